@@ -1,0 +1,5 @@
+std = "luajit"
+max_line_length = 120
+files["spec/**/*.lua"].std = "+busted"
+files["spec/**/*_spec.lua"].std = "+busted"
+files["spec/op_cases.lua"].max_line_length = 200

@@ -1,0 +1,91 @@
+--- Modules that hold modules by number. Children are called 0, 1, … in state_dict keys and in print, so
+--- that PyTorch's files load; in Lua net[1] is the first and net[-1] the last.
+local options = require "luminary.options"
+local Module = require "luminary.nn.module"
+
+local containers = {}
+
+local function check_module(who, position, v)
+  if not Module.is_module(v) then
+    options.fail("%s: argument %d has to be a module, got %s", who, position, options.describe(v))
+  end
+end
+
+local Numbered = Module:extend("Numbered")
+Numbered.numbered = true
+
+--- How many children (`#` cannot say it for tables in LuaJIT).
+function Numbered:len() return #self:children() end
+
+--- for i, child in net:iter() do
+function Numbered:iter() return ipairs(self:children()) end
+
+--- Add a module at the end; gives the container.
+function Numbered:append(module)
+  check_module(self.__name .. ".append", 1, module)
+  self[self:len() + 1] = module
+  return self
+end
+
+--- nn.Sequential(a, b, …): calls one after the other.
+local Sequential = Numbered:extend("Sequential")
+containers.Sequential = Sequential
+
+function Sequential:init(...)
+  for i = 1, select("#", ...) do
+    local module = select(i, ...)
+    check_module("Sequential", i, module)
+    self[i] = module
+  end
+end
+
+function Sequential:forward(x, ...)
+  if select("#", ...) > 0 then options.fail("Sequential: forward takes one argument, got %d", 1 + select("#", ...)) end
+  for i = 1, self:len() do x = self[i](x) end
+  return x
+end
+
+--- nn.ModuleList{a, b, …}: a list whose modules are registered.
+local ModuleList = Numbered:extend("ModuleList")
+containers.ModuleList = ModuleList
+
+function ModuleList:init(list)
+  if list == nil then return end
+  if type(list) ~= "table" or getmetatable(list) then
+    options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s",
+      Module.is_module(list) and "a module" or options.describe(list))
+  end
+  for i, module in ipairs(list) do
+    check_module("ModuleList", i, module)
+    self[i] = module
+  end
+end
+
+--- Put a module before position `at`; gives the list.
+function ModuleList:insert(at, module)
+  local modules = self:children()
+  options.arg("ModuleList.insert", "the position", at, "count")
+  check_module("ModuleList.insert", 2, module)
+  if at > #modules + 1 then options.fail("ModuleList.insert: position %d, but there are %d modules", at, #modules) end
+  table.insert(modules, at, module)
+  for i, m in ipairs(modules) do self[i] = m end
+  return self
+end
+
+--- Runs of equal modules print as one line, as in PyTorch.
+function ModuleList:repr()
+  local lines, first = {}, 1
+  local modules = self:children()
+  for i = 1, #modules do
+    local text = modules[i]:repr()
+    if i == #modules or modules[i + 1]:repr() ~= text then
+      local name = first == i and ("(%d): "):format(i - 1)
+        or ("(%d-%d): %d x "):format(first - 1, i - 1, i - first + 1)
+      lines[#lines + 1] = "  " .. name .. text:gsub("\n", "\n  ")
+      first = i + 1
+    end
+  end
+  return #lines == 0 and self.__name .. "()" or ("%s(\n%s\n)"):format(self.__name, table.concat(lines, "\n"))
+end
+
+return containers

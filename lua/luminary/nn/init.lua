@@ -1,0 +1,19 @@
+--- nn: modules, layers, losses.
+local parameter = require "luminary.nn.parameter"
+
+local nn = {
+  Module = require "luminary.nn.module",
+  Parameter = parameter.new,
+  is_parameter = parameter.is,
+  functional = require "luminary.nn.functional",
+  init = require "luminary.nn.initializers",
+  utils = require "luminary.nn.utils",
+  parallel = require "luminary.nn.parallel",
+}
+nn.DataParallel = nn.parallel.DataParallel
+
+for _, family in ipairs {"containers", "linear", "norm", "pooling", "activation", "loss"} do
+  for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
+end
+
+return nn

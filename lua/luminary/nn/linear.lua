@@ -1,0 +1,110 @@
+--- Layers that multiply by a weight: Linear, Conv2d, Embedding.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local layer = require "luminary.nn.layer"
+local init = require "luminary.nn.initializers"
+
+local ops, arg = core.ops, options.arg
+local linear = {}
+
+--- nn.Linear(in_features, out_features [, {bias = true, device, dtype}]): x [..., in] -> [..., out]
+local Linear = layer.define("Linear")
+linear.Linear = Linear
+
+function Linear:init(in_features, out_features, opts)
+  self.in_features = arg("Linear", "in_features", in_features, "count")
+  self.out_features = arg("Linear", "out_features", out_features, "count")
+  opts = layer.options("Linear", opts, {bias = {"boolean", true}}, "bias")
+  self.weight = layer.parameter({out_features, in_features}, opts)
+  if opts.bias then self.bias = layer.parameter({out_features}, opts) end
+  self:reset_parameters()
+end
+
+function Linear:reset_parameters() init._layer(self.weight, self.bias) end
+
+function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
+
+function Linear:extra_repr()
+  return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
+    layer.bool(self.bias))
+end
+
+--- nn.Conv2d(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1,
+--- bias = true, padding_mode = "zeros", device, dtype}]): x [N, C, H, W]. Sizes are a number or a pair.
+local Conv2d = layer.define("Conv2d")
+linear.Conv2d = Conv2d
+
+function Conv2d:init(in_channels, out_channels, kernel_size, opts)
+  self.in_channels = arg("Conv2d", "in_channels", in_channels, "count")
+  self.out_channels = arg("Conv2d", "out_channels", out_channels, "count")
+  self.kernel_size = arg("Conv2d", "kernel_size", kernel_size, "pair")
+  opts = layer.options("Conv2d", opts, {
+    stride = {"pair", {1, 1}}, padding = {"pair", {0, 0}}, dilation = {"pair", {1, 1}}, groups = {"count", 1},
+    bias = {"boolean", true}, padding_mode = {"string", "zeros"},
+  }, "stride")
+  options.choice("Conv2d", "padding_mode", opts.padding_mode, {"zeros"})
+  if in_channels % opts.groups ~= 0 or out_channels % opts.groups ~= 0 then
+    options.fail("Conv2d: groups = %d has to divide in_channels = %d and out_channels = %d", opts.groups,
+      in_channels, out_channels)
+  end
+  self.stride, self.padding, self.dilation, self.groups = opts.stride, opts.padding, opts.dilation, opts.groups
+  self.how = {stride = opts.stride, padding = opts.padding, dilation = opts.dilation, groups = opts.groups}
+  self.weight = layer.parameter({out_channels, in_channels / opts.groups, self.kernel_size[1], self.kernel_size[2]},
+    opts)
+  if opts.bias then self.bias = layer.parameter({out_channels}, opts) end
+  self:reset_parameters()
+end
+
+function Conv2d:reset_parameters() init._layer(self.weight, self.bias) end
+
+function Conv2d:forward(x) return ops.conv2d(x, self.weight, self.bias, self.how) end
+
+function Conv2d:extra_repr()
+  local parts = {("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
+    layer.tuple(self.kernel_size), layer.tuple(self.stride))}
+  local function add(name, value, default)
+    if layer.number_or_tuple(value) ~= default then parts[#parts + 1] = name .. layer.number_or_tuple(value) end
+  end
+  add("padding=", self.padding, "(0, 0)")
+  add("dilation=", self.dilation, "(1, 1)")
+  add("groups=", self.groups, "1")
+  if not self.bias then parts[#parts + 1] = "bias=False" end
+  return table.concat(parts, ", ")
+end
+
+--- nn.Embedding(num_embeddings, embedding_dim [, {padding_idx, device, dtype}]): rows of a table by
+--- index, which counts from 1. The row padding_idx starts as zeros and gets no gradient.
+local Embedding = layer.define("Embedding")
+linear.Embedding = Embedding
+
+function Embedding:init(num_embeddings, embedding_dim, opts)
+  self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
+  self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
+  opts = layer.options("Embedding", opts, {padding_idx = {"integer"}}, "padding_idx")
+  local pad = opts.padding_idx
+  if pad then
+    if pad == 0 or math.abs(pad) > num_embeddings then
+      options.fail("Embedding: padding_idx %d is not among the %d rows, which count from 1", pad, num_embeddings)
+    end
+    self.padding_idx = pad < 0 and num_embeddings + pad + 1 or pad
+  end
+  self.how = {padding_idx = self.padding_idx or 0}
+  self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+  self:reset_parameters()
+end
+
+function Embedding:reset_parameters()
+  init.normal_(self.weight)
+  if self.padding_idx then
+    core.no_grad(function() self.weight:select(1, self.padding_idx):zero_() end)
+  end
+end
+
+function Embedding:forward(index) return ops.embedding(index, self.weight, self.how) end
+
+function Embedding:extra_repr()
+  local pad = self.padding_idx and ", padding_idx=" .. self.padding_idx or ""
+  return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim, pad)
+end
+
+return linear

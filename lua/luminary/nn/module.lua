@@ -1,0 +1,500 @@
+--- nn.Module: what every layer and model extends.
+---
+---   local Net = nn.Module:extend("Net")
+---   function Net:init(width) self.fc = nn.Linear(784, width) end   -- runs when Net(256) is called
+---   function Net:forward(x) return self.fc(x) end
+---
+--- All fields live in a shadow table, so that every assignment is seen: a module becomes a child, an
+--- nn.Parameter a parameter, assigning nil removes. Parameters, buffers and children keep the order of
+--- their first assignment, which is therefore the same on every rank.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local parameter = require "luminary.nn.parameter"
+local fail = options.fail
+
+-- An instance is an empty table whose metatable, its record, has:
+--   class, values (all fields by name; falls back to the class), kind (name -> one of the three below),
+--   param, buffer, child (names in order), transient (buffers that state_dict leaves out),
+--   pre_hooks, hooks (lists of functions, or nil)
+local record_of = getmetatable
+
+local function is_module(v)
+  if type(v) ~= "table" then return false end
+  local record = record_of(v)
+  return type(record) == "table" and record.is_module == true
+end
+
+local function remove_name(names, name)
+  for i, n in ipairs(names) do
+    if n == name then return table.remove(names, i) end
+  end
+end
+
+-- A container (Sequential, ModuleList) also shows its children as net[1], net[-1].
+local function renumber(record)
+  local values, n = record.values, #record.child
+  for key in pairs(values) do
+    if type(key) == "number" then values[key] = nil end
+  end
+  for i, name in ipairs(record.child) do
+    values[i] = values[name]
+    values[i - n - 1] = values[name]
+  end
+end
+
+local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
+
+local function check_name(record, kind, name)
+  local who = record.class.__name
+  if type(name) ~= "string" then
+    fail("%s: the name of a %s has to be a string, got %s%s", who, nouns[kind], options.describe(name),
+      kind == "child" and "; nn.ModuleList holds numbered modules" or "")
+  end
+  if name == "" or name:find(".", 1, true) then
+    fail("%s: the name of a %s cannot be '%s': it may not be empty or hold a dot", who, nouns[kind], name)
+  end
+  if record.class[name] ~= nil then
+    fail("%s: a %s cannot be called '%s': the class has a field of that name", who, nouns[kind], name)
+  end
+end
+
+local function unregister(record, name)
+  local kind = record.kind[name]
+  if kind then
+    remove_name(record[kind], name)
+    record.kind[name], record.transient[name] = nil, nil
+  end
+end
+
+local function register(record, kind, name, value)
+  if record.kind[name] ~= kind then
+    check_name(record, kind, name)
+    unregister(record, name)
+    record.kind[name] = kind
+    table.insert(record[kind], name)
+  end
+  record.values[name] = value
+  if kind == "child" and record.class.numbered then renumber(record) end
+end
+
+local function assign(self, key, value)
+  local record = record_of(self)
+  if record.class.numbered and type(key) == "number" then
+    local at = key < 0 and #record.child + key + 1 or key
+    key = record.child[at] or (at == #record.child + 1 and tostring(at - 1))
+    if not key then fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child) end
+    if not is_module(value) then fail("%s: child %d has to be a module", record.class.__name, at) end
+  end
+  if is_module(value) then return register(record, "child", key, value) end
+  if parameter.is(value) then return register(record, "param", key, value) end
+
+  local was = record.kind[key]
+  if was and value == nil then
+    unregister(record, key)
+    record.values[key] = nil
+    if was == "child" and record.class.numbered then renumber(record) end
+    return
+  end
+  if was == "param" or was == "child" then
+    fail("%s: '%s' is a %s: assign %s or nil, got %s", record.class.__name, key, nouns[was],
+      was == "param" and "an nn.Parameter" or "a module", options.describe(value))
+  elseif was == "buffer" and not core.is_tensor(value) then
+    fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
+  end
+  if core.is_tensor(value) or type(value) == "table" and not getmetatable(value) then core.keep(value) end
+  record.values[key] = value
+end
+
+local function pack(...) return {n = select("#", ...), ...} end
+local function is_plain_list(v) return type(v) == "table" and not getmetatable(v) end
+
+local function call_with_hooks(self, record, ...)
+  local inputs = pack(...)
+  for _, hook in ipairs(record.pre_hooks or {}) do
+    local changed = hook(self, inputs)
+    if changed ~= nil then
+      inputs = is_plain_list(changed) and changed or {changed}
+      inputs.n = inputs.n or #inputs
+    end
+  end
+  local outputs = pack(self:forward(unpack(inputs, 1, inputs.n)))
+  for _, hook in ipairs(record.hooks or {}) do
+    local changed = pack(hook(self, inputs, unpack(outputs, 1, outputs.n)))
+    if changed[1] ~= nil then outputs = changed end
+  end
+  return unpack(outputs, 1, outputs.n)
+end
+
+local function call(self, ...)
+  local record = record_of(self)
+  if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
+  return self:forward(...)
+end
+
+local function construct(this, ...)
+  local values = setmetatable({training = true}, getmetatable(this).instance)
+  local self = setmetatable({}, {
+    is_module = true, class = this, values = values,
+    kind = {}, param = {}, buffer = {}, child = {}, transient = {},
+    __index = values, __newindex = assign, __call = call,
+    __tostring = function(module) return module:repr() end,
+  })
+  -- Layers of the library take no more arguments than their init names.
+  if rawget(this, "strict") then
+    local most, given = debug.getinfo(this.init, "u").nparams - 1, select("#", ...)
+    if given > most then
+      fail("%s: takes at most %d argument%s, got %d", this.__name, most, most == 1 and "" or "s", given)
+    end
+  end
+  self:init(...)
+  return self
+end
+
+local Module = class.new("Module", nil, construct)
+Module.extend = class.methods.extend
+Module.init = class.methods.init
+
+--- Whether v is an instance of a class that extends nn.Module.
+Module.is_module = is_module
+
+function Module:forward()
+  fail("%s: define function %s:forward(x)", self.__name, self.__name)
+end
+
+--- m:is(nn.Linear): whether m's class is that or extends it.
+function Module:is(wanted)
+  return is_module(self) and class.descends(record_of(self).class, wanted)
+end
+
+-- ---- registering
+
+--- A tensor that is state but no parameter. {persistent = false} keeps it out of state_dict.
+function Module:register_buffer(name, t, opts)
+  opts = options.check("register_buffer", opts, {persistent = {"boolean", true}}, "persistent")
+  local record = record_of(self)
+  if t ~= nil then core.keep(options.arg("register_buffer", "the buffer", t, "tensor")) end
+  check_name(record, "buffer", name)
+  if t == nil then
+    self[name] = nil
+  else
+    register(record, "buffer", name, t)
+    record.transient[name] = not opts.persistent or nil
+  end
+end
+
+--- Same as self[name] = p.
+function Module:register_parameter(name, p)
+  check_name(record_of(self), "param", name)
+  if p ~= nil and not parameter.is(p) then
+    fail("%s: register_parameter: '%s' has to be an nn.Parameter, got %s", self.__name, name, options.describe(p))
+  end
+  self[name] = p
+end
+
+--- Same as self[name] = module.
+function Module:add_module(name, module)
+  check_name(record_of(self), "child", name)
+  if module ~= nil and not is_module(module) then
+    fail("%s: add_module: '%s' has to be a module, got %s", self.__name, name, options.describe(module))
+  end
+  self[name] = module
+end
+Module.register_module = Module.add_module
+
+local function add_hook(record, list, fn)
+  if type(fn) ~= "function" then fail("%s: a hook has to be a function", record.class.__name) end
+  -- Lists are replaced, never changed, so that a running call keeps its own.
+  local entry = function(...) return fn(...) end
+  local function rebuilt(skip, extra)
+    local hooks = {}
+    for _, hook in ipairs(record[list] or {}) do
+      if hook ~= skip then hooks[#hooks + 1] = hook end
+    end
+    hooks[#hooks + 1] = extra
+    return hooks[1] and hooks or nil
+  end
+  record[list] = rebuilt(nil, entry)
+  return {remove = function() record[list] = rebuilt(entry) end}
+end
+
+--- fn(module, inputs, output…) after each forward; what it returns, unless nil, replaces the output.
+--- `inputs` is a list. Gives a handle with :remove().
+function Module:register_forward_hook(fn) return add_hook(record_of(self), "hooks", fn) end
+
+--- fn(module, inputs) before each forward; a list it returns (or one value) replaces the inputs.
+function Module:register_forward_pre_hook(fn) return add_hook(record_of(self), "pre_hooks", fn) end
+
+-- ---- walking
+
+-- visit(module, prefix) for self and all below, parents first, each module once.
+local function walk(self, visit, prefix, seen)
+  seen = seen or {}
+  if seen[self] then return end
+  seen[self] = true
+  visit(self, prefix)
+  local record = record_of(self)
+  for _, name in ipairs(record.child) do
+    walk(record.values[name], visit, prefix == "" and name or prefix .. "." .. name, seen)
+  end
+end
+
+-- Two lists, names and tensors, of all parameters or buffers, each tensor once.
+local function collect(self, kind)
+  local names, tensors, seen = {}, {}, {}
+  walk(self, function(module, prefix)
+    local record = record_of(module)
+    for _, name in ipairs(record[kind]) do
+      local t = record.values[name]
+      if not seen[t] then
+        seen[t] = true
+        names[#names + 1] = prefix == "" and name or prefix .. "." .. name
+        tensors[#tensors + 1] = t
+      end
+    end
+  end, "")
+  return tensors, names
+end
+
+local function iterate(values, names)
+  local i = 0
+  return function()
+    i = i + 1
+    if values[i] ~= nil then return names[i], values[i] end
+  end
+end
+
+--- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`.
+function Module:parameters() return (collect(self, "param")) end
+--- for name, p in net:named_parameters() do
+function Module:named_parameters() return iterate(collect(self, "param")) end
+--- A list of all buffers.
+function Module:buffers() return (collect(self, "buffer")) end
+--- for name, t in net:named_buffers() do
+function Module:named_buffers() return iterate(collect(self, "buffer")) end
+
+local function children(self)
+  local record = record_of(self)
+  local modules = {}
+  for i, name in ipairs(record.child) do modules[i] = record.values[name] end
+  return modules, record.child
+end
+
+--- A list of the modules directly below.
+function Module:children() return (children(self)) end
+--- for name, child in net:named_children() do
+function Module:named_children() return iterate(children(self)) end
+
+local function modules(self)
+  local found, names = {}, {}
+  walk(self, function(module, prefix)
+    found[#found + 1] = module
+    names[#names + 1] = prefix
+  end, "")
+  return found, names
+end
+
+--- A list of the module itself and all below it.
+function Module:modules() return (modules(self)) end
+--- for name, module in net:named_modules() do; the module itself is called "".
+function Module:named_modules() return iterate(modules(self)) end
+
+--- fn(module) on all below, then on the module itself. Gives the module.
+function Module:apply(fn)
+  for _, child in ipairs(self:children()) do child:apply(fn) end
+  fn(self)
+  return self
+end
+
+-- ---- modes
+
+--- Training mode here and below; train(false) is eval().
+function Module:train(mode)
+  if mode == nil then mode = true end
+  options.arg("train", "mode", mode, "boolean")
+  for _, module in ipairs(self:modules()) do record_of(module).values.training = mode end
+  return self
+end
+
+--- Evaluation mode: dropout passes everything, batch norm uses its running values.
+function Module:eval() return self:train(false) end
+
+--- Whether gradients are wanted for all parameters (true by default).
+function Module:requires_grad_(on)
+  if on == nil then on = true end
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(on) end
+  return self
+end
+
+--- Drop all gradients; {set_to_none = false} fills them with zeros.
+function Module:zero_grad(opts)
+  opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
+  core.zero_grad(self:parameters(), opts.set_to_none)
+end
+
+-- ---- devices and dtypes
+
+-- change(t) for each parameter, its gradient and each buffer, all of them before the first is replaced:
+-- an error leaves the module as it was. Tensors stay the same objects, so an optimizer keeps its own.
+local function convert(self, change)
+  local news = {}
+  for _, kind in ipairs {"param", "buffer"} do
+    for _, t in ipairs((collect(self, kind))) do
+      local new = change(t:detach())
+      news[#news + 1] = {t = t, new = new, grad = t.grad and change(t.grad:detach())}
+    end
+  end
+  for _, change_of in ipairs(news) do
+    local t = change_of.t
+    t.grad = nil
+    core.become(t, change_of.new)
+    t.grad = change_of.grad
+  end
+  return self
+end
+
+local function device_or_dtype(v, target)
+  if core.is_tensor(v) then
+    target.device, target.dtype = v.device, v.dtype
+  elseif type(v) == "table" then
+    local given = options.check("to", v, {device = {"any"}, dtype = {"string"}})
+    target.device = given.device and core.device(given.device)
+    target.dtype = given.dtype and core.dtype(given.dtype)
+  elseif type(v) == "number" then
+    target.device = core.device(v)
+  elseif type(v) == "string" then
+    local known, dtype = pcall(core.dtype, v)
+    if known then target.dtype = dtype else target.device = core.device(v) end
+  else
+    fail("to: a device, a dtype, a tensor or {device = …, dtype = …} wanted, got %s", options.describe(v))
+  end
+end
+
+--- To a device, a dtype (floating tensors only) or both: net:to("cuda:0"), net:to("float64"),
+--- net:to(device, dtype). In place; gives the module.
+function Module:to(...)
+  local target = {}
+  for i = 1, select("#", ...) do device_or_dtype((select(i, ...)), target) end
+  if target.dtype and not core.is_floating_point(target.dtype) then
+    fail("to: a module's parameters need a floating dtype, got '%s'", target.dtype)
+  end
+  return convert(self, function(t)
+    return t:to {device = target.device, dtype = core.is_floating_point(t) and target.dtype or nil}
+  end)
+end
+
+function Module:float() return self:to("float32") end
+function Module:double() return self:to("float64") end
+function Module:half() return self:to("float16") end
+function Module:bfloat16() return self:to("bfloat16") end
+function Module:cpu() return self:to("cpu") end
+function Module:cuda(ordinal) return self:to("cuda:" .. (ordinal or 0)) end
+
+-- ---- state
+
+-- The persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds
+-- nothing to the names of what it wraps.
+local function state(self, prefix, out)
+  local record = record_of(self)
+  for _, name in ipairs(record.param) do out[#out + 1] = {prefix .. name, record.values[name]} end
+  for _, name in ipairs(record.buffer) do
+    if not record.transient[name] then out[#out + 1] = {prefix .. name, record.values[name]} end
+  end
+  for _, name in ipairs(record.child) do
+    state(record.values[name], record.class.transparent and prefix or prefix .. name .. ".", out)
+  end
+  return out
+end
+
+--- Parameters and buffers by dotted name, sharing the module's memory: for lm.save and load_state_dict.
+function Module:state_dict()
+  local dict = {}
+  for _, entry in ipairs(state(self, "", {})) do dict[entry[1]] = entry[2]:detach() end
+  return dict
+end
+
+-- Keys of a checkpoint saved from a wrapped model all start with "module.".
+local function without_prefix(dict, own)
+  for key in pairs(dict) do
+    if type(key) ~= "string" or key:sub(1, 7) ~= "module." or own[key] then return dict end
+  end
+  local bare = {}
+  for key, value in pairs(dict) do bare[key:sub(8)] = value end
+  return bare
+end
+
+local function quoted(names)
+  return '"' .. table.concat(names, '", "') .. '"'
+end
+
+local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" end
+
+--- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error
+--- unless {strict = false}; a wrong shape always is. Nothing is copied when there is one. Gives
+--- {missing_keys = …, unexpected_keys = …}.
+function Module:load_state_dict(dict, opts)
+  opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
+  if type(dict) ~= "table" or getmetatable(dict) then
+    fail("load_state_dict: a table of tensors by name wanted, got %s",
+      is_module(dict) and "a module: pass its :state_dict()" or options.describe(dict))
+  end
+  local entries, own = state(self, "", {}), {}
+  for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
+  dict = without_prefix(dict, own)
+
+  local missing, unexpected, wrong = {}, {}, {}
+  for _, entry in ipairs(entries) do
+    local name, t = entry[1], entry[2]
+    local value = dict[name]
+    if value == nil then
+      missing[#missing + 1] = name
+    elseif not core.is_tensor(value) then
+      wrong[#wrong + 1] = ("%s has to be a tensor, got %s"):format(name, options.describe(value))
+    elseif shape_text(value) ~= shape_text(t) then
+      wrong[#wrong + 1] = ("size mismatch for %s: %s in the state_dict, %s in the model"):format(name,
+        shape_text(value), shape_text(t))
+    end
+  end
+  for key in pairs(dict) do
+    if not own[key] then unexpected[#unexpected + 1] = tostring(key) end
+  end
+  table.sort(unexpected)
+
+  local problems = wrong
+  if opts.strict and #unexpected > 0 then
+    table.insert(problems, 1, "unexpected keys in the state_dict: " .. quoted(unexpected))
+  end
+  if opts.strict and #missing > 0 then
+    table.insert(problems, 1, "missing keys in the state_dict: " .. quoted(missing))
+  end
+  if #problems > 0 then
+    fail("load_state_dict: for %s:\n  %s", self.__name, table.concat(problems, "\n  "))
+  end
+  core.no_grad(function()
+    for name, value in pairs(dict) do
+      if own[name] then own[name]:copy_(value) end
+    end
+  end)
+  return {missing_keys = missing, unexpected_keys = unexpected}
+end
+
+-- ---- printing
+
+--- What stands between the parentheses; layers override it.
+function Module:extra_repr() return "" end
+
+local function indented(text) return (text:gsub("\n", "\n  ")) end
+
+--- The module's text, as PyTorch prints it. tostring and print use it.
+function Module:repr()
+  local lines, extra = {}, self:extra_repr()
+  local record = record_of(self)
+  for _, name in ipairs(record.child) do
+    lines[#lines + 1] = ("(%s): %s"):format(name, indented(record.values[name]:repr()))
+  end
+  if #lines == 0 then return ("%s(%s)"):format(self.__name, extra) end
+  if extra ~= "" then table.insert(lines, 1, extra) end
+  return ("%s(\n  %s\n)"):format(self.__name, table.concat(lines, "\n  "))
+end
+
+return Module

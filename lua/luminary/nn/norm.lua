@@ -1,0 +1,109 @@
+--- Normalization: BatchNorm1d, BatchNorm2d, LayerNorm.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local layer = require "luminary.nn.layer"
+local init = require "luminary.nn.initializers"
+
+local ops, arg = core.ops, options.arg
+local norm = {}
+
+--- nn.BatchNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = true, bias = true,
+--- track_running_stats = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
+--- variance in training, by the running ones in evaluation. momentum = false averages all batches.
+local BatchNorm = layer.define("BatchNorm")
+
+function BatchNorm:init(num_features, opts)
+  local who = self.__name
+  self.num_features = arg(who, "num_features", num_features, "count")
+  opts = layer.options(who, opts, {
+    eps = {"positive", 1e-5}, momentum = {"number", 0.1, true}, affine = {"boolean", true}, bias = {"boolean", true},
+    track_running_stats = {"boolean", true},
+  }, "eps")
+  self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
+  self.track_running_stats = opts.track_running_stats
+  if opts.affine then
+    self.weight = layer.parameter({num_features}, opts)
+    if opts.bias then self.bias = layer.parameter({num_features}, opts) end
+  end
+  if opts.track_running_stats then
+    self:register_buffer("running_mean", layer.filled({num_features}, 0, opts))
+    self:register_buffer("running_var", layer.filled({num_features}, 1, opts))
+    self:register_buffer("num_batches_tracked", ops.full({}, 0, {device = opts.device, dtype = "int64"}))
+  end
+  self:reset_parameters()
+end
+
+function BatchNorm:reset_parameters()
+  if self.track_running_stats then
+    self.running_mean:zero_()
+    self.running_var:fill_(1)
+    self.num_batches_tracked:zero_()
+  end
+  if self.weight then init.ones_(self.weight) end
+  if self.bias then init.zeros_(self.bias) end
+end
+
+function BatchNorm:forward(x)
+  if not self.dims[x.ndim] then
+    options.fail("%s: %s wanted, got %s", self.__name, self.wanted, options.describe(x))
+  end
+  local momentum = self.momentum
+  if self.training and self.track_running_stats then
+    self.num_batches_tracked:add_(1)
+    momentum = momentum or 1 / self.num_batches_tracked:item()
+  end
+  return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, {
+    training = self.training or not self.track_running_stats, momentum = momentum or 0, eps = self.eps,
+  })
+end
+
+function BatchNorm:extra_repr()
+  return ("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features,
+    layer.float(self.eps), self.momentum and layer.float(self.momentum) or "None", layer.bool(self.affine),
+    layer.bool(self.bias), layer.bool(self.track_running_stats))
+end
+
+norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
+norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
+norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
+norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
+
+--- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]):
+--- over the last dims, whose sizes normalized_shape gives (a number or a list).
+local LayerNorm = layer.define("LayerNorm")
+norm.LayerNorm = LayerNorm
+
+function LayerNorm:init(normalized_shape, opts)
+  local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
+  if type(shape) ~= "table" or #shape == 0 then
+    options.fail("LayerNorm: normalized_shape has to be a size or a list of sizes, got %s",
+      options.describe(normalized_shape))
+  end
+  for _, size in ipairs(shape) do arg("LayerNorm", "normalized_shape", size, "count") end
+  self.normalized_shape = shape
+  opts = layer.options("LayerNorm", opts, {
+    eps = {"positive", 1e-5}, elementwise_affine = {"boolean", true}, bias = {"boolean", true},
+  }, "eps")
+  self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
+  if opts.elementwise_affine then
+    self.weight = layer.parameter(shape, opts)
+    if opts.bias then self.bias = layer.parameter(shape, opts) end
+  end
+  self:reset_parameters()
+end
+
+function LayerNorm:reset_parameters()
+  if self.weight then init.ones_(self.weight) end
+  if self.bias then init.zeros_(self.bias) end
+end
+
+function LayerNorm:forward(x)
+  return ops.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.how)
+end
+
+function LayerNorm:extra_repr()
+  return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(layer.tuple(self.normalized_shape),
+    layer.float(self.how.eps), layer.bool(self.elementwise_affine), layer.bool(self.bias))
+end
+
+return norm

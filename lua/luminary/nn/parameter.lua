@@ -1,0 +1,23 @@
+--- nn.Parameter(t [, requires_grad]): a leaf tensor over t's memory that a Module registers when it is
+--- assigned to one of its fields. requires_grad is true by default.
+local core = require "luminary.core"
+local options = require "luminary.options"
+
+-- Which tensors are parameters: a mark beside the tensor, so that a Parameter is a tensor in every other way.
+local marked = setmetatable({}, {__mode = "k"})
+
+local parameter = {}
+
+function parameter.new(t, requires_grad)
+  options.arg("Parameter", "the first argument", t, "tensor")
+  if requires_grad == nil then requires_grad = true end
+  options.arg("Parameter", "requires_grad", requires_grad, "boolean")
+  local p = t:detach()
+  p:requires_grad_(requires_grad)
+  marked[p] = true
+  return core.keep(p)
+end
+
+function parameter.is(v) return marked[v] == true end
+
+return parameter

@@ -1,0 +1,104 @@
+--- Checked arguments: options in one trailing table, errors at the caller's own line.
+local core = require "luminary.core"
+
+local options = {}
+
+--- Raise at the first line outside luminary's own files.
+function options.fail(format, ...)
+  core.error_at_caller(select("#", ...) > 0 and format:format(...) or format)
+end
+local fail = options.fail
+
+--- "number 3", "string 'x'", "tensor [2, 3]": a value as messages show it.
+function options.describe(v)
+  local kind = type(v)
+  if kind == "string" then return ("string '%s'"):format(v) end
+  if kind == "number" or kind == "boolean" then return kind .. " " .. tostring(v) end
+  if core.is_tensor(v) then return "tensor [" .. table.concat(v.shape, ", ") .. "]" end
+  return kind
+end
+local describe = options.describe
+
+--- A number, or a list of two: what sizes, strides and paddings of images are given as.
+local function pair(v)
+  if type(v) == "number" then return {v, v} end
+  if type(v) == "table" and type(v[1]) == "number" and type(v[2]) == "number" and #v == 2 then return {v[1], v[2]} end
+end
+
+local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
+
+-- Each kind of argument: what messages call it, and a function that gives the value to use, or nil to refuse.
+local function only(kind) return function(v) if type(v) == kind then return v end end end
+local kinds = {
+  number = {"a number", only "number"},
+  boolean = {"true or false", only "boolean"},
+  string = {"a string", only "string"},
+  table = {"a table", only "table"},
+  ["function"] = {"a function", only "function"},
+  integer = {"an integer", function(v) if is_integer(v) then return v end end},
+  count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
+  natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
+  positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
+  probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v >= 0 and v <= 1 then return v end end},
+  tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
+  pair = {"a number or a pair of numbers", pair},
+  any = {"a value", function(v) return v end},
+}
+
+--- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use.
+function options.arg(who, name, value, kind)
+  local checked
+  if value ~= nil then checked = kinds[kind][2](value) end
+  if checked == nil then fail("%s: %s has to be %s, got %s", who, name, kinds[kind][1], describe(value)) end
+  return checked
+end
+
+local function unknown(who, key, spec)
+  local names = {}
+  for name in pairs(spec) do names[#names + 1] = name end
+  table.sort(names)
+  local near = type(key) == "string" and core.nearest(key, names)
+  if near then fail("%s: no option '%s'; did you mean '%s'?", who, key, near) end
+  if #names == 0 then fail("%s: takes no options, got '%s'", who, tostring(key)) end
+  fail("%s: no option '%s'; there are %s", who, tostring(key), table.concat(names, ", "))
+end
+
+--- Check a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and
+--- default (nil: none; a third value `true` lets `false` stand for "none"). Gives a new table of all of
+--- them. `first` names the option PyTorch would take as the next positional argument, for the message.
+function options.check(who, given, spec, first)
+  if given ~= nil and (type(given) ~= "table" or getmetatable(given)) then
+    if first and not core.is_tensor(given) and type(given) ~= "table" then
+      fail("%s: options go in one table at the end: {%s = %s}", who, first,
+        type(given) == "string" and ("%q"):format(given) or tostring(given))
+    end
+    fail("%s: options go in one table at the end%s, got %s", who, first and (": {" .. first .. " = …}") or "",
+      describe(given))
+  end
+  local out = {}
+  for key, value in pairs(given or {}) do
+    local row = spec[key]
+    if not row then unknown(who, key, spec) end
+    if value == false and row[3] then
+      out[key] = false
+    else
+      out[key] = options.arg(who, key, value, row[1])
+    end
+  end
+  for key, row in pairs(spec) do
+    if out[key] == nil then out[key] = row[2] end
+  end
+  return out
+end
+
+--- One of a few strings, or an error that lists them and names the nearest.
+function options.choice(who, name, value, choices)
+  for _, choice in ipairs(choices) do
+    if value == choice then return value end
+  end
+  local near = type(value) == "string" and core.nearest(value, choices)
+  fail("%s: %s has to be one of '%s', got %s%s", who, name, table.concat(choices, "', '"), describe(value),
+    near and ("; did you mean '" .. near .. "'?") or "")
+end
+
+return options

@@ -1,0 +1,24 @@
+package = "luminary"
+version = "scm-1"
+source = { url = "." }
+description = {
+  summary = "Deep learning for LuaJIT: tensors, autograd, layers, optimizers, data loading",
+  detailed = [[
+Luminary gives a LuaJIT script what PyTorch gives Python: tensors, autograd, layers, optimizers,
+checkpoints and data loading, in a C core on oneDNN.]],
+  license = "MIT",
+}
+supported_platforms = { "linux" }
+dependencies = { "lua ~> 5.1" }
+build = {
+  type = "cmake",
+  variables = {
+    CMAKE_BUILD_TYPE = "Release",
+    CMAKE_INSTALL_PREFIX = "$(PREFIX)",
+    LM_INSTALL_LUA = "$(LUADIR)",
+    LM_INSTALL_LIB = "$(LIBDIR)/luminary",
+  },
+  install = { bin = { luminary = "bin/luminary" } },
+}
+-- bin/luminary runs under luajit by its first line and finds its own tree.
+deploy = { wrap_bin_scripts = false }

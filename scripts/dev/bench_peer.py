@@ -1,0 +1,136 @@
+"""The PyTorch side of scripts/bench: answers each line "name" with "variant seconds ..."."""
+import sys
+import subprocess
+import time
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+torch.set_num_threads(int(sys.argv[1]))
+ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10}
+
+
+class Block(nn.Module):
+    def __init__(self, cin, cout, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(cin, cout, 3, stride, 1)
+        self.bn1 = nn.BatchNorm2d(cout)
+        self.conv2 = nn.Conv2d(cout, cout, 3, 1, 1)
+        self.bn2 = nn.BatchNorm2d(cout)
+        self.skip = nn.Conv2d(cin, cout, 1, stride) if stride != 1 or cin != cout else nn.Identity()
+
+    def forward(self, x):
+        y = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(y + self.skip(x))
+
+
+def model(name):
+    if name == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
+    if name == "lenet":
+        return nn.Sequential(nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(20, 50, 5), nn.ReLU(),
+                             nn.AvgPool2d(2), nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10))
+    layers, cin = [nn.Conv2d(1, 64, 3, 1, 1), nn.BatchNorm2d(64), nn.ReLU()], 64
+    for cout in (64, 128, 256, 512):
+        for k in range(2):
+            layers.append(Block(cin, cout, 2 if k == 0 and cout > 64 else 1))
+            cin = cout
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def training(name, batch, channels_last):
+    net = model(name)
+    x, y = torch.rand(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+    if channels_last:
+        net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, fused=True)
+
+    def step():
+        loss = F.cross_entropy(net(x), y)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        loss.item()
+    return step
+
+
+def optimizer(make):
+    params = [p.detach().clone().requires_grad_() for p in model("resnet").parameters()]
+    for p in params:
+        p.grad = torch.randn_like(p) * 1e-3
+    return make(params).step
+
+
+def build(name):
+    """Variants by name: functions that do one step."""
+    if name == "sgd":
+        return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
+    if name == "adam":
+        return {"fused": optimizer(lambda p: torch.optim.Adam(p, lr=0.001, fused=True))}
+    net, batch = name.rstrip("0123456789"), int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))
+    variants = {"default": training(net, batch, False)}
+    if net != "mlp":
+        variants["channels_last"] = training(net, batch, True)
+    return variants
+
+
+def timed(f, n):
+    start = time.perf_counter()
+    for _ in range(n):
+        f()
+    return (time.perf_counter() - start) / n
+
+
+def small(name):
+    a, b = torch.rand(4), torch.rand(4)
+    if name == "add4":
+        return lambda: a + b
+    w = torch.rand(4, requires_grad=True)
+
+    def step():
+        ((w + a) * b).sum().backward()
+    return step
+
+
+def data_epoch():
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+    images, labels = torch.randint(0, 256, (60000, 1, 28, 28), dtype=torch.uint8), torch.randint(0, 10, (60000,))
+    data = TensorDataset(images, labels)
+
+    class Whole(torch.utils.data.Dataset):  # the fastest way DataLoader offers: whole batches by index list
+        def __len__(self):
+            return len(data)
+
+        def __getitem__(self, index):
+            return images[index].float() / 255, labels[index]
+    loader = DataLoader(Whole(), sampler=BatchSampler(RandomSampler(data), 256, False), batch_size=None)
+
+    def epoch():
+        for _ in loader:
+            pass
+    return epoch
+
+
+cache = {}
+for line in sys.stdin:
+    name = line.strip()
+    if name == "require":
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+        answer = {"import": time.perf_counter() - start}
+    elif name in ("add4", "small_step"):
+        f = cache.setdefault(name, small(name))
+        timed(f, 2000)
+        answer = {"eager": timed(f, 20000)}
+    elif name == "data_epoch":
+        f = cache.setdefault(name, data_epoch())
+        answer = {"DataLoader": timed(f, 1)}
+    else:
+        if name not in cache:
+            cache.clear()
+            cache[name] = build(name)
+            for f in cache[name].values():
+                timed(f, 3)
+        answer = {variant: timed(f, ROUNDS[name]) for variant, f in cache[name].items()}
+    print(" ".join(f"{variant} {seconds:.9f}" for variant, seconds in answer.items()), flush=True)

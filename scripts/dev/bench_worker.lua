@@ -1,0 +1,85 @@
+-- Luminary's side of scripts/bench: answers each line "name" with "luminary seconds".
+local lm = require "luminary"
+local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
+local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
+lm.set_num_threads(tonumber(arg[1]))
+local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10 }
+
+local function timed(f, n)
+  local start = lm.time()
+  for _ = 1, n do f() end
+  return (lm.time() - start) / n
+end
+
+local function training(name, batch)
+  local net = models[name]()
+  local x, y = lm.rand { batch, 1, 28, 28 }, lm.randint(1, 11, { batch })
+  local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })
+  return function()
+    local loss = F.cross_entropy(net(x), y)
+    opt:zero_grad()
+    loss:backward()
+    opt:step()
+    return loss:item()
+  end
+end
+
+local function optimizer(make)
+  local params = {}
+  for k, p in ipairs(models.resnet18():parameters()) do
+    params[k] = nn.Parameter(p:detach():clone())
+    params[k].grad = lm.randn_like(p) * 1e-3
+  end
+  local opt = make(params)
+  return function() opt:step() end
+end
+
+local build = {
+  sgd = function() return optimizer(function(p) return optim.SGD(p, { lr = 0.01, momentum = 0.9 }) end) end,
+  adam = function() return optimizer(function(p) return optim.Adam(p, { lr = 0.001 }) end) end,
+  mlp256 = function() return training("mlp", 256) end,
+  lenet256 = function() return training("lenet", 256) end,
+  resnet64 = function() return training("resnet18", 64) end,
+  resnet256 = function() return training("resnet18", 256) end,
+}
+
+local a, b = lm.rand { 4 }, lm.rand { 4 }
+local w = lm.rand({ 4 }, { requires_grad = true })
+local loops = {
+  add4 = function(n)
+    local c
+    for _ = 1, n do c = a + b end
+    return c
+  end,
+  small_step = function(n) for _ = 1, n do ((w + a) * b):sum():backward() end end,
+}
+
+local cached, current
+for name in io.lines() do
+  local seconds
+  if name == "require" then
+    local start = lm.time()
+    os.execute("luajit -e 'require \"luminary\"'")
+    seconds = lm.time() - start
+  elseif loops[name] then
+    loops[name](20000)
+    local start = lm.time()
+    loops[name](200000)
+    seconds = (lm.time() - start) / 200000
+  elseif name == "data_epoch" then
+    if cached ~= name then
+      local set = data.FashionMNIST { train = true }
+      cached, current = name, data.DataLoader(set, { batch_size = 256, shuffle = true })
+    end
+    seconds = timed(function() for _ in current:epoch(1) do end end, 1)
+  else
+    if cached ~= name then
+      cached, current = name, build[name]()
+      collectgarbage()
+      timed(current, 3)
+    end
+    seconds = timed(current, steps[name])
+  end
+  io.write(("luminary %.9f\n"):format(seconds))
+  io.flush()
+end

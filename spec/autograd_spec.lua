@@ -1,0 +1,248 @@
+-- What reverse-mode differentiation promises beyond each op's gradient.
+local lm = require "luminary"
+local core = require "luminary.core"
+
+local function leaf(v) return lm.tensor(v, { requires_grad = true }) end
+
+describe("backward", function()
+  it("adds up gradients over calls", function()
+    local x = leaf { 1, 2, 3 }
+    local s = (x * x):sum()
+    s:backward()
+    assert.same({ 2, 4, 6 }, x.grad:totable());
+    (x * 2):sum():backward()
+    assert.same({ 4, 6, 8 }, x.grad:totable())
+  end)
+
+  it("takes a gradient for a root that is no scalar, and asks for one", function()
+    local x = leaf { 1, 2, 3 }
+    local y = x * 2
+    y:backward(lm.tensor { 1, 0, 2 })
+    assert.same({ 2, 0, 4 }, x.grad:totable())
+    assert.error_matches(function() (x * 2):backward() end, "%[3%].*gradient")
+    assert.error_matches(function() (x * 2):backward(lm.ones { 2 }) end, "%[2%].*%[3%]")
+  end)
+
+  it("frees what it saved, and says so the second time", function()
+    local x = leaf { 1, 2 }
+    local y = (x * x):sum()
+    y:backward { retain_graph = true }
+    y:backward()
+    assert.same({ 4, 8 }, x.grad:totable())
+    assert.error_matches(function() y:backward() end, "retain_graph")
+  end)
+
+  it("refuses a tensor that records nothing", function()
+    assert.error_matches(function() lm.ones({ 1 }):backward() end, "requires_grad")
+  end)
+
+  it("sums over broadcast dims", function()
+    local a, b = leaf { { 1, 2, 3 }, { 4, 5, 6 } }, leaf { 10, 20, 30 };
+    (a * b):sum():backward()
+    assert.same({ 5, 7, 9 }, b.grad:totable())
+  end)
+
+  it("goes through a chain of 100,000 ops without recursing or leaking", function()
+    local x = leaf { 1 }
+    local y = x
+    for _ = 1, 100000 do y = y + 1 end
+    y:sum():backward()
+    assert.same({ 1 }, x.grad:totable())
+    y = x
+    for _ = 1, 100000 do y = y * 1 end -- dropped without a backward
+  end)
+
+  it("crosses devices through to", function()
+    local x = leaf { 1, 2 }
+    local y = x:to("cpu:1")
+    assert.equal("cpu:1", y.device);
+    (y * y):sum():backward()
+    assert.equal("cpu", x.grad.device)
+    assert.same({ 2, 4 }, x.grad:totable())
+    assert.error_matches(function() return x + y end, "cpu:1")
+  end)
+
+  it("gives a float16 input a float16 gradient", function()
+    local x = lm.tensor({ 1, 2 }, { dtype = "float16", requires_grad = true })
+    local w = leaf { 3, 4 };
+    (x * w):sum():backward()
+    assert.equal("float16", x.grad.dtype)
+    assert.equal("float32", w.grad.dtype)
+  end)
+end)
+
+describe("lm.grad", function()
+  it("returns gradients and leaves .grad alone", function()
+    local x = leaf { 1, 2, 3 }
+    local g = lm.grad((x ^ 3):sum(), x)
+    assert.same({ 3, 12, 27 }, (type(g) == "table" and g[1] or g):totable())
+    assert.is_nil(x.grad)
+  end)
+
+  it("differentiates twice", function()
+    local x = leaf { 1, 2, 3 }
+    local g = lm.grad({ (x ^ 3):sum() }, { x }, { create_graph = true })[1]
+    local h = lm.grad({ g:sum() }, { x })[1]
+    assert.same({ 6, 12, 18 }, h:totable())
+  end)
+
+  it("says which input was not used, unless that is allowed", function()
+    local x, z = leaf { 1 }, leaf { 1 }
+    assert.error_matches(function() lm.grad({ (x * 2):sum() }, { z }) end, "allow_unused")
+    local g = lm.grad({ (x * 2):sum() }, { x, z }, { allow_unused = true })
+    assert.same({ 2 }, g[1]:totable())
+    assert.is_nil(g[2])
+  end)
+end)
+
+describe("recording", function()
+  it("stops in no_grad and starts again in enable_grad", function()
+    local x = leaf { 1 }
+    lm.no_grad(function()
+      assert.is_false((x * 2).requires_grad)
+      lm.enable_grad(function() assert.is_true((x * 2).requires_grad) end)
+    end)
+    assert.is_true((x * 2).requires_grad)
+    pcall(lm.no_grad, function() error("out") end)
+    assert.is_true((x * 2).requires_grad)
+  end)
+
+  it("ends at detach", function()
+    local x = leaf { 1 }
+    assert.is_false((x * 2):detach().requires_grad)
+  end)
+
+  it("is refused to integers", function()
+    assert.error_matches(function() lm.tensor({ 1 }, { dtype = "int64", requires_grad = true }) end, "float")
+  end)
+end)
+
+describe("writing in place", function()
+  it("is refused on a leaf that requires grad, unless in no_grad", function()
+    local x = leaf { 1, 2 }
+    assert.error_matches(function() x:add_(1) end, "leaf")
+    lm.no_grad(function() x:add_(1) end)
+    assert.same({ 2, 3 }, x:totable())
+  end)
+
+  it("is part of the graph elsewhere", function()
+    local x = leaf { 1, 2 }
+    local y = x * 3
+    y:mul_(2)
+    y:sum():backward()
+    assert.same({ 6, 6 }, x.grad:totable())
+  end)
+
+  it("of something saved is found by its version, naming the op that wrote", function()
+    local x = leaf { 1, 2 }
+    local y = x:exp()
+    local z = y * y
+    y:add_(1)
+    assert.error_matches(function() z:sum():backward() end, "add_")
+  end)
+
+  it("through an index reaches the graph", function()
+    local x = leaf { 1, 2, 3 }
+    local y = x * 2
+    y[2] = 0
+    y:sum():backward()
+    assert.same({ 2, 0, 2 }, x.grad:totable())
+  end)
+end)
+
+describe("hooks", function()
+  it("see and replace a gradient", function()
+    local x = leaf { 1, 2 }
+    local y = x * 2
+    local seen
+    y:register_hook(function(g)
+      seen = g:totable()
+      return g * 10
+    end)
+    y:sum():backward()
+    assert.same({ 1, 1 }, seen)
+    assert.same({ 20, 20 }, x.grad:totable())
+  end)
+
+  it("run after accumulation, and can be removed", function()
+    local x = leaf { 1 }
+    local calls = 0
+    local handle = x:register_post_accumulate_grad_hook(function(p)
+      calls = calls + 1
+      assert.equal(x, p)
+    end);
+    (x * 2):sum():backward()
+    handle:remove();
+    (x * 2):sum():backward()
+    assert.equal(1, calls)
+  end)
+
+  it("pass their errors on, and a later backward works", function()
+    local x = leaf { 1 }
+    local handle = x:register_hook(function() error("from the hook") end)
+    assert.error_matches(function() (x * 2):sum():backward() end, "from the hook")
+    handle:remove();
+    (x * 2):sum():backward()
+    assert.same({ 2 }, x.grad:totable())
+  end)
+
+  it("that hold their own tensor do not leak", function()
+    local x = leaf { 1 }
+    x:register_hook(function() return x * 0 end)
+  end)
+end)
+
+describe("lm.autograd.Function", function()
+  it("has its own forward and backward", function()
+    local Cube = lm.autograd.Function:extend("Cube")
+    function Cube.forward(ctx, x)
+      ctx:save_for_backward(x)
+      return x * x * x
+    end
+    function Cube.backward(ctx, g)
+      local x = ctx.saved_tensors[1]
+      return g * x * x * 3
+    end
+    local x = lm.tensor({ 1, 2 }, { dtype = "float64", requires_grad = true })
+    Cube.apply(x):sum():backward()
+    assert.same({ 3, 12 }, x.grad:totable())
+    lm.autograd.gradcheck(Cube.apply, { x })
+  end)
+end)
+
+describe("gradcheck", function()
+  it("finds a wrong gradient", function()
+    local Wrong = lm.autograd.Function:extend("Wrong")
+    function Wrong.forward(_, x) return x * x end
+    function Wrong.backward(_, g) return g end
+    local x = lm.tensor({ 1.5, 2 }, { dtype = "float64", requires_grad = true })
+    assert.error(function() lm.autograd.gradcheck(Wrong.apply, { x }) end)
+  end)
+end)
+
+describe("running out of memory anywhere in a step", function()
+  it("is an error, leaks nothing, and the next step is right", function()
+    local x, w = leaf { { 1, 2 }, { 3, 4 } }, leaf { { 1, 0 }, { 2, 1 } }
+    local function step()
+      x.grad, w.grad = nil, nil
+      local loss = lm.relu(x:mm(w) + 1):sum()
+      loss:backward()
+      return loss:item()
+    end
+    local want = step()
+    collectgarbage()
+    core._fail_alloc_from(1000000000)
+    step()
+    local total = core._alloc_count()
+    core._fail_alloc_from(0)
+    assert(total > 0)
+    for n = 1, total do
+      core._fail_alloc_from(n)
+      local ok, err = pcall(step)
+      core._fail_alloc_from(0)
+      if not ok then assert.matches("out of memory", tostring(err)) end
+      assert.equal(want, step())
+      assert.same({ { 1, 3 }, { 1, 3 } }, x.grad:totable())
+    end
+  end)
+end)

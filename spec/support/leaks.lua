@@ -1,0 +1,24 @@
+-- After each spec the live tensors are back where they were, or the spec fails. Loaded before any
+-- spec file, so that all of them share one luminary.
+local busted = require "busted"
+require "luminary"
+local core = require "luminary.core"
+
+local function settle()
+  for _ = 1, 3 do collectgarbage() end
+  return core.live_tensors()
+end
+
+local before
+busted.subscribe({ "test", "start" }, function()
+  before = settle()
+  return nil, true
+end)
+busted.subscribe({ "test", "end" }, function(element, parent)
+  local after = settle()
+  if after > before then
+    local message = string.format("%d live tensors before the spec, %d after it", before, after)
+    busted.publish({ "failure", "it" }, element, parent, message, { message = message, traceback = "" })
+  end
+  return nil, true
+end)

@@ -1,0 +1,81 @@
+/* The front door for ops, and reverse-mode differentiation behind it.
+ *
+ * lm_call is what the binding, the layers in C and the rules themselves call: it applies autocast,
+ * runs the op and, where grad mode is on and an input asks for it, records a node. */
+#ifndef LM_AUTOGRAD_AUTOGRAD_H
+#define LM_AUTOGRAD_AUTOGRAD_H
+
+#include "op/op.h"
+
+/* args: the op's struct; out: room for LM_MAX_OUTS. On success out[0 .. outs-1] are new references
+ * of yours (hidden aux results are not handed out); for WRITE ops out[0] is the first tensor. */
+LM_API lm_status lm_call(lm_op_id op, const void *args, lm_tensor **out);
+/* A POINT op in place on its first argument ("add_"): out[0] is that tensor with one more reference.
+ * Errors: a leaf that requires grad while recording; an overlapping x; a result that does not fit
+ * x's shape or cannot be cast to its dtype (float into int). */
+LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out);
+
+/* Modes, per thread. */
+LM_API bool lm_grad_enabled(void);
+LM_API void lm_set_grad_enabled(bool on);
+typedef struct lm_autocast {
+  bool on;
+  int device_kind;
+  lm_dtype dtype;
+} lm_autocast;
+LM_API lm_autocast lm_autocast_get(void);
+LM_API void lm_autocast_set(lm_autocast mode);
+
+LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
+/* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */
+LM_API lm_status lm_set_requires_grad(lm_tensor *t, bool on);
+LM_API bool lm_is_leaf(const lm_tensor *t);
+LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
+/* grad: retained; NULL clears. Sizes, dtype and device have to be t's. */
+LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
+LM_API lm_status lm_retain_grad(lm_tensor *t);
+/* "MulBackward"-like name of what made t ("mul"), NULL for a leaf. */
+LM_API const char *lm_grad_fn_name(const lm_tensor *t);
+
+/* Gradients of the sum over i of grads[i] . roots[i]. grads[i] may be NULL for a one-element root.
+ * Without inputs they add up in the leaves' grad; with inputs they go to out[i] (new references;
+ * NULL where unused and allow_unused) and leaves stay as they are. Backward frees what was saved
+ * unless retain_graph; create_graph records the backward pass itself. */
+typedef struct lm_backward_args {
+  int nroots;
+  lm_tensor *const *roots, *const *grads; /* grads may be NULL */
+  int ninputs;
+  lm_tensor *const *inputs;
+  bool retain_graph, create_graph, allow_unused;
+} lm_backward_args;
+LM_API lm_status lm_backward(const lm_backward_args *a, lm_tensor **out);
+
+/* Hooks: fn may replace the gradient by setting *replacement (a new reference). Run on the thread
+ * that called backward. ctx is released with release(ctx) when the hook or its tensor goes. */
+typedef lm_status (*lm_hook_fn)(void *ctx, lm_tensor *grad, lm_tensor **replacement);
+typedef struct lm_hook {
+  lm_hook_fn fn;
+  void *ctx;
+  void (*release)(void *ctx);
+} lm_hook;
+/* Before the gradient of t is passed on (or accumulated). *id serves lm_remove_hook. */
+LM_API lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id);
+/* After t's grad has been accumulated; t has to be a leaf. `grad` is t's own grad. */
+LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id);
+LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
+
+/* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
+ * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants
+ * the inputs' in gin (new references, NULL: none). saved tensors are version-checked before. */
+typedef lm_status (*lm_custom_fn)(void *ctx, int ngrad, lm_tensor *const *grad, int nin, lm_tensor **gin);
+typedef struct lm_custom {
+  const char *name; /* copied */
+  lm_custom_fn fn;
+  void *ctx;
+  void (*release)(void *ctx);
+  int nin, nout, nsaved;
+  lm_tensor *const *in, *const *out, *const *saved;
+} lm_custom;
+LM_API lm_status lm_custom_record(const lm_custom *c);
+
+#endif

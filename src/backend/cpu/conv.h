@@ -1,0 +1,33 @@
+/* The ways the CPU has to compute a convolution. conv.c chooses; all take channels-last images,
+ * x [n, h, w, c] and y [n, oh, ow, k] in memory, and weights w [k, c / groups, kh, kw], dense. */
+#ifndef LM_CPU_CONV_H
+#define LM_CPU_CONV_H
+
+#include "op/conv.h"
+
+/* One pass of a convolution: what is computed from what. */
+typedef enum lm_conv_pass {
+  LM_CONV_FORWARD, /* y = x * w + bias */
+  LM_CONV_INPUT,   /* x, from y (its gradient) and w */
+  LM_CONV_WEIGHT,  /* w, from y (its gradient) and x */
+} lm_conv_pass;
+
+typedef struct lm_conv_job {
+  lm_conv_pass pass;
+  lm_conv_shape shape;
+  lm_dtype dtype;
+  lm_device device; /* whose allocator gives scratch memory */
+  void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
+  const void *bias; /* [k] or NULL; forward only */
+} lm_conv_job;
+
+/* conv_wino.c: float32, 3 x 3 kernels, stride 1, on CPUs with AVX-512. */
+bool lm_wino_takes(const lm_conv_job *job);
+/* Worth it: faster than oneDNN's direct convolution. */
+bool lm_wino_pays(const lm_conv_job *job);
+lm_status lm_wino_conv(const lm_conv_job *job);
+
+/* conv_im2col.c: float32 and float64, any sizes, by matrix products. */
+lm_status lm_im2col_conv(const lm_conv_job *job);
+
+#endif

@@ -1,0 +1,39 @@
+/* The CPU backend's kernels, one line each, and what they share. backend.c puts them in the table.
+ * Contract of each: op/backend.h. */
+#ifndef LM_CPU_CPU_H
+#define LM_CPU_CPU_H
+
+#include "op/backend.h"
+#include "optim/optim.h"
+
+/* Threads for `work` elementary operations (about a nanosecond each): 1 when it is not worth a
+ * parallel region. For `#pragma omp parallel for num_threads(lm_cpu_share(work))`. */
+int lm_cpu_share(double work);
+int lm_cpu_threads(void);
+void lm_cpu_set_threads(int n);
+
+extern const lm_driver lm_cpu_driver; /* driver.c */
+
+lm_status lm_cpu_point(const lm_point *job);
+lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
+lm_status lm_cpu_optim(const lm_optim_step *step);
+lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out);
+
+#define LM_CPU_KERNELS(X)                                                                                           \
+  /* reduce.c, softmax.c */                                                                                         \
+  X(sum)                                                                                                            \
+  X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)       \
+      X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)      /* matmul.c, conv.c */             \
+      X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight) /* index.c, sort.c */              \
+      X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)   \
+          X(one_hot) X(embedding) X(embedding_backward) /* pool.c, norm.c, loss.c */                                \
+      X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)              \
+          X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward) \
+              X(dropout) X(nll_loss) X(nll_loss_backward) /* fill.c */                                              \
+      X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
+
+#define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);
+LM_CPU_KERNELS(X)
+#undef X
+
+#endif

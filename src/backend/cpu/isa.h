@@ -1,0 +1,27 @@
+/* Code compiled for several instruction levels, chosen at load.
+ *
+ * A family of loops is a file isa/<family>.c that defines one table of function pointers,
+ *   const struct lm_pool_loops LM_ISA_NAME(lm_pool_loops) = {...};
+ * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pool_loops,
+ * lm_pool_loops). Callers outside isa/ write LM_ISA_PICK(lm_pool_loops)->forward(...). Everything
+ * else in isa/<family>.c is static. */
+#ifndef LM_CPU_ISA_H
+#define LM_CPU_ISA_H
+
+#define LM_ISA_JOIN_(a, b) a##_##b
+#define LM_ISA_JOIN(a, b) LM_ISA_JOIN_(a, b)
+#define LM_ISA_NAME(name) LM_ISA_JOIN(name, LM_ISA)
+
+/* 0: the base level (x86-64-v2, or the machine's own elsewhere), 1: v3 (AVX2, FMA), 2: v4
+ * (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
+int lm_cpu_level(void);
+
+#if defined(__x86_64__)
+#define LM_ISA_DECLARE(type, name) extern const type name##_v2, name##_v3, name##_v4
+#define LM_ISA_PICK(name) (lm_cpu_level() == 2 ? &name##_v4 : lm_cpu_level() == 1 ? &name##_v3 : &name##_v2)
+#else
+#define LM_ISA_DECLARE(type, name) extern const type name##_v2
+#define LM_ISA_PICK(name) (&name##_v2)
+#endif
+
+#endif

@@ -1,0 +1,47 @@
+#include "backend/cpu/isa/norm.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+
+enum {
+  BLOCK = 8192, /* elements of a block: 32 KB of floats, read twice from the near caches */
+  RUN = 2048,   /* elements of a block of a run */
+  LANES = 64    /* partial sums of a run: independent chains hide the adders' latency */
+};
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Rows of c columns in a block: a multiple of 4, few enough for float sums to stay exact to a few ulp. */
+static inline int64_t block_rows(int64_t c) {
+  int64_t rows = BLOCK / c & ~(int64_t)3;
+  return rows < 4 ? 4 : rows > 256 ? 256 : rows;
+}
+
+#define LM_E F16
+#include "backend/cpu/isa/norm_layer.inc"
+#include "backend/cpu/isa/norm_rows.inc"
+#include "backend/cpu/isa/norm_run.inc"
+#undef LM_E
+#define LM_E BF16
+#include "backend/cpu/isa/norm_layer.inc"
+#include "backend/cpu/isa/norm_rows.inc"
+#include "backend/cpu/isa/norm_run.inc"
+#undef LM_E
+#define LM_E F32
+#include "backend/cpu/isa/norm_layer.inc"
+#include "backend/cpu/isa/norm_rows.inc"
+#include "backend/cpu/isa/norm_run.inc"
+#undef LM_E
+#define LM_E F64
+#include "backend/cpu/isa/norm_layer.inc"
+#include "backend/cpu/isa/norm_rows.inc"
+#include "backend/cpu/isa/norm_run.inc"
+#undef LM_E
+
+#define TABLE(E)                                                                               \
+  [LM_##E] = {rows_moments_##E, rows_apply_##E, rows_sums_##E, rows_back_##E, run_moments_##E, \
+              run_apply_##E,    run_sums_##E,   run_back_##E,  layer_##E,     layer_back_##E}
+
+const struct lm_norm_loops LM_ISA_NAME(lm_norm_loops) = {{TABLE(F16), TABLE(BF16), TABLE(F32), TABLE(F64)}};

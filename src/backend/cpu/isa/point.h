@@ -1,0 +1,34 @@
+/* Elementwise loops over tiles, a table for each compute type (float, double, int64). */
+#ifndef LM_CPU_ISA_POINT_H
+#define LM_CPU_ISA_POINT_H
+
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+#include "op/backend.h"
+#include "op/pointwise.h"
+
+/* A tile is at most LM_TILE elements of the compute type, 64-byte aligned. Kernels take a multiple of
+ * LM_LANES, so that every element goes through the same vector code wherever it lies in a tensor. */
+enum { LM_TILE = 512, LM_LANES = 16, LM_TILE_BYTES = LM_TILE * 8 };
+
+struct lm_point_loops {
+  /* n elements of a dtype, `stride` elements apart, to and from a tile. */
+  void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
+  void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
+  /* dst [rows, cols] becomes src [cols, rows] transposed. */
+  void (*transpose)(void *dst, const void *src, int rows, int cols);
+  /* NULL where the compute type has no such op. in: a forward's arguments in order; for a fused gradient by
+   * place (pointwise.h), anything readable where the formula uses none. out may be one of them. */
+  void (*kernel[LM_POINT_KERNELS])(void *out, const void *const *in, const void *numbers, int64_t n);
+};
+
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_f32);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_f64);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_i64);
+
+static inline const struct lm_point_loops *lm_point_loops_of(lm_dtype compute) {
+  return compute == LM_F32 ? LM_ISA_PICK(lm_point_f32) : compute == LM_F64 ? LM_ISA_PICK(lm_point_f64) : LM_ISA_PICK(lm_point_i64);
+}
+
+#endif

@@ -1,0 +1,29 @@
+/* Elementwise loops in float. */
+#include "scalar.h"
+
+typedef float num;
+#define LM_POINT_TABLE lm_point_f32
+#define LM_CLASS_FLOAT(...) __VA_ARGS__
+#define LM_GRADIENTS
+
+#define K(c) ((float)(c))
+#define EXP lm_expf
+#define EXPM1 expm1f
+#define LOG logf
+#define LOG1P log1pf
+#define SQRT sqrtf
+#define SIN sinf
+#define COS cosf
+#define TANH tanhf
+#define ERF erff
+#define POW powf
+#define ABS fabsf
+#define FLOOR floorf
+#define CEIL ceilf
+#define ROUND rintf
+#define TRUNC truncf
+#define FLOOR_DIVIDE lm_floor_dividef
+#define REMAINDER lm_remainderf
+#define ISNAN(v) ((v) != (v))
+
+#include "backend/cpu/isa/point_loops.h"

@@ -1,0 +1,65 @@
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LINE_BYTES = 1024 };
+
+static const char *const topic_names[LM_LOG_TOPICS] = {"op", "dist", "alloc", "autograd", "io"};
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static bool on[LM_LOG_TOPICS]; /* written once, before any reader returns from pthread_once */
+static struct timespec start;
+
+/* One write a line, so that lines of several threads and processes do not mix. */
+static void write_line(const char *line, size_t bytes) {
+  ssize_t written = write(STDERR_FILENO, line, bytes);
+  (void)written; /* there is nowhere to complain to */
+}
+
+static void turn_on(const char *name, size_t length) {
+  bool all = length == 3 && memcmp(name, "all", 3) == 0, known = all;
+  for (int i = 0; i < LM_LOG_TOPICS; i++)
+    if (all || (strlen(topic_names[i]) == length && memcmp(topic_names[i], name, length) == 0)) on[i] = known = true;
+  if (known || length == 0) return;
+  char line[LINE_BYTES];
+  int n = snprintf(line, sizeof line, "LM_LOG: no topic '%.*s'; there are op, dist, alloc, autograd, io and all\n",
+                   (int)(length < 64 ? length : 64), name);
+  write_line(line, (size_t)n);
+}
+
+static void read_environment(void) {
+  clock_gettime(CLOCK_MONOTONIC, &start);
+  const char *wanted = getenv("LM_LOG");
+  while (wanted && *wanted) {
+    size_t length = strcspn(wanted, ",");
+    turn_on(wanted, length);
+    wanted += length + (wanted[length] == ',');
+  }
+}
+
+bool lm_log_on(lm_topic topic) {
+  pthread_once(&once, read_environment);
+  return on[topic];
+}
+
+void lm_log(lm_topic topic, const char *format, ...) {
+  if (!lm_log_on(topic)) return;
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  double seconds = (double)(now.tv_sec - start.tv_sec) + (double)(now.tv_nsec - start.tv_nsec) * 1e-9;
+  char line[LINE_BYTES];
+  int n = snprintf(line, sizeof line, "[%s %.6f] ", topic_names[topic], seconds);
+  va_list args;
+  va_start(args, format);
+  int more = vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+  va_end(args);
+  size_t bytes = (size_t)n + (size_t)(more > 0 ? more : 0);
+  if (bytes > sizeof line - 1) bytes = sizeof line - 1;
+  line[bytes] = '\n'; /* over the NUL */
+  write_line(line, bytes + 1);
+}

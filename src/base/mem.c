@@ -1,0 +1,38 @@
+#include "base/mem.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+
+static _Atomic long fail_from; /* 0: never */
+static _Atomic long asked;     /* counted only while fail_from is set */
+
+void lm_alloc_fail_from(long nth) {
+  atomic_store(&asked, 0);
+  atomic_store(&fail_from, nth);
+}
+
+long lm_alloc_count(void) { return atomic_load(&asked); }
+
+bool lm_alloc_must_fail(void) {
+  long from = atomic_load_explicit(&fail_from, memory_order_relaxed);
+  if (from == 0) return false;
+  return atomic_fetch_add(&asked, 1) + 1 >= from;
+}
+
+static void *checked(void *p, size_t bytes) {
+  if (!p) lm_fail(LM_E_OOM, "out of memory: %zu bytes for the library's own use", bytes);
+  return p;
+}
+
+void *lm_malloc(size_t bytes) { return checked(lm_alloc_must_fail() ? NULL : malloc(bytes ? bytes : 1), bytes); }
+
+void *lm_calloc(size_t count, size_t size) {
+  bool none = count == 0 || size == 0;
+  return checked(lm_alloc_must_fail() ? NULL : calloc(none ? 1 : count, none ? 1 : size), count * size);
+}
+
+void *lm_realloc(void *p, size_t bytes) {
+  return checked(lm_alloc_must_fail() ? NULL : realloc(p, bytes ? bytes : 1), bytes);
+}
+
+void lm_free(void *p) { free(p); }

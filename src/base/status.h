@@ -1,0 +1,44 @@
+/* What every core function returns, and the message that goes with a failure.
+ *
+ * A function that can fail returns lm_status and leaves its message, worded for the person
+ * who wrote the Lua script, in a thread-local buffer. TRY jumps to the function's one `done:`
+ * label, where everything it owns is released. */
+#ifndef LM_BASE_STATUS_H
+#define LM_BASE_STATUS_H
+
+typedef enum lm_status {
+  LM_OK = 0,
+  LM_E_ARG,     /* a value that makes no sense */
+  LM_E_SHAPE,   /* sizes that do not fit */
+  LM_E_DTYPE,   /* a dtype the op does not take */
+  LM_E_DEVICE,  /* devices that differ, or one that is not there */
+  LM_E_INDEX,   /* an index or a label out of range */
+  LM_E_OOM,     /* out of memory: the binding collects garbage and tries once more */
+  LM_E_IO,      /* the operating system refused, or a file is not what it should be */
+  LM_E_STATE,   /* called at the wrong time */
+  LM_E_MISSING, /* not built, not implemented for this device */
+  LM_E_LUA,     /* a Lua callback raised; the binding holds the value */
+} lm_status;
+
+#if defined(__GNUC__)
+#define LM_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define LM_PRINTF(f, a)
+#endif
+
+/* Everything a plug-in or the binding may call is exported; the rest of the core is hidden. */
+#define LM_API __attribute__((visibility("default")))
+
+/* Record a message (at most 1023 bytes) and give the status back. */
+LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
+/* The last message of this thread. Valid until the next lm_fail on this thread. */
+LM_API const char *lm_error(void);
+/* Put "prefix: " before the last message; the status passes through. */
+LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
+
+#define TRY(call)                              \
+  do {                                         \
+    if ((status = (call)) != LM_OK) goto done; \
+  } while (0)
+
+#endif

@@ -1,0 +1,251 @@
+/* The Lua C API: everything that sees a lua_State. One file a subject.
+ *
+ * What `require "luminary.core"` holds (lua/ builds `require "luminary"` from it). Tensors are
+ * userdata; `opts` is a trailing table with string keys; unknown options are errors that name the
+ * nearest known one; errors are Lua errors at the first line outside luminary's own Lua files.
+ *
+ *   ops              table: every op of op.def by name, and `name_` of each POINT op
+ *   methods          table: the methods of tensors, ops included; Lua code may add to it
+ *   op_list()        list of op names          help(name)  text: signature with defaults, help
+ *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
+ *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
+ *
+ *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
+ *   is_tensor(v)     true for a live or dropped tensor handle
+ *   become(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
+ *   live_tensors()   headers alive in the process (leak specs)
+ *   max(x [, dim | other] [, opts])  min likewise: what x:max() and x:min() do
+ *   split(x, size | sizes, dim)  chunk(x, n, dim)  unbind(x, dim)    lists of views
+ *
+ *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
+ *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
+ *   autocast({device, dtype, enabled}, f, ...)    is_autocast_enabled()
+ *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
+ *   keep(x)          spares a tensor or the tensors in a table, at any depth; returns x
+ *
+ *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
+ *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
+ *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(saved,
+ *                    grads, needs) returns a list of gradients for inputs (autograd.lua uses it)
+ *
+ *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
+ *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
+ *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
+ *   set_num_threads(n)  get_num_threads()  synchronize(device)  time()  seconds, monotonic
+ *   setenv(name, value | nil)  getenv(name)   as the C library sees it
+ *   set_default_dtype(d)  get_default_dtype()  set_default_device(d)  get_default_device()
+ *   device(v)        canonical device string of a string or CUDA ordinal ("cpu:0" -> "cpu"), checked
+ *   dtype(v)         canonical dtype string ("float" -> "float32"), checked
+ *   dtype_size(d)    bytes      is_floating_point(dtype or tensor)
+ *   device_count(kind)  of "cpu" or "cuda"
+ *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
+ *
+ *   optim_step{kind = "sgd" | "adam", params = list, grads = list or nil (each param's .grad; params
+ *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
+ *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
+ *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
+ *   clip_grad_norm(grads, max_norm, p)            total norm; scales the gradients in place
+ *   zero_grad(params [, set_to_none = true])      for lists of tensors
+ *
+ *   With io/ and data/ (see bind/io.c and bind/data.c for exact arguments):
+ *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
+ *   safetensors_load(path, {device}) -> tensors by name, metadata, names in file order
+ *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
+ *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
+ *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ */
+#ifndef LM_BIND_BIND_H
+#define LM_BIND_BIND_H
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/nearest.h"
+
+/* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
+typedef struct lm_box {
+  lm_tensor *t;
+  const char *why;               /* text after "this tensor", kept alive by the state's table of sites */
+  struct lm_box *next, **pprev;  /* in the list of its scope, if pprev */
+  bool hooked;                   /* has an environment of its own, with hooks */
+} lm_box;
+
+typedef struct lm_scope {
+  struct lm_scope *outer;
+  lm_box *boxes;
+} lm_scope;
+
+struct lm_home;
+
+/* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
+typedef struct lm_lua {
+  const void *metatable; /* a userdata is a tensor if this is its metatable */
+  lua_State *running;    /* the coroutine inside lm_backward, for hooks */
+  struct lm_home *home;  /* hooks.c */
+  lm_scope *scope;
+  /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
+  size_t fresh, step_at, budget;
+  double cycle_start, cycle_collecting;
+  int cycle_steps;
+  /* Names as this state interned them: equal names have equal pointers. */
+  const char *key[LM_OP_COUNT][LM_MAX_ARGS];
+  const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
+  uint32_t required[LM_OP_COUNT]; /* bit i: argument i has no default */
+  uint16_t default_at[LM_OP_COUNT];
+  char *defaults; /* every op's argument struct as lm_op_defaults leaves it */
+  bool variadic[LM_OP_COUNT]; /* the last positional argument takes what follows too: x:view(2, 3) */
+} lm_lua;
+
+/* Registry keys (light userdata of their addresses); each holds a table or a function. */
+extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files;
+
+#define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
+
+static inline void lm_reg_get(lua_State *L, const char *key) {
+  lua_pushlightuserdata(L, (void *)key);
+  lua_rawget(L, LUA_REGISTRYINDEX);
+}
+
+/* ---- box.c: handles */
+static inline lm_box *lm_to_box(lua_State *L, const lm_lua *s, int i) {
+  lm_box *b = (lm_box *)lua_touserdata(L, i);
+  if (!b || !lua_getmetatable(L, i)) return NULL;
+  const void *metatable = lua_topointer(L, -1);
+  lua_pop(L, 1);
+  return metatable == s->metatable ? b : NULL;
+}
+/* NULL if it is no tensor or a dead handle. */
+static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
+  lm_box *b = lm_to_box(L, s, i);
+  return b ? b->t : NULL;
+}
+/* An empty handle on the stack. Made before arguments are read, since it may collect. */
+lm_box *lm_box_new(lua_State *L);
+/* The handle takes the reference over. */
+static inline void lm_box_fill(lm_lua *s, lm_box *b, lm_tensor *t) {
+  b->t = t;
+  if (s->scope) {
+    b->next = s->scope->boxes;
+    b->pprev = &s->scope->boxes;
+    if (b->next) b->next->pprev = &b->next;
+    s->scope->boxes = b;
+  }
+}
+/* No scope will drop it. */
+void lm_box_unlink(lm_box *b);
+/* Releases the tensor; `why` ends the sentence "this tensor …". */
+void lm_box_drop(lm_box *b, const char *why);
+int lm_box_gc(lua_State *L);
+
+/* ---- pace.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
+void lm_pace_step(lua_State *L, lm_lua *s);
+/* First thing in every call that makes tensors; the caller's frame owns nothing yet, since a
+ * finalizer's error may pass through. */
+static inline void lm_pace(lua_State *L, lm_lua *s) {
+  if (s->fresh >= s->step_at) lm_pace_step(L, s);
+}
+/* A result's memory counts towards the next step. */
+static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) { s->fresh += t->storage->bytes + 512; }
+double lm_seconds(void);
+/* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
+ * it returns an error and never raises. The stack is as high as before for each run. */
+typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
+lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg);
+
+/* ---- error.c */
+/* Raises the last message at the first line outside our own Lua files; never returns. Only where the
+ * C frame owns nothing. */
+int lm_raise(lua_State *L, lm_status status);
+/* The same with a message made here. */
+int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
+/* "train.lua:12: " of the first level outside our own Lua files, or "". */
+void lm_push_where(lua_State *L);
+/* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
+const char *lm_got(lua_State *L, const lm_lua *s, int i);
+/* Checks the keys of the options table at i against `names`. */
+lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const char *const *names);
+int lm_bind_nearest(lua_State *L);
+int lm_bind_error_at_caller(lua_State *L);
+int lm_bind_help(lua_State *L);
+int lm_bind_op_list(lua_State *L);
+int lm_bind_own_files(lua_State *L);
+
+/* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
+lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
+/* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
+lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
+                         lm_tensor **owned);
+lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out);
+lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
+lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
+/* 1-based, not 0, to 0-based; negative from the end stays. */
+lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
+lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
+/* A string, or an integer: a CUDA ordinal. */
+lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
+/* Sizes (dims false) or dims (true) from a number or a list. */
+lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out);
+/* A list of tensors into a malloc'ed array of yours; `holes` allows false. */
+lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
+                       lm_tensor ***out);
+/* An int64 or uint64 cdata's value. */
+bool lm_to_int64(lua_State *L, int i, int64_t *out);
+/* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
+bool lm_field(lua_State *L, int i, const char *name);
+
+/* ---- decode.c: any op's call */
+int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
+/* An op on arguments already read, in the binding's order of work otherwise; result on the stack. */
+int lm_push_call(lua_State *L, lm_op_id id, const void *args);
+int lm_bind_op(lua_State *L);         /* upvalue 3: the descriptor */
+int lm_bind_op_in_place(lua_State *L);
+int lm_bind_arith(lua_State *L);      /* a + b and the like */
+int lm_bind_max(lua_State *L);
+int lm_bind_min(lua_State *L);
+
+/* ---- fields.c: what x.name and x.name = v do; metamethods */
+int lm_bind_index(lua_State *L);      /* upvalue 3: methods, 4: getters */
+int lm_bind_newindex(lua_State *L);
+void lm_push_getters(lua_State *L);
+int lm_bind_eq(lua_State *L);
+int lm_bind_lt(lua_State *L);
+int lm_bind_le(lua_State *L);
+int lm_bind_len(lua_State *L);
+int lm_bind_tostring(lua_State *L);
+void lm_push_shape(lua_State *L, int n, const int64_t *v);
+
+/* ---- index.c: x[key] and x[key] = value; key at 2, value at 3 */
+int lm_index_get(lua_State *L);
+int lm_index_set(lua_State *L);
+
+/* ---- table.c: nested tables */
+/* One element: a Lua number, a boolean for bool, cdata for integers beyond 2^53. CPU memory. */
+void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
+/* A new CPU tensor (moved to `device`) from what stands at i: nested lists, a number, a boolean. */
+lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
+
+extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
+extern const luaL_Reg lm_table_functions[];  /* table.c */
+extern const luaL_Reg lm_table_methods[];
+extern const luaL_Reg lm_mode_functions[];     /* modes.c */
+extern const luaL_Reg lm_autograd_functions[]; /* autograd.c */
+extern const luaL_Reg lm_hook_functions[];     /* hooks.c */
+extern const luaL_Reg lm_runtime_functions[];  /* runtime.c */
+extern const luaL_Reg lm_optim_functions[];    /* optim.c */
+
+/* ---- hooks.c: Lua functions that the core calls */
+lm_status lm_home_new(lm_lua *s, struct lm_home **out);
+void lm_home_close(struct lm_home *h);
+/* Forget functions whose owner in the core has gone. */
+void lm_home_drain(lua_State *L, struct lm_home *h);
+bool lm_home_waiting(const struct lm_home *h);
+/* A handle with hooks is collected while the graph may still call them. Box at index 1. */
+void lm_hooks_orphan(lua_State *L, lm_lua *s);
+/* Binds `running` for the time of a call that may run hooks. */
+lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out);
+int lm_bind_protected(lua_State *L);
+
+#endif

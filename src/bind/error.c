@@ -1,0 +1,150 @@
+/* From a status to a Lua error, and the words in it. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "bind/bind.h"
+
+static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
+  return n > 0 && strncmp(ar->source, prefix, n) == 0;
+}
+
+void lm_push_where(lua_State *L) {
+  lm_reg_get(L, &lm_reg_own_files);
+  size_t n = 0;
+  const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
+  lua_Debug ar;
+  for (int level = 1; lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "Sl", &ar);
+    if (ar.currentline <= 0 || is_own(&ar, prefix, n)) continue;
+    lua_pop(L, 1);
+    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+    return;
+  }
+  lua_pop(L, 1);
+  lua_pushliteral(L, "");
+}
+
+static int raise_message(lua_State *L, const char *message) {
+  luaL_checkstack(L, 8, "error");
+  lm_push_where(L);
+  lua_pushstring(L, message);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+int lm_raise(lua_State *L, lm_status status) {
+  if (status == LM_E_LUA) { /* a callback's own error passes through unchanged */
+    lm_reg_get(L, &lm_reg_error);
+    lua_rawgeti(L, -1, 1);
+    lua_pushnil(L);
+    lua_rawseti(L, -3, 1);
+    return lua_error(L);
+  }
+  char message[1024];
+  snprintf(message, sizeof message, "%s", lm_error());
+  return raise_message(L, message);
+}
+
+int lm_raise_text(lua_State *L, const char *format, ...) {
+  char message[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  return raise_message(L, message);
+}
+
+const char *lm_got(lua_State *L, const lm_lua *s, int i) {
+  static _Thread_local char text[160];
+  lm_box *b;
+  int64_t whole;
+  switch (lua_type(L, i)) {
+    case LUA_TNONE: return "nothing";
+    case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
+    case LUA_TNUMBER: snprintf(text, sizeof text, "number %.14g", lua_tonumber(L, i)); return text;
+    case LUA_TSTRING: snprintf(text, sizeof text, "string '%.60s'", lua_tostring(L, i)); return text;
+    case LUA_TUSERDATA:
+      b = lm_to_box(L, s, i);
+      if (!b) return "userdata that is no tensor";
+      if (!b->t) return "a dead tensor";
+      snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
+      return text;
+    default:
+      if (lm_to_int64(L, i, &whole)) {
+        snprintf(text, sizeof text, "integer %lld", (long long)whole);
+        return text;
+      }
+      return lua_typename(L, lua_type(L, i));
+  }
+}
+
+lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const char *const *names) {
+  if (lua_isnoneornil(L, i)) return LM_OK;
+  if (lua_type(L, i) != LUA_TTABLE) {
+    return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, names[0],
+                   luaL_typename(L, i));
+  }
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) {
+      lua_pop(L, 1);
+      return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
+                     luaL_typename(L, -1));
+    }
+    const char *key = lua_tostring(L, -1);
+    int k = 0;
+    while (k < n && strcmp(names[k], key) != 0) k++;
+    if (k < n) continue;
+    const char *near = lm_nearest(key, n, names);
+    lm_fail(LM_E_ARG, "%s: no option '%.60s'; %s '%s'%s", fn, key, near ? "did you mean" : "there is",
+            near ? near : names[0], near ? "?" : n > 1 ? " and others" : "");
+    lua_pop(L, 1);
+    return LM_E_ARG;
+  }
+  return LM_OK;
+}
+
+/* own_files(prefix): chunk names that start so are ours, and errors are raised beyond them. */
+int lm_bind_own_files(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TSTRING);
+  lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
+  lua_pushvalue(L, 1);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+  return 0;
+}
+
+int lm_bind_error_at_caller(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
+    lua_settop(L, 1);
+    return lua_error(L);
+  }
+  luaL_checkstack(L, 8, "error");
+  lm_push_where(L);
+  lua_pushvalue(L, 1);
+  lua_concat(L, 2);
+  return lua_error(L);
+}
+
+/* nearest(word, list) */
+int lm_bind_nearest(lua_State *L) {
+  enum { MOST = 512 };
+  const char *names[MOST];
+  if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
+    return lm_raise_text(L, "nearest: a string and a list of strings expected");
+  }
+  int n = 0;
+  for (int i = 1; n < MOST; i++) { /* the list keeps the strings alive */
+    lua_rawgeti(L, 2, i);
+    if (lua_type(L, -1) != LUA_TSTRING) break;
+    names[n++] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  const char *near = lm_nearest(lua_tostring(L, 1), n, names);
+  if (near) {
+    lua_pushstring(L, near);
+  } else {
+    lua_pushnil(L);
+  }
+  return 1;
+}

@@ -1,0 +1,76 @@
+/* What op.def says about an op, as text. */
+#include <math.h>
+#include <stdio.h>
+
+#include "bind/bind.h"
+
+static void add_default(luaL_Buffer *b, const lm_arg *a) {
+  char text[64];
+  if (a->kind == LM_ARG_B) {
+    luaL_addstring(b, a->number != 0 ? " = true" : " = false");
+  } else if (a->kind == LM_ARG_E) {
+    snprintf(text, sizeof text, " = \"%s\"", a->names[(int)a->number]);
+    luaL_addstring(b, text);
+  } else if (a->kind == LM_ARG_F && isinf(a->number)) {
+    luaL_addstring(b, a->number > 0 ? " = math.huge" : " = -math.huge");
+  } else if (a->kind == LM_ARG_F && isnan(a->number)) {
+    luaL_addstring(b, " = nil");
+  } else if (a->kind == LM_ARG_F || a->kind == LM_ARG_I || (a->kind == LM_ARG_I2 && a->number >= 0)) {
+    snprintf(text, sizeof text, " = %.6g", a->number);
+    luaL_addstring(b, text);
+  } else if (a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_DIM_OPT || a->kind == LM_ARG_DIMS_OPT ||
+             a->kind == LM_ARG_SIZE_OPT || a->kind == LM_ARG_DTYPE || a->kind == LM_ARG_DEVICE) {
+    luaL_addstring(b, " = nil");
+  }
+}
+
+static void push_signature(lua_State *L, const lm_op *op) {
+  luaL_Buffer b;
+  luaL_buffinit(L, &b);
+  luaL_addstring(&b, op->name);
+  luaL_addchar(&b, '(');
+  for (int i = 0; i < op->nargs; i++) {
+    if (i > 0) luaL_addstring(&b, ", ");
+    if (i == op->npositional) luaL_addchar(&b, '{');
+    luaL_addstring(&b, op->arg[i].name);
+    add_default(&b, &op->arg[i]);
+  }
+  if (op->kind == LM_NEW) luaL_addstring(&b, op->nargs > op->npositional ? ", requires_grad = false" : "");
+  luaL_addstring(&b, op->nargs > op->npositional ? "})" : ")");
+  luaL_pushresult(&b);
+}
+
+/* help(name): signature with defaults, and what the op does; nil for what is no op. */
+int lm_bind_help(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "help: the name of an op expected");
+  const char *name = lua_tostring(L, 1);
+  int id = lm_op_find(name);
+  size_t n = lua_objlen(L, 1);
+  bool in_place = false;
+  if (id < 0 && n > 1 && name[n - 1] == '_') { /* relu_ is relu in place */
+    lua_pushlstring(L, name, n - 1);
+    id = lm_op_find(lua_tostring(L, -1));
+    in_place = id >= 0 && lm_ops[id].kind == LM_POINT;
+    if (!in_place) id = -1;
+  }
+  if (id < 0) {
+    lua_pushnil(L);
+    return 1;
+  }
+  const lm_op *op = &lm_ops[id];
+  push_signature(L, op);
+  lua_pushliteral(L, "\n  ");
+  lua_pushstring(L, op->help);
+  lua_pushstring(L, in_place ? "; this one in place" : "");
+  lua_concat(L, 4);
+  return 1;
+}
+
+int lm_bind_op_list(lua_State *L) {
+  lua_createtable(L, LM_OP_COUNT, 0);
+  for (int i = 0; i < LM_OP_COUNT; i++) {
+    lua_pushstring(L, lm_ops[i].name);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 1;
+}

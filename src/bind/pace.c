@@ -1,0 +1,55 @@
+/* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes,
+ * and every sixteenth of a budget drives the collector by a step sized to the Lua heap, such that a
+ * whole cycle ends within one budget. Where that takes more than a tenth of the time (a large Lua
+ * heap), the budget doubles; where it takes almost none, it shrinks back. */
+#include <time.h>
+
+#include "bind/bind.h"
+
+enum { STEPS = 16 };
+static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30;
+static const double most_share = 0.1, least_share = 0.02; /* of the time */
+
+double lm_seconds(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void adapt(lm_lua *s, double now) {
+  double share = s->cycle_collecting / (now - s->cycle_start + 1e-9);
+  if (share > most_share && s->budget < most_budget) s->budget *= 2;
+  if (share < least_share && s->budget > least_budget) s->budget /= 2;
+  s->cycle_start = now;
+  s->cycle_collecting = 0;
+  s->cycle_steps = 0;
+}
+
+void lm_pace_step(lua_State *L, lm_lua *s) {
+  if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  if (s->budget == 0) s->budget = least_budget;
+  double before = lm_seconds();
+  if (s->cycle_steps >= STEPS) adapt(s, before);
+  size_t quantum = s->budget / STEPS;
+  size_t quanta = s->step_at ? s->fresh / quantum : 0; /* one tensor may be worth many */
+  if (quanta > STEPS) quanta = STEPS;
+  s->fresh = 0;
+  s->step_at = quantum;
+  if (quanta == 0) return;
+  s->cycle_steps += (int)quanta;
+  /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the
+   * heap of it, and finalizers on top. */
+  int heap = lua_gc(L, LUA_GCCOUNT, 0);
+  int step = (int)((double)heap / 8 * (double)quanta) + 1;
+  lua_gc(L, LUA_GCSTEP, step);
+  s->cycle_collecting += lm_seconds() - before;
+}
+
+lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
+  int top = lua_gettop(L);
+  lm_status status = f(L, s, arg);
+  if (status != LM_E_OOM) return status;
+  lua_settop(L, top);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  return f(L, s, arg);
+}

@@ -1,0 +1,25 @@
+/* Which device: a kind and an ordinal in one small number. `cpu` is cpu:0; cpu:1, cpu:2, … share
+ * its memory and cores but are distinct to every op, so multi-device code runs on any machine. */
+#ifndef LM_DEVICE_DEVICE_H
+#define LM_DEVICE_DEVICE_H
+
+#include <stdint.h>
+
+#include "base/status.h"
+
+typedef uint16_t lm_device; /* kind << 8 | ordinal */
+enum { LM_CPU = 0, LM_CUDA = 1, LM_DEVICE_KINDS = 8, LM_DEVICE_MAX = 64, LM_NO_DEVICE = 0xffff };
+
+#define LM_DEVICE(kind, ordinal) ((lm_device)((kind) << 8 | (ordinal)))
+#define LM_DEVICE_KIND(device) ((device) >> 8)
+#define LM_DEVICE_ORDINAL(device) ((device)&255)
+
+/* "cpu", "cpu:1", "cuda:0". A kind without a driver, or an ordinal it does not have, is an error
+ * that says what there is. */
+LM_API lm_status lm_device_parse(const char *name, lm_device *out);
+/* A static string per device: "cpu" for cpu:0, else "kind:ordinal". Never NULL. */
+LM_API const char *lm_device_name(lm_device device);
+/* How many devices of a kind there are (0 without a driver; LM_DEVICE_MAX for the CPU). */
+LM_API int lm_device_count(int kind);
+
+#endif

@@ -1,0 +1,24 @@
+/* Which backend serves a kind of device. */
+#include "op/backend.h"
+
+#include <stdatomic.h>
+
+static _Atomic(const lm_backend *) backends[LM_DEVICE_KINDS];
+
+lm_status lm_backend_register(int kind, const lm_backend *backend) {
+  if (kind < 0 || kind >= LM_DEVICE_KINDS) return lm_fail(LM_E_ARG, "backend: there is no device kind %d", kind);
+  if (backend->abi != LM_BACKEND_ABI) {
+    return lm_fail(LM_E_MISSING, "backend %s: built for version %d of the kernel table, this library has version %d",
+                   backend->driver->name, backend->abi, LM_BACKEND_ABI);
+  }
+  atomic_store_explicit(&backends[kind], backend, memory_order_release);
+  return LM_OK;
+}
+
+const lm_backend *lm_backend_of(lm_device device) {
+  int kind = LM_DEVICE_KIND(device);
+  const lm_backend *backend =
+      kind < LM_DEVICE_KINDS ? atomic_load_explicit(&backends[kind], memory_order_acquire) : NULL;
+  if (!backend) lm_fail(LM_E_MISSING, "%s: this device has no backend loaded", lm_device_name(device));
+  return backend;
+}

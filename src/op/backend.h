@@ -1,0 +1,50 @@
+/* What a device has to bring: a table of kernels. Plug-in header; it may still change (LM_BACKEND_ABI).
+ *
+ * The op layer has checked every argument, allocated every output (dense) and resolved defaults
+ * before a slot is called: dims are 0..ndim-1, dims lists are sorted and complete (all dims where
+ * none were given), tensors are on this device with the dtypes the op documents. Inputs may be
+ * strided. A slot that is NULL is a clear error for the caller. */
+#ifndef LM_OP_BACKEND_H
+#define LM_OP_BACKEND_H
+
+#include "device/driver.h"
+#include "op/op.h"
+
+enum { LM_BACKEND_ABI = 1, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+
+/* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
+ * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
+typedef struct lm_point {
+  int kernel;
+  lm_dtype compute; /* LM_F32, LM_F64 or LM_I64: what the arithmetic is done in */
+  int nin;
+  const lm_tensor *in[LM_POINT_MAX_IN]; /* sizes and strides as out's: already broadcast (stride 0), any dtype */
+  lm_tensor *out;                       /* any dtype; may be strided, and may be one of `in` */
+  double number[LM_POINT_MAX_NUMBERS];  /* the op's F arguments in order */
+  int64_t in_stride[LM_POINT_MAX_IN][LM_MAX_DIMS]; /* strides of each input along out's dims, 0 where broadcast */
+} lm_point;
+
+typedef lm_status (*lm_kernel)(const void *args, lm_tensor *const *out);
+
+/* One step of an optimizer over many tensors at once (optim/optim.h says which fields it reads). */
+struct lm_optim_step;
+
+typedef struct lm_backend {
+  int abi; /* LM_BACKEND_ABI */
+  const lm_driver *driver;
+  lm_kernel op[LM_OP_COUNT]; /* PRIM and WRITE ops that compute; args is the op's struct */
+  lm_status (*point)(const lm_point *job);
+  /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
+  lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);
+  lm_status (*optim)(const struct lm_optim_step *step);
+  /* clip_grad_norm_'s first half: the sum over all tensors of |x|^p (p = infinity: the largest |x|). */
+  lm_status (*norms)(int n, lm_tensor *const *tensors, double p, double *out);
+  void (*set_threads)(int n);
+  int (*get_threads)(void);
+} lm_backend;
+
+LM_API lm_status lm_backend_register(int kind, const lm_backend *backend);
+/* NULL, with a message, if the device's kind has no backend loaded. */
+LM_API const lm_backend *lm_backend_of(lm_device device);
+
+#endif

@@ -1,0 +1,101 @@
+#include "op/check.h"
+
+#include <string.h>
+
+lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
+  const lm_tensor *first = NULL;
+  for (int i = 0; i < n; i++) {
+    if (!t[i] || t[i]->number || (t[i]->ndim == 0 && t[i]->device == LM_DEVICE(LM_CPU, 0))) continue;
+    if (!first) {
+      first = t[i];
+    } else if (t[i]->device != first->device) {
+      return lm_fail(LM_E_DEVICE, "%s: tensors on %s and %s; bring them to one device with :to(\"%s\")",
+                     lm_ops[op].name, lm_device_name(first->device), lm_device_name(t[i]->device),
+                     lm_device_name(first->device));
+    }
+  }
+  return LM_OK;
+}
+
+lm_status lm_check_ndim(lm_op_id op, const char *arg, const lm_tensor *t, int ndim) {
+  if (t->ndim == ndim) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: %s has to have %d dim%s, got %s", lm_ops[op].name, arg, ndim, ndim == 1 ? "" : "s",
+                 lm_shape_of(t));
+}
+
+lm_status lm_check_float(lm_op_id op, const char *arg, const lm_tensor *t) {
+  if (lm_dtype_is_float(t->dtype)) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s has to be floating, got %s; use :float()", lm_ops[op].name, arg,
+                 lm_dtype_name(t->dtype));
+}
+
+lm_status lm_check_index(lm_op_id op, const char *arg, const lm_tensor *t) {
+  if (t->dtype == LM_I64 || t->dtype == LM_I32) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or int32, got %s; use :long()", lm_ops[op].name, arg,
+                 lm_dtype_name(t->dtype));
+}
+
+lm_status lm_check_writable(lm_op_id op, const lm_tensor *t) {
+  if (!lm_overlaps_itself(t)) return LM_OK;
+  return lm_fail(LM_E_ARG,
+                 "%s: cannot write in place to %s: some of its elements share memory (expanded); :clone() it first",
+                 lm_ops[op].name, lm_shape_of(t));
+}
+
+lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
+  const lm_backend *backend = lm_backend_of(device);
+  if (!backend) return LM_E_MISSING;
+  if (!backend->op[op]) {
+    return lm_fail(LM_E_MISSING, "%s: has no %s kernel yet", lm_ops[op].name, lm_device_name(device));
+  }
+  return backend->op[op](args, out);
+}
+
+lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
+  bool wanted[LM_MAX_DIMS] = {false};
+  for (int i = 0; i < dims->n; i++) {
+    int d;
+    lm_status status = lm_dim(lm_ops[op].name, dims->v[i], ndim, &d);
+    if (status != LM_OK) return status;
+    if (wanted[d]) return lm_fail(LM_E_ARG, "%s: dim %d is given twice", lm_ops[op].name, d + 1);
+    wanted[d] = true;
+  }
+  lm_ints result = {.n = 0};
+  for (int d = 0; d < ndim; d++) {
+    if (dims->n <= 0 || wanted[d]) result.v[result.n++] = d;
+  }
+  *out = result;
+  return LM_OK;
+}
+
+lm_status lm_copy(const lm_tensor *src, lm_tensor *dst) {
+  lm_status status = LM_OK;
+  lm_tensor *sent = NULL, *received = NULL;
+  if (dst->numel == 0) return LM_OK;
+  const lm_backend *from = lm_backend_of(src->device), *to = lm_backend_of(dst->device);
+  if (!from || !to) return LM_E_MISSING;
+  if (src->device == dst->device) return to->copy(src, dst);
+
+  /* Bytes travel only between dense tensors of one dtype and layout: src is brought to dst's first. */
+  const lm_tensor *packed = src;
+  lm_tensor *landing = dst;
+  if (!lm_is_dense(dst)) {
+    TRY(lm_tensor_empty_like(dst, dst->dtype, dst->device, &received));
+    landing = received;
+  }
+  bool same = src->dtype == dst->dtype && lm_is_dense(src);
+  for (int d = 0; same && d < dst->ndim; d++) same = dst->size[d] == 1 || src->stride[d] == landing->stride[d];
+  if (!same) {
+    TRY(lm_tensor_empty_like(landing, dst->dtype, src->device, &sent));
+    TRY(from->copy(src, sent));
+    packed = sent;
+  }
+  const lm_driver *driver = LM_DEVICE_KIND(dst->device) == LM_CPU ? from->driver : to->driver;
+  TRY(driver->copy(dst->device, landing->data, src->device, packed->data,
+                   (size_t)dst->numel * lm_dtype_size(dst->dtype)));
+  if (landing != dst) TRY(to->copy(landing, dst));
+done:
+  lm_release(sent);
+  lm_release(received);
+  return status;
+}

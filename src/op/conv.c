@@ -1,0 +1,201 @@
+/* conv2d and its two gradients: checks, output sizes, and images without a batch dimension. */
+#include "op/conv.h"
+
+#include "op/check.h"
+
+static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding,
+                               const int64_t *dilation, int64_t groups) {
+  enum { MOST = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
+  for (int i = 0; i < 2; i++) {
+    if (stride[i] < 1 || stride[i] > MOST)
+      return lm_fail(LM_E_ARG, "%s: a stride of %lld; it has to be at least 1", name, (long long)stride[i]);
+    if (padding[i] < 0 || padding[i] > MOST)
+      return lm_fail(LM_E_ARG, "%s: a padding of %lld; it has to be at least 0", name, (long long)padding[i]);
+    if (dilation[i] < 1 || dilation[i] > MOST)
+      return lm_fail(LM_E_ARG, "%s: a dilation of %lld; it has to be at least 1", name, (long long)dilation[i]);
+  }
+  if (groups < 1) return lm_fail(LM_E_ARG, "%s: %lld groups; there has to be at least 1", name, (long long)groups);
+  return LM_OK;
+}
+
+/* Output size along one dimension; 0 or less when the kernel does not fit. */
+static int64_t output_size(int64_t size, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+  int64_t room = size + 2 * padding - dilation * (kernel - 1) - 1;
+  return room < 0 ? 0 : room / stride + 1;
+}
+
+lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
+                           const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out) {
+  const char *name = lm_ops[op].name;
+  lm_status status = LM_OK;
+  TRY(check_numbers(name, stride, padding, dilation, groups));
+  for (int i = 0; i < 4; i++)
+    if (x[i] < 0 || weight[i] < 0)
+      return lm_fail(LM_E_ARG, "%s: a negative size in %s", name, lm_shape_text(4, x[i] < 0 ? x : weight));
+  lm_conv_shape s = {.n = x[0],
+                     .c = x[1],
+                     .h = x[2],
+                     .w = x[3],
+                     .k = weight[0],
+                     .kh = weight[2],
+                     .kw = weight[3],
+                     .stride = {stride[0], stride[1]},
+                     .padding = {padding[0], padding[1]},
+                     .dilation = {dilation[0], dilation[1]},
+                     .groups = groups};
+  if (s.c % groups || s.k % groups)
+    return lm_fail(LM_E_SHAPE, "%s: %lld channels in and %lld out cannot both be divided into %lld groups", name,
+                   (long long)s.c, (long long)s.k, (long long)groups);
+  if (weight[1] != s.c / groups)
+    return lm_fail(LM_E_SHAPE, "%s: x %s has %lld channels, but weight %s with %lld group%s wants %lld", name,
+                   lm_shape_text(4, x), (long long)s.c, lm_shape_text(4, weight), (long long)groups,
+                   groups == 1 ? "" : "s", (long long)(weight[1] * groups));
+  if (s.kh < 1 || s.kw < 1 || s.kh > INT32_MAX || s.kw > INT32_MAX)
+    return lm_fail(LM_E_SHAPE, "%s: a kernel of %lld x %lld", name, (long long)s.kh, (long long)s.kw);
+  s.oh = output_size(s.h, s.kh, stride[0], padding[0], dilation[0]);
+  s.ow = output_size(s.w, s.kw, stride[1], padding[1], dilation[1]);
+  if (s.oh < 1 || s.ow < 1)
+    return lm_fail(LM_E_SHAPE, "%s: the kernel covers %lld x %lld pixels, the padded input has %lld x %lld", name,
+                   (long long)(dilation[0] * (s.kh - 1) + 1), (long long)(dilation[1] * (s.kw - 1) + 1),
+                   (long long)(s.h + 2 * padding[0]), (long long)(s.w + 2 * padding[1]));
+  *out = s;
+done:
+  return status;
+}
+
+static lm_status check_pair(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
+                            const lm_tensor *b) {
+  lm_status status;
+  TRY(lm_check_float(op, first, a));
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)a, (lm_tensor *)b}));
+  if (a->dtype != b->dtype)
+    status = lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", lm_ops[op].name, first,
+                     lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
+done:
+  return status;
+}
+
+static lm_status check_images(lm_op_id op, const char *arg, const lm_tensor *t) {
+  if (t->ndim == 3 || t->ndim == 4) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: %s is %s; [N, C, H, W] or [C, H, W] is wanted", lm_ops[op].name, arg,
+                 lm_shape_of(t));
+}
+
+/* [C, H, W] as a batch of one. *out is yours. */
+static lm_status as_batch(lm_tensor *t, lm_tensor **out) {
+  if (t->ndim == 4) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  int64_t size[4] = {1, t->size[0], t->size[1], t->size[2]};
+  int64_t stride[4] = {t->numel, t->stride[0], t->stride[1], t->stride[2]};
+  return lm_tensor_view(t, 4, size, stride, 0, out);
+}
+
+/* A fresh batch of one becomes [C, H, W]. */
+static void drop_batch(lm_tensor *t) {
+  t->ndim = 3;
+  for (int i = 0; i < 3; i++) {
+    t->size[i] = t->size[i + 1];
+    t->stride[i] = t->stride[i + 1];
+  }
+}
+
+lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *y = NULL;
+  lm_conv2d_args run = *a;
+  run.x = NULL;
+  TRY(check_images(LM_OP_conv2d, "x", a->x));
+  TRY(lm_check_ndim(LM_OP_conv2d, "weight", a->weight, 4));
+  TRY(check_pair(LM_OP_conv2d, "x", a->x, "weight", a->weight));
+  if (a->bias) {
+    TRY(check_pair(LM_OP_conv2d, "x", a->x, "bias", a->bias));
+    if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
+      status = lm_fail(LM_E_SHAPE, "conv2d: bias is %s, but weight %s makes %lld channels", lm_shape_of(a->bias),
+                       lm_shape_of(a->weight), (long long)a->weight->size[0]);
+      goto done;
+    }
+  }
+  TRY(as_batch(a->x, &run.x));
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d, run.x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, (int64_t[]){s.n, s.k, s.oh, s.ow}, LM_CHANNELS_LAST, &y));
+  if (y->numel) TRY(lm_dispatch(LM_OP_conv2d, y->device, &run, &y));
+  if (a->x->ndim == 3) drop_batch(y);
+  out[0] = y;
+  y = NULL;
+done:
+  lm_release(y);
+  lm_release(run.x);
+  return status;
+}
+
+/* The gradient's sizes have to be those that conv2d gives for x and weight of these sizes. */
+static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_conv_shape *s) {
+  const int64_t size[4] = {s->n, s->k, s->oh, s->ow};
+  for (int i = 0; i < 4; i++)
+    if (grad->size[i] != size[i])
+      return lm_fail(LM_E_SHAPE, "%s: grad is %s, but conv2d gives %s there", lm_ops[op].name, lm_shape_of(grad),
+                     lm_shape_text(4, size));
+  return LM_OK;
+}
+
+lm_status lm_op_conv2d_input(const lm_conv2d_input_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *dx = NULL;
+  lm_conv2d_input_args run = *a;
+  run.grad = NULL;
+  TRY(check_images(LM_OP_conv2d_input, "grad", a->grad));
+  TRY(lm_check_ndim(LM_OP_conv2d_input, "weight", a->weight, 4));
+  TRY(check_pair(LM_OP_conv2d_input, "grad", a->grad, "weight", a->weight));
+  if (a->size.n != a->grad->ndim) {
+    status = lm_fail(LM_E_SHAPE, "conv2d_input: grad is %s, but the input's size is %s", lm_shape_of(a->grad),
+                     lm_shape_text(a->size.n, a->size.v));
+    goto done;
+  }
+  if (a->size.n == 3) run.size = (lm_ints){4, {1, a->size.v[0], a->size.v[1], a->size.v[2]}};
+  TRY(as_batch(a->grad, &run.grad));
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d_input, run.size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
+                       &s));
+  TRY(check_grad(LM_OP_conv2d_input, run.grad, &s));
+  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, 4, run.size.v, LM_CHANNELS_LAST, &dx));
+  if (dx->numel) TRY(lm_dispatch(LM_OP_conv2d_input, dx->device, &run, &dx));
+  if (a->size.n == 3) drop_batch(dx);
+  out[0] = dx;
+  dx = NULL;
+done:
+  lm_release(dx);
+  lm_release(run.grad);
+  return status;
+}
+
+lm_status lm_op_conv2d_weight(const lm_conv2d_weight_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *dw = NULL;
+  lm_conv2d_weight_args run = *a;
+  run.grad = run.x = NULL;
+  TRY(check_images(LM_OP_conv2d_weight, "x", a->x));
+  TRY(lm_check_ndim(LM_OP_conv2d_weight, "grad", a->grad, a->x->ndim));
+  TRY(check_pair(LM_OP_conv2d_weight, "grad", a->grad, "x", a->x));
+  if (a->size.n != 4) {
+    status = lm_fail(LM_E_SHAPE, "conv2d_weight: the weight's size is %s; 4 sizes are wanted",
+                     lm_shape_text(a->size.n, a->size.v));
+    goto done;
+  }
+  TRY(as_batch(a->grad, &run.grad));
+  TRY(as_batch(a->x, &run.x));
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d_weight, run.x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
+  TRY(check_grad(LM_OP_conv2d_weight, run.grad, &s));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, a->size.v, LM_CONTIGUOUS, &dw));
+  if (dw->numel) TRY(lm_dispatch(LM_OP_conv2d_weight, dw->device, &run, &dw));
+  out[0] = dw;
+  dw = NULL;
+done:
+  lm_release(dw);
+  lm_release(run.grad);
+  lm_release(run.x);
+  return status;
+}

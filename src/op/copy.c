@@ -1,0 +1,65 @@
+/* Copies and conversions. */
+#include <string.h>
+
+#include "op/check.h"
+
+/* A dense tensor of x's sizes in the memory format asked for. */
+static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
+                          lm_tensor **out) {
+  if (format == LM_PRESERVE) return lm_tensor_empty_like(x, dtype, device, out);
+  if (format == LM_CHANNELS_LAST) {
+    lm_status status = lm_check_ndim(op, "x (for channels_last)", x, 4);
+    if (status != LM_OK) return status;
+  }
+  return lm_tensor_empty(dtype, device, x->ndim, x->size, (lm_format)format, out);
+}
+
+static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
+                        lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *result = NULL;
+  TRY(new_like(op, x, dtype, device, format, &result));
+  TRY(lm_copy(x, result));
+  *out = result;
+  result = NULL;
+done:
+  lm_release(result);
+  return status;
+}
+
+lm_status lm_op_clone(const lm_clone_args *a, lm_tensor **out) {
+  return copied(LM_OP_clone, a->x, (lm_dtype)a->x->dtype, a->x->device, a->memory_format, out);
+}
+
+lm_status lm_op_to_copy(const lm_to_copy_args *a, lm_tensor **out) {
+  return copied(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype,
+                a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, out);
+}
+
+lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = a->x, *src = NULL, *wide = NULL;
+  lm_ints size = {.n = x->ndim};
+  memcpy(size.v, x->size, sizeof x->size);
+  if (x->storage == a->src->storage && x->data == a->src->data && x->dtype == a->src->dtype &&
+      lm_same_shape(x, a->src) && memcmp(x->stride, a->src->stride, sizeof(int64_t) * x->ndim) == 0) {
+    *out = lm_retain(x);
+    return LM_OK;
+  }
+  if (x->storage == a->src->storage) { /* x:copy_(x:t()): what is read must not have been written */
+    TRY(lm_op_clone(&(lm_clone_args){.x = a->src, .memory_format = LM_PRESERVE}, &src));
+  } else {
+    src = lm_retain(a->src);
+  }
+  status = lm_op_expand(&(lm_expand_args){.x = src, .size = size}, &wide);
+  if (status == LM_E_SHAPE) {
+    status = lm_fail(LM_E_SHAPE, "copy_: src of %s does not broadcast to x of %s", lm_shape_of(src), lm_shape_of(x));
+  }
+  if (status != LM_OK) goto done;
+  TRY(lm_copy(wide, x));
+  *out = lm_retain(x);
+done:
+  lm_release(wide);
+  lm_release(src);
+  return status;
+}

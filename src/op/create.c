@@ -1,0 +1,207 @@
+/* New tensors, and filling. Random ones are in random.c. */
+#include <float.h>
+
+#include "op/check.h"
+
+static lm_dtype dtype_or(lm_dtype asked, lm_dtype otherwise) { return asked == LM_NO_DTYPE ? otherwise : asked; }
+static lm_device device_or(lm_device asked, lm_device otherwise) { return asked == LM_NO_DEVICE ? otherwise : asked; }
+
+static lm_status new_sized(const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  return lm_tensor_empty(dtype_or(dtype, lm_default_dtype()), device_or(device, lm_default_device()),
+                         size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
+}
+
+static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  return lm_tensor_empty_like(x, dtype_or(dtype, (lm_dtype)x->dtype), device_or(device, x->device), out);
+}
+
+/* Every element of x becomes the value of a one-element tensor of any device. */
+static lm_status fill(lm_tensor *x, lm_tensor *value) {
+  lm_status status = LM_OK;
+  lm_tensor *here = NULL;
+  if (x->numel == 0) return LM_OK;
+  if (LM_DEVICE_KIND(value->device) != LM_CPU) {
+    TRY(lm_tensor_empty((lm_dtype)value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
+    TRY(lm_copy(value, here));
+  }
+  lm_fill__args args = {.x = x, .value = here ? here : value};
+  TRY(lm_dispatch(LM_OP_fill_, x->device, &args, &x));
+done:
+  lm_release(here);
+  return status;
+}
+
+static lm_status fill_number(lm_tensor *x, double number) {
+  lm_status status = LM_OK;
+  lm_tensor *value = NULL;
+  TRY(lm_tensor_number(number, &value));
+  TRY(fill(x, value));
+done:
+  lm_release(value);
+  return status;
+}
+
+/* Hands x on to *out if filling it went well. */
+static lm_status filled(lm_status status, lm_tensor *x, lm_tensor **out) {
+  if (status == LM_OK) {
+    *out = x;
+  } else {
+    lm_release(x);
+  }
+  return status;
+}
+
+static lm_status check_value(lm_op_id op, const lm_tensor *value) {
+  if (value->ndim == 0) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: value has to be a number or 0-d, got %s", lm_ops[op].name, lm_shape_of(value));
+}
+
+/* ---- filling in place */
+
+lm_status lm_op_fill_(const lm_fill__args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  TRY(check_value(LM_OP_fill_, a->value));
+  TRY(fill(a->x, a->value));
+  *out = lm_retain(a->x);
+done:
+  return status;
+}
+
+lm_status lm_op_zero_(const lm_zero__args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  TRY(fill_number(a->x, 0));
+  *out = lm_retain(a->x);
+done:
+  return status;
+}
+
+/* ---- of a size */
+
+lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
+  bool last = a->memory_format == LM_CHANNELS_LAST;
+  if (last && a->size.n != 4) {
+    return lm_fail(LM_E_SHAPE, "empty: channels_last wants 4 sizes, got %s",
+                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+  }
+  return lm_tensor_empty(dtype_or(a->dtype, lm_default_dtype()), device_or(a->device, lm_default_device()),
+                         a->size.n < 0 ? 0 : a->size.n, a->size.v, last ? LM_CHANNELS_LAST : LM_CONTIGUOUS, out);
+}
+
+/* Without a dtype, a Lua number gives the default dtype (as lm.tensor does), a tensor its own. */
+lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  TRY(check_value(LM_OP_full, a->value));
+  TRY(new_sized(&a->size, a->value->number ? a->dtype : dtype_or(a->dtype, (lm_dtype)a->value->dtype), a->device, &x));
+  TRY(filled(fill(x, a->value), x, out));
+done:
+  return status;
+}
+
+static lm_status full_of(const lm_ints *size, double number, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  lm_tensor *x = NULL;
+  lm_status status = new_sized(size, dtype, device, &x);
+  return status == LM_OK ? filled(fill_number(x, number), x, out) : status;
+}
+
+lm_status lm_op_zeros(const lm_zeros_args *a, lm_tensor **out) {
+  return full_of(&a->size, 0, a->dtype, a->device, out);
+}
+lm_status lm_op_ones(const lm_ones_args *a, lm_tensor **out) { return full_of(&a->size, 1, a->dtype, a->device, out); }
+
+/* ---- like another */
+
+lm_status lm_op_empty_like(const lm_empty_like_args *a, lm_tensor **out) {
+  return new_like(a->x, a->dtype, a->device, out);
+}
+
+static lm_status full_like(const lm_tensor *like, double number, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  lm_tensor *x = NULL;
+  lm_status status = new_like(like, dtype, device, &x);
+  return status == LM_OK ? filled(fill_number(x, number), x, out) : status;
+}
+
+lm_status lm_op_zeros_like(const lm_zeros_like_args *a, lm_tensor **out) {
+  return full_like(a->x, 0, a->dtype, a->device, out);
+}
+lm_status lm_op_ones_like(const lm_ones_like_args *a, lm_tensor **out) {
+  return full_like(a->x, 1, a->dtype, a->device, out);
+}
+
+lm_status lm_op_full_like(const lm_full_like_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  TRY(check_value(LM_OP_full_like, a->value));
+  TRY(new_like(a->x, a->dtype, a->device, &x));
+  TRY(filled(fill(x, a->value), x, out));
+done:
+  return status;
+}
+
+/* ---- sequences */
+
+static bool integral(double v) { return v == floor(v) && fabs(v) <= 9007199254740992.0; }
+
+/* arange(stop) and arange(start, stop, step); int64 when all three are integral, as PyTorch's. */
+lm_status lm_op_arange(const lm_arange_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  lm_arange_args args = *a;
+  if (isnan(a->stop)) {
+    args.start = 0;
+    args.stop = a->start;
+  }
+  if (!isfinite(args.start) || !isfinite(args.stop) || !isfinite(args.step)) {
+    return lm_fail(LM_E_ARG, "arange: %g to %g by %g is not finite", args.start, args.stop, args.step);
+  }
+  if (args.step == 0) return lm_fail(LM_E_ARG, "arange: step is 0");
+  double length = ceil((args.stop - args.start) / args.step);
+  if (length < 0) {
+    return lm_fail(LM_E_ARG, "arange: a step of %g never gets from %g to %g", args.step, args.start, args.stop);
+  }
+  if (length > 1e15) return lm_fail(LM_E_ARG, "arange: %g to %g by %g has too many", args.start, args.stop, args.step);
+  bool whole = integral(args.start) && integral(args.stop) && integral(args.step);
+  args.dtype = dtype_or(a->dtype, whole ? LM_I64 : lm_default_dtype());
+  args.device = device_or(a->device, lm_default_device());
+  if (args.dtype == LM_BOOL)
+    return lm_fail(LM_E_DTYPE, "arange: bool has no sequence; use an integer or floating dtype");
+  int64_t n = (int64_t)length;
+  TRY(lm_tensor_empty(args.dtype, args.device, 1, &n, LM_CONTIGUOUS, &x));
+  TRY(filled(n ? lm_dispatch(LM_OP_arange, args.device, &args, &x) : LM_OK, x, out));
+done:
+  return status;
+}
+
+lm_status lm_op_linspace(const lm_linspace_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  lm_linspace_args args = *a;
+  if (a->steps < 0) return lm_fail(LM_E_ARG, "linspace: %lld steps", (long long)a->steps);
+  args.dtype = dtype_or(a->dtype, lm_default_dtype());
+  args.device = device_or(a->device, lm_default_device());
+  if (args.dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "linspace: bool has no sequence; use a floating dtype");
+  TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->steps, LM_CONTIGUOUS, &x));
+  TRY(filled(a->steps ? lm_dispatch(LM_OP_linspace, args.device, &args, &x) : LM_OK, x, out));
+done:
+  return status;
+}
+
+lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *diagonal = NULL;
+  lm_ints size = {2, {a->n, a->m < 0 ? a->n : a->m}};
+  if (a->n < 0 || a->m < -1) {
+    return lm_fail(LM_E_ARG, "eye: sizes %lld and %lld; sizes are 0 or more", (long long)a->n, (long long)a->m);
+  }
+  TRY(new_sized(&size, a->dtype, a->device, &x));
+  int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;
+  TRY(lm_tensor_view(x, 1, &length, &stride, 0, &diagonal));
+  TRY(fill_number(x, 0));
+  TRY(fill_number(diagonal, 1));
+  *out = x;
+  x = NULL;
+done:
+  lm_release(diagonal);
+  lm_release(x);
+  return status;
+}

@@ -1,0 +1,114 @@
+/* Matrix products: checks and output sizes. */
+#include "op/check.h"
+
+static lm_status check_operands(lm_op_id op, const char *first, lm_tensor *a, const char *second, lm_tensor *b) {
+  lm_status status;
+  const char *name = lm_ops[op].name;
+  TRY(lm_check_same_device(op, 2, (lm_tensor *[]){a, b}));
+  if (a->dtype != b->dtype)
+    status = lm_fail(LM_E_DTYPE, "%s: %s is %s and %s is %s: convert one with :to()", name, first,
+                     lm_dtype_name(a->dtype), second, lm_dtype_name(b->dtype));
+  else if (a->dtype == LM_BOOL)
+    status = lm_fail(LM_E_DTYPE, "%s: bool tensors have no product; convert them with :float() or :int()", name);
+done:
+  return status;
+}
+
+/* x: [n, k], other: [k, m]; with a batch dimension in front for bmm. */
+static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int ndim) {
+  lm_status status;
+  TRY(lm_check_ndim(op, "x", x, ndim));
+  TRY(lm_check_ndim(op, "other", other, ndim));
+  if (ndim == 3 && x->size[0] != other->size[0])
+    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: batches of %lld and %lld", lm_ops[op].name, lm_shape_of(x),
+                     lm_shape_of(other), (long long)x->size[0], (long long)other->size[0]);
+  else if (x->size[ndim - 1] != other->size[ndim - 2])
+    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: inner sizes %lld and %lld differ", lm_ops[op].name, lm_shape_of(x),
+                     lm_shape_of(other), (long long)x->size[ndim - 1], (long long)other->size[ndim - 2]);
+  else
+    status = check_operands(op, "x", x, "other", other);
+done:
+  return status;
+}
+
+/* Allocates y and fills it by the device's kernel. */
+static lm_status compute(lm_op_id op, const void *args, const lm_tensor *like, int ndim, const int64_t *size,
+                         lm_tensor **out) {
+  lm_status status;
+  lm_tensor *y = NULL;
+  TRY(lm_tensor_empty(like->dtype, like->device, ndim, size, LM_CONTIGUOUS, &y));
+  if (y->numel) TRY(lm_dispatch(op, y->device, args, &y));
+  out[0] = y;
+  y = NULL;
+done:
+  lm_release(y);
+  return status;
+}
+
+lm_status lm_op_mm(const lm_mm_args *a, lm_tensor **out) {
+  lm_status status;
+  TRY(check_product(LM_OP_mm, a->x, a->other, 2));
+  status = compute(LM_OP_mm, a, a->x, 2, (int64_t[]){a->x->size[0], a->other->size[1]}, out);
+done:
+  return status;
+}
+
+lm_status lm_op_bmm(const lm_bmm_args *a, lm_tensor **out) {
+  lm_status status;
+  TRY(check_product(LM_OP_bmm, a->x, a->other, 3));
+  status = compute(LM_OP_bmm, a, a->x, 3, (int64_t[]){a->x->size[0], a->x->size[1], a->other->size[2]}, out);
+done:
+  return status;
+}
+
+lm_status lm_op_addmm(const lm_addmm_args *a, lm_tensor **out) {
+  lm_status status;
+  TRY(check_product(LM_OP_addmm, a->x, a->other, 2));
+  TRY(check_operands(LM_OP_addmm, "x", a->x, "input", a->input));
+  int64_t size[2] = {a->x->size[0], a->other->size[1]};
+  const lm_tensor *in = a->input;
+  bool fits = in->ndim <= 2;
+  for (int i = 1; fits && i <= in->ndim; i++) {
+    int64_t have = in->size[in->ndim - i];
+    fits = have == 1 || have == size[2 - i];
+  }
+  if (!fits) {
+    status = lm_fail(LM_E_SHAPE, "addmm: input %s does not broadcast to the product's %s", lm_shape_of(in),
+                     lm_shape_text(2, size));
+    goto done;
+  }
+  if (!lm_dtype_is_float(a->x->dtype) && (a->alpha != trunc(a->alpha) || a->beta != trunc(a->beta))) {
+    status = lm_fail(LM_E_ARG, "addmm: alpha %g and beta %g have to be whole numbers for %s", a->alpha, a->beta,
+                     lm_dtype_name(a->x->dtype));
+    goto done;
+  }
+  status = compute(LM_OP_addmm, a, a->x, 2, size, out);
+done:
+  return status;
+}
+
+lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
+  lm_status status;
+  TRY(lm_check_ndim(LM_OP_linear, "weight", a->weight, 2));
+  TRY(check_operands(LM_OP_linear, "x", a->x, "weight", a->weight));
+  int last = a->x->ndim - 1;
+  if (last < 0 || a->x->size[last] != a->weight->size[1]) {
+    status = lm_fail(LM_E_SHAPE, "linear: x is %s, but weight %s takes rows of %lld", lm_shape_of(a->x),
+                     lm_shape_of(a->weight), (long long)a->weight->size[1]);
+    goto done;
+  }
+  if (a->bias) {
+    TRY(check_operands(LM_OP_linear, "x", a->x, "bias", a->bias));
+    if (a->bias->ndim != 1 || a->bias->size[0] != a->weight->size[0]) {
+      status = lm_fail(LM_E_SHAPE, "linear: bias is %s, but weight %s makes rows of %lld", lm_shape_of(a->bias),
+                       lm_shape_of(a->weight), (long long)a->weight->size[0]);
+      goto done;
+    }
+  }
+  int64_t size[LM_MAX_DIMS];
+  for (int i = 0; i < last; i++) size[i] = a->x->size[i];
+  size[last] = a->weight->size[0];
+  status = compute(LM_OP_linear, a, a->x, a->x->ndim, size, out);
+done:
+  return status;
+}

@@ -1,0 +1,22 @@
+# Writes the macros that let a gradient's formula call every op by its plain name, and for each elementwise op
+# the list of its tensor arguments with their places from 1: LM_TENSORS_add(X) is X(x, 1) X(other, 2).
+file(READ ${IN} text)
+string(REGEX REPLACE "\"[^\"\n]*\"" "" text "${text}") # help texts: their brackets and semicolons confuse lists
+string(REGEX MATCHALL "\nOP\\([^\n]*" rows "${text}")
+set(text "/* Made from op.def. */\n")
+foreach(row IN LISTS rows)
+  string(REGEX REPLACE "^\nOP\\(([a-z0-9_]+),.*" "\\1" name "${row}")
+  string(APPEND text "#undef ${name}\n#define ${name}(...) LM_NAMED(${name}, __VA_ARGS__)\n")
+  if(row MATCHES ", POINT,")
+    string(APPEND text "#define LM_TENSORS_${name}(X)")
+    string(REGEX MATCHALL "[ST]\\([a-z0-9_]+\\)" arguments "${row}")
+    set(place 0)
+    foreach(argument IN LISTS arguments)
+      math(EXPR place "${place} + 1")
+      string(REGEX REPLACE ".*\\((.*)\\)" "\\1" argument "${argument}")
+      string(APPEND text " X(${argument}, ${place})")
+    endforeach()
+    string(APPEND text "\n")
+  endif()
+endforeach()
+file(WRITE ${OUT} "${text}")

@@ -1,0 +1,291 @@
+/* Elementwise ops: which dtype they compute in, broadcasting, the output's layout.
+ *
+ * Promotion is PyTorch's: tensors with dims count before 0-d ones before Lua numbers; a lower one
+ * matters only when its category (bool < integer < floating) is higher. What then happens depends on
+ * the class of the kernel's row in kernels/pointwise.def. */
+#include "op/pointwise.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "op/check.h"
+
+/* The class of an op: ARITH stays in the promoted dtype, FLOAT makes integers floating, TEST gives bool. */
+enum { CLASS_ARITH, CLASS_FLOAT, CLASS_TEST };
+static const uint8_t class_of[LM_OP_COUNT] = {
+#define UNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
+#define BINARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
+#define TERNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
+#include "pointwise.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+};
+
+static const uint8_t op_of_gradient[] = {
+    LM_OP_add, /* LM_GRAD_FIRST_ */
+#define POINT(op, in, formula) LM_OP_##op,
+#define RULE(op, in, formula)
+#define JOINT(op, formula, ...)
+#define EACH(op, in, formula)
+#define NONE(op)
+#define DECOMPOSE(op)
+#include "op/rules.def"
+#undef POINT
+#undef RULE
+#undef JOINT
+#undef EACH
+#undef NONE
+#undef DECOMPOSE
+};
+_Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
+
+static int op_of(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_]; }
+static const char *name_of(int kernel) { return lm_ops[op_of(kernel)].name; }
+
+static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
+
+lm_dtype lm_result_type(int n, lm_tensor *const *tensors) {
+  enum { DIMS, ZERO_DIM, NUMBER, STANDINGS };
+  lm_dtype of[STANDINGS] = {LM_NO_DTYPE, LM_NO_DTYPE, LM_NO_DTYPE};
+  for (int i = 0; i < n; i++) {
+    const lm_tensor *t = tensors[i];
+    if (!t) continue;
+    lm_dtype d = (lm_dtype)t->dtype;
+    if (t->number && lm_dtype_is_float(d)) d = lm_default_dtype();
+    lm_dtype *best = &of[t->number ? NUMBER : t->ndim == 0 ? ZERO_DIM : DIMS];
+    *best = *best == LM_NO_DTYPE || *best == d ? d : lm_dtype_promote(*best, d);
+  }
+  lm_dtype result = of[DIMS];
+  for (int s = ZERO_DIM; s < STANDINGS; s++) {
+    if (of[s] == LM_NO_DTYPE || of[s] == result) continue;
+    if (result == LM_NO_DTYPE) {
+      result = of[s];
+    } else if (category(of[s]) > category(result)) {
+      result = lm_dtype_promote(result, of[s]);
+    }
+  }
+  return result == LM_NO_DTYPE ? lm_default_dtype() : result;
+}
+
+static lm_dtype compute_type(lm_dtype d) { return d == LM_F64 ? LM_F64 : lm_dtype_is_float(d) ? LM_F32 : LM_I64; }
+
+static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) {
+  if (mask->dtype == LM_BOOL) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s has to be bool, got %s; use :bool()", name_of(kernel), arg,
+                 lm_dtype_name(mask->dtype));
+}
+
+static bool fractional(double v) { return !isinf(v) && v != floor(v); } /* NaN counts */
+
+/* The dtype the op computes in (before storing): PyTorch's rules and refusals, op by op. */
+static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
+                      lm_dtype *result) {
+  lm_status status = LM_OK;
+  lm_dtype common;
+  switch (kernel) {
+    case LM_OP_where:
+      TRY(check_mask(kernel, "condition", in[0]));
+      common = lm_result_type(2, in + 1);
+      break;
+    case LM_OP_masked_fill:
+      TRY(check_mask(kernel, "mask", in[1]));
+      if (in[2]->ndim != 0) {
+        return lm_fail(LM_E_SHAPE, "masked_fill: value has to be a number or 0-d, got %s", lm_shape_of(in[2]));
+      }
+      common = (lm_dtype)in[0]->dtype;
+      break;
+    default: common = lm_result_type(nin, in);
+  }
+  if (kernel >= LM_OP_COUNT) {
+    *compute = common == LM_F64 ? LM_F64 : LM_F32;
+    *result = (lm_dtype)in[0]->dtype;
+    return LM_OK;
+  }
+  if (!lm_dtype_is_float(common)) {
+    switch (kernel) {
+      case LM_OP_add:
+      case LM_OP_sub:
+        if (fractional(number[0]) || isinf(number[0])) {
+          return lm_fail(LM_E_DTYPE, "%s: alpha is %g, and integers need an integral one", name_of(kernel), number[0]);
+        }
+        if (kernel == LM_OP_sub && common == LM_BOOL) {
+          return lm_fail(LM_E_DTYPE, "sub: bool minus bool is not defined; use :ne, or :int() first");
+        }
+        break;
+      case LM_OP_clamp:
+        if (fractional(number[0]) || fractional(number[1])) {
+          common = lm_default_dtype();
+        } else if (common == LM_BOOL) {
+          common = LM_I64;
+        }
+        break;
+      case LM_OP_pow:
+        if (common == LM_BOOL) return lm_fail(LM_E_DTYPE, "pow: not defined for two bools; use :int() first");
+        if (in[1]->number && *(const int64_t *)in[1]->data < 0) {
+          return lm_fail(LM_E_ARG, "pow: integers to a negative integer power are not integers; use x:float()");
+        }
+        break;
+      case LM_OP_floor_divide:
+      case LM_OP_remainder:
+        if (in[1]->number && *(const int64_t *)in[1]->data == 0) {
+          return lm_fail(LM_E_ARG, "%s: integers divided by zero", name_of(kernel));
+        }
+        break;
+      case LM_OP_neg:
+      case LM_OP_relu:
+      case LM_OP_floor:
+      case LM_OP_ceil:
+      case LM_OP_round:
+      case LM_OP_trunc:
+        if (common == LM_BOOL) {
+          return lm_fail(LM_E_DTYPE, "%s: not defined for bool; use :int() or :logical_not()", name_of(kernel));
+        }
+        break;
+      default: break;
+    }
+  }
+  int class = class_of[kernel];
+  if (class == CLASS_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
+  *compute = compute_type(common);
+  *result = class == CLASS_TEST ? LM_BOOL : common;
+done:
+  return status;
+}
+
+/* Devices: one for all, except that numbers and 0-d CPU tensors go with any. */
+static lm_status common_device(int kernel, int nin, lm_tensor *const *in, lm_device *out) {
+  lm_device device = LM_NO_DEVICE;
+  for (int i = 0; i < nin; i++) {
+    if (in[i]->device == device || (in[i]->ndim == 0 && in[i]->device == LM_DEVICE(LM_CPU, 0))) continue;
+    if (device != LM_NO_DEVICE) return lm_check_same_device((lm_op_id)op_of(kernel), nin, in);
+    device = in[i]->device;
+  }
+  *out = device == LM_NO_DEVICE ? in[0]->device : device;
+  return LM_OK;
+}
+
+/* The output's sizes, from all inputs. */
+static lm_status common_shape(int kernel, int nin, lm_tensor *const *in, int *ndim, int64_t *size) {
+  *ndim = in[0]->ndim;
+  memcpy(size, in[0]->size, sizeof(int64_t) * in[0]->ndim);
+  for (int i = 1; i < nin; i++) {
+    if (in[i]->ndim == 0) continue;
+    if (in[i]->ndim == *ndim && memcmp(in[i]->size, size, sizeof(int64_t) * (size_t)*ndim) == 0) continue;
+    lm_status status = lm_broadcast(name_of(kernel), *ndim, size, in[i]->ndim, in[i]->size, ndim, size);
+    if (status != LM_OK) return status;
+  }
+  return LM_OK;
+}
+
+static bool has_shape(const lm_tensor *t, int ndim, const int64_t *size) {
+  return t->ndim == ndim && memcmp(t->size, size, sizeof(int64_t) * (size_t)ndim) == 0;
+}
+
+/* Dense in the layout of the first dense input of full shape, so that channels-last propagates. */
+static lm_status new_output(int nin, lm_tensor *const *in, lm_dtype dtype, lm_device device, int ndim,
+                            const int64_t *size, lm_tensor **out) {
+  if (ndim > 1) {
+    for (int i = 0; i < nin; i++) {
+      if (!has_shape(in[i], ndim, size)) continue;
+      if (lm_is_contiguous(in[i])) break;
+      if (lm_is_dense(in[i])) return lm_tensor_empty_like(in[i], dtype, device, out);
+    }
+  }
+  return lm_tensor_empty(dtype, device, ndim, size, LM_CONTIGUOUS, out);
+}
+
+static lm_status check_into(int kernel, const lm_tensor *into, lm_dtype result, int ndim, const int64_t *size) {
+  const char *name = name_of(kernel);
+  if (!has_shape(into, ndim, size)) {
+    return lm_fail(LM_E_SHAPE, "%s_: the result is %s, which does not fit into x of %s", name,
+                   lm_shape_text(ndim, size), lm_shape_of(into));
+  }
+  lm_dtype d = (lm_dtype)into->dtype;
+  if (category(result) > category(d)) {
+    return lm_fail(LM_E_DTYPE, "%s_: the result is %s, which cannot be put into x of %s; convert x first", name,
+                   lm_dtype_name(result), lm_dtype_name(d));
+  }
+  return LM_OK;
+}
+
+/* Does writing `into` element by element change elements of t that are still to be read? */
+static bool is_clobbered(const lm_tensor *into, const lm_tensor *t) {
+  if (t == into || t->storage != into->storage || t->numel == 0 || into->numel == 0) return false;
+  if (t->data == into->data && t->dtype == into->dtype && has_shape(t, into->ndim, into->size) &&
+      memcmp(t->stride, into->stride, sizeof(int64_t) * into->ndim) == 0) {
+    return false;
+  }
+  int64_t last_read = 0, last_written = 0;
+  for (int d = 0; d < t->ndim; d++) last_read += (t->size[d] - 1) * t->stride[d];
+  for (int d = 0; d < into->ndim; d++) last_written += (into->size[d] - 1) * into->stride[d];
+  size_t item = lm_dtype_size((lm_dtype)t->dtype), width = lm_dtype_size((lm_dtype)into->dtype);
+  return t->data < into->data + ((size_t)last_written + 1) * width &&
+         into->data < t->data + ((size_t)last_read + 1) * item;
+}
+
+static void set_strides(lm_point *job, int i) {
+  const lm_tensor *t = job->in[i], *out = job->out;
+  int64_t *stride = job->in_stride[i];
+  int missing = out->ndim - t->ndim;
+  for (int d = 0; d < out->ndim; d++) {
+    int from = d - missing;
+    stride[d] = from < 0 || (t->size[from] == 1 && out->size[d] != 1) ? 0 : t->stride[from];
+  }
+}
+
+lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *numbers, lm_tensor *into,
+                       lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *result = NULL, *own[LM_POINT_MAX_IN] = {NULL};
+  lm_point job;
+  lm_dtype dtype;
+  lm_device device;
+  int ndim;
+  int64_t size[LM_MAX_DIMS];
+
+  if (numbers) {
+    const lm_op *op = &lm_ops[op_of(kernel)];
+    for (int i = op->ntensor; i < op->nargs; i++) job.number[i - op->ntensor] = numbers[i - op->ntensor];
+  }
+  TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
+  TRY(common_device(kernel, nin, in, &device));
+  TRY(common_shape(kernel, nin, in, &ndim, size));
+  const lm_backend *backend = lm_backend_of(device);
+  if (!backend) return LM_E_MISSING;
+  if (into) {
+    TRY(check_into(kernel, into, dtype, ndim, size));
+    if (into->device != device) {
+      return lm_fail(LM_E_DEVICE, "%s_: x is on %s, the other tensors on %s; bring them to one device with :to(\"%s\")",
+                     name_of(kernel), lm_device_name(into->device), lm_device_name(device),
+                     lm_device_name(into->device));
+    }
+    result = lm_retain(into);
+  } else {
+    TRY(new_output(nin, in, dtype, device, ndim, size, &result));
+  }
+
+  if (result->numel > 0) {
+    job.kernel = kernel;
+    job.nin = nin;
+    job.out = result;
+    for (int i = 0; i < nin; i++) {
+      job.in[i] = in[i];
+      if (into && is_clobbered(into, in[i])) {
+        TRY(lm_tensor_empty_like(in[i], (lm_dtype)in[i]->dtype, in[i]->device, &own[i]));
+        TRY(lm_copy(in[i], own[i]));
+        job.in[i] = own[i];
+      }
+      set_strides(&job, i);
+    }
+    TRY(backend->point(&job));
+  }
+  *out = result;
+  result = NULL;
+done:
+  if (into) {
+    for (int i = 0; i < nin; i++) lm_release(own[i]);
+  }
+  lm_release(result);
+  return status;
+}

@@ -1,0 +1,30 @@
+/* Ids of elementwise kernels: those of POINT ops are their LM_OP_ ids; the fused gradients follow. */
+#ifndef LM_OP_POINTWISE_H
+#define LM_OP_POINTWISE_H
+
+#include "op/op.h"
+
+enum {
+  LM_GRAD_FIRST_ = LM_OP_COUNT - 1,
+#define POINT(op, in, formula) LM_GRAD_##op##_##in,
+#define RULE(op, in, formula)
+#define JOINT(op, formula, ...)
+#define EACH(op, in, formula)
+#define NONE(op)
+#define DECOMPOSE(op)
+#include "op/rules.def"
+#undef POINT
+#undef RULE
+#undef JOINT
+#undef EACH
+#undef NONE
+#undef DECOMPOSE
+  LM_POINT_KERNELS
+};
+
+/* Which tensors a fused gradient's formula reads: bit 0 g, bit i the op's i-th tensor argument (from 1), bit
+ * LM_POINT_Y its result. The kernel's inputs are these, in the order of the bits. 0 for a forward kernel. */
+enum { LM_POINT_Y = 7, LM_POINT_PLACES = 8 };
+unsigned lm_point_uses(int kernel);
+
+#endif

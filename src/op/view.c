@@ -1,0 +1,321 @@
+/* Ops that share x's storage: only sizes, strides and the first element change. */
+#include "op/check.h"
+
+/* PyTorch's rule: new dims may be formed only within runs of x's dims that lie evenly in memory
+ * (stride[d] == size[d + 1] * stride[d + 1]). False when `size` cuts across such runs. */
+static bool view_strides(const lm_tensor *x, int ndim, const int64_t *size, int64_t *stride) {
+  if (x->numel == 0) {
+    if (x->ndim == ndim) {
+      bool same = true;
+      for (int d = 0; d < ndim; d++) same = same && x->size[d] == size[d];
+      for (int d = 0; same && d < ndim; d++) stride[d] = x->stride[d];
+      if (same) return true;
+    }
+    int64_t step = 1;
+    for (int d = ndim - 1; d >= 0; d--) {
+      stride[d] = step;
+      step *= size[d] > 0 ? size[d] : 1;
+    }
+    return true;
+  }
+  int to = ndim - 1;
+  int64_t run = 1, base = x->ndim ? x->stride[x->ndim - 1] : 1; /* elements in the run, stride of its last dim */
+  for (int d = x->ndim - 1; d >= 0; d--) {
+    run *= x->size[d];
+    bool run_ends = d == 0 || (x->size[d - 1] != 1 && x->stride[d - 1] != run * base);
+    if (!run_ends) continue;
+    int64_t filled = 1;
+    while (to >= 0 && (filled < run || size[to] == 1)) {
+      stride[to] = filled * base;
+      filled *= size[to--];
+    }
+    if (filled != run) return false;
+    if (d > 0) {
+      base = x->stride[d - 1];
+      run = 1;
+    }
+  }
+  for (; to >= 0; to--) stride[to] = 1; /* x is 0-d: only ones are left */
+  return true;
+}
+
+/* Fills in a -1 and checks that the sizes hold x's elements. */
+static lm_status infer_size(const lm_tensor *x, const lm_ints *asked, int64_t *size) {
+  int unknown = -1;
+  int64_t known = 1;
+  for (int d = 0; d < asked->n; d++) {
+    size[d] = asked->v[d];
+    if (size[d] == -1) {
+      if (unknown >= 0) return lm_fail(LM_E_ARG, "view: only one size may be -1");
+      unknown = d;
+    } else if (size[d] < 0) {
+      return lm_fail(LM_E_ARG, "view: a size of %lld; sizes are 0 or more, or -1 once", (long long)size[d]);
+    } else if (__builtin_mul_overflow(known, size[d], &known)) {
+      return lm_fail(LM_E_ARG, "view: sizes %s overflow", lm_shape_text(asked->n, asked->v));
+    }
+  }
+  if (unknown >= 0) {
+    if (known == 0) {
+      return lm_fail(LM_E_ARG, "view: -1 beside a size of 0 in %s could be anything",
+                     lm_shape_text(asked->n, asked->v));
+    }
+    size[unknown] = x->numel / known;
+    known *= size[unknown];
+  }
+  if (known != x->numel) {
+    return lm_fail(LM_E_SHAPE, "view: %s has %lld elements, which do not fit into %s", lm_shape_of(x),
+                   (long long)x->numel, lm_shape_text(asked->n, asked->v));
+  }
+  return LM_OK;
+}
+
+lm_status lm_op_view(const lm_view_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  int ndim = a->size.n < 0 ? 0 : a->size.n;
+  TRY(infer_size(a->x, &a->size, size));
+  if (!view_strides(a->x, ndim, size, stride)) {
+    return lm_fail(LM_E_SHAPE, "view: %s with these strides cannot be seen as %s without a copy; use :reshape",
+                   lm_shape_of(a->x), lm_shape_text(ndim, size));
+  }
+  TRY(lm_tensor_view(a->x, ndim, size, stride, 0, out));
+done:
+  return status;
+}
+
+lm_status lm_op_detach(const lm_detach_args *a, lm_tensor **out) {
+  return lm_tensor_view(a->x, a->x->ndim, a->x->size, a->x->stride, 0, out);
+}
+
+/* ---- dims in another order */
+
+lm_status lm_op_permute(const lm_permute_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_tensor *x = a->x;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  bool used[LM_MAX_DIMS] = {false};
+  if (a->dims.n != x->ndim && !(a->dims.n < 0 && x->ndim == 0)) {
+    return lm_fail(LM_E_ARG, "permute: %d dims given for %s; give each of its %d once", a->dims.n < 0 ? 0 : a->dims.n,
+                   lm_shape_of(x), x->ndim);
+  }
+  for (int i = 0; i < x->ndim; i++) {
+    int d;
+    TRY(lm_dim("permute", a->dims.v[i], x->ndim, &d));
+    if (used[d]) return lm_fail(LM_E_ARG, "permute: dim %d is given twice", d + 1);
+    used[d] = true;
+    size[i] = x->size[d];
+    stride[i] = x->stride[d];
+  }
+  TRY(lm_tensor_view(a->x, x->ndim, size, stride, 0, out));
+done:
+  return status;
+}
+
+static lm_status exchanged(lm_tensor *x, int d, int e, lm_tensor **out) {
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  for (int i = 0; i < x->ndim; i++) {
+    int from = i == d ? e : i == e ? d : i;
+    size[i] = x->size[from];
+    stride[i] = x->stride[from];
+  }
+  return lm_tensor_view(x, x->ndim, size, stride, 0, out);
+}
+
+lm_status lm_op_transpose(const lm_transpose_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int d, e;
+  TRY(lm_dim("transpose", a->dim0, a->x->ndim, &d));
+  TRY(lm_dim("transpose", a->dim1, a->x->ndim, &e));
+  TRY(exchanged(a->x, d, e, out));
+done:
+  return status;
+}
+
+lm_status lm_op_t(const lm_t_args *a, lm_tensor **out) {
+  if (a->x->ndim > 2) {
+    return lm_fail(LM_E_SHAPE, "t: a matrix is wanted, got %s; use :transpose or :permute", lm_shape_of(a->x));
+  }
+  return exchanged(a->x, 0, a->x->ndim == 2, out);
+}
+
+/* ---- parts of a dim; entries count from 1, negative from the end */
+
+static lm_status check_has_dims(lm_op_id op, const lm_tensor *x) {
+  if (x->ndim > 0) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: a 0-d tensor has no entries to pick from", lm_ops[op].name);
+}
+
+lm_status lm_op_select(const lm_select_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_tensor *x = a->x;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  int dim;
+  TRY(check_has_dims(LM_OP_select, x));
+  TRY(lm_dim("select", a->dim, x->ndim, &dim));
+  int64_t n = x->size[dim], index = a->index < 0 ? a->index + n : a->index - 1;
+  if (a->index == 0 || index < 0 || index >= n) {
+    return lm_fail(LM_E_INDEX, "select: index %lld is out of range for dim %d of %s%s", (long long)a->index, dim + 1,
+                   lm_shape_of(x), a->index == 0 ? ": entries count from 1" : "");
+  }
+  for (int i = 0, to = 0; i < x->ndim; i++) {
+    if (i == dim) continue;
+    size[to] = x->size[i];
+    stride[to++] = x->stride[i];
+  }
+  TRY(lm_tensor_view(a->x, x->ndim - 1, size, stride, index * x->stride[dim], out));
+done:
+  return status;
+}
+
+/* Length and first entry (0-based) of slice's range in a dim of n entries. */
+static lm_status slice_range(lm_op_id op, int64_t n, int64_t first, int64_t last, int64_t step, int64_t *start,
+                             int64_t *length) {
+  const char *name = lm_ops[op].name;
+  if (step < 1) return lm_fail(LM_E_ARG, "%s: a step of %lld; steps are 1 or more", name, (long long)step);
+  if (first == 0) return lm_fail(LM_E_INDEX, "%s: first is 0: entries count from 1, or from -1 at the end", name);
+  if (first < 0) first = first + n + 1 < 1 ? 1 : first + n + 1;
+  if (last < 0) last = last + n + 1 < 0 ? 0 : last + n + 1;
+  if (last > n) last = n;
+  if (first > n) first = n + 1;
+  *start = first - 1;
+  *length = last < first ? 0 : (last - first) / step + 1;
+  return LM_OK;
+}
+
+static lm_status part_of(lm_tensor *x, int dim, int64_t start, int64_t length, int64_t step, lm_tensor **out) {
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  for (int i = 0; i < x->ndim; i++) {
+    size[i] = x->size[i];
+    stride[i] = x->stride[i];
+  }
+  size[dim] = length;
+  stride[dim] *= length > 1 ? step : 1;
+  return lm_tensor_view(x, x->ndim, size, stride, length ? start * x->stride[dim] : 0, out);
+}
+
+lm_status lm_op_slice(const lm_slice_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int dim;
+  int64_t start, length;
+  TRY(check_has_dims(LM_OP_slice, a->x));
+  TRY(lm_dim("slice", a->dim, a->x->ndim, &dim));
+  TRY(slice_range(LM_OP_slice, a->x->size[dim], a->first, a->last, a->step, &start, &length));
+  TRY(part_of(a->x, dim, start, length, a->step, out));
+done:
+  return status;
+}
+
+lm_status lm_op_narrow(const lm_narrow_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int dim;
+  TRY(check_has_dims(LM_OP_narrow, a->x));
+  TRY(lm_dim("narrow", a->dim, a->x->ndim, &dim));
+  int64_t n = a->x->size[dim], start = a->start < 0 ? a->start + n : a->start - 1;
+  if (a->length < 0) return lm_fail(LM_E_ARG, "narrow: a length of %lld", (long long)a->length);
+  if (a->start == 0 || start < 0 || start > n || a->length > n - start) {
+    return lm_fail(LM_E_INDEX, "narrow: %lld entries from %lld on are out of range for dim %d of %s%s",
+                   (long long)a->length, (long long)a->start, dim + 1, lm_shape_of(a->x),
+                   a->start == 0 ? ": entries count from 1" : "");
+  }
+  TRY(part_of(a->x, dim, start, a->length, 1, out));
+done:
+  return status;
+}
+
+/* The gradient of slice: zeros of x's size with grad where slice had read. */
+lm_status lm_op_slice_backward(const lm_slice_backward_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *part = NULL, *zeroed = NULL;
+  int dim;
+  int64_t start, length, n;
+  if (a->size.n != a->grad->ndim) {
+    return lm_fail(LM_E_SHAPE, "slice_backward: grad is %s, x was %s", lm_shape_of(a->grad),
+                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+  }
+  TRY(check_has_dims(LM_OP_slice_backward, a->grad));
+  TRY(lm_dim("slice_backward", a->dim, a->size.n, &dim));
+  n = a->grad->size[dim];
+  TRY(slice_range(LM_OP_slice_backward, a->size.v[dim], a->first, -1, a->step, &start, &length));
+  for (int i = 0; i < a->size.n; i++) {
+    if (i == dim ? length < n : a->size.v[i] != a->grad->size[i]) {
+      return lm_fail(LM_E_SHAPE, "slice_backward: grad is %s, which is no slice of %s", lm_shape_of(a->grad),
+                     lm_shape_text(a->size.n, a->size.v));
+    }
+  }
+  TRY(lm_tensor_empty((lm_dtype)a->grad->dtype, a->grad->device, a->size.n, a->size.v, LM_CONTIGUOUS, &x));
+  TRY(part_of(x, dim, start, n, a->step, &part));
+  TRY(lm_op_zero_(&(lm_zero__args){.x = x}, &zeroed));
+  TRY(lm_copy(a->grad, part));
+  *out = x;
+  x = NULL;
+done:
+  lm_release(zeroed);
+  lm_release(part);
+  lm_release(x);
+  return status;
+}
+
+/* ---- dims of size 1 */
+
+lm_status lm_op_expand(const lm_expand_args *a, lm_tensor **out) {
+  const lm_tensor *x = a->x;
+  int ndim = a->size.n < 0 ? 0 : a->size.n, more = ndim - x->ndim;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  if (more < 0) {
+    return lm_fail(LM_E_SHAPE, "expand: %s has more dims than %s", lm_shape_of(x), lm_shape_text(ndim, a->size.v));
+  }
+  for (int d = 0; d < ndim; d++) {
+    int64_t asked = a->size.v[d], from = d < more ? 1 : x->size[d - more];
+    if (asked < -1 || (asked == -1 && d < more)) {
+      return lm_fail(LM_E_ARG, "expand: size %lld at dim %d; -1 keeps a size, a new dim needs one", (long long)asked,
+                     d + 1);
+    }
+    if (asked == -1) asked = from;
+    if (from != 1 && from != asked) {
+      return lm_fail(LM_E_SHAPE, "expand: %s does not broadcast to %s: dim %d is %lld, not 1", lm_shape_of(x),
+                     lm_shape_text(ndim, a->size.v), d + 1, (long long)from);
+    }
+    size[d] = asked;
+    stride[d] = d < more || from != asked ? 0 : x->stride[d - more];
+  }
+  return lm_tensor_view(a->x, ndim, size, stride, 0, out);
+}
+
+lm_status lm_op_squeeze(const lm_squeeze_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_tensor *x = a->x;
+  lm_ints dims;
+  bool listed[LM_MAX_DIMS] = {false};
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  int ndim = 0;
+  TRY(lm_dims(LM_OP_squeeze, &a->dim, x->ndim, &dims));
+  for (int i = 0; i < dims.n; i++) listed[dims.v[i]] = true;
+  for (int d = 0; d < x->ndim; d++) {
+    if (listed[d] && x->size[d] == 1) continue;
+    size[ndim] = x->size[d];
+    stride[ndim++] = x->stride[d];
+  }
+  TRY(lm_tensor_view(a->x, ndim, size, stride, 0, out));
+done:
+  return status;
+}
+
+lm_status lm_op_unsqueeze(const lm_unsqueeze_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_tensor *x = a->x;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  int dim;
+  if (x->ndim == LM_MAX_DIMS) {
+    return lm_fail(LM_E_SHAPE, "unsqueeze: %s has %d dims already, the most there can be", lm_shape_of(x), LM_MAX_DIMS);
+  }
+  TRY(lm_dim("unsqueeze", a->dim, x->ndim + 1, &dim));
+  for (int d = 0; d <= x->ndim; d++) {
+    int from = d - (d > dim);
+    /* the stride a size of 1 would have in a contiguous tensor, as PyTorch gives it */
+    size[d] = d == dim ? 1 : x->size[from];
+    stride[d] = d != dim ? x->stride[from] : dim < x->ndim ? x->size[dim] * x->stride[dim] : 1;
+  }
+  TRY(lm_tensor_view(a->x, x->ndim + 1, size, stride, 0, out));
+done:
+  return status;
+}

@@ -1,0 +1,33 @@
+/* Optimizer steps: all parameters of a group in one call; formulas as PyTorch documents them. */
+#ifndef LM_OPTIM_OPTIM_H
+#define LM_OPTIM_OPTIM_H
+
+#include "op/backend.h"
+
+typedef enum lm_optim_kind { LM_SGD, LM_ADAM } lm_optim_kind;
+
+/* Parallel arrays of n tensors: parameter, gradient, and state (SGD: state0 momentum buffer, absent
+ * without momentum; Adam: state0 exp_avg, state1 exp_avg_sq, state2 max_exp_avg_sq with amsgrad).
+ * All of one parameter share sizes, dtype and device; states are dense in the parameter's layout. */
+typedef struct lm_optim_step {
+  lm_optim_kind kind;
+  int n;
+  lm_tensor *const *param, *const *grad;
+  lm_tensor *const *state0, *const *state1, *const *state2;
+  double lr, weight_decay;
+  bool maximize;
+  /* SGD */
+  double momentum, dampening;
+  bool nesterov, first; /* first: the momentum buffer becomes the gradient */
+  /* Adam; AdamW when decoupled */
+  double beta1, beta2, eps;
+  int64_t step; /* from 1 */
+  bool amsgrad, decoupled;
+} lm_optim_step;
+
+/* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. */
+LM_API lm_status lm_optim_run(const lm_optim_step *step);
+/* Total norm of the gradients; scales them in place to at most max_norm. p may be infinity. */
+LM_API lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, double p, double *total);
+
+#endif

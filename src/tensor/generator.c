@@ -1,0 +1,54 @@
+#include "tensor/generator.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/random.h>
+#include <time.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static bool seeded;                                   /* the rest is set */
+static lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator a device */
+
+static void seed_every(uint64_t seed) {
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
+    for (int i = 0; i < LM_DEVICE_MAX; i++) state[kind][i] = (lm_draw){.seed = seed};
+  seeded = true;
+}
+
+/* Locked. Until somebody seeds, every process draws its own numbers. */
+static lm_draw *generator_of(lm_device device) {
+  if (!seeded) {
+    uint64_t seed;
+    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
+      struct timespec now;
+      clock_gettime(CLOCK_REALTIME, &now);
+      seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
+    }
+    seed_every(seed & (((uint64_t)1 << 53) - 1)); /* a Lua number holds it */
+  }
+  return &state[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+}
+
+lm_draw lm_generator_take(lm_device device, uint64_t blocks) {
+  pthread_mutex_lock(&lock);
+  lm_draw *g = generator_of(device), taken = *g;
+  g->offset += blocks;
+  pthread_mutex_unlock(&lock);
+  return taken;
+}
+
+lm_draw lm_generator_get(lm_device device) { return lm_generator_take(device, 0); }
+
+void lm_generator_set(lm_device device, lm_draw value) {
+  pthread_mutex_lock(&lock);
+  *generator_of(device) = value;
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_generator_seed(lm_device device, uint64_t seed) { lm_generator_set(device, (lm_draw){.seed = seed}); }
+
+void lm_generator_seed_all(uint64_t seed) {
+  pthread_mutex_lock(&lock);
+  seed_every(seed);
+  pthread_mutex_unlock(&lock);
+}

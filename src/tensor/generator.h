@@ -1,0 +1,22 @@
+/* Random numbers: Philox4x32-10 with a counter (Salmon et al., "Parallel Random Numbers: As Easy
+ * as 1, 2, 3", SC 2011). Element i of a draw uses block offset + i/4, lane i%4, whatever the
+ * device or the number of threads; the arithmetic itself is kernels/philox.h. */
+#ifndef LM_TENSOR_GENERATOR_H
+#define LM_TENSOR_GENERATOR_H
+
+#include <stdint.h>
+
+#include "device/device.h"
+
+typedef struct lm_draw {
+  uint64_t seed, offset;
+} lm_draw; /* offset in blocks of four 32-bit values */
+
+/* Reserve `blocks` from the device's default generator. Thread-safe. */
+LM_API lm_draw lm_generator_take(lm_device device, uint64_t blocks);
+LM_API void lm_generator_seed(lm_device device, uint64_t seed); /* offset back to 0 */
+LM_API void lm_generator_seed_all(uint64_t seed);               /* every device, now and later */
+LM_API lm_draw lm_generator_get(lm_device device);
+LM_API void lm_generator_set(lm_device device, lm_draw state);
+
+#endif

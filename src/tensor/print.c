@@ -1,0 +1,272 @@
+/* PyTorch's rules (torch/_tensor_str.py): one width for all elements; floats that are all integral
+ * lose their decimals, floats of very different magnitude turn scientific; beyond 1000 elements only
+ * three at each end of a dim are shown. */
+#include "tensor/print.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/driver.h"
+
+enum { THRESHOLD = 1000, EDGE = 3, LINE = 80, PRECISION = 4, ELEMENT_BYTES = 400 /* 1e308 in full */ };
+
+/* ---- a growing text; the first failure sticks */
+
+typedef struct text {
+  char *at;
+  size_t n, room;
+  lm_status status;
+} text;
+
+static bool make_room(text *t, size_t more) {
+  if (t->status != LM_OK) return false;
+  if (t->n + more + 1 <= t->room) return true;
+  size_t room = 2 * t->room + more + 64;
+  char *grown = lm_realloc(t->at, room);
+  if (!grown) {
+    t->status = LM_E_OOM;
+    return false;
+  }
+  t->at = grown;
+  t->room = room;
+  return true;
+}
+
+static void put(text *t, const char *s, size_t n) {
+  if (!make_room(t, n)) return;
+  memcpy(t->at + t->n, s, n);
+  t->n += n;
+  t->at[t->n] = 0;
+}
+
+static void put_string(text *t, const char *s) { put(t, s, strlen(s)); }
+
+static void put_repeated(text *t, char c, int times) {
+  for (int i = 0; i < times; i++) put(t, &c, 1);
+}
+
+/* Characters since the last newline. */
+static int last_line(const text *t) {
+  size_t n = 0;
+  while (n < t->n && t->at[t->n - 1 - n] != '\n') n++;
+  return (int)n;
+}
+
+/* ---- elements */
+
+typedef struct printer {
+  const lm_tensor *t;
+  const char *data; /* t's first element, on the host */
+  bool summarize, is_float, whole, scientific;
+  int width;
+  /* over the finite values other than 0 */
+  double least, largest;
+  int64_t seen;
+  text out;
+} printer;
+
+static double float_at(const printer *p, int64_t offset) {
+  switch ((lm_dtype)p->t->dtype) {
+    case LM_F16: return (double)lm_half_to_float(((const uint16_t *)p->data)[offset]);
+    case LM_BF16: return (double)lm_bf16_to_float(((const uint16_t *)p->data)[offset]);
+    case LM_F32: return (double)((const float *)p->data)[offset];
+    default: return ((const double *)p->data)[offset];
+  }
+}
+
+static int format_float(const printer *p, double value, char *s) {
+  if (isnan(value)) return sprintf(s, "nan");
+  if (isinf(value)) return sprintf(s, value < 0 ? "-inf" : "inf");
+  if (p->scientific) return sprintf(s, "%.*e", PRECISION, value);
+  return p->whole ? sprintf(s, "%.0f.", value) : sprintf(s, "%.*f", PRECISION, value);
+}
+
+static int format_at(const printer *p, int64_t offset, char *s) {
+  switch ((lm_dtype)p->t->dtype) {
+    case LM_BOOL: return sprintf(s, p->data[offset] ? "true" : "false");
+    case LM_U8: return sprintf(s, "%d", ((const uint8_t *)p->data)[offset]);
+    case LM_I32: return sprintf(s, "%d", ((const int32_t *)p->data)[offset]);
+    case LM_I64: return sprintf(s, "%lld", (long long)((const int64_t *)p->data)[offset]);
+    default: return format_float(p, float_at(p, offset), s);
+  }
+}
+
+/* ---- two passes over the elements that will be shown: what they are, then how wide they get */
+
+static bool skips(const printer *p, int64_t size) { return p->summarize && size > 2 * EDGE; }
+
+static void visit(printer *p, int dim, int64_t offset, void (*see)(printer *, int64_t offset)) {
+  if (dim == p->t->ndim) {
+    see(p, offset);
+    return;
+  }
+  int64_t size = p->t->size[dim];
+  for (int64_t i = 0; i < size; i++) {
+    if (i == EDGE && skips(p, size)) i = size - EDGE;
+    visit(p, dim + 1, offset + i * p->t->stride[dim], see);
+  }
+}
+
+static bool counts(double value) { return isfinite(value) && value != 0; }
+
+static void see_kind(printer *p, int64_t offset) {
+  double value = float_at(p, offset), magnitude = fabs(value);
+  if (!counts(value)) return;
+  if (value != ceil(value)) p->whole = false;
+  if (p->seen == 0 || magnitude < p->least) p->least = magnitude;
+  if (p->seen == 0 || magnitude > p->largest) p->largest = magnitude;
+  p->seen++;
+}
+
+static void see_width(printer *p, int64_t offset) {
+  char s[ELEMENT_BYTES];
+  if (p->is_float && !counts(float_at(p, offset))) return;
+  int width = format_at(p, offset, s);
+  if (width > p->width) p->width = width;
+}
+
+static void choose_format(printer *p) {
+  p->width = 1;
+  p->whole = true;
+  if (p->is_float) {
+    visit(p, 0, 0, see_kind);
+    if (p->seen == 0) return;
+    p->scientific = p->largest / p->least > 1000.0 || p->largest > 1e8 || p->least < 1e-4;
+  }
+  visit(p, 0, 0, see_width);
+}
+
+/* ---- layout */
+
+static void put_element(printer *p, int64_t offset) {
+  char s[ELEMENT_BYTES];
+  int n = format_at(p, offset, s);
+  put_repeated(&p->out, ' ', p->width - n);
+  put(&p->out, s, (size_t)n);
+}
+
+static void put_vector(printer *p, int64_t offset, int indent) {
+  int64_t size = p->t->size[p->t->ndim - 1], stride = p->t->stride[p->t->ndim - 1];
+  int a_line = (LINE - indent) / (p->width + 2), shown = 0;
+  if (a_line < 1) a_line = 1;
+  put_string(&p->out, "[");
+  for (int64_t i = 0; i < size; i++, shown++) {
+    if (shown > 0 && shown % a_line == 0) {
+      put_string(&p->out, ",\n");
+      put_repeated(&p->out, ' ', indent + 1);
+    } else if (shown > 0) {
+      put_string(&p->out, ", ");
+    }
+    if (i == EDGE && skips(p, size)) { /* the dots take an element's place in the line */
+      put_string(&p->out, " ...");
+      i = size - EDGE - 1;
+      continue;
+    }
+    put_element(p, offset + i * stride);
+  }
+  put_string(&p->out, "]");
+}
+
+static void put_dims(printer *p, int dim, int64_t offset, int indent) {
+  int left = p->t->ndim - dim;
+  if (left == 0) {
+    put_element(p, offset);
+    return;
+  }
+  if (left == 1) {
+    put_vector(p, offset, indent);
+    return;
+  }
+  int64_t size = p->t->size[dim];
+  put_string(&p->out, "[");
+  for (int64_t i = 0; i < size; i++) {
+    if (i > 0) {
+      put_string(&p->out, ",");
+      put_repeated(&p->out, '\n', left - 1);
+      put_repeated(&p->out, ' ', indent + 1);
+    }
+    if (i == EDGE && skips(p, size)) {
+      put_string(&p->out, "...");
+      i = size - EDGE - 1;
+      continue;
+    }
+    put_dims(p, dim + 1, offset + i * p->t->stride[dim], indent + 1);
+  }
+  put_string(&p->out, "]");
+}
+
+/* What follows the elements goes to a line of its own where the last one is full. */
+static void put_suffix(text *out, int indent, int *line, const char *suffix) {
+  int n = (int)strlen(suffix);
+  if (*line + n + 2 > LINE) {
+    put_string(out, ",\n");
+    put_repeated(out, ' ', indent);
+    *line = indent + n;
+  } else {
+    put_string(out, ", ");
+    *line += n + 2;
+  }
+  put_string(out, suffix);
+}
+
+static void put_suffixes(printer *p, int indent, const char *suffix) {
+  const lm_tensor *t = p->t;
+  char s[256];
+  int line = last_line(&p->out) + 2; /* where PyTorch starts counting */
+  bool empty = t->numel == 0;
+  if (t->device != LM_CPU) {
+    snprintf(s, sizeof s, "device=%s", lm_device_name(t->device));
+    put_suffix(&p->out, indent, &line, s);
+  }
+  if (empty && t->ndim != 1) {
+    const char *shape = lm_shape_of(t);
+    snprintf(s, sizeof s, "size=(%.*s)", (int)strlen(shape) - 2, shape + 1);
+    put_suffix(&p->out, indent, &line, s);
+  }
+  if (t->dtype != LM_F32 && (empty || (t->dtype != LM_I64 && t->dtype != LM_BOOL))) {
+    snprintf(s, sizeof s, "dtype=%s", lm_dtype_name((lm_dtype)t->dtype));
+    put_suffix(&p->out, indent, &line, s);
+  }
+  if (suffix && *suffix) put_suffix(&p->out, indent, &line, strncmp(suffix, ", ", 2) == 0 ? suffix + 2 : suffix);
+}
+
+/* t's elements where the host can read them; *copy is to be freed. */
+static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
+  *data = t->data;
+  *copy = NULL;
+  if (LM_DEVICE_KIND(t->device) == LM_CPU || t->numel == 0) return LM_OK;
+  int64_t last = 0;
+  for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
+  size_t bytes = (size_t)(last + 1) * lm_dtype_size((lm_dtype)t->dtype);
+  if (!(*copy = lm_malloc(bytes))) return LM_E_OOM;
+  *data = *copy;
+  return lm_driver_of(t->device)->copy(LM_CPU, *copy, t->device, t->data, bytes);
+}
+
+lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {
+  lm_status status = LM_OK;
+  void *copy = NULL;
+  static const char prefix[] = "tensor(";
+  int indent = (int)sizeof prefix - 1;
+  printer p = {.t = t, .summarize = t->numel > THRESHOLD, .is_float = lm_dtype_is_float((lm_dtype)t->dtype)};
+  *out = NULL;
+  TRY(on_host(t, &p.data, &copy));
+  put_string(&p.out, prefix);
+  if (t->numel == 0) {
+    put_string(&p.out, "[]");
+  } else {
+    choose_format(&p);
+    put_dims(&p, 0, 0, indent);
+  }
+  put_suffixes(&p, indent, suffix);
+  put_string(&p.out, ")");
+  TRY(p.out.status);
+  *out = p.out.at;
+  p.out.at = NULL;
+done:
+  lm_free(copy);
+  lm_free(p.out.at);
+  return status;
+}

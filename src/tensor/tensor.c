@@ -1,0 +1,328 @@
+#include "tensor/tensor.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/alloc.h"
+#include "device/driver.h"
+#include "tensor/pool.h"
+
+static void (*_Atomic release_grad)(struct lm_grad *);
+
+void lm_tensor_set_grad_release(void (*release)(struct lm_grad *)) { atomic_store(&release_grad, release); }
+
+/* ---- storage */
+
+/* True for the last reference. Alone, nobody else can be counting: no locked instruction then. */
+static bool drops_to_zero(_Atomic int32_t *rc) {
+  return atomic_load_explicit(rc, memory_order_acquire) == 1 ||
+         atomic_fetch_sub_explicit(rc, 1, memory_order_acq_rel) == 1;
+}
+
+void lm_storage_retain(lm_storage *s) { atomic_fetch_add_explicit(&s->rc, 1, memory_order_relaxed); }
+
+void lm_storage_release(lm_storage *s) {
+  if (!s || !drops_to_zero(&s->rc)) return;
+  if (s->foreign_release) {
+    s->foreign_release(s->owner);
+  } else if (s->data != s->small) {
+    lm_device_free(s->device, s->data, s->bytes);
+  }
+  lm_pool_return_storage(s);
+}
+
+static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
+  lm_storage *s = lm_pool_storage();
+  if (!s) return LM_E_OOM;
+  s->device = device;
+  s->bytes = bytes;
+  if (bytes <= LM_SMALL_BYTES && LM_DEVICE_KIND(device) == LM_CPU) {
+    s->data = s->small;
+  } else if (bytes > 0) {
+    lm_status status = lm_device_alloc(device, bytes, &s->data);
+    if (status != LM_OK) {
+      lm_pool_return_storage(s);
+      return status;
+    }
+  }
+  *out = s;
+  return LM_OK;
+}
+
+/* ---- headers */
+
+void lm_release(lm_tensor *t) {
+  if (!t || !drops_to_zero(&t->rc)) return;
+  if (t->grad) atomic_load_explicit(&release_grad, memory_order_relaxed)(t->grad);
+  lm_storage_release(t->storage);
+  lm_pool_return_tensor(t);
+}
+
+static lm_status bad_sizes(int ndim, const int64_t *size) {
+  if (ndim < 0 || ndim > LM_MAX_DIMS)
+    return lm_fail(LM_E_ARG, "new tensor: %d dims; there can be 0 to %d", ndim, LM_MAX_DIMS);
+  for (int d = 0; d < ndim; d++)
+    if (size[d] < 0) return lm_fail(LM_E_ARG, "new tensor: sizes %s: none may be negative", lm_shape_text(ndim, size));
+  return lm_fail(LM_E_ARG, "new tensor: sizes %s: more elements than memory can ever hold", lm_shape_text(ndim, size));
+}
+
+/* Sizes, and strides of a dense tensor whose dims lie in memory as `order` lists them, innermost
+ * first; NULL: the last dim innermost. False for sizes that make no sense. */
+static bool lay_out(lm_tensor *t, int ndim, const int64_t *size, const int8_t *order, size_t element) {
+  int64_t span = 1, numel = 1; /* span takes a size of 0 for 1, as PyTorch's strides do */
+  if (ndim < 0 || ndim > LM_MAX_DIMS) return false;
+  for (int i = 0; i < ndim; i++) {
+    int d = order ? order[i] : ndim - 1 - i;
+    int64_t n = size[d];
+    if (n < 0) return false;
+    t->size[d] = n;
+    t->stride[d] = span;
+    numel *= n; /* at most span, or 0 */
+    if (__builtin_mul_overflow(span, n > 0 ? n : 1, &span)) return false;
+  }
+  int64_t bytes;
+  if (__builtin_mul_overflow(span, (int64_t)element, &bytes)) return false;
+  t->ndim = (uint8_t)ndim;
+  t->numel = numel;
+  return true;
+}
+
+static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, const int8_t *order,
+                           lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *t = lm_pool_tensor();
+  *out = NULL;
+  if (!t) return LM_E_OOM;
+  t->dtype = (int8_t)dtype;
+  t->device = device;
+  size_t element = lm_dtype_size(dtype);
+  if (!lay_out(t, ndim, size, order, element)) {
+    status = bad_sizes(ndim, size);
+    goto done;
+  }
+  TRY(new_storage(device, (size_t)t->numel * element, &t->storage));
+  t->data = t->storage->data;
+  *out = t;
+done:
+  if (status != LM_OK) lm_pool_return_tensor(t);
+  return status;
+}
+
+static const int8_t channels_last_order[4] = {1, 3, 2, 0}; /* C, W, H, N */
+
+lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
+                          lm_tensor **out) {
+  *out = NULL;
+  if (format == LM_CHANNELS_LAST && ndim != 4)
+    return lm_fail(LM_E_ARG, "new tensor: channels_last takes 4 dims [N, C, H, W], not %s", lm_shape_text(ndim, size));
+  return new_dense(dtype, device, ndim, size, format == LM_CHANNELS_LAST ? channels_last_order : NULL, out);
+}
+
+/* Whether dim a lies outside dim b in t's memory: PyTorch's infer_dense_strides, in which expanded
+ * dims (stride 0) compare with nothing and equal strides leave the larger size outside. */
+static int outside(const lm_tensor *t, int a, int b) {
+  if (t->stride[a] == 0 || t->stride[b] == 0) return 0;
+  if (t->stride[a] != t->stride[b]) return t->stride[a] > t->stride[b] ? 1 : -1;
+  return t->size[a] > t->size[b] ? 1 : 0;
+}
+
+/* order: t's dims, innermost first. */
+static void memory_order_of(const lm_tensor *t, int8_t *order) {
+  int n = t->ndim;
+  for (int i = 0; i < n; i++) order[i] = (int8_t)(n - 1 - i);
+  for (int i = 1; i < n; i++) {
+    int moving = i;
+    for (int j = i - 1; j >= 0; j--) {
+      int o = outside(t, order[j], order[moving]);
+      if (o < 0) break;
+      if (o == 0) continue;
+      int8_t dim = order[j];
+      order[j] = order[moving];
+      order[moving] = dim;
+      moving = j;
+    }
+  }
+}
+
+lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  if (lm_is_contiguous(like)) return new_dense(dtype, device, like->ndim, like->size, NULL, out);
+  int8_t order[LM_MAX_DIMS];
+  memory_order_of(like, order);
+  lm_status status = new_dense(dtype, device, like->ndim, like->size, order, out);
+  /* Dims of size 1 may have any stride: a dense tensor's are kept to the last one. */
+  if (status == LM_OK && lm_is_dense(like)) memcpy((*out)->stride, like->stride, sizeof like->stride);
+  return status;
+}
+
+lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
+                         lm_tensor **out) {
+  *out = NULL;
+  if (ndim < 0 || ndim > LM_MAX_DIMS) return bad_sizes(ndim, size);
+  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype), numel = 1, first, last = offset, end;
+  bool fits = true;
+  for (int d = 0; d < ndim; d++) {
+    if (size[d] < 0) return bad_sizes(ndim, size);
+    if (stride[d] < 0) return lm_fail(LM_E_ARG, "view: a stride of %lld; none may be negative", (long long)stride[d]);
+    if (__builtin_mul_overflow(numel, size[d], &numel)) return bad_sizes(ndim, size);
+    int64_t reach;
+    fits =
+        fits && !__builtin_mul_overflow(size[d] - 1, stride[d], &reach) && !__builtin_add_overflow(last, reach, &last);
+  }
+  /* An empty view reads nothing, wherever it points. */
+  if (numel == 0) {
+    offset = 0;
+  } else {
+    int64_t start = t->data - (char *)t->storage->data;
+    fits = fits && !__builtin_mul_overflow(offset, element, &first) && !__builtin_add_overflow(start, first, &first) &&
+           !__builtin_mul_overflow(last, element, &end) && !__builtin_add_overflow(start + element, end, &end);
+    if (!fits || first < 0 || end > (int64_t)t->storage->bytes)
+      return lm_fail(LM_E_ARG, "view: sizes %s, strides %s from element %lld on reach outside a storage of %zu bytes",
+                     lm_shape_text(ndim, size), lm_shape_text(ndim, stride), (long long)offset, t->storage->bytes);
+  }
+  lm_tensor *v = lm_pool_tensor();
+  if (!v) return LM_E_OOM;
+  v->dtype = t->dtype;
+  v->device = t->device;
+  v->ndim = (uint8_t)ndim;
+  v->numel = numel;
+  for (int d = 0; d < ndim; d++) {
+    v->size[d] = size[d];
+    v->stride[d] = stride[d];
+  }
+  lm_storage_retain(t->storage);
+  v->storage = t->storage;
+  v->data = t->data ? t->data + offset * element : NULL;
+  *out = v;
+  return LM_OK;
+}
+
+lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data, size_t bytes,
+                            void (*release)(void *owner), void *owner, lm_tensor **out) {
+  lm_status status = LM_OK;
+  size_t element = lm_dtype_size(dtype);
+  lm_tensor *t = lm_pool_tensor();
+  *out = NULL;
+  if (!t) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  if (!lay_out(t, ndim, size, NULL, element)) {
+    status = bad_sizes(ndim, size);
+    goto done;
+  }
+  if ((size_t)t->numel * element > bytes) {
+    status = lm_fail(LM_E_ARG, "foreign tensor: sizes %s of %s take %lld bytes; there are %zu",
+                     lm_shape_text(ndim, size), lm_dtype_name(dtype), (long long)t->numel * (long long)element, bytes);
+    goto done;
+  }
+  if ((uintptr_t)data & (element - 1)) {
+    status = lm_fail(LM_E_ARG, "foreign tensor: %s has to be aligned to %zu bytes", lm_dtype_name(dtype), element);
+    goto done;
+  }
+  lm_storage *s = lm_pool_storage();
+  if (!s) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  s->device = t->device = device;
+  s->bytes = bytes;
+  s->data = data;
+  s->foreign_release = release;
+  s->owner = owner;
+  t->dtype = (int8_t)dtype;
+  t->storage = s;
+  t->data = data;
+  *out = t;
+done:
+  if (status != LM_OK) {
+    if (t) lm_pool_return_tensor(t);
+    release(owner);
+  }
+  return status;
+}
+
+lm_status lm_tensor_number(double value, lm_tensor **out) {
+  bool integral = value >= -0x1p63 && value < 0x1p63 && value == trunc(value);
+  lm_status status = new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out);
+  if (status != LM_OK) return status;
+  (*out)->number = true;
+  if (integral) {
+    *(int64_t *)(*out)->data = (int64_t)value;
+  } else {
+    *(double *)(*out)->data = value;
+  }
+  return LM_OK;
+}
+
+void lm_tensor_become(lm_tensor *t, lm_tensor *from) {
+  if (t == from) return;
+  lm_storage *old = t->storage;
+  lm_storage_retain(from->storage);
+  t->storage = from->storage;
+  t->data = from->data;
+  t->dtype = from->dtype;
+  t->device = from->device;
+  t->ndim = from->ndim;
+  t->numel = from->numel;
+  memcpy(t->size, from->size, sizeof t->size);
+  memcpy(t->stride, from->stride, sizeof t->stride);
+  lm_storage_release(old);
+}
+
+/* ---- one element */
+
+typedef union element {
+  uint8_t u8;
+  uint16_t u16;
+  int32_t i32;
+  int64_t i64;
+  float f32;
+  double f64;
+} element;
+
+/* The element's bytes on the host. */
+static lm_status fetch(const lm_tensor *t, element *out) {
+  if (t->numel != 1)
+    return lm_fail(LM_E_ARG, "item: a tensor of sizes %s has %lld elements; one is wanted", lm_shape_of(t),
+                   (long long)t->numel);
+  size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
+  if (LM_DEVICE_KIND(t->device) != LM_CPU) {
+    return lm_driver_of(t->device)->copy(LM_CPU, out, t->device, t->data, bytes);
+  }
+  memcpy(out, t->data, bytes);
+  return LM_OK;
+}
+
+lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
+  element e;
+  lm_status status = fetch(t, &e);
+  if (status != LM_OK) return status;
+  switch ((lm_dtype)t->dtype) {
+    case LM_BOOL: *out = e.u8 != 0; break;
+    case LM_U8: *out = e.u8; break;
+    case LM_I32: *out = e.i32; break;
+    case LM_I64: *out = (double)e.i64; break;
+    case LM_F16: *out = (double)lm_half_to_float(e.u16); break;
+    case LM_BF16: *out = (double)lm_bf16_to_float(e.u16); break;
+    case LM_F32: *out = (double)e.f32; break;
+    default: *out = e.f64; break;
+  }
+  return LM_OK;
+}
+
+lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
+  element e;
+  double value;
+  if (t->dtype == LM_I64) {
+    lm_status status = fetch(t, &e);
+    if (status == LM_OK) *out = e.i64;
+    return status;
+  }
+  lm_status status = lm_tensor_item_f64(t, &value);
+  if (status != LM_OK) return status;
+  if (!(value >= -0x1p63 && value < 0x1p63)) return lm_fail(LM_E_ARG, "item: %g does not fit an int64", value);
+  *out = (int64_t)value;
+  return LM_OK;
+}

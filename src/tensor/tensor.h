@@ -1,0 +1,125 @@
+/* Tensors: a header (sizes, strides) over a counted storage. Plain data without recording: what
+ * autograd adds hangs off `grad`, opaque here.
+ *
+ * In the core, dims count from 0 and may be negative from the end; the binding converts Lua's,
+ * which count from 1. Values that index (labels, index tensors) count from 1 everywhere, since
+ * they are data. Messages speak Lua's base. */
+#ifndef LM_TENSOR_TENSOR_H
+#define LM_TENSOR_TENSOR_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "tensor/dtype.h"
+
+enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64 };
+
+typedef struct lm_storage {
+  _Atomic int32_t rc;
+  lm_device device;
+  _Atomic uint32_t version; /* grows with every in-place write */
+  _Atomic int32_t writer;   /* op id of the last in-place write, for the message; -1: none */
+  size_t bytes;
+  void *data; /* small[], or from device/alloc.h, or somebody else's */
+  /* Set for memory that is not ours (a mapped file, a Lua-owned buffer): called once at the end. */
+  void (*foreign_release)(void *owner);
+  void *owner;
+  struct lm_storage *next; /* free list */
+  _Alignas(64) char small[LM_SMALL_BYTES];
+} lm_storage;
+
+typedef struct lm_tensor {
+  _Atomic int32_t rc;
+  int8_t dtype; /* lm_dtype */
+  uint8_t ndim;
+  lm_device device;
+  bool number; /* a Lua number made 0-d: promotes weakly and fits any device */
+  int64_t numel;
+  int64_t size[LM_MAX_DIMS];
+  int64_t stride[LM_MAX_DIMS]; /* in elements; 0 in an expanded dim; never negative */
+  lm_storage *storage;
+  char *data;             /* first element */
+  struct lm_grad *grad;   /* autograd's; NULL for most */
+  struct lm_tensor *next; /* free list */
+} lm_tensor;
+
+typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
+  int n;
+  lm_tensor **v;
+} lm_list;
+
+typedef struct lm_ints { /* sizes or dims; n < 0: not given */
+  int n;
+  int64_t v[LM_MAX_DIMS];
+} lm_ints;
+
+typedef enum lm_format { LM_PRESERVE, LM_CONTIGUOUS, LM_CHANNELS_LAST } lm_format;
+
+/* Dense, uninitialized. format: LM_CONTIGUOUS, or LM_CHANNELS_LAST for 4-d. LM_E_ARG for a
+ * negative size or an overflow, LM_E_OOM. */
+LM_API lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, lm_format format,
+                                 lm_tensor **out);
+/* As above with the dims laid out in memory in the order of `like`'s strides (PyTorch's
+ * preserve_format; dense even if `like` is not), in another dtype or on another device if asked. */
+LM_API lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out);
+/* A view of t's storage; `offset` elements after t's first. Checked against the storage's bounds. */
+LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
+                                lm_tensor **out);
+/* A tensor over memory somebody else owns; release(owner) is called when the last view goes, or
+ * before returning an error. Contiguous. */
+LM_API lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data,
+                                   size_t bytes, void (*release)(void *owner), void *owner, lm_tensor **out);
+/* 0-d on the CPU holding a Lua number: int64 if integral, else float64, marked `number`. */
+LM_API lm_status lm_tensor_number(double value, lm_tensor **out);
+
+static inline lm_tensor *lm_retain(lm_tensor *t) {
+  if (t) atomic_fetch_add_explicit(&t->rc, 1, memory_order_relaxed);
+  return t;
+}
+LM_API void lm_release(lm_tensor *t); /* NULL is fine. Any thread. Never calls Lua. */
+LM_API void lm_storage_retain(lm_storage *s);
+LM_API void lm_storage_release(lm_storage *s);
+
+/* Autograd hands this down once: releases tensor->grad. */
+LM_API void lm_tensor_set_grad_release(void (*release)(struct lm_grad *));
+
+/* t takes over `from`'s storage, sizes, dtype and device in place (module:to, load). */
+LM_API void lm_tensor_become(lm_tensor *t, lm_tensor *from);
+
+LM_API bool lm_is_contiguous(const lm_tensor *t);
+LM_API bool lm_is_channels_last(const lm_tensor *t); /* 4-d, [N, H, W, C] in memory */
+/* Elements fill their span without gap or overlap, in any order of dims. */
+LM_API bool lm_is_dense(const lm_tensor *t);
+/* Same sizes. */
+LM_API bool lm_same_shape(const lm_tensor *a, const lm_tensor *b);
+/* Some elements share memory within t (expanded dims): in-place writes refuse it. */
+LM_API bool lm_overlaps_itself(const lm_tensor *t);
+
+static inline uint32_t lm_version(const lm_tensor *t) {
+  return atomic_load_explicit(&t->storage->version, memory_order_relaxed);
+}
+static inline void lm_bump(lm_tensor *t, int writer) {
+  atomic_store_explicit(&t->storage->writer, writer, memory_order_relaxed);
+  atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
+}
+
+/* The first element as a number; for 0-d and one-element tensors of any device. */
+LM_API lm_status lm_tensor_item_f64(const lm_tensor *t, double *out);
+LM_API lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out);
+
+/* Shape rules. Broadcast two size lists, PyTorch's rule; `op` words the error with both shapes. */
+LM_API lm_status lm_broadcast(const char *op, int na, const int64_t *a, int nb, const int64_t *b, int *n, int64_t *out);
+/* Normalize a dim (0-based, negative from the end) to 0..ndim-1; 0-d tensors accept 0 and -1.
+ * The error names the dim in Lua's base. */
+LM_API lm_status lm_dim(const char *op, int64_t dim, int ndim, int *out);
+/* "[2, 3]" into a thread-local ring of eight buffers, for messages. */
+LM_API const char *lm_shape_text(int ndim, const int64_t *size);
+#define lm_shape_of(t) lm_shape_text((t)->ndim, (t)->size)
+
+/* Live headers and storages of the process, for leak checks in specs. */
+LM_API long lm_live_tensors(void);
+
+#endif
