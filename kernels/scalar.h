@@ -28,7 +28,6 @@ LM_VECTOR double cos(double);
 LM_VECTOR double tanh(double);
 LM_VECTOR double erf(double);
 LM_VECTOR double pow(double, double);
-#undef LM_VECTOR
 #endif
 #endif
 

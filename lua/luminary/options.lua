@@ -9,13 +9,14 @@ function options.fail(format, ...)
 end
 local fail = options.fail
 
---- "number 3", "string 'x'", "tensor [2, 3]": a value as messages show it.
+--- "number 3", "string 'x'", "a tensor [2, 3]": a value as messages show it.
 function options.describe(v)
   local kind = type(v)
   if kind == "string" then return ("string '%s'"):format(v) end
-  if kind == "number" or kind == "boolean" then return kind .. " " .. tostring(v) end
-  if core.is_tensor(v) then return "tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  return kind
+  if kind == "number" then return "number " .. tostring(v) end
+  if kind == "boolean" or kind == "nil" then return tostring(v) end
+  if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
+  return "a " .. kind
 end
 local describe = options.describe
 
@@ -39,7 +40,7 @@ local kinds = {
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
-  probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v >= 0 and v <= 1 then return v end end},
+  probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
   any = {"a value", function(v) return v end},
@@ -86,7 +87,8 @@ function options.check(who, given, spec, first)
     end
   end
   for key, row in pairs(spec) do
-    if out[key] == nil then out[key] = row[2] end
+    local default = row[2]
+    if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end
   return out
 end

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes spec/golden/<op>.safetensors from spec/op_cases.lua, with PyTorch's answers.
 
-    scripts/dev/gen_golden.py [op ...]      all ops without arguments
+    scripts/dev/gen_golden.py [op ...]      everything without arguments; _lenet, _print, _promotion are no ops
 
 Needs torch, numpy, safetensors and luajit. Files depend on nothing but the table and PyTorch: each case
 draws from a generator seeded by its op's name and number, so a new row changes no other file.
@@ -10,6 +10,7 @@ A file holds, for case c and dtype d: "c.d.in.<argument>" (lists: "<argument>.1"
 Index tensors are stored counting from 1, as Luminary wants them; so are the results named in index_out.
 """
 import os
+import re
 import subprocess
 import sys
 import zlib
@@ -156,12 +157,89 @@ def lenet():
     save_file(store, os.path.join(ROOT, "spec/golden/_lenet.safetensors"))
 
 
+def lua_text(text):
+    """What PyTorch prints, in Lua's spelling."""
+    return text.replace("True", "true").replace("False", "false").replace("torch.", "")
+
+
+# Tensors whose text is compared: an expression that is both Python and, after as_lua, Lua. T(values, dtype) is a
+# tensor of a nested list; the rest are creation functions and methods that both have.
+FLOATS = ["T(3.14159)", "T(0)", "T(-2.5)", "T(1e10)", "T(1e-10)", "T(nan)", "T(-inf)", "T(100000)", "T([0])",
+          "T([1, 2, 3])", "T([1.5, 2, -3])", "T([0.00001, 1])", "T([1e9, 1])", "T([0.1, 1000.5])", "T([0.001, 1])",
+          "T([nan, inf, -inf, 1])", "T([nan, 0.5])", "T([nan, nan])", "T([-0.0, 0.0])", "T([60000, 1])",
+          "T([123456.78, 1])", "T([0.00012, 0.5])", "T([99999, 0.25])", "T([[1, 2.25], [-3, 4]])", "T([[1, inf], [nan, -4]])",
+          "T([[[1, 2], [3, 4]], [[5, 6], [7, 8.5]]])", "T([])", "T([[], []])"]
+INTS = ["T(7)", "T([0, 100, 7])", "T([[1, 20], [3, 4]])", "T([])", "T([[]])", "T([[[1], [2]], [[3], [4]]])"]
+BOOLS = ["T(1)", "T([1, 0])", "T([[1, 1], [0, 1]])", "T([[0, 0]])", "T([])"]
+OTHERS = ["T([-5, 10, -100000], 'int64')", "T([-5, 10, -100000], 'int32')", "T([1e300, -1e-300, 0], 'float64')",
+          "T([1e300, 2e300], 'float64')", "T([1.0000001, 2], 'float64')", "T([1e8, 5], 'float64')", "T([100000001, 5], 'float64')",
+          "T([65504, 0.5], 'float16')", "T([65504, 3], 'float16')", "T([3e38, 1], 'bfloat16')",
+          "arange(30)", "arange(60)", "arange(1000)", "arange(1001)", "arange(2000)", "arange(1000000)",
+          "arange(40).float() / 7", "arange(27).float().exp()", "arange(90).reshape(3, 30)", "arange(60).reshape(2, 30).double() / 3",
+          "arange(24).reshape(2, 3, 4)", "arange(24).reshape(2, 3, 2, 2).float()", "arange(16).reshape(1, 2, 2, 2, 2)",
+          "arange(10000).reshape(100, 100)", "arange(10000).reshape(100, 100).float() / 3", "arange(10000).reshape(100, 100).t()",
+          "arange(5000).reshape(5, 1000)", "arange(5000).reshape(1000, 5)", "arange(8000).reshape(20, 20, 20)",
+          "arange(8000).reshape(20, 20, 20).float().square()", "arange(1200).reshape(2, 2, 300).half()",
+          "arange(3000).float().add(0.5).bfloat16()", "arange(3000).lt(5)", "arange(3000).reshape(60, 50).remainder(7).int()",
+          "arange(12).reshape(3, 4).t()", "T([[1], [2]]).expand(2, 3)", "T([1, 2.5]).requires_grad_()",
+          "T([[0.5, 1e-7, 3, 4, 5, 6, 7, 8, 9, 10], [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]])", "arange(30).float().requires_grad_()",
+          "arange(60).double() * 1000", "arange(20).half() / 3", "T([], 'float64').requires_grad_()",
+          "zeros(3, 0, 2)", "zeros(0, 3).int()", "zeros(0).double()", "zeros(2, 3, 4, 0).half()", "ones(1, 1, 1)"]
+
+
+def printing():
+    """PyTorch's text of many tensors: a Lua list of {expression, text}."""
+    def T(values, dtype="float32"):
+        return torch.tensor(values, dtype=DTYPES[dtype])
+
+    def as_lua(expression):
+        expression = re.sub(r"\bT\((.*?)\)($|[. ])", lambda m: "T(" + m[1].replace("[", "{").replace("]", "}") + ")" + m[2],
+                            expression)
+        expression = re.sub(r"\.([a-z])", r":\1", expression)  # methods; no number here has a letter after its dot
+        return re.sub(r"\b(arange|zeros|ones)\(", r"lm.\1(", expression)
+
+    names = {"T": T, "arange": torch.arange, "zeros": torch.zeros, "ones": torch.ones, "nan": float("nan"), "inf": float("inf")}
+    cases = [e for e in OTHERS]
+    for dtype in DTYPES:
+        wide = BOOLS if dtype == "bool" else FLOATS if DTYPES[dtype].is_floating_point else INTS
+        cases += [e[:-1] + f", '{dtype}')" for e in wide]
+    with open(os.path.join(ROOT, "spec/golden/print.lua"), "w") as out:
+        out.write("-- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
+        for case in cases:
+            out.write(f'  {{ "{as_lua(case)}",\n[[\n{lua_text(str(eval(case, names)))}]] }},\n')
+        out.write("}\n")
+
+
+def promotion():
+    """torch.result_type of every pair: a Lua table by the left operand's kind ("dims", "zero_dim"), its dtype, then
+    the right operand: a kind and dtype, or a number, whole or not."""
+    def operand(kind, dtype):
+        return torch.ones([2] if kind == "dims" else [], dtype=dtype)
+
+    rights = {f"{kind} {name}": operand(kind, dtype) for kind in ("dims", "zero_dim") for name, dtype in DTYPES.items()}
+    rights.update({"number 3": 3, "number 0.5": 0.5})
+    with open(os.path.join(ROOT, "spec/golden/promotion.lua"), "w") as out:
+        out.write("-- Written by scripts/dev/gen_golden.py: torch.result_type(left, right).\nreturn {\n")
+        for kind in ("dims", "zero_dim"):
+            for name, dtype in DTYPES.items():
+                out.write(f'  ["{kind} {name}"] = {{\n')
+                for right, value in rights.items():
+                    out.write(f'    ["{right}"] = "{lua_text(str(torch.result_type(operand(kind, dtype), value)))}",\n')
+                out.write("  },\n")
+        out.write("}\n")
+
+
+EXTRAS = {"_lenet": lenet, "_print": printing, "_promotion": promotion}
+
+
 def main():
-    if not sys.argv[1:]:
-        lenet()
+    wanted = sys.argv[1:]
+    for name, write in EXTRAS.items():
+        if not wanted or name in wanted:
+            write()
     table = eval(subprocess.check_output(["luajit", os.path.join(ROOT, "scripts/dev/cases.lua")], text=True),
                  {"inf": float("inf"), "nan": float("nan")})
-    wanted = sys.argv[1:] or [row["name"] for row in table]
+    wanted = wanted or [row["name"] for row in table]
     torch.manual_seed(0)
     for row in table:
         if row["name"] not in wanted:

@@ -51,7 +51,8 @@ typedef struct lm_backward_args {
 LM_API lm_status lm_backward(const lm_backward_args *a, lm_tensor **out);
 
 /* Hooks: fn may replace the gradient by setting *replacement (a new reference). Run on the thread
- * that called backward. ctx is released with release(ctx) when the hook or its tensor goes. */
+ * that called backward. ctx is released with release(ctx) when the hook or its tensor goes, also when
+ * registering fails. */
 typedef lm_status (*lm_hook_fn)(void *ctx, lm_tensor *grad, lm_tensor **replacement);
 typedef struct lm_hook {
   lm_hook_fn fn;
@@ -66,7 +67,8 @@ LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
 
 /* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
  * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants
- * the inputs' in gin (new references, NULL: none). saved tensors are version-checked before. */
+ * the inputs' in gin (new references, NULL: none). saved tensors are version-checked before. ctx goes
+ * over to the node; it is released at once where nothing is recorded, and after an error. */
 typedef lm_status (*lm_custom_fn)(void *ctx, int ngrad, lm_tensor *const *grad, int nin, lm_tensor **gin);
 typedef struct lm_custom {
   const char *name; /* copied */
@@ -77,5 +79,10 @@ typedef struct lm_custom {
   lm_tensor *const *in, *const *out, *const *saved;
 } lm_custom;
 LM_API lm_status lm_custom_record(const lm_custom *c);
+/* The node that lm_custom_record made, from out[0] right after; it lives at least until ctx is released. */
+LM_API struct lm_node *lm_custom_node(const lm_tensor *out);
+/* For lm_custom_fn: saved[i] of its node with the history it had: that of input `in`, or of result `out`
+ * of the node itself, or none where both are -1. A new reference. */
+LM_API lm_status lm_custom_saved(struct lm_node *node, int i, int in, int out, lm_tensor **result);
 
 #endif

@@ -25,8 +25,9 @@
  *
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
- *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(saved,
- *                    grads, needs) returns a list of gradients for inputs (autograd.lua uses it)
+ *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
+ *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
+ *                    (autograd.lua uses it)
  *
  *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
  *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
@@ -46,6 +47,8 @@
  *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
  *   clip_grad_norm(grads, max_norm, p)            total norm; scales the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
+ *
+ *   json_encode(value)  json_decode(text)          plain values as JSON text and back (json.c)
  *
  *   With io/ and data/ (see bind/io.c and bind/data.c for exact arguments):
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
@@ -67,9 +70,9 @@
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_box {
   lm_tensor *t;
-  const char *why;               /* text after "this tensor", kept alive by the state's table of sites */
-  struct lm_box *next, **pprev;  /* in the list of its scope, if pprev */
-  bool hooked;                   /* has an environment of its own, with hooks */
+  const char *why;              /* text after "this tensor", kept alive by the state's table of sites */
+  struct lm_box *next, **pprev; /* in the list of its scope, if pprev */
+  bool hooked;                  /* has an environment of its own, with hooks */
 } lm_box;
 
 typedef struct lm_scope {
@@ -81,9 +84,10 @@ struct lm_home;
 
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
-  const void *metatable; /* a userdata is a tensor if this is its metatable */
-  lua_State *running;    /* the coroutine inside lm_backward, for hooks */
-  struct lm_home *home;  /* hooks.c */
+  const void *metatable;        /* a userdata is a tensor if this is its metatable */
+  lua_State *running;           /* the coroutine inside lm_backward, for hooks */
+  struct lm_home *home;         /* hooks.c */
+  struct callback *in_backward; /* the custom function that runs */
   lm_scope *scope;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget;
@@ -94,7 +98,7 @@ typedef struct lm_lua {
   const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
   uint32_t required[LM_OP_COUNT]; /* bit i: argument i has no default */
   uint16_t default_at[LM_OP_COUNT];
-  char *defaults; /* every op's argument struct as lm_op_defaults leaves it */
+  char *defaults;             /* every op's argument struct as lm_op_defaults leaves it */
   bool variadic[LM_OP_COUNT]; /* the last positional argument takes what follows too: x:view(2, 3) */
 } lm_lua;
 
@@ -200,14 +204,14 @@ bool lm_field(lua_State *L, int i, const char *name);
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 /* An op on arguments already read, in the binding's order of work otherwise; result on the stack. */
 int lm_push_call(lua_State *L, lm_op_id id, const void *args);
-int lm_bind_op(lua_State *L);         /* upvalue 3: the descriptor */
+int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
-int lm_bind_arith(lua_State *L);      /* a + b and the like */
+int lm_bind_arith(lua_State *L); /* a + b and the like */
 int lm_bind_max(lua_State *L);
 int lm_bind_min(lua_State *L);
 
 /* ---- fields.c: what x.name and x.name = v do; metamethods */
-int lm_bind_index(lua_State *L);      /* upvalue 3: methods, 4: getters */
+int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
 int lm_bind_newindex(lua_State *L);
 void lm_push_getters(lua_State *L);
 int lm_bind_eq(lua_State *L);
@@ -217,9 +221,16 @@ int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
 void lm_push_shape(lua_State *L, int n, const int64_t *v);
 
+/* ---- modes.c */
+int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
+int lm_bind_scope_body(lua_State *L);
+
 /* ---- index.c: x[key] and x[key] = value; key at 2, value at 3 */
 int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
+
+/* ---- tensor_methods.c: t takes over from's memory, sizes, dtype and device; a leaf goes on requiring grad */
+lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from);
 
 /* ---- table.c: nested tables */
 /* One element: a Lua number, a boolean for bool, cdata for integers beyond 2^53. CPU memory. */
@@ -228,13 +239,15 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
 extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
-extern const luaL_Reg lm_table_functions[];  /* table.c */
+extern const luaL_Reg lm_handle_functions[];
+extern const luaL_Reg lm_table_functions[]; /* table.c */
 extern const luaL_Reg lm_table_methods[];
 extern const luaL_Reg lm_mode_functions[];     /* modes.c */
 extern const luaL_Reg lm_autograd_functions[]; /* autograd.c */
 extern const luaL_Reg lm_hook_functions[];     /* hooks.c */
 extern const luaL_Reg lm_runtime_functions[];  /* runtime.c */
 extern const luaL_Reg lm_optim_functions[];    /* optim.c */
+extern const luaL_Reg lm_json_functions[];     /* json.c */
 
 /* ---- hooks.c: Lua functions that the core calls */
 lm_status lm_home_new(lm_lua *s, struct lm_home **out);

@@ -98,7 +98,10 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     if (k < n) continue;
     const char *near = lm_nearest(key, n, names);
     lm_fail(LM_E_ARG, "%s: no option '%.60s'; %s '%s'%s", fn, key, near ? "did you mean" : "there is",
-            near ? near : names[0], near ? "?" : n > 1 ? " and others" : "");
+            near ? near : names[0],
+            near    ? "?"
+            : n > 1 ? " and others"
+                    : "");
     lua_pop(L, 1);
     return LM_E_ARG;
   }

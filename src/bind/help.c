@@ -24,10 +24,10 @@ static void add_default(luaL_Buffer *b, const lm_arg *a) {
   }
 }
 
-static void push_signature(lua_State *L, const lm_op *op) {
+static void push_signature(lua_State *L, const lm_op *op, const char *name) {
   luaL_Buffer b;
   luaL_buffinit(L, &b);
-  luaL_addstring(&b, op->name);
+  luaL_addstring(&b, name);
   luaL_addchar(&b, '(');
   for (int i = 0; i < op->nargs; i++) {
     if (i > 0) luaL_addstring(&b, ", ");
@@ -58,7 +58,7 @@ int lm_bind_help(lua_State *L) {
     return 1;
   }
   const lm_op *op = &lm_ops[id];
-  push_signature(L, op);
+  push_signature(L, op, name);
   lua_pushliteral(L, "\n  ");
   lua_pushstring(L, op->help);
   lua_pushstring(L, in_place ? "; this one in place" : "");

@@ -3,8 +3,8 @@
 
 #include "op/check.h"
 
-static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding,
-                               const int64_t *dilation, int64_t groups) {
+static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
+                               int64_t groups) {
   enum { MOST = INT32_MAX }; /* keeps every product of two of them inside 64 bits */
   for (int i = 0; i < 2; i++) {
     if (stride[i] < 1 || stride[i] > MOST)
@@ -77,8 +77,7 @@ done:
 
 static lm_status check_images(lm_op_id op, const char *arg, const lm_tensor *t) {
   if (t->ndim == 3 || t->ndim == 4) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: %s is %s; [N, C, H, W] or [C, H, W] is wanted", lm_ops[op].name, arg,
-                 lm_shape_of(t));
+  return lm_fail(LM_E_SHAPE, "%s: %s is %s; [N, C, H, W] or [C, H, W] is wanted", lm_ops[op].name, arg, lm_shape_of(t));
 }
 
 /* [C, H, W] as a batch of one. *out is yours. */

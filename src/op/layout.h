@@ -6,6 +6,10 @@
 
 /* LM_CHANNELS_LAST for a 4-d tensor that is laid out so (and not contiguous as well), else LM_CONTIGUOUS. */
 lm_format lm_format_of(const lm_tensor *t);
+/* For the gradient of an input of that size whose own layout is not known: channels-last if it is
+ * [N, C, H, W], as convolution networks run, even where the gradient comes back contiguous through
+ * a flatten. */
+lm_format lm_gradient_format(const lm_ints *size);
 /* *out is a new reference: t, or a copy in that format. LM_PRESERVE takes contiguous and
  * channels-last tensors as they are and makes the rest contiguous. */
 lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out);
@@ -13,5 +17,8 @@ lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out);
 lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
 /* Class labels or indices as contiguous int64; LM_E_DTYPE unless t is int64, int32 or uint8. */
 lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out);
+/* The error for a label or index that is not one of `classes`: element `place` (from 0, in row-major
+ * order) of `arg`, which is t. */
+lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t place, int64_t label, int64_t classes);
 
 #endif

@@ -20,7 +20,7 @@ static lm_status check_product(lm_op_id op, lm_tensor *x, lm_tensor *other, int 
   TRY(lm_check_ndim(op, "x", x, ndim));
   TRY(lm_check_ndim(op, "other", other, ndim));
   if (ndim == 3 && x->size[0] != other->size[0])
-    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: batches of %lld and %lld", lm_ops[op].name, lm_shape_of(x),
+    status = lm_fail(LM_E_SHAPE, "%s: %s times %s: batches of %lld and %lld differ", lm_ops[op].name, lm_shape_of(x),
                      lm_shape_of(other), (long long)x->size[0], (long long)other->size[0]);
   else if (x->size[ndim - 1] != other->size[ndim - 2])
     status = lm_fail(LM_E_SHAPE, "%s: %s times %s: inner sizes %lld and %lld differ", lm_ops[op].name, lm_shape_of(x),

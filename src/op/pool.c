@@ -164,8 +164,9 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
     goto done;
   }
   TRY(as_images(a->places, LM_PRESERVE, &places));
-  TRY(as_images(a->grad, lm_format_of(places), &grad));
-  TRY(new_images(grad->dtype, grad, lm_format_of(places), hw[0], hw[1], &dx));
+  lm_format format = lm_is_channels_last(places) && places->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+  TRY(as_images(a->grad, format, &grad));
+  TRY(new_images(grad->dtype, grad, format, hw[0], hw[1], &dx));
   job.grad = grad;
   job.places = places;
   TRY(lm_dispatch(LM_OP_max_pool2d_backward, grad->device, &job, &dx));
@@ -205,12 +206,6 @@ done:
   return status;
 }
 
-/* The input's layout is not known here. Channels-last is what convolution networks run in, even where
- * the gradient came back contiguous through a flatten. */
-static lm_format gradient_format(const lm_ints *size) {
-  return size->n == 4 && size->v[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
-}
-
 lm_status lm_op_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *grad = NULL, *dx = NULL;
@@ -230,8 +225,8 @@ lm_status lm_op_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_ten
                      lm_shape_text(a->size.n, a->size.v), (long long)hw[0], (long long)hw[1]);
     goto done;
   }
-  TRY(as_images(a->grad, gradient_format(&a->size), &grad));
-  TRY(new_images(grad->dtype, grad, gradient_format(&a->size), in[0], in[1], &dx));
+  TRY(as_images(a->grad, lm_gradient_format(&a->size), &grad));
+  TRY(new_images(grad->dtype, grad, lm_gradient_format(&a->size), in[0], in[1], &dx));
   job.grad = grad;
   memcpy(job.stride, w.stride, sizeof w.stride);
   TRY(lm_dispatch(LM_OP_avg_pool2d_backward, grad->device, &job, &dx));
@@ -273,8 +268,8 @@ lm_status lm_op_adaptive_avg_pool2d_backward(const lm_adaptive_avg_pool2d_backwa
   lm_adaptive_avg_pool2d_backward_args job = *a;
   const int64_t *in = a->size.v + a->size.n - 2;
   TRY(check_backward(LM_OP_adaptive_avg_pool2d_backward, a->grad, &a->size));
-  TRY(as_images(a->grad, gradient_format(&a->size), &grad));
-  TRY(new_images(grad->dtype, grad, gradient_format(&a->size), in[0], in[1], &dx));
+  TRY(as_images(a->grad, lm_gradient_format(&a->size), &grad));
+  TRY(new_images(grad->dtype, grad, lm_gradient_format(&a->size), in[0], in[1], &dx));
   job.grad = grad;
   TRY(lm_dispatch(LM_OP_adaptive_avg_pool2d_backward, grad->device, &job, &dx));
   if (a->grad->ndim == 3) drop_batch(dx);

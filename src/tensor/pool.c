@@ -19,7 +19,7 @@ typedef struct free_lists {
   bool drained_at_exit; /* this thread's destructor is armed */
 } free_lists;
 
-static _Thread_local free_lists lists __attribute__((tls_model("initial-exec")));
+static _Thread_local free_lists lists;
 static pthread_key_t at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic long live;

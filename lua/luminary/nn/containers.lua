@@ -41,7 +41,12 @@ end
 
 function Sequential:forward(x, ...)
   if select("#", ...) > 0 then options.fail("Sequential: forward takes one argument, got %d", 1 + select("#", ...)) end
-  for i = 1, self:len() do x = self[i](x) end
+  local i, module = 1, self[1]
+  while module do
+    x = module(x)
+    i = i + 1
+    module = self[i]
+  end
   return x
 end
 

@@ -27,7 +27,9 @@ init._fans = fans
 function init.uniform_(t, a, b) return fill("uniform_", t, "uniform_", a or 0, b or 1) end
 --- Drawn from a normal distribution.
 function init.normal_(t, mean, std) return fill("normal_", t, "normal_", mean or 0, std or 1) end
-function init.constant_(t, value) return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number")) end
+function init.constant_(t, value)
+  return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
+end
 function init.zeros_(t) return fill("zeros_", t, "fill_", 0) end
 function init.ones_(t) return fill("ones_", t, "fill_", 1) end
 

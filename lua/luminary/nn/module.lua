@@ -43,6 +43,21 @@ local function renumber(record)
   end
 end
 
+-- Where all children are called by their number, the others move up when one goes.
+local function close_gap(record)
+  local values, children = record.values, {}
+  for i, name in ipairs(record.child) do
+    if not name:find("^%d+$") then return renumber(record) end
+    children[i] = values[name]
+    values[name], record.kind[name] = nil, nil
+  end
+  for i, child in ipairs(children) do
+    local name = tostring(i - 1)
+    record.child[i], record.kind[name], values[name] = name, "child", child
+  end
+  renumber(record)
+end
+
 local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
 
 local function check_name(record, kind, name)
@@ -84,7 +99,9 @@ local function assign(self, key, value)
     local at = key < 0 and #record.child + key + 1 or key
     key = record.child[at] or (at == #record.child + 1 and tostring(at - 1))
     if not key then fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child) end
-    if not is_module(value) then fail("%s: child %d has to be a module", record.class.__name, at) end
+    if value ~= nil and not is_module(value) then
+      fail("%s: child %d has to be a module, got %s", record.class.__name, at, options.describe(value))
+    end
   end
   if is_module(value) then return register(record, "child", key, value) end
   if parameter.is(value) then return register(record, "param", key, value) end
@@ -93,7 +110,7 @@ local function assign(self, key, value)
   if was and value == nil then
     unregister(record, key)
     record.values[key] = nil
-    if was == "child" and record.class.numbered then renumber(record) end
+    if was == "child" and record.class.numbered then close_gap(record) end
     return
   end
   if was == "param" or was == "child" then
@@ -481,7 +498,7 @@ end
 -- ---- printing
 
 --- What stands between the parentheses; layers override it.
-function Module:extra_repr() return "" end
+function Module.extra_repr() return "" end
 
 local function indented(text) return (text:gsub("\n", "\n  ")) end
 

@@ -18,8 +18,7 @@ enum {
    * would all fall into the same sets of the cache. */
   SKEW_A = 48,
   SKEW_B = 80,
-  FEW_TILES_BYTES = 24 << 20, /* transformed images up to here stay in a last-level cache */
-  CHUNK_BYTES = 96 << 20,     /* and are never larger than this */
+  CACHE_BYTES = 24 << 20, /* transformed images up to here stay in a last-level cache */
 };
 
 static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -53,8 +52,10 @@ bool lm_wino_takes(const lm_conv_job *job) {
 
 bool lm_wino_pays(const lm_conv_job *job) {
   const lm_conv_shape *s = &job->shape;
-  int64_t tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
-  return s->c >= 32 && s->k >= 32 && tiles >= 32;
+  const int64_t tiles = s->n * ((s->oh + 3) / 4) * ((s->ow + 3) / 4);
+  /* Measured on Zen 5: 1.3 times faster from four tiles of 16 channels on, 2 to 3.4 times from 64 channels
+   * on. Below some microseconds of work the smaller rounding error is worth more. */
+  return tiles >= 4 && tiles * s->c * s->k >= 1 << 17;
 }
 
 static int threads_for(const tiling *t) {
@@ -87,8 +88,7 @@ static int64_t block_tiles(const product *job) {
 
 static int64_t by_tiles_floats(const product *job) {
   int64_t c = job->t.in.c, k = job->t.out.c, block = block_tiles(job);
-  return LM_WINO_POINTS * (c * k + SKEW_B) +
-         job->threads * (LM_WINO_POINTS * (block * (c + k) + SKEW_A + SKEW_B) + k);
+  return LM_WINO_POINTS * (c * k + SKEW_B) + job->threads * (LM_WINO_POINTS * (block * (c + k) + SKEW_A + SKEW_B) + k);
 }
 
 static void by_tiles(const product *job, float *scratch) {
@@ -114,8 +114,8 @@ static void by_tiles(const product *job, float *scratch) {
         loops->input(&t->in, job->x, first, last, v, v_stride, job->zeros);
         for (int i = 0; i < LM_WINO_POINTS; i++)
           for (int64_t column = 0; column < k; column += LM_WINO_PANEL)
-            loops->multiply(last - first, panel_width(k, column), c, v + i * v_stride, c,
-                            u + i * u_stride + column * c, m + i * m_stride + column, k);
+            loops->multiply(last - first, panel_width(k, column), c, v + i * v_stride, c, u + i * u_stride + column * c,
+                            m + i * m_stride + column, k);
         loops->output(&t->out, m, m_stride, first, last, job->bias, job->y, spare);
       }
     }
@@ -127,7 +127,7 @@ static void by_tiles(const product *job, float *scratch) {
 static bool has_few_tiles(const product *job) {
   const tiling *t = &job->t;
   return panels(t->out.c) >= job->threads &&
-         LM_WINO_POINTS * t->tiles * (t->in.c + t->out.c) * (int64_t)sizeof(float) <= FEW_TILES_BYTES;
+         LM_WINO_POINTS * t->tiles * (t->in.c + t->out.c) * (int64_t)sizeof(float) <= CACHE_BYTES;
 }
 
 static int64_t by_panels_floats(const product *job) {
@@ -242,13 +242,13 @@ static void weight_by_tiles(const weight_product *job, float *scratch) {
   }
 }
 
-/* Large weights: all tiles are transformed, a chunk of CHUNK_BYTES at a time, and a thread makes one
+/* Large weights: all tiles are transformed, a chunk of CACHE_BYTES at a time, and a thread makes one
  * panel of weights at a time. With one chunk a thread turns each panel back at once and needs room for
  * one; with more, all panels are kept and added to.
  * scratch: tiles of x, tiles of the gradient, panels. */
 static int64_t chunk_tiles(const weight_product *job) {
   int64_t per_tile = LM_WINO_POINTS * (job->t.in.c + job->t.out.c) * (int64_t)sizeof(float);
-  int64_t most = CHUNK_BYTES / per_tile;
+  int64_t most = CACHE_BYTES / per_tile;
   return min64(job->t.tiles, most < 16 ? 16 : most);
 }
 

@@ -39,6 +39,3 @@ const lm_driver lm_cpu_driver = {
     .copy = copy,
     .synchronize = synchronize,
 };
-
-/* The CPU is there from the moment the library is loaded. */
-__attribute__((constructor)) static void register_driver(void) { lm_driver_register(LM_CPU, &lm_cpu_driver); }

@@ -18,8 +18,8 @@ struct lm_point_loops {
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
   /* dst [rows, cols] becomes src [cols, rows] transposed. */
   void (*transpose)(void *dst, const void *src, int rows, int cols);
-  /* NULL where the compute type has no such op. in: a forward's arguments in order; for a fused gradient by
-   * place (pointwise.h), anything readable where the formula uses none. out may be one of them. */
+  /* NULL where the compute type has no such op. in: LM_POINT_PLACES pointers, a forward's arguments in order,
+   * a fused gradient's by place (pointwise.h), the rest anything. out may be one of them. */
   void (*kernel[LM_POINT_KERNELS])(void *out, const void *const *in, const void *numbers, int64_t n);
 };
 
@@ -28,7 +28,9 @@ LM_ISA_DECLARE(struct lm_point_loops, lm_point_f64);
 LM_ISA_DECLARE(struct lm_point_loops, lm_point_i64);
 
 static inline const struct lm_point_loops *lm_point_loops_of(lm_dtype compute) {
-  return compute == LM_F32 ? LM_ISA_PICK(lm_point_f32) : compute == LM_F64 ? LM_ISA_PICK(lm_point_f64) : LM_ISA_PICK(lm_point_i64);
+  return compute == LM_F32   ? LM_ISA_PICK(lm_point_f32)
+         : compute == LM_F64 ? LM_ISA_PICK(lm_point_f64)
+                             : LM_ISA_PICK(lm_point_i64);
 }
 
 #endif

@@ -15,4 +15,4 @@ typedef int64_t num;
 #define REMAINDER lm_remainder_i64
 #define ISNAN(v) 0
 
-#include "backend/cpu/isa/point_loops.h"
+#include "backend/cpu/isa/point_loops.inc"

@@ -29,7 +29,7 @@ INLINE vec all(double x) { return _mm512_set1_ps((float)x); }
 INLINE vec mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 INLINE vec add(vec a, vec b) { return _mm512_add_ps(a, b); }
 INLINE vec sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
-INLINE vec muladd(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c */
+INLINE vec muladd(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }  /* a b + c */
 INLINE vec mulsub(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
 
 /* One dimension of each transform: vectors `is` apart in, `os` apart out. */
@@ -309,10 +309,10 @@ INLINE void block(int R, int N, int64_t depth, const float *a, int64_t row, int6
 
 typedef void block_fn(int64_t depth, const float *a, int64_t lda, const float *b, int64_t ldb, float *m, int64_t ldm);
 
-#define PLAIN(R, N)                                                                                           \
+#define PLAIN(R, N)                                                                                              \
   static void plain_##R##_##N(int64_t depth, const float *a, int64_t lda, const float *b, int64_t ldb, float *m, \
-                              int64_t ldm) {                                                                  \
-    block(R, N, depth, a, lda, 1, b, ldb, m, ldm, false);                                                     \
+                              int64_t ldm) {                                                                     \
+    block(R, N, depth, a, lda, 1, b, ldb, m, ldm, false);                                                        \
   }
 #define TURNED(R, N)                                                                                           \
   static void set_##R##_##N(int64_t depth, const float *a, int64_t lda, const float *b, int64_t ldb, float *m, \
@@ -323,13 +323,16 @@ typedef void block_fn(int64_t depth, const float *a, int64_t lda, const float *b
                             int64_t ldm) {                                                                     \
     block(R, N, depth, a, 1, lda, b, ldb, m, ldm, true);                                                       \
   }
+/* clang-format off */
 #define WIDTHS(F, R) F(R, 1) F(R, 2) F(R, 3) F(R, 4)
 WIDTHS(PLAIN, 1) WIDTHS(PLAIN, 2) WIDTHS(PLAIN, 3) WIDTHS(PLAIN, 4) WIDTHS(PLAIN, 5) WIDTHS(PLAIN, 6)
 WIDTHS(TURNED, 4) WIDTHS(TURNED, 6)
+/* clang-format on */
 
-#define ROW(kind, R) {kind##_##R##_1, kind##_##R##_2, kind##_##R##_3, kind##_##R##_4}
-static block_fn *const plain[6][4] = {ROW(plain, 1), ROW(plain, 2), ROW(plain, 3),
-                                      ROW(plain, 4), ROW(plain, 5), ROW(plain, 6)};
+#define ROW(kind, R) \
+  { kind##_##R##_1, kind##_##R##_2, kind##_##R##_3, kind##_##R##_4 }
+    static block_fn *const plain[6][4] = {ROW(plain, 1), ROW(plain, 2), ROW(plain, 3),
+                                          ROW(plain, 4), ROW(plain, 5), ROW(plain, 6)};
 static block_fn *const turned[2][2][4] = {{ROW(set, 4), ROW(set, 6)}, {ROW(add, 4), ROW(add, 6)}};
 
 static void multiply(int64_t rows, int width, int64_t depth, const float *a, int64_t lda, const float *b, float *m,
@@ -354,8 +357,8 @@ static void multiply_turned(int64_t rows, int width, int64_t depth, const float 
   }
 }
 
-const struct lm_wino_loops LM_ISA_NAME(lm_wino_loops) = {
-    true, input, grad, output, weight, weight_turned, weight_grad, multiply, multiply_turned};
+const struct lm_wino_loops LM_ISA_NAME(lm_wino_loops) = {true,          input,       grad,     output,         weight,
+                                                         weight_turned, weight_grad, multiply, multiply_turned};
 
 #else
 const struct lm_wino_loops LM_ISA_NAME(lm_wino_loops) = {.usable = false};

@@ -1,0 +1,333 @@
+--- lm.autograd: functions with a backward of one's own, and checks of gradients against differences.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+
+local ops, methods = core.ops, core.methods
+local fail = options.fail
+
+local autograd = {grad = core.grad, backward = core.backward}
+
+-- ---- Function
+
+-- What forward leaves for backward. `saved_tensors` is the list given to save_for_backward.
+local Context = {}
+
+function Context:save_for_backward(...)
+  local saved = {...}
+  for i = 1, select("#", ...) do options.arg("save_for_backward", "argument " .. i, saved[i], "tensor") end
+  rawset(self, "_saved", saved)
+end
+
+function Context:mark_non_differentiable(...)
+  rawset(self, "_constant", {...})
+end
+
+--- Without, a gradient nobody asked for is nil in backward; with (the default) it is zeros.
+function Context:set_materialize_grads(on)
+  rawset(self, "_materialize", options.arg("set_materialize_grads", "on", on, "boolean"))
+end
+
+local context_mt = {
+  __index = function(self, key)
+    if key ~= "saved_tensors" then return Context[key] end
+    if not rawget(self, "_running") then return rawget(self, "_saved") or {} end
+    local list = {}
+    for i = 1, rawget(self, "_nsaved") do list[i] = core.custom_saved(i) end
+    return list
+  end,
+}
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+local function contains(list, x)
+  for _, item in ipairs(list) do
+    if item == x then return true end
+  end
+  return false
+end
+
+-- Gradients for the outputs in the order of forward's results, zeros where undefined.
+local function spread(ctx, grads, metas, nout)
+  local given = {}
+  for i = 1, nout do
+    local meta = metas[i]
+    local grad = meta and meta.slot and grads[meta.slot] or nil
+    if not grad and meta and rawget(ctx, "_materialize") ~= false then
+      grad = ops.zeros(meta.shape, {dtype = meta.dtype, device = meta.device})
+    end
+    given[i] = grad
+  end
+  return given
+end
+
+-- The closure the graph calls. It holds no output: that would tie the graph to itself.
+local function backward_of(kind, ctx, metas, nout, positions, nargs)
+  return function(grads)
+    rawset(ctx, "_running", true)
+    local given = spread(ctx, grads, metas, nout)
+    local results = pack(kind.backward(ctx, unpack(given, 1, nout)))
+    rawset(ctx, "_running", nil)
+    if results.n > nargs then
+      for i = nargs + 1, results.n do
+        if results[i] ~= nil then
+          fail("%s.backward: returned %d gradients; forward took %d arguments", kind.__name, results.n, nargs)
+        end
+      end
+    end
+    local list = {}
+    for i, position in ipairs(positions) do
+      local grad = results[position]
+      if grad and not core.is_tensor(grad) then
+          fail("%s.backward: gradient %d has to be a tensor or nil, got %s", kind.__name, position,
+          options.describe(grad))
+      end
+      list[i] = grad or false
+    end
+    return list
+  end
+end
+
+-- Outputs as new tensors of the graph: what forward returned unchanged becomes a view of its own.
+local function prepare(outputs, inputs, constant)
+  local metas, tied = {}, {}
+  for i = 1, outputs.n do
+    local y = outputs[i]
+    if core.is_tensor(y) then
+      metas[i] = {shape = y.shape, dtype = y.dtype, device = y.device}
+      if core.is_floating_point(y) and not contains(constant, y) then
+        if contains(inputs, y) or contains(tied, y) then
+          y = ops.detach(y)
+          outputs[i] = y
+        end
+        tied[#tied + 1] = y
+        metas[i].slot = #tied
+      end
+    end
+  end
+  return metas, tied
+end
+
+local function apply(kind, ...)
+  local arguments = pack(...)
+  local ctx = setmetatable({needs_input_grad = {}}, context_mt)
+  local inputs, positions, wanted = {}, {}, false
+  for i = 1, arguments.n do
+    local x = arguments[i]
+    local needs = core.is_tensor(x) and x.requires_grad
+    ctx.needs_input_grad[i] = needs
+    wanted = wanted or needs
+    if core.is_tensor(x) then
+      inputs[#inputs + 1] = x
+      positions[#inputs] = i
+    end
+  end
+  if not kind.forward then fail("%s: a Function needs forward(ctx, ...)", kind.__name) end
+  local outputs = pack(core.no_grad(kind.forward, ctx, ...))
+  local saved = rawget(ctx, "_saved") or {}
+  rawset(ctx, "_saved", nil)
+  if wanted and core.is_grad_enabled() then
+    if not kind.backward then fail("%s: a Function needs backward(ctx, ...)", kind.__name) end
+    local metas, tied = prepare(outputs, inputs, rawget(ctx, "_constant") or {})
+    rawset(ctx, "_constant", nil)
+    rawset(ctx, "_nsaved", #saved)
+    if #tied > 0 then
+      core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n), inputs, tied,
+        saved)
+    end
+  end
+  return unpack(outputs, 1, outputs.n)
+end
+
+--- A differentiable function with a backward of its own:
+---   local Exp = lm.autograd.Function:extend("Exp")
+---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
+---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
+---   y = Exp(x)      -- or Exp.apply(x)
+--- backward gives one gradient (or nil) for each argument of forward.
+autograd.Function = class.new("Function", nil, apply)
+
+function autograd.Function:extend(name)
+  local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
+  new.apply = function(...)
+    if rawequal((...), new) then return apply(...) end
+    return apply(new, ...)
+  end
+  return new
+end
+
+-- ---- gradcheck
+
+local check_options = {
+  eps = {"number", 1e-6}, atol = {"positive", 1e-5}, rtol = {"positive", 1e-3}, raise_exception = {"boolean", true},
+}
+
+-- A function, a Function or a module.
+local function callable(who, f)
+  local mt = type(f) == "table" and getmetatable(f)
+  if type(f) == "function" or (mt and mt.__call) then return f end
+  fail("%s: f has to be a function, got %s", who, options.describe(f))
+end
+
+-- The tensors among f's results that have a gradient.
+local function differentiable(...)
+  local list = {}
+  local function add(v)
+    if core.is_tensor(v) and v.requires_grad then list[#list + 1] = v end
+  end
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if type(v) == "table" then
+      for _, item in ipairs(v) do add(item) end
+    else
+      add(v)
+    end
+  end
+  return list
+end
+
+local function flat(x) return methods.totable(ops.reshape(ops.detach(x), {-1})) end
+
+-- The key of element `k` (from 0) of a tensor of that shape.
+local function place(shape, k)
+  local key = {}
+  for d = #shape, 1, -1 do
+    key[d] = k % shape[d] + 1
+    k = math.floor(k / shape[d])
+  end
+  return key
+end
+
+-- A number of a tensor's elements, set without recording.
+local function set_element(x, key, value)
+  if x.ndim == 0 then ops.fill_(x, value) else x[key] = value end
+end
+
+local function get_element(x, key) return x.ndim == 0 and x:item() or x[key] end
+
+-- Columns of the Jacobian of all outputs together by central differences, for one input.
+local function numeric(f, inputs, j, eps)
+  local x = ops.detach(inputs[j])
+  local shape, columns = x.shape, {}
+  local function values()
+    local all = {}
+    for _, y in ipairs(differentiable(f(unpack(inputs, 1, inputs.n)))) do
+      for _, v in ipairs(flat(y)) do all[#all + 1] = v end
+    end
+    return all
+  end
+  for k = 1, x:numel() do
+    local key = place(shape, k - 1)
+    local at = get_element(x, key)
+    set_element(x, key, at + eps)
+    local above = values()
+    set_element(x, key, at - eps)
+    local below = values()
+    set_element(x, key, at)
+    local column = {}
+    for i = 1, #above do column[i] = (above[i] - below[i]) / (2 * eps) end
+    columns[k] = column
+  end
+  return columns
+end
+
+-- Rows of the same Jacobian by backward: rows[i][j][k] for output element i, input j, its element k.
+local function analytic(f, inputs, wanted)
+  local rows = {}
+  for _, y in ipairs(differentiable(f(unpack(inputs, 1, inputs.n)))) do
+    local shape = y.shape
+    for k = 1, y:numel() do
+      local seed = ops.zeros_like(y)
+      set_element(seed, place(shape, k - 1), 1)
+      local grads = core.grad(y, wanted, {grad_outputs = seed, retain_graph = true, allow_unused = true})
+      local row = {}
+      for j = 1, #wanted do row[j] = grads[j] and flat(grads[j]) or {} end
+      rows[#rows + 1] = row
+    end
+  end
+  return rows
+end
+
+local function prepare_inputs(who, inputs)
+  if core.is_tensor(inputs) then inputs = {inputs} end
+  options.arg(who, "inputs", inputs, "table")
+  local n = 0
+  for i in pairs(inputs) do n = math.max(n, type(i) == "number" and i or 0) end
+  local all, wanted, index = {n = n}, {}, {}
+  for i = 1, n do
+    local x = inputs[i]
+    all[i] = x
+    if core.is_tensor(x) and x.requires_grad then
+      if x.dtype ~= "float64" then
+        fail("%s: input %d is %s; differences need float64: x:double()", who, i, x.dtype)
+      end
+      wanted[#wanted + 1] = x
+      index[#wanted] = i
+    end
+  end
+  if #wanted == 0 then fail("%s: no input requires a gradient: set x.requires_grad = true", who) end
+  return all, wanted, index
+end
+
+local function compare(who, f, inputs, o)
+  local all, wanted, index = prepare_inputs(who, inputs)
+  local rows = core.enable_grad(analytic, f, all, wanted)
+  if #rows == 0 then return ("%s: no output depends on an input that requires a gradient"):format(who) end
+  for j = 1, #wanted do
+    local columns = core.enable_grad(numeric, f, all, index[j], o.eps)
+    for k, column in ipairs(columns) do
+      if #column ~= #rows then
+        return ("%s: the function gives %d elements at one time, %d at another"):format(who, #rows, #column)
+      end
+      for i, expected in ipairs(column) do
+        local got = rows[i][j][k] or 0
+        local near = math.abs(got - expected) <= o.atol + o.rtol * math.abs(expected) -- false for NaN
+        if not near then
+          return ("%s: d output[%d] / d input %d[%d]: backward gives %.9g, differences give %.9g"):format(who, i,
+            index[j], k, got, expected)
+        end
+      end
+    end
+  end
+end
+
+local function run_check(who, f, inputs, given)
+  callable(who, f)
+  local o = options.check(who, given, check_options, "eps")
+  local message = compare(who, f, inputs, o)
+  if not message then return true end
+  if o.raise_exception then fail("%s", message) end
+  return false, message
+end
+
+--- Compare f's gradients at `inputs` (float64, requires_grad) with central differences. True, or an error
+--- (with {raise_exception = false}: false and a message).
+function autograd.gradcheck(f, inputs, given) return run_check("gradcheck", f, inputs, given) end
+
+--- The same for the gradients of f's gradients, at random output gradients.
+function autograd.gradgradcheck(f, inputs, given)
+  callable("gradgradcheck", f)
+  local all, wanted, index = prepare_inputs("gradgradcheck", inputs)
+  local outputs = core.enable_grad(function() return differentiable(f(unpack(all, 1, all.n))) end)
+  if #outputs == 0 then fail("gradgradcheck: no output depends on an input that requires a gradient") end
+  local joined = {n = all.n + #outputs}
+  for i = 1, all.n do joined[i] = all[i] end
+  for i, y in ipairs(outputs) do
+    joined[all.n + i] = ops.randn(y.shape, {dtype = y.dtype, device = y.device, requires_grad = true})
+  end
+  local function gradients(...)
+    local now, seeds = {}, {}
+    for i = 1, #wanted do now[i] = (select(index[i], ...)) end
+    for i = 1, #outputs do seeds[i] = (select(all.n + i, ...)) end
+    local results = differentiable(f(unpack({...}, 1, all.n)))
+    local grads = core.grad(results, now, {grad_outputs = seeds, create_graph = true, allow_unused = true})
+    local list = {}
+    for i = 1, #now do
+      if grads[i] then list[#list + 1] = grads[i] end
+    end
+    return list
+  end
+  return run_check("gradgradcheck", gradients, joined, given)
+end
+
+return autograd

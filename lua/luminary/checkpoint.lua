@@ -1,0 +1,194 @@
+--- lm.save and lm.load: tables of tensors and plain values as safetensors files.
+---
+--- A flat table of tensors by name is a plain safetensors file, which Python reads. Anything deeper is
+--- described as JSON in the file's __metadata__ under "luminary"; its tensors are named by their path
+--- ("model.conv1.weight"). In the description a node is
+---   a string, a boolean, a finite number       itself
+---   {"tensor": name}                           a tensor of the file
+---   {"number": "inf" | "-inf" | "nan"}         numbers that JSON lacks
+---   {"integer": digits}                        int64 cdata
+---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
+---                                              a table: what counts from 1, its strings, other integers;
+---                                              each left out when empty
+--- Files are data only: loading one runs nothing.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local ffi = require "ffi"
+local fail = options.fail
+
+local checkpoint = {}
+local KEY, DEEPEST = "luminary", 100 -- nesting beyond this is taken for a table that contains itself
+
+local function is_integer_key(key)
+  return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
+end
+
+-- ---- saving
+
+local function sorted_keys(t, who, path)
+  local strings, integers = {}, {}
+  for key in pairs(t) do
+    if type(key) == "string" then
+      strings[#strings + 1] = key
+    elseif is_integer_key(key) then
+      integers[#integers + 1] = key
+    else
+      fail("%s: %s has a key of type %s; keys are strings or integers", who, path == "" and "the table" or path,
+        type(key))
+    end
+  end
+  table.sort(strings)
+  table.sort(integers)
+  return strings, integers
+end
+
+local describe_value
+
+local function describe_table(value, path, file, depth)
+  if getmetatable(value) then
+    fail("save: %s is an object%s", path == "" and "the value" or path,
+      value.state_dict and "; save its :state_dict()" or ", not a plain table")
+  end
+  if depth > DEEPEST then fail("save: %.60s… is nested too deep, or contains itself", path) end
+  local strings, integers = sorted_keys(value, "save", path)
+  local node, prefix = {}, path == "" and "" or path .. "."
+  for _, key in ipairs(strings) do
+    node.table = node.table or {}
+    node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
+  end
+  local length = 0
+  while value[length + 1] ~= nil do length = length + 1 end
+  for _, key in ipairs(integers) do
+    local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
+    if key >= 1 and key <= length then
+      node.list = node.list or {}
+      node.list[key] = child
+    else
+      node.integers = node.integers or {}
+      node.integers[("%d"):format(key)] = child
+    end
+  end
+  return node
+end
+
+-- The node of a value; its tensors go into file.tensors under names listed in file.names.
+function describe_value(value, path, file, depth)
+  local kind = type(value)
+  if core.is_tensor(value) then
+    local name = path == "" and "tensor" or path
+    while file.tensors[name] do name = name .. "'" end
+    file.tensors[name] = value:detach()
+    file.names[#file.names + 1] = name
+    return {tensor = name}
+  elseif kind == "table" then
+    return describe_table(value, path, file, depth)
+  elseif kind == "number" then
+    if value ~= value then return {number = "nan"} end
+    if value == math.huge then return {number = "inf"} end
+    if value == -math.huge then return {number = "-inf"} end
+    return value
+  elseif kind == "string" then
+    if value:find("%z") then fail("save: %s is a string with a zero byte", path) end
+    return value
+  elseif kind == "boolean" then
+    return value
+  elseif kind == "cdata" and ffi.istype("int64_t", value) then
+    return {integer = tostring(value):gsub("LL$", "")}
+  end
+  fail("save: %s is a %s; tensors, numbers, strings, booleans and tables of them can be saved",
+    path == "" and "the value" or path, kind)
+end
+
+local function is_flat(value)
+  if type(value) ~= "table" or next(value) == nil then return false end
+  for key, v in pairs(value) do
+    if type(key) ~= "string" or not core.is_tensor(v) then return false end
+  end
+  return true
+end
+
+--- lm.save(path, value): a tensor, or a table of tensors, numbers, strings, booleans and tables. Written
+--- beside the path and renamed: a crash leaves the old file or the new one, whole.
+function checkpoint.save(path, value)
+  if type(path) ~= "string" then
+    if type(value) == "string" then fail("save: the path comes first: lm.save(path, value)") end
+    fail("save: the path has to be a string, got %s", options.describe(path))
+  end
+  if value == nil then fail("save: a value to save wanted: lm.save(path, value)") end
+  local file = {tensors = {}, names = {}}
+  local node = describe_value(value, "", file, 1)
+  local metadata = {}
+  if not is_flat(value) then metadata[KEY] = core.json_encode(node) end
+  core.safetensors_save(path, file.tensors, metadata, file.names)
+end
+
+-- ---- loading
+
+local function bad(path, what) fail("load: %s: its description is broken: %s", path, what) end
+
+local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
+
+local restore
+
+local function restore_table(node, file, depth)
+  local out = {}
+  for key, part in pairs(node) do
+    if type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
+    if key == "table" then
+      for name, child in pairs(part) do
+        if type(name) ~= "string" then bad(file.path, "a key that is no string") end
+        out[name] = restore(child, file, depth + 1)
+      end
+    elseif key == "list" then
+      for i = 1, #part do out[i] = restore(part[i], file, depth + 1) end
+    elseif key == "integers" then
+      for digits, child in pairs(part) do
+        local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
+        if not integer then bad(file.path, "a key that is no integer") end
+        out[integer] = restore(child, file, depth + 1)
+      end
+    else
+      bad(file.path, "a node with the field '" .. tostring(key) .. "'")
+    end
+  end
+  return out
+end
+
+-- Digits as int64; doubles hold only 53 bits.
+local function parse_integer(digits)
+  local sign, rest = digits:match("^(%-?)(%d+)$")
+  if not rest or #rest > 19 then return nil end
+  local value = ffi.new("int64_t", 0)
+  for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
+  return sign == "-" and value or -value
+end
+
+function restore(node, file, depth)
+  if depth > DEEPEST then bad(file.path, "it is nested too deep") end
+  if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
+  if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
+  if node.tensor ~= nil then
+    local t = type(node.tensor) == "string" and file.tensors[node.tensor]
+    if not t then bad(file.path, "no tensor '" .. tostring(node.tensor) .. "' in the file") end
+    return t
+  elseif node.number ~= nil then
+    return numbers[node.number] or bad(file.path, "a number '" .. tostring(node.number) .. "'")
+  elseif node.integer ~= nil then
+    return type(node.integer) == "string" and parse_integer(node.integer) or bad(file.path, "an integer without digits")
+  end
+  return restore_table(node, file, depth)
+end
+
+--- lm.load(path [, {device}]): what lm.save wrote, or the tensors by name of any safetensors file.
+function checkpoint.load(path, opts)
+  if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
+  opts = options.check("load", opts, {device = {"any"}}, "device")
+  local tensors, metadata = core.safetensors_load(path, {device = opts.device})
+  local text = metadata and metadata[KEY]
+  if not text then return tensors end
+  local ok, node = pcall(core.json_decode, text)
+  if not ok then bad(path, "no JSON") end
+  return restore(node, {path = path, tensors = tensors}, 1)
+end
+
+return checkpoint

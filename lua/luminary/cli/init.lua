@@ -1,0 +1,87 @@
+--- The command `luminary`: runs a script, a chunk, or a prompt.
+local USAGE = [[
+usage: luminary [-e CHUNK | FILE] [argument ...]
+
+  FILE         run a Lua script; `arg` holds its arguments
+  -            run what standard input holds
+  -e CHUNK     run a chunk of Lua, with luminary as `lm`
+  --version    print the version
+  --help       print this
+
+Without any, a prompt: values are printed, `_` is the last one, `?name` explains an op.
+]]
+
+local cli = {}
+
+local function say(text) io.stderr:write("luminary: ", text, "\n") end
+
+-- Where the command's own frames begin, the traceback of a script ends.
+local function traceback(message)
+  if type(message) ~= "string" then
+    if getmetatable(message) and getmetatable(message).__tostring then
+      message = tostring(message)
+    else
+      message = ("(error object is a %s value)"):format(type(message))
+    end
+  end
+  local lines = {}
+  for frame in debug.traceback("", 2):gmatch("\n(\t[^\n]*)") do
+    if frame:find("lua/luminary/cli/", 1, true) and #lines > 0 then
+      table.remove(lines) -- xpcall, under whatever name it was called
+      break
+    end
+    local own = frame:find("lua/luminary/cli/", 1, true) or frame:find("[builtin#", 1, true)
+    if not own then lines[#lines + 1] = frame end
+  end
+  if #lines == 0 then return message end
+  return message .. "\nstack traceback:\n" .. table.concat(lines, "\n")
+end
+cli.traceback = traceback
+
+-- Run a chunk to its end; the exit status.
+local function run(chunk, problem, ...)
+  if not chunk then
+    say(problem)
+    return 1
+  end
+  local arguments, n = {...}, select("#", ...)
+  local ok, trouble = xpcall(function() return chunk(unpack(arguments, 1, n)) end, traceback)
+  if not ok then say(trouble) end
+  return ok and 0 or 1
+end
+
+-- `arg` as Lua's own command sets it: the script at 0, its arguments from 1.
+local function set_arg(args, at)
+  local arg = {}
+  for i = 0, #args do arg[i - at] = args[i] end
+  rawset(_G, "arg", arg)
+  return unpack(arg, 1, #args - at)
+end
+
+--- The whole command on a list of arguments; gives the exit status.
+function cli.main(args)
+  local first = args[1]
+  if first == nil then return require("luminary.cli.repl").run() end
+  if first == "--help" or first == "-h" then
+    io.stdout:write(USAGE)
+    return 0
+  elseif first == "--version" or first == "-v" then
+    print("luminary " .. require("luminary").version .. ", " .. jit.version)
+    return 0
+  elseif first == "-e" then
+    if not args[2] then
+      say("-e needs a chunk of Lua")
+      return 1
+    end
+    rawset(_G, "lm", require "luminary")
+    local chunk, problem = loadstring(args[2], "=(command line)")
+    return run(chunk, problem, set_arg(args, 2))
+  elseif first ~= "-" and first:sub(1, 1) == "-" then
+    say(("no option '%s'\n%s"):format(first, USAGE))
+    return 1
+  end
+  local chunk, problem = loadfile(first ~= "-" and first or nil)
+  return run(chunk, problem, set_arg(args, 1))
+end
+
+return cli

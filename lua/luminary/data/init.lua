@@ -1,0 +1,11 @@
+--- data: datasets, samplers, loaders.
+local data = {DataLoader = require "luminary.data.loader"}
+
+for _, name in ipairs {"Dataset", "TensorDataset", "Subset", "random_split"} do
+  data[name] = require("luminary.data.dataset")[name]
+end
+for _, family in ipairs {"sampler", "mnist"} do
+  for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
+end
+
+return data

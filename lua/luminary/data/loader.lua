@@ -1,0 +1,158 @@
+--- data.DataLoader(set [, {batch_size = 1, shuffle = false, sampler, batch_sampler, collate_fn,
+--- drop_last = false, num_workers = 0, pin_memory = false}]): a set in batches.
+---
+---   for x, y in loader:epoch(n) do … end     -- the sampler is told which epoch
+---   for x, y in loader:iter() do … end
+---
+--- Sets with get_batch (tensors, images) are gathered in C, one call a tensor. Others are asked sample by
+--- sample and collated: tensors are stacked; numbers become a tensor (int64 if all are integers, else
+--- float32); booleans a bool tensor; tables are collated field by field; the rest stays a list.
+--- collate_fn(samples), where each sample is a list of what :get gave, returns the batch instead.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local dataset = require "luminary.data.dataset"
+local sampler = require "luminary.data.sampler"
+local fail = options.fail
+
+local DataLoader = class.root("DataLoader")
+
+-- A sampler of one's own needs :len() and :iter() (or :indices()).
+local function check_sampler(name, v)
+  if type(v) ~= "table" or type(v.len) ~= "function" or not (v.iter or v.indices) then
+    fail("DataLoader: %s has to have :iter() and :len(), got %s", name, options.describe(v))
+  end
+end
+
+function DataLoader:init(set, opts)
+  self.dataset = dataset.check("DataLoader", set)
+  opts = options.check("DataLoader", opts, {
+    batch_size = {"count"}, shuffle = {"boolean"}, sampler = {"any"}, batch_sampler = {"any"},
+    collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean", false},
+  }, "batch_size")
+  if opts.num_workers > 0 then
+    fail("DataLoader: num_workers = %d: workers come in a later version; use num_workers = 0", opts.num_workers)
+  end
+  if opts.batch_sampler then
+    check_sampler("batch_sampler", opts.batch_sampler)
+    if opts.batch_size or opts.shuffle or opts.sampler or opts.drop_last then
+      fail("DataLoader: batch_sampler decides alone: give no batch_size, shuffle, sampler or drop_last with it")
+    end
+  elseif opts.sampler then
+    check_sampler("sampler", opts.sampler)
+    if opts.shuffle then
+      fail("DataLoader: sampler and shuffle exclude each other: let the sampler shuffle "
+        .. "(data.DistributedSampler(set, {shuffle = true})) and leave shuffle out")
+    end
+  end
+  self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
+  self.batch_sampler, self.collate_fn = opts.batch_sampler, opts.collate_fn
+  self.sampler = opts.sampler or (opts.shuffle and sampler.RandomSampler or sampler.SequentialSampler)(set)
+end
+
+--- How many batches an epoch has.
+function DataLoader:len()
+  if self.batch_sampler then return self.batch_sampler:len() end
+  return (self.drop_last and math.floor or math.ceil)(self.sampler:len() / self.batch_size)
+end
+
+-- ---- collating
+
+local collate
+
+local function collate_column(values)
+  local first = values[1]
+  if core.is_tensor(first) then return core.ops.stack(values) end
+  local kind = type(first)
+  for i, v in ipairs(values) do
+    if type(v) ~= kind then
+      fail("DataLoader: sample 1 of a batch has a %s where sample %d has a %s", kind, i, type(v))
+    end
+  end
+  if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
+  if kind == "number" then
+    local integral = true
+    for _, v in ipairs(values) do integral = integral and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
+    return core.tensor(values, {dtype = integral and "int64" or "float32"})
+  end
+  if kind == "table" and not getmetatable(first) then return collate(values) end
+  return values
+end
+
+-- A list of samples, each a table with the same keys, to one table of batches.
+function collate(samples)
+  local batch = {}
+  for key in pairs(samples[1]) do
+    local column = {}
+    for i, sample in ipairs(samples) do
+      column[i] = sample[key]
+      if column[i] == nil then fail("DataLoader: sample %d of a batch lacks the field %s", i, tostring(key)) end
+    end
+    batch[key] = collate_column(column)
+  end
+  return batch
+end
+
+-- The batch of these sample numbers: an int64 tensor, or a list.
+local function fetch(self, numbers)
+  local set = self.dataset
+  if set.get_batch and not self.collate_fn then
+    if not core.is_tensor(numbers) then numbers = core.tensor(numbers, {dtype = "int64"}) end
+    return set:get_batch(numbers)
+  end
+  local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
+  for i, number in ipairs(list) do samples[i] = {set:get(number)} end
+  if self.collate_fn then return self.collate_fn(samples) end
+  return unpack(collate(samples))
+end
+
+-- ---- walking
+
+local function list_of(iterator)
+  local list = {}
+  for v in iterator do list[#list + 1] = v end
+  return list
+end
+
+local function walk_batches(self, skip)
+  local batches = self.batch_sampler:iter()
+  for _ = 1, skip do batches() end
+  return function()
+    local numbers = batches()
+    if numbers ~= nil then return fetch(self, numbers) end
+  end
+end
+
+local function walk(self, first)
+  if self.batch_sampler then return walk_batches(self, first - 1) end
+  local order = self.sampler.indices and self.sampler:indices()
+    or core.tensor(list_of(self.sampler:iter()), {dtype = "int64"})
+  core.keep(order)
+  local n, size = order.shape[1], self.batch_size
+  local at = (first - 1) * size + 1 -- the next batch's first place in the order
+  return function()
+    local count = math.min(size, n - at + 1)
+    if count <= 0 or self.drop_last and count < size then return nil end
+    local numbers = order:narrow(1, at, count)
+    at = at + count
+    return fetch(self, numbers)
+  end
+end
+
+--- One pass over the set.
+function DataLoader:iter() return walk(self, 1) end
+
+--- The same for epoch n, of which the sampler is told. `first` begins at that batch, for resuming.
+function DataLoader:epoch(n, first)
+  options.arg("DataLoader:epoch", "the epoch", n, "natural")
+  first = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
+  local order = self.batch_sampler or self.sampler
+  if order.set_epoch then order:set_epoch(n) end
+  return walk(self, first)
+end
+
+function DataLoader:repr()
+  return ("DataLoader(%s, batch_size=%d, %d batches)"):format(tostring(self.dataset), self.batch_size, self:len())
+end
+
+return DataLoader

@@ -1,0 +1,66 @@
+--- Deep learning for LuaJIT. `local lm = require "luminary"`.
+local core = require "luminary.core"
+
+-- Errors are raised at the first line outside the files beside this one.
+local own = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
+if own then core.own_files(own) end
+
+local methods = require "luminary.tensor"
+
+local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core}
+
+-- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
+for name, op in pairs(core.ops) do lm[name] = op end
+for _, name in ipairs {
+  "tensor", "is_tensor", "max", "min", "grad", "help", "op_list", "live_tensors",
+  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled", "scope", "keep",
+  "manual_seed", "get_rng_state", "set_rng_state",
+  "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
+  "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv",
+  "set_default_dtype", "get_default_dtype", "set_default_device", "get_default_device", "is_floating_point",
+} do
+  lm[name] = core[name]
+end
+for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "allclose", "numel"} do
+  lm[name] = methods[name]
+end
+
+lm.cuda = {
+  is_available = function() return core.device_count("cuda") > 0 end,
+  device_count = function() return core.device_count("cuda") end,
+}
+
+--- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
+function lm.try_gpu(i)
+  i = i or 0
+  if type(i) ~= "number" or i < 0 or i % 1 ~= 0 then
+    core.error_at_caller("try_gpu: a device number from 0 expected, got " .. tostring(i))
+  end
+  return core.device((i < core.device_count("cuda") and "cuda:%d" or "cpu:%d"):format(i))
+end
+
+-- Loaded when first asked for: a script that only computes starts fast.
+local modules = {
+  nn = "nn", optim = "optim", data = "data", dist = "dist", autograd = "autograd", amp = "amp", mp = "mp",
+  checkpoint = "checkpoint", watch = "watch",
+}
+local values = { -- name: module and field, or the module itself
+  Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+}
+
+return setmetatable(lm, {
+  __index = function(self, key)
+    local value
+    if modules[key] then
+      value = require("luminary." .. modules[key])
+    elseif values[key] then
+      local module, field = unpack(values[key])
+      value = require("luminary." .. module)
+      if field then value = value[field] end
+    else
+      return nil
+    end
+    rawset(self, key, value)
+    return value
+  end,
+})

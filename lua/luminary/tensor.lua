@@ -1,0 +1,177 @@
+--- Methods of tensors that are written in terms of ops. Gives the table of all methods.
+local core = require "luminary.core"
+local options = require "luminary.options"
+
+local ops, methods = core.ops, core.methods
+local fail = options.fail
+
+local function tensor(who, x, name) return options.arg(who, name or "x", x, "tensor") end
+
+-- x:float() and the like; x:cpu(), x:cuda(ordinal)
+for name, dtype in pairs {
+  float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
+  byte = "uint8", bool = "bool",
+} do
+  methods[name] = function(x) return methods.to(tensor(name, x), dtype) end
+end
+
+function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
+
+function methods.cuda(x, ordinal) return methods.to(tensor("cuda", x), ordinal or 0) end
+
+function methods.type_as(x, other) return methods.to(tensor("type_as", x), tensor("type_as", other, "other").dtype) end
+
+for name, op in pairs {view_as = ops.view, expand_as = ops.expand, reshape_as = ops.reshape} do
+  methods[name] = function(x, other) return op(tensor(name, x), tensor(name, other, "other").shape) end
+end
+
+function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
+
+-- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
+local function like(who, x, ...)
+  tensor(who, x)
+  local arguments, n = {...}, select("#", ...)
+  local given, last = {dtype = x.dtype, device = x.device}, arguments[n]
+  if type(last) == "table" and type(next(last)) == "string" then
+    for key, value in pairs(last) do given[key] = value end
+  else
+    n = n + 1
+  end
+  arguments[n] = given
+  return unpack(arguments, 1, n)
+end
+
+for _, name in ipairs {"empty", "zeros", "ones", "full"} do
+  methods["new_" .. name] = function(x, ...) return ops[name](like("new_" .. name, x, ...)) end
+end
+
+function methods.new_tensor(x, ...) return core.tensor(like("new_tensor", x, ...)) end
+
+--- Same shape and values.
+function methods.equal(x, other)
+  tensor("equal", x)
+  tensor("equal", other, "other")
+  if x.ndim ~= other.ndim then return false end
+  local a, b = x.shape, other.shape
+  for i = 1, #a do
+    if a[i] ~= b[i] then return false end
+  end
+  return core.no_grad(function() return ops.all(ops.eq(x, other)):item() end)
+end
+
+local allclose_options = {
+  rtol = {"positive", 1e-5}, atol = {"positive", 1e-8}, equal_nan = {"boolean", false},
+}
+
+--- |x - other| <= atol + rtol * |other| everywhere.
+function methods.allclose(x, other, given)
+  tensor("allclose", x)
+  tensor("allclose", other, "other")
+  local o = options.check("allclose", given, allclose_options, "rtol")
+  return core.no_grad(function()
+    local a, b = x, other
+    if not core.is_floating_point(a) then a = methods.to(a, "float64") end
+    if not core.is_floating_point(b) then b = methods.to(b, "float64") end
+    local near = ops.le(ops.abs(a - b), ops.abs(b) * o.rtol + o.atol)
+    local close = ops.logical_or(ops.eq(a, b), ops.logical_and(near, ops.isfinite(b)))
+    if o.equal_nan then close = ops.logical_or(close, ops.logical_and(ops.isnan(a), ops.isnan(b))) end
+    return ops.all(close):item()
+  end)
+end
+
+-- The size of a dim, and the dim itself counted from 1.
+local function extent(who, x, dim)
+  tensor(who, x)
+  if dim == nil then dim = 1 end
+  local size = methods.size(x, dim)
+  return size, dim > 0 and dim or x.ndim + 1 + dim
+end
+
+--- A list of views along dim (the first by default): of `size` entries each, or of a list of sizes.
+function methods.split(x, size, dim)
+  local total
+  total, dim = extent("split", x, dim)
+  local sizes = size
+  if type(size) == "number" then
+    options.arg("split", "size", size, "count")
+    sizes = {}
+    for first = 1, total, size do sizes[#sizes + 1] = math.min(size, total - first + 1) end
+    if total == 0 then sizes[1] = 0 end
+  end
+  options.arg("split", "size", sizes, "table")
+  local parts, start, sum = {}, 1, 0
+  for i, n in ipairs(sizes) do sum = sum + options.arg("split", "sizes[" .. i .. "]", n, "natural") end
+  if sum ~= total then fail("split: sizes add up to %d, and dim %d has %d", sum, dim, total) end
+  for i, n in ipairs(sizes) do
+    parts[i] = ops.narrow(x, dim, start, n)
+    start = start + n
+  end
+  return parts
+end
+
+--- At most `chunks` views of equal size (but for the last) along dim.
+function methods.chunk(x, chunks, dim)
+  options.arg("chunk", "chunks", chunks, "count")
+  local total
+  total, dim = extent("chunk", x, dim)
+  return methods.split(x, math.max(1, math.ceil(total / chunks)), dim)
+end
+
+--- The list of x's entries along dim.
+function methods.unbind(x, dim)
+  local total
+  total, dim = extent("unbind", x, dim)
+  local parts = {}
+  for i = 1, total do parts[i] = ops.select(x, dim, i) end
+  return parts
+end
+
+--- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.
+function methods.repeat_tensor(x, ...)
+  tensor("repeat_tensor", x)
+  local times = {...}
+  if type(times[1]) == "table" then times = times[1] end
+  if #times < x.ndim then
+    fail("repeat_tensor: %d counts for %d dims: one for each dim expected, or more", #times, x.ndim)
+  end
+  local y = x
+  for _ = 1, #times - x.ndim do y = ops.unsqueeze(y, 1) end
+  for dim, n in ipairs(times) do
+    options.arg("repeat_tensor", "counts[" .. dim .. "]", n, "natural")
+    if n == 0 then
+      y = ops.narrow(y, dim, 1, 0)
+    elseif n > 1 then
+      local copies = {}
+      for i = 1, n do copies[i] = y end
+      y = ops.cat(copies, dim)
+    end
+  end
+  return y == x and ops.clone(x) or y
+end
+
+--- x where condition holds, else other.
+function methods.where(x, condition, other) return ops.where(condition, x, other) end
+
+-- ---- hooks
+local Handle = {}
+Handle.__index = Handle
+
+--- The hook is not called any more.
+function Handle:remove()
+  if not self.id then return end
+  core._remove_hook(self.tensor, self.id, self.callback)
+  self.id, self.tensor, self.callback = nil, nil, nil
+end
+
+local function register(x, hook, accumulate)
+  local id, callback = core._register_hook(x, hook, accumulate)
+  return setmetatable({tensor = x, id = id, callback = callback}, Handle)
+end
+
+--- hook(grad) is called with x's gradient in each backward and may return another in its place.
+function methods.register_hook(x, hook) return register(x, hook, false) end
+
+--- hook(grad) is called after x.grad has been added to.
+function methods.register_post_accumulate_grad_hook(x, hook) return register(x, hook, true) end
+
+return methods

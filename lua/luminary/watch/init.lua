@@ -1,0 +1,2 @@
+--- watch: seeing what a program does.
+return {progress = require "luminary.watch.progress"}

@@ -1,0 +1,66 @@
+--- watch.progress: one line on a terminal that shows how far a loop has come.
+---
+---   local bar = progress.new(total)                 -- how many steps there will be
+---   bar:update(step, ("loss %.4f"):format(loss))    -- redraws at most ten times a second
+---   bar:clear()                                     -- before other output
+---
+--- Where standard output is no terminal nothing is drawn.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local ffi = require "ffi"
+
+pcall(ffi.cdef, "int isatty(int fd);")
+
+local progress = {}
+
+--- Whether standard output is a terminal.
+function progress.on_terminal()
+  local known, answer = pcall(function() return ffi.C.isatty(1) == 1 end)
+  return known and answer and core.getenv("TERM") ~= "dumb"
+end
+
+--- 75 -> 1:15, 3700 -> 1:01:40
+function progress.duration(seconds)
+  seconds = math.floor(seconds + 0.5)
+  local hours, minutes = math.floor(seconds / 3600), math.floor(seconds / 60) % 60
+  if hours > 0 then return ("%d:%02d:%02d"):format(hours, minutes, seconds % 60) end
+  return ("%d:%02d"):format(minutes, seconds % 60)
+end
+
+local Progress = class.root("Progress")
+local WIDTH, EVERY = 20, 0.1 -- characters of the bar, seconds between two drawings
+
+--- `done` steps were made before (a resumed run): the time left is judged by the others.
+function Progress:init(total, done)
+  self.total = options.arg("progress", "total", total, "natural")
+  self.skipped = done or 0
+  self.began, self.drawn = core.time(), 0
+  self.visible = progress.on_terminal()
+end
+
+--- `done` of the total are made; text stands after the bar.
+function Progress:update(done, text)
+  local now = core.time()
+  if not self.visible or (now - self.drawn < EVERY and done < self.total) then return end
+  self.drawn = now
+  local part = self.total > 0 and math.min(done / self.total, 1) or 1
+  local filled = math.floor(part * WIDTH)
+  local left = done > self.skipped and (now - self.began) / (done - self.skipped) * (self.total - done) or 0
+  io.stdout:write(("\r\27[K[%s%s] %d/%d  %s  %s left"):format(("#"):rep(filled), ("."):rep(WIDTH - filled), done,
+    self.total, text or "", progress.duration(left)))
+  io.stdout:flush()
+  self.shown = true
+end
+
+--- Remove the line.
+function Progress:clear()
+  if self.shown then
+    io.stdout:write("\r\27[K")
+    io.stdout:flush()
+    self.shown = false
+  end
+end
+
+progress.new = Progress
+return progress

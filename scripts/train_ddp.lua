@@ -1,0 +1,243 @@
+-- Trains an image classifier on Fashion-MNIST (or MNIST), alone or as one of several processes:
+--
+--   luajit scripts/train_ddp.lua --model lenet --epochs 3
+--
+-- It is written to be read from top to bottom: the options, the data, one training step, checkpoints,
+-- and the loop that puts them together. The models are in models.lua beside it.
+
+local lm = require "luminary"
+local progress = require "luminary.watch.progress"
+local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist
+
+-- ---- options
+
+local USAGE = [[
+usage: luajit train_ddp.lua [options]
+
+  --model NAME        lenet, mlp or resnet18                        (lenet)
+  --dataset NAME      fashion-mnist or mnist                        (fashion-mnist)
+  --data ROOT         folder of the dataset's IDX files             ($LUMINARY_DATA, /usr/share/datasets)
+  --epochs N          passes over the training set                  (5)
+  --max-steps N       stop after this many steps in all             (no limit)
+  --batch-size N      samples a step, over all ranks                (256)
+  --lr X              learning rate                                 (0.1)
+  --momentum X        momentum of SGD                               (0.9)
+  --dtype NAME        float32, float64, bfloat16 or float16         (float32)
+  --device NAME       cpu, cuda:0, ...                              (cuda:<local rank> if there is one, else cpu)
+  --seed N            of the weights and of the order of samples    (1)
+  --threads N         CPU threads                                   (all cores)
+  --save FILE         write a checkpoint at the end
+  --save-every N      ... and every N steps
+  --resume FILE       go on from a checkpoint
+  --log FILE          write one JSON object a step and an epoch; appended to on --resume
+  --help              print this
+]]
+
+local options = {
+  model = "lenet", dataset = "fashion-mnist", data = false, epochs = 5, ["max-steps"] = math.huge,
+  ["batch-size"] = 256, lr = 0.1, momentum = 0.9, dtype = "float32", device = false, seed = 1, threads = 0,
+  save = false, ["save-every"] = math.huge, resume = false, log = false,
+}
+local given = {} -- the options named on the command line
+
+local function usage_error(...)
+  io.stderr:write("train_ddp.lua: ", string.format(...), "\n", USAGE)
+  os.exit(2)
+end
+
+-- The smallest value of each option that is a number.
+local least = {
+  epochs = 1, ["max-steps"] = 0, ["batch-size"] = 1, lr = 0, momentum = 0, seed = 0, threads = 1, ["save-every"] = 1,
+}
+
+do
+  local i = 1
+  while arg[i] do
+    local name, value = arg[i]:match("^%-%-([%w-]+)=(.*)$")
+    name = name or arg[i]:match("^%-%-([%w-]+)$")
+    if name == "help" then
+      io.write(USAGE)
+      os.exit(0)
+    end
+    if not name or options[name] == nil then usage_error("no option '%s'", arg[i]) end
+    if not value then
+      i = i + 1
+      value = arg[i] or usage_error("--%s needs a value", name)
+    end
+    if least[name] then
+      local number = tonumber(value)
+      local fits = number and number >= least[name] and number < math.huge
+      if not fits or (name ~= "lr" and name ~= "momentum" and number % 1 ~= 0) then
+        usage_error("--%s: '%s' is no number from %d on", name, value, least[name])
+      end
+      value = number
+    end
+    options[name], given[name] = value, true
+    i = i + 1
+  end
+end
+
+-- ---- a checkpoint decides what the command line leaves open
+
+local checkpoint = options.resume and lm.load(options.resume)
+if checkpoint then
+  if type(checkpoint) ~= "table" or type(checkpoint.run) ~= "table" or type(checkpoint.position) ~= "table" then
+    usage_error("--resume: %s is no checkpoint of this script", options.resume)
+  end
+  for name, value in pairs(checkpoint.run) do
+    if given[name] and options[name] ~= value then
+      usage_error("--%s %s does not go with %s, which has %s", name, options[name], options.resume, value)
+    end
+    options[name] = value
+  end
+end
+
+local datasets = {["fashion-mnist"] = data.FashionMNIST, mnist = data.MNIST}
+if not datasets[options.dataset] then usage_error("--dataset: no dataset '%s'", options.dataset) end
+
+local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua") -- beside this script
+if type(models[options.model]) ~= "function" then usage_error("--model: no model '%s'", options.model) end
+
+-- ---- processes, devices, random numbers
+
+dist.init_process_group()
+local rank, world = dist.get_rank(), dist.get_world_size()
+local device = options.device or dist.local_device()
+if given.threads then lm.set_num_threads(options.threads) end
+lm.manual_seed(options.seed)
+
+if options["batch-size"] % world ~= 0 then
+  usage_error("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)
+end
+
+-- ---- data: each rank draws its share of every batch
+
+local train_set = datasets[options.dataset] {root = options.data or nil, train = true}
+local test_set = datasets[options.dataset] {root = options.data or nil, train = false}
+
+local train_loader = data.DataLoader(train_set, {
+  batch_size = options["batch-size"] / world,
+  sampler = data.DistributedSampler(train_set, {seed = options.seed}),
+})
+local test_share = data.Subset(test_set, lm.arange(rank + 1, test_set:len() + 1, world, {dtype = "int64"}))
+local test_loader = data.DataLoader(test_share, {batch_size = 1000})
+
+-- ---- model and optimizer
+
+local net = models[options.model]():to(device, options.dtype)
+net = nn.parallel.DistributedDataParallel(net)
+local opt = optim.SGD(net:parameters(), {lr = options.lr, momentum = options.momentum})
+
+-- One step on one batch; gives the mean loss over the whole batch of all ranks, and its size.
+local function train_step(x, y)
+  local loss = F.cross_entropy(net(x:to(device, options.dtype)), y:to(device))
+  opt:zero_grad()
+  loss:backward()
+  opt:step()
+  local n = y:size(1)
+  local sums = dist.all_reduce(lm.tensor({loss:item() * n, n}, {dtype = "float64"}))
+  return sums[1] / sums[2], sums[2]
+end
+
+-- The share of the test set's images that are classified rightly.
+local function test_accuracy()
+  net:eval()
+  local right = lm.zeros(1, {dtype = "float64"})
+  lm.no_grad(function()
+    for x, y in test_loader:iter() do
+      right:add_(net(x:to(device, options.dtype)):argmax(2):eq(y:to(device)):sum():to("cpu"))
+    end
+  end)
+  net:train()
+  return dist.all_reduce(right)[1] / test_set:len()
+end
+
+-- ---- checkpoints: everything the next step depends on
+
+local step, epoch, batch = 0, 1, 0 -- steps made in all; the epoch; batches made of it
+
+local function save()
+  if not options.save or rank ~= 0 then return end
+  lm.save(options.save, {
+    model = net:state_dict(),
+    optimizer = opt:state_dict(),
+    generator = lm.get_rng_state(device),
+    position = {step = step, epoch = epoch, batch = batch},
+    run = {
+      model = options.model, dataset = options.dataset, dtype = options.dtype, seed = options.seed,
+      ["batch-size"] = options["batch-size"],
+    },
+  })
+end
+
+if checkpoint then
+  net:load_state_dict(checkpoint.model)
+  opt:load_state_dict(checkpoint.optimizer)
+  lm.set_rng_state(checkpoint.generator, device)
+  step, epoch, batch = checkpoint.position.step, checkpoint.position.epoch, checkpoint.position.batch
+  for _, group in ipairs(opt.param_groups) do -- named on the command line, these win
+    if given.lr then group.lr = options.lr end
+    if given.momentum then group.momentum = options.momentum end
+  end
+end
+
+-- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere
+
+local log
+if options.log and rank == 0 then
+  local problem
+  log, problem = io.open(options.log, options.resume and "a" or "w")
+  if not log then usage_error("--log: %s", problem) end
+  log:setvbuf("line")
+end
+
+local function json_number(x) -- JSON has neither NaN nor infinity
+  return x - x == 0 and ("%.17g"):format(x) or "null"
+end
+
+local steps_an_epoch = train_loader:len()
+local last_step = math.min(options.epochs * steps_an_epoch, options["max-steps"])
+local bar = rank == 0 and progress.new(last_step, step)
+
+local function report_step(loss, samples, seconds)
+  if log then
+    log:write(('{"step":%d,"epoch":%d,"loss":%s,"seconds":%.6f}\n'):format(step, epoch, json_number(loss), seconds))
+  end
+  if not bar then return end
+  local text = ("epoch %d  loss %.4f  %.0f samples/s"):format(epoch, loss, samples / seconds)
+  if bar.visible then
+    bar:update(step, text)
+  elseif step % 50 == 0 or step == last_step then
+    print(("step %d/%d  %s"):format(step, last_step, text))
+  end
+end
+
+local function report_epoch(accuracy, seconds)
+  if log then
+    log:write(('{"epoch":%d,"test_accuracy":%s,"seconds":%.6f}\n'):format(epoch, json_number(accuracy), seconds))
+  end
+  if bar then
+    bar:clear()
+    print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds))
+  end
+end
+
+-- ---- the loop
+
+while step < last_step do
+  local epoch_began = lm.time()
+  for x, y in train_loader:epoch(epoch, batch + 1) do
+    local step_began = lm.time()
+    local loss, samples = train_step(x, y)
+    step, batch = step + 1, batch + 1
+    report_step(loss, samples, lm.time() - step_began)
+    if step % options["save-every"] == 0 and step < last_step then save() end
+    if step >= last_step then break end
+  end
+  report_epoch(test_accuracy(), lm.time() - epoch_began) -- also where --max-steps ends an epoch early
+  if batch >= steps_an_epoch then epoch, batch = epoch + 1, 0 end
+end
+
+save()
+if log then log:close() end
+dist.destroy_process_group()

@@ -1,0 +1,285 @@
+-- Random numbers are Philox with a counter: one seed gives the same bits whatever the device, layout or number
+-- of threads, and they are distributed as they say.
+local lm = require "luminary"
+local bit = require "bit"
+local ffi = require "ffi"
+
+-- Philox4x32-10 from the paper (Salmon et al., SC 2011), written again here: block (low, high) of a 64-bit key.
+local function multiply(a, b) -- high and low words of the product
+  local p = ffi.cast("uint64_t", a) * ffi.cast("uint64_t", b)
+  return tonumber(bit.rshift(p, 32)), tonumber(bit.band(p, 0xffffffffULL))
+end
+local function xor(a, b, c) return bit.bxor(a, b, c) % 2 ^ 32 end
+local function philox(key_low, key_high, low, high)
+  local c0, c1, c2, c3, k0, k1 = low, high, 0, 0, key_low, key_high
+  for _ = 1, 10 do
+    local h0, l0 = multiply(0xD2511F53, c0)
+    local h1, l1 = multiply(0xCD9E8D57, c2)
+    c0, c1, c2, c3 = xor(h1, c1, k0), l1, xor(h0, c3, k1), l0
+    k0, k1 = (k0 + 0x9E3779B9) % 2 ^ 32, (k1 + 0xBB67AE85) % 2 ^ 32
+  end
+  return { c0, c1, c2, c3 }
+end
+
+-- A generator's state as get_rng_state gives it: seed and offset, 8 bytes each, the lowest first.
+local function state(seed_low, seed_high, offset_low, offset_high)
+  local bytes = {}
+  for _, word in ipairs { seed_low, seed_high, offset_low, offset_high } do
+    for k = 0, 3 do bytes[#bytes + 1] = math.floor(word / 256 ^ k) % 256 end
+  end
+  return lm.tensor(bytes, { dtype = "uint8" })
+end
+
+local function seeded(seed, f, ...)
+  lm.manual_seed(seed)
+  return f(...)
+end
+
+local function same_bits(a, b) return lm.equal(a, b) end
+
+describe("the generator", function()
+  it("is Philox4x32-10: the test vector of its authors", function()
+    assert.same({ 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 }, philox(0, 0, 0, 0)) -- this file's own
+    lm.manual_seed(0)
+    local x = lm.rand(4)
+    for k, word in ipairs { 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 } do
+      assert.equal(math.floor(word / 256) / 2 ^ 24, x[k])
+    end
+  end)
+
+  it("gives element i the upper 24 bits of word i % 4 of block i / 4, of any seed", function()
+    lm.set_rng_state(state(0xdeadbeef, 0x12345678, 0, 0))
+    local x = lm.rand(1003)
+    for i = 0, 1002, 7 do
+      local word = philox(0xdeadbeef, 0x12345678, math.floor(i / 4), 0)[i % 4 + 1]
+      assert.equal(math.floor(word / 256) / 2 ^ 24, x[i + 1])
+    end
+  end)
+
+  it("carries its counter past 32 bits", function()
+    lm.set_rng_state(state(5, 0, 0xffffffff, 0))
+    local x = lm.rand(8)
+    local before, after = philox(5, 0, 0xffffffff, 0), philox(5, 0, 0, 1)
+    for k = 1, 4 do
+      assert.equal(math.floor(before[k] / 256) / 2 ^ 24, x[k])
+      assert.equal(math.floor(after[k] / 256) / 2 ^ 24, x[4 + k])
+    end
+  end)
+
+  it("gives float64 the upper 53 of 64 bits", function()
+    lm.manual_seed(0)
+    local x = lm.rand(2, { dtype = "float64" })
+    assert.equal((0xe169c58d * 2 ^ 21 + math.floor(0x6627e8d5 / 2 ^ 11)) / 2 ^ 53, x[1])
+    assert.equal((0x9b00dbd8 * 2 ^ 21 + math.floor(0xbc57ac4c / 2 ^ 11)) / 2 ^ 53, x[2])
+  end)
+
+  it("repeats itself after the same seed, and only then", function()
+    for _, draw in ipairs { function() return lm.rand(100) end, function() return lm.randn(101) end,
+      function() return lm.randint(0, 1000, { 50 }) end, function() return lm.randperm(60) end,
+      function() return lm.empty(33):normal_(2, 3) end, function() return lm.empty(33):uniform_(-1, 4) end,
+      function() return lm.empty(33):bernoulli_(0.4) end, function() return lm.dropout(lm.ones(200), 0.5) end } do
+      local a, again, other = seeded(7, draw), seeded(7, draw), seeded(8, draw)
+      assert.is_true(same_bits(a, again))
+      assert.is_false(same_bits(a, other))
+      assert.is_false(same_bits(a, (seeded(7, function() draw() return draw() end)))) -- the second draw is another
+    end
+  end)
+
+  it("gives its state, and takes it back", function()
+    lm.manual_seed(3)
+    lm.rand(10)
+    local saved = lm.get_rng_state()
+    assert.equal("uint8", saved.dtype)
+    local a, b = lm.rand(10), lm.randn(7)
+    lm.set_rng_state(saved)
+    assert.is_true(same_bits(a, lm.rand(10)))
+    assert.is_true(same_bits(b, lm.randn(7)))
+    assert.error_matches(function() lm.set_rng_state(lm.zeros(16)) end, "set_rng_state.*uint8.*float32")
+    assert.error_matches(function() lm.set_rng_state(saved[{ { 1, 8 } }]) end, "set_rng_state.*16.*%[8%]")
+    assert.error_matches(function() lm.set_rng_state() end, "set_rng_state.*nothing")
+    assert.error_matches(function() lm.manual_seed "x" end, "manual_seed: seed.*string")
+  end)
+
+  it("is one for each device, and all are seeded alike", function()
+    lm.manual_seed(11)
+    local a = lm.rand(9)
+    local b = lm.rand(9, { device = "cpu:1" })
+    assert.equal("cpu:1", b.device)
+    assert.is_true(same_bits(a, b:to "cpu"))
+    lm.rand(5, { device = "cpu:1" })
+    local here, there = lm.get_rng_state(), lm.get_rng_state "cpu:1"
+    assert.is_false(same_bits(here, there))
+    local c = lm.rand(9)
+    lm.set_rng_state(here, "cpu:1")
+    assert.is_true(same_bits(c, lm.rand(9, { device = "cpu:1" }):to "cpu"))
+  end)
+end)
+
+describe("the same seed", function()
+  local draws = {
+    rand = function(dtype) return lm.rand(100003, { dtype = dtype }) end,
+    randn = function(dtype) return lm.randn(100003, { dtype = dtype }) end,
+    bernoulli = function(dtype) return lm.empty(100003, { dtype = dtype }):bernoulli_(0.3) end,
+    dropout = function(dtype) return lm.dropout(lm.ones(100003, { dtype = dtype }), 0.3) end,
+  }
+  it("gives the same bits with any number of threads", function()
+    local before = lm.get_num_threads()
+    for name, draw in pairs(draws) do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16", "float16" } do
+        lm.set_num_threads(1)
+        local one = seeded(21, draw, dtype)
+        for threads = 2, 3 do
+          lm.set_num_threads(threads)
+          assert(same_bits(one, seeded(21, draw, dtype)), name .. " " .. dtype .. " with " .. threads .. " threads")
+        end
+      end
+    end
+    lm.set_num_threads(1)
+    local one, perm = seeded(22, lm.randint, -5, 5, { 70001 }), seeded(23, lm.randperm, 5000)
+    lm.set_num_threads(2)
+    assert.is_true(same_bits(one, seeded(22, lm.randint, -5, 5, { 70001 })))
+    assert.is_true(same_bits(perm, seeded(23, lm.randperm, 5000)))
+    lm.set_num_threads(before)
+  end)
+
+  it("gives the same values to any layout", function()
+    local fills = {
+      function(x) return x:uniform_() end, function(x) return x:normal_() end, function(x) return x:random_(0, 50) end,
+      function(x) return x:bernoulli_(0.5) end,
+    }
+    for k, fill in ipairs(fills) do
+      for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+        local want = seeded(31, fill, lm.zeros(37, 50, { dtype = dtype }))
+        local every_second = lm.zeros(37, 100, { dtype = dtype })[{ {}, { 1, -1, 2 } }]
+        local transposed = lm.zeros(50, 37, { dtype = dtype }):t()
+        local part = lm.zeros(40, 60, { dtype = dtype })[{ { 3, 39 }, { 5, 54 } }]
+        for _, x in ipairs { every_second, transposed, part } do
+          assert(same_bits(want, seeded(31, fill, x)), ("fill %d of %s"):format(k, dtype))
+        end
+      end
+    end
+  end)
+
+  it("starts each draw at a fresh block", function()
+    lm.manual_seed(41)
+    lm.rand(5) -- two blocks
+    local x = lm.rand(4)
+    lm.manual_seed(41)
+    assert.is_true(same_bits(x, lm.rand(12)[{ { 9, 12 } }]))
+  end)
+end)
+
+-- Mean and variance of x, computed in float64.
+local function moments(x)
+  x = x:double()
+  local mean = x:mean():item()
+  return mean, ((x - mean) ^ 2):mean():item()
+end
+local function near(want, got, within, what)
+  assert(math.abs(want - got) <= within, ("%s: %g instead of %g"):format(what, got, want))
+end
+
+describe("distributions", function()
+  local n = 200000
+  before_each(function() lm.manual_seed(51) end)
+
+  it("uniform numbers lie in [0, 1), evenly", function()
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+      local x = lm.rand(n, { dtype = dtype })
+      assert.equal(dtype, x.dtype)
+      assert.is_true(x:min():item() >= 0)
+      assert.is_true(x:max():item() < 1)
+      local mean, var = moments(x)
+      near(0.5, mean, 0.005, dtype .. " mean")
+      near(1 / 12, var, 0.002, dtype .. " variance")
+    end
+    local x, chi = lm.rand(n), 0
+    for k = 0, 19 do
+      local count = lm.logical_and(x:ge(k / 20), x:lt((k + 1) / 20)):sum():item()
+      chi = chi + (count - n / 20) ^ 2 / (n / 20)
+    end
+    assert(chi < 50, "chi squared of 19 degrees of freedom: " .. chi) -- 43.8 is the 0.1% point
+  end)
+
+  it("uniform_ takes bounds, of which the upper is never reached", function()
+    for _, dtype in ipairs { "float32", "bfloat16" } do
+      local x = lm.empty(n, { dtype = dtype }):uniform_(-3, 5)
+      assert.is_true(x:min():item() >= -3)
+      assert.is_true(x:max():item() < 5)
+      near(1, (moments(x)), 0.02, dtype)
+    end
+    local x = lm.empty(n):uniform_(1, 1 + 2 ^ -22) -- a span of a few floats
+    assert.is_true(x:max():item() < 1 + 2 ^ -22)
+    assert.same({ 4, 4 }, lm.empty(2):uniform_(4, 4 + 2 ^ -22):floor():totable())
+  end)
+
+  it("normal numbers have their moments", function()
+    for _, dtype in ipairs { "float32", "float64", "float16", "bfloat16" } do
+      local x = lm.randn(n, { dtype = dtype })
+      local mean, var = moments(x)
+      near(0, mean, 0.01, dtype .. " mean")
+      near(1, var, 0.02, dtype .. " variance")
+      x = x:double()
+      near(0, (x ^ 3):mean():item(), 0.05, dtype .. " third moment")
+      near(3, (x ^ 4):mean():item(), 0.12, dtype .. " fourth moment")
+      near(0.6827, x:abs():lt(1):double():mean():item(), 0.005, dtype .. " within one deviation")
+      near(0, (x[{ { 1, -2, 2 } }] * x[{ { 2, -1, 2 } }]):mean():item(), 0.015, dtype .. " correlation of neighbours")
+    end
+    local mean, var = moments(lm.empty(n):normal_(3, 0.5))
+    near(3, mean, 0.01, "mean")
+    near(0.25, var, 0.005, "variance")
+    mean, var = moments(lm.empty(9):normal_(3, 0))
+    assert.same({ 3, 0 }, { mean, var })
+  end)
+
+  it("randint leaves out its high end and reaches everything below", function()
+    local x = lm.randint(-3, 4, { n })
+    assert.equal("int64", x.dtype)
+    assert.equal(-3, x:min():item())
+    assert.equal(3, x:max():item())
+    for v = -3, 3 do near(n / 7, x:eq(v):sum():item(), 800, v) end
+    assert.same({ 7, 7 }, lm.randint(7, 8, { 2 }):totable())
+    assert.equal("uint8", lm.randint(0, 256, { 3 }, { dtype = "uint8" }).dtype)
+    assert.error_matches(function() lm.randint(0, 257, { 3 }, { dtype = "uint8" }) end, "randint: uint8.*255")
+  end)
+
+  it("bernoulli_ has its probability, and 0 and 1 are certain", function()
+    near(0.3, (moments(lm.empty(n):bernoulli_(0.3))), 0.005, "p")
+    assert.equal(0, lm.empty(n):bernoulli_(0):sum():item())
+    assert.equal(n, lm.empty(n):bernoulli_(1):sum():item())
+  end)
+
+  it("dropout zeroes with its probability and scales the rest", function()
+    local x = lm.dropout(lm.ones(n), 0.25)
+    near(0.25, x:eq(0):double():mean():item(), 0.005, "dropped")
+    near(1, (moments(x)), 0.01, "mean")
+    assert.is_true(lm.logical_or(x:eq(0), (x - 4 / 3):abs():lt(1e-6)):all():item())
+  end)
+
+  it("randperm is a permutation of 1 to n", function()
+    for _, size in ipairs { 0, 1, 2, 17, 5000 } do
+      local list, seen = lm.randperm(size):totable(), {}
+      assert.equal(size, #list)
+      for _, v in ipairs(list) do
+        assert(v >= 1 and v <= size and v % 1 == 0 and not seen[v])
+        seen[v] = true
+      end
+    end
+    -- Each of the 6 orders of 3 about equally often.
+    local count = {}
+    for _ = 1, 3000 do
+      local order = table.concat(lm.randperm(3):totable())
+      count[order] = (count[order] or 0) + 1
+    end
+    for _, order in ipairs { "123", "132", "213", "231", "312", "321" } do near(500, count[order] or 0, 100, order) end
+  end)
+
+  it("like-functions take shape, dtype and device", function()
+    local x = lm.zeros(3, 4, { dtype = "float64", device = "cpu:1" })
+    for _, like in ipairs { lm.rand_like, lm.randn_like } do
+      local y = like(x)
+      assert.same({ { 3, 4 }, "float64", "cpu:1" }, { y.shape, y.dtype, y.device })
+      assert.is_false(same_bits(x, y))
+    end
+  end)
+end)

@@ -1,0 +1,104 @@
+-- scripts/train_ddp.lua as a user runs it, on a data set small enough for a spec.
+local lm = require "luminary"
+local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read("*a")
+  f:close()
+  return text
+end
+
+local folder
+setup(function()
+  folder = os.tmpname()
+  os.remove(folder)
+  assert(os.execute("mkdir " .. folder) == 0)
+end)
+teardown(function() os.execute("rm -rf " .. folder) end)
+
+local function train(options)
+  local out = folder .. "/out"
+  local code = os.execute(("cd %s && luajit scripts/train_ddp.lua %s >%s 2>&1 </dev/null"):format(root, options, out))
+  return code == 0, read(out)
+end
+
+local function losses(path)
+  local list = {}
+  for step, loss in read(path):gmatch('"step":(%d+),"epoch":%d+,"loss":([^,}]+)') do
+    list[tonumber(step)] = tonumber(loss)
+  end
+  return list
+end
+
+describe("train_ddp.lua", function()
+  for _, model in ipairs { "mlp", "lenet" } do
+    it("trains " .. model .. ": the loss falls", function()
+      local log = folder .. "/" .. model .. ".log"
+      local ok, text = train(("--model %s --max-steps 60 --log %s"):format(model, log))
+      assert(ok, text)
+      local list = losses(log)
+      assert.equal(60, #list)
+      assert(list[60] < 0.7 * list[1], ("loss %g at first, %g at last"):format(list[1], list[60]))
+      assert(read(log):match('"test_accuracy":0%.%d+'), read(log))
+    end)
+  end
+
+  it("trains resnet18: the loss falls #speed", function()
+    local log = folder .. "/resnet.log"
+    local ok, text = train(("--model resnet18 --batch-size 32 --max-steps 12 --lr 0.02 --log %s"):format(log))
+    assert(ok, text)
+    local list = losses(log)
+    assert(list[12] < list[1], ("loss %g at first, %g at last"):format(list[1], list[12]))
+  end)
+
+  it("resumed, ends in the same bytes as uninterrupted", function()
+    local whole, part, log = folder .. "/whole.st", folder .. "/part.st", folder .. "/part.log"
+    local common = "--model lenet --batch-size 64 --seed 3 --epochs 1 "
+    local ok, text = train(common .. "--max-steps 12 --save " .. whole .. " --log " .. folder .. "/whole.log")
+    assert(ok, text)
+    ok, text = train(common .. "--max-steps 7 --save " .. part .. " --log " .. log)
+    assert(ok, text)
+    ok, text = train(common .. "--max-steps 12 --resume " .. part .. " --save " .. part .. " --log " .. log)
+    assert(ok, text)
+    assert(read(whole) == read(part), "the checkpoints differ")
+    local a, b = losses(folder .. "/whole.log"), losses(log)
+    for k = 1, 12 do assert.equal(a[k], b[k]) end
+  end)
+
+  it("updates depend on seed and global batch only: the number of threads changes nothing but rounding", function()
+    local one, two = folder .. "/one.log", folder .. "/two.log"
+    assert(train("--model mlp --dtype float64 --max-steps 5 --threads 1 --log " .. one))
+    assert(train("--model mlp --dtype float64 --max-steps 5 --threads 2 --log " .. two))
+    local a, b = losses(one), losses(two)
+    for k = 1, 5 do assert(math.abs(a[k] - b[k]) <= 1e-12 * math.abs(a[k])) end
+  end)
+
+  it("names what it does not know", function()
+    local ok, text = train("--modle lenet")
+    assert(not ok)
+    assert.matches("%-%-model", text)
+    ok, text = train("--model lenett")
+    assert(not ok)
+    assert.matches("lenet", text)
+    ok, text = train("--data /nonexistent --max-steps 1")
+    assert(not ok)
+    assert.matches("/nonexistent", text)
+    ok, text = train("--help")
+    assert(ok)
+    assert.matches("%-%-resume", text)
+  end)
+
+  it("says that several processes come later", function()
+    local ok, text = train("--max-steps 1 --model mlp") -- the plain run works
+    assert(ok, text)
+    local code = os.execute(("cd %s && RANK=0 WORLD_SIZE=2 luajit scripts/train_ddp.lua --max-steps 1 >%s/out 2>&1")
+      :format(root, folder))
+    assert(code ~= 0)
+    assert.matches("process", read(folder .. "/out"))
+  end)
+end)
+
+describe("the version", function()
+  it("is a string", function() assert.is_string(lm.version) end)
+end)

@@ -1,0 +1,228 @@
+#include "autograd/composite.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+#include "autograd/expr.h"
+
+#define DECOMPOSE(op) \
+  static lm_status run_##op(const void *args, lm_tensor **out) { return lm_composite_##op(args, out); }
+#define OP(name, kind, ...) LM_IF_##kind(DECOMPOSE(name))
+#include "op/op.def"
+#include "op/rules.def"
+#undef OP
+#undef DECOMPOSE
+
+static const lm_composite_fn composites[LM_OP_COUNT] = {
+#define DECOMPOSE(op) [LM_OP_##op] = run_##op,
+#define OP(name, kind, ...) LM_IF_##kind(DECOMPOSE(name))
+#include "op/op.def"
+#include "op/rules.def"
+#undef OP
+#undef DECOMPOSE
+};
+
+lm_composite_fn lm_composite_of(lm_op_id op) { return composites[op]; }
+
+/* ---- shapes */
+
+static lm_ints size_of(const lm_tensor *t) {
+  lm_ints s = {.n = t->ndim};
+  memcpy(s.v, t->size, sizeof s.v);
+  return s;
+}
+
+/* The sizes asked for, -1 replaced by what is left. */
+static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out) {
+  int64_t known = 1;
+  int open = -1;
+  *out = *asked;
+  if (out->n < 0) out->n = 0;
+  for (int d = 0; d < out->n; d++) {
+    if (out->v[d] == -1 && open < 0) {
+      open = d;
+    } else if (out->v[d] < 0 || __builtin_mul_overflow(known, out->v[d], &known)) {
+      return lm_fail(LM_E_ARG, "reshape: sizes %s: one of them may be -1, the others count elements",
+                     lm_shape_text(asked->n, asked->v));
+    }
+  }
+  if (open >= 0 && known > 0) out->v[open] = x->numel / known;
+  if (open >= 0 ? known == 0 || x->numel % known != 0 : known != x->numel) {
+    return lm_fail(LM_E_SHAPE, "reshape: %s has %lld elements, which do not fit %s", lm_shape_of(x),
+                   (long long)x->numel, lm_shape_text(out->n, asked->v));
+  }
+  return LM_OK;
+}
+
+lm_status lm_composite_reshape(const lm_reshape_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_view_args view_args = {.x = a->x};
+  TRY(resolve(a->x, &a->size, &view_args.size));
+  status = lm_call(LM_OP_view, &view_args, out);
+  if (status == LM_E_SHAPE) { /* the strides do not allow it */
+    lm_expr e, *e_ = &e;
+    lm_expr_begin(e_);
+    return lm_expr_finish(e_, view(clone(a->x, LM_CONTIGUOUS), view_args.size), out);
+  }
+done:
+  return status;
+}
+
+lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int first, last;
+  lm_reshape_args args = {.x = a->x};
+  TRY(lm_dim("flatten", a->start_dim == LM_NO_DIM ? 0 : a->start_dim, a->x->ndim, &first));
+  TRY(lm_dim("flatten", a->end_dim == LM_NO_DIM ? -1 : a->end_dim, a->x->ndim, &last));
+  if (first > last) { return lm_fail(LM_E_ARG, "flatten: start_dim %d comes after end_dim %d", first + 1, last + 1); }
+  for (int d = 0; d < a->x->ndim; d++) {
+    if (d <= first || d > last) {
+      args.size.v[args.size.n++] = a->x->size[d];
+    } else {
+      args.size.v[args.size.n - 1] *= a->x->size[d];
+    }
+  }
+  if (a->x->ndim == 0) args.size = (lm_ints){1, {1}};
+  TRY(lm_call(LM_OP_reshape, &args, out));
+done:
+  return status;
+}
+
+lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) {
+  bool is_so = a->memory_format == LM_PRESERVE || (a->memory_format == LM_CONTIGUOUS && lm_is_contiguous(a->x)) ||
+               (a->memory_format == LM_CHANNELS_LAST && lm_is_channels_last(a->x));
+  if (is_so) {
+    *out = lm_retain(a->x);
+    return LM_OK;
+  }
+  return lm_call(LM_OP_clone, &(lm_clone_args){a->x, a->memory_format}, out);
+}
+
+lm_status lm_composite_stack(const lm_stack_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_list list = {0, NULL};
+  int dim;
+  if (a->tensors.n == 0) return lm_fail(LM_E_ARG, "stack: no tensors");
+  const lm_tensor *first = a->tensors.v[0];
+  TRY(lm_dim("stack", a->dim == LM_NO_DIM ? 0 : a->dim, first->ndim + 1, &dim));
+  list.v = lm_malloc(sizeof *list.v * (size_t)a->tensors.n);
+  if (!list.v) return LM_E_OOM;
+  for (; list.n < a->tensors.n; list.n++) {
+    lm_tensor *t = a->tensors.v[list.n];
+    if (!lm_same_shape(t, first)) {
+      status = lm_fail(LM_E_SHAPE, "stack: tensor %d is %s, the first %s; all have to be the same size", list.n + 1,
+                       lm_shape_of(t), lm_shape_of(first));
+      goto done;
+    }
+    TRY(lm_call(LM_OP_unsqueeze, &(lm_unsqueeze_args){t, dim}, &list.v[list.n]));
+  }
+  TRY(lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, out));
+done:
+  for (int i = 0; i < list.n; i++) lm_release(list.v[i]);
+  lm_free(list.v);
+  return status;
+}
+
+lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out) {
+  const lm_tensor *x = a->x;
+  int more = x->ndim - a->size.n;
+  lm_ints dims = {.n = 0};
+  bool fits = more >= 0 && a->size.n >= 0;
+  for (int d = 0; fits && d < x->ndim; d++) {
+    if (d < more) {
+      dims.v[dims.n++] = d;
+    } else if (a->size.v[d - more] != x->size[d]) {
+      fits = a->size.v[d - more] == 1;
+      dims.v[dims.n++] = d;
+    }
+  }
+  if (!fits) {
+    return lm_fail(LM_E_SHAPE, "sum_to_size: %s does not come from broadcasting %s", lm_shape_of(x),
+                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+  }
+  if (dims.n == 0) {
+    *out = lm_retain(a->x);
+    return LM_OK;
+  }
+  lm_expr e, *e_ = &e;
+  lm_expr_begin(e_);
+  lm_tensor *summed = sum(a->x, dims, 1);
+  return lm_expr_finish(e_, more > 0 ? reshape(summed, a->size) : summed, out);
+}
+
+lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
+  lm_expr e, *e_ = &e;
+  lm_expr_begin(e_);
+  return lm_expr_finish(e_, sqrt(var(a->x, a->dim, a->correction, a->keepdim)), out);
+}
+
+/* ---- matmul */
+
+static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {
+  return lm_fail(LM_E_SHAPE, "matmul: %s times %s: the sizes to be summed over differ, %lld and %lld", lm_shape_of(x),
+                 lm_shape_of(other), (long long)n, (long long)m);
+}
+
+/* x [..., n, k], other [k, m]: one product over all rows of x. */
+static lm_tensor *folded(lm_expr *e_, lm_tensor *x, lm_tensor *other) {
+  lm_ints size = size_of(x), rows = {2, {1, x->size[x->ndim - 1]}};
+  for (int d = 0; d < x->ndim - 1; d++) rows.v[0] *= x->size[d];
+  size.v[size.n - 1] = other->size[1];
+  return reshape(mm(x->ndim == 2 ? x : reshape(x, rows), other), size);
+}
+
+/* t [..., n, k] with its leading dims broadcast to `batch`, as [b, n, k]. */
+static lm_tensor *batched(lm_expr *e_, lm_tensor *t, int nbatch, const int64_t *batch) {
+  lm_ints wide = {.n = nbatch + 2}, flat = {3, {1, t->size[t->ndim - 2], t->size[t->ndim - 1]}};
+  for (int d = 0; d < nbatch; d++) {
+    wide.v[d] = batch[d];
+    flat.v[0] *= batch[d];
+  }
+  wide.v[nbatch] = flat.v[1];
+  wide.v[nbatch + 1] = flat.v[2];
+  return reshape(expand(t, wide), flat);
+}
+
+lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = a->x, *other = a->other, *result;
+  lm_expr e, *e_ = &e;
+  lm_ints size = {.n = 0};
+  int64_t batch[LM_MAX_DIMS];
+  int nbatch;
+  if (x->ndim == 0 || other->ndim == 0) {
+    return lm_fail(LM_E_SHAPE, "matmul: %s times %s: both need a dim; use * for numbers", lm_shape_of(x),
+                   lm_shape_of(other));
+  }
+  int64_t k = x->size[x->ndim - 1], k2 = other->size[other->ndim > 1 ? other->ndim - 2 : 0];
+  if (k != k2) return bad_matmul(x, other, k, k2);
+
+  lm_expr_begin(e_);
+  if (x->ndim == 1) x = unsqueeze(x, 0);             /* a row */
+  if (other->ndim == 1) other = unsqueeze(other, 1); /* a column */
+  TRY(e_->status);
+  if (x->ndim == 2 && other->ndim == 2) {
+    result = mm(x, other);
+  } else if (other->ndim == 2) {
+    result = folded(e_, x, other);
+  } else {
+    TRY(lm_broadcast("matmul", x->ndim - 2, x->size, other->ndim - 2, other->size, &nbatch, batch));
+    result = bmm(batched(e_, x, nbatch, batch), batched(e_, other, nbatch, batch));
+    lm_ints whole = {.n = nbatch + 2};
+    memcpy(whole.v, batch, sizeof *batch * (size_t)nbatch);
+    whole.v[nbatch] = x->size[x->ndim - 2];
+    whole.v[nbatch + 1] = other->size[other->ndim - 1];
+    if (nbatch != 1) result = reshape(result, whole);
+  }
+  TRY(e_->status);
+  if (a->x->ndim > 1 && a->other->ndim > 1) return lm_expr_finish(e_, result, out);
+  for (int d = 0; d < result->ndim; d++) { /* the row's or column's dim goes */
+    bool added = (a->x->ndim == 1 && d == result->ndim - 2) || (a->other->ndim == 1 && d == result->ndim - 1);
+    if (!added) size.v[size.n++] = result->size[d];
+  }
+  return lm_expr_finish(e_, reshape(result, size), out);
+done:
+  lm_expr_end(e_);
+  return status;
+}

@@ -1,0 +1,79 @@
+/* A user's function as a node. */
+#include <string.h>
+
+#include "autograd/node.h"
+#include "base/mem.h"
+
+/* Outputs have to be tensors nobody has recorded; a view made by the function itself is one. */
+static lm_status check_output(const lm_custom *c, int i) {
+  const lm_tensor *t = c->out[i];
+  for (int k = 0; k < c->nin; k++) {
+    if (c->in[k] == t) {
+      return lm_fail(LM_E_STATE, "%s: result %d is one of the inputs itself; give back a clone()", c->name, i + 1);
+    }
+  }
+  for (int k = 0; k < i; k++) {
+    if (c->out[k] == t) return lm_fail(LM_E_STATE, "%s: results %d and %d are the same tensor", c->name, k + 1, i + 1);
+  }
+  if (lm_requires_grad(t) && !(t->grad->base && t->grad->without_grad)) {
+    return lm_fail(LM_E_STATE, "%s: result %d is already part of a graph; give back a clone()", c->name, i + 1);
+  }
+  return LM_OK;
+}
+
+static lm_status new_node(const lm_custom *c, lm_node **out) {
+  lm_status status = LM_OK;
+  lm_node *n = NULL;
+  size_t name = strlen(c->name) + 1, arrays = (size_t)c->nsaved * (sizeof(lm_tensor *) + sizeof(uint32_t));
+  TRY(lm_node_new(LM_NODE_CUSTOM, c->nout, c->nin, sizeof(lm_custom_state) + ((name + 7) & ~(size_t)7) + arrays, &n));
+  lm_custom_state *s = n->payload;
+  memcpy(s->name, c->name, name);
+  s->saved = (lm_tensor **)(s->name + ((name + 7) & ~(size_t)7));
+  s->version = (uint32_t *)(s->saved + c->nsaved);
+  n->saves = c->nsaved > 0;
+  for (; s->nsaved < c->nsaved; s->nsaved++) {
+    TRY(lm_alias(c->saved[s->nsaved], &s->saved[s->nsaved]));
+    s->version[s->nsaved] = lm_version(c->saved[s->nsaved]);
+  }
+  for (int k = 0; k < c->nin; k++) {
+    TRY(lm_history(c->in[k], &n->edge[k]));
+    lm_node_retain(n->edge[k].node);
+  }
+  *out = n;
+  n = NULL;
+done:
+  lm_node_release(n);
+  return status;
+}
+
+lm_status lm_custom_record(const lm_custom *c) {
+  lm_status status = LM_OK;
+  lm_node *n = NULL;
+  lm_grad *m;
+  bool any = false;
+  for (int k = 0; k < c->nin; k++) any = any || (c->in[k] && lm_requires_grad(c->in[k]));
+  if (!any || !lm_grad_enabled()) goto done;
+  for (int i = 0; i < c->nout; i++) TRY(check_output(c, i));
+  TRY(new_node(c, &n));
+  for (int i = 0; i < c->nout; i++) TRY(lm_grad_need(c->out[i], &m));
+  for (int i = 0; i < c->nout; i++) { /* nothing fails from here on */
+    lm_tensor *t = c->out[i];
+    lm_meta_of(t, &n->out[i].meta);
+    if (!lm_dtype_is_float((lm_dtype)t->dtype)) continue;
+    lm_release(t->grad->base);
+    t->grad->base = NULL;
+    lm_node_release(t->grad->node);
+    t->grad->node = lm_node_retain(n);
+    t->grad->slot = i;
+  }
+  lm_custom_state *s = n->payload;
+  s->fn = c->fn;
+  s->ctx = c->ctx;
+  s->release = c->release;
+  lm_node_release(n);
+  return LM_OK;
+done:
+  lm_node_release(n);
+  if (c->release) c->release(c->ctx);
+  return status;
+}

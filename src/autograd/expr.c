@@ -1,0 +1,117 @@
+#include "autograd/expr.h"
+
+#include <string.h>
+
+#include "autograd/node.h"
+#include "base/mem.h"
+
+void lm_expr_begin(lm_expr *e) {
+  e->status = LM_OK;
+  e->probe = false;
+  e->n = 0;
+  e->room = (int)(sizeof e->first_owned / sizeof *e->first_owned);
+  e->owned = e->first_owned;
+  memset(e->last, 0, sizeof e->last);
+}
+
+void lm_expr_end(lm_expr *e) {
+  for (int i = 0; i < e->n; i++) lm_release(e->owned[i]);
+  if (e->owned != e->first_owned) lm_free(e->owned);
+  e->n = 0;
+  e->owned = e->first_owned;
+}
+
+lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out) {
+  lm_status status = e->status;
+  if (status == LM_OK && !result) status = lm_fail(LM_E_STATE, "a formula gave no value");
+  if (status == LM_OK) *out = lm_retain(result);
+  lm_expr_end(e);
+  return status;
+}
+
+bool lm_e_ok(lm_expr *e, lm_status status) {
+  if (e->status == LM_OK) e->status = status;
+  return status == LM_OK;
+}
+
+lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t) {
+  if (!t) return NULL;
+  if (e->n == e->room) {
+    lm_tensor **more = lm_malloc(sizeof *more * (size_t)e->room * 2);
+    if (!more) {
+      lm_release(t);
+      e->status = LM_E_OOM;
+      return NULL;
+    }
+    memcpy(more, e->owned, sizeof *more * (size_t)e->n);
+    if (e->owned != e->first_owned) lm_free(e->owned);
+    e->owned = more;
+    e->room *= 2;
+  }
+  e->owned[e->n++] = t;
+  return t;
+}
+
+static double number_of(const lm_e_value *v) { return v->kind == LM_E_NUMBER ? v->number : 0; }
+
+static lm_ints ints_of(const lm_e_value *v) {
+  if (v->kind == LM_E_INTS) return v->ints;
+  return (lm_ints){.n = 1, .v = {(int64_t)number_of(v)}};
+}
+
+/* Tensor arguments, numbers made into tensors. False if a required one is undefined. */
+static bool put_tensor(lm_expr *e, lm_arg_kind kind, const lm_e_value *v, lm_tensor **field) {
+  lm_tensor *number = NULL;
+  if (v->kind == LM_E_NUMBER) {
+    if (!lm_e_ok(e, lm_tensor_number(v->number, &number))) return false;
+    *field = lm_e_own(e, number);
+  } else {
+    *field = v->kind == LM_E_TENSOR ? v->tensor : NULL;
+  }
+  return *field || kind == LM_ARG_T_OPT;
+}
+
+lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
+  if (e->status != LM_OK || e->probe) return NULL;
+  const lm_op *op = &lm_ops[id];
+  lm_args_room args;
+  lm_tensor *out[LM_MAX_OUTS] = {NULL};
+  lm_op_defaults(id, &args);
+  if (id == LM_OP_add && n == 2 && v[0].kind == LM_E_TENSOR && v[1].kind == LM_E_TENSOR) {
+    if (!v[0].tensor) return v[1].tensor;
+    if (!v[1].tensor) return v[0].tensor;
+  }
+  for (int i = 0; i < n && i < op->nargs; i++) {
+    const lm_arg *arg = &op->arg[i];
+    void *field = (char *)&args + arg->offset;
+    switch (arg->kind) {
+      case LM_ARG_T:
+      case LM_ARG_T_OPT:
+      case LM_ARG_S:
+        if (!put_tensor(e, arg->kind, &v[i], field)) return NULL;
+        break;
+      case LM_ARG_TL: *(lm_list *)field = v[i].list; break;
+      case LM_ARG_F:
+      case LM_ARG_F_REQ: *(double *)field = number_of(&v[i]); break;
+      case LM_ARG_I:
+      case LM_ARG_I_REQ:
+      case LM_ARG_DIM:
+      case LM_ARG_DIM_OPT: *(int64_t *)field = (int64_t)number_of(&v[i]); break;
+      case LM_ARG_B: *(bool *)field = number_of(&v[i]) != 0; break;
+      case LM_ARG_I2: memcpy(field, v[i].pair, sizeof v[i].pair); break;
+      case LM_ARG_DIMS_OPT:
+      case LM_ARG_SIZE:
+      case LM_ARG_SIZE_OPT: *(lm_ints *)field = ints_of(&v[i]); break;
+      case LM_ARG_DTYPE: *(lm_dtype *)field = (lm_dtype)number_of(&v[i]); break;
+      case LM_ARG_DEVICE: *(lm_device *)field = (lm_device)number_of(&v[i]); break;
+      case LM_ARG_E: *(int *)field = (int)number_of(&v[i]); break;
+    }
+  }
+  if (!lm_e_ok(e, lm_call(id, &args, out))) return NULL;
+  bool kept = true;
+  for (int i = 0; i < op->outs; i++) {
+    e->last[i] = out[i];
+    kept = (lm_e_own(e, out[i]) || !out[i]) && kept;
+  }
+  return kept ? out[0] : NULL;
+}

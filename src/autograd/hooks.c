@@ -1,0 +1,219 @@
+/* What users ask of single tensors: requires_grad, .grad, hooks. */
+#include <string.h>
+
+#include "autograd/node.h"
+#include "base/mem.h"
+
+static _Atomic int64_t last_id;
+
+bool lm_requires_grad(const lm_tensor *t) {
+  const lm_grad *m = t->grad;
+  if (!m) return false;
+  if (m->base && m->version != lm_version(t)) return m->base->grad && m->base->grad->node;
+  return m->node != NULL;
+}
+
+bool lm_is_leaf(const lm_tensor *t) {
+  return !lm_requires_grad(t) || (t->grad->node && t->grad->node->kind == LM_NODE_LEAF);
+}
+
+const char *lm_grad_fn_name(const lm_tensor *t) {
+  if (lm_is_leaf(t)) return NULL;
+  return t->grad->node ? lm_node_name(t->grad->node) : "view"; /* of a base that joined a graph since */
+}
+
+lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
+  lm_status status = LM_OK;
+  lm_grad *m;
+  if (lm_requires_grad(t) == on) return LM_OK;
+  if (!on && !lm_is_leaf(t)) {
+    return lm_fail(LM_E_STATE, "requires_grad: only a leaf's can be turned off; use detach()");
+  }
+  if (!on) {
+    lm_node_release(t->grad->node);
+    t->grad->node = NULL;
+    return LM_OK;
+  }
+  if (!lm_dtype_is_float((lm_dtype)t->dtype)) {
+    return lm_fail(LM_E_DTYPE, "requires_grad: only floating tensors have gradients, not %s",
+                   lm_dtype_name((lm_dtype)t->dtype));
+  }
+  TRY(lm_grad_need(t, &m));
+  if (!m->watch) TRY(lm_watch_new(&m->watch));
+  TRY(lm_leaf_node(t, m->watch, &m->node));
+  m->slot = 0;
+  lm_release(m->base); /* a leaf's history is its own */
+  m->base = NULL;
+done:
+  return status;
+}
+
+/* ---- .grad */
+
+lm_tensor *lm_grad_of(const lm_tensor *t) { return t->grad && t->grad->watch ? t->grad->watch->grad : NULL; }
+
+lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad) {
+  lm_status status = LM_OK;
+  lm_grad *m;
+  if (!grad && !lm_grad_of(t)) return LM_OK;
+  if (grad && (!lm_same_shape(t, grad) || t->dtype != grad->dtype || t->device != grad->device)) {
+    return lm_fail(LM_E_SHAPE, "grad: has to be %s %s on %s like its tensor, got %s %s on %s",
+                   lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device),
+                   lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device));
+  }
+  if (grad == t) return lm_fail(LM_E_ARG, "grad: a tensor cannot be its own gradient");
+  TRY(lm_grad_need(t, &m));
+  if (!m->watch) TRY(lm_watch_new(&m->watch));
+  pthread_mutex_lock(&m->watch->lock);
+  lm_tensor *old = m->watch->grad;
+  m->watch->grad = lm_retain(grad);
+  pthread_mutex_unlock(&m->watch->lock);
+  lm_release(old);
+done:
+  return status;
+}
+
+lm_status lm_watch_need(lm_tensor *t, lm_watch **out) {
+  lm_status status = LM_OK;
+  lm_edge e;
+  TRY(lm_history(t, &e));
+  if (!e.node) return lm_fail(LM_E_STATE, "hook: the tensor does not require grad");
+  lm_watch **seen = &e.node->out[e.slot].watch;
+  if (!t->grad->watch) {
+    if (*seen) {
+      t->grad->watch = *seen;
+      atomic_fetch_add(&(*seen)->rc, 1);
+    } else {
+      TRY(lm_watch_new(&t->grad->watch));
+    }
+  }
+  if (!*seen) {
+    *seen = t->grad->watch;
+    atomic_fetch_add(&(*seen)->rc, 1);
+  }
+  *out = *seen;
+done:
+  return status;
+}
+
+lm_status lm_retain_grad(lm_tensor *t) {
+  lm_status status = LM_OK;
+  lm_watch *w;
+  TRY(lm_watch_need(t, &w));
+  if (!lm_is_leaf(t)) w->retain = true;
+done:
+  return status;
+}
+
+/* ---- hooks */
+
+static lm_status add_hook(lm_tensor *t, lm_hook hook, bool after, int64_t *id) {
+  lm_status status = LM_OK;
+  lm_watch *w;
+  lm_hook_entry *h = NULL, **last;
+  TRY(lm_watch_need(t, &w));
+  if (after && !lm_is_leaf(t)) {
+    status = lm_fail(LM_E_STATE, "hook: only a leaf accumulates a gradient; register_hook works on any tensor");
+    goto done;
+  }
+  h = lm_calloc(1, sizeof *h);
+  if (!h) TRY(LM_E_OOM);
+  atomic_init(&h->rc, 1);
+  h->after = after;
+  h->hook = hook;
+  h->id = *id = atomic_fetch_add(&last_id, 1) + 1;
+  pthread_mutex_lock(&w->lock);
+  for (last = &w->hooks; *last; last = &(*last)->next) {}
+  *last = h;
+  pthread_mutex_unlock(&w->lock);
+done:
+  if (status != LM_OK && hook.release) hook.release(hook.ctx);
+  return status;
+}
+
+lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, false, id); }
+lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id) { return add_hook(t, hook, true, id); }
+
+/* From a watch and, since a write in place leaves hooks with the earlier result, only there. */
+void lm_remove_hook(lm_tensor *t, int64_t id) {
+  lm_watch *w = t->grad ? t->grad->watch : NULL;
+  if (!w) return;
+  lm_hook_entry *found = NULL;
+  pthread_mutex_lock(&w->lock);
+  for (lm_hook_entry **h = &w->hooks; *h; h = &(*h)->next) {
+    if ((*h)->id != id) continue;
+    found = *h;
+    *h = found->next;
+    break;
+  }
+  pthread_mutex_unlock(&w->lock);
+  if (found) lm_hook_release(found);
+}
+
+/* The hooks as they are now: one may remove itself or others, or add some. */
+static lm_status snapshot(lm_watch *w, bool after, lm_hook_entry ***out, int *n) {
+  lm_status status = LM_OK;
+  *n = 0;
+  pthread_mutex_lock(&w->lock);
+  for (lm_hook_entry *h = w->hooks; h; h = h->next) *n += h->after == after;
+  if (*n > 0 && !(*out = lm_malloc(sizeof **out * (size_t)*n))) {
+    *n = 0;
+    status = LM_E_OOM;
+  }
+  int i = 0;
+  for (lm_hook_entry *h = w->hooks; h && *n > 0; h = h->next) {
+    if (h->after != after) continue;
+    atomic_fetch_add(&h->rc, 1);
+    (*out)[i++] = h;
+  }
+  pthread_mutex_unlock(&w->lock);
+  return status;
+}
+
+static void release_snapshot(lm_hook_entry **hooks, int n) {
+  for (int i = 0; i < n; i++) lm_hook_release(hooks[i]);
+  lm_free(hooks);
+}
+
+lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g) {
+  lm_status status = LM_OK;
+  lm_hook_entry **hooks = NULL;
+  int n;
+  if (!w->hooks) return LM_OK;
+  TRY(snapshot(w, false, &hooks, &n));
+  for (int i = 0; i < n; i++) {
+    lm_tensor *replacement = NULL;
+    TRY(hooks[i]->hook.fn(hooks[i]->hook.ctx, *g, &replacement));
+    if (!replacement) continue;
+    bool fits =
+        replacement->ndim == meta->ndim && memcmp(replacement->size, meta->size, sizeof(int64_t) * meta->ndim) == 0;
+    if (!fits) {
+      status = lm_fail(LM_E_SHAPE, "hook: gave a gradient of %s for a tensor of %s", lm_shape_of(replacement),
+                       lm_shape_text(meta->ndim, meta->size));
+      lm_release(replacement);
+      goto done;
+    }
+    lm_release(*g);
+    *g = replacement;
+    TRY(lm_fit_gradient(meta, g));
+  }
+done:
+  release_snapshot(hooks, hooks ? n : 0);
+  return status;
+}
+
+lm_status lm_watch_after(lm_watch *w) {
+  lm_status status = LM_OK;
+  lm_hook_entry **hooks = NULL;
+  int n;
+  if (!w->hooks) return LM_OK;
+  TRY(snapshot(w, true, &hooks, &n));
+  for (int i = 0; i < n && w->grad; i++) {
+    lm_tensor *unused = NULL;
+    TRY(hooks[i]->hook.fn(hooks[i]->hook.ctx, w->grad, &unused));
+    lm_release(unused);
+  }
+done:
+  release_snapshot(hooks, hooks ? n : 0);
+  return status;
+}

@@ -1,0 +1,209 @@
+/* The recorded graph: nodes, their edges, and what hangs off a tensor. Inside autograd/ only.
+ *
+ * A node is one recorded op. Its edges lead to the nodes that made its inputs; an input that is a leaf
+ * asking for a gradient has a node of its own (LM_NODE_LEAF), which stands for its .grad. Numbers grow
+ * with every node, and edges lead to smaller ones only.
+ *
+ * Ownership runs tensor -> lm_grad -> lm_node -> edges -> older nodes. A node never owns the header of a
+ * user's tensor: what it saves are further headers over the same storage (lm_alias), since a header's
+ * history changes when it is written in place, and could then lead back to the node. */
+#ifndef LM_AUTOGRAD_NODE_H
+#define LM_AUTOGRAD_NODE_H
+
+#include <pthread.h>
+
+#include "autograd/autograd.h"
+
+typedef struct lm_node lm_node;
+typedef struct lm_grad lm_grad;
+struct lm_run;
+
+typedef struct lm_meta { /* of a result, and so of its gradient */
+  int8_t dtype;
+  uint8_t ndim;
+  lm_device device;
+  int64_t size[LM_MAX_DIMS];
+} lm_meta;
+
+typedef struct lm_edge {
+  lm_node *node; /* NULL: no gradient wanted */
+  int32_t slot;  /* which of the node's results */
+} lm_edge;
+
+typedef struct lm_hook_entry {
+  _Atomic int32_t rc;
+  bool after; /* of accumulation, else before the gradient goes on */
+  int64_t id;
+  lm_hook hook;
+  struct lm_hook_entry *next;
+} lm_hook_entry;
+
+/* Who looks at the gradient of one result: hooks, and .grad itself. `lock` guards all of it. */
+typedef struct lm_watch {
+  _Atomic int32_t rc;
+  bool retain;   /* of a result that is no leaf: keep the gradient */
+  bool orphaned; /* the tensor is gone: hooks run, .grad is not kept */
+  pthread_mutex_t lock;
+  lm_tensor *grad;
+  lm_hook_entry *hooks;
+} lm_watch;
+
+typedef struct lm_out {
+  lm_meta meta;
+  lm_watch *watch;
+  lm_tensor *grad; /* collected by the run that has claimed the node */
+} lm_out;
+
+typedef enum lm_node_kind {
+  LM_NODE_OP,
+  LM_NODE_LEAF,
+  LM_NODE_CUSTOM,
+  LM_NODE_EXTRACT,
+  LM_NODE_EMBED,
+  LM_NODE_OVERWRITE
+} lm_node_kind;
+
+/* A view's place within its base: sizes and strides of both, the view's offset in elements. */
+typedef struct lm_place {
+  int ndim, base_ndim;
+  int64_t offset;
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  int64_t base_size[LM_MAX_DIMS], base_stride[LM_MAX_DIMS];
+} lm_place;
+
+struct lm_node {
+  _Atomic int32_t rc;
+  uint8_t kind, nout;
+  bool spent; /* what it had saved was released by a backward pass */
+  bool saves; /* anything at all */
+  int16_t op; /* LM_NODE_OP: which */
+  uint16_t block;
+  int32_t nedge;
+  uint64_t number;
+  /* Of the run that goes through the node: */
+  struct lm_run *_Atomic run;
+  int32_t waits_for; /* gradients still to come */
+  bool needed, passes_on, queued;
+  lm_node *next; /* in a free list, or in the list of those to be destroyed */
+  lm_edge *edge; /* one for each tensor argument, then one for each tensor of an EACH list */
+  lm_out *out;   /* [nout] */
+  void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_place; int64_t
+                    strides of a leaf */
+  /* LM_NODE_OP: */
+  uint32_t version[LM_MAX_TENSOR_ARGS]; /* of the saved arguments */
+  uint32_t result_version[LM_MAX_OUTS];
+  lm_tensor *result[LM_MAX_OUTS]; /* saved ones */
+  lm_ints *list_size;             /* of an EACH list's tensors */
+  uint32_t *list_version;
+};
+
+typedef struct lm_custom_state {
+  lm_custom_fn fn;
+  void *ctx;
+  void (*release)(void *ctx);
+  int nsaved;
+  lm_tensor **saved;
+  uint32_t *version;
+  char name[]; /* NUL-terminated */
+} lm_custom_state;
+
+/* What a tensor's `grad` points to. */
+struct lm_grad {
+  lm_node *node; /* what made the tensor, or its leaf node; NULL: no gradient wanted */
+  int32_t slot;
+  bool without_grad; /* a view made in no_grad */
+  uint32_t version;  /* of a view: the storage's when `node` was right */
+  lm_tensor *base;   /* of a view: the tensor that is none and owns the storage's history */
+  lm_watch *watch;   /* may be NULL */
+  struct lm_grad *next;
+};
+
+/* `payload` bytes follow the node, its outs and its edges; all of it zeroed. rc 1. */
+lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out);
+void lm_node_release(lm_node *n);
+static inline lm_node *lm_node_retain(lm_node *n) {
+  if (n) atomic_fetch_add_explicit(&n->rc, 1, memory_order_relaxed);
+  return n;
+}
+/* Release what the node has saved; the node stays in the graph. */
+void lm_node_spend(lm_node *n);
+/* "mul", the name a message uses. */
+const char *lm_node_name(const lm_node *n);
+
+void lm_meta_of(const lm_tensor *t, lm_meta *out);
+/* What to expect of a gradient that travels along the edge. */
+static inline const lm_meta *lm_edge_meta(lm_edge e) { return &e.node->out[e.slot].meta; }
+
+/* t's record, made empty if it has none. */
+lm_status lm_grad_need(lm_tensor *t, lm_grad **out);
+lm_status lm_grad_new(lm_grad **out);
+void lm_grad_free(lm_grad *m); /* also tensor's release function */
+
+lm_status lm_watch_new(lm_watch **out);
+void lm_watch_release(lm_watch *w);
+void lm_hook_release(lm_hook_entry *h);
+/* What a tensor's watch leaves to the next one when its history is replaced: hooks stay with the old
+ * result, a wish to keep .grad moves on. *out may be NULL. */
+lm_status lm_watch_successor(const lm_grad *m, lm_watch **out);
+/* Replace m's history by result 0 of `node`; node and watch are taken over. */
+void lm_grad_rebase(lm_grad *m, lm_node *node, lm_watch *watch);
+/* Its payload: t's strides. */
+lm_status lm_leaf_node(const lm_tensor *t, lm_watch *watch, lm_node **out);
+/* t's, made if it has none, and seen by the node that made t. LM_E_STATE if t wants no gradient. */
+lm_status lm_watch_need(lm_tensor *t, lm_watch **out);
+
+/* Another header over t's storage, without history. Lua numbers are shared: nobody writes to them. */
+lm_status lm_alias(lm_tensor *t, lm_tensor **out);
+/* Give a header that has none the history `e`. */
+lm_status lm_attach(lm_tensor *t, lm_edge e);
+
+/* t's history as it is now (borrowed; node NULL if it wants no gradient). Views of a base that was written
+ * since get a new one. */
+lm_status lm_history_slow(lm_tensor *t, lm_edge *out);
+static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
+  if (t && t->grad) return lm_history_slow(t, out);
+  *out = (lm_edge){NULL, 0};
+  return LM_OK;
+}
+
+/* view.c. Remember that v is a view of x. */
+lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
+void lm_place_of(const lm_tensor *view, const lm_tensor *base, lm_place *out);
+/* A node that reads `place` out of what `base` leads to; meta: the view's. */
+lm_status lm_extract_node(lm_edge base, const lm_place *place, const lm_meta *meta, lm_node **out);
+/* A node for base once its part at `place` was written by `written`. */
+lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_place *place, const lm_meta *meta, lm_node **out);
+/* Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
+lm_status lm_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
+
+typedef union lm_args_room { /* room for every op's struct */
+#define OP(name, ...) lm_##name##_args name##_;
+#include "op/op.def"
+#undef OP
+} lm_args_room;
+
+/* gradient.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
+ * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const bool *wanted, bool create_graph, lm_tensor **gin);
+
+/* accumulate.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
+lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
+/* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
+lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
+/* Adds g, which is yours, to the leaf's .grad. */
+lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
+/* A copy of g added to what retain_grad keeps. */
+lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
+
+/* hooks.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
+lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
+lm_status lm_watch_after(lm_watch *w);
+
+/* record.c: backward passes run without autocast and with or without recording. */
+typedef struct lm_modes {
+  bool no_grad;
+  lm_autocast cast;
+} lm_modes;
+lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
+
+#endif

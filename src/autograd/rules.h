@@ -1,0 +1,52 @@
+/* op/rules.def as a table: for each op and tensor argument, the formula of its gradient and what that
+ * formula touches. */
+#ifndef LM_AUTOGRAD_RULES_H
+#define LM_AUTOGRAD_RULES_H
+
+#include "autograd/expr.h"
+#include "autograd/node.h"
+
+typedef enum lm_rule_kind { LM_RULE_MISSING, LM_RULE_POINT, LM_RULE_FORMULA, LM_RULE_JOINT, LM_RULE_EACH } lm_rule_kind;
+
+/* Which tensors a formula uses; bit k: the op's k-th tensor argument, the k-th result. */
+typedef struct lm_touched {
+  uint8_t args, results;
+  bool list;
+} lm_touched;
+
+/* A formula being evaluated. */
+typedef struct lm_rule {
+  lm_expr e;
+  lm_op_id op;
+  const void *args;    /* the op's struct with saved tensors in place */
+  const lm_node *node; /* NULL while probing */
+  lm_tensor *const *g; /* [LM_MAX_OUTS] gradients of the results */
+  lm_tensor *const *y; /* [LM_MAX_OUTS] saved results */
+  int at;              /* EACH: which tensor of the list */
+  lm_touched touched;
+} lm_rule;
+
+typedef lm_tensor *(*lm_rule_fn)(lm_rule *r);
+
+typedef struct lm_row {
+  uint8_t kind; /* lm_rule_kind */
+  int8_t part;  /* JOINT: the place of the argument's gradient among the results */
+  lm_touched touched;
+  uint8_t reads; /* POINT: lm_point_uses(kernel) */
+  int kernel;    /* POINT: the fused form */
+  lm_rule_fn fn;
+} lm_row;
+
+typedef struct lm_rules {
+  bool none;      /* nothing to record, ever */
+  bool decompose; /* recorded as the composite's ops */
+  bool each;      /* list rows */
+  lm_row arg[LM_MAX_TENSOR_ARGS], list;
+} lm_rules;
+
+extern lm_rules lm_rule_table[LM_OP_COUNT];
+
+/* What a JOINT formula touches with these very arguments. */
+lm_touched lm_rule_probe(lm_op_id op, const void *args, lm_rule_fn fn);
+
+#endif

@@ -1,0 +1,26 @@
+/* What a user's function saved, for its backward. */
+#include "autograd/node.h"
+
+lm_node *lm_custom_node(const lm_tensor *out) {
+  lm_node *n = out->grad ? out->grad->node : NULL;
+  return n && n->kind == LM_NODE_CUSTOM ? n : NULL;
+}
+
+lm_status lm_custom_saved(lm_node *node, int i, int in, int out, lm_tensor **result) {
+  lm_custom_state *c = node->payload;
+  lm_status status;
+  lm_tensor *t = NULL;
+  if (i < 0 || i >= c->nsaved) return lm_fail(LM_E_INDEX, "%s: %d tensors were saved", c->name, c->nsaved);
+  if (!c->saved[i]) return lm_fail(LM_E_STATE, "%s: what was saved went with the backward pass", c->name);
+  TRY(lm_alias(c->saved[i], &t)); /* the node's own must not lead back to it */
+  if (in >= 0) {
+    TRY(lm_attach(t, node->edge[in]));
+  } else if (out >= 0) {
+    TRY(lm_attach(t, (lm_edge){node, out}));
+  }
+  *result = t;
+  t = NULL;
+done:
+  lm_release(t);
+  return status;
+}

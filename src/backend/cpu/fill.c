@@ -1,0 +1,165 @@
+/* Constants, sequences and random numbers. Every element of a draw depends on its place, counted row-major,
+ * and on the draw alone (kernels/philox.h): not on layout or threads. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/fill.h"
+#include "backend/cpu/tiles.h"
+#include "device/alloc.h"
+#include "philox.h"
+#include "tensor/generator.h"
+
+lm_status lm_cpu_fill_(const void *args, lm_tensor *const *out) {
+  const lm_fill__args *a = args;
+  (void)out;
+  lm_tensor value = *a->value; /* one element, read again and again */
+  memset(value.stride, 0, sizeof value.stride);
+  value.ndim = a->x->ndim;
+  memcpy(value.size, a->x->size, sizeof value.size);
+  lm_dtype compute = value.dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(value.dtype) ? LM_F32 : LM_I64;
+  lm_tiles t = {.compute = compute, .nin = 1, .in = {lm_operand_of(&value)}};
+  lm_tiles_result(&t, a->x);
+  lm_tiles_run(&t);
+  return LM_OK;
+}
+
+/* ---- sequences */
+
+typedef struct sequence {
+  double start, step, stop;
+  int64_t steps; /* linspace counts its second half from the end, so that stop is met exactly */
+} sequence;
+
+static void arange_f64(const void *context, int64_t first, int n, void *tile) {
+  const sequence *s = context;
+  double *out = tile;
+  for (int i = 0; i < n; i++) out[i] = s->start + (double)(first + i) * s->step;
+}
+
+static void arange_i64(const void *context, int64_t first, int n, void *tile) {
+  const sequence *s = context;
+  int64_t *out = tile, start = (int64_t)s->start, step = (int64_t)s->step;
+  for (int i = 0; i < n; i++) out[i] = start + (first + i) * step;
+}
+
+static void linspace_f64(const void *context, int64_t first, int n, void *tile) {
+  const sequence *s = context;
+  double *out = tile;
+  for (int64_t i = first; i < first + n; i++) {
+    *out++ = i < s->steps / 2 ? s->start + s->step * (double)i : s->stop - s->step * (double)(s->steps - 1 - i);
+  }
+}
+
+static void run_source(lm_tensor *out, lm_dtype compute, void (*source)(const void *, int64_t, int, void *),
+                       const void *context) {
+  lm_tiles t = {.compute = compute, .source = source, .context = context};
+  lm_tiles_result(&t, out);
+  lm_tiles_run(&t);
+}
+
+lm_status lm_cpu_arange(const void *args, lm_tensor *const *out) {
+  const lm_arange_args *a = args;
+  sequence s = {.start = isnan(a->stop) ? 0 : a->start, .step = a->step};
+  bool integers = !lm_dtype_is_float(out[0]->dtype) && s.start == trunc(s.start) && s.step == trunc(s.step);
+  run_source(out[0], integers ? LM_I64 : LM_F64, integers ? arange_i64 : arange_f64, &s);
+  return LM_OK;
+}
+
+lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
+  const lm_linspace_args *a = args;
+  sequence s = {.start = a->start, .stop = a->stop, .steps = a->steps};
+  if (a->steps > 1) s.step = (a->stop - a->start) / (double)(a->steps - 1);
+  if (a->steps == 1) s.stop = a->start;
+  run_source(out[0], LM_F64, linspace_f64, &s);
+  return LM_OK;
+}
+
+/* ---- random numbers */
+
+/* How many blocks n results of `words` 32-bit words take. */
+static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
+
+static lm_status draw(lm_tensor *x, lm_dtype compute, int words, void (*source)(const void *, int64_t, int, void *),
+                      double a, double b) {
+  if (x->numel == 0) return LM_OK;
+  /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
+  uint32_t keep = x->dtype == LM_F16 ? 0xffe00000u : x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
+  lm_random r = {.draw = lm_generator_take(x->device, blocks_of(x->numel, words)), .a = a, .b = b, .keep = keep};
+  run_source(x, compute, source, &r);
+  return LM_OK;
+}
+
+lm_status lm_cpu_uniform_(const void *args, lm_tensor *const *out) {
+  const lm_uniform__args *a = args;
+  (void)out;
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+  if (a->x->dtype == LM_F64) return draw(a->x, LM_F64, 2, loops->uniform_f64, a->from, a->to);
+  return draw(a->x, LM_F32, 1, loops->uniform_f32, a->from, a->to);
+}
+
+lm_status lm_cpu_normal_(const void *args, lm_tensor *const *out) {
+  const lm_normal__args *a = args;
+  (void)out;
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+  if (a->x->dtype == LM_F64) return draw(a->x, LM_F64, 2, loops->normal_f64, a->mean, a->std);
+  return draw(a->x, LM_F32, 1, loops->normal_f32, a->mean, a->std);
+}
+
+lm_status lm_cpu_bernoulli_(const void *args, lm_tensor *const *out) {
+  const lm_bernoulli__args *a = args;
+  (void)out;
+  return draw(a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, a->p, 0);
+}
+
+static void integers(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  int64_t *out = tile;
+  uint64_t range = (uint64_t)r->to - (uint64_t)r->from;
+  for (int64_t i = first; i < first + n; i++) {
+    uint64_t bits = lm_philox_u64(lm_philox(r->draw.seed, r->draw.offset + (uint64_t)i / 2), (int)(i % 2));
+    *out++ = (int64_t)((uint64_t)r->from + lm_uniform_below(bits, range));
+  }
+}
+
+lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
+  const lm_random__args *a = args;
+  (void)out;
+  if (a->to <= a->from) return lm_fail(LM_E_ARG, "random_: from has to be less than to");
+  if (a->x->numel == 0) return LM_OK;
+  lm_random r = {.draw = lm_generator_take(a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
+  run_source(a->x, LM_I64, integers, &r);
+  return LM_OK;
+}
+
+/* Fisher and Yates: place i gets one of the entries not yet used. Serial: each exchange needs the last one's. */
+lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
+  const lm_randperm_args *a = args;
+  lm_tensor *y = out[0];
+  if (a->n == 0) return LM_OK;
+  lm_draw d = lm_generator_take(y->device, blocks_of(a->n, 2));
+  sequence s = {.start = 1, .step = 1};
+  int64_t *order = NULL;
+  void *scratch = NULL;
+  size_t bytes = (size_t)a->n * sizeof *order;
+  lm_status status = LM_OK;
+  bool own = y->dtype == LM_I64 && lm_is_contiguous(y);
+  if (!own) TRY(lm_device_alloc(y->device, bytes, &scratch));
+  order = own ? (int64_t *)y->data : scratch;
+  for (int64_t i = 0; i < a->n; i += LM_TILE)
+    arange_i64(&s, i, (int)(a->n - i < LM_TILE ? a->n - i : LM_TILE), order + i);
+  for (int64_t i = 0; i < a->n - 1; i++) {
+    uint64_t bits = lm_philox_u64(lm_philox(d.seed, d.offset + (uint64_t)i / 2), (int)(i % 2));
+    int64_t j = i + (int64_t)lm_uniform_below(bits, (uint64_t)(a->n - i)), was = order[i];
+    order[i] = order[j];
+    order[j] = was;
+  }
+  if (!own) {
+    lm_tensor all = *y;
+    all.dtype = LM_I64, all.data = (char *)order, all.stride[0] = 1;
+    TRY(lm_cpu_copy(&all, y));
+  }
+done:
+  if (scratch) lm_device_free(y->device, scratch, bytes);
+  return status;
+}

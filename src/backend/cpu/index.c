@@ -1,0 +1,561 @@
+/* Picking, scattering and joining. Indices are int64, contiguous, and count from 1; all are checked
+ * before the first write. Results do not depend on the number of threads: what adds is split over
+ * threads by destination, so that each element's additions happen in the order of the indices. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/mem.h"
+#include "device/alloc.h"
+
+/* ---- checks */
+
+/* Every index in low .. high. Negative ones, where allowed, are in -high .. -1. */
+static lm_status check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
+                               bool negative) {
+  bool bad = false;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t v = negative && index[i] < 0 ? -index[i] : index[i];
+    bad |= (v < 1) | (v > high);
+  }
+  if (!bad) return LM_OK;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t v = negative && index[i] < 0 ? -index[i] : index[i];
+    if (v >= 1 && v <= high) continue;
+    const char *hint = index[i] != 0                ? negative ? ", or negative from the end" : ""
+                       : strcmp(what, "label") == 0 ? ": labels count from 1"
+                                                    : ": indices count from 1";
+    return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is not in 1 to %lld%s", op, what, (long long)index[i],
+                   (long long)i + 1, (long long)high, hint);
+  }
+  return LM_OK;
+}
+
+/* ---- runs of n elements, strides in elements */
+
+static void copy_run(size_t item, int64_t n, char *dst, int64_t to, const char *src, int64_t from) {
+  if (to == 1 && from == 1) {
+    memcpy(dst, src, (size_t)n * item);
+    return;
+  }
+#define CASE(type)                                                                         \
+  case sizeof(type): {                                                                     \
+    for (int64_t i = 0; i < n; i++) ((type *)dst)[i * to] = ((const type *)src)[i * from]; \
+    break;                                                                                 \
+  }
+  switch (item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
+/* d + s. Sums of half and bfloat16 are kept in float, as PyTorch keeps index_add's, and rounded once. */
+static inline uint8_t plus_BOOL(uint8_t d, uint8_t s) { return d | s; }
+static inline uint8_t plus_U8(uint8_t d, uint8_t s) { return (uint8_t)(d + s); }
+static inline int32_t plus_I32(int32_t d, int32_t s) { return d + s; }
+static inline int64_t plus_I64(int64_t d, int64_t s) { return d + s; }
+static inline float plus_F16(float d, uint16_t s) { return d + lm_half_to_float(s); }
+static inline float plus_BF16(float d, uint16_t s) { return d + lm_bf16_to_float(s); }
+static inline float plus_F32(float d, float s) { return d + s; }
+static inline double plus_F64(double d, double s) { return d + s; }
+
+/* dtype, type of the sum, type of what is added */
+#define SUMS(X)             \
+  X(BOOL, uint8_t, uint8_t) \
+  X(U8, uint8_t, uint8_t)   \
+  X(I32, int32_t, int32_t)  \
+  X(I64, int64_t, int64_t)  \
+  X(F16, float, uint16_t)   \
+  X(BF16, float, uint16_t)  \
+  X(F32, float, float)      \
+  X(F64, double, double)
+
+typedef void (*add_run_fn)(int64_t n, char *dst, int64_t to, const char *src, int64_t from);
+typedef void (*scatter_fn)(int64_t n, char *dst, int64_t to, const int64_t *index, int64_t step, const char *src,
+                           int64_t from);
+
+#define X(id, sum, type)                                                                                          \
+  static void add_run_##id(int64_t n, char *dst, int64_t to, const char *src, int64_t from) {                     \
+    sum *d = (sum *)dst;                                                                                          \
+    const type *s = (const type *)src;                                                                            \
+    if (to == 1 && from == 1) {                                                                                   \
+      for (int64_t i = 0; i < n; i++) d[i] = plus_##id(d[i], s[i]);                                               \
+    } else {                                                                                                      \
+      for (int64_t i = 0; i < n; i++) d[i * to] = plus_##id(d[i * to], s[i * from]);                              \
+    }                                                                                                             \
+  }                                                                                                               \
+  static void scatter_##id(int64_t n, char *dst, int64_t to, const int64_t *index, int64_t step, const char *src, \
+                           int64_t from) {                                                                        \
+    const type *s = (const type *)src;                                                                            \
+    for (int64_t i = 0; i < n; i++) {                                                                             \
+      sum *d = (sum *)dst + (index[i * step] - 1) * to;                                                           \
+      *d = plus_##id(*d, s[i * from]);                                                                            \
+    }                                                                                                             \
+  }
+SUMS(X)
+#undef X
+
+static const struct {
+  add_run_fn run;
+  scatter_fn scatter;
+} adders[] = {
+#define X(id, sum, type) [LM_##id] = {add_run_##id, scatter_##id},
+    SUMS(X)
+#undef X
+};
+
+/* Where to add up: out itself, or a copy of it in float. */
+static lm_status open_sums(lm_tensor *out, lm_tensor **sums) {
+  lm_status status = LM_OK;
+  lm_tensor *copy = NULL;
+  if (out->dtype != LM_F16 && out->dtype != LM_BF16) {
+    *sums = lm_retain(out);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty_like(out, LM_F32, out->device, &copy));
+  TRY(lm_cpu_copy(out, copy));
+  *sums = copy;
+  copy = NULL;
+done:
+  lm_release(copy);
+  return status;
+}
+
+static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
+  return sums == out ? LM_OK : lm_cpu_copy(sums, out);
+}
+
+/* Sum over the dims of coordinate * stride, for the element at `position` in row-major order. */
+static int64_t offset_at(int64_t position, int ndim, const int64_t *size, const int64_t *stride) {
+  int64_t offset = 0;
+  for (int d = ndim - 1; d >= 0; d--) {
+    offset += position % size[d] * stride[d];
+    position /= size[d];
+  }
+  return offset;
+}
+
+/* The part of `n` that belongs to thread t of `threads`. */
+static int64_t share_start(int64_t n, int t, int threads) {
+  return n / threads * t + (n % threads < t ? n % threads : t);
+}
+
+/* ---- gather, index_select, embedding: out[i, j] = x[index[i, j], j] for dim 0 */
+
+typedef struct gathering {
+  int ndim, dim;
+  int64_t size[LM_MAX_DIMS];                            /* of out, which is contiguous */
+  int64_t x_stride[LM_MAX_DIMS], i_stride[LM_MAX_DIMS]; /* i_stride is 0 where the index is shared */
+  const char *x;
+  const int64_t *index;
+  char *out;
+  size_t item;
+} gathering;
+
+/* Dims after `dim` that lie evenly in x and share their index become one, so that runs are long. */
+static void merge_inner(gathering *g) {
+  while (g->ndim - 2 > g->dim) {
+    int last = g->ndim - 1, before = last - 1;
+    if (g->x_stride[before] != g->x_stride[last] * g->size[last]) break;
+    if (g->i_stride[before] != g->i_stride[last] * g->size[last]) break;
+    g->size[before] *= g->size[last];
+    g->x_stride[before] = g->x_stride[last];
+    g->i_stride[before] = g->i_stride[last];
+    g->ndim--;
+  }
+}
+
+/* Elements low .. high - 1 of one row (out's last dim). */
+static void gather_row(const gathering *g, int64_t row, int64_t low, int64_t high) {
+  int last = g->ndim - 1;
+  int64_t step = g->x_stride[g->dim], i_step = g->i_stride[last], x_step = g->dim == last ? 0 : g->x_stride[last];
+  int64_t outer[LM_MAX_DIMS];
+  for (int d = 0; d < last; d++) outer[d] = d == g->dim ? 0 : g->x_stride[d];
+  const char *x = g->x + (size_t)offset_at(row, last, g->size, outer) * g->item;
+  const int64_t *index = g->index + offset_at(row, last, g->size, g->i_stride);
+  char *out = g->out + (size_t)(row * g->size[last]) * g->item;
+  if (i_step == 0) { /* one index for the row */
+    copy_run(g->item, high - low, out + (size_t)low * g->item, 1,
+             x + (size_t)((index[0] - 1) * step + low * x_step) * g->item, x_step);
+    return;
+  }
+#define CASE(type)                                                                                             \
+  case sizeof(type): {                                                                                         \
+    const type *from = (const type *)x;                                                                        \
+    for (int64_t j = low; j < high; j++) ((type *)out)[j] = from[j * x_step + (index[j * i_step] - 1) * step]; \
+    break;                                                                                                     \
+  }
+  switch (g->item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
+static void gather_all(gathering *g) {
+  merge_inner(g);
+  int64_t n = 1, width = g->size[g->ndim - 1];
+  for (int d = 0; d < g->ndim; d++) n *= g->size[d];
+  int threads = lm_cpu_share((double)n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t end = share_start(n, t + 1, threads);
+    for (int64_t p = share_start(n, t, threads); p < end;) {
+      int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
+      gather_row(g, row, low, high);
+      p = row * width + high;
+    }
+  }
+}
+
+lm_status lm_cpu_gather(const void *args, lm_tensor *const *out) {
+  const lm_gather_args *a = args;
+  const lm_tensor *x = a->x, *index = a->index;
+  gathering g = {.ndim = x->ndim, .dim = (int)a->dim, .item = lm_dtype_size((lm_dtype)x->dtype)};
+  lm_status status =
+      check_indices("gather", "index", index->numel, (const int64_t *)index->data, x->size[a->dim], false);
+  if (status != LM_OK) return status;
+  memcpy(g.size, index->size, sizeof g.size);
+  memcpy(g.x_stride, x->stride, sizeof g.x_stride);
+  memcpy(g.i_stride, index->stride, sizeof g.i_stride);
+  g.x = x->data;
+  g.index = (const int64_t *)index->data;
+  g.out = out[0]->data;
+  gather_all(&g);
+  return LM_OK;
+}
+
+static lm_status select_entries(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
+  gathering g = {.ndim = x->ndim, .dim = dim, .item = lm_dtype_size((lm_dtype)x->dtype)};
+  lm_status status = check_indices(op, "index", index->numel, (const int64_t *)index->data, x->size[dim], false);
+  if (status != LM_OK) return status;
+  memcpy(g.size, out->size, sizeof g.size);
+  memcpy(g.x_stride, x->stride, sizeof g.x_stride);
+  g.i_stride[dim] = 1;
+  g.x = x->data;
+  g.index = (const int64_t *)index->data;
+  g.out = out->data;
+  gather_all(&g);
+  return LM_OK;
+}
+
+lm_status lm_cpu_index_select(const void *args, lm_tensor *const *out) {
+  const lm_index_select_args *a = args;
+  return select_entries("index_select", a->x, (int)a->dim, a->index, out[0]);
+}
+
+lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
+  const lm_embedding_args *a = args;
+  return select_entries("embedding", a->weight, 0, a->index, out[0]);
+}
+
+/* ---- scatter_add_: lines along dim share no destination, so threads take lines */
+
+lm_status lm_cpu_scatter_add_(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_scatter_add__args *a = args;
+  const lm_tensor *index = a->index, *src = a->src;
+  lm_tensor *x = NULL;
+  int dim = (int)a->dim, rest = 0;
+  int64_t size[LM_MAX_DIMS], xs[LM_MAX_DIMS], is[LM_MAX_DIMS], ss[LM_MAX_DIMS], length = index->size[dim];
+  TRY(check_indices("scatter_add_", "index", index->numel, (const int64_t *)index->data, out[0]->size[dim], false));
+  TRY(open_sums(out[0], &x));
+  for (int d = 0; d < index->ndim; d++) {
+    if (d == dim) continue;
+    size[rest] = index->size[d];
+    xs[rest] = x->stride[d];
+    is[rest] = index->stride[d];
+    ss[rest++] = src->stride[d];
+  }
+  size_t x_item = lm_dtype_size((lm_dtype)x->dtype), src_item = lm_dtype_size((lm_dtype)src->dtype);
+  scatter_fn scatter = adders[src->dtype].scatter;
+  int64_t lines = index->numel / length;
+  int threads = lm_cpu_share(2.0 * (double)index->numel);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t line = 0; line < lines; line++) {
+    scatter(length, x->data + (size_t)offset_at(line, rest, size, xs) * x_item, x->stride[dim],
+            (const int64_t *)index->data + offset_at(line, rest, size, is), index->stride[dim],
+            src->data + (size_t)offset_at(line, rest, size, ss) * src_item, src->stride[dim]);
+  }
+  TRY(close_sums(x, out[0]));
+done:
+  lm_release(x);
+  return status;
+}
+
+/* ---- index_add, embedding_backward: threads take destinations */
+
+/* out [outer, rows, inner] += src [outer, n, inner] at index [n]; index `skipped` is left out. */
+static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t rows, int64_t inner, const lm_tensor *index,
+                             int64_t skipped, const lm_tensor *src) {
+  lm_status status = LM_OK;
+  lm_tensor *sums = NULL;
+  TRY(open_sums(out, &sums));
+  size_t bytes = (size_t)inner * lm_dtype_size((lm_dtype)src->dtype);
+  size_t sum_bytes = (size_t)inner * lm_dtype_size((lm_dtype)sums->dtype);
+  const int64_t *place = (const int64_t *)index->data, n = index->numel;
+  add_run_fn add = adders[src->dtype].run;
+  int threads = lm_cpu_share((double)outer * (double)n * (double)inner);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t low = share_start(outer * rows, t, threads), high = share_start(outer * rows, t + 1, threads);
+    if (low == high) continue;
+    for (int64_t o = low / rows; o <= (high - 1) / rows; o++) {
+      for (int64_t i = 0; i < n; i++) {
+        int64_t row = o * rows + place[i] - 1;
+        if (row < low || row >= high || place[i] == skipped) continue;
+        add(inner, sums->data + (size_t)row * sum_bytes, 1, src->data + (size_t)(o * n + i) * bytes, 1);
+      }
+    }
+  }
+  TRY(close_sums(sums, out));
+done:
+  lm_release(sums);
+  return status;
+}
+
+lm_status lm_cpu_index_add(const void *args, lm_tensor *const *out) {
+  const lm_index_add_args *a = args;
+  lm_tensor *result = out[0];
+  int64_t outer = 1, inner = 1, rows = result->size[a->dim];
+  lm_status status = check_indices("index_add", "index", a->index->numel, (const int64_t *)a->index->data, rows, false);
+  if (status != LM_OK) return status;
+  for (int d = 0; d < a->dim; d++) outer *= result->size[d];
+  for (int d = (int)a->dim + 1; d < result->ndim; d++) inner *= result->size[d];
+  return add_entries(result, outer, rows, inner, a->index, 0, a->src);
+}
+
+lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
+  const lm_embedding_backward_args *a = args;
+  lm_tensor *result = out[0];
+  lm_status status =
+      check_indices("embedding_backward", "index", a->index->numel, (const int64_t *)a->index->data, a->num, false);
+  if (status != LM_OK) return status;
+  memset(result->data, 0, (size_t)result->numel * lm_dtype_size((lm_dtype)result->dtype));
+  return add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad);
+}
+
+/* ---- index_get, index_put_ */
+
+/* Where each index tuple points in x, in elements. Yours to lm_device_free, n * 8 bytes. */
+static lm_status tuple_offsets(const char *op, const lm_tensor *x, const lm_list *indices, int64_t n, int64_t **out) {
+  lm_status status = LM_OK;
+  void *memory = NULL;
+  for (int k = 0; k < indices->n; k++) {
+    TRY(check_indices(op, "index", n, (const int64_t *)indices->v[k]->data, x->size[k], true));
+  }
+  TRY(lm_device_alloc(x->device, (size_t)n * sizeof(int64_t), &memory));
+  int64_t *offset = memory;
+  memset(offset, 0, (size_t)n * sizeof *offset);
+  for (int k = 0; k < indices->n; k++) {
+    const int64_t *index = (const int64_t *)indices->v[k]->data;
+    int64_t stride = x->stride[k], entries = x->size[k];
+    for (int64_t i = 0; i < n; i++) offset[i] += (index[i] < 0 ? index[i] + entries : index[i] - 1) * stride;
+  }
+  *out = offset;
+done:
+  return status;
+}
+
+/* The dims beside the indexed ones, merged where both sides lie evenly: rows of a strided run each. */
+typedef struct block {
+  int ndim; /* of the rows */
+  int64_t size[LM_MAX_DIMS], to[LM_MAX_DIMS], from[LM_MAX_DIMS];
+  int64_t rows, run, run_to, run_from;
+} block;
+
+static block block_of(const lm_tensor *dst, int dst_first, const lm_tensor *src, int src_first) {
+  block b = {.ndim = 0};
+  for (int d = 0; d < dst->ndim - dst_first; d++) {
+    int64_t size = dst->size[dst_first + d], to = dst->stride[dst_first + d], from = src->stride[src_first + d];
+    int last = b.ndim - 1;
+    if (size == 1) continue;
+    if (last >= 0 && b.to[last] == size * to && b.from[last] == size * from) {
+      b.size[last] *= size;
+      b.to[last] = to;
+      b.from[last] = from;
+    } else {
+      b.size[b.ndim] = size;
+      b.to[b.ndim] = to;
+      b.from[b.ndim++] = from;
+    }
+  }
+  b.rows = b.run = b.run_to = b.run_from = 1;
+  if (b.ndim > 0) {
+    b.ndim--;
+    b.run = b.size[b.ndim];
+    b.run_to = b.to[b.ndim];
+    b.run_from = b.from[b.ndim];
+  }
+  for (int d = 0; d < b.ndim; d++) b.rows *= b.size[d];
+  return b;
+}
+
+static inline int64_t row_offset(const block *b, int64_t row, const int64_t *stride) {
+  return b->rows == 1 ? 0 : offset_at(row, b->ndim, b->size, stride);
+}
+
+lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
+  const lm_index_get_args *a = args;
+  const lm_tensor *x = a->x;
+  lm_tensor *result = out[0];
+  int64_t *offset = NULL, n = result->size[0];
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  lm_status status = tuple_offsets("index_get", x, &a->indices, n, &offset);
+  if (status != LM_OK) return status;
+  block b = block_of(result, 1, x, a->indices.n);
+  int threads = lm_cpu_share((double)result->numel);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < n; i++) {
+    for (int64_t r = 0; r < b.rows; r++) {
+      copy_run(item, b.run, result->data + (size_t)(i * result->stride[0] + row_offset(&b, r, b.to)) * item, b.run_to,
+               x->data + (size_t)(offset[i] + row_offset(&b, r, b.from)) * item, b.run_from);
+    }
+  }
+  lm_device_free(x->device, offset, (size_t)n * sizeof *offset);
+  return LM_OK;
+}
+
+/* Threads take ranges of destinations: of equal tuples the last one wins, or all add up in order. */
+lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_index_put__args *a = args;
+  const lm_tensor *values = a->values;
+  lm_tensor *x = NULL;
+  int64_t *offset = NULL, n = values->size[0], span = 1;
+  if (a->accumulate) {
+    TRY(open_sums(out[0], &x));
+  } else {
+    x = lm_retain(out[0]);
+  }
+  TRY(tuple_offsets("index_put_", x, &a->indices, n, &offset));
+  block b = block_of(x, a->indices.n, values, 1);
+  for (int k = 0; k < a->indices.n; k++) span += (x->size[k] - 1) * x->stride[k];
+  size_t x_item = lm_dtype_size((lm_dtype)x->dtype), item = lm_dtype_size((lm_dtype)values->dtype);
+  add_run_fn add = a->accumulate ? adders[values->dtype].run : NULL;
+  int threads = lm_cpu_share((double)values->numel);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t low = share_start(span, t, threads), high = share_start(span, t + 1, threads);
+    for (int64_t i = 0; i < n; i++) {
+      if (offset[i] < low || offset[i] >= high) continue;
+      for (int64_t r = 0; r < b.rows; r++) {
+        char *to = x->data + (size_t)(offset[i] + row_offset(&b, r, b.to)) * x_item;
+        const char *from = values->data + (size_t)(i * values->stride[0] + row_offset(&b, r, b.from)) * item;
+        if (add) {
+          add(b.run, to, b.run_to, from, b.run_from);
+        } else {
+          copy_run(item, b.run, to, b.run_to, from, b.run_from);
+        }
+      }
+    }
+  }
+  TRY(close_sums(x, out[0]));
+done:
+  if (offset) lm_device_free(out[0]->device, offset, (size_t)n * sizeof *offset);
+  lm_release(x);
+  return status;
+}
+
+/* ---- cat */
+
+/* t fills its memory in the order of its part of the result. */
+static bool lies_like(const lm_tensor *t, bool channels_last) {
+  return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
+}
+
+lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
+  const lm_cat_args *a = args;
+  lm_tensor *result = out[0];
+  int dim = (int)a->dim;
+  size_t item = lm_dtype_size((lm_dtype)result->dtype);
+  bool channels_last = !lm_is_contiguous(result);
+  bool blocks = true; /* every input lies as its part of the result does */
+  for (int i = 0; i < a->tensors.n; i++) {
+    blocks = blocks && a->tensors.v[i]->dtype == result->dtype && lies_like(a->tensors.v[i], channels_last);
+  }
+  if (!blocks) {
+    lm_tensor part = *result; /* a header on the stack over each part in turn */
+    for (int i = 0; i < a->tensors.n; i++) {
+      const lm_tensor *t = a->tensors.v[i];
+      part.size[dim] = t->size[dim];
+      part.numel = t->numel;
+      lm_status status = lm_cpu_copy(t, &part);
+      if (status != LM_OK) return status;
+      part.data += (size_t)(t->size[dim] * result->stride[dim]) * item;
+    }
+    return LM_OK;
+  }
+  /* what lies outside `dim` in memory, and how many elements one step of dim takes */
+  int64_t inner = result->stride[dim];
+  int64_t outer = result->numel / (result->size[dim] * inner);
+  int threads = lm_cpu_share((double)result->numel * 0.5);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    /* threads share the work by outer index, or, where there is one only, by cutting each block */
+    int64_t low = outer > 1 ? share_start(outer, t, threads) : 0;
+    int64_t high = outer > 1 ? share_start(outer, t + 1, threads) : 1;
+    for (int64_t o = low; o < high; o++) {
+      char *to = result->data + (size_t)(o * result->size[dim] * inner) * item;
+      for (int i = 0; i < a->tensors.n; i++) {
+        const lm_tensor *from = a->tensors.v[i];
+        int64_t run = from->size[dim] * inner;
+        int64_t start = outer > 1 ? 0 : share_start(run, t, threads);
+        int64_t end = outer > 1 ? run : share_start(run, t + 1, threads);
+        memcpy(to + (size_t)start * item, from->data + (size_t)(o * run + start) * item, (size_t)(end - start) * item);
+        to += (size_t)run * item;
+      }
+    }
+  }
+  return LM_OK;
+}
+
+/* ---- nonzero, one_hot */
+
+/* x: a contiguous bool mask, out [count, ndim]. Each thread counts its part, then writes from where
+ * the parts before it end. */
+lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
+  const lm_nonzero_args *a = args;
+  const lm_tensor *x = a->x;
+  const uint8_t *mask = (const uint8_t *)x->data;
+  int ndim = x->ndim, threads = lm_cpu_share((double)x->numel);
+  int64_t *before = lm_calloc((size_t)threads + 1, sizeof *before);
+  if (!before) return LM_E_OOM;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t count = 0, end = share_start(x->numel, t + 1, threads);
+    for (int64_t i = share_start(x->numel, t, threads); i < end; i++) count += mask[i] != 0;
+    before[t + 1] = count;
+  }
+  for (int t = 0; t < threads; t++) before[t + 1] += before[t];
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = share_start(x->numel, t + 1, threads);
+    for (int64_t i = share_start(x->numel, t, threads); i < end; i++) {
+      if (!mask[i]) continue;
+      int64_t position = i;
+      for (int d = ndim - 1; d >= 0; d--) {
+        row[d] = position % x->size[d] + 1;
+        position /= x->size[d];
+      }
+      row += ndim;
+    }
+  }
+  lm_free(before);
+  return LM_OK;
+}
+
+lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
+  const lm_one_hot_args *a = args;
+  int64_t n = a->x->numel, classes = a->num_classes, *result = (int64_t *)out[0]->data;
+  const int64_t *label = (const int64_t *)a->x->data;
+  lm_status status = check_indices("one_hot", "label", n, label, classes, false);
+  if (status != LM_OK) return status;
+  memset(result, 0, (size_t)(n * classes) * sizeof *result);
+  for (int64_t i = 0; i < n; i++) result[i * classes + label[i] - 1] = 1;
+  return LM_OK;
+}

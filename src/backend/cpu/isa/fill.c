@@ -1,0 +1,131 @@
+#include "backend/cpu/isa/fill.h"
+
+/* Before philox.h, so that its log, sin and cos are vector forms. gcc would make one sincos of the two, which
+ * has none: other names for the same functions keep them apart. */
+#include "scalar.h"
+#ifdef LM_VECTOR
+LM_VECTOR float lm_sinf(float) __asm__("sinf");
+LM_VECTOR float lm_cosf(float) __asm__("cosf");
+LM_VECTOR double lm_sin(double) __asm__("sin");
+LM_VECTOR double lm_cos(double) __asm__("cos");
+#define sinf lm_sinf
+#define cosf lm_cosf
+#define sin lm_sin
+#define cos lm_cos
+#endif
+#include "philox.h"
+
+/* A tile's worth of blocks, and their words or values one kind after the other, so that loops over blocks
+ * vectorize: word[w][b]. All loops run over whole vectors; what an element gets does not depend on its place. */
+enum { MOST = 512, BLOCKS = MOST / 4, VECTOR = 16 };
+
+static int whole_vectors(int blocks) { return (blocks + VECTOR - 1) / VECTOR * VECTOR; }
+
+static void words_of(lm_draw draw, uint64_t first, int blocks, uint32_t word[4][BLOCKS]) {
+#pragma omp simd
+  for (int b = 0; b < blocks; b++) {
+    lm_philox_block p = lm_philox(draw.seed, draw.offset + first + (uint64_t)b);
+    word[0][b] = p.word[0], word[1][b] = p.word[1], word[2][b] = p.word[2], word[3][b] = p.word[3];
+  }
+}
+
+/* Elements in order from values by word. */
+static void spread_f32(float *out, int n, float value[4][BLOCKS]) {
+  int whole = n / 4;
+  for (int b = 0; b < whole; b++) {
+    out[4 * b] = value[0][b], out[4 * b + 1] = value[1][b], out[4 * b + 2] = value[2][b], out[4 * b + 3] = value[3][b];
+  }
+  for (int i = 4 * whole; i < n; i++) out[i] = value[i % 4][i / 4];
+}
+
+static void spread_f64(double *out, int n, double value[2][BLOCKS]) {
+  int whole = n / 2;
+  for (int b = 0; b < whole; b++) out[2 * b] = value[0][b], out[2 * b + 1] = value[1][b];
+  for (int i = 2 * whole; i < n; i++) out[i] = value[0][i / 2];
+}
+
+static uint64_t join(const uint32_t word[4][BLOCKS], int half, int b) {
+  return (uint64_t)word[2 * half + 1][b] << 32 | word[2 * half][b];
+}
+
+static void uniform_f32(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  float from = (float)r->a, to = (float)r->b, width = to - from, value[4][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  int blocks = whole_vectors((n + 3) / 4);
+  words_of(r->draw, (uint64_t)first / 4, blocks, word);
+  for (int w = 0; w < 4; w++) {
+    for (int b = 0; b < blocks; b++) {
+      float v = from + width * lm_uniform_f32(word[w][b] & r->keep);
+      value[w][b] = v < to ? v : from; /* rounding may have reached `to`, which is excluded */
+    }
+  }
+  spread_f32(tile, n, value);
+}
+
+static void uniform_f64(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  double from = r->a, to = r->b, width = to - from, value[2][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  for (int done = 0; done < n; done += MOST / 2) {
+    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
+    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
+    for (int half = 0; half < 2; half++) {
+      for (int b = 0; b < blocks; b++) {
+        double v = from + width * lm_uniform_f64(join(word, half, b));
+        value[half][b] = v < to ? v : from;
+      }
+    }
+    spread_f64((double *)tile + done, part, value);
+  }
+}
+
+static void normal_f32(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  float mean = (float)r->a, std = (float)r->b, value[4][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  int blocks = whole_vectors((n + 3) / 4);
+  words_of(r->draw, (uint64_t)first / 4, blocks, word);
+  for (int w = 0; w < 4; w += 2) {
+    for (int b = 0; b < blocks; b++) {
+      float pair[2];
+      lm_normal_f32(word[w][b], word[w + 1][b], pair);
+      value[w][b] = mean + std * pair[0], value[w + 1][b] = mean + std * pair[1];
+    }
+  }
+  spread_f32(tile, n, value);
+}
+
+static void normal_f64(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  double mean = r->a, std = r->b, value[2][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  for (int done = 0; done < n; done += MOST / 2) {
+    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
+    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
+    for (int b = 0; b < blocks; b++) {
+      double pair[2];
+      lm_normal_f64(join(word, 0, b), join(word, 1, b), pair);
+      value[0][b] = mean + std * pair[0], value[1][b] = mean + std * pair[1];
+    }
+    spread_f64((double *)tile + done, part, value);
+  }
+}
+
+static void bernoulli(const void *context, int64_t first, int n, void *tile) {
+  const lm_random *r = context;
+  float p = (float)r->a, value[4][BLOCKS];
+  uint32_t word[4][BLOCKS];
+  int blocks = whole_vectors((n + 3) / 4);
+  words_of(r->draw, (uint64_t)first / 4, blocks, word);
+  for (int w = 0; w < 4; w++) {
+    for (int b = 0; b < blocks; b++) value[w][b] = lm_uniform_f32(word[w][b]) < p ? 1.0f : 0.0f;
+  }
+  spread_f32(tile, n, value);
+}
+
+const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_f32,
+                                                         .uniform_f64 = uniform_f64,
+                                                         .normal_f32 = normal_f32,
+                                                         .normal_f64 = normal_f64,
+                                                         .bernoulli = bernoulli};

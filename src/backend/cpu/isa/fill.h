@@ -1,0 +1,25 @@
+/* Random numbers into tiles: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says. */
+#ifndef LM_CPU_ISA_FILL_H
+#define LM_CPU_ISA_FILL_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/generator.h"
+
+typedef struct lm_random {
+  lm_draw draw;
+  double a, b;      /* uniform: from, to; normal: mean, standard deviation; bernoulli: p */
+  int64_t from, to; /* of integers */
+  uint32_t keep;    /* uniform_f32: the bits used of each word, as many as the result's dtype holds exactly */
+} lm_random;
+
+struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
+  void (*uniform_f32)(const void *context, int64_t first, int n, void *tile);
+  void (*uniform_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*normal_f32)(const void *context, int64_t first, int n, void *tile);
+  void (*normal_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
+};
+
+LM_ISA_DECLARE(struct lm_fill_loops, lm_fill_loops);
+
+#endif

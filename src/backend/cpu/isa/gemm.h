@@ -1,0 +1,29 @@
+/* Matrix products by plain loops: any strides, small sizes, and the integer types no library multiplies. */
+#ifndef LM_CPU_ISA_GEMM_H
+#define LM_CPU_ISA_GEMM_H
+
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+
+/* C [m, n] = alpha A B + beta C; element (i, j) of A [m, k] is a[i * a_row + j * a_col], so of B
+ * [k, n]; C has ldc elements a row. beta 0 never reads C; integers wrap around. */
+typedef struct lm_small_gemm {
+  int64_t m, n, k;
+  const void *a, *b;
+  void *c;
+  int64_t a_row, a_col, b_row, b_col, ldc;
+  double alpha, beta;
+} lm_small_gemm;
+
+struct lm_gemm_loops {
+  void (*u8)(const lm_small_gemm *g);
+  void (*i32)(const lm_small_gemm *g);
+  void (*i64)(const lm_small_gemm *g);
+  void (*f32)(const lm_small_gemm *g);
+  void (*f64)(const lm_small_gemm *g);
+};
+
+LM_ISA_DECLARE(struct lm_gemm_loops, lm_gemm_loops);
+
+#endif

@@ -1,0 +1,33 @@
+/* Softmax, its logarithm and their gradients over contiguous numbers, float or double. */
+#ifndef LM_CPU_ISA_SOFTMAX_H
+#define LM_CPU_ISA_SOFTMAX_H
+
+#include <stdint.h>
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+typedef enum lm_softmax_kind {
+  LM_SOFTMAX,
+  LM_LOG_SOFTMAX,
+  LM_SOFTMAX_BACKWARD, /* x is the gradient, y softmax's result */
+  LM_LOG_SOFTMAX_BACKWARD,
+  LM_SOFTMAX_KINDS
+} lm_softmax_kind;
+
+enum { LM_SOFTMAX_COLS = 512 };
+
+struct lm_softmax_loops { /* y: NULL but for gradients. out may be x. */
+  void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n);
+  /* [rows, cols], cols at most LM_SOFTMAX_COLS: down every column */
+  void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
+};
+
+LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_f32);
+LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_f64);
+
+static inline const struct lm_softmax_loops *lm_softmax_loops_of(lm_dtype compute) {
+  return compute == LM_F64 ? LM_ISA_PICK(lm_softmax_f64) : LM_ISA_PICK(lm_softmax_f32);
+}
+
+#endif

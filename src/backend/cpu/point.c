@@ -1,0 +1,112 @@
+/* Elementwise kernels: kernels/pointwise.def and the POINT rows of op/rules.def, over tiles. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/tiles.h"
+
+static const char *kernel_name(int kernel) {
+  static const char *const gradients[] = {
+#define POINT(op, in, formula) #op,
+#define RULE(op, in, formula)
+#define JOINT(op, formula, ...)
+#define EACH(op, in, formula)
+#define NONE(op)
+#define DECOMPOSE(op)
+#include "op/rules.def"
+  };
+  return kernel < LM_OP_COUNT ? lm_ops[kernel].name : gradients[kernel - LM_OP_COUNT];
+}
+
+/* Whether an integer divisor has a zero, which has to be found before the first write. */
+static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride) {
+  int64_t bytes = (int64_t)lm_dtype_size(dtype), n = ndim == 0 || stride[0] == 0 ? 1 : size[0];
+  if (ndim > 1) {
+    for (int64_t i = 0; i < n; i++) {
+      if (has_zero(data + i * stride[0] * bytes, dtype, ndim - 1, size + 1, stride + 1)) return true;
+    }
+    return false;
+  }
+  int64_t tile[LM_TILE], step = n == 1 ? 0 : stride[0];
+  for (int64_t i = 0; i < n; i += LM_TILE) {
+    int part = n - i < LM_TILE ? (int)(n - i) : LM_TILE;
+    lm_point_loops_of(LM_I64)->load[dtype](tile, data + i * step * bytes, step, part);
+    for (int k = 0; k < part; k++) {
+      if (tile[k] == 0) return true;
+    }
+  }
+  return false;
+}
+
+/* Every input laid out like a contiguous result, or one element repeated. */
+static bool is_plain(const lm_point *job, bool *repeated) {
+  const lm_tensor *out = job->out;
+  int64_t expected = 1;
+  for (int i = 0; i < job->nin; i++) repeated[i] = true;
+  for (int d = out->ndim - 1; d >= 0; d--) {
+    if (out->size[d] == 1) continue;
+    if (out->stride[d] != expected) return false;
+    for (int i = 0; i < job->nin; i++) {
+      bool outermost = expected == 1; /* the first dim looked at settles which of the two it is */
+      if (outermost) repeated[i] = job->in_stride[i][d] == 0;
+      if (job->in_stride[i][d] != (repeated[i] ? 0 : expected)) return false;
+    }
+    expected *= out->size[d];
+  }
+  return true;
+}
+
+/* One tile at most, without a plan: small tensors are about the cost of the call. */
+static void run_small(const lm_point *job, const struct lm_point_loops *loops, const int *place, const bool *repeated) {
+  _Alignas(64) char tile[LM_POINT_MAX_IN + 1][LM_TILE_BYTES];
+  const void *in[LM_POINT_PLACES] = {0};
+  int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  size_t num = lm_dtype_size(job->compute);
+  for (int i = 0; i < job->nin; i++) {
+    const lm_tensor *t = job->in[i];
+    in[place[i]] = t->data;
+    if (!repeated[i] && (lm_dtype)t->dtype == job->compute && n == whole) continue;
+    loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
+    if (!repeated[i]) lm_tile_pad(tile[i], n, num);
+    in[place[i]] = tile[i];
+  }
+  lm_tile_numbers numbers = lm_tile_numbers_of(job->compute, job->number);
+  bool here = (lm_dtype)job->out->dtype == job->compute && n == whole;
+  void *out = here ? job->out->data : tile[LM_POINT_MAX_IN];
+  loops->kernel[job->kernel](out, in, &numbers, whole);
+  if (!here) loops->store[job->out->dtype](job->out->data, 1, out, n);
+}
+
+lm_status lm_cpu_point(const lm_point *job) {
+  const struct lm_point_loops *loops = lm_point_loops_of(job->compute);
+  if (!loops->kernel[job->kernel]) {
+    return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", kernel_name(job->kernel), lm_dtype_name(job->compute));
+  }
+  if (job->out->numel == 0) return LM_OK;
+  bool divides = job->kernel == LM_OP_floor_divide || job->kernel == LM_OP_remainder;
+  if (divides && job->compute == LM_I64 &&
+      has_zero(job->in[1]->data, job->in[1]->dtype, job->out->ndim, job->out->size, job->in_stride[1])) {
+    return lm_fail(LM_E_ARG, "%s: integer division by zero", kernel_name(job->kernel));
+  }
+  int place[LM_POINT_MAX_IN];
+  unsigned uses = lm_point_uses(job->kernel);
+  for (int i = 0, at = 0; i < job->nin; i++) {
+    while (uses && !(uses >> at & 1)) at++;
+    place[i] = at++;
+  }
+  bool repeated[LM_POINT_MAX_IN];
+  if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
+    run_small(job, loops, place, repeated);
+    return LM_OK;
+  }
+  lm_tiles t = {.compute = job->compute, .kernel = loops->kernel[job->kernel], .nin = job->nin};
+  lm_tiles_result(&t, job->out);
+  for (int i = 0; i < job->nin; i++) {
+    t.place[i] = place[i];
+    t.in[i].data = job->in[i]->data;
+    t.in[i].dtype = job->in[i]->dtype;
+    memcpy(t.in[i].stride, job->in_stride[i], (size_t)job->out->ndim * sizeof(int64_t));
+  }
+  memcpy(t.number, job->number, sizeof t.number);
+  lm_tiles_run(&t);
+  return LM_OK;
+}

@@ -1,0 +1,149 @@
+/* Softmax, its logarithm and their gradients along one dim. */
+#include "backend/cpu/isa/softmax.h"
+
+#include <omp.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/fold.h"
+#include "device/alloc.h"
+
+typedef struct softmax {
+  lm_fold_plan plan;
+  lm_softmax_kind kind;
+  const lm_tensor *x, *y; /* y: NULL but for gradients; laid out like x */
+  lm_tensor *out;
+  int dim;
+  size_t bytes; /* of one buffer: a row, or a strip [n, width] */
+} softmax;
+
+/* y's element that lies where u.x does in x. */
+static const char *beside(const softmax *s, const char *x) {
+  return s->y->data + (x - s->x->data) / s->plan.bytes * (int64_t)lm_dtype_size((lm_dtype)s->y->dtype);
+}
+
+/* Moves n rows of a unit between a tensor and a buffer [n, cols]. */
+static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_fold_unit *u, char *buffer) {
+  const struct lm_point_loops *loops = s->plan.loops;
+  int64_t n = s->plan.reduced.count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
+  if (!s->plan.cols) {
+    for (int64_t i = 0; i < n; i += 1 << 20) {
+      loops->load[t->dtype](buffer + i * num, at + i * step * bytes, step, n - i < 1 << 20 ? (int)(n - i) : 1 << 20);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    loops->load[t->dtype](buffer + i * u->cols * num, at + i * step * bytes, u->x_step, u->cols);
+  }
+}
+
+static void store_unit(const softmax *s, const lm_fold_unit *u, const char *buffer) {
+  const struct lm_point_loops *loops = s->plan.loops;
+  lm_dtype d = (lm_dtype)s->out->dtype;
+  int64_t n = s->plan.reduced.count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
+  int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
+  char *at = s->out->data + u->out * bytes;
+  if (!s->plan.cols) {
+    for (int64_t i = 0; i < n; i += 1 << 20) {
+      loops->store[d](at + i * step * bytes, step, buffer + i * num, n - i < 1 << 20 ? (int)(n - i) : 1 << 20);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) {
+    loops->store[d](at + i * step * bytes, u->o_step, buffer + i * u->cols * num, u->cols);
+  }
+}
+
+static void run_unit(const softmax *s, int64_t unit, char *buffer) {
+  const struct lm_softmax_loops *loops = lm_softmax_loops_of(s->plan.compute);
+  lm_fold_unit u = lm_fold_unit_at(&s->plan, unit);
+  int64_t n = s->plan.reduced.count;
+  if (!buffer) { /* rows as they lie in memory */
+    void *out = s->out->data + u.out * (int64_t)lm_dtype_size((lm_dtype)s->out->dtype);
+    loops->row[s->kind](out, u.x, s->y ? beside(s, u.x) : NULL, n);
+    return;
+  }
+  char *y = s->y ? buffer + s->bytes : NULL;
+  load_unit(s, s->x, u.x, &u, buffer);
+  if (y) load_unit(s, s->y, beside(s, u.x), &u, y);
+  if (s->plan.cols) {
+    loops->cols[s->kind](buffer, buffer, y, n, u.cols);
+  } else {
+    loops->row[s->kind](buffer, buffer, y, n);
+  }
+  store_unit(s, &u, buffer);
+}
+
+static bool same_strides(const lm_tensor *a, const lm_tensor *b) {
+  return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0;
+}
+
+/* A copy of t laid out like another. */
+static lm_status copied_like(const lm_tensor *like, const lm_tensor *t, lm_tensor **out) {
+  lm_status status = lm_tensor_empty_like(like, (lm_dtype)t->dtype, t->device, out);
+  return status == LM_OK ? lm_cpu_copy(t, *out) : status;
+}
+
+static lm_status run(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim, lm_tensor *out) {
+  lm_status status = LM_OK;
+  lm_tensor *beside_x = NULL, *dense_y = NULL;
+  void *buffers = NULL;
+  size_t each = 0, all = 0;
+  softmax s = {.kind = kind, .x = x, .y = y, .out = out, .dim = (int)dim};
+  if (x->numel == 0) return LM_OK;
+  if (y && !same_strides(x, y)) {
+    TRY(copied_like(y, x, &beside_x));
+    s.x = beside_x;
+    if (!same_strides(beside_x, y)) { /* y has gaps */
+      TRY(copied_like(beside_x, y, &dense_y));
+      s.y = dense_y;
+    }
+  }
+  bool reduced[LM_MAX_DIMS] = {false};
+  reduced[dim] = true;
+  /* Strips and their rows in a quarter of a megabyte. */
+  int64_t n = x->size[dim], width = (1 << 16) / n;
+  width = width < 16 ? 16 : width > LM_SOFTMAX_COLS ? LM_SOFTMAX_COLS : width;
+  lm_fold_plan_make(&s.plan, s.x, out, reduced, (int)width);
+  s.plan.parts = 1;
+  lm_dtype compute = s.plan.compute;
+  bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
+                (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
+  int share = lm_fold_share(&s.plan);
+  if (!direct) {
+    s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
+    each = s.bytes * (y ? 2 : 1);
+    all = each * (size_t)share;
+    TRY(lm_device_alloc(x->device, all, &buffers));
+  }
+#pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
+  for (int64_t unit = 0; unit < s.plan.units; unit++) {
+    run_unit(&s, unit, buffers ? (char *)buffers + each * (size_t)omp_get_thread_num() : NULL);
+  }
+done:
+  if (buffers) lm_device_free(x->device, buffers, all);
+  lm_release(beside_x);
+  lm_release(dense_y);
+  return status;
+}
+
+lm_status lm_cpu_softmax(const void *args, lm_tensor *const *out) {
+  const lm_softmax_args *a = args;
+  return run(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
+}
+
+lm_status lm_cpu_log_softmax(const void *args, lm_tensor *const *out) {
+  const lm_log_softmax_args *a = args;
+  return run(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
+}
+
+lm_status lm_cpu_softmax_backward(const void *args, lm_tensor *const *out) {
+  const lm_softmax_backward_args *a = args;
+  return run(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+}
+
+lm_status lm_cpu_log_softmax_backward(const void *args, lm_tensor *const *out) {
+  const lm_log_softmax_backward_args *a = args;
+  return run(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+}

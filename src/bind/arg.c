@@ -1,0 +1,221 @@
+/* Readers of one Lua value. None of them raises, so callers can release what they own; none of them
+ * allocates in Lua, so no finalizer runs between reading a handle and using it. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+
+static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
+
+static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s", fn, arg, want, lm_got(L, s, i));
+}
+
+lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
+  lm_box *b = lm_to_box(L, s, i);
+  if (!b) return expected(L, s, i, fn, arg, "a tensor");
+  if (!b->t) return lm_fail(LM_E_STATE, "%s: %s: this tensor %s", fn, arg, b->why ? b->why : "is empty");
+  *out = b->t;
+  return LM_OK;
+}
+
+bool lm_to_int64(lua_State *L, int i, int64_t *out) {
+  enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
+  if (lua_type(L, i) != TCDATA) return false;
+  if (i < 0) i = lua_gettop(L) + 1 + i;
+  lm_reg_get(L, &lm_reg_is_int64);
+  if (lua_type(L, -1) != LUA_TFUNCTION) {
+    lua_pop(L, 1);
+    return false;
+  }
+  lua_pushvalue(L, i);
+  bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
+  return is;
+}
+
+lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
+                         lm_tensor **owned) {
+  *owned = NULL;
+  int64_t whole;
+  switch (lua_type(L, i)) {
+    case LUA_TUSERDATA: return lm_read_tensor(L, s, i, fn, arg, out);
+    case LUA_TNUMBER: {
+      lm_status status = lm_tensor_number(lua_tonumber(L, i), owned);
+      *out = *owned;
+      return status;
+    }
+    case LUA_TBOOLEAN: {
+      lm_status status = lm_tensor_number(lua_toboolean(L, i), owned);
+      *out = *owned;
+      return status;
+    }
+    default: break;
+  }
+  if (!lm_to_int64(L, i, &whole)) return expected(L, s, i, fn, arg, "a tensor or a number");
+  lm_status status = lm_tensor_number(0, owned);
+  if (status == LM_OK) memcpy((*owned)->data, &whole, sizeof whole);
+  *out = *owned;
+  return status;
+}
+
+lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out) {
+  int64_t whole;
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    *out = lua_tonumber(L, i);
+  } else if (lm_to_int64(L, i, &whole)) {
+    *out = (double)whole;
+  } else {
+    return expected(L, s, i, fn, arg, "a number");
+  }
+  return LM_OK;
+}
+
+lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    double v = lua_tonumber(L, i);
+    if (!(v >= -exact && v <= exact) || v != (double)(int64_t)v) return expected(L, s, i, fn, arg, "an integer");
+    *out = (int64_t)v;
+    return LM_OK;
+  }
+  if (lm_to_int64(L, i, out)) return LM_OK;
+  return expected(L, s, i, fn, arg, "an integer");
+}
+
+lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out) {
+  if (lua_type(L, i) != LUA_TBOOLEAN) return expected(L, s, i, fn, arg, "true or false");
+  *out = lua_toboolean(L, i);
+  return LM_OK;
+}
+
+lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  lm_status status = lm_read_int(L, s, i, fn, arg, out);
+  if (status != LM_OK) return lua_type(L, i) == LUA_TNUMBER ? status : expected(L, s, i, fn, arg, "a dim (an integer)");
+  if (*out == 0)
+    return lm_fail(LM_E_ARG, "%s: %s: dims count from 1 (or from -1, the last); there is no dim 0", fn, arg);
+  if (*out > INT16_MAX || *out < INT16_MIN) {
+    return lm_fail(LM_E_ARG, "%s: %s: there is no dim %lld", fn, arg, (long long)*out);
+  }
+  if (*out > 0) --*out;
+  return LM_OK;
+}
+
+lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out) {
+  if (lua_type(L, i) != LUA_TSTRING) return expected(L, s, i, fn, arg, "a dtype such as \"float32\"");
+  const char *name = lua_tostring(L, i);
+  for (int d = 0; d < LM_DTYPE_COUNT; d++) {
+    if (s->dtype_name[d] == name) {
+      *out = (lm_dtype)d;
+      return LM_OK;
+    }
+  }
+  lm_status status = lm_dtype_parse(name, out);
+  return status == LM_OK ? status : lm_fail_in(status, fn);
+}
+
+lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out) {
+  char name[32];
+  const char *text;
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    double v = lua_tonumber(L, i);
+    if (!(v >= 0 && v < LM_DEVICE_MAX) || v != (int)v)
+      return expected(L, s, i, fn, arg, "a device (a CUDA ordinal from 0)");
+    snprintf(name, sizeof name, "cuda:%d", (int)v);
+    text = name;
+  } else if (lua_type(L, i) == LUA_TSTRING) {
+    text = lua_tostring(L, i);
+    if (text == s->device_cpu) {
+      *out = LM_DEVICE(LM_CPU, 0);
+      return LM_OK;
+    }
+  } else {
+    return expected(L, s, i, fn, arg, "a device such as \"cpu\"");
+  }
+  lm_status status = lm_device_parse(text, out);
+  return status == LM_OK ? status : lm_fail_in(status, fn);
+}
+
+static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
+  if (lua_type(L, i) != LUA_TTABLE) return false;
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TNUMBER) {
+      lua_pop(L, 1);
+      return false;
+    }
+  }
+  return true;
+}
+
+lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out) {
+  lm_status (*read)(lua_State *, const lm_lua *, int, const char *, const char *, int64_t *) =
+      dims ? lm_read_dim : lm_read_int;
+  if (lua_type(L, i) != LUA_TTABLE) {
+    out->n = 1;
+    lm_status status = read(L, s, i, fn, arg, &out->v[0]);
+    if (status == LM_OK || lua_type(L, i) == LUA_TNUMBER) return status;
+    return expected(L, s, i, fn, arg, dims ? "a dim or a list of dims" : "an integer or a list of integers");
+  }
+  size_t n = lua_objlen(L, i);
+  if (n > LM_MAX_DIMS) {
+    return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %zu", fn, arg, LM_MAX_DIMS, n);
+  }
+  if (!is_list(L, i)) {
+    return lm_fail(LM_E_ARG, "%s: %s: a list expected, got a table with named fields; options come last", fn, arg);
+  }
+  for (size_t k = 0; k < n; k++) {
+    lua_rawgeti(L, i, (int)k + 1);
+    lm_status status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
+    lua_pop(L, 1);
+    if (status != LM_OK) return status;
+  }
+  out->n = (int)n;
+  return LM_OK;
+}
+
+lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
+                       lm_tensor ***out) {
+  lm_status status = LM_OK;
+  if (lm_to_box(L, s, i)) {
+    return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected, got one tensor: put it in a table", fn, arg);
+  }
+  if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
+  size_t count = lua_objlen(L, i);
+  if (count > 1 << 20) return lm_fail(LM_E_ARG, "%s: %s: %zu tensors are too many", fn, arg, count);
+  lm_tensor **list = lm_malloc(count * sizeof *list);
+  if (!list) return LM_E_OOM;
+  for (size_t k = 0; k < count && status == LM_OK; k++) {
+    lua_rawgeti(L, i, (int)k + 1);
+    list[k] = NULL;
+    bool hole = holes && !lua_toboolean(L, -1);
+    if (!hole) {
+      lm_box *b = lm_to_box(L, s, lua_gettop(L));
+      if (b && b->t) {
+        list[k] = b->t;
+      } else if (b) {
+        status = lm_fail(LM_E_STATE, "%s: %s[%zu]: this tensor %s", fn, arg, k + 1, b->why ? b->why : "is empty");
+      } else {
+        status =
+            lm_fail(LM_E_ARG, "%s: %s[%zu]: a tensor expected, got %s", fn, arg, k + 1, lm_got(L, s, lua_gettop(L)));
+      }
+    }
+    lua_pop(L, 1);
+  }
+  if (status != LM_OK) {
+    lm_free(list);
+    return status;
+  }
+  *n = (int)count;
+  *out = list;
+  return LM_OK;
+}
+
+bool lm_field(lua_State *L, int i, const char *name) {
+  lua_pushstring(L, name);
+  lua_rawget(L, i);
+  if (!lua_isnil(L, -1)) return true;
+  lua_pop(L, 1);
+  return false;
+}

@@ -1,0 +1,253 @@
+/* x.name, x.name = value, and the operators that are not arithmetic. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "tensor/print.h"
+
+void lm_push_shape(lua_State *L, int n, const int64_t *v) {
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (double)v[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+}
+
+/* ---- getters: each pushes one value */
+static int get_shape(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lm_push_shape(L, t->ndim, t->size);
+  return 1;
+}
+
+static int get_dtype(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushstring(L, lm_dtype_name(t->dtype));
+  return 1;
+}
+
+static int get_device(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushstring(L, lm_device_name(t->device));
+  return 1;
+}
+
+static int get_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
+  lm_box *b = lm_box_new(L);
+  lm_tensor *grad = lm_grad_of(t);
+  if (!grad) {
+    lua_pushnil(L);
+    return 1;
+  }
+  lm_box_fill(s, b, lm_retain(grad));
+  return 1;
+}
+
+static int get_requires_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushboolean(L, lm_requires_grad(t));
+  return 1;
+}
+
+static int get_is_leaf(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushboolean(L, lm_is_leaf(t));
+  return 1;
+}
+
+static int get_is_cuda(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushboolean(L, LM_DEVICE_KIND(t->device) == LM_CUDA);
+  return 1;
+}
+
+static int get_ndim(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushinteger(L, t->ndim);
+  return 1;
+}
+
+static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lm_permute_args a = {.x = t, .dims = {.n = t->ndim}};
+  for (int i = 0; i < t->ndim; i++) a.dims.v[i] = t->ndim - 1 - i;
+  return lm_push_call(L, LM_OP_permute, &a);
+}
+
+static int get_grad_fn(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  const char *name = lm_grad_fn_name(t);
+  if (name) {
+    lua_pushstring(L, name);
+  } else {
+    lua_pushnil(L);
+  }
+  return 1;
+}
+
+static int get_data(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lm_detach_args a = {.x = t};
+  return lm_push_call(L, LM_OP_detach, &a);
+}
+
+static int get_itemsize(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(t->dtype));
+  return 1;
+}
+
+static int get_nbytes(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushnumber(L, (double)t->numel * (double)lm_dtype_size(t->dtype));
+  return 1;
+}
+
+static int get_version(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  lua_pushnumber(L, lm_version(t));
+  return 1;
+}
+
+static const struct getter {
+  const char *name;
+  int (*get)(lua_State *L, lm_lua *s, lm_tensor *t);
+} getters[] = {
+    {"shape", get_shape},
+    {"dtype", get_dtype},
+    {"device", get_device},
+    {"grad", get_grad},
+    {"requires_grad", get_requires_grad},
+    {"is_leaf", get_is_leaf},
+    {"is_cuda", get_is_cuda},
+    {"ndim", get_ndim},
+    {"T", get_T},
+    {"grad_fn", get_grad_fn},
+    {"data", get_data},
+    {"itemsize", get_itemsize},
+    {"nbytes", get_nbytes},
+    {"_version", get_version},
+};
+enum { GETTERS = sizeof getters / sizeof *getters };
+
+/* A table of their numbers by name: one lookup at run time. */
+void lm_push_getters(lua_State *L) {
+  lua_createtable(L, 0, GETTERS);
+  for (int i = 0; i < GETTERS; i++) {
+    lua_pushinteger(L, i);
+    lua_setfield(L, -2, getters[i].name);
+  }
+}
+
+static lm_tensor *self(lua_State *L, lm_lua *s, const char *fn) {
+  lm_tensor *t = NULL;
+  lm_status status = lm_read_tensor(L, s, 1, fn, "x", &t);
+  if (status != LM_OK) lm_raise(L, status);
+  return t;
+}
+
+int lm_bind_index(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_index_get(L);
+  lua_settop(L, 2);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(3));
+  if (!lua_isnil(L, -1)) return 1;
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(4));
+  if (lua_isnil(L, -1)) return 1;
+  int i = (int)lua_tointeger(L, -1);
+  lm_lua *s = LM_STATE(L);
+  return getters[i].get(L, s, self(L, s, getters[i].name));
+}
+
+int lm_bind_newindex(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_index_set(L);
+  lm_lua *s = LM_STATE(L);
+  const char *key = lua_tostring(L, 2);
+  lm_tensor *value = NULL, *t = self(L, s, key);
+  lm_status status;
+  if (strcmp(key, "requires_grad") == 0) {
+    bool on;
+    TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
+    TRY(lm_set_requires_grad(t, on));
+  } else if (strcmp(key, "grad") == 0) {
+    if (!lua_isnil(L, 3)) TRY(lm_read_tensor(L, s, 3, "grad", "value", &value));
+    TRY(lm_set_grad(t, value));
+  } else if (strcmp(key, "data") == 0) {
+    TRY(lm_read_tensor(L, s, 3, "data", "value", &value));
+    TRY(lm_become("data", t, value));
+  } else {
+    static const char *const settable[] = {"requires_grad", "grad", "data"};
+    const char *near = lm_nearest(key, 3, settable);
+    status =
+        near ? lm_fail(LM_E_ARG, "tensors have no field '%.60s' to set; did you mean '%s'?", key, near)
+             : lm_fail(LM_E_ARG, "tensors have no field '%.60s' to set; there are requires_grad, grad and data", key);
+  }
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* ---- operators */
+int lm_bind_eq(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *a = lm_to_tensor(L, s, 1), *b = lm_to_tensor(L, s, 2);
+  lua_pushboolean(L, a && a == b);
+  return 1;
+}
+
+int lm_bind_lt(lua_State *L) {
+  return lm_raise_text(L, "a < b gives one boolean in Lua: write a:lt(b) or a:gt(b) for a tensor of them");
+}
+
+int lm_bind_le(lua_State *L) {
+  return lm_raise_text(L, "a <= b gives one boolean in Lua: write a:le(b) or a:ge(b) for a tensor of them");
+}
+
+int lm_bind_len(lua_State *L) {
+  lm_tensor *t = self(L, LM_STATE(L), "#");
+  if (t->ndim == 0) return lm_raise_text(L, "#: a 0-d tensor has no first size");
+  lua_pushnumber(L, (double)t->size[0]);
+  return 1;
+}
+
+static int push_text(lua_State *L) {
+  lua_pushstring(L, lua_touserdata(L, 1));
+  return 1;
+}
+
+typedef struct printing {
+  lm_tensor *t;
+  char *text;
+} printing;
+
+static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
+  (void)L, (void)s;
+  printing *p = arg;
+  char suffix[96] = "";
+  const char *made_by = lm_grad_fn_name(p->t);
+  if (made_by) {
+    snprintf(suffix, sizeof suffix, ", grad_fn=<%s>", made_by);
+  } else if (lm_requires_grad(p->t)) {
+    snprintf(suffix, sizeof suffix, ", requires_grad=true");
+  }
+  return lm_tensor_print(p->t, suffix[0] ? suffix : NULL, &p->text);
+}
+
+int lm_bind_tostring(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_got(L, s, 1));
+  if (!b->t) {
+    lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");
+    return 1;
+  }
+  lua_settop(L, 1);
+  lua_pushcfunction(L, push_text); /* before there is a text to leak */
+  printing p = {b->t, NULL};
+  lm_status status = lm_attempt_twice(L, s, attempt_print, &p);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushlightuserdata(L, p.text);
+  int failed = lua_pcall(L, 1, 1, 0);
+  lm_free(p.text);
+  return failed ? lua_error(L) : 1;
+}

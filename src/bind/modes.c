@@ -1,0 +1,186 @@
+/* Scopes: functions that run f in a mode and restore the mode however f ends. They are C functions
+ * because a yield across a C call is an error, where a Lua pcall would let a coroutine leak the mode. */
+#include "bind/bind.h"
+
+static int need_function(lua_State *L, int i, const char *fn) {
+  if (lua_type(L, i) == LUA_TFUNCTION) return 0;
+  return lm_raise_text(L, "%s: a function expected, got %s: lm.%s(%sfunction() … end)", fn, lm_got(L, LM_STATE(L), i),
+                       fn, i > 1 ? "{…}, " : "");
+}
+
+static int with_grad(lua_State *L, const char *fn, bool on) {
+  need_function(L, 1, fn);
+  bool before = lm_grad_enabled();
+  lm_set_grad_enabled(on);
+  int failed = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  lm_set_grad_enabled(before);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+static int bind_no_grad(lua_State *L) { return with_grad(L, "no_grad", false); }
+static int bind_enable_grad(lua_State *L) { return with_grad(L, "enable_grad", true); }
+
+static int bind_is_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, lm_grad_enabled());
+  return 1;
+}
+
+static int bind_set_grad_enabled(lua_State *L) {
+  bool on = false;
+  lm_status status = lm_read_bool(L, LM_STATE(L), 1, "set_grad_enabled", "on", &on);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, lm_grad_enabled());
+  lm_set_grad_enabled(on);
+  return 1;
+}
+
+/* autocast({device = "cpu", dtype = "bfloat16", enabled = true}, f, ...) */
+static int bind_autocast(lua_State *L) {
+  static const char *const names[] = {"device", "dtype", "enabled"};
+  lm_lua *s = LM_STATE(L);
+  lm_device device = lm_default_device();
+  lm_dtype dtype = LM_BF16;
+  bool enabled = true;
+  lm_status status;
+  if (lua_type(L, 1) != LUA_TTABLE) {
+    return lm_raise_text(L, "autocast: options expected first: lm.autocast({dtype = \"bfloat16\"}, function() … end)");
+  }
+  need_function(L, 2, "autocast");
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 8, "autocast");
+  TRY(lm_check_options(L, 1, "autocast", 3, names));
+  if (lm_field(L, 1, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "autocast", "device", &device));
+  if (lm_field(L, 1, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "autocast", "dtype", &dtype));
+  if (lm_field(L, 1, "enabled")) TRY(lm_read_bool(L, s, lua_gettop(L), "autocast", "enabled", &enabled));
+  if (dtype != LM_BF16 && dtype != LM_F16) {
+    status =
+        lm_fail(LM_E_DTYPE, "autocast: dtype: \"bfloat16\" or \"float16\" expected, got \"%s\"", lm_dtype_name(dtype));
+    goto done;
+  }
+  lua_settop(L, top);
+  lm_autocast before = lm_autocast_get();
+  lm_autocast_set((lm_autocast){.on = enabled, .device_kind = LM_DEVICE_KIND(device), .dtype = dtype});
+  int failed = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  lm_autocast_set(before);
+  return failed ? lua_error(L) : lua_gettop(L) - 1;
+done:
+  return lm_raise(L, status);
+}
+
+static int bind_is_autocast_enabled(lua_State *L) {
+  lua_pushboolean(L, lm_autocast_get().on);
+  return 1;
+}
+
+/* ---- scope and keep */
+
+/* The tensors in the value at index i leave every scope up to `until` (NULL: all) and join `until`.
+ * `seen` is the index of a table of tables already walked. */
+static void spare(lua_State *L, lm_lua *s, int i, int seen, lm_scope *until) {
+  lm_box *b = lm_to_box(L, s, i);
+  if (b) {
+    bool was_in = b->pprev != NULL;
+    lm_box_unlink(b);
+    if (was_in && until && b->t) {
+      b->next = until->boxes;
+      b->pprev = &until->boxes;
+      if (b->next) b->next->pprev = &b->next;
+      until->boxes = b;
+    }
+    return;
+  }
+  if (lua_type(L, i) != LUA_TTABLE) return;
+  lua_pushvalue(L, i);
+  lua_rawget(L, seen);
+  bool known = !lua_isnil(L, -1);
+  lua_pop(L, 1);
+  if (known) return;
+  lua_pushvalue(L, i);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, seen);
+  luaL_checkstack(L, 10, "tables are nested too deep");
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    int value = lua_gettop(L);
+    int kind = lua_type(L, value);
+    if (kind == LUA_TTABLE || kind == LUA_TUSERDATA) spare(L, s, value, seen, until);
+    lua_settop(L, value - 1);
+  }
+}
+
+/* keep(x): no scope drops x, or the tensors in the table x. */
+static int bind_keep(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 1);
+  if (!s->scope) return 1;
+  if (lm_to_box(L, s, 1)) { /* the usual case makes no table */
+    spare(L, s, 1, 0, NULL);
+  } else {
+    lua_newtable(L);
+    spare(L, s, 1, 2, NULL);
+    lua_settop(L, 1);
+  }
+  return 1;
+}
+
+/* (f, ...): calls f and spares what it returns. Protected by scope. */
+int lm_bind_scope_body(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_scope *outer = s->scope->outer;
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  int results = lua_gettop(L);
+  luaL_checkstack(L, 10, "scope");
+  bool tables = false;
+  for (int i = 1; i <= results; i++) tables |= lua_type(L, i) == LUA_TTABLE;
+  if (tables) lua_newtable(L);
+  for (int i = 1; i <= results; i++) spare(L, s, i, results + 1, outer);
+  lua_settop(L, results);
+  return results;
+}
+
+/* "was dropped at the end of the lm.scope at train.lua:12; …", kept alive in the table of sites. */
+static const char *site(lua_State *L) {
+  lm_push_where(L);
+  const char *where = lua_tostring(L, -1);
+  size_t n = lua_objlen(L, -1);
+  lua_pushlstring(L, where, n >= 2 ? n - 2 : 0);
+  lua_remove(L, -2);
+  lua_pushfstring(L, "was dropped at the end of the lm.scope at %s; return it from the scope or spare it with lm.keep",
+                  lua_tostring(L, -1));
+  lua_remove(L, -2);
+  lm_reg_get(L, &lm_reg_sites);
+  lua_pushvalue(L, -2);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  const char *text = lua_tostring(L, -1);
+  lua_pop(L, 1);
+  return text;
+}
+
+/* scope(f, ...): upvalue 3 is its body. */
+int lm_bind_scope(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  need_function(L, 1, "scope");
+  luaL_checkstack(L, 10, "scope");
+  const char *why = site(L);
+  lua_pushvalue(L, lua_upvalueindex(3));
+  lua_insert(L, 1);
+  lm_scope scope = {.outer = s->scope};
+  s->scope = &scope;
+  int failed = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  s->scope = scope.outer;
+  while (scope.boxes) lm_box_drop(scope.boxes, why);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+const luaL_Reg lm_mode_functions[] = {
+    {"no_grad", bind_no_grad},
+    {"enable_grad", bind_enable_grad},
+    {"is_grad_enabled", bind_is_grad_enabled},
+    {"set_grad_enabled", bind_set_grad_enabled},
+    {"autocast", bind_autocast},
+    {"is_autocast_enabled", bind_is_autocast_enabled},
+    {"keep", bind_keep},
+    {NULL, NULL},
+};

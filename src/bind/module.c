@@ -1,0 +1,235 @@
+/* luaopen_luminary_core: the state, the tensors' metatable, and every function by name. */
+#include "bind/bind.h"
+
+const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
+    lm_reg_is_int64, lm_reg_own_files;
+static const char lm_reg_module, lm_reg_anchor;
+
+/* What only FFI can do. Integers come as two 32-bit halves. */
+static const char ffi_glue[] =
+    "local ok, ffi = pcall(require, 'ffi')\n"
+    "if not ok then return end\n"
+    "local i64, u64 = ffi.typeof('int64_t'), ffi.typeof('uint64_t')\n"
+    "local function int64(high, low) return i64(high) * 4294967296LL + i64(low) end\n"
+    "local function pointer(p) return ffi.cast('void *', p) end\n"
+    "local function is_int64(v)\n"
+    "  return ffi.istype(i64, v) or (ffi.istype(u64, v) and v <= 9223372036854775807ULL)\n"
+    "end\n"
+    "return int64, pointer, is_int64\n";
+
+/* registry[key] = the value on top, popped */
+static void reg_set(lua_State *L, const char *key) {
+  lua_pushlightuserdata(L, (void *)key);
+  lua_insert(L, -2);
+  lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
+/* A name's one address in this state, for as long as the state lives. */
+static const char *intern(lua_State *L, const char *name) {
+  lm_reg_get(L, &lm_reg_anchor);
+  lua_pushstring(L, name);
+  const char *text = lua_tostring(L, -1);
+  lua_pushboolean(L, 1);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  return text;
+}
+
+static bool is_required(lm_arg_kind kind) {
+  return kind == LM_ARG_T || kind == LM_ARG_S || kind == LM_ARG_TL || kind == LM_ARG_F_REQ || kind == LM_ARG_I_REQ ||
+         kind == LM_ARG_DIM || kind == LM_ARG_SIZE;
+}
+
+static void describe_ops(lua_State *L, lm_lua *s) {
+  size_t bytes = 0;
+  for (int id = 0; id < LM_OP_COUNT; id++) {
+    s->default_at[id] = (uint16_t)bytes;
+    bytes += ((size_t)lm_ops[id].size + 7) & ~(size_t)7;
+  }
+  lm_reg_get(L, &lm_reg_anchor); /* Lua's memory: it outlives every finalizer */
+  lua_pushliteral(L, "defaults");
+  s->defaults = lua_newuserdata(L, bytes);
+  lua_rawset(L, -3);
+  lua_pop(L, 1);
+  for (int id = 0; id < LM_OP_COUNT; id++) {
+    const lm_op *op = &lm_ops[id];
+    lm_op_defaults((lm_op_id)id, s->defaults + s->default_at[id]);
+    for (int i = 0; i < op->nargs; i++) {
+      s->key[id][i] = intern(L, op->arg[i].name);
+      if (is_required(op->arg[i].kind)) s->required[id] |= 1u << i;
+    }
+    if (op->npositional == 0) continue;
+    const lm_arg *last = &op->arg[op->npositional - 1];
+    s->variadic[id] = last->kind == LM_ARG_SIZE || last->kind == LM_ARG_SIZE_OPT ||
+                      (last->kind == LM_ARG_DIMS_OPT && strcmp(last->name, "dims") == 0);
+  }
+  s->key_requires_grad = intern(L, "requires_grad");
+  s->device_cpu = intern(L, "cpu");
+  for (int d = 0; d < LM_DTYPE_COUNT; d++) s->dtype_name[d] = intern(L, lm_dtype_name((lm_dtype)d));
+}
+
+static int close_state(lua_State *L) {
+  lm_lua *s = lua_touserdata(L, 1);
+  lm_home_close(s->home);
+  s->home = NULL;
+  return 0;
+}
+
+/* ---- closures: upvalue 1 the state (stack index 2), 2 the metatable (3), then what is on top */
+enum { STATE = 2, METATABLE = 3, METHODS = 4, OPS = 5, MODULE = 6 };
+
+static void push_closure(lua_State *L, lua_CFunction f, int extra) {
+  lua_pushvalue(L, STATE);
+  lua_insert(L, -1 - extra);
+  lua_pushvalue(L, METATABLE);
+  lua_insert(L, -1 - extra);
+  lua_pushcclosure(L, f, 2 + extra);
+}
+
+static void set_function(lua_State *L, int table, const char *name, lua_CFunction f) {
+  push_closure(L, f, 0);
+  lua_setfield(L, table, name);
+}
+
+static void set_functions(lua_State *L, int table, const luaL_Reg *list) {
+  for (; list->name; list++) set_function(L, table, list->name, list->func);
+}
+
+static void push_op(lua_State *L, lm_op_id id, lua_CFunction f) {
+  lua_pushlightuserdata(L, (void *)&lm_ops[id]);
+  push_closure(L, f, 1);
+}
+
+static void set_ops(lua_State *L) {
+  for (int id = 0; id < LM_OP_COUNT; id++) {
+    const lm_op *op = &lm_ops[id];
+    lm_arg_kind first = op->nargs > 0 ? op->arg[0].kind : LM_ARG_F;
+    bool method = first == LM_ARG_T || first == LM_ARG_S;
+    push_op(L, (lm_op_id)id, lm_bind_op);
+    if (method) {
+      lua_pushvalue(L, -1);
+      lua_setfield(L, METHODS, op->name);
+    }
+    lua_setfield(L, OPS, op->name);
+    if (op->kind != LM_POINT || id == LM_OP_where) continue; /* where would write into its condition */
+    lua_pushfstring(L, "%s_", op->name);
+    push_op(L, (lm_op_id)id, lm_bind_op_in_place);
+    lua_pushvalue(L, -2);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, METHODS);
+    lua_rawset(L, OPS);
+  }
+}
+
+static void set_metamethods(lua_State *L) {
+  static const struct {
+    const char *name;
+    lm_op_id op;
+  } arith[] = {{"__add", LM_OP_add}, {"__sub", LM_OP_sub}, {"__mul", LM_OP_mul},      {"__div", LM_OP_div},
+               {"__pow", LM_OP_pow}, {"__unm", LM_OP_neg}, {"__mod", LM_OP_remainder}};
+  for (size_t i = 0; i < sizeof arith / sizeof *arith; i++) {
+    push_op(L, arith[i].op, lm_bind_arith);
+    lua_setfield(L, METATABLE, arith[i].name);
+  }
+  set_function(L, METATABLE, "__gc", lm_box_gc);
+  set_function(L, METATABLE, "__eq", lm_bind_eq);
+  set_function(L, METATABLE, "__lt", lm_bind_lt);
+  set_function(L, METATABLE, "__le", lm_bind_le);
+  set_function(L, METATABLE, "__len", lm_bind_len);
+  set_function(L, METATABLE, "__tostring", lm_bind_tostring);
+  set_function(L, METATABLE, "__newindex", lm_bind_newindex);
+  lua_pushvalue(L, METHODS);
+  lm_push_getters(L);
+  push_closure(L, lm_bind_index, 2);
+  lua_setfield(L, METATABLE, "__index");
+  lua_pushliteral(L, "luminary.tensor");
+  lua_setfield(L, METATABLE, "__metatable");
+}
+
+static void load_ffi(lua_State *L) {
+  static const char *const keys[] = {&lm_reg_int64, &lm_reg_pointer, &lm_reg_is_int64};
+  int top = lua_gettop(L);
+  if (luaL_loadbuffer(L, ffi_glue, sizeof ffi_glue - 1, "=luminary.core") || lua_pcall(L, 0, 3, 0)) lua_error(L);
+  for (int i = 2; i >= 0; i--) reg_set(L, keys[i]);
+  lua_settop(L, top);
+}
+
+static void make_tables(lua_State *L) {
+  lua_newtable(L);
+  reg_set(L, &lm_reg_sites);
+  lua_newtable(L);
+  reg_set(L, &lm_reg_strong);
+  lua_createtable(L, 1, 0);
+  lua_pushboolean(L, 0);
+  lua_rawseti(L, -2, 1); /* the slot exists: storing an error there allocates nothing */
+  reg_set(L, &lm_reg_error);
+  lua_newtable(L);
+  lua_createtable(L, 0, 1);
+  lua_pushliteral(L, "v");
+  lua_setfield(L, -2, "__mode");
+  lua_setmetatable(L, -2);
+  reg_set(L, &lm_reg_weak);
+}
+
+static void make_state(lua_State *L) {
+  lm_lua *s = lua_newuserdata(L, sizeof *s);
+  memset(s, 0, sizeof *s);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, close_state);
+  lua_setfield(L, -2, "__gc");
+  lua_setmetatable(L, -2);
+  if (lm_home_new(s, &s->home) != LM_OK) lm_raise(L, LM_E_OOM);
+  describe_ops(L, s);
+}
+
+LM_API int luaopen_luminary_core(lua_State *L);
+int luaopen_luminary_core(lua_State *L) {
+  lm_reg_get(L, &lm_reg_module);
+  if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
+  lua_settop(L, 0);
+  luaL_checkstack(L, 24, "luminary");
+  lua_newtable(L); /* 1: strings kept alive */
+  lua_pushvalue(L, 1);
+  reg_set(L, &lm_reg_anchor);
+  make_tables(L);
+  make_state(L);   /* 2 */
+  lua_newtable(L); /* 3: the tensors' metatable */
+  lua_newtable(L); /* 4: methods */
+  lua_newtable(L); /* 5: ops */
+  lua_newtable(L); /* 6: the module */
+  lm_lua *s = lua_touserdata(L, STATE);
+  s->metatable = lua_topointer(L, METATABLE);
+  load_ffi(L);
+  push_closure(L, lm_bind_protected, 0);
+  reg_set(L, &lm_reg_protected);
+  set_ops(L);
+  set_functions(L, METHODS, lm_tensor_functions);
+  set_functions(L, METHODS, lm_table_methods);
+  set_metamethods(L);
+  static const luaL_Reg *const lists[] = {lm_handle_functions,   lm_table_functions, lm_mode_functions,
+                                          lm_autograd_functions, lm_hook_functions,  lm_runtime_functions,
+                                          lm_optim_functions,   lm_json_functions};
+  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) set_functions(L, MODULE, lists[i]);
+  static const luaL_Reg words[] = {{"help", lm_bind_help},
+                                   {"op_list", lm_bind_op_list},
+                                   {"nearest", lm_bind_nearest},
+                                   {"error_at_caller", lm_bind_error_at_caller},
+                                   {"own_files", lm_bind_own_files},
+                                   {"max", lm_bind_max},
+                                   {"min", lm_bind_min},
+                                   {NULL, NULL}};
+  set_functions(L, MODULE, words);
+  for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
+  lua_getfield(L, MODULE, "backward");
+  lua_setfield(L, METHODS, "backward");
+  push_closure(L, lm_bind_scope_body, 0);
+  push_closure(L, lm_bind_scope, 1);
+  lua_setfield(L, MODULE, "scope");
+  lua_pushvalue(L, METHODS);
+  lua_setfield(L, MODULE, "methods");
+  lua_pushvalue(L, OPS);
+  lua_setfield(L, MODULE, "ops");
+  lua_pushvalue(L, MODULE);
+  reg_set(L, &lm_reg_module);
+  return 1;
+}

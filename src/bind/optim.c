@@ -1,0 +1,240 @@
+/* Optimizer steps: one call a group. */
+#include "optim/optim.h"
+#include "base/mem.h"
+#include "bind/bind.h"
+
+typedef struct group {
+  int n;
+  lm_tensor **param, **grad, **state[3];
+  lm_optim_step step;
+} group;
+
+static void drop(group *g) {
+  for (int i = 0; i < g->n && g->grad; i++) lm_release(g->grad[i]);
+  lm_free(g->param);
+  lm_free(g->grad);
+  for (int k = 0; k < 3; k++) lm_free(g->state[k]);
+}
+
+static const char fn[] = "optim_step";
+
+/* Entry k of the list at stack index i (0: no list); NULL for nil or false. */
+static lm_status entry(lua_State *L, const lm_lua *s, int i, int k, const char *name, lm_tensor **out) {
+  lm_status status = LM_OK;
+  *out = NULL;
+  if (i == 0) return LM_OK;
+  lua_rawgeti(L, i, k);
+  if (lua_toboolean(L, -1)) status = lm_read_tensor(L, s, lua_gettop(L), fn, name, out);
+  lua_pop(L, 1);
+  return status;
+}
+
+static lm_status list_at(lua_State *L, const char *name, int *out) {
+  *out = 0;
+  if (!lm_field(L, 1, name)) return LM_OK;
+  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected", fn, name);
+  *out = lua_gettop(L);
+  return LM_OK;
+}
+
+/* Those parameters that have a gradient, with their states. */
+static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
+  static const char *const names[] = {"state0", "state1", "state2"};
+  lm_status status;
+  int params, grads, states[3];
+  TRY(list_at(L, "params", &params));
+  TRY(list_at(L, "grads", &grads));
+  for (int k = 0; k < 3; k++) TRY(list_at(L, names[k], &states[k]));
+  if (params == 0) {
+    status = lm_fail(LM_E_ARG, "%s: params: a list of tensors expected", fn);
+    goto done;
+  }
+  size_t count = lua_objlen(L, params);
+  g->param = lm_malloc(count * sizeof *g->param);
+  g->grad = lm_malloc(count * sizeof *g->grad);
+  for (int k = 0; k < 3; k++) g->state[k] = lm_malloc(count * sizeof *g->state[k]);
+  if (!g->param || !g->grad || !g->state[0] || !g->state[1] || !g->state[2]) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  const lm_optim_step *o = &g->step;
+  bool wanted[3] = {o->kind == LM_ADAM || o->momentum != 0, o->kind == LM_ADAM, o->kind == LM_ADAM && o->amsgrad};
+  for (size_t i = 0; i < count; i++) {
+    lm_tensor *param, *grad;
+    int at = g->n, k = (int)i + 1;
+    TRY(entry(L, s, params, k, "params", &param));
+    if (!param) {
+      status = lm_fail(LM_E_ARG, "%s: params[%d]: a tensor expected", fn, k);
+      goto done;
+    }
+    TRY(entry(L, s, grads, k, "grads", &grad));
+    if (!grads) grad = lm_grad_of(param);
+    if (!grad) continue;
+    for (int j = 0; j < 3; j++) {
+      TRY(entry(L, s, wanted[j] ? states[j] : 0, k, names[j], &g->state[j][at]));
+      if (wanted[j] && !g->state[j][at]) {
+        status = lm_fail(LM_E_ARG, "%s: %s[%d]: a tensor expected", fn, names[j], k);
+        goto done;
+      }
+    }
+    g->param[at] = param;
+    g->grad[at] = lm_retain(grad); /* .grad has no handle that would keep it */
+    g->n++;
+  }
+done:
+  return status;
+}
+
+static lm_status number(lua_State *L, const lm_lua *s, const char *name, double *out) {
+  if (!lm_field(L, 1, name)) return LM_OK;
+  lm_status status = lm_read_number(L, s, lua_gettop(L), fn, name, out);
+  lua_pop(L, 1);
+  return status;
+}
+
+static lm_status flag(lua_State *L, const lm_lua *s, const char *name, bool *out) {
+  if (!lm_field(L, 1, name)) return LM_OK;
+  lm_status status = lm_read_bool(L, s, lua_gettop(L), fn, name, out);
+  lua_pop(L, 1);
+  return status;
+}
+
+static lm_status read_step(lua_State *L, const lm_lua *s, lm_optim_step *o) {
+  lm_status status;
+  const char *kind = lm_field(L, 1, "kind") && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+  if (strcmp(kind, "sgd") != 0 && strcmp(kind, "adam") != 0) {
+    return lm_fail(LM_E_ARG, "%s: kind: \"sgd\" or \"adam\" expected", fn);
+  }
+  *o = (lm_optim_step){.kind = kind[0] == 's' ? LM_SGD : LM_ADAM, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .step = 1};
+  TRY(number(L, s, "lr", &o->lr));
+  TRY(number(L, s, "weight_decay", &o->weight_decay));
+  TRY(flag(L, s, "maximize", &o->maximize));
+  if (o->kind == LM_SGD) {
+    TRY(number(L, s, "momentum", &o->momentum));
+    TRY(number(L, s, "dampening", &o->dampening));
+    TRY(flag(L, s, "nesterov", &o->nesterov));
+    TRY(flag(L, s, "first", &o->first));
+  } else {
+    TRY(number(L, s, "beta1", &o->beta1));
+    TRY(number(L, s, "beta2", &o->beta2));
+    TRY(number(L, s, "eps", &o->eps));
+    TRY(flag(L, s, "amsgrad", &o->amsgrad));
+    TRY(flag(L, s, "decoupled", &o->decoupled));
+    if (lm_field(L, 1, "step")) TRY(lm_read_int(L, s, lua_gettop(L), fn, "step", &o->step));
+    if (o->step < 1) status = lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)o->step);
+  }
+done:
+  return status;
+}
+
+static lm_status run(lua_State *L, lm_lua *s, void *arg) {
+  static const char *const names[] = {
+      "kind",      "params",   "grads", "state0", "state1", "state2", "lr",   "weight_decay", "maximize", "momentum",
+      "dampening", "nesterov", "first", "beta1",  "beta2",  "eps",    "step", "amsgrad",      "decoupled"};
+  int *stepped = arg;
+  group g = {0};
+  lm_status status;
+  TRY(lm_check_options(L, 1, fn, sizeof names / sizeof *names, names));
+  TRY(read_step(L, s, &g.step));
+  TRY(read_lists(L, s, &g));
+  *stepped = g.n;
+  if (g.n == 0) goto done;
+  g.step.n = g.n;
+  g.step.param = g.param;
+  g.step.grad = g.grad;
+  bool wanted[3] = {g.step.kind == LM_ADAM || g.step.momentum != 0, g.step.kind == LM_ADAM,
+                    g.step.kind == LM_ADAM && g.step.amsgrad};
+  if (wanted[0]) g.step.state0 = g.state[0];
+  if (wanted[1]) g.step.state1 = g.state[1];
+  if (wanted[2]) g.step.state2 = g.state[2];
+  TRY(lm_optim_run(&g.step));
+done:
+  drop(&g);
+  return status;
+}
+
+static int bind_optim_step(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "optim_step: one table expected");
+  lua_settop(L, 1);
+  luaL_checkstack(L, 32, fn);
+  lm_pace(L, s);
+  int stepped = 0;
+  lm_status status = lm_attempt_twice(L, s, run, &stepped);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushinteger(L, stepped);
+  return 1;
+}
+
+/* clip_grad_norm(grads, max_norm, p) -> total norm */
+typedef struct clipping {
+  double most, p, total;
+} clipping;
+
+static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
+  clipping *c = arg;
+  lm_tensor **grads = NULL;
+  int n;
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, "clip_grad_norm", "grads", false, &n, &grads));
+  if (n > 0) TRY(lm_clip_grad_norm(n, grads, c->most, c->p, &c->total));
+done:
+  lm_free(grads);
+  return status;
+}
+
+static int bind_clip_grad_norm(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  clipping c = {.p = 2};
+  lua_settop(L, 3);
+  lm_status status;
+  TRY(lm_read_number(L, s, 2, "clip_grad_norm", "max_norm", &c.most));
+  if (!lua_isnil(L, 3)) TRY(lm_read_number(L, s, 3, "clip_grad_norm", "p", &c.p));
+  TRY(lm_attempt_twice(L, s, clip, &c));
+  lua_pushnumber(L, c.total);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+/* zero_grad(params, set_to_none = true) */
+static lm_status zero(lua_State *L, lm_lua *s, void *arg) {
+  const bool *to_none = arg;
+  lm_tensor **params = NULL, *out[LM_MAX_OUTS];
+  int n = 0;
+  bool recording = lm_grad_enabled();
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, "zero_grad", "params", false, &n, &params));
+  lm_set_grad_enabled(false);
+  for (int i = 0; i < n; i++) {
+    lm_tensor *grad = lm_grad_of(params[i]);
+    if (!grad) continue;
+    if (*to_none) {
+      TRY(lm_set_grad(params[i], NULL));
+    } else {
+      lm_zero__args a = {.x = grad};
+      TRY(lm_call(LM_OP_zero_, &a, out));
+      lm_release(out[0]);
+    }
+  }
+done:
+  lm_set_grad_enabled(recording);
+  lm_free(params);
+  return status;
+}
+
+static int bind_zero_grad(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  bool to_none = true;
+  lua_settop(L, 2);
+  lm_status status;
+  if (!lua_isnil(L, 2)) TRY(lm_read_bool(L, s, 2, "zero_grad", "set_to_none", &to_none));
+  TRY(lm_attempt_twice(L, s, zero, &to_none));
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
+                                       {"clip_grad_norm", bind_clip_grad_norm},
+                                       {"zero_grad", bind_zero_grad},
+                                       {NULL, NULL}};

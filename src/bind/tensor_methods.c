@@ -1,0 +1,309 @@
+/* Methods that are no ops: facts about a tensor, conversions, its handle. */
+#include "bind/bind.h"
+
+static lm_tensor *self(lua_State *L, const char *fn) {
+  lm_tensor *t = NULL;
+  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, fn, "x", &t);
+  if (status != LM_OK) lm_raise(L, status);
+  return t;
+}
+
+static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const int64_t *v) {
+  if (lua_isnoneornil(L, 2)) {
+    lm_push_shape(L, t->ndim, v);
+    return 1;
+  }
+  int64_t dim;
+  int d = 0;
+  lm_status status;
+  TRY(lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
+  TRY(lm_dim(fn, dim, t->ndim, &d));
+  if (t->ndim == 0) status = lm_fail(LM_E_SHAPE, "%s: a 0-d tensor has no dims", fn);
+done:
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushnumber(L, (double)v[d]);
+  return 1;
+}
+
+static int bind_size(lua_State *L) {
+  lm_tensor *t = self(L, "size");
+  return sizes_or_one(L, "size", t, t->size);
+}
+
+static int bind_stride(lua_State *L) {
+  lm_tensor *t = self(L, "stride");
+  return sizes_or_one(L, "stride", t, t->stride);
+}
+
+static int bind_dim(lua_State *L) {
+  lua_pushinteger(L, self(L, "dim")->ndim);
+  return 1;
+}
+
+static int bind_numel(lua_State *L) {
+  lua_pushnumber(L, (double)self(L, "numel")->numel);
+  return 1;
+}
+
+static int bind_element_size(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(self(L, "element_size")->dtype));
+  return 1;
+}
+
+static int bind_storage_offset(lua_State *L) {
+  lm_tensor *t = self(L, "storage_offset");
+  lua_pushnumber(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
+  return 1;
+}
+
+/* The ordinal of a CUDA device, -1 for the CPU. */
+static int bind_get_device(lua_State *L) {
+  lm_device d = self(L, "get_device")->device;
+  lua_pushinteger(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
+  return 1;
+}
+
+static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, lm_format *out) {
+  if (lua_type(L, i) == LUA_TSTRING) {
+    int n = 0;
+    for (; lm_names_memory_format[n]; n++) {
+      if (strcmp(lm_names_memory_format[n], lua_tostring(L, i)) != 0) continue;
+      *out = (lm_format)n;
+      return LM_OK;
+    }
+  }
+  return lm_fail(LM_E_ARG, "%s: memory_format: \"preserve\", \"contiguous\" or \"channels_last\" expected, got %s", fn,
+                 lm_got(L, s, i));
+}
+
+static bool is_laid_out(const lm_tensor *t, lm_format format) {
+  return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
+}
+
+static int bind_is_contiguous(lua_State *L) {
+  static const char *const names[] = {"memory_format"};
+  lm_tensor *t = self(L, "is_contiguous");
+  lm_format format = LM_CONTIGUOUS;
+  lm_status status;
+  TRY(lm_check_options(L, 2, "is_contiguous", 1, names));
+  if (lua_type(L, 2) == LUA_TTABLE && lm_field(L, 2, "memory_format")) {
+    TRY(read_format(L, LM_STATE(L), lua_gettop(L), "is_contiguous", &format));
+  }
+  lua_pushboolean(L, is_laid_out(t, format));
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+/* ---- to */
+typedef struct conversion {
+  lm_to_copy_args args;
+  bool copy;
+} conversion;
+
+/* A dtype's or a device's name, an ordinal, or a tensor to be like. */
+static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c) {
+  lm_tensor *like;
+  lm_status status;
+  switch (lua_type(L, i)) {
+    case LUA_TNUMBER: return lm_read_device(L, s, i, "to", "device", &c->args.device);
+    case LUA_TSTRING: {
+      lm_dtype dtype;
+      if (lm_dtype_parse(lua_tostring(L, i), &dtype) == LM_OK) {
+        c->args.dtype = dtype;
+        return LM_OK;
+      }
+      const char *name = lua_tostring(L, i); /* devices start with their kind; what does not is a dtype's typo */
+      if (strncmp(name, "cpu", 3) == 0 || strncmp(name, "cuda", 4) == 0) {
+        return lm_read_device(L, s, i, "to", "device", &c->args.device);
+      }
+      return lm_fail_in(lm_dtype_parse(name, &dtype), "to: neither a device nor a dtype");
+    }
+    case LUA_TUSERDATA:
+      TRY(lm_read_tensor(L, s, i, "to", "other", &like));
+      c->args.dtype = like->dtype;
+      c->args.device = like->device;
+      return LM_OK;
+    default: break;
+  }
+  status = lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got %s", lm_got(L, s, i));
+done:
+  return status;
+}
+
+/* The arguments are at 1..top. */
+static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
+  static const char *const names[] = {"dtype", "device", "copy", "memory_format", "non_blocking"};
+  lm_status status;
+  int options = 0;
+  bool ignored;
+  c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+  TRY(lm_read_tensor(L, s, 1, "to", "x", &c->args.x));
+  while (top > 1 && lua_isnil(L, top)) top--;
+  if (top > 1 && lua_type(L, top) == LUA_TTABLE) options = top--;
+  if (top > 3)
+    return lm_fail(LM_E_ARG, "to: at most a device and a dtype expected, and options: x:to(\"cpu\", \"float64\")");
+  if (top == 1 && !options)
+    return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
+  for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
+  if (options) {
+    int last = lua_gettop(L);
+    TRY(lm_check_options(L, options, "to", 5, names));
+    if (lm_field(L, options, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "to", "dtype", &c->args.dtype));
+    if (lm_field(L, options, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "to", "device", &c->args.device));
+    if (lm_field(L, options, "copy")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "copy", &c->copy));
+    if (lm_field(L, options, "non_blocking")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &ignored));
+    if (lm_field(L, options, "memory_format")) {
+      lm_format format = LM_PRESERVE;
+      TRY(read_format(L, s, lua_gettop(L), "to", &format));
+      c->args.memory_format = (int)format;
+    }
+    lua_settop(L, last);
+  }
+done:
+  return status;
+}
+
+typedef struct converting {
+  int top;
+  lm_tensor *out[LM_MAX_OUTS];
+} converting;
+
+static lm_status attempt_to(lua_State *L, lm_lua *s, void *arg) {
+  converting *to = arg;
+  conversion c = {0};
+  lm_status status;
+  TRY(read_conversion(L, s, to->top, &c));
+  TRY(lm_call(LM_OP_to_copy, &c.args, to->out));
+done:
+  return status;
+}
+
+static int bind_to(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  luaL_checkstack(L, 12, "to");
+  conversion c = {0};
+  converting to = {.top = lua_gettop(L)};
+  lm_status status = read_conversion(L, s, to.top, &c);
+  if (status != LM_OK) return lm_raise(L, status);
+  const lm_tensor *x = c.args.x;
+  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
+              (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
+              is_laid_out(x, (lm_format)c.args.memory_format);
+  if (same && !c.copy) {
+    lua_pushvalue(L, 1);
+    return 1;
+  }
+  lm_pace(L, s);
+  lm_box *b = lm_box_new(L);
+  status = lm_attempt_twice(L, s, attempt_to, &to);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_box_fill(s, b, to.out[0]);
+  lm_pace_count(s, to.out[0]);
+  return 1;
+}
+
+/* ---- the handle */
+static int bind_data_ptr(lua_State *L) {
+  lm_tensor *t = self(L, "data_ptr");
+  lm_reg_get(L, &lm_reg_pointer);
+  lua_pushlightuserdata(L, t->data);
+  if (lua_type(L, -2) == LUA_TFUNCTION) lua_call(L, 1, 1);
+  return 1;
+}
+
+/* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
+static int bind_free(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
+  if (b->t) lm_box_drop(b, "was freed by x:free()");
+  return 0;
+}
+
+static int bind_is_tensor(lua_State *L) {
+  lua_pushboolean(L, lm_to_box(L, LM_STATE(L), 1) != NULL);
+  return 1;
+}
+
+lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
+  if (t == from) return LM_OK;
+  bool asks = lm_requires_grad(t);
+  lm_status status = LM_OK;
+  if (asks && !lm_dtype_is_float(from->dtype)) {
+    return lm_fail(LM_E_DTYPE, "%s: x requires grad and cannot become %s", fn, lm_dtype_name(from->dtype));
+  }
+  if (asks && !lm_is_leaf(t)) {
+    return lm_fail(LM_E_STATE, "%s: x is the result of %s; only a leaf can become another tensor", fn,
+                   lm_grad_fn_name(t));
+  }
+  if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made anew */
+  lm_tensor_become(t, from);
+  if (asks) TRY(lm_set_requires_grad(t, true));
+done:
+  return status;
+}
+
+static int bind_become(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *t, *from;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "become", "x", &t));
+  TRY(lm_read_tensor(L, s, 2, "become", "from", &from));
+  TRY(lm_become("become", t, from));
+  lua_settop(L, 1);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+/* ---- recording */
+static int bind_requires_grad_(lua_State *L) {
+  lm_tensor *t = self(L, "requires_grad_");
+  bool on = true;
+  lm_status status;
+  if (!lua_isnoneornil(L, 2)) TRY(lm_read_bool(L, LM_STATE(L), 2, "requires_grad_", "on", &on));
+  TRY(lm_set_requires_grad(t, on));
+  lua_settop(L, 1);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+static int bind_retain_grad(lua_State *L) {
+  lm_status status = lm_retain_grad(self(L, "retain_grad"));
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* The handle goes over to a tensor of the same memory outside the graph. */
+static int bind_detach_(lua_State *L) {
+  lm_detach_args a = {.x = self(L, "detach_")};
+  lm_tensor *out[LM_MAX_OUTS];
+  lm_status status = lm_call(LM_OP_detach, &a, out);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_box *b = lm_to_box(L, LM_STATE(L), 1);
+  lm_release(b->t);
+  b->t = out[0];
+  lua_settop(L, 1);
+  return 1;
+}
+
+const luaL_Reg lm_tensor_functions[] = {
+    {"size", bind_size},
+    {"stride", bind_stride},
+    {"dim", bind_dim},
+    {"numel", bind_numel},
+    {"element_size", bind_element_size},
+    {"storage_offset", bind_storage_offset},
+    {"get_device", bind_get_device},
+    {"is_contiguous", bind_is_contiguous},
+    {"to", bind_to},
+    {"data_ptr", bind_data_ptr},
+    {"free", bind_free},
+    {"requires_grad_", bind_requires_grad_},
+    {"retain_grad", bind_retain_grad},
+    {"detach_", bind_detach_},
+    {NULL, NULL},
+};
+
+const luaL_Reg lm_handle_functions[] = {{"is_tensor", bind_is_tensor}, {"become", bind_become}, {NULL, NULL}};

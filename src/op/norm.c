@@ -1,0 +1,235 @@
+/* Batch norm and layer norm: checks, results, and the statistics kept for the gradient. */
+#include "op/layout.h"
+
+/* Statistics of half types are float32: a mean needs more digits than its values. */
+static lm_dtype stat_dtype(const lm_tensor *x) { return x->dtype == LM_F64 ? LM_F64 : LM_F32; }
+
+/* A parameter or statistic of x: in x's dtype, or float32 beside half types. NULL is fine. */
+static lm_status check_param(lm_op_id op, const char *arg, const lm_tensor *t, const lm_tensor *x, int ndim,
+                             const int64_t *size) {
+  if (!t) return LM_OK;
+  bool fits = t->ndim == ndim;
+  for (int d = 0; fits && d < ndim; d++) fits = t->size[d] == size[d];
+  if (!fits)
+    return lm_fail(LM_E_SHAPE, "%s: %s has to be %s for x %s, is %s", lm_ops[op].name, arg, lm_shape_text(ndim, size),
+                   lm_shape_of(x), lm_shape_of(t));
+  if (t->dtype != x->dtype && t->dtype != stat_dtype(x))
+    return lm_fail(LM_E_DTYPE, "%s: %s is %s beside x of %s; it has to be %s", lm_ops[op].name, arg,
+                   lm_dtype_name(t->dtype), lm_dtype_name(x->dtype), lm_dtype_name(stat_dtype(x)));
+  return LM_OK;
+}
+
+static lm_status as_contiguous(lm_tensor *t, lm_tensor **out) {
+  *out = NULL;
+  return t ? lm_laid_out(t, LM_CONTIGUOUS, out) : LM_OK;
+}
+
+static lm_status check_batch(lm_op_id op, const lm_tensor *x, const lm_tensor *running_mean,
+                             const lm_tensor *running_var, const lm_tensor *weight, const lm_tensor *bias) {
+  lm_status status = LM_OK;
+  TRY(lm_check_float(op, "x", x));
+  if (x->ndim < 2) {
+    status = lm_fail(LM_E_SHAPE, "%s: x has to be [N, C] or [N, C, ...], is %s", lm_ops[op].name, lm_shape_of(x));
+    goto done;
+  }
+  TRY(lm_check_same_device(op, 5,
+                           (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)running_mean, (lm_tensor *)running_var,
+                                           (lm_tensor *)weight, (lm_tensor *)bias}));
+  TRY(check_param(op, "running_mean", running_mean, x, 1, &x->size[1]));
+  TRY(check_param(op, "running_var", running_var, x, 1, &x->size[1]));
+  TRY(check_param(op, "weight", weight, x, 1, &x->size[1]));
+  TRY(check_param(op, "bias", bias, x, 1, &x->size[1]));
+done:
+  return status;
+}
+
+lm_status lm_op_batch_norm(const lm_batch_norm_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_batch_norm;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *y = NULL, *mean = NULL, *invstd = NULL;
+  TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, a->bias));
+  int64_t channels = a->x->size[1];
+  if (a->training && a->x->numel == channels && channels > 0) {
+    status = lm_fail(
+        LM_E_SHAPE, "batch_norm: training needs more than one value a channel, got x %s; use a larger batch or :eval()",
+        lm_shape_of(a->x));
+    goto done;
+  }
+  if (!a->training && (!a->running_mean || !a->running_var)) {
+    status = lm_fail(LM_E_ARG, "batch_norm: running_mean and running_var are needed when not training");
+    goto done;
+  }
+  if (a->training && a->running_mean) TRY(lm_check_writable(op, a->running_mean));
+  if (a->training && a->running_var) TRY(lm_check_writable(op, a->running_var));
+
+  TRY(lm_laid_out(a->x, LM_PRESERVE, &x));
+  TRY(as_contiguous(a->weight, &weight));
+  TRY(as_contiguous(a->bias, &bias));
+  TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
+  if (a->training) {
+    TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &channels, LM_CONTIGUOUS, &mean));
+    TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &channels, LM_CONTIGUOUS, &invstd));
+  }
+  lm_batch_norm_args job = *a;
+  job.x = x, job.weight = weight, job.bias = bias;
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, mean, invstd}));
+  if (a->training && a->running_mean) lm_bump(a->running_mean, op);
+  if (a->training && a->running_var) lm_bump(a->running_var, op);
+  out[0] = lm_retain(y);
+  out[1] = lm_retain(mean);
+  out[2] = lm_retain(invstd);
+done:
+  lm_release(x);
+  lm_release(weight);
+  lm_release(bias);
+  lm_release(y);
+  lm_release(mean);
+  lm_release(invstd);
+  return status;
+}
+
+static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_tensor *x) {
+  if (grad->dtype == x->dtype && lm_same_shape(grad, x)) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: grad has to be %s %s as x, is %s %s", lm_ops[op].name, lm_dtype_name(x->dtype),
+                 lm_shape_of(x), lm_dtype_name(grad->dtype), lm_shape_of(grad));
+}
+
+lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_batch_norm_backward;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *grad = NULL, *weight = NULL, *mean = NULL, *invstd = NULL;
+  lm_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
+  TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, NULL));
+  TRY(check_grad(op, a->grad, a->x));
+  int64_t channels = a->x->size[1];
+  TRY(check_param(op, "save_mean", a->save_mean, a->x, 1, &channels));
+  TRY(check_param(op, "save_invstd", a->save_invstd, a->x, 1, &channels));
+  TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->x, a->grad, a->save_mean, a->save_invstd}));
+  if (a->training ? !a->save_mean || !a->save_invstd : !a->running_mean || !a->running_var) {
+    status = lm_fail(LM_E_ARG, "batch_norm_backward: %s needed",
+                     a->training ? "save_mean and save_invstd are" : "running_mean and running_var are");
+    goto done;
+  }
+  TRY(lm_laid_out(a->x, LM_PRESERVE, &x));
+  TRY(lm_laid_out_like(a->grad, x, &grad));
+  TRY(as_contiguous(a->weight, &weight));
+  TRY(as_contiguous(a->save_mean, &mean));
+  TRY(as_contiguous(a->save_invstd, &invstd));
+  lm_dtype param = weight ? (lm_dtype)weight->dtype : stat_dtype(x);
+  TRY(lm_tensor_empty_like(x, x->dtype, x->device, &dx));
+  TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &dweight));
+  TRY(lm_tensor_empty(param, x->device, 1, &channels, LM_CONTIGUOUS, &dbias));
+  lm_batch_norm_backward_args job = *a;
+  job.x = x, job.grad = grad, job.weight = weight, job.save_mean = mean, job.save_invstd = invstd;
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){dx, dweight, dbias}));
+  out[0] = lm_retain(dx);
+  out[1] = lm_retain(dweight);
+  out[2] = lm_retain(dbias);
+done:
+  lm_release(x);
+  lm_release(grad);
+  lm_release(weight);
+  lm_release(mean);
+  lm_release(invstd);
+  lm_release(dx);
+  lm_release(dweight);
+  lm_release(dbias);
+  return status;
+}
+
+/* normalized_shape has to be x's last sizes. */
+static lm_status check_layer(lm_op_id op, const lm_tensor *x, const lm_ints *shape, const lm_tensor *weight,
+                             const lm_tensor *bias) {
+  lm_status status = LM_OK;
+  TRY(lm_check_float(op, "x", x));
+  if (shape->n < 1) {
+    status = lm_fail(LM_E_SHAPE, "%s: normalized_shape needs at least one size", lm_ops[op].name);
+    goto done;
+  }
+  bool fits = x->ndim >= shape->n;
+  for (int d = 0; fits && d < shape->n; d++) fits = x->size[x->ndim - shape->n + d] == shape->v[d];
+  if (!fits) {
+    status = lm_fail(LM_E_SHAPE, "%s: x has to end in the sizes of normalized_shape %s, is %s", lm_ops[op].name,
+                     lm_shape_text(shape->n, shape->v), lm_shape_of(x));
+    goto done;
+  }
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)weight, (lm_tensor *)bias}));
+  TRY(check_param(op, "weight", weight, x, shape->n, shape->v));
+  TRY(check_param(op, "bias", bias, x, shape->n, shape->v));
+done:
+  return status;
+}
+
+/* x's sizes with 1 for each normalized dim. */
+static void stat_sizes(const lm_tensor *x, int normalized, int64_t *size) {
+  for (int d = 0; d < x->ndim; d++) size[d] = d < x->ndim - normalized ? x->size[d] : 1;
+}
+
+lm_status lm_op_layer_norm(const lm_layer_norm_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_layer_norm;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *y = NULL, *mean = NULL, *rstd = NULL;
+  int64_t size[LM_MAX_DIMS];
+  TRY(check_layer(op, a->x, &a->normalized_shape, a->weight, a->bias));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(as_contiguous(a->weight, &weight));
+  TRY(as_contiguous(a->bias, &bias));
+  stat_sizes(x, a->normalized_shape.n, size);
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &y));
+  TRY(lm_tensor_empty(stat_dtype(x), x->device, x->ndim, size, LM_CONTIGUOUS, &mean));
+  TRY(lm_tensor_empty(stat_dtype(x), x->device, x->ndim, size, LM_CONTIGUOUS, &rstd));
+  lm_layer_norm_args job = *a;
+  job.x = x, job.weight = weight, job.bias = bias;
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, mean, rstd}));
+  out[0] = lm_retain(y);
+  out[1] = lm_retain(mean);
+  out[2] = lm_retain(rstd);
+done:
+  lm_release(x);
+  lm_release(weight);
+  lm_release(bias);
+  lm_release(y);
+  lm_release(mean);
+  lm_release(rstd);
+  return status;
+}
+
+lm_status lm_op_layer_norm_backward(const lm_layer_norm_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_layer_norm_backward;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *grad = NULL, *weight = NULL, *mean = NULL, *rstd = NULL;
+  lm_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
+  const lm_ints *shape = &a->normalized_shape;
+  int64_t size[LM_MAX_DIMS];
+  TRY(check_layer(op, a->x, shape, a->weight, NULL));
+  TRY(check_grad(op, a->grad, a->x));
+  stat_sizes(a->x, shape->n, size);
+  TRY(check_param(op, "save_mean", a->save_mean, a->x, a->x->ndim, size));
+  TRY(check_param(op, "save_rstd", a->save_rstd, a->x, a->x->ndim, size));
+  TRY(lm_check_same_device(op, 4, (lm_tensor *[]){a->x, a->grad, a->save_mean, a->save_rstd}));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_laid_out(a->grad, LM_CONTIGUOUS, &grad));
+  TRY(as_contiguous(a->weight, &weight));
+  TRY(as_contiguous(a->save_mean, &mean));
+  TRY(as_contiguous(a->save_rstd, &rstd));
+  lm_dtype param = weight ? (lm_dtype)weight->dtype : stat_dtype(x);
+  TRY(lm_tensor_empty(x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &dx));
+  TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &dweight));
+  TRY(lm_tensor_empty(param, x->device, shape->n, shape->v, LM_CONTIGUOUS, &dbias));
+  lm_layer_norm_backward_args job = *a;
+  job.x = x, job.grad = grad, job.weight = weight, job.save_mean = mean, job.save_rstd = rstd;
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){dx, dweight, dbias}));
+  out[0] = lm_retain(dx);
+  out[1] = lm_retain(dweight);
+  out[2] = lm_retain(dbias);
+done:
+  lm_release(x);
+  lm_release(grad);
+  lm_release(weight);
+  lm_release(mean);
+  lm_release(rstd);
+  lm_release(dx);
+  lm_release(dweight);
+  lm_release(dbias);
+  return status;
+}

@@ -1,0 +1,195 @@
+#include "optim/optim.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/check.h"
+
+enum { PARAM, GRAD, STATE0, STATE1, STATE2, ROLES };
+static const char *const role_names[ROLES] = {"the parameter", "its gradient", "its state 1", "its state 2",
+                                              "its state 3"};
+
+/* The tensors of a step as the kernel gets them: sorted by device, all of a parameter laid out alike.
+ * What is not is replaced by a copy. */
+typedef struct bench {
+  int n;
+  bool used[ROLES];
+  lm_tensor **given[ROLES], **ready[ROLES]; /* ready: a reference each, to the given one or to its copy */
+  lm_tensor **memory;
+} bench;
+
+static const char *step_name(const lm_optim_step *s) {
+  return s->kind == LM_SGD ? "SGD" : s->decoupled ? "AdamW" : "Adam";
+}
+
+static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
+  bool adam = s->kind == LM_ADAM;
+  switch (role) {
+    case PARAM: return s->param;
+    case GRAD: return s->grad;
+    case STATE0: return adam || s->momentum != 0 ? s->state0 : NULL;
+    case STATE1: return adam ? s->state1 : NULL;
+    default: return adam && s->amsgrad ? s->state2 : NULL;
+  }
+}
+
+static lm_status check_param(const char *name, int i, const lm_tensor *p) {
+  if (!lm_dtype_is_float((lm_dtype)p->dtype))
+    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s; only floating dtypes can be optimized", name, i + 1,
+                   lm_dtype_name((lm_dtype)p->dtype));
+  if (lm_overlaps_itself(p))
+    return lm_fail(LM_E_ARG, "%s: elements of parameter %d, of sizes %s, share memory and cannot be written", name,
+                   i + 1, lm_shape_of(p));
+  return LM_OK;
+}
+
+static lm_status check_with(const char *name, int i, const char *what, const lm_tensor *p, const lm_tensor *t) {
+  if (!lm_same_shape(p, t))
+    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, %s %s", name, i + 1, lm_shape_of(p), what,
+                   lm_shape_of(t));
+  if (t->dtype != p->dtype)
+    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype), what,
+                   lm_dtype_name((lm_dtype)t->dtype));
+  if (t->device != p->device)
+    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, %s on %s", name, i + 1, lm_device_name(p->device), what,
+                   lm_device_name(t->device));
+  return LM_OK;
+}
+
+static lm_status check(const lm_optim_step *s) {
+  lm_status status = LM_OK;
+  const char *name = step_name(s);
+  if (s->kind == LM_ADAM && s->step < 1)
+    return lm_fail(LM_E_ARG, "%s: step %lld; steps count from 1", name, (long long)s->step);
+  for (int i = 0; i < s->n; i++) {
+    TRY(check_param(name, i, s->param[i]));
+    for (int role = GRAD; role < ROLES; role++) {
+      lm_tensor *const *tensors = role_of(s, role);
+      if (tensors) TRY(check_with(name, i, role_names[role], s->param[i], tensors[i]));
+    }
+  }
+done:
+  return status;
+}
+
+/* Both dense, with element k of memory the same element of the tensor. */
+static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
+  for (int d = 0; d < a->ndim; d++)
+    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
+  return true;
+}
+
+/* *out: t itself if it is dense and, where `like` is given, laid out like that; else a copy that is. */
+static lm_status lay_out(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *copy = NULL;
+  if (t->numel == 0 || (like ? laid_out_alike(t, like) : lm_is_dense(t))) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty_like(like ? like : t, (lm_dtype)t->dtype, t->device, &copy));
+  TRY(lm_copy(t, copy));
+  *out = lm_retain(copy);
+done:
+  lm_release(copy);
+  return status;
+}
+
+static void clear(bench *b) {
+  for (int role = 0; b->memory && role < ROLES; role++)
+    for (int i = 0; i < b->n; i++) lm_release(b->ready[role][i]);
+  lm_free(b->memory);
+}
+
+static lm_status prepare(const lm_optim_step *s, bench *b) {
+  lm_status status = LM_OK;
+  int n = s->n;
+  *b = (bench){.n = n};
+  b->memory = lm_calloc((size_t)n, 2 * ROLES * sizeof *b->memory);
+  if (!b->memory) return LM_E_OOM;
+  for (int role = 0; role < ROLES; role++) {
+    lm_tensor *const *tensors = role_of(s, role);
+    b->used[role] = tensors != NULL;
+    b->given[role] = b->memory + 2 * role * n;
+    b->ready[role] = b->given[role] + n;
+    if (tensors) memcpy(b->given[role], tensors, (size_t)n * sizeof *tensors);
+  }
+  /* By device, in order of first appearance; nearly always there is one. */
+  for (int begin = 0; begin < n;) {
+    int end = begin + 1;
+    for (int i = end; i < n; i++) {
+      if (b->given[PARAM][i]->device != b->given[PARAM][begin]->device) continue;
+      for (int role = 0; role < ROLES; role++) {
+        lm_tensor *swapped = b->given[role][end];
+        b->given[role][end] = b->given[role][i];
+        b->given[role][i] = swapped;
+      }
+      end++;
+    }
+    begin = end;
+  }
+  for (int i = 0; i < n; i++) {
+    TRY(lay_out(b->given[PARAM][i], NULL, &b->ready[PARAM][i]));
+    for (int role = GRAD; role < ROLES; role++)
+      if (b->used[role]) TRY(lay_out(b->given[role][i], b->ready[PARAM][i], &b->ready[role][i]));
+  }
+done:
+  return status;
+}
+
+/* Parameters begin to end - 1, all on one device. */
+static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
+  lm_optim_step part = *s;
+  part.n = end - begin;
+  part.param = b->ready[PARAM] + begin;
+  part.grad = b->ready[GRAD] + begin;
+  part.state0 = b->used[STATE0] ? b->ready[STATE0] + begin : NULL;
+  part.state1 = b->used[STATE1] ? b->ready[STATE1] + begin : NULL;
+  part.state2 = b->used[STATE2] ? b->ready[STATE2] + begin : NULL;
+  return backend->optim(&part);
+}
+
+/* The end of the run of tensors on one device that starts at begin, and that device's backend. */
+static int device_run(int n, lm_tensor *const *tensors, int begin) {
+  int end = begin + 1;
+  while (end < n && tensors[end]->device == tensors[begin]->device) end++;
+  return end;
+}
+
+static lm_status backend_for(const char *name, const lm_tensor *t, const lm_backend **out) {
+  *out = lm_backend_of(t->device);
+  if (!*out) return lm_fail_in(LM_E_MISSING, name);
+  if ((*out)->optim) return LM_OK;
+  return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(t->device));
+}
+
+static lm_status write_back(const bench *b) {
+  lm_status status = LM_OK;
+  for (int role = 0; role < ROLES; role++) {
+    for (int i = 0; b->used[role] && role != GRAD && i < b->n; i++)
+      if (b->ready[role][i] != b->given[role][i]) TRY(lm_copy(b->ready[role][i], b->given[role][i]));
+  }
+done:
+  return status;
+}
+
+lm_status lm_optim_run(const lm_optim_step *s) {
+  lm_status status = LM_OK;
+  const lm_backend *backend;
+  bench b = {0};
+  if (s->n == 0) return LM_OK;
+  TRY(check(s));
+  TRY(prepare(s, &b));
+  for (int i = 0; i < s->n; i = device_run(s->n, b.ready[PARAM], i))
+    TRY(backend_for(step_name(s), b.ready[PARAM][i], &backend));
+  for (int begin = 0, end; begin < s->n; begin = end) {
+    end = device_run(s->n, b.ready[PARAM], begin);
+    TRY(backend_for(step_name(s), b.ready[PARAM][begin], &backend));
+    TRY(run_on(backend, s, &b, begin, end));
+  }
+  TRY(write_back(&b));
+  for (int i = 0; i < s->n; i++) lm_bump(s->param[i], -1);
+done:
+  clear(&b);
+  return status;
+}
