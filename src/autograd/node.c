@@ -24,7 +24,7 @@ typedef struct pools {
   lm_node *doomed; /* to be destroyed by that one */
 } pools;
 
-static _Thread_local pools own __attribute__((tls_model("initial-exec")));
+static _Thread_local pools own;
 static pthread_key_t at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic uint64_t last_number;

@@ -8,7 +8,7 @@
 #include "autograd/rules.h"
 #include "base/mem.h"
 
-static _Thread_local lm_modes modes __attribute__((tls_model("initial-exec")));
+static _Thread_local lm_modes modes;
 
 bool lm_grad_enabled(void) { return !modes.no_grad; }
 void lm_set_grad_enabled(bool on) { modes.no_grad = !on; }
