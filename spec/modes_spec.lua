@@ -44,7 +44,7 @@ local function promises(name, run, inside)
 
   it(name .. " asks for a function", function()
     assert.error_matches(function() run(3) end, name .. ".*function.*number 3")
-    assert.error_matches(function() run() end, name .. ".*function.*nothing")
+    assert.error_matches(function() run() end, name .. ".*a function expected, got n%a+")
   end)
 end
 
@@ -129,7 +129,7 @@ end)
 describe("scope", function()
   local depth = 0
   promises("scope", function(f, ...)
-    if type(f) ~= "function" then return lm.scope(f, ...) end
+    if type(f) ~= "function" then return lm.scope(f) end
     return lm.scope(function(...)
       depth = depth + 1
       local results = pack(pcall(f, ...))

@@ -158,8 +158,14 @@ def lenet():
 
 
 def lua_text(text):
-    """What PyTorch prints, in Lua's spelling."""
-    return text.replace("True", "true").replace("False", "false").replace("torch.", "")
+    """What PyTorch prints, in Lua's spelling. Its dtypes are shorter and may fit where PyTorch begins a line."""
+    text = text.replace("True", "true").replace("False", "false").replace("torch.", "")
+    own_line = re.search(r",\n +(dtype=\w+)\)$", text)
+    if own_line:
+        values = text[:own_line.start()]
+        if len(values) - values.rfind("\n") + 1 + len(own_line[1]) + 2 <= 80:  # torch._tensor_str's count
+            return f"{values}, {own_line[1]})"
+    return text
 
 
 # Tensors whose text is compared: an expression that is both Python and, after as_lua, Lua. T(values, dtype) is a
@@ -206,7 +212,7 @@ def printing():
     with open(os.path.join(ROOT, "spec/golden/print.lua"), "w") as out:
         out.write("-- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
         for case in cases:
-            out.write(f'  {{ "{as_lua(case)}",\n[[\n{lua_text(str(eval(case, names)))}]] }},\n')
+            out.write(f'  {{ "{as_lua(case)}",\n[=[\n{lua_text(str(eval(case, names)))}]=] }},\n')
         out.write("}\n")
 
 

@@ -265,9 +265,9 @@ static lm_status write(lm_op_id id, const void *args, bool in_place, lm_tensor *
                    op->name, suffix);
   }
   TRY(look(id, args, &s));
-  if (!s.any) return run(id, args, in_place, out);
   base = x->grad ? x->grad->base : NULL;
   if (base) TRY(lm_history(base, &base_edge));
+  if (!s.any && !base_edge.node) return run(id, args, in_place, out);
   TRY(check_write(id, suffix, x, &s, base_edge));
 
   TRY(new_node(id, args, &s, x, &node));

@@ -3,7 +3,8 @@
  * The op layer has checked every argument, allocated every output (dense) and resolved defaults
  * before a slot is called: dims are 0..ndim-1, dims lists are sorted and complete (all dims where
  * none were given), tensors are on this device with the dtypes the op documents. Inputs may be
- * strided. A slot that is NULL is a clear error for the caller. */
+ * strided; what else a family's slots may rely on is said at the head of its op/<family>.c. A slot
+ * that is NULL is a clear error for the caller. */
 #ifndef LM_OP_BACKEND_H
 #define LM_OP_BACKEND_H
 

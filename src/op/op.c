@@ -104,12 +104,19 @@ static lm_status run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor
 #define RUN_WRITE(op)                                                                              \
   static lm_status write_##op(const void *args, lm_tensor **out) { return lm_op_##op(args, out); } \
   static lm_status run_##op(const void *args, lm_tensor **out) { return run_write(LM_OP_##op, args, write_##op, out); }
-#define RUN_COMP(op) enum { run_##op = 0 };
+#define RUN_COMP(op)
 #define OP(name, kind, ...) RUN_##kind(name)
 #include "op/op.def"
 #undef OP
 
 /* ---- the tables */
+
+#define FN_POINT(op) run_##op
+#define FN_PRIM FN_POINT
+#define FN_VIEW FN_POINT
+#define FN_NEW FN_POINT
+#define FN_WRITE FN_POINT
+#define FN_COMP(op) NULL
 
 #define OP(name, kind, outs, aux, args, opts, cast, help) \
   static const lm_arg arg_table_##name[] = {EACH(ARG, name args opts)};
@@ -131,7 +138,7 @@ const lm_op lm_ops[LM_OP_COUNT] = {
                      .tensor = {EACH(TENSORS, name_ args_ opts_)},   \
                      .list = -1 EACH(LISTS, name_ args_ opts_),      \
                      .arg = arg_table_##name_,                       \
-                     .run = run_##name_},
+                     .run = FN_##kind_(name_)},
 #include "op/op.def"
 #undef OP
 };
