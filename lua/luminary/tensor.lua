@@ -171,7 +171,12 @@ end
 --- hook(grad) is called with x's gradient in each backward and may return another in its place.
 function methods.register_hook(x, hook) return register(x, hook, false) end
 
---- hook(grad) is called after x.grad has been added to.
-function methods.register_post_accumulate_grad_hook(x, hook) return register(x, hook, true) end
+--- hook(x) is called after x.grad has been added to.
+function methods.register_post_accumulate_grad_hook(x, hook)
+  options.arg("register_post_accumulate_grad_hook", "hook", hook, "function")
+  return register(x, function()
+    if core.is_alive(x) then hook(x) end
+  end, true)
+end
 
 return methods

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes spec/golden/<op>.safetensors from spec/op_cases.lua, with PyTorch's answers.
 
-    scripts/dev/gen_golden.py [op ...]      everything without arguments; _lenet, _print, _promotion are no ops
+    scripts/dev/gen_golden.py [op ...]      everything without arguments; names with _ (EXTRAS) are no ops
 
 Needs torch, numpy, safetensors and luajit. Files depend on nothing but the table and PyTorch: each case
 draws from a generator seeded by its op's name and number, so a new row changes no other file.
@@ -235,7 +235,214 @@ def promotion():
         out.write("}\n")
 
 
-EXTRAS = {"_lenet": lenet, "_print": printing, "_promotion": promotion}
+def layers():
+    """Layers and losses on given state: input, output, the state before and after, gradients of sum(y^2)."""
+    nn, gen, store = torch.nn, torch.Generator().manual_seed(2), {}
+
+    def put(name, t):
+        store[name] = t.detach().contiguous().clone()
+
+    def layer(name, module, *shape, index=None, training=True):
+        module.train(training)
+        with torch.no_grad():
+            for key, t in module.state_dict().items():
+                if t.is_floating_point():
+                    t.copy_(torch.rand(t.shape, generator=gen) + (0.5 if key.endswith("var") else -0.5))
+        for key, t in module.state_dict().items():
+            put(f"{name}.state.{key}", t)
+        x = torch.randint(0, index, shape, generator=gen) if index else torch.randn(shape, generator=gen)
+        y = module(x)
+        if y.requires_grad:
+            y.square().sum().backward()
+        put(f"{name}.x", x + 1 if index else x)
+        put(f"{name}.y", y)
+        for key, t in module.named_buffers():
+            put(f"{name}.after.{key}", t)
+        for key, t in module.named_parameters():
+            put(f"{name}.grad.{key}", t.grad)
+
+    layer("linear", nn.Linear(5, 3), 2, 4, 5)
+    layer("linear_bare", nn.Linear(5, 3, bias=False), 5)
+    layer("conv", nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2), 2, 4, 7, 6)
+    layer("conv_bare", nn.Conv2d(2, 3, 3, bias=False), 1, 2, 5, 5)
+    layer("embedding", nn.Embedding(7, 3, padding_idx=2), 2, 5, index=7)
+    layer("bn1d", nn.BatchNorm1d(3), 6, 3)
+    layer("bn1d_length", nn.BatchNorm1d(3, eps=0.01, momentum=0.3), 2, 3, 4)
+    layer("bn2d", nn.BatchNorm2d(3), 2, 3, 4, 3)
+    layer("bn2d_eval", nn.BatchNorm2d(3), 2, 3, 4, 3, training=False)
+    layer("bn2d_average", nn.BatchNorm2d(3, momentum=None), 2, 3, 4, 3)
+    layer("bn2d_plain", nn.BatchNorm2d(3, affine=False), 2, 3, 4, 3)
+    layer("bn2d_batch", nn.BatchNorm2d(3, track_running_stats=False), 2, 3, 4, 3, training=False)
+    layer("layer_norm", nn.LayerNorm(6), 3, 6)
+    layer("layer_norm_dims", nn.LayerNorm([3, 4], eps=0.01), 2, 3, 4)
+    layer("layer_norm_plain", nn.LayerNorm(6, elementwise_affine=False), 3, 6)
+    layer("layer_norm_unbiased", nn.LayerNorm(6, bias=False), 3, 6)
+    layer("max_pool", nn.MaxPool2d((3, 2), stride=2, padding=1, ceil_mode=True), 2, 2, 7, 6)
+    layer("avg_pool", nn.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), 2, 2, 7, 6)
+    layer("adaptive_pool", nn.AdaptiveAvgPool2d((3, 2)), 2, 2, 7, 5)
+    layer("sequential", nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 3), nn.ReLU())), 2, 4)
+    for module in (nn.ReLU(), nn.LeakyReLU(0.2), nn.GELU(), nn.GELU(approximate="tanh"), nn.SiLU(), nn.Tanh(),
+                   nn.Sigmoid(), nn.Softplus(), nn.Softmax(dim=1), nn.LogSoftmax(dim=0), nn.Flatten(), nn.Identity()):
+        tanh = "_tanh" if getattr(module, "approximate", "") == "tanh" else ""
+        layer(type(module).__name__ + tanh, module, 3, 4, 2)
+
+    def loss(name, module, x, target, base=0):
+        x = x.requires_grad_()
+        y = module(x, target)
+        y.sum().backward()
+        for key, t in (("x", x), ("target", target + base), ("y", y), ("grad", x.grad)):
+            put(f"{name}.{key}", t)
+
+    weight = torch.tensor([0.5, 1.0, 2.0, 0.25])
+    put("class_weight", weight)
+    classes = torch.tensor([0, 3, 1, 2, 3])
+    for reduction in ("mean", "sum", "none"):
+        loss("ce_" + reduction, nn.CrossEntropyLoss(reduction=reduction), torch.randn(5, 4, generator=gen), classes, 1)
+        loss("nll_" + reduction, nn.NLLLoss(weight, reduction=reduction, ignore_index=3),
+             torch.randn(5, 4, generator=gen).log_softmax(1), classes, 1)
+        loss("mse_" + reduction, nn.MSELoss(reduction=reduction), torch.randn(3, 2, generator=gen),
+             torch.randn(3, 2, generator=gen))
+        loss("bce_" + reduction, nn.BCEWithLogitsLoss(pos_weight=weight, reduction=reduction),
+             torch.randn(3, 4, generator=gen), torch.rand(3, 4, generator=gen))
+    loss("ce_weight", nn.CrossEntropyLoss(weight, label_smoothing=0.1), torch.randn(5, 4, generator=gen), classes, 1)
+    loss("ce_ignore", nn.CrossEntropyLoss(ignore_index=3), torch.randn(5, 4, generator=gen), classes, 1)
+    loss("ce_probabilities", nn.CrossEntropyLoss(), torch.randn(5, 4, generator=gen),
+         torch.rand(5, 4, generator=gen).softmax(1))
+
+    grads = [torch.randn(3, 4, generator=gen), torch.randn(5, generator=gen)]
+    for k, g in enumerate(grads):
+        put(f"clip.grad.{k + 1}", g)
+    for norm in (1.0, 2.0, 0.5, float("inf")):
+        ps = [torch.zeros_like(g).requires_grad_() for g in grads]
+        for p, g in zip(ps, grads):
+            p.grad = g.clone()
+        total = nn.utils.clip_grad_norm_(ps, 1.5, norm_type=norm)
+        put(f"clip.{norm:g}.total", total)
+        put(f"clip.{norm:g}.grads", torch.cat([p.grad.flatten() for p in ps]))
+    save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
+
+
+# Optimizers by name, and what they are made with. As Lua's options in spec/optim_spec.lua.
+OPTIMIZERS = {
+    "sgd": ("SGD", dict(lr=0.1)),
+    "sgd_momentum": ("SGD", dict(lr=0.1, momentum=0.9)),
+    "sgd_dampening": ("SGD", dict(lr=0.1, momentum=0.9, dampening=0.3)),
+    "sgd_nesterov": ("SGD", dict(lr=0.1, momentum=0.9, nesterov=True)),
+    "sgd_decay": ("SGD", dict(lr=0.1, momentum=0.5, weight_decay=0.1)),
+    "sgd_nesterov_decay": ("SGD", dict(lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)),
+    "sgd_maximize": ("SGD", dict(lr=0.1, momentum=0.9, weight_decay=0.1, maximize=True)),
+    "adam": ("Adam", dict()),
+    "adam_options": ("Adam", dict(lr=0.05, betas=(0.8, 0.95), eps=0.001)),
+    "adam_decay": ("Adam", dict(lr=0.05, weight_decay=0.1)),
+    "adam_amsgrad": ("Adam", dict(lr=0.05, amsgrad=True, betas=(0.5, 0.6))),
+    "adam_maximize": ("Adam", dict(lr=0.05, weight_decay=0.1, maximize=True)),
+    "adamw": ("AdamW", dict()),
+    "adamw_decay": ("AdamW", dict(lr=0.05, weight_decay=0.3)),
+    "adamw_amsgrad": ("AdamW", dict(lr=0.05, amsgrad=True, betas=(0.5, 0.6))),
+    "adamw_maximize": ("AdamW", dict(lr=0.05, maximize=True)),
+}
+
+
+def optimizers():
+    """Six steps of each optimizer from given parameters and gradients (all parameters, flat, after each step), and
+    learning rates of the schedulers."""
+    gen, store, steps = torch.Generator().manual_seed(3), {}, 6
+    sizes = [(3, 4), (5,)]
+    start = [torch.randn(s, generator=gen, dtype=torch.float64) for s in sizes]
+    grads = [[torch.randn(s, generator=gen, dtype=torch.float64) for s in sizes] for _ in range(steps)]
+    for k in range(len(sizes)):
+        store[f"start.{k + 1}"] = start[k]
+        store[f"grad.{k + 1}"] = torch.stack([g[k] for g in grads])
+    for name, (cls, options) in OPTIMIZERS.items():
+        for dtype in (torch.float32, torch.float64):
+            ps = [p.to(dtype, copy=True).requires_grad_() for p in start]
+            opt = getattr(torch.optim, cls)(ps, foreach=False, **options)
+            after = []
+            for g in grads:
+                for p, v in zip(ps, g):
+                    p.grad = v.to(dtype)
+                opt.step()
+                after.append(torch.cat([p.detach().flatten() for p in ps]))
+            store[f"{name}.{str(dtype).split('.')[1]}"] = torch.stack(after)
+
+    def rates(make, count, change=None):
+        p = torch.zeros(1).requires_grad_()
+        opt = torch.optim.SGD([{"params": [p]}, {"params": [p.detach().clone().requires_grad_()], "lr": 0.03}], lr=0.1)
+        scheduler = make(opt)
+        seen = [[g["lr"] for g in opt.param_groups]]
+        for k in range(count):
+            if k == change:
+                opt.param_groups[0]["lr"] = 0.5
+            opt.step()
+            scheduler.step()
+            seen.append([g["lr"] for g in opt.param_groups])
+        return torch.tensor(seen, dtype=torch.float64)
+
+    sched = torch.optim.lr_scheduler
+    store["rate.step"] = rates(lambda o: sched.StepLR(o, 3), 10)
+    store["rate.step_gamma"] = rates(lambda o: sched.StepLR(o, 2, gamma=0.5), 9, change=5)
+    store["rate.cosine"] = rates(lambda o: sched.CosineAnnealingLR(o, 10), 10)
+    store["rate.cosine_min"] = rates(lambda o: sched.CosineAnnealingLR(o, 4, eta_min=0.01), 17)
+    store["rate.cosine_changed"] = rates(lambda o: sched.CosineAnnealingLR(o, 8, eta_min=0.01), 12, change=5)
+    save_file(store, os.path.join(ROOT, "spec/golden/_optim.safetensors"))
+
+
+class Block(torch.nn.Module):
+    """As spec/nn_spec.lua's."""
+    def __init__(self, cin, cout, stride=1):
+        super().__init__()
+        nn = torch.nn
+        self.conv1 = nn.Conv2d(cin, cout, 3, padding=1, stride=stride)
+        self.bn1 = nn.BatchNorm2d(cout)
+        if stride != 1:
+            self.skip = nn.Sequential(nn.Conv2d(cin, cout, 1, stride=stride, bias=False), nn.BatchNorm2d(cout))
+        self.tail = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)] + [nn.Linear(4, 2)])
+
+
+MODULES = [
+    ("nn.Linear(3, 4)",),
+    ("nn.Linear(3, 4, bias=False)", "nn.Linear(3, 4, {bias = false})"),
+    ("nn.Conv2d(3, 8, 3)",),
+    ("nn.Conv2d(4, 8, (3, 2), stride=2, padding=(1, 0), dilation=2, groups=4, bias=False)",
+     "nn.Conv2d(4, 8, {3, 2}, {stride = 2, padding = {1, 0}, dilation = 2, groups = 4, bias = false})"),
+    ("nn.BatchNorm1d(8)",),
+    ("nn.BatchNorm2d(8, eps=0.001, momentum=None, affine=False)",
+     "nn.BatchNorm2d(8, {eps = 0.001, momentum = false, affine = false})"),
+    ("nn.BatchNorm2d(8, momentum=0.01, track_running_stats=False)",
+     "nn.BatchNorm2d(8, {momentum = 0.01, track_running_stats = false})"),
+    ("nn.LayerNorm(8)",),
+    ("nn.LayerNorm([3, 4], eps=1e-6, elementwise_affine=False)",
+     "nn.LayerNorm({3, 4}, {eps = 1e-6, elementwise_affine = false})"),
+    ("nn.MaxPool2d(2)",),
+    ("nn.MaxPool2d((3, 2), stride=(2, 1), padding=1, ceil_mode=True)",
+     "nn.MaxPool2d({3, 2}, {stride = {2, 1}, padding = 1, ceil_mode = true})"),
+    ("nn.AvgPool2d(2)",),
+    ("nn.AvgPool2d(3, stride=1, padding=1)", "nn.AvgPool2d(3, {stride = 1, padding = 1})"),
+    ("nn.AdaptiveAvgPool2d(1)",),
+    ("nn.AdaptiveAvgPool2d((2, 3))", "nn.AdaptiveAvgPool2d({2, 3})"),
+    ("nn.ReLU()",), ("nn.ReLU(inplace=True)", "nn.ReLU{inplace = true}"), ("nn.LeakyReLU()",),
+    ("nn.LeakyReLU(0.2, inplace=True)", "nn.LeakyReLU(0.2, {inplace = true})"), ("nn.GELU()",),
+    ("nn.GELU(approximate='tanh')", "nn.GELU{approximate = 'tanh'}"), ("nn.SiLU()",), ("nn.Tanh()",), ("nn.Sigmoid()",),
+    ("nn.Softplus()",), ("nn.Dropout()",), ("nn.Dropout(0.25, inplace=True)", "nn.Dropout(0.25, {inplace = true})"),
+    ("nn.Identity()",), ("nn.Embedding(10, 3)",), ("nn.CrossEntropyLoss()",), ("nn.NLLLoss()",), ("nn.MSELoss()",),
+    ("nn.BCEWithLogitsLoss()",), ("nn.Sequential()",), ("nn.ModuleList()",),
+    ("nn.Sequential(nn.Conv2d(1, 20, 3), nn.ReLU(), nn.Sequential(nn.AvgPool2d(2), nn.Identity()), nn.Linear(8, 2))",),
+    ("Block(3, 8)",), ("nn.Sequential(Block(3, 8, stride=2), nn.Dropout(0.5))", "nn.Sequential(Block(3, 8, 2), nn.Dropout(0.5))"),
+]
+
+
+def module_texts():
+    """How PyTorch prints modules: a Lua list of {expression, text}."""
+    with open(os.path.join(ROOT, "spec/golden/modules.lua"), "w") as out:
+        out.write("-- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints their modules.\nreturn {\n")
+        for case in MODULES:
+            text = str(eval(case[0], {"nn": torch.nn, "Block": Block}))
+            out.write(f'  {{ "{case[-1]}",\n[=[\n{text}]=] }},\n')
+        out.write("}\n")
+
+
+EXTRAS = {"_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
+          "_modules": module_texts}
 
 
 def main():

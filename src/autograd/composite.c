@@ -96,6 +96,9 @@ lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) 
     *out = lm_retain(a->x);
     return LM_OK;
   }
+  if (a->memory_format == LM_CHANNELS_LAST && a->x->ndim != 4) {
+    return lm_fail(LM_E_SHAPE, "contiguous: channels_last wants 4 dims, got %s", lm_shape_of(a->x));
+  }
   return lm_call(LM_OP_clone, &(lm_clone_args){a->x, a->memory_format}, out);
 }
 

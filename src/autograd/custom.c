@@ -53,6 +53,7 @@ lm_status lm_custom_record(const lm_custom *c) {
   bool any = false;
   for (int k = 0; k < c->nin; k++) any = any || (c->in[k] && lm_requires_grad(c->in[k]));
   if (!any || !lm_grad_enabled()) goto done;
+  if (c->nout > UINT8_MAX) TRY(lm_fail(LM_E_ARG, "%s: %d results; there can be %d", c->name, c->nout, UINT8_MAX));
   for (int i = 0; i < c->nout; i++) TRY(check_output(c, i));
   TRY(new_node(c, &n));
   for (int i = 0; i < c->nout; i++) TRY(lm_grad_need(c->out[i], &m));

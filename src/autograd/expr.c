@@ -98,7 +98,11 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
       case LM_ARG_DIM:
       case LM_ARG_DIM_OPT: *(int64_t *)field = (int64_t)number_of(&v[i]); break;
       case LM_ARG_B: *(bool *)field = number_of(&v[i]) != 0; break;
-      case LM_ARG_I2: memcpy(field, v[i].pair, sizeof v[i].pair); break;
+      case LM_ARG_I2:
+        for (int j = 0; j < 2; j++) {
+          ((int64_t *)field)[j] = v[i].kind == LM_E_PAIR ? v[i].pair[j] : (int64_t)number_of(&v[i]);
+        }
+        break;
       case LM_ARG_DIMS_OPT:
       case LM_ARG_SIZE:
       case LM_ARG_SIZE_OPT: *(lm_ints *)field = ints_of(&v[i]); break;

@@ -40,7 +40,10 @@ lm_status lm_set_requires_grad(lm_tensor *t, bool on) {
   }
   TRY(lm_grad_need(t, &m));
   if (!m->watch) TRY(lm_watch_new(&m->watch));
-  TRY(lm_leaf_node(t, m->watch, &m->node));
+  lm_node *leaf;
+  TRY(lm_leaf_node(t, m->watch, &leaf));
+  lm_node_release(m->node); /* of a view whose base has left its graph */
+  m->node = leaf;
   m->slot = 0;
   lm_release(m->base); /* a leaf's history is its own */
   m->base = NULL;

@@ -11,7 +11,7 @@
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
  *
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
- *   is_tensor(v)     true for a live or dropped tensor handle
+ *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
  *   become(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
  *   live_tensors()   headers alive in the process (leak specs)
  *   max(x [, dim | other] [, opts])  min likewise: what x:max() and x:min() do

@@ -118,6 +118,7 @@ int lm_bind_own_files(lua_State *L) {
 }
 
 int lm_bind_error_at_caller(lua_State *L) {
+  if (lua_isnoneornil(L, 1)) return lm_raise_text(L, "error_at_caller: a message expected");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
     lua_settop(L, 1);
     return lua_error(L);

@@ -114,10 +114,25 @@ done:
   return status;
 }
 
+/* An integer or a range against x's own dim, which the views it is taken from may have lost. */
+static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
+  int64_t size = x->size[dim], first = e->first < 0 ? e->first + size + 1 : e->first;
+  if (e->first == 0) return lm_fail(LM_E_INDEX, "x[…]: elements count from 1; there is no element 0");
+  if (e->kind == AT) {
+    if (first >= 1 && first <= size) return LM_OK;
+    return lm_fail(LM_E_INDEX, "x[…]: index %lld is out of range for dim %d of %s", (long long)e->first, dim + 1,
+                   lm_shape_of(x));
+  }
+  int64_t last = e->last < 0 ? e->last + size + 1 : e->last; /* first - 1 makes an empty range */
+  if (first >= 1 && first <= size + 1 && last >= 0 && last <= size) return LM_OK;
+  return lm_fail(LM_E_INDEX, "x[…]: range {%lld, %lld} is out of range for dim %d of %s", (long long)e->first,
+                 (long long)e->last, dim + 1, lm_shape_of(x));
+}
+
 static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
   lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
-  int used = 0, dim = 0;
+  int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
   bool rest = false;
   for (int i = 0; i < n; i++) {
     if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" may stand once");
@@ -134,13 +149,14 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
   for (int i = 0; i < n; i++) {
     switch (e[i].kind) {
       case AT: {
-        if (e[i].first == 0) return lm_fail(LM_E_INDEX, "x[…]: elements count from 1; there is no element 0");
+        TRY(check_entry(x, source, &e[i]));
         lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
         TRY(lm_call(LM_OP_select, &a, out));
         p->view = own(p, out[0]);
         break;
       }
       case RANGE: {
+        TRY(check_entry(x, source, &e[i]));
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
         TRY(lm_call(LM_OP_slice, &a, out));
         p->view = own(p, out[0]);
@@ -159,6 +175,7 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
         p->nindices = dim;
         break;
     }
+    source += e[i].kind == REST ? x->ndim - used : e[i].kind == MASK ? e[i].t->ndim : 1;
   }
 done:
   return status;
@@ -198,7 +215,7 @@ static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
   TRY(read_key(L, s, &n, e));
   TRY(pick(x, n, e, &p));
   r->one = p.nindices == 0 && p.view->ndim == 0;
-  for (int i = 0; i < n; i++) r->one &= e[i].kind == AT;
+  for (int i = 0; i < n; i++) r->one &= e[i].kind == AT || e[i].kind == REST;
   if (p.nindices > 0) {
     lm_index_get_args a = {.x = p.view, .indices = {p.nindices, p.indices}};
     TRY(lm_call(LM_OP_index_get, &a, out));
@@ -248,11 +265,29 @@ int lm_index_get(lua_State *L) {
 }
 
 /* ---- writing */
+
+/* A value without its leading dims of size 1, as PyTorch takes it: x[2] = f(batch of one). */
+static lm_status trim(lm_tensor *value, lm_tensor **out) {
+  lm_view_args a = {.x = value};
+  int ones = 0;
+  while (ones < value->ndim && value->size[ones] == 1) ones++;
+  if (ones == 0) {
+    *out = lm_retain(value);
+    return LM_OK;
+  }
+  a.size.n = value->ndim - ones;
+  memcpy(a.size.v, value->size + ones, sizeof(int64_t) * (size_t)a.size.n);
+  lm_tensor *made[LM_MAX_OUTS];
+  lm_status status = lm_call(LM_OP_view, &a, made);
+  if (status == LM_OK) *out = made[0];
+  return status;
+}
+
 static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   (void)arg;
   entry e[MOST_ENTRIES];
   picked p = {0};
-  lm_tensor *x, *value, *owned = NULL, *out[LM_MAX_OUTS];
+  lm_tensor *x, *value, *owned = NULL, *trimmed = NULL, *out[LM_MAX_OUTS];
   int n;
   lm_status status;
   TRY(lm_read_tensor(L, s, 1, "x[…] = value", "x", &x));
@@ -263,6 +298,8 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   } else {
     TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
   }
+  TRY(trim(value, &trimmed));
+  value = trimmed;
   if (n == 1 && e[0].kind == MASK && value->ndim == 0 && lm_same_shape(e[0].t, x)) {
     lm_masked_fill_args a = {.x = x, .mask = e[0].t, .value = value};
     TRY(lm_call_inplace(LM_OP_masked_fill, &a, out));
@@ -279,6 +316,7 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   lm_release(out[0]);
 done:
   drop(&p);
+  lm_release(trimmed);
   lm_release(owned);
   return status;
 }

@@ -226,6 +226,11 @@ static int bind_is_tensor(lua_State *L) {
   return 1;
 }
 
+static int bind_is_alive(lua_State *L) {
+  lua_pushboolean(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL);
+  return 1;
+}
+
 lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
   bool asks = lm_requires_grad(t);
@@ -306,4 +311,5 @@ const luaL_Reg lm_tensor_functions[] = {
     {NULL, NULL},
 };
 
-const luaL_Reg lm_handle_functions[] = {{"is_tensor", bind_is_tensor}, {"become", bind_become}, {NULL, NULL}};
+const luaL_Reg lm_handle_functions[] = {
+    {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"become", bind_become}, {NULL, NULL}};

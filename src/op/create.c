@@ -6,9 +6,10 @@
 static lm_dtype dtype_or(lm_dtype asked, lm_dtype otherwise) { return asked == LM_NO_DTYPE ? otherwise : asked; }
 static lm_device device_or(lm_device asked, lm_device otherwise) { return asked == LM_NO_DEVICE ? otherwise : asked; }
 
-static lm_status new_sized(const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty(dtype_or(dtype, lm_default_dtype()), device_or(device, lm_default_device()),
-                         size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
+static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  lm_status status = lm_tensor_empty(dtype_or(dtype, lm_default_dtype()), device_or(device, lm_default_device()),
+                                     size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
+  return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
 }
 
 static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
@@ -78,13 +79,14 @@ done:
 /* ---- of a size */
 
 lm_status lm_op_empty(const lm_empty_args *a, lm_tensor **out) {
-  bool last = a->memory_format == LM_CHANNELS_LAST;
-  if (last && a->size.n != 4) {
+  if (a->memory_format != LM_CHANNELS_LAST) return new_sized(LM_OP_empty, &a->size, a->dtype, a->device, out);
+  if (a->size.n != 4) {
     return lm_fail(LM_E_SHAPE, "empty: channels_last wants 4 sizes, got %s",
                    lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
   }
-  return lm_tensor_empty(dtype_or(a->dtype, lm_default_dtype()), device_or(a->device, lm_default_device()),
-                         a->size.n < 0 ? 0 : a->size.n, a->size.v, last ? LM_CHANNELS_LAST : LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty(dtype_or(a->dtype, lm_default_dtype()), device_or(a->device, lm_default_device()),
+                                     4, a->size.v, LM_CHANNELS_LAST, out);
+  return status == LM_E_ARG ? lm_fail_in(status, "empty") : status;
 }
 
 /* Without a dtype, a Lua number gives the default dtype (as lm.tensor does), a tensor its own. */
@@ -92,22 +94,26 @@ lm_status lm_op_full(const lm_full_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL;
   TRY(check_value(LM_OP_full, a->value));
-  TRY(new_sized(&a->size, a->value->number ? a->dtype : dtype_or(a->dtype, (lm_dtype)a->value->dtype), a->device, &x));
+  TRY(new_sized(LM_OP_full, &a->size, a->value->number ? a->dtype : dtype_or(a->dtype, (lm_dtype)a->value->dtype),
+                a->device, &x));
   TRY(filled(fill(x, a->value), x, out));
 done:
   return status;
 }
 
-static lm_status full_of(const lm_ints *size, double number, lm_dtype dtype, lm_device device, lm_tensor **out) {
+static lm_status full_of(lm_op_id op, const lm_ints *size, double number, lm_dtype dtype, lm_device device,
+                         lm_tensor **out) {
   lm_tensor *x = NULL;
-  lm_status status = new_sized(size, dtype, device, &x);
+  lm_status status = new_sized(op, size, dtype, device, &x);
   return status == LM_OK ? filled(fill_number(x, number), x, out) : status;
 }
 
 lm_status lm_op_zeros(const lm_zeros_args *a, lm_tensor **out) {
-  return full_of(&a->size, 0, a->dtype, a->device, out);
+  return full_of(LM_OP_zeros, &a->size, 0, a->dtype, a->device, out);
 }
-lm_status lm_op_ones(const lm_ones_args *a, lm_tensor **out) { return full_of(&a->size, 1, a->dtype, a->device, out); }
+lm_status lm_op_ones(const lm_ones_args *a, lm_tensor **out) {
+  return full_of(LM_OP_ones, &a->size, 1, a->dtype, a->device, out);
+}
 
 /* ---- like another */
 
@@ -193,7 +199,7 @@ lm_status lm_op_eye(const lm_eye_args *a, lm_tensor **out) {
   if (a->n < 0 || a->m < -1) {
     return lm_fail(LM_E_ARG, "eye: sizes %lld and %lld; sizes are 0 or more", (long long)a->n, (long long)a->m);
   }
-  TRY(new_sized(&size, a->dtype, a->device, &x));
+  TRY(new_sized(LM_OP_eye, &size, a->dtype, a->device, &x));
   int64_t length = size.v[0] < size.v[1] ? size.v[0] : size.v[1], stride = size.v[1] + 1;
   TRY(lm_tensor_view(x, 1, &length, &stride, 0, &diagonal));
   TRY(fill_number(x, 0));

@@ -80,9 +80,10 @@ done:
 
 /* ---- new */
 
-static lm_status new_sized(const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
-  return lm_tensor_empty(dtype, device == LM_NO_DEVICE ? lm_default_device() : device, size->n < 0 ? 0 : size->n,
-                         size->v, LM_CONTIGUOUS, out);
+static lm_status new_sized(lm_op_id op, const lm_ints *size, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  lm_status status = lm_tensor_empty(dtype, device == LM_NO_DEVICE ? lm_default_device() : device,
+                                     size->n < 0 ? 0 : size->n, size->v, LM_CONTIGUOUS, out);
+  return status == LM_E_ARG ? lm_fail_in(status, lm_ops[op].name) : status;
 }
 
 static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, lm_tensor **out) {
@@ -114,13 +115,15 @@ done:
 
 lm_status lm_op_rand(const lm_rand_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
-  lm_status status = new_sized(&a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
+  lm_status status =
+      new_sized(LM_OP_rand, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
   return status == LM_OK ? drawn(LM_OP_rand, false, x, out) : status;
 }
 
 lm_status lm_op_randn(const lm_randn_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
-  lm_status status = new_sized(&a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
+  lm_status status =
+      new_sized(LM_OP_randn, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
   return status == LM_OK ? drawn(LM_OP_randn, true, x, out) : status;
 }
 
@@ -141,7 +144,7 @@ lm_status lm_op_randint(const lm_randint_args *a, lm_tensor **out) {
   lm_tensor *x = NULL;
   lm_dtype dtype = a->dtype == LM_NO_DTYPE ? LM_I64 : a->dtype;
   TRY(check_range(LM_OP_randint, "low", "high", a->low, a->high, dtype));
-  TRY(new_sized(&a->size, dtype, a->device, &x));
+  TRY(new_sized(LM_OP_randint, &a->size, dtype, a->device, &x));
   TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = a->low, .to = a->high}));
   *out = x;
   x = NULL;

@@ -173,10 +173,12 @@ static lm_status slice_range(lm_op_id op, int64_t n, int64_t first, int64_t last
   const char *name = lm_ops[op].name;
   if (step < 1) return lm_fail(LM_E_ARG, "%s: a step of %lld; steps are 1 or more", name, (long long)step);
   if (first == 0) return lm_fail(LM_E_INDEX, "%s: first is 0: entries count from 1, or from -1 at the end", name);
-  if (first < 0) first = first + n + 1 < 1 ? 1 : first + n + 1;
-  if (last < 0) last = last + n + 1 < 0 ? 0 : last + n + 1;
-  if (last > n) last = n;
-  if (first > n) first = n + 1;
+  int64_t from = first < 0 ? first + n + 1 : first, to = last < 0 ? last + n + 1 : last;
+  if (from < 1 || from > n + 1 || to < 0 || to > n) { /* n + 1 to n is empty */
+    return lm_fail(LM_E_INDEX, "%s: entries %lld to %lld are out of range for a dim of %lld", name, (long long)first,
+                   (long long)last, (long long)n);
+  }
+  first = from, last = to;
   *start = first - 1;
   *length = last < first ? 0 : (last - first) / step + 1;
   return LM_OK;

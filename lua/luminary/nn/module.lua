@@ -380,8 +380,7 @@ local function device_or_dtype(v, target)
   elseif type(v) == "number" then
     target.device = core.device(v)
   elseif type(v) == "string" then
-    local known, dtype = pcall(core.dtype, v)
-    if known then target.dtype = dtype else target.device = core.device(v) end
+    if v:find("^cpu") or v:find("^cuda") then target.device = core.device(v) else target.dtype = core.dtype(v) end
   else
     fail("to: a device, a dtype, a tensor or {device = …, dtype = …} wanted, got %s", options.describe(v))
   end

@@ -4,7 +4,9 @@
 
 #include "backend/cpu/cpu.h"
 
-enum { BLOCK_ROWS = 16, BLOCK_COLS = LM_TILE / BLOCK_ROWS };
+/* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
+ * come in a row: the next lines of the same columns. */
+enum { BLOCK_ROWS = 16, BLOCK_COLS = LM_TILE / BLOCK_ROWS, PILE = 8 };
 
 typedef struct plan {
   lm_tiles *t;
@@ -114,6 +116,8 @@ static bool find_block(lm_tiles *t) {
   return false;
 }
 
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 static int64_t clamp_to_int64(double v) {
   return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
 }
@@ -144,11 +148,10 @@ static void make_plan(plan *p, lm_tiles *t) {
     p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
   }
   p->direct &= t->out.linear;
-  p->tiles = (p->numel + LM_TILE - 1) / LM_TILE;
+  p->tiles = ceil_div(p->numel, LM_TILE);
   if (p->blocked) {
     int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
-    p->tiles =
-        (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * ((cols + BLOCK_COLS - 1) / BLOCK_COLS) * (p->numel / (rows * cols));
+    p->tiles = ceil_div(rows, BLOCK_ROWS * PILE) * PILE * ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
   }
 }
 
@@ -282,11 +285,15 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
   int last = p->t->ndim - 1;
   int64_t down = o->stride[last - 1], across = o->stride[last];
   if (across > down && down > 0) {
+    if (o->dtype == p->t->compute && down == 1) {
+      p->loops->transpose(tile, at, across, rows, cols);
+      return;
+    }
     char *turned = b->turned;
     for (int j = 0; j < cols; j++, at += across * (int64_t)o->bytes, turned += (size_t)rows * p->num) {
       p->loops->load[o->dtype](turned, at, down, rows);
     }
-    p->loops->transpose(tile, b->turned, rows, cols);
+    p->loops->transpose(tile, b->turned, rows, rows, cols);
     return;
   }
   for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {
@@ -297,13 +304,14 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
 static void run_blocks(const plan *p, int64_t begin, int64_t end) {
   const lm_tiles *t = p->t;
   int last = t->ndim - 1;
-  int64_t down = (t->size[last - 1] + BLOCK_ROWS - 1) / BLOCK_ROWS,
-          across = (t->size[last] + BLOCK_COLS - 1) / BLOCK_COLS;
+  int64_t piles = ceil_div(t->size[last - 1], BLOCK_ROWS * PILE), across = ceil_div(t->size[last], BLOCK_COLS);
   buffers b;
   for (int64_t block = begin; block < end; block++) {
     int64_t index[LM_MAX_DIMS], rest = block;
+    index[last - 1] = rest % PILE * BLOCK_ROWS, rest /= PILE;
     index[last] = rest % across * BLOCK_COLS, rest /= across;
-    index[last - 1] = rest % down * BLOCK_ROWS, rest /= down;
+    index[last - 1] += rest % piles * BLOCK_ROWS * PILE, rest /= piles;
+    if (index[last - 1] >= t->size[last - 1]) continue;
     for (int d = last - 2; d >= 0; d--) index[d] = rest % t->size[d], rest /= t->size[d];
     int64_t rows_left = t->size[last - 1] - index[last - 1], cols_left = t->size[last] - index[last];
     int rows = rows_left < BLOCK_ROWS ? (int)rows_left : BLOCK_ROWS;

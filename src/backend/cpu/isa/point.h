@@ -16,8 +16,8 @@ struct lm_point_loops {
   /* n elements of a dtype, `stride` elements apart, to and from a tile. */
   void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
-  /* dst [rows, cols] becomes src [cols, rows] transposed. */
-  void (*transpose)(void *dst, const void *src, int rows, int cols);
+  /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
+  void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
   /* NULL where the compute type has no such op. in: LM_POINT_PLACES pointers, a forward's arguments in order,
    * a fused gradient's by place (pointwise.h), the rest anything. out may be one of them. */
   void (*kernel[LM_POINT_KERNELS])(void *out, const void *const *in, const void *numbers, int64_t n);

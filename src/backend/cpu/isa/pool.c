@@ -10,18 +10,6 @@ enum {
   TILE = 256  /* channels whose partial results stay in the first-level cache */
 };
 
-/* work(first, n) for all channels, n a multiple of LANES. The last LANES reach back over channels that are
- * done already and do them again, which is much cheaper than a remainder one by one. Fewer than LANES
- * channels are done as they are. The asm hides that n is LANES: gcc would unroll the loops for that n
- * before it gets to vectorize them. */
-#define FOR_TILES(c, work)                                                          \
-  do {                                                                              \
-    int64_t whole = (c) < LANES ? (c) : (c) / LANES * LANES, rest = LANES;          \
-    __asm__("" : "+r"(rest));                                                       \
-    for (int64_t c0 = 0; c0 < whole; c0 += TILE) work(c0, least(TILE, whole - c0)); \
-    if (whole < (c)) work((c)-LANES, rest);                                         \
-  } while (0)
-
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define LM_E U8

@@ -1,0 +1,106 @@
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+static lm_status refused(const char *what, const char *path) {
+  return lm_fail(LM_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static char *copy_text(const char *text) {
+  size_t bytes = strlen(text) + 1;
+  char *copy = lm_malloc(bytes);
+  return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+lm_status lm_new_file_open(const char *path, lm_new_file *f) {
+  static _Atomic unsigned counter;
+  lm_status status = LM_OK;
+  struct stat info;
+  char target[PATH_MAX];
+  *f = (lm_new_file){.fd = -1};
+  if (stat(path, &info) == 0) {
+    if (!S_ISREG(info.st_mode)) return lm_fail(LM_E_IO, "cannot write %s: it is not a regular file", path);
+    if (!realpath(path, target)) return refused("write", path);
+    path = target;
+  }
+  size_t room = strlen(path) + 48;
+  f->path = copy_text(path);
+  f->temporary = lm_malloc(room);
+  if (!f->path || !f->temporary) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  snprintf(f->temporary, room, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
+  f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (f->fd < 0) status = refused("write", f->temporary);
+done:
+  if (status != LM_OK) {
+    lm_free(f->path);
+    lm_free(f->temporary);
+    *f = (lm_new_file){.fd = -1};
+  }
+  return status;
+}
+
+lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
+  const char *p = data;
+  while (bytes > 0) {
+    ssize_t n = write(f->fd, p, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return refused("write", f->temporary);
+    p += n;
+    bytes -= (size_t)n;
+  }
+  return LM_OK;
+}
+
+/* Without it the rename itself could be lost in a crash of the machine. */
+static void sync_directory(const char *path) {
+  char folder[PATH_MAX];
+  const char *slash = strrchr(path, '/');
+  if (!slash) {
+    strcpy(folder, ".");
+  } else {
+    size_t n = slash == path ? 1 : (size_t)(slash - path);
+    if (n >= sizeof folder) return;
+    memcpy(folder, path, n);
+    folder[n] = 0;
+  }
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
+}
+
+lm_status lm_new_file_commit(lm_new_file *f) {
+  lm_status status = LM_OK;
+  if (fsync(f->fd) != 0) status = refused("write", f->temporary);
+  if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->temporary);
+  f->fd = -1;
+  if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
+  if (status == LM_OK) {
+    sync_directory(f->path);
+    lm_free(f->temporary);
+    f->temporary = NULL;
+  }
+  lm_new_file_abandon(f);
+  return status;
+}
+
+void lm_new_file_abandon(lm_new_file *f) {
+  if (f->fd >= 0) close(f->fd);
+  if (f->temporary) unlink(f->temporary);
+  lm_free(f->temporary);
+  lm_free(f->path);
+  *f = (lm_new_file){.fd = -1};
+}

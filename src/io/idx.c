@@ -1,0 +1,81 @@
+#include "io/idx.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+enum { DEFLATE_MAX_RATIO = 1032, PIECE = 1 << 24 }; /* deflate cannot shrink data by more */
+
+static lm_status read_exactly(const char *path, gzFile file, unsigned char *p, uint64_t bytes) {
+  while (bytes > 0) {
+    int n = gzread(file, p, bytes < PIECE ? (unsigned)bytes : PIECE);
+    if (n < 0) return lm_fail(LM_E_IO, "%s: %s", path, gzerror(file, &n));
+    if (n == 0) return lm_fail(LM_E_IO, "%s is cut short: %llu bytes are missing", path, (unsigned long long)bytes);
+    p += n;
+    bytes -= (uint64_t)n;
+  }
+  return LM_OK;
+}
+
+static lm_status read_open(const char *path, gzFile file, uint64_t file_bytes, lm_tensor **out) {
+  lm_status status = LM_OK;
+  unsigned char head[4], size_bytes[4 * LM_MAX_DIMS], extra;
+  int64_t size[LM_MAX_DIMS];
+  uint64_t count = 1;
+  lm_tensor *t = NULL;
+  TRY(read_exactly(path, file, head, sizeof head));
+  if (head[0] != 0 || head[1] != 0) {
+    return lm_fail(LM_E_IO, "%s is no IDX file: it starts with %02x %02x", path, head[0], head[1]);
+  }
+  if (head[2] != 8)
+    return lm_fail(LM_E_IO, "%s: elements of type 0x%02x; only unsigned bytes (0x08) are read", path, head[2]);
+  int ndim = head[3];
+  if (ndim < 1 || ndim > LM_MAX_DIMS)
+    return lm_fail(LM_E_IO, "%s has %d dims; 1 to %d are read", path, ndim, LM_MAX_DIMS);
+  TRY(read_exactly(path, file, size_bytes, 4 * (uint64_t)ndim));
+  uint64_t most = gzdirect(file) ? file_bytes : file_bytes * DEFLATE_MAX_RATIO;
+  for (int d = 0; d < ndim; d++) {
+    const unsigned char *b = size_bytes + 4 * d;
+    size[d] = (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | b[3];
+  }
+  for (int d = 0; d < ndim; d++) {
+    if (size[d] == 0) count = 0;
+    if (__builtin_mul_overflow(count, (uint64_t)size[d], &count) || count > most) {
+      return lm_fail(LM_E_IO, "%s says it holds %s bytes, more than fit in the file", path, lm_shape_text(ndim, size));
+    }
+  }
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), ndim, size, LM_CONTIGUOUS, &t));
+  TRY(read_exactly(path, file, (unsigned char *)t->data, count));
+  int rest = gzread(file, &extra, 1);
+  if (rest != 0) {
+    status = rest < 0 ? lm_fail(LM_E_IO, "%s: %s", path, gzerror(file, &rest))
+                      : lm_fail(LM_E_IO, "%s goes on after its %llu elements", path, (unsigned long long)count);
+    goto done;
+  }
+  *out = t;
+  t = NULL;
+done:
+  lm_release(t);
+  return status;
+}
+
+lm_status lm_idx_read(const char *path, lm_tensor **out) {
+  struct stat info;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(errno));
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    close(fd);
+    return lm_fail(LM_E_IO, "cannot read %s: it is not a regular file", path);
+  }
+  gzFile file = gzdopen(fd, "rb");
+  if (!file) {
+    close(fd);
+    return lm_fail(LM_E_OOM, "out of memory: reading %s", path);
+  }
+  lm_status status = read_open(path, file, (uint64_t)info.st_size, out);
+  gzclose(file);
+  return status;
+}

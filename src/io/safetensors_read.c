@@ -1,0 +1,310 @@
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "io/names.h"
+#include "io/safetensors.h"
+
+static const size_t LARGEST_HEADER = 100000000; /* as the reference implementation */
+
+/* The mapped file, shared by the handle and the tensors over it. */
+typedef struct mapping {
+  _Atomic int32_t rc;
+  char *data;
+  size_t bytes;
+} mapping;
+
+typedef struct entry {
+  const char *name; /* the header's */
+  lm_dtype dtype;
+  int ndim;
+  int64_t size[LM_MAX_DIMS];
+  size_t from, to; /* from the end of the header */
+} entry;
+
+struct lm_safetensors {
+  char *path;
+  mapping *map;
+  cJSON *header;
+  const char *data; /* the first byte after the header */
+  int n, nmeta;
+  entry *entry;
+  const char **key, **value;
+};
+
+static void release_mapping(void *owner) {
+  mapping *m = owner;
+  if (!m || atomic_fetch_sub_explicit(&m->rc, 1, memory_order_acq_rel) != 1) return;
+  munmap(m->data, m->bytes);
+  lm_free(m);
+}
+
+static lm_status map_file(const char *path, mapping **out) {
+  lm_status status = LM_OK;
+  struct stat info;
+  mapping *m = NULL;
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(errno));
+  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    status = lm_fail(LM_E_IO, "cannot read %s: it is not a regular file", path);
+    goto done;
+  }
+  if (info.st_size < 10) {
+    status = lm_fail(LM_E_IO, "%s is no safetensors file: it has only %lld bytes", path, (long long)info.st_size);
+    goto done;
+  }
+  if (!(m = lm_malloc(sizeof *m))) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  m->bytes = (size_t)info.st_size;
+  /* Private: tensors may be written to in place, the file stays as it is. */
+  m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  if (m->data == MAP_FAILED) {
+    status = lm_fail(LM_E_IO, "cannot map %s: %s", path, strerror(errno));
+    lm_free(m);
+    goto done;
+  }
+  atomic_init(&m->rc, 1);
+  *out = m;
+done:
+  close(fd);
+  return status;
+}
+
+/* A JSON number that is an integer from 0 on, which a double holds exactly. */
+static bool is_count(const cJSON *item, uint64_t *out) {
+  if (!cJSON_IsNumber(item)) return false;
+  double v = item->valuedouble;
+  if (!(v >= 0 && v <= 9007199254740992.0) || v != (double)(uint64_t)v) return false;
+  *out = (uint64_t)v;
+  return true;
+}
+
+static lm_status read_shape(const lm_safetensors *f, const cJSON *shape, entry *e, uint64_t *numel) {
+  *numel = 1;
+  if (!cJSON_IsArray(shape)) return lm_fail(LM_E_IO, "%s: '%s' has no shape", f->path, e->name);
+  bool empty = false;
+  const cJSON *item;
+  cJSON_ArrayForEach(item, shape) {
+    uint64_t size;
+    if (!is_count(item, &size)) return lm_fail(LM_E_IO, "%s: '%s' has a size that is no count", f->path, e->name);
+    if (e->ndim == LM_MAX_DIMS) {
+      return lm_fail(LM_E_IO, "%s: '%s' has more than %d dims", f->path, e->name, LM_MAX_DIMS);
+    }
+    e->size[e->ndim++] = (int64_t)size;
+    empty = empty || size == 0;
+  }
+  for (int d = 0; d < e->ndim && !empty; d++) {
+    if (__builtin_mul_overflow(*numel, (uint64_t)e->size[d], numel)) {
+      return lm_fail(LM_E_IO, "%s: '%s' has too many elements", f->path, e->name);
+    }
+  }
+  if (empty) *numel = 0;
+  return LM_OK;
+}
+
+static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t data_bytes, entry *e) {
+  lm_status status = LM_OK;
+  const cJSON *dtype = NULL, *shape = NULL, *offsets = NULL, *field;
+  uint64_t numel, from, to, bytes;
+  *e = (entry){.name = item->string, .dtype = LM_NO_DTYPE};
+  TRY(lm_safetensors_check_name(f->path, e->name));
+  if (!cJSON_IsObject(item)) return lm_fail(LM_E_IO, "%s: '%s' is no object", f->path, e->name);
+  cJSON_ArrayForEach(field, item) {
+    const cJSON **place = strcmp(field->string, "dtype") == 0          ? &dtype
+                          : strcmp(field->string, "shape") == 0        ? &shape
+                          : strcmp(field->string, "data_offsets") == 0 ? &offsets
+                                                                       : NULL;
+    if (!place || *place) {
+      return lm_fail(LM_E_IO, "%s: '%s' has an unknown or repeated field '%s'", f->path, e->name, field->string);
+    }
+    *place = field;
+  }
+  if (!cJSON_IsString(dtype)) return lm_fail(LM_E_IO, "%s: '%s' has no dtype", f->path, e->name);
+  for (int d = 0; d < LM_DTYPE_COUNT; d++) {
+    if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
+  }
+  if (e->dtype == LM_NO_DTYPE) {
+    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %.20s, which is not supported (BOOL U8 I32 I64 F16 BF16 F32 F64 are)",
+                   f->path, e->name, dtype->valuestring);
+  }
+  TRY(read_shape(f, shape, e, &numel));
+  if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
+      !is_count(offsets->child->next, &to)) {
+    return lm_fail(LM_E_IO, "%s: '%s' has no data_offsets", f->path, e->name);
+  }
+  if (from > to || to > data_bytes) {
+    return lm_fail(LM_E_IO, "%s: '%s' lies at bytes %llu to %llu of %zu", f->path, e->name, (unsigned long long)from,
+                   (unsigned long long)to, data_bytes);
+  }
+  if (__builtin_mul_overflow(numel, (uint64_t)lm_dtype_size(e->dtype), &bytes) || bytes != to - from) {
+    return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, e->name,
+                   lm_shape_text(e->ndim, e->size), lm_dtype_name(e->dtype), (unsigned long long)(to - from));
+  }
+  e->from = (size_t)from;
+  e->to = (size_t)to;
+done:
+  return status;
+}
+
+static int by_place(const void *a, const void *b) {
+  const entry *x = *(const entry *const *)a, *y = *(const entry *const *)b;
+  if (x->from != y->from) return x->from < y->from ? -1 : 1;
+  return (x->to > y->to) - (x->to < y->to);
+}
+
+/* The tensors fill the data without gap or overlap. */
+static lm_status check_layout(const lm_safetensors *f, size_t data_bytes) {
+  lm_status status = LM_OK;
+  size_t at = 0;
+  const entry **sorted = lm_malloc(sizeof *sorted * (size_t)(f->n + 1));
+  if (!sorted) return LM_E_OOM;
+  for (int i = 0; i < f->n; i++) sorted[i] = &f->entry[i];
+  qsort(sorted, (size_t)f->n, sizeof *sorted, by_place);
+  for (int i = 0; i < f->n && status == LM_OK; i++) {
+    if (sorted[i]->from != at) {
+      status = lm_fail(LM_E_IO, "%s: '%s' starts at byte %zu where %zu is due: a gap or an overlap", f->path,
+                       sorted[i]->name, sorted[i]->from, at);
+    }
+    at = sorted[i]->to;
+  }
+  if (status == LM_OK && at != data_bytes) {
+    status = lm_fail(LM_E_IO, "%s: its tensors take %zu bytes, the file has %zu", f->path, at, data_bytes);
+  }
+  lm_free(sorted);
+  return status;
+}
+
+static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
+  if (!cJSON_IsObject(metadata)) return lm_fail(LM_E_IO, "%s: __metadata__ is no object", f->path);
+  size_t n = (size_t)cJSON_GetArraySize(metadata);
+  f->key = lm_calloc(n, sizeof *f->key);
+  f->value = lm_calloc(n, sizeof *f->value);
+  if (!f->key || !f->value) return LM_E_OOM;
+  const cJSON *item;
+  cJSON_ArrayForEach(item, metadata) {
+    if (!cJSON_IsString(item)) {
+      return lm_fail(LM_E_IO, "%s: __metadata__ has something other than a string under '%s'", f->path, item->string);
+    }
+    f->key[f->nmeta] = item->string;
+    f->value[f->nmeta++] = item->valuestring;
+  }
+  return LM_OK;
+}
+
+static lm_status parse(lm_safetensors *f) {
+  lm_status status = LM_OK;
+  const unsigned char *prefix = (const unsigned char *)f->map->data;
+  uint64_t length = 0;
+  const char **names = NULL;
+  for (int i = 0; i < 8; i++) length |= (uint64_t)prefix[i] << 8 * i;
+  if (length > LARGEST_HEADER || length > f->map->bytes - 8) {
+    return lm_fail(LM_E_IO, "%s is no safetensors file: a header of %llu bytes in a file of %zu", f->path,
+                   (unsigned long long)length, f->map->bytes);
+  }
+  const char *text = f->map->data + 8, *end = NULL;
+  if (length == 0 || text[0] != '{') return lm_fail(LM_E_IO, "%s: the header does not start with {", f->path);
+  if (!lm_is_utf8(text, (size_t)length)) return lm_fail(LM_E_IO, "%s: the header is not valid UTF-8", f->path);
+  f->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, 0);
+  if (!cJSON_IsObject(f->header)) return lm_fail(LM_E_IO, "%s: the header is not valid JSON", f->path);
+  for (; end < text + length; end++) {
+    if (*end != ' ') return lm_fail(LM_E_IO, "%s: the header goes on after its object", f->path);
+  }
+  size_t data_bytes = f->map->bytes - 8 - (size_t)length;
+  f->data = text + length;
+  size_t n = (size_t)cJSON_GetArraySize(f->header);
+  f->entry = lm_calloc(n, sizeof *f->entry);
+  names = lm_calloc(n, sizeof *names);
+  if (!f->entry || !names) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  const cJSON *item;
+  cJSON_ArrayForEach(item, f->header) {
+    if (strcmp(item->string, "__metadata__") == 0) {
+      if (f->key) {
+        status = lm_fail(LM_E_IO, "%s: two __metadata__", f->path);
+        goto done;
+      }
+      TRY(read_metadata(f, item));
+    } else {
+      TRY(read_entry(f, item, data_bytes, &f->entry[f->n]));
+      names[f->n] = item->string;
+      f->n++;
+    }
+  }
+  TRY(lm_safetensors_check_distinct(f->path, f->n, names));
+  TRY(check_layout(f, data_bytes));
+done:
+  lm_free(names);
+  return status;
+}
+
+lm_status lm_safetensors_open(const char *path, lm_safetensors **out) {
+  lm_status status = LM_OK;
+  lm_safetensors *f = lm_calloc(1, sizeof *f);
+  if (!f) return LM_E_OOM;
+  size_t bytes = strlen(path) + 1;
+  if (!(f->path = lm_malloc(bytes))) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  memcpy(f->path, path, bytes);
+  TRY(map_file(path, &f->map));
+  TRY(parse(f));
+  *out = f;
+  f = NULL;
+done:
+  lm_safetensors_close(f);
+  return status;
+}
+
+void lm_safetensors_close(lm_safetensors *f) {
+  if (!f) return;
+  release_mapping(f->map);
+  cJSON_Delete(f->header);
+  lm_free(f->entry);
+  lm_free(f->key);
+  lm_free(f->value);
+  lm_free(f->path);
+  lm_free(f);
+}
+
+int lm_safetensors_count(const lm_safetensors *f) { return f->n; }
+const char *lm_safetensors_name(const lm_safetensors *f, int i) { return f->entry[i].name; }
+int lm_safetensors_nmeta(const lm_safetensors *f) { return f->nmeta; }
+const char *lm_safetensors_key(const lm_safetensors *f, int i) { return f->key[i]; }
+const char *lm_safetensors_value(const lm_safetensors *f, int i) { return f->value[i]; }
+
+lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const entry *e = &f->entry[i];
+  const char *data = f->data + e->from;
+  size_t bytes = e->to - e->from;
+  if (e->dtype == LM_BOOL) {
+    for (size_t k = 0; k < bytes; k++) {
+      if ((unsigned char)data[k] > 1) {
+        return lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, e->name, (unsigned char)data[k]);
+      }
+    }
+  }
+  /* Small ones, and those that another writer left unaligned, are copied. */
+  if (bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
+    TRY(lm_tensor_empty(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, LM_CONTIGUOUS, out));
+    if (bytes > 0) memcpy((*out)->data, data, bytes);
+  } else {
+    atomic_fetch_add_explicit(&f->map->rc, 1, memory_order_relaxed);
+    TRY(lm_tensor_foreign(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, (void *)data, bytes, release_mapping,
+                          f->map, out));
+  }
+done:
+  return status;
+}
