@@ -58,8 +58,10 @@ describe("a Module's fields", function()
 
   it("keep their place when replaced, and the new value counts", function()
     local m = plain()
-    m.a, m.b = nn.Linear(2, 2), nn.Linear(2, 2)
-    m.w, m.v = nn.Parameter(lm.zeros { 1 }), nn.Parameter(lm.zeros { 2 })
+    m.a = nn.Linear(2, 2)
+    m.b = nn.Linear(2, 2)
+    m.w = nn.Parameter(lm.zeros { 1 })
+    m.v = nn.Parameter(lm.zeros { 2 })
     m.a = nn.Linear(5, 7)
     m.w = nn.Parameter(lm.zeros { 3 })
     assert.equal("w v a.weight a.bias b.weight b.bias", names(m:named_parameters()))
@@ -135,7 +137,8 @@ describe("a Module's fields", function()
 
   it("counts what is shared once", function()
     local m, shared = plain(), nn.Linear(2, 2)
-    m.a, m.b = shared, shared
+    m.a = shared
+    m.b = shared
     m.tied = nn.Linear(2, 2)
     m.tied.weight = shared.weight
     assert.equal("a.weight a.bias tied.bias", names(m:named_parameters()))

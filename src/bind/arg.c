@@ -212,10 +212,15 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
+/* By walking: looking a C string up would make a Lua string, which may collect. */
 bool lm_field(lua_State *L, int i, const char *name) {
-  lua_pushstring(L, name);
-  lua_rawget(L, i);
-  if (!lua_isnil(L, -1)) return true;
-  lua_pop(L, 1);
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    if (lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), name) == 0) {
+      lua_remove(L, -2);
+      return true;
+    }
+    lua_pop(L, 1);
+  }
   return false;
 }

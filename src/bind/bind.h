@@ -50,7 +50,6 @@
  *
  *   json_encode(value)  json_decode(text)          plain values as JSON text and back (json.c)
  *
- *   With io/ and data/ (see bind/io.c and bind/data.c for exact arguments):
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
  *   safetensors_load(path, {device}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
@@ -247,6 +246,8 @@ extern const luaL_Reg lm_autograd_functions[]; /* autograd.c */
 extern const luaL_Reg lm_hook_functions[];     /* hooks.c */
 extern const luaL_Reg lm_runtime_functions[];  /* runtime.c */
 extern const luaL_Reg lm_optim_functions[];    /* optim.c */
+extern const luaL_Reg lm_io_functions[];       /* io.c */
+extern const luaL_Reg lm_data_functions[];     /* data.c */
 extern const luaL_Reg lm_json_functions[];     /* json.c */
 
 /* ---- hooks.c: Lua functions that the core calls */

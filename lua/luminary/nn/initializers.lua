@@ -23,10 +23,25 @@ local function fans(who, t)
 end
 init._fans = fans
 
+-- Two numbers with defaults, by position or by name in one table.
+local function two_numbers(who, names, defaults, first, second)
+  if type(first) == "table" and second == nil then
+    local given = options.check(who, first, {[names[1]] = {"number"}, [names[2]] = {"number"}})
+    first, second = given[names[1]], given[names[2]]
+  end
+  if first == nil then first = defaults[1] end
+  if second == nil then second = defaults[2] end
+  return options.arg(who, names[1], first, "number"), options.arg(who, names[2], second, "number")
+end
+
 --- Drawn from [a, b).
-function init.uniform_(t, a, b) return fill("uniform_", t, "uniform_", a or 0, b or 1) end
+function init.uniform_(t, a, b)
+  return fill("uniform_", t, "uniform_", two_numbers("uniform_", {"a", "b"}, {0, 1}, a, b))
+end
 --- Drawn from a normal distribution.
-function init.normal_(t, mean, std) return fill("normal_", t, "normal_", mean or 0, std or 1) end
+function init.normal_(t, mean, std)
+  return fill("normal_", t, "normal_", two_numbers("normal_", {"mean", "std"}, {0, 1}, mean, std))
+end
 function init.constant_(t, value)
   return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
 end

@@ -280,7 +280,12 @@ static void run_tiles(const plan *p, int64_t begin, int64_t end) {
   }
 }
 
-/* A block of the last two dims to or from a tile [rows, cols]. */
+/* Towards the cache: the next block's pieces are too short for the hardware to guess. */
+static void fetch(const char *at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
+
+/* A block of the last two dims into a tile [rows, cols]. */
 static void load_block(const plan *p, const lm_operand *o, const char *at, int rows, int cols, buffers *b, char *tile) {
   int last = p->t->ndim - 1;
   int64_t down = o->stride[last - 1], across = o->stride[last];
@@ -297,6 +302,7 @@ static void load_block(const plan *p, const lm_operand *o, const char *at, int r
     return;
   }
   for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {
+    fetch(at + BLOCK_ROWS * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
     p->loops->load[o->dtype](tile, at, across, cols);
   }
 }
@@ -336,9 +342,11 @@ static void run_blocks(const plan *p, int64_t begin, int64_t end) {
       compute(p, b.out, in, rows * cols);
       out = b.out;
     }
+    int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
     for (int i = 0; i < rows; i++, out += (size_t)cols * p->num) {
-      p->loops->store[t->out.dtype](at[0] + i * t->out.stride[last - 1] * (int64_t)t->out.bytes, t->out.stride[last],
-                                    out, cols);
+      char *to = at[0] + i * down;
+      fetch(to + BLOCK_ROWS * down, cols * (int64_t)t->out.bytes);
+      p->loops->store[t->out.dtype](to, t->out.stride[last], out, cols);
     }
   }
 }

@@ -1,0 +1,360 @@
+-- Optimizers and schedules against PyTorch's (spec/golden/_optim.safetensors); groups, state, errors.
+local lm = require "luminary"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local golden = require "golden"
+local nn, optim = lm.nn, lm.optim
+local schedules = optim.lr_scheduler
+
+local stored
+setup(function() stored = golden.load("_optim") end)
+teardown(function() stored = nil end)
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function same(got, want, tolerance)
+  local difference = golden.differs(got, want, tolerance)
+  if difference then error(difference, 2) end
+end
+
+-- As scripts/dev/gen_golden.py's.
+local optimizers = {
+  sgd = { "SGD", { lr = 0.1 } },
+  sgd_momentum = { "SGD", { lr = 0.1, momentum = 0.9 } },
+  sgd_dampening = { "SGD", { lr = 0.1, momentum = 0.9, dampening = 0.3 } },
+  sgd_nesterov = { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true } },
+  sgd_decay = { "SGD", { lr = 0.1, momentum = 0.5, weight_decay = 0.1 } },
+  sgd_nesterov_decay = { "SGD", { lr = 0.1, momentum = 0.9, weight_decay = 0.1, nesterov = true } },
+  sgd_maximize = { "SGD", { lr = 0.1, momentum = 0.9, weight_decay = 0.1, maximize = true } },
+  adam = { "Adam" },
+  adam_options = { "Adam", { lr = 0.05, betas = { 0.8, 0.95 }, eps = 0.001 } },
+  adam_decay = { "Adam", { lr = 0.05, weight_decay = 0.1 } },
+  adam_amsgrad = { "Adam", { lr = 0.05, amsgrad = true, betas = { 0.5, 0.6 } } },
+  adam_maximize = { "Adam", { lr = 0.05, weight_decay = 0.1, maximize = true } },
+  adamw = { "AdamW" },
+  adamw_decay = { "AdamW", { lr = 0.05, weight_decay = 0.3 } },
+  adamw_amsgrad = { "AdamW", { lr = 0.05, amsgrad = true, betas = { 0.5, 0.6 } } },
+  adamw_maximize = { "AdamW", { lr = 0.05, maximize = true } },
+}
+local STEPS = 6
+
+local function parameters(dtype)
+  local params = {}
+  for n = 1, 2 do params[n] = nn.Parameter(stored["start." .. n]:to(dtype):clone()) end
+  return params
+end
+
+local function set_grads(params, k, dtype)
+  for n = 1, 2 do params[n].grad = stored["grad." .. n][k]:to(dtype) end
+end
+
+local function flat(params) return lm.cat { params[1]:detach():flatten(), params[2]:detach():flatten() } end
+
+describe("six steps give PyTorch's parameters:", function()
+  local tolerance = { float32 = { 2e-6, 1e-6 }, float64 = { 1e-12, 1e-13 } }
+  for name, row in pairs(optimizers) do
+    for dtype, bound in pairs(tolerance) do
+      it(name .. " in " .. dtype, function()
+        local params = parameters(dtype)
+        local opt = optim[row[1]](params, row[2])
+        for k = 1, STEPS do
+          set_grads(params, k, dtype)
+          opt:step()
+          same(flat(params), stored[name .. "." .. dtype][k], bound)
+        end
+      end)
+    end
+  end
+
+  it("every stored sequence is one of them", function()
+    for key in pairs(stored) do
+      local name = key:match("^([%w_]+)%.float32$")
+      assert(not name or optimizers[name], name)
+    end
+  end)
+end)
+
+describe("an optimizer", function()
+  it("steps strided and channels-last parameters by their elements", function()
+    for name, row in pairs(optimizers) do
+      local want, got = {}, {}
+      local start, grad = lm.randn { 2, 3, 4, 5 }, lm.randn { 2, 3, 4, 5 }
+      want[1] = nn.Parameter(start:clone())
+      got[1] = nn.Parameter(start:clone { memory_format = "channels_last" })
+      want[1].grad = grad
+      got[1].grad = grad:permute(4, 3, 2, 1):contiguous():permute(4, 3, 2, 1)
+      local a, b = optim[row[1]](want, row[2]), optim[row[1]](got, row[2])
+      for _ = 1, 2 do
+        a:step()
+        b:step()
+      end
+      assert(got[1]:allclose(want[1]), name)
+    end
+  end)
+
+  it("leaves parameters without a gradient alone, and starts them later", function()
+    local params = parameters("float64")
+    local opt = optim.Adam(params, { lr = 0.05 })
+    params[1].grad = stored["grad.1"][1]
+    local before = params[2]:detach():clone()
+    opt:step()
+    assert.is_true(before:equal(params[2]:detach()))
+    assert.is_nil(opt.state[params[2]])
+    set_grads(params, 2, "float64")
+    opt:step()
+    assert.equal(2, opt.state[params[1]].step)
+    assert.equal(1, opt.state[params[2]].step)
+    -- the late one moves as in a first step
+    local alone = nn.Parameter(before:clone())
+    alone.grad = stored["grad.2"][2]
+    optim.Adam({ alone }, { lr = 0.05 }):step()
+    same(params[2]:detach(), alone:detach())
+  end)
+
+  it("takes a closure", function()
+    local p = nn.Parameter(lm.tensor { 2 })
+    local opt = optim.SGD({ p }, { lr = 0.25 })
+    local loss = lm.no_grad(function()
+      return opt:step(function()
+        opt:zero_grad()
+        local loss = p:square():sum()
+        loss:backward()
+        return loss
+      end)
+    end)
+    assert.equal(4, loss:item())
+    assert.equal(1, p:item())
+    assert.matches("closure", message(opt.step, opt, 3))
+  end)
+
+  it("records no graph and notices in-place changes", function()
+    local p = nn.Parameter(lm.tensor { 2 })
+    local opt = optim.SGD({ p }, { lr = 1 })
+    local y = p * p
+    y:sum():backward { retain_graph = true }
+    opt:step()
+    assert.is_true(p.is_leaf)
+    assert.matches("an optimizer's step", message(y.backward, y)) -- the step changed what backward needs
+  end)
+
+  it("zero_grad drops or zeros", function()
+    local params = parameters("float32")
+    local opt = optim.SGD(params, { lr = 0.1 })
+    set_grads(params, 1, "float32")
+    opt:zero_grad { set_to_none = false }
+    assert.equal(0, params[1].grad:abs():sum():item())
+    opt:zero_grad()
+    assert.is_nil(params[1].grad)
+  end)
+
+  it("has one call into C a step, however many parameters", function()
+    local core = lm.core
+    local calls, real = 0, core.optim_step
+    core.optim_step = function(...)
+      calls = calls + 1
+      return real(...)
+    end
+    local params = {}
+    for n = 1, 50 do
+      params[n] = nn.Parameter(lm.zeros { 3 })
+      params[n].grad = lm.ones { 3 }
+    end
+    local opt = optim.Adam(params)
+    opt:step()
+    opt:step()
+    core.optim_step = real
+    assert.equal(2, calls)
+  end)
+end)
+
+describe("parameter groups", function()
+  it("have their own options, the optimizer's where they give none", function()
+    local a, b = nn.Parameter(lm.zeros { 1 }), nn.Parameter(lm.zeros { 1 })
+    local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5, momentum = 0.9 } }, { lr = 0.1 })
+    assert.equal(2, #opt.param_groups)
+    assert.same({ 0.1, 0.5 }, { opt.param_groups[1].lr, opt.param_groups[2].lr })
+    assert.same({ 0, 0.9 }, { opt.param_groups[1].momentum, opt.param_groups[2].momentum })
+    for _ = 1, 2 do
+      a.grad, b.grad = lm.ones { 1 }, lm.ones { 1 }
+      opt:step()
+    end
+    same(a:detach(), lm.tensor { -0.2 })
+    same(b:detach(), lm.tensor { -0.5 - 0.5 * 1.9 })
+    opt.param_groups[1].lr = 1 -- as a schedule does
+    opt:step()
+    same(a:detach(), lm.tensor { -1.2 })
+  end)
+
+  it("can be added", function()
+    local a, b = nn.Parameter(lm.zeros { 1 }), nn.Parameter(lm.zeros { 1 })
+    local opt = optim.AdamW({ a }, { lr = 0.1 })
+    opt:add_param_group { params = { b }, weight_decay = 0 }
+    assert.same({ 0.1, 0, 0.01 },
+      { opt.param_groups[2].lr, opt.param_groups[2].weight_decay, opt.param_groups[1].weight_decay })
+    assert.matches("twice", message(opt.add_param_group, opt, { params = { a } }))
+    assert.matches("params", message(opt.add_param_group, opt, { a }))
+  end)
+end)
+
+describe("errors of optimizers", function()
+  local function params() return { nn.Parameter(lm.zeros { 1 }) } end
+  local cases = {
+    { "{lr = 0.1}", function() optim.SGD(params(), 0.1) end },
+    { "did you mean 'momentum'", function() optim.SGD(params(), { momentun = 0.9 }) end },
+    { "there are", function() optim.SGD(params(), { something_else = 0.9 }) end },
+    { "net:parameters()", function() optim.SGD(nn.Linear(1, 1)) end },
+    { "net:parameters()", function() optim.SGD(lm.zeros { 1 }) end },
+    { "empty", function() optim.SGD {} end },
+    { "parameter 2 has to be a tensor", function() optim.SGD { params()[1], 3 } end },
+    { "not a leaf", function() optim.SGD { params()[1] * 2 } end },
+    { "twice", function() local p = params()[1]; optim.SGD { p, p } end },
+    { "lr has to be", function() optim.SGD(params(), { lr = -1 }) end },
+    { "momentum has to be", function() optim.SGD(params(), { lr = 1, momentum = -1 }) end },
+    { "nesterov needs a momentum", function() optim.SGD(params(), { lr = 1, nesterov = true }) end },
+    { "nesterov", function() optim.SGD(params(), { momentum = 0.9, dampening = 0.1, nesterov = true }) end },
+    { "betas[2]", function() optim.Adam(params(), { betas = { 0.9, 1 } }) end },
+    { "betas", function() optim.Adam(params(), { betas = 0 }); optim.Adam(params(), { betas = "x" }) end },
+    { "eps", function() optim.Adam(params(), { eps = -1 }) end },
+    { "weight_decay", function() optim.AdamW(params(), { weight_decay = "much" }) end },
+    { "amsgrad", function() optim.Adam(params(), { amsgrad = 1 }) end },
+  }
+  for k, case in ipairs(cases) do
+    it(("%d: %s"):format(k, case[1]), function() assert.matches(case[1], message(case[2]), 1, true) end)
+  end
+
+  it("are raised at the caller's line", function()
+    local text = message(function() optim.SGD(params(), 0.1) end)
+    assert.matches("optim_spec.lua:%d+:", text)
+  end)
+end)
+
+describe("an optimizer's state_dict", function()
+  for name, row in pairs(optimizers) do
+    it("goes on to the same bits: " .. name, function()
+      local a = parameters("float64")
+      local first = optim[row[1]](a, row[2])
+      for k = 1, 3 do
+        set_grads(a, k, "float64")
+        first:step()
+      end
+      local b = {}
+      for n = 1, 2 do b[n] = nn.Parameter(a[n]:detach():clone()) end
+      local second = optim[row[1]](b, { lr = 7 }) -- the state brings its own options
+      second:load_state_dict(first:state_dict())
+      for k = 4, STEPS do
+        set_grads(a, k, "float64")
+        set_grads(b, k, "float64")
+        first:step()
+        second:step()
+      end
+      assert.is_true(flat(a):equal(flat(b)))
+    end)
+  end
+
+  it("numbers parameters from 1 and copies tensors when loading", function()
+    local params = parameters("float32")
+    local opt = optim.Adam({ { params = { params[1] } }, { params = { params[2] }, lr = 0.5 } })
+    set_grads(params, 1, "float32")
+    opt:step()
+    local state = opt:state_dict()
+    assert.same({ 1 }, state.param_groups[1].params)
+    assert.same({ 2 }, state.param_groups[2].params)
+    assert.equal(0.5, state.param_groups[2].lr)
+    assert.equal(1, state.state[2].step)
+    assert.same({ 5 }, state.state[2].exp_avg.shape)
+    local fresh = parameters("float64")
+    local other = optim.Adam { { params = { fresh[1] } }, { params = { fresh[2] } } }
+    other:load_state_dict(state)
+    assert.equal("float64", other.state[fresh[1]].exp_avg.dtype)
+    assert.is_false(other.state[fresh[1]].exp_avg == state.state[1].exp_avg)
+    assert.is_nil(state.param_groups[1].params[2])
+  end)
+
+  it("of another shape is an error that changes nothing", function()
+    local params = parameters("float32")
+    local opt = optim.SGD(params, { lr = 0.1, momentum = 0.9 })
+    set_grads(params, 1, "float32")
+    opt:step()
+    local state, before = opt:state_dict(), opt.state[params[1]].momentum_buffer
+    assert.matches("2 parameters", message(function()
+      local bad = opt:state_dict()
+      bad.param_groups[1].params = { 1 }
+      opt:load_state_dict(bad)
+    end))
+    state.state[1].momentum_buffer = lm.zeros { 9 }
+    assert.matches("momentum_buffer of parameter 1 is a tensor [9]", message(opt.load_state_dict, opt, state), 1, true)
+    assert.matches("groups", message(opt.load_state_dict, opt, { state = {}, param_groups = { {}, {} } }))
+    assert.matches("param_groups", message(opt.load_state_dict, opt, 3))
+    assert.is_true(opt.state[params[1]].momentum_buffer == before)
+  end)
+end)
+
+describe("a schedule gives PyTorch's rates:", function()
+  local function rates(make, count, change)
+    local opt = optim.SGD({ { params = { nn.Parameter(lm.zeros { 1 }) } },
+      { params = { nn.Parameter(lm.zeros { 1 }) }, lr = 0.03 } }, { lr = 0.1 })
+    local schedule, seen = make(opt), {}
+    local function look()
+      seen[#seen + 1] = { opt.param_groups[1].lr, opt.param_groups[2].lr }
+      assert.same(seen[#seen], schedule:get_last_lr())
+    end
+    look()
+    for k = 1, count do
+      if k == change then opt.param_groups[1].lr = 0.5 end
+      opt:step()
+      schedule:step()
+      look()
+    end
+    return lm.tensor(seen, { dtype = "float64" })
+  end
+  local function check(name, got) same(got, stored["rate." .. name], { 1e-12, 1e-15 }) end
+
+  it("StepLR", function()
+    check("step", rates(function(opt) return schedules.StepLR(opt, 3) end, 10))
+    check("step_gamma", rates(function(opt) return schedules.StepLR(opt, 2, { gamma = 0.5 }) end, 9, 6))
+  end)
+
+  it("CosineAnnealingLR", function()
+    check("cosine", rates(function(opt) return schedules.CosineAnnealingLR(opt, 10) end, 10))
+    check("cosine_min", rates(function(opt) return schedules.CosineAnnealingLR(opt, 4, { eta_min = 0.01 }) end, 17))
+    check("cosine_changed",
+      rates(function(opt) return schedules.CosineAnnealingLR(opt, 8, { eta_min = 0.01 }) end, 12, 6))
+  end)
+
+  it("and goes on from a state_dict", function()
+    for _, make in ipairs { function(opt) return schedules.StepLR(opt, 2) end,
+      function(opt) return schedules.CosineAnnealingLR(opt, 5) end } do
+      local function start()
+        local opt = optim.SGD({ nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 })
+        return opt, make(opt)
+      end
+      local opt, schedule = start()
+      for _ = 1, 3 do schedule:step() end
+      local again, other = start()
+      again:load_state_dict(opt:state_dict())
+      other:load_state_dict(schedule:state_dict())
+      for _ = 1, 4 do
+        schedule:step()
+        other:step()
+        assert.equal(opt.param_groups[1].lr, again.param_groups[1].lr)
+      end
+      assert.equal(7, other.last_epoch)
+    end
+  end)
+
+  it("and names wrong arguments", function()
+    local opt = optim.SGD({ nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 })
+    assert.matches("optimizer", message(schedules.StepLR, 3, 2))
+    assert.matches("step_size", message(schedules.StepLR, opt))
+    assert.matches("{gamma = 0.5}", message(schedules.StepLR, opt, 2, 0.5), 1, true)
+    assert.matches("T_max", message(schedules.CosineAnnealingLR, opt, 0))
+    local schedule = schedules.StepLR(opt, 2)
+    local empty = { base_lrs = {}, last_lr = {}, last_epoch = 1 }
+    assert.matches("rates", message(schedule.load_state_dict, schedule, empty))
+    assert.matches("table", message(schedule.load_state_dict, schedule))
+  end)
+end)

@@ -1,0 +1,374 @@
+-- What surrounds tensors: loading the library, errors and where they point, help, threads, time, environment.
+local lm = require "luminary"
+local core = require "luminary.core"
+local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
+local file = debug.getinfo(1, "S").short_src
+
+-- Runs Lua text in a process of its own; what it wrote to either stream.
+local function run(text)
+  local path = os.tmpname()
+  local f = assert(io.open(path, "w"))
+  f:write(text)
+  f:close()
+  local pipe = assert(io.popen("luajit " .. path .. " 2>&1"))
+  local out = pipe:read("*a")
+  pipe:close()
+  os.remove(path)
+  return out
+end
+
+describe("require", function()
+  it("defines no globals, patches no library and prints nothing", function()
+    assert.equal("done\n", run [[
+      local function snapshot()
+        local seen = {}
+        local function look(t, name)
+          if seen[t] then return end
+          seen[t] = {}
+          for k, v in next, t do
+            seen[t][k] = v
+            if type(v) == "table" and k ~= "loaded" and k ~= "preload" then look(v, name .. "." .. tostring(k)) end
+          end
+          local mt = debug.getmetatable(t)
+          seen[t]['its metatable'] = mt or false
+        end
+        look(_G, "_G")
+        local mt = debug.getmetatable("")
+        return seen, mt, mt.__index
+      end
+      local ffi, jit = require "ffi", require "jit"
+      local before, mt, index = snapshot()
+      local lm = require "luminary"
+      local _ = lm.nn, lm.optim, lm.data, lm.dist, lm.autograd, lm.Timer, lm.repr, lm.save, lm.load
+      assert(require "luminary" == lm)
+      local x = lm.ones({2, 2}, {requires_grad = true})
+      lm.nn.Linear(2, 1)(x):sum():backward()
+      local after, mt2, index2 = snapshot()
+      assert(mt == mt2 and index == index2)
+      for t, fields in pairs(after) do
+        assert(before[t], "a new table in a global one")
+        for k, v in pairs(fields) do assert(before[t][k] == v, "a new field: " .. tostring(k)) end
+        for k in pairs(before[t]) do assert(fields[k] ~= nil, "a field is gone: " .. tostring(k)) end
+      end
+      for k in pairs { nn = 1, luminary = 1, lm = 1 } do assert(rawget(_G, k) == nil) end
+      print "done"
+    ]])
+  end)
+
+  it("loads what is asked for only", function()
+    assert.equal("", run [[
+      require "luminary"
+      for name in pairs(package.loaded) do
+        if name:find("^luminary%.nn") or name:find("^luminary%.optim") or name:find("^luminary%.data") then print(name) end
+      end
+    ]])
+  end)
+
+  it("answers nil for what it has not", function()
+    assert.is_nil(lm.no_such_thing)
+    assert.is_nil(rawget(_G, "luminary"))
+  end)
+
+  it("ends a process that still holds tensors, graphs and running modes without a word", function()
+    assert.equal("", run [[
+      local lm = require "luminary"
+      X = lm.ones({10}, {requires_grad = true})
+      Y = (X * X):sum()
+      X:register_hook(function(g) return g end)
+      CO = coroutine.wrap(function() local t = lm.ones(3); coroutine.yield(t) end)
+      T = CO()
+    ]])
+    assert.equal("", run [[
+      local lm = require "luminary"
+      lm.scope(function() local x = lm.ones(5); lm.no_grad(function() os.exit(0) end) end)
+    ]])
+  end)
+end)
+
+-- The line of the call below it that raises, and the message of what f raises.
+local function raised(f)
+  local ok, err = pcall(f)
+  assert(not ok, "no error")
+  assert(type(err) == "string", type(err))
+  return err
+end
+local function next_line() return debug.getinfo(2, "l").currentline + 1 end
+
+describe("errors", function()
+  it("point at the first line outside the library", function()
+    local x = lm.ones(2, 3)
+    local line
+    local Net = nn.Module:extend("Net")
+    function Net:init() self.fc = nn.Linear(2, 2) end
+    function Net:forward(input)
+      line = next_line()
+      local y = self.fc(input)
+      return y
+    end
+    local cases = {
+      ["an op"] = function()
+        line = next_line()
+        local _ = lm.sum(x, 9)
+      end,
+      ["a method"] = function()
+        line = next_line()
+        local _ = x:sum(9)
+      end,
+      ["an operator"] = function()
+        line = next_line()
+        local _ = x + lm.ones(7)
+      end,
+      ["an index"] = function()
+        line = next_line()
+        local _ = x[5]
+      end,
+      ["an assignment"] = function()
+        line = next_line()
+        x[5] = 1
+      end,
+      ["a field"] = function()
+        line = next_line()
+        x.requires_grad = 5
+      end,
+      ["lm.tensor"] = function()
+        line = next_line()
+        local _ = lm.tensor { { 1 }, { 1, 2 } }
+      end,
+      ["a method written in Lua"] = function()
+        line = next_line()
+        local _ = x:split(0)
+      end,
+      ["an op inside a method written in Lua"] = function()
+        line = next_line()
+        local _ = x:split(1, 9)
+      end,
+      ["a layer's constructor"] = function()
+        line = next_line()
+        local _ = nn.Linear(3)
+      end,
+      ["an op inside a layer"] = function()
+        line = next_line()
+        local _ = nn.Linear(5, 2)(x)
+      end,
+      ["an op inside a Sequential"] = function()
+        line = next_line()
+        local _ = nn.Sequential(nn.ReLU(), nn.Linear(5, 2))(x)
+      end,
+      ["an op inside a layer inside a user's module"] = function()
+        local _ = Net()(x)
+      end,
+      ["an optimizer"] = function()
+        line = next_line()
+        local _ = optim.SGD({ x }, { lrr = 1 })
+      end,
+      backward = function()
+        line = next_line()
+        x:backward()
+      end,
+      ["a mode"] = function()
+        line = next_line()
+        lm.no_grad(3)
+      end,
+      ["a function in a mode"] = function()
+        lm.no_grad(function()
+          line = next_line()
+          local _ = x:sum(9)
+        end)
+      end,
+      ["lm.try_gpu"] = function()
+        line = next_line()
+        local _ = lm.try_gpu(-1)
+      end,
+      ["lm.repr's neighbour, a Timer"] = function()
+        local timer = lm.Timer()
+        timer:stop()
+        line = next_line()
+        timer:stop()
+      end,
+    }
+    for name, f in pairs(cases) do
+      local err = raised(f)
+      local want = ("%s:%d: "):format(file, line)
+      assert(err:sub(1, #want) == want, ("%s: %q does not start with %q"):format(name, err, want))
+      assert(not err:find("luminary/", 1, true), name .. ": " .. err) -- and nowhere else
+    end
+  end)
+
+  it("point at the running chunk and coroutine", function()
+    local chunk = assert(loadstring("local x = ...\n\nlocal y = x:sum(9)\nreturn y", "=mine"))
+    assert.matches("^mine:3: sum: dim 9", raised(function() chunk(lm.ones(2)) end))
+    local co = coroutine.create(chunk)
+    local _, err = coroutine.resume(co, lm.ones(2))
+    assert.matches("^mine:3: sum: dim 9", err)
+    local other = assert(loadstring("local y = ...\ny = y + 'a'", "@dir/mine.lua"))
+    assert.matches("^dir/mine%.lua:2: add: other", raised(function() other(lm.ones(2)) end))
+  end)
+
+  it("name the op and the argument, what was given and what is wanted", function()
+    local x = lm.ones(2, 3)
+    local cases = {
+      { function() x:sum { dim = "two" } end, "sum: dim: a dim or a list of dims expected, got string 'two'" },
+      { function() lm.zeros("2") end, "zeros: size: .*integer.* expected, got string '2'" },
+      { function() lm.mm(x) end, "mm: other: a tensor expected, got nothing" },
+      { function() lm.mm(x, 3) end, "mm: other: a tensor expected, got number 3" },
+      { function() lm.mm(x, x) end, "mm: %[2, 3%].*%[2, 3%]" },
+      { function() lm.cat(x) end, "cat: tensors: a list of tensors expected, got one tensor" },
+      { function() lm.cat { x, 3 } end, "cat: tensors%[2%]: a tensor expected, got number 3" },
+      { function() x:sum(1.5) end, "sum: dim: an integer expected, got number 1.5" },
+      { function() x:clamp(1, { 2 }) end, "clamp: max: a number expected, got table" },
+      { function() lm.relu(io.stdout) end, "relu: x: a tensor expected, got userdata that is no tensor" },
+      { function() x:var(1, { keepdim = 1 }) end, "var: keepdim: true or false expected, got number 1" },
+      { function() lm.ones({ 2 }, { dtype = 32 }) end, "ones: dtype: a dtype such as \"float32\" expected, got number 32" },
+      { function() F.mse_loss(x, x, { reduction = "avg" }) end, "mse_loss: reduction: one of 'none', 'mean', 'sum' expected" },
+      { function() x:permute(1, 2, 3, 4, 5, 6, 7, 8, 9) end, "permute: dims: at most 8 entries expected, got 9" },
+    }
+    for _, case in ipairs(cases) do
+      local err = raised(case[1])
+      assert(err:find("^[^:]+:%d+: " .. case[2]), ("%q does not match %q"):format(err, case[2]))
+    end
+  end)
+
+  it("name the nearest option", function()
+    local x = lm.ones(2, 3)
+    local cases = {
+      { function() x:sum { keepdims = true } end, "sum: no option 'keepdims'; did you mean 'keepdim'%?" },
+      { function() lm.zeros({ 2 }, { dype = "int64" }) end, "zeros: no option 'dype'; did you mean 'dtype'%?" },
+      { function() lm.zeros({ 2 }, { require_grad = true }) end, "zeros: no option 'require_grad'; did you mean 'requires_grad'%?" },
+      { function() x:sum { whatever = 1 } end, "sum: no option 'whatever'; there are dim, keepdim, dtype" },
+      { function() x:exp { out = x } end, "exp: no option 'out'" },
+      { function() nn.Conv2d(1, 2, 3, { strid = 2 }) end, "Conv2d: no option 'strid'; did you mean 'stride'%?" },
+      { function() optim.SGD({ x }, { momentun = 0.9 }) end, "SGD: no option 'momentun'; did you mean 'momentum'%?" },
+      { function() lm.tensor({ 1 }, { requires_gard = true }) end, "tensor: no option 'requires_gard'; did you mean 'requires_grad'%?" },
+      { function() x:backward { retain_grph = true } end, "retain_grph.*did you mean 'retain_graph'%?" },
+      { function() x:sum { [true] = 1, keepdim = true } end, "sum: " },
+    }
+    for _, case in ipairs(cases) do
+      local err = raised(case[1])
+      assert(err:find("^[^:]+:%d+: .*" .. case[2]), ("%q does not match %q"):format(err, case[2]))
+    end
+  end)
+
+  it("show how PyTorch's further positional arguments are written", function()
+    local x = lm.ones(2, 3)
+    local cases = {
+      { function() x:sum(1, true) end, "sum: keepdim is an option: x:sum%(1, {keepdim = true}%)" },
+      { function() lm.softmax(x, 1, "float64") end, "softmax: dtype is an option: .*{dtype = \"float64\"}" },
+      { function() F.conv2d(x, x, x, 2) end, "conv2d: stride is an option: .*{stride = 2}" },
+      { function() optim.SGD({ x }, 0.1) end, "SGD: .*{lr = 0.1}" },
+      { function() optim.Adam({ x }, 0.1) end, "Adam: .*{lr = 0.1}" },
+      { function() nn.Conv2d(1, 2, 3, 1) end, "Conv2d: .*{stride = 1}" },
+      { function() nn.Linear(1, 2, false) end, "Linear: .*{bias = false}" },
+      { function() x:exp(1) end, "exp: takes 1 argument, got 2" },
+      { function() x:mm(x, x) end, "mm: takes 2 arguments, got 3" },
+      { function() lm.max(x, 1, true) end, "keepdim is an option: .*{keepdim = true}" },
+      { function() x:allclose(x, 1e-3) end, "allclose: .*{rtol = 0.001}" },
+    }
+    for _, case in ipairs(cases) do
+      local err = raised(case[1])
+      assert(err:find("^[^:]+:%d+: .*" .. case[2]), ("%q does not match %q"):format(err, case[2]))
+    end
+  end)
+end)
+
+describe("lm.help", function()
+  it("shows an op's arguments with their defaults, and what it does", function()
+    assert.equal("sum(x, dim = nil, {keepdim = false, dtype = nil})\n  sum over dim, or all; integers give int64", lm.help "sum")
+    assert.matches("^relu_%(x%)\n.*in place", lm.help "relu_")
+    assert.matches("reduction = \"mean\"", lm.help "mse_loss")
+    assert.matches("requires_grad = false", lm.help "zeros")
+    assert.is_nil(lm.help "no_such_op")
+    assert.error_matches(function() lm.help(3) end, "help: .*name")
+    for _, name in ipairs(lm.op_list()) do
+      local text = lm.help(name)
+      assert(text:find("^" .. name .. "%(.*%)\n  %S"), text)
+    end
+  end)
+end)
+
+describe("threads", function()
+  it("are as many as set_num_threads says", function()
+    local before = lm.get_num_threads()
+    assert(before >= 1)
+    for _, n in ipairs { 1, 2, 3 } do
+      lm.set_num_threads(n)
+      assert.equal(n, lm.get_num_threads())
+    end
+    local a = lm.randn(64, 64)
+    local three = a:mm(a)
+    lm.set_num_threads(1)
+    assert.is_true(three:allclose(a:mm(a), { rtol = 1e-4, atol = 1e-4 }))
+    lm.set_num_threads(before)
+    for _, bad in ipairs { 0, -1, 1.5, "2", 1e9 } do
+      assert.error_matches(function() lm.set_num_threads(bad) end, "set_num_threads: n")
+    end
+    assert.equal(before, lm.get_num_threads())
+  end)
+end)
+
+describe("time", function()
+  it("runs forward, in seconds", function()
+    local a = lm.time()
+    local x = 0
+    for k = 1, 1e6 do x = x + k end
+    local b = lm.time()
+    assert(b > a and b - a < 60, b - a)
+    assert.equal(500000500000, x)
+  end)
+
+  it("is stopped by a Timer, lap by lap", function()
+    local timer = lm.Timer() -- runs at once
+    local first = timer:stop()
+    assert(first >= 0)
+    assert.equal(timer, timer:start())
+    local second = timer:stop()
+    assert.same({ first, second }, timer.times)
+    assert.equal(first + second, timer:sum())
+    assert.equal((first + second) / 2, timer:avg())
+    assert.error_matches(function() timer:stop() end, "Timer: stop without start")
+    assert.equal(2, #timer.times)
+    assert.matches("^Timer%(2 laps, ", tostring(timer))
+    assert.equal(0, lm.Timer():avg())
+    local outer = lm.time()
+    timer:start()
+    local lap = timer:stop()
+    assert(lap <= lm.time() - outer)
+  end)
+end)
+
+describe("lm.setenv", function()
+  it("sets what this process and its children see, and removes", function()
+    local name = "LM_SPEC_VARIABLE"
+    assert.is_nil(os.getenv(name))
+    lm.setenv(name, "a value")
+    assert.equal("a value", os.getenv(name))
+    assert.equal("a value", lm.getenv(name))
+    local pipe = io.popen("printenv " .. name)
+    assert.equal("a value\n", pipe:read("*a"))
+    pipe:close()
+    lm.setenv(name, 5)
+    assert.equal("5", os.getenv(name))
+    lm.setenv(name, nil)
+    assert.is_nil(os.getenv(name))
+    assert.is_nil(lm.getenv(name))
+    assert.error_matches(function() lm.setenv(3, "x") end, "setenv: ")
+    assert.error_matches(function() lm.setenv("A=B", "x") end, "setenv: 'A=B'")
+    assert.error_matches(function() lm.setenv("A", {}) end, "setenv: ")
+    assert.error_matches(function() lm.getenv() end, "getenv: ")
+  end)
+end)
+
+describe("what the core hands to Lua", function()
+  it("parses names of dtypes and devices once, canonically", function()
+    assert.equal("float32", core.dtype "float")
+    assert.equal("int64", core.dtype "long")
+    assert.equal("cpu", core.device "cpu:0")
+    assert.equal("cpu:7", core.device "cpu:7")
+    assert.equal(2, core.dtype_size "bfloat16")
+    assert.is_true(core.is_floating_point "half")
+    assert.is_false(core.is_floating_point "bool")
+    assert.error_matches(function() core.dtype "flot" end, "flot.*float")
+    assert.error_matches(function() core.device "" end, "device")
+    assert.equal("keepdim", core.nearest("keepdims", { "dim", "keepdim", "dtype" }))
+    assert.is_nil(core.nearest("zebra", { "dim", "keepdim" }))
+  end)
+end)

@@ -1,0 +1,77 @@
+/* What loaders do per element. */
+#include "data/rows.h"
+
+#include "bind/bind.h"
+
+/* ---- gather_rows(x, index, {dtype, scale, bias}) */
+
+typedef struct gathering {
+  lm_tensor *x, *index, *rows;
+  lm_dtype dtype;
+  double scale, bias;
+} gathering;
+
+static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
+  gathering *v = arg;
+  (void)L, (void)s;
+  return lm_rows_gather(v->x, v->index, v->dtype, v->scale, v->bias, &v->rows);
+}
+
+static int bind_gather_rows(lua_State *L) {
+  static const char *const options[] = {"dtype", "scale", "bias"};
+  static const char fn[] = "gather_rows";
+  lm_lua *s = LM_STATE(L);
+  gathering v = {.dtype = LM_NO_DTYPE, .scale = 1};
+  lm_status status;
+  lua_settop(L, 3);
+  lm_pace(L, s);
+  lm_box *box = lm_box_new(L); /* 4 */
+  TRY(lm_read_tensor(L, s, 1, fn, "x", &v.x));
+  TRY(lm_read_tensor(L, s, 2, fn, "index", &v.index));
+  if (!lua_isnil(L, 3)) {
+    TRY(lm_check_options(L, 3, fn, 3, options));
+    if (lm_field(L, 3, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), fn, "dtype", &v.dtype));
+    if (lm_field(L, 3, "scale")) TRY(lm_read_number(L, s, lua_gettop(L), fn, "scale", &v.scale));
+    if (lm_field(L, 3, "bias")) TRY(lm_read_number(L, s, lua_gettop(L), fn, "bias", &v.bias));
+    lua_settop(L, 4);
+  }
+  TRY(lm_attempt_twice(L, s, gather, &v));
+  lm_box_fill(s, box, v.rows);
+  lm_pace_count(s, v.rows);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+/* ---- permutation(n, seed) */
+
+typedef struct drawing {
+  int64_t n, seed;
+  lm_tensor *order;
+} drawing;
+
+static lm_status draw(lua_State *L, lm_lua *s, void *arg) {
+  drawing *v = arg;
+  (void)L, (void)s;
+  return lm_permutation(v->n, (uint64_t)v->seed, &v->order);
+}
+
+static int bind_permutation(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  drawing v = {0};
+  lm_status status;
+  lua_settop(L, 2);
+  lm_pace(L, s);
+  lm_box *box = lm_box_new(L);
+  TRY(lm_read_int(L, s, 1, "permutation", "n", &v.n));
+  TRY(lm_read_int(L, s, 2, "permutation", "seed", &v.seed));
+  TRY(lm_attempt_twice(L, s, draw, &v));
+  lm_box_fill(s, box, v.order);
+  lm_pace_count(s, v.order);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+const luaL_Reg lm_data_functions[] = {
+    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {NULL, NULL}};

@@ -1,0 +1,209 @@
+/* Files: safetensors and IDX. */
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "io/idx.h"
+#include "io/safetensors.h"
+
+/* ---- safetensors_save(path, tensors by name, metadata of strings by name, names in order) */
+
+typedef struct saving {
+  int n, nmeta;
+  const char **name, **key, **value;
+  lm_tensor **tensor; /* owned: on the CPU */
+} saving;
+
+static void drop_saving(saving *v) {
+  for (int i = 0; i < v->n && v->tensor; i++) lm_release(v->tensor[i]);
+  lm_free(v->name);
+  lm_free(v->key);
+  lm_free(v->value);
+  lm_free(v->tensor);
+}
+
+static lm_status read_tensors(lua_State *L, const lm_lua *s, saving *v) {
+  lm_status status = LM_OK;
+  size_t n = lua_objlen(L, 4);
+  v->name = lm_malloc(n * sizeof *v->name);
+  v->tensor = lm_malloc(n * sizeof *v->tensor);
+  if (!v->name || !v->tensor) return LM_E_OOM;
+  for (size_t i = 0; i < n; i++) {
+    lm_tensor *t, *out[LM_MAX_OUTS];
+    lua_rawgeti(L, 4, (int)i + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) {
+      return lm_fail(LM_E_ARG, "safetensors_save: names: a list of strings expected");
+    }
+    v->name[v->n] = lua_tostring(L, -1); /* kept alive by the list */
+    lua_rawget(L, 2);
+    TRY(lm_read_tensor(L, s, lua_gettop(L), "safetensors_save", v->name[v->n], &t));
+    lua_pop(L, 1);
+    if (LM_DEVICE_KIND(t->device) == LM_CPU) {
+      out[0] = lm_retain(t);
+    } else {
+      lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
+      TRY(lm_op_run(LM_OP_to_copy, &a, out));
+    }
+    v->tensor[v->n++] = out[0];
+  }
+done:
+  return status;
+}
+
+static lm_status read_metadata(lua_State *L, saving *v) {
+  if (lua_isnil(L, 3)) return LM_OK;
+  size_t n = 0;
+  for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) n++;
+  v->key = lm_malloc(n * sizeof *v->key);
+  v->value = lm_malloc(n * sizeof *v->value);
+  if (!v->key || !v->value) return LM_E_OOM;
+  for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) {
+      return lm_fail(LM_E_ARG, "safetensors_save: metadata: strings by name expected");
+    }
+    v->key[v->nmeta] = lua_tostring(L, -2);
+    v->value[v->nmeta++] = lua_tostring(L, -1);
+  }
+  return LM_OK;
+}
+
+static lm_status save(lua_State *L, lm_lua *s, void *arg) {
+  lm_status status;
+  saving v = {0};
+  (void)arg;
+  TRY(read_tensors(L, s, &v));
+  TRY(read_metadata(L, &v));
+  TRY(lm_safetensors_write(lua_tostring(L, 1), v.n, v.name, v.tensor, v.nmeta, v.key, v.value));
+done:
+  drop_saving(&v);
+  return status;
+}
+
+static int bind_save(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 4);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "safetensors_save: path: a string expected");
+  if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: tensors: a table expected");
+  if (lua_type(L, 3) != LUA_TTABLE && !lua_isnil(L, 3)) {
+    return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
+  }
+  if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names: a list of strings expected");
+  lm_status status = lm_attempt_twice(L, s, save, NULL);
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* ---- safetensors_load(path, {device}) -> tensors by name, metadata, names in file order */
+
+/* An open file as a userdata, so that an error in Lua closes it. */
+static int close_file(lua_State *L) {
+  lm_safetensors **f = lua_touserdata(L, 1);
+  lm_safetensors_close(*f);
+  *f = NULL;
+  return 0;
+}
+
+static lm_safetensors **new_file(lua_State *L) {
+  lm_safetensors **f = lua_newuserdata(L, sizeof *f);
+  *f = NULL;
+  if (luaL_newmetatable(L, "luminary.file")) {
+    lua_pushcfunction(L, close_file);
+    lua_setfield(L, -2, "__gc");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+  }
+  lua_setmetatable(L, -2);
+  return f;
+}
+
+typedef struct loading {
+  lm_safetensors *file;
+  const char *path;
+  int i;
+  lm_device device;
+  lm_tensor *t;
+} loading;
+
+static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
+  loading *v = arg;
+  (void)L, (void)s;
+  return lm_safetensors_open(v->path, &v->file);
+}
+
+static lm_status load_tensor(lua_State *L, lm_lua *s, void *arg) {
+  loading *v = arg;
+  lm_tensor *t = NULL, *out[LM_MAX_OUTS];
+  (void)L, (void)s;
+  lm_status status = lm_safetensors_tensor(v->file, v->i, &t);
+  if (status != LM_OK) return status;
+  if (v->device != t->device) {
+    lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = v->device, .memory_format = LM_PRESERVE};
+    status = lm_op_run(LM_OP_to_copy, &a, out);
+    lm_release(t);
+    t = out[0];
+  }
+  if (status == LM_OK) v->t = t;
+  return status;
+}
+
+static int bind_load(lua_State *L) {
+  static const char *const options[] = {"device"};
+  lm_lua *s = LM_STATE(L);
+  loading v = {.device = LM_DEVICE(LM_CPU, 0)};
+  lm_status status;
+  lua_settop(L, 2);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "safetensors_load: path: a string expected");
+  if (!lua_isnil(L, 2)) {
+    TRY(lm_check_options(L, 2, "safetensors_load", 1, options));
+    if (lm_field(L, 2, "device")) { TRY(lm_read_device(L, s, lua_gettop(L), "safetensors_load", "device", &v.device)); }
+    lua_settop(L, 2);
+  }
+  lm_pace(L, s);
+  lm_safetensors **file = new_file(L); /* 3 */
+  v.path = lua_tostring(L, 1);
+  TRY(lm_attempt_twice(L, s, open_file, &v));
+  *file = v.file;
+  lua_newtable(L); /* 4: tensors */
+  lua_newtable(L); /* 5: metadata */
+  lua_newtable(L); /* 6: names */
+  for (v.i = 0; v.i < lm_safetensors_count(v.file); v.i++) {
+    lua_pushstring(L, lm_safetensors_name(v.file, v.i));
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, 6, v.i + 1);
+    lm_box *box = lm_box_new(L);
+    TRY(lm_attempt_twice(L, s, load_tensor, &v));
+    lm_box_fill(s, box, v.t);
+    lm_pace_count(s, v.t);
+    lua_rawset(L, 4);
+  }
+  for (int i = 0; i < lm_safetensors_nmeta(v.file); i++) {
+    lua_pushstring(L, lm_safetensors_value(v.file, i));
+    lua_setfield(L, 5, lm_safetensors_key(v.file, i));
+  }
+  *file = NULL;
+  lm_safetensors_close(v.file);
+  return 3;
+done:
+  return lm_raise(L, status);
+}
+
+/* ---- read_idx(path) */
+
+static lm_status read_idx(lua_State *L, lm_lua *s, void *arg) {
+  (void)s;
+  return lm_idx_read(lua_tostring(L, 1), arg);
+}
+
+static int bind_read_idx(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *t = NULL;
+  lua_settop(L, 1);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "read_idx: path: a string expected");
+  lm_pace(L, s);
+  lm_box *box = lm_box_new(L);
+  lm_status status = lm_attempt_twice(L, s, read_idx, &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_box_fill(s, box, t);
+  lm_pace_count(s, t);
+  return 1;
+}
+
+const luaL_Reg lm_io_functions[] = {
+    {"safetensors_save", bind_save}, {"safetensors_load", bind_load}, {"read_idx", bind_read_idx}, {NULL, NULL}};
