@@ -33,7 +33,7 @@ describe("backward", function()
   end)
 
   it("refuses a tensor that records nothing", function()
-    assert.error_matches(function() lm.ones({ 1 }):backward() end, "requires_grad")
+    assert.error_matches(function() lm.ones({ 1 }):backward() end, "require.grad")
   end)
 
   it("sums over broadcast dims", function()

@@ -173,11 +173,11 @@ describe("a loop without collectgarbage", function()
     for k, make in ipairs(makers) do
       settle "cpu"
       local before, most = resident(), 0
-      for n = 1, 80 do
+      for n = 1, 150 do
         make()
-        if n % 4 == 0 then most = math.max(most, resident()) end
+        if n % 5 == 0 then most = math.max(most, resident()) end
       end
-      assert(most - before < 250 * MB, ("maker %d: %.0f MB more than before"):format(k, (most - before) / MB))
+      assert(most - before < 400 * MB, ("maker %d: %.0f MB more than before"):format(k, (most - before) / MB))
     end
   end)
 end)

@@ -29,6 +29,7 @@ end
 -- Calls with the first argument by position and the others by name.
 local function call(row, args)
   local first = row.positional:match("%S+")
+  if row.name:sub(-1) == "_" then args[first] = args[first]:clone() end -- it writes there
   local options = {}
   for name, value in pairs(args) do
     if name ~= first then options[name] = value end
@@ -110,7 +111,14 @@ local function grad_names(row, k)
   return list
 end
 
+-- Differences say nothing about results that are empty, infinite, NaN, integers or rounded.
+local function is_smooth(result)
+  local wide = result.dtype == "float32" or result.dtype == "float64"
+  return result:numel() > 0 and wide and result:isfinite():all():item()
+end
+
 local function gradient_check(row, file, k, check)
+  if not is_smooth(file[k .. ".float32.out.1"]) then return end
   local names = grad_names(row, k)
   local inputs, numel = {}, 0
   local function to_double(x, _, spec)
@@ -172,7 +180,9 @@ for _, row in ipairs(rows) do
         for dtype in pairs(golden.tolerance) do
           if file[("1.%s.out.1"):format(dtype)] then
             local args = arguments(row, file, 1, dtype)
-            if row.lacks and row.lacks[dtype] then
+            if row.differs and row.differs[dtype] then -- on purpose: it has to work, no more
+              call(row, args)
+            elseif row.lacks and row.lacks[dtype] then
               assert.error(function() call(row, args) end)
             else
               compare(row, file, 1, dtype, { call(row, args) })

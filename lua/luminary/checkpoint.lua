@@ -160,7 +160,8 @@ local function parse_integer(digits)
   if not rest or #rest > 19 then return nil end
   local value = ffi.new("int64_t", 0)
   for digit in rest:gmatch("%d") do value = value * 10 - tonumber(digit) end
-  return sign == "-" and value or -value
+  value = sign == "-" and value or -value
+  return tostring(value) == digits .. "LL" and value or nil -- nil where 64 bits do not hold it
 end
 
 function restore(node, file, depth)

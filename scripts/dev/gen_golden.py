@@ -76,15 +76,17 @@ def make(spec, dtype, gen):
     if dtype == torch.bool:
         return torch.rand(shape, generator=gen) < 0.5
     lo, hi = spec["lo"], spec["hi"]
+    count = 1
+    for s in shape:
+        count *= s
+    if spec.get("sep") and not dtype.is_floating_point:
+        return torch.randperm(count, generator=gen).reshape(shape).to(dtype)
     if kind == "int" or not dtype.is_floating_point:
         lo, hi = (max(lo, 0), max(hi, 2)) if dtype == torch.uint8 else (lo, hi)
         if lo > 0:  # positive domains stay so
             lo = max(1, lo)
         return torch.randint(int(lo), max(int(hi), int(lo) + 1) + (kind != "int"), shape, generator=gen).to(dtype)
     if spec.get("sep"):
-        count = 1
-        for s in shape:
-            count *= s
         return ((torch.randperm(count, generator=gen).double() - count / 2) * (0.25 if count < 50 else 0.01)
                 + 0.013).reshape(shape).to(dtype)
     return (torch.rand(shape, generator=gen, dtype=torch.float64) * (hi - lo) + lo).to(dtype)

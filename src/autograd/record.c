@@ -303,11 +303,20 @@ done:
 
 /* ---- calling */
 
+/* The op as other ops. Their complaints are put under the name the user called. */
+static lm_status composed(lm_op_id id, const void *args, lm_tensor **out) {
+  const char *name = lm_ops[id].name;
+  lm_status status = lm_composite_of(id)(args, out);
+  if (status == LM_OK || status == LM_E_OOM) return status;
+  size_t n = strlen(name);
+  return strncmp(lm_error(), name, n) == 0 && lm_error()[n] == ':' ? status : lm_fail_in(status, name);
+}
+
 static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
-  if (op->kind == LM_COMP) return lm_composite_of(id)(args, out);
+  if (op->kind == LM_COMP) return composed(id, args, out);
   if (op->kind == LM_WRITE) return write(id, args, false, out);
   if (!modes.no_grad && !rules->none && may_record(op, rules, args)) {
     survey s = {0};

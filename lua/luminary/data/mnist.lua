@@ -71,8 +71,8 @@ function MNIST:len() return self.labels.shape[1] end
 
 function MNIST:get(i)
   i = self:index(i)
-  local image = self.images:select(1, i):to("float32"):div_(255)
-  local label = self.labels:select(1, i):item()
+  local image, label = self:gather(core.tensor({i}, {dtype = "int64"}))
+  image, label = image:select(1, 1), label:item()
   if self.transform then image = self.transform(image) end
   if self.target_transform then label = self.target_transform(label) end
   return image, label

@@ -1,0 +1,498 @@
+-- Datasets, samplers, loaders, and MNIST's files.
+local lm = require "luminary"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local data = lm.data
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+-- A set that gives its sample numbers, one by one.
+local Numbers = data.Dataset:extend("Numbers")
+function Numbers:init(n) self.n = n end
+function Numbers:len() return self.n end
+function Numbers:get(i) return self:index(i) end
+
+-- All samples of one pass over a loader, batch by batch: {{1, 2}, {3}}.
+local function batches(iterator)
+  local list = {}
+  for x in iterator do list[#list + 1] = lm.is_tensor(x) and x:totable() or x end
+  return list
+end
+
+local function flat(lists)
+  local all = {}
+  for _, list in ipairs(lists) do
+    for _, v in ipairs(list) do all[#all + 1] = v end
+  end
+  return all
+end
+
+local function sorted(list)
+  local copy = { unpack(list) }
+  table.sort(copy)
+  return copy
+end
+
+local function count_to(n)
+  local list = {}
+  for i = 1, n do list[i] = i end
+  return list
+end
+
+describe("a Dataset", function()
+  it("is extended with get and len", function()
+    local set = Numbers(3)
+    assert.equal(3, set:len())
+    assert.equal(2, set:get(2))
+    assert.equal(3, set:get(-1))
+    assert.matches("sample 4 is not among the 3, which count from 1", message(set.get, set, 4))
+    assert.matches("sample 0", message(set.get, set, 0))
+    assert.matches("sample 1.5", message(set.get, set, 1.5))
+    assert.is_true(set:is(Numbers) and set:is(data.Dataset))
+    local Empty = data.Dataset:extend("Empty")
+    assert.matches("define function Empty:get(i)", message(Empty().get, Empty(), 1), 1, true)
+    assert.matches("define function Empty:len()", message(Empty().len, Empty()), 1, true)
+  end)
+
+  it("of tensors gives their rows", function()
+    local x, y = lm.arange(6):view(3, 2), lm.tensor({ 3, 1, 2 }, { dtype = "int64" })
+    local set = data.TensorDataset(x, y)
+    assert.equal(3, set:len())
+    local row, label = set:get(2)
+    assert.same({ 2, 3 }, row:totable())
+    assert.equal(1, label:item())
+    local rows, labels = set:get_batch(lm.tensor({ 3, 1 }, { dtype = "int64" }))
+    assert.same({ { 4, 5 }, { 0, 1 } }, rows:totable())
+    assert.same({ 2, 3 }, labels:totable())
+    assert.equal("int64", labels.dtype)
+    assert.matches("first sizes differ", message(data.TensorDataset, x, lm.zeros { 4 }))
+    assert.matches("at least one", message(data.TensorDataset))
+    assert.matches("argument 2", message(data.TensorDataset, x, 3))
+    assert.matches("[1-3]", message(set.get_batch, set, lm.tensor({ 4 }, { dtype = "int64" })))
+  end)
+
+  it("has subsets", function()
+    local set = Numbers(5)
+    local part = data.Subset(set, { 5, 2 })
+    assert.equal(2, part:len())
+    assert.same({ 5, 2, 2 }, { part:get(1), part:get(2), part:get(-1) })
+    assert.same({ 2 }, { data.Subset(part, { 2 }):get(1) })
+    assert.matches("samples 1 to 5", message(data.Subset, set, { 6 }))
+    assert.matches("from 0 to 1", message(data.Subset, set, { 0, 1 }))
+    assert.matches("dataset", message(data.Subset, 3, { 1 }))
+    assert.equal(0, data.Subset(set, {}):len())
+    local tensors = data.Subset(data.TensorDataset(lm.arange(4)), lm.tensor({ 4, 2 }, { dtype = "int64" }))
+    assert.same({ 1, 3 }, tensors:get_batch(lm.tensor({ 2, 1 }, { dtype = "int64" })):totable())
+  end)
+
+  it("is split at random into parts that are disjoint and complete", function()
+    local function members(parts)
+      local lists = {}
+      for k, part in ipairs(parts) do
+        lists[k] = {}
+        for i = 1, part:len() do lists[k][i] = part:get(i) end
+      end
+      return lists
+    end
+    local set = Numbers(20)
+    local lists = members(data.random_split(set, { 12, 5, 3 }))
+    assert.same({ 12, 5, 3 }, { #lists[1], #lists[2], #lists[3] })
+    assert.same(count_to(20), sorted(flat(lists)))
+    assert.not_same(count_to(20), flat(lists))
+    local shares = data.random_split(set, { 0.5, 0.28, 0.22 })
+    assert.same({ 11, 5, 4 }, { shares[1]:len(), shares[2]:len(), shares[3]:len() }) -- as PyTorch rounds
+    assert.same(members(data.random_split(set, { 10, 10 }, { seed = 3 })),
+      members(data.random_split(set, { 10, 10 }, { seed = 3 })))
+    assert.matches("sum to 19, the set has 20", message(data.random_split, set, { 10, 9 }))
+    assert.matches("length", message(data.random_split, set, {}))
+    assert.matches("{seed = 3}", message(data.random_split, set, { 20 }, 3), 1, true)
+  end)
+end)
+
+describe("a loader", function()
+  it("goes in order, the last batch smaller", function()
+    local loader = data.DataLoader(Numbers(7), { batch_size = 3 })
+    assert.equal(3, loader:len())
+    assert.same({ { 1, 2, 3 }, { 4, 5, 6 }, { 7 } }, batches(loader:iter()))
+    assert.same({ { 1, 2, 3 }, { 4, 5, 6 }, { 7 } }, batches(loader:epoch(1))) -- again, and again
+    assert.same({ { 1 }, { 2 } }, batches(data.DataLoader(Numbers(2)):iter())) -- batch_size 1
+    assert.same({}, batches(data.DataLoader(Numbers(0), { batch_size = 3 }):iter()))
+  end)
+
+  it("drops the last batch", function()
+    local loader = data.DataLoader(Numbers(7), { batch_size = 3, drop_last = true })
+    assert.equal(2, loader:len())
+    assert.same({ { 1, 2, 3 }, { 4, 5, 6 } }, batches(loader:iter()))
+    assert.equal(2, #batches(data.DataLoader(Numbers(6), { batch_size = 3, drop_last = true }):iter()))
+  end)
+
+  it("shuffles: another order each epoch, decided by the seed", function()
+    local loader = data.DataLoader(Numbers(50), { batch_size = 8, shuffle = true })
+    local function two()
+      lm.manual_seed(5)
+      return flat(batches(loader:epoch(1))), flat(batches(loader:epoch(2)))
+    end
+    local a, b = two()
+    assert.same(count_to(50), sorted(a))
+    assert.same(count_to(50), sorted(b))
+    assert.not_same(count_to(50), a)
+    assert.not_same(a, b)
+    local again_a, again_b = two()
+    assert.same(a, again_a)
+    assert.same(b, again_b)
+  end)
+
+  it("begins an epoch at a later batch", function()
+    local loader = data.DataLoader(Numbers(7), { batch_size = 2 })
+    assert.same({ { 5, 6 }, { 7 } }, batches(loader:epoch(1, 3)))
+    assert.same({}, batches(loader:epoch(1, 9)))
+    local sampler = data.DistributedSampler(Numbers(7), { seed = 4 })
+    loader = data.DataLoader(Numbers(7), { batch_size = 2, sampler = sampler })
+    local whole, rest = batches(loader:epoch(3)), batches(loader:epoch(3, 3))
+    assert.same({ whole[3], whole[4] }, rest)
+    assert.matches("first batch", message(loader.epoch, loader, 1, 0))
+    assert.matches("epoch", message(loader.epoch, loader))
+  end)
+
+  it("gives the same batches from tensors at once as from samples one by one", function()
+    local x = lm.randn { 23, 4, 3 }
+    local columns = { x, x:transpose(2, 3), lm.randint(1, 11, { 23 }), x:to("float16"), x:to("bfloat16"), x:gt(0),
+      x:double(), lm.randint(0, 255, { 23, 2 }, { dtype = "uint8" }) }
+    local set = data.TensorDataset(unpack(columns))
+    local slow = data.Dataset:extend("Slow")
+    function slow.len() return 23 end
+    function slow.get(_, i) return set:get(i) end
+    local opts = { batch_size = 6, shuffle = true }
+    local fast_loader, slow_loader = data.DataLoader(set, opts), data.DataLoader(slow(), opts)
+    lm.manual_seed(1)
+    local fast = {}
+    for a, b, c, d, e, f, g, h in fast_loader:iter() do fast[#fast + 1] = { a, b, c, d, e, f, g, h } end
+    lm.manual_seed(1)
+    local k = 0
+    for a, b, c, d, e, f, g, h in slow_loader:iter() do
+      k = k + 1
+      for n, t in ipairs { a, b, c, d, e, f, g, h } do
+        assert(fast[k][n]:equal(t), ("batch %d, column %d"):format(k, n))
+        assert.equal(t.dtype, fast[k][n].dtype)
+      end
+    end
+    assert.equal(4, k)
+  end)
+
+  it("collates what samples hold", function()
+    local Mixed = data.Dataset:extend("Mixed")
+    function Mixed:len() return 2 end -- luacheck: ignore self
+    function Mixed:get(i) -- luacheck: ignore self
+      return lm.full({ 2 }, i), i, i + 0.5, i == 1, "text " .. i, { left = lm.full({ 1 }, i), right = { i } }
+    end
+    local x, whole, real, flag, text, fields = data.DataLoader(Mixed(), { batch_size = 2 }):iter()()
+    assert.same({ { 1, 1 }, { 2, 2 } }, x:totable())
+    assert.same({ "int64", "float32", "bool" }, { whole.dtype, real.dtype, flag.dtype })
+    assert.same({ { 1, 2 }, { 1.5, 2.5 } }, { whole:totable(), real:totable() })
+    assert.same({ true, false }, flag:totable())
+    assert.same({ "text 1", "text 2" }, text)
+    assert.same({ { 1 }, { 2 } }, fields.left:totable())
+    assert.same({ 1, 2 }, fields.right[1]:totable())
+  end)
+
+  it("says what cannot be collated", function()
+    local Odd = data.Dataset:extend("Odd")
+    function Odd:len() return 2 end -- luacheck: ignore self
+    function Odd:get(i) return i == 1 and lm.ones { 2 } or self.other end
+    local odd = Odd()
+    odd.other = lm.ones { 3 }
+    assert.matches("stack", message(batches, data.DataLoader(odd, { batch_size = 2 }):iter()))
+    odd.other = { a = 1 }
+    assert.error(function() batches(data.DataLoader(odd, { batch_size = 2 }):iter()) end)
+  end)
+
+  it("has collate_fn", function()
+    local loader = data.DataLoader(Numbers(3), {
+      batch_size = 2,
+      collate_fn = function(samples)
+        local sum = 0
+        for _, sample in ipairs(samples) do sum = sum + sample[1] end
+        return { sum, #samples }
+      end,
+    })
+    assert.same({ { 3, 2 }, { 3, 1 } }, batches(loader:iter()))
+    local tensors = data.DataLoader(data.TensorDataset(lm.arange(4), lm.arange(4) * 2), {
+      batch_size = 4, collate_fn = function(samples) return { #samples, samples[3][2]:item() } end,
+    })
+    assert.same({ { 4, 4 } }, batches(tensors:iter()))
+  end)
+
+  it("takes samplers of one's own", function()
+    local Evens = data.Sampler:extend("Evens")
+    function Evens:init(n) self.n = n end
+    function Evens:len() return math.floor(self.n / 2) end
+    function Evens:iter()
+      local i = 0
+      return function()
+        i = i + 2
+        if i <= self.n then return i end
+      end
+    end
+    local loader = data.DataLoader(Numbers(7), { sampler = Evens(7), batch_size = 2 })
+    assert.equal(2, loader:len())
+    assert.same({ { 2, 4 }, { 6 } }, batches(loader:iter()))
+    local told
+    local sampler = {
+      len = function() return 2 end,
+      indices = function() return lm.tensor({ 3, 1 }, { dtype = "int64" }) end,
+      set_epoch = function(_, n) told = n end,
+    }
+    assert.same({ { 3, 1 } }, batches(data.DataLoader(Numbers(3), { sampler = sampler, batch_size = 2 }):epoch(7)))
+    assert.equal(7, told)
+    assert.matches("define function Bare:len()", message(function() return data.Sampler:extend("Bare")():len() end), 1,
+      true)
+  end)
+
+  it("takes batch samplers", function()
+    local batch_sampler = {
+      len = function() return 2 end,
+      iter = function()
+        local lists, k = { { 3 }, { 1, 2 } }, 0
+        return function()
+          k = k + 1
+          return lists[k]
+        end
+      end,
+    }
+    for _, set in ipairs { Numbers(3), data.TensorDataset(lm.arange(1, 4)) } do
+      local loader = data.DataLoader(set, { batch_sampler = batch_sampler })
+      assert.equal(2, loader:len())
+      assert.same({ { 3 }, { 1, 2 } }, batches(loader:iter()))
+      assert.same({ { 1, 2 } }, batches(loader:epoch(1, 2)))
+    end
+    assert.matches("batch_sampler decides alone",
+      message(data.DataLoader, Numbers(3), { batch_sampler = batch_sampler, batch_size = 2 }))
+  end)
+
+  it("names wrong arguments", function()
+    local set = Numbers(3)
+    local sampler = data.DistributedSampler(set)
+    assert.matches("DistributedSampler(set, {shuffle = true})",
+      message(data.DataLoader, set, { sampler = sampler, shuffle = true }), 1, true)
+    assert.matches("workers come in a later version", message(data.DataLoader, set, { num_workers = 2 }))
+    assert.matches("{batch_size = 32}", message(data.DataLoader, set, 32), 1, true)
+    assert.matches("did you mean 'batch_size'", message(data.DataLoader, set, { batchsize = 2 }))
+    assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))
+    assert.matches("dataset", message(data.DataLoader, lm.ones { 3 }))
+    assert.matches("sampler", message(data.DataLoader, set, { sampler = 3 }))
+    data.DataLoader(set, { num_workers = 0, pin_memory = true }) -- pin_memory is accepted
+  end)
+
+  it("keeps what it gives through lm.scope only if asked", function()
+    local loader = data.DataLoader(data.TensorDataset(lm.arange(10)), { batch_size = 4, shuffle = true })
+    local sum = 0
+    local step = loader:iter()
+    for _ = 1, 3 do
+      lm.scope(function() sum = sum + step():sum():item() end) -- the order drawn outside survives each scope
+    end
+    assert.equal(45, sum)
+  end)
+end)
+
+describe("DistributedSampler", function()
+  -- What each rank gets: a list of lists.
+  local function shares(n, world, opts, epoch)
+    local all = {}
+    for rank = 0, world - 1 do
+      local o = { num_replicas = world, rank = rank }
+      for key, value in pairs(opts or {}) do o[key] = value end
+      local sampler = data.DistributedSampler(Numbers(n), o)
+      if epoch then sampler:set_epoch(epoch) end
+      all[rank + 1] = sampler:indices():totable()
+      assert.equal(sampler:len(), #all[rank + 1])
+    end
+    return all
+  end
+
+  -- PyTorch's rule (torch/utils/data/distributed.py) for an order that is given.
+  local function rule(order, world, drop_last)
+    local n = #order
+    local share = drop_last and math.floor(n / world) or math.ceil(n / world)
+    local padded, total = { unpack(order) }, share * world
+    for i = n + 1, total do padded[i] = order[i - n] end
+    local all = {}
+    for rank = 1, world do
+      all[rank] = {}
+      for i = rank, total, world do table.insert(all[rank], padded[i]) end
+    end
+    return all
+  end
+
+  it("shares as PyTorch's does, padding and dropping alike", function()
+    for _, n in ipairs { 4, 7, 8, 10, 13, 64 } do
+      for world = 1, 4 do
+        for _, drop_last in ipairs { false, true } do
+          local plain = { shuffle = false, drop_last = drop_last }
+          assert.same(rule(count_to(n), world, drop_last), shares(n, world, plain))
+          local shuffled = { seed = 3, drop_last = drop_last }
+          local order = shares(n, 1, { seed = 3 }, 2)[1]
+          assert.same(count_to(n), sorted(order))
+          assert.same(rule(order, world, drop_last), shares(n, world, shuffled, 2))
+        end
+      end
+    end
+  end)
+
+  it("gives disjoint shares that make the whole", function()
+    assert.same(count_to(12), sorted(flat(shares(12, 4))))
+  end)
+
+  it("draws another order each epoch and for each seed, the same for the same", function()
+    local first = shares(40, 2, { seed = 1 }, 1)
+    assert.same(first, shares(40, 2, { seed = 1 }, 1))
+    assert.not_same(first, shares(40, 2, { seed = 1 }, 2))
+    assert.not_same(first, shares(40, 2, { seed = 2 }, 1))
+    assert.not_same(first, shares(40, 2, { seed = 9 }, 1))
+    lm.manual_seed(3) -- does not ask the default generator, and leaves it alone
+    local state = lm.get_rng_state()
+    assert.same(first, shares(40, 2, { seed = 1 }, 1))
+    assert.is_true(state:equal(lm.get_rng_state()))
+  end)
+
+  it("is told the epoch by the loader", function()
+    local set = Numbers(20)
+    local sampler = data.DistributedSampler(set, { num_replicas = 2, rank = 1 })
+    local loader = data.DataLoader(set, { sampler = sampler, batch_size = 4 })
+    assert.equal(3, loader:len())
+    local first = flat(batches(loader:epoch(1)))
+    assert.not_same(first, flat(batches(loader:epoch(2))))
+    assert.same(first, flat(batches(loader:epoch(1))))
+  end)
+
+  it("without a process group is one of one", function()
+    local sampler = data.DistributedSampler(Numbers(5), { shuffle = false })
+    assert.same(count_to(5), sampler:indices():totable())
+  end)
+
+  it("refuses a set smaller than the world, and says what to do", function()
+    local text = message(data.DistributedSampler, Numbers(3), { num_replicas = 4, rank = 0 })
+    assert.matches("3 samples cannot be shared by 4 ranks: run at most 3 processes, or use a larger set", text)
+    assert.matches("rank 2 is outside a world of 2", message(data.DistributedSampler, Numbers(3),
+      { num_replicas = 2, rank = 2 }))
+    assert.matches("{num_replicas = 2}", message(data.DistributedSampler, Numbers(3), 2), 1, true)
+  end)
+end)
+
+describe("MNIST's files", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local function big_endian(n)
+    return string.char(math.floor(n / 2 ^ 24) % 256, math.floor(n / 2 ^ 16) % 256, math.floor(n / 2 ^ 8) % 256, n % 256)
+  end
+  local function idx(sizes, bytes)
+    local head = string.char(0, 0, 8, #sizes)
+    for _, size in ipairs(sizes) do head = head .. big_endian(size) end
+    return head .. bytes
+  end
+  local function images(n)
+    local bytes = {}
+    for i = 0, n * 28 * 28 - 1 do bytes[i + 1] = string.char(i * 7 % 256) end
+    return idx({ n, 28, 28 }, table.concat(bytes))
+  end
+  -- Two images to train, one to test; labels as given.
+  local function write(where, labels)
+    assert(os.execute("mkdir -p " .. where) == 0)
+    temp.write(where .. "/train-images-idx3-ubyte", images(2))
+    temp.write(where .. "/train-labels-idx1-ubyte", idx({ 2 }, labels or "\9\0"))
+    temp.write(where .. "/t10k-images-idx3-ubyte", images(1))
+    temp.write(where .. "/t10k-labels-idx1-ubyte", idx({ 1 }, "\4"))
+    return where
+  end
+
+  local function check(set)
+    assert.equal(2, set:len())
+    local x, y = set:get(1)
+    assert.same({ 1, 28, 28 }, x.shape)
+    assert.equal("float32", x.dtype)
+    assert.equal(10, y) -- 9 in the file
+    assert(math.abs(x[{ 1, 1, 3 }] - 14 / 255) < 1e-7)
+    assert(x:max():item() <= 1 and x:min():item() >= 0)
+    local xs, ys = data.DataLoader(set, { batch_size = 2 }):iter()()
+    assert.same({ 2, 1, 28, 28 }, xs.shape)
+    assert.same({ 10, 1 }, ys:totable())
+    assert.equal("int64", ys.dtype)
+    assert.is_true(xs[1]:allclose(x))
+    assert.is_true(xs[2]:allclose((set:get(2))))
+  end
+
+  it("plain and gzipped, in every place they are looked for", function()
+    for k, place in ipairs { "", "/mnist", "/MNIST/raw", "/MNIST" } do
+      local root = ("%s/place%d"):format(folder, k)
+      write(root .. place)
+      check(data.MNIST { root = root })
+      assert(os.execute(("gzip %s/*ubyte"):format(root .. place)) == 0)
+      check(data.MNIST { root = root })
+    end
+    write(folder .. "/fashion/FashionMNIST/raw")
+    check(data.FashionMNIST { root = folder .. "/fashion" })
+    local test = data.FashionMNIST { root = folder .. "/fashion/", train = false }
+    assert.equal(1, test:len())
+    assert.equal(5, (select(2, test:get(1))))
+    assert.equal("Ankle boot", test.classes[10])
+  end)
+
+  it("under LUMINARY_DATA", function()
+    write(folder .. "/variable/mnist")
+    local before = lm.getenv "LUMINARY_DATA"
+    lm.setenv("LUMINARY_DATA", folder .. "/variable")
+    local ok, err = pcall(function() check(data.MNIST()) end)
+    lm.setenv("LUMINARY_DATA", before)
+    assert(ok, err)
+  end)
+
+  it("with another base, and transforms", function()
+    local root = write(folder .. "/transforms")
+    local _, y = data.MNIST { root = root, base = 0 }:get(1)
+    assert.equal(9, y)
+    local set = data.MNIST {
+      root = root, transform = function(x) return x:flatten() end,
+      target_transform = function(label) return label * 2 end,
+    }
+    local x
+    x, y = set:get(1)
+    assert.same({ 784 }, x.shape)
+    assert.equal(20, y)
+    local xs, ys = data.DataLoader(set, { batch_size = 2 }):iter()()
+    assert.same({ 2, 784 }, xs.shape)
+    assert.same({ 20, 2 }, ys:totable())
+  end)
+
+  it("where they are missing or broken", function()
+    local text = message(data.MNIST, { root = folder .. "/nowhere" })
+    assert.matches("MNIST: no train-images-idx3-ubyte (nor .gz) in any of\n  " .. folder .. "/nowhere\n", text, 1, true)
+    assert.matches("root", text)
+    assert.matches("dataset-fashion-mnist", message(data.FashionMNIST, { root = folder .. "/nowhere" }), 1, true)
+    assert.matches("{root = \"x\"}", message(data.MNIST, "x"), 1, true)
+    assert.matches("did you mean 'root'", message(data.MNIST, { rot = "x" }))
+    local root = write(folder .. "/broken", "\1\2\3")
+    assert.matches("labels", message(data.MNIST, { root = root })) -- goes on after its elements
+    local path = root .. "/train-labels-idx1-ubyte"
+    for bytes, what in pairs {
+      [idx({ 2 }, "\1")] = "cut short", [idx({ 1 }, "\1")] = "labels", [idx({ 2 }, "\1\2\3")] = "goes on",
+      [""] = "cut short", ["hello world"] = "no IDX", [idx({ 2, 1 }, "\1\2")] = "labels",
+      [idx({ 2 ^ 31 }, "\1")] = "more than fit", ["\0\0\13\1\0\0\0\0"] = "0x0d",
+      ["\31\139\8\0\0\0\0\0\0\3garbage"] = path,
+    } do
+      temp.write(path, bytes)
+      assert.matches(what, message(data.MNIST, { root = root }), 1, true)
+    end
+  end)
+
+  it("labels that are none", function()
+    local root = write(folder .. "/labels", "\200\0")
+    local set = data.MNIST { root = root } -- a file may have any; the loss says what is wrong
+    assert.equal(201, (select(2, set:get(1))))
+  end)
+end)

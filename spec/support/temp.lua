@@ -1,0 +1,37 @@
+-- Folders of a spec's own, and files in them.
+local temp = {}
+
+--- A new empty folder. The spec removes it.
+function temp.folder()
+  local path = os.tmpname()
+  os.remove(path)
+  assert(os.execute("mkdir " .. path) == 0)
+  return path
+end
+
+function temp.remove(folder) os.execute("rm -rf " .. folder) end
+
+function temp.write(path, text)
+  local file = assert(io.open(path, "wb"))
+  assert(file:write(text))
+  assert(file:close())
+  return path
+end
+
+function temp.read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+--- Runs a shell command; whether it succeeded, what it printed on standard output and error, its exit code.
+function temp.run(folder, command)
+  local out = folder .. "/output"
+  local code = os.execute(("( %s ) >%s 2>&1 </dev/null"):format(command, out))
+  local text = temp.read(out)
+  os.remove(out)
+  return code == 0, text, code >= 256 and code / 256 or code
+end
+
+return temp
