@@ -1,3 +1,4 @@
+rockspec_format = "1.1"
 package = "luminary"
 version = "scm-1"
 source = { url = "." }

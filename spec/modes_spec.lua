@@ -120,7 +120,8 @@ describe("autocast", function()
 
   it("refuses what it does not know", function()
     assert.error_matches(function() lm.autocast({ dtype = "float64" }, print) end, "autocast: dtype.*bfloat16.*float64")
-    assert.error_matches(function() lm.autocast({ dtyp = "bfloat16" }, print) end, "autocast.*dtyp.*did you mean 'dtype'")
+    assert.error_matches(function() lm.autocast({ dtyp = "bfloat16" }, print) end,
+      "autocast.*dtyp.*did you mean 'dtype'")
     assert.error_matches(function() lm.autocast(print) end, "autocast: options")
     assert.error_matches(function() lm.autocast({ enabled = 1 }, print) end, "autocast: enabled.*true or false")
   end)

@@ -263,7 +263,7 @@ op("embedding_backward", "grad index num padding_idx", "torch.ops.aten.embedding
 -- ---- convolution and pooling
 local cdefaults = { bias = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1 }
 local no_ints = { int64 = "floating only", int32 = "floating only", uint8 = "floating only", bool = "floating only" }
-local half_sums = { float16 = { 4e-3, 1e-3 } } -- PyTorch adds up in half, Luminary in float
+local half_sums = { float16 = { 1e-2, 2e-3 } } -- PyTorch adds up in half, Luminary in float
 op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilation, groups)", { defaults = cdefaults, lacks = no_ints,
   { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 } }, { x = t { 1, 4, 7, 6 }, weight = t { 6, 2, 3, 2 }, stride = 2, padding = 1, groups = 2 },
   { x = t { 2, 3, 9, 8 }, weight = t { 2, 3, 3, 3 }, dilation = 2, padding = { 2, 1 }, stride = { 1, 2 } },

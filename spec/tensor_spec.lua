@@ -43,7 +43,8 @@ describe("lm.tensor", function()
       local want = dtype == "bool" and { { false, true }, { true, true } } or { { 0, 1 }, { 2, 3 } }
       assert.same(want, x:totable())
     end
-    for alias, dtype in pairs { float = "float32", double = "float64", half = "float16", long = "int64", int = "int32" } do
+    for alias, dtype in pairs { float = "float32", double = "float64", half = "float16", long = "int64",
+      int = "int32" } do
       assert.equal(dtype, lm.tensor({ 1 }, { dtype = alias }).dtype)
     end
   end)
@@ -77,7 +78,8 @@ describe("lm.tensor", function()
       { { first = 1 }, "list expected.*first" },
       { "text", "string 'text'" },
     }
-    for _, case in ipairs(ragged) do assert.error_matches(function() lm.tensor(case[1]) end, "^tensor: .*" .. case[2]) end
+    for _, case in ipairs(ragged) do assert.error_matches(function() lm.tensor(case[1]) end,
+      "^tensor: .*" .. case[2]) end
     assert.error_matches(function() lm.tensor(nil) end, "tensor: .*nil")
     assert.error_matches(function() lm.tensor { { { { { { { { { 1 } } } } } } } } } end, "tensor: .*8 dims")
   end)
@@ -85,7 +87,8 @@ describe("lm.tensor", function()
   it("refuses what a dtype cannot hold", function()
     assert.error_matches(function() lm.tensor({ 1, 300 }, { dtype = "uint8" }) end, "300 at %[2%] does not fit uint8")
     assert.error_matches(function() lm.tensor({ -1 }, { dtype = "uint8" }) end, "%-1 at %[1%] does not fit uint8")
-    assert.error_matches(function() lm.tensor({ { 2 ^ 31 } }, { dtype = "int32" }) end, "2147483648 at %[1%]%[1%].*int32")
+    assert.error_matches(function() lm.tensor({ { 2 ^ 31 } }, { dtype = "int32" }) end,
+      "2147483648 at %[1%]%[1%].*int32")
     assert.error_matches(function() lm.tensor({ nan }, { dtype = "int64" }) end, "nan.*int64")
     assert.error_matches(function() lm.tensor({ inf }, { dtype = "int64" }) end, "inf.*int64")
     assert.same({ inf, -inf }, lm.tensor({ 1e39, -1e39 }):totable())
@@ -96,7 +99,8 @@ describe("lm.tensor", function()
     local x = lm.tensor({ 1 }, { device = "cpu:1", requires_grad = true, dtype = "float64" })
     assert.same({ { 1 }, "float64", "cpu:1" }, facts(x))
     assert.is_true(x.requires_grad)
-    assert.error_matches(function() lm.tensor({ 1 }, { dtyp = "int64" }) end, "tensor: no option 'dtyp'; did you mean 'dtype'")
+    assert.error_matches(function() lm.tensor({ 1 }, { dtyp = "int64" }) end,
+      "tensor: no option 'dtyp'; did you mean 'dtype'")
     assert.error_matches(function() lm.tensor({ 1 }, "int64") end, "tensor: options.*table.*string")
     assert.error_matches(function() lm.tensor(1, 2, 3) end, "tensor:.*lm%.tensor%({1, 2, 3}%)")
     assert.error_matches(function() lm.tensor({ 1 }, { dtype = "flaot64" }) end, "flaot64.*did you mean 'float64'")
@@ -161,7 +165,8 @@ describe("creation", function()
   end)
 
   it("like-functions take shape, dtype, device and layout", function()
-    local x = lm.ones({ 2, 3, 4, 5 }, { dtype = "int32", device = "cpu:1" }):contiguous { memory_format = "channels_last" }
+    local x = lm.ones({ 2, 3, 4, 5 }, { dtype = "int32",
+      device = "cpu:1" }):contiguous { memory_format = "channels_last" }
     for name, value in pairs { zeros_like = 0, ones_like = 1 } do
       local y = lm[name](x)
       assert.same({ { 2, 3, 4, 5 }, "int32", "cpu:1" }, facts(y))
@@ -406,9 +411,11 @@ describe("to", function()
     assert.same({ true, false, true, true }, convert({ 0.1, 0, nan, -inf }, "float32", "bool"))
     assert.same({ 1, 1.0078125, 1.0078125, 1.015625 },
       convert({ 1.00390625, 1.005, 1.0117, 1.01171875 }, "float32", "bfloat16")) -- nearest, ties to even
-    assert.same({ 2048, 2048, 2052, inf, -inf, 65504 }, convert({ 2048, 2049, 2051, 65520, -1e9, 65519 }, "float32", "float16"))
+    assert.same({ 2048, 2048, 2052, inf, -inf, 65504 }, convert({ 2048, 2049, 2051, 65520, -1e9, 65519 }, "float32",
+      "float16"))
     assert.same({ 16777216 }, convert({ 16777217 }, "int32", "float32"))
-    assert.same({ 2 ^ -24, 0, 3 * 2 ^ -24 }, convert({ 2 ^ -24, 2 ^ -25, 2.5 * 2 ^ -24 + 2 ^ -30 }, "float64", "float16"))
+    assert.same({ 2 ^ -24, 0, 3 * 2 ^ -24 }, convert({ 2 ^ -24, 2 ^ -25, 2.5 * 2 ^ -24 + 2 ^ -30 }, "float64",
+      "float16"))
     local x = lm.tensor({ nan }):to "bfloat16"
     assert.is_true(x[1] ~= x[1])
   end)
@@ -453,9 +460,11 @@ describe("a view", function()
 
   it("shares memory: a write through one is seen through the other", function()
     local views = {
-      x:view(6, 4), x:view(-1), x:reshape(4, 6), x:permute(3, 1, 2), x:transpose(1, 3), x:narrow(2, 1, 2), x:select(3, 1),
+      x:view(6, 4), x:view(-1), x:reshape(4, 6), x:permute(3, 1, 2), x:transpose(1, 3), x:narrow(2, 1, 2), x:select(3,
+        1),
       x:unsqueeze(2), x:flatten(), x:flatten(2), x:squeeze(), x:expand(5, 2, 3, 4), x:split(1, 2)[1], x:chunk(2, 3)[1],
-      x:unbind(1)[1], x[1], x[{ {}, { 1, 2 } }], x:detach(), x.T, x:view_as(lm.zeros(4, 6)), x:slice(3, 1, 3, 2), x.data,
+      x:unbind(1)[1], x[1], x[{ {}, { 1, 2 } }], x:detach(), x.T, x:view_as(lm.zeros(4, 6)), x:slice(3, 1, 3, 2),
+        x.data,
     }
     for k, v in ipairs(views) do
       assert(v:data_ptr() == x:data_ptr(), k)
@@ -580,8 +589,10 @@ describe("a view", function()
     assert.same({ 60, 1, 15, 3 }, a:to({ memory_format = "channels_last" }):stride())
     assert.same({ 60, 20, 5, 1 }, b:contiguous():stride())
     assert.is_true(lm.equal(a:view(2, -1), b:reshape(2, -1)))
-    assert.is_true(lm.empty({ 2, 3, 4, 5 }, { memory_format = "channels_last" }):is_contiguous { memory_format = "channels_last" })
-    assert.error_matches(function() lm.ones(2, 3):contiguous { memory_format = "channels_last" } end, "contiguous.*%[2, 3%]")
+    assert.is_true(lm.empty({ 2, 3, 4, 5 },
+      { memory_format = "channels_last" }):is_contiguous { memory_format = "channels_last" })
+    assert.error_matches(function() lm.ones(2, 3):contiguous { memory_format = "channels_last" } end,
+      "contiguous.*%[2, 3%]")
     assert.error_matches(function() b:contiguous { memory_format = "chanels_last" } end, "did you mean 'channels_last'")
   end)
 end)
@@ -627,7 +638,8 @@ describe("operators", function()
 
   it("refuse what is neither", function()
     local x = lm.ones(2)
-    assert.error_matches(function() return x + "text" end, "add: other: a tensor or a number expected, got string 'text'")
+    assert.error_matches(function() return x + "text" end,
+      "add: other: a tensor or a number expected, got string 'text'")
     assert.error_matches(function() return {} * x end, "mul: x: a tensor or a number expected, got table")
     assert.error_matches(function() return x - nil end, "sub: other: .*nil")
   end)
@@ -740,7 +752,8 @@ describe("comparing tensors", function()
     assert.is_false(special:allclose(special))
     assert.is_true(special:allclose(special, { equal_nan = true }))
     assert.is_true(lm.arange(3):allclose(lm.arange(3)))
-    assert.error_matches(function() x:allclose(x, { rtoll = 1 }) end, "allclose: no option 'rtoll'; did you mean 'rtol'")
+    assert.error_matches(function() x:allclose(x, { rtoll = 1 }) end,
+      "allclose: no option 'rtoll'; did you mean 'rtol'")
     assert.error_matches(function() x:allclose(x, 1e-3) end, "allclose: .*{rtol = 0.001}")
   end)
 

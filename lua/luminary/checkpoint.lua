@@ -7,6 +7,7 @@
 ---   {"tensor": name}                           a tensor of the file
 ---   {"number": "inf" | "-inf" | "nan"}         numbers that JSON lacks
 ---   {"integer": digits}                        int64 cdata
+---   {"bytes": hexadecimal}                     strings that are no UTF-8 text, or hold a zero byte
 ---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
 ---                                              a table: what counts from 1, its strings, other integers;
 ---                                              each left out when empty
@@ -23,12 +24,40 @@ local function is_integer_key(key)
   return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
 end
 
+-- UTF-8 as RFC 3629 has it: no overlong forms, no surrogates.
+local multibyte = {
+  "[\194-\223]c", "\224[\160-\191]c", "[\225-\236\238\239]cc", "\237[\128-\159]c", "\240[\144-\191]cc",
+  "[\241-\243]ccc", "\244[\128-\143]cc",
+}
+for i, pattern in ipairs(multibyte) do multibyte[i] = pattern:gsub("c", "[\128-\191]") end
+
+local function is_text(s)
+  if s:find("%z") then return false end
+  for _, pattern in ipairs(multibyte) do
+    if not s:find("[\128-\255]") then return true end
+    s = s:gsub(pattern, ".")
+  end
+  return not s:find("[\128-\255]")
+end
+
+local function to_hex(s)
+  return (s:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+local function from_hex(digits)
+  if #digits % 2 ~= 0 or digits:find("[^%x]") then return nil end
+  return (digits:gsub("..", function(pair) return string.char(tonumber(pair, 16)) end))
+end
+
 -- ---- saving
 
 local function sorted_keys(t, who, path)
   local strings, integers = {}, {}
   for key in pairs(t) do
     if type(key) == "string" then
+      if not is_text(key) then
+        fail("%s: %s has the key %q, which is no UTF-8 text", who, path == "" and "the table" or path, key)
+      end
       strings[#strings + 1] = key
     elseif is_integer_key(key) then
       integers[#integers + 1] = key
@@ -88,8 +117,7 @@ function describe_value(value, path, file, depth)
     if value == -math.huge then return {number = "-inf"} end
     return value
   elseif kind == "string" then
-    if value:find("%z") then fail("save: %s is a string with a zero byte", path) end
-    return value
+    return is_text(value) and value or {bytes = to_hex(value)}
   elseif kind == "boolean" then
     return value
   elseif kind == "cdata" and ffi.istype("int64_t", value) then
@@ -102,7 +130,7 @@ end
 local function is_flat(value)
   if type(value) ~= "table" or next(value) == nil then return false end
   for key, v in pairs(value) do
-    if type(key) ~= "string" or not core.is_tensor(v) then return false end
+    if type(key) ~= "string" or key == "" or not core.is_tensor(v) then return false end
   end
   return true
 end
@@ -174,6 +202,8 @@ function restore(node, file, depth)
     return t
   elseif node.number ~= nil then
     return numbers[node.number] or bad(file.path, "a number '" .. tostring(node.number) .. "'")
+  elseif node.bytes ~= nil then
+    return type(node.bytes) == "string" and from_hex(node.bytes) or bad(file.path, "bytes that are not hexadecimal")
   elseif node.integer ~= nil then
     return type(node.integer) == "string" and parse_integer(node.integer) or bad(file.path, "an integer without digits")
   end

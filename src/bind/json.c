@@ -6,6 +6,7 @@
  */
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -35,6 +36,24 @@ static int compare_names(const void *a, const void *b) { return strcmp(*(char *c
 
 /* Fails without a message when memory runs out inside cJSON. */
 static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "json_encode: out of memory"); }
+
+/* The shortest text that reads back as v: cJSON's own may lose the last bits. In any locale. */
+static cJSON *create_number(double v) {
+  char text[40], *to = text;
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(text, sizeof text, "%.*g", digits, v);
+    if (strtod(text, NULL) == v) break;
+  }
+  for (const char *from = text; *from; from++) {
+    if (strchr("0123456789+-e.", *from)) {
+      *to++ = *from;
+    } else if (to == text || to[-1] != '.') { /* the locale's point, of one byte or more */
+      *to++ = '.';
+    }
+  }
+  *to = 0;
+  return cJSON_CreateRaw(text);
+}
 
 /* Nothing below raises or allocates in Lua: keys and values are on the stack already when read. */
 static lm_status encode(lua_State *L, int i, int depth, cJSON **out);
@@ -113,7 +132,7 @@ static lm_status encode(lua_State *L, int i, int depth, cJSON **out) {
       break;
     case LUA_TNUMBER:
       if (!isfinite(lua_tonumber(L, i))) return lm_fail(LM_E_ARG, "json_encode: JSON has no %g", lua_tonumber(L, i));
-      *out = cJSON_CreateNumber(lua_tonumber(L, i));
+      *out = create_number(lua_tonumber(L, i));
       break;
     case LUA_TTABLE:
       lua_rawgeti(L, i, 1);

@@ -6,7 +6,7 @@
 #include "op/op.h"
 #include "philox.h"
 
-enum { WORTH_THREADS = 1 << 17 }; /* elements */
+enum { WORTH_THREADS = 1 << 20 }; /* elements */
 
 static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
   if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "gather_rows: a 0-d tensor has no rows");
@@ -33,8 +33,8 @@ static int threads_for(const lm_tensor *t) {
   return t->numel < WORTH_THREADS || !b ? 1 : b->get_threads();
 }
 
-/* x: uint8, contiguous. */
-static void convert_rows(const lm_tensor *x, const int64_t *at, float scale, float bias, lm_tensor *out) {
+/* x: uint8, contiguous. In double, so that a scale of 1/255 gives what dividing by 255 would. */
+static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
   int64_t width = out->size[0] ? out->numel / out->size[0] : 0;
   const uint8_t *from = (const uint8_t *)x->data;
   float *to = (float *)out->data;
@@ -42,7 +42,7 @@ static void convert_rows(const lm_tensor *x, const int64_t *at, float scale, flo
   for (int64_t k = 0; k < out->size[0]; k++) {
     const uint8_t *restrict p = from + (at[k] - 1) * width;
     float *restrict q = to + k * width;
-    for (int64_t i = 0; i < width; i++) q[i] = (float)p[i] * scale + bias;
+    for (int64_t i = 0; i < width; i++) q[i] = (float)(p[i] * scale + bias);
   }
 }
 
@@ -73,7 +73,7 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double 
     memcpy(size, x->size, sizeof size);
     size[0] = index->numel;
     TRY(lm_tensor_empty(LM_F32, x->device, x->ndim, size, LM_CONTIGUOUS, &rows));
-    convert_rows(x, (const int64_t *)index->data, (float)scale, (float)bias, rows);
+    convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
   } else {
     TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
     if (dtype != (lm_dtype)rows->dtype) {

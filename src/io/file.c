@@ -40,8 +40,10 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
     status = LM_E_OOM;
     goto done;
   }
-  snprintf(f->temporary, room, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-  f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  do { /* a killed process of the same number may have left its file behind */
+    snprintf(f->temporary, room, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
+    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (f->fd < 0 && errno == EEXIST);
   if (f->fd < 0) status = refused("write", f->temporary);
 done:
   if (status != LM_OK) {

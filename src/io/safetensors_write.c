@@ -107,6 +107,11 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
                      lm_device_name(tensors[i]->device));
     }
   }
+  for (int i = 0; i < nmeta; i++) {
+    if (!lm_is_utf8(keys[i], strlen(keys[i])) || !lm_is_utf8(values[i], strlen(values[i]))) {
+      return lm_fail(LM_E_ARG, "%s: the metadata is not valid UTF-8", path);
+    }
+  }
   TRY(lm_safetensors_check_distinct(path, n, names));
   order = lm_malloc(sizeof *order * (size_t)(n + 1));
   if (!order) return LM_E_OOM;

@@ -9,7 +9,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { KEEP = 0 };
 #else
-enum { KEEP = 256 }; /* of each, a thread: 48 KB of headers, 32 KB of storages */
+enum { KEEP = 4096 }; /* of each, a thread: 48 KB of headers, 32 KB of storages */
 #endif
 
 typedef struct free_lists {

@@ -26,11 +26,11 @@ local function traceback(message)
   end
   local lines = {}
   for frame in debug.traceback("", 2):gmatch("\n(\t[^\n]*)") do
-    if frame:find("lua/luminary/cli/", 1, true) and #lines > 0 then
+    if frame:find("luminary/cli/", 1, true) and #lines > 0 then
       table.remove(lines) -- xpcall, under whatever name it was called
       break
     end
-    local own = frame:find("lua/luminary/cli/", 1, true) or frame:find("[builtin#", 1, true)
+    local own = frame:find("luminary/cli/", 1, true) or frame:find("[builtin#", 1, true)
     if not own then lines[#lines + 1] = frame end
   end
   if #lines == 0 then return message end

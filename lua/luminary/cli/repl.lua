@@ -10,12 +10,14 @@ local repl = {}
 -- A chunk, or nil and the message, or nil and `true` where more lines are wanted.
 local function compile(text)
   local expression = text:match("^%s*=(.*)$") or text
-  local chunk = loadstring("return " .. expression, "=prompt")
+  local chunk, as_expression = loadstring("return " .. expression, "=prompt")
   if chunk then return chunk end
   local problem
   chunk, problem = loadstring(text, "=prompt")
   if chunk then return chunk end
-  if problem:find("'<eof>'", 1, true) then return nil, true end
+  for _, what in ipairs {as_expression, problem} do
+    if what:find("near '<eof>'", 1, true) then return nil, true end
+  end
   return nil, problem
 end
 

@@ -4,8 +4,14 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/tiles.h"
 
+/* Dense, and the same order of dims in memory: the bytes are the copy. */
+static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
+  if (lm_is_contiguous(a)) return lm_is_contiguous(b);
+  return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
+}
+
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
-  if (src->dtype == dst->dtype && lm_is_contiguous(src) && lm_is_contiguous(dst)) {
+  if (src->dtype == dst->dtype && same_layout(src, dst)) {
     size_t bytes = (size_t)src->numel * lm_dtype_size(src->dtype);
     int parts = lm_cpu_share((double)bytes / 16);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
@@ -17,7 +23,7 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
     }
     return LM_OK;
   }
-  /* What holds every value of the source; an equal dtype comes back to the same bits. */
+  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
   lm_dtype compute = src->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(src->dtype) ? LM_F32 : LM_I64;
   lm_tiles t = {.compute = compute, .nin = 1, .in = {lm_operand_of(src)}};
   lm_tiles_result(&t, dst);

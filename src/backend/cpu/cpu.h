@@ -22,8 +22,9 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out);
 #define LM_CPU_KERNELS(X)                                                                                           \
   /* reduce.c, softmax.c */                                                                                         \
   X(sum)                                                                                                            \
-  X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)       \
-      X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)      /* matmul.c, conv.c */             \
+  X(mean)                                                                                                           \
+  X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any) X(softmax)    \
+      X(log_softmax) X(softmax_backward) X(log_softmax_backward)                 /* matmul.c, conv.c */             \
       X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight) /* index.c, sort.c */              \
       X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)   \
           X(one_hot) X(embedding) X(embedding_backward) /* pool.c, norm.c, loss.c */                                \

@@ -39,7 +39,6 @@ static int64_t parts_of(int64_t rows, int64_t c) {
 }
 
 static lm_dtype acc_dtype(lm_dtype dtype) { return dtype == LM_F64 ? LM_F64 : LM_F32; }
-static int share(int64_t elements) { return lm_cpu_share((double)elements * 0.25); }
 
 static void put_acc(void *array, lm_dtype acc, int64_t i, double v) {
   if (acc == LM_F64) {
@@ -66,7 +65,7 @@ static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, con
                           double *scratch) {
   size_t width = lm_dtype_size(x->dtype);
   if (!s->interleaved) {
-#pragma omp parallel for num_threads(share(x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.25 * (double)x->numel))
     for (int64_t c = 0; c < s->c; c++) {
       mean[c] = m2[c] = 0;
       for (int64_t n = 0; n < s->images; n++) {
@@ -80,7 +79,7 @@ static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, con
     return;
   }
   int64_t parts = parts_of(s->count, s->c);
-#pragma omp parallel for num_threads(share(x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.25 * (double)x->numel))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
     double *mine = scratch + p * 5 * s->c;
@@ -105,7 +104,7 @@ static void batch_apply(const lm_norm_loops_of *loops, const lm_tensor *x, lm_te
                         const void *mean, const void *scale, const void *shift, lm_dtype acc) {
   size_t width = lm_dtype_size(x->dtype);
   int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(share(x->numel))
+#pragma omp parallel num_threads(lm_cpu_share(0.25 * (double)x->numel))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
     if (s->interleaved) {
@@ -178,7 +177,7 @@ static void batch_sums(const lm_norm_loops_of *loops, const lm_tensor *g, const 
   memset(sum_g, 0, (size_t)s->c * sizeof *sum_g);
   memset(sum_gx, 0, (size_t)s->c * sizeof *sum_gx);
   if (!s->interleaved) {
-#pragma omp parallel for num_threads(share(2 * x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)x->numel))
     for (int64_t c = 0; c < s->c; c++) {
       for (int64_t n = 0; n < s->images; n++) {
         size_t at = (size_t)((n * s->c + c) * s->run) * width;
@@ -191,7 +190,7 @@ static void batch_sums(const lm_norm_loops_of *loops, const lm_tensor *g, const 
     return;
   }
   int64_t parts = parts_of(s->count, s->c);
-#pragma omp parallel for num_threads(share(2 * x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)x->numel))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
     size_t at = (size_t)(from * s->c) * width;
@@ -209,7 +208,7 @@ static void batch_back(const lm_norm_loops_of *loops, const lm_tensor *g, const 
                        const shape *s, const void *mean, const void *a, const void *b, const void *k, lm_dtype acc) {
   size_t width = lm_dtype_size(x->dtype);
   int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(share(2 * x->numel))
+#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)x->numel))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
     if (s->interleaved) {
@@ -290,7 +289,7 @@ lm_status lm_cpu_layer_norm(const void *args, lm_tensor *const *out) {
   if (status != LM_OK) return status;
   const void *weight = in_acc(a->weight, d, 1, acc, scratch);
   const void *bias = in_acc(a->bias, d, 0, acc, (double *)scratch + d);
-#pragma omp parallel num_threads(share(2 * a->x->numel))
+#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)a->x->numel))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = rows * me / n, to = rows * (me + 1) / n;
     size_t at = (size_t)(from * d) * width, stat = (size_t)from * acc_width;
@@ -316,7 +315,7 @@ lm_status lm_cpu_layer_norm_backward(const void *args, lm_tensor *const *out) {
   double *room = scratch, *part = room + d + 2 * rows;
   const char *weight = in_acc(a->weight, d, 1, acc, room), *mean = in_acc(a->save_mean, rows, 0, acc, room + d);
   const char *rstd = in_acc(a->save_rstd, rows, 0, acc, room + d + rows);
-#pragma omp parallel for num_threads(share(4 * a->x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share((double)a->x->numel))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = rows * p / parts, to = rows * (p + 1) / parts;
     size_t at = (size_t)(from * d) * width, stat = (size_t)from * acc_width;

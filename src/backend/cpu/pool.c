@@ -52,6 +52,7 @@ static void axis_invert(lm_pool_axis *axis) {
 
 /* Each thread takes one range of the units, and its own piece of the scratch. */
 static int64_t run(lm_pool_loop loop, const lm_pool_job *job, int64_t units, int threads, char *scratch, size_t piece) {
+  if (threads < 2) return loop(job, 0, units, scratch);
   int64_t found = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : found)
   {

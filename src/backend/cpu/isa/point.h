@@ -19,7 +19,7 @@ struct lm_point_loops {
   /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
   /* NULL where the compute type has no such op. in: LM_POINT_PLACES pointers, a forward's arguments in order,
-   * a fused gradient's by place (pointwise.h), the rest anything. out may be one of them. */
+   * a fused gradient's by place (pointwise.h), the rest any of these. out may be one of them. */
   void (*kernel[LM_POINT_KERNELS])(void *out, const void *const *in, const void *numbers, int64_t n);
 };
 
