@@ -33,9 +33,9 @@ LM_VECTOR double pow(double, double);
 
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
-/* e^x within 1 ulp, without branches: x = n ln 2 + r, |r| <= ln 2 / 2, e^x = 2^n e^r. ln 2 is split in two so
- * that n times the upper part is exact; the polynomial is Cephes' (expf.c). 2^n is applied in two steps, so
- * that results below the smallest normal number and above the largest come out right. */
+/* e^x, about 1 ulp off at most, without branches: x = n ln 2 + r, |r| <= ln 2 / 2, e^x = 2^n e^r. ln 2 is split in two
+ * so that n times the upper part is exact; the polynomial is Cephes' (expf.c). 2^n is applied in two steps, so that
+ * results below the smallest normal number and above the largest come out right. */
 LM_SCALAR float lm_expf(float x) {
   float in = x < -104.0f ? -104.0f : x;
   in = in > 89.0f ? 89.0f : in; /* NaN fails both tests and stays */

@@ -56,8 +56,8 @@ describe("luarocks make #install #speed", function()
   end)
 
   it("and is removed whole", function()
-    local ok, text = run(("luarocks --lua-version 5.1 --tree %s remove luminary && ! find %s -name '*luminary*' | grep ."):format(
-      tree, tree))
+    local remove = "luarocks --lua-version 5.1 --tree %s remove luminary && ! find %s -name '*luminary*' | grep ."
+    local ok, text = run(remove:format(tree, tree))
     assert(ok, text)
   end)
 end)
