@@ -120,7 +120,7 @@ local train_loader = data.DataLoader(train_set, {
   sampler = data.DistributedSampler(train_set, {seed = options.seed}),
 })
 local test_share = data.Subset(test_set, lm.arange(rank + 1, test_set:len() + 1, world, {dtype = "int64"}))
-local test_loader = data.DataLoader(test_share, {batch_size = 1000})
+local test_loader = data.DataLoader(test_share, {batch_size = options["batch-size"] / world})
 
 -- ---- model and optimizer
 

@@ -173,11 +173,11 @@ describe("the prompt", function()
     end
     temp.write(folder .. "/input", "1 + 1\nlm.ones{2}\n")
     local history = folder .. "/history"
-    local function session()
-      return temp.run(folder, ("LUMINARY_HISTORY=%s timeout 20 script -qec '%s' /dev/null <%s/input"):format(history,
-        command, folder))
-    end
-    local ok, text = session()
+    -- libedit frees nothing at the end; under a sanitizer that is no leak of ours.
+    local ok, text = temp.run(folder, ([[
+      export LUMINARY_HISTORY=%s ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+      timeout 20 script -qec '%s' /dev/null <%s/input
+    ]]):format(history, command, folder))
     assert(ok, text)
     assert.matches("\n2\r?\n", text)
     assert.matches("tensor([1., 1.])", text, 1, true)

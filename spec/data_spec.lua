@@ -299,6 +299,14 @@ describe("a loader", function()
   end)
 end)
 
+describe("sets and loaders", function()
+  it("print as what they are", function()
+    assert.equal("Numbers(7 samples)", tostring(Numbers(7)))
+    assert.equal("DataLoader(Numbers(7 samples), batch_size=3, 3 batches)",
+      tostring(data.DataLoader(Numbers(7), { batch_size = 3 })))
+  end)
+end)
+
 describe("DistributedSampler", function()
   -- What each rank gets: a list of lists.
   local function shares(n, world, opts, epoch)
@@ -450,6 +458,18 @@ describe("MNIST's files", function()
     local ok, err = pcall(function() check(data.MNIST()) end)
     lm.setenv("LUMINARY_DATA", before)
     assert(ok, err)
+  end)
+
+  it("of Debian's dataset-fashion-mnist, where it is installed", function()
+    if not io.open("/usr/share/datasets/fashion-mnist/t10k-labels-idx1-ubyte.gz") or lm.getenv "LUMINARY_DATA" then
+      return
+    end
+    local set = data.FashionMNIST { train = false }
+    assert.equal(10000, set:len())
+    local x, y = set:get(1)
+    assert.equal("Ankle boot", set.classes[y])
+    assert.same({ 1, 28, 28 }, x.shape)
+    assert.is_true(set.labels:min():item() == 1 and set.labels:max():item() == 10)
   end)
 
   it("with another base, and transforms", function()

@@ -81,9 +81,10 @@ describe("a process group of one", function()
   end)
 
   it("is needed by whoever asks", function()
-    for _, name in ipairs { "get_rank", "get_world_size", "get_backend", "barrier", "all_reduce", "broadcast", "all_gather" } do
-      assert.matches(name .. ": no process group; call dist.init_process_group() first", message(dist[name], lm.ones { 1 }),
-        1, true)
+    for _, name in ipairs { "get_rank", "get_world_size", "get_backend", "barrier", "all_reduce", "broadcast",
+      "all_gather" } do
+      assert.matches(name .. ": no process group; call dist.init_process_group() first",
+        message(dist[name], lm.ones { 1 }), 1, true)
     end
   end)
 

@@ -243,6 +243,45 @@ describe("to", function()
   end)
 end)
 
+describe("lm.scope", function()
+  it("leaves alone what a module holds: children, buffers, fields, running values, conversions", function()
+    local m = plain()
+    lm.scope(function()
+      m.fc = nn.Linear(2, 2)
+      m.bn = nn.BatchNorm1d(2)
+      m.w = nn.Parameter(lm.ones { 2 })
+      m:register_buffer("b", lm.ones { 2 })
+      m.note = lm.ones { 2 }
+      m.list = { lm.ones { 2 } }
+    end)
+    lm.scope(function() m.bn(m.fc(lm.randn { 4, 2 })):square():sum():backward() end)
+    assert.equal(1, m.bn.num_batches_tracked:item())
+    assert.equal(8, (m.w:sum() + m.b:sum() + m.note:sum() + m.list[1]:sum()):item())
+    assert.truthy(m.fc.weight.grad:sum():item())
+    lm.scope(function() m:to("float64") end)
+    assert.equal("float64", m.fc.weight.grad.dtype)
+    assert.truthy(m.fc(lm.ones({ 1, 2 }, { dtype = "float64" })):sum():item())
+  end)
+
+  it("leaves alone what an optimizer holds", function()
+    for _, name in ipairs { "SGD", "Adam" } do
+      local net = nn.Linear(2, 1)
+      local opt = optim[name](net:parameters(), name == "SGD" and { momentum = 0.9 } or {})
+      for _ = 1, 3 do
+        lm.scope(function()
+          opt:zero_grad()
+          net(lm.ones { 1, 2 }):sum():backward()
+          opt:step()
+        end)
+      end
+      local saved = lm.scope(function() return opt:state_dict() end)
+      lm.scope(function() opt:load_state_dict(saved) end)
+      lm.scope(function() opt:step() end)
+      assert.equal(4, opt.state[net.weight].step)
+    end
+  end)
+end)
+
 describe("state_dict", function()
   it("has parameters and buffers by dotted name, sharing memory", function()
     local net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))

@@ -90,7 +90,12 @@ end
 local function labels(...) return lm.tensor({ ... }, { dtype = "int64" }) end
 
 describe("running out of memory in", function()
-  teardown(function() core._fail_alloc_from(0) end)
+  local threads = lm.get_num_threads()
+  setup(function() lm.set_num_threads(1) end) -- thousands of tiny steps: teams of threads would wait for each other
+  teardown(function()
+    core._fail_alloc_from(0)
+    lm.set_num_threads(threads)
+  end)
 
   it("a LeNet training step", function()
     local models = dofile(here .. "/../scripts/models.lua")
@@ -180,6 +185,8 @@ describe("running out of memory in", function()
   it("saving, loading and walking a loader", function()
     local folder = temp.folder()
     local set = lm.data.TensorDataset(lm.arange(12):view(6, 2), labels(1, 2, 3, 4, 5, 6))
+    local large = lm.arange(5000) -- mapped when loaded, where small ones are copied
+    local idx = temp.write(folder .. "/idx", "\0\0\8\1\0\0\0\3abc")
     local ok, err = pcall(sweep, function()
       local outcome
       local path = folder .. "/file"
@@ -191,8 +198,10 @@ describe("running out of memory in", function()
           outcome[#outcome + 1] = x
           outcome[#outcome + 1] = y
         end
-        lm.save(path, { list = outcome, step = 3, strided = outcome[1]:t() })
+        lm.save(path, { list = outcome, step = 3, strided = outcome[1]:t(), large = large })
         local loaded = lm.load(path)
+        outcome[#outcome + 1] = loaded.large
+        outcome[#outcome + 1] = core.read_idx(idx)
         outcome[#outcome + 1] = loaded.strided
         outcome[#outcome + 1] = loaded.list[2]
       end, function() return outcome end
@@ -200,6 +209,6 @@ describe("running out of memory in", function()
     local left = io.popen("ls " .. folder):read("*a")
     temp.remove(folder)
     assert(ok, err)
-    assert.equal("file\n", left)
+    assert.equal("file\nidx\n", left)
   end)
 end)

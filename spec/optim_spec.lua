@@ -200,6 +200,16 @@ describe("parameter groups", function()
   end)
 end)
 
+describe("an optimizer's text", function()
+  it("lists its groups", function()
+    local opt = optim.Adam({ { params = { nn.Parameter(lm.zeros { 1 }) } }, { params = { nn.Parameter(lm.zeros { 1 }) },
+      lr = 0.5 } }, { betas = { 0.8, 0.9 } })
+    local text = tostring(opt)
+    assert.matches("^Adam %(\nParameter Group 1\n    amsgrad: false\n    betas: %(0.8, 0.9%)\n", text)
+    assert.matches("Parameter Group 2\n.*    lr: 0.5\n.*\n%)$", text)
+  end)
+end)
+
 describe("errors of optimizers", function()
   local function params() return { nn.Parameter(lm.zeros { 1 }) } end
   local cases = {
@@ -344,6 +354,18 @@ describe("a schedule gives PyTorch's rates:", function()
       end
       assert.equal(7, other.last_epoch)
     end
+  end)
+
+  it("and takes in groups that are added later", function()
+    local opt = optim.SGD({ nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 })
+    local step, cosine = schedules.StepLR(opt, 2), schedules.CosineAnnealingLR(opt, 2)
+    opt:add_param_group { params = { nn.Parameter(lm.zeros { 1 }) }, lr = 0.5 }
+    for _ = 1, 5 do
+      step:step()
+      cosine:step()
+    end
+    assert.same({ 0.1, 0.5 }, cosine.base_lrs)
+    assert.equal(2, #step:get_last_lr())
   end)
 
   it("and names wrong arguments", function()

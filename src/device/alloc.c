@@ -25,13 +25,24 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
  * above twice what was ever in use at a time; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
+/* A large request whose class is empty takes a cached block of up to eight times its size rather than fresh
+ * pages: the last, smaller batch of an epoch then lives in the memory of the others. */
+enum { LEND_FROM = 1 << 14, LEND_CLASSES = 24, LENT = 64 };
+
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
   void **block;
   uint32_t n, room;
 } bin;
 
+typedef struct loan { /* a block in use for less than its class */
+  void *block;
+  int class;
+} loan;
+
 typedef struct pool {
   pthread_mutex_t lock;
+  int nlent;
+  loan lent[LENT];
   lm_memory_stats stats;
   size_t peak; /* as stats.max_allocated, but never reset */
   bin bins[CLASSES];
@@ -80,13 +91,28 @@ static lm_status out_of_memory(lm_device device, size_t bytes) {
 static void *take_cached(pool *p, int class, size_t size) {
   void *block = NULL;
   pthread_mutex_lock(&p->lock);
-  bin *b = &p->bins[class];
-  if (b->n > 0) {
+  bool lends = size >= LEND_FROM && p->nlent < LENT;
+  int last = lends && class + LEND_CLASSES < CLASSES ? class + LEND_CLASSES : class;
+  for (int c = class; c <= last && !block; c++) {
+    bin *b = &p->bins[c];
+    if (b->n == 0) continue;
     block = b->block[--b->n];
+    if (c != class) p->lent[p->nlent++] = (loan){block, c};
     count_in(p, size);
   }
   pthread_mutex_unlock(&p->lock);
   return block;
+}
+
+/* The class of a block that comes back. */
+static int own_class(pool *p, const void *block, int class) {
+  for (int i = 0; i < p->nlent; i++) {
+    if (p->lent[i].block != block) continue;
+    class = p->lent[i].class;
+    p->lent[i] = p->lent[--p->nlent];
+    break;
+  }
+  return class;
 }
 
 static bool holds_too_much(pool *p, size_t size) {
@@ -120,6 +146,12 @@ lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
   return LM_OK;
 }
 
+static size_t class_bytes(int class) {
+  if (class < FINE) return (size_t)(class + 1) << STEP_LOG2;
+  int exponent = FINE_LOG2 + (class - FINE) / 8;
+  return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
+}
+
 /* False if the bin cannot grow. */
 static bool put_cached(bin *b, void *block) {
   if (b->n == b->room) {
@@ -140,6 +172,7 @@ void lm_device_free(lm_device device, void *block, size_t bytes) {
   int class = CACHING ? class_of(bytes, &size) : 0;
   pthread_mutex_lock(&p->lock);
   p->stats.allocated -= size;
+  if (CACHING) size = class_bytes(class = own_class(p, block, class));
   bool kept = CACHING && put_cached(&p->bins[class], block);
   if (!kept) p->stats.reserved -= size;
   pthread_mutex_unlock(&p->lock);
@@ -162,12 +195,6 @@ void lm_memory_reset_peak(lm_device device) {
   p->stats.max_allocated = p->stats.allocated;
   p->stats.max_reserved = p->stats.reserved;
   pthread_mutex_unlock(&p->lock);
-}
-
-static size_t class_bytes(int class) {
-  if (class < FINE) return (size_t)(class + 1) << STEP_LOG2;
-  int exponent = FINE_LOG2 + (class - FINE) / 8;
-  return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
 }
 
 void lm_memory_empty_cache(lm_device device) {

@@ -47,7 +47,8 @@ static lm_status read_open(const char *path, gzFile file, uint64_t file_bytes, l
       return lm_fail(LM_E_IO, "%s says it holds %s bytes, more than fit in the file", path, lm_shape_text(ndim, size));
     }
   }
-  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), ndim, size, LM_CONTIGUOUS, &t));
+  status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), ndim, size, LM_CONTIGUOUS, &t);
+  if (status != LM_OK) return lm_fail_in(status, path);
   TRY(read_exactly(path, file, (unsigned char *)t->data, count));
   int rest = gzread(file, &extra, 1);
   if (rest != 0) {

@@ -306,5 +306,5 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
                           f->map, out));
   }
 done:
-  return status;
+  return status == LM_OK ? status : lm_fail_in(status, f->path);
 }

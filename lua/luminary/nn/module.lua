@@ -318,6 +318,7 @@ function Module:named_modules() return iterate(modules(self)) end
 
 --- fn(module) on all below, then on the module itself. Gives the module.
 function Module:apply(fn)
+  options.arg("apply", "the first argument", fn, "function")
   for _, child in ipairs(self:children()) do child:apply(fn) end
   fn(self)
   return self

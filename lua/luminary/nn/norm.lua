@@ -44,7 +44,7 @@ function BatchNorm:reset_parameters()
 end
 
 function BatchNorm:forward(x)
-  if not self.dims[x.ndim] then
+  if not core.is_tensor(x) or not self.dims[x.ndim] then
     options.fail("%s: %s wanted, got %s", self.__name, self.wanted, options.describe(x))
   end
   local momentum = self.momentum

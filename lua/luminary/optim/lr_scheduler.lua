@@ -5,11 +5,20 @@ local options = require "luminary.options"
 
 local Scheduler = class.root("LRScheduler")
 
+-- The rate group i starts from. Groups may be added while the schedule runs.
+local function base_lr(self, i, group)
+  if not self.base_lrs[i] then
+    group.initial_lr = group.initial_lr or group.lr
+    self.base_lrs[i] = group.initial_lr
+  end
+  return self.base_lrs[i]
+end
+
 -- Gives every group the rate next_lr(group, base) says, for the epoch after this one.
 local function advance(self)
   self.last_epoch = self.last_epoch + 1
   for i, group in ipairs(self.optimizer.param_groups) do
-    group.lr = self:next_lr(group, self.base_lrs[i])
+    group.lr = self:next_lr(group, base_lr(self, i, group))
     self.last_lr[i] = group.lr
   end
 end
@@ -20,8 +29,8 @@ function Scheduler:start(optimizer)
   end
   self.optimizer, self.last_epoch, self.base_lrs, self.last_lr = optimizer, 0, {}, {}
   for i, group in ipairs(optimizer.param_groups) do
-    group.initial_lr = group.initial_lr or group.lr
-    self.base_lrs[i], self.last_lr[i] = group.initial_lr, group.lr
+    base_lr(self, i, group)
+    self.last_lr[i] = group.lr
   end
 end
 

@@ -1,0 +1,152 @@
+-- Wrong arguments to what is written in Lua: errors in words, at the caller's line, never a stumble inside
+-- the library.
+local lm = require "luminary"
+local nn, optim, data, dist = lm.nn, lm.optim, lm.data, lm.dist
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+
+local LONG = os.getenv "LM_TEST_LONG" ~= nil
+
+local function values()
+  local dropped = lm.rand { 2 }
+  dropped:free()
+  return {
+    { nil }, { true }, { false }, { 0 }, { -1 }, { 1 }, { 2 }, { 1.5 }, { 1e300 }, { 0 / 0 }, { math.huge }, { 2 ^ 53 },
+    { "" }, { "text" }, { "cpu" }, { "float32" }, { {} }, { { 1, 2 } }, { { 1, "x" } }, { { stride = 2 } },
+    { { lr = 0.1 } }, { { bias = 3 } }, { { [1.5] = 1 } }, { { { {} } } }, { function() end },
+    { coroutine.create(print) },
+    { io.stdout }, { lm.rand { 2, 3 } }, { dropped }, { lm.ones({ 2 }, { dtype = "int64" }) }, { lm.zeros { 0, 3 } },
+    { lm.ones {} }, { lm.rand({ 2 }, { requires_grad = true }) }, { nn.Linear(2, 2) }, { nn.Linear },
+    { data.TensorDataset(lm.ones { 3 }) }, { setmetatable({}, { __index = function() error("looked into") end }) },
+    { 5LL }, { lm.tensor({ 1 }, { device = "cpu:1" }) },
+  }
+end
+
+local function check(name, f, ...)
+  local ok, err = pcall(f, ...)
+  if ok then return end
+  assert(type(err) == "string", name .. ": an error that is no text")
+  if not err:find("looked into", 1, true) then
+    assert(not err:find("attempt to", 1, true) and not err:find("bad argument", 1, true), name .. ": " .. err)
+    assert(not err:find("^[^\n]*lua/luminary/"), name .. " blames the library's line: " .. err)
+  end
+end
+
+-- f called with every value, and with pairs and triples of them.
+local function abuse(name, f, first)
+  local list = values()
+  local n = #list
+  local function call(...)
+    if first ~= nil then return check(name, f, first(), ...) end
+    return check(name, f, ...)
+  end
+  call()
+  for i = 1, n do call(list[i][1]) end
+  for i = 1, n do
+    for j = 1, n do
+      if LONG or (i * 7 + j) % 3 == 0 then call(list[i][1], list[j][1]) end
+    end
+  end
+  for k = 1, LONG and 3000 or 150 do
+    call(list[k * 7 % n + 1][1], list[k * 11 % n + 1][1], list[k * 13 % n + 1][1], list[k * 17 % n + 1][1])
+  end
+end
+
+describe("wrong arguments to", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("constructors of layers and losses", function()
+    for name, class in pairs(nn) do
+      if type(class) == "table" and rawget(class, "__name") then abuse(name, class) end
+    end
+    abuse("Parameter", nn.Parameter)
+  end)
+
+  it("layers called", function()
+    local layers = {
+      nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.LayerNorm(3), nn.ReLU(),
+      nn.Softmax(1), nn.Dropout(0.5), nn.Flatten(), nn.Embedding(3, 2), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1),
+      nn.CrossEntropyLoss(), nn.MSELoss(), nn.BCEWithLogitsLoss(), nn.NLLLoss(), nn.Sequential(nn.ReLU()),
+    }
+    for _, layer in ipairs(layers) do abuse(layer.__name .. "()", layer) end
+  end)
+
+  it("methods of modules", function()
+    for _, name in ipairs { "register_buffer", "register_parameter", "add_module", "register_forward_hook",
+      "apply", "train", "requires_grad_", "zero_grad", "to", "load_state_dict", "is", "extend" } do
+      abuse("Module:" .. name, nn.Module[name], function() return nn.Linear(2, 2) end)
+    end
+    for _, name in ipairs { "append", "insert" } do
+      abuse("ModuleList:" .. name, nn.ModuleList[name], function() return nn.ModuleList { nn.ReLU() } end)
+    end
+  end)
+
+  it("nn.init, nn.utils and nn.functional", function()
+    for name, f in pairs(nn.init) do
+      if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
+    end
+    abuse("clip_grad_norm_", nn.utils.clip_grad_norm_)
+    for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
+  end)
+
+  it("optimizers and schedules", function()
+    for _, name in ipairs { "SGD", "Adam", "AdamW" } do
+      abuse(name, optim[name])
+      local function make() return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+      abuse(name .. " with parameters", function(...) return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, ...) end)
+      for _, method in ipairs { "step", "zero_grad", "add_param_group", "load_state_dict" } do
+        if method ~= "step" then abuse(name .. ":" .. method, optim[name][method], make) end
+      end
+    end
+    for name, class in pairs(optim.lr_scheduler) do
+      local function opt() return optim.SGD({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+      abuse(name, class)
+      abuse(name .. " of an optimizer", class, opt)
+      abuse(name .. ":load_state_dict", class.load_state_dict, function() return class(opt(), 2) end)
+    end
+  end)
+
+  it("datasets, samplers and loaders", function()
+    local function set() return data.TensorDataset(lm.ones { 3 }) end
+    for name, class in pairs(data) do
+      if not name:find("MNIST") then abuse(name, class) end
+      abuse(name .. " of a set", class, set)
+    end
+    abuse("TensorDataset:get", data.TensorDataset.get, set)
+    abuse("TensorDataset:get_batch", data.TensorDataset.get_batch, set)
+    abuse("loader:epoch", data.DataLoader.epoch, function() return data.DataLoader(set()) end)
+    abuse("set_epoch", data.DistributedSampler.set_epoch, function() return data.DistributedSampler(set()) end)
+  end)
+
+  it("dist and the wrappers", function()
+    for _, initialized in ipairs { false, true } do
+      for name, f in pairs(dist) do
+        if initialized and not dist.is_initialized() then dist.init_process_group() end
+        abuse("dist." .. name, function(...)
+          f(...)
+          if not initialized and dist.is_initialized() then dist.destroy_process_group() end
+        end)
+      end
+      for name, class in pairs(nn.parallel) do
+        if initialized and not dist.is_initialized() then dist.init_process_group() end
+        abuse(name, class)
+      end
+      if dist.is_initialized() then dist.destroy_process_group() end
+    end
+  end)
+
+  it("save and load", function()
+    abuse("save", function(path, ...)
+      return lm.save(type(path) == "string" and folder .. "/none/" .. path or path, ...)
+    end)
+    for _, value in ipairs(values()) do check("save", lm.save, folder .. "/file", value[1]) end
+    abuse("load", lm.load)
+    abuse("load a file", lm.load, function()
+      lm.save(folder .. "/valid", { lm.ones { 2 } })
+      return folder .. "/valid"
+    end)
+  end)
+end)

@@ -1,0 +1,31 @@
+-- scripts/dev/fuzz at its short length (LM_TEST_LONG: 100,000 files, from another seed each time).
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local fuzz = here .. "/../scripts/dev/fuzz"
+
+describe("mutated files", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("load or are errors that name the file", function()
+    local long = os.getenv "LM_TEST_LONG"
+    local count, seed = long and 100000 or 2000, long and os.time() or 1
+    local ok, text = temp.run(folder, ("luajit %s --count %d --seed %d"):format(fuzz, count, seed))
+    assert(ok, text)
+    local past, all, loaded = text:match("(%d+) of (%d+) got past the header, (%d+) loaded, 0 strange errors")
+    assert(past, text)
+    assert.equal(count, tonumber(all))
+    assert(past * 2 >= count and tonumber(loaded) > count / 10, text)
+    if long then print(text) end
+  end)
+
+  it("are the same for the same seed", function()
+    local function run()
+      local _, text = temp.run(folder, ("luajit %s --count 100 --seed 7"):format(fuzz))
+      return (text:gsub("^[^\n]*\n", ""))
+    end
+    assert.equal(run(), run())
+  end)
+end)
