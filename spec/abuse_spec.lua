@@ -2,9 +2,9 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 
--- Functions whose business is the process itself, or that block.
+-- Functions whose business is the process itself.
 local left_out = { setenv = true, _fail_alloc_from = true, set_num_threads = true, set_default_device = true,
-  set_default_dtype = true, set_grad_enabled = true, readline = true, add_history = true, line_edit = true }
+  set_default_dtype = true, set_grad_enabled = true, own_files = true }
 
 local function values()
   local x = lm.rand { 2, 3 }

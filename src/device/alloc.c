@@ -25,9 +25,9 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
  * above twice what was ever in use at a time; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
-/* A large request whose class is empty takes a cached block of up to eight times its size rather than fresh
+/* A large request whose class is empty takes a cached block of up to four times its size rather than fresh
  * pages: the last, smaller batch of an epoch then lives in the memory of the others. */
-enum { LEND_FROM = 1 << 14, LEND_CLASSES = 24, LENT = 64 };
+enum { LEND_FROM = 1 << 14, LEND_CLASSES = 16, LENT = 64 };
 
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
   void **block;
