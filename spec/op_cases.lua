@@ -118,6 +118,7 @@ unary "erf"
 unary "sigmoid"
 unary("log_sigmoid", "F.logsigmoid(x)")
 unary("relu", "torch.relu(x)")
+unary("relu6", "F.relu6(x)")
 op("leaky_relu", "x negative_slope", "F.leaky_relu(x, negative_slope)", { defaults = { negative_slope = 0.01 },
   { x = t { 3, 4 } }, { x = t { 3, 4 }, negative_slope = 0.2 }, { x = special }, { x = t { 0 } },
   bad = { { t { 2 }, "a", message = "leaky_relu: negative_slope" } } })
