@@ -19,19 +19,23 @@ lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out);
 
-#define LM_CPU_KERNELS(X)                                                                                           \
-  /* reduce.c, softmax.c */                                                                                         \
-  X(sum)                                                                                                            \
-  X(mean)                                                                                                           \
-  X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any) X(softmax)    \
-      X(log_softmax) X(softmax_backward) X(log_softmax_backward)                 /* matmul.c, conv.c */             \
-      X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight) /* index.c, sort.c */              \
-      X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)   \
-          X(one_hot) X(embedding) X(embedding_backward) /* pool.c, norm.c, loss.c */                                \
-      X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)              \
-          X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward) \
-              X(dropout) X(nll_loss) X(nll_loss_backward) /* fill.c */                                              \
-      X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
+/* clang-format off */
+#define LM_CPU_KERNELS(X)                                                                                             \
+  /* reduce.c, extreme.c, softmax.c */                                                                                \
+  X(sum) X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
+  X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)                                               \
+  /* matmul.c, conv.c */                                                                                              \
+  X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
+  /* index.c, sort.c */                                                                                               \
+  X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(one_hot) X(embedding) X(embedding_backward)                                                                       \
+  /* pool.c, norm.c, dropout.c, loss.c */                                                                             \
+  X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
+  X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward)           \
+  X(dropout) X(nll_loss) X(nll_loss_backward)                                                                         \
+  /* fill.c */                                                                                                        \
+  X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
+/* clang-format on */
 
 #define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);
 LM_CPU_KERNELS(X)
