@@ -168,8 +168,8 @@ describe("the prompt", function()
   end)
 
   it("edits and remembers lines on a terminal", function()
-    if os.execute("command -v script >/dev/null && ldconfig -p | grep -q libedit.so.2") ~= 0 then
-      return pending("no script command, or no libedit")
+    if os.execute("script -qec true /dev/null >/dev/null 2>&1 && ldconfig -p | grep -q libedit.so.2") ~= 0 then
+      return pending("no pseudo-terminal to be had with script, or no libedit")
     end
     temp.write(folder .. "/input", "1 + 1\nlm.ones{2}\n")
     local history = folder .. "/history"
