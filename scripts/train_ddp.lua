@@ -42,7 +42,7 @@ local given = {} -- the options named on the command line
 
 local function usage_error(...)
   io.stderr:write("train_ddp.lua: ", string.format(...), "\n", USAGE)
-  os.exit(2)
+  os.exit(2, true)
 end
 
 -- The smallest value of each option that is a number.
@@ -57,7 +57,7 @@ do
     name = name or arg[i]:match("^%-%-([%w-]+)$")
     if name == "help" then
       io.write(USAGE)
-      os.exit(0)
+      os.exit(0, true)
     end
     if not name or options[name] == nil then usage_error("no option '%s'", arg[i]) end
     if not value then

@@ -7,13 +7,21 @@ local line = require "luminary.cli.line"
 
 local repl = {}
 
--- A chunk, or nil and the message, or nil and `true` where more lines are wanted.
+-- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
+local function load_text(text)
+  local chunk, problem = loadstring(text, "=prompt")
+  if chunk then jit.off(chunk, true) end
+  return chunk, problem
+end
+
+-- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
+-- returned as it stands: a tail call would be no level of its own, and errors blame a level.
 local function compile(text)
   local expression = text:match("^%s*=(.*)$") or text
-  local chunk, as_expression = loadstring("return " .. expression, "=prompt")
-  if chunk then return chunk end
+  local chunk, as_expression = load_text("return nil, " .. expression)
+  if chunk then return function() return select(2, chunk()) end end
   local problem
-  chunk, problem = loadstring(text, "=prompt")
+  chunk, problem = load_text(text)
   if chunk then return chunk end
   for _, what in ipairs {as_expression, problem} do
     if what:find("near '<eof>'", 1, true) then return nil, true end
@@ -30,9 +38,7 @@ local function print_values(ok, ...)
   if select("#", ...) > 0 then rawset(_G, "_", (...)) end
 end
 
--- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function evaluate(chunk, guarded)
-  jit.off(chunk, true)
   print_values(guarded(function() return xpcall(chunk, cli.traceback) end))
 end
 
