@@ -72,9 +72,6 @@ static void run_small(const lm_point *job, const struct lm_point_loops *loops, c
   for (int i = 0; i < LM_POINT_PLACES; i++) { /* loops load what their formula does not use, too */
     if (!in[i]) in[i] = in[place[0]];
   }
-  for (int i = 0; i < LM_POINT_PLACES; i++) {
-    if (!in[i]) in[i] = in[place[0]]; /* what a formula does not use is loaded all the same */
-  }
   lm_tile_numbers numbers = lm_tile_numbers_of(job->compute, job->number);
   bool here = (lm_dtype)job->out->dtype == job->compute && n == whole;
   void *out = here ? job->out->data : tile[LM_POINT_MAX_IN];
