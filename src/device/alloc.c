@@ -25,9 +25,10 @@ enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
  * above twice what was ever in use at a time; then the cache is emptied. */
 static const size_t slack_bytes = (size_t)256 << 20;
 
-/* A large request whose class is empty takes a cached block of up to four times its size rather than fresh
- * pages: the last, smaller batch of an epoch then lives in the memory of the others. */
-enum { LEND_FROM = 1 << 14, LEND_CLASSES = 16, LENT = 64 };
+/* Where no more is in use than was before, a large request whose class is empty takes a cached block of up to
+ * sixteen times its size rather than fresh pages: the last, smaller batch of an epoch then lives in the memory of
+ * the others. */
+enum { LEND_FROM = 1 << 16, LEND_CLASSES = 32, LENT = 64 };
 
 typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
   void **block;
@@ -91,7 +92,7 @@ static lm_status out_of_memory(lm_device device, size_t bytes) {
 static void *take_cached(pool *p, int class, size_t size) {
   void *block = NULL;
   pthread_mutex_lock(&p->lock);
-  bool lends = size >= LEND_FROM && p->nlent < LENT;
+  bool lends = size >= LEND_FROM && p->nlent < LENT && p->stats.allocated + size <= p->peak;
   int last = lends && class + LEND_CLASSES < CLASSES ? class + LEND_CLASSES : class;
   for (int c = class; c <= last && !block; c++) {
     bin *b = &p->bins[c];
