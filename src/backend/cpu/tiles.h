@@ -22,10 +22,13 @@ lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
 /* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
 static inline void lm_tile_pad(char *tile, int n, size_t num) {
   int end = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  if (n == end) return;
   if (num == 4) {
-    for (uint32_t *t = (uint32_t *)tile; n < end; n++) t[n] = t[n - 1];
+    uint32_t *t = (uint32_t *)tile, last = t[n - 1];
+    while (n < end) t[n++] = last;
   } else {
-    for (uint64_t *t = (uint64_t *)tile; n < end; n++) t[n] = t[n - 1];
+    uint64_t *t = (uint64_t *)tile, last = t[n - 1];
+    while (n < end) t[n++] = last;
   }
 }
 
