@@ -1,7 +1,11 @@
 -- Trains an image classifier on Fashion-MNIST (or MNIST), alone or as one of several processes:
 --
 --   luajit scripts/train_ddp.lua --model lenet --epochs 3
+--   luminary run --nproc 2 scripts/train_ddp.lua --model lenet --epochs 3
+--   torchrun --no-python --nproc-per-node 2 luajit scripts/train_ddp.lua --model lenet --epochs 3
+--   luajit scripts/train_ddp.lua --init-method tcp://127.0.0.1:29500 --world-size 2 --rank 0   (and 1 beside it)
 --
+-- All of them do the same arithmetic: a batch is shared by the ranks, and --batch-size counts all of it.
 -- It is written to be read from top to bottom: the options, the data, one training step, checkpoints,
 -- and the loop that puts them together. The models are in models.lua beside it.
 
@@ -25,18 +29,26 @@ usage: luajit train_ddp.lua [options]
   --dtype NAME        float32, float64, bfloat16 or float16         (float32)
   --device NAME       cpu, cuda:0, ...                              (cuda:<local rank> if there is one, else cpu)
   --seed N            of the weights and of the order of samples    (1)
-  --threads N         CPU threads                                   (all cores)
+  --threads N         CPU threads of a process                      ($OMP_NUM_THREADS, else all cores, shared)
   --save FILE         write a checkpoint at the end
   --save-every N      ... and every N steps
   --resume FILE       go on from a checkpoint
+  --auto-resume FILE  go on from a checkpoint if it is there, and save to it: for restarts
   --log FILE          write one JSON object a step and an epoch; appended to on --resume
+  --backend NAME      how processes talk to each other              (gloo; nothing for one)
+  --init-method URL   env://, tcp://host:port or file:///path       (env://)
+  --world-size N      number of processes                           (what the launcher says, else 1)
+  --rank N            this process among them, from 0               (what the launcher says)
+  --timeout X         seconds to wait for another process           (1800)
   --help              print this
 ]]
 
 local options = {
   model = "lenet", dataset = "fashion-mnist", data = false, epochs = 5, ["max-steps"] = math.huge,
   ["batch-size"] = 256, lr = 0.1, momentum = 0.9, dtype = "float32", device = false, seed = 1, threads = 0,
-  save = false, ["save-every"] = math.huge, resume = false, log = false,
+  save = false, ["save-every"] = math.huge, resume = false, ["auto-resume"] = false, log = false,
+  backend = false, ["init-method"] = "env://", ["world-size"] = false, rank = false, timeout = 1800,
+  ["local-rank"] = false, -- what some launchers add; LOCAL_RANK says the same
 }
 local given = {} -- the options named on the command line
 
@@ -48,18 +60,20 @@ end
 -- The smallest value of each option that is a number.
 local least = {
   epochs = 1, ["max-steps"] = 0, ["batch-size"] = 1, lr = 0, momentum = 0, seed = 0, threads = 1, ["save-every"] = 1,
+  ["world-size"] = 1, rank = 0, timeout = 0, ["local-rank"] = 0,
 }
+local fractional = {lr = true, momentum = true, timeout = true}
 
 do
   local i = 1
   while arg[i] do
-    local name, value = arg[i]:match("^%-%-([%w-]+)=(.*)$")
-    name = name or arg[i]:match("^%-%-([%w-]+)$")
+    local name, value = arg[i]:match("^%-%-([%w_-]+)=(.*)$")
+    name = (name or arg[i]:match("^%-%-([%w_-]+)$") or ""):gsub("_", "-")
     if name == "help" then
       io.write(USAGE)
       os.exit(0, true)
     end
-    if not name or options[name] == nil then usage_error("no option '%s'", arg[i]) end
+    if options[name] == nil then usage_error("no option '%s'", arg[i]) end
     if not value then
       i = i + 1
       value = arg[i] or usage_error("--%s needs a value", name)
@@ -67,7 +81,7 @@ do
     if least[name] then
       local number = tonumber(value)
       local fits = number and number >= least[name] and number < math.huge
-      if not fits or (name ~= "lr" and name ~= "momentum" and number % 1 ~= 0) then
+      if not fits or (not fractional[name] and number % 1 ~= 0) then
         usage_error("--%s: '%s' is no number from %d on", name, value, least[name])
       end
       value = number
@@ -78,6 +92,17 @@ do
 end
 
 -- ---- a checkpoint decides what the command line leaves open
+
+local function is_there(path)
+  local file = io.open(path, "rb")
+  return file and file:close()
+end
+
+if options["auto-resume"] then
+  if given.resume then usage_error("--auto-resume and --resume: one of the two") end
+  options.resume = is_there(options["auto-resume"]) and options["auto-resume"]
+  options.save = options.save or options["auto-resume"]
+end
 
 local checkpoint = options.resume and lm.load(options.resume)
 if checkpoint then
@@ -98,12 +123,20 @@ if not datasets[options.dataset] then usage_error("--dataset: no dataset '%s'", 
 local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua") -- beside this script
 if type(models[options.model]) ~= "function" then usage_error("--model: no model '%s'", options.model) end
 
--- ---- processes, devices, random numbers
+-- ---- processes, devices, random numbers: the same model and order on every rank
 
-dist.init_process_group()
+dist.init_process_group(options.backend or nil, {
+  init_method = options["init-method"], timeout = options.timeout,
+  world_size = options["world-size"] or nil, rank = options.rank or nil,
+})
 local rank, world = dist.get_rank(), dist.get_world_size()
 local device = options.device or dist.local_device()
-if given.threads then lm.set_num_threads(options.threads) end
+if given.threads then
+  lm.set_num_threads(options.threads)
+elseif not lm.getenv "OMP_NUM_THREADS" then -- launchers set it; by hand the ranks of a host share its cores
+  local here = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
+  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / here)))
+end
 lm.manual_seed(options.seed)
 
 if options["batch-size"] % world ~= 0 then
@@ -179,6 +212,7 @@ if checkpoint then
     if given.lr then group.lr = options.lr end
     if given.momentum then group.momentum = options.momentum end
   end
+  if rank == 0 then print(("going on after step %d"):format(step)) end
 end
 
 -- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere

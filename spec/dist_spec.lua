@@ -1,4 +1,4 @@
--- dist with one process, and the wrappers of nn.parallel.
+-- dist with one process, and the wrappers of nn.parallel. Real ranks are in ranks_spec.lua.
 local lm = require "luminary"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
@@ -28,11 +28,13 @@ describe("a process group of one", function()
   it("starts and ends", function()
     assert.is_true(dist.is_available())
     assert.is_false(dist.is_initialized())
+    assert.is_nil(dist.group.WORLD)
     dist.init_process_group()
     assert.is_true(dist.is_initialized())
-    assert.same({ 0, 1 }, { dist.get_rank(), dist.get_world_size() })
-    assert.is_string(dist.get_backend())
+    assert.same({ 0, 1, 0 }, { dist.get_rank(), dist.get_world_size(), dist.get_local_rank() })
+    assert.equal("solo", dist.get_backend())
     assert.equal("cpu", dist.local_device())
+    assert.equal("ProcessGroup(solo, rank 0 of 1)", tostring(dist.group.WORLD))
     dist.destroy_process_group()
     assert.is_false(dist.is_initialized())
     assert.matches("init_process_group", message(dist.destroy_process_group))
@@ -46,43 +48,65 @@ describe("a process group of one", function()
     end)
     leave()
     dist.init_process_group("gloo", { world_size = 1, rank = 0, init_method = "tcp://127.0.0.1:29500" })
-  end)
-
-  it("refuses several processes, naming who asked for them", function()
-    for _, launcher in ipairs {
-      { { WORLD_SIZE = "2", RANK = "1" }, "WORLD_SIZE" },
-      { { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1" }, "mpirun" },
-      { { SLURM_STEP_NUM_TASKS = "3", SLURM_PROCID = "0" }, "srun" },
-    } do
-      with_environment(launcher[1], function()
-        local text = message(dist.init_process_group)
-        assert.matches(launcher[2], text)
-        assert.matches("several processes come in a later version", text)
-      end)
-    end
-    assert.matches("world_size = 2", message(dist.init_process_group, { world_size = 2 }))
-    assert.is_false(dist.is_initialized())
+    leave()
+    dist.init_process_group { init_method = "tcp://127.0.0.1:29500?rank=0&world_size=1" }
+    leave()
     with_environment({ WORLD_SIZE = "2", RANK = "1" }, function()
       dist.init_process_group { world_size = 1, rank = 0 } -- what is given wins
     end)
   end)
 
-  it("names wrong arguments", function()
-    assert.matches("gloo", message(dist.init_process_group, "golo"))
-    assert.matches("did you mean 'gloo'", message(dist.init_process_group, "golo"))
-    assert.matches("env://", message(dist.init_process_group, { init_method = "http://x" }), 1, true)
-    assert.matches("rank 1 is outside a world of 1", message(dist.init_process_group, { world_size = 1, rank = 1 }))
-    assert.matches("did you mean 'rank'", message(dist.init_process_group, { rnk = 1 }))
-    with_environment({ WORLD_SIZE = "many" }, function()
-      assert.matches("'many' is no number of processes", message(dist.init_process_group))
+  it("says what is wrong with where it stands", function()
+    for _, case in ipairs {
+      { { WORLD_SIZE = "many" }, "WORLD_SIZE = 'many' is no number of processes" },
+      { { WORLD_SIZE = "0", RANK = "0" }, "WORLD_SIZE = '0' is no number of processes" },
+      { { WORLD_SIZE = "2", RANK = "-1" }, "RANK = '-1' is no rank" },
+      { { WORLD_SIZE = "2" }, "WORLD_SIZE = 2, but which of them is this process? Set RANK too" },
+      { { RANK = "1" }, "RANK = 1, but not of how many: set WORLD_SIZE too" },
+      { { WORLD_SIZE = "2", RANK = "2" }, "rank 2 is outside a world of 2 (WORLD_SIZE = 2, RANK = 2)" },
+      { { LOCAL_RANK = "1" }, "LOCAL_RANK = '1' says that there are other ranks" },
+      { { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1" }, "mpirun says that there are 4 processes, but not" },
+      { { SLURM_STEP_NUM_TASKS = "3", SLURM_PROCID = "0" }, "srun says that there are 3 processes, but not where" },
+      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "x" }, "MASTER_PORT = 'x' is no port" },
+      { { WORLD_SIZE = "2", RANK = "1", LM_HEARTBEAT_TIMEOUT = "x" }, "LM_HEARTBEAT_TIMEOUT = 'x' is no number" },
+      { {}, "rank 1 is outside a world of 1 (world_size = 1, given)", { world_size = 1, rank = 1 } },
+      { {}, "world_size = 2, but which of them is this process? Give rank", { world_size = 2 } },
+      { {}, "rank = 1, but not of how many: give world_size", { rank = 1 } },
+      { { RANK = "3", WORLD_SIZE = "4" }, "rank 3 is outside a world of 2 (world_size = 2, RANK = 3)",
+        { world_size = 2 } },
+    } do
+      with_environment(case[1], function()
+        assert.matches("init_process_group: " .. case[2], message(dist.init_process_group, case[3]), 1, true)
+      end)
+    end
+    assert.is_false(dist.is_initialized())
+    with_environment({ SLURM_PROCID = "0", SLURM_NTASKS = "2" }, function() -- an sbatch script is no step
+      dist.init_process_group()
+      assert.equal(1, dist.get_world_size())
     end)
+  end)
+
+  it("names wrong arguments", function()
+    assert.matches("did you mean 'gloo'", message(dist.init_process_group, "glooo"))
+    assert.matches("did you mean 'nccl'", message(dist.init_process_group, "ncll"))
+    assert.matches("mpi", message(dist.init_process_group, "mpi"))
+    assert.matches("env://", message(dist.init_process_group, { init_method = "http://x" }), 1, true)
+    assert.matches("did you mean tcp://", message(dist.init_process_group, { init_method = "tpc://x:1" }), 1, true)
+    assert.matches("after ?", message(dist.init_process_group, { init_method = "tcp://x:1?rnk=1" }), 1, true)
+    assert.matches("did you mean 'rank'", message(dist.init_process_group, { rnk = 1 }))
+    assert.matches("{init_method = true}", message(dist.init_process_group, "gloo", true), 1, true)
+    assert.matches("timeout", message(dist.init_process_group, { timeout = 0 }))
     dist.init_process_group()
     assert.matches("there already", message(dist.init_process_group))
   end)
 
   it("is needed by whoever asks", function()
-    for _, name in ipairs { "get_rank", "get_world_size", "get_backend", "barrier", "all_reduce", "broadcast",
-      "all_gather" } do
+    for _, name in ipairs { "get_rank", "get_world_size", "get_backend", "new_group", "barrier", "monitored_barrier",
+      "all_gather_object" } do
+      assert.matches(name .. ": no process group; call dist.init_process_group() first",
+        message(dist[name], name == "all_gather_object" and {} or nil), 1, true)
+    end
+    for _, name in ipairs { "all_reduce", "broadcast", "reduce", "gather", "scatter", "send", "recv", "isend" } do
       assert.matches(name .. ": no process group; call dist.init_process_group() first",
         message(dist[name], lm.ones { 1 }), 1, true)
     end
@@ -92,25 +116,154 @@ describe("a process group of one", function()
     dist.init_process_group()
     local t = lm.tensor { 1, 2 }
     assert.is_true(dist.all_reduce(t) == t)
-    dist.all_reduce(t, { op = "mean" })
+    for _, op in ipairs { "sum", "mean", "product", "min", "max" } do dist.all_reduce(t, { op = op }) end
+    dist.all_reduce(lm.ones({ 2 }, { dtype = "int64" }), { op = dist.ReduceOp.BAND })
     assert.is_true(dist.broadcast(t, 0) == t)
+    assert.is_true(dist.reduce(t, 0, { op = "max" }) == t)
     assert.same({ 1, 2 }, t:totable())
     local outputs = { lm.zeros { 2 } }
-    dist.all_gather(outputs, t)
+    assert.equal(outputs, dist.all_gather(outputs, t))
     assert.same({ 1, 2 }, outputs[1]:totable())
+    local whole = lm.zeros { 2 }
+    assert.is_true(dist.all_gather_into_tensor(whole, t) == whole)
+    assert.same({ 1, 2 }, whole:totable())
+    whole = lm.zeros { 1, 2 }
+    dist.all_gather_into_tensor(whole, t)
+    assert.same({ { 1, 2 } }, whole:totable())
+    for _, gather in ipairs {
+      function(list) return dist.gather(t, list) end,
+      function(list) return dist.gather(t, list, 0) end,
+      function(list) return dist.gather(t, { gather_list = list, dst = 0 }) end,
+      function(list) return dist.gather(t, list, { group = dist.group.WORLD }) end,
+    } do
+      local list = { lm.zeros { 2 } }
+      assert.equal(list, gather(list))
+      assert.same({ 1, 2 }, list[1]:totable())
+    end
+    local s = lm.zeros { 2 }
+    dist.scatter(s, { t }, 0)
+    dist.scatter(s, { scatter_list = { t } })
+    assert.same({ 1, 2 }, s:totable())
+    dist.reduce_scatter(s, { lm.tensor { 3, 4 } })
+    assert.same({ 3, 4 }, s:totable())
+    dist.reduce_scatter_tensor(s, lm.tensor { 5, 6 })
+    assert.same({ 5, 6 }, s:totable())
+    dist.all_to_all({ s }, { t })
+    assert.same({ 1, 2 }, s:totable())
+    dist.all_to_all_single(s, lm.tensor { 7, 8 })
+    assert.same({ 7, 8 }, s:totable())
     dist.barrier()
+    dist.monitored_barrier { timeout = 5, wait_all_ranks = true }
+  end)
+
+  it("has works", function()
+    dist.init_process_group()
+    local t = lm.ones { 3 }
+    local work = dist.all_reduce(t, { async_op = true })
+    assert.is_true(work:wait())
+    assert.is_true(work:wait(1))
+    assert.is_true(work:is_completed())
+    assert.matches("Work%(all_reduce, completed%)", tostring(work))
+    assert.is_nil(work:source_rank())
+    assert.matches("at least 0 expected", message(work.wait, work, -1))
+    assert.matches("work:wait%(%)", message(work.wait))
+    local pending = { dist.barrier { async_op = true }, dist.broadcast(t, { async_op = true }) }
+    dist.destroy_process_group()
+    for _, w in ipairs(pending) do
+      assert.is_true(w:is_completed())
+      assert.is_true(w:wait())
+    end
+  end)
+
+  it("names wrong arguments of collectives", function()
+    dist.init_process_group()
+    local t = lm.tensor { 1, 2 }
     assert.matches("did you mean 'mean'", message(dist.all_reduce, t, { op = "maen" }))
     assert.matches("{op = \"sum\"}", message(dist.all_reduce, t, "sum"), 1, true)
-    assert.matches("rank 1 is outside a world of 1", message(dist.broadcast, t, 1))
+    assert.matches("did you mean 'async_op'", message(dist.barrier, { asyncop = true }))
+    assert.matches("broadcast: rank 1 is not in this group of 1", message(dist.broadcast, t, 1))
+    assert.matches("src is given twice", message(dist.broadcast, t, 0, { src = 0 }))
     assert.matches("tensor", message(dist.all_reduce, 3))
-    assert.matches("2 outputs for a world of 1", message(dist.all_gather, { t, t }, t))
-    assert.matches("output 1", message(dist.all_gather, { lm.zeros { 3 } }, t))
+    assert.matches("has 2 tensors for a world of 1", message(dist.all_gather, { t, t }, t))
+    assert.matches("%[3%]", message(dist.all_gather, { lm.zeros { 3 } }, t))
+    assert.matches("dist.new_group gave", message(dist.all_reduce, t, { group = 3 }))
+    assert.matches("is not in the group", message(dist.all_reduce, t, { group = dist.NON_MEMBER }))
+    assert.matches("it needs gather_list", message(dist.gather, t))
+    assert.matches("to which rank", message(dist.send, t))
+    assert.matches("timeout", message(dist.barrier, { timeout = 0 }))
+    assert.matches("int64", message(dist.all_reduce, lm.ones({ 1 }, { dtype = "int64" }), { op = "mean" }))
+  end)
+
+  it("has groups of one", function()
+    dist.init_process_group()
+    local group = dist.new_group { 0 }
+    assert.same({ 0, 1, "solo" }, { dist.get_rank(group), dist.get_world_size(group), dist.get_backend(group) })
+    assert.same({ 0 }, dist.get_process_group_ranks(group))
+    assert.equal(0, dist.get_global_rank(group, 0))
+    assert.equal(0, dist.get_group_rank(group, 0))
+    dist.all_reduce(lm.ones { 1 }, { group = group })
+    assert.same({ -1, -1 }, { dist.get_rank(dist.NON_MEMBER), dist.get_world_size(dist.NON_MEMBER) })
+    assert.matches("rank 1 is outside a world of 1", message(dist.new_group, { 0, 1 }))
+    assert.matches("named twice", message(dist.new_group, { 0, 0 }))
+    assert.matches("at least one rank", message(dist.new_group, {}))
+    assert.matches("did you mean 'gloo'", message(dist.new_group, { ranks = { 0 }, backend = "gloo2" }))
+    dist.destroy_process_group(group)
+    assert.matches("was destroyed", message(dist.barrier, { group = group }))
+    assert.equal("ProcessGroup(destroyed)", tostring(group))
+    assert.is_true(dist.is_initialized())
+    dist.destroy_process_group(dist.group.WORLD)
+    assert.is_false(dist.is_initialized())
+  end)
+
+  it("has collectives of plain values", function()
+    dist.init_process_group()
+    local value = { 1, -0.5, 1 / 0, "a\0b", { deep = { true, false } }, [2 ^ 60] = "x" }
+    local list = dist.all_gather_object({}, value)
+    assert.same({ value }, list)
+    assert.same({ 3, "x" }, dist.broadcast_object_list({ 3, "x" }, 0))
+    assert.same({ value }, dist.gather_object(value))
+    local out = {}
+    assert.same(value, dist.scatter_object_list(out, { value }, 0))
+    assert.same({ value }, out)
+    assert.same({}, dist.all_gather_object({}, nil))
+    assert.matches("value.net.f is a function", message(dist.all_gather_object, {}, { net = { f = print } }), 1, true)
+    assert.matches("list[2] is a tensor", message(dist.broadcast_object_list, { 1, lm.ones { 1 } }), 1, true)
+    local loop = {}
+    loop.again = loop
+    assert.matches("contains itself", message(dist.gather_object, loop))
   end)
 
   it("is what a DistributedSampler shares by", function()
     dist.init_process_group()
     local set = lm.data.TensorDataset(lm.arange(5))
     assert.same({ 1, 2, 3, 4, 5 }, lm.data.DistributedSampler(set, { shuffle = false }):indices():totable())
+  end)
+end)
+
+describe("values as text", function()
+  local encode = require "luminary.dist.encode"
+
+  it("come back exactly", function()
+    for _, v in ipairs { 0, 1.5, -2 ^ 53, 0.1, 5e-324, 1 / 0, -1 / 0, true, false, "", "5:x", ("x"):rep(70000) } do
+      assert.equal(v, encode.decode((encode.encode(v))))
+    end
+    assert.is_nil(encode.decode(encode.encode(nil)))
+    local nan = encode.decode(encode.encode(0 / 0))
+    assert.is_true(nan ~= nan)
+    local zero = 0
+    assert.equal(-1 / 0, 1 / encode.decode(encode.encode(-zero)))
+  end)
+
+  it("that are damaged are errors, and never more than data", function()
+    local text = encode.encode { 1, "two", { x = true, ["y z"] = -1e300 } }
+    math.randomseed(7)
+    for _ = 1, 20000 do
+      local bytes = { text:byte(1, -1) }
+      for _ = 1, math.random(3) do bytes[math.random(#bytes)] = math.random(0, 255) end
+      local ok, value = pcall(encode.decode, string.char(unpack(bytes)))
+      assert.is_true(ok or type(value) == "string")
+    end
+    for n = 0, #text - 1 do assert.is_false((pcall(encode.decode, text:sub(1, n)))) end
   end)
 end)
 

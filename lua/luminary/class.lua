@@ -9,11 +9,13 @@ local function construct(self, ...)
   return object
 end
 
+local function text(object) return object:repr() end
+
 --- A class of that name; without `super` it is a root. A root may bring its own constructor, which
 --- its subclasses share. The class's metatable has `instance`, the metatable for plain instances.
 function class.new(name, super, constructor)
   local new = {__name = name, super = super}
-  local instance = {__index = new, __tostring = function(object) return object:repr() end}
+  local instance = {__index = new, __tostring = text}
   return setmetatable(new, {
     __index = super,
     __call = constructor or (super and getmetatable(super).__call) or construct,

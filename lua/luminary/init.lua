@@ -41,7 +41,7 @@ end
 
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
-  nn = "nn", optim = "optim", data = "data", dist = "dist", autograd = "autograd",
+  nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", watch = "watch",
 }
 local values = { -- name: module and field, or the module itself

@@ -152,6 +152,16 @@ end
 --- x where condition holds, else other.
 function methods.where(x, condition, other) return ops.where(condition, x, other) end
 
+--- Moves x to memory that other processes see, in place. Gives x.
+function methods.share_memory_(x)
+  tensor("share_memory_", x)
+  require("luminary.mp.share")({x}, function(_, why) fail("share_memory_: %s", why) end)
+  return x
+end
+
+--- Whether x lies in memory that other processes see.
+function methods.is_shared(x) return core.mp_is_shared(x) end
+
 -- ---- hooks
 local Handle = {}
 Handle.__index = Handle

@@ -30,6 +30,8 @@ LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result o
 /* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */
 LM_API lm_status lm_set_requires_grad(lm_tensor *t, bool on);
 LM_API bool lm_is_leaf(const lm_tensor *t);
+/* Of a view: the tensor that it keeps alive for the sake of in-place writes. Borrowed; NULL for others. */
+LM_API lm_tensor *lm_view_base(const lm_tensor *t);
 LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
 /* grad: retained; NULL clears. Sizes, dtype and device have to be t's. */
 LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
@@ -64,6 +66,12 @@ LM_API lm_status lm_register_hook(lm_tensor *t, lm_hook hook, int64_t *id);
 /* After t's grad has been accumulated; t has to be a leaf. `grad` is t's own grad. */
 LM_API lm_status lm_register_accumulate_hook(lm_tensor *t, lm_hook hook, int64_t *id);
 LM_API void lm_remove_hook(lm_tensor *t, int64_t id);
+/* Called inside a hook: fn runs once when the backward pass of this thread is through, after every gradient has been
+ * accumulated (grad: NULL); its error is the pass's. Of passes within passes (recomputed parts of a graph) it is the
+ * outermost one that counts. Where that fails, ctx is released without fn having run. LM_E_STATE outside of a pass. */
+LM_API lm_status lm_backward_finally(lm_hook hook);
+/* Inside a hook: whether the passes that run on this thread lead to this leaf. */
+LM_API bool lm_backward_reaches(const lm_tensor *leaf);
 
 /* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
  * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants

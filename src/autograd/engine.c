@@ -17,7 +17,14 @@ typedef struct leaf_state {
   bool needed;
 } leaf_state;
 
+typedef struct lm_finally {
+  lm_hook hook;
+  struct lm_finally *next;
+} lm_finally;
+
 typedef struct lm_run {
+  struct lm_run *outer; /* a hook of it has called for this one */
+  lm_finally *finally, **last_finally;
   const lm_backward_args *a;
   lm_tensor **out;
   const char *name; /* for messages: backward or grad */
@@ -30,6 +37,8 @@ typedef struct lm_run {
   int nleaves, leaf_room;               /* a power of 2 */
   leaf_state *leaf, leaf_small[SMALL];  /* open addressing by the node's address */
 } lm_run;
+
+static _Thread_local lm_run *innermost;
 
 static void end_run(lm_run *r) {
   for (int i = 0; i < r->nnodes; i++) {
@@ -388,9 +397,51 @@ done:
   return status;
 }
 
+/* ---- what hooks ask of the pass that runs them */
+
+lm_status lm_backward_finally(lm_hook hook) {
+  lm_status status = LM_OK;
+  lm_run *r = innermost;
+  lm_finally *f = NULL;
+  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no pass is running that something could be done at the end of"));
+  while (r->outer) r = r->outer;
+  f = lm_malloc(sizeof *f);
+  if (!f) TRY(LM_E_OOM);
+  *f = (lm_finally){.hook = hook};
+  *r->last_finally = f;
+  r->last_finally = &f->next;
+done:
+  if (status != LM_OK && hook.release) hook.release(hook.ctx);
+  return status;
+}
+
+bool lm_backward_reaches(const lm_tensor *leaf) {
+  const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
+  for (lm_run *r = innermost; n && r; r = r->outer) {
+    const leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+    if (l->node && l->needed) return true;
+  }
+  return false;
+}
+
+static lm_status work_off(lm_finally *f, lm_status status) {
+  while (f) {
+    lm_finally *next = f->next;
+    lm_tensor *unused = NULL;
+    if (status == LM_OK) status = f->hook.fn(f->hook.ctx, NULL, &unused);
+    lm_release(unused);
+    if (f->hook.release) f->hook.release(f->hook.ctx);
+    lm_free(f);
+    f = next;
+  }
+  return status;
+}
+
 lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   lm_run r;
   memset(&r, 0, offsetof(lm_run, edge_small));
+  r.outer = innermost;
+  r.last_finally = &r.finally;
   r.a = a;
   r.out = out;
   r.name = a->ninputs > 0 ? "grad" : "backward";
@@ -404,8 +455,11 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;
 
   lm_modes during = {.no_grad = !a->create_graph}, before = lm_modes_swap(during);
+  innermost = &r;
   lm_status status = go(&r);
+  innermost = r.outer;
   end_run(&r);
+  status = work_off(r.finally, status);
   lm_modes_swap(before);
   if (status != LM_OK) {
     for (int i = 0; i < a->ninputs; i++) {

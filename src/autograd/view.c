@@ -19,6 +19,8 @@ done:
   return status;
 }
 
+lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
+
 void lm_place_of(const lm_tensor *view, const lm_tensor *base, lm_place *out) {
   out->ndim = view->ndim;
   out->base_ndim = base->ndim;

@@ -86,6 +86,7 @@ static int bind_backward(lua_State *L) {
   luaL_checkstack(L, 20, "backward");
   lm_pace(L, s);
   if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
   pass p = {0};
   lm_status status = run_backward(L, s, &p);
   return status == LM_OK ? 0 : lm_raise(L, status);

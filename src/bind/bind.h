@@ -64,6 +64,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "base/clock.h"
 #include "base/nearest.h"
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
@@ -84,6 +85,7 @@ struct lm_home;
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
   const void *metatable;        /* a userdata is a tensor if this is its metatable */
+  int worlds, worlds_before;    /* of dist: open, and opened in all */
   lua_State *running;           /* the coroutine inside lm_backward, for hooks */
   struct lm_home *home;         /* hooks.c */
   struct callback *in_backward; /* the custom function that runs */
@@ -152,7 +154,6 @@ static inline void lm_pace(lua_State *L, lm_lua *s) {
 }
 /* A result's memory counts towards the next step. */
 static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) { s->fresh += t->storage->bytes + 512; }
-double lm_seconds(void);
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. */
 typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
@@ -166,6 +167,9 @@ int lm_raise(lua_State *L, lm_status status);
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);
+/* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
+ * For calls that may wait for other ranks; makes no garbage. */
+void lm_note_line(lua_State *L, const lm_lua *s);
 /* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
 const char *lm_got(lua_State *L, const lm_lua *s, int i);
 /* Checks the keys of the options table at i against `names`. */
@@ -237,6 +241,33 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* A new CPU tensor (moved to `device`) from what stands at i: nested lists, a number, a boolean. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
+/* ---- dist.c: worlds, groups, works */
+/* The group of the handle at i; NULL if it is none or has been closed. */
+struct lm_group *lm_to_group(lua_State *L, const lm_lua *s, int i);
+/* The same for calls on it: says what is wrong with the handle, and fails if a rank of its world has failed. */
+lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, struct lm_group **out);
+/* What stands on a group (works, reducers) has to end before it, whichever of the handles the collector takes first:
+ * close is called when the group is about to close. Part of a userdata; leave before that goes. */
+typedef struct lm_user {
+  struct lm_user *next, **pprev; /* in a list, if pprev */
+  void (*close)(struct lm_user *);
+} lm_user;
+void lm_group_join(lua_State *L, int i, lm_user *user); /* the group's handle at i */
+void lm_user_leave(lm_user *user);                      /* twice is fine */
+
+/* ---- threads.c: a Lua state on a thread of its own */
+typedef struct lm_lua_thread lm_lua_thread;
+/* Runs a chunk of Lua that finds fd (mp/channel.h, passed) in the global LM_CHANNEL; fd is taken over unless it fails.
+ * *out is yours to forget. */
+lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out);
+/* Raises an error in it, at its next line or so; compiled loops do not notice. */
+void lm_lua_thread_interrupt(lm_lua_thread *t);
+bool lm_lua_thread_wait(lm_lua_thread *t, double seconds); /* whether it has ended */
+const char *lm_lua_thread_error(const lm_lua_thread *t);   /* once it has: why the chunk failed, or "" */
+void lm_lua_thread_forget(lm_lua_thread *t);               /* it runs on if it has not ended */
+/* Interrupts all threads and waits for their end. */
+void lm_lua_threads_end(double seconds);
+
 extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
 extern const luaL_Reg lm_handle_functions[];
 extern const luaL_Reg lm_table_functions[]; /* table.c */
@@ -249,6 +280,11 @@ extern const luaL_Reg lm_optim_functions[];    /* optim.c */
 extern const luaL_Reg lm_io_functions[];       /* io.c */
 extern const luaL_Reg lm_data_functions[];     /* data.c */
 extern const luaL_Reg lm_json_functions[];     /* json.c */
+extern const luaL_Reg lm_mp_functions[];       /* mp.c */
+extern const luaL_Reg lm_process_functions[];  /* process.c */
+extern const luaL_Reg lm_dist_functions[];     /* dist.c */
+extern const luaL_Reg lm_collective_functions[]; /* collective.c */
+extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
 
 /* ---- hooks.c: Lua functions that the core calls */
 lm_status lm_home_new(lm_lua *s, struct lm_home **out);

@@ -3,25 +3,41 @@
 #include <stdio.h>
 
 #include "bind/bind.h"
+#include "dist/world.h"
 
 static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
 }
 
-void lm_push_where(lua_State *L) {
+/* The first level outside our own Lua files. */
+static bool find_caller(lua_State *L, lua_Debug *ar) {
   lm_reg_get(L, &lm_reg_own_files);
   size_t n = 0;
   const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
-  lua_Debug ar;
-  for (int level = 1; lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "Sl", &ar);
-    if (ar.currentline <= 0 || is_own(&ar, prefix, n)) continue;
-    lua_pop(L, 1);
-    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
-    return;
+  bool found = false;
+  for (int level = 1; !found && lua_getstack(L, level, ar); level++) {
+    lua_getinfo(L, "Sl", ar);
+    found = ar->currentline > 0 && !is_own(ar, prefix, n);
   }
   lua_pop(L, 1);
-  lua_pushliteral(L, "");
+  return found;
+}
+
+void lm_push_where(lua_State *L) {
+  lua_Debug ar;
+  if (find_caller(L, &ar)) {
+    lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+  } else {
+    lua_pushliteral(L, "");
+  }
+}
+
+void lm_note_line(lua_State *L, const lm_lua *s) {
+  if (s->worlds == 0) return;
+  lua_Debug ar;
+  char line[LUA_IDSIZE + 16] = "";
+  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  lm_set_where(line);
 }
 
 static int raise_message(lua_State *L, const char *message) {

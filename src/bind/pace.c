@@ -10,12 +10,6 @@ enum { STEPS = 16 };
 static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
 
-double lm_seconds(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Of this thread's own work: what else the machine does must not look like collecting. */
 static double cpu_seconds(void) {
   struct timespec t;

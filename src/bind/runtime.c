@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "base/mem.h"
+#include "base/worker.h"
 #include "bind/bind.h"
 #include "device/alloc.h"
 #include "op/backend.h"
@@ -155,11 +156,45 @@ static int bind_time(lua_State *L) {
   return 1;
 }
 
+/* What a worker thread set: a table in its state's registry, from names to strings, or false where it removed one. */
+static const char own_environment;
+
+static int set_own(lua_State *L) { /* name at 1, value at 2 */
+  lm_reg_get(L, &own_environment);
+  if (!lua_istable(L, -1)) {
+    lua_newtable(L);
+    lua_pushlightuserdata(L, (void *)&own_environment);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  lua_pushvalue(L, 1);
+  if (lua_isnoneornil(L, 2)) {
+    lua_pushboolean(L, 0);
+  } else {
+    lua_pushstring(L, lua_tostring(L, 2));
+  }
+  lua_rawset(L, -3);
+  return 0;
+}
+
+/* True with the value (or nil) on the stack if the worker has set or removed the name at 1. */
+static bool push_own(lua_State *L) {
+  lm_reg_get(L, &own_environment);
+  if (!lua_istable(L, -1)) return false;
+  lua_pushvalue(L, 1);
+  lua_rawget(L, -2);
+  if (lua_isnil(L, -1)) return false;
+  if (!lua_toboolean(L, -1)) lua_pushnil(L);
+  return true;
+}
+
 static int bind_setenv(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || !(lua_isnoneornil(L, 2) || lua_isstring(L, 2))) {
     return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected");
   }
   const char *name = lua_tostring(L, 1);
+  lua_settop(L, 2);
+  if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
   int failed = lua_isnoneornil(L, 2) ? unsetenv(name) : setenv(name, lua_tostring(L, 2), 1);
   if (failed) return lm_raise_text(L, "setenv: '%.60s' is no name for an environment variable", name);
   return 0;
@@ -167,6 +202,7 @@ static int bind_setenv(lua_State *L) {
 
 static int bind_getenv(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "getenv: a name expected");
+  if (lm_is_worker() && push_own(L)) return 1;
   const char *value = getenv(lua_tostring(L, 1));
   if (value) {
     lua_pushstring(L, value);

@@ -5,19 +5,30 @@
 #include <sys/random.h>
 #include <time.h>
 
+#include "base/worker.h"
+
+typedef struct generators {
+  bool seeded;                                    /* the rest is set */
+  lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator a device */
+} generators;
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool seeded;                                   /* the rest is set */
-static lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator a device */
+static generators shared;
+static _Thread_local generators own; /* of a worker */
+
+static generators *generators_here(void) { return lm_is_worker() ? &own : &shared; }
 
 static void seed_every(uint64_t seed) {
+  generators *g = generators_here();
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
-    for (int i = 0; i < LM_DEVICE_MAX; i++) state[kind][i] = (lm_draw){.seed = seed};
-  seeded = true;
+    for (int i = 0; i < LM_DEVICE_MAX; i++) g->state[kind][i] = (lm_draw){.seed = seed};
+  g->seeded = true;
 }
 
 /* Locked. Until somebody seeds, every process draws its own numbers. */
 static lm_draw *generator_of(lm_device device) {
-  if (!seeded) {
+  generators *g = generators_here();
+  if (!g->seeded) {
     uint64_t seed;
     if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
       struct timespec now;
@@ -26,7 +37,7 @@ static lm_draw *generator_of(lm_device device) {
     }
     seed_every(seed & (((uint64_t)1 << 53) - 1)); /* a Lua number holds it */
   }
-  return &state[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+  return &g->state[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
 }
 
 lm_draw lm_generator_take(lm_device device, uint64_t blocks) {

@@ -15,13 +15,13 @@
 #include "device/device.h"
 #include "tensor/dtype.h"
 
-enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64 };
+enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2 };
 
 typedef struct lm_storage {
   _Atomic int32_t rc;
   lm_device device;
   _Atomic uint32_t version; /* grows with every in-place write */
-  _Atomic int32_t writer;   /* op id of the last in-place write, for the message; -1: none, or an optimizer */
+  _Atomic int32_t writer;   /* op id of the last in-place write, for messages; -1: none, or an optimizer; LM_BY_… */
   size_t bytes;
   void *data; /* small[], or from device/alloc.h, or somebody else's */
   /* Set for memory that is not ours (a mapped file, a Lua-owned buffer): called once at the end. */

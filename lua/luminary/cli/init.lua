@@ -1,8 +1,10 @@
---- The command `luminary`: runs a script, a chunk, or a prompt.
+--- The command `luminary`: runs a script, alone or as several ranks, a chunk, or a prompt.
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
+       luminary run [option ...] FILE [argument ...]
 
   FILE         run a Lua script; `arg` holds its arguments
+  run          run a script as several ranks; luminary run --help says more
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
   --version    print the version
@@ -38,15 +40,25 @@ local function traceback(message)
 end
 cli.traceback = traceback
 
+-- An error that nobody caught is printed; the launcher and the other ranks of the job are told.
+local function report(trouble)
+  say(trouble)
+  if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
+    local message = trouble:match("^(.-)\nstack traceback:\n") or trouble
+    local told, problem = pcall(function() require "luminary.dist.publish"(message, trouble) end)
+    if not told then say(tostring(problem)) end
+  end
+end
+
 -- Run a chunk to its end; the exit status.
 local function run(chunk, problem, ...)
   if not chunk then
-    say(problem)
+    report(problem)
     return 1
   end
   local arguments, n = {...}, select("#", ...)
   local ok, trouble = xpcall(function() return chunk(unpack(arguments, 1, n)) end, traceback)
-  if not ok then say(trouble) end
+  if not ok then report(trouble) end
   return ok and 0 or 1
 end
 
@@ -68,6 +80,8 @@ function cli.main(args)
   elseif first == "--version" or first == "-v" then
     print("luminary " .. require("luminary").version .. ", " .. jit.version)
     return 0
+  elseif first == "run" then
+    return require("luminary.cli.run").main(args, 2)
   elseif first == "-e" then
     if not args[2] then
       say("-e needs a chunk of Lua")
@@ -80,6 +94,7 @@ function cli.main(args)
     say(("no option '%s'\n%s"):format(first, USAGE))
     return 1
   end
+  if os.getenv "LM_ERROR_FILE" then io.stdout:setvbuf "line" end -- under a launcher, that shows lines as they come
   local chunk, problem = loadfile(first ~= "-" and first or nil)
   return run(chunk, problem, set_arg(args, 1))
 end

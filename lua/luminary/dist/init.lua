@@ -1,93 +1,77 @@
---- dist: process groups. This version runs one process; the interface is the one that several will use,
---- so a script written for many ranks runs as one of one.
+--- dist: process groups. A script written for many ranks runs unchanged as one of one.
 local core = require "luminary.core"
 local options = require "luminary.options"
+local environment = require "luminary.dist.environment"
+local groups = require "luminary.dist.groups"
 local fail = options.fail
 
 local dist = {}
 
-local group -- {rank, size, backend} once initialized
-
--- How launchers say how many processes they started, in the order in which they are believed.
-local launchers = {
-  {size = "WORLD_SIZE", rank = "RANK", by = "torchrun or the environment"},
-  {size = "OMPI_COMM_WORLD_SIZE", rank = "OMPI_COMM_WORLD_RANK", by = "mpirun"},
-  {size = "PMI_SIZE", rank = "PMI_RANK", by = "a PMI launcher"},
-  {size = "SLURM_STEP_NUM_TASKS", rank = "SLURM_PROCID", by = "srun"},
-}
-
-local function from_environment()
-  for _, launcher in ipairs(launchers) do
-    local text = core.getenv(launcher.size)
-    if text then
-      local size, rank = tonumber(text), tonumber(core.getenv(launcher.rank) or "0")
-      if not size or size < 1 or size ~= math.floor(size) then
-        fail("init_process_group: %s = '%s' is no number of processes", launcher.size, text)
-      end
-      if not rank then fail("init_process_group: %s is no rank", launcher.rank) end
-      return size, rank, ("%s = %d (%s)"):format(launcher.size, size, launcher.by)
-    end
-  end
-  return 1, 0, "no launcher in the environment"
+for _, part in ipairs {"collectives", "objects"} do
+  for name, value in pairs(require("luminary.dist." .. part)) do dist[name] = value end
+end
+for _, name in ipairs {
+  "NON_MEMBER", "new_group", "get_rank", "get_world_size", "get_backend", "get_process_group_ranks", "get_global_rank",
+  "get_group_rank",
+} do
+  dist[name] = groups[name]
 end
 
---- Join the process group: dist.init_process_group([backend] [, {backend, init_method, world_size, rank,
---- timeout}]). World size and rank given here win over what the launcher put in the environment.
+--- dist.group.WORLD: the group of all ranks; nil before init_process_group.
+dist.group = setmetatable({}, {__index = function(_, key) return key == "WORLD" and groups.default or nil end})
+
+--- Join the process group: dist.init_process_group([backend] [, {backend, init_method, world_size, rank, timeout,
+--- heartbeat_timeout}]). Returns when all ranks have. The backend is gloo by default. World size and rank given here
+--- win over what the launcher put in the environment. init_method: "env://" (MASTER_ADDR, MASTER_PORT),
+--- "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see). timeout (1800): seconds for
+--- all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after which a rank is given up.
 function dist.init_process_group(backend, opts)
+  local who = "init_process_group"
   if type(backend) == "table" and opts == nil then backend, opts = nil, backend end
-  opts = options.check("init_process_group", opts, {
+  opts = options.check(who, opts, {
     backend = {"string"}, init_method = {"string", "env://"}, world_size = {"count"}, rank = {"natural"},
-    timeout = {"positive"},
+    timeout = {"positive", 1800}, heartbeat_timeout = {"positive"},
   }, "init_method")
-  backend = backend or opts.backend
-  if backend then
-    options.choice("init_process_group", "backend", backend, {"gloo", "nccl", "mpi", "solo"})
+  backend = backend ~= nil and options.arg(who, "backend", backend, "string") or opts.backend
+  if backend then core.dist_has(backend, who) end
+  if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
+  local method = environment.parse(opts.init_method)
+  if groups.default then
+    fail("%s: the process group is there already; destroy_process_group() ends it", who)
   end
-  local scheme = opts.init_method:match("^(%w+)://")
-  if scheme ~= "env" and scheme ~= "tcp" and scheme ~= "file" then
-    fail("init_process_group: init_method '%s' is none of env://, tcp://host:port and file:///path", opts.init_method)
-  end
-  if group then fail("init_process_group: the process group is there already; destroy_process_group() ends it") end
 
-  local size, rank, source = from_environment()
-  if opts.world_size then size, source = opts.world_size, "world_size = " .. opts.world_size end
-  if opts.rank then rank = opts.rank elseif opts.world_size then rank = math.min(rank, size - 1) end
-  if size > 1 then
-    fail("init_process_group: %s asks for %d processes; groups of several processes come in a later version: "
-      .. "run one process, without a launcher", source, size)
+  local rank, size, launcher = environment.place {
+    rank = opts.rank or method.rank, world_size = opts.world_size or method.world_size,
+  }
+  if size == 1 then return groups.start(nil) end
+  if backend == "solo" then fail("%s: the backend solo is for one process; this is a world of %d", who, size) end
+  local where, job = environment.meeting(method, launcher)
+  local world = core.dist_open {
+    init_method = where, rank = rank, size = size, job = job, token = environment.token(), timeout = opts.timeout,
+    heartbeat_timeout = opts.heartbeat_timeout or environment.heartbeat_timeout(),
+  }
+  local ok, problem = pcall(groups.start, world, backend or "gloo", size)
+  if not ok then
+    core.dist_close(world)
+    error(problem, 0)
   end
-  if rank ~= 0 then fail("init_process_group: rank %d is outside a world of 1", rank) end
-  group = {rank = rank, size = size, backend = "solo"}
 end
 
---- Leave the group.
-function dist.destroy_process_group()
-  if not group then fail("destroy_process_group: no process group; call dist.init_process_group() first") end
-  group = nil
+--- Leave: one group, or without an argument all of them, with a goodbye to the other ranks.
+function dist.destroy_process_group(group)
+  groups.destroy(groups.resolve("destroy_process_group", group))
 end
 
 function dist.is_available() return true end
-function dist.is_initialized() return group ~= nil end
+function dist.is_initialized() return groups.default ~= nil end
 
-local function need(who)
-  if not group then fail("%s: no process group; call dist.init_process_group() first", who) end
-  return group
-end
-
---- This process among all: 0 to get_world_size() - 1.
-function dist.get_rank() return need("get_rank").rank end
---- How many processes there are.
-function dist.get_world_size() return need("get_world_size").size end
---- The backend in use: "solo" for one process.
-function dist.get_backend() return need("get_backend").backend end
-
---- This process among those of its host, from the launcher; 0 without one.
+--- This process among those of its host: from the launcher, or by counting them.
 function dist.get_local_rank()
-  for _, name in ipairs {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"} do
-    local rank = tonumber(core.getenv(name))
-    if rank then return rank end
-  end
-  return 0
+  local rank = environment.local_rank()
+  if rank then return rank end
+  if not groups.world then return 0 end
+  local _, _, counted = core.dist_world(groups.world)
+  return counted
 end
 
 --- The device this process should use: "cuda:<local rank>" where there is CUDA, else "cpu".
@@ -95,53 +79,5 @@ function dist.local_device()
   local cards = core.device_count("cuda")
   return cards > 0 and "cuda:" .. dist.get_local_rank() % cards or "cpu"
 end
-
--- ---- collectives: all in place. With one process each checks its arguments and leaves the data alone.
-
-local function check_tensor(who, t) return options.arg(who, "the tensor", t, "tensor") end
-
-local function check_root(who, root)
-  root = options.arg(who, "the root's rank", root or 0, "integer")
-  if root < 0 or root >= group.size then fail("%s: rank %d is outside a world of %d", who, root, group.size) end
-end
-
---- t becomes the sum over all ranks, or {op = "mean" | "product" | "min" | "max"}. Gives t.
-function dist.all_reduce(t, opts)
-  need("all_reduce")
-  check_tensor("all_reduce", t)
-  opts = options.check("all_reduce", opts, {op = {"string", "sum"}}, "op")
-  options.choice("all_reduce", "op", opts.op, {"sum", "mean", "product", "min", "max"})
-  return t
-end
-
---- t becomes what it is on rank `root` (0 by default). Gives t.
-function dist.broadcast(t, root)
-  need("broadcast")
-  check_tensor("broadcast", t)
-  check_root("broadcast", root)
-  return t
-end
-
---- outputs[r + 1] becomes rank r's t. Gives the list.
-function dist.all_gather(outputs, t)
-  need("all_gather")
-  check_tensor("all_gather", t)
-  options.arg("all_gather", "the list of outputs", outputs, "table")
-  if #outputs ~= group.size then
-    fail("all_gather: %d outputs for a world of %d", #outputs, group.size)
-  end
-  for i, out in ipairs(outputs) do
-    options.arg("all_gather", "output " .. i, out, "tensor")
-    if table.concat(out.shape, ",") ~= table.concat(t.shape, ",") or out.dtype ~= t.dtype then
-      fail("all_gather: output %d is a %s %s, the tensor a %s %s", i, out.dtype, options.describe(out), t.dtype,
-        options.describe(t))
-    end
-  end
-  core.no_grad(outputs[1].copy_, outputs[1], t)
-  return outputs
-end
-
---- Returns when every rank has come here.
-function dist.barrier() need("barrier") end
 
 return dist

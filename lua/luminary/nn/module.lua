@@ -149,13 +149,15 @@ local function call(self, ...)
   return self:forward(...)
 end
 
+local function to_text(self) return self:repr() end
+
 local function construct(this, ...)
   local values = setmetatable({training = true}, getmetatable(this).instance)
   local self = setmetatable({}, {
     is_module = true, class = this, values = values,
     kind = {}, param = {}, buffer = {}, child = {}, transient = {},
     __index = values, __newindex = assign, __call = call,
-    __tostring = function(module) return module:repr() end,
+    __tostring = to_text,
   })
   -- Layers of the library take no more arguments than their init names.
   if rawget(this, "strict") then
@@ -406,6 +408,20 @@ function Module:half() return self:to("float16") end
 function Module:bfloat16() return self:to("bfloat16") end
 function Module:cpu() return self:to("cpu") end
 function Module:cuda(ordinal) return self:to("cuda:" .. (ordinal or 0)) end
+
+--- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
+function Module:share_memory()
+  local list, names = {}, {}
+  for _, kind in ipairs {"param", "buffer"} do
+    local tensors, found = collect(self, kind)
+    for i, t in ipairs(tensors) do
+      list[#list + 1], names[#names + 1] = t, found[i]
+      if t.grad then list[#list + 1], names[#names + 1] = t.grad, found[i] .. ".grad" end
+    end
+  end
+  require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  return self
+end
 
 -- ---- state
 

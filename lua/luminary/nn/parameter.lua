@@ -20,4 +20,7 @@ end
 
 function parameter.is(v) return marked[v] == true end
 
+--- This tensor, which came from another Lua state, is one.
+function parameter.mark(t) marked[t] = true end
+
 return parameter

@@ -5,15 +5,23 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa.h"
+#include "base/worker.h"
 
-static _Atomic int threads; /* 0: not set; as many as OpenMP would take */
+static _Atomic int threads;           /* 0: not set; as many as OpenMP would take */
+static _Thread_local int own_threads; /* of a worker; 0: as the process */
 
 int lm_cpu_threads(void) {
-  int n = atomic_load_explicit(&threads, memory_order_relaxed);
+  int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads, memory_order_relaxed);
   return n > 0 ? n : omp_get_max_threads();
 }
 
-void lm_cpu_set_threads(int n) { atomic_store_explicit(&threads, n > 0 ? n : 0, memory_order_relaxed); }
+void lm_cpu_set_threads(int n) {
+  if (lm_is_worker()) {
+    own_threads = n > 0 ? n : 0;
+  } else {
+    atomic_store_explicit(&threads, n > 0 ? n : 0, memory_order_relaxed);
+  }
+}
 
 /* A region costs a microsecond, and much more when the cores are busy: it has to be worth that many times over. */
 int lm_cpu_share(double work) {

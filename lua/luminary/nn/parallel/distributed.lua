@@ -1,46 +1,179 @@
---- nn.parallel.DistributedDataParallel(module [, opts]): the same model on every rank, gradients averaged
---- while backward runs. With one process there is nothing to average and the module simply runs.
+--- nn.parallel.DistributedDataParallel(module [, opts]): the same model on every rank, gradients averaged while
+--- backward runs. With one process there is nothing to average and the module simply runs.
+---
+--- Options, in one table:
+---   device_ids               {device}: the one device the model is on; it may be left out
+---   output_device            where results go; the model's device by default
+---   broadcast_buffers        true: buffers become rank 0's before each forward pass in training
+---   init_sync                true: parameters and buffers become rank 0's at the start
+---   process_group            what dist.new_group gave; all ranks by default
+---   bucket_cap_mb            25: gradients travel in pieces of about that size
+---   find_unused_parameters   false: true lets backward passes leave parameters out
+---   static_graph             false: true promises that every backward pass is as the first
+---   gradient_as_bucket_view  accepted: gradients always are
+---   batch_dim                1: a rank counts by the size of its batch, which is that dim of the first tensor given to
+---                            forward; false: all ranks count the same
+local core = require "luminary.core"
 local options = require "luminary.options"
-local dist = require "luminary.dist"
+local groups = require "luminary.dist.groups"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
 
-local DDP = layer.define("DistributedDataParallel")
+local who = "DistributedDataParallel"
+local DDP = layer.define(who)
 DDP.transparent = true -- state_dict has the bare model's keys
+
+-- ---- the start
+
+local function check_devices(opts, module)
+  local devices = {}
+  for i, device in ipairs(opts.device_ids or {}) do devices[i] = core.device(device) end
+  if #devices > 1 then
+    options.fail("%s: one device a process, got %d device_ids; start a process for each device", who, #devices)
+  end
+  for name, p in module:named_parameters() do
+    if devices[1] and p.device ~= devices[1] then
+      options.fail("%s: device_ids names %s, but the parameter '%s' is on %s: move the model first, module:to(%q)",
+        who, devices[1], name, p.device, devices[1])
+    end
+  end
+  return opts.output_device ~= nil and core.device(opts.output_device) or nil
+end
+
+local function line(kind, i, name, t)
+  return ("%s %d is '%s', %s [%s]%s"):format(kind, i, name, t.dtype, table.concat(t.shape, ", "),
+    kind == "parameter" and not t.requires_grad and ", without gradient" or "")
+end
+
+-- What has to agree, a line each.
+local function describe(module)
+  local lines, i = {}, 0
+  for name, p in module:named_parameters() do
+    i = i + 1
+    lines[#lines + 1] = line("parameter", i, name, p)
+  end
+  i = 0
+  for name, t in module:named_buffers() do
+    i = i + 1
+    lines[#lines + 1] = line("buffer", i, name, t)
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local function check_alike(group, module)
+  local mine = describe(module)
+  local first = core.reducer_share_text(group.handle, mine)
+  if first == mine then return end
+  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
+  local here, there
+  repeat here, there = next_of_mine(), next_of_first() until here ~= there
+  local message = ("%s: the model differs from rank %d's: here %s; there %s"):format(who, group.ranks[1],
+    here or "is no further parameter or buffer", there or "is no further parameter or buffer")
+  core.reducer_fail(group.handle, message)
+  options.fail("%s", message)
+end
 
 function DDP:init(module, opts)
   if not Module.is_module(module) then
-    options.fail("DistributedDataParallel: a module wanted, got %s", options.describe(module))
+    options.fail("%s: a module wanted, got %s", who, options.describe(module))
   end
-  if not dist.is_initialized() then
-    options.fail("DistributedDataParallel: no process group; call dist.init_process_group() first")
-  end
-  opts = options.check("DistributedDataParallel", opts, {
+  groups.need(who)
+  opts = options.check(who, opts, {
     device_ids = {"table"}, output_device = {"any"}, broadcast_buffers = {"boolean", true},
-    find_unused_parameters = {"boolean", false}, bucket_cap_mb = {"number", 25},
-    gradient_as_bucket_view = {"boolean", true}, static_graph = {"boolean", false},
+    init_sync = {"boolean", true}, process_group = {"any"}, bucket_cap_mb = {"number", 25},
+    find_unused_parameters = {"boolean", false}, static_graph = {"boolean", false},
+    gradient_as_bucket_view = {"boolean", true}, batch_dim = {"count", 1, true},
   }, "device_ids")
-  if opts.device_ids and #opts.device_ids > 1 then
-    options.fail("DistributedDataParallel: one device a process, got %d device_ids", #opts.device_ids)
+  local group = groups.resolve(who, opts.process_group)
+  if opts.bucket_cap_mb <= 0 then options.fail("%s: bucket_cap_mb has to be more than 0", who) end
+  local output_device = check_devices(opts, module)
+
+  local params, names = {}, {}
+  for name, p in module:named_parameters() do
+    if p.requires_grad then params[#params + 1], names[#names + 1] = p, name end
   end
-  local trains = false
-  for _, p in ipairs(module:parameters()) do trains = trains or p.requires_grad end
-  if not trains then
-    options.fail("DistributedDataParallel: no parameter of the module requires a gradient")
-  end
+  if #params == 0 then options.fail("%s: no parameter of the module requires a gradient", who) end
   self.module = module
+  self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
+  if group.size == 1 then return end
+
+  check_alike(group, module)
+  self.module_buffers = module:buffers()
+  self.broadcast_buffers = opts.broadcast_buffers and #self.module_buffers > 0
+  if opts.init_sync then self:share(0) end
+  local cap = math.ceil(opts.bucket_cap_mb * 2 ^ 20)
+  self.reducer = core.reducer_new(group.handle, params, names, {
+    first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
+    static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
+  })
 end
 
-function DDP:forward(...) return self.module(...) end
-
---- net:no_sync(f, ...): backward inside f leaves gradients local, for accumulating them over batches.
-function DDP:no_sync(f, ...) -- luacheck: ignore self
-  return options.arg("no_sync", "the first argument", f, "function")(...)
+-- Parameters and buffers become the root's; a rank of the group.
+function DDP:share(root)
+  local all = self.module:parameters()
+  for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end
+  core.reducer_share(self.process_group.handle, all, root)
 end
 
---- net:join(f, ...): inside f, ranks may run out of batches at different times.
-function DDP:join(f, ...) -- luacheck: ignore self
-  return options.arg("join", "the first argument", f, "function")(...)
+-- ---- each batch
+
+local function first_tensor(v)
+  if core.is_tensor(v) then return v end
+  if type(v) ~= "table" or Module.is_module(v) then return nil end
+  for _, each in pairs(v) do
+    local t = first_tensor(each)
+    if t then return t end
+  end
+end
+
+local function batch_size(dim, ...)
+  for i = 1, select("#", ...) do
+    local t = first_tensor((select(i, ...)))
+    if t then return dim <= t.ndim and t:size(dim) or 1 end
+  end
+  return 1
+end
+
+local function to_device(device, ...)
+  local results = {n = select("#", ...), ...}
+  for i = 1, results.n do
+    if core.is_tensor(results[i]) then results[i] = results[i]:to(device) end
+  end
+  return unpack(results, 1, results.n)
+end
+
+function DDP:forward(...)
+  if self.reducer and core.is_grad_enabled() then
+    local weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
+    local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
+    if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
+  end
+  if self.output_device then return to_device(self.output_device, self.module(...)) end
+  return self.module(...)
+end
+
+--- net:no_sync(f, ...): gradients of forward passes inside f stay local and add up, until the backward pass of one
+--- outside averages them. Gives what f returns.
+function DDP:no_sync(f, ...)
+  options.arg("no_sync", "the first argument", f, "function")
+  if not self.reducer then return f(...) end
+  return core.reducer_no_sync(self.reducer, f, ...)
+end
+
+--- net:join(f, ...): inside f, ranks may run out of batches at different times. One that has returned from f takes
+--- part in what the others still do, without weight, until all are done; then all take the parameters and buffers of
+--- the one that finished last. Gives what f returns.
+function DDP:join(f, ...)
+  options.arg("join", "the first argument", f, "function")
+  if not self.reducer then return f(...) end
+  return core.reducer_join(self.reducer, function()
+    local what, root
+    repeat
+      what, root = core.reducer_shadow(self.reducer)
+      if what == "buffers" then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
+    until what == "over"
+    self:share(root)
+  end, f, ...)
 end
 
 return DDP

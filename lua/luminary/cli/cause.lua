@@ -1,0 +1,116 @@
+--- Why a job under `luminary run` failed: the first cause, in words, and the exit code that goes with it.
+---
+--- A rank's record (LM_ERROR_FILE) says whether it failed by itself or because of another rank, cause_rank. What the
+--- ranks say of another is the store's verdict, which saw the first failure first; so it wins. Without one it is the
+--- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
+--- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
+local core = require "luminary.core"
+
+local cause = {}
+
+local TRACEBACK_LINES = 12
+local SIGKILL = 9
+
+local function host()
+  local file = io.open("/proc/sys/kernel/hostname")
+  local name = file and file:read("*l")
+  if file then file:close() end
+  return name or "this host"
+end
+
+-- The rank that this one's record blames; nil: itself, or nobody.
+local function blamed(rank)
+  local other = rank.record and tonumber(rank.record.cause_rank)
+  return other ~= rank.rank and other or nil
+end
+
+local function failed(rank) return rank.code ~= nil and rank.code ~= 0 and not rank.ended_by_us end
+
+local function sooner(a, b) return not b or a.order < b.order end
+
+-- Of those that chosen(rank) says true of, the one that ended first.
+local function first_of(ranks, chosen)
+  local best
+  for _, rank in ipairs(ranks) do
+    if rank.order and chosen(rank) and sooner(rank, best) then best = rank end
+  end
+  return best
+end
+
+-- The cause's number, its rank if it is one of ours, and the rank that blamed it, if one did.
+local function choose(ranks)
+  local by_number = {}
+  for _, rank in ipairs(ranks) do by_number[rank.rank] = rank end
+  local witness = first_of(ranks, function(rank) return rank.code ~= 0 and blamed(rank) end)
+  if witness then
+    local number = blamed(witness)
+    return number, by_number[number], witness
+  end
+  local own = first_of(ranks, function(rank) return failed(rank) and (rank.signal or rank.record) end)
+    or first_of(ranks, failed)
+  if own then return own.rank, own end
+end
+
+local function how_it_ended(rank, witness)
+  if rank.ended_by_us or not rank.code then
+    return witness and witness.record.kind == "frozen" and "was frozen" or "did not go on"
+  elseif rank.signal == SIGKILL then
+    return "was killed by SIGKILL: from outside, or by the system for want of memory"
+  elseif rank.signal then
+    return "was killed by " .. core.signal_name(rank.signal)
+  elseif rank.code == 0 then
+    return "ended, with exit code 0, while others waited for it"
+  end
+  return "failed with exit code " .. rank.code
+end
+
+local function indented(text)
+  local lines = {}
+  for line in text:gsub("\n+$", ""):gmatch("[^\n]*") do
+    if line ~= "" then lines[#lines + 1] = "  " .. line end
+    if #lines > TRACEBACK_LINES then break end
+  end
+  return table.concat(lines, "\n")
+end
+
+local function own_words(record)
+  local text = tostring(record.message or "")
+  local traceback = type(record.traceback) == "string" and record.traceback or ""
+  if traceback:sub(1, #text) == text then return traceback end
+  return text .. "\n" .. traceback
+end
+
+local function describe(number, rank, witness)
+  local lines = {}
+  if rank then
+    lines[1] = ("rank %d on %s, pid %d, %s"):format(number, host(), rank.pid, how_it_ended(rank, witness))
+  else
+    lines[1] = ("rank %d, of another node, failed first"):format(number)
+  end
+  if rank and rank.record and not blamed(rank) then
+    lines[2] = indented(own_words(rank.record))
+  elseif witness then
+    lines[2] = ("  rank %d was told:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
+  end
+  return table.concat(lines, "\n")
+end
+
+--- What to say of ranks as job.run leaves them (nil: nothing), and the launcher's exit code.
+function cause.of(ranks, stopped_by)
+  local all_well = true
+  for _, rank in ipairs(ranks) do all_well = all_well and rank.code == 0 end
+  if all_well then return nil, 0 end
+  local before = {} -- what happened after a signal that was passed on is its consequence
+  for _, rank in ipairs(ranks) do
+    if not rank.after_signal then before[#before + 1] = rank end
+  end
+  local number, rank, witness = choose(stopped_by and before or ranks)
+  if not number then
+    if stopped_by then return "stopped by " .. core.signal_name(stopped_by), 128 + stopped_by end
+    return "the ranks did not end", 1
+  end
+  local code_of = rank and failed(rank) and rank or witness -- who ended well, or never, has none to give
+  return describe(number, rank, witness), code_of.code
+end
+
+return cause

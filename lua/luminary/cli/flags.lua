@@ -1,0 +1,70 @@
+--- Options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are the same.
+local core = require "luminary.core"
+
+local flags = {}
+
+local function whole(text, least, most)
+  local number = tonumber(text)
+  return number and number % 1 == 0 and number >= least and number <= most and number or nil
+end
+
+-- Each kind: what messages call it, and a function that gives the value of a text, or nil to refuse it.
+local kinds = {
+  text = {"a value", function(text) return text end},
+  count = {"a whole number from 1 on", function(text) return whole(text, 1, 2 ^ 31) end},
+  natural = {"a whole number from 0 on", function(text) return whole(text, 0, 2 ^ 31) end},
+  port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
+}
+
+local function unknown(given, rows)
+  local names = {}
+  for name, row in pairs(rows) do
+    if not row.refuse then names[#names + 1] = name end
+  end
+  table.sort(names)
+  local near = core.nearest(given:gsub("^%-+", ""), names)
+  return ("no option '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
+end
+
+-- The row of "--name", and its name.
+local function find(given, rows)
+  local name = given:gsub("^%-+", ""):gsub("_", "-")
+  local row = rows[name]
+  while row and row.same do name, row = row.same, rows[row.same] end
+  return row, name
+end
+
+--- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"},
+--- {same = "other name"}, {refuse = "why not, and what then"}. Gives the values by name and where it stopped, or nil
+--- and what is wrong. Of an option given twice the last counts.
+function flags.parse(args, first, rows)
+  local values = {}
+  for name, row in pairs(rows) do values[name] = row[2] end
+  local i = first
+  while args[i] and args[i]:match("^%-.") do
+    if args[i] == "--" then return values, i + 1 end
+    local given, value = args[i]:match("^(%-%-[^=]+)=(.*)$")
+    given = given or args[i]
+    local row, name = find(given, rows)
+    if not row then return nil, unknown(given, rows) end
+    if row.refuse then return nil, given .. ": " .. row.refuse end
+    if row[1] == "flag" then
+      if value then return nil, ("%s takes no value, got '%s'"):format(given, value) end
+      values[name] = true
+    else
+      if not value then
+        i = i + 1
+        value = args[i]
+      end
+      if not value then return nil, given .. " needs a value" end
+      values[name] = kinds[row[1]][2](value)
+      if values[name] == nil then
+        return nil, ("%s has to be %s, got '%s'"):format(given, kinds[row[1]][1], value)
+      end
+    end
+    i = i + 1
+  end
+  return values, i
+end
+
+return flags

@@ -1,0 +1,211 @@
+--- One round of a job under `luminary run`: its ranks from start to end, and their output.
+local core = require "luminary.core"
+local ffi = require "ffi"
+
+pcall(ffi.cdef, "int isatty(int fd);")
+pcall(ffi.cdef, "int mkdir(const char *path, unsigned mode);")
+
+local job = {}
+
+-- Seconds. Others end by themselves once one has failed; after a signal that was passed on; from SIGTERM to SIGKILL;
+-- from then on; for what the ranks left behind; for a reader of the output that is slow, once a signal stopped it all.
+local FAILURE, SIGNAL, TERM, KILL, SWEEP, READER = 2, 30, 1, 5, 3, 1
+local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
+local LONGEST_LINE = 65536
+
+-- ---- output
+
+local Output = {}
+Output.__index = Output
+
+local function make_folder(path)
+  local at = path:match("^/") or ""
+  for part in path:gmatch("[^/]+") do
+    at = at .. part .. "/"
+    ffi.C.mkdir(at, 511) -- 0777; one that cannot be made shows when its files are opened
+  end
+end
+
+local function prefixes(stream, rank, coloured)
+  local text = ("[rank %d] "):format(rank)
+  if not coloured[stream] then return text end
+  return ("\27[%dm%s\27[0m"):format(31 + (rank + 1) % 6, text)
+end
+
+--- Where the ranks' lines go: `first` is the lowest of n ranks. nil and a message if log_dir cannot be written.
+function job.output(supervisor, log_dir, first, n)
+  local plain = (core.getenv "NO_COLOR" or "") ~= "" or core.getenv "TERM" == "dumb"
+  local coloured = {not plain and ffi.C.isatty(1) == 1, not plain and ffi.C.isatty(2) == 1}
+  local self = setmetatable({supervisor = supervisor, prefix = {}, partial = {}, log = {}}, Output)
+  if log_dir then make_folder(log_dir) end
+  for rank = first, first + n - 1 do
+    self.prefix[rank], self.partial[rank], self.log[rank] = {}, {"", ""}, {}
+    for stream, name in ipairs {"stdout", "stderr"} do
+      self.prefix[rank][stream] = prefixes(stream, rank, coloured)
+      if log_dir then
+        local problem
+        self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(log_dir, rank, name), "wb")
+        if problem then return nil, problem end
+      end
+    end
+  end
+  return self
+end
+
+local function print_lines(self, rank, stream, text)
+  local prefix = self.prefix[rank][stream]
+  self.supervisor:print(stream, (text:gsub("[^\n]*\n", function(line) return prefix .. line end)))
+end
+
+-- What a rank wrote: whole lines are printed; "" is the end, and prints what is left.
+function Output:take(rank, stream, text)
+  local log = self.log[rank][stream]
+  if log then
+    log:write(text)
+    log:flush()
+  end
+  local partial = self.partial[rank]
+  local whole, rest = (partial[stream] .. text):match("^(.*\n)(.*)$")
+  if not whole then whole, rest = "", partial[stream] .. text end
+  if rest ~= "" and (text == "" or #rest > LONGEST_LINE) then whole, rest = whole .. rest .. "\n", "" end
+  partial[stream] = rest
+  print_lines(self, rank, stream, whole)
+end
+
+--- A message of the launcher's own, on standard error.
+function Output:say(text) self.supervisor:print(2, "luminary run: " .. text .. "\n") end
+
+--- Waits until all is printed; a signal ends that, and where one has stopped the job there is little patience.
+function Output:close(stopped_by)
+  local deadline = core.time() + (stopped_by and READER or math.huge)
+  while not self.supervisor:printed() and core.time() < deadline do
+    if self.supervisor:next(0.02) == "signal" then break end
+  end
+  for _, logs in pairs(self.log) do
+    for _, file in pairs(logs) do file:close() end
+  end
+end
+
+-- ---- a round
+
+local Round = {}
+Round.__index = Round
+
+-- To every rank that runs. Those that the launcher ends are no causes.
+local function signal_all(self, number, ending)
+  for id, rank in pairs(self.running) do
+    rank.ended_by_us = rank.ended_by_us or ending
+    self.supervisor:signal(id, number)
+  end
+end
+
+-- SIGTERM in `seconds`, unless it comes sooner anyway.
+local function stop_in(self, seconds)
+  self.stop_at = math.min(self.stop_at or math.huge, core.time() + seconds)
+  self.next_signal = self.next_signal or SIGTERM
+end
+
+-- What is due goes out; how long to wait for the next event.
+local function seconds_left(self)
+  if not self.stop_at then return -1 end
+  local left = self.stop_at - core.time()
+  if left > 0 then return left end
+  if self.next_signal == SIGTERM then
+    signal_all(self, SIGTERM, true)
+    self.next_signal, self.stop_at = SIGKILL, core.time() + TERM
+  elseif self.next_signal == SIGKILL then
+    signal_all(self, SIGKILL, true)
+    self.next_signal, self.stop_at = 0, core.time() + KILL
+  else -- the kernel itself is stuck with them
+    self.running = {}
+  end
+  return 0
+end
+
+local on = {}
+
+function on.output(self, id, stream, text)
+  local rank = self.ranks[id]
+  if not rank then return end
+  if text == "" then self.open = self.open - 1 end
+  self.out:take(rank.rank, stream, text)
+end
+
+function on.ended(self, id, code, signal)
+  local rank = self.running[id]
+  if not rank then return end
+  self.running[id] = nil
+  self.count = self.count + 1
+  rank.code, rank.signal, rank.order = code, signal, self.count
+  rank.after_signal = self.stopped_by ~= nil
+  if code ~= 0 and not self.stopped_by then stop_in(self, FAILURE) end
+end
+
+function on.signal(self, number)
+  if self.stopped_by and number == SIGINT and self.interrupted then
+    signal_all(self, SIGKILL, true)
+    self.next_signal, self.stop_at = 0, core.time() + KILL
+    return
+  end
+  self.interrupted = self.interrupted or number == SIGINT
+  self.stopped_by = self.stopped_by or number
+  signal_all(self, number)
+  stop_in(self, SIGNAL)
+  self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
+    self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
+end
+
+function on.closed(self, stream)
+  if stream ~= 1 then return end
+  self.stopped_by = self.stopped_by or SIGPIPE
+  stop_in(self, 0)
+end
+
+local function handle(self, kind, ...)
+  if kind then on[kind](self, ...) end
+  return kind
+end
+
+local function forget_errors(ranks)
+  for _, rank in ipairs(ranks) do assert(io.open(rank.error_file, "w")):close() end
+end
+
+local function start_all(self, ranks)
+  for _, rank in ipairs(ranks) do
+    local id, pid = self.supervisor:start(rank)
+    rank.pid = pid
+    self.ranks[id], self.running[id], self.open = rank, rank, self.open + 2
+  end
+end
+
+-- Once all writers are gone what they wrote is still in the pipes. Some process may have got away with one, so silence
+-- ends it too.
+local function drain(self)
+  local deadline = core.time() + (self.stopped_by and READER or math.huge)
+  while self.open > 0 and core.time() < deadline do
+    local kind = handle(self, self.supervisor:next(0.5))
+    if kind == "signal" or (not kind and self.supervisor:printed()) then break end
+  end
+end
+
+--- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
+--- ending), ended_by_us, after_signal and record. Gives the signal that stopped the launcher, if one did. Nothing
+--- of them is left.
+function job.run(supervisor, out, ranks)
+  local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)
+  forget_errors(ranks)
+  start_all(self, ranks)
+  while next(self.running) do handle(self, supervisor:next(seconds_left(self))) end
+  local left = supervisor:sweep(SWEEP)
+  drain(self)
+  if left > 0 then out:say(("%d processes cannot be killed"):format(left)) end
+  for _, rank in ipairs(ranks) do
+    local file = assert(io.open(rank.error_file, "rb"))
+    local known, record = pcall(core.json_decode, file:read("*a"))
+    file:close()
+    rank.record = known and type(record) == "table" and record or nil
+  end
+  return self.stopped_by
+end
+
+return job

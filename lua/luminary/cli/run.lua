@@ -1,0 +1,235 @@
+--- `luminary run`: starts a script as several ranks.
+local core = require "luminary.core"
+local cause = require "luminary.cli.cause"
+local flags = require "luminary.cli.flags"
+local job = require "luminary.cli.job"
+
+local run = {}
+
+local USAGE = [[
+usage: luminary run [options] SCRIPT [argument ...]
+
+  --nproc N           processes on this node: a number; cpu: one a core; gpu: one a GPU; auto: gpu if there
+                      is one, else cpu                                (1)
+  --nnodes M          nodes of the job; start this command on each    (1)
+  --node-rank R       which of them this is, from 0
+  --master-addr A     address of node 0                               (127.0.0.1; needed with several nodes)
+  --master-port P     where rank 0 listens                            (one node: a free port; else 29500)
+  --max-restarts K    after a failure start all ranks again, K times at most  (0)
+  --log-dir D         also write each rank's output to files in D
+  --pass-local-rank   give the script --local_rank=I before its arguments
+  --dry-run           print each rank's environment and command, and start nothing
+  --help              print this
+
+Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its
+environment, as under torchrun, whose spellings are taken too (--nproc_per_node 2). Cores are shared among the ranks
+unless OMP_NUM_THREADS is set. With several nodes set LM_TOKEN to the same secret on each.
+
+When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
+code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.
+]]
+
+local NO_RENDEZVOUS = "ranks meet at --master-addr and --master-port; there is no other rendezvous"
+local rows = {
+  nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"},
+  nnodes = {"text", "1"}, ["node-rank"] = {"natural"},
+  ["master-addr"] = {"text"}, ["master-port"] = {"port"},
+  ["max-restarts"] = {"natural", 0}, ["log-dir"] = {"text"},
+  ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
+  help = {"flag"}, h = {same = "help"},
+  module = {refuse = "a rank runs a script: give its file"}, m = {same = "module"},
+  ["no-python"] = {refuse = "a rank runs a Lua script; torchrun --no-python luajit SCRIPT starts one under torchrun"},
+  tee = {refuse = "output is shown with its rank as it comes; --log-dir D also writes it to files"},
+  redirects = {same = "tee"}, t = {same = "tee"}, r = {same = "tee"},
+}
+for _, name in ipairs {"backend", "endpoint", "id", "conf"} do rows["rdzv-" .. name] = {refuse = NO_RENDEZVOUS} end
+
+local function say(...) io.stderr:write("luminary run: ", string.format(...), "\n") end
+
+-- ---- what was asked for
+
+local function process_count(text)
+  local number = tonumber(text)
+  if number and number >= 1 and number <= 512 and number % 1 == 0 then return number end
+  if text == "cpu" then return core.process_cores() end
+  local cards = core.device_count("cuda")
+  if text == "auto" then return cards > 0 and cards or core.process_cores() end
+  if text ~= "gpu" then
+    return nil, ("--nproc has to be a number from 1 to 512, auto, cpu or gpu, got '%s'"):format(text)
+  end
+  if cards == 0 then return nil, "--nproc gpu: there is no GPU here; --nproc cpu starts one process a core" end
+  return cards
+end
+
+-- The checked options and where the script stands in args, or nil and what is wrong.
+local function read_options(args, first)
+  local o, at = flags.parse(args, first, rows)
+  if not o then return nil, at end
+  if o.help then return o end
+  local problem
+  o.nproc, problem = process_count(o.nproc)
+  if not o.nproc then return nil, problem end
+  if o.nnodes:match("^%d+:%d+$") then
+    return nil, ("--nnodes %s: the number of nodes cannot vary; give one number"):format(o.nnodes)
+  end
+  local nnodes = tonumber(o.nnodes)
+  if not nnodes or nnodes < 1 or nnodes % 1 ~= 0 then
+    return nil, ("--nnodes has to be a whole number from 1 on, got '%s'"):format(o.nnodes)
+  end
+  o.nnodes = nnodes
+  if nnodes > 1 then
+    if o.standalone then return nil, "--standalone means one node; leave it or --nnodes out" end
+    if not o["node-rank"] then
+      return nil, ("--nnodes %d needs --node-rank, from 0 to %d"):format(nnodes, nnodes - 1)
+    end
+    o["master-addr"] = o["master-addr"] or core.getenv "MASTER_ADDR"
+    if not o["master-addr"] then return nil, "--nnodes " .. nnodes .. " needs --master-addr, the address of node 0" end
+    o["master-port"] = o["master-port"] or tonumber(core.getenv "MASTER_PORT" or 29500)
+    if o["master-port"] == 0 then return nil, "--master-port 0: several nodes need to know the port" end
+  end
+  o["node-rank"] = o["node-rank"] or 0
+  if o["node-rank"] >= nnodes then
+    return nil, ("--node-rank %d is outside of %d node%s"):format(o["node-rank"], nnodes, nnodes > 1 and "s" or "")
+  end
+  o["master-addr"] = o["master-addr"] or "127.0.0.1"
+  if not args[at] then return nil, "the script is missing" end
+  local file
+  file, problem = io.open(args[at])
+  if not file then return nil, problem end
+  file:close()
+  return o, at
+end
+
+-- ---- one rank's environment and command
+
+local function random_hex()
+  local file = assert(io.open("/dev/urandom", "rb"))
+  local bytes = file:read(16)
+  file:close()
+  return (bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end))
+end
+
+-- What strangers do not know and what tells jobs apart, made once for all rounds.
+local function secrets(o)
+  local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
+  if token == "" then token = nil end
+  if id == "" then id = nil end
+  if o.nnodes == 1 then return {token = token or random_hex(), job = id or random_hex(), made = not token} end
+  id = id or o["master-addr"] .. ":" .. o["master-port"]
+  if not token and o["node-rank"] == 0 then
+    say("no LM_TOKEN: the job id %s keeps other jobs out, but no stranger; set the same secret LM_TOKEN on every node",
+      id)
+  end
+  return {token = token, job = id}
+end
+
+-- "NAME=value" in the order in which they are shown.
+local function environment(o, secret, i, restart)
+  local rank = o["node-rank"] * o.nproc + i
+  local cores = math.max(1, math.floor(core.process_cores() / o.nproc))
+  local list = {
+    "RANK=" .. rank, "WORLD_SIZE=" .. o.nnodes * o.nproc, "LOCAL_RANK=" .. i, "LOCAL_WORLD_SIZE=" .. o.nproc,
+    "NODE_RANK=" .. o["node-rank"], "GROUP_RANK=" .. o["node-rank"],
+    "MASTER_ADDR=" .. o["master-addr"], "MASTER_PORT=" .. o["master-port"],
+    "LM_JOB=" .. secret.job .. (restart > 0 and "." .. restart or ""),
+    "LM_RESTART_COUNT=" .. restart,
+  }
+  if secret.made then list[#list + 1] = "LM_TOKEN=" .. secret.token end
+  if not core.getenv "OMP_NUM_THREADS" then list[#list + 1] = "OMP_NUM_THREADS=" .. cores end
+  return list
+end
+
+-- The program that runs here with its own options, this command's file, the script and its arguments.
+local function command(args, at, o, i)
+  local list = {core.process_self()}
+  local lowest = 0
+  while args[lowest - 1] do lowest = lowest - 1 end
+  for k = lowest + 1, 0 do list[#list + 1] = args[k] end
+  list[#list + 1] = args[at]
+  if o["pass-local-rank"] then list[#list + 1] = "--local_rank=" .. i end
+  for k = at + 1, #args do list[#list + 1] = args[k] end
+  return list
+end
+
+local function quoted(words)
+  local out = {}
+  for i, word in ipairs(words) do
+    out[i] = word:match("^[%w_@%%+=:,./-]+$") and word or "'" .. word:gsub("'", "'\\''") .. "'"
+  end
+  return table.concat(out, " ")
+end
+
+-- Variables of other launchers that would be believed before ours.
+local FOREIGN = {"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"}
+
+-- One round's ranks, as job.run wants them; files: where each writes why it failed.
+local function plan(args, at, o, secret, restart, files)
+  local ranks = {}
+  for i = 0, o.nproc - 1 do
+    local env = environment(o, secret, i, restart)
+    env[#env + 1] = files and "LM_ERROR_FILE=" .. files[i + 1] or nil
+    ranks[i + 1] = {
+      rank = o["node-rank"] * o.nproc + i, argv = command(args, at, o, i), env = env,
+      error_file = files and files[i + 1], input = o.nnodes * o.nproc == 1,
+    }
+    for _, name in ipairs(FOREIGN) do env[#env + 1] = files and name or nil end
+  end
+  return ranks
+end
+
+local function dry_run(ranks)
+  for _, rank in ipairs(ranks) do
+    print(("# rank %d\n%s %s"):format(rank.rank, quoted(rank.env), quoted(rank.argv)))
+  end
+  return 0
+end
+
+-- ---- rounds
+
+local function run_rounds(supervisor, args, at, o, secret)
+  if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
+  local files = {}
+  for i = 1, o.nproc do files[i] = supervisor:file() end
+  local out, problem = job.output(supervisor, o["log-dir"], o["node-rank"] * o.nproc, o.nproc)
+  if not out then
+    say("--log-dir: %s", problem)
+    return 1
+  end
+  for restart = 0, o["max-restarts"] do
+    local ranks = plan(args, at, o, secret, restart, files)
+    local stopped_by = job.run(supervisor, out, ranks)
+    local text, code = cause.of(ranks, stopped_by)
+    if text then out:say(text) end
+    if code == 0 or stopped_by or restart == o["max-restarts"] then
+      out:close(stopped_by)
+      return code
+    end
+    out:say(("starting all ranks again, restart %d of %d"):format(restart + 1, o["max-restarts"]))
+  end
+end
+
+--- The whole command on args from `first` on; gives the exit status.
+function run.main(args, first)
+  local o, at = read_options(args, first)
+  if not o then
+    say("%s\n      luminary run --help lists the options", at)
+    return 2
+  elseif o.help then
+    io.stdout:write(USAGE)
+    return 0
+  end
+  local secret = secrets(o)
+  local supervisor = core.process_supervisor()
+  if o["dry-run"] then
+    o["master-port"] = (o["master-port"] or 0) > 0 and o["master-port"] or supervisor:port()
+    supervisor:close()
+    return dry_run(plan(args, at, o, secret, 0))
+  end
+  local ok, code = pcall(run_rounds, supervisor, args, at, o, secret)
+  supervisor:close()
+  if ok then return code end
+  say("%s", (tostring(code):gsub("^[^\n]-:%d+: ", "")))
+  return 1
+end
+
+return run

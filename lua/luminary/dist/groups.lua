@@ -1,0 +1,162 @@
+--- Process groups: which there are in this Lua state, and which ranks are in them.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local fail = options.fail
+
+local groups = {} -- world: the core's, nil with one process; default: the group of all, nil before init
+local open = {} -- all groups, so that none closes before destroy_process_group says so
+
+local Group = {}
+Group.__index = Group
+
+function Group:__tostring()
+  if not self.handle then return "ProcessGroup(destroyed)" end
+  local ranks = ""
+  if self ~= groups.default then
+    ranks = (" of the world's {%s}"):format(table.concat(self.ranks, ", ", 1, math.min(16, self.size))
+      .. (self.size > 16 and ", …" or ""))
+  end
+  return ("ProcessGroup(%s, rank %d of %d%s)"):format(self.backend, self.rank, self.size, ranks)
+end
+
+--- group:rank() and group:size() as methods would clash with the fields; these are fields:
+--- rank, size, ranks (in the world), backend, handle (the core's).
+local function new(handle, backend)
+  local rank, size, ranks = core.dist_members(handle)
+  local group = setmetatable({handle = handle, backend = backend, rank = rank, size = size, ranks = ranks}, Group)
+  open[group] = true
+  return group
+end
+
+--- What new_group gives to ranks outside the group.
+groups.NON_MEMBER = setmetatable({}, {__tostring = function() return "dist.NON_MEMBER" end})
+
+--- The default group, or an error that says that there is none.
+function groups.need(who)
+  if not groups.default then fail("%s: no process group; call dist.init_process_group() first", who) end
+  return groups.default
+end
+
+--- The group an option names; the default one without.
+function groups.resolve(who, group)
+  local default = groups.need(who)
+  if group == nil then return default end
+  if group == groups.NON_MEMBER then
+    fail("%s: this process (rank %d) is not in the group: compare what new_group gave with dist.NON_MEMBER", who,
+      default.rank)
+  end
+  if getmetatable(group) ~= Group then
+    fail("%s: group has to be what dist.new_group gave, got %s", who, options.describe(group))
+  end
+  if not group.handle then fail("%s: this process group was destroyed", who) end
+  return group
+end
+
+--- world: from core.dist_open, or nil for one process alone.
+function groups.start(world, backend, size)
+  groups.world = world
+  if not world then
+    groups.default = new(core.dist_solo(), "solo")
+    return
+  end
+  local ranks = {}
+  for rank = 0, size - 1 do ranks[rank + 1] = rank end
+  groups.default = new(core.dist_group(world, backend, ranks), backend)
+end
+
+local function close(group)
+  core.dist_close(group.handle)
+  group.handle, open[group] = nil, nil
+end
+
+--- Ends one group, or with the default one everything.
+function groups.destroy(group)
+  if group ~= groups.default then return close(group) end
+  for each in pairs(open) do
+    if each ~= group then close(each) end
+  end
+  close(group)
+  if groups.world then core.dist_close(groups.world) end
+  groups.world, groups.default = nil, nil
+end
+
+-- A list of ranks in the world, sorted and checked.
+local function check_ranks(who, ranks, size)
+  local list = {}
+  for i, rank in ipairs(ranks) do
+    list[i] = options.arg(who, ("ranks[%d]"):format(i), rank, "natural")
+    if rank >= size then fail("%s: rank %d is outside a world of %d", who, rank, size) end
+  end
+  if #list == 0 then fail("%s: ranks has to name at least one rank", who) end
+  table.sort(list)
+  for i = 2, #list do
+    if list[i] == list[i - 1] then fail("%s: rank %d is named twice", who, list[i]) end
+  end
+  return list
+end
+
+--- dist.new_group([ranks] [, {ranks, backend, timeout}]): a group of some ranks (all without `ranks`). Every rank
+--- calls it, in the same order; those outside get dist.NON_MEMBER.
+function groups.new_group(ranks, opts)
+  local who = "new_group"
+  if opts == nil and type(ranks) == "table" and type(next(ranks)) == "string" then ranks, opts = nil, ranks end
+  local default = groups.need(who)
+  opts = options.check(who, opts, {ranks = {"table"}, backend = {"string"}, timeout = {"positive"}}, "backend")
+  ranks = ranks or opts.ranks
+  ranks = check_ranks(who, ranks == nil and default.ranks or options.arg(who, "ranks", ranks, "table"), default.size)
+  if opts.backend then core.dist_has(opts.backend, who) end
+  if not groups.world then return new(core.dist_solo(), "solo") end
+  local backend = opts.backend or default.backend
+  local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)
+  return handle and new(handle, backend) or groups.NON_MEMBER
+end
+
+-- ---- asking
+
+local function member(who, group)
+  if group == groups.NON_MEMBER then
+    groups.need(who)
+    return nil
+  end
+  return groups.resolve(who, group)
+end
+
+--- This process's rank in the world, or in a group; -1 outside it.
+function groups.get_rank(group)
+  group = member("get_rank", group)
+  return group and group.rank or -1
+end
+
+--- How many ranks the world, or a group, has; -1 outside it.
+function groups.get_world_size(group)
+  group = member("get_world_size", group)
+  return group and group.size or -1
+end
+
+--- "gloo", …; "solo" for one process.
+function groups.get_backend(group) return groups.resolve("get_backend", group).backend end
+
+--- The members' ranks in the world, a list in the order of their ranks in the group.
+function groups.get_process_group_ranks(group)
+  return {unpack(groups.resolve("get_process_group_ranks", group).ranks)}
+end
+
+--- The rank in the world of a group's rank.
+function groups.get_global_rank(group, rank)
+  group = groups.resolve("get_global_rank", group)
+  rank = options.arg("get_global_rank", "the rank in the group", rank, "natural")
+  if rank >= group.size then fail("get_global_rank: rank %d is outside a group of %d", rank, group.size) end
+  return group.ranks[rank + 1]
+end
+
+--- The rank in a group of a rank in the world.
+function groups.get_group_rank(group, rank)
+  group = groups.resolve("get_group_rank", group)
+  rank = options.arg("get_group_rank", "the rank in the world", rank, "natural")
+  for i, each in ipairs(group.ranks) do
+    if each == rank then return i - 1 end
+  end
+  fail("get_group_rank: rank %d is not in the group {%s}", rank, table.concat(group.ranks, ", "))
+end
+
+return groups

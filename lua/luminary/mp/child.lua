@@ -1,0 +1,99 @@
+--- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
+local core = require "luminary.core"
+local carrier = require "luminary.mp.carrier"
+
+local function text_of(problem)
+  if type(problem) == "string" then return problem end
+  local metatable = debug.getmetatable(problem)
+  if metatable and metatable.__tostring then return tostring(problem) end
+  return ("(error object is a %s value)"):format(type(problem))
+end
+
+-- Globals are the worker's own: the usual stumble is a function that calls another one of its script.
+local function with_hint(message)
+  local name = message:match("global '([%w_]+)' %(a nil value%)")
+  if not name then return message end
+  return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
+end
+
+-- Where the error came from, up to the frames of this file.
+local function traceback()
+  local lines = {}
+  for frame in debug.traceback("", 3):gmatch("\n\t([^\n]*)") do
+    if frame:find("luminary/mp/", 1, true) and #lines > 0 then
+      table.remove(lines) -- xpcall, under whatever name it was called
+      break
+    end
+    if not frame:find("luminary/mp/", 1, true) then lines[#lines + 1] = frame end
+  end
+  return table.concat(lines, "\n\t")
+end
+
+local Exit = {} -- what os.exit raises in a thread
+
+local function handler(problem)
+  if debug.getmetatable(problem) == Exit then return problem end
+  local ok, message = pcall(text_of, problem)
+  return {message = with_hint(ok and message or "(an error whose __tostring failed)"), traceback = traceback()}
+end
+
+-- Which other rank is to blame, if the process group says so.
+local function blame()
+  local groups = package.loaded["luminary.dist.groups"]
+  local cause = groups and groups.world and core.dist_cause(groups.world)
+  if not cause or groups.default and cause.rank == groups.default.rank then return nil end
+  return cause.rank
+end
+
+-- The other ranks learn what happened before this one ends.
+local function publish(failure)
+  if not package.loaded["luminary.dist"] then return end
+  failure.cause_rank = blame()
+  pcall(require("luminary.dist.publish"), failure.message, failure.message .. "\n\t" .. failure.traceback)
+end
+
+-- A thread's environment variables, arguments and exit are its own; the C library's are the process's.
+local function settle_thread(boot)
+  for name, value in pairs(boot.environment) do core.setenv(name, value or nil) end
+  if boot.threads then core.set_num_threads(boot.threads) end
+  os.getenv = function(name) return core.getenv(name) end -- luacheck: ignore
+  os.exit = function(code) -- luacheck: ignore
+    if code == nil or code == true then code = 0 elseif code == false then code = 1 end
+    error(setmetatable({code = code}, Exit), 0)
+  end
+end
+
+--- Serves the channel at descriptor fd to its end; gives the exit code.
+return function(fd, thread)
+  local channel = core.mp_parent(fd, thread)
+  local function receive()
+    local text, tensors = core.mp_receive(channel, -1)
+    if not text then error("the program that started this worker has gone", 0) end
+    return carrier.decode(text, tensors)
+  end
+
+  local name
+  local ok, problem = xpcall(function()
+    local boot = receive()
+    name = boot.name
+    _G.arg = {[0] = boot.script}
+    if thread then settle_thread(boot) end
+    local job = receive()
+    if boot.index then return job.fn(boot.index, unpack(job.args, 1, job.n)) end
+    return job.fn(unpack(job.args, 1, job.n))
+  end, handler)
+
+  local code, report = 0, {ok = true}
+  if not ok and debug.getmetatable(problem) == Exit then
+    code, report = problem.code, {ok = problem.code == 0, code = problem.code}
+  elseif not ok then
+    code, report = 1, {ok = false, message = problem.message, traceback = problem.traceback}
+    publish(report)
+    report.cause_rank = report.cause_rank or blame()
+    if name then
+      io.stderr:write(("%s: %s\nstack traceback:\n\t%s\n"):format(name, problem.message, problem.traceback))
+    end
+  end
+  pcall(core.mp_send, channel, (carrier.encode("mp", report, {processes = not thread})), {})
+  return code
+end

@@ -1,0 +1,161 @@
+--- lm.mp.spawn and what it gives.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local Worker = require "luminary.mp.worker"
+local at_exit = require "luminary.mp.at_exit"
+
+-- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
+-- are given up. Until the first they may end by themselves: the process group tells them what happened.
+local ASK, KILL, GIVE_UP = 1.5, 3.5, 6
+
+local Context = {}
+Context.__index = Context
+
+local function describe(rank, failure)
+  local who = ("rank %d"):format(rank)
+  if failure.pid then who = ("%s (process %d)"):format(who, failure.pid) end
+  if failure.message then
+    local text = ("%s failed: %s"):format(who, failure.message)
+    if failure.traceback and failure.traceback ~= "" then
+      text = ("%s\nstack traceback of rank %d:\n\t%s"):format(text, rank, failure.traceback)
+    end
+    return text
+  end
+  if failure.signal then return ("%s was ended by %s"):format(who, core.signal_name(failure.signal)) end
+  return ("%s ended with exit code %d"):format(who, failure.code)
+end
+
+-- Those that still run; notes failures in the order in which they are seen.
+local function look(self)
+  local running = {}
+  for _, worker in ipairs(self.workers) do
+    if not worker.noted and worker:look() then
+      worker.noted = true
+      local failure = worker:failure()
+      if failure then
+        failure.rank = worker.index
+        table.insert(self.failures, failure)
+        self.failed_at = self.failed_at or core.time()
+      end
+    end
+    if not worker.noted and not worker.abandoned then running[#running + 1] = worker end
+  end
+  return running
+end
+
+-- One has failed: the others are to end too.
+local function urge(self, running)
+  local since = core.time() - self.failed_at
+  for _, worker in ipairs(running) do
+    if worker.thread then
+      if since >= ASK then worker:send_signal(Worker.SIGTERM) end -- again and again: it may catch the error
+      if since >= GIVE_UP then worker.abandoned = true end
+    elseif since >= KILL then
+      worker:send_signal(Worker.SIGKILL)
+    elseif since >= ASK and not worker.told then
+      worker:send_signal(Worker.SIGTERM)
+    end
+  end
+end
+
+-- The first that neither followed from another nor from our asking it to end.
+local function first_cause(self)
+  for _, failure in ipairs(self.failures) do
+    if not failure.told and (not failure.cause_rank or not failure.message) then return failure end
+  end
+  for _, failure in ipairs(self.failures) do
+    if not failure.told then return failure end
+  end
+  return self.failures[1]
+end
+
+--- Waits for all, `timeout` seconds at most (nil: as long as it takes): true if they have ended, false if some still
+--- run. The failure of one ends the others and is raised, with the rank, its message and its traceback.
+function Context:join(timeout)
+  options.arg("join", "timeout", timeout or 0, "positive")
+  local deadline = core.time() + (timeout or math.huge)
+  while true do
+    local running = look(self)
+    if #running == 0 then break end
+    if self.failed_at then urge(self, running) end
+    local left = deadline - core.time()
+    if left <= 0 and not self.failed_at then return false end
+    Worker.wait(running, self.failed_at and 0.1 or math.min(left, 1))
+  end
+  at_exit.forget(self)
+  if #self.failures == 0 then return true end
+  self.failure = first_cause(self)
+  local text = "spawn: " .. describe(self.failure.rank, self.failure)
+  for _, worker in ipairs(self.workers) do
+    if worker.abandoned then
+      text = ("%s\n(rank %d's thread did not end when it was asked to; it runs on)"):format(text, worker.index)
+    end
+  end
+  core.error_at_caller(text)
+end
+
+--- The process ids, by rank; an empty list for threads.
+function Context:pids()
+  local pids = {}
+  for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
+  return pids
+end
+
+--- Ends all that still run.
+function Context:terminate()
+  for _, worker in ipairs(self.workers) do worker:send_signal(Worker.SIGTERM) end
+  for _, worker in ipairs(self.workers) do worker:stop(2) end
+  at_exit.forget(self)
+end
+
+-- The program ends.
+function Context:finish()
+  if self.daemon then return self:terminate() end
+  self:join()
+end
+
+local function check_args(who, args)
+  args = options.arg(who, "args", args, "table")
+  if getmetatable(args) then options.fail("%s: args has to be a plain list, got an object: {args = {it}}", who) end
+  return args
+end
+
+--- lm.mp.spawn(fn, {nprocs = 1, args = {}, method = "process" | "thread", join = true, daemon = false}): calls
+--- fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and LOCAL_WORLD_SIZE is
+--- nprocs in each one's environment, and the cores are shared among them. Waits for all, or with join = false gives a
+--- context at once, with :join(timeout), :pids() and :terminate().
+local function spawn(fn, opts)
+  local who = "spawn"
+  options.arg(who, "the first argument", fn, "function")
+  opts = options.check(who, opts, {
+    nprocs = {"count", 1}, args = {"table"}, method = {"string", "process"}, join = {"boolean", true},
+    daemon = {"boolean", false},
+  }, "nprocs")
+  local method = options.choice(who, "method", opts.method, {"process", "thread"})
+  local args, n = check_args(who, opts.args or {}), opts.nprocs
+
+  local job = Worker.job(who, fn, args, method)
+  local threads
+  if n > 1 and not core.getenv "OMP_NUM_THREADS" then threads = math.max(1, math.floor(core.process_cores() / n)) end
+  local self = setmetatable({workers = {}, failures = {}, daemon = opts.daemon}, Context)
+  local ok, problem = pcall(function()
+    for i = 0, n - 1 do
+      self.workers[i + 1] = Worker.start(who, {
+        method = method, job = job, index = i, threads = threads,
+        environment = {
+          LOCAL_RANK = tostring(i), LOCAL_WORLD_SIZE = tostring(n),
+          LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false, -- the launcher hears of it from this process
+        },
+      })
+    end
+    at_exit.remember(self) -- finalizers run from the newest to the oldest
+    if opts.join then self:join() end
+  end)
+  if not ok then
+    self:terminate()
+    error(problem, 0)
+  end
+  if not opts.join then return self end
+end
+
+return spawn

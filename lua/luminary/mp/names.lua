@@ -1,0 +1,185 @@
+--- Values that another Lua state has too: modules, their functions and classes. They travel by name: a module and the
+--- steps from it, which the other state walks in its own copy.
+---
+--- Of luminary's own modules everything that holds functions has a name, what only metatables and upvalues lead to
+--- included; of others what their fields lead to. Data in a module has no name: it may have changed since it was
+--- loaded.
+local core = require "luminary.core"
+
+local names = {}
+
+local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/names%.lua$") or "\0"
+
+-- What a fresh state has without loading a file.
+local built_in = {}
+for name in ([[_G package coroutine table io os string math debug bit jit jit.opt]]):gmatch("%S+") do
+  built_in[name] = true
+end
+local globals = {}
+for name in ([[assert collectgarbage dofile error gcinfo getfenv getmetatable ipairs load loadfile loadstring module
+    newproxy next pairs pcall print rawequal rawget rawlen rawset require select setfenv setmetatable tonumber tostring
+    type unpack xpcall]]):gmatch("%S+") do
+  globals[name] = true
+end
+
+local function is_own_module(name) return name == "luminary" or name:sub(1, 9) == "luminary." end
+local function is_c_function(v) return type(v) == "function" and debug.getinfo(v, "S").what == "C" end
+
+-- The file a module comes from: "@path" of Lua, "path" of C; "" for what is built in; false if require would not find
+-- it, as for one that a script put there itself.
+local files = {}
+local function file_of(name)
+  local known = files[name]
+  if known == nil then
+    if built_in[name] or is_c_function(package.preload[name]) then
+      known = ""
+    else
+      local path = package.searchpath(name, package.path)
+      known = path and "@" .. path or package.searchpath(name, package.cpath)
+        or package.searchpath(name:match("^[^.]*"), package.cpath) or false
+    end
+    files[name] = known
+  end
+  return known
+end
+
+-- A table that stands for code: a module's, a class's, a class's metatable. An object is none: it is one of many.
+local function stands_for_code(t)
+  local metatable = debug.getmetatable(t)
+  if metatable and rawget(metatable, "instance") then return true end
+  if metatable and (rawget(metatable, "is_module") or not rawget(metatable, "__call")) then return false end
+  for _, v in next, t do
+    if type(v) == "function" then return true end
+  end
+  return false
+end
+
+-- value -> {from = value, step = …} or {module = name}, shortest first
+local function survey()
+  local found, queue = {}, {}
+  local function add(value, entry)
+    local kind = type(value)
+    if found[value] or kind ~= "table" and kind ~= "function" and kind ~= "userdata" then return end
+    found[value] = entry
+    queue[#queue + 1] = value
+  end
+
+  local modules = {}
+  for name in pairs(package.loaded) do
+    if type(name) == "string" then modules[#modules + 1] = name end
+  end
+  table.sort(modules, function(a, b)
+    if #a ~= #b then return #a < #b end
+    return a < b
+  end)
+  local sources -- of all modules' Lua files, once needed
+  local function is_from_module(source)
+    if not sources then
+      sources = {}
+      for _, name in ipairs(modules) do sources[file_of(name) or ""] = true end
+    end
+    return source:sub(1, 1) == "@" and sources[source] == true
+  end
+
+  found[package.loaded], found[package.preload] = {from = package, step = "loaded"}, {from = package, step = "preload"}
+  for _, name in ipairs(modules) do
+    local value = package.loaded[name]
+    if file_of(name) then add(value, {module = name, own = is_own_module(name), depth = 0}) end
+  end
+
+  local function consider(value, from, step, kind)
+    if found[value] then return end
+    local entry = found[from]
+    local next_entry = {from = from, step = step, kind = kind, own = entry.own, depth = entry.depth + 1}
+    if type(value) == "function" then
+      local info = debug.getinfo(value, "S")
+      if info.what == "C" or entry.own and info.source:sub(1, #own_files) == own_files
+        or not entry.own and is_from_module(info.source) then
+        add(value, next_entry)
+      end
+    elseif type(value) == "table" then
+      if (entry.own or entry.depth < 3) and stands_for_code(value) then add(value, next_entry) end
+    elseif type(value) == "userdata" and from == io then
+      add(value, next_entry)
+    end
+  end
+
+  local at = 1
+  while queue[at] do
+    local value = queue[at]
+    local entry = found[value]
+    at = at + 1
+    if value == _G then
+      for name in pairs(globals) do
+        if is_c_function(value[name]) then consider(value[name], value, name) end
+      end
+    elseif type(value) == "table" then
+      local keys = {}
+      for key in next, value do
+        if type(key) == "string" then keys[#keys + 1] = key end
+      end
+      table.sort(keys)
+      for _, key in ipairs(keys) do consider(rawget(value, key), value, key) end
+      local metatable = entry.own and debug.getmetatable(value)
+      if metatable then consider(metatable, value, false, "metatable") end
+    elseif type(value) == "function" and entry.own and not is_c_function(value) then
+      local i = 1
+      while true do
+        local name, upvalue = debug.getupvalue(value, i)
+        if not name then break end
+        consider(upvalue, value, name, "upvalue")
+        i = i + 1
+      end
+    end
+  end
+  return found
+end
+
+--- A function that gives the name of a value, as a list {module, kind, step, kind, step, …}, or nil. It looks at what
+--- is loaded once, when it is first asked.
+function names.finder()
+  local found
+  return function(value)
+    found = found or survey()
+    local entry = found[value]
+    if not entry then return nil end
+    local steps, n = {}, 0
+    while not entry.module do
+      table.insert(steps, 1, entry.step)
+      table.insert(steps, 1, entry.kind or "field")
+      n = n + 1
+      entry = found[entry.from]
+    end
+    table.insert(steps, 1, entry.module)
+    return steps
+  end
+end
+
+local function upvalue(f, wanted)
+  for i = 1, 255 do
+    local name, value = debug.getupvalue(f, i)
+    if name == wanted then return value end
+    if not name then return nil end
+  end
+end
+
+--- The value of that name here; loads its module.
+function names.resolve(steps)
+  local value, text = require(steps[1]), steps[1]
+  for i = 2, #steps, 2 do
+    local kind, step = steps[i], steps[i + 1]
+    if kind == "metatable" then
+      value, text = debug.getmetatable(value), text .. "'s metatable"
+    elseif kind == "upvalue" then
+      value, text = upvalue(value, step), text .. "'s " .. step
+    else
+      value, text = value[step], text .. "." .. step
+    end
+    if value == nil then
+      core.error_at_caller(("mp: %s is not there in this Lua state, as it was where it came from"):format(text))
+    end
+  end
+  return value
+end
+
+return names

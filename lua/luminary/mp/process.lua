@@ -1,0 +1,76 @@
+--- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: f(args…) in a process of its own, as Python's
+--- multiprocessing has it. An error there goes to standard error with its traceback, and the exit code is 1.
+local options = require "luminary.options"
+local Worker = require "luminary.mp.worker"
+local at_exit = require "luminary.mp.at_exit"
+local fail = options.fail
+
+local Process = {}
+local started = 0 -- how many, for their names
+
+-- Fields that are asked of the process each time.
+local properties = {
+  exitcode = function(self) return self.worker and self.worker:exitcode() end,
+  pid = function(self) return self.worker and self.worker.pid end,
+}
+
+local metatable = {
+  __index = function(self, key)
+    local property = properties[key]
+    if property then return property(self) end
+    return Process[key]
+  end,
+  __tostring = function(self)
+    local state = "not started"
+    if self.worker then state = self:is_alive() and "running" or "ended with exit code " .. self.exitcode end
+    return ("Process(%s, %s)"):format(self.name, state)
+  end,
+}
+
+local function new(_, opts)
+  opts = options.check("Process", opts, {
+    target = {"function"}, args = {"table"}, name = {"string"}, daemon = {"boolean", false},
+  })
+  started = started + 1
+  return setmetatable({
+    target = options.arg("Process", "target", opts.target, "function"), args = opts.args or {},
+    name = opts.name or "Process-" .. started, daemon = opts.daemon,
+  }, metatable)
+end
+
+local function need(self, who)
+  if not self.worker then fail("Process:%s: %s was not started", who, self.name) end
+  return self.worker
+end
+
+--- Starts it; target and args are sent as they are now.
+function Process:start()
+  if self.worker then fail("Process:start: %s was started before; a process runs once", self.name) end
+  local job = Worker.job("Process", self.target, self.args, "process")
+  self.worker = Worker.start("Process", {method = "process", job = job, name = self.name, environment = {}})
+  at_exit.remember(self)
+  return self
+end
+
+--- Waits for its end, `timeout` seconds at most (nil: as long as it takes). Whether it has ended.
+function Process:join(timeout)
+  options.arg("Process:join", "timeout", timeout or 0, "positive")
+  local ended = need(self, "join"):join(timeout)
+  if ended then at_exit.forget(self) end
+  return ended
+end
+
+function Process:is_alive() return self.worker ~= nil and not self.worker:look() end
+
+--- Asks it to end (SIGTERM).
+function Process:terminate() need(self, "terminate"):send_signal(Worker.SIGTERM) end
+
+--- Ends it (SIGKILL).
+function Process:kill() need(self, "kill"):send_signal(Worker.SIGKILL) end
+
+-- The program ends.
+function Process:finish()
+  if self.daemon then self.worker:stop(1) else self.worker:join() end
+end
+
+return setmetatable(Process, {__call = new})

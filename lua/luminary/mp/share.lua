@@ -1,0 +1,24 @@
+--- Moving tensors to memory that other processes see.
+local core = require "luminary.core"
+
+-- Handles nobody holds any more may still keep memory in common; compiled traces may hold handles.
+local function collect()
+  jit.flush()
+  collectgarbage()
+  collectgarbage()
+end
+
+--- Moves a list of tensors together. refuse(i, why) is called for one that has memory in common with a tensor outside
+--- the list, which would be left behind.
+return function(list, refuse)
+  if #list == 0 then return end
+  local i = core.mp_share(list)
+  if i then
+    collect()
+    i = core.mp_share(list)
+  end
+  if i then
+    refuse(i, "this tensor has memory in common with another one that is in use and is not sent; call share_memory_() "
+      .. "on the tensor it is a view of, before making views, or send x:clone()")
+  end
+end

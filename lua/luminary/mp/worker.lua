@@ -1,0 +1,165 @@
+--- A worker: another Lua state, in a process or on a thread, that runs one function. Contexts and Processes are made of
+--- these.
+local core = require "luminary.core"
+local carrier = require "luminary.mp.carrier"
+local options = require "luminary.options"
+local fail = options.fail
+
+local Worker = {}
+Worker.__index = Worker
+
+Worker.SIGTERM, Worker.SIGKILL = 15, 9
+
+-- ---- which program
+
+local executable
+
+--- The interpreter that workers run in, instead of the one that runs here or `luajit` on the PATH.
+function Worker.set_executable(path)
+  executable = options.arg("set_executable", "path", path, "string")
+end
+
+local function is_file(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
+local function interpreter(who)
+  if executable then return executable end
+  local own = core.process_self()
+  if own:match("[^/]*$"):find("^luajit") and is_file(own) then return own end
+  for folder in (core.getenv "PATH" or ""):gmatch("[^:]+") do
+    if is_file(folder .. "/luajit") then return folder .. "/luajit" end
+  end
+  fail("%s: this program (%s) is no luajit, and there is none on the PATH: lm.mp.set_executable(path) names one", who,
+    own)
+end
+
+-- ---- starting
+
+--- What a worker is to run, ready to be sent: {fn, args} encoded once for all of them.
+function Worker.job(who, fn, args, method)
+  local n = args.n or table.maxn(args)
+  local text, tensors = carrier.encode(who, {fn = fn, args = args, n = n}, {processes = method == "process"})
+  return {text = text, tensors = tensors}
+end
+
+local function chunk(fd, thread)
+  return ("package.path, package.cpath = %q, %q; local fd = %s; LM_CHANNEL = nil; "
+    .. "local code = require('luminary.mp.child')(fd, %s)"):format(package.path, package.cpath, fd, thread)
+end
+
+--- Starts one. spec: method, job, index (put before the job's arguments; nil: nothing), environment (a table; false
+--- removes a variable), threads (compute threads; nil: as many as there are), name (its errors go to standard error
+--- under that name; nil: they do not).
+function Worker.start(who, spec)
+  local self = setmetatable({index = spec.index}, Worker)
+  local thread = spec.method == "thread"
+  if thread then
+    self.handle = core.mp_thread(chunk("LM_CHANNEL", true))
+  else
+    local changes = {}
+    for name, value in pairs(spec.environment) do changes[#changes + 1] = value and name .. "=" .. value or name end
+    if spec.threads then changes[#changes + 1] = "OMP_NUM_THREADS=" .. spec.threads end
+    self.handle = core.mp_process(interpreter(who), {"-e", chunk("3", false) .. "; os.exit(code, true)"}, changes)
+    self.pid = core.mp_pid(self.handle)
+  end
+  self.thread = thread
+  local script = _G.arg and _G.arg[0]
+  local boot = {
+    script = type(script) == "string" and script or nil, environment = spec.environment, threads = spec.threads,
+    name = spec.name, index = spec.index,
+  }
+  local ok, problem = pcall(function()
+    core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
+    core.mp_send(self.handle, spec.job.text, spec.job.tensors)
+  end)
+  if not ok and not problem:find("closed$") then -- one that died before it read this tells so by its end
+    self:stop(0)
+    error(problem, 0)
+  end
+  return self
+end
+
+-- ---- how it fares
+
+-- Reads what it has sent.
+local function read(self)
+  while true do
+    local text, tensors = core.mp_receive(self.handle, 0)
+    if not text then return end
+    self.report = carrier.decode(text, tensors)
+  end
+end
+
+--- Whether it has ended; then `code` and `signal`, or `report` (what it said itself), are known.
+function Worker:look()
+  if self.ended then return true end
+  local code, signal, problem = core.mp_ended(self.handle)
+  read(self)
+  if not code then return false end
+  self.ended, self.code, self.signal = true, code, signal
+  if self.thread and self.report and self.report.code then self.code = self.report.code end
+  if self.thread and self.report and not self.report.ok then self.code = self.report.code or 1 end
+  if problem ~= "" then self.problem = problem end
+  core.mp_close(self.handle)
+  return true
+end
+
+--- As Python has it: nil while it runs, minus the signal that ended it, else its exit code.
+function Worker:exitcode()
+  if not self:look() then return nil end
+  return self.signal and -self.signal or self.code
+end
+
+--- Waits until one of these has something to tell, `seconds` at most.
+function Worker.wait(workers, seconds)
+  local handles = {}
+  for i, worker in ipairs(workers) do handles[i] = worker.handle end
+  core.mp_wait(handles, seconds)
+end
+
+--- Waits for its end: whether it came within `seconds` (nil: as long as it takes).
+function Worker:join(seconds)
+  local deadline = core.time() + (seconds or math.huge)
+  while not self:look() do
+    local left = deadline - core.time()
+    if left <= 0 then return false end
+    Worker.wait({self}, math.min(left, 1))
+  end
+  return true
+end
+
+function Worker:send_signal(number)
+  if self:look() then return end
+  self.told = true
+  core.mp_signal(self.handle, number)
+end
+
+--- Ends it: asks, and after `seconds` insists. A thread that does not listen is left alone; false then.
+function Worker:stop(seconds)
+  local deadline = core.time() + seconds
+  self:send_signal(Worker.SIGTERM)
+  while not self:join(0.1) and core.time() < deadline do
+    if self.thread then self:send_signal(Worker.SIGTERM) end -- it may have caught the first one
+  end
+  if self.thread then return self:look() end
+  self:send_signal(Worker.SIGKILL)
+  return self:join(5)
+end
+
+--- What went wrong: {message, traceback, cause_rank, told}; nil if nothing did. Once it has ended.
+function Worker:failure()
+  if self.report and self.report.ok or not self.report and self.code == 0 and not self.signal then return nil end
+  local failure = {told = self.told, pid = self.pid, code = self.code, signal = self.signal}
+  if self.report and self.report.message then
+    failure.message, failure.traceback = self.report.message, self.report.traceback
+    failure.cause_rank = self.report.cause_rank
+  elseif self.problem then
+    failure.message = self.problem
+  end
+  return failure
+end
+
+return Worker

@@ -1,0 +1,127 @@
+-- A process group built outside the tree: compiled against what an installation has, found by its name, and carrying
+-- a DDP step.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local ranks = require "ranks"
+
+-- The build whose module this process has loaded.
+local function build_folder()
+  local path = assert(package.searchpath("luminary.core", package.cpath))
+  return path:match("^(.*)/lib/luminary/core%.so$")
+end
+
+describe("a group built elsewhere", function()
+  local folder, path
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("compiles against the installed headers", function()
+    local build = build_folder()
+    if not build then return pending("the module does not come from a build") end
+    local prefix = folder .. "/prefix"
+    local ok, text = temp.run(folder, ("cmake --install %s --prefix %s"):format(build, prefix))
+    assert(ok, text)
+    local compile = "gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -Wl,-z,nodelete -I%s/include/luminary " ..
+      "%s/support/plugin/relay_group.c -o %s/luminary_group_relay.so %s/lib/lua/5.1/luminary/libluminary.so.0"
+    ok, text = temp.run(folder, compile:format(prefix, here, folder, prefix))
+    assert(ok, text)
+    path = folder
+  end)
+
+  local function run(script)
+    if not path then return pending("there is no plug-in") end
+    local env = { LM_GROUP_PATH = "/nowhere:" .. path, LM_TOKEN = "a token for specs" }
+    return ranks.run { n = 2, script = script, env = env, timeout = 40 }
+  end
+
+  it("is found by its name and moves bytes", function()
+    local got = run [[
+      local lm = require "luminary"
+      local dist = lm.dist
+      dist.init_process_group("relay", {timeout = 20})
+      assert(dist.get_backend() == "relay")
+      local rank = dist.get_rank()
+      local t = lm.tensor{1, 2} * (rank + 1)
+      dist.all_reduce(t)
+      local list = {lm.zeros{2}, lm.zeros{2}}
+      dist.all_gather(list, lm.tensor{rank, 7})
+      local b = lm.full({2, 3}, rank + 5):t()
+      dist.broadcast(b, 1)
+      local mean = lm.tensor({rank}, {dtype = "float64"})
+      local work = dist.all_reduce(mean, {op = "mean", async_op = true})
+      work:wait()
+      dist.all_reduce(lm.zeros{0})
+      dist.barrier()
+      print(t[1], t[2], list[1][1], list[2][1], list[2][2], b:sum():item(), mean:item())
+      local ok, message = pcall(dist.reduce_scatter, lm.zeros{2}, {lm.zeros{2}, lm.zeros{2}})
+      print(ok, message)
+      dist.destroy_process_group()
+    ]]
+    if not got then return end
+    assert(got.ok, got.text)
+    for rank = 0, 1 do
+      assert.matches("^3\t6\t0\t1\t7\t36\t0.5\n", got[rank].output)
+      assert.matches("reduce_scatter: group 'relay' has no reduce_scatter", got[rank].output, 1, true)
+    end
+  end)
+
+  it("tells a mismatch on both ranks", function()
+    local got = run [[
+      local lm = require "luminary"
+      local dist = lm.dist
+      dist.init_process_group("relay", {timeout = 20})
+      local ok, message = pcall(dist.all_reduce, lm.zeros{dist.get_rank() + 2})
+      print(ok, message)
+    ]]
+    if not got then return end
+    for rank = 0, 1 do
+      assert.matches("^false\t", got[rank].output)
+      assert.matches("float32 [2]", got[rank].output, 1, true)
+      assert.matches("float32 [3]", got[rank].output, 1, true)
+      assert(got[rank].seconds < 10, got.text)
+    end
+  end)
+
+  it("carries DistributedDataParallel", function()
+    local got = run [[
+      local lm = require "luminary"
+      local dist, nn, F = lm.dist, lm.nn, lm.nn.functional
+      dist.init_process_group("relay", {timeout = 20})
+      local rank = dist.get_rank()
+      local function model()
+        lm.manual_seed(3)
+        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
+      end
+      lm.manual_seed(11)
+      local x, y = lm.randn{8, 5}, lm.randint(1, 4, {8})
+      local alone, net = model(), nn.parallel.DistributedDataParallel(model())
+      local steps = {lm.optim.SGD(alone:parameters(), {lr = 0.1}), lm.optim.SGD(net:parameters(), {lr = 0.1})}
+      for _ = 1, 3 do
+        for _, opt in ipairs(steps) do opt:zero_grad() end
+        F.cross_entropy(alone(x), y):backward()
+        local part = {rank * 4 + 1, rank * 4 + 4}
+        F.cross_entropy(net(x[{part}]), y[{part}]):backward()
+        for _, opt in ipairs(steps) do opt:step() end
+      end
+      local worst = 0
+      local mine, theirs = alone:parameters(), net:parameters()
+      for i = 1, #mine do worst = math.max(worst, (mine[i]:detach() - theirs[i]:detach()):abs():max():item()) end
+      assert(worst < 1e-6, "differs by " .. worst)
+      print "equal"
+      dist.destroy_process_group()
+    ]]
+    if not got then return end
+    assert(got.ok, got.text)
+    for rank = 0, 1 do assert.equal("equal\n", got[rank].output) end
+  end)
+
+  it("is not found without its path", function()
+    if not path then return pending("there is no plug-in") end
+    local got = ranks.run { n = 1, timeout = 20, script = [[
+      print(pcall(require("luminary").dist.init_process_group, "relay"))
+    ]] }
+    assert(got.ok, got.text)
+    assert.matches("backend 'relay' is not known", got[0].output, 1, true)
+  end)
+end)

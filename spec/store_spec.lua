@@ -1,0 +1,66 @@
+-- The store, driven by made-up members in C (support/store_check.c), and mutated messages (scripts/dev/store_fuzz).
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local root = here .. "/.."
+
+-- These programs bring their own sanitizers.
+local own = "env -u LD_PRELOAD "
+local sources = "src/base/*.c src/dist/net.c src/dist/auth.c src/dist/protocol.c src/dist/record.c src/dist/server*.c"
+
+describe("the store", function()
+  local folder
+  setup(function()
+    folder = temp.folder()
+    local ok, text = temp.run(folder, ("cd %s && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
+      .. " -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Ikernels -Iscripts/dev -o %s/check"
+      .. " spec/support/store_check.c %s -lsodium -lpthread"):format(root, own, folder, sources))
+    assert(ok, text)
+  end)
+  teardown(function() temp.remove(folder) end)
+
+  local function check(name)
+    local ok, text = temp.run(folder, own .. "timeout 120 " .. folder .. "/check " .. name)
+    assert(ok, text)
+    return text
+  end
+
+  for _, case in ipairs {
+    { "net", "has sockets that wait no longer than they are told" },
+    { "welcome", "welcomes its members, and nobody after them" },
+    { "refused", "refuses another token, rank, size or generation, and says why" },
+    { "death", "tells all of a death at once, also while ranks are joining" },
+    { "error", "hears an error that was published just before the end" },
+    { "mismatch", "finds ranks that meet in different calls" },
+    { "held", "prefers a death to the broken link that it leaves" },
+    { "frozen", "notices who is silent" },
+    { "goodbye", "lets members go, and ends with the last" },
+    { "missing", "knows who is missing and where they are" },
+    { "keys", "keeps keys, within bounds" },
+    { "nonsense", "throws out who talks nonsense" },
+    { "memory", "lives through every allocation that fails" },
+    { "descriptors", "does not spin without descriptors" },
+  } do
+    it(case[2], function() check(case[1]) end)
+  end
+
+  it("takes 256 members within 5 s", function()
+    local took = tonumber(check("crowd"):match("256 members joined in ([%d.]+) s"))
+    assert.is_true(took < 5)
+  end)
+
+  it("loses less than a second to 1,000 strays", function()
+    assert.matches("amid 1000 strays in 0%.%d+ s", check("strays"))
+  end)
+
+  it("survives mutated messages", function()
+    local long = os.getenv "LM_TEST_LONG"
+    local count = long and 1000000 or 20000
+    local ok, text = temp.run(folder, ("%stimeout 900 %s/scripts/dev/store_fuzz %d %s")
+      :format(own, root, count, long and "" or "1"))
+    assert(ok, text)
+    local sent, share = text:match("(%d+) messages in [%d.]+ s, ([%d.]+) %% of them past the header")
+    assert.is_true(tonumber(sent) >= count and tonumber(share) >= 50, text)
+    if long then print(text) end
+  end)
+end)

@@ -1,0 +1,144 @@
+--- Real ranks for specs: processes on this machine, each with a rank's environment.
+---
+---   local got = ranks.run {n = 2, script = [[ … ]]}      -- or file = "scripts/train_ddp.lua", args = "--epochs 1"
+---   assert(got.ok, got.text); got[0].output, got[1].code -- by rank, from 0
+---
+--- ranks.start gives a running job: job:pid(rank), job:kill(rank, "STOP"), job:output(rank),
+--- job:wait_for(rank, "ready"), job:wait(). Options of both:
+---   n          how many (2)                         timeout   seconds, after which a rank is ended (60)
+---   script     the text of a script, or             args      its arguments, as the shell reads them
+---   file       its path                             command   what runs it ("luajit")
+---   env        variables for all; false takes one away. env_of(rank) gives more of them for one rank
+local ffi = require "ffi"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/?.lua;" .. package.path
+local temp = require "temp"
+
+ffi.cdef [[
+  int usleep(unsigned);
+  struct lm_spec_address { uint16_t family, port; uint8_t host[4]; char zero[8]; };
+  int socket(int, int, int); int bind(int, const void *, unsigned); int getsockname(int, void *, unsigned *);
+  int close(int);
+]]
+
+local ranks = {}
+
+--- The command `luminary` of this tree.
+ranks.luminary = here .. "/../../bin/luminary"
+
+function ranks.sleep(seconds) ffi.C.usleep(seconds * 1e6) end
+
+--- A TCP port of 127.0.0.1 that was free a moment ago.
+function ranks.free_port()
+  local address, size = ffi.new("struct lm_spec_address", { 2, 0, { 127, 0, 0, 1 } }), ffi.new("unsigned[1]", 16)
+  local fd = ffi.C.socket(2, 1, 0)
+  assert(fd >= 0 and ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, size) == 0)
+  ffi.C.close(fd)
+  return bit.rshift(bit.bswap(address.port), 16)
+end
+
+local function quote(text) return "'" .. tostring(text):gsub("'", "'\\''") .. "'" end
+
+local function exists(path)
+  local file = io.open(path, "rb")
+  return file and (file:close() or true)
+end
+
+local function wall()
+  local pipe = io.popen("date +%s.%N")
+  local now = tonumber(pipe:read("*l"))
+  pipe:close()
+  return now
+end
+
+-- The shell's lines that set a table of variables.
+local function exports(env)
+  local lines = {}
+  for name, value in pairs(env or {}) do
+    lines[#lines + 1] = value and ("export %s=%s"):format(name, quote(value)) or "unset " .. name
+  end
+  return table.concat(lines, "; ")
+end
+
+local Job = {}
+Job.__index = Job
+
+function ranks.start(options)
+  local n, folder = options.n or 2, temp.folder()
+  local job = setmetatable({ n = n, folder = folder, timeout = options.timeout or 60 }, Job)
+  local script = options.file or temp.write(folder .. "/script.lua", options.script)
+  local run = ("exec %s %s %s"):format(options.command or "luajit", quote(script), options.args or "")
+  local common = {
+    WORLD_SIZE = n, LOCAL_WORLD_SIZE = n, MASTER_ADDR = "127.0.0.1", MASTER_PORT = ranks.free_port(),
+    LM_JOB = "spec-" .. folder:match("[^/]*$"), OMP_NUM_THREADS = 1,
+  }
+  local lines = {}
+  for rank = 0, n - 1 do
+    local at = folder .. "/" .. rank
+    lines[#lines + 1] = "(" .. exports(common)
+    lines[#lines + 1] = exports { RANK = rank, LOCAL_RANK = rank }
+    lines[#lines + 1] = exports(options.env) .. "\n" .. exports(options.env_of and options.env_of(rank))
+    lines[#lines + 1] = ("timeout -k 2 %g sh -c %s >%s.out 2>&1 </dev/null"):format(job.timeout,
+      quote(("echo $$ >%s.pid; %s"):format(at, run)), at)
+    lines[#lines + 1] = ("echo $? $(date +%%s.%%N) >%s.tmp; mv %s.tmp %s.end) 2>/dev/null &"):format(at, at, at)
+  end
+  job.began = wall()
+  os.execute("sh " .. temp.write(folder .. "/start.sh", table.concat(lines, "\n") .. "\n"))
+  return job
+end
+
+--- What a rank has printed so far.
+function Job:output(rank)
+  local path = self.folder .. "/" .. rank .. ".out"
+  return exists(path) and temp.read(path) or ""
+end
+
+--- The rank's process.
+function Job:pid(rank)
+  for _ = 1, 1000 do
+    local path = self.folder .. "/" .. rank .. ".pid"
+    local pid = exists(path) and tonumber(temp.read(path))
+    if pid then return pid end
+    ranks.sleep(0.01)
+  end
+  error("rank " .. rank .. " did not start")
+end
+
+function Job:kill(rank, signal) return os.execute(("kill -%s %d"):format(signal or "KILL", self:pid(rank))) == 0 end
+
+--- Until a rank has printed something with this in it; true, or false after `seconds` (20).
+function Job:wait_for(rank, text, seconds)
+  for _ = 1, (seconds or 20) * 100 do
+    if self:output(rank):find(text, 1, true) then return true end
+    if exists(self.folder .. "/" .. rank .. ".end") then return self:output(rank):find(text, 1, true) ~= nil end
+    ranks.sleep(0.01)
+  end
+  return false
+end
+
+--- Until all have ended. By rank: code (124: out of time; 128 + n: signal n), output, seconds from the start; ok and
+--- text for all of them.
+function Job:wait()
+  local got, texts = { ok = true }, {}
+  for rank = 0, self.n - 1 do
+    local path = self.folder .. "/" .. rank .. ".end"
+    for _ = 1, (self.timeout + 10) * 100 do
+      if exists(path) then break end
+      ranks.sleep(0.01)
+    end
+    local code, ended = (exists(path) and temp.read(path) or ""):match("(%d+) (%S+)")
+    local one = {
+      code = tonumber(code) or 999, seconds = (tonumber(ended) or wall()) - self.began, output = self:output(rank),
+    }
+    got[rank] = one
+    got.ok = got.ok and one.code == 0
+    texts[#texts + 1] = ("-- rank %d: exit code %d after %.2f s\n%s"):format(rank, one.code, one.seconds, one.output)
+  end
+  got.text = table.concat(texts, "\n")
+  temp.remove(self.folder)
+  return got
+end
+
+function ranks.run(options) return ranks.start(options):wait() end
+
+return ranks

@@ -1,0 +1,104 @@
+#include "base/bytes.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+/* x86 and the other machines we build for are little-endian; the asserts say so at compile time. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as little-endian memory");
+
+void lm_bytes_free(lm_bytes *b) {
+  lm_free(b->data);
+  *b = (lm_bytes){0};
+}
+
+void lm_put(lm_bytes *b, const void *data, size_t n) {
+  if (b->failed || n == 0) return;
+  if (n > b->capacity - b->n) {
+    size_t capacity = b->capacity ? b->capacity : 256;
+    while (capacity - b->n < n) capacity *= 2;
+    char *grown = lm_realloc(b->data, capacity);
+    if (!grown) {
+      b->failed = true;
+      return;
+    }
+    b->data = grown;
+    b->capacity = capacity;
+  }
+  memcpy(b->data + b->n, data, n);
+  b->n += n;
+}
+
+void lm_put_u8(lm_bytes *b, uint8_t v) { lm_put(b, &v, sizeof v); }
+void lm_put_u32(lm_bytes *b, uint32_t v) { lm_put(b, &v, sizeof v); }
+void lm_put_u64(lm_bytes *b, uint64_t v) { lm_put(b, &v, sizeof v); }
+
+void lm_put_string(lm_bytes *b, const char *s, size_t n) {
+  lm_put_u32(b, (uint32_t)n);
+  lm_put(b, s, n);
+}
+
+void lm_put_text(lm_bytes *b, const char *s) { lm_put_string(b, s, s ? strlen(s) : 0); }
+
+void lm_bytes_shift(lm_bytes *b, size_t n) {
+  if (n < b->n) memmove(b->data, b->data + n, b->n - n);
+  b->n = n < b->n ? b->n - n : 0;
+}
+
+static const char *take(lm_reader *r, size_t n) {
+  if (r->failed || (size_t)(r->end - r->at) < n) {
+    r->failed = true;
+    return NULL;
+  }
+  const char *at = r->at;
+  r->at += n;
+  return at;
+}
+
+bool lm_get(lm_reader *r, void *out, size_t n) {
+  const char *at = take(r, n);
+  if (at) {
+    if (n > 0) memcpy(out, at, n);
+  } else {
+    memset(out, 0, n);
+  }
+  return at != NULL;
+}
+
+uint8_t lm_get_u8(lm_reader *r) {
+  uint8_t v;
+  lm_get(r, &v, sizeof v);
+  return v;
+}
+
+uint32_t lm_get_u32(lm_reader *r) {
+  uint32_t v;
+  lm_get(r, &v, sizeof v);
+  return v;
+}
+
+uint64_t lm_get_u64(lm_reader *r) {
+  uint64_t v;
+  lm_get(r, &v, sizeof v);
+  return v;
+}
+
+const char *lm_get_string(lm_reader *r, size_t *n) {
+  *n = lm_get_u32(r);
+  const char *at = take(r, *n);
+  if (!at) *n = 0;
+  return at;
+}
+
+void lm_get_text(lm_reader *r, char *out, size_t capacity) {
+  size_t n;
+  const char *s = lm_get_string(r, &n);
+  out[0] = 0;
+  if (!s) return;
+  if (n >= capacity) {
+    r->failed = true;
+    return;
+  }
+  for (size_t i = 0; i < n; i++) out[i] = (unsigned char)s[i] < 32 && s[i] != '\n' && s[i] != '\t' ? '?' : s[i];
+  out[n] = 0;
+}

@@ -1,0 +1,318 @@
+/* Collectives, and the works that asynchronous ones give. */
+#include "dist/collective.h"
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "dist/world.h"
+
+typedef struct work_box {
+  lm_user user; /* of its group, which its environment keeps alive */
+  lm_work *work;
+  lm_group *group; /* NULL once closed: then the work is done, one way or another */
+  lm_collective kind;
+} work_box;
+
+static const char work_key; /* registry: the metatable */
+
+static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks ? rank : g->ranks[rank]; }
+
+/* ---- works */
+
+static void close_work(lm_user *user) { ((work_box *)user)->group = NULL; }
+
+static work_box *to_work(lua_State *L, int i) {
+  work_box *box = lua_touserdata(L, i);
+  if (!box || !lua_getmetatable(L, i)) return NULL;
+  lm_reg_get(L, &work_key);
+  bool same = lua_rawequal(L, -1, -2);
+  lua_pop(L, 2);
+  return same ? box : NULL;
+}
+
+static work_box *self(lua_State *L, const char *fn) {
+  work_box *box = to_work(L, 1);
+  if (!box || !box->work) {
+    lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_got(L, LM_STATE(L), 1), fn);
+  }
+  return box;
+}
+
+static int gc_work(lua_State *L) {
+  work_box *box = to_work(L, 1);
+  if (!box) return 0;
+  lm_user_leave(&box->user);
+  lm_work *work = box->work;
+  box->work = NULL;
+  lm_work_release(work);
+  return 0;
+}
+
+/* work:wait([seconds]) -> true: until it is done here. Raises what it failed with, or that the time is over. */
+static int work_wait(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  work_box *box = self(L, "wait");
+  double seconds = -1;
+  lm_status status;
+  if (!lua_isnoneornil(L, 2)) {
+    TRY(lm_read_number(L, s, 2, "wait", "seconds", &seconds));
+    if (!(seconds >= 0)) return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
+  }
+  lm_note_line(L, s);
+  TRY(lm_work_wait(box->work, seconds));
+  lua_pushboolean(L, 1);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+/* work:is_completed() -> whether wait would return (or raise) at once */
+static int work_is_completed(lua_State *L) {
+  lua_pushboolean(L, lm_work_done(self(L, "is_completed")->work));
+  return 1;
+}
+
+/* work:source_rank() -> who sent what a finished irecv received; nil before, and once the group is gone */
+static int work_source(lua_State *L) {
+  work_box *box = self(L, "source_rank");
+  int peer = lm_work_done(box->work) ? lm_work_peer(box->work) : -1;
+  if (peer < 0 || !box->group) return 0;
+  lua_pushinteger(L, in_world(box->group, peer));
+  return 1;
+}
+
+static int work_text(lua_State *L) {
+  work_box *box = self(L, "tostring");
+  lua_pushfstring(L, "Work(%s%s)", lm_collective_name(box->kind), lm_work_done(box->work) ? ", completed" : "");
+  return 1;
+}
+
+static void set_method(lua_State *L, const char *name, lua_CFunction f) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_pushvalue(L, lua_upvalueindex(2));
+  lua_pushcclosure(L, f, 2);
+  lua_setfield(L, -2, name);
+}
+
+/* An empty work of the group whose handle is at `group`; its metatable is made with the first one. */
+static work_box *new_work(lua_State *L, int group) {
+  work_box *box = lua_newuserdata(L, sizeof *box);
+  memset(box, 0, sizeof *box);
+  box->user.close = close_work;
+  lm_reg_get(L, &work_key);
+  if (lua_isnil(L, -1)) {
+    lua_pop(L, 1);
+    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 3);
+    set_method(L, "wait", work_wait);
+    set_method(L, "is_completed", work_is_completed);
+    set_method(L, "source_rank", work_source);
+    lua_setfield(L, -2, "__index");
+    set_method(L, "__gc", gc_work);
+    set_method(L, "__tostring", work_text);
+    lua_pushliteral(L, "luminary.work");
+    lua_setfield(L, -2, "__metatable");
+    lua_pushlightuserdata(L, (void *)&work_key);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  lua_setmetatable(L, -2);
+  lua_createtable(L, 1, 0);
+  lua_pushvalue(L, group);
+  lua_rawseti(L, -2, 1);
+  lua_setfenv(L, -2);
+  return box;
+}
+
+/* ---- the call */
+
+typedef struct run {
+  lm_collective kind;
+  lm_group *g;
+  lm_reduce_op op;
+  int peer, tag; /* peer: in the group */
+  lm_tensor *t, **first, **second;
+  int n, n2;
+} run;
+
+enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND };
+
+static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
+  const char *text = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
+  for (*out = 0; *out < n; ++*out) {
+    if (strcmp(text, name(*out)) == 0) return LM_OK;
+  }
+  return lm_fail(LM_E_ARG, "%s: there is no '%s'", fn, text);
+}
+
+static const char *kind_name(int i) { return lm_collective_name((lm_collective)i); }
+static const char *op_name(int i) { return lm_reduce_op_name((lm_reduce_op)i); }
+
+/* A rank in the world, as the group numbers it. */
+static lm_status read_peer(lua_State *L, const lm_lua *s, const char *fn, run *r) {
+  const lm_group *g = r->g;
+  int64_t rank;
+  r->peer = -1;
+  if (lua_isnil(L, PEER)) return LM_OK;
+  lm_status status = lm_read_int(L, s, PEER, fn, "the rank", &rank);
+  if (status != LM_OK) return status;
+  for (r->peer = 0; r->peer < g->size; r->peer++) {
+    if ((g->ranks ? g->ranks[r->peer] : r->peer) == rank) return LM_OK;
+  }
+  const lm_ints ranks = {.n = g->size < LM_MAX_DIMS ? g->size : LM_MAX_DIMS};
+  int64_t list[LM_MAX_DIMS];
+  for (int i = 0; i < ranks.n; i++) list[i] = in_world(g, i);
+  return lm_fail(LM_E_ARG, "%s: rank %lld is not in this group of %d (ranks %s%s, numbered as in the world)", fn,
+                 (long long)rank, g->size, lm_shape_text(ranks.n, list), ranks.n < g->size ? " and more" : "");
+}
+
+static lm_status read_run(lua_State *L, const lm_lua *s, run *r) {
+  lm_status status;
+  int number;
+  int64_t tag = 0;
+  double timeout;
+  TRY(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
+  r->kind = (lm_collective)number;
+  const char *fn = lm_collective_name(r->kind);
+  TRY(lm_read_group(L, s, GROUP, fn, &r->g));
+  if (!lua_isnil(L, OP)) {
+    TRY(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
+    r->op = (lm_reduce_op)number;
+  }
+  TRY(read_peer(L, s, fn, r));
+  if (!lua_isnil(L, TAG)) TRY(lm_read_int(L, s, TAG, fn, "tag", &tag));
+  if (tag < 0 || tag > INT32_MAX) {
+    status = lm_fail(LM_E_ARG, "%s: tag: an integer from 0 to %d expected, got %lld", fn, INT32_MAX, (long long)tag);
+    goto done;
+  }
+  r->tag = (int)tag;
+  if (!lua_isnil(L, TENSOR)) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
+  if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
+  if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
+  if (!lua_isnil(L, TIMEOUT)) {
+    TRY(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
+    lm_collective_timeout(timeout);
+  }
+done:
+  return status;
+}
+
+static lm_status start(run *r, lm_work **work) {
+  switch (r->kind) {
+    case LM_ALL_REDUCE: return lm_all_reduce(r->g, r->t, r->op, work);
+    case LM_BROADCAST: return lm_group_broadcast(r->g, r->t, r->peer, work);
+    case LM_REDUCE: return lm_reduce(r->g, r->t, r->peer, r->op, work);
+    case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->n, r->first, work);
+    case LM_GATHER: return lm_gather(r->g, r->t, r->peer, r->n, r->first, work);
+    case LM_SCATTER: return lm_scatter(r->g, r->t, r->peer, r->n, r->first, work);
+    case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->n, r->first, r->op, work);
+    case LM_ALL_TO_ALL:
+      if (r->n != r->n2) {
+        return lm_fail(LM_E_ARG, "all_to_all: %d outputs and %d inputs; each rank needs one of each", r->n, r->n2);
+      }
+      return lm_all_to_all(r->g, r->n, r->second, r->first, work);
+    case LM_BARRIER: return lm_barrier(r->g, work);
+    case LM_SEND: return lm_send(r->g, r->t, r->peer, r->tag, work);
+    case LM_RECV: return lm_recv(r->g, r->t, r->peer, r->tag, work);
+    default: return lm_fail(LM_E_ARG, "dist: %s is no call of its own", lm_collective_name(r->kind));
+  }
+}
+
+/* Who a recv was from is known from its work alone. */
+static lm_status receive(run *r) {
+  lm_work *work = NULL;
+  lm_status status;
+  TRY(start(r, &work));
+  TRY(lm_work_wait(work, -1));
+  r->peer = lm_work_peer(work);
+done:
+  lm_work_release(work);
+  return status;
+}
+
+/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs) -> a work if async;
+ * of a recv, who it was from. What a collective does not have is nil. */
+static int bind_run(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  run r = {0};
+  lm_status status;
+  lua_settop(L, SECOND);
+  work_box *box = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
+  lm_note_line(L, s);
+  TRY(read_run(L, s, &r));
+  if (box) {
+    TRY(start(&r, &box->work));
+    box->group = r.g;
+    box->kind = r.kind;
+    lm_group_join(L, GROUP, &box->user);
+  } else if (r.kind == LM_RECV) {
+    TRY(receive(&r));
+  } else {
+    TRY(start(&r, NULL));
+  }
+done:
+  lm_free(r.first);
+  lm_free(r.second);
+  if (status != LM_OK) {
+    const char *fn = lm_collective_name(r.kind);
+    if (strncmp(lm_error(), fn, strlen(fn)) != 0) lm_fail_in(status, fn); /* it failed on the way to the call's work */
+    return lm_raise(L, status);
+  }
+  if (!box && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
+  return box || r.kind == LM_RECV;
+}
+
+/* ---- objects travel as bytes */
+
+typedef struct bytes {
+  const char *data;
+  size_t n;
+  lm_tensor *t;
+} bytes;
+
+static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
+  (void)L, (void)s;
+  bytes *b = arg;
+  const int64_t size = (int64_t)b->n;
+  return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &b->t);
+}
+
+/* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
+static int bind_bytes(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  bytes b = {0};
+  int64_t n = 0;
+  lua_settop(L, 2);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: a string expected");
+  lm_pace(L, s);
+  lm_box *box = lm_box_new(L);
+  b.data = lua_tolstring(L, 1, &b.n);
+  size_t length = b.n;
+  lm_status status = lua_isnil(L, 2) ? LM_OK : lm_read_int(L, s, 2, "dist_bytes", "n", &n);
+  if ((size_t)n > b.n) b.n = (size_t)n;
+  if (status == LM_OK) status = lm_attempt_twice(L, s, make_bytes, &b);
+  if (status != LM_OK) return lm_raise(L, status);
+  memcpy(b.t->data, b.data, length);
+  memset(b.t->data + length, 0, b.n - length);
+  lm_box_fill(s, box, b.t);
+  lm_pace_count(s, b.t);
+  return 1;
+}
+
+/* dist_text(uint8 tensor, n) -> its first n bytes as a string */
+static int bind_text(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *t = NULL;
+  int64_t n = 0;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "dist_text", "the tensor", &t));
+  TRY(lm_read_int(L, s, 2, "dist_text", "n", &n));
+  if (t->dtype != LM_U8 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t) || n < 0 || n > t->numel) {
+    return lm_raise_text(L, "dist_text: a uint8 tensor of at least %lld elements on the CPU expected", (long long)n);
+  }
+  lua_pushlstring(L, t->data, (size_t)n);
+  return 1;
+done:
+  return lm_raise(L, status);
+}
+
+const luaL_Reg lm_collective_functions[] = {
+    {"dist_run", bind_run}, {"dist_bytes", bind_bytes}, {"dist_text", bind_text}, {NULL, NULL}};

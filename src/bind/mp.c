@@ -1,0 +1,325 @@
+/* Workers of lm.mp, which run a function in another Lua state, and the channels to them (lua/luminary/mp uses them).
+ *
+ *   mp_process(path, arguments, changes)  a process by exec; its end of the channel is its descriptor 3. changes: list
+ * of "NAME=value", or "NAME" to leave it out of the environment mp_thread(chunk)                      a thread whose
+ * state runs a chunk of Lua (threads.c) mp_parent(fd, thread)                 a worker's own end: descriptor 3, or what
+ * its chunk found mp_send(worker, text, tensors)        for processes the tensors have to be shared (mp_share)
+ *   mp_receive(worker, seconds)           text, tensors; false if nothing has come by then, nil if nothing will
+ *   mp_wait(workers, seconds)             until one of them has sent something or ended, or a signal came
+ *   mp_ended(worker)                      nil while it runs; then its exit code, the signal that ended it or nil, and
+ * of a thread the message of an error outside the function mp_signal(worker, number)             a thread is
+ * interrupted, whatever the number mp_close(worker)                      kills it if it runs; a thread is interrupted
+ * and given 2 s mp_pid(worker)                        a process's id; nil for a thread mp_share(tensors) moves them to
+ * shared memory; if a tensor outside the list has memory in common with one of them, nothing is moved and its number is
+ * returned mp_is_shared(x)
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "mp/channel.h"
+#include "mp/process.h"
+#include "mp/share.h"
+
+typedef struct worker {
+  int fd;                /* -1 once closed */
+  bool passed;           /* to another thread: parcels change hands */
+  bool borrowed;         /* fd is closed by its thread */
+  lm_process process;    /* pid 0: none */
+  lm_lua_thread *thread; /* NULL: none */
+} worker;
+
+static const char type_name[] = "luminary.worker";
+static const double patience = 2; /* seconds that a thread is given to end when its owner goes */
+
+static void close_channel(worker *w) {
+  if (!w->borrowed) lm_channel_close(w->fd, w->passed);
+  w->fd = -1;
+}
+
+static void close_worker(worker *w) {
+  close_channel(w);
+  if (w->process.pid > 0) lm_process_close(&w->process);
+  if (w->thread) {
+    double deadline = lm_seconds() + patience;
+    while (!lm_lua_thread_wait(w->thread, 0.05) && lm_seconds() < deadline) lm_lua_thread_interrupt(w->thread);
+    lm_lua_thread_forget(w->thread);
+    w->thread = NULL;
+  }
+}
+
+static int bind_close(lua_State *L) {
+  close_worker(luaL_checkudata(L, 1, type_name));
+  return 0;
+}
+
+static worker *new_worker(lua_State *L) {
+  worker *w = lua_newuserdata(L, sizeof *w);
+  *w = (worker){.fd = -1, .process = {.pidfd = -1}};
+  if (luaL_newmetatable(L, type_name)) {
+    lua_pushcfunction(L, bind_close);
+    lua_setfield(L, -2, "__gc");
+    lua_pushboolean(L, 0);
+    lua_setfield(L, -2, "__metatable");
+  }
+  lua_setmetatable(L, -2);
+  return w;
+}
+
+/* The strings of the list at i, closed by NULL, in a userdata on the stack; the list keeps them alive. */
+static const char **strings(lua_State *L, int i, int before, int *n) {
+  luaL_checktype(L, i, LUA_TTABLE);
+  *n = (int)lua_objlen(L, i);
+  const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, i, k + 1);
+    if (lua_type(L, -1) != LUA_TSTRING) lm_raise_text(L, "mp_process: lists of strings expected");
+    out[before + k] = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  }
+  out[before + *n] = NULL;
+  return out;
+}
+
+static int bind_process(lua_State *L) {
+  int nargs, nchanges, ends[2] = {-1, -1};
+  char **env = NULL;
+  lm_status status;
+  const char *path = luaL_checkstring(L, 1);
+  lua_settop(L, 3);
+  const char **argv = strings(L, 2, 1, &nargs), **changes = strings(L, 3, 0, &nchanges);
+  argv[0] = path;
+  worker *w = new_worker(L);
+  TRY(lm_process_env(nchanges, changes, &env));
+  TRY(lm_channel_pair(ends));
+  lm_process_plan plan = {
+      .argv = argv, .env = env, .in = STDIN_FILENO, .out = STDOUT_FILENO, .err = STDERR_FILENO, .extra = ends[1]};
+  TRY(lm_process_start(&plan, &w->process));
+  w->fd = ends[0];
+  ends[0] = -1;
+done:
+  lm_free(env);
+  lm_channel_close(ends[0], false);
+  lm_channel_close(ends[1], false);
+  return status == LM_OK ? 1 : lm_raise(L, status);
+}
+
+static int bind_thread(lua_State *L) {
+  int ends[2] = {-1, -1};
+  lm_status status;
+  const char *chunk = luaL_checkstring(L, 1);
+  worker *w = new_worker(L);
+  w->passed = true;
+  TRY(lm_channel_pair(ends));
+  TRY(lm_lua_thread_start(chunk, ends[1], &w->thread));
+  w->fd = ends[0];
+  return 1;
+done:
+  lm_channel_close(ends[0], true);
+  lm_channel_close(ends[1], true);
+  return lm_raise(L, status);
+}
+
+static int bind_parent(lua_State *L) {
+  int fd = luaL_checkint(L, 1), kind = 0;
+  bool thread = lua_toboolean(L, 2);
+  socklen_t n = sizeof kind;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_STREAM) {
+    return lm_raise_text(L, "mp_parent: descriptor %d is no channel: only lm.mp starts workers", fd);
+  }
+  worker *w = new_worker(L);
+  w->fd = fd;
+  w->passed = w->borrowed = thread;
+  if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no part in it */
+  return 1;
+}
+
+/* ---- parcels */
+
+static int bind_send(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  worker *w = luaL_checkudata(L, 1, type_name);
+  size_t size;
+  const char *text = luaL_checklstring(L, 2, &size);
+  int n = 0;
+  lm_tensor **tensors = NULL;
+  lm_parcel *parcel = NULL;
+  lm_status status;
+  TRY(lm_read_list(L, s, 3, "mp_send", "tensors", false, &n, &tensors));
+  if (w->fd < 0) {
+    status = lm_fail(LM_E_IO, "closed");
+  } else if (w->passed) {
+    TRY(lm_parcel_new(text, size, n, tensors, &parcel));
+    TRY(lm_channel_pass(w->fd, parcel));
+    parcel = NULL;
+  } else {
+    TRY(lm_channel_send(w->fd, text, size, n, tensors));
+  }
+done:
+  lm_parcel_free(parcel);
+  lm_free(tensors);
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+static int free_held(lua_State *L) {
+  lm_parcel **held = lua_touserdata(L, 1);
+  lm_parcel_free(*held);
+  *held = NULL;
+  return 0;
+}
+
+static int bind_receive(lua_State *L) {
+  static const char held_name[] = "luminary.parcel";
+  lm_lua *s = LM_STATE(L);
+  worker *w = luaL_checkudata(L, 1, type_name);
+  double seconds = luaL_checknumber(L, 2);
+  bool closed = false;
+  lm_pace(L, s);
+  lm_parcel **held = lua_newuserdata(L, sizeof *held);
+  *held = NULL;
+  if (luaL_newmetatable(L, held_name)) {
+    lua_pushcfunction(L, free_held);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
+  if (w->fd < 0) return 0;
+  lm_status status = lm_channel_receive(w->fd, w->passed, seconds, held, &closed);
+  if (status != LM_OK) return lm_raise(L, status);
+  if (!*held) {
+    if (closed) { /* from now on only its end is waited for */
+      close_channel(w);
+      return 0;
+    }
+    lua_pushboolean(L, 0);
+    return 1;
+  }
+  lm_parcel *p = *held;
+  lua_pushlstring(L, p->text, p->n);
+  lua_createtable(L, p->ntensors, 0);
+  for (int i = 0; i < p->ntensors; i++) {
+    lm_box *b = lm_box_new(L);
+    lm_box_fill(s, b, p->tensors[i]);
+    lm_pace_count(s, p->tensors[i]);
+    p->tensors[i] = NULL;
+    lua_rawseti(L, -2, i + 1);
+  }
+  lm_parcel_free(p);
+  *held = NULL;
+  return 2;
+}
+
+/* ---- how they fare */
+
+static bool has_ended(const worker *w) {
+  return w->process.pid > 0 ? w->process.ended : !w->thread || lm_lua_thread_wait(w->thread, 0);
+}
+
+/* Whether the worker at the top has anything to tell; else what to poll for it. */
+static bool look(worker *w, struct pollfd *polls, int *n, double *most) {
+  if (w->process.pid > 0 && w->process.pidfd < 0) {
+    if (lm_process_wait(&w->process, 0) != LM_OK || w->process.ended) return true;
+    *most = 0.01; /* nothing to poll for its end */
+  }
+  if (w->fd < 0 && has_ended(w)) return true;
+  if (w->fd >= 0) polls[(*n)++] = (struct pollfd){.fd = w->fd, .events = POLLIN};
+  if (w->process.pid > 0 && w->process.pidfd >= 0) {
+    polls[(*n)++] = (struct pollfd){.fd = w->process.pidfd, .events = POLLIN};
+  }
+  if (w->thread && w->fd < 0) *most = 0.01; /* its end of the channel is closed, and it about to end */
+  return false;
+}
+
+static int bind_wait(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  double deadline = lm_seconds() + luaL_checknumber(L, 2);
+  int count = (int)lua_objlen(L, 1);
+  struct pollfd *polls = lua_newuserdata(L, (size_t)(2 * count + 1) * sizeof *polls);
+  for (;;) {
+    int n = 0;
+    double most = 1, left = deadline - lm_seconds();
+    for (int i = 1; i <= count; i++) {
+      lua_rawgeti(L, 1, i);
+      worker *w = luaL_checkudata(L, -1, type_name);
+      lua_pop(L, 1);
+      if (look(w, polls, &n, &most)) return 0;
+    }
+    if (left < 0) left = 0;
+    int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
+    if (found != 0 || left == 0) return 0; /* also after a signal: a hook may wait to raise */
+  }
+}
+
+static int bind_ended(lua_State *L) {
+  worker *w = luaL_checkudata(L, 1, type_name);
+  if (w->process.pid > 0) {
+    lm_status status = lm_process_wait(&w->process, 0);
+    if (status != LM_OK) return lm_raise(L, status);
+  }
+  if (!has_ended(w)) return 0;
+  const char *error = w->thread ? lm_lua_thread_error(w->thread) : "";
+  lua_pushinteger(L, w->thread ? *error != 0 : w->process.signal ? -1 : w->process.code);
+  if (w->process.signal) {
+    lua_pushinteger(L, w->process.signal);
+  } else {
+    lua_pushnil(L);
+  }
+  lua_pushstring(L, error);
+  return 3;
+}
+
+static int bind_signal(lua_State *L) {
+  worker *w = luaL_checkudata(L, 1, type_name);
+  int number = luaL_checkint(L, 2);
+  if (w->thread) lm_lua_thread_interrupt(w->thread);
+  lm_process_signal(&w->process, number);
+  return 0;
+}
+
+static int bind_pid(lua_State *L) {
+  const worker *w = luaL_checkudata(L, 1, type_name);
+  if (w->process.pid <= 0) return 0;
+  lua_pushinteger(L, w->process.pid);
+  return 1;
+}
+
+/* ---- shared memory */
+
+static int bind_share(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  int n = 0, which = 0;
+  lm_tensor **tensors = NULL;
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, "share_memory_", "tensors", false, &n, &tensors));
+  status = lm_share(n, tensors, &which);
+done:
+  lm_free(tensors);
+  if (status == LM_OK) return 0;
+  if (status != LM_E_STATE) return lm_raise(L, lm_fail_in(status, "share_memory_"));
+  lua_pushinteger(L, which + 1);
+  return 1;
+}
+
+static int bind_is_shared(lua_State *L) {
+  lm_tensor *t = NULL;
+  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "is_shared", "x", &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, lm_is_shared(t));
+  return 1;
+}
+
+const luaL_Reg lm_mp_functions[] = {{"mp_process", bind_process},
+                                    {"mp_thread", bind_thread},
+                                    {"mp_parent", bind_parent},
+                                    {"mp_send", bind_send},
+                                    {"mp_receive", bind_receive},
+                                    {"mp_wait", bind_wait},
+                                    {"mp_ended", bind_ended},
+                                    {"mp_signal", bind_signal},
+                                    {"mp_close", bind_close},
+                                    {"mp_pid", bind_pid},
+                                    {"mp_share", bind_share},
+                                    {"mp_is_shared", bind_is_shared},
+                                    {NULL, NULL}};

@@ -1,0 +1,214 @@
+/* A Lua state on a thread of its own, for lm.mp. It runs a chunk to its end with signals blocked, and reports through
+ * the channel it was given, whose end it closes last. */
+#define _GNU_SOURCE
+#include <lualib.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "base/worker.h"
+#include "bind/bind.h"
+#include "mp/channel.h"
+
+struct lm_lua_thread {
+  pthread_t id;
+  int rc; /* its own, its owner's; under `lock` like what follows */
+  bool ended;
+  struct lm_lua_thread *next; /* in the list of those that run */
+  int fd;
+  char error[512]; /* why the chunk failed, once it has ended; "" if it did not */
+  char chunk[];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t ends;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static lm_lua_thread *running;
+static bool ready;
+
+/* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
+ * stray one does no harm. */
+enum { INTERRUPT = SIGURG };
+static _Thread_local lua_State *_Atomic interruptible;
+
+static void raise_interrupted(lua_State *L, lua_Debug *ar) {
+  (void)ar;
+  lua_sethook(L, NULL, 0, 0);
+  luaL_error(L, "the thread was asked to end");
+}
+
+static void on_interrupt(int signal) {
+  (void)signal;
+  lua_State *L = interruptible;
+  if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static void finish_threads(void) { lm_lua_threads_end(2); }
+
+static void prepare(void) {
+  pthread_condattr_t monotonic;
+  struct sigaction action = {.sa_handler = on_interrupt}, before;
+  if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  ready = pthread_cond_init(&ends, &monotonic) == 0;
+  pthread_condattr_destroy(&monotonic);
+  atexit(finish_threads); /* before the destructors of what they use */
+}
+
+static void allow_interrupts(bool allow) {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, INTERRUPT);
+  pthread_sigmask(allow ? SIG_UNBLOCK : SIG_BLOCK, &set, NULL);
+}
+
+/* ---- the thread */
+
+static int body(lua_State *L) {
+  const lm_lua_thread *t = lua_touserdata(L, 1);
+  luaL_openlibs(L);
+  lua_pushinteger(L, t->fd);
+  lua_setglobal(L, "LM_CHANNEL"); /* the chunk takes it away */
+  if (luaL_loadbuffer(L, t->chunk, strlen(t->chunk), "=luminary.mp") != 0) return lua_error(L);
+  interruptible = L;
+  allow_interrupts(true);
+  lua_call(L, 0, 0);
+  return 0;
+}
+
+static void unref(lm_lua_thread *t) { /* with the lock held */
+  if (--t->rc == 0) lm_free(t);
+}
+
+static void *run(void *arg) {
+  lm_lua_thread *t = arg;
+  lm_worker_begin();
+  lua_State *L = luaL_newstate();
+  if (!L) {
+    snprintf(t->error, sizeof t->error, "there is no memory for another Lua state");
+  } else {
+    if (lua_cpcall(L, body, t) != 0) {
+      const char *message = lua_tostring(L, -1);
+      snprintf(t->error, sizeof t->error, "%s", message ? message : "an error that is no text");
+    }
+    allow_interrupts(false);
+    interruptible = NULL;
+    lua_sethook(L, NULL, 0, 0);
+    lua_close(L);
+  }
+  pthread_mutex_lock(&lock);
+  int fd = t->fd;
+  t->fd = -1;
+  pthread_mutex_unlock(&lock);
+  lm_channel_close(fd, true);
+  pthread_mutex_lock(&lock);
+  t->ended = true;
+  lm_lua_thread **at = &running;
+  while (*at && *at != t) at = &(*at)->next;
+  if (*at) *at = t->next;
+  pthread_cond_broadcast(&ends);
+  unref(t);
+  pthread_mutex_unlock(&lock);
+  return NULL;
+}
+
+/* ---- its owner */
+
+lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
+  enum { STACK = 16 << 20 }; /* bytes of address space */
+  pthread_once(&once, prepare);
+  *out = NULL;
+  if (!ready) return lm_fail(LM_E_OOM, "there are no resources for threads");
+  lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
+  if (!t) return LM_E_OOM;
+  strcpy(t->chunk, chunk);
+  t->fd = fd;
+  t->rc = 2;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, STACK);
+  sigset_t blocked, before;
+  sigfillset(&blocked);
+  for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, 0}; *s; s++) {
+    sigdelset(&blocked, *s);
+  }
+  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  pthread_mutex_lock(&lock);
+  int problem = pthread_create(&t->id, &attributes, run, t);
+  if (problem == 0) {
+    t->next = running;
+    running = t;
+  }
+  pthread_mutex_unlock(&lock);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&attributes);
+  if (problem != 0) {
+    lm_free(t);
+    return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
+  }
+  *out = t;
+  return LM_OK;
+}
+
+/* With the lock held: a thread in the list has not ended, so its id is good. */
+static void interrupt(const lm_lua_thread *t) {
+  if (!t->ended && !pthread_equal(t->id, pthread_self())) pthread_kill(t->id, INTERRUPT);
+}
+
+void lm_lua_thread_interrupt(lm_lua_thread *t) {
+  pthread_mutex_lock(&lock);
+  interrupt(t);
+  pthread_mutex_unlock(&lock);
+}
+
+static void wait_briefly(double seconds) { /* with the lock held: until one ends */
+  double until = lm_seconds() + seconds;
+  struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
+  pthread_cond_timedwait(&ends, &lock, &at);
+}
+
+bool lm_lua_thread_wait(lm_lua_thread *t, double seconds) {
+  double deadline = lm_seconds() + seconds;
+  pthread_mutex_lock(&lock);
+  for (double left; !t->ended && (left = deadline - lm_seconds()) > 0;) wait_briefly(left < 1 ? left : 1);
+  bool ended = t->ended;
+  pthread_mutex_unlock(&lock);
+  return ended;
+}
+
+const char *lm_lua_thread_error(const lm_lua_thread *t) { return t->error; }
+
+void lm_lua_thread_forget(lm_lua_thread *t) {
+  if (!t) return;
+  pthread_mutex_lock(&lock);
+  bool ended = t->ended;
+  pthread_t id = t->id;
+  pthread_mutex_unlock(&lock);
+  if (!ended) {
+    pthread_detach(id);
+  } else {
+    pthread_join(id, NULL); /* it has nothing left to do */
+  }
+  pthread_mutex_lock(&lock);
+  unref(t);
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_lua_threads_end(double seconds) {
+  double deadline = lm_seconds() + seconds;
+  pthread_mutex_lock(&lock);
+  while (running && lm_seconds() < deadline) {
+    bool others = false;
+    for (const lm_lua_thread *t = running; t; t = t->next) {
+      interrupt(t);
+      others = others || !pthread_equal(t->id, pthread_self());
+    }
+    if (!others) break;
+    wait_briefly(0.05);
+  }
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,11 @@
+/* torchrun's own store, as far as needed to pass on where ours is. Private to dist/. */
+#ifndef LM_DIST_AGENT_H
+#define LM_DIST_AGENT_H
+
+#include "dist/net.h"
+
+lm_status lm_agent_set(const char *address, const char *key, const char *value, const lm_patience *p);
+/* Waits until the key is set; the value is cut to capacity - 1 bytes and closed. */
+lm_status lm_agent_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p);
+
+#endif

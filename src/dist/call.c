@@ -1,0 +1,263 @@
+/* What all calls of a group have in common: checks, tickets, dense stand-ins for strided tensors. */
+#include "dist/call.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/op.h"
+
+static const char *const names[LM_COLLECTIVES] = {
+    [LM_ALL_REDUCE] = "all_reduce",
+    [LM_BROADCAST] = "broadcast",
+    [LM_REDUCE] = "reduce",
+    [LM_ALL_GATHER] = "all_gather",
+    [LM_GATHER] = "gather",
+    [LM_SCATTER] = "scatter",
+    [LM_REDUCE_SCATTER] = "reduce_scatter",
+    [LM_ALL_TO_ALL] = "all_to_all",
+    [LM_BARRIER] = "barrier",
+    [LM_SEND] = "send",
+    [LM_RECV] = "recv",
+    [LM_SETUP] = "setup",
+};
+static const char *const op_names[LM_REDUCE_OPS] = {"sum", "mean", "product", "min", "max", "band", "bor"};
+
+const char *lm_collective_name(lm_collective c) { return (unsigned)c < LM_COLLECTIVES ? names[c] : "?"; }
+const char *lm_reduce_op_name(lm_reduce_op op) { return (unsigned)op < LM_REDUCE_OPS ? op_names[op] : "?"; }
+
+/* ---- the start */
+
+static _Thread_local double next_timeout; /* 0: the group's */
+
+void lm_collective_timeout(double seconds) { next_timeout = seconds > 0 ? seconds : 0; }
+
+static bool has_entry(const lm_group_table *t, lm_collective kind) {
+  switch (kind) {
+    case LM_ALL_REDUCE: return t->all_reduce;
+    case LM_BROADCAST: return t->broadcast;
+    case LM_REDUCE: return t->reduce;
+    case LM_ALL_GATHER: return t->all_gather;
+    case LM_GATHER: return t->gather;
+    case LM_SCATTER: return t->scatter;
+    case LM_REDUCE_SCATTER: return t->reduce_scatter;
+    case LM_ALL_TO_ALL: return t->all_to_all;
+    case LM_BARRIER: return t->barrier;
+    case LM_SEND:
+    case LM_RECV: return t->post && t->finish && t->forget;
+    default: return false;
+  }
+}
+
+lm_status lm_call_begin(lm_call *c, lm_group *g, lm_collective kind) {
+  *c = (lm_call){.core = g->core, .kind = kind, .timeout = next_timeout > 0 ? next_timeout : g->core->timeout};
+  next_timeout = 0;
+  lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
+  if (status != LM_OK) return lm_fail_in(status, names[kind]);
+  if (has_entry(g->table, kind)) return LM_OK;
+  return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], g->table->name, names[kind]);
+}
+
+void lm_call_clear(lm_call *c) {
+  lm_release(c->t);
+  for (int i = 0; i < c->n; i++) {
+    if (c->in) lm_release(c->in[i]);
+    if (c->out) lm_release(c->out[i]);
+  }
+  for (int i = 0; i < c->nwritten; i++) {
+    lm_release(c->written[i].user);
+    lm_release(c->written[i].dense);
+  }
+  lm_free(c->in);
+  lm_free(c->out);
+  lm_free(c->written);
+  c->t = NULL;
+  c->in = c->out = NULL;
+  c->written = NULL;
+  c->n = c->nwritten = 0;
+}
+
+/* ---- checks */
+
+int lm_call_world_rank(const lm_call *c, int rank) { return c->core->g.ranks ? c->core->g.ranks[rank] : rank; }
+
+lm_status lm_call_check_rank(const lm_call *c, int rank) {
+  int size = c->core->g.size;
+  if (rank >= 0 && rank < size) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: rank %d in a group of %d; ranks go from 0 to %d", names[c->kind], rank, size, size - 1);
+}
+
+static bool reduces(lm_collective kind) {
+  return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
+}
+
+lm_status lm_call_check(const lm_call *c, const lm_tensor *t, bool write) {
+  const char *name = names[c->kind];
+  const lm_group_table *table = c->core->g.table;
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  if (!(table->kinds & 1u << LM_DEVICE_KIND(t->device)))
+    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device%s", name,
+                   lm_device_name(t->device), table->name, table->kinds & 1u << LM_CPU ? ", :to(\"cpu\") would" : "");
+  if (write && lm_overlaps_itself(t))
+    return lm_fail(LM_E_ARG,
+                   "%s: elements of the tensor of sizes %s share memory and cannot be written; clone() it first", name,
+                   lm_shape_of(t));
+  if (!reduces(c->kind)) return LM_OK;
+  if ((unsigned)c->op >= LM_REDUCE_OPS) return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->op);
+  if (c->op == LM_REDUCE_MEAN && !lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: the mean of %s; floats are wanted, see :float()", name, lm_dtype_name(dtype));
+  if ((c->op == LM_REDUCE_BAND || c->op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: %s of %s; integers or bool are wanted, see :long()", name, op_names[c->op],
+                   lm_dtype_name(dtype));
+  return LM_OK;
+}
+
+/* ---- dense stand-ins */
+
+static const char *end_of(const lm_tensor *t) {
+  int64_t last = 0;
+  for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
+  return t->data + (last + 1) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+}
+
+static bool share_memory(const lm_tensor *a, const lm_tensor *b) {
+  return a->numel > 0 && b->numel > 0 && LM_DEVICE_KIND(a->device) == LM_DEVICE_KIND(b->device) &&
+         a->data < end_of(b) && b->data < end_of(a);
+}
+
+static lm_status copy(lm_tensor *from, lm_tensor *to) {
+  lm_tensor *written = NULL;
+  lm_status status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
+  lm_release(written);
+  return status;
+}
+
+static lm_status dense_like(lm_tensor *t, bool keep, lm_tensor **out) {
+  lm_tensor *dense = NULL;
+  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
+  if (status == LM_OK && keep) status = copy(t, dense);
+  if (status != LM_OK) lm_release(dense);
+  *out = status == LM_OK ? dense : NULL;
+  return status;
+}
+
+lm_status lm_call_read(lm_call *c, lm_tensor *t, lm_tensor **dense) {
+  bool as_it_is = lm_is_contiguous(t);
+  for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
+  if (!as_it_is) return dense_like(t, true, dense);
+  *dense = lm_retain(t);
+  return LM_OK;
+}
+
+lm_status lm_call_write(lm_call *c, lm_tensor *t, bool keep, lm_tensor **dense) {
+  lm_status status = LM_OK;
+  lm_tensor *stand_in = NULL;
+  if (!c->written) { /* as many as a call can have */
+    int most = c->n > 0 ? c->n : 1;
+    c->written = lm_malloc((size_t)most * sizeof *c->written);
+    if (!c->written) return LM_E_OOM;
+  }
+  if (lm_is_contiguous(t)) {
+    stand_in = lm_retain(t);
+  } else {
+    TRY(dense_like(t, keep, &stand_in));
+  }
+  c->written[c->nwritten++] = (lm_written){lm_retain(t), lm_retain(stand_in)};
+done:
+  *dense = stand_in;
+  return status;
+}
+
+lm_status lm_call_written(lm_call *c, lm_status status) {
+  for (int i = 0; i < c->nwritten; i++) {
+    lm_written *w = &c->written[i];
+    if (w->user != w->dense && status == LM_OK) status = copy(w->dense, w->user);
+    lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have come half-way */
+  }
+  return status;
+}
+
+/* ---- tickets: made for every call, so without printf */
+
+typedef struct text {
+  char *at, *end; /* end: room for the closing zero */
+} text;
+
+static void put(text *t, const char *s) {
+  while (*s && t->at < t->end) *t->at++ = *s++;
+}
+
+static void put_number(text *t, int64_t v) {
+  char digits[24], *d = digits + sizeof digits;
+  uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+  *--d = '\0';
+  do {
+    *--d = (char)('0' + left % 10);
+    left /= 10;
+  } while (left > 0);
+  if (v < 0) *--d = '-';
+  put(t, d);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+static void put_rank(text *t, const lm_call *c, const char *how, int rank) {
+  put(t, how);
+  put_number(t, lm_call_world_rank(c, rank));
+}
+
+void lm_call_name(lm_call *c, const lm_tensor *t) {
+  lm_ticket *ticket = &c->ticket;
+  memset(ticket, 0, sizeof *ticket);
+  text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
+  bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
+  uint64_t hash = mix(0x243f6a8885a308d3u, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+
+  put(&what, names[c->kind]);
+  if (reduces(c->kind)) {
+    hash = mix(hash, (uint64_t)c->op + 1);
+    put(&what, " ");
+    put(&what, op_names[c->op]);
+  }
+  if (t) {
+    hash = mix(hash, (uint64_t)t->dtype);
+    put(&what, " ");
+    put(&what, lm_dtype_name((lm_dtype)t->dtype));
+  }
+  if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
+    hash = mix(hash, t->ndim);
+    put(&what, " [");
+    for (int d = 0; d < t->ndim; d++) {
+      hash = mix(hash, (uint64_t)t->size[d]);
+      if (d > 0) put(&what, ", ");
+      put_number(&what, t->size[d]);
+    }
+    put(&what, "]");
+  }
+  switch (c->kind) {
+    case LM_BROADCAST:
+    case LM_SCATTER: put_rank(&what, c, " from rank ", c->root); break;
+    case LM_REDUCE:
+    case LM_GATHER: put_rank(&what, c, " to rank ", c->root); break;
+    case LM_SEND: put_rank(&what, c, " to rank ", c->peer); break;
+    case LM_RECV:
+      if (c->peer < 0) {
+        put(&what, " from any rank");
+      } else {
+        put_rank(&what, c, " from rank ", c->peer);
+      }
+      break;
+    default: break;
+  }
+  if (p2p && c->tag != 0) {
+    put(&what, " tag ");
+    put_number(&what, c->tag);
+  }
+  ticket->hash = mix(hash, (uint64_t)c->root);
+
+  const char *where = lm_where();
+  size_t n = strlen(where), most = sizeof ticket->where - 1;
+  memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
+}

@@ -1,0 +1,99 @@
+/* A collective, send or receive on its way from the front door (collective.c, p2p.c) to the group. Private to dist/.
+ *
+ * A call owns references to all its tensors, those the script gave and, where these are strided, the dense ones the
+ * group sees instead. It can wait in a queue and run on another thread. */
+#ifndef LM_DIST_CALL_H
+#define LM_DIST_CALL_H
+
+#include "dist/collective.h"
+#include "dist/core.h"
+
+typedef struct lm_written { /* a tensor of the script's that the call writes */
+  lm_tensor *user;
+  lm_tensor *dense; /* what the group writes: user itself, or what user becomes at the end */
+} lm_written;
+
+typedef struct lm_call {
+  lm_group_core *core;
+  lm_collective kind;
+  lm_reduce_op op;
+  int root;
+  int peer, tag;         /* of a send or receive */
+  bool empty;            /* nothing to move: ranks only meet */
+  lm_tensor *t;          /* dense; NULL for all_to_all and barrier */
+  int n;                 /* entries of in and out, where there are any: the group's size */
+  lm_tensor **in, **out; /* [n] dense */
+  int nwritten;
+  lm_written *written; /* [nwritten] */
+  double timeout;
+  lm_ticket ticket;
+} lm_call;
+
+/* ---- call.c */
+
+/* The start of every call: a cause that is known already, a table without this entry, the timeout set for this call.
+ * c is to be cleared whatever comes back. */
+lm_status lm_call_begin(lm_call *c, lm_group *g, lm_collective kind);
+void lm_call_clear(lm_call *c); /* leaves core, kind and ticket */
+/* A device, a dtype or a layout that the group or the call does not take. */
+lm_status lm_call_check(const lm_call *c, const lm_tensor *t, bool write);
+/* A rank that is not in the group. */
+lm_status lm_call_check_rank(const lm_call *c, int rank);
+/* What the group is given for t. A tensor to be read is copied if it is strided or shares memory with one to be
+ * written, so those are to be told first; `keep`: what t holds is read too. */
+lm_status lm_call_read(lm_call *c, lm_tensor *t, lm_tensor **dense);
+lm_status lm_call_write(lm_call *c, lm_tensor *t, bool keep, lm_tensor **dense);
+/* The ticket, but for its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
+void lm_call_name(lm_call *c, const lm_tensor *t);
+/* Strided tensors get what was written, versions grow. Passes `status` on unless that fails. */
+lm_status lm_call_written(lm_call *c, lm_status status);
+/* The name of a rank of the group in the world. */
+int lm_call_world_rank(const lm_call *c, int rank);
+
+/* ---- work.c */
+
+struct lm_work {
+  _Atomic int rc;
+  _Atomic bool done; /* status, message and peer are final */
+  lm_status status;
+  int peer; /* of a finished receive */
+  char message[1024];
+  lm_queue *queue;
+  lm_call call;
+  lm_request *request; /* of a send or receive under way */
+  lm_work *next;       /* in a list of the queue */
+};
+
+struct lm_queue {
+  _Atomic int rc; /* the group's, and one a work */
+  pthread_mutex_t lock;
+  pthread_cond_t more, finished;
+  pthread_t thread;
+  bool started, closing;
+  lm_work *first, *last; /* waiting, behind the one that runs */
+  int pending;           /* with the one that runs */
+  /* Sends and receives under way, each with a reference: they go on if the script drops them. Only the thread that
+   * calls the group touches this list. */
+  lm_work *posted;
+};
+
+/* The group's queue, made when first asked for; borrowed. */
+lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
+/* Takes c's contents over, also if it fails: gives the call its seq and runs it, or queues it. */
+lm_status lm_call_send(lm_call *c, lm_work **work);
+/* Takes c's contents over. */
+lm_status lm_work_new(lm_queue *q, lm_call *c, lm_work **out);
+/* Keeps the outcome; of a failure, with this thread's message. Gives the tensors back. */
+void lm_work_finish(lm_work *w, lm_status status);
+/* What w ended with, as this thread's error. */
+lm_status lm_work_outcome(const lm_work *w);
+
+/* ---- p2p.c */
+
+/* As lm_work_wait and lm_work_done, for a send or receive under way. */
+lm_status lm_p2p_wait(lm_work *w, double seconds);
+void lm_p2p_look(lm_work *w);
+/* The end of the group: sends get a few seconds to leave, receives are given up. */
+void lm_p2p_close(lm_queue *q);
+
+#endif

@@ -1,0 +1,39 @@
+/* The front door of process groups: every collective, sync and async. Arguments are checked, strided tensors are
+ * made contiguous and copied back, empty ones become a barrier, and each call gets its ticket.
+ *
+ * work NULL: return when it is done on this rank. Otherwise it is queued on the group's own thread, in the order of the
+ * calls, and *work is yours; the tensors are kept alive and are not to be touched until it is done. */
+#ifndef LM_DIST_COLLECTIVE_H
+#define LM_DIST_COLLECTIVE_H
+
+#include "dist/group.h"
+
+typedef struct lm_work lm_work;
+
+LM_API lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work);
+LM_API lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work);
+LM_API lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work);
+/* out: n tensors of t's sizes, n = the group's size; or one whose first size is n times t's (n = 1 where size > 1). */
+LM_API lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work);
+LM_API lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work);
+LM_API lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work);
+/* in: n = size tensors of t's sizes, or one with n times t's first size. */
+LM_API lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op,
+                                   lm_work **work);
+LM_API lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work);
+LM_API lm_status lm_barrier(lm_group *g, lm_work **work);
+/* tag >= 0. recv: peer -1 takes from anyone. */
+LM_API lm_status lm_send(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work);
+LM_API lm_status lm_recv(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work);
+
+/* For the next call on this thread: its timeout in seconds, instead of the group's. */
+LM_API void lm_collective_timeout(double seconds);
+
+/* Waits for it; seconds < 0: as long as the group's timeout. What the call failed with. Running out of `seconds` is an
+ * LM_E_STATE of its own, after which the work goes on. */
+LM_API lm_status lm_work_wait(lm_work *w, double seconds);
+LM_API bool lm_work_done(lm_work *w);      /* also true if it failed; drives sends and receives a bit */
+LM_API int lm_work_peer(const lm_work *w); /* of a finished recv; -1 otherwise */
+LM_API void lm_work_release(lm_work *w);   /* NULL is fine; not waiting for it is fine */
+
+#endif

@@ -1,0 +1,33 @@
+/* Where the store is, by what a job was started with. Private to dist/. */
+#ifndef LM_DIST_LOCATE_H
+#define LM_DIST_LOCATE_H
+
+#include "dist/auth.h"
+#include "dist/net.h"
+
+typedef struct lm_locator {
+  enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_AGENT } by;
+  char host[LM_ADDRESS_MAX]; /* BY_ADDRESS: of the store */
+  int port;
+  char agent[LM_ADDRESS_MAX]; /* BY_AGENT: torchrun's store */
+  char path[1024];            /* the file, or the agent's key */
+} lm_locator;
+
+typedef struct lm_location {
+  char address[LM_ADDRESS_MAX];
+  char nonce[40]; /* of this store, unless its address was known beforehand; "" then */
+} lm_location;
+
+/* The error says what would do. */
+lm_status lm_locator_of(const char *init_method, lm_locator *out);
+/* Rank 0, once its store listens at `at`: where the others look, if they have to. */
+lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const lm_patience *p);
+/* The others: LM_E_IO if there is nothing yet, or nothing whole. */
+lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patience *p);
+/* Rank 0: nobody needs it any more. */
+void lm_locator_withdraw(const lm_locator *l, const lm_location *at);
+/* The key of the handshake. A store that was published has its nonce in the key: one that is left over from another
+ * job, even of the same token, proves to be another. */
+lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out);
+
+#endif

@@ -1,0 +1,250 @@
+/* Running calls: at once, or on the group's own thread in the order in which they were made. */
+#include <errno.h>
+#include <omp.h>
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "dist/call.h"
+
+static lm_status dispatch(const lm_call *c) {
+  lm_group *g = &c->core->g;
+  const lm_group_table *table = g->table;
+  if (c->empty) return table->barrier(g);
+  switch (c->kind) {
+    case LM_ALL_REDUCE: return table->all_reduce(g, c->t, c->op);
+    case LM_BROADCAST: return table->broadcast(g, c->t, c->root);
+    case LM_REDUCE: return table->reduce(g, c->t, c->root, c->op);
+    case LM_ALL_GATHER: return table->all_gather(g, c->t, c->out);
+    case LM_GATHER: return table->gather(g, c->t, c->root, c->out);
+    case LM_SCATTER: return table->scatter(g, c->t, c->root, c->in);
+    case LM_REDUCE_SCATTER: return table->reduce_scatter(g, c->t, c->in, c->op);
+    case LM_ALL_TO_ALL: return table->all_to_all(g, c->in, c->out);
+    default: return lm_fail(LM_E_ARG, "%s is not a collective", lm_collective_name(c->kind));
+  }
+}
+
+static lm_status run(lm_call *c) {
+  lm_waiting waiting;
+  if (lm_log_on(LM_LOG_DIST))
+    lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
+  lm_waiting_begin(&waiting, c->core, &c->ticket, c->timeout);
+  lm_status status = dispatch(c);
+  lm_waiting_end(&waiting, status == LM_OK);
+  status = lm_call_written(c, status);
+  /* The other ranks are past this call: it must not look as if it could be tried once more. */
+  return status == LM_E_OOM ? LM_E_STATE : status;
+}
+
+/* ---- works */
+
+lm_status lm_work_new(lm_queue *q, lm_call *c, lm_work **out) {
+  lm_work *w = lm_calloc(1, sizeof *w);
+  *out = w;
+  if (!w) {
+    lm_call_clear(c);
+    return LM_E_OOM;
+  }
+  atomic_init(&w->rc, 1);
+  atomic_fetch_add_explicit(&q->rc, 1, memory_order_relaxed);
+  w->queue = q;
+  w->peer = -1;
+  w->call = *c;
+  return LM_OK;
+}
+
+void lm_work_finish(lm_work *w, lm_status status) {
+  w->status = status;
+  if (status != LM_OK) strncpy(w->message, lm_error(), sizeof w->message - 1);
+  lm_call_clear(&w->call);
+  atomic_store_explicit(&w->done, true, memory_order_release);
+}
+
+lm_status lm_work_outcome(const lm_work *w) {
+  return w->status == LM_OK ? LM_OK : lm_fail(w->status, "%s", w->message);
+}
+
+static bool drops_to_zero(_Atomic int *rc) { return atomic_fetch_sub_explicit(rc, 1, memory_order_acq_rel) == 1; }
+
+static void release_queue(lm_queue *q) {
+  if (!drops_to_zero(&q->rc)) return;
+  pthread_cond_destroy(&q->more);
+  pthread_cond_destroy(&q->finished);
+  pthread_mutex_destroy(&q->lock);
+  lm_free(q);
+}
+
+void lm_work_release(lm_work *w) {
+  if (!w || !drops_to_zero(&w->rc)) return;
+  lm_call_clear(&w->call);
+  release_queue(w->queue);
+  lm_free(w);
+}
+
+int lm_work_peer(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire) ? w->peer : -1; }
+
+static bool is_done(lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
+
+bool lm_work_done(lm_work *w) {
+  if (!is_done(w) && w->request) lm_p2p_look(w);
+  return is_done(w);
+}
+
+lm_status lm_work_wait(lm_work *w, double seconds) {
+  if (!is_done(w) && w->request) return lm_p2p_wait(w, seconds);
+  lm_queue *q = w->queue;
+  double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
+  struct timespec deadline = {.tv_sec = (time_t)until};
+  deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
+  pthread_mutex_lock(&q->lock);
+  int timed_out = 0;
+  while (!is_done(w) && timed_out != ETIMEDOUT) {
+    if (seconds < 0) {
+      pthread_cond_wait(&q->finished, &q->lock);
+    } else {
+      timed_out = pthread_cond_timedwait(&q->finished, &q->lock, &deadline);
+    }
+  }
+  pthread_mutex_unlock(&q->lock);
+  if (is_done(w)) return lm_work_outcome(w);
+  return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+}
+
+/* ---- the queue and its thread */
+
+static void *serve(void *arg) {
+  lm_queue *q = arg;
+  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  pthread_mutex_lock(&q->lock);
+  for (;;) {
+    while (!q->first && !q->closing) pthread_cond_wait(&q->more, &q->lock);
+    lm_work *w = q->first;
+    if (!w) break;
+    q->first = w->next;
+    if (!q->first) q->last = NULL;
+    pthread_mutex_unlock(&q->lock);
+
+    lm_world *world = w->call.core->world;
+    lm_set_where(w->call.ticket.where);
+    lm_status status = world ? lm_world_check(world) : LM_OK;
+    if (status == LM_OK) {
+      status = run(&w->call);
+    } else {
+      lm_fail_in(status, lm_collective_name(w->call.kind));
+    }
+
+    pthread_mutex_lock(&q->lock);
+    lm_work_finish(w, status);
+    q->pending--;
+    pthread_cond_broadcast(&q->finished);
+    pthread_mutex_unlock(&q->lock);
+    lm_work_release(w);
+    pthread_mutex_lock(&q->lock);
+  }
+  pthread_mutex_unlock(&q->lock);
+  return NULL;
+}
+
+/* Signals are for the script's threads. */
+static lm_status start_thread(lm_queue *q) {
+  if (q->started) return LM_OK;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&q->thread, NULL, serve, q);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) return lm_fail(LM_E_IO, "a thread for asynchronous collectives: %s", strerror(error));
+  q->started = true;
+  return LM_OK;
+}
+
+lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&core->lock);
+  lm_queue *q = core->queue;
+  if (!q) {
+    q = lm_calloc(1, sizeof *q);
+    if (!q) {
+      status = LM_E_OOM;
+      goto done;
+    }
+    atomic_init(&q->rc, 1);
+    pthread_mutex_init(&q->lock, NULL);
+    pthread_cond_init(&q->more, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->finished, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    core->queue = q;
+  }
+done:
+  pthread_mutex_unlock(&core->lock);
+  *out = q;
+  return status;
+}
+
+static bool idle(lm_queue *q) {
+  if (!q) return true;
+  pthread_mutex_lock(&q->lock);
+  bool yes = q->pending == 0;
+  pthread_mutex_unlock(&q->lock);
+  return yes;
+}
+
+lm_status lm_call_send(lm_call *c, lm_work **work) {
+  lm_status status;
+  lm_group_core *core = c->core;
+  lm_queue *q = NULL;
+  lm_work *w = NULL;
+  if (!work && idle(core->queue)) {
+    c->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
+    status = run(c);
+    lm_call_clear(c);
+    return status;
+  }
+  /* All that can fail comes before the call has its number: if it fails, it was never made. */
+  status = lm_queue_of(core, &q);
+  if (status == LM_OK) status = start_thread(q);
+  if (status != LM_OK) {
+    lm_call_clear(c);
+    return status;
+  }
+  TRY(lm_work_new(q, c, &w));
+  atomic_fetch_add(&w->rc, 1); /* the queue's and the caller's */
+  pthread_mutex_lock(&q->lock);
+  w->call.ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
+  if (q->last) {
+    q->last->next = w;
+  } else {
+    q->first = w;
+  }
+  q->last = w;
+  q->pending++;
+  pthread_cond_signal(&q->more);
+  pthread_mutex_unlock(&q->lock);
+  if (work) {
+    *work = w;
+    return LM_OK;
+  }
+  status = lm_work_wait(w, -1);
+done:
+  lm_work_release(w);
+  return status;
+}
+
+void lm_queue_close(lm_group_core *core) {
+  lm_queue *q = core->queue;
+  if (!q) return;
+  pthread_mutex_lock(&q->lock);
+  q->closing = true;
+  pthread_cond_signal(&q->more);
+  pthread_mutex_unlock(&q->lock);
+  if (q->started) pthread_join(q->thread, NULL);
+  lm_p2p_close(q);
+  core->queue = NULL;
+  release_queue(q);
+}

@@ -1,0 +1,49 @@
+/* What moves bytes between the members of a group: messages over links that are opened when first needed. There is no
+ * thread: whoever waits drives all links, and the first of several to wait polls for the others.
+ *
+ * A message belongs to the call that runs on its thread (lm_group_ticket). Those of a collective are matched by its
+ * number, their peer and a slot, those of sends and receives by peer and tag (the slot), each in the order in which
+ * they were posted. Tickets are compared before data land.
+ *
+ * Also read by C++. */
+#ifndef LM_GLOO_ENGINE_H
+#define LM_GLOO_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "base/status.h"
+
+typedef struct lm_group lm_group;
+typedef struct lm_request lm_request;
+typedef struct lm_engine lm_engine;
+
+lm_status lm_engine_open(lm_group *g, lm_engine **out);
+/* Says goodbye and closes the links; what was written still arrives. Nothing may be under way. NULL is fine. */
+void lm_engine_close(lm_engine *e);
+
+/* Around a collective. begin fails at once in a world that has failed, or if a peer has already come to another call;
+ * end follows a begin that succeeded, when all its messages are forgotten. */
+lm_status lm_engine_begin(lm_engine *e);
+void lm_engine_end(lm_engine *e);
+
+/* Posts a message; may wait for the link to come up, but not for the peer's call. peer -1, in recv: anyone. */
+lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out);
+lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out);
+/* Until it is done: received, or written so that its data may change. */
+lm_status lm_engine_wait(lm_engine *e, lm_request *r);
+lm_status lm_engine_look(lm_engine *e, lm_request *r, bool *done);
+int lm_engine_peer(const lm_request *r); /* of a receive that is done: who it was */
+/* Frees it; its data are not touched any more, done or not. NULL is fine. */
+void lm_engine_forget(lm_engine *e, lm_request *r);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,232 @@
+#define _GNU_SOURCE
+#include "mp/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+/* ---- starting */
+
+enum { STANDARD = 3, EXTRA = 3, PLACES = 4, ASIDE = 10 };
+
+typedef struct birth { /* all that the child needs, made ready before it exists */
+  const lm_process_plan *plan;
+  char *const *env;
+  pid_t parent;
+  int report;  /* where it writes what went wrong; closed by exec */
+  int highest; /* no descriptor above it is open */
+} birth;
+
+static _Noreturn void give_up(int report) {
+  int error = errno;
+  while (write(report, &error, sizeof error) < 0 && errno == EINTR) {}
+  _exit(127);
+}
+
+/* Descriptors 0 to 3 as planned, all others closed by exec. They are moved out of the way first, so that none is
+ * overwritten before it is used. */
+static bool arrange(const lm_process_plan *plan, int highest) {
+  int from[PLACES] = {plan->in, plan->out, plan->err, plan->extra};
+  int first = plan->extra >= 0 ? EXTRA + 1 : EXTRA;
+  if (from[0] < 0 && (from[0] = open("/dev/null", O_RDONLY | O_CLOEXEC)) < 0) return false;
+  for (int i = 0; i < PLACES; i++) {
+    if (from[i] >= 0 && (from[i] = fcntl(from[i], F_DUPFD_CLOEXEC, ASIDE)) < 0) return false;
+  }
+  for (int i = 0; i < PLACES; i++) {
+    if (from[i] >= 0 && dup2(from[i], i) < 0) return false;
+  }
+#if defined(SYS_close_range) && defined(CLOSE_RANGE_CLOEXEC)
+  if (syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return true;
+#endif
+  for (int fd = first; fd <= highest; fd++) fcntl(fd, F_SETFD, FD_CLOEXEC);
+  return true;
+}
+
+/* In the child, which shares the parent's memory until exec: only system calls, and nothing is written. No handler of
+ * the parent's may run here, so all are gone before signals come in again. */
+static _Noreturn void be_child(const birth *b) {
+  const lm_process_plan *plan = b->plan;
+  int report = fcntl(b->report, F_DUPFD_CLOEXEC, ASIDE);
+  if (report < 0) _exit(127);
+  if (!plan->outlives) {
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(report);
+    if (getppid() != b->parent) _exit(127); /* died before that */
+  }
+  if (plan->session) setsid();
+  if (!arrange(plan, b->highest)) give_up(report);
+  for (int s = 1; s < NSIG; s++) {
+    struct sigaction action = {0};
+    bool keep = s == SIGHUP && sigaction(s, NULL, &action) == 0 && action.sa_handler == SIG_IGN; /* nohup's */
+    action = (struct sigaction){.sa_handler = SIG_DFL};
+    if (!keep) sigaction(s, &action, NULL);
+  }
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, NULL);
+  execve(plan->argv[0], (char *const *)plan->argv, b->env);
+  give_up(report);
+}
+
+/* Not fork: that copies page tables, gigabytes of them in a trainer, and runs other libraries' handlers. */
+__attribute__((noinline)) static pid_t born(const birth *b) {
+  pid_t pid = vfork();
+  if (pid == 0) be_child(b);
+  return pid;
+}
+
+static int highest_descriptor(void) {
+  enum { MOST = 65536 };
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > MOST) return MOST - 1;
+  return (int)limit.rlim_cur - 1;
+}
+
+lm_status lm_process_start(const lm_process_plan *plan, lm_process *out) {
+  extern char **environ;
+  int report[2], error = 0;
+  *out = (lm_process){.pidfd = -1};
+  if (pipe2(report, O_CLOEXEC) != 0) return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+  birth b = {plan, plan->env ? plan->env : environ, getpid(), report[1], highest_descriptor()};
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pid_t pid = born(&b);
+  if (pid < 0) error = errno;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  close(report[1]);
+  if (pid > 0) {
+    ssize_t n;
+    while ((n = read(report[0], &error, sizeof error)) < 0 && errno == EINTR) {}
+    if (n != (ssize_t)sizeof error) error = 0;
+  }
+  close(report[0]);
+  if (error != 0) {
+    while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR) {}
+    return lm_fail(LM_E_IO, "process: cannot start %s: %s", plan->argv[0], strerror(error));
+  }
+  out->pid = pid;
+  out->session = plan->session;
+#ifdef SYS_pidfd_open
+  out->pidfd = (int)syscall(SYS_pidfd_open, pid, 0); /* close-on-exec by itself */
+#endif
+  return LM_OK;
+}
+
+/* ---- waiting, signals */
+
+void lm_process_set_ended(lm_process *p, int status) {
+  p->ended = true;
+  p->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  p->code = p->signal ? 128 + p->signal : WEXITSTATUS(status);
+}
+
+lm_status lm_process_wait(lm_process *p, double seconds) {
+  double deadline = seconds < 0 ? 0 : lm_seconds() + seconds;
+  while (!p->ended && p->pid > 0) {
+    int status = 0;
+    pid_t got = waitpid(p->pid, &status, WNOHANG);
+    if (got == p->pid) {
+      lm_process_set_ended(p, status);
+      break;
+    }
+    if (got < 0 && errno != EINTR) { /* reaped by somebody else, who knows how it ended */
+      return lm_fail(LM_E_STATE, "process: %d is no child of this process any more", (int)p->pid);
+    }
+    double left = seconds < 0 ? 1 : deadline - lm_seconds();
+    if (left <= 0) break;
+    struct pollfd fd = {.fd = p->pidfd, .events = POLLIN};
+    double most = p->pidfd >= 0 ? 1 : 0.01;
+    poll(&fd, 1, (int)((left < most ? left : most) * 1000) + 1);
+  }
+  return LM_OK;
+}
+
+void lm_process_signal(const lm_process *p, int signal) {
+  if (p->pid > 0 && !p->ended) kill(p->session ? -p->pid : p->pid, signal);
+}
+
+void lm_process_close(lm_process *p) {
+  if (p->pid > 0 && !p->ended) {
+    lm_process_signal(p, SIGKILL);
+    lm_process_wait(p, 5); /* longer only where the kernel itself is stuck */
+  }
+  if (p->pid > 0 && p->pidfd >= 0) close(p->pidfd);
+  *p = (lm_process){.pidfd = -1};
+}
+
+/* ---- what a start needs to know */
+
+static size_t name_length(const char *entry) { return strcspn(entry, "="); }
+
+lm_status lm_process_env(int n, const char *const *changes, char ***out) {
+  extern char **environ;
+  int count = 0;
+  size_t bytes = 0;
+  *out = NULL;
+  while (environ && environ[count]) bytes += strlen(environ[count++]) + 1;
+  for (int i = 0; i < n; i++) bytes += strlen(changes[i]) + 1;
+  size_t pointers = (size_t)(count + n + 1) * sizeof(char *);
+  char **list = lm_malloc(pointers + bytes);
+  if (!list) return LM_E_OOM;
+  char *text = (char *)list + pointers;
+  int kept = 0;
+  for (int i = 0; i < count + n; i++) {
+    const char *entry = i < count ? environ[i] : changes[i - count];
+    size_t name = name_length(entry);
+    bool dropped = entry[name] != '=';
+    for (int k = i < count ? 0 : i - count + 1; k < n && !dropped; k++) { /* a later change of the same name wins */
+      dropped = name_length(changes[k]) == name && strncmp(changes[k], entry, name) == 0;
+    }
+    if (dropped) continue;
+    list[kept++] = strcpy(text, entry);
+    text += strlen(entry) + 1;
+  }
+  list[kept] = NULL;
+  *out = list;
+  return LM_OK;
+}
+
+lm_status lm_process_self(char *out, size_t capacity) {
+  ssize_t n = readlink("/proc/self/exe", out, capacity - 1);
+  if (n < 0) return lm_fail(LM_E_IO, "process: cannot read /proc/self/exe: %s", strerror(errno));
+  out[n] = 0;
+  return LM_OK;
+}
+
+int lm_process_cores(void) {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : 1;
+  long n = sysconf(_SC_NPROCESSORS_ONLN); /* more cores than a cpu_set_t holds */
+  return n > 0 ? (int)n : 1;
+}
+
+const char *lm_signal_name(int signal) {
+  static const struct {
+    int number;
+    const char *name;
+  } known[] = {{SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
+               {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
+               {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
+               {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
+               {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"}};
+  static _Thread_local char text[24];
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    if (known[i].number == signal) return known[i].name;
+  }
+  snprintf(text, sizeof text, "signal %d", signal);
+  return text;
+}

@@ -1,0 +1,429 @@
+#define _GNU_SOURCE
+#include "mp/supervisor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/mem.h"
+#include "mp/descendants.h"
+
+enum {
+  STREAMS = 2,
+  CHUNK = 65536,     /* read at once; also what a pipe holds */
+  PIECE = 4096,      /* written at once: a pipe that is ready takes it without waiting */
+  CROWDED = 1 << 20, /* bytes that wait for a slow reader before the processes have to wait too */
+  LAST_READS = 17,   /* of a stream after its process ended: all a pipe can hold, and its end */
+  HELD_MOST = 1024,
+};
+
+typedef struct child {
+  lm_process process;
+  int stream[STREAMS]; /* where its output comes from; -1: at its end */
+  bool ready[STREAMS];
+  int last_reads;
+  bool told; /* of its end */
+} child;
+
+struct lm_supervisor {
+  int n, capacity, turn; /* turn: whose output comes next */
+  child *children;
+  struct pollfd *polled;
+  lm_bytes queue[STREAMS]; /* to print */
+  bool closed[STREAMS], closed_told[STREAMS];
+  int signals; /* numbers of those that came */
+  struct sigaction before[NSIG];
+  int nspared;
+  pid_t *spared; /* children from before: a shell's, which then became us by exec */
+  lm_process guard;
+  int to_guard;
+  int nheld;
+  int held[HELD_MOST];
+  char chunk[CHUNK];
+};
+
+/* ---- signals */
+
+static _Atomic int signal_pipe = -1; /* the handler's end; -1: no supervisor */
+static const int taken[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGPIPE};
+enum { TAKEN = sizeof taken / sizeof *taken };
+
+static void on_signal(int number) {
+  int error = errno;
+  unsigned char byte = (unsigned char)number;
+  ssize_t wrote = write(signal_pipe, &byte, 1); /* full: enough came already */
+  (void)wrote;
+  errno = error;
+}
+
+static lm_status take_signals(lm_supervisor *s) {
+  int ends[2], none = -1;
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    return lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+  }
+  if (!atomic_compare_exchange_strong(&signal_pipe, &none, ends[1])) {
+    close(ends[0]);
+    close(ends[1]);
+    return lm_fail(LM_E_STATE, "process: this process has a supervisor already");
+  }
+  s->signals = ends[0];
+  for (int i = 0; i < TAKEN; i++) {
+    struct sigaction action = {.sa_flags = SA_RESTART};
+    action.sa_handler = taken[i] == SIGPIPE ? SIG_IGN : on_signal;
+    sigaction(taken[i], NULL, &s->before[taken[i]]);
+    bool ignored = taken[i] == SIGHUP && s->before[SIGHUP].sa_handler == SIG_IGN; /* by nohup */
+    if (!ignored) sigaction(taken[i], &action, NULL);
+  }
+  return LM_OK;
+}
+
+static void give_signals_back(lm_supervisor *s) {
+  if (s->signals < 0) return;
+  for (int i = 0; i < TAKEN; i++) sigaction(taken[i], &s->before[taken[i]], NULL);
+  close(signal_pipe);
+  close(s->signals);
+  signal_pipe = -1;
+}
+
+/* ---- the guard: a shell that is told the groups, and kills them when this process is gone */
+
+static void guard_stop(lm_supervisor *s) {
+  lm_process_close(&s->guard);
+  if (s->to_guard >= 0) close(s->to_guard);
+  s->to_guard = -1;
+}
+
+static lm_status guard_start(lm_supervisor *s) {
+  static const char script[] =
+      "groups=; while read -r group; do groups=\"$groups -$group\"; done; [ -z \"$groups\" ] || kill -s KILL -- "
+      "$groups";
+  static const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+  lm_status status;
+  int ends[2] = {-1, -1}, quiet = -1;
+  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0) {
+    status = lm_fail(LM_E_IO, "process: %s", strerror(errno));
+    goto done;
+  }
+  lm_process_plan plan = {
+      .argv = argv, .in = ends[0], .out = quiet, .err = quiet, .extra = -1, .session = true, .outlives = true};
+  TRY(lm_process_start(&plan, &s->guard));
+  s->to_guard = ends[1];
+  ends[1] = -1;
+done:
+  for (int i = 0; i < 2; i++) {
+    if (ends[i] >= 0) close(ends[i]);
+  }
+  if (quiet >= 0) close(quiet);
+  return status;
+}
+
+/* ---- one supervisor */
+
+lm_status lm_supervisor_new(lm_supervisor **out) {
+  lm_status status;
+  int fd;
+  *out = NULL;
+  lm_supervisor *s = lm_calloc(1, sizeof *s);
+  if (!s) return LM_E_OOM;
+  s->signals = s->to_guard = s->guard.pidfd = -1;
+  do { /* a caller may have closed 0, 1 or 2: nothing of ours is to come to lie there */
+    fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+  TRY(lm_children(&s->spared, &s->nspared));
+  TRY(take_signals(s));
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
+    status = lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno));
+    goto done;
+  }
+  *out = s;
+  s = NULL;
+done:
+  lm_supervisor_free(s);
+  return status;
+}
+
+static child *find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
+
+/* Every child that ended, ours or an orphan that came to us. */
+static void reap(lm_supervisor *s) {
+  int status;
+  for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (pid == s->guard.pid) lm_process_set_ended(&s->guard, status);
+    for (int i = 0; i < s->n; i++) {
+      lm_process *p = &s->children[i].process;
+      if (p->pid == pid && !p->ended) lm_process_set_ended(p, status);
+    }
+  }
+}
+
+void lm_supervisor_sweep(lm_supervisor *s, double seconds, int *left) {
+  double deadline = lm_seconds() + seconds;
+  guard_stop(s);
+  while ((*left = lm_descendants_kill(s->nspared, s->spared)) > 0 && lm_seconds() < deadline) {
+    reap(s);
+    poll(NULL, 0, 2);
+  }
+  reap(s);
+}
+
+void lm_supervisor_free(lm_supervisor *s) {
+  if (!s) return;
+  int left = 0;
+  if (s->n > 0) lm_supervisor_sweep(s, 3, &left);
+  guard_stop(s);
+  for (int i = 0; i < s->n; i++) {
+    lm_process_close(&s->children[i].process);
+    for (int k = 0; k < STREAMS; k++) {
+      if (s->children[i].stream[k] >= 0) close(s->children[i].stream[k]);
+    }
+  }
+  for (int i = 0; i < s->nheld; i++) close(s->held[i]);
+  for (int k = 0; k < STREAMS; k++) lm_bytes_free(&s->queue[k]);
+  if (s->signals >= 0) prctl(PR_SET_CHILD_SUBREAPER, 0);
+  give_signals_back(s);
+  lm_free(s->spared);
+  lm_free(s->children);
+  lm_free(s->polled);
+  lm_free(s);
+}
+
+static lm_status grow(lm_supervisor *s) {
+  if (s->n < s->capacity) return LM_OK;
+  int capacity = s->capacity ? 2 * s->capacity : 8;
+  child *children = lm_realloc(s->children, (size_t)capacity * sizeof *children);
+  if (!children) return LM_E_OOM;
+  s->children = children;
+  struct pollfd *polled = lm_realloc(s->polled, (size_t)(1 + STREAMS + STREAMS * capacity) * sizeof *polled);
+  if (!polled) return LM_E_OOM;
+  s->polled = polled;
+  s->capacity = capacity;
+  return LM_OK;
+}
+
+lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *const *env, bool input, int *id,
+                              pid_t *pid) {
+  lm_status status;
+  int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}};
+  TRY(grow(s));
+  if (s->to_guard < 0) TRY(guard_start(s));
+  for (int k = 0; k < STREAMS; k++) {
+    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0) {
+      status = lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
+      goto done;
+    }
+  }
+  lm_process_plan plan = {.argv = argv,
+                          .env = env,
+                          .in = input ? STDIN_FILENO : -1,
+                          .out = pipes[0][1],
+                          .err = pipes[1][1],
+                          .extra = -1,
+                          .session = true};
+  child c = {.stream = {pipes[0][0], pipes[1][0]}};
+  TRY(lm_process_start(&plan, &c.process));
+  pipes[0][0] = pipes[1][0] = -1;
+  s->children[s->n++] = c;
+  *id = s->n;
+  *pid = c.process.pid;
+  dprintf(s->to_guard, "%d\n", (int)c.process.pid);
+done:
+  for (int k = 0; k < STREAMS; k++) {
+    for (int i = 0; i < 2; i++) {
+      if (pipes[k][i] >= 0) close(pipes[k][i]);
+    }
+  }
+  return status;
+}
+
+void lm_supervisor_signal(lm_supervisor *s, int id, int signal) {
+  child *c = find(s, id);
+  if (c) lm_process_signal(&c->process, signal);
+}
+
+/* ---- printing */
+
+lm_status lm_supervisor_print(lm_supervisor *s, int stream, const char *text, size_t n) {
+  lm_bytes *queue = &s->queue[stream - 1];
+  if (s->closed[stream - 1]) return LM_OK;
+  lm_put(queue, text, n);
+  if (!queue->failed) return LM_OK;
+  queue->failed = false;
+  return LM_E_OOM;
+}
+
+static bool is_ready(int fd) {
+  struct pollfd p = {.fd = fd, .events = POLLOUT};
+  return poll(&p, 1, 0) == 1;
+}
+
+/* As much as goes without waiting, in whole lines where they are short enough. */
+static void flush(lm_supervisor *s, int k) {
+  lm_bytes *queue = &s->queue[k];
+  size_t sent = 0;
+  while (sent < queue->n && is_ready(k + 1)) {
+    size_t n = queue->n - sent < PIECE ? queue->n - sent : PIECE;
+    const char *from = queue->data + sent, *line = memrchr(from, '\n', n);
+    if (line) n = (size_t)(line - from) + 1;
+    ssize_t wrote = write(k + 1, from, n);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (wrote < 0) { /* the reader is gone, or the disk is full */
+      s->closed[k] = true;
+      sent = queue->n;
+      break;
+    }
+    sent += (size_t)wrote;
+  }
+  if (sent > 0) lm_bytes_shift(queue, sent);
+}
+
+bool lm_supervisor_printed(lm_supervisor *s) {
+  for (int k = 0; k < STREAMS; k++) flush(s, k);
+  return s->queue[0].n == 0 && s->queue[1].n == 0;
+}
+
+/* ---- events. Each of these fills *out and says true if there is one of its kind. */
+
+static bool next_signal(lm_supervisor *s, lm_event *out) {
+  unsigned char number;
+  while (read(s->signals, &number, 1) == 1) {
+    if (number == SIGCHLD) continue;
+    *out = (lm_event){.kind = LM_EVENT_SIGNAL, .signal = number};
+    return true;
+  }
+  return false;
+}
+
+static bool next_closed(lm_supervisor *s, lm_event *out) {
+  for (int k = 0; k < STREAMS; k++) {
+    if (!s->closed[k] || s->closed_told[k]) continue;
+    s->closed_told[k] = true;
+    *out = (lm_event){.kind = LM_EVENT_CLOSED, .stream = k + 1};
+    return true;
+  }
+  return false;
+}
+
+static bool read_stream(lm_supervisor *s, int i, int k, lm_event *out) {
+  child *c = &s->children[i];
+  c->ready[k] = false;
+  if (c->stream[k] < 0) return false;
+  ssize_t n = read(c->stream[k], s->chunk, sizeof s->chunk);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  *out =
+      (lm_event){.kind = LM_EVENT_OUTPUT, .id = i + 1, .stream = k + 1, .text = s->chunk, .n = n > 0 ? (size_t)n : 0};
+  if (n <= 0) {
+    close(c->stream[k]);
+    c->stream[k] = -1;
+  }
+  return true;
+}
+
+static bool crowded(const lm_supervisor *s) { return s->queue[0].n + s->queue[1].n > CROWDED; }
+
+static bool next_ended(lm_supervisor *s, lm_event *out) {
+  for (int i = 0; i < s->n; i++) {
+    child *c = &s->children[i];
+    if (c->told || !c->process.ended) continue;
+    if (!crowded(s) && c->last_reads++ < STREAMS * LAST_READS) { /* its children may write for ever */
+      for (int k = 0; k < STREAMS; k++) {
+        if (read_stream(s, i, k, out)) return true;
+      }
+    }
+    c->told = true;
+    *out = (lm_event){.kind = LM_EVENT_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
+    lm_process_close(&c->process);
+    return true;
+  }
+  return false;
+}
+
+static bool next_output(lm_supervisor *s, lm_event *out) {
+  for (int seen = 0; seen < s->n * STREAMS && !crowded(s); seen++) {
+    int at = s->turn++ % (s->n * STREAMS);
+    s->turn %= s->n * STREAMS;
+    if (s->children[at / STREAMS].ready[at % STREAMS] && read_stream(s, at / STREAMS, at % STREAMS, out)) return true;
+  }
+  return false;
+}
+
+static void wait_for_any(lm_supervisor *s, double seconds) {
+  int n = 0;
+  s->polled[n++] = (struct pollfd){.fd = s->signals, .events = POLLIN};
+  for (int k = 0; k < STREAMS; k++) {
+    if (s->queue[k].n > 0) s->polled[n++] = (struct pollfd){.fd = k + 1, .events = POLLOUT};
+  }
+  int first = n;
+  for (int i = 0; i < s->n && !crowded(s); i++) {
+    for (int k = 0; k < STREAMS; k++) {
+      s->polled[n++] = (struct pollfd){.fd = s->children[i].stream[k], .events = POLLIN}; /* -1 is passed over */
+    }
+  }
+  if (poll(s->polled, (nfds_t)n, (int)(seconds * 1000) + 1) <= 0) return;
+  for (int i = first; i < n; i++) {
+    if (s->polled[i].revents) s->children[(i - first) / STREAMS].ready[(i - first) % STREAMS] = true;
+  }
+}
+
+lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_event *out) {
+  double deadline = lm_seconds() + seconds;
+  *out = (lm_event){.kind = LM_EVENT_NONE};
+  lm_status status = grow(s); /* makes `polled` where nothing was started */
+  while (status == LM_OK) {
+    for (int k = 0; k < STREAMS; k++) flush(s, k);
+    reap(s);
+    if (next_signal(s, out) || next_closed(s, out) || next_ended(s, out) || next_output(s, out)) break;
+    double left = seconds < 0 ? 60 : deadline - lm_seconds();
+    if (left <= 0) break;
+    wait_for_any(s, left < 60 ? left : 60);
+  }
+  return status;
+}
+
+/* ---- things that last as long as the supervisor */
+
+static lm_status hold(lm_supervisor *s, int fd) {
+  if (s->nheld < HELD_MOST) {
+    s->held[s->nheld++] = fd;
+    return LM_OK;
+  }
+  close(fd);
+  return lm_fail(LM_E_STATE, "process: a supervisor keeps %d files and ports at most", HELD_MOST);
+}
+
+lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
+  int fd = memfd_create("luminary", MFD_CLOEXEC);
+  if (fd < 0) return lm_fail(LM_E_IO, "process: no memory file to be had: %s", strerror(errno));
+  snprintf(path, capacity, "/proc/%d/fd/%d", (int)getpid(), fd);
+  return hold(s, fd);
+}
+
+/* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system gives the
+ * number to nobody who asks for any. */
+lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
+  struct sockaddr_in address = {.sin_family = AF_INET};
+  socklen_t n = sizeof address;
+  int yes = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      bind(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
+      getsockname(fd, (struct sockaddr *)&address, &n) != 0) {
+    int error = errno;
+    if (fd >= 0) close(fd);
+    return lm_fail(LM_E_IO, "process: no port to be had: %s", strerror(error));
+  }
+  *port = ntohs(address.sin_port);
+  return hold(s, fd);
+}
