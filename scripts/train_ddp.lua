@@ -35,6 +35,7 @@ usage: luajit train_ddp.lua [options]
   --resume FILE       go on from a checkpoint
   --auto-resume FILE  go on from a checkpoint if it is there, and save to it: for restarts
   --log FILE          write one JSON object a step and an epoch; appended to on --resume
+  --log-file FILE     the same, for torchrun, which takes --log for its own
   --backend NAME      how processes talk to each other              (gloo; nothing for one)
   --init-method URL   env://, tcp://host:port or file:///path       (env://)
   --world-size N      number of processes                           (what the launcher says, else 1)
@@ -69,6 +70,7 @@ do
   while arg[i] do
     local name, value = arg[i]:match("^%-%-([%w_-]+)=(.*)$")
     name = (name or arg[i]:match("^%-%-([%w_-]+)$") or ""):gsub("_", "-")
+    if name == "log-file" then name = "log" end -- torchrun takes --log for a misspelled option of its own
     if name == "help" then
       io.write(USAGE)
       os.exit(0, true)

@@ -128,6 +128,29 @@ describe("running out of memory in", function()
     end)
   end)
 
+  it("collectives in a group of one, strided and asynchronous", function()
+    local dist = lm.dist
+    local base = lm.randn { 3, 4 }
+    sweep(function()
+      local outcome
+      return function()
+        if dist.is_initialized() then dist.destroy_process_group() end
+        dist.init_process_group()
+        local t, out, list = base:clone():t(), lm.zeros { 4, 3 }, { lm.zeros({ 3, 4 }):t() }
+        local work = dist.all_reduce(t, { op = "mean", async_op = true })
+        dist.all_gather(list, t)
+        work:wait()
+        dist.all_gather_into_tensor(out, t)
+        dist.reduce_scatter(t, list)
+        dist.all_to_all(list, { t })
+        dist.scatter(t, { out }, 0)
+        dist.barrier()
+        outcome = { t, out, list[1] }
+        dist.destroy_process_group()
+      end, function() return outcome end
+    end)
+  end)
+
   it("double backward, through views, indexing and products", function()
     local data = lm.randn({ 3, 4 }, { dtype = "float64" })
     sweep(function()

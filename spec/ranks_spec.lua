@@ -13,6 +13,10 @@ local function message(f, ...)
   assert(not ok, "no error")
   return tostring(err)
 end
+local function nap(seconds)
+  local t = lm.time()
+  while lm.time() < t + seconds do end
+end
 local function same(want, got)
   local function text(v)
     if lm.is_tensor(v) then v = v:totable() end
@@ -261,7 +265,7 @@ describe("a failure", function()
   ]]
 
   it("of a script is known to all with its text and line", function()
-    local got = run(3, joined .. "dist.barrier()\nif me == 1 then error('boom on purpose') end\n" .. waits,
+    local got = run(3, joined .. "dist.barrier()\nif me == 1 then nap(0.3) error('boom on purpose') end\n" .. waits,
       { command = ranks.luminary, may_fail = true })
     assert.equal(1, got[1].code)
     assert.matches("script.lua:%d+: boom on purpose\nstack traceback", got[1].output)
@@ -314,7 +318,7 @@ describe("a failure", function()
 
   it("is a rank that left while others wait", function()
     for _, leave in ipairs { "os.exit(0)", "os.exit(0, true)", "return" } do
-      local got = run(2, joined .. "dist.barrier()\nif me == 1 then do " .. leave .. " end end\n" .. waits)
+      local got = run(2, joined .. "dist.barrier()\nif me == 1 then nap(0.3) do " .. leave .. " end end\n" .. waits)
       assert.matches("all_reduce: [^\n]*rank 1 on", got[0].output)
     end
   end)
@@ -340,10 +344,7 @@ describe("a failure", function()
   it("is a rank that does not come: a monitored barrier names it", function()
     local got = run(3, joined .. [[
       dist.barrier()
-      if me == 1 then
-        local t = lm.time()
-        while lm.time() < t + 2.5 do end
-      end
+      if me == 1 then nap(2.5) end
       print(message(dist.monitored_barrier, { timeout = 1 }))
     ]])
     for _, rank in ipairs { 0, 2 } do assert.matches("rank 1", got[rank].output) end
@@ -371,7 +372,7 @@ describe("train_ddp.lua on several ranks", function()
     options = options or {}
     options.n, options.file = n, here .. "/../scripts/train_ddp.lua"
     options.env = options.env or { LM_TOKEN = "t" }
-    options.args = ("--model lenet --threads 1 --log %s/%s.log %s"):format(folder, name, args)
+    options.args = ("--model mlp --threads 1 --log %s/%s.log %s"):format(folder, name, args)
     local got = ranks.run(options)
     assert(got.ok, got.text)
     local losses = {}

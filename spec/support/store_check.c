@@ -639,7 +639,7 @@ static void replied(int i, uint32_t id, bool found, const char *value) {
 static void check_keys(void) {
   enum { MEGABYTE = 1 << 20 };
   lm_bytes b = {0};
-  CHECK(start(3, 10) && join_all(3));
+  CHECK(start(3, 60) && join_all(3));
   ask(0, LM_M_GET, 1, "a", 0);
   replied(0, 1, false, "");
   ask(0, LM_M_GET, 2, "a", 1);

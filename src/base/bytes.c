@@ -41,6 +41,7 @@ void lm_put_string(lm_bytes *b, const char *s, size_t n) {
 void lm_put_text(lm_bytes *b, const char *s) { lm_put_string(b, s, s ? strlen(s) : 0); }
 
 void lm_bytes_shift(lm_bytes *b, size_t n) {
+  if (n == 0) return;
   if (n < b->n) memmove(b->data, b->data + n, b->n - n);
   b->n = n < b->n ? b->n - n : 0;
 }

@@ -247,12 +247,13 @@ static lm_status enter(callback *c, call *p) {
   int failed = lua_pcall(L, 1, 0, 0);
   s->in_backward = outer;
   s->running = L; /* a nested backward may have left another */
-  if (failed) {   /* kept as it is until the binding raises it again */
+  if (failed) {   /* kept as it is until the binding raises it again; the text is for other ranks */
+    lm_fail(LM_E_LUA, "%s", lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "a Lua function raised");
     lm_reg_get(L, &lm_reg_error);
     lua_insert(L, -2);
     lua_rawseti(L, -2, 1);
     lua_settop(L, top);
-    return lm_fail(LM_E_LUA, "a Lua function raised");
+    return LM_E_LUA;
   }
   lua_settop(L, top);
   return LM_OK;

@@ -123,6 +123,18 @@ done:
   return lm_raise(L, status);
 }
 
+static int bind_pair(lua_State *L) {
+  int ends[2];
+  bool thread = lua_toboolean(L, 1);
+  worker *a = new_worker(L), *b = new_worker(L);
+  lm_status status = lm_channel_pair(ends);
+  if (status != LM_OK) return lm_raise(L, status);
+  a->passed = b->passed = thread;
+  a->fd = ends[0];
+  b->fd = ends[1];
+  return 2;
+}
+
 static int bind_parent(lua_State *L) {
   int fd = luaL_checkint(L, 1), kind = 0;
   bool thread = lua_toboolean(L, 2);
@@ -312,6 +324,7 @@ static int bind_is_shared(lua_State *L) {
 
 const luaL_Reg lm_mp_functions[] = {{"mp_process", bind_process},
                                     {"mp_thread", bind_thread},
+                                    {"mp_pair", bind_pair},
                                     {"mp_parent", bind_parent},
                                     {"mp_send", bind_send},
                                     {"mp_receive", bind_receive},

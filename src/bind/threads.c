@@ -7,11 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/worker.h"
 #include "bind/bind.h"
 #include "mp/channel.h"
+
+/* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
+ * stray one does no harm. The handler has a stack of its own: oneDNN's products use the stack pointer for other things,
+ * and what a signal pushes there would land in the heap. */
+enum { INTERRUPT = SIGURG, HANDLER_STACK = 64 << 10 };
 
 struct lm_lua_thread {
   pthread_t id;
@@ -19,6 +25,7 @@ struct lm_lua_thread {
   bool ended;
   struct lm_lua_thread *next; /* in the list of those that run */
   int fd;
+  char stack[HANDLER_STACK];
   char error[512]; /* why the chunk failed, once it has ended; "" if it did not */
   char chunk[];
 };
@@ -29,9 +36,6 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static lm_lua_thread *running;
 static bool ready;
 
-/* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
- * stray one does no harm. */
-enum { INTERRUPT = SIGURG };
 static _Thread_local lua_State *_Atomic interruptible;
 
 static void raise_interrupted(lua_State *L, lua_Debug *ar) {
@@ -46,17 +50,31 @@ static void on_interrupt(int signal) {
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-static void finish_threads(void) { lm_lua_threads_end(2); }
+/* exit() begins with the destructors of the main thread's own variables. An atexit handler would come too late: what
+ * other libraries made at their first use, in a thread of ours, is destroyed before it. */
+extern int __cxa_thread_atexit_impl(void (*destroy)(void *), void *object, void *dso) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
+
+static void finish_threads(void *unused) {
+  (void)unused;
+  lm_lua_threads_end(2);
+}
+
+static void finish_threads_at_exit(void) {
+  static _Thread_local bool done;
+  if (done || gettid() != getpid()) return;
+  done = true;
+  if (__cxa_thread_atexit_impl) __cxa_thread_atexit_impl(finish_threads, NULL, &__dso_handle);
+}
 
 static void prepare(void) {
   pthread_condattr_t monotonic;
-  struct sigaction action = {.sa_handler = on_interrupt}, before;
+  struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_ONSTACK}, before;
   if (sigaction(INTERRUPT, NULL, &before) == 0 && before.sa_handler == SIG_DFL) sigaction(INTERRUPT, &action, NULL);
   pthread_condattr_init(&monotonic);
   pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   ready = pthread_cond_init(&ends, &monotonic) == 0;
   pthread_condattr_destroy(&monotonic);
-  atexit(finish_threads); /* before the destructors of what they use */
 }
 
 static void allow_interrupts(bool allow) {
@@ -74,7 +92,7 @@ static int body(lua_State *L) {
   lua_pushinteger(L, t->fd);
   lua_setglobal(L, "LM_CHANNEL"); /* the chunk takes it away */
   if (luaL_loadbuffer(L, t->chunk, strlen(t->chunk), "=luminary.mp") != 0) return lua_error(L);
-  interruptible = L;
+  interruptible = L; /* in the thread's memory before a handler asks for it */
   allow_interrupts(true);
   lua_call(L, 0, 0);
   return 0;
@@ -88,6 +106,8 @@ static void *run(void *arg) {
   lm_lua_thread *t = arg;
   lm_worker_begin();
   lua_State *L = luaL_newstate();
+  stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
+  sigaltstack(&stack, NULL);
   if (!L) {
     snprintf(t->error, sizeof t->error, "there is no memory for another Lua state");
   } else {
@@ -100,6 +120,8 @@ static void *run(void *arg) {
     lua_sethook(L, NULL, 0, 0);
     lua_close(L);
   }
+  stack = (stack_t){.ss_flags = SS_DISABLE};
+  sigaltstack(&stack, NULL);
   pthread_mutex_lock(&lock);
   int fd = t->fd;
   t->fd = -1;
@@ -121,6 +143,7 @@ static void *run(void *arg) {
 lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
+  finish_threads_at_exit();
   *out = NULL;
   if (!ready) return lm_fail(LM_E_OOM, "there are no resources for threads");
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);

@@ -16,7 +16,7 @@
 #include "dist/lobby.h"
 
 enum { CHUNK = 64 << 10, OUT_MAX = 2 * LM_MESSAGE_MAX, PAIR = 12, PAIRS_MAX = 65536 };
-static const double goodbye_time = 0.5;
+static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */
 
 /* ---- sending, with the lock held */
 
@@ -46,7 +46,9 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   if (c->out.failed) {
     status = LM_E_OOM;
   } else if (c->fd < 0) {
-    status = lm_fail(LM_E_STATE, "the store has ended with rank 0");
+    char text[1000] = "the store has ended with rank 0";
+    if (lm_client_cause(c)) lm_record_text(&c->cause, text, sizeof text);
+    status = lm_fail(LM_E_STATE, "%s", text);
   } else if (c->out.n > OUT_MAX || c->out.n - at > LM_MESSAGE_MAX) {
     status = lm_fail(LM_E_STATE, "%zu bytes wait to be sent to the store already", at);
   }
@@ -106,7 +108,7 @@ static void take(lm_client *c, lm_message kind, lm_reader *r) {
   }
 }
 
-/* The store is gone, or talks nonsense. */
+/* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
 static void lost(lm_client *c, lm_failure kind, const char *how) {
   pthread_mutex_lock(&c->lock);
   close(c->fd);
@@ -115,8 +117,8 @@ static void lost(lm_client *c, lm_failure kind, const char *how) {
     c->phase = LM_CUT;
     snprintf(c->why, sizeof c->why, "%s", how);
   } else if (c->phase == LM_JOINED && !c->leaving && !c->left[0].gone) {
-    lm_record record = {.kind = kind, .rank = 0, .told_by = c->rank};
-    snprintf(record.host, sizeof record.host, "%s", c->members[0].host);
+    lm_record record = {.kind = kind, .rank = kind == LM_FAILURE_ERROR ? c->rank : 0, .told_by = c->rank};
+    snprintf(record.host, sizeof record.host, "%s", c->members[record.rank].host);
     if (kind != LM_FAILURE_DIED) snprintf(record.message, sizeof record.message, "%s", how);
     lm_client_take_cause(c, &record);
   }
@@ -155,20 +157,26 @@ static void listen_to_store(lm_client *c) {
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
   lm_bytes_shift(&c->in, at);
-  if (nonsense) lost(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+  if (c->in.failed) {
+    lost(c, LM_FAILURE_ERROR, "no memory left for what the store says");
+  } else if (nonsense) {
+    lost(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+  }
 }
 
 /* ---- the thread */
 
+/* Each second; sooner if this rank has gone on since, so that the store knows where it was when it dies. */
 static void heartbeat(lm_client *c, double now) {
-  if (now - c->told < 1.0) return;
-  c->told = now;
+  if (now - c->told < news_every) return;
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0 && !c->leaving) {
+  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= beat_every)) {
     size_t at = lm_client_begin(c, LM_M_ALIVE);
     lm_put_u32(&c->out, c->entered_group);
     lm_put_ticket(&c->out, &c->entered);
     lm_client_end(c, at);
+    c->told = now;
+    c->moved = false;
   }
   pthread_mutex_unlock(&c->lock);
 }
@@ -204,7 +212,7 @@ static void *serve(void *arg) {
     if (leaving && (polls[1].fd < 0 || now >= closing)) break;
     int n = 2;
     if (!leaving && c->lobby) n += lm_lobby_polls(c->lobby, polls + 2);
-    int ready = poll(polls, (nfds_t)n, leaving ? 10 : 250);
+    int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
 
     if (polls[0].revents) {
       uint64_t count;

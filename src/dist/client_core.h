@@ -50,6 +50,7 @@ struct lm_client {
   lm_departure *left; /* [size] */
   uint32_t entered_group;
   lm_ticket entered;
+  bool moved; /* since the last heartbeat */
   bool leaving;
 
   lm_bytes in;                /* the thread's own, down to the end */

@@ -27,13 +27,13 @@ void lm_client_take_cause(lm_client *c, const lm_record *record) {
 const lm_record *lm_client_fail(lm_client *c, const lm_record *record, double seconds) {
   double until = lm_seconds() + seconds;
   pthread_mutex_lock(&c->lock);
-  if (!lm_client_cause(c)) {
+  if (!lm_client_cause(c) && c->fd >= 0) {
     size_t at = lm_client_begin(c, LM_M_FAIL);
     lm_put_record(&c->out, record);
     if (lm_client_end(c, at) == LM_OK)
       while (!lm_client_cause(c) && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
-    lm_client_take_cause(c, record);
   }
+  lm_client_take_cause(c, record);
   pthread_mutex_unlock(&c->lock);
   return &c->cause;
 }
@@ -86,6 +86,7 @@ void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
   c->entered_group = group;
   c->entered = *ticket;
+  c->moved = true;
   pthread_mutex_unlock(&c->lock);
 }
 

@@ -140,6 +140,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   const lm_group_table *table;
   lm_group_core *core = NULL;
   bool listed = false;
+  char message[1024];
   *out = NULL;
   status = lm_world_check(w);
   if (status != LM_OK) return lm_fail_in(status, "new_group");
@@ -174,9 +175,10 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   }
 
 done:
+  snprintf(message, sizeof message, "%s", lm_error()); /* cleaning up may fail with messages of its own */
   if (listed) unlist(w, core);
   if (core) free_core(core);
-  return status;
+  return status == LM_OK ? LM_OK : lm_fail(status, "%s", message);
 }
 
 lm_status lm_group_solo(lm_group **out) {

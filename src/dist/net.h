@@ -28,7 +28,8 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADD
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
 lm_status lm_net_connect(const char *address, const lm_patience *p, int *fd);
-/* Accept if somebody is there; *fd is -1 otherwise. Buffers are set large, TCP_NODELAY on, keepalive (1 s) and
+/* Accept if somebody is there; *fd is -1 otherwise. LM_E_OOM: out of descriptors or memory; the newcomer still waits.
+ * Buffers of unix sockets are set large (TCP's grow by themselves), TCP_NODELAY on, keepalive (1 s) and
  * TCP_USER_TIMEOUT such that a silent peer is given up after dead_after seconds (0: never). */
 lm_status lm_net_accept(int listener, double dead_after, int *fd);
 void lm_net_tune(int fd, double dead_after);

@@ -19,12 +19,15 @@ static void step(lm_work *w, bool wait) {
   lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
   if (w->call.peer >= 0) waiting.peer = w->call.peer;
   lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
-  if (status == LM_OK) status = g->table->finish(g, w->request, wait, &done, &w->peer);
+  if (status != LM_OK) {
+    lm_fail_in(status, lm_collective_name(w->call.kind));
+  } else {
+    status = g->table->finish(g, w->request, wait, &done, &w->peer);
+  }
   lm_waiting_end(&waiting, status == LM_OK && done);
   if (status == LM_OK && !done) return;
 
   status = lm_call_written(&w->call, status);
-  if (status != LM_OK) lm_fail_in(status, lm_collective_name(w->call.kind));
   g->table->forget(g, w->request);
   w->request = NULL;
   lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* the message is gone: not to be tried once more */

@@ -23,7 +23,7 @@ static int name_some(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *
   return n;
 }
 
-/* The error goes to all ranks: they would wait for this one. */
+/* The error goes to all ranks: they would wait for this one. (To no effect if it was another rank's to begin with.) */
 static lm_status published(const lm_reducer *r, lm_status status) {
   lm_world_fail(r->g->core->world, lm_where(), lm_error());
   return status;
@@ -31,13 +31,7 @@ static lm_status published(const lm_reducer *r, lm_status status) {
 
 static lm_status is_usable(const lm_reducer *r) {
   if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed, or the wrapper is gone");
-  lm_status status = lm_world_check(r->g->core->world);
-  if (status == LM_OK && r->broken) {
-    status = lm_fail(LM_E_STATE, LM_DDP
-                     ": an earlier backward pass failed on this rank after the others had begun to count on it; the "
-                     "ranks are out of step, start again from a checkpoint");
-  }
-  return status;
+  return lm_world_check(r->g->core->world);
 }
 
 /* ---- a pass */
@@ -165,11 +159,12 @@ done:
 
 static void release(lm_reducer *r);
 
-/* Backward is over. If it failed, the pass is forgotten: as if nothing had been, unless the others know of it. */
+/* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
+ * they have to know why they wait in vain. */
 static void leave_pass(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {
-    r->broken = r->broken || r->told;
+    if (r->told && r->g) published(r, LM_E_STATE);
     forget_pass(r);
   }
   release(r);
@@ -432,7 +427,7 @@ static lm_status shadow_backward(lm_reducer *r) {
   TRY(lm_reduce_finish(r));
   TRY(end_pass(r));
 done:
-  if (status != LM_OK) r->broken = true;
+  if (status != LM_OK) published(r, status);
   if (r->begun) forget_pass(r);
   return status;
 }

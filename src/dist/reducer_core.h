@@ -78,7 +78,7 @@ struct lm_reducer {
 
   /* reducer.c */
   bool sync;            /* of the latest forward pass */
-  bool joining, broken; /* broken: a pass failed half-way, the ranks are out of step */
+  bool joining;
   bool begun;           /* a pass is under way */
   bool averaged;        /* since the latest forward pass: the weight starts anew with the next */
   bool settled;         /* static graph: `expected` is known */

@@ -133,6 +133,11 @@ lm_status lm_facts_look(lm_reducer *r) {
   return lm_work_done(r->telling) ? lm_facts_wait(r) : LM_OK;
 }
 
+static lm_status waited(lm_work *w) {
+  lm_status status = lm_work_wait(w, -1);
+  return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
+}
+
 lm_status lm_facts_wait(lm_reducer *r) {
   lm_status status = LM_OK;
   if (r->known) return LM_OK;
@@ -144,7 +149,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_end(&w, status == LM_OK && r->event != LM_EVENT_BACKWARD); /* of which this is the beginning only */
     return status;
   }
-  TRY(lm_work_wait(r->telling, -1));
+  TRY(waited(r->telling));
   lm_work_release(r->telling);
   r->telling = NULL;
   TRY(take_facts(r));
@@ -354,7 +359,7 @@ lm_status lm_reduce_finish(lm_reducer *r) {
     TRY(lm_facts_wait(r));
     TRY(send_full(r));
     for (int b = 0; b < r->nbuckets; b++) {
-      TRY(lm_work_wait(r->bucket[b].work, -1));
+      TRY(waited(r->bucket[b].work));
       lm_work_release(r->bucket[b].work);
       r->bucket[b].work = NULL;
     }

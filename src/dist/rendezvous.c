@@ -24,6 +24,7 @@ typedef struct opening {
   lm_patience patience;
   char host[64];
   char why[512];      /* what the last attempt failed with; "" before */
+  char missing[768];  /* who had not joined when the store was asked last; "" before */
   char stranger[40];  /* the nonce of a published store that turned out to be another job's */
   double stranger_at; /* since when */
 } opening;
@@ -32,10 +33,11 @@ typedef struct opening {
 
 /* What there is to wait for, in words. */
 static void waits_for(opening *o, char *out, size_t capacity) {
-  char missing[768] = "";
+  char missing[sizeof o->missing] = "";
   if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, missing, sizeof missing);
-  if (missing[0]) {
-    snprintf(out, capacity, "%s", missing);
+  if (missing[0]) snprintf(o->missing, sizeof o->missing, "%s", missing);
+  if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just given up and its store is gone */
+    snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
   } else if (o->locator.by != LM_BY_ADDRESS && !o->at.address[0]) {
@@ -179,6 +181,7 @@ done:
     if (!*again) lm_client_fail(w->client, &record, 0.2);
     lm_client_free(w->client);
     w->client = NULL;
+    lm_fail(status, "%s", record.message);
   }
   return status;
 }

@@ -178,7 +178,7 @@ static void handle_all(lm_server *s, lm_conn *c) {
       lm_conn_drop(s, c, LM_FAILURE_ERROR, "sent the store a message that makes no sense");
     done += used;
   }
-  if (done > 0) lm_bytes_shift(&c->in, done);
+  lm_bytes_shift(&c->in, done);
   if (c->in.n == 0 && c->in.capacity > KEEP_BUFFER) lm_bytes_free(&c->in);
 }
 

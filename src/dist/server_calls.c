@@ -35,7 +35,7 @@ static void describe(const lm_server *s, int rank, const lm_place *p, char *out,
 }
 
 /* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
- * many on both sides, from the lowest rank. */
+ * many on both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
 static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   char place[2][160];
@@ -54,7 +54,10 @@ static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, 
   snprintf(record.message, sizeof record.message, "rank %d (host %s)%s, rank %d (host %s)%s", first[low],
            s->seats[first[low]].who.host, place[low], first[high], s->seats[first[high]].who.host, place[high]);
   snprintf(record.where, sizeof record.where, "%s", p->ticket.where);
-  lm_server_publish(s, &record);
+  if (n[0] == n[1] && n[0] + n[1] < s->size)
+    lm_server_hold(s, &record);
+  else
+    lm_server_publish(s, &record);
 }
 
 /* Member `rank` has told of a call: does anybody who waits contradict? */

@@ -53,14 +53,20 @@ bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r) {
   record.told_by = c->rank;
   if (s->cause.kind) {
     send_failure(s, c);
-  } else if (record.kind == LM_FAILURE_UNREACHABLE || record.kind == LM_FAILURE_LEFT) {
-    if (s->held.kind) return true;
-    s->held = record;
-    s->held_until = s->now + hold_back;
+  } else if (record.kind == LM_FAILURE_UNREACHABLE || record.kind == LM_FAILURE_LEFT ||
+             (record.kind == LM_FAILURE_MISMATCH && s->size > 2)) {
+    lm_server_hold(s, &record);
   } else {
     lm_server_publish(s, &record);
   }
   return true;
+}
+
+void lm_server_hold(lm_server *s, const lm_record *record) {
+  bool better = record->kind == LM_FAILURE_MISMATCH && (s->held.kind != record->kind || record->told_by < 0);
+  if (s->held.kind && !better) return;
+  if (!s->held.kind) s->held_until = s->now + hold_back;
+  s->held = *record;
 }
 
 void lm_server_held(lm_server *s) {

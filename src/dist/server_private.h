@@ -121,6 +121,8 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r); /* FAIL */
 void lm_server_lost(lm_server *s, lm_conn *c);               /* a member's connection is gone */
 void lm_server_publish(lm_server *s, const lm_record *record);
+/* Published in a moment, unless the cause of it comes first. Of several it is a mismatch, best in the store's view. */
+void lm_server_hold(lm_server *s, const lm_record *record);
 void lm_server_pulse(lm_server *s);
 void lm_server_silence(lm_server *s); /* who has not been heard of */
 void lm_server_held(lm_server *s);    /* time is up for what was held back */

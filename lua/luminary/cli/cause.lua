@@ -89,7 +89,7 @@ local function describe(number, rank, witness)
   end
   if rank and rank.record and not blamed(rank) then
     lines[2] = indented(own_words(rank.record))
-  elseif witness then
+  elseif witness and not (rank and rank.signal and witness.record.kind == "died") then -- that much is said
     lines[2] = ("  rank %d was told:\n%s"):format(witness.rank, indented(tostring(witness.record.message)))
   end
   return table.concat(lines, "\n")

@@ -188,6 +188,16 @@ local function drain(self)
   end
 end
 
+--- Waits; gives the signal that came meanwhile, if one did.
+function job.pause(supervisor, seconds)
+  local deadline = core.time() + seconds
+  while core.time() < deadline do
+    local kind, number = supervisor:next(deadline - core.time())
+    if kind == "signal" then return number end
+    if kind == "closed" and number == 1 then return SIGPIPE end
+  end
+end
+
 --- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
 --- ending), ended_by_us, after_signal and record. Gives the signal that stopped the launcher, if one did. Nothing
 --- of them is left.

@@ -186,6 +186,9 @@ end
 
 -- ---- rounds
 
+-- Seconds before a restart: ranks of this round on other nodes are gone by then, and cannot meet those of the next.
+local OTHER_NODES = 5
+
 local function run_rounds(supervisor, args, at, o, secret)
   if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
   local files = {}
@@ -195,16 +198,22 @@ local function run_rounds(supervisor, args, at, o, secret)
     say("--log-dir: %s", problem)
     return 1
   end
-  for restart = 0, o["max-restarts"] do
+  local restart = 0
+  while true do
     local ranks = plan(args, at, o, secret, restart, files)
     local stopped_by = job.run(supervisor, out, ranks)
     local text, code = cause.of(ranks, stopped_by)
     if text then out:say(text) end
-    if code == 0 or stopped_by or restart == o["max-restarts"] then
+    local again = code ~= 0 and not stopped_by and restart < o["max-restarts"]
+    if again then
+      restart = restart + 1
+      out:say(("starting all ranks again, restart %d of %d"):format(restart, o["max-restarts"]))
+      stopped_by = o.nnodes > 1 and job.pause(supervisor, OTHER_NODES) or nil
+    end
+    if not again or stopped_by then
       out:close(stopped_by)
       return code
     end
-    out:say(("starting all ranks again, restart %d of %d"):format(restart + 1, o["max-restarts"]))
   end
 end
 

@@ -14,9 +14,9 @@
 #include "dist/link.h"
 #include "group/gloo/engine_core.h"
 
-static const double SPIN = 50e-6;   /* seconds of looking again before sleeping */
-static const double FAREWELL = 0.2; /* for what is still to be written when closing */
-static const double LEFT_GRACE = 1; /* for the cause to become known when a peer that is needed said goodbye */
+static const double SPIN = 50e-6;     /* seconds of looking again before sleeping */
+static const double FAREWELL = 0.2;   /* for what is still to be written when closing */
+static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8 };
 
 static void kick(lm_engine *e) {
@@ -79,7 +79,8 @@ static void push(lm_engine *e, int peer) {
 static void start(lm_engine *e, int peer, int fd) {
   lm_wire *w = &e->wire[peer];
   if (lm_wire_start(w, fd) != LM_OK) {
-    lm_wire_break(w, "out of memory while connecting");
+    w->no_memory = true;
+    lm_wire_break(w, "the other side ran out of memory");
     return;
   }
   kick(e); /* it is to be polled as well */
@@ -161,6 +162,7 @@ static lm_status trouble(lm_engine *e, const lm_request *r) {
     bool broken = w->state == LM_WIRE_BROKEN && (collective || needed == p || needed < 0);
     bool left = w->state == LM_WIRE_LEFT && needed == p && lm_seconds() > w->left_at + LEFT_GRACE;
     if (!broken && !left) continue;
+    if (w->no_memory) return lm_fail(LM_E_OOM, "out of memory for messages from %s", lm_group_peer_name(e->g, p));
     snprintf(how, sizeof how, "%s", broken ? w->how : "it closed the group");
     peer = p;
   }

@@ -116,7 +116,8 @@ static lm_request *find_offered(lm_engine *e, const lm_wire_head *h, int peer) {
 static void keep(lm_engine *e, lm_wire *w, int peer) {
   lm_kept *k = lm_malloc(sizeof *k + w->left);
   if (!k) {
-    lm_wire_break(w, "out of memory while receiving");
+    w->no_memory = true;
+    lm_wire_break(w, "the other side ran out of memory");
     return;
   }
   k->head = w->head;
@@ -134,7 +135,6 @@ static void land_in(lm_wire *w, lm_request *r, int peer) {
   w->into = r->data;
 }
 
-/* A head has come: where do its data go? */
 void lm_engine_arrived(lm_engine *e, int peer) {
   lm_wire *w = &e->wire[peer];
   const lm_wire_head *h = &w->head;
@@ -186,7 +186,6 @@ void lm_engine_landed(lm_engine *e, int peer) {
   w->keeping = NULL;
 }
 
-/* A receive looks through what has come already. */
 bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
@@ -220,7 +219,6 @@ bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
   return false;
 }
 
-/* A send looks whether its data have been asked for already. */
 bool lm_engine_take_ready(lm_engine *e, lm_request *r) {
   if (r->bytes <= LM_EAGER_MAX) return false;
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {

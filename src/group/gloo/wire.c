@@ -71,7 +71,9 @@ void lm_wire_cut(lm_wire *w, lm_out *out) {
   unlink_out(w, out);
 }
 
-static bool owes_credit(const lm_wire *w) { return w->consumed - w->told >= LM_EAGER_WINDOW / 4; }
+/* Late, and as a rule never, since every message tells it too: what is sent to a peer that has closed a TCP socket
+ * after its last message makes its system drop those it has not sent yet. */
+static bool owes_credit(const lm_wire *w) { return w->consumed - w->told >= LM_EAGER_WINDOW / 4 * 3; }
 
 bool lm_wire_has_more(const lm_wire *w) {
   return w->state == LM_WIRE_OPEN && !w->how[0] &&

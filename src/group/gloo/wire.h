@@ -53,6 +53,7 @@ typedef struct lm_wire {
   lm_wire_state state;
   double left_at; /* lm_seconds() when the goodbye came */
   char how[96];   /* what broke it */
+  bool no_memory; /* it was this rank's own lack of memory */
   uint64_t moved; /* bytes, either way: whether there was progress */
 
   lm_out *first, **last; /* to write */

@@ -26,11 +26,11 @@ DDP.transparent = true -- state_dict has the bare model's keys
 -- ---- the start
 
 local function check_devices(opts, module)
-  local devices = {}
-  for i, device in ipairs(opts.device_ids or {}) do devices[i] = core.device(device) end
-  if #devices > 1 then
-    options.fail("%s: one device a process, got %d device_ids; start a process for each device", who, #devices)
+  local devices, given = {}, opts.device_ids or {}
+  if #given > 1 then
+    options.fail("%s: one device a process, got %d device_ids; start a process for each device", who, #given)
   end
+  for i, device in ipairs(given) do devices[i] = core.device(device) end
   for name, p in module:named_parameters() do
     if devices[1] and p.device ~= devices[1] then
       options.fail("%s: device_ids names %s, but the parameter '%s' is on %s: move the model first, module:to(%q)",

@@ -1,0 +1,141 @@
+-- The classic tutorial of distributed training, in which the script itself starts the processes:
+--
+--   luajit scripts/ddp_spawn.lua --devices 2
+--   luajit scripts/ddp_spawn.lua --devices 2 --nodes 2 --node-rank 0 --master-addr 10.0.0.1   (and 1 on the other host)
+--
+-- The world is nodes x devices. train_ddp.lua is the same training under a launcher, with checkpoints.
+
+local lm = require "luminary"
+local nn, F, optim, data, dist, mp = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist, lm.mp
+
+local USAGE = [[
+usage: luajit ddp_spawn.lua [options]
+
+  --nodes N           hosts that take part                          (1)
+  --devices N         processes on each: one for each card, or core (2)
+  --node-rank N       this host among them, from 0                  (0)
+  --master-addr HOST  the host with node rank 0                     ($MASTER_ADDR, 127.0.0.1)
+  --master-port N     a free port there                             ($MASTER_PORT, 29500)
+  --method NAME       process or thread                             (process)
+  --model NAME        lenet, mlp or resnet18                        (lenet)
+  --dataset NAME      fashion-mnist or mnist                        (fashion-mnist)
+  --data ROOT         folder of the dataset's IDX files             ($LUMINARY_DATA, /usr/share/datasets)
+  --epochs N          passes over the training set                  (5)
+  --max-steps N       stop after this many steps in all             (no limit)
+  --batch-size N      samples a step, over all ranks                (256)
+  --lr X              learning rate                                 (0.1)
+  --momentum X        momentum of SGD                               (0.9)
+  --dtype NAME        float32, float64, bfloat16 or float16         (float32)
+  --seed N            of the weights and of the order of samples    (1)
+  --log FILE          write one JSON object a step and an epoch
+  --help              print this
+]]
+
+local options = {
+  nodes = 1, devices = 2, ["node-rank"] = 0, ["master-addr"] = lm.getenv "MASTER_ADDR" or "127.0.0.1",
+  ["master-port"] = tonumber(lm.getenv "MASTER_PORT") or 29500, method = "process", model = "lenet",
+  dataset = "fashion-mnist", data = false, epochs = 5, ["max-steps"] = math.huge, ["batch-size"] = 256, lr = 0.1,
+  momentum = 0.9, dtype = "float32", seed = 1, log = false,
+}
+
+local function usage_error(...)
+  io.stderr:write("ddp_spawn.lua: ", string.format(...), "\n", USAGE)
+  os.exit(2, true)
+end
+
+do
+  local i = 1
+  while arg[i] do
+    local name, value = arg[i]:match("^%-%-([%w-]+)=(.*)$")
+    name = name or arg[i]:match("^%-%-([%w-]+)$")
+    if name == "help" then
+      io.write(USAGE)
+      os.exit(0, true)
+    end
+    if not name or options[name] == nil then usage_error("no option '%s'", arg[i]) end
+    if not value then
+      i = i + 1
+      value = arg[i] or usage_error("--%s needs a value", name)
+    end
+    if type(options[name]) == "number" then
+      value = tonumber(value) or usage_error("--%s: '%s' is no number", name, value)
+    end
+    options[name] = value
+    i = i + 1
+  end
+end
+
+-- ---- one rank: what each process runs
+
+local function train(i, opt)
+  local world = opt.nodes * opt.devices
+  local rank = opt["node-rank"] * opt.devices + i
+  dist.init_process_group {backend = "gloo", init_method = "env://", world_size = world, rank = rank}
+  lm.manual_seed(opt.seed)
+  local device = lm.cuda.is_available() and "cuda:" .. i or "cpu"
+
+  local Set = opt.dataset == "mnist" and data.MNIST or data.FashionMNIST
+  local train_set = Set {root = opt.data or nil, train = true}
+  local test_set = Set {root = opt.data or nil, train = false}
+  local train_loader = data.DataLoader(train_set, {
+    batch_size = opt["batch-size"] / world,
+    sampler = data.DistributedSampler(train_set, {num_replicas = world, rank = rank, seed = opt.seed}),
+  })
+  local test_share = data.Subset(test_set, lm.arange(rank + 1, test_set:len() + 1, world, {dtype = "int64"}))
+  local test_loader = data.DataLoader(test_share, {batch_size = opt["batch-size"] / world})
+
+  local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua") -- beside this script
+  local net = nn.parallel.DistributedDataParallel(models[opt.model]():to(device, opt.dtype), {
+    device_ids = lm.cuda.is_available() and {i} or nil,
+  })
+  local sgd = optim.SGD(net:parameters(), {lr = opt.lr, momentum = opt.momentum})
+
+  local log = opt.log and rank == 0 and assert(io.open(opt.log, "w"))
+  local function report(format, ...)
+    if log then log:write((format:format(...):gsub("(:)%-?nan", "%1null"):gsub("(:)%-?inf", "%1null")), "\n") end
+  end
+
+  local step, last_step = 0, math.min(opt.epochs * train_loader:len(), opt["max-steps"])
+  for epoch = 1, opt.epochs do
+    if step >= last_step then break end
+    local epoch_began = lm.time()
+    for x, y in train_loader:epoch(epoch) do
+      local began = lm.time()
+      local loss = F.cross_entropy(net(x:to(device, opt.dtype)), y:to(device))
+      sgd:zero_grad()
+      loss:backward()
+      sgd:step()
+      local sums = dist.all_reduce(lm.tensor({loss:item() * y:size(1), y:size(1)}, {dtype = "float64"}))
+      step = step + 1
+      report('{"step":%d,"epoch":%d,"loss":%.17g,"seconds":%.6f}', step, epoch, sums[1] / sums[2], lm.time() - began)
+      if rank == 0 and (step % 50 == 0 or step == last_step) then
+        print(("step %d/%d  epoch %d  loss %.4f"):format(step, last_step, epoch, sums[1] / sums[2]))
+      end
+      if step >= last_step then break end
+    end
+
+    net:eval()
+    local right = lm.zeros(1, {dtype = "float64"})
+    lm.no_grad(function()
+      for x, y in test_loader:iter() do
+        right:add_(net(x:to(device, opt.dtype)):argmax(2):eq(y:to(device)):sum():to("cpu"))
+      end
+    end)
+    net:train()
+    local accuracy, seconds = dist.all_reduce(right)[1] / test_set:len(), lm.time() - epoch_began
+    report('{"epoch":%d,"test_accuracy":%.17g,"seconds":%.6f}', epoch, accuracy, seconds)
+    if rank == 0 then print(("epoch %d  test accuracy %.4f  %.2f s"):format(epoch, accuracy, seconds)) end
+  end
+  if log then log:close() end
+  dist.destroy_process_group()
+end
+
+-- ---- all ranks of this host
+
+if options["batch-size"] % (options.nodes * options.devices) ~= 0 then
+  usage_error("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"],
+    options.nodes * options.devices)
+end
+lm.setenv("MASTER_ADDR", options["master-addr"])
+lm.setenv("MASTER_PORT", tostring(options["master-port"]))
+mp.spawn(train, {nprocs = options.devices, args = {options}, method = options.method})

@@ -1,0 +1,236 @@
+-- A rank's side of the world: finding the store, and hearing how the others are.
+require "luminary"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local ranks, temp = require "ranks", require "temp"
+
+local prelude = [[
+local lm = require "luminary"
+local dist = lm.dist
+io.stdout:setvbuf "no"
+local function init(options)
+  local ok, err = pcall(dist.init_process_group, options)
+  if not ok then print(err) os.exit(7) end
+  return dist.get_rank(), dist.get_world_size()
+end
+local function waits(f, ...)
+  local ok, err = pcall(f, ...)
+  print(ok and "no error" or err)
+end
+]]
+
+local function start(n, script, options)
+  options = options or {}
+  options.n, options.script = n, prelude .. script
+  options.env = options.env or { LM_TOKEN = "a token for specs", LM_HEARTBEAT_TIMEOUT = 2 }
+  return ranks.start(options)
+end
+
+local function all_ready(job) for rank = 0, job.n - 1 do assert(job:wait_for(rank, "ready"), job:output(rank)) end end
+
+describe("the store is found", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  local meet = [[
+    local options = { init_method = arg[1], timeout = tonumber(arg[2]) or 20 }
+    for _ = 1, 2 do
+      local me = init(options)
+      print(dist.all_reduce(lm.ones(1)):item(), me)
+      dist.destroy_process_group()
+    end
+  ]]
+
+  it("by a file, whatever an earlier job left in it", function()
+    local path = folder .. "/meet"
+    for _, left in ipairs { "", "nonsense", "luminary 127.0.0.1:1 00\n",
+      ("luminary 127.0.0.1:%d 0123456789abcdef\n"):format(ranks.free_port()) } do
+      temp.write(path, left)
+      local got = start(3, meet, { args = "file://" .. path }):wait()
+      assert(got.ok, got.text)
+      assert.equal("3\t1\n3\t1\n", got[1].output)
+      assert.is_nil(io.open(path)) -- and nothing is left
+    end
+  end)
+
+  it("by a file whose folder exists", function()
+    local got = start(2, meet, { args = "file://" .. folder .. "/none/meet" }):wait()
+    for rank = 0, 1 do
+      assert.matches("init_process_group: .*there is no folder " .. folder .. "/none", got[rank].output)
+      assert(got[rank].seconds < 5, got.text)
+    end
+  end)
+
+  it("by torchrun's own store", function()
+    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -o %s/agent %s/support/agent.c"
+      .. " -lpthread"):format(folder, here))
+    assert(ok, text)
+    os.execute(("mkfifo %s/hold; %s/agent <%s/hold >%s/port & exec 9>%s/hold; (sleep 60 <&9) &")
+      :format(folder, folder, folder, folder, folder))
+    local port
+    for _ = 1, 200 do
+      port = tonumber(temp.read(folder .. "/port"))
+      if port then break end
+      ranks.sleep(0.01)
+    end
+    local got = start(3, meet, { env = { TORCHELASTIC_USE_AGENT_STORE = "True", TORCHELASTIC_RUN_ID = "spec",
+      TORCHELASTIC_RESTART_COUNT = 0, MASTER_PORT = port, LM_TOKEN = "t" } }):wait()
+    assert(got.ok, got.text)
+    for rank = 0, 2 do assert.equal(("3\t%d\n3\t%d\n"):format(rank, rank), got[rank].output) end
+  end)
+
+  it("or the reason is said, half way and in the end", function()
+    local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
+    assert.matches("luminary: rank 1 on host [^\n]* waits for 0.5[^\n]*127.0.0.1:%d+ %(rank 0%) was not reached",
+      got[0].output)
+    assert.matches("init_process_group: gave up after 1 s: the store at 127.0.0.1:%d+ %(rank 0%)[^\n]*refused",
+      got[0].output)
+  end)
+end)
+
+describe("the others hear of", function()
+  local work = [[
+    local me, n = init()
+    dist.barrier()
+    print "ready"
+    local who = tonumber(arg[1])
+    if me == who then while true do end end
+    waits(dist.all_reduce, lm.ones(1))
+  ]]
+
+  for who = 0, 2 do
+    it("the death of rank " .. who, function()
+      local job = start(3, work, { args = who })
+      all_ready(job)
+      job:kill(who)
+      local got = job:wait()
+      for rank = 0, 2 do
+        if rank ~= who then
+          assert.matches(("all_reduce: rank %d on host [^\n]* died"):format(who), got[rank].output)
+          assert(got[rank].seconds < got[who].seconds + 1.5, got.text)
+        end
+      end
+    end)
+  end
+
+  for who = 0, 1 do
+    it("rank " .. who .. " that is stopped", function()
+      local job = start(3, work, { args = who })
+      all_ready(job)
+      job:kill(who, "STOP")
+      local others = who == 0 and { 1, 2 } or { 0, 2 }
+      for _, rank in ipairs(others) do
+        assert(job:wait_for(rank, ("all_reduce: rank %d on host "):format(who), 5), job:output(rank))
+        assert.matches("is frozen or unreachable: no sign of life", job:output(rank))
+      end
+      job:kill(who, "KILL")
+      job:wait()
+    end)
+  end
+
+  it("one that leaves while they make a group", function()
+    local got = start(3, [[
+      local me = init()
+      if me == 1 then os.exit(0) end
+      waits(dist.new_group, { 0, 1, 2 })
+    ]]):wait()
+    for _, rank in ipairs { 0, 2 } do
+      assert.matches("new_group: rank 1 on host [^\n]* left", got[rank].output)
+      assert(got[rank].seconds < got[1].seconds + 2, got.text)
+    end
+  end)
+
+  it("groups that differ", function()
+    local got = start(3, [[
+      local me = init()
+      waits(function() dist.barrier(dist.new_group(me == 2 and { 0, 2 } or { 0, 1 })) end)
+    ]]):wait()
+    for rank = 0, 2 do
+      assert.matches("ranks 0, 1", got[rank].output)
+      assert.matches("ranks 0, 2", got[rank].output)
+    end
+  end)
+
+  it("who is missing, half way", function()
+    local got = start(2, [[
+      local me = init { timeout = 2 }
+      dist.barrier()
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 3 do end
+        waits(dist.barrier)
+      end
+    ]]):wait()
+    assert.matches("luminary: rank 0 on host [^\n]* has waited for 1[^\n]*all_reduce[^\n]*script.lua:%d+; rank 1 on host "
+      .. "[^\n]*barrier[^\n]*script.lua:%d+", got[0].output)
+    assert.matches("all_reduce: rank 1 on host [^\n]* did not come: rank 0 [^\n]* waited for 2 s", got[0].output)
+    assert.matches("barrier: rank 1 on host [^\n]* did not come", got[1].output)
+  end)
+end)
+
+describe("SIGTERM", function()
+  local TERM = 128 + 15
+
+  it("ends who waits for nobody at once", function()
+    local job = start(2, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)")
+    all_ready(job)
+    job:kill(1, "TERM")
+    local got = job:wait()
+    assert.equal(TERM, got[1].code)
+    assert.matches("barrier: rank 1 on host [^\n]* died", got[0].output)
+  end)
+
+  it("lets who waits learn why", function()
+    local job = start(3, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)\nprint 'said'\nwhile true do end")
+    all_ready(job)
+    job:kill(1, "KILL")
+    for _, rank in ipairs { 0, 2 } do job:kill(rank, "TERM") end
+    local got = job:wait()
+    for _, rank in ipairs { 0, 2 } do
+      assert.matches("barrier: rank 1 on host [^\n]* died[^\n]*\nsaid\n", got[rank].output)
+      assert.equal(TERM, got[rank].code) -- in the end it is a SIGTERM
+      assert(got[rank].seconds < got[1].seconds + 2.5, got.text)
+    end
+  end)
+
+  it("ends a wait in which nothing is wrong after a second", function()
+    local job = start(2, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)")
+    all_ready(job)
+    local began = os.time()
+    job:kill(0, "TERM")
+    while not io.open(job.folder .. "/0.end") and os.time() < began + 10 do ranks.sleep(0.01) end
+    assert(os.time() <= began + 3)
+    job:kill(1)
+    assert.equal(TERM, job:wait()[0].code)
+  end)
+
+  it("says who was missing at the start", function()
+    local job = start(2, "print 'ready'\nif os.getenv 'RANK' == '1' then while true do end end\ninit()")
+    all_ready(job)
+    ranks.sleep(0.3)
+    job:kill(0, "TERM")
+    job:wait_for(0, "SIGTERM", 3)
+    job:kill(1)
+    assert.matches("ended by SIGTERM while waiting for the others: rank 1 has not joined", job:wait()[0].output)
+  end)
+end)
+
+describe("backends", function()
+  it("that do not exist name the nearest", function()
+    local dist = require "luminary.dist"
+    local function message(name)
+      local ok, err = pcall(dist.init_process_group, { backend = name, init_method = "tcp://127.0.0.1:1", rank = 0,
+        world_size = 2, timeout = 1 })
+      assert.is_false(ok)
+      return tostring(err)
+    end
+    assert.matches("did you mean 'gloo'", message "glo")
+    assert.matches("did you mean 'nccl'", message "ncll")
+  end)
+end)
