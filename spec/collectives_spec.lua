@@ -31,6 +31,77 @@ describe("collectives of", function()
   it("3 ranks that share no memory", function() sweep(3, long and everything or "", "all", { LM_SHM = "0" }) end)
 end)
 
+describe("what is under way", function()
+  local function run(script)
+    local got = ranks.run {
+      n = 2, timeout = 40, env = { LM_TOKEN = "a token for specs" }, script = [[
+        local lm = require "luminary"
+        local dist = lm.dist
+        dist.init_process_group { timeout = 20 }
+        local me = dist.get_rank()
+        local go = function() os.execute "sleep 0.3" end -- the other rank is behind
+      ]] .. script,
+    }
+    assert(got.ok, got.text)
+    assert(got[0].seconds < 15, got.text)
+  end
+
+  it("can be waited for in vain, and again; calls after it keep their order", function()
+    run [[
+      local t, b = lm.full({ 3 }, me + 1), lm.full({ 2 }, me)
+      if me == 1 then go() end
+      local work = dist.all_reduce(t, { async_op = true })
+      if me == 0 then
+        assert(not work:is_completed())
+        local ok, err = pcall(work.wait, work, 0.05)
+        assert(not ok and err:match("wait: all_reduce sum float32 %[3%] is not done after 0.05 s"), err)
+      end
+      dist.broadcast(b, 1)
+      assert(work:is_completed() and t[1] == 3 and b[1] == 1)
+      work:wait()
+      local got = lm.zeros { 2, 3 }
+      if me == 0 then
+        work = dist.irecv(got:t(), 1)
+        local ok, err = pcall(work.wait, work, 0.05)
+        assert(not ok and err:match("wait: recv float32 %[3, 2%] from rank 1 is not done after 0.05 s"), err)
+        work:wait()
+        assert(got[1][2] == 2 and work:source_rank() == 1)
+      else
+        go()
+        dist.send(lm.tensor { { 1, 0 }, { 2, 0 }, { 3, 0 } }, 0)
+      end
+    ]]
+  end)
+
+  it("gets there if the script drops it, or waits elsewhere meanwhile", function()
+    run [[
+      local large, small, sum = lm.ones { 1000000 }, lm.ones { 10 }, lm.ones { 3 }
+      if me == 0 then
+        dist.isend(small, 1)
+        dist.isend(large, 1, { tag = 3 })
+        collectgarbage()
+        collectgarbage()
+        dist.all_reduce(sum)
+      else
+        go()
+        local a, b = lm.zeros { 1000000 }, lm.zeros { 10 }
+        dist.recv(a, 0, { tag = 3 })
+        dist.recv(b, 0)
+        assert(a:sum():item() == 1e6 and b:sum():item() == 10)
+        dist.all_reduce(sum)
+      end
+      for _ = 1, 5 do dist.all_reduce(sum, { async_op = true }) end
+      collectgarbage()
+      local kept = dist.all_reduce(sum, { async_op = true })
+      local never = me == 0 and dist.irecv(small, 1, { tag = 9 })
+      dist.destroy_process_group()
+      assert(sum[1] == 128 and kept:is_completed())
+      kept:wait()
+      if never then assert(not pcall(never.wait, never)) end
+    ]]
+  end)
+end)
+
 describe("a collective refuses", function()
   setup(function() dist.init_process_group() end)
   teardown(function() dist.destroy_process_group() end)

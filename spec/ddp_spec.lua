@@ -248,11 +248,8 @@ describe("DistributedDataParallel on several ranks", function()
 
   it("names the parameters that should not have been left out, on every rank", function()
     local got = run(2, branches .. [[
-      local ddp = DDP(net)
       local x = lm.ones({ 2, 3 }, { dtype = "float64" })
-      local text = message(function() ddp(x, "left"):sum():backward() end)
-      print(text)
-      print(message(function() ddp(x, "left") end))
+      print(message(function() DDP(net)(x, "left"):sum():backward() end)) -- its own, or what the other rank told
       os.exit(0, true)
     ]])
     assert(got.ok, got.text)
@@ -282,6 +279,45 @@ describe("DistributedDataParallel on several ranks", function()
     ]]
     local got = run(2, script)
     assert(got.ok, got.text)
+  end)
+
+  it("takes gradients from parts of the graph that are recomputed in backward", function()
+    local script = [[
+      -- f(x) without keeping what is inside; backward runs it again
+      local Again = lm.autograd.Function:extend("Again")
+      function Again.forward(ctx, f, x)
+        ctx.f = f
+        ctx:save_for_backward(x)
+        return f(x)
+      end
+      function Again.backward(ctx, g)
+        local x = ctx.saved_tensors[1]:detach():requires_grad_(true)
+        lm.enable_grad(function() core.backward({ ctx.f(x) }, { gradient = { g } }) end)
+        return nil, x.grad
+      end
+      local net, alone = nn.Linear(3, 3):double(), nn.Linear(3, 3):double()
+      local Twice = nn.Module:extend("Twice")
+      function Twice:init(layer) self.layer = layer end
+      function Twice:forward(x) return Again.apply(self.layer, Again.apply(self.layer, x)) end
+      local ddp = DDP(Twice(net), { static_graph = true })
+      alone:load_state_dict(net:state_dict())
+      for round = 1, 3 do
+        local x = lm.ones({ 2, 3 }, { dtype = "float64" }):mul_(rank + round):requires_grad_(true)
+        ddp:zero_grad()
+        ddp(x):square():sum():backward()
+        alone:zero_grad()
+        alone(alone(x)):square():sum():backward()
+        for i, g in ipairs(grads(alone)) do near("twice", { dist.all_reduce(g:clone()) / size }, { grads(net)[i] }) end
+      end
+      contains(message(function()
+        DDP(Twice(nn.Linear(3, 3)))(lm.ones({ 2, 3 }):requires_grad_(true)):sum():backward()
+      end), "in one backward pass")
+      os.exit(0, true)
+    ]]
+    for _, shared in ipairs { "1", "0" } do
+      local got = run(2, script, { LM_SHM = shared })
+      assert(got.ok, got.text)
+    end
   end)
 
   it("broadcasts buffers in training, and nothing in evaluation", function()

@@ -1,6 +1,6 @@
--- However many ranks share a batch, and whoever started them, training is the same: its losses are those of one process.
--- In float64, since float32 drifts with the order of additions. LM_TEST_LONG=1 makes it an epoch, with 8 ranks, float32 and
--- accuracies; PYTHON (with torch) adds torchrun.
+-- However many ranks share a batch, and whoever started them, training is the same: its losses are one process's.
+-- In float64, since float32 drifts with the order of additions. LM_TEST_LONG=1 makes it an epoch, with 8 ranks,
+-- float32 and accuracies; PYTHON (with torch) adds torchrun.
 local lm = require "luminary"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
@@ -96,13 +96,16 @@ describe("training by several ranks", function()
     ip link add lmea netns %s type veth peer name lmeb netns %s &&
     ip -n %s addr add 10.98.0.1/24 dev lmea && ip -n %s addr add 10.98.0.2/24 dev lmeb &&
     ip -n %s link set lo up && ip -n %s link set lo up &&
-    ip -n %s link set lmea up && ip -n %s link set lmeb up) >/dev/null 2>&1]]):format(a, b, a, b, a, b, a, b, a, b)) == 0
+    ip -n %s link set lmea up && ip -n %s link set lmeb up) >/dev/null 2>&1
+  ]]):format(a, b, a, b, a, b, a, b, a, b)) == 0
   if made then
     it("... on two hosts with --nnodes 2", function()
-      local run = ("%s run --nnodes 2 --node-rank %%d --nproc 2 --master-addr 10.98.0.1 --master-port 29511 %s %s"):format(
-        luminary, script, common)
-      same(("env LM_TOKEN=secret sh -c 'ip netns exec %s %s & ip netns exec %s %s --log {LOG}; a=$?; wait $! && exit $a'")
-        :format(b, run:format(1), a, run:format(0)))
+      local job = " run --nnodes 2 --nproc 2 --master-addr 10.98.0.1 --master-port 29511 --node-rank "
+      local function node(net, rank, extra)
+        return ("ip netns exec %s %s %s %s%s"):format(net, luminary .. job .. rank, script, common, extra)
+      end
+      same(("env LM_TOKEN=secret sh -c '%s & %s; a=$?; wait $! && exit $a'"):format(node(b, 1, ""),
+        node(a, 0, " --log {LOG}")))
     end)
   end
   lazy_teardown(function()

@@ -317,9 +317,11 @@ describe("a failure", function()
   end)
 
   it("is a rank that left while others wait", function()
+    -- An os.exit that does not close the state leaves what it owns; under a sanitizer that is no leak of ours.
+    local env = { LM_TOKEN = "t", ASAN_OPTIONS = (os.getenv "ASAN_OPTIONS" or "") .. ":detect_leaks=0" }
     for _, leave in ipairs { "os.exit(0)", "os.exit(0, true)", "return" } do
-      local got = run(2, joined .. "dist.barrier()\nif me == 1 then nap(0.3) do " .. leave .. " end end\n" .. waits)
-      assert.matches("all_reduce: [^\n]*rank 1 on", got[0].output)
+      local script = joined .. "dist.barrier()\nif me == 1 then nap(0.3) do " .. leave .. " end end\n" .. waits
+      assert.matches("all_reduce: [^\n]*rank 1 on [^\n]* left while others", run(2, script, { env = env })[0].output)
     end
   end)
 

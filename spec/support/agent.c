@@ -1,5 +1,5 @@
-/* What torchrun's agent brings to a job, for specs: PyTorch's TCPStore with VALIDATE, SET, GET and WAIT. Prints its port;
- * ends when standard input does. */
+/* What torchrun's agent brings to a job, for specs: PyTorch's TCPStore with VALIDATE, SET, GET and WAIT.
+ *   agent FILE     writes its port and process id there, and serves for a minute at most */
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -68,25 +68,22 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-static void *listen_for(void *arg) {
-  for (int listener = (int)(intptr_t)arg;;) {
-    int fd = accept(listener, NULL, NULL);
-    pthread_t thread;
-    if (fd >= 0 && pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) == 0) pthread_detach(thread);
-  }
-  return NULL;
-}
-
-int main(void) {
+int main(int argc, char **argv) {
   struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   socklen_t n = sizeof a;
-  pthread_t thread;
+  char temporary[LONGEST];
   int listener = socket(AF_INET, SOCK_STREAM, 0);
-  if (bind(listener, (struct sockaddr *)&a, n) || listen(listener, 64)) return 1;
+  if (argc != 2 || bind(listener, (struct sockaddr *)&a, n) || listen(listener, 64)) return 1;
   getsockname(listener, (struct sockaddr *)&a, &n);
-  pthread_create(&thread, NULL, listen_for, (void *)(intptr_t)listener);
-  printf("%d\n", ntohs(a.sin_port));
-  fflush(stdout);
-  while (getchar() != EOF) continue;
-  return 0;
+  alarm(60);
+  snprintf(temporary, sizeof temporary, "%s.new", argv[1]);
+  FILE *out = fopen(temporary, "w");
+  if (!out) return 1;
+  fprintf(out, "%d %d\n", ntohs(a.sin_port), (int)getpid());
+  if (fclose(out) != 0 || rename(temporary, argv[1]) != 0) return 1;
+  for (;;) {
+    pthread_t thread;
+    int fd = accept(listener, NULL, NULL);
+    if (fd >= 0 && pthread_create(&thread, NULL, serve, (void *)(intptr_t)fd) == 0) pthread_detach(thread);
+  }
 }

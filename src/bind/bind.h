@@ -55,6 +55,8 @@
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ *
+ *   reducer_*        what DistributedDataParallel stands on (reducer.c)
  */
 #ifndef LM_BIND_BIND_H
 #define LM_BIND_BIND_H
@@ -272,17 +274,17 @@ extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
 extern const luaL_Reg lm_handle_functions[];
 extern const luaL_Reg lm_table_functions[]; /* table.c */
 extern const luaL_Reg lm_table_methods[];
-extern const luaL_Reg lm_mode_functions[];     /* modes.c */
-extern const luaL_Reg lm_autograd_functions[]; /* autograd.c */
-extern const luaL_Reg lm_hook_functions[];     /* hooks.c */
-extern const luaL_Reg lm_runtime_functions[];  /* runtime.c */
-extern const luaL_Reg lm_optim_functions[];    /* optim.c */
-extern const luaL_Reg lm_io_functions[];       /* io.c */
-extern const luaL_Reg lm_data_functions[];     /* data.c */
-extern const luaL_Reg lm_json_functions[];     /* json.c */
-extern const luaL_Reg lm_mp_functions[];       /* mp.c */
-extern const luaL_Reg lm_process_functions[];  /* process.c */
-extern const luaL_Reg lm_dist_functions[];     /* dist.c */
+extern const luaL_Reg lm_mode_functions[];       /* modes.c */
+extern const luaL_Reg lm_autograd_functions[];   /* autograd.c */
+extern const luaL_Reg lm_hook_functions[];       /* hooks.c */
+extern const luaL_Reg lm_runtime_functions[];    /* runtime.c */
+extern const luaL_Reg lm_optim_functions[];      /* optim.c */
+extern const luaL_Reg lm_io_functions[];         /* io.c */
+extern const luaL_Reg lm_data_functions[];       /* data.c */
+extern const luaL_Reg lm_json_functions[];       /* json.c */
+extern const luaL_Reg lm_mp_functions[];         /* mp.c */
+extern const luaL_Reg lm_process_functions[];    /* process.c */
+extern const luaL_Reg lm_dist_functions[];       /* dist.c */
 extern const luaL_Reg lm_collective_functions[]; /* collective.c */
 extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
 

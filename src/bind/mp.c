@@ -33,14 +33,13 @@ typedef struct worker {
 } worker;
 
 static const char type_name[] = "luminary.worker";
-static const double patience = 2; /* seconds that a thread is given to end when its owner goes */
 
 static void close_channel(worker *w) {
   if (!w->borrowed) lm_channel_close(w->fd, w->passed);
   w->fd = -1;
 }
 
-static void close_worker(worker *w) {
+static void close_worker(worker *w, double patience) {
   close_channel(w);
   if (w->process.pid > 0) lm_process_close(&w->process);
   if (w->thread) {
@@ -52,7 +51,12 @@ static void close_worker(worker *w) {
 }
 
 static int bind_close(lua_State *L) {
-  close_worker(luaL_checkudata(L, 1, type_name));
+  close_worker(luaL_checkudata(L, 1, type_name), luaL_optnumber(L, 2, 2));
+  return 0;
+}
+
+static int gc_worker(lua_State *L) {
+  close_worker(luaL_checkudata(L, 1, type_name), 2);
   return 0;
 }
 
@@ -60,7 +64,7 @@ static worker *new_worker(lua_State *L) {
   worker *w = lua_newuserdata(L, sizeof *w);
   *w = (worker){.fd = -1, .process = {.pidfd = -1}};
   if (luaL_newmetatable(L, type_name)) {
-    lua_pushcfunction(L, bind_close);
+    lua_pushcfunction(L, gc_worker);
     lua_setfield(L, -2, "__gc");
     lua_pushboolean(L, 0);
     lua_setfield(L, -2, "__metatable");

@@ -25,7 +25,7 @@ struct lm_lua_thread {
   bool ended;
   struct lm_lua_thread *next; /* in the list of those that run */
   int fd;
-  char stack[HANDLER_STACK];
+  _Alignas(16) char stack[HANDLER_STACK];
   char error[512]; /* why the chunk failed, once it has ended; "" if it did not */
   char chunk[];
 };

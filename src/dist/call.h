@@ -60,39 +60,46 @@ struct lm_work {
   char message[1024];
   lm_queue *queue;
   lm_call call;
-  lm_request *request; /* of a send or receive under way */
+  lm_request *request; /* of a send or receive */
+  bool busy;           /* a thread is at it; the queue's lock */
   lm_work *next;       /* in a list of the queue */
 };
 
 struct lm_queue {
   _Atomic int rc; /* the group's, and one a work */
   pthread_mutex_t lock;
-  pthread_cond_t more, finished;
-  pthread_t thread;
+  pthread_cond_t more, posting, finished;
+
+  pthread_t thread; /* runs queued calls */
   bool started, closing;
   lm_work *first, *last; /* waiting, behind the one that runs */
   int pending;           /* with the one that runs */
-  /* Sends and receives under way, each with a reference: they go on if the script drops them. Only the thread that
-   * calls the group touches this list. */
-  lm_work *posted;
+
+  pthread_t carrier;      /* drives sends and receives while nobody waits for them */
+  bool carrying, arrived; /* arrived: it is to end */
+  lm_work *posted;        /* under way, each with a reference: they go on if the script drops them */
 };
 
 /* The group's queue, made when first asked for; borrowed. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
 /* Takes c's contents over, also if it fails: gives the call its seq and runs it, or queues it. */
 lm_status lm_call_send(lm_call *c, lm_work **work);
+/* A thread of the group's own: no signals, no team of OpenMP's. */
+lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Takes c's contents over. */
 lm_status lm_work_new(lm_queue *q, lm_call *c, lm_work **out);
 /* Keeps the outcome; of a failure, with this thread's message. Gives the tensors back. */
 void lm_work_finish(lm_work *w, lm_status status);
+static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
 /* What w ended with, as this thread's error. */
 lm_status lm_work_outcome(const lm_work *w);
 
 /* ---- p2p.c */
 
-/* As lm_work_wait and lm_work_done, for a send or receive under way. */
+/* As lm_work_wait and lm_work_done, for a send or receive. */
 lm_status lm_p2p_wait(lm_work *w, double seconds);
-void lm_p2p_look(lm_work *w);
+bool lm_p2p_done(lm_work *w);
+static inline bool lm_is_p2p(const lm_work *w) { return w->call.kind == LM_SEND || w->call.kind == LM_RECV; }
 /* The end of the group: sends get a few seconds to leave, receives are given up. */
 void lm_p2p_close(lm_queue *q);
 

@@ -147,7 +147,7 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
   lm_put_u32(&c->out, (uint32_t)n);
   for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
   if (lm_client_end(c, at) == LM_OK)
-    while (!q.done && c->fd >= 0 && !lm_client_cause(c) && lm_seconds() < until) lm_client_doze(c, until);
+    while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
   forget(c, &q);
   pthread_mutex_unlock(&c->lock);
   if (q.data) snprintf(out, capacity, "%s", (char *)q.data);

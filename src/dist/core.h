@@ -36,10 +36,13 @@ typedef struct lm_waiting {
 enum { LM_PEER_ALL = -2, LM_PEER_ANY = -1 }; /* ANY: ends when all others are gone */
 
 /* watch.c. begin makes it the thread's current call; end takes it away, notes its seq as completed if it was, and tells
- * the store that the wait is over if it had been told. Both without a system call as a rule. begin sets `peer` to ALL, or ANY for a
- * send or receive, whose caller may name the peer afterwards. */
+ * the store that the wait is over if it had been told. Both without a system call as a rule. begin sets `peer` to ALL,
+ * or ANY for a send or receive, whose caller may name the peer afterwards. */
 void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout);
 void lm_waiting_end(lm_waiting *w, bool completed);
+/* For a look in passing at a send or receive that nobody waits for: there is no end to its time, and nobody is told. */
+void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket);
+void lm_waiting_looked(lm_waiting *w);
 
 /* work.c: waits for what is queued (or, after a failure, drops it), ends the thread. */
 void lm_queue_close(lm_group_core *core);

@@ -1,5 +1,7 @@
-/* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks. */
+/* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
+ * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
 #define _GNU_SOURCE
+#include <omp.h>
 #include <poll.h>
 #include <time.h>
 
@@ -9,48 +11,81 @@
 #include "dist/call.h"
 
 static const double farewell = 5; /* seconds that sends have to leave when the group closes */
+static const long tick = 2000000; /* nanoseconds between the carrier's looks */
 
-/* One round with the group: w is finished if its request is, or has failed. */
-static void step(lm_work *w, bool wait) {
+/* ---- one round with the group: w is finished if its request is, or has failed */
+
+static lm_status ask(lm_work *w, bool wait, bool *done) {
   lm_group_core *core = w->call.core;
-  lm_group *g = &core->g;
   lm_waiting waiting;
-  bool done = false;
-  lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
-  if (w->call.peer >= 0) waiting.peer = w->call.peer;
   lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
-  if (status != LM_OK) {
-    lm_fail_in(status, lm_collective_name(w->call.kind));
+  if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->call.kind));
+  if (wait) {
+    lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
   } else {
-    status = g->table->finish(g, w->request, wait, &done, &w->peer);
+    lm_waiting_look(&waiting, core, &w->call.ticket);
   }
-  lm_waiting_end(&waiting, status == LM_OK && done);
-  if (status == LM_OK && !done) return;
+  if (w->call.peer >= 0) waiting.peer = w->call.peer;
+  status = core->g.table->finish(&core->g, w->request, wait, done, &w->peer);
+  if (wait) {
+    lm_waiting_end(&waiting, status == LM_OK && *done);
+  } else {
+    lm_waiting_looked(&waiting);
+  }
+  return status;
+}
 
-  status = lm_call_written(&w->call, status);
+static void forget(lm_work *w) {
+  lm_group *g = &w->call.core->g;
   g->table->forget(g, w->request);
   w->request = NULL;
+}
+
+/* By the one thread that is at w. */
+static void step(lm_work *w, bool wait) {
+  bool done = false;
+  lm_status status = ask(w, wait, &done);
+  if (status == LM_OK && !done) return;
+  status = lm_call_written(&w->call, status);
+  forget(w);
   lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* the message is gone: not to be tried once more */
 }
 
-static bool is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
-
-/* The queue lets go of what is done. */
-static void sweep(lm_queue *q) {
-  for (lm_work **at = &q->posted; *at;) {
-    lm_work *w = *at;
-    if (!is_done(w)) {
-      at = &w->next;
-      continue;
-    }
-    *at = w->next;
-    lm_work_release(w);
-  }
+/* False if it is done. */
+static bool claim(lm_work *w) {
+  lm_queue *q = w->queue;
+  pthread_mutex_lock(&q->lock);
+  while (w->busy && !lm_work_is_done(w)) pthread_cond_wait(&q->finished, &q->lock);
+  bool mine = !lm_work_is_done(w);
+  if (mine) w->busy = true;
+  pthread_mutex_unlock(&q->lock);
+  return mine;
 }
 
-void lm_p2p_look(lm_work *w) {
-  step(w, false);
-  if (is_done(w)) sweep(w->queue);
+/* The queue lets go of it if it is done. */
+static void give_back(lm_work *w) {
+  lm_queue *q = w->queue;
+  bool done = lm_work_is_done(w);
+  pthread_mutex_lock(&q->lock);
+  w->busy = false;
+  if (done) {
+    lm_work **at = &q->posted;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+  }
+  pthread_cond_broadcast(&q->finished);
+  pthread_mutex_unlock(&q->lock);
+  if (done) lm_work_release(w);
+}
+
+/* ---- waiting and looking */
+
+bool lm_p2p_done(lm_work *w) {
+  if (!lm_work_is_done(w) && claim(w)) {
+    step(w, false);
+    give_back(w);
+  }
+  return lm_work_is_done(w);
 }
 
 static void pause_for(lm_group *g, double seconds) {
@@ -60,91 +95,133 @@ static void pause_for(lm_group *g, double seconds) {
 }
 
 lm_status lm_p2p_wait(lm_work *w, double seconds) {
+  if (lm_work_is_done(w)) return lm_work_outcome(w);
   if (seconds < 0 || seconds >= w->call.timeout) {
-    step(w, true);
-    sweep(w->queue);
+    if (claim(w)) {
+      step(w, true);
+      give_back(w);
+    }
     return lm_work_outcome(w);
   }
   /* Not the group's own waiting: that this time is over is no failure of the job. */
   double until = lm_seconds() + seconds, rest = 20e-6;
-  for (;;) {
-    lm_p2p_look(w);
-    if (is_done(w)) return lm_work_outcome(w);
+  while (!lm_p2p_done(w)) {
     if (lm_seconds() >= until)
       return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
     pause_for(&w->call.core->g, rest);
     if (rest < 1e-3) rest *= 2;
   }
+  return lm_work_outcome(w);
+}
+
+/* ---- the carrier */
+
+/* One that nobody is at; NULL also if somebody waits for another, since that drives all of them. */
+static lm_work *left_alone(lm_queue *q) {
+  for (lm_work *w = q->posted; w; w = w->next)
+    if (w->busy) return NULL;
+  return q->posted;
+}
+
+static void *carry(void *arg) {
+  lm_queue *q = arg;
+  omp_set_max_active_levels(0);
+  pthread_mutex_lock(&q->lock);
+  while (!q->arrived) {
+    if (!q->posted) {
+      pthread_cond_wait(&q->posting, &q->lock);
+      continue;
+    }
+    struct timespec until; /* as a rule who posts also waits, soon */
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += tick;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&q->posting, &q->lock, &until);
+    lm_work *w = q->arrived ? NULL : left_alone(q);
+    if (!w) continue;
+    w->busy = true;
+    pthread_mutex_unlock(&q->lock);
+    step(w, false);
+    give_back(w);
+    pthread_mutex_lock(&q->lock);
+  }
+  pthread_mutex_unlock(&q->lock);
+  return NULL;
 }
 
 void lm_p2p_close(lm_queue *q) {
   double until = lm_seconds() + farewell, rest = 20e-6;
-  for (;;) {
+  for (bool sending = true; sending && lm_seconds() < until;) {
     lm_group *g = NULL;
-    for (lm_work *w = q->posted; w; w = w->next) {
-      if (is_done(w)) continue;
-      step(w, false);
-      if (!is_done(w) && w->call.kind == LM_SEND) g = &w->call.core->g;
+    sending = false;
+    for (lm_work *w = q->posted, *next; w; w = next) {
+      next = w->next;
+      g = &w->call.core->g;
+      sending |= w->call.kind == LM_SEND && !lm_p2p_done(w);
     }
-    if (!g || lm_seconds() >= until) break;
-    pause_for(g, rest);
+    if (sending) pause_for(g, rest);
     if (rest < 1e-3) rest *= 2;
   }
-  for (lm_work *w = q->posted; w; w = w->next) {
-    if (is_done(w)) continue;
-    lm_group *g = &w->call.core->g;
-    g->table->forget(g, w->request);
-    w->request = NULL;
+  while (q->posted) {
+    lm_work *w = q->posted;
+    forget(w);
     lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed first", w->call.ticket.what));
+    give_back(w);
   }
-  sweep(q);
 }
+
+/* ---- starting */
 
 /* Peers match calls by their number, so one without elements is sent too: as a byte, under its own ticket. */
 static lm_status one_byte(const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_empty(LM_U8, t->device, 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
-static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **out) {
+static lm_status prepare(lm_call *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
+  lm_status status;
+  bool sending = kind == LM_SEND;
+  TRY(lm_call_begin(c, g, kind));
+  c->peer = peer;
+  c->tag = tag;
+  if (sending || peer != -1) TRY(lm_call_check_rank(c, peer));
+  if (peer == g->rank)
+    TRY(lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(c, peer)));
+  if (tag < 0) TRY(lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag));
+  TRY(lm_call_check(c, t, !sending));
+  TRY(t->numel == 0 ? one_byte(t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
+  lm_call_name(c, t);
+done:
+  return status;
+}
+
+static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone, lm_work **out) {
   lm_status status;
   lm_call c;
   lm_waiting waiting;
   lm_queue *q = NULL;
   lm_work *w = NULL;
-  bool sending = kind == LM_SEND;
-  TRY(lm_call_begin(&c, g, kind));
-  c.peer = peer;
-  c.tag = tag;
-  if (sending || peer != -1) TRY(lm_call_check_rank(&c, peer));
-  if (peer == g->rank) {
-    status =
-        lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(&c, peer));
-    goto done;
-  }
-  if (tag < 0) {
-    status = lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag);
-    goto done;
-  }
-  TRY(lm_call_check(&c, t, !sending));
-  TRY(t->numel == 0 ? one_byte(t, &c.t) : sending ? lm_call_read(&c, t, &c.t) : lm_call_write(&c, t, false, &c.t));
-  lm_call_name(&c, t);
+  TRY(prepare(&c, g, kind, t, peer, tag));
   TRY(lm_queue_of(c.core, &q));
-  for (lm_work *under_way = q->posted; under_way; under_way = under_way->next)
-    if (atomic_load(&under_way->rc) == 1 && !is_done(under_way)) step(under_way, false); /* nobody else will look */
-  sweep(q);
+  if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, carry));
   TRY(lm_work_new(q, &c, &w));
   if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
   lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
   if (peer >= 0) waiting.peer = peer;
-  status = g->table->post(g, sending, w->call.t, peer, tag, &w->request);
+  status = g->table->post(g, kind == LM_SEND, w->call.t, peer, tag, &w->request);
   lm_waiting_end(&waiting, false);
   if (status != LM_OK) {
     lm_work_release(w);
     return status;
   }
   atomic_fetch_add(&w->rc, 1);
+  pthread_mutex_lock(&q->lock);
+  bool first = !q->posted;
+  w->busy = !alone; /* the caller goes on with it */
   w->next = q->posted;
   q->posted = w;
+  if (first && alone) pthread_cond_signal(&q->posting);
+  pthread_mutex_unlock(&q->lock);
   *out = w;
   return LM_OK;
 done:
@@ -154,12 +231,15 @@ done:
 
 static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **work) {
   lm_work *w = NULL;
-  lm_status status = start(g, kind, t, peer, tag, &w);
-  if (status != LM_OK || work) {
-    if (work) *work = w;
-    return status;
+  lm_status status = start(g, kind, t, peer, tag, work != NULL, &w);
+  if (status != LM_OK) return status;
+  if (work) {
+    *work = w;
+    return LM_OK;
   }
-  status = lm_p2p_wait(w, -1);
+  step(w, true);
+  give_back(w);
+  status = lm_work_outcome(w);
   lm_work_release(w);
   return status;
 }

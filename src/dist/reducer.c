@@ -31,7 +31,8 @@ static lm_status published(const lm_reducer *r, lm_status status) {
 
 static lm_status is_usable(const lm_reducer *r) {
   if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed, or the wrapper is gone");
-  return lm_world_check(r->g->core->world);
+  lm_status status = lm_world_check(r->g->core->world);
+  return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
 
 /* ---- a pass */
@@ -55,16 +56,14 @@ static lm_status set_ready(lm_reducer *r, int i) {
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[i];
   lm_tensor *grad = lm_grad_of(s->param), *copy = NULL;
-  TRY(lm_reduce_put(r, i, grad));
-  if (s->absent) {
-    /* It stays out of what the others do to its place, until it is known whether they have a gradient. */
-    if (grad && lm_is_same_view(grad, s->view)) {
-      TRY(lm_call(LM_OP_clone, &(lm_clone_args){grad, LM_PRESERVE}, &copy));
-      TRY(lm_set_grad(s->param, copy));
-    }
-  } else {
-    TRY(lm_set_grad(s->param, s->view));
+  if (s->absent && grad && lm_is_same_view(grad, s->view)) {
+    /* It leaves its place, which others may fill, until it is known whether they have a gradient. */
+    TRY(lm_call(LM_OP_clone, &(lm_clone_args){grad, LM_PRESERVE}, &copy));
+    TRY(lm_set_grad(s->param, copy));
+    grad = s->view;
   }
+  TRY(lm_reduce_put(r, i, grad));
+  if (!s->absent) TRY(lm_set_grad(s->param, s->view));
   s->ready = true;
   r->bucket[s->bucket].waits_for--;
 done:
@@ -136,7 +135,6 @@ done:
 
 static lm_status end_pass(lm_reducer *r) {
   lm_status status = LM_OK;
-  r->passes++;
   r->averaged = true;
   TRY(lm_buckets_rebuild(r));
   forget_pass(r);

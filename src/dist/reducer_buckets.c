@@ -176,7 +176,6 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
   lm_buckets_free(r->nbuckets, r->bucket);
   r->bucket = l.bucket;
   r->nbuckets = l.nbuckets;
-  r->bytes = l.bytes;
   l.bucket = NULL;
   lm_shared_release(r->shared);
   r->shared = shared;

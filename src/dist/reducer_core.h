@@ -59,7 +59,6 @@ struct lm_reducer {
   /* reducer_buckets.c */
   int nbuckets;
   lm_bucket *bucket;
-  size_t bytes;      /* of all buckets */
   lm_shared *shared; /* NULL: each bucket has memory of its own */
   bool rebuilt;      /* no more changes */
 
@@ -77,13 +76,12 @@ struct lm_reducer {
   int launched, reduced; /* buckets of this pass: full on this rank, its part of them summed by it */
 
   /* reducer.c */
-  bool sync;            /* of the latest forward pass */
+  bool sync; /* of the latest forward pass */
   bool joining;
-  bool begun;           /* a pass is under way */
-  bool averaged;        /* since the latest forward pass: the weight starts anew with the next */
-  bool settled;         /* static graph: `expected` is known */
+  bool begun;    /* a pass is under way */
+  bool averaged; /* since the latest forward pass: the weight starts anew with the next */
+  bool settled;  /* static graph: `expected` is known */
   double weight;
-  uint64_t passes;
   int narrived, *arrived; /* [n] the order in which gradients came in the first pass */
 };
 

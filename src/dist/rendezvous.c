@@ -40,6 +40,8 @@ static void waits_for(opening *o, char *out, size_t capacity) {
     snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
     snprintf(out, capacity, "not all ranks have joined");
+  } else if (o->w->rank == 0 && !o->w->server) {
+    snprintf(out, capacity, "the store could not be started: %s; is another rank 0 of this job there?", o->why);
   } else if (o->locator.by != LM_BY_ADDRESS && !o->at.address[0]) {
     snprintf(out, capacity, "rank 0 has not said yet where its store is (%s)", o->why);
   } else {

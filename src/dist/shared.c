@@ -277,7 +277,8 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
   }
   for (;;) {
     lm_status status = lm_group_check(s->g);
-    if (status != LM_OK) return status;
+    if (status != LM_OK) /* what came before the failure counts */
+      return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);
     uint32_t now = atomic_load(&f->value);
     struct timespec time = {.tv_nsec = nap};

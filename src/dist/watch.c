@@ -51,6 +51,20 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
   lm_term_wait_ends();
 }
 
+void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket) {
+  *w = (lm_waiting){.core = core,
+                    .ticket = *ticket,
+                    .since = INFINITY,
+                    .timeout = INFINITY,
+                    .deadline = INFINITY,
+                    .look = INFINITY,
+                    .peer = LM_PEER_ANY,
+                    .outer = current};
+  current = w;
+}
+
+void lm_waiting_looked(lm_waiting *w) { current = w->outer; }
+
 static lm_waiting *call_of(const lm_group_core *core) {
   lm_waiting *call = current;
   while (call && call->core != core) call = call->outer;

@@ -72,6 +72,7 @@ static bool drops_to_zero(_Atomic int *rc) { return atomic_fetch_sub_explicit(rc
 static void release_queue(lm_queue *q) {
   if (!drops_to_zero(&q->rc)) return;
   pthread_cond_destroy(&q->more);
+  pthread_cond_destroy(&q->posting);
   pthread_cond_destroy(&q->finished);
   pthread_mutex_destroy(&q->lock);
   lm_free(q);
@@ -84,24 +85,18 @@ void lm_work_release(lm_work *w) {
   lm_free(w);
 }
 
-int lm_work_peer(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire) ? w->peer : -1; }
-
-static bool is_done(lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }
-
-bool lm_work_done(lm_work *w) {
-  if (!is_done(w) && w->request) lm_p2p_look(w);
-  return is_done(w);
-}
+int lm_work_peer(const lm_work *w) { return lm_work_is_done(w) ? w->peer : -1; }
+bool lm_work_done(lm_work *w) { return lm_is_p2p(w) ? lm_p2p_done(w) : lm_work_is_done(w); }
 
 lm_status lm_work_wait(lm_work *w, double seconds) {
-  if (!is_done(w) && w->request) return lm_p2p_wait(w, seconds);
+  if (lm_is_p2p(w)) return lm_p2p_wait(w, seconds);
   lm_queue *q = w->queue;
   double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
   struct timespec deadline = {.tv_sec = (time_t)until};
   deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
   pthread_mutex_lock(&q->lock);
   int timed_out = 0;
-  while (!is_done(w) && timed_out != ETIMEDOUT) {
+  while (!lm_work_is_done(w) && timed_out != ETIMEDOUT) {
     if (seconds < 0) {
       pthread_cond_wait(&q->finished, &q->lock);
     } else {
@@ -109,7 +104,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
     }
   }
   pthread_mutex_unlock(&q->lock);
-  if (is_done(w)) return lm_work_outcome(w);
+  if (lm_work_is_done(w)) return lm_work_outcome(w);
   return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
 }
 
@@ -149,15 +144,15 @@ static void *serve(void *arg) {
 }
 
 /* Signals are for the script's threads. */
-static lm_status start_thread(lm_queue *q) {
-  if (q->started) return LM_OK;
+lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
+  if (*started) return LM_OK;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&q->thread, NULL, serve, q);
+  int error = pthread_create(thread, NULL, run, q);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (error) return lm_fail(LM_E_IO, "a thread for asynchronous collectives: %s", strerror(error));
-  q->started = true;
+  if (error) return lm_fail(LM_E_IO, "a thread for asynchronous calls: %s", strerror(error));
+  *started = true;
   return LM_OK;
 }
 
@@ -173,10 +168,11 @@ lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {
     }
     atomic_init(&q->rc, 1);
     pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->more, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&q->more, &monotonic);
+    pthread_cond_init(&q->posting, &monotonic);
     pthread_cond_init(&q->finished, &monotonic);
     pthread_condattr_destroy(&monotonic);
     core->queue = q;
@@ -208,7 +204,7 @@ lm_status lm_call_send(lm_call *c, lm_work **work) {
   }
   /* All that can fail comes before the call has its number: if it fails, it was never made. */
   status = lm_queue_of(core, &q);
-  if (status == LM_OK) status = start_thread(q);
+  if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, serve);
   if (status != LM_OK) {
     lm_call_clear(c);
     return status;
@@ -236,14 +232,19 @@ done:
   return status;
 }
 
+static void end_thread(lm_queue *q, bool *flag, pthread_cond_t *cond, bool started, pthread_t thread) {
+  pthread_mutex_lock(&q->lock);
+  *flag = true;
+  pthread_cond_signal(cond);
+  pthread_mutex_unlock(&q->lock);
+  if (started) pthread_join(thread, NULL);
+}
+
 void lm_queue_close(lm_group_core *core) {
   lm_queue *q = core->queue;
   if (!q) return;
-  pthread_mutex_lock(&q->lock);
-  q->closing = true;
-  pthread_cond_signal(&q->more);
-  pthread_mutex_unlock(&q->lock);
-  if (q->started) pthread_join(q->thread, NULL);
+  end_thread(q, &q->closing, &q->more, q->started, q->thread);
+  end_thread(q, &q->arrived, &q->posting, q->carrying, q->carrier); /* queued calls may have waited for its bytes */
   lm_p2p_close(q);
   core->queue = NULL;
   release_queue(q);

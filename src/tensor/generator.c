@@ -8,7 +8,7 @@
 #include "base/worker.h"
 
 typedef struct generators {
-  bool seeded;                                    /* the rest is set */
+  bool seeded;                                   /* the rest is set */
   lm_draw state[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* one generator a device */
 } generators;
 

@@ -38,7 +38,7 @@ local function look(self)
         self.failed_at = self.failed_at or core.time()
       end
     end
-    if not worker.noted and not worker.abandoned then running[#running + 1] = worker end
+    if not worker.noted then running[#running + 1] = worker end
   end
   return running
 end
@@ -49,7 +49,7 @@ local function urge(self, running)
   for _, worker in ipairs(running) do
     if worker.thread then
       if since >= ASK then worker:send_signal(Worker.SIGTERM) end -- again and again: it may catch the error
-      if since >= GIVE_UP then worker.abandoned = true end
+      if since >= GIVE_UP then worker:abandon() end
     elseif since >= KILL then
       worker:send_signal(Worker.SIGKILL)
     elseif since >= ASK and not worker.told then
@@ -87,8 +87,8 @@ function Context:join(timeout)
   self.failure = first_cause(self)
   local text = "spawn: " .. describe(self.failure.rank, self.failure)
   for _, worker in ipairs(self.workers) do
-    if worker.abandoned then
-      text = ("%s\n(rank %d's thread did not end when it was asked to; it runs on)"):format(text, worker.index)
+    if worker.abandoned and worker.index ~= self.failure.rank then
+      text = ("%s\n(rank %d: %s)"):format(text, worker.index, worker.problem)
     end
   end
   core.error_at_caller(text)
@@ -103,8 +103,7 @@ end
 
 --- Ends all that still run.
 function Context:terminate()
-  for _, worker in ipairs(self.workers) do worker:send_signal(Worker.SIGTERM) end
-  for _, worker in ipairs(self.workers) do worker:stop(2) end
+  Worker.stop(self.workers, 2)
   at_exit.forget(self)
 end
 

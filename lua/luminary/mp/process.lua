@@ -70,7 +70,7 @@ function Process:kill() need(self, "kill"):send_signal(Worker.SIGKILL) end
 
 -- The program ends.
 function Process:finish()
-  if self.daemon then self.worker:stop(1) else self.worker:join() end
+  if self.daemon then Worker.stop({self.worker}, 1) else self.worker:join() end
 end
 
 return setmetatable(Process, {__call = new})

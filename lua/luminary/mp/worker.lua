@@ -76,7 +76,7 @@ function Worker.start(who, spec)
     core.mp_send(self.handle, spec.job.text, spec.job.tensors)
   end)
   if not ok and not problem:find("closed$") then -- one that died before it read this tells so by its end
-    self:stop(0)
+    Worker.stop({self}, 0)
     error(problem, 0)
   end
   return self
@@ -137,16 +137,28 @@ function Worker:send_signal(number)
   core.mp_signal(self.handle, number)
 end
 
---- Ends it: asks, and after `seconds` insists. A thread that does not listen is left alone; false then.
-function Worker:stop(seconds)
+--- A thread that does not end when it is asked to counts as ended, and runs on.
+function Worker:abandon()
+  self.ended, self.code, self.abandoned = true, 1, true
+  self.problem = "its thread did not end when it was asked to, and runs on"
+  core.mp_close(self.handle, 0)
+end
+
+--- Ends some: asks all of them, and after `seconds` insists. Threads that do not listen are left alone.
+function Worker.stop(workers, seconds)
   local deadline = core.time() + seconds
-  self:send_signal(Worker.SIGTERM)
-  while not self:join(0.1) and core.time() < deadline do
-    if self.thread then self:send_signal(Worker.SIGTERM) end -- it may have caught the first one
+  for _, worker in ipairs(workers) do worker:send_signal(Worker.SIGTERM) end
+  for _, worker in ipairs(workers) do
+    while not worker:join(0.05) and core.time() < deadline do
+      if worker.thread then worker:send_signal(Worker.SIGTERM) end -- it may have caught the first one
+    end
+    if not worker.thread then
+      worker:send_signal(Worker.SIGKILL)
+      worker:join(5)
+    elseif not worker:look() then
+      worker:abandon()
+    end
   end
-  if self.thread then return self:look() end
-  self:send_signal(Worker.SIGKILL)
-  return self:join(5)
 end
 
 --- What went wrong: {message, traceback, cause_rank, told}; nil if nothing did. Once it has ended.

@@ -76,11 +76,15 @@ static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer)
   return false;
 }
 
-void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
+static void set(lm_request *r, lm_wire_kind kind, bool data) {
   r->out.head.kind = kind;
   r->out.head.id = r->id;
   r->out.body = r->data;
   r->out.bytes = data ? r->bytes : 0;
+}
+
+void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
+  set(r, kind, data);
   lm_wire_queue(&e->wire[peer], &r->out);
 }
 
@@ -89,13 +93,17 @@ void lm_engine_ask(lm_engine *e, lm_request *r, int peer) {
   lm_engine_put(e, peer, r, LM_WIRE_READY, false);
 }
 
-/* The data of r have been asked for. */
+/* The data of r have been asked for. Before its offer went out: then they go instead, in its place, since what was
+ * posted later must not overtake them. Behind an offer they may come as late as they like. */
 static void deliver(lm_engine *e, lm_request *r) {
   lm_engine_delist(e, r);
-  /* Asked for before the offer went out: then there is none, and no id. */
-  if (r->out.queued && !r->out.done) r->id = 0;
-  lm_wire_cut(&e->wire[r->peer], &r->out);
-  lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+  if (r->out.queued && !r->out.done) {
+    r->id = 0;
+    set(r, LM_WIRE_BODY, true);
+  } else {
+    lm_wire_cut(&e->wire[r->peer], &r->out);
+    lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+  }
 }
 
 /* The receive a message is for: of data that were offered, by the offer; else the first that has none yet. */
