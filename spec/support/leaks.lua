@@ -1,7 +1,11 @@
 -- After each spec the live tensors are back where they were, or the spec fails. Loaded before any
--- spec file, so that all of them share one luminary.
+-- spec file, so that all of them share one luminary, whose parts are loaded now: busted forgets what a
+-- spec file has loaded, but `luminary` would go on with it.
 local busted = require "busted"
-require "luminary"
+local lm = require "luminary"
+for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "watch" } do
+  assert(lm[part], part)
+end
 local core = require "luminary.core"
 
 local function settle()

@@ -48,8 +48,8 @@ static bool has_entry(const lm_group_table *t, lm_collective kind) {
   }
 }
 
-lm_status lm_call_begin(lm_call *c, lm_group *g, lm_collective kind) {
-  *c = (lm_call){.core = g->core, .kind = kind, .timeout = next_timeout > 0 ? next_timeout : g->core->timeout};
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind) {
+  *c = (lm_exchange){.core = g->core, .kind = kind, .timeout = next_timeout > 0 ? next_timeout : g->core->timeout};
   next_timeout = 0;
   lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
   if (status != LM_OK) return lm_fail_in(status, names[kind]);
@@ -57,7 +57,7 @@ lm_status lm_call_begin(lm_call *c, lm_group *g, lm_collective kind) {
   return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], g->table->name, names[kind]);
 }
 
-void lm_call_clear(lm_call *c) {
+void lm_call_clear(lm_exchange *c) {
   lm_release(c->t);
   for (int i = 0; i < c->n; i++) {
     if (c->in) lm_release(c->in[i]);
@@ -78,9 +78,9 @@ void lm_call_clear(lm_call *c) {
 
 /* ---- checks */
 
-int lm_call_world_rank(const lm_call *c, int rank) { return c->core->g.ranks ? c->core->g.ranks[rank] : rank; }
+int lm_call_world_rank(const lm_exchange *c, int rank) { return c->core->g.ranks ? c->core->g.ranks[rank] : rank; }
 
-lm_status lm_call_check_rank(const lm_call *c, int rank) {
+lm_status lm_call_check_rank(const lm_exchange *c, int rank) {
   int size = c->core->g.size;
   if (rank >= 0 && rank < size) return LM_OK;
   return lm_fail(LM_E_ARG, "%s: rank %d in a group of %d; ranks go from 0 to %d", names[c->kind], rank, size, size - 1);
@@ -90,7 +90,7 @@ static bool reduces(lm_collective kind) {
   return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
 }
 
-lm_status lm_call_check(const lm_call *c, const lm_tensor *t, bool write) {
+lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   const char *name = names[c->kind];
   const lm_group_table *table = c->core->g.table;
   lm_dtype dtype = (lm_dtype)t->dtype;
@@ -140,7 +140,7 @@ static lm_status dense_like(lm_tensor *t, bool keep, lm_tensor **out) {
   return status;
 }
 
-lm_status lm_call_read(lm_call *c, lm_tensor *t, lm_tensor **dense) {
+lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
   bool as_it_is = lm_is_contiguous(t);
   for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
   if (!as_it_is) return dense_like(t, true, dense);
@@ -148,7 +148,7 @@ lm_status lm_call_read(lm_call *c, lm_tensor *t, lm_tensor **dense) {
   return LM_OK;
 }
 
-lm_status lm_call_write(lm_call *c, lm_tensor *t, bool keep, lm_tensor **dense) {
+lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense) {
   lm_status status = LM_OK;
   lm_tensor *stand_in = NULL;
   if (!c->written) { /* as many as a call can have */
@@ -167,7 +167,7 @@ done:
   return status;
 }
 
-lm_status lm_call_written(lm_call *c, lm_status status) {
+lm_status lm_call_written(lm_exchange *c, lm_status status) {
   for (int i = 0; i < c->nwritten; i++) {
     lm_written *w = &c->written[i];
     if (w->user != w->dense && status == LM_OK) status = copy(w->dense, w->user);
@@ -203,12 +203,12 @@ static uint64_t mix(uint64_t hash, uint64_t value) {
   return hash ^ hash >> 29;
 }
 
-static void put_rank(text *t, const lm_call *c, const char *how, int rank) {
+static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
   put(t, how);
   put_number(t, lm_call_world_rank(c, rank));
 }
 
-void lm_call_name(lm_call *c, const lm_tensor *t) {
+void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   lm_ticket *ticket = &c->ticket;
   memset(ticket, 0, sizeof *ticket);
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};

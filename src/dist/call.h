@@ -13,7 +13,7 @@ typedef struct lm_written { /* a tensor of the script's that the call writes */
   lm_tensor *dense; /* what the group writes: user itself, or what user becomes at the end */
 } lm_written;
 
-typedef struct lm_call {
+typedef struct lm_exchange {
   lm_group_core *core;
   lm_collective kind;
   lm_reduce_op op;
@@ -27,28 +27,28 @@ typedef struct lm_call {
   lm_written *written; /* [nwritten] */
   double timeout;
   lm_ticket ticket;
-} lm_call;
+} lm_exchange;
 
 /* ---- call.c */
 
 /* The start of every call: a cause that is known already, a table without this entry, the timeout set for this call.
  * c is to be cleared whatever comes back. */
-lm_status lm_call_begin(lm_call *c, lm_group *g, lm_collective kind);
-void lm_call_clear(lm_call *c); /* leaves core, kind and ticket */
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind);
+void lm_call_clear(lm_exchange *c); /* leaves core, kind and ticket */
 /* A device, a dtype or a layout that the group or the call does not take. */
-lm_status lm_call_check(const lm_call *c, const lm_tensor *t, bool write);
+lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
 /* A rank that is not in the group. */
-lm_status lm_call_check_rank(const lm_call *c, int rank);
+lm_status lm_call_check_rank(const lm_exchange *c, int rank);
 /* What the group is given for t. A tensor to be read is copied if it is strided or shares memory with one to be
  * written, so those are to be told first; `keep`: what t holds is read too. */
-lm_status lm_call_read(lm_call *c, lm_tensor *t, lm_tensor **dense);
-lm_status lm_call_write(lm_call *c, lm_tensor *t, bool keep, lm_tensor **dense);
+lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
+lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
 /* The ticket, but for its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
-void lm_call_name(lm_call *c, const lm_tensor *t);
+void lm_call_name(lm_exchange *c, const lm_tensor *t);
 /* Strided tensors get what was written, versions grow. Passes `status` on unless that fails. */
-lm_status lm_call_written(lm_call *c, lm_status status);
+lm_status lm_call_written(lm_exchange *c, lm_status status);
 /* The name of a rank of the group in the world. */
-int lm_call_world_rank(const lm_call *c, int rank);
+int lm_call_world_rank(const lm_exchange *c, int rank);
 
 /* ---- work.c */
 
@@ -59,7 +59,7 @@ struct lm_work {
   int peer; /* of a finished receive */
   char message[1024];
   lm_queue *queue;
-  lm_call call;
+  lm_exchange call;
   lm_request *request; /* of a send or receive */
   bool busy;           /* a thread is at it; the queue's lock */
   lm_work *next;       /* in a list of the queue */
@@ -83,11 +83,11 @@ struct lm_queue {
 /* The group's queue, made when first asked for; borrowed. */
 lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
 /* Takes c's contents over, also if it fails: gives the call its seq and runs it, or queues it. */
-lm_status lm_call_send(lm_call *c, lm_work **work);
+lm_status lm_call_send(lm_exchange *c, lm_work **work);
 /* A thread of the group's own: no signals, no team of OpenMP's. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
 /* Takes c's contents over. */
-lm_status lm_work_new(lm_queue *q, lm_call *c, lm_work **out);
+lm_status lm_work_new(lm_queue *q, lm_exchange *c, lm_work **out);
 /* Keeps the outcome; of a failure, with this thread's message. Gives the tensors back. */
 void lm_work_finish(lm_work *w, lm_status status);
 static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }

@@ -29,7 +29,7 @@ static bool holds(const lm_tensor *whole, int n, const lm_tensor *t) {
   return true;
 }
 
-static lm_status differs(const lm_call *c, const lm_tensor *t, const lm_tensor *entry, int i) {
+static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
   return lm_fail(entry->dtype != t->dtype     ? LM_E_DTYPE
                  : entry->device != t->device ? LM_E_DEVICE
                                               : LM_E_SHAPE,
@@ -39,7 +39,7 @@ static lm_status differs(const lm_call *c, const lm_tensor *t, const lm_tensor *
 }
 
 /* n tensors in a list `from`, which fit t (NULL: all_to_all, where they only have one dtype and device). */
-static lm_status check_list(const lm_call *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
+static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
   lm_status status = LM_OK;
   int size = c->core->g.size;
   bool whole = n == 1 && (size > 1 || (t && !lm_same_shape(from[0], t)));
@@ -74,7 +74,7 @@ done:
   return status;
 }
 
-static lm_status check_apart(const lm_call *c, int n, lm_tensor *const *out) {
+static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out) {
   for (int i = 0; i < n; i++) {
     if (!lm_is_contiguous(out[i]) || out[i]->numel == 0) continue;
     const char *begin = out[i]->data, *end = begin + out[i]->numel * (int64_t)lm_dtype_size((lm_dtype)out[i]->dtype);
@@ -89,7 +89,7 @@ static lm_status check_apart(const lm_call *c, int n, lm_tensor *const *out) {
 }
 
 /* A checked list as the group gets it. */
-static lm_status take_list(lm_call *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write,
+static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write,
                            lm_tensor ***into) {
   lm_status status = LM_OK;
   int size = c->core->g.size;
@@ -114,7 +114,7 @@ done:
 
 lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_ALL_REDUCE));
   c.op = op;
   c.empty = t->numel == 0;
@@ -129,7 +129,7 @@ done:
 
 lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_BROADCAST));
   c.root = root;
   c.empty = t->numel == 0;
@@ -146,7 +146,7 @@ done:
 
 lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_REDUCE));
   c.op = op;
   c.root = root;
@@ -164,7 +164,7 @@ done:
 
 lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_ALL_GATHER));
   c.empty = t->numel == 0;
   TRY(lm_call_check(&c, t, false));
@@ -180,7 +180,7 @@ done:
 }
 
 /* Lists are for the root alone. */
-static lm_status check_root_list(const lm_call *c, int n) {
+static lm_status check_root_list(const lm_exchange *c, int n) {
   if (n == 0 || c->root == c->core->g.rank) return LM_OK;
   return lm_fail(LM_E_ARG, "%s: a list on rank %d, though rank %d is the root; only there is one wanted",
                  lm_collective_name(c->kind), lm_call_world_rank(c, c->core->g.rank), lm_call_world_rank(c, c->root));
@@ -188,7 +188,7 @@ static lm_status check_root_list(const lm_call *c, int n) {
 
 lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_GATHER));
   c.root = root;
   c.empty = t->numel == 0;
@@ -210,7 +210,7 @@ done:
 
 lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_SCATTER));
   c.root = root;
   c.empty = t->numel == 0;
@@ -229,7 +229,7 @@ done:
 
 lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_REDUCE_SCATTER));
   c.op = op;
   c.empty = t->numel == 0;
@@ -246,7 +246,7 @@ done:
 
 lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL));
   if (n < 1) {
     status = lm_fail(LM_E_ARG, "all_to_all: empty lists for %d ranks; one tensor for each is wanted", g->size);
@@ -275,7 +275,7 @@ done:
 
 lm_status lm_barrier(lm_group *g, lm_work **work) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_BARRIER));
   c.empty = true;
   lm_call_name(&c, NULL);

@@ -178,7 +178,7 @@ static lm_status one_byte(const lm_tensor *t, lm_tensor **out) {
   return lm_tensor_empty(LM_U8, t->device, 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
-static lm_status prepare(lm_call *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
+static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
   lm_status status;
   bool sending = kind == LM_SEND;
   TRY(lm_call_begin(c, g, kind));
@@ -197,7 +197,7 @@ done:
 
 static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone, lm_work **out) {
   lm_status status;
-  lm_call c;
+  lm_exchange c;
   lm_waiting waiting;
   lm_queue *q = NULL;
   lm_work *w = NULL;

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np, syscall */
 #include "dist/term.h"
 
 #include <errno.h>
@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,6 +91,15 @@ static void *serve(void *arg) {
   }
 }
 
+/* Compiled kernels (oneDNN's) keep data below the stack pointer where a handler's frame would land, so the handler has
+ * a stack of its own. A process's signals go to its main thread while that takes them. */
+static void give_stack(void) {
+  static char stack[64 << 10];
+  stack_t now;
+  if (syscall(SYS_gettid) != getpid() || sigaltstack(NULL, &now) != 0 || !(now.ss_flags & SS_DISABLE)) return;
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+}
+
 static lm_status install(void) {
   struct sigaction now;
   if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
@@ -107,7 +117,8 @@ static lm_status install(void) {
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
   pthread_setname_np(thread, "lm-term");
-  struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART};
+  give_stack();
+  struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
   sigemptyset(&handler.sa_mask);
   sigaction(SIGTERM, &handler, NULL);
   mine = true;

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "dist/call.h"
 
-static lm_status dispatch(const lm_call *c) {
+static lm_status dispatch(const lm_exchange *c) {
   lm_group *g = &c->core->g;
   const lm_group_table *table = g->table;
   if (c->empty) return table->barrier(g);
@@ -27,7 +27,7 @@ static lm_status dispatch(const lm_call *c) {
   }
 }
 
-static lm_status run(lm_call *c) {
+static lm_status run(lm_exchange *c) {
   lm_waiting waiting;
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
@@ -41,7 +41,7 @@ static lm_status run(lm_call *c) {
 
 /* ---- works */
 
-lm_status lm_work_new(lm_queue *q, lm_call *c, lm_work **out) {
+lm_status lm_work_new(lm_queue *q, lm_exchange *c, lm_work **out) {
   lm_work *w = lm_calloc(1, sizeof *w);
   *out = w;
   if (!w) {
@@ -191,7 +191,7 @@ static bool idle(lm_queue *q) {
   return yes;
 }
 
-lm_status lm_call_send(lm_call *c, lm_work **work) {
+lm_status lm_call_send(lm_exchange *c, lm_work **work) {
   lm_status status;
   lm_group_core *core = c->core;
   lm_queue *q = NULL;

@@ -31,6 +31,7 @@ local function take(who, rows, names, ...)
     local last = select(n, ...)
     if n > #names or is_options(last) then n, given = n - 1, last end
   end
+  if n > #names then fail("%s: too many arguments; options go in one table at the end", who) end
   local opts = options.check(who, given, rows, names[n + 1] or (rows.op and "op") or "group")
   for i = 1, n do
     local name, value = names[i], (select(i, ...))

@@ -103,6 +103,7 @@ function objects.gather_object(value, outputs, dst, opts)
   local group = opts.group
   dst, outputs = root_of(who, "dst", dst, opts), outputs or opts.object_gather_list
   local here = groups.default.rank == dst
+  if here and outputs ~= nil then options.arg(who, "the list of outputs", outputs, "table") end
   local texts, lengths = gather_texts(pack(who, value, "value"), group, function(t, make)
     return collectives.gather(t, here and list_of(group.size, make) or nil, dst, {group = group})
   end)
