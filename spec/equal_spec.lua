@@ -82,7 +82,7 @@ describe("training by several ranks", function()
   end
 
   local python = lm.getenv "PYTHON"
-  local torchrun = python and python:gsub("[^/]*$", "torchrun")
+  local torchrun = python and python:match("^(.*/)") .. "torchrun"
   if torchrun and os.execute("test -x " .. torchrun) == 0 then
     it("... under torchrun", function()
       same(("%s --no-python --nproc-per-node 2 --master-port %d %s %s %s --log-file {LOG}"):format(torchrun,
