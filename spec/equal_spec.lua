@@ -92,6 +92,7 @@ describe("training by several ranks", function()
 
   -- Two hosts: network namespaces with a cable between them; root only.
   local a, b = "lmequala", "lmequalb"
+  os.execute(("ip netns del %s 2>/dev/null; ip netns del %s 2>/dev/null"):format(a, b)) -- of a run that was stopped
   local made = os.execute(([[(ip netns add %s && ip netns add %s &&
     ip link add lmea netns %s type veth peer name lmeb netns %s &&
     ip -n %s addr add 10.98.0.1/24 dev lmea && ip -n %s addr add 10.98.0.2/24 dev lmeb &&
