@@ -315,6 +315,16 @@ describe("a rank's failure", function()
     assert.matches("luminary run: rank 1 on %S+, pid %d+, was frozen\n  rank 0 was told:\n  hm\n$", err)
   end)
 
+  it("is a stopped rank, where no other is left to miss it", function()
+    local before = core.getenv "LM_HEARTBEAT_TIMEOUT"
+    core.setenv("LM_HEARTBEAT_TIMEOUT", "1")
+    local code, _, err, took = run("--nproc 2", "if rank == 1 then ffi.C.raise(19) end")
+    core.setenv("LM_HEARTBEAT_TIMEOUT", before)
+    assert.equal(137, code)
+    assert.matches("rank 1 on %S+, pid %d+, was stopped while all others ended, and did not go on\n$", err)
+    assert(took < 6, took)
+  end)
+
   it("starts all again under --max-restarts", function()
     local code, out, err = run("--nproc 2 --max-restarts 2", [[
       local round = tonumber(os.getenv "LM_RESTART_COUNT")

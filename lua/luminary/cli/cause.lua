@@ -52,7 +52,9 @@ local function choose(ranks)
 end
 
 local function how_it_ended(rank, witness)
-  if rank.ended_by_us or not rank.code then
+  if rank.frozen then
+    return "was stopped while all others ended, and did not go on"
+  elseif rank.ended_by_us or not rank.code then
     return witness and witness.record.kind == "frozen" and "was frozen" or "did not go on"
   elseif rank.signal == SIGKILL then
     return "was killed by SIGKILL: from outside, or by the system for want of memory"

@@ -8,8 +8,9 @@ pcall(ffi.cdef, "int mkdir(const char *path, unsigned mode);")
 local job = {}
 
 -- Seconds. Others end by themselves once one has failed; after a signal that was passed on; from SIGTERM to SIGKILL;
--- from then on; for what the ranks left behind; for a reader of the output that is slow, once a signal stopped it all.
-local FAILURE, SIGNAL, TERM, KILL, SWEEP, READER = 2, 30, 1, 5, 3, 1
+-- from then on; for what the ranks left behind; for a reader of the output that is slow, once a signal stopped it all;
+-- for a stopped rank to go on.
+local FAILURE, SIGNAL, TERM, KILL, SWEEP, READER, FROZEN = 2, 30, 1, 5, 3, 1, 10
 local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
 local LONGEST_LINE = 65536
 
@@ -105,8 +106,35 @@ local function stop_in(self, seconds)
   self.next_signal = self.next_signal or SIGTERM
 end
 
+local function is_stopped(rank)
+  local file = io.open(("/proc/%d/stat"):format(rank.pid))
+  local text = file and file:read("*a") or ""
+  if file then file:close() end
+  return text:match("^.*%) (%a)") == "T"
+end
+
+-- A stopped rank is missed by the others. Where these have all ended, it is ours to notice.
+local function end_stopped(self)
+  for _, rank in pairs(self.running) do
+    if not is_stopped(rank) then
+      self.stopped_since = nil
+      return
+    end
+  end
+  self.stopped_since = self.stopped_since or core.time()
+  if core.time() - self.stopped_since < self.patience then return end
+  for id, rank in pairs(self.running) do
+    rank.frozen = true
+    self.supervisor:signal(id, SIGKILL)
+  end
+end
+
 -- What is due goes out; how long to wait for the next event.
 local function seconds_left(self)
+  if not self.stop_at and self.count > 0 and self.patience > 0 then
+    end_stopped(self)
+    return 0.5
+  end
   if not self.stop_at then return -1 end
   local left = self.stop_at - core.time()
   if left > 0 then return left end
@@ -203,6 +231,7 @@ end
 --- of them is left.
 function job.run(supervisor, out, ranks)
   local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)
+  self.patience = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
   forget_errors(ranks)
   start_all(self, ranks)
   while next(self.running) do handle(self, supervisor:next(seconds_left(self))) end
