@@ -132,6 +132,11 @@ end
 
 -- ---- all ranks of this host
 
+local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua")
+if type(models[options.model]) ~= "function" then usage_error("--model: no model '%s'", options.model) end
+if options.dataset ~= "mnist" and options.dataset ~= "fashion-mnist" then
+  usage_error("--dataset: no dataset '%s'", options.dataset)
+end
 if options["batch-size"] % (options.nodes * options.devices) ~= 0 then
   usage_error("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"],
     options.nodes * options.devices)

@@ -418,6 +418,196 @@ describe("DistributedDataParallel on several ranks", function()
     end
   end)
 
+  describe("computes gradients where its buckets are", function()
+    -- check(what, make, loss, opts): five rounds on this rank's own data against a bare twin, averaged.
+    local alike = [[
+      local function check(what, make, loss, opts)
+        lm.manual_seed(3)
+        local net = make()
+        local ddp, alone = DDP(net, opts), copy_of(net, make)
+        for round = 1, 5 do
+          lm.manual_seed(100 * round + rank)
+          local data = lm.randn({ 6, 6 }, { dtype = "float64" })
+          ddp:zero_grad { set_to_none = round % 2 == 1 }
+          alone:zero_grad()
+          loss(ddp, data, net):backward()
+          loss(alone, data, alone):backward()
+          local wanted, got = grads(alone), grads(net)
+          assert(#wanted == #got and #got > 0)
+          for i, g in ipairs(wanted) do
+            near(what .. " " .. i, { got[i] }, { dist.all_reduce(g:clone()) / size })
+            got[i] = nil
+          end
+          if round == 2 then collectgarbage() end
+          net:parameters()[1].grad:mul_(3) -- the next pass begins with none of it
+        end
+      end
+      local function module(parameters, forward)
+        local Net = nn.Module:extend("Net")
+        function Net:init()
+          for _, name in ipairs { "a", "b" } do
+            local sizes = parameters[name]
+            if sizes then self[name] = nn.Parameter(lm.randn(sizes, { dtype = "float64" })) end
+          end
+        end
+        Net.forward = forward
+        return Net
+      end
+      local function total(net, x) return net(x):square():sum() end
+    ]]
+
+    local function both(script)
+      succeeds(2, alike .. script)
+      succeeds(2, alike .. script, { LM_SHM = "0" })
+    end
+
+    it("each in its own place, where parameters, inputs and gradients are of one size", function()
+      both [[
+        local square = { 6, 6 }
+        check("mm", module({ a = square, b = square }, function(self, x) return x:mm(self.a:mm(self.b)) end), total)
+        check("mul", module({ a = square, b = square }, function(self, x) return x * (self.a * self.b) end), total)
+        check("div", module({ a = square, b = square }, function(self, x)
+          return x + self.a / (self.b:exp() + self.a)
+        end), total)
+        check("cat", module({ a = square, b = square }, function(self, x)
+          return lm.cat({ self.a, x, self.b }, 1)
+        end), total)
+        check("views", module({ a = square, b = square }, function(self, x)
+          return x:mm(self.a:t()):mm(self.b[{ { 2, 5 } }]:t())
+        end), total)
+        check("one for another", module({ a = square, b = square }, function(self, x)
+          return x:mm(self.a + self.b) + self.a
+        end), total)
+        -- the gradient of each layer's input is as large as that of its weight
+        check("layers", function()
+          return nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6)):double()
+        end, total, { bucket_cap_mb = 0.0001 })
+        check("wide norm", module({ a = { 6 }, b = { 6 } }, function(self, x)
+          return F.layer_norm(x[1], { 6 }, { weight = self.a, bias = self.b })
+        end), total)
+      ]]
+    end)
+
+    it("added up where a parameter is used more than once", function()
+      both [[
+        local Tied = nn.Module:extend("Tied")
+        function Tied:init() self.one, self.other = nn.Linear(6, 6), nn.Linear(6, 6) end
+        function Tied:forward(x) return self.one(self.other(self.one(x)):tanh()) end
+        check("twice", function() return Tied():double() end, total)
+        check("by itself", module({ a = { 6, 6 } }, function(self, x) return x:mm(self.a:mm(self.a)) end), total)
+        check("in one node", module({ a = { 6, 6 } }, function(self, x) return x:mm(self.a * self.a) end), total)
+        local Words = nn.Module:extend("Words")
+        function Words:init() self.words = nn.Embedding(9, 6) end
+        function Words:forward(x)
+          local index = (x:abs() * 3):floor():clamp(1, 9):long()
+          return F.linear(self.words(index), self.words.weight)
+        end
+        check("tied embedding", function() return Words():double() end, total)
+      ]]
+    end)
+
+    it("in every layout", function()
+      both [[
+        local function loss(net, x) return net(x:reshape { 1, 1, 6, 6 }:expand { 2, 4, 6, 6 }):square():sum() end
+        local function conv() return nn.Sequential(nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 2)):double() end
+        check("conv", conv, loss)
+        local function channels_last()
+          local net = conv()
+          for _, p in ipairs(net:parameters()) do
+            if p:dim() == 4 then p.data = p:detach():contiguous { memory_format = "channels_last" } end
+          end
+          return net
+        end
+        check("channels last", channels_last, loss)
+        check("transposed", function()
+          local net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)):double()
+          net[1].weight.data = net[1].weight:detach():t():contiguous():t()
+          return net
+        end, total)
+      ]]
+    end)
+
+    it("and leaves alone what somebody else looks at", function()
+      both [[
+        -- a former gradient goes into the next loss: the new one must not be written over it while it is read
+        local make = module({ a = { 6, 6 } }, function(self, x, old) return x:mm(self.a:mm(old)) end)
+        local net = make()
+        local ddp = DDP(net)
+        local alone = copy_of(net, make)
+        local old = lm.eye(6, { dtype = "float64" })
+        for round = 1, 4 do
+          local x = lm.full({ 6, 6 }, rank + round, { dtype = "float64" }) + lm.eye(6, { dtype = "float64" })
+          local twin = old:clone()
+          ddp:zero_grad()
+          alone:zero_grad()
+          ddp(x, old):sum():backward()
+          alone(x, twin):sum():backward()
+          near("round " .. round, grads(net), { dist.all_reduce(alone.a.grad:clone()) / size })
+          old = net.a.grad
+        end
+        -- what a hook is shown stays this rank's own
+        local a, b, kept = nn.Linear(6, 6):double(), nn.Linear(6, 6):double(), nil
+        ddp = DDP(a)
+        b:load_state_dict(a:state_dict())
+        local x = lm.full({ 6, 6 }, rank + 1, { dtype = "float64" })
+        -- what a hook is shown stays this rank's own
+        a.weight:register_hook(function(g) kept = g end)
+        a.bias:register_hook(function(g) return g * 2 end)
+        ddp(x):square():sum():backward()
+        b(x):square():sum():backward()
+        near("hook", { kept }, { b.weight.grad })
+        near("hooked", grads(a), { dist.all_reduce(b.weight.grad:clone()) / size,
+          dist.all_reduce(b.bias.grad:clone()) * 2 / size })
+      ]]
+    end)
+
+    it("before and after no_sync, as converted by autocast, and twice through one graph", function()
+      both [[
+        local function make() return nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)) end
+        local net = make():double()
+        local ddp, alone = DDP(net), copy_of(net, function() return make():double() end)
+        local function average()
+          local list = grads(alone)
+          for i, g in ipairs(list) do list[i] = dist.all_reduce(g:clone()) / size end
+          return list
+        end
+        for round = 1, 3 do
+          local x = lm.randn({ 6, 6 }, { dtype = "float64" }) * (rank + 1)
+          ddp:zero_grad()
+          alone:zero_grad()
+          ddp:no_sync(function() ddp(x):sum():backward() end)
+          alone(x):sum():backward()
+          near("own", grads(net), grads(alone))
+          ddp:no_sync(function() ddp(x):square():sum():backward() end)
+          alone(x):square():sum():backward()
+          near("own, added up", grads(net), grads(alone))
+          if round == 2 then ddp:zero_grad() alone:zero_grad() end
+          local loss, its = ddp(x):pow(3):sum(), alone(x):pow(3):sum()
+          loss:backward { retain_graph = true }
+          its:backward { retain_graph = true }
+          near("averaged", grads(net), average())
+          ddp:zero_grad()
+          alone:zero_grad()
+          loss:backward()
+          its:backward()
+          near("again", grads(net), average())
+        end
+        local half = make()
+        ddp, alone = DDP(half), copy_of(half, make)
+        for round = 1, 3 do
+          local x = lm.randn { 6, 6 } * (rank + 1)
+          for _, m in ipairs { ddp, alone } do
+            m:zero_grad()
+            local loss
+            lm.autocast({ device = "cpu", dtype = "bfloat16" }, function() loss = m(x):float():sum() end)
+            loss:backward()
+          end
+          near("autocast", grads(half), average(), 1e-5)
+        end
+      ]]
+    end)
+  end)
+
   it("has the bare model's keys, and checks its options", function()
     succeeds(2, [[
       local net = lenet()

@@ -68,8 +68,11 @@ describe("a process group of one", function()
       { { OMPI_COMM_WORLD_SIZE = "4", OMPI_COMM_WORLD_RANK = "1" }, "mpirun says that there are 4 processes, but not" },
       { { SLURM_STEP_NUM_TASKS = "3", SLURM_PROCID = "0" }, "srun says that there are 3 processes, but not where" },
       { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "x" }, "MASTER_PORT = 'x' is no port" },
+      { { WORLD_SIZE = "2", RANK = "1", MASTER_PORT = "70000" }, "MASTER_PORT = '70000' is no port" },
+      { { WORLD_SIZE = "2", RANK = "0", TORCHELASTIC_USE_AGENT_STORE = "True", MASTER_ADDR = "127.0.0.1",
+        MASTER_PORT = "1" }, "torchrun's store at 127.0.0.1:1 was not reached: Connection refused" },
       { { WORLD_SIZE = "2", RANK = "1", LM_HEARTBEAT_TIMEOUT = "x" }, "LM_HEARTBEAT_TIMEOUT = 'x' is no number" },
-      { {}, "rank 1 is outside a world of 1 (world_size = 1, given)", { world_size = 1, rank = 1 } },
+      { {}, "rank 1 is outside a world of 1 (world_size = 1, rank = 1)", { world_size = 1, rank = 1 } },
       { {}, "world_size = 2, but which of them is this process? Give rank", { world_size = 2 } },
       { {}, "rank = 1, but not of how many: give world_size", { rank = 1 } },
       { { RANK = "3", WORLD_SIZE = "4" }, "rank 3 is outside a world of 2 (world_size = 2, RANK = 3)",
@@ -96,8 +99,19 @@ describe("a process group of one", function()
     assert.matches("did you mean 'rank'", message(dist.init_process_group, { rnk = 1 }))
     assert.matches("{init_method = true}", message(dist.init_process_group, "gloo", true), 1, true)
     assert.matches("timeout", message(dist.init_process_group, { timeout = 0 }))
+    assert.matches("{world_size = 2, rank = 0}", message(dist.init_process_group, "gloo", nil, 2, 0), 1, true)
     dist.init_process_group()
     assert.matches("there already", message(dist.init_process_group))
+  end)
+
+  it("says which backends there are", function()
+    assert.is_true(dist.is_available())
+    assert.is_true(dist.is_gloo_available())
+    assert.is_false(dist.is_mpi_available())
+    assert.is_false(dist.is_backend_available("no such"))
+    assert.is_true(dist.is_backend_available("GLOO"))
+    dist.init_process_group("GLOO")
+    assert.matches("has to be a string", message(dist.is_backend_available, 3))
   end)
 
   it("is needed by whoever asks", function()
@@ -194,6 +208,22 @@ describe("a process group of one", function()
     assert.matches("int64", message(dist.all_reduce, lm.ones({ 1 }, { dtype = "int64" }), { op = "mean" }))
   end)
 
+  it("checks what the core is given", function()
+    dist.init_process_group()
+    local handle = dist.group.WORLD.handle
+    for _, name in ipairs { "all_reduce", "broadcast", "reduce", "all_gather", "gather", "scatter", "reduce_scatter",
+      "send", "recv" } do
+      assert.matches(name .. ": the tensor: a tensor expected, got nil", message(lm.core.dist_run, name, handle))
+      assert.matches(name, message(lm.core.dist_run, name, handle, true))
+    end
+    assert.matches("all_to_all", message(lm.core.dist_run, "all_to_all", handle))
+    for _, name in ipairs { "all_gather", "gather", "scatter", "reduce_scatter" } do
+      assert.matches(name, message(lm.core.dist_run, name, handle, false, nil, nil, 0, nil, lm.ones { 2 }))
+    end
+    assert.matches("dist_bytes: n: %-5", message(lm.core.dist_bytes, "x", -5))
+    lm.core.reducer_fail(handle, "nobody is told")
+  end)
+
   it("has groups of one", function()
     dist.init_process_group()
     local group = dist.new_group { 0 }
@@ -206,6 +236,8 @@ describe("a process group of one", function()
     assert.matches("rank 1 is outside a world of 1", message(dist.new_group, { 0, 1 }))
     assert.matches("named twice", message(dist.new_group, { 0, 0 }))
     assert.matches("at least one rank", message(dist.new_group, {}))
+    assert.matches("has to be a list of ranks", message(dist.new_group, { 0, timeout = 60 }))
+    assert.matches("timeout has to be more than 0", message(dist.new_group, { 0 }, { timeout = 0 }))
     assert.matches("did you mean 'gloo'", message(dist.new_group, { ranks = { 0 }, backend = "gloo2" }))
     dist.destroy_process_group(group)
     assert.matches("was destroyed", message(dist.barrier, { group = group }))
@@ -226,6 +258,7 @@ describe("a process group of one", function()
     assert.same(value, dist.scatter_object_list(out, { value }, 0))
     assert.same({ value }, out)
     assert.same({}, dist.all_gather_object({}, nil))
+    assert.matches("2 inputs for 1 ranks", message(dist.scatter_object_list, {}, { 1, 2 }))
     assert.matches("value.net.f is a function", message(dist.all_gather_object, {}, { net = { f = print } }), 1, true)
     assert.matches("list[2] is a tensor", message(dist.broadcast_object_list, { 1, lm.ones { 1 } }), 1, true)
     local loop = {}

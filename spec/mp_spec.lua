@@ -397,6 +397,10 @@ for _, method in ipairs {"process", "thread"} do
     it("refuses what cannot be sent before anything starts", function()
       local _, problem = pcall(mp.spawn, function() end, {method = method, args = {1, {x = coroutine.create(print)}}})
       assert.matches("spawn: args%[2%]%.x: a coroutine cannot be sent to another " .. method, problem)
+      _, problem = pcall(mp.spawn, function() end, {}, 2)
+      assert.matches("spawn: options go in one table at the end", problem)
+      _, problem = pcall(mp.spawn, function() end, {method = method, args = {lr = 0.1}})
+      assert.matches("spawn: args has to be a plain list, but has a field 'lr'", problem)
       assert.equal(0, count_children())
     end)
 
@@ -568,6 +572,8 @@ describe("Process", function()
     assert.is_false(p:is_alive())
     assert.equal(3, t:item())
     assert.matches("worker was started before", select(2, pcall(p.start, p)), 1, true)
+    assert.matches("Process: args has to be a plain list, got an object",
+      select(2, pcall(mp.Process, {target = print, args = lm.nn.Linear(1, 1)})), 1, true)
   end)
 
   it("has exit codes as Python's", function()

@@ -102,7 +102,7 @@ describe("ranks meet", function()
 
   it("and two that claim one number are told so", function()
     local got = run(2, [[print(message(dist.init_process_group, { rank = 0, timeout = 3 }))]], { may_fail = true })
-    assert.matches("rank 0", got[0].output .. got[1].output)
+    assert.matches("is another rank 0 of this job there", got[0].output .. got[1].output)
   end)
 end)
 

@@ -84,6 +84,13 @@ describe("the store is found", function()
     for rank = 0, 2 do assert.equal(("3\t%d\n3\t%d\n"):format(rank, rank), got[rank].output) end
   end)
 
+  it("and those who wait hear who was turned away", function()
+    local job = start(2, meet, { args = "env:// 3", env_of = function(rank) return { WORLD_SIZE = 2 + rank } end })
+    local got = job:wait()
+    assert.matches("rank 1 was told of a world of 3 and rank 0 of one of 2", got[1].output)
+    assert.matches("rank 1 has not joined; refused was: rank 1 was told of a world of 3", got[0].output)
+  end)
+
   it("or the reason is said, half way and in the end", function()
     local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
     assert.matches("luminary: rank 1 on host [^\n]* waits for 0.5[^\n]*127.0.0.1:%d+ %(rank 0%) was not reached",
@@ -132,6 +139,48 @@ describe("the others hear of", function()
       job:wait()
     end)
   end
+
+  it("rank 0 that is stopped before anybody has spoken to it", function()
+    local job = start(2, [[
+      local me = init()
+      print "ready"
+      if me == 0 then while true do end end
+      local t = lm.time()
+      while lm.time() < t + 0.3 do end
+      waits(dist.reduce_scatter, lm.zeros(2), { lm.ones(2), lm.ones(2) })
+    ]], { env = { LM_TOKEN = "t", LM_HEARTBEAT_TIMEOUT = 1 } })
+    all_ready(job)
+    job:kill(0, "STOP")
+    assert(job:wait_for(1, "reduce_scatter: rank 0 on host ", 5), job:output(1))
+    job:kill(0)
+    assert.equal(0, job:wait()[1].code)
+  end)
+
+  it("one that leaves without a word, and do without it", function()
+    local got = start(3, [[
+      local me = init()
+      if me == 0 then return end
+      local t, x = lm.time(), lm.zeros(1)
+      while lm.time() < t + 0.5 do end
+      if me == 1 then
+        dist.send(lm.ones(1), 2)
+      else
+        print(dist.recv(x), x:item())
+      end
+    ]]):wait()
+    assert(got.ok, got.text)
+    assert.equal("1\t1\n", got[2].output)
+  end)
+
+  it("nobody who is only busy, however short the time for a sign of life", function()
+    local got = start(2, [[
+      init()
+      local t = lm.time()
+      while lm.time() < t + 2.5 do end
+      print(dist.all_reduce(lm.ones(1)):item())
+    ]], { env = { LM_TOKEN = "t", LM_HEARTBEAT_TIMEOUT = 1 } }):wait()
+    for rank = 0, 1 do assert.equal("2\n", got[rank].output) end
+  end)
 
   it("one that leaves while the others make a group", function()
     local got = start(3, [[

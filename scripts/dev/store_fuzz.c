@@ -119,7 +119,10 @@ static void put_from_member(lm_bytes *b, uint32_t size, bool peaceful) {
       lm_put_u32(b, one_in(8) ? any_u32() : below(4));
       put_any_ticket(b, peaceful || !one_in(20));
       break;
-    case LM_M_RESUMED: lm_put_u32(b, below(4)); break;
+    case LM_M_RESUMED:
+      lm_put_u32(b, below(4));
+      lm_put_u64(b, below(40));
+      break;
     case LM_M_MISSING: {
       uint32_t n = below(size + 1);
       lm_put_u32(b, below(PROBE));

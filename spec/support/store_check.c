@@ -436,13 +436,25 @@ static void check_error(void) {
   }
 }
 
+static void tell_resumed(int rank, uint32_t group, uint64_t seq) {
+  lm_bytes out = {0};
+  size_t at = lm_message_begin(&out, LM_M_RESUMED);
+  lm_put_u32(&out, group);
+  lm_put_u64(&out, seq);
+  lm_message_end(&out, at);
+  say(rank, &out);
+}
+
 static void check_mismatch(void) {
   double took;
   lm_ticket a = ticket(5, 1, "all_reduce sum float32 [3]", "a.lua:3");
   lm_ticket b = ticket(5, 2, "broadcast float32 [3] from rank 0", "a.lua:9");
+  lm_ticket beside = ticket(0, 4, "recv float32 [1] from rank 0", "a.lua:2");
   lm_ticket other = ticket(5, 3, "barrier", "a.lua:1"), next = ticket(6, 3, "barrier", "a.lua:1");
   CHECK(start(2, 10) && join_all(2));
   tell_place(1, LM_M_WAITING, 1, b);
+  tell_place(1, LM_M_WAITING, 1, beside); /* a receive on another thread, and its end */
+  tell_resumed(1, 1, beside.seq);
   tell_place(0, LM_M_WAITING, 2, other);
   tell_place(0, LM_M_WAITING, 1, a);
   lm_record record = heard(0, 2, &took);
@@ -455,11 +467,7 @@ static void check_mismatch(void) {
   /* Calls of other numbers say nothing, nor do those that are over; then the one among three is the odd one. */
   CHECK(start(4, 10) && join_all(4));
   tell_place(0, LM_M_WAITING, 1, next);
-  lm_bytes out = {0};
-  size_t at = lm_message_begin(&out, LM_M_RESUMED);
-  lm_put_u32(&out, 1);
-  lm_message_end(&out, at);
-  say(0, &out);
+  tell_resumed(0, 1, next.seq);
   lm_reader r;
   lm_message kind;
   CHECK(!member_receive(&members[0], &kind, &r, 0.1));

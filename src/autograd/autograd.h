@@ -35,6 +35,11 @@ LM_API lm_tensor *lm_view_base(const lm_tensor *t);
 LM_API lm_tensor *lm_grad_of(const lm_tensor *t); /* borrowed, may be NULL */
 /* grad: retained; NULL clears. Sizes, dtype and device have to be t's. */
 LM_API lm_status lm_set_grad(lm_tensor *t, lm_tensor *grad);
+/* Where the leaf's gradients shall lie. Backward computes a gradient right there where it can, and it becomes .grad as
+ * it is; else .grad lies elsewhere, as without a home. home: retained; dense, of the leaf's sizes, dtype and device,
+ * and alone on its storage: while another header lies on that (.grad, or a former one that somebody keeps), it is not
+ * used. NULL takes the home away. */
+LM_API lm_status lm_set_grad_home(lm_tensor *leaf, lm_tensor *home);
 LM_API lm_status lm_retain_grad(lm_tensor *t);
 /* "MulBackward"-like name of what made t ("mul"), NULL for a leaf. */
 LM_API const char *lm_grad_fn_name(const lm_tensor *t);

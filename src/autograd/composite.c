@@ -150,8 +150,9 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
   }
   lm_expr e, *e_ = &e;
   lm_expr_begin(e_);
-  lm_tensor *summed = sum(a->x, dims, 1);
-  return lm_expr_finish(e_, more > 0 ? reshape(summed, a->size) : summed, out);
+  bool keepdim = dims.n > more; /* else no view is needed, which would hold on to its base */
+  lm_tensor *summed = sum(a->x, dims, keepdim);
+  return lm_expr_finish(e_, more > 0 && keepdim ? reshape(summed, a->size) : summed, out);
 }
 
 lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {

@@ -232,6 +232,24 @@ done:
   return status;
 }
 
+/* Where the gradient that is about to be made for the edge shall lie: in its leaf's home, if no other is to come or
+ * there already. A new reference. */
+static lm_tensor *home_of(lm_run *r, lm_edge e) {
+  if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
+  if (!atomic_load_explicit(&e.node->out[0].watch->home, memory_order_relaxed)) return NULL;
+  const leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
+  return l->waits_for == 1 && !l->grad ? lm_leaf_home(e.node) : NULL;
+}
+
+static lm_status fit(lm_run *r, lm_edge e, lm_tensor **g) {
+  lm_tensor *home = home_of(r, e);
+  if (home) lm_tensor_offer(home);
+  lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
+  if (home) lm_tensor_offer(NULL);
+  lm_release(home);
+  return status;
+}
+
 /* Hands g, which is yours and may be NULL, along the edge. `arrived`: one of those the target waits for. */
 static lm_status deliver(lm_run *r, lm_edge e, lm_tensor *g, bool arrived) {
   lm_status status = LM_OK;
@@ -242,7 +260,7 @@ static lm_status deliver(lm_run *r, lm_edge e, lm_tensor *g, bool arrived) {
     sum = &leaf->grad;
   }
   if (g) {
-    TRY(lm_fit_gradient(lm_edge_meta(e), &g));
+    TRY(fit(r, e, &g));
     status = lm_sum_gradient(sum, g, r->a->create_graph);
     g = NULL;
     if (status != LM_OK) goto done;
@@ -280,21 +298,27 @@ done:
 static lm_status step(lm_run *r, lm_node *n) {
   lm_status status = LM_OK;
   lm_tensor *small[2 * SMALL] = {NULL}, **g = small, **gin;
-  bool wanted_small[SMALL] = {false}, *wanted = wanted_small, any = false;
+  lm_wish wish_small[SMALL], *wish = wish_small;
+  bool any = false;
   void *big = NULL;
   if (n->nout + n->nedge > 2 * SMALL || n->nedge > SMALL) {
     size_t pointers = (size_t)(n->nout + n->nedge);
-    big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge);
+    big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *wish);
     if (!big) return LM_E_OOM;
     g = big;
-    wanted = (bool *)(g + pointers);
+    wish = (lm_wish *)(g + pointers);
   }
   gin = g + n->nout;
   TRY(collect(r, n, g, &any));
   if (!n->passes_on) goto done;
-  for (int k = 0; k < n->nedge; k++) wanted[k] = n->edge[k].node && is_needed(r, n->edge[k].node);
+  for (int k = 0; k < n->nedge; k++) {
+    wish[k].wanted = n->edge[k].node && is_needed(r, n->edge[k].node);
+    wish[k].home = any && wish[k].wanted && n->kind == LM_NODE_OP ? home_of(r, n->edge[k]) : NULL;
+  }
   if (any) {
-    TRY(lm_node_gradients(n, g, wanted, r->a->create_graph, gin));
+    status = lm_node_gradients(n, g, wish, r->a->create_graph, gin);
+    for (int k = 0; k < n->nedge; k++) lm_release(wish[k].home);
+    if (status != LM_OK) goto done;
     for (int s = 0; s < n->nout; s++) { /* before they are handed on: what nobody else holds may be written to */
       lm_release(g[s]);
       g[s] = NULL;
@@ -302,7 +326,7 @@ static lm_status step(lm_run *r, lm_node *n) {
     if (!r->a->retain_graph) lm_node_spend(n);
   }
   for (int k = 0; k < n->nedge; k++) {
-    if (!wanted[k]) continue;
+    if (!wish[k].wanted) continue;
     lm_tensor *mine = gin[k];
     gin[k] = NULL;
     status = deliver(r, n->edge[k], mine, true);

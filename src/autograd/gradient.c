@@ -107,7 +107,8 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   return lm_point_run(row->kernel, nin, in, numbers ? number : NULL, NULL, out);
 }
 
-static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const bool *wanted, bool create_graph, lm_tensor **gin) {
+static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph,
+                              lm_tensor **gin) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[n->op];
   const lm_rules *rules = &lm_rule_table[n->op];
@@ -124,7 +125,8 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const bool *wante
   for (int k = 0; k < n->nedge; k++) {
     const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
     lm_tensor *result = NULL;
-    if (!wanted[k]) continue;
+    if (!wish[k].wanted) continue;
+    lm_tensor_offer(row->kind == LM_RULE_JOINT ? NULL : wish[k].home); /* it would be anybody's */
     if (row->kind == LM_RULE_POINT && !create_graph) {
       TRY(fused(n, row, g[0], &gin[k]));
       continue;
@@ -141,27 +143,28 @@ static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const bool *wante
     gin[k] = lm_retain(result);
   }
 done:
+  lm_tensor_offer(NULL);
   lm_expr_end(&r.e);
   return status;
 }
 
-static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const bool *wanted, lm_tensor **gin) {
+static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, lm_tensor **gin) {
   const lm_custom_state *c = n->payload;
   lm_status status = c->fn(c->ctx, n->nout, g, n->nedge, gin);
   for (int k = 0; k < n->nedge; k++) {
-    if (wanted[k]) continue;
+    if (wish[k].wanted) continue;
     lm_release(gin[k]);
     gin[k] = NULL;
   }
   return status;
 }
 
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const bool *wanted, bool create_graph, lm_tensor **gin) {
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin) {
   lm_status status = LM_OK;
   TRY(check_saved(n));
   switch ((lm_node_kind)n->kind) {
-    case LM_NODE_OP: TRY(op_gradients(n, g, wanted, create_graph, gin)); break;
-    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, wanted, gin)); break;
+    case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;
+    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, wish, gin)); break;
     default: TRY(lm_place_backward(n, g[0], gin)); break;
   }
 done:

@@ -250,6 +250,7 @@ void lm_watch_release(lm_watch *w) {
     lm_hook_release(h);
   }
   lm_release(w->grad);
+  lm_release(w->home);
   pthread_mutex_destroy(&w->lock);
   lm_free(w);
 }

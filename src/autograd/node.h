@@ -45,6 +45,7 @@ typedef struct lm_watch {
   bool orphaned; /* the tensor is gone: hooks run, .grad is not kept */
   pthread_mutex_t lock;
   lm_tensor *grad;
+  lm_tensor *_Atomic home; /* of a leaf's gradients; may be looked at, but not used, without the lock */
   lm_hook_entry *hooks;
 } lm_watch;
 
@@ -182,14 +183,21 @@ typedef union lm_args_room { /* room for every op's struct */
 #undef OP
 } lm_args_room;
 
+typedef struct lm_wish { /* for an edge's gradient */
+  bool wanted;
+  lm_tensor *home; /* where it would best lie; may be NULL */
+} lm_wish;
+
 /* gradient.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
  * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
-lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const bool *wanted, bool create_graph, lm_tensor **gin);
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin);
 
 /* accumulate.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
 /* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
+/* A new reference to the home of the leaf's gradient if the next one may be computed there, else NULL. */
+lm_tensor *lm_leaf_home(const lm_node *leaf);
 /* Adds g, which is yours, to the leaf's .grad. */
 lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* A copy of g added to what retain_grad keeps. */

@@ -184,7 +184,7 @@ static lm_status read_run(lua_State *L, const lm_lua *s, run *r) {
     goto done;
   }
   r->tag = (int)tag;
-  if (!lua_isnil(L, TENSOR)) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
+  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
   if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
   if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
   if (!lua_isnil(L, TIMEOUT)) {
@@ -287,7 +287,8 @@ static int bind_bytes(lua_State *L) {
   b.data = lua_tolstring(L, 1, &b.n);
   size_t length = b.n;
   lm_status status = lua_isnil(L, 2) ? LM_OK : lm_read_int(L, s, 2, "dist_bytes", "n", &n);
-  if ((size_t)n > b.n) b.n = (size_t)n;
+  if (status == LM_OK && n < 0) status = lm_fail(LM_E_ARG, "dist_bytes: n: %lld is less than 0", (long long)n);
+  if (status == LM_OK && (size_t)n > b.n) b.n = (size_t)n;
   if (status == LM_OK) status = lm_attempt_twice(L, s, make_bytes, &b);
   if (status != LM_OK) return lm_raise(L, status);
   memcpy(b.t->data, b.data, length);

@@ -1,17 +1,25 @@
 /* Workers of lm.mp, which run a function in another Lua state, and the channels to them (lua/luminary/mp uses them).
  *
- *   mp_process(path, arguments, changes)  a process by exec; its end of the channel is its descriptor 3. changes: list
- * of "NAME=value", or "NAME" to leave it out of the environment mp_thread(chunk)                      a thread whose
- * state runs a chunk of Lua (threads.c) mp_parent(fd, thread)                 a worker's own end: descriptor 3, or what
- * its chunk found mp_send(worker, text, tensors)        for processes the tensors have to be shared (mp_share)
- *   mp_receive(worker, seconds)           text, tensors; false if nothing has come by then, nil if nothing will
- *   mp_wait(workers, seconds)             until one of them has sent something or ended, or a signal came
- *   mp_ended(worker)                      nil while it runs; then its exit code, the signal that ended it or nil, and
- * of a thread the message of an error outside the function mp_signal(worker, number)             a thread is
- * interrupted, whatever the number mp_close(worker)                      kills it if it runs; a thread is interrupted
- * and given 2 s mp_pid(worker)                        a process's id; nil for a thread mp_share(tensors) moves them to
- * shared memory; if a tensor outside the list has memory in common with one of them, nothing is moved and its number is
- * returned mp_is_shared(x)
+ *   mp_process(path, arguments, changes)
+ *       a process by exec; its end of the channel is its descriptor 3. changes: list of "NAME=value", or "NAME" to
+ *       leave it out of the environment
+ *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (threads.c)
+ *   mp_pair(thread)               the two ends of a channel in one state
+ *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
+ *   mp_send(worker, text, tensors)
+ *       for processes the tensors have to be shared (mp_share)
+ *   mp_receive(worker, seconds)   text, tensors; false if nothing has come by then, nil if nothing will
+ *   mp_wait(workers, seconds)     until one of them has sent something or ended, or a signal came
+ *   mp_ended(worker)
+ *       nil while it runs; then its exit code, the signal that ended it or nil, and of a thread the message of an
+ *       error outside the function
+ *   mp_signal(worker, number)     a thread is interrupted, whatever the number
+ *   mp_close(worker [, seconds])  kills it if it runs; a thread is interrupted and given 2 s
+ *   mp_pid(worker)                a process's id; nil for a thread
+ *   mp_share(tensors)
+ *       moves them to shared memory; if a tensor outside the list has memory in common with one of them, nothing is
+ *       moved and its number is returned
+ *   mp_is_shared(x)
  */
 #include <fcntl.h>
 #include <poll.h>

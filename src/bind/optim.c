@@ -166,7 +166,7 @@ static int bind_optim_step(lua_State *L) {
   return 1;
 }
 
-/* clip_grad_norm(grads, max_norm, p) -> total norm */
+/* clip_grad_norm(params, max_norm, p) -> total norm */
 typedef struct clipping {
   double most, p, total;
 } clipping;
@@ -176,8 +176,13 @@ static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor **grads = NULL;
   int n;
   lm_status status;
-  TRY(lm_read_list(L, s, 1, "clip_grad_norm", "grads", false, &n, &grads));
-  if (n > 0) TRY(lm_clip_grad_norm(n, grads, c->most, c->p, &c->total));
+  TRY(lm_read_list(L, s, 1, "clip_grad_norm", "params", false, &n, &grads));
+  int there = 0;
+  for (int i = 0; i < n; i++) {
+    lm_tensor *grad = lm_grad_of(grads[i]);
+    if (grad) grads[there++] = grad;
+  }
+  if (there > 0) TRY(lm_clip_grad_norm(there, grads, c->most, c->p, &c->total));
 done:
   lm_free(grads);
   return status;
@@ -234,7 +239,17 @@ done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
+/* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
+static int bind_has_grad(lua_State *L) {
+  lm_tensor *param;
+  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "has_grad", "param", &param);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, lm_grad_of(param) != NULL);
+  return 1;
+}
+
 const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
                                        {"clip_grad_norm", bind_clip_grad_norm},
                                        {"zero_grad", bind_zero_grad},
+                                       {"has_grad", bind_has_grad},
                                        {NULL, NULL}};

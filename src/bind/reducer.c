@@ -243,7 +243,7 @@ static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, LM_STATE(L), 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
   lm_note_line(L, LM_STATE(L));
-  lm_share_failure(g, lua_tostring(L, 2));
+  if (g->size > 1) lm_share_failure(g, lua_tostring(L, 2)); /* alone there is nobody to tell */
   return 0;
 }
 

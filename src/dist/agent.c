@@ -2,6 +2,7 @@
  * length and bytes. A connection starts with VALIDATE. */
 #include "dist/agent.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,7 +21,13 @@ static lm_status start(const char *address, const char *key, const char *value, 
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint8_t reply = STOP_WAITING;
-  TRY(lm_net_connect(address, p, fd));
+  status = lm_net_connect(address, p, fd);
+  if (status == LM_E_IO) {
+    char which[LM_ADDRESS_MAX + 32];
+    snprintf(which, sizeof which, "torchrun's store at %s was not reached", address);
+    lm_fail_in(status, which);
+  }
+  if (status != LM_OK) goto done;
   lm_put_u8(&b, VALIDATE);
   lm_put_u32(&b, MAGIC);
   if (value) {

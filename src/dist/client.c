@@ -166,11 +166,13 @@ static void listen_to_store(lm_client *c) {
 
 /* ---- the thread */
 
-/* Each second; sooner if this rank has gone on since, so that the store knows where it was when it dies. */
+/* Each second; sooner if little silence is allowed, or if this rank has gone on since, so that the store knows where it
+ * was when it dies. */
 static void heartbeat(lm_client *c, double now) {
-  if (now - c->told < news_every) return;
+  double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
+  if (now - c->told < fmin(every, news_every)) return;
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= beat_every)) {
+  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
     size_t at = lm_client_begin(c, LM_M_ALIVE);
     lm_put_u32(&c->out, c->entered_group);
     lm_put_ticket(&c->out, &c->entered);

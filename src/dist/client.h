@@ -60,7 +60,7 @@ bool lm_client_left(lm_client *c, int rank, uint32_t group, double *at, uint64_t
 /* The call entered last, for heartbeats and the goodbye. */
 void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket);
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket);
-void lm_client_resumed(lm_client *c, uint32_t group);
+void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq);
 /* Who of `ranks` (in the world) has not come to that call, in words; "" if nobody, or if the store does not say within
  * `seconds`. n = 0: who has not joined. */
 void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds, char *out,

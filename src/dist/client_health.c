@@ -101,11 +101,12 @@ void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_unlock(&c->lock);
 }
 
-void lm_client_resumed(lm_client *c, uint32_t group) {
+void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq) {
   pthread_mutex_lock(&c->lock);
   if (c->fd >= 0) { /* no message that would hide a failed call's */
     size_t at = lm_client_begin(c, LM_M_RESUMED);
     lm_put_u32(&c->out, group);
+    lm_put_u64(&c->out, seq);
     lm_client_end(c, at);
   }
   pthread_mutex_unlock(&c->lock);

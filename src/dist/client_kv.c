@@ -18,7 +18,7 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
   const char *value = lm_get_string(r, &n);
   if (r->failed) return;
   for (lm_question *q = c->questions; q; q = q->next) {
-    if (q->id != id) continue;
+    if (q->id != id || q->done) continue;
     q->data = found ? lm_malloc(n + 1) : NULL; /* a closing zero, for those that are texts */
     if (q->data) {
       if (n > 0) memcpy(q->data, value, n);

@@ -38,6 +38,14 @@ done:
   return status;
 }
 
+/* It has no listener any more, or one that nobody serves. */
+static bool has_left(const lm_group *g, int peer) {
+  double at;
+  uint64_t completed;
+  lm_ticket last;
+  return lm_client_left(g->core->world->client, g->ranks[peer], g->core->id, &at, &completed, &last);
+}
+
 /* If the peer has died, its refusals come before we hear of its death: so go on for as long as that may take. */
 lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   lm_world *w = g->core->world;
@@ -51,14 +59,15 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
                      .check = check,
                      .ctx = g};
     lm_status status = lm_group_check(g);
-    if (status != LM_OK) return status;
+    if (status != LM_OK || has_left(g, peer)) return status;
     status = attempt(g, address, &p, fd);
     if (status == LM_OK || status == LM_E_OOM) return status;
     char why[256]; /* before the next question has words of its own */
     snprintf(why, sizeof why, "%s", lm_error());
     lm_status failed = lm_group_check(g);
     if (failed != LM_OK) return failed;
-    if (status != LM_E_IO || lm_seconds() + pause > until) return lm_group_lost(g, peer, why);
+    bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);
+    if (!again) return lm_group_lost(g, peer, why);
     usleep((useconds_t)(pause * 1e6));
     pause = fmin(2 * pause, longest_pause);
   }

@@ -5,7 +5,8 @@
 
 #include "dist/group.h"
 
-/* To a peer below this rank. Blocks under lm_group_check. *fd is yours, non-blocking. */
+/* To a peer below this rank. Blocks under lm_group_check. *fd is yours, non-blocking; -1, without an error, if the peer
+ * has left the world. */
 LM_API lm_status lm_link_connect(lm_group *g, int peer, int *fd);
 /* From now on fn(ctx, peer, fd) is called, on the world's thread, for every peer above this rank that connects; those
  * that did before are handed over at once. fd is fn's. fn NULL: no more (returns when no call is under way). fn runs

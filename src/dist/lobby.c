@@ -9,6 +9,8 @@
 #include "base/log.h"
 #include "base/mem.h"
 
+static const double full_pause = 0.05; /* seconds without accepting when there are no descriptors */
+
 lm_status lm_lobby_open(lm_lobby *l, const char *host, const lm_key *key, int size, double dead_after) {
   lm_status status = LM_OK;
   *l = (lm_lobby){.unix_listener = -1, .tcp_listener = -1, .key = key, .size = size, .dead_after = dead_after};
@@ -53,7 +55,8 @@ static void dismiss(lm_lobby *l, int i, bool hang_up) {
 static void let_in(lm_lobby *l, int listener) {
   for (int k = 0; k < 64; k++) {
     int fd;
-    if (lm_net_accept(listener, l->dead_after, &fd) != LM_OK || fd < 0) return;
+    if (lm_net_accept(listener, l->dead_after, &fd) != LM_OK) l->full_until = lm_seconds() + full_pause;
+    if (fd < 0) return;
     if (l->nguests == LM_LOBBY_GUESTS) dismiss(l, 0, true);
     lm_guest *guest = lm_malloc(sizeof *guest);
     if (!guest || lm_auth_start(&guest->auth, fd, l->key) != LM_OK) {
@@ -117,8 +120,9 @@ int lm_lobby_polls(lm_lobby *l, struct pollfd *polls) {
     close(l->tcp_listener);
     l->tcp_listener = -1;
   }
-  polls[0] = (struct pollfd){.fd = l->unix_listener, .events = POLLIN};
-  polls[1] = (struct pollfd){.fd = l->tcp_listener, .events = POLLIN};
+  short newcomers = lm_seconds() < l->full_until ? 0 : POLLIN;
+  polls[0] = (struct pollfd){.fd = l->unix_listener, .events = newcomers};
+  polls[1] = (struct pollfd){.fd = l->tcp_listener, .events = newcomers};
   for (int i = 0; i < l->nguests; i++) polls[2 + i] = (struct pollfd){.fd = l->guests[i]->fd, .events = POLLIN};
   return 2 + l->nguests;
 }

@@ -39,8 +39,9 @@ typedef struct lm_lobby {
   const lm_key *key;
   int size; /* the world's: no group can have more links waiting */
   double dead_after;
-  _Atomic bool one_host;             /* TCP is not needed */
-  int nguests;                       /* the thread's own, as what they are */
+  _Atomic bool one_host; /* TCP is not needed */
+  double full_until;     /* the thread's own, as what follows: when there may be descriptors again */
+  int nguests;
   lm_guest *guests[LM_LOBBY_GUESTS]; /* the oldest first */
   pthread_mutex_t lock;              /* of what follows; held while a door's fn runs */
   lm_door *doors;

@@ -18,9 +18,9 @@ typedef enum lm_message {
   LM_M_GET,      /* u32 id, string key, u8 wait; answered by REPLY, with wait once it is set */
   LM_M_ADD,      /* u32 id, string key, u64 delta; REPLY with the sum as decimal text */
   LM_M_DELETE,   /* string key; it need not be there */
-  LM_M_ALIVE,    /* u32 group, ticket: each second, with the call entered last (group 0, zeros if none) */
+  LM_M_ALIVE,    /* u32 group, ticket: each second or more often, with the call entered last (group 0, zeros if none) */
   LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
-  LM_M_RESUMED,  /* u32 group: waits there no more */
+  LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
   LM_M_MISSING,  /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with a text that says which of
                     these have not  come to that call and where they are. seq 0 with n = 0: who has not joined */
   LM_M_FAIL,     /* record; a first failure becomes the cause. Answered by FAILURE (the cause) to all */
@@ -31,7 +31,7 @@ typedef enum lm_message {
   LM_M_REFUSED, /* text: why; final */
   LM_M_AHEAD,   /* this store is of an earlier generation: close, try again a little later */
   LM_M_REPLY,   /* u32 id, u8 found, string value */
-  LM_M_PULSE,   /* each second */
+  LM_M_PULSE,   /* as often as ALIVE */
   LM_M_FAILURE, /* record: the cause */
   LM_M_LEFT,    /* u32 rank, then GOODBYE's fields */
   LM_M_LAST = LM_M_LEFT

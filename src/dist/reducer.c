@@ -40,6 +40,7 @@ static lm_status is_usable(const lm_reducer *r) {
 static void forget_pass(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
+    if (r->g) lm_set_grad_home(s->param, s->view);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
   }
@@ -52,6 +53,7 @@ static void forget_pass(lm_reducer *r) {
   r->begun = r->told = r->known = false;
 }
 
+/* What the bucket gets of this slot is there. From now on its place belongs to all ranks, and is nobody's home. */
 static lm_status set_ready(lm_reducer *r, int i) {
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[i];
@@ -63,7 +65,8 @@ static lm_status set_ready(lm_reducer *r, int i) {
     grad = s->view;
   }
   TRY(lm_reduce_put(r, i, grad));
-  if (!s->absent) TRY(lm_set_grad(s->param, s->view));
+  if (!s->absent) TRY(lm_slot_show(s));
+  TRY(lm_set_grad_home(s->param, NULL));
   s->ready = true;
   r->bucket[s->bucket].waits_for--;
 done:
@@ -126,7 +129,7 @@ static lm_status hand_out(lm_reducer *r) {
   lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (s->absent && lm_used_anywhere(r, i)) TRY(lm_set_grad(s->param, s->view));
+    if (s->absent && lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
     s->used = false;
   }
 done:
@@ -278,7 +281,10 @@ void lm_reducer_close(lm_reducer *r) {
   r->telling = NULL;
   r->g = NULL;
   for (int i = 0; i < r->n && r->slot; i++) {
-    if (r->slot[i].hook) lm_remove_hook(r->slot[i].param, r->slot[i].hook);
+    if (r->slot[i].hook) {
+      lm_remove_hook(r->slot[i].param, r->slot[i].hook);
+      lm_set_grad_home(r->slot[i].param, NULL);
+    }
     r->slot[i].hook = 0;
   }
   release(r);
@@ -340,6 +346,7 @@ static lm_status add_hooks(lm_reducer *r) {
     *w = (watcher){r, i};
     atomic_fetch_add(&r->rc, 1);
     TRY(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, drop_watcher}, &r->slot[i].hook));
+    TRY(lm_set_grad_home(r->slot[i].param, r->slot[i].view));
   }
 done:
   return status;

@@ -1,8 +1,10 @@
 /* The reducer: averages the gradients of one model over the ranks of a group while backward goes on.
  *
- * Gradients lie in buckets, views of which become the parameters' .grad. A bucket is sent once all its gradients are
- * there, in the order of the buckets, which is the same on all ranks. The average is weighted: a rank whose batch had
- * twice the samples counts twice. A reducer belongs to the thread that made it. */
+ * Gradients lie in buckets, views of which become the parameters' .grad; backward computes most of them right there. A
+ * bucket is sent once all its gradients are there, in the order of the buckets, which is the same on all ranks. The
+ * average is weighted: a rank whose batch had twice the samples counts twice. A reducer belongs to the thread that made
+ * it.
+ */
 #ifndef LM_DIST_REDUCER_H
 #define LM_DIST_REDUCER_H
 

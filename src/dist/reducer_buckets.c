@@ -21,6 +21,15 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   return true;
 }
 
+lm_status lm_slot_show(lm_slot *s) {
+  lm_tensor *grad = lm_grad_of(s->param), *shown = NULL;
+  if (grad && lm_is_same_view(grad, s->view)) return LM_OK;
+  lm_status status = lm_tensor_view(s->view, s->view->ndim, s->view->size, s->view->stride, 0, &shown);
+  if (status == LM_OK) status = lm_set_grad(s->param, shown);
+  lm_release(shown);
+  return status;
+}
+
 char *lm_slot_data(const lm_reducer *r, int i) { return r->bucket[r->slot[i].bucket].flat->data + r->slot[i].at; }
 
 /* ---- layout */
@@ -106,6 +115,7 @@ static uint64_t hash_of(const lm_reducer *r, const layout *l) {
 /* ---- memory */
 
 static void drop_shared(void *owner) { lm_shared_release(owner); }
+static void drop_flat(void *owner) { lm_release(owner); }
 
 lm_status lm_fill_with_zeros(lm_tensor *t) {
   lm_tensor *same = NULL;
@@ -125,6 +135,18 @@ static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
   TRY(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
   TRY(lm_fill_with_zeros(b->flat));
 done:
+  return status;
+}
+
+/* A view has a storage of its own, which says whether anybody else looks at it. */
+static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *row = NULL;
+  TRY(lm_tensor_foreign((lm_dtype)flat->dtype, flat->device, 1, &s->param->numel, flat->data + at, s->bytes, drop_flat,
+                        lm_retain(flat), &row));
+  TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
+done:
+  lm_release(row);
   return status;
 }
 
@@ -156,12 +178,11 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
   for (int b = 0; b < l.nbuckets; b++) TRY(bucket_memory(r, &l.bucket[b], shared));
   for (int i = 0; i < r->n; i++) {
     const lm_slot *s = &r->slot[i];
-    lm_tensor *flat = l.bucket[l.of[i]].flat, *grad = lm_grad_of(s->param);
-    int64_t offset = (int64_t)(l.at[i] / lm_dtype_size((lm_dtype)s->param->dtype));
-    TRY(lm_tensor_view(flat, s->param->ndim, s->param->size, s->stride, offset, &view[i]));
+    lm_tensor *grad = lm_grad_of(s->param);
+    TRY(slot_view(s, l.bucket[l.of[i]].flat, l.at[i], &view[i]));
     if (s->view && grad && lm_is_same_view(grad, s->view)) TRY(lm_copy(grad, view[i]));
   }
-  /* Nothing fails from here on but lm_set_grad, which then leaves a gradient where it was. */
+  /* Nothing fails from here on but lm_slot_show, which then leaves a gradient where it was. */
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
     lm_tensor *grad = lm_grad_of(s->param), *former = s->view;
@@ -169,7 +190,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     view[i] = NULL;
     s->bucket = l.of[i];
     s->at = l.at[i];
-    if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_set_grad(s->param, s->view);
+    if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_slot_show(s);
     lm_release(former);
   }
   r->hash = hash_of(r, &l);

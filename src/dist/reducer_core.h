@@ -17,9 +17,9 @@ typedef struct lm_slot { /* a parameter and its place in a bucket */
   int64_t stride[LM_MAX_DIMS]; /* of its gradient, the same on all ranks */
   int bucket;
   size_t at, bytes; /* in the bucket; bytes without what fills it up to a whole line */
-  lm_tensor *view;
-  bool used;    /* it got a gradient since the last average */
-  int expected; /* static graph: how many a backward pass gives */
+  lm_tensor *view;  /* alone on a storage of its own over that memory; .grad gets another header of it */
+  bool used;        /* it got a gradient since the last average */
+  int expected;     /* static graph: how many a backward pass gives */
   /* Of the pass under way: */
   int fires;   /* gradients so far */
   bool absent; /* the pass will not give one */
@@ -95,6 +95,8 @@ void lm_buckets_free(int n, lm_bucket *bucket);
 lm_status lm_buckets_rebuild(lm_reducer *r);
 /* t is this view: memory and strides. */
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
+/* .grad becomes the slot's place in its bucket. */
+lm_status lm_slot_show(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
 /* Where slot i's part lies; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);

@@ -365,7 +365,7 @@ lm_status lm_reduce_finish(lm_reducer *r) {
     }
   }
   r->base += (uint32_t)r->nbuckets;
-  for (int b = 0; b < r->nbuckets; b++) lm_bump(r->bucket[b].flat, -1);
+  for (int i = 0; i < r->n; i++) lm_bump(r->slot[i].view, LM_BY_COLLECTIVE);
 done:
   return status;
 }

@@ -434,7 +434,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->key = config->key;
   s->heartbeat_timeout = config->heartbeat_timeout;
   s->now = lm_seconds();
-  s->pulse_at = s->now + 1;
+  s->pulse_at = s->now;
   /* Strays may have no more than half of the process's descriptors. */
   getrlimit(RLIMIT_NOFILE, &files);
   s->most_pending = files.rlim_cur / 2 < MOST_PENDING ? (int)(files.rlim_cur / 2) : MOST_PENDING;

@@ -133,9 +133,10 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
   uint32_t group = lm_get_u32(r);
+  uint64_t seq = lm_get_u64(r); /* a send or receive may be over while the collective beside it is not */
   if (!lm_reader_done(r)) return false;
   for (int i = 0; i < seat->n_open; i++)
-    if (seat->open[i].group == group) {
+    if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) {
       seat->open[i] = seat->open[--seat->n_open];
       break;
     }
@@ -248,6 +249,10 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
   }
   qsort(ranks, (size_t)absent, sizeof *ranks, by_number);
   not_joined(&out, absent, ranks);
+  if (absent > 0 && s->refusal[0]) {
+    add(&out, "; refused was: ");
+    add(&out, s->refusal);
+  }
   lm_free(ranks);
   if (!sense || !lm_reader_done(r)) return false;
   size_t at = lm_message_begin(&c->out, LM_M_REPLY);

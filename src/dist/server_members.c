@@ -98,6 +98,7 @@ static void send_welcome(lm_server *s) {
 }
 
 static bool refuse(lm_server *s, lm_conn *c, const char *why) {
+  snprintf(s->refusal, sizeof s->refusal, "%s", why);
   size_t at = lm_message_begin(&c->out, LM_M_REFUSED);
   lm_put_text(&c->out, why);
   lm_message_end(&c->out, at);
@@ -226,7 +227,8 @@ void lm_server_pulse(lm_server *s) {
     lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_PULSE));
     lm_conn_queued(s, c);
   }
-  s->pulse_at = s->now + 1;
+  double quarter = s->heartbeat_timeout / 4;
+  s->pulse_at = s->now + (quarter > 0 && quarter < 1 ? quarter : 1);
 }
 
 void lm_server_silence(lm_server *s) {

@@ -92,7 +92,8 @@ struct lm_server {
   bool welcomed;
   lm_seat *seats; /* [size] */
   int joined;
-  lm_record cause; /* kind NONE: all is well */
+  char refusal[512]; /* why the last one that was turned away was; "" */
+  lm_record cause;   /* kind NONE: all is well */
   double cause_at;
   lm_record held; /* an effect whose cause may still come */
   double held_until;

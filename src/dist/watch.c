@@ -47,7 +47,7 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
   current = w->outer;
   if (completed && w->ticket.seq > atomic_load(&core->completed)) atomic_store(&core->completed, w->ticket.seq);
   if (!core->world) return;
-  if (w->reported) lm_client_resumed(core->world->client, core->id);
+  if (w->reported) lm_client_resumed(core->world->client, core->id, w->ticket.seq);
   lm_term_wait_ends();
 }
 
@@ -79,9 +79,10 @@ const lm_ticket *lm_group_ticket(const lm_group *g) {
 
 /* ---- words */
 
-/* "all_reduce sum float32 [3] at x.lua:4" */
+/* "all_reduce sum float32 [3] at x.lua:4". A peer's ticket may lack its closing zeros. */
 static void call_text(const lm_ticket *t, char *out, size_t capacity) {
-  snprintf(out, capacity, "%s%s%s", t->what, *t->where ? " at " : "", t->where);
+  snprintf(out, capacity, "%.*s%s%.*s", (int)sizeof t->what - 1, t->what, *t->where ? " at " : "",
+           (int)sizeof t->where - 1, t->where);
 }
 
 static void rank_text(const lm_world *w, int rank, char *out, size_t capacity) {
@@ -300,7 +301,7 @@ lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   call_text(low_ticket, call[0], sizeof call[0]);
   call_text(high_ticket, call[1], sizeof call[1]);
   lm_record record = record_of(w, LM_FAILURE_MISMATCH, high);
-  snprintf(record.where, sizeof record.where, "%s", high_ticket->where);
+  snprintf(record.where, sizeof record.where, "%.*s", (int)sizeof high_ticket->where - 1, high_ticket->where);
   snprintf(record.message, sizeof record.message, "%s came with %s, %s with %s", name[0], call[0], name[1], call[1]);
   lm_client_waiting(w->client, g->core->id, ours);
   lm_waiting *here = call_of(g->core);

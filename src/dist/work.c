@@ -13,6 +13,8 @@
 static lm_status dispatch(const lm_exchange *c) {
   lm_group *g = &c->core->g;
   const lm_group_table *table = g->table;
+  if (c->empty && !table->barrier)
+    return lm_fail(LM_E_MISSING, "group '%s' has no barrier, with which calls without elements are done", table->name);
   if (c->empty) return table->barrier(g);
   switch (c->kind) {
     case LM_ALL_REDUCE: return table->all_reduce(g, c->t, c->op);

@@ -89,6 +89,20 @@ static bool lay_out(lm_tensor *t, int ndim, const int64_t *size, const int8_t *o
   return true;
 }
 
+static _Thread_local lm_tensor *offered;
+
+void lm_tensor_offer(lm_tensor *home) { offered = home; }
+
+static bool is_laid_out_as(const lm_tensor *t, const lm_tensor *home) {
+  if (t->numel != home->numel || t->dtype != home->dtype || t->device != home->device) return false;
+  for (int d = 0, h = 0;; d++, h++) {
+    while (d < t->ndim && t->size[d] == 1) d++;
+    while (h < home->ndim && home->size[h] == 1) h++;
+    if (d == t->ndim || h == home->ndim) return d == t->ndim && h == home->ndim;
+    if (t->size[d] != home->size[h] || t->stride[d] != home->stride[h]) return false;
+  }
+}
+
 static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, const int8_t *order,
                            lm_tensor **out) {
   lm_status status = LM_OK;
@@ -102,8 +116,16 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
     status = bad_sizes(ndim, size);
     goto done;
   }
-  TRY(new_storage(device, (size_t)t->numel * element, &t->storage));
-  t->data = t->storage->data;
+  lm_tensor *home = offered;
+  if (home && is_laid_out_as(t, home)) {
+    offered = NULL;
+    lm_storage_retain(home->storage);
+    t->storage = home->storage;
+    t->data = home->data;
+  } else {
+    TRY(new_storage(device, (size_t)t->numel * element, &t->storage));
+    t->data = t->storage->data;
+  }
   *out = t;
 done:
   if (status != LM_OK) lm_pool_return_tensor(t);

@@ -65,6 +65,10 @@ LM_API lm_status lm_tensor_empty(lm_dtype dtype, lm_device device, int ndim, con
 /* As above with the dims laid out in memory in the order of `like`'s strides (PyTorch's
  * preserve_format; dense even if `like` is not), in another dtype or on another device if asked. */
 LM_API lm_status lm_tensor_empty_like(const lm_tensor *like, lm_dtype dtype, lm_device device, lm_tensor **out);
+/* The next dense tensor made on this thread that has the home's dtype, device, sizes and strides, dims of size 1 aside,
+ * is laid in the home's memory, once. Borrowed until it is taken back by NULL, which has to come before the home goes.
+ */
+LM_API void lm_tensor_offer(lm_tensor *home);
 /* A view of t's storage; `offset` elements after t's first. Checked against the storage's bounds. */
 LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int64_t *stride, int64_t offset,
                                 lm_tensor **out);

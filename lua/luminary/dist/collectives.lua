@@ -1,7 +1,9 @@
 --- Collectives. Each takes its tensors, then options in one table: group (the default one), async_op (false; true gives
 --- a work at once, with work:wait([seconds]) and work:is_completed()), timeout in seconds (the group's), and `op` where
---- there is a reduction: "sum", "mean", "product", "min", "max", "band" or "bor". Tensors are written in place. Roots
---- and peers are ranks in the world, also in groups of some ranks.
+--- there is a reduction: "sum", "mean" (of floats), "product", "min", "max", "band" or "bor" (of integers and bool).
+--- Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes have to be the same on all
+--- ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on with the
+--- others, and what happened to another rank, is an error that names that rank.
 local core = require "luminary.core"
 local options = require "luminary.options"
 local groups = require "luminary.dist.groups"

@@ -22,11 +22,12 @@ local function variable(name)
   return text ~= "" and text or nil
 end
 
-local function number(name, least, what)
+local function number(name, least, what, most)
   local text = variable(name)
   if not text then return nil end
   local value = tonumber(text)
-  if not value or value % 1 ~= 0 or value < least then fail("%s = '%s' is no %s", name, text, what) end
+  local fits = value and value % 1 == 0 and value >= least and value <= (most or math.huge)
+  if not fits then fail("%s = '%s' is no %s", name, text, what) end
   return value
 end
 
@@ -73,8 +74,8 @@ function environment.place(given)
     rank = 0
   end
   if rank >= size then
-    fail("rank %d is outside a world of %d (%s = %d, %s); ranks count from 0", rank, size, size_from, size,
-      rank_from == "rank" and "given" or rank_from .. " = " .. rank)
+    fail("rank %d is outside a world of %d (%s = %d, %s = %d); ranks count from 0", rank, size, size_from, size,
+      rank_from, rank)
   end
   return rank, size, found
 end
@@ -107,7 +108,7 @@ end
 function environment.meeting(method, found)
   local job = variable "LM_JOB"
   if method.scheme ~= "env" then return method.scheme .. "://" .. method.place, job end
-  local host, port = variable "MASTER_ADDR", number("MASTER_PORT", 1, "port")
+  local host, port = variable "MASTER_ADDR", number("MASTER_PORT", 1, "port", 65535)
   if not host and found.by and found.size_from ~= "WORLD_SIZE" then
     fail("%s says that there are %d processes, but not where they meet: set MASTER_ADDR (the host of rank 0) and "
       .. "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, found.size)

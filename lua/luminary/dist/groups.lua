@@ -82,7 +82,11 @@ end
 
 -- A list of ranks in the world, sorted and checked.
 local function check_ranks(who, ranks, size)
-  local list = {}
+  local list, entries = {}, 0
+  for _ in pairs(ranks) do entries = entries + 1 end
+  if entries ~= #ranks then -- holes, or options among them
+    fail("%s: ranks has to be a list of ranks; options go in one table after it: {timeout = 60}", who)
+  end
   for i, rank in ipairs(ranks) do
     list[i] = options.arg(who, ("ranks[%d]"):format(i), rank, "natural")
     if rank >= size then fail("%s: rank %d is outside a world of %d", who, rank, size) end
@@ -102,11 +106,12 @@ function groups.new_group(ranks, opts)
   if opts == nil and type(ranks) == "table" and type(next(ranks)) == "string" then ranks, opts = nil, ranks end
   local default = groups.need(who)
   opts = options.check(who, opts, {ranks = {"table"}, backend = {"string"}, timeout = {"positive"}}, "backend")
+  if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   ranks = ranks or opts.ranks
   ranks = check_ranks(who, ranks == nil and default.ranks or options.arg(who, "ranks", ranks, "table"), default.size)
-  if opts.backend then core.dist_has(opts.backend, who) end
+  if opts.backend then core.dist_has(opts.backend:lower(), who) end
   if not groups.world then return new(core.dist_solo(), "solo") end
-  local backend = opts.backend or default.backend
+  local backend = opts.backend and opts.backend:lower() or default.backend
   local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)
   return handle and new(handle, backend) or groups.NON_MEMBER
 end

@@ -25,15 +25,21 @@ dist.group = setmetatable({}, {__index = function(_, key) return key == "WORLD" 
 --- win over what the launcher put in the environment. init_method: "env://" (MASTER_ADDR, MASTER_PORT),
 --- "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see). timeout (1800): seconds for
 --- all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after which a rank is given up.
-function dist.init_process_group(backend, opts)
+function dist.init_process_group(backend, opts, ...)
   local who = "init_process_group"
+  if select("#", ...) > 0 then
+    fail("%s: too many arguments; options go in one table at the end: {world_size = 2, rank = 0}", who)
+  end
   if type(backend) == "table" and opts == nil then backend, opts = nil, backend end
   opts = options.check(who, opts, {
     backend = {"string"}, init_method = {"string", "env://"}, world_size = {"count"}, rank = {"natural"},
     timeout = {"positive", 1800}, heartbeat_timeout = {"positive"},
   }, "init_method")
   backend = backend ~= nil and options.arg(who, "backend", backend, "string") or opts.backend
-  if backend then core.dist_has(backend, who) end
+  if backend then
+    backend = backend:lower()
+    core.dist_has(backend, who)
+  end
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   local method = environment.parse(opts.init_method)
   if groups.default then
@@ -62,7 +68,20 @@ function dist.destroy_process_group(group)
   groups.destroy(groups.resolve("destroy_process_group", group))
 end
 
+--- Whether this build has process groups: always.
 function dist.is_available() return true end
+
+--- Whether a group of that name ("gloo", "nccl", …) is built in, or on the plug-in path.
+function dist.is_backend_available(name)
+  options.arg("is_backend_available", "the backend", name, "string")
+  return (pcall(core.dist_has, name:lower(), "is_backend_available"))
+end
+
+for _, name in ipairs {"gloo", "nccl", "mpi"} do
+  dist["is_" .. name .. "_available"] = function() return dist.is_backend_available(name) end
+end
+
+--- Whether init_process_group was called, and destroy_process_group not since.
 function dist.is_initialized() return groups.default ~= nil end
 
 --- This process among those of its host: from the launcher, or by counting them.

@@ -129,6 +129,9 @@ function objects.scatter_object_list(output, inputs, src, opts)
   local texts, lengths, n
   if groups.default.rank == src then
     if type(inputs) ~= "table" then fail("%s: this is rank %d, the root: it needs a list of inputs", who, src) end
+    if table.maxn(inputs) > group.size then
+      fail("%s: %d inputs for %d ranks", who, table.maxn(inputs), group.size)
+    end
     texts, n = {}, 0
     for i = 1, group.size do
       texts[i] = pack(who, inputs[i], ("inputs[%d]"):format(i))

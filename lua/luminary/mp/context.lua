@@ -113,25 +113,22 @@ function Context:finish()
   self:join()
 end
 
-local function check_args(who, args)
-  args = options.arg(who, "args", args, "table")
-  if getmetatable(args) then options.fail("%s: args has to be a plain list, got an object: {args = {it}}", who) end
-  return args
-end
-
 --- lm.mp.spawn(fn, {nprocs = 1, args = {}, method = "process" | "thread", join = true, daemon = false}): calls
 --- fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and LOCAL_WORLD_SIZE is
 --- nprocs in each one's environment, and the cores are shared among them. Waits for all, or with join = false gives a
 --- context at once, with :join(timeout), :pids() and :terminate().
-local function spawn(fn, opts)
+local function spawn(fn, opts, ...)
   local who = "spawn"
   options.arg(who, "the first argument", fn, "function")
+  if select("#", ...) > 0 then
+    options.fail("%s: options go in one table at the end: {args = {…}, nprocs = 2}", who)
+  end
   opts = options.check(who, opts, {
     nprocs = {"count", 1}, args = {"table"}, method = {"string", "process"}, join = {"boolean", true},
     daemon = {"boolean", false},
   }, "nprocs")
   local method = options.choice(who, "method", opts.method, {"process", "thread"})
-  local args, n = check_args(who, opts.args or {}), opts.nprocs
+  local args, n = Worker.check_args(who, opts.args), opts.nprocs
 
   local job = Worker.job(who, fn, args, method)
   local threads

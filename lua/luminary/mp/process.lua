@@ -8,7 +8,8 @@ local fail = options.fail
 local Process = {}
 local started = 0 -- how many, for their names
 
--- Fields that are asked of the process each time.
+-- Fields that are asked of the process each time. exitcode: nil until it has ended, then its exit code, or minus the
+-- signal that ended it. pid: nil until it was started.
 local properties = {
   exitcode = function(self) return self.worker and self.worker:exitcode() end,
   pid = function(self) return self.worker and self.worker.pid end,
@@ -33,7 +34,7 @@ local function new(_, opts)
   })
   started = started + 1
   return setmetatable({
-    target = options.arg("Process", "target", opts.target, "function"), args = opts.args or {},
+    target = options.arg("Process", "target", opts.target, "function"), args = Worker.check_args("Process", opts.args),
     name = opts.name or "Process-" .. started, daemon = opts.daemon,
   }, metatable)
 end
@@ -60,6 +61,7 @@ function Process:join(timeout)
   return ended
 end
 
+--- Whether it was started and has not ended.
 function Process:is_alive() return self.worker ~= nil and not self.worker:look() end
 
 --- Asks it to end (SIGTERM).

@@ -38,6 +38,18 @@ end
 
 -- ---- starting
 
+--- The arguments for a function, a plain list that may have holes; nil is none.
+function Worker.check_args(who, args)
+  args = args or {}
+  if getmetatable(args) then fail("%s: args has to be a plain list, got an object: {args = {it}}", who) end
+  for key in pairs(args) do
+    if type(key) ~= "number" and key ~= "n" then
+      fail("%s: args has to be a plain list, but has a field '%s': {args = {it}}", who, tostring(key))
+    end
+  end
+  return args
+end
+
 --- What a worker is to run, ready to be sent: {fn, args} encoded once for all of them.
 function Worker.job(who, fn, args, method)
   local n = args.n or table.maxn(args)

@@ -14,12 +14,8 @@ function utils.clip_grad_norm_(parameters, max_norm, opts)
     options.fail("clip_grad_norm_: a list of parameters wanted, net:parameters(), got %s",
       options.describe(parameters))
   end
-  local grads = {}
-  for i, p in ipairs(parameters) do
-    options.arg("clip_grad_norm_", "parameter " .. i, p, "tensor")
-    grads[#grads + 1] = p.grad
-  end
-  return #grads == 0 and 0 or core.clip_grad_norm(grads, max_norm, opts.norm_type)
+  for i, p in ipairs(parameters) do options.arg("clip_grad_norm_", "parameter " .. i, p, "tensor") end
+  return core.clip_grad_norm(parameters, max_norm, opts.norm_type)
 end
 
 return utils

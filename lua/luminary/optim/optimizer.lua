@@ -73,7 +73,7 @@ end
 local function batches(self, group)
   local by_count, order = {}, {}
   for _, p in ipairs(group.params) do
-    if p.grad then
+    if core.has_grad(p) then
       local count = self.state[p] and self.state[p].step or 0
       local batch = by_count[count]
       if not batch then

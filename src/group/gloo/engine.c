@@ -1,5 +1,6 @@
 #include <errno.h>
 #include <linux/sockios.h>
+#include <math.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,7 +91,7 @@ static void start(lm_engine *e, int peer, int fd) {
 static void accepted(void *ctx, int peer, int fd) {
   lm_engine *e = ctx;
   pthread_mutex_lock(&e->lock);
-  if (peer < 0 || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
+  if (peer <= e->g->rank || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
     close(fd);
   else
     start(e, peer, fd);
@@ -107,7 +108,12 @@ static lm_status reach(lm_engine *e, int peer) {
   lm_status status = lm_link_connect(e->g, peer, &fd);
   pthread_mutex_lock(&e->lock);
   w->state = LM_WIRE_NONE;
-  if (status == LM_OK) start(e, peer, fd);
+  if (fd >= 0) {
+    start(e, peer, fd);
+  } else if (status == LM_OK) { /* who needs it hears so from lm_group_check */
+    w->state = LM_WIRE_LEFT;
+    w->left_at = INFINITY;
+  }
   return status;
 }
 
@@ -186,6 +192,13 @@ static lm_status make(lm_engine *e, bool sending, int peer, uint64_t slot, const
   return LM_OK;
 }
 
+/* A request that was never posted. */
+static lm_status unmake(lm_request **out, lm_status status) {
+  lm_free(*out);
+  *out = NULL;
+  return status;
+}
+
 lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out) {
   lm_status status = make(e, true, peer, slot, data, bytes, out);
   if (status != LM_OK) return status;
@@ -205,8 +218,7 @@ lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data
   push(e, peer);
 done:
   pthread_mutex_unlock(&e->lock);
-  if (status != LM_OK) lm_free(r);
-  return status;
+  return status == LM_OK ? LM_OK : unmake(out, status);
 }
 
 lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
@@ -223,8 +235,7 @@ lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size
   if (r->asked) push(e, r->from >= 0 ? r->from : peer);
 done:
   pthread_mutex_unlock(&e->lock);
-  if (status != LM_OK) lm_free(r);
-  return status;
+  return status == LM_OK ? LM_OK : unmake(out, status);
 }
 
 lm_status lm_engine_wait(lm_engine *e, lm_request *r) {
