@@ -30,7 +30,11 @@ local function check_devices(opts, module)
   if #given > 1 then
     options.fail("%s: one device a process, got %d device_ids; start a process for each device", who, #given)
   end
-  for i, device in ipairs(given) do devices[i] = core.device(device) end
+  for i, device in ipairs(given) do
+    local known, found = pcall(core.device, device)
+    if not known then options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-:%d+: device: device: ", ""))) end
+    devices[i] = found
+  end
   for name, p in module:named_parameters() do
     if devices[1] and p.device ~= devices[1] then
       options.fail("%s: device_ids names %s, but the parameter '%s' is on %s: move the model first, module:to(%q)",
@@ -117,18 +121,22 @@ end
 
 -- ---- each batch
 
-local function first_tensor(v)
+-- Lists in their order, tables at most this deep: one may hold itself.
+local DEEP = 8
+local function first_tensor(v, depth)
   if core.is_tensor(v) then return v end
-  if type(v) ~= "table" or Module.is_module(v) then return nil end
-  for _, each in pairs(v) do
-    local t = first_tensor(each)
-    if t then return t end
+  if type(v) ~= "table" or Module.is_module(v) or depth == DEEP then return nil end
+  for _, walk in ipairs {ipairs, pairs} do
+    for _, each in walk(v) do
+      local t = first_tensor(each, depth + 1)
+      if t then return t end
+    end
   end
 end
 
 local function batch_size(dim, ...)
   for i = 1, select("#", ...) do
-    local t = first_tensor((select(i, ...)))
+    local t = first_tensor((select(i, ...)), 0)
     if t then return dim <= t.ndim and t:size(dim) or 1 end
   end
   return 1
