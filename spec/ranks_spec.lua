@@ -365,6 +365,30 @@ describe("a failure", function()
   end)
 end)
 
+describe("another call than the others'", function()
+  it("is found even where they have passed on", function() -- rank 0 waits in shared memory for a call they never make
+    for odd = 0, 2, 2 do -- a lower rank has a link to it, or has to wait for one
+      local got = run(3, joined .. ("local odd, root = %d, %d"):format(odd, 2 - odd) .. [[
+
+        dist.all_reduce(lm.ones { 1000 })
+        if me == odd then
+          print(message(dist.all_reduce, lm.ones { 1000 }))
+        else
+          print(message(function()
+            dist.broadcast(lm.ones { 1000 }, root)
+            dist.barrier()
+          end))
+        end
+      ]])
+      for rank = 0, 2 do
+        assert.matches("came with .*rank 2 on host %S+ with ", got[rank].output)
+        assert.matches("broadcast float32 %[1000%] from rank " .. 2 - odd, got[rank].output)
+        assert(got[rank].seconds < 5, got.text)
+      end
+    end
+  end)
+end)
+
 describe("train_ddp.lua on several ranks", function()
   local folder
   setup(function() folder = temp.folder() end)

@@ -50,4 +50,7 @@ void lm_queue_close(lm_group_core *core);
 /* group/solo */
 extern const lm_group_table lm_group_solo_table;
 
+/* watch.c: lm_group_check, and what the group's own look finds (group.h), for waits that do not call the group. */
+lm_status lm_group_look(lm_group *g);
+
 #endif

@@ -92,6 +92,10 @@ typedef struct lm_group_table {
   /* Waits until the request is done or lm_group_check fails; with `wait` false only looks. *peer: who it was. */
   lm_status (*finish)(lm_group *g, lm_request *request, bool wait, bool *done, int *peer);
   void (*forget)(lm_group *g, lm_request *request); /* done or not */
+
+  /* May be NULL. Asked now and then while this rank waits in memory it shares, or for the store: has a peer come to
+   * this call (lm_group_ticket) with another one of this group's (lm_group_mismatch)? It may have passed on since. */
+  lm_status (*look)(lm_group *g);
 } lm_group_table;
 
 struct lm_group {

@@ -276,7 +276,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     } while (lm_seconds() < until);
   }
   for (;;) {
-    lm_status status = lm_group_check(s->g);
+    lm_status status = lm_group_look(s->g);
     if (status != LM_OK) /* what came before the failure counts */
       return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
     atomic_fetch_add(&f->waiters, 1);

@@ -332,7 +332,13 @@ static lm_status group_key(const lm_group *g, const char *key, char *out, size_t
   return n < (int)capacity ? LM_OK : lm_fail(LM_E_ARG, "a group's key of %d bytes is too long", n);
 }
 
-static lm_status check_group(void *ctx) { return lm_group_check(ctx); }
+lm_status lm_group_look(lm_group *g) {
+  lm_status status = lm_group_check(g);
+  bool numbered = lm_group_ticket(g)->seq > 0; /* not while the group is being opened */
+  return status == LM_OK && numbered && g->table->look ? g->table->look(g) : status;
+}
+
+static lm_status check_group(void *ctx) { return lm_group_look(ctx); }
 
 lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n) {
   char whole[256];

@@ -18,7 +18,7 @@
 static const double SPIN = 50e-6;     /* seconds of looking again before sleeping */
 static const double FAREWELL = 0.2;   /* for what is still to be written when closing */
 static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
-enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8 };
+enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
 static void kick(lm_engine *e) {
   uint64_t one = 1;
@@ -325,6 +325,28 @@ void lm_engine_end(lm_engine *e) {
   pthread_mutex_lock(&e->lock);
   e->call.seq = 0;
   pthread_mutex_unlock(&e->lock);
+}
+
+lm_status lm_engine_peek(lm_engine *e) {
+  lm_status status = LM_OK;
+  const lm_ticket *ours = lm_group_ticket(e->g);
+  lm_ticket theirs;
+  int peer = -1;
+  pthread_mutex_lock(&e->lock);
+  if (!e->call.seq && ours->seq) { /* a collective that runs here looks for itself */
+    /* What a lower rank has sent may still wait for this one to open the link. */
+    e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
+    e->peeked = ours->seq;
+    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(reach(e, p));
+    pump(e);
+    for (const lm_kept *k = e->kept; k && peer < 0; k = k->next) {
+      theirs = k->head.ticket;
+      if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;
+    }
+  }
+done:
+  pthread_mutex_unlock(&e->lock);
+  return peer < 0 ? status : lm_group_mismatch(e->g, peer, &theirs);
 }
 
 /* ---- opening and closing */

@@ -31,6 +31,9 @@ void lm_engine_close(lm_engine *e);
  * end follows a begin that succeeded, when all its messages are forgotten. */
 lm_status lm_engine_begin(lm_engine *e);
 void lm_engine_end(lm_engine *e);
+/* While this rank waits in a call that does not go through the engine: takes what has come, and fails if a peer came to
+ * the call of this number with another one. */
+lm_status lm_engine_peek(lm_engine *e);
 
 /* Posts a message; may wait for the link to come up, but not for the peer's call. peer -1, in recv: anyone. */
 lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out);

@@ -47,8 +47,10 @@ struct lm_engine {
   bool clashed;          /* a peer came to another one: */
   int clash_peer;
   lm_ticket clash;
-  bool finished; /* some request is done since the last look */
-  int open;      /* links */
+  uint64_t peeked; /* the collective that was last waited for outside of the engine, */
+  int peeks;       /* and how often it was peeked for */
+  bool finished;   /* some request is done since the last look */
+  int open;        /* links */
   lm_wire wire[];
 };
 

@@ -207,6 +207,11 @@ done:
   return status;
 }
 
+static lm_status look(lm_group *g) {
+  state *s = g->state;
+  return lm_engine_peek(s->engine);
+}
+
 static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
     .name = "gloo",
@@ -226,6 +231,7 @@ static const lm_group_table table = {
     .post = post,
     .finish = finish,
     .forget = forget,
+    .look = look,
 };
 
 const lm_group_table *lm_group_plugin(void) { return &table; }
