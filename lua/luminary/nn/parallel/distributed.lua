@@ -32,7 +32,9 @@ local function check_devices(opts, module)
   end
   for i, device in ipairs(given) do
     local known, found = pcall(core.device, device)
-    if not known then options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-:%d+: device: device: ", ""))) end
+    if not known then
+      options.fail("%s: device_ids: %s", who, (tostring(found):gsub("^.-:%d+: device: device: ", "")))
+    end
     devices[i] = found
   end
   for name, p in module:named_parameters() do
