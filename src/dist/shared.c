@@ -34,7 +34,6 @@ static const long nap = 20 * 1000000l; /* nanoseconds between looks at the world
 typedef struct flag { /* a cache line, so that one transfer brings all of it */
   _Alignas(64) _Atomic uint32_t value;
   _Atomic uint32_t waiters; /* in the kernel; one that died there is still counted, which costs a call a post */
-  _Atomic int64_t number;
 } flag;
 
 typedef struct rank_block {
@@ -236,7 +235,6 @@ void lm_shared_release(lm_shared *s) {
 
 char *lm_shared_region(const lm_shared *s, int rank) { return s->region + (size_t)rank * s->stride; }
 lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s->block[rank].ticket[which]; }
-_Atomic int64_t *lm_shared_number(const lm_shared *s, int rank, int flag) { return &s->block[rank].flag[flag].number; }
 
 /* ---- meeting */
 

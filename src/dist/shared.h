@@ -17,8 +17,6 @@ LM_API void lm_shared_release(lm_shared *s); /* NULL is fine; unmapped with the 
 LM_API char *lm_shared_region(const lm_shared *s, int rank);
 /* A ticket a rank, for comparing before bytes are touched: write your own, post, wait for a peer's flag, read its. */
 LM_API lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which); /* which: 0 or 1 */
-/* A number a rank and flag, for small facts that go with a post. */
-LM_API _Atomic int64_t *lm_shared_number(const lm_shared *s, int rank, int flag);
 
 /* Set this rank's flag and wake who waits for it. All it wrote before is seen by who sees the flag. */
 LM_API void lm_shared_post(lm_shared *s, int flag, uint32_t value);
