@@ -413,7 +413,7 @@ op("contiguous", "x", "x.contiguous()", { { x = t { 3, 4 } }, { x = t { 2, 3, 4,
 op("to_copy", "x", "x.to(dtype=getattr(torch, dtype), copy=True)", { defaults = { dtype = "float32" }, { x = t { 3, 4 }, dtype = "float64" },
   { x = t({ 3, 4 }, { lo = -300, hi = 300 }), dtype = "int32" }, { x = t { 3, 4 }, dtype = "bfloat16" }, { x = t { 3, 4 }, dtype = "float16" },
   { x = special, dtype = "bool" }, dtypes = false, grad = { "x" },
-  bad = { { t { 2 }, { dtype = "flot32" }, message = "float32" }, { t { 2 }, { device = "cuda:0" }, message = "cuda" } } })
+  bad = { { t { 2 }, { dtype = "flot32" }, message = "float32" }, { t { 2 }, { device = "cuda:63" }, message = "cuda" } } })
 
 -- ---- writing in place
 op("copy_", "x src", "x.clone().copy_(src)", { grad = false, { x = t { 3, 4 }, src = t { 3, 4 } }, { x = t { 3, 4 }, src = t { 4 } }, { x = t { 2 }, src = 3 },

@@ -1,10 +1,15 @@
 -- The tests that spec/op_cases.lua gives every op: golden values, dtypes, layouts, gradients, bad input.
+-- LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
 local core = require "luminary.core"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
 package.path = here .. "/support/?.lua;" .. package.path
 local golden = require "golden"
 local rows = dofile(here .. "/op_cases.lua")
+
+local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
+lm.backends.cudnn.allow_tf32 = false -- golden values have more digits
+local function placed(x) return x:to(device) end
 
 local function is_spec(v) return type(v) == "table" and v.tensor ~= nil end
 
@@ -15,10 +20,10 @@ local function arguments(row, file, k, dtype, map)
   for name, value in pairs(row[k]) do
     local key = ("%d.%s.in.%s"):format(k, dtype, name)
     if is_spec(value) then
-      args[name] = map(file[key], name, value)
+      args[name] = map(placed(file[key]), name, value)
     elseif type(value) == "table" and is_spec(value[1]) then
       args[name] = {}
-      for j = 1, #value do args[name][j] = map(file[key .. "." .. j], name .. "." .. j, value[j]) end
+      for j = 1, #value do args[name][j] = map(placed(file[key .. "." .. j]), name .. "." .. j, value[j]) end
     else
       args[name] = value
     end
@@ -67,7 +72,7 @@ local layouts = {
     if x.ndim == 0 then return x end
     local shape = x.shape
     shape[#shape] = shape[#shape] * 2
-    local view = core.ops.zeros(shape, { dtype = x.dtype }):slice(-1, 1, -1, 2)
+    local view = core.ops.zeros(shape, { dtype = x.dtype, device = x.device }):slice(-1, 1, -1, 2)
     view:copy_(x)
     return view
   end,
@@ -169,6 +174,8 @@ end
 
 for _, row in ipairs(rows) do
   describe(row.name, function()
+    setup(function() core.set_default_device(device) end)
+    teardown(function() core.set_default_device("cpu") end)
     local file = golden.load(row.name)
 
     it("agrees with PyTorch", function()
@@ -219,7 +226,10 @@ for _, row in ipairs(rows) do
       for k, bad in ipairs(row.bad) do
         local args, n = {}, table.maxn(bad)
         for j = 1, n do args[j] = build(bad[j]) end
-        local ok, err = pcall(core.ops[row.name], unpack(args, 1, n))
+        local ok, err = pcall(function()
+          core.ops[row.name](unpack(args, 1, n))
+          core.synchronize(device) -- values are looked at on the device, and told of later
+        end)
         assert(not ok, ("bad input %d was taken"):format(k))
           err = tostring(err)
         assert(err:find(bad.message), ("bad input %d: %q does not match %q"):format(k, err, bad.message))

@@ -25,11 +25,6 @@ for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "al
   lm[name] = methods[name]
 end
 
-lm.cuda = {
-  is_available = function() return core.device_count("cuda") > 0 end,
-  device_count = function() return core.device_count("cuda") end,
-}
-
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)
   i = i or 0
@@ -39,10 +34,18 @@ function lm.try_gpu(i)
   return core.device((i < core.device_count("cuda") and "cuda:%d" or "cpu:%d"):format(i))
 end
 
+--- All CUDA devices, or the CPU if there is none: a list of names.
+function lm.try_all_gpus()
+  local list = {}
+  for i = 1, core.device_count("cuda") do list[i] = core.device(i - 1) end
+  if #list == 0 then list[1] = core.device("cpu") end
+  return list
+end
+
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
-  checkpoint = "checkpoint", watch = "watch",
+  checkpoint = "checkpoint", watch = "watch", cuda = "cuda", backends = "backends",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
@@ -53,6 +56,10 @@ return setmetatable(lm, {
     local value
     if modules[key] then
       value = require("luminary." .. modules[key])
+    elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
+      local make = require("luminary.typed")[key]
+      value = make and function(...) return make("cpu", ...) end
+      if not value then return nil end
     elseif values[key] then
       local module, field = unpack(values[key])
       value = require("luminary." .. module)

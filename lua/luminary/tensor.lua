@@ -17,7 +17,21 @@ end
 
 function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
 
-function methods.cuda(x, ordinal) return methods.to(tensor("cuda", x), ordinal or 0) end
+--- A copy on a CUDA device (the current one), or x if it is there.
+function methods.cuda(x, device, given)
+  if type(device) == "table" then device, given = nil, device end
+  return methods.to(tensor("cuda", x), device or "cuda", given or {})
+end
+
+--- A copy of x in page-locked host memory, from which copies to a GPU run beside other work; x itself without CUDA.
+function methods.pin_memory(x) return core.pin_memory(tensor("pin_memory", x)) end
+
+function methods.is_pinned(x) return core.is_pinned(tensor("is_pinned", x)) end
+
+--- Says that a stream works on x's memory, which then is not given to others before the stream is done with it.
+function methods.record_stream(x, stream)
+  core.record_stream(tensor("record_stream", x), stream.device, stream.id)
+end
 
 function methods.type_as(x, other) return methods.to(tensor("type_as", x), tensor("type_as", other, "other").dtype) end
 

@@ -1,4 +1,4 @@
--- Luminary's side of scripts/bench: answers each line "name" with "luminary seconds".
+-- Luminary's side of scripts/bench: answers each line "name" with "eager seconds".
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
@@ -80,6 +80,6 @@ for name in io.lines() do
     end
     seconds = timed(current, steps[name])
   end
-  io.write(("luminary %.9f\n"):format(seconds))
+  io.write(("eager %.9f\n"):format(seconds))
   io.flush()
 end

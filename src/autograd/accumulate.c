@@ -60,7 +60,8 @@ lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g) {
     replace(g, fitted);
   }
   if ((*g)->dtype != meta->dtype || (*g)->device != meta->device) {
-    lm_to_copy_args args = {*g, (lm_dtype)meta->dtype, meta->device, LM_PRESERVE};
+    lm_to_copy_args args = {
+        .x = *g, .dtype = (lm_dtype)meta->dtype, .device = meta->device, .memory_format = LM_PRESERVE};
     TRY(lm_call(LM_OP_to_copy, &args, &fitted));
     replace(g, fitted);
   }
@@ -118,7 +119,7 @@ static lm_status copy_as_leaf(const lm_node *leaf, lm_tensor *g, lm_tensor **out
   } else {
     TRY(lm_tensor_empty_like(&like, (lm_dtype)g->dtype, g->device, &result));
   }
-  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){result, g}, &same));
+  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = result, .src = g}, &same));
   lm_release(same);
   *out = result;
   result = NULL;

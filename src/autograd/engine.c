@@ -5,38 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/node.h"
+#include "autograd/run.h"
 #include "base/mem.h"
-
-enum { SMALL = 32 }; /* sizes below it need no allocation */
-
-typedef struct leaf_state {
-  lm_node *node; /* NULL: a free place */
-  lm_tensor *grad;
-  int32_t waits_for;
-  bool needed;
-} leaf_state;
 
 typedef struct lm_finally {
   lm_hook hook;
   struct lm_finally *next;
 } lm_finally;
-
-typedef struct lm_run {
-  struct lm_run *outer; /* a hook of it has called for this one */
-  lm_finally *finally, **last_finally;
-  const lm_backward_args *a;
-  lm_tensor **out;
-  const char *name; /* for messages: backward or grad */
-  int nedges;       /* retained, of the roots, then of the inputs */
-  lm_edge *edge, edge_small[SMALL];
-  int nnodes, room;
-  lm_node **node, *node_small[SMALL]; /* claimed, in the order found */
-  int nready;
-  lm_node **ready, *ready_small[SMALL]; /* a heap, the largest number first */
-  int nleaves, leaf_room;               /* a power of 2 */
-  leaf_state *leaf, leaf_small[SMALL];  /* open addressing by the node's address */
-} lm_run;
 
 static _Thread_local lm_run *innermost;
 
@@ -59,18 +34,18 @@ static void end_run(lm_run *r) {
 
 /* ---- the table of leaves */
 
-static leaf_state *leaf_place(leaf_state *table, int room, const lm_node *n) {
+static lm_leaf_state *leaf_place(lm_leaf_state *table, int room, const lm_node *n) {
   size_t i = ((uintptr_t)n >> 6) * 0x9E3779B97F4A7C15u >> 32;
   for (;; i++) {
-    leaf_state *l = &table[i & (size_t)(room - 1)];
+    lm_leaf_state *l = &table[i & (size_t)(room - 1)];
     if (l->node == n || !l->node) return l;
   }
 }
 
-static lm_status leaf_of(lm_run *r, lm_node *n, leaf_state **out) {
-  leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+static lm_status leaf_of(lm_run *r, lm_node *n, lm_leaf_state **out) {
+  lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
   if (!l->node && 2 * (r->nleaves + 1) > r->leaf_room) {
-    leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
+    lm_leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
     if (!more) return LM_E_OOM;
     for (int i = 0; i < r->leaf_room; i++) {
       if (r->leaf[i].node) *leaf_place(more, r->leaf_room * 2, r->leaf[i].node) = r->leaf[i];
@@ -115,12 +90,13 @@ static lm_status claim(lm_run *r, lm_node *n) {
   n->waits_for = 0;
   n->queued = false;
   n->needed = n->passes_on = r->a->ninputs == 0;
+  r->several_devices |= n->out[0].meta.device != r->node[0]->out[0].meta.device;
   return LM_OK;
 }
 
 static lm_status find_nodes(lm_run *r) {
   lm_status status = LM_OK;
-  leaf_state *leaf;
+  lm_leaf_state *leaf;
   for (int i = 0; i < r->a->nroots; i++) {
     lm_node *n = r->edge[i].node;
     TRY(n->kind == LM_NODE_LEAF ? leaf_of(r, n, &leaf) : claim(r, n));
@@ -139,7 +115,7 @@ static lm_status find_nodes(lm_run *r) {
       }
     }
   }
-  if (r->nnodes > SMALL) {
+  if (r->nnodes > LM_RUN_SMALL) {
     r->ready = lm_malloc(sizeof *r->ready * (size_t)r->nnodes);
     if (!r->ready) {
       r->ready = r->ready_small;
@@ -166,7 +142,7 @@ static void mark_needed(lm_run *r) {
     if (n->kind != LM_NODE_LEAF) {
       n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
     } else {
-      leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
       if (l->node) l->needed = true;
     }
   }
@@ -212,11 +188,13 @@ static void capture(lm_run *r, const lm_node *n, int slot, lm_tensor *g) {
   }
 }
 
-static lm_status finish_leaf(lm_run *r, leaf_state *l) {
+lm_status lm_run_finish_leaf(lm_run *r, lm_leaf_state *l) {
   lm_status status = LM_OK;
-  lm_tensor *g = l->grad;
+  lm_tensor *g = NULL;
   lm_node *n = l->node;
   lm_out *o = &n->out[0];
+  if (r->team) TRY(lm_team_collect(r, n, 0, &l->grad));
+  g = l->grad;
   l->grad = NULL;
   if (!g || !l->needed) goto done;
   TRY(lm_watch_before(o->watch, &o->meta, &g));
@@ -237,8 +215,9 @@ done:
 static lm_tensor *home_of(lm_run *r, lm_edge e) {
   if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
   if (!atomic_load_explicit(&e.node->out[0].watch->home, memory_order_relaxed)) return NULL;
-  const leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
-  return l->waits_for == 1 && !l->grad ? lm_leaf_home(e.node) : NULL;
+  const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
+  bool is_free = r->team ? lm_team_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;
+  return is_free ? lm_leaf_home(e.node) : NULL;
 }
 
 static lm_status fit(lm_run *r, lm_edge e, lm_tensor **g) {
@@ -250,25 +229,30 @@ static lm_status fit(lm_run *r, lm_edge e, lm_tensor **g) {
   return status;
 }
 
-/* Hands g, which is yours and may be NULL, along the edge. `arrived`: one of those the target waits for. */
-static lm_status deliver(lm_run *r, lm_edge e, lm_tensor *g, bool arrived) {
+/* Hands g, which is yours and may be NULL, along the edge. `from`: the node it comes from, one of those the target
+ * waits for; NULL for a root. */
+static lm_status deliver(lm_run *r, const lm_node *from, lm_edge e, lm_tensor *g) {
   lm_status status = LM_OK;
-  leaf_state *leaf = NULL;
+  lm_leaf_state *leaf = NULL;
   lm_tensor **sum = &e.node->out[e.slot].grad;
+  int32_t *waits_for = &e.node->waits_for;
   if (e.node->kind == LM_NODE_LEAF) {
     leaf = leaf_place(r->leaf, r->leaf_room, e.node);
     sum = &leaf->grad;
+    waits_for = &leaf->waits_for;
   }
   if (g) {
     TRY(fit(r, e, &g));
+    if (r->team) TRY(lm_team_place(r, from->lane, e, &sum));
     status = lm_sum_gradient(sum, g, r->a->create_graph);
     g = NULL;
     if (status != LM_OK) goto done;
   }
-  if (!arrived) goto done;
-  if (leaf) {
-    if (--leaf->waits_for == 0) status = finish_leaf(r, leaf);
-  } else if (--e.node->waits_for == 0) {
+  if (!from) goto done;
+  bool last = r->team ? lm_team_arrived(r, e.node, waits_for) : --*waits_for == 0;
+  if (last && leaf) {
+    status = r->team ? lm_team_finish_leaf(r, from->lane, leaf) : lm_run_finish_leaf(r, leaf);
+  } else if (last && !r->team) {
     push_ready(r, e.node);
   }
 done:
@@ -281,6 +265,7 @@ static lm_status collect(lm_run *r, lm_node *n, lm_tensor **g, bool *any) {
   lm_status status = LM_OK;
   for (int s = 0; s < n->nout; s++) {
     lm_out *o = &n->out[s];
+    if (r->team) TRY(lm_team_collect(r, n, s, &o->grad));
     g[s] = o->grad;
     o->grad = NULL;
     if (!g[s]) continue;
@@ -295,13 +280,13 @@ done:
   return status;
 }
 
-static lm_status step(lm_run *r, lm_node *n) {
+lm_status lm_run_step(lm_run *r, lm_node *n) {
   lm_status status = LM_OK;
-  lm_tensor *small[2 * SMALL] = {NULL}, **g = small, **gin;
-  lm_wish wish_small[SMALL], *wish = wish_small;
+  lm_tensor *small[2 * LM_RUN_SMALL] = {NULL}, **g = small, **gin;
+  lm_wish wish_small[LM_RUN_SMALL], *wish = wish_small;
   bool any = false;
   void *big = NULL;
-  if (n->nout + n->nedge > 2 * SMALL || n->nedge > SMALL) {
+  if (n->nout + n->nedge > 2 * LM_RUN_SMALL || n->nedge > LM_RUN_SMALL) {
     size_t pointers = (size_t)(n->nout + n->nedge);
     big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *wish);
     if (!big) return LM_E_OOM;
@@ -329,7 +314,7 @@ static lm_status step(lm_run *r, lm_node *n) {
     if (!wish[k].wanted) continue;
     lm_tensor *mine = gin[k];
     gin[k] = NULL;
-    status = deliver(r, n->edge[k], mine, true);
+    status = deliver(r, n, n->edge[k], mine);
     if (status == LM_OK) continue;
     if (status != LM_E_LUA && status != LM_E_OOM && n->kind == LM_NODE_CUSTOM) lm_fail_in(status, lm_node_name(n));
     goto done;
@@ -366,7 +351,7 @@ static lm_status root_gradient(const lm_run *r, int i, lm_tensor **out) {
 static lm_status take_edges(lm_run *r) {
   lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
-  if (a->nroots + a->ninputs > SMALL) {
+  if (a->nroots + a->ninputs > LM_RUN_SMALL) {
     lm_edge *more = lm_malloc(sizeof *more * (size_t)(a->nroots + a->ninputs));
     if (!more) return LM_E_OOM;
     r->edge = more;
@@ -396,20 +381,23 @@ static lm_status go(lm_run *r) {
   if (a->ninputs > 0) mark_needed(r);
   for (int i = 0; i < a->nroots; i++) {
     TRY(root_gradient(r, i, &g));
-    status = deliver(r, r->edge[i], g, false);
+    status = deliver(r, NULL, r->edge[i], g);
     g = NULL;
     if (status != LM_OK) goto done;
   }
   for (int i = 0; i < a->nroots; i++) {
     lm_node *n = r->edge[i].node;
     if (n->kind == LM_NODE_LEAF) {
-      leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
-      if (l->waits_for == 0) TRY(finish_leaf(r, l));
+      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      if (l->waits_for == 0) TRY(lm_run_finish_leaf(r, l));
     } else if (n->waits_for == 0 && n->needed && !n->queued) {
       push_ready(r, n);
     }
   }
-  while (r->nready > 0) TRY(step(r, pop_ready(r)));
+  if (!r->several_devices || !lm_team_work_off(r, &status)) {
+    while (r->nready > 0) TRY(lm_run_step(r, pop_ready(r)));
+  }
+  if (status != LM_OK) goto done;
   for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
     if (r->out[i]) continue;
     return lm_fail(LM_E_STATE,
@@ -442,7 +430,7 @@ done:
 bool lm_backward_reaches(const lm_tensor *leaf) {
   const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
   for (lm_run *r = innermost; n && r; r = r->outer) {
-    const leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+    const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
     if (l->node && l->needed) return true;
   }
   return false;
@@ -473,7 +461,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.nnodes = r.nready = r.nleaves = 0;
   r.node = r.node_small;
   r.ready = r.ready_small;
-  r.room = r.leaf_room = SMALL;
+  r.room = r.leaf_room = LM_RUN_SMALL;
   r.leaf = r.leaf_small;
   memset(r.leaf_small, 0, sizeof r.leaf_small);
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;

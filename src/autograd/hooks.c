@@ -173,6 +173,14 @@ void lm_remove_hook(lm_tensor *t, int64_t id) {
   if (found) lm_hook_release(found);
 }
 
+bool lm_watch_has_hooks(lm_watch *w) {
+  if (!w) return false;
+  pthread_mutex_lock(&w->lock);
+  bool has = w->hooks != NULL;
+  pthread_mutex_unlock(&w->lock);
+  return has;
+}
+
 /* The hooks as they are now: one may remove itself or others, or add some. */
 static lm_status snapshot(lm_watch *w, bool after, lm_hook_entry ***out, int *n) {
   lm_status status = LM_OK;

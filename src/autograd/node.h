@@ -85,6 +85,7 @@ struct lm_node {
   struct lm_run *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
+  uint8_t lane;  /* of the thread that works it off (devices.c) */
   lm_node *next; /* in a free list, or in the list of those to be destroyed */
   lm_edge *edge; /* one for each tensor argument, then one for each tensor of an EACH list */
   lm_out *out;   /* [nout] */
@@ -206,6 +207,7 @@ lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 /* hooks.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
+bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 
 /* record.c: backward passes run without autocast and with or without recording. */
 typedef struct lm_modes {

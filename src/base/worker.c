@@ -1,6 +1,10 @@
 #include "base/worker.h"
 
 static _Thread_local bool worker;
+static _Thread_local int limit;
 
 void lm_worker_begin(void) { worker = true; }
 bool lm_is_worker(void) { return worker; }
+
+void lm_set_thread_limit(int n) { limit = n; }
+int lm_thread_limit(void) { return limit; }

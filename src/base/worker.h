@@ -11,4 +11,9 @@
 LM_API void lm_worker_begin(void);
 LM_API bool lm_is_worker(void);
 
+/* How many OpenMP threads kernels called on this thread may use at most, while several threads compute at once for one
+ * script; 0: as many as are set. */
+LM_API void lm_set_thread_limit(int n);
+LM_API int lm_thread_limit(void);
+
 #endif

@@ -57,6 +57,10 @@
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *
+ *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams (device.c)
+ *   graph_*          whole-step capture (graph.c)
+ *   setting(name [, value])       a boolean of base/setting.h, as it was before
+ *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there (backends.c)
  *   reducer_*        what DistributedDataParallel stands on (reducer.c)
  */
 #ifndef LM_BIND_BIND_H
@@ -147,6 +151,17 @@ void lm_box_unlink(lm_box *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
 void lm_box_drop(lm_box *b, const char *why);
 int lm_box_gc(lua_State *L);
+
+/* ---- object.c: userdata of other types */
+typedef struct lm_object_type {
+  const char *name; /* "luminary.event": of the process's one metatable of the type in each state */
+  size_t bytes;
+  lua_CFunction gc;
+} lm_object_type;
+/* On the stack, all zeros. */
+void *lm_object_new(lua_State *L, const lm_object_type *type);
+/* NULL if the value at i is none of the type. */
+void *lm_to_object(lua_State *L, int i, const lm_object_type *type);
 
 /* ---- pace.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
 void lm_pace_step(lua_State *L, lm_lua *s);
@@ -288,6 +303,9 @@ extern const luaL_Reg lm_process_functions[];    /* process.c */
 extern const luaL_Reg lm_dist_functions[];       /* dist.c */
 extern const luaL_Reg lm_collective_functions[]; /* collective.c */
 extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
+extern const luaL_Reg lm_device_functions[];     /* device.c */
+extern const luaL_Reg lm_graph_functions[];      /* graph.c */
+extern const luaL_Reg lm_backends_functions[];   /* backends.c */
 
 /* ---- hooks.c: Lua functions that the core calls */
 lm_status lm_home_new(lm_lua *s, struct lm_home **out);

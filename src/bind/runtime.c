@@ -144,10 +144,7 @@ static int bind_get_num_threads(lua_State *L) {
 }
 
 static int bind_synchronize(lua_State *L) {
-  const lm_driver *driver = lm_driver_of(device_arg(L, 1, "synchronize"));
-  lm_device device = device_arg(L, 1, "synchronize");
-  lm_status status = driver ? driver->synchronize(device)
-                            : lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
+  lm_status status = lm_device_synchronize(device_arg(L, 1, "synchronize"));
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
@@ -188,12 +185,23 @@ static bool push_own(lua_State *L) {
   return true;
 }
 
+/* What the CUDA driver reads once, when it is first asked for its devices. */
+static bool comes_too_late(const char *name) {
+  static const char *const read_once[] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LM_CUDA_VIRTUAL"};
+  for (size_t i = 0; i < sizeof read_once / sizeof *read_once; i++)
+    if (strcmp(name, read_once[i]) == 0) return lm_device_asked(LM_CUDA);
+  return false;
+}
+
 static int bind_setenv(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || !(lua_isnoneornil(L, 2) || lua_isstring(L, 2))) {
     return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected");
   }
   const char *name = lua_tostring(L, 1);
   lua_settop(L, 2);
+  if (comes_too_late(name))
+    return lm_raise_text(L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before",
+                         name);
   if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
   int failed = lua_isnoneornil(L, 2) ? unsetenv(name) : setenv(name, lua_tostring(L, 2), 1);
   if (failed) return lm_raise_text(L, "setenv: '%.60s' is no name for an environment variable", name);

@@ -113,8 +113,10 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
         c->args.dtype = dtype;
         return LM_OK;
       }
-      const char *name = lua_tostring(L, i); /* devices start with their kind; what does not is a dtype's typo */
-      if (strncmp(name, "cpu", 3) == 0 || strncmp(name, "cuda", 4) == 0) {
+      const char *name = lua_tostring(L, i); /* what does not look like a device is a dtype's typo */
+      lm_device device;
+      if (strncmp(name, "cpu", 3) == 0 || strncmp(name, "cuda", 4) == 0 || strchr(name, ':') ||
+          lm_device_parse(name, &device) == LM_OK) {
         return lm_read_device(L, s, i, "to", "device", &c->args.device);
       }
       return lm_fail_in(lm_dtype_parse(name, &dtype), "to: neither a device nor a dtype");
@@ -136,7 +138,6 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   static const char *const names[] = {"dtype", "device", "copy", "memory_format", "non_blocking"};
   lm_status status;
   int options = 0;
-  bool ignored;
   c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
   TRY(lm_read_tensor(L, s, 1, "to", "x", &c->args.x));
   while (top > 1 && lua_isnil(L, top)) top--;
@@ -152,7 +153,7 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
     if (lm_field(L, options, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "to", "dtype", &c->args.dtype));
     if (lm_field(L, options, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "to", "device", &c->args.device));
     if (lm_field(L, options, "copy")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "copy", &c->copy));
-    if (lm_field(L, options, "non_blocking")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &ignored));
+    if (lm_field(L, options, "non_blocking")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &c->args.non_blocking));
     if (lm_field(L, options, "memory_format")) {
       lm_format format = LM_PRESERVE;
       TRY(read_format(L, s, lua_gettop(L), "to", &format));

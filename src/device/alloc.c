@@ -7,7 +7,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "device/driver.h"
+#include "device/segments.h"
+#include "device/stream_core.h"
 
 /* AddressSanitizer has to see every block come and go. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -123,10 +124,8 @@ static bool holds_too_much(pool *p, size_t size) {
   return too_much;
 }
 
-lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
-  *out = NULL;
-  const lm_driver *driver = lm_driver_of(device);
-  if (!driver) return lm_fail(LM_E_DEVICE, "memory: there is no %s here", lm_device_name(device));
+/* From size classes, for drivers whose work is done at once. */
+static lm_status alloc_class(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
   if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(device, bytes);
   pthread_once(&once, init_pools);
   pool *p = pool_of(device);
@@ -135,10 +134,12 @@ lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
   if (CACHING && (*out = take_cached(p, class, size))) return LM_OK;
 
   if (CACHING && holds_too_much(p, size)) lm_memory_empty_cache(device);
-  if (driver->alloc(device, size, out) != LM_OK) {
+  lm_status status = driver->alloc(lm_device_physical(device), size, out);
+  if (status == LM_E_OOM) {
     lm_memory_empty_cache(device);
-    if (driver->alloc(device, size, out) != LM_OK) return out_of_memory(device, bytes);
+    status = driver->alloc(lm_device_physical(device), size, out);
   }
+  if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(device, bytes) : status;
   pthread_mutex_lock(&p->lock);
   count_reserved(p, size);
   count_in(p, size);
@@ -166,8 +167,7 @@ static bool put_cached(bin *b, void *block) {
   return true;
 }
 
-void lm_device_free(lm_device device, void *block, size_t bytes) {
-  if (!block) return;
+static void free_class(lm_device device, void *block, size_t bytes) {
   pool *p = pool_of(device);
   size_t size = bytes;
   int class = CACHING ? class_of(bytes, &size) : 0;
@@ -177,10 +177,48 @@ void lm_device_free(lm_device device, void *block, size_t bytes) {
   bool kept = CACHING && put_cached(&p->bins[class], block);
   if (!kept) p->stats.reserved -= size;
   pthread_mutex_unlock(&p->lock);
-  if (!kept) lm_driver_of(device)->free(device, block, size);
+  if (!kept) lm_driver_of(device)->free(lm_device_physical(device), block, size);
+}
+
+/* ---- every device */
+
+lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used) {
+  const lm_driver *driver = lm_driver_of(device);
+  uint64_t word = 0;
+  *out = NULL;
+  if (!driver) return lm_fail(LM_E_DEVICE, "memory: there is no %s here", lm_device_name(device));
+  if (!lm_is_segmented(driver)) return alloc_class(driver, device, bytes, out);
+  lm_stream *s = lm_stream_current(device);
+  if (!s) return LM_E_STATE; /* the message is the driver's */
+  lm_status status = lm_segments_alloc(device, bytes, s, out);
+  if (s->native) word = s->id | LM_USED_BIT(s->id) | lm_stream_tag(s);
+  if (status == LM_OK) atomic_store_explicit(used, word, memory_order_relaxed);
+  return status;
+}
+
+void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used) {
+  if (!p) return;
+  if (lm_is_segmented(lm_driver_of(device))) {
+    lm_segments_free(device, p, used);
+  } else {
+    free_class(device, p, bytes);
+  }
+}
+
+lm_status lm_device_alloc(lm_device device, size_t bytes, void **out) {
+  lm_used unused;
+  return lm_device_alloc_used(device, bytes, out, &unused);
+}
+
+void lm_device_free(lm_device device, void *p, size_t bytes) { lm_device_free_used(device, p, bytes, 0); }
+
+static bool has_segments(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  return driver && lm_is_segmented(driver);
 }
 
 lm_memory_stats lm_memory_stats_of(lm_device device) {
+  if (has_segments(device)) return lm_segments_stats(device);
   pthread_once(&once, init_pools);
   pool *p = pool_of(device);
   pthread_mutex_lock(&p->lock);
@@ -190,6 +228,10 @@ lm_memory_stats lm_memory_stats_of(lm_device device) {
 }
 
 void lm_memory_reset_peak(lm_device device) {
+  if (has_segments(device)) {
+    lm_segments_reset_peak(device);
+    return;
+  }
   pthread_once(&once, init_pools);
   pool *p = pool_of(device);
   pthread_mutex_lock(&p->lock);
@@ -201,6 +243,12 @@ void lm_memory_reset_peak(lm_device device) {
 void lm_memory_empty_cache(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return;
+  if (lm_is_segmented(driver)) {
+    lm_graph_drain();
+    lm_segments_empty_cache(device);
+    if (driver->host_alloc) lm_pinned_empty_cache();
+    return;
+  }
   pthread_once(&once, init_pools);
   pool *p = pool_of(device);
   size_t given_back = 0;
@@ -208,7 +256,7 @@ void lm_memory_empty_cache(lm_device device) {
   for (int class = 0; class < CLASSES; class ++) {
     bin *b = &p->bins[class];
     size_t size = class_bytes(class);
-    for (uint32_t i = 0; i < b->n; i++) driver->free(device, b->block[i], size);
+    for (uint32_t i = 0; i < b->n; i++) driver->free(lm_device_physical(device), b->block[i], size);
     given_back += b->n * size;
     free(b->block);
     *b = (bin){0};
@@ -216,4 +264,18 @@ void lm_memory_empty_cache(lm_device device) {
   p->stats.reserved -= given_back;
   pthread_mutex_unlock(&p->lock);
   if (given_back) lm_log(LM_LOG_ALLOC, "%s: %zu cached bytes given back", lm_device_name(device), given_back);
+}
+
+lm_status lm_memory_set_fraction(lm_device device, double fraction) {
+  static const char name[] = "set_per_process_memory_fraction";
+  const lm_driver *driver = lm_driver_of(device);
+  size_t left, total;
+  if (!(fraction >= 0 && fraction <= 1))
+    return lm_fail(LM_E_ARG, "%s: a fraction between 0 and 1 expected, got %g", name, fraction);
+  if (!driver || !driver->memory || !lm_is_segmented(driver))
+    return lm_fail(LM_E_MISSING, "%s: the memory of %s cannot be limited", name, lm_device_name(device));
+  lm_status status = driver->memory(lm_device_physical(device), &left, &total);
+  if (status != LM_OK) return status;
+  size_t limit = (size_t)((double)total * fraction);
+  return lm_segments_limit(device, fraction == 1 ? 0 : limit ? limit : 1);
 }

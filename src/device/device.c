@@ -3,12 +3,15 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/nearest.h"
+#include "base/plugin.h"
 #include "device/driver.h"
 
-enum { NAME_BYTES = 24, KNOWN_KINDS = 2 };
+enum { NAME_BYTES = 24, KNOWN_KINDS = 2, WHY_BYTES = 1024 };
 
 static const char *const known[KNOWN_KINDS] = {[LM_CPU] = "cpu", [LM_CUDA] = "cuda"};
 static _Atomic(const lm_driver *) drivers[LM_DEVICE_KINDS];
@@ -32,23 +35,31 @@ const char *lm_device_name(lm_device device) {
   return names[kind][ordinal];
 }
 
-lm_status lm_driver_register(int kind, const lm_driver *driver) {
-  if (kind < 0 || kind >= LM_DEVICE_KINDS)
-    return lm_fail(LM_E_ARG, "driver_register: kind %d; there are 0 to %d", kind, LM_DEVICE_KINDS - 1);
+static const char *kind_name(int kind) {
+  if (kind < KNOWN_KINDS) return known[kind];
+  const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
+  return driver ? driver->name : NULL;
+}
+
+lm_status lm_driver_register(const lm_driver *driver, int *out) {
   if (driver->abi != LM_DRIVER_ABI)
     return lm_fail(LM_E_STATE, "driver_register: the %s backend was built for driver table %d, this core has %d",
                    driver->name, driver->abi, LM_DRIVER_ABI);
-  if (kind < KNOWN_KINDS && strcmp(driver->name, known[kind]) != 0)
-    return lm_fail(LM_E_ARG, "driver_register: kind %d is %s, not %s", kind, known[kind], driver->name);
   pthread_once(&named, name_all);
   pthread_mutex_lock(&lock);
-  const lm_driver *old = atomic_load(&drivers[kind]);
-  if (!old) {
+  int kind = 0;
+  while (kind < LM_DEVICE_KINDS && kind_name(kind) && strcmp(kind_name(kind), driver->name) != 0) kind++;
+  const lm_driver *old = kind < LM_DEVICE_KINDS ? atomic_load(&drivers[kind]) : NULL;
+  if (kind < LM_DEVICE_KINDS && !old) {
     if (kind >= KNOWN_KINDS) name_kind(kind, driver->name);
     atomic_store(&drivers[kind], driver);
   }
   pthread_mutex_unlock(&lock);
-  return !old || old == driver ? LM_OK : lm_fail(LM_E_STATE, "driver_register: kind %d has a driver already", kind);
+  *out = kind;
+  if (kind == LM_DEVICE_KINDS)
+    return lm_fail(LM_E_STATE, "driver_register: no place for %s; there are %d kinds of device at most", driver->name,
+                   LM_DEVICE_KINDS);
+  return !old || old == driver ? LM_OK : lm_fail(LM_E_STATE, "driver_register: %s has a driver already", driver->name);
 }
 
 const lm_driver *lm_driver_of(lm_device device) {
@@ -56,17 +67,110 @@ const lm_driver *lm_driver_of(lm_device device) {
   return kind < LM_DEVICE_KINDS ? atomic_load_explicit(&drivers[kind], memory_order_acquire) : NULL;
 }
 
-int lm_device_count(int kind) {
-  const lm_driver *driver = kind >= 0 && kind < LM_DEVICE_KINDS ? lm_driver_of(LM_DEVICE(kind, 0)) : NULL;
-  int n = driver ? driver->count() : 0;
-  return n < LM_DEVICE_MAX ? n : LM_DEVICE_MAX;
+/* ---- plug-ins */
+
+static const lm_plugin_family family = {"backend", "LM_BACKEND_PATH", "lm_backend_plugin", "backend"};
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+/* *found: there is a plug-in of that name, and it has registered. */
+static lm_status load(const char *name, bool *found) {
+  lm_status status, (*plugin)(void) = NULL;
+  char path[LM_PLUGIN_PATH];
+  pthread_mutex_lock(&loading);
+  status = lm_plugin_load(&family, name, (void **)&plugin, path);
+  if (status == LM_OK && plugin) {
+    status = plugin();
+    lm_log(LM_LOG_OP, "backend %s from %s", name, path);
+  }
+  pthread_mutex_unlock(&loading);
+  *found = plugin != NULL;
+  return status;
 }
 
-static const char *kind_name(int kind) {
-  if (kind < KNOWN_KINDS) return known[kind];
-  const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
-  return driver ? driver->name : NULL;
+lm_status lm_device_load(const char *name) {
+  bool found;
+  lm_status status = load(name, &found);
+  if (status != LM_OK || found) return status;
+  return lm_fail(LM_E_MISSING,
+                 "backend '%.64s': there is no luminary_backend_%.64s.so on LM_BACKEND_PATH or beside the library",
+                 name, name);
 }
+
+/* ---- how many, asked of the driver once: a process keeps the devices it began with */
+
+typedef struct kind_state {
+  int count;
+  int each; /* devices made of each of the driver's */
+  char why[WHY_BYTES];
+} kind_state;
+
+static kind_state states[LM_DEVICE_KINDS];
+static _Atomic bool asked[LM_DEVICE_KINDS];
+static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
+
+static int virtual_devices(void) {
+  const char *text = getenv("LM_CUDA_VIRTUAL");
+  int n = text ? atoi(text) : 1;
+  return n < 1 ? 1 : n < LM_DEVICE_MAX ? n : LM_DEVICE_MAX;
+}
+
+static void ask(int kind, kind_state *s) {
+  bool found;
+  s->each = 1;
+  if (kind == LM_CUDA && !lm_driver_of(LM_DEVICE(kind, 0))) {
+    if (load("cuda", &found) != LM_OK) {
+      snprintf(s->why, sizeof s->why, "CUDA: %s", lm_error());
+    } else if (!found) {
+      snprintf(s->why, sizeof s->why,
+               "CUDA: the CUDA backend is not built here (there is no luminary_backend_cuda.so on LM_BACKEND_PATH or "
+               "beside the library)");
+    }
+  }
+  const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
+  if (!driver) return;
+  s->count = driver->count();
+  if (s->count > 0) {
+    if (kind == LM_CUDA) s->each = virtual_devices();
+    if (s->count > LM_DEVICE_MAX / s->each) s->count = LM_DEVICE_MAX / s->each;
+    s->count *= s->each;
+  } else {
+    const char *why = driver->why_none ? driver->why_none() : NULL;
+    snprintf(s->why, sizeof s->why, "%s", why ? why : "its driver has none");
+  }
+}
+
+/* NULL for a kind nobody has registered. */
+static const kind_state *state_of(int kind) {
+  if (kind < 0 || kind >= LM_DEVICE_KINDS) return NULL;
+  if (atomic_load_explicit(&asked[kind], memory_order_acquire)) return &states[kind];
+  if (kind != LM_CUDA && !lm_driver_of(LM_DEVICE(kind, 0))) return NULL;
+  pthread_mutex_lock(&asking);
+  if (!atomic_load(&asked[kind])) {
+    ask(kind, &states[kind]);
+    atomic_store_explicit(&asked[kind], true, memory_order_release);
+  }
+  pthread_mutex_unlock(&asking);
+  return &states[kind];
+}
+
+int lm_device_physical(lm_device device) {
+  const kind_state *s = state_of(LM_DEVICE_KIND(device));
+  return s && s->each > 1 ? LM_DEVICE_ORDINAL(device) / s->each : LM_DEVICE_ORDINAL(device);
+}
+
+int lm_device_count(int kind) {
+  const kind_state *s = state_of(kind);
+  return s ? s->count : 0;
+}
+
+const char *lm_device_why_none(int kind) {
+  const kind_state *s = state_of(kind);
+  return s ? s->why : "no driver of that kind is loaded";
+}
+
+bool lm_device_asked(int kind) { return kind >= 0 && kind < LM_DEVICE_KINDS && atomic_load(&asked[kind]); }
+
+/* ---- names */
 
 static int find_kind(const char *name, size_t length) {
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
@@ -82,7 +186,7 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
   int n = 0;
   for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
     if (kind_name(kind)) candidates[n++] = kind_name(kind);
-  snprintf(word, sizeof word, "%.*s", (int)length, name);
+  snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), name);
   const char *nearest = length < sizeof word ? lm_nearest(word, n, candidates) : NULL;
   if (nearest) return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; did you mean '%s%.8s'?", name, nearest, rest);
   return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; devices are written 'cpu', 'cpu:1' or 'cuda:0'", name);
@@ -100,18 +204,34 @@ static int parse_ordinal(const char *text) {
   return value;
 }
 
+/* A name nobody has registered may be a plug-in's. */
+static lm_status kind_of(const char *name, size_t length, int *out) {
+  char word[LM_PLUGIN_NAME];
+  bool found = false;
+  *out = find_kind(name, length);
+  if (*out >= 0 || length >= sizeof word) return LM_OK;
+  memcpy(word, name, length);
+  word[length] = 0;
+  lm_status status = load(word, &found);
+  if (status == LM_OK && found) *out = find_kind(name, length);
+  return status;
+}
+
 lm_status lm_device_parse(const char *name, lm_device *out) {
   size_t length = strcspn(name, ":");
   const char *rest = name + length;
-  int kind = find_kind(name, length);
+  int kind;
+  lm_status status = kind_of(name, length, &kind);
+  if (status != LM_OK) return status;
   if (kind < 0) return unknown_kind(name, length, rest);
-  int ordinal = *rest ? parse_ordinal(rest) : 0, count = lm_device_count(kind);
+  int ordinal = *rest ? parse_ordinal(rest) : LM_DEVICE_ORDINAL(lm_device_current(kind));
+  int count = lm_device_count(kind);
   if (ordinal < 0)
     return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; what follows '%s:' is a number that counts from 0", name,
                    kind_name(kind));
   if (count == 0)
-    return lm_fail(LM_E_DEVICE, "device: '%.64s' asks for %s, and there is none here; 'cpu' is always there", name,
-                   kind == LM_CUDA ? "a CUDA device" : kind_name(kind));
+    return lm_fail(LM_E_DEVICE, "device: '%.64s' asks for %s, and there is none here (%s); 'cpu' is always there", name,
+                   kind == LM_CUDA ? "a CUDA device" : kind_name(kind), lm_device_why_none(kind));
   if (ordinal >= count)
     return lm_fail(LM_E_DEVICE, "device: there is no '%.64s'; %s devices go from %s:0 to %s:%d", name, kind_name(kind),
                    kind_name(kind), kind_name(kind), count - 1);

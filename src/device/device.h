@@ -3,6 +3,7 @@
 #ifndef LM_DEVICE_DEVICE_H
 #define LM_DEVICE_DEVICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -19,7 +20,19 @@ enum { LM_CPU = 0, LM_CUDA = 1, LM_DEVICE_KINDS = 8, LM_DEVICE_MAX = 64, LM_NO_D
 LM_API lm_status lm_device_parse(const char *name, lm_device *out);
 /* A static string per device: "cpu" for cpu:0, else "kind:ordinal". Never NULL. */
 LM_API const char *lm_device_name(lm_device device);
-/* How many devices of a kind there are (0 without a driver; LM_DEVICE_MAX for the CPU). */
+/* How many devices of a kind there are (0 without a driver; LM_DEVICE_MAX for the CPU). Loads the kind's plug-in.
+ * LM_CUDA_VIRTUAL=2 makes two of each card. */
 LM_API int lm_device_count(int kind);
+/* The one a kind's bare name stands for on this thread ("cuda"): ordinal 0 until set. "cpu" always is cpu:0. */
+LM_API lm_device lm_device_current(int kind);
+LM_API void lm_device_set_current(lm_device device);
+/* The driver's ordinal of a device. */
+LM_API int lm_device_physical(lm_device device);
+/* One sentence why there is no device of the kind. */
+LM_API const char *lm_device_why_none(int kind);
+/* Has the plug-in luminary_backend_<name>.so loaded, from LM_BACKEND_PATH or from beside the core, once. */
+LM_API lm_status lm_device_load(const char *name);
+/* Whether the kind's driver was asked for its devices: too late then for LM_CUDA_VIRTUAL and CUDA_VISIBLE_DEVICES. */
+LM_API bool lm_device_asked(int kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* What all calls of a group have in common: checks, tickets, dense stand-ins for strided tensors. */
+/* What all calls of a group have in common: checks, tickets, stand-ins for tensors a group cannot take as they are. */
 #include "dist/call.h"
 
 #include <string.h>
@@ -90,13 +90,17 @@ static bool reduces(lm_collective kind) {
   return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
 }
 
+static bool takes(const lm_exchange *c, lm_device device) {
+  return c->core->g.table->kinds >> LM_DEVICE_KIND(device) & 1;
+}
+
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   const char *name = names[c->kind];
   const lm_group_table *table = c->core->g.table;
   lm_dtype dtype = (lm_dtype)t->dtype;
-  if (!(table->kinds & 1u << LM_DEVICE_KIND(t->device)))
-    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device%s", name,
-                   lm_device_name(t->device), table->name, table->kinds & 1u << LM_CPU ? ", :to(\"cpu\") would" : "");
+  if (!takes(c, t->device) && !takes(c, LM_DEVICE(LM_CPU, 0)))
+    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device", name,
+                   lm_device_name(t->device), table->name);
   if (write && lm_overlaps_itself(t))
     return lm_fail(LM_E_ARG,
                    "%s: elements of the tensor of sizes %s share memory and cannot be written; clone() it first", name,
@@ -111,7 +115,7 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   return LM_OK;
 }
 
-/* ---- dense stand-ins */
+/* ---- stand-ins: dense ones for strided tensors, and on the CPU for those of a device the group knows nothing of */
 
 static const char *end_of(const lm_tensor *t) {
   int64_t last = 0;
@@ -131,9 +135,10 @@ static lm_status copy(lm_tensor *from, lm_tensor *to) {
   return status;
 }
 
-static lm_status dense_like(lm_tensor *t, bool keep, lm_tensor **out) {
+static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **out) {
+  lm_device device = takes(c, t->device) ? t->device : LM_DEVICE(LM_CPU, 0);
   lm_tensor *dense = NULL;
-  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
+  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
   if (status == LM_OK && keep) status = copy(t, dense);
   if (status != LM_OK) lm_release(dense);
   *out = status == LM_OK ? dense : NULL;
@@ -141,9 +146,9 @@ static lm_status dense_like(lm_tensor *t, bool keep, lm_tensor **out) {
 }
 
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
-  bool as_it_is = lm_is_contiguous(t);
+  bool as_it_is = lm_is_contiguous(t) && takes(c, t->device);
   for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
-  if (!as_it_is) return dense_like(t, true, dense);
+  if (!as_it_is) return dense_like(c, t, true, dense);
   *dense = lm_retain(t);
   return LM_OK;
 }
@@ -156,10 +161,10 @@ lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **den
     c->written = lm_malloc((size_t)most * sizeof *c->written);
     if (!c->written) return LM_E_OOM;
   }
-  if (lm_is_contiguous(t)) {
+  if (lm_is_contiguous(t) && takes(c, t->device)) {
     stand_in = lm_retain(t);
   } else {
-    TRY(dense_like(t, keep, &stand_in));
+    TRY(dense_like(c, t, keep, &stand_in));
   }
   c->written[c->nwritten++] = (lm_written){lm_retain(t), lm_retain(stand_in)};
 done:

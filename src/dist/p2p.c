@@ -174,8 +174,9 @@ void lm_p2p_close(lm_queue *q) {
 /* ---- starting */
 
 /* Peers match calls by their number, so one without elements is sent too: as a byte, under its own ticket. */
-static lm_status one_byte(const lm_tensor *t, lm_tensor **out) {
-  return lm_tensor_empty(LM_U8, t->device, 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
+static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
+  bool host = c->core->g.table->kinds >> LM_CPU & 1;
+  return lm_tensor_empty(LM_U8, host ? LM_DEVICE(LM_CPU, 0) : t->device, 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
 static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
@@ -189,7 +190,7 @@ static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_ten
     TRY(lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(c, peer)));
   if (tag < 0) TRY(lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag));
   TRY(lm_call_check(c, t, !sending));
-  TRY(t->numel == 0 ? one_byte(t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
+  TRY(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
   lm_call_name(c, t);
 done:
   return status;

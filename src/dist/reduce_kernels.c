@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "dist/group.h"
-#include "tensor/convert.h"
+#include "convert.h"
 
 typedef void reduce_fn(void *out, const void *a, const void *b, size_t n);
 typedef void scale_fn(void *x, size_t n, double factor);

@@ -36,7 +36,7 @@ typedef struct lm_bucket {
   lm_work *work;    /* its all_reduce, where memory is not shared */
 } lm_bucket;
 
-typedef enum lm_event { LM_EVENT_FORWARD, LM_EVENT_BACKWARD, LM_EVENT_JOINED } lm_event;
+typedef enum lm_arrival { LM_EVENT_FORWARD, LM_EVENT_BACKWARD, LM_EVENT_JOINED } lm_arrival;
 
 /* What a rank tells the others before each average, and within a join before each forward pass too. */
 typedef struct lm_facts {
@@ -68,7 +68,7 @@ struct lm_reducer {
   lm_tensor *sent, *heard; /* this rank's facts; everybody's where memory is not shared */
   lm_work *telling;
   bool told, known;      /* in the exchange under way: this rank's, everyone's (and they agree) */
-  lm_event event;        /* what the ranks are doing that are not out of batches; JOINED if all are */
+  lm_arrival event;        /* what the ranks are doing that are not out of batches; JOINED if all are */
   double *factor;        /* [size] what a rank's gradients count; they add up to 1 */
   char **parts;          /* [size] room for sum_part */
   int root;              /* the lowest rank that is not out of batches; the last there was, if none is left */
@@ -106,7 +106,7 @@ char *lm_slot_data(const lm_reducer *r, int i);
 lm_status lm_facts_open(lm_reducer *r);
 void lm_facts_close(lm_reducer *r);
 /* Tells this rank's facts; the others' are waited for later. */
-lm_status lm_facts_tell(lm_reducer *r, lm_event event);
+lm_status lm_facts_tell(lm_reducer *r, lm_arrival event);
 /* Whether all facts are here; compares them when they are. */
 lm_status lm_facts_look(lm_reducer *r);
 /* Waits for them. */

@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "dist/reducer_core.h"
 #include "op/check.h"
-#include "tensor/convert.h"
+#include "convert.h"
 
 enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
 
@@ -43,7 +43,7 @@ void lm_facts_close(lm_reducer *r) {
   lm_free(r->parts);
 }
 
-static void name_event(const lm_reducer *r, lm_event event, lm_ticket *t) {
+static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   static const char *const names[] = {"forward", "backward", "join"};
   snprintf(t->what, sizeof t->what, LM_DDP " %s", names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
@@ -51,7 +51,7 @@ static void name_event(const lm_reducer *r, lm_event event, lm_ticket *t) {
   t->hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
 }
 
-lm_status lm_facts_tell(lm_reducer *r, lm_event event) {
+lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
   lm_status status = LM_OK;
   lm_facts *own = (lm_facts *)(void *)r->sent->data;
   lm_group_core *core = r->g->core;
@@ -89,14 +89,14 @@ static lm_status mismatch(lm_reducer *r, int peer) {
 static lm_status take_facts(lm_reducer *r) {
   const lm_facts *own = (lm_facts *)(void *)r->sent->data;
   int size = r->g->size, active = 0;
-  lm_event event = (lm_event)own->event;
+  lm_arrival event = (lm_arrival)own->event;
   double total = 0;
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
     if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return mismatch(r, rank);
     if (f->event == LM_EVENT_JOINED) continue;
     if (event != LM_EVENT_JOINED && f->event != (int)event) return mismatch(r, rank);
-    event = (lm_event)f->event;
+    event = (lm_arrival)f->event;
     total += f->weight;
     r->root = rank;
     active++;

@@ -5,12 +5,14 @@
 
 static _Atomic(const lm_backend *) backends[LM_DEVICE_KINDS];
 
-lm_status lm_backend_register(int kind, const lm_backend *backend) {
-  if (kind < 0 || kind >= LM_DEVICE_KINDS) return lm_fail(LM_E_ARG, "backend: there is no device kind %d", kind);
+lm_status lm_backend_register(const lm_backend *backend) {
+  int kind;
   if (backend->abi != LM_BACKEND_ABI) {
     return lm_fail(LM_E_MISSING, "backend %s: built for version %d of the kernel table, this library has version %d",
                    backend->driver->name, backend->abi, LM_BACKEND_ABI);
   }
+  lm_status status = lm_driver_register(backend->driver, &kind);
+  if (status != LM_OK) return status;
   atomic_store_explicit(&backends[kind], backend, memory_order_release);
   return LM_OK;
 }

@@ -11,7 +11,7 @@
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 1, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_BACKEND_ABI = 2, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
  * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
@@ -42,9 +42,27 @@ typedef struct lm_backend {
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, double *out);
   void (*set_threads)(int n);
   int (*get_threads)(void);
+  /* Of a library it stands on ("cudnn"), as that counts; 0 for others. May be NULL. */
+  int64_t (*version)(const char *library);
 } lm_backend;
 
-LM_API lm_status lm_backend_register(int kind, const lm_backend *backend);
+/* Also registers the driver, whose name says the kind. What the constructor or lm_backend_plugin of a plug-in calls. */
+LM_API lm_status lm_backend_register(const lm_backend *backend);
+
+/* A plug-in luminary_backend_<name>.so exports this function, which registers its table. */
+#define LM_BACKEND_PLUGIN "lm_backend_plugin"
+typedef lm_status lm_backend_plugin_fn(void);
+
+/* A value that a kernel may not take, found on the device after the call had returned. The op layer words it. */
+enum { LM_BAD_NONE, LM_BAD_INDEX, LM_BAD_LABEL, LM_BAD_DIVISION };
+/* kind at position (from 1, in the flattened argument) is value, and has to be in 1 to limit. */
+LM_API lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit);
+/* The words of it; from_end: negative indices are fine. */
+LM_API lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
+                              bool from_end);
+/* What this thread is running, for messages of backends: "add", "SGD"; NULL outside. Its id, or -1. */
+LM_API const char *lm_op_running(void);
+LM_API int lm_op_running_id(void);
 /* NULL, with a message, if the device's kind has no backend loaded. */
 LM_API const lm_backend *lm_backend_of(lm_device device);
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "op/order.h"
+
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;
   for (int i = 0; i < n; i++) {
@@ -48,7 +50,7 @@ lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor
   if (!backend->op[op]) {
     return lm_fail(LM_E_MISSING, "%s: has no %s kernel yet", lm_ops[op].name, lm_device_name(device));
   }
-  return backend->op[op](args, out);
+  return lm_is_ordered(device) ? lm_ordered_op(backend, op, device, args, out) : backend->op[op](args, out);
 }
 
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
@@ -66,36 +68,4 @@ lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {
   }
   *out = result;
   return LM_OK;
-}
-
-lm_status lm_copy(const lm_tensor *src, lm_tensor *dst) {
-  lm_status status = LM_OK;
-  lm_tensor *sent = NULL, *received = NULL;
-  if (dst->numel == 0) return LM_OK;
-  const lm_backend *from = lm_backend_of(src->device), *to = lm_backend_of(dst->device);
-  if (!from || !to) return LM_E_MISSING;
-  if (src->device == dst->device) return to->copy(src, dst);
-
-  /* Bytes travel only between dense tensors of one dtype and layout: src is brought to dst's first. */
-  const lm_tensor *packed = src;
-  lm_tensor *landing = dst;
-  if (!lm_is_dense(dst)) {
-    TRY(lm_tensor_empty_like(dst, dst->dtype, dst->device, &received));
-    landing = received;
-  }
-  bool same = src->dtype == dst->dtype && lm_is_dense(src);
-  for (int d = 0; same && d < dst->ndim; d++) same = dst->size[d] == 1 || src->stride[d] == landing->stride[d];
-  if (!same) {
-    TRY(lm_tensor_empty_like(landing, dst->dtype, src->device, &sent));
-    TRY(from->copy(src, sent));
-    packed = sent;
-  }
-  const lm_driver *driver = LM_DEVICE_KIND(dst->device) == LM_CPU ? from->driver : to->driver;
-  TRY(driver->copy(dst->device, landing->data, src->device, packed->data,
-                   (size_t)dst->numel * lm_dtype_size(dst->dtype)));
-  if (landing != dst) TRY(to->copy(landing, dst));
-done:
-  lm_release(sent);
-  lm_release(received);
-  return status;
 }

@@ -23,6 +23,8 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
 /* dims normalized, sorted, unique; all of them if n < 0 (or none are given for a 0-d x). */
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out);
 /* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */
-lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
+LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
+/* The same; with `later`, between a device and pinned host memory, it may go on after the return. */
+LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 #endif

@@ -14,7 +14,7 @@ typedef struct lm_conv_shape {
 
 /* From the sizes of x (4 of them) and of the weight; checks every number against every other.
  * LM_E_ARG for a stride, padding, dilation or groups that makes no sense, LM_E_SHAPE for sizes that do not fit. */
-lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
-                           const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out);
+LM_API lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
+                                  const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out);
 
 #endif

@@ -14,12 +14,12 @@ static lm_status new_like(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_de
   return lm_tensor_empty(dtype, device, x->ndim, x->size, (lm_format)format, out);
 }
 
-static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format,
+static lm_status copied(lm_op_id op, const lm_tensor *x, lm_dtype dtype, lm_device device, int format, bool later,
                         lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   TRY(new_like(op, x, dtype, device, format, &result));
-  TRY(lm_copy(x, result));
+  TRY(lm_copy_later(x, result, later));
   *out = result;
   result = NULL;
 done:
@@ -28,12 +28,12 @@ done:
 }
 
 lm_status lm_op_clone(const lm_clone_args *a, lm_tensor **out) {
-  return copied(LM_OP_clone, a->x, (lm_dtype)a->x->dtype, a->x->device, a->memory_format, out);
+  return copied(LM_OP_clone, a->x, (lm_dtype)a->x->dtype, a->x->device, a->memory_format, false, out);
 }
 
 lm_status lm_op_to_copy(const lm_to_copy_args *a, lm_tensor **out) {
   return copied(LM_OP_to_copy, a->x, a->dtype == LM_NO_DTYPE ? (lm_dtype)a->x->dtype : a->dtype,
-                a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, out);
+                a->device == LM_NO_DEVICE ? a->x->device : a->device, a->memory_format, a->non_blocking, out);
 }
 
 lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
@@ -56,7 +56,7 @@ lm_status lm_op_copy_(const lm_copy__args *a, lm_tensor **out) {
     status = lm_fail(LM_E_SHAPE, "copy_: src of %s does not broadcast to x of %s", lm_shape_of(src), lm_shape_of(x));
   }
   if (status != LM_OK) goto done;
-  TRY(lm_copy(wide, x));
+  TRY(lm_copy_later(wide, x, a->non_blocking));
   *out = lm_retain(x);
 done:
   lm_release(wide);

@@ -16,12 +16,12 @@ static lm_status new_like(const lm_tensor *x, lm_dtype dtype, lm_device device, 
   return lm_tensor_empty_like(x, dtype_or(dtype, (lm_dtype)x->dtype), device_or(device, x->device), out);
 }
 
-/* Every element of x becomes the value of a one-element tensor of any device. */
+/* Every element of x becomes the value of a one-element tensor; the slot reads one on the CPU or on x's device. */
 static lm_status fill(lm_tensor *x, lm_tensor *value) {
   lm_status status = LM_OK;
   lm_tensor *here = NULL;
   if (x->numel == 0) return LM_OK;
-  if (LM_DEVICE_KIND(value->device) != LM_CPU) {
+  if (LM_DEVICE_KIND(value->device) != LM_CPU && value->device != x->device) {
     TRY(lm_tensor_empty((lm_dtype)value->dtype, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &here));
     TRY(lm_copy(value, here));
   }

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "op/check.h"
+#include "op/order.h"
 
 const char *const lm_names_reduction[] = {"none", "mean", "sum", NULL};
 const char *const lm_names_memory_format[] = {"preserve", "contiguous", "channels_last", NULL};
@@ -204,9 +205,11 @@ static void trace(const lm_op *op, const void *args, const char *suffix) {
 lm_status lm_op_run(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   if (__builtin_expect(lm_log_on(LM_LOG_OP), 0)) trace(op, args, "");
-  if (op->kind == LM_POINT) return run_point(id, args, NULL, out);
   if (!op->run) return lm_fail(LM_E_STATE, "%s: is made of other ops and runs through lm_call", op->name);
-  return op->run(args, out);
+  lm_running before = lm_run_begin(op->name, (int)id);
+  lm_status status = op->kind == LM_POINT ? run_point(id, args, NULL, out) : op->run(args, out);
+  lm_run_end(before);
+  return status;
 }
 
 lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
@@ -216,11 +219,13 @@ lm_status lm_op_run_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   if (lm_log_on(LM_LOG_OP)) trace(op, args, "_");
   lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *result = NULL;
   if (x->number) return lm_fail(LM_E_ARG, "%s_: a number cannot be written to", op->name);
+  lm_running before = lm_run_begin(op->name, (int)id);
   TRY(lm_check_writable(id, x));
   TRY(run_point(id, args, x, &result));
   lm_bump(x, (int)id);
   *out = result;
 done:
+  lm_run_end(before);
   return status;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "op/check.h"
+#include "op/order.h"
 
 /* The class of an op: ARITH stays in the promoted dtype, FLOAT makes integers floating, TEST gives bool. */
 enum { CLASS_ARITH, CLASS_FLOAT, CLASS_TEST };
@@ -40,8 +41,10 @@ static const uint8_t op_of_gradient[] = {
 };
 _Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
 
-static int op_of(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_]; }
-static const char *name_of(int kernel) { return lm_ops[op_of(kernel)].name; }
+int lm_point_op(int kernel) {
+  return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_];
+}
+static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 
 static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
 
@@ -159,7 +162,7 @@ static lm_status common_device(int kernel, int nin, lm_tensor *const *in, lm_dev
   lm_device device = LM_NO_DEVICE;
   for (int i = 0; i < nin; i++) {
     if (in[i]->device == device || (in[i]->ndim == 0 && in[i]->device == LM_DEVICE(LM_CPU, 0))) continue;
-    if (device != LM_NO_DEVICE) return lm_check_same_device((lm_op_id)op_of(kernel), nin, in);
+    if (device != LM_NO_DEVICE) return lm_check_same_device((lm_op_id)lm_point_op(kernel), nin, in);
     device = in[i]->device;
   }
   *out = device == LM_NO_DEVICE ? in[0]->device : device;
@@ -251,7 +254,7 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
   int64_t size[LM_MAX_DIMS];
 
   if (numbers) {
-    const lm_op *op = &lm_ops[op_of(kernel)];
+    const lm_op *op = &lm_ops[lm_point_op(kernel)];
     for (int i = op->ntensor; i < op->nargs; i++) job.number[i - op->ntensor] = numbers[i - op->ntensor];
   }
   TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
@@ -284,7 +287,7 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
       }
       set_strides(&job, i);
     }
-    TRY(backend->point(&job));
+    TRY(lm_is_ordered(device) ? lm_ordered_point(backend, &job) : backend->point(&job));
   }
   *out = result;
   result = NULL;

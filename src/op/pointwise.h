@@ -25,6 +25,8 @@ enum {
 /* Which tensors a fused gradient's formula reads: bit 0 g, bit i the op's i-th tensor argument (from 1), bit
  * LM_POINT_Y its result. The kernel's inputs are these, in the order of the bits. 0 for a forward kernel. */
 enum { LM_POINT_Y = 7, LM_POINT_PLACES = 8 };
-unsigned lm_point_uses(int kernel);
+LM_API unsigned lm_point_uses(int kernel);
+/* The op a kernel belongs to. */
+LM_API int lm_point_op(int kernel);
 
 #endif

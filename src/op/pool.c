@@ -155,6 +155,11 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
   lm_status status = LM_OK;
   lm_tensor *grad = NULL, *places = NULL, *dx = NULL;
   lm_max_pool2d_backward_args job = *a;
+  windows w = {{a->kernel_size[0], a->kernel_size[1]},
+               {a->stride[0], a->stride[1]},
+               {a->padding[0], a->padding[1]},
+               {a->dilation[0], a->dilation[1]},
+               false};
   const int64_t *hw = a->size.v + a->size.n - 2;
   TRY(check_backward(LM_OP_max_pool2d_backward, a->grad, &a->size));
   TRY(lm_check_same_device(LM_OP_max_pool2d_backward, 2, (lm_tensor *[]){a->grad, a->places}));
@@ -163,12 +168,14 @@ lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_ten
                      lm_shape_of(a->grad), lm_dtype_name(a->places->dtype), lm_shape_of(a->places));
     goto done;
   }
+  if (w.kernel[0] != -1 || w.kernel[1] != -1) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
   TRY(as_images(a->places, LM_PRESERVE, &places));
   lm_format format = lm_is_channels_last(places) && places->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
   TRY(as_images(a->grad, format, &grad));
   TRY(new_images(grad->dtype, grad, format, hw[0], hw[1], &dx));
   job.grad = grad;
   job.places = places;
+  memcpy(job.stride, w.stride, sizeof w.stride);
   TRY(lm_dispatch(LM_OP_max_pool2d_backward, grad->device, &job, &dx));
   if (a->grad->ndim == 3) drop_batch(dx);
   out[0] = lm_retain(dx);

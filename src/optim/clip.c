@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "op/check.h"
+#include "op/order.h"
 #include "optim/optim.h"
 
 static const char name[] = "clip_grad_norm_";
@@ -29,6 +30,7 @@ static lm_status check(int n, lm_tensor *const *grads, double max_norm, double p
 /* The sum of |x|^p, or the largest |x|, over all; `dense`: room for n. */
 static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **dense, double *out) {
   lm_status status = LM_OK;
+  lm_stream *s;
   *out = 0;
   for (int i = 0; i < n; i++) {
     if (lm_is_dense(grads[i])) {
@@ -41,7 +43,9 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
   for (int begin = 0, end; begin < n; begin = end) {
     double part;
     for (end = begin + 1; end < n && grads[end]->device == grads[begin]->device;) end++;
-    TRY(lm_backend_of(grads[begin]->device)->norms(end - begin, dense + begin, p, &part));
+    TRY(lm_order_begin(grads[begin]->device, &s));
+    for (int i = begin; s && i < end; i++) TRY(lm_order_read(s, dense[i]));
+    TRY(lm_order_end(s, lm_backend_of(grads[begin]->device)->norms(end - begin, dense + begin, p, &part)));
     if (!isinf(p)) {
       *out += part;
     } else if (part > *out || isnan(part)) {
@@ -60,7 +64,8 @@ static lm_status scale(lm_tensor *grad, lm_tensor *factor) {
                   .in = {grad, factor},
                   .out = grad};
   memcpy(job.in_stride[0], grad->stride, sizeof grad->stride);
-  lm_status status = lm_backend_of(grad->device)->point(&job);
+  const lm_backend *backend = lm_backend_of(grad->device);
+  lm_status status = lm_is_ordered(grad->device) ? lm_ordered_point(backend, &job) : backend->point(&job);
   if (status == LM_OK) lm_bump(grad, LM_OP_mul);
   return status;
 }
@@ -70,6 +75,7 @@ lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, dou
   lm_tensor **dense = NULL, *factor = NULL;
   *total = 0;
   if (n == 0) return LM_OK;
+  lm_running before = lm_run_begin(name, -1);
   TRY(check(n, grads, max_norm, p));
   dense = lm_calloc((size_t)n, sizeof *dense);
   if (!dense) {
@@ -87,5 +93,6 @@ done:
   for (int i = 0; dense && i < n; i++) lm_release(dense[i]);
   lm_free(dense);
   lm_release(factor);
+  lm_run_end(before);
   return status;
 }

@@ -4,6 +4,12 @@
 
 #include "base/mem.h"
 #include "op/check.h"
+#include "op/order.h"
+
+static _Thread_local const int64_t *replays;
+
+void lm_optim_set_replayed(const int64_t *replayed) { replays = replayed; }
+const int64_t *lm_optim_replayed(void) { return replays; }
 
 enum { PARAM, GRAD, STATE0, STATE1, STATE2, ROLES };
 static const char *const role_names[ROLES] = {"the parameter", "its gradient", "its state 1", "its state 2",
@@ -61,6 +67,11 @@ static lm_status check(const lm_optim_step *s) {
   const char *name = step_name(s);
   if (s->kind == LM_ADAM && s->step < 1)
     return lm_fail(LM_E_ARG, "%s: step %lld; steps count from 1", name, (long long)s->step);
+  if (s->kind == LM_SGD && s->momentum != 0 && s->first && lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "%s: the first step with momentum makes the buffers and cannot be captured; step once before the "
+                   "capture",
+                   name);
   for (int i = 0; i < s->n; i++) {
     TRY(check_param(name, i, s->param[i]));
     for (int role = GRAD; role < ROLES; role++) {
@@ -139,6 +150,8 @@ done:
 
 /* Parameters begin to end - 1, all on one device. */
 static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const bench *b, int begin, int end) {
+  lm_status status = LM_OK;
+  lm_stream *stream;
   lm_optim_step part = *s;
   part.n = end - begin;
   part.param = b->ready[PARAM] + begin;
@@ -146,7 +159,14 @@ static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const
   part.state0 = b->used[STATE0] ? b->ready[STATE0] + begin : NULL;
   part.state1 = b->used[STATE1] ? b->ready[STATE1] + begin : NULL;
   part.state2 = b->used[STATE2] ? b->ready[STATE2] + begin : NULL;
-  return backend->optim(&part);
+  TRY(lm_order_begin(part.param[0]->device, &stream));
+  for (int role = 0; stream && role < ROLES; role++) {
+    for (int i = begin; b->used[role] && i < end; i++)
+      TRY(role == GRAD ? lm_order_read(stream, b->ready[role][i]) : lm_order_write(stream, b->ready[role][i]));
+  }
+  status = lm_order_end(stream, backend->optim(&part));
+done:
+  return status;
 }
 
 /* The end of the run of tensors on one device that starts at begin, and that device's backend. */
@@ -178,6 +198,7 @@ lm_status lm_optim_run(const lm_optim_step *s) {
   const lm_backend *backend;
   bench b = {0};
   if (s->n == 0) return LM_OK;
+  lm_running before = lm_run_begin(step_name(s), -1);
   TRY(check(s));
   TRY(prepare(s, &b));
   for (int i = 0; i < s->n; i = device_run(s->n, b.ready[PARAM], i))
@@ -191,5 +212,6 @@ lm_status lm_optim_run(const lm_optim_step *s) {
   for (int i = 0; i < s->n; i++) lm_bump(s->param[i], -1);
 done:
   clear(&b);
+  lm_run_end(before);
   return status;
 }

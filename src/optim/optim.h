@@ -25,6 +25,11 @@ typedef struct lm_optim_step {
   bool amsgrad, decoupled;
 } lm_optim_step;
 
+/* While a step is captured for replay (device/stream.h): the address in device memory of how often it was replayed
+ * before, which captured kernels add to `step`. NULL otherwise. Per thread. */
+LM_API void lm_optim_set_replayed(const int64_t *replayed);
+LM_API const int64_t *lm_optim_replayed(void);
+
 /* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. */
 LM_API lm_status lm_optim_run(const lm_optim_step *step);
 /* Total norm of the gradients; scales them in place to at most max_norm. p may be infinity. */

@@ -63,3 +63,8 @@ void lm_generator_seed_all(uint64_t seed) {
   seed_every(seed);
   pthread_mutex_unlock(&lock);
 }
+
+static _Thread_local const uint64_t *extra_offset;
+
+void lm_generator_set_extra(const uint64_t *extra) { extra_offset = extra; }
+const uint64_t *lm_generator_extra(void) { return extra_offset; }

@@ -19,4 +19,9 @@ LM_API void lm_generator_seed_all(uint64_t seed);               /* every device,
 LM_API lm_draw lm_generator_get(lm_device device);
 LM_API void lm_generator_set(lm_device device, lm_draw state);
 
+/* While a step is captured for replay: device memory whose number the captured kernels add to their draws' offsets, so
+ * that each replay draws anew. NULL otherwise. Per thread. */
+LM_API void lm_generator_set_extra(const uint64_t *extra);
+LM_API const uint64_t *lm_generator_extra(void);
+
 #endif

@@ -93,6 +93,7 @@ lm_storage *lm_pool_storage(void) {
   atomic_init(&s->rc, 1);
   atomic_init(&s->version, 0);
   atomic_init(&s->writer, -1);
+  atomic_init(&s->used, 0);
   s->bytes = 0;
   s->data = NULL;
   s->foreign_release = NULL;

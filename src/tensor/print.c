@@ -242,7 +242,7 @@ static lm_status on_host(const lm_tensor *t, const char **data, void **copy) {
   size_t bytes = (size_t)(last + 1) * lm_dtype_size((lm_dtype)t->dtype);
   if (!(*copy = lm_malloc(bytes))) return LM_E_OOM;
   *data = *copy;
-  return lm_driver_of(t->device)->copy(LM_CPU, *copy, t->device, t->data, bytes);
+  return lm_tensor_fetch(t, bytes, *copy);
 }
 
 lm_status lm_tensor_print(const lm_tensor *t, const char *suffix, char **out) {

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "device/alloc.h"
 #include "device/driver.h"
+#include "device/stream_core.h"
 #include "tensor/pool.h"
 
 static void (*_Atomic release_grad)(struct lm_grad *);
@@ -28,7 +29,7 @@ void lm_storage_release(lm_storage *s) {
   if (s->foreign_release) {
     s->foreign_release(s->owner);
   } else if (s->data != s->small) {
-    lm_device_free(s->device, s->data, s->bytes);
+    lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed));
   }
   lm_pool_return_storage(s);
 }
@@ -41,7 +42,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
   if (bytes <= LM_SMALL_BYTES && LM_DEVICE_KIND(device) == LM_CPU) {
     s->data = s->small;
   } else if (bytes > 0) {
-    lm_status status = lm_device_alloc(device, bytes, &s->data);
+    lm_status status = lm_device_alloc_used(device, bytes, &s->data, &s->used);
     if (status != LM_OK) {
       lm_pool_return_storage(s);
       return status;
@@ -293,7 +294,24 @@ void lm_tensor_become(lm_tensor *t, lm_tensor *from) {
   lm_storage_release(old);
 }
 
-/* ---- one element */
+/* ---- reading on the host */
+
+lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
+  lm_status status;
+  lm_stream *s = lm_stream_current(t->device);
+  if (!s) return LM_E_STATE; /* the message is the driver's */
+  if (lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "graph: a value on %s is read during the capture, and there is none yet: leave :item(), print and "
+                   "copies to the host out of it",
+                   lm_device_name(t->device));
+  TRY(lm_use_read(&t->storage->used, s));
+  uint64_t given = lm_stream_given(s);
+  TRY(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
+  lm_stream_done(s, given);
+done:
+  return status;
+}
 
 typedef union element {
   uint8_t u8;
@@ -310,9 +328,7 @@ static lm_status fetch(const lm_tensor *t, element *out) {
     return lm_fail(LM_E_ARG, "item: a tensor of sizes %s has %lld elements; one is wanted", lm_shape_of(t),
                    (long long)t->numel);
   size_t bytes = lm_dtype_size((lm_dtype)t->dtype);
-  if (LM_DEVICE_KIND(t->device) != LM_CPU) {
-    return lm_driver_of(t->device)->copy(LM_CPU, out, t->device, t->data, bytes);
-  }
+  if (LM_DEVICE_KIND(t->device) != LM_CPU) return lm_tensor_fetch(t, bytes, out);
   memcpy(out, t->data, bytes);
   return LM_OK;
 }

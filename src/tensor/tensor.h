@@ -13,6 +13,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "device/stream.h"
 #include "tensor/dtype.h"
 
 enum { LM_MAX_DIMS = 8, LM_SMALL_BYTES = 64, LM_BY_COLLECTIVE = -2 };
@@ -28,6 +29,7 @@ typedef struct lm_storage {
   void (*foreign_release)(void *owner);
   void *owner;
   struct lm_storage *next; /* free list */
+  lm_used used;            /* by which streams (device/stream.h); 0 on the CPU */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -110,6 +112,8 @@ static inline void lm_bump(lm_tensor *t, int writer) {
   atomic_fetch_add_explicit(&t->storage->version, 1, memory_order_relaxed);
 }
 
+/* `bytes` of the memory from t's first element on, for t on another device: waits for what writes it. */
+LM_API lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out);
 /* The first element as a number; for 0-d and one-element tensors of any device. */
 LM_API lm_status lm_tensor_item_f64(const lm_tensor *t, double *out);
 LM_API lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out);

@@ -103,6 +103,11 @@ function Optimizer:step(closure)
         states[i].step = params.count + 1
         self.state[p] = states[i]
       end
+      if core.graph_is_capturing() then
+        require("luminary.cuda.graph").on_replay(function(n)
+          for _, state in ipairs(states) do state.step = state.step + n end
+        end)
+      end
     end
   end
   return loss

@@ -7,12 +7,15 @@
 #include "backend/cpu/isa.h"
 #include "base/worker.h"
 
-static _Atomic int threads;           /* 0: not set; as many as OpenMP would take */
+static _Atomic int threads;           /* 0: not set */
+static int at_start;                  /* OpenMP's own number, before anybody set one */
 static _Thread_local int own_threads; /* of a worker; 0: as the process */
 
 int lm_cpu_threads(void) {
   int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads, memory_order_relaxed);
-  return n > 0 ? n : omp_get_max_threads();
+  if (n == 0) n = at_start;
+  int limit = lm_thread_limit();
+  return limit > 0 && limit < n ? limit : n;
 }
 
 void lm_cpu_set_threads(int n) {
@@ -75,6 +78,6 @@ static const lm_backend backend = {
 
 /* Cannot fail but by an ABI number, and both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  lm_driver_register(LM_CPU, &lm_cpu_driver);
-  lm_backend_register(LM_CPU, &backend);
+  at_start = omp_get_max_threads();
+  lm_backend_register(&backend);
 }

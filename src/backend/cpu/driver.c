@@ -8,25 +8,26 @@ enum { ALIGNMENT = 64 };
 
 static int count(void) { return LM_DEVICE_MAX; }
 
-static lm_status cpu_alloc(lm_device device, size_t bytes, void **out) {
+static lm_status cpu_alloc(int ordinal, size_t bytes, void **out) {
   if (posix_memalign(out, ALIGNMENT, bytes) == 0) return LM_OK;
   *out = NULL;
-  return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes", lm_device_name(device), bytes);
+  return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes", lm_device_name(LM_DEVICE(LM_CPU, ordinal)), bytes);
 }
 
-static void cpu_free(lm_device device, void *p, size_t bytes) {
-  (void)device, (void)bytes;
+static void cpu_free(int ordinal, void *p, size_t bytes) {
+  (void)ordinal, (void)bytes;
   free(p);
 }
 
-static lm_status copy(lm_device to, void *dst, lm_device from, const void *src, size_t bytes) {
-  (void)to, (void)from;
+static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
+                      bool later) {
+  (void)stream, (void)to, (void)from, (void)later;
   if (bytes > 0) memmove(dst, src, bytes);
   return LM_OK;
 }
 
-static lm_status synchronize(lm_device device) {
-  (void)device;
+static lm_status synchronize(int ordinal) {
+  (void)ordinal;
   return LM_OK;
 }
 

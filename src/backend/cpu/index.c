@@ -21,11 +21,7 @@ static lm_status check_indices(const char *op, const char *what, int64_t n, cons
   for (int64_t i = 0; i < n; i++) {
     int64_t v = negative && index[i] < 0 ? -index[i] : index[i];
     if (v >= 1 && v <= high) continue;
-    const char *hint = index[i] != 0                ? negative ? ", or negative from the end" : ""
-                       : strcmp(what, "label") == 0 ? ": labels count from 1"
-                                                    : ": indices count from 1";
-    return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is not in 1 to %lld%s", op, what, (long long)index[i],
-                   (long long)i + 1, (long long)high, hint);
+    return lm_bad_index(op, what, index[i], i + 1, high, negative);
   }
   return LM_OK;
 }

@@ -1,5 +1,20 @@
 --- nn.parallel: models on several devices or ranks.
+local sharing = require "luminary.nn.parallel.scatter_gather"
+local data_parallel = require "luminary.nn.parallel.data_parallel"
+
+--- The arguments of the library's own callers are not for users.
+local function scatter(inputs, devices, dim) return (sharing.scatter(inputs, devices, dim)) end
+local function gather(outputs, device, dim) return sharing.gather(outputs, device, dim) end
+local replicate = require "luminary.nn.parallel.replicate"
+
 return {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
-  DataParallel = require "luminary.nn.parallel.data_parallel",
+  DataParallel = data_parallel.DataParallel,
+  data_parallel = data_parallel.data_parallel,
+  replicate = function(module, devices, detach) return replicate(module, devices, detach) end,
+  parallel_apply = require("luminary.nn.parallel.parallel_apply").parallel_apply,
+  scatter = scatter,
+  scatter_kwargs = sharing.scatter_kwargs,
+  gather = gather,
+  comm = require "luminary.nn.parallel.comm",
 }

@@ -1,6 +1,6 @@
 #include "backend/cpu/isa/optim.h"
 
-#include "tensor/convert.h"
+#include "convert.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define NAMED(name, id) LM_ISA_JOIN(name, id)

@@ -1,10 +1,11 @@
 /* Elements of every dtype as numbers of a compute type and back, without branches, so that loops vectorize:
  * LM_GET_F16(stored) and so on give a float, a double or an integer, LM_PUT_F16(number) the stored form.
  * Numbers outside an integer's range wrap or, from floats, give what the machine gives. */
-#ifndef LM_TENSOR_CONVERT_H
-#define LM_TENSOR_CONVERT_H
+#ifndef LM_KERNELS_CONVERT_H
+#define LM_KERNELS_CONVERT_H
 
-#include "tensor/dtype.h"
+#include <stdbool.h>
+#include <stdint.h>
 
 typedef union lm_float_bits {
   float value;

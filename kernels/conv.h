@@ -1,0 +1,30 @@
+/* Convolutions that cuDNN has no engine for: plain sums, as the definition has them. */
+#ifndef LM_KERNELS_CONV_H
+#define LM_KERNELS_CONV_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* x [n, c, h, w], weight [k, c / groups, kh, kw], y [n, k, oh, ow] with any strides, in elements. Pairs are (vertical,
+ * horizontal). */
+typedef struct lm_conv_sums {
+  int dtype; /* of all tensors; floating */
+  int64_t n, c, h, w, k, kh, kw, oh, ow, groups;
+  int64_t stride[2], padding[2], dilation[2];
+  void *x, *weight, *y;
+  int64_t x_stride[4], w_stride[4], y_stride[4];
+  const void *bias; /* [k], or NULL; forward only */
+  int64_t bias_stride;
+} lm_conv_sums;
+int lm_k_conv_forward(const lm_conv_sums *job, void *stream); /* writes y */
+int lm_k_conv_input(const lm_conv_sums *job, void *stream);   /* writes x */
+int lm_k_conv_weight(const lm_conv_sums *job, void *stream);  /* writes weight */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

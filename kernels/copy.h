@@ -1,0 +1,25 @@
+/* Moving elements without looking at them. Functions return a cudaError_t. For C and CUDA. */
+#ifndef LM_KERNELS_COPY_H
+#define LM_KERNELS_COPY_H
+
+#include <stddef.h>
+
+#include "walk.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Within a device. */
+int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream);
+int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream);
+
+/* Operand 1 into operand 0, both of one dtype, fewer than 2^31 elements: operand 0 has stride 1 along dim 0, operand 1
+ * along `dim`. Both are read and written in whole rows, by way of tiles in shared memory. */
+int lm_copy_turned(const lm_walk_layout *at, int dim, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

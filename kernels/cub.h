@@ -1,0 +1,28 @@
+/* Sorting and selecting on the device, by CUB. Each function is called twice: with temp NULL it says in *bytes what
+ * temp has to have, then it enqueues. Both return a cudaError_t. */
+#ifndef LM_KERNELS_CUB_H
+#define LM_KERNELS_CUB_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LM_CUB_API __attribute__((visibility("default"))) /* may be taken over by a library loaded before */
+
+/* n < 2^32 pairs by the low `bits` of unsigned keys of 4 or 8 bytes, growing; equal keys keep their order. */
+LM_CUB_API int lm_cub_sort_pairs(void *stream, void *temp, size_t *bytes, int key_bytes, const void *keys,
+                                 void *sorted_keys, const uint32_t *values, uint32_t *sorted_values, int64_t n,
+                                 int bits);
+
+/* The places, from 1, of the nonzero among n bytes, in order; *count of them (in device memory). */
+LM_CUB_API int lm_cub_places(void *stream, void *temp, size_t *bytes, const uint8_t *flags, int64_t n, int64_t *places,
+                             int64_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,71 @@
+/* Where extremes are, along one dim: max_dim, min_dim, argmax, argmin. Of equals the first counts, and the first NaN
+ * before everything. */
+#include "reduce.cuh"
+
+LM_DEVICE bool lm_is_nan(float v) { return v != v; }
+LM_DEVICE bool lm_is_nan(double v) { return v != v; }
+LM_DEVICE bool lm_is_nan(int32_t) { return false; }
+LM_DEVICE bool lm_is_nan(int64_t) { return false; }
+
+template <class L>
+struct lm_fold_place {
+  typedef L load;
+  typedef typename L::num num;
+  struct state {
+    int64_t place; /* from 0; INT64_MAX: none yet */
+    num value;
+  };
+  L loader;
+  void *out; /* may be NULL */
+  int64_t *where;
+  int dtype;
+  bool smallest;
+  LM_DEVICE bool better(num a, num b) const { return (lm_is_nan(a) && !lm_is_nan(b)) || (smallest ? a < b : a > b); }
+  LM_DEVICE num best(num a, num b) const { return better(b, a) ? b : a; }
+  LM_DEVICE num pad() const {
+    num lowest;
+    lm_lowest(&lowest);
+    return smallest ? lm_reversed(lowest) : lowest;
+  }
+  LM_DEVICE state start() const { return {INT64_MAX, 0}; }
+  /* A thread sees its elements in order: only a better one replaces what it has. */
+  template <int K, int V>
+  LM_DEVICE void chunk(state &s, num *v, int64_t first, int64_t step, int) const {
+    num order[K];
+    LM_UNROLL
+    for (int k = 0; k < K; k++) order[k] = v[k];
+    num value = lm_fold_tree<K>(order, [this](num a, num b) { return best(a, b); });
+    if (s.place != INT64_MAX && !better(value, s.value)) return;
+    int at = 0;
+    LM_UNROLL
+    for (int k = K - 1; k >= 0; k--) {
+      if (v[k] == value || lm_is_nan(v[k])) at = k;
+    }
+    s.value = value;
+    s.place = first + at / V * step + at % V;
+  }
+  LM_DEVICE state operator()(state a, state b) const {
+    if (a.place == INT64_MAX) return b;
+    if (b.place == INT64_MAX || better(a.value, b.value)) return a;
+    return better(b.value, a.value) || b.place < a.place ? b : a;
+  }
+  LM_DEVICE void put(int64_t at, state s) const {
+    if (out) lm_put_number(out, dtype, at, s.value);
+    where[at] = s.place + 1;
+  }
+};
+
+struct lm_fold_placed {
+  const lm_fold_job *job;
+  void *partial, *stream;
+  template <class L>
+  int operator()(L loader) const {
+    lm_fold_place<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_FOLD_MIN_PLACE};
+    return lm_fold_launch(job, f, partial, stream);
+  }
+};
+
+int lm_fold_places(const lm_fold_job *job, void *partial, void *stream) {
+  lm_fold_placed run = {job, partial, stream};
+  return job->x_dtype >= LM_F16 ? lm_for_float_loader(job->x_dtype, run) : lm_for_int_loader(job->x_dtype, run);
+}

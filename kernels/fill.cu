@@ -1,0 +1,209 @@
+#include "fill.h"
+
+#include "philox.h"
+#include "walk.cuh"
+
+/* ---- sources: four elements of theirs, from one whose number is a multiple of 4. fma is written out, as the CPU's
+ * compiler makes it of the same sums, so that numbers agree to the bit. */
+
+LM_DEVICE lm_philox_block lm_block_of(const lm_blocks_drawn &d, int64_t block) {
+  return lm_philox(d.seed, d.offset + (d.extra ? *d.extra : 0) + (uint64_t)block);
+}
+
+struct lm_arange_source {
+  typedef double num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+    LM_UNROLL
+    for (int j = 0; j < 4; j++) out[j] = fma((double)(i + j), s.b, s.a);
+  }
+};
+
+struct lm_arange_whole_source {
+  typedef int64_t num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, int64_t *out) {
+    LM_UNROLL
+    for (int j = 0; j < 4; j++) out[j] = s.from + (i + j) * s.to;
+  }
+};
+
+/* Its second half is counted from the end, so that stop is met exactly. */
+struct lm_linspace_source {
+  typedef double num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+    LM_UNROLL
+    for (int j = 0; j < 4; j++, i++) {
+      out[j] = i < s.to / 2 ? fma(s.b, (double)i, s.a) : fma(-s.b, (double)(s.to - 1 - i), s.stop);
+    }
+  }
+};
+
+struct lm_uniform_f32_source {
+  typedef float num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+    float from = (float)s.a, to = (float)s.b, width = to - from;
+    lm_philox_block block = lm_block_of(s.draw, i / 4);
+    LM_UNROLL
+    for (int j = 0; j < 4; j++) {
+      float v = fmaf(width, lm_uniform_f32(block.word[j] & s.keep), from);
+      out[j] = v < to ? v : from; /* rounding may have reached `to`, which is excluded */
+    }
+  }
+};
+
+struct lm_uniform_f64_source {
+  typedef double num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+    double from = s.a, to = s.b, width = to - from;
+    LM_UNROLL
+    for (int j = 0; j < 4; j += 2) {
+      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
+      LM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        double v = fma(width, lm_uniform_f64(lm_philox_u64(block, half)), from);
+        out[j + half] = v < to ? v : from;
+      }
+    }
+  }
+};
+
+struct lm_normal_f32_source {
+  typedef float num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+    float mean = (float)s.a, deviation = (float)s.b;
+    lm_philox_block block = lm_block_of(s.draw, i / 4);
+    LM_UNROLL
+    for (int j = 0; j < 4; j += 2) {
+      float pair[2];
+      lm_normal_f32(block.word[j], block.word[j + 1], pair);
+      out[j] = fmaf(deviation, pair[0], mean), out[j + 1] = fmaf(deviation, pair[1], mean);
+    }
+  }
+};
+
+struct lm_normal_f64_source {
+  typedef double num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+    LM_UNROLL
+    for (int j = 0; j < 4; j += 2) {
+      double pair[2];
+      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
+      lm_normal_f64(lm_philox_u64(block, 0), lm_philox_u64(block, 1), pair);
+      out[j] = fma(s.b, pair[0], s.a), out[j + 1] = fma(s.b, pair[1], s.a);
+    }
+  }
+};
+
+struct lm_bernoulli_source {
+  typedef float num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+    float p = (float)s.a;
+    lm_philox_block block = lm_block_of(s.draw, i / 4);
+    LM_UNROLL
+    for (int j = 0; j < 4; j++) out[j] = lm_uniform_f32(block.word[j]) < p ? 1.0f : 0.0f;
+  }
+};
+
+struct lm_integers_source {
+  typedef int64_t num;
+  static LM_DEVICE void four(const lm_source &s, int64_t i, int64_t *out) {
+    uint64_t range = (uint64_t)s.to - (uint64_t)s.from;
+    LM_UNROLL
+    for (int j = 0; j < 4; j += 2) {
+      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
+      LM_UNROLL
+      for (int half = 0; half < 2; half++) {
+        out[j + half] = (int64_t)((uint64_t)s.from + lm_uniform_below(lm_philox_u64(block, half), range));
+      }
+    }
+  }
+};
+
+/* ---- writing them */
+
+enum { LM_FILL_BLOCK = 256 };
+
+template <class Source>
+LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
+    lm_fill_kernel(const lm_source s, const lm_walk<1> walk, int64_t first) {
+  uint32_t i = (blockIdx.x * LM_FILL_BLOCK + threadIdx.x) * LM_GROUP;
+  if (i >= walk.n) return;
+  int count = walk.n - i < LM_GROUP ? (int)(walk.n - i) : LM_GROUP;
+  int64_t at[1][LM_GROUP];
+  typename Source::num value[LM_GROUP];
+  lm_places<1>(walk, i, at);
+  Source::four(s, first + i, value);
+  lm_store(walk, 0, at[0], value, count);
+}
+
+template <class Source>
+static int lm_fill_run(const lm_source *s, const lm_walk_layout *at, int64_t first, void *stream) {
+  lm_walk<1> walk = lm_walk_of<1>(at);
+  return lm_launch(lm_fill_kernel<Source>, lm_blocks(walk.n, LM_FILL_BLOCK * LM_GROUP, INT32_MAX), LM_FILL_BLOCK, 0,
+                   stream, *s, walk, first);
+}
+
+extern "C" int lm_fill_from(const lm_source *s, const lm_walk_layout *at, int64_t first, void *stream) {
+  bool wide = at->dtype[0] == LM_F64;
+  switch (s->kind) {
+    case LM_ARANGE: return lm_fill_run<lm_arange_source>(s, at, first, stream);
+    case LM_ARANGE_WHOLE: return lm_fill_run<lm_arange_whole_source>(s, at, first, stream);
+    case LM_LINSPACE: return lm_fill_run<lm_linspace_source>(s, at, first, stream);
+    case LM_UNIFORM:
+      return wide ? lm_fill_run<lm_uniform_f64_source>(s, at, first, stream)
+                  : lm_fill_run<lm_uniform_f32_source>(s, at, first, stream);
+    case LM_NORMAL:
+      return wide ? lm_fill_run<lm_normal_f64_source>(s, at, first, stream)
+                  : lm_fill_run<lm_normal_f32_source>(s, at, first, stream);
+    case LM_BERNOULLI: return lm_fill_run<lm_bernoulli_source>(s, at, first, stream);
+    case LM_INTEGERS: return lm_fill_run<lm_integers_source>(s, at, first, stream);
+    default: return (int)cudaErrorInvalidValue;
+  }
+}
+
+/* ---- dropout */
+
+template <class T>
+LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
+    lm_dropout_kernel(const T *x, T *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw, uint32_t threshold,
+                      double scale_, bool aligned) {
+  typedef lm_vector<T, LM_GROUP> vector;
+  lm_compute<T> scale = (lm_compute<T>)scale_;
+  int64_t i = lm_thread() * LM_GROUP;
+  if (i >= n) return;
+  bool together = aligned && n - i >= LM_GROUP;
+  vector in = {}, out;
+  lm_vector<uint8_t, LM_GROUP> kept;
+  if (together) {
+    in = *(const vector *)(x + i);
+  } else {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) {
+      if (i + j < n) in.of[j] = x[i + j];
+    }
+  }
+  lm_philox_block block = lm_block_of(draw, i / LM_GROUP);
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) {
+    kept.of[j] = block.word[j] >> 8 >= threshold;
+    out.of[j] = lm_put<T>(kept.of[j] ? lm_get<lm_compute<T>>(in.of[j]) * scale : (lm_compute<T>)0);
+  }
+  if (together) {
+    *(vector *)(y + i) = out;
+    *(lm_vector<uint8_t, LM_GROUP> *)(keep + i) = kept;
+  } else {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) {
+      if (i + j < n) y[i + j] = out.of[j], keep[i + j] = kept.of[j];
+    }
+  }
+}
+
+extern "C" int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
+                               uint32_t threshold, double scale, void *stream) {
+  bool aligned = (uintptr_t)x % 16 == 0 && (uintptr_t)y % 16 == 0 && (uintptr_t)keep % LM_GROUP == 0;
+  return lm_for_float(dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return lm_launch(lm_dropout_kernel<T>, lm_blocks(n, LM_FILL_BLOCK * LM_GROUP, INT32_MAX), LM_FILL_BLOCK, 0, stream,
+                     (const T *)x, (T *)y, keep, n, draw, threshold, scale, aligned);
+  });
+}

@@ -1,0 +1,43 @@
+/* Tensors made of nothing: sequences, random numbers, dropout's masks. Functions return a cudaError_t. For C and CUDA.
+ */
+#ifndef LM_KERNELS_FILL_H
+#define LM_KERNELS_FILL_H
+
+#include "walk.h"
+
+/* Blocks of a seed, as kernels/philox.h counts them. */
+typedef struct lm_blocks_drawn {
+  uint64_t seed, offset;
+  const uint64_t *extra; /* NULL, or device memory: added to the offset, so that a captured draw differs each time */
+} lm_blocks_drawn;
+
+enum { LM_ARANGE, LM_ARANGE_WHOLE, LM_LINSPACE, LM_UNIFORM, LM_NORMAL, LM_BERNOULLI, LM_INTEGERS };
+
+typedef struct lm_source {
+  int kind;
+  lm_blocks_drawn draw;
+  /* arange: start, step; linspace: start, step, from the end as well; uniform: from, to; normal: mean, deviation;
+   * bernoulli: probability */
+  double a, b, stop;
+  int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: -, steps */
+  uint32_t keep;    /* uniform in float: the bits used of each word, as many as the result's dtype holds exactly */
+} lm_source;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Elements first, first + 1, … of the source into operand 0, whose dims are row-major; `first` a multiple of 4, fewer
+ * than 2^31 elements. Uniform and normal numbers are doubles for float64, else floats. */
+int lm_fill_from(const lm_source *source, const lm_walk_layout *at, int64_t first, void *stream);
+
+/* keep[i] is whether the upper 24 bits of word i reach `threshold`, y[i] is x[i] * scale or 0. Contiguous, n elements;
+ * dtype: that of x and y. */
+int lm_dropout_mask(int dtype, const void *x, void *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw,
+                    uint32_t threshold, double scale, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,369 @@
+/* Picking and adding by index tensors (index.h). */
+#include "nest.cuh"
+#include "types.cuh"
+
+#include "index.h"
+
+enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
+
+#define RUN(launch)                 \
+  do {                              \
+    int error_ = (launch);          \
+    if (error_ != 0) return error_; \
+  } while (0)
+
+/* Where the indices at i point. False, and reported, if one of them is out of range. */
+LM_DEVICE bool lm_index_place(const lm_places &p, int64_t i, lm_bad bad, int64_t *place) {
+  bool fits = true;
+  for (int k = 0; k < p.n; k++) {
+    int64_t given = p.index[k][i], entry = p.negative && given < 0 ? given + p.entries[k] : given - 1;
+    if (entry < 0 || entry >= p.entries[k]) {
+      lm_report_bad(bad, p.kind, i + 1, given, p.entries[k]);
+      fits = false;
+    }
+    *place += entry * p.step[k];
+  }
+  return fits;
+}
+
+/* ---- picking */
+
+template <class U, bool WIDE>
+LM_KERNEL void lm_pick_units(int64_t n, lm_nest_loops<2> nest, lm_places places, const U *x, U *out, lm_bad bad) {
+  int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x;
+  U value[EACH];
+  LM_UNROLL
+  for (int j = 0; j < EACH; j++) {
+    int64_t u = first + j * THREADS, offset[2] = {0, 0};
+    value[j] = U{};
+    if (u >= n) continue;
+    lm_nest_to<WIDE>(nest, u, offset);
+    if (lm_index_place(places, offset[1], bad, &offset[0])) value[j] = x[offset[0]];
+  }
+  LM_UNROLL
+  for (int j = 0; j < EACH; j++) {
+    int64_t u = first + j * THREADS;
+    if (u < n) out[u] = value[j];
+  }
+}
+
+template <class U>
+static int lm_pick_of(void *stream, const lm_nest *nest, const lm_places *places, const void *x, void *out,
+                      lm_bad bad) {
+  int64_t n = lm_nest_count(nest);
+  unsigned blocks = lm_blocks(n, TILE, INT32_MAX);
+  return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, blocks, THREADS, 0, stream, n,
+                   lm_nest_loops_of<2>(nest), *places, (const U *)x, (U *)out, bad);
+}
+
+/* f with an unsigned value of 1 to 16 bytes. */
+template <class F>
+static int lm_for_unit(int bytes, F f) {
+  return bytes == 16 ? f(uint4{}) : lm_for_width(bytes, f);
+}
+
+extern "C" int lm_index_pick(void *stream, int unit, const lm_nest *nest, const lm_places *places, const void *x,
+                             void *out, lm_bad bad) {
+  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, nest, places, x, out, bad); });
+}
+
+/* ---- scatter_add_ */
+
+template <class T>
+struct lm_index_sum_type {
+  typedef int32_t type;
+};
+template <>
+struct lm_index_sum_type<int64_t> {
+  typedef int64_t type;
+};
+template <>
+struct lm_index_sum_type<lm_f16> {
+  typedef float type;
+};
+template <>
+struct lm_index_sum_type<lm_bf16> {
+  typedef float type;
+};
+template <>
+struct lm_index_sum_type<float> {
+  typedef float type;
+};
+template <>
+struct lm_index_sum_type<double> {
+  typedef double type;
+};
+
+LM_DEVICE void lm_index_atomic_add(int32_t *p, int32_t v) { atomicAdd((int *)p, (int)v); }
+LM_DEVICE void lm_index_atomic_add(int64_t *p, int64_t v) { atomicAdd((unsigned long long *)p, (unsigned long long)v); }
+LM_DEVICE void lm_index_atomic_add(float *p, float v) { atomicAdd(p, v); }
+LM_DEVICE void lm_index_atomic_add(double *p, double v) { atomicAdd(p, v); }
+
+template <class T, class S, bool WIDE>
+LM_KERNEL void lm_scatter_add_units(int64_t n, lm_nest_loops<3> nest, lm_places places, S *sums, const T *src,
+                                    lm_bad bad) {
+  int64_t u = lm_thread(), offset[3] = {0, 0, 0};
+  if (u >= n) return;
+  lm_nest_to<WIDE>(nest, u, offset);
+  if (lm_index_place(places, offset[1], bad, &offset[0]))
+    lm_index_atomic_add(&sums[offset[0]], lm_get<S>(src[offset[2]]));
+}
+
+template <class T>
+static int lm_scatter_add_of(void *stream, const lm_nest *nest, const lm_places *places, void *sums, const void *src,
+                             lm_bad bad) {
+  typedef typename lm_index_sum_type<T>::type S;
+  int64_t n = lm_nest_count(nest);
+  return lm_launch(n < LM_NARROW ? lm_scatter_add_units<T, S, false> : lm_scatter_add_units<T, S, true>,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, lm_nest_loops_of<3>(nest), *places,
+                   (S *)sums, (const T *)src, bad);
+}
+
+extern "C" int lm_index_scatter_add(void *stream, int dtype, const lm_nest *nest, const lm_places *places, void *sums,
+                                    const void *src, lm_bad bad) {
+  return lm_for_dtype(dtype,
+                      [=](auto t) { return lm_scatter_add_of<decltype(t)>(stream, nest, places, sums, src, bad); });
+}
+
+/* ---- entries in the order of their destinations */
+
+LM_KERNEL void lm_entry_keys(int64_t n, lm_places places, int64_t skipped, uint64_t none, int key_bytes, void *keys,
+                             uint32_t *order, lm_bad bad) {
+  int64_t i = lm_thread(), place = 0;
+  if (i >= n) return;
+  bool skip = skipped != 0 && places.index[0][i] == skipped;
+  uint64_t key = !skip && lm_index_place(places, i, bad, &place) ? (uint64_t)place : none;
+  if (key_bytes == 8) {
+    ((uint64_t *)keys)[i] = key;
+  } else {
+    ((uint32_t *)keys)[i] = (uint32_t)key;
+  }
+  order[i] = (uint32_t)i;
+}
+
+extern "C" int lm_index_keys(void *stream, const lm_places *places, int64_t n, int64_t skipped, uint64_t none,
+                             int key_bytes, void *keys, uint32_t *order, lm_bad bad) {
+  return lm_launch(lm_entry_keys, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *places, skipped, none,
+                   key_bytes, keys, order, bad);
+}
+
+LM_DEVICE uint64_t lm_index_key(const lm_sorted &e, int64_t s) {
+  return e.key_bytes == 8 ? ((const uint64_t *)e.keys)[s] : ((const uint32_t *)e.keys)[s];
+}
+
+/* How a key becomes an offset in dst. */
+typedef struct lm_key_dims {
+  int n;
+  int64_t size[LM_NEST_DIMS], stride[LM_NEST_DIMS];
+} lm_key_dims;
+
+static lm_key_dims lm_key_dims_of(const lm_rows *rows) {
+  lm_key_dims dims = {};
+  dims.n = rows->nkey;
+  for (int d = 0; d < rows->nkey; d++) dims.size[d] = rows->size[d], dims.stride[d] = rows->stride[d];
+  return dims;
+}
+
+LM_DEVICE int64_t lm_key_offset(const lm_key_dims &dims, uint64_t key) {
+  int64_t rest = (int64_t)key, offset = 0;
+  for (int d = dims.n - 1; d > 0; d--) {
+    int64_t above = rest / dims.size[d];
+    offset += (rest - above * dims.size[d]) * dims.stride[d];
+    rest = above;
+  }
+  return offset + rest * dims.stride[0];
+}
+
+/* ---- index_put_ */
+
+template <class U, bool WIDE>
+LM_KERNEL void lm_put_units(int64_t n, int64_t columns, lm_divider by_columns, lm_nest_loops<2> nest, lm_key_dims dims,
+                            lm_sorted entries, int64_t from, U *dst, const U *src) {
+  int64_t u = lm_thread(), column, offset[2] = {0, 0};
+  if (u >= n) return;
+  int64_t s = lm_split<WIDE>(u, columns, by_columns, &column);
+  uint64_t key = lm_index_key(entries, s);
+  if (key >= entries.none || (s + 1 < entries.n && lm_index_key(entries, s + 1) == key)) return;
+  lm_nest_to<WIDE>(nest, column, offset);
+  dst[lm_key_offset(dims, key) + offset[0]] = src[(int64_t)entries.order[s] * from + offset[1]];
+}
+
+template <class U>
+static int lm_put_of(void *stream, const lm_rows *rows, const lm_sorted *entries) {
+  int64_t columns = lm_nest_count(&rows->columns), n = entries->n * columns;
+  bool narrow = n < LM_NARROW;
+  return lm_launch(narrow ? lm_put_units<U, false> : lm_put_units<U, true>, lm_blocks(n, THREADS, INT32_MAX), THREADS,
+                   0, stream, n, columns, lm_split_divider(columns), lm_nest_loops_of<2>(&rows->columns),
+                   lm_key_dims_of(rows), *entries, rows->from, (U *)rows->dst, (const U *)rows->src);
+}
+
+extern "C" int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *entries) {
+  return lm_for_unit(rows->unit, [=](auto u) { return lm_put_of<decltype(u)>(stream, rows, entries); });
+}
+
+/* ---- sums by destination */
+
+enum { RUN_TILE = 64, AHEAD = 4 };
+
+/* What changes nothing when added. */
+template <class C>
+LM_DEVICE C lm_index_nothing() {
+  return (C)0;
+}
+template <>
+LM_DEVICE float lm_index_nothing<float>() {
+  return -0.0f;
+}
+template <>
+LM_DEVICE double lm_index_nothing<double>() {
+  return -0.0;
+}
+
+template <class T, class C>
+LM_DEVICE void lm_index_grow(T *p, C by) {
+  *p = lm_put<T>(lm_get<C>(*p) + by);
+}
+
+/* A thread a tile and column. Equal keys of a tile become one sum. Of the first and the last of a tile nobody knows
+ * here whether they go on in the next one: they become entries 2 tile and 2 tile + 1 of `partial` [.., columns], unless
+ * this tile is all there is (partial is NULL). The first level reads src's rows, later ones the partial sums. */
+template <class T, class V, class C>
+LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_nest_loops<2> nest, lm_key_dims dims,
+                                  lm_sorted entries, int64_t from, T *dst, const V *src, C *partial,
+                                  uint64_t *partial_keys) {
+  int64_t thread = lm_thread(), tile = thread / columns, column = thread - tile * columns;
+  if (tile >= tiles) return;
+  int64_t at[2] = {0, 0}, begin = tile * RUN_TILE;
+  int64_t end = begin + RUN_TILE < entries.n ? begin + RUN_TILE : entries.n;
+  lm_nest_to<true>(nest, column, at);
+  if (!entries.order) at[1] = column;
+  uint64_t key = lm_index_key(entries, begin);
+  C sum = lm_index_nothing<C>();
+  bool first = true;
+  for (int64_t s = begin; s < end; s += AHEAD) {
+    uint64_t next[AHEAD];
+    C value[AHEAD];
+    LM_UNROLL
+    for (int j = 0; j < AHEAD; j++) {
+      if (s + j >= end) continue;
+      next[j] = lm_index_key(entries, s + j);
+      value[j] = lm_get<C>(src[(entries.order ? (int64_t)entries.order[s + j] : s + j) * from + at[1]]);
+    }
+    LM_UNROLL
+    for (int j = 0; j < AHEAD; j++) {
+      if (s + j >= end) continue;
+      if (next[j] != key) {
+        if (first && partial) {
+          partial[2 * tile * columns + column] = sum;
+          if (column == 0) partial_keys[2 * tile] = key;
+        } else if (key < entries.none) {
+          lm_index_grow(&dst[lm_key_offset(dims, key) + at[0]], sum);
+        }
+        first = false;
+        key = next[j];
+        sum = lm_index_nothing<C>();
+      }
+      sum += value[j];
+    }
+  }
+  if (!partial) {
+    if (key < entries.none) lm_index_grow(&dst[lm_key_offset(dims, key) + at[0]], sum);
+    return;
+  }
+  if (first) { /* one key in all of the tile: its second entry adds nothing */
+    partial[2 * tile * columns + column] = sum;
+    if (column == 0) partial_keys[2 * tile] = key;
+    sum = lm_index_nothing<C>();
+  }
+  partial[(2 * tile + 1) * columns + column] = sum;
+  if (column == 0) partial_keys[2 * tile + 1] = key;
+}
+
+static int64_t lm_tiles_of(int64_t n) { return n / RUN_TILE + (n % RUN_TILE != 0); }
+
+/* Partial sums take 8 bytes at most. */
+static size_t lm_level_bytes(int64_t entries, int64_t columns) {
+  return (size_t)entries * sizeof(uint64_t) * (size_t)(columns + 1);
+}
+
+extern "C" size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
+  size_t bytes = 0;
+  for (int64_t tiles = lm_tiles_of(n); tiles > 1; tiles = lm_tiles_of(2 * tiles)) {
+    bytes += lm_level_bytes(2 * tiles, lm_nest_count(&rows->columns));
+  }
+  return bytes;
+}
+
+template <class T>
+static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
+  typedef lm_compute<T> C;
+  int64_t columns = lm_nest_count(&rows->columns), from = rows->from;
+  lm_nest_loops<2> nest = lm_nest_loops_of<2>(&rows->columns);
+  lm_key_dims dims = lm_key_dims_of(rows);
+  lm_sorted level = *entries;
+  T *dst = (T *)rows->dst;
+  char *free = (char *)scratch;
+  const C *sums = NULL;
+  for (;;) {
+    int64_t tiles = lm_tiles_of(level.n);
+    unsigned blocks = lm_blocks(tiles * columns, THREADS, INT32_MAX);
+    uint64_t *keys = tiles > 1 ? (uint64_t *)free : NULL;
+    C *partial = tiles > 1 ? (C *)(keys + 2 * tiles) : NULL;
+    if (sums) {
+      RUN(lm_launch(lm_index_sum_tiles<T, C, C>, blocks, THREADS, 0, stream, tiles, columns, nest, dims, level, from,
+                    dst, sums, partial, keys));
+    } else {
+      RUN(lm_launch(lm_index_sum_tiles<T, T, C>, blocks, THREADS, 0, stream, tiles, columns, nest, dims, level, from,
+                    dst, (const T *)rows->src, partial, keys));
+    }
+    if (!partial) return 0;
+    free += lm_level_bytes(2 * tiles, columns);
+    level.n = 2 * tiles;
+    level.key_bytes = 8;
+    level.keys = keys;
+    level.order = NULL;
+    sums = partial;
+    from = columns;
+  }
+}
+
+extern "C" int lm_index_sum(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
+  return lm_for_dtype(rows->dtype,
+                      [=](auto t) { return lm_index_sum_of<decltype(t)>(stream, rows, entries, scratch); });
+}
+
+/* ---- one_hot, nonzero */
+
+extern "C" int lm_index_clear(void *stream, void *p, size_t bytes) {
+  return (int)cudaMemsetAsync(p, 0, bytes, (cudaStream_t)stream);
+}
+
+LM_KERNEL void lm_one_hot_rows(int64_t n, lm_places labels, int64_t *out, lm_bad bad) {
+  int64_t i = lm_thread(), place = 0;
+  if (i < n && lm_index_place(labels, i, bad, &place)) out[i * labels.entries[0] + place] = 1;
+}
+
+extern "C" int lm_index_one_hot(void *stream, const lm_places *labels, int64_t n, int64_t *out, lm_bad bad) {
+  return lm_launch(lm_one_hot_rows, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, *labels, out, bad);
+}
+
+template <bool WIDE>
+LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_nest_loops<1> nest, int64_t *out) {
+  int64_t i = lm_thread();
+  if (i >= n) return;
+  int64_t rest = positions[i] - 1, place, *row = out + i * nest.ndim;
+  for (int d = nest.ndim - 1; d > 0; d--) {
+    rest = lm_split<WIDE>(rest, nest.size[d], nest.divider[d], &place);
+    row[d] = place + 1;
+  }
+  row[0] = rest + 1;
+}
+
+extern "C" int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim, const int64_t *size,
+                                int64_t *out) {
+  lm_nest nest = {};
+  nest.ndim = ndim;
+  for (int d = 0; d < ndim; d++) nest.size[d] = size[d];
+  return lm_launch(lm_nest_count(&nest) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, positions, lm_nest_loops_of<1>(&nest), out);
+}

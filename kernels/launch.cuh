@@ -1,0 +1,212 @@
+/* What every .cu file here starts from: launching, indexing, and reductions within a warp and a block.
+ *
+ * Kernels are plain functions marked LM_KERNEL with external linkage, in no namespace. They are launched by lm_launch,
+ * never by <<<>>>, so that each file also compiles for the host (LM_HOST_KERNELS): spec/support/cuda runs the same
+ * bodies on an emulated grid. Includes nothing from src/. */
+#ifndef LM_KERNELS_LAUNCH_CUH
+#define LM_KERNELS_LAUNCH_CUH
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef LM_HOST_KERNELS
+#include LM_HOST_KERNELS /* the header that supplies CUDA's words */
+#else
+#include <cuda_runtime.h>
+#endif
+
+#define LM_KERNEL __global__
+#ifdef LM_HOST_KERNELS
+#define LM_DEVICE inline __attribute__((unused))
+#define LM_HOST_DEVICE inline __attribute__((unused))
+#define LM_UNROLL
+/* The block's dynamic shared memory, 16-byte aligned, as `type *name`. */
+#define LM_DYNAMIC_SHARED(type, name) type *name = (type *)lm_fake_dynamic_shared()
+#else
+#define LM_DEVICE __device__ __forceinline__
+#define LM_HOST_DEVICE __host__ __device__ __forceinline__
+#define LM_UNROLL _Pragma("unroll")
+/* One untyped array: a second declaration of another type would clash with it. */
+#define LM_DYNAMIC_SHARED(type, name)                                 \
+  extern __shared__ __align__(16) unsigned char lm_dynamic_shared_[]; \
+  type *name = (type *)lm_dynamic_shared_
+#endif
+
+enum { LM_WARP = 32, LM_MAX_BLOCK = 1024 };
+static const unsigned LM_ALL_LANES = 0xffffffffu;
+
+/* ---- launching ---- */
+
+/* Lies before the arguments of every launch: args[-1]. CUDA does not look there; a runtime that has no device but the
+ * kernel's body, compiled for the host, copies the parameters by `size` and runs the body with them by `call`. */
+enum { LM_LAUNCH_MAGIC = 0x4c4d6b31 };
+typedef struct lm_launch_info {
+  int magic, count;
+  const size_t *size; /* [count], bytes */
+  void (*call)(const void *body, void *const *args);
+} lm_launch_info;
+
+template <typename T>
+struct lm_same_type {
+  typedef T type; /* hides T from deduction, so that arguments convert to the kernel's parameter types */
+};
+
+template <int... I>
+struct lm_indices {};
+template <int N, int... I>
+struct lm_count_to : lm_count_to<N - 1, N - 1, I...> {};
+template <int... I>
+struct lm_count_to<0, I...> {
+  typedef lm_indices<I...> type;
+};
+
+template <typename... P, int... I>
+static inline void lm_call_indexed(void (*body)(P...), void *const *args, lm_indices<I...>) {
+  (void)args; /* unused where there are no parameters */
+  body(*(typename lm_same_type<P>::type *)args[I]...);
+}
+
+template <typename... P>
+static void lm_call_body(const void *body, void *const *args) {
+  lm_call_indexed((void (*)(P...))body, args, typename lm_count_to<sizeof...(P)>::type());
+}
+
+/* Grid and block are dim3 or numbers; `shared` is dynamic shared memory in bytes. Returns a cudaError_t. */
+template <typename... P>
+static inline int lm_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, void *stream,
+                            typename lm_same_type<P>::type... args) {
+  static_assert(((alignof(P) <= 16) && ...), "parameters are kept at 16-byte boundaries");
+  static const size_t size[] = {sizeof(P)..., 0};
+  static const lm_launch_info info = {LM_LAUNCH_MAGIC, (int)sizeof...(P), size, lm_call_body<P...>};
+  void *slots[] = {(void *)&info, (void *)&args...};
+  return (int)cudaLaunchKernel((const void *)kernel, grid, block, slots + 1, shared, (cudaStream_t)stream);
+}
+
+/* Blocks that cover n elements, `each` of them a block: at least 1 (an empty launch is an error), at most `limit`. */
+static inline unsigned lm_blocks(int64_t n, int64_t each, int64_t limit) {
+  int64_t blocks = n / each + (n % each != 0);
+  return (unsigned)(blocks < 1 ? 1 : blocks < limit ? blocks : limit);
+}
+
+/* ---- indices ---- */
+
+/* This thread's place in a one-dimensional grid, and the number of its threads, for
+ * `for (int64_t i = lm_thread(); i < n; i += lm_threads())`. */
+LM_DEVICE int64_t lm_thread() { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+LM_DEVICE int64_t lm_threads() { return (int64_t)gridDim.x * blockDim.x; }
+LM_DEVICE int lm_lane() { return (int)(threadIdx.x % LM_WARP); }
+
+/* Division of n < 2^31 by a divisor known only at run time, without a division: with s the least number for which
+ * 2^s >= d and m = floor(2^32 (2^s - d) / d) + 1, n / d = (hi(m n) + n) >> s (Granlund and Montgomery, "Division by
+ * Invariant Integers using Multiplication", 1994). The sum stays below 2^32 because n < 2^31. */
+typedef struct lm_divider {
+  uint32_t divisor, magic, shift;
+} lm_divider;
+
+/* 1 <= divisor < 2^31. */
+static inline lm_divider lm_divider_make(uint32_t divisor) {
+  lm_divider d = {divisor, 0, 0};
+  while (d.shift < 31 && (1u << d.shift) < divisor) d.shift++;
+  d.magic = (uint32_t)(((uint64_t)((1u << d.shift) - divisor) << 32) / divisor + 1);
+  return d;
+}
+
+LM_HOST_DEVICE uint32_t lm_divide(uint32_t n, lm_divider d) {
+#ifdef __CUDA_ARCH__
+  uint32_t high = __umulhi(n, d.magic);
+#else
+  uint32_t high = (uint32_t)((uint64_t)n * d.magic >> 32);
+#endif
+  return (high + n) >> d.shift;
+}
+
+/* n / d; *rest = n % d. */
+LM_HOST_DEVICE uint32_t lm_divide_rest(uint32_t n, lm_divider d, uint32_t *rest) {
+  uint32_t quotient = lm_divide(n, d);
+  *rest = n - quotient * d.divisor;
+  return quotient;
+}
+
+/* ---- shuffles and reductions ---- */
+
+/* Shuffles of any plain type, 32 bits at a time. */
+template <typename T>
+union lm_shuffle_words {
+  uint32_t word[(sizeof(T) + 3) / 4];
+  unsigned char bytes[sizeof(T)];
+};
+
+#define LM_SHUFFLE(name, intrinsic)                               \
+  template <typename T>                                           \
+  LM_DEVICE T name(T value, int by) {                             \
+    lm_shuffle_words<T> words = {};                               \
+    memcpy(words.bytes, &value, sizeof(T));                       \
+    LM_UNROLL                                                     \
+    for (int i = 0; i < (int)((sizeof(T) + 3) / 4); i++) {        \
+      words.word[i] = intrinsic(LM_ALL_LANES, words.word[i], by); \
+    }                                                             \
+    memcpy((void *)&value, words.bytes, sizeof(T));               \
+    return value;                                                 \
+  }
+LM_SHUFFLE(lm_shuffle, __shfl_sync)           /* the value of lane `by` */
+LM_SHUFFLE(lm_shuffle_xor, __shfl_xor_sync)   /* of lane ^ by */
+LM_SHUFFLE(lm_shuffle_up, __shfl_up_sync)     /* of lane - by; its own where there is none */
+LM_SHUFFLE(lm_shuffle_down, __shfl_down_sync) /* of lane + by; its own where there is none */
+#undef LM_SHUFFLE
+
+/* op(a, b) over the lanes of a full warp; every lane gets the result. The order is fixed; op must be commutative. */
+template <typename T, typename Op>
+LM_DEVICE T lm_warp_reduce(T value, Op op) {
+  LM_UNROLL
+  for (int by = LM_WARP / 2; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
+  return value;
+}
+
+/* The same over a one-dimensional block of any multiple of 32 threads. `shared` has room for LM_WARP values; all
+ * threads call, all get the result, and `shared` may be used again at once. */
+template <typename T, typename Op>
+LM_DEVICE T lm_block_reduce(T value, Op op, T *shared) {
+  int lane = lm_lane(), warp = (int)(threadIdx.x / LM_WARP), warps = (int)(blockDim.x / LM_WARP);
+  value = lm_warp_reduce(value, op);
+  if (warps == 1) return value;
+  __syncthreads(); /* earlier readers of `shared` are done */
+  if (lane == 0) shared[warp] = value;
+  __syncthreads();
+  if (warp == 0) {
+    value = shared[lane < warps ? lane : 0];
+    LM_UNROLL
+    for (int by = LM_WARP / 2; by > 0; by /= 2) {
+      T other = lm_shuffle_down(value, by);
+      if (lane + by < warps) value = op(value, other);
+    }
+    if (lane == 0) shared[0] = value;
+  }
+  __syncthreads();
+  return shared[0];
+}
+
+/* Functors for the two above. */
+struct lm_add_of {
+  template <typename T>
+  LM_DEVICE T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+/* NaN wins in these two. */
+struct lm_max_of {
+  template <typename T>
+  LM_DEVICE T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+
+struct lm_min_of {
+  template <typename T>
+  LM_DEVICE T operator()(T a, T b) const {
+    return a < b || a != a ? a : b;
+  }
+};
+
+#endif

@@ -1,0 +1,45 @@
+/* Negative log-likelihood. Positions (n, s) of the labels are counted n * inner + s. */
+#ifndef LM_KERNELS_LOSS_H
+#define LM_KERNELS_LOSS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bad.h"
+
+typedef enum lm_nll_reduction { LM_NLL_NONE, LM_NLL_MEAN, LM_NLL_SUM } lm_nll_reduction;
+
+typedef struct lm_nll_job {
+  const int64_t *label;           /* [images, inner], from 1 */
+  const void *weight;             /* [classes], or NULL */
+  int dtype, weight_dtype;        /* dtype: of x, and of its gradient and the loss's */
+  int64_t ignore;                 /* this label counts for nothing */
+  int64_t images, classes, inner; /* x is [images, classes, inner] */
+  int64_t stride[3];              /* of x, or of its gradient */
+  lm_nll_reduction reduction;
+  int bad_kind; /* reported for labels outside 1 to classes */
+  lm_bad bad;
+  /* forward */
+  const void *x;
+  void *out, *total; /* total: the sum of the weights, float or double */
+  int total_dtype;
+  int parts; /* blocks; with more than one, `partial` has 2 * parts doubles and a second launch adds them up */
+  double *partial;
+  /* backward; total is read. The gradient is dense, images outermost. */
+  const void *grad;
+  void *dx;
+} lm_nll_job;
+
+enum { LM_NLL_BLOCK = 256 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Each returns a cudaError_t. */
+int lm_nll_forward(const lm_nll_job *job, void *stream);
+int lm_nll_backward(const lm_nll_job *job, void *stream);
+#ifdef __cplusplus
+}
+#endif
+
+#endif

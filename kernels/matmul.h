@@ -1,0 +1,30 @@
+/* Matrix products that cuBLASLt has no kernel for: integers, and the rare float case. */
+#ifndef LM_KERNELS_MATMUL_H
+#define LM_KERNELS_MATMUL_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* y = alpha a b + beta c for each of a batch; y [m, n], a [m, k], b [k, n]. Strides in elements; those of c may be 0.
+ * c is not read if beta is 0; alpha and beta are whole numbers for integer dtypes, which wrap. */
+typedef struct lm_matmul_job {
+  int dtype; /* of all four; any but bool */
+  int64_t batch, m, n, k;
+  const void *a, *b, *c;
+  void *y;
+  int64_t a_step, a_row, a_column;
+  int64_t b_step, b_row, b_column;
+  int64_t c_step, c_row, c_column;
+  int64_t y_step, y_row, y_column;
+  double alpha, beta;
+} lm_matmul_job;
+int lm_k_matmul(const lm_matmul_job *job, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,221 @@
+/* What batch norm and layer norm share: two numbers (mean and deviation, or two sums) a channel of a large tensor, in
+ * two passes. Each block reduces one part of some channels; a small kernel joins the parts. Within a thread sums are
+ * kept in the compute type for at most LM_NORM_CHUNK elements, then in double. No atomics: results are the same from
+ * run to run. */
+#ifndef LM_KERNELS_NORM_CUH
+#define LM_KERNELS_NORM_CUH
+
+#include "norm.h"
+#include "pack.cuh"
+
+enum {
+  LM_NORM_CHUNK = 64,
+  LM_COLUMNS_BLOCK = 512, /* threads; they and a row's share of them are powers of two */
+  LM_PLANES_BLOCK = 256,
+};
+
+LM_DEVICE double lm_value_at(const lm_values &n, int64_t i) {
+  i *= n.stride;
+  switch (n.dtype) {
+    case LM_F16: return lm_get<float>(((const lm_f16 *)n.data)[i]);
+    case LM_BF16: return lm_get<float>(((const lm_bf16 *)n.data)[i]);
+    case LM_F32: return ((const float *)n.data)[i];
+    default: return ((const double *)n.data)[i];
+  }
+}
+
+LM_DEVICE void lm_put_value(const lm_values &n, int64_t i, double value) {
+  i *= n.stride;
+  switch (n.dtype) {
+    case LM_F16: ((lm_f16 *)n.data)[i] = lm_put<lm_f16>((float)value); break;
+    case LM_BF16: ((lm_bf16 *)n.data)[i] = lm_put<lm_bf16>((float)value); break;
+    case LM_F32: ((float *)n.data)[i] = (float)value; break;
+    default: ((double *)n.data)[i] = value;
+  }
+}
+
+/* Of n elements: two sums, or the mean a and the sum b of squared distances from it. */
+struct lm_two {
+  double n, a, b;
+};
+
+struct lm_join_sums {
+  LM_DEVICE lm_two operator()(lm_two x, lm_two y) const { return {x.n + y.n, x.a + y.a, x.b + y.b}; }
+  /* The n elements of a chunk. */
+  static LM_DEVICE lm_two chunk(double n, double center, double a, double b) {
+    (void)center;
+    return {n, a, b};
+  }
+};
+
+/* Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. */
+struct lm_join_moments {
+  LM_DEVICE lm_two operator()(lm_two x, lm_two y) const {
+    if (y.n == 0) return x;
+    double n = x.n + y.n, delta = y.a - x.a, portion = y.n / n;
+    return {n, x.a + delta * portion, x.b + y.b + delta * delta * x.n * portion};
+  }
+  /* a, b: sums of the distances from center and of their squares. What center misses of the mean corrects both. */
+  static LM_DEVICE lm_two chunk(double n, double center, double a, double b) {
+    double off = a / n, squares = b - a * off;
+    return {n, center + off, squares < 0 ? 0 : squares};
+  }
+};
+
+/* Where a thread's k-th pack lies, and in which row. */
+struct lm_column_walk {
+  int64_t first, pitch, first_row, step;
+  LM_DEVICE int64_t at(int64_t k) const { return first + k * pitch; }
+  LM_DEVICE int64_t row(int64_t k) const { return first_row + k * step; }
+};
+
+/* Planes of one channel, `run` packs each, image_pitch elements apart. */
+struct lm_plane_walk {
+  int64_t base, image_pitch;
+  uint32_t first, step;
+  lm_divider run;
+  int width; /* elements in a pack */
+  LM_DEVICE int64_t at(int64_t k) const {
+    uint32_t rest, image = lm_divide_rest(first + (uint32_t)k * step, run, &rest);
+    return base + image * image_pitch + (int64_t)rest * width;
+  }
+  LM_DEVICE int64_t row(int64_t) const { return 0; }
+};
+
+/* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
+ * to the two sums; where PIVOTED, distances are taken from a value of the data itself, so that large means cancel. */
+template <int V, class S, class Walk>
+LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int64_t packs, lm_compute<typename S::stored> *center,
+                           lm_two *total) {
+  typedef lm_compute<typename S::stored> A;
+  enum { FLIGHT = V == 1 ? 8 : V > 4 ? 2 : 4 }; /* loads at once */
+  if (S::PIVOTED && packs > 0) {
+    auto item = source.template load<V>(walk.at(0), walk.row(0));
+    for (int v = 0; v < V; v++) center[v] = source.value(item, v);
+  }
+  for (int64_t k = 0; k < packs;) {
+    int64_t end = packs - k < LM_NORM_CHUNK ? packs : k + LM_NORM_CHUNK;
+    double n = (double)(end - k);
+    A a[V] = {}, b[V] = {};
+    for (; k < end; k += FLIGHT) {
+      typename S::template item<V> items[FLIGHT];
+      LM_UNROLL
+      for (int u = 0; u < FLIGHT; u++)
+        if (k + u < end) items[u] = source.template load<V>(walk.at(k + u), walk.row(k + u));
+      LM_UNROLL
+      for (int u = 0; u < FLIGHT; u++) {
+        if (k + u < end) {
+          LM_UNROLL
+          for (int v = 0; v < V; v++) source.add(items[u], v, center[v], a + v, b + v);
+        }
+      }
+    }
+    k = end;
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      total[v] = typename S::join()(total[v], S::join::chunk(n, (double)center[v], (double)a[v], (double)b[v]));
+      if (S::PIVOTED) center[v] = (A)total[v].a;
+    }
+  }
+}
+
+/* Joins the threads of a block that stand in the same of `across` columns, which take turns by thread. All threads
+ * call, all get their column's; shared: one for each thread. */
+template <class Join>
+LM_DEVICE lm_two lm_join_rows(lm_two mine, int across, lm_two *shared) {
+  int t = (int)threadIdx.x;
+  __syncthreads(); /* earlier readers of `shared` are done */
+  shared[t] = mine;
+  __syncthreads();
+  for (int half = (int)blockDim.x / 2; half >= across; half /= 2) {
+    if (t < half) shared[t] = Join()(shared[t], shared[t + half]);
+    __syncthreads();
+  }
+  return shared[t % across];
+}
+
+LM_DEVICE void lm_put_part(double *partial, int64_t part, int64_t c, int64_t channel, lm_two two) {
+  partial[part * 3 * c + channel] = two.n;
+  partial[(part * 3 + 1) * c + channel] = two.a;
+  partial[(part * 3 + 2) * c + channel] = two.b;
+}
+
+/* Joins the parts of channel threadIdx.x % 32 of this block's 32; for blocks of LM_COLUMNS_BLOCK. */
+template <class Join>
+LM_DEVICE lm_two lm_join_parts(const double *partial, int parts, int64_t c, int64_t channel, lm_two *shared) {
+  lm_two total = {0, 0, 0};
+  if (channel < c) {
+    for (int64_t p = threadIdx.x / LM_WARP; p < parts; p += blockDim.x / LM_WARP)
+      total = Join()(total, lm_two{partial[p * 3 * c + channel], partial[(p * 3 + 1) * c + channel],
+                                   partial[(p * 3 + 2) * c + channel]});
+  }
+  return lm_join_rows<Join>(total, LM_WARP, shared);
+}
+
+/* This thread's place among rows of c columns: `across` threads side by side take a pack each, block y a part of the
+ * rows. Returns the number of its packs. */
+template <int V>
+LM_DEVICE int64_t lm_column_place(int64_t rows, int64_t c, int across, int64_t *column, lm_column_walk *walk) {
+  int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
+  int64_t step = blockDim.x / across, row = from + threadIdx.x / across;
+  *column = ((int64_t)blockIdx.x * across + threadIdx.x % across) * V;
+  *walk = lm_column_walk{row * c + *column, step * c, row, step};
+  return *column < c && row < to ? (to - row + step - 1) / step : 0;
+}
+
+template <int V, class S>
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
+    lm_columns_two(S source, int64_t rows, int64_t c, int across, double *partial) {
+  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  int64_t column;
+  lm_column_walk walk;
+  int64_t packs = lm_column_place<V>(rows, c, across, &column, &walk);
+  lm_two total[V] = {};
+  lm_compute<typename S::stored> center[V] = {};
+  if (packs > 0) {
+    for (int v = 0; v < V; v++) center[v] = source.center(column + v);
+    lm_take_two<V>(source, walk, packs, center, total);
+  }
+  LM_UNROLL
+  for (int v = 0; v < V; v++) {
+    lm_two two = lm_join_rows<typename S::join>(total[v], across, shared);
+    if ((int)threadIdx.x < across && column < c) lm_put_part(partial, blockIdx.y, c, column + v, two);
+  }
+}
+
+/* ---- launching ---- */
+
+template <int N>
+struct lm_width {
+  enum { value = N };
+};
+/* Calls f with lm_width<V>, V the elements of a full pack or 1. */
+template <class T, class F>
+int lm_for_pack(bool packed, F f) {
+  return packed ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
+}
+
+/* Threads side by side in a block over rows of c elements, V in a pack. */
+static inline int lm_across(int64_t c, int V) {
+  int across = 1;
+  while (across < LM_WARP && across * V < c) across *= 2;
+  return across;
+}
+
+/* Parts of the rows so that each processor has `blocks` blocks to run and each thread at least 4 packs. */
+static inline int lm_column_parts(int64_t rows, int64_t c, int V, int threads, int64_t blocks) {
+  int across = lm_across(c, V);
+  int64_t tiles = (c + across * V - 1) / (across * V), most = rows / (threads / across * 4);
+  int64_t parts = (blocks + tiles - 1) / tiles;
+  if (parts > most) parts = most;
+  return parts < 1 ? 1 : parts > 65535 ? 65535 : (int)parts;
+}
+
+template <int V, class S>
+static int lm_launch_columns_two(const S &source, int64_t rows, int64_t c, int parts, double *partial, void *stream) {
+  int across = lm_across(c, V);
+  dim3 grid(lm_blocks(c, across * V, INT32_MAX), (unsigned)parts);
+  return lm_launch(lm_columns_two<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, rows, c, across, partial);
+}
+
+#endif

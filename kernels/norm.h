@@ -1,0 +1,76 @@
+/* Batch norm and layer norm on CUDA. All functions enqueue on the stream and return a cudaError_t. */
+#ifndef LM_KERNELS_NORM_H
+#define LM_KERNELS_NORM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Numbers of any floating dtype, `stride` elements apart; data NULL: not given. */
+typedef struct lm_values {
+  void *data;
+  int dtype;
+  int64_t stride;
+} lm_values;
+
+/* x [N, C, ...] as memory. run 1: rows of c channels (channels-last, or nothing after C); else planes of one channel
+ * each, `run` elements long. Sums of a channel are made in so many parts, each [n, a, b][c] doubles: n elements with
+ * mean a and b the sum of squared distances from it, or the sums a of g and b of g * (x - mean). */
+typedef struct lm_norm_shape {
+  int dtype;        /* of x, g, y and dx */
+  int64_t c, count; /* channels; elements a channel */
+  int64_t run;
+  int processors;
+} lm_norm_shape;
+
+/* Parts that moments and sums of such an x are made in. */
+int lm_norm_parts(const lm_norm_shape *shape);
+
+int lm_batch_moments(const lm_norm_shape *shape, const void *x, double *partial, void *stream);
+int lm_batch_sums(const lm_norm_shape *shape, const void *g, const void *x, lm_values mean, double *partial,
+                  void *stream);
+
+/* Coefficients a channel, in the compute type. [3][c] center, a, k of y = (x - center) * a + k; for gradients [4][c]
+ * center, a, k, b of dx = g * a + ((x - center) * b + k). */
+typedef struct lm_batch_plan {
+  bool training;
+  double eps, momentum;
+  lm_values weight, bias, running_mean, running_var;
+  lm_values mean, invstd;   /* forward: written when training; backward: read when training */
+  lm_values dweight, dbias; /* backward: written */
+  const double *partial;    /* moments or sums; NULL forward when not training */
+  void *coefficients;
+} lm_batch_plan;
+int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
+int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
+int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
+int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const void *coefficients,
+                  void *stream);
+
+/* Rows of d elements, each normalized. weight and bias: [d], dtype x's or the compute type. */
+typedef struct lm_layer_job {
+  int dtype;
+  int64_t rows, d;
+  const void *g, *x;
+  void *y; /* backward: dx */
+  lm_values weight, bias;
+  lm_values mean, rstd; /* [rows]; forward: written */
+  double eps;
+  int processors;
+} lm_layer_job;
+int lm_layer_forward(const lm_layer_job *job, void *stream);
+int lm_layer_backward(const lm_layer_job *job, void *stream);
+/* The gradients of weight and bias, [d]. partial: lm_layer_parts(job) * 3 * d doubles. */
+int lm_layer_parts(const lm_layer_job *job);
+int lm_layer_param_sums(const lm_layer_job *job, double *partial, void *stream);
+int lm_layer_param_grads(const lm_layer_job *job, const double *partial, lm_values dweight, lm_values dbias,
+                         void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

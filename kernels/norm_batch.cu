@@ -1,0 +1,337 @@
+/* Batch norm: moments or sums a channel, then one pass that applies coefficients a channel. Channels-last tensors are
+ * read by columns, a thread keeping the same channels; planes by blocks of one channel. */
+#include "norm.cuh"
+
+template <class T>
+struct lm_moments_source {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  typedef lm_join_moments join;
+  enum { PIVOTED = 1 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> x;
+  };
+  const T *x;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at, int64_t) const {
+    return {lm_load<V>(x + at)};
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &in, int v) const {
+    return lm_get<A>(in.x.v[v]);
+  }
+  template <int V>
+  LM_DEVICE void add(const item<V> &in, int v, A center, A *a, A *b) const {
+    A distance = lm_get<A>(in.x.v[v]) - center;
+    *a += distance;
+    *b += distance * distance;
+  }
+  LM_DEVICE A center(int64_t) const { return 0; }
+};
+
+template <class T>
+struct lm_sums_source {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  typedef lm_join_sums join;
+  enum { PIVOTED = 0 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> g, x;
+  };
+  const T *g, *x;
+  lm_values mean;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at, int64_t) const {
+    return {lm_load<V>(g + at), lm_load<V>(x + at)};
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &, int) const {
+    return 0;
+  }
+  template <int V>
+  LM_DEVICE void add(const item<V> &in, int v, A center, A *a, A *b) const {
+    A g = lm_get<A>(in.g.v[v]);
+    *a += g;
+    *b += g * (lm_get<A>(in.x.v[v]) - center);
+  }
+  LM_DEVICE A center(int64_t channel) const { return (A)lm_value_at(mean, channel); }
+};
+
+/* This thread's place in part blockIdx.x / c of channel blockIdx.x % c; packs of V. */
+template <int V>
+LM_DEVICE int64_t lm_plane_place(int64_t c, int64_t count, int64_t run, lm_divider divider, int64_t *channel,
+                                 lm_plane_walk *walk) {
+  int64_t parts = gridDim.x / c, part = blockIdx.x / c, packs = count / V;
+  int64_t from = packs * part / parts, size = packs * (part + 1) / parts - from, image = from / (run / V);
+  *channel = blockIdx.x % c;
+  *walk = lm_plane_walk{(image * c + *channel) * run,
+                        c * run,
+                        (uint32_t)(from - image * (run / V)) + threadIdx.x,
+                        blockDim.x,
+                        divider,
+                        V};
+  return threadIdx.x < size ? (size - threadIdx.x + blockDim.x - 1) / blockDim.x : 0;
+}
+
+template <int V, class S>
+LM_KERNEL void lm_planes_two(S source, int64_t c, int64_t count, int64_t run, lm_divider divider, double *partial) {
+  __shared__ lm_two shared[LM_WARP];
+  int64_t channel;
+  lm_plane_walk walk;
+  int64_t packs = lm_plane_place<V>(c, count, run, divider, &channel, &walk);
+  lm_compute<typename S::stored> middle = source.center(channel), center[V];
+  lm_two total[V] = {};
+  for (int v = 0; v < V; v++) center[v] = middle;
+  lm_take_two<V>(source, walk, packs, center, total);
+  LM_UNROLL
+  for (int v = 1; v < V; v++) total[0] = typename S::join()(total[0], total[v]);
+  lm_two two = lm_block_reduce(total[0], typename S::join(), shared);
+  if (threadIdx.x == 0) lm_put_part(partial, blockIdx.x / c, c, channel, two);
+}
+
+/* ---- coefficients ---- */
+
+template <class A>
+LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
+  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
+  lm_two two = {0, 0, 0};
+  if (plan.training) two = lm_join_parts<lm_join_moments>(plan.partial, parts, c, channel, shared);
+  if (threadIdx.x >= LM_WARP || channel >= c) return;
+  double mean = two.a, invstd;
+  if (plan.training) {
+    invstd = 1 / sqrt(two.b / (double)count + plan.eps);
+    lm_put_value(plan.mean, channel, mean);
+    lm_put_value(plan.invstd, channel, invstd);
+    if (plan.running_mean.data && count > 0) {
+      double old = lm_value_at(plan.running_mean, channel);
+      lm_put_value(plan.running_mean, channel, (1 - plan.momentum) * old + plan.momentum * mean);
+    }
+    if (plan.running_var.data && count > 0) {
+      double old = lm_value_at(plan.running_var, channel), var = two.b / (double)(count - 1);
+      lm_put_value(plan.running_var, channel, (1 - plan.momentum) * old + plan.momentum * var);
+    }
+  } else {
+    mean = lm_value_at(plan.running_mean, channel);
+    invstd = 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
+  }
+  A *coefficients = (A *)plan.coefficients, center = (A)mean;
+  A scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
+  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
+  double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
+  coefficients[channel] = center;
+  coefficients[c + channel] = scale;
+  coefficients[2 * c + channel] = (A)(bias - lost * (double)scale);
+}
+
+/* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when mean and
+ * invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
+template <class A>
+LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
+  __shared__ lm_two shared[LM_COLUMNS_BLOCK];
+  int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
+  lm_two two = lm_join_parts<lm_join_sums>(plan.partial, parts, c, channel, shared);
+  if (threadIdx.x >= LM_WARP || channel >= c) return;
+  double invstd =
+      plan.training ? lm_value_at(plan.invstd, channel) : 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
+  double scale = plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd;
+  lm_put_value(plan.dweight, channel, two.b * invstd);
+  lm_put_value(plan.dbias, channel, two.a);
+  A *coefficients = (A *)plan.coefficients;
+  coefficients[channel] = plan.training ? (A)lm_value_at(plan.mean, channel) : 0;
+  coefficients[c + channel] = (A)scale;
+  coefficients[2 * c + channel] = plan.training ? (A)(-scale * two.a / (double)count) : 0;
+  coefficients[3 * c + channel] = plan.training ? (A)(-scale * invstd * invstd * two.b / (double)count) : 0;
+}
+
+/* ---- one pass over the elements ---- */
+
+template <class T>
+struct lm_apply_map {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  enum { COEFFICIENTS = 3 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> x;
+  };
+  const T *x;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at) const {
+    return {lm_load<V>(x + at)};
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
+    return (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
+  }
+};
+
+template <class T>
+struct lm_back_map {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  enum { COEFFICIENTS = 4 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> g, x;
+  };
+  const T *g, *x;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at) const {
+    return {lm_load<V>(g + at), lm_load<V>(x + at)};
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
+    return lm_get<A>(in.g.v[v]) * k[1] + ((lm_get<A>(in.x.v[v]) - k[0]) * k[3] + k[2]);
+  }
+};
+
+template <int V, class M, class Walk>
+LM_DEVICE void lm_map_packs(const M &map, const Walk &walk, int64_t packs,
+                            const lm_compute<typename M::stored> (*k)[M::COEFFICIENTS], typename M::stored *y) {
+  enum { FLIGHT = 4 };
+  for (int64_t i = 0; i < packs; i += FLIGHT) {
+    typename M::template item<V> items[FLIGHT];
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++)
+      if (i + u < packs) items[u] = map.template load<V>(walk.at(i + u));
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++) {
+      if (i + u < packs) {
+        lm_pack<typename M::stored, V> out;
+        LM_UNROLL
+        for (int v = 0; v < V; v++) out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, k[v]));
+        lm_store(y + walk.at(i + u), out);
+      }
+    }
+  }
+}
+
+template <int V, class M>
+LM_KERNEL void lm_columns_map(M map, int64_t rows, int64_t c, int across, const lm_compute<typename M::stored> *k,
+                              typename M::stored *y) {
+  int64_t column;
+  lm_column_walk walk;
+  int64_t packs = lm_column_place<V>(rows, c, across, &column, &walk);
+  if (packs == 0) return;
+  lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
+  LM_UNROLL
+  for (int j = 0; j < M::COEFFICIENTS; j++) {
+    LM_UNROLL
+    for (int v = 0; v < V; v++) own[v][j] = k[j * c + column + v];
+  }
+  lm_map_packs<V>(map, walk, packs, own, y);
+}
+
+template <int V, class M>
+LM_KERNEL void lm_planes_map(M map, int64_t c, int64_t count, int64_t run, lm_divider divider,
+                             const lm_compute<typename M::stored> *k, typename M::stored *y) {
+  int64_t channel;
+  lm_plane_walk walk;
+  int64_t packs = lm_plane_place<V>(c, count, run, divider, &channel, &walk);
+  lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
+  LM_UNROLL
+  for (int j = 0; j < M::COEFFICIENTS; j++) {
+    lm_compute<typename M::stored> one = k[j * c + channel];
+    LM_UNROLL
+    for (int v = 0; v < V; v++) own[v][j] = one;
+  }
+  lm_map_packs<V>(map, walk, packs, own, y);
+}
+
+/* ---- launching ---- */
+
+/* Parts of a plane's channel: no part above 2^30 elements, for 32-bit indices. */
+static int plane_parts(const lm_norm_shape *s, int64_t blocks, int64_t least) {
+  int64_t parts = (blocks + s->c - 1) / s->c, most = s->count / least, needed = s->count >> 30;
+  if (parts > most) parts = most;
+  if (parts <= needed) parts = needed + 1;
+  int64_t limit = INT32_MAX / s->c;
+  return (int)(parts < 1 ? 1 : parts > limit ? limit : parts);
+}
+
+static bool packed(const lm_norm_shape *s, const void *a, const void *b) {
+  int64_t together = s->run == 1 ? s->c : s->run, width = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
+  return together % width == 0 && lm_is_packed(a) && lm_is_packed(b);
+}
+
+int lm_norm_parts(const lm_norm_shape *s) {
+  if (s->run != 1) return plane_parts(s, 8 * (int64_t)s->processors, 4 * LM_PLANES_BLOCK);
+  int width = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
+  return lm_column_parts(s->count, s->c, s->c % width == 0 ? width : 1, LM_COLUMNS_BLOCK, 2 * (int64_t)s->processors);
+}
+
+template <class S>
+static int launch_two(const lm_norm_shape *s, const S &source, bool pack, double *partial, void *stream) {
+  return lm_for_pack<typename S::stored>(pack, [&](auto width) {
+    constexpr int V = decltype(width)::value;
+    int parts = lm_norm_parts(s);
+    if (s->run == 1) return lm_launch_columns_two<V>(source, s->count, s->c, parts, partial, stream);
+    return lm_launch(lm_planes_two<V, S>, (unsigned)(s->c * parts), LM_PLANES_BLOCK, 0, stream, source, s->c, s->count,
+                     s->run, lm_divider_make((uint32_t)(s->run / V)), partial);
+  });
+}
+
+int lm_batch_moments(const lm_norm_shape *s, const void *x, double *partial, void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return launch_two(s, lm_moments_source<T>{(const T *)x}, packed(s, x, NULL), partial, stream);
+  });
+}
+
+int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_values mean, double *partial, void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return launch_two(s, lm_sums_source<T>{(const T *)g, (const T *)x, mean}, packed(s, g, x), partial, stream);
+  });
+}
+
+int lm_batch_plan_forward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
+  return lm_launch(s->dtype == LM_F64 ? lm_plan_forward<double> : lm_plan_forward<float>,
+                   lm_blocks(s->c, LM_WARP, INT32_MAX), LM_COLUMNS_BLOCK, 0, stream, *plan, s->c, s->count,
+                   lm_norm_parts(s));
+}
+
+int lm_batch_plan_backward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
+  return lm_launch(s->dtype == LM_F64 ? lm_plan_backward<double> : lm_plan_backward<float>,
+                   lm_blocks(s->c, LM_WARP, INT32_MAX), LM_COLUMNS_BLOCK, 0, stream, *plan, s->c, s->count,
+                   lm_norm_parts(s));
+}
+
+template <class M>
+static int launch_map(const lm_norm_shape *s, const M &map, bool pack, const void *coefficients, typename M::stored *y,
+                      void *stream) {
+  typedef lm_compute<typename M::stored> A;
+  enum { BLOCK = 256, EACH = 16 /* packs a thread, where there are many */ };
+  if (s->count == 0) return 0;
+  return lm_for_pack<typename M::stored>(pack, [&](auto width) {
+    constexpr int V = decltype(width)::value;
+    if (s->run == 1) {
+      int across = lm_across(s->c, V);
+      dim3 grid(lm_blocks(s->c, across * V, INT32_MAX), lm_blocks(s->count, BLOCK / across * EACH, 65535));
+      return lm_launch(lm_columns_map<V, M>, grid, BLOCK, 0, stream, map, s->count, s->c, across,
+                       (const A *)coefficients, y);
+    }
+    int parts = plane_parts(s, s->count / V * s->c / (BLOCK * EACH) + 1, V * BLOCK);
+    return lm_launch(lm_planes_map<V, M>, (unsigned)(s->c * parts), BLOCK, 0, stream, map, s->c, s->count, s->run,
+                     lm_divider_make((uint32_t)(s->run / V)), (const A *)coefficients, y);
+  });
+}
+
+int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *coefficients, void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return launch_map(s, lm_apply_map<T>{(const T *)x}, packed(s, x, y), coefficients, (T *)y, stream);
+  });
+}
+
+int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx, const void *coefficients,
+                  void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    bool pack = packed(s, g, x) && lm_is_packed(dx);
+    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, pack, coefficients, (T *)dx, stream);
+  });
+}

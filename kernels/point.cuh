@@ -1,0 +1,272 @@
+/* Elementwise kernels over a row: a struct with
+ *   NIN                       how many inputs it reads
+ *   TEST                      its results are 1 or 0, stored as bool
+ *   of(in, numbers)           its value
+ * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
+ * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. */
+#ifndef LM_KERNELS_POINT_CUH
+#define LM_KERNELS_POINT_CUH
+
+#include "point.h"
+#include "scalar_cuda.cuh"
+#include "walk.cuh"
+
+template <class num>
+struct lm_numbers {
+  num of[LM_POINT_NUMBERS];
+};
+
+/* ---- the rows of pointwise.def */
+
+#define P(i) p_.of[i]
+#define LM_TEST_ARITH 0
+#define LM_TEST_FLOAT 0
+#define LM_TEST_TEST 1
+#define LM_ROW(row, kind, nin, names, e)                                 \
+  template <class num>                                                   \
+  struct row {                                                           \
+    enum { NIN = nin, TEST = LM_TEST_##kind };                           \
+    static LM_DEVICE num of(const num *in_, const lm_numbers<num> &p_) { \
+      (void)p_;                                                          \
+      const num names;                                                   \
+      return (num)(e);                                                   \
+    }                                                                    \
+  };
+#define LM_ROW_NAMES1 x = in_[0]
+#define LM_ROW_NAMES2 x = in_[0], other = in_[1]
+#define LM_ROW_NAMES3 a = in_[0], b = in_[1], c = in_[2]
+#define UNARY(name, class, e) LM_ROW(lm_row_##name, class, 1, LM_ROW_NAMES1, e)
+#define BINARY(name, class, e) LM_ROW(lm_row_##name, class, 2, LM_ROW_NAMES2, e)
+#define TERNARY(name, class, e) LM_ROW(lm_row_##name, class, 3, LM_ROW_NAMES3, e)
+#include "pointwise.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+
+template <class num>
+struct lm_row_copy {
+  enum { NIN = 1, TEST = 0 };
+  static LM_DEVICE num of(const num *in_, const lm_numbers<num> &) { return in_[0]; }
+};
+
+/* Rows that may not divide by 0: the divisor is the second input. */
+template <class Row>
+struct lm_divides {
+  enum { value = 0 };
+};
+template <>
+struct lm_divides<lm_row_floor_divide<int64_t>> {
+  enum { value = 1 };
+};
+template <>
+struct lm_divides<lm_row_remainder<int64_t>> {
+  enum { value = 1 };
+};
+
+template <class Row, class num>
+LM_DEVICE num lm_point_of(const num *in, const lm_numbers<num> &numbers, lm_bad bad, int bad_kind, int64_t element) {
+  if (lm_divides<Row>::value && in[Row::NIN - 1] == 0) lm_report_bad(bad, bad_kind, element + 1, 0, 0);
+  return Row::of(in, numbers);
+}
+
+/* ---- flat: T is how inputs are stored, O the result */
+
+template <class num, class T, class O, int N>
+struct lm_flat {
+  const T *in[N]; /* NULL: value */
+  num value[N];
+  O *out;
+  unsigned repeated; /* bit k: in[k] has one element */
+  uint32_t n;
+  lm_numbers<num> numbers;
+  lm_bad bad;
+  int bad_kind;
+  int64_t first;
+};
+
+enum { LM_POINT_BLOCK = 256, LM_FLAT_UNROLL = 2 };
+
+template <class Row, class num, class T, class O>
+LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num, T, O, Row::NIN> a) {
+  enum { N = Row::NIN, V = 16 / sizeof(T), STEP = LM_POINT_BLOCK * V };
+  uint32_t begin = blockIdx.x * (STEP * LM_FLAT_UNROLL) + threadIdx.x * V;
+  num single[N];
+  LM_UNROLL
+  for (int k = 0; k < N; k++) single[k] = a.in[k] && a.repeated >> k & 1 ? lm_get<num>(*a.in[k]) : a.value[k];
+  lm_vector<T, V> v[LM_FLAT_UNROLL][N];
+  LM_UNROLL
+  for (int u = 0; u < LM_FLAT_UNROLL; u++) {
+    uint32_t i = begin + u * STEP;
+    if (i + V > a.n) continue;
+    LM_UNROLL
+    for (int k = 0; k < N; k++) {
+      if (!(a.repeated >> k & 1)) v[u][k] = *(const lm_vector<T, V> *)(a.in[k] + i);
+    }
+  }
+  LM_UNROLL
+  for (int u = 0; u < LM_FLAT_UNROLL; u++) {
+    uint32_t i = begin + u * STEP;
+    if (i + V <= a.n) {
+      lm_vector<O, V> result;
+      LM_UNROLL
+      for (int j = 0; j < V; j++) {
+        num in[N];
+        LM_UNROLL
+        for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(v[u][k].of[j]);
+        result.of[j] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + j));
+      }
+      *(lm_vector<O, V> *)(a.out + i) = result;
+    } else {
+      for (; i < a.n; i++) { /* fewer than V: the end */
+        num in[N];
+        LM_UNROLL
+        for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
+        a.out[i] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
+      }
+    }
+  }
+}
+
+/* ---- walk: operand 0 is the result, input k operand k + 1 */
+
+template <class num, int N>
+struct lm_point_walk_args {
+  lm_walk<N + 1> walk;
+  num value[N];
+  lm_numbers<num> numbers;
+  lm_bad bad;
+  int bad_kind;
+  int64_t first;
+};
+
+template <class Row, class num>
+LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_walk(const lm_point_walk_args<num, Row::NIN> a) {
+  enum { N = Row::NIN };
+  uint32_t i = (blockIdx.x * LM_POINT_BLOCK + threadIdx.x) * LM_GROUP;
+  if (i >= a.walk.n) return;
+  int count = a.walk.n - i < LM_GROUP ? (int)(a.walk.n - i) : LM_GROUP;
+  int64_t at[N + 1][LM_GROUP];
+  lm_places<N + 1>(a.walk, i, at);
+  lm_raw raw[N];
+  LM_UNROLL
+  for (int k = 0; k < N; k++) {
+    if (a.walk.data[k + 1]) lm_fetch(&raw[k], a.walk, k + 1, at[k + 1], count == LM_GROUP);
+  }
+  num x[N][LM_GROUP], y[LM_GROUP];
+  LM_UNROLL
+  for (int k = 0; k < N; k++) {
+    if (a.walk.data[k + 1]) {
+      lm_decoder<num>::decode(x[k], raw[k], a.walk.dtype[k + 1]);
+    } else {
+      LM_UNROLL
+      for (int j = 0; j < LM_GROUP; j++) x[k][j] = a.value[k];
+    }
+  }
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) {
+    num in[N];
+    LM_UNROLL
+    for (int k = 0; k < N; k++) in[k] = x[k][j];
+    y[j] = lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + (j < count ? j : 0));
+  }
+  lm_store(a.walk, 0, at[0], y, count);
+}
+
+/* ---- launching */
+
+/* The dtype of all inputs that are not single numbers if `flat` can run, LM_NO_DTYPE if not. */
+static inline int lm_flat_dtype(const lm_point_launch *l, int num_dtype, bool test) {
+  const lm_walk_layout *at = &l->at;
+  int dtype = LM_NO_DTYPE;
+  bool alike = at->ndim == 1 && at->stride[0][0] == 1;
+  for (int k = 1; alike && k < at->operands; k++) {
+    if (!at->data[k]) continue;
+    if (dtype == LM_NO_DTYPE) dtype = at->dtype[k];
+    alike =
+        at->dtype[k] == dtype && (at->stride[k][0] == 0 || (at->stride[k][0] == 1 && (uintptr_t)at->data[k] % 16 == 0));
+  }
+  if (dtype == LM_NO_DTYPE) dtype = test ? num_dtype : at->dtype[0];
+  if (!alike || (uintptr_t)at->data[0] % 16 != 0 || at->dtype[0] != (test ? (int)LM_BOOL : dtype)) return LM_NO_DTYPE;
+  return dtype;
+}
+
+template <class num>
+static inline num lm_value_in(const lm_point_value *value) {
+  num v;
+  memcpy(&v, value, sizeof v);
+  return v;
+}
+
+template <class Row, class num, class T, class O>
+static int lm_point_run_flat(const lm_point_launch *l, void *stream) {
+  enum { N = Row::NIN };
+  lm_flat<num, T, O, N> a = {};
+  a.out = (O *)l->at.data[0];
+  a.n = (uint32_t)l->at.size[0];
+  for (int k = 0; k < N; k++) {
+    a.in[k] = (const T *)l->at.data[k + 1];
+    a.value[k] = lm_value_in<num>(&l->value[k + 1]);
+    if (!a.in[k] || (l->at.stride[k + 1][0] == 0)) a.repeated |= 1u << k;
+  }
+  for (int i = 0; i < LM_POINT_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
+  a.bad = l->bad, a.bad_kind = l->bad_kind, a.first = l->first;
+  unsigned blocks = lm_blocks(a.n, LM_POINT_BLOCK * LM_FLAT_UNROLL * (16 / (int)sizeof(T)), INT32_MAX);
+  return lm_launch(lm_point_flat<Row, num, T, O>, blocks, LM_POINT_BLOCK, 0, stream, a);
+}
+
+template <class Row, class num>
+static int lm_point_run_walk(const lm_point_launch *l, void *stream) {
+  enum { N = Row::NIN };
+  lm_point_walk_args<num, N> a = {};
+  a.walk = lm_walk_of<N + 1>(&l->at);
+  for (int k = 0; k < N; k++) a.value[k] = lm_value_in<num>(&l->value[k + 1]);
+  for (int i = 0; i < LM_POINT_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
+  a.bad = l->bad, a.bad_kind = l->bad_kind, a.first = l->first;
+  unsigned blocks = lm_blocks(a.walk.n, LM_POINT_BLOCK * LM_GROUP, INT32_MAX);
+  return lm_launch(lm_point_walk<Row, num>, blocks, LM_POINT_BLOCK, 0, stream, a);
+}
+
+template <bool test, class T>
+struct lm_flat_result {
+  typedef T type;
+};
+template <class T>
+struct lm_flat_result<true, T> {
+  typedef lm_bool type;
+};
+
+/* A row in a compute type. */
+template <class Row, class num>
+struct lm_point_runner {
+  template <class T>
+  static int flat(const lm_point_launch *l, void *stream) {
+    return lm_point_run_flat<Row, num, T, typename lm_flat_result<Row::TEST, T>::type>(l, stream);
+  }
+  static int run(const lm_point_launch *l, int num_dtype, void *stream) {
+    if (lm_flat_dtype(l, num_dtype, Row::TEST) == num_dtype) return flat<num>(l, stream);
+    return lm_point_run_walk<Row, num>(l, stream);
+  }
+};
+template <class Row>
+struct lm_point_runner<Row, float> {
+  template <class T>
+  static int flat(const lm_point_launch *l, void *stream) {
+    return lm_point_run_flat<Row, float, T, typename lm_flat_result<Row::TEST, T>::type>(l, stream);
+  }
+  static int run(const lm_point_launch *l, int num_dtype, void *stream) {
+    switch (lm_flat_dtype(l, num_dtype, Row::TEST)) {
+      case LM_F32: return flat<float>(l, stream);
+      case LM_F16: return flat<lm_f16>(l, stream);
+      case LM_BF16: return flat<lm_bf16>(l, stream);
+      default: return lm_point_run_walk<Row, float>(l, stream);
+    }
+  }
+};
+
+/* Defines a launcher of point.h. */
+#define LM_POINT_LAUNCHER(name, row, num, dtype)                       \
+  extern "C" int name(const lm_point_launch *launch, void *stream) {   \
+    return lm_point_runner<row<num>, num>::run(launch, dtype, stream); \
+  }
+
+#endif

@@ -1,0 +1,57 @@
+/* Elementwise kernels: a launcher for each row of pointwise.def and each compute type its class has; those of fused
+ * gradients are declared beside op/rules.def. */
+#ifndef LM_KERNELS_POINT_H
+#define LM_KERNELS_POINT_H
+
+#include "bad.h"
+#include "walk.h"
+
+enum { LM_POINT_NUMBERS = 4 };
+
+/* In the compute type. */
+typedef union lm_point_value {
+  float f32;
+  double f64;
+  int64_t i64;
+} lm_point_value;
+
+typedef struct lm_point_launch {
+  lm_walk_layout at;                       /* fewer than 2^31 elements */
+  lm_point_value value[LM_WALK_OPERANDS];  /* of operands without data */
+  lm_point_value number[LM_POINT_NUMBERS]; /* P(i) */
+  lm_bad bad;                              /* for integer division */
+  int bad_kind;
+  int64_t first; /* elements before these, for bad values' positions */
+} lm_point_launch;
+
+/* Returns a cudaError_t. */
+typedef int lm_point_launcher(const lm_point_launch *launch, void *stream);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LM_CLASS_ARITH(...) __VA_ARGS__
+#define LM_CLASS_TEST(...) __VA_ARGS__
+#define LM_CLASS_FLOAT(...)
+#define UNARY(name, class, e)                                 \
+  lm_point_launcher lm_point_f32_##name, lm_point_f64_##name; \
+  LM_CLASS_##class(lm_point_launcher lm_point_i64_##name;)
+#define BINARY UNARY
+#define TERNARY UNARY
+#include "pointwise.def"
+#undef UNARY
+#undef BINARY
+#undef TERNARY
+#undef LM_CLASS_ARITH
+#undef LM_CLASS_TEST
+#undef LM_CLASS_FLOAT
+
+/* Operand 1 as it is: conversions, strided copies, filling. */
+lm_point_launcher lm_point_f32_copy, lm_point_f64_copy, lm_point_i64_copy;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

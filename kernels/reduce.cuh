@@ -1,0 +1,427 @@
+/* The kernels behind every reduction, as templates over a folder: what is folded and how.
+ *
+ * A folder F has a loader (below), a state, and
+ *   state start()                    of no elements
+ *   num pad()                        what stands for elements that are not there
+ *   void chunk<K, V>(state &, num *v, int64_t first, int64_t step, int count)   the first `count` of K elements, which
+ * it may overwrite; element k is number first + k / V * step + k % V of the reduced dim state operator()(state, state)
+ * two joined void put(int64_t at, state)      the result, at the output's element `at` States are at most LM_FOLD_STATE
+ * bytes. Threads fold chunks of some 16 elements in the loader's type and add those to totals in double or int64, so
+ * long sums stay accurate; the order depends on the geometry alone. */
+#ifndef LM_KERNELS_REDUCE_CUH
+#define LM_KERNELS_REDUCE_CUH
+
+#include <math.h>
+
+#include "pack.cuh"
+#include "reduce.h"
+
+/* ---- loaders: one for each class of dtypes. num: what chunks are folded in; total: what chunks are added up in */
+
+struct lm_load_f32 {
+  typedef float stored, num;
+  typedef double total;
+  enum { CHUNK = 16 };
+  int dtype;
+  LM_DEVICE float operator()(float v) const { return v; }
+};
+struct lm_load_f64 {
+  typedef double stored, num, total;
+  enum { CHUNK = 8 };
+  int dtype;
+  LM_DEVICE double operator()(double v) const { return v; }
+};
+struct lm_load_half { /* float16 and bfloat16 */
+  typedef uint16_t stored;
+  typedef float num;
+  typedef double total;
+  enum { CHUNK = 32 };
+  int dtype;
+  LM_DEVICE float operator()(uint16_t v) const {
+    return dtype == LM_BF16 ? lm_get<float>(lm_bf16{v}) : lm_get<float>(lm_f16{v});
+  }
+};
+struct lm_load_byte { /* bool and uint8 */
+  typedef uint8_t stored;
+  typedef int32_t num;
+  typedef int64_t total;
+  enum { CHUNK = 32 };
+  int dtype;
+  LM_DEVICE int32_t operator()(uint8_t v) const { return dtype == LM_BOOL ? v != 0 : v; }
+};
+struct lm_load_i32 {
+  typedef int32_t stored;
+  typedef int64_t num, total;
+  enum { CHUNK = 16 };
+  int dtype;
+  LM_DEVICE int64_t operator()(int32_t v) const { return v; }
+};
+struct lm_load_i64 {
+  typedef int64_t stored, num, total;
+  enum { CHUNK = 8 };
+  int dtype;
+  LM_DEVICE int64_t operator()(int64_t v) const { return v; }
+};
+
+template <class F>
+int lm_for_float_loader(int dtype, F f) {
+  switch (dtype) {
+    case LM_F32: return f(lm_load_f32{dtype});
+    case LM_F64: return f(lm_load_f64{dtype});
+    case LM_F16:
+    case LM_BF16: return f(lm_load_half{dtype});
+    default: return (int)cudaErrorInvalidValue;
+  }
+}
+template <class F>
+int lm_for_int_loader(int dtype, F f) {
+  switch (dtype) {
+    case LM_BOOL:
+    case LM_U8: return f(lm_load_byte{dtype});
+    case LM_I32: return f(lm_load_i32{dtype});
+    case LM_I64: return f(lm_load_i64{dtype});
+    default: return (int)cudaErrorInvalidValue;
+  }
+}
+
+/* ---- small helpers */
+
+/* v[0] becomes op over v[0] to v[K - 1], a power of two, as a tree. */
+template <int K, class T, class Op>
+LM_DEVICE T lm_fold_tree(T *v, Op op) {
+  if constexpr (K > 1) {
+    LM_UNROLL
+    for (int k = 0; k < K / 2; k++) v[k] = op(v[k], v[k + K / 2]);
+    return lm_fold_tree<K / 2>(v, op);
+  } else {
+    return v[0];
+  }
+}
+
+/* The other way round without overflow, for the smallest as the largest. */
+LM_DEVICE float lm_reversed(float v) { return -v; }
+LM_DEVICE double lm_reversed(double v) { return -v; }
+LM_DEVICE int32_t lm_reversed(int32_t v) { return ~v; }
+LM_DEVICE int64_t lm_reversed(int64_t v) { return ~v; }
+LM_DEVICE void lm_lowest(float *v) { *v = -INFINITY; }
+LM_DEVICE void lm_lowest(double *v) { *v = -INFINITY; }
+LM_DEVICE void lm_lowest(int32_t *v) { *v = INT32_MIN; }
+LM_DEVICE void lm_lowest(int64_t *v) { *v = INT64_MIN; }
+
+/* op over neighbouring lanes of a warp, `lanes` of them, a power of two; each gets the result. */
+template <class T, class Op>
+LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
+  for (int by = lanes / 2; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
+  return value;
+}
+
+/* A number of the dtype at an output's element; once a result. */
+template <class C>
+LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
+  switch (dtype) {
+    case LM_BOOL: ((lm_bool *)out)[at] = lm_put<lm_bool>(v); break;
+    case LM_U8: ((uint8_t *)out)[at] = lm_put<uint8_t>(v); break;
+    case LM_I32: ((int32_t *)out)[at] = lm_put<int32_t>(v); break;
+    case LM_I64: ((int64_t *)out)[at] = lm_put<int64_t>(v); break;
+    case LM_F16: ((lm_f16 *)out)[at] = lm_put<lm_f16>(v); break;
+    case LM_BF16: ((lm_bf16 *)out)[at] = lm_put<lm_bf16>(v); break;
+    case LM_F32: ((float *)out)[at] = lm_put<float>(v); break;
+    default: ((double *)out)[at] = lm_put<double>(v); break;
+  }
+}
+
+/* ---- geometry on the device */
+
+/* Division of n < 2^63 by the method of lm_divider: for positions in tensors of any size, without a division. */
+typedef struct lm_long_divider {
+  uint64_t magic;
+  int64_t divisor;
+  uint32_t shift;
+} lm_long_divider;
+
+static inline lm_long_divider lm_long_divider_make(int64_t divisor) {
+  lm_long_divider d = {0, divisor, 0};
+  while (d.shift < 63 && ((uint64_t)1 << d.shift) < (uint64_t)divisor) d.shift++;
+  unsigned __int128 above = (((uint64_t)1 << d.shift) - (uint64_t)divisor);
+  d.magic = (uint64_t)((above << 64) / (uint64_t)divisor + 1);
+  return d;
+}
+
+LM_DEVICE int64_t lm_long_divide(int64_t n, lm_long_divider d) {
+  return (int64_t)((__umul64hi((uint64_t)n, d.magic) + (uint64_t)n) >> d.shift);
+}
+
+template <int SIDES>
+struct lm_fold_axes {
+  int ndim; /* at least 1 */
+  lm_long_divider by[LM_NEST_DIMS];
+  int64_t stride[SIDES][LM_NEST_DIMS];
+};
+
+template <int SIDES>
+static inline lm_fold_axes<SIDES> lm_fold_axes_of(const lm_nest *nest) {
+  lm_fold_axes<SIDES> axes = {};
+  axes.ndim = nest->ndim > 0 ? nest->ndim : 1;
+  for (int d = 0; d < nest->ndim; d++) {
+    axes.by[d] = lm_long_divider_make(nest->size[d]);
+    for (int s = 0; s < SIDES; s++) axes.stride[s][d] = nest->stride[s][d];
+  }
+  return axes;
+}
+
+/* offset: of position i on each side */
+template <int SIDES>
+LM_DEVICE void lm_fold_at(const lm_fold_axes<SIDES> &axes, int64_t i, int64_t *offset) {
+  LM_UNROLL
+  for (int s = 0; s < SIDES; s++) offset[s] = 0;
+  for (int d = axes.ndim - 1; d > 0; d--) {
+    int64_t next = lm_long_divide(i, axes.by[d]), place = i - next * axes.by[d].divisor;
+    LM_UNROLL
+    for (int s = 0; s < SIDES; s++) offset[s] += place * axes.stride[s][d];
+    i = next;
+  }
+  LM_UNROLL
+  for (int s = 0; s < SIDES; s++) offset[s] += i * axes.stride[s][0];
+}
+
+typedef struct lm_fold_grid {
+  const void *x;
+  lm_fold_axes<2> kept;     /* all results; sides: x, out */
+  lm_fold_axes<1> segments; /* rows: the reduced dims but for the run; columns: all of them */
+  int64_t kept_count, segment_count;
+  int64_t run, run_step; /* rows: elements of a run and from one to the next */
+  int64_t each, piece, out_step;
+  lm_long_divider cuts;
+  int lanes, groups, parts;
+} lm_fold_grid;
+
+LM_DEVICE int64_t lm_fold_segment(const lm_fold_grid &g, int64_t segment) {
+  int64_t offset;
+  lm_fold_at(g.segments, segment, &offset);
+  return offset;
+}
+
+/* ---- rows: the elements of a result lie close to one another */
+
+/* Every `lanes`th of n contiguous elements, packed where they are aligned; the first is number `first`. */
+template <class F, class S>
+LM_DEVICE void lm_fold_packs(const F &f, S &state, const typename F::load::stored *x, int n, int64_t first, int lane,
+                             int lanes) {
+  typedef typename F::load::stored stored;
+  enum { V = 16 / sizeof(stored), K = F::load::CHUNK, U = K / V };
+  typename F::load::num v[K];
+  int head = (int)((0 - (uintptr_t)x) % 16 / sizeof(stored));
+  if (head > n) head = n;
+  for (int i = lane; i < head; i += lanes) {
+    v[0] = f.loader(x[i]);
+    f.template chunk<1, 1>(state, v, first + i, 0, 1);
+  }
+  x += head, n -= head, first += head;
+  int packs = n / V;
+  for (int i = lane; i < packs; i += U * lanes) {
+    lm_pack<stored, V> pack[U];
+    int count = 0;
+    LM_UNROLL
+    for (int u = 0; u < U; u++) {
+      if (i + u * lanes < packs) {
+        pack[u] = lm_load<V>(x + (i + u * lanes) * V);
+        count += V;
+      }
+    }
+    LM_UNROLL
+    for (int k = 0; k < K; k++) v[k] = k < count ? f.loader(pack[k / V].v[k % V]) : f.pad();
+    f.template chunk<K, V>(state, v, first + i * V, (int64_t)lanes * V, count);
+  }
+  for (int i = packs * V + lane; i < n; i += lanes) {
+    v[0] = f.loader(x[i]);
+    f.template chunk<1, 1>(state, v, first + i, 0, 1);
+  }
+}
+
+/* The same with `step` elements from one to the next. */
+template <class F, class S>
+LM_DEVICE void lm_fold_steps(const F &f, S &state, const typename F::load::stored *x, int64_t step, int n,
+                             int64_t first, int lane, int lanes) {
+  enum { U = 8 };
+  for (int i = lane; i < n; i += U * lanes) {
+    typename F::load::num v[U];
+    int count = 0;
+    LM_UNROLL
+    for (int u = 0; u < U; u++) {
+      bool in = i + u * lanes < n;
+      v[u] = in ? f.loader(x[(int64_t)(i + u * lanes) * step]) : f.pad();
+      count += in;
+    }
+    f.template chunk<U, 1>(state, v, first + i, lanes, count);
+  }
+}
+
+/* Grid: (results, parts). PACKED: runs are contiguous. */
+template <class F, bool PACKED>
+LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_rows(lm_fold_grid g, F f, typename F::state *partial) {
+  typedef typename F::state state_t;
+  __shared__ state_t shared[LM_WARP];
+  int team = g.lanes * g.groups, member = (int)threadIdx.x & (team - 1);
+  int64_t k = (int64_t)blockIdx.x * (LM_FOLD_BLOCK / team) + threadIdx.x / team;
+  int64_t offset[2] = {0, 0};
+  state_t state = f.start();
+  if (k < g.kept_count) {
+    lm_fold_at(g.kept, k, offset);
+    const typename F::load::stored *x = (const typename F::load::stored *)g.x + offset[0];
+    int lane = member & (g.lanes - 1);
+    int64_t begin = (int64_t)blockIdx.y * g.each, end = begin + g.each;
+    if (end > g.segment_count * g.cuts.divisor) end = g.segment_count * g.cuts.divisor;
+    for (int64_t i = begin + member / g.lanes; i < end; i += g.groups) {
+      int64_t segment = lm_long_divide(i, g.cuts), first = (i - segment * g.cuts.divisor) * g.piece;
+      int n = (int)(g.run - first < g.piece ? g.run - first : g.piece);
+      const typename F::load::stored *at = x + lm_fold_segment(g, segment) + first * g.run_step;
+      if (PACKED) {
+        lm_fold_packs(f, state, at, n, first, lane, g.lanes);
+      } else {
+        lm_fold_steps(f, state, at, g.run_step, n, first, lane, g.lanes);
+      }
+    }
+  }
+  state = team <= LM_WARP ? lm_lanes_reduce(state, f, team) : lm_block_reduce(state, f, shared);
+  if (member != 0 || k >= g.kept_count) return;
+  if (g.parts > 1) {
+    partial[blockIdx.y * g.kept_count + k] = state;
+  } else {
+    f.put(offset[1], state);
+  }
+}
+
+/* ---- columns: neighbours in memory belong to different results */
+
+/* Joins the states of a block's rows of threads; shared [V, rows, lanes]. The first row has the result. */
+template <int V, class F>
+LM_DEVICE void lm_fold_join_rows(const F &f, typename F::state *state, typename F::state *shared, int lanes, int rows) {
+  int row = (int)threadIdx.x / lanes, threads = lanes * rows;
+  for (int half = rows / 2; half > 0; half /= 2) {
+    if (row >= half && row < 2 * half) {
+      LM_UNROLL
+      for (int v = 0; v < V; v++) shared[v * threads + threadIdx.x] = state[v];
+    }
+    __syncthreads();
+    if (row < half) {
+      LM_UNROLL
+      for (int v = 0; v < V; v++) state[v] = f(state[v], shared[v * threads + threadIdx.x + half * lanes]);
+    }
+  }
+}
+
+/* Grid: (columns, parts). V neighbouring columns a thread. */
+template <class F, int V>
+LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, F f, typename F::state *partial) {
+  typedef typename F::load::stored stored;
+  typedef typename F::state state_t;
+  enum { U = V * sizeof(stored) == 16 ? 4 : 8 };
+  __shared__ state_t shared[V * LM_FOLD_BLOCK];
+  int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
+  int64_t k = ((int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1))) * V;
+  int64_t offset[2] = {0, 0};
+  state_t state[V];
+  LM_UNROLL
+  for (int v = 0; v < V; v++) state[v] = f.start();
+  if (k < g.kept_count) {
+    lm_fold_at(g.kept, k, offset);
+    const stored *x = (const stored *)g.x + offset[0];
+    int64_t r = (int64_t)blockIdx.y * g.each, end = r + g.each;
+    if (end > g.segment_count) end = g.segment_count;
+    for (r += row; r < end; r += U * rows) {
+      lm_pack<stored, V> pack[U];
+      int count = 0;
+      LM_UNROLL
+      for (int u = 0; u < U; u++) {
+        if (r + u * rows < end) {
+          pack[u] = lm_load<V>(x + lm_fold_segment(g, r + u * rows));
+          count++;
+        }
+      }
+      LM_UNROLL
+      for (int v = 0; v < V; v++) {
+        typename F::load::num column[U];
+        LM_UNROLL
+        for (int u = 0; u < U; u++) column[u] = u < count ? f.loader(pack[u].v[v]) : f.pad();
+        f.template chunk<U, 1>(state[v], column, r, rows, count);
+      }
+    }
+  }
+  lm_fold_join_rows<V>(f, state, shared, g.lanes, rows);
+  if (row != 0 || k >= g.kept_count) return;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) {
+    if (g.parts > 1) {
+      partial[blockIdx.y * g.kept_count + k + v] = state[v];
+    } else {
+      f.put(offset[1] + v * g.out_step, state[v]);
+    }
+  }
+}
+
+/* ---- the second launch: partial [parts, results] */
+
+template <class F>
+LM_KERNEL void lm_fold_parts(lm_fold_grid g, F f, const typename F::state *partial) {
+  typedef typename F::state state_t;
+  __shared__ state_t shared[LM_FOLD_BLOCK];
+  int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
+  int64_t k = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
+  state_t state = f.start();
+  if (k < g.kept_count) {
+    for (int part = row; part < g.parts; part += rows) state = f(state, partial[part * g.kept_count + k]);
+  }
+  lm_fold_join_rows<1>(f, &state, shared, g.lanes, rows);
+  if (row != 0 || k >= g.kept_count) return;
+  int64_t offset[2];
+  lm_fold_at(g.kept, k, offset);
+  f.put(offset[1], state);
+}
+
+/* ---- launching */
+
+static inline lm_fold_grid lm_fold_grid_of(const lm_fold_job *job) {
+  lm_fold_grid g = {};
+  lm_nest segments = job->reduced;
+  g.run = g.run_step = 1;
+  if (!job->cols && segments.ndim > 0) {
+    int last = --segments.ndim;
+    g.run = segments.size[last];
+    g.run_step = segments.stride[0][last];
+  }
+  g.x = job->x;
+  g.kept = lm_fold_axes_of<2>(&job->kept);
+  g.segments = lm_fold_axes_of<1>(&segments);
+  g.kept_count = lm_nest_count(&job->kept);
+  g.segment_count = lm_nest_count(&segments);
+  g.out_step = job->kept.ndim > 0 ? job->kept.stride[1][job->kept.ndim - 1] : 0;
+  g.each = job->each, g.piece = job->piece, g.cuts = lm_long_divider_make(job->cuts);
+  g.lanes = job->lanes, g.groups = job->groups, g.parts = job->parts;
+  return g;
+}
+
+template <class F>
+int lm_fold_launch(const lm_fold_job *job, F f, void *partial_, void *stream) {
+  typedef typename F::state state_t;
+  static_assert(sizeof(state_t) <= LM_FOLD_STATE, "scratch memory is taken by LM_FOLD_STATE");
+  enum { V = sizeof(typename F::load::stored) == 8 ? 2 : 4 };
+  lm_fold_grid g = lm_fold_grid_of(job);
+  state_t *partial = (state_t *)partial_;
+  int status;
+  if (!job->cols) {
+    dim3 grid(lm_blocks(g.kept_count, LM_FOLD_BLOCK / (g.lanes * g.groups), INT32_MAX), (unsigned)g.parts);
+    status = g.run_step == 1 ? lm_launch(lm_fold_rows<F, true>, grid, LM_FOLD_BLOCK, 0, stream, g, f, partial)
+                             : lm_launch(lm_fold_rows<F, false>, grid, LM_FOLD_BLOCK, 0, stream, g, f, partial);
+  } else {
+    dim3 grid(lm_blocks(g.kept_count, (int64_t)g.lanes * job->pack, INT32_MAX), (unsigned)g.parts);
+    dim3 block((unsigned)(g.lanes * g.groups));
+    status = job->pack == V ? lm_launch(lm_fold_cols<F, V>, grid, block, 0, stream, g, f, partial)
+                            : lm_launch(lm_fold_cols<F, 1>, grid, block, 0, stream, g, f, partial);
+  }
+  if (status != 0 || g.parts == 1) return status;
+  for (g.lanes = 1; g.lanes < LM_WARP && g.lanes < g.kept_count;) g.lanes *= 2;
+  return lm_launch(lm_fold_parts<F>, lm_blocks(g.kept_count, g.lanes, INT32_MAX), LM_FOLD_BLOCK, 0, stream, g, f,
+                   partial);
+}
+
+#endif

@@ -1,0 +1,318 @@
+/* Softmax. A line that its threads can hold in registers is read once; a longer one is read to sum it up, with the
+ * largest element so far taken out of the exponents, and again to write the result. */
+#include "softmax.h"
+
+#include "reduce.cuh"
+
+typedef struct lm_softmax_grid {
+  void *out;
+  const void *x, *y;
+  lm_fold_axes<LM_SOFTMAX_SIDES> lines;
+  int64_t count, length;
+  int64_t step[LM_SOFTMAX_SIDES];
+  int lanes;
+} lm_softmax_grid;
+
+LM_DEVICE float lm_exp(float a) { return expf(a); }
+LM_DEVICE double lm_exp(double a) { return exp(a); }
+
+/* What one line's results are made of. */
+template <class N>
+struct lm_softmax_total {
+  double sum; /* of e^(x - most); of gradient times y, or of the gradient */
+  N most;
+};
+
+/* Sums of exponentials about different largest elements, joined. Equal infinities differ by 0. */
+template <class N>
+struct lm_softmax_join {
+  LM_DEVICE N term(N v, N most) const { return v == most ? 1 : lm_exp(v - most); }
+  LM_DEVICE lm_softmax_total<N> operator()(lm_softmax_total<N> a, lm_softmax_total<N> b) const {
+    N most = lm_max_of()(a.most, b.most);
+    return {a.sum * (double)term(a.most, most) + b.sum * (double)term(b.most, most), most};
+  }
+};
+
+/* Elements in and out. */
+LM_DEVICE float lm_softmax_get(float v, int) { return v; }
+LM_DEVICE double lm_softmax_get(double v, int) { return v; }
+LM_DEVICE float lm_softmax_get(uint16_t v, int dtype) { return lm_load_half{dtype}(v); }
+template <class S, class N>
+LM_DEVICE S lm_softmax_put(N v, int dtype) {
+  if constexpr (sizeof(S) == 2) {
+    return dtype == LM_BF16 ? lm_put<lm_bf16>(v).bits : lm_put<lm_f16>(v).bits;
+  } else {
+    return v;
+  }
+}
+
+/* One kind on one loader, for two ways of taking a line's threads together: Team has
+ *   T operator()(T value, Op op)   op over the line's threads; each gets the result */
+template <class L, int KIND>
+struct lm_softmax_math {
+  typedef typename L::stored stored;
+  typedef typename L::num num;
+  typedef lm_softmax_total<num> total;
+  enum { BACKWARD = KIND == LM_SOFTMAX_BACKWARD || KIND == LM_LOG_SOFTMAX_BACKWARD };
+
+  /* Of K elements held by this thread; those that do not count are -infinity, or 0 in gradients. For softmax the
+   * elements become e^(x - most). */
+  template <int K, class Team>
+  static LM_DEVICE total of_held(num *x, const num *y, Team team) {
+    enum { LANES = 4 };
+    total t = {0, 0};
+    num sum[LANES] = {};
+    if constexpr (BACKWARD) {
+      LM_UNROLL
+      for (int k = 0; k < K; k++) sum[k % LANES] += KIND == LM_SOFTMAX_BACKWARD ? x[k] * y[k] : x[k];
+    } else {
+      num most[LANES] = {x[0], x[1], x[2], x[3]};
+      LM_UNROLL
+      for (int k = LANES; k < K; k++) most[k % LANES] = lm_max_of()(most[k % LANES], x[k]);
+      t.most = team(lm_fold_tree<LANES>(most, lm_max_of()), lm_max_of());
+      LM_UNROLL
+      for (int k = 0; k < K; k++) {
+        num power = lm_exp(x[k] - t.most);
+        if (KIND == LM_SOFTMAX) x[k] = power;
+        sum[k % LANES] += power;
+      }
+    }
+    t.sum = team((double)lm_fold_tree<LANES>(sum, lm_add_of()), lm_add_of());
+    return t;
+  }
+
+  /* K more elements into a thread's total. */
+  template <int K>
+  static LM_DEVICE void more(total *t, const num *x, const num *y) {
+    num part[K];
+    if constexpr (BACKWARD) {
+      LM_UNROLL
+      for (int k = 0; k < K; k++) part[k] = KIND == LM_SOFTMAX_BACKWARD ? x[k] * y[k] : x[k];
+      t->sum += (double)lm_fold_tree<K>(part, lm_add_of());
+    } else {
+      lm_softmax_join<num> join;
+      LM_UNROLL
+      for (int k = 0; k < K; k++) part[k] = x[k];
+      num most = lm_fold_tree<K>(part, lm_max_of());
+      LM_UNROLL
+      for (int k = 0; k < K; k++) part[k] = join.term(x[k], most);
+      *t = join(*t, {(double)lm_fold_tree<K>(part, lm_add_of()), most});
+    }
+  }
+
+  template <class Team>
+  static LM_DEVICE total of_all(total t, Team team) {
+    if constexpr (BACKWARD) {
+      t.sum = team(t.sum, lm_add_of());
+    } else {
+      t = team(t, lm_softmax_join<num>());
+      if (isinf(t.most)) t.sum = NAN; /* infinity - infinity, as where the line is held */
+    }
+    return t;
+  }
+
+  /* A result's constant: what all of a line's elements have in common. */
+  static LM_DEVICE num common(const total &t) {
+    if constexpr (KIND == LM_SOFTMAX) return (num)(1 / t.sum);
+    if constexpr (KIND == LM_LOG_SOFTMAX) return (num)log(t.sum);
+    return (num)t.sum;
+  }
+
+  /* power: x is e^(x - most) already */
+  static LM_DEVICE num result(num x, num y, num most, num c, bool power) {
+    if constexpr (KIND == LM_SOFTMAX) return (power ? x : lm_exp(x - most)) * c;
+    if constexpr (KIND == LM_LOG_SOFTMAX) return x - most - c;
+    if constexpr (KIND == LM_SOFTMAX_BACKWARD) return (x - c) * y;
+    if constexpr (KIND == LM_LOG_SOFTMAX_BACKWARD) return x - lm_exp(y) * c;
+  }
+};
+
+/* ---- rows */
+
+/* The lanes of a line within a warp, or the whole block. */
+struct lm_softmax_row_team {
+  int lanes;
+  void *shared; /* room for a warp of totals */
+  template <class T, class Op>
+  LM_DEVICE T operator()(T value, Op op) const {
+    return lanes <= LM_WARP ? lm_lanes_reduce(value, op, lanes) : lm_block_reduce(value, op, (T *)shared);
+  }
+};
+
+template <class L, int KIND, bool PACKED>
+LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_rows(lm_softmax_grid g, L loader) {
+  typedef lm_softmax_math<L, KIND> math;
+  typedef typename L::stored stored;
+  typedef typename L::num num;
+  enum {
+    V = PACKED ? 16 / (int)sizeof(stored) : 1,
+    HELD = (PACKED ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW) / (int)sizeof(num),
+    P = HELD / V
+  };
+  __shared__ lm_softmax_total<double> shared[LM_WARP];
+  lm_softmax_row_team team = {g.lanes, shared};
+  int lane = (int)threadIdx.x & (g.lanes - 1);
+  int64_t line = (int64_t)blockIdx.x * ((int)blockDim.x / g.lanes) + (int)threadIdx.x / g.lanes;
+  bool active = line < g.count;
+  int64_t at[LM_SOFTMAX_SIDES];
+  lm_fold_at(g.lines, active ? line : 0, at);
+  stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
+  const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
+  int64_t out_step = PACKED ? 1 : g.step[LM_SOFTMAX_OUT], x_step = PACKED ? 1 : g.step[LM_SOFTMAX_X];
+  int64_t y_step = PACKED ? 1 : g.step[LM_SOFTMAX_Y], stride = (int64_t)g.lanes * V;
+  num x[HELD], y[math::BACKWARD ? HELD : 1];
+  if (g.length <= (int64_t)g.lanes * HELD) {
+    LM_UNROLL
+    for (int p = 0; p < P; p++) {
+      int64_t i = lane * V + p * stride;
+      bool in = active && i < g.length;
+      lm_pack<stored, V> px = {}, py = {};
+      if (in) px = lm_load<V>(xs + i * x_step);
+      if (in && math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+      LM_UNROLL
+      for (int v = 0; v < V; v++) {
+        x[p * V + v] = in || math::BACKWARD ? loader(px.v[v]) : -INFINITY;
+        if constexpr (math::BACKWARD) y[p * V + v] = loader(py.v[v]);
+      }
+    }
+    lm_softmax_total<num> t = math::template of_held<HELD>(x, y, team);
+    num c = math::common(t);
+    LM_UNROLL
+    for (int p = 0; p < P; p++) {
+      int64_t i = lane * V + p * stride;
+      if (!active || i >= g.length) break;
+      lm_pack<stored, V> pack;
+      LM_UNROLL
+      for (int v = 0; v < V; v++) {
+        int k = p * V + v;
+        pack.v[v] =
+            lm_softmax_put<stored>(math::result(x[k], y[math::BACKWARD ? k : 0], t.most, c, true), loader.dtype);
+      }
+      lm_store<V>(out + i * out_step, pack);
+    }
+    return;
+  }
+  /* Longer: a block takes one line, so all of its threads are here. */
+  lm_softmax_total<num> t = {0, -INFINITY};
+  for (int64_t i = lane * V; i < g.length; i += stride) {
+    lm_pack<stored, V> px = lm_load<V>(xs + i * x_step), py = {};
+    if (math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      x[v] = loader(px.v[v]);
+      if constexpr (math::BACKWARD) y[v] = loader(py.v[v]);
+    }
+    math::template more<V>(&t, x, y);
+  }
+  t = math::of_all(t, team);
+  num c = math::common(t);
+  for (int64_t i = lane * V; i < g.length; i += stride) {
+    lm_pack<stored, V> px = lm_load<V>(xs + i * x_step), py = {}, pack;
+    if (math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      pack.v[v] =
+          lm_softmax_put<stored>(math::result(loader(px.v[v]), loader(py.v[v]), t.most, c, false), loader.dtype);
+    }
+    lm_store<V>(out + i * out_step, pack);
+  }
+}
+
+/* ---- columns */
+
+/* The threads of a block that share a column: every `lanes`th. */
+struct lm_softmax_col_team {
+  int lanes;
+  void *shared; /* room for a block of totals */
+  template <class T, class Op>
+  LM_DEVICE T operator()(T value, Op op) const {
+    T *all = (T *)shared;
+    int threads = (int)blockDim.x, column = (int)threadIdx.x & (lanes - 1);
+    if (threads == lanes) return value;
+    __syncthreads(); /* earlier readers are done */
+    all[threadIdx.x] = value;
+    __syncthreads();
+    for (int half = threads / 2; half >= lanes; half /= 2) {
+      if ((int)threadIdx.x < half) all[threadIdx.x] = op(all[threadIdx.x], all[threadIdx.x + half]);
+      __syncthreads();
+    }
+    return all[column];
+  }
+};
+
+template <class L, int KIND>
+LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_cols(lm_softmax_grid g, L loader) {
+  typedef lm_softmax_math<L, KIND> math;
+  typedef typename L::stored stored;
+  typedef typename L::num num;
+  enum { HELD = LM_SOFTMAX_COL / (int)sizeof(num) };
+  __shared__ lm_softmax_total<num> shared[LM_SOFTMAX_MAX_BLOCK];
+  lm_softmax_col_team team = {g.lanes, shared};
+  int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
+  int64_t line = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
+  bool active = line < g.count;
+  int64_t at[LM_SOFTMAX_SIDES], length = active ? g.length : 0;
+  lm_fold_at(g.lines, active ? line : 0, at);
+  stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
+  const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
+  int64_t out_step = g.step[LM_SOFTMAX_OUT], x_step = g.step[LM_SOFTMAX_X], y_step = g.step[LM_SOFTMAX_Y];
+  num x[HELD], y[HELD] = {};
+  bool held = g.length <= (int64_t)rows * HELD;
+  lm_softmax_total<num> t = {0, -INFINITY};
+  for (int64_t first = row; held ? first == row : first < length; first += (int64_t)rows * HELD) {
+    LM_UNROLL
+    for (int k = 0; k < HELD; k++) {
+      int64_t i = first + (int64_t)k * rows;
+      bool in = i < length;
+      x[k] = in ? (num)loader(xs[i * x_step]) : math::BACKWARD ? 0 : -INFINITY;
+      if (math::BACKWARD) y[k] = in ? loader(ys[i * y_step]) : 0;
+    }
+    if (!held) math::template more<HELD>(&t, x, y);
+  }
+  t = held ? math::template of_held<HELD>(x, y, team) : math::of_all(t, team);
+  num c = math::common(t);
+  for (int64_t first = row; first < length; first += (int64_t)rows * HELD) {
+    LM_UNROLL
+    for (int k = 0; k < HELD; k++) {
+      int64_t i = first + (int64_t)k * rows;
+      if (i >= length) break;
+      num a = held ? x[k] : loader(xs[i * x_step]), b = 0;
+      if (math::BACKWARD) b = held ? y[k] : loader(ys[i * y_step]);
+      out[i * out_step] = lm_softmax_put<stored>(math::result(a, b, t.most, c, held), loader.dtype);
+    }
+  }
+}
+
+/* ---- launching */
+
+template <class L, int KIND>
+static int lm_softmax_launch(const lm_softmax_job *job, L loader, void *stream) {
+  lm_softmax_grid g = {};
+  g.out = job->out, g.x = job->x, g.y = job->y;
+  g.lines = lm_fold_axes_of<LM_SOFTMAX_SIDES>(&job->lines);
+  g.count = job->count, g.length = job->length, g.lanes = job->lanes;
+  for (int s = 0; s < LM_SOFTMAX_SIDES; s++) g.step[s] = job->step[s];
+  int each = job->cols ? job->lanes : job->threads / job->lanes;
+  dim3 grid(lm_blocks(job->count, each, INT32_MAX)), block((unsigned)job->threads);
+  if (job->cols) return lm_launch(lm_softmax_cols<L, KIND>, grid, block, 0, stream, g, loader);
+  if (job->packed) return lm_launch(lm_softmax_rows<L, KIND, true>, grid, block, 0, stream, g, loader);
+  return lm_launch(lm_softmax_rows<L, KIND, false>, grid, block, 0, stream, g, loader);
+}
+
+struct lm_softmax_kinds {
+  const lm_softmax_job *job;
+  void *stream;
+  template <class L>
+  int operator()(L loader) const {
+    switch (job->kind) {
+      case LM_SOFTMAX: return lm_softmax_launch<L, LM_SOFTMAX>(job, loader, stream);
+      case LM_LOG_SOFTMAX: return lm_softmax_launch<L, LM_LOG_SOFTMAX>(job, loader, stream);
+      case LM_SOFTMAX_BACKWARD: return lm_softmax_launch<L, LM_SOFTMAX_BACKWARD>(job, loader, stream);
+      default: return lm_softmax_launch<L, LM_LOG_SOFTMAX_BACKWARD>(job, loader, stream);
+    }
+  }
+};
+
+int lm_softmax_run(const lm_softmax_job *job, void *stream) {
+  return lm_for_float_loader(job->dtype, lm_softmax_kinds{job, stream});
+}

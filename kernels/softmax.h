@@ -1,0 +1,47 @@
+/* Softmax, its logarithm and their gradients along one dim. */
+#ifndef LM_KERNELS_SOFTMAX_H
+#define LM_KERNELS_SOFTMAX_H
+
+#include <stdbool.h>
+
+#include "nest.h"
+
+typedef enum lm_softmax_kind {
+  LM_SOFTMAX,
+  LM_LOG_SOFTMAX,
+  LM_SOFTMAX_BACKWARD, /* x is the gradient, y softmax's result */
+  LM_LOG_SOFTMAX_BACKWARD
+} lm_softmax_kind;
+
+enum { LM_SOFTMAX_OUT, LM_SOFTMAX_X, LM_SOFTMAX_Y, LM_SOFTMAX_SIDES };
+
+typedef struct lm_softmax_job {
+  lm_softmax_kind kind;
+  int dtype; /* of all sides, floating */
+  void *out;
+  const void *x, *y;     /* y: NULL but for gradients */
+  lm_nest lines;         /* all dims but the one; sides: out, x, y */
+  int64_t count, length; /* lines, elements in each; both > 0 */
+  int64_t step[LM_SOFTMAX_SIDES];
+
+  /* Rows: `lanes` threads take a line, in blocks of `threads`. Columns: a block takes `lanes` lines that lie side by
+   * side, with threads / lanes threads each. All powers of two. packed: rows whose lines are contiguous and 16-byte
+   * aligned, and of a whole number of packs. */
+  bool cols, packed;
+  int lanes, threads;
+} lm_softmax_job;
+
+/* Bytes of numbers (double, or float) that one thread holds: of rows, packed or not, and of columns. Longer lines are
+ * read twice. */
+enum { LM_SOFTMAX_ROW = 128, LM_SOFTMAX_LOOSE_ROW = 64, LM_SOFTMAX_COL = 32, LM_SOFTMAX_MAX_BLOCK = 512 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* Returns a cudaError_t. */
+int lm_softmax_run(const lm_softmax_job *job, void *stream);
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,350 @@
+/* topk and randperm (sort.h). */
+#include "nest.cuh"
+#include "philox.h"
+#include "types.cuh"
+
+#include "sort.h"
+
+enum { THREADS = 256, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+
+/* ---- keys: unsigned numbers in the order of the values, NaN the largest, -0 as 0 */
+
+template <class T>
+struct lm_topk_key {
+  typedef uint32_t type; /* bool, uint8, int32 */
+  static LM_DEVICE uint32_t of(T v) { return (uint32_t)lm_get<int64_t>(v) ^ 0x80000000u; }
+};
+template <>
+struct lm_topk_key<int64_t> {
+  typedef uint64_t type;
+  static LM_DEVICE uint64_t of(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
+};
+/* IEEE bits of negatives are flipped, of others only the sign. */
+template <>
+struct lm_topk_key<float> {
+  typedef uint32_t type;
+  static LM_DEVICE uint32_t of(float v) {
+    float positive = v + 0.0f; /* -0 becomes 0 */
+    uint32_t bits;
+    memcpy(&bits, &positive, sizeof bits);
+    return v != v ? UINT32_MAX : bits >> 31 ? ~bits : bits | 0x80000000u;
+  }
+};
+template <>
+struct lm_topk_key<double> {
+  typedef uint64_t type;
+  static LM_DEVICE uint64_t of(double v) {
+    double positive = v + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &positive, sizeof bits);
+    return v != v ? UINT64_MAX : bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
+  }
+};
+template <>
+struct lm_topk_key<lm_f16> {
+  typedef uint32_t type;
+  static LM_DEVICE uint32_t of(lm_f16 v) { return lm_topk_key<float>::of(lm_get<float>(v)); }
+};
+template <>
+struct lm_topk_key<lm_bf16> {
+  typedef uint32_t type;
+  static LM_DEVICE uint32_t of(lm_bf16 v) { return lm_topk_key<float>::of(lm_get<float>(v)); }
+};
+
+extern "C" int lm_topk_key_bytes(int dtype) { return dtype == LM_I64 || dtype == LM_F64 ? 8 : 4; }
+
+/* What kernels need to know of an lm_topk. */
+template <class T>
+struct lm_topk_job {
+  lm_nest_loops<2> lines;
+  int64_t n, k, x_stride, out_stride;
+  const T *x;
+  T *values;
+  int64_t *places;
+  bool largest;
+};
+
+template <class T>
+static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
+  return {lm_nest_loops_of<2>(&t->lines),
+          t->n,
+          t->k,
+          t->x_stride,
+          t->out_stride,
+          (const T *)t->x,
+          (T *)t->values,
+          t->places,
+          t->largest};
+}
+
+/* Smaller is better. */
+template <class T>
+LM_DEVICE typename lm_topk_key<T>::type lm_topk_rank(const lm_topk_job<T> &job, const T *line, int64_t i) {
+  typename lm_topk_key<T>::type key = lm_topk_key<T>::of(line[i * job.x_stride]);
+  return job.largest ? ~key : key;
+}
+
+template <class T>
+LM_DEVICE void lm_topk_put(const lm_topk_job<T> &job, const T *line, int64_t to, int64_t j, int64_t place) {
+  job.values[to + j * job.out_stride] = line[place * job.x_stride];
+  job.places[to + j * job.out_stride] = place + 1;
+}
+
+/* ---- a block a line */
+
+/* Of the bins of a histogram, the one in which the `*need`th counted element lies; *need becomes its number in that
+ * bin, *held how many the bin has. All threads call and get the same. */
+LM_DEVICE int lm_topk_bin(const int *bins, int64_t *need, int *held) {
+  __shared__ int found, before, inside;
+  if (threadIdx.x < LM_WARP) {
+    int lane = (int)threadIdx.x, sum = 0;
+    enum { SHARE = DIGITS / LM_WARP };
+    for (int b = 0; b < SHARE; b++) sum += bins[lane * SHARE + b];
+    int upto = sum;
+    LM_UNROLL
+    for (int by = 1; by < LM_WARP; by *= 2) {
+      int other = lm_shuffle_up(upto, by);
+      if (lane >= by) upto += other;
+    }
+    int below = upto - sum;
+    if (below < *need && *need <= upto) {
+      int b = lane * SHARE;
+      while (below + bins[b] < *need) below += bins[b++];
+      found = b;
+      before = below;
+      inside = bins[b];
+    }
+  }
+  __syncthreads();
+  *need -= before;
+  *held = inside;
+  int bin = found;
+  __syncthreads();
+  return bin;
+}
+
+/* Radix selection, digit by digit from the top: *key is that of the k-th best, and the k best are those of smaller keys
+ * and those of this key up to place *last. */
+template <class T, class Key>
+LM_DEVICE void lm_topk_select(const lm_topk_job<T> &job, const T *line, int *bins, Key *key, uint32_t *last) {
+  Key prefix = 0, mask = 0;
+  int64_t need = job.k;
+  int held = 0;
+  for (int shift = (int)sizeof(Key) * 8 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+    for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+      Key rank = lm_topk_rank(job, line, i);
+      if ((rank & mask) == prefix) atomicAdd(&bins[(int)(rank >> shift) & (DIGITS - 1)], 1);
+    }
+    __syncthreads();
+    prefix |= (Key)lm_topk_bin(bins, &need, &held) << shift;
+    mask |= (Key)(DIGITS - 1) << shift;
+  }
+  *key = prefix;
+  *last = UINT32_MAX;
+  if (held == need) return; /* all of that key are wanted */
+  uint32_t place = 0, place_mask = 0;
+  for (int shift = 32 - DIGIT_BITS; shift >= 0; shift -= DIGIT_BITS) {
+    if (job.n >> shift == 0) { /* no place has such a digit */
+      place_mask |= (uint32_t)(DIGITS - 1) << shift;
+      continue;
+    }
+    for (int b = (int)threadIdx.x; b < DIGITS; b += (int)blockDim.x) bins[b] = 0;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+      if (((uint32_t)i & place_mask) != place || lm_topk_rank(job, line, i) != prefix) continue;
+      atomicAdd(&bins[(int)((uint32_t)i >> shift) & (DIGITS - 1)], 1);
+    }
+    __syncthreads();
+    place |= (uint32_t)lm_topk_bin(bins, &need, &held) << shift;
+    place_mask |= (uint32_t)(DIGITS - 1) << shift;
+  }
+  *last = place;
+}
+
+/* Sorts `size` entries, a power of two, by key, then place (Batcher's bitonic network). */
+template <class Key>
+LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *places, int size) {
+  for (int span = 2; span <= size; span *= 2) {
+    for (int by = span / 2; by > 0; by /= 2) {
+      for (int i = (int)threadIdx.x; i < size / 2; i += (int)blockDim.x) {
+        int low = 2 * i - (i & (by - 1)), high = low + by;
+        bool falling = (low & span) != 0;
+        bool greater = keys[low] > keys[high] || (keys[low] == keys[high] && places[low] > places[high]);
+        if (greater == falling) continue;
+        Key key = keys[low];
+        uint32_t place = places[low];
+        keys[low] = keys[high], places[low] = places[high];
+        keys[high] = key, places[high] = place;
+      }
+      __syncthreads();
+    }
+  }
+}
+
+/* Lines of up to LM_TOPK_BLOCK elements are sorted whole, of longer ones the best k. size: a power of two, at least as
+ * many. */
+template <class T>
+LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
+  typedef typename lm_topk_key<T>::type Key;
+  LM_DYNAMIC_SHARED(Key, keys); /* [size], then places [size] */
+  __shared__ int bins[DIGITS];
+  __shared__ int kept;
+  uint32_t *places = (uint32_t *)(keys + size);
+  int64_t at[2] = {0, 0};
+  lm_nest_to<true>(job.lines, blockIdx.x, at);
+  const T *line = job.x + at[0];
+  for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any */
+    keys[i] = (Key) ~(Key)0;
+    places[i] = UINT32_MAX;
+  }
+  if (threadIdx.x == 0) kept = 0;
+  __syncthreads();
+  if (job.n <= size) {
+    for (int i = (int)threadIdx.x; i < (int)job.n; i += (int)blockDim.x) {
+      keys[i] = lm_topk_rank(job, line, i);
+      places[i] = (uint32_t)i;
+    }
+  } else {
+    Key key;
+    uint32_t last;
+    lm_topk_select(job, line, bins, &key, &last);
+    for (int64_t i = threadIdx.x; i < job.n; i += blockDim.x) {
+      Key rank = lm_topk_rank(job, line, i);
+      if (rank > key || (rank == key && (uint32_t)i > last)) continue;
+      int slot = atomicAdd(&kept, 1); /* in any order: sorted next */
+      keys[slot] = rank;
+      places[slot] = (uint32_t)i;
+    }
+  }
+  __syncthreads();
+  lm_topk_sort(keys, places, size);
+  for (int64_t j = threadIdx.x; j < job.k; j += blockDim.x) lm_topk_put(job, line, at[1], j, places[j]);
+}
+
+template <class T>
+static int lm_topk_lines_of(void *stream, const lm_topk *t) {
+  int64_t held = t->n <= LM_TOPK_BLOCK ? t->n : t->k;
+  int size = 2, threads = LM_WARP;
+  while (size < held) size *= 2;
+  while (threads < 512 && threads < (t->n <= LM_TOPK_BLOCK ? size / 2 : t->n)) threads *= 2;
+  size_t shared = (size_t)size * (sizeof(typename lm_topk_key<T>::type) + sizeof(uint32_t));
+  return lm_launch(lm_topk_block<T>, (unsigned)lm_nest_count(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
+                   size);
+}
+
+extern "C" int lm_topk_lines(void *stream, const lm_topk *t) {
+  return lm_for_dtype(t->dtype, [=](auto e) { return lm_topk_lines_of<decltype(e)>(stream, t); });
+}
+
+/* ---- by sorting */
+
+template <class T>
+LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements, typename lm_topk_key<T>::type *keys,
+                            uint32_t *order) {
+  int64_t u = lm_thread(), at[2] = {0, 0};
+  if (u >= elements) return;
+  int64_t line = u / job.n;
+  lm_nest_to<true>(job.lines, first + line, at);
+  keys[u] = lm_topk_rank(job, job.x + at[0], u - line * job.n);
+  order[u] = (uint32_t)u;
+}
+
+extern "C" int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order) {
+  int64_t elements = count * t->n;
+  return lm_for_dtype(t->dtype, [=](auto e) {
+    typedef decltype(e) T;
+    return lm_launch(lm_topk_fill<T>, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, lm_topk_job_of<T>(t),
+                     first, elements, (typename lm_topk_key<T>::type *)keys, order);
+  });
+}
+
+LM_KERNEL void lm_topk_lines_of_elements(int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners) {
+  int64_t u = lm_thread();
+  if (u < elements) owners[u] = (uint32_t)(order[u] / n);
+}
+
+extern "C" int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners) {
+  return lm_launch(lm_topk_lines_of_elements, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, n, elements,
+                   order, owners);
+}
+
+template <class T>
+LM_KERNEL void lm_topk_collect(lm_topk_job<T> job, int64_t first, int64_t results, const uint32_t *order) {
+  int64_t u = lm_thread(), at[2] = {0, 0};
+  if (u >= results) return;
+  int64_t line = u / job.k, j = u - line * job.k;
+  lm_nest_to<true>(job.lines, first + line, at);
+  lm_topk_put(job, job.x + at[0], at[1], j, (int64_t)order[line * job.n + j] - line * job.n);
+}
+
+extern "C" int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order) {
+  int64_t results = count * t->k;
+  return lm_for_dtype(t->dtype, [=](auto e) {
+    typedef decltype(e) T;
+    return lm_launch(lm_topk_collect<T>, lm_blocks(results, THREADS, INT32_MAX), THREADS, 0, stream,
+                     lm_topk_job_of<T>(t), first, results, order);
+  });
+}
+
+/* ---- randperm
+ *
+ * Step i exchanges places i and target[i] >= i, so place i is settled by step i and place p is, before step i <= p,
+ * only written by steps k < i with target[k] == p, each of which puts there what was at place k. Hence out[i] is what
+ * the last such k for p = target[i] put there, or p; and what was at place k before step k is found in the same way,
+ * from step to earlier step: chains of O(log n) steps (Shun et al., "Sequential Random Permutation, List Contraction
+ * and Tree Contraction are Highly Parallel", SODA 2015). */
+
+static const uint32_t LM_RANDPERM_NONE = UINT32_MAX;
+
+LM_KERNEL void lm_randperm_draw(int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra, uint32_t *target,
+                                uint32_t *step) {
+  int64_t i = lm_thread();
+  if (i >= n) return;
+  uint64_t block = offset + (extra ? *extra : 0) + (uint64_t)i / 2;
+  uint64_t bits = lm_philox_u64(lm_philox(seed, block), (int)(i % 2));
+  target[i] = (uint32_t)(i + (int64_t)lm_uniform_below(bits, (uint64_t)(n - i)));
+  step[i] = (uint32_t)i;
+}
+
+extern "C" int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
+                                   uint32_t *target, uint32_t *step) {
+  return lm_launch(lm_randperm_draw, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, seed, offset, extra,
+                   target, step);
+}
+
+/* earlier[i]: the last step before i with i's target. into[p]: the last step before p whose target is p. */
+LM_KERNEL void lm_randperm_link(int64_t n, const uint32_t *target, const uint32_t *step, uint32_t *earlier,
+                                uint32_t *into) {
+  int64_t s = lm_thread();
+  if (s >= n) return;
+  uint32_t i = step[s], p = target[s];
+  uint32_t before = s > 0 && target[s - 1] == p ? step[s - 1] : LM_RANDPERM_NONE;
+  earlier[i] = before;
+  if (s + 1 == n || target[s + 1] != p) into[p] = i == p ? before : i;
+}
+
+LM_KERNEL void lm_randperm_follow(int64_t n, const uint32_t *target, const uint32_t *earlier, const uint32_t *into,
+                                  int64_t *out) {
+  int64_t i = lm_thread();
+  if (i >= n) return;
+  uint32_t at = earlier[i];
+  if (at == LM_RANDPERM_NONE) {
+    at = target[i];
+  } else {
+    while (into[at] != LM_RANDPERM_NONE) at = into[at];
+  }
+  out[i] = (int64_t)at + 1;
+}
+
+extern "C" int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
+                                 const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out) {
+  unsigned blocks = lm_blocks(n, THREADS, INT32_MAX);
+  int error = (int)cudaMemsetAsync(into, 0xff, (size_t)n * sizeof *into, (cudaStream_t)stream); /* NONE */
+  if (error != 0) return error;
+  error = lm_launch(lm_randperm_link, blocks, THREADS, 0, stream, n, sorted_target, sorted_step, earlier, into);
+  if (error != 0) return error;
+  return lm_launch(lm_randperm_follow, blocks, THREADS, 0, stream, n, target, (const uint32_t *)earlier,
+                   (const uint32_t *)into, out);
+}

@@ -1,0 +1,53 @@
+/* topk and randperm. Functions enqueue on the stream and return a cudaError_t. */
+#ifndef LM_KERNELS_SORT_H
+#define LM_KERNELS_SORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "nest.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The best k of n elements, for each line: the largest or the smallest first, NaN as the largest, equal ones in the
+ * order of their places. */
+typedef struct lm_topk {
+  int dtype;
+  bool largest;
+  lm_nest lines; /* where lines begin: side 0 in x, side 1 in values and places */
+  int64_t n, k;
+  int64_t x_stride, out_stride; /* along the line */
+  const void *x;
+  void *values;
+  int64_t *places; /* from 1 */
+} lm_topk;
+
+enum { LM_TOPK_BLOCK = 2048 }; /* the largest k of lm_topk_lines */
+
+/* 4 or 8: keys are unsigned numbers that grow as elements get worse. */
+int lm_topk_key_bytes(int dtype);
+/* A block a line. n < 2^31. */
+int lm_topk_lines(void *stream, const lm_topk *t);
+/* The same by sorting lines first .. first + count - 1, count * n < 2^32: keys of their elements, numbered line by
+ * line. */
+int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, void *keys, uint32_t *order);
+/* The line of each element: order[i] / n. */
+int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners);
+/* The results of these lines from the elements' order by line, then key. */
+int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order);
+
+/* Fisher and Yates's exchanges, i with target[i] in turn, all at once. First the draws (philox.h: 64-bit results of
+ * `seed` from block `offset`, plus *extra if that is not NULL), n < 2^32: */
+int lm_randperm_targets(void *stream, int64_t n, uint64_t seed, uint64_t offset, const uint64_t *extra,
+                        uint32_t *target, uint32_t *step);
+/* Then, with targets and steps sorted by target, the permutation of 1 to n. earlier, into: room for n each. */
+int lm_randperm_chase(void *stream, int64_t n, const uint32_t *target, const uint32_t *sorted_target,
+                      const uint32_t *sorted_step, uint32_t *earlier, uint32_t *into, int64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,214 @@
+/* Walks over strided operands of any dtypes, four elements a thread.
+ *
+ * Elements are numbered in the order of the merged dims (dim 0 is the innermost), thread t takes 4t to 4t + 3. Where an
+ * operand's four lie together and aligned they move as one vector. Loading is apart from converting, so that the loads
+ * of all operands are on their way before the first is waited for; dtypes are chosen by uniform branches. */
+#ifndef LM_KERNELS_WALK_CUH
+#define LM_KERNELS_WALK_CUH
+
+#include "types.cuh"
+#include "walk.h"
+
+enum { LM_GROUP = 4 };
+
+/* Moves as a whole: 16 bytes at a time where there are that many. */
+template <class T, int V>
+struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) lm_vector {
+  T of[V];
+};
+
+/* What a kernel knows of N operands. */
+template <int N>
+struct lm_walk {
+  char *data[N];
+  int64_t stride[LM_WALK_DIMS][N]; /* in elements */
+  lm_divider size[LM_WALK_DIMS];
+  uint32_t n;         /* < 2^31 */
+  uint8_t ndim, rows; /* rows: a group never crosses the end of dim 0 */
+  uint8_t dtype[N], width[N], vector[N];
+};
+
+static inline int lm_dtype_width(int dtype) {
+  static const uint8_t width[LM_DTYPE_COUNT] = {
+#define X(id, name, type, bytes) bytes,
+      LM_DTYPES(X)
+#undef X
+  };
+  return width[dtype];
+}
+
+/* Do an operand's groups lie together, aligned? */
+static inline bool lm_is_vector(const lm_walk_layout *l, int k, bool rows) {
+  int width = lm_dtype_width(l->dtype[k]), together = width * LM_GROUP < 16 ? width * LM_GROUP : 16;
+  if ((uintptr_t)l->data[k] % (uintptr_t)together != 0) return false;
+  bool linear = true, by_rows = rows && l->stride[k][0] == 1;
+  int64_t expected = 1;
+  for (int d = 0; d < l->ndim; d++) {
+    linear = linear && l->stride[k][d] == expected;
+    by_rows = by_rows && (d == 0 || l->stride[k][d] % LM_GROUP == 0);
+    expected *= l->size[d];
+  }
+  return linear || by_rows;
+}
+
+/* For layouts of fewer than 2^31 elements. */
+template <int N>
+static inline lm_walk<N> lm_walk_of(const lm_walk_layout *l) {
+  lm_walk<N> w = {};
+  w.n = 1;
+  w.ndim = (uint8_t)l->ndim;
+  w.rows = l->ndim == 1 || l->size[0] % LM_GROUP == 0;
+  for (int d = 0; d < l->ndim; d++) {
+    w.n *= (uint32_t)l->size[d];
+    w.size[d] = lm_divider_make((uint32_t)l->size[d]);
+    for (int k = 0; k < N; k++) w.stride[d][k] = l->stride[k][d];
+  }
+  for (int k = 0; k < N; k++) {
+    w.data[k] = (char *)l->data[k];
+    w.dtype[k] = (uint8_t)l->dtype[k];
+    w.width[k] = (uint8_t)lm_dtype_width(l->dtype[k]);
+    w.vector[k] = w.data[k] && lm_is_vector(l, k, w.rows);
+  }
+  return w;
+}
+
+/* Where elements i to i + 3 of each operand lie, in elements; what is past the end repeats an element before it. */
+template <int N>
+LM_DEVICE void lm_places(const lm_walk<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
+  uint32_t rest[LM_GROUP], in_dim;
+  int last = w.ndim - 1;
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) rest[j] = i + j < w.n ? i + j : w.n - 1;
+  LM_UNROLL
+  for (int k = 0; k < N; k++) {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) at[k][j] = 0;
+  }
+  if (w.rows) {
+    for (int d = 0; d < last; d++) {
+      rest[0] = lm_divide_rest(rest[0], w.size[d], &in_dim);
+      LM_UNROLL
+      for (int k = 0; k < N; k++) at[k][0] += in_dim * w.stride[d][k];
+    }
+    LM_UNROLL
+    for (int k = 0; k < N; k++) {
+      at[k][0] += rest[0] * w.stride[last][k];
+      LM_UNROLL
+      for (int j = 1; j < LM_GROUP; j++) at[k][j] = at[k][0] + (i + j < w.n ? j : 0) * w.stride[0][k];
+    }
+    return;
+  }
+  for (int d = 0; d < last; d++) {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) {
+      rest[j] = lm_divide_rest(rest[j], w.size[d], &in_dim);
+      LM_UNROLL
+      for (int k = 0; k < N; k++) at[k][j] += in_dim * w.stride[d][k];
+    }
+  }
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) {
+    LM_UNROLL
+    for (int k = 0; k < N; k++) at[k][j] += rest[j] * w.stride[last][k];
+  }
+}
+
+/* Four elements as they are stored, side by side. */
+typedef struct lm_raw {
+  uint32_t word[8];
+} lm_raw;
+
+template <class T>
+LM_DEVICE void lm_fetch_as(lm_raw *raw, const char *data, const int64_t *at, bool together) {
+  lm_vector<T, LM_GROUP> v;
+  const T *p = (const T *)data;
+  if (together) {
+    v = *(const lm_vector<T, LM_GROUP> *)(p + at[0]);
+  } else {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) v.of[j] = p[at[j]];
+  }
+  memcpy(raw->word, &v, sizeof v);
+}
+
+template <int N>
+LM_DEVICE void lm_fetch(lm_raw *raw, const lm_walk<N> &w, int k, const int64_t *at, bool whole) {
+  bool together = w.vector[k] && whole;
+  switch (w.width[k]) {
+    case 1: lm_fetch_as<uint8_t>(raw, w.data[k], at, together); break;
+    case 2: lm_fetch_as<uint16_t>(raw, w.data[k], at, together); break;
+    case 4: lm_fetch_as<uint32_t>(raw, w.data[k], at, together); break;
+    default: lm_fetch_as<uint64_t>(raw, w.data[k], at, together); break;
+  }
+}
+
+template <class T, class num>
+LM_DEVICE void lm_decode_as(num *out, const lm_raw &raw) {
+  lm_vector<T, LM_GROUP> v;
+  memcpy(&v, raw.word, sizeof v);
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) out[j] = lm_get<num>(v.of[j]);
+}
+
+/* Stored elements as numbers. What is computed in int64 has no floating inputs. */
+template <class num>
+struct lm_decoder {
+  static LM_DEVICE void decode(num *out, const lm_raw &raw, int dtype) {
+    switch (dtype) {
+      case LM_BOOL: lm_decode_as<lm_bool>(out, raw); break;
+      case LM_U8: lm_decode_as<uint8_t>(out, raw); break;
+      case LM_I32: lm_decode_as<int32_t>(out, raw); break;
+      case LM_I64: lm_decode_as<int64_t>(out, raw); break;
+      case LM_F16: lm_decode_as<lm_f16>(out, raw); break;
+      case LM_BF16: lm_decode_as<lm_bf16>(out, raw); break;
+      case LM_F32: lm_decode_as<float>(out, raw); break;
+      default: lm_decode_as<double>(out, raw); break;
+    }
+  }
+};
+template <>
+struct lm_decoder<int64_t> {
+  static LM_DEVICE void decode(int64_t *out, const lm_raw &raw, int dtype) {
+    switch (dtype) {
+      case LM_BOOL: lm_decode_as<lm_bool>(out, raw); break;
+      case LM_U8: lm_decode_as<uint8_t>(out, raw); break;
+      case LM_I32: lm_decode_as<int32_t>(out, raw); break;
+      default: lm_decode_as<int64_t>(out, raw); break;
+    }
+  }
+};
+
+template <class T, class num>
+LM_DEVICE void lm_store_as(char *data, const int64_t *at, const num *value, bool together, int count) {
+  T *p = (T *)data;
+  lm_vector<T, LM_GROUP> v;
+  LM_UNROLL
+  for (int j = 0; j < LM_GROUP; j++) v.of[j] = lm_put<T>(value[j]);
+  if (together) {
+    *(lm_vector<T, LM_GROUP> *)(p + at[0]) = v;
+  } else {
+    LM_UNROLL
+    for (int j = 0; j < LM_GROUP; j++) {
+      if (j < count) p[at[j]] = v.of[j];
+    }
+  }
+}
+
+/* The first `count` of four numbers into operand k. */
+template <class num, int N>
+LM_DEVICE void lm_store(const lm_walk<N> &w, int k, const int64_t *at, const num *value, int count) {
+  char *data = w.data[k];
+  bool together = w.vector[k] && count == LM_GROUP;
+  switch (w.dtype[k]) {
+    case LM_BOOL: lm_store_as<lm_bool>(data, at, value, together, count); break;
+    case LM_U8: lm_store_as<uint8_t>(data, at, value, together, count); break;
+    case LM_I32: lm_store_as<int32_t>(data, at, value, together, count); break;
+    case LM_I64: lm_store_as<int64_t>(data, at, value, together, count); break;
+    case LM_F16: lm_store_as<lm_f16>(data, at, value, together, count); break;
+    case LM_BF16: lm_store_as<lm_bf16>(data, at, value, together, count); break;
+    case LM_F32: lm_store_as<float>(data, at, value, together, count); break;
+    default: lm_store_as<double>(data, at, value, together, count); break;
+  }
+}
+
+#endif

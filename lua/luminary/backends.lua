@@ -1,0 +1,48 @@
+--- lm.backends: what the libraries under an op may do. Settings are there, and kept, with and without a GPU.
+--
+--   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
+--   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions; true at first
+--   lm.backends.cudnn.enabled            false: convolutions by plain kernels
+--   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
+--   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
+local core = require "luminary.core"
+
+-- A table whose fields are settings of the core; `functions` are its other members.
+local function settings(prefix, names, functions)
+  local known = {}
+  for _, name in ipairs(names) do known[name] = prefix .. name end
+  return setmetatable({}, {
+    __index = function(_, name)
+      if known[name] then return core.setting(known[name]) end
+      return functions[name]
+    end,
+    __newindex = function(_, name, value)
+      if not known[name] then
+        local near = type(name) == "string" and core.nearest(name, names)
+        core.error_at_caller(("backends.%s: there is no setting '%s'%s"):format(prefix:sub(1, -2), tostring(name),
+          near and (", did you mean '%s'?"):format(near) or ""))
+      end
+      if type(value) ~= "boolean" then
+        core.error_at_caller(("backends.%s: true or false expected, got %s"):format(known[name], tostring(value)))
+      end
+      core.setting(known[name], value)
+    end,
+  })
+end
+
+local backends = {}
+
+backends.cuda = {
+  matmul = settings("cuda.matmul.", {"allow_tf32"}, {}),
+  --- Whether the CUDA backend was built and can be loaded.
+  is_built = function() return core.cuda_version "cuda" ~= nil end,
+}
+
+backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
+  --- cuDNN's version, 91900 for 9.19; nil where it is not there.
+  version = function() return core.cuda_version "cudnn" end,
+  --- Whether convolutions on a GPU can use it.
+  is_available = function() return core.device_count("cuda") > 0 and core.cuda_version "cudnn" ~= nil end,
+})
+
+return backends

@@ -1,0 +1,124 @@
+--- Whole-step capture: the kernels that a function enqueues are recorded once and then replayed as one, which costs the
+-- host next to nothing. What a replay reads and writes are the very tensors of the capture.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local stream = require "luminary.cuda.stream"
+
+local graph = {}
+local fail = options.fail
+
+local Graph = class.root("Graph")
+graph.Graph = Graph
+
+local graph_options = {warmup = {"natural", 3}, device = {"any"}}
+
+-- f in a capture on a stream of its own; the graph's handle, then what f returned. `counters` is filled with functions
+-- that count what a replay does on the device and Lua keeps a number of (steps of optimizers).
+local counters
+
+local function capture(device, f)
+  local side = stream.Stream(device)
+  side:wait_stream(stream.current_stream(device))
+  return core.graph_capture(side.device, side.id, f)
+end
+
+--- While a step is captured: count(1) is called at each replay from now on. The call that says so has not happened on
+-- the device: it is counted with the first replay.
+function graph.on_replay(count)
+  count(-1)
+  table.insert(counters, count)
+end
+
+local function warm_up(device, times, f)
+  local side = stream.Stream(device)
+  side:wait_stream(stream.current_stream(device))
+  for _ = 1, times do stream.stream(side, f) end
+  stream.current_stream(device):wait_stream(side)
+end
+
+--- lm.cuda.graph(f, {warmup = 3, device =}): calls f `warmup` times so that what is made once is made, then captures
+-- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
+-- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
+-- work; random numbers are fresh at each replay.
+function graph.graph(f, given)
+  options.arg("graph", "f", f, "function")
+  local o = options.check("graph", given, graph_options, "warmup")
+  local device = graph.device_of("graph", o.device)
+  warm_up(device, o.warmup, f)
+  local g = setmetatable({}, getmetatable(Graph).instance)
+  g.device = device
+  g.counters = {}
+  counters = g.counters
+  local got = {pcall(capture, device, f)}
+  counters = nil
+  if not got[1] then error(got[2], 0) end
+  g.handle = got[2]
+  g.results = {select(3, unpack(got, 1, table.maxn(got)))}
+  return g
+end
+
+--- Runs what was captured, on the current stream of the device.
+function Graph:replay()
+  core.graph_replay(self.handle)
+  for _, count in ipairs(self.counters) do count(1) end
+end
+
+function Graph:repr() return ("Graph(%s)"):format(self.device) end
+
+function graph.is_current_stream_capturing() return core.graph_is_capturing() end
+
+local function check_like(i, given, static)
+  if not core.is_tensor(given) then
+    fail("make_graphed_step: input %d has to be a tensor, got %s", i, options.describe(given))
+  end
+  if table.concat(given.shape, ",") ~= table.concat(static.shape, ",") or given.dtype ~= static.dtype then
+    fail("make_graphed_step: input %d was captured as %s [%s], got %s [%s]; a step is captured for one shape", i,
+      static.dtype, table.concat(static.shape, ", "), given.dtype, table.concat(given.shape, ", "))
+  end
+end
+
+--- A function that runs a whole training step (forward, backward, optimizer) as one replay:
+--
+--   local step = lm.cuda.make_graphed_step(function(x, y)
+--     opt:zero_grad()
+--     local loss = F.cross_entropy(net(x), y)
+--     loss:backward()
+--     opt:step()
+--     return loss
+--   end, {x, y})
+--   for x, y in loader:epoch(1) do loss = step(x, y) end
+--
+-- `inputs` are sample tensors on one CUDA device; each call copies its arguments, of the same shapes and from any
+-- device, into the captured ones. Results are the captured tensors: clone what has to outlive the next call. The
+-- step runs `warmup` (3) times on the samples before the capture, which trains: snapshot first if that matters.
+function graph.make_graphed_step(step, inputs, given)
+  options.arg("make_graphed_step", "step", step, "function")
+  options.arg("make_graphed_step", "inputs", inputs, "table")
+  local static = {}
+  for i, x in ipairs(inputs) do
+    if not core.is_tensor(x) or not x.is_cuda then
+      fail("make_graphed_step: input %d has to be a tensor on a CUDA device, got %s", i,
+        core.is_tensor(x) and "one on " .. x.device or options.describe(x))
+    end
+    static[i] = x:detach():clone()
+  end
+  local o = options.check("make_graphed_step", given, graph_options, "warmup")
+  o.device = o.device or (static[1] and static[1].device)
+  local g = graph.graph(function() return step(unpack(static)) end, o)
+  return function(...)
+    local n = select("#", ...)
+    if n ~= #static then fail("make_graphed_step: %d inputs expected, got %d", #static, n) end
+    core.no_grad(function(...)
+      for i = 1, n do
+        local x = select(i, ...)
+        check_like(i, x, static[i])
+        if x ~= static[i] then static[i]:copy_(x) end
+      end
+    end, ...)
+    g:replay()
+    return unpack(g.results)
+  end, g
+end
+
+return graph

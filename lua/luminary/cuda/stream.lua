@@ -1,0 +1,129 @@
+--- Streams and events. A stream is a queue of work on one device; every op goes to its thread's current stream, and
+-- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
+-- overlap that was never there.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+
+local stream = {}
+local fail = options.fail
+
+-- ---- streams
+local Stream = class.root("Stream")
+stream.Stream = Stream
+
+local stream_options = {priority = {"integer", 0}}
+
+--- lm.cuda.Stream(device, {priority = -1}): negative priorities are served first.
+function Stream:init(device, given)
+  if type(device) == "table" then device, given = nil, device end
+  local o = options.check("Stream", given, stream_options, "priority")
+  self.device = stream.device_of("Stream", device)
+  self.id = core.stream_new(self.device, o.priority)
+end
+
+local function wrap(device, id)
+  local s = setmetatable({}, getmetatable(Stream).instance)
+  s.device, s.id = device, id
+  return s
+end
+
+local function checked(who, s)
+  if not Stream.is(s, Stream) then fail("%s: a stream expected, got %s", who, options.describe(s)) end
+  return s
+end
+
+function Stream:repr() return ("Stream(%s, number %d)"):format(self.device, self.id) end
+
+--- The current stream of the device on this thread.
+function stream.current_stream(device)
+  device = stream.device_of("current_stream", device)
+  return wrap(device, core.stream_current(device))
+end
+
+function stream.default_stream(device) return wrap(stream.device_of("default_stream", device), 0) end
+
+function stream.set_stream(s)
+  checked("set_stream", s)
+  core.stream_set(s.device, s.id)
+end
+
+--- f(...) with s as the current stream of its device; restored however f ends.
+function stream.stream(s, f, ...)
+  checked("stream", s)
+  return core.with_stream(s.device, s.id, f, ...)
+end
+
+--- This stream goes on only after what `other` has been given so far.
+function Stream:wait_stream(other)
+  checked("wait_stream", other)
+  core.stream_wait(self.device, self.id, other.device, other.id)
+end
+
+function Stream:wait_event(event) event:wait(self) end
+
+--- Waits until the stream has done what it has been given.
+function Stream:synchronize() core.stream_synchronize(self.device, self.id) end
+
+--- Whether it has.
+function Stream:query() return core.stream_query(self.device, self.id) end
+
+function Stream:priority() return core.stream_priority(self.device, self.id) end
+
+--- The driver's handle, as light userdata, for other libraries.
+function Stream:native() return core.stream_native(self.device, self.id) end
+
+--- An event recorded here and now.
+function Stream:record_event(event)
+  event = event or stream.Event()
+  event:record(self)
+  return event
+end
+
+-- ---- events
+local Event = class.root("Event")
+stream.Event = Event
+
+local event_options = {enable_timing = {"boolean", false}}
+
+--- lm.cuda.Event{enable_timing = true}
+function Event:init(given) self.timing = options.check("Event", given, event_options, "enable_timing").enable_timing end
+
+function Event:repr() return ("Event(%s)"):format(self.device or "not recorded") end
+
+--- Marks this point of a stream (the current one).
+function Event:record(s)
+  s = s and checked("record", s) or stream.current_stream()
+  if self.device and self.device ~= s.device then
+    fail("record: this event belongs to %s, the stream to %s", self.device, s.device)
+  end
+  self.handle = self.handle or core.event_new(s.device, self.timing)
+  self.device = s.device
+  core.event_record(self.handle, s.device, s.id)
+end
+
+--- The stream (the current one) goes on only after the event. One never recorded is waited for by nobody.
+function Event:wait(s)
+  if not self.handle then return end
+  s = s and checked("wait", s) or stream.current_stream(self.device)
+  core.event_wait(self.handle, s.device, s.id)
+end
+
+--- Whether the work before the event is done.
+function Event:query() return not self.handle or core.event_query(self.handle) end
+
+function Event:synchronize()
+  if self.handle then core.event_synchronize(self.handle) end
+end
+
+--- Milliseconds from this event to another, both made with enable_timing and recorded.
+function Event:elapsed_time(other)
+  if not Event.is(other, Event) then fail("elapsed_time: an event expected, got %s", options.describe(other)) end
+  for _, e in ipairs {self, other} do
+    if not e.timing then fail("elapsed_time: events made with lm.cuda.Event{enable_timing = true} expected") end
+    if not e.handle then fail("elapsed_time: both events have to be recorded first") end
+  end
+  return core.event_elapsed(self.handle, other.handle)
+end
+
+return stream

@@ -1,0 +1,63 @@
+--- nn.parallel.replicate(module, devices [, detach]): the module on each of the devices, as a list.
+---
+--- The first is the module itself, which has to be on the first device; so what it does to its buffers stays. The
+--- others are copies made for one forward pass: their parameters lead back to the module's, to which their gradients
+--- are added, unless `detach` is true; changes to their fields and buffers are lost.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local comm = require "luminary.nn.parallel.comm"
+local Module = require "luminary.nn.module"
+
+local function shallow(t)
+  local copy = {}
+  for key, value in pairs(t) do copy[key] = value end
+  return copy
+end
+
+-- A module like `original`, with the tensors that `there` has for its own, and its children likewise.
+local function copy_of(original, there, made)
+  if made[original] then return made[original] end
+  local twin, record = {}, shallow(getmetatable(original))
+  made[original] = twin
+  local values = setmetatable({}, getmetatable(record.values))
+  for key, value in pairs(record.values) do
+    values[key] = there[value] or (Module.is_module(value) and copy_of(value, there, made)) or value
+  end
+  for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do record[part] = shallow(record[part]) end
+  record.values, record.__index = values, values
+  return setmetatable(twin, record)
+end
+
+local function check_device(who, module, device)
+  for _, kind in ipairs {"parameter", "buffer"} do
+    for name, t in module["named_" .. kind .. "s"](module) do
+      if t.device ~= device then
+        options.fail("%s: the %s '%s' is on %s, but the first device is %s: move the module there first, module:to(%q)",
+          who, kind, name, t.device, device, device)
+      end
+    end
+  end
+end
+
+local function replicate(module, devices, detach, who)
+  who = who or "replicate"
+  if not Module.is_module(module) then options.fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  devices = comm.devices(who, devices)
+  check_device(who, module, devices[1])
+  local replicas, others = {module}, {unpack(devices, 2)}
+  if #others == 0 then return replicas end
+
+  local params, buffers = module:parameters(), module:buffers()
+  local function send(list) return comm.broadcast_coalesced(list, others) end
+  local params_there = detach and core.no_grad(send, params) or send(params)
+  local buffers_there = core.no_grad(send, buffers)
+  for d = 1, #others do
+    local there = {}
+    for i, p in ipairs(params) do there[p] = params_there[d][i] end
+    for i, t in ipairs(buffers) do there[t] = buffers_there[d][i] end
+    replicas[d + 1] = copy_of(module, there, {})
+  end
+  return replicas
+end
+
+return replicate

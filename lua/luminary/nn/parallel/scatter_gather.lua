@@ -1,0 +1,131 @@
+--- Splitting what a module is called with over devices, and joining what its replicas give: tensors however deep in
+--- tables.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local comm = require "luminary.nn.parallel.comm"
+
+local fail = options.fail
+
+local function is_plain(v) return type(v) == "table" and not getmetatable(v) end
+
+-- visit(tensor) for all that are split. A table that is met again is the same one in each piece, too.
+local function each_tensor(v, visit, seen)
+  if core.is_tensor(v) then
+    if v.ndim > 0 then visit(v) end
+  elseif is_plain(v) and not seen[v] then
+    seen[v] = true
+    for _, value in pairs(v) do each_tensor(value, visit, seen) end
+  end
+end
+
+-- How many pieces, and how large those of the first tensor are; nil where there is no tensor.
+local function plan(who, inputs, count, dim, shares)
+  local sizes, first
+  local function visit(t)
+    if math.abs(dim) > t.ndim or dim == 0 then
+      fail("%s: dim %d of a tensor [%s]: give what is not split by its batch in another way, such as a field of the "
+        .. "module", who, dim, table.concat(t.shape, ", "))
+    end
+    local these = comm.chunk_sizes(t:size(dim), count, shares)
+    if not sizes then
+      sizes, first = these, t
+    elseif #these ~= #sizes then
+      fail("%s: tensors [%s] and [%s] come in %d and %d pieces along dim %d: all have to have as many samples", who,
+        table.concat(first.shape, ", "), table.concat(t.shape, ", "), #sizes, #these, dim)
+    end
+  end
+  -- Positional arguments in their order: the first tensor says how many samples there are.
+  local seen = {}
+  if is_plain(inputs) then
+    for i = 1, inputs.n or #inputs do each_tensor(inputs[i], visit, seen) end
+  end
+  each_tensor(inputs, visit, {})
+  return sizes
+end
+
+local function split(v, devices, pieces, dim, shares, made)
+  local out = {}
+  if core.is_tensor(v) and v.ndim > 0 then
+    return comm.scatter(v, devices, {dim = dim, chunk_sizes = comm.chunk_sizes(v:size(dim), #devices, shares)})
+  elseif core.is_tensor(v) then
+    for k = 1, pieces do out[k] = v:to(devices[k]) end
+  elseif is_plain(v) then
+    if made[v] then return made[v] end
+    made[v] = out
+    for k = 1, pieces do out[k] = {} end
+    for key, value in pairs(v) do
+      for k, part in ipairs(split(value, devices, pieces, dim, shares, made)) do out[k][key] = part end
+    end
+  else
+    for k = 1, pieces do out[k] = v end
+  end
+  return out
+end
+
+local module = {}
+
+--- scatter(inputs, devices [, dim = 1]): a list with the inputs of each device. Tensors, also those within tables, are
+--- split along dim, in the sizes of chunk; those without dims are copied; all else is given to each. Fewer samples than
+--- devices give fewer pieces. `shares`: how many samples of a batch each device gets, in relation to the others.
+--- The second result has the size of each piece of the first tensor.
+function module.scatter(inputs, devices, dim, shares, who)
+  who = who or "scatter"
+  devices = comm.devices(who, devices)
+  dim = dim == nil and 1 or options.arg(who, "dim", dim, "integer")
+  local sizes = plan(who, inputs, #devices, dim, shares)
+  local pieces = sizes and #sizes or #devices
+  return split(inputs, devices, pieces, dim, shares, {}), sizes
+end
+
+--- scatter_kwargs(inputs, options, devices [, dim = 1]): the list of arguments and the trailing table of options, each
+--- split as by scatter: two lists of equal length.
+function module.scatter_kwargs(inputs, kwargs, devices, dim)
+  if core.is_tensor(inputs) then inputs = {inputs} end
+  options.arg("scatter_kwargs", "inputs", inputs, "table")
+  local both = module.scatter({inputs, kwargs or {}}, devices, dim, nil, "scatter_kwargs")
+  local lists, tables = {}, {}
+  for k, pair in ipairs(both) do lists[k], tables[k] = pair[1], pair[2] end
+  return lists, tables
+end
+
+local function join(who, values, destination, dim)
+  local first = values[1]
+  local function check(same, what)
+    for k = 2, #values do
+      if not same(values[k]) then
+        fail("%s: replica 1 gave %s, replica %d %s", who, what, k, options.describe(values[k]))
+      end
+    end
+  end
+  if core.is_tensor(first) then
+    check(core.is_tensor, "a tensor")
+    return comm.gather(values, {dim = dim, destination = destination})
+  elseif is_plain(first) then
+    check(is_plain, "a table")
+    local out = {}
+    for key in pairs(first) do
+      local column = {}
+      for k, value in ipairs(values) do
+        if value[key] == nil then fail("%s: replica 1 gave a field '%s', replica %d none", who, tostring(key), k) end
+        column[k] = value[key]
+      end
+      out[key] = join(who, column, destination, dim)
+    end
+    return out
+  end
+  for k = 2, #values do
+    if values[k] ~= first then return values end
+  end
+  return first
+end
+
+--- gather(outputs, device [, dim = 1]): the reverse of scatter. Tensors are joined along dim on the device, those
+--- without dims, as losses are, become a vector; a value that is the same in all is given once, others as a list.
+function module.gather(outputs, destination, dim, who)
+  who = who or "gather"
+  options.arg(who, "outputs", outputs, "table")
+  if #outputs == 0 then fail("%s: outputs is empty", who) end
+  return join(who, outputs, core.device(destination), dim == nil and 1 or options.arg(who, "dim", dim, "integer"))
+end
+
+return module

@@ -1,0 +1,117 @@
+-- Luminary's side of scripts/bench --device cuda: answers each line "name" with "variant seconds ...".
+local lm = require "luminary"
+local F, optim, data = lm.nn.functional, lm.optim, lm.data
+local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
+local device = arg[2]
+lm.cuda.set_device(device)
+
+-- Seconds a call, with the device idle before and after.
+local function timed(f, n)
+  lm.synchronize(device)
+  local start = lm.time()
+  for _ = 1, n do f() end
+  lm.synchronize(device)
+  return (lm.time() - start) / n
+end
+
+local function training(name, batch, x, y)
+  local net = models[name]():to(device)
+  if name == "resnet18" then net:to { memory_format = "channels_last" } end
+  x = x or lm.rand({ batch, 1, 28, 28 }, { device = device })
+  y = y or lm.randint(1, 11, { batch }, { device = device })
+  local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })
+  return function(a, b)
+    local loss = F.cross_entropy(net(a or x), b or y)
+    opt:zero_grad()
+    loss:backward()
+    opt:step()
+    return loss
+  end, x, y
+end
+
+local function both(name, batch)
+  local eager = training(name, batch)
+  local step, x, y = training(name, batch)
+  local graphed = lm.cuda.make_graphed_step(step, { x, y })
+  return { eager = eager, captured = function() graphed(x, y) end }
+end
+
+local function epoch()
+  local set = data.FashionMNIST { train = true }
+  local batches = {}
+  for x, y in data.DataLoader(set, { batch_size = 256, drop_last = true }):epoch(1) do
+    batches[#batches + 1] = { x:to(device), y:to(device) }
+  end
+  local step = training("lenet", 256)
+  local captured = lm.cuda.make_graphed_step(training("lenet", 256), batches[1])
+  local function over(f)
+    return function()
+      for _, b in ipairs(batches) do f(b[1], b[2]) end
+    end
+  end
+  return { eager = over(step), captured = over(captured) }
+end
+
+local function tf32(on)
+  lm.backends.cuda.matmul.allow_tf32 = on
+  lm.backends.cudnn.allow_tf32 = on
+end
+
+local n = 2 ^ 28 -- floats: 1 GiB
+local function large(f)
+  return function()
+    local x = lm.rand({ n / 4096, 4096 }, { device = device })
+    local y = lm.empty_like(x)
+    return { eager = function() return f(x, y) end }
+  end
+end
+
+local function product(dtype)
+  return function()
+    local a = lm.rand({ 8192, 8192 }, { device = device }):to(dtype)
+    local b = lm.rand({ 8192, 8192 }, { device = device }):to(dtype)
+    return { eager = function() return a:mm(b) end }
+  end
+end
+
+local build = {
+  launch = function()
+    local a, b = lm.rand({ 4 }, { device = device }), lm.rand({ 4 }, { device = device })
+    return { eager = function() return a + b end }
+  end,
+  small_step = function()
+    local a, b = lm.rand({ 4 }, { device = device }), lm.rand({ 4 }, { device = device })
+    local w = lm.rand({ 4 }, { device = device, requires_grad = true })
+    return { eager = function() ((w + a) * b):sum():backward() end }
+  end,
+  lenet256_epoch = epoch,
+  resnet256 = function() return both("resnet18", 256) end,
+  resnet256_tf32 = function() return both("resnet18", 256) end,
+  copy = large(function(x, y) return y:copy_(x) end),
+  add = large(function(x, y) return lm.add(x, y) end),
+  exp = large(function(x) return x:exp() end),
+  sum = large(function(x) return x:sum() end),
+  sum_dim = large(function(x) return x:sum(1) end),
+  softmax = large(function(x) return x:softmax(2) end),
+  mm8192 = product "float32", mm8192_tf32 = product "float32", mm8192_bf16 = product "bfloat16",
+}
+local calls = { launch = 20000, small_step = 2000, lenet256_epoch = 1 }
+
+local cached, variants
+for name in io.lines() do
+  tf32(name:find "tf32" ~= nil)
+  if cached ~= name then
+    variants = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    lm.cuda.empty_cache(device)
+    cached, variants = name, build[name]()
+    for _, f in pairs(variants) do timed(f, 3) end
+  end
+  local line = {}
+  for variant, f in pairs(variants) do
+    line[#line + 1] = ("%s %.9f"):format(variant, timed(f, calls[name] or 10))
+  end
+  io.write(table.concat(line, " "), "\n")
+  io.flush()
+end

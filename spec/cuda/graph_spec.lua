@@ -1,0 +1,90 @@
+-- Whole-step capture. Runs where there is a CUDA device (or a fake one).
+local lm = require "luminary"
+local core = require "luminary.core"
+if core.device_count("cuda") == 0 then return end
+local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
+
+local function net_of(seed)
+  lm.manual_seed(seed)
+  return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)):to("cuda")
+end
+
+local function batches(n)
+  lm.manual_seed(5)
+  local list = {}
+  for k = 1, n do
+    list[k] = {lm.randn({4, 6}, {device = "cuda"}), lm.randint(1, 4, {4}, {device = "cuda"})}
+  end
+  return list
+end
+
+local function step_of(net, opt)
+  return function(x, y)
+    opt:zero_grad()
+    local loss = F.cross_entropy(net(x), y)
+    loss:backward()
+    opt:step()
+    return loss
+  end
+end
+
+describe("a captured step", function()
+  for name, make in pairs {
+    SGD = function(p) return optim.SGD(p, {lr = 0.1, momentum = 0.9}) end,
+    Adam = function(p) return optim.Adam(p, {lr = 0.01}) end,
+  } do
+    it("trains as the eager one does, with " .. name, function()
+      local list = batches(6)
+      local eager, other = net_of(1), net_of(1)
+      local plain = step_of(eager, make(eager:parameters()))
+      local graphed = step_of(other, make(other:parameters()))
+      local losses = {}
+      for _ = 1, 2 do plain(unpack(list[1])) end -- as the warm-up below
+      for k = 1, #list do losses[k] = plain(unpack(list[k])):item() end
+      graphed = lm.cuda.make_graphed_step(graphed, list[1], {warmup = 2})
+      for k = 1, #list do
+        assert.near(losses[k], graphed(unpack(list[k])):item(), 1e-5)
+      end
+      local a, b = eager:parameters(), other:parameters()
+      for k = 1, #a do assert.is_true(a[k]:allclose(b[k], {atol = 1e-5})) end
+    end)
+  end
+
+  it("draws fresh random numbers at each replay, as eager calls would", function()
+    lm.manual_seed(3)
+    local g = lm.cuda.graph(function() return lm.rand({1000}, {device = "cuda"}) end, {warmup = 1})
+    lm.manual_seed(3)
+    lm.rand({1000}, {device = "cuda"}) -- warm-up
+    g:replay()
+    local first = g.results[1]:clone()
+    g:replay()
+    assert.is_false(first:equal(g.results[1]))
+    lm.manual_seed(3)
+    lm.rand({1000}, {device = "cuda"})
+    assert.is_true(first:equal(lm.rand({1000}, {device = "cuda"})))
+  end)
+
+  it("refuses what cannot be captured, and leaves the device usable", function()
+    local x = lm.ones({3}, {device = "cuda"})
+    local ok, err = pcall(lm.cuda.graph, function() return x:sum():item() end, {warmup = 0})
+    assert.is_false(ok)
+    assert.matches("captur", err)
+    assert.is_false(lm.cuda.is_current_stream_capturing())
+    assert.error_matches(function() lm.cuda.graph(function() error("mine") end, {warmup = 0}) end, "mine")
+    assert.equal(3, x:sum():item())
+    local g = lm.cuda.graph(function()
+      assert(lm.cuda.is_current_stream_capturing())
+      return x + 1
+    end, {warmup = 0})
+    x:fill_(4)
+    g:replay()
+    assert.same({5, 5, 5}, g.results[1]:totable())
+  end)
+
+  it("says which input does not fit", function()
+    local step = lm.cuda.make_graphed_step(function(x) return x * 2 end, {lm.ones({3}, {device = "cuda"})})
+    assert.error_matches(function() step(lm.ones {4}) end, "input 1 was captured as float32 %[3%], got float32 %[4%]")
+    assert.same({4, 4, 4}, step(lm.full({3}, 2)):totable())
+    assert.error_matches(function() lm.cuda.make_graphed_step(print, {lm.ones {3}}) end, "CUDA device")
+  end)
+end)

@@ -1,0 +1,112 @@
+-- Device memory: cut as PyTorch publishes it, kept a stream, given back under pressure.
+local lm = require "luminary"
+local core = require "luminary.core"
+if core.device_count("cuda") == 0 then return end
+local cuda = lm.cuda
+local MB = 2 ^ 20
+
+local function bytes(n) return lm.empty({n}, {dtype = "uint8", device = "cuda"}) end
+
+local function settle()
+  for _ = 1, 2 do collectgarbage() end
+  cuda.synchronize()
+  cuda.empty_cache()
+end
+
+local function held() return cuda.memory_allocated(), cuda.memory_reserved() end
+
+describe("blocks on a CUDA device", function()
+  before_each(settle)
+
+  it("are multiples of 512 bytes, from segments of 2 and 20 MiB or their own", function()
+    local a0, r0 = held()
+    local function grown()
+      local a, r = held()
+      return {a - a0, (r - r0) / MB}
+    end
+    local keep = {bytes(1), bytes(513)}
+    assert.same({512 + 1024, 2}, grown())
+    keep[3] = bytes(MB) -- the largest small one
+    assert.same({1536 + MB, 2}, grown())
+    keep[4] = bytes(MB + 1) -- large
+    assert.same({1536 + 2 * MB + 512, 22}, grown())
+    keep[5] = bytes(10 * MB - 1)
+    assert.same({1536 + 12 * MB + 512, 22}, grown())
+    keep[6] = bytes(11 * MB) -- on its own, in steps of 2 MiB; a rest of 1 MiB is not cut off
+    assert.same({1536 + 24 * MB + 512, 34}, grown())
+    for _, x in ipairs(keep) do x:free() end
+    assert.same({0, 34}, grown())
+    assert.is_true(cuda.max_memory_reserved() - r0 >= 34 * MB)
+    cuda.empty_cache()
+    assert.same({0, 0}, grown())
+  end)
+
+  it("of one stream are used again by it, and by another only when there is nothing else", function()
+    local side = cuda.Stream()
+    local a = bytes(30 * MB)
+    local where = tostring(a:data_ptr())
+    a:free()
+    local b = cuda.stream(side, function() return bytes(30 * MB) end)
+    assert.not_equal(where, tostring(b:data_ptr()))
+    local c = bytes(30 * MB)
+    assert.equal(where, tostring(c:data_ptr()))
+    c:fill_(1)
+    c:free()
+    local _, reserved = held()
+    local _, total = cuda.mem_get_info()
+    cuda.set_per_process_memory_fraction((reserved + MB) / total)
+    local d = cuda.stream(side, function() return bytes(30 * MB):fill_(2) end)
+    cuda.set_per_process_memory_fraction(1)
+    assert.equal(where, tostring(d:data_ptr()))
+    assert.equal(2, d:max():item())
+    b:free()
+    d:free()
+  end)
+
+  it("make room for each other before an error with words", function()
+    local _, total = cuda.mem_get_info()
+    local a0, r0 = held()
+    assert.is_true(r0 < 64 * MB)
+    cuda.set_per_process_memory_fraction(96 * MB / total)
+    finally(function() cuda.set_per_process_memory_fraction(1) end)
+    bytes(40 * MB) -- garbage, found by the collector when memory is short
+    bytes(20 * MB)
+    local a = bytes(60 * MB)
+    local ok, message = pcall(bytes, 50 * MB)
+    assert.is_false(ok)
+    assert.matches("out of memory on cuda:0: 50.0 MiB asked for; [%d.]+ %w+ free of [%d.]+ %w+, [%d.]+ MiB reserved " ..
+      "by this process of which 60.%d MiB allocated; this process may reserve 96.0 MiB", message)
+    a:free()
+    bytes(50 * MB):free()
+    assert.equal(a0, (held()))
+    assert.error_matches(function() cuda.set_per_process_memory_fraction(1.5) end, "set_per_process_memory_fraction")
+  end)
+end)
+
+describe("pinned memory", function()
+  it("is kept and used again", function()
+    local x = lm.rand {1000}
+    local p = x:pin_memory()
+    assert.is_true(p:is_pinned())
+    assert.is_false(x:is_pinned())
+    local part = p[{{2, 10}}]
+    assert.is_true(part:is_pinned())
+    part:free()
+    assert.is_true(p:equal(x))
+    local where = tostring(p:data_ptr())
+    p:free()
+    local q = lm.rand({900}):pin_memory() -- the same power of two
+    assert.equal(where, tostring(q:data_ptr()))
+    local there = q:cuda(0, {non_blocking = true})
+    q:free()
+    local r = lm.zeros({1000}):pin_memory() -- q may still be read
+    assert.not_equal(where, tostring(r:data_ptr()))
+    cuda.synchronize()
+    r:free()
+    assert.is_true(there:sum():item() > 0)
+    local back = lm.empty({900}):pin_memory()
+    back:copy_(there, {non_blocking = true})
+    cuda.current_stream():synchronize()
+    assert.is_true(back:equal(there:cpu()))
+  end)
+end)

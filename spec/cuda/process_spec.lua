@@ -1,0 +1,76 @@
+-- What is decided when a process first asks for its devices: virtual ones, visible ones, and LM_SYNC.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/../support/?.lua;" .. package.path
+local core = require "luminary.core"
+local temp = require "temp"
+if core.device_count("cuda") == 0 then return end
+
+local folder
+local function run(environment, script)
+  local path = temp.write(folder .. "/script.lua", 'local lm = require "luminary"\n' .. script)
+  local ok, text = temp.run(folder, ("%s luajit %s"):format(environment, path))
+  assert(ok, text)
+  return text
+end
+
+describe("a process with CUDA devices", function()
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("may take each card for several devices", function()
+    local text = run("LM_CUDA_VIRTUAL=3", [[
+      local n = lm.cuda.device_count()
+      assert(n % 3 == 0)
+      local a, b = lm.cuda.get_device_properties(0), lm.cuda.get_device_properties(2)
+      assert(a.uuid == b.uuid)
+      local x = lm.ones({1000}, {device = "cuda:0"})
+      local y = x:to("cuda:1")
+      print(y.device, lm.cuda.memory_allocated(0), lm.cuda.memory_allocated(1), lm.cuda.memory_allocated(2))
+      print(pcall(function() return x + y end))
+      print((y * 2):to("cuda:2"):sum():item())
+      lm.cuda.set_device(2)
+      print(lm.ones({1}, {device = "cuda"}).device, lm.cuda.current_device())
+      assert(lm.cuda.can_device_access_peer(0, 1))
+      lm.manual_seed(4)
+      assert(lm.rand({5}, {device = "cuda:0"}):cpu():equal(lm.rand({5}, {device = "cuda:1"}):cpu()))
+      print(pcall(lm.setenv, "LM_CUDA_VIRTUAL", "2"))
+      print(pcall(lm.ones, {1}, {device = "cuda:" .. n}))
+    ]])
+    assert.matches("^cuda:1\t4096\t4096\t0\n", text)
+    assert.matches("add: tensors on cuda:0 and cuda:1", text, 1, true)
+    assert.matches("\n2000\ncuda:2\t2\n", text, 1, true)
+    assert.matches("false\t[^\n]*LM_CUDA_VIRTUAL", text)
+    assert.matches("cuda devices go from cuda:0 to cuda:", text, 1, true)
+  end)
+
+  it("raises errors of kernels at their own line with LM_SYNC=1", function()
+    local script = [[
+      local t = lm.ones({3, 2}, {device = "cuda"})
+      local i = lm.tensor({4}, {dtype = "int64", device = "cuda"})
+      local ok, message = pcall(function()
+        local y = t:index_select(1, i)
+        local z = y + 1
+        local v = z:sum():item()
+        return v
+      end)
+      print(message)
+    ]]
+    assert.matches("script.lua:5: index_select: index 4 at position 1 is not in 1 to 3", run("LM_SYNC=1", script), 1, true)
+    assert.matches("script.lua:7: index_select: index 4 at position 1 is not in 1 to 3", run("LM_SYNC=", script), 1, true)
+  end)
+
+  it("sees the cards that CUDA_VISIBLE_DEVICES names, until it has asked", function()
+    local text = run("CUDA_VISIBLE_DEVICES=0", [[
+      print(lm.cuda.device_count(), lm.cuda.get_device_properties(0).physicalIndex)
+      print(pcall(lm.setenv, "CUDA_VISIBLE_DEVICES", "1"))
+    ]])
+    assert.matches("^1\t0\nfalse\t", text)
+    text = run("", [[
+      lm.setenv("CUDA_VISIBLE_DEVICES", "")
+      print(lm.cuda.is_available())
+      print(pcall(lm.ones, {1}, {device = "cuda"}))
+    ]])
+    assert.matches("^false\nfalse\t", text)
+    assert.matches("CUDA_VISIBLE_DEVICES is ''", text, 1, true)
+  end)
+end)

@@ -1,0 +1,127 @@
+-- Whether cuDNN has plans for the convolutions of the example networks and of the op table on an H200, known by its
+-- properties alone (support/cuda/h200.json): the real library, without a GPU.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local root = here .. "/.."
+local rows = dofile(here .. "/op_cases.lua")
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+local function pair(v) return type(v) == "table" and v or { v, v } end
+
+-- What a line of the program's input says of a convolution, dtype aside.
+local function sizes(x, weight, o)
+  o = o or {}
+  local list = {}
+  if #x == 3 then x = { 1, x[1], x[2], x[3] } end
+  local how = { pair(o.stride or 1), pair(o.padding or 0), pair(o.dilation or 1) }
+  for _, part in ipairs { x, weight, how[1], how[2], how[3], { o.groups or 1 } } do
+    for _, v in ipairs(part) do list[#list + 1] = v end
+  end
+  return table.concat(list, " ")
+end
+
+local networks = { -- of scripts/models.lua, batch 64
+  lenet1 = { sizes({ 64, 1, 28, 28 }, { 20, 1, 3, 3 }), bias = true },
+  lenet2 = { sizes({ 64, 20, 13, 13 }, { 50, 20, 5, 5 }), bias = true },
+  resnet_stem = { sizes({ 64, 1, 28, 28 }, { 64, 1, 3, 3 }, { padding = 1 }), bias = true },
+  resnet_large_stem = { sizes({ 64, 3, 224, 224 }, { 64, 3, 7, 7 }, { padding = 3, stride = 2 }) },
+}
+do
+  local channels, size = 64, 28
+  networks.resnet_64 = { sizes({ 64, 64, 28, 28 }, { 64, 64, 3, 3 }, { padding = 1 }), bias = true }
+  for _, out in ipairs { 128, 256, 512 } do
+    local name = "resnet_" .. out
+    networks[name .. "_down"] = { sizes({ 64, channels, size, size }, { out, channels, 3, 3 },
+      { padding = 1, stride = 2 }), bias = true }
+    networks[name .. "_skip"] = { sizes({ 64, channels, size, size }, { out, channels, 1, 1 },
+      { stride = 2 }), bias = true }
+    channels, size = out, math.ceil(size / 2)
+    networks[name] = { sizes({ 64, out, size, size }, { out, out, 3, 3 }, { padding = 1 }), bias = true }
+  end
+end
+
+local cases = {} -- of op_cases.lua, but for empty ones
+for k, case in ipairs(rows.conv2d) do
+  if case.x.shape[1] > 0 then
+    cases["case_" .. k] = { sizes(case.x.shape, case.weight.shape, case), bias = case.bias ~= nil }
+  end
+end
+for _, name in ipairs { "conv2d_input", "conv2d_weight" } do
+  for k, case in ipairs(rows[name]) do
+    local input = name == "conv2d_input"
+    local x, weight = input and case.size or case.x.shape, input and case.weight.shape or case.size
+    cases[name .. "_" .. k] = { sizes(x, weight, case) }
+  end
+end
+
+describe("cuDNN, without a GPU,", function()
+  local folder, program
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local cuda = os.getenv "CUDA_HOME" or "/usr/local/cuda"
+  local built = assert(package.searchpath("luminary.core", package.cpath)):match("^(.*/luminary)/core%.so$")
+
+  it("takes the backend's graphs", function()
+    if not exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
+    if not exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; cd %s && gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
+      .. " -Ikernels -I%s/include spec/support/cudnn_plans.c src/backend/cuda/cudnn_plan.c %s/libluminary.so.0"
+      .. " -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(root, cuda, built, cuda, built, cuda, folder))
+    assert(ok, text)
+    program = folder .. "/plans"
+  end)
+
+  -- How many plans were made of each pass and layout: count["lenet1 forward channels_last"].
+  local function plans(list, dtype, tf32)
+    local lines, count, total = {}, {}, 0
+    for name, conv in pairs(list) do
+      lines[#lines + 1] = ("%s %s %d %d %s\n"):format(name, dtype, tf32, conv.bias and 1 or 0, conv[1])
+    end
+    temp.write(folder .. "/convolutions", table.concat(lines))
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; timeout 300 %s %s/support/cuda/h200.json <%s/convolutions")
+      :format(program, here, folder))
+    assert(ok, text)
+    for name, pass, layout, made in text:gmatch "(%S+) %S+ %d (%S+) (%S+) (%d+) %d+\n" do
+      count[name .. " " .. pass .. " " .. layout] = tonumber(made)
+      total = total + made
+    end
+    assert(total > 0, text)
+    return count
+  end
+
+  -- By one of the two layouts, each pass has a plan, a bias added in the graph or apart.
+  local function covered(list, dtype, tf32)
+    local count = plans(list, dtype, tf32)
+    for name in pairs(list) do
+      for _, pass in ipairs { "forward", "input", "weight" } do
+        local key = name .. " " .. pass
+        local first, second = count[key .. " channels_last"], count[key .. " contiguous"]
+        assert(first and second, "nothing about " .. name .. " " .. pass)
+        assert(first + second > 0, ("no plan for %s %s in %s"):format(name, pass, dtype))
+      end
+    end
+    return count
+  end
+
+  for _, kind in ipairs { { "float32", 0 }, { "float32", 1 }, { "bfloat16", 0 }, { "float16", 0 }, { "float64", 0 } } do
+    local dtype, tf32 = kind[1], kind[2]
+    it("has plans in " .. dtype .. (tf32 == 1 and " by TF32" or ""), function()
+      if not program then return pending("there is no program") end
+      local count = covered(networks, dtype, tf32)
+      covered(cases, dtype, tf32)
+      if dtype == "float64" then return end
+      for name in pairs(networks) do -- as the backend lays them out
+        for _, pass in ipairs { "forward", "input", "weight" } do
+          assert(count[name .. " " .. pass .. " channels_last"] > 0, name .. " " .. pass .. " channels-last")
+        end
+      end
+    end)
+  end
+end)

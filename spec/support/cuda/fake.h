@@ -1,0 +1,62 @@
+/* A CUDA runtime without a device, for specs: preloaded (LD_PRELOAD), it takes the place of libcudart and runs the very
+ * kernels of kernels/, compiled for the host, on an emulated grid. Work is done only when somebody waits for it, device
+ * memory is out of the host's reach but while work runs, and any call can be made to fail.
+ *
+ * Environment (read at the first call):
+ *   LM_FAKE_CUDA_DEVICES=n       devices, 1 by default; 0 is a machine without one
+ *   LM_FAKE_CUDA_MEMORY=bytes    memory of each, 1 GiB by default
+ *   LM_FAKE_CUDA_EAGER=1         do work when it is queued
+ *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
+ *   LM_FAKE_CUDA_TRACE=1         each call on stderr
+ *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any
+ *   CUDA_VISIBLE_DEVICES         as CUDA's */
+#ifndef LM_FAKE_H
+#define LM_FAKE_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+#include <functional>
+extern "C" {
+#endif
+
+#define LM_FAKE_API __attribute__((visibility("default")))
+
+/* ---- for specs, by way of ffi.C ---- */
+
+/* The nth call of `name` from now on (1 is the next) returns `code` instead of working, once. NULL: of any call. nth 0
+ * takes the rules for that name (NULL: all rules) away. Calls that release something do so all the same. */
+LM_FAKE_API void lm_fake_fail(const char *name, long nth, int code);
+/* How often it was called so far; NULL: all calls. */
+LM_FAKE_API long lm_fake_call_count(const char *name);
+/* The names of all calls made so far, a comma between them; the caller's until its next call from the same thread. */
+LM_FAKE_API const char *lm_fake_call_names(void);
+/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries); "bytes": of memory. */
+LM_FAKE_API long lm_fake_live(const char *what);
+/* Operations that wait in queues. */
+LM_FAKE_API long lm_fake_pending(void);
+/* A fault of a kernel fails every later call, as a real one does; this forgets it. */
+LM_FAKE_API void lm_fake_reset(void);
+
+/* ---- for the libraries that are faked beside the runtime ---- */
+
+/* Counts the call and says whether it is to fail: the code, or 0. The first line of every call. */
+LM_FAKE_API int lm_fake_enter(const char *name);
+#define LM_FAKE_ENTER(type)                             \
+  do {                                                  \
+    int lm_fake_code_ = lm_fake_enter(__func__);        \
+    if (lm_fake_code_ != 0) return (type)lm_fake_code_; \
+  } while (0)
+/* One more (1) or less (-1) of what lm_fake_live counts. */
+LM_FAKE_API void lm_fake_count(const char *what, long by);
+/* The device that holds p, or -1. */
+LM_FAKE_API int lm_fake_device_of(const void *p);
+
+#ifdef __cplusplus
+}
+/* Queues work for `stream` (a cudaStream_t): it runs, or is captured, like a kernel, with the memory of the stream's
+ * device (and its enabled peers) in reach. What it captures is copied now. Returns a cudaError_t. */
+LM_FAKE_API int lm_fake_enqueue(void *stream, std::function<void()> work);
+#endif
+
+#endif

@@ -1,0 +1,40 @@
+/* What the fakes of cuBLASLt and cuDNN share: elements of any floating dtype as doubles. */
+#ifndef LM_FAKE_LIBRARY_H
+#define LM_FAKE_LIBRARY_H
+
+#include <string.h>
+
+#include "fake.h"
+#include "types.cuh"
+
+static inline double lm_fake_read(int dtype, const void *p, int64_t i) {
+  switch (dtype) {
+    case LM_F16: return lm_get<double>(((const lm_f16 *)p)[i]);
+    case LM_BF16: return lm_get<double>(((const lm_bf16 *)p)[i]);
+    case LM_F32: return ((const float *)p)[i];
+    default: return ((const double *)p)[i];
+  }
+}
+
+static inline void lm_fake_write(int dtype, void *p, int64_t i, double v) {
+  switch (dtype) {
+    case LM_F16: ((lm_f16 *)p)[i] = lm_put<lm_f16>(v); break;
+    case LM_BF16: ((lm_bf16 *)p)[i] = lm_put<lm_bf16>(v); break;
+    case LM_F32: ((float *)p)[i] = (float)v; break;
+    default: ((double *)p)[i] = v;
+  }
+}
+
+/* As TF32's inputs: 10 bits of mantissa. */
+static inline double lm_fake_tf32(double v) {
+  float f = (float)v;
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  if ((bits & 0x7f800000u) != 0x7f800000u) bits = (bits + 0xfffu + (bits >> 13 & 1)) & ~0x1fffu;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static inline bool lm_fake_aligned(const void *p, int64_t bytes) { return (uintptr_t)p % (uintptr_t)bytes == 0; }
+
+#endif

@@ -1,0 +1,263 @@
+/* Kernels by name: the host stubs of programs built by nvcc, and the same kernels' bodies compiled into this library.
+ * Bodies and their __shared__ variables (statics of the body) are found in this file's own symbol table. */
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime.h"
+
+enum {
+  STATIC_SHARED_MAX = 49152,
+  SHARED_MAX = 232448,
+  PARAMETER_ALIGN = 16,
+  THREADS_PER_SM = 2048,
+  BLOCKS_PER_SM = 32
+};
+
+namespace {
+struct variable {
+  void *address;
+  size_t bytes;
+};
+struct registry {
+  std::map<std::string, const void *> bodies;                    /* functions by mangled name */
+  std::map<const void *, std::string> names;                     /* and the other way round */
+  std::map<std::string, std::vector<variable>> statics;          /* by the mangled function they are in */
+  std::map<const void *, std::shared_ptr<lm_fake_kernel>> known; /* by stub, or body */
+};
+}  // namespace
+
+/* "_ZZ" <function> "E" <name>: a static of that function. Its mangled name is "_Z" <function>. The name's length is a
+ * number after the last E before which a function is known; kernels being few, all splits are tried. */
+static std::string function_of(const registry &r, const char *symbol) {
+  std::string text(symbol + 3);
+  for (size_t e = text.rfind('E'); e != std::string::npos && e > 0; e = text.rfind('E', e - 1)) {
+    std::string name = "_Z" + text.substr(0, e);
+    if (e + 1 < text.size() && text[e + 1] >= '0' && text[e + 1] <= '9' && r.bodies.count(name)) return name;
+  }
+  return "";
+}
+
+static void read_symbols(registry &r, const char *file, uintptr_t base) {
+  int fd = open(file, O_RDONLY | O_CLOEXEC);
+  struct stat info;
+  if (fd < 0 || fstat(fd, &info) != 0) return;
+  size_t size = (size_t)info.st_size;
+  const char *image = (const char *)mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  close(fd);
+  if (image == MAP_FAILED) return;
+  const ElfW(Ehdr) *header = (const ElfW(Ehdr) *)image;
+  const ElfW(Shdr) *sections = (const ElfW(Shdr) *)(image + header->e_shoff);
+  for (int s = 0; s < header->e_shnum; s++) {
+    if (sections[s].sh_type != SHT_SYMTAB) continue;
+    const ElfW(Sym) *symbols = (const ElfW(Sym) *)(image + sections[s].sh_offset);
+    const char *strings = image + sections[sections[s].sh_link].sh_offset;
+    size_t count = sections[s].sh_size / sizeof *symbols;
+    for (size_t i = 0; i < count; i++) {
+      const char *name = strings + symbols[i].st_name;
+      if (ELF64_ST_TYPE(symbols[i].st_info) != STT_FUNC || symbols[i].st_shndx == SHN_UNDEF) continue;
+      r.bodies[name] = (const void *)(base + symbols[i].st_value);
+      r.names[(const void *)(base + symbols[i].st_value)] = name;
+    }
+    for (size_t i = 0; i < count; i++) {
+      const char *name = strings + symbols[i].st_name;
+      int section = symbols[i].st_shndx;
+      if (ELF64_ST_TYPE(symbols[i].st_info) != STT_OBJECT || section == SHN_UNDEF || section >= header->e_shnum)
+        continue;
+      if (strncmp(name, "_ZZ", 3) != 0 || sections[section].sh_type != SHT_NOBITS) continue;
+      std::string function = function_of(r, name);
+      if (function.empty()) continue;
+      r.statics[function].push_back({(void *)(base + symbols[i].st_value), symbols[i].st_size});
+    }
+  }
+  munmap((void *)image, size);
+}
+
+static registry &get() {
+  static registry *r = [] {
+    registry *made = new registry;
+    Dl_info here;
+    if (dladdr((void *)read_symbols, &here)) read_symbols(*made, here.dli_fname, (uintptr_t)here.dli_fbase);
+    if (made->bodies.empty()) fprintf(stderr, "fake cuda: no symbol table in %s; is it stripped?\n", here.dli_fname);
+    return made;
+  }();
+  return *r;
+}
+
+static std::shared_ptr<lm_fake_kernel> make_kernel(const std::string &name) {
+  registry &r = get();
+  auto kernel = std::make_shared<lm_fake_kernel>();
+  char *readable = abi::__cxa_demangle(name.c_str(), NULL, NULL, NULL);
+  kernel->name = readable ? readable : name;
+  free(readable);
+  auto body = r.bodies.find(name);
+  kernel->body = body == r.bodies.end() ? NULL : body->second;
+  kernel->static_shared = 0;
+  kernel->dynamic_limit = STATIC_SHARED_MAX;
+  for (auto &v : r.statics[name]) {
+    kernel->shared.push_back({v.address, v.bytes});
+    kernel->static_shared += v.bytes;
+  }
+  return kernel;
+}
+
+/* By the stub that nvcc made, or by a body of this library; NULL if it is neither. Needs the state lock. */
+static std::shared_ptr<lm_fake_kernel> find_kernel(const void *function) {
+  registry &r = get();
+  auto known = r.known.find(function);
+  if (known != r.known.end()) return known->second;
+  auto name = r.names.find(function);
+  if (name == r.names.end()) return NULL;
+  return r.known[function] = make_kernel(name->second);
+}
+
+/* The parameters of a launch, kept until it runs, perhaps many times. */
+typedef struct launch {
+  std::shared_ptr<lm_fake_kernel> kernel;
+  void (*call)(const void *, void *const *);
+  std::vector<max_align_t> storage;
+  std::vector<void *> args;
+  dim3 grid, block;
+  size_t shared;
+} launch;
+
+static int check_launch(const lm_fake_kernel *kernel, dim3 grid, dim3 block, size_t shared) {
+  if (!kernel) return cudaErrorInvalidDeviceFunction;
+  uint64_t threads = (uint64_t)block.x * block.y * block.z;
+  if (threads == 0 || block.x > LM_MAX_BLOCK || block.y > LM_MAX_BLOCK || block.z > 64 || threads > LM_MAX_BLOCK ||
+      grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (shared > kernel->dynamic_limit || shared + kernel->static_shared > SHARED_MAX ||
+      (kernel->dynamic_limit <= STATIC_SHARED_MAX && shared + kernel->static_shared > STATIC_SHARED_MAX)) {
+    return cudaErrorInvalidValue;
+  }
+  if (!kernel->body) {
+    fprintf(stderr, "fake cuda: %s was not compiled for the host\n", kernel->name.c_str());
+    return cudaErrorInvalidDeviceFunction;
+  }
+  return 0;
+}
+
+extern "C" {
+
+LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
+                                         cudaStream_t handle) {
+  LM_FAKE_CALL();
+  lm_fake_stream stream;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    stream = lm_fake_find_stream(handle);
+    auto kernel = find_kernel(function);
+    int code = check_launch(kernel.get(), grid, block, shared);
+    if (code == 0 && (!stream || stream->device != lm_fake_current())) code = cudaErrorInvalidResourceHandle;
+    if (code != 0) return lm_fake_result(code);
+    const lm_launch_info *info = (const lm_launch_info *)args[-1];
+    if (info->magic != LM_LAUNCH_MAGIC) {
+      fprintf(stderr, "fake cuda: %s was not launched by lm_launch\n", kernel->name.c_str());
+      return lm_fake_result(cudaErrorInvalidDeviceFunction);
+    }
+    auto l = std::make_shared<launch>();
+    l->kernel = kernel, l->call = info->call, l->grid = grid, l->block = block, l->shared = shared;
+    size_t total = 0;
+    for (int i = 0; i < info->count; i++) total += (info->size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN;
+    l->storage.resize(total * PARAMETER_ALIGN / sizeof(max_align_t) + 1);
+    char *at = (char *)l->storage.data();
+    for (int i = 0; i < info->count; i++) {
+      memcpy(at, args[i], info->size[i]);
+      l->args.push_back(at);
+      at += (info->size[i] + PARAMETER_ALIGN - 1) / PARAMETER_ALIGN * PARAMETER_ALIGN;
+    }
+    lm_fake_queued queued = {};
+    auto run = [l] { return lm_fake_run_grid(*l->kernel, l->call, l->args.data(), l->grid, l->block, l->shared); };
+    queued.op = {run, lm_fake_reach(stream->device)};
+    code = lm_fake_push(stream, queued);
+    if (code != 0) return lm_fake_result(code);
+  }
+  lm_fake_settle(stream);
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attr, int value) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  auto kernel = find_kernel(function);
+  if (!kernel) return lm_fake_result(cudaErrorInvalidDeviceFunction);
+  if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess; /* preferences */
+  if (value < 0 || (size_t)value + kernel->static_shared > SHARED_MAX) return lm_fake_result(cudaErrorInvalidValue);
+  kernel->dynamic_limit = (size_t)value;
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *function) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  auto kernel = find_kernel(function);
+  if (!kernel) return lm_fake_result(cudaErrorInvalidDeviceFunction);
+  memset(out, 0, sizeof *out);
+  out->sharedSizeBytes = kernel->static_shared;
+  out->maxDynamicSharedSizeBytes = (int)kernel->dynamic_limit;
+  out->maxThreadsPerBlock = LM_MAX_BLOCK;
+  out->numRegs = 32;
+  out->ptxVersion = out->binaryVersion = 90;
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *function,
+                                                                               int block, size_t shared, unsigned) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  auto kernel = find_kernel(function);
+  if (!kernel) return lm_fake_result(cudaErrorInvalidDeviceFunction);
+  if (block <= 0) return lm_fake_result(cudaErrorInvalidValue);
+  int threads = (block + LM_WARP - 1) / LM_WARP * LM_WARP;
+  int most = THREADS_PER_SM / threads, fit = (int)(SHARED_MAX / (shared + kernel->static_shared + 1024));
+  if (most > BLOCKS_PER_SM) most = BLOCKS_PER_SM;
+  *blocks = block > LM_MAX_BLOCK ? 0 : most < fit ? most : fit;
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int block,
+                                                                      size_t shared) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block, shared, 0);
+}
+
+/* ---- what nvcc's host code calls ---- */
+
+LM_FAKE_API void **__cudaRegisterFatBinary(void *) {
+  static void *handle;
+  return &handle;
+}
+LM_FAKE_API void __cudaRegisterFatBinaryEnd(void **) {}
+LM_FAKE_API void __cudaUnregisterFatBinary(void **) {}
+LM_FAKE_API char __cudaInitModule(void **) { return 1; }
+LM_FAKE_API void __cudaRegisterVar(void **, char *, char *, const char *, int, size_t, int, int) {}
+
+LM_FAKE_API void __cudaRegisterFunction(void **, const char *stub, char *, const char *name, int, uint3 *, uint3 *,
+                                        dim3 *, dim3 *, int *) {
+  lm_fake_guard lock(lm_fake_state);
+  get().known[stub] = make_kernel(name);
+}
+
+/* <<<>>> says nothing of its parameters' sizes: only lm_launch does. */
+LM_FAKE_API unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, struct CUstream_st *) { return 1; }
+LM_FAKE_API cudaError_t __cudaPopCallConfiguration(dim3 *, dim3 *, size_t *, void *) {
+  return lm_fake_result(cudaErrorNotSupported);
+}
+LM_FAKE_API cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *function) {
+  *out = (cudaKernel_t)function;
+  return cudaSuccess;
+}
+LM_FAKE_API cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void **, size_t, cudaStream_t) {
+  return lm_fake_result(cudaErrorNotSupported);
+}
+
+}  // extern "C"

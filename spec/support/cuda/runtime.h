@@ -1,0 +1,139 @@
+/* What the files of the fake runtime know of one another. Two locks: `state` guards all bookkeeping and is held
+ * briefly; `turn` belongs to the thread that runs queued work. A thread that holds `state` never waits for `turn`. */
+#ifndef LM_FAKE_RUNTIME_H
+#define LM_FAKE_RUNTIME_H
+
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fake.h"
+#include "launch.cuh"
+
+enum { LM_FAKE_MAX_DEVICES = 16 };
+
+/* ---- control.cc ---- */
+
+extern std::recursive_mutex lm_fake_state;
+typedef std::lock_guard<std::recursive_mutex> lm_fake_guard;
+
+/* Keeps `code` as the thread's last error and returns it. */
+cudaError_t lm_fake_result(int code);
+/* A fault that every later call reports; 0 if none. */
+extern int lm_fake_sticky;
+/* The first line of a runtime call that may fail, and that of one which releases something whatever it returns. */
+#define LM_FAKE_CALL()                                            \
+  do {                                                            \
+    int lm_fake_code_ = lm_fake_begin(__func__);                  \
+    if (lm_fake_code_ != 0) return lm_fake_result(lm_fake_code_); \
+  } while (0)
+int lm_fake_begin(const char *name);
+long lm_fake_setting(const char *name, long otherwise);
+
+/* ---- device.cc ---- */
+
+int lm_fake_devices(); /* visible ones */
+int lm_fake_current(); /* this thread's */
+int lm_fake_physical(int device);
+/* Bits of the devices whose memory work on `device` may touch: its own and its enabled peers'. */
+unsigned lm_fake_reach(int device);
+bool lm_fake_peers(int device, int other);
+
+/* ---- memory.cc ---- */
+
+typedef struct lm_fake_place {
+  enum { PAGEABLE, PINNED, DEVICE, FREED } kind; /* FREED: inside a device's range, in no allocation */
+  int device;
+  char *base;
+  size_t bytes; /* of the allocation */
+} lm_fake_place;
+lm_fake_place lm_fake_place_of(const void *p);
+/* Makes the memory of exactly these devices accessible. Needs the turn. */
+void lm_fake_open(unsigned devices);
+size_t lm_fake_memory_total();
+/* The device whose address range holds p, allocated or not; -1. Safe in a signal handler. */
+int lm_fake_range_of(const void *p);
+
+/* ---- grid.cc ---- */
+
+struct lm_fake_kernel {
+  std::string name;                              /* for people */
+  const void *body;                              /* NULL: no host body */
+  std::vector<std::pair<void *, size_t>> shared; /* its __shared__ variables */
+  size_t static_shared, dynamic_limit;           /* bytes */
+};
+/* Runs the grid, or the work, on stacks of its own; a fault or a barrier not met by all ends it. Returns a cudaError_t.
+ * Need the turn. */
+int lm_fake_run_grid(const lm_fake_kernel &kernel, void (*call)(const void *, void *const *), void *const *args,
+                     dim3 grid, dim3 block, size_t shared);
+int lm_fake_run_work(const std::function<void()> &work, const char *name);
+/* From now on a bad access says what it was. */
+void lm_fake_catch_faults();
+
+/* ---- stream.cc ---- */
+
+typedef std::shared_ptr<struct CUstream_st> lm_fake_stream;
+typedef std::shared_ptr<struct lm_fake_capture> lm_fake_capture_ref;
+
+struct lm_fake_op {
+  std::function<int()> run;
+  unsigned devices; /* whose memory it touches */
+};
+
+struct lm_fake_queued {
+  lm_fake_op op;
+  std::shared_ptr<const std::vector<lm_fake_op>> graph;   /* instead of op: a graph's, in order */
+  std::vector<std::pair<lm_fake_stream, uint64_t>> waits; /* each until that many operations of the stream are done */
+};
+
+struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
+  uint64_t id;
+  int device, priority;
+  unsigned flags;
+  bool legacy;
+  std::deque<lm_fake_queued> queue;
+  uint64_t queued, done; /* operations ever queued, ever done */
+  lm_fake_capture_ref capture;
+  std::vector<int> tail; /* the captured nodes that the next one follows */
+};
+
+/* NULL if there is none. Needs the state lock. */
+lm_fake_stream lm_fake_find_stream(cudaStream_t handle);
+/* Queues or captures. Needs the state lock; the caller ends with lm_fake_settle once it has let go of it. */
+int lm_fake_push(const lm_fake_stream &stream, lm_fake_queued work);
+void lm_fake_settle(const lm_fake_stream &stream); /* in eager mode, does the work */
+/* Does the stream's work up to its `upto`th operation; that of a device, or all (-1). Not under the state lock. */
+void lm_fake_drain(const lm_fake_stream &stream, uint64_t upto);
+void lm_fake_drain_device(int device);
+
+/* ---- graph.cc ---- */
+
+struct lm_fake_node {
+  lm_fake_op op;
+  std::vector<int> after;
+};
+struct lm_fake_capture {
+  uint64_t id;
+  cudaStreamCaptureMode mode;
+  unsigned long thread;
+  CUstream_st *origin;
+  std::vector<lm_fake_stream> streams;
+  std::vector<lm_fake_node> nodes;
+  bool invalid, ended;
+};
+/* cudaErrorStreamCaptureUnsupported, and the capture is lost, if one now forbids this thread unsafe calls; else 0. */
+int lm_fake_unsafe();
+/* The same for a call that concerns this very stream, if it is being captured. */
+int lm_fake_unsafe_on(const lm_fake_stream &stream);
+/* Work for a legacy stream while a stream that synchronizes with it is captured. */
+int lm_fake_legacy_conflict(int device);
+int lm_fake_capture_node(const lm_fake_stream &stream, lm_fake_op op);
+
+#endif

@@ -1,0 +1,339 @@
+/* Checks the fake CUDA runtime: kernels here are compiled into it too (CMakeLists.txt), and this file, built by nvcc,
+ * runs them with the fake preloaded. `self_check NAME` runs one check and prints "ok"; what went wrong is on stderr. */
+#include "launch.cuh"
+
+/* ---- kernels ---- */
+
+LM_KERNEL void check_sum(double *out, const double *in, int64_t n) {
+  __shared__ double room[LM_WARP];
+  double sum = 0;
+  for (int64_t i = lm_thread(); i < n; i += lm_threads()) sum += in[i];
+  sum = lm_block_reduce(sum, lm_add_of(), room);
+  if (threadIdx.x == 0) atomicAdd(out, sum);
+}
+
+template <typename T>
+LM_KERNEL void check_reverse(T *x) {
+  LM_DYNAMIC_SHARED(T, copy);
+  copy[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = copy[blockDim.x - 1 - threadIdx.x];
+}
+template LM_KERNEL void check_reverse<double>(double *);
+
+struct check_pair {
+  double value;
+  int place;
+};
+
+LM_KERNEL void check_warp(int *out) {
+  int lane = lm_lane();
+  check_pair pair = {(lane * 7 % 32) * 1.0, lane};
+  pair = lm_warp_reduce(pair, [](check_pair a, check_pair b) { return a.value > b.value ? a : b; });
+  out[lane] = pair.place;
+  out[32 + lane] = __shfl_up_sync(LM_ALL_LANES, lane, 1, 8);
+  out[64 + lane] = __shfl_down_sync(LM_ALL_LANES, lane, 3);
+  out[96 + lane] = (int)__ballot_sync(LM_ALL_LANES, lane % 3 == 0);
+  if (lane % 2) out[128 + lane] = __shfl_xor_sync(0xaaaaaaaau, lane, 2);
+}
+
+LM_KERNEL void check_divider(int *wrong, lm_divider d, uint32_t first) {
+  uint32_t n = first + (uint32_t)lm_thread(), rest, quotient = lm_divide_rest(n, d, &rest);
+  if (quotient != n / d.divisor || rest != n % d.divisor) atomicAdd(wrong, 1);
+}
+
+LM_KERNEL void check_set(float *x, float value, int64_t n) {
+  for (int64_t i = lm_thread(); i < n; i += lm_threads()) x[i] = value;
+}
+
+LM_KERNEL void check_add(float *x, const float *y) { *x += *y; }
+
+/* Some threads leave before what the others wait in. */
+LM_KERNEL void check_divergent(int *out) {
+  if (threadIdx.x >= 40) return;
+  __syncthreads();
+  out[threadIdx.x] = 1;
+}
+
+LM_KERNEL void check_absent_lane(int *out) {
+  if (threadIdx.x == 5) return;
+  out[threadIdx.x] = __shfl_sync(LM_ALL_LANES, (int)threadIdx.x, 0);
+}
+
+LM_KERNEL void check_unset(float *out) {
+  __shared__ float never[4];
+  if (threadIdx.x == 9) never[0] = 1;
+  out[threadIdx.x] = never[threadIdx.x % 4];
+}
+
+LM_KERNEL void check_behind_shared() {
+  LM_DYNAMIC_SHARED(int, room);
+  room[threadIdx.x] = 1;
+}
+
+/* ---- checks ---- */
+
+#ifndef LM_HOST_KERNELS
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NEED(condition)                                                                                             \
+  do {                                                                                                              \
+    if (!(condition)) {                                                                                             \
+      fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, cudaGetErrorName(cudaPeekAtLastError())); \
+      exit(1);                                                                                                      \
+    }                                                                                                               \
+  } while (0)
+#define OK(call) NEED((int)(call) == 0)
+
+typedef long (*count_function)(const char *);
+typedef void (*fail_function)(const char *, long, int);
+typedef void (*reset_function)(void);
+
+static void *fake(const char *name) {
+  void *p = dlsym(RTLD_DEFAULT, name);
+  NEED(p);
+  return p;
+}
+
+static long live(const char *what) { return ((count_function)fake("lm_fake_live"))(what); }
+
+static void *device_memory(size_t bytes) {
+  void *p;
+  OK(cudaMalloc(&p, bytes));
+  return p;
+}
+
+static void *pinned_memory(size_t bytes) {
+  void *p;
+  OK(cudaMallocHost(&p, bytes));
+  return p;
+}
+
+static cudaStream_t make_stream() {
+  cudaStream_t s;
+  OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+  return s;
+}
+
+static void barriers() {
+  enum { N = 10000 };
+  double *in = (double *)pinned_memory(N * sizeof *in), *d = (double *)device_memory((N + 1) * sizeof *d), sum,
+         want = 0;
+  for (int i = 0; i < N; i++) want += in[i] = i % 17;
+  OK(cudaMemset(d, 0, sizeof *d));
+  OK(cudaMemcpyAsync(d + 1, in, N * sizeof *in, cudaMemcpyHostToDevice, 0));
+  OK(lm_launch(check_sum, lm_blocks(N, 256, 7), 256, 0, NULL, d, d + 1, N));
+  OK(cudaMemcpy(&sum, d, sizeof sum, cudaMemcpyDeviceToHost));
+  NEED(sum == want);
+
+  OK(lm_launch(check_reverse<double>, 1, 100, 100 * sizeof *d, NULL, d + 1));
+  OK(cudaMemcpy(in, d + 1, 100 * sizeof *d, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 100; i++) NEED(in[i] == (99 - i) % 17);
+  int *wrong = (int *)d, count;
+  OK(cudaMemset(wrong, 0, sizeof *wrong));
+  for (uint32_t divisor : {1u, 2u, 3u, 7u, 64u, 641u, 65537u, 2147483647u}) {
+    for (uint32_t first : {0u, 4000000u, 2147483648u - 512u}) {
+      OK(lm_launch(check_divider, 1, 512, 0, NULL, wrong, lm_divider_make(divisor), first));
+    }
+  }
+  OK(cudaMemcpy(&count, wrong, sizeof count, cudaMemcpyDeviceToHost));
+  NEED(count == 0);
+  OK(cudaFree(d));
+  OK(cudaFreeHost(in));
+}
+
+static void shuffles() {
+  int *d = (int *)device_memory(160 * sizeof *d), out[160];
+  OK(lm_launch(check_warp, 1, 32, 0, NULL, d));
+  OK(cudaMemcpy(out, d, sizeof out, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 32; i++) {
+    NEED(out[i] == 9); /* 9 * 7 % 32 = 31 */
+    NEED(out[32 + i] == (i % 8 ? i - 1 : i));
+    NEED(out[64 + i] == (i + 3 < 32 ? i + 3 : i));
+    NEED(out[96 + i] == (int)0x49249249);
+    if (i % 2) NEED(out[128 + i] == (i ^ 2));
+  }
+  OK(cudaFree(d));
+}
+
+/* Nothing happens before somebody waits, in an order that shows a missing wait. */
+static void lazy() {
+  cudaStream_t a = make_stream(), b = make_stream();
+  cudaEvent_t set;
+  OK(cudaEventCreateWithFlags(&set, cudaEventDisableTiming));
+  float *d = (float *)device_memory(sizeof *d), *h = (float *)pinned_memory(sizeof *h);
+  *h = 5;
+  OK(lm_launch(check_set, 1, 32, 0, a, d, 1.0f, 1));
+  OK(cudaMemcpyAsync(h, d, sizeof *h, cudaMemcpyDeviceToHost, b));
+  NEED(*h == 5 && cudaStreamQuery(b) == cudaErrorNotReady && cudaGetLastError() == cudaErrorNotReady);
+  OK(cudaDeviceSynchronize());
+  NEED(*h != *h); /* b went first and read what cudaMalloc gave */
+
+  OK(lm_launch(check_set, 1, 32, 0, a, d, 2.0f, 1));
+  OK(cudaEventRecord(set, a));
+  OK(cudaStreamWaitEvent(b, set, 0));
+  OK(cudaMemcpyAsync(h, d, sizeof *h, cudaMemcpyDeviceToHost, b));
+  NEED(cudaEventQuery(set) == cudaErrorNotReady);
+  OK(cudaStreamSynchronize(b));
+  NEED(*h == 2);
+  OK(cudaEventQuery(set));
+
+  float pageable = 7; /* read at the call */
+  OK(cudaMemcpyAsync(d, &pageable, sizeof pageable, cudaMemcpyHostToDevice, a));
+  pageable = 8;
+  OK(cudaMemcpyAsync(&pageable, d, sizeof pageable, cudaMemcpyDeviceToHost, a));
+  NEED(pageable == 7);
+  OK(cudaEventDestroy(set));
+  OK(cudaStreamDestroy(a));
+  OK(cudaStreamDestroy(b));
+  OK(cudaFree(d));
+  OK(cudaFreeHost(h));
+}
+
+static void capture() {
+  cudaStream_t a = make_stream(), b = make_stream();
+  cudaEvent_t fork, join;
+  OK(cudaEventCreate(&fork));
+  OK(cudaEventCreate(&join));
+  float *d = (float *)device_memory(2 * sizeof *d), h[2] = {1, 0};
+  OK(cudaMemcpy(d, h, sizeof h, cudaMemcpyHostToDevice));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  cudaStreamCaptureStatus status;
+  OK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  OK(cudaEventRecord(fork, a));
+  OK(cudaStreamWaitEvent(b, fork, 0));
+  OK(lm_launch(check_set, 1, 32, 0, b, d + 1, 3.0f, 1));
+  OK(cudaEventRecord(join, b));
+  OK(cudaStreamWaitEvent(a, join, 0));
+  OK(lm_launch(check_add, 1, 1, 0, a, d, d + 1));
+  OK(cudaStreamIsCapturing(b, &status));
+  NEED(status == cudaStreamCaptureStatusActive);
+  OK(cudaStreamEndCapture(a, &graph));
+  OK(cudaGraphInstantiate(&exec, graph, 0));
+  OK(cudaGraphDestroy(graph));
+  for (int i = 0; i < 2; i++) OK(cudaGraphLaunch(exec, a));
+  OK(cudaStreamSynchronize(a));
+  OK(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
+  NEED(h[0] == 7 && h[1] == 3);
+  OK(cudaGraphExecDestroy(exec));
+
+  OK(cudaStreamBeginCapture(a, cudaStreamCaptureModeGlobal));
+  void *p;
+  NEED(cudaMalloc(&p, 8) == cudaErrorStreamCaptureUnsupported);
+  NEED(cudaStreamEndCapture(a, &graph) == cudaErrorStreamCaptureInvalidated && !graph);
+  OK(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal));
+  OK(cudaEventRecord(fork, a));
+  OK(cudaStreamWaitEvent(b, fork, 0));
+  OK(lm_launch(check_add, 1, 1, 0, b, d, d + 1));
+  NEED(cudaStreamEndCapture(a, &graph) == cudaErrorStreamCaptureUnjoined);
+  (void)cudaGetLastError();
+  OK(cudaStreamDestroy(a));
+  OK(cudaStreamDestroy(b));
+  OK(cudaEventDestroy(fork));
+  OK(cudaEventDestroy(join));
+  OK(cudaFree(d));
+}
+
+/* The launch itself is fine; the fault shows at the wait, stays, and is forgotten on demand. */
+static void need_fault(int code) {
+  NEED(cudaDeviceSynchronize() == code);
+  NEED(cudaDeviceSynchronize() == code && cudaGetLastError() == code);
+  ((reset_function)fake("lm_fake_reset"))();
+  (void)cudaGetLastError();
+}
+
+static void faults() {
+  int *d = (int *)device_memory(64 * sizeof *d);
+  OK(lm_launch(check_divergent, 1, 64, 0, NULL, d));
+  need_fault(cudaErrorLaunchFailure);
+  OK(lm_launch(check_absent_lane, 1, 32, 0, NULL, d));
+  need_fault(cudaErrorLaunchFailure);
+  OK(lm_launch(check_set, 1, 32, 0, NULL, (float *)d, 0.0f, 65));
+  need_fault(cudaErrorIllegalAddress);
+  OK(lm_launch(check_behind_shared, 1, 32, 31 * sizeof(int), NULL));
+  need_fault(cudaErrorIllegalAddress);
+  NEED(lm_launch(check_set, 1, 2048, 0, NULL, (float *)d, 0.0f, 1) == cudaErrorInvalidConfiguration);
+  NEED(cudaGetLastError() == cudaErrorInvalidConfiguration && cudaGetLastError() == 0);
+
+  float h[32];
+  OK(lm_launch(check_unset, 1, 32, 0, NULL, (float *)d));
+  OK(cudaMemcpy(h, d, sizeof h, cudaMemcpyDeviceToHost));
+  NEED(h[1] != h[1] && h[31] != h[31]);
+  OK(cudaFree(d));
+  OK(lm_launch(check_divergent, 1, 32, 0, NULL, d));
+  need_fault(cudaErrorIllegalAddress); /* freed */
+}
+
+static void failing() {
+  ((fail_function)fake("lm_fake_fail"))("cudaMalloc", 2, cudaErrorMemoryAllocation);
+  void *a = device_memory(100), *b;
+  NEED(cudaMalloc(&b, 100) == cudaErrorMemoryAllocation && cudaGetLastError() == cudaErrorMemoryAllocation);
+  b = device_memory(100);
+  NEED(live("memory") == 2);
+  ((fail_function)fake("lm_fake_fail"))(NULL, 1, cudaErrorUnknown);
+  NEED(cudaFree(a) == cudaErrorUnknown && live("memory") == 1);
+  OK(cudaFree(b));
+  size_t available, total;
+  OK(cudaMemGetInfo(&available, &total));
+  NEED(cudaMalloc(&a, total + 1) == cudaErrorMemoryAllocation && available == total);
+  NEED(((count_function)fake("lm_fake_call_count"))("cudaMalloc") == 4);
+}
+
+/* With LM_FAKE_CUDA_DEVICES=3 and CUDA_VISIBLE_DEVICES=2,0. */
+static void devices() {
+  int count, can, bus[2];
+  OK(cudaGetDeviceCount(&count));
+  NEED(count == 2);
+  for (int i = 0; i < 2; i++) OK(cudaDeviceGetAttribute(&bus[i], cudaDevAttrPciBusId, i));
+  NEED(bus[0] == bus[1] + 2);
+  NEED(cudaSetDevice(2) == cudaErrorInvalidDevice);
+  float *zero = (float *)device_memory(sizeof *zero), *one, h = 3;
+  cudaStream_t s = make_stream();
+  OK(cudaSetDevice(1));
+  one = (float *)device_memory(sizeof *one);
+  NEED(lm_launch(check_set, 1, 32, 0, s, one, 1.0f, 1) == cudaErrorInvalidResourceHandle); /* device 0's */
+  OK(lm_launch(check_set, 1, 32, 0, NULL, one, 1.0f, 1));
+  OK(lm_launch(check_add, 1, 1, 0, NULL, one, zero));
+  need_fault(cudaErrorIllegalAddress);
+  OK(cudaDeviceCanAccessPeer(&can, 1, 0));
+  OK(cudaDeviceEnablePeerAccess(0, 0));
+  NEED(can && cudaDeviceEnablePeerAccess(0, 0) == cudaErrorPeerAccessAlreadyEnabled);
+  OK(cudaMemcpy(zero, &h, sizeof h, cudaMemcpyHostToDevice));
+  OK(lm_launch(check_add, 1, 1, 0, NULL, one, zero));
+  OK(cudaMemcpyPeerAsync(zero, 0, one, 1, sizeof h, NULL));
+  OK(cudaMemcpy(&h, zero, sizeof h, cudaMemcpyDefault));
+  NEED(h == 4);
+  OK(cudaStreamDestroy(s));
+  OK(cudaFree(zero));
+  OK(cudaFree(one));
+}
+
+/* Ends the process. */
+static void touch() {
+  float *d = (float *)device_memory(4);
+  *d = 1;
+}
+
+static const struct {
+  const char *name;
+  void (*run)();
+} CHECKS[] = {{"barriers", barriers}, {"shuffles", shuffles}, {"lazy", lazy},       {"capture", capture},
+              {"faults", faults},     {"failing", failing},   {"devices", devices}, {"touch", touch}};
+
+int main(int count, char **args) {
+  for (auto &check : CHECKS) {
+    if (count != 2 || strcmp(args[1], check.name) != 0) continue;
+    check.run();
+    for (const char *what : {"memory", "pinned", "stream", "event", "graph"}) NEED(live(what) == 0);
+    printf("ok\n");
+    return 0;
+  }
+  fprintf(stderr, "self_check: barriers, shuffles, lazy, capture, faults, failing, devices or touch\n");
+  return 2;
+}
+
+#endif

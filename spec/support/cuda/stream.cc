@@ -1,0 +1,422 @@
+/* Streams: queues whose work is done when somebody waits, and events between them. */
+#include <time.h>
+
+#include <algorithm>
+
+#include "runtime.h"
+
+struct CUevent_st {
+  unsigned flags;
+  int device;
+  lm_fake_stream stream; /* of the latest record; NULL before it */
+  uint64_t upto;
+  std::shared_ptr<double> seconds; /* when that one was reached */
+  lm_fake_capture_ref capture;     /* recorded in it, after these nodes */
+  std::vector<int> nodes;
+  int asked; /* queries in a row that found it not ready */
+};
+
+enum { PATIENCE = 64 }; /* after so many queries of an event the device gets on with it, as a real one does */
+
+namespace {
+struct streams {
+  std::map<CUstream_st *, lm_fake_stream> live;   /* by handle */
+  std::vector<lm_fake_stream> order;              /* oldest first; destroyed ones until their work is done */
+  lm_fake_stream legacy[LM_FAKE_MAX_DEVICES];     /* NULL, cudaStreamLegacy */
+  lm_fake_stream per_thread[LM_FAKE_MAX_DEVICES]; /* cudaStreamPerThread; one for all threads here */
+  std::map<CUevent_st *, bool> events;
+  uint64_t next_id = 1;
+  bool eager = lm_fake_setting("LM_FAKE_CUDA_EAGER", 0) != 0;
+};
+}  // namespace
+
+static streams &get() {
+  static streams *s = new streams;
+  return *s;
+}
+
+/* Held by the thread that does queued work. */
+static std::recursive_mutex turn;
+static int turn_depth; /* how often its holder took it */
+
+namespace {
+struct turn_guard {
+  turn_guard() { turn.lock(), turn_depth++; }
+  ~turn_guard() {
+    if (--turn_depth == 0) lm_fake_open(0);
+    turn.unlock();
+  }
+};
+}  // namespace
+
+static lm_fake_stream make(int device, unsigned flags, int priority, bool legacy) {
+  lm_fake_stream s = std::make_shared<CUstream_st>();
+  s->id = get().next_id++;
+  s->device = device, s->flags = flags, s->priority = priority, s->legacy = legacy;
+  s->queued = s->done = 0;
+  get().order.push_back(s);
+  return s;
+}
+
+lm_fake_stream lm_fake_find_stream(cudaStream_t handle) {
+  int device = lm_fake_current();
+  if (lm_fake_devices() == 0) return NULL;
+  if (handle == NULL || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
+    bool legacy = handle != cudaStreamPerThread;
+    lm_fake_stream &s = (legacy ? get().legacy : get().per_thread)[device];
+    if (!s) s = make(device, cudaStreamDefault, 0, legacy);
+    return s;
+  }
+  auto found = get().live.find(handle);
+  return found == get().live.end() ? NULL : found->second;
+}
+
+/* ---- queueing and doing ---- */
+
+int lm_fake_push(const lm_fake_stream &stream, lm_fake_queued work) {
+  if (stream->capture) return lm_fake_capture_node(stream, work.op);
+  if (stream->legacy) {
+    int code = lm_fake_legacy_conflict(stream->device);
+    if (code != 0) return code;
+  }
+  for (auto &other : get().order) { /* the legacy stream and the blocking ones of its device wait for each other */
+    bool ordered = other->device == stream->device && other->legacy != stream->legacy &&
+                   !((other->flags | stream->flags) & cudaStreamNonBlocking);
+    if (ordered && other->done < other->queued) work.waits.push_back({other, other->queued});
+  }
+  stream->queue.push_back(std::move(work));
+  stream->queued++;
+  return 0;
+}
+
+void lm_fake_settle(const lm_fake_stream &stream) {
+  if (get().eager) lm_fake_drain(stream, UINT64_MAX);
+}
+
+static void do_one(const lm_fake_op &op) {
+  {
+    lm_fake_guard lock(lm_fake_state);
+    if (lm_fake_sticky) return; /* the device is lost */
+  }
+  lm_fake_open(op.devices);
+  int code = op.run();
+  lm_fake_guard lock(lm_fake_state);
+  if (code != 0 && lm_fake_sticky == 0) lm_fake_sticky = code;
+}
+
+void lm_fake_drain(const lm_fake_stream &stream, uint64_t upto) {
+  turn_guard mine;
+  for (;;) {
+    lm_fake_queued work;
+    {
+      lm_fake_guard lock(lm_fake_state);
+      if (stream->done >= upto || stream->queue.empty()) return;
+      work = std::move(stream->queue.front());
+      stream->queue.pop_front();
+    }
+    for (auto &wait : work.waits) lm_fake_drain(wait.first, wait.second);
+    if (work.graph) {
+      for (auto &op : *work.graph) do_one(op);
+    } else if (work.op.run) {
+      do_one(work.op);
+    }
+    lm_fake_guard lock(lm_fake_state);
+    stream->done++;
+  }
+}
+
+void lm_fake_drain_device(int device) {
+  turn_guard mine;
+  std::vector<lm_fake_stream> order;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    order = get().order;
+  }
+  std::stable_partition(order.begin(), order.end(), [](const lm_fake_stream &s) { return s->legacy; });
+  for (auto s = order.rbegin(); s != order.rend(); ++s) { /* newest first: a missing wait shows */
+    if (device < 0 || (*s)->device == device) lm_fake_drain(*s, (*s)->queued);
+  }
+  lm_fake_guard lock(lm_fake_state);
+  auto over = [](const lm_fake_stream &s) { return s.use_count() == 2 && s->queue.empty(); }; /* `order` here has one */
+  auto &all = get().order;
+  all.erase(std::remove_if(all.begin(), all.end(), over), all.end());
+}
+
+extern "C" long lm_fake_pending(void) {
+  lm_fake_guard lock(lm_fake_state);
+  size_t count = 0;
+  for (auto &s : get().order) count += s->queue.size();
+  return (long)count;
+}
+
+int lm_fake_enqueue(void *handle, std::function<void()> work) {
+  lm_fake_stream stream;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    stream = lm_fake_find_stream((cudaStream_t)handle);
+    if (!stream) return lm_fake_result(cudaErrorInvalidResourceHandle);
+    lm_fake_queued queued = {};
+    queued.op = {[work] { return lm_fake_run_work(work, "library work"); }, lm_fake_reach(stream->device)};
+    int code = lm_fake_push(stream, queued);
+    if (code != 0) return lm_fake_result(code);
+  }
+  lm_fake_settle(stream);
+  return 0;
+}
+
+/* ---- streams ---- */
+
+extern "C" {
+
+LM_FAKE_API cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned flags, int priority) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  if (lm_fake_devices() == 0) return lm_fake_result(cudaErrorNoDevice);
+  if (flags & ~(unsigned)cudaStreamNonBlocking) return lm_fake_result(cudaErrorInvalidValue);
+  priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
+  lm_fake_stream s = make(lm_fake_current(), flags, priority, false);
+  get().live[s.get()] = s;
+  lm_fake_count("stream", 1);
+  *out = s.get();
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+  return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+LM_FAKE_API cudaError_t cudaStreamCreate(cudaStream_t *out) { return cudaStreamCreateWithPriority(out, 0, 0); }
+
+LM_FAKE_API cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+  int code = lm_fake_begin(__func__);
+  lm_fake_guard lock(lm_fake_state);
+  auto at = get().live.find(handle);
+  if (at == get().live.end()) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  int unsafe = lm_fake_unsafe_on(at->second);
+  if (unsafe != 0) return lm_fake_result(unsafe);
+  get().live.erase(at); /* what is queued is still done: `order` keeps it */
+  lm_fake_count("stream", -1);
+  return lm_fake_result(code);
+}
+
+/* The stream, and how far it is queued; what a wait may not do in a capture is refused. */
+static cudaError_t wait_for(cudaStream_t handle, bool query) {
+  lm_fake_stream stream;
+  uint64_t upto;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    stream = lm_fake_find_stream(handle);
+    if (!stream) return lm_fake_result(cudaErrorInvalidResourceHandle);
+    int code = lm_fake_unsafe_on(stream);
+    if (code == 0 && stream->legacy) code = lm_fake_legacy_conflict(stream->device);
+    if (code == 0) code = lm_fake_unsafe();
+    if (code != 0) return lm_fake_result(code);
+    upto = stream->queued;
+    if (query) return lm_fake_result(stream->done < upto ? cudaErrorNotReady : 0);
+  }
+  lm_fake_drain(stream, upto);
+  return lm_fake_result(lm_fake_sticky);
+}
+
+LM_FAKE_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  LM_FAKE_CALL();
+  return wait_for(stream, false);
+}
+
+LM_FAKE_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  LM_FAKE_CALL();
+  return wait_for(stream, true);
+}
+
+LM_FAKE_API cudaError_t cudaDeviceSynchronize(void) {
+  LM_FAKE_CALL();
+  {
+    lm_fake_guard lock(lm_fake_state);
+    int code = lm_fake_devices() == 0 ? cudaErrorNoDevice : lm_fake_unsafe();
+    for (auto &s : get().order) {
+      if (code == 0 && s->device == lm_fake_current()) code = lm_fake_unsafe_on(s);
+    }
+    if (code != 0) return lm_fake_result(code);
+  }
+  lm_fake_drain_device(lm_fake_current());
+  return lm_fake_result(lm_fake_sticky);
+}
+
+#define STREAM_FIELD(name, type, field)                                 \
+  LM_FAKE_API cudaError_t name(cudaStream_t handle, type *out) {        \
+    LM_FAKE_CALL();                                                     \
+    lm_fake_guard lock(lm_fake_state);                                  \
+    lm_fake_stream stream = lm_fake_find_stream(handle);                \
+    if (!stream) return lm_fake_result(cudaErrorInvalidResourceHandle); \
+    *out = stream->field;                                               \
+    return cudaSuccess;                                                 \
+  }
+STREAM_FIELD(cudaStreamGetPriority, int, priority)
+STREAM_FIELD(cudaStreamGetFlags, unsigned, flags)
+STREAM_FIELD(cudaStreamGetDevice, int, device)
+STREAM_FIELD(cudaStreamGetId, unsigned long long, id)
+#undef STREAM_FIELD
+
+LM_FAKE_API cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void *data) {
+  LM_FAKE_CALL();
+  lm_fake_stream stream;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    stream = lm_fake_find_stream(handle);
+    if (!stream) return lm_fake_result(cudaErrorInvalidResourceHandle);
+    lm_fake_queued queued = {};
+    queued.op = {[=] { return function(data), 0; }, 0};
+    int code = lm_fake_push(stream, queued);
+    if (code != 0) return lm_fake_result(code);
+  }
+  lm_fake_settle(stream);
+  return cudaSuccess;
+}
+
+/* ---- events ---- */
+
+LM_FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  if (lm_fake_devices() == 0) return lm_fake_result(cudaErrorNoDevice);
+  CUevent_st *event = new CUevent_st();
+  event->flags = flags;
+  event->device = lm_fake_current();
+  get().events[event] = true;
+  lm_fake_count("event", 1);
+  *out = event;
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaEventCreate(cudaEvent_t *out) { return cudaEventCreateWithFlags(out, 0); }
+
+LM_FAKE_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  int code = lm_fake_begin(__func__);
+  lm_fake_guard lock(lm_fake_state);
+  if (!get().events.erase(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  delete event;
+  lm_fake_count("event", -1);
+  return lm_fake_result(code);
+}
+
+static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
+  lm_fake_stream stream;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    stream = lm_fake_find_stream(handle);
+    if (!stream || !get().events.count(event) || event->device != stream->device) {
+      return lm_fake_result(cudaErrorInvalidResourceHandle);
+    }
+    event->asked = 0;
+    if (stream->capture) {
+      if (stream->capture->invalid) return lm_fake_result(cudaErrorStreamCaptureInvalidated);
+      event->capture = stream->capture, event->nodes = stream->tail, event->stream = NULL;
+      return cudaSuccess;
+    }
+    std::shared_ptr<double> seconds = std::make_shared<double>(0);
+    lm_fake_queued queued = {};
+    queued.op = {[seconds] {
+                   struct timespec now;
+                   clock_gettime(CLOCK_MONOTONIC, &now);
+                   *seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+                   return 0;
+                 },
+                 0};
+    int code = lm_fake_push(stream, queued);
+    if (code != 0) return lm_fake_result(code);
+    event->capture = NULL, event->stream = stream, event->upto = stream->queued, event->seconds = seconds;
+  }
+  lm_fake_settle(stream);
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  LM_FAKE_CALL();
+  return record_event(event, stream);
+}
+
+LM_FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
+  LM_FAKE_CALL();
+  return record_event(event, stream);
+}
+
+LM_FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  lm_fake_stream stream = lm_fake_find_stream(handle);
+  if (!stream || !get().events.count(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  if (event->capture && !event->capture->ended) {
+    if (stream->capture && stream->capture != event->capture) {
+      stream->capture->invalid = event->capture->invalid = true;
+      return lm_fake_result(cudaErrorStreamCaptureMerge);
+    }
+    if (stream->legacy) return lm_fake_result(lm_fake_legacy_conflict(stream->device));
+    if (!stream->capture) {
+      stream->capture = event->capture;
+      stream->tail.clear();
+      event->capture->streams.push_back(stream);
+    }
+    for (int node : event->nodes) {
+      if (std::find(stream->tail.begin(), stream->tail.end(), node) == stream->tail.end()) stream->tail.push_back(node);
+    }
+    return cudaSuccess;
+  }
+  if (event->capture) return lm_fake_result(cudaErrorCapturedEvent);
+  if (!event->stream) return cudaSuccess; /* never recorded */
+  if (stream->capture) {
+    stream->capture->invalid = true;
+    return lm_fake_result(cudaErrorStreamCaptureIsolation);
+  }
+  lm_fake_queued queued = {};
+  queued.waits.push_back({event->stream, event->upto});
+  return lm_fake_result(lm_fake_push(stream, queued));
+}
+
+static cudaError_t event_wait(cudaEvent_t event, bool query) {
+  lm_fake_stream stream;
+  uint64_t upto;
+  {
+    lm_fake_guard lock(lm_fake_state);
+    if (!get().events.count(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+    if (event->capture) {
+      event->capture->invalid = true;
+      return lm_fake_result(cudaErrorCapturedEvent);
+    }
+    int code = lm_fake_unsafe();
+    if (code != 0) return lm_fake_result(code);
+    stream = event->stream, upto = event->upto;
+    if (!stream || stream->done >= upto) return cudaSuccess;
+    if (query && ++event->asked < PATIENCE) return lm_fake_result(cudaErrorNotReady);
+    event->asked = 0;
+  }
+  lm_fake_drain(stream, upto);
+  return lm_fake_result(query ? cudaErrorNotReady : lm_fake_sticky);
+}
+
+LM_FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  LM_FAKE_CALL();
+  return event_wait(event, false);
+}
+
+LM_FAKE_API cudaError_t cudaEventQuery(cudaEvent_t event) {
+  LM_FAKE_CALL();
+  return event_wait(event, true);
+}
+
+LM_FAKE_API cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  for (cudaEvent_t event : {start, end}) {
+    if (!get().events.count(event) || !event->stream || event->flags & cudaEventDisableTiming) {
+      return lm_fake_result(cudaErrorInvalidResourceHandle);
+    }
+  }
+  if (start->device != end->device) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  for (cudaEvent_t event : {start, end}) {
+    if (event->stream->done < event->upto) return lm_fake_result(cudaErrorNotReady);
+  }
+  *milliseconds = (float)(1e3 * (*end->seconds - *start->seconds));
+  return cudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,113 @@
+/* Which convolutions cuDNN has plans for on a card known only by its properties: no GPU and no driver are needed.
+ *
+ *   cudnn_plans PROPERTIES.json < convolutions      one line each: name, dtype, tf32 (0 or 1), bias (0 or 1), then the
+ *                                                   sizes n c h w of x, k c/groups kh kw of the weight, stride,
+ *                                                   padding, dilation (two numbers each), groups
+ *   cudnn_plans --dump                              the properties of this machine's first card, as such a JSON
+ *
+ * For each it prints "name dtype tf32 pass layout plan workspace" for the three passes in both layouts, and for the
+ * forward pass with a bias in its graph: how many of the first PLANS that the library proposes it also makes, and the
+ * bytes that the first of them needs. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/cudnn_plan.h"
+
+enum { PLANS = 3, JSON_MAX = 1 << 16 };
+
+static void die(const char *what) {
+  fprintf(stderr, "%s: %s\n", what, lm_error());
+  exit(1);
+}
+
+static cudnnBackendDescriptor_t properties_from(const char *path) {
+  static char json[JSON_MAX];
+  FILE *file = fopen(path, "r");
+  if (!file) {
+    perror(path);
+    exit(1);
+  }
+  size_t bytes = fread(json, 1, sizeof json - 1, file);
+  fclose(file);
+  cudnnBackendDescriptor_t d = NULL;
+  if (CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d)) != LM_OK ||
+      CUDNN(cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)bytes + 1,
+                                     json)) != LM_OK ||
+      CUDNN(cudnnBackendFinalize(d)) != LM_OK)
+    die(path);
+  return d;
+}
+
+static void dump(void) {
+  static char json[JSON_MAX];
+  cudnnBackendDescriptor_t d = NULL;
+  int32_t device = 0;
+  int64_t bytes = 0;
+  if (CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &d)) != LM_OK ||
+      CUDNN(cudnnBackendSetAttribute(d, CUDNN_ATTR_DEVICEPROP_DEVICE_ID, CUDNN_TYPE_INT32, 1, &device)) != LM_OK ||
+      CUDNN(cudnnBackendFinalize(d)) != LM_OK ||
+      CUDNN(cudnnBackendGetAttribute(d, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, JSON_MAX, &bytes,
+                                     json)) != LM_OK)
+    die("--dump");
+  puts(json);
+}
+
+/* How many of the first plans are made; *workspace is the first one's. */
+static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *key, int64_t *workspace) {
+  lm_cudnn_target target = {.properties = properties};
+  lm_cudnn_search search;
+  int made = 0;
+  lm_status status = lm_cudnn_search_begin(&target, key, &search);
+  while (status == LM_OK && made < PLANS) {
+    lm_cudnn_plan plan = {0};
+    status = lm_cudnn_search_next(&search, &plan);
+    if (!plan.plan) break;
+    if (made++ == 0) *workspace = plan.workspace;
+    lm_cudnn_plan_free(&plan);
+  }
+  lm_cudnn_search_end(&search);
+  if (status != LM_OK && status != LM_E_MISSING) fprintf(stderr, "# %s\n", lm_error());
+  return made;
+}
+
+int main(int argc, char **argv) {
+  if (argc != 2) {
+    fprintf(stderr, "usage: cudnn_plans PROPERTIES.json < convolutions, or cudnn_plans --dump\n");
+    return 1;
+  }
+  if (strcmp(argv[1], "--dump") == 0) {
+    dump();
+    return 0;
+  }
+  cudnnBackendDescriptor_t properties = properties_from(argv[1]);
+  static const char *const passes[] = {"forward", "input", "weight", "forward+bias"};
+  char name[64], dtype[16];
+  int tf32, bias;
+  while (scanf("%63s %15s %d %d", name, dtype, &tf32, &bias) == 4) {
+    int64_t v[15];
+    lm_cudnn_key key = {.align = 16, .tf32 = tf32};
+    lm_dtype id;
+    for (int i = 0; i < 15; i++) {
+      long long number;
+      if (scanf("%lld", &number) != 1) die(name);
+      v[i] = number;
+    }
+    if (lm_dtype_parse(dtype, &id) != LM_OK ||
+        lm_conv_shape_of(LM_OP_conv2d, v, v + 4, v + 8, v + 10, v + 12, v[14], &key.shape) != LM_OK)
+      die(name);
+    key.dtype = id;
+    for (int pass = 0; pass < 3 + (bias != 0); pass++) {
+      for (int last = 1; last >= 0; last--) {
+        int64_t workspace = 0;
+        key.pass = pass % 3;
+        key.channels_last = last;
+        key.bias = pass == 3;
+        int made = count_plans(properties, &key, &workspace);
+        printf("%s %s %d %s %s %d %lld\n", name, dtype, tf32, passes[pass], last ? "channels_last" : "contiguous", made,
+               (long long)workspace);
+      }
+    }
+  }
+  return 0;
+}

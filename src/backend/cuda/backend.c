@@ -1,0 +1,20 @@
+/* The CUDA backend's table, which the core asks for when a CUDA device is first named. */
+#include "backend/cuda/cuda.h"
+
+static const lm_backend backend = {
+    .abi = LM_BACKEND_ABI,
+    .driver = &lm_cuda_driver,
+    .op =
+        {
+#define X(name) [LM_OP_##name] = lm_cuda_##name,
+            LM_CUDA_KERNELS(X)
+#undef X
+        },
+    .point = lm_cuda_point,
+    .copy = lm_cuda_copy,
+    .optim = lm_cuda_optim,
+    .norms = lm_cuda_norms,
+    .version = lm_cuda_version,
+};
+
+__attribute__((visibility("default"))) lm_status lm_backend_plugin(void) { return lm_backend_register(&backend); }

@@ -1,0 +1,48 @@
+/* A table from keys of fixed size to what was found for them, for plans and heuristics. Nothing is ever taken out:
+ * kernels in flight and captured graphs may still need it. Not locked. */
+#ifndef LM_CUDA_CACHE_H
+#define LM_CUDA_CACHE_H
+
+#include <stdint.h>
+#include <string.h>
+
+enum { LM_CACHE_BUCKETS = 256 };
+
+/* An entry's struct begins with this; its key, all bytes of which count, lies right behind. */
+typedef struct lm_cached {
+  struct lm_cached *next;
+  uint64_t hash;
+} lm_cached;
+
+typedef struct lm_cache {
+  lm_cached *bucket[LM_CACHE_BUCKETS];
+} lm_cache;
+
+/* FNV-1a over words; keys are made of 32-bit fields at least. */
+static inline uint64_t lm_cache_hash(const void *key, size_t bytes) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i + 4 <= bytes; i += 4) {
+    uint32_t word;
+    memcpy(&word, (const char *)key + i, sizeof word);
+    hash = (hash ^ word) * 0x100000001b3u;
+  }
+  return hash ^ hash >> 32;
+}
+
+/* NULL if it has not been put. */
+static inline void *lm_cache_find(const lm_cache *cache, const void *key, size_t bytes) {
+  uint64_t hash = lm_cache_hash(key, bytes);
+  lm_cached *e = cache->bucket[hash % LM_CACHE_BUCKETS];
+  while (e && (e->hash != hash || memcmp(e + 1, key, bytes) != 0)) e = e->next;
+  return e;
+}
+
+/* The entry's key is already in place. */
+static inline void lm_cache_put(lm_cache *cache, lm_cached *entry, size_t key_bytes) {
+  entry->hash = lm_cache_hash(entry + 1, key_bytes);
+  lm_cached **bucket = &cache->bucket[entry->hash % LM_CACHE_BUCKETS];
+  entry->next = *bucket;
+  *bucket = entry;
+}
+
+#endif

@@ -1,0 +1,20 @@
+/* What driver.c and context.c share: the thread's card, and where kernels report bad values. */
+#ifndef LM_CUDA_CONTEXT_H
+#define LM_CUDA_CONTEXT_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+/* Ordinals are the runtime's. Makes the card current on this thread; an error once its context is lost. */
+lm_status lm_cuda_select(int ordinal);
+/* Drops the error the runtime remembers, of a call whose failure is answered otherwise. */
+void lm_cuda_forget_error(void);
+/* A place for the bad values of a new stream. */
+lm_status lm_cuda_place_new(int ordinal, void *stream);
+/* After the stream (NULL: the card) was waited for: the first bad value its kernels reported, as an error. */
+lm_status lm_cuda_settle(int ordinal, void *stream);
+/* From now on kernels may report to places of other streams than the one that was waited for: graphs do. */
+void lm_cuda_settle_all(int ordinal);
+
+#endif

@@ -1,0 +1,294 @@
+/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out; where it has no engine
+ * for that, contiguous; and where it has none at all, kernels of our own do. Operands of another layout are copied. */
+#include "conv.h"
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/cudnn_pool.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/setting.h"
+
+/* The tensors of one pass; `result` is the one of x, w, y that is computed. */
+typedef struct operands {
+  lm_cudnn_pass pass;
+  lm_tensor *t[3]; /* x [n, c, h, w], w [k, c / groups, kh, kw], y [n, k, oh, ow] */
+  lm_tensor *bias; /* [k], or NULL; forward only */
+} operands;
+
+/* Which of the three a pass makes. */
+static int result_of(const operands *o) { return o->pass == LM_CUDNN_FORWARD ? 2 : o->pass == LM_CUDNN_INPUT ? 0 : 1; }
+
+/* ---- our own kernels */
+
+static lm_status by_sums(const operands *o, const lm_conv_shape *s, void *stream) {
+  lm_conv_sums job = {.dtype = o->t[0]->dtype,
+                      .n = s->n,
+                      .c = s->c,
+                      .h = s->h,
+                      .w = s->w,
+                      .k = s->k,
+                      .kh = s->kh,
+                      .kw = s->kw,
+                      .oh = s->oh,
+                      .ow = s->ow,
+                      .groups = s->groups,
+                      .x = o->t[0]->data,
+                      .weight = o->t[1]->data,
+                      .y = o->t[2]->data,
+                      .bias = o->bias ? o->bias->data : NULL,
+                      .bias_stride = o->bias ? o->bias->stride[0] : 0};
+  for (int i = 0; i < 2; i++) {
+    job.stride[i] = s->stride[i];
+    job.padding[i] = s->padding[i];
+    job.dilation[i] = s->dilation[i];
+  }
+  for (int i = 0; i < 4; i++) {
+    job.x_stride[i] = o->t[0]->stride[i];
+    job.w_stride[i] = o->t[1]->stride[i];
+    job.y_stride[i] = o->t[2]->stride[i];
+  }
+  switch (o->pass) {
+    case LM_CUDNN_FORWARD: return LAUNCH("convolution kernel", lm_k_conv_forward(&job, stream));
+    case LM_CUDNN_INPUT: return LAUNCH("convolution kernel", lm_k_conv_input(&job, stream));
+    default: return LAUNCH("convolution kernel", lm_k_conv_weight(&job, stream));
+  }
+}
+
+/* ---- cuDNN */
+
+static bool has_layout(const lm_tensor *t, bool channels_last) {
+  return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
+}
+
+enum { ALIGN = 16 };
+
+/* Bytes of which every pointer will be a multiple; copies are aligned to more than ALIGN. */
+static int32_t alignment(const operands *o, bool channels_last) {
+  uintptr_t all = ALIGN;
+  for (int i = 0; i < 3; i++)
+    if (has_layout(o->t[i], channels_last)) all |= (uintptr_t)o->t[i]->data;
+  if (o->bias) all |= (uintptr_t)o->bias->data;
+  return (int32_t)(all & -all);
+}
+
+static lm_cudnn_key key_of(const operands *o, const lm_conv_shape *shape, bool channels_last) {
+  lm_dtype dtype = (lm_dtype)o->t[0]->dtype;
+  return (lm_cudnn_key){.shape = *shape,
+                        .pass = o->pass,
+                        .dtype = dtype,
+                        .channels_last = channels_last,
+                        .bias = o->bias != NULL,
+                        .align = alignment(o, channels_last),
+                        .tf32 = dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_TF32),
+                        .deterministic = lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC),
+                        .benchmark = lm_setting_get(LM_SETTING_CUDNN_BENCHMARK)};
+}
+
+/* One pass on tensors in the layout of a key. */
+typedef struct call {
+  lm_device device;
+  lm_cudnn *cudnn;
+  lm_tensor *t[3], *bias;
+} call;
+
+static lm_status execute(const call *c, const lm_cudnn_plan *plan, bool with_bias) {
+  lm_status status;
+  void *workspace = NULL;
+  size_t bytes = (size_t)plan->workspace;
+  if (bytes > 0) TRY(lm_cuda_scratch(c->device, bytes, &workspace));
+  TRY(lm_cudnn_execute(c->cudnn->handle, plan, c->t[0]->data, c->t[1]->data, c->t[2]->data,
+                       with_bias ? c->bias->data : NULL, workspace));
+done:
+  if (workspace) lm_cuda_scratch_done(c->device, workspace, bytes);
+  return status;
+}
+
+/* Milliseconds that the plan takes, after a first run. */
+static lm_status measure(const call *c, const lm_cudnn_plan *plan, bool with_bias, double *ms) {
+  enum { RUNS = 3 };
+  lm_status status;
+  lm_event *from = NULL, *to = NULL;
+  lm_stream *stream = lm_stream_current(c->device);
+  TRY(execute(c, plan, with_bias));
+  TRY(lm_event_new(c->device, true, &from));
+  TRY(lm_event_new(c->device, true, &to));
+  TRY(lm_event_record(from, stream));
+  for (int i = 0; i < RUNS; i++) TRY(execute(c, plan, with_bias));
+  TRY(lm_event_record(to, stream));
+  TRY(lm_event_synchronize(to));
+  TRY(lm_event_elapsed(from, to, ms));
+done:
+  if (from) lm_event_free(from);
+  if (to) lm_event_free(to);
+  return status;
+}
+
+/* The first plan that runs, or with `benchmark` the fastest of the first few; none is no error, but a failure of the
+ * only ones there are is. The result is computed. */
+static lm_status search(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *best) {
+  enum { TRIED = 8 };
+  lm_status status, last = LM_OK;
+  lm_cudnn_search s;
+  lm_cudnn_target target = {.handle = c->cudnn->handle};
+  lm_cudnn_plan plan = {0};
+  bool timed = key->benchmark && !lm_graph_capturing(); /* in a capture nothing runs that could be timed */
+  double shortest = 0;
+  status = lm_cudnn_search_begin(&target, key, &s);
+  for (int ran = 0; status == LM_OK && (timed ? ran < TRIED : !best->plan);) {
+    double ms = 0;
+    TRY(lm_cudnn_search_next(&s, &plan));
+    if (!plan.plan) break;
+    last = timed ? measure(c, &plan, key->bias, &ms) : execute(c, &plan, key->bias);
+    if (last == LM_OK && (!best->plan || ms < shortest)) {
+      lm_cudnn_plan_free(best);
+      *best = plan;
+      plan = (lm_cudnn_plan){0};
+      shortest = ms;
+    }
+    ran += last == LM_OK;
+    lm_cudnn_plan_free(&plan);
+  }
+  if (status == LM_OK && best->plan && timed) TRY(execute(c, best, key->bias));
+done:
+  lm_cudnn_search_end(&s);
+  if (status == LM_E_MISSING || best->plan) status = LM_OK; /* what came after the best one does not matter */
+  if (status == LM_OK && !best->plan && last != LM_E_MISSING) status = last;
+  if (status != LM_OK) lm_cudnn_plan_free(best);
+  return status;
+}
+
+/* Finds a plan for the key, keeps it, and has computed the result with it, but for a bias apart. */
+static lm_status find(const call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
+  lm_status status;
+  lm_cudnn_found *found = lm_calloc(1, sizeof *found);
+  if (!found) return LM_E_OOM;
+  found->key = *key;
+  TRY(search(c, key, &found->plan));
+  if (key->bias && !found->plan.plan) {
+    lm_cudnn_key bare = *key;
+    bare.bias = 0;
+    found->bias_apart = true;
+    TRY(search(c, &bare, &found->plan));
+  }
+  if (lm_log_on(LM_LOG_OP))
+    lm_log(LM_LOG_OP, "cuDNN: %s for x %s, weight %s, %s%s", found->plan.plan ? "a plan" : "no plan",
+           lm_shape_of(c->t[0]), lm_shape_of(c->t[1]), key->channels_last ? "channels-last" : "contiguous",
+           found->bias_apart ? ", bias apart" : "");
+  lm_cache_put(&c->cudnn->plans, &found->head, sizeof *key);
+  *out = found;
+  found = NULL;
+done:
+  lm_free(found);
+  return status;
+}
+
+/* y += bias, along the channels. */
+static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
+  lm_point job = {.kernel = LM_OP_add,
+                  .compute = y->dtype == LM_F64 ? LM_F64 : LM_F32,
+                  .nin = 2,
+                  .in = {y, bias},
+                  .out = y,
+                  .number = {1}};
+  for (int i = 0; i < 4; i++) job.in_stride[0][i] = y->stride[i];
+  job.in_stride[1][1] = bias->stride[0];
+  return lm_cuda_point(&job);
+}
+
+/* t, or a tensor in the layout; what is only written is not copied. *out is a new reference. */
+static lm_status lay_out(lm_tensor *t, bool channels_last, bool read, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (has_layout(t, channels_last)) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty((lm_dtype)t->dtype, t->device, 4, t->size, channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS,
+                      out));
+  if (read) TRY(lm_cuda_copy(t, *out));
+done:
+  return status;
+}
+
+/* *done is false if cuDNN has no plan for this layout. */
+static lm_status by_cudnn(lm_cudnn *cudnn, const operands *o, const lm_conv_shape *shape, bool channels_last,
+                          bool *done_) {
+  lm_status status = LM_OK;
+  lm_tensor *result = o->t[result_of(o)];
+  call c = {.device = result->device, .cudnn = cudnn, .bias = o->bias};
+  lm_cudnn_key key = key_of(o, shape, channels_last);
+  const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
+  *done_ = false;
+  if (found && !found->plan.plan) return LM_OK;
+  for (int i = 0; i < 3; i++) TRY(lay_out(o->t[i], channels_last, o->t[i] != result, &c.t[i]));
+  if (found) {
+    TRY(execute(&c, &found->plan, key.bias && !found->bias_apart));
+  } else {
+    TRY(find(&c, &key, &found));
+  }
+  if (!found->plan.plan) goto done;
+  if (found->bias_apart) TRY(add_bias(c.t[2], o->bias));
+  if (c.t[result_of(o)] != result) TRY(lm_cuda_copy(c.t[result_of(o)], result));
+  *done_ = true;
+done:
+  for (int i = 0; i < 3; i++) lm_release(c.t[i]);
+  return status;
+}
+
+static lm_status run(const operands *given, const lm_conv_shape *shape) {
+  lm_status status;
+  operands o = *given;
+  lm_device device = o.t[0]->device;
+  lm_cudnn *cudnn = NULL;
+  lm_tensor *bias = NULL;
+  void *stream;
+  bool done_ = false;
+  TRY(lm_cuda_enter(device, &stream));
+  /* Nothing to add up: the result is 0, or the bias. */
+  bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
+  if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
+    if (o.bias && o.bias->stride[0] != 1) {
+      TRY(lm_tensor_empty((lm_dtype)o.bias->dtype, device, 1, o.bias->size, LM_CONTIGUOUS, &bias));
+      TRY(lm_cuda_copy(o.bias, bias));
+      o.bias = bias;
+    }
+    TRY(lm_cudnn_take(device, stream, &cudnn));
+    TRY(by_cudnn(cudnn, &o, shape, true, &done_));
+    if (!done_) TRY(by_cudnn(cudnn, &o, shape, false, &done_));
+  }
+  if (!done_) TRY(by_sums(&o, shape, stream));
+done:
+  lm_cudnn_put(device, cudnn);
+  lm_release(bias);
+  return status;
+}
+
+lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) {
+  const lm_conv2d_args *a = args;
+  lm_status status;
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d, a->x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
+  TRY(run(&(operands){LM_CUDNN_FORWARD, {a->x, a->weight, out[0]}, a->bias}, &s));
+done:
+  return status;
+}
+
+lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) {
+  const lm_conv2d_input_args *a = args;
+  lm_status status;
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d_input, a->size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
+                       &s));
+  TRY(run(&(operands){LM_CUDNN_INPUT, {out[0], a->weight, a->grad}, NULL}, &s));
+done:
+  return status;
+}
+
+lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) {
+  const lm_conv2d_weight_args *a = args;
+  lm_status status;
+  lm_conv_shape s;
+  TRY(lm_conv_shape_of(LM_OP_conv2d_weight, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
+  TRY(run(&(operands){LM_CUDNN_WEIGHT, {a->x, out[0], a->grad}, NULL}, &s));
+done:
+  return status;
+}

@@ -1,0 +1,38 @@
+/* Copies between layouts and dtypes of one device. */
+#include "copy.h"
+
+#include <string.h>
+
+#include "backend/cuda/strided.h"
+
+/* Dense, and the same order of dims in memory: the bytes are the copy. */
+static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
+  if (lm_is_contiguous(a)) return lm_is_contiguous(b);
+  return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
+}
+
+lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
+  lm_status status = LM_OK;
+  void *stream;
+  bool same = src->dtype == dst->dtype;
+  if (dst->numel == 0) return LM_OK;
+  TRY(lm_cuda_enter(dst->device, &stream));
+  if (same && same_layout(src, dst)) {
+    size_t bytes = (size_t)src->numel * lm_dtype_size((lm_dtype)src->dtype);
+    if (src->data != dst->data)
+      TRY(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
+    return LM_OK;
+  }
+  lm_point_launch launch = {.at = lm_cuda_walk(dst)};
+  lm_cuda_walk_add(&launch.at, src, src->stride);
+  lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
+  int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_walk_across(&launch.at, 1) : 0;
+  if (across) return lm_cuda_turn(&launch.at, across, stream);
+  /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
+  lm_point_launcher *launcher = src->dtype == LM_F64            ? lm_point_f64_copy
+                                : lm_dtype_is_float(src->dtype) ? lm_point_f32_copy
+                                                                : lm_point_i64_copy;
+  TRY(lm_cuda_point_launch("copy", launcher, &launch, dst->device, stream));
+done:
+  return status;
+}

@@ -1,0 +1,69 @@
+/* The CUDA backend: what its files share. Each slot's contract is op/backend.h's; everything is enqueued on the
+ * thread's current stream and nothing waits, but for results whose size depends on values (nonzero).
+ *
+ * A family is a file here (checks of layout, geometry, scratch memory) over kernels/<family>.cu, whose header
+ * kernels/<family>.h has plain C functions that launch and return a cudaError_t as int. No CUDA header is needed to
+ * call them; streams travel as void pointers. */
+#ifndef LM_CUDA_CUDA_H
+#define LM_CUDA_CUDA_H
+
+#include "bad.h"
+#include "op/backend.h"
+#include "optim/optim.h"
+
+/* Where a slot runs: the device is made current on this thread; *stream is the native current stream. */
+lm_status lm_cuda_enter(lm_device device, void **stream);
+/* A cudaError_t as a status: "mm: cublasLtMatmul: error 700 (cudaErrorIllegalAddress): an illegal memory access…";
+ * the op is lm_op_running(). Out of memory is LM_E_OOM. */
+lm_status lm_cuda_check(int error, const char *call);
+#define CUDA(call) lm_cuda_check((int)(call), #call)
+/* For launches, by the kernel's name: "add: cudaLaunchKernel of add: error …". */
+lm_status lm_cuda_check_launch(int error, const char *kernel);
+#define LAUNCH(name, call) lm_cuda_check_launch((int)(call), name)
+
+/* Memory for kernels enqueued on the current stream until it is put back, which may be right after the launch. */
+lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
+void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
+/* The current stream's place for bad values; the running op is filled in. */
+lm_status lm_cuda_bad(lm_device device, lm_bad *out);
+/* Facts launches are made by, read once a device. */
+typedef struct lm_cuda_facts {
+  int processors;      /* streaming multiprocessors */
+  int major, minor;    /* compute capability */
+  size_t shared_optin; /* bytes of shared memory a block may ask for */
+  size_t l2;           /* bytes */
+  char name[256];
+} lm_cuda_facts;
+const lm_cuda_facts *lm_cuda_facts_of(lm_device device);
+extern const lm_driver lm_cuda_driver; /* driver.c */
+
+int64_t lm_cuda_version(const char *library); /* version.c */
+
+__attribute__((weak)) lm_status lm_cuda_point(const lm_point *job);
+__attribute__((weak)) lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
+__attribute__((weak)) lm_status lm_cuda_optim(const lm_optim_step *step);
+__attribute__((weak)) lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out);
+
+/* clang-format off */
+#define LM_CUDA_KERNELS(X)                                                                                            \
+  /* reduce.c, extreme.c, softmax.c, loss.c */                                                                        \
+  X(sum) X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
+  X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward) X(nll_loss) X(nll_loss_backward)              \
+  /* matmul.c, conv.c */                                                                                              \
+  X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
+  /* index.c, sort.c, cat.c */                                                                                        \
+  X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(one_hot) X(embedding) X(embedding_backward) X(randperm)                                                           \
+  /* pool.c, norm.c */                                                                                                \
+  X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
+  X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward)           \
+  /* fill.c */                                                                                                        \
+  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)
+/* clang-format on */
+
+/* Weak while families are being written: an absent one leaves its slot NULL. */
+#define X(name) __attribute__((weak)) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
+LM_CUDA_KERNELS(X)
+#undef X
+
+#endif

@@ -1,0 +1,300 @@
+/* Picking and adding by index tensors. What adds, and index_put_, sorts the indices by destination first: results are
+ * the same every time, and of equal places the last one wins, as on the CPU. Only scatter_add_, which has an index for
+ * every element, adds by atomics. */
+#include "index.h"
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/order.h"
+#include "cub.h"
+
+_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/nest.h");
+
+static lm_places one_index(const lm_tensor *index, int64_t entries, int64_t step) {
+  return (lm_places){
+      .n = 1, .kind = LM_BAD_INDEX, .index = {(const int64_t *)index->data}, .entries = {entries}, .step = {step}};
+}
+
+static lm_places tuple_index(const lm_list *indices, const lm_tensor *x) {
+  lm_places places = {.n = indices->n, .negative = true, .kind = LM_BAD_INDEX};
+  for (int k = 0; k < indices->n; k++) {
+    places.index[k] = (const int64_t *)indices->v[k]->data;
+    places.entries[k] = x->size[k];
+    places.step[k] = x->stride[k];
+  }
+  return places;
+}
+
+/* Lengths and distances in elements, which become ones in units. */
+typedef struct lengths {
+  int n;
+  int64_t *v[4 * LM_MAX_DIMS];
+} lengths;
+
+static int in_units(size_t item, lengths *l, const void *a, const void *b) {
+  int unit = lm_unit_for(lm_unit_for(LM_MAX_UNIT, (int64_t)(uintptr_t)a), (int64_t)(uintptr_t)b);
+  for (int i = 0; i < l->n; i++) unit = lm_unit_for(unit, *l->v[i] * (int64_t)item);
+  for (int i = 0; i < l->n; i++) *l->v[i] /= unit / (int64_t)item;
+  return unit;
+}
+
+/* ---- gather, index_select, embedding, index_get */
+
+static lm_status pick(lm_nest *nest, lm_places *places, const lm_tensor *x, lm_tensor *out) {
+  lm_status status = LM_OK;
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  int unit = (int)item, last = nest->ndim - 1;
+  lm_bad bad;
+  void *stream;
+  TRY(lm_cuda_enter(out->device, &stream));
+  TRY(lm_cuda_bad(out->device, &bad));
+  if (last >= 0 && nest->stride[0][last] == 1 && nest->stride[1][last] == 0) { /* runs, each for one index */
+    lengths l = {.n = 0};
+    l.v[l.n++] = &nest->size[last];
+    for (int d = 0; d < last; d++) l.v[l.n++] = &nest->stride[0][d];
+    for (int k = 0; k < places->n; k++) l.v[l.n++] = &places->step[k];
+    unit = in_units(item, &l, x->data, out->data);
+  }
+  TRY(LAUNCH("pick", lm_index_pick(stream, unit, nest, places, x->data, out->data, bad)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_gather(const void *args, lm_tensor *const *out) {
+  const lm_gather_args *a = args;
+  const lm_tensor *x = a->x, *index = a->index;
+  lm_places places = one_index(index, x->size[a->dim], x->stride[a->dim]);
+  lm_nest nest = {.ndim = 0};
+  for (int d = 0; d < index->ndim; d++) {
+    lm_nest_dim(&nest, index->size[d], d == a->dim ? 0 : x->stride[d], index->stride[d], 0);
+  }
+  return pick(&nest, &places, x, out[0]);
+}
+
+static lm_status select_entries(const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
+  lm_places places = one_index(index, x->size[dim], x->stride[dim]);
+  lm_nest nest = {.ndim = 0};
+  for (int d = 0; d < out->ndim; d++) {
+    if (d == dim) {
+      lm_nest_dim(&nest, out->size[d], 0, 1, 0);
+    } else {
+      lm_nest_dim(&nest, out->size[d], x->stride[d], 0, 0);
+    }
+  }
+  return pick(&nest, &places, x, out);
+}
+
+lm_status lm_cuda_index_select(const void *args, lm_tensor *const *out) {
+  const lm_index_select_args *a = args;
+  return select_entries(a->x, (int)a->dim, a->index, out[0]);
+}
+
+lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out) {
+  const lm_embedding_args *a = args;
+  return select_entries(a->weight, 0, a->index, out[0]);
+}
+
+lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
+  const lm_index_get_args *a = args;
+  lm_places places = tuple_index(&a->indices, a->x);
+  lm_nest nest = {.ndim = 0};
+  int order[LM_MAX_DIMS];
+  lm_memory_order(out[0]->ndim, out[0]->stride, order);
+  for (int i = 0; i < out[0]->ndim; i++) {
+    int d = order[i];
+    if (d == 0) {
+      lm_nest_dim(&nest, out[0]->size[0], 0, 1, 0);
+    } else {
+      lm_nest_dim(&nest, out[0]->size[d], a->x->stride[a->indices.n + d - 1], 0, 0);
+    }
+  }
+  return pick(&nest, &places, a->x, out[0]);
+}
+
+/* ---- scatter_add_ */
+
+/* What sums of that dtype are kept in while others may add too. */
+static lm_dtype sum_dtype(lm_dtype dtype) {
+  if (dtype == LM_F16 || dtype == LM_BF16) return LM_F32;
+  return dtype == LM_BOOL || dtype == LM_U8 ? LM_I32 : dtype;
+}
+
+lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_scatter_add__args *a = args;
+  const lm_tensor *index = a->index, *src = a->src;
+  lm_tensor *x = out[0], *sums = NULL;
+  lm_dtype dtype = sum_dtype((lm_dtype)x->dtype);
+  lm_nest nest = {.ndim = 0};
+  lm_bad bad;
+  void *stream;
+  TRY(lm_cuda_enter(x->device, &stream));
+  TRY(lm_cuda_bad(x->device, &bad));
+  if (dtype == (lm_dtype)x->dtype) {
+    sums = lm_retain(x);
+  } else {
+    TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
+    TRY(lm_cuda_copy(x, sums));
+  }
+  for (int d = 0; d < index->ndim; d++) {
+    lm_nest_dim(&nest, index->size[d], d == a->dim ? 0 : sums->stride[d], index->stride[d], src->stride[d]);
+  }
+  lm_places places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
+  TRY(LAUNCH("scatter", lm_index_scatter_add(stream, src->dtype, &nest, &places, sums->data, src->data, bad)));
+  if (sums != x) TRY(lm_cuda_copy(sums, x));
+done:
+  lm_release(sums);
+  return status;
+}
+
+/* ---- index_add, embedding_backward, index_put_ */
+
+/* Entries of `rows` sorted by destination, one of `count`, and then put there or added. `places` has steps for
+ * destinations' numbers; the index `skipped` goes nowhere. */
+static lm_status place_rows(lm_device device, lm_rows *rows, const lm_places *places, int64_t n, uint64_t count,
+                            int64_t skipped, bool add) {
+  lm_status status = LM_OK;
+  lm_pairs pairs = {.n = 0};
+  void *stream, *scratch = NULL;
+  size_t bytes = 0;
+  lm_bad bad;
+  TRY(lm_cuda_enter(device, &stream));
+  TRY(lm_cuda_bad(device, &bad));
+  TRY(lm_pairs_open(device, n, count < UINT32_MAX ? 4 : 8, &pairs));
+  if (add) bytes = lm_index_sum_scratch(rows, n);
+  if (bytes > 0) TRY(lm_cuda_scratch(device, bytes, &scratch));
+  TRY(LAUNCH("keys", lm_index_keys(stream, places, n, skipped, count, pairs.key_bytes, pairs.keys, pairs.order, bad)));
+  lm_sorted entries = {.n = n, .key_bytes = pairs.key_bytes, .keys = pairs.keys, .order = pairs.order, .none = count};
+  if (n > 1) {
+    TRY(lm_pairs_sort(&pairs, stream, lm_bits_of(count)));
+    entries.keys = pairs.sorted_keys;
+    entries.order = pairs.sorted;
+  }
+  if (add) {
+    TRY(LAUNCH("sum", lm_index_sum(stream, rows, &entries, scratch)));
+  } else {
+    TRY(LAUNCH("put", lm_index_put(stream, rows, &entries)));
+  }
+done:
+  if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
+  lm_pairs_close(&pairs);
+  return status;
+}
+
+/* out [outer, count, inner] += src [outer, n, inner] at index [n]. */
+static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64_t inner, const lm_tensor *index,
+                             int64_t skipped, const lm_tensor *src) {
+  int64_t n = index->numel;
+  lm_places places = one_index(index, count, 1);
+  lm_rows rows = {.dtype = out->dtype,
+                  .nkey = 1,
+                  .size = {count},
+                  .stride = {inner},
+                  .from = inner,
+                  .dst = out->data,
+                  .src = src->data};
+  lm_nest_dim(&rows.columns, outer, count * inner, n * inner, 0);
+  lm_nest_dim(&rows.columns, inner, 1, 1, 0);
+  return place_rows(out->device, &rows, &places, n, (uint64_t)count, skipped, true);
+}
+
+lm_status lm_cuda_index_add(const void *args, lm_tensor *const *out) {
+  const lm_index_add_args *a = args;
+  lm_tensor *result = out[0];
+  int64_t outer = 1, inner = 1;
+  for (int d = 0; d < a->dim; d++) outer *= result->size[d];
+  for (int d = (int)a->dim + 1; d < result->ndim; d++) inner *= result->size[d];
+  return add_entries(result, outer, result->size[a->dim], inner, a->index, 0, a->src);
+}
+
+lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_embedding_backward_args *a = args;
+  lm_tensor *result = out[0];
+  void *stream;
+  TRY(lm_cuda_enter(result->device, &stream));
+  size_t bytes = (size_t)result->numel * lm_dtype_size((lm_dtype)result->dtype);
+  TRY(LAUNCH("clear", lm_index_clear(stream, result->data, bytes)));
+  if (a->index->numel > 0) { TRY(add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad)); }
+done:
+  return status;
+}
+
+lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
+  const lm_index_put__args *a = args;
+  const lm_tensor *values = a->values;
+  lm_tensor *x = out[0];
+  int indexed = a->indices.n, order[LM_MAX_DIMS];
+  int64_t count = 1;
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  lm_places places = tuple_index(&a->indices, x);
+  lm_rows rows = {.dtype = x->dtype,
+                  .unit = (int)item,
+                  .nkey = indexed,
+                  .from = values->stride[0],
+                  .dst = x->data,
+                  .src = values->data};
+  for (int k = indexed - 1; k >= 0; k--) { /* destinations are numbered row-major */
+    rows.size[k] = x->size[k];
+    rows.stride[k] = x->stride[k];
+    places.step[k] = count;
+    count *= x->size[k];
+  }
+  lm_memory_order(x->ndim - indexed, x->stride + indexed, order);
+  for (int i = 0; i < x->ndim - indexed; i++) {
+    int d = order[i];
+    lm_nest_dim(&rows.columns, x->size[indexed + d], x->stride[indexed + d], values->stride[1 + d], 0);
+  }
+  int last = rows.columns.ndim - 1;
+  if (!a->accumulate && last >= 0 && rows.columns.stride[0][last] == 1 && rows.columns.stride[1][last] == 1) {
+    lengths l = {.n = 0};
+    l.v[l.n++] = &rows.columns.size[last];
+    l.v[l.n++] = &rows.from;
+    for (int d = 0; d < last; d++) {
+      l.v[l.n++] = &rows.columns.stride[0][d];
+      l.v[l.n++] = &rows.columns.stride[1][d];
+    }
+    for (int k = 0; k < indexed; k++) l.v[l.n++] = &rows.stride[k];
+    rows.unit = in_units(item, &l, x->data, values->data);
+  }
+  return place_rows(x->device, &rows, &places, values->size[0], (uint64_t)count, 0, a->accumulate);
+}
+
+/* ---- nonzero, one_hot */
+
+/* x: a contiguous bool mask. The op layer knows the count already, having waited for it. */
+lm_status lm_cuda_nonzero(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_nonzero_args *a = args;
+  const lm_tensor *x = a->x;
+  int64_t n = out[0]->size[0], *result = (int64_t *)out[0]->data;
+  bool line = x->ndim == 1; /* places are indices then */
+  size_t bytes = sizeof(int64_t) * (size_t)(line ? 1 : n + 1), temp_bytes = 0;
+  void *stream, *block = NULL, *temp = NULL;
+  TRY(lm_cuda_enter(x->device, &stream));
+  TRY(lm_cuda_scratch(x->device, bytes, &block));
+  int64_t *found = block, *places = line ? result : found + 1;
+  TRY(LAUNCH("places", lm_cub_places(stream, NULL, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
+  TRY(lm_cuda_scratch(x->device, temp_bytes, &temp));
+  TRY(LAUNCH("places", lm_cub_places(stream, temp, &temp_bytes, (const uint8_t *)x->data, x->numel, places, found)));
+  if (!line) TRY(LAUNCH("unravel", lm_index_unravel(stream, n, places, x->ndim, x->size, result)));
+done:
+  if (temp) lm_cuda_scratch_done(x->device, temp, temp_bytes);
+  if (block) lm_cuda_scratch_done(x->device, block, bytes);
+  return status;
+}
+
+lm_status lm_cuda_one_hot(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_one_hot_args *a = args;
+  lm_tensor *result = out[0];
+  lm_places labels = one_index(a->x, a->num_classes, 1);
+  lm_bad bad;
+  void *stream;
+  labels.kind = LM_BAD_LABEL;
+  TRY(lm_cuda_enter(result->device, &stream));
+  TRY(lm_cuda_bad(result->device, &bad));
+  TRY(LAUNCH("clear", lm_index_clear(stream, result->data, (size_t)result->numel * sizeof(int64_t))));
+  TRY(LAUNCH("ones", lm_index_one_hot(stream, &labels, a->x->numel, (int64_t *)result->data, bad)));
+done:
+  return status;
+}

@@ -1,0 +1,150 @@
+/* Batch norm and layer norm: x as memory, coefficients and parts in scratch memory. The kernels are
+ * kernels/norm_batch.cu and kernels/norm_layer.cu. */
+#include "norm.h"
+
+#include "backend/cuda/cuda.h"
+
+static lm_values values_of(const lm_tensor *t) {
+  if (!t) return (lm_values){0};
+  return (lm_values){t->data, t->dtype, t->ndim == 1 ? t->stride[0] : 1};
+}
+
+/* As the op layer hands x over: contiguous or channels-last. */
+static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
+  int64_t images = x->size[0], c = x->size[1];
+  *s = (lm_norm_shape){.dtype = x->dtype, .c = c, .processors = lm_cuda_facts_of(x->device)->processors};
+  s->count = c ? x->numel / c : 0;
+  bool interleaved = x->ndim == 4 && lm_is_channels_last(x) && !lm_is_contiguous(x);
+  s->run = interleaved || images == 0 || s->count == 0 ? 1 : s->count / images;
+  if (c > INT32_MAX / 64 || s->run > (int64_t)1 << 30)
+    return lm_fail(LM_E_SHAPE, "%s: x %s is too large for one kernel: at most 2^25 channels and 2^30 elements a plane",
+                   lm_op_running(), lm_shape_of(x));
+  return LM_OK;
+}
+
+static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
+
+lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_args *a = args;
+  lm_status status = LM_OK;
+  lm_norm_shape s;
+  void *stream, *scratch = NULL;
+  size_t bytes = 0;
+  if (a->x->size[1] == 0) return LM_OK;
+  TRY(shape_of(a->x, &s));
+  size_t parts = a->training ? partial_bytes(lm_norm_parts(&s), s.c) : 0;
+  bytes = parts + 3 * (size_t)s.c * sizeof(double);
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+  lm_batch_plan plan = {.training = a->training,
+                        .eps = a->eps,
+                        .momentum = a->momentum,
+                        .weight = values_of(a->weight),
+                        .bias = values_of(a->bias),
+                        .running_mean = values_of(a->running_mean),
+                        .running_var = values_of(a->running_var),
+                        .mean = values_of(out[1]),
+                        .invstd = values_of(out[2]),
+                        .partial = a->training ? scratch : NULL,
+                        .coefficients = (char *)scratch + parts};
+  if (a->training) TRY(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, stream)));
+  TRY(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, stream)));
+  TRY(LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, stream)));
+done:
+  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
+  return status;
+}
+
+lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_backward_args *a = args;
+  lm_status status = LM_OK;
+  lm_norm_shape s;
+  void *stream, *scratch = NULL;
+  size_t bytes = 0;
+  if (a->x->size[1] == 0) return LM_OK;
+  TRY(shape_of(a->x, &s));
+  size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
+  bytes = parts + 4 * (size_t)s.c * sizeof(double);
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+  lm_batch_plan plan = {.training = a->training,
+                        .eps = a->eps,
+                        .weight = values_of(a->weight),
+                        .running_mean = values_of(a->running_mean),
+                        .running_var = values_of(a->running_var),
+                        .mean = values_of(a->save_mean),
+                        .invstd = values_of(a->save_invstd),
+                        .dweight = values_of(out[1]),
+                        .dbias = values_of(out[2]),
+                        .partial = scratch,
+                        .coefficients = (char *)scratch + parts};
+  TRY(LAUNCH("sums", lm_batch_sums(&s, a->grad->data, a->x->data, a->training ? plan.mean : plan.running_mean, scratch,
+                                   stream)));
+  TRY(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, stream)));
+  if (a->training) {
+    TRY(LAUNCH("back", lm_batch_back(&s, a->grad->data, a->x->data, out[0]->data, plan.coefficients, stream)));
+  } else { /* statistics that do not depend on x: dx = g * scale */
+    TRY(LAUNCH("back", lm_batch_apply(&s, a->grad->data, out[0]->data, plan.coefficients, stream)));
+  }
+done:
+  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
+  return status;
+}
+
+static int64_t product(const lm_ints *shape) {
+  int64_t n = 1;
+  for (int d = 0; d < shape->n; d++) n *= shape->v[d];
+  return n;
+}
+
+/* Statistics and parameters of any number of dims, contiguous. */
+static lm_values dense_values(const lm_tensor *t) { return t ? (lm_values){t->data, t->dtype, 1} : (lm_values){0}; }
+
+lm_status lm_cuda_layer_norm(const void *args, lm_tensor *const *out) {
+  const lm_layer_norm_args *a = args;
+  lm_status status = LM_OK;
+  void *stream;
+  lm_layer_job job = {.dtype = a->x->dtype,
+                      .rows = out[1]->numel,
+                      .d = product(&a->normalized_shape),
+                      .x = a->x->data,
+                      .y = out[0]->data,
+                      .weight = dense_values(a->weight),
+                      .bias = dense_values(a->bias),
+                      .mean = dense_values(out[1]),
+                      .rstd = dense_values(out[2]),
+                      .eps = a->eps,
+                      .processors = lm_cuda_facts_of(a->x->device)->processors};
+  if (job.rows == 0) return LM_OK;
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(LAUNCH("rows", lm_layer_forward(&job, stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_layer_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_layer_norm_backward_args *a = args;
+  lm_status status = LM_OK;
+  void *stream, *scratch = NULL;
+  size_t bytes = 0;
+  lm_layer_job job = {.dtype = a->x->dtype,
+                      .rows = a->save_mean->numel,
+                      .d = product(&a->normalized_shape),
+                      .g = a->grad->data,
+                      .x = a->x->data,
+                      .y = out[0]->data,
+                      .weight = dense_values(a->weight),
+                      .mean = dense_values(a->save_mean),
+                      .rstd = dense_values(a->save_rstd),
+                      .processors = lm_cuda_facts_of(a->x->device)->processors};
+  if (job.d == 0) return LM_OK;
+  bytes = partial_bytes(lm_layer_parts(&job), job.d);
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+  if (job.rows > 0) TRY(LAUNCH("rows", lm_layer_backward(&job, stream)));
+  TRY(LAUNCH("sums", lm_layer_param_sums(&job, scratch, stream)));
+  TRY(LAUNCH("finish", lm_layer_param_grads(&job, scratch, dense_values(out[1]), dense_values(out[2]), stream)));
+done:
+  if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
+  return status;
+}

@@ -1,0 +1,105 @@
+/* Elementwise ops: which kernel, over which operands. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cuda/point_grad.h"
+#include "backend/cuda/strided.h"
+#include "op/pointwise.h"
+
+#define RULE(op, in, formula)
+#define JOINT(op, formula, ...)
+#define EACH(op, in, formula)
+#define NONE(op)
+#define DECOMPOSE(op)
+#define LM_CLASS_ARITH(...) __VA_ARGS__
+#define LM_CLASS_TEST(...) __VA_ARGS__
+#define LM_CLASS_FLOAT(...)
+#define BINARY UNARY
+#define TERNARY UNARY
+
+/* By kernel; NULL where the compute type has no such op. */
+static lm_point_launcher *const f32[LM_POINT_KERNELS] = {
+#define UNARY(name, class, e) [LM_OP_##name] = lm_point_f32_##name,
+#include "pointwise.def"
+#undef UNARY
+#define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f32_grad_##op##_##in,
+#include "op/rules.def"
+#undef POINT
+};
+static lm_point_launcher *const f64[LM_POINT_KERNELS] = {
+#define UNARY(name, class, e) [LM_OP_##name] = lm_point_f64_##name,
+#include "pointwise.def"
+#undef UNARY
+#define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f64_grad_##op##_##in,
+#include "op/rules.def"
+#undef POINT
+};
+static lm_point_launcher *const i64[LM_POINT_KERNELS] = {
+#define UNARY(name, class, e) LM_CLASS_##class([LM_OP_##name] = lm_point_i64_##name, )
+#include "pointwise.def"
+#undef UNARY
+};
+
+static int64_t clamp_to_int64(double v) {
+  return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+
+static lm_point_value number_in(lm_dtype compute, double v) {
+  switch (compute) {
+    case LM_F32: return (lm_point_value){.f32 = (float)v};
+    case LM_F64: return (lm_point_value){.f64 = v};
+    default: return (lm_point_value){.i64 = clamp_to_int64(v)};
+  }
+}
+
+lm_point_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
+  int64_t whole = 0;
+  double number = 0;
+  bool is_whole = true;
+  switch (t->dtype) {
+    case LM_BOOL: whole = *(const uint8_t *)t->data != 0; break;
+    case LM_U8: whole = *(const uint8_t *)t->data; break;
+    case LM_I32: whole = *(const int32_t *)t->data; break;
+    case LM_I64: whole = *(const int64_t *)t->data; break;
+    case LM_F16: number = lm_half_to_float(*(const uint16_t *)t->data), is_whole = false; break;
+    case LM_BF16: number = lm_bf16_to_float(*(const uint16_t *)t->data), is_whole = false; break;
+    case LM_F32: number = *(const float *)t->data, is_whole = false; break;
+    default: number = *(const double *)t->data, is_whole = false; break;
+  }
+  if (!is_whole) return number_in(compute, number);
+  switch (compute) {
+    case LM_F32: return (lm_point_value){.f32 = (float)whole};
+    case LM_F64: return (lm_point_value){.f64 = (double)whole};
+    default: return (lm_point_value){.i64 = whole};
+  }
+}
+
+lm_status lm_cuda_point(const lm_point *job) {
+  lm_status status = LM_OK;
+  void *stream;
+  int kernel = job->kernel;
+  const lm_op *op = &lm_ops[lm_point_op(kernel)];
+  lm_device device = job->out->device;
+  lm_point_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
+  if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
+  if (job->out->numel == 0) return LM_OK;
+  bool divides = job->compute == LM_I64 && (kernel == LM_OP_floor_divide || kernel == LM_OP_remainder);
+  lm_point_launch launch = {.at = lm_cuda_walk(job->out), .bad_kind = LM_BAD_DIVISION};
+  for (int i = 0; i < job->nin; i++) {
+    const lm_tensor *t = job->in[i];
+    int k = lm_cuda_walk_add(&launch.at, t, job->in_stride[i]);
+    if (t->device == device) continue;
+    launch.at.data[k] = NULL; /* a number in host memory: goes with the launch */
+    launch.value[k] = lm_cuda_value(t, job->compute);
+    if (divides && i == 1 && launch.value[k].i64 == 0) {
+      return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name);
+    }
+  }
+  for (int i = 0; i < op->nargs - op->ntensor; i++) launch.number[i] = number_in(job->compute, job->number[i]);
+  lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
+  TRY(lm_cuda_enter(device, &stream));
+  if (divides) TRY(lm_cuda_bad(device, &launch.bad));
+  TRY(lm_cuda_point_launch(op->name, launcher, &launch, device, stream));
+done:
+  return status;
+}

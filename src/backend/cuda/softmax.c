@@ -1,0 +1,85 @@
+/* Softmax, its logarithm and their gradients along one dim. */
+#include "softmax.h"
+
+#include "backend/cuda/fold.h"
+
+/* Whether every line is contiguous and begins where packs of 16 bytes may be used, on a side. */
+static bool is_packed(const lm_tensor *t, int64_t dim) {
+  int64_t pack = 16 / (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  if ((uintptr_t)t->data % 16 != 0 || t->size[dim] % pack != 0) return false;
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->size[d] > 1 && (d == dim ? t->stride[d] != 1 : t->stride[d] % pack != 0)) return false;
+  }
+  return true;
+}
+
+/* Elements in so many bytes of numbers. */
+static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (job->dtype == LM_F64 ? 8 : 4); }
+
+static void plan_rows(lm_softmax_job *job) {
+  int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size((lm_dtype)job->dtype) : 1;
+  int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
+  if (job->length <= 32 * held) { /* lanes of a warp, with two packs each where there are that many */
+    job->lanes = lm_cuda_power((job->length + 2 * pack - 1) / (2 * pack), 32);
+    job->threads = LM_FOLD_BLOCK;
+  } else { /* a block */
+    job->lanes = 2 * lm_cuda_power((job->length + 2 * held - 1) / (2 * held), LM_SOFTMAX_MAX_BLOCK / 2);
+    job->threads = job->lanes;
+  }
+}
+
+static void plan_cols(lm_softmax_job *job) {
+  int64_t held = held_in(job, LM_SOFTMAX_COL);
+  int rows = lm_cuda_power((job->length + held - 1) / held, LM_SOFTMAX_MAX_BLOCK);
+  int lanes = lm_cuda_power(job->count, LM_FOLD_BLOCK);
+  while (lanes > 32 && lanes * rows > LM_FOLD_BLOCK) lanes /= 2;
+  while (lanes * rows > LM_SOFTMAX_MAX_BLOCK) rows /= 2;
+  job->lanes = lanes;
+  job->threads = lanes * rows;
+}
+
+static lm_status run(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim, const lm_tensor *out) {
+  lm_status status = LM_OK;
+  void *stream;
+  bool others[LM_MAX_DIMS];
+  for (int d = 0; d < out->ndim; d++) others[d] = d != dim;
+  lm_softmax_job job = {.kind = kind, .dtype = out->dtype, .out = out->data, .x = x->data, .y = y ? y->data : NULL};
+  job.lines = lm_cuda_nest(out, others, out->stride, x->stride, y ? y->stride : NULL);
+  job.length = out->size[dim];
+  job.count = lm_nest_count(&job.lines);
+  job.step[LM_SOFTMAX_OUT] = out->stride[dim];
+  job.step[LM_SOFTMAX_X] = x->stride[dim];
+  job.step[LM_SOFTMAX_Y] = y ? y->stride[dim] : 0;
+  if (job.count == 0 || job.length == 0) return LM_OK;
+  job.packed = is_packed(out, dim) && is_packed(x, dim) && (!y || is_packed(y, dim));
+  job.cols = job.lines.ndim > 0 && job.lines.stride[LM_SOFTMAX_OUT][job.lines.ndim - 1] < out->stride[dim];
+  if (job.cols) {
+    plan_cols(&job);
+  } else {
+    plan_rows(&job);
+  }
+  TRY(lm_cuda_enter(out->device, &stream));
+  TRY(LAUNCH("lm_softmax_run", lm_softmax_run(&job, stream)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_softmax(const void *args, lm_tensor *const *out) {
+  const lm_softmax_args *a = args;
+  return run(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
+}
+
+lm_status lm_cuda_log_softmax(const void *args, lm_tensor *const *out) {
+  const lm_log_softmax_args *a = args;
+  return run(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
+}
+
+lm_status lm_cuda_softmax_backward(const void *args, lm_tensor *const *out) {
+  const lm_softmax_backward_args *a = args;
+  return run(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+}
+
+lm_status lm_cuda_log_softmax_backward(const void *args, lm_tensor *const *out) {
+  const lm_log_softmax_backward_args *a = args;
+  return run(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+}

@@ -1,0 +1,90 @@
+#define _GNU_SOURCE /* dladdr */
+#include "base/plugin.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool lm_plugin_home(char folder[LM_PLUGIN_PATH]) {
+  Dl_info self;
+  if (!dladdr((void *)lm_plugin_home, &self) || !self.dli_fname) return false;
+  const char *slash = strrchr(self.dli_fname, '/');
+  size_t n = slash ? (size_t)(slash - self.dli_fname) : 0;
+  if (n == 0 || n >= LM_PLUGIN_PATH - 2 * LM_PLUGIN_NAME) return false;
+  memcpy(folder, self.dli_fname, n);
+  folder[n] = 0;
+  return true;
+}
+
+/* The folder that is looked into as number i, from 0: *folder is "" for one to be passed over. False after the last. */
+static bool folder_at(const lm_plugin_family *family, int i, char folder[LM_PLUGIN_PATH]) {
+  for (const char *at = getenv(family->folders); at; i--) {
+    size_t n = strcspn(at, ":");
+    if (i == 0) {
+      if (n >= LM_PLUGIN_PATH - 2 * LM_PLUGIN_NAME) n = 0;
+      memcpy(folder, at, n);
+      folder[n] = 0;
+      return true;
+    }
+    at = at[n] ? at + n + 1 : NULL;
+  }
+  return i == 0 && lm_plugin_home(folder);
+}
+
+bool lm_plugin_is_name(const char *name) {
+  size_t n = strlen(name);
+  if (n == 0 || n >= LM_PLUGIN_NAME) return false;
+  for (size_t i = 0; i < n; i++)
+    if (!isalnum((unsigned char)name[i]) && name[i] != '_') return false;
+  return true;
+}
+
+static lm_status load(const lm_plugin_family *family, const char *name, const char *path, void **function) {
+  void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) return lm_fail(LM_E_MISSING, "%s '%s' does not load: %s", family->noun, name, dlerror());
+  *function = dlsym(library, family->function);
+  if (*function) return LM_OK;
+  return lm_fail(LM_E_MISSING, "%s '%s': %s has no function %s", family->noun, name, path, family->function);
+}
+
+lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void **function, char path[LM_PLUGIN_PATH]) {
+  *function = NULL;
+  if (!lm_plugin_is_name(name)) return LM_OK;
+  for (int i = 0; folder_at(family, i, path); i++) {
+    size_t n = strlen(path);
+    if (n == 0) continue;
+    snprintf(path + n, LM_PLUGIN_PATH - n, "/luminary_%s_%s.so", family->family, name);
+    if (access(path, F_OK) == 0) return load(family, name, path, function);
+  }
+  return LM_OK;
+}
+
+void lm_plugin_add_name(lm_plugin_names *all, const char *name, size_t length) {
+  if (length == 0 || length >= LM_PLUGIN_NAME || all->n == LM_PLUGIN_NAMES) return;
+  for (int i = 0; i < all->n; i++)
+    if (strlen(all->name[i]) == length && memcmp(all->name[i], name, length) == 0) return;
+  char *copy = all->text[all->n];
+  memcpy(copy, name, length);
+  copy[length] = 0;
+  all->name[all->n++] = copy;
+}
+
+void lm_plugin_add_found(lm_plugin_names *all, const lm_plugin_family *family) {
+  static const char tail[] = ".so";
+  char folder[LM_PLUGIN_PATH], head[2 * LM_PLUGIN_NAME];
+  size_t h = (size_t)snprintf(head, sizeof head, "luminary_%s_", family->family), t = sizeof tail - 1;
+  for (int i = 0; folder_at(family, i, folder); i++) {
+    DIR *dir = folder[0] ? opendir(folder) : NULL;
+    if (!dir) continue;
+    for (struct dirent *e; (e = readdir(dir));) {
+      size_t n = strlen(e->d_name);
+      if (n > h + t && strncmp(e->d_name, head, h) == 0 && strcmp(e->d_name + n - t, tail) == 0)
+        lm_plugin_add_name(all, e->d_name + h, n - h - t);
+    }
+    closedir(dir);
+  }
+}

@@ -1,0 +1,38 @@
+/* What stands behind lm.backends: settings, and versions of libraries. */
+#include "base/setting.h"
+#include "bind/bind.h"
+#include "op/backend.h"
+
+static int bind_setting(lua_State *L) {
+  lm_setting setting = LM_SETTING_COUNT;
+  bool value = false;
+  lm_status status = LM_OK;
+  if (lua_type(L, 1) != LUA_TSTRING)
+    return lm_raise_text(L, "setting: a name expected, got %s", lm_got(L, LM_STATE(L), 1));
+  status = lm_setting_find(lua_tostring(L, 1), &setting);
+  if (status == LM_OK && !lua_isnoneornil(L, 2)) {
+    status = lm_read_bool(L, LM_STATE(L), 2, lua_tostring(L, 1), "the value", &value);
+  }
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, lm_setting_get(setting));
+  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, value);
+  return 1;
+}
+
+/* Loads the backend: libraries have versions also where there is no device. */
+static int bind_cuda_version(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "cuda_version: a library's name expected");
+  int64_t version = 0;
+  if (lm_device_load("cuda") == LM_OK) {
+    const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
+    if (backend && backend->version) version = backend->version(lua_tostring(L, 1));
+  }
+  if (version > 0) {
+    lua_pushnumber(L, (double)version);
+  } else {
+    lua_pushnil(L);
+  }
+  return 1;
+}
+
+const luaL_Reg lm_backends_functions[] = {{"setting", bind_setting}, {"cuda_version", bind_cuda_version}, {NULL, NULL}};

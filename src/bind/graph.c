@@ -1,0 +1,171 @@
+/* Whole-step capture (device/stream.h) for Lua:
+ *
+ *   graph_capture(device, stream, f, ...) -> graph, what f returned      f runs once; its kernels are recorded, not run
+ *   graph_replay(graph)                                                  on the current stream of its device
+ *   graph_is_capturing() -> boolean                                      on this thread
+ *
+ * What changes from one replay to the next lies in two numbers in device memory, which captured kernels read: how far
+ * the random sequence has come since the capture (tensor/generator.h), and how often the graph was replayed, by which
+ * optimizers count their steps (optim/optim.h). The graph's last node adds to both. */
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "device/driver.h"
+#include "op/check.h"
+#include "optim/optim.h"
+#include "tensor/generator.h"
+
+typedef struct graph {
+  lm_graph *recorded;
+  lm_device device;
+  lm_draw start;           /* of the capture */
+  uint64_t blocks, next;   /* drawn by one replay; the offset that the numbers in device memory stand for */
+  lm_tensor *count, *step; /* int64 [2]: those numbers, and what a replay adds to them */
+} graph;
+
+static void release(graph *g) {
+  if (g->recorded) lm_graph_free(g->recorded);
+  lm_release(g->count);
+  lm_release(g->step);
+  g->recorded = NULL;
+  g->count = g->step = NULL;
+}
+
+static int graph_gc(lua_State *L) {
+  release(lua_touserdata(L, 1));
+  return 0;
+}
+
+static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), graph_gc};
+
+/* x, int64 on the device, becomes the two numbers. */
+static lm_status set(lm_tensor *x, uint64_t drawn, int64_t replayed) {
+  lm_status status;
+  lm_tensor *host = NULL;
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){2}, LM_CONTIGUOUS, &host));
+  ((int64_t *)host->data)[0] = (int64_t)drawn;
+  ((int64_t *)host->data)[1] = replayed;
+  TRY(lm_copy(host, x));
+done:
+  lm_release(host);
+  return status;
+}
+
+/* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
+static lm_status begin(graph *g, lm_stream *s) {
+  lm_status status;
+  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: a capture is under way on this thread already"));
+  const lm_driver *driver = lm_driver_of(g->device);
+  if (!driver->capture_begin) TRY(lm_fail(LM_E_MISSING, "graph: %s has no capture", lm_device_name(g->device)));
+  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){2}, LM_CONTIGUOUS, &g->count));
+  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){2}, LM_CONTIGUOUS, &g->step));
+  TRY(set(g->count, 0, 0));
+  TRY(set(g->step, 0, 1));
+  TRY(driver->synchronize(lm_device_physical(g->device)));
+  g->start = lm_generator_get(g->device);
+  g->next = g->start.offset;
+  TRY(lm_graph_begin(s, &g->recorded));
+  lm_generator_set_extra((const uint64_t *)g->count->data);
+  lm_optim_set_replayed((const int64_t *)g->count->data + 1);
+done:
+  return status;
+}
+
+/* The last node. */
+static lm_status count_on(graph *g) {
+  lm_tensor *same = NULL;
+  lm_status status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same);
+  lm_release(same);
+  return status;
+}
+
+/* Nothing of the capture has run: its random numbers are given back, to be drawn by the first replay. */
+static lm_status end(graph *g, bool keep) {
+  lm_status status = LM_OK;
+  lm_generator_set_extra(NULL);
+  lm_optim_set_replayed(NULL);
+  if (keep) status = count_on(g);
+  lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
+  g->blocks = lm_generator_get(g->device).offset - g->start.offset;
+  lm_generator_set(g->device, g->start);
+  if (status == LM_OK) status = ended;
+  return status == LM_OK && keep ? set(g->step, g->blocks, 1) : status;
+}
+
+static int bind_capture(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_device device = LM_NO_DEVICE;
+  int64_t id = 0;
+  lm_status status;
+  TRY(lm_read_device(L, s, 1, "graph", "device", &device));
+  TRY(lm_read_int(L, s, 2, "graph", "stream", &id));
+  if (lua_type(L, 3) != LUA_TFUNCTION)
+    TRY(lm_fail(LM_E_ARG, "graph: a function expected, got %s: lm.cuda.graph(function() … end)", lm_got(L, s, 3)));
+  lm_stream *side = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
+  if (!side) TRY(lm_fail(LM_E_ARG, "graph: %s has no stream %d", lm_device_name(device), (int)id));
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  graph *g = lm_object_new(L, &graph_type);
+  g->device = device;
+  lua_insert(L, 3); /* before f */
+  TRY(begin(g, side));
+
+  /* No collection meanwhile: what a finalizer frees would go to the graph's memory. */
+  lm_stream *before = lm_stream_current(device);
+  size_t step_at = s->step_at;
+  s->step_at = SIZE_MAX;
+  lua_gc(L, LUA_GCSTOP, 0);
+  lm_stream_set_current(side);
+  int failed = lua_pcall(L, lua_gettop(L) - 4, LUA_MULTRET, 0);
+  status = end(g, !failed);
+  lm_stream_set_current(before);
+  lua_gc(L, LUA_GCRESTART, 0);
+  s->step_at = step_at;
+  if (!failed && status == LM_OK) return lua_gettop(L) - 2;
+  release(g);
+  if (failed) return lua_error(L);
+done:
+  return lm_raise(L, status);
+}
+
+static int bind_replay(lua_State *L) {
+  graph *g = lm_to_object(L, 1, &graph_type);
+  lm_status status;
+  if (!g || !g->recorded)
+    return lm_raise_text(L, "replay: a captured graph expected, got %s", lm_got(L, LM_STATE(L), 1));
+  lm_stream *s = lm_stream_current(g->device);
+  if (!s) return lm_raise(L, LM_E_DEVICE);
+  if (g->blocks > 0) {
+    lm_draw draw = lm_generator_take(g->device, g->blocks);
+    if (draw.seed != g->start.seed)
+      TRY(lm_fail(LM_E_STATE,
+                  "replay: the random seed of %s has changed since the capture, which draws by the old one; "
+                  "seed before capturing",
+                  lm_device_name(g->device)));
+    if (draw.offset != g->next) { /* others have drawn meanwhile */
+      lm_tensor *drawn = NULL, *by = NULL, *same = NULL;
+      status = lm_tensor_view(g->count, 1, &(int64_t){1}, &(int64_t){1}, 0, &drawn);
+      if (status == LM_OK) status = lm_tensor_number((double)draw.offset - (double)g->start.offset, &by);
+      if (status == LM_OK) status = lm_op_run(LM_OP_fill_, &(lm_fill__args){.x = drawn, .value = by}, &same);
+      lm_release(same);
+      lm_release(by);
+      lm_release(drawn);
+      if (status != LM_OK) goto done;
+    }
+    g->next = draw.offset + g->blocks;
+  }
+  TRY(lm_graph_launch(g->recorded, s));
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+static int bind_is_capturing(lua_State *L) {
+  lua_pushboolean(L, lm_graph_capturing() != NULL);
+  return 1;
+}
+
+const luaL_Reg lm_graph_functions[] = {
+    {"graph_capture", bind_capture},
+    {"graph_replay", bind_replay},
+    {"graph_is_capturing", bind_is_capturing},
+    {NULL, NULL},
+};

@@ -1,0 +1,152 @@
+/* Events: marks in a stream. Where a device has no streams all work is done at once, and they are times. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "device/stream_core.h"
+
+struct lm_event {
+  lm_device device;
+  bool timing, recorded;
+  void *native;   /* the driver's; NULL without streams, or until recorded */
+  double seconds; /* without streams: when it was recorded */
+};
+
+/* Events let go are kept: a finalizer may let go of one, and calls no driver. */
+typedef struct spare {
+  void *native;
+  struct spare *next;
+} spare;
+
+typedef struct spares {
+  pthread_mutex_t lock;
+  spare *event[2]; /* by `timing` */
+  spare *room;     /* nodes without an event */
+} spares;
+
+static spares kept[LM_DEVICE_KINDS][LM_DEVICE_MAX];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void init_spares(void) {
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
+    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&kept[kind][i].lock, NULL);
+}
+
+/* Virtual devices of a card share its events. */
+static spares *spares_of(lm_device device) {
+  pthread_once(&once, init_spares);
+  return &kept[LM_DEVICE_KIND(device)][lm_device_physical(device)];
+}
+
+static void move(spare **from, spare **to) {
+  spare *s = *from;
+  *from = s->next;
+  s->next = *to;
+  *to = s;
+}
+
+void *lm_event_take(lm_device device, bool timing) {
+  spares *k = spares_of(device);
+  void *native = NULL;
+  pthread_mutex_lock(&k->lock);
+  if (k->event[timing]) {
+    native = k->event[timing]->native;
+    move(&k->event[timing], &k->room);
+  }
+  pthread_mutex_unlock(&k->lock);
+  return native;
+}
+
+void lm_event_give(lm_device device, bool timing, void *native) {
+  spares *k = spares_of(device);
+  pthread_mutex_lock(&k->lock);
+  spare *s = k->room;
+  if (s || (s = malloc(sizeof *s))) {
+    if (s == k->room) k->room = s->next;
+    *s = (spare){native, k->event[timing]};
+    k->event[timing] = s;
+    native = NULL;
+  }
+  pthread_mutex_unlock(&k->lock);
+  if (native) lm_driver_of(device)->event_destroy(lm_device_physical(device), native);
+}
+
+lm_status lm_event_new(lm_device device, bool timing, lm_event **out) {
+  *out = lm_malloc(sizeof **out);
+  if (!*out) return LM_E_OOM;
+  **out = (lm_event){.device = device, .timing = timing};
+  return LM_OK;
+}
+
+void lm_event_free(lm_event *e) {
+  if (!e) return;
+  if (e->native) lm_event_give(e->device, e->timing, e->native);
+  lm_free(e);
+}
+
+static lm_status check_device(const char *name, const lm_event *e, lm_device device) {
+  if (e->device == device) return LM_OK;
+  return lm_fail(LM_E_DEVICE, "%s: the event is of %s, the stream of %s", name, lm_device_name(e->device),
+                 lm_device_name(device));
+}
+
+lm_status lm_event_record(lm_event *e, lm_stream *s) {
+  lm_status status;
+  const lm_driver *driver = lm_driver_of(s->device);
+  TRY(check_device("event.record", e, s->device));
+  if (s->native) {
+    int ordinal = lm_device_physical(s->device);
+    if (!e->native && !(e->native = lm_event_take(e->device, e->timing)))
+      TRY(driver->event_create(ordinal, e->timing, &e->native));
+    TRY(driver->event_record(ordinal, e->native, s->native));
+  } else {
+    TRY(driver->synchronize(lm_device_physical(s->device)));
+    e->seconds = lm_seconds();
+  }
+  e->recorded = true;
+done:
+  return status;
+}
+
+lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
+  if (!e->recorded || !e->native || !waiter->native) return LM_OK;
+  lm_status status =
+      lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), e->native, waiter->native);
+  lm_stream_touch(waiter);
+  return status;
+}
+
+lm_status lm_event_query(lm_event *e, bool *done) {
+  *done = true;
+  if (!e->recorded || !e->native) return LM_OK;
+  return lm_driver_of(e->device)->event_query(lm_device_physical(e->device), e->native, done);
+}
+
+lm_status lm_event_synchronize(lm_event *e) {
+  if (!e->recorded || !e->native) return LM_OK;
+  return lm_driver_of(e->device)->event_synchronize(lm_device_physical(e->device), e->native);
+}
+
+lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds) {
+  static const char name[] = "event.elapsed_time";
+  lm_status status;
+  *milliseconds = 0;
+  TRY(check_device(name, from, to->device));
+  if (!from->timing || !to->timing)
+    return lm_fail(LM_E_STATE, "%s: both events have to be made with {enable_timing = true}", name);
+  if (!from->recorded || !to->recorded)
+    return lm_fail(LM_E_STATE, "%s: the %s event has not been recorded", name, from->recorded ? "second" : "first");
+  if (!from->native || !to->native) {
+    *milliseconds = (to->seconds - from->seconds) * 1e3;
+    return LM_OK;
+  }
+  bool first = true, second = true;
+  TRY(lm_event_query(from, &first));
+  TRY(lm_event_query(to, &second));
+  if (!first || !second)
+    return lm_fail(LM_E_STATE, "%s: the %s event has not been reached yet; call synchronize on it first", name,
+                   first ? "second" : "first");
+  TRY(lm_driver_of(from->device)->event_elapsed(from->native, to->native, milliseconds));
+done:
+  return status;
+}

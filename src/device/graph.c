@@ -1,0 +1,131 @@
+/* Capture of what a thread enqueues. A replay is ordered by hand: it goes on after everything its device was given, and
+ * what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
+#include "base/mem.h"
+#include "device/segments.h"
+#include "device/stream_core.h"
+
+struct lm_graph {
+  lm_device device;
+  lm_stream *stream; /* the capture began on it */
+  lm_arena *arena;
+  void *native;
+  lm_graph *next; /* of the let go */
+};
+
+static _Thread_local lm_graph *capturing;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_graph *let_go; /* finalizers call no driver: the next one to use graphs destroys them */
+
+lm_graph *lm_graph_capturing(void) { return capturing; }
+
+void lm_graph_drain(void) {
+  if (capturing) return;
+  pthread_mutex_lock(&lock);
+  lm_graph *g = let_go;
+  let_go = NULL;
+  pthread_mutex_unlock(&lock);
+  for (lm_graph *next; g; g = next) {
+    next = g->next;
+    lm_driver_of(g->device)->graph_destroy(g->native);
+    lm_free(g);
+  }
+}
+
+void lm_graph_free(lm_graph *g) {
+  if (!g) return;
+  lm_stream *launched = lm_stream_launched(g->device);
+  lm_arena_retire(g->arena, launched ? LM_USED_BIT(launched->id) : 0);
+  g->arena = NULL;
+  if (!g->native) {
+    lm_free(g);
+    return;
+  }
+  pthread_mutex_lock(&lock);
+  g->next = let_go;
+  let_go = g;
+  pthread_mutex_unlock(&lock);
+}
+
+static lm_stream_state *state_at(lm_device device, int id) { return (lm_stream_state *)lm_stream_by_id(device, id); }
+
+lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(s->device);
+  int ordinal = lm_device_physical(s->device);
+  lm_graph *g = NULL;
+  *out = NULL;
+  if (!driver->capture_begin)
+    return lm_fail(LM_E_MISSING, "graph: %s cannot capture graphs", lm_device_name(s->device));
+  if (capturing) return lm_fail(LM_E_STATE, "graph: this thread is capturing one already; captures do not nest");
+  lm_graph_drain();
+  if (!(g = lm_calloc(1, sizeof *g))) return LM_E_OOM;
+  g->device = s->device;
+  g->stream = s;
+  TRY(lm_arena_new(s->device, &g->arena));
+  TRY(lm_device_synchronize(s->device));
+  TRY(driver->capture_begin(ordinal, s->native));
+  atomic_store(&((lm_stream_state *)s)->capture, g);
+  lm_stream_touch(s); /* the first to wait for it joins the capture */
+  lm_arena_use(g->arena);
+  capturing = g;
+  *out = g;
+  g = NULL;
+done:
+  lm_graph_free(g);
+  return status;
+}
+
+/* What other streams were drawn in has to come before the end. */
+static lm_status join(lm_graph *g) {
+  lm_status status = LM_OK;
+  lm_stream_state *o;
+  for (int i = 0; (o = state_at(g->device, i)); i++)
+    if (atomic_load(&o->capture) == g) TRY(lm_stream_wait(g->stream, &o->s));
+done:
+  return status;
+}
+
+/* Events recorded during the capture mean nothing outside it. */
+static void leave(lm_graph *g) {
+  lm_stream_state *o;
+  for (int i = 0; (o = state_at(g->device, i)); i++) {
+    if (atomic_load(&o->capture) != g) continue;
+    atomic_store(&o->capture, NULL);
+    lm_stream_touch(&o->s);
+  }
+  lm_arena_use(NULL);
+  capturing = NULL;
+}
+
+lm_status lm_graph_end(lm_graph **at, bool keep) {
+  lm_graph *g = *at;
+  const lm_driver *driver = lm_driver_of(g->device);
+  if (g != capturing) return lm_fail(LM_E_STATE, "graph: its capture was not begun by this thread");
+  lm_status status = keep ? join(g) : LM_OK;
+  bool wanted = keep && status == LM_OK;
+  /* Streams that wait by what other failures left behind have to see the first message. */
+  if (wanted) {
+    status = driver->capture_end(lm_device_physical(g->device), g->stream->native, &g->native);
+  } else {
+    driver->capture_end(lm_device_physical(g->device), g->stream->native, NULL);
+  }
+  leave(g);
+  if (wanted && status == LM_OK) return LM_OK;
+  lm_graph_free(g);
+  *at = NULL;
+  return status;
+}
+
+lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
+  lm_status status;
+  if (s->device != g->device)
+    return lm_fail(LM_E_DEVICE, "graph: captured on %s, and cannot be replayed on a stream of %s",
+                   lm_device_name(g->device), lm_device_name(s->device));
+  lm_graph_drain();
+  TRY(lm_stream_wait_mask(s, lm_stream_mask(s->device)));
+  TRY(lm_driver_of(s->device)->graph_launch(lm_device_physical(s->device), g->native, s->native));
+  lm_stream_touch(s);
+  lm_stream_set_launched(s);
+done:
+  return status;
+}

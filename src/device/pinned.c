@@ -1,0 +1,213 @@
+/* Pinned host memory: expensive to get, so blocks are kept, in sizes of powers of two. One that a stream may still use
+ * when it is let go is handed out again once an event behind that use has passed. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/alloc.h"
+#include "device/stream_core.h"
+
+enum { SMALLEST_LOG2 = 9, LARGEST_LOG2 = 47, CLASSES = LARGEST_LOG2 + 1, USES = 16 };
+
+typedef struct use {
+  lm_stream *stream;
+  uint64_t given; /* to the stream when it was noted */
+  void *event;    /* behind it; NULL: not recorded yet */
+} use;
+
+typedef struct block {
+  char *p;
+  int log2; /* bytes */
+  bool live;
+  bool stuck; /* more users than there is room to note: never used again */
+  int nuses;
+  use uses[USES];
+  struct block *next; /* of the free ones of a size, or of the waiting ones */
+} block;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static block **all; /* by address */
+static size_t count, room;
+static block *idle[CLASSES], *waiting;
+
+static const lm_driver *pinning_driver(void) {
+  lm_device_count(LM_CUDA); /* loads it */
+  for (int kind = LM_CUDA; kind < LM_DEVICE_KINDS; kind++) {
+    const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
+    if (driver && driver->host_alloc && lm_device_count(kind) > 0) return driver;
+  }
+  return NULL;
+}
+
+/* Index of the last block that begins at p or before; -1 if there is none. */
+static ptrdiff_t place_of(const void *p) {
+  size_t low = 0, high = count;
+  while (low < high) {
+    size_t middle = low + (high - low) / 2;
+    if ((uintptr_t)all[middle]->p <= (uintptr_t)p) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return (ptrdiff_t)low - 1;
+}
+
+/* Locked. The block p lies in. */
+static block *block_of(const void *p) {
+  ptrdiff_t i = place_of(p);
+  if (i < 0) return NULL;
+  return (uintptr_t)p - (uintptr_t)all[i]->p < (uintptr_t)1 << all[i]->log2 ? all[i] : NULL;
+}
+
+/* *over: the stream has done with it. */
+static lm_status ask(use *u, bool *over) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(u->stream->device);
+  int ordinal = lm_device_physical(u->stream->device);
+  void *event = NULL;
+  *over = lm_stream_is_done(u->stream, u->given);
+  if (!u->event && !*over) {
+    if (!(event = lm_event_take(u->stream->device, false))) TRY(driver->event_create(ordinal, false, &event));
+    TRY(driver->event_record(ordinal, event, u->stream->native));
+    u->event = event;
+    event = NULL;
+  }
+  if (!*over) TRY(driver->event_query(ordinal, u->event, over));
+  if (*over && u->event) lm_event_give(u->stream->device, false, u->event);
+done:
+  if (event) lm_event_give(u->stream->device, false, event);
+  return status;
+}
+
+/* Locked. Blocks whose users are through become idle. A capture forbids to ask. */
+static lm_status reclaim(void) {
+  lm_status status = LM_OK;
+  if (lm_graph_capturing()) return LM_OK;
+  for (block **at = &waiting; *at;) {
+    block *b = *at;
+    for (int i = 0; i < b->nuses;) {
+      bool over;
+      TRY(ask(&b->uses[i], &over));
+      if (over) {
+        b->uses[i] = b->uses[--b->nuses];
+      } else {
+        i++;
+      }
+    }
+    if (b->nuses > 0 || b->stuck) {
+      at = &b->next;
+      continue;
+    }
+    *at = b->next;
+    b->next = idle[b->log2];
+    idle[b->log2] = b;
+  }
+done:
+  return status;
+}
+
+/* Locked. */
+static lm_status make(const lm_driver *driver, int log2, block **out) {
+  lm_status status;
+  block *b = lm_calloc(1, sizeof *b);
+  *out = NULL;
+  if (!b) return LM_E_OOM;
+  if (count == room) {
+    size_t wanted = room ? 2 * room : 64;
+    block **grown = lm_realloc(all, wanted * sizeof *grown);
+    if (!grown) {
+      status = LM_E_OOM;
+      goto done;
+    }
+    all = grown;
+    room = wanted;
+  }
+  TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
+  b->log2 = log2;
+  size_t at = (size_t)(place_of(b->p) + 1);
+  memmove(all + at + 1, all + at, (count - at) * sizeof *all);
+  all[at] = b;
+  count++;
+  *out = b;
+  b = NULL;
+done:
+  lm_free(b);
+  return status;
+}
+
+lm_status lm_pinned_alloc(size_t bytes, void **out) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = pinning_driver();
+  *out = NULL;
+  if (!driver) return lm_fail(LM_E_MISSING, "pin_memory: no device needs it: %s", lm_device_why_none(LM_CUDA));
+  int log2 = SMALLEST_LOG2;
+  while (log2 < LARGEST_LOG2 && (size_t)1 << log2 < bytes) log2++;
+  if (lm_alloc_must_fail() || (size_t)1 << log2 < bytes)
+    return lm_fail(LM_E_OOM, "out of pinned memory: %zu bytes asked for", bytes);
+  pthread_mutex_lock(&lock);
+  status = reclaim();
+  block *b = idle[log2];
+  if (status == LM_OK && b) {
+    idle[log2] = b->next;
+  } else if (status == LM_OK) {
+    status = make(driver, log2, &b);
+  }
+  if (status == LM_OK) {
+    b->live = true;
+    *out = b->p;
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+void lm_pinned_free(void *p) {
+  pthread_mutex_lock(&lock);
+  block *b = p ? block_of(p) : NULL;
+  if (b && b->live && b->p == p) {
+    block **list = b->nuses > 0 || b->stuck ? &waiting : &idle[b->log2];
+    b->live = false;
+    b->next = *list;
+    *list = b;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+bool lm_is_pinned(const void *p) {
+  pthread_mutex_lock(&lock);
+  bool pinned = block_of(p) != NULL;
+  pthread_mutex_unlock(&lock);
+  return pinned;
+}
+
+void lm_pinned_use(const void *p, lm_stream *s) {
+  pthread_mutex_lock(&lock);
+  block *b = s->native ? block_of(p) : NULL;
+  int i = 0;
+  while (b && i < b->nuses && b->uses[i].stream != s) i++;
+  if (b && i == USES) {
+    b->stuck = true;
+  } else if (b) {
+    if (i == b->nuses) b->uses[b->nuses++] = (use){.stream = s};
+    b->uses[i].given = lm_stream_given(s) + 1; /* the one that is being given to it */
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_pinned_empty_cache(void) {
+  pthread_mutex_lock(&lock);
+  reclaim();
+  const lm_driver *driver = count > 0 ? pinning_driver() : NULL;
+  for (int c = 0; c < CLASSES && driver; c++) {
+    for (block *b; (b = idle[c]);) {
+      size_t at = (size_t)place_of(b->p);
+      idle[c] = b->next;
+      memmove(all + at, all + at + 1, (count - at - 1) * sizeof *all);
+      count--;
+      driver->host_free(b->p);
+      free(b);
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}

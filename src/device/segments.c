@@ -1,0 +1,481 @@
+#include "device/segments.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "device/stream_core.h"
+
+static const lm_segment_rules usual = {.round = 512,
+                                       .small_limit = 1 << 20,
+                                       .small_segment = 2 << 20,
+                                       .large_segment = 20 << 20,
+                                       .large_limit = 10 << 20,
+                                       .large_round = 2 << 20};
+
+typedef struct block {
+  char *p;
+  size_t size;
+  uint64_t pending; /* while free: streams that may still use it, beside its own (bits of lm_used) */
+  lm_arena *arena;
+  uint8_t stream;
+  bool small, free;
+  uint32_t priority;            /* in its tree */
+  struct block *before, *after; /* in its segment */
+  struct block *left, *right;   /* while free: in a tree */
+  struct block *next;           /* in use: of the same bucket; else a spare one */
+} block;
+
+struct lm_arena {
+  lm_device device;
+  block *tree[2][LM_STREAM_MAX]; /* free blocks by size, then address: [small] of a stream */
+};
+
+typedef struct heap { /* a device's */
+  pthread_mutex_t lock;
+  lm_device device;
+  const lm_driver *driver;
+  lm_segment_rules rules;
+  lm_arena shared;
+  lm_memory_stats stats;
+  size_t limit;   /* 0: none */
+  block **bucket; /* blocks in use, by address */
+  size_t nbuckets, nused;
+  block *spare; /* nodes */
+  int nspare;
+} heap;
+
+static _Atomic(heap *) heaps[LM_DEVICE_KINDS][LM_DEVICE_MAX];
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local lm_arena *own; /* of the capture on this thread */
+
+bool lm_is_segmented(const lm_driver *driver) { return driver->rules.round > 0 || lm_has_streams(driver); }
+
+static heap *find_heap(lm_device device) {
+  return atomic_load_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], memory_order_acquire);
+}
+
+static lm_status heap_of(lm_device device, heap **out) {
+  enum { BUCKETS = 1024 };
+  if ((*out = find_heap(device))) return LM_OK;
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&making);
+  if (!(*out = find_heap(device))) {
+    heap *h = lm_calloc(1, sizeof *h);
+    block **bucket = h ? lm_calloc(BUCKETS, sizeof *bucket) : NULL;
+    if (!bucket) {
+      lm_free(h);
+      status = LM_E_OOM;
+      goto done;
+    }
+    h->device = h->shared.device = device;
+    h->driver = lm_driver_of(device);
+    h->rules = h->driver->rules.round ? h->driver->rules : usual;
+    h->bucket = bucket;
+    h->nbuckets = BUCKETS;
+    pthread_mutex_init(&h->lock, NULL);
+    atomic_store_explicit(&heaps[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)], h, memory_order_release);
+    *out = h;
+  }
+done:
+  pthread_mutex_unlock(&making);
+  return status;
+}
+
+/* ---- trees of free blocks: ordered by size, then address; heap-ordered by a number that is as good as random */
+
+static uint32_t scatter(const void *p) { return (uint32_t)((uint64_t)(uintptr_t)p * 0x9E3779B97F4A7C15u >> 32); }
+
+static bool is_less(const block *a, const block *b) { return a->size != b->size ? a->size < b->size : a->p < b->p; }
+
+static void tree_add(block **at, block *b) {
+  b->priority = scatter(b->p);
+  while (*at && (*at)->priority >= b->priority) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
+  block *rest = *at, **left = &b->left, **right = &b->right;
+  *at = b;
+  while (rest) {
+    if (is_less(rest, b)) {
+      *left = rest;
+      left = &rest->right;
+      rest = rest->right;
+    } else {
+      *right = rest;
+      right = &rest->left;
+      rest = rest->left;
+    }
+  }
+  *left = *right = NULL;
+}
+
+static void tree_remove(block **at, block *b) {
+  while (*at != b) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
+  block *left = b->left, *right = b->right;
+  while (left && right) {
+    if (left->priority > right->priority) {
+      *at = left;
+      at = &left->right;
+      left = left->right;
+    } else {
+      *at = right;
+      at = &right->left;
+      right = right->left;
+    }
+  }
+  *at = left ? left : right;
+}
+
+/* The smallest of at least `size`. */
+static block *tree_fit(block *t, size_t size) {
+  block *best = NULL;
+  while (t) {
+    if (t->size >= size) best = t;
+    t = t->size >= size ? t->left : t->right;
+  }
+  return best;
+}
+
+static block **tree_of(const block *b) { return &b->arena->tree[b->small][b->stream]; }
+
+static void put_free(block *b) {
+  b->free = true;
+  tree_add(tree_of(b), b);
+}
+
+static void take_free(block *b) {
+  tree_remove(tree_of(b), b);
+  b->free = false;
+}
+
+/* ---- nodes, and blocks in use by address */
+
+static bool have_spares(heap *h, int n) {
+  while (h->nspare < n) {
+    block *b = lm_malloc(sizeof *b);
+    if (!b) return false;
+    b->next = h->spare;
+    h->spare = b;
+    h->nspare++;
+  }
+  return true;
+}
+
+static block *take_spare(heap *h) {
+  block *b = h->spare;
+  h->spare = b->next;
+  h->nspare--;
+  *b = (block){0};
+  return b;
+}
+
+static void give_spare(heap *h, block *b) {
+  b->next = h->spare;
+  h->spare = b;
+  h->nspare++;
+}
+
+static block **bucket_of(heap *h, const void *p) { return &h->bucket[scatter(p) & (h->nbuckets - 1)]; }
+
+/* Longer chains do no harm where there is no memory for more buckets. */
+static void grow_buckets(heap *h) {
+  size_t n = h->nbuckets;
+  block **old = h->bucket, **grown = calloc(2 * n, sizeof *grown);
+  if (!grown) return;
+  h->bucket = grown;
+  h->nbuckets = 2 * n;
+  for (size_t i = 0; i < n; i++) {
+    for (block *b = old[i], *next; b; b = next) {
+      block **at = bucket_of(h, b->p);
+      next = b->next;
+      b->next = *at;
+      *at = b;
+    }
+  }
+  free(old);
+}
+
+static void note_used(heap *h, block *b) {
+  if (h->nused++ > 2 * h->nbuckets) grow_buckets(h);
+  block **at = bucket_of(h, b->p);
+  b->next = *at;
+  *at = b;
+}
+
+static block *forget_used(heap *h, const void *p) {
+  block **at = bucket_of(h, p);
+  while (*at && (*at)->p != p) at = &(*at)->next;
+  block *b = *at;
+  if (b) *at = b->next;
+  h->nused -= b != NULL;
+  return b;
+}
+
+/* ---- taking */
+
+/* Takes the first `size` bytes of a free block. Needs a spare node. */
+static block *cut(heap *h, block *b, size_t size) {
+  size_t rest = b->size - size;
+  take_free(b);
+  if (b->small ? rest >= h->rules.round : rest > h->rules.small_limit) {
+    block *r = take_spare(h);
+    *r = (block){.p = b->p + size,
+                 .size = rest,
+                 .pending = b->pending,
+                 .arena = b->arena,
+                 .stream = b->stream,
+                 .small = b->small,
+                 .before = b,
+                 .after = b->after};
+    if (r->after) r->after->before = r;
+    b->after = r;
+    b->size = size;
+    put_free(r);
+  }
+  return b;
+}
+
+/* The best of any stream's free blocks. */
+static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
+  block *best = NULL;
+  for (int id = 0; id < LM_STREAM_MAX; id++) {
+    block *b = tree_fit(a->tree[small][id], size);
+    if (b && (!best || b->size < best->size)) best = b;
+  }
+  return best;
+}
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static size_t segment_size(const lm_segment_rules *r, size_t size) {
+  return size <= r->small_limit  ? r->small_segment
+         : size < r->large_limit ? r->large_segment
+                                 : round_up(size, r->large_round);
+}
+
+/* A segment as one free block. Locked, but not while the driver works. Needs a spare node afterwards. */
+static lm_status new_segment(heap *h, lm_arena *a, int stream, size_t size, block **out) {
+  lm_status status;
+  size_t bytes = segment_size(&h->rules, size);
+  void *p = NULL;
+  *out = NULL;
+  if (h->limit && h->stats.reserved + bytes > h->limit) return lm_fail(LM_E_OOM, "out of memory");
+  pthread_mutex_unlock(&h->lock);
+  status = h->driver->alloc(lm_device_physical(h->device), bytes, &p);
+  pthread_mutex_lock(&h->lock);
+  if (status == LM_OK && !have_spares(h, 2)) { /* others may have taken them meanwhile */
+    h->driver->free(lm_device_physical(h->device), p, bytes);
+    status = LM_E_OOM;
+  }
+  if (status != LM_OK) return status;
+  block *b = take_spare(h);
+  *b = (block){.p = p, .size = bytes, .arena = a, .stream = (uint8_t)stream, .small = size <= h->rules.small_limit};
+  put_free(b);
+  h->stats.reserved += bytes;
+  if (h->stats.reserved > h->stats.max_reserved) h->stats.max_reserved = h->stats.reserved;
+  lm_log(LM_LOG_ALLOC, "%s: a segment of %zu bytes for %zu", lm_device_name(h->device), bytes, size);
+  *out = b;
+  return LM_OK;
+}
+
+static bool is_whole(const block *b) { return !b->before && !b->after; }
+
+static block *find_whole(block *t) {
+  if (!t || is_whole(t)) return t;
+  block *b = find_whole(t->left);
+  return b ? b : find_whole(t->right);
+}
+
+/* Every segment that is one free block goes back to the driver. Locked, but not while the driver works. */
+static void drop_segments(heap *h) {
+  for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
+    for (block *b; (b = find_whole(h->shared.tree[i % 2][i / 2]));) {
+      void *p = b->p;
+      size_t size = b->size;
+      take_free(b);
+      give_spare(h, b);
+      h->stats.reserved -= size;
+      pthread_mutex_unlock(&h->lock);
+      h->driver->free(lm_device_physical(h->device), p, size);
+      pthread_mutex_lock(&h->lock);
+    }
+  }
+}
+
+static const char *size_text(size_t bytes, char text[32]) {
+  static const char *const unit[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double n = (double)bytes;
+  int u = 0;
+  for (; n >= 1024 && u < 5; u++) n /= 1024;
+  snprintf(text, 32, u == 0 ? "%.0f %s" : "%.1f %s", n, unit[u]);
+  return text;
+}
+
+static lm_status out_of_memory(const heap *h, size_t bytes) {
+  char asked[32], reserved[32], allocated[32], room[32], whole[32], card[80] = "", limit[80] = "";
+  size_t left = 0, total = 0;
+  if (h->driver->memory && h->driver->memory(lm_device_physical(h->device), &left, &total) == LM_OK)
+    snprintf(card, sizeof card, "%s free of %s, ", size_text(left, room), size_text(total, whole));
+  if (h->limit) snprintf(limit, sizeof limit, "; this process may reserve %s", size_text(h->limit, room));
+  return lm_fail(LM_E_OOM, "out of memory on %s: %s asked for; %s%s reserved by this process of which %s allocated%s",
+                 lm_device_name(h->device), size_text(bytes, asked), card, size_text(h->stats.reserved, reserved),
+                 size_text(h->stats.allocated, allocated), limit);
+}
+
+/* Locked. A free block of at least `size` for the stream, the driver's memory before other streams'. */
+static lm_status find(heap *h, lm_arena *a, int stream, size_t size, block **out) {
+  bool small = size <= h->rules.small_limit;
+  if (!have_spares(h, 2)) return LM_E_OOM;
+  if ((*out = tree_fit(a->tree[small][stream], size))) return LM_OK;
+  lm_status status = new_segment(h, a, stream, size, out);
+  if (status != LM_E_OOM) return status;
+  if (!have_spares(h, 2)) return LM_E_OOM;
+  if ((*out = fit_anywhere(a, small, size))) return LM_OK;
+  if (a != &h->shared) return LM_E_OOM; /* a capture may not free */
+  drop_segments(h);
+  return new_segment(h, a, stream, size, out);
+}
+
+lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void **out) {
+  lm_status status;
+  heap *h;
+  block *b;
+  *out = NULL;
+  TRY(heap_of(device, &h));
+  lm_arena *a = own && own->device == device ? own : &h->shared;
+  if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return out_of_memory(h, bytes);
+  size_t size = round_up(bytes, h->rules.round);
+  pthread_mutex_lock(&h->lock);
+  status = find(h, a, s->id, size, &b);
+  if (status != LM_OK) {
+    if (status == LM_E_OOM) status = out_of_memory(h, bytes);
+    pthread_mutex_unlock(&h->lock);
+    return status;
+  }
+  b = cut(h, b, size);
+  uint64_t pending = b->pending | LM_USED_BIT(b->stream);
+  b->pending = 0;
+  b->stream = s->id;
+  note_used(h, b);
+  h->stats.allocated += b->size;
+  if (h->stats.allocated > h->stats.max_allocated) h->stats.max_allocated = h->stats.allocated;
+  void *p = b->p;
+  pthread_mutex_unlock(&h->lock);
+  status = lm_stream_wait_mask(s, pending);
+  if (status != LM_OK) {
+    lm_segments_free(device, p, pending);
+    return status;
+  }
+  *out = p;
+done:
+  return status;
+}
+
+/* b takes in its neighbour `n`, free and of the same arena, which lies behind it. */
+static void take_in(heap *h, block *b, block *n) {
+  b->size += n->size;
+  b->pending |= n->pending | LM_USED_BIT(n->stream);
+  b->after = n->after;
+  if (b->after) b->after->before = b;
+  give_spare(h, n);
+}
+
+static bool joins(const block *b, const block *n) { return n && n->free && n->arena == b->arena; }
+
+void lm_segments_free(lm_device device, void *p, uint64_t used) {
+  heap *h = find_heap(device);
+  lm_stream *launched = used & LM_USED_GRAPH ? lm_stream_launched(device) : NULL;
+  pthread_mutex_lock(&h->lock);
+  block *b = forget_used(h, p);
+  if (b) {
+    h->stats.allocated -= b->size;
+    b->pending = used & LM_USED_BITS;
+    if (launched) b->pending |= LM_USED_BIT(launched->id);
+    if (joins(b, b->after)) {
+      take_free(b->after);
+      take_in(h, b, b->after);
+    }
+    if (joins(b, b->before)) {
+      block *n = b->before;
+      take_free(n);
+      take_in(h, n, b);
+      b = n;
+    }
+    b->pending &= ~LM_USED_BIT(b->stream);
+    put_free(b);
+  }
+  pthread_mutex_unlock(&h->lock);
+}
+
+/* ---- arenas */
+
+lm_status lm_arena_new(lm_device device, lm_arena **out) {
+  heap *h;
+  *out = NULL;
+  lm_status status = heap_of(device, &h);
+  if (status != LM_OK) return status;
+  *out = lm_calloc(1, sizeof **out);
+  if (!*out) return LM_E_OOM;
+  (*out)->device = device;
+  return LM_OK;
+}
+
+void lm_arena_use(lm_arena *a) { own = a; }
+
+void lm_arena_retire(lm_arena *a, uint64_t pending) {
+  if (!a) return;
+  heap *h = find_heap(a->device);
+  pthread_mutex_lock(&h->lock);
+  for (size_t i = 0; i < h->nbuckets; i++)
+    for (block *b = h->bucket[i]; b; b = b->next)
+      if (b->arena == a) b->arena = &h->shared;
+  for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
+    for (block *b; (b = a->tree[i % 2][i / 2]);) {
+      take_free(b);
+      b->arena = &h->shared;
+      b->pending = (b->pending | (pending & LM_USED_BITS)) & ~LM_USED_BIT(b->stream);
+      put_free(b);
+    }
+  }
+  pthread_mutex_unlock(&h->lock);
+  lm_free(a);
+}
+
+/* ---- statistics */
+
+lm_memory_stats lm_segments_stats(lm_device device) {
+  heap *h = find_heap(device);
+  if (!h) return (lm_memory_stats){0};
+  pthread_mutex_lock(&h->lock);
+  lm_memory_stats stats = h->stats;
+  pthread_mutex_unlock(&h->lock);
+  return stats;
+}
+
+void lm_segments_reset_peak(lm_device device) {
+  heap *h = find_heap(device);
+  if (!h) return;
+  pthread_mutex_lock(&h->lock);
+  h->stats.max_allocated = h->stats.allocated;
+  h->stats.max_reserved = h->stats.reserved;
+  pthread_mutex_unlock(&h->lock);
+}
+
+void lm_segments_empty_cache(lm_device device) {
+  heap *h = find_heap(device);
+  if (!h || own) return; /* nothing is freed during a capture */
+  pthread_mutex_lock(&h->lock);
+  drop_segments(h);
+  pthread_mutex_unlock(&h->lock);
+}
+
+lm_status lm_segments_limit(lm_device device, size_t bytes) {
+  heap *h;
+  lm_status status = heap_of(device, &h);
+  if (status != LM_OK) return status;
+  pthread_mutex_lock(&h->lock);
+  h->limit = bytes;
+  pthread_mutex_unlock(&h->lock);
+  return LM_OK;
+}

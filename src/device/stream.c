@@ -1,0 +1,249 @@
+/* Streams, what each waits for, and who uses which memory. */
+#include "device/stream.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "device/stream_core.h"
+
+typedef struct queue { /* a device's streams */
+  pthread_mutex_t lock;
+  int made, turn; /* streams made; the one given out last by lm_stream_new */
+  _Atomic(lm_stream_state *) stream[LM_STREAM_MAX];
+  _Atomic(lm_stream *) launched;
+} queue;
+
+static queue queues[LM_DEVICE_KINDS][LM_DEVICE_MAX];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static _Thread_local uint8_t current[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* ids */
+
+static void init_queues(void) {
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
+    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&queues[kind][i].lock, NULL);
+}
+
+static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
+static lm_stream_state *state(lm_stream *s) { return (lm_stream_state *)s; }
+
+/* Locked. */
+static lm_status make(queue *q, lm_device device, int priority, lm_stream **out) {
+  const lm_driver *driver = lm_driver_of(device);
+  if (!driver) return lm_fail(LM_E_DEVICE, "stream: there is no %s here", lm_device_name(device));
+  lm_stream_state *s = lm_calloc(1, sizeof *s);
+  if (!s) return LM_E_OOM;
+  s->s = (lm_stream){.device = device, .id = (uint8_t)q->made, .priority = priority};
+  if (driver->stream_create) {
+    lm_status status = driver->stream_create(lm_device_physical(device), priority, &s->s.native);
+    if (status != LM_OK) {
+      lm_free(s);
+      return status;
+    }
+  }
+  atomic_store_explicit(&q->stream[q->made++], s, memory_order_release);
+  *out = &s->s;
+  return LM_OK;
+}
+
+lm_stream *lm_stream_by_id(lm_device device, int id) {
+  if (id < 0 || id >= LM_STREAM_MAX) return NULL;
+  return (lm_stream *)atomic_load_explicit(&queue_of(device)->stream[id], memory_order_acquire);
+}
+
+static lm_stream *make_default(lm_device device) {
+  queue *q = queue_of(device);
+  lm_stream *s = NULL;
+  pthread_once(&once, init_queues);
+  pthread_mutex_lock(&q->lock);
+  if (q->made > 0) {
+    s = lm_stream_by_id(device, 0);
+  } else if (make(q, device, 0, &s) != LM_OK) {
+    s = NULL;
+  }
+  pthread_mutex_unlock(&q->lock);
+  return s;
+}
+
+lm_stream *lm_stream_current(lm_device device) {
+  int id = current[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+  lm_stream *s = lm_stream_by_id(device, id);
+  return s ? s : make_default(device);
+}
+
+void lm_stream_set_current(lm_stream *s) { current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = s->id; }
+
+/* Once all are made they are given out in turn, those of the priority asked for first. */
+static lm_stream *again(queue *q, int priority) {
+  for (int same = 1; same >= 0; same--) {
+    for (int i = 1; i < q->made; i++) {
+      int id = 1 + (q->turn + i - 1) % (q->made - 1); /* never the default stream */
+      lm_stream *s = (lm_stream *)atomic_load(&q->stream[id]);
+      if (same && s->priority != priority) continue;
+      q->turn = id;
+      return s;
+    }
+  }
+  return NULL;
+}
+
+lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(device);
+  queue *q = queue_of(device);
+  *out = make_default(device);
+  if (!*out) return LM_E_DEVICE;
+  if (!lm_has_streams(driver)) return LM_OK;
+  int least = 0, greatest = 0;
+  if (driver->priorities) TRY(driver->priorities(lm_device_physical(device), &least, &greatest));
+  if (priority > least) priority = least;
+  if (priority < greatest) priority = greatest;
+  pthread_mutex_lock(&q->lock);
+  if (q->made < LM_STREAM_MAX) {
+    status = make(q, device, priority, out);
+  } else {
+    *out = again(q, priority);
+  }
+  pthread_mutex_unlock(&q->lock);
+done:
+  return status;
+}
+
+void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state(s)->given, 1, memory_order_release); }
+
+uint64_t lm_stream_mask(lm_device device) {
+  uint64_t mask = 0;
+  lm_stream *s;
+  for (int id = 0; (s = lm_stream_by_id(device, id)); id++)
+    if (atomic_load_explicit(&state(s)->given, memory_order_acquire) > 0) mask |= LM_USED_BIT(id);
+  return mask;
+}
+
+lm_stream *lm_stream_launched(lm_device device) { return atomic_load(&queue_of(device)->launched); }
+void lm_stream_set_launched(lm_stream *s) { atomic_store(&queue_of(s->device)->launched, s); }
+
+/* ---- waiting */
+
+static void raise_to(_Atomic uint64_t *at, uint64_t value) {
+  uint64_t old = atomic_load_explicit(at, memory_order_relaxed);
+  while (old < value && !atomic_compare_exchange_weak(at, &old, value)) continue;
+}
+
+void lm_stream_done(lm_stream *s, uint64_t given) { raise_to(&state(s)->done, given); }
+
+bool lm_stream_is_done(lm_stream *s, uint64_t given) {
+  return atomic_load_explicit(&state(s)->done, memory_order_acquire) >= given;
+}
+
+/* By an event, which is free again as soon as the waiter has been told. */
+static lm_status wait_by_event(lm_stream *waiter, lm_stream *on) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(on->device);
+  int ordinal = lm_device_physical(on->device);
+  void *event = lm_event_take(on->device, false);
+  if (!event) TRY(driver->event_create(ordinal, false, &event));
+  TRY(driver->event_record(ordinal, event, on->native));
+  TRY(driver->event_wait(lm_device_physical(waiter->device), event, waiter->native));
+done:
+  if (event) lm_event_give(on->device, false, event);
+  return status;
+}
+
+lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
+  if (waiter == on || !waiter->native || !on->native) return LM_OK;
+  lm_stream_state *w = state(waiter), *o = state(on);
+  bool counted = waiter->device == on->device;
+  uint64_t given = lm_stream_given(on);
+  if (lm_stream_is_done(on, given)) return LM_OK;
+  if (counted && atomic_load_explicit(&w->seen[on->id], memory_order_acquire) >= given) return LM_OK;
+  lm_status status = wait_by_event(waiter, on);
+  if (status != LM_OK) return status;
+  if (counted) raise_to(&w->seen[on->id], given);
+  lm_graph *capture = atomic_load(&o->capture); /* what waits for a captured stream is captured too */
+  if (capture && !atomic_load(&w->capture)) atomic_store(&w->capture, capture);
+  lm_stream_touch(waiter); /* whoever waits for this stream waits for the other too */
+  return LM_OK;
+}
+
+lm_status lm_stream_wait_mask(lm_stream *s, uint64_t mask) {
+  lm_status status = LM_OK;
+  for (mask = (mask & LM_USED_BITS) >> 6; mask; mask &= mask - 1) {
+    lm_stream *on = lm_stream_by_id(s->device, __builtin_ctzll(mask));
+    if (on) TRY(lm_stream_wait(s, on));
+  }
+done:
+  return status;
+}
+
+lm_status lm_stream_synchronize(lm_stream *s) {
+  const lm_driver *driver = lm_driver_of(s->device);
+  int ordinal = lm_device_physical(s->device);
+  if (!s->native || !driver->stream_synchronize) return driver->synchronize(ordinal);
+  uint64_t given = lm_stream_given(s);
+  lm_status status = driver->stream_synchronize(ordinal, s->native);
+  if (status == LM_OK) lm_stream_done(s, given);
+  return status;
+}
+
+lm_status lm_device_synchronize(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  uint64_t given[LM_STREAM_MAX];
+  int n = 0;
+  if (!driver) return lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
+  for (lm_stream *s; (s = lm_stream_by_id(device, n)); n++) given[n] = lm_stream_given(s);
+  lm_status status = driver->synchronize(lm_device_physical(device));
+  for (int id = 0; status == LM_OK && id < n; id++) lm_stream_done(lm_stream_by_id(device, id), given[id]);
+  return status;
+}
+
+lm_status lm_stream_query(lm_stream *s, bool *done) {
+  const lm_driver *driver = lm_driver_of(s->device);
+  *done = true;
+  if (!s->native || !driver->stream_query) return LM_OK;
+  return driver->stream_query(lm_device_physical(s->device), s->native, done);
+}
+
+/* ---- who uses memory */
+
+/* Replays of graphs that know the memory come before. */
+static lm_status wait_for_graphs(uint64_t word, lm_stream *s) {
+  lm_stream *launched = word & LM_USED_GRAPH && !lm_stream_tag(s) ? lm_stream_launched(s->device) : NULL;
+  return launched ? lm_stream_wait(s, launched) : LM_OK;
+}
+
+lm_status lm_use_read(lm_used *used, lm_stream *s) {
+  if (!s->native) return LM_OK;
+  lm_status status = LM_OK;
+  uint64_t word = atomic_load_explicit(used, memory_order_acquire), bit = LM_USED_BIT(s->id), tag = lm_stream_tag(s),
+           next;
+  if ((word & (bit | LM_USED_GRAPH)) == bit && !tag) return LM_OK;
+  do {
+    if (word && !(word & bit)) {
+      lm_stream *writer = lm_stream_by_id(s->device, (int)(word & LM_USED_WRITER));
+      if (writer) TRY(lm_stream_wait(s, writer));
+    }
+    TRY(wait_for_graphs(word, s));
+    next = (word ? word : s->id) | bit | tag;
+  } while (!atomic_compare_exchange_weak(used, &word, next));
+done:
+  return status;
+}
+
+lm_status lm_use_write(lm_used *used, lm_stream *s) {
+  if (!s->native) return LM_OK;
+  lm_status status = LM_OK;
+  uint64_t word = atomic_load_explicit(used, memory_order_acquire), mine = s->id | LM_USED_BIT(s->id),
+           tag = lm_stream_tag(s);
+  if (word == mine && !tag) return LM_OK;
+  do {
+    TRY(lm_stream_wait_mask(s, word));
+    TRY(wait_for_graphs(word, s));
+  } while (!atomic_compare_exchange_weak(used, &word, mine | (word & LM_USED_GRAPH) | tag));
+done:
+  return status;
+}
+
+/* The bit says too that the stream goes on after the writer; what cannot be made to wait now is noted all the same. */
+void lm_use_note(lm_used *used, lm_stream *s) {
+  if (!s->native || lm_use_read(used, s) == LM_OK) return;
+  uint64_t word = atomic_load(used);
+  while (!atomic_compare_exchange_weak(used, &word, (word ? word : s->id) | LM_USED_BIT(s->id))) continue;
+}

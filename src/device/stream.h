@@ -1,0 +1,74 @@
+/* Streams: queues of work on a device. A thread has a current stream on each device; every op goes to it.
+ * A storage knows the streams that use it, so that work on one waits for what another has written (lm_use_*).
+ * Devices whose driver has no streams have the one, on which all work is done at once; nothing here costs them
+ * anything. */
+#ifndef LM_DEVICE_STREAM_H
+#define LM_DEVICE_STREAM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "device/device.h"
+
+enum { LM_STREAM_MAX = 56 }; /* a device; they share a word with the last writer (lm_used) */
+
+/* Made once, kept for good: pointers to them stay valid. Fields are read-only for others. */
+typedef struct lm_stream {
+  lm_device device;
+  uint8_t id; /* 0: the device's default */
+  int priority;
+  void *native; /* the driver's; NULL where it has no streams */
+} lm_stream;
+
+/* This thread's current stream on the device: the default one until set. NULL with a message if the driver fails. */
+LM_API lm_stream *lm_stream_current(lm_device device);
+LM_API void lm_stream_set_current(lm_stream *s);
+/* A stream of the device's pool, in turn; 0 is the normal priority, negative ones are served first. */
+LM_API lm_status lm_stream_new(lm_device device, int priority, lm_stream **out);
+/* The device's stream of that number, if it was made. */
+LM_API lm_stream *lm_stream_by_id(lm_device device, int id);
+/* `waiter` goes on only after what `on` has been given so far. Does nothing if it does so already. */
+LM_API lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on);
+/* The caller waits; errors that kernels on the stream found are returned. */
+LM_API lm_status lm_stream_synchronize(lm_stream *s);
+LM_API lm_status lm_stream_query(lm_stream *s, bool *done);
+/* The same for all of the device's streams. */
+LM_API lm_status lm_device_synchronize(lm_device device);
+/* Something was given to the stream: lm_stream_wait has to look again. */
+LM_API void lm_stream_touch(lm_stream *s);
+
+/* Who uses a block of memory: 0, or its last writer's id in the low 6 bits, and bit 6 + id for each stream that is
+ * ordered after that write. Only one device's streams are counted: its own. */
+typedef _Atomic uint64_t lm_used;
+
+/* Before the stream reads (writes) what `used` stands for: waits for the writer (for all users), and is noted. */
+LM_API lm_status lm_use_read(lm_used *used, lm_stream *s);
+LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
+/* Noted only: record_stream. */
+LM_API void lm_use_note(lm_used *used, lm_stream *s);
+
+/* ---- events */
+typedef struct lm_event lm_event;
+LM_API lm_status lm_event_new(lm_device device, bool timing, lm_event **out);
+LM_API void lm_event_free(lm_event *e);
+LM_API lm_status lm_event_record(lm_event *e, lm_stream *s);
+/* An event never recorded is done and waited for by nobody. */
+LM_API lm_status lm_event_wait(lm_event *e, lm_stream *waiter);
+LM_API lm_status lm_event_query(lm_event *e, bool *done);
+LM_API lm_status lm_event_synchronize(lm_event *e);
+/* Milliseconds between two recorded timing events of one device. Synchronous devices measure wall time. */
+LM_API lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds);
+
+/* ---- capture: what the thread enqueues on `s` between begin and end is recorded, not run.
+ * Memory asked for meanwhile comes from the graph's own pool, which lives as long as the graph. One at a time a thread.
+ */
+typedef struct lm_graph lm_graph;
+LM_API lm_status lm_graph_begin(lm_stream *s, lm_graph **out);
+/* After an error in between: ends the capture and throws it away (*g becomes NULL). */
+LM_API lm_status lm_graph_end(lm_graph **g, bool keep);
+LM_API lm_status lm_graph_launch(lm_graph *g, lm_stream *s);
+LM_API void lm_graph_free(lm_graph *g);
+/* The graph being captured on this thread, or NULL. */
+LM_API lm_graph *lm_graph_capturing(void);
+
+#endif
