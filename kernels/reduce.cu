@@ -37,8 +37,6 @@ struct lm_fold_sum {
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, lm_fold_finished(to, s)); }
 };
 
-LM_DEVICE float lm_exp(float a) { return expf(a); }
-LM_DEVICE double lm_exp(double a) { return exp(a); }
 /* Long code: better once than wherever it is called. */
 static __device__ __attribute__((noinline)) float lm_power(float a, float b) { return powf(a, b); }
 static __device__ __attribute__((noinline)) double lm_power(double a, double b) { return pow(a, b); }

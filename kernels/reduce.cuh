@@ -98,6 +98,9 @@ LM_DEVICE T lm_fold_tree(T *v, Op op) {
   }
 }
 
+LM_DEVICE float lm_exp(float a) { return expf(a); }
+LM_DEVICE double lm_exp(double a) { return exp(a); }
+
 /* The other way round without overflow, for the smallest as the largest. */
 LM_DEVICE float lm_reversed(float v) { return -v; }
 LM_DEVICE double lm_reversed(double v) { return -v; }

@@ -13,9 +13,6 @@ typedef struct lm_softmax_grid {
   int lanes;
 } lm_softmax_grid;
 
-LM_DEVICE float lm_exp(float a) { return expf(a); }
-LM_DEVICE double lm_exp(double a) { return exp(a); }
-
 /* What one line's results are made of. */
 template <class N>
 struct lm_softmax_total {

@@ -19,11 +19,10 @@ describe("a backend built elsewhere", function()
   it("compiles against the installed headers", function()
     local build = build_folder()
     if not build then return pending("the module does not come from a build") end
-    local include = folder .. "/include"
     local install = "unset LD_PRELOAD; cmake --install %s --prefix %s"
     local ok, text = temp.run(folder, install:format(build, folder .. "/prefix"))
     assert(ok, text)
-    include = folder .. "/prefix/include/luminary"
+    local include = folder .. "/prefix/include/luminary"
     local compile = "unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -Wl,-z,nodelete " ..
       "-I%s %s/support/plugin/tiny_backend.c -o %s/luminary_backend_tiny.so %s/lib/lua/5.1/luminary/libluminary.so.0"
     ok, text = temp.run(folder, compile:format(include, here, folder, folder .. "/prefix"))

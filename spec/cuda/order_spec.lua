@@ -12,7 +12,10 @@ local function play(seed, steps)
   math.randomseed(seed)
   local streams = {}
   for _, device in ipairs(devices) do
-    for k = 1, 3 do streams[#streams + 1] = {device = device, stream = lm.cuda.Stream(device, {priority = k == 1 and -1 or 0})} end
+    for k = 1, 3 do
+      local stream = lm.cuda.Stream(device, {priority = k == 1 and -1 or 0})
+      streams[#streams + 1] = {device = device, stream = stream}
+    end
     streams[#streams + 1] = {device = device, stream = lm.cuda.default_stream(device)}
   end
   local n, size = 8, {64}
@@ -162,12 +165,14 @@ describe("graphs and streams", function()
     lm.cuda.empty_cache()
     local before = lm.cuda.memory_reserved()
     local x = lm.ones({1000}, {device = "cuda"})
-    local graph = lm.cuda.graph(function() return (x + 1) * 2 end, {warmup = 0})
-    local held = graph.results[1]
-    for _ = 1, 50 do local _ = lm.full({1000}, -1, {device = "cuda"}) end
-    graph:replay()
-    assert.equal(4000, held:sum():item())
-    graph, held, x = nil, nil, nil
+    local function use()
+      local graph = lm.cuda.graph(function() return (x + 1) * 2 end, {warmup = 0})
+      for _ = 1, 50 do local _ = lm.full({1000}, -1, {device = "cuda"}) end
+      graph:replay()
+      assert.equal(4000, graph.results[1]:sum():item())
+    end
+    use()
+    x:free()
     collectgarbage() collectgarbage()
     lm.cuda.synchronize()
     lm.cuda.empty_cache()

@@ -3,7 +3,7 @@
 -- spec file has loaded, but `luminary` would go on with it.
 local busted = require "busted"
 local lm = require "luminary"
-for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "watch" } do
+for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "watch", "cuda", "backends" } do
   assert(lm[part], part)
 end
 local core = require "luminary.core"

@@ -39,6 +39,7 @@ typedef struct lm_driver {
 
   /* Raw memory, aligned to at least 64 bytes. *out is NULL and LM_E_OOM when there is none. */
   lm_status (*alloc)(int ordinal, size_t bytes, void **out);
+  /* Enqueued work may still use it: that is waited for. */
   void (*free)(int ordinal, void *p, size_t bytes);
   /* Free and total bytes of the device. May be NULL. */
   lm_status (*memory)(int ordinal, size_t *free, size_t *total);

@@ -8,8 +8,9 @@
 struct lm_event {
   lm_device device;
   bool timing, recorded;
-  void *native;   /* the driver's; NULL without streams, or until recorded */
-  double seconds; /* without streams: when it was recorded */
+  void *native;      /* the driver's; NULL without streams, or until recorded */
+  double seconds;    /* without streams: when it was recorded */
+  lm_graph *capture; /* what was captured when it was recorded */
 };
 
 /* Events let go are kept: a finalizer may let go of one, and calls no driver. */
@@ -99,6 +100,7 @@ lm_status lm_event_record(lm_event *e, lm_stream *s) {
     if (!e->native && !(e->native = lm_event_take(e->device, e->timing)))
       TRY(driver->event_create(ordinal, e->timing, &e->native));
     TRY(driver->event_record(ordinal, e->native, s->native));
+    e->capture = atomic_load(&((lm_stream_state *)s)->capture);
   } else {
     TRY(driver->synchronize(lm_device_physical(s->device)));
     e->seconds = lm_seconds();
@@ -110,8 +112,10 @@ done:
 
 lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
   if (!e->recorded || !e->native || !waiter->native) return LM_OK;
+  if (!e->capture && lm_stream_tag(waiter)) return LM_OK; /* the device was waited for when the capture began */
   lm_status status =
       lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), e->native, waiter->native);
+  lm_stream_draw_in(waiter, e->capture);
   lm_stream_touch(waiter);
   return status;
 }

@@ -157,8 +157,7 @@ lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   lm_status status = wait_by_event(waiter, on);
   if (status != LM_OK) return status;
   if (counted) raise_to(&w->seen[on->id], given);
-  lm_graph *capture = atomic_load(&o->capture); /* what waits for a captured stream is captured too */
-  if (capture && !atomic_load(&w->capture)) atomic_store(&w->capture, capture);
+  lm_stream_draw_in(waiter, atomic_load(&o->capture));
   lm_stream_touch(waiter); /* whoever waits for this stream waits for the other too */
   return LM_OK;
 }

@@ -37,8 +37,8 @@ LM_API lm_status lm_device_synchronize(lm_device device);
 /* Something was given to the stream: lm_stream_wait has to look again. */
 LM_API void lm_stream_touch(lm_stream *s);
 
-/* Who uses a block of memory: 0, or its last writer's id in the low 6 bits, and bit 6 + id for each stream that is
- * ordered after that write. Only one device's streams are counted: its own. */
+/* Who uses a block of memory: 0, or its last writer's id in the low 6 bits, bit 6 + id for each stream that is ordered
+ * after that write, and the top bit if a captured graph uses it too. Only one device's streams are counted: its own. */
 typedef _Atomic uint64_t lm_used;
 
 /* Before the stream reads (writes) what `used` stands for: waits for the writer (for all users), and is noted. */

@@ -41,6 +41,11 @@ void lm_stream_set_launched(lm_stream *s);
 static inline uint64_t lm_stream_tag(lm_stream *s) {
   return atomic_load_explicit(&((lm_stream_state *)s)->capture, memory_order_relaxed) ? LM_USED_GRAPH : 0;
 }
+/* What waits for a captured stream is captured too. */
+static inline void lm_stream_draw_in(lm_stream *waiter, lm_graph *capture) {
+  lm_stream_state *w = (lm_stream_state *)waiter;
+  if (capture && !atomic_load(&w->capture)) atomic_store(&w->capture, capture);
+}
 /* Destroys graphs that were let go; nothing while one is captured. */
 void lm_graph_drain(void);
 /* Idle blocks of pinned memory go back to the driver. */

@@ -41,9 +41,7 @@ static const uint8_t op_of_gradient[] = {
 };
 _Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
 
-int lm_point_op(int kernel) {
-  return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_];
-}
+int lm_point_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_]; }
 static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 
 static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }

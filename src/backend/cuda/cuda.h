@@ -39,10 +39,10 @@ extern const lm_driver lm_cuda_driver; /* driver.c */
 
 int64_t lm_cuda_version(const char *library); /* version.c */
 
-__attribute__((weak)) lm_status lm_cuda_point(const lm_point *job);
-__attribute__((weak)) lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
-__attribute__((weak)) lm_status lm_cuda_optim(const lm_optim_step *step);
-__attribute__((weak)) lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out);
+lm_status lm_cuda_point(const lm_point *job);
+lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
+lm_status lm_cuda_optim(const lm_optim_step *step);
+lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out);
 
 /* clang-format off */
 #define LM_CUDA_KERNELS(X)                                                                                            \
@@ -61,8 +61,7 @@ __attribute__((weak)) lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, 
   X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)
 /* clang-format on */
 
-/* Weak while families are being written: an absent one leaves its slot NULL. */
-#define X(name) __attribute__((weak)) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
+#define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);
 LM_CUDA_KERNELS(X)
 #undef X
 

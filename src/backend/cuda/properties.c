@@ -8,53 +8,44 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda.h"
 
+/* clang-format off */
 /* Fields of cudaDeviceProp: numbers, and arrays of them. */
-#define NUMBERS(X)                                                                                                     \
-  X(luidDeviceNodeMask)                                                                                                \
-  X(totalGlobalMem) X(sharedMemPerBlock) X(regsPerBlock) X(warpSize) X(memPitch) X(maxThreadsPerBlock)                 \
-      X(totalConstMem) X(major) X(minor) X(textureAlignment) X(texturePitchAlignment) X(multiProcessorCount) X(        \
-          integrated) X(canMapHostMemory) X(maxTexture1D) X(maxTexture1DMipmap) X(maxTextureCubemap) X(maxSurface1D)   \
-          X(maxSurfaceCubemap) X(surfaceAlignment) X(concurrentKernels) X(ECCEnabled) X(pciBusID) X(pciDeviceID)       \
-              X(pciDomainID) X(tccDriver) X(asyncEngineCount) X(unifiedAddressing) X(memoryBusWidth) X(l2CacheSize)    \
-                  X(persistingL2CacheMaxSize) X(maxThreadsPerMultiProcessor) X(streamPrioritiesSupported)              \
-                      X(globalL1CacheSupported) X(localL1CacheSupported) X(sharedMemPerMultiprocessor)                 \
-                          X(regsPerMultiprocessor) X(managedMemory) X(isMultiGpuBoard) X(multiGpuBoardGroupID)         \
-                              X(hostNativeAtomicSupported) X(pageableMemoryAccess) X(concurrentManagedAccess)          \
-                                  X(computePreemptionSupported) X(canUseHostPointerForRegisteredMem)                   \
-                                      X(cooperativeLaunch) X(sharedMemPerBlockOptin)                                   \
-                                          X(pageableMemoryAccessUsesHostPageTables) X(directManagedMemAccessFromHost)  \
-                                              X(maxBlocksPerMultiProcessor) X(accessPolicyMaxWindowSize)               \
-                                                  X(reservedSharedMemPerBlock) X(hostRegisterSupported)                \
-                                                      X(sparseCudaArraySupported) X(hostRegisterReadOnlySupported)     \
-                                                          X(timelineSemaphoreInteropSupported) X(memoryPoolsSupported) \
-                                                              X(gpuDirectRDMASupported)                                \
-                                                                  X(gpuDirectRDMAFlushWritesOptions)                   \
-                                                                      X(gpuDirectRDMAWritesOrdering)                   \
-                                                                          X(memoryPoolSupportedHandleTypes)            \
-                                                                              X(deferredMappingCudaArraySupported)     \
-                                                                                  X(ipcEventSupported)                 \
-                                                                                      X(clusterLaunch)                 \
-                                                                                          X(unifiedFunctionPointers)
-#define LATER_NUMBERS(X) \
-  X(deviceNumaConfig)    \
-  X(deviceNumaId) X(mpsEnabled) X(hostNumaId) X(gpuPciDeviceID) X(gpuPciSubsystemID) X(hostNumaMultinodeIpcSupported)
-#define ARRAYS(X)                                                                                                  \
-  X(maxThreadsDim)                                                                                                 \
-  X(maxGridSize) X(maxTexture2D) X(maxTexture2DMipmap) X(maxTexture2DLinear) X(maxTexture2DGather) X(maxTexture3D) \
-      X(maxTexture3DAlt) X(maxTexture1DLayered) X(maxTexture2DLayered) X(maxTextureCubemapLayered) X(maxSurface2D) \
-          X(maxSurface3D) X(maxSurface1DLayered) X(maxSurface2DLayered) X(maxSurfaceCubemapLayered)
+#define NUMBERS(X)                                                                                                    \
+  X(luidDeviceNodeMask) X(totalGlobalMem) X(sharedMemPerBlock) X(regsPerBlock) X(warpSize) X(memPitch)                \
+  X(maxThreadsPerBlock) X(totalConstMem) X(major) X(minor) X(textureAlignment) X(texturePitchAlignment)               \
+  X(multiProcessorCount) X(integrated) X(canMapHostMemory) X(maxTexture1D) X(maxTexture1DMipmap)                      \
+  X(maxTextureCubemap) X(maxSurface1D) X(maxSurfaceCubemap) X(surfaceAlignment) X(concurrentKernels) X(ECCEnabled)    \
+  X(pciBusID) X(pciDeviceID) X(pciDomainID) X(tccDriver) X(asyncEngineCount) X(unifiedAddressing) X(memoryBusWidth)   \
+  X(l2CacheSize) X(persistingL2CacheMaxSize) X(maxThreadsPerMultiProcessor) X(streamPrioritiesSupported)              \
+  X(globalL1CacheSupported) X(localL1CacheSupported) X(sharedMemPerMultiprocessor) X(regsPerMultiprocessor)           \
+  X(managedMemory) X(isMultiGpuBoard) X(multiGpuBoardGroupID) X(hostNativeAtomicSupported) X(pageableMemoryAccess)    \
+  X(concurrentManagedAccess) X(computePreemptionSupported) X(canUseHostPointerForRegisteredMem) X(cooperativeLaunch)  \
+  X(sharedMemPerBlockOptin) X(pageableMemoryAccessUsesHostPageTables) X(directManagedMemAccessFromHost)               \
+  X(maxBlocksPerMultiProcessor) X(accessPolicyMaxWindowSize) X(reservedSharedMemPerBlock) X(hostRegisterSupported)    \
+  X(sparseCudaArraySupported) X(hostRegisterReadOnlySupported) X(timelineSemaphoreInteropSupported)                   \
+  X(memoryPoolsSupported) X(gpuDirectRDMASupported) X(gpuDirectRDMAFlushWritesOptions)                                \
+  X(gpuDirectRDMAWritesOrdering) X(memoryPoolSupportedHandleTypes) X(deferredMappingCudaArraySupported)               \
+  X(ipcEventSupported) X(clusterLaunch) X(unifiedFunctionPointers)
+#define LATER_NUMBERS(X)                                                                                              \
+  X(deviceNumaConfig) X(deviceNumaId) X(mpsEnabled) X(hostNumaId) X(gpuPciDeviceID) X(gpuPciSubsystemID)              \
+  X(hostNumaMultinodeIpcSupported)
+#define ARRAYS(X)                                                                                                     \
+  X(maxThreadsDim) X(maxGridSize) X(maxTexture2D) X(maxTexture2DMipmap) X(maxTexture2DLinear) X(maxTexture2DGather)   \
+  X(maxTexture3D) X(maxTexture3DAlt) X(maxTexture1DLayered) X(maxTexture2DLayered) X(maxTextureCubemapLayered)        \
+  X(maxSurface2D) X(maxSurface3D) X(maxSurface1DLayered) X(maxSurface2DLayered) X(maxSurfaceCubemapLayered)
 /* What has no field. */
-#define ATTRIBUTES(X)                                                                                     \
-  X(clockRate, ClockRate)                                                                                 \
-  X(memoryClockRate, MemoryClockRate) X(computeMode, ComputeMode) X(kernelExecTimeout, KernelExecTimeout) \
-      X(gpuOverlap, GpuOverlap) X(singleToDoublePrecisionPerfRatio, SingleToDoublePrecisionPerfRatio)     \
-          X(canFlushRemoteWrites, CanFlushRemoteWrites) X(memSyncDomainCount, MemSyncDomainCount)         \
-              X(maxTexture1DLinearWidth, MaxTexture1DLinearWidth)
-#define LATER_ATTRIBUTES(X)                                                                               \
-  X(d3D12CigSupported, D3D12CigSupported)                                                                 \
-  X(vulkanCigSupported, VulkanCigSupported) X(hostNumaMemoryPoolsSupported, HostNumaMemoryPoolsSupported) \
-      X(hostMemoryPoolsSupported, HostMemoryPoolsSupported)                                               \
-          X(onlyPartialHostNativeAtomicSupported, OnlyPartialHostNativeAtomicSupported)
+#define ATTRIBUTES(X)                                                                                                 \
+  X(clockRate, ClockRate) X(memoryClockRate, MemoryClockRate) X(computeMode, ComputeMode)                             \
+  X(kernelExecTimeout, KernelExecTimeout) X(gpuOverlap, GpuOverlap)                                                   \
+  X(singleToDoublePrecisionPerfRatio, SingleToDoublePrecisionPerfRatio)                                               \
+  X(canFlushRemoteWrites, CanFlushRemoteWrites) X(memSyncDomainCount, MemSyncDomainCount)                             \
+  X(maxTexture1DLinearWidth, MaxTexture1DLinearWidth)
+#define LATER_ATTRIBUTES(X)                                                                                           \
+  X(d3D12CigSupported, D3D12CigSupported) X(vulkanCigSupported, VulkanCigSupported)                                   \
+  X(hostNumaMemoryPoolsSupported, HostNumaMemoryPoolsSupported)                                                       \
+  X(hostMemoryPoolsSupported, HostMemoryPoolsSupported)                                                               \
+  X(onlyPartialHostNativeAtomicSupported, OnlyPartialHostNativeAtomicSupported)
+/* clang-format on */
 
 typedef struct sink {
   void (*put)(void *ctx, const lm_property *p);

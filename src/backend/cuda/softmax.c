@@ -19,8 +19,8 @@ static int64_t held_in(const lm_softmax_job *job, int bytes) { return bytes / (j
 static void plan_rows(lm_softmax_job *job) {
   int64_t pack = job->packed ? 16 / (int64_t)lm_dtype_size((lm_dtype)job->dtype) : 1;
   int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
-  if (job->length <= 32 * held) { /* lanes of a warp, with two packs each where there are that many */
-    job->lanes = lm_cuda_power((job->length + 2 * pack - 1) / (2 * pack), 32);
+  if (job->length <= 32 * held) { /* lanes of a warp, with four packs each where there are that many */
+    job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
     job->threads = LM_FOLD_BLOCK;
   } else { /* a block */
     job->lanes = 2 * lm_cuda_power((job->length + 2 * held - 1) / (2 * held), LM_SOFTMAX_MAX_BLOCK / 2);

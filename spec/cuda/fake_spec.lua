@@ -1,5 +1,5 @@
 -- The fake CUDA runtime that the CUDA specs run on: a program built by nvcc checks it (support/cuda/self_check.cu).
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 

@@ -1,6 +1,6 @@
 -- Whether cuDNN has plans for the convolutions of the example networks and of the op table on an H200, known by its
 -- properties alone (support/cuda/h200.json): the real library, without a GPU.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local root = here .. "/.."
