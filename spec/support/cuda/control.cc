@@ -7,6 +7,7 @@
 
 std::recursive_mutex lm_fake_state;
 int lm_fake_sticky;
+const bool lm_fake_null = lm_fake_setting("LM_FAKE_CUDA_NULL", 0) != 0;
 static thread_local int last_error;
 
 namespace {

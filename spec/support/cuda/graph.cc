@@ -240,7 +240,7 @@ LM_FAKE_API cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t) {
 }
 
 LM_FAKE_API cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   lm_fake_stream stream;
   {
     lm_fake_guard lock(lm_fake_state);

@@ -151,7 +151,7 @@ extern "C" {
 
 LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                                          cudaStream_t handle) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   lm_fake_stream stream;
   {
     lm_fake_guard lock(lm_fake_state);

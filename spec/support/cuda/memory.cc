@@ -393,7 +393,7 @@ LM_FAKE_API cudaError_t cudaMemcpy(void *dst, const void *src, size_t bytes, enu
 
 LM_FAKE_API cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                                         cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return copy(stream, false, dst, bytes, src, bytes, bytes, 1, kind);
 }
 
@@ -405,7 +405,7 @@ LM_FAKE_API cudaError_t cudaMemcpy2D(void *dst, size_t dst_pitch, const void *sr
 
 LM_FAKE_API cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
                                           size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return copy(stream, false, dst, dst_pitch, src, src_pitch, width, height, kind);
 }
 
@@ -421,7 +421,7 @@ LM_FAKE_API cudaError_t cudaMemcpyPeer(void *dst, int dst_device, const void *sr
 
 LM_FAKE_API cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                                             cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   if (!peer_copy_is_one(dst, dst_device, src, src_device)) return lm_fake_result(cudaErrorInvalidValue);
   return copy(stream, false, dst, bytes, src, bytes, bytes, 1, cudaMemcpyDeviceToDevice);
 }
@@ -432,7 +432,7 @@ LM_FAKE_API cudaError_t cudaMemset(void *dst, int value, size_t bytes) {
 }
 
 LM_FAKE_API cudaError_t cudaMemsetAsync(void *dst, int value, size_t bytes, cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return fill(stream, false, dst, value, bytes);
 }
 

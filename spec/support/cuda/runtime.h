@@ -35,6 +35,12 @@ extern int lm_fake_sticky;
     if (lm_fake_code_ != 0) return lm_fake_result(lm_fake_code_); \
   } while (0)
 int lm_fake_begin(const char *name);
+/* The first line of what LM_FAKE_CUDA_NULL makes do nothing. */
+#define LM_FAKE_WORK()                    \
+  do {                                    \
+    if (lm_fake_null) return cudaSuccess; \
+    LM_FAKE_CALL();                       \
+  } while (0)
 long lm_fake_setting(const char *name, long otherwise);
 
 /* ---- device.cc ---- */

@@ -219,17 +219,17 @@ static cudaError_t wait_for(cudaStream_t handle, bool query) {
 }
 
 LM_FAKE_API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return wait_for(stream, false);
 }
 
 LM_FAKE_API cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return wait_for(stream, true);
 }
 
 LM_FAKE_API cudaError_t cudaDeviceSynchronize(void) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   {
     lm_fake_guard lock(lm_fake_state);
     int code = lm_fake_devices() == 0 ? cudaErrorNoDevice : lm_fake_unsafe();
@@ -331,17 +331,17 @@ static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
 }
 
 LM_FAKE_API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return record_event(event, stream);
 }
 
 LM_FAKE_API cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return record_event(event, stream);
 }
 
 LM_FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   lm_fake_guard lock(lm_fake_state);
   lm_fake_stream stream = lm_fake_find_stream(handle);
   if (!stream || !get().events.count(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
@@ -394,12 +394,12 @@ static cudaError_t event_wait(cudaEvent_t event, bool query) {
 }
 
 LM_FAKE_API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return event_wait(event, false);
 }
 
 LM_FAKE_API cudaError_t cudaEventQuery(cudaEvent_t event) {
-  LM_FAKE_CALL();
+  LM_FAKE_WORK();
   return event_wait(event, true);
 }
 

@@ -21,6 +21,10 @@ function comm.devices(who, list)
   return names
 end
 
+local function bytes_of(who, buffer_size)
+  return buffer_size == nil and BUFFER_SIZE or options.arg(who, "buffer_size", buffer_size, "count")
+end
+
 local function tensors(who, list)
   options.arg(who, "tensors", list, "table")
   for i, t in ipairs(list) do options.arg(who, "tensors[" .. i .. "]", t, "tensor") end
@@ -138,9 +142,10 @@ function comm.reduce_add_coalesced(inputs, destination, buffer_size)
     end
   end
   destination = destination and core.device(destination) or first[1].device
+  local bytes = bytes_of("reduce_add_coalesced", buffer_size)
   local sums = {}
   local function kind_of(t) return t.dtype end
-  for _, bucket in ipairs(buckets(first, buffer_size or BUFFER_SIZE, math.huge, kind_of)) do
+  for _, bucket in ipairs(buckets(first, bytes, math.huge, kind_of)) do
     local lists, layouts = {}, layouts_of(pick(first, bucket))
     for d, list in ipairs(inputs) do lists[d] = pick(list, bucket) end
     local parts = part_again(reduced(lists, layouts, destination), layouts)
@@ -204,6 +209,7 @@ end
 function comm.broadcast_coalesced(list, devices, buffer_size)
   tensors("broadcast_coalesced", list)
   devices = comm.devices("broadcast_coalesced", devices)
+  local bytes = bytes_of("broadcast_coalesced", buffer_size)
   local out, elsewhere = {}, {}
   for d, device in ipairs(devices) do
     out[d] = {}
@@ -223,7 +229,7 @@ function comm.broadcast_coalesced(list, devices, buffer_size)
   local targets = pick(devices, elsewhere)
   local function kind_of(t) return t.dtype .. (t.requires_grad and " with gradient" or "") end
   local most = math.max(1, math.floor(MOST_RESULTS / #targets))
-  for _, bucket in ipairs(buckets(list, buffer_size or BUFFER_SIZE, most, kind_of)) do
+  for _, bucket in ipairs(buckets(list, bytes, most, kind_of)) do
     local members = pick(list, bucket)
     local made
     if members[1].requires_grad and core.is_grad_enabled() then

@@ -4,6 +4,7 @@
 --- The calls are made one after another; on CUDA they only give work to the devices, which go on at the same time.
 local core = require "luminary.core"
 local options = require "luminary.options"
+local Module = require "luminary.nn.module"
 
 local function pack(...) return {n = select("#", ...), ...} end
 
@@ -32,21 +33,29 @@ function apply.run(who, calls, devices)
   return results
 end
 
+-- A list of one value for each module.
+local function beside(who, name, list, modules)
+  options.arg(who, name, list, "table")
+  if #list ~= #modules then
+    options.fail("%s: %d modules, but %d %s: each module needs its own", who, #modules, #list, name)
+  end
+end
+
 function apply.parallel_apply(modules, inputs, kwargs, devices)
   local who = "parallel_apply"
   options.arg(who, "modules", modules, "table")
-  options.arg(who, "inputs", inputs, "table")
+  beside(who, "inputs", inputs, modules)
+  if kwargs ~= nil then beside(who, "options", kwargs, modules) end
+  if devices ~= nil then beside(who, "devices", devices, modules) end
   local names, calls = {}, {}
-  for _, list in pairs {inputs = inputs, options = kwargs, devices = devices} do
-    if #list ~= #modules then
-      options.fail("%s: %d modules, but a list of %d beside them: each needs its own", who, #modules, #list)
-    end
-  end
   for k, module in ipairs(modules) do
+    if type(module) ~= "function" and not Module.is_module(module) then
+      options.fail("%s: modules[%d] has to be a module or a function, got %s", who, k, options.describe(module))
+    end
     local given = inputs[k]
     local args = type(given) == "table" and not getmetatable(given) and given or {given}
     local n = args.n or #args
-    local more = kwargs and kwargs[k]
+    local more = kwargs and options.arg(who, "options[" .. k .. "]", kwargs[k], "table")
     if more and next(more) ~= nil then
       args = {unpack(args, 1, n)}
       n = n + 1
