@@ -130,12 +130,38 @@ describe("wrong arguments to", function()
           if not initialized and dist.is_initialized() then dist.destroy_process_group() end
         end) end
       end
-      for name, class in pairs(nn.parallel) do
+      for name, f in pairs(nn.parallel) do
         if initialized and not dist.is_initialized() then dist.init_process_group() end
-        abuse(name, class)
+        if name ~= "comm" then abuse(name, f) end
       end
       if dist.is_initialized() then dist.destroy_process_group() end
     end
+  end)
+
+  it("what works on several devices", function()
+    local P, two = nn.parallel, { "cpu:0", "cpu:1" }
+    for name, f in pairs(P.comm) do abuse("comm." .. name, f) end
+    local x = lm.ones { 4, 2 }
+    local function linear() return nn.Linear(2, 2) end
+    for _, f in ipairs { "DataParallel", "data_parallel", "replicate" } do abuse(f .. " of a module", P[f], linear) end
+    abuse("DataParallel()", P.DataParallel(linear(), { device_ids = two }))
+    for _, option in ipairs { "device_ids", "output_device", "dim", "shares", "criterion" } do
+      abuse("DataParallel " .. option, function(value)
+        P.DataParallel(linear(), { device_ids = option ~= "device_ids" and two or nil, [option] = value })(x, x)
+      end)
+    end
+    abuse("scatter of a tensor", P.scatter, function() return x end)
+    abuse("scatter to devices", function(a, dim) P.scatter(a, two, dim) end)
+    abuse("scatter_kwargs", function(a, b, dim) P.scatter_kwargs(a, b, two, dim) end)
+    abuse("gather of tensors", P.gather, function() return { x, x } end)
+    abuse("gather of two", function(a, b, dim) P.gather({ a, b }, "cpu:1", dim) end)
+    abuse("parallel_apply of one", function(a, b, c, d) P.parallel_apply({ a }, { b }, c and { c }, d and { d }) end)
+    abuse("parallel_apply of layers", P.parallel_apply, function() return { nn.ReLU(), nn.ReLU() } end)
+    abuse("comm.scatter", function(a, b) P.comm.scatter(x, two, { dim = a, chunk_sizes = b }) end)
+    abuse("comm.scatter in sizes", function(a, b, c) P.comm.scatter(x, two, { chunk_sizes = { a, b, c } }) end)
+    abuse("comm.gather", function(a, b, c) P.comm.gather({ x, a }, { dim = b, destination = c }) end)
+    abuse("broadcast_coalesced", function(a, b) P.comm.broadcast_coalesced({ x, x }, two, b or a) end)
+    abuse("reduce_add_coalesced", function(a, b, c) P.comm.reduce_add_coalesced({ { x }, { a } }, b, c) end)
   end)
 
   it("save and load", function()

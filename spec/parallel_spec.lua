@@ -134,6 +134,10 @@ describe("comm", function()
       message(comm.broadcast_coalesced, {x, x:to(dev(1))}, {dev(2)}), 1, true)
     assert.matches("2 tensors on device 1, 1 on device 2",
       message(comm.reduce_add_coalesced, {{x, x}, {x}}), 1, true)
+    assert.matches("tensor 1 is float32 [2, 3] on device 1, float32 [3, 2] on device 2",
+      message(comm.reduce_add_coalesced, {{lm.ones {2, 3}}, {lm.ones {3, 2}}}), 1, true)
+    assert.matches("buffer_size has to be an integer of at least 1",
+      message(comm.reduce_add_coalesced, {{x}}, nil, "large"), 1, true)
   end)
 end)
 
@@ -259,7 +263,10 @@ describe("parallel_apply", function()
     local inputs = {lm.ones {2}, lm.ones({2}, {device = dev(1)})}
     local text = message(P.parallel_apply, {Bad(), Bad()}, inputs, nil, {dev(0), dev(1)})
     assert.matches("^parallel_apply: replica 2 on " .. dev(1) .. ": .*parallel_spec.lua:%d+: no good$", text)
-    assert.matches("2 modules, but a list of 1", message(P.parallel_apply, {Bad(), Bad()}, {1}), 1, true)
+    assert.matches("2 modules, but a list of 1 inputs", message(P.parallel_apply, {Bad(), Bad()}, {1}), 1, true)
+    assert.matches("modules[1] has to be a module or a function, got number 3", message(P.parallel_apply, {3}, {1}), 1,
+      true)
+    assert.matches("options[1] has to be a table, got number 2", message(P.parallel_apply, {Bad()}, {1}, {2}), 1, true)
   end)
 end)
 

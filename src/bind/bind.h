@@ -57,11 +57,10 @@
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *
- *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams (device.c)
- *   graph_*          whole-step capture (graph.c)
- *   setting(name [, value])       a boolean of base/setting.h, as it was before
- *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there (backends.c)
- *   reducer_*        what DistributedDataParallel stands on (reducer.c)
+ *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
+ * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
+ * as it was before cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
+ * (backends.c) reducer_*        what DistributedDataParallel stands on (reducer.c)
  */
 #ifndef LM_BIND_BIND_H
 #define LM_BIND_BIND_H

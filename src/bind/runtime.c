@@ -200,8 +200,8 @@ static int bind_setenv(lua_State *L) {
   const char *name = lua_tostring(L, 1);
   lua_settop(L, 2);
   if (comes_too_late(name))
-    return lm_raise_text(L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before",
-                         name);
+    return lm_raise_text(
+        L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before", name);
   if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
   int failed = lua_isnoneornil(L, 2) ? unsetenv(name) : setenv(name, lua_tostring(L, 2), 1);
   if (failed) return lm_raise_text(L, "setenv: '%.60s' is no name for an environment variable", name);

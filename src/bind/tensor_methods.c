@@ -153,7 +153,8 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
     if (lm_field(L, options, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "to", "dtype", &c->args.dtype));
     if (lm_field(L, options, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "to", "device", &c->args.device));
     if (lm_field(L, options, "copy")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "copy", &c->copy));
-    if (lm_field(L, options, "non_blocking")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &c->args.non_blocking));
+    if (lm_field(L, options, "non_blocking"))
+      TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &c->args.non_blocking));
     if (lm_field(L, options, "memory_format")) {
       lm_format format = LM_PRESERVE;
       TRY(read_format(L, s, lua_gettop(L), "to", &format));

@@ -4,8 +4,8 @@
  * says that iterations are independent, which is true in place as well. */
 #include <stddef.h>
 
-#include "dist/group.h"
 #include "convert.h"
+#include "dist/group.h"
 
 typedef void reduce_fn(void *out, const void *a, const void *b, size_t n);
 typedef void scale_fn(void *x, size_t n, double factor);

@@ -68,7 +68,7 @@ struct lm_reducer {
   lm_tensor *sent, *heard; /* this rank's facts; everybody's where memory is not shared */
   lm_work *telling;
   bool told, known;      /* in the exchange under way: this rank's, everyone's (and they agree) */
-  lm_arrival event;        /* what the ranks are doing that are not out of batches; JOINED if all are */
+  lm_arrival event;      /* what the ranks are doing that are not out of batches; JOINED if all are */
   double *factor;        /* [size] what a rank's gradients count; they add up to 1 */
   char **parts;          /* [size] room for sum_part */
   int root;              /* the lowest rank that is not out of batches; the last there was, if none is left */

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "convert.h"
 #include "dist/reducer_core.h"
 #include "op/check.h"
-#include "convert.h"
 
 enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
 

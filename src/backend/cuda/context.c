@@ -34,7 +34,7 @@ void lm_cuda_forget_error(void) { cudaGetLastError(); }
 /* "add: " of the op that runs, or nothing. */
 static const char *op_prefix(char text[64]) {
   const char *op = lm_op_running();
-  snprintf(text, 64, op ? "%s: " : "", op);
+  snprintf(text, 64, "%s%s", op ? op : "", op ? ": " : "");
   return text;
 }
 

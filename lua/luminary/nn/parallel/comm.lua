@@ -96,6 +96,8 @@ end
 
 -- ---- adding up
 
+local function describe(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
+
 local function add_to(sum, t)
   if core.is_grad_enabled() then return sum + t end
   return sum:add_(t)
@@ -139,6 +141,11 @@ function comm.reduce_add_coalesced(inputs, destination, buffer_size)
   for d, list in ipairs(inputs) do
     if #tensors("reduce_add_coalesced", list) ~= #first then
       fail("reduce_add_coalesced: %d tensors on device 1, %d on device %d", #first, #list, d)
+    end
+    for i, t in ipairs(list) do -- joined to one, they would add up in any shape
+      if describe(t) ~= describe(first[i]) then
+        fail("reduce_add_coalesced: tensor %d is %s on device 1, %s on device %d", i, describe(first[i]), describe(t), d)
+      end
     end
   end
   destination = destination and core.device(destination) or first[1].device

@@ -6,6 +6,7 @@ local data_parallel = require "luminary.nn.parallel.data_parallel"
 local function scatter(inputs, devices, dim) return (sharing.scatter(inputs, devices, dim)) end
 local function gather(outputs, device, dim) return sharing.gather(outputs, device, dim) end
 local replicate = require "luminary.nn.parallel.replicate"
+local comm = require "luminary.nn.parallel.comm"
 
 return {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
@@ -16,5 +17,9 @@ return {
   scatter = scatter,
   scatter_kwargs = sharing.scatter_kwargs,
   gather = gather,
-  comm = require "luminary.nn.parallel.comm",
+  comm = {
+    broadcast = comm.broadcast, broadcast_coalesced = comm.broadcast_coalesced,
+    reduce_add = comm.reduce_add, reduce_add_coalesced = comm.reduce_add_coalesced,
+    scatter = comm.scatter, gather = comm.gather,
+  },
 }

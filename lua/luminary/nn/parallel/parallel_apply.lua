@@ -37,7 +37,7 @@ end
 local function beside(who, name, list, modules)
   options.arg(who, name, list, "table")
   if #list ~= #modules then
-    options.fail("%s: %d modules, but %d %s: each module needs its own", who, #modules, #list, name)
+    options.fail("%s: %d modules, but a list of %d %s: each module needs its own", who, #modules, #list, name)
   end
 end
 
