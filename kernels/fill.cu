@@ -166,34 +166,33 @@ template <class T>
 LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
     lm_dropout_kernel(const T *x, T *y, uint8_t *keep, int64_t n, lm_blocks_drawn draw, uint32_t threshold,
                       double scale_, bool aligned) {
-  typedef lm_vector<T, LM_GROUP> vector;
   lm_compute<T> scale = (lm_compute<T>)scale_;
   int64_t i = lm_thread() * LM_GROUP;
   if (i >= n) return;
   bool together = aligned && n - i >= LM_GROUP;
-  vector in = {}, out;
-  lm_vector<uint8_t, LM_GROUP> kept;
+  lm_pack<T, LM_GROUP> in = {}, out;
+  lm_pack<uint8_t, LM_GROUP> kept;
   if (together) {
-    in = *(const vector *)(x + i);
+    in = lm_load<LM_GROUP>(x + i);
   } else {
     LM_UNROLL
     for (int j = 0; j < LM_GROUP; j++) {
-      if (i + j < n) in.of[j] = x[i + j];
+      if (i + j < n) in.v[j] = x[i + j];
     }
   }
   lm_philox_block block = lm_block_of(draw, i / LM_GROUP);
   LM_UNROLL
   for (int j = 0; j < LM_GROUP; j++) {
-    kept.of[j] = block.word[j] >> 8 >= threshold;
-    out.of[j] = lm_put<T>(kept.of[j] ? lm_get<lm_compute<T>>(in.of[j]) * scale : (lm_compute<T>)0);
+    kept.v[j] = block.word[j] >> 8 >= threshold;
+    out.v[j] = lm_put<T>(kept.v[j] ? lm_get<lm_compute<T>>(in.v[j]) * scale : (lm_compute<T>)0);
   }
   if (together) {
-    *(vector *)(y + i) = out;
-    *(lm_vector<uint8_t, LM_GROUP> *)(keep + i) = kept;
+    lm_store<LM_GROUP>(y + i, out);
+    lm_store<LM_GROUP>(keep + i, kept);
   } else {
     LM_UNROLL
     for (int j = 0; j < LM_GROUP; j++) {
-      if (i + j < n) y[i + j] = out.of[j], keep[i + j] = kept.of[j];
+      if (i + j < n) y[i + j] = out.v[j], keep[i + j] = kept.v[j];
     }
   }
 }

@@ -37,6 +37,23 @@ LM_DEVICE lm_pack<T, V> lm_load(const T *p) {
   }
   return pack;
 }
+/* Stands between several conditional loads and the first use of what they loaded: else the compiler converts each pack
+ * right after its load, under the same condition, and so waits for one before the next is under way. */
+template <class T, int V>
+LM_DEVICE void lm_loaded(lm_pack<T, V> &pack) {
+#if defined(LM_HOST_KERNELS)
+  (void)pack;
+#else
+  if constexpr (sizeof pack % 4 == 0) {
+    uint32_t word[sizeof pack / 4];
+    memcpy(word, &pack, sizeof pack);
+    LM_UNROLL
+    for (int i = 0; i < (int)(sizeof pack / 4); i++) asm volatile("" : "+r"(word[i]));
+    memcpy(&pack, word, sizeof pack);
+  }
+#endif
+}
+
 template <int V, class T>
 LM_DEVICE void lm_store(T *p, lm_pack<T, V> pack) {
   if constexpr (sizeof pack % sizeof(uint4) == 0) {

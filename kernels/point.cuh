@@ -90,41 +90,41 @@ template <class Row, class num, class T, class O>
 LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num, T, O, Row::NIN> a) {
   enum { N = Row::NIN, V = 16 / sizeof(T), STEP = LM_POINT_BLOCK * V };
   uint32_t begin = blockIdx.x * (STEP * LM_FLAT_UNROLL) + threadIdx.x * V;
-  num single[N];
-  LM_UNROLL
-  for (int k = 0; k < N; k++) single[k] = a.in[k] && a.repeated >> k & 1 ? lm_get<num>(*a.in[k]) : a.value[k];
-  lm_vector<T, V> v[LM_FLAT_UNROLL][N];
+  lm_pack<T, V> pack[LM_FLAT_UNROLL][N];
+  num in[N], single[N];
   LM_UNROLL
   for (int u = 0; u < LM_FLAT_UNROLL; u++) {
     uint32_t i = begin + u * STEP;
-    if (i + V > a.n) continue;
     LM_UNROLL
     for (int k = 0; k < N; k++) {
-      if (!(a.repeated >> k & 1)) v[u][k] = *(const lm_vector<T, V> *)(a.in[k] + i);
+      if (i + V <= a.n && !(a.repeated >> k & 1)) pack[u][k] = lm_load<V>(a.in[k] + i);
     }
+  }
+  LM_UNROLL
+  for (int k = 0; k < N; k++) single[k] = a.in[k] && a.repeated >> k & 1 ? lm_get<num>(*a.in[k]) : a.value[k];
+  LM_UNROLL
+  for (int u = 0; u < LM_FLAT_UNROLL; u++) {
+    LM_UNROLL
+    for (int k = 0; k < N; k++) lm_loaded(pack[u][k]);
   }
   LM_UNROLL
   for (int u = 0; u < LM_FLAT_UNROLL; u++) {
     uint32_t i = begin + u * STEP;
-    if (i + V <= a.n) {
-      lm_vector<O, V> result;
+    if (i + V > a.n) break;
+    lm_pack<O, V> result;
+    LM_UNROLL
+    for (int j = 0; j < V; j++) {
       LM_UNROLL
-      for (int j = 0; j < V; j++) {
-        num in[N];
-        LM_UNROLL
-        for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(v[u][k].of[j]);
-        result.of[j] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + j));
-      }
-      *(lm_vector<O, V> *)(a.out + i) = result;
-    } else {
-      for (; i < a.n; i++) { /* fewer than V: the end */
-        num in[N];
-        LM_UNROLL
-        for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
-        a.out[i] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
-      }
+      for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(pack[u][k].v[j]);
+      result.v[j] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i + j));
     }
+    lm_store<V>(a.out + i, result);
   }
+  uint32_t i = a.n - a.n % V + threadIdx.x; /* fewer than V are left: one a thread */
+  if (blockIdx.x + 1 < gridDim.x || i >= a.n) return;
+  LM_UNROLL
+  for (int k = 0; k < N; k++) in[k] = a.repeated >> k & 1 ? single[k] : lm_get<num>(a.in[k][i]);
+  a.out[i] = lm_put<O>(lm_point_of<Row, num>(in, a.numbers, a.bad, a.bad_kind, a.first + i));
 }
 
 /* ---- walk: operand 0 is the result, input k operand k + 1 */

@@ -342,6 +342,8 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
         }
       }
       LM_UNROLL
+      for (int u = 0; u < U; u++) lm_loaded(pack[u]);
+      LM_UNROLL
       for (int v = 0; v < V; v++) {
         typename F::load::num column[U];
         LM_UNROLL

@@ -6,16 +6,10 @@
 #ifndef LM_KERNELS_WALK_CUH
 #define LM_KERNELS_WALK_CUH
 
-#include "types.cuh"
+#include "pack.cuh"
 #include "walk.h"
 
 enum { LM_GROUP = 4 };
-
-/* Moves as a whole: 16 bytes at a time where there are that many. */
-template <class T, int V>
-struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) lm_vector {
-  T of[V];
-};
 
 /* What a kernel knows of N operands. */
 template <int N>
@@ -120,15 +114,15 @@ typedef struct lm_raw {
 
 template <class T>
 LM_DEVICE void lm_fetch_as(lm_raw *raw, const char *data, const int64_t *at, bool together) {
-  lm_vector<T, LM_GROUP> v;
+  lm_pack<T, LM_GROUP> pack;
   const T *p = (const T *)data;
   if (together) {
-    v = *(const lm_vector<T, LM_GROUP> *)(p + at[0]);
+    pack = lm_load<LM_GROUP>(p + at[0]);
   } else {
     LM_UNROLL
-    for (int j = 0; j < LM_GROUP; j++) v.of[j] = p[at[j]];
+    for (int j = 0; j < LM_GROUP; j++) pack.v[j] = p[at[j]];
   }
-  memcpy(raw->word, &v, sizeof v);
+  memcpy(raw->word, &pack, sizeof pack);
 }
 
 template <int N>
@@ -144,10 +138,10 @@ LM_DEVICE void lm_fetch(lm_raw *raw, const lm_walk<N> &w, int k, const int64_t *
 
 template <class T, class num>
 LM_DEVICE void lm_decode_as(num *out, const lm_raw &raw) {
-  lm_vector<T, LM_GROUP> v;
-  memcpy(&v, raw.word, sizeof v);
+  lm_pack<T, LM_GROUP> pack;
+  memcpy(&pack, raw.word, sizeof pack);
   LM_UNROLL
-  for (int j = 0; j < LM_GROUP; j++) out[j] = lm_get<num>(v.of[j]);
+  for (int j = 0; j < LM_GROUP; j++) out[j] = lm_get<num>(pack.v[j]);
 }
 
 /* Stored elements as numbers. What is computed in int64 has no floating inputs. */
@@ -181,15 +175,15 @@ struct lm_decoder<int64_t> {
 template <class T, class num>
 LM_DEVICE void lm_store_as(char *data, const int64_t *at, const num *value, bool together, int count) {
   T *p = (T *)data;
-  lm_vector<T, LM_GROUP> v;
+  lm_pack<T, LM_GROUP> pack;
   LM_UNROLL
-  for (int j = 0; j < LM_GROUP; j++) v.of[j] = lm_put<T>(value[j]);
+  for (int j = 0; j < LM_GROUP; j++) pack.v[j] = lm_put<T>(value[j]);
   if (together) {
-    *(lm_vector<T, LM_GROUP> *)(p + at[0]) = v;
+    lm_store<LM_GROUP>(p + at[0], pack);
   } else {
     LM_UNROLL
     for (int j = 0; j < LM_GROUP; j++) {
-      if (j < count) p[at[j]] = v.of[j];
+      if (j < count) p[at[j]] = pack.v[j];
     }
   }
 }

@@ -234,6 +234,18 @@ describe("to", function()
     assert.equal("cpu float32", net.weight.device .. " " .. net.weight.dtype) -- as before the errors
   end)
 
+  it("lays weights of convolutions out anew, and nothing else", function()
+    local net = nn.Sequential(nn.Conv2d(3, 4, 2), nn.BatchNorm2d(4), nn.Linear(3, 4))
+    local before = net[1].weight:detach():clone()
+    net:to { memory_format = "channels_last" }
+    assert.is_true(net[1].weight:is_contiguous { memory_format = "channels_last" })
+    assert.is_false(net[1].weight:is_contiguous())
+    assert.is_true(net[1].weight:detach():equal(before))
+    assert.is_true(net[3].weight:is_contiguous())
+    assert.is_true(net:to { memory_format = "contiguous" }[1].weight:is_contiguous())
+    assert.matches("channels_last", message(net.to, net, { memory_format = "chanels_last" }))
+  end)
+
   it("takes gradients along", function()
     local net = nn.Linear(2, 1)
     net(lm.ones { 1, 2 }):sum():backward()

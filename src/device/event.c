@@ -91,6 +91,20 @@ static lm_status check_device(const char *name, const lm_event *e, lm_device dev
                  lm_device_name(device));
 }
 
+/* Recorded in a capture, it is a place in that graph, which only the capture's own streams can wait for. */
+static lm_status check_capture(const char *name, const lm_event *e) {
+  if (!e->capture || e->capture == lm_graph_capturing()) return LM_OK;
+  return lm_fail(LM_E_STATE,
+                 "%s: the event was recorded while a graph was captured, and means nothing outside of it; "
+                 "record it again",
+                 name);
+}
+
+static lm_status check_host(const char *name, const lm_event *e) {
+  lm_status status = lm_graph_forbids(name);
+  return status == LM_OK ? check_capture(name, e) : status;
+}
+
 lm_status lm_event_record(lm_event *e, lm_stream *s) {
   lm_status status;
   const lm_driver *driver = lm_driver_of(s->device);
@@ -113,21 +127,28 @@ done:
 lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
   if (!e->recorded || !e->native || !waiter->native) return LM_OK;
   if (!e->capture && lm_stream_tag(waiter)) return LM_OK; /* the device was waited for when the capture began */
-  lm_status status =
-      lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), e->native, waiter->native);
+  if (e->capture && e->device != waiter->device) return lm_graph_refuse(e->device, waiter->device);
+  lm_status status = check_capture("event.wait", e);
+  if (status != LM_OK) return status;
+  status = lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), e->native, waiter->native);
+  if (status != LM_OK) return status;
   lm_stream_draw_in(waiter, e->capture);
   lm_stream_touch(waiter);
-  return status;
+  return LM_OK;
 }
 
 lm_status lm_event_query(lm_event *e, bool *done) {
   *done = true;
   if (!e->recorded || !e->native) return LM_OK;
+  lm_status status = check_host("event.query", e);
+  if (status != LM_OK) return status;
   return lm_driver_of(e->device)->event_query(lm_device_physical(e->device), e->native, done);
 }
 
 lm_status lm_event_synchronize(lm_event *e) {
   if (!e->recorded || !e->native) return LM_OK;
+  lm_status status = check_host("event.synchronize", e);
+  if (status != LM_OK) return status;
   return lm_driver_of(e->device)->event_synchronize(lm_device_physical(e->device), e->native);
 }
 

@@ -1,5 +1,7 @@
 /* Capture of what a thread enqueues. A replay is ordered by hand: it goes on after everything its device was given, and
  * what a graph has touched (LM_USED_GRAPH) is waited for at each later use. */
+#include <stdio.h>
+
 #include "base/mem.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
@@ -15,8 +17,35 @@ struct lm_graph {
 static _Thread_local lm_graph *capturing;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_graph *let_go; /* finalizers call no driver: the next one to use graphs destroys them */
+static _Atomic int under_way;
+/* Over a launch and the note of it, by ordinal: one that comes after another has to wait for it. */
+static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 lm_graph *lm_graph_capturing(void) { return capturing; }
+bool lm_graph_under_way(void) { return atomic_load(&under_way) > 0; }
+
+lm_status lm_graph_forbids(const char *call) {
+  if (!capturing) return LM_OK;
+  return lm_fail(LM_E_STATE, "graph: %s during the capture, of which nothing has run yet: leave it out", call);
+}
+
+lm_status lm_graph_refuse(lm_device captured, lm_device other) {
+  return lm_fail(LM_E_STATE,
+                 "graph: work on %s during a capture on %s: a graph has the work of one device; what runs on several, "
+                 "such as nn.DataParallel, cannot be captured",
+                 lm_device_name(other), lm_device_name(captured));
+}
+
+lm_status lm_graph_admits(lm_device device) {
+  return !capturing || capturing->device == device ? LM_OK : lm_graph_refuse(capturing->device, device);
+}
+
+lm_status lm_graph_join(lm_stream *s) {
+  if (!capturing) return LM_OK;
+  lm_status status = lm_graph_admits(s->device);
+  if (status != LM_OK || lm_stream_capture(s) == capturing) return status;
+  return lm_stream_wait(s, capturing->stream);
+}
 
 void lm_graph_drain(void) {
   if (capturing) return;
@@ -67,6 +96,7 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   atomic_store(&((lm_stream_state *)s)->capture, g);
   lm_stream_touch(s); /* the first to wait for it joins the capture */
   lm_arena_use(g->arena);
+  atomic_fetch_add(&under_way, 1);
   capturing = g;
   *out = g;
   g = NULL;
@@ -94,7 +124,16 @@ static void leave(lm_graph *g) {
     lm_stream_touch(&o->s);
   }
   lm_arena_use(NULL);
+  atomic_fetch_sub(&under_way, 1);
   capturing = NULL;
+}
+
+/* Ends the capture for nothing; the message is still that of what went wrong before. */
+static void throw_away(lm_graph *g) {
+  char first[1024];
+  snprintf(first, sizeof first, "%s", lm_error());
+  lm_driver_of(g->device)->capture_end(lm_device_physical(g->device), g->stream->native, NULL);
+  lm_fail(LM_E_STATE, "%s", first);
 }
 
 lm_status lm_graph_end(lm_graph **at, bool keep) {
@@ -103,11 +142,10 @@ lm_status lm_graph_end(lm_graph **at, bool keep) {
   if (g != capturing) return lm_fail(LM_E_STATE, "graph: its capture was not begun by this thread");
   lm_status status = keep ? join(g) : LM_OK;
   bool wanted = keep && status == LM_OK;
-  /* Streams that wait by what other failures left behind have to see the first message. */
   if (wanted) {
     status = driver->capture_end(lm_device_physical(g->device), g->stream->native, &g->native);
   } else {
-    driver->capture_end(lm_device_physical(g->device), g->stream->native, NULL);
+    throw_away(g);
   }
   leave(g);
   if (wanted && status == LM_OK) return LM_OK;
@@ -121,11 +159,15 @@ lm_status lm_graph_launch(lm_graph *g, lm_stream *s) {
   if (s->device != g->device)
     return lm_fail(LM_E_DEVICE, "graph: captured on %s, and cannot be replayed on a stream of %s",
                    lm_device_name(g->device), lm_device_name(s->device));
+  if (capturing) return lm_fail(LM_E_STATE, "graph: replayed within another's capture, which is not possible");
   lm_graph_drain();
+  pthread_mutex_t *turn = &launching[LM_DEVICE_ORDINAL(s->device)];
+  pthread_mutex_lock(turn);
   TRY(lm_stream_wait_mask(s, lm_stream_mask(s->device)));
   TRY(lm_driver_of(s->device)->graph_launch(lm_device_physical(s->device), g->native, s->native));
   lm_stream_touch(s);
   lm_stream_set_launched(s);
 done:
+  pthread_mutex_unlock(turn);
   return status;
 }

@@ -20,7 +20,7 @@ typedef struct block {
   char *p;
   int log2; /* bytes */
   bool live;
-  bool stuck; /* more users than there is room to note: never used again */
+  bool stuck; /* more users than there is room to note, or a graph, which may be replayed: never used again */
   int nuses;
   use uses[USES];
   struct block *next; /* of the free ones of a size, or of the waiting ones */
@@ -68,6 +68,7 @@ static lm_status ask(use *u, bool *over) {
   int ordinal = lm_device_physical(u->stream->device);
   void *event = NULL;
   *over = lm_stream_is_done(u->stream, u->given);
+  if (lm_stream_capture(u->stream)) return LM_OK; /* another thread's: it is left alone until it ends */
   if (!u->event && !*over) {
     if (!(event = lm_event_take(u->stream->device, false))) TRY(driver->event_create(ordinal, false, &event));
     TRY(driver->event_record(ordinal, event, u->stream->native));
@@ -186,7 +187,7 @@ void lm_pinned_use(const void *p, lm_stream *s) {
   block *b = s->native ? block_of(p) : NULL;
   int i = 0;
   while (b && i < b->nuses && b->uses[i].stream != s) i++;
-  if (b && i == USES) {
+  if (b && (i == USES || lm_stream_capture(s))) {
     b->stuck = true;
   } else if (b) {
     if (i == b->nuses) b->uses[b->nuses++] = (use){.stream = s};
@@ -196,6 +197,7 @@ void lm_pinned_use(const void *p, lm_stream *s) {
 }
 
 void lm_pinned_empty_cache(void) {
+  if (lm_graph_capturing()) return;
   pthread_mutex_lock(&lock);
   reclaim();
   const lm_driver *driver = count > 0 ? pinning_driver() : NULL;

@@ -71,13 +71,13 @@ lm_stream *lm_stream_current(lm_device device) {
 
 void lm_stream_set_current(lm_stream *s) { current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = s->id; }
 
-/* Once all are made they are given out in turn, those of the priority asked for first. */
+/* Once all are made they are given out in turn, those of the priority asked for first; never one that is captured. */
 static lm_stream *again(queue *q, int priority) {
   for (int same = 1; same >= 0; same--) {
     for (int i = 1; i < q->made; i++) {
       int id = 1 + (q->turn + i - 1) % (q->made - 1); /* never the default stream */
       lm_stream *s = (lm_stream *)atomic_load(&q->stream[id]);
-      if (same && s->priority != priority) continue;
+      if ((same && s->priority != priority) || lm_stream_capture(s)) continue;
       q->turn = id;
       return s;
     }
@@ -101,6 +101,7 @@ lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
     status = make(q, device, priority, out);
   } else {
     *out = again(q, priority);
+    if (!*out) status = lm_fail(LM_E_STATE, "stream: all of %s are being captured", lm_device_name(device));
   }
   pthread_mutex_unlock(&q->lock);
 done:
@@ -147,13 +148,21 @@ done:
   return status;
 }
 
+/* The device was waited for when the capture began; what its streams are given meanwhile does not run, and what other
+ * streams are given meanwhile comes from threads that have nothing to do with it (lm_graph_join). */
+static bool has_nothing_to_wait_for(lm_stream *waiter, lm_stream *on) {
+  lm_graph *there = lm_stream_capture(on);
+  return there ? there != lm_graph_capturing() : lm_stream_capture(waiter) != NULL;
+}
+
 lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
-  if (waiter == on || !waiter->native || !on->native) return LM_OK;
+  if (waiter == on || !waiter->native || !on->native || has_nothing_to_wait_for(waiter, on)) return LM_OK;
   lm_stream_state *w = state(waiter), *o = state(on);
   bool counted = waiter->device == on->device;
   uint64_t given = lm_stream_given(on);
   if (lm_stream_is_done(on, given)) return LM_OK;
   if (counted && atomic_load_explicit(&w->seen[on->id], memory_order_acquire) >= given) return LM_OK;
+  if (!counted && atomic_load(&o->capture)) return lm_graph_refuse(on->device, waiter->device);
   lm_status status = wait_by_event(waiter, on);
   if (status != LM_OK) return status;
   if (counted) raise_to(&w->seen[on->id], given);
@@ -176,9 +185,21 @@ lm_status lm_stream_synchronize(lm_stream *s) {
   const lm_driver *driver = lm_driver_of(s->device);
   int ordinal = lm_device_physical(s->device);
   if (!s->native || !driver->stream_synchronize) return driver->synchronize(ordinal);
+  lm_status status = lm_graph_forbids("synchronize");
+  if (status != LM_OK) return status;
   uint64_t given = lm_stream_given(s);
-  lm_status status = driver->stream_synchronize(ordinal, s->native);
+  status = driver->stream_synchronize(ordinal, s->native);
   if (status == LM_OK) lm_stream_done(s, given);
+  return status;
+}
+
+/* While another thread captures, nobody may wait for the whole device. */
+static lm_status synchronize_each(lm_device device) {
+  lm_status status = LM_OK;
+  lm_stream *s;
+  for (int id = 0; (s = lm_stream_by_id(device, id)); id++)
+    if (!lm_stream_capture(s)) TRY(lm_stream_synchronize(s));
+done:
   return status;
 }
 
@@ -187,6 +208,11 @@ lm_status lm_device_synchronize(lm_device device) {
   uint64_t given[LM_STREAM_MAX];
   int n = 0;
   if (!driver) return lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
+  if (lm_has_streams(driver)) {
+    lm_status refused = lm_graph_forbids("synchronize");
+    if (refused != LM_OK) return refused;
+    if (lm_graph_under_way()) return synchronize_each(device);
+  }
   for (lm_stream *s; (s = lm_stream_by_id(device, n)); n++) given[n] = lm_stream_given(s);
   lm_status status = driver->synchronize(lm_device_physical(device));
   for (int id = 0; status == LM_OK && id < n; id++) lm_stream_done(lm_stream_by_id(device, id), given[id]);
@@ -197,6 +223,8 @@ lm_status lm_stream_query(lm_stream *s, bool *done) {
   const lm_driver *driver = lm_driver_of(s->device);
   *done = true;
   if (!s->native || !driver->stream_query) return LM_OK;
+  lm_status status = lm_graph_forbids("query");
+  if (status != LM_OK) return status;
   return driver->stream_query(lm_device_physical(s->device), s->native, done);
 }
 

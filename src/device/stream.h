@@ -70,5 +70,9 @@ LM_API lm_status lm_graph_launch(lm_graph *g, lm_stream *s);
 LM_API void lm_graph_free(lm_graph *g);
 /* The graph being captured on this thread, or NULL. */
 LM_API lm_graph *lm_graph_capturing(void);
+/* Before this thread gives the stream work: during its capture the stream joins it. LM_E_STATE for another device's. */
+LM_API lm_status lm_graph_join(lm_stream *s);
+/* An error if this thread captures on another device: a graph has the work, and the memory, of one. */
+LM_API lm_status lm_graph_admits(lm_device device);
 
 #endif

@@ -41,13 +41,19 @@ void lm_stream_set_launched(lm_stream *s);
 static inline uint64_t lm_stream_tag(lm_stream *s) {
   return atomic_load_explicit(&((lm_stream_state *)s)->capture, memory_order_relaxed) ? LM_USED_GRAPH : 0;
 }
+/* Of a capture on one device that would draw in another. */
+lm_status lm_graph_refuse(lm_device captured, lm_device other);
+static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((lm_stream_state *)s)->capture); }
 /* What waits for a captured stream is captured too. */
 static inline void lm_stream_draw_in(lm_stream *waiter, lm_graph *capture) {
-  lm_stream_state *w = (lm_stream_state *)waiter;
-  if (capture && !atomic_load(&w->capture)) atomic_store(&w->capture, capture);
+  if (capture && !lm_stream_capture(waiter)) atomic_store(&((lm_stream_state *)waiter)->capture, capture);
 }
 /* Destroys graphs that were let go; nothing while one is captured. */
 void lm_graph_drain(void);
+/* Whether any thread captures one. */
+bool lm_graph_under_way(void);
+/* LM_E_STATE with the name of a call that waits, while this thread captures: nothing of it has run yet. */
+lm_status lm_graph_forbids(const char *call);
 /* Idle blocks of pinned memory go back to the driver. */
 void lm_pinned_empty_cache(void);
 /* Events that were let go, to be used again; NULL if there is none. */

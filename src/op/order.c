@@ -27,7 +27,7 @@ lm_status lm_order_begin(lm_device device, lm_stream **s) {
   *s = NULL;
   if (!lm_is_ordered(device)) return LM_OK;
   *s = lm_stream_current(device);
-  return *s ? LM_OK : LM_E_STATE; /* the message is the driver's */
+  return *s ? lm_graph_join(*s) : LM_E_STATE; /* the message is the driver's */
 }
 
 lm_status lm_order_read(lm_stream *s, const lm_tensor *t) {

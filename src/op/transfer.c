@@ -53,6 +53,7 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
     return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
   lm_stream *s = lm_stream_current(on_host(dst) ? src->device : dst->device), *other = NULL;
   if (!s) return LM_E_STATE; /* the message is the driver's */
+  TRY(lm_graph_join(s));
   if (!on_host(src) && !on_host(dst)) {
     if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
     TRY(lm_order_read(other, src));

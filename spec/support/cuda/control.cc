@@ -80,6 +80,11 @@ extern "C" int lm_fake_enter(const char *name) {
   return code;
 }
 
+void lm_fake_trace(const char *text) {
+  lm_fake_guard lock(lm_fake_state);
+  if (get().trace) fprintf(stderr, "fake cuda:   %s\n", text);
+}
+
 int lm_fake_begin(const char *name) {
   int code = lm_fake_enter(name);
   lm_fake_guard lock(lm_fake_state);

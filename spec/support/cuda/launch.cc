@@ -165,6 +165,7 @@ LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 b
       fprintf(stderr, "fake cuda: %s was not launched by lm_launch\n", kernel->name.c_str());
       return lm_fake_result(cudaErrorInvalidDeviceFunction);
     }
+    lm_fake_trace(kernel->name.c_str());
     auto l = std::make_shared<launch>();
     l->kernel = kernel, l->call = info->call, l->grid = grid, l->block = block, l->shared = shared;
     size_t total = 0;
