@@ -7,7 +7,7 @@ struct lm_moments_source {
   typedef T stored;
   typedef lm_compute<T> A;
   typedef lm_join_moments join;
-  enum { PIVOTED = 1 };
+  enum { PIVOTED = 1, WIDE_FLIGHT = 4 };
   template <int V>
   struct item {
     lm_pack<T, V> x;
@@ -35,7 +35,7 @@ struct lm_sums_source {
   typedef T stored;
   typedef lm_compute<T> A;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0 };
+  enum { PIVOTED = 0, WIDE_FLIGHT = 4 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;

@@ -186,7 +186,7 @@ struct lm_layer_source {
   typedef T stored;
   typedef lm_compute<T> A;
   typedef lm_join_sums join;
-  enum { PIVOTED = 0 };
+  enum { PIVOTED = 0, WIDE_FLIGHT = 2 };
   template <int V>
   struct item {
     lm_pack<T, V> g, x;

@@ -15,55 +15,78 @@ struct lm_full_pack {
   enum { V = 16 / sizeof(T) };
 };
 
-/* p has to be aligned to the pack. Words of 16 bytes are spelled out, and stored by an intrinsic: left to itself the
- * compiler cuts those of 16-bit elements in pieces. */
-LM_DEVICE void lm_store_word(uint4 *p, uint4 word) {
-#if defined(LM_HOST_KERNELS)
-  *p = word;
-#else
-  __stcg(p, word);
-#endif
-}
+/* What a pack moves as: words of 16 bytes, or one of its size. Left to itself the compiler cuts packs of 16-bit
+ * elements in pieces. */
+template <size_t BYTES>
+struct lm_word_of {
+  typedef uint4 type;
+};
+template <>
+struct lm_word_of<1> {
+  typedef uint8_t type;
+};
+template <>
+struct lm_word_of<2> {
+  typedef uint16_t type;
+};
+template <>
+struct lm_word_of<4> {
+  typedef uint32_t type;
+};
+template <>
+struct lm_word_of<8> {
+  typedef uint2 type;
+};
+/* A pack as it lies in memory. */
+template <class T, int V>
+struct lm_words {
+  typedef typename lm_word_of<sizeof(lm_pack<T, V>)>::type type;
+  enum { N = sizeof(lm_pack<T, V>) / sizeof(type) };
+  type of[N];
+};
+
+/* p has to be aligned to the pack. */
 template <int V, class T>
-LM_DEVICE lm_pack<T, V> lm_load(const T *p) {
+LM_DEVICE lm_words<T, V> lm_load_words(const T *p) {
+  lm_words<T, V> words;
+  LM_UNROLL
+  for (int i = 0; i < words.N; i++) words.of[i] = ((const typename lm_words<T, V>::type *)p)[i];
+  return words;
+}
+
+/* For several conditional loads, which stay words until all of them are under way: the compiler would convert packs
+ * right after their load, under the same condition, and so wait for each. */
+template <class T, int V>
+LM_DEVICE lm_pack<T, V> lm_unpack(const lm_words<T, V> &words) {
   lm_pack<T, V> pack;
-  if constexpr (sizeof pack % sizeof(uint4) == 0) {
-    uint4 word[sizeof pack / sizeof(uint4)];
+#if !defined(LM_HOST_KERNELS)
+  if constexpr (sizeof pack % 4 == 0) {
+    uint32_t held[sizeof pack / 4];
+    memcpy(held, &words, sizeof pack);
     LM_UNROLL
-    for (int i = 0; i < (int)(sizeof pack / sizeof(uint4)); i++) word[i] = ((const uint4 *)p)[i];
-    memcpy(&pack, word, sizeof pack);
-  } else {
-    pack = *(const lm_pack<T, V> *)p;
+    for (int i = 0; i < (int)(sizeof pack / 4); i++) asm volatile("" : "+r"(held[i]));
+    memcpy(&pack, held, sizeof pack);
+    return pack;
   }
+#endif
+  memcpy(&pack, &words, sizeof pack);
   return pack;
 }
-/* Stands between several conditional loads and the first use of what they loaded: else the compiler converts each pack
- * right after its load, under the same condition, and so waits for one before the next is under way. */
-template <class T, int V>
-LM_DEVICE void lm_loaded(lm_pack<T, V> &pack) {
-#if defined(LM_HOST_KERNELS)
-  (void)pack;
-#else
-  if constexpr (sizeof pack % 4 == 0) {
-    uint32_t word[sizeof pack / 4];
-    memcpy(word, &pack, sizeof pack);
-    LM_UNROLL
-    for (int i = 0; i < (int)(sizeof pack / 4); i++) asm volatile("" : "+r"(word[i]));
-    memcpy(&pack, word, sizeof pack);
-  }
-#endif
+
+template <int V, class T>
+LM_DEVICE lm_pack<T, V> lm_load(const T *p) {
+  lm_words<T, V> words = lm_load_words<V>(p);
+  lm_pack<T, V> pack;
+  memcpy(&pack, &words, sizeof pack);
+  return pack;
 }
 
 template <int V, class T>
 LM_DEVICE void lm_store(T *p, lm_pack<T, V> pack) {
-  if constexpr (sizeof pack % sizeof(uint4) == 0) {
-    uint4 word[sizeof pack / sizeof(uint4)];
-    memcpy(word, &pack, sizeof pack);
-    LM_UNROLL
-    for (int i = 0; i < (int)(sizeof pack / sizeof(uint4)); i++) lm_store_word((uint4 *)p + i, word[i]);
-  } else {
-    *(lm_pack<T, V> *)p = pack;
-  }
+  lm_words<T, V> words;
+  memcpy(&words, &pack, sizeof pack);
+  LM_UNROLL
+  for (int i = 0; i < words.N; i++) __stcg((typename lm_words<T, V>::type *)p + i, words.of[i]);
 }
 
 /* Whether packs of 16 bytes may be used at p; NULL is fine. */

@@ -90,6 +90,7 @@ template <class Row, class num, class T, class O>
 LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num, T, O, Row::NIN> a) {
   enum { N = Row::NIN, V = 16 / sizeof(T), STEP = LM_POINT_BLOCK * V };
   uint32_t begin = blockIdx.x * (STEP * LM_FLAT_UNROLL) + threadIdx.x * V;
+  lm_words<T, V> words[LM_FLAT_UNROLL][N];
   lm_pack<T, V> pack[LM_FLAT_UNROLL][N];
   num in[N], single[N];
   LM_UNROLL
@@ -97,7 +98,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num
     uint32_t i = begin + u * STEP;
     LM_UNROLL
     for (int k = 0; k < N; k++) {
-      if (i + V <= a.n && !(a.repeated >> k & 1)) pack[u][k] = lm_load<V>(a.in[k] + i);
+      if (i + V <= a.n && !(a.repeated >> k & 1)) words[u][k] = lm_load_words<V>(a.in[k] + i);
     }
   }
   LM_UNROLL
@@ -105,7 +106,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num
   LM_UNROLL
   for (int u = 0; u < LM_FLAT_UNROLL; u++) {
     LM_UNROLL
-    for (int k = 0; k < N; k++) lm_loaded(pack[u][k]);
+    for (int k = 0; k < N; k++) pack[u][k] = lm_unpack(words[u][k]);
   }
   LM_UNROLL
   for (int u = 0; u < LM_FLAT_UNROLL; u++) {

@@ -93,6 +93,32 @@ struct lm_pool {
   }
 };
 
+/* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
+ * where fewer places are left: the first one is loaded again then. */
+template <int V, class T, class F>
+LM_DEVICE void lm_each_place(const lm_pool &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
+  enum { FLIGHT = 4 };
+  const T *plane = src + p.in(s.plane, 0, 0) + s.channel;
+  int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
+  while (y < wy.end) {
+    lm_pack<T, V> in[FLIGHT];
+    int32_t place[FLIGHT];
+    bool held[FLIGHT];
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++) {
+      held[u] = y < wy.end;
+      place[u] = held[u] ? y * p.x.a.in + x : first;
+      in[u] = lm_load<V>(plane + place[u] * p.c);
+      x += p.x.a.dilation;
+      if (x >= wx.end) x = wx.begin, y += p.y.a.dilation;
+    }
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++) {
+      if (held[u]) f(place[u], in[u]);
+    }
+  }
+}
+
 /* ---- largest */
 
 /* What values are compared in, and what no value is below. */
@@ -126,20 +152,15 @@ LM_KERNEL void lm_pool_max_kernel(lm_pool p, lm_grid grid, const T *src, T *dst,
   int32_t at[V];
   LM_UNROLL
   for (int v = 0; v < V; v++) best[v] = lm_ranked<T>::lowest(), at[v] = wy.begin * p.x.a.in + wx.begin;
-  for (int32_t y = wy.begin; y < wy.end; y += p.y.a.dilation) {
-    const T *row = src + p.in(s.plane, y, 0) + s.channel;
-    for (int32_t x = wx.begin; x < wx.end; x += p.x.a.dilation) {
-      lm_pack<T, V> in = lm_load<V>(row + (int64_t)x * p.c);
-      int32_t place = y * p.x.a.in + x;
-      LM_UNROLL
-      for (int v = 0; v < V; v++) {
-        A value = lm_get<A>(in.v[v]);
-        bool take = value > best[v] || value != value;
-        best[v] = take ? value : best[v];
-        at[v] = take ? place : at[v];
-      }
+  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      A value = lm_get<A>(in.v[v]);
+      bool take = value > best[v] || value != value;
+      best[v] = take ? value : best[v];
+      at[v] = take ? place : at[v];
     }
-  }
+  });
   int64_t to = p.out(s.plane, s.y, s.x) + s.channel;
   lm_pack<T, V> values;
   lm_pack<int64_t, V> found;
@@ -226,14 +247,10 @@ LM_KERNEL void lm_pool_avg_kernel(lm_pool p, lm_grid grid, const T *src, T *dst)
   lm_spot s = lm_spot_of<V>(grid, i);
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
   A sum[V] = {};
-  for (int32_t y = wy.begin; y < wy.end; y++) {
-    const T *row = src + p.in(s.plane, y, 0) + s.channel;
-    for (int32_t x = wx.begin; x < wx.end; x++) {
-      lm_pack<T, V> in = lm_load<V>(row + (int64_t)x * p.c);
-      LM_UNROLL
-      for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
-    }
-  }
+  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t, const lm_pack<T, V> &in) {
+    LM_UNROLL
+    for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
+  });
   A count = (A)((int64_t)wy.count * wx.count);
   lm_pack<T, V> out;
   LM_UNROLL

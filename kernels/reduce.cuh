@@ -222,15 +222,18 @@ LM_DEVICE void lm_fold_packs(const F &f, S &state, const typename F::load::store
   x += head, n -= head, first += head;
   int packs = n / V;
   for (int i = lane; i < packs; i += U * lanes) {
+    lm_words<stored, V> words[U];
     lm_pack<stored, V> pack[U];
     int count = 0;
     LM_UNROLL
     for (int u = 0; u < U; u++) {
       if (i + u * lanes < packs) {
-        pack[u] = lm_load<V>(x + (i + u * lanes) * V);
+        words[u] = lm_load_words<V>(x + (i + u * lanes) * V);
         count += V;
       }
     }
+    LM_UNROLL
+    for (int u = 0; u < U; u++) pack[u] = lm_unpack(words[u]);
     LM_UNROLL
     for (int k = 0; k < K; k++) v[k] = k < count ? f.loader(pack[k / V].v[k % V]) : f.pad();
     f.template chunk<K, V>(state, v, first + i * V, (int64_t)lanes * V, count);
@@ -332,17 +335,18 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
     int64_t r = (int64_t)blockIdx.y * g.each, end = r + g.each;
     if (end > g.segment_count) end = g.segment_count;
     for (r += row; r < end; r += U * rows) {
+      lm_words<stored, V> words[U];
       lm_pack<stored, V> pack[U];
       int count = 0;
       LM_UNROLL
       for (int u = 0; u < U; u++) {
         if (r + u * rows < end) {
-          pack[u] = lm_load<V>(x + lm_fold_segment(g, r + u * rows));
+          words[u] = lm_load_words<V>(x + lm_fold_segment(g, r + u * rows));
           count++;
         }
       }
       LM_UNROLL
-      for (int u = 0; u < U; u++) lm_loaded(pack[u]);
+      for (int u = 0; u < U; u++) pack[u] = lm_unpack(words[u]);
       LM_UNROLL
       for (int v = 0; v < V; v++) {
         typename F::load::num column[U];

@@ -159,17 +159,24 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_rows(lm_softma
   int64_t y_step = PACKED ? 1 : g.step[LM_SOFTMAX_Y], stride = (int64_t)g.lanes * V;
   num x[HELD], y[math::BACKWARD ? HELD : 1];
   if (g.length <= (int64_t)g.lanes * HELD) {
+    lm_words<stored, V> wx[P], wy[math::BACKWARD ? P : 1];
     LM_UNROLL
     for (int p = 0; p < P; p++) {
       int64_t i = lane * V + p * stride;
       bool in = active && i < g.length;
-      lm_pack<stored, V> px = {}, py = {};
-      if (in) px = lm_load<V>(xs + i * x_step);
-      if (in && math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+      if (in) wx[p] = lm_load_words<V>(xs + i * x_step);
+      if constexpr (math::BACKWARD) {
+        if (in) wy[p] = lm_load_words<V>(ys + i * y_step);
+      }
+    }
+    LM_UNROLL
+    for (int p = 0; p < P; p++) {
+      bool in = active && lane * V + p * stride < g.length;
+      lm_pack<stored, V> px = lm_unpack(wx[p]), py = lm_unpack(wy[math::BACKWARD ? p : 0]);
       LM_UNROLL
       for (int v = 0; v < V; v++) {
-        x[p * V + v] = in || math::BACKWARD ? loader(px.v[v]) : -INFINITY;
-        if constexpr (math::BACKWARD) y[p * V + v] = loader(py.v[v]);
+        x[p * V + v] = in ? (num)loader(px.v[v]) : math::BACKWARD ? 0 : -INFINITY;
+        if constexpr (math::BACKWARD) y[p * V + v] = in ? loader(py.v[v]) : 0;
       }
     }
     lm_softmax_total<num> t = math::template of_held<HELD>(x, y, team);

@@ -1,45 +1,39 @@
--- What GPUs this process sees, and what the driver tells of them:
+-- What GPUs this process sees, as a table, and all that the driver tells of them:
 --
---   luajit scripts/device_info.lua                       the table of devices
---   luajit scripts/device_info.lua --devices cuda:0      all about some of them; "all" for every one
+--   luajit scripts/device_info.lua                       all about every GPU
+--   luajit scripts/device_info.lua --devices cuda:0      about one
 
 local lm = require "luminary"
+local here = arg[0]:match("^.*/") or ""
 
-local USAGE = "usage: luajit device_info.lua [--devices NAME[,NAME...] | --devices all]"
+local USAGE = [[
+usage: luajit device_info.lua [options]
 
-local wanted
-for i = 1, #arg, 2 do
-  if arg[i] == "--help" then
-    print(USAGE)
-    os.exit(0, true)
-  elseif arg[i] ~= "--devices" or not arg[i + 1] then
-    io.stderr:write("device_info.lua: what is '", arg[i], "'?\n", USAGE, "\n")
-    os.exit(2, true)
-  end
-  wanted = arg[i + 1]
+  --devices NAMES   such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
+]]
+
+local devices = dofile(here .. "options.lua")(USAGE, { devices = false }).devices
+local GIB = 2 ^ 30
+
+-- A line for each property, sorted by name.
+local function print_properties(device)
+  local facts, names = lm.cuda.get_device_properties(device), {}
+  for name in pairs(facts) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do print(("  %-48s %s"):format(name, tostring(facts[name]))) end
 end
+
+local function is_cuda(device) return device:find("^cuda") ~= nil end
 
 print(lm.cuda.devices())
-if not wanted then os.exit(0, true) end
-
-local names = {}
-if wanted == "all" then names = lm.try_all_gpus() end
-if wanted ~= "all" then
-  for name in wanted:gmatch("[^,]+") do names[#names + 1] = lm.core.device(name) end
-end
-
-local GIB = 2 ^ 30
-for _, name in ipairs(names) do
-  print(("\n%s: %.3f GiB allocated, %.3f GiB reserved"):format(name, lm.memory_allocated(name) / GIB,
-    lm.memory_reserved(name) / GIB))
-  if name:find("^cuda") then
-    local facts, keys = lm.cuda.get_device_properties(name), {}
-    for key in pairs(facts) do keys[#keys + 1] = key end
-    table.sort(keys)
-    for _, key in ipairs(keys) do print(("  %-48s %s"):format(key, tostring(facts[key]))) end
-    for _, other in ipairs(names) do
-      if other ~= name and other:find("^cuda") then
-        print(("  reads the memory of %s directly: %s"):format(other, lm.cuda.can_device_access_peer(name, other)))
+for _, device in ipairs(devices) do
+  print(("\n%s: %.3f GiB allocated, %.3f GiB reserved"):format(device, lm.memory_allocated(device) / GIB,
+    lm.memory_reserved(device) / GIB))
+  if is_cuda(device) then
+    print_properties(device)
+    for _, other in ipairs(devices) do
+      if other ~= device and is_cuda(other) then
+        print(("  reads the memory of %s directly: %s"):format(other, lm.cuda.can_device_access_peer(device, other)))
       end
     end
   end

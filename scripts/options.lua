@@ -3,9 +3,11 @@
 --
 --   local options = dofile(folder .. "options.lua")(USAGE, {devices = false, epochs = 10})
 --
--- `devices` becomes a list of names: those given, separated by commas, else all CUDA devices, else the CPU.
+-- `devices` becomes a list of names: those given, separated by commas, else all CUDA devices, else the CPU. `dtype` is
+-- one that a network can train in.
 local lm = require "luminary"
 
+local dtypes = { float32 = true, float64 = true, bfloat16 = true, float16 = true }
 -- The least value of each option that is a number; all but `lr` are integers.
 local least = { epochs = 1, ["max-steps"] = 1, ["batch-size"] = 1, lr = 0, seed = 0 }
 
@@ -38,6 +40,9 @@ return function(usage, options)
     i = i + 1
   end
 
+  if options.dtype and not dtypes[options.dtype] then
+    refuse("--dtype: '%s' is none of float32, float64, bfloat16 and float16", options.dtype)
+  end
   if options.devices then
     local list = {}
     for name in options.devices:gmatch("[^,]+") do

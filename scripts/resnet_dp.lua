@@ -87,7 +87,7 @@ end
 -- ---- training
 
 local log = options.log and assert(io.open(options.log, "w"))
-local timer, step, images = lm.Timer(), 0, 0
+local timer, step, images, stopped = lm.Timer(), 0, 0, false
 
 for epoch = 1, options.epochs do
   local sum, steps = 0, 0
@@ -100,13 +100,14 @@ for epoch = 1, options.epochs do
     step, steps, images, sum = step + 1, steps + 1, images + y:size(1), sum + l:detach():to { dtype = "float64" }
     if log then log:write(("%.17g\n"):format(l:item())) end
     if step % 50 == 0 then print(("step %d  loss %.4f"):format(step, l:item())) end
-    if step >= options["max-steps"] then break end
+    stopped = step >= options["max-steps"]
+    if stopped then break end
   end
   for _, device in ipairs(devices) do lm.synchronize(device) end
   local seconds = timer:stop()
-  local stopped = step >= options["max-steps"] -- the test set takes its time: whole epochs only
-  print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / steps,
-    stopped and "" or ("  test accuracy %.4f"):format(test_accuracy()), seconds))
+  -- The test set takes its time: whole epochs only.
+  local accuracy = stopped and "" or ("  test accuracy %.4f"):format(test_accuracy())
+  print(("epoch %d  loss %.4f%s  %.2f s"):format(epoch, sum:item() / steps, accuracy, seconds))
   if stopped then break end
 end
 if log then log:close() end

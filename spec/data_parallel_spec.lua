@@ -1,6 +1,9 @@
 -- nn.DataParallel: the module's own results and gradients, however a batch is split. The devices are cpu:0, cpu:1, …;
 -- with LM_SPEC_DEVICE=cuda they are GPUs, of which LM_CUDA_VIRTUAL=4 makes enough.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
 local lm = require "luminary"
+local temp = require "temp"
 local nn, F = lm.nn, lm.nn.functional
 local DataParallel = nn.DataParallel
 
@@ -263,20 +266,50 @@ describe("the example scripts for several devices", function()
   end
 
   it("lenet_scratch.lua: two devices have the losses of one, to 1e-9", function()
-    local common = "lenet_scratch.lua --max-steps 10 --batch-size 48 --lr 0.2 --dtype float64 --devices "
+    local steps, images = 10, 48
+    if kind == "cuda" then steps, images = 4, 12 end -- it may be an emulated one
+    local common = ("lenet_scratch.lua --max-steps %d --batch-size %d --lr 0.2 --dtype float64 --devices "):format(
+      steps, images)
     local one, text = losses(common .. "cpu:0")
-    assert.matches("test accuracy 0%.%d+, %d+%.%d+ s an epoch on cpu\n$", text)
-    assert.equal(10, #one)
-    for _, devices in ipairs {"cpu:0,cpu:1", "cpu:3,cpu:1"} do
+    assert.matches("\n%d+%.%d+ s an epoch on cpu\n$", text)
+    assert.equal(steps, #one)
+    for _, devices in ipairs {dev(0), dev(0) .. "," .. dev(1), dev(3) .. "," .. dev(1)} do
       local several = losses(common .. devices)
-      assert.equal(10, #several)
+      assert.equal(steps, #several)
       for k, loss in ipairs(one) do assert(math.abs(loss - several[k]) < 1e-9, ("step %d"):format(k)) end
     end
   end)
 
   it("lenet_scratch.lua: fewer samples than devices", function()
-    local ok, text = run("lenet_scratch.lua --max-steps 2 --batch-size 3 --devices cpu:0,cpu:1,cpu:2,cpu:3")
+    local ok, text = run("lenet_scratch.lua --max-steps 2 --batch-size 3 --devices " .. table.concat(four, ","))
     assert(ok, text)
+  end)
+
+  -- The IDX files of `n` images for training and as many to test on.
+  local function small_set(folder, n)
+    for part in ("train t10k"):gmatch "%S+" do
+      local images, labels = {}, {}
+      for i = 1, n do
+        images[i] = string.char(i * 20 % 256):rep(28 * 28)
+        labels[i] = string.char(i % 10)
+      end
+      local count = string.char(0, 0, 0, n)
+      temp.write(folder .. "/" .. part .. "-images-idx3-ubyte",
+        "\0\0\8\3" .. count .. "\0\0\0\28\0\0\0\28" .. table.concat(images))
+      temp.write(folder .. "/" .. part .. "-labels-idx1-ubyte", "\0\0\8\1" .. count .. table.concat(labels))
+    end
+  end
+
+  it("whole epochs, with the accuracy on the test set", function()
+    local folder = temp.folder()
+    small_set(folder, 12)
+    for script, rest in pairs {["lenet_scratch.lua"] = "s an epoch", ["resnet_dp.lua"] = "images/s"} do
+      local ok, text = run(("%s --epochs 2 --batch-size 6 --data %s --devices cpu:0,cpu:1"):format(script, folder))
+      assert(ok, text)
+      local line = "epoch %d  loss %d+%.%d+  test accuracy [01]%.%d+  %d+%.%d+ s\n"
+      assert.matches("^" .. line .. line .. "%d+%.?%d* " .. rest .. " on cpu, cpu:1\n$", text)
+    end
+    temp.remove(folder)
   end)
 
   it("resnet_dp.lua: the loss falls #speed", function()
@@ -287,10 +320,31 @@ describe("the example scripts for several devices", function()
   end)
 
   it("rosetta.lua: a row and a bar for each number of devices", function()
-    local ok, text = run("rosetta.lua --model mlp --devices cpu:0,cpu:1 --max-steps 2 --epochs 1 --batch-size 32")
+    local command = ("rosetta.lua --model mlp --devices %s,%s --max-steps 2 --epochs 1 --batch-size 32"):format(dev(0),
+      dev(1))
+    local ok, text = run(command)
     assert(ok, text)
     assert.matches("\n +2 +%d+%.%d +%d+%.%d%d\n", text)
     assert.matches("images/s", text, 1, true)
+    local chart = out .. ".svg"
+    ok, text = run(command .. " --plot " .. chart)
+    assert(ok, text)
+    if text:find("chart in " .. chart, 1, true) then
+      assert.matches("<svg", read(chart), 1, true)
+    else
+      assert.matches("no gnuplot here, so no " .. chart, text, 1, true)
+    end
+    os.remove(chart)
+  end)
+
+  it("streams.lua and device_info.lua", function()
+    local ok, text = run(("streams.lua --devices %s,%s --epochs 3 --batch-size 64"):format(dev(0), dev(1)))
+    assert(ok, text)
+    assert.matches("6 sums on a second stream, 0 wrong\n$", text)
+    ok, text = run("device_info.lua --devices " .. dev(1))
+    assert(ok, text)
+    assert.matches("\n" .. dev(1) .. ": 0%.%d+ GiB allocated", text)
+    if kind == "cuda" then assert.matches("\n  multiProcessorCount +%d+\n", text) end
   end)
 
   it("refuse what they do not know", function()
@@ -299,6 +353,8 @@ describe("the example scripts for several devices", function()
       ["resnet_dp.lua --devices cpu:99"] = "--devices: there is no 'cpu:99'",
       ["rosetta.lua --model none"] = "rosetta.lua: --model: no model 'none'",
       ["rosetta.lua --plot chart.gif"] = "a name that ends in .png or .svg",
+      ["streams.lua --dtype int8"] = "--dtype: 'int8' is none of float32",
+      ["device_info.lua --lr 1"] = "device_info.lua: no option '--lr'",
       ["resnet_dp.lua --epochs x"] = "--epochs: 'x' is no number from 1 on",
     } do
       local ok, text = run(command)

@@ -16,7 +16,7 @@ end
 
 local function training(name, batch, x, y)
   local net = models[name]():to(device)
-  if name == "resnet18" then net:to { memory_format = "channels_last" } end
+  net:to { memory_format = "channels_last" }
   x = x or lm.rand({ batch, 1, 28, 28 }, { device = device })
   y = y or lm.randint(1, 11, { batch }, { device = device })
   local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })

@@ -209,7 +209,7 @@ static void work_off_lane(lm_team *t, int k) {
   lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
   lm_set_default_dtype(t->default_dtype);
   lm_set_thread_limit(t->threads);
-  lm_stream_set_current(l->stream);
+  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(t->lane[i].stream); /* a lane copies to others, too */
   pthread_mutex_lock(&t->lock);
   while (t->status == LM_OK && l->next < l->n) {
     lm_node *n = next_locked(l);
@@ -219,6 +219,7 @@ static void work_off_lane(lm_team *t, int k) {
       pthread_cond_wait(&l->wake, &t->lock);
     }
   }
+  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(lm_stream_by_id(t->lane[i].device, 0));
   t->busy--;
   pthread_cond_signal(&t->lane[0].wake);
   pthread_mutex_unlock(&t->lock);

@@ -6,11 +6,14 @@
  *   device_memory(device) -> free, total bytes    device_peers(device, other) -> boolean
  *   device_set_fraction(device, share)
  *   stream_current(device) -> id        stream_new(device, priority) -> id      stream_priority(device, id)
- *   with_stream(device, id, f, ...)     stream_set(device, id)                  stream_native(device, id) ->
- * lightuserdata stream_wait(device, id, device_on, id_on)  stream_synchronize(device, id)   stream_query(device, id) ->
- * boolean record_stream(x, device, id) event_new(device, timing) -> event  event_record(e, device, id)  event_wait(e,
- * device, id)  event_query(e) event_synchronize(e)                event_elapsed(from, to) -> milliseconds pin_memory(x)
- * -> a pinned copy, or x itself where there is nothing to pin for         is_pinned(x) */
+ *   with_stream(device, id, f, ...)     stream_set(device, id)
+ *   stream_native(device, id) -> lightuserdata
+ *   stream_wait(device, id, device_on, id_on)     stream_synchronize(device, id)
+ *   stream_query(device, id) -> boolean           record_stream(x, device, id)
+ *   event_new(device, timing) -> event  event_record(e, device, id)   event_wait(e, device, id)
+ *   event_query(e)                      event_synchronize(e)          event_elapsed(from, to) -> milliseconds
+ *   pin_memory(x) -> a pinned copy, or x itself where there is nothing to pin for         is_pinned(x)
+ */
 #include "base/mem.h"
 #include "bind/bind.h"
 #include "device/alloc.h"

@@ -60,7 +60,6 @@ static lm_status begin(graph *g, lm_stream *s) {
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){2}, LM_CONTIGUOUS, &g->step));
   TRY(set(g->count, 0, 0));
   TRY(set(g->step, 0, 1));
-  TRY(driver->synchronize(lm_device_physical(g->device)));
   g->start = lm_generator_get(g->device);
   g->next = g->start.offset;
   TRY(lm_graph_begin(s, &g->recorded));

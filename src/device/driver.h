@@ -46,7 +46,8 @@ typedef struct lm_driver {
 
   /* Bytes between two devices at least one of which is this kind, in the order of `stream`, which belongs to the
    * device of this kind (to `to`'s if both are). The host's side is settled on return unless `later` is set: then the
-   * caller has seen to it that the host's memory is pinned and stays. */
+   * caller has seen to it that the host's memory is pinned and stays. What was copied to the host has been waited for;
+   * what was read from it may still be on its way. */
   lm_status (*copy)(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes, bool later);
   /* Wait for all work on the device; an error found by a kernel is returned here. */
   lm_status (*synchronize)(int ordinal);

@@ -18,11 +18,12 @@ static _Thread_local lm_graph *capturing;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static lm_graph *let_go; /* finalizers call no driver: the next one to use graphs destroys them */
 static _Atomic int under_way;
+pthread_rwlock_t lm_captures = PTHREAD_RWLOCK_INITIALIZER;
 /* Over a launch and the note of it, by ordinal: one that comes after another has to wait for it. */
 static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 lm_graph *lm_graph_capturing(void) { return capturing; }
-bool lm_graph_under_way(void) { return atomic_load(&under_way) > 0; }
+bool lm_graph_under_way(void) { return under_way > 0; }
 
 lm_status lm_graph_forbids(const char *call) {
   if (!capturing) return LM_OK;
@@ -77,10 +78,21 @@ void lm_graph_free(lm_graph *g) {
 
 static lm_stream_state *state_at(lm_device device, int id) { return (lm_stream_state *)lm_stream_by_id(device, id); }
 
+static lm_status begin(const lm_driver *driver, lm_graph *g) {
+  lm_stream *s = g->stream;
+  pthread_rwlock_wrlock(&lm_captures);
+  lm_status status = driver->capture_begin(lm_device_physical(s->device), s->native);
+  if (status == LM_OK) {
+    atomic_store(&((lm_stream_state *)s)->capture, g);
+    under_way++;
+  }
+  pthread_rwlock_unlock(&lm_captures);
+  return status;
+}
+
 lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   lm_status status = LM_OK;
   const lm_driver *driver = lm_driver_of(s->device);
-  int ordinal = lm_device_physical(s->device);
   lm_graph *g = NULL;
   *out = NULL;
   if (!driver->capture_begin)
@@ -92,11 +104,9 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   g->stream = s;
   TRY(lm_arena_new(s->device, &g->arena));
   TRY(lm_device_synchronize(s->device));
-  TRY(driver->capture_begin(ordinal, s->native));
-  atomic_store(&((lm_stream_state *)s)->capture, g);
+  TRY(begin(driver, g));
   lm_stream_touch(s); /* the first to wait for it joins the capture */
   lm_arena_use(g->arena);
-  atomic_fetch_add(&under_way, 1);
   capturing = g;
   *out = g;
   g = NULL;
@@ -124,7 +134,7 @@ static void leave(lm_graph *g) {
     lm_stream_touch(&o->s);
   }
   lm_arena_use(NULL);
-  atomic_fetch_sub(&under_way, 1);
+  under_way--;
   capturing = NULL;
 }
 

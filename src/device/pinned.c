@@ -64,21 +64,12 @@ static block *block_of(const void *p) {
 /* *over: the stream has done with it. */
 static lm_status ask(use *u, bool *over) {
   lm_status status = LM_OK;
-  const lm_driver *driver = lm_driver_of(u->stream->device);
-  int ordinal = lm_device_physical(u->stream->device);
-  void *event = NULL;
+  lm_device device = u->stream->device;
   *over = lm_stream_is_done(u->stream, u->given);
-  if (lm_stream_capture(u->stream)) return LM_OK; /* another thread's: it is left alone until it ends */
-  if (!u->event && !*over) {
-    if (!(event = lm_event_take(u->stream->device, false))) TRY(driver->event_create(ordinal, false, &event));
-    TRY(driver->event_record(ordinal, event, u->stream->native));
-    u->event = event;
-    event = NULL;
-  }
-  if (!*over) TRY(driver->event_query(ordinal, u->event, over));
-  if (*over && u->event) lm_event_give(u->stream->device, false, u->event);
+  if (!u->event && !*over) TRY(lm_stream_mark(u->stream, &u->event));
+  if (u->event && !*over) TRY(lm_driver_of(device)->event_query(lm_device_physical(device), u->event, over));
+  if (*over && u->event) lm_event_give(device, false, u->event);
 done:
-  if (event) lm_event_give(u->stream->device, false, event);
   return status;
 }
 

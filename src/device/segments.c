@@ -9,6 +9,10 @@
 #include "base/mem.h"
 #include "device/stream_core.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 static const lm_segment_rules usual = {.round = 512,
                                        .small_limit = 1 << 20,
                                        .small_segment = 2 << 20,
@@ -84,6 +88,27 @@ done:
   pthread_mutex_unlock(&making);
   return status;
 }
+
+/* ---- under AddressSanitizer */
+
+#if defined(__SANITIZE_ADDRESS__)
+/* Kernels that run on the host (spec/support/cuda) are stopped where they leave their tensor. Right only where all work
+ * is done at once, which LM_GUARD_BLOCKS=1 says. What a graph uses is left open for its replays. */
+static bool guards(void) {
+  static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
+  if (wanted == 0) wanted = getenv("LM_GUARD_BLOCKS") ? 2 : 1;
+  return wanted == 2;
+}
+
+static void open_to(const heap *h, const block *b, size_t bytes) {
+  if (!guards()) return;
+  if (b->arena != &h->shared) bytes = b->size;
+  ASAN_UNPOISON_MEMORY_REGION(b->p, bytes);
+  ASAN_POISON_MEMORY_REGION(b->p + bytes, b->size - bytes);
+}
+#else
+static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
+#endif
 
 /* ---- trees of free blocks: ordered by size, then address; heap-ordered by a number that is as good as random */
 
@@ -294,6 +319,7 @@ static void drop_segments(heap *h) {
       void *p = b->p;
       size_t size = b->size;
       take_free(b);
+      open_to(h, b, size);
       give_spare(h, b);
       h->stats.reserved -= size;
       pthread_mutex_unlock(&h->lock);
@@ -361,6 +387,7 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
   h->stats.allocated += b->size;
   if (h->stats.allocated > h->stats.max_allocated) h->stats.max_allocated = h->stats.allocated;
   void *p = b->p;
+  open_to(h, b, bytes);
   pthread_mutex_unlock(&h->lock);
   status = lm_stream_wait_mask(s, pending);
   if (status != LM_OK) {
@@ -392,6 +419,7 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     h->stats.allocated -= b->size;
     b->pending = used & LM_USED_BITS;
     if (launched) b->pending |= LM_USED_BIT(launched->id);
+    open_to(h, b, 0);
     if (joins(b, b->after)) {
       take_free(b->after);
       take_in(h, b, b->after);

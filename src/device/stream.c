@@ -134,15 +134,32 @@ bool lm_stream_is_done(lm_stream *s, uint64_t given) {
   return atomic_load_explicit(&state(s)->done, memory_order_acquire) >= given;
 }
 
+lm_status lm_stream_mark(lm_stream *s, void **event) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(s->device);
+  int ordinal = lm_device_physical(s->device);
+  *event = NULL;
+  pthread_rwlock_rdlock(&lm_captures);
+  lm_graph *capture = lm_stream_capture(s);
+  if (capture && capture != lm_graph_capturing()) goto done;
+  *event = lm_event_take(s->device, false);
+  if (!*event) TRY(driver->event_create(ordinal, false, event));
+  TRY(driver->event_record(ordinal, *event, s->native));
+done:
+  pthread_rwlock_unlock(&lm_captures);
+  if (status != LM_OK && *event) {
+    lm_event_give(s->device, false, *event);
+    *event = NULL;
+  }
+  return status;
+}
+
 /* By an event, which is free again as soon as the waiter has been told. */
 static lm_status wait_by_event(lm_stream *waiter, lm_stream *on) {
-  lm_status status = LM_OK;
-  const lm_driver *driver = lm_driver_of(on->device);
-  int ordinal = lm_device_physical(on->device);
-  void *event = lm_event_take(on->device, false);
-  if (!event) TRY(driver->event_create(ordinal, false, &event));
-  TRY(driver->event_record(ordinal, event, on->native));
-  TRY(driver->event_wait(lm_device_physical(waiter->device), event, waiter->native));
+  lm_status status;
+  void *event;
+  TRY(lm_stream_mark(on, &event));
+  if (event) TRY(lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), event, waiter->native));
 done:
   if (event) lm_event_give(on->device, false, event);
   return status;
@@ -208,13 +225,15 @@ lm_status lm_device_synchronize(lm_device device) {
   uint64_t given[LM_STREAM_MAX];
   int n = 0;
   if (!driver) return lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
-  if (lm_has_streams(driver)) {
-    lm_status refused = lm_graph_forbids("synchronize");
-    if (refused != LM_OK) return refused;
-    if (lm_graph_under_way()) return synchronize_each(device);
-  }
-  for (lm_stream *s; (s = lm_stream_by_id(device, n)); n++) given[n] = lm_stream_given(s);
-  lm_status status = driver->synchronize(lm_device_physical(device));
+  if (!lm_has_streams(driver)) return driver->synchronize(lm_device_physical(device));
+  lm_status status = lm_graph_forbids("synchronize");
+  if (status != LM_OK) return status;
+  pthread_rwlock_rdlock(&lm_captures);
+  bool whole = !lm_graph_under_way();
+  for (lm_stream *s; whole && (s = lm_stream_by_id(device, n)); n++) given[n] = lm_stream_given(s);
+  if (whole) status = driver->synchronize(lm_device_physical(device));
+  pthread_rwlock_unlock(&lm_captures);
+  if (!whole) return synchronize_each(device);
   for (int id = 0; status == LM_OK && id < n; id++) lm_stream_done(lm_stream_by_id(device, id), given[id]);
   return status;
 }

@@ -48,6 +48,10 @@ static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((
 static inline void lm_stream_draw_in(lm_stream *waiter, lm_graph *capture) {
   if (capture && !lm_stream_capture(waiter)) atomic_store(&((lm_stream_state *)waiter)->capture, capture);
 }
+/* Held for writing where a capture begins: what others do with the device is then either before it or knows of it. */
+extern pthread_rwlock_t lm_captures;
+/* An event behind what the stream was given so far, to be given back; NULL if another thread captures the stream. */
+lm_status lm_stream_mark(lm_stream *s, void **event);
 /* Destroys graphs that were let go; nothing while one is captured. */
 void lm_graph_drain(void);
 /* Whether any thread captures one. */

@@ -2,6 +2,7 @@
 #include "op/conv.h"
 
 #include "op/check.h"
+#include "op/order.h"
 
 static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
                                int64_t groups) {
@@ -188,7 +189,9 @@ lm_status lm_op_conv2d_weight(const lm_conv2d_weight_args *a, lm_tensor **out) {
   lm_conv_shape s;
   TRY(lm_conv_shape_of(LM_OP_conv2d_weight, run.x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
   TRY(check_grad(LM_OP_conv2d_weight, run.grad, &s));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, a->size.v, LM_CONTIGUOUS, &dw));
+  /* GPUs compute it channels-last, and that is how a network for them has its weights; the CPU's own are contiguous. */
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, a->size.v,
+                      lm_is_ordered(a->x->device) ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &dw));
   if (dw->numel) TRY(lm_dispatch(LM_OP_conv2d_weight, dw->device, &run, &dw));
   out[0] = dw;
   dw = NULL;

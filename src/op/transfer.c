@@ -39,7 +39,7 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
   status = lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data,
                                          (size_t)dst->numel * lm_dtype_size((lm_dtype)dst->dtype), later);
   if (later) lm_pinned_use(host, s);
-  if (host && !later && status == LM_OK) lm_stream_done(s, given);
+  if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
   status = lm_order_end(s, status);
 done:
   return status;
@@ -56,6 +56,7 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
   TRY(lm_graph_join(s));
   if (!on_host(src) && !on_host(dst)) {
     if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
+    TRY(lm_graph_join(other));
     TRY(lm_order_read(other, src));
     TRY(lm_stream_wait(s, other));
   }

@@ -54,6 +54,7 @@ function graph.graph(f, given)
   counters = nil
   if not got[1] then error(got[2], 0) end
   g.handle = got[2]
+  g.captured = f -- what it reads and writes has to live as long
   g.results = {select(3, unpack(got, 1, table.maxn(got)))}
   return g
 end

@@ -6,8 +6,8 @@
  *   LM_FAKE_CUDA_DEVICES=n       devices, 1 by default; 0 is a machine without one
  *   LM_FAKE_CUDA_MEMORY=bytes    memory of each, 1 GiB by default
  *   LM_FAKE_CUDA_EAGER=1         do work when it is queued
- *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits return at once, uncounted, and
- *                                nothing is done: to measure the host's side alone; all results are garbage
+ *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
+ *                                measure the host's side alone; all results are garbage
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
  *   LM_FAKE_CUDA_TRACE=1         each call on stderr, each launch with its kernel
  *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any

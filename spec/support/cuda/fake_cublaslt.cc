@@ -35,6 +35,7 @@ static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t) &&
               "they live in the caller's memory");
 struct handle {
   int device;
+  void *memory;
 };
 }  // namespace
 
@@ -116,13 +117,19 @@ LM_FAKE_API cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
   ENTER();
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-  *out = (cublasLtHandle_t) new handle{device};
+  handle *made = new handle{device, NULL};
+  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
+    delete made;
+    return CUBLAS_STATUS_ALLOC_FAILED;
+  }
+  *out = (cublasLtHandle_t)made;
   lm_fake_count("handle", 1);
   return CUBLAS_STATUS_SUCCESS;
 }
 
 LM_FAKE_API cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) {
   int code = lm_fake_enter(__func__);
+  cudaFree(((handle *)h)->memory);
   delete (handle *)h;
   lm_fake_count("handle", -1);
   return (cublasStatus_t)code;
@@ -289,7 +296,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
   uint64_t scratch = chosen.workspace;
   return lm_fake_enqueue(stream,
                          [=] {
-                           memset(workspace, 0xee, scratch);
+                           if (scratch > 0) memset(workspace, 0xee, scratch);
                            multiply(p, A, B, C, D, times, plus, a, b, c, d);
                          })
              ? CUBLAS_STATUS_EXECUTION_FAILED

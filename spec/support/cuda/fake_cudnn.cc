@@ -55,7 +55,7 @@ struct holder { /* what a caller's handle points to: what it refers to lives on 
 
 struct library {
   int device;
-  void *stream;
+  void *stream, *memory;
 };
 
 /* What each type takes: name, type of the values, how many at least and at most; needed unless `may`. */
@@ -407,13 +407,19 @@ LM_FAKE_API cudnnStatus_t cudnnCreate(cudnnHandle_t *out) {
   ENTER();
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no device");
-  *out = (cudnnHandle_t) new library{device, NULL};
+  library *made = new library{device, NULL, NULL};
+  if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
+    delete made;
+    return refuse(CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, "no memory for the handle");
+  }
+  *out = (cudnnHandle_t)made;
   lm_fake_count("handle", 1);
   return CUDNN_STATUS_SUCCESS;
 }
 
 LM_FAKE_API cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   int code = lm_fake_enter(__func__);
+  cudaFree(((library *)handle)->memory);
   delete (library *)handle;
   lm_fake_count("handle", -1);
   return (cudnnStatus_t)code;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/cuda/cache.h"
+#include "backend/cuda/context.h"
 #include "base/mem.h"
 #include "base/setting.h"
 
@@ -156,9 +157,11 @@ static lm_status choose(const product *p, const void *bias, cublasLtHandle_t *ha
   choice *fresh = NULL;
   *out = lm_cache_find(&choices, p, sizeof *p);
   if (!handles[p->device]) {
-    cublasLtHandle_t made = NULL;
-    TRY(BLAS(cublasLtCreate(&made)));
-    handles[p->device] = made;
+    int mode;
+    TRY(lm_cuda_relax(&mode));
+    status = BLAS(cublasLtCreate(&handles[p->device]));
+    lm_cuda_unrelax(mode);
+    if (status != LM_OK) goto done;
   }
   *handle = handles[p->device];
   if (*out) goto done;
@@ -197,9 +200,11 @@ lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done_) {
   if (c->workspace > 0) TRY(lm_cuda_scratch(job->device, c->workspace, &workspace));
   float alpha = (float)job->alpha, beta = (float)job->beta;
   bool wide = job->dtype == LM_F64;
-  TRY(BLAS(cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
-                          (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
-                          (void *)&c->y, &c->algorithm, workspace, c->workspace, stream)));
+  int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
+                            (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
+                            (void *)&c->y, &c->algorithm, workspace, c->workspace, stream);
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED) goto done; /* for all that the heuristics said */
+  TRY(lm_cuda_check_blas(code, "cublasLtMatmul"));
   *done_ = true;
 done:
   if (workspace) lm_cuda_scratch_done(job->device, workspace, c->workspace);

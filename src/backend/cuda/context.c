@@ -77,6 +77,18 @@ lm_status lm_cuda_select(int ordinal) {
   return status;
 }
 
+lm_status lm_cuda_relax(int *mode) {
+  enum cudaStreamCaptureMode exchanged = cudaStreamCaptureModeRelaxed;
+  lm_status status = lm_graph_capturing() ? CUDA(cudaThreadExchangeStreamCaptureMode(&exchanged)) : LM_OK;
+  *mode = exchanged;
+  return status;
+}
+
+void lm_cuda_unrelax(int mode) {
+  enum cudaStreamCaptureMode exchanged = mode;
+  if (lm_graph_capturing()) cudaThreadExchangeStreamCaptureMode(&exchanged);
+}
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the places */
 static lm_cuda_facts facts[LM_DEVICE_MAX];
 static _Atomic bool known[LM_DEVICE_MAX];
@@ -124,7 +136,22 @@ lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out) {
   return lm_device_alloc(device, bytes ? bytes : 1, out);
 }
 
-void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes) { lm_device_free(device, p, bytes ? bytes : 1); }
+/* Another thread that gets the memory for another stream has to see that this one was given something. */
+static void note_given(lm_device device) {
+  lm_stream *s = lm_stream_current(device);
+  if (s) lm_stream_touch(s);
+}
+
+void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes) {
+  note_given(device);
+  lm_device_free(device, p, bytes ? bytes : 1);
+}
+
+void lm_cuda_release(lm_tensor *t) {
+  if (!t) return;
+  note_given(t->device);
+  lm_release(t);
+}
 
 /* ---- bad values */
 
@@ -154,7 +181,6 @@ static lm_status prepare(card *c) {
   if (c->claims) return LM_OK;
   TRY(CUDA(cudaMalloc((void **)&claims, MOST * sizeof *claims)));
   TRY(CUDA(cudaMemset(claims, 0, MOST * sizeof *claims)));
-  TRY(CUDA(cudaStreamSynchronize(NULL))); /* our streams do not wait for that one */
   TRY(CUDA(cudaStreamSynchronize(NULL))); /* our streams do not wait for that one */
   TRY(CUDA(cudaHostAlloc((void **)&records, MOST * sizeof *records, cudaHostAllocMapped | cudaHostAllocPortable)));
   memset(records, 0, MOST * sizeof *records);

@@ -10,6 +10,10 @@
 lm_status lm_cuda_select(int ordinal);
 /* Drops the error the runtime remembers, of a call whose failure is answered otherwise. */
 void lm_cuda_forget_error(void);
+/* A capture forbids its thread calls that are not for its streams, unless it says that it knows what it does: around
+ * those that take memory or load code. *mode is for the second. */
+lm_status lm_cuda_relax(int *mode);
+void lm_cuda_unrelax(int mode);
 /* A place for the bad values of a new stream. */
 lm_status lm_cuda_place_new(int ordinal, void *stream);
 /* After the stream (NULL: the card) was waited for: the first bad value its kernels reported, as an error. */

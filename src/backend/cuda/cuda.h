@@ -24,6 +24,8 @@ lm_status lm_cuda_check_launch(int error, const char *kernel);
 /* Memory for kernels enqueued on the current stream until it is put back, which may be right after the launch. */
 lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
 void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
+/* lm_release for a tensor that the slot has made for itself; NULL is fine. */
+void lm_cuda_release(lm_tensor *t);
 /* The current stream's place for bad values; the running op is filled in. */
 lm_status lm_cuda_bad(lm_device device, lm_bad *out);
 /* Facts launches are made by, read once a device. */

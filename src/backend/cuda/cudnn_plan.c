@@ -250,12 +250,10 @@ static lm_status allowed(const lm_cudnn_search *s, descriptor config, bool *out)
       case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* in float32 that is TF32 */
         if (s->key.dtype == LM_F32 && !s->key.tf32) *out = false;
         break;
-      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-        if (!s->key.tf32) *out = false;
-        break;
       case CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC:
         if (s->key.deterministic) *out = false;
         break;
+      case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS: /* to float16, of a smaller range; TF32 does not count as such */
       case CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION:
       case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: /* loses several digits */ *out = false; break;
       default: break;

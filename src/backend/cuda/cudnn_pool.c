@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include "backend/cuda/context.h"
 #include "base/mem.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -11,7 +12,11 @@ static lm_status make(lm_cudnn **out) {
   lm_status status;
   lm_cudnn *c = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
-  TRY(CUDNN(cudnnCreate(&c->handle)));
+  int mode;
+  TRY(lm_cuda_relax(&mode));
+  status = CUDNN(cudnnCreate(&c->handle));
+  lm_cuda_unrelax(mode);
+  if (status != LM_OK) goto done;
   *out = c;
   c = NULL;
 done:

@@ -1,6 +1,7 @@
 /* The CUDA runtime as the core's driver: memory, copies, streams, events, capture. */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -32,24 +33,14 @@ static const char *why_none(void) { return why; }
 
 /* ---- memory */
 
-/* A capture forbids this thread calls that are not for its streams, unless it says that it knows what it does. */
-static lm_status relax(enum cudaStreamCaptureMode *mode) {
-  *mode = cudaStreamCaptureModeRelaxed;
-  return lm_graph_capturing() ? CUDA(cudaThreadExchangeStreamCaptureMode(mode)) : LM_OK;
-}
-
-static void unrelax(enum cudaStreamCaptureMode *mode) {
-  if (lm_graph_capturing()) cudaThreadExchangeStreamCaptureMode(mode);
-}
-
 static lm_status cuda_alloc(int ordinal, size_t bytes, void **out) {
   lm_status status;
-  enum cudaStreamCaptureMode mode;
+  int mode;
   *out = NULL;
   TRY(lm_cuda_select(ordinal));
-  TRY(relax(&mode));
+  TRY(lm_cuda_relax(&mode));
   status = CUDA(cudaMalloc(out, bytes));
-  unrelax(&mode);
+  lm_cuda_unrelax(mode);
 done:
   if (status != LM_OK) *out = NULL;
   return status;
@@ -68,11 +59,11 @@ static lm_status memory(int ordinal, size_t *left, size_t *total) {
 
 static lm_status host_alloc(size_t bytes, void **out) {
   lm_status status;
-  enum cudaStreamCaptureMode mode;
+  int mode;
   *out = NULL;
-  TRY(relax(&mode));
+  TRY(lm_cuda_relax(&mode));
   status = CUDA(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
-  unrelax(&mode);
+  lm_cuda_unrelax(mode);
 done:
   if (status != LM_OK) *out = NULL;
   return status;
@@ -102,6 +93,27 @@ static void open_peer(int ordinal, int peer) {
   pthread_mutex_unlock(&lock);
 }
 
+/* *early: the driver reads memory that nobody has pinned before the call returns, through a buffer of its own. A card
+ * that can reach such memory by itself may read it later. */
+static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
+  enum { UNKNOWN, YES, NO };
+  static _Atomic int buffered[LM_DEVICE_MAX];
+  lm_status status = LM_OK;
+  struct cudaPointerAttributes memory;
+  int known = atomic_load_explicit(&buffered[ordinal], memory_order_relaxed), reaches = 0;
+  *early = false;
+  if (known == UNKNOWN) {
+    TRY(CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, ordinal)));
+    known = reaches ? NO : YES;
+    atomic_store_explicit(&buffered[ordinal], known, memory_order_relaxed);
+  }
+  if (known == NO) return LM_OK;
+  TRY(CUDA(cudaPointerGetAttributes(&memory, src)));
+  *early = memory.type == cudaMemoryTypeUnregistered;
+done:
+  return status;
+}
+
 static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
                       bool later) {
   lm_status status;
@@ -109,6 +121,7 @@ static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, con
   int ordinal = lm_device_physical(to_card ? to : from), source = lm_device_physical(from);
   TRY(lm_cuda_select(ordinal));
   if (bytes == 0) return LM_OK;
+  if (to_card && !from_card && !later) TRY(is_read_at_once(ordinal, src, &later));
   if (to_card && from_card && source != ordinal) {
     open_peer(ordinal, source);
     TRY(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));

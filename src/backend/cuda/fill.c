@@ -82,7 +82,7 @@ static lm_status fill_from(const char *name, lm_tensor *x, const lm_source *sour
     TRY(LAUNCH(name, lm_fill_from(source, &piece, first, stream)));
   }
 done:
-  lm_release(row_major);
+  lm_cuda_release(row_major);
   return status;
 }
 

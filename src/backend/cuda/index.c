@@ -142,7 +142,7 @@ lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
   TRY(LAUNCH("scatter", lm_index_scatter_add(stream, src->dtype, &nest, &places, sums->data, src->data, bad)));
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
-  lm_release(sums);
+  lm_cuda_release(sums);
   return status;
 }
 

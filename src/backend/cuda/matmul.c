@@ -126,8 +126,8 @@ static lm_status by_blas(const product *p, lm_tensor *y, void *stream, bool *don
     TRY(lm_cuda_gemm(&job, stream, done_));
   }
 done:
-  lm_release(a.copy);
-  lm_release(b.copy);
+  lm_cuda_release(a.copy);
+  lm_cuda_release(b.copy);
   lm_release(sum);
   return status;
 }
@@ -193,7 +193,7 @@ lm_status lm_cuda_linear(const void *args, lm_tensor *const *out) {
   TRY(lm_tensor_view(out[0], 2, (int64_t[]){x->size[0], columns}, (int64_t[]){columns, 1}, 0, &y));
   TRY(multiply(&(product){x, a->weight, a->bias, .turned = true, .alpha = 1, .beta = a->bias ? 1 : 0}, y));
 done:
-  lm_release(x);
+  lm_cuda_release(x);
   lm_release(y);
   return status;
 }

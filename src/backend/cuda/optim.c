@@ -137,6 +137,10 @@ lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out)
   lm_device device = tensors[0]->device;
   void *stream, *scratch = NULL;
   int64_t chunks = 0;
+  if (lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "clip_grad_norm_: the gradients' norm is read on the host during a capture, and there is none yet: "
+                   "leave it out of the graph");
   for (int i = 0; i < n; i++) chunks += chunks_of(tensors[i], LM_NORMS_CHUNK);
   size_t bytes = (size_t)(chunks + 1) * sizeof(double);
   TRY(lm_cuda_enter(device, &stream));

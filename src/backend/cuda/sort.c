@@ -140,6 +140,6 @@ lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out) {
 done:
   if (block) lm_cuda_scratch_done(y->device, block, bytes);
   lm_pairs_close(&pairs);
-  lm_release(order);
+  lm_cuda_release(order);
   return status;
 }

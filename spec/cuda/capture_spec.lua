@@ -1,0 +1,142 @@
+-- What meets a capture: waits, events, other streams, what it reads and writes. Runs where there is a CUDA device, or a
+-- fake one.
+local ffi = require "ffi"
+local lm = require "luminary"
+local core = require "luminary.core"
+if core.device_count("cuda") == 0 then return end
+
+local function fake(name)
+  return pcall(ffi.cdef, "void lm_fake_fail(const char *, long, int); long lm_fake_call_count(const char *);") and
+    pcall(function() return ffi.C[name] end) and ffi.C[name]
+end
+
+local function ones(...) return lm.ones({...}, {device = "cuda"}) end
+
+describe("a capture", function()
+  it("has no place for waits", function()
+    local x, event = ones(4), lm.cuda.Event()
+    event:record()
+    for what, f in pairs {
+      ["graph: synchronize"] = lm.cuda.synchronize,
+      ["graph: event.synchronize"] = function() event:synchronize() end,
+      ["graph: event.query"] = function() event:query() end,
+      ["graph: query"] = function() lm.cuda.current_stream():query() end,
+    } do
+      local ok, message = pcall(lm.cuda.graph, function()
+        x:add_(1)
+        f()
+      end, {warmup = 0})
+      assert.is_false(ok)
+      assert.matches(what .. " during the capture", message, 1, true)
+    end
+    assert.equal(4, x:sum():item()) -- nothing of it has run
+    lm.cuda.synchronize()
+  end)
+
+  it("takes in the streams it is given work on", function()
+    local side, other, x = lm.cuda.Stream(), lm.cuda.Stream(), ones(256)
+    lm.cuda.stream(other, function() x:mul_(3) end) -- before it: all of that is done
+    local graph = lm.cuda.graph(function()
+      local alone = lm.cuda.stream(other, function() return lm.full({256}, 5, {device = "cuda"}) end)
+      local doubled = lm.cuda.stream(side, function() return x * 2 end)
+      return doubled + 1, alone
+    end, {warmup = 1})
+    for k = 1, 3 do
+      x:fill_(k)
+      graph.results[2]:fill_(-1)
+      graph:replay()
+      assert.equal(256 * (2 * k + 1), graph.results[1]:sum():item())
+      assert.equal(256 * 5, graph.results[2]:sum():item())
+    end
+    lm.cuda.stream(side, function() x:fill_(7) end) -- no longer part of it
+    assert.equal(256 * 7, x:sum():item())
+  end)
+
+  it("keeps its events to itself", function()
+    local event, x = lm.cuda.Event(), ones(3)
+    lm.cuda.graph(function()
+      x:add_(1)
+      event:record()
+      lm.cuda.current_stream():wait_event(event)
+    end, {warmup = 0})
+    for _, f in ipairs {event.query, event.synchronize, event.wait} do
+      local ok, message = pcall(f, event)
+      assert.is_false(ok)
+      assert.matches("recorded while a graph was captured", message, 1, true)
+    end
+    event:record()
+    event:synchronize()
+    assert.is_true(event:query())
+  end)
+
+  it("holds no other graph", function()
+    local x = ones(3)
+    local graph = lm.cuda.graph(function() x:add_(1) end, {warmup = 0})
+    local ok, message = pcall(lm.cuda.graph, function() graph:replay() end, {warmup = 0})
+    assert.is_false(ok)
+    assert.matches("within another's capture", message, 1, true)
+    graph:replay()
+    assert.equal(6, x:sum():item())
+  end)
+
+  it("keeps alive what it changes", function()
+    local graph
+    do
+      local x = ones(5000)
+      graph = lm.cuda.graph(function() x:fill_(-1) end, {warmup = 0})
+    end
+    collectgarbage() collectgarbage()
+    local others = {}
+    for k = 1, 20 do others[k] = ones(5000) end
+    graph:replay()
+    for _, other in ipairs(others) do assert.equal(5000, other:sum():item()) end
+  end)
+
+  it("never hands on pinned memory that a replay reads", function()
+    local graph, y = nil, ones(64)
+    do
+      local x = lm.full({64}, 3):pin_memory()
+      graph = lm.cuda.graph(function() y:copy_(x, {non_blocking = true}) end, {warmup = 0})
+      x:free()
+    end
+    lm.cuda.synchronize()
+    for _ = 1, 4 do lm.zeros({64}):pin_memory() end
+    graph:replay()
+    assert.equal(64 * 3, y:sum():item())
+  end)
+
+  it("says what failed first", function()
+    local fail = fake "lm_fake_fail"
+    if not fail then return end
+    local x, side = ones(3), lm.cuda.Stream()
+    local ok, message = pcall(lm.cuda.graph, function()
+      lm.cuda.stream(side, function() x:add_(1) end)
+      fail("cudaEventRecord", 1, 999) -- the end joins the other stream
+    end, {warmup = 0})
+    fail(nil, 0, 0)
+    assert.is_false(ok)
+    assert.matches("cudaEventRecord: error 999", message, 1, true)
+    assert.equal(3, x:sum():item())
+  end)
+end)
+
+describe("a copy from memory that is not pinned", function()
+  it("waits for nothing, and may be followed by any change of its source", function()
+    local calls = fake "lm_fake_call_count"
+    local x, y = lm.ones {4096}, lm.zeros({4096}, {device = "cuda"})
+    lm.cuda.synchronize()
+    local function waits() return calls and tonumber(calls "cudaStreamSynchronize") end
+    local before = waits()
+    y:copy_(x)
+    x:fill_(9)
+    local z = x:to("cuda")
+    x:fill_(11)
+    assert.equal(before, waits())
+    assert.equal(4096, y:sum():item())
+    assert.equal(9 * 4096, z:sum():item())
+    local pinned = lm.full({64}, 2):pin_memory()
+    local w = pinned:to("cuda") -- blocking, so it may change at once
+    pinned:fill_(3)
+    assert.equal(128, w:sum():item())
+  end)
+end)

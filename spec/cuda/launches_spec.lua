@@ -1,0 +1,131 @@
+-- What a step gives the device: so many launches, nothing that waits, no copies. Counted on the fake runtime, of whose
+-- libraries each product and each convolution is one launch.
+local lm = require "luminary"
+local core = require "luminary.core"
+local ffi = require "ffi"
+if core.device_count("cuda") == 0 then return end
+
+local C = ffi.C
+ffi.cdef [[
+  long lm_fake_call_count(const char *name);
+  const char *lm_fake_call_names(void);
+]]
+if not pcall(function() return C.lm_fake_call_count end) then return end
+
+local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
+local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/cuda/[^/]*$") or "."
+local models = dofile(root .. "/scripts/models.lua")
+
+local kind_of = {
+  cudaLaunchKernel = "launches", cublasLtMatmul = "launches", cudnnBackendExecute = "launches",
+  cudaMemsetAsync = "fills", cudaMemcpyAsync = "copies", cudaMemcpyPeerAsync = "copies",
+  cudaGraphLaunch = "replays",
+  cudaStreamSynchronize = "waits", cudaDeviceSynchronize = "waits", cudaEventSynchronize = "waits",
+  cudaStreamQuery = "waits", cudaEventQuery = "waits", cudaMemcpy = "waits",
+  cudaEventRecord = "events", cudaStreamWaitEvent = "events", cudaEventCreateWithFlags = "events",
+  cudaMalloc = "memory", cudaFree = "memory", cudaHostAlloc = "memory", cudaFreeHost = "memory",
+  cudaSetDevice = "state", cudaGetLastError = "state", cudaFuncSetAttribute = "state", cudaDeviceGetAttribute = "state",
+  cudaPointerGetAttributes = "state", cudnnSetStream = "state", cublasLtMatmulAlgoGetHeuristic = "state",
+}
+
+-- What one call of f makes of these, once it has run a few times.
+local function made_by(f)
+  for _ = 1, 3 do f() end
+  lm.synchronize("cuda")
+  local before, made = {}, {}
+  for name in pairs(kind_of) do before[name] = C.lm_fake_call_count(name) end
+  f()
+  for name, kind in pairs(kind_of) do
+    local n = tonumber(C.lm_fake_call_count(name) - before[name])
+    if n > 0 then made[kind] = (made[kind] or 0) + n end
+  end
+  return made
+end
+
+-- Nothing but launches, at most so many.
+local function check_launches(most, f)
+  local made = made_by(f)
+  assert.is_true(made.launches <= most, ("%d launches; %d were enough once"):format(made.launches, most))
+  made.launches = nil
+  assert.same({}, made)
+end
+
+-- As ResNet-18, but small enough for the emulator.
+local function narrow_resnet()
+  local net = nn.Sequential(nn.Conv2d(1, 4, 3, {padding = 1}), nn.BatchNorm2d(4), nn.ReLU())
+  local cin = 4
+  for _, cout in ipairs {4, 8, 16, 32} do
+    net:append(models.Residual(cin, cout, {stride = cout > 4 and 2 or 1}))
+    net:append(models.Residual(cout, cout))
+    cin = cout
+  end
+  for _, layer in ipairs {nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10)} do net:append(layer) end
+  return net
+end
+
+-- A training step, and a batch.
+local function training(net, side, make)
+  net:to("cuda"):to {memory_format = "channels_last"}
+  local opt = make and make(net:parameters()) or optim.SGD(net:parameters(), {lr = 0.01, momentum = 0.9})
+  local x = lm.rand({2, 1, side, side}, {device = "cuda"})
+  local y = lm.randint(1, 11, {2}, {device = "cuda"})
+  return function(a, b)
+    local loss = F.cross_entropy(net(a or x), b or y)
+    opt:zero_grad()
+    loss:backward()
+    opt:step()
+    return loss
+  end, x, y
+end
+
+local function adamw(parameters) return optim.AdamW(parameters, {lr = 0.01}) end
+
+describe("on a CUDA device", function()
+  it("an op is one launch, and backward adds what gradients need", function()
+    local a, b = lm.rand({4}, {device = "cuda"}), lm.rand({4}, {device = "cuda"})
+    local w = lm.rand({4}, {device = "cuda", requires_grad = true})
+    check_launches(1, function() return a + b end)
+    check_launches(1, function() return a * 2 end)
+    check_launches(1, function() a:add_(b) end)
+    check_launches(6, function() ((w + a) * b):sum():backward() end)
+  end)
+
+  it("a training step takes so many launches and nothing else", function()
+    check_launches(15, training(models.mlp(), 28))
+    check_launches(15, training(models.mlp(), 28, adamw))
+    check_launches(34, training(models.lenet(), 28))
+    check_launches(261, training(narrow_resnet(), 8))
+  end)
+
+  it("a captured step is one replay, after its inputs' copies", function()
+    for _, make in ipairs {models.lenet, narrow_resnet} do
+      local step, x, y = training(make(), make == models.lenet and 28 or 8)
+      local graphed = lm.cuda.make_graphed_step(step, {x, y})
+      assert.same({replays = 1, copies = 2}, made_by(function() graphed(x, y) end))
+    end
+  end)
+
+  it("nothing waits before a number is asked for", function()
+    local step = training(models.mlp(), 28)
+    local made = made_by(function() return step():item() end)
+    assert.same({1, 1}, {made.waits, made.copies})
+  end)
+
+  it("a channels-last network computes with its weights and gradients as they lie", function()
+    local net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)):to("cuda")
+    local x = lm.rand({2, 3, 8, 8}, {device = "cuda"}):contiguous {memory_format = "channels_last"}
+    local function pass()
+      net:zero_grad()
+      net(x):sum():backward()
+    end
+    local usual = made_by(pass).launches
+    local expected = {}
+    for i, p in ipairs(net:parameters()) do expected[i] = p.grad:clone() end
+    net:to {memory_format = "channels_last"}
+    assert.equal(usual - 5, made_by(pass).launches) -- both weights forward, one again backward, both gradients
+    for i, p in ipairs(net:parameters()) do
+      assert.is_true(expected[i]:allclose(p.grad, {rtol = 1e-4, atol = 1e-5}))
+      assert.same(p:stride(), p.grad:stride())
+    end
+  end)
+end)
