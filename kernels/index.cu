@@ -12,11 +12,12 @@ enum { THREADS = 256, EACH = 4, TILE = THREADS * EACH };
     if (error_ != 0) return error_; \
   } while (0)
 
-/* Where the indices at i point. False, and reported, if one of them is out of range. */
-LM_DEVICE bool lm_index_place(const lm_places &p, int64_t i, lm_bad bad, int64_t *place) {
+/* Where the indices at i, of which `given` is the first, point. False, and reported, if one of them is out of range. */
+LM_DEVICE bool lm_index_place(const lm_places &p, int64_t i, int64_t given, lm_bad bad, int64_t *place) {
   bool fits = true;
   for (int k = 0; k < p.n; k++) {
-    int64_t given = p.index[k][i], entry = p.negative && given < 0 ? given + p.entries[k] : given - 1;
+    if (k > 0) given = p.index[k][i];
+    int64_t entry = p.negative && given < 0 ? given + p.entries[k] : given - 1;
     if (entry < 0 || entry >= p.entries[k]) {
       lm_report_bad(bad, p.kind, i + 1, given, p.entries[k]);
       fits = false;
@@ -30,15 +31,19 @@ LM_DEVICE bool lm_index_place(const lm_places &p, int64_t i, lm_bad bad, int64_t
 
 template <class U, bool WIDE>
 LM_KERNEL void lm_pick_units(int64_t n, lm_nest_loops<2> nest, lm_places places, const U *x, U *out, lm_bad bad) {
-  int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x;
+  int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x, offset[EACH][2] = {}, given[EACH];
   U value[EACH];
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
-    int64_t u = first + j * THREADS, offset[2] = {0, 0};
+    int64_t u = first + j * THREADS;
+    if (u < n) lm_nest_to<WIDE>(nest, u, offset[j]);
+    given[j] = places.index[0][offset[j][1]]; /* past the end the first one, so that no load is conditional */
+  }
+  LM_UNROLL
+  for (int j = 0; j < EACH; j++) {
     value[j] = U{};
-    if (u >= n) continue;
-    lm_nest_to<WIDE>(nest, u, offset);
-    if (lm_index_place(places, offset[1], bad, &offset[0])) value[j] = x[offset[0]];
+    if (first + j * THREADS >= n) continue;
+    if (lm_index_place(places, offset[j][1], given[j], bad, &offset[j][0])) value[j] = x[offset[j][0]];
   }
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
@@ -105,7 +110,7 @@ LM_KERNEL void lm_scatter_add_units(int64_t n, lm_nest_loops<3> nest, lm_places 
   int64_t u = lm_thread(), offset[3] = {0, 0, 0};
   if (u >= n) return;
   lm_nest_to<WIDE>(nest, u, offset);
-  if (lm_index_place(places, offset[1], bad, &offset[0]))
+  if (lm_index_place(places, offset[1], places.index[0][offset[1]], bad, &offset[0]))
     lm_index_atomic_add(&sums[offset[0]], lm_get<S>(src[offset[2]]));
 }
 
@@ -131,8 +136,9 @@ LM_KERNEL void lm_entry_keys(int64_t n, lm_places places, int64_t skipped, uint6
                              uint32_t *order, lm_bad bad) {
   int64_t i = lm_thread(), place = 0;
   if (i >= n) return;
-  bool skip = skipped != 0 && places.index[0][i] == skipped;
-  uint64_t key = !skip && lm_index_place(places, i, bad, &place) ? (uint64_t)place : none;
+  int64_t given = places.index[0][i];
+  bool skip = skipped != 0 && given == skipped;
+  uint64_t key = !skip && lm_index_place(places, i, given, bad, &place) ? (uint64_t)place : none;
   if (key_bytes == 8) {
     ((uint64_t *)keys)[i] = key;
   } else {
@@ -340,7 +346,7 @@ extern "C" int lm_index_clear(void *stream, void *p, size_t bytes) {
 
 LM_KERNEL void lm_one_hot_rows(int64_t n, lm_places labels, int64_t *out, lm_bad bad) {
   int64_t i = lm_thread(), place = 0;
-  if (i < n && lm_index_place(labels, i, bad, &place)) out[i * labels.entries[0] + place] = 1;
+  if (i < n && lm_index_place(labels, i, labels.index[0][i], bad, &place)) out[i * labels.entries[0] + place] = 1;
 }
 
 extern "C" int lm_index_one_hot(void *stream, const lm_places *labels, int64_t n, int64_t *out, lm_bad bad) {

@@ -71,6 +71,48 @@ describe("DataParallel", function()
     end
   end)
 
+  it("counts labels as the loss does: weights of classes, some ignored", function()
+    local x, y = batch(7)
+    y[{{1, 2}}] = 3 -- the whole part of the first device
+    for _, given in ipairs {{ignore_index = 3}, {weight = lm.rand({10}, f64):to(dev(0))},
+      {weight = lm.rand({10}, f64):to(dev(0)), ignore_index = 3, label_smoothing = 0.1}} do
+      local one, two = twins()
+      local criterion = nn.CrossEntropyLoss(given)
+      local want = criterion(one(x), y)
+      local got = DataParallel(two, {device_ids = four, criterion = criterion})(x, y)
+      assert.is_true(near(want, got))
+      want:backward()
+      got:backward()
+      assert.is_true(same_grads(one, two))
+    end
+    local all = DataParallel(lenet(), {device_ids = four, criterion = nn.CrossEntropyLoss {ignore_index = 3}})
+    local nothing = all(x, lm.full({7}, 3, {dtype = "int64"}):to(dev(0))):item()
+    assert.is_true(nothing ~= nothing) -- as the loss itself says of no label at all
+  end)
+
+  it("takes soft targets, and losses without any tensor to split", function()
+    local one, two = twins()
+    local x, soft = batch(5), lm.rand({5, 10}, f64):to(dev(0))
+    local net = DataParallel(two, {device_ids = four, criterion = nn.CrossEntropyLoss()})
+    assert.is_true(near(F.cross_entropy(one(x), soft), net(x, soft)))
+    local Constant = nn.Module:extend("Constant")
+    function Constant.forward(_, n) return lm.full({}, n) end
+    net = DataParallel(Constant(), {device_ids = {dev(0), dev(1)}, criterion = function(a, b) return a - b end})
+    assert.equal(3, net(5, 2):item())
+  end)
+
+  it("gives the loss on the output device", function()
+    local one, two = twins()
+    local x, y = batch(5)
+    for _, devices in ipairs {four, {dev(0)}} do
+      local net = DataParallel(two, {device_ids = devices, criterion = nn.CrossEntropyLoss(), output_device = dev(2)})
+      local loss = net(x, y)
+      assert.equal(dev(2), loss.device)
+      assert.is_true(near(F.cross_entropy(one(x), y), loss))
+      assert.equal(dev(2), DataParallel(two, {device_ids = devices, output_device = dev(2)})(x).device)
+    end
+  end)
+
   it("takes any function as the loss, and one without reduction", function()
     local one, two = twins()
     local x, y = batch(6)
@@ -126,7 +168,9 @@ describe("DataParallel", function()
     local Cell = nn.Module:extend("Cell")
     function Cell.forward(_, x) return x * 2 end
     local x = lm.randn {3, 7, 2}
-    assert.is_true(near(x * 2, DataParallel(Cell(), {device_ids = four, dim = 2})(x)))
+    for _, dim in ipairs {2, -1, -3} do
+      assert.is_true(near(x * 2, DataParallel(Cell(), {device_ids = four, dim = dim})(x)))
+    end
   end)
 
   it("trains: twenty steps as the module alone, buffers of the first replica", function()
@@ -159,6 +203,27 @@ describe("DataParallel", function()
     assert.is_true(near(module(x), wanted))
   end)
 
+  it("keeps what replicas do to themselves out of the module, but for the first's", function()
+    local Grows = nn.Module:extend("Grows")
+    function Grows:init() self:register_buffer("seen", lm.zeros {1}) end
+    function Grows:forward(x)
+      self.seen = self.seen + x:size(1)
+      self.last = x.device
+      if x.device ~= dev(0) then
+        self:register_buffer("more", x)
+        self.child = nn.Linear(1, 1)
+      end
+      return x
+    end
+    local module = Grows():to(dev(0))
+    DataParallel(module, {device_ids = four})(lm.ones {7, 2})
+    assert.equal(2, module.seen[1])
+    assert.equal(dev(0), module.last)
+    assert.equal(1, #module:buffers())
+    assert.is_nil(module.more)
+    assert.equal(0, #module:parameters())
+  end)
+
   it("has the module's state, and moves with it", function()
     local module = lenet()
     local net = DataParallel(module, {device_ids = {dev(1), dev(2)}})
@@ -175,6 +240,12 @@ describe("DataParallel", function()
     assert.is_true(near(module(x:to(dev(1))), after))
     local wrapped_later = DataParallel(lenet():to(dev(1)), {device_ids = {dev(1), dev(2)}})
     assert.equal(dev(1), wrapped_later(x).device)
+  end)
+
+  it("has each replica's device as the current one", function()
+    local Makes = nn.Module:extend("Makes")
+    function Makes.forward(_, x) return x + lm.ones({1}, {device = kind == "cuda" and "cuda" or x.device}) end
+    assert.is_true(near(lm.full({4, 2}, 2), DataParallel(Makes(), {device_ids = four})(lm.ones {4, 2})))
   end)
 
   it("without recording", function()

@@ -28,7 +28,7 @@ describe("the fake CUDA runtime", function()
 
   local function check(name, settings)
     -- The shell that waits for it says of which signal it died: in the output, not on the terminal.
-    local run = "LD_PRELOAD=\"$LD_PRELOAD %s\" ASAN_OPTIONS=detect_leaks=0 %s %s %s || exit 1"
+    local run = "unset LM_FAKE_CUDA_EAGER; LD_PRELOAD=\"$LD_PRELOAD %s\" ASAN_OPTIONS=detect_leaks=0 %s %s %s || exit 1"
     return temp.run(folder, run:format(library, settings or "", program, name))
   end
 

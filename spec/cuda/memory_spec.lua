@@ -99,8 +99,8 @@ describe("pinned memory", function()
     assert.equal(where, tostring(q:data_ptr()))
     local there = q:cuda(0, {non_blocking = true})
     q:free()
-    local r = lm.zeros({1000}):pin_memory() -- q may still be read
-    assert.not_equal(where, tostring(r:data_ptr()))
+    local r = lm.zeros({1000}):pin_memory() -- q may still be read, unless the runtime does everything at once
+    if not os.getenv "LM_FAKE_CUDA_EAGER" then assert.not_equal(where, tostring(r:data_ptr())) end
     cuda.synchronize()
     r:free()
     assert.is_true(there:sum():item() > 0)

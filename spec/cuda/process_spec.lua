@@ -43,6 +43,28 @@ describe("a process with CUDA devices", function()
     assert.matches("cuda devices go from cuda:0 to cuda:", text, 1, true)
   end)
 
+  it("may use its libraries for the first time within a capture", function()
+    local text = run("LM_CUDA_VIRTUAL=", [[
+      local F = lm.nn.functional
+      local function same(f, ...)
+        local here, there = {...}, {}
+        for i, x in ipairs(here) do there[i] = x:cuda() end
+        local graph = lm.cuda.graph(function() return f(unpack(there)) end, {warmup = 0})
+        graph:replay()
+        assert(graph.results[1]:cpu():allclose(f(unpack(here)), {rtol = 1e-2, atol = 1e-2}))
+      end
+      same(F.conv2d, lm.randn {2, 3, 8, 8}, lm.randn {4, 3, 3, 3}, lm.randn {4})
+      lm.backends.cudnn.benchmark = true -- nothing can be timed
+      same(F.conv2d, lm.randn {2, 3, 9, 8}, lm.randn {4, 3, 3, 3}, lm.randn {4})
+      same(lm.mm, lm.randn {5, 6}, lm.randn {6, 7})
+      local p = lm.nn.Parameter(lm.ones({4}, {device = "cuda"}))
+      p.grad = lm.ones({4}, {device = "cuda"})
+      print(pcall(lm.cuda.graph, function() lm.nn.utils.clip_grad_norm_({p}, 1) end, {warmup = 0}))
+      print(lm.nn.utils.clip_grad_norm_({p}, 1))
+    ]])
+    assert.matches("^false\t[^\n]*clip_grad_norm_: [^\n]* read on the host during a capture[^\n]*\n2\n", text)
+  end)
+
   it("raises errors of kernels at their own line with LM_SYNC=1", function()
     local script = [[
       local t = lm.ones({3, 2}, {device = "cuda"})

@@ -56,19 +56,20 @@ local function results(f, side, ...)
 end
 
 -- f of the arguments, where twins stand for their tensors, gives the same on both sides, or fails on both. f may return
--- several tensors. tol: for results in floats; nil: by their dtype.
+-- several tensors. tol: for results in floats; nil: by their dtype. True if there were results.
 function compare.same(what, tol, f, ...)
   local here, there = results(f, "here", ...), results(f, "there", ...)
   if here[1] ~= there[1] then
     error(("%s: the CPU says %s, the device %s"):format(what, tostring(here[2]), tostring(there[2])), 0)
   end
-  if not here[1] then return end
+  if not here[1] then return false end
   assert(#here == #there and #here > 1, what .. ": number of results")
   for i = 2, #here do
     local by_dtype = compare.tolerance[here[i].dtype]
     local wrong = differs(here[i], there[i], by_dtype and (tol or by_dtype) or 0)
     if wrong then error(("%s, result %d: %s"):format(what, i - 1, wrong), 0) end
   end
+  return true
 end
 
 -- The gradients of `f(inputs...)`, weighted by w, by each of the inputs.

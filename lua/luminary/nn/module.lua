@@ -380,8 +380,8 @@ local function device_or_dtype(v, target)
     local given = options.check("to", v, {device = {"any"}, dtype = {"string"}, memory_format = {"string"}})
     target.format = given.memory_format and options.choice("to", "memory_format", given.memory_format,
       {"channels_last", "contiguous", "preserve"})
-    target.device = given.device and core.device(given.device)
-    target.dtype = given.dtype and core.dtype(given.dtype)
+    if given.device then target.device = core.device(given.device) end
+    if given.dtype then target.dtype = core.dtype(given.dtype) end
   elseif type(v) == "number" then
     target.device = core.device(v)
   elseif type(v) == "string" then

@@ -65,15 +65,14 @@ struct row {
   cudnnBackendAttributeType_t type;
   int least, most;
   bool may;
-  cudnnBackendDescriptorType_t part; /* of BACKEND_DESCRIPTOR values; -1: any operation */
+  int part; /* of BACKEND_DESCRIPTOR values: their type, or OPERATION: any of those */
 };
 }  // namespace
 
 #define D(name) CUDNN_BACKEND_##name##_DESCRIPTOR
 #define A(name) CUDNN_ATTR_##name
 #define T(name) CUDNN_TYPE_##name
-static const cudnnBackendDescriptorType_t NONE = (cudnnBackendDescriptorType_t)-2,
-                                          OPERATION = (cudnnBackendDescriptorType_t)-1;
+enum { NONE = -2, OPERATION = -1 }; /* for the type of a part */
 #define CONVOLUTION(of, prefix, x, y, w)                                             \
   {D(of), A(prefix##_##x), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},           \
       {D(of), A(prefix##_##w), T(BACKEND_DESCRIPTOR), 1, 1, false, D(TENSOR)},       \
@@ -470,7 +469,7 @@ LM_FAKE_API cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t to, 
     for (int64_t i = 0; i < count; i++) {
       holder *part = ((holder *const *)value)[i];
       if (!part || !part->of->final) return refuse(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "a part is not finalized");
-      if (r->part == OPERATION ? !is_operation(*part->of) : part->of->type != r->part)
+      if (r->part == OPERATION ? !is_operation(*part->of) : (int)part->of->type != r->part)
         return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "the type of a part");
       a.part.push_back(part->of);
     }

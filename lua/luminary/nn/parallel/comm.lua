@@ -144,7 +144,8 @@ function comm.reduce_add_coalesced(inputs, destination, buffer_size)
     end
     for i, t in ipairs(list) do -- joined to one, they would add up in any shape
       if describe(t) ~= describe(first[i]) then
-        fail("reduce_add_coalesced: tensor %d is %s on device 1, %s on device %d", i, describe(first[i]), describe(t), d)
+        fail("reduce_add_coalesced: tensor %d is %s on device 1, %s on device %d", i, describe(first[i]), describe(t),
+          d)
       end
     end
   end

@@ -12,8 +12,8 @@
 ---                  which also joins results and adds gradients
 ---   criterion      a loss, called by each replica with its results and its part of the last argument, the targets:
 ---                  net(x, y) gives the loss, and outputs stay where they are. Means are weighted by the samples of
----                  each part, so that uneven ones count right; {reduction = "sum"} and "none" are followed. A function
----                  is taken to give the mean
+---                  each part, or what its labels count, so that uneven ones count right; {reduction = "sum"} and
+---                  "none" are followed. A function is taken to give the mean over its samples
 local core = require "luminary.core"
 local options = require "luminary.options"
 local Module = require "luminary.nn.module"
@@ -23,7 +23,7 @@ local sharing = require "luminary.nn.parallel.scatter_gather"
 local replicate = require "luminary.nn.parallel.replicate"
 local apply = require "luminary.nn.parallel.parallel_apply"
 
-local fail = options.fail
+local ops, fail = core.ops, options.fail
 local who = "DataParallel"
 local DataParallel = layer.define(who)
 DataParallel.transparent = true -- state_dict has the bare model's keys
@@ -86,43 +86,65 @@ end
 
 -- ---- each batch
 
+local function reduction_of(criterion) return Module.is_module(criterion) and criterion.reduction or "mean" end
+
+-- How much target's labels count in a mean that ignores some or weights them by class; nil where samples count alike.
+local function count_of(criterion, target)
+  local ignored = Module.is_module(criterion) and criterion.reduction == "mean" and criterion.ignore_index
+  if not ignored or not core.is_tensor(target) or target:is_floating_point() then return nil end
+  return core.no_grad(function()
+    local counted = target:ne(ignored)
+    if not criterion.weight then return counted:sum() end
+    local labels = ops.where(counted, target, 1):reshape {-1}
+    return (criterion.weight:index_select(1, labels) * counted:reshape {-1}):sum()
+  end)
+end
+
 -- What a replica is asked to do with its arguments.
 local function call_of(module, criterion, args)
   if not criterion then return function() return module(unpack(args, 1, args.n)) end end
   return function()
     local results = pack(module(unpack(args, 1, args.n - 1)))
     results[results.n + 1] = args[args.n]
-    return criterion(unpack(results, 1, results.n + 1))
+    return (criterion(unpack(results, 1, results.n + 1))), count_of(criterion, args[args.n])
   end
 end
 
-local function reduction_of(criterion) return Module.is_module(criterion) and criterion.reduction or "mean" end
+-- The replicas' losses on the output device, and how much each counts in a mean: its samples, or a tensor.
+local function losses_of(results, sizes, device)
+  local losses, counts = {}, {}
+  for k, result in ipairs(results) do
+    local loss, count = result[1], result[2]
+    if not core.is_tensor(loss) then
+      fail("%s: the criterion has to give a tensor, replica %d gave %s", who, k, options.describe(loss))
+    end
+    losses[k] = loss:to(device)
+    counts[k] = count and count:to(device, "float64") or sizes and sizes[k] or 1
+  end
+  return losses, counts
+end
 
--- One loss of those of the replicas, sizes[k] samples each.
-local function joined_loss(plan, losses, sizes)
-  if losses[1].ndim > 0 or reduction_of(plan.criterion) == "none" then
+local function joined_loss(plan, losses, counts)
+  local reduction = reduction_of(plan.criterion)
+  if losses[1].ndim > 0 or reduction == "none" then
     return sharing.gather(losses, plan.output_device, plan.dim, who)
   end
-  local samples, total = 0, nil
-  for k = 1, #losses do samples = samples + sizes[k] end
+  if #losses == 1 then return losses[1] end
+  local whole, total = 0, 0
+  for _, count in ipairs(counts) do whole = whole + count end
   for k, loss in ipairs(losses) do
-    local weight = reduction_of(plan.criterion) == "sum" and 1 or sizes[k] / samples
-    local part = loss:to(plan.output_device)
-    if weight ~= 1 then part = part * weight end
-    total = total and total + part or part
+    if reduction == "mean" then
+      local weight = counts[k] / whole
+      if core.is_tensor(weight) then
+        weight = weight:to {dtype = loss.dtype}
+        loss = ops.where(counts[k]:eq(0), weight, loss * weight) -- the mean of nothing is no number
+      else
+        loss = loss * weight
+      end
+    end
+    total = total + loss
   end
   return total
-end
-
-local function check_losses(results)
-  local losses = {}
-  for k, result in ipairs(results) do
-    if not core.is_tensor(result[1]) then
-      fail("%s: the criterion has to give a tensor, replica %d gave %s", who, k, options.describe(result[1]))
-    end
-    losses[k] = result[1]
-  end
-  return losses
 end
 
 -- args: packed.
@@ -136,15 +158,14 @@ local function run(module, plan, args)
 
   local pieces, sizes = sharing.scatter(args, plan.devices, plan.dim, plan.shares, who)
   local devices = {unpack(plan.devices, 1, #pieces)}
-  local detach = not core.is_grad_enabled()
-  local replicas = replicate(module, devices, detach, who)
+  local replicas = replicate(module, devices, false, who)
   local criteria = Module.is_module(criterion) and replicate(criterion, devices, true, who)
   local calls = {}
   for k, piece in ipairs(pieces) do
     calls[k] = call_of(replicas[k], criteria and criteria[k] or criterion, piece)
   end
   local results = apply.run(who, calls, devices)
-  if criterion then return joined_loss(plan, check_losses(results), sizes) end
+  if criterion then return joined_loss(plan, losses_of(results, sizes, plan.output_device)) end
   if #plan.devices == 1 and plan.output_device == devices[1] then return unpack(results[1], 1, results[1].n) end
   local together = sharing.gather(results, plan.output_device, plan.dim, who)
   return unpack(together, 1, results[1].n)

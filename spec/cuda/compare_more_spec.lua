@@ -1,0 +1,401 @@
+-- Indexing, sorting, joining, norms, pooling and optimizers: the CUDA device against the CPU, on random sizes, dtypes
+-- and layouts. LM_TEST_LONG=1 takes many more. compare_spec.lua has the other families.
+local lm = require "luminary"
+local core = require "luminary.core"
+if core.device_count("cuda") == 0 then return end
+package.path = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") .. "/../support/?.lua;" .. package.path
+local compare = require "compare"
+
+local nn, F, ops = lm.nn, lm.nn.functional, core.ops
+local random, one_of, twin = math.random, compare.one_of, compare.twin
+local dtypes = { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" }
+
+-- As compare.same, of calls that have to succeed.
+local function same(what, tol, f, ...)
+  assert(compare.same(what, tol, f, ...), what .. " fails on both sides")
+end
+
+-- compare.tolerance times `units`; 0 for other dtypes.
+local function tolerance(dtype, units) return (compare.tolerance[dtype] or 0) * (units or 1) end
+
+local function dtype_of(seed) return dtypes[seed % #dtypes + 1] end
+
+-- n random sizes of at most `most`.
+local function sizes(n, most)
+  local list = {}
+  for d = 1, n do list[d] = random(most) end
+  return list
+end
+
+local function with(list, d, value)
+  local other = { unpack(list) }
+  other[d] = value
+  return other
+end
+
+-- Halves from -2 to 2, of which sums are exact, in some layout.
+local function halves(dtype, size)
+  local whole = dtype == "uint8" or dtype == "bool"
+  local x = (whole and lm.randint(0, 3, size) or lm.randint(-4, 5, size):double() * 0.5):to(dtype)
+  local n, layout = #size, random(3)
+  if n > 1 and layout == 1 then x = x:transpose(1, n):contiguous():transpose(1, n) end
+  if n == 4 and layout == 2 then x = x:contiguous { memory_format = "channels_last" } end
+  return x
+end
+
+local function indices(size, n) return lm.randint(1, n + 1, size) end
+
+local function what_of(name, dtype, size) return ("%s %s [%s]"):format(name, dtype, table.concat(size, ", ")) end
+
+describe("by index", function()
+  it("gather, scatter_add, index_select, index_add", function()
+    compare.rounds(160, 2000, function(seed)
+      local dtype, n = dtype_of(seed), random(4)
+      local size, d = sizes(n, 8), random(n)
+      size[n] = size[n] * random(4)
+      local x, what = twin(halves(dtype, size)), what_of("", dtype, size)
+      local part = {}
+      for k = 1, n do part[k] = k == d and random(12) or random(size[k]) end
+      local where, src = twin(indices(part, size[d])), twin(halves(dtype, part))
+      same("gather" .. what, 0, function(t, i) return t:gather(d, i) end, x, where)
+      same("scatter_add" .. what, nil, function(t, i, s) return lm.scatter_add(t, d, i, s) end, x, where, src)
+      local count = random(40)
+      local row, rows = twin(indices({ count }, size[d])), twin(halves(dtype, with(size, d, count)))
+      same("index_select" .. what, 0, function(t, i) return t:index_select(d, i) end, x, row)
+      same("index_add" .. what, nil, function(t, i, s) return lm.index_add(t, d, i, s) end, x, row, rows)
+    end)
+  end)
+
+  it("index_add of thousands to few and to many", function()
+    compare.rounds(40, 400, function(seed)
+      local dtype = dtype_of(seed)
+      local n, rows, columns = 1000 + random(2000), random(3) == 1 and random(2) or random(300), random(5)
+      local x, src = twin(halves(dtype, { rows, columns })), twin(halves(dtype, { n, columns }))
+      same(what_of("index_add of " .. n .. " to", dtype, { rows, columns }), nil,
+        function(t, i, s) return lm.index_add(t, 1, i, s) end, x, twin(indices({ n }, rows)), src)
+    end)
+  end)
+
+  it("x[{i, j}] and its assignment", function()
+    compare.rounds(160, 2000, function(seed)
+      local dtype, n = dtype_of(seed), 1 + random(3)
+      local size, tail = sizes(n, 6), one_of { { random(4) }, { random(5), random(4) } }
+      local x, what = twin(halves(dtype, size)), what_of("", dtype, size)
+      local function index(d) -- also from the end
+        local i = indices(tail, size[d])
+        return twin(random(2) == 1 and i or i - (size[d] + 1))
+      end
+      local list = { index(1), random(2) == 1 and index(2) or nil }
+      same("index_get" .. what, 0, function(t, ...) return lm.index_get(t, { ... }) end, x, unpack(list))
+      same("the second dim" .. what, 0, function(t, i) return t[{ {}, i }] end, x, index(2))
+      local there = { list[1].here, list[2] and list[2].here }
+      local got = lm.index_get(x.here, there).shape
+      for _, values in ipairs { halves(dtype, got), halves(dtype, { 1 }) } do
+        for _, accumulate in ipairs { false, true } do
+          same("index_put" .. what, nil, function(t, v, ...)
+            return lm.index_put(t, { ... }, v, { accumulate = accumulate })
+          end, x, twin(values), unpack(list))
+        end
+      end
+    end)
+  end)
+
+  it("nonzero, one_hot, embedding", function()
+    compare.rounds(80, 1000, function(seed)
+      local dtype = dtype_of(seed)
+      same("nonzero " .. dtype, 0, function(t) return t:nonzero() end, twin(halves(dtype, sizes(random(4), 9))))
+      local words, width, n = random(20), random(40), random(30)
+      local weight, index = twin(halves(dtype, { words, width })), twin(indices({ n, 2 }, words))
+      local grad, what = twin(halves(dtype, { n, 2, width })), what_of("", dtype, { words, width })
+      same("embedding" .. what, 0, function(i, w) return lm.embedding(i, w) end, index, weight)
+      for _, padding in ipairs { 0, words } do
+        same("embedding_backward" .. what, nil, function(g, i)
+          return ops.embedding_backward(g, i, words, padding)
+        end, grad, index)
+      end
+      same("one_hot", 0, function(i) return lm.one_hot(i, words), lm.one_hot(i) end, index)
+    end)
+  end)
+
+  it("out of range is an error, and the device goes on", function()
+    local function on(...) return lm.tensor({ ... }, { dtype = "int64", device = "cuda" }) end
+    local x, ones = lm.arange(12):float():view(3, 4):cuda(), lm.ones({ 2, 4 }, { device = "cuda" })
+    local function fails(message, f)
+      assert.error_matches(function() f():cpu() end, message)
+    end
+    fails("index_select: index 7 .* 1 to 3", function() return x:index_select(1, on(1, 7)) end)
+    fails("gather: index 0 .* 1 to 3", function() return x:gather(1, on(0):view(1, 1)) end)
+    fails("scatter_add_: index 4 .* 1 to 3", function() return lm.scatter_add(x, 1, on(4):view(1, 1), ones) end)
+    fails("index_add: index 9 .* 1 to 3", function() return lm.index_add(x, 1, on(1, 9), ones) end)
+    fails("index_get: index %-4", function() return lm.index_get(x, { on(-3, -4) }) end)
+    fails("index_put_: index %-4", function() return lm.index_put(x, { on(1, -4) }, ones) end)
+    fails("one_hot: .*7", function() return lm.one_hot(on(7, 8), 5) end)
+    fails("embedding: index 0 .* 1 to 3", function() return lm.embedding(on(0, 1), x) end)
+    fails("embedding_backward: index 6 .* 1 to 5", function() return ops.embedding_backward(ones, on(1, 6), 5, 0) end)
+    assert.same({ 9, 1 }, x:index_select(1, on(3, 1)):select(2, 2):cpu():tolist())
+  end)
+end)
+
+describe("topk", function()
+  it("of short and long lines, with ties and NaN", function()
+    compare.rounds(120, 2000, function(seed)
+      local dtype, n = dtype_of(seed), random(3)
+      local size, d = sizes(n, 40), random(n)
+      if random(3) == 1 then
+        size = sizes(n, 3)
+        size[d] = 2000 + random(1500)
+      end
+      local x, nan = halves(dtype, size), compare.is_float(dtype) and random(2) == 1
+      if nan then x = x:masked_fill(lm.randint(0, 20, size):eq(0), 0 / 0) end
+      local k, largest = random(size[d]), random(2) == 1
+      if random(2) == 1 then k = math.min(k, 5) end
+      same(what_of(("topk %d of dim %d"):format(k, d), dtype, size), 0, function(t)
+        return lm.topk(t, k, { dim = d, largest = largest })
+      end, twin(x))
+    end)
+  end)
+
+  it("by sorting: many of long lines, few of very long ones", function()
+    for _, case in ipairs {
+      { lm.randint(0, 1000, { 3, 5000 }):float(), 3000, 2 },
+      { lm.randint(-1000, 1000, { 270000 }), 9, 1, false },
+      { lm.randn({ 3, 9000 }):t(), 2500, 1 },
+      { lm.zeros { 5000 }, 1000, 1 },
+    } do
+      same("topk " .. case[2], 0, function(t)
+        return lm.topk(t, case[2], { dim = case[3], largest = case[4] })
+      end, twin(case[1]))
+    end
+  end)
+end)
+
+it("randperm gives the CPU's permutation", function()
+  for _, n in ipairs { 0, 1, 2, 3, 7, 100, 3001 } do
+    for _, dtype in ipairs { "int64", "float32" } do
+      same("randperm " .. n, 0, function(t)
+        return lm.randperm(n, { dtype = dtype, device = t.device })
+      end, twin(lm.zeros { 1 }))
+    end
+  end
+end)
+
+describe("cat", function()
+  it("of few and many, in one dtype and in several", function()
+    compare.rounds(160, 2000, function(seed)
+      local dtype, n = dtype_of(seed), random(4)
+      local size, d, mixed, list, plain = sizes(n, 6), random(n), random(3) == 1, {}, {}
+      for i = 1, random(4) == 1 and 100 + random(40) or random(6) do
+        local part = with(size, d, random(0, 4))
+        local x = halves(mixed and one_of(dtypes) or dtype, part)
+        list[i], plain[i] = twin(x), twin(x:contiguous())
+      end
+      for _, given in ipairs { list, plain } do
+        same(what_of("cat of " .. #list, dtype, size), 0, function(...) return lm.cat({ ... }, d) end, unpack(given))
+      end
+    end)
+  end)
+end)
+
+-- What f gives and its gradients by x and the further leaves; what f changes in place goes with the results.
+local function differentiated(what, tol, f, leaves, others)
+  local n = #leaves
+  local given = { unpack(leaves) }
+  for i, x in ipairs(others or {}) do given[n + i] = x end
+  same(what, tol, function(...)
+    local all = { ... }
+    for i = 1, n do all[i] = all[i]:detach():clone():requires_grad_() end
+    for i = n + 1, #all do all[i] = all[i]:clone() end
+    local y = f(unpack(all))
+    local weight = lm.randn(y.shape):to(y.dtype):to(y.device)
+    y:backward(weight)
+    local got = { y:detach() }
+    for i = 1, #all do got[#got + 1] = i <= n and all[i].grad or all[i] end
+    return unpack(got)
+  end, unpack(given))
+end
+
+-- An image or rows, around 3.
+local function some(dtype, size, last)
+  local x = lm.randn(size):to(dtype) * 2 + 3
+  return last and x:contiguous { memory_format = "channels_last" } or x
+end
+
+-- Differences of norms grow with the number of elements and the distance of the mean from 0.
+local function norm_tolerance(dtype) return tolerance(dtype, dtype:match "16" and 20 or 100) end
+
+describe("norms", function()
+  it("over batches", function()
+    local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 2, 64, 9, 9 }, { 5, 4, 33 },
+      { 5, 40, 12, 12 } }
+    compare.rounds(#shapes * 8, #shapes * 80, function(seed)
+      local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
+      local last, training, c = #shape == 4 and random(2) == 1, random(2) == 1, shape[2]
+      local what = what_of("batch_norm", dtype, shape) .. (last and " channels-last" or "")
+      local function vector() return twin(lm.randn({ c }):to(dtype)) end
+      differentiated(what, norm_tolerance(dtype), function(x, weight, bias, mean, var)
+        return F.batch_norm(x, mean, var, weight, bias, { training = training })
+      end, { twin(some(dtype, shape, last)), vector(), vector() },
+        { vector(), twin(lm.rand({ c }):to(dtype) + 0.5) })
+      differentiated(what .. " without parameters", norm_tolerance(dtype), function(x)
+        return F.batch_norm(x, nil, nil, nil, nil, { training = true })
+      end, { twin(some(dtype, shape, last)) })
+    end)
+  end)
+
+  it("over rows", function()
+    local shapes = { { 4, 8 }, { 9, 64 }, { 3, 33 }, { 5, 700 }, { 300, 16 }, { 2, 1500 }, { 2, 4096 }, { 2, 1031 },
+      { 1, 20000 } }
+    compare.rounds(#shapes * 8, #shapes * 80, function(seed)
+      local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
+      local weight, bias = lm.randn({ shape[2] }):to(dtype), lm.randn({ shape[2] }):to(dtype)
+      differentiated(what_of("layer_norm", dtype, shape), norm_tolerance(dtype), function(x, w, b)
+        return F.layer_norm(x, { shape[2] }, w, b)
+      end, { twin(some(dtype, shape)), twin(weight), twin(bias) })
+    end)
+  end)
+end)
+
+describe("pooling", function()
+  local windows = { -- kernel, options
+    max = { { 2 }, { 3, { stride = 2, padding = 1 } }, { 3, { stride = 1, dilation = 2, padding = 1 } },
+      { { 2, 3 }, { stride = { 1, 2 }, ceil_mode = true } } },
+    avg = { { 2 }, { 3, { stride = 2, padding = 1 } }, { 3, { stride = 2, padding = 1, count_include_pad = false } },
+      { { 6, 6 }, { stride = 3, ceil_mode = true, padding = 2 } } },
+  }
+
+  it("and its gradients", function()
+    local shapes = { { 2, 8, 9, 11 }, { 3, 3, 8, 8 }, { 1, 24, 14, 14 }, { 5, 7, 6 }, { 2, 16, 20, 20 } }
+    compare.rounds(#shapes * 8, #shapes * 80, function(seed)
+      local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
+      local last, tol = #shape == 4 and random(2) == 1, tolerance(dtype, 4)
+      local x, what = twin(some(dtype, shape, last)), what_of("", dtype, shape)
+      for kind, list in pairs(windows) do
+        for i, window in ipairs(list) do
+          differentiated(kind .. " " .. i .. what, tol, function(t)
+            return F[kind .. "_pool2d"](t, window[1], window[2])
+          end, { x })
+        end
+      end
+      for _, size in ipairs { 1, 2, 6, { 3, 5 } } do
+        differentiated("adaptive" .. what, tol, function(t) return F.adaptive_avg_pool2d(t, size) end, { x })
+      end
+    end)
+  end)
+
+  it("of integers, of NaN, of places without their windows", function()
+    for _, dtype in ipairs { "uint8", "int32", "int64" } do
+      for _, format in ipairs { "contiguous", "channels_last" } do
+        local x = twin((lm.rand({ 2, 16, 6, 6 }) * 100):to(dtype):contiguous { memory_format = format })
+        same("max of " .. dtype, 0, function(t) return F.max_pool2d(t, 2), F.max_pool2d(t, 3, { stride = 2 }) end, x)
+      end
+    end
+    local x = lm.randn { 1, 4, 6, 6 }
+    x[{ 1, 2, 3, 3 }] = 0 / 0
+    same("max with NaN", 0, function(t) return F.max_pool2d(t, 2) end, twin(x))
+    same("mean with NaN", nil, function(t) return F.avg_pool2d(t, 2) end, twin(x))
+    local grad, places = twin(lm.randn { 1, 1, 2, 2 }), lm.tensor({ 1, 3, 14, 16 }, { dtype = "int64" })
+    same("scattered", 0, function(g, p)
+      local size = { 1, 1, 4, 4 }
+      return ops.max_pool2d_backward(g, p, size), ops.max_pool2d_backward(g, p, size, { kernel_size = 2 })
+    end, grad, twin(places:view(1, 1, 2, 2)))
+    places[3] = 99
+    assert.error_matches(function()
+      ops.max_pool2d_backward(grad.there, places:view(1, 1, 2, 2):cuda(), { 1, 1, 4, 4 }):cpu()
+    end, "max_pool2d_backward: index 99 at position 3 is not in 1 to 16")
+  end)
+end)
+
+describe("optimizers", function()
+  -- Parameters of sizes around a chunk's, some at odd addresses, with their gradients; on both sides.
+  local function parameters(dtype, n)
+    local lists = { {}, {} }
+    for i = 1, n do
+      local count = ({ 5, 16, 4096, 4097, 9000, 1, 0 })[i % 7 + 1]
+      local base, grad = lm.randn({ count + 3 }):to(dtype), lm.randn({ count }):to(dtype)
+      for side, device in ipairs { "cpu", "cuda" } do
+        local p = base:to(device):narrow(1, i % 3 == 0 and 2 or 1, count)
+        if i % 3 ~= 0 then p = p:clone() end
+        p = p:detach():requires_grad_()
+        p.grad = grad:to(device)
+        lists[side][i] = p
+      end
+    end
+    return unpack(lists)
+  end
+
+  local function check(what, here, there, tol, get)
+    for i = 1, #here do
+      same(what .. ", parameter " .. i, tol, function(t) return t end,
+        setmetatable({ here = get(here[i]), there = get(there[i]) }, getmetatable(twin(lm.zeros { 1 }))))
+    end
+  end
+
+  local steps = {
+    { "SGD", { lr = 0.1 } }, { "SGD", { lr = 0.1, weight_decay = 0.1, maximize = true } },
+    { "SGD", { lr = 0.1, momentum = 0.9, dampening = 0.1 } },
+    { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } },
+    { "Adam", { lr = 0.01 } }, { "Adam", { lr = 0.01, weight_decay = 0.1, amsgrad = true } },
+    { "AdamW", { lr = 0.01 } }, { "AdamW", { lr = 0.01, amsgrad = true, maximize = true } },
+  }
+
+  it("step", function()
+    compare.rounds(#steps * 4, #steps * 20, function(seed)
+      local how = steps[seed % #steps + 1]
+      local dtype = one_of(compare.floats)
+      local here, there = parameters(dtype, random(3) == 1 and 150 or 10)
+      local a, b = lm.optim[how[1]](here, how[2]), lm.optim[how[1]](there, how[2])
+      for _ = 1, 3 do
+        a:step()
+        b:step()
+      end
+      check(how[1] .. " " .. dtype, here, there, tolerance(dtype, 4), function(p) return p:detach() end)
+    end)
+  end)
+
+  it("clip_grad_norm_", function()
+    compare.rounds(8, 80, function(seed)
+      local dtype, p = compare.floats[seed % 4 + 1], ({ 1, 2, 3.5, math.huge })[random(4)]
+      local here, there = parameters(dtype, 140)
+      local a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p })
+      local b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p })
+      assert.near(a, b, 1e-9 * a)
+      check("gradients in " .. dtype, here, there, tolerance(dtype), function(t) return t.grad end)
+      here[4].grad[2] = 0 / 0
+      there[4].grad[2] = 0 / 0
+      a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p })
+      b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p })
+      assert.is_true(a ~= a and b ~= b)
+    end)
+  end)
+end)
+
+describe("a convolution network in channels-last", function()
+  it("has such weights and such gradients", function()
+    local net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 2)):to("cuda",
+      { memory_format = "channels_last" })
+    net(lm.randn({ 2, 3, 9, 9 }, { device = "cuda" })):sum():backward()
+    for _, k in ipairs { 1, 3 } do
+      assert.is_true(net[k].weight:is_contiguous { memory_format = "channels_last" })
+      assert.is_true(net[k].weight.grad:is_contiguous { memory_format = "channels_last" })
+    end
+  end)
+
+  it("computes as the CPU does", function()
+    local cudnn = lm.backends.cudnn
+    local before = cudnn.allow_tf32
+    cudnn.allow_tf32 = false
+    finally(function() cudnn.allow_tf32 = before end)
+    compare.rounds(32, 400, function()
+      local groups, dtype = one_of { 1, 1, 2 }, one_of { "float32", "float64" }
+      local weight = lm.randn({ groups * random(4), random(3), random(3), random(3) }):to(dtype)
+      local size = { random(3), weight.shape[2] * groups, 4 + random(6), 4 + random(6) }
+      local how = { stride = random(2), padding = random(0, 1), dilation = random(2), groups = groups }
+      local last = random(2) == 1
+      if last then weight = weight:contiguous { memory_format = "channels_last" } end
+      local tol = dtype == "float32" and 1e-4 or 1e-10
+      differentiated(what_of("conv2d", dtype, size), tol, function(x, w, b)
+        return F.conv2d(x, w, b, how)
+      end, { twin(some(dtype, size, last)), twin(weight), twin(lm.randn({ weight.shape[1] }):to(dtype)) })
+    end)
+  end)
+end)
