@@ -373,9 +373,9 @@ describe("the example scripts for several devices", function()
 
   it("whole epochs, with the accuracy on the test set", function()
     local folder = temp.folder()
-    small_set(folder, 12)
+    small_set(folder, 6)
     for script, rest in pairs {["lenet_scratch.lua"] = "s an epoch", ["resnet_dp.lua"] = "images/s"} do
-      local ok, text = run(("%s --epochs 2 --batch-size 6 --data %s --devices cpu:0,cpu:1"):format(script, folder))
+      local ok, text = run(("%s --epochs 2 --batch-size 4 --data %s --devices cpu:0,cpu:1"):format(script, folder))
       assert(ok, text)
       local line = "epoch %d  loss %d+%.%d+  test accuracy [01]%.%d+  %d+%.%d+ s\n"
       assert.matches("^" .. line .. line .. "%d+%.?%d* " .. rest .. " on cpu, cpu:1\n$", text)

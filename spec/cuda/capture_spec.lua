@@ -93,16 +93,32 @@ describe("a capture", function()
   end)
 
   it("never hands on pinned memory that a replay reads", function()
-    local graph, y = nil, ones(64)
-    do
-      local x = lm.full({64}, 3):pin_memory()
-      graph = lm.cuda.graph(function() y:copy_(x, {non_blocking = true}) end, {warmup = 0})
-      x:free()
-    end
+    local x, y = lm.full({64}, 3):pin_memory(), ones(64)
+    local graph = lm.cuda.graph(function() y:copy_(x, {non_blocking = true}) end, {warmup = 0})
+    x:free()
     lm.cuda.synchronize()
     for _ = 1, 4 do lm.zeros({64}):pin_memory() end
     graph:replay()
     assert.equal(64 * 3, y:sum():item())
+  end)
+
+  it("is left alone by other threads, which go on with their work", function()
+    lm.mp.spawn(function(rank)
+      local cuda, device = require("luminary").cuda, "cuda:" .. rank % require("luminary").cuda.device_count()
+      local x = require("luminary").ones({300}, {device = device})
+      for k = 1, 6 do
+        x:fill_(k)
+        local graph = cuda.graph(function() return (x + 1) * 2 end, {warmup = 1, device = device})
+        for j = 1, 4 do
+          x:fill_(j)
+          graph:replay()
+          cuda.synchronize(device)
+          assert(graph.results[1]:sum():item() == 600 * (j + 1))
+        end
+        collectgarbage()
+        cuda.empty_cache(device)
+      end
+    end, {nprocs = 3, method = "thread"})
   end)
 
   it("says what failed first", function()
