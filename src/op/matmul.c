@@ -1,4 +1,4 @@
-/* Matrix products: checks and output sizes. */
+/* Matrix products: checks and output sizes. The slot of linear gets x [rows, in] and an output [rows, out]. */
 #include "op/check.h"
 
 static lm_status check_operands(lm_op_id op, const char *first, lm_tensor *a, const char *second, lm_tensor *b) {
@@ -87,8 +87,34 @@ done:
   return status;
 }
 
+/* x [..., in] as [rows, in]: a view, or one of a copy where the leading dims do not lie evenly. */
+static lm_status as_rows(lm_tensor *x, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int last = x->ndim - 1;
+  lm_tensor *copy = NULL;
+  int64_t rows = 1, step = x->size[last];
+  bool even = true;
+  for (int i = last - 1; i >= 0; i--) {
+    if (x->size[i] == 1) continue;
+    if (rows == 1) step = x->stride[i];
+    even = even && x->stride[i] == step * rows;
+    rows *= x->size[i];
+  }
+  if (!even) {
+    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
+    TRY(lm_copy(x, copy));
+    x = copy;
+    step = x->size[last];
+  }
+  TRY(lm_tensor_view(x, 2, (int64_t[]){rows, x->size[last]}, (int64_t[]){step, x->stride[last]}, 0, out));
+done:
+  lm_release(copy);
+  return status;
+}
+
 lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
   lm_status status;
+  lm_tensor *x = NULL, *y = NULL, *rows = NULL;
   TRY(lm_check_ndim(LM_OP_linear, "weight", a->weight, 2));
   TRY(check_operands(LM_OP_linear, "x", a->x, "weight", a->weight));
   int last = a->x->ndim - 1;
@@ -105,10 +131,25 @@ lm_status lm_op_linear(const lm_linear_args *a, lm_tensor **out) {
       goto done;
     }
   }
-  int64_t size[LM_MAX_DIMS];
+  int64_t size[LM_MAX_DIMS], columns = a->weight->size[0];
   for (int i = 0; i < last; i++) size[i] = a->x->size[i];
-  size[last] = a->weight->size[0];
-  status = compute(LM_OP_linear, a, a->x, a->x->ndim, size, out);
+  size[last] = columns;
+  if (a->x->ndim == 2) {
+    status = compute(LM_OP_linear, a, a->x, 2, size, out);
+    goto done;
+  }
+  TRY(lm_tensor_empty((lm_dtype)a->x->dtype, a->x->device, a->x->ndim, size, LM_CONTIGUOUS, &y));
+  if (y->numel) {
+    TRY(as_rows(a->x, &x));
+    TRY(lm_tensor_view(y, 2, (int64_t[]){x->size[0], columns}, (int64_t[]){columns, 1}, 0, &rows));
+    lm_linear_args flat = *a;
+    flat.x = x;
+    TRY(lm_dispatch(LM_OP_linear, y->device, &flat, &rows));
+  }
+  *out = lm_retain(y);
 done:
+  lm_release(rows);
+  lm_release(x);
+  lm_release(y);
   return status;
 }

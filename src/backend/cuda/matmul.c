@@ -159,41 +159,7 @@ lm_status lm_cuda_addmm(const void *args, lm_tensor *const *out) {
   return multiply(&(product){a->x, a->other, a->input, .alpha = a->alpha, .beta = a->beta}, out[0]);
 }
 
-/* x [..., in] as [rows, in]: a view, or a copy where the leading dims do not lie evenly. */
-static lm_status flattened(lm_tensor *x, lm_tensor **out) {
-  lm_status status = LM_OK;
-  int last = x->ndim - 1;
-  lm_tensor *copy = NULL;
-  int64_t rows = 1, step = x->size[last];
-  bool even = true;
-  for (int i = last - 1; i >= 0; i--) {
-    if (x->size[i] == 1) continue;
-    if (rows == 1) step = x->stride[i];
-    even = even && x->stride[i] == step * rows;
-    rows *= x->size[i];
-  }
-  if (!even) {
-    TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &copy));
-    TRY(lm_cuda_copy(x, copy));
-    x = copy;
-    step = x->size[last];
-  }
-  TRY(lm_tensor_view(x, 2, (int64_t[]){rows, x->size[last]}, (int64_t[]){step, x->stride[last]}, 0, out));
-done:
-  lm_release(copy);
-  return status;
-}
-
 lm_status lm_cuda_linear(const void *args, lm_tensor *const *out) {
   const lm_linear_args *a = args;
-  lm_status status;
-  lm_tensor *x = NULL, *y = NULL;
-  int64_t columns = a->weight->size[0];
-  TRY(flattened(a->x, &x));
-  TRY(lm_tensor_view(out[0], 2, (int64_t[]){x->size[0], columns}, (int64_t[]){columns, 1}, 0, &y));
-  TRY(multiply(&(product){x, a->weight, a->bias, .turned = true, .alpha = 1, .beta = a->bias ? 1 : 0}, y));
-done:
-  lm_cuda_release(x);
-  lm_release(y);
-  return status;
+  return multiply(&(product){a->x, a->weight, a->bias, .turned = true, .alpha = 1, .beta = a->bias ? 1 : 0}, out[0]);
 }
