@@ -125,7 +125,8 @@ static int card_count(void) { return 1; }
 static lm_status card_alloc(int card, size_t bytes, void **out) {
   (void)card;
   *out = NULL;
-  if ((held += (long)bytes) <= CARD_BYTES && posix_memalign(out, 64, bytes) == 0) return LM_OK;
+  long all = atomic_fetch_add(&held, (long)bytes) + (long)bytes;
+  if (all <= CARD_BYTES && posix_memalign(out, 64, bytes) == 0) return LM_OK;
   held -= (long)bytes;
   return lm_fail(LM_E_OOM, "the card is full");
 }
