@@ -26,18 +26,7 @@ static const uint8_t class_of[LM_OP_COUNT] = {
 static const uint8_t op_of_gradient[] = {
     LM_OP_add, /* LM_GRAD_FIRST_ */
 #define POINT(op, in, formula) LM_OP_##op,
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-#include "op/rules.def"
-#undef POINT
-#undef RULE
-#undef JOINT
-#undef EACH
-#undef NONE
-#undef DECOMPOSE
+#include "op/point_rows.def"
 };
 _Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
 

@@ -7,18 +7,7 @@
 enum {
   LM_GRAD_FIRST_ = LM_OP_COUNT - 1,
 #define POINT(op, in, formula) LM_GRAD_##op##_##in,
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-#include "op/rules.def"
-#undef POINT
-#undef RULE
-#undef JOINT
-#undef EACH
-#undef NONE
-#undef DECOMPOSE
+#include "op/point_rows.def"
   LM_POINT_KERNELS
 };
 

@@ -22,12 +22,7 @@ unsigned lm_point_uses(int kernel) {
   case LM_GRAD_##op##_##in: {                                 \
     LM_TENSORS_##op(ARGUMENT) return (unsigned)BITS(formula); \
   }
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-#include "op/rules.def"
+#include "op/point_rows.def"
     default: return 0;
   }
 }

@@ -4,18 +4,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/tiles.h"
 
-static const char *kernel_name(int kernel) {
-  static const char *const gradients[] = {
-#define POINT(op, in, formula) #op,
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-#include "op/rules.def"
-  };
-  return kernel < LM_OP_COUNT ? lm_ops[kernel].name : gradients[kernel - LM_OP_COUNT];
-}
+static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 
 /* Whether an integer divisor has a zero, which has to be found before the first write. */
 static bool has_zero(const char *data, lm_dtype dtype, int ndim, const int64_t *size, const int64_t *stride) {
@@ -82,13 +71,13 @@ static void run_small(const lm_point *job, const struct lm_point_loops *loops, c
 lm_status lm_cpu_point(const lm_point *job) {
   const struct lm_point_loops *loops = lm_point_loops_of(job->compute);
   if (!loops->kernel[job->kernel]) {
-    return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", kernel_name(job->kernel), lm_dtype_name(job->compute));
+    return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
   }
   if (job->out->numel == 0) return LM_OK;
   bool divides = job->kernel == LM_OP_floor_divide || job->kernel == LM_OP_remainder;
   if (divides && job->compute == LM_I64 &&
       has_zero(job->in[1]->data, job->in[1]->dtype, job->out->ndim, job->out->size, job->in_stride[1])) {
-    return lm_fail(LM_E_ARG, "%s: integer division by zero", kernel_name(job->kernel));
+    return lm_fail(LM_E_ARG, "%s: integer division by zero", name_of(job->kernel));
   }
   int place[LM_POINT_MAX_IN];
   unsigned uses = lm_point_uses(job->kernel);

@@ -6,11 +6,6 @@
 #include "backend/cuda/strided.h"
 #include "op/pointwise.h"
 
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
 #define LM_CLASS_ARITH(...) __VA_ARGS__
 #define LM_CLASS_TEST(...) __VA_ARGS__
 #define LM_CLASS_FLOAT(...)
@@ -23,16 +18,14 @@ static lm_point_launcher *const f32[LM_POINT_KERNELS] = {
 #include "pointwise.def"
 #undef UNARY
 #define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f32_grad_##op##_##in,
-#include "op/rules.def"
-#undef POINT
+#include "op/point_rows.def"
 };
 static lm_point_launcher *const f64[LM_POINT_KERNELS] = {
 #define UNARY(name, class, e) [LM_OP_##name] = lm_point_f64_##name,
 #include "pointwise.def"
 #undef UNARY
 #define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f64_grad_##op##_##in,
-#include "op/rules.def"
-#undef POINT
+#include "op/point_rows.def"
 };
 static lm_point_launcher *const i64[LM_POINT_KERNELS] = {
 #define UNARY(name, class, e) LM_CLASS_##class([LM_OP_##name] = lm_point_i64_##name, )

@@ -6,12 +6,6 @@
 #include "backend/cuda/point_grad.h"
 #include "point.cuh"
 
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-
 /* ---- numbers that a formula does not give */
 
 #define DEFAULTS_POINT(name, ...)                  \
@@ -73,8 +67,7 @@ LM_DEVICE num lm_in_place(const num *in) {
   constexpr unsigned lm_bits_##op##_##in() {                                       \
     LM_TENSORS_##op(BITS) BITS(g, 0) BITS(y, LM_BIT_Y) return lm_bits_of(formula); \
   }
-#include "op/rules.def"
-#undef POINT
+#include "op/point_rows.def"
 #undef LM_NAMED
 #undef P
 
@@ -94,7 +87,6 @@ LM_DEVICE num lm_in_place(const num *in) {
       LM_TENSORS_##op(ELEMENT) ELEMENT(g, 0) ELEMENT(y, LM_BIT_Y) return (num)(formula);                       \
     }                                                                                                          \
   };
-#include "op/rules.def"
-#undef POINT
+#include "op/point_rows.def"
 
 #endif

@@ -9,18 +9,7 @@ extern "C" {
 #endif
 
 #define POINT(op, in, formula) lm_point_launcher lm_point_f32_grad_##op##_##in, lm_point_f64_grad_##op##_##in;
-#define RULE(op, in, formula)
-#define JOINT(op, formula, ...)
-#define EACH(op, in, formula)
-#define NONE(op)
-#define DECOMPOSE(op)
-#include "op/rules.def"
-#undef POINT
-#undef RULE
-#undef JOINT
-#undef EACH
-#undef NONE
-#undef DECOMPOSE
+#include "op/point_rows.def"
 
 #ifdef __cplusplus
 }
