@@ -64,6 +64,24 @@ done:
   return status;
 }
 
+lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, lm_conv_call *call) {
+  if (op == LM_OP_conv2d) {
+    const lm_conv2d_args *a = args;
+    *call = (lm_conv_call){.pass = LM_CONV_FORWARD, .t = {a->x, a->weight, out[0]}, .bias = a->bias};
+    return lm_conv_shape_of(op, a->x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
+                            &call->shape);
+  }
+  if (op == LM_OP_conv2d_input) {
+    const lm_conv2d_input_args *a = args;
+    *call = (lm_conv_call){.pass = LM_CONV_INPUT, .t = {out[0], a->weight, a->grad}};
+    return lm_conv_shape_of(op, a->size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
+                            &call->shape);
+  }
+  const lm_conv2d_weight_args *a = args;
+  *call = (lm_conv_call){.pass = LM_CONV_WEIGHT, .t = {a->x, out[0], a->grad}};
+  return lm_conv_shape_of(op, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &call->shape);
+}
+
 static lm_status check_pair(lm_op_id op, const char *first, const lm_tensor *a, const char *second,
                             const lm_tensor *b) {
   lm_status status;

@@ -1,4 +1,4 @@
-/* The sizes of one convolution, the same for its three passes. */
+/* A convolution, whichever of its three passes it is. */
 #ifndef LM_OP_CONV_H
 #define LM_OP_CONV_H
 
@@ -16,5 +16,26 @@ typedef struct lm_conv_shape {
  * LM_E_ARG for a stride, padding, dilation or groups that makes no sense, LM_E_SHAPE for sizes that do not fit. */
 LM_API lm_status lm_conv_shape_of(lm_op_id op, const int64_t *x, const int64_t *weight, const int64_t *stride,
                                   const int64_t *padding, const int64_t *dilation, int64_t groups, lm_conv_shape *out);
+
+typedef enum lm_conv_pass {
+  LM_CONV_FORWARD, /* y = x * w + bias */
+  LM_CONV_INPUT,   /* x, from y (its gradient) and w */
+  LM_CONV_WEIGHT,  /* w, from y (its gradient) and x */
+} lm_conv_pass;
+
+/* What the slots of the three ops are called with, alike for all. */
+typedef struct lm_conv_call {
+  lm_conv_pass pass;
+  lm_conv_shape shape;
+  lm_tensor *t[3]; /* x, weight, y: the one that `pass` computes is written, the others are read */
+  lm_tensor *bias; /* [k], or NULL; forward only */
+} lm_conv_call;
+
+/* From the arguments and outputs of the slot of conv2d, conv2d_input or conv2d_weight. */
+LM_API lm_status lm_conv_call_of(lm_op_id op, const void *args, lm_tensor *const *out, lm_conv_call *call);
+/* Which of t is computed. */
+static inline int lm_conv_result(lm_conv_pass pass) {
+  return pass == LM_CONV_FORWARD ? 2 : pass == LM_CONV_INPUT ? 0 : 1;
+}
 
 #endif

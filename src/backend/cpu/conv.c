@@ -65,80 +65,49 @@ done:
   return status;
 }
 
-/* The tensors of one pass; `result` is the one of x, w, y that is computed. */
-typedef struct operands {
-  lm_conv_pass pass;
-  lm_tensor *x, *w, *y, *bias, *result;
-} operands;
-
-static lm_status run_in(const operands *o, const lm_conv_shape *shape, lm_dtype dtype, bool *done_) {
+static lm_status run_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
   lm_status status;
   lm_tensor *in[3] = {NULL}, *bias = NULL;
-  lm_tensor *const from[3] = {o->x, o->w, o->y};
+  int made = lm_conv_result(c->pass);
+  lm_tensor *result = c->t[made];
   for (int i = 0; i < 3; i++) {
     lm_format format = i == 1 ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
-    if (from[i] != o->result)
-      TRY(prepare(from[i], dtype, format, &in[i]));
-    else if (from[i]->dtype == dtype)
-      in[i] = lm_retain(from[i]);
+    if (i != made)
+      TRY(prepare(c->t[i], dtype, format, &in[i]));
+    else if (result->dtype == dtype)
+      in[i] = lm_retain(result);
     else
-      TRY(lm_tensor_empty(dtype, from[i]->device, 4, from[i]->size, format, &in[i]));
+      TRY(lm_tensor_empty(dtype, result->device, 4, result->size, format, &in[i]));
   }
-  TRY(prepare(o->bias, dtype, LM_CONTIGUOUS, &bias));
-  lm_conv_job job = {.pass = o->pass,
-                     .shape = *shape,
+  TRY(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
+  lm_conv_job job = {.pass = c->pass,
+                     .shape = c->shape,
                      .dtype = dtype,
-                     .device = o->result->device,
+                     .device = result->device,
                      .x = in[0]->data,
                      .w = in[1]->data,
                      .y = in[2]->data,
                      .bias = bias ? bias->data : NULL};
   TRY(convolve(&job, done_));
-  for (int i = 0; i < 3; i++)
-    if (*done_ && from[i] == o->result && in[i] != o->result) TRY(lm_cpu_copy(in[i], o->result));
+  if (*done_ && in[made] != result) TRY(lm_cpu_copy(in[made], result));
 done:
   for (int i = 0; i < 3; i++) lm_release(in[i]);
   lm_release(bias);
   return status;
 }
 
-static lm_status run(const operands *o, const lm_conv_shape *shape) {
-  lm_status status = LM_OK;
+static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
+  lm_status status;
+  lm_conv_call call;
   bool done_ = false;
-  lm_dtype dtype = (lm_dtype)o->result->dtype;
-  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(run_in(o, shape, LM_BF16, &done_));
-  if (!done_) TRY(run_in(o, shape, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
+  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  TRY(lm_conv_call_of(op, args, out, &call));
+  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(run_in(&call, LM_BF16, &done_));
+  if (!done_) TRY(run_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
 done:
   return status;
 }
 
-lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d, a->x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(run(&(operands){LM_CONV_FORWARD, a->x, a->weight, out[0], a->bias, out[0]}, &s));
-done:
-  return status;
-}
-
-lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_input_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_input, a->size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
-                       &s));
-  TRY(run(&(operands){LM_CONV_INPUT, out[0], a->weight, a->grad, NULL, out[0]}, &s));
-done:
-  return status;
-}
-
-lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_weight_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_weight, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(run(&(operands){LM_CONV_WEIGHT, a->x, out[0], a->grad, NULL, out[0]}, &s));
-done:
-  return status;
-}
+lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d, args, out); }
+lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_input, args, out); }
+lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_weight, args, out); }

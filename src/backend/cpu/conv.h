@@ -5,13 +5,6 @@
 
 #include "op/conv.h"
 
-/* One pass of a convolution: what is computed from what. */
-typedef enum lm_conv_pass {
-  LM_CONV_FORWARD, /* y = x * w + bias */
-  LM_CONV_INPUT,   /* x, from y (its gradient) and w */
-  LM_CONV_WEIGHT,  /* w, from y (its gradient) and x */
-} lm_conv_pass;
-
 typedef struct lm_conv_job {
   lm_conv_pass pass;
   lm_conv_shape shape;

@@ -9,19 +9,10 @@
 #include "base/mem.h"
 #include "base/setting.h"
 
-/* The tensors of one pass; `result` is the one of x, w, y that is computed. */
-typedef struct operands {
-  lm_cudnn_pass pass;
-  lm_tensor *t[3]; /* x [n, c, h, w], w [k, c / groups, kh, kw], y [n, k, oh, ow] */
-  lm_tensor *bias; /* [k], or NULL; forward only */
-} operands;
-
-/* Which of the three a pass makes. */
-static int result_of(const operands *o) { return o->pass == LM_CUDNN_FORWARD ? 2 : o->pass == LM_CUDNN_INPUT ? 0 : 1; }
-
 /* ---- our own kernels */
 
-static lm_status by_sums(const operands *o, const lm_conv_shape *s, void *stream) {
+static lm_status by_sums(const lm_conv_call *o, void *stream) {
+  const lm_conv_shape *s = &o->shape;
   lm_conv_sums job = {.dtype = o->t[0]->dtype,
                       .n = s->n,
                       .c = s->c,
@@ -49,8 +40,8 @@ static lm_status by_sums(const operands *o, const lm_conv_shape *s, void *stream
     job.y_stride[i] = o->t[2]->stride[i];
   }
   switch (o->pass) {
-    case LM_CUDNN_FORWARD: return LAUNCH("convolution kernel", lm_k_conv_forward(&job, stream));
-    case LM_CUDNN_INPUT: return LAUNCH("convolution kernel", lm_k_conv_input(&job, stream));
+    case LM_CONV_FORWARD: return LAUNCH("convolution kernel", lm_k_conv_forward(&job, stream));
+    case LM_CONV_INPUT: return LAUNCH("convolution kernel", lm_k_conv_input(&job, stream));
     default: return LAUNCH("convolution kernel", lm_k_conv_weight(&job, stream));
   }
 }
@@ -64,7 +55,7 @@ static bool has_layout(const lm_tensor *t, bool channels_last) {
 enum { ALIGN = 16 };
 
 /* Bytes of which every pointer will be a multiple; copies are aligned to more than ALIGN. */
-static int32_t alignment(const operands *o, bool channels_last) {
+static int32_t alignment(const lm_conv_call *o, bool channels_last) {
   uintptr_t all = ALIGN;
   for (int i = 0; i < 3; i++)
     if (has_layout(o->t[i], channels_last)) all |= (uintptr_t)o->t[i]->data;
@@ -72,9 +63,9 @@ static int32_t alignment(const operands *o, bool channels_last) {
   return (int32_t)(all & -all);
 }
 
-static lm_cudnn_key key_of(const operands *o, const lm_conv_shape *shape, bool channels_last) {
+static lm_cudnn_key key_of(const lm_conv_call *o, bool channels_last) {
   lm_dtype dtype = (lm_dtype)o->t[0]->dtype;
-  return (lm_cudnn_key){.shape = *shape,
+  return (lm_cudnn_key){.shape = o->shape,
                         .pass = o->pass,
                         .dtype = dtype,
                         .channels_last = channels_last,
@@ -211,12 +202,12 @@ done:
 }
 
 /* *done is false if cuDNN has no plan for this layout. */
-static lm_status by_cudnn(lm_cudnn *cudnn, const operands *o, const lm_conv_shape *shape, bool channels_last,
-                          bool *done_) {
+static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
   lm_status status = LM_OK;
-  lm_tensor *result = o->t[result_of(o)];
+  int made = lm_conv_result(o->pass);
+  lm_tensor *result = o->t[made];
   call c = {.device = result->device, .cudnn = cudnn, .bias = o->bias};
-  lm_cudnn_key key = key_of(o, shape, channels_last);
+  lm_cudnn_key key = key_of(o, channels_last);
   const lm_cudnn_found *found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   *done_ = false;
   if (!found && key.benchmark && lm_graph_capturing()) { /* nothing runs that could be timed */
@@ -224,7 +215,7 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const operands *o, const lm_conv_shap
     found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   }
   if (found && !found->plan.plan) return LM_OK;
-  for (int i = 0; i < 3; i++) TRY(lay_out(o->t[i], channels_last, o->t[i] != result, &c.t[i]));
+  for (int i = 0; i < 3; i++) TRY(lay_out(o->t[i], channels_last, i != made, &c.t[i]));
   if (found) {
     TRY(execute(&c, &found->plan, key.bias && !found->bias_apart));
   } else {
@@ -236,21 +227,22 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const operands *o, const lm_conv_shap
   }
   if (!found->plan.plan) goto done;
   if (found->bias_apart) TRY(add_bias(c.t[2], o->bias));
-  if (c.t[result_of(o)] != result) TRY(lm_cuda_copy(c.t[result_of(o)], result));
+  if (c.t[made] != result) TRY(lm_cuda_copy(c.t[made], result));
   *done_ = true;
 done:
   for (int i = 0; i < 3; i++) lm_cuda_release(c.t[i]);
   return status;
 }
 
-static lm_status run(const operands *given, const lm_conv_shape *shape) {
+static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_status status;
-  operands o = *given;
-  lm_device device = o.t[0]->device;
+  lm_conv_call o;
+  lm_device device = out[0]->device;
   lm_cudnn *cudnn = NULL;
   lm_tensor *bias = NULL;
   void *stream;
   bool done_ = false;
+  TRY(lm_conv_call_of(op, args, out, &o));
   TRY(lm_cuda_enter(device, &stream));
   /* Nothing to add up: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
@@ -261,43 +253,16 @@ static lm_status run(const operands *given, const lm_conv_shape *shape) {
       o.bias = bias;
     }
     TRY(lm_cudnn_take(device, stream, &cudnn));
-    TRY(by_cudnn(cudnn, &o, shape, true, &done_));
-    if (!done_) TRY(by_cudnn(cudnn, &o, shape, false, &done_));
+    TRY(by_cudnn(cudnn, &o, true, &done_));
+    if (!done_) TRY(by_cudnn(cudnn, &o, false, &done_));
   }
-  if (!done_) TRY(by_sums(&o, shape, stream));
+  if (!done_) TRY(by_sums(&o, stream));
 done:
   lm_cudnn_put(device, cudnn);
   lm_cuda_release(bias);
   return status;
 }
 
-lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d, a->x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(run(&(operands){LM_CUDNN_FORWARD, {a->x, a->weight, out[0]}, a->bias}, &s));
-done:
-  return status;
-}
-
-lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_input_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_input, a->size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
-                       &s));
-  TRY(run(&(operands){LM_CUDNN_INPUT, {out[0], a->weight, a->grad}, NULL}, &s));
-done:
-  return status;
-}
-
-lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) {
-  const lm_conv2d_weight_args *a = args;
-  lm_status status;
-  lm_conv_shape s;
-  TRY(lm_conv_shape_of(LM_OP_conv2d_weight, a->x->size, a->size.v, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(run(&(operands){LM_CUDNN_WEIGHT, {a->x, out[0], a->grad}, NULL}, &s));
-done:
-  return status;
-}
+lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d, args, out); }
+lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_input, args, out); }
+lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_weight, args, out); }

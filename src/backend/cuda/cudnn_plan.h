@@ -9,8 +9,6 @@
 
 #include "op/conv.h"
 
-typedef enum lm_cudnn_pass { LM_CUDNN_FORWARD, LM_CUDNN_INPUT, LM_CUDNN_WEIGHT } lm_cudnn_pass;
-
 /* What a plan depends on. Made from zeros, since every byte counts. */
 typedef struct lm_cudnn_key {
   lm_conv_shape shape;
