@@ -13,6 +13,10 @@ local kinds = {
   text = {"a value", function(text) return text end},
   count = {"a whole number from 1 on", function(text) return whole(text, 1, 2 ^ 31) end},
   natural = {"a whole number from 0 on", function(text) return whole(text, 0, 2 ^ 31) end},
+  number = {"a number from 0 on", function(text)
+    local value = tonumber(text)
+    return value and value >= 0 and value < math.huge and value or nil
+  end},
   port = {"a port from 0 to 65535", function(text) return whole(text, 0, 65535) end},
 }
 

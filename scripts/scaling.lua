@@ -1,0 +1,233 @@
+-- A discrete simulation of data-parallel training: how long a step takes on n GPUs.
+--
+--   local scaling = dofile "scripts/scaling.lua"
+--   local got = scaling.simulate {model = scaling.models.resnet50, machine = scaling.machines.dgx1v, gpus = 16}
+--   got.step, got.alone, got.efficiency, got.exposed, got.algorithm
+--
+-- Every rank walks through forward, backward and optimizer with a pace of its own, anew each step. A bucket of
+-- gradients can leave when the slowest rank has filled it and the one before is through, as in
+-- DistributedDataParallel. What a collective takes is NCCL's own model of it: latency by the number of hops, and bytes
+-- over the bandwidth of the narrowest place. Seconds, bytes, bytes a second.
+local scaling = {}
+
+local MB = 2 ^ 20
+
+-- ---- models: layers in the order of forward, {parameters, share of the work, how often}; shares are multiply-adds of
+-- one image of 224 x 224 (299 x 299 for Inception), counted from the architectures, in millions.
+scaling.models = {
+  -- He et al., "Deep Residual Learning for Image Recognition", 2015
+  resnet50 = {layers = {{9.5e3, 118}, {0.0719e6, 226, 3}, {0.305e6, 258, 4}, {1.183e6, 244, 6}, {4.988e6, 270, 3},
+    {2.049e6, 2}}},
+  resnet101 = {layers = {{9.5e3, 118}, {0.0719e6, 226, 3}, {0.305e6, 258, 4}, {1.134e6, 225, 23}, {4.988e6, 270, 3},
+    {2.049e6, 2}}},
+  -- Xie et al., "Aggregated Residual Transformations", 2017
+  resnext50_32x4d = {layers = {{9.5e3, 118}, {0.0703e6, 232, 3}, {0.305e6, 266, 4}, {1.178e6, 252, 6},
+    {4.843e6, 281, 3}, {2.049e6, 2}}},
+  resnext101_32x8d = {layers = {{9.5e3, 118}, {0.140e6, 420, 3}, {0.609e6, 580, 4}, {2.50e6, 560, 23},
+    {8.77e6, 600, 3}, {2.049e6, 2}}},
+  -- Simonyan and Zisserman, "Very Deep Convolutional Networks", 2014: almost all parameters are in three layers that
+  -- take little time
+  vgg16 = {layers = {{0.039e6, 1936}, {0.221e6, 2775}, {1.475e6, 4625}, {5.899e6, 4625}, {7.079e6, 1387},
+    {102.76e6, 103}, {16.78e6, 17}, {4.097e6, 4}}},
+  -- Szegedy et al., "Rethinking the Inception Architecture", 2015 (without the auxiliary classifier)
+  inception3 = {layers = {{0.20e6, 1900}, {0.275e6, 370, 3}, {1.153e6, 230}, {1.70e6, 440, 4}, {1.70e6, 240},
+    {5.55e6, 330, 2}, {2.049e6, 2}}},
+}
+
+--- A model of one kind of layer: for questions of which only the number of parameters is known.
+function scaling.even(parameters, layers)
+  return {layers = {{parameters / layers, 1, layers}}}
+end
+
+-- ---- machines: GPUs a node; bandwidth of rings within a node and out of it (all network cards together), in bytes a
+-- second as NCCL counts them (busbw); latency of a hop within a node and between nodes.
+-- Latencies: NCCL 2.8, src/graph/tuning.cc, rings and trees with the Simple protocol.
+local NVLINK, PCI, NET = 3.4e-6, 5.7e-6, 9.6e-6
+local TREE_HOP, TREE_NET = 28e-6, 50e-6
+local RING_BASE = 8.4e-6
+local NETWORK = 0.9 -- of the line rate is left for data
+
+local function gigabits(n) return n * 1e9 / 8 * NETWORK end
+
+scaling.machines = {
+  dgx1v = {name = "8 V100 with NVLink, 4 x 100 Gbit/s", node = 8, inside = 130e9, outside = gigabits(400),
+    hop = NVLINK, net = NET},
+  p100 = {name = "4 P100 on PCIe, 25 Gbit/s RoCE", node = 4, inside = 10e9, outside = gigabits(25), hop = PCI,
+    net = NET},
+  h200 = {name = "8 H200 with NVLink, 8 x 400 Gbit/s", node = 8, inside = 360e9, outside = gigabits(3200),
+    hop = NVLINK, net = NET},
+  ethernet = {name = "1 GPU a node, 10 Gbit/s", node = 1, inside = 10e9, outside = gigabits(10), hop = PCI,
+    net = 3 * NET},
+}
+
+-- ---- collectives
+
+local function nodes_of(machine, gpus) return math.ceil(gpus / machine.node) end
+
+local function log2_up(n)
+  local steps = 0
+  while 2 ^ steps < n do steps = steps + 1 end
+  return steps
+end
+
+local function narrowest(machine, gpus)
+  return nodes_of(machine, gpus) > 1 and math.min(machine.inside, machine.outside) or machine.inside
+end
+
+-- n ranks in a ring, each part of the bytes passed on n - 1 times, once (gathering or reducing) or twice (all_reduce).
+local function ring(machine, gpus, bytes, times)
+  local nodes = nodes_of(machine, gpus)
+  local hops, far = times * (gpus - 1), nodes > 1 and times * (nodes - 1) or 0
+  local latency = RING_BASE + (hops - far) * machine.hop + far * (machine.net or 0)
+  return latency + hops / gpus * bytes / narrowest(machine, gpus)
+end
+
+local all_reduces = {
+  ring = function(machine, gpus, bytes) return ring(machine, gpus, bytes, 2) end,
+  -- Two trees, each with half of the bytes, up and down (Sanders, Speck, Traeff, 2009; NCCL's discount of a tenth)
+  tree = function(machine, gpus, bytes)
+    local nodes = nodes_of(machine, gpus)
+    local within = math.min(machine.node, gpus) - 1
+    return 2 * (within * TREE_HOP + log2_up(nodes) * TREE_NET) + 2 * bytes / (0.9 * narrowest(machine, gpus))
+  end,
+  -- Within each node first, so that every GPU has a part; then each part between the nodes; then back
+  hierarchical = function(machine, gpus, bytes)
+    local nodes, within = nodes_of(machine, gpus), math.min(machine.node, gpus)
+    local inside = {node = within, inside = machine.inside, hop = machine.hop}
+    local total = within > 1 and 2 * ring(inside, within, bytes, 1) or 0
+    if nodes > 1 then -- the parts leave at the same time and share the way out
+      local hops = 2 * (nodes - 1)
+      total = total + RING_BASE + hops * machine.net + hops / nodes * bytes / machine.outside
+    end
+    return total
+  end,
+}
+
+--- Seconds of an all_reduce of so many bytes, and which algorithm that is: "ring", "tree", "hierarchical" or "best".
+--- A machine with `measured` ({{bytes, seconds}, …}, ascending) is believed instead.
+function scaling.all_reduce(machine, gpus, bytes, algorithm)
+  if gpus == 1 then return 0, "none" end
+  if machine.measured then
+    local points = machine.measured
+    local low, high = points[1], points[#points]
+    for i = 1, #points - 1 do
+      if bytes >= points[i][1] then low, high = points[i], points[i + 1] end
+    end
+    if #points == 1 then return points[1][2] * math.max(1, bytes / points[1][1]), "measured" end
+    if bytes <= points[1][1] then return points[1][2], "measured" end
+    return low[2] + (bytes - low[1]) * (high[2] - low[2]) / (high[1] - low[1]), "measured"
+  end
+  if algorithm ~= "best" then return all_reduces[algorithm](machine, gpus, bytes), algorithm end
+  local least, which = math.huge, nil
+  for name, cost in pairs(all_reduces) do
+    local seconds = cost(machine, gpus, bytes)
+    if seconds < least then least, which = seconds, name end
+  end
+  return least, which
+end
+
+-- ---- buckets
+
+--- {bytes, ready} of each bucket in the order in which backward fills them; ready: the share of backward that is over
+--- by then. As the reducer lays them out: from the last layer to the first, closed when `cap` is reached, the first
+--- one at `first`.
+function scaling.buckets(model, cap, first)
+  local pieces, work = {}, 0
+  for _, layer in ipairs(model.layers) do
+    for _ = 1, layer[3] or 1 do
+      table.insert(pieces, 1, layer)
+      work = work + layer[2]
+    end
+  end
+  local list, bytes, done = {}, 0, 0
+  for i, piece in ipairs(pieces) do
+    bytes, done = bytes + 4 * piece[1], done + piece[2]
+    if bytes >= (#list == 0 and first or cap) or i == #pieces then
+      list[#list + 1] = {bytes = bytes, ready = done / work}
+      bytes = 0
+    end
+  end
+  return list
+end
+
+function scaling.parameters(model)
+  local n = 0
+  for _, layer in ipairs(model.layers) do n = n + layer[1] * (layer[3] or 1) end
+  return n
+end
+
+-- ---- the simulation
+
+-- Park and Miller's generator, and Box and Muller's normals: the same on every machine.
+local function normals(seed)
+  local state = seed % 2147483646 + 1
+  local function uniform()
+    state = (state * 48271) % 2147483647
+    return state / 2147483647
+  end
+  return function() return math.sqrt(-2 * math.log(uniform())) * math.cos(2 * math.pi * uniform()) end
+end
+
+local defaults = {
+  alone = 0.1,        -- seconds of a step on one GPU
+  forward = 1 / 3,    -- share of forward in forward and backward: backward does twice the arithmetic
+  optimizer = 0.03,   -- share of a step
+  cap = 25 * MB, first = MB,
+  algorithm = "best",
+  overlap = 1,        -- how much of a collective runs beside backward: 1 on GPUs, 0 where the same cores do both
+  cycle = 0,          -- buckets are looked for only so often (Horovod)
+  jitter = 0.01,      -- standard deviation of a rank's pace from step to step, relative
+  zero = false,       -- ZeRO stage 1: each rank updates its share, then sends it to the others
+  compress = 1,       -- bytes of a gradient on the way, as a share of its own: 0.5 for bf16_compress
+  steps = 20, seed = 1,
+}
+
+--- Runs `steps` steps. Options: model, machine, gpus and those above. Gives step (seconds, mean), alone, efficiency
+--- (alone / step), exposed (seconds of a step in which the slowest rank only waits), traffic (seconds that collectives
+--- take), buckets, algorithm (of the largest bucket), and optimizer_bytes a GPU (Adam: two float32 a parameter).
+function scaling.simulate(options)
+  local o = setmetatable(options, {__index = defaults})
+  local buckets = scaling.buckets(o.model, o.cap, o.first)
+  local n, machine = o.gpus, o.machine
+  local traffic, largest, algorithm = 0, -1, "none"
+  for _, b in ipairs(buckets) do
+    local which
+    b.seconds, which = scaling.all_reduce(machine, n, b.bytes * o.compress, o.algorithm)
+    traffic = traffic + b.seconds
+    if b.bytes > largest then largest, algorithm = b.bytes, which end
+  end
+  local parameters = scaling.parameters(o.model)
+  local update = o.alone * o.optimizer / (o.zero and n or 1)
+  local spread = o.zero and n > 1 and ring(machine, n, 4 * parameters, 1) or 0
+  local compute = o.alone * (1 - o.optimizer)
+  local forward, backward = compute * o.forward, compute * (1 - o.forward)
+
+  local normal = normals(o.seed)
+  local starts, pace = {}, {}
+  for r = 1, n do starts[r] = 0 end
+  local began, exposed = 0, 0
+  for _ = 1, o.steps do
+    for r = 1, n do pace[r] = math.max(0.5, 1 + o.jitter * (n > 1 and normal() or 0)) end
+    local free, held, finished = 0, 0, 0 -- when the wire is free; what collectives took away from backward so far
+    for _, b in ipairs(buckets) do
+      local ready = 0
+      for r = 1, n do ready = math.max(ready, starts[r] + pace[r] * (forward + backward * b.ready) + held) end
+      if o.cycle > 0 then ready = math.ceil(ready / o.cycle) * o.cycle end
+      free = math.max(ready, free) + b.seconds
+      held = held + (1 - o.overlap) * b.seconds
+    end
+    for r = 1, n do finished = math.max(finished, starts[r] + pace[r] * compute) end
+    exposed = exposed + math.max(0, free - finished)
+    local over = math.max(free, finished)
+    for r = 1, n do starts[r] = over + spread + pace[r] * update end
+  end
+  local last = 0
+  for r = 1, n do last = math.max(last, starts[r]) end
+  local step = (last - began) / o.steps
+  return {
+    step = step, alone = o.alone, efficiency = o.alone / step, exposed = exposed / o.steps, traffic = traffic,
+    spread = spread, buckets = #buckets, algorithm = algorithm, optimizer_bytes = 8 * parameters / (o.zero and n or 1),
+  }
+end
+
+return scaling
