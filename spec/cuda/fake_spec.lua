@@ -3,12 +3,6 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
-end
-
 describe("the fake CUDA runtime", function()
   local folder, program, library
   setup(function()
@@ -16,7 +10,7 @@ describe("the fake CUDA runtime", function()
     local core = assert(package.searchpath("luminary.core", package.cpath))
     library = core:gsub("core%.so$", "fake_cuda.so")
     local nvcc = (os.getenv("CUDA_HOME") or "/usr/local/cuda") .. "/bin/nvcc"
-    if not exists(nvcc) or not exists(library) then return end
+    if not temp.exists(nvcc) or not temp.exists(library) then return end
     program = folder .. "/self_check"
     -- The tools are no concern of a sanitizer's.
     local build = "unset LD_PRELOAD; %s -std=c++17 -cudart shared -arch=sm_80 -Werror all-warnings " ..

@@ -6,12 +6,6 @@ local temp = require "temp"
 local root = here .. "/.."
 local rows = dofile(here .. "/op_cases.lua")
 
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
-end
-
 local function pair(v) return type(v) == "table" and v or { v, v } end
 
 -- What a line of the program's input says of a convolution, dtype aside.
@@ -69,8 +63,8 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
   local built = assert(package.searchpath("luminary.core", package.cpath)):match("^(.*/luminary)/core%.so$")
 
   it("takes the backend's graphs", function()
-    if not exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
-    if not exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
+    if not temp.exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
+    if not temp.exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
     local ok, text = temp.run(folder, ("unset LD_PRELOAD; cd %s && gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
       .. " -Ikernels -I%s/include spec/support/cudnn_plans.c src/backend/cuda/cudnn_plan.c %s/libluminary.so.0"
       .. " -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(root, cuda, built, cuda, built, cuda, folder))

@@ -4,12 +4,6 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 
-local function exists(path)
-  local file = io.open(path)
-  if file then file:close() end
-  return file ~= nil
-end
-
 -- What every script begins with.
 local preamble = [[
 local lm = require "luminary"
@@ -35,7 +29,7 @@ describe("CUDA's products and convolutions", function()
 
   local function script(name, text)
     it(name, function()
-      if not exists(library) then return pending("it needs a build with CUDA") end
+      if not temp.exists(library) then return pending("it needs a build with CUDA") end
       local path = temp.write(folder .. "/script.lua", preamble .. text)
       local ok, output = temp.run(folder, ('LD_PRELOAD="$LD_PRELOAD %s" timeout 300 luajit %s'):format(library, path))
       assert(ok, output)

@@ -39,11 +39,6 @@ end
 
 local function quote(text) return "'" .. tostring(text):gsub("'", "'\\''") .. "'" end
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  return file and (file:close() or true)
-end
-
 local function wall()
   local pipe = io.popen("date +%s.%N")
   local now = tonumber(pipe:read("*l"))
@@ -90,14 +85,14 @@ end
 --- What a rank has printed so far.
 function Job:output(rank)
   local path = self.folder .. "/" .. rank .. ".out"
-  return exists(path) and temp.read(path) or ""
+  return temp.exists(path) and temp.read(path) or ""
 end
 
 --- The rank's process.
 function Job:pid(rank)
   for _ = 1, 1000 do
     local path = self.folder .. "/" .. rank .. ".pid"
-    local pid = exists(path) and tonumber(temp.read(path))
+    local pid = temp.exists(path) and tonumber(temp.read(path))
     if pid then return pid end
     ranks.sleep(0.01)
   end
@@ -110,7 +105,7 @@ function Job:kill(rank, signal) return os.execute(("kill -%s %d"):format(signal 
 function Job:wait_for(rank, text, seconds)
   for _ = 1, (seconds or 20) * 100 do
     if self:output(rank):find(text, 1, true) then return true end
-    if exists(self.folder .. "/" .. rank .. ".end") then return self:output(rank):find(text, 1, true) ~= nil end
+    if temp.exists(self.folder .. "/" .. rank .. ".end") then return self:output(rank):find(text, 1, true) ~= nil end
     ranks.sleep(0.01)
   end
   return false
@@ -123,10 +118,10 @@ function Job:wait()
   for rank = 0, self.n - 1 do
     local path = self.folder .. "/" .. rank .. ".end"
     for _ = 1, (self.timeout + 10) * 100 do
-      if exists(path) then break end
+      if temp.exists(path) then break end
       ranks.sleep(0.01)
     end
-    local code, ended = (exists(path) and temp.read(path) or ""):match("(%d+) (%S+)")
+    local code, ended = (temp.exists(path) and temp.read(path) or ""):match("(%d+) (%S+)")
     local one = {
       code = tonumber(code) or 999, seconds = (tonumber(ended) or wall()) - self.began, output = self:output(rank),
     }

@@ -25,6 +25,11 @@ function temp.read(path)
   return text
 end
 
+function temp.exists(path)
+  local file = io.open(path, "rb")
+  return file ~= nil and file:close()
+end
+
 --- Runs a shell command; whether it succeeded, what it printed on standard output and error, its exit code.
 function temp.run(folder, command)
   local out = folder .. "/output"
