@@ -31,39 +31,15 @@ usage: luajit ddp_spawn.lua [options]
   --help              print this
 ]]
 
-local options = {
-  nodes = 1, devices = 2, ["node-rank"] = 0, ["master-addr"] = lm.getenv "MASTER_ADDR" or "127.0.0.1",
-  ["master-port"] = tonumber(lm.getenv "MASTER_PORT") or 29500, method = "process", model = "lenet",
-  dataset = "fashion-mnist", data = false, epochs = 5, ["max-steps"] = math.huge, ["batch-size"] = 256, lr = 0.1,
-  momentum = 0.9, dtype = "float32", seed = 1, log = false,
-}
-
-local function usage_error(...)
-  io.stderr:write("ddp_spawn.lua: ", string.format(...), "\n", USAGE)
-  os.exit(2, true)
-end
-
-do
-  local i = 1
-  while arg[i] do
-    local name, value = arg[i]:match("^%-%-([%w-]+)=(.*)$")
-    name = name or arg[i]:match("^%-%-([%w-]+)$")
-    if name == "help" then
-      io.write(USAGE)
-      os.exit(0, true)
-    end
-    if not name or options[name] == nil then usage_error("no option '%s'", arg[i]) end
-    if not value then
-      i = i + 1
-      value = arg[i] or usage_error("--%s needs a value", name)
-    end
-    if type(options[name]) == "number" then
-      value = tonumber(value) or usage_error("--%s: '%s' is no number", name, value)
-    end
-    options[name] = value
-    i = i + 1
-  end
-end
+local here = arg[0]:match("^.*/") or ""
+local options, _, refuse = dofile(here .. "options.lua")(USAGE, {
+  nodes = {"count", 1}, devices = {"count", 2}, ["node-rank"] = {"natural", 0},
+  ["master-addr"] = {"text", lm.getenv "MASTER_ADDR" or "127.0.0.1"},
+  ["master-port"] = {"port", tonumber(lm.getenv "MASTER_PORT") or 29500}, method = {"text", "process"},
+  model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
+  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
+  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, log = {"text"},
+})
 
 -- ---- one rank: what each process runs
 
@@ -75,8 +51,8 @@ local function train(i, opt)
   local device = lm.cuda.is_available() and "cuda:" .. i or "cpu"
 
   local Set = opt.dataset == "mnist" and data.MNIST or data.FashionMNIST
-  local train_set = Set {root = opt.data or nil, train = true}
-  local test_set = Set {root = opt.data or nil, train = false}
+  local train_set = Set {root = opt.data, train = true}
+  local test_set = Set {root = opt.data, train = false}
   local train_loader = data.DataLoader(train_set, {
     batch_size = opt["batch-size"] / world,
     sampler = data.DistributedSampler(train_set, {num_replicas = world, rank = rank, seed = opt.seed}),
@@ -84,7 +60,7 @@ local function train(i, opt)
   local test_share = data.Subset(test_set, lm.arange(rank + 1, test_set:len() + 1, world, {dtype = "int64"}))
   local test_loader = data.DataLoader(test_share, {batch_size = opt["batch-size"] / world})
 
-  local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua") -- beside this script
+  local models = dofile(here .. "models.lua") -- beside this script
   local net = nn.parallel.DistributedDataParallel(models[opt.model]():to(device, opt.dtype), {
     device_ids = lm.cuda.is_available() and {i} or nil,
   })
@@ -132,14 +108,13 @@ end
 
 -- ---- all ranks of this host
 
-local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua")
-if type(models[options.model]) ~= "function" then usage_error("--model: no model '%s'", options.model) end
+local models = dofile(here .. "models.lua")
+if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 if options.dataset ~= "mnist" and options.dataset ~= "fashion-mnist" then
-  usage_error("--dataset: no dataset '%s'", options.dataset)
+  refuse("--dataset: no dataset '%s'", options.dataset)
 end
 if options["batch-size"] % (options.nodes * options.devices) ~= 0 then
-  usage_error("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"],
-    options.nodes * options.devices)
+  refuse("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], options.nodes * options.devices)
 end
 lm.setenv("MASTER_ADDR", options["master-addr"])
 lm.setenv("MASTER_PORT", tostring(options["master-port"]))

@@ -25,8 +25,8 @@ usage: luajit lenet_scratch.lua [options]
 ]]
 
 local options = dofile(here .. "options.lua")(USAGE, {
-  devices = false, epochs = 10, ["max-steps"] = math.huge, ["batch-size"] = false, lr = false, dtype = "float32",
-  seed = 1, data = false, log = false,
+  devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
+  lr = {"number"}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
 })
 local devices = options.devices
 local batch_size = options["batch-size"] or 256 * #devices
@@ -107,7 +107,7 @@ local function train_batch(X, y, device_params)
 end
 
 local function loader_of(train)
-  local set = lm.data.FashionMNIST { root = options.data or nil, train = train }
+  local set = lm.data.FashionMNIST { root = options.data, train = train }
   return lm.data.DataLoader(set, { batch_size = train and batch_size or 256, shuffle = train })
 end
 

@@ -24,8 +24,8 @@ usage: luajit resnet_dp.lua [options]
 ]]
 
 local options = dofile(here .. "options.lua")(USAGE, {
-  devices = false, epochs = 10, ["max-steps"] = math.huge, ["batch-size"] = false, lr = 0.1, dtype = "float32",
-  seed = 1, data = false, log = false,
+  devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
+  lr = {"number", 0.1}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
 })
 local devices = options.devices
 local batch_size = options["batch-size"] or 256 * #devices
@@ -66,7 +66,7 @@ local trainer = lm.optim.SGD(net:parameters(), { lr = options.lr })
 -- ---- data
 
 local function loader_of(train)
-  local set = lm.data.FashionMNIST { root = options.data or nil, train = train }
+  local set = lm.data.FashionMNIST { root = options.data, train = train }
   return lm.data.DataLoader(set, { batch_size = train and batch_size or 256, shuffle = train })
 end
 local train_loader, test_loader = loader_of(true), loader_of(false)

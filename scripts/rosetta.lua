@@ -21,18 +21,14 @@ usage: luajit rosetta.lua [options]
   --plot FILE       chart as FILE.png or FILE.svg, by gnuplot; without it the chart is text
 ]]
 
-local options = dofile(here .. "options.lua")(USAGE, {
-  devices = false, model = "resnet18", epochs = 3, ["max-steps"] = 20, ["batch-size"] = 256, lr = 0.01,
-  dtype = "float32", plot = false,
+local options, _, refuse = dofile(here .. "options.lua")(USAGE, {
+  devices = {"devices"}, model = {"text", "resnet18"}, epochs = {"count", 3}, ["max-steps"] = {"count", 20},
+  ["batch-size"] = {"count", 256}, lr = {"number", 0.01}, dtype = {"dtype", "float32"}, plot = {"text"},
 })
 local models = dofile(here .. "models.lua")
 local format = options.plot and options.plot:match("%.(%w+)$")
-local problem = type(models[options.model]) ~= "function" and "--model: no model '" .. options.model .. "'"
-  or options.plot and format ~= "png" and format ~= "svg" and "--plot: a name that ends in .png or .svg"
-if problem then
-  io.stderr:write("rosetta.lua: ", problem, "\n", USAGE)
-  os.exit(2, true)
-end
+if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
+if options.plot and format ~= "png" and format ~= "svg" then refuse("--plot: a name that ends in .png or .svg") end
 
 -- ---- measuring
 

@@ -20,7 +20,8 @@ usage: luajit streams.lua [options]
 ]]
 
 local options = dofile(here .. "options.lua")(USAGE, {
-  devices = false, epochs = 20, ["max-steps"] = math.huge, ["batch-size"] = 4096, dtype = "float32", lr = 0,
+  devices = {"devices"}, epochs = {"count", 20}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 4096},
+  dtype = {"dtype", "float32"}, lr = {"number"},
 })
 local sums, wrong = 0, 0
 

@@ -36,7 +36,7 @@ usage: luajit train_ddp.lua [options]
   --auto-resume FILE  go on from a checkpoint if it is there, and save to it: for restarts
   --log FILE          write one JSON object a step and an epoch; appended to on --resume
   --log-file FILE     the same, for torchrun, which takes --log for its own
-  --backend NAME      how processes talk to each other              (gloo; nothing for one)
+  --backend NAME      how processes talk to each other: gloo, mpi, nccl  (gloo, and nccl between GPUs)
   --init-method URL   env://, tcp://host:port or file:///path       (env://)
   --world-size N      number of processes                           (what the launcher says, else 1)
   --rank N            this process among them, from 0               (what the launcher says)
@@ -44,54 +44,16 @@ usage: luajit train_ddp.lua [options]
   --help              print this
 ]]
 
-local options = {
-  model = "lenet", dataset = "fashion-mnist", data = false, epochs = 5, ["max-steps"] = math.huge,
-  ["batch-size"] = 256, lr = 0.1, momentum = 0.9, dtype = "float32", device = false, seed = 1, threads = 0,
-  save = false, ["save-every"] = math.huge, resume = false, ["auto-resume"] = false, log = false,
-  backend = false, ["init-method"] = "env://", ["world-size"] = false, rank = false, timeout = 1800,
-  ["local-rank"] = false, -- what some launchers add; LOCAL_RANK says the same
-}
-local given = {} -- the options named on the command line
-
-local function usage_error(...)
-  io.stderr:write("train_ddp.lua: ", string.format(...), "\n", USAGE)
-  os.exit(2, true)
-end
-
--- The smallest value of each option that is a number.
-local least = {
-  epochs = 1, ["max-steps"] = 0, ["batch-size"] = 1, lr = 0, momentum = 0, seed = 0, threads = 1, ["save-every"] = 1,
-  ["world-size"] = 1, rank = 0, timeout = 0, ["local-rank"] = 0,
-}
-local fractional = {lr = true, momentum = true, timeout = true}
-
-do
-  local i = 1
-  while arg[i] do
-    local name, value = arg[i]:match("^%-%-([%w_-]+)=(.*)$")
-    name = (name or arg[i]:match("^%-%-([%w_-]+)$") or ""):gsub("_", "-")
-    if name == "log-file" then name = "log" end -- torchrun takes --log for a misspelled option of its own
-    if name == "help" then
-      io.write(USAGE)
-      os.exit(0, true)
-    end
-    if options[name] == nil then usage_error("no option '%s'", arg[i]) end
-    if not value then
-      i = i + 1
-      value = arg[i] or usage_error("--%s needs a value", name)
-    end
-    if least[name] then
-      local number = tonumber(value)
-      local fits = number and number >= least[name] and number < math.huge
-      if not fits or (not fractional[name] and number % 1 ~= 0) then
-        usage_error("--%s: '%s' is no number from %d on", name, value, least[name])
-      end
-      value = number
-    end
-    options[name], given[name] = value, true
-    i = i + 1
-  end
-end
+local here = arg[0]:match("^.*/") or "" -- the models and the reader of options lie beside this script
+local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
+  model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
+  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
+  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, device = {"text"}, seed = {"natural", 1},
+  threads = {"count"}, save = {"text"}, ["save-every"] = {"count", math.huge}, resume = {"text"},
+  ["auto-resume"] = {"text"}, log = {"text"}, ["log-file"] = {same = "log"}, -- torchrun takes --log for one of its own
+  backend = {"text"}, ["init-method"] = {"text", "env://"}, ["world-size"] = {"count"}, rank = {"natural"},
+  timeout = {"number", 1800}, ["local-rank"] = {"natural"}, -- what some launchers add; LOCAL_RANK says the same
+})
 
 -- ---- a checkpoint decides what the command line leaves open
 
@@ -101,7 +63,7 @@ local function is_there(path)
 end
 
 if options["auto-resume"] then
-  if given.resume then usage_error("--auto-resume and --resume: one of the two") end
+  if given.resume then refuse("--auto-resume and --resume: one of the two") end
   options.resume = is_there(options["auto-resume"]) and options["auto-resume"]
   options.save = options.save or options["auto-resume"]
 end
@@ -109,46 +71,46 @@ end
 local checkpoint = options.resume and lm.load(options.resume)
 if checkpoint then
   if type(checkpoint) ~= "table" or type(checkpoint.run) ~= "table" or type(checkpoint.position) ~= "table" then
-    usage_error("--resume: %s is no checkpoint of this script", options.resume)
+    refuse("--resume: %s is no checkpoint of this script", options.resume)
   end
   for name, value in pairs(checkpoint.run) do
     if given[name] and options[name] ~= value then
-      usage_error("--%s %s does not go with %s, which has %s", name, options[name], options.resume, value)
+      refuse("--%s %s does not go with %s, which has %s", name, options[name], options.resume, value)
     end
     options[name] = value
   end
 end
 
 local datasets = {["fashion-mnist"] = data.FashionMNIST, mnist = data.MNIST}
-if not datasets[options.dataset] then usage_error("--dataset: no dataset '%s'", options.dataset) end
+if not datasets[options.dataset] then refuse("--dataset: no dataset '%s'", options.dataset) end
 
-local models = dofile((arg[0]:match("^.*/") or "") .. "models.lua") -- beside this script
-if type(models[options.model]) ~= "function" then usage_error("--model: no model '%s'", options.model) end
+local models = dofile(here .. "models.lua")
+if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 
 -- ---- processes, devices, random numbers: the same model and order on every rank
 
-dist.init_process_group(options.backend or nil, {
+dist.init_process_group(options.backend, {
   init_method = options["init-method"], timeout = options.timeout,
-  world_size = options["world-size"] or nil, rank = options.rank or nil,
+  world_size = options["world-size"], rank = options.rank,
 })
 local rank, world = dist.get_rank(), dist.get_world_size()
 local device = options.device or dist.local_device()
 if given.threads then
   lm.set_num_threads(options.threads)
 elseif not lm.getenv "OMP_NUM_THREADS" then -- launchers set it; by hand the ranks of a host share its cores
-  local here = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
-  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / here)))
+  local neighbours = tonumber(lm.getenv "LOCAL_WORLD_SIZE") or world
+  lm.set_num_threads(math.max(1, math.floor(lm.get_num_threads() / neighbours)))
 end
 lm.manual_seed(options.seed)
 
 if options["batch-size"] % world ~= 0 then
-  usage_error("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)
+  refuse("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)
 end
 
 -- ---- data: each rank draws its share of every batch
 
-local train_set = datasets[options.dataset] {root = options.data or nil, train = true}
-local test_set = datasets[options.dataset] {root = options.data or nil, train = false}
+local train_set = datasets[options.dataset] {root = options.data, train = true}
+local test_set = datasets[options.dataset] {root = options.data, train = false}
 
 local train_loader = data.DataLoader(train_set, {
   batch_size = options["batch-size"] / world,
@@ -223,7 +185,7 @@ local log
 if options.log and rank == 0 then
   local problem
   log, problem = io.open(options.log, options.resume and "a" or "w")
-  if not log then usage_error("--log: %s", problem) end
+  if not log then refuse("--log: %s", problem) end
   log:setvbuf("line")
 end
 

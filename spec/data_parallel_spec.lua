@@ -426,7 +426,7 @@ describe("the example scripts for several devices", function()
       ["rosetta.lua --plot chart.gif"] = "a name that ends in .png or .svg",
       ["streams.lua --dtype int8"] = "--dtype: 'int8' is none of float32",
       ["device_info.lua --lr 1"] = "device_info.lua: no option '--lr'",
-      ["resnet_dp.lua --epochs x"] = "--epochs: 'x' is no number from 1 on",
+      ["resnet_dp.lua --epochs x"] = "--epochs has to be a whole number from 1 on, got 'x'",
     } do
       local ok, text = run(command)
       assert.is_false(ok)

@@ -39,19 +39,20 @@ local function find(given, rows)
 end
 
 --- Reads args from `first` on, to the first that is no option. `rows` by name: {"kind" [, default]}, {"flag"},
---- {same = "other name"}, {refuse = "why not, and what then"}. Gives the values by name and where it stopped, or nil
---- and what is wrong. Of an option given twice the last counts.
+--- {same = "other name"}, {refuse = "why not, and what then"}. Gives the values by name, where it stopped and which
+--- names were given, or nil and what is wrong. Of an option given twice the last counts.
 function flags.parse(args, first, rows)
-  local values = {}
+  local values, seen = {}, {}
   for name, row in pairs(rows) do values[name] = row[2] end
   local i = first
   while args[i] and args[i]:match("^%-.") do
-    if args[i] == "--" then return values, i + 1 end
+    if args[i] == "--" then return values, i + 1, seen end
     local given, value = args[i]:match("^(%-%-[^=]+)=(.*)$")
     given = given or args[i]
     local row, name = find(given, rows)
     if not row then return nil, unknown(given, rows) end
     if row.refuse then return nil, given .. ": " .. row.refuse end
+    seen[name] = true
     if row[1] == "flag" then
       if value then return nil, ("%s takes no value, got '%s'"):format(given, value) end
       values[name] = true
@@ -68,7 +69,7 @@ function flags.parse(args, first, rows)
     end
     i = i + 1
   end
-  return values, i
+  return values, i, seen
 end
 
 return flags
