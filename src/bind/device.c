@@ -201,7 +201,7 @@ static int bind_record_stream(lua_State *L) {
   if (s->device != t->device)
     return lm_raise_text(L, "record_stream: a stream of %s expected, got one of %s", lm_device_name(t->device),
                          lm_device_name(s->device));
-  lm_use_note(&t->storage->used, s);
+  lm_use_note(lm_tensor_used(t), s);
   return 0;
 }
 

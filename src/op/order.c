@@ -31,11 +31,11 @@ lm_status lm_order_begin(lm_device device, lm_stream **s) {
 }
 
 lm_status lm_order_read(lm_stream *s, const lm_tensor *t) {
-  return s && t && t->device == s->device ? lm_use_read(&t->storage->used, s) : LM_OK;
+  return s && t && t->device == s->device ? lm_use_read(lm_tensor_used(t), s) : LM_OK;
 }
 
 lm_status lm_order_write(lm_stream *s, const lm_tensor *t) {
-  return s && t && t->device == s->device ? lm_use_write(&t->storage->used, s) : LM_OK;
+  return s && t && t->device == s->device ? lm_use_write(lm_tensor_used(t), s) : LM_OK;
 }
 
 lm_status lm_order_end(lm_stream *s, lm_status status) {

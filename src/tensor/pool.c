@@ -98,6 +98,7 @@ lm_storage *lm_pool_storage(void) {
   s->data = NULL;
   s->foreign_release = NULL;
   s->owner = NULL;
+  s->whole = NULL;
   return s;
 }
 

@@ -266,6 +266,21 @@ done:
   return status;
 }
 
+static void release_whole(void *owner) { lm_storage_release(owner); }
+
+lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, size_t at, lm_tensor **out) {
+  lm_storage *whole = t->storage->whole ? t->storage->whole : t->storage;
+  size_t end = (size_t)((char *)t->storage->data + t->storage->bytes - t->data);
+  *out = NULL;
+  if (at > end) return lm_fail(LM_E_ARG, "part of a tensor: byte %zu of %zu", at, end);
+  lm_storage_retain(whole);
+  lm_status status = lm_tensor_foreign(dtype, t->device, ndim, size, t->data + at, end - at, release_whole, whole, out);
+  if (status != LM_OK) return status;
+  (*out)->storage->bytes = (size_t)(*out)->numel * lm_dtype_size(dtype);
+  (*out)->storage->whole = whole;
+  return LM_OK;
+}
+
 lm_status lm_tensor_number(double value, lm_tensor **out) {
   bool integral = value >= -0x1p63 && value < 0x1p63 && value == trunc(value);
   lm_status status = new_dense(integral ? LM_I64 : LM_F64, LM_CPU, 0, NULL, NULL, out);
@@ -305,7 +320,7 @@ lm_status lm_tensor_fetch(const lm_tensor *t, size_t bytes, void *out) {
                    "graph: a value on %s is read during the capture, and there is none yet: leave :item(), print and "
                    "copies to the host out of it",
                    lm_device_name(t->device));
-  TRY(lm_use_read(&t->storage->used, s));
+  TRY(lm_use_read(lm_tensor_used(t), s));
   uint64_t given = lm_stream_given(s);
   TRY(lm_driver_of(t->device)->copy(s->native, LM_CPU, out, t->device, t->data, bytes, false));
   lm_stream_done(s, given);

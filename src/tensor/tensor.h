@@ -28,8 +28,11 @@ typedef struct lm_storage {
   /* Set for memory that is not ours (a mapped file, a Lua-owned buffer): called once at the end. */
   void (*foreign_release)(void *owner);
   void *owner;
-  struct lm_storage *next; /* free list */
-  lm_used used;            /* by which streams (device/stream.h); 0 on the CPU */
+  union {
+    struct lm_storage *next;  /* in the free list */
+    struct lm_storage *whole; /* in use: whose memory this is a part of (lm_tensor_part), or NULL */
+  };
+  lm_used used; /* by which streams (device/stream.h); 0 on the CPU. See lm_tensor_used */
   _Alignas(64) char small[LM_SMALL_BYTES];
 } lm_storage;
 
@@ -78,6 +81,15 @@ LM_API lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, con
  * before returning an error. Contiguous. */
 LM_API lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, void *data,
                                    size_t bytes, void (*release)(void *owner), void *owner, lm_tensor **out);
+/* Memory of t from byte `at` on as a tensor on a storage of its own, so with versions and guests of its own; it keeps
+ * t's alive. What streams do with one of them is ordered after what others do with t and the parts beside it.
+ * Contiguous. */
+LM_API lm_status lm_tensor_part(lm_tensor *t, lm_dtype dtype, int ndim, const int64_t *size, size_t at,
+                                lm_tensor **out);
+/* Which streams use t's memory: for lm_use_*. */
+static inline lm_used *lm_tensor_used(const lm_tensor *t) {
+  return t->storage->whole ? &t->storage->whole->used : &t->storage->used;
+}
 /* 0-d on the CPU holding a Lua number: int64 if integral, else float64, marked `number`. */
 LM_API lm_status lm_tensor_number(double value, lm_tensor **out);
 
