@@ -1,6 +1,4 @@
 --- Options of a command: `--name value`, `--name=value`, `--flag`; dashes and underscores are the same.
-local core = require "luminary.core"
-
 local flags = {}
 
 local function whole(text, least, most)
@@ -26,7 +24,8 @@ local function unknown(given, rows)
     if not row.refuse then names[#names + 1] = name end
   end
   table.sort(names)
-  local near = core.nearest(given:gsub("^%-+", ""), names)
+  local loaded, core = pcall(require, "luminary.core") -- the doctor works without
+  local near = loaded and core.nearest(given:gsub("^%-+", ""), names)
   return ("no option '%s'%s"):format(given, near and "; did you mean '--" .. near .. "'?" or "")
 end
 

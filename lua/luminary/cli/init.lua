@@ -2,9 +2,11 @@
 local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
+       luminary doctor [option ...]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
+  doctor       look for what keeps training from running on this machine; luminary doctor --help says more
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
   --version    print the version
@@ -82,6 +84,8 @@ function cli.main(args)
     return 0
   elseif first == "run" then
     return require("luminary.cli.run").main(args, 2)
+  elseif first == "doctor" then
+    return require("luminary.cli.doctor").main(args, 2)
   elseif first == "-e" then
     if not args[2] then
       say("-e needs a chunk of Lua")

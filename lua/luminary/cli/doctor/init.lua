@@ -1,0 +1,158 @@
+--- `luminary doctor`: what people lose days to, looked for on this machine.
+---
+--- Each file beside this one is a subject: a title and probes {name, f(found)}. A probe tells what it finds by
+--- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
+--- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
+local outside = require "luminary.cli.doctor.outside"
+local facts = require "luminary.cli.doctor.facts"
+local flags = require "luminary.cli.flags"
+local reach = require "luminary.cli.doctor.reach"
+local report = require "luminary.cli.doctor.report"
+
+local doctor = {}
+
+local SUBJECTS = {"gpu", "libraries", "pci", "peers", "host", "cores", "network", "reach", "environment"}
+
+local USAGE = [[
+usage: luminary doctor [option ...]
+
+Looks for what keeps training from running, or makes it hang or slow: on this machine, and on the way to others.
+
+  --only SUBJECTS   some of these, with commas between:
+                      gpu          NVIDIA's driver: there, new enough, one version, usable; errors it logged
+                      libraries    whether luminary's libraries, CUDA, cuDNN and NCCL load and fit together
+                      pci          IOMMU and ACS, which make copies between GPUs hang at 100 % utilization
+                      peers        speed of copies between GPUs, and from pinned memory: measured
+                      host         /dev/shm, locked memory, open files, memory, swap
+                      cores        cores and threads: affinity, quota, OMP_NUM_THREADS, NUMA
+                      network      interfaces (NCCL's and ours), names, ports, RDMA, firewall
+                      environment  variables that are easily forgotten
+  --with H:P        also connect to another machine's port P ([::1]:P for IPv6; several with commas between)
+  --listen P        instead of looking for anything, answer --with of other machines; gives round trip and bandwidth
+  --json            one object: version, host, kernel, seconds, exit_code, counts, and findings, each with id, subject,
+                    severity (problem, warning, note, ok), title, reason and remedy
+  --verbose         show what is fine, too
+  --help            print this
+
+Nothing is changed. As root it sees more: ACS, the kernel's log, the firewall. Exit code: 0 if there is no problem
+(warnings and notes do not count), 1 if there is one, 2 for wrong usage.
+]]
+
+local ROWS = {
+  only = {"text"}, with = {"text"}, listen = {"port"}, json = {"flag"}, verbose = {"flag"}, v = {same = "verbose"},
+  help = {"flag"}, h = {same = "help"},
+}
+
+local function say(...) io.stderr:write("luminary doctor: ", string.format(...), "\n") end
+
+-- ---- what was asked for
+
+-- The names with commas between as a list; nil and the first that `known` says false of.
+local function split(text, known)
+  local list = {}
+  for part in (text .. ","):gmatch("%s*([^,]-)%s*,") do
+    if not known(part) then return nil, part end
+    list[#list + 1] = part
+  end
+  return list
+end
+
+local function read_options(args, first)
+  local o, at = flags.parse(args, first, ROWS)
+  if not o then return nil, at end
+  if args[at] then return nil, ("an option expected, got '%s'"):format(args[at]) end
+  local problem
+  local known = {}
+  for _, name in ipairs(SUBJECTS) do known[name] = true end
+  if o.only then
+    o.only, problem = split(o.only, function(name) return known[name] end)
+    if problem then
+      return nil, ("--only: no subject '%s'; there are %s"):format(problem, table.concat(SUBJECTS, ", "))
+    end
+  end
+  if o.with then
+    o.with, problem = split(o.with, reach.split)
+    if problem then return nil, ("--with has to be host:port or [address]:port, got '%s'"):format(problem) end
+  end
+  return o
+end
+
+-- ---- looking
+
+-- What a probe calls to tell of something; it goes into findings.
+local function collector(findings, subject)
+  local found = {}
+  for severity in pairs(report.rank) do
+    found[severity] = function(id, title, reason, remedy)
+      findings[#findings + 1] = {
+        id = id, subject = subject, severity = severity, title = report.clean(title),
+          reason = report.clean(reason or ""),
+        remedy = report.clean(remedy or ""),
+      }
+    end
+  end
+  return found
+end
+
+local function examine(o)
+  local findings, subjects, asked = {}, {}, {}
+  for _, name in ipairs(o.only or SUBJECTS) do asked[name] = true end
+  if o.with then asked.reach = true end
+  for _, name in ipairs(SUBJECTS) do
+    if asked[name] and (name ~= "reach" or o.with) then
+      local subject = require("luminary.cli.doctor." .. name)
+      subjects[#subjects + 1] = {name = name, title = subject.title}
+      local found = collector(findings, name)
+      for _, probe in ipairs(name == "reach" and reach.probes_of(o.with) or subject.probes) do
+        local ok, problem = pcall(probe[2], found)
+        if not ok then
+          found.note(name .. ".failed", ("the check '%s' did not come to an end"):format(probe[1]), tostring(problem),
+            "that is a fault of luminary's; please report it with this text")
+        end
+      end
+    end
+  end
+  return findings, subjects
+end
+
+-- As luminary's file states it, which may not load.
+local function version()
+  local file = io.open(package.searchpath("luminary", package.path) or "")
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  return text:match('version = "([%d.]+)"') or "(version not known)"
+end
+
+-- Whether standard output is a terminal that shows colours.
+local function is_coloured()
+  local ffi = require "ffi"
+  pcall(ffi.cdef, "int isatty(int fd);")
+  return ffi.C.isatty(1) == 1 and (outside.env "NO_COLOR" or "") == "" and outside.env "TERM" ~= "dumb"
+end
+
+--- The whole command on args from `first` on; gives the exit status.
+function doctor.main(args, first)
+  local o, problem = read_options(args, first)
+  if not o then
+    say("%s\n      luminary doctor --help lists the options", problem)
+    return 2
+  elseif o.help then
+    io.stdout:write(USAGE)
+    return 0
+  elseif o.listen then
+    return reach.listen(o.listen)
+  end
+  local began = outside.now()
+  local findings, subjects = examine(o)
+  local code = report.count(findings).problem > 0 and 1 or 0
+  local about = {
+    version = version(), host = report.clean(facts.hostname() or "this host"), code = code,
+    kernel = report.clean("Linux " .. (outside.word "/proc/sys/kernel/osrelease" or "?")),
+      seconds = outside.now() - began,
+  }
+  io.stdout:write(o.json and report.json(about, findings)
+    or report.text(about, subjects, findings, o.verbose, is_coloured()))
+  return code
+end
+
+return doctor

@@ -1,0 +1,143 @@
+--- The doctor's report, for people and as JSON.
+local report = {}
+
+local RANK = {problem = 1, warning = 2, note = 3, ok = 4}
+local WIDTH = 100 -- columns
+report.rank = RANK
+
+-- ---- JSON. The doctor has to speak when the core, which could write it, does not load.
+
+-- What a sequence of UTF-8 looks like.
+local SEQUENCES = {"^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
+  "^[\225-\236\238\239][\128-\191][\128-\191]",
+  "^\237[\128-\159][\128-\191]", "^\240[\144-\191][\128-\191][\128-\191]",
+    "^[\241-\243][\128-\191][\128-\191][\128-\191]",
+  "^\244[\128-\143][\128-\191][\128-\191]"}
+
+--- A text with a question mark in place of each byte that is not UTF-8, and without zero bytes.
+function report.clean(text)
+  return (text:gsub("%z", "?"):gsub("[\128-\255]+", function(run)
+    local out, at = {}, 1
+    while at <= #run do
+      local piece
+      for _, pattern in ipairs(SEQUENCES) do piece = piece or run:sub(at, at + 3):match(pattern) end
+      out[#out + 1] = piece or "?"
+      at = at + #(piece or "?")
+    end
+    return table.concat(out)
+  end))
+end
+
+local function text_of(value)
+  return '"' .. value:gsub('[%c"\\]', function(c)
+    if c == "\n" then return "\\n" end
+    if c == '"' or c == "\\" then return "\\" .. c end
+    return ("\\u%04x"):format(c:byte())
+  end) .. '"'
+end
+
+-- A list, or pairs {name, value} in their order.
+local function encode(value, indent)
+  if type(value) == "string" then return text_of(value) end
+  if type(value) ~= "table" then return tostring(value) end
+  local parts, inner = {}, indent .. "  "
+  for i, one in ipairs(value) do
+    parts[i] = inner .. (value.pairs and text_of(one[1]) .. ": " .. encode(one[2], inner) or encode(one, inner))
+  end
+  local open, close = value.pairs and "{" or "[", value.pairs and "}" or "]"
+  if #parts == 0 then return open .. close end
+  return open .. "\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. close
+end
+
+local KEYS = {"id", "subject", "severity", "title", "reason", "remedy"}
+
+local function count(findings)
+  local n = {problem = 0, warning = 0, note = 0, ok = 0}
+  for _, one in ipairs(findings) do n[one.severity] = n[one.severity] + 1 end
+  return n
+end
+report.count = count
+
+--- One object: version, host, kernel, seconds, exit_code, counts by severity, and findings, all with the same keys.
+function report.json(about, findings)
+  local n, list = count(findings), {}
+  for i, one in ipairs(findings) do
+    list[i] = {pairs = true}
+    for k, key in ipairs(KEYS) do list[i][k] = {key, one[key]} end
+  end
+  return encode({pairs = true,
+    {"version", about.version}, {"host", about.host}, {"kernel", about.kernel},
+    {"seconds", math.floor(about.seconds * 100) / 100}, {"exit_code", about.code},
+    {"counts", {pairs = true, {"problem", n.problem}, {"warning", n.warning}, {"note", n.note}, {"ok", n.ok}}},
+    {"findings", list},
+  }, "") .. "\n"
+end
+
+-- ---- for people
+
+-- A paragraph under a label, its lines broken between words; lines that the text has stay.
+local function paragraph(label, text, lines)
+  local room = WIDTH - #label
+  for part in (text .. "\n"):gmatch("([^\n]*)\n") do
+    local line = ""
+    local function flush()
+      lines[#lines + 1] = label .. line
+      label, line = (" "):rep(#label), ""
+    end
+    if #part <= room then
+      line = part
+    else
+      for word in part:gmatch("%S+") do
+        if line ~= "" and #line + 1 + #word > room then flush() end
+        line = line == "" and word or line .. " " .. word
+      end
+    end
+    flush()
+  end
+end
+
+local COLOURS = {problem = 31, warning = 33, note = 36, ok = 32}
+
+local function heading(one, coloured)
+  local word = ("%-7s"):format(one.severity)
+  if coloured then word = ("\27[%dm%s\27[0m"):format(COLOURS[one.severity], word) end
+  return ("  %s  %s  [%s]"):format(word, one.title, one.id)
+end
+
+local function plural(n, word) return ("%d %s%s"):format(n, word, n == 1 and "" or "s") end
+
+--- The report on findings: subjects {name, title} with problems first, and in each the worst first.
+function report.text(about, subjects, findings, verbose, coloured)
+  local lines, groups = {("luminary %s on %s, %s"):format(about.version, about.host, about.kernel)}, {}
+  for place, subject in ipairs(subjects) do
+    local group = {title = subject.title, place = place, worst = 9}
+    for i, one in ipairs(findings) do
+      if one.subject == subject.name and (verbose or one.severity ~= "ok") then
+        group[#group + 1] = {one = one, place = i}
+        group.worst = math.min(group.worst, RANK[one.severity])
+      end
+    end
+    table.sort(group, function(a, b)
+      local x, y = RANK[a.one.severity], RANK[b.one.severity]
+      return x < y or x == y and a.place < b.place
+    end)
+    if #group > 0 then groups[#groups + 1] = group end
+  end
+  table.sort(groups, function(a, b) return a.worst < b.worst or a.worst == b.worst and a.place < b.place end)
+  for _, group in ipairs(groups) do
+    lines[#lines + 1] = ""
+    lines[#lines + 1] = group.title
+    for _, item in ipairs(group) do
+      lines[#lines + 1] = heading(item.one, coloured)
+      if item.one.reason ~= "" then paragraph("           seen: ", item.one.reason, lines) end
+      if item.one.remedy ~= "" then paragraph("           do:   ", item.one.remedy, lines) end
+    end
+  end
+  local n = count(findings)
+  lines[#lines + 1] = ""
+  lines[#lines + 1] = ("%s, %s, %s; %d checks found nothing wrong%s"):format(plural(n.problem, "problem"),
+    plural(n.warning, "warning"), plural(n.note, "note"), n.ok, verbose and "" or " (--verbose shows them)")
+  return table.concat(lines, "\n") .. "\n"
+end
+
+return report
