@@ -129,10 +129,20 @@ describe("a layer and its function agree:", function()
     local y = nn.ReLU { inplace = true }(x)
     assert.is_true(y == x)
     assert.same({ 0, 2 }, x:totable())
+    lm.manual_seed(5)
     x = lm.ones { 1000 }
     assert.is_true(nn.Dropout(0.5, { inplace = true })(x) == x)
     local sum = x:sum():item()
     assert(sum > 800 and sum < 1200 and sum ~= 1000, sum)
+  end)
+
+  it("BatchNorm3d does to volumes what BatchNorm1d does to their elements in a row", function()
+    local volume, row = nn.BatchNorm3d(3), nn.BatchNorm1d(3)
+    local x = lm.randn { 2, 3, 4, 2, 5 }
+    local y, z = volume(x), row(x:reshape { 2, 3, 40 })
+    assert.is_true((y:reshape { 2, 3, 40 } - z):abs():max():item() < 1e-6)
+    assert.is_true((volume.running_var - row.running_var):abs():max():item() < 1e-6)
+    assert.is_false((pcall(volume, x[1])))
   end)
 
   it("Dropout only in training, with the right share and scale", function()

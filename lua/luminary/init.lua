@@ -45,7 +45,7 @@ end
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
-  checkpoint = "checkpoint", watch = "watch", cuda = "cuda", backends = "backends",
+  checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},

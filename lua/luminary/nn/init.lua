@@ -11,6 +11,7 @@ local nn = {
   parallel = require "luminary.nn.parallel",
 }
 nn.DataParallel = nn.parallel.DataParallel
+nn.SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 for _, family in ipairs {"containers", "linear", "norm", "pooling", "activation", "loss"} do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end

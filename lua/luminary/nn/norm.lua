@@ -1,4 +1,4 @@
---- Normalization: BatchNorm1d, BatchNorm2d, LayerNorm.
+--- Normalization: BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm.
 local core = require "luminary.core"
 local options = require "luminary.options"
 local layer = require "luminary.nn.layer"
@@ -43,17 +43,23 @@ function BatchNorm:reset_parameters()
   if self.bias then init.zeros_(self.bias) end
 end
 
-function BatchNorm:forward(x)
+function BatchNorm:check_input(x)
   if not core.is_tensor(x) or not self.dims[x.ndim] then
     options.fail("%s: %s wanted, got %s", self.__name, self.wanted, options.describe(x))
   end
-  local momentum = self.momentum
-  if self.training and self.track_running_stats then
-    self.num_batches_tracked:add_(1)
-    momentum = momentum or 1 / self.num_batches_tracked:item()
-  end
+end
+
+-- What this batch counts for in the running values; nil if there are none to update. The batch is counted.
+function BatchNorm:next_momentum()
+  if not self.training or not self.track_running_stats then return nil end
+  self.num_batches_tracked:add_(1)
+  return self.momentum or 1 / self.num_batches_tracked:item()
+end
+
+function BatchNorm:forward(x)
+  self:check_input(x)
   return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, {
-    training = self.training or not self.track_running_stats, momentum = momentum or 0, eps = self.eps,
+    training = self.training or not self.track_running_stats, momentum = self:next_momentum() or 0, eps = self.eps,
   })
 end
 
@@ -67,6 +73,8 @@ norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
 norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
 norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
+norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
+norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
 --- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]):
 --- over the last dims, whose sizes normalized_shape gives (a number or a list).

@@ -6,5 +6,6 @@ return {
   SGD = require "luminary.optim.sgd",
   Adam = adam.Adam,
   AdamW = adam.AdamW,
+  ZeroRedundancyOptimizer = require "luminary.optim.zero",
   lr_scheduler = require "luminary.optim.lr_scheduler",
 }

@@ -149,6 +149,9 @@ local function adopt(t, p)
   return core.keep(own)
 end
 
+--- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
+function Optimizer:keeps() return true end -- luacheck: ignore self
+
 --- Take over a state_dict of an optimizer with the same groups. Tensors are copied to the parameters'
 --- devices and dtypes.
 function Optimizer:load_state_dict(dict)
@@ -180,17 +183,19 @@ function Optimizer:load_state_dict(dict)
       if state ~= nil then
         if not is_list(state) then fail("%s: the state of parameter %d is no table", who, n) end
         states[p] = {}
+        local mine = self:keeps(p)
         for key, value in pairs(state) do
           if core.is_tensor(value) then
             if value.ndim ~= p.ndim or table.concat(value.shape, ",") ~= table.concat(p.shape, ",") then
               fail("%s: %s of parameter %d is %s, the parameter %s", who, tostring(key), n, options.describe(value),
                 options.describe(p))
             end
-            value = core.no_grad(adopt, value, p)
+            value = mine and core.no_grad(adopt, value, p)
           end
           states[p][key] = value
         end
         options.arg(who, "step", states[p].step, "count")
+        if not mine then states[p] = nil end
       end
     end
   end

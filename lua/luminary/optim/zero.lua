@@ -1,0 +1,224 @@
+--- optim.ZeroRedundancyOptimizer(params, {optimizer_class = optim.Adam, process_group, options of the class}):
+--- that optimizer, with its state spread over the ranks (stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations
+--- Toward Training Trillion Parameter Models", 2020). Each parameter belongs to one rank, which alone keeps its state
+--- and makes its steps; then all ranks take its new value from there. Gradients have to be the same everywhere, as
+--- DistributedDataParallel makes them. With one process it is the plain optimizer.
+---
+--- state_dict() is the plain optimizer's, once consolidate_state_dict(to) has brought the parts together on rank `to`;
+--- load_state_dict takes such a dict, or the plain optimizer's, on every rank of a group of any size.
+---
+--- parameters_as_bucket_view is accepted: values travel in messages of many parameters as it is. Overlapping with
+--- backward (overlap_with_ddp) does not exist.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Optimizer = require "luminary.optim.optimizer"
+local fail = options.fail
+
+local who = "ZeroRedundancyOptimizer"
+local Zero = Optimizer:extend(who)
+
+local function groups() return require "luminary.dist.groups" end
+
+local own_options = {
+  optimizer_class = {"table"}, process_group = {"any"}, parameters_as_bucket_view = {"boolean", false},
+  overlap_with_ddp = {"boolean", false},
+}
+
+-- Our options and those of the class.
+local function divide(opts)
+  local ours, theirs = {}, {}
+  if opts ~= nil and (type(opts) ~= "table" or getmetatable(opts)) then
+    options.check(who, opts, own_options, "optimizer_class")
+  end
+  for key, value in pairs(opts or {}) do
+    if own_options[key] then ours[key] = value else theirs[key] = value end
+  end
+  return options.check(who, ours, own_options), theirs
+end
+
+function Zero:init(params, opts)
+  local ours, theirs = divide(opts)
+  local wanted = ours.optimizer_class
+  if not wanted or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
+    fail("%s: optimizer_class has to be an optimizer, such as optim.Adam, got %s", who,
+      type(wanted) == "table" and tostring(wanted) or options.describe(wanted))
+  end
+  if ours.overlap_with_ddp then
+    fail("%s: overlap_with_ddp: steps inside the backward pass are not supported; leave it out and call step() after "
+      .. "backward()", who)
+  end
+  self.process_group = groups().resolve(who, ours.process_group)
+  self.known, self.owner, self.owned, self.load = {}, {}, {}, {}
+  for rank = 0, self.process_group.size - 1 do self.owned[rank], self.load[rank] = {}, 0 end
+
+  -- The plain optimizer checks everything and numbers all parameters; it holds state for those of this rank alone.
+  self.optimizer = wanted(params, theirs)
+  function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
+  self:check_alike()
+  for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end
+  self:follow()
+end
+
+-- All ranks have to number the same parameters alike.
+function Zero:check_alike()
+  local group, lines = self.process_group, {}
+  if group.size == 1 then return end
+  for g, each in ipairs(self.optimizer.param_groups) do
+    for i, p in ipairs(each.params) do
+      lines[#lines + 1] = ("group %d, parameter %d, %s [%s]%s\n"):format(g, i, p.dtype, table.concat(p.shape, ", "),
+        p.requires_grad and "" or " without gradient")
+    end
+  end
+  local mine = self.optimizer.__name .. "\n" .. table.concat(lines)
+  local first = core.reducer_share_text(group.handle, mine)
+  -- Others may differ; then this raises their message.
+  if first == mine then return require("luminary.dist").barrier {group = group} end
+  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
+  local here, there
+  repeat here, there = next_of_mine(), next_of_first() until here ~= there
+  local message = ("%s: the parameters differ from rank %d's: here %s; there %s"):format(who, group.ranks[1],
+    here or "is no further parameter", there or "is no further parameter")
+  core.reducer_fail(group.handle, message)
+  fail("%s", message)
+end
+
+-- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+function Zero:assign(group)
+  local order, place = {}, {}
+  for i, p in ipairs(group.params) do order[i], place[p] = p, i end
+  table.sort(order, function(a, b)
+    if a.nbytes ~= b.nbytes then return a.nbytes > b.nbytes end
+    return place[a] < place[b]
+  end)
+  for _, p in ipairs(order) do
+    local least = 0
+    for rank = 1, self.process_group.size - 1 do
+      if self.load[rank] < self.load[least] then least = rank end
+    end
+    self.owner[p], self.load[least] = least, self.load[least] + p.nbytes
+  end
+  for _, p in ipairs(group.params) do table.insert(self.owned[self.owner[p]], p) end
+end
+
+-- The groups and the state are the plain optimizer's own tables. `part` is that optimizer as it sees this rank's
+-- parameters: the same options in each group, fewer parameters.
+function Zero:follow()
+  local optimizer, part_groups = self.optimizer, {}
+  self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
+  for g, group in ipairs(self.param_groups) do
+    local mine = {}
+    for _, p in ipairs(group.params) do
+      if optimizer:keeps(p) then mine[#mine + 1] = p end
+    end
+    part_groups[g] = setmetatable({params = mine}, {__index = group, __newindex = group})
+  end
+  self.part = setmetatable({param_groups = part_groups}, {__index = optimizer, __newindex = optimizer})
+  self.full = nil
+end
+
+--- One step of this rank's parameters, then the new values of all. `closure`, if given, computes the loss again first;
+--- its result is returned.
+function Zero:step(closure)
+  if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
+  self.full = nil
+  local loss = self.part:step(closure)
+  local group = self.process_group
+  for rank = 0, group.size > 1 and group.size - 1 or -1 do
+    local params = {}
+    for _, p in ipairs(self.owned[rank]) do
+      if p.requires_grad then params[#params + 1] = p end
+    end
+    if #params > 0 then core.reducer_share(group.handle, params, rank) end
+  end
+  return loss
+end
+
+--- Another group, on all ranks: {params = list, lr = …}; options it does not give are the optimizer's.
+function Zero:add_param_group(given)
+  self.optimizer:add_param_group(given)
+  self:check_alike()
+  self:assign(self.optimizer.param_groups[#self.optimizer.param_groups])
+  self:follow()
+end
+
+-- ---- checkpoints
+
+local function sorted_keys(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+-- visit(n, key, value) for the entries of states by number, in an order all ranks have.
+local function walk(states, visit)
+  for _, n in ipairs(sorted_keys(states)) do
+    for _, key in ipairs(sorted_keys(states[n])) do visit(n, key, states[n][key]) end
+  end
+end
+
+local function put(states, n, key, value)
+  states[n] = states[n] or {}
+  states[n][key] = value
+end
+
+--- Brings the state of all ranks together on rank `to` (0) of the world, where state_dict() then works, until the next
+--- step. Every rank of the group calls it. What comes from other ranks is put in host memory.
+function Zero:consolidate_state_dict(to)
+  local group, dist = self.process_group, require "luminary.dist"
+  local caller = who .. ":consolidate_state_dict"
+  if to == nil then to = 0 end
+  options.arg(caller, "to", to, "natural")
+  local receiver = dist.get_group_rank(group, to)
+  if group.size == 1 then return end
+  local own, described, params = self.optimizer:state_dict().state, {}, {}
+  walk(own, function(n, key, value)
+    put(described, n, key, core.is_tensor(value) and {shape = value.shape, dtype = value.dtype} or {value = value})
+  end)
+  local lists = dist.gather_object(described, nil, to, {group = group})
+  if group.rank ~= receiver then
+    return walk(own, function(_, _, value)
+      if core.is_tensor(value) then dist.send(value, to, {group = group}) end
+    end)
+  end
+
+  local full = {}
+  walk(own, function(n, key, value) put(full, n, key, core.is_tensor(value) and core.keep(value:clone()) or value) end)
+  for _, each in ipairs(self.param_groups) do
+    for _, p in ipairs(each.params) do params[#params + 1] = p end
+  end
+  for i, rank in ipairs(group.ranks) do
+    walk(rank ~= to and lists[i] or {}, function(n, key, entry)
+      if not entry.shape then return put(full, n, key, entry.value) end
+      local p = params[n]:detach()
+      local alike = table.concat(entry.shape, ",") == table.concat(p.shape, ",") -- then laid out alike, too
+      local t = alike and core.ops.empty_like(p, {dtype = entry.dtype})
+        or core.ops.empty(entry.shape, {dtype = entry.dtype, device = p.device})
+      dist.recv(t, rank, {group = group})
+      put(full, n, key, core.keep(t:to("cpu")))
+    end)
+  end
+  self.full = full
+end
+
+--- The plain optimizer's, after consolidate_state_dict on this rank.
+function Zero:state_dict()
+  local dict = self.optimizer:state_dict()
+  if self.process_group.size == 1 then return dict end
+  if not self.full then
+    fail("%s:state_dict: the state is spread over %d ranks; call opt:consolidate_state_dict(to) on all of them after "
+      .. "the last step, then this on rank `to`", who, self.process_group.size)
+  end
+  dict.state = {}
+  walk(self.full, function(n, key, value) put(dict.state, n, key, value) end)
+  return dict
+end
+
+--- Takes over the state_dict of a whole optimizer, on every rank; each keeps its part.
+function Zero:load_state_dict(dict)
+  self.optimizer:load_state_dict(dict)
+  self:follow()
+end
+
+return Zero

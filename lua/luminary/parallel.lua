@@ -1,0 +1,9 @@
+--- lm.parallel: what scripts written for apex call the parts of nn that need several ranks.
+local nn = require "luminary.nn"
+
+return {
+  DistributedDataParallel = nn.parallel.DistributedDataParallel,
+  SyncBatchNorm = nn.SyncBatchNorm,
+  --- convert_syncbn_model(module [, process_group]): see nn.SyncBatchNorm.convert_sync_batchnorm.
+  convert_syncbn_model = nn.SyncBatchNorm.convert_sync_batchnorm,
+}
