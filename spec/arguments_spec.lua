@@ -132,8 +132,9 @@ describe("wrong arguments to", function()
       end
       for name, f in pairs(nn.parallel) do
         if initialized and not dist.is_initialized() then dist.init_process_group() end
-        if name ~= "comm" then abuse(name, f) end
+        if type(f) ~= "table" or getmetatable(f) then abuse(name, f) end
       end
+      for name, f in pairs(nn.parallel.comm_hooks) do abuse(name, f) end
       if dist.is_initialized() then dist.destroy_process_group() end
     end
   end)
@@ -160,6 +161,11 @@ describe("wrong arguments to", function()
     abuse("comm.scatter", function(a, b) P.comm.scatter(x, two, { dim = a, chunk_sizes = b }) end)
     abuse("comm.scatter in sizes", function(a, b, c) P.comm.scatter(x, two, { chunk_sizes = { a, b, c } }) end)
     abuse("comm.gather", function(a, b, c) P.comm.gather({ x, a }, { dim = b, destination = c }) end)
+    abuse("register_comm_hook", function(a, b)
+      if not dist.is_initialized() then dist.init_process_group() end
+      P.DistributedDataParallel(linear()):register_comm_hook(a, b)
+    end)
+    if dist.is_initialized() then dist.destroy_process_group() end
     abuse("broadcast_coalesced", function(a, b) P.comm.broadcast_coalesced({ x, x }, two, b or a) end)
     abuse("reduce_add_coalesced", function(a, b, c) P.comm.reduce_add_coalesced({ { x }, { a } }, b, c) end)
   end)

@@ -4,6 +4,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local ranks = require "ranks"
+local ddp_equal = require "ddp_equal"
 
 -- The build whose module this process has loaded.
 local function build_folder()
@@ -86,33 +87,7 @@ describe("a group built elsewhere", function()
   end)
 
   it("carries DistributedDataParallel", function()
-    local got = run [[
-      local lm = require "luminary"
-      local dist, nn, F = lm.dist, lm.nn, lm.nn.functional
-      dist.init_process_group("relay", {timeout = 20})
-      local rank = dist.get_rank()
-      local function model()
-        lm.manual_seed(3)
-        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-      end
-      lm.manual_seed(11)
-      local x, y = lm.randn{8, 5}, lm.randint(1, 4, {8})
-      local alone, net = model(), nn.parallel.DistributedDataParallel(model())
-      local steps = {lm.optim.SGD(alone:parameters(), {lr = 0.1}), lm.optim.SGD(net:parameters(), {lr = 0.1})}
-      for _ = 1, 3 do
-        for _, opt in ipairs(steps) do opt:zero_grad() end
-        F.cross_entropy(alone(x), y):backward()
-        local part = {rank * 4 + 1, rank * 4 + 4}
-        F.cross_entropy(net(x[{part}]), y[{part}]):backward()
-        for _, opt in ipairs(steps) do opt:step() end
-      end
-      local worst = 0
-      local mine, theirs = alone:parameters(), net:parameters()
-      for i = 1, #mine do worst = math.max(worst, (mine[i]:detach() - theirs[i]:detach()):abs():max():item()) end
-      assert(worst < 1e-6, "differs by " .. worst)
-      print "equal"
-      dist.destroy_process_group()
-    ]]
+    local got = run(ddp_equal {backend = "relay", device = "cpu"})
     if not got then return end
     assert(got.ok, got.text)
     for rank = 0, 1 do assert.equal("equal\n", got[rank].output) end

@@ -3,6 +3,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/../support/?.lua;" .. package.path
 local core = require "luminary.core"
 local ranks = require "ranks"
+local ddp_equal = require "ddp_equal"
 if core.device_count("cuda") == 0 then return end
 
 describe("collectives of CUDA tensors over gloo", function()
@@ -30,35 +31,35 @@ describe("collectives of CUDA tensors over gloo", function()
     assert.equal("cuda:0\t18\t4\t0\t10\t11\n", got[1].output)
   end)
 
-  it("carry DistributedDataParallel", function()
-    local got = ranks.run { n = 2, timeout = 60, env = { LM_TOKEN = "a token for specs" }, script = [[
-      local lm = require "luminary"
-      local dist, nn, F = lm.dist, lm.nn, lm.nn.functional
-      dist.init_process_group("gloo", {timeout = 30})
-      local rank = dist.get_rank()
-      local function model()
-        lm.manual_seed(3)
-        return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)):to("cuda")
-      end
-      lm.manual_seed(11)
-      local x, y = lm.randn({8, 5}):cuda(), lm.randint(1, 4, {8}):cuda()
-      local alone, net = model(), nn.parallel.DistributedDataParallel(model())
-      local steps = {lm.optim.SGD(alone:parameters(), {lr = 0.1}), lm.optim.SGD(net:parameters(), {lr = 0.1})}
-      for _ = 1, 3 do
-        for _, opt in ipairs(steps) do opt:zero_grad() end
-        F.cross_entropy(alone(x), y):backward()
-        local part = {rank * 4 + 1, rank * 4 + 4}
-        F.cross_entropy(net(x[{part}]), y[{part}]):backward()
-        for _, opt in ipairs(steps) do opt:step() end
-      end
-      local worst = 0
-      local mine, theirs = alone:parameters(), net:parameters()
-      for i = 1, #mine do worst = math.max(worst, (mine[i]:detach() - theirs[i]:detach()):abs():max():item()) end
-      assert(worst < 1e-6, "differs by " .. worst)
-      print "equal"
-      dist.destroy_process_group()
-    ]] }
-    assert(got.ok, got.text)
-    for rank = 0, 1 do assert.equal("equal\n", got[rank].output) end
+  describe("carry DistributedDataParallel", function()
+    local function equal(with)
+      with.backend, with.device = "gloo", "cuda"
+      local env = { LM_TOKEN = "a token for specs" }
+      local got = ranks.run { n = 2, timeout = 60, env = env, script = ddp_equal(with) }
+      assert(got.ok, got.text)
+      for rank = 0, 1 do assert.equal("equal\n", got[rank].output) end
+    end
+
+    -- Backward on one stream, the step on another: nobody waits but by what memory remembers.
+    local streams = [[
+      local back, forth = lm.cuda.Stream(), lm.cuda.Stream()
+      function run(f) return lm.cuda.stream(back, f) end
+      function step(opt) return lm.cuda.stream(forth, function() opt:step() end) end
+    ]]
+
+    it("on the default stream", function() equal {} end)
+    it("on streams of its own", function() equal {before = streams} end)
+    it("with gradients compressed", function() equal {before = streams, hook = "'bf16_compress'", most = 3e-3} end)
+    it("with a hook, on yet another stream", function()
+      equal {before = streams, hook = [[function(_, bucket)
+        for _, g in ipairs(bucket:gradients()) do assert(g.is_cuda) end
+        local twice = lm.cuda.stream(lm.cuda.Stream(), function() return bucket:buffer() * 2 end)
+        local work = dist.all_reduce(twice, {async_op = true})
+        return {wait = function()
+          work:wait()
+          return twice / 2
+        end}
+      end]]}
+    end)
   end)
 end)

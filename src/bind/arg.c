@@ -224,3 +224,14 @@ bool lm_field(lua_State *L, int i, const char *name) {
   }
   return false;
 }
+
+#define FIELD(kind, type)                                                                                        \
+  lm_status lm_field_##kind(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, type *out) { \
+    if (!lm_field(L, i, name)) return LM_OK;                                                                     \
+    lm_status status = lm_read_##kind(L, s, lua_gettop(L), fn, name, out);                                       \
+    lua_pop(L, 1);                                                                                               \
+    return status;                                                                                               \
+  }
+FIELD(number, double)
+FIELD(int, int64_t)
+FIELD(bool, bool)

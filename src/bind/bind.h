@@ -219,6 +219,10 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
 bool lm_to_int64(lua_State *L, int i, int64_t *out);
 /* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
 bool lm_field(lua_State *L, int i, const char *name);
+/* The same read into out, which stays as it is where the field is nil. */
+lm_status lm_field_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, double *out);
+lm_status lm_field_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, int64_t *out);
+lm_status lm_field_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, bool *out);
 
 /* ---- decode.c: any op's call */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
@@ -314,8 +318,13 @@ void lm_home_drain(lua_State *L, struct lm_home *h);
 bool lm_home_waiting(const struct lm_home *h);
 /* A handle with hooks is collected while the graph may still call them. Box at index 1. */
 void lm_hooks_orphan(lua_State *L, lm_lua *s);
-/* Binds `running` for the time of a call that may run hooks. */
+/* Binds `running` for the time of a call that may run hooks: what begin gives is to become s->running again. */
+lua_State *lm_running_begin(lua_State *L, lm_lua *s);
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out);
+/* Runs body on the coroutine whose call into the core this is part of. What it raises is kept as it is until the
+ * binding raises it again, and is an LM_E_LUA up to there. */
+typedef int (*lm_lua_body)(lua_State *L, lm_lua *s, void *arg);
+lm_status lm_call_lua(struct lm_home *h, lm_lua_body body, void *arg);
 int lm_bind_protected(lua_State *L);
 
 #endif

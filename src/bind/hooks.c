@@ -157,7 +157,6 @@ void lm_hooks_orphan(lua_State *L, lm_lua *s) {
 /* ---- calling Lua from the core */
 typedef struct call {
   callback *c;
-  lm_lua *s;
   /* hooks */
   lm_tensor *grad, **replacement;
   /* custom functions */
@@ -171,23 +170,23 @@ static void push_tensor(lua_State *L, lm_lua *s, lm_tensor *t) {
   lm_box_fill(s, b, lm_retain(t));
 }
 
-static int run_hook(lua_State *L, call *p) {
-  push_tensor(L, p->s, p->grad);
+static int run_hook(lua_State *L, lm_lua *s, call *p) {
+  push_tensor(L, s, p->grad);
   lua_call(L, 1, 1);
   if (lua_isnil(L, -1)) return 0;
   lm_tensor *t;
-  lm_status status = lm_read_tensor(L, p->s, lua_gettop(L), "hook", "result", &t);
+  lm_status status = lm_read_tensor(L, s, lua_gettop(L), "hook", "result", &t);
   if (status != LM_OK) return lm_raise(L, status);
   *p->replacement = lm_retain(t);
   return 0;
 }
 
 /* backward(grads) -> list of gradients, false or nil for none */
-static int run_custom(lua_State *L, call *p) {
+static int run_custom(lua_State *L, lm_lua *s, call *p) {
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
-      push_tensor(L, p->s, p->grads[i]);
+      push_tensor(L, s, p->grads[i]);
     } else {
       lua_pushboolean(L, 0);
     }
@@ -200,7 +199,7 @@ static int run_custom(lua_State *L, call *p) {
     lua_rawgeti(L, result, i + 1);
     lm_tensor *t = NULL;
     if (lua_toboolean(L, -1)) {
-      lm_status status = lm_read_tensor(L, p->s, lua_gettop(L), "backward", "gradient", &t);
+      lm_status status = lm_read_tensor(L, s, lua_gettop(L), "backward", "gradient", &t);
       if (status != LM_OK) {
         while (i-- > 0) {
           lm_release(p->gin[i]);
@@ -215,20 +214,30 @@ static int run_custom(lua_State *L, call *p) {
   return 0;
 }
 
-/* The protected body: light userdata of the call at 1. Its upvalues are those of every closure. */
-int lm_bind_protected(lua_State *L) {
-  call *p = lua_touserdata(L, 1);
+static int run(lua_State *L, lm_lua *s, void *arg) {
+  call *p = arg;
+  s->in_backward = p->c;
   lm_reg_get(L, &lm_reg_weak);
   lua_pushlightuserdata(L, p->c);
   lua_rawget(L, -2);
   if (lua_type(L, -1) != LUA_TFUNCTION) { /* a hook was removed meanwhile */
     return p->gin ? lm_raise_text(L, "backward: its function is gone") : 0;
   }
-  return p->gin ? run_custom(L, p) : run_hook(L, p);
+  return p->gin ? run_custom(L, s, p) : run_hook(L, s, p);
 }
 
-static lm_status enter(callback *c, call *p) {
-  home *h = c->home;
+typedef struct protected_call {
+  lm_lua_body body;
+  void *arg;
+} protected_call;
+
+/* Light userdata of the call at 1. Its upvalues are those of every closure. */
+int lm_bind_protected(lua_State *L) {
+  const protected_call *p = lua_touserdata(L, 1);
+  return p->body(L, LM_STATE(L), p->arg);
+}
+
+lm_status lm_call_lua(home *h, lm_lua_body body, void *arg) {
   pthread_mutex_lock(&h->lock);
   lm_lua *s = h->s;
   bool here = s && pthread_equal(h->thread, pthread_self());
@@ -237,13 +246,11 @@ static lm_status enter(callback *c, call *p) {
   lua_State *L = here ? s->running : NULL;
   if (!L) return lm_fail(LM_E_STATE, "backward: a hook of this graph belongs to another thread's Lua state");
   if (!lua_checkstack(L, 16)) return lm_fail(LM_E_OOM, "backward: out of memory for Lua's stack");
-  p->c = c;
-  p->s = s;
   int top = lua_gettop(L);
   callback *outer = s->in_backward;
-  s->in_backward = c;
+  protected_call p = {body, arg};
   lm_reg_get(L, &lm_reg_protected);
-  lua_pushlightuserdata(L, p);
+  lua_pushlightuserdata(L, &p);
   int failed = lua_pcall(L, 1, 0, 0);
   s->in_backward = outer;
   s->running = L; /* a nested backward may have left another */
@@ -260,21 +267,26 @@ static lm_status enter(callback *c, call *p) {
 }
 
 static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
-  call p = {.grad = grad, .replacement = replacement};
-  return enter(ctx, &p);
+  callback *c = ctx;
+  return lm_call_lua(c->home, run, &(call){.c = c, .grad = grad, .replacement = replacement});
 }
 
 static lm_status call_custom(void *ctx, int ngrad, lm_tensor *const *grads, int nin, lm_tensor **gin) {
   for (int i = 0; i < nin; i++) gin[i] = NULL;
-  call p = {.ngrad = ngrad, .grads = grads, .gin = gin};
-  return enter(ctx, &p);
+  callback *c = ctx;
+  return lm_call_lua(c->home, run, &(call){.c = c, .ngrad = ngrad, .grads = grads, .gin = gin});
+}
+
+lua_State *lm_running_begin(lua_State *L, lm_lua *s) {
+  lua_State *before = s->running;
+  s->running = L;
+  if (s->home) s->home->thread = pthread_self();
+  return before;
 }
 
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out) {
   if (!s->home) return lm_fail(LM_E_STATE, "backward: the Lua state is closing");
-  lua_State *before = s->running;
-  s->running = L;
-  s->home->thread = pthread_self();
+  lua_State *before = lm_running_begin(L, s);
   lm_status status = lm_backward(a, out);
   s->running = before;
   return status;

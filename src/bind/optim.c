@@ -85,20 +85,6 @@ done:
   return status;
 }
 
-static lm_status number(lua_State *L, const lm_lua *s, const char *name, double *out) {
-  if (!lm_field(L, 1, name)) return LM_OK;
-  lm_status status = lm_read_number(L, s, lua_gettop(L), fn, name, out);
-  lua_pop(L, 1);
-  return status;
-}
-
-static lm_status flag(lua_State *L, const lm_lua *s, const char *name, bool *out) {
-  if (!lm_field(L, 1, name)) return LM_OK;
-  lm_status status = lm_read_bool(L, s, lua_gettop(L), fn, name, out);
-  lua_pop(L, 1);
-  return status;
-}
-
 static lm_status read_step(lua_State *L, const lm_lua *s, lm_optim_step *o) {
   lm_status status;
   const char *kind = lm_field(L, 1, "kind") && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
@@ -106,21 +92,21 @@ static lm_status read_step(lua_State *L, const lm_lua *s, lm_optim_step *o) {
     return lm_fail(LM_E_ARG, "%s: kind: \"sgd\" or \"adam\" expected", fn);
   }
   *o = (lm_optim_step){.kind = kind[0] == 's' ? LM_SGD : LM_ADAM, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .step = 1};
-  TRY(number(L, s, "lr", &o->lr));
-  TRY(number(L, s, "weight_decay", &o->weight_decay));
-  TRY(flag(L, s, "maximize", &o->maximize));
+  TRY(lm_field_number(L, s, 1, fn, "lr", &o->lr));
+  TRY(lm_field_number(L, s, 1, fn, "weight_decay", &o->weight_decay));
+  TRY(lm_field_bool(L, s, 1, fn, "maximize", &o->maximize));
   if (o->kind == LM_SGD) {
-    TRY(number(L, s, "momentum", &o->momentum));
-    TRY(number(L, s, "dampening", &o->dampening));
-    TRY(flag(L, s, "nesterov", &o->nesterov));
-    TRY(flag(L, s, "first", &o->first));
+    TRY(lm_field_number(L, s, 1, fn, "momentum", &o->momentum));
+    TRY(lm_field_number(L, s, 1, fn, "dampening", &o->dampening));
+    TRY(lm_field_bool(L, s, 1, fn, "nesterov", &o->nesterov));
+    TRY(lm_field_bool(L, s, 1, fn, "first", &o->first));
   } else {
-    TRY(number(L, s, "beta1", &o->beta1));
-    TRY(number(L, s, "beta2", &o->beta2));
-    TRY(number(L, s, "eps", &o->eps));
-    TRY(flag(L, s, "amsgrad", &o->amsgrad));
-    TRY(flag(L, s, "decoupled", &o->decoupled));
-    if (lm_field(L, 1, "step")) TRY(lm_read_int(L, s, lua_gettop(L), fn, "step", &o->step));
+    TRY(lm_field_number(L, s, 1, fn, "beta1", &o->beta1));
+    TRY(lm_field_number(L, s, 1, fn, "beta2", &o->beta2));
+    TRY(lm_field_number(L, s, 1, fn, "eps", &o->eps));
+    TRY(lm_field_bool(L, s, 1, fn, "amsgrad", &o->amsgrad));
+    TRY(lm_field_bool(L, s, 1, fn, "decoupled", &o->decoupled));
+    TRY(lm_field_int(L, s, 1, fn, "step", &o->step));
     if (o->step < 1) status = lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)o->step);
   }
 done:

@@ -8,10 +8,12 @@ typedef struct reducer_box {
   lm_user user;  /* of its group, which its environment keeps alive */
   lm_reducer *r; /* NULL once closed */
   int local;     /* depth of no_sync */
+  lm_lua *s;
 } reducer_box;
 
-static const char reducer_key; /* registry: the metatable */
 static const char ddp[] = "DistributedDataParallel";
+static int gc_reducer(lua_State *L);
+static const lm_object_type reducer_type = {"luminary.reducer", sizeof(reducer_box), gc_reducer};
 
 static void close_reducer(lm_user *user) {
   reducer_box *box = (reducer_box *)user;
@@ -21,45 +23,23 @@ static void close_reducer(lm_user *user) {
   lm_reducer_close(r);
 }
 
-static reducer_box *to_reducer(lua_State *L) {
-  reducer_box *box = lua_touserdata(L, 1);
-  if (!box || !lua_getmetatable(L, 1)) return NULL;
-  lm_reg_get(L, &reducer_key);
-  bool same = lua_rawequal(L, -1, -2);
-  lua_pop(L, 2);
-  return same ? box : NULL;
-}
-
 static int gc_reducer(lua_State *L) {
-  reducer_box *box = to_reducer(L);
+  reducer_box *box = lm_to_object(L, 1, &reducer_type);
   if (box) close_reducer(&box->user);
   return 0;
 }
 
 static reducer_box *self(lua_State *L) {
-  reducer_box *box = to_reducer(L);
+  reducer_box *box = lm_to_object(L, 1, &reducer_type);
   if (!box) lm_raise_text(L, "%s: a reducer expected", ddp);
   if (!box->r) lm_raise_text(L, "%s: its process group was destroyed", ddp);
   return box;
 }
 
-static reducer_box *new_reducer(lua_State *L, int group) {
-  reducer_box *box = lua_newuserdata(L, sizeof *box);
-  memset(box, 0, sizeof *box);
+static reducer_box *new_reducer(lua_State *L, lm_lua *s, int group) {
+  reducer_box *box = lm_object_new(L, &reducer_type);
   box->user.close = close_reducer;
-  lm_reg_get(L, &reducer_key);
-  if (lua_isnil(L, -1)) {
-    lua_pop(L, 1);
-    lua_createtable(L, 0, 2);
-    lua_pushcfunction(L, gc_reducer);
-    lua_setfield(L, -2, "__gc");
-    lua_pushliteral(L, "luminary.reducer");
-    lua_setfield(L, -2, "__metatable");
-    lua_pushlightuserdata(L, (void *)&reducer_key);
-    lua_pushvalue(L, -2);
-    lua_rawset(L, LUA_REGISTRYINDEX);
-  }
-  lua_setmetatable(L, -2);
+  box->s = s;
   lua_createtable(L, 1, 0);
   lua_pushvalue(L, group);
   lua_rawseti(L, -2, 1);
@@ -69,18 +49,9 @@ static reducer_box *new_reducer(lua_State *L, int group) {
 
 /* ---- making one */
 
-static lm_status flag(lua_State *L, const lm_lua *s, const char *name, bool *out) {
-  if (!lm_field(L, 4, name)) return LM_OK;
-  lm_status status = lm_read_bool(L, s, lua_gettop(L), ddp, name, out);
-  lua_pop(L, 1);
-  return status;
-}
-
 static lm_status bytes(lua_State *L, const lm_lua *s, const char *name, size_t *out) {
-  int64_t n = 0;
-  if (!lm_field(L, 4, name)) return LM_OK;
-  lm_status status = lm_read_int(L, s, lua_gettop(L), ddp, name, &n);
-  lua_pop(L, 1);
+  int64_t n = (int64_t)*out;
+  lm_status status = lm_field_int(L, s, 4, ddp, name, &n);
   if (status == LM_OK && n < 1) status = lm_fail(LM_E_ARG, "%s: %s: at least 1 expected", ddp, name);
   *out = (size_t)n;
   return status;
@@ -97,9 +68,9 @@ static lm_status make(lua_State *L, const lm_lua *s, reducer_box *box) {
   TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
   TRY(bytes(L, s, "first_bytes", &config.first_bytes));
   TRY(bytes(L, s, "cap_bytes", &config.cap_bytes));
-  TRY(flag(L, s, "find_unused", &config.find_unused));
-  TRY(flag(L, s, "static_graph", &config.static_graph));
-  TRY(flag(L, s, "weighted", &config.weighted));
+  TRY(lm_field_bool(L, s, 4, ddp, "find_unused", &config.find_unused));
+  TRY(lm_field_bool(L, s, 4, ddp, "static_graph", &config.static_graph));
+  TRY(lm_field_bool(L, s, 4, ddp, "weighted", &config.weighted));
   names = lm_malloc((size_t)n * sizeof *names);
   if (!names) TRY(LM_E_OOM);
   for (int i = 0; i < n; i++) {
@@ -107,9 +78,7 @@ static lm_status make(lua_State *L, const lm_lua *s, reducer_box *box) {
     names[i] = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "?";
     lua_pop(L, 1);
   }
-  if (n == 0 || g->size < 2) {
-    TRY(lm_fail(LM_E_ARG, "%s: %d parameters on %d ranks: nothing to average", ddp, n, g->size));
-  }
+  if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: no parameters: nothing to average", ddp));
   TRY(lm_reducer_new(g, n, params, names, &config, &box->r));
 done:
   lm_free(params);
@@ -124,7 +93,7 @@ static int bind_new(lua_State *L) {
   if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
     return lm_raise_text(L, "%s: a list of names and a table of options expected", ddp);
   }
-  reducer_box *box = new_reducer(L, 1);
+  reducer_box *box = new_reducer(L, s, 1);
   lm_note_line(L, s);
   lm_status status = make(L, s, box);
   if (status != LM_OK) return lm_raise(L, status);
@@ -181,7 +150,9 @@ static int bind_shadow(lua_State *L) {
   reducer_box *box = self(L);
   lm_shadow what;
   int root = 0;
+  lua_State *before = lm_running_begin(L, box->s); /* it may call a communication hook */
   lm_status status = lm_reducer_shadow(box->r, &what, &root);
+  box->s->running = before;
   if (status != LM_OK) return lm_raise(L, status);
   lua_pushstring(L, names[what]);
   lua_pushinteger(L, root);
@@ -194,6 +165,115 @@ static int bind_buckets(lua_State *L) {
   lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
   lua_pushboolean(L, shared);
   return 2;
+}
+
+/* ---- communication hooks */
+
+typedef struct hook_call {
+  reducer_box *box;
+  int bucket;
+  bool last;
+  lm_tensor *content;
+} hook_call;
+
+static int run_hook(lua_State *L, lm_lua *s, void *arg) {
+  hook_call *c = arg;
+  lm_reg_get(L, &lm_reg_weak);
+  lua_pushlightuserdata(L, c->box);
+  lua_rawget(L, -2);
+  lua_pushinteger(L, c->bucket + 1);
+  lua_pushboolean(L, c->last);
+  lua_call(L, 2, 1);
+  if (lua_isnil(L, -1)) return 0;
+  lm_tensor *t = NULL;
+  lm_status status = lm_read_tensor(L, s, lua_gettop(L), "register_comm_hook", "the hook's result", &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  c->content = lm_retain(t);
+  return 0;
+}
+
+static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content) {
+  hook_call c = {.box = ctx, .bucket = bucket, .last = last};
+  lm_status status = lm_call_lua(c.box->s->home, run_hook, &c);
+  *content = c.content;
+  return status;
+}
+
+/* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
+ * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
+static int bind_set_hook(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  reducer_box *box = self(L);
+  const char *name = luaL_checkstring(L, 2);
+  lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
+  if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
+  if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
+  if (lua_type(L, 3) == LUA_TFUNCTION) {
+    hook.call = call_hook;
+    hook.ctx = box;
+  }
+  lm_note_line(L, s);
+  lm_status status = lm_reducer_set_hook(box->r, &hook);
+  if (status != LM_OK) return lm_raise(L, status);
+  if (!hook.call) return 0;
+  lua_getfenv(L, 1); /* which keeps it alive */
+  lua_pushvalue(L, 3);
+  lua_rawseti(L, -2, 2);
+  lm_reg_get(L, &lm_reg_weak); /* where run_hook finds it */
+  lua_pushlightuserdata(L, box);
+  lua_pushvalue(L, 3);
+  lua_rawset(L, -3);
+  return 0;
+}
+
+static int bucket_at(lua_State *L, const reducer_box *box) {
+  bool shared;
+  int64_t k = 0;
+  lm_status status = lm_read_int(L, LM_STATE(L), 2, ddp, "bucket", &k);
+  if (status == LM_OK && (k < 1 || k > lm_reducer_buckets(box->r, &shared))) {
+    status = lm_fail(LM_E_INDEX, "%s: there is no bucket %lld", ddp, (long long)k);
+  }
+  if (status != LM_OK) lm_raise(L, status);
+  return (int)k - 1;
+}
+
+/* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their places */
+static int bind_buffer(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  reducer_box *box = self(L);
+  int k = bucket_at(L, box);
+  lm_box *buffer = lm_box_new(L);
+  lm_tensor *t = NULL;
+  int n = lm_reducer_params(box->r);
+  int *param = lua_newuserdata(L, (size_t)n * sizeof *param);
+  lm_status status = lm_reducer_buffer(box->r, k, &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_box_fill(s, buffer, t);
+  n = lm_reducer_members(box->r, k, param);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, param[i] + 1);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_remove(L, -2);
+  return 2;
+}
+
+/* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
+static int bind_gradient(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  reducer_box *box = self(L);
+  int64_t i = 0;
+  lm_tensor *t = NULL;
+  lm_box *gradient = lm_box_new(L);
+  lm_status status = lm_read_int(L, s, 2, ddp, "parameter", &i);
+  if (status == LM_OK && (i < 1 || i > lm_reducer_params(box->r))) {
+    status = lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i);
+  }
+  if (status == LM_OK) status = lm_reducer_gradient(box->r, (int)i - 1, &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_box_fill(s, gradient, t);
+  return 1;
 }
 
 /* ---- sharing */
@@ -243,14 +323,22 @@ static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, LM_STATE(L), 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
   lm_note_line(L, LM_STATE(L));
-  if (g->size > 1) lm_share_failure(g, lua_tostring(L, 2)); /* alone there is nobody to tell */
+  lm_share_failure(g, lua_tostring(L, 2));
   return 0;
 }
 
 const luaL_Reg lm_reducer_functions[] = {
-    {"reducer_new", bind_new},         {"reducer_forward", bind_forward},
-    {"reducer_no_sync", bind_no_sync}, {"reducer_join", bind_join},
-    {"reducer_shadow", bind_shadow},   {"reducer_buckets", bind_buckets},
-    {"reducer_share", bind_share},     {"reducer_share_text", bind_share_text},
-    {"reducer_fail", bind_fail},       {NULL, NULL},
+    {"reducer_new", bind_new},
+    {"reducer_forward", bind_forward},
+    {"reducer_no_sync", bind_no_sync},
+    {"reducer_join", bind_join},
+    {"reducer_shadow", bind_shadow},
+    {"reducer_buckets", bind_buckets},
+    {"reducer_share", bind_share},
+    {"reducer_share_text", bind_share_text},
+    {"reducer_fail", bind_fail},
+    {"reducer_set_hook", bind_set_hook},
+    {"reducer_buffer", bind_buffer},
+    {"reducer_gradient", bind_gradient},
+    {NULL, NULL},
 };

@@ -23,15 +23,14 @@ static int name_some(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *
   return n;
 }
 
-/* The error goes to all ranks: they would wait for this one. (To no effect if it was another rank's to begin with.) */
-static lm_status published(const lm_reducer *r, lm_status status) {
-  lm_world_fail(r->g->core->world, lm_where(), lm_error());
+lm_status lm_reducer_publish(const lm_reducer *r, lm_status status) {
+  if (r->g && r->g->core->world) lm_world_fail(r->g->core->world, lm_where(), lm_error());
   return status;
 }
 
-static lm_status is_usable(const lm_reducer *r) {
+lm_status lm_reducer_usable(const lm_reducer *r) {
   if (!r->g) return lm_fail(LM_E_STATE, LM_DDP ": its process group was destroyed, or the wrapper is gone");
-  lm_status status = lm_world_check(r->g->core->world);
+  lm_status status = r->g->core->world ? lm_world_check(r->g->core->world) : LM_OK;
   return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
 
@@ -47,7 +46,10 @@ static void forget_pass(lm_reducer *r) {
   for (int b = 0; b < r->nbuckets; b++) {
     r->bucket[b].waits_for = r->bucket[b].nslots;
     lm_work_release(r->bucket[b].work);
+    lm_release(r->bucket[b].wire);
     r->bucket[b].work = NULL;
+    r->bucket[b].wire = NULL;
+    r->bucket[b].asks = false;
   }
   r->launched = r->reduced = r->narrived = 0;
   r->begun = r->told = r->known = false;
@@ -119,7 +121,7 @@ static lm_status settle(lm_reducer *r) {
                      "all of the model, wrap it with {find_unused_parameters = true}",
                      n, r->n, names);
   }
-  published(r, status);
+  lm_reducer_publish(r, status);
 done:
   return status;
 }
@@ -149,7 +151,7 @@ static lm_status finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   (void)grad, (void)replacement;
   lm_status status = LM_OK;
   lm_reducer *r = ctx;
-  if (!r->g) TRY(is_usable(r));
+  if (!r->g) TRY(lm_reducer_usable(r));
   TRY(settle(r));
   TRY(lm_reduce_finish(r));
   TRY(hand_out(r));
@@ -165,7 +167,7 @@ static void release(lm_reducer *r);
 static void leave_pass(void *ctx) {
   lm_reducer *r = ctx;
   if (r->begun) {
-    if (r->told && r->g) published(r, LM_E_STATE);
+    if (r->told && r->g) lm_reducer_publish(r, LM_E_STATE);
     forget_pass(r);
   }
   release(r);
@@ -173,7 +175,7 @@ static void leave_pass(void *ctx) {
 
 static lm_status begin_pass(lm_reducer *r) {
   lm_status status = LM_OK;
-  TRY(is_usable(r));
+  TRY(lm_reducer_usable(r));
   atomic_fetch_add(&r->rc, 1);
   TRY(lm_backward_finally((lm_hook){finish, r, leave_pass}));
   r->begun = true;
@@ -215,7 +217,7 @@ static lm_status once_more(const lm_reducer *r, const lm_slot *s) {
             "with {static_graph = true} that is allowed",
             s->name);
   }
-  return published(r, LM_E_STATE);
+  return lm_reducer_publish(r, LM_E_STATE);
 }
 
 static lm_status check_grad(const lm_slot *s, const lm_tensor *grad) {
@@ -232,7 +234,7 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   lm_reducer *r = w->r;
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[w->i];
-  if (!r->g) TRY(is_usable(r));
+  if (!r->g) TRY(lm_reducer_usable(r));
   TRY(check_grad(s, grad));
   s->used = true;
   if (!r->sync) goto done;
@@ -271,6 +273,7 @@ static void release(lm_reducer *r) {
   lm_free(r->slot);
   lm_free(r->names);
   lm_free(r->arrived);
+  lm_free(r->order);
   lm_free(r);
 }
 
@@ -295,8 +298,9 @@ static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char 
   for (int i = 0; i < r->n; i++) bytes += strlen(name[i]) + 1;
   r->slot = lm_calloc((size_t)r->n, sizeof *r->slot);
   r->arrived = lm_calloc((size_t)r->n, sizeof *r->arrived);
+  r->order = lm_calloc((size_t)r->n, sizeof *r->order);
   r->names = lm_malloc(bytes);
-  if (!r->slot || !r->arrived || !r->names) return LM_E_OOM;
+  if (!r->slot || !r->arrived || !r->order || !r->names) return LM_E_OOM;
   char *at = r->names;
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
@@ -329,7 +333,7 @@ static lm_status agree_on_strides(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) memcpy(strides + (size_t)i * each, r->slot[i].stride, each);
   TRY(lm_share_bytes(r->g, 0, strides, bytes, &theirs, &heard));
   if (heard != bytes) {
-    TRY(published(r, lm_fail(LM_E_STATE, LM_DDP ": %zu parameters on rank 0, %d here", heard / each, r->n)));
+    TRY(lm_reducer_publish(r, lm_fail(LM_E_STATE, LM_DDP ": %zu parameters on rank 0, %d here", heard / each, r->n)));
   }
   for (int i = 0; i < r->n; i++) memcpy(r->slot[i].stride, theirs + (size_t)i * each, each);
 done:
@@ -355,7 +359,6 @@ done:
 lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char *const *name,
                          const lm_reducer_config *config, lm_reducer **out) {
   lm_status status = LM_OK;
-  int *order = NULL;
   *out = NULL;
   lm_reducer *r = lm_calloc(1, sizeof *r);
   if (!r) return LM_E_OOM;
@@ -370,15 +373,12 @@ lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char
   TRY(take_params(r, param, name));
   TRY(agree_on_strides(r));
   TRY(lm_facts_open(r));
-  order = lm_malloc((size_t)n * sizeof *order);
-  if (!order) TRY(LM_E_OOM);
-  for (int i = 0; i < n; i++) order[i] = n - 1 - i;
-  TRY(lm_buckets_make(r, order));
+  for (int i = 0; i < n; i++) r->order[i] = n - 1 - i;
+  TRY(lm_buckets_make(r, r->order));
   TRY(add_hooks(r));
   *out = r;
   r = NULL;
 done:
-  lm_free(order);
   lm_reducer_close(r);
   return status;
 }
@@ -392,7 +392,7 @@ int lm_reducer_buckets(const lm_reducer *r, bool *shared) {
 
 lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
   lm_status status = LM_OK;
-  TRY(is_usable(r));
+  TRY(lm_reducer_usable(r));
   r->sync = f->sync;
   if (!f->training) {
     if (r->averaged) r->weight = f->weight;
@@ -413,7 +413,7 @@ done:
 lm_status lm_reducer_join(lm_reducer *r, bool on) {
   lm_status status = LM_OK;
   if (on && r->joining) TRY(lm_fail(LM_E_STATE, "join: this model is inside a join already"));
-  if (on) TRY(is_usable(r));
+  if (on) TRY(lm_reducer_usable(r));
   r->joining = on;
   if (!on) r->root = 0;
 done:
@@ -432,14 +432,15 @@ static lm_status shadow_backward(lm_reducer *r) {
   TRY(lm_reduce_finish(r));
   TRY(end_pass(r));
 done:
-  if (status != LM_OK) published(r, status);
+  if (status != LM_OK) lm_reducer_publish(r, status);
   if (r->begun) forget_pass(r);
   return status;
 }
 
 lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
   lm_status status = LM_OK;
-  TRY(is_usable(r));
+  atomic_fetch_add(&r->rc, 1); /* a communication hook may close it */
+  TRY(lm_reducer_usable(r));
   TRY(lm_facts_tell(r, LM_EVENT_JOINED));
   TRY(lm_facts_wait(r));
   *root = r->root;
@@ -458,5 +459,6 @@ lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
       break;
   }
 done:
+  release(r);
   return status;
 }

@@ -10,7 +10,7 @@
 
 enum { LINE = 64 };
 
-static size_t whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+size_t lm_whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
 bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
   if (t == view) return true;
@@ -76,7 +76,7 @@ static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
     }
     l->of[order[k]] = f;
     l->at[order[k]] = all[f].b.bytes;
-    all[f].b.bytes += whole_lines(s->bytes);
+    all[f].b.bytes += lm_whole_lines(s->bytes);
     all[f].b.nslots++;
     if (all[f].b.bytes >= (all[f].first ? r->config.first_bytes : r->config.cap_bytes)) all[f].number = ++l->nbuckets;
   }
@@ -115,7 +115,6 @@ static uint64_t hash_of(const lm_reducer *r, const layout *l) {
 /* ---- memory */
 
 static void drop_shared(void *owner) { lm_shared_release(owner); }
-static void drop_flat(void *owner) { lm_release(owner); }
 
 lm_status lm_fill_with_zeros(lm_tensor *t) {
   lm_tensor *same = NULL;
@@ -142,8 +141,7 @@ done:
 static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *row = NULL;
-  TRY(lm_tensor_foreign((lm_dtype)flat->dtype, flat->device, 1, &s->param->numel, flat->data + at, s->bytes, drop_flat,
-                        lm_retain(flat), &row));
+  TRY(lm_tensor_part(flat, (lm_dtype)flat->dtype, 1, &s->param->numel, at, &row));
   TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
 done:
   lm_release(row);
@@ -153,14 +151,17 @@ done:
 void lm_buckets_free(int n, lm_bucket *bucket) {
   for (int b = 0; b < n && bucket; b++) {
     lm_work_release(bucket[b].work);
+    lm_release(bucket[b].wire);
     lm_release(bucket[b].flat);
   }
   lm_free(bucket);
 }
 
-/* Whether the ranks may share the memory of buckets; where they can, lm_shared_open finds out. */
+/* Whether the ranks may share the memory of buckets; where they can, lm_shared_open finds out. What a function of the
+ * user's is shown, and may write to, is this rank's own. */
 static bool may_share(const lm_reducer *r) {
-  if (!r->g->table->may_share || !r->g->one_host) return false;
+  const lm_part *part = lm_part_for(r->g->core, LM_DEVICE(LM_CPU, 0));
+  if (r->hook.call || !r->g->one_host || !part || !part->g->table->may_share) return false;
   for (int i = 0; i < r->n; i++) {
     if (LM_DEVICE_KIND(r->slot[i].param->device) != LM_CPU) return false;
   }
@@ -193,6 +194,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_slot_show(s);
     lm_release(former);
   }
+  if (order != r->order) memcpy(r->order, order, (size_t)r->n * sizeof *order);
   r->hash = hash_of(r, &l);
   lm_buckets_free(r->nbuckets, r->bucket);
   r->bucket = l.bucket;

@@ -1,5 +1,5 @@
-/* Inside the reducer. Three files: reducer.c (its life, hooks, backward passes), reducer_buckets.c (where gradients
- * lie) and reducer_reduce.c (what ranks tell each other, and the sums). */
+/* Inside the reducer: reducer.c (its life, the parameters' hooks, backward passes), reducer_buckets.c (where gradients
+ * lie), reducer_reduce.c (what ranks tell each other, and the sums) and reducer_hook.c (what may take their place). */
 #ifndef LM_DIST_REDUCER_CORE_H
 #define LM_DIST_REDUCER_CORE_H
 
@@ -34,6 +34,8 @@ typedef struct lm_bucket {
   size_t at, bytes; /* in the memory of all buckets; whole lines */
   lm_tensor *flat;  /* all of it, 1-d */
   lm_work *work;    /* its all_reduce, where memory is not shared */
+  lm_tensor *wire;  /* in place of flat, where that is compressed */
+  bool asks;        /* its hook is to be asked once more for what becomes of it */
 } lm_bucket;
 
 typedef enum lm_arrival { LM_EVENT_FORWARD, LM_EVENT_BACKWARD, LM_EVENT_JOINED } lm_arrival;
@@ -59,6 +61,7 @@ struct lm_reducer {
   /* reducer_buckets.c */
   int nbuckets;
   lm_bucket *bucket;
+  int *order;        /* [n] parameters by their places */
   lm_shared *shared; /* NULL: each bucket has memory of its own */
   bool rebuilt;      /* no more changes */
 
@@ -75,6 +78,10 @@ struct lm_reducer {
   uint32_t base;         /* buckets sent by all passes before this one */
   int launched, reduced; /* buckets of this pass: full on this rank, its part of them summed by it */
 
+  /* reducer_hook.c */
+  lm_comm_hook hook;
+  bool hooked; /* there is one */
+
   /* reducer.c */
   bool sync; /* of the latest forward pass */
   bool joining;
@@ -84,6 +91,13 @@ struct lm_reducer {
   double weight;
   int narrived, *arrived; /* [n] the order in which gradients came in the first pass */
 };
+
+/* ---- reducer.c */
+
+/* Its group is there, and no rank has failed. */
+lm_status lm_reducer_usable(const lm_reducer *r);
+/* The error goes to all ranks: they would wait for this one. (To no effect if it was another rank's to begin with.) */
+lm_status lm_reducer_publish(const lm_reducer *r, lm_status status);
 
 /* ---- reducer_buckets.c */
 
@@ -98,6 +112,8 @@ bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view);
 /* .grad becomes the slot's place in its bucket. */
 lm_status lm_slot_show(lm_slot *s);
 lm_status lm_fill_with_zeros(lm_tensor *t);
+/* Each gradient starts on a cache line. */
+size_t lm_whole_lines(size_t bytes);
 /* Where slot i's part lies; CPU only. */
 char *lm_slot_data(const lm_reducer *r, int i);
 
@@ -118,8 +134,19 @@ bool lm_used_anywhere(const lm_reducer *r, int i);
 lm_status lm_reduce_advance(lm_reducer *r);
 /* All of them, waiting. */
 lm_status lm_reduce_finish(lm_reducer *r);
-/* The slot's gradient, into its place and scaled by what this rank's count if it is known how much that is
- * (`scaled`). grad NULL: zeros. */
+/* The slot's gradient, into its place. On the CPU it is scaled at once by what this rank's count, if it is known how
+ * much that is (`scaled`). grad NULL: zeros. */
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad);
+/* Orders what follows after it; on the CPU that is waiting for it. Releases it. */
+lm_status lm_reduce_wait(lm_work **w);
+
+/* ---- reducer_hook.c */
+
+/* Whether the bucket takes another way than the sum. */
+bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b);
+/* It is full, and scaled by what this rank's gradients count. */
+lm_status lm_hook_start(lm_reducer *r, int bucket);
+/* The end of backward: it becomes what the hook made of it. */
+lm_status lm_hook_finish(lm_reducer *r, int bucket);
 
 #endif

@@ -2,7 +2,10 @@
  *
  * In shared memory a bucket that is full is announced by a flag, and every rank sums its own part of it over all
  * ranks' buckets, in place, and writes the result into each: nothing else is ever copied. A flag counts buckets through
- * all passes, so it says which pass it belongs to. Elsewhere a bucket is scaled and handed to all_reduce. */
+ * all passes, so it says which pass it belongs to.
+ *
+ * Elsewhere a bucket is handed to all_reduce. What the CPU has to scale, it scales while it puts gradients in their
+ * places; on other devices that is left to the group, which may do it on the way. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -133,8 +136,10 @@ lm_status lm_facts_look(lm_reducer *r) {
   return lm_work_done(r->telling) ? lm_facts_wait(r) : LM_OK;
 }
 
-static lm_status waited(lm_work *w) {
-  lm_status status = lm_work_wait(w, -1);
+lm_status lm_reduce_wait(lm_work **w) {
+  lm_status status = lm_work_wait(*w, -1);
+  lm_work_release(*w);
+  *w = NULL;
   return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
 }
 
@@ -149,9 +154,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_end(&w, status == LM_OK && r->event != LM_EVENT_BACKWARD); /* of which this is the beginning only */
     return status;
   }
-  TRY(waited(r->telling));
-  lm_work_release(r->telling);
-  r->telling = NULL;
+  TRY(lm_reduce_wait(&r->telling));
   TRY(take_facts(r));
 done:
   return status;
@@ -244,63 +247,68 @@ done:
   return status;
 }
 
-/* What slot i holds, times this rank's share. */
-static lm_status scale_slot(lm_reducer *r, int i) {
+static bool on_cpu(lm_device device) { return LM_DEVICE_KIND(device) == LM_CPU; }
+
+/* What slot i holds, times this rank's share; on the CPU. */
+static void scale_slot(lm_reducer *r, int i) {
   lm_slot *s = &r->slot[i];
   double factor = r->factor[r->g->rank];
-  lm_status status = LM_OK;
-  if (LM_DEVICE_KIND(s->view->device) != LM_CPU) {
-    status = factor > 0 ? scale(s->view, factor) : lm_fill_with_zeros(s->view);
-  } else if (factor > 0) {
-    char *data = lm_slot_data(r, i);
+  char *data = lm_slot_data(r, i);
+  if (factor > 0) {
     scale_into((lm_dtype)s->view->dtype, data, data, (size_t)s->view->numel, factor);
   } else { /* 0 times infinity would not be 0 */
-    memset(lm_slot_data(r, i), 0, s->bytes);
+    memset(data, 0, s->bytes);
   }
-  s->scaled = status == LM_OK;
-  return status;
+  s->scaled = true;
 }
 
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[i];
-  bool cpu = LM_DEVICE_KIND(s->view->device) == LM_CPU, scales = !r->shared && r->known;
-  s->scaled = r->shared != NULL;
+  bool cpu = on_cpu(s->view->device), scales = cpu && !r->shared && r->known;
+  s->scaled = false;
   if (!grad) {
+    if (!cpu) return lm_fill_with_zeros(s->view);
+    memset(lm_slot_data(r, i), 0, s->bytes);
     s->scaled = true;
-    if (cpu) {
-      memset(lm_slot_data(r, i), 0, s->bytes);
-    } else {
-      status = lm_fill_with_zeros(s->view);
-    }
-    return status;
+    return LM_OK;
   }
   if (!lm_is_same_view(grad, s->view)) {
-    bool alike = cpu && lm_is_dense(grad);
+    bool alike = scales && lm_is_dense(grad);
     for (int d = 0; d < grad->ndim && alike; d++) alike = grad->size[d] == 1 || grad->stride[d] == s->view->stride[d];
-    if (alike && scales && r->factor[r->g->rank] > 0) {
+    if (alike && r->factor[r->g->rank] > 0) {
       scale_into((lm_dtype)grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
       s->scaled = true;
       return LM_OK;
     }
     TRY(lm_copy(grad, s->view));
   }
-  if (scales) TRY(scale_slot(r, i));
+  if (scales) scale_slot(r, i);
 done:
   return status;
 }
 
 /* ---- buckets on their way */
 
+static lm_status send(lm_reducer *r, int k) {
+  lm_status status = LM_OK;
+  lm_bucket *b = &r->bucket[k];
+  double factor = r->factor[r->g->rank];
+  bool cpu = on_cpu(b->device), hooked = lm_hook_takes(r, b);
+  for (int i = 0; i < r->n && cpu; i++) {
+    if (r->slot[i].bucket == k && !r->slot[i].scaled) scale_slot(r, i);
+  }
+  if (!cpu && hooked) TRY(factor > 0 ? scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
+  if (hooked) return lm_hook_start(r, k);
+  return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
+             : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
+done:
+  return status;
+}
+
 static lm_status send_full(lm_reducer *r) {
   lm_status status = LM_OK;
-  for (; r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0; r->launched++) {
-    lm_bucket *b = &r->bucket[r->launched];
-    for (int i = 0; i < r->n; i++) {
-      if (r->slot[i].bucket == r->launched && !r->slot[i].scaled) TRY(scale_slot(r, i));
-    }
-    TRY(lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work));
-  }
+  while (r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0) TRY(send(r, r->launched++));
 done:
   return status;
 }
@@ -359,9 +367,7 @@ lm_status lm_reduce_finish(lm_reducer *r) {
     TRY(lm_facts_wait(r));
     TRY(send_full(r));
     for (int b = 0; b < r->nbuckets; b++) {
-      TRY(waited(r->bucket[b].work));
-      lm_work_release(r->bucket[b].work);
-      r->bucket[b].work = NULL;
+      TRY(lm_hook_takes(r, &r->bucket[b]) ? lm_hook_finish(r, b) : lm_reduce_wait(&r->bucket[b].work));
     }
   }
   r->base += (uint32_t)r->nbuckets;

@@ -15,14 +15,9 @@ static size_t room_of(const lm_tensor *t) {
   return (bytes + LINE - 1) / LINE * LINE;
 }
 
-static void drop_tensor(void *owner) { lm_release(owner); }
-
 /* t as it is in the message: contiguous. */
 static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
-  lm_dtype dtype = (lm_dtype)t->dtype;
-  lm_retain(message);
-  return lm_tensor_foreign(dtype, t->device, t->ndim, t->size, message->data + at,
-                           (size_t)t->numel * lm_dtype_size(dtype), drop_tensor, message, out);
+  return lm_tensor_part(message, (lm_dtype)t->dtype, t->ndim, t->size, at, out);
 }
 
 static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool in) {
@@ -103,4 +98,6 @@ done:
   return status;
 }
 
-void lm_share_failure(lm_group *g, const char *message) { lm_world_fail(g->core->world, lm_where(), message); }
+void lm_share_failure(lm_group *g, const char *message) {
+  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* alone there is nobody to tell */
+}

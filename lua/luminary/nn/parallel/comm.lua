@@ -94,9 +94,70 @@ local function pick(list, bucket)
   return out
 end
 
--- ---- adding up
+-- ---- all cards of this process at once
+
+local refused = {} -- lists of devices for which that was tried in vain
+
+-- The list as a key of `refused`; nil if they are not a card each, or were refused.
+local function cards(devices)
+  local seen = {}
+  for _, device in ipairs(devices) do
+    if device:sub(1, 5) ~= "cuda:" or seen[device] then return end
+    seen[device] = true
+  end
+  local key = table.concat(devices, " ")
+  return #devices > 1 and not refused[key] and key or nil
+end
+
+-- By NCCL, where it is there: what list[root] holds to all, or with `reduce` the sum of all into list[root]. Tensors
+-- are alike and contiguous, and no gradients pass here. False if nothing was done.
+local function at_once(list, root, reduce)
+  local devices = {}
+  for i, t in ipairs(list) do devices[i] = t.device end
+  local key = cards(devices)
+  if not key or list[1]:numel() == 0 then return false end
+  local done = core.device_collective(list, root, reduce)
+  refused[key] = not done or nil
+  return done
+end
+
+local function is_recorded(t) return core.is_grad_enabled() and t.requires_grad end
+
+-- A list of what t is on the devices; nil if that cannot be done at once.
+local function spread(t, devices)
+  local all, list, at = {t.device}, {t}, {}
+  for _, device in ipairs(devices) do
+    if device ~= t.device then all[#all + 1] = device end
+  end
+  if not cards(all) or not t:is_contiguous() or is_recorded(t) then return end
+  for d, device in ipairs(devices) do
+    at[d] = device == t.device and t or ops.empty(t.shape, {dtype = t.dtype, device = device})
+    if device ~= t.device then list[#list + 1] = at[d] end
+  end
+  return at_once(list, 1, false) and at or nil
+end
 
 local function describe(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
+
+-- The sum of the tensors, on the destination; nil as above. `fresh`: they are nobody else's.
+local function summed(list, destination, fresh)
+  local devices, own, root = {}, {}, nil
+  for i, t in ipairs(list) do
+    if describe(t) ~= describe(list[1]) or not t:is_contiguous() or is_recorded(t) then return end
+    devices[i], own[i] = t.device, t
+    if t.device == destination then root = i end
+  end
+  if not root and #list > 1 then root, devices[#list + 1] = #list + 1, destination end
+  if not root or not cards(devices) then return end
+  if root > #list then
+    own[root] = ops.zeros(list[1].shape, {dtype = list[1].dtype, device = destination})
+  elseif not fresh then
+    own[root] = list[root]:clone()
+  end
+  return at_once(own, root, true) and own[root] or nil
+end
+
+-- ---- adding up
 
 local function add_to(sum, t)
   if core.is_grad_enabled() then return sum + t end
@@ -108,7 +169,9 @@ function comm.reduce_add(list, destination)
   tensors("reduce_add", list)
   if #list == 0 then fail("reduce_add: tensors is empty") end
   destination = destination and core.device(destination) or list[1].device
-  local sum = list[1]:to(destination)
+  local sum = summed(list, destination)
+  if sum then return sum end
+  sum = list[1]:to(destination)
   for i = 2, #list do
     local next_one = list[i]:to(destination)
     sum = i == 2 and sum + next_one or add_to(sum, next_one)
@@ -118,10 +181,12 @@ end
 
 -- The sums over d of lists[d][i], as one tensor.
 local function reduced(lists, layouts, destination)
-  local sum
+  local wholes = {}
+  for d, list in ipairs(lists) do wholes[d] = join(list, layouts) end
+  local sum = summed(wholes, destination, #layouts > 1)
+  if sum then return sum end
   for d, list in ipairs(lists) do
-    local whole = join(list, layouts)
-    local here = whole:to(destination)
+    local here = wholes[d]:to(destination)
     if d > 1 then
       sum = add_to(sum, here)
     else
@@ -167,8 +232,11 @@ end
 --- A list of tensor x on each of the devices.
 function comm.broadcast(x, devices)
   options.arg("broadcast", "x", x, "tensor")
-  local copies = {}
-  for d, device in ipairs(comm.devices("broadcast", devices)) do copies[d] = x:to(device) end
+  devices = comm.devices("broadcast", devices)
+  local copies = spread(x, devices)
+  if copies then return copies end
+  copies = {}
+  for d, device in ipairs(devices) do copies[d] = x:to(device) end
   return copies
 end
 
@@ -177,8 +245,9 @@ local Broadcast = autograd.Function:extend("Broadcast")
 
 local function copies(devices, list, layouts)
   local whole, out = join(list, layouts), {}
-  for _, device in ipairs(devices) do
-    for _, copy in ipairs(part_again(whole:to(device), layouts)) do out[#out + 1] = copy end
+  local wholes = spread(whole, devices)
+  for d, device in ipairs(devices) do
+    for _, copy in ipairs(part_again(wholes and wholes[d] or whole:to(device), layouts)) do out[#out + 1] = copy end
   end
   return out
 end

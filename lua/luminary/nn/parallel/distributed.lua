@@ -18,6 +18,8 @@ local options = require "luminary.options"
 local groups = require "luminary.dist.groups"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
+local comm_hooks = require "luminary.nn.parallel.comm_hooks"
+local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 local who = "DistributedDataParallel"
 local DDP = layer.define(who)
@@ -79,6 +81,11 @@ local function check_alike(group, module)
   options.fail("%s", message)
 end
 
+local function make_reducer(net)
+  local r = net.reduced
+  net.reducer = core.reducer_new(net.process_group.handle, r.parameters, r.names, r.options)
+end
+
 function DDP:init(module, opts)
   if not Module.is_module(module) then
     options.fail("%s: a module wanted, got %s", who, options.describe(module))
@@ -100,18 +107,23 @@ function DDP:init(module, opts)
   end
   if #params == 0 then options.fail("%s: no parameter of the module requires a gradient", who) end
   self.module = module
+  self.synced = {} -- layers that exchange gradients of their own, which have to count as the others do
+  for _, each in ipairs(module:modules()) do
+    if each:is(SyncBatchNorm) then table.insert(self.synced, each) end
+  end
   self.process_group, self.output_device, self.batch_dim = group, output_device, opts.batch_dim
+  local cap = math.ceil(opts.bucket_cap_mb * 2 ^ 20)
+  self.reduced = {parameters = params, names = names, options = {
+    first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
+    static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
+  }}
   if group.size == 1 then return end
 
   check_alike(group, module)
   self.module_buffers = module:buffers()
   self.broadcast_buffers = opts.broadcast_buffers and #self.module_buffers > 0
   if opts.init_sync then self:share(0) end
-  local cap = math.ceil(opts.bucket_cap_mb * 2 ^ 20)
-  self.reducer = core.reducer_new(group.handle, params, names, {
-    first_bytes = math.min(cap, 2 ^ 20), cap_bytes = cap, find_unused = opts.find_unused_parameters,
-    static_graph = opts.static_graph, weighted = opts.batch_dim ~= false,
-  })
+  make_reducer(self)
 end
 
 -- Parameters and buffers become the root's; a rank of the group.
@@ -155,6 +167,7 @@ end
 function DDP:forward(...)
   if self.reducer and core.is_grad_enabled() then
     local weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
+    for _, norm in ipairs(self.synced) do norm.batch_share = weight end
     local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
     if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
   end
@@ -175,7 +188,11 @@ end
 --- the one that finished last. Gives what f returns.
 function DDP:join(f, ...)
   options.arg("join", "the first argument", f, "function")
-  if not self.reducer then return f(...) end
+  if self.process_group.size == 1 then return f(...) end
+  if #self.synced > 0 then
+    options.fail("join: the module has SyncBatchNorm layers, which need a batch of every rank in each pass; give all "
+      .. "ranks as many batches, of any size")
+  end
   return core.reducer_join(self.reducer, function()
     local what, root
     repeat
@@ -184,6 +201,16 @@ function DDP:join(f, ...)
     until what == "over"
     self:share(root)
   end, f, ...)
+end
+
+--- net:register_comm_hook(state, hook): what is done with gradients in place of the sum over the ranks, from the first
+--- backward pass on; to be called on all ranks, before that, and once. hook: "bf16_compress" or "fp16_compress" (fewer
+--- bytes on the way, and what rounding costs), "allreduce" (as without), one of nn.parallel.comm_hooks, or a function
+--- hook(state, bucket), of which that module says more. What ranks of one host share in memory does not travel, and is
+--- not compressed; a function of one's own gets memory that is not shared.
+function DDP:register_comm_hook(state, hook)
+  if not self.reducer then make_reducer(self) end -- one rank alone has none otherwise
+  comm_hooks.register(self, state, hook)
 end
 
 return DDP

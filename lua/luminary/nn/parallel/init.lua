@@ -10,6 +10,7 @@ local comm = require "luminary.nn.parallel.comm"
 
 return {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
+  comm_hooks = require("luminary.nn.parallel.comm_hooks").hooks,
   DataParallel = data_parallel.DataParallel,
   data_parallel = data_parallel.data_parallel,
   replicate = function(module, devices, detach) return replicate(module, devices, detach) end,

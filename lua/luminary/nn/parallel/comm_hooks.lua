@@ -1,0 +1,144 @@
+--- nn.parallel.comm_hooks: what may take the place of the sum of gradients over the ranks, for
+--- DistributedDataParallel's net:register_comm_hook(state, hook).
+---
+---   allreduce_hook       the sum, as without a hook
+---   fp16_compress_hook   gradients travel as float16, and are added up as such
+---   bf16_compress_hook   likewise as bfloat16
+---
+--- Given to register_comm_hook as they are, or by name ("fp16_compress"), the core does their work; a hook of one's own
+--- may call them too. state: the process group, nil for the model's. Compressed, a rank's part is rounded once and each
+--- sum once more: over n ranks the average is off by up to n * 2^-8 (bfloat16) or n * 2^-11 (float16) of the average of
+--- magnitudes.
+---
+--- A hook is hook(state, bucket). A bucket holds the gradients of some parameters, each already multiplied by this
+--- rank's share, so that the sum over the ranks is the average: there is nothing left to divide.
+---   bucket:buffer()      all of them as one tensor of one dim, with zeros in between
+---   bucket:gradients()   list of the gradients, views of the buffer     bucket:parameters()   their parameters
+---   bucket:index()       which one this is, from 1                      bucket:is_last()      whether none follows
+--- They hold what they do while the hook runs, and what it waits for. It gives the tensor that the buffer becomes, or
+--- something with :wait() (a work of dist's, or a table), which is called at the end of backward and gives that tensor,
+--- or nothing if it is in the buffer.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local groups = require "luminary.dist.groups"
+local collectives = require "luminary.dist.collectives"
+
+local who = "register_comm_hook"
+
+-- ---- buckets
+
+local Bucket = {}
+Bucket.__index = Bucket
+
+function Bucket:buffer()
+  if not self.memory then self.memory, self.members = core.reducer_buffer(self.reducer, self.number) end
+  return self.memory
+end
+
+function Bucket:index() return self.number end
+function Bucket:is_last() return self.number == core.reducer_buckets(self.reducer) end
+
+local function map(bucket, f)
+  local list = {}
+  bucket:buffer()
+  for k, i in ipairs(bucket.members) do list[k] = f(i) end
+  return list
+end
+
+function Bucket:gradients()
+  return map(self, function(i) return core.reducer_gradient(self.reducer, i) end)
+end
+
+function Bucket:parameters()
+  return map(self, function(i) return self.all[i] end)
+end
+
+-- ---- hooks
+
+local hooks = {}
+
+local function check(name, bucket)
+  if getmetatable(bucket) == Bucket then return bucket:buffer() end
+  options.fail("%s: (state, bucket) expected, the bucket what a hook gets; got %s", name, options.describe(bucket))
+end
+
+local function start(state, bucket, t)
+  return collectives.all_reduce(t, {group = state or bucket.group, async_op = true})
+end
+
+--- The sum over the ranks.
+function hooks.allreduce_hook(state, bucket) return start(state, bucket, check("allreduce_hook", bucket)) end
+
+local function compress(name, dtype)
+  return function(state, bucket)
+    local buffer = check(name, bucket)
+    if core.dtype_size(buffer.dtype) <= core.dtype_size(dtype) then return start(state, bucket, buffer) end
+    local short = buffer:to(dtype)
+    local work = start(state, bucket, short)
+    return {wait = function()
+      work:wait()
+      return short
+    end}
+  end
+end
+
+--- The sum, as float16 on its way.
+hooks.fp16_compress_hook = compress("fp16_compress_hook", "float16")
+--- The sum, as bfloat16 on its way.
+hooks.bf16_compress_hook = compress("bf16_compress_hook", "bfloat16")
+
+-- What the core does itself.
+local by_name = {
+  allreduce = "allreduce", fp16_compress = "fp16_compress", bf16_compress = "bf16_compress",
+  [hooks.allreduce_hook] = "allreduce", [hooks.fp16_compress_hook] = "fp16_compress",
+  [hooks.bf16_compress_hook] = "bf16_compress",
+}
+local names = {"allreduce", "fp16_compress", "bf16_compress"}
+
+local function can_wait(v)
+  if type(v) ~= "table" and type(v) ~= "userdata" then return false end
+  local found, wait = pcall(function() return v.wait end)
+  return found and wait ~= nil
+end
+
+-- What the reducer calls for each bucket that is full, and once more at the end if nothing came of it the first time.
+local function caller(net, state, hook)
+  local waiting = {}
+  local function begin(number)
+    local bucket = setmetatable({
+      number = number, reducer = net.reducer, all = net.reduced.parameters, group = net.process_group,
+    }, Bucket)
+    local result = hook(state, bucket)
+    if core.is_tensor(result) then return result end
+    if not can_wait(result) then
+      options.fail("%s: the hook gave %s; a tensor is wanted, or something with wait()", who, options.describe(result))
+    end
+    waiting[number] = {result, bucket}
+  end
+  local function finish(number)
+    local result, bucket = unpack(waiting[number])
+    waiting[number] = nil
+    local content = result:wait()
+    if core.is_tensor(content) then return content end
+    if content ~= nil and type(content) ~= "boolean" then
+      options.fail("%s: the hook's wait() gave %s; a tensor is wanted, or nothing", who, options.describe(content))
+    end
+    return bucket:buffer()
+  end
+  return function(number, last) return (last and finish or begin)(number) end
+end
+
+local function register(net, state, hook)
+  local name = by_name[hook]
+  if not name and type(hook) ~= "function" then
+    if type(hook) == "string" then options.choice(who, "the hook", hook, names) end
+    options.fail("%s: (state, hook) expected, the hook a function of (state, bucket) or a name; got %s", who,
+      options.describe(hook))
+  end
+  if name and state ~= nil and groups.resolve(who, state) ~= net.process_group then
+    options.fail("%s: %s averages over the model's own group; state has to be that, or nil", who, name)
+  end
+  core.reducer_set_hook(net.reducer, name or "a function", not name and caller(net, state, hook) or nil)
+end
+
+return {hooks = hooks, register = register}
