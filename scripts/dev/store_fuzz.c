@@ -113,7 +113,7 @@ static void put_from_member(lm_bytes *b, uint32_t size, bool peaceful) {
       put_key(b);
       lm_put_u64(b, any_u64());
       break;
-    case LM_M_DELETE: put_key(b); break;
+    case LM_M_FORGET: lm_put_u32(b, one_in(8) ? any_u32() : below(4)); break;
     case LM_M_ALIVE:
     case LM_M_WAITING:
       lm_put_u32(b, one_in(8) ? any_u32() : below(4));
@@ -145,6 +145,7 @@ static void put_welcome(lm_bytes *b, uint32_t size) {
     put_junk(b, 63);
     put_junk(b, LM_ADDRESS_MAX - 1);
     put_junk(b, LM_ADDRESS_MAX - 1);
+    lm_put_u32(b, any_u32());
   }
   lm_message_end(b, at);
 }

@@ -1,5 +1,6 @@
 /* Eight threads of one process, each a rank of one world, in groups of two, four and eight at once: every collective,
- * synchronous and not, with sends and receives beside them. Meant for ThreadSanitizer; see tsan_groups. */
+ * synchronous and not, with sends and receives beside them. tsan_groups [backend]; gloo without. Meant for
+ * ThreadSanitizer; see tsan_groups. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@ enum { RANKS = 8, ROUNDS = 3, GROUPS = 7 };
 static const int64_t lengths[] = {1, 1001, 70001};
 
 static char method[300];
+static const char *backend = "gloo";
+static int rounds = ROUNDS;
 static _Atomic int wrong;
 
 typedef struct member {
@@ -137,9 +140,9 @@ static int run(member *m) {
       int ranks[RANKS];
       for (int i = 0; i < size; i++) ranks[i] = from + i;
       first[k] = from;
-      TRY_OR(m, lm_group_new(m->world, "gloo", size, ranks, 0, &m->group[k]));
+      TRY_OR(m, lm_group_new(m->world, backend, size, ranks, 0, &m->group[k]));
     }
-  for (int round = 0; round < ROUNDS; round++)
+  for (int round = 0; round < rounds; round++)
     for (size_t l = 0; l < sizeof lengths / sizeof lengths[0]; l++)
       for (k = 0; k < GROUPS && !wrong; k++) {
         if (!m->group[k]) continue;
@@ -157,7 +160,11 @@ static void *rank(void *arg) {
   return NULL;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  if (argc > 1) {
+    backend = argv[1];
+    rounds = 1; /* it may keep all it moves in the store */
+  }
   char folder[] = "/tmp/tsan_groups.XXXXXX";
   if (!mkdtemp(folder)) {
     perror("tsan_groups: a folder in /tmp");

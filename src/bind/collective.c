@@ -11,7 +11,8 @@ typedef struct work_box {
   lm_collective kind;
 } work_box;
 
-static const char work_key; /* registry: the metatable */
+static int gc_work(lua_State *L);
+static const lm_object_type work_type = {"luminary.work", sizeof(work_box), gc_work};
 
 static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks ? rank : g->ranks[rank]; }
 
@@ -19,17 +20,8 @@ static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks 
 
 static void close_work(lm_user *user) { ((work_box *)user)->group = NULL; }
 
-static work_box *to_work(lua_State *L, int i) {
-  work_box *box = lua_touserdata(L, i);
-  if (!box || !lua_getmetatable(L, i)) return NULL;
-  lm_reg_get(L, &work_key);
-  bool same = lua_rawequal(L, -1, -2);
-  lua_pop(L, 2);
-  return same ? box : NULL;
-}
-
 static work_box *self(lua_State *L, const char *fn) {
-  work_box *box = to_work(L, 1);
+  work_box *box = lm_to_object(L, 1, &work_type);
   if (!box || !box->work) {
     lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_got(L, LM_STATE(L), 1), fn);
   }
@@ -37,7 +29,7 @@ static work_box *self(lua_State *L, const char *fn) {
 }
 
 static int gc_work(lua_State *L) {
-  work_box *box = to_work(L, 1);
+  work_box *box = lm_to_object(L, 1, &work_type);
   if (!box) return 0;
   lm_user_leave(&box->user);
   lm_work *work = box->work;
@@ -92,29 +84,24 @@ static void set_method(lua_State *L, const char *name, lua_CFunction f) {
   lua_setfield(L, -2, name);
 }
 
-/* An empty work of the group whose handle is at `group`; its metatable is made with the first one. */
+/* An empty work of the group whose handle is at `group`. */
 static work_box *new_work(lua_State *L, int group) {
-  work_box *box = lua_newuserdata(L, sizeof *box);
-  memset(box, 0, sizeof *box);
+  work_box *box = lm_object_new(L, &work_type);
   box->user.close = close_work;
-  lm_reg_get(L, &work_key);
-  if (lua_isnil(L, -1)) {
-    lua_pop(L, 1);
-    lua_createtable(L, 0, 4);
+  lua_getmetatable(L, -1);
+  lua_getfield(L, -1, "__index");
+  if (lua_isnil(L, -1)) { /* the first one */
     lua_createtable(L, 0, 3);
+    lua_replace(L, -2);
     set_method(L, "wait", work_wait);
     set_method(L, "is_completed", work_is_completed);
     set_method(L, "source_rank", work_source);
     lua_setfield(L, -2, "__index");
-    set_method(L, "__gc", gc_work);
     set_method(L, "__tostring", work_text);
-    lua_pushliteral(L, "luminary.work");
-    lua_setfield(L, -2, "__metatable");
-    lua_pushlightuserdata(L, (void *)&work_key);
-    lua_pushvalue(L, -2);
-    lua_rawset(L, LUA_REGISTRYINDEX);
+    lua_pop(L, 1);
+  } else {
+    lua_pop(L, 2);
   }
-  lua_setmetatable(L, -2);
   lua_createtable(L, 1, 0);
   lua_pushvalue(L, group);
   lua_rawseti(L, -2, 1);
@@ -129,11 +116,13 @@ typedef struct run {
   lm_group *g;
   lm_reduce_op op;
   int peer, tag; /* peer: in the group */
+  bool scaled;
+  double scale;
   lm_tensor *t, **first, **second;
   int n, n2;
 } run;
 
-enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND };
+enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
 
 static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
   const char *text = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
@@ -147,27 +136,34 @@ static const char *kind_name(int i) { return lm_collective_name((lm_collective)i
 static const char *op_name(int i) { return lm_reduce_op_name((lm_reduce_op)i); }
 
 /* A rank in the world, as the group numbers it. */
-static lm_status read_peer(lua_State *L, const lm_lua *s, const char *fn, run *r) {
-  const lm_group *g = r->g;
+static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_group *g, int *peer) {
   int64_t rank;
-  r->peer = -1;
-  if (lua_isnil(L, PEER)) return LM_OK;
-  lm_status status = lm_read_int(L, s, PEER, fn, "the rank", &rank);
+  *peer = -1;
+  if (lua_isnil(L, i)) return LM_OK;
+  lm_status status = lm_read_int(L, s, i, fn, "the rank", &rank);
   if (status != LM_OK) return status;
-  for (r->peer = 0; r->peer < g->size; r->peer++) {
-    if ((g->ranks ? g->ranks[r->peer] : r->peer) == rank) return LM_OK;
+  for (*peer = 0; *peer < g->size; ++*peer) {
+    if ((g->ranks ? g->ranks[*peer] : *peer) == rank) return LM_OK;
   }
   const lm_ints ranks = {.n = g->size < LM_MAX_DIMS ? g->size : LM_MAX_DIMS};
   int64_t list[LM_MAX_DIMS];
-  for (int i = 0; i < ranks.n; i++) list[i] = in_world(g, i);
+  for (int k = 0; k < ranks.n; k++) list[k] = in_world(g, k);
   return lm_fail(LM_E_ARG, "%s: rank %lld is not in this group of %d (ranks %s%s, numbered as in the world)", fn,
                  (long long)rank, g->size, lm_shape_text(ranks.n, list), ranks.n < g->size ? " and more" : "");
+}
+
+static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, int *out) {
+  int64_t tag = 0;
+  lm_status status = lua_isnil(L, i) ? LM_OK : lm_read_int(L, s, i, fn, "tag", &tag);
+  if (status == LM_OK && (tag < 0 || tag > INT32_MAX))
+    status = lm_fail(LM_E_ARG, "%s: tag: an integer from 0 to %d expected, got %lld", fn, INT32_MAX, (long long)tag);
+  *out = (int)tag;
+  return status;
 }
 
 static lm_status read_run(lua_State *L, const lm_lua *s, run *r) {
   lm_status status;
   int number;
-  int64_t tag = 0;
   double timeout;
   TRY(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
   r->kind = (lm_collective)number;
@@ -177,13 +173,10 @@ static lm_status read_run(lua_State *L, const lm_lua *s, run *r) {
     TRY(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
     r->op = (lm_reduce_op)number;
   }
-  TRY(read_peer(L, s, fn, r));
-  if (!lua_isnil(L, TAG)) TRY(lm_read_int(L, s, TAG, fn, "tag", &tag));
-  if (tag < 0 || tag > INT32_MAX) {
-    status = lm_fail(LM_E_ARG, "%s: tag: an integer from 0 to %d expected, got %lld", fn, INT32_MAX, (long long)tag);
-    goto done;
-  }
-  r->tag = (int)tag;
+  TRY(read_peer(L, s, PEER, fn, r->g, &r->peer));
+  TRY(read_tag(L, s, TAG, fn, &r->tag));
+  r->scaled = !lua_isnil(L, SCALE);
+  if (r->scaled) TRY(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
   if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
   if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
   if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
@@ -197,7 +190,9 @@ done:
 
 static lm_status start(run *r, lm_work **work) {
   switch (r->kind) {
-    case LM_ALL_REDUCE: return lm_all_reduce(r->g, r->t, r->op, work);
+    case LM_ALL_REDUCE:
+      if (r->scaled) return lm_all_reduce_scaled(r->g, r->t, r->scale, work);
+      return lm_all_reduce(r->g, r->t, r->op, work);
     case LM_BROADCAST: return lm_group_broadcast(r->g, r->t, r->peer, work);
     case LM_REDUCE: return lm_reduce(r->g, r->t, r->peer, r->op, work);
     case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->n, r->first, work);
@@ -228,13 +223,13 @@ done:
   return status;
 }
 
-/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs) -> a work if async;
- * of a recv, who it was from. What a collective does not have is nil. */
+/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
+ * async; of a recv, who it was from. What a collective does not have is nil. */
 static int bind_run(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   run r = {0};
   lm_status status;
-  lua_settop(L, SECOND);
+  lua_settop(L, SCALE);
   work_box *box = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
   lm_note_line(L, s);
   TRY(read_run(L, s, &r));
@@ -258,6 +253,101 @@ done:
   }
   if (!box && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
   return box || r.kind == LM_RECV;
+}
+
+/* ---- several at once */
+
+enum { BATCH_GROUP = 1, BATCH_TIMEOUT, BATCH_LIST, BATCH_WORKS };
+static const char batch_name[] = "batch_isend_irecv";
+
+/* The entry on top of the stack: {op, tensor, peer, tag}. */
+static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
+  lm_status status;
+  int at = lua_gettop(L);
+  if (lua_type(L, at) != LUA_TTABLE)
+    return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_got(L, s, at));
+  lua_getfield(L, at, "op");
+  lua_getfield(L, at, "tensor");
+  lua_getfield(L, at, "peer");
+  lua_getfield(L, at, "tag");
+  out->sending = lua_type(L, at + 1) == LUA_TSTRING && strcmp(lua_tostring(L, at + 1), "isend") == 0;
+  TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
+  TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
+  TRY(read_tag(L, s, at + 4, batch_name, &out->tag));
+done:
+  lua_settop(L, at);
+  return status;
+}
+
+/* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
+static int bind_batch(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_group *g;
+  double timeout;
+  lm_p2p *list = NULL;
+  lm_work **works = NULL;
+  lm_status status;
+  lua_settop(L, BATCH_LIST);
+  luaL_checktype(L, BATCH_LIST, LUA_TTABLE);
+  int n = (int)lua_objlen(L, BATCH_LIST);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    new_work(L, BATCH_GROUP);
+    lua_rawseti(L, BATCH_WORKS, i + 1);
+  }
+  lm_note_line(L, s);
+  TRY(lm_read_group(L, s, BATCH_GROUP, batch_name, &g));
+  list = lm_calloc((size_t)n + 1, sizeof *list);
+  works = lm_calloc((size_t)n + 1, sizeof *works);
+  if (!list || !works) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, BATCH_LIST, i + 1);
+    TRY(read_p2p(L, s, g, &list[i]));
+    lua_pop(L, 1);
+  }
+  if (!lua_isnil(L, BATCH_TIMEOUT)) {
+    TRY(lm_read_number(L, s, BATCH_TIMEOUT, batch_name, "timeout", &timeout));
+    lm_collective_timeout(timeout);
+  }
+  if (n > 0) TRY(lm_batch_p2p(g, n, list, works));
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, BATCH_WORKS, i + 1);
+    work_box *box = lm_to_object(L, -1, &work_type);
+    box->work = works[i];
+    box->group = g;
+    box->kind = list[i].sending ? LM_SEND : LM_RECV;
+    lm_group_join(L, BATCH_GROUP, &box->user);
+    lua_pop(L, 1);
+  }
+done:
+  lm_free(list);
+  lm_free(works);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_settop(L, BATCH_WORKS);
+  return 1;
+}
+
+/* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
+ * list[root] is or, with reduce, list[root] becomes their sum */
+static int bind_devices(lua_State *L) {
+  static const char fn[] = "device_collective";
+  lm_lua *s = LM_STATE(L);
+  lm_tensor **list = NULL;
+  int n = 0;
+  int64_t root;
+  bool taken = false;
+  lm_status status;
+  lua_settop(L, 3);
+  TRY(lm_read_list(L, s, 1, fn, "the list of tensors", false, &n, &list));
+  TRY(lm_read_int(L, s, 2, fn, "root", &root));
+  if (root < 1 || root > n)
+    TRY(lm_fail(LM_E_ARG, "%s: root: there is no tensor %lld among %d", fn, (long long)root, n));
+  TRY(lm_devices_collective(n, list, (int)root - 1, lua_toboolean(L, 3), &taken));
+done:
+  lm_free(list);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, taken);
+  return 1;
 }
 
 /* ---- objects travel as bytes */
@@ -316,4 +406,6 @@ done:
 }
 
 const luaL_Reg lm_collective_functions[] = {
-    {"dist_run", bind_run}, {"dist_bytes", bind_bytes}, {"dist_text", bind_text}, {NULL, NULL}};
+    {"dist_run", bind_run},   {"dist_batch", bind_batch},          {"dist_bytes", bind_bytes},
+    {"dist_text", bind_text}, {"device_collective", bind_devices}, {NULL, NULL},
+};

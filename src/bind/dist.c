@@ -1,9 +1,11 @@
 /* Worlds and groups as Lua holds them. A world closes its groups, and a group what stands on it (works, reducers),
  * in that order whatever the collector takes first; a state that closes says goodbye for its ranks. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "bind/bind.h"
+#include "dist/pmix.h"
 #include "dist/world.h"
 
 typedef struct world_box {
@@ -19,7 +21,9 @@ typedef struct group_box {
   lm_user *users;
 } group_box;
 
-static const char world_key, group_key; /* registry: the metatables */
+static int gc_world(lua_State *L), gc_group(lua_State *L);
+static const lm_object_type world_type = {"luminary.world", sizeof(world_box), gc_world},
+                            group_type = {"luminary.group", sizeof(group_box), gc_group};
 
 /* ---- lists of what has to end first */
 
@@ -65,67 +69,38 @@ static void close_world(world_box *box) {
   lm_world_close(world);
 }
 
-static void *to_handle(lua_State *L, int i, const char *key) {
-  void *p = lua_touserdata(L, i);
-  if (!p || !lua_getmetatable(L, i)) return NULL;
-  lm_reg_get(L, key);
-  bool same = lua_rawequal(L, -1, -2);
-  lua_pop(L, 2);
-  return same ? p : NULL;
-}
-
 static int gc_world(lua_State *L) {
-  world_box *box = to_handle(L, 1, &world_key);
+  world_box *box = lm_to_object(L, 1, &world_type);
   if (box) close_world(box);
   return 0;
 }
 
 static int gc_group(lua_State *L) {
-  group_box *box = to_handle(L, 1, &group_key);
+  group_box *box = lm_to_object(L, 1, &group_type);
   if (box && box->group) close_group(&box->user);
   return 0;
 }
 
-/* A handle of zeros; its metatable is made with the first one. */
-static void *new_handle(lua_State *L, size_t size, const char *key, lua_CFunction gc, const char *name) {
-  void *p = lua_newuserdata(L, size);
-  memset(p, 0, size);
-  lm_reg_get(L, key);
-  if (lua_isnil(L, -1)) {
-    lua_pop(L, 1);
-    lua_createtable(L, 0, 2);
-    lua_pushcfunction(L, gc);
-    lua_setfield(L, -2, "__gc");
-    lua_pushstring(L, name);
-    lua_setfield(L, -2, "__metatable");
-    lua_pushlightuserdata(L, (void *)key);
-    lua_pushvalue(L, -2);
-    lua_rawset(L, LUA_REGISTRYINDEX);
-  }
-  lua_setmetatable(L, -2);
-  return p;
-}
-
 static group_box *new_group(lua_State *L) {
-  group_box *box = new_handle(L, sizeof *box, &group_key, gc_group, "luminary.group");
+  group_box *box = lm_object_new(L, &group_type);
   box->user.close = close_group;
   return box;
 }
 
 static world_box *world_at(lua_State *L, int i, const char *fn) {
-  world_box *box = to_handle(L, i, &world_key);
+  world_box *box = lm_to_object(L, i, &world_type);
   if (!box || !box->world) lm_raise_text(L, "%s: %s", fn, box ? "the process group was destroyed" : "a world expected");
   return box;
 }
 
 lm_group *lm_to_group(lua_State *L, const lm_lua *s, int i) {
   (void)s;
-  group_box *box = to_handle(L, i, &group_key);
+  group_box *box = lm_to_object(L, i, &group_type);
   return box ? box->group : NULL;
 }
 
 lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out) {
-  group_box *box = to_handle(L, i, &group_key);
+  group_box *box = lm_to_object(L, i, &group_type);
   if (!box) return lm_fail(LM_E_ARG, "%s: a process group expected, got %s", fn, lm_got(L, s, i));
   if (!box->group) return lm_fail(LM_E_STATE, "%s: this process group was destroyed", fn);
   if (box->world) {
@@ -137,7 +112,7 @@ lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm
 }
 
 void lm_group_join(lua_State *L, int i, lm_user *user) {
-  group_box *box = to_handle(L, i, &group_key);
+  group_box *box = lm_to_object(L, i, &group_type);
   if (box) join(&box->users, user);
 }
 
@@ -177,30 +152,34 @@ static lm_status seconds_field(lua_State *L, const lm_lua *s, const char *fn, co
 /* Once a process, whichever of its threads is rank 0 first. */
 static void say_without_token(const lm_world_config *c) {
   static _Atomic bool said;
-  if (c->rank != 0 || c->token || atomic_exchange(&said, true)) return;
+  /* Where only the job's own user can read where the store is, what stands there with it is a secret. */
+  bool secret = strncmp(c->init_method, "pmix:", 5) == 0 || strncmp(c->init_method, "file:", 5) == 0;
+  if (c->rank != 0 || c->token || secret || atomic_exchange(&said, true)) return;
   fprintf(stderr,
           "luminary: no LM_TOKEN is set: the job's id alone ('%s') keeps strays out of this process group; "
           "`luminary run` makes a token, or set LM_TOKEN to a secret on all ranks\n",
           c->job && *c->job ? c->job : c->init_method);
 }
 
-/* dist_open{init_method, rank, size, timeout, heartbeat_timeout [, job] [, token]} -> world */
+/* dist_open{init_method, rank, size, timeout, heartbeat_timeout, cards [, job] [, token]} -> world */
 static int bind_open(lua_State *L) {
-  static const char *const names[] = {"init_method", "rank", "size", "timeout", "heartbeat_timeout", "job", "token"};
+  static const char *const names[] = {"init_method",       "rank",  "size", "timeout",
+                                      "heartbeat_timeout", "cards", "job",  "token"};
   const char *fn = "init_process_group";
   lm_lua *s = LM_STATE(L);
   lm_world_config c = {.init_method = NULL, .generation = s->worlds_before};
   lm_status status;
   lua_settop(L, 1);
-  world_box *box = new_handle(L, sizeof *box, &world_key, gc_world, "luminary.world");
+  world_box *box = lm_object_new(L, &world_type);
   box->s = s;
   if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: a table expected", fn);
-  TRY(lm_check_options(L, 1, fn, 7, names));
+  TRY(lm_check_options(L, 1, fn, 8, names));
   TRY(text_field(L, s, fn, "init_method", &c.init_method));
   TRY(text_field(L, s, fn, "job", &c.job));
   TRY(text_field(L, s, fn, "token", &c.token));
   TRY(int_field(L, s, fn, "rank", &c.rank));
   TRY(int_field(L, s, fn, "size", &c.size));
+  TRY(int_field(L, s, fn, "cards", &c.cards));
   TRY(seconds_field(L, s, fn, "timeout", &c.timeout));
   TRY(seconds_field(L, s, fn, "heartbeat_timeout", &c.heartbeat_timeout));
   if (!c.init_method) return lm_raise_text(L, "%s: init_method is missing", fn);
@@ -216,10 +195,19 @@ done:
   return lm_raise(L, status);
 }
 
+/* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
+static int bind_pmix(lua_State *L) {
+  bool there = lm_pmix_is_there() == LM_OK;
+  lua_pushboolean(L, there);
+  if (there) return 1;
+  lua_pushstring(L, lm_error());
+  return 2;
+}
+
 /* dist_close(world or group); a second time is fine */
 static int bind_close(lua_State *L) {
-  world_box *world = to_handle(L, 1, &world_key);
-  group_box *group = to_handle(L, 1, &group_key);
+  world_box *world = lm_to_object(L, 1, &world_type);
+  group_box *group = lm_to_object(L, 1, &group_type);
   if (!world && !group) return lm_raise_text(L, "dist_close: a world or a group expected");
   if (world) close_world(world);
   if (group && group->group) close_group(&group->user);
@@ -298,14 +286,32 @@ static int bind_fail(lua_State *L) {
 
 /* ---- groups */
 
-/* dist_has(backend, who asks): raises if there is no such backend, naming what there is */
+/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, naming what there is
+ */
 static int bind_has(lua_State *L) {
-  const lm_group_table *table;
+  char text[LM_GROUP_TEXT];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TSTRING) {
     return lm_raise_text(L, "dist_has: two names expected");
   }
-  lm_status status = lm_group_table_find(lua_tostring(L, 1), &table);
-  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, lua_tostring(L, 2)));
+  lm_status status = lm_group_backend_check(lua_tostring(L, 1), text);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lua_tostring(L, 2)));
+  lua_pushstring(L, text);
+  return 1;
+}
+
+/* dist_cards() -> what dist_open takes as `cards` where nccl may be the default */
+static int bind_cards(lua_State *L) {
+  lua_pushinteger(L, lm_world_cards());
+  return 1;
+}
+
+/* dist_backend(world) -> the default one, which all ranks agree on */
+static int bind_backend(lua_State *L) {
+  const char *backend;
+  lm_status status = lm_world_backend(world_at(L, 1, "dist_backend")->world, &backend);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushstring(L, backend);
+  return 1;
 }
 
 static int bind_solo(lua_State *L) {
@@ -373,8 +379,33 @@ static int bind_members(lua_State *L) {
   return 3;
 }
 
+/* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
+static int bind_nccl_version(lua_State *L) {
+  const lm_group_table *table;
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->version) {
+    lua_pushinteger(L, table->version());
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, lm_error());
+  return 2;
+}
+
 const luaL_Reg lm_dist_functions[] = {
-    {"dist_open", bind_open},   {"dist_close", bind_close}, {"dist_world", bind_world},     {"dist_host", bind_host},
-    {"dist_check", bind_check}, {"dist_cause", bind_cause}, {"dist_fail", bind_fail},       {"dist_has", bind_has},
-    {"dist_solo", bind_solo},   {"dist_group", bind_group}, {"dist_members", bind_members}, {NULL, NULL},
+    {"dist_open", bind_open},
+    {"dist_close", bind_close},
+    {"dist_world", bind_world},
+    {"dist_host", bind_host},
+    {"dist_check", bind_check},
+    {"dist_cause", bind_cause},
+    {"dist_fail", bind_fail},
+    {"dist_has", bind_has},
+    {"dist_solo", bind_solo},
+    {"dist_group", bind_group},
+    {"dist_members", bind_members},
+    {"dist_pmix", bind_pmix},
+    {"nccl_version", bind_nccl_version},
+    {"dist_cards", bind_cards},
+    {"dist_backend", bind_backend},
+    {NULL, NULL},
 };

@@ -1,10 +1,13 @@
+#define _GNU_SOURCE
 #include "device/device.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/nearest.h"
@@ -39,6 +42,11 @@ static const char *kind_name(int kind) {
   if (kind < KNOWN_KINDS) return known[kind];
   const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
   return driver ? driver->name : NULL;
+}
+
+const char *lm_device_kind_name(int kind) {
+  const char *name = kind >= 0 && kind < LM_DEVICE_KINDS ? kind_name(kind) : NULL;
+  return name ? name : "?";
 }
 
 lm_status lm_driver_register(const lm_driver *driver, int *out) {
@@ -168,6 +176,22 @@ const char *lm_device_why_none(int kind) {
   return s ? s->why : "no driver of that kind is loaded";
 }
 
+/* What a CUDA driver leaves on a machine, or a runtime that is in the process already. */
+bool lm_device_likely(int kind) {
+  static const char *const traces[] = {"/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/nvhost-ctrl"};
+  if (kind != LM_CUDA || lm_device_asked(kind)) return lm_device_count(kind) > 0;
+  if (dlsym(RTLD_DEFAULT, "cudaGetDeviceCount")) return true;
+  for (size_t i = 0; i < sizeof traces / sizeof *traces; i++)
+    if (access(traces[i], F_OK) == 0) return true;
+  return false;
+}
+
+lm_status lm_device_enter(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  if (!driver) return lm_fail(LM_E_DEVICE, "there is no %s here", lm_device_name(device));
+  return driver->enter ? driver->enter(lm_device_physical(device)) : LM_OK;
+}
+
 bool lm_device_asked(int kind) { return kind >= 0 && kind < LM_DEVICE_KINDS && atomic_load(&asked[kind]); }
 
 /* ---- names */
@@ -215,6 +239,12 @@ static lm_status kind_of(const char *name, size_t length, int *out) {
   lm_status status = load(word, &found);
   if (status == LM_OK && found) *out = find_kind(name, length);
   return status;
+}
+
+lm_status lm_device_kind(const char *name, int *kind) {
+  lm_status status = kind_of(name, strlen(name), kind);
+  if (status != LM_OK || *kind >= 0) return status;
+  return unknown_kind(name, strlen(name), "");
 }
 
 lm_status lm_device_parse(const char *name, lm_device *out) {

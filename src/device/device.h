@@ -18,6 +18,9 @@ enum { LM_CPU = 0, LM_CUDA = 1, LM_DEVICE_KINDS = 8, LM_DEVICE_MAX = 64, LM_NO_D
 /* "cpu", "cpu:1", "cuda:0". A kind without a driver, or an ordinal it does not have, is an error
  * that says what there is. */
 LM_API lm_status lm_device_parse(const char *name, lm_device *out);
+/* "cuda", whether there is such a device here or not; a plug-in of that name is loaded if nobody knows it. */
+LM_API lm_status lm_device_kind(const char *name, int *kind);
+LM_API const char *lm_device_kind_name(int kind); /* "?" for one nobody has registered */
 /* A static string per device: "cpu" for cpu:0, else "kind:ordinal". Never NULL. */
 LM_API const char *lm_device_name(lm_device device);
 /* How many devices of a kind there are (0 without a driver; LM_DEVICE_MAX for the CPU). Loads the kind's plug-in.
@@ -28,6 +31,10 @@ LM_API lm_device lm_device_current(int kind);
 LM_API void lm_device_set_current(lm_device device);
 /* The driver's ordinal of a device. */
 LM_API int lm_device_physical(lm_device device);
+/* Cheaper than the count: false if there can be no device of the kind here (no driver is installed). Loads nothing. */
+LM_API bool lm_device_likely(int kind);
+/* Makes it the thread's device for libraries that go by a notion of their own of the current one, as CUDA's do. */
+LM_API lm_status lm_device_enter(lm_device device);
 /* One sentence why there is no device of the kind. */
 LM_API const char *lm_device_why_none(int kind);
 /* Has the plug-in luminary_backend_<name>.so loaded, from LM_BACKEND_PATH or from beside the core, once. */

@@ -10,7 +10,7 @@
 
 #include "device/device.h"
 
-enum { LM_DRIVER_ABI = 2 };
+enum { LM_DRIVER_ABI = 3 };
 
 /* How the caching allocator cuts its memory; all 0: by size classes, one block from the driver at a time. */
 typedef struct lm_segment_rules {
@@ -53,6 +53,8 @@ typedef struct lm_driver {
   lm_status (*synchronize)(int ordinal);
 
   /* ---- the rest may be NULL */
+  /* Makes it the thread's device for libraries that go by a notion of their own of the current one. */
+  lm_status (*enter)(int ordinal);
   /* A stream; smaller priority numbers are served first. Streams live as long as the process. */
   lm_status (*stream_create)(int ordinal, int priority, void **stream);
   lm_status (*priorities)(int ordinal, int *least, int *greatest);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "dist/issued.h"
 #include "op/op.h"
 
 static const char *const names[LM_COLLECTIVES] = {
@@ -41,20 +42,27 @@ static bool has_entry(const lm_group_table *t, lm_collective kind) {
     case LM_SCATTER: return t->scatter;
     case LM_REDUCE_SCATTER: return t->reduce_scatter;
     case LM_ALL_TO_ALL: return t->all_to_all;
-    case LM_BARRIER: return t->barrier;
+    case LM_BARRIER: return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* issued.c makes one of it */
     case LM_SEND:
-    case LM_RECV: return t->post && t->finish && t->forget;
+    case LM_RECV: return t->post && (t->enqueues || (t->finish && t->forget));
     default: return false;
   }
 }
 
-lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind) {
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t) {
   *c = (lm_exchange){.core = g->core, .kind = kind, .timeout = next_timeout > 0 ? next_timeout : g->core->timeout};
   next_timeout = 0;
   lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
+  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a part that has failed is the group's failure */
+    if (c->core->part[i].issuer) status = lm_issuer_check(c->core->part[i].issuer);
   if (status != LM_OK) return lm_fail_in(status, names[kind]);
-  if (has_entry(g->table, kind)) return LM_OK;
-  return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], g->table->name, names[kind]);
+  c->part = lm_part_for(c->core, t ? t->device : LM_NO_DEVICE);
+  if (!c->part)
+    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; the group's backend, %s, has nothing for that device", names[kind],
+                   lm_device_name(t->device), c->core->backend);
+  c->g = c->part->g;
+  if (has_entry(c->g->table, kind)) return LM_OK;
+  return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], c->g->table->name, names[kind]);
 }
 
 void lm_call_clear(lm_exchange *c) {
@@ -90,17 +98,20 @@ static bool reduces(lm_collective kind) {
   return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
 }
 
-static bool takes(const lm_exchange *c, lm_device device) {
-  return c->core->g.table->kinds >> LM_DEVICE_KIND(device) & 1;
+static bool takes(const lm_exchange *c, lm_device device) { return c->g->table->kinds >> LM_DEVICE_KIND(device) & 1; }
+
+lm_device lm_call_device(const lm_exchange *c, lm_device device) {
+  if (takes(c, device)) return device;
+  if (takes(c, LM_DEVICE(LM_CPU, 0))) return LM_DEVICE(LM_CPU, 0);
+  return c->part->issuer ? lm_issuer_device(c->part->issuer) : LM_NO_DEVICE;
 }
 
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   const char *name = names[c->kind];
-  const lm_group_table *table = c->core->g.table;
   lm_dtype dtype = (lm_dtype)t->dtype;
-  if (!takes(c, t->device) && !takes(c, LM_DEVICE(LM_CPU, 0)))
+  if (lm_call_device(c, t->device) == LM_NO_DEVICE)
     return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device", name,
-                   lm_device_name(t->device), table->name);
+                   lm_device_name(t->device), c->g->table->name);
   if (write && lm_overlaps_itself(t))
     return lm_fail(LM_E_ARG,
                    "%s: elements of the tensor of sizes %s share memory and cannot be written; clone() it first", name,
@@ -112,10 +123,13 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
   if ((c->op == LM_REDUCE_BAND || c->op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
     return lm_fail(LM_E_DTYPE, "%s: %s of %s; integers or bool are wanted, see :long()", name, op_names[c->op],
                    lm_dtype_name(dtype));
+  if (c->scaled && !lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: %s times a number; floats are wanted, see :float()", name, lm_dtype_name(dtype));
   return LM_OK;
 }
 
-/* ---- stand-ins: dense ones for strided tensors, and on the CPU for those of a device the group knows nothing of */
+/* ---- stand-ins: dense ones for strided tensors, and elsewhere for those of a device the group knows nothing of: on
+ * the CPU, or where the group takes none of the CPU's, on its device */
 
 static const char *end_of(const lm_tensor *t) {
   int64_t last = 0;
@@ -136,7 +150,7 @@ static lm_status copy(lm_tensor *from, lm_tensor *to) {
 }
 
 static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **out) {
-  lm_device device = takes(c, t->device) ? t->device : LM_DEVICE(LM_CPU, 0);
+  lm_device device = lm_call_device(c, t->device);
   lm_tensor *dense = NULL;
   lm_status status = lm_tensor_empty((lm_dtype)t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
   if (status == LM_OK && keep) status = copy(t, dense);
@@ -165,6 +179,7 @@ lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **den
     stand_in = lm_retain(t);
   } else {
     TRY(dense_like(c, t, keep, &stand_in));
+    c->host = c->host || (c->part->issuer && stand_in->device != t->device);
   }
   c->written[c->nwritten++] = (lm_written){lm_retain(t), lm_retain(stand_in)};
 done:
@@ -224,7 +239,8 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   if (reduces(c->kind)) {
     hash = mix(hash, (uint64_t)c->op + 1);
     put(&what, " ");
-    put(&what, op_names[c->op]);
+    put(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
+    if (c->scaled) hash = mix(hash, 1);
   }
   if (t) {
     hash = mix(hash, (uint64_t)t->dtype);
@@ -259,6 +275,14 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   if (p2p && c->tag != 0) {
     put(&what, " tag ");
     put_number(&what, c->tag);
+  }
+  if (t && c->core->nparts > 1) { /* each device's tensors take a way of their own */
+    hash = mix(hash, LM_DEVICE_KIND(t->device));
+    if (LM_DEVICE_KIND(t->device) != LM_CPU) {
+      const char *device = lm_device_name(t->device);
+      put(&what, " on ");
+      for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
+    }
   }
   ticket->hash = mix(hash, (uint64_t)c->root);
 

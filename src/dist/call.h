@@ -15,13 +15,18 @@ typedef struct lm_written { /* a tensor of the script's that the call writes */
 
 typedef struct lm_exchange {
   lm_group_core *core;
+  const lm_part *part; /* of the group: who does it */
+  lm_group *g;         /* the part's */
   lm_collective kind;
   lm_reduce_op op;
   int root;
-  int peer, tag;         /* of a send or receive */
-  bool empty;            /* nothing to move: ranks only meet */
-  lm_tensor *t;          /* dense; NULL for all_to_all and barrier */
-  int n;                 /* entries of in and out, where there are any: the group's size */
+  int peer, tag; /* of a send or receive */
+  bool scaled;   /* all_reduce: by `scale`, on the way */
+  double scale;
+  bool empty;   /* nothing to move: ranks only meet */
+  bool host;    /* of a part that enqueues: done when the host knows it, since what it writes lies on the host */
+  lm_tensor *t; /* dense; NULL for all_to_all and barrier */
+  int n;        /* entries of in and out, where there are any: the group's size */
   lm_tensor **in, **out; /* [n] dense */
   int nwritten;
   lm_written *written; /* [nwritten] */
@@ -31,9 +36,9 @@ typedef struct lm_exchange {
 
 /* ---- call.c */
 
-/* The start of every call: a cause that is known already, a table without this entry, the timeout set for this call.
- * c is to be cleared whatever comes back. */
-lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind);
+/* The start of every call: a cause that is known already, the part that serves tensors of t's device (NULL: there is no
+ * tensor), a table without this entry, the timeout set for this call. c is to be cleared whatever comes back. */
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t);
 void lm_call_clear(lm_exchange *c); /* leaves core, kind and ticket */
 /* A device, a dtype or a layout that the group or the call does not take. */
 lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write);
@@ -45,6 +50,8 @@ lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
 /* The ticket, but for its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
 void lm_call_name(lm_exchange *c, const lm_tensor *t);
+/* The device a stand-in lies on for a tensor of one that the part does not take; LM_NO_DEVICE if there is none. */
+lm_device lm_call_device(const lm_exchange *c, lm_device device);
 /* Strided tensors get what was written, versions grow. Passes `status` on unless that fails. */
 lm_status lm_call_written(lm_exchange *c, lm_status status);
 /* The name of a rank of the group in the world. */
@@ -58,11 +65,18 @@ struct lm_work {
   lm_status status;
   int peer; /* of a finished receive */
   char message[1024];
-  lm_queue *queue;
+  lm_queue *queue;   /* NULL if it was issued */
+  lm_issuer *issuer; /* NULL unless it was */
   lm_exchange call;
   lm_request *request; /* of a send or receive */
   bool busy;           /* a thread is at it; the queue's lock */
-  lm_work *next;       /* in a list of the queue */
+  lm_work *next;       /* in a list of the queue, or of the issuer */
+
+  /* Of issued ones. What the call sets once it is made has the issuer's lock; the rest is the watching thread's. */
+  lm_event *event; /* behind it in its stream */
+  lm_status early; /* what the group's function returned, once it has: */
+  bool enqueued;
+  bool sent, matched; /* its ticket has gone to the next rank; the one of the rank before has come and agrees */
 };
 
 struct lm_queue {
@@ -86,8 +100,10 @@ lm_status lm_queue_of(lm_group_core *core, lm_queue **out);
 lm_status lm_call_send(lm_exchange *c, lm_work **work);
 /* A thread of the group's own: no signals, no team of OpenMP's. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue));
-/* Takes c's contents over. */
-lm_status lm_work_new(lm_queue *q, lm_exchange *c, lm_work **out);
+/* Takes c's contents over. One of the two is NULL. */
+lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out);
+/* Calls the group's function: of a send or receive, where these only enqueue. */
+lm_status lm_call_dispatch(const lm_exchange *c);
 /* Keeps the outcome; of a failure, with this thread's message. Gives the tensors back. */
 void lm_work_finish(lm_work *w, lm_status status);
 static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explicit(&w->done, memory_order_acquire); }

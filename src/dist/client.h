@@ -16,6 +16,8 @@ struct lm_lobby;
 
 typedef struct lm_member { /* from WELCOME */
   char host[64], host_id[64], unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
+  uint32_t
+      cards; /* for nccl: devices of CUDA's that it sees; LM_CARDS_OWN: some of the host's alone; 0: none, or no nccl */
 } lm_member;
 
 typedef struct lm_client_config {
@@ -42,7 +44,8 @@ lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t 
 lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patience *p, bool *found, void **data,
                         size_t *n);
 lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_patience *p, int64_t *out);
-lm_status lm_client_delete(lm_client *c, const char *key);
+/* This rank is done with the group: once all ranks of the world are, the store forgets the group's keys. */
+lm_status lm_client_forget(lm_client *c, uint32_t group);
 
 /* ---- health */
 

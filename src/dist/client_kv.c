@@ -80,10 +80,10 @@ lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t 
   return status;
 }
 
-lm_status lm_client_delete(lm_client *c, const char *key) {
+lm_status lm_client_forget(lm_client *c, uint32_t group) {
   pthread_mutex_lock(&c->lock);
-  size_t at = lm_client_begin(c, LM_M_DELETE);
-  lm_put_text(&c->out, key);
+  size_t at = lm_client_begin(c, LM_M_FORGET);
+  lm_put_u32(&c->out, group);
   lm_status status = lm_client_end(c, at);
   pthread_mutex_unlock(&c->lock);
   return status;

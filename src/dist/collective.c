@@ -112,11 +112,13 @@ done:
 
 /* ---- the collectives */
 
-lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work) {
+static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, const double *scale, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_REDUCE));
+  TRY(lm_call_begin(&c, g, LM_ALL_REDUCE, t));
   c.op = op;
+  c.scaled = scale != NULL;
+  c.scale = scale ? *scale : 1;
   c.empty = t->numel == 0;
   TRY(lm_call_check(&c, t, true));
   TRY(lm_call_write(&c, t, true, &c.t));
@@ -127,10 +129,18 @@ done:
   return status;
 }
 
+lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work) {
+  return all_reduce(g, t, op, NULL, work);
+}
+
+lm_status lm_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale, lm_work **work) {
+  return all_reduce(g, t, LM_REDUCE_SUM, &scale, work);
+}
+
 lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_BROADCAST));
+  TRY(lm_call_begin(&c, g, LM_BROADCAST, t));
   c.root = root;
   c.empty = t->numel == 0;
   bool writes = root != g->rank;
@@ -147,7 +157,7 @@ done:
 lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_REDUCE));
+  TRY(lm_call_begin(&c, g, LM_REDUCE, t));
   c.op = op;
   c.root = root;
   c.empty = t->numel == 0;
@@ -165,7 +175,7 @@ done:
 lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_GATHER));
+  TRY(lm_call_begin(&c, g, LM_ALL_GATHER, t));
   c.empty = t->numel == 0;
   TRY(lm_call_check(&c, t, false));
   TRY(check_list(&c, t, n, out, true));
@@ -189,7 +199,7 @@ static lm_status check_root_list(const lm_exchange *c, int n) {
 lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_GATHER));
+  TRY(lm_call_begin(&c, g, LM_GATHER, t));
   c.root = root;
   c.empty = t->numel == 0;
   TRY(lm_call_check_rank(&c, root));
@@ -211,7 +221,7 @@ done:
 lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_SCATTER));
+  TRY(lm_call_begin(&c, g, LM_SCATTER, t));
   c.root = root;
   c.empty = t->numel == 0;
   TRY(lm_call_check_rank(&c, root));
@@ -230,7 +240,7 @@ done:
 lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_REDUCE_SCATTER));
+  TRY(lm_call_begin(&c, g, LM_REDUCE_SCATTER, t));
   c.op = op;
   c.empty = t->numel == 0;
   TRY(lm_call_check(&c, t, true));
@@ -247,7 +257,7 @@ done:
 lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL));
+  TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL, n > 0 ? in[0] : NULL));
   if (n < 1) {
     status = lm_fail(LM_E_ARG, "all_to_all: empty lists for %d ranks; one tensor for each is wanted", g->size);
     goto done;
@@ -276,7 +286,7 @@ done:
 lm_status lm_barrier(lm_group *g, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_BARRIER));
+  TRY(lm_call_begin(&c, g, LM_BARRIER, NULL));
   c.empty = true;
   lm_call_name(&c, NULL);
   return lm_call_send(&c, work);

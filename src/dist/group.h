@@ -12,7 +12,7 @@
 
 #include "tensor/tensor.h"
 
-enum { LM_GROUP_ABI = 2 };
+enum { LM_GROUP_ABI = 3 };
 
 typedef enum lm_reduce_op {
   LM_REDUCE_SUM,
@@ -63,6 +63,12 @@ typedef struct lm_group_table {
   /* Between ranks of one host the core may use memory they share instead of calling this group, for
    * gradient buckets on the CPU. */
   bool may_share;
+  /* Calls do not block: they only enqueue, on the thread's current stream of the tensors' device (lm_stream_current).
+   * The core has chosen that stream and ordered it after whatever wrote or reads the tensors; it finds out by an event
+   * when the call is done, compares the ranks' tickets meanwhile, and calls `abort` when the job has failed or the time
+   * is over. All calls of such a group come one at a time, from one thread or another. `post` enqueues too and leaves
+   * *out NULL; `finish`, `forget` and `barrier` (an all_reduce for which the host waits) are not called. */
+  bool enqueues;
 
   /* Prepare g (rank, size and ranks are set; put your own into g->state). Called on all ranks of the group,
    * which may find each other through lm_group_set and lm_group_get. Nothing is to be left after an error. */
@@ -93,9 +99,31 @@ typedef struct lm_group_table {
   lm_status (*finish)(lm_group *g, lm_request *request, bool wait, bool *done, int *peer);
   void (*forget)(lm_group *g, lm_request *request); /* done or not */
 
-  /* May be NULL. Asked now and then while this rank waits in memory it shares, or for the store: has a peer come to
+  /* ---- what follows may be NULL */
+
+  /* all_reduce (sum) of floats, each rank's tensor multiplied by its own `scale` on the way. */
+  lm_status (*all_reduce_scaled)(lm_group *g, lm_tensor *t, double scale);
+
+  /* Asked now and then while this rank waits in memory it shares, or for the store: has a peer come to
    * this call (lm_group_ticket) with another one of this group's (lm_group_mismatch)? It may have passed on since. */
   lm_status (*look)(lm_group *g);
+
+  /* Of groups that enqueue. Between batch(true) and batch(false) sends and receives form one unit: none waits for
+   * another one that comes later. */
+  lm_status (*batch)(lm_group *g, bool begin);
+  /* Has what was enqueued failed meanwhile? Asked every few ms by a thread of the core's while calls are under way. */
+  lm_status (*health)(lm_group *g);
+  /* From any thread, beside a call too: what is enqueued ends soon, one way or another, and later calls fail. */
+  void (*abort)(lm_group *g);
+  /* On all ranks of `parent`, an open group of this table: g (g->rank is -1 on ranks that are not in it) is about to be
+   * opened, and may be cut out of the parent instead of being made anew. */
+  lm_status (*split)(lm_group *g, lm_group *parent);
+  /* No group: n tensors of this process, each on a device of its own, alike and contiguous. With `reduce` t[root]
+   * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
+   * be done (such as two tensors on one card), and nothing was. */
+  lm_status (*within)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
+  /* Of the library beneath, as that counts; 0 if it does not tell. */
+  int (*version)(void);
 } lm_group_table;
 
 struct lm_group {
@@ -103,7 +131,8 @@ struct lm_group {
   int rank, size;
   const int *ranks; /* [size] numbers of the members in the world */
   bool one_host;    /* all members are on one host, and may share memory */
-  void *state;      /* the group's own */
+  int part;    /* which of the groups this is that a group of several backends ("cpu:gloo,cuda:nccl") consists of */
+  void *state; /* the group's own */
   struct lm_group_core *core;
 };
 
@@ -142,6 +171,10 @@ LM_API const char *lm_group_peer_name(const lm_group *g, int peer);
  * lm_free. */
 LM_API lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n);
 LM_API lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n);
+
+/* The end of the process comes: says goodbye to the other ranks, as the core does after the destructors of plug-ins.
+ * For a plug-in whose own end waits for other ranks, which must not wait for this one any more. */
+LM_API void lm_group_farewell(void);
 
 /* out[i] = a[i] op b[i]; out may be a or b. MEAN adds: divide at the end with lm_reduce_scale. */
 LM_API void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const void *a, const void *b, size_t n);

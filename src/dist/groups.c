@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "dist/parts.h"
 #include "dist/world_core.h"
 
 /* ---- do all ranks make the same group? The first one that comes writes down what it asks for. */
@@ -99,7 +100,7 @@ static void free_core(lm_group_core *core) {
   lm_free(core);
 }
 
-static lm_status make_core(const lm_group_table *table, int n, const int *ranks, int world_rank, lm_group_core **out) {
+static lm_status make_core(int n, const int *ranks, int world_rank, lm_group_core **out) {
   lm_group_core *core = lm_calloc(1, sizeof *core);
   int *copy = lm_malloc((size_t)n * sizeof *copy);
   *out = NULL;
@@ -109,7 +110,7 @@ static lm_status make_core(const lm_group_table *table, int n, const int *ranks,
     return LM_E_OOM;
   }
   memcpy(copy, ranks, (size_t)n * sizeof *copy);
-  core->g = (lm_group){.table = table, .rank = -1, .size = n, .ranks = copy, .core = core};
+  core->g = (lm_group){.rank = -1, .size = n, .ranks = copy, .core = core};
   for (int i = 0; i < n; i++)
     if (ranks[i] == world_rank) core->g.rank = i;
   pthread_mutex_init(&core->lock, NULL);
@@ -132,12 +133,19 @@ static void unlist(lm_world *w, lm_group_core *core) {
   lm_put_u32(&w->closed, core->id);
   lm_put_u64(&w->closed, atomic_load(&core->completed));
   pthread_mutex_unlock(&w->lock);
-  lm_lobby_accept(&w->lobby, core->id, core->g.size, NULL, NULL);
+  lm_link_forget(w, core->id);
+  lm_client_forget(w->client, core->id);
+}
+
+static bool is_solo(const lm_backends *b) {
+  for (int i = 0; i < b->n; i++)
+    if (b->part[i].table == &lm_group_solo_table) return true;
+  return false;
 }
 
 lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout, lm_group **out) {
   lm_status status = LM_OK;
-  const lm_group_table *table;
+  lm_backends backends;
   lm_group_core *core = NULL;
   bool listed = false;
   char message[1024];
@@ -145,15 +153,16 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   status = lm_world_check(w);
   if (status != LM_OK) return lm_fail_in(status, "new_group");
   TRY(check_ranks(w, n, ranks));
-  TRY(lm_group_table_find(backend, &table));
-  if (table == &lm_group_solo_table && n > 1) {
+  TRY(lm_backends_parse(backend, &backends));
+  if (is_solo(&backends) && n > 1) {
     status = lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n);
     goto done;
   }
-  TRY(make_core(table, n, ranks, w->rank, &core));
+  TRY(make_core(n, ranks, w->rank, &core));
   core->world = w;
   core->timeout = timeout > 0 ? timeout : w->timeout;
   core->g.one_host = on_one_host(w, n, ranks);
+  lm_parts_make(core, &backends);
   pthread_mutex_lock(&w->lock);
   core->id = ++w->groups_made;
   core->next = w->groups;
@@ -163,11 +172,11 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
 
   lm_waiting waiting;
   lm_ticket ticket = {.seq = 0};
-  snprintf(ticket.what, sizeof ticket.what, "new_group %.20s of %d rank%s", backend, n, n > 1 ? "s" : "");
+  snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, core, &ticket, core->timeout);
-  status = agree(w, core, backend, n, ranks);
-  if (status == LM_OK && core->g.rank >= 0) status = table->open(&core->g);
+  status = agree(w, core, core->backend, n, ranks);
+  if (status == LM_OK) status = lm_parts_open(core);
   lm_waiting_end(&waiting, status == LM_OK);
   if (status == LM_OK && core->g.rank >= 0) {
     *out = &core->g;
@@ -183,12 +192,15 @@ done:
 
 lm_status lm_group_solo(lm_group **out) {
   lm_status status = LM_OK;
+  lm_backends backends;
   lm_group_core *core;
   *out = NULL;
-  TRY(make_core(&lm_group_solo_table, 1, (int[]){0}, 0, &core));
+  TRY(lm_backends_parse("solo", &backends));
+  TRY(make_core(1, (int[]){0}, 0, &core));
   core->g.one_host = true;
   core->timeout = 1800;
-  status = core->g.table->open ? core->g.table->open(&core->g) : LM_OK;
+  lm_parts_make(core, &backends);
+  status = lm_parts_open(core);
   if (status == LM_OK) {
     *out = &core->g;
   } else {
@@ -199,13 +211,22 @@ done:
   return status;
 }
 
+const char *lm_group_backend(const lm_group *g) { return g->core->backend; }
+
+lm_status lm_group_backend_check(const char *backend, char text[LM_GROUP_TEXT]) {
+  lm_backends backends;
+  lm_status status = lm_backends_parse(backend, &backends);
+  if (status == LM_OK) snprintf(text, LM_GROUP_TEXT, "%s", backends.text);
+  return status;
+}
+
 void lm_group_close(lm_group *g) {
   if (!g) return;
   lm_group_core *core = g->core;
   lm_world *w = core->world;
   if (w && w->forks != lm_world_forks()) return;
   lm_queue_close(core);
-  if (g->table->close) g->table->close(g);
+  lm_parts_close(core);
   if (w) unlist(w, core);
   free_core(core);
 }

@@ -11,6 +11,9 @@
 
 static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.1;
 
+/* Each part of a group has its own. */
+static uint64_t door_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
+
 static lm_status check(void *ctx) { return lm_group_check(ctx); }
 
 static lm_status attempt(lm_group *g, const char *address, const lm_patience *p, int *out) {
@@ -18,7 +21,7 @@ static lm_status attempt(lm_group *g, const char *address, const lm_patience *p,
   lm_world *w = g->core->world;
   int fd = -1;
   lm_bytes hello = {0};
-  lm_put_u32(&hello, g->core->id);
+  lm_put_u64(&hello, door_of(g));
   lm_put_u32(&hello, (uint32_t)g->rank);
   if (hello.failed) {
     status = LM_E_OOM;
@@ -74,5 +77,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
 }
 
 lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx) {
-  return lm_lobby_accept(&g->core->world->lobby, g->core->id, g->size, fn, ctx);
+  return lm_lobby_accept(&g->core->world->lobby, door_of(g), g->size, fn, ctx);
 }
+
+void lm_link_forget(lm_world *w, uint32_t group) { lm_lobby_forget(&w->lobby, (uint64_t)group << 32, 32); }

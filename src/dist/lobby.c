@@ -70,10 +70,10 @@ static void let_in(lm_lobby *l, int listener) {
 }
 
 /* To its group, or aside until there is one. Takes fd over. */
-static void hand_over(lm_lobby *l, uint32_t group, int peer, int fd) {
+static void hand_over(lm_lobby *l, uint64_t at_door, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
   lm_door *door = l->doors;
-  while (door && door->group != group) door = door->next;
+  while (door && door->door != at_door) door = door->next;
   if (door) {
     if (peer < door->size)
       door->fn(door->ctx, peer, fd);
@@ -82,12 +82,12 @@ static void hand_over(lm_lobby *l, uint32_t group, int peer, int fd) {
   } else {
     lm_parked **at = &l->parked, *parked = lm_malloc(sizeof *parked);
     int same = 0;
-    for (; *at; at = &(*at)->next) same += (*at)->group == group;
+    for (; *at; at = &(*at)->next) same += (*at)->door == at_door;
     if (!parked || same >= l->size) {
       lm_free(parked);
       close(fd);
     } else {
-      *parked = (lm_parked){.group = group, .peer = peer, .fd = fd};
+      *parked = (lm_parked){.door = at_door, .peer = peer, .fd = fd};
       *at = parked;
     }
   }
@@ -105,11 +105,12 @@ static bool serve_guest(lm_lobby *l, int i) {
   }
   if (!done) return true;
   lm_reader r = lm_reader_of(lm_auth_hello(&guest->auth), guest->auth.hello_n);
-  uint32_t group = lm_get_u32(&r), peer = lm_get_u32(&r);
+  uint64_t door = lm_get_u64(&r);
+  uint32_t peer = lm_get_u32(&r);
   int fd = guest->fd;
   bool sense = lm_reader_done(&r) && peer < (uint32_t)l->size;
   dismiss(l, i, !sense);
-  if (sense) hand_over(l, group, (int)peer, fd);
+  if (sense) hand_over(l, door, (int)peer, fd);
   return false;
 }
 
@@ -139,16 +140,16 @@ void lm_lobby_serve(lm_lobby *l, const struct pollfd *polls, int n) {
 
 /* ---- the groups' side */
 
-lm_status lm_lobby_accept(lm_lobby *l, uint32_t group, int size, lm_link_fn fn, void *ctx) {
+lm_status lm_lobby_accept(lm_lobby *l, uint64_t at_door, int size, lm_link_fn fn, void *ctx) {
   lm_door *door = NULL;
   if (fn) {
     door = lm_malloc(sizeof *door);
     if (!door) return LM_E_OOM;
-    *door = (lm_door){.group = group, .size = size, .fn = fn, .ctx = ctx};
+    *door = (lm_door){.door = at_door, .size = size, .fn = fn, .ctx = ctx};
   }
   pthread_mutex_lock(&l->lock);
   for (lm_door **at = &l->doors; *at; at = &(*at)->next)
-    if ((*at)->group == group) {
+    if ((*at)->door == at_door) {
       lm_door *old = *at;
       *at = old->next;
       lm_free(old);
@@ -160,7 +161,7 @@ lm_status lm_lobby_accept(lm_lobby *l, uint32_t group, int size, lm_link_fn fn, 
   }
   for (lm_parked **at = &l->parked; *at;) {
     lm_parked *p = *at;
-    if (p->group != group) {
+    if (p->door != at_door) {
       at = &p->next;
       continue;
     }
@@ -173,4 +174,19 @@ lm_status lm_lobby_accept(lm_lobby *l, uint32_t group, int size, lm_link_fn fn, 
   }
   pthread_mutex_unlock(&l->lock);
   return LM_OK;
+}
+
+void lm_lobby_forget(lm_lobby *l, uint64_t door, int bits) {
+  pthread_mutex_lock(&l->lock);
+  for (lm_parked **at = &l->parked; *at;) {
+    lm_parked *p = *at;
+    if (p->door >> bits != door >> bits) {
+      at = &p->next;
+      continue;
+    }
+    *at = p->next;
+    close(p->fd);
+    lm_free(p);
+  }
+  pthread_mutex_unlock(&l->lock);
 }

@@ -20,13 +20,13 @@ typedef struct lm_guest { /* has not proved yet who it is */
 } lm_guest;
 
 typedef struct lm_parked { /* a link that nobody has taken yet */
-  uint32_t group;
+  uint64_t door;
   int peer, fd;
   struct lm_parked *next;
 } lm_parked;
 
-typedef struct lm_door { /* a group that takes links */
-  uint32_t group;
+typedef struct lm_door { /* a group that takes links: one of its doors */
+  uint64_t door;
   int size;
   lm_link_fn fn;
   void *ctx;
@@ -55,6 +55,8 @@ void lm_lobby_close(lm_lobby *lobby); /* after its thread has ended; {0} is fine
 int lm_lobby_polls(lm_lobby *lobby, struct pollfd *polls);
 void lm_lobby_serve(lm_lobby *lobby, const struct pollfd *polls, int n);
 /* fn NULL: takes none any more, and those that wait are closed. */
-lm_status lm_lobby_accept(lm_lobby *lobby, uint32_t group, int size, lm_link_fn fn, void *ctx);
+lm_status lm_lobby_accept(lm_lobby *lobby, uint64_t door, int size, lm_link_fn fn, void *ctx);
+/* Closes what waits at any door that differs from this one in its lowest `bits` alone. */
+void lm_lobby_forget(lm_lobby *lobby, uint64_t door, int bits);
 
 #endif

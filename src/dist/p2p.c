@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "dist/call.h"
+#include "dist/issued.h"
 
 static const double farewell = 5; /* seconds that sends have to leave when the group closes */
 static const long tick = 2000000; /* nanoseconds between the carrier's looks */
@@ -17,6 +18,7 @@ static const long tick = 2000000; /* nanoseconds between the carrier's looks */
 
 static lm_status ask(lm_work *w, bool wait, bool *done) {
   lm_group_core *core = w->call.core;
+  lm_group *g = w->call.g;
   lm_waiting waiting;
   lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
   if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->call.kind));
@@ -26,7 +28,7 @@ static lm_status ask(lm_work *w, bool wait, bool *done) {
     lm_waiting_look(&waiting, core, &w->call.ticket);
   }
   if (w->call.peer >= 0) waiting.peer = w->call.peer;
-  status = core->g.table->finish(&core->g, w->request, wait, done, &w->peer);
+  status = g->table->finish(g, w->request, wait, done, &w->peer);
   if (wait) {
     lm_waiting_end(&waiting, status == LM_OK && *done);
   } else {
@@ -36,7 +38,7 @@ static lm_status ask(lm_work *w, bool wait, bool *done) {
 }
 
 static void forget(lm_work *w) {
-  lm_group *g = &w->call.core->g;
+  lm_group *g = w->call.g;
   g->table->forget(g, w->request);
   w->request = NULL;
 }
@@ -175,17 +177,19 @@ void lm_p2p_close(lm_queue *q) {
 
 /* Peers match calls by their number, so one without elements is sent too: as a byte, under its own ticket. */
 static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
-  bool host = c->core->g.table->kinds >> LM_CPU & 1;
-  return lm_tensor_empty(LM_U8, host ? LM_DEVICE(LM_CPU, 0) : t->device, 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
+  return lm_tensor_empty(LM_U8, lm_call_device(c, t->device), 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
 }
 
 static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
   lm_status status;
   bool sending = kind == LM_SEND;
-  TRY(lm_call_begin(c, g, kind));
+  TRY(lm_call_begin(c, g, kind, t));
   c->peer = peer;
   c->tag = tag;
   if (sending || peer != -1) TRY(lm_call_check_rank(c, peer));
+  if (c->part->issuer && peer < 0)
+    TRY(lm_fail(LM_E_ARG, "%s: from which rank? Group '%s' cannot receive from any", lm_collective_name(kind),
+                c->g->table->name));
   if (peer == g->rank)
     TRY(lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(c, peer)));
   if (tag < 0) TRY(lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag));
@@ -196,20 +200,21 @@ done:
   return status;
 }
 
-static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone, lm_work **out) {
+/* Takes c's contents over. */
+static lm_status post(lm_exchange *c, bool alone, lm_work **out) {
   lm_status status;
-  lm_exchange c;
   lm_waiting waiting;
   lm_queue *q = NULL;
   lm_work *w = NULL;
-  TRY(prepare(&c, g, kind, t, peer, tag));
-  TRY(lm_queue_of(c.core, &q));
+  lm_group *g = c->g;
+  if (c->part->issuer) return lm_issue(c, out);
+  TRY(lm_queue_of(c->core, &q));
   if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, carry));
-  TRY(lm_work_new(q, &c, &w));
+  TRY(lm_work_new(q, NULL, c, &w));
   if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
   lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
-  if (peer >= 0) waiting.peer = peer;
-  status = g->table->post(g, kind == LM_SEND, w->call.t, peer, tag, &w->request);
+  if (w->call.peer >= 0) waiting.peer = w->call.peer;
+  status = g->table->post(g, w->call.kind == LM_SEND, w->call.t, w->call.peer, w->call.tag, &w->request);
   lm_waiting_end(&waiting, false);
   if (status != LM_OK) {
     lm_work_release(w);
@@ -226,7 +231,65 @@ static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, 
   *out = w;
   return LM_OK;
 done:
+  lm_call_clear(c);
+  return status;
+}
+
+static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone, lm_work **out) {
+  lm_exchange c;
+  lm_status status = prepare(&c, g, kind, t, peer, tag);
+  if (status == LM_OK) return post(&c, alone, out);
   lm_call_clear(&c);
+  return status;
+}
+
+/* Those of c that the part is to do, as one unit. Takes their contents over, which leaves them without a part. */
+static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
+  lm_status status = LM_OK;
+  int k = 0, *place = lm_malloc((size_t)n * sizeof *place);
+  lm_exchange *unit = lm_malloc((size_t)n * sizeof *unit);
+  lm_work **made = lm_calloc((size_t)n, sizeof *made);
+  if (!place || !unit || !made) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) {
+    if (c[i].part != part) continue;
+    place[k] = i;
+    unit[k++] = c[i];
+    c[i] = (lm_exchange){.part = NULL};
+  }
+  if (k > 0) status = lm_issue_batch(k, unit, made);
+  for (int i = 0; i < k; i++) works[place[i]] = made[i];
+done:
+  lm_free(place);
+  lm_free(unit);
+  lm_free(made);
+  return status;
+}
+
+lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) {
+  lm_status status = LM_OK;
+  lm_exchange *c = lm_calloc((size_t)n, sizeof *c);
+  if (!c) return LM_E_OOM;
+  for (int i = 0; i < n; i++) works[i] = NULL;
+  for (int i = 0; i < n; i++) {
+    lm_collective kind = list[i].sending ? LM_SEND : LM_RECV;
+    TRY(prepare(&c[i], g, kind, list[i].t, list[i].peer, list[i].tag));
+  }
+  for (int p = 0; p < g->core->nparts; p++)
+    if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
+  for (int i = 0; i < n; i++)
+    if (c[i].part) {
+      lm_exchange one = c[i];
+      c[i] = (lm_exchange){.part = NULL};
+      TRY(post(&one, true, &works[i]));
+    }
+done:
+  for (int i = 0; i < n; i++) {
+    lm_call_clear(&c[i]);
+    if (status == LM_OK) continue;
+    lm_work_release(works[i]); /* what was posted goes on */
+    works[i] = NULL;
+  }
+  lm_free(c);
   return status;
 }
 
@@ -238,9 +301,13 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
     *work = w;
     return LM_OK;
   }
-  step(w, true);
-  give_back(w);
-  status = lm_work_outcome(w);
+  if (w->issuer) {
+    status = lm_work_wait(w, -1);
+  } else {
+    step(w, true);
+    give_back(w);
+    status = lm_work_outcome(w);
+  }
   lm_work_release(w);
   return status;
 }

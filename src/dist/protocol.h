@@ -8,16 +8,17 @@
 #include "dist/group.h"
 #include "dist/record.h"
 
-enum { LM_PROTOCOL = 1, LM_MESSAGE_MAX = 64 << 20 };
+enum { LM_PROTOCOL = 2, LM_MESSAGE_MAX = 64 << 20 };
 
 typedef enum lm_message {
   /* member to store */
   LM_M_JOIN = 1, /* u32 LM_PROTOCOL, u32 rank, u32 size, u32 generation, text host name, text host id, text unix
-                    address, text tcp address; answered by WELCOME once all are there, by REFUSED, or by AHEAD */
+                    address, text tcp address, u32 cards; answered by WELCOME once all are there, by REFUSED, or by
+                    AHEAD */
   LM_M_SET,      /* string key, string value */
   LM_M_GET,      /* u32 id, string key, u8 wait; answered by REPLY, with wait once it is set */
   LM_M_ADD,      /* u32 id, string key, u64 delta; REPLY with the sum as decimal text */
-  LM_M_DELETE,   /* string key; it need not be there */
+  LM_M_FORGET,   /* u32 group: this member is done with it; when all of the world are, its keys "group/<id>/…" go */
   LM_M_ALIVE,    /* u32 group, ticket: each second or more often, with the call entered last (group 0, zeros if none) */
   LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
   LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
@@ -27,7 +28,8 @@ typedef enum lm_message {
   LM_M_GOODBYE,  /* u32 n, n x (u32 group, u64 seq last completed), u32 group, ticket of the call entered last. Then the
                     member closes */
   /* store to member */
-  LM_M_WELCOME, /* u32 size, for each rank: text host name, text host id, text unix address, text tcp address */
+  LM_M_WELCOME, /* u32 size, for each rank: text host name, text host id, text unix address, text tcp address,
+                   u32 cards */
   LM_M_REFUSED, /* text: why; final */
   LM_M_AHEAD,   /* this store is of an earlier generation: close, try again a little later */
   LM_M_REPLY,   /* u32 id, u8 found, string value */

@@ -153,7 +153,7 @@ static bool handle(lm_server *s, lm_conn *c, lm_message kind, lm_reader *r) {
     case LM_M_SET: return lm_server_set(s, c, r);
     case LM_M_GET: return lm_server_get(s, c, r);
     case LM_M_ADD: return lm_server_add(s, c, r);
-    case LM_M_DELETE: return lm_server_delete(s, c, r);
+    case LM_M_FORGET: return lm_server_forget(s, c, r);
     case LM_M_ALIVE: return lm_server_alive(s, c, r);
     case LM_M_WAITING: return lm_server_waiting(s, c, r);
     case LM_M_RESUMED: return lm_server_resumed(s, c, r);

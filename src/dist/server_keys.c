@@ -159,18 +159,41 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r) {
   return true;
 }
 
-bool lm_server_delete(lm_server *s, lm_conn *c, lm_reader *r) {
-  size_t n;
-  const char *key = read_key(r, &n);
-  (void)c;
+/* Whoever waits for one of them goes on waiting. */
+static void drop_keys(lm_server *s, const char *prefix, size_t n) {
+  for (int i = 0; i < LM_KEY_SLOTS; i++)
+    for (lm_entry **p = &s->slots[i]; *p;) {
+      lm_entry *e = *p;
+      if (e->n_key > n && e->value && memcmp(e->key, prefix, n) == 0) {
+        s->stored -= e->n;
+        lm_free(e->value);
+        e->value = NULL;
+        e->n = 0;
+        tidy(s, p);
+      }
+      if (*p == e) p = &e->next;
+    }
+}
+
+/* How many are done with it is a key like the others. */
+bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r) {
+  char prefix[32], key[48], count[16];
+  uint32_t group = lm_get_u32(r);
   if (!lm_reader_done(r)) return false;
-  lm_entry **p = find(s, key, n), *e = *p;
-  if (!e || !e->value) return true;
-  s->stored -= e->n;
-  lm_free(e->value);
-  e->value = NULL;
-  e->n = 0;
-  tidy(s, p);
+  size_t n = (size_t)snprintf(prefix, sizeof prefix, "group/%u/", group);
+  size_t n_key = (size_t)snprintf(key, sizeof key, "%sdone", prefix);
+  const lm_entry *e = *find(s, key, n_key);
+  int done = 1;
+  if (e && e->value && e->n < sizeof count) {
+    memcpy(count, e->value, e->n);
+    count[e->n] = 0;
+    done += atoi(count);
+  }
+  int length = snprintf(count, sizeof count, "%d", done);
+  if (done >= s->size)
+    drop_keys(s, prefix, n);
+  else
+    store(s, c, key, n_key, count, (size_t)length);
   return true;
 }
 

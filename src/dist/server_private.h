@@ -143,7 +143,7 @@ void lm_place_text(const lm_place *p, const char *before, char *out, size_t capa
 bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r);
-bool lm_server_delete(lm_server *s, lm_conn *c, lm_reader *r);
+bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
 void lm_server_wait_no_more(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
 

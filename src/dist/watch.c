@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "dist/issued.h"
 #include "dist/term.h"
 #include "dist/world_core.h"
 
@@ -64,6 +65,17 @@ void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket
 }
 
 void lm_waiting_looked(lm_waiting *w) { current = w->outer; }
+
+void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
+  lm_waiting_look(w, core, ticket);
+  w->since = lm_seconds();
+  w->timeout = timeout;
+  w->deadline = w->since + timeout;
+  w->look = fmin(w->since + report_after, w->since + timeout / 2);
+  w->peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL;
+  w->issued = true;
+  lm_term_wait_begins();
+}
 
 static lm_waiting *call_of(const lm_group_core *core) {
   lm_waiting *call = current;
@@ -220,14 +232,20 @@ static void missing(const lm_waiting *call, char *out, size_t capacity) {
   lm_free(ranks);
 }
 
+/* Of a call that runs on the device: what can be wrong there is not ours to see. */
+static const char *hint(const lm_waiting *call) {
+  return call->issued ? "; if it is stuck on the device, `luminary doctor` on each host looks for the usual causes"
+                      : "";
+}
+
 static void warn(lm_waiting *call) {
   char who[768], here[160];
   const lm_world *w = call->core->world;
   call->warned = true;
   missing(call, who, sizeof who);
   call_text(&call->ticket, here, sizeof here);
-  fprintf(stderr, "luminary: rank %d on host %s has waited for %.3g s in %s%s%s\n", w->rank, lm_world_host(w, w->rank),
-          lm_seconds() - call->since, here, *who ? "; " : "", who);
+  fprintf(stderr, "luminary: rank %d on host %s has waited for %.3g s in %s%s%s%s\n", w->rank,
+          lm_world_host(w, w->rank), lm_seconds() - call->since, here, *who ? "; " : "", who, hint(call));
 }
 
 /* The job fails for an absent rank. A send or receive, or a wait in which all are there, just ends. */
@@ -241,12 +259,13 @@ static lm_status too_late(lm_waiting *call) {
   const char *number = strpbrk(who, "0123456789"); /* the text starts with a rank's */
   if (is_p2p(&call->ticket) || !number) {
     lm_term_failed();
-    return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s", here, call->timeout, *who ? "; " : "", who);
+    return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s%s", here, call->timeout, *who ? "; " : "", who, hint(call));
   }
   int rank = atoi(number);
   lm_record record = record_of(w, LM_FAILURE_ABSENT, rank >= 0 && rank < w->size ? rank : w->rank);
   rank_text(w, w->rank, us, sizeof us);
-  snprintf(record.message, sizeof record.message, "%s waited for %g s in %s; %.420s", us, call->timeout, here, who);
+  snprintf(record.message, sizeof record.message, "%s waited for %g s in %s; %.320s%s", us, call->timeout, here, who,
+           hint(call));
   return publish(w, call, &record);
 }
 
@@ -279,6 +298,10 @@ lm_status lm_group_check(lm_group *g) {
   if (!w) return LM_OK;
   lm_waiting *call = call_of(g->core);
   if (!call) return lm_world_check(w);
+  if (call->issuer) {
+    lm_status status = lm_issuer_check(call->issuer);
+    if (status != LM_OK) return status;
+  }
   unsigned news = lm_client_news(w->client);
   if (news == call->news && lm_seconds() < call->look) return LM_OK;
   return look_closer(call, news);
@@ -309,15 +332,37 @@ lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   return publish(w, here, &record);
 }
 
+/* A moment for the cause to become known: what fails here may be its consequence. */
+static lm_status await_cause(lm_group *g) {
+  lm_client *client = g->core->world->client;
+  for (double until = lm_seconds() + lost_time; lm_seconds() < until;) {
+    lm_status status = lm_group_check(g);
+    if (status != LM_OK) return status;
+    lm_client_await(client, lm_client_news(client), 0.05);
+  }
+  return LM_OK;
+}
+
+lm_status lm_group_broken(lm_group *g, const char *how) {
+  lm_world *w = g->core->world;
+  char why[512];
+  snprintf(why, sizeof why, "%s", how); /* it may be this thread's last message */
+  if (!w) return lm_fail(LM_E_STATE, "%s", why);
+  lm_status status = await_cause(g);
+  if (status != LM_OK) return status;
+  const lm_waiting *call = call_of(g->core);
+  lm_record record = record_of(w, LM_FAILURE_ERROR, w->rank);
+  if (call) snprintf(record.where, sizeof record.where, "%s", call->ticket.where);
+  snprintf(record.message, sizeof record.message, "%s", why);
+  return publish(w, call, &record);
+}
+
 lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_world *w = g->core->world;
   char why[256];
   snprintf(why, sizeof why, "%s", how); /* it may be this thread's last message */
-  for (double until = lm_seconds() + lost_time; lm_seconds() < until;) {
-    lm_status status = lm_group_check(g);
-    if (status != LM_OK) return status;
-    lm_client_await(w->client, lm_client_news(w->client), 0.05);
-  }
+  lm_status status = await_cause(g);
+  if (status != LM_OK) return status;
   lm_record record = record_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
   char us[96];
   rank_text(w, w->rank, us, sizeof us);
@@ -328,7 +373,7 @@ lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
 /* ---- the store */
 
 static lm_status group_key(const lm_group *g, const char *key, char *out, size_t capacity) {
-  int n = snprintf(out, capacity, "group/%u/own/%s", g->core->id, key);
+  int n = snprintf(out, capacity, "group/%u/%d/%s", g->core->id, g->part, key);
   return n < (int)capacity ? LM_OK : lm_fail(LM_E_ARG, "a group's key of %d bytes is too long", n);
 }
 

@@ -9,15 +9,51 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "dist/call.h"
+#include "dist/issued.h"
+#include "op/op.h"
 
-static lm_status dispatch(const lm_exchange *c) {
-  lm_group *g = &c->core->g;
+/* Where the group cannot do it on the way. 0 makes zeros, whatever t held. */
+static lm_status scale(lm_tensor *t, double factor) {
+  lm_status status = LM_OK;
+  lm_tensor *number = NULL, *same = NULL;
+  if (factor == 1) return LM_OK;
+  if (factor != 0 && LM_DEVICE_KIND(t->device) == LM_CPU) {
+    lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, factor);
+    return LM_OK;
+  }
+  TRY(lm_tensor_number(factor, &number));
+  if (factor == 0) {
+    TRY(lm_op_run(LM_OP_fill_, &(lm_fill__args){.x = t, .value = number}, &same));
+  } else {
+    TRY(lm_op_run_inplace(LM_OP_mul, &(lm_mul_args){.x = t, .other = number}, &same));
+  }
+done:
+  lm_release(same);
+  lm_release(number);
+  return status;
+}
+
+static lm_status all_reduce_scaled(const lm_exchange *c) {
+  const lm_group_table *table = c->g->table;
+  lm_status status = LM_OK;
+  if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
+  TRY(scale(c->t, c->scale));
+  /* Zeros too go the way on which the others are. */
+  TRY(table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
+                               : table->all_reduce(c->g, c->t, LM_REDUCE_SUM));
+done:
+  return status;
+}
+
+lm_status lm_call_dispatch(const lm_exchange *c) {
+  lm_group *g = c->g;
   const lm_group_table *table = g->table;
+  lm_request *none = NULL;
   if (c->empty && !table->barrier)
     return lm_fail(LM_E_MISSING, "group '%s' has no barrier, with which calls without elements are done", table->name);
   if (c->empty) return table->barrier(g);
   switch (c->kind) {
-    case LM_ALL_REDUCE: return table->all_reduce(g, c->t, c->op);
+    case LM_ALL_REDUCE: return c->scaled ? all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
     case LM_BROADCAST: return table->broadcast(g, c->t, c->root);
     case LM_REDUCE: return table->reduce(g, c->t, c->root, c->op);
     case LM_ALL_GATHER: return table->all_gather(g, c->t, c->out);
@@ -25,6 +61,9 @@ static lm_status dispatch(const lm_exchange *c) {
     case LM_SCATTER: return table->scatter(g, c->t, c->root, c->in);
     case LM_REDUCE_SCATTER: return table->reduce_scatter(g, c->t, c->in, c->op);
     case LM_ALL_TO_ALL: return table->all_to_all(g, c->in, c->out);
+    case LM_BARRIER: return table->all_reduce(g, c->t, LM_REDUCE_SUM); /* where it is not empty, but issued */
+    case LM_SEND:
+    case LM_RECV: return table->post(g, c->kind == LM_SEND, c->t, c->peer, c->tag, &none);
     default: return lm_fail(LM_E_ARG, "%s is not a collective", lm_collective_name(c->kind));
   }
 }
@@ -34,7 +73,7 @@ static lm_status run(lm_exchange *c) {
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
   lm_waiting_begin(&waiting, c->core, &c->ticket, c->timeout);
-  lm_status status = dispatch(c);
+  lm_status status = lm_call_dispatch(c);
   lm_waiting_end(&waiting, status == LM_OK);
   status = lm_call_written(c, status);
   /* The other ranks are past this call: it must not look as if it could be tried once more. */
@@ -43,7 +82,7 @@ static lm_status run(lm_exchange *c) {
 
 /* ---- works */
 
-lm_status lm_work_new(lm_queue *q, lm_exchange *c, lm_work **out) {
+lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **out) {
   lm_work *w = lm_calloc(1, sizeof *w);
   *out = w;
   if (!w) {
@@ -51,8 +90,10 @@ lm_status lm_work_new(lm_queue *q, lm_exchange *c, lm_work **out) {
     return LM_E_OOM;
   }
   atomic_init(&w->rc, 1);
-  atomic_fetch_add_explicit(&q->rc, 1, memory_order_relaxed);
+  if (q) atomic_fetch_add_explicit(&q->rc, 1, memory_order_relaxed);
+  if (issuer) lm_issuer_retain(issuer);
   w->queue = q;
+  w->issuer = issuer;
   w->peer = -1;
   w->call = *c;
   return LM_OK;
@@ -72,7 +113,7 @@ lm_status lm_work_outcome(const lm_work *w) {
 static bool drops_to_zero(_Atomic int *rc) { return atomic_fetch_sub_explicit(rc, 1, memory_order_acq_rel) == 1; }
 
 static void release_queue(lm_queue *q) {
-  if (!drops_to_zero(&q->rc)) return;
+  if (!q || !drops_to_zero(&q->rc)) return;
   pthread_cond_destroy(&q->more);
   pthread_cond_destroy(&q->posting);
   pthread_cond_destroy(&q->finished);
@@ -83,14 +124,18 @@ static void release_queue(lm_queue *q) {
 void lm_work_release(lm_work *w) {
   if (!w || !drops_to_zero(&w->rc)) return;
   lm_call_clear(&w->call);
+  lm_event_free(w->event);
   release_queue(w->queue);
+  lm_issuer_release(w->issuer);
   lm_free(w);
 }
 
-int lm_work_peer(const lm_work *w) { return lm_work_is_done(w) ? w->peer : -1; }
-bool lm_work_done(lm_work *w) { return lm_is_p2p(w) ? lm_p2p_done(w) : lm_work_is_done(w); }
+/* NCCL cannot receive from anyone: whom an issued call is with is known before it is done. */
+int lm_work_peer(const lm_work *w) { return w->issuer || lm_work_is_done(w) ? w->peer : -1; }
+bool lm_work_done(lm_work *w) { return lm_is_p2p(w) && !w->issuer ? lm_p2p_done(w) : lm_work_is_done(w); }
 
 lm_status lm_work_wait(lm_work *w, double seconds) {
+  if (w->issuer) return lm_issued_wait(w, seconds);
   if (lm_is_p2p(w)) return lm_p2p_wait(w, seconds);
   lm_queue *q = w->queue;
   double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
@@ -198,6 +243,7 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
   lm_group_core *core = c->core;
   lm_queue *q = NULL;
   lm_work *w = NULL;
+  if (c->part->issuer) return lm_issue(c, work);
   if (!work && idle(core->queue)) {
     c->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
     status = run(c);
@@ -211,7 +257,7 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
     lm_call_clear(c);
     return status;
   }
-  TRY(lm_work_new(q, c, &w));
+  TRY(lm_work_new(q, NULL, c, &w));
   atomic_fetch_add(&w->rc, 1); /* the queue's and the caller's */
   pthread_mutex_lock(&q->lock);
   w->call.ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;

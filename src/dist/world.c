@@ -54,8 +54,9 @@ static void say_goodbye(lm_world *w) {
   lm_bytes_free(&completed);
 }
 
-/* A process that ends without closing its worlds leaves all the same. Other threads may still run: nothing is freed. */
-__attribute__((destructor)) static void farewell(void) {
+/* A process that ends without closing its worlds leaves all the same. Other threads may still run: nothing is freed.
+ * Once more does nothing. */
+void lm_group_farewell(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
     say_goodbye(w);
@@ -65,6 +66,8 @@ __attribute__((destructor)) static void farewell(void) {
   pthread_mutex_unlock(&all_lock);
   if (lm_world_forks() == 0) lm_servers_finish(5);
 }
+
+__attribute__((destructor)) static void farewell(void) { lm_group_farewell(); }
 
 /* ---- opening and closing */
 

@@ -14,7 +14,7 @@ typedef struct lm_world lm_world;
 typedef struct lm_world_config {
   /* "tcp://host:port": the store is there, rank 0 binds it. "file:///path": rank 0 takes a free port and writes it
    * there. "agent://host:port/key": rank 0 takes a free port and publishes it under `key` in torchrun's store at
-   * host:port. */
+   * host:port. "pmix://": ... and tells the others by way of mpirun or srun. */
   const char *init_method;
   int rank, size;
   const char *job;          /* keeps strays of other jobs out; NULL or "": the init_method's text */
@@ -22,7 +22,13 @@ typedef struct lm_world_config {
   int generation;           /* how many worlds this process opened before: a rank that is ahead of the store's waits */
   double timeout;           /* seconds, of rendezvous and collectives */
   double heartbeat_timeout; /* seconds; 0: off */
+  int cards;                /* lm_world_cards(), or 0 where nccl is not to be the default */
 } lm_world_config;
+
+/* How many cards this rank can use with nccl, as the others are told: 0 without devices or without the plug-in;
+ * LM_CARDS_OWN if it sees only some of its host's (CUDA_VISIBLE_DEVICES). Loads nothing where there is no driver. */
+enum { LM_CARDS_OWN = 1 << 16 };
+LM_API int lm_world_cards(void);
 
 /* Returns when all ranks have joined. A rank outside the world, or two ranks claiming one number, is an error. */
 LM_API lm_status lm_world_open(const lm_world_config *config, lm_world **out);
@@ -37,11 +43,21 @@ LM_API int lm_world_local_size(const lm_world *w);
 LM_API int lm_world_local_rank(const lm_world *w);
 LM_API const char *lm_world_host(const lm_world *w, int rank);
 
+/* What new groups are of by default, the same on all ranks: "cpu:gloo,cuda:nccl" if every rank can have a card of its
+ * own and nccl, else "gloo". */
+LM_API lm_status lm_world_backend(const lm_world *w, const char **out);
+
 /* Every rank of the world calls it, in the same order, with the same ranks (in the world, ascending). *out is NULL on
- * a rank that is not among them. timeout <= 0: the world's. backend: "gloo", … or a plug-in's name. */
+ * a rank that is not among them. timeout <= 0: the world's. backend: "gloo", … or a plug-in's name, for tensors of all
+ * devices; or one for each device: "cpu:gloo,cuda:nccl". */
 LM_API lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks, double timeout,
                               lm_group **out);
 LM_API void lm_group_close(lm_group *g); /* NULL is fine */
+LM_API const char *lm_group_backend(const lm_group *g);
+enum { LM_GROUP_TEXT = 256 };
+/* Whether a group can have that backend, and how lm_group_backend writes it. Loads plug-ins; the error names what there
+ * is. */
+LM_API lm_status lm_group_backend_check(const char *backend, char text[LM_GROUP_TEXT]);
 /* The group of one process, without a world. */
 LM_API lm_status lm_group_solo(lm_group **out);
 /* The table of a backend by name, loading its plug-in if need be; the error names what there is. */

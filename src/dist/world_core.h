@@ -36,6 +36,9 @@ lm_status lm_world_is_ours(const lm_world *w);
 /* rendezvous.c: fills in key, lobby, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
+/* link.c: links that arrived for a group and were never taken. */
+void lm_link_forget(lm_world *w, uint32_t group);
+
 /* watch.c: "call: rank 1 on host b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_record *cause);
 

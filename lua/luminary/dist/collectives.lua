@@ -49,7 +49,8 @@ local function take(who, rows, names, ...)
 end
 
 local function run(who, opts, peer, t, first, second)
-  return core.dist_run(who, opts.group.handle, opts.async_op, opts.timeout, opts.op, peer, opts.tag, t, first, second)
+  return core.dist_run(who, opts.group.handle, opts.async_op, opts.timeout, opts.op, peer, opts.tag, t, first, second,
+    opts.scale)
 end
 
 local function check(who, name, value, kind) return options.arg(who, name, value, kind or "tensor") end
@@ -65,10 +66,14 @@ end
 
 local reducing = with {op = {"string", "sum"}}
 
---- t becomes the reduction over all ranks. Gives t.
+local scaling = with {op = {"string", "sum"}, scale = {"number"}}
+
+--- t becomes the reduction over all ranks. {scale = 0.5}: the sum of what each rank's t is times its own scale; floats.
+--- Gives t.
 function collectives.all_reduce(t, ...)
   check("all_reduce", "the tensor", t)
-  local opts = take("all_reduce", reducing, {}, ...)
+  local opts = take("all_reduce", scaling, {}, ...)
+  if opts.scale and opts.op ~= "sum" then fail("all_reduce: scale goes with op = 'sum', not with '%s'", opts.op) end
   return run("all_reduce", opts, nil, t) or t
 end
 
@@ -165,12 +170,40 @@ function collectives.all_to_all(outputs, inputs, ...)
   return run("all_to_all", opts, nil, nil, outputs, inputs) or outputs
 end
 
---- The same with one tensor each, whose first dim is cut into equal parts.
+local splitting = with {output_split_sizes = {"table"}, input_split_sizes = {"table"}}
+
+-- t's parts for the ranks, as views: equal ones, or as many rows as `sizes` says.
+local function parts(who, name, t, sizes, group)
+  local rows, sum = t.ndim > 0 and t.shape[1] or 0, 0
+  if not sizes then
+    if t.ndim == 0 or rows % group.size ~= 0 then
+      fail("%s: the first dim of %s cannot be divided among %d ranks", who, options.describe(t), group.size)
+    end
+    sizes = {}
+    for i = 1, group.size do sizes[i] = rows / group.size end
+  end
+  if #sizes ~= group.size then fail("%s: %s has %d numbers for %d ranks", who, name, #sizes, group.size) end
+  for i, size in ipairs(sizes) do sum = sum + options.arg(who, ("%s[%d]"):format(name, i), size, "natural") end
+  if t.ndim == 0 or sum ~= rows then
+    fail("%s: %s adds up to %d rows, and the tensor has %d", who, name, sum, rows)
+  end
+  return core.no_grad(t.split, t, sizes, 1)
+end
+
+--- dist.all_to_all_single(output, input [, {output_split_sizes, input_split_sizes}]): the same with one tensor each,
+--- whose first dim is cut into equal parts, or into those that the lists say: input_split_sizes[r + 1] rows go to rank
+--- r, output_split_sizes[r + 1] come from it. Gives output.
 function collectives.all_to_all_single(output, input, ...)
-  check("all_to_all_single", "the output", output)
-  check("all_to_all_single", "the input", input)
-  local opts = take("all_to_all_single", plain, {}, ...)
-  return run("all_to_all", opts, nil, nil, {output}, {input}) or output
+  local who = "all_to_all_single"
+  check(who, "the output", output)
+  check(who, "the input", input)
+  local opts = take(who, splitting, {}, ...)
+  local outputs, inputs = {output}, {input}
+  if opts.output_split_sizes or opts.input_split_sizes then
+    outputs = parts(who, "output_split_sizes", output, opts.output_split_sizes, opts.group)
+    inputs = parts(who, "input_split_sizes", input, opts.input_split_sizes, opts.group)
+  end
+  return run("all_to_all", opts, nil, nil, outputs, inputs) or output
 end
 
 --- Returns when every rank has come here.
@@ -211,5 +244,51 @@ function collectives.isend(t, ...) return post("isend", t, true, ...) end
 
 --- Of an irecv from any rank, work:source_rank() is the sender's once it is done.
 function collectives.irecv(t, ...) return post("irecv", t, true, ...) end
+
+-- ---- several of them at once
+
+local P2POp = {}
+P2POp.__index = P2POp
+function P2POp:__tostring()
+  return ("P2POp(%s, %s, rank %d)"):format(self.op, options.describe(self.tensor), self.peer)
+end
+
+local function new_op(who, op, t, peer, opts)
+  op = op == collectives.isend and "isend" or op == collectives.irecv and "irecv" or op
+  if op ~= "isend" and op ~= "irecv" then
+    fail("%s: op has to be dist.isend or dist.irecv, got %s", who, options.describe(op))
+  end
+  return setmetatable({
+    op = op, tensor = check(who, "the tensor", t), peer = check(who, "peer", peer, "natural"),
+    tag = opts.tag and check(who, "tag", opts.tag, "natural") or 0, group = opts.group,
+  }, P2POp)
+end
+
+--- dist.P2POp(op, t, peer [, {tag, group}]): one send or receive for dist.batch_isend_irecv. op: dist.isend or
+--- dist.irecv; peer: a rank in the world.
+function collectives.P2POp(op, t, peer, opts)
+  return new_op("P2POp", op, t, peer, options.check("P2POp", opts, {tag = {"natural", 0}, group = {"any"}}, "tag"))
+end
+
+--- dist.batch_isend_irecv(list [, {timeout}]): starts several sends and receives of which none has to wait for another;
+--- gives a list of works. Entries are dist.P2POp's, or {op = "isend", tensor = t, peer = 1, tag = 0, group = g}; all of
+--- one group.
+function collectives.batch_isend_irecv(list, opts)
+  local who = "batch_isend_irecv"
+  check(who, "the list", list, "table")
+  opts = options.check(who, opts, {timeout = {"positive"}}, "timeout")
+  if #list == 0 then fail("%s: the list is empty", who) end
+  local ops = {}
+  for i, entry in ipairs(list) do
+    local name = ("%s: entry %d"):format(who, i)
+    check(name, "it", entry, "table")
+    if getmetatable(entry) ~= P2POp then
+      options.check(name, entry, {op = {"any"}, tensor = {"any"}, peer = {"any"}, tag = {"any"}, group = {"any"}}, "op")
+    end
+    ops[i] = new_op(name, entry.op, entry.tensor, entry.peer, entry)
+    if ops[i].group ~= ops[1].group then fail("%s: entry %d is of another group than the first", who, i) end
+  end
+  return core.dist_batch(groups.resolve(who, ops[1].group).handle, opts.timeout, ops)
+end
 
 return collectives

@@ -52,6 +52,10 @@ function groups.resolve(who, group)
   return group
 end
 
+--- A backend's text as the core writes it: "cuda:NCCL, cpu:gloo" is "cpu:gloo,cuda:nccl". One that is not there is an
+--- error that names what there is.
+function groups.backend(who, text) return core.dist_has((text:lower():gsub("%s", "")), who) end
+
 --- world: from core.dist_open, or nil for one process alone.
 function groups.start(world, backend, size)
   groups.world = world
@@ -109,9 +113,8 @@ function groups.new_group(ranks, opts)
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   ranks = ranks or opts.ranks
   ranks = check_ranks(who, ranks == nil and default.ranks or options.arg(who, "ranks", ranks, "table"), default.size)
-  if opts.backend then core.dist_has(opts.backend:lower(), who) end
+  local backend = opts.backend and groups.backend(who, opts.backend) or default.backend
   if not groups.world then return new(core.dist_solo(), "solo") end
-  local backend = opts.backend and opts.backend:lower() or default.backend
   local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)
   return handle and new(handle, backend) or groups.NON_MEMBER
 end
@@ -138,7 +141,7 @@ function groups.get_world_size(group)
   return group and group.size or -1
 end
 
---- "gloo", …; "solo" for one process.
+--- "gloo", "cpu:gloo,cuda:nccl", …; "solo" for one process.
 function groups.get_backend(group) return groups.resolve("get_backend", group).backend end
 
 --- The members' ranks in the world, a list in the order of their ranks in the group.

@@ -21,10 +21,12 @@ end
 dist.group = setmetatable({}, {__index = function(_, key) return key == "WORLD" and groups.default or nil end})
 
 --- Join the process group: dist.init_process_group([backend] [, {backend, init_method, world_size, rank, timeout,
---- heartbeat_timeout}]). Returns when all ranks have. The backend is gloo by default. World size and rank given here
---- win over what the launcher put in the environment. init_method: "env://" (MASTER_ADDR, MASTER_PORT),
---- "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see). timeout (1800): seconds for
---- all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after which a rank is given up.
+--- heartbeat_timeout}]). Returns when all ranks have. backend: "gloo", "nccl", … for tensors of all devices, or one for
+--- each, "cpu:gloo,cuda:nccl", which is the default where every rank can have a card of its own; elsewhere gloo is.
+--- World size and rank given here win over what the launcher put in the environment. init_method: "env://"
+--- (MASTER_ADDR, MASTER_PORT), "tcp://host:port" (rank 0 listens there) or "file:///path" (on a disk all ranks see).
+--- timeout (1800): seconds for all to join, and for each collective. heartbeat_timeout (10; 0: never): silence after
+--- which a rank is given up.
 function dist.init_process_group(backend, opts, ...)
   local who = "init_process_group"
   if select("#", ...) > 0 then
@@ -35,11 +37,8 @@ function dist.init_process_group(backend, opts, ...)
     backend = {"string"}, init_method = {"string", "env://"}, world_size = {"count"}, rank = {"natural"},
     timeout = {"positive", 1800}, heartbeat_timeout = {"positive"},
   }, "init_method")
-  backend = backend ~= nil and options.arg(who, "backend", backend, "string") or opts.backend
-  if backend then
-    backend = backend:lower()
-    core.dist_has(backend, who)
-  end
+  backend = backend ~= nil and options.arg(who, "backend", backend, "string") or opts.backend or environment.backend()
+  if backend then backend = groups.backend(who, backend) end
   if opts.timeout == 0 then fail("%s: timeout has to be more than 0 seconds", who) end
   local method = environment.parse(opts.init_method)
   if groups.default then
@@ -51,12 +50,13 @@ function dist.init_process_group(backend, opts, ...)
   }
   if size == 1 then return groups.start(nil) end
   if backend == "solo" then fail("%s: the backend solo is for one process; this is a world of %d", who, size) end
-  local where, job = environment.meeting(method, launcher)
+  local where, job = environment.meeting(method, launcher, rank, size)
   local world = core.dist_open {
     init_method = where, rank = rank, size = size, job = job, token = environment.token(), timeout = opts.timeout,
     heartbeat_timeout = opts.heartbeat_timeout or environment.heartbeat_timeout(),
+    cards = (not backend or backend:find("nccl", 1, true)) and core.dist_cards() or 0,
   }
-  local ok, problem = pcall(groups.start, world, backend or "gloo", size)
+  local ok, problem = pcall(groups.start, world, backend or core.dist_backend(world), size)
   if not ok then
     core.dist_close(world)
     error(problem, 0)
@@ -74,7 +74,7 @@ function dist.is_available() return true end
 --- Whether a group of that name ("gloo", "nccl", …) is built in, or on the plug-in path.
 function dist.is_backend_available(name)
   options.arg("is_backend_available", "the backend", name, "string")
-  return (pcall(core.dist_has, name:lower(), "is_backend_available"))
+  return (pcall(groups.backend, "is_backend_available", name))
 end
 
 for _, name in ipairs {"gloo", "nccl", "mpi"} do

@@ -147,6 +147,8 @@ done:
   return status;
 }
 
+static lm_status enter(int ordinal) { return lm_cuda_select(ordinal); }
+
 /* ---- streams */
 
 static lm_status stream_create(int ordinal, int priority, void **out) {
@@ -277,6 +279,7 @@ const lm_driver lm_cuda_driver = {
     .memory = memory,
     .copy = copy,
     .synchronize = synchronize,
+    .enter = enter,
     .stream_create = stream_create,
     .priorities = priorities,
     .stream_synchronize = stream_synchronize,
