@@ -1,9 +1,12 @@
 -- However many ranks share a batch, and whoever started them, training is the same: its losses are one process's.
 -- In float64, since float32 drifts with the order of additions. LM_TEST_LONG=1 makes it an epoch, with 8 ranks,
--- float32 and accuracies; PYTHON (with torch) adds torchrun.
+-- float32 and accuracies; PYTHON (with torch) adds torchrun; what needs root, Open MPI or Slurm is pending without.
 local lm = require "luminary"
+local core = require "luminary.core"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local netns = require "spec.support.netns"
+local slurm = require "spec.support.slurm"
 
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 local script = "scripts/train_ddp.lua"
@@ -21,12 +24,13 @@ local function read_log(path)
   return losses, accuracy
 end
 
--- Runs a command that writes a log to the path it is given; fails with its output.
+-- Runs what a shell understands and writes a log to the path it is given; fails with its output.
 local function train(command)
   local folder = temp.folder()
   local log, out = folder .. "/log", folder .. "/out"
   command = command:gsub("{LOG}", log):gsub("{FOLDER}", folder)
-  local code = os.execute(("timeout %d %s >%s 2>&1 </dev/null"):format(long and 3000 or 100, command, out))
+  temp.write(folder .. "/command", command .. "\n")
+  local code = os.execute(("timeout %d sh %s/command >%s 2>&1 </dev/null"):format(long and 3000 or 100, folder, out))
   local text = temp.read(out)
   assert(code == 0, ("exit code %s of %s\n%s"):format(tostring(code), command, text))
   local losses, accuracy = read_log(log)
@@ -81,36 +85,107 @@ describe("training by several ranks", function()
     end)
   end
 
+  -- Several commands at once. All have to end well; the last one's log counts.
+  local function together(...)
+    local lines, waits = {}, {}
+    for i, command in ipairs { ... } do
+      local last = i == select("#", ...)
+      lines[i] = last and command .. " --log-file {LOG} || exit" or ("%s & p%d=$!"):format(command, i)
+      waits[i] = last and "true" or "wait $p" .. i
+    end
+    same(table.concat(lines, "\n") .. "\n" .. table.concat(waits, " && "))
+  end
+
+  local has_mpirun = os.execute("command -v mpirun >/dev/null 2>&1") == 0
+  local has_mpi = has_mpirun and ranks.ours == "" and pcall(core.dist_has, "mpi", "") -- which leaks
+  local mpirun = ranks.others .. "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1 "
+    .. "mpirun --oversubscribe -np 2 " .. ranks.ours .. luajit
+  for name, case in pairs {
+    ["mpirun, over gloo"] = { has_mpirun, mpirun .. " %s %s --backend gloo --log {LOG}" },
+    ["mpirun, over mpi"] = { has_mpi, mpirun .. " %s %s --backend mpi --log {LOG}" },
+    ["luminary run --backend mpi"] = { has_mpi, luminary .. " run --backend mpi --nproc 2 %s %s --log {LOG}" },
+  } do
+    it("... under " .. name, function()
+      if not case[1] then return pending("needs Open MPI") end
+      same(case[2]:format(script, common))
+    end)
+  end
+
+  it("... under srun", function()
+    local cluster, why = slurm.start()
+    if not cluster then return pending(why) end
+    finally(function() cluster:stop() end)
+    for _, mpi in ipairs { "none", "pmix" } do
+      local there = os.execute(("%s srun --mpi=list 2>&1 | grep -qw %s"):format(cluster.env, mpi)) == 0
+      if there then
+        same(("%s OMP_NUM_THREADS=1 srun --mpi=%s -n 2 --overcommit %s %s %s --log {LOG}"):format(cluster.env, mpi,
+          ranks.ours .. luajit, script, common))
+      end
+    end
+  end)
+
   local python = lm.getenv "PYTHON"
   local torchrun = python and python:match("^(.*/)") .. "torchrun"
-  if torchrun and os.execute("test -x " .. torchrun) == 0 then
+  if torchrun and os.execute("test -x " .. torchrun) ~= 0 then torchrun = nil end
+  if torchrun then
     it("... under torchrun", function()
       same(("%s --no-python --nproc-per-node 2 --master-port %d %s %s %s --log-file {LOG}"):format(torchrun,
         ranks.free_port(), luajit, script, common))
     end)
   end
 
-  -- Two hosts: network namespaces with a cable between them; root only.
-  local a, b = "lmequala", "lmequalb"
-  os.execute(("ip netns del %s 2>/dev/null; ip netns del %s 2>/dev/null"):format(a, b)) -- of a run that was stopped
-  local made = os.execute(([[(ip netns add %s && ip netns add %s &&
-    ip link add lmea netns %s type veth peer name lmeb netns %s &&
-    ip -n %s addr add 10.98.0.1/24 dev lmea && ip -n %s addr add 10.98.0.2/24 dev lmeb &&
-    ip -n %s link set lo up && ip -n %s link set lo up &&
-    ip -n %s link set lmea up && ip -n %s link set lmeb up) >/dev/null 2>&1
-  ]]):format(a, b, a, b, a, b, a, b, a, b)) == 0
-  if made then
-    it("... on two hosts with --nnodes 2", function()
-      local job = " run --nnodes 2 --nproc 2 --master-addr 10.98.0.1 --master-port 29511 --node-rank "
-      local function node(net, rank, extra)
-        return ("ip netns exec %s %s %s %s%s"):format(net, luminary .. job .. rank, script, common, extra)
-      end
-      same(("env LM_TOKEN=secret sh -c '%s & %s; a=$?; wait $! && exit $a'"):format(node(b, 1, ""),
-        node(a, 0, " --log {LOG}")))
+  describe("on several hosts", function()
+    local hosts
+    lazy_setup(function()
+      hosts = netns.make("lmequal", {
+        a = { eth0 = { "one", "10.98.1.1/24" }, eth1 = { "two", "10.98.2.1/24" } },
+        b = { eth1 = { "two", "10.98.2.2/24" } },
+        c = { eth7 = { "two", "10.98.2.3/24" } },
+        v6 = { eth0 = { "three", "fd98::1/64" } },
+        w6 = { eth0 = { "three", "fd98::2/64" } },
+      })
     end)
-  end
-  lazy_teardown(function()
-    if made then os.execute(("ip netns del %s; ip netns del %s"):format(a, b)) end
+    lazy_teardown(function() if hosts then hosts:remove() end end)
+
+    local function case(text, f)
+      it(text, function()
+        if not hosts then return pending("needs root, to make network namespaces") end
+        f()
+      end)
+    end
+    local token = "env LM_TOKEN=secret OMP_NUM_THREADS=1 "
+
+    case("gives the same with --nnodes 2", function()
+      local node = " run --nnodes 2 --nproc 2 --master-addr 10.98.2.1 --master-port 29511 --node-rank %d %s %s"
+      together(token .. hosts.b .. " " .. luminary .. node:format(1, script, common),
+        token .. hosts.a .. " " .. luminary .. node:format(0, script, common))
+    end)
+
+    case("... meeting by a file, on the interface that is chosen on one of them", function()
+      local node = " run --nnodes 2 --nproc 1 --rdzv file://{FOLDER}/meeting --node-rank %d %s %s"
+      together("env OMP_NUM_THREADS=1 " .. hosts.b .. " " .. luminary .. node:format(1, script, common),
+        "env OMP_NUM_THREADS=1 LM_SOCKET_IFNAME=eth1 " .. hosts.a .. " " .. luminary .. node:format(0, script, common))
+    end)
+
+    case("... three of them, started by hand", function()
+      local one = token .. "%s " .. luajit .. " " .. script .. " " .. common
+        .. " --init-method tcp://10.98.2.1:29512 --world-size 4 --rank %d"
+      together(one:format(hosts.b, 1), one:format(hosts.c, 2), one:format(hosts.b, 3), one:format(hosts.a, 0))
+    end)
+
+    case("... that have no IPv4", function()
+      local node = " run --nnodes 2 --nproc 1 --rdzv-endpoint [fd98::1]:29513 --node-rank %d %s %s"
+      together(token .. hosts.w6 .. " " .. luminary .. node:format(1, script, common),
+        token .. hosts.v6 .. " " .. luminary .. node:format(0, script, common))
+    end)
+
+    if torchrun then
+      case("... under torchrun", function()
+        local node = torchrun .. " --no-python --nnodes 2 --nproc-per-node 1 --master-addr 10.98.2.1 --node-rank %d "
+          .. "--master-port 29514 " .. luajit .. " " .. script .. " " .. common
+        together(token .. hosts.b .. " " .. node:format(1), token .. hosts.a .. " " .. node:format(0))
+      end)
+    end
   end)
 
   it("draws samples that are disjoint and together the single run's", function()

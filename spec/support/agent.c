@@ -69,7 +69,7 @@ static void *serve(void *arg) {
 }
 
 int main(int argc, char **argv) {
-  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_ANY)}};
   socklen_t n = sizeof a;
   char temporary[LONGEST];
   int listener = socket(AF_INET, SOCK_STREAM, 0);

@@ -23,6 +23,10 @@ ffi.cdef [[
 
 local ranks = {}
 
+-- Programs of somebody else's are no concern of a sanitizer's that is preloaded; what they start of ours is.
+local preload = os.getenv "LD_PRELOAD"
+ranks.others, ranks.ours = "env -u LD_PRELOAD ", preload and "env LD_PRELOAD='" .. preload .. "' " or ""
+
 --- The command `luminary` of this tree.
 ranks.luminary = here .. "/../../bin/luminary"
 

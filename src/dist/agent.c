@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "dist/auth.h"
+#include "dist/net_interface.h"
 
 enum { VALIDATE = 0, SET = 1, GET = 3, WAIT = 6, MAGIC = 0x3C85F7CE, STOP_WAITING = 0 };
 
@@ -16,18 +17,29 @@ static void put_text(lm_bytes *b, const char *s) {
   lm_put(b, s, strlen(s));
 }
 
+static lm_status reach(const char *address, const lm_patience *p, int *fd) {
+  lm_status status = lm_net_connect(address, p, fd);
+  if (status != LM_E_IO) return status;
+  char which[LM_ADDRESS_MAX + 48];
+  snprintf(which, sizeof which, "torchrun's store at %s was not reached", address);
+  return lm_fail_in(status, which);
+}
+
+lm_status lm_agent_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+  int fd;
+  lm_status status = reach(address, p, &fd);
+  if (status != LM_OK) return status;
+  status = lm_net_told_host(fd, address, host);
+  close(fd);
+  return status;
+}
+
 /* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
 static lm_status start(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint8_t reply = STOP_WAITING;
-  status = lm_net_connect(address, p, fd);
-  if (status == LM_E_IO) {
-    char which[LM_ADDRESS_MAX + 32];
-    snprintf(which, sizeof which, "torchrun's store at %s was not reached", address);
-    lm_fail_in(status, which);
-  }
-  if (status != LM_OK) goto done;
+  TRY(reach(address, p, fd));
   lm_put_u8(&b, VALIDATE);
   lm_put_u32(&b, MAGIC);
   if (value) {

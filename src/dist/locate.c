@@ -9,10 +9,12 @@
 #include <unistd.h>
 
 #include "dist/agent.h"
+#include "dist/net_interface.h"
+#include "dist/pmix.h"
 
 /* ---- the init_method */
 
-lm_status lm_locator_of(const char *method, lm_locator *out) {
+lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
   *out = (lm_locator){0};
   if (strncmp(method, "tcp://", 6) == 0) {
     out->by = LM_BY_ADDRESS;
@@ -41,6 +43,12 @@ lm_status lm_locator_of(const char *method, lm_locator *out) {
     lm_status status = lm_net_split(out->agent, host, &port);
     return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method");
   }
+  if (strcmp(method, "pmix://") == 0) {
+    out->by = LM_BY_PMIX;
+    snprintf(out->path, sizeof out->path, "luminary.%d", generation);
+    lm_status status = lm_pmix_is_there();
+    return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method pmix://");
+  }
   return lm_fail(LM_E_ARG, "init_method '%s' is not known; env://, tcp://host:port or file:///path is wanted", method);
 }
 
@@ -53,7 +61,15 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
   return lm_key_of(token && *token ? text : NULL, text, out);
 }
 
-/* ---- "address nonce", in a file or under an agent's key */
+lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+  switch (l->by) {
+    case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
+    case LM_BY_AGENT: return lm_agent_seen_from(l->agent, host, p); /* what all ranks reach */
+    default: return lm_net_chosen_host("", host);
+  }
+}
+
+/* ---- "address nonce", in a file or under a key */
 
 static void word(const lm_location *at, char *out, size_t capacity) {
   snprintf(out, capacity, "luminary %s %s\n", at->address, at->nonce);
@@ -118,6 +134,7 @@ lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const l
   switch (l->by) {
     case LM_BY_FILE: return write_file(l->path, text);
     case LM_BY_AGENT: return lm_agent_set(l->agent, l->path, text, p);
+    case LM_BY_PMIX: return lm_pmix_put(l->path, text);
     default: return LM_OK;
   }
 }
@@ -129,6 +146,10 @@ lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patienc
     case LM_BY_FILE: return read_file(l->path, at);
     case LM_BY_AGENT:
       TRY(lm_agent_get(l->agent, l->path, text, sizeof text, p));
+      TRY(understand(text, at));
+      break;
+    case LM_BY_PMIX:
+      TRY(lm_pmix_get(l->path, text, sizeof text, p));
       TRY(understand(text, at));
       break;
     default:

@@ -6,11 +6,11 @@
 #include "dist/net.h"
 
 typedef struct lm_locator {
-  enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_AGENT } by;
+  enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_AGENT, LM_BY_PMIX } by;
   char host[LM_ADDRESS_MAX]; /* BY_ADDRESS: of the store */
   int port;
   char agent[LM_ADDRESS_MAX]; /* BY_AGENT: torchrun's store */
-  char path[1024];            /* the file, or the agent's key */
+  char path[1024];            /* the file, or the agent's or PMIx's key */
 } lm_locator;
 
 typedef struct lm_location {
@@ -18,8 +18,12 @@ typedef struct lm_location {
   char nonce[40]; /* of this store, unless its address was known beforehand; "" then */
 } lm_location;
 
-/* The error says what would do. */
-lm_status lm_locator_of(const char *init_method, lm_locator *out);
+/* generation: of the world. What PMIx was told cannot be taken back, so each world has a key of its own there. The
+ * error says what would do. */
+lm_status lm_locator_of(const char *init_method, int generation, lm_locator *out);
+/* Rank 0: on which of this machine's addresses the store should listen, "" for all of them and the likeliest to be
+ * told. */
+lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p);
 /* Rank 0, once its store listens at `at`: where the others look, if they have to. */
 lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const lm_patience *p);
 /* The others: LM_E_IO if there is nothing yet, or nothing whole. */
@@ -27,7 +31,8 @@ lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patienc
 /* Rank 0: nobody needs it any more. */
 void lm_locator_withdraw(const lm_locator *l, const lm_location *at);
 /* The key of the handshake. A store that was published has its nonce in the key: one that is left over from another
- * job, even of the same token, proves to be another. */
+ * job, even of the same token, proves to be another. Where only the job's own user can read it (a file, PMIx), the
+ * nonce is also a secret that keeps out whoever has no token either. */
 lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out);
 
 #endif

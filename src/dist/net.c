@@ -4,8 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,10 +19,13 @@
 
 #include "base/clock.h"
 #include "dist/auth.h"
+#include "dist/net_interface.h"
+#include "dist/net_resolve.h"
 
 enum { BACKLOG = 4096, UNIX_BUFFER = 4 << 20 };
 static const double look_every = 0.05; /* seconds between two questions to patience's check */
 static const double next_address = 2;  /* seconds for an address when there is another one to try */
+static const double naming_time = 5;   /* seconds to look up the name of a host to listen on */
 
 typedef union address {
   struct sockaddr any;
@@ -36,8 +37,7 @@ typedef union address {
 
 /* ---- waiting */
 
-/* Until fd (-1: nothing to wait for) has one of the events. */
-static lm_status await(int fd, short events, const lm_patience *p) {
+lm_status lm_net_await(int fd, short events, const lm_patience *p) {
   bool deaf = false; /* the wake descriptor is readable, yet check finds nothing wrong: not to spin on it */
   for (;;) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
@@ -73,7 +73,7 @@ lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p) {
     } else if (got == 0) {
       return lm_fail(LM_E_IO, "closed");
     } else if (errno == EAGAIN) {
-      lm_status status = await(fd, POLLIN, p);
+      lm_status status = lm_net_await(fd, POLLIN, p);
       if (status != LM_OK) return status;
     } else if (errno != EINTR) {
       return lm_fail(LM_E_IO, "%s", strerror(errno));
@@ -89,7 +89,7 @@ lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p)
       at += put;
       n -= (size_t)put;
     } else if (errno == EAGAIN) {
-      lm_status status = await(fd, POLLOUT, p);
+      lm_status status = lm_net_await(fd, POLLOUT, p);
       if (status != LM_OK) return status;
     } else if (errno != EINTR) {
       return lm_fail(LM_E_IO, "%s", strerror(errno));
@@ -126,20 +126,10 @@ static void join(const char *host, int port, char out[LM_ADDRESS_MAX]) {
   snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
 }
 
-static lm_status resolve(const char *host, int port, struct addrinfo **out) {
-  char service[16];
-  snprintf(service, sizeof service, "%d", port);
-  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
-  int code = getaddrinfo(host, service, &hints, out);
-  if (code == 0) return LM_OK;
-  return lm_fail(LM_E_IO, "host '%s' is not known: %s", host,
-                 code == EAI_SYSTEM ? strerror(errno) : gai_strerror(code));
-}
-
 /* As text, an IPv4 address without the clothes it wears on an IPv6 socket. */
-static lm_status numeric(const address *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
+lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
   char text[NI_MAXHOST];
-  int code = getnameinfo(&a->any, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+  int code = getnameinfo(a, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
   if (code != 0) return lm_fail(LM_E_IO, "an address without a name: %s", gai_strerror(code));
   const char *from = strncmp(text, "::ffff:", 7) == 0 && strchr(text, '.') ? text + 7 : text;
   snprintf(host, LM_ADDRESS_MAX, "%.110s", from);
@@ -150,38 +140,9 @@ lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]) {
   address a;
   socklen_t n = sizeof a;
   if (getsockname(fd, &a.any, &n) != 0) return lm_fail(LM_E_IO, "%s", strerror(errno));
-  if (a.any.sa_family != AF_UNIX) return numeric(&a, n, host);
+  if (a.any.sa_family != AF_UNIX) return lm_net_numeric(&a.any, n, host);
   snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
   return LM_OK;
-}
-
-/* The first address of an interface that is up and not the loopback. */
-static bool interface_address(int family, char host[LM_ADDRESS_MAX]) {
-  struct ifaddrs *all;
-  bool found = false;
-  if (getifaddrs(&all) != 0) return false;
-  for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
-    if (!i->ifa_addr || i->ifa_addr->sa_family != family) continue;
-    if (!(i->ifa_flags & IFF_UP) || (i->ifa_flags & IFF_LOOPBACK)) continue;
-    address a;
-    socklen_t n = family == AF_INET ? sizeof a.v4 : sizeof a.v6;
-    memcpy(&a, i->ifa_addr, n);
-    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;
-    found = numeric(&a, n, host) == LM_OK;
-  }
-  freeifaddrs(all);
-  return found;
-}
-
-/* How others are likely to reach this machine: where its default route starts (connecting a datagram socket to an
- * address of the documentation's network, 192.0.2.1, sends nothing), else any interface, else only itself. */
-static void machine_address(char host[LM_ADDRESS_MAX]) {
-  struct sockaddr_in far = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr = {htonl(0xc0000201)}};
-  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  bool found = fd >= 0 && connect(fd, (struct sockaddr *)&far, sizeof far) == 0 && lm_net_own_host(fd, host) == LM_OK;
-  if (fd >= 0) close(fd);
-  if (found || interface_address(AF_INET, host) || interface_address(AF_INET6, host)) return;
-  snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
 }
 
 void lm_net_host_id(char id[64]) {
@@ -241,25 +202,44 @@ static bool says_loopback(const char *host) {
   return strncmp(host, "localhost", 9) == 0 || inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1;
 }
 
+/* On those of the addresses that are this machine's: the only one, or, of several, every interface, since others may
+ * know any of them. EADDRNOTAVAIL if none is. */
+static int listen_on_own(const struct addrinfo *found, const char *host, int port, int *fd) {
+  int code = EADDRNOTAVAIL, second;
+  *fd = -1;
+  for (const struct addrinfo *a = found; a; a = a->ai_next) {
+    if (is_loopback(a->ai_addr) && !says_loopback(host)) continue;
+    if (*fd < 0) {
+      code = listen_on(a->ai_addr, a->ai_addrlen, fd);
+      if (code == EAFNOSUPPORT) code = EADDRNOTAVAIL;
+      if (code != 0 && code != EADDRNOTAVAIL) return code;
+    } else if (!is_loopback(a->ai_addr) && listen_on(a->ai_addr, a->ai_addrlen, &second) == 0) {
+      close(second);
+      close(*fd);
+      return listen_everywhere(port, fd);
+    }
+  }
+  return code;
+}
+
 lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRESS_MAX]) {
   char name[LM_ADDRESS_MAX];
   struct addrinfo *found = NULL;
   address bound;
   socklen_t n = sizeof bound;
-  int code = EADDRNOTAVAIL;
   lm_status status = LM_OK;
   *fd = -1;
   if (strlen(host) >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "listen: the host's name '%s' is too long", host);
   if (!*host) {
-    machine_address(name);
+    lm_net_machine_host(name);
   } else {
+    lm_patience p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
     snprintf(name, sizeof name, "%s", host);
     /* A name that only others know is one behind NAT. */
-    if (resolve(host, port, &found) != LM_OK) found = NULL;
+    if (lm_net_resolve(host, port, &p, &found) != LM_OK) found = NULL;
   }
-  for (struct addrinfo *a = found; a && code == EADDRNOTAVAIL; a = a->ai_next)
-    if (!is_loopback(a->ai_addr) || says_loopback(host)) code = listen_on(a->ai_addr, a->ai_addrlen, fd);
-  if (code == EADDRNOTAVAIL || code == EAFNOSUPPORT) code = listen_everywhere(port, fd);
+  int code = listen_on_own(found, host, port, fd);
+  if (code == EADDRNOTAVAIL) code = listen_everywhere(port, fd);
   join(name, port, text);
   if (code == EADDRINUSE) {
     status =
@@ -366,7 +346,7 @@ static lm_status connect_to(const struct sockaddr *a, socklen_t size, const lm_p
     }
     code = errno;
     if (code != EINPROGRESS && code != EINTR) break;
-    TRY(await(fd, POLLOUT, p));
+    TRY(lm_net_await(fd, POLLOUT, p));
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &n) != 0) code = errno;
     break;
   }
@@ -394,7 +374,7 @@ lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
     goto done;
   }
   TRY(lm_net_split(text, host, &port));
-  TRY(resolve(host, port, &found));
+  TRY(lm_net_resolve(host, port, p, &found));
   for (struct addrinfo *a = found; a; a = a->ai_next) {
     lm_patience one = *p;
     double soon = lm_seconds() + next_address;

@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 
 #include "base/status.h"
 
@@ -21,9 +22,12 @@ typedef struct lm_patience {
   void *ctx;
 } lm_patience;
 
-/* Listen; *address is what others connect to. A host that is not of this machine (behind NAT) listens on every
- * interface and keeps its name in *address. port 0: a free one. "": every interface, named by this machine's own
- * address. */
+/* Until fd (-1: nothing to wait for) has one of poll()'s events. */
+lm_status lm_net_await(int fd, short events, const lm_patience *p);
+
+/* Listen; *address is what others connect to. A host that is not of this machine (behind NAT), or a name for several of
+ * its addresses, listens on every interface and keeps its name in *address. port 0: a free one. "": every interface,
+ * named by this machine's own address. */
 lm_status lm_net_listen(const char *host, int port, int *fd, char address[LM_ADDRESS_MAX]);
 lm_status lm_net_listen_unix(int *fd, char address[LM_ADDRESS_MAX]);
 /* One attempt; refused and the like are LM_E_IO at once. */
@@ -38,7 +42,9 @@ lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p);
 lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p);
 /* "host" and port out of "host:port"; the error says what was wrong with it. */
 lm_status lm_net_split(const char *address, char host[LM_ADDRESS_MAX], int *port);
-/* This machine's address as seen by the peer of fd ("10.0.0.1"). */
+/* As text ("10.0.0.1"), an IPv4 address without the clothes it wears on an IPv6 socket. */
+lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]);
+/* This machine's address as seen by the peer of fd. */
 lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]);
 /* What identifies a host for shared memory and abstract sockets: boot, network namespace, user. */
 void lm_net_host_id(char id[64]);

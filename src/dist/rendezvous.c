@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "dist/net_interface.h"
 #include "dist/term.h"
 #include "dist/world_core.h"
 
@@ -43,7 +44,8 @@ static void waits_for(opening *o, char *out, size_t capacity) {
   } else if (o->w->rank == 0 && !o->w->server) {
     snprintf(out, capacity, "the store could not be started: %s; is another rank 0 of this job there?", o->why);
   } else if (o->locator.by != LM_BY_ADDRESS && !o->at.address[0]) {
-    snprintf(out, capacity, "rank 0 has not said yet where its store is (%s)", o->why);
+    snprintf(out, capacity, "rank 0 has not said yet where its store is%s%s%s", *o->why ? " (" : "", o->why,
+             *o->why ? ")" : "");
   } else {
     snprintf(out, capacity, "the store at %s (rank 0) was not reached%s%s%s", o->at.address, *o->why ? " (" : "",
              o->why, *o->why ? ")" : "");
@@ -85,7 +87,9 @@ static lm_status start_store(opening *o) {
   bool by_address = o->locator.by == LM_BY_ADDRESS;
   if (!by_address) lm_random_hex(o->at.nonce, 16);
   TRY(lm_locator_key(&o->locator, &o->at, config->token, o->job, &o->w->key));
-  lm_server_config server = {.host = o->locator.host,
+  char host[LM_ADDRESS_MAX];
+  TRY(lm_locator_host(&o->locator, host, &o->patience));
+  lm_server_config server = {.host = host,
                              .port = o->locator.port,
                              .size = config->size,
                              .generation = config->generation,
@@ -153,7 +157,7 @@ static lm_status join(opening *o, int fd, bool *again) {
   char own[LM_ADDRESS_MAX];
   *again = false;
   if (!w->lobby.key) {
-    status = lm_net_own_host(fd, own);
+    status = lm_net_told_host(fd, o->at.address, own);
     if (status == LM_OK) status = lm_lobby_open(&w->lobby, own, &w->key, w->size, w->heartbeat_timeout);
     if (status != LM_OK) {
       close(fd);
@@ -170,6 +174,7 @@ static lm_status join(opening *o, int fd, bool *again) {
   lm_net_host_id(self->host_id);
   memcpy(self->unix_address, w->lobby.unix_address, sizeof self->unix_address);
   memcpy(self->tcp_address, w->lobby.tcp_address, sizeof self->tcp_address);
+  self->cards = (uint32_t)o->config->cards;
   TRY(lm_client_open(&config, fd, &w->client));
   o->joining = true;
   status = lm_client_welcome(w->client, &o->patience, again);
@@ -210,7 +215,9 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
   o.job = config->job && *config->job ? config->job : config->init_method;
   o.patience = (lm_patience){.deadline = o.since + config->timeout, .wake_fd = -1, .check = check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
-  TRY(lm_locator_of(config->init_method, &o.locator));
+  char chosen[LM_ADDRESS_MAX];
+  TRY(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
+  TRY(lm_locator_of(config->init_method, config->generation, &o.locator));
   if (w->rank == 0) TRY(start_store(&o));
   TRY(enter(&o));
 

@@ -14,6 +14,7 @@ local launchers = {
   {size = "OMPI_COMM_WORLD_SIZE", rank = "OMPI_COMM_WORLD_RANK", by = "mpirun"},
   {size = "PMI_SIZE", rank = "PMI_RANK", by = "a PMI launcher"},
   {size = "SLURM_STEP_NUM_TASKS", rank = "SLURM_PROCID", by = "srun"},
+  {rank = "PMIX_RANK", by = "a PMIx launcher"},
 }
 local local_ranks = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"}
 
@@ -31,11 +32,13 @@ local function number(name, least, what, most)
   return value
 end
 
--- {size, rank, by} as far as a launcher tells, each with the name of its variable; {} without one.
+-- {size, rank, by} as far as a launcher tells, each with the name of its variable; {} without one. Of a rank alone, in
+-- variables that tell both, we do not know whose it is.
 local function launched()
   for _, launcher in ipairs(launchers) do
-    local size = number(launcher.size, 1, "number of processes")
-    local rank = (size or launcher.rank == "RANK") and number(launcher.rank, 0, "rank")
+    local size = launcher.size and number(launcher.size, 1, "number of processes")
+    local tells = size or launcher.rank == "RANK" or not launcher.size
+    local rank = tells and number(launcher.rank, 0, "rank")
     if size or rank then
       return {size = size, rank = rank, size_from = launcher.size, rank_from = launcher.rank, by = launcher.by}
     end
@@ -80,7 +83,7 @@ function environment.place(given)
   return rank, size, found
 end
 
-local schemes = {"env", "tcp", "file"}
+local schemes = {"env", "tcp", "file"} -- a user's; the core also knows agent:// and pmix://
 
 --- An init_method as {scheme, rest} and, of tcp and file, a rank and a size that may follow it:
 --- "tcp://host:port?rank=0&world_size=2".
@@ -104,14 +107,49 @@ function environment.parse(method)
   return {scheme = scheme, place = place or rest, rank = query.rank, world_size = query.world_size}
 end
 
---- Where the store is to be found: the init_method that the core takes, and the job's id if one is known.
-function environment.meeting(method, found)
+--- The first host of Slurm's short form for many: "node01" of "node[01-03,7],x5".
+function environment.first_host(list)
+  return (list:gsub("%[([^%],-]*)[^%]]*%]", "%1"):match("^[^,]*"))
+end
+
+-- Where rank 0 of a Slurm step runs, if this is one of `size` tasks, and a port and a job's id that all of them derive.
+-- Two steps on one host have the same port only by chance.
+local function slurm_step(rank, size)
+  local list, job, step = variable "SLURM_STEP_NODELIST", variable "SLURM_JOB_ID", variable "SLURM_STEP_ID"
+  if not (list and job and step and tonumber(variable "SLURM_STEP_NUM_TASKS") == size) then return nil end
+  local host, here = environment.first_host(list), variable "SLURMD_NODENAME"
+  if rank == 0 and here and here ~= host then
+    fail("rank 0 runs on %s, but the step's first node, where the others look for it, is %s; set MASTER_ADDR to %s",
+      here, host, here)
+  end
+  local number_of = tonumber((job:match "%d+")) * 31 + tonumber((step:match "%d+") or 0)
+  return host, 20000 + number_of % 10000, ("slurm/%s.%s"):format(job, step)
+end
+
+-- Under a launcher that starts ranks without a word about where they meet: over its own means, if it has any for us.
+local function launcher_meeting(found, rank, size)
+  local why = "PMIX_RANK is not this process's rank"
+  if tonumber(variable "PMIX_RANK") == rank or not variable "PMIX_RANK" then
+    local there
+    there, why = core.dist_pmix()
+    if there then return "pmix://", variable "PMIX_NAMESPACE" end
+  end
+  local host, port, job = slurm_step(rank, size)
+  if host then return ("tcp://%s:%d"):format(host, number("MASTER_PORT", 1, "port", 65535) or port), job end
+  fail("%s says that there are %d processes, but not where they meet, nor can PMIx (%s): set MASTER_ADDR (the host of "
+    .. "rank 0) and MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, size,
+    why)
+end
+
+--- Where the store is to be found by this rank: the init_method that the core takes, and the job's id if one is known.
+function environment.meeting(method, found, rank, size)
   local job = variable "LM_JOB"
   if method.scheme ~= "env" then return method.scheme .. "://" .. method.place, job end
+  if variable "LM_RENDEZVOUS" then return variable "LM_RENDEZVOUS", job end
   local host, port = variable "MASTER_ADDR", number("MASTER_PORT", 1, "port", 65535)
   if not host and found.by and found.size_from ~= "WORLD_SIZE" then
-    fail("%s says that there are %d processes, but not where they meet: set MASTER_ADDR (the host of rank 0) and "
-      .. "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"", found.by, found.size)
+    local where, its_job = launcher_meeting(found, rank, size)
+    return where, job or its_job
   end
   host, port = host or "127.0.0.1", port or 29500
   if host:find(":", 1, true) and not host:find("[", 1, true) then host = "[" .. host .. "]" end
@@ -120,6 +158,9 @@ function environment.meeting(method, found)
   local run = ("%s/%s"):format(variable "TORCHELASTIC_RUN_ID" or "none", variable "TORCHELASTIC_RESTART_COUNT" or "0")
   return ("agent://%s:%d/luminary/%s"):format(host, port, run), job or "torchrun/" .. run
 end
+
+--- The backend that the launcher asks for, or nil.
+function environment.backend() return variable "LM_BACKEND" end
 
 --- The job's secret, or nil.
 function environment.token() return variable "LM_TOKEN" end

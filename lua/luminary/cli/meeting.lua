@@ -1,0 +1,156 @@
+--- Where the nodes of a job meet, and which of them this one is: options of `luminary run`.
+local core = require "luminary.core"
+local ffi = require "ffi"
+
+for _, text in ipairs {
+  "struct lm_cli_lock { short type, whence; long start, length; int pid; };", -- 64-bit Linux's struct flock
+  "int open(const char *path, int flags, ...);", "int close(int fd);", "int unlink(const char *path);",
+  "long readlink(const char *path, char *out, size_t capacity);", "int fcntl(int fd, int command, ...);",
+  "char *strerror(int number);",
+} do
+  pcall(ffi.cdef, text) -- somebody may have declared it before
+end
+
+local meeting = {}
+
+local function variable(name)
+  local text = core.getenv(name)
+  return text ~= "" and text or nil
+end
+
+-- torchrun's way to say it. Its two backends differ in who numbers the nodes.
+local function read_torchrun(o)
+  local backend, endpoint = o["rdzv-backend"], o["rdzv-endpoint"]
+  if not backend and not endpoint then return nil end
+  if backend and backend ~= "c10d" and backend ~= "static" then
+    return ("--rdzv-backend %s: nodes meet at --rdzv-endpoint host:port, or with --rdzv file:///path"):format(backend)
+  end
+  if o.rdzv then return "--rdzv and --rdzv-endpoint: one of the two" end
+  if not endpoint and o.nnodes == 1 or o["master-addr"] and not endpoint then return nil end
+  if not endpoint then return "--rdzv-backend needs --rdzv-endpoint host:port" end
+  o.rdzv = "tcp://" .. (endpoint:match(":%d+$") and endpoint or endpoint .. ":29500")
+end
+
+-- master-addr and master-port, or file, out of --rdzv.
+local function read_rdzv(o)
+  if not o.rdzv then return nil end
+  local path = o.rdzv:match("^file://(/.+)$")
+  local host, port = o.rdzv:match("^tcp://%[?(.-)%]?:(%d+)$")
+  port = tonumber(port)
+  if not path and not (host and host ~= "" and port <= 65535) then
+    return ("--rdzv has to be tcp://host:port, or file:///path that all nodes see, got '%s'"):format(o.rdzv)
+  end
+  if o["master-addr"] or o["master-port"] then
+    return "--rdzv says where to meet: leave --master-addr and --master-port out"
+  end
+  o.file, o["master-addr"], o["master-port"] = path, host, port
+end
+
+-- Of several nodes, what says which this is.
+local function read_rank(o)
+  if o["node-rank"] then return nil end
+  if tonumber(variable "SLURM_STEP_NUM_NODES") == o.nnodes then
+    o["node-rank"] = tonumber(variable "SLURM_NODEID")
+    if o["node-rank"] then return nil end
+  end
+  if o.file then return nil end -- the nodes take numbers there
+  return ("--nnodes %d needs --node-rank, from 0 to %d; with --rdzv file:///path that all nodes see they number "
+    .. "themselves"):format(o.nnodes, o.nnodes - 1)
+end
+
+local function read_address(o)
+  if o.file then return nil end
+  o["master-addr"] = o["master-addr"] or variable "MASTER_ADDR"
+  if not o["master-addr"] then
+    return ("--nnodes %d needs --master-addr, the address of node 0, or --rdzv file:///path that all nodes see"):format(
+      o.nnodes)
+  end
+  o["master-port"] = o["master-port"] or tonumber(variable "MASTER_PORT" or 29500)
+  if o["master-port"] == 0 then return "--master-port 0: several nodes need to know the port" end
+end
+
+--- Completes the options: file, or master-addr and master-port; node-rank, if the node's number is known already. Gives
+--- what is wrong with them, if anything is.
+function meeting.read(o)
+  local problem = read_torchrun(o) or read_rdzv(o)
+  if problem then return problem end
+  if o.nnodes > 1 then
+    if o.standalone then return "--standalone means one node; leave it or --nnodes out" end
+    problem = read_rank(o) or read_address(o)
+    if problem then return problem end
+  else
+    o["node-rank"] = o["node-rank"] or 0
+  end
+  if o["node-rank"] and o["node-rank"] >= o.nnodes then
+    return ("--node-rank %d is outside of %d node%s"):format(o["node-rank"], o.nnodes, o.nnodes > 1 and "s" or "")
+  end
+  o["master-addr"] = o["master-addr"] or "127.0.0.1"
+end
+
+-- ---- numbers that nodes take
+
+-- A node holds number i of a file by a lock on byte i of another one beside it. A lock goes with its process, however
+-- that ends: nothing stale is ever in the way.
+local F_SETLK, F_WRLCK, O_RDWR, O_CREAT, O_CLOEXEC = 6, 1, 2, 64, 524288
+local EACCES, EAGAIN = 13, 11
+
+local Claim = {}
+Claim.__index = Claim
+
+local function system_error() return ffi.string(ffi.C.strerror(ffi.errno())) end
+
+-- True; false if another process holds one of the bytes; nil and a message.
+local function lock(fd, first, count)
+  local wanted = ffi.new("struct lm_cli_lock", {F_WRLCK, 0, first, count, 0})
+  if ffi.C.fcntl(fd, F_SETLK, wanted) == 0 then return true end
+  if ffi.errno() == EACCES or ffi.errno() == EAGAIN then return false end
+  return nil, system_error()
+end
+
+-- Whoever left last has removed it: those who come later agree on a new one.
+local function is_removed(fd)
+  local path = ffi.new "char[4096]"
+  local n = ffi.C.readlink("/proc/self/fd/" .. fd, path, 4096)
+  return n > 0 and ffi.string(path, n):match(" %(deleted%)$") ~= nil
+end
+
+-- The number that is asked for, or else the first that nobody has.
+local function take(fd, o)
+  for number = o["node-rank"] or 0, o["node-rank"] or o.nnodes - 1 do
+    local taken, problem = lock(fd, number, 1)
+    if taken then return number end
+    -- Not every network file system has locks. Who brings a number can do without.
+    if problem and o["node-rank"] then return number end
+    if problem then return nil, ("%s; give --node-rank"):format(problem) end
+  end
+  if o["node-rank"] then
+    return nil, ("another `luminary run` is node %d of it; is another job using it?"):format(o["node-rank"])
+  end
+  return nil, ("all %d nodes of it are there already; is another job using it?"):format(o.nnodes)
+end
+
+--- Takes the node's number at --rdzv file:///path until claim:leave(), and sets node-rank; nil and a message if it
+--- cannot be had.
+function meeting.claim(o)
+  local path = o.file .. ".nodes"
+  local fd, number, problem
+  repeat
+    if fd then ffi.C.close(fd) end
+    fd = ffi.C.open(path, O_RDWR + O_CREAT + O_CLOEXEC, ffi.cast("int", 384)) -- 0600
+    if fd < 0 then return nil, ("--rdzv file://%s: %s: %s"):format(o.file, path, system_error()) end
+    number, problem = take(fd, o)
+  until not is_removed(fd)
+  if not number then
+    ffi.C.close(fd)
+    return nil, ("--rdzv file://%s: %s"):format(o.file, problem)
+  end
+  o["node-rank"] = number
+  return setmetatable({fd = fd, path = path}, Claim)
+end
+
+function Claim:leave()
+  if lock(self.fd, 0, 0) then ffi.C.unlink(self.path) end -- all bytes: nobody else is there
+  ffi.C.close(self.fd)
+end
+
+return meeting

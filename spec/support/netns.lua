@@ -1,0 +1,67 @@
+--- Hosts for specs: network namespaces whose interfaces hang on common networks; root only.
+---
+---   local hosts = netns.make("lmspec", {            -- nil where that is not allowed
+---     a = { eth0 = { "one", "10.98.1.1/24" }, eth1 = { "two", "10.98.2.1/24" } }, -- interface = { network, address }
+---     b = { eth0 = { "two", "fd98::2/64" } },
+---   })
+---   os.execute(hosts.a .. " ping …")                -- what runs a command there, under that host's name
+---   hosts:remove()                                  -- in a teardown
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/?.lua;" .. package.path
+local ranks = require "ranks"
+
+local netns = {}
+netns.__index = netns
+
+local function sorted(names)
+  local list = {}
+  for name in pairs(names) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+local function each(hosts, f)
+  for _, name in ipairs(sorted(hosts)) do
+    for _, interface in ipairs(sorted(hosts[name])) do f(name, interface, unpack(hosts[name][interface])) end
+  end
+end
+
+-- Those of a run that was stopped are in the way.
+local function remove(self)
+  for _, name in ipairs(self.names) do os.execute(ranks.others .. "ip netns del " .. name .. " 2>/dev/null") end
+end
+
+--- prefix: of the namespaces' names, a spec's own.
+function netns.make(prefix, hosts)
+  local switch = prefix .. "-switch"
+  local self = setmetatable({ names = { switch } }, netns)
+  local lines, bridges, count = { "unset LD_PRELOAD; set -e", "ip netns add " .. switch }, {}, 0
+  local function line(...) lines[#lines + 1] = string.format(...) end
+  for name in pairs(hosts) do
+    local space = prefix .. "-" .. name
+    self.names[#self.names + 1] = space
+    self[name] = ("%sip netns exec %s unshare -u sh -c 'hostname %s; exec \"$@\"' - %s"):format(ranks.others, space,
+      name, ranks.ours)
+    line("ip netns add %s; ip -n %s link set lo up", space, space)
+  end
+  each(hosts, function(name, interface, network, address)
+    if not bridges[network] then
+      bridges[network] = true
+      line("ip -n %s link add %s type bridge; ip -n %s link set %s up", switch, network, switch, network)
+    end
+    count = count + 1
+    local space, port = prefix .. "-" .. name, "port" .. count
+    line("ip link add %s netns %s type veth peer name %s netns %s", interface, space, port, switch)
+    line("ip -n %s link set %s master %s up", switch, port, network)
+    line("ip -n %s addr add %s dev %s %s", space, address, interface, address:find(":") and "nodad" or "")
+    line("ip -n %s link set %s up", space, interface)
+  end)
+  remove(self)
+  if os.execute(("( %s\n) >/dev/null 2>&1"):format(table.concat(lines, "\n"))) == 0 then return self end
+  remove(self)
+  return nil
+end
+
+function netns:remove() remove(self) end
+
+return netns
