@@ -1,10 +1,14 @@
 -- One rank of collectives_spec: every collective, dtype, reduction, size and layout, against what plain Lua arithmetic
 -- says. Arguments: the dtypes that are also tried with 16 MiB, and the collectives that are ("all": all of them).
+-- LM_SPEC_KIND=cuda in the environment: of tensors on this rank's GPU, as far as NCCL goes.
 local lm = require "luminary"
 local dist = lm.dist
 
 dist.init_process_group { timeout = 60 }
 local me, n = dist.get_rank(), dist.get_world_size()
+local device = os.getenv "LM_SPEC_KIND" == "cuda" and "cuda:" .. me or "cpu"
+local over_nccl = device ~= "cpu"
+if over_nccl then lm.cuda.set_device(me) end
 
 local dtypes = { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" }
 local bytes_of = { bool = 1, uint8 = 1, int32 = 4, int64 = 8, float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8 }
@@ -49,7 +53,7 @@ local function pattern(dtype, shape, f)
   local few = {}
   for rest = 0, PERIOD - 1 do few[rest + 1] = f(rest) end
   local places = lm.arange(count, { dtype = "int64" }) % PERIOD + 1
-  return lm.tensor(few, { dtype = "float64" }):index_select(1, places):to(dtype):view(shape)
+  return lm.tensor(few, { dtype = "float64" }):index_select(1, places):to(dtype):view(shape):to(device)
 end
 
 local function of_rank(dtype, shape, op, r, salt)
@@ -70,17 +74,17 @@ end
 local fences = {}
 
 local layouts = {
-  contiguous = function(dtype, shape) return lm.zeros(shape, { dtype = dtype }) end,
+  contiguous = function(dtype, shape) return lm.zeros(shape, { dtype = dtype, device = device }) end,
   transposed = function(dtype, shape)
     local reversed = {}
     for i = #shape, 1, -1 do reversed[#reversed + 1] = shape[i] end
-    local t = lm.zeros(reversed, { dtype = dtype })
+    local t = lm.zeros(reversed, { dtype = dtype, device = device })
     return #shape == 2 and t:t() or t
   end,
   spread = function(dtype, shape) -- every second column
     local wide = { unpack(shape) }
     wide[#wide] = 2 * wide[#wide]
-    local all = lm.ones(wide, { dtype = dtype })
+    local all = lm.ones(wide, { dtype = dtype, device = device })
     local ranges = {}
     for d = 1, #shape do ranges[d] = {} end
     local last = math.max(wide[#wide], 1)
@@ -223,9 +227,20 @@ function moving.all_to_all(make, dtype, shape)
   for r = 0, n - 1 do check(outs[r + 1], of_rank(dtype, of[r], nil, r, me)) end
 end
 
+-- To the next rank around the ring; rank 0 begins.
+local function around(make, dtype, shape)
+  local t, got = make(dtype, shape), make(dtype, shape)
+  t:copy_(of_rank(dtype, shape, nil, me))
+  if me == 0 then dist.send(t, 1) end
+  dist.recv(got, (me - 1) % n)
+  if me > 0 then dist.send(t, (me + 1) % n) end
+  check(got, of_rank(dtype, shape, nil, (me - 1) % n))
+end
+
 -- To the next rank around the ring: with a tag behind another, and back from anyone.
 function moving.send_recv(make, dtype, shape)
   if n == 1 then return end
+  if over_nccl then return around(make, dtype, shape) end
   local behind, before = (me + 1) % n, (me - 1) % n
   local first, second = make(dtype, shape), make(dtype, shape)
   local got1, got2 = make(dtype, shape), make(dtype, shape)
@@ -249,6 +264,7 @@ end
 
 local function ops_of(dtype)
   if is_float[dtype] then return { "sum", "mean", "product", "min", "max" } end
+  if over_nccl and dtype ~= "bool" then return { "sum", "product", "min", "max" } end
   return { "sum", "product", "min", "max", "band", "bor" }
 end
 
@@ -292,18 +308,18 @@ end
 if n > 2 then
   local pairs_of = {}
   for r = 0, n - 2 do pairs_of[r] = dist.new_group { r, r + 1 } end
-  local all, works, sums = lm.full({ 5 }, me + 1), {}, {}
+  local all, works, sums = lm.full({ 5 }, me + 1, { device = device }), {}, {}
   works[1] = dist.all_reduce(all, { async_op = true })
   for r = 0, n - 2 do
     if me == r or me == r + 1 then
-      sums[r] = lm.full({ 3 }, me + 1)
+      sums[r] = lm.full({ 3 }, me + 1, { device = device })
       works[#works + 1] = dist.all_reduce(sums[r], { group = pairs_of[r], async_op = true })
     end
   end
   for _, work in ipairs(works) do work:wait() end
   about = "groups of two"
-  check(all, lm.full({ 5 }, n * (n + 1) / 2))
-  for r, sum in pairs(sums) do check(sum, lm.full({ 3 }, 2 * r + 3)) end
+  check(all, lm.full({ 5 }, n * (n + 1) / 2, { device = device }))
+  for r, sum in pairs(sums) do check(sum, lm.full({ 3 }, 2 * r + 3, { device = device })) end
 end
 
 dist.destroy_process_group()

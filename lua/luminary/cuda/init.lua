@@ -144,6 +144,17 @@ end
 
 -- ---- several devices
 cuda.comm = require "luminary.nn.parallel.comm"
+cuda.nccl = {}
+
+--- NCCL's version: major, minor, patch. nil and the reason where the group "nccl" is not built.
+function cuda.nccl.version()
+  local code, why = core.nccl_version()
+  if not code then return nil, why end
+  return math.floor(code / 10000), math.floor(code / 100) % 100, code % 100
+end
+
+--- Whether there is NCCL, and a device for it.
+function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
 -- ---- Torch's typed constructors on the current device
 for name, make in pairs(require "luminary.typed") do

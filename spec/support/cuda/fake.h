@@ -11,7 +11,8 @@
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
  *   LM_FAKE_CUDA_TRACE=1         each call on stderr, each launch with its kernel
  *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any
- *   CUDA_VISIBLE_DEVICES         as CUDA's */
+ *   CUDA_VISIBLE_DEVICES         as CUDA's
+ * Where nccl.h is known a stand-in for NCCL is a part of it: spec/support/nccl/communicator.h, with LM_FAKE_NCCL. */
 #ifndef LM_FAKE_H
 #define LM_FAKE_H
 

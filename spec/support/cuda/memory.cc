@@ -234,7 +234,7 @@ static cudaError_t copy(cudaStream_t handle, bool wait, void *dst, size_t dst_pi
     upto = stream->queued;
   }
   if ((wait && plan.host) || plan.blocks) {
-    lm_fake_drain(stream, upto);
+    lm_fake_drain(stream, upto, true);
   } else {
     lm_fake_settle(stream);
   }

@@ -94,8 +94,17 @@ struct lm_fake_op {
   unsigned devices; /* whose memory it touches */
 };
 
+/* Where a stream waits for work that others do (the fake of NCCL). */
+struct lm_fake_gate {
+  lm_fake_stream stream;
+  uint64_t place; /* it is that many-th of the stream's operations */
+  bool passed;
+};
+typedef std::shared_ptr<lm_fake_gate> lm_fake_gate_ref;
+
 struct lm_fake_queued {
   lm_fake_op op;
+  lm_fake_gate_ref gate;                                  /* instead of op: nothing later is done until it was passed */
   std::shared_ptr<const std::vector<lm_fake_op>> graph;   /* instead of op: a graph's, in order */
   std::vector<std::pair<lm_fake_stream, uint64_t>> waits; /* each until that many operations of the stream are done */
 };
@@ -107,6 +116,7 @@ struct CUstream_st : std::enable_shared_from_this<CUstream_st> {
   bool legacy;
   std::deque<lm_fake_queued> queue;
   uint64_t queued, done; /* operations ever queued, ever done */
+  bool busy;             /* a thread is at the first of the queue */
   lm_fake_capture_ref capture;
   std::vector<int> tail; /* the captured nodes that the next one follows */
 };
@@ -116,9 +126,18 @@ lm_fake_stream lm_fake_find_stream(cudaStream_t handle);
 /* Queues or captures. Needs the state lock; the caller ends with lm_fake_settle once it has let go of it. */
 int lm_fake_push(const lm_fake_stream &stream, lm_fake_queued work);
 void lm_fake_settle(const lm_fake_stream &stream); /* in eager mode, does the work */
-/* Does the stream's work up to its `upto`th operation; that of a device, or all (-1). Not under the state lock. */
-void lm_fake_drain(const lm_fake_stream &stream, uint64_t upto);
+/* Does the stream's work up to its `upto`th operation; that of a device, or all (-1). Not under the state lock. Without
+ * `wait` it may return false: a gate, or another thread, stands in the way. */
+bool lm_fake_drain(const lm_fake_stream &stream, uint64_t upto, bool wait);
 void lm_fake_drain_device(int device);
+
+/* Queues a gate; returns a cudaError_t. */
+int lm_fake_gate_push(const lm_fake_stream &stream, lm_fake_gate_ref *out);
+void lm_fake_gate_reach(const lm_fake_gate_ref &gate);  /* does what stands before it */
+void lm_fake_gate_pass(const lm_fake_gate_ref &gate);   /* from any thread, before it is reached too */
+void lm_fake_gate_follow(const lm_fake_gate_ref &gate); /* does what stands behind it, up to the next */
+/* Does work at once, with the memory of these devices in reach. */
+void lm_fake_at_gate(unsigned devices, const std::function<void()> &work, const char *name);
 
 /* ---- graph.cc ---- */
 

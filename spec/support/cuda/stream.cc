@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <condition_variable>
 
 #include "runtime.h"
 
@@ -35,9 +36,11 @@ static streams &get() {
   return *s;
 }
 
-/* Held by the thread that does queued work. */
+/* Held by the thread that does queued work, but while it waits for a gate or for work that another thread is at. */
 static std::recursive_mutex turn;
 static int turn_depth; /* how often its holder took it */
+/* A stream has, or a gate was passed; with the state lock. Never destroyed: threads may wait to the end. */
+static std::condition_variable_any &moved = *new std::condition_variable_any;
 
 namespace {
 struct turn_guard {
@@ -49,11 +52,24 @@ struct turn_guard {
 };
 }  // namespace
 
+/* Until something has moved, others have the turn. `lock` is the state's. */
+static void let_others(std::unique_lock<std::recursive_mutex> &lock) {
+  int depth = turn_depth;
+  lm_fake_open(0);
+  turn_depth = 0;
+  for (int i = 0; i < depth; i++) turn.unlock();
+  moved.wait(lock);
+  lock.unlock();
+  for (int i = 0; i < depth; i++) turn.lock();
+  turn_depth = depth;
+  lock.lock();
+}
+
 static lm_fake_stream make(int device, unsigned flags, int priority, bool legacy) {
   lm_fake_stream s = std::make_shared<CUstream_st>();
   s->id = get().next_id++;
   s->device = device, s->flags = flags, s->priority = priority, s->legacy = legacy;
-  s->queued = s->done = 0;
+  s->queued = s->done = 0, s->busy = false;
   get().order.push_back(s);
   return s;
 }
@@ -90,7 +106,7 @@ int lm_fake_push(const lm_fake_stream &stream, lm_fake_queued work) {
 }
 
 void lm_fake_settle(const lm_fake_stream &stream) {
-  if (get().eager) lm_fake_drain(stream, UINT64_MAX);
+  if (get().eager) lm_fake_drain(stream, UINT64_MAX, false);
 }
 
 static void do_one(const lm_fake_op &op) {
@@ -104,24 +120,36 @@ static void do_one(const lm_fake_op &op) {
   if (code != 0 && lm_fake_sticky == 0) lm_fake_sticky = code;
 }
 
-void lm_fake_drain(const lm_fake_stream &stream, uint64_t upto) {
+bool lm_fake_drain(const lm_fake_stream &stream, uint64_t upto, bool wait) {
   turn_guard mine;
   for (;;) {
     lm_fake_queued work;
     {
-      lm_fake_guard lock(lm_fake_state);
-      if (stream->done >= upto || stream->queue.empty()) return;
-      work = std::move(stream->queue.front());
-      stream->queue.pop_front();
+      std::unique_lock<std::recursive_mutex> lock(lm_fake_state);
+      if (stream->done >= upto || stream->queue.empty()) return true;
+      lm_fake_queued &next = stream->queue.front();
+      if (stream->busy || (next.gate && !next.gate->passed && !lm_fake_sticky)) {
+        if (!wait) return false;
+        let_others(lock);
+        continue;
+      }
+      stream->busy = true;
+      work = next;
     }
-    for (auto &wait : work.waits) lm_fake_drain(wait.first, wait.second);
-    if (work.graph) {
+    bool ready = true;
+    for (auto &on : work.waits) ready = ready && lm_fake_drain(on.first, on.second, wait);
+    if (!ready) {
+      /* Stays the next one. */
+    } else if (work.graph) {
       for (auto &op : *work.graph) do_one(op);
     } else if (work.op.run) {
       do_one(work.op);
     }
     lm_fake_guard lock(lm_fake_state);
-    stream->done++;
+    stream->busy = false;
+    if (ready) stream->queue.pop_front(), stream->done++;
+    moved.notify_all();
+    if (!ready) return false;
   }
 }
 
@@ -134,7 +162,7 @@ void lm_fake_drain_device(int device) {
   }
   std::stable_partition(order.begin(), order.end(), [](const lm_fake_stream &s) { return s->legacy; });
   for (auto s = order.rbegin(); s != order.rend(); ++s) { /* newest first: a missing wait shows */
-    if (device < 0 || (*s)->device == device) lm_fake_drain(*s, (*s)->queued);
+    if (device < 0 || (*s)->device == device) lm_fake_drain(*s, (*s)->queued, true);
   }
   lm_fake_guard lock(lm_fake_state);
   auto over = [](const lm_fake_stream &s) { return s.use_count() == 2 && s->queue.empty(); }; /* `order` here has one */
@@ -162,6 +190,36 @@ int lm_fake_enqueue(void *handle, std::function<void()> work) {
   }
   lm_fake_settle(stream);
   return 0;
+}
+
+/* ---- gates ---- */
+
+int lm_fake_gate_push(const lm_fake_stream &stream, lm_fake_gate_ref *out) {
+  lm_fake_guard lock(lm_fake_state);
+  int code = lm_fake_unsafe_on(stream);
+  if (code == 0 && lm_fake_sticky) code = lm_fake_sticky;
+  if (code != 0) return code;
+  lm_fake_queued queued = {};
+  queued.gate = std::make_shared<lm_fake_gate>();
+  queued.gate->stream = stream, queued.gate->place = stream->queued + 1, queued.gate->passed = false;
+  code = lm_fake_push(stream, queued);
+  if (code == 0) *out = queued.gate;
+  return code;
+}
+
+void lm_fake_gate_reach(const lm_fake_gate_ref &gate) { lm_fake_drain(gate->stream, gate->place - 1, true); }
+
+void lm_fake_gate_pass(const lm_fake_gate_ref &gate) {
+  lm_fake_guard lock(lm_fake_state);
+  gate->passed = true;
+  moved.notify_all();
+}
+
+void lm_fake_gate_follow(const lm_fake_gate_ref &gate) { lm_fake_drain(gate->stream, UINT64_MAX, false); }
+
+void lm_fake_at_gate(unsigned devices, const std::function<void()> &work, const char *name) {
+  turn_guard mine;
+  do_one({[&] { return lm_fake_run_work(work, name); }, devices});
 }
 
 /* ---- streams ---- */
@@ -214,7 +272,7 @@ static cudaError_t wait_for(cudaStream_t handle, bool query) {
     upto = stream->queued;
     if (query) return lm_fake_result(stream->done < upto ? cudaErrorNotReady : 0);
   }
-  lm_fake_drain(stream, upto);
+  lm_fake_drain(stream, upto, true);
   return lm_fake_result(lm_fake_sticky);
 }
 
@@ -389,7 +447,7 @@ static cudaError_t event_wait(cudaEvent_t event, bool query) {
     if (query && ++event->asked < PATIENCE) return lm_fake_result(cudaErrorNotReady);
     event->asked = 0;
   }
-  lm_fake_drain(stream, upto);
+  lm_fake_drain(stream, upto, !query);
   return lm_fake_result(query ? cudaErrorNotReady : lm_fake_sticky);
 }
 

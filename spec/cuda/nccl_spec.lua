@@ -1,0 +1,418 @@
+-- The group "nccl" over the stand-in for NCCL (support/nccl/): what it does, and in which order. That shows how NCCL is
+-- called, and nothing about NCCL. What goes wrong is in nccl_failing_spec.lua.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/../support/?.lua;" .. package.path
+local lm = require "luminary"
+local nccl_ranks = require "nccl_ranks"
+local ranks = require "ranks"
+local temp = require "temp"
+if not nccl_ranks.are_there then return end
+local succeeds = nccl_ranks.succeeds
+
+describe("over the stand-in for NCCL", function()
+  it("the group finds each function it calls", function()
+    local core = assert(package.searchpath("luminary.core", package.cpath))
+    local missing, seen = nccl_ranks.unknown_symbols((core:gsub("core%.so$", "luminary_group_nccl.so")))
+    assert.same({}, missing)
+    assert.is_true(seen > 15)
+  end)
+
+  for n = 1, 4 do
+    it(("every collective of %d ranks gives what arithmetic says"):format(n), function()
+      local got = ranks.run {
+        n = n, timeout = 100, file = here .. "/../support/collectives_rank.lua",
+        env = {
+          LM_TOKEN = "a token for specs", LM_SPEC_KIND = "cuda", LM_FAKE_CUDA_DEVICES = n, LM_CUDA_VIRTUAL = false,
+          LM_FAKE_CUDA_EAGER = false, LM_GUARD_BLOCKS = false, LM_FAKE_NCCL = n == 3 and "polls=0" or false,
+        },
+      }
+      assert(got.ok, got.text)
+      for rank = 0, n - 1 do assert.matches("all right %d%d%d", got[rank].output) end
+    end)
+  end
+
+  it("lists may lie in memory as each rank likes", function()
+    succeeds(3, [[
+      local function list_of(apart, make)
+        if apart then return { make(), make(), make() } end
+        local all = lm.zeros({ 3, 2 }, { device = device })
+        return { all[1], all[2], all[3] }
+      end
+      for _, apart in ipairs { rank == 1, rank ~= 1, true, false } do
+        local list = list_of(apart, function() return full({ 2 }, 0) end)
+        dist.all_gather(list, full({ 2 }, rank + 1))
+        for r = 1, 3 do same({ r, r }, list[r]) end
+        for r = 1, 3 do list[r]:fill_(10 * r + rank) end
+        local out = full({ 2 }, 0)
+        dist.reduce_scatter(out, list)
+        same({ 30 * (rank + 1) + 3, 30 * (rank + 1) + 3 }, out)
+      end
+    ]])
+  end)
+end)
+
+describe("a collective over NCCL", function()
+  it("comes after what wrote its tensor, before what reads it, on whatever streams, and nobody waits", function()
+    succeeds(2, [[
+      local side, other = lm.cuda.Stream(), lm.cuda.Stream()
+      local x = full({ 1000 }, 0)
+      lm.cuda.stream(side, function() x:fill_(rank + 1) end)
+      local waits = calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize"
+      local y
+      for _ = 1, 3 do
+        dist.all_reduce(x)
+        y = lm.cuda.stream(other, function() return x * 1 end)
+        lm.cuda.stream(side, function() x:sub_(1) end)
+      end
+      local work = dist.all_reduce(x, { async_op = true })
+      work:wait()
+      local z = x + 0
+      assert(waits == calls "cudaStreamSynchronize" + calls "cudaDeviceSynchronize" + calls "cudaEventSynchronize")
+      assert(y:eq(6):all():item() and z:eq(10):all():item()) -- 3, 4, 6, 10: doubled each time, less one
+    ]])
+  end)
+
+  it("needs its memory no longer than it runs", function()
+    succeeds(2, [[
+      local function round(i)
+        local t = full({ 5000 }, i)
+        if rank == 1 and i % 3 == 0 then C.usleep(20000) end
+        local work = dist.all_reduce(t, { async_op = true })
+        local sum = t:sum()
+        t = nil
+        collectgarbage()
+        full({ 5000 }, -1) -- wants the block
+        return sum, work
+      end
+      for i = 1, 12 do
+        local sum = round(i)
+        assert(sum:item() == 10000 * i)
+      end
+    ]])
+  end)
+
+  it("is completed when the device has done it and the ticket of the rank before agrees", function()
+    succeeds(2, [[
+      dist.all_reduce(full({ 1 }, 1)) -- so that there is a communicator
+      if rank == 1 then C.usleep(300000) end
+      local t = full({ 4 }, rank + 1)
+      local work = dist.all_reduce(t, { async_op = true })
+      if rank == 0 then
+        assert(not work:is_completed())
+        local problem = message(work.wait, work, 0.05)
+        contains(problem, "wait: all_reduce sum float32 [4]", "is not done after 0.05 s")
+      end
+      work:wait(10)
+      assert(work:is_completed())
+      same({ 3, 3, 3, 3 }, t)
+      local empty = dist.all_reduce(full({ 0, 3 }, 1), { async_op = true })
+      empty:wait(10)
+      assert(empty:is_completed())
+      work = dist.all_reduce(t, { async_op = true })
+      assert(until_true(function() return work:is_completed() end), "nobody waits, and it never ends")
+    ]])
+  end)
+
+  it("has the host wait in a barrier", function()
+    local got = succeeds(2, [[
+      dist.barrier()
+      if rank == 1 then C.usleep(400000) end
+      local clock = ffi.new "long[2]"
+      ffi.cdef "int clock_gettime(int, long *);"
+      local function now()
+        C.clock_gettime(1, clock)
+        return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
+      end
+      local start = now()
+      dist.barrier()
+      if rank == 0 then assert(now() - start > 0.2, "nobody waited") end
+      dist.barrier { async_op = true }:wait(10)
+    ]])
+    assert.is_true(got[0].seconds > 0.4)
+  end)
+
+  it("sends and receives, singly and as a unit", function()
+    succeeds(3, [[
+      local behind, before = (rank + 1) % 3, (rank + 2) % 3
+      local mine, from_before, from_behind = full({ 2, 2 }, rank), full({ 2, 2 }, -1):t(), full({ 2, 2 }, -1)
+      local list = {
+        dist.P2POp(dist.isend, mine, behind), dist.P2POp(dist.isend, mine * 10, before),
+        dist.P2POp(dist.irecv, from_before, before), { op = "irecv", tensor = from_behind, peer = behind },
+      }
+      for _, work in ipairs(dist.batch_isend_irecv(list)) do work:wait() end
+      same({ before, before, before, before }, from_before)
+      same({ 10 * behind, 10 * behind, 10 * behind, 10 * behind }, from_behind)
+      dist.all_reduce(full({ 1 }, 1)) -- from now on there is a communicator of all
+      for _, work in ipairs(dist.batch_isend_irecv(list)) do work:wait() end
+      same({ before, before, before, before }, from_before)
+      if rank == 0 then
+        dist.send(full({ 3 }, 7), 2)
+        local work = dist.isend(full({ 3 }, 8), 2)
+        work:wait(10)
+      elseif rank == 2 then
+        local x, y = full({ 3 }, 0), full({ 3 }, 0)
+        assert(dist.recv(x, 0) == 0)
+        local work = dist.irecv(y, 0)
+        work:wait(10)
+        assert(work:is_completed() and work:source_rank() == 0)
+        same({ 7, 7, 7 }, x)
+        same({ 8, 8, 8 }, y)
+      end
+      contains(message(dist.recv, full({ 1 }, 0)), "recv: ", "cannot receive from any")
+      contains(message(dist.send, full({ 1 }, 0), behind, { tag = 3 }), "send: ", "NCCL has no tags")
+      contains(message(dist.all_reduce, full({ 2 }, 1, "int64"), { op = "band" }), "all_reduce: ", "bitwise")
+      dist.barrier()
+    ]])
+  end)
+
+  it("runs in groups of some ranks, cut out of the world's communicator or made anew", function()
+    for _, first in ipairs { "dist.all_reduce(full({ 1 }, 1))", "" } do
+      succeeds(4, first .. [=[
+
+        local low, high, odd = dist.new_group { 0, 1, 2 }, dist.new_group { 2, 3 }, dist.new_group { 3, 1 }
+        local t, works = {}, {}
+        for name, group in pairs { low = low, high = high, odd = odd } do
+          t[name] = full({ 2 }, rank + 1)
+          if dist.get_rank(group) >= 0 then
+            works[#works + 1] = { name, group }
+          end
+        end
+        table.sort(works, function(a, b) return a[1] < b[1] end)
+        for _, one in ipairs(works) do one[3] = dist.all_reduce(t[one[1]], { group = one[2], async_op = true }) end
+        for _, one in ipairs(works) do one[3]:wait() end
+        local want = { low = rank < 3 and 6, high = rank > 1 and 7, odd = rank % 2 == 1 and 6 }
+        for name, sum in pairs(t) do
+          local value = want[name] or rank + 1
+          same({ value, value }, sum)
+        end
+        if rank % 2 == 1 then
+          local b = full({ 1 }, rank)
+          dist.broadcast(b, 3, { group = odd })
+          same({ 3 }, b)
+        end
+        assert(calls "ncclCommSplit" == ]=] .. (first == "" and "0" or "3") .. [=[)
+        dist.barrier()
+        if rank < 3 then dist.destroy_process_group(low) end
+        dist.all_reduce(full({ 1 }, 1))
+      ]=])
+    end
+  end)
+
+  it("goes with those of gloo in one group", function()
+    succeeds(2, [[
+      assert(dist.get_backend() == "cpu:gloo,cuda:nccl")
+      local a, b = full({ 3 }, rank + 1), lm.full({ 3 }, rank + 1)
+      local one = dist.all_reduce(a, { async_op = true })
+      local two = dist.all_reduce(b, { async_op = true })
+      local three = dist.broadcast(a, 1, { async_op = true })
+      for _, work in ipairs { three, two, one } do work:wait() end
+      same({ 3, 3, 3 }, a)
+      same({ 3, 3, 3 }, b)
+      local list = { lm.zeros { 1 }, lm.zeros { 1 } }
+      dist.all_gather(list, lm.full({ 1 }, rank))
+      assert(list[1][1] == 0 and list[2][1] == 1)
+      local only = dist.new_group({ 0, 1 }, { backend = "nccl" })
+      assert(dist.get_backend(only) == "nccl")
+      dist.all_reduce(b, { group = only }) -- by way of the card
+      same({ 6, 6, 6 }, b)
+      local by_host = dist.new_group({ 0, 1 }, { backend = "gloo" })
+      dist.all_reduce(a, { group = by_host })
+      same({ 6, 6, 6 }, a)
+      local objects = {}
+      if dist.all_gather_object then
+        dist.all_gather_object(objects, { from = rank })
+        assert(objects[1].from == 0 and objects[2].from == 1)
+      end
+    ]])
+  end)
+
+  it("is there again after the group was closed", function()
+    succeeds(2, [[
+      for i = 1, 3 do
+        if i > 1 then dist.init_process_group { timeout = 20 } end
+        local t = full({ 2 }, i)
+        dist.all_reduce(t)
+        if i == 2 then dist.all_reduce(t, { async_op = true }) end
+        dist.destroy_process_group()
+        same(i == 2 and { 8, 8 } or { 2 * i, 2 * i }, t)
+        assert(live "communicator" == 0 and live "reduction" == 0)
+      end
+    ]])
+  end)
+end)
+
+describe("ranks that are threads", function()
+  local folder
+  setup(function()
+    folder = temp.folder()
+    lm.setenv("LM_TOKEN", "a token for specs")
+  end)
+  teardown(function()
+    temp.remove(folder)
+    lm.setenv("LM_TOKEN", nil)
+  end)
+
+  local function run(script)
+    local path = temp.write(folder .. "/threads.lua", 'local lm = require "luminary"\n' .. script .. [[
+
+      local ffi = require "ffi"
+      ffi.cdef "long lm_fake_live(const char *what); int usleep(unsigned);"
+      for _ = 1, 1000 do
+        if ffi.C.lm_fake_live "communicator" == 0 then break end
+        ffi.C.usleep(1000)
+      end
+      assert(ffi.C.lm_fake_live "communicator" == 0)
+      print "finished"
+    ]])
+    local ok, text = temp.run(folder, ("unset LM_CUDA_VIRTUAL LM_FAKE_CUDA_EAGER LM_GUARD_BLOCKS; " ..
+      "LM_FAKE_CUDA_DEVICES=3 timeout 60 luajit %s"):format(path))
+    assert(ok, text)
+    return text
+  end
+
+  it("have their cards, streams and communicators each", function()
+    local text = run([[
+      local out = lm.zeros({ 3, 4 }, { dtype = "float64" }):share_memory_()
+      lm.mp.spawn(function(i, n, results, store)
+        local l = require "luminary"
+        local dist = l.dist
+        dist.init_process_group { init_method = "file://" .. store, rank = i, world_size = n, timeout = 20 }
+        assert(dist.get_backend() == "cpu:gloo,cuda:nccl", dist.get_backend())
+        l.cuda.set_device(i)
+        local t = l.full({ 1000 }, i + 1, { device = "cuda", dtype = "float64" })
+        for step = 1, 4 do
+          dist.all_reduce(t, { op = "mean" })
+          if step == 3 then t:add_(i) end
+          results[i + 1][step] = t:sum():item()
+        end
+        if i > 0 then dist.broadcast(t, 1, { group = dist.new_group { 1, 2 } }) else dist.new_group { 1, 2 } end
+        dist.destroy_process_group()
+      end, { nprocs = 3, method = "thread", args = { 3, out, "]] .. folder .. [[/store" } })
+      for i = 0, 2 do
+        for step, value in ipairs { 2000, 2000, 2000 + 1000 * i, 3000 } do
+          assert(out[i + 1][step] == value, ("rank %d, step %d: %g"):format(i, step, out[i + 1][step]))
+        end
+      end
+    ]])
+    assert.equal("finished\n", text)
+  end)
+
+  it("are freed from what they wait in when one of them fails", function()
+    local text = run([[
+      local ok, problem = pcall(lm.mp.spawn, function(i, store)
+        local l = require "luminary"
+        local dist = l.dist
+        dist.init_process_group { init_method = "file://" .. store, rank = i, world_size = 3, timeout = 20 }
+        l.cuda.set_device(i)
+        local t = l.full({ 10 }, i, { device = "cuda" })
+        dist.all_reduce(t)
+        dist.barrier()
+        if i == 1 then error "a mistake of thread 1's" end
+        dist.all_reduce(t)
+        l.cuda.synchronize(i)
+        dist.barrier()
+      end, { nprocs = 3, method = "thread", args = { "]] .. folder .. [[/failing" } })
+      assert(not ok)
+      print(problem)
+    ]])
+    assert.matches("a mistake of thread 1's", text, 1, true)
+    assert.matches("finished\n$", text)
+  end)
+end)
+
+describe("training over NCCL", function()
+  it("equals one process, in float64, with uneven batches", function()
+    for _, n in ipairs { 2, 3 } do
+      local got = succeeds(n, [[
+        local f64 = { dtype = "float64" }
+        local function model()
+          lm.manual_seed(3)
+          return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3)):double():to(device)
+        end
+        local alone, net = model(), nn.parallel.DistributedDataParallel(model(), { bucket_cap_mb = 1e-4 })
+        local steps = {
+          lm.optim.SGD(alone:parameters(), { lr = 0.1 }), lm.optim.SGD(net:parameters(), { lr = 0.1 }),
+        }
+        for step = 1, 4 do
+          lm.manual_seed(10 + step)
+          local from, upto, all = 0, 0, 0
+          for r = 0, size - 1 do -- rank r has another number of samples in each step
+            local mine = 1 + (r + step) % 3
+            if r == rank then from, upto = all + 1, all + mine end
+            all = all + mine
+          end
+          local x, y = lm.randn({ all, 5 }, f64):to(device), lm.randint(1, 4, { all }):to(device)
+          for _, opt in ipairs(steps) do opt:zero_grad() end
+          F.cross_entropy(alone(x), y):backward()
+          F.cross_entropy(net(x[{ { from, upto } }]), y[{ { from, upto } }]):backward()
+          for _, opt in ipairs(steps) do opt:step() end
+        end
+        local worst, theirs = 0, net:parameters()
+        for i, p in ipairs(alone:parameters()) do
+          worst = math.max(worst, (p:detach() - theirs[i]:detach()):abs():max():item())
+        end
+        assert(worst < 1e-9, "differs by " .. worst)
+        print(calls "ncclRedOpCreatePreMulSum" > 0, live "reduction", calls "ncclAllReduce" > 4)
+      ]])
+      assert.matches("^true\t0\ttrue\n", got[0].output)
+    end
+  end)
+
+  it("equals the module itself under DataParallel, whose devices talk by NCCL", function()
+    succeeds(1, [[
+      local function lenet()
+        return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(100, 10))
+          :double():to("cuda:0")
+      end
+      local one, two = lenet(), lenet()
+      two:load_state_dict(one:state_dict())
+      local net = nn.DataParallel(two, { device_ids = { 0, 1, 2 } })
+      for _ = 1, 2 do
+        lm.manual_seed(4)
+        local x = lm.randn({ 7, 1, 12, 12 }, { dtype = "float64" }):to("cuda:0")
+        local y = lm.randint(1, 11, { 7 }):to("cuda:0")
+        F.cross_entropy(one(x), y):backward()
+        F.cross_entropy(net(x), y):backward()
+        local list = two:parameters()
+        for i, p in ipairs(one:parameters()) do
+          assert(lm.allclose(p.grad:cpu(), list[i].grad:cpu(), { rtol = 1e-10, atol = 1e-11 }))
+        end
+      end
+      assert(calls "ncclCommInitAll" == 1)
+      assert(calls "ncclReduce" > 0 and calls "ncclBroadcast" > 0)
+      for i = 1, live "communicator" do C.lm_fake_count("communicator", -1) end -- kept for good, and no leak
+    ]], { bare = true, env = { LM_FAKE_CUDA_DEVICES = 3 } })
+  end)
+
+  it("equals one process with a ZeroRedundancyOptimizer and batch statistics of all ranks", function()
+    succeeds(2, [[
+      local f64 = { dtype = "float64" }
+      local function model()
+        lm.manual_seed(3)
+        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)):double():to(device)
+      end
+      local alone = model()
+      local net = nn.parallel.DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(model()))
+      local mine = lm.optim.Adam(alone:parameters(), { lr = 0.01 })
+      local parted = lm.optim.ZeroRedundancyOptimizer(net:parameters(), {
+        optimizer_class = lm.optim.Adam, lr = 0.01,
+      })
+      for step = 1, 3 do
+        lm.manual_seed(10 + step)
+        local x, y = lm.randn({ 8, 5 }, f64):to(device), lm.randint(1, 4, { 8 }):to(device)
+        mine:zero_grad()
+        parted:zero_grad()
+        F.cross_entropy(alone(x), y):backward()
+        local part = { { rank * 4 + 1, rank * 4 + 4 } }
+        F.cross_entropy(net(x[part]), y[part]):backward()
+        mine:step()
+        parted:step()
+      end
+      local worst, theirs = 0, net:parameters()
+      for i, p in ipairs(alone:parameters()) do
+        worst = math.max(worst, (p:detach() - theirs[i]:detach()):abs():max():item())
+      end
+      assert(worst < 1e-9, "differs by " .. worst)
+    ]])
+  end)
+end)

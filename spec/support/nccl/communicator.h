@@ -1,0 +1,112 @@
+/* A stand-in for NCCL, a part of the fake CUDA runtime (spec/support/cuda/fake.h): ranks are threads or processes of
+ * one machine, whose data goes through unix sockets named by the unique id. What it shows is that the group "nccl"
+ * drives the interface rightly; it is no evidence about NCCL.
+ *
+ * As with NCCL, nothing is checked between ranks: another count, dtype or collective on one of them makes all hang or
+ * gives garbage. A communicator's collectives run in the order of their calls, each where its stream has come to it, on
+ * a thread of the communicator's that does the streams' work before it: ranks get on though nobody waits for them.
+ *
+ * Calls are counted, traced and made to fail as the fake runtime's (lm_fake_fail, LM_FAKE_CUDA_FAIL=ncclAllReduce:3:2,
+ * the code a ncclResult_t); lm_fake_live counts "communicator" and "reduction". More is told by lm_fake_nccl, and by
+ * the environment as LM_FAKE_NCCL=name=number[,...]: polls=n   what a non-blocking communicator was asked for is done
+ * at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on finds ncclRemoteError,
+ * and so do later ones stuck=n   the nth collective or group of sends from now on never ends, unless its communicator
+ * is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs
+ */
+#ifndef LM_FAKE_NCCL_H
+#define LM_FAKE_NCCL_H
+
+#include <nccl.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <set>
+
+#include "mesh.h"
+#include "runtime.h"
+
+extern "C" LM_FAKE_API int lm_fake_nccl(const char *knob, long value); /* 0; -1: no such knob */
+
+struct lm_nccl_knobs {
+  std::atomic<long> polls{2}, async{0}, stuck{0}, lost{0};
+};
+lm_nccl_knobs &lm_nccl_settings();
+/* Counts a knob's number down: true when that comes to 0. */
+bool lm_nccl_countdown(std::atomic<long> &knob);
+
+/* What an enqueued call does on its rank. */
+struct lm_nccl_op {
+  enum { ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, SENDS } kind;
+  const void *send;
+  void *recv;
+  size_t count; /* elements; of one rank, where each has a part */
+  ncclDataType_t dtype;
+  ncclRedOp_t op;
+  bool scaled;                 /* each input times... */
+  double scale;                /* ... this, or */
+  const void *scale_on_device; /* what stands there then; NULL */
+  int root;
+  struct p2p {
+    bool sending;
+    void *data;
+    size_t bytes;
+    int peer;
+  };
+  std::vector<p2p> sends;              /* of SENDS */
+  std::vector<lm_fake_stream> streams; /* it waits for them, and they for it */
+  std::vector<lm_fake_gate_ref> gates;
+  bool stuck;
+};
+
+struct ncclComm {
+  std::string name;
+  int rank, size, device;
+  bool blocking;
+  int one_thread_ranks; /* how many of its ranks its creating thread has to serve in one group */
+  unsigned long creator;
+  lm_mesh mesh;
+  std::atomic<bool> aborted{false};
+
+  /* Under lm_nccl_lock. */
+  bool dead;    /* destroyed or aborted: the handle is invalid */
+  bool busy;    /* its thread, or that of a communicator split from it, is at what was asked for */
+  bool closing; /* no more calls will come */
+  bool ended;   /* its thread has */
+  long polls;   /* before what was asked for is done */
+  std::function<ncclResult_t()> asked;
+  ncclResult_t error;
+  std::deque<lm_nccl_op> queue;
+  std::vector<lm_fake_gate_ref> open; /* gates nobody has passed */
+  std::map<int, lm_nccl_op> scales;   /* reductions made for it, by number */
+  int splits;
+  std::shared_ptr<ncclComm> child; /* being split off it */
+};
+typedef std::shared_ptr<ncclComm> lm_nccl_comm;
+
+extern std::mutex &lm_nccl_lock;
+extern std::condition_variable &lm_nccl_changed;
+typedef std::unique_lock<std::mutex> lm_nccl_guard;
+
+/* Keeps the text for ncclGetLastError and returns the code. */
+ncclResult_t lm_nccl_error(ncclResult_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Makes a rank and starts its thread, which first finds the others by `name`. Under the lock. `color` and `key` are of
+ * a split: the rank goes on with those of its color (a negative one: not at all), in the order of their keys. */
+lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int device, bool blocking, bool split,
+                           int color, int key);
+/* Puts the op's gates on its streams and hands it to the thread. Under the lock. */
+ncclResult_t lm_nccl_enqueue(const lm_nccl_comm &comm, lm_nccl_op op);
+void lm_nccl_abort(const lm_nccl_comm &comm);
+
+/* ---- reduce.cc */
+
+size_t lm_nccl_size_of(ncclDataType_t dtype); /* 0: no such dtype */
+/* x[i] *= scale, in the dtype's own arithmetic. */
+void lm_nccl_scale(ncclDataType_t dtype, void *x, size_t n, double scale);
+double lm_nccl_read(ncclDataType_t dtype, const void *x);
+/* into[i] = into[i] op from[i]; of ncclAvg the sum. */
+void lm_nccl_combine(ncclDataType_t dtype, ncclRedOp_t op, void *into, const void *from, size_t n);
+void lm_nccl_divide(ncclDataType_t dtype, void *x, size_t n, int by);
+bool lm_nccl_is_float(ncclDataType_t dtype);
+
+#endif
