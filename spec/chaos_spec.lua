@@ -1,13 +1,29 @@
 -- A short form of scripts/dev/chaos; LM_TEST_LONG=1 runs all of it. Its seed is printed when a trial fails.
-local lm = require "luminary"
 local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
+package.path = root .. "/spec/support/?.lua;" .. package.path
+local lm = require "luminary"
+local temp = require "temp"
+local long = lm.getenv "LM_TEST_LONG" ~= nil
 
 describe("ranks that go wrong at a random moment", function()
-  it("are named by all others, in time, and leave nothing behind #speed", function()
-    local trials = lm.getenv "LM_TEST_LONG" and 200 or 24
-    local pipe = io.popen(("timeout %d luajit %s/scripts/dev/chaos --trials %d 2>&1"):format(trials * 12, root, trials))
+  local function chaos(trials, options)
+    local command = "timeout %d luajit %s/scripts/dev/chaos --trials %d %s 2>&1"
+    local pipe = io.popen(command:format(trials * 12, root, trials, options))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
+  end
+
+  it("are named by all others, in time, and leave nothing behind #speed", function()
+    chaos(long and 200 or 24, "")
   end)
+
+  if lm.dist.is_mpi_available() and os.execute "mpirun --version >/dev/null 2>&1" == 0 then
+    it("... under mpirun as well #speed", function() chaos(long and 100 or 8, "--backend mpi") end)
+  end
+
+  local core = assert(package.searchpath("luminary.core", package.cpath))
+  if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
+    it("... over the stand-in for NCCL as well #speed", function() chaos(long and 100 or 8, "--backend nccl") end)
+  end
 end)

@@ -1,13 +1,13 @@
 -- One rank of a chaos trial (chaos.lua): a random but common course of collectives, and one rank that goes wrong.
 -- The environment says which: CHAOS_VICTIM (a rank), CHAOS_KIND, CHAOS_STEP (0: before it joins), CHAOS_SEED,
--- CHAOS_STEPS, CHAOS_TIMEOUT, CHAOS_INIT (init_method), CHAOS_NOTES (a file to write times to; %RANK% stands for the
--- rank). Faults that come from outside (signals, a cut link) are the harness's.
+-- CHAOS_STEPS, CHAOS_TIMEOUT, CHAOS_BACKEND, CHAOS_INIT (init_method), CHAOS_NOTES (a file to write times to; %RANK%
+-- stands for the rank). Faults that come from outside (signals, a cut link) are the harness's.
 local lm = require "luminary"
 local dist, nn, optim = lm.dist, lm.nn, lm.optim
 
 local function env(name) return (assert(os.getenv(name), name .. " is not set")) end
 
-local me = tonumber(env "RANK")
+local me = tonumber(os.getenv "RANK" or env "OMPI_COMM_WORLD_RANK")
 local victim, kind, fault_step = tonumber(env "CHAOS_VICTIM"), env "CHAOS_KIND", tonumber(env "CHAOS_STEP")
 local steps, seed = tonumber(env "CHAOS_STEPS"), tonumber(env "CHAOS_SEED")
 
@@ -34,71 +34,90 @@ local function fault(step)
 end
 
 fault(0)
-dist.init_process_group { backend = "gloo", init_method = env "CHAOS_INIT", timeout = tonumber(env "CHAOS_TIMEOUT") }
+dist.init_process_group {
+  backend = env "CHAOS_BACKEND", init_method = env "CHAOS_INIT", timeout = tonumber(env "CHAOS_TIMEOUT"),
+}
 note "joined"
+-- Over NCCL most tensors are on this rank's card, and some on the CPU.
+local nccl = env("CHAOS_BACKEND"):find("nccl", 1, true) ~= nil
+local card = nccl and dist.local_device() or "cpu"
+if nccl then lm.cuda.set_device(card) end
+local device = card
+local function ones(shape, dtype) return lm.ones(shape, { dtype = dtype or "float32", device = device }) end
+local function zeros(shape, dtype) return lm.zeros(shape, { dtype = dtype or "float32", device = device }) end
 local world = dist.get_world_size()
 local pair = dist.new_group { 0, world - 1 }
 
 lm.manual_seed(1)
-local net = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 3)))
+local net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 3)):to(card)
+net = nn.parallel.DistributedDataParallel(net)
 local opt = optim.SGD(net:parameters(), { lr = 0.01 })
 
 local courses = {
   function(wrong)
-    local t = lm.ones({ 3, wrong == "shape" and 2 or 1 }, { dtype = wrong == "dtype" and "float64" or "float32" })
+    local t = ones({ 3, wrong == "shape" and 2 or 1 }, wrong == "dtype" and "float64")
     if wrong == "op" then return dist.all_reduce(t, { op = "max" }) end
     if wrong == "other" then return dist.barrier() end
     dist.all_reduce(t)
+    if nccl and random(2) == 0 then t:sum():item() end -- the host waits for the device
   end,
   function(wrong)
     local root = random(world)
-    local t = lm.ones({ wrong == "shape" and 1001 or 1000 }, { dtype = wrong == "dtype" and "int32" or "float32" })
+    local t = ones({ wrong == "shape" and 1001 or 1000 }, wrong == "dtype" and "int32")
     if wrong == "op" then return dist.broadcast(t, (root + 1) % world) end
     if wrong == "other" then return dist.all_reduce(t) end
     dist.broadcast(t, root)
   end,
   function(wrong)
-    local t = lm.ones({ wrong == "shape" and 4 or 5 }, { dtype = wrong == "dtype" and "float64" or "float32" })
+    local t = ones({ wrong == "shape" and 4 or 5 }, wrong == "dtype" and "float64")
     if wrong == "op" or wrong == "other" then return dist.all_reduce(t) end
     local outputs = {}
-    for r = 1, world do outputs[r] = lm.zeros({ #t }, { dtype = t.dtype }) end
+    for r = 1, world do outputs[r] = zeros({ #t }, t.dtype) end
     dist.all_gather(outputs, t)
   end,
   function(wrong) -- large, through the sockets as well as shared memory
-    local t = lm.ones({ 300000 + (wrong == "shape" and 1 or 0) }, { dtype = wrong == "dtype" and "int64" or "float32" })
+    local t = ones({ 300000 + (wrong == "shape" and 1 or 0) }, wrong == "dtype" and "int64")
     if wrong == "op" then return dist.all_reduce(t, { op = "min" }) end
     if wrong == "other" then return dist.broadcast(t, 0) end
     dist.all_reduce(t)
   end,
   function(wrong)
-    if wrong then return dist.all_reduce(lm.ones { 2 }) end
+    if wrong then return dist.all_reduce(ones { 2 }) end
     dist.barrier()
   end,
   function(wrong) -- two at once
-    local a = lm.ones({ wrong == "shape" and 9 or 8 }, { dtype = wrong == "dtype" and "uint8" or "float32" })
+    local a = ones({ wrong == "shape" and 9 or 8 }, wrong == "dtype" and "uint8")
     local first = dist.all_reduce(a, { async_op = true, op = wrong == "op" and "max" or "sum" })
     if wrong == "other" then first:wait() return dist.barrier() end
-    local second = dist.all_reduce(lm.ones { 4 }, { async_op = true })
+    local second = dist.all_reduce(ones { 4 }, { async_op = true })
     first:wait()
     second:wait()
   end,
   function(wrong)
     if wrong then return dist.barrier() end
     opt:zero_grad()
-    net(lm.randn { 4, 8 }):square():mean():backward()
+    net(lm.randn({ 4, 8 }, { device = card })):square():mean():backward()
     opt:step()
   end,
   function(wrong) -- a ring of messages
-    local work = dist.isend(lm.ones { 16 }, (me + 1) % world)
-    dist.recv(lm.zeros({ wrong and 8 or 16 }, { dtype = wrong == "dtype" and "int32" or "float32" }), (me - 1) % world)
+    local behind, before = (me + 1) % world, (me - 1) % world
+    if nccl then -- which does not compare messages, and wants a ring to be one call
+      for _, work in ipairs(dist.batch_isend_irecv {
+        dist.P2POp(dist.isend, ones { 16 }, behind), dist.P2POp(dist.irecv, zeros { 16 }, before),
+      }) do work:wait() end
+      if wrong then return dist.all_reduce(ones { 16 }) end
+      return dist.barrier()
+    end
+    local work = dist.isend(ones { 16 }, behind)
+    dist.recv(zeros({ wrong and 8 or 16 }, wrong == "dtype" and "int32"), before)
     work:wait()
     dist.barrier()
   end,
   function(wrong) -- a group of two beside the world
     if pair ~= dist.NON_MEMBER then
-      dist.all_reduce(lm.ones { wrong and 7 or 6 }, { group = pair })
+      dist.all_reduce(ones { wrong and 7 or 6 }, { group = pair })
     elseif wrong then
-      dist.all_reduce(lm.ones { 1 })
+      dist.all_reduce(ones { 1 })
     end
     dist.barrier()
   end,
@@ -110,8 +129,9 @@ for step = 1, steps do
   local wrong = me == victim and step == fault_step and wrongs[kind] and kind or nil
   if wrong then note "fault" end
   local course = courses[1 + random(#courses)]
+  if nccl then device = random(4) == 0 and "cpu" or card end
   course(wrong)
-  local pause = lm.time() + random(4) * 1e-3
+  local pause = lm.time() + random(nccl and 16 or 4) * 1e-3
   while lm.time() < pause do end -- luacheck: ignore 542
 end
 note "last"

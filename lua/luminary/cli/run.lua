@@ -3,6 +3,8 @@ local core = require "luminary.core"
 local cause = require "luminary.cli.cause"
 local flags = require "luminary.cli.flags"
 local job = require "luminary.cli.job"
+local meeting = require "luminary.cli.meeting"
+local mpirun = require "luminary.cli.mpirun"
 
 local run = {}
 
@@ -12,29 +14,36 @@ usage: luminary run [options] SCRIPT [argument ...]
   --nproc N           processes on this node: a number; cpu: one a core; gpu: one a GPU; auto: gpu if there
                       is one, else cpu                                (1)
   --nnodes M          nodes of the job; start this command on each    (1)
-  --node-rank R       which of them this is, from 0
+  --node-rank R       which of them this is, from 0                   (in a Slurm step of that many nodes: its number)
   --master-addr A     address of node 0                               (127.0.0.1; needed with several nodes)
   --master-port P     where rank 0 listens                            (one node: a free port; else 29500)
+  --rdzv URL          instead of these: tcp://host:port, or file:///path on a disk that all nodes see, where they need
+                      no --node-rank
   --max-restarts K    after a failure start all ranks again, K times at most  (0)
+  --backend NAME      what init_process_group() takes unless it is told: gloo, nccl or mpi; mpi: the ranks are
+                      started by Open MPI's mpirun, whose output it is from then on
+  --hosts A:2,B:2     with --backend mpi: hosts of the job, and how many ranks on each (--nproc)
   --log-dir D         also write each rank's output to files in D
   --pass-local-rank   give the script --local_rank=I before its arguments
   --dry-run           print each rank's environment and command, and start nothing
   --help              print this
 
 Each rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT in its
-environment, as under torchrun, whose spellings are taken too (--nproc_per_node 2). Cores are shared among the ranks
-unless OMP_NUM_THREADS is set. With several nodes set LM_TOKEN to the same secret on each.
+environment, as under torchrun, whose spellings are taken too (--nproc_per_node 2, --rdzv-backend c10d --rdzv-endpoint
+host:port); with a file LM_RENDEZVOUS instead of the last two. Cores are shared among the ranks unless OMP_NUM_THREADS
+is set. With several nodes set LM_TOKEN to the same secret on each; a file that only you can read is one already.
 
 When a rank fails, the others have 2 s to end by themselves. The last lines then name the first cause, and the exit
 code is that rank's (128 + N if signal N ended it). Signals are passed on; a second Ctrl-C kills.
 ]]
 
-local NO_RENDEZVOUS = "ranks meet at --master-addr and --master-port; there is no other rendezvous"
 local rows = {
   nproc = {"text", "1"}, ["nproc-per-node"] = {same = "nproc"},
   nnodes = {"text", "1"}, ["node-rank"] = {"natural"},
-  ["master-addr"] = {"text"}, ["master-port"] = {"port"},
-  ["max-restarts"] = {"natural", 0}, ["log-dir"] = {"text"},
+  ["master-addr"] = {"text"}, ["master-port"] = {"port"}, rdzv = {"text"},
+  ["rdzv-backend"] = {"text"}, ["rdzv-endpoint"] = {"text"}, ["rdzv-id"] = {"text"},
+  ["rdzv-conf"] = {refuse = "there is nothing to set about how ranks meet; --rdzv says where"},
+  ["max-restarts"] = {"natural", 0}, ["log-dir"] = {"text"}, backend = {"text"}, hosts = {"text"},
   ["pass-local-rank"] = {"flag"}, ["dry-run"] = {"flag"}, ["use-env"] = {"flag"}, standalone = {"flag"},
   help = {"flag"}, h = {same = "help"},
   module = {refuse = "a rank runs a script: give its file"}, m = {same = "module"},
@@ -42,7 +51,6 @@ local rows = {
   tee = {refuse = "output is shown with its rank as it comes; --log-dir D also writes it to files"},
   redirects = {same = "tee"}, t = {same = "tee"}, r = {same = "tee"},
 }
-for _, name in ipairs {"backend", "endpoint", "id", "conf"} do rows["rdzv-" .. name] = {refuse = NO_RENDEZVOUS} end
 
 local function say(...) io.stderr:write("luminary run: ", string.format(...), "\n") end
 
@@ -61,6 +69,18 @@ local function process_count(text)
   return cards
 end
 
+local backends = {"gloo", "nccl", "mpi"}
+
+local function backend_problem(o)
+  if o.hosts and o.backend ~= "mpi" then return "--hosts is for --backend mpi; otherwise start this command on each" end
+  for _, name in ipairs(backends) do
+    if o.backend == name or not o.backend then return o.backend == "mpi" and select(2, mpirun.check(o)) or nil end
+  end
+  local near = core.nearest(o.backend, backends)
+  return ("--backend has to be gloo, nccl or mpi, got '%s'%s"):format(o.backend,
+    near and "; did you mean " .. near .. "?" or "")
+end
+
 -- The checked options and where the script stands in args, or nil and what is wrong.
 local function read_options(args, first)
   local o, at = flags.parse(args, first, rows)
@@ -77,21 +97,8 @@ local function read_options(args, first)
     return nil, ("--nnodes has to be a whole number from 1 on, got '%s'"):format(o.nnodes)
   end
   o.nnodes = nnodes
-  if nnodes > 1 then
-    if o.standalone then return nil, "--standalone means one node; leave it or --nnodes out" end
-    if not o["node-rank"] then
-      return nil, ("--nnodes %d needs --node-rank, from 0 to %d"):format(nnodes, nnodes - 1)
-    end
-    o["master-addr"] = o["master-addr"] or core.getenv "MASTER_ADDR"
-    if not o["master-addr"] then return nil, "--nnodes " .. nnodes .. " needs --master-addr, the address of node 0" end
-    o["master-port"] = o["master-port"] or tonumber(core.getenv "MASTER_PORT" or 29500)
-    if o["master-port"] == 0 then return nil, "--master-port 0: several nodes need to know the port" end
-  end
-  o["node-rank"] = o["node-rank"] or 0
-  if o["node-rank"] >= nnodes then
-    return nil, ("--node-rank %d is outside of %d node%s"):format(o["node-rank"], nnodes, nnodes > 1 and "s" or "")
-  end
-  o["master-addr"] = o["master-addr"] or "127.0.0.1"
+  problem = backend_problem(o) or meeting.read(o)
+  if problem then return nil, problem end
   if not args[at] then return nil, "the script is missing" end
   local file
   file, problem = io.open(args[at])
@@ -114,9 +121,10 @@ local function secrets(o)
   local token, id = core.getenv "LM_TOKEN", core.getenv "LM_JOB"
   if token == "" then token = nil end
   if id == "" then id = nil end
+  id = id or o["rdzv-id"]
   if o.nnodes == 1 then return {token = token or random_hex(), job = id or random_hex(), made = not token} end
-  id = id or o["master-addr"] .. ":" .. o["master-port"]
-  if not token and o["node-rank"] == 0 then
+  id = id or o.file or o["master-addr"] .. ":" .. o["master-port"]
+  if not token and not o.file and o["node-rank"] == 0 then
     say("no LM_TOKEN: the job id %s keeps other jobs out, but no stranger; set the same secret LM_TOKEN on every node",
       id)
   end
@@ -130,11 +138,17 @@ local function environment(o, secret, i, restart)
   local list = {
     "RANK=" .. rank, "WORLD_SIZE=" .. o.nnodes * o.nproc, "LOCAL_RANK=" .. i, "LOCAL_WORLD_SIZE=" .. o.nproc,
     "NODE_RANK=" .. o["node-rank"], "GROUP_RANK=" .. o["node-rank"],
-    "MASTER_ADDR=" .. o["master-addr"], "MASTER_PORT=" .. o["master-port"],
     "LM_JOB=" .. secret.job .. (restart > 0 and "." .. restart or ""),
     "LM_RESTART_COUNT=" .. restart,
   }
+  if o.file then -- each round's is a fresh one
+    list[#list + 1] = "LM_RENDEZVOUS=file://" .. o.file .. (restart > 0 and "." .. restart or "")
+  else
+    list[#list + 1] = "MASTER_ADDR=" .. o["master-addr"]
+    list[#list + 1] = "MASTER_PORT=" .. o["master-port"]
+  end
   if secret.made then list[#list + 1] = "LM_TOKEN=" .. secret.token end
+  if o.backend then list[#list + 1] = "LM_BACKEND=" .. o.backend end
   if not core.getenv "OMP_NUM_THREADS" then list[#list + 1] = "OMP_NUM_THREADS=" .. cores end
   return list
 end
@@ -173,6 +187,7 @@ local function plan(args, at, o, secret, restart, files)
       error_file = files and files[i + 1], input = o.nnodes * o.nproc == 1,
     }
     for _, name in ipairs(FOREIGN) do env[#env + 1] = files and name or nil end
+    if files and not o.file then env[#env + 1] = "LM_RENDEZVOUS" end
   end
   return ranks
 end
@@ -217,6 +232,17 @@ local function run_rounds(supervisor, args, at, o, secret)
   end
 end
 
+-- Becomes mpirun.
+local function run_mpi(args, at, o, secret)
+  local env, argv = mpirun.command(o, secret, command(args, at, o))
+  if o["dry-run"] then
+    print(quoted(env) .. " " .. quoted(argv))
+    return 0
+  end
+  say("%s", mpirun.exec(env, argv))
+  return 1
+end
+
 --- The whole command on args from `first` on; gives the exit status.
 function run.main(args, first)
   local o, at = read_options(args, first)
@@ -228,14 +254,25 @@ function run.main(args, first)
     return 0
   end
   local secret = secrets(o)
+  if o.backend == "mpi" then return run_mpi(args, at, o, secret) end
+  local claim, problem
+  if o.file and not o["dry-run"] then
+    claim, problem = meeting.claim(o)
+    if not claim then
+      say("%s", problem)
+      return 1
+    end
+  end
   local supervisor = core.process_supervisor()
   if o["dry-run"] then
+    o["node-rank"] = o["node-rank"] or 0
     o["master-port"] = (o["master-port"] or 0) > 0 and o["master-port"] or supervisor:port()
     supervisor:close()
     return dry_run(plan(args, at, o, secret, 0))
   end
   local ok, code = pcall(run_rounds, supervisor, args, at, o, secret)
   supervisor:close()
+  if claim then claim:leave() end
   if ok then return code end
   say("%s", (tostring(code):gsub("^[^\n]-:%d+: ", "")))
   return 1

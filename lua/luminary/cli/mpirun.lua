@@ -1,0 +1,130 @@
+--- `luminary run --backend mpi`: MPI knows only the processes that its own launcher starts, so this command becomes
+--- mpirun.
+local core = require "luminary.core"
+local ffi = require "ffi"
+
+pcall(ffi.cdef, "int execvp(const char *file, char *const argv[]);")
+pcall(ffi.cdef, "unsigned geteuid(void);")
+
+local mpirun = {}
+
+local INSTALL = "on Debian: apt install openmpi-bin libopenmpi-dev"
+local MEETING = "mpirun tells the ranks where they meet"
+
+-- What of `luminary run` mpirun has no equal of, and what to do instead.
+local REFUSED = {
+  ["node-rank"] = "mpirun starts the ranks of all nodes from one: --hosts a:2,b:2",
+  ["max-restarts"] = "mpirun ends the job with its first rank that fails; start it again, from a checkpoint",
+  ["master-addr"] = MEETING, ["master-port"] = MEETING, rdzv = MEETING, ["rdzv-endpoint"] = MEETING,
+  ["pass-local-rank"] = "dist.get_local_rank() and OMPI_COMM_WORLD_LOCAL_RANK tell a rank which it is on its host",
+}
+
+-- Variables of the script's, the library's and Lua's that ranks on other hosts need as well.
+local CARRIED = {
+  "LUA_PATH", "LUA_CPATH", "PATH", "LD_LIBRARY_PATH", "LM_GROUP_PATH", "LM_BACKEND_PATH", "LM_HEARTBEAT_TIMEOUT",
+  "LM_LOG", "LM_SHM", "LM_SOCKET_IFNAME", "LUMINARY_DATA", "MASTER_ADDR", "MASTER_PORT",
+}
+-- Variables of other launchers that would be believed before mpirun's.
+local FOREIGN = {
+  "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LM_ERROR_FILE",
+  "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE", "LM_RENDEZVOUS",
+}
+
+local function set(name)
+  local value = core.getenv(name)
+  return value and value ~= ""
+end
+
+--- Whether mpirun can do what was asked for; nil and why not otherwise.
+function mpirun.check(o)
+  for name, why in pairs(REFUSED) do
+    if o[name] and o[name] ~= 0 then return nil, ("--%s does not go with --backend mpi: %s"):format(name, why) end
+  end
+  if o.nnodes > 1 then return nil, "--nnodes does not go with --backend mpi: " .. REFUSED["node-rank"] end
+  for part in (o.hosts and o.hosts .. "," or ""):gmatch "([^,]*)," do
+    local host, slots = part:match "^([%w_.-]+):?(%d*)$"
+    if not host or slots == "0" or part:match ":$" then
+      return nil, ("--hosts %s: names between commas are wanted, each with its number of ranks: a:2,b:2"):format(
+        o.hosts)
+    end
+  end
+  local built, why = pcall(core.dist_has, "mpi", "--backend mpi")
+  if not built then
+    return nil, ("%s; install Open MPI (%s), and build Luminary anew"):format(tostring(why):gsub("^[^\n]-:%d+: ", ""),
+      INSTALL)
+  end
+  local pipe = io.popen "mpirun --version 2>&1"
+  local version = pipe:read "*a"
+  pipe:close()
+  if version:find("Open MPI", 1, true) then return true end
+  if version:find("not found", 1, true) or version == "" then
+    return nil, "--backend mpi: there is no mpirun here; install Open MPI (" .. INSTALL .. ")"
+  end
+  return nil, ("--backend mpi: mpirun is not Open MPI's, but says '%s'; put Open MPI's first into PATH (%s)"):format(
+    version:match "[^\n]*", INSTALL)
+end
+
+-- "a:2,b:2" and how many that is; a host without a number has nproc.
+local function placed(o)
+  local list, count = {}, 0
+  for host, slots in o.hosts:gmatch "([^,:]+):?(%d*)" do
+    local n = tonumber(slots) or o.nproc
+    list[#list + 1] = host .. ":" .. n
+    count = count + n
+  end
+  return table.concat(list, ","), count
+end
+
+--- The variables ("NAME=value") and the words of the command that starts `words` (a rank's) under mpirun.
+function mpirun.command(o, secret, words)
+  local cores, cards = math.max(1, math.floor(core.process_cores() / o.nproc)), core.device_count "cuda"
+  local nccl = cards >= o.nproc and pcall(core.dist_has, "nccl", "run")
+  local env = {"LM_BACKEND=" .. (nccl and "cpu:mpi,cuda:nccl" or "mpi"), "LM_JOB=" .. secret.job}
+  if secret.made then env[#env + 1] = "LM_TOKEN=" .. secret.token end
+  if not set "OMP_NUM_THREADS" then env[#env + 1] = "OMP_NUM_THREADS=" .. cores end
+  if ffi.C.geteuid() == 0 then
+    env[#env + 1] = "OMPI_ALLOW_RUN_AS_ROOT=1"
+    env[#env + 1] = "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+  end
+  local carried = {"LM_BACKEND", "LM_JOB", "LM_TOKEN", "OMP_NUM_THREADS"}
+  local argv = {"mpirun", "-np", tostring(o.nproc)}
+  if o.hosts then
+    local hosts, count = placed(o)
+    argv[3] = tostring(count)
+    argv[4], argv[5] = "--host", hosts
+    for _, name in ipairs(CARRIED) do
+      if set(name) then carried[#carried + 1] = name end
+    end
+  end
+  -- Ranks have the cores that OMP_NUM_THREADS says, wherever the system puts them, as under `luminary run`.
+  for _, word in ipairs {"--bind-to", "none", "--oversubscribe", "--tag-output"} do argv[#argv + 1] = word end
+  if o["log-dir"] then
+    argv[#argv + 1] = "--output-filename"
+    argv[#argv + 1] = o["log-dir"]
+  end
+  for _, name in ipairs(carried) do
+    if name ~= "LM_TOKEN" or secret.token then
+      argv[#argv + 1] = "-x"
+      argv[#argv + 1] = name
+    end
+  end
+  for _, word in ipairs(words) do argv[#argv + 1] = word end
+  return env, argv
+end
+
+--- Becomes that command; returns only if it cannot, with why.
+function mpirun.exec(env, argv)
+  for _, name in ipairs(FOREIGN) do core.setenv(name) end
+  for _, each in ipairs(env) do core.setenv(each:match "^([^=]*)=(.*)$") end
+  local list = ffi.new("char *[?]", #argv + 1)
+  local kept = {}
+  for i, word in ipairs(argv) do
+    kept[i] = ffi.new("char[?]", #word + 1, word)
+    list[i - 1] = kept[i]
+  end
+  io.stdout:flush()
+  ffi.C.execvp("mpirun", list)
+  return "mpirun cannot be started (errno " .. ffi.errno() .. "); install Open MPI (" .. INSTALL .. ")"
+end
+
+return mpirun
