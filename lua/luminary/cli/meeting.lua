@@ -91,7 +91,7 @@ end
 
 -- A node holds number i of a file by a lock on byte i of another one beside it. A lock goes with its process, however
 -- that ends: nothing stale is ever in the way.
-local F_SETLK, F_WRLCK, O_RDWR, O_CREAT, O_CLOEXEC = 6, 1, 2, 64, 524288
+local F_SETLK, F_WRLCK, F_UNLCK, O_RDWR, O_CREAT, O_CLOEXEC = 6, 1, 2, 2, 64, 524288
 local EACCES, EAGAIN = 13, 11
 
 local Claim = {}
@@ -99,9 +99,9 @@ Claim.__index = Claim
 
 local function system_error() return ffi.string(ffi.C.strerror(ffi.errno())) end
 
--- True; false if another process holds one of the bytes; nil and a message.
-local function lock(fd, first, count)
-  local wanted = ffi.new("struct lm_cli_lock", {F_WRLCK, 0, first, count, 0})
+-- True; false if another process holds one of the bytes; nil and a message. 0 bytes are all from the first on.
+local function lock(fd, first, count, kind)
+  local wanted = ffi.new("struct lm_cli_lock", {kind or F_WRLCK, 0, first, count, 0})
   if ffi.C.fcntl(fd, F_SETLK, wanted) == 0 then return true end
   if ffi.errno() == EACCES or ffi.errno() == EAGAIN then return false end
   return nil, system_error()
@@ -149,7 +149,8 @@ function meeting.claim(o)
 end
 
 function Claim:leave()
-  if lock(self.fd, 0, 0) then ffi.C.unlink(self.path) end -- all bytes: nobody else is there
+  lock(self.fd, 0, 0, F_UNLCK) -- first: of several that leave at once the last one finds that nobody is there
+  if lock(self.fd, 0, 0) then ffi.C.unlink(self.path) end
   ffi.C.close(self.fd)
 end
 

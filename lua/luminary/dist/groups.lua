@@ -58,7 +58,6 @@ function groups.backend(who, text) return core.dist_has((text:lower():gsub("%s",
 
 --- world: from core.dist_open, or nil for one process alone.
 function groups.start(world, backend, size)
-  groups.world = world
   if not world then
     groups.default = new(core.dist_solo(), "solo")
     return
@@ -66,6 +65,7 @@ function groups.start(world, backend, size)
   local ranks = {}
   for rank = 0, size - 1 do ranks[rank + 1] = rank end
   groups.default = new(core.dist_group(world, backend, ranks), backend)
+  groups.world = world
 end
 
 local function close(group)

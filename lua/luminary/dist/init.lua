@@ -58,6 +58,7 @@ function dist.init_process_group(backend, opts, ...)
   }
   local ok, problem = pcall(groups.start, world, backend or core.dist_backend(world), size)
   if not ok then
+    core.dist_fail(world, "", problem) -- the others wait for this rank there
     core.dist_close(world)
     error(problem, 0)
   end
