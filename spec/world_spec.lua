@@ -225,6 +225,29 @@ describe("the others hear of", function()
     assert.matches("all_reduce: rank 1 on host [^\n]* did not come: rank 0 [^\n]* waited for 2 s", got[0].output)
     assert.matches("barrier: rank 1 on host [^\n]* did not come", got[1].output)
   end)
+
+  it("who is missing of many, as many as there is room for, each with its line", function()
+    local got = start(6, [[
+      local me = init { timeout = 2 }
+      dist.barrier()
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 3 do lm.ones(1) end
+        waits(dist.barrier)
+      end
+    ]]):wait()
+    for rank = 0, 5 do
+      local places = 0
+      for place in got[rank].output:gmatch " at (/%S+)" do
+        assert.matches("/script%.lua:%d+[,;:]?$", place)
+        places = places + 1
+      end
+      assert.is_true(places >= 3, got.text)
+      assert.matches("did not come: [^\n]*, %d s ago; …", got[rank].output)
+    end
+  end)
 end)
 
 describe("SIGTERM", function()

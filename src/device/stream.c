@@ -210,13 +210,16 @@ lm_status lm_stream_synchronize(lm_stream *s) {
   return status;
 }
 
-/* While another thread captures, nobody may wait for the whole device. */
+/* While another thread captures, nobody may wait for the whole device; nor does a capture begin on a stream that is
+ * waited for. */
 static lm_status synchronize_each(lm_device device) {
   lm_status status = LM_OK;
   lm_stream *s;
-  for (int id = 0; (s = lm_stream_by_id(device, id)); id++)
-    if (!lm_stream_capture(s)) TRY(lm_stream_synchronize(s));
-done:
+  for (int id = 0; status == LM_OK && (s = lm_stream_by_id(device, id)); id++) {
+    pthread_rwlock_rdlock(&lm_captures);
+    if (!lm_stream_capture(s)) status = lm_stream_synchronize(s);
+    pthread_rwlock_unlock(&lm_captures);
+  }
   return status;
 }
 

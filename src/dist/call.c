@@ -290,3 +290,13 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   size_t n = strlen(where), most = sizeof ticket->where - 1;
   memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
 }
+
+void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
+  lm_ticket *ticket = &c->ticket;
+  text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};
+  if (refused == 0) return;
+  ticket->hash = mix(ticket->hash, refused);
+  put(&what, " (");
+  put_number(&what, (int64_t)refused);
+  put(&what, " refused before)");
+}

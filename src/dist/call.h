@@ -50,6 +50,8 @@ lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense);
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense);
 /* The ticket, but for its seq. t: whose dtype and sizes have to agree on all ranks, or NULL. */
 void lm_call_name(lm_exchange *c, const lm_tensor *t);
+/* That so many calls before this one were refused has to agree too: else this one meets another rank's next. */
+void lm_call_name_refused(lm_exchange *c, uint64_t refused);
 /* The device a stand-in lies on for a tensor of one that the part does not take; LM_NO_DEVICE if there is none. */
 lm_device lm_call_device(const lm_exchange *c, lm_device device);
 /* Strided tensors get what was written, versions grow. Passes `status` on unless that fails. */

@@ -3,6 +3,7 @@
 
 #include "base/mem.h"
 #include "dist/call.h"
+#include "dist/issued.h"
 
 /* ---- lists: one tensor a rank, or one for all of them */
 
@@ -283,10 +284,21 @@ done:
   return status;
 }
 
+/* Over one part only, but a host that waits wants to know of the others' calls too. */
+static lm_status settle_others(const lm_exchange *c) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) {
+    const lm_part *part = &c->core->part[i];
+    if (part != c->part && part->issuer) status = lm_issuer_settle(part->issuer);
+  }
+  return status == LM_OK ? LM_OK : lm_fail_in(status, "barrier");
+}
+
 lm_status lm_barrier(lm_group *g, lm_work **work) {
   lm_status status;
   lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_BARRIER, NULL));
+  if (!work) TRY(settle_others(&c));
   c.empty = true;
   lm_call_name(&c, NULL);
   return lm_call_send(&c, work);

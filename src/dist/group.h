@@ -67,7 +67,9 @@ typedef struct lm_group_table {
    * The core has chosen that stream and ordered it after whatever wrote or reads the tensors; it finds out by an event
    * when the call is done, compares the ranks' tickets meanwhile, and calls `abort` when the job has failed or the time
    * is over. All calls of such a group come one at a time, from one thread or another. `post` enqueues too and leaves
-   * *out NULL; `finish`, `forget` and `barrier` (an all_reduce for which the host waits) are not called. */
+   * *out NULL; `finish`, `forget` and `barrier` (an all_reduce for which the host waits) are not called. A call may
+   * refuse what it is given, having enqueued nothing (LM_E_ARG, LM_E_MISSING, …), and the group goes on if all ranks'
+   * do; LM_E_STATE and LM_E_OOM are this rank's failure, which ends the group on all of them. */
   bool enqueues;
 
   /* Prepare g (rank, size and ranks are set; put your own into g->state). Called on all ranks of the group,

@@ -168,6 +168,7 @@ done:
 static void announce(lm_issuer *is, lm_work *w) {
   bool p2p = lm_is_p2p(w);
   w->call.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
+  if (!p2p) lm_call_name_refused(&w->call, is->refused);
   w->matched = p2p || !lm_tickets_wanted(is->g);
   w->sent = w->matched;
   atomic_fetch_add(&w->rc, 1);
@@ -186,19 +187,26 @@ static void announce(lm_issuer *is, lm_work *w) {
 
 /* What the group's function does runs on this thread, and its waiting loops ask lm_group_check; but how long all of it
  * may take is for the thread that watches, which sees the end too. */
+static void enter(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
+  lm_waiting_look(waiting, is->core, ticket);
+  waiting->issuer = is;
+  lm_term_wait_begins();
+}
+
+static lm_status leave(lm_issuer *is, lm_waiting *waiting, lm_status status) {
+  lm_term_wait_ends();
+  lm_waiting_looked(waiting);
+  return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* it was aborted, and that says why */
+}
+
 static lm_status call_group(lm_issuer *is, lm_work *w) {
   lm_waiting waiting;
   lm_world *world = is->core->world;
-  lm_waiting_look(&waiting, is->core, &w->call.ticket);
-  waiting.issuer = is;
+  enter(is, &w->call.ticket, &waiting);
   if (world) lm_client_entered(world->client, is->core->id, &w->call.ticket);
-  lm_term_wait_begins();
   lm_status status = lm_device_enter(device_of(&w->call));
   if (status == LM_OK) status = lm_call_dispatch(&w->call);
-  lm_term_wait_ends();
-  lm_waiting_looked(&waiting);
-  if (status != LM_OK && lm_issuer_check(is) != LM_OK) status = LM_E_STATE; /* it was aborted, and that says why */
-  return status;
+  return leave(is, &waiting, status);
 }
 
 /* The group's function, its results where they belong, and the event behind both. */
@@ -244,6 +252,7 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   pthread_mutex_lock(&is->calling);
   announce(is, w);
   status = enqueue(is, w, true);
+  if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
   let_go(is, w, status);
   pthread_mutex_unlock(&is->calling);
   if (status == LM_OK && work) {
@@ -260,9 +269,13 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
 /* Their results and events come when all of them are enqueued. */
 static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
   char message[1024]; /* the unit is closed whatever came before */
+  lm_waiting waiting;
+  lm_ticket ticket = {.what = "batch_isend_irecv"};
+  memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
   snprintf(message, sizeof message, "%s", lm_error());
   lm_stream_set_current(s);
-  lm_status closed = is->g->table->batch(is->g, false);
+  enter(is, &ticket, &waiting);
+  lm_status closed = leave(is, &waiting, is->g->table->batch(is->g, false));
   if (status != LM_OK) lm_fail(status, "%s", message);
   if (status == LM_OK) status = closed;
   lm_stream_touch(s);
@@ -316,6 +329,23 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
 }
 
 /* ---- waiting */
+
+/* With the lock: a collective that has not ended yet, none being the sign of a failure. */
+static bool has_collectives(const lm_issuer *is) {
+  for (const lm_work *w = is->first; w; w = w->next)
+    if (!lm_is_p2p(w)) return true;
+  return false;
+}
+
+lm_status lm_issuer_settle(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  is->hosts++;
+  if (is->started && is->first) lm_issuer_kick(is);
+  while (is->failed == LM_OK && has_collectives(is)) pthread_cond_wait(&is->changed, &is->lock);
+  is->hosts--;
+  pthread_mutex_unlock(&is->lock);
+  return lm_issuer_check(is);
+}
 
 lm_status lm_issued_wait(lm_work *w, double seconds) {
   lm_issuer *is = w->issuer;

@@ -11,6 +11,7 @@ struct lm_issuer {
   lm_group *g;             /* the part's */
   pthread_mutex_t calling; /* one call at a time is in the group's functions; held over a call, taken before `lock` */
   lm_stream *stream[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* under `calling`; NULL before the first call on the device */
+  uint64_t refused; /* under `calling`: collectives that failed on their way, as on all ranks, or they hear of it */
 
   pthread_mutex_t lock; /* of what follows */
   pthread_cond_t changed;

@@ -125,24 +125,27 @@ done:
 
 /* ---- what is done */
 
-static lm_status look_at(watch *x, lm_work *w, bool *done) {
-  lm_status early, status = LM_OK;
-  *done = false;
-  if (!w->matched || !is_enqueued(x->is, w, &early)) return LM_OK;
-  if (early == LM_OK && w->event) {
-    status = lm_event_query(w->event, done);
-  } else {
-    *done = true;
-  }
-  return status;
-}
-
 static lm_status ask_health(watch *x, bool at_once) {
   const lm_group_table *table = x->is->g->table;
   double now = lm_seconds();
   if (!table->health || !x->head || (now < x->asked + health_every && !at_once)) return LM_OK;
   x->asked = now;
   return table->health(x->is->g) == LM_OK ? LM_OK : lm_group_broken(x->is->g, lm_error());
+}
+
+/* That its event is over may be because the group broke, here or in a call after this one; and then, as if it failed
+ * by anything but a refusal, the other ranks have to know. */
+static lm_status look_at(watch *x, lm_work *w, bool *done) {
+  lm_status early, status = LM_OK;
+  *done = false;
+  if (!is_enqueued(x->is, w, &early)) return LM_OK;
+  if (early == LM_E_STATE) TRY(lm_group_broken(x->is->g, w->message));
+  if (!w->matched) return LM_OK;
+  if (early == LM_OK && w->event) TRY(lm_event_query(w->event, done));
+  if (early != LM_OK || !w->event) *done = true;
+  if (*done) status = ask_health(x, true);
+done:
+  return status;
 }
 
 /* Its results on the host too. */
@@ -161,7 +164,6 @@ static lm_status harvest(watch *x) {
     stand_in_front_of(x, w, false);
     TRY(look_at(x, w, &done));
     if (!done) break;
-    if (w->early != LM_OK) TRY(ask_health(x, true)); /* if it broke the group, the other ranks have to know */
     complete(x, w);
     x->pause = first_pause;
   }
@@ -243,9 +245,6 @@ static bool has_to_tell(watch *x) {
 static void *watch_calls(void *arg) {
   lm_issuer *is = arg;
   watch x = {.is = is, .pause = first_pause};
-  /* Before anything else touches what is the thread's own: until glibc 2.40 (bug 31372) the first touch through a TLS
-   * descriptor may spoil vector registers, and with them what is being copied. */
-  lm_set_where(NULL);
   omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
   for (;;) {
     pthread_mutex_lock(&is->lock);

@@ -160,7 +160,10 @@ void lm_p2p_close(lm_queue *q) {
     for (lm_work *w = q->posted, *next; w; w = next) {
       next = w->next;
       g = &w->call.core->g;
-      sending |= w->call.kind == LM_SEND && !lm_p2p_done(w);
+      if (w->call.kind != LM_SEND) continue;
+      atomic_fetch_add(&w->rc, 1); /* the script may have dropped it */
+      sending |= !lm_p2p_done(w);
+      lm_work_release(w);
     }
     if (sending) pause_for(g, rest);
     if (rest < 1e-3) rest *= 2;
@@ -274,14 +277,14 @@ lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) 
     lm_collective kind = list[i].sending ? LM_SEND : LM_RECV;
     TRY(prepare(&c[i], g, kind, list[i].t, list[i].peer, list[i].tag));
   }
-  for (int p = 0; p < g->core->nparts; p++)
-    if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
-  for (int i = 0; i < n; i++)
-    if (c[i].part) {
+  for (int i = 0; i < n; i++) /* these first: enqueueing the others may wait for their peers to come */
+    if (!c[i].part->issuer) {
       lm_exchange one = c[i];
       c[i] = (lm_exchange){.part = NULL};
       TRY(post(&one, true, &works[i]));
     }
+  for (int p = 0; p < g->core->nparts; p++)
+    if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
 done:
   for (int i = 0; i < n; i++) {
     lm_call_clear(&c[i]);

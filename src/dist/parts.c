@@ -161,7 +161,7 @@ static lm_status cut(lm_group_core *core, lm_group *g) {
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
   lm_status status = g->table->split(g, parent->g);
   if (parent->issuer) lm_issuer_hold(parent->issuer, false);
-  return status;
+  return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* the others may wait in it */
 }
 
 static lm_status open_part(lm_group_core *core, lm_part *part) {

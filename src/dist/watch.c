@@ -18,9 +18,17 @@ static const double missing_time = 0.5; /* seconds for the store to say who is m
 /* ---- where this thread is */
 
 static _Thread_local lm_waiting *current;
-static _Thread_local char script_line[256];
+static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
-void lm_set_where(const char *where) { snprintf(script_line, sizeof script_line, "%s", where ? where : ""); }
+/* The last n characters of a long one: a place's end is what tells. */
+static const char *end_of(const char *where, size_t n) {
+  size_t length = where ? strlen(where) : 0;
+  return length > n ? where + length - n : length > 0 ? where : "";
+}
+
+void lm_set_where(const char *where) {
+  snprintf(script_line, sizeof script_line, "%s", end_of(where, sizeof script_line - 1));
+}
 const char *lm_where(void) { return script_line; }
 
 static bool is_p2p(const lm_ticket *t) {
@@ -212,8 +220,19 @@ static void not_come(const lm_waiting *call, int *n, int *ranks) {
   }
 }
 
-/* "rank 2 on host b is in broadcast … at x.lua:3; …", or "". */
-static void missing(const lm_waiting *call, char *out, size_t capacity) {
+/* As many of "one; two; three" as there is room for. */
+static void whole_sentences(const char *all, char *out, size_t capacity) {
+  static const char more[] = "; …";
+  size_t n = strlen(all), at = capacity - sizeof more;
+  bool fits = n < capacity;
+  memcpy(out, all, fits ? n : capacity - 1);
+  out[fits ? n : capacity - 1] = 0;
+  if (fits) return;
+  while (at > 0 && strncmp(out + at, "; ", 2) != 0) at--;
+  if (at > 0) memcpy(out + at, more, sizeof more);
+}
+
+static void who_is_missing(const lm_waiting *call, char *out, size_t capacity) {
   const lm_group *g = &call->core->g;
   lm_client *client = call->core->world->client;
   out[0] = 0;
@@ -230,6 +249,13 @@ static void missing(const lm_waiting *call, char *out, size_t capacity) {
   }
   if (n > 0) lm_client_missing(client, call->core->id, 0, n, ranks, missing_time, out, capacity);
   lm_free(ranks);
+}
+
+/* "rank 2 on host b is in broadcast … at x.lua:3; …", or "". */
+static void missing(const lm_waiting *call, char *out, size_t capacity) {
+  char all[4096];
+  who_is_missing(call, all, sizeof all);
+  whole_sentences(all, out, capacity);
 }
 
 /* Of a call that runs on the device: what can be wrong there is not ours to see. */
@@ -250,7 +276,7 @@ static void warn(lm_waiting *call) {
 
 /* The job fails for an absent rank. A send or receive, or a wait in which all are there, just ends. */
 static lm_status too_late(lm_waiting *call) {
-  char who[512], here[160], us[96];
+  char who[384], here[160], us[96];
   lm_world *w = call->core->world;
   missing(call, who, sizeof who);
   const lm_record *cause = lm_client_cause(w->client);
@@ -264,7 +290,7 @@ static lm_status too_late(lm_waiting *call) {
   int rank = atoi(number);
   lm_record record = record_of(w, LM_FAILURE_ABSENT, rank >= 0 && rank < w->size ? rank : w->rank);
   rank_text(w, w->rank, us, sizeof us);
-  snprintf(record.message, sizeof record.message, "%s waited for %g s in %s; %.320s%s", us, call->timeout, here, who,
+  snprintf(record.message, sizeof record.message, "%s waited for %g s in %s; %s%s", us, call->timeout, here, who,
            hint(call));
   return publish(w, call, &record);
 }
@@ -407,7 +433,7 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
 void lm_world_fail(lm_world *w, const char *where, const char *message) {
   if (w->forks != lm_world_forks() || lm_client_cause(w->client)) return;
   lm_record record = record_of(w, LM_FAILURE_ERROR, w->rank);
-  snprintf(record.where, sizeof record.where, "%s", where ? where : "");
+  snprintf(record.where, sizeof record.where, "%s", end_of(where, sizeof record.where - 1));
   snprintf(record.message, sizeof record.message, "%s", message ? message : "");
   lm_client_fail(w->client, &record, 0.5);
 }

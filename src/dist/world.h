@@ -74,7 +74,8 @@ LM_API bool lm_world_cause(lm_world *w, lm_record *out);
  * call). */
 LM_API lm_status lm_world_check(lm_world *w);
 
-/* The script's line of the calls that follow on this thread ("train.lua:40"); the binding says it. Copied. */
+/* The script's line of the calls that follow on this thread ("train.lua:40"); the binding says it. Copied; of a
+ * long one the end. */
 LM_API void lm_set_where(const char *where);
 LM_API const char *lm_where(void);
 

@@ -4,6 +4,9 @@
 --- Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes have to be the same on all
 --- ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on with the
 --- others, and what happened to another rank, is an error that names that rank.
+--- Over nccl a call returns once it is enqueued, as PyTorch's do, and such an error comes from a later call or work.
+--- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
+--- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
 local core = require "luminary.core"
 local options = require "luminary.options"
 local groups = require "luminary.dist.groups"
@@ -206,7 +209,8 @@ function collectives.all_to_all_single(output, input, ...)
   return run("all_to_all", opts, nil, nil, outputs, inputs) or output
 end
 
---- Returns when every rank has come here.
+--- Returns when every rank has come here, and what it called in this group before is done, on its device too. With
+--- async_op its work says that every rank has come.
 function collectives.barrier(...) return run("barrier", take("barrier", plain, {}, ...)) end
 
 local monitored = {group = {"any"}, timeout = {"positive"}, wait_all_ranks = {"boolean", false}}
@@ -239,7 +243,9 @@ function collectives.send(t, ...) post("send", t, false, ...) end
 --- t becomes what rank `src` (any, without) sent with the same tag. Gives the sender's rank.
 function collectives.recv(t, ...) return post("recv", t, false, ...) end
 
---- The same without waiting: they give a work, to be waited for before t is touched.
+--- The same without waiting: they give a work, to be waited for before t is touched. Over nccl they run one after the
+--- other, and the first with a peer may wait for it to come: ranks that send to each other, or in a ring, need
+--- dist.batch_isend_irecv.
 function collectives.isend(t, ...) return post("isend", t, true, ...) end
 
 --- Of an irecv from any rank, work:source_rank() is the sender's once it is done.

@@ -55,7 +55,7 @@ static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_
 static lm_status enter(lm_group *g) {
   state *s = g->state;
   s->called = true;
-  if (mode("refuse")) return lm_fail(LM_E_STATE, "the queue is closed today");
+  if (mode("refuse")) return lm_fail(LM_E_MISSING, "the queue is closed today");
   if (mode("slow")) usleep(200000);
   while (mode("hang") && !s->aborted) usleep(1000);
   return s->aborted ? lm_fail(LM_E_STATE, "the queue was aborted") : LM_OK;

@@ -33,15 +33,32 @@ done:
   return status;
 }
 
-/* Between ncclGroupStart and ncclGroupEnd, which has to come whatever happens. */
-static void also(ncclResult_t *result, ncclResult_t next) {
-  if (*result == ncclSuccess || *result == ncclInProgress) *result = next;
+/* Sends and receives of which none waits for another. */
+typedef struct unit {
+  ncclComm_t comm;
+  bool open;
+  ncclResult_t result; /* the first that is bad, after which nothing is added */
+} unit;
+
+static unit begin_unit(const lm_nccl_comm *comm) {
+  ncclResult_t result = ncclGroupStart();
+  return (unit){.comm = lm_nccl_handle(comm), .open = result == ncclSuccess, .result = result};
 }
 
-static lm_status end_group(call *c, ncclResult_t result) {
-  ncclResult_t ended = ncclGroupEnd();
-  also(&result, ended);
-  return lm_nccl_end(c->s, c->comm, result);
+static bool is_well(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+static void add_send(unit *u, const void *data, size_t bytes, int peer, cudaStream_t stream) {
+  if (is_well(u->result)) u->result = ncclSend(data, bytes, ncclUint8, peer, u->comm, stream);
+}
+
+static void add_recv(unit *u, void *data, size_t bytes, int peer, cudaStream_t stream) {
+  if (is_well(u->result)) u->result = ncclRecv(data, bytes, ncclUint8, peer, u->comm, stream);
+}
+
+/* What was begun has to end, however it went. */
+static ncclResult_t end_unit(unit *u) {
+  ncclResult_t ended = u->open ? ncclGroupEnd() : u->result;
+  return is_well(u->result) ? ended : u->result;
 }
 
 /* ---- lists
@@ -185,22 +202,22 @@ done:
   return status;
 }
 
-static ncclResult_t send_to(const call *c, const lm_tensor *t, int peer) {
-  return ncclSend(t->data, lm_nccl_bytes(t), ncclUint8, peer, lm_nccl_handle(c->comm), c->stream);
+static void send_to(unit *u, const call *c, const lm_tensor *t, int peer) {
+  add_send(u, t->data, lm_nccl_bytes(t), peer, c->stream);
 }
 
-static ncclResult_t receive_from(const call *c, lm_tensor *t, int peer) {
-  return ncclRecv(t->data, lm_nccl_bytes(t), ncclUint8, peer, lm_nccl_handle(c->comm), c->stream);
+static void receive_from(unit *u, const call *c, lm_tensor *t, int peer) {
+  add_recv(u, t->data, lm_nccl_bytes(t), peer, c->stream);
 }
 
 static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   lm_status status;
   call c;
   TRY(begin(g, t, &c));
-  ncclResult_t result = ncclGroupStart();
-  also(&result, send_to(&c, t, root));
-  for (int r = 0; out && r < g->size; r++) also(&result, receive_from(&c, out[r], r));
-  status = end_group(&c, result);
+  unit u = begin_unit(c.comm);
+  send_to(&u, &c, t, root);
+  for (int r = 0; out && r < g->size; r++) receive_from(&u, &c, out[r], r);
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
 done:
   return status;
 }
@@ -209,10 +226,10 @@ static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *
   lm_status status;
   call c;
   TRY(begin(g, t, &c));
-  ncclResult_t result = ncclGroupStart();
-  for (int r = 0; in && r < g->size; r++) also(&result, send_to(&c, in[r], r));
-  also(&result, receive_from(&c, t, root));
-  status = end_group(&c, result);
+  unit u = begin_unit(c.comm);
+  for (int r = 0; in && r < g->size; r++) send_to(&u, &c, in[r], r);
+  receive_from(&u, &c, t, root);
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
 done:
   return status;
 }
@@ -221,12 +238,12 @@ static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const 
   lm_status status;
   call c;
   TRY(begin(g, in[0], &c));
-  ncclResult_t result = ncclGroupStart();
+  unit u = begin_unit(c.comm);
   for (int r = 0; r < g->size; r++) {
-    if (in[r]->numel > 0) also(&result, send_to(&c, in[r], r));
-    if (out[r]->numel > 0) also(&result, receive_from(&c, out[r], r));
+    if (in[r]->numel > 0) send_to(&u, &c, in[r], r);
+    if (out[r]->numel > 0) receive_from(&u, &c, out[r], r);
   }
-  status = end_group(&c, result);
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
 done:
   return status;
 }
@@ -237,18 +254,17 @@ done:
 static lm_status enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
   lm_status status = lm_nccl_begin(s);
   if (status != LM_OK) return status;
-  ncclComm_t handle = lm_nccl_handle(comm);
-  ncclResult_t result = ncclGroupStart();
+  unit u = begin_unit(comm);
   for (int i = 0; i < n; i++) {
     const lm_nccl_post *p = &posts[i];
     if (peer >= 0 && p->peer != peer) continue;
     int to = peer < 0 ? p->peer : there;
-    also(&result, p->sending ? ncclSend(p->data, p->bytes, ncclUint8, to, handle, p->stream)
-                             : ncclRecv(p->data, p->bytes, ncclUint8, to, handle, p->stream));
+    if (p->sending)
+      add_send(&u, p->data, p->bytes, to, p->stream);
+    else
+      add_recv(&u, p->data, p->bytes, to, p->stream);
   }
-  ncclResult_t ended = ncclGroupEnd();
-  also(&result, ended);
-  return lm_nccl_end(s, comm, result);
+  return lm_nccl_end(s, comm, end_unit(&u));
 }
 
 /* While there is no communicator of all ranks, pairs have their own, and their units follow each other in the stream.

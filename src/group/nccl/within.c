@@ -47,6 +47,7 @@ static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const c
                             bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
   int to = place_of(q->cards, lm_device_physical(t[root]->device));
   ncclResult_t result = ncclGroupStart();
+  if (result != ncclSuccess) return result;
   for (int i = 0; i < n && result == ncclSuccess; i++) {
     ncclComm_t comm = q->comm[place_of(q->cards, lm_device_physical(t[i]->device))];
     result = reduce ? ncclReduce(t[i]->data, t[i]->data, (size_t)t[i]->numel, type, sum, to, comm, stream[i])
