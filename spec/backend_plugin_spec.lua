@@ -4,12 +4,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local ranks = require "ranks"
-
--- The build whose module this process has loaded.
-local function build_folder()
-  local path = assert(package.searchpath("luminary.core", package.cpath))
-  return path:match("^(.*)/lib/luminary/core%.so$")
-end
+local plugin = require "plugin"
 
 describe("a backend built elsewhere", function()
   local folder, path
@@ -17,16 +12,7 @@ describe("a backend built elsewhere", function()
   teardown(function() temp.remove(folder) end)
 
   it("compiles against the installed headers", function()
-    local build = build_folder()
-    if not build then return pending("the module does not come from a build") end
-    local install = "unset LD_PRELOAD; cmake --install %s --prefix %s"
-    local ok, text = temp.run(folder, install:format(build, folder .. "/prefix"))
-    assert(ok, text)
-    local include = folder .. "/prefix/include/luminary"
-    local compile = "unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -Wl,-z,nodelete " ..
-      "-I%s %s/support/plugin/tiny_backend.c -o %s/luminary_backend_tiny.so %s/lib/lua/5.1/luminary/libluminary.so.0"
-    ok, text = temp.run(folder, compile:format(include, here, folder, folder .. "/prefix"))
-    assert(ok, text)
+    if not plugin.build(folder, "backend_tiny") then return pending("the module does not come from a build") end
     path = folder
   end)
 

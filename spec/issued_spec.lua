@@ -4,11 +4,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local ranks = require "ranks"
-
-local function build_folder()
-  local path = assert(package.searchpath("luminary.core", package.cpath))
-  return path:match("^(.*)/lib/luminary/core%.so$")
-end
+local plugin = require "plugin"
 
 -- What each script below starts with.
 local prelude = [[
@@ -32,18 +28,8 @@ describe("a group that enqueues", function()
   teardown(function() temp.remove(folder) end)
 
   it("compiles against the installed headers", function()
-    local build = build_folder()
-    if not build then return pending("the module does not come from a build") end
-    local prefix = folder .. "/prefix"
-    local ok, text = temp.run(folder,
-      ("unset LD_PRELOAD; cmake --install %s --prefix %s"):format(build, prefix)) -- no concern of a sanitizer's
-    assert(ok, text)
-    for _, each in ipairs { "group_queue", "backend_tiny" } do
-      local kind, name = each:match "(%w+)_(%w+)"
-      ok, text = temp.run(folder, ("unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC " ..
-        "-Wl,-z,nodelete -I%s/include/luminary %s/support/plugin/%s_%s.c -o %s/luminary_%s.so " ..
-        "%s/lib/lua/5.1/luminary/libluminary.so.0"):format(prefix, here, name, kind, folder, each, prefix))
-      assert(ok, text)
+    if not plugin.build(folder, "group_queue", "backend_tiny") then
+      return pending("the module does not come from a build")
     end
     ready = true
   end)

@@ -4,13 +4,8 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local ranks = require "ranks"
+local plugin = require "plugin"
 local ddp_equal = require "ddp_equal"
-
--- The build whose module this process has loaded.
-local function build_folder()
-  local path = assert(package.searchpath("luminary.core", package.cpath))
-  return path:match("^(.*)/lib/luminary/core%.so$")
-end
 
 describe("a group built elsewhere", function()
   local folder, path
@@ -18,17 +13,7 @@ describe("a group built elsewhere", function()
   teardown(function() temp.remove(folder) end)
 
   it("compiles against the installed headers", function()
-    local build = build_folder()
-    if not build then return pending("the module does not come from a build") end
-    local prefix = folder .. "/prefix"
-    local install = "unset LD_PRELOAD; cmake --install %s --prefix %s" -- tools are no concern of a sanitizer's
-    local ok, text = temp.run(folder, install:format(build, prefix))
-    assert(ok, text)
-    local compile = "unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -Wl,-z,nodelete " ..
-      "-I%s/include/luminary %s/support/plugin/relay_group.c -o %s/luminary_group_relay.so " ..
-      "%s/lib/lua/5.1/luminary/libluminary.so.0"
-    ok, text = temp.run(folder, compile:format(prefix, here, folder, prefix))
-    assert(ok, text)
+    if not plugin.build(folder, "group_relay") then return pending("the module does not come from a build") end
     path = folder
   end)
 
