@@ -302,6 +302,7 @@ describe("communication hooks", function()
   for what, case in pairs {
     ["raise"] = { "error 'boom'", "boom" },
     ["give nothing"] = { "return nil", "the hook gave nil; a tensor is wanted, or something with wait()" },
+    ["give what only seems to wait"] = { "return { wait = 5 }", "the hook gave a table; a tensor is wanted, or " },
     ["give a number"] = { "return 3", "the hook gave number 3" },
     ["give other sizes"] = { "return bucket:buffer()[{ { 1, 2 } }]", "the hook gave float64 [2] on cpu for a bucket" },
     ["give integers"] = { "return bucket:buffer():long()", "the hook gave int64" },

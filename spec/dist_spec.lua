@@ -96,6 +96,9 @@ describe("a process group of one", function()
     assert.matches("env://", message(dist.init_process_group, { init_method = "http://x" }), 1, true)
     assert.matches("did you mean tcp://", message(dist.init_process_group, { init_method = "tpc://x:1" }), 1, true)
     assert.matches("after ?", message(dist.init_process_group, { init_method = "tcp://x:1?rnk=1" }), 1, true)
+    for _, odd in ipairs { "x", "rank", "rank=0&&", "" } do
+      assert.matches("after ?", message(dist.init_process_group, { init_method = "file:///x?" .. odd }), 1, true)
+    end
     assert.matches("did you mean 'rank'", message(dist.init_process_group, { rnk = 1 }))
     assert.matches("{init_method = true}", message(dist.init_process_group, "gloo", true), 1, true)
     assert.matches("timeout", message(dist.init_process_group, { timeout = 0 }))

@@ -277,7 +277,7 @@ return {
       .. "00000000000000000000000000000000:0000 0A\n"}}},
   {"network.port_taken", "note", "the default", "MASTER_PORT", {files = {
     ["/proc/net/tcp"] = "  sl  local_address\n   0: 00000000:733C 00000000:0000 0A\n"}}},
-  {"network.rdma_nodes", "problem", "mlx5_0", "modprobe ib_uverbs", {files = with(RDMA,
+  {"network.rdma_nodes", "problem", "mlx5_0", "modprobe %-a ib_uverbs", {files = with(RDMA,
     {["/dev/infiniband/uverbs0"] = false})}},
   {"network.rdma_nodes", "problem", "mlx5_0", "%-%-device /dev/infiniband",
     {files = with(RDMA, DOCKER, {["/dev/infiniband/uverbs0"] = false})}},

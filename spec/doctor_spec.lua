@@ -105,7 +105,7 @@ describe("its report", function()
     for _, key in ipairs {"version", "host", "kernel", "seconds", "exit_code", "counts", "findings"} do
       assert(object[key] ~= nil, key)
     end
-    assert.equal('no?de\1"', object.host)
+    assert.equal('no?de?"', object.host)
     assert.equal("number", type(object.seconds))
     assert.equal("Linux 6.8.0", object.kernel)
     local n = {problem = 0, warning = 0, note = 0, ok = 0}
@@ -154,6 +154,25 @@ describe("its report", function()
     object, code = machine.run(folder, {shell = "rm -rf ./*"})
     assert(code == 0 or code == 1)
     for _, one in ipairs(object.findings) do assert.not_matches("%.failed$", one.id, one.reason) end
+  end)
+end)
+
+describe("what commands print", function()
+  it("is read no further than it makes sense", function()
+    local began = core.time()
+    local _, code, _, text = machine.run(folder, {bin = {nft = "exec yes " .. ("x"):rep(1000)},
+      args = "--only network"})
+    assert.equal(0, code, text)
+    assert(core.time() - began < 4, core.time() - began)
+  end)
+
+  it("does not reach the terminal as control characters", function()
+    local odd = "printf 'a\\033[2J\\r\\177b\\tc\\n'; exit 1"
+    local object = machine.run(folder, {bin = {nft = odd, iptables = odd}, args = "--only network"})
+    for _, one in ipairs(object.findings) do
+      if one.id == "network.firewall_unknown" then assert.equal("iptables: a?[2J??b\tc", one.reason) end
+      assert.not_matches("[%z\1-\8\11-\31\127]", one.reason)
+    end
   end)
 end)
 
@@ -284,6 +303,14 @@ describe("this machine", function()
     assert.equal(object.counts.problem > 0 and 1 or 0, code)
     assert(object.seconds < 30, object.seconds)
     for _, one in ipairs(object.findings) do assert.not_matches("%.failed$", one.id, one.reason) end
+  end)
+
+  it("is not said to be well if nobody can read it", function()
+    for _, sink in ipairs {"/dev/full", "&-"} do
+      local _, text, code = temp.run(folder, ("%s doctor --only cores >%s"):format(ranks.luminary, sink))
+      assert.equal(1, code, text)
+      assert.matches("luminary doctor: the report could not be written: ", text, 1, true)
+    end
   end)
 
   it("is looked at even if luminary's own library does not load", function()

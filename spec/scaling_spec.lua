@@ -135,7 +135,9 @@ describe("the simulation of scaling", function()
     for arguments, words in pairs {
       ["--model bert"] = "--model: 'bert' is none of", ["--machine cray"] = "--machine: 'cray' is none of",
       ["--gpus 0"] = "--gpus: '0'", ["--algorithm star"] = "--algorithm: no 'star'", ["--outside 0"] = "bandwidth of 0",
-      ["--gpu 8"] = "did you mean '--gpus'",
+      ["--gpu 8"] = "did you mean '--gpus'", ["--gpus ,"] = "--gpus: ',' names none", ["--step 0"] = "--step 0",
+      ["--compress 0"] = "--compress 0", ["--compress 2"] = "--compress 2", ["--model inf"] = "--model: 'inf'",
+      ["--measure --network no"] = "--network: there is no 'no'",
     } do
       ok, text = run(arguments)
       assert.is_false(ok)

@@ -160,6 +160,12 @@ describe("Slurm", function()
       .. "to x7", got[0].output, 1, true)
   end)
 
+  it("steps of a job without a number are not understood", function()
+    local odd = step { SLURM_JOB_ID = "x" }
+    local got = start(2, MEET, odd):wait()
+    assert.matches("srun says that there are 2 processes, but not where they meet", got[0].output, 1, true)
+  end)
+
   it("jobs have variables of steps in their scripts", function()
     assert.equal("0\t1\n0\t1\n", start(1, MEET, { args = 5, env = { SLURM_NTASKS = 2, SLURM_PROCID = 0,
       SLURM_JOB_ID = 7, SLURM_JOB_NODELIST = "x[2,7]" } }):wait()[0].output)
@@ -190,6 +196,19 @@ describe("another launcher", function()
   it("that gives a rank alone is not overheard", function()
     local got = start(1, MEET, { args = 1, env = { PMIX_RANK = 1 } }):wait()
     assert.matches("PMIX_RANK = 1, but not of how many: set WORLD_SIZE too", got[0].output, 1, true)
+  end)
+end)
+
+describe("PMIx without its server", function()
+  it("is an error on every rank, at once", function()
+    if select(2, core.dist_pmix()):find "this build has no" then return pending "this build has no PMIx" end
+    for rank = 0, 1 do
+      local got = start(1, MEET, { args = 20, env = { PMIX_NAMESPACE = "gone", PMIX_RANK = rank,
+        OMPI_COMM_WORLD_SIZE = 2, OMPI_COMM_WORLD_RANK = rank } }):wait()
+      assert(got[0].code ~= 0 and got[0].seconds < 5, got.text)
+      assert.matches("the launcher's PMIx server is not reached (PMIx_Init: ", got[0].output, 1, true)
+      assert.matches("set MASTER_ADDR (the host of rank 0) and MASTER_PORT", got[0].output, 1, true)
+    end
   end)
 end)
 

@@ -230,6 +230,20 @@ describe("SyncBatchNorm on several ranks", function()
     ]])
   end)
 
+  it("counts a rank by its batch in the wrapper's forward passes alone", function()
+    succeeds(2, [[
+      local norm = nn.SyncBatchNorm(3)
+      local net = DDP(nn.Sequential(norm))
+      local x = lm.randn({ 4, 3 }, { requires_grad = true })
+      local function gradient() return lm.grad(norm(x):pow(3):sum(), x)[1] end
+      local before = gradient()
+      net(lm.randn { rank == 0 and 2 or 6, 3 }):sum():backward()
+      near("gradient", gradient(), before)
+      contains(message(net, lm.randn { 2, 4 }), "SyncBatchNorm: x has 4 channels")
+      near("gradient", gradient(), before)
+    ]])
+  end)
+
   it("refuses what has no meaning, on every rank", function()
     succeeds(2, [[
       local norm = nn.SyncBatchNorm(3)
@@ -244,6 +258,11 @@ describe("SyncBatchNorm on several ranks", function()
       local ddp = DDP(nn.Sequential(norm))
       contains(message(ddp.join, ddp, function() end), "join: the module has SyncBatchNorm layers")
       assert(ddp.module[1] == norm and ddp:state_dict()["0.weight"])
+      local wrapped = DDP(nn.Sequential(nn.BatchNorm1d(3)))
+      for _, net in ipairs { wrapped, nn.Sequential(wrapped) } do
+        contains(message(nn.SyncBatchNorm.convert_sync_batchnorm, net),
+          "convert_sync_batchnorm: DistributedDataParallel wraps a part of the module already; convert it before")
+      end
     ]])
   end)
 

@@ -277,12 +277,38 @@ describe("ZeroRedundancyOptimizer on several ranks", function()
     ]])
   end)
 
+  it("goes by param_groups as they are at each step", function()
+    succeeds(2, [[
+      local mine, its = parameters(), parameters()
+      local function groups(list)
+        return { { params = { unpack(list, 1, 3) } }, { params = { unpack(list, 4, 7) }, lr = 0.5 } }
+      end
+      local zero, plain = Zero(groups(mine), options("SGD", { lr = 0.1 })), optim.SGD(groups(its), { lr = 0.1 })
+      local function compare(change, step)
+        for _, opt in ipairs { zero, plain } do change(opt) end
+        set_grads(step, mine, its)
+        zero:step()
+        plain:step()
+        all_same("parameter", mine, its)
+      end
+      compare(function(opt) table.remove(opt.param_groups[1].params, 2) end, 1)
+      compare(function(opt) table.remove(opt.param_groups, 1) end, 2)
+      compare(function(opt) opt.param_groups = { { params = { opt.param_groups[1].params[1] }, lr = 3,
+        momentum = 0, dampening = 0, nesterov = false, weight_decay = 0, maximize = false } } end, 3)
+      zero:consolidate_state_dict()
+      if rank == 0 then alike("state", zero:state_dict(), plain:state_dict()) end
+      table.insert(zero.param_groups[1].params, nn.Parameter(lm.ones { 3 }))
+      contains(message(zero.step, zero), "parameter 2 of group 1 is new; add it with opt:add_param_group")
+    ]])
+  end)
+
   it("refuses what cannot be, and says what would work", function()
     succeeds(2, [[
       local params = parameters()
       contains(message(Zero, params), "ZeroRedundancyOptimizer: optimizer_class has to be an optimizer")
       contains(message(Zero, params, 0.1), "options go in one table at the end: {optimizer_class = 0.1}")
       contains(message(Zero, params, { optimizer_class = Zero }), "such as optim.Adam, got class ZeroRedundancy")
+      contains(message(Zero, params, { optimizer_class = optim.Adam(params) }), "has to be an optimizer, such as optim")
       contains(message(Zero, params, { optimizer_class = optim.Adam, momentum = 1 }), "Adam: no option 'momentum'")
       contains(message(Zero, params, { optimizer_class = optim.Adam, overlap_with_ddp = true }), "overlap_with_ddp: ")
       contains(message(Zero, {}, { optimizer_class = optim.Adam }), "the list of parameters is empty")

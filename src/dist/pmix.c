@@ -104,7 +104,12 @@ static lm_status begin(void) {
   pthread_sigmask(SIG_SETMASK, &all, &before); /* it starts a thread, which has no use for signals */
   pmix_status_t code = pmix.init(&pmix.self, NULL, 0);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (code != PMIX_SUCCESS) return failed("PMIx_Init", code);
+  if (code != PMIX_SUCCESS)
+    return lm_fail(
+        LM_E_STATE,
+        "the launcher's PMIx server is not reached (PMIx_Init: %s): set MASTER_ADDR (the host of rank 0) and "
+        "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"",
+        pmix.error(code));
   pmix.ready = true;
   pmix.process = getpid();
   atexit(finish);

@@ -98,8 +98,9 @@ function environment.parse(method)
   end
   local query = {}
   local place, extra = rest:match("^([^?]*)%?(.*)$")
-  for key, value in (extra or ""):gmatch("([^&=]+)=([^&]*)") do
-    if (key ~= "rank" and key ~= "world_size") or not value:match("^%d+$") then
+  for part in (extra and extra .. "&" or ""):gmatch("([^&]*)&") do
+    local key, value = part:match("^([^=]*)=(%d+)$")
+    if key ~= "rank" and key ~= "world_size" then
       fail("init_method '%s': after ? stand rank=N and world_size=N", method)
     end
     query[key] = tonumber(value)
@@ -117,6 +118,7 @@ end
 local function slurm_step(rank, size)
   local list, job, step = variable "SLURM_STEP_NODELIST", variable "SLURM_JOB_ID", variable "SLURM_STEP_ID"
   if not (list and job and step and tonumber(variable "SLURM_STEP_NUM_TASKS") == size) then return nil end
+  if not job:match "^%d" then return nil end
   local host, here = environment.first_host(list), variable "SLURMD_NODENAME"
   if rank == 0 and here and here ~= host then
     fail("rank 0 runs on %s, but the step's first node, where the others look for it, is %s; set MASTER_ADDR to %s",

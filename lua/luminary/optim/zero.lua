@@ -40,9 +40,10 @@ end
 function Zero:init(params, opts)
   local ours, theirs = divide(opts)
   local wanted = ours.optimizer_class
-  if not wanted or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
+  local is_class = wanted and rawget(wanted, "__name") -- which instances have from their class
+  if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
     fail("%s: optimizer_class has to be an optimizer, such as optim.Adam, got %s", who,
-      type(wanted) == "table" and tostring(wanted) or options.describe(wanted))
+      is_class and tostring(wanted) or options.describe(wanted))
   end
   if ours.overlap_with_ddp then
     fail("%s: overlap_with_ddp: steps inside the backward pass are not supported; leave it out and call step() after "
@@ -108,7 +109,10 @@ function Zero:follow()
   self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults
   for g, group in ipairs(self.param_groups) do
     local mine = {}
-    for _, p in ipairs(group.params) do
+    for i, p in ipairs(group.params) do
+      if not self.owner[p] then
+        fail("%s: parameter %d of group %d is new; add it with opt:add_param_group, so that a rank owns it", who, i, g)
+      end
       if optimizer:keeps(p) then mine[#mine + 1] = p end
     end
     part_groups[g] = setmetatable({params = mine}, {__index = group, __newindex = group})
@@ -121,7 +125,8 @@ end
 --- its result is returned.
 function Zero:step(closure)
   if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
-  self.full = nil
+  self.optimizer.param_groups = self.param_groups -- which are the user's to edit
+  self:follow()
   local loss = self.part:step(closure)
   local group = self.process_group
   for rank = 0, group.size > 1 and group.size - 1 or -1 do

@@ -150,9 +150,13 @@ function doctor.main(args, first)
     kernel = report.clean("Linux " .. (outside.word "/proc/sys/kernel/osrelease" or "?")),
       seconds = outside.now() - began,
   }
-  io.stdout:write(o.json and report.json(about, findings)
-    or report.text(about, subjects, findings, o.verbose, is_coloured()))
-  return code
+  local text = o.json and report.json(about, findings)
+    or report.text(about, subjects, findings, o.verbose, is_coloured())
+  local written, why = io.stdout:write(text)
+  if written then written, why = io.stdout:flush() end
+  if written then return code end
+  say("the report could not be written: %s", why)
+  return 1
 end
 
 return doctor

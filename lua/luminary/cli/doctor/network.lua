@@ -232,7 +232,7 @@ local function rdma(found)
     found.problem("network.rdma_nodes", "RDMA devices without their device files", table.concat(devices, ", ")
       .. " in /sys/class/infiniband, but no /dev/infiniband/uverbs*: NCCL falls back to TCP without a word",
       facts.container() and "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1 --network host"
-        or "sudo modprobe ib_uverbs rdma_ucm; install rdma-core")
+        or "sudo modprobe -a ib_uverbs rdma_ucm; install rdma-core")
   end
   if locked and locked < math.huge then
     found.problem("network.rdma_memlock", "RDMA with a limit on locked memory",

@@ -31,6 +31,7 @@ local O_CLOEXEC, POLLIN, SIGKILL, WNOHANG, EINTR, EXECUTABLE = 0x80000, 1, 9, 1,
 local MONOTONIC = 1
 local MOST = tonumber(os.getenv "LM_DOCTOR_LIMIT" or "") or math.huge
 local PATIENCE = 5 -- seconds for a command that has no limit of its own
+local FLOOD = 2 ^ 24 -- bytes after which a command is ended that does not stop printing
 local PLAIN = {cat = true, ls = true, stat = true, grep = true} -- they look at nothing but the files they are given
 
 --- Seconds of a clock that only goes forward.
@@ -174,7 +175,8 @@ local function reap(pid, deadline)
   until outside.now() > deadline
 end
 
---- Runs a command and waits for at most `limit` seconds (5) in all, and for `idle` without any output. Gives
+--- Runs a command and waits for at most `limit` seconds (5) in all, and for `idle` without any output, and reads no
+--- more than 16 MiB. Gives
 --- {out = what it printed, errors too, code = exit code, timed_out = the seconds after which it was ended, missing =
 --- true if there is no such command}. One that even SIGKILL does not end, waiting for a driver, is left behind.
 function outside.command(name, args, limit, idle)
@@ -190,21 +192,23 @@ function outside.run(path, name, args, limit, idle)
   limit, idle = math.min(limit or PATIENCE, MOST), math.min(idle or math.huge, MOST)
   local deadline, heard = outside.now() + limit, outside.now()
   local buffer, wanted, ended = ffi.new "char[65536]", ffi.new("struct lm_doctor_pollfd", {fd, POLLIN, 0}), false
-  while not ended do
+  local total = 0
+  while not ended and total < FLOOD do
     local left = math.min(deadline, heard + idle) - outside.now()
     if left <= 0 then break end
     if C.poll(wanted, 1, math.ceil(left * 1000)) > 0 then
       local n = tonumber(C.read(fd, buffer, 65536))
       if n > 0 then
         pieces[#pieces + 1] = ffi.string(buffer, n)
-        heard = outside.now()
+        total, heard = total + n, outside.now()
       end
       ended = n == 0 or (n < 0 and ffi.errno() ~= EINTR)
     end
   end
   C.close(fd)
   local code = ended and reap(pid, deadline)
-  local result = {out = table.concat(pieces), code = code or 137, timed_out = not code and math.min(limit, idle) or nil}
+  local result = {out = table.concat(pieces), code = code or 137}
+  if not code and total < FLOOD then result.timed_out = math.min(limit, idle) end
   if not code then
     C.kill(pid, SIGKILL)
     reap(pid, outside.now() + 0.5)

@@ -14,9 +14,10 @@ local SEQUENCES = {"^[\194-\223][\128-\191]", "^\224[\160-\191][\128-\191]",
     "^[\241-\243][\128-\191][\128-\191][\128-\191]",
   "^\244[\128-\143][\128-\191][\128-\191]"}
 
---- A text with a question mark in place of each byte that is not UTF-8, and without zero bytes.
+--- A text with a question mark in place of each byte that is not UTF-8, and of control characters: what commands print
+--- is not to move the terminal's cursor.
 function report.clean(text)
-  return (text:gsub("%z", "?"):gsub("[\128-\255]+", function(run)
+  return (text:gsub("[%z\1-\8\11-\31\127]", "?"):gsub("[\128-\255]+", function(run)
     local out, at = {}, 1
     while at <= #run do
       local piece

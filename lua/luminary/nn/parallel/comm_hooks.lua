@@ -98,7 +98,7 @@ local names = {"allreduce", "fp16_compress", "bf16_compress"}
 local function can_wait(v)
   if type(v) ~= "table" and type(v) ~= "userdata" then return false end
   local found, wait = pcall(function() return v.wait end)
-  return found and wait ~= nil
+  return found and (type(wait) == "function" or (getmetatable(wait) or {}).__call ~= nil)
 end
 
 -- What the reducer calls for each bucket that is full, and once more at the end if nothing came of it the first time.

@@ -164,15 +164,27 @@ local function to_device(device, ...)
   return unpack(results, 1, results.n)
 end
 
+-- The module's results, with a rank's weight as its layers that exchange gradients of their own have to know it.
+local function weighted(net, weight, ...)
+  if #net.synced == 0 then return net.module(...) end
+  for _, norm in ipairs(net.synced) do norm.batch_share = weight end
+  local function results(ok, ...)
+    for _, norm in ipairs(net.synced) do norm.batch_share = nil end -- who calls the module itself has no weights
+    if not ok then error(..., 0) end
+    return ...
+  end
+  return results(pcall(net.module, ...))
+end
+
 function DDP:forward(...)
+  local weight
   if self.reducer and core.is_grad_enabled() then
-    local weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
-    for _, norm in ipairs(self.synced) do norm.batch_share = weight end
+    weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
     local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
     if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
   end
-  if self.output_device then return to_device(self.output_device, self.module(...)) end
-  return self.module(...)
+  if self.output_device then return to_device(self.output_device, weighted(self, weight, ...)) end
+  return weighted(self, weight, ...)
 end
 
 --- net:no_sync(f, ...): gradients of forward passes inside f stay local and add up, until the backward pass of one

@@ -173,6 +173,9 @@ function SyncBatchNorm.convert_sync_batchnorm(module, process_group)
   local done = {} -- what a module became, so that what was shared stays shared
   local function convert(m)
     if done[m] then return done[m] end
+    if m.__name == "DistributedDataParallel" then
+      fail("%s: DistributedDataParallel wraps a part of the module already; convert it before it is wrapped", caller)
+    end
     done[m] = m:is(BatchNorm) and not m:is(SyncBatchNorm) and converted(m, process_group) or m
     local changed = {}
     for name, child in m:named_children() do
