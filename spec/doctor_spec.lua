@@ -12,7 +12,7 @@ local folder
 setup(function() folder = machine.build() end)
 teardown(function() temp.remove(folder) end)
 
-describe("luminary doctor", function()
+describe("luminary doctor #lua", function()
   it("finds nothing on a clean machine", function()
     local object, code, by_id, text = machine.run(folder, {})
     assert.equal(0, code, text)
@@ -76,7 +76,7 @@ describe("luminary doctor", function()
   end)
 end)
 
-describe("its report", function()
+describe("its report #lua", function()
   it("groups by subject, problems first, and says what to do", function()
     local change
     for _, row in ipairs(ROWS) do
@@ -157,7 +157,7 @@ describe("its report", function()
   end)
 end)
 
-describe("what commands print", function()
+describe("what commands print #lua", function()
   it("is read no further than it makes sense", function()
     local began = core.time()
     local _, code, _, text = machine.run(folder, {bin = {nft = "exec yes " .. ("x"):rep(1000)},
@@ -176,7 +176,7 @@ describe("what commands print", function()
   end)
 end)
 
-describe("other machines", function()
+describe("other machines #lua", function()
   local function doctor(args, seconds)
     local _, text, code = temp.run(folder, ("timeout -k 1 %d %s doctor %s"):format(seconds or 30, ranks.luminary, args))
     return text, code
@@ -288,7 +288,7 @@ describe("other machines", function()
   end)
 end)
 
-describe("this machine", function()
+describe("this machine #lua", function()
   local function look(args, env)
     local _, text, code = temp.run(folder, ("%s timeout -k 1 60 %s doctor --json %s"):format(env or "", ranks.luminary,
       args or ""))

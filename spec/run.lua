@@ -1,9 +1,9 @@
 -- Runs the specs under luajit with busted, and closes the Lua state at the end so that leaks show.
 --   luajit spec/run.lua [--sanitized] [busted's options and files]
--- --sanitized leaves out what needs the unsanitized speed (specs tagged #speed).
+-- --sanitized leaves out what needs the unsanitized speed (specs tagged #speed) and what is Lua alone (#lua).
 local args = {}
 for _, a in ipairs(arg) do
-  if a == "--sanitized" then args[#args + 1] = "--exclude-tags=speed" else args[#args + 1] = a end
+  if a == "--sanitized" then args[#args + 1] = "--exclude-tags=speed,lua" else args[#args + 1] = a end
 end
 local named = false
 for _, a in ipairs(args) do named = named or not a:match("^%-") end

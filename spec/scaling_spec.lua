@@ -11,7 +11,7 @@ local function run(arguments)
   return ok, text
 end
 
-describe("the simulation of scaling", function()
+describe("the simulation of scaling #lua", function()
   local even, machine = scaling.even(50e6, 50), scaling.machines.p100
 
   it("is within a tenth of every published figure", function()
