@@ -447,20 +447,22 @@ static void *be_worker(void *arg) {
 
 /* ---- threads that capture */
 
+/* LM_E_OOM if the card is full: a capture frees nothing of others to make room. */
 static lm_status record(lm_stream *s, lm_stream *beside, block *in, block *out, lm_graph **g) {
   lm_status status;
   block between = {0};
   TRY(lm_graph_begin(s, g));
   TRY(make(s, &between, in->n));
-  EXPECT(between.p);
-  TRY(copy(s, &between, in));
+  TRY(between.p ? copy(s, &between, in) : LM_E_OOM);
   TRY(make(beside, out, in->n));
-  EXPECT(out->p);
+  if (!out->p) TRY(LM_E_OOM);
   TRY(fill(beside, out, 0)); /* joins the capture, though it waits for nothing of it */
   TRY(copy(beside, out, &between));
   put_back(&between);
   status = lm_graph_end(g, true);
 done:
+  put_back(&between);
+  if (*g && status != LM_OK) lm_graph_end(g, false);
   return status;
 }
 

@@ -113,8 +113,11 @@ lm_status lm_event_record(lm_event *e, lm_stream *s) {
     int ordinal = lm_device_physical(s->device);
     if (!e->native && !(e->native = lm_event_take(e->device, e->timing)))
       TRY(driver->event_create(ordinal, e->timing, &e->native));
-    TRY(driver->event_record(ordinal, e->native, s->native));
-    e->capture = atomic_load(&((lm_stream_state *)s)->capture);
+    pthread_rwlock_rdlock(&lm_captures);
+    status = driver->event_record(ordinal, e->native, s->native);
+    e->capture = lm_stream_capture(s);
+    pthread_rwlock_unlock(&lm_captures);
+    if (status != LM_OK) return status;
   } else {
     TRY(driver->synchronize(lm_device_physical(s->device)));
     e->seconds = lm_seconds();
@@ -130,9 +133,8 @@ lm_status lm_event_wait(lm_event *e, lm_stream *waiter) {
   if (e->capture && e->device != waiter->device) return lm_graph_refuse(e->device, waiter->device);
   lm_status status = check_capture("event.wait", e);
   if (status != LM_OK) return status;
-  status = lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), e->native, waiter->native);
+  status = lm_stream_wait_event(waiter, e->native, e->capture);
   if (status != LM_OK) return status;
-  lm_stream_draw_in(waiter, e->capture);
   lm_stream_touch(waiter);
   return LM_OK;
 }

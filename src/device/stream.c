@@ -154,12 +154,24 @@ done:
   return status;
 }
 
+lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture) {
+  bool drawn_in = capture && !lm_stream_capture(waiter);
+  if (drawn_in) pthread_rwlock_wrlock(&lm_captures);
+  lm_status status =
+      lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), event, waiter->native);
+  if (drawn_in) {
+    if (status == LM_OK) atomic_store(&state(waiter)->capture, capture);
+    pthread_rwlock_unlock(&lm_captures);
+  }
+  return status;
+}
+
 /* By an event, which is free again as soon as the waiter has been told. */
-static lm_status wait_by_event(lm_stream *waiter, lm_stream *on) {
+static lm_status wait_by_event(lm_stream *waiter, lm_stream *on, lm_graph *capture) {
   lm_status status;
   void *event;
   TRY(lm_stream_mark(on, &event));
-  if (event) TRY(lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), event, waiter->native));
+  if (event) TRY(lm_stream_wait_event(waiter, event, capture));
 done:
   if (event) lm_event_give(on->device, false, event);
   return status;
@@ -174,17 +186,19 @@ static bool has_nothing_to_wait_for(lm_stream *waiter, lm_stream *on) {
 
 lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   if (waiter == on || !waiter->native || !on->native || has_nothing_to_wait_for(waiter, on)) return LM_OK;
-  lm_stream_state *w = state(waiter), *o = state(on);
+  lm_stream_state *w = state(waiter);
   bool counted = waiter->device == on->device;
   uint64_t given = lm_stream_given(on);
   if (lm_stream_is_done(on, given)) return LM_OK;
   if (counted && atomic_load_explicit(&w->seen[on->id], memory_order_acquire) >= given) return LM_OK;
-  if (!counted && atomic_load(&o->capture)) return lm_graph_refuse(on->device, waiter->device);
-  lm_status status = wait_by_event(waiter, on);
+  /* Another thread may have begun to capture `on` by now: that does not draw the waiter in. */
+  lm_graph *capture = lm_graph_capturing() == lm_stream_capture(on) ? lm_graph_capturing() : NULL;
+  if (!counted && capture) return lm_graph_refuse(on->device, waiter->device);
+  lm_status status = wait_by_event(waiter, on, capture);
   if (status != LM_OK) return status;
+  /* Whoever waits for this stream waits for the other too: those who find the wait done have to see this as well. */
+  lm_stream_touch(waiter);
   if (counted) raise_to(&w->seen[on->id], given);
-  lm_stream_draw_in(waiter, atomic_load(&o->capture));
-  lm_stream_touch(waiter); /* whoever waits for this stream waits for the other too */
   return LM_OK;
 }
 

@@ -61,7 +61,8 @@ LM_API lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *millisec
 
 /* ---- capture: what the thread enqueues on `s` between begin and end is recorded, not run.
  * Memory asked for meanwhile comes from the graph's own pool, which lives as long as the graph. One at a time a thread.
- */
+ * Streams that wait for `s` meanwhile are recorded too. Until the end only this thread gives work to them; others may
+ * wait for them, or for the device, at any time, and then wait for what ran before. */
 typedef struct lm_graph lm_graph;
 LM_API lm_status lm_graph_begin(lm_stream *s, lm_graph **out);
 /* After an error in between: ends the capture and throws it away (*g becomes NULL). */

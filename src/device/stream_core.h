@@ -44,12 +44,12 @@ static inline uint64_t lm_stream_tag(lm_stream *s) {
 /* Of a capture on one device that would draw in another. */
 lm_status lm_graph_refuse(lm_device captured, lm_device other);
 static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((lm_stream_state *)s)->capture); }
-/* What waits for a captured stream is captured too. */
-static inline void lm_stream_draw_in(lm_stream *waiter, lm_graph *capture) {
-  if (capture && !lm_stream_capture(waiter)) atomic_store(&((lm_stream_state *)waiter)->capture, capture);
-}
-/* Held for writing where a capture begins: what others do with the device is then either before it or knows of it. */
+/* Held for writing where a stream becomes captured: what others do with it is then either before that or knows of it.
+ * Only the capturing thread makes a stream part of its capture, or ends that. */
 extern pthread_rwlock_t lm_captures;
+/* `waiter` goes on after the driver's event. `capture`: this thread's, if the event was recorded in it; what waits for
+ * a captured stream is captured too. */
+lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture);
 /* An event behind what the stream was given so far, to be given back; NULL if another thread captures the stream. */
 lm_status lm_stream_mark(lm_stream *s, void **event);
 /* Destroys graphs that were let go; nothing while one is captured. */
