@@ -47,7 +47,7 @@ end
 
 local luajit, luminary = "luajit", "luajit " .. ranks.luminary
 
-describe("training by several ranks", function()
+describe("training by several ranks #speed", function()
   local reference
 
   lazy_setup(function()

@@ -124,7 +124,7 @@ describe("mpirun", function()
   end)
 end)
 
-describe("Slurm", function()
+describe("Slurm #speed", function()
   it("has a short form for lists of hosts, of which the first counts", function()
     for list, first in pairs {
       ["node01"] = "node01", ["node[01-03,7],x5"] = "node01", ["node[7,01-03]"] = "node7", ["a,b"] = "a",
