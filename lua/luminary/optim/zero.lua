@@ -71,17 +71,9 @@ function Zero:check_alike()
         p.requires_grad and "" or " without gradient")
     end
   end
-  local mine = self.optimizer.__name .. "\n" .. table.concat(lines)
-  local first = core.reducer_share_text(group.handle, mine)
-  -- Others may differ; then this raises their message.
-  if first == mine then return require("luminary.dist").barrier {group = group} end
-  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
-  local here, there
-  repeat here, there = next_of_mine(), next_of_first() until here ~= there
-  local message = ("%s: the parameters differ from rank %d's: here %s; there %s"):format(who, group.ranks[1],
-    here or "is no further parameter", there or "is no further parameter")
-  core.reducer_fail(group.handle, message)
-  fail("%s", message)
+  require "luminary.dist.alike"(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
+    "parameter")
+  require("luminary.dist").barrier {group = group} -- others may differ; then this raises their message
 end
 
 -- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.

@@ -16,6 +16,7 @@
 local core = require "luminary.core"
 local options = require "luminary.options"
 local groups = require "luminary.dist.groups"
+local alike = require "luminary.dist.alike"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
@@ -68,19 +69,6 @@ local function describe(module)
   return table.concat(lines, "\n") .. "\n"
 end
 
-local function check_alike(group, module)
-  local mine = describe(module)
-  local first = core.reducer_share_text(group.handle, mine)
-  if first == mine then return end
-  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
-  local here, there
-  repeat here, there = next_of_mine(), next_of_first() until here ~= there
-  local message = ("%s: the model differs from rank %d's: here %s; there %s"):format(who, group.ranks[1],
-    here or "is no further parameter or buffer", there or "is no further parameter or buffer")
-  core.reducer_fail(group.handle, message)
-  options.fail("%s", message)
-end
-
 local function make_reducer(net)
   local r = net.reduced
   net.reducer = core.reducer_new(net.process_group.handle, r.parameters, r.names, r.options)
@@ -119,7 +107,7 @@ function DDP:init(module, opts)
   }}
   if group.size == 1 then return end
 
-  check_alike(group, module)
+  alike(group, who, "model differs", describe(module), "parameter or buffer")
   self.module_buffers = module:buffers()
   self.broadcast_buffers = opts.broadcast_buffers and #self.module_buffers > 0
   if opts.init_sync then self:share(0) end

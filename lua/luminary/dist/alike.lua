@@ -1,0 +1,19 @@
+--- Whether all ranks of a group describe the same thing: lines of text, compared with those of the group's first rank.
+local core = require "luminary.core"
+local options = require "luminary.options"
+
+--- alike(group, who, what, mine, more): `mine` is this rank's description, a line for each thing and a newline after
+--- each. Collective. Where it differs from the first rank's, all ranks are told, and the error names the first
+--- difference: "who: the <what> from rank 0's: here …; there …". more: what a line that is missing is called.
+return function(group, who, what, mine, more)
+  local first = core.reducer_share_text(group.handle, mine)
+  if first == mine then return end
+  local next_of_mine, next_of_first = mine:gmatch("([^\n]+)\n"), first:gmatch("([^\n]+)\n")
+  local here, there
+  repeat here, there = next_of_mine(), next_of_first() until here ~= there
+  local missing = "is no further " .. more
+  local message = ("%s: the %s from rank %d's: here %s; there %s"):format(who, what, group.ranks[1], here or missing,
+    there or missing)
+  core.reducer_fail(group.handle, message)
+  options.fail("%s", message)
+end
