@@ -1,16 +1,12 @@
 -- SyncBatchNorm over several ranks, which are processes here, against BatchNorm of the whole batch in one.
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
-local ranks = require "ranks"
+local several = require "several"
 local lm = require "luminary"
 local nn = lm.nn
 
 local prelude = [[
-local lm = require "luminary"
-local dist, nn, F, optim = lm.dist, lm.nn, lm.nn.functional, lm.optim
 local DDP = nn.parallel.DistributedDataParallel
-dist.init_process_group { timeout = 20 }
-local rank, size = dist.get_rank(), dist.get_world_size()
 local function near(what, a, b, tolerance)
   if a:numel() == 0 and b:numel() == 0 then return end
   local off = (a:detach():double() - b:detach():double()):abs():max():item()
@@ -20,14 +16,6 @@ local function all_near(what, a, b, tolerance)
   assert(#a == #b)
   for i, p in ipairs(a) do near(what .. " " .. i, p, b[i], tolerance) end
 end
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
-end
-local function contains(text, wanted)
-  if not text:find(wanted, 1, true) then error("no '" .. wanted .. "' in: " .. text, 2) end
-end
 -- This rank's rows of x, when rank r has counts[r + 1] of them.
 local function rows(x, counts)
   local first = 1
@@ -36,22 +24,8 @@ local function rows(x, counts)
 end
 ]]
 
-local epilogue = [[
-
-dist.destroy_process_group()
-print "finished"
-]]
-
-local function run(n, script, env)
-  return ranks.run { n = n, script = prelude .. script .. epilogue, timeout = 40, env = env }
-end
-
-local function succeeds(n, script, env)
-  local got = run(n, script, env)
-  assert(got.ok, got.text)
-  for rank = 0, n - 1 do assert(got[rank].output:find("finished", 1, true), got.text) end
-  return got
-end
+local on = several(prelude)
+local run, succeeds = on.run, on.succeeds
 
 -- Three steps of one layer on parts of a batch against the whole.
 local layer = [[

@@ -2,24 +2,13 @@
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local ranks = require "ranks"
+local several = require "several"
 local temp = require "temp"
 local lm = require "luminary"
 local optim = lm.optim
 
 local prelude = [[
-local lm = require "luminary"
-local dist, nn, F, optim = lm.dist, lm.nn, lm.nn.functional, lm.optim
 local Zero, schedules = optim.ZeroRedundancyOptimizer, optim.lr_scheduler
-dist.init_process_group { timeout = 20 }
-local rank, size = dist.get_rank(), dist.get_world_size()
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
-end
-local function contains(text, wanted)
-  if not text:find(wanted, 1, true) then error("no '" .. wanted .. "' in: " .. text, 2) end
-end
 local function same(what, a, b, tolerance)
   assert(a.dtype == b.dtype and table.concat(a.shape, ",") == table.concat(b.shape, ","), what)
   local off = (a:detach():double() - b:detach():double()):abs():max():item()
@@ -63,22 +52,8 @@ local function options(class, opts)
 end
 ]]
 
-local epilogue = [[
-
-dist.destroy_process_group()
-print "finished"
-]]
-
-local function run(n, script, env)
-  return ranks.run { n = n, script = prelude .. script .. epilogue, timeout = 40, env = env }
-end
-
-local function succeeds(n, script, env)
-  local got = run(n, script, env)
-  assert(got.ok, got.text)
-  for rank = 0, n - 1 do assert(got[rank].output:find("finished", 1, true), got.text) end
-  return got
-end
+local on = several(prelude)
+local run, succeeds = on.run, on.succeeds
 
 -- Every optimizer, in two groups with a schedule, a group that comes later, and a consolidated state at the end.
 local steps = [[

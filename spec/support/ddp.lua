@@ -1,18 +1,12 @@
 --- Scripts of DistributedDataParallel's specs: what each begins with, and runs of them.
 ---   ddp.run(n, script, env)       on n ranks; gives what ranks.run gives
 ---   ddp.succeeds(n, script, env)  and fails unless every rank came to its end
-local ranks = require "ranks"
+local several = require "several"
 
-local ddp = {}
-
--- What every script begins with: the modules, and a small convolution network in float64.
+-- What every script begins with, beside what several gives: a small convolution network in float64.
 local prelude = [[
-local lm = require "luminary"
 local core = require "luminary.core"
-local dist, nn, F, optim = lm.dist, lm.nn, lm.nn.functional, lm.optim
 local DDP = nn.parallel.DistributedDataParallel
-dist.init_process_group { timeout = 20 }
-local rank, size = dist.get_rank(), dist.get_world_size()
 local function lenet()
   return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.Flatten(),
     nn.Linear(54, 20), nn.ReLU(), nn.Linear(20, 10)):double()
@@ -43,15 +37,9 @@ local function grads(net)
   for i, p in ipairs(net:parameters()) do list[i] = p.grad end
   return list
 end
-local function message(f, ...)
-  local ok, problem = pcall(f, ...)
-  assert(not ok, "no error")
-  return tostring(problem)
-end
-local function contains(text, wanted)
-  if not text:find(wanted, 1, true) then error("no '" .. wanted .. "' in: " .. text) end
-end
 ]]
+
+local ddp = several(prelude, 60)
 
 --- Lines for scripts: a net of which each pass uses one of two sides, and never all.
 ddp.branches = [[
@@ -63,22 +51,5 @@ ddp.branches = [[
   function Net:forward(x, side) return self[side](self.first(x)) end
   local net = Net():double()
 ]]
-
-local epilogue = [[
-
-dist.destroy_process_group()
-print "finished"
-]]
-
-function ddp.run(n, script, env)
-  return ranks.run { n = n, script = prelude .. script .. epilogue, timeout = 60, env = env }
-end
-
-function ddp.succeeds(n, script, env)
-  local got = ddp.run(n, script, env)
-  assert(got.ok, got.text)
-  for rank = 0, n - 1 do assert(got[rank].output:find("finished", 1, true), got.text) end
-  return got
-end
 
 return ddp
