@@ -1,4 +1,4 @@
--- The store, driven by made-up members in C (support/store_check.c), and mutated messages (scripts/dev/store_fuzz).
+-- The store, driven by made-up members in C (support/store/), and mutated messages (scripts/dev/store_fuzz).
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
@@ -14,7 +14,7 @@ describe("the store", function()
     folder = temp.folder()
     local ok, text = temp.run(folder, ("cd %s && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
       .. " -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Ikernels -Iscripts/dev -o %s/check"
-      .. " spec/support/store_check.c %s -lsodium -lpthread"):format(root, own, folder, sources))
+      .. " spec/support/store/*.c %s -lsodium -lpthread"):format(root, own, folder, sources))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)

@@ -1,0 +1,75 @@
+/* What the parts of the program share: a store, its made-up members, and what they say. */
+#ifndef LM_SPEC_STORE_CHECK_H
+#define LM_SPEC_STORE_CHECK_H
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "dist/net_interface.h"
+#include "store_member.h"
+
+extern int failures;
+#define CHECK(what)                                                                                              \
+  do {                                                                                                           \
+    if (!(what)) failures++, fprintf(stderr, "%s:%d: not so: %s (%s)\n", __FILE__, __LINE__, #what, lm_error()); \
+  } while (0)
+
+enum { MOST = 256 };
+extern lm_server *server;
+extern lm_key key;
+extern member members[MOST];
+extern char address[LM_ADDRESS_MAX];
+
+void nap(double seconds);
+bool start_generation(int size, double heartbeat_timeout, int generation);
+bool start(int size, double heartbeat_timeout);
+/* All members leave, by closing; the server has to end by itself. */
+void end(void);
+bool join(int i, int rank, int size);
+bool join_all(int size);
+void say(int i, lm_bytes *b);
+lm_ticket ticket(uint64_t seq, uint64_t hash, const char *what, const char *where);
+void tell_place(int i, lm_message kind, uint32_t group, lm_ticket t);
+void tell_failure(int i, lm_failure kind, int rank, const char *where, const char *message);
+void put_goodbye(lm_bytes *b);
+/* The cause that member i hears of, printed with how long it took. */
+lm_record heard(int i, double seconds, double *took);
+
+/* joining.c */
+void check_welcome(void);
+void check_refused(void);
+void check_crowd(void);
+void check_strays(void);
+void check_descriptors(void);
+/* n strays come to the store at `to`; what a process of its own does, at own_path. */
+extern const char *own_path;
+int strays(const char *to, int n);
+
+/* health.c */
+void check_death(void);
+void check_error(void);
+void check_mismatch(void);
+void check_held(void);
+void check_frozen(void);
+void check_goodbye(void);
+void check_missing(void);
+
+/* keys.c */
+/* SET of a key. */
+void put_set(lm_bytes *b, const char *name, const void *value, size_t n);
+void check_forgetting(void);
+void check_keys(void);
+void check_nonsense(void);
+
+#endif
