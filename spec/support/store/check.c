@@ -21,7 +21,7 @@ bool start_generation(int size, double heartbeat_timeout, int generation) {
 
 bool start(int size, double heartbeat_timeout) { return start_generation(size, heartbeat_timeout, 0); }
 
-void end(void) {
+void finish(void) {
   for (int i = 0; i < MOST; i++) member_close(&members[i]);
   double before = lm_seconds();
   lm_server_release(server);

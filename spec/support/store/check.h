@@ -35,7 +35,7 @@ void nap(double seconds);
 bool start_generation(int size, double heartbeat_timeout, int generation);
 bool start(int size, double heartbeat_timeout);
 /* All members leave, by closing; the server has to end by itself. */
-void end(void);
+void finish(void);
 bool join(int i, int rank, int size);
 bool join_all(int size);
 void say(int i, lm_bytes *b);

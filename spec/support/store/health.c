@@ -16,7 +16,7 @@ void check_death(void) {
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
   tell_failure(2, LM_FAILURE_ERROR, 2, "b.lua:1", "too late");
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
-  end();
+  finish();
 
   /* While others still join; who comes later hears it too, even when rank 0 has gone. */
   CHECK(start(4, 10) && join(0, 0, 4) && join(1, 1, 4));
@@ -59,7 +59,7 @@ void check_error(void) {
     CHECK(took < 0.2 && record.kind == LM_FAILURE_ERROR && record.told_by == 1);
     CHECK(strcmp(lm_record_text(&record, text, sizeof text), "rank 1 on host host1 failed at train.lua:12: boom") == 0);
     CHECK(heard(2, 2, &took).kind == LM_FAILURE_ERROR);
-    end();
+    finish();
   }
 }
 
@@ -89,7 +89,7 @@ void check_mismatch(void) {
   CHECK(strcmp(record.message,
                "rank 0 (host host0) waits in all_reduce sum float32 [3] at a.lua:3, rank 1 (host host1) "
                "waits in broadcast float32 [3] from rank 0 at a.lua:9") == 0);
-  end();
+  finish();
 
   /* Calls of other numbers say nothing, nor do those that are over; then the one among three is the odd one. */
   CHECK(start(4, 10) && join_all(4));
@@ -105,7 +105,7 @@ void check_mismatch(void) {
   tell_place(1, LM_M_WAITING, 1, b);
   record = heard(0, 2, &took);
   CHECK(record.kind == LM_FAILURE_MISMATCH && record.rank == 1);
-  end();
+  finish();
 }
 
 void check_held(void) {
@@ -116,13 +116,13 @@ void check_held(void) {
   member_close(&members[1]);
   lm_record record = heard(2, 2, &took);
   CHECK(record.kind == LM_FAILURE_DIED && record.rank == 1);
-  end();
+  finish();
   CHECK(start(3, 10) && join_all(3));
   tell_failure(0, LM_FAILURE_UNREACHABLE, 1, "", "connection reset");
   record = heard(2, 2, &took);
   CHECK(record.kind == LM_FAILURE_UNREACHABLE && record.rank == 1 && record.told_by == 0 && took > 0.1 && took < 0.3);
   CHECK(strcmp(record.host, "host1") == 0);
-  end();
+  finish();
 }
 
 void check_frozen(void) {
@@ -152,7 +152,7 @@ void check_frozen(void) {
   lm_reader r;
   lm_message kind;
   CHECK(!member_receive(&members[0], &kind, &r, 0.3));
-  end();
+  finish();
 }
 
 void check_goodbye(void) {
@@ -189,7 +189,7 @@ void check_goodbye(void) {
   put_goodbye(&b);
   say(1, &b);
   CHECK(member_expect(&members[0], LM_M_LEFT, &r, 2) && heard(0, 2, &took).kind == LM_FAILURE_LEFT);
-  end();
+  finish();
 
   CHECK(start(2, 10) && join_all(2)); /* finish stops one that would go on */
   before = lm_seconds();
@@ -221,7 +221,7 @@ void check_missing(void) {
   CHECK(start(8, 10) && join(0, 0, 8) && join(5, 5, 8));
   nap(0.05);
   missing(0, 0, 0, 0, NULL, "ranks 1 to 4, 6 and 7 have not joined");
-  end();
+  finish();
   CHECK(start(5, 10) && join_all(5));
   tell_place(1, LM_M_ALIVE, 1, ticket(5, 1, "all_reduce sum float32 [3]", "x.lua:40"));
   tell_place(2, LM_M_WAITING, 2, ticket(5, 1, "broadcast float32 [3] from rank 0", "x.lua:7"));
@@ -237,5 +237,5 @@ void check_missing(void) {
       "rank 1 on host host1 was last in all_reduce sum float32 [3] #5 at x.lua:40, 0 s ago; rank 2 on host host2 is "
       "in broadcast float32 [3] from rank 0 #5 at x.lua:7; rank 3 on host host3 has left; rank 4 on host host4 has "
       "not called any collective yet");
-  end();
+  finish();
 }

@@ -25,7 +25,7 @@ void check_welcome(void) {
   nap(0.05);
   member late;
   CHECK(member_connect(&late, address, &key) == LM_E_IO && strstr(lm_error(), "refused"));
-  end();
+  finish();
 }
 
 static void refused(int rank, int size, int generation, const char *a, const char *b) {
@@ -76,7 +76,7 @@ void check_refused(void) {
   lm_reader r;
   CHECK(member_expect(&m, LM_M_REFUSED, &r, 2));
   member_close(&m);
-  end();
+  finish();
 }
 
 /* Joins as its rank and waits for the welcome. */
@@ -109,7 +109,7 @@ void check_crowd(void) {
   double took = crowd(MOST);
   printf("%d members joined in %.3f s\n", MOST, took);
   CHECK(took < 5);
-  end();
+  finish();
 }
 
 /* ---- strays */
@@ -172,7 +172,7 @@ void check_strays(void) {
   char count[] = "1000", said[64] = "";
   CHECK(start(RANKS, 10));
   double calm = crowd(RANKS);
-  end();
+  finish();
 
   CHECK(start(RANKS, 10));
   CHECK(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
@@ -195,7 +195,7 @@ void check_strays(void) {
   close(from[0]);
   printf("%d ranks joined in %.3f s, amid 1000 strays in %.3f s\n", RANKS, calm, took);
   CHECK(took - calm < 1);
-  end();
+  finish();
 
   /* And after all of them have come and stay. */
   CHECK(start(RANKS, 10));
@@ -218,7 +218,7 @@ void check_strays(void) {
   waitpid(pid, &code, 0);
   CHECK(code == 0);
   fclose(told);
-  end();
+  finish();
 }
 
 static double processor_seconds(void) {
@@ -255,5 +255,5 @@ void check_descriptors(void) {
   lm_reader r;
   CHECK(join(1, 1, 2));
   CHECK(member_expect(&members[1], LM_M_WELCOME, &r, 2) && member_expect(&members[0], LM_M_WELCOME, &r, 2));
-  end();
+  finish();
 }

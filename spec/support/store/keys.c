@@ -127,7 +127,7 @@ void check_keys(void) {
   CHECK(record.kind == LM_FAILURE_ERROR && record.rank == 2 && strstr(record.message, "256 MiB"));
   CHECK(heard(0, 2, &took).rank == 2);
   free(big);
-  end();
+  finish();
 }
 
 void check_nonsense(void) {
@@ -140,5 +140,5 @@ void check_nonsense(void) {
   char byte;
   p = patience_of(3);
   CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "closed") == 0);
-  end();
+  finish();
 }
