@@ -28,9 +28,15 @@ const char *lm_reduce_op_name(lm_reduce_op op) { return (unsigned)op < LM_REDUCE
 
 /* ---- the start */
 
-static _Thread_local double next_timeout; /* 0: the group's */
+static _Thread_local double next_timeout;    /* 0: the group's */
+static _Thread_local lm_ticket next_purpose; /* all zeros: none */
 
 void lm_collective_timeout(double seconds) { next_timeout = seconds > 0 ? seconds : 0; }
+
+void lm_collective_purpose(const char *what, uint64_t hash) {
+  next_purpose.hash = hash;
+  strncpy(next_purpose.what, what, sizeof next_purpose.what - 1);
+}
 
 static bool has_entry(const lm_group_table *t, lm_collective kind) {
   switch (kind) {
@@ -50,8 +56,12 @@ static bool has_entry(const lm_group_table *t, lm_collective kind) {
 }
 
 lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t) {
-  *c = (lm_exchange){.core = g->core, .kind = kind, .timeout = next_timeout > 0 ? next_timeout : g->core->timeout};
+  *c = (lm_exchange){.core = g->core,
+                     .kind = kind,
+                     .timeout = next_timeout > 0 ? next_timeout : g->core->timeout,
+                     .ticket = next_purpose};
   next_timeout = 0;
+  next_purpose = (lm_ticket){0};
   lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
   for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a part that has failed is the group's failure */
     if (c->core->part[i].issuer) status = lm_issuer_check(c->core->part[i].issuer);
@@ -159,30 +169,36 @@ static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_te
   return status;
 }
 
+/* t as it is now: its owner may give it other memory, sizes or another dtype (lm_tensor_become) while the call waits. */
+static lm_status as_given(lm_tensor *t, lm_tensor **out) {
+  return lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out);
+}
+
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
   bool as_it_is = lm_is_contiguous(t) && takes(c, t->device);
   for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
-  if (!as_it_is) return dense_like(c, t, true, dense);
-  *dense = lm_retain(t);
-  return LM_OK;
+  return as_it_is ? as_given(t, dense) : dense_like(c, t, true, dense);
 }
 
 lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense) {
   lm_status status = LM_OK;
-  lm_tensor *stand_in = NULL;
+  lm_tensor *user = NULL, *stand_in = NULL;
   if (!c->written) { /* as many as a call can have */
     int most = c->n > 0 ? c->n : 1;
     c->written = lm_malloc((size_t)most * sizeof *c->written);
     if (!c->written) return LM_E_OOM;
   }
+  TRY(as_given(t, &user));
   if (lm_is_contiguous(t) && takes(c, t->device)) {
-    stand_in = lm_retain(t);
+    stand_in = lm_retain(user);
   } else {
     TRY(dense_like(c, t, keep, &stand_in));
     c->host = c->host || (c->part->issuer && stand_in->device != t->device);
   }
-  c->written[c->nwritten++] = (lm_written){lm_retain(t), lm_retain(stand_in)};
+  c->written[c->nwritten++] = (lm_written){user, lm_retain(stand_in)};
+  user = NULL;
 done:
+  lm_release(user);
   *dense = stand_in;
   return status;
 }
@@ -230,10 +246,10 @@ static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
 
 void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   lm_ticket *ticket = &c->ticket;
-  memset(ticket, 0, sizeof *ticket);
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
+  if (*what.at) what.end = what.at; /* it has words already */
   bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
-  uint64_t hash = mix(0x243f6a8885a308d3u, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+  uint64_t hash = mix(0x243f6a8885a308d3u ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
 
   put(&what, names[c->kind]);
   if (reduces(c->kind)) {

@@ -1,7 +1,7 @@
 /* A collective, send or receive on its way from the front door (collective.c, p2p.c) to the group. Private to dist/.
  *
- * A call owns references to all its tensors, those the script gave and, where these are strided, the dense ones the
- * group sees instead. It can wait in a queue and run on another thread. */
+ * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are
+ * strided, the dense ones the group sees instead. It can wait in a queue and run on another thread. */
 #ifndef LM_DIST_CALL_H
 #define LM_DIST_CALL_H
 
@@ -9,7 +9,7 @@
 #include "dist/core.h"
 
 typedef struct lm_written { /* a tensor of the script's that the call writes */
-  lm_tensor *user;
+  lm_tensor *user;  /* over its memory */
   lm_tensor *dense; /* what the group writes: user itself, or what user becomes at the end */
 } lm_written;
 

@@ -2,8 +2,8 @@
  * made contiguous and copied back, empty ones become a barrier, and each call gets its ticket.
  *
  * work NULL: return when it is done on this rank, or, of a group that enqueues, when it is enqueued. Otherwise it is
- * queued on the group's own thread, in the order of the calls, and *work is yours; the tensors are kept alive and are
- * not to be touched until it is done. */
+ * queued on the group's own thread, in the order of the calls, and *work is yours; the memory that the tensors have now
+ * is kept alive, and is not to be touched until it is done. */
 #ifndef LM_DIST_COLLECTIVE_H
 #define LM_DIST_COLLECTIVE_H
 
@@ -46,6 +46,9 @@ LM_API lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, boo
 
 /* For the next call on this thread: its timeout in seconds, instead of the group's. */
 LM_API void lm_collective_timeout(double seconds);
+/* For the next call on this thread: what it is for, in words instead of the call's own, and as a hash that has to agree
+ * besides. Calls that look alike are told apart by it. */
+LM_API void lm_collective_purpose(const char *what, uint64_t hash);
 
 /* Waits for it; seconds < 0: as long as the group's timeout. What the call failed with. Running out of `seconds` is an
  * LM_E_STATE of its own, after which the work goes on. Of a group that enqueues, seconds < 0 waits only where the host

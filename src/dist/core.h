@@ -29,6 +29,7 @@ typedef struct lm_group_core {
   uint32_t id;                   /* the same on all ranks; from 1 */
   double timeout;
   _Atomic uint64_t seq;       /* of the last collective that was given a ticket (collective.c) */
+  _Atomic int reducers;       /* that were made, so far */
   _Atomic uint64_t completed; /* of the last one that completed here */
   lm_queue *queue;            /* NULL until the first asynchronous call */
   pthread_mutex_t lock;       /* of queue */

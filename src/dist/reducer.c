@@ -85,6 +85,15 @@ done:
   return status;
 }
 
+/* t: the slot's parameter, or a gradient of it. */
+static lm_status check_kind(const lm_slot *s, const lm_tensor *t) {
+  if (t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view)) return LM_OK;
+  return lm_fail(
+      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
+      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+      lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+}
+
 static bool is_missing(const lm_slot *s) { return !s->ready; }
 
 /* The end of backward. Which parameters got nothing? */
@@ -126,12 +135,12 @@ done:
   return status;
 }
 
-/* What was absent here, but not everywhere, has the others' average now. */
+/* What anybody had a gradient for has the average now: also what was absent here, or what a hook has changed .grad of. */
 static lm_status hand_out(lm_reducer *r) {
   lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (s->absent && lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
+    if (lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
     s->used = false;
   }
 done:
@@ -220,14 +229,6 @@ static lm_status once_more(const lm_reducer *r, const lm_slot *s) {
   return lm_reducer_publish(r, LM_E_STATE);
 }
 
-static lm_status check_grad(const lm_slot *s, const lm_tensor *grad) {
-  if (grad->dtype == s->view->dtype && grad->device == s->view->device && lm_same_shape(grad, s->view)) return LM_OK;
-  return lm_fail(
-      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
-      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
-      lm_dtype_name((lm_dtype)grad->dtype), lm_shape_of(grad), lm_device_name(grad->device));
-}
-
 static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   (void)replacement;
   const watcher *w = ctx;
@@ -235,7 +236,8 @@ static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement
   lm_status status = LM_OK;
   lm_slot *s = &r->slot[w->i];
   if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(check_grad(s, grad));
+  TRY(check_kind(s, grad));
+  TRY(check_kind(s, s->param)); /* which may have been converted since the forward pass */
   s->used = true;
   if (!r->sync) goto done;
   if (!r->begun) TRY(begin_pass(r));
@@ -369,6 +371,9 @@ lm_status lm_reducer_new(lm_group *g, int n, lm_tensor *const *param, const char
   r->weight = 1;
   r->averaged = r->sync = true;
   r->made = atomic_load(&g->core->seq);
+  int number = atomic_fetch_add(&g->core->reducers, 1) + 1;
+  int n_title = snprintf(r->title, sizeof r->title, LM_DDP);
+  if (number > 1) snprintf(r->title + n_title, sizeof r->title - (size_t)n_title, " %d", number);
   r->facts_bytes = (sizeof(lm_facts) + (size_t)n / 8 + 1 + 63) / 64 * 64;
   TRY(take_params(r, param, name));
   TRY(agree_on_strides(r));
@@ -393,6 +398,7 @@ int lm_reducer_buckets(const lm_reducer *r, bool *shared) {
 lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
   lm_status status = LM_OK;
   TRY(lm_reducer_usable(r));
+  for (int i = 0; i < r->n; i++) TRY(check_kind(&r->slot[i], r->slot[i].param));
   r->sync = f->sync;
   if (!f->training) {
     if (r->averaged) r->weight = f->weight;

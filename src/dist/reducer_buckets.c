@@ -231,6 +231,7 @@ lm_status lm_buckets_rebuild(lm_reducer *r) {
   if (r->rebuilt) return LM_OK;
   r->rebuilt = true;
   if (r->config.find_unused && !r->config.static_graph) return LM_OK; /* the order may change with every pass */
+  lm_collective_purpose(r->title, r->hash);
   /* A rank 0 that was out of batches has seen nothing arrive. */
   TRY(lm_share_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
   if (bytes != whole) goto done;

@@ -53,7 +53,8 @@ struct lm_reducer {
   lm_group *g;    /* NULL once closed */
   lm_reducer_config config;
   uint64_t hash; /* of what has to agree: who the reducer is and how its buckets lie */
-  uint64_t made; /* the group's seq when it was made: tells reducers apart */
+  uint64_t made; /* the group's seq when it was made: tells reducers apart; and so that people can: */
+  char title[40];
   int n;
   lm_slot *slot; /* [n] */
   char *names;
@@ -123,20 +124,21 @@ lm_status lm_facts_open(lm_reducer *r);
 void lm_facts_close(lm_reducer *r);
 /* Tells this rank's facts; the others' are waited for later. */
 lm_status lm_facts_tell(lm_reducer *r, lm_arrival event);
-/* Whether all facts are here; compares them when they are. */
-lm_status lm_facts_look(lm_reducer *r);
-/* Waits for them. */
+/* Waits for them, and compares them. */
 lm_status lm_facts_wait(lm_reducer *r);
 /* Whether any rank has a gradient for parameter i. */
 bool lm_used_anywhere(const lm_reducer *r, int i);
 
-/* Sends those buckets that are full and whose turn it is, and sums what can be summed without waiting. */
+/* Facts are told. Sends those buckets that are full and whose turn it is; in shared memory, announces them, and sums
+ * what can be summed without waiting. */
 lm_status lm_reduce_advance(lm_reducer *r);
 /* All of them, waiting. */
 lm_status lm_reduce_finish(lm_reducer *r);
 /* The slot's gradient, into its place. On the CPU it is scaled at once by what this rank's count, if it is known how
  * much that is (`scaled`). grad NULL: zeros. */
 lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad);
+/* The next call on this thread is about bucket b, and is told from all others. */
+void lm_reduce_name(const lm_reducer *r, int b);
 /* Orders what follows after it; on the CPU that is waiting for it. Releases it. */
 lm_status lm_reduce_wait(lm_work **w);
 

@@ -130,6 +130,7 @@ lm_status lm_hook_start(lm_reducer *r, int bucket) {
     return call(r, bucket, false);
   }
   TRY(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
+  lm_reduce_name(r, bucket);
   TRY(lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work));
 done:
   return status;

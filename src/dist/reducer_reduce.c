@@ -4,8 +4,10 @@
  * ranks' buckets, in place, and writes the result into each: nothing else is ever copied. A flag counts buckets through
  * all passes, so it says which pass it belongs to.
  *
- * Elsewhere a bucket is handed to all_reduce. What the CPU has to scale, it scales while it puts gradients in their
- * places; on other devices that is left to the group, which may do it on the way. */
+ * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one waits
+ * for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that are not
+ * in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales from then
+ * on while it puts gradients in their places; on other devices that is left to the group, which may do it on the way. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,12 +48,28 @@ void lm_facts_close(lm_reducer *r) {
   lm_free(r->parts);
 }
 
+/* Of the exchange of facts under way (part 0) and of what follows from it. */
+static uint64_t hash_of(const lm_reducer *r, int part) {
+  uint64_t hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
+  return (hash ^ (uint64_t)part) * 0x9E3779B97F4A7C15u;
+}
+
 static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   static const char *const names[] = {"forward", "backward", "join"};
-  snprintf(t->what, sizeof t->what, LM_DDP " %s", names[event]);
+  snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
-  /* Alike for all events: a rank that is out of batches does not know what the others do next. */
-  t->hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
+  t->hash = hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */
+}
+
+static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
+  snprintf(t->what, sizeof t->what, "%s backward, bucket %d of %d", r->title, b + 1, r->nbuckets);
+  t->hash = hash_of(r, b + 1);
+}
+
+void lm_reduce_name(const lm_reducer *r, int b) {
+  lm_ticket t;
+  name_bucket(r, b, &t);
+  lm_collective_purpose(t.what, t.hash);
 }
 
 lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
@@ -73,6 +91,7 @@ lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
     lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
   } else {
     own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
+    lm_collective_purpose(own->ticket.what, own->ticket.hash);
     TRY(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->telling));
   }
   r->told = true;
@@ -128,12 +147,6 @@ static lm_status wait_for_all(lm_reducer *r, int flag, uint32_t value) {
   }
 done:
   return status;
-}
-
-lm_status lm_facts_look(lm_reducer *r) {
-  if (!r->told || r->known) return LM_OK;
-  if (r->shared) return everyone_at(r, FLAG_FACTS, r->exchanges) ? take_facts(r) : LM_OK;
-  return lm_work_done(r->telling) ? lm_facts_wait(r) : LM_OK;
 }
 
 lm_status lm_reduce_wait(lm_work **w) {
@@ -290,6 +303,7 @@ done:
 
 /* ---- buckets on their way */
 
+/* The facts are known. */
 static lm_status send(lm_reducer *r, int k) {
   lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[k];
@@ -300,15 +314,23 @@ static lm_status send(lm_reducer *r, int k) {
   }
   if (!cpu && hooked) TRY(factor > 0 ? scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
   if (hooked) return lm_hook_start(r, k);
+  lm_reduce_name(r, k);
   return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
              : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
 done:
   return status;
 }
 
+static bool next_is_full(const lm_reducer *r) {
+  return r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0;
+}
+
 static lm_status send_full(lm_reducer *r) {
   lm_status status = LM_OK;
-  while (r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0) TRY(send(r, r->launched++));
+  while (next_is_full(r)) {
+    TRY(lm_facts_wait(r));
+    TRY(send(r, r->launched++));
+  }
 done:
   return status;
 }
@@ -321,18 +343,16 @@ static void sum_next(lm_reducer *r) {
 
 static void announce_full(lm_reducer *r) {
   int before = r->launched;
-  while (r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0) r->launched++;
+  while (next_is_full(r)) r->launched++;
   if (r->launched > before) lm_shared_post(r->shared, FLAG_FULL, r->base + (uint32_t)r->launched);
 }
 
 lm_status lm_reduce_advance(lm_reducer *r) {
   lm_status status = LM_OK;
-  if (!r->told) return LM_OK;
-  if (r->shared) announce_full(r);
-  TRY(lm_facts_look(r));
-  if (!r->known) return LM_OK;
   if (!r->shared) return send_full(r);
-  while (r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1)) sum_next(r);
+  announce_full(r);
+  if (!r->known && everyone_at(r, FLAG_FACTS, r->exchanges)) TRY(take_facts(r));
+  while (r->known && r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1)) sum_next(r);
 done:
   return status;
 }
@@ -348,7 +368,7 @@ static lm_status finish_shared(lm_reducer *r) {
   while (r->reduced < r->nbuckets) {
     uint32_t next = r->base + (uint32_t)r->reduced + 1;
     if (!everyone_at(r, FLAG_FULL, next)) {
-      snprintf(w.ticket.what, sizeof w.ticket.what, LM_DDP " backward, bucket %d of %d", r->reduced + 1, r->nbuckets);
+      name_bucket(r, r->reduced, &w.ticket);
       TRY(wait_for_all(r, FLAG_FULL, next));
     }
     sum_next(r);
@@ -364,7 +384,6 @@ lm_status lm_reduce_finish(lm_reducer *r) {
   if (r->shared) {
     TRY(finish_shared(r));
   } else {
-    TRY(lm_facts_wait(r));
     TRY(send_full(r));
     for (int b = 0; b < r->nbuckets; b++) {
       TRY(lm_hook_takes(r, &r->bucket[b]) ? lm_hook_finish(r, b) : lm_reduce_wait(&r->bucket[b].work));
