@@ -102,6 +102,124 @@ describe("what is under way", function()
   end)
 end)
 
+describe("what is under way", function()
+  -- Another tensor's memory, sizes and dtype for t, which has been given to a call. Gives what it was.
+  local prelude = [[
+    local lm = require "luminary"
+    local dist, nn = lm.dist, lm.nn
+    dist.init_process_group { timeout = 20 }
+    local me = dist.get_rank()
+    local big = 300000
+    local function full(value, shape) return lm.full(shape or { big }, value) end
+    local function strided(value) return full(value, { 1000, 300 }):t() end
+    local function all(t, value) return t:eq(value):all():item() end
+    local calls, works, kept = {}, {}, {}
+    local function swapped(...)
+      for _, t in ipairs { ... } do
+        table.insert(kept, t:detach())
+        t.data = lm.ones({ 7 }, { dtype = "int64" })
+        t:add_(1)
+      end
+      collectgarbage()
+    end
+    -- The other rank is behind: all is under way when tensors change.
+    local function late() if me == 1 then os.execute "sleep 0.2" end end
+    local function done()
+      for _, work in ipairs(works) do work:wait() end
+      local list = kept
+      works, kept = {}, {}
+      return unpack(list)
+    end
+    local function start(name, args, op)
+      args[#args + 1] = { async_op = true, op = op }
+      table.insert(works, (dist[name](unpack(args))))
+    end
+    late()
+  ]]
+  local function run(script, env)
+    local got = ranks.run { n = 2, timeout = 40, env = env, script = prelude .. script .. [[
+      dist.destroy_process_group()
+      print "finished"
+    ]] }
+    assert(got.ok, got.text)
+    assert.matches("finished", got[0].output)
+  end
+
+  for _, shared in ipairs { "1", "0" } do
+    it("keeps the memory that its tensors had, LM_SHM=" .. shared, function()
+      run([[
+        for _, make in ipairs { full, strided } do
+          local a, b, c, d = make(me + 1), make(me + 1), make(me + 1), make(me + 1)
+          start("all_reduce", { a })
+          start("broadcast", { b, 1 })
+          start("reduce", { c, 0 })
+          start("all_reduce", { d }, "max")
+          swapped(a, b, c, d)
+          local sum, sent, reduced, most = done()
+          assert(all(sum, 3) and all(sent, 2) and all(reduced, me == 0 and 3 or 2) and all(most, 2))
+          assert(all(a, 2) and a.dtype == "int64" and a:numel() == 7)
+
+          a, b, c = make(0), make(0), make(me + 1)
+          start("all_gather", { { a, b }, c })
+          swapped(a, b, c)
+          sum, sent, c = done()
+          assert(all(sum, 1) and all(sent, 2) and all(c, me + 1))
+
+          a, b, c = make(me + 1), make(10 * (me + 1)), make(0)
+          start("reduce_scatter", { c, { a, b } })
+          swapped(a, b, c)
+          a, b, c = done()
+          assert(all(c, me == 0 and 3 or 30))
+
+          a, b, c, d = make(me + 1), make(10 * (me + 1)), make(0), make(0)
+          start("all_to_all", { { c, d }, { a, b } })
+          swapped(a, b, c, d)
+          a, b, c, d = done()
+          assert(all(c, me == 0 and 1 or 10) and all(d, me == 0 and 2 or 20))
+
+          a, b, c, d = make(me + 1), make(5), make(6), make(0)
+          start("gather", me == 0 and { a, { c, d } } or { a })
+          start("scatter", me == 0 and { b, { make(7), make(8) } } or { b })
+          swapped(a, b, c, d)
+          a, b, c, d = done()
+          assert(all(b, 7 + me) and (me == 1 or all(c, 1) and all(d, 2)))
+
+          a, b = make(me + 1), make(0)
+          works = { dist.isend(a, 1 - me), (dist.irecv(b, 1 - me)) }
+          swapped(a, b)
+          a, b = done()
+          assert(all(a, me + 1) and all(b, 2 - me))
+          c, d = make(me + 3), make(0)
+          works = dist.batch_isend_irecv { dist.P2POp(dist.isend, c, 1 - me), dist.P2POp(dist.irecv, d, 1 - me) }
+          swapped(c, d)
+          c, d = done()
+          assert(all(c, me + 3) and all(d, 4 - me))
+        end
+      ]], { LM_SHM = shared })
+    end)
+
+    it("is not left behind by share_memory_, nor converted with its module, LM_SHM=" .. shared, function()
+      run([[
+        local t = full(me + 1)
+        start("all_reduce", { t })
+        local ok, problem = pcall(t.share_memory_, t)
+        if not ok then assert(problem:find("share_memory_: this tensor has memory in common", 1, true), problem) end
+        done()
+        assert(all(t, 3) and t:share_memory_():is_shared() and all(t, 3))
+
+        local net = nn.Linear(500, 400)
+        for _, p in ipairs(net:parameters()) do p:detach():fill_(me + 1) end
+        for _, p in ipairs(net:parameters()) do
+          start("all_reduce", { p })
+          table.insert(kept, p:detach())
+        end
+        if me == 0 then net:double() end
+        for _, t in ipairs { done() } do assert(all(t, 3) and t.dtype == "float32") end
+      ]], { LM_SHM = shared })
+    end)
+  end
+end)
+
 describe("a collective refuses", function()
   setup(function() dist.init_process_group() end)
   teardown(function() dist.destroy_process_group() end)

@@ -140,7 +140,7 @@ static lm_status hand_out(lm_reducer *r) {
   lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
+    if ((s->used || s->absent) && lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
     s->used = false;
   }
 done:
