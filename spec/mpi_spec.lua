@@ -4,6 +4,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local ddp_order = require "spec.support.ddp_order"
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 local long = lm.getenv "LM_TEST_LONG" ~= nil
@@ -97,6 +98,15 @@ describe("the group mpi", function()
       work:wait()
     ]])
     assert.equal("mpi\n", of[0])
+  end)
+
+  it("gets what backward sends in the order of the graph, by ranks that are late at random", function()
+    local names = "local nn, F, rank, size = lm.nn, lm.nn.functional, me, n "
+    for _, count in ipairs { 2, 3 } do
+      local script = ddp_order { trials = long and 500 or 5, seed = count }
+      local of = all_well(count, names .. script, { seconds = long and 1500 or 60 })
+      assert.equal("in order\n", of[0])
+    end
   end)
 
   it("delivers messages whose receiver looks elsewhere, and forgets receives that nothing comes for", function()

@@ -3,6 +3,7 @@
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/../support/?.lua;" .. package.path
 local lm = require "luminary"
+local ddp_order = require "ddp_order"
 local nccl_ranks = require "nccl_ranks"
 local ranks = require "ranks"
 local temp = require "temp"
@@ -355,6 +356,17 @@ describe("training over NCCL", function()
         print(calls "ncclRedOpCreatePreMulSum" > 0, live "reduction", calls "ncclAllReduce" > 4)
       ]])
       assert.matches("^true\t0\ttrue\n", got[0].output)
+    end
+  end)
+
+  it("sends what backward sends in the order of the graph, by ranks that are late at random", function()
+    local long = os.getenv "LM_TEST_LONG" == "1"
+    for _, n in ipairs { 2, 3 } do
+      for _, backend in ipairs { "nccl", "cpu:gloo,cuda:nccl" } do
+        succeeds(n, ddp_order { device = "cuda", trials = long and 250 or 4, seed = n }, {
+          init = ("backend = %q, timeout = 20"):format(backend), timeout = long and 1500 or 60,
+        })
+      end
     end
   end)
 
