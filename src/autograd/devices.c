@@ -8,8 +8,12 @@
  * A lane adds to the sums of its own nodes and leaves. What it has for those of another is added up apart and joined by
  * the order of lanes once all is there: sums have the same bits in every run.
  *
- * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node or
- * leaf there, and waits. */
+ * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node
+ * there, and waits; or a leaf, and goes on.
+ *
+ * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane is
+ * quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes are past
+ * whatever could come before. A leaf's number is the smallest of those its gradients came from. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -30,9 +34,10 @@ typedef struct part { /* a gradient left by another lane */
   struct part *next;
 } part;
 
-typedef struct errand { /* what a lane asks the calling thread to do; it lies on the asking thread's stack */
-  lm_node *node;        /* or: */
+typedef struct errand { /* what a lane asks the calling thread to do */
+  lm_node *node;        /* the lane waits, and has the errand on its stack; or: */
   lm_leaf_state *leaf;
+  uint64_t number;
   int lane;
   lm_status status;
   enum { WAITS, RUNS, DONE } state;
@@ -42,7 +47,7 @@ typedef struct errand { /* what a lane asks the calling thread to do; it lies on
 typedef struct lane {
   lm_device device;
   lm_node **node; /* the latest first */
-  int n, next;
+  int n, next;    /* next: the one that runs, or is to */
   lm_stream *stream;
   struct hand *hand;   /* NULL: the calling thread's */
   pthread_cond_t wake; /* its next node may be ready, its errand be done, or the pass have failed */
@@ -55,13 +60,19 @@ typedef struct lm_team {
   int threads;          /* OpenMP's, for each lane; 0: as they are */
   pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
   part *parts;
-  errand *errands;
-  int busy; /* lanes of other threads that are not through */
+  errand *errands; /* the next first */
+  bool ordered;
+  bool leader_waits; /* for other lanes to get further */
+  int busy;          /* lanes of other threads that are not through */
   lm_status status;
   char message[MESSAGE_BYTES];
   int nlanes;
   lane lane[LANES];
 } lm_team;
+
+static _Atomic int order_kept;
+
+void lm_backward_keep_order(bool on) { atomic_fetch_add(&order_kept, on ? 1 : -1); }
 
 static void fail_locked(lm_team *t, lm_status status) {
   if (t->status != LM_OK) return;
@@ -104,11 +115,12 @@ lm_status lm_team_place(lm_run *r, int from, lm_edge e, lm_tensor ***sum) {
   return LM_OK;
 }
 
-bool lm_team_arrived(lm_run *r, lm_node *target, int32_t *waits_for) {
+bool lm_team_arrived(lm_run *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
   lm_team *t = r->team;
   pthread_mutex_lock(&t->lock);
-  bool last = --*waits_for == 0;
-  if (last && target->kind != LM_NODE_LEAF) {
+  bool last = --*(leaf ? &leaf->waits_for : &target->waits_for) == 0;
+  if (leaf && (leaf->last == 0 || from->number < leaf->last)) leaf->last = from->number;
+  if (last && !leaf) {
     lane *l = &t->lane[target->lane];
     if (l->next < l->n && l->node[l->next] == target) pthread_cond_signal(&l->wake);
   }
@@ -148,16 +160,31 @@ bool lm_team_leaf_is_free(lm_run *r, const lm_leaf_state *l) {
 
 /* ---- errands */
 
-static lm_status send(lm_team *t, errand *e) {
-  errand **last = &t->errands;
-  pthread_mutex_lock(&t->lock);
-  while (*last) last = &(*last)->next;
-  *last = e;
+/* Of one node's leaves the one that was made first: as a rule in the order of the node's edges. */
+static bool comes_before(const errand *a, const errand *b) {
+  if (a->number != b->number) return a->number > b->number;
+  return a->leaf && b->leaf && a->leaf->node->number < b->leaf->node->number;
+}
+
+static void put_locked(lm_team *t, errand *e) {
+  errand **at = &t->errands;
+  while (*at && !comes_before(e, *at)) at = &(*at)->next;
+  e->next = *at;
+  *at = e;
   pthread_cond_signal(&t->lane[0].wake);
-  while (e->state == RUNS || (e->state == WAITS && t->status == LM_OK)) {
-    pthread_cond_wait(&t->lane[e->lane].wake, &t->lock);
+}
+
+/* The lane waits until it is done. */
+static lm_status send(lm_team *t, int lane, lm_node *n) {
+  errand e = {.node = n, .number = n->number, .lane = lane}, **at = &t->errands;
+  pthread_mutex_lock(&t->lock);
+  put_locked(t, &e);
+  while (e.state == RUNS || (e.state == WAITS && t->status == LM_OK)) {
+    pthread_cond_wait(&t->lane[lane].wake, &t->lock);
   }
-  lm_status status = e->state == DONE ? e->status : t->status;
+  while (e.state == WAITS && *at != &e) at = &(*at)->next;
+  if (e.state == WAITS) *at = e.next;
+  lm_status status = e.state == DONE ? e.status : t->status;
   pthread_mutex_unlock(&t->lock);
   return status;
 }
@@ -172,20 +199,44 @@ static void run_errand_locked(lm_team *t) {
   if (status != LM_OK) fail_locked(t, status);
   e->status = status;
   e->state = DONE;
-  pthread_cond_signal(&t->lane[e->lane].wake);
+  if (e->node) {
+    pthread_cond_signal(&t->lane[e->lane].wake);
+  } else {
+    lm_free(e);
+  }
 }
 
-lm_status lm_team_finish_leaf(lm_run *r, int from, lm_leaf_state *l) {
-  bool here = pthread_equal(r->team->caller, pthread_self()) || !lm_watch_has_hooks(l->node->out[0].watch);
-  return here ? lm_run_finish_leaf(r, l) : send(r->team, &(errand){.leaf = l, .lane = from});
+lm_status lm_team_finish_leaf(lm_run *r, lm_leaf_state *l) {
+  lm_team *t = r->team;
+  bool caller = pthread_equal(t->caller, pthread_self());
+  if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_run_finish_leaf(r, l);
+  errand *e = lm_calloc(1, sizeof *e);
+  if (!e) return LM_E_OOM;
+  *e = (errand){.leaf = l, .number = l->last};
+  pthread_mutex_lock(&t->lock);
+  put_locked(t, e);
+  pthread_mutex_unlock(&t->lock);
+  return LM_OK;
+}
+
+/* Somebody else's code runs with it. */
+static bool runs_hooks(const lm_node *n) {
+  bool any = n->kind == LM_NODE_CUSTOM;
+  for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
+  return any;
 }
 
 static lm_status step(lm_team *t, int k, lm_node *n) {
-  bool here = k == 0;
-  for (int s = 0; s < n->nout && !here; s++) {
-    if (lm_watch_has_hooks(n->out[s].watch)) return send(t, &(errand){.node = n, .lane = k});
+  return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_run_step(t->run, n);
+}
+
+/* Nothing of this number or a larger one is left in any lane but `own`. */
+static bool is_turn_locked(const lm_team *t, uint64_t number, int own) {
+  for (int k = 0; k < t->nlanes && t->ordered; k++) {
+    const lane *l = &t->lane[k];
+    if (k != own && l->next < l->n && l->node[l->next]->number >= number) return false;
   }
-  return lm_run_step(t->run, n);
+  return true;
 }
 
 /* ---- a lane's work */
@@ -197,10 +248,11 @@ static lm_node *next_locked(lane *l) {
 }
 
 static void step_locked(lm_team *t, int k, lm_node *n) {
-  t->lane[k].next++;
   pthread_mutex_unlock(&t->lock);
   lm_status status = step(t, k, n);
   pthread_mutex_lock(&t->lock);
+  t->lane[k].next++;
+  if (k > 0 && t->leader_waits) pthread_cond_signal(&t->lane[0].wake);
   if (status != LM_OK) fail_locked(t, status);
 }
 
@@ -231,14 +283,17 @@ static void lead(lm_team *t) {
   int limit = lm_thread_limit();
   if (t->threads > 0) lm_set_thread_limit(t->threads);
   pthread_mutex_lock(&t->lock);
-  while (t->status == LM_OK && (l->next < l->n || t->busy > 0)) {
+  while (t->status == LM_OK && (l->next < l->n || t->busy > 0 || t->errands)) {
     lm_node *n = next_locked(l);
-    if (t->errands) {
+    const errand *e = t->errands;
+    if (e && is_turn_locked(t, e->number, e->node ? e->lane : -1)) {
       run_errand_locked(t);
-    } else if (n) {
+    } else if (n && (!t->ordered || !runs_hooks(n) || is_turn_locked(t, n->number, 0))) {
       step_locked(t, 0, n);
     } else {
+      t->leader_waits = e || n;
       pthread_cond_wait(&l->wake, &t->lock);
+      t->leader_waits = false;
     }
   }
   pthread_mutex_unlock(&t->lock);
@@ -393,6 +448,7 @@ bool lm_team_work_off(lm_run *r, lm_status *status) {
   t->run = r;
   t->caller = pthread_self();
   t->default_dtype = lm_default_dtype();
+  t->ordered = atomic_load(&order_kept) > 0;
   assign(t);
   *status = prepare(t);
   if (*status != LM_OK || t->nlanes == 1 || !take_hands(t)) {
@@ -408,6 +464,10 @@ bool lm_team_work_off(lm_run *r, lm_status *status) {
   wait_for_hands(t);
   r->team = NULL;
 
+  for (errand *e = t->errands, *next; e; e = next) { /* leaves that it did not come to */
+    next = e->next;
+    lm_free(e);
+  }
   for (part *p = t->parts, *next; p; p = next) {
     next = p->next;
     lm_release(p->sum);

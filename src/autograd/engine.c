@@ -235,11 +235,9 @@ static lm_status deliver(lm_run *r, const lm_node *from, lm_edge e, lm_tensor *g
   lm_status status = LM_OK;
   lm_leaf_state *leaf = NULL;
   lm_tensor **sum = &e.node->out[e.slot].grad;
-  int32_t *waits_for = &e.node->waits_for;
   if (e.node->kind == LM_NODE_LEAF) {
     leaf = leaf_place(r->leaf, r->leaf_room, e.node);
     sum = &leaf->grad;
-    waits_for = &leaf->waits_for;
   }
   if (g) {
     TRY(fit(r, e, &g));
@@ -249,9 +247,9 @@ static lm_status deliver(lm_run *r, const lm_node *from, lm_edge e, lm_tensor *g
     if (status != LM_OK) goto done;
   }
   if (!from) goto done;
-  bool last = r->team ? lm_team_arrived(r, e.node, waits_for) : --*waits_for == 0;
+  bool last = r->team ? lm_team_arrived(r, from, e.node, leaf) : --*(leaf ? &leaf->waits_for : &e.node->waits_for) == 0;
   if (last && leaf) {
-    status = r->team ? lm_team_finish_leaf(r, from->lane, leaf) : lm_run_finish_leaf(r, leaf);
+    status = r->team ? lm_team_finish_leaf(r, leaf) : lm_run_finish_leaf(r, leaf);
   } else if (last && !r->team) {
     push_ready(r, e.node);
   }

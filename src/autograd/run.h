@@ -12,6 +12,7 @@ typedef struct lm_leaf_state {
   lm_tensor *grad;
   int32_t waits_for;
   bool needed;
+  uint64_t last; /* devices.c: the smallest number of the nodes it has come from */
 } lm_leaf_state;
 
 struct lm_finally;
@@ -46,12 +47,13 @@ bool lm_team_work_off(lm_run *r, lm_status *status);
 /* For the engine while r->team is there. `lane`: of the node that is being worked off.
  * Where a gradient for the edge's target is added: *sum may be replaced by another place. */
 lm_status lm_team_place(lm_run *r, int lane, lm_edge e, lm_tensor ***sum);
-/* Notes that one of those the target waits for has come; *waits_for is the target's. True: it was the last. */
-bool lm_team_arrived(lm_run *r, lm_node *target, int32_t *waits_for);
+/* Notes that `from`, one of those the target waits for, has come; `leaf` is the target's state, if it is one. True: it
+ * was the last. */
+bool lm_team_arrived(lm_run *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf);
 /* Adds what other lanes have left for result `slot` of n to *sum. */
 lm_status lm_team_collect(lm_run *r, const lm_node *n, int slot, lm_tensor **sum);
-/* lm_run_finish_leaf, where its hooks may run. */
-lm_status lm_team_finish_leaf(lm_run *r, int lane, lm_leaf_state *l);
+/* lm_run_finish_leaf, where and when its hooks may run. */
+lm_status lm_team_finish_leaf(lm_run *r, lm_leaf_state *l);
 /* Nobody but the caller has anything for the leaf, and nothing has come yet. */
 bool lm_team_leaf_is_free(lm_run *r, const lm_leaf_state *l);
 

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "autograd/autograd.h"
 #include "base/clock.h"
 #include "base/mem.h"
 #include "dist/parts.h"
@@ -95,6 +96,7 @@ static lm_status check_ranks(const lm_world *w, int n, const int *ranks) {
 }
 
 static void free_core(lm_group_core *core) {
+  if (core->g.size > 1) lm_backward_keep_order(false);
   pthread_mutex_destroy(&core->lock);
   lm_free((void *)core->g.ranks);
   lm_free(core);
@@ -114,6 +116,7 @@ static lm_status make_core(int n, const int *ranks, int world_rank, lm_group_cor
   for (int i = 0; i < n; i++)
     if (ranks[i] == world_rank) core->g.rank = i;
   pthread_mutex_init(&core->lock, NULL);
+  if (n > 1) lm_backward_keep_order(true); /* collectives in hooks have to come in one order on all ranks */
   *out = core;
   return LM_OK;
 }
