@@ -160,6 +160,52 @@ describe("DistributedDataParallel", function()
     assert.matches("rank 1 on host [^\n]*half%-way", got[1].output)
   end)
 
+  it("notices a model that was converted, on one rank or all, before anything is sent or half-way", function()
+    local half_way = [[
+      local net = lenet()
+      local ddp = DDP(net, { bucket_cap_mb = 1e-5 })
+      local x, y = batch(4)
+      F.cross_entropy(ddp(x), y):backward()
+      local loss = F.cross_entropy(ddp(x), y)
+      net:to("float32")
+      contains(message(loss.backward, loss), "was float64")
+      contains(message(ddp, x:float()), "was float64")
+      net:double()
+      ddp:zero_grad()
+      F.cross_entropy(ddp(x), y):backward() -- as if nothing had been
+      if rank == 1 then net[4].weight:register_hook(function() net:to("float32") end) end
+      print(message(function() F.cross_entropy(ddp(x), y):backward() end))
+      os.exit(0, true)
+    ]]
+    for _, shared in ipairs { "1", "0" } do
+      local got = run(2, half_way, { LM_SHM = shared })
+      assert(got.ok, got.text)
+      assert.matches("rank 1 on host [^\n]* failed at [^\n]*was float64", got[0].output)
+      assert.matches("was float64", got[1].output)
+    end
+  end)
+
+  it("has averages in .grad whatever a hook makes of it", function()
+    local script = [[
+      local net = lenet()
+      local ddp = DDP(net, { bucket_cap_mb = 1e-5 })
+      local weight, bias = net[1].weight, net[1].bias
+      weight:register_post_accumulate_grad_hook(function() weight.grad.data = lm.zeros({ 2 }, { dtype = "float64" }) end)
+      bias:register_post_accumulate_grad_hook(function() bias.grad = lm.zeros_like(bias) end)
+      for _ = 1, 3 do
+        local x, y = batch(4 * size)
+        local alone = copy_of(net)
+        F.cross_entropy(alone(x), y):backward()
+        ddp:zero_grad()
+        local part = { { 4 * rank + 1, 4 * rank + 4 } }
+        F.cross_entropy(ddp(x[part]), y[part]):backward()
+        near("gradients", grads(net), grads(alone))
+      end
+    ]]
+    succeeds(2, script)
+    succeeds(2, script, { LM_SHM = "0" })
+  end)
+
   it("cannot be used when its process group is gone", function()
     succeeds(2, [[
       local net = lenet()

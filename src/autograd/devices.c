@@ -11,9 +11,9 @@
  * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node
  * there, and waits; or a leaf, and goes on.
  *
- * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane is
- * quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes are past
- * whatever could come before. A leaf's number is the smallest of those its gradients came from. */
+ * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane
+ * is quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes
+ * are past whatever could come before. A leaf's number is the smallest of those its gradients came from. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

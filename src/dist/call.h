@@ -8,8 +8,8 @@
 #include "dist/collective.h"
 #include "dist/core.h"
 
-typedef struct lm_written { /* a tensor of the script's that the call writes */
-  lm_tensor *user;  /* over its memory */
+typedef struct lm_written { /* memory of the script's that the call writes */
+  lm_tensor *user;
   lm_tensor *dense; /* what the group writes: user itself, or what user becomes at the end */
 } lm_written;
 

@@ -36,10 +36,23 @@ lm_status lm_reducer_usable(const lm_reducer *r) {
 
 /* ---- a pass */
 
+/* t: the slot's parameter, or a gradient of it. */
+static bool fits(const lm_slot *s, const lm_tensor *t) {
+  return t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view);
+}
+
+static lm_status check_kind(const lm_slot *s, const lm_tensor *t) {
+  if (fits(s, t)) return LM_OK;
+  return lm_fail(
+      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
+      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+      lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+}
+
 static void forget_pass(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (r->g) lm_set_grad_home(s->param, s->view);
+    if (r->g) lm_set_grad_home(s->param, fits(s, s->param) ? s->view : NULL);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
   }
@@ -85,15 +98,6 @@ done:
   return status;
 }
 
-/* t: the slot's parameter, or a gradient of it. */
-static lm_status check_kind(const lm_slot *s, const lm_tensor *t) {
-  if (t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view)) return LM_OK;
-  return lm_fail(
-      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
-      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
-      lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
-}
-
 static bool is_missing(const lm_slot *s) { return !s->ready; }
 
 /* The end of backward. Which parameters got nothing? */
@@ -135,7 +139,7 @@ done:
   return status;
 }
 
-/* What anybody had a gradient for has the average now: also what was absent here, or what a hook has changed .grad of. */
+/* What anybody had a gradient for has the average now, whether it was absent here or a hook has changed its .grad. */
 static lm_status hand_out(lm_reducer *r) {
   lm_status status = LM_OK;
   for (int i = 0; i < r->n; i++) {

@@ -4,10 +4,11 @@
  * ranks' buckets, in place, and writes the result into each: nothing else is ever copied. A flag counts buckets through
  * all passes, so it says which pass it belongs to.
  *
- * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one waits
- * for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that are not
- * in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales from then
- * on while it puts gradients in their places; on other devices that is left to the group, which may do it on the way. */
+ * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one
+ * waits for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that
+ * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
+ * from then on while it puts gradients in their places; on other devices that is left to the group, which may do it on
+ * the way. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -352,7 +353,8 @@ lm_status lm_reduce_advance(lm_reducer *r) {
   if (!r->shared) return send_full(r);
   announce_full(r);
   if (!r->known && everyone_at(r, FLAG_FACTS, r->exchanges)) TRY(take_facts(r));
-  while (r->known && r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1)) sum_next(r);
+  while (r->known && r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1))
+    sum_next(r);
 done:
   return status;
 }

@@ -4,6 +4,7 @@
 --- Tensors are written in place, and may have any dtype, sizes and strides; dtype and sizes have to be the same on all
 --- ranks. Roots and peers are ranks in the world, also in groups of some ranks. What a rank does not agree on with the
 --- others, and what happened to another rank, is an error that names that rank.
+--- A work goes on with the memory its tensors had, whatever they are given meanwhile (t.data = other, net:double()).
 --- Over nccl a call returns once it is enqueued, as PyTorch's do, and such an error comes from a later call or work.
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
 --- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
