@@ -190,7 +190,8 @@ describe("DistributedDataParallel", function()
       local net = lenet()
       local ddp = DDP(net, { bucket_cap_mb = 1e-5 })
       local weight, bias = net[1].weight, net[1].bias
-      weight:register_post_accumulate_grad_hook(function() weight.grad.data = lm.zeros({ 2 }, { dtype = "float64" }) end)
+      local f64 = { dtype = "float64" }
+      weight:register_post_accumulate_grad_hook(function() weight.grad.data = lm.zeros({ 2 }, f64) end)
       bias:register_post_accumulate_grad_hook(function() bias.grad = lm.zeros_like(bias) end)
       for _ = 1, 3 do
         local x, y = batch(4 * size)

@@ -1,6 +1,6 @@
 -- What backward sends goes out in an order that follows from the graph, on whichever rank and however late: buckets of
--- one and several DistributedDataParallels, sums of SyncBatchNorm, all_reduces in hooks (support/ddp_order.lua). The same
--- over MPI is in mpi_spec, over NCCL's stand-in in cuda/nccl_spec.
+-- one and several DistributedDataParallels, sums of SyncBatchNorm, all_reduces in hooks (support/ddp_order.lua). The
+-- same over MPI is in mpi_spec, over NCCL's stand-in in cuda/nccl_spec.
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local several = require "several"

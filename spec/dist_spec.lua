@@ -228,6 +228,20 @@ describe("a process group of one", function()
     lm.core.reducer_fail(handle, "nobody is told")
   end)
 
+  it("ends groups in one order on all ranks, the opposite of their making", function()
+    dist.init_process_group()
+    local close, made, closed = lm.core.dist_close, {}, {}
+    finally(function() lm.core.dist_close = close end)
+    for i = 1, 20 do made[i] = dist.new_group({ 0 }).handle end
+    lm.core.dist_close = function(handle)
+      closed[#closed + 1] = handle
+      return close(handle)
+    end
+    dist.destroy_process_group()
+    assert.equal(21, #closed)
+    for i = 1, 20 do assert(closed[i] == made[21 - i], "another order") end
+  end)
+
   it("has groups of one", function()
     dist.init_process_group()
     local group = dist.new_group { 0 }

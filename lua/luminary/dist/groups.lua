@@ -4,7 +4,7 @@ local options = require "luminary.options"
 local fail = options.fail
 
 local groups = {} -- world: the core's, nil with one process; default: the group of all, nil before init
-local open = {} -- all groups, so that none closes before destroy_process_group says so
+local open = {} -- all groups as they were made, so that none closes before destroy_process_group says so
 
 local Group = {}
 Group.__index = Group
@@ -24,7 +24,7 @@ end
 local function new(handle, backend)
   local rank, size, ranks = core.dist_members(handle)
   local group = setmetatable({handle = handle, backend = backend, rank = rank, size = size, ranks = ranks}, Group)
-  open[group] = true
+  open[#open + 1] = group
   return group
 end
 
@@ -70,16 +70,16 @@ end
 
 local function close(group)
   core.dist_close(group.handle)
-  group.handle, open[group] = nil, nil
+  group.handle = nil
+  for i = #open, 1, -1 do
+    if open[i] == group then table.remove(open, i) end
+  end
 end
 
---- Ends one group, or with the default one everything.
+--- Ends one group, or with the default one everything: on all ranks in one order, since a backend may have them meet.
 function groups.destroy(group)
   if group ~= groups.default then return close(group) end
-  for each in pairs(open) do
-    if each ~= group then close(each) end
-  end
-  close(group)
+  for i = #open, 1, -1 do close(open[i]) end
   if groups.world then core.dist_close(groups.world) end
   groups.world, groups.default = nil, nil
 end
