@@ -1,4 +1,6 @@
 /* oneDNN 2: operations are described in structs, implementations come from an iterator. */
+#include <string.h>
+
 #include "backend/cpu/onednn_version.h"
 #include "base/mem.h"
 
@@ -61,11 +63,11 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_convolutio
                                                     d->bias, d->y, d->stride, d->dilation, d->padding, d->padding);
 }
 
-lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, int nth, dnnl_engine_t engine,
+lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
   lm_status status;
   dnnl_convolution_desc_t desc;
-  dnnl_primitive_desc_t hint = NULL;
+  dnnl_primitive_desc_t hint = NULL, found = NULL;
   dnnl_primitive_desc_iterator_t choices = NULL;
   *out = NULL;
   if (pass == LM_CONV_FORWARD) {
@@ -85,13 +87,18 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, int nth, dnn
   dnnl_status_t made = dnnl_primitive_desc_iterator_create(&choices, &desc, attr, engine, hint);
   if (made == dnnl_unimplemented) goto done;
   DNN(made);
-  while (nth-- > 0) {
+  while ((found = dnnl_primitive_desc_iterator_fetch(choices)) &&
+         strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
+    dnnl_primitive_desc_destroy(found);
+    found = NULL;
     made = dnnl_primitive_desc_iterator_next(choices);
     if (made == dnnl_iterator_ends) goto done;
     DNN(made);
   }
-  *out = dnnl_primitive_desc_iterator_fetch(choices);
+  *out = found;
+  found = NULL;
 done:
+  if (found) dnnl_primitive_desc_destroy(found);
   if (choices) dnnl_primitive_desc_iterator_destroy(choices);
   if (hint) dnnl_primitive_desc_destroy(hint);
   return status;

@@ -1,5 +1,7 @@
 /* oneDNN 3: memory is described by handles, and what was made by `..._primitive_desc_create` moves on to the next
  * implementation itself. */
+#include <string.h>
+
 #include "backend/cpu/onednn_version.h"
 
 #if DNNL_VERSION_MAJOR != 3
@@ -52,7 +54,7 @@ static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t e
                                                         d->padding, attr);
 }
 
-lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, int nth, dnnl_engine_t engine,
+lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
   lm_status status = LM_OK;
   dnnl_status_t made;
@@ -75,7 +77,7 @@ lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, int nth, dnn
   }
   if (made == dnnl_unimplemented) goto done;
   DNN(made);
-  while (nth-- > 0) {
+  while (strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
     made = dnnl_primitive_desc_next_impl(found);
     if (made == dnnl_last_impl_reached) goto done;
     DNN(made);

@@ -36,8 +36,12 @@ typedef struct lm_conv_mds {
   dnnl_dims_t stride, padding, dilation;
 } lm_conv_mds;
 
-/* Direct convolution by oneDNN's nth implementation (0: its first choice). *out is NULL where there are not as many. */
-lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, int nth, dnnl_engine_t engine,
+/* What implements it, as "jit:avx2". */
+const char *lm_dnn_name(const_dnnl_primitive_desc_t pd);
+
+/* Direct convolution by the first of oneDNN's implementations whose name begins with `kind` ("": the first). *out is
+ * NULL where there is none. */
+lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
                            const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out);
 
 #endif
