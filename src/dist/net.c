@@ -261,6 +261,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
 static lm_status unix_address(const char *name, address *out, socklen_t *n) {
   size_t length = strlen(name);
   *out = (address){.local = {.sun_family = AF_UNIX}};
+  *n = 0;
   if (length == 0 || length >= sizeof out->local.sun_path)
     return lm_fail(LM_E_ARG, "'unix:%s': a name of 1 to %zu bytes wanted", name, sizeof out->local.sun_path - 1);
   memcpy(out->local.sun_path + 1, name, length);

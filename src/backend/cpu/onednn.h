@@ -1,5 +1,4 @@
-/* All that the CPU backend asks of oneDNN. onednn.c is written for its version 2; another version
- * is another file behind this header. */
+/* All that the CPU backend asks of oneDNN. What its versions do differently stands in onednn_version.h. */
 #ifndef LM_CPU_ONEDNN_H
 #define LM_CPU_ONEDNN_H
 
