@@ -1,38 +1,9 @@
-/* The CPU's table, threads, and the instruction level. Registered when the library is loaded. */
-#include <omp.h>
+/* The CPU's table and the instruction level. Registered when the library is loaded. */
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa.h"
-#include "base/worker.h"
-
-static _Atomic int threads;           /* 0: not set */
-static int at_start;                  /* OpenMP's own number, before anybody set one */
-static _Thread_local int own_threads; /* of a worker; 0: as the process */
-
-int lm_cpu_threads(void) {
-  int n = own_threads > 0 ? own_threads : atomic_load_explicit(&threads, memory_order_relaxed);
-  if (n == 0) n = at_start;
-  int limit = lm_thread_limit();
-  return limit > 0 && limit < n ? limit : n;
-}
-
-void lm_cpu_set_threads(int n) {
-  if (lm_is_worker()) {
-    own_threads = n > 0 ? n : 0;
-  } else {
-    atomic_store_explicit(&threads, n > 0 ? n : 0, memory_order_relaxed);
-  }
-}
-
-/* A region costs a microsecond, and much more when the cores are busy: it has to be worth that many times over. */
-int lm_cpu_share(double work) {
-  const double least = 30e3, each = 15e3; /* nanoseconds: of the whole, of one thread's part */
-  if (work < least || omp_in_parallel()) return 1;
-  int most = lm_cpu_threads();
-  return work / each < most ? (int)(work / each) : most;
-}
 
 static int find_level(void) {
   int level = 0;
@@ -78,6 +49,6 @@ static const lm_backend backend = {
 
 /* Cannot fail but by an ABI number, and both come from one build. */
 __attribute__((constructor)) static void register_cpu(void) {
-  at_start = omp_get_max_threads();
+  lm_cpu_threads_start();
   lm_backend_register(&backend);
 }

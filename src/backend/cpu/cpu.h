@@ -9,8 +9,11 @@
 /* Threads for `work` elementary operations (about a nanosecond each): 1 when it is not worth a
  * parallel region. For `#pragma omp parallel for num_threads(lm_cpu_share(work))`. */
 int lm_cpu_share(double work);
+/* Threads for a region on this thread: as many as are set, and all of them are there already. Fewer, and one line on
+ * standard error, if the system refuses to start as many. */
 int lm_cpu_threads(void);
 void lm_cpu_set_threads(int n);
+void lm_cpu_threads_start(void); /* when the library is loaded */
 
 extern const lm_driver lm_cpu_driver; /* driver.c */
 

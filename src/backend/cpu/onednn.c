@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/dnn_guard.h"
 #include "backend/cpu/onednn_version.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -29,6 +30,7 @@ static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
 }
 
 static void start(void) {
+  lm_dnn_guard_stack();
   start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
   if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
   if (!start_status) start_status = make_attr(&plain_attr);
@@ -135,7 +137,7 @@ static void kernel_keep(kernel *k) {
 }
 
 static lm_status kernel_new(const int64_t *key, kernel **out) {
-  kernel *k = lm_calloc(1, sizeof *k);
+  kernel *k = lm_dnn_guard_room() == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
   if (!k) return LM_E_OOM;
   memcpy(k->key, key, sizeof k->key);
   k->refs = 1;

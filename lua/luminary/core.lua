@@ -1,0 +1,52 @@
+--- luminary.core, the C module, loaded with what the libraries under it are to find in the environment. They read it
+--- while they are loaded and never again, so it stands there only meanwhile: children inherit nothing. What the user
+--- has set stays.
+---
+--- GOMP_SPINCOUNT: OpenMP's threads wait for one another by spinning, some 7 ms long of themselves. Beside a process
+--- that computes that is as long as the other one's turn, and each of a step's hundred regions may lose one. This many
+--- spins are some 0.25 ms: longer than a region is uneven, so that nobody sleeps while the machine is ours alone.
+--- OPENBLAS_NUM_THREADS: it would start threads we never use.
+local wanted = {GOMP_SPINCOUNT = "10000", OPENBLAS_NUM_THREADS = "1"}
+local deciding = {GOMP_SPINCOUNT = "OMP_WAIT_POLICY"} -- says it in other words
+
+-- setenv and dlopen, under names that no other declaration of them can collide with; nil where there is no FFI.
+local function c_library()
+  local there, ffi = pcall(require, "ffi")
+  if not there then return nil end
+  local declared = pcall(ffi.cdef, [[
+    int lm_load_setenv(const char *name, const char *value, int replace) __asm__("setenv");
+    int lm_load_unsetenv(const char *name) __asm__("unsetenv");
+    void *lm_load_dlopen(const char *file, int mode) __asm__("dlopen");]])
+  return declared and ffi.C or nil
+end
+
+local RTLD_LAZY, RTLD_NOLOAD = 1, 4
+
+-- The names that were set. None where OpenMP is there already: the host's, or ours in another Lua state; threads that
+-- set variables would not be safe then either.
+local function set()
+  local names, c = {}, c_library()
+  if not c or c.lm_load_dlopen("libgomp.so.1", RTLD_LAZY + RTLD_NOLOAD) ~= nil then return names, c end
+  for name, value in pairs(wanted) do
+    local decided = os.getenv(name) or deciding[name] and os.getenv(deciding[name])
+    if not decided and c.lm_load_setenv(name, value, 0) == 0 then
+      names[#names + 1] = name
+    end
+  end
+  return names, c
+end
+
+-- This file stands before the C module in require's order, under the same name.
+local function load()
+  local path, seen = package.searchpath("luminary.core", package.cpath)
+  if not path then error("module 'luminary.core' not found:" .. seen, 0) end
+  local open, why = package.loadlib(path, "luaopen_luminary_core")
+  if not open then error(why, 0) end
+  return open("luminary.core")
+end
+
+local names, c = set()
+local ok, core = pcall(load)
+for _, name in ipairs(names) do c.lm_load_unsetenv(name) end
+if not ok then error(core, 0) end
+return core
