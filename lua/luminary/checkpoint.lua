@@ -11,6 +11,7 @@
 ---   {"list": [node …], "table": {key: node …}, "integers": {digits: node …}}
 ---                                              a table: what counts from 1, its strings, other integers;
 ---                                              each left out when empty
+---   {"same": n}                                the table whose node has "id": n: one that stands in several places
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
 local options = require "luminary.options"
@@ -18,7 +19,7 @@ local ffi = require "ffi"
 local fail = options.fail
 
 local checkpoint = {}
-local KEY, DEEPEST = "luminary", 100 -- nesting beyond this is taken for a table that contains itself
+local KEY, DEEPEST = "luminary", 100
 
 local function is_integer_key(key)
   return type(key) == "number" and key == math.floor(key) and math.abs(key) < 2 ^ 53
@@ -78,9 +79,20 @@ local function describe_table(value, path, file, depth)
     fail("save: %s is an object%s", path == "" and "the value" or path,
       value.state_dict and "; save its :state_dict()" or ", not a plain table")
   end
-  if depth > DEEPEST then fail("save: %.60s… is nested too deep, or contains itself", path) end
+  local node = file.nodes[value]
+  if node then
+    if not node.id then
+      file.shared = file.shared + 1
+      node.id = file.shared
+    end
+    if file.open[value] then fail("save: %s contains itself", path) end
+    return {same = node.id}
+  end
+  if depth > DEEPEST then fail("save: %.60s… is nested too deep", path) end
   local strings, integers = sorted_keys(value, "save", path)
-  local node, prefix = {}, path == "" and "" or path .. "."
+  local prefix = path == "" and "" or path .. "."
+  node = {}
+  file.nodes[value], file.open[value] = node, true
   for _, key in ipairs(strings) do
     node.table = node.table or {}
     node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
@@ -97,6 +109,7 @@ local function describe_table(value, path, file, depth)
       node.integers[("%d"):format(key)] = child
     end
   end
+  file.open[value] = nil
   return node
 end
 
@@ -143,7 +156,7 @@ function checkpoint.save(path, value)
     fail("save: the path has to be a string, got %s", options.describe(path))
   end
   if value == nil then fail("save: a value to save wanted: lm.save(path, value)") end
-  local file = {tensors = {}, names = {}}
+  local file = {tensors = {}, names = {}, nodes = {}, open = {}, shared = 0}
   local node = describe_value(value, "", file, 1)
   local metadata = {}
   if not is_flat(value) then metadata[KEY] = core.json_encode(node) end
@@ -158,28 +171,45 @@ local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
 local restore
 
+-- t[key] of the node. Tables that stand in several places are put there in the end, when all are made.
+local function put(t, key, node, file, depth)
+  if type(node) == "table" and node.same ~= nil then
+    file.later[#file.later + 1] = {t, key, node.same}
+  else
+    t[key] = restore(node, file, depth)
+  end
+end
+
 local function restore_table(node, file, depth)
   local out = {}
+  if node.id ~= nil then file.made[node.id] = out end
   for key, part in pairs(node) do
-    if type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
+    if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
     if key == "table" then
       for name, child in pairs(part) do
         if type(name) ~= "string" then bad(file.path, "a key that is no string") end
-        out[name] = restore(child, file, depth + 1)
+        put(out, name, child, file, depth + 1)
       end
     elseif key == "list" then
-      for i = 1, #part do out[i] = restore(part[i], file, depth + 1) end
+      for i = 1, #part do put(out, i, part[i], file, depth + 1) end
     elseif key == "integers" then
       for digits, child in pairs(part) do
         local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
         if not integer then bad(file.path, "a key that is no integer") end
-        out[integer] = restore(child, file, depth + 1)
+        put(out, integer, child, file, depth + 1)
       end
-    else
+    elseif key ~= "id" then
       bad(file.path, "a node with the field '" .. tostring(key) .. "'")
     end
   end
   return out
+end
+
+local function put_shared(file)
+  for _, place in ipairs(file.later) do
+    local t, key, id = unpack(place)
+    t[key] = file.made[id] or bad(file.path, "no table of the number " .. tostring(id))
+  end
 end
 
 -- Digits as int64; doubles hold only 53 bits.
@@ -219,7 +249,10 @@ function checkpoint.load(path, opts)
   if not text then return tensors end
   local ok, node = pcall(core.json_decode, text)
   if not ok then bad(path, "no JSON") end
-  return restore(node, {path = path, tensors = tensors}, 1)
+  local file = {path = path, tensors = tensors, made = {}, later = {}}
+  local value = restore(node, file, 1)
+  put_shared(file)
+  return value
 end
 
 return checkpoint

@@ -93,6 +93,12 @@ function methods.allclose(x, other, given)
   end)
 end
 
+local MOST = 2 ^ 20 -- tensors in a list; no function takes more
+
+local function check_parts(who, n)
+  if n > MOST then fail("%s: %.0f views are too many; lists hold at most %d tensors", who, n, MOST) end
+end
+
 -- The size of a dim, and the dim itself counted from 1.
 local function extent(who, x, dim)
   tensor(who, x)
@@ -108,6 +114,7 @@ function methods.split(x, size, dim)
   local sizes = size
   if type(size) == "number" then
     options.arg("split", "size", size, "count")
+    check_parts("split", total / size)
     sizes = {}
     for first = 1, total, size do sizes[#sizes + 1] = math.min(size, total - first + 1) end
     if total == 0 then sizes[1] = 0 end
@@ -135,6 +142,7 @@ end
 function methods.unbind(x, dim)
   local total
   total, dim = extent("unbind", x, dim)
+  check_parts("unbind", total)
   local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
   return parts
@@ -154,10 +162,13 @@ function methods.repeat_tensor(x, ...)
     options.arg("repeat_tensor", "counts[" .. dim .. "]", n, "natural")
     if n == 0 then
       y = ops.narrow(y, dim, 1, 0)
-    elseif n > 1 then
-      local copies = {}
-      for i = 1, n do copies[i] = y end
-      y = ops.cat(copies, dim)
+    elseif n > 1 then -- what lies before the dim, the repetition, the dim and what lies behind it
+      local shape, before, rest = y.shape, 1, 1
+      for i, size in ipairs(shape) do
+        if i < dim then before = before * size else rest = rest * size end
+      end
+      shape[dim] = shape[dim] * n
+      y = ops.reshape(ops.expand(ops.reshape(y, {before, 1, rest}), {before, n, rest}), shape)
     end
   end
   return y == x and ops.clone(x) or y

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "autograd/expr.h"
+#include "autograd/rules.h"
 
 static lm_ints size_of(const lm_tensor *t) {
   lm_ints s = {.n = t->ndim};
@@ -107,16 +107,16 @@ lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {
   return reshape(g, size);
 }
 
-lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at) {
+lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
+                           lm_before *before) {
   if (!g) return NULL;
   const lm_ints *own = &sizes[at];
   if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* the empty tensor cat ignores */
   int d = normal_dim(dim == LM_NO_DIM ? 0 : dim, g->ndim);
-  int64_t start = 1;
-  for (int i = 0; i < at; i++) {
-    if (sizes[i].n == g->ndim) start += sizes[i].v[d];
+  for (; before->n < at; before->n++) {
+    if (sizes[before->n].n == g->ndim) before->size += sizes[before->n].v[d];
   }
-  return narrow(g, d, start, own->v[d]);
+  return narrow(g, d, before->size + 1, own->v[d]);
 }
 
 lm_tensor *lm_f_scattered_grad(lm_expr *e_, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {

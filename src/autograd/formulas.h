@@ -6,6 +6,7 @@
 #include "autograd/autograd.h"
 
 struct lm_expr;
+struct lm_before;
 
 /* g times a number, or g itself for 1. */
 lm_tensor *lm_f_scaled(struct lm_expr *e, lm_tensor *g, double factor);
@@ -26,7 +27,8 @@ lm_tensor *lm_f_place_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, in
 lm_tensor *lm_f_softmax_grad_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *grad, lm_tensor *y, int64_t dim);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
-lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at);
+lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
+                           struct lm_before *before);
 /* scatter_add's src; where it is larger than index, the rest gets zeros. */
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
 lm_tensor *lm_f_index_put_grad(struct lm_expr *e, lm_tensor *g, lm_list indices, bool accumulate);

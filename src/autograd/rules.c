@@ -105,6 +105,7 @@ static double use_number(const lm_rule *r, int i) {
 #define P(i) use_number(r_, i)
 #define SIZES (r_->node ? r_->node->list_size : NULL)
 #define AT (r_->at)
+#define BEFORE (&r_->before)
 
 #define g (r_->g[0])
 #define g1 (r_->g[1])

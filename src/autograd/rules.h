@@ -14,6 +14,12 @@ typedef struct lm_touched {
   bool list;
 } lm_touched;
 
+/* How much the first n tensors of a list take along the joined dim: their gradients are asked for in turn. */
+typedef struct lm_before {
+  int n;
+  int64_t size;
+} lm_before;
+
 /* A formula being evaluated. */
 typedef struct lm_rule {
   lm_expr e;
@@ -23,6 +29,7 @@ typedef struct lm_rule {
   lm_tensor *const *g; /* [LM_MAX_OUTS] gradients of the results */
   lm_tensor *const *y; /* [LM_MAX_OUTS] saved results */
   int at;              /* EACH: which tensor of the list */
+  lm_before before;    /* EACH: those before it */
   lm_touched touched;
 } lm_rule;
 

@@ -1,5 +1,6 @@
 /* Readers of one Lua value. None of them raises, so callers can release what they own; none of them
- * allocates in Lua, so no finalizer runs between reading a handle and using it. */
+ * allocates in Lua, so no finalizer runs between reading a handle and using it. The one that runs Lua code
+ * sees to it that nothing goes meanwhile. */
 #include <stdio.h>
 
 #include "base/mem.h"
@@ -19,7 +20,7 @@ lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, c
   return LM_OK;
 }
 
-bool lm_to_int64(lua_State *L, int i, int64_t *out) {
+bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
   enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
   if (lua_type(L, i) != TCDATA) return false;
   if (i < 0) i = lua_gettop(L) + 1 + i;
@@ -29,7 +30,10 @@ bool lm_to_int64(lua_State *L, int i, int64_t *out) {
     return false;
   }
   lua_pushvalue(L, i);
+  lm_lua *state = (lm_lua *)s;
+  state->asking++; /* a debug hook may run, and free what the call has read */
   bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
+  state->asking--;
   lua_pop(L, 1);
   if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
   return is;
@@ -53,7 +57,7 @@ lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, c
     }
     default: break;
   }
-  if (!lm_to_int64(L, i, &whole)) return expected(L, s, i, fn, arg, "a tensor or a number");
+  if (!lm_to_int64(L, s, i, &whole)) return expected(L, s, i, fn, arg, "a tensor or a number");
   lm_status status = lm_tensor_number(0, owned);
   if (status == LM_OK) memcpy((*owned)->data, &whole, sizeof whole);
   *out = *owned;
@@ -64,7 +68,7 @@ lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, c
   int64_t whole;
   if (lua_type(L, i) == LUA_TNUMBER) {
     *out = lua_tonumber(L, i);
-  } else if (lm_to_int64(L, i, &whole)) {
+  } else if (lm_to_int64(L, s, i, &whole)) {
     *out = (double)whole;
   } else {
     return expected(L, s, i, fn, arg, "a number");
@@ -79,7 +83,7 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     *out = (int64_t)v;
     return LM_OK;
   }
-  if (lm_to_int64(L, i, out)) return LM_OK;
+  if (lm_to_int64(L, s, i, out)) return LM_OK;
   return expected(L, s, i, fn, arg, "an integer");
 }
 

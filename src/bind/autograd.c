@@ -3,32 +3,42 @@
 #include "bind/bind.h"
 
 typedef struct pass {
-  lm_tensor **roots, **grads, **inputs;
-  int nroots, ninputs;
+  lm_tensor **roots, **grads, **inputs; /* retained: hooks may free them */
+  int nroots, ngrads, ninputs;
   bool retain_given;
   lm_backward_args args;
 } pass;
 
+static void drop_list(int n, lm_tensor **list) {
+  for (int i = 0; i < n; i++) lm_release(list[i]);
+  lm_free(list);
+}
+
 static void drop(pass *p) {
-  lm_free(p->roots);
-  lm_free(p->grads);
-  lm_free(p->inputs);
+  drop_list(p->nroots, p->roots);
+  drop_list(p->ngrads, p->grads);
+  drop_list(p->ninputs, p->inputs);
 }
 
 /* A tensor or a list of them at i. */
 static lm_status read_some(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                            lm_tensor ***out) {
-  if (!lm_to_box(L, s, i)) return lm_read_list(L, s, i, fn, arg, holes, n, out);
-  lm_tensor **one = lm_malloc(sizeof *one);
-  if (!one) return LM_E_OOM;
-  lm_status status = lm_read_tensor(L, s, i, fn, arg, one);
-  if (status != LM_OK) {
-    lm_free(one);
-    return status;
+  lm_tensor **one = NULL;
+  lm_status status;
+  if (lm_to_box(L, s, i)) {
+    one = lm_malloc(sizeof *one);
+    if (!one) return LM_E_OOM;
+    TRY(lm_read_tensor(L, s, i, fn, arg, one));
+    *n = 1;
+    *out = one;
+    one = NULL;
+  } else {
+    TRY(lm_read_list(L, s, i, fn, arg, holes, n, out));
   }
-  *n = 1;
-  *out = one;
-  return LM_OK;
+  for (int k = 0; k < *n; k++) lm_retain((*out)[k]);
+done:
+  lm_free(one);
+  return status;
 }
 
 static lm_status read_flag(lua_State *L, const lm_lua *s, int options, const char *fn, const char *name, bool *out) {
@@ -39,11 +49,10 @@ static lm_status read_flag(lua_State *L, const lm_lua *s, int options, const cha
 }
 
 static lm_status read_grads(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, pass *p) {
-  int n;
-  lm_status status = read_some(L, s, i, fn, name, true, &n, &p->grads);
-  if (status != LM_OK || n == p->nroots) return status;
-  return lm_fail(LM_E_ARG, "%s: %s: %d gradient%s for %d tensor%s", fn, name, n, n == 1 ? "" : "s", p->nroots,
-                 p->nroots == 1 ? "" : "s");
+  lm_status status = read_some(L, s, i, fn, name, true, &p->ngrads, &p->grads);
+  if (status != LM_OK || p->ngrads == p->nroots) return status;
+  return lm_fail(LM_E_ARG, "%s: %s: %d gradient%s for %d tensor%s", fn, name, p->ngrads, p->ngrads == 1 ? "" : "s",
+                 p->nroots, p->nroots == 1 ? "" : "s");
 }
 
 /* backward(x or list, gradient | {gradient, retain_graph, create_graph}): gradient may be both
@@ -83,7 +92,7 @@ done:
 static int bind_backward(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
-  luaL_checkstack(L, 20, "backward");
+  luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "backward");
   lm_pace(L, s);
   if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
   lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
@@ -144,7 +153,7 @@ done:
 static int bind_grad(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
-  luaL_checkstack(L, 20, "grad");
+  luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "grad");
   lm_pace(L, s);
   if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
   int n = lua_type(L, 2) == LUA_TTABLE ? (int)lua_objlen(L, 2) : 1;

@@ -96,6 +96,10 @@ typedef struct lm_lua {
   struct lm_home *home;         /* hooks.c */
   struct callback *in_backward; /* the custom function that runs */
   lm_scope *scope;
+  /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
+   * handles let go of meanwhile is kept until the next call makes a step of the collector. */
+  int asking, nkept, kept_room;
+  lm_tensor **kept;
   /* The paced collector: bytes of results since the last step, when to step, the budget of a cycle. */
   size_t fresh, step_at, budget;
   double cycle_start, cycle_collecting;
@@ -111,7 +115,7 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -148,7 +152,11 @@ static inline void lm_box_fill(lm_lua *s, lm_box *b, lm_tensor *t) {
 /* No scope will drop it. */
 void lm_box_unlink(lm_box *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
-void lm_box_drop(lm_box *b, const char *why);
+void lm_box_drop(lm_lua *s, lm_box *b, const char *why);
+/* A reference that a handle had; at once, but for the while that a reader has Lua code run. */
+void lm_let_go(lm_lua *s, lm_tensor *t);
+/* What was kept for that while. Where no call is reading. */
+void lm_let_go_kept(lm_lua *s);
 int lm_box_gc(lua_State *L);
 
 /* ---- object.c: userdata of other types */
@@ -172,7 +180,8 @@ static inline void lm_pace(lua_State *L, lm_lua *s) {
 /* A result's memory counts towards the next step. */
 static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) { s->fresh += t->storage->bytes + 512; }
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
- * it returns an error and never raises. The stack is as high as before for each run. */
+ * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
+ * itself, since finalizers that run between may free them. */
 typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
 lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg);
 
@@ -184,6 +193,9 @@ int lm_raise(lua_State *L, lm_status status);
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* "train.lua:12: " of the first level outside our own Lua files, or "". */
 void lm_push_where(lua_State *L);
+/* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
+ * end. Allocates nothing of its own in Lua. */
+int lm_pcall(lua_State *L, int nargs, int nresults);
 /* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
@@ -198,6 +210,8 @@ int lm_bind_op_list(lua_State *L);
 int lm_bind_own_files(lua_State *L);
 
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
+/* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
+ * a debug hook may free them. So calls make what they return first, then read, then use. */
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -216,7 +230,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
 /* An int64 or uint64 cdata's value. */
-bool lm_to_int64(lua_State *L, int i, int64_t *out);
+bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
 /* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
 bool lm_field(lua_State *L, int i, const char *name);
 /* The same read into out, which stays as it is where the field is nil. */
@@ -226,8 +240,6 @@ lm_status lm_field_bool(lua_State *L, const lm_lua *s, int i, const char *fn, co
 
 /* ---- decode.c: any op's call */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
-/* An op on arguments already read, in the binding's order of work otherwise; result on the stack. */
-int lm_push_call(lua_State *L, lm_op_id id, const void *args);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
@@ -318,7 +330,9 @@ void lm_home_drain(lua_State *L, struct lm_home *h);
 bool lm_home_waiting(const struct lm_home *h);
 /* A handle with hooks is collected while the graph may still call them. Box at index 1. */
 void lm_hooks_orphan(lua_State *L, lm_lua *s);
-/* Binds `running` for the time of a call that may run hooks: what begin gives is to become s->running again. */
+/* Binds `running` for the time of a call that may run hooks: what begin gives is to become s->running again. The Lua
+ * stack has room for LM_HOOK_SLOTS more by then. */
+enum { LM_HOOK_SLOTS = 16 };
 lua_State *lm_running_begin(lua_State *L, lm_lua *s);
 lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_tensor **out);
 /* Runs body on the coroutine whose call into the core this is part of. What it raises is kept as it is until the

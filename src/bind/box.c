@@ -1,4 +1,5 @@
 /* Handles: the userdata through which Lua holds tensors. */
+#include "base/mem.h"
 #include "bind/bind.h"
 
 lm_box *lm_box_new(lua_State *L) {
@@ -17,12 +18,36 @@ void lm_box_unlink(lm_box *b) {
   b->next = NULL;
 }
 
-void lm_box_drop(lm_box *b, const char *why) {
+void lm_let_go(lm_lua *s, lm_tensor *t) {
+  if (s->asking == 0) {
+    lm_release(t);
+    return;
+  }
+  if (s->nkept == s->kept_room) {
+    int room = s->kept_room ? 2 * s->kept_room : 16;
+    lm_tensor **more = lm_realloc(s->kept, (size_t)room * sizeof *more);
+    if (!more) return; /* never released, rather than too early */
+    s->kept = more;
+    s->kept_room = room;
+  }
+  s->kept[s->nkept++] = t;
+  s->step_at = 0; /* the next call comes by */
+}
+
+void lm_let_go_kept(lm_lua *s) {
+  while (s->nkept > 0 && s->asking == 0) lm_release(s->kept[--s->nkept]);
+  if (s->nkept > 0) return;
+  lm_free(s->kept);
+  s->kept = NULL;
+  s->kept_room = 0;
+}
+
+void lm_box_drop(lm_lua *s, lm_box *b, const char *why) {
   lm_box_unlink(b);
   lm_tensor *t = b->t;
   b->t = NULL;
   b->why = why;
-  lm_release(t);
+  if (t) lm_let_go(s, t);
 }
 
 /* __gc. Never raises but for lack of memory in Lua itself; releasing pushes to free lists. */
@@ -31,6 +56,6 @@ int lm_box_gc(lua_State *L) {
   lm_box *b = lm_to_box(L, s, 1);
   if (!b) return 0;
   if (b->hooked) lm_hooks_orphan(L, s);
-  lm_box_drop(b, "was collected");
+  lm_box_drop(s, b, "was collected");
   return 0;
 }

@@ -265,13 +265,12 @@ static const char batch_name[] = "batch_isend_irecv";
 /* The entry on top of the stack: {op, tensor, peer, tag}. */
 static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
   lm_status status;
+  static const char *const fields[] = {"op", "tensor", "peer", "tag"};
   int at = lua_gettop(L);
   if (lua_type(L, at) != LUA_TTABLE)
     return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_got(L, s, at));
-  lua_getfield(L, at, "op");
-  lua_getfield(L, at, "tensor");
-  lua_getfield(L, at, "peer");
-  lua_getfield(L, at, "tag");
+  for (int k = 0; k < 4; k++)
+    if (!lm_field(L, at, fields[k])) lua_pushnil(L);
   out->sending = lua_type(L, at + 1) == LUA_TSTRING && strcmp(lua_tostring(L, at + 1), "isend") == 0;
   TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
   TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
@@ -396,11 +395,13 @@ static int bind_text(lua_State *L) {
   lm_tensor *t = NULL;
   int64_t n = 0;
   lm_status status;
+  lm_box *held = lm_box_new(L); /* making the string may collect */
   TRY(lm_read_tensor(L, s, 1, "dist_text", "the tensor", &t));
   TRY(lm_read_int(L, s, 2, "dist_text", "n", &n));
   if (t->dtype != LM_U8 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t) || n < 0 || n > t->numel) {
     return lm_raise_text(L, "dist_text: a uint8 tensor of at least %lld elements on the CPU expected", (long long)n);
   }
+  lm_box_fill(s, held, lm_retain(t));
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 done:

@@ -5,29 +5,33 @@
 
 /* ---- gather_rows(x, index, {dtype, scale, bias}) */
 
+static const char fn[] = "gather_rows";
+
 typedef struct gathering {
-  lm_tensor *x, *index, *rows;
+  lm_tensor *rows;
   lm_dtype dtype;
   double scale, bias;
 } gathering;
 
 static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
-  (void)L, (void)s;
-  return lm_rows_gather(v->x, v->index, v->dtype, v->scale, v->bias, &v->rows);
+  lm_tensor *x, *index;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, fn, "x", &x));
+  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
+  TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
+done:
+  return status;
 }
 
 static int bind_gather_rows(lua_State *L) {
   static const char *const options[] = {"dtype", "scale", "bias"};
-  static const char fn[] = "gather_rows";
   lm_lua *s = LM_STATE(L);
   gathering v = {.dtype = LM_NO_DTYPE, .scale = 1};
   lm_status status;
   lua_settop(L, 3);
   lm_pace(L, s);
   lm_box *box = lm_box_new(L); /* 4 */
-  TRY(lm_read_tensor(L, s, 1, fn, "x", &v.x));
-  TRY(lm_read_tensor(L, s, 2, fn, "index", &v.index));
   if (!lua_isnil(L, 3)) {
     TRY(lm_check_options(L, 3, fn, 3, options));
     if (lm_field(L, 3, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), fn, "dtype", &v.dtype));

@@ -386,27 +386,3 @@ int lm_bind_arith(lua_State *L) {
   lm_pace_count(s, out);
   return 1;
 }
-
-typedef struct ready {
-  lm_op_id id;
-  const void *args;
-  lm_tensor **out;
-} ready;
-
-static lm_status attempt_ready(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
-  ready *r = arg;
-  return lm_call(r->id, r->args, r->out);
-}
-
-int lm_push_call(lua_State *L, lm_op_id id, const void *args) {
-  lm_lua *s = LM_STATE(L);
-  lm_box *box = lm_box_new(L);
-  lm_tensor *out[LM_MAX_OUTS];
-  ready r = {id, args, out};
-  lm_status status = lm_attempt_twice(L, s, attempt_ready, &r);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, box, out[0]);
-  if (lm_ops[id].kind != LM_VIEW) lm_pace_count(s, out[0]);
-  return 1;
-}

@@ -56,7 +56,7 @@ static int bind_with_device(lua_State *L) {
     return lm_raise_text(L, "device: a function expected, got %s: lm.cuda.device(1, function() … end)",
                          lm_got(L, LM_STATE(L), 2));
   lm_device_set_current(device);
-  int failed = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   lm_device_set_current(before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
@@ -171,7 +171,7 @@ static int bind_with_stream(lua_State *L) {
     return lm_raise_text(L, "stream: a function expected, got %s: lm.cuda.stream(s, function() … end)",
                          lm_got(L, LM_STATE(L), 3));
   lm_stream_set_current(s);
-  int failed = lua_pcall(L, lua_gettop(L) - 3, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
   lm_stream_set_current(before);
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
@@ -261,23 +261,17 @@ static int bind_event_elapsed(lua_State *L) {
 }
 
 /* ---- pinned host memory */
-typedef struct pinning {
-  lm_tensor *x, *out;
-} pinning;
-
 static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
   lm_status status;
-  pinning *p = arg;
+  lm_tensor **out = arg, *x, *copy = NULL;
   void *memory = NULL;
-  lm_tensor *copy = NULL;
-  size_t bytes = (size_t)p->x->numel * lm_dtype_size((lm_dtype)p->x->dtype);
-  p->out = NULL;
+  TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
+  size_t bytes = (size_t)x->numel * lm_dtype_size((lm_dtype)x->dtype);
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
-  TRY(lm_tensor_foreign((lm_dtype)p->x->dtype, LM_DEVICE(LM_CPU, 0), p->x->ndim, p->x->size, memory, bytes,
+  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes,
                         lm_pinned_free, memory, &copy));
-  TRY(lm_copy(p->x, copy));
-  p->out = lm_retain(copy);
+  TRY(lm_copy(x, copy));
+  *out = lm_retain(copy);
 done:
   lm_release(copy);
   return status;
@@ -285,21 +279,21 @@ done:
 
 static int bind_pin_memory(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  pinning p = {0};
-  need(L, lm_read_tensor(L, s, 1, "pin_memory", "x", &p.x));
-  if (LM_DEVICE_KIND(p.x->device) != LM_CPU)
+  lm_tensor *x = NULL, *out = NULL;
+  need(L, lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
+  if (LM_DEVICE_KIND(x->device) != LM_CPU)
     return lm_raise_text(L, "pin_memory: x is on %s; only memory of the host can be pinned",
-                         lm_device_name(p.x->device));
-  if (lm_device_count(LM_CUDA) == 0 || lm_is_pinned(p.x->data)) {
+                         lm_device_name(x->device));
+  if (lm_device_count(LM_CUDA) == 0 || lm_is_pinned(x->data)) {
     lua_settop(L, 1);
     return 1;
   }
   lm_pace(L, s);
   lm_box *b = lm_box_new(L);
-  lm_status status = lm_attempt_twice(L, s, attempt_pin, &p);
+  lm_status status = lm_attempt_twice(L, s, attempt_pin, &out);
   if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, b, p.out);
-  lm_pace_count(s, p.out);
+  lm_box_fill(s, b, out);
+  lm_pace_count(s, out);
   return 1;
 }
 

@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/stack.h"
 #include "bind/bind.h"
 #include "dist/world.h"
 
@@ -9,13 +10,14 @@ static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;
 }
 
-/* The first level outside our own Lua files. */
+/* The first level outside our own Lua files. Looks at so many, since each look walks the stack from its top. */
 static bool find_caller(lua_State *L, lua_Debug *ar) {
+  enum { LEVELS = 200 };
   lm_reg_get(L, &lm_reg_own_files);
   size_t n = 0;
   const char *prefix = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : "";
   bool found = false;
-  for (int level = 1; !found && lua_getstack(L, level, ar); level++) {
+  for (int level = 1; !found && level <= LEVELS && lua_getstack(L, level, ar); level++) {
     lua_getinfo(L, "Sl", ar);
     found = ar->currentline > 0 && !is_own(ar, prefix, n);
   }
@@ -38,6 +40,14 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   char line[LUA_IDSIZE + 16] = "";
   if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
   lm_set_where(line);
+}
+
+int lm_pcall(lua_State *L, int nargs, int nresults) {
+  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries */
+  if (lm_stack_left() >= RESERVE) return lua_pcall(L, nargs, nresults, 0);
+  lua_pop(L, nargs + 1);
+  lm_reg_get(L, &lm_reg_too_deep);
+  return LUA_ERRRUN;
 }
 
 static int raise_message(lua_State *L, const char *message) {
@@ -86,7 +96,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
       return text;
     default:
-      if (lm_to_int64(L, i, &whole)) {
+      if (lm_to_int64(L, s, i, &whole)) {
         snprintf(text, sizeof text, "integer %lld", (long long)whole);
         return text;
       }

@@ -6,14 +6,16 @@
 #include "tensor/print.h"
 
 void lm_push_shape(lua_State *L, int n, const int64_t *v) {
+  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v be a tensor's */
+  memcpy(size, v, sizeof *v * (size_t)n);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
-    lua_pushnumber(L, (double)v[i]);
+    lua_pushnumber(L, (double)size[i]);
     lua_rawseti(L, -2, i + 1);
   }
 }
 
-/* ---- getters: each pushes one value */
+/* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
 static int get_shape(lua_State *L, lm_lua *s, lm_tensor *t) {
   (void)s;
   lm_push_shape(L, t->ndim, t->size);
@@ -32,15 +34,44 @@ static int get_device(lua_State *L, lm_lua *s, lm_tensor *t) {
   return 1;
 }
 
-static int get_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
+typedef struct getting {
+  const char *name;
+  lm_status (*make)(lm_tensor *t, lm_tensor **out);
+  lm_tensor *out[LM_MAX_OUTS];
+} getting;
+
+static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
+  getting *g = arg;
+  lm_tensor *t;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, g->name, "x", &t));
+  TRY(g->make(t, g->out));
+done:
+  return status;
+}
+
+/* A getter that gives a tensor on memory which is there already. */
+static int push_tensor(lua_State *L, lm_lua *s, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
   lm_box *b = lm_box_new(L);
-  lm_tensor *grad = lm_grad_of(t);
-  if (!grad) {
+  getting g = {.name = name, .make = make};
+  lm_status status = lm_attempt_twice(L, s, attempt_getting, &g);
+  if (status != LM_OK) return lm_raise(L, status);
+  if (g.out[0]) {
+    lm_box_fill(s, b, g.out[0]);
+  } else {
     lua_pushnil(L);
-    return 1;
   }
-  lm_box_fill(s, b, lm_retain(grad));
   return 1;
+}
+
+static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
+  out[0] = lm_retain(lm_grad_of(t));
+  return LM_OK;
+}
+
+static int get_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, s, "grad", make_grad);
 }
 
 static int get_requires_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
@@ -67,28 +98,37 @@ static int get_ndim(lua_State *L, lm_lua *s, lm_tensor *t) {
   return 1;
 }
 
-static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static lm_status make_T(lm_tensor *t, lm_tensor **out) {
   lm_permute_args a = {.x = t, .dims = {.n = t->ndim}};
   for (int i = 0; i < t->ndim; i++) a.dims.v[i] = t->ndim - 1 - i;
-  return lm_push_call(L, LM_OP_permute, &a);
+  return lm_call(LM_OP_permute, &a, out);
+}
+
+static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, s, "T", make_T);
 }
 
 static int get_grad_fn(lua_State *L, lm_lua *s, lm_tensor *t) {
   (void)s;
+  char copy[256]; /* of what the graph holds */
   const char *name = lm_grad_fn_name(t);
   if (name) {
-    lua_pushstring(L, name);
+    snprintf(copy, sizeof copy, "%s", name);
+    lua_pushstring(L, copy);
   } else {
     lua_pushnil(L);
   }
   return 1;
 }
 
+static lm_status make_data(lm_tensor *t, lm_tensor **out) {
+  return lm_call(LM_OP_detach, &(lm_detach_args){.x = t}, out);
+}
+
 static int get_data(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
-  lm_detach_args a = {.x = t};
-  return lm_push_call(L, LM_OP_detach, &a);
+  (void)t;
+  return push_tensor(L, s, "data", make_data);
 }
 
 static int get_itemsize(lua_State *L, lm_lua *s, lm_tensor *t) {
@@ -215,22 +255,18 @@ static int push_text(lua_State *L) {
   return 1;
 }
 
-typedef struct printing {
-  lm_tensor *t;
-  char *text;
-} printing;
-
 static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
-  printing *p = arg;
-  char suffix[96] = "";
-  const char *made_by = lm_grad_fn_name(p->t);
+  char **text = arg, suffix[96] = "";
+  lm_tensor *t;
+  lm_status status = lm_read_tensor(L, s, 1, "tostring", "x", &t);
+  if (status != LM_OK) return status;
+  const char *made_by = lm_grad_fn_name(t);
   if (made_by) {
     snprintf(suffix, sizeof suffix, ", grad_fn=<%s>", made_by);
-  } else if (lm_requires_grad(p->t)) {
+  } else if (lm_requires_grad(t)) {
     snprintf(suffix, sizeof suffix, ", requires_grad=true");
   }
-  return lm_tensor_print(p->t, suffix[0] ? suffix : NULL, &p->text);
+  return lm_tensor_print(t, suffix[0] ? suffix : NULL, text);
 }
 
 int lm_bind_tostring(lua_State *L) {
@@ -243,11 +279,11 @@ int lm_bind_tostring(lua_State *L) {
   }
   lua_settop(L, 1);
   lua_pushcfunction(L, push_text); /* before there is a text to leak */
-  printing p = {b->t, NULL};
-  lm_status status = lm_attempt_twice(L, s, attempt_print, &p);
+  char *text = NULL;
+  lm_status status = lm_attempt_twice(L, s, attempt_print, &text);
   if (status != LM_OK) return lm_raise(L, status);
-  lua_pushlightuserdata(L, p.text);
+  lua_pushlightuserdata(L, text);
   int failed = lua_pcall(L, 1, 1, 0);
-  lm_free(p.text);
+  lm_free(text);
   return failed ? lua_error(L) : 1;
 }

@@ -114,7 +114,7 @@ static int bind_capture(lua_State *L) {
   s->step_at = SIZE_MAX;
   lua_gc(L, LUA_GCSTOP, 0);
   lm_stream_set_current(side);
-  int failed = lua_pcall(L, lua_gettop(L) - 4, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 4, LUA_MULTRET);
   status = end(g, !failed);
   lm_stream_set_current(before);
   lua_gc(L, LUA_GCRESTART, 0);

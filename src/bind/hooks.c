@@ -245,13 +245,12 @@ lm_status lm_call_lua(home *h, lm_lua_body body, void *arg) {
   if (!s) return LM_OK; /* the state has closed: nobody is left to call */
   lua_State *L = here ? s->running : NULL;
   if (!L) return lm_fail(LM_E_STATE, "backward: a hook of this graph belongs to another thread's Lua state");
-  if (!lua_checkstack(L, 16)) return lm_fail(LM_E_OOM, "backward: out of memory for Lua's stack");
-  int top = lua_gettop(L);
+  int top = lua_gettop(L); /* whoever began has made room: doing it here could raise through the core */
   callback *outer = s->in_backward;
   protected_call p = {body, arg};
   lm_reg_get(L, &lm_reg_protected);
   lua_pushlightuserdata(L, &p);
-  int failed = lua_pcall(L, 1, 0, 0);
+  int failed = lm_pcall(L, 1, 0);
   s->in_backward = outer;
   s->running = L; /* a nested backward may have left another */
   if (failed) {   /* kept as it is until the binding raises it again; the text is for other ranks */
@@ -268,7 +267,10 @@ lm_status lm_call_lua(home *h, lm_lua_body body, void *arg) {
 
 static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   callback *c = ctx;
-  return lm_call_lua(c->home, run, &(call){.c = c, .grad = grad, .replacement = replacement});
+  lm_retain(grad); /* .grad itself after accumulation: a finalizer may set that to nil */
+  lm_status status = lm_call_lua(c->home, run, &(call){.c = c, .grad = grad, .replacement = replacement});
+  lm_release(grad);
+  return status;
 }
 
 static lm_status call_custom(void *ctx, int ngrad, lm_tensor *const *grads, int nin, lm_tensor **gin) {

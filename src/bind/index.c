@@ -260,7 +260,7 @@ int lm_index_get(lua_State *L) {
     uint8_t truth = whole != 0;
     lm_push_element(L, r.out->dtype == LM_BOOL ? LM_BOOL : LM_I64, r.out->dtype == LM_BOOL ? (void *)&truth : &whole);
   }
-  lm_box_drop(b, "was read as a number");
+  lm_box_drop(s, b, "was read as a number");
   return 1;
 }
 

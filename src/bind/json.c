@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "bind/bind.h"
 
-enum { DEEPEST = 256 };
+enum { DEEPEST = 256, MOST = 1 << 24 }; /* values: tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
 static int holder_gc(lua_State *L) {
@@ -56,15 +56,15 @@ static cJSON *create_number(double v) {
 }
 
 /* Nothing below raises or allocates in Lua: keys and values are on the stack already when read. */
-static lm_status encode(lua_State *L, int i, int depth, cJSON **out);
+static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out);
 
-static lm_status encode_array(lua_State *L, int i, int depth, cJSON *array) {
+static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *array) {
   lm_status status = LM_OK;
   for (int k = 1; status == LM_OK; k++) {
     lua_rawgeti(L, i, k);
     cJSON *item = NULL;
     bool end = lua_isnil(L, -1);
-    if (!end) status = encode(L, lua_gettop(L), depth + 1, &item);
+    if (!end) status = encode(L, lua_gettop(L), depth + 1, left, &item);
     lua_pop(L, 1);
     if (end) break;
     if (status == LM_OK && !cJSON_AddItemToArray(array, item)) status = no_memory();
@@ -72,7 +72,7 @@ static lm_status encode_array(lua_State *L, int i, int depth, cJSON *array) {
   return status;
 }
 
-static lm_status encode_object(lua_State *L, int i, int depth, cJSON *object) {
+static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
   lm_status status = LM_OK;
   size_t n = 0, room = 0;
   const char **names = NULL; /* Lua's own, kept alive by the table */
@@ -104,7 +104,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, cJSON *object) {
       status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%.60s…'", names[k]);
       break;
     }
-    status = encode(L, lua_gettop(L), depth + 1, &item);
+    status = encode(L, lua_gettop(L), depth + 1, left, &item);
     lua_pop(L, 1);
     if (status == LM_OK && !cJSON_AddItemToObject(object, names[k], item)) {
       cJSON_Delete(item);
@@ -116,12 +116,13 @@ done:
   return status;
 }
 
-static lm_status encode(lua_State *L, int i, int depth, cJSON **out) {
+static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) {
   lm_status status = LM_OK;
   *out = NULL;
   if (depth > DEEPEST || !lua_checkstack(L, 8)) {
     return lm_fail(LM_E_ARG, "json_encode: nested too deep, or a table that contains itself");
   }
+  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MOST);
   switch (lua_type(L, i)) {
     case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
     case LUA_TSTRING:
@@ -139,7 +140,7 @@ static lm_status encode(lua_State *L, int i, int depth, cJSON **out) {
       bool list = !lua_isnil(L, -1);
       lua_pop(L, 1);
       *out = list ? cJSON_CreateArray() : cJSON_CreateObject();
-      if (*out) status = (list ? encode_array : encode_object)(L, i, depth, *out);
+      if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
       break;
     default: return lm_fail(LM_E_ARG, "json_encode: a %s has no JSON", luaL_typename(L, i));
   }
@@ -154,7 +155,8 @@ static lm_status encode(lua_State *L, int i, int depth, cJSON **out) {
 static int bind_encode(lua_State *L) {
   if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
   cJSON **tree = push_holder(L);
-  lm_status status = encode(L, 1, 0, tree);
+  int left = MOST;
+  lm_status status = encode(L, 1, 0, &left, tree);
   if (status != LM_OK) return lm_raise(L, status);
   char *text = cJSON_PrintUnformatted(*tree);
   if (!text) return lm_raise(L, no_memory());

@@ -12,7 +12,7 @@ static int with_grad(lua_State *L, const char *fn, bool on) {
   need_function(L, 1, fn);
   bool before = lm_grad_enabled();
   lm_set_grad_enabled(on);
-  int failed = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
   lm_set_grad_enabled(before);
   return failed ? lua_error(L) : lua_gettop(L);
 }
@@ -60,7 +60,7 @@ static int bind_autocast(lua_State *L) {
   lua_settop(L, top);
   lm_autocast before = lm_autocast_get();
   lm_autocast_set((lm_autocast){.on = enabled, .device_kind = LM_DEVICE_KIND(device), .dtype = dtype});
-  int failed = lua_pcall(L, top - 2, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
   lm_autocast_set(before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 done:
@@ -168,9 +168,9 @@ int lm_bind_scope(lua_State *L) {
   lua_insert(L, 1);
   lm_scope scope = {.outer = s->scope};
   s->scope = &scope;
-  int failed = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
   s->scope = scope.outer;
-  while (scope.boxes) lm_box_drop(scope.boxes, why);
+  while (scope.boxes) lm_box_drop(s, scope.boxes, why);
   return failed ? lua_error(L) : lua_gettop(L);
 }
 

@@ -2,7 +2,7 @@
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
-    lm_reg_is_int64, lm_reg_own_files;
+    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep;
 static const char lm_reg_module, lm_reg_anchor;
 
 /* What only FFI can do. Integers come as two 32-bit halves. */
@@ -72,6 +72,7 @@ static int close_state(lua_State *L) {
   lm_lua *s = lua_touserdata(L, 1);
   lm_home_close(s->home);
   s->home = NULL;
+  lm_let_go_kept(s);
   return 0;
 }
 
@@ -157,6 +158,8 @@ static void load_ffi(lua_State *L) {
 static void make_tables(lua_State *L) {
   lua_newtable(L);
   reg_set(L, &lm_reg_sites);
+  lua_pushliteral(L, "stack overflow: scopes, hooks or backward passes are nested too deep in one another");
+  reg_set(L, &lm_reg_too_deep);
   lua_newtable(L);
   reg_set(L, &lm_reg_strong);
   lua_createtable(L, 1, 0);

@@ -28,6 +28,7 @@ static void adapt(lm_lua *s, double now) {
 
 void lm_pace_step(lua_State *L, lm_lua *s) {
   if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  if (s->kept) lm_let_go_kept(s);
   if (s->budget == 0) s->budget = least_budget;
   double before = cpu_seconds();
   if (s->cycle_steps >= STEPS) adapt(s, before);
@@ -35,7 +36,7 @@ void lm_pace_step(lua_State *L, lm_lua *s) {
   size_t quanta = s->step_at ? s->fresh / quantum : 0; /* one tensor may be worth many */
   if (quanta > STEPS) quanta = STEPS;
   s->fresh = 0;
-  s->step_at = quantum;
+  s->step_at = s->kept ? 0 : quantum;
   if (quanta == 0) return;
   s->cycle_steps += (int)quanta;
   /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the

@@ -124,7 +124,7 @@ done:
 static int bind_no_sync(lua_State *L) {
   reducer_box *box = self(L);
   box->local++;
-  int failed = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
   box->local--;
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
@@ -135,10 +135,10 @@ static int bind_join(lua_State *L) {
   lm_note_line(L, LM_STATE(L));
   lm_status status = lm_reducer_join(box->r, true);
   if (status != LM_OK) return lm_raise(L, status);
-  int failed = lua_pcall(L, lua_gettop(L) - 3, LUA_MULTRET, 0);
+  int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
   if (!failed && lua_checkstack(L, 4)) {
     lua_pushvalue(L, 2);
-    failed = lua_pcall(L, 0, 0, 0);
+    failed = lm_pcall(L, 0, 0);
   }
   if (box->r) lm_reducer_join(box->r, false);
   return failed ? lua_error(L) : lua_gettop(L) - 2;
@@ -150,6 +150,7 @@ static int bind_shadow(lua_State *L) {
   reducer_box *box = self(L);
   lm_shadow what;
   int root = 0;
+  luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
   lua_State *before = lm_running_begin(L, box->s); /* it may call a communication hook */
   lm_status status = lm_reducer_shadow(box->r, &what, &root);
   box->s->running = before;
@@ -241,11 +242,12 @@ static int bucket_at(lua_State *L, const reducer_box *box) {
 static int bind_buffer(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   reducer_box *box = self(L);
-  int k = bucket_at(L, box);
-  lm_box *buffer = lm_box_new(L);
   lm_tensor *t = NULL;
   int n = lm_reducer_params(box->r);
+  lm_box *buffer = lm_box_new(L);
   int *param = lua_newuserdata(L, (size_t)n * sizeof *param);
+  box = self(L); /* a finalizer may have closed its group */
+  int k = bucket_at(L, box);
   lm_status status = lm_reducer_buffer(box->r, k, &t);
   if (status != LM_OK) return lm_raise(L, status);
   lm_box_fill(s, buffer, t);
@@ -262,10 +264,10 @@ static int bind_buffer(lua_State *L) {
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
 static int bind_gradient(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  reducer_box *box = self(L);
   int64_t i = 0;
   lm_tensor *t = NULL;
   lm_box *gradient = lm_box_new(L);
+  reducer_box *box = self(L);
   lm_status status = lm_read_int(L, s, 2, ddp, "parameter", &i);
   if (status == LM_OK && (i < 1 || i > lm_reducer_params(box->r))) {
     status = lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i);

@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 
 static const double exact = 9007199254740992.0; /* 2^53 */
+static const int64_t MOST_ELEMENTS = (int64_t)1 << 31;
 
 static void push_int(lua_State *L, int64_t v) {
   if (v >= -(int64_t)exact && v <= (int64_t)exact) {
@@ -79,8 +80,9 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
       }
     }
     out->size[out->ndim++] = (int64_t)n;
-    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel)) {
-      status = lm_fail(LM_E_ARG, "tensor: too many elements");
+    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MOST_ELEMENTS) {
+      status = lm_fail(LM_E_ARG, "tensor: lists of more than %lld elements: the same list may stand in many places",
+                       (long long)MOST_ELEMENTS);
       goto done;
     }
     if (n == 0) break;
@@ -92,19 +94,20 @@ done:
 }
 
 /* All booleans make a bool tensor, an int64 cdata an int64 one, everything else the default. Looks
- * at the first row of each level only as far as needed: numbers may follow booleans. */
-static lm_dtype find_dtype(lua_State *L, int i, int depth) {
+ * at the first row of each level only as far as needed: numbers may follow booleans. Rows that are not as
+ * measured end it, since filling will refuse them: tables may hold one another many times over. */
+static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh, int depth) {
   int64_t whole;
-  switch (lua_type(L, i)) {
-    case LUA_TBOOLEAN: return LM_BOOL;
-    case LUA_TTABLE: break;
-    default: return lm_to_int64(L, i, &whole) ? LM_I64 : lm_default_dtype();
+  if (depth < sh->ndim) {
+    if (lua_type(L, i) != LUA_TTABLE || (int64_t)lua_objlen(L, i) != sh->size[depth]) return lm_default_dtype();
+  } else {
+    if (lua_type(L, i) == LUA_TBOOLEAN) return LM_BOOL;
+    return lm_to_int64(L, s, i, &whole) ? LM_I64 : lm_default_dtype();
   }
   lm_dtype found = LM_NO_DTYPE;
-  size_t n = depth < LM_MAX_DIMS ? lua_objlen(L, i) : 0;
-  for (size_t k = 1; k <= n; k++) {
+  for (int64_t k = 1; k <= sh->size[depth]; k++) {
     lua_rawgeti(L, i, (int)k);
-    lm_dtype d = find_dtype(L, lua_gettop(L), depth + 1);
+    lm_dtype d = find_dtype(L, s, lua_gettop(L), sh, depth + 1);
     lua_pop(L, 1);
     if (d == lm_default_dtype()) return d;
     if (d != LM_NO_DTYPE && (found == LM_NO_DTYPE || d == LM_I64)) found = d;
@@ -120,7 +123,7 @@ static lm_status store(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, voi
     case LUA_TNUMBER: v = lua_tonumber(L, i); break;
     case LUA_TBOOLEAN: v = lua_toboolean(L, i); break;
     default:
-      is_whole = lm_to_int64(L, i, &whole);
+      is_whole = lm_to_int64(L, s, i, &whole);
       if (!is_whole) {
         return lm_fail(LM_E_ARG, "tensor: a number or a boolean expected at %s, got %s%s",
                        at->depth ? place_text(at) : "argument 1", lm_got(L, s, i),
@@ -201,7 +204,7 @@ lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm
   place at = {0};
   if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail(LM_E_OOM, "tensor: out of memory for Lua's stack");
   TRY(measure(L, s, i, &sh));
-  if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, i, 0);
+  if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);
   TRY(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
   char *p = t->data;
   TRY(fill(L, s, i, &sh, dtype, &p, &at));
@@ -281,15 +284,32 @@ static void push_nested(lua_State *L, const lm_tensor *t, int dim, const char *p
   }
 }
 
-typedef struct moving {
-  lm_tensor *t, *out;
-} moving;
+/* Rows count too: of sizes [n, 0] there are n. */
+static lm_status check_extent(const lm_tensor *t) {
+  int64_t entries = 1;
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->size[d] > 0 && __builtin_mul_overflow(entries, t->size[d], &entries)) entries = INT64_MAX;
+    if (entries > MOST_ELEMENTS) {
+      return lm_fail(LM_E_ARG, "totable: %s is more than lists can hold", lm_shape_of(t));
+    }
+  }
+  return LM_OK;
+}
 
+/* x's values on the CPU, in a tensor that nobody else has: finalizers may free x, or give it other memory. */
 static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
-  moving *m = arg;
-  lm_to_copy_args a = {.x = m->t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
-  return lm_op_run(LM_OP_to_copy, &a, &m->out);
+  lm_tensor *t, **out = arg;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "totable", "x", &t));
+  TRY(check_extent(t));
+  if (LM_DEVICE_KIND(t->device) == LM_CPU) {
+    TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out));
+  } else {
+    lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
+    TRY(lm_op_run(LM_OP_to_copy, &a, out));
+  }
+done:
+  return status;
 }
 
 /* x:totable(): nested lists; a number for a 0-d tensor. */
@@ -299,48 +319,41 @@ static int bind_totable(lua_State *L) {
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
   lm_box *host = lm_box_new(L);
   lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, s, 1, "totable", "x", &t);
-  if (status == LM_OK && LM_DEVICE_KIND(t->device) != LM_CPU) { /* the copy has a handle: pushing may raise */
-    moving m = {t, NULL};
-    status = lm_attempt_twice(L, s, attempt_host, &m);
-    if (status == LM_OK) {
-      lm_box_fill(s, host, m.out);
-      t = m.out;
-    }
-  } else if (status == LM_OK) { /* a reference of our own, in case a finalizer frees x meanwhile */
-    lm_box_fill(s, host, lm_retain(t));
-  }
+  lm_status status = lm_attempt_twice(L, s, attempt_host, &t);
   if (status != LM_OK) return lm_raise(L, status);
+  lm_box_fill(s, host, t); /* it has a handle, since pushing may raise */
   push_nested(L, t, 0, t->data);
-  lm_box_drop(host, "was used by totable");
+  lm_box_drop(s, host, "was used by totable");
   return 1;
 }
 
 typedef struct picking {
-  lm_tensor *t;
+  lm_dtype dtype;
   double number;
   int64_t whole;
 } picking;
 
 static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
   picking *p = arg;
-  return lm_dtype_is_float(p->t->dtype) ? lm_tensor_item_f64(p->t, &p->number) : lm_tensor_item_i64(p->t, &p->whole);
+  lm_tensor *t;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "item", "x", &t));
+  if (t->numel != 1)
+    TRY(lm_fail(LM_E_SHAPE, "item: a tensor of one element expected, got %s", lm_shape_of(t)));
+  p->dtype = (lm_dtype)t->dtype;
+  TRY(lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole));
+done:
+  return status;
 }
 
 static int bind_item(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   picking p = {0};
-  lm_status status = lm_read_tensor(L, s, 1, "item", "x", &p.t);
-  if (status == LM_OK && p.t->numel != 1) {
-    status = lm_fail(LM_E_SHAPE, "item: a tensor of one element expected, got %s", lm_shape_of(p.t));
-  }
-  lm_dtype dtype = status == LM_OK ? (lm_dtype)p.t->dtype : LM_BOOL;
-  if (status == LM_OK) status = lm_attempt_twice(L, s, attempt_item, &p);
+  lm_status status = lm_attempt_twice(L, s, attempt_item, &p);
   if (status != LM_OK) return lm_raise(L, status);
-  if (dtype == LM_BOOL) {
+  if (p.dtype == LM_BOOL) {
     lua_pushboolean(L, p.whole != 0);
-  } else if (lm_dtype_is_float(dtype)) {
+  } else if (lm_dtype_is_float(p.dtype)) {
     lua_pushnumber(L, p.number);
   } else {
     push_int(L, p.whole);

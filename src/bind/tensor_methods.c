@@ -219,7 +219,7 @@ static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_box *b = lm_to_box(L, s, 1);
   if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
-  if (b->t) lm_box_drop(b, "was freed by x:free()");
+  if (b->t) lm_box_drop(s, b, "was freed by x:free()");
   return 0;
 }
 
@@ -289,7 +289,7 @@ static int bind_detach_(lua_State *L) {
   lm_status status = lm_call(LM_OP_detach, &a, out);
   if (status != LM_OK) return lm_raise(L, status);
   lm_box *b = lm_to_box(L, LM_STATE(L), 1);
-  lm_release(b->t);
+  lm_let_go(LM_STATE(L), b->t);
   b->t = out[0];
   lua_settop(L, 1);
   return 1;

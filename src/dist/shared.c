@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/file_limit.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "dist/auth.h"
@@ -90,7 +91,11 @@ static int make_file(lm_group *g, size_t bytes) {
   size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);
   int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
-  if (ftruncate(fd, (off_t)total) == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
+  bool sized = ftruncate(fd, (off_t)total) == 0;
+  lm_file_limit_end(&limit);
+  if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
     return fd;
   close(fd);
   return -1;

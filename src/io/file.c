@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file_limit.h"
 #include "base/mem.h"
 
 static lm_status refused(const char *what, const char *path) {
@@ -56,14 +57,18 @@ done:
 
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
   const char *p = data;
-  while (bytes > 0) {
+  lm_file_limit limit;
+  bool failed = false;
+  lm_file_limit_begin(&limit);
+  while (bytes > 0 && !failed) {
     ssize_t n = write(f->fd, p, bytes);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return refused("write", f->temporary);
+    failed = n < 0 && errno != EINTR;
+    if (n < 0) continue;
     p += n;
     bytes -= (size_t)n;
   }
-  return LM_OK;
+  lm_file_limit_end(&limit);
+  return failed ? refused("write", f->temporary) : LM_OK;
 }
 
 /* Without it the rename itself could be lost in a crash of the machine. */

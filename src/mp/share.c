@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "autograd/autograd.h"
+#include "base/file_limit.h"
 #include "base/mem.h"
 
 /* ---- segments */
@@ -91,9 +92,12 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   if (!s) return LM_E_OOM;
   s->fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   int problem = s->fd < 0 ? errno : 0;
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
   while (!problem && fallocate(s->fd, 0, 0, (off_t)bytes) != 0) {
     if (errno != EINTR) problem = errno;
   }
+  lm_file_limit_end(&limit);
   if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
   if (problem) {
     status = lm_fail(problem == ENOMEM || problem == ENOSPC ? LM_E_OOM : LM_E_IO,

@@ -54,11 +54,38 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
 
 /* ---- headers */
 
-void lm_release(lm_tensor *t) {
-  if (!t || !drops_to_zero(&t->rc)) return;
-  if (t->grad) atomic_load_explicit(&release_grad, memory_order_relaxed)(t->grad);
+static void destroy(lm_tensor *t) {
   lm_storage_release(t->storage);
   lm_pool_return_tensor(t);
+}
+
+/* A gradient may have a gradient, and so on: what a tensor's record lets go waits in a list, so that chains of any
+ * length go without recursion. */
+static _Thread_local struct {
+  bool destroying; /* further up this thread's stack */
+  lm_tensor *doomed;
+} own;
+
+static void destroy_recorded(lm_tensor *t) {
+  t->next = own.doomed;
+  own.doomed = t;
+  if (own.destroying) return;
+  own.destroying = true;
+  while ((t = own.doomed)) {
+    own.doomed = t->next;
+    atomic_load_explicit(&release_grad, memory_order_relaxed)(t->grad);
+    destroy(t);
+  }
+  own.destroying = false;
+}
+
+void lm_release(lm_tensor *t) {
+  if (!t || !drops_to_zero(&t->rc)) return;
+  if (t->grad) {
+    destroy_recorded(t);
+  } else {
+    destroy(t);
+  }
 }
 
 static lm_status bad_sizes(int ndim, const int64_t *size) {

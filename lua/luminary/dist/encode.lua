@@ -7,7 +7,7 @@ local core = require "luminary.core"
 
 local encode = {}
 
-local deepest = 200
+local deepest, most = 200, 2 ^ 22
 
 local function number(x)
   if x ~= x then return "dnan;" end
@@ -38,6 +38,7 @@ local function write(out, v, path, inside, depth)
   if kind ~= "table" then return ("%s is a %s"):format(path, core.is_tensor(v) and "tensor" or kind) end
   if getmetatable(v) ~= nil then return path .. " is an object (a table with a metatable)" end
   if inside[v] then return path .. " contains itself" end
+  if #out > most then return ("%s: there are more than %d values"):format(path, most) end
   if depth > deepest then return ("%s lies deeper than %d tables"):format(path, deepest) end
   inside[v] = true
   out[#out + 1] = "{"

@@ -113,6 +113,8 @@ function Context:finish()
   self:join()
 end
 
+local MOST = 4096 -- workers
+
 --- lm.mp.spawn(fn, {nprocs = 1, args = {}, method = "process" | "thread", join = true, daemon = false}): calls
 --- fn(i, args…) for i from 0 to nprocs - 1, each in a Lua state of its own. LOCAL_RANK is i and LOCAL_WORLD_SIZE is
 --- nprocs in each one's environment, and the cores are shared among them. Waits for all, or with join = false gives a
@@ -127,6 +129,7 @@ local function spawn(fn, opts, ...)
     nprocs = {"count", 1}, args = {"table"}, method = {"string", "process"}, join = {"boolean", true},
     daemon = {"boolean", false},
   }, "nprocs")
+  if opts.nprocs > MOST then options.fail("%s: nprocs: %.0f are too many; %d at most", who, opts.nprocs, MOST) end
   local method = options.choice(who, "method", opts.method, {"process", "thread"})
   local args, n = Worker.check_args(who, opts.args), opts.nprocs
 
