@@ -96,9 +96,8 @@ LM_DEVICE double lm_nll_gradient(const lm_nll_job &job, int64_t i, int64_t c) {
 }
 
 /* [images, inner, classes] in memory, a pack a thread. */
-template <class T>
+template <class T, int V>
 LM_KERNEL void lm_nll_by_class(lm_nll_job job, lm_long_divider classes) {
-  enum { V = lm_full_pack<T>::V };
   int64_t count = job.images * job.inner * job.classes;
   T *dx = (T *)job.dx;
   for (int64_t m = lm_thread() * V; m < count; m += lm_threads() * V) {
@@ -140,11 +139,13 @@ struct lm_nll_writer {
   void *stream;
   template <class T>
   int operator()(T) const {
-    enum { V = lm_full_pack<T>::V, LIMIT = 1 << 20, MAX_PARTS = 65535 };
+    enum { LIMIT = 1 << 20, MAX_PARTS = 65535 };
     int64_t positions = job->images * job->inner, each = job->classes / MAX_PARTS + 1;
     if (job->inner == 1 || job->stride[1] == 1) {
-      unsigned grid = lm_blocks(positions * job->classes, LM_NLL_BLOCK * V, LIMIT);
-      return lm_launch(lm_nll_by_class<T>, grid, LM_NLL_BLOCK, 0, stream, *job, lm_long_divider_make(job->classes));
+      int width = lm_is_packed(job->dx) ? lm_full_pack<T>::V : 1;
+      unsigned grid = lm_blocks(positions * job->classes, LM_NLL_BLOCK * width, LIMIT);
+      return lm_launch(width > 1 ? lm_nll_by_class<T, lm_full_pack<T>::V> : lm_nll_by_class<T, 1>, grid, LM_NLL_BLOCK,
+                       0, stream, *job, lm_long_divider_make(job->classes));
     }
     if (each < 32) each = 32; /* classes a thread writes */
     dim3 grid(lm_blocks(positions, LM_NLL_BLOCK, LIMIT), lm_blocks(job->classes, each, MAX_PARTS));

@@ -2,7 +2,9 @@
  * longer ones are read once for each pass. Up to LM_WARP_ROW elements a warp takes a row, above a block. */
 #include "norm.cuh"
 
-enum { LM_WARP_ROW = 1024, LM_WARPS = 4 /* rows in a block of warps */ };
+enum { LM_WARP_ROW = 1024, LM_WARPS = 4 /* rows in a block of warps */, LM_ROW_BLOCK = 512 /* the most a row gets */ };
+/* Registers for as many threads as are launched. */
+#define LM_ROW_BOUNDS(WARP) __launch_bounds__(WARP ? LM_WARPS *LM_WARP : LM_ROW_BLOCK)
 
 /* A thread's share of a row: packs first, first + step, … of `packs`; the first K kept in registers (K 0: none). */
 template <class T, int V, int K>
@@ -85,7 +87,7 @@ LM_DEVICE lm_pair<A> lm_row_sum(lm_pair<A> mine, lm_pair<A> *shared) {
 
 /* Packs are summed on their own first: fewer steps for long rows. */
 template <class T, int V, int K, bool WARP>
-LM_KERNEL void lm_layer_rows(lm_layer_job job) {
+LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows(lm_layer_job job) {
   typedef lm_compute<T> A;
   __shared__ lm_pair<A> shared[LM_WARP];
   int64_t rows_a_block = WARP ? LM_WARPS : 1;
@@ -138,7 +140,7 @@ LM_KERNEL void lm_layer_rows(lm_layer_job job) {
 
 /* With h = (x - mean) * rstd and u = g * weight: dx = rstd * (u - mean(u) - h * mean(u * h)). */
 template <class T, int V, int K, bool WARP>
-LM_KERNEL void lm_layer_rows_back(lm_layer_job job) {
+LM_KERNEL void LM_ROW_BOUNDS(WARP) lm_layer_rows_back(lm_layer_job job) {
   typedef lm_compute<T> A;
   __shared__ lm_pair<A> shared[LM_WARP];
   int64_t rows_a_block = WARP ? LM_WARPS : 1;
@@ -232,22 +234,22 @@ static bool packed(const lm_layer_job *job) {
 /* forward or backward, by which of the two kernels the row's length asks for. */
 #define LM_LAUNCH_ROWS(kernel, T, V, K, WARP, threads) \
   lm_launch(kernel<T, V, K, WARP>, lm_blocks(job->rows, WARP ? LM_WARPS : 1, INT32_MAX), threads, 0, stream, *job)
-#define LM_LAYER_LAUNCHER(name, kernel)                                                                \
-  template <class T>                                                                                   \
-  static int name(const lm_layer_job *job, void *stream) {                                             \
-    enum { V = lm_full_pack<T>::V, BLOCK = 512, KEPT = 4, KEPT_WARP = 8, WARPS = LM_WARPS * LM_WARP }; \
-    if (!packed(job)) {                                                                                \
-      if (job->d <= LM_WARP_ROW) return LM_LAUNCH_ROWS(kernel, T, 1, 0, true, WARPS);                  \
-      return LM_LAUNCH_ROWS(kernel, T, 1, 0, false, BLOCK);                                            \
-    }                                                                                                  \
-    int64_t packs = job->d / V;                                                                        \
-    if (packs <= 2 * LM_WARP) return LM_LAUNCH_ROWS(kernel, T, V, 2, true, WARPS);                     \
-    if (packs <= KEPT_WARP * LM_WARP) return LM_LAUNCH_ROWS(kernel, T, V, KEPT_WARP, true, WARPS);     \
-    if (packs <= KEPT * BLOCK) {                                                                       \
-      unsigned threads = lm_blocks(packs, KEPT * LM_WARP, BLOCK) * LM_WARP;                            \
-      return LM_LAUNCH_ROWS(kernel, T, V, KEPT, false, threads);                                       \
-    }                                                                                                  \
-    return LM_LAUNCH_ROWS(kernel, T, V, 0, false, BLOCK);                                              \
+#define LM_LAYER_LAUNCHER(name, kernel)                                                                         \
+  template <class T>                                                                                            \
+  static int name(const lm_layer_job *job, void *stream) {                                                      \
+    enum { V = lm_full_pack<T>::V, BLOCK = LM_ROW_BLOCK, KEPT = 4, KEPT_WARP = 8, WARPS = LM_WARPS * LM_WARP }; \
+    if (!packed(job)) {                                                                                         \
+      if (job->d <= LM_WARP_ROW) return LM_LAUNCH_ROWS(kernel, T, 1, 0, true, WARPS);                           \
+      return LM_LAUNCH_ROWS(kernel, T, 1, 0, false, BLOCK);                                                     \
+    }                                                                                                           \
+    int64_t packs = job->d / V;                                                                                 \
+    if (packs <= 2 * LM_WARP) return LM_LAUNCH_ROWS(kernel, T, V, 2, true, WARPS);                              \
+    if (packs <= KEPT_WARP * LM_WARP) return LM_LAUNCH_ROWS(kernel, T, V, KEPT_WARP, true, WARPS);              \
+    if (packs <= KEPT * BLOCK) {                                                                                \
+      unsigned threads = lm_blocks(packs, KEPT * LM_WARP, BLOCK) * LM_WARP;                                     \
+      return LM_LAUNCH_ROWS(kernel, T, V, KEPT, false, threads);                                                \
+    }                                                                                                           \
+    return LM_LAUNCH_ROWS(kernel, T, V, 0, false, BLOCK);                                                       \
   }
 LM_LAYER_LAUNCHER(launch_rows, lm_layer_rows)
 LM_LAYER_LAUNCHER(launch_rows_back, lm_layer_rows_back)

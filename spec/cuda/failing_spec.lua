@@ -78,7 +78,7 @@ describe("a CUDA call that fails", function()
       local step = long and 1 or math.max(1, math.floor(times / 6))
       for nth = 1, spared[name] and 0 or times, step do
         local so_far = tonumber(C.lm_fake_call_count(name))
-        C.lm_fake_fail(name, nth, 999)
+        C.lm_fake_fail(name, nth, 800)
         local ok, err = pcall(program)
         local hit = tonumber(C.lm_fake_call_count(name)) - so_far >= nth -- streams are made but so often
         C.lm_fake_fail(nil, 0, 0)
@@ -89,7 +89,7 @@ describe("a CUDA call that fails", function()
         elseif hit then
           assert.is_string(err)
           assert(err:find(name, 1, true) or err:find("out of memory", 1, true), name .. " failed: " .. err)
-          assert(err:find("999", 1, true) or err:find("out of memory", 1, true), name .. " failed: " .. err)
+          assert(err:find("800", 1, true) or err:find("out of memory", 1, true), name .. " failed: " .. err)
           assert(err:find("[%w_]+: "), err)
         end
         assert.near(expected, program(), 1e-6)

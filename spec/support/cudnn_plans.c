@@ -86,7 +86,7 @@ int main(int argc, char **argv) {
   int tf32, bias;
   while (scanf("%63s %15s %d %d", name, dtype, &tf32, &bias) == 4) {
     int64_t v[15];
-    lm_cudnn_key key = {.align = 16, .tf32 = tf32};
+    lm_cudnn_key key = {.tf32 = tf32};
     lm_dtype id;
     for (int i = 0; i < 15; i++) {
       long long number;

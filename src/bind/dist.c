@@ -161,10 +161,10 @@ static void say_without_token(const lm_world_config *c) {
           c->job && *c->job ? c->job : c->init_method);
 }
 
-/* dist_open{init_method, rank, size, timeout, heartbeat_timeout, cards [, job] [, token]} -> world */
+/* dist_open{init_method, rank, size, timeout, heartbeat_timeout, offers_nccl [, job] [, token]} -> world */
 static int bind_open(lua_State *L) {
-  static const char *const names[] = {"init_method",       "rank",  "size", "timeout",
-                                      "heartbeat_timeout", "cards", "job",  "token"};
+  static const char *const names[] = {"init_method",       "rank",        "size", "timeout",
+                                      "heartbeat_timeout", "offers_nccl", "job",  "token"};
   const char *fn = "init_process_group";
   lm_lua *s = LM_STATE(L);
   lm_world_config c = {.init_method = NULL, .generation = s->worlds_before};
@@ -179,9 +179,11 @@ static int bind_open(lua_State *L) {
   TRY(text_field(L, s, fn, "token", &c.token));
   TRY(int_field(L, s, fn, "rank", &c.rank));
   TRY(int_field(L, s, fn, "size", &c.size));
-  TRY(int_field(L, s, fn, "cards", &c.cards));
   TRY(seconds_field(L, s, fn, "timeout", &c.timeout));
   TRY(seconds_field(L, s, fn, "heartbeat_timeout", &c.heartbeat_timeout));
+  lua_getfield(L, 1, "offers_nccl");
+  c.offers_nccl = lua_toboolean(L, -1);
+  lua_pop(L, 1);
   if (!c.init_method) return lm_raise_text(L, "%s: init_method is missing", fn);
   s->worlds++; /* its line is told, to whom it may have to wait for */
   lm_note_line(L, s);
@@ -299,12 +301,6 @@ static int bind_has(lua_State *L) {
   return 1;
 }
 
-/* dist_cards() -> what dist_open takes as `cards` where nccl may be the default */
-static int bind_cards(lua_State *L) {
-  lua_pushinteger(L, lm_world_cards());
-  return 1;
-}
-
 /* dist_backend(world) -> the default one, which all ranks agree on */
 static int bind_backend(lua_State *L) {
   const char *backend;
@@ -405,7 +401,6 @@ const luaL_Reg lm_dist_functions[] = {
     {"dist_members", bind_members},
     {"dist_pmix", bind_pmix},
     {"nccl_version", bind_nccl_version},
-    {"dist_cards", bind_cards},
     {"dist_backend", bind_backend},
     {NULL, NULL},
 };

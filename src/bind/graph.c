@@ -69,10 +69,12 @@ done:
   return status;
 }
 
-/* The last node. */
+/* The last node: after all that reads the numbers, on whichever stream. */
 static lm_status count_on(graph *g) {
   lm_tensor *same = NULL;
-  lm_status status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same);
+  lm_status status = lm_graph_gather(g->recorded);
+  if (status == LM_OK)
+    status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same);
   lm_release(same);
   return status;
 }

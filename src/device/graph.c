@@ -23,7 +23,15 @@ pthread_rwlock_t lm_captures = PTHREAD_RWLOCK_INITIALIZER;
 static pthread_mutex_t launching[LM_DEVICE_MAX] = {[0 ... LM_DEVICE_MAX - 1] = PTHREAD_MUTEX_INITIALIZER};
 
 lm_graph *lm_graph_capturing(void) { return capturing; }
-bool lm_graph_under_way(void) { return under_way > 0; }
+
+bool lm_graph_keep_out(void) {
+  pthread_rwlock_rdlock(&lm_captures);
+  if (under_way == 0) return true;
+  pthread_rwlock_unlock(&lm_captures);
+  return false;
+}
+
+void lm_graph_let_in(void) { pthread_rwlock_unlock(&lm_captures); }
 
 lm_status lm_graph_forbids(const char *call) {
   if (!capturing) return LM_OK;
@@ -115,8 +123,7 @@ done:
   return status;
 }
 
-/* What other streams were drawn in has to come before the end. */
-static lm_status join(lm_graph *g) {
+lm_status lm_graph_gather(lm_graph *g) {
   lm_status status = LM_OK;
   lm_stream_state *o;
   for (int i = 0; (o = state_at(g->device, i)); i++)
@@ -150,7 +157,7 @@ lm_status lm_graph_end(lm_graph **at, bool keep) {
   lm_graph *g = *at;
   const lm_driver *driver = lm_driver_of(g->device);
   if (g != capturing) return lm_fail(LM_E_STATE, "graph: its capture was not begun by this thread");
-  lm_status status = keep ? join(g) : LM_OK;
+  lm_status status = keep ? lm_graph_gather(g) : LM_OK;
   bool wanted = keep && status == LM_OK;
   if (wanted) {
     status = driver->capture_end(lm_device_physical(g->device), g->stream->native, &g->native);

@@ -188,7 +188,7 @@ void lm_pinned_use(const void *p, lm_stream *s) {
 }
 
 void lm_pinned_empty_cache(void) {
-  if (lm_graph_capturing()) return;
+  if (!lm_graph_keep_out()) return;
   pthread_mutex_lock(&lock);
   reclaim();
   const lm_driver *driver = count > 0 ? pinning_driver() : NULL;
@@ -203,4 +203,5 @@ void lm_pinned_empty_cache(void) {
     }
   }
   pthread_mutex_unlock(&lock);
+  lm_graph_let_in();
 }

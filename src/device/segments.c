@@ -312,8 +312,10 @@ static block *find_whole(block *t) {
   return b ? b : find_whole(t->right);
 }
 
-/* Every segment that is one free block goes back to the driver. Locked, but not while the driver works. */
+/* Every segment that is one free block goes back to the driver, unless anybody captures: then they are kept. Locked,
+ * but not while the driver works. */
 static void drop_segments(heap *h) {
+  if (!lm_graph_keep_out()) return;
   for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
     for (block *b; (b = find_whole(h->shared.tree[i % 2][i / 2]));) {
       void *p = b->p;
@@ -327,6 +329,7 @@ static void drop_segments(heap *h) {
       pthread_mutex_lock(&h->lock);
     }
   }
+  lm_graph_let_in();
 }
 
 static const char *size_text(size_t bytes, char text[32]) {
@@ -358,7 +361,6 @@ static lm_status find(heap *h, lm_arena *a, int stream, size_t size, block **out
   if (status != LM_E_OOM) return status;
   if (!have_spares(h, 2)) return LM_E_OOM;
   if ((*out = fit_anywhere(a, small, size))) return LM_OK;
-  if (a != &h->shared) return LM_E_OOM; /* a capture may not free */
   drop_segments(h);
   return new_segment(h, a, stream, size, out);
 }
@@ -492,7 +494,7 @@ void lm_segments_reset_peak(lm_device device) {
 
 void lm_segments_empty_cache(lm_device device) {
   heap *h = find_heap(device);
-  if (!h || own) return; /* nothing is freed during a capture */
+  if (!h) return;
   pthread_mutex_lock(&h->lock);
   drop_segments(h);
   pthread_mutex_unlock(&h->lock);

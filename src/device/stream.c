@@ -224,34 +224,39 @@ lm_status lm_stream_synchronize(lm_stream *s) {
   return status;
 }
 
-/* While another thread captures, nobody may wait for the whole device; nor does a capture begin on a stream that is
- * waited for. */
+/* Waits for what the streams were given, one by one: what another thread captures meanwhile is none of it. */
 static lm_status synchronize_each(lm_device device) {
   lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(device);
+  int ordinal = lm_device_physical(device);
+  void *event = NULL;
   lm_stream *s;
-  for (int id = 0; status == LM_OK && (s = lm_stream_by_id(device, id)); id++) {
-    pthread_rwlock_rdlock(&lm_captures);
-    if (!lm_stream_capture(s)) status = lm_stream_synchronize(s);
-    pthread_rwlock_unlock(&lm_captures);
+  for (int id = 0; (s = lm_stream_by_id(device, id)); id++) {
+    uint64_t given = lm_stream_given(s);
+    if (lm_stream_is_done(s, given)) continue;
+    TRY(lm_stream_mark(s, &event));
+    if (!event) continue;
+    TRY(driver->event_synchronize(ordinal, event));
+    lm_event_give(device, false, event);
+    event = NULL;
+    lm_stream_done(s, given);
   }
+done:
+  if (event) lm_event_give(device, false, event);
   return status;
 }
 
+/* While another thread captures, nobody may wait for the whole device. What is left to wait for with captures kept out
+ * is what was not given by way of our streams. */
 lm_status lm_device_synchronize(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
-  uint64_t given[LM_STREAM_MAX];
-  int n = 0;
   if (!driver) return lm_fail(LM_E_MISSING, "synchronize: %s has no driver", lm_device_name(device));
   if (!lm_has_streams(driver)) return driver->synchronize(lm_device_physical(device));
   lm_status status = lm_graph_forbids("synchronize");
-  if (status != LM_OK) return status;
-  pthread_rwlock_rdlock(&lm_captures);
-  bool whole = !lm_graph_under_way();
-  for (lm_stream *s; whole && (s = lm_stream_by_id(device, n)); n++) given[n] = lm_stream_given(s);
-  if (whole) status = driver->synchronize(lm_device_physical(device));
-  pthread_rwlock_unlock(&lm_captures);
-  if (!whole) return synchronize_each(device);
-  for (int id = 0; status == LM_OK && id < n; id++) lm_stream_done(lm_stream_by_id(device, id), given[id]);
+  if (status == LM_OK) status = synchronize_each(device);
+  if (status != LM_OK || !lm_graph_keep_out()) return status;
+  status = driver->synchronize(lm_device_physical(device));
+  lm_graph_let_in();
   return status;
 }
 

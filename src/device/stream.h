@@ -71,6 +71,13 @@ LM_API lm_status lm_graph_launch(lm_graph *g, lm_stream *s);
 LM_API void lm_graph_free(lm_graph *g);
 /* The graph being captured on this thread, or NULL. */
 LM_API lm_graph *lm_graph_capturing(void);
+/* What the graph's first stream is given next comes after all that was captured so far. */
+LM_API lm_status lm_graph_gather(lm_graph *g);
+/* Around what waits for a whole device, as giving memory back to the driver does, and making handles of libraries: it
+ * would break captures there, of any thread. No capture begins until let_in; false, and let_in is not to follow, if one
+ * is under way. */
+LM_API bool lm_graph_keep_out(void);
+LM_API void lm_graph_let_in(void);
 /* Before this thread gives the stream work: during its capture the stream joins it. LM_E_STATE for another device's. */
 LM_API lm_status lm_graph_join(lm_stream *s);
 /* An error if this thread captures on another device: a graph has the work, and the memory, of one. */

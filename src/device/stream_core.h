@@ -54,8 +54,6 @@ lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture
 lm_status lm_stream_mark(lm_stream *s, void **event);
 /* Destroys graphs that were let go; nothing while one is captured. */
 void lm_graph_drain(void);
-/* Whether any thread captures one. */
-bool lm_graph_under_way(void);
 /* LM_E_STATE with the name of a call that waits, while this thread captures: nothing of it has run yet. */
 lm_status lm_graph_forbids(const char *call);
 /* Idle blocks of pinned memory go back to the driver. */

@@ -83,7 +83,7 @@ static void welcome(lm_client *c, lm_reader *r) {
     lm_get_text(r, m->host_id, sizeof m->host_id);
     lm_get_text(r, m->unix_address, sizeof m->unix_address);
     lm_get_text(r, m->tcp_address, sizeof m->tcp_address);
-    m->cards = lm_get_u32(r);
+    lm_get_cards(r, &m->cards);
   }
   if (lm_reader_done(r)) c->phase = LM_JOINED;
 }
@@ -294,7 +294,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_text(&c->out, config->self.host_id);
   lm_put_text(&c->out, config->self.unix_address);
   lm_put_text(&c->out, config->self.tcp_address);
-  lm_put_u32(&c->out, config->self.cards);
+  lm_put_cards(&c->out, &config->self.cards);
   TRY(lm_client_end(c, at));
   int error = start_thread(c);
   c->running = error == 0;

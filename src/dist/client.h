@@ -16,8 +16,7 @@ struct lm_lobby;
 
 typedef struct lm_member { /* from WELCOME */
   char host[64], host_id[64], unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
-  uint32_t
-      cards; /* for nccl: devices of CUDA's that it sees; LM_CARDS_OWN: some of the host's alone; 0: none, or no nccl */
+  lm_cards cards; /* none: it sees none, or has no nccl, or does not offer it */
 } lm_member;
 
 typedef struct lm_client_config {

@@ -289,7 +289,7 @@ static lm_status settle_others(const lm_exchange *c) {
   lm_status status = LM_OK;
   for (int i = 0; i < c->core->nparts && status == LM_OK; i++) {
     const lm_part *part = &c->core->part[i];
-    if (part != c->part && part->issuer) status = lm_issuer_settle(part->issuer);
+    if (part != c->part && part->issuer) status = lm_issuer_settle(part->issuer, false);
   }
   return status == LM_OK ? LM_OK : lm_fail_in(status, "barrier");
 }

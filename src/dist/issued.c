@@ -330,18 +330,18 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
 
 /* ---- waiting */
 
-/* With the lock: a collective that has not ended yet, none being the sign of a failure. */
-static bool has_collectives(const lm_issuer *is) {
+/* With the lock: a call that has not ended yet, none being the sign of a failure. */
+static bool has_work(const lm_issuer *is, bool p2p_too) {
   for (const lm_work *w = is->first; w; w = w->next)
-    if (!lm_is_p2p(w)) return true;
+    if (p2p_too || !lm_is_p2p(w)) return true;
   return false;
 }
 
-lm_status lm_issuer_settle(lm_issuer *is) {
+lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
   if (is->started && is->first) lm_issuer_kick(is);
-  while (is->failed == LM_OK && has_collectives(is)) pthread_cond_wait(&is->changed, &is->lock);
+  while (is->failed == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
   is->hosts--;
   pthread_mutex_unlock(&is->lock);
   return lm_issuer_check(is);

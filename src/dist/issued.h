@@ -20,8 +20,9 @@ void lm_issuer_release(lm_issuer *is); /* NULL is fine */
 lm_device lm_issuer_device(lm_issuer *is);
 /* What its calls have failed with, in words of its own. */
 lm_status lm_issuer_check(lm_issuer *is);
-/* Waits until the collectives called before are done, and all ranks agree on them; not for sends and receives. */
-lm_status lm_issuer_settle(lm_issuer *is);
+/* Waits until the collectives called before are done, and all ranks agree on them; sends and receives too, if that is
+ * wanted. */
+lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too);
 /* No call comes in between: for those that are made beside it (a group cut out of this one). */
 void lm_issuer_hold(lm_issuer *is, bool hold);
 

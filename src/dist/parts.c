@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "device/driver.h"
 #include "dist/issued.h"
 #include "dist/world_core.h"
 
@@ -88,25 +89,50 @@ done:
 
 /* ---- the default */
 
-int lm_world_cards(void) {
-  const lm_group_table *table;
-  int devices = lm_device_likely(LM_CUDA) ? lm_device_count(LM_CUDA) : 0;
-  if (devices == 0 || lm_group_table_find("nccl", &table) != LM_OK) return 0;
-  return getenv("CUDA_VISIBLE_DEVICES") ? LM_CARDS_OWN : lm_device_physical(LM_DEVICE(LM_CUDA, devices - 1)) + 1;
+static void note_uuid(void *ctx, const lm_property *p) {
+  uint64_t *id = ctx;
+  if (strcmp(p->name, "uuid") != 0 || p->kind != LM_PROPERTY_TEXT) return;
+  *id = 0xcbf29ce484222325u; /* FNV-1a */
+  for (const char *at = p->text; *at; at++) *id = (*id ^ (unsigned char)*at) * 0x100000001b3u;
 }
 
+/* 0: the driver does not say. */
+static uint64_t card_id(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  uint64_t id = 0;
+  if (!driver->properties || driver->properties(lm_device_physical(device), note_uuid, &id) != LM_OK) return 0;
+  return id;
+}
+
+void lm_world_cards(lm_cards *out) {
+  const lm_group_table *table;
+  int devices = lm_device_likely(LM_CUDA) ? lm_device_count(LM_CUDA) : 0;
+  out->n = 0;
+  if (devices == 0 || lm_group_table_find("nccl", &table) != LM_OK) return;
+  int chosen = LM_DEVICE_ORDINAL(lm_device_current(LM_CUDA)), first = chosen > 0 ? chosen : 0;
+  for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = card_id(LM_DEVICE(LM_CUDA, i));
+}
+
+/* Members lie in the order of their ranks. */
 static int by_host(const void *a, const void *b) {
   const lm_member *const *x = a, *const *y = b;
-  return strcmp((*x)->host_id, (*y)->host_id);
+  int order = strcmp((*x)->host_id, (*y)->host_id);
+  return order != 0 ? order : (*x > *y) - (*x < *y);
+}
+
+static uint64_t card_of(const lm_member *m, int place) {
+  return m->cards.n > 0 ? m->cards.id[(uint32_t)place % m->cards.n] : 0;
 }
 
 /* Two ranks on one card is what nccl refuses as a rule. */
 static bool all_have_cards(int n, const lm_member **member) {
   qsort(member, (size_t)n, sizeof *member, by_host);
-  for (int first = 0, end; first < n; first = end) {
-    for (end = first + 1; end < n && by_host(&member[first], &member[end]) == 0;) end++;
-    for (int i = first; i < end; i++)
-      if (member[i]->cards < (uint32_t)(end - first)) return false;
+  for (int first = 0, i = 0; i < n; i++) {
+    if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
+    uint64_t card = card_of(member[i], i - first);
+    if (card == 0) return false;
+    for (int k = first; k < i; k++)
+      if (card_of(member[k], k - first) == card) return false;
   }
   return true;
 }
@@ -159,7 +185,8 @@ static lm_status cut(lm_group_core *core, lm_group *g) {
   lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
   if (!parent) return LM_OK;
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
-  lm_status status = g->table->split(g, parent->g);
+  lm_status status = parent->issuer ? lm_issuer_settle(parent->issuer, true) : LM_OK; /* nothing may be outstanding */
+  if (status == LM_OK) status = g->table->split(g, parent->g);
   if (parent->issuer) lm_issuer_hold(parent->issuer, false);
   return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* the others may wait in it */
 }

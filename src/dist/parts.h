@@ -3,6 +3,7 @@
 #define LM_DIST_PARTS_H
 
 #include "dist/core.h"
+#include "dist/protocol.h"
 
 typedef struct lm_backends {
   int n;
@@ -13,6 +14,9 @@ typedef struct lm_backends {
   char text[LM_BACKEND_TEXT]; /* the same however it was written */
 } lm_backends;
 
+/* What this rank tells the others of its cards: none without the plug-in for nccl. Loads nothing where there is no
+ * driver. */
+void lm_world_cards(lm_cards *out);
 /* Loads the plug-ins. */
 lm_status lm_backends_parse(const char *text, lm_backends *out);
 /* The core's parts, not yet open; its g has to be filled in but for the table. */

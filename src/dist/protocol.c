@@ -36,6 +36,20 @@ lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *field
   return LM_OK;
 }
 
+void lm_put_cards(lm_bytes *b, const lm_cards *cards) {
+  lm_put_u32(b, cards->n);
+  for (uint32_t i = 0; i < cards->n; i++) lm_put_u64(b, cards->id[i]);
+}
+
+void lm_get_cards(lm_reader *r, lm_cards *out) {
+  out->n = lm_get_u32(r);
+  if (out->n > LM_DEVICE_MAX) {
+    out->n = 0;
+    r->failed = true;
+  }
+  for (uint32_t i = 0; i < out->n; i++) out->id[i] = lm_get_u64(r);
+}
+
 void lm_put_ticket(lm_bytes *b, const lm_ticket *t) {
   lm_put_u64(b, t->seq);
   lm_put_u64(b, t->hash);

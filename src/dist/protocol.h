@@ -8,12 +8,12 @@
 #include "dist/group.h"
 #include "dist/record.h"
 
-enum { LM_PROTOCOL = 2, LM_MESSAGE_MAX = 64 << 20 };
+enum { LM_PROTOCOL = 3, LM_MESSAGE_MAX = 64 << 20 };
 
 typedef enum lm_message {
   /* member to store */
   LM_M_JOIN = 1, /* u32 LM_PROTOCOL, u32 rank, u32 size, u32 generation, text host name, text host id, text unix
-                    address, text tcp address, u32 cards; answered by WELCOME once all are there, by REFUSED, or by
+                    address, text tcp address, cards; answered by WELCOME once all are there, by REFUSED, or by
                     AHEAD */
   LM_M_SET,      /* string key, string value */
   LM_M_GET,      /* u32 id, string key, u8 wait; answered by REPLY, with wait once it is set */
@@ -29,7 +29,7 @@ typedef enum lm_message {
                     member closes */
   /* store to member */
   LM_M_WELCOME, /* u32 size, for each rank: text host name, text host id, text unix address, text tcp address,
-                   u32 cards */
+                   cards (u32 n, n x u64) */
   LM_M_REFUSED, /* text: why; final */
   LM_M_AHEAD,   /* this store is of an earlier generation: close, try again a little later */
   LM_M_REPLY,   /* u32 id, u8 found, string value */
@@ -38,6 +38,15 @@ typedef enum lm_message {
   LM_M_LEFT,    /* u32 rank, then GOODBYE's fields */
   LM_M_LAST = LM_M_LEFT
 } lm_message;
+
+/* The cards a rank may use with nccl, by numbers made from what is theirs alone: that of its device, where it has
+ * chosen one, else all it sees, of which it takes the one of its place on the host. */
+typedef struct lm_cards {
+  uint32_t n;
+  uint64_t id[LM_DEVICE_MAX];
+} lm_cards;
+void lm_put_cards(lm_bytes *b, const lm_cards *cards);
+void lm_get_cards(lm_reader *r, lm_cards *out);
 
 /* begin gives the place of the length; end fills it in. */
 size_t lm_message_begin(lm_bytes *b, lm_message kind);

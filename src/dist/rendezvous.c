@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "dist/net_interface.h"
+#include "dist/parts.h"
 #include "dist/term.h"
 #include "dist/world_core.h"
 
@@ -174,7 +175,7 @@ static lm_status join(opening *o, int fd, bool *again) {
   lm_net_host_id(self->host_id);
   memcpy(self->unix_address, w->lobby.unix_address, sizeof self->unix_address);
   memcpy(self->tcp_address, w->lobby.tcp_address, sizeof self->tcp_address);
-  self->cards = (uint32_t)o->config->cards;
+  if (o->config->offers_nccl) lm_world_cards(&self->cards);
   TRY(lm_client_open(&config, fd, &w->client));
   o->joining = true;
   status = lm_client_welcome(w->client, &o->patience, again);

@@ -85,7 +85,7 @@ static void send_welcome(lm_server *s) {
     lm_put_text(&b, s->seats[r].who.host_id);
     lm_put_text(&b, s->seats[r].who.unix_address);
     lm_put_text(&b, s->seats[r].who.tcp_address);
-    lm_put_u32(&b, s->seats[r].who.cards);
+    lm_put_cards(&b, &s->seats[r].who.cards);
   }
   lm_message_end(&b, at);
   for (int r = 0; r < s->size; r++) {
@@ -149,7 +149,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_get_text(r, who.host_id, sizeof who.host_id);
   lm_get_text(r, who.unix_address, sizeof who.unix_address);
   lm_get_text(r, who.tcp_address, sizeof who.tcp_address);
-  who.cards = lm_get_u32(r);
+  lm_get_cards(r, &who.cards);
   if (!lm_reader_done(r)) return false;
   if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
   if (generation < (uint32_t)s->generation) {

@@ -22,13 +22,8 @@ typedef struct lm_world_config {
   int generation;           /* how many worlds this process opened before: a rank that is ahead of the store's waits */
   double timeout;           /* seconds, of rendezvous and collectives */
   double heartbeat_timeout; /* seconds; 0: off */
-  int cards;                /* lm_world_cards(), or 0 where nccl is not to be the default */
+  bool offers_nccl;         /* where each rank has a card of its own, it may be the default of groups */
 } lm_world_config;
-
-/* How many cards this rank can use with nccl, as the others are told: 0 without devices or without the plug-in;
- * LM_CARDS_OWN if it sees only some of its host's (CUDA_VISIBLE_DEVICES). Loads nothing where there is no driver. */
-enum { LM_CARDS_OWN = 1 << 16 };
-LM_API int lm_world_cards(void);
 
 /* Returns when all ranks have joined. A rank outside the world, or two ranks claiming one number, is an error. */
 LM_API lm_status lm_world_open(const lm_world_config *config, lm_world **out);

@@ -11,7 +11,7 @@
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 2, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_BACKEND_ABI = 3, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
  * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
@@ -42,6 +42,8 @@ typedef struct lm_backend {
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, double *out);
   void (*set_threads)(int n);
   int (*get_threads)(void);
+  /* Whether results of conv2d in this dtype are better laid out contiguous. NULL: channels-last, for all. */
+  bool (*conv_contiguous)(lm_dtype dtype);
   /* Of a library it stands on ("cudnn"), as that counts; 0 for others. May be NULL. */
   int64_t (*version)(const char *library);
 } lm_backend;

@@ -119,6 +119,13 @@ static void drop_batch(lm_tensor *t) {
   }
 }
 
+/* Of images that are computed from t. */
+static lm_format format_on(const lm_tensor *t) {
+  const lm_backend *backend = lm_backend_of(t->device);
+  bool contiguous = backend && backend->conv_contiguous && backend->conv_contiguous((lm_dtype)t->dtype);
+  return contiguous ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
+}
+
 lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
   lm_status status;
   lm_tensor *y = NULL;
@@ -138,7 +145,7 @@ lm_status lm_op_conv2d(const lm_conv2d_args *a, lm_tensor **out) {
   TRY(as_batch(a->x, &run.x));
   lm_conv_shape s;
   TRY(lm_conv_shape_of(LM_OP_conv2d, run.x->size, a->weight->size, a->stride, a->padding, a->dilation, a->groups, &s));
-  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, (int64_t[]){s.n, s.k, s.oh, s.ow}, LM_CHANNELS_LAST, &y));
+  TRY(lm_tensor_empty(a->x->dtype, a->x->device, 4, (int64_t[]){s.n, s.k, s.oh, s.ow}, format_on(a->x), &y));
   if (y->numel) TRY(lm_dispatch(LM_OP_conv2d, y->device, &run, &y));
   if (a->x->ndim == 3) drop_batch(y);
   out[0] = y;
@@ -178,7 +185,7 @@ lm_status lm_op_conv2d_input(const lm_conv2d_input_args *a, lm_tensor **out) {
   TRY(lm_conv_shape_of(LM_OP_conv2d_input, run.size.v, a->weight->size, a->stride, a->padding, a->dilation, a->groups,
                        &s));
   TRY(check_grad(LM_OP_conv2d_input, run.grad, &s));
-  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, 4, run.size.v, LM_CHANNELS_LAST, &dx));
+  TRY(lm_tensor_empty(a->grad->dtype, a->grad->device, 4, run.size.v, format_on(a->grad), &dx));
   if (dx->numel) TRY(lm_dispatch(LM_OP_conv2d_input, dx->device, &run, &dx));
   if (a->size.n == 3) drop_batch(dx);
   out[0] = dx;

@@ -54,7 +54,7 @@ function dist.init_process_group(backend, opts, ...)
   local world = core.dist_open {
     init_method = where, rank = rank, size = size, job = job, token = environment.token(), timeout = opts.timeout,
     heartbeat_timeout = opts.heartbeat_timeout or environment.heartbeat_timeout(),
-    cards = (not backend or backend:find("nccl", 1, true)) and core.dist_cards() or 0,
+    offers_nccl = not backend or backend:find("nccl", 1, true) ~= nil,
   }
   local ok, problem = pcall(groups.start, world, backend or core.dist_backend(world), size)
   if not ok then

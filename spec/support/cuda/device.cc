@@ -68,6 +68,13 @@ int lm_fake_devices() { return devices().count; }
 int lm_fake_current() { return current; }
 int lm_fake_physical(int device) { return devices().physical[device]; }
 
+void lm_fake_open_context(int device) {
+  static bool opened[LM_FAKE_MAX_DEVICES];
+  lm_fake_guard lock(lm_fake_state);
+  if (!opened[device]) lm_fake_count("context", 1);
+  opened[device] = true;
+}
+
 bool lm_fake_peers(int device, int other) { return device == other || peer[device][other]; }
 
 unsigned lm_fake_reach(int device) {
@@ -115,7 +122,7 @@ static int attribute(enum cudaDeviceAttr attr, int device) {
     case cudaDevAttrTextureAlignment: return 512;
     case cudaDevAttrTexturePitchAlignment: return 32;
     case cudaDevAttrAsyncEngineCount: return 3;
-    case cudaDevAttrComputeCapabilityMajor: return 9;
+    case cudaDevAttrComputeCapabilityMajor: return (int)lm_fake_setting("LM_FAKE_CUDA_MAJOR", 9);
     case cudaDevAttrSingleToDoublePrecisionPerfRatio: return 2;
     case cudaDevAttrPciBusId: return 0x19 + lm_fake_physical(device);
     case cudaDevAttrCanMapHostMemory:
@@ -146,6 +153,7 @@ LM_FAKE_API cudaError_t cudaSetDevice(int device) {
   LM_FAKE_CALL();
   CHECK_DEVICE(device);
   current = device;
+  lm_fake_open_context(device);
   return cudaSuccess;
 }
 

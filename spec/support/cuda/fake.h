@@ -52,6 +52,12 @@ LM_FAKE_API int lm_fake_enter(const char *name);
   } while (0)
 /* One more (1) or less (-1) of what lm_fake_live counts. */
 LM_FAKE_API void lm_fake_count(const char *what, long by);
+/* The call waits for all of the device (-1: of every device), in whatever mode its thread is: that breaks the captures
+ * that other threads have going there. */
+LM_FAKE_API void lm_fake_waits_for(int device);
+/* Of a call that a capture of this thread forbids unless it is relaxed: the cudaError_t, and the capture is broken; or
+ * 0. */
+LM_FAKE_API int lm_fake_forbidden(void);
 /* The device that holds p, or -1. */
 LM_FAKE_API int lm_fake_device_of(const void *p);
 

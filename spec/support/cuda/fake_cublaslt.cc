@@ -1,12 +1,20 @@
 /* cuBLASLt's matrix products, as far as the backend uses them, by plain loops. Its checks are the real one's: types and
  * sizes of attributes, leading dimensions, pointers as aligned as was promised to the heuristics, and an algorithm that
- * was chosen for the very product. Sums are in double; TF32 rounds the inputs of a float product. */
+ * was chosen for the very product. A bias, of which nothing can be promised, is read 16 bytes at a time. Sums are in
+ * double; TF32 rounds the inputs of a float product. */
 #include <cublasLt.h>
 
 #include "fake_library.h"
 
 namespace {
-enum { LAYOUT = 0x4c41594f, PRODUCT = 0x50524f44, WISH = 0x57495348, ALGORITHM = 0x414c474f, WORKSPACE = 4096 };
+enum {
+  LAYOUT = 0x4c41594f,
+  PRODUCT = 0x50524f44,
+  WISH = 0x57495348,
+  ALGORITHM = 0x414c474f,
+  WORKSPACE = 4096,
+  BIAS_ALIGN = 16
+};
 
 struct layout {
   int magic, type;
@@ -117,6 +125,7 @@ LM_FAKE_API cublasStatus_t cublasLtCreate(cublasLtHandle_t *out) {
   ENTER();
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
+  lm_fake_waits_for(device);
   handle *made = new handle{device, NULL};
   if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
     delete made;
@@ -255,6 +264,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cu
   const layout &A = *(layout *)a, &B = *(layout *)b, &C = *(layout *)c, &D = *(layout *)d;
   const wish &w = *(wish *)preference;
   *found = 0;
+  if (lm_fake_forbidden() != 0) return CUBLAS_STATUS_INTERNAL_ERROR; /* since CUDA 13.3 */
   if (!h || w.magic != WISH || wanted < 1 || !fits(p, A, B, C, D)) return CUBLAS_STATUS_INVALID_VALUE;
   if (p.epilogue == CUBLASLT_EPILOGUE_BIAS && D.rows == 1) return CUBLAS_STATUS_NOT_SUPPORTED;
   uint64_t workspace = A.columns > 32 && w.workspace >= WORKSPACE ? WORKSPACE : 0;
@@ -288,6 +298,7 @@ LM_FAKE_API cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc
     if (!lm_fake_aligned(operand[i], chosen.align[i]) || lm_fake_device_of(operand[i]) < 0)
       return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (p.epilogue == CUBLASLT_EPILOGUE_BIAS && !lm_fake_aligned(p.bias, BIAS_ALIGN)) return CUBLAS_STATUS_INVALID_VALUE;
   if (chosen.workspace > bytes || (chosen.workspace > 0 && lm_fake_device_of(workspace) < 0))
     return CUBLAS_STATUS_INVALID_VALUE;
   bool wide = p.scale == CUDA_R_64F;

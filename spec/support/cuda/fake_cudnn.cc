@@ -3,13 +3,15 @@
  * checks that what is needed is there and fits, and nothing can be set afterwards.
  *
  * The engines it offers are made up, so that a caller meets what the real library has in store:
- *   0  is proposed first; in float it rounds inputs to TF32 and has the note TENSOR_CORE; needs a workspace
+ *   0  is proposed first, many times over; in float it rounds inputs to TF32 and has the note TENSOR_CORE; needs a
+ *      workspace
  *   1  has the note NONDETERMINISTIC
  *   2  has no notes
  *   3  only in the fallback list: all the others lack what it takes
  * No engine takes groups in double; channels-last in double with dilation has none; in double a bias is never in the
- * graph. Engine 0 refuses to become a plan for an odd number of input channels, and in half precision contiguous
- * tensors are engine 3's. */
+ * graph. Engine 0 refuses to become a plan for an odd number of input channels, and in half precision tensors that are
+ * contiguous, or promised to be aligned to less than 16 bytes, are engine 3's. A tensor that exists only in the graph
+ * has to be aligned to 16. */
 #include <cudnn.h>
 #include <stdio.h>
 
@@ -21,7 +23,7 @@
 #include "fake_library.h"
 
 namespace {
-enum { WORKSPACE = 1024, ENGINES = 4, TENSOR_CORE_ENGINE = 0, LAST_ENGINE = 3 };
+enum { WORKSPACE = 1024, ENGINES = 4, TENSOR_CORE_ENGINE = 0, LAST_ENGINE = 3, TENSOR_CORE_CONFIGS = 30, ALIGN = 16 };
 
 struct descriptor;
 typedef std::shared_ptr<descriptor> reference;
@@ -223,7 +225,9 @@ static bool engine_takes(int engine, const work &j) {
   if (j.wide && last && (j.dilation[0] > 1 || j.dilation[1] > 1)) return false;
   if (engine == TENSOR_CORE_ENGINE && j.x.size[1] % 2 != 0) return false;
   bool half = j.x.dtype == LM_F16 || j.x.dtype == LM_BF16;
-  return engine == LAST_ENGINE || !half || last;
+  bool aligned = true;
+  for (const tensor *t : {&j.x, &j.w, &j.y}) aligned = aligned && t->align >= ALIGN;
+  return engine == LAST_ENGINE || !half || (last && aligned);
 }
 
 /* ---- the loops: each element of the result is one sum ---- */
@@ -330,6 +334,7 @@ static cudnnStatus_t check_graph(const descriptor &graph) {
     tensor sum = tensor_of(add.part(A(OPERATION_POINTWISE_XDESC))),
            y = tensor_of(add.part(A(OPERATION_POINTWISE_YDESC)));
     tensor bias = tensor_of(add.part(A(OPERATION_POINTWISE_BDESC)));
+    if (result.inside && result.align < ALIGN) return refuse(CUDNN_STATUS_BAD_PARAM, "the alignment of the sum");
     if (sum.id != result.id || !result.inside || y.inside)
       return refuse(CUDNN_STATUS_BAD_PARAM, "the addition is not of the convolution's result");
     if (bias.size[1] != y.size[1] || bias.size[0] * bias.size[2] * bias.size[3] != 1)
@@ -406,6 +411,7 @@ LM_FAKE_API cudnnStatus_t cudnnCreate(cudnnHandle_t *out) {
   ENTER();
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return refuse(CUDNN_STATUS_NOT_INITIALIZED, "no device");
+  lm_fake_waits_for(device);
   library *made = new library{device, NULL, NULL};
   if (cudaMalloc(&made->memory, 256) != cudaSuccess) { /* which a capture forbids */
     delete made;
@@ -505,14 +511,18 @@ static cudnnStatus_t proposals(const descriptor &heuristics, int64_t most, int64
   const attribute &graph = heuristics.attributes.at(A(ENGINEHEUR_OPERATION_GRAPH));
   work j = work_of(*graph.part[0]);
   *found = 0;
-  for (int engine = fallback ? LAST_ENGINE : 0; engine < (fallback ? ENGINES : LAST_ENGINE) && *found < most;
-       engine++) {
+  bool half = j.x.dtype == LM_F16 || j.x.dtype == LM_BF16;
+  for (int engine = fallback ? LAST_ENGINE : 0; engine < (fallback ? ENGINES : LAST_ENGINE); engine++) {
     if (engine != TENSOR_CORE_ENGINE && !engine_takes(engine, j)) continue; /* engine 0 promises more than it keeps */
-    descriptor &config = *((holder **)into)[(*found)++]->of;
-    if (config.type != D(ENGINECFG)) return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "configs are wanted");
-    config.engine = engine;
-    config.attributes[A(ENGINEHEUR_OPERATION_GRAPH)] = graph;
-    config.final = true;
+    int times =
+        engine == TENSOR_CORE_ENGINE && !half ? TENSOR_CORE_CONFIGS : 1; /* with other knobs, which are not told */
+    for (int i = 0; i < times && *found < most; i++) {
+      descriptor &config = *((holder **)into)[(*found)++]->of;
+      if (config.type != D(ENGINECFG)) return refuse(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE, "configs are wanted");
+      config.engine = engine;
+      config.attributes[A(ENGINEHEUR_OPERATION_GRAPH)] = graph;
+      config.final = true;
+    }
   }
   return CUDNN_STATUS_SUCCESS;
 }

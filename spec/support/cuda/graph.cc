@@ -48,6 +48,19 @@ int lm_fake_unsafe_on(const lm_fake_stream &stream) {
   return cudaErrorStreamCaptureUnsupported;
 }
 
+extern "C" int lm_fake_forbidden(void) {
+  lm_fake_guard lock(lm_fake_state);
+  return lm_fake_unsafe();
+}
+
+extern "C" void lm_fake_waits_for(int device) {
+  lm_fake_guard lock(lm_fake_state);
+  for (auto &c : get().captures) {
+    if (c->thread == (unsigned long)pthread_self() || (device >= 0 && c->origin->device != device)) continue;
+    c->invalid = true;
+  }
+}
+
 int lm_fake_legacy_conflict(int device) {
   for (auto &c : get().captures) {
     for (auto &s : c->streams) {

@@ -268,6 +268,7 @@ static cudaError_t pin(void **out, size_t bytes) {
   int code = lm_fake_devices() == 0 ? cudaErrorNoDevice : lm_fake_unsafe();
   if (code != 0) return lm_fake_result(code);
   if (bytes == 0) return cudaSuccess;
+  lm_fake_open_context(lm_fake_current());
   void *p;
   if (posix_memalign(&p, PINNED_ALIGN, bytes) != 0) return lm_fake_result(cudaErrorMemoryAllocation);
   memset(p, 0xff, bytes);
@@ -296,7 +297,9 @@ LM_FAKE_API cudaError_t cudaFree(void *p) {
     int unsafe = lm_fake_unsafe();
     if (unsafe != 0) return lm_fake_result(unsafe);
   }
-  lm_fake_drain_device(p ? lm_fake_range_of(p) : lm_fake_current());
+  int device = p ? lm_fake_range_of(p) : lm_fake_current();
+  lm_fake_waits_for(device);
+  lm_fake_drain_device(device);
   lm_fake_guard lock(lm_fake_state);
   int freed = p ? device_free(p) : 0;
   if (code == 0) code = freed ? freed : lm_fake_sticky;
@@ -330,6 +333,7 @@ LM_FAKE_API cudaError_t cudaFreeHost(void *p) {
     int unsafe = lm_fake_unsafe();
     if (unsafe != 0) return lm_fake_result(unsafe);
   }
+  lm_fake_waits_for(-1);
   lm_fake_drain_device(-1);
   lm_fake_guard lock(lm_fake_state);
   auto at = get().pinned.find((char *)p);
@@ -355,6 +359,7 @@ LM_FAKE_API cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned) {
 
 LM_FAKE_API cudaError_t cudaHostUnregister(void *p) {
   int code = lm_fake_begin(__func__);
+  lm_fake_waits_for(-1);
   lm_fake_drain_device(-1);
   lm_fake_guard lock(lm_fake_state);
   auto at = get().pinned.find((char *)p);

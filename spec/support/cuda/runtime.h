@@ -49,6 +49,8 @@ long lm_fake_setting(const char *name, long otherwise);
 int lm_fake_devices(); /* visible ones */
 int lm_fake_current(); /* this thread's */
 int lm_fake_physical(int device);
+/* A call that works on the device opens its context: lm_fake_live("context"). */
+void lm_fake_open_context(int device);
 /* Bits of the devices whose memory work on `device` may touch: its own and its enabled peers'. */
 unsigned lm_fake_reach(int device);
 bool lm_fake_peers(int device, int other);

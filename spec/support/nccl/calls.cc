@@ -20,6 +20,7 @@ static std::atomic<long> *knob_of(lm_nccl_knobs &knobs, const std::string &name)
          : name == "async" ? &knobs.async
          : name == "stuck" ? &knobs.stuck
          : name == "lost"  ? &knobs.lost
+         : name == "newer" ? &knobs.newer
                            : NULL;
 }
 
@@ -173,7 +174,10 @@ LM_FAKE_API ncclResult_t ncclGroupEnd(void) {
   if (--lm_nccl_current.depth > 0) return failed;
   lm_nccl_group mine;
   std::swap(mine, lm_nccl_current);
-  if (mine.error != ncclSuccess) return mine.error;
+  if (mine.error != ncclSuccess) {
+    if (!mine.ops.empty()) cudaSetDevice(mine.ops.back().first->device); /* a failure leaves it anywhere */
+    return mine.error;
+  }
   lm_nccl_guard lock(lm_nccl_lock);
   std::vector<std::pair<lm_nccl_comm, std::vector<lm_nccl_op>>> by_comm;
   std::set<bool> kinds;
@@ -244,15 +248,21 @@ static ncclResult_t started(const lm_nccl_comm &comm) {
   return ncclSuccess;
 }
 
+/* The environment is read once, and stands above what a program has configured. */
+static void override_blocking(bool *blocking) {
+  static const long wanted = lm_fake_setting("NCCL_COMM_BLOCKING", NCCL_CONFIG_UNDEF_INT);
+  if (wanted == 0 || wanted == 1) *blocking = wanted == 1;
+}
+
 static ncclResult_t config_blocking(const ncclConfig_t *config, bool otherwise, bool *blocking) {
   *blocking = otherwise;
-  if (!config) return ncclSuccess;
+  if (!config) return override_blocking(blocking), ncclSuccess;
   ncclConfig_t initial = NCCL_CONFIG_INITIALIZER;
   if (config->magic != initial.magic || config->size != initial.size) {
     return lm_nccl_error(ncclInvalidArgument, "the configuration was not made by NCCL_CONFIG_INITIALIZER");
   }
   if (config->blocking != NCCL_CONFIG_UNDEF_INT) *blocking = config->blocking != 0;
-  return ncclSuccess;
+  return override_blocking(blocking), ncclSuccess;
 }
 
 /* Blocks until the rank has found the others; then it is gone if that went wrong. */
@@ -316,19 +326,21 @@ LM_FAKE_API ncclResult_t ncclCommInitAll(ncclComm_t *out, int count, const int *
   if (code != ncclSuccess) return code;
   lm_nccl_guard lock(lm_nccl_lock);
   std::vector<lm_nccl_comm> made;
+  bool blocking = true;
+  override_blocking(&blocking);
   for (int i = 0; i < count && code == ncclSuccess; i++) {
     lm_nccl_comm comm =
-        lm_nccl_start(id.internal + strlen(ID_MAGIC), count, i, devices ? devices[i] : i, true, false, 0, 0);
+        lm_nccl_start(id.internal + strlen(ID_MAGIC), count, i, devices ? devices[i] : i, blocking, false, 0, 0);
     code = started(comm);
     if (code != ncclSuccess) break;
     comm->one_thread_ranks = count, comm->creator = lm_nccl_thread();
     made.push_back(comm);
   }
   for (auto &comm : made) {
-    if (code == ncclSuccess) code = await_start(lock, comm);
+    if (code == ncclSuccess && blocking) code = await_start(lock, comm);
   }
   for (int i = 0; i < count; i++) out[i] = code == ncclSuccess ? made[(size_t)i].get() : NULL;
-  if (code == ncclSuccess) return code;
+  if (code == ncclSuccess) return blocking ? ncclSuccess : ncclInProgress;
   for (auto &comm : made) lm_nccl_abort(comm), bury(comm);
   return code;
 }
@@ -342,6 +354,8 @@ LM_FAKE_API ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, nc
   ncclResult_t code = lm_nccl_ready(*parent);
   if (code == ncclSuccess) code = config_blocking(config, parent->blocking, &blocking);
   if (code == ncclSuccess && color < NCCL_SPLIT_NOCOLOR) code = ncclInvalidArgument;
+  if (code == ncclSuccess && !(parent->queue.empty() && parent->open.empty()))
+    code = lm_nccl_error(ncclInvalidUsage, "ncclCommSplit: the communicator has outstanding operations");
   if (code != ncclSuccess) return lm_nccl_group_fails(code);
   /* The name's next split. */
   std::string name = parent->name + "." + std::to_string(++parent->splits);

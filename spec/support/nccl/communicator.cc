@@ -153,11 +153,11 @@ static void run(ncclComm &comm, const lm_nccl_op &op) {
   if (!w.agreed()) return lm_mesh_wait_for_abort(comm.mesh);
   w.compute();
   w.write();
-  for (auto &gate : op.gates) lm_fake_gate_pass(gate);
-  {
+  { /* before anybody may know that it is done: nothing is outstanding then */
     lm_nccl_guard lock(lm_nccl_lock);
     for (auto &gate : op.gates) comm.open.erase(std::remove(comm.open.begin(), comm.open.end(), gate), comm.open.end());
   }
+  for (auto &gate : op.gates) lm_fake_gate_pass(gate);
   for (auto &gate : op.gates) lm_fake_gate_follow(gate);
 }
 
@@ -168,6 +168,9 @@ static ncclResult_t check_cards(const std::vector<lm_mesh_hello> &all) {
   for (auto &a : all) {
     for (auto &b : all) {
       if (a.rank >= b.rank || strcmp(a.card, b.card) != 0 || strcmp(a.host, b.host) != 0) continue;
+      if (lm_nccl_settings().newer)
+        return lm_nccl_error(ncclInvalidUsage, "Multiple Ranks are using the same GPU/Partition (rank %d and rank %d)",
+                             a.rank, b.rank);
       return lm_nccl_error(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %s",
                            a.rank, b.rank, a.card);
     }

@@ -12,7 +12,8 @@
  * at the (n+1)th ncclCommGetAsyncError (2) async=n   the nth ncclCommGetAsyncError from now on finds ncclRemoteError,
  * and so do later ones stuck=n   the nth collective or group of sends from now on never ends, unless its communicator
  * is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs
- */
+ * newer=1   two ranks on one card are told of in the words of NCCL 2.29 and later
+ * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures. */
 #ifndef LM_FAKE_NCCL_H
 #define LM_FAKE_NCCL_H
 
@@ -28,7 +29,7 @@
 extern "C" LM_FAKE_API int lm_fake_nccl(const char *knob, long value); /* 0; -1: no such knob */
 
 struct lm_nccl_knobs {
-  std::atomic<long> polls{2}, async{0}, stuck{0}, lost{0};
+  std::atomic<long> polls{2}, async{0}, stuck{0}, lost{0}, newer{0};
 };
 lm_nccl_knobs &lm_nccl_settings();
 /* Counts a knob's number down: true when that comes to 0. */

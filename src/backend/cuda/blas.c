@@ -2,6 +2,7 @@
 
 #include <cublasLt.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "backend/cuda/cache.h"
@@ -26,7 +27,7 @@ lm_status lm_cuda_check_blas(int code, const char *call) {
 typedef struct product {
   int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
   int32_t dtype, device, ta, tb, bias, tf32;
-  int32_t align_a, align_b, align_y, align_bias; /* bytes */
+  int32_t align_a, align_b, align_y; /* bytes; there is no preference for a bias */
 } product;
 
 typedef struct choice {
@@ -67,8 +68,7 @@ static product product_of(const lm_gemm *job) {
                    .tf32 = job->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
                    .align_a = alignment(job->a),
                    .align_b = alignment(job->b),
-                   .align_y = alignment(job->y),
-                   .align_bias = alignment(job->bias)};
+                   .align_y = alignment(job->y)};
 }
 
 static cudaDataType_t data_type(int dtype) {
@@ -151,33 +151,43 @@ done:
   return status;
 }
 
-/* The locked part: *out is kept for good. */
-static lm_status choose(const product *p, const void *bias, cublasLtHandle_t *handle, const choice **out) {
-  lm_status status = LM_OK;
-  choice *fresh = NULL;
-  *out = lm_cache_find(&choices, p, sizeof *p);
-  if (!handles[p->device]) {
-    int mode;
-    TRY(lm_cuda_relax(&mode));
-    status = BLAS(cublasLtCreate(&handles[p->device]));
-    lm_cuda_unrelax(mode);
-    if (status != LM_OK) goto done;
-  }
-  *handle = handles[p->device];
-  if (*out) goto done;
-  fresh = lm_calloc(1, sizeof *fresh);
-  if (!fresh) {
-    status = LM_E_OOM;
-    goto done;
-  }
+/* Locked, as is what follows. */
+static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
+
+static lm_status choose(const product *p, const void *bias, const choice **out) {
+  lm_status status;
+  choice *fresh = lm_calloc(1, sizeof *fresh);
+  if (!fresh) return LM_E_OOM;
   fresh->key = *p;
+  TRY(make_handle(p->device));
   TRY(describe(p, bias, fresh));
-  TRY(ask(*handle, p, fresh));
+  TRY(ask(handles[p->device], p, fresh));
   lm_cache_put(&choices, &fresh->head, sizeof *p);
   *out = fresh;
   fresh = NULL;
 done:
   lm_free(fresh);
+  return status;
+}
+
+/* What the library asks of the runtime when it chooses, or begins, a capture may forbid however it is relaxed. */
+static lm_status choose_relaxed(const product *p, const void *bias, const choice **out) {
+  char why[900];
+  int mode;
+  lm_status status = lm_cuda_relax(&mode);
+  if (status != LM_OK) return status;
+  status = choose(p, bias, out);
+  lm_cuda_unrelax(mode);
+  if (status != LM_E_STATE || !lm_graph_capturing()) return status;
+  snprintf(why, sizeof why, "%s", lm_error());
+  return lm_fail(status, "%s; a graph is being captured: warm up first, by running the same once before the capture",
+                 why);
+}
+
+lm_status lm_cuda_blas_prepare(int ordinal) {
+  pthread_mutex_lock(&lock);
+  lm_status status = make_handle(ordinal);
+  pthread_mutex_unlock(&lock);
   return status;
 }
 
@@ -190,7 +200,9 @@ lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done_) {
   if (job->batch > INT32_MAX) return LM_OK;
   product p = product_of(job);
   pthread_mutex_lock(&lock);
-  status = choose(&p, job->bias, &handle, &c);
+  c = lm_cache_find(&choices, &p, sizeof p); /* kept for good */
+  if (!c) status = choose_relaxed(&p, job->bias, &c);
+  handle = handles[p.device];
   pthread_mutex_unlock(&lock);
   TRY(status);
   if (!c->found) goto done;

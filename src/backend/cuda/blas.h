@@ -12,13 +12,15 @@ typedef struct lm_gemm {
   lm_device device;
   int64_t batch, m, n, k;
   bool ta, tb;
-  const void *a, *b, *bias; /* bias: [n], or NULL */
+  const void *a, *b, *bias; /* bias: [n], aligned to LM_CUDA_ALIGN, or NULL */
   void *y;
   int64_t lda, ldb, ldy;
   int64_t step_a, step_b, step_y;
   double alpha, beta;
 } lm_gemm;
 
+/* The card's handle, before anybody captures there: making it waits for the whole card. */
+lm_status lm_cuda_blas_prepare(int ordinal);
 /* *done is false, and nothing was enqueued, where the library has no kernel for it. */
 lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done);
 

@@ -14,6 +14,7 @@
 static _Atomic int lost; /* the error that ended the context; it answers every call from then on */
 
 static bool is_fatal(int error) {
+  enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack the names */
   switch (error) {
     case cudaErrorECCUncorrectable:
     case cudaErrorIllegalAddress:
@@ -24,7 +25,12 @@ static bool is_fatal(int error) {
     case cudaErrorMisalignedAddress:
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
-    case cudaErrorLaunchFailure: return true;
+    case cudaErrorNvlinkUncorrectable:
+    case CONTAINED:
+    case TENSOR_MEMORY_LEAK:
+    case cudaErrorLaunchFailure:
+    case EXTERNAL_DEVICE:
+    case cudaErrorUnknown: return true;
     default: return false;
   }
 }
@@ -68,13 +74,69 @@ static lm_status check_alive(void) {
 /* ---- the current card */
 
 static _Thread_local int selected; /* ordinal + 1 */
+static _Atomic int latest;         /* of any thread; 0: none yet */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the places */
+static lm_cuda_facts facts[LM_DEVICE_MAX];
+static _Atomic bool known[LM_DEVICE_MAX];
+
+/* Nothing here needs a context. */
+static lm_status read_facts(int ordinal) {
+  enum { OLDEST = 8 }; /* what the kernels are compiled for */
+  lm_status status = LM_OK;
+  char op[64];
+  int shared = 0, l2 = 0;
+  lm_cuda_facts f = {0};
+  static struct cudaDeviceProp properties; /* locked */
+  TRY(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
+  TRY(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
+  snprintf(f.name, sizeof f.name, "%s", properties.name);
+  if (f.major < OLDEST)
+    TRY(lm_fail(LM_E_DEVICE, "%s%s has compute capability %d.%d: Luminary's kernels are for %d.0 and later",
+                op_prefix(op), f.name, f.major, f.minor, OLDEST));
+  f.shared_optin = (size_t)shared;
+  f.l2 = (size_t)l2;
+  facts[ordinal] = f;
+done:
+  return status;
+}
+
+static lm_status learn_facts(int ordinal) {
+  lm_status status = LM_OK;
+  if (atomic_load_explicit(&known[ordinal], memory_order_acquire)) return LM_OK;
+  pthread_mutex_lock(&lock);
+  if (!atomic_load(&known[ordinal])) status = read_facts(ordinal);
+  if (status == LM_OK) atomic_store_explicit(&known[ordinal], true, memory_order_release);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
 
 lm_status lm_cuda_select(int ordinal) {
-  lm_status status = check_alive();
-  if (status != LM_OK || selected == ordinal + 1) return status;
-  status = CUDA(cudaSetDevice(ordinal));
-  if (status == LM_OK) selected = ordinal + 1;
+  lm_status status;
+  TRY(check_alive());
+  if (selected == ordinal + 1) return LM_OK;
+  TRY(learn_facts(ordinal));
+  TRY(CUDA(cudaSetDevice(ordinal)));
+  selected = ordinal + 1;
+  atomic_store_explicit(&latest, selected, memory_order_relaxed);
+done:
   return status;
+}
+
+lm_status lm_cuda_select_again(int ordinal) {
+  selected = 0;
+  return lm_cuda_select(ordinal);
+}
+
+/* A thread without a card of its own would get a context on the first one. */
+lm_status lm_cuda_select_any(void) {
+  if (selected) return check_alive();
+  int ordinal = atomic_load_explicit(&latest, memory_order_relaxed) - 1;
+  return lm_cuda_select(ordinal >= 0 ? ordinal : lm_device_physical(lm_device_current(LM_CUDA)));
 }
 
 lm_status lm_cuda_relax(int *mode) {
@@ -89,40 +151,10 @@ void lm_cuda_unrelax(int mode) {
   if (lm_graph_capturing()) cudaThreadExchangeStreamCaptureMode(&exchanged);
 }
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the places */
-static lm_cuda_facts facts[LM_DEVICE_MAX];
-static _Atomic bool known[LM_DEVICE_MAX];
-
-static lm_status read_facts(int ordinal) {
-  lm_status status = LM_OK;
-  int shared = 0, l2 = 0;
-  lm_cuda_facts f = {0};
-  static struct cudaDeviceProp properties; /* locked */
-  TRY(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
-  TRY(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
-  TRY(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
-  snprintf(f.name, sizeof f.name, "%s", properties.name);
-  f.shared_optin = (size_t)shared;
-  f.l2 = (size_t)l2;
-  facts[ordinal] = f;
-done:
-  return status;
-}
-
 const lm_cuda_facts *lm_cuda_facts_of(lm_device device) { return &facts[lm_device_physical(device)]; }
 
 lm_status lm_cuda_enter(lm_device device, void **stream) {
-  int ordinal = lm_device_physical(device);
-  lm_status status = lm_cuda_select(ordinal);
-  if (status == LM_OK && !atomic_load_explicit(&known[ordinal], memory_order_acquire)) {
-    pthread_mutex_lock(&lock);
-    if (!atomic_load(&known[ordinal])) status = read_facts(ordinal);
-    if (status == LM_OK) atomic_store_explicit(&known[ordinal], true, memory_order_release);
-    pthread_mutex_unlock(&lock);
-  }
+  lm_status status = lm_cuda_select(lm_device_physical(device));
   if (status != LM_OK) return status;
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is stream_create's */
@@ -157,41 +189,36 @@ void lm_cuda_release(lm_tensor *t) {
 
 typedef struct place {
   void *stream;
-  unsigned *claim;
   lm_bad_record *record, *seen_by_card;
+  unsigned *claim, *claim_seen_by_card;
 } place;
 
 enum { MOST = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
 typedef struct card {
   int n;
   place at[MOST];                        /* as streams were made */
-  unsigned *claims;                      /* [MOST] in the card's memory */
-  lm_bad_record *records, *seen_by_card; /* [MOST] in pinned memory */
+  lm_bad_record *records, *seen_by_card; /* [MOST] in pinned memory, as are those: */
+  unsigned *claims, *claims_seen_by_card;
   _Atomic bool together;
 } card;
 
 static card cards[LM_DEVICE_MAX]; /* kept for good */
 static _Atomic(place *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
 
-/* Locked. */
+/* Locked. The host resets a place by itself: streams may be waiting, or be captured by another thread. */
 static lm_status prepare(card *c) {
   lm_status status = LM_OK;
-  unsigned *claims = NULL;
   lm_bad_record *records = NULL;
-  if (c->claims) return LM_OK;
-  TRY(CUDA(cudaMalloc((void **)&claims, MOST * sizeof *claims)));
-  TRY(CUDA(cudaMemset(claims, 0, MOST * sizeof *claims)));
-  TRY(CUDA(cudaStreamSynchronize(NULL))); /* our streams do not wait for that one */
-  TRY(CUDA(cudaHostAlloc((void **)&records, MOST * sizeof *records, cudaHostAllocMapped | cudaHostAllocPortable)));
-  memset(records, 0, MOST * sizeof *records);
+  size_t bytes = MOST * (sizeof *records + sizeof(unsigned));
+  if (c->records) return LM_OK;
+  TRY(CUDA(cudaHostAlloc((void **)&records, bytes, cudaHostAllocMapped | cudaHostAllocPortable)));
+  memset(records, 0, bytes);
   TRY(CUDA(cudaHostGetDevicePointer((void **)&c->seen_by_card, records, 0)));
-  c->claims = claims;
+  c->claims = (unsigned *)(records + MOST);
+  c->claims_seen_by_card = (unsigned *)(c->seen_by_card + MOST);
   c->records = records;
 done:
-  if (status != LM_OK) {
-    if (records) cudaFreeHost(records);
-    if (claims) cudaFree(claims);
-  }
+  if (status != LM_OK && records) cudaFreeHost(records);
   return status;
 }
 
@@ -203,7 +230,7 @@ lm_status lm_cuda_place_new(int ordinal, void *stream) {
     status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MOST);
   } else if (status == LM_OK) {
     int i = c->n++;
-    c->at[i] = (place){stream, c->claims + i, c->records + i, c->seen_by_card + i};
+    c->at[i] = (place){stream, c->records + i, c->seen_by_card + i, c->claims + i, c->claims_seen_by_card + i};
   }
   pthread_mutex_unlock(&lock);
   return status;
@@ -224,7 +251,7 @@ lm_status lm_cuda_bad(lm_device device, lm_bad *out) {
   _Atomic(place *) *at = &by_stream[LM_DEVICE_ORDINAL(device)][s->id];
   place *p = atomic_load_explicit(at, memory_order_acquire);
   if (!p) atomic_store_explicit(at, p = find_place(s), memory_order_release);
-  *out = (lm_bad){p->claim, p->seen_by_card, lm_op_running_id()};
+  *out = (lm_bad){p->claim_seen_by_card, p->seen_by_card, lm_op_running_id()};
   return LM_OK;
 }
 
@@ -239,7 +266,7 @@ lm_status lm_cuda_settle(int ordinal, void *stream) {
     if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
     if (found.kind == LM_BAD_NONE) found = *p->record;
     p->record->kind = LM_BAD_NONE;
-    cudaMemsetAsync(p->claim, 0, sizeof *p->claim, p->stream); /* if it fails, so do all calls that follow */
+    *(volatile unsigned *)p->claim = 0;
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;

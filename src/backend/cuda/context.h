@@ -6,8 +6,13 @@
 
 #include "base/status.h"
 
-/* Ordinals are the runtime's. Makes the card current on this thread; an error once its context is lost. */
+/* Ordinals are the runtime's. Makes the card current on this thread; an error once its context is lost, or if it is too
+ * old a card. Its facts are known from then on. */
 lm_status lm_cuda_select(int ordinal);
+/* The same, and does not believe that it still is what it was made last: other libraries may have changed it. */
+lm_status lm_cuda_select_again(int ordinal);
+/* One of the cards in use, for what needs any. */
+lm_status lm_cuda_select_any(void);
 /* Drops the error the runtime remembers, of a call whose failure is answered otherwise. */
 void lm_cuda_forget_error(void);
 /* A capture forbids its thread calls that are not for its streams, unless it says that it knows what it does: around

@@ -1,5 +1,8 @@
-/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out; where it has no engine
- * for that, contiguous; and where it has none at all, kernels of our own do. Operands of another layout are copied. */
+/* conv2d and its two gradients. cuDNN computes them channels-last, as the results are laid out, but for float32 without
+ * TF32; where it has no engine for that, in the other layout; and where it has none at all, kernels of our own do.
+ * Operands that lie otherwise, or are not aligned to LM_CUDA_ALIGN bytes, are copied: cuDNN has no good engines for
+ * less.
+ */
 #include "conv.h"
 
 #include "backend/cuda/context.h"
@@ -48,21 +51,6 @@ static lm_status by_sums(const lm_conv_call *o, void *stream) {
 
 /* ---- cuDNN */
 
-static bool has_layout(const lm_tensor *t, bool channels_last) {
-  return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
-}
-
-enum { ALIGN = 16 };
-
-/* Bytes of which every pointer will be a multiple; copies are aligned to more than ALIGN. */
-static int32_t alignment(const lm_conv_call *o, bool channels_last) {
-  uintptr_t all = ALIGN;
-  for (int i = 0; i < 3; i++)
-    if (has_layout(o->t[i], channels_last)) all |= (uintptr_t)o->t[i]->data;
-  if (o->bias) all |= (uintptr_t)o->bias->data;
-  return (int32_t)(all & -all);
-}
-
 static lm_cudnn_key key_of(const lm_conv_call *o, bool channels_last) {
   lm_dtype dtype = (lm_dtype)o->t[0]->dtype;
   return (lm_cudnn_key){.shape = o->shape,
@@ -70,7 +58,6 @@ static lm_cudnn_key key_of(const lm_conv_call *o, bool channels_last) {
                         .dtype = dtype,
                         .channels_last = channels_last,
                         .bias = o->bias != NULL,
-                        .align = alignment(o, channels_last),
                         .tf32 = dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_TF32),
                         .deterministic = lm_setting_get(LM_SETTING_CUDNN_DETERMINISTIC),
                         .benchmark = lm_setting_get(LM_SETTING_CUDNN_BENCHMARK)};
@@ -187,20 +174,6 @@ static lm_status add_bias(lm_tensor *y, lm_tensor *bias) {
   return lm_cuda_point(&job);
 }
 
-/* t, or a tensor in the layout; what is only written is not copied. *out is a new reference. */
-static lm_status lay_out(lm_tensor *t, bool channels_last, bool read, lm_tensor **out) {
-  lm_status status = LM_OK;
-  if (has_layout(t, channels_last)) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  TRY(lm_tensor_empty((lm_dtype)t->dtype, t->device, 4, t->size, channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS,
-                      out));
-  if (read) TRY(lm_cuda_copy(t, *out));
-done:
-  return status;
-}
-
 /* *done is false if cuDNN has no plan for this layout. */
 static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_last, bool *done_) {
   lm_status status = LM_OK;
@@ -215,7 +188,8 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_
     found = lm_cache_find(&cudnn->plans, &key, sizeof key);
   }
   if (found && !found->plan.plan) return LM_OK;
-  for (int i = 0; i < 3; i++) TRY(lay_out(o->t[i], channels_last, i != made, &c.t[i]));
+  lm_format format = channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+  for (int i = 0; i < 3; i++) TRY(lm_cuda_lay_out(o->t[i], format, i != made, &c.t[i]));
   if (found) {
     TRY(execute(&c, &found->plan, key.bias && !found->bias_apart));
   } else {
@@ -234,6 +208,12 @@ done:
   return status;
 }
 
+/* The engines for float32 that do not round to TF32 are made for contiguous tensors, and those offered for others turn
+ * them into such, and the result back. */
+bool lm_cuda_conv_contiguous(lm_dtype dtype) {
+  return dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !lm_setting_get(LM_SETTING_CUDNN_TF32);
+}
+
 static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_status status;
   lm_conv_call o;
@@ -247,14 +227,12 @@ static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
   /* Nothing to add up: the result is 0, or the bias. */
   bool empty = o.t[0]->numel == 0 || o.t[1]->numel == 0 || o.t[2]->numel == 0;
   if (!empty && lm_setting_get(LM_SETTING_CUDNN_ENABLED)) {
-    if (o.bias && o.bias->stride[0] != 1) {
-      TRY(lm_tensor_empty((lm_dtype)o.bias->dtype, device, 1, o.bias->size, LM_CONTIGUOUS, &bias));
-      TRY(lm_cuda_copy(o.bias, bias));
-      o.bias = bias;
-    }
+    if (o.bias) TRY(lm_cuda_lay_out(o.bias, LM_CONTIGUOUS, true, &bias));
+    o.bias = bias;
+    bool first = !lm_cuda_conv_contiguous((lm_dtype)out[0]->dtype);
     TRY(lm_cudnn_take(device, stream, &cudnn));
-    TRY(by_cudnn(cudnn, &o, true, &done_));
-    if (!done_) TRY(by_cudnn(cudnn, &o, false, &done_));
+    TRY(by_cudnn(cudnn, &o, first, &done_));
+    if (!done_) TRY(by_cudnn(cudnn, &o, !first, &done_));
   }
   if (!done_) TRY(by_sums(&o, stream));
 done:

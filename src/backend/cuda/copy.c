@@ -11,6 +11,19 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
   return memcmp(a->stride, b->stride, (size_t)a->ndim * sizeof *a->stride) == 0 && lm_is_dense(a);
 }
 
+lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor **out) {
+  lm_status status = LM_OK;
+  bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
+  if (fits && (uintptr_t)t->data % LM_CUDA_ALIGN == 0) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty((lm_dtype)t->dtype, t->device, t->ndim, t->size, format, out));
+  if (read) TRY(lm_cuda_copy(t, *out));
+done:
+  return status;
+}
+
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   lm_status status = LM_OK;
   void *stream;

@@ -26,6 +26,10 @@ lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out);
 void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes);
 /* lm_release for a tensor that the slot has made for itself; NULL is fine. */
 void lm_cuda_release(lm_tensor *t);
+/* t if it lies in the format and begins at a multiple of LM_CUDA_ALIGN bytes, as cuBLASLt's biases and cuDNN's operands
+ * have to; else a tensor that does, with t's values if it is to be read. *out is a new reference. */
+enum { LM_CUDA_ALIGN = 16 };
+lm_status lm_cuda_lay_out(lm_tensor *t, lm_format format, bool read, lm_tensor **out);
 /* The current stream's place for bad values; the running op is filled in. */
 lm_status lm_cuda_bad(lm_device device, lm_bad *out);
 /* Facts launches are made by, read once a device. */
@@ -43,6 +47,7 @@ int64_t lm_cuda_version(const char *library); /* version.c */
 
 lm_status lm_cuda_point(const lm_point *job);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
+bool lm_cuda_conv_contiguous(lm_dtype dtype); /* conv.c */
 lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out);
 

@@ -69,7 +69,7 @@ enum { ID_X = 'x', ID_W = 'w', ID_Y = 'y', ID_BIAS = 'b', ID_SUM = 's' };
 static lm_status tensor(lm_cudnn_search *s, int64_t id, int64_t n, int64_t c, int64_t h, int64_t w, descriptor *out) {
   lm_status status;
   bool inside = id == ID_SUM;
-  int64_t align = s->key.align, size[4] = {n, c, h, w};
+  int64_t align = LM_CUDNN_ALIGN, size[4] = {n, c, h, w};
   int64_t first[4] = {c * h * w, h * w, w, 1}, last[4] = {c * h * w, 1, w * c, c};
   cudnnDataType_t type = inside ? compute_type(s->key.dtype) : data_type(s->key.dtype);
   TRY(part(s, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));

@@ -15,7 +15,6 @@ typedef struct lm_cudnn_key {
   int32_t pass, dtype;
   int32_t channels_last; /* the layout of x, w and y, all three dense; else contiguous */
   int32_t bias;          /* [k] is added in the same graph; forward only */
-  int32_t align;         /* bytes of which every pointer is a multiple */
   int32_t tf32, deterministic, benchmark;
 } lm_cudnn_key;
 
@@ -29,7 +28,9 @@ typedef struct lm_cudnn_plan {
   int64_t workspace;                     /* bytes */
 } lm_cudnn_plan;
 
-enum { LM_CUDNN_CONFIGS = 16, LM_CUDNN_PARTS = 12 };
+/* Every pointer is a multiple of LM_CUDNN_ALIGN bytes. Of the engines' configurations, up to 36 are proposed, and those
+ * that a key allows may be the last. */
+enum { LM_CUDNN_ALIGN = 16, LM_CUDNN_CONFIGS = 64, LM_CUDNN_PARTS = 12 };
 
 /* The plans of a key, one after another. Begin, next until enough, end (also after an error in begin). */
 typedef struct lm_cudnn_search {

@@ -6,9 +6,19 @@
 #include "base/mem.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
 static lm_cudnn *idle[LM_DEVICE_MAX]; /* by physical ordinal, the last used first: its plans are the likeliest */
+static int made[LM_DEVICE_MAX];
 
-static lm_status make(lm_cudnn **out) {
+static void put(int ordinal, lm_cudnn *c) {
+  pthread_mutex_lock(&lock);
+  c->next = idle[ordinal];
+  idle[ordinal] = c;
+  pthread_cond_broadcast(&came_back);
+  pthread_mutex_unlock(&lock);
+}
+
+static lm_status make(int ordinal, lm_cudnn **out) {
   lm_status status;
   lm_cudnn *c = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
@@ -17,6 +27,9 @@ static lm_status make(lm_cudnn **out) {
   status = CUDNN(cudnnCreate(&c->handle));
   lm_cuda_unrelax(mode);
   if (status != LM_OK) goto done;
+  pthread_mutex_lock(&lock);
+  made[ordinal]++;
+  pthread_mutex_unlock(&lock);
   *out = c;
   c = NULL;
 done:
@@ -24,14 +37,25 @@ done:
   return status;
 }
 
-lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
-  lm_status status = LM_OK;
-  int ordinal = lm_device_physical(device);
+/* NULL if none is idle, or, with `wait`, if there is none at all. */
+static lm_cudnn *take_idle(int ordinal, bool wait) {
   pthread_mutex_lock(&lock);
+  while (wait && !idle[ordinal] && made[ordinal] > 0) pthread_cond_wait(&came_back, &lock);
   lm_cudnn *c = idle[ordinal];
   if (c) idle[ordinal] = c->next;
   pthread_mutex_unlock(&lock);
-  if (!c) TRY(make(&c));
+  return c;
+}
+
+lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
+  lm_status status = LM_OK;
+  int ordinal = lm_device_physical(device);
+  lm_cudnn *c = take_idle(ordinal, false);
+  bool alone = !c && lm_graph_keep_out();
+  if (!c && !alone) c = take_idle(ordinal, true);
+  if (!c) status = make(ordinal, &c);
+  if (alone) lm_graph_let_in();
+  TRY(status);
   if (c->stream != stream) {
     TRY(CUDNN(cudnnSetStream(c->handle, stream)));
     c->stream = stream;
@@ -44,10 +68,15 @@ done:
 }
 
 void lm_cudnn_put(lm_device device, lm_cudnn *c) {
-  if (!c) return;
-  int ordinal = lm_device_physical(device);
+  if (c) put(lm_device_physical(device), c);
+}
+
+lm_status lm_cudnn_prepare(int ordinal) {
+  lm_cudnn *c = NULL;
   pthread_mutex_lock(&lock);
-  c->next = idle[ordinal];
-  idle[ordinal] = c;
+  bool there = made[ordinal] > 0;
   pthread_mutex_unlock(&lock);
+  lm_status status = there ? LM_OK : make(ordinal, &c);
+  if (c) put(ordinal, c);
+  return status;
 }

@@ -20,8 +20,11 @@ typedef struct lm_cudnn {
   lm_cache plans; /* of lm_cudnn_found */
 } lm_cudnn;
 
-/* A handle of the device on that stream, the caller's until it is put back. The device is current. */
+/* A handle of the device on that stream, the caller's until it is put back. The device is current. While anybody
+ * captures none is made, since that waits for the whole device: then this waits for one to be put back. */
 lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out);
 void lm_cudnn_put(lm_device device, lm_cudnn *c); /* NULL is fine */
+/* That there is one, before a capture. */
+lm_status lm_cudnn_prepare(int ordinal);
 
 #endif

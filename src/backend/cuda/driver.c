@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "backend/cuda/blas.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/cudnn_pool.h"
 #include "backend/cuda/properties.h"
 
 /* ---- which cards */
@@ -61,6 +63,7 @@ static lm_status host_alloc(size_t bytes, void **out) {
   lm_status status;
   int mode;
   *out = NULL;
+  TRY(lm_cuda_select_any());
   TRY(lm_cuda_relax(&mode));
   status = CUDA(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
   lm_cuda_unrelax(mode);
@@ -70,7 +73,7 @@ done:
 }
 
 static void host_free(void *p) {
-  if (cudaFreeHost(p) != cudaSuccess) lm_cuda_forget_error();
+  if (lm_cuda_select_any() == LM_OK && cudaFreeHost(p) != cudaSuccess) lm_cuda_forget_error();
 }
 
 /* ---- copies */
@@ -147,7 +150,7 @@ done:
   return status;
 }
 
-static lm_status enter(int ordinal) { return lm_cuda_select(ordinal); }
+static lm_status enter(int ordinal) { return lm_cuda_select_again(ordinal); }
 
 /* ---- streams */
 
@@ -236,9 +239,14 @@ static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
 /* ---- capture */
 
 static lm_status capture_begin(int ordinal, void *stream) {
-  lm_status status = lm_cuda_select(ordinal);
+  lm_status status;
+  TRY(lm_cuda_select(ordinal));
+  TRY(lm_cuda_blas_prepare(ordinal));
+  TRY(lm_cudnn_prepare(ordinal));
   lm_cuda_settle_all(ordinal);
-  return status == LM_OK ? CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)) : status;
+  TRY(CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+done:
+  return status;
 }
 
 static lm_status capture_end(int ordinal, void *stream, void **graph) {

@@ -41,13 +41,14 @@ static lm_status by_tiles(const lm_product *p, lm_tensor *y, void *stream) {
 static lm_status by_blas(const lm_product *p, lm_tensor *y, void *stream, bool *done_) {
   lm_status status;
   lm_matrix a = {0}, b = {0};
-  lm_tensor *sum = NULL;
+  lm_tensor *sum = NULL, *bias = NULL;
   int r = y->ndim - 2, c = y->ndim - 1;
   TRY(lm_matrix_of(p->x, (lm_dtype)y->dtype, &a));
   TRY(lm_matrix_of(p->other, (lm_dtype)y->dtype, &b));
   const lm_tensor *input = p->beta != 0 ? p->input : NULL;
   /* Added as the product is written. */
-  bool fused = input && p->beta == 1 && input->ndim == 1 && input->stride[0] == 1 && input->size[0] == y->size[c];
+  bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
+  if (fused) TRY(lm_cuda_lay_out((lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
   lm_gemm job = {.dtype = (lm_dtype)y->dtype,
                  .device = y->device,
                  .batch = y->ndim == 3 ? y->size[0] : 1,
@@ -58,7 +59,7 @@ static lm_status by_blas(const lm_product *p, lm_tensor *y, void *stream, bool *
                  .tb = b.transposed != p->turned,
                  .a = a.t->data,
                  .b = b.t->data,
-                 .bias = fused ? input->data : NULL,
+                 .bias = bias ? bias->data : NULL,
                  .y = y->data,
                  .lda = a.ld,
                  .ldb = b.ld,
@@ -82,6 +83,7 @@ static lm_status by_blas(const lm_product *p, lm_tensor *y, void *stream, bool *
 done:
   lm_cuda_release(a.copy);
   lm_cuda_release(b.copy);
+  lm_cuda_release(bias);
   lm_release(sum);
   return status;
 }

@@ -94,13 +94,19 @@ static void put_physical_index(const sink *s, int ordinal) {
   if (at && end != at && (*end == ',' || *end == 0)) put_number(s, "physicalIndex", (double)index);
 }
 
+/* A driver may know less than the toolkit that this was built with. */
+static bool has_attribute(enum cudaDeviceAttr attribute, int ordinal, int *value) {
+  if (cudaDeviceGetAttribute(value, attribute, ordinal) == cudaSuccess) return true;
+  lm_cuda_forget_error();
+  return false;
+}
+
 lm_status lm_cuda_properties(int ordinal, void (*put)(void *ctx, const lm_property *p), void *ctx) {
   lm_status status;
   sink s = {put, ctx};
   char bus[32] = "", luid[20] = "";
   int value;
   struct cudaDeviceProp p;
-  TRY(lm_cuda_select(ordinal));
   TRY(CUDA(cudaGetDeviceProperties(&p, ordinal)));
   TRY(CUDA(cudaDeviceGetPCIBusId(bus, sizeof bus, ordinal)));
   put_text(&s, "name", p.name);
@@ -118,9 +124,8 @@ lm_status lm_cuda_properties(int ordinal, void (*put)(void *ctx, const lm_proper
 #define X(field) put_array(&s, #field, sizeof p.field / sizeof *p.field, p.field);
   ARRAYS(X)
 #undef X
-#define X(name, attribute)                                                    \
-  TRY(CUDA(cudaDeviceGetAttribute(&value, cudaDevAttr##attribute, ordinal))); \
-  put_number(&s, #name, value);
+#define X(name, attribute) \
+  if (has_attribute(cudaDevAttr##attribute, ordinal, &value)) put_number(&s, #name, value);
   ATTRIBUTES(X)
 #if CUDART_VERSION >= 13000
   LATER_ATTRIBUTES(X)

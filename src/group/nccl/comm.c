@@ -115,16 +115,22 @@ void lm_nccl_abort(lm_nccl *s) {
   pthread_mutex_unlock(&s->lock);
 }
 
-static pthread_once_t interface_once = PTHREAD_ONCE_INIT;
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
 
-/* Before NCCL reads the environment, which it does once. */
-static void choose_interface(void) {
+/* Whether a communicator blocks is each caller's affair here: 0 and 1 in the environment, or in NCCL's own files, which
+ * do not overwrite that, would stand above it. This is how NCCL writes that nothing is wished for. */
+static void set_environment(void) {
+  char none[16];
   const char *ours = getenv("LM_SOCKET_IFNAME");
   if (ours && *ours) setenv("NCCL_SOCKET_IFNAME", ours, 0);
+  snprintf(none, sizeof none, "%d", NCCL_CONFIG_UNDEF_INT);
+  setenv("NCCL_COMM_BLOCKING", none, 1);
 }
 
+void lm_nccl_prepare(void) { pthread_once(&environment_once, set_environment); }
+
 lm_status lm_nccl_new(lm_group *g, lm_nccl **out) {
-  pthread_once(&interface_once, choose_interface);
+  lm_nccl_prepare();
   lm_nccl *s = lm_calloc(1, sizeof *s);
   lm_nccl_comm **pair = lm_calloc((size_t)g->size, sizeof(lm_nccl_comm *));
   *out = NULL;

@@ -41,6 +41,8 @@ typedef struct lm_nccl {
 
 /* ---- comm.c: communicators */
 
+/* Before anything is asked of NCCL, which reads the environment once. */
+void lm_nccl_prepare(void);
 lm_status lm_nccl_new(lm_group *g, lm_nccl **out);
 /* Of a group that has not failed: lets what is enqueued end. Bounded in time. */
 void lm_nccl_close(lm_nccl *s);

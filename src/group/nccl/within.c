@@ -32,6 +32,7 @@ static clique *clique_of(uint64_t cards) {
   if (!q) return NULL;
   *q = (clique){.cards = cards, .n = n, .next = known};
   known = q;
+  lm_nccl_prepare();
   ncclResult_t result = ncclCommInitAll(q->comm, n, ordinals);
   q->works = result == ncclSuccess;
   if (q->works) {
@@ -90,6 +91,7 @@ lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool
       status = lm_nccl_fail(who, result, ncclGetLastError(NULL));
       q->works = false; /* what its communicators are at is not known any more */
       for (int i = 0; i < q->n; i++) ncclCommAbort(q->comm[i]);
+      lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the cards */
     }
   }
   pthread_mutex_unlock(&lock);

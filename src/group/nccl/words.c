@@ -66,7 +66,7 @@ lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last) {
   const char *advice = strstr(code, " ("); /* ours comes at the end */
   if (!advice) advice = strstr(code, " - ");
   int length = (int)(advice ? (size_t)(advice - code) : strlen(code));
-  if (strstr(last, "Duplicate GPU"))
+  if (strstr(last, "Duplicate GPU") || strstr(last, "using the same GPU"))
     return lm_fail(LM_E_DEVICE,
                    "%s: two ranks of the group use one card, which NCCL %s refuses (%s). Give each rank a card of its "
                    "own (lm.cuda.set_device, CUDA_VISIBLE_DEVICES), or use backend 'gloo'; NCCL 2.30 and later takes "

@@ -11,6 +11,7 @@ local comm = {}
 
 local BUFFER_SIZE = 10 * 2 ^ 20 -- bytes that travel at once
 local MOST_RESULTS = 255        -- of one recorded function
+local ALIGN = 64                -- bytes at whose multiples the parts of a joined tensor begin
 
 --- A list of devices by their full names.
 function comm.devices(who, list)
@@ -31,12 +32,12 @@ local function tensors(who, list)
   return list
 end
 
--- ---- many tensors as one, and back: elements in the order of memory
+-- ---- many tensors as one, and back: elements in the order of memory, each tensor where kernels can read it in packs
 
 -- What has to be known of t to see it in the joined tensor again.
 local function layout_of(t)
   return {
-    shape = t.shape, numel = t:numel(), dtype = t.dtype,
+    shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),
     channels_last = t.ndim == 4 and not t:is_contiguous() and t:is_contiguous {memory_format = "channels_last"},
   }
 end
@@ -48,10 +49,14 @@ local function layouts_of(list)
 end
 
 local function join(list, layouts)
-  local parts = {}
+  local parts, zeros = {}, nil
   for i, t in ipairs(list) do
     if layouts[i].channels_last then t = t:permute {1, 3, 4, 2} end
-    parts[i] = t:reshape {-1}
+    parts[#parts + 1] = t:reshape {-1}
+    if i < #list and layouts[i].gap > 0 then
+      zeros = zeros or ops.zeros({ALIGN / t:element_size()}, {dtype = t.dtype, device = t.device})
+      parts[#parts + 1] = ops.narrow(zeros, 1, 1, layouts[i].gap)
+    end
   end
   return #parts == 1 and parts[1] or ops.cat(parts)
 end
@@ -66,7 +71,7 @@ local function part_again(whole, layouts)
     else
       list[i] = part:view(layout.shape)
     end
-    start = start + layout.numel
+    start = start + layout.numel + layout.gap
   end
   return list
 end
