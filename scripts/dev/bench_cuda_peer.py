@@ -67,12 +67,37 @@ def small(step):
     return make
 
 
+def both_ways(size, f):
+    def make():
+        x, g = torch.rand(size, device=device, requires_grad=True), torch.rand(size, device=device)
+        module = f.to(device)
+        return {"eager": lambda: module(x).backward(g)}
+    return make
+
+
+def adamw():
+    params = [torch.nn.Parameter(torch.rand(1000000, device=device)) for _ in range(124)]
+    for p in params:
+        p.grad = torch.rand_like(p)
+    return {name: torch.optim.AdamW(params, lr=1e-4, **{name: True}).step for name in ("foreach", "fused")}
+
+
+def upload():
+    x = torch.rand(N // 16)
+    pinned, there = x.pin_memory(), torch.empty(N // 16, device=device)
+    return {"pageable": lambda: there.copy_(x), "pinned": lambda: there.copy_(pinned, non_blocking=True)}
+
+
 BUILD = {
     "launch": small(False), "small_step": small(True), "lenet256_epoch": epoch,
     "resnet256": lambda: steps("resnet", 256), "resnet256_tf32": lambda: steps("resnet", 256),
     "copy": large(lambda x, y: y.copy_(x)), "add": large(lambda x, y: x + y), "exp": large(lambda x, y: x.exp()),
     "sum": large(lambda x, y: x.sum()), "sum_dim": large(lambda x, y: x.sum(0)),
     "softmax": large(lambda x, y: x.softmax(1)),
+    "log_softmax50k": both_ways((8192, 50257), torch.nn.LogSoftmax(1)),
+    "layer_norm768": both_ways((32768, 768), torch.nn.LayerNorm(768)),
+    "batch_norm14": both_ways((256, 256, 14, 14), torch.nn.BatchNorm2d(256)),
+    "adamw124m": adamw, "upload": upload,
     "mm8192": product(torch.float32), "mm8192_tf32": product(torch.float32), "mm8192_bf16": product(torch.bfloat16),
 }
 

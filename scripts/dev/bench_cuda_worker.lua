@@ -1,6 +1,6 @@
 -- Luminary's side of scripts/bench --device cuda: answers each line "name" with "variant seconds ...".
 local lm = require "luminary"
-local F, optim, data = lm.nn.functional, lm.optim, lm.data
+local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
 local device = arg[2]
 lm.cuda.set_device(device)
@@ -74,6 +74,33 @@ local function product(dtype)
   end
 end
 
+-- Forward and backward of f over x; its parameters' gradients too.
+local function both_ways(size, f)
+  return function()
+    local x = lm.rand(size, { device = device, requires_grad = true })
+    local g = lm.rand(size, { device = device })
+    f = f:to(device)
+    return { eager = function() f(x):backward(g) end }
+  end
+end
+
+local function adamw()
+  local params = {}
+  for i = 1, 124 do params[i] = nn.Parameter(lm.rand({ 1000000 }, { device = device })) end
+  for _, p in ipairs(params) do p.grad = lm.rand({ 1000000 }, { device = device }) end
+  local opt = optim.AdamW(params, { lr = 1e-4 })
+  return { eager = function() opt:step() end }
+end
+
+local function upload()
+  local x = lm.rand { n / 16 } -- 64 MiB
+  local pinned, there = x:pin_memory(), lm.empty({ n / 16 }, { device = device })
+  return {
+    pageable = function() there:copy_(x) end,
+    pinned = function() there:copy_(pinned, { non_blocking = true }) end,
+  }
+end
+
 local build = {
   launch = function()
     local a, b = lm.rand({ 4 }, { device = device }), lm.rand({ 4 }, { device = device })
@@ -93,6 +120,10 @@ local build = {
   sum = large(function(x) return x:sum() end),
   sum_dim = large(function(x) return x:sum(1) end),
   softmax = large(function(x) return x:softmax(2) end),
+  log_softmax50k = both_ways({ 8192, 50257 }, nn.LogSoftmax(2)),
+  layer_norm768 = both_ways({ 32768, 768 }, nn.LayerNorm(768)),
+  batch_norm14 = both_ways({ 256, 256, 14, 14 }, nn.BatchNorm2d(256)),
+  adamw124m = adamw, upload = upload,
   mm8192 = product "float32", mm8192_tf32 = product "float32", mm8192_bf16 = product "bfloat16",
 }
 local calls = { launch = 20000, small_step = 2000, lenet256_epoch = 1 }
