@@ -182,3 +182,54 @@ describe("wrong arguments to", function()
     end)
   end)
 end)
+
+describe("a zero byte", function()
+  -- C would end the string there, and take another one for it.
+  local x = lm.ones { 2, 2 }
+  local core = require "luminary.core"
+  for what, f in pairs {
+    ["a path to save to"] = function() lm.save("/nonexistent/a\0b", { x }) end,
+    ["a path to load"] = function() lm.load("/dev/null\0b") end,
+    ["an IDX file's path"] = function() core.read_idx("/dev/null\0b") end,
+    ["a root"] = function() data.MNIST { root = "/\0" } end,
+    ["a tensor's name"] = function() core.safetensors_save("/nonexistent/x", { ["a\0b"] = x }, nil, { "a\0b" }) end,
+    ["metadata"] = function() core.safetensors_save("/nonexistent/x", { a = x }, { a = "b\0c" }, { "a" }) end,
+    ["a key of metadata"] = function()
+      core.safetensors_save("/nonexistent/x", { a = x }, { ["a\0"] = "b" }, { "a" })
+    end,
+    ["a target"] = function() x:to("float64\0") end, ["a dtype"] = function() lm.zeros(2, { dtype = "float64\0" }) end,
+    ["a device"] = function() lm.zeros(2, { device = "cpu\0" }) end,
+    ["an option's name"] = function() x:sum(1, { ["keepdim\0"] = true }) end,
+    ["an option's name of tensor"] = function() lm.tensor(1, { ["dtype\0"] = "float64" }) end,
+    ["a word"] = function() nn.functional.mse_loss(x, x, { reduction = "sum\0" }) end,
+    ["a memory format"] = function() x:is_contiguous { memory_format = "channels_last\0" } end,
+    ["an index"] = function() return x[{ "...\0", 1 }] end, ["a field"] = function() x["grad\0"] = nil end,
+    ["a variable's name"] = function() lm.setenv("LM_SPEC\0X", "1") end,
+    ["a variable's value"] = function() lm.setenv("LM_SPEC", "1\0") end,
+    ["a variable asked for"] = function() lm.getenv("PATH\0") end,
+    ["a kind of device"] = function() core.device_count("cpu\0") end,
+    ["an autocast device"] = function() lm.autocast({ device = "cpu\0" }, print) end,
+    ["a setting"] = function() core.setting("cudnn.enabled\0") end,
+    ["a backend"] = function() dist.init_process_group("gloo\0") end,
+    ["an init_method"] = function()
+      dist.init_process_group { init_method = "file:///nonexistent\0/x", rank = 0, world_size = 2, timeout = 1 }
+    end,
+    ["a program"] = function() core.mp_process("/bin/true\0", {}, {}) end,
+    ["an argument"] = function() core.mp_process("/bin/true", { "a\0b" }, {}) end,
+    ["JSON"] = function() core.json_decode('{"a": "\\u0000"}') end,
+  } do
+    it("in " .. what .. " is named", function()
+      local ok, problem = pcall(f)
+      assert.is_false(ok)
+      assert.matches("zero byte", problem, 1, true)
+      assert.is_nil(problem:find "%z")
+    end)
+  end
+
+  it("in a value is kept", function()
+    local folder = temp.folder()
+    lm.save(folder .. "/x", { s = "a\0b" })
+    assert.equal("a\0b", lm.load(folder .. "/x").s)
+    temp.remove(folder)
+  end)
+end)

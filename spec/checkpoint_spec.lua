@@ -5,7 +5,10 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
 local nn, optim = lm.nn, lm.optim
+local core = require "luminary.core"
 local LONG = os.getenv "LM_TEST_LONG" ~= nil
+
+ffi.cdef "int getpid(void);"
 
 local function message(f, ...)
   local ok, err = pcall(f, ...)
@@ -152,6 +155,96 @@ describe("what is loaded", function()
     local t = lm.load(path).t
     lm.save(path, { t = t, twice = t })
     assert.equal(100000, lm.load(path).twice:sum():item())
+  end)
+
+  it("stays what it was when the file is written over in place, or cut", function()
+    lm.save(path, { t = lm.ones { 100000 } })
+    temp.write(folder .. "/child.lua", ([[
+      local lm = require "luminary"
+      local path = %q
+      local function write(bytes) local file = io.open(path, "wb") file:write(bytes) file:close() end
+      local bytes = io.open(path, "rb"):read "*a"
+      local t = lm.load(path).t
+      write(("\0"):rep(#bytes)) -- as cp does
+      print(t:sum():item())
+      write "" -- a mapping would end the process at the next touch
+      print(t:sum():item())
+    ]]):format(path))
+    local ok, text = temp.run(folder, "timeout 20 luajit " .. folder .. "/child.lua")
+    assert(ok, text)
+    assert.equal("100000\n100000\n", text)
+  end)
+
+  it("may be mapped instead", function()
+    lm.save(path, { t = lm.ones { 100000 }, small = lm.ones { 2 }, b = lm.ones({ 5000 }, { dtype = "bool" }) })
+    local function mapped() return temp.read("/proc/self/maps"):find(path, 1, true) ~= nil end
+    local read = lm.load(path)
+    assert.is_false(mapped())
+    local t = lm.load(path, { mmap = true })
+    assert.is_true(mapped())
+    for name in pairs(t) do assert.is_true(t[name]:equal(read[name])) end
+    t.t:fill_(7) -- the process's own
+    assert.equal(100000, lm.load(path).t:sum():item())
+    t = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.is_false(mapped())
+    assert.matches("mmap", message(lm.load, path, { mmap = 3 }))
+  end)
+
+  -- The collector runs while tensors are made, and a finalizer of the spec's does what another process might.
+  local function load_while(meanwhile)
+    local header, at = {}, 0
+    local function add(name, n)
+      header[#header + 1] = ('"%s":{"dtype":"U8","shape":[%d],"data_offsets":[%d,%d]}'):format(name, n, at, at + n)
+      at = at + n
+    end
+    for i = 1, 2000 do add("small" .. i, 1) end
+    add("large", 40 * 2 ^ 20) -- two of them are not read at once
+    add("larger", 60 * 2 ^ 20)
+    temp.write(path, file_of("{" .. table.concat(header, ",") .. "}"))
+    local length = #temp.read(path)
+    assert(os.execute(("truncate -s %d %s; sleep 0.05"):format(length + at, path)) == 0)
+    local done = false
+    local function is_open()
+      return os.execute(("ls -l /proc/%d/fd | grep -q %s"):format(ffi.C.getpid(), path)) == 0
+    end
+    local function plant()
+      getmetatable(newproxy(true)).__gc = function()
+        if done then return end
+        if is_open() then
+          done = true
+          meanwhile(length + at)
+        else
+          plant()
+        end
+      end
+    end
+    local pause, mul = collectgarbage("setpause", 10), collectgarbage("setstepmul", 10000)
+    collectgarbage()
+    plant()
+    local ok, problem = pcall(lm.load, path)
+    collectgarbage("setpause", pause)
+    collectgarbage("setstepmul", mul)
+    assert.is_true(done)
+    return ok, problem
+  end
+
+  it("is never half of one file and half of another", function()
+    local ok, problem = load_while(function(bytes)
+      os.execute(("truncate -s %d %s"):format(bytes - 1000, path))
+    end)
+    assert.is_false(ok)
+    assert.matches(path .. " had %d+ bytes and has %d+ now: it was written to while it was read", problem)
+    ok, problem = load_while(function()
+      local file = io.open(path, "r+b")
+      file:seek("end", -1)
+      file:write "x"
+      file:close()
+    end)
+    assert.is_false(ok)
+    assert.matches(path .. " was written to while it was read", problem, 1, true)
+    assert.is_true((load_while(function() end)))
   end)
 end)
 
@@ -344,6 +437,52 @@ describe("a file that is none", function()
     assert.matches("No such file", message(lm.load, folder .. "/nothing"))
     assert.matches("not a regular file", message(lm.load, folder))
     assert.matches("not a regular file", message(lm.load, "/dev/zero"))
+  end)
+
+  it("is a FIFO, a socket, or a link to one: nobody is waited for", function()
+    temp.write(folder .. "/child.lua", [[
+      local ffi = require "ffi"
+      ffi.cdef "int mkfifo(const char *, unsigned); int socket(int, int, int); int bind(int, const void *, unsigned);"
+      ffi.cdef "struct address { uint16_t family; char path[108]; };"
+      local lm, folder = require "luminary", arg[1]
+      local core = require "luminary.core"
+      local fifo, socket, link = folder .. "/fifo", folder .. "/socket", folder .. "/link"
+      assert(ffi.C.mkfifo(fifo, 384) == 0)
+      assert(ffi.C.bind(ffi.C.socket(1, 1, 0), ffi.new("struct address", {1, socket}), 110) == 0)
+      assert(os.execute("ln -s fifo " .. link) == 0)
+      for _, path in ipairs {fifo, socket, link} do
+        for name, f in pairs {
+          load = lm.load, map = function(p) lm.load(p, {mmap = true}) end, idx = core.read_idx,
+          save = function(p) lm.save(p, {lm.ones(2)}) end,
+        } do
+          local ok, problem = pcall(f, path)
+          assert(not ok and problem:find("not a regular file", 1, true), name .. ": " .. tostring(problem))
+        end
+        assert(core.file_kind(path) == (path == socket and "a socket" or "a FIFO"))
+      end
+    ]])
+    local ok, text = temp.run(folder, ("timeout 10 luajit %s/child.lua %s"):format(folder, folder))
+    assert(ok, text)
+  end)
+
+  it("is named by a long path, and still the reason is told", function()
+    for _, n in ipairs { 300, 1500, 5000 } do
+      local long = folder .. "/" .. ("directory/"):rep(n / 10) .. "x"
+      for _, f in ipairs { lm.load, core.read_idx, function(p) lm.save(p, { lm.ones { 2 } }) end } do
+        local text = message(f, long)
+        assert(text:find("No such file", 1, true) or text:find("File name too long", 1, true), text)
+        assert(#text < 1200)
+      end
+    end
+  end)
+
+  it("has a zero byte in a name", function()
+    temp.write(path, file_of('{"a\\u0000b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', eight))
+    assert.matches("zero byte", message(lm.load, path))
+    temp.write(path, file_of('{"__metadata__":{"a":"b\\u0000c"},' .. one .. "}", eight))
+    assert.matches("zero byte", message(lm.load, path))
+    temp.write(path, file_of('{"__metadata__":{"a":"\\\\u0000c"},' .. one .. "}", eight)) -- a backslash, and text
+    assert.same({ 2 }, lm.load(path).a.shape)
   end)
 
   it("has a broken description", function()

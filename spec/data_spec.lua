@@ -227,6 +227,45 @@ describe("a loader", function()
     assert.same({ { 4, 4 } }, batches(tensors:iter()))
   end)
 
+  it("says that a batch is nil, which would end the loop", function()
+    local set = Numbers(3)
+    assert.matches("DataLoader: collate_fn gave nil for a batch", message(batches, data.DataLoader(set, {
+      collate_fn = function() end }):iter()))
+    local Gaps = data.Dataset:extend("Gaps")
+    function Gaps:len() return 3 end -- luacheck: ignore self
+    function Gaps:get(i) if i ~= 2 then return lm.ones(1) end end -- luacheck: ignore self
+    assert.matches("DataLoader: the set's :get(2) gave nil", message(batches, data.DataLoader(Gaps(),
+      { batch_size = 3 }):iter()), 1, true)
+    assert.same({ { 2 } }, batches(data.DataLoader(Gaps(), { batch_size = 3, collate_fn = function(samples)
+      local n = 0 -- which may leave out what is not there
+      for _, sample in ipairs(samples) do n = n + #sample end
+      return { n }
+    end }):iter()))
+    function Gaps:get_batch() end -- luacheck: ignore self
+    assert.matches("DataLoader: the set's :get_batch gave nil", message(batches, data.DataLoader(Gaps()):iter()))
+  end)
+
+  it("wants a length that is one", function()
+    local Odd, n = data.Dataset:extend("Odd"), nil
+    function Odd:len() return n end -- luacheck: ignore self
+    function Odd:get() return lm.ones(1) end -- luacheck: ignore self
+    local odd, good = Odd(), Numbers(3)
+    local order = { len = function() return n end, iter = function() return function() end end }
+    for _, wrong in ipairs { "5", false, -1, 1.5, 0 / 0, math.huge, {}, lm.ones(1) } do
+      n = wrong or nil
+      for _, f in ipairs {
+        function() data.DataLoader(odd):iter() end, function() data.DataLoader(odd):len() end,
+        function() data.DataLoader(odd, { shuffle = true }):iter() end, function() data.random_split(odd, { 1, 1 }) end,
+        function() data.Subset(odd, { 1 }) end, function() data.DistributedSampler(odd) end,
+        function() odd:index(1) end, function() data.DataLoader(good, { sampler = order }):len() end,
+        function() data.DataLoader(good, { batch_sampler = order }):len() end,
+      } do
+        assert.matches(":len() has to give an integer of at least 0, got", message(f), 1, true)
+      end
+      assert.is_string(tostring(odd))
+    end
+  end)
+
   it("takes samplers of one's own", function()
     local Evens = data.Sampler:extend("Evens")
     function Evens:init(n) self.n = n end
@@ -508,6 +547,18 @@ describe("MNIST's files", function()
       temp.write(path, bytes)
       assert.matches(what, message(data.MNIST, { root = root }), 1, true)
     end
+  end)
+
+  it("where something else is there: a FIFO is not waited for", function()
+    local root = folder .. "/strange"
+    os.execute(("mkdir %s; mkfifo %s/train-images-idx3-ubyte %s/train-labels-idx1-ubyte")
+      :format(root, root, root))
+    local ok, text = temp.run(folder, ("timeout 10 luajit -e 'require(\"luminary\").data.MNIST{root = \"%s\"}'")
+      :format(root))
+    assert.is_false(ok)
+    assert.matches("cannot read " .. root .. "/train-images-idx3-ubyte: it is a FIFO, not a regular file", text, 1,
+      true)
+    assert.matches("zero byte", message(data.MNIST, { root = "a\0b" }))
   end)
 
   it("labels that are none", function()

@@ -79,6 +79,27 @@ describe("a CPU device", function()
   end)
 end)
 
+describe("streams and events", function()
+  it("are named where something else is given", function()
+    local stream = lm.cuda.Stream "cpu"
+    for _, wrong in ipairs { false, 5, "x", {}, lm.ones(1), lm.cuda.Event } do
+      local value = wrong or nil
+      for name, f in pairs {
+        ["record_stream: a stream"] = function() lm.ones(2):record_stream(value) end,
+        ["wait_stream: a stream"] = function() stream:wait_stream(value) end,
+        ["wait_event: an event"] = function() stream:wait_event(value) end,
+        ["elapsed_time: an event"] = function() lm.cuda.Event():elapsed_time(value) end,
+        ["record_event: an event"] = value ~= nil and function() stream:record_event(value) end or nil,
+      } do
+        local ok, problem = pcall(f)
+        assert.is_false(ok)
+        assert.matches(name .. " expected, got ", problem, 1, true)
+        assert.matches("device_spec.lua:", problem, 1, true)
+      end
+    end
+  end)
+end)
+
 describe("a library without the CUDA backend", function()
   it("says so in one sentence, each time it is asked", function()
     local path = assert(package.searchpath("luminary.core", package.cpath))

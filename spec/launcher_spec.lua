@@ -266,6 +266,15 @@ describe("a rank's failure", function()
     assert.matches("in main chunk\n$", rest)
   end)
 
+  it("is named with what can be read of its text", function()
+    local code, _, err = fail [[error("bad \0 byte")]]
+    assert.equal(1, code)
+    assert.matches("failed with exit code 1\n  %S*script.lua:1: bad \\0 byte\n", err)
+    local _, _, long = fail [[error("bad " .. ("x"):rep(1e7) .. " the end")]]
+    assert.matches("failed with exit code 1\n  %S*script.lua:1: bad x[^\n]*bytes[^\n]* the end\n", long)
+    assert(#long < 10000, #long)
+  end)
+
   it("gives its exit code, or 128 and the signal", function()
     local watched = (core.getenv "LD_PRELOAD" or ""):find "asan" -- which makes an exit code of a SIGSEGV
     for how, want in pairs {

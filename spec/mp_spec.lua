@@ -556,6 +556,76 @@ describe("threads", function()
   end)
 end)
 
+-- Scripts that end while others of their threads compute and cannot be interrupted: exit code and output are theirs,
+-- and no library is taken apart under a thread that uses it. Here any handler of exit() ends the process by SIGABRT.
+describe("the end of a program #speed", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local PROLOGUE = [[
+    local lm, ffi = require "luminary", require "ffi"
+    ffi.cdef "int on_exit(void *, void *); void abort(void);"
+    ffi.C.on_exit(ffi.C.abort, nil)
+    io.stdout:setvbuf("full", 4096)
+    io.stdout:write "written"
+  ]]
+
+  local function ends_as(code, script)
+    temp.write(folder .. "/script.lua", PROLOGUE .. script)
+    local _, text, got = temp.run(folder, "env OMP_NUM_THREADS=1 timeout -k 1 30 luajit " .. folder .. "/script.lua")
+    assert.equal(code, got, text)
+    assert.matches("written", text)
+    return text
+  end
+
+  for leave, code in pairs { ["os.exit(7)"] = 7, ["error 'boom'"] = 1 } do
+    it("by " .. leave .. " where a thread swallows its interrupt", function()
+      local text = ends_as(code, [[
+        local count = lm.zeros(2)
+        lm.mp.spawn(function(i, seen)
+          local lm = require "luminary"
+          local x, w = lm.randn {8, 16, 20, 20}, lm.randn {16, 16, 3, 3}
+          local y = lm.randn({100, 100}, {dtype = "float64"})
+          while true do
+            pcall(function()
+              while true do
+                lm.nn.functional.conv2d(x, w)
+                y:mm(y)
+                seen[i + 1] = 1
+              end
+            end)
+          end
+        end, {nprocs = 2, method = "thread", join = false, daemon = true, args = {count}})
+        while count:sum():item() < 2 do end
+        ]] .. leave)
+      if code == 1 then assert.matches("boom", text) end
+    end)
+  end
+
+  for _, leave in ipairs { "os.exit(7)", "os.exit(7, true)" } do
+    it("by " .. leave .. " in a hook of a backward pass over two devices", function()
+      ends_as(7, [[
+        local x = lm.randn({60, 60}, {requires_grad = true})
+        local y = lm.randn({60, 60}, {device = "cpu:1", requires_grad = true})
+        local a, b = x, y
+        for _ = 1, 50 do a, b = a:mm(x):tanh(), b:mm(y):tanh() end
+        local function leave() ]] .. leave .. [[ end
+        a:register_hook(leave)
+        y:register_hook(leave) -- this thread's work: until it is done, the other waits
+        local loss = a:sum() + b:sum():to("cpu")
+        loss:backward()]])
+    end)
+  end
+
+  it("by itself goes through what others have asked to be called", function()
+    local _, text, got = temp.run(folder, "luajit " .. temp.write(folder .. "/script.lua", PROLOGUE .. [[
+      local x = lm.randn({6, 6}, {requires_grad = true})
+      ;(x:sum() + (x:to("cpu:1") * 2):sum():to("cpu")):backward()]]))
+    assert.equal(134, got, text)
+  end)
+end)
+
 describe("Process", function()
   it("runs a function with its arguments", function()
     local t = lm.zeros(1)

@@ -76,6 +76,45 @@ describe("ranks meet", function()
     temp.remove(folder)
   end)
 
+  it("by a file, and leave alone what is none of theirs", function()
+    local folder = temp.folder()
+    local path = folder .. "/meet"
+    local ready = "luminary 127.0.0.1:1 0123456789abcdef\n"
+    for what, make in pairs {
+      ["is there and is no rendezvous file"] = function() temp.write(path, "luminary is what this text is about\n") end,
+      ["is no rendezvous file"] = function() temp.write(path, ready .. "and more") end,
+      ["and is no rendezvous file"] = function() temp.write(path, ready:gsub("abc", "a\0bc")) end,
+      ["a FIFO"] = function() os.execute("mkfifo " .. path) end,
+      ["a folder"] = function() os.execute("mkdir " .. path) end,
+      ["a link"] = function()
+        temp.write(folder .. "/text", "words")
+        os.execute(("ln -s %s/text %s"):format(folder, path))
+      end,
+      ["a device"] = function() -- not /dev/null itself, which a failure of this would cost
+        return os.execute(("mknod %s c 1 3 2>/dev/null"):format(path)) == 0
+      end,
+    } do
+      if make() ~= false then
+        local function state()
+          return select(2, temp.run(folder, ("ls -ld --time-style=full-iso %s; test -f %s && cat %s"):format(path, path,
+            path)))
+        end
+        local before = state()
+        local got = run(2, "print(message(dist.init_process_group, {init_method = 'file://' .. arg[1], timeout = 20}))",
+          { args = path, timeout = 30 })
+        for rank = 0, 1 do
+          assert.matches("init_process_group: init_method: [^\n]*" .. path .. "[^\n]*" .. what, got[rank].output)
+          assert(got[rank].seconds < 10, got.text)
+        end
+        assert.equal(before, state())
+        os.execute("rm -rf " .. path)
+        local left = select(2, temp.run(folder, "ls " .. folder)):gsub("text\n", ""):gsub("output\n", "")
+        assert.equal("", left)
+      end
+    end
+    temp.remove(folder)
+  end)
+
   it("and rank 0 says once that no token was set", function()
     local got = run(2, [[
       for _ = 1, 2 do
@@ -276,6 +315,28 @@ describe("a failure", function()
       end
       assert(got[rank].seconds < got[1].seconds + 2, got.text)
     end
+  end)
+
+  it("of a script is known to all though its text has a zero byte, or is long", function()
+    local got = run(3, joined .. [[
+      dist.barrier()
+      if me == 1 then nap(0.3) error("bad \0 byte") end
+    ]] .. waits, { command = ranks.luminary, may_fail = true })
+    assert.equal(1, got[1].code)
+    assert.matches("script.lua:%d+: bad \\0 byte\nstack traceback", got[1].output)
+    for _, rank in ipairs { 0, 2 } do
+      assert.equal(0, got[rank].code, got.text)
+      assert.matches("all_reduce[^\n]*rank 1 on [^\n]*script.lua:%d+[^\n]*bad \\0 byte", got[rank].output)
+    end
+    got = run(2, joined .. [[
+      dist.barrier()
+      if me == 1 then nap(0.3) error("bad " .. ("x"):rep(1e7) .. " the end") end
+    ]] .. waits, { command = ranks.luminary, may_fail = true })
+    assert.matches("script.lua:%d+: bad x[^\n]*bytes[^\n]* the end\nstack traceback", got[1].output)
+    assert(#got[1].output < 10000)
+    assert.matches("all_reduce[^\n]*rank 1 on [^\n]*script.lua:%d+[^\n]*bad x[^\n]*bytes[^\n]* the end",
+      got[0].output)
+    assert(#got[0].output < 10000)
   end)
 
   it("is left in the files a launcher reads", function()

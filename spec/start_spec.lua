@@ -248,6 +248,30 @@ describe("luminary run --rdzv", function()
     end
   end)
 
+  it("on a file leaves alone what is there and none of its own", function()
+    for _, place in ipairs { "", ".nodes" } do
+      for kind, make in pairs {
+        ["no rendezvous file"] = function() temp.write(path .. place, "a document\n") end,
+        ["a FIFO"] = function() os.execute("mkfifo " .. path .. place) end,
+      } do
+        make()
+        local function state()
+          return select(2, temp.run(folder, (("ls -l --time-style=full-iso {}; test -f {} && cat {}"):gsub("{}",
+            path .. place))))
+        end
+        local before, began = state(), lm.time()
+        local text = table.concat(together(node .. "{MEET} 10", node .. "{MEET} 10"))
+        local words = place == "" and kind or "there is something of yours; it has to be absent or empty"
+        assert.matches(words, text, 1, true)
+        assert.matches(path .. place, text, 1, true)
+        assert(lm.time() - began < 10)
+        assert.equal(before, state())
+        os.remove(path .. place)
+        gone()
+      end
+    end
+  end)
+
   it("on a file leaves no number taken, however a node ends", function()
     temp.write(folder .. "/stay.lua", "print 'here' io.stdout:flush() os.execute 'sleep 20'")
     together(node .. "{FOLDER}/stay.lua & P=$!; until grep -q here {FOLDER}/out1; do sleep 0.05; done; kill -9 $P")

@@ -240,11 +240,14 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
---- lm.load(path [, {device}]): what lm.save wrote, or the tensors by name of any safetensors file.
+--- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file. A file
+--- that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what is used
+--- costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save does):
+--- written over in place, the tensors change; cut short, the process dies of a bus error.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
-  opts = options.check("load", opts, {device = {"any"}}, "device")
-  local tensors, metadata = core.safetensors_load(path, {device = opts.device})
+  opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}}, "device")
+  local tensors, metadata = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
   local text = metadata and metadata[KEY]
   if not text then return tensors end
   local ok, node = pcall(core.json_decode, text)

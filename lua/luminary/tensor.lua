@@ -30,7 +30,9 @@ function methods.is_pinned(x) return core.is_pinned(tensor("is_pinned", x)) end
 
 --- Says that a stream works on x's memory, which then is not given to others before the stream is done with it.
 function methods.record_stream(x, stream)
-  core.record_stream(tensor("record_stream", x), stream.device, stream.id)
+  tensor("record_stream", x)
+  stream = require("luminary.cuda.stream").checked("record_stream", stream)
+  core.record_stream(x, stream.device, stream.id)
 end
 
 function methods.type_as(x, other) return methods.to(tensor("type_as", x), tensor("type_as", other, "other").dtype) end

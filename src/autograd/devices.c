@@ -320,6 +320,7 @@ static void *be_hand(void *arg) {
     while (!h->team) pthread_cond_wait(&h->wake, &hands_lock);
     pthread_mutex_unlock(&hands_lock);
     work_off_lane(h->team, h->lane);
+    lm_busy_threads(-1);
     pthread_mutex_lock(&hands_lock);
     h->team = NULL;
     h->next = idle;
@@ -379,6 +380,7 @@ static void set_to_work(lm_team *t) {
     hand *h = t->lane[k].hand;
     h->lane = k;
     h->team = t;
+    lm_busy_threads(1);
     pthread_cond_signal(&h->wake);
   }
   pthread_mutex_unlock(&hands_lock);

@@ -1,25 +1,69 @@
 #include "base/status.h"
 
-#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024 };
+enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48 };
 static _Thread_local char message[MESSAGE_BYTES];
 
-lm_status lm_fail(lm_status status, const char *format, ...) {
+static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
+
+/* The text whole is too long for out: its ends, and how much is missing between them. */
+static void write_ends(char *out, size_t capacity, const char *whole, size_t bytes) {
+  char sign[SIGN_BYTES];
+  size_t head = (capacity - SIGN_BYTES) / 2, tail = capacity - SIGN_BYTES - head;
+  while (head > 0 && is_inside(whole[head])) head--;
+  while (tail > 0 && is_inside(whole[bytes - tail])) tail--;
+  int n = snprintf(sign, sizeof sign, " ...(%zu bytes)... ", bytes - head - tail);
+  memcpy(out, whole, head);
+  memcpy(out + head, sign, (size_t)n);
+  memcpy(out + head + (size_t)n, whole + bytes - tail, tail + 1);
+}
+
+void lm_write_v(char *out, size_t capacity, const char *format, va_list args) {
+  va_list again;
+  va_copy(again, args);
+  int n = vsnprintf(out, capacity, format, args);
+  if (n >= (int)capacity && capacity > 2 * SIGN_BYTES) {
+    char *whole = malloc((size_t)n + 1); /* outside the counted heap: this may tell that there is none */
+    if (whole) {
+      vsnprintf(whole, (size_t)n + 1, format, again);
+      write_ends(out, capacity, whole, (size_t)n);
+    }
+    free(whole);
+  }
+  va_end(again);
+}
+
+void lm_write(char *out, size_t capacity, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  vsnprintf(message, sizeof message, format, args);
+  lm_write_v(out, capacity, format, args);
   va_end(args);
+}
+
+void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n) {
+  char *text = malloc(2 * n + 1), *at = text;
+  for (size_t i = 0; text && i < n; i++) {
+    if (bytes[i] == 0) *at++ = '\\';
+    *at++ = bytes[i] ? bytes[i] : '0';
+  }
+  if (text) *at = 0;
+  lm_write(out, capacity, "%s", text ? text : "");
+  free(text);
+}
+
+lm_status lm_fail(lm_status status, const char *format, ...) {
+  char text[MESSAGE_BYTES]; /* the last message may be among the arguments */
+  va_list args;
+  va_start(args, format);
+  lm_write_v(text, sizeof text, format, args);
+  va_end(args);
+  strcpy(message, text);
   return status;
 }
 
 const char *lm_error(void) { return message; }
 
-lm_status lm_fail_in(lm_status status, const char *prefix) {
-  char inner[MESSAGE_BYTES];
-  memcpy(inner, message, sizeof inner);
-  snprintf(message, sizeof message, "%s: %.*s", prefix, (int)sizeof inner - 64, inner);
-  return status;
-}
+lm_status lm_fail_in(lm_status status, const char *prefix) { return lm_fail(status, "%s: %s", prefix, message); }

@@ -6,6 +6,9 @@
 #ifndef LM_BASE_STATUS_H
 #define LM_BASE_STATUS_H
 
+#include <stdarg.h>
+#include <stddef.h>
+
 typedef enum lm_status {
   LM_OK = 0,
   LM_E_ARG,     /* a value that makes no sense */
@@ -29,7 +32,14 @@ typedef enum lm_status {
 /* Everything a plug-in or the binding may call is exported; the rest of the core is hidden. */
 #define LM_API __attribute__((visibility("default")))
 
-/* Record a message (at most 1023 bytes) and give the status back. */
+/* As snprintf; what does not fit loses its middle: a reason stands at the end, often after a path. */
+LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
+LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
+
+/* n bytes as text: zero bytes as Lua writes them, \0. */
+LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n);
+
+/* Record a message (of at most 1023 bytes, as lm_write) and give the status back. */
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* The last message of this thread. Valid until the next lm_fail on this thread. */
 LM_API const char *lm_error(void);

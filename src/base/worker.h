@@ -11,6 +11,10 @@
 LM_API void lm_worker_begin(void);
 LM_API bool lm_is_worker(void);
 
+/* Threads of ours that run Lua or compute, but the caller's: +1, -1, and 0 to ask; gives how many there are. Where
+ * there are any, exit() may not go its usual way: destructors would take from them what they use. */
+LM_API int lm_busy_threads(int change);
+
 /* How many OpenMP threads kernels called on this thread may use at most, while several threads compute at once for one
  * script; 0: as many as are set. */
 LM_API void lm_set_thread_limit(int n);

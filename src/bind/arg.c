@@ -93,6 +93,13 @@ lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, con
   return LM_OK;
 }
 
+lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out) {
+  const char *text = lm_to_text(L, i);
+  if (!text) return expected(L, s, i, fn, arg, "a string");
+  *out = text;
+  return LM_OK;
+}
+
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
   lm_status status = lm_read_int(L, s, i, fn, arg, out);
   if (status != LM_OK) return lua_type(L, i) == LUA_TNUMBER ? status : expected(L, s, i, fn, arg, "a dim (an integer)");
@@ -106,8 +113,8 @@ lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, cons
 }
 
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out) {
-  if (lua_type(L, i) != LUA_TSTRING) return expected(L, s, i, fn, arg, "a dtype such as \"float32\"");
-  const char *name = lua_tostring(L, i);
+  const char *name = lm_to_text(L, i);
+  if (!name) return expected(L, s, i, fn, arg, "a dtype such as \"float32\"");
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (s->dtype_name[d] == name) {
       *out = (lm_dtype)d;
@@ -127,8 +134,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
       return expected(L, s, i, fn, arg, "a device (a CUDA ordinal from 0)");
     snprintf(name, sizeof name, "cuda:%d", (int)v);
     text = name;
-  } else if (lua_type(L, i) == LUA_TSTRING) {
-    text = lua_tostring(L, i);
+  } else if ((text = lm_to_text(L, i))) {
     if (text == s->device_cpu) {
       *out = LM_DEVICE(LM_CPU, 0);
       return LM_OK;
@@ -220,7 +226,8 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
 bool lm_field(lua_State *L, int i, const char *name) {
   lua_pushnil(L);
   while (lua_next(L, i)) {
-    if (lua_type(L, -2) == LUA_TSTRING && strcmp(lua_tostring(L, -2), name) == 0) {
+    const char *key = lm_to_text(L, -2);
+    if (key && strcmp(key, name) == 0) {
       lua_remove(L, -2);
       return true;
     }

@@ -6,12 +6,11 @@
 static int bind_setting(lua_State *L) {
   lm_setting setting = LM_SETTING_COUNT;
   bool value = false;
-  lm_status status = LM_OK;
-  if (lua_type(L, 1) != LUA_TSTRING)
-    return lm_raise_text(L, "setting: a name expected, got %s", lm_got(L, LM_STATE(L), 1));
-  status = lm_setting_find(lua_tostring(L, 1), &setting);
+  const char *name;
+  lm_status status = lm_read_text(L, LM_STATE(L), 1, "setting", "name", &name);
+  if (status == LM_OK) status = lm_setting_find(name, &setting);
   if (status == LM_OK && !lua_isnoneornil(L, 2)) {
-    status = lm_read_bool(L, LM_STATE(L), 2, lua_tostring(L, 1), "the value", &value);
+    status = lm_read_bool(L, LM_STATE(L), 2, name, "the value", &value);
   }
   if (status != LM_OK) return lm_raise(L, status);
   lua_pushboolean(L, lm_setting_get(setting));

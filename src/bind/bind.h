@@ -52,10 +52,11 @@
  *   json_encode(value)  json_decode(text)          plain values as JSON text and back (json.c)
  *
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
- *   safetensors_load(path, {device}) -> tensors by name, metadata, names in file order
+ *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
- *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
- *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
+ * is nothing. Opens nothing gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1,
+ * converted permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *
  *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
  * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
@@ -201,6 +202,9 @@ int lm_pcall(lua_State *L, int nargs, int nresults);
 void lm_note_line(lua_State *L, const lm_lua *s);
 /* What stands at index i, for messages: "a tensor [2, 3]", "number 0.5", "nil". Thread-local text. */
 const char *lm_got(lua_State *L, const lm_lua *s, int i);
+/* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_got says
+ * which. The value keeps it alive. */
+const char *lm_to_text(lua_State *L, int i);
 /* Checks the keys of the options table at i against `names`. */
 lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const char *const *names);
 int lm_bind_nearest(lua_State *L);
@@ -218,6 +222,7 @@ lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, c
                          lm_tensor **owned);
 lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out);
 lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
+lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out);
 lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out);
 /* 1-based, not 0, to 0-based; negative from the end stays. */
 lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out);
@@ -300,6 +305,8 @@ const char *lm_lua_thread_error(const lm_lua_thread *t);   /* once it has: why t
 void lm_lua_thread_forget(lm_lua_thread *t);               /* it runs on if it has not ended */
 /* Interrupts all threads and waits for their end. */
 void lm_lua_threads_end(double seconds);
+/* exit() called on this thread, if it is the process's first, does not pull the rug from under threads that compute. */
+void lm_lua_threads_at_exit(void);
 
 extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
 extern const luaL_Reg lm_handle_functions[];

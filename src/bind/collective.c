@@ -125,7 +125,8 @@ typedef struct run {
 enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
 
 static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
-  const char *text = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
+  const char *text = lm_to_text(L, i);
+  if (!text) return lm_fail(LM_E_ARG, "%s: a name expected, got %s", fn, lm_got(L, LM_STATE(L), i));
   for (*out = 0; *out < n; ++*out) {
     if (strcmp(text, name(*out)) == 0) return LM_OK;
   }
@@ -271,7 +272,7 @@ static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p
     return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_got(L, s, at));
   for (int k = 0; k < 4; k++)
     if (!lm_field(L, at, fields[k])) lua_pushnil(L);
-  out->sending = lua_type(L, at + 1) == LUA_TSTRING && strcmp(lua_tostring(L, at + 1), "isend") == 0;
+  out->sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
   TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
   TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
   TRY(read_tag(L, s, at + 4, batch_name, &out->tag));

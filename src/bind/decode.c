@@ -51,8 +51,8 @@ done:
 
 static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
   int n = 0;
-  if (lua_type(L, i) == LUA_TSTRING) {
-    const char *given = lua_tostring(L, i);
+  const char *given = lm_to_text(L, i);
+  if (given) {
     for (; a->names[n]; n++) {
       if (strcmp(a->names[n], given) == 0) {
         *out = n;
@@ -165,7 +165,8 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
     } else if (given == s->key_requires_grad && op->kind == LM_NEW) {
       TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
     } else {
-      status = unknown_option(op, given);
+      status = lm_to_text(L, -2) ? unknown_option(op, given)
+                                 : lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", op->name);
       goto done;
     }
     lua_pop(L, 1);

@@ -29,8 +29,8 @@ static lm_device device_at(lua_State *L, int i, const char *fn) {
 }
 
 static int kind_at(lua_State *L, int i, const char *fn) {
-  const char *kind = lua_type(L, i) == LUA_TSTRING ? lua_tostring(L, i) : "";
-  if (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0)
+  const char *kind = lm_to_text(L, i);
+  if (!kind || (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0))
     return lm_raise_text(L, "%s: \"cpu\" or \"cuda\" expected, got %s", fn, lm_got(L, LM_STATE(L), i));
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }

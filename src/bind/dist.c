@@ -120,12 +120,7 @@ void lm_group_join(lua_State *L, int i, lm_user *user) {
 
 static lm_status text_field(lua_State *L, const lm_lua *s, const char *fn, const char *name, const char **out) {
   if (!lm_field(L, 1, name)) return LM_OK;
-  lm_status status = LM_OK;
-  if (lua_type(L, -1) == LUA_TSTRING) {
-    *out = lua_tostring(L, -1); /* the table keeps it alive */
-  } else {
-    status = lm_fail(LM_E_ARG, "%s: %s: a string expected, got %s", fn, name, lm_got(L, s, lua_gettop(L)));
-  }
+  lm_status status = lm_read_text(L, s, lua_gettop(L), fn, name, out); /* the table keeps it alive */
   lua_pop(L, 1);
   return status;
 }
@@ -282,7 +277,9 @@ static int bind_fail(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
     return lm_raise_text(L, "dist_fail: a world and two strings expected");
   }
-  lm_world_fail(box->world, lua_tostring(L, 2), lua_tostring(L, 3));
+  char message[LM_RECORD_MESSAGE];
+  lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));
+  lm_world_fail(box->world, lua_tostring(L, 2), message);
   return 0;
 }
 
@@ -292,11 +289,12 @@ static int bind_fail(lua_State *L) {
  */
 static int bind_has(lua_State *L) {
   char text[LM_GROUP_TEXT];
-  if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TSTRING) {
-    return lm_raise_text(L, "dist_has: two names expected");
-  }
-  lm_status status = lm_group_backend_check(lua_tostring(L, 1), text);
-  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lua_tostring(L, 2)));
+  const char *backend, *fn = lm_to_text(L, 2);
+  if (!fn) return lm_raise_text(L, "dist_has: two names expected");
+  lm_status status = lm_read_text(L, LM_STATE(L), 1, fn, "backend", &backend);
+  if (status != LM_OK) return lm_raise(L, status);
+  status = lm_group_backend_check(backend, text);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
   lua_pushstring(L, text);
   return 1;
 }
@@ -342,7 +340,7 @@ static int bind_group(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   world_box *world = world_at(L, 1, "new_group");
-  if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TTABLE) {
+  if (!lm_to_text(L, 2) || lua_type(L, 3) != LUA_TTABLE) {
     return lm_raise_text(L, "new_group: a backend and a list of ranks expected");
   }
   group_box *box = new_group(L); /* 5 */

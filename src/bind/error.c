@@ -75,9 +75,28 @@ int lm_raise_text(lua_State *L, const char *format, ...) {
   char message[1024];
   va_list args;
   va_start(args, format);
-  vsnprintf(message, sizeof message, format, args);
+  lm_write_v(message, sizeof message, format, args);
   va_end(args);
   return raise_message(L, message);
+}
+
+const char *lm_to_text(lua_State *L, int i) {
+  size_t n;
+  if (lua_type(L, i) != LUA_TSTRING) return NULL;
+  const char *text = lua_tolstring(L, i, &n);
+  return strlen(text) == n ? text : NULL;
+}
+
+/* Its first 60 bytes, with zero bytes as they are written in Lua. */
+static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
+  size_t n, used = (size_t)snprintf(out, capacity, "string '");
+  const char *text = lua_tolstring(L, i, &n);
+  for (size_t k = 0; k < n && k < 60; k++) {
+    if (text[k] == 0) out[used++] = '\\';
+    out[used++] = text[k] ? text[k] : '0';
+  }
+  snprintf(out + used, capacity - used, "'%s", memchr(text, 0, n) ? ", which has a zero byte" : "");
+  return out;
 }
 
 const char *lm_got(lua_State *L, const lm_lua *s, int i) {
@@ -88,7 +107,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
     case LUA_TNONE: return "nothing";
     case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";
     case LUA_TNUMBER: snprintf(text, sizeof text, "number %.14g", lua_tonumber(L, i)); return text;
-    case LUA_TSTRING: snprintf(text, sizeof text, "string '%.60s'", lua_tostring(L, i)); return text;
+    case LUA_TSTRING: return got_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
       b = lm_to_box(L, s, i);
       if (!b) return "userdata that is no tensor";
@@ -118,7 +137,11 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
       return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
                      luaL_typename(L, -1));
     }
-    const char *key = lua_tostring(L, -1);
+    const char *key = lm_to_text(L, -1);
+    if (!key) {
+      lua_pop(L, 1);
+      return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
+    }
     int k = 0;
     while (k < n && strcmp(names[k], key) != 0) k++;
     if (k < n) continue;

@@ -203,10 +203,12 @@ int lm_bind_index(lua_State *L) {
 int lm_bind_newindex(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) return lm_index_set(L);
   lm_lua *s = LM_STATE(L);
-  const char *key = lua_tostring(L, 2);
-  lm_tensor *value = NULL, *t = self(L, s, key);
+  const char *key = lm_to_text(L, 2);
+  lm_tensor *value = NULL, *t = self(L, s, key ? key : "a field");
   lm_status status;
-  if (strcmp(key, "requires_grad") == 0) {
+  if (!key) {
+    status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_got(L, s, 2));
+  } else if (strcmp(key, "requires_grad") == 0) {
     bool on;
     TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
     TRY(lm_set_requires_grad(t, on));

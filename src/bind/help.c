@@ -42,8 +42,8 @@ static void push_signature(lua_State *L, const lm_op *op, const char *name) {
 
 /* help(name): signature with defaults, and what the op does; nil for what is no op. */
 int lm_bind_help(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "help: the name of an op expected");
-  const char *name = lua_tostring(L, 1);
+  const char *name = lm_to_text(L, 1);
+  if (!name) return lm_raise_text(L, "help: the name of an op expected");
   int id = lm_op_find(name);
   size_t n = lua_objlen(L, 1);
   bool in_place = false;

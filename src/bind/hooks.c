@@ -254,7 +254,9 @@ lm_status lm_call_lua(home *h, lm_lua_body body, void *arg) {
   s->in_backward = outer;
   s->running = L; /* a nested backward may have left another */
   if (failed) {   /* kept as it is until the binding raises it again; the text is for other ranks */
-    lm_fail(LM_E_LUA, "%s", lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "a Lua function raised");
+    char text[1024] = "a Lua function raised";
+    if (lua_type(L, -1) == LUA_TSTRING) lm_write_bytes(text, sizeof text, lua_tostring(L, -1), lua_objlen(L, -1));
+    lm_fail(LM_E_LUA, "%s", text);
     lm_reg_get(L, &lm_reg_error);
     lua_insert(L, -2);
     lua_rawseti(L, -2, 1);

@@ -40,7 +40,7 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
       e->kind = e->t->dtype == LM_BOOL ? MASK : PLACES;
       break;
     case LUA_TSTRING:
-      if (strcmp(lua_tostring(L, i), "...") != 0) {
+      if (!lm_to_text(L, i) || strcmp(lua_tostring(L, i), "...") != 0) {
         return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor or \"...\" expected, got %s", lm_got(L, s, i));
       }
       e->kind = REST;

@@ -1,8 +1,10 @@
 /* Files: safetensors and IDX. */
+#include "base/file.h"
 #include "base/mem.h"
 #include "bind/bind.h"
 #include "io/idx.h"
 #include "io/safetensors.h"
+#include "op/backend.h"
 
 /* ---- safetensors_save(path, tensors by name, metadata of strings by name, names in order) */
 
@@ -29,10 +31,7 @@ static lm_status read_tensors(lua_State *L, const lm_lua *s, saving *v) {
   for (size_t i = 0; i < n; i++) {
     lm_tensor *t, *out[LM_MAX_OUTS];
     lua_rawgeti(L, 4, (int)i + 1);
-    if (lua_type(L, -1) != LUA_TSTRING) {
-      return lm_fail(LM_E_ARG, "safetensors_save: names: a list of strings expected");
-    }
-    v->name[v->n] = lua_tostring(L, -1); /* kept alive by the list */
+    TRY(lm_read_text(L, s, lua_gettop(L), "save", "a tensor's name", &v->name[v->n])); /* kept alive by the list */
     lua_rawget(L, 2);
     TRY(lm_read_tensor(L, s, lua_gettop(L), "safetensors_save", v->name[v->n], &t));
     lua_pop(L, 1);
@@ -48,7 +47,8 @@ done:
   return status;
 }
 
-static lm_status read_metadata(lua_State *L, saving *v) {
+static lm_status read_metadata(lua_State *L, const lm_lua *s, saving *v) {
+  lm_status status = LM_OK;
   if (lua_isnil(L, 3)) return LM_OK;
   size_t n = 0;
   for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) n++;
@@ -56,22 +56,23 @@ static lm_status read_metadata(lua_State *L, saving *v) {
   v->value = lm_malloc(n * sizeof *v->value);
   if (!v->key || !v->value) return LM_E_OOM;
   for (lua_pushnil(L); lua_next(L, 3); lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING) {
-      return lm_fail(LM_E_ARG, "safetensors_save: metadata: strings by name expected");
-    }
-    v->key[v->nmeta] = lua_tostring(L, -2);
-    v->value[v->nmeta++] = lua_tostring(L, -1);
+    TRY(lm_read_text(L, s, lua_gettop(L) - 1, "save", "a key of the metadata", &v->key[v->nmeta]));
+    TRY(lm_read_text(L, s, lua_gettop(L), "save", "metadata", &v->value[v->nmeta]));
+    v->nmeta++;
   }
-  return LM_OK;
+done:
+  return status;
 }
 
 static lm_status save(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   saving v = {0};
+  const char *path;
   (void)arg;
+  TRY(lm_read_text(L, s, 1, "save", "path", &path));
   TRY(read_tensors(L, s, &v));
-  TRY(read_metadata(L, &v));
-  TRY(lm_safetensors_write(lua_tostring(L, 1), v.n, v.name, v.tensor, v.nmeta, v.key, v.value));
+  TRY(read_metadata(L, s, &v));
+  TRY(lm_safetensors_write(path, v.n, v.name, v.tensor, v.nmeta, v.key, v.value));
 done:
   drop_saving(&v);
   return status;
@@ -80,7 +81,6 @@ done:
 static int bind_save(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "safetensors_save: path: a string expected");
   if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: tensors: a table expected");
   if (lua_type(L, 3) != LUA_TTABLE && !lua_isnil(L, 3)) {
     return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
@@ -90,7 +90,7 @@ static int bind_save(lua_State *L) {
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* ---- safetensors_load(path, {device}) -> tensors by name, metadata, names in file order */
+/* ---- safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order */
 
 /* An open file as a userdata, so that an error in Lua closes it. */
 static int close_file(lua_State *L) {
@@ -117,14 +117,16 @@ typedef struct loading {
   lm_safetensors *file;
   const char *path;
   int i;
+  bool mmap;
   lm_device device;
   lm_tensor *t;
 } loading;
 
 static lm_status open_file(lua_State *L, lm_lua *s, void *arg) {
   loading *v = arg;
+  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
   (void)L, (void)s;
-  return lm_safetensors_open(v->path, &v->file);
+  return lm_safetensors_open(v->path, v->mmap ? 0 : cpu ? cpu->get_threads() : 1, &v->file);
 }
 
 static lm_status load_tensor(lua_State *L, lm_lua *s, void *arg) {
@@ -144,20 +146,21 @@ static lm_status load_tensor(lua_State *L, lm_lua *s, void *arg) {
 }
 
 static int bind_load(lua_State *L) {
-  static const char *const options[] = {"device"};
+  static const char *const options[] = {"device", "mmap"};
+  static const char fn[] = "load";
   lm_lua *s = LM_STATE(L);
   loading v = {.device = LM_DEVICE(LM_CPU, 0)};
   lm_status status;
   lua_settop(L, 2);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "safetensors_load: path: a string expected");
+  TRY(lm_read_text(L, s, 1, fn, "path", &v.path));
   if (!lua_isnil(L, 2)) {
-    TRY(lm_check_options(L, 2, "safetensors_load", 1, options));
-    if (lm_field(L, 2, "device")) { TRY(lm_read_device(L, s, lua_gettop(L), "safetensors_load", "device", &v.device)); }
+    TRY(lm_check_options(L, 2, fn, 2, options));
+    if (lm_field(L, 2, "device")) TRY(lm_read_device(L, s, lua_gettop(L), fn, "device", &v.device));
+    TRY(lm_field_bool(L, s, 2, fn, "mmap", &v.mmap));
     lua_settop(L, 2);
   }
   lm_pace(L, s);
   lm_safetensors **file = new_file(L); /* 3 */
-  v.path = lua_tostring(L, 1);
   TRY(lm_attempt_twice(L, s, open_file, &v));
   *file = v.file;
   lua_newtable(L); /* 4: tensors */
@@ -187,15 +190,15 @@ done:
 /* ---- read_idx(path) */
 
 static lm_status read_idx(lua_State *L, lm_lua *s, void *arg) {
-  (void)s;
-  return lm_idx_read(lua_tostring(L, 1), arg);
+  const char *path;
+  lm_status status = lm_read_text(L, s, 1, "read_idx", "path", &path);
+  return status == LM_OK ? lm_idx_read(path, arg) : status;
 }
 
 static int bind_read_idx(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t = NULL;
   lua_settop(L, 1);
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "read_idx: path: a string expected");
   lm_pace(L, s);
   lm_box *box = lm_box_new(L);
   lm_status status = lm_attempt_twice(L, s, read_idx, &t);
@@ -205,5 +208,21 @@ static int bind_read_idx(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_io_functions[] = {
-    {"safetensors_save", bind_save}, {"safetensors_load", bind_load}, {"read_idx", bind_read_idx}, {NULL, NULL}};
+/* ---- file_kind(path) */
+
+static int bind_file_kind(lua_State *L) {
+  const char *path;
+  struct stat info;
+  lm_status status = lm_read_text(L, LM_STATE(L), 1, "file_kind", "path", &path);
+  if (status != LM_OK) return lm_raise(L, status);
+  if (stat(path, &info) != 0) return 0;
+  lua_pushstring(L, lm_file_kind(info.st_mode));
+  lua_pushnumber(L, (double)info.st_size);
+  return 2;
+}
+
+const luaL_Reg lm_io_functions[] = {{"safetensors_save", bind_save},
+                                    {"safetensors_load", bind_load},
+                                    {"read_idx", bind_read_idx},
+                                    {"file_kind", bind_file_kind},
+                                    {NULL, NULL}};

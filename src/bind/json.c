@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "bind/bind.h"
+#include "io/names.h"
 
 enum { DEEPEST = 256, MOST = 1 << 24 }; /* values: tables may hold one another many times over */
 
@@ -200,6 +201,7 @@ static int bind_decode(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
+  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
   cJSON **tree = push_holder(L);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) return lm_raise_text(L, "json_decode: no JSON at byte %d", (int)(end ? end - text + 1 : 1));

@@ -191,6 +191,7 @@ int luaopen_luminary_core(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1; /* required again: one state, one metatable */
   lua_settop(L, 0);
   luaL_checkstack(L, 24, "luminary");
+  lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */
   lua_pushvalue(L, 1);
   reg_set(L, &lm_reg_anchor);

@@ -88,8 +88,9 @@ static const char **strings(lua_State *L, int i, int before, int *n) {
   const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
   for (int k = 0; k < *n; k++) {
     lua_rawgeti(L, i, k + 1);
-    if (lua_type(L, -1) != LUA_TSTRING) lm_raise_text(L, "mp_process: lists of strings expected");
-    out[before + k] = lua_tostring(L, -1);
+    if (!(out[before + k] = lm_to_text(L, -1))) {
+      lm_raise_text(L, "mp_process: lists of strings expected, got %s", lm_got(L, LM_STATE(L), lua_gettop(L)));
+    }
     lua_pop(L, 1);
   }
   out[before + *n] = NULL;
@@ -100,7 +101,9 @@ static int bind_process(lua_State *L) {
   int nargs, nchanges, ends[2] = {-1, -1};
   char **env = NULL;
   lm_status status;
-  const char *path = luaL_checkstring(L, 1);
+  const char *path;
+  status = lm_read_text(L, LM_STATE(L), 1, "mp_process", "path", &path);
+  if (status != LM_OK) return lm_raise(L, status);
   lua_settop(L, 3);
   const char **argv = strings(L, 2, 1, &nargs), **changes = strings(L, 3, 0, &nchanges);
   argv[0] = path;
@@ -122,7 +125,9 @@ done:
 static int bind_thread(lua_State *L) {
   int ends[2] = {-1, -1};
   lm_status status;
-  const char *chunk = luaL_checkstring(L, 1);
+  const char *chunk;
+  status = lm_read_text(L, LM_STATE(L), 1, "mp_thread", "chunk", &chunk);
+  if (status != LM_OK) return lm_raise(L, status);
   worker *w = new_worker(L);
   w->passed = true;
   TRY(lm_channel_pair(ends));

@@ -87,8 +87,8 @@ done:
 
 static lm_status read_step(lua_State *L, const lm_lua *s, lm_optim_step *o) {
   lm_status status;
-  const char *kind = lm_field(L, 1, "kind") && lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
-  if (strcmp(kind, "sgd") != 0 && strcmp(kind, "adam") != 0) {
+  const char *kind = lm_field(L, 1, "kind") ? lm_to_text(L, -1) : NULL;
+  if (!kind || (strcmp(kind, "sgd") != 0 && strcmp(kind, "adam") != 0)) {
     return lm_fail(LM_E_ARG, "%s: kind: \"sgd\" or \"adam\" expected", fn);
   }
   *o = (lm_optim_step){.kind = kind[0] == 's' ? LM_SGD : LM_ADAM, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .step = 1};

@@ -45,8 +45,8 @@ static const char **check_list(lua_State *L, const char *name, int *n) {
   const char **out = lua_newuserdata(L, (size_t)(*n + 1) * sizeof *out);
   for (int i = 0; i < *n; i++) {
     lua_rawgeti(L, list, i + 1);
-    if (lua_type(L, -1) != LUA_TSTRING) lm_raise_text(L, "process: start: %s: a list of strings expected", name);
-    out[i] = lua_tostring(L, -1); /* kept alive by the list */
+    out[i] = lm_to_text(L, -1); /* kept alive by the list */
+    if (!out[i]) lm_raise_text(L, "process: start: %s: a list of strings expected, without zero bytes", name);
     lua_pop(L, 1);
   }
   out[*n] = NULL;

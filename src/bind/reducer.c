@@ -1,5 +1,6 @@
 /* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
 #include "dist/reducer.h"
+#include "dist/record.h"
 
 #include "base/mem.h"
 #include "bind/bind.h"
@@ -74,8 +75,8 @@ static lm_status make(lua_State *L, const lm_lua *s, reducer_box *box) {
   names = lm_malloc((size_t)n * sizeof *names);
   if (!names) TRY(LM_E_OOM);
   for (int i = 0; i < n; i++) {
-    lua_rawgeti(L, 3, i + 1); /* the list keeps the string alive */
-    names[i] = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "?";
+    lua_rawgeti(L, 3, i + 1);                               /* the list keeps the string alive */
+    names[i] = lm_to_text(L, -1) ? lm_to_text(L, -1) : "?"; /* for messages */
     lua_pop(L, 1);
   }
   if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: no parameters: nothing to average", ddp));
@@ -325,7 +326,9 @@ static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, LM_STATE(L), 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
   lm_note_line(L, LM_STATE(L));
-  lm_share_failure(g, lua_tostring(L, 2));
+  char message[LM_RECORD_MESSAGE];
+  lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));
+  lm_share_failure(g, message);
   return 0;
 }
 

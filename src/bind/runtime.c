@@ -168,7 +168,8 @@ static int set_own(lua_State *L) { /* name at 1, value at 2 */
   if (lua_isnoneornil(L, 2)) {
     lua_pushboolean(L, 0);
   } else {
-    lua_pushstring(L, lua_tostring(L, 2));
+    lua_pushvalue(L, 2);
+    lua_tostring(L, -1);
   }
   lua_rawset(L, -3);
   return 0;
@@ -194,24 +195,28 @@ static bool comes_too_late(const char *name) {
 }
 
 static int bind_setenv(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING || !(lua_isnoneornil(L, 2) || lua_isstring(L, 2))) {
-    return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected");
-  }
-  const char *name = lua_tostring(L, 1);
   lua_settop(L, 2);
+  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
+  const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
+  if (!name || !(lua_isnil(L, 2) || value)) {
+    return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected, got %s",
+                         lm_got(L, LM_STATE(L), name ? 2 : 1));
+  }
   if (comes_too_late(name))
     return lm_raise_text(
         L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before", name);
   if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
-  int failed = lua_isnoneornil(L, 2) ? unsetenv(name) : setenv(name, lua_tostring(L, 2), 1);
+  int failed = value ? setenv(name, value, 1) : unsetenv(name);
   if (failed) return lm_raise_text(L, "setenv: '%.60s' is no name for an environment variable", name);
   return 0;
 }
 
 static int bind_getenv(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "getenv: a name expected");
+  const char *name;
+  lm_status status = lm_read_text(L, LM_STATE(L), 1, "getenv", "name", &name);
+  if (status != LM_OK) return lm_raise(L, status);
   if (lm_is_worker() && push_own(L)) return 1;
-  const char *value = getenv(lua_tostring(L, 1));
+  const char *value = getenv(name);
   if (value) {
     lua_pushstring(L, value);
   } else {
@@ -285,8 +290,8 @@ static int bind_is_floating_point(lua_State *L) {
 }
 
 static int bind_device_count(lua_State *L) {
-  const char *kind = lua_type(L, 1) == LUA_TSTRING ? lua_tostring(L, 1) : "";
-  if (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0) {
+  const char *kind = lm_to_text(L, 1);
+  if (!kind || (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0)) {
     return lm_raise_text(L, "device_count: \"cpu\" or \"cuda\" expected, got %s", lm_got(L, LM_STATE(L), 1));
   }
   lua_pushinteger(L, lm_device_count(strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA));

@@ -64,13 +64,11 @@ static int bind_get_device(lua_State *L) {
 }
 
 static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, lm_format *out) {
-  if (lua_type(L, i) == LUA_TSTRING) {
-    int n = 0;
-    for (; lm_names_memory_format[n]; n++) {
-      if (strcmp(lm_names_memory_format[n], lua_tostring(L, i)) != 0) continue;
-      *out = (lm_format)n;
-      return LM_OK;
-    }
+  const char *name = lm_to_text(L, i);
+  for (int n = 0; name && lm_names_memory_format[n]; n++) {
+    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
+    *out = (lm_format)n;
+    return LM_OK;
   }
   return lm_fail(LM_E_ARG, "%s: memory_format: \"preserve\", \"contiguous\" or \"channels_last\" expected, got %s", fn,
                  lm_got(L, s, i));
@@ -109,12 +107,13 @@ static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c
     case LUA_TNUMBER: return lm_read_device(L, s, i, "to", "device", &c->args.device);
     case LUA_TSTRING: {
       lm_dtype dtype;
-      if (lm_dtype_parse(lua_tostring(L, i), &dtype) == LM_OK) {
+      lm_device device;
+      const char *name; /* what does not look like a device is a dtype's typo */
+      TRY(lm_read_text(L, s, i, "to", "device or dtype", &name));
+      if (lm_dtype_parse(name, &dtype) == LM_OK) {
         c->args.dtype = dtype;
         return LM_OK;
       }
-      const char *name = lua_tostring(L, i); /* what does not look like a device is a dtype's typo */
-      lm_device device;
       if (strncmp(name, "cpu", 3) == 0 || strncmp(name, "cuda", 4) == 0 || strchr(name, ':') ||
           lm_device_parse(name, &device) == LM_OK) {
         return lm_read_device(L, s, i, "to", "device", &c->args.device);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "base/worker.h"
 #include "bind/bind.h"
+#include "dist/group.h"
 #include "mp/channel.h"
 
 /* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a
@@ -50,17 +51,35 @@ static void on_interrupt(int signal) {
   if (L) lua_sethook(L, raise_interrupted, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
-/* exit() begins with the destructors of the main thread's own variables. An atexit handler would come too late: what
- * other libraries made at their first use, in a thread of ours, is destroyed before it. */
+/* ---- the end of the process. exit() begins with the destructors of the main thread's own variables. An atexit handler
+ * would come too late: what other libraries made at their first use, in a thread of ours, is destroyed before it. */
 extern int __cxa_thread_atexit_impl(void (*destroy)(void *), void *object, void *dso) __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
+static void *leave_late(void *code) {
+  nanosleep(&(struct timespec){.tv_sec = 2}, NULL);
+  _exit((int)(intptr_t)code);
+}
+
+/* Without destructors. What was written is flushed, unless a thread holds on to a file. */
+static void leave(int code, void *unused) {
+  pthread_t id;
+  (void)unused;
+  lm_group_farewell();
+  pthread_create(&id, NULL, leave_late, (void *)(intptr_t)code);
+  fflush(NULL);
+  _exit(code);
+}
+
+/* Threads that do not end (deep in C, or since they catch the interrupt), and those of a backward pass whose hook
+ * exits: nothing may be taken from them. The handler that is registered last comes first, and knows the exit code. */
 static void finish_threads(void *unused) {
   (void)unused;
   lm_lua_threads_end(2);
+  if (lm_busy_threads(0) > 0) on_exit(leave, NULL);
 }
 
-static void finish_threads_at_exit(void) {
+void lm_lua_threads_at_exit(void) {
   static _Thread_local bool done;
   if (done || gettid() != getpid()) return;
   done = true;
@@ -113,7 +132,8 @@ static void *run(void *arg) {
   } else {
     if (lua_cpcall(L, body, t) != 0) {
       const char *message = lua_tostring(L, -1);
-      snprintf(t->error, sizeof t->error, "%s", message ? message : "an error that is no text");
+      if (!message) lua_pushliteral(L, "an error that is no text");
+      lm_write_bytes(t->error, sizeof t->error, lua_tostring(L, -1), lua_objlen(L, -1));
     }
     allow_interrupts(false);
     interruptible = NULL;
@@ -129,6 +149,7 @@ static void *run(void *arg) {
   lm_channel_close(fd, true);
   pthread_mutex_lock(&lock);
   t->ended = true;
+  lm_busy_threads(-1);
   lm_lua_thread **at = &running;
   while (*at && *at != t) at = &(*at)->next;
   if (*at) *at = t->next;
@@ -143,7 +164,6 @@ static void *run(void *arg) {
 lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   enum { STACK = 16 << 20 }; /* bytes of address space */
   pthread_once(&once, prepare);
-  finish_threads_at_exit();
   *out = NULL;
   if (!ready) return lm_fail(LM_E_OOM, "there are no resources for threads");
   lm_lua_thread *t = lm_calloc(1, sizeof *t + strlen(chunk) + 1);
@@ -165,6 +185,7 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   if (problem == 0) {
     t->next = running;
     running = t;
+    lm_busy_threads(1);
   }
   pthread_mutex_unlock(&lock);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

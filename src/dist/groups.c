@@ -187,7 +187,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   }
 
 done:
-  snprintf(message, sizeof message, "%s", lm_error()); /* cleaning up may fail with messages of its own */
+  lm_write(message, sizeof message, "%s", lm_error()); /* cleaning up may fail with messages of its own */
   if (listed) unlist(w, core);
   if (core) free_core(core);
   return status == LM_OK ? LM_OK : lm_fail(status, "%s", message);

@@ -236,7 +236,7 @@ done:
 /* What has run so far is not ours to know any more: from here on the thread that watches may end it. */
 static void let_go(lm_issuer *is, lm_work *w, lm_status status) {
   if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* memory waits for its streams by itself */
-  if (status != LM_OK) snprintf(w->message, sizeof w->message, "%s", lm_error());
+  if (status != LM_OK) lm_write(w->message, sizeof w->message, "%s", lm_error());
   pthread_mutex_lock(&is->lock);
   w->early = status;
   w->enqueued = true;
@@ -272,7 +272,7 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
   lm_waiting waiting;
   lm_ticket ticket = {.what = "batch_isend_irecv"};
   memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
-  snprintf(message, sizeof message, "%s", lm_error());
+  lm_write(message, sizeof message, "%s", lm_error());
   lm_stream_set_current(s);
   enter(is, &ticket, &waiting);
   lm_status closed = leave(is, &waiting, is->g->table->batch(is->g, false));

@@ -179,7 +179,7 @@ done:
 static void fail(watch *x, lm_status status) {
   lm_issuer *is = x->is;
   pthread_mutex_lock(&is->lock);
-  snprintf(is->message, sizeof is->message, "%s", lm_error());
+  lm_write(is->message, sizeof is->message, "%s", lm_error());
   is->failed = status == LM_E_OOM ? LM_E_STATE : status;
   pthread_mutex_unlock(&is->lock);
   lm_log(LM_LOG_DIST, "group %u, %s: aborted: %s", is->core->id, is->g->table->name, is->message);

@@ -66,7 +66,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
     status = attempt(g, address, &p, fd);
     if (status == LM_OK || status == LM_E_OOM) return status;
     char why[256]; /* before the next question has words of its own */
-    snprintf(why, sizeof why, "%s", lm_error());
+    lm_write(why, sizeof why, "%s", lm_error());
     lm_status failed = lm_group_check(g);
     if (failed != LM_OK) return failed;
     bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "dist/agent.h"
 #include "dist/net_interface.h"
 #include "dist/pmix.h"
@@ -78,10 +79,10 @@ static void word(const lm_location *at, char *out, size_t capacity) {
 static lm_status understand(const char *text, lm_location *at) {
   lm_location found = {0};
   char end = 0, host[LM_ADDRESS_MAX];
-  int port;
+  int port, used = 0;
   _Static_assert(LM_ADDRESS_MAX == 128 && sizeof found.nonce == 40, "the widths below");
-  int n = sscanf(text, "luminary %127s %39s%c", found.address, found.nonce, &end);
-  if (n != 3 || end != '\n' || lm_net_split(found.address, host, &port) != LM_OK)
+  int n = sscanf(text, "luminary %127s %39s%c%n", found.address, found.nonce, &end, &used);
+  if (n != 3 || end != '\n' || text[used] || lm_net_split(found.address, host, &port) != LM_OK)
     return lm_fail(LM_E_IO, "it holds no address of a store");
   *at = found;
   return LM_OK;
@@ -97,35 +98,88 @@ static lm_status folder_is_there(const char *path) {
   return lm_fail(LM_E_ARG, "init_method file://%s: there is no folder %s", path, folder);
 }
 
-static lm_status read_file(const char *path, lm_location *at) {
-  char text[256];
-  lm_status status = folder_is_there(path);
-  if (status != LM_OK) return status;
-  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return lm_fail(LM_E_IO, "%s: %s", path, strerror(errno));
-  ssize_t n = read(fd, text, sizeof text - 1);
-  close(fd);
-  if (n < 0) return lm_fail(LM_E_IO, "%s: %s", path, strerror(errno));
-  text[n] = 0;
-  status = understand(text, at);
-  return status == LM_OK ? LM_OK : lm_fail_in(status, path);
+static lm_status not_ours(void) {
+  return lm_fail(LM_E_ARG, "init_method: %s; a path is wanted where nothing is yet, as in file:///shared/rendezvous",
+                 lm_error());
 }
 
-/* Whole or not at all: whoever reads the file sees the old one or the new one. */
+/* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
+ * file of ours, which is not to be waited for, replaced or removed. */
+static lm_status look(const char *path, lm_location *at) {
+  char text[256];
+  struct stat info;
+  int fd;
+  if (lm_file_open(path, O_NOFOLLOW, &fd, &info) != LM_OK) {
+    bool gone = errno == ENOENT || errno == ESTALE;
+    return gone ? lm_fail(LM_E_IO, "%s: %s", path, strerror(errno)) : not_ours();
+  }
+  ssize_t n = read(fd, text, sizeof text);
+  int problem = errno;
+  close(fd);
+  if (n == 0) return lm_fail(LM_E_IO, "%s is empty", path);
+  if (n > 0 && n < (ssize_t)sizeof text && !memchr(text, 0, (size_t)n)) {
+    text[n] = 0;
+    if (understand(text, at) == LM_OK) return LM_OK;
+  }
+  lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "is there and is no rendezvous file");
+  return not_ours();
+}
+
+static void beside(const char *path, char *out, size_t capacity) {
+  char random[13];
+  lm_random_hex(random, 6);
+  snprintf(out, capacity, "%s.%s", path, random);
+}
+
+/* Moves a file to where nothing is; false if something is there by now, or with errno. */
+static bool put(const char *from, const char *path) {
+  bool done = link(from, path) == 0;
+  if (!done && errno == EEXIST) return false;
+  if (!done) return rename(from, path) == 0; /* a disk without links */
+  unlink(from);
+  return true;
+}
+
+enum { BESIDE = 1024 + 40 };
+
+/* Removes a file of ours that was seen there: of any store if nonce is NULL. Another may have come to lie there since;
+ * so it is moved aside, looked at, and moved back if it is none. */
+static lm_status take_away(const char *path, const char *nonce) {
+  char aside[BESIDE];
+  lm_location at;
+  beside(path, aside, sizeof aside);
+  if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
+  lm_status status = look(aside, &at);
+  bool done = status == LM_OK ? !nonce || strcmp(at.nonce, nonce) == 0 : status == LM_E_IO;
+  if (!done && put(aside, path)) return status;
+  if (status != LM_E_ARG) unlink(aside);
+  return done ? LM_OK : status;
+}
+
 static lm_status write_file(const char *path, const char *text) {
-  char temporary[1024 + 40], random[13];
+  char temporary[BESIDE];
+  lm_location found;
   lm_status status = folder_is_there(path);
   if (status != LM_OK) return status;
-  lm_random_hex(random, 6);
-  snprintf(temporary, sizeof temporary, "%s.%s", path, random);
+  beside(path, temporary, sizeof temporary);
   int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
-  bool written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  bool done = false, written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
   written = close(fd) == 0 && written;
-  if (written && rename(temporary, path) == 0) return LM_OK;
-  status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(errno));
-  unlink(temporary);
-  return status;
+  if (!written) status = lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
+   * same. */
+  for (int attempt = 0; written && !done && attempt < 100; attempt++) {
+    status = look(path, &found);
+    if (status != LM_E_ARG) status = take_away(path, NULL);
+    if (status == LM_E_ARG) break;
+    done = put(temporary, path);
+    int problem = errno;
+    if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(problem));
+    if (!done && problem != EEXIST) break;
+  }
+  if (!done) unlink(temporary);
+  return done ? LM_OK : status;
 }
 
 lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const lm_patience *p) {
@@ -143,7 +197,10 @@ lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patienc
   char text[256];
   lm_status status = LM_OK;
   switch (l->by) {
-    case LM_BY_FILE: return read_file(l->path, at);
+    case LM_BY_FILE:
+      TRY(folder_is_there(l->path));
+      TRY(look(l->path, at));
+      break;
     case LM_BY_AGENT:
       TRY(lm_agent_get(l->agent, l->path, text, sizeof text, p));
       TRY(understand(text, at));
@@ -162,6 +219,6 @@ done:
 
 void lm_locator_withdraw(const lm_locator *l, const lm_location *at) {
   lm_location found;
-  if (l->by == LM_BY_FILE && read_file(l->path, &found) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
-    unlink(l->path);
+  if (l->by == LM_BY_FILE && look(l->path, &found) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
+    take_away(l->path, at->nonce);
 }

@@ -24,9 +24,11 @@ lm_status lm_locator_of(const char *init_method, int generation, lm_locator *out
 /* Rank 0: on which of this machine's addresses the store should listen, "" for all of them and the likeliest to be
  * told. */
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p);
-/* Rank 0, once its store listens at `at`: where the others look, if they have to. */
+/* Rank 0, once its store listens at `at`: where the others look, if they have to. A file of a job that is over is
+ * replaced; LM_E_ARG if anything else is there. */
 lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const lm_patience *p);
-/* The others: LM_E_IO if there is nothing yet, or nothing whole. */
+/* The others: LM_E_IO if there is nothing yet, or nothing whole; LM_E_ARG if something else is where the file should
+ * come to be. */
 lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patience *p);
 /* Rank 0: nobody needs it any more. */
 void lm_locator_withdraw(const lm_locator *l, const lm_location *at);

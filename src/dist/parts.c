@@ -215,7 +215,7 @@ lm_status lm_parts_open(lm_group_core *core) {
     status = open_part(core, &core->part[i]);
     if (status == LM_OK) continue;
     char message[1024]; /* closing may fail with messages of its own */
-    snprintf(message, sizeof message, "%s", lm_error());
+    lm_write(message, sizeof message, "%s", lm_error());
     while (i-- > 0 && core->g.rank >= 0) close_part(&core->part[i]);
     return lm_fail(status, "%s", message);
   }

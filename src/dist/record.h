@@ -18,13 +18,15 @@ typedef enum lm_failure {
   LM_FAILURE_KINDS
 } lm_failure;
 
+enum { LM_RECORD_MESSAGE = 768 };
+
 typedef struct lm_record {
   lm_failure kind;
-  int rank;          /* in the world: who failed; of a mismatch, who differs from the lowest rank */
-  int told_by;       /* who reported it; -1: the store */
-  char host[64];     /* of `rank` */
-  char where[64];    /* its script line, "" if unknown */
-  char message[768]; /* what it said, or a description; may be "" */
+  int rank;                        /* in the world: who failed; of a mismatch, who differs from the lowest rank */
+  int told_by;                     /* who reported it; -1: the store */
+  char host[64];                   /* of `rank` */
+  char where[64];                  /* its script line, "" if unknown */
+  char message[LM_RECORD_MESSAGE]; /* what it said, or a description; may be "" */
 } lm_record;
 
 LM_API void lm_put_record(lm_bytes *b, const lm_record *record);

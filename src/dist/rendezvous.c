@@ -99,7 +99,7 @@ static lm_status start_store(opening *o) {
   /* A store of ours, or of the job before, may be about to end there. */
   double pause = first_pause, until = config->generation > 0 ? INFINITY : o->since + port_time;
   while ((status = lm_server_start(&server, &o->w->server)) == LM_E_IO && by_address && lm_seconds() < until) {
-    snprintf(o->why, sizeof o->why, "%s", lm_error());
+    lm_write(o->why, sizeof o->why, "%s", lm_error());
     TRY(pause_for(o, &pause));
   }
   if (status != LM_OK) goto done;
@@ -185,7 +185,7 @@ done:
   if (status != LM_OK && w->client) {
     lm_record record = {.kind = LM_FAILURE_ERROR, .rank = w->rank, .told_by = w->rank};
     snprintf(record.host, sizeof record.host, "%s", o->host);
-    snprintf(record.message, sizeof record.message, "%s", lm_error());
+    lm_write(record.message, sizeof record.message, "%s", lm_error());
     if (!*again) lm_client_fail(w->client, &record, 0.2);
     lm_client_free(w->client);
     w->client = NULL;
@@ -204,7 +204,7 @@ static lm_status enter(opening *o) {
     if (status == LM_OK) status = join(o, fd, &again);
     if (status == LM_OK || !again) return status;
     if (strcmp(o->why, lm_error()) != 0) lm_log(LM_LOG_DIST, "rank %d: %s", o->w->rank, lm_error());
-    snprintf(o->why, sizeof o->why, "%s", lm_error());
+    lm_write(o->why, sizeof o->why, "%s", lm_error());
     status = pause_for(o, &pause);
     if (status != LM_OK) return status;
   }

@@ -434,7 +434,7 @@ void lm_world_fail(lm_world *w, const char *where, const char *message) {
   if (w->forks != lm_world_forks() || lm_client_cause(w->client)) return;
   lm_record record = record_of(w, LM_FAILURE_ERROR, w->rank);
   snprintf(record.where, sizeof record.where, "%s", end_of(where, sizeof record.where - 1));
-  snprintf(record.message, sizeof record.message, "%s", message ? message : "");
+  lm_write(record.message, sizeof record.message, "%s", message ? message : "");
   lm_client_fail(w->client, &record, 0.5);
 }
 

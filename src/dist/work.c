@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/worker.h"
 #include "dist/call.h"
 #include "dist/issued.h"
 #include "op/op.h"
@@ -173,7 +174,9 @@ static void *serve(void *arg) {
     lm_set_where(w->call.ticket.where);
     lm_status status = world ? lm_world_check(world) : LM_OK;
     if (status == LM_OK) {
+      lm_busy_threads(1);
       status = run(&w->call);
+      lm_busy_threads(-1);
     } else {
       lm_fail_in(status, lm_collective_name(w->call.kind));
     }

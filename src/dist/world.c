@@ -138,7 +138,7 @@ done:
     status = lm_fail_in(status, "init_process_group");
     if (w) {
       char message[1024]; /* cleaning up may fail with messages of its own */
-      snprintf(message, sizeof message, "%s", lm_error());
+      lm_write(message, sizeof message, "%s", lm_error());
       dispose(w);
       lm_term_unwatch();
       lm_fail(status, "%s", message);

@@ -1,11 +1,10 @@
 #include "io/idx.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
+
+#include "base/file.h"
 
 enum { DEFLATE_MAX_RATIO = 1032, PIECE = 1 << 24 }; /* deflate cannot shrink data by more */
 
@@ -65,18 +64,21 @@ done:
 
 lm_status lm_idx_read(const char *path, lm_tensor **out) {
   struct stat info;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(errno));
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    close(fd);
-    return lm_fail(LM_E_IO, "cannot read %s: it is not a regular file", path);
-  }
+  int fd;
+  lm_status status = lm_file_open(path, 0, &fd, &info);
+  if (status != LM_OK) return status;
   gzFile file = gzdopen(fd, "rb");
   if (!file) {
     close(fd);
     return lm_fail(LM_E_OOM, "out of memory: reading %s", path);
   }
-  lm_status status = read_open(path, file, (uint64_t)info.st_size, out);
+  lm_tensor *t = NULL;
+  TRY(read_open(path, file, (uint64_t)info.st_size, &t));
+  TRY(lm_file_unchanged(path, fd, &info));
+  *out = t;
+  t = NULL;
+done:
+  lm_release(t);
   gzclose(file);
   return status;
 }

@@ -27,6 +27,15 @@ bool lm_is_utf8(const char *text, size_t bytes) {
   return true;
 }
 
+bool lm_json_has_zero(const char *text, size_t bytes) {
+  const char *end = text + bytes;
+  if (memchr(text, 0, bytes)) return true;
+  for (const char *at = text; (at = memchr(at, '\\', (size_t)(end - at))); at = end - at > 2 ? at + 2 : end) {
+    if (end - at >= 6 && memcmp(at, "\\u0000", 6) == 0) return true;
+  }
+  return false;
+}
+
 lm_status lm_safetensors_check_name(const char *path, const char *name) {
   if (!lm_is_utf8(name, strlen(name))) return lm_fail(LM_E_ARG, "%s: a tensor's name is not valid UTF-8", path);
   if (strcmp(name, "__metadata__") == 0) return lm_fail(LM_E_ARG, "%s: a tensor cannot be named __metadata__", path);

@@ -13,13 +13,15 @@ LM_API lm_status lm_safetensors_write(const char *path, int n, const char *const
 
 typedef struct lm_safetensors lm_safetensors;
 
-/* Map and check the whole header. LM_E_IO says what is wrong and where. */
-LM_API lm_status lm_safetensors_open(const char *path, lm_safetensors **out);
+/* Read and check the whole header. LM_E_IO says what is wrong and where. Tensors are read by up to `threads` threads.
+ * With 0 they lie over the mapped file: nothing is read before it is touched, but whoever writes into the file
+ * meanwhile changes them, and whoever cuts it ends the process by a bus error. */
+LM_API lm_status lm_safetensors_open(const char *path, int threads, lm_safetensors **out);
 /* Tensors taken out stay valid. */
 LM_API void lm_safetensors_close(lm_safetensors *f);
 LM_API int lm_safetensors_count(const lm_safetensors *f);
 LM_API const char *lm_safetensors_name(const lm_safetensors *f, int i); /* in the header's order */
-/* On the CPU, over the mapped file: writing into it does not reach the file. */
+/* On the CPU; writing into it does not reach the file. LM_E_IO if the file was written to since it was opened. */
 LM_API lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out);
 LM_API int lm_safetensors_nmeta(const lm_safetensors *f);
 LM_API const char *lm_safetensors_key(const lm_safetensors *f, int i);

@@ -1,18 +1,21 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/mem.h"
 #include "io/names.h"
+#include "io/read.h"
 #include "io/safetensors.h"
 
 static const size_t LARGEST_HEADER = 100000000; /* as the reference implementation */
+
+/* What is read at a time: enough for several threads, and a bound on what lies in memory before it moves to a device.
+ */
+static const size_t WINDOW = (size_t)64 << 20;
 
 /* The mapped file, shared by the handle and the tensors over it. */
 typedef struct mapping {
@@ -31,11 +34,16 @@ typedef struct entry {
 
 struct lm_safetensors {
   char *path;
-  mapping *map;
+  int fd; /* as `info` says, until the file is closed */
+  struct stat info;
+  int threads;
+  mapping *map; /* NULL: tensors are read into memory of their own */
   cJSON *header;
-  const char *data; /* the first byte after the header */
+  uint64_t data_at; /* the first byte after the header */
   int n, nmeta;
   entry *entry;
+  lm_tensor **ahead; /* read, and not yet asked for */
+  lm_piece *piece;   /* room for n */
   const char **key, **value;
 };
 
@@ -46,37 +54,19 @@ static void release_mapping(void *owner) {
   lm_free(m);
 }
 
-static lm_status map_file(const char *path, mapping **out) {
-  lm_status status = LM_OK;
-  struct stat info;
-  mapping *m = NULL;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(errno));
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
-    status = lm_fail(LM_E_IO, "cannot read %s: it is not a regular file", path);
-    goto done;
-  }
-  if (info.st_size < 10) {
-    status = lm_fail(LM_E_IO, "%s is no safetensors file: it has only %lld bytes", path, (long long)info.st_size);
-    goto done;
-  }
-  if (!(m = lm_malloc(sizeof *m))) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  m->bytes = (size_t)info.st_size;
+static lm_status map_file(const lm_safetensors *f, mapping **out) {
+  mapping *m = lm_malloc(sizeof *m);
+  if (!m) return LM_E_OOM;
+  m->bytes = (size_t)f->info.st_size;
   /* Private: tensors may be written to in place, the file stays as it is. */
-  m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+  m->data = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, f->fd, 0);
   if (m->data == MAP_FAILED) {
-    status = lm_fail(LM_E_IO, "cannot map %s: %s", path, strerror(errno));
     lm_free(m);
-    goto done;
+    return lm_fail(LM_E_IO, "cannot map %s: %s", f->path, strerror(errno));
   }
   atomic_init(&m->rc, 1);
   *out = m;
-done:
-  close(fd);
-  return status;
+  return LM_OK;
 }
 
 /* A JSON number that is an integer from 0 on, which a double holds exactly. */
@@ -200,30 +190,66 @@ static lm_status read_metadata(lm_safetensors *f, const cJSON *metadata) {
   return LM_OK;
 }
 
+/* The header's text, of `length` bytes. */
+static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *length) {
+  unsigned char prefix[8];
+  lm_status status;
+  char *text = NULL;
+  uint64_t bytes = (uint64_t)f->info.st_size;
+  if (bytes < 10) {
+    return lm_fail(LM_E_IO, "%s is no safetensors file: it has only %llu bytes", f->path, (unsigned long long)bytes);
+  }
+  TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){prefix, sizeof prefix, 0}));
+  *length = 0;
+  for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
+  if (*length > LARGEST_HEADER || *length > bytes - 8) {
+    return lm_fail(LM_E_IO, "%s is no safetensors file: a header of %llu bytes in a file of %llu", f->path,
+                   (unsigned long long)*length, (unsigned long long)bytes);
+  }
+  if (!(text = lm_malloc((size_t)*length))) return LM_E_OOM;
+  TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){text, (size_t)*length, 8}));
+  *out = text;
+  text = NULL;
+done:
+  lm_free(text);
+  return status;
+}
+
 static lm_status parse(lm_safetensors *f) {
   lm_status status = LM_OK;
-  const unsigned char *prefix = (const unsigned char *)f->map->data;
   uint64_t length = 0;
-  const char **names = NULL;
-  for (int i = 0; i < 8; i++) length |= (uint64_t)prefix[i] << 8 * i;
-  if (length > LARGEST_HEADER || length > f->map->bytes - 8) {
-    return lm_fail(LM_E_IO, "%s is no safetensors file: a header of %llu bytes in a file of %zu", f->path,
-                   (unsigned long long)length, f->map->bytes);
+  const char **names = NULL, *end = NULL;
+  char *text = NULL;
+  TRY(read_header(f, &text, &length));
+  if (length == 0 || text[0] != '{') {
+    status = lm_fail(LM_E_IO, "%s: the header does not start with {", f->path);
+    goto done;
   }
-  const char *text = f->map->data + 8, *end = NULL;
-  if (length == 0 || text[0] != '{') return lm_fail(LM_E_IO, "%s: the header does not start with {", f->path);
-  if (!lm_is_utf8(text, (size_t)length)) return lm_fail(LM_E_IO, "%s: the header is not valid UTF-8", f->path);
+  if (!lm_is_utf8(text, (size_t)length)) {
+    status = lm_fail(LM_E_IO, "%s: the header is not valid UTF-8", f->path);
+    goto done;
+  }
+  if (lm_json_has_zero(text, (size_t)length)) {
+    status = lm_fail(LM_E_IO, "%s: the header has a zero byte in a name or a text", f->path);
+    goto done;
+  }
   f->header = cJSON_ParseWithLengthOpts(text, (size_t)length, &end, 0);
-  if (!cJSON_IsObject(f->header)) return lm_fail(LM_E_IO, "%s: the header is not valid JSON", f->path);
-  for (; end < text + length; end++) {
-    if (*end != ' ') return lm_fail(LM_E_IO, "%s: the header goes on after its object", f->path);
+  if (!cJSON_IsObject(f->header)) {
+    status = lm_fail(LM_E_IO, "%s: the header is not valid JSON", f->path);
+    goto done;
   }
-  size_t data_bytes = f->map->bytes - 8 - (size_t)length;
-  f->data = text + length;
-  size_t n = (size_t)cJSON_GetArraySize(f->header);
+  for (; end < text + length; end++) {
+    if (*end == ' ') continue;
+    status = lm_fail(LM_E_IO, "%s: the header goes on after its object", f->path);
+    goto done;
+  }
+  f->data_at = 8 + length;
+  size_t data_bytes = (size_t)((uint64_t)f->info.st_size - f->data_at), n = (size_t)cJSON_GetArraySize(f->header);
   f->entry = lm_calloc(n, sizeof *f->entry);
+  f->ahead = lm_calloc(n, sizeof *f->ahead);
+  f->piece = lm_calloc(n, sizeof *f->piece);
   names = lm_calloc(n, sizeof *names);
-  if (!f->entry || !names) {
+  if (!f->entry || !f->ahead || !f->piece || !names) {
     status = LM_E_OOM;
     goto done;
   }
@@ -245,21 +271,25 @@ static lm_status parse(lm_safetensors *f) {
   TRY(check_layout(f, data_bytes));
 done:
   lm_free(names);
+  lm_free(text);
   return status;
 }
 
-lm_status lm_safetensors_open(const char *path, lm_safetensors **out) {
+lm_status lm_safetensors_open(const char *path, int threads, lm_safetensors **out) {
   lm_status status = LM_OK;
   lm_safetensors *f = lm_calloc(1, sizeof *f);
   if (!f) return LM_E_OOM;
+  f->fd = -1;
+  f->threads = threads;
   size_t bytes = strlen(path) + 1;
   if (!(f->path = lm_malloc(bytes))) {
     status = LM_E_OOM;
     goto done;
   }
   memcpy(f->path, path, bytes);
-  TRY(map_file(path, &f->map));
+  TRY(lm_file_open(path, 0, &f->fd, &f->info));
   TRY(parse(f));
+  if (threads == 0) TRY(map_file(f, &f->map));
   *out = f;
   f = NULL;
 done:
@@ -269,9 +299,13 @@ done:
 
 void lm_safetensors_close(lm_safetensors *f) {
   if (!f) return;
+  if (f->fd >= 0) close(f->fd);
   release_mapping(f->map);
+  for (int i = 0; i < f->n; i++) lm_release(f->ahead[i]);
   cJSON_Delete(f->header);
   lm_free(f->entry);
+  lm_free(f->ahead);
+  lm_free(f->piece);
   lm_free(f->key);
   lm_free(f->value);
   lm_free(f->path);
@@ -284,27 +318,70 @@ int lm_safetensors_nmeta(const lm_safetensors *f) { return f->nmeta; }
 const char *lm_safetensors_key(const lm_safetensors *f, int i) { return f->key[i]; }
 const char *lm_safetensors_value(const lm_safetensors *f, int i) { return f->value[i]; }
 
-lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
-  lm_status status = LM_OK;
-  const entry *e = &f->entry[i];
-  const char *data = f->data + e->from;
+static lm_status new_tensor(const lm_safetensors *f, const entry *e, lm_tensor **out) {
+  lm_status status = lm_tensor_empty(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, LM_CONTIGUOUS, out);
+  return status == LM_OK ? status : lm_fail_in(status, f->path);
+}
+
+/* Small ones, and those that another writer left unaligned, are copied. */
+static lm_status map_tensor(lm_safetensors *f, const entry *e, lm_tensor **out) {
+  lm_status status;
+  char *data = f->map->data + f->data_at + e->from;
   size_t bytes = e->to - e->from;
-  if (e->dtype == LM_BOOL) {
-    for (size_t k = 0; k < bytes; k++) {
-      if ((unsigned char)data[k] > 1) {
-        return lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, e->name, (unsigned char)data[k]);
-      }
-    }
-  }
-  /* Small ones, and those that another writer left unaligned, are copied. */
   if (bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
-    TRY(lm_tensor_empty(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, LM_CONTIGUOUS, out));
+    TRY(new_tensor(f, e, out));
     if (bytes > 0) memcpy((*out)->data, data, bytes);
   } else {
     atomic_fetch_add_explicit(&f->map->rc, 1, memory_order_relaxed);
-    TRY(lm_tensor_foreign(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, (void *)data, bytes, release_mapping,
-                          f->map, out));
+    TRY(lm_tensor_foreign(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, data, bytes, release_mapping, f->map, out));
   }
 done:
-  return status == LM_OK ? status : lm_fail_in(status, f->path);
+  return status;
+}
+
+/* Reads tensor i, and those after it that fit in the window: one thread for each small tensor would be too few. */
+static lm_status read_ahead(lm_safetensors *f, int i) {
+  lm_status status = LM_OK;
+  size_t bytes = 0;
+  int n = 0;
+  for (int k = i; k < f->n && !f->ahead[k]; k++, n++) {
+    const entry *e = &f->entry[k];
+    if (k > i && bytes + (e->to - e->from) > WINDOW) break;
+    status = new_tensor(f, e, &f->ahead[k]);
+    if (status != LM_OK && k > i) break; /* what is ahead has time */
+    TRY(status);
+    f->piece[n] = (lm_piece){f->ahead[k]->data, e->to - e->from, f->data_at + e->from};
+    bytes += e->to - e->from;
+  }
+  status = lm_read_pieces(f->path, f->fd, &f->info, f->threads, n, f->piece);
+  for (int k = i; k < i + n && status != LM_OK; k++) {
+    lm_release(f->ahead[k]);
+    f->ahead[k] = NULL;
+  }
+done:
+  return status;
+}
+
+lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const entry *e = &f->entry[i];
+  lm_tensor *t = NULL;
+  if (f->map) {
+    TRY(map_tensor(f, e, &t));
+  } else {
+    if (!f->ahead[i]) TRY(read_ahead(f, i));
+    t = f->ahead[i];
+    f->ahead[i] = NULL;
+  }
+  for (int64_t k = 0; e->dtype == LM_BOOL && k < t->numel; k++) {
+    int value = (unsigned char)t->data[k];
+    if (value <= 1) continue;
+    status = lm_fail(LM_E_IO, "%s: '%s' is of dtype BOOL and holds a %d", f->path, e->name, value);
+    goto done;
+  }
+  *out = t;
+  t = NULL;
+done:
+  lm_release(t);
+  return status;
 }

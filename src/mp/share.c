@@ -117,7 +117,8 @@ lm_status lm_segment_open(int fd, lm_segment **out) {
   }
   s->fd = fd;
   /* Nobody may cut it down under us: that would be a bus error at the next touch. */
-  if ((fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
+  int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of another kind */
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     unmap(s);
     return lm_fail(LM_E_IO, "shared memory: what was received is no sealed memory file");
   }

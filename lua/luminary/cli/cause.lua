@@ -5,10 +5,11 @@
 --- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
 local core = require "luminary.core"
+local words = require "luminary.words"
 
 local cause = {}
 
-local TRACEBACK_LINES = 12
+local TRACEBACK_LINES, LINE_BYTES = 12, 600 -- the rank itself has said it in full
 local SIGKILL = 9
 
 local function host()
@@ -69,7 +70,7 @@ end
 local function indented(text)
   local lines = {}
   for line in text:gsub("\n+$", ""):gmatch("[^\n]*") do
-    if line ~= "" then lines[#lines + 1] = "  " .. line end
+    if line ~= "" then lines[#lines + 1] = "  " .. words(line, LINE_BYTES) end
     if #lines > TRACEBACK_LINES then break end
   end
   return table.concat(lines, "\n")

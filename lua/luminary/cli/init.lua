@@ -15,6 +15,8 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
 Without any, a prompt: values are printed, `_` is the last one, `?name` explains an op.
 ]]
 
+local words = require "luminary.words"
+
 local cli = {}
 
 local function say(text) io.stderr:write("luminary: ", text, "\n") end
@@ -28,6 +30,7 @@ local function traceback(message)
       message = ("(error object is a %s value)"):format(type(message))
     end
   end
+  message = words(message)
   local lines = {}
   for frame in debug.traceback("", 2):gmatch("\n(\t[^\n]*)") do
     if frame:find("luminary/cli/", 1, true) and #lines > 0 then

@@ -91,7 +91,9 @@ end
 
 -- A node holds number i of a file by a lock on byte i of another one beside it. A lock goes with its process, however
 -- that ends: nothing stale is ever in the way.
-local F_SETLK, F_WRLCK, F_UNLCK, O_RDWR, O_CREAT, O_CLOEXEC = 6, 1, 2, 2, 64, 524288
+local F_SETLK, F_WRLCK, F_UNLCK = 6, 1, 2
+local O_NOFOLLOW = jit.arch:find "^arm" and 0x8000 or 0x20000
+local OPEN = 2 + 64 + 2048 + 524288 + O_NOFOLLOW -- O_RDWR, O_CREAT, O_NONBLOCK, O_CLOEXEC
 local EACCES, EAGAIN = 13, 11
 
 local Claim = {}
@@ -129,6 +131,21 @@ local function take(fd, o)
   return nil, ("all %d nodes of it are there already; is another job using it?"):format(o.nnodes)
 end
 
+-- Locks are all that the file is for, and whoever leaves last removes it: anything with something in it is not ours.
+local function is_ours(path)
+  local kind, bytes = core.file_kind(path)
+  return kind == nil or kind == "a regular file" and bytes == 0
+end
+
+local function open(path)
+  if not is_ours(path) then return nil, "there is something of yours; it has to be absent or empty" end
+  local fd = ffi.C.open(path, OPEN, ffi.cast("int", 384)) -- 0600
+  if fd < 0 then return nil, system_error() end
+  if is_ours("/proc/self/fd/" .. fd) then return fd end
+  ffi.C.close(fd)
+  return nil, "something else was put there"
+end
+
 --- Takes the node's number at --rdzv file:///path until claim:leave(), and sets node-rank; nil and a message if it
 --- cannot be had.
 function meeting.claim(o)
@@ -136,8 +153,8 @@ function meeting.claim(o)
   local fd, number, problem
   repeat
     if fd then ffi.C.close(fd) end
-    fd = ffi.C.open(path, O_RDWR + O_CREAT + O_CLOEXEC, ffi.cast("int", 384)) -- 0600
-    if fd < 0 then return nil, ("--rdzv file://%s: %s: %s"):format(o.file, path, system_error()) end
+    fd, problem = open(path)
+    if not fd then return nil, ("--rdzv file://%s: %s: %s"):format(o.file, path, problem) end
     number, problem = take(fd, o)
   until not is_removed(fd)
   if not number then

@@ -32,6 +32,7 @@ local function checked(who, s)
   if not Stream.is(s, Stream) then fail("%s: a stream expected, got %s", who, options.describe(s)) end
   return s
 end
+stream.checked = checked
 
 function Stream:repr() return ("Stream(%s, number %d)"):format(self.device, self.id) end
 
@@ -60,7 +61,7 @@ function Stream:wait_stream(other)
   core.stream_wait(self.device, self.id, other.device, other.id)
 end
 
-function Stream:wait_event(event) event:wait(self) end
+function Stream:wait_event(event) stream.checked_event("wait_event", event):wait(self) end
 
 --- Waits until the stream has done what it has been given.
 function Stream:synchronize() core.stream_synchronize(self.device, self.id) end
@@ -75,7 +76,7 @@ function Stream:native() return core.stream_native(self.device, self.id) end
 
 --- An event recorded here and now.
 function Stream:record_event(event)
-  event = event or stream.Event()
+  event = event == nil and stream.Event() or stream.checked_event("record_event", event)
   event:record(self)
   return event
 end
@@ -83,6 +84,11 @@ end
 -- ---- events
 local Event = class.root("Event")
 stream.Event = Event
+
+function stream.checked_event(who, event)
+  if not Event.is(event, Event) then fail("%s: an event expected, got %s", who, options.describe(event)) end
+  return event
+end
 
 local event_options = {enable_timing = {"boolean", false}}
 
@@ -118,7 +124,7 @@ end
 
 --- Milliseconds from this event to another, both made with enable_timing and recorded.
 function Event:elapsed_time(other)
-  if not Event.is(other, Event) then fail("elapsed_time: an event expected, got %s", options.describe(other)) end
+  stream.checked_event("elapsed_time", other)
   for _, e in ipairs {self, other} do
     if not e.timing then fail("elapsed_time: events made with lm.cuda.Event{enable_timing = true} expected") end
     if not e.handle then fail("elapsed_time: both events have to be recorded first") end

@@ -12,16 +12,25 @@ local Dataset = class.root("Dataset")
 function Dataset:get() fail("%s: define function %s:get(i)", self.__name, self.__name) end
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
+-- What a set's (or a sampler's) own :len() says, which somebody else may have written.
+local function length_of(who, set, what)
+  local n = set:len()
+  if type(n) ~= "number" or n ~= math.floor(n) or n < 0 or n >= 2 ^ 53 then
+    fail("%s: the %s's :len() has to give an integer of at least 0, got %s", who, what or "set", options.describe(n))
+  end
+  return n
+end
+
 --- Which sample is meant: 1 to len, or negative from the end.
 function Dataset:index(i)
-  local n = self:len()
+  local n = length_of(self.__name, self)
   if type(i) ~= "number" or i ~= math.floor(i) or i == 0 or math.abs(i) > n then
     fail("%s: sample %s is not among the %d, which count from 1", self.__name, tostring(i), n)
   end
   return i < 0 and n + i + 1 or i
 end
 
-function Dataset:repr() return ("%s(%d samples)"):format(self.__name, self:len()) end
+function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(self:len())) end
 
 --- data.TensorDataset(a, b, …): tensors whose first dim is the sample.
 local TensorDataset = Dataset:extend("TensorDataset")
@@ -77,10 +86,11 @@ function Subset:init(set, indices)
   end
   self.indices = core.keep(options.arg("Subset", "the list of indices", indices, "tensor"):to("int64"))
   if self.indices.ndim ~= 1 then fail("Subset: 1-d indices wanted, got %s", options.describe(indices)) end
+  local n = length_of("Subset", set)
   if self:len() > 0 then
     local low, high = core.min(self.indices), core.max(self.indices)
-    if low:item() < 1 or high:item() > set:len() then
-      fail("Subset: indices from %d to %d, but the set has samples 1 to %d", low:item(), high:item(), set:len())
+    if low:item() < 1 or high:item() > n then
+      fail("Subset: indices from %d to %d, but the set has samples 1 to %d", low:item(), high:item(), n)
     end
   end
   if set.get_batch then self.get_batch = self.gather end
@@ -96,7 +106,7 @@ function Subset:gather(index) return self.set:get_batch(core.gather_rows(self.in
 local function random_split(set, lengths, opts)
   check("random_split", set)
   opts = options.check("random_split", opts, {seed = {"natural"}}, "seed")
-  local n, sum, counts = set:len(), 0, {}
+  local n, sum, counts = length_of("random_split", set), 0, {}
   if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: a list of lengths wanted") end
   for i, length in ipairs(lengths) do
     sum = sum + options.arg("random_split", "length " .. i, length, "positive")
@@ -124,4 +134,5 @@ end
 
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, random_split = random_split, check = check,
+  length = length_of,
 }

@@ -52,8 +52,9 @@ end
 
 --- How many batches an epoch has.
 function DataLoader:len()
-  if self.batch_sampler then return self.batch_sampler:len() end
-  return (self.drop_last and math.floor or math.ceil)(self.sampler:len() / self.batch_size)
+  if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
+  return (self.drop_last and math.floor or math.ceil)(dataset.length("DataLoader", self.sampler, "sampler") /
+    self.batch_size)
 end
 
 -- ---- collating
@@ -93,16 +94,25 @@ function collate(samples)
   return batch
 end
 
+-- nil would end the loop over the batches, without a word.
+local function given(what, first, ...)
+  if first == nil then fail("DataLoader: %s gave nil for a batch, where the loop would end", what) end
+  return first, ...
+end
+
 -- The batch of these sample numbers: an int64 tensor, or a list.
 local function fetch(self, numbers)
   local set = self.dataset
   if set.get_batch and not self.collate_fn then
     if not core.is_tensor(numbers) then numbers = core.tensor(numbers, {dtype = "int64"}) end
-    return set:get_batch(numbers)
+    return given("the set's :get_batch", set:get_batch(numbers))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
   for i, number in ipairs(list) do samples[i] = {set:get(number)} end
-  if self.collate_fn then return self.collate_fn(samples) end
+  if self.collate_fn then return given("collate_fn", self.collate_fn(samples)) end
+  for i, sample in ipairs(samples) do
+    if sample[1] == nil then fail("DataLoader: the set's :get(%s) gave nil", tostring(list[i])) end
+  end
   return unpack(collate(samples))
 end
 

@@ -18,12 +18,6 @@ FashionMNIST.classes = {
   "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
 }
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  if file then file:close() end
-  return file ~= nil
-end
-
 -- The path of one of the files in the first folder that has it. With a root of the user's own the other
 -- places are not looked at.
 local function find(set, root, name)
@@ -39,7 +33,7 @@ local function find(set, root, name)
       local folder = base:gsub("(.)/+$", "%1") .. set.folders[i]
       for _, ending in ipairs {"", ".gz"} do
         local path = folder .. "/" .. name .. ending
-        if exists(path) then return path end
+        if core.file_kind(path) then return path end
       end
       looked[#looked + 1] = folder
     end

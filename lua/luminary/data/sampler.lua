@@ -26,14 +26,14 @@ end
 --- data.SequentialSampler(set): 1, 2, 3, …
 local Sequential = Sampler:extend("SequentialSampler")
 function Sequential:init(set) self.set = dataset.check("SequentialSampler", set) end
-function Sequential:len() return self.set:len() end
-function Sequential:indices() return count_to(self.set:len()) end
+function Sequential:len() return dataset.length("SequentialSampler", self.set) end
+function Sequential:indices() return count_to(self:len()) end
 
 --- data.RandomSampler(set): another order each epoch, from the default generator.
 local Random = Sampler:extend("RandomSampler")
 function Random:init(set) self.set = dataset.check("RandomSampler", set) end
-function Random:len() return self.set:len() end
-function Random:indices() return core.ops.randperm(self.set:len()) end
+function Random:len() return dataset.length("RandomSampler", self.set) end
+function Random:indices() return core.ops.randperm(self:len()) end
 
 --- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): each
 --- rank its own share. Every rank draws the same order from seed and epoch and takes every num_replicas-th
@@ -51,7 +51,7 @@ function Distributed:init(set, opts)
   self.num_replicas = opts.num_replicas or (grouped and dist.get_world_size() or 1)
   self.rank = opts.rank or (grouped and dist.get_rank() or 0)
   self.shuffle, self.seed, self.drop_last, self.epoch = opts.shuffle, opts.seed, opts.drop_last, 0
-  local n = set:len()
+  local n = dataset.length("DistributedSampler", set)
   if self.rank >= self.num_replicas then
     fail("DistributedSampler: rank %d is outside a world of %d; ranks count from 0", self.rank, self.num_replicas)
   end
@@ -68,7 +68,7 @@ function Distributed:len() return self.share end
 function Distributed:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
 function Distributed:indices()
-  local n, total = self.set:len(), self.share * self.num_replicas
+  local n, total = dataset.length("DistributedSampler", self.set), self.share * self.num_replicas
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)
   if total > n then order = core.ops.cat {order, order:narrow(1, 1, total - n)} end
   if self.num_replicas == 1 and total == n then return order end

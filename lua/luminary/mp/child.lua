@@ -1,6 +1,7 @@
 --- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
+local words = require "luminary.words"
 
 local function text_of(problem)
   if type(problem) == "string" then return problem end
@@ -34,7 +35,8 @@ local Exit = {} -- what os.exit raises in a thread
 local function handler(problem)
   if debug.getmetatable(problem) == Exit then return problem end
   local ok, message = pcall(text_of, problem)
-  return {message = with_hint(ok and message or "(an error whose __tostring failed)"), traceback = traceback()}
+  message = ok and words(message) or "(an error whose __tostring failed)"
+  return {message = with_hint(message), traceback = traceback()}
 end
 
 -- Which other rank is to blame, if the process group says so.
