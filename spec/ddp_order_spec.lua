@@ -94,6 +94,23 @@ describe("what a backward pass over several devices sends", function()
   end
 end)
 
+describe("ranks that wait in different places of one average", function()
+  for _, shared in ipairs { "0", "1" } do
+    it("are not taken for ranks in different calls, LM_SHM=" .. shared, function()
+      on.succeeds(3, [[
+        local function late(seconds) os.execute("sleep " .. seconds) end
+        local net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        local ddp = nn.parallel.DistributedDataParallel(net, { bucket_cap_mb = 1e-5 })
+        if rank == 2 then net[2]:register_forward_hook(function(_, inputs)
+          inputs[1]:register_hook(function() late(0.6) end)
+        end) end
+        late(({ [0] = 0, 0.4, 0.2 })[rank])
+        ddp(lm.ones { 2, 3 }):sum():backward() -- rank 0 waits for facts, 1 for the second bucket
+      ]], { LM_SHM = shared })
+    end)
+  end
+end)
+
 describe("a bucket's ticket", function()
   it("names the model and the bucket, so that those of two models are not mixed", function()
     local got = on.run(2, [[

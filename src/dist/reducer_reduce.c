@@ -64,13 +64,12 @@ static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
 
 static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
   snprintf(t->what, sizeof t->what, "%s backward, bucket %d of %d", r->title, b + 1, r->nbuckets);
-  t->hash = hash_of(r, b + 1);
 }
 
 void lm_reduce_name(const lm_reducer *r, int b) {
   lm_ticket t;
   name_bucket(r, b, &t);
-  lm_collective_purpose(t.what, t.hash);
+  lm_collective_purpose(t.what, hash_of(r, b + 1));
 }
 
 lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
@@ -370,7 +369,7 @@ static lm_status finish_shared(lm_reducer *r) {
   while (r->reduced < r->nbuckets) {
     uint32_t next = r->base + (uint32_t)r->reduced + 1;
     if (!everyone_at(r, FLAG_FULL, next)) {
-      name_bucket(r, r->reduced, &w.ticket);
+      name_bucket(r, r->reduced, &w.ticket); /* to people; it is one call for all ranks, wherever in it they wait */
       TRY(wait_for_all(r, FLAG_FULL, next));
     }
     sum_next(r);
