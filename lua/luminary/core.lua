@@ -41,7 +41,7 @@ local function load()
   local path, seen = package.searchpath("luminary.core", package.cpath)
   if not path then error("module 'luminary.core' not found:" .. seen, 0) end
   local open, why = package.loadlib(path, "luaopen_luminary_core")
-  if not open then error(why, 0) end
+  if not open then error(("error loading module 'luminary.core' from file '%s':\n\t%s"):format(path, why), 0) end
   return open("luminary.core")
 end
 
