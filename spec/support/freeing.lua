@@ -14,7 +14,7 @@ local calls, fired = 0, 0
 -- ---- what frees
 
 local armed -- {tensors, at = how many collections from now}
-local litter = {}
+local litter = {} -- luacheck: ignore (it lies where the freed ones lay)
 
 local function free()
   local tensors, change = armed.tensors, armed.change
@@ -207,11 +207,12 @@ local function leaf()
   return x
 end
 
-for _, name in ipairs { "shape", "dtype", "device", "grad", "requires_grad", "is_leaf", "is_cuda", "ndim", "T", "grad_fn",
-  "data", "itemsize", "nbytes", "_version" } do
+for name in ("shape dtype device grad requires_grad is_leaf is_cuda ndim T grad_fn data itemsize nbytes _version")
+  :gmatch("%S+") do
   try("." .. name, one(leaf), function(x) return x[name] end)
 end
-try(".grad_fn of a result", function() return { (x23():requires_grad_() * 2):sum() } end, function(y) return y.grad_fn end)
+try(".grad_fn of a result", function() return { (x23():requires_grad_() * 2):sum() } end,
+  function(y) return y.grad_fn end)
 
 local extra = { size = { 2 }, stride = { 1 }, to = { "float64" }, reshape = { { 6 } }, view = { { 3, 2 } } }
 for name, f in pairs(core.methods) do
@@ -279,7 +280,8 @@ try("load", function() return { x23() } end, function() return lm.load(file) end
 try("tensor of a list", function() return { { { 1, 2 }, { 3, 4 } }, { dtype = "int32" } } end, lm.tensor)
 try("tensor of a tensor", function() return { x23(), { requires_grad = true } } end, lm.tensor)
 local index = function() return lm.tensor({ 2, 1 }, { dtype = "int64" }) end
-try("gather_rows", function() return { x23(), index(), { scale = 2, bias = 1, dtype = "float64" } } end, core.gather_rows)
+try("gather_rows", function() return { x23(), index(), { scale = 2, bias = 1, dtype = "float64" } } end,
+  core.gather_rows)
 try("permutation", function() return { 5, 3 } end, core.permutation)
 try("cat", function() return { { x23(), x23() }, 1 } end, lm.cat)
 try("stack", function() return { { x23(), x23() }, 1 } end, lm.stack)
@@ -292,7 +294,8 @@ try("split", function() return { x23(), 1, 1 } end, core.split)
 try("chunk", function() return { x23(), 2, 1 } end, core.chunk)
 try("unbind", function() return { x23(), 1 } end, core.unbind)
 try("become", function() return { x23(), big64() } end, core.become, true)
-try("keep", function() return { { x23() } } end, function(v) return lm.scope(function() return lm.keep(v) end) end, true)
+try("keep", function() return { { x23() } } end, function(v) return lm.scope(function() return lm.keep(v) end) end,
+  true)
 try("scope", one(x23), function(x) return lm.scope(function() return { x + 1 } end) end, true)
 try("no_grad", one(x23), function(x) return lm.no_grad(function() return x + 1 end) end)
 try("zero_grad", function() return { { leaf() } } end, core.zero_grad, true)
@@ -323,7 +326,8 @@ try("mp_send", function() return { { x23() } } end, function(list)
   local text, back = core.mp_receive(b, 5)
   return { text, back }
 end)
-try("json", function() return { { a = { 1, 2 }, b = "c" } } end, function(v) return core.json_decode(core.json_encode(v)) end)
+try("json", function() return { { a = { 1, 2 }, b = "c" } } end,
+  function(v) return core.json_decode(core.json_encode(v)) end)
 
 -- ---- autograd: hooks and custom functions, in which other handles of the call go
 

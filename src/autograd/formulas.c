@@ -107,8 +107,7 @@ lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {
   return reshape(g, size);
 }
 
-lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
-                           lm_before *before) {
+lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
   if (!g) return NULL;
   const lm_ints *own = &sizes[at];
   if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* the empty tensor cat ignores */

@@ -28,7 +28,7 @@ lm_tensor *lm_f_softmax_grad_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *gr
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
-                           struct lm_before *before);
+                         struct lm_before *before);
 /* scatter_add's src; where it is larger than index, the rest gets zeros. */
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
 lm_tensor *lm_f_index_put_grad(struct lm_expr *e, lm_tensor *g, lm_list indices, bool accumulate);

@@ -268,8 +268,8 @@ static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
   TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
   size_t bytes = (size_t)x->numel * lm_dtype_size((lm_dtype)x->dtype);
   TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
-  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes,
-                        lm_pinned_free, memory, &copy));
+  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
+                        memory, &copy));
   TRY(lm_copy(x, copy));
   *out = lm_retain(copy);
 done:
@@ -282,8 +282,7 @@ static int bind_pin_memory(lua_State *L) {
   lm_tensor *x = NULL, *out = NULL;
   need(L, lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
   if (LM_DEVICE_KIND(x->device) != LM_CPU)
-    return lm_raise_text(L, "pin_memory: x is on %s; only memory of the host can be pinned",
-                         lm_device_name(x->device));
+    return lm_raise_text(L, "pin_memory: x is on %s; only memory of the host can be pinned", lm_device_name(x->device));
   if (lm_device_count(LM_CUDA) == 0 || lm_is_pinned(x->data)) {
     lua_settop(L, 1);
     return 1;

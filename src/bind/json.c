@@ -13,7 +13,7 @@
 #include "bind/bind.h"
 #include "io/names.h"
 
-enum { DEEPEST = 256, MOST = 1 << 24 }; /* values: tables may hold one another many times over */
+enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
 static int holder_gc(lua_State *L) {

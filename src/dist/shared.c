@@ -95,8 +95,7 @@ static int make_file(lm_group *g, size_t bytes) {
   lm_file_limit_begin(&limit);
   bool sized = ftruncate(fd, (off_t)total) == 0;
   lm_file_limit_end(&limit);
-  if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-    return fd;
+  if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
   close(fd);
   return -1;
 }
