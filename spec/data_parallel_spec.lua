@@ -2,6 +2,7 @@
 -- with LM_SPEC_DEVICE=cuda they are GPUs, of which LM_CUDA_VIRTUAL=4 makes enough.
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
+local ffi = require "ffi"
 local lm = require "luminary"
 local temp = require "temp"
 local nn, F = lm.nn, lm.nn.functional
@@ -126,6 +127,31 @@ describe("DataParallel", function()
     local weighted = nn.CrossEntropyLoss {weight = lm.rand({10}, f64):to(dev(0)), reduction = "sum"}
     net = DataParallel(two, {device_ids = four, criterion = weighted})
     assert.is_true(near(weighted(one(x), y), net(x, y)))
+  end)
+
+  it("gives replicas parameters that kernels can read in packs", function()
+    local comm = require "luminary.nn.parallel.comm"
+    local home, other = dev(0), dev(1)
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local list = {}
+      for i, n in ipairs { 1, 5, 16, 3, 0, 33 } do
+        list[i] = lm.full({ n }, i, { dtype = dtype, device = home })
+        if dtype == "float32" then list[i]:requires_grad_() end
+      end
+      local copies = comm.broadcast_coalesced(list, { home, other })[2]
+      local sum = 0
+      for i, t in ipairs(copies) do
+        assert.equal(other, t.device)
+        assert.is_true(t:eq(i):all():item())
+        local address = tonumber(ffi.cast("uintptr_t", t:data_ptr()))
+        if t:numel() > 0 then assert.equal(0, address % 64, ("%s %d"):format(dtype, i)) end
+        sum = sum + (t * i):sum()
+      end
+      if dtype == "float32" then
+        sum:backward()
+        for i, t in ipairs(list) do assert.is_true(t.grad:eq(i):all():item()) end
+      end
+    end
   end)
 
   it("splits a batch by shares", function()

@@ -153,15 +153,15 @@ describe("a capture", function()
     local gate = os.tmpname()
     os.remove(gate)
     lm.mp.spawn(function(i, name)
-      local there, ffi = require "luminary", require "ffi"
-      pcall(ffi.cdef, "int usleep(unsigned);")
+      local there, own = require "luminary", require "ffi"
+      pcall(own.cdef, "int usleep(unsigned);")
       local ready, over = name .. ".ready", name .. ".over"
       local function touch(path) io.open(path, "w"):close() end
       local function await(path)
         for _ = 1, 1000 do
           local file = io.open(path)
           if file then return file:close() end
-          ffi.C.usleep(10000)
+          own.C.usleep(10000)
         end
         error("no " .. path)
       end
@@ -207,7 +207,7 @@ describe("a capture", function()
   end)
 end)
 
-describe("a copy from memory that is not pinned", function()
+describe("a small copy to the device", function()
   it("waits for nothing, and may be followed by any change of its source", function()
     local calls = fake "lm_fake_call_count"
     local x, y = lm.ones {4096}, lm.zeros({4096}, {device = "cuda"})
@@ -222,8 +222,10 @@ describe("a copy from memory that is not pinned", function()
     assert.equal(4096, y:sum():item())
     assert.equal(9 * 4096, z:sum():item())
     local pinned = lm.full({64}, 2):pin_memory()
+    before = waits()
     local w = pinned:to("cuda") -- blocking, so it may change at once
     pinned:fill_(3)
+    assert.equal(before, waits())
     assert.equal(128, w:sum():item())
   end)
 end)

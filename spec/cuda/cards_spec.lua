@@ -56,6 +56,13 @@ describe("cards of one process", function()
     ]]
   end)
 
+  it("do so whatever the environment says of blocking", function()
+    succeeds([[
+      same({ 6, 12 }, comm.reduce_add(alike(), "cuda:2"))
+      assert(calls "ncclReduce" == 3)
+    ]], { NCCL_COMM_BLOCKING = "0" })
+  end)
+
   it("leave what is recorded to ops with gradients", function()
     succeeds [[
       local x = lm.ones({ 2 }, { device = "cuda:0" }):requires_grad_()
@@ -86,9 +93,10 @@ describe("cards of one process", function()
 
   it("are told of an error of NCCL's, and go on without it", function()
     succeeds [[
-      C.lm_fake_fail("ncclReduce", 2, 3)
+      C.lm_fake_fail("ncclReduce", 3, 3)
       contains(message(comm.reduce_add, alike(), "cuda:0"), "reduce_add: NCCL 2.", "internal error", "made to fail")
       assert(live "communicator" == 0)
+      assert(lm.ones({ 3e6 }, { device = "cuda:0" }):sum():item() == 3e6) -- NCCL left the thread on another card
       same({ 6, 12 }, comm.reduce_add(alike(), "cuda:0"))
     ]]
   end)

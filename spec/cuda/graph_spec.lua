@@ -1,4 +1,5 @@
 -- Whole-step capture. Runs where there is a CUDA device (or a fake one).
+local ffi = require "ffi"
 local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
@@ -79,6 +80,26 @@ describe("a captured step", function()
     x:fill_(4)
     g:replay()
     assert.same({5, 5, 5}, g.results[1]:totable())
+  end)
+
+  it("takes inputs from the host while the last replay may still run", function()
+    local n = 600000 -- more than is staged anyway
+    local step = lm.cuda.make_graphed_step(function(x) return x * 2 end, {lm.ones({n}, {device = "cuda"})})
+    local host, got = lm.zeros({n}):pin_memory(), {}
+    pcall(ffi.cdef, "long lm_fake_call_count(const char *);")
+    local counts, calls = pcall(function() return ffi.C.lm_fake_call_count end)
+    local function waits()
+      return counts and tonumber(calls "cudaStreamSynchronize" + calls "cudaEventSynchronize")
+    end
+    lm.cuda.synchronize()
+    local before = waits()
+    for k = 1, 5 do
+      host:fill_(k)
+      got[k] = step(host):clone()
+      host:fill_(-1) -- is the caller's again
+      if k == 2 then assert.equal(before, waits()) end
+    end
+    for k = 1, 5 do assert.is_true(got[k]:eq(2 * k):all():item(), "step " .. k) end
   end)
 
   it("says which input does not fit", function()

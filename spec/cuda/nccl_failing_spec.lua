@@ -261,15 +261,37 @@ describe("an error of NCCL's", function()
       assert(got[rank].output:find("two ranks of the group use one card", 1, true), got.text)
       assert(got[rank].output:find("set_device", 1, true) and got[rank].output:find("'gloo'", 1, true), got.text)
     end
+    got = run(2, [[
+      print(message(dist.all_reduce, full({ 4 }, 1)))
+      pcall(dist.destroy_process_group)
+    ]], { env = { LM_FAKE_CUDA_DEVICES = 1, LM_FAKE_NCCL = "newer=1" }, init = "backend = 'nccl', timeout = 20" })
+    for rank = 0, 1 do assert(got[rank].output:find("two ranks of the group use one card", 1, true), got.text) end
     -- The default is gloo then.
-    for _, virtual in ipairs { false, "2" } do
+    for _, env in ipairs {
+      { LM_FAKE_CUDA_DEVICES = 1 }, { LM_FAKE_CUDA_DEVICES = 1, LM_CUDA_VIRTUAL = "2" },
+      { LM_FAKE_CUDA_DEVICES = 2, CUDA_VISIBLE_DEVICES = "0" },
+    } do
       succeeds(2, [[
         assert(dist.get_backend() == "gloo", dist.get_backend())
         local t = full({ 2 }, 1)
         dist.all_reduce(t)
         same({ 2, 2 }, t)
-      ]], { env = { LM_FAKE_CUDA_DEVICES = 1, LM_CUDA_VIRTUAL = virtual } })
+      ]], { env = env })
     end
+  end)
+
+  it("does not hang in the death of a rank, whatever the environment says of blocking", function()
+    local got = run(2, [[
+      if rank == 1 then
+        C.usleep(500000)
+        os.exit(3)
+      end
+      print(message(dist.all_reduce, full({ 4 }, 1)))
+      pcall(dist.destroy_process_group)
+    ]], { env = { NCCL_COMM_BLOCKING = "1" }, timeout = 15 })
+    assert.equal(0, got[0].code, got.text)
+    assert(got[0].output:find("all_reduce: rank 1 ", 1, true), got.text)
+    assert.is_true(got[0].seconds < 10)
   end)
 end)
 

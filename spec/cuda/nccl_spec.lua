@@ -227,6 +227,19 @@ describe("a collective over NCCL", function()
     ]])
   end)
 
+  it("is cut out of the world's communicator when that has come to rest", function()
+    succeeds(2, [[
+      dist.all_reduce(full({ 1 }, 1))
+      local slow = full({ 300, 300 }, 0)
+      local t = (slow:mm(slow):sum() + rank + 1):view(1)
+      local work = dist.all_reduce(t, { async_op = true })
+      local both = dist.new_group { 0, 1 }
+      assert(calls "ncclCommSplit" == 1 and work:is_completed())
+      dist.all_reduce(t, { group = both })
+      same({ 6 }, t)
+    ]])
+  end)
+
   it("is there again after the group was closed", function()
     succeeds(2, [[
       for i = 1, 3 do

@@ -72,9 +72,10 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
     program = folder .. "/plans"
   end)
 
-  -- How many plans were made of each pass and layout: count["lenet1 forward channels_last"].
+  -- How many plans were made of each pass and layout: count["lenet1 forward channels_last"]; and of the first one its
+  -- workspace and the heuristics' list it is from.
   local function plans(list, dtype, tf32)
-    local lines, count, total = {}, {}, 0
+    local lines, count, total, first = {}, {}, 0, {}
     for name, conv in pairs(list) do
       lines[#lines + 1] = ("%s %s %d %d %s\n"):format(name, dtype, tf32, conv.bias and 1 or 0, conv[1])
     end
@@ -82,17 +83,19 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
     local ok, text = temp.run(folder, ("unset LD_PRELOAD; timeout 300 %s %s/support/cuda/h200.json <%s/convolutions")
       :format(program, here, folder))
     assert(ok, text)
-    for name, pass, layout, made in text:gmatch "(%S+) %S+ %d (%S+) (%S+) (%d+) %d+\n" do
-      count[name .. " " .. pass .. " " .. layout] = tonumber(made)
+    for name, pass, layout, made, workspace, mode in text:gmatch "(%S+) %S+ %d (%S+) (%S+) (%d+) (%d+) (%d)\n" do
+      local key = name .. " " .. pass .. " " .. layout
+      count[key] = tonumber(made)
+      first[key] = { workspace = tonumber(workspace), mode = tonumber(mode) }
       total = total + made
     end
     assert(total > 0, text)
-    return count
+    return count, first
   end
 
   -- By one of the two layouts, each pass has a plan, a bias added in the graph or apart.
   local function covered(list, dtype, tf32)
-    local count = plans(list, dtype, tf32)
+    local count, first_plans = plans(list, dtype, tf32)
     for name in pairs(list) do
       for _, pass in ipairs { "forward", "input", "weight" } do
         local key = name .. " " .. pass
@@ -101,19 +104,24 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
         assert(first + second > 0, ("no plan for %s %s in %s"):format(name, pass, dtype))
       end
     end
-    return count
+    return count, first_plans
   end
 
   for _, kind in ipairs { { "float32", 0 }, { "float32", 1 }, { "bfloat16", 0 }, { "float16", 0 }, { "float64", 0 } } do
     local dtype, tf32 = kind[1], kind[2]
     it("has plans in " .. dtype .. (tf32 == 1 and " by TF32" or ""), function()
       if not program then return pending("there is no program") end
-      local count = covered(networks, dtype, tf32)
+      local count, first = covered(networks, dtype, tf32)
       covered(cases, dtype, tf32)
       if dtype == "float64" then return end
-      for name in pairs(networks) do -- as the backend lays them out
-        for _, pass in ipairs { "forward", "input", "weight" } do
-          assert(count[name .. " " .. pass .. " channels_last"] > 0, name .. " " .. pass .. " channels-last")
+      local contiguous = dtype == "float32" and tf32 == 0
+      for name, conv in pairs(networks) do -- as the backend lays them out
+        for _, pass in ipairs { "forward", "input", "weight", conv.bias and "forward+bias" } do
+          local key = name .. " " .. pass .. (contiguous and " contiguous" or " channels_last")
+          assert(count[key] > 0, key)
+          assert(first[key].mode == 1, key .. ": an engine of the last resort")
+          -- What it needs is less than a copy of what it reads would be.
+          if contiguous and pass ~= "weight" then assert(first[key].workspace < 1e5, key .. " transposes inside") end
         end
       end
     end)

@@ -13,6 +13,13 @@ local function run(environment, script)
   return text
 end
 
+local stand_in = [[
+local ffi = require "ffi"
+ffi.cdef "void lm_fake_fail(const char *, long, int); long lm_fake_live(const char *);"
+]]
+local is_fake = pcall(require("ffi").cdef, "long lm_fake_live(const char *);")
+  and pcall(function() return require("ffi").C.lm_fake_live end)
+
 describe("a process with CUDA devices", function()
   setup(function() folder = temp.folder() end)
   teardown(function() temp.remove(folder) end)
@@ -80,6 +87,57 @@ describe("a process with CUDA devices", function()
     local what = ": index_select: index 4 at position 1 is not in 1 to 3"
     assert.matches("script.lua:5" .. what, run("LM_SYNC=1", script), 1, true)
     assert.matches("script.lua:7" .. what, run("LM_SYNC=", script), 1, true)
+  end)
+
+  it("computes the same with its first op as with the next", function()
+    for _, f in ipairs {
+      "function(x) return lm.batch_norm(x, nil, nil, {training = true}) end",
+      "function(x) return lm.layer_norm(x, {40}) end",
+      "function(x) x = x:detach():requires_grad_() "
+        .. "lm.batch_norm(x, nil, nil, {training = true}):pow(2):sum():backward() return x.grad end",
+    } do
+      run("LM_CUDA_VIRTUAL=", ([[
+        local f = %s
+        lm.manual_seed(1)
+        local x = lm.randn({64, 3, 40, 40}):cuda()
+        local first, second = f(x), f(x)
+        assert(first:equal(second), "not the same bits")
+      ]]):format(f))
+    end
+  end)
+
+  it("needs cards that its kernels are made for", function()
+    if not is_fake then return pending "real ones have one capability" end
+    local text = run("LM_FAKE_CUDA_MAJOR=7", [[
+      print(pcall(lm.ones, {1}, {device = "cuda"}))
+      print(lm.cuda.get_device_properties(0).major)
+    ]])
+    assert.matches("^false\t[^\n]*Fake H200 has compute capability 7%.0[^\n]* 8%.0 and later\n7\n", text)
+  end)
+
+  it("opens a context on the cards it uses alone", function()
+    if not is_fake then return pending "contexts are counted by the stand-in" end
+    local text = run("LM_CUDA_VIRTUAL= LM_FAKE_CUDA_DEVICES=3", stand_in .. [[
+      for i = 0, 2 do assert(lm.cuda.get_device_properties(i).uuid) end
+      local x = lm.ones({2}, {device = "cuda:1"})
+      lm.mp.spawn(function() require("luminary").ones({4}):pin_memory() end, {nprocs = 2, method = "thread"})
+      print(tonumber(ffi.C.lm_fake_live "context"), x:sum():item())
+    ]])
+    assert.equal("1\t2\n", text)
+  end)
+
+  it("tells what it can of a card whose driver does not know all there is to know", function()
+    if not is_fake then return pending "needs the stand-in" end
+    local text = run("", stand_in .. [[
+      lm.ones({1}, {device = "cuda"})
+      for nth = 1, 12 do
+        ffi.C.lm_fake_fail("cudaDeviceGetAttribute", nth, 1)
+        assert(lm.cuda.get_device_properties(0).uuid)
+        ffi.C.lm_fake_fail(nil, 0, 0)
+      end
+      print(lm.ones({3}, {device = "cuda"}):sum():item())
+    ]])
+    assert.equal("3\n", text)
   end)
 
   it("sees the cards that CUDA_VISIBLE_DEVICES names, until it has asked", function()

@@ -5,9 +5,10 @@
  *                                                   padding, dilation (two numbers each), groups
  *   cudnn_plans --dump                              the properties of this machine's first card, as such a JSON
  *
- * For each it prints "name dtype tf32 pass layout plan workspace" for the three passes in both layouts, and for the
- * forward pass with a bias in its graph: how many of the first PLANS that the library proposes it also makes, and the
- * bytes that the first of them needs. */
+ * For each it prints "name dtype tf32 pass layout plans workspace mode" for the three passes in both layouts, and for
+ * the forward pass with a bias in its graph: how many of the first PLANS that the library proposes it also makes, the
+ * bytes that the first of them needs, and which list of the heuristics that one is from (1: the good ones, 2: the
+ * fallback). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,8 +54,8 @@ static void dump(void) {
   puts(json);
 }
 
-/* How many of the first plans are made; *workspace is the first one's. */
-static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *key, int64_t *workspace) {
+/* How many of the first plans are made; *workspace and *mode are the first one's. */
+static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *key, int64_t *workspace, int *mode) {
   lm_cudnn_target target = {.properties = properties};
   lm_cudnn_search search;
   int made = 0;
@@ -63,7 +64,10 @@ static int count_plans(cudnnBackendDescriptor_t properties, const lm_cudnn_key *
     lm_cudnn_plan plan = {0};
     status = lm_cudnn_search_next(&search, &plan);
     if (!plan.plan) break;
-    if (made++ == 0) *workspace = plan.workspace;
+    if (made++ == 0) {
+      *workspace = plan.workspace;
+      *mode = search.mode;
+    }
     lm_cudnn_plan_free(&plan);
   }
   lm_cudnn_search_end(&search);
@@ -100,12 +104,13 @@ int main(int argc, char **argv) {
     for (int pass = 0; pass < 3 + (bias != 0); pass++) {
       for (int last = 1; last >= 0; last--) {
         int64_t workspace = 0;
+        int mode = 0;
         key.pass = pass % 3;
         key.channels_last = last;
         key.bias = pass == 3;
-        int made = count_plans(properties, &key, &workspace);
-        printf("%s %s %d %s %s %d %lld\n", name, dtype, tf32, passes[pass], last ? "channels_last" : "contiguous", made,
-               (long long)workspace);
+        int made = count_plans(properties, &key, &workspace, &mode);
+        printf("%s %s %d %s %s %d %lld %d\n", name, dtype, tf32, passes[pass], last ? "channels_last" : "contiguous",
+               made, (long long)workspace, mode);
       }
     }
   }

@@ -25,7 +25,7 @@ typedef struct lm_memory_stats {
 
 LM_API lm_memory_stats lm_memory_stats_of(lm_device device);
 LM_API void lm_memory_reset_peak(lm_device device);
-/* Give every cached block back to the driver. */
+/* Give every cached block back to the driver; nothing while anybody captures a graph, which that would break. */
 LM_API void lm_memory_empty_cache(lm_device device);
 /* At most this share (0 to 1) of the device's memory is reserved by this process; else LM_E_OOM. */
 LM_API lm_status lm_memory_set_fraction(lm_device device, double fraction);

@@ -79,6 +79,22 @@ local function check_like(i, given, static)
   end
 end
 
+-- Into a captured input, from the host by way of two pinned buffers in turn: so the host prepares a batch while the
+-- last replay still runs, and is never more than two ahead.
+local function upload(ring, static, x)
+  if x.is_cuda then return static:copy_(x) end
+  ring.turn = 3 - (ring.turn or 2)
+  local slot = ring[ring.turn]
+  if not slot then
+    slot = {buffer = core.ops.empty(x.shape, {dtype = x.dtype}):pin_memory(), event = stream.Event()}
+    ring[ring.turn] = slot
+  end
+  slot.event:synchronize()
+  slot.buffer:copy_(x)
+  static:copy_(slot.buffer, {non_blocking = true})
+  slot.event:record(stream.current_stream(static.device))
+end
+
 --- A function that runs a whole training step (forward, backward, optimizer) as one replay:
 --
 --   local step = lm.cuda.make_graphed_step(function(x, y)
@@ -96,13 +112,13 @@ end
 function graph.make_graphed_step(step, inputs, given)
   options.arg("make_graphed_step", "step", step, "function")
   options.arg("make_graphed_step", "inputs", inputs, "table")
-  local static = {}
+  local static, rings = {}, {}
   for i, x in ipairs(inputs) do
     if not core.is_tensor(x) or not x.is_cuda then
       fail("make_graphed_step: input %d has to be a tensor on a CUDA device, got %s", i,
         core.is_tensor(x) and "one on " .. x.device or options.describe(x))
     end
-    static[i] = x:detach():clone()
+    static[i], rings[i] = x:detach():clone(), {}
   end
   local o = options.check("make_graphed_step", given, graph_options, "warmup")
   o.device = o.device or (static[1] and static[1].device)
@@ -114,7 +130,7 @@ function graph.make_graphed_step(step, inputs, given)
       for i = 1, n do
         local x = select(i, ...)
         check_like(i, x, static[i])
-        if x ~= static[i] then static[i]:copy_(x) end
+        if x ~= static[i] then upload(rings[i], static[i], x) end
       end
     end, ...)
     g:replay()

@@ -265,8 +265,8 @@ lm_status lm_cuda_settle(int ordinal, void *stream) {
   for (place *p = c->at; p < c->at + c->n; p++) {
     if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
     if (found.kind == LM_BAD_NONE) found = *p->record;
-    p->record->kind = LM_BAD_NONE;
-    *(volatile unsigned *)p->claim = 0;
+    *(volatile int *)&p->record->kind = LM_BAD_NONE;
+    *(volatile unsigned *)p->claim = 0; /* from here on kernels write it again */
   }
   pthread_mutex_unlock(&lock);
   if (found.kind == LM_BAD_NONE) return LM_OK;
