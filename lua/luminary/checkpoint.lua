@@ -13,6 +13,7 @@
 ---                                              each left out when empty
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local ffi = require "ffi"
 local fail = options.fail
@@ -73,11 +74,12 @@ end
 
 local describe_value
 
+local function refuse_object(value, path)
+  fail("save: %s is an object%s", path == "" and "the value" or path,
+    class.has(value, "state_dict") and "; save its :state_dict()" or ", not a plain table")
+end
+
 local function describe_table(value, path, file, depth)
-  if getmetatable(value) then
-    fail("save: %s is an object%s", path == "" and "the value" or path,
-      value.state_dict and "; save its :state_dict()" or ", not a plain table")
-  end
   if depth > DEEPEST then fail("save: %.60s… is nested too deep, or contains itself", path) end
   local strings, integers = sorted_keys(value, "save", path)
   local node, prefix = {}, path == "" and "" or path .. "."
@@ -109,6 +111,8 @@ function describe_value(value, path, file, depth)
     file.tensors[name] = value:detach()
     file.names[#file.names + 1] = name
     return {tensor = name}
+  elseif class.record(value) or kind == "table" and getmetatable(value) then
+    refuse_object(value, path)
   elseif kind == "table" then
     return describe_table(value, path, file, depth)
   elseif kind == "number" then
@@ -222,4 +226,4 @@ function checkpoint.load(path, opts)
   return restore(node, {path = path, tensors = tensors}, 1)
 end
 
-return checkpoint
+return options.exact_all(checkpoint)
