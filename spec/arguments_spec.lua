@@ -65,6 +65,47 @@ describe("wrong arguments to", function()
     abuse("Parameter", nn.Parameter)
   end)
 
+  it("constructors and the like: no option and no argument is dropped in silence", function()
+    local net, set = nn.Linear(2, 2), data.TensorDataset(lm.ones { 4 })
+    local function opt() return optim.SGD(nn.Linear(2, 2):parameters()) end
+    dist.init_process_group()
+    finally(function() dist.destroy_process_group() end)
+    local list = opt().param_groups[1].params
+    for name, case in pairs {
+      Linear = { nn.Linear, 2, 2 }, Conv2d = { nn.Conv2d, 1, 1, 1 }, BatchNorm2d = { nn.BatchNorm2d, 2 },
+      LayerNorm = { nn.LayerNorm, 2 }, Embedding = { nn.Embedding, 2, 2 }, Dropout = { nn.Dropout, 0.5 },
+      Flatten = { nn.Flatten, 2, -1 }, MaxPool2d = { nn.MaxPool2d, 2 }, ReLU = { nn.ReLU }, Softmax = { nn.Softmax, 1 },
+      CrossEntropyLoss = { nn.CrossEntropyLoss }, MSELoss = { nn.MSELoss }, SyncBatchNorm = { nn.SyncBatchNorm, 2 },
+      ModuleList = { nn.ModuleList, {} }, Parameter = { nn.Parameter, lm.ones { 1 }, true },
+      DataParallel = { nn.DataParallel, net }, DistributedDataParallel = { nn.parallel.DistributedDataParallel, net },
+      SGD = { optim.SGD, list }, Adam = { optim.Adam, list }, AdamW = { optim.AdamW, list },
+      ZeroRedundancyOptimizer = { optim.ZeroRedundancyOptimizer, list },
+      StepLR = { optim.lr_scheduler.StepLR, opt(), 2 },
+      CosineAnnealingLR = { optim.lr_scheduler.CosineAnnealingLR, opt(), 2 },
+      ["scheduler:step"] = { optim.lr_scheduler.StepLR.step, optim.lr_scheduler.StepLR(opt(), 2) },
+      Subset = { data.Subset, set, { 1 } }, random_split = { data.random_split, set, { 2, 2 } },
+      SequentialSampler = { data.SequentialSampler, set }, RandomSampler = { data.RandomSampler, set },
+      DistributedSampler = { data.DistributedSampler, set }, DataLoader = { data.DataLoader, set },
+      FashionMNIST = { data.FashionMNIST }, Timer = { lm.Timer }, Process = { lm.mp.Process, { target = print } },
+      ["init.normal_"] = { nn.init.normal_, lm.ones { 2 }, 0, 1 }, ["init.ones_"] = { nn.init.ones_, lm.ones { 2 } },
+      clip_grad_norm_ = { nn.utils.clip_grad_norm_, list, 1 }, load = { lm.load, folder .. "/saved" },
+      save = { lm.save, folder .. "/saved", { lm.ones { 2 } } }, parameters = { net.parameters, net },
+      named_parameters = { net.named_parameters, net }, all_reduce = { dist.all_reduce, lm.ones { 2 } },
+      broadcast = { dist.broadcast, lm.ones { 2 }, 0 }, new_group = { dist.new_group, { 0 } },
+      gather_object = { dist.gather_object, 1, {}, 0 }, all_gather_object = { dist.all_gather_object, {}, 1 },
+      broadcast_object_list = { dist.broadcast_object_list, { 1 }, 0 }, barrier = { dist.barrier },
+    } do
+      local n = #case
+      for _, more in ipairs { { { no_such_option = 1 } }, { {}, 77 } } do
+        local arguments = { unpack(case, 2) }
+        for i = 1, #more do arguments[n - 1 + i] = more[i] end
+        local ok, problem = pcall(case[1], unpack(arguments))
+        assert(not ok, name .. " took " .. (#more == 1 and "an unknown option" or "an argument too many"))
+        assert.matches("arguments_spec.lua:%d+: ", problem, 1, false, name)
+      end
+    end
+  end)
+
   it("layers called", function()
     local layers = {
       nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.LayerNorm(3), nn.ReLU(),

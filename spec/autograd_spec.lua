@@ -208,6 +208,24 @@ describe("lm.autograd.Function", function()
     assert.same({ 3, 12 }, x.grad:totable())
     lm.autograd.gradcheck(Cube.apply, { x })
   end)
+
+  it("has to give a gradient, or nil, for each tensor", function()
+    local Two = lm.autograd.Function:extend("Two")
+    function Two.forward(_, a, b, factor) return a * b * factor end
+    local count
+    function Two.backward(_, g) return unpack({ g, g, [4] = g }, 1, count) end
+    local a, b = leaf { 1, 2 }, leaf { 3, 4 }
+    for n = 0, 1 do
+      count = n
+      assert.error_matches(function() Two(a, b, 2):sum():backward() end,
+        ("Two.backward: returned %d gradients?, but argument 2 of forward is a tensor"):format(n))
+    end
+    count = 2 -- what comes after the last tensor has none
+    Two(a, b, 2):sum():backward()
+    assert.same({ 1, 1 }, b.grad:totable())
+    count = 4
+    assert.error_matches(function() Two(a, b, 2):sum():backward() end, "returned 4 gradients; forward took 3")
+  end)
 end)
 
 describe("gradcheck", function()

@@ -158,6 +158,35 @@ describe("the prompt", function()
     assert.matches('"alive"$', text)
   end)
 
+  it("goes on after values that cannot be printed", function()
+    local lines = {
+      'setmetatable({}, {__tostring = function() error("first") end})',
+      '{setmetatable({}, {__tostring = function() error("second") end})}',
+      "setmetatable({}, {__tostring = function() return {} end})",
+      'error(setmetatable({}, {__tostring = function() error("third") end}))',
+      "error(setmetatable({}, {__metatable = 5}))", "error(nil)", "coroutine.yield(1)",
+      "deep = {}; local d = deep; for i = 1, 1e5 do d[1] = {}; d = d[1] end", "deep",
+      "cyclic = {}; cyclic.me = cyclic", "cyclic", "function f() return f() + 1 end f()",
+      'getmetatable(newproxy(true)).__gc = function() error("collected") end; p = nil', "collectgarbage()",
+      '("x"):rep(1e10)', '"\27LJ"', '"alive"', "" }
+    local text = prompt(table.concat(lines, "\n"))
+    assert.matches("first", text)
+    assert.matches("second", text)
+    assert.matches("yield across C-call boundary", text, 1, true)
+    assert.matches("{{{{…}}}}", text, 1, true)
+    assert.matches("{me = {…}}", text, 1, true)
+    assert.matches("stack overflow", text)
+    assert.matches('"alive"$', text)
+  end)
+
+  it("goes on whatever becomes of the globals", function()
+    for _, name in ipairs { "print", "tostring", "pcall", "ipairs", "string.find", "string.format", "table.concat" } do
+      local text = prompt(name .. " = nil\nerror('boom')\ndo io.write('ali', 've') end\n")
+      assert.matches("boom.*alive$", text, 1, false, name)
+    end
+    assert.matches("alive$", prompt "debug.setmetatable('', nil)\ndo io.write('ali', 've') end\n")
+  end)
+
   it("explains ops", function()
     assert.matches("add(x, other, {alpha = 1})\n  x + alpha * other", prompt "?add\n", 1, true)
     assert.equal(prompt "?conv2d\n", prompt "  ? conv2d\n")
@@ -182,6 +211,26 @@ describe("the prompt", function()
     assert.matches("\n2\r?\n", text)
     assert.matches("tensor([1., 1.])", text, 1, true)
     assert.matches("1 + 1\nlm.ones{2}\n", (temp.read(history):gsub("\\040", " ")), 1, true)
+  end)
+
+  it("takes UTF-8 on a terminal, in any locale, and knows its columns", function()
+    if os.execute("script -qec true /dev/null >/dev/null 2>&1 && ldconfig -p | grep -q libedit.so.2") ~= 0 then
+      return pending("no pseudo-terminal to be had with script, or no libedit")
+    end
+    local left = "\27[D"
+    temp.write(folder .. "/input", 'x = "é漢e\204\129"\n#x\n'
+      .. '"漢字"' .. left .. left .. '!\n')
+    for _, locale in ipairs { "LC_ALL=C.UTF-8", "LC_ALL=POSIX", "LC_ALL=", "LC_ALL=xx_XX.UTF-8" } do
+      local ok, text = temp.run(folder, ([[
+        unset LANG LC_CTYPE; export TERM=xterm %s LUMINARY_HISTORY=%s/none/history
+        export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+        timeout 20 script -qec '%s' /dev/null <%s/input
+      ]]):format(locale, folder, command, folder))
+      assert(ok, text)
+      assert.matches("\n8\r?\n", text, 1, false, locale)
+      assert.matches("\27[6G!", text, 1, true, locale) -- after two columns each of prompt and character, and the quote
+      assert.matches('\n"漢!字"\r?\n', text, 1, false, locale)
+    end
   end)
 end)
 

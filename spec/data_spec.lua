@@ -114,7 +114,87 @@ describe("a Dataset", function()
   end)
 end)
 
+describe("a random sampler", function()
+  local set = Numbers(6)
+  local function order(sampler) return sampler:indices():totable() end
+
+  it("draws from all each time with replacement, as many as asked", function()
+    local sampler = data.RandomSampler(set, { replacement = true, num_samples = 600 })
+    assert.equal(600, #sampler)
+    local counts = {}
+    for i in sampler:iter() do counts[i] = (counts[i] or 0) + 1 end
+    for i = 1, 6 do assert(counts[i] > 50 and counts[i] < 160, counts[i]) end -- 100, and 6 standard deviations are 55
+    assert.equal(6, #data.RandomSampler(set, { replacement = true }))
+    assert.equal(2, #batches(data.DataLoader(set, {
+      batch_size = 3, sampler = data.RandomSampler(set, { replacement = true, num_samples = 4 }),
+    }):iter()))
+  end)
+
+  it("gives one order after the other without replacement", function()
+    local sampler = data.RandomSampler(set, { num_samples = 14 })
+    local all = order(sampler)
+    assert.equal(14, #all)
+    assert.same({ 1, 2, 3, 4, 5, 6 }, sorted { unpack(all, 1, 6) })
+    assert.same({ 1, 2, 3, 4, 5, 6 }, sorted { unpack(all, 7, 12) })
+    assert.equal(4, #order(data.RandomSampler(set, { num_samples = 4 })))
+    assert.same({}, order(data.RandomSampler(Numbers(0))))
+  end)
+
+  it("repeats itself from a seed, another order each pass", function()
+    for _, replacement in ipairs { false, true } do
+      local options = { seed = 5, replacement = replacement, num_samples = 20 }
+      local a, b = data.RandomSampler(set, options), data.RandomSampler(set, options)
+      local first, second = order(a), order(a)
+      assert.same(first, order(b))
+      assert.same(second, order(b))
+      assert.not_same(first, second)
+      a:set_epoch(0)
+      assert.same(first, order(a))
+      lm.manual_seed(1)
+      local before = lm.rand({ 3 }):totable()
+      lm.manual_seed(1)
+      order(a)
+      assert.same(before, lm.rand({ 3 }):totable()) -- the default generator is left alone
+    end
+  end)
+
+  it("and the sequential one refuse what they do not know", function()
+    assert.matches("no option 'replacment'; did you mean 'replacement'",
+      message(data.RandomSampler, set, { replacment = true }))
+    assert.matches("num_samples has to be an integer of at least 1",
+      message(data.RandomSampler, set, { num_samples = 0 }))
+    assert.matches("{replacement = true}", message(data.RandomSampler, set, true), 1, true)
+    assert.matches("at most 2 arguments, got 3", message(data.RandomSampler, set, nil, 4))
+    assert.matches("of a set that has none", message(data.RandomSampler, Numbers(0), { num_samples = 4 }))
+    assert.matches("SequentialSampler: takes no options, got 'shuffle'",
+      message(data.SequentialSampler, set, { shuffle = true }))
+  end)
+end)
+
 describe("a loader", function()
+  it("pins every tensor of a batch where it is asked to", function()
+    local core = require "luminary.core"
+    local pin, pinned = core.pin_memory, 0
+    finally(function() core.pin_memory = pin end)
+    core.pin_memory = function(x) -- without CUDA it gives x itself
+      pinned = pinned + 1
+      return pin(x):add(100)
+    end
+    local rows = data.TensorDataset(lm.arange(4), lm.arange(4))
+    local a, b = data.DataLoader(rows, { batch_size = 2, pin_memory = true }):iter()()
+    assert.same({ { 100, 101 }, { 100, 101 } }, { a:totable(), b:totable() })
+    local Deep = data.Dataset:extend("Deep")
+    function Deep:len() return 2 end -- luacheck: ignore self
+    function Deep:get(i) return { x = i, more = { lm.ones { 2 }, "text" } } end -- luacheck: ignore self
+    local batch = data.DataLoader(Deep(), { batch_size = 2, pin_memory = true }):epoch(1)()
+    assert.same({ 101, 102 }, batch.x:totable())
+    assert.equal(101, batch.more[1][{ 1, 1 }])
+    assert.same({ "text", "text" }, batch.more[2])
+    assert.equal(4, pinned)
+    data.DataLoader(rows, { batch_size = 2 }):iter()()
+    assert.equal(4, pinned)
+  end)
+
   it("goes in order, the last batch smaller", function()
     local loader = data.DataLoader(Numbers(7), { batch_size = 3 })
     assert.equal(3, loader:len())
@@ -324,7 +404,7 @@ describe("a loader", function()
     assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))
     assert.matches("dataset", message(data.DataLoader, lm.ones { 3 }))
     assert.matches("sampler", message(data.DataLoader, set, { sampler = 3 }))
-    data.DataLoader(set, { num_workers = 0, pin_memory = true }) -- pin_memory is accepted
+    assert.matches("at most 2 arguments, got 3", message(data.DataLoader, set, {}, true))
   end)
 
   it("keeps what it gives through lm.scope only if asked", function()

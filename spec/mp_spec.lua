@@ -642,7 +642,7 @@ describe("Process", function()
     assert.is_false(p:is_alive())
     assert.equal(3, t:item())
     assert.matches("worker was started before", select(2, pcall(p.start, p)), 1, true)
-    assert.matches("Process: args has to be a plain list, got an object",
+    assert.matches("Process: args has to be a plain list, got a module",
       select(2, pcall(mp.Process, {target = print, args = lm.nn.Linear(1, 1)})), 1, true)
   end)
 

@@ -2,6 +2,8 @@
 local lm = require "luminary"
 local nn, optim = lm.nn, lm.optim
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
 
 local function names(iterator)
   local list = {}
@@ -444,13 +446,38 @@ describe("classes", function()
   end)
 end)
 
+describe("a loss of other sizes than its target's", function()
+  -- Standard error of a script's lines, which are numbered from 1.
+  local function warnings(text)
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local path = temp.write(folder .. "/script.lua", text)
+    local ok, out = temp.run(folder, "luajit " .. path)
+    assert(ok, out)
+    return (out:gsub("[^\n]*/script", "script"))
+  end
+
+  it("is broadcast with one warning for each line of the script", function()
+    local head = "local lm = require 'luminary' local x, y = lm.zeros {4, 1}, lm.ones {4}\n"
+    assert.equal("script.lua:2: warning: mse_loss: x is [4, 1], target [4]; they are broadcast to one size, which is "
+      .. "probably not what is meant: give them the same size\n"
+      .. "script.lua:3: warning: mse_loss: x is [4, 1], target [4]; they are broadcast to one size, which is "
+      .. "probably not what is meant: give them the same size\n",
+      warnings(head .. "for _ = 1, 5 do lm.nn.functional.mse_loss(x, y) end\n" .. "lm.nn.MSELoss()(x, y)\n"
+        .. "lm.mse_loss(y, y)\n"))
+    assert.equal("", warnings(head .. "assert(lm.set_warnings(false)) lm.mse_loss(x, y)\n"
+      .. "assert(not lm.set_warnings(true))"))
+    assert.matches("they have to be the same size", message(nn.BCEWithLogitsLoss(), lm.zeros { 4, 1 }, lm.ones { 4 }))
+  end)
+end)
+
 describe("containers", function()
   it("number their children from 0 in names, from 1 in Lua", function()
     local net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3))
     assert.equal(3, net:len())
     assert.is_true(net[1]:is(nn.Linear) and net[2]:is(nn.ReLU))
     assert.is_true(rawequal(net[3], net[-1]) and rawequal(net[1], net[-3]))
-    assert.is_nil(net[4])
+    assert.matches("no child 4; there are 3", message(function() return net[4] end))
     assert.equal("0 1 2", names(net:named_children()))
     local seen = {}
     for i, child in net:iter() do seen[i] = child.__name end
@@ -481,7 +508,8 @@ describe("containers", function()
     local net = nn.Sequential(nn.ReLU())
     assert.matches("module", message(net.append, net, 3))
     assert.matches("no child 3", message(function() net[3] = nn.ReLU() end))
-    assert.matches("module", message(function() net[1] = 3 end))
+    net[1] = 3 -- a list takes anything; its next use does not
+    assert.matches("child 1 has to be a module, got number 3", message(net, lm.ones { 1 }))
     assert.matches("one argument", message(net, 1, 2))
   end)
 

@@ -6,6 +6,21 @@ local promotion = dofile(here .. "/golden/promotion.lua")
 
 local inf, nan = math.huge, 0 / 0
 
+describe("squeeze", function()
+  it("of no dims leaves all, of none given takes all away", function()
+    local x = lm.rand { 2, 1, 3, 1 }
+    assert.same({ 2, 1, 3, 1 }, x:squeeze({}).shape)
+    assert.same({ 2, 1, 3, 1 }, x:squeeze({ dim = {} }).shape)
+    assert.same({ 2, 1, 3, 1 }, lm.squeeze(x, {}).shape)
+    assert.same({ 2, 3 }, x:squeeze().shape)
+    assert.same({ 2, 3, 1 }, x:squeeze({ 2 }).shape)
+    assert.same({}, x:sum({}).shape) -- of reductions an empty list is all, as in PyTorch
+    local y = lm.ones({ 1, 2 }, { requires_grad = true })
+    y:squeeze({}):sum():backward()
+    assert.same({ { 1, 1 } }, y.grad:totable())
+  end)
+end)
+
 describe("a view", function()
   local x
   before_each(function() x = lm.arange(24):float():view(2, 3, 4) end)

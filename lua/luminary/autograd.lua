@@ -75,6 +75,11 @@ local function backward_of(kind, ctx, metas, nout, positions, nargs)
         end
       end
     end
+    local last = positions[#positions]
+    if results.n < last then
+      fail("%s.backward: returned %d gradient%s, but argument %d of forward is a tensor: one for each argument wanted, "
+        .. "nil where there is none", kind.__name, results.n, results.n == 1 and "" or "s", last)
+    end
     local list = {}
     for i, position in ipairs(positions) do
       local grad = results[position]
@@ -144,7 +149,7 @@ end
 ---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
 ---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
 ---   y = Exp(x)      -- or Exp.apply(x)
---- backward gives one gradient (or nil) for each argument of forward.
+--- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
 autograd.Function = class.new("Function", nil, apply)
 
 function autograd.Function:extend(name)
@@ -164,8 +169,8 @@ local check_options = {
 
 -- A function, a Function or a module.
 local function callable(who, f)
-  local mt = type(f) == "table" and getmetatable(f)
-  if type(f) == "function" or (mt and mt.__call) then return f end
+  local mt = debug.getmetatable(f)
+  if type(f) == "function" or type(mt) == "table" and rawget(mt, "__call") then return f end
   fail("%s: f has to be a function, got %s", who, options.describe(f))
 end
 
@@ -330,4 +335,4 @@ function autograd.gradgradcheck(f, inputs, given)
   return run_check("gradgradcheck", gradients, joined, given)
 end
 
-return autograd
+return options.strict("autograd", autograd)

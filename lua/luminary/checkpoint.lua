@@ -14,6 +14,7 @@
 ---   {"same": n}                                the table whose node has "id": n: one that stands in several places
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local ffi = require "ffi"
 local fail = options.fail
@@ -74,11 +75,12 @@ end
 
 local describe_value
 
+local function refuse_object(value, path)
+  fail("save: %s is an object%s", path == "" and "the value" or path,
+    class.has(value, "state_dict") and "; save its :state_dict()" or ", not a plain table")
+end
+
 local function describe_table(value, path, file, depth)
-  if getmetatable(value) then
-    fail("save: %s is an object%s", path == "" and "the value" or path,
-      value.state_dict and "; save its :state_dict()" or ", not a plain table")
-  end
   local node = file.nodes[value]
   if node then
     if not node.id then
@@ -122,6 +124,8 @@ function describe_value(value, path, file, depth)
     file.tensors[name] = value:detach()
     file.names[#file.names + 1] = name
     return {tensor = name}
+  elseif class.record(value) or kind == "table" and getmetatable(value) then
+    refuse_object(value, path)
   elseif kind == "table" then
     return describe_table(value, path, file, depth)
   elseif kind == "number" then
@@ -258,4 +262,4 @@ function checkpoint.load(path, opts)
   return value
 end
 
-return checkpoint
+return options.exact_all(checkpoint)

@@ -6,6 +6,7 @@ local own = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
 if own then core.own_files(own) end
 
 local methods = require "luminary.tensor"
+local options = require "luminary.options"
 
 local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core}
 
@@ -16,7 +17,7 @@ for _, name in ipairs {
   "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled", "scope", "keep",
   "manual_seed", "get_rng_state", "set_rng_state",
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
-  "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv",
+  "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv", "set_warnings",
   "set_default_dtype", "get_default_dtype", "set_default_device", "get_default_device", "is_floating_point",
 } do
   lm[name] = core[name]
@@ -54,18 +55,24 @@ local values = { -- name: module and field, or the module itself
 return setmetatable(lm, {
   __index = function(self, key)
     local value
-    if modules[key] then
+    if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict
+      return nil
+    elseif modules[key] then
       value = require("luminary." .. modules[key])
     elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
       local make = require("luminary.typed")[key]
       value = make and function(...) return make("cpu", ...) end
-      if not value then return nil end
     elseif values[key] then
       local module, field = unpack(values[key])
       value = require("luminary." .. module)
       if field then value = value[field] end
-    else
-      return nil
+    end
+    if value == nil then
+      local known = {}
+      for _, names in ipairs {self, modules, values} do
+        for name in pairs(names) do known[name] = true end
+      end
+      options.no_name("luminary", key, known)
     end
     rawset(self, key, value)
     return value

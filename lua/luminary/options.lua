@@ -9,14 +9,21 @@ function options.fail(format, ...)
 end
 local fail = options.fail
 
---- "number 3", "string 'x'", "a tensor [2, 3]": a value as messages show it.
+--- The record of an instance of one of our classes (see class.lua), nil for other values.
+function options.record(v)
+  local record = debug.getmetatable(v)
+  return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
+end
+
+--- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
   local kind = type(v)
   if kind == "string" then return ("string '%s'"):format(v) end
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  return "a " .. kind
+  local record = options.record(v)
+  return record and ("a %s%s"):format(record.is_module and "module, " or "", record.class.__name) or "a " .. kind
 end
 local describe = options.describe
 
@@ -91,6 +98,45 @@ function options.check(who, given, spec, first)
     if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end
   return out
+end
+
+--- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
+function options.exact(who, f)
+  local most = debug.getinfo(f, "u").nparams
+  return function(...)
+    if select("#", ...) > most then
+      fail("%s: takes at most %d argument%s, got %d", who, most, most == 1 and "" or "s", select("#", ...))
+    end
+    return f(...)
+  end
+end
+
+--- exact for each function of a table that is written in Lua and names all its arguments. Gives the table.
+function options.exact_all(t)
+  for name, f in pairs(t) do
+    local info = type(f) == "function" and debug.getinfo(f, "Su")
+    if info and info.what ~= "C" and not info.isvararg then t[name] = options.exact(name, f) end
+  end
+  return t
+end
+
+--- The error for a name that a table of ours lacks.
+function options.no_name(who, key, known)
+  local names = {}
+  for name in pairs(known) do
+    if type(name) == "string" then names[#names + 1] = name end
+  end
+  local near = type(key) == "string" and core.nearest(key, names)
+  fail("%s has no '%s'%s", who, tostring(key), near and "; did you mean '" .. near .. "'?" or "")
+end
+
+--- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
+--- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Gives t.
+function options.strict(who, t)
+  return setmetatable(t, {__index = function(_, key)
+    -- Names as of metamethods are nil: other libraries look whether there are such.
+    if type(key) ~= "string" or key:sub(1, 2) ~= "__" then options.no_name(who, key, t) end
+  end})
 end
 
 --- One of a few strings, or an error that lists them and names the nearest.

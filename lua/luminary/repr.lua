@@ -14,11 +14,12 @@ end
 local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 
 local show
+local DEEPEST = 40 -- tables below are "{…}", as one that is inside itself
 
 local function show_table(t, open, margin)
   local mt = debug.getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end
-  if open[t] then return "{…}" end
+  if open[t] or #margin > 2 * DEEPEST then return "{…}" end
   open[t] = true
   local inner, parts, wide = margin .. "  ", {}, false
   local n = #t

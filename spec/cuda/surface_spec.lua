@@ -83,6 +83,14 @@ describe("tensors on a device", function()
     assert.is_true(back:equal(x))
   end)
 
+  it("come pinned from a loader that is asked to", function()
+    local set = lm.data.TensorDataset(lm.rand({8, 3}), lm.arange(8))
+    local x, y = lm.data.DataLoader(set, {batch_size = 4, pin_memory = true}):iter()()
+    assert.is_true(x:is_pinned() and y:is_pinned())
+    assert.is_true(x:cuda(0, {non_blocking = true}):cpu():equal(x))
+    assert.is_false((lm.data.DataLoader(set, {batch_size = 4}):iter()()):is_pinned())
+  end)
+
   it("refuse bad labels at the next wait, and go on", function()
     local F = lm.nn.functional
     local x, y = lm.randn({4, 3}, {device = "cuda"}), lm.tensor({1, 2, 9, 3}, {dtype = "int64", device = "cuda"})

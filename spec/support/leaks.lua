@@ -7,6 +7,7 @@ for _, part in ipairs { "nn", "optim", "data", "dist", "mp", "autograd", "checkp
   assert(lm[part], part)
 end
 local core = require "luminary.core"
+lm.set_warnings(false) -- of what specs do on purpose
 
 local function settle()
   jit.flush() -- compiled traces keep what they were specialised to

@@ -3,6 +3,7 @@
 
 #include "autograd/composite.h"
 #include "autograd/expr.h"
+#include "base/log.h"
 
 static lm_tensor *reduced(lm_expr *e_, lm_tensor *t, int reduction) {
   return reduction == LM_NONE ? t : reduction == LM_MEAN ? mean(t) : sum(t);
@@ -10,6 +11,12 @@ static lm_tensor *reduced(lm_expr *e_, lm_tensor *t, int reduction) {
 
 lm_status lm_composite_mse_loss(const lm_mse_loss_args *a, lm_tensor **out) {
   lm_expr e, *e_ = &e;
+  if (!lm_same_shape(a->x, a->target)) {
+    lm_warn(
+        "mse_loss: x is %s, target %s; they are broadcast to one size, which is probably not what is meant: give "
+        "them the same size",
+        lm_shape_of(a->x), lm_shape_of(a->target));
+  }
   lm_expr_begin(e_);
   return lm_expr_finish(e_, reduced(e_, square(sub(a->x, a->target)), a->reduction), out);
 }

@@ -42,6 +42,40 @@ static void read_environment(void) {
   }
 }
 
+/* Formats into what is left of a line that has n bytes, and writes it. */
+LM_PRINTF(3, 0) static void finish_line(char *line, int n, const char *format, va_list args) {
+  int more = vsnprintf(line + n, LINE_BYTES - (size_t)n, format, args);
+  size_t bytes = (size_t)n + (size_t)(more > 0 ? more : 0);
+  if (bytes > LINE_BYTES - 1) bytes = LINE_BYTES - 1;
+  line[bytes] = '\n'; /* over the NUL */
+  write_line(line, bytes + 1);
+}
+
+void lm_say(const char *format, ...) {
+  char line[LINE_BYTES];
+  va_list args;
+  va_start(args, format);
+  finish_line(line, 0, format, args);
+  va_end(args);
+}
+
+static _Thread_local char warning[256];
+static _Thread_local bool waiting;
+
+void lm_warn(const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  vsnprintf(warning, sizeof warning, format, args);
+  va_end(args);
+  waiting = true;
+}
+
+const char *lm_take_warning(void) {
+  const char *taken = waiting ? warning : NULL;
+  waiting = false;
+  return taken;
+}
+
 bool lm_log_on(lm_topic topic) {
   pthread_once(&once, read_environment);
   return on[topic];
@@ -56,10 +90,6 @@ void lm_log(lm_topic topic, const char *format, ...) {
   int n = snprintf(line, sizeof line, "[%s %.6f] ", topic_names[topic], seconds);
   va_list args;
   va_start(args, format);
-  int more = vsnprintf(line + n, sizeof line - (size_t)n, format, args);
+  finish_line(line, n, format, args);
   va_end(args);
-  size_t bytes = (size_t)n + (size_t)(more > 0 ? more : 0);
-  if (bytes > sizeof line - 1) bytes = sizeof line - 1;
-  line[bytes] = '\n'; /* over the NUL */
-  write_line(line, bytes + 1);
 }

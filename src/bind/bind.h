@@ -55,8 +55,10 @@
  *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
  *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
- * is nothing. Opens nothing gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1,
- * converted permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ * is nothing. Opens nothing
+ *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
+ *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
  *
  *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
  * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
@@ -116,7 +118,7 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -212,6 +214,9 @@ int lm_bind_error_at_caller(lua_State *L);
 int lm_bind_help(lua_State *L);
 int lm_bind_op_list(lua_State *L);
 int lm_bind_own_files(lua_State *L);
+/* Says what lm_warn was given, once for each line of the caller's. */
+void lm_show_warning(lua_State *L);
+int lm_bind_set_warnings(lua_State *L);
 
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or

@@ -47,28 +47,30 @@ done:
   return lm_raise(L, status);
 }
 
-/* ---- permutation(n, seed) */
+/* ---- permutation(n, seed), draws(n, seed, count) */
 
 typedef struct drawing {
-  int64_t n, seed;
+  int64_t n, seed, count; /* count -1: an order of all n */
   lm_tensor *order;
 } drawing;
 
 static lm_status draw(lua_State *L, lm_lua *s, void *arg) {
   drawing *v = arg;
   (void)L, (void)s;
+  if (v->count >= 0) return lm_draws(v->n, v->count, (uint64_t)v->seed, &v->order);
   return lm_permutation(v->n, (uint64_t)v->seed, &v->order);
 }
 
-static int bind_permutation(lua_State *L) {
+static int drawing_of(lua_State *L, const char *fn, bool counted) {
   lm_lua *s = LM_STATE(L);
-  drawing v = {0};
+  drawing v = {.count = -1};
   lm_status status;
-  lua_settop(L, 2);
+  lua_settop(L, 3);
   lm_pace(L, s);
   lm_box *box = lm_box_new(L);
-  TRY(lm_read_int(L, s, 1, "permutation", "n", &v.n));
-  TRY(lm_read_int(L, s, 2, "permutation", "seed", &v.seed));
+  TRY(lm_read_int(L, s, 1, fn, "n", &v.n));
+  TRY(lm_read_int(L, s, 2, fn, "seed", &v.seed));
+  if (counted) TRY(lm_read_int(L, s, 3, fn, "count", &v.count));
   TRY(lm_attempt_twice(L, s, draw, &v));
   lm_box_fill(s, box, v.order);
   lm_pace_count(s, v.order);
@@ -77,5 +79,8 @@ done:
   return lm_raise(L, status);
 }
 
+static int bind_permutation(lua_State *L) { return drawing_of(L, "permutation", false); }
+static int bind_draws(lua_State *L) { return drawing_of(L, "draws", true); }
+
 const luaL_Reg lm_data_functions[] = {
-    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {NULL, NULL}};
+    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {"draws", bind_draws}, {NULL, NULL}};

@@ -112,7 +112,7 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
 }
 
 /* Is the table at i options (string keys) rather than a list? An empty one is a list only where a
- * list of sizes or tensors is due. */
+ * list of sizes, dims or tensors is due. */
 static bool is_options(lua_State *L, const lm_op *op, int i) {
   if (lua_type(L, i) != LUA_TTABLE || lua_objlen(L, i) > 0) return false;
   lua_pushnil(L);
@@ -123,7 +123,7 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
   }
   if (i > op->npositional) return true;
   lm_arg_kind kind = op->arg[i - 1].kind;
-  return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL);
+  return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL || kind == LM_ARG_DIMS_OPT);
 }
 
 static lm_status unknown_option(const lm_op *op, const char *key) {
@@ -295,6 +295,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     status = attempt(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
+  if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
     lm_box *self = lm_to_box(L, s, 1);
     if (self && self->t == out[0]) {

@@ -1,7 +1,9 @@
 /* From a status to a Lua error, and the words in it. */
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
+#include "base/log.h"
 #include "base/stack.h"
 #include "bind/bind.h"
 #include "dist/world.h"
@@ -97,6 +99,36 @@ static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
   }
   snprintf(out + used, capacity - used, "'%s", memchr(text, 0, n) ? ", which has a zero byte" : "");
   return out;
+}
+
+/* ---- warnings: once for each line of the caller's */
+static atomic_bool silent;
+
+/* set_warnings(on): whether there are any. Gives what was before. */
+int lm_bind_set_warnings(lua_State *L) {
+  bool on;
+  lm_status status = lm_read_bool(L, LM_STATE(L), 1, "set_warnings", "on", &on);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, !atomic_exchange(&silent, !on));
+  return 1;
+}
+
+void lm_show_warning(lua_State *L) {
+  const char *text = lm_take_warning();
+  if (!text || atomic_load(&silent)) return;
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 8, "warning");
+  lm_reg_get(L, &lm_reg_warned);
+  lm_push_where(L);
+  lua_pushvalue(L, -1);
+  lua_rawget(L, -3);
+  if (lua_isnil(L, -1)) {
+    lm_say("%swarning: %s", lua_tostring(L, -2), text);
+    lua_pushvalue(L, -2);
+    lua_pushboolean(L, 1);
+    lua_rawset(L, -5);
+  }
+  lua_settop(L, top);
 }
 
 const char *lm_got(lua_State *L, const lm_lua *s, int i) {

@@ -109,6 +109,14 @@ static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
   return push_tensor(L, s, "T", make_T);
 }
 
+/* T of the last two dims. */
+static int get_mT(lua_State *L, lm_lua *s, lm_tensor *t) {
+  (void)s;
+  if (t->ndim < 2) return lm_raise_text(L, "mT: x is %s; at least 2 dims wanted", lm_shape_of(t));
+  lm_transpose_args a = {.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1};
+  return lm_push_call(L, LM_OP_transpose, &a);
+}
+
 static int get_grad_fn(lua_State *L, lm_lua *s, lm_tensor *t) {
   (void)s;
   char copy[256]; /* of what the graph holds */
@@ -162,6 +170,7 @@ static const struct getter {
     {"is_cuda", get_is_cuda},
     {"ndim", get_ndim},
     {"T", get_T},
+    {"mT", get_mT},
     {"grad_fn", get_grad_fn},
     {"data", get_data},
     {"itemsize", get_itemsize},
@@ -186,6 +195,24 @@ static lm_tensor *self(lua_State *L, lm_lua *s, const char *fn) {
   return t;
 }
 
+/* What is neither method nor field is an error that names the nearest. Names as of metamethods are nil, as other
+ * libraries look whether there are such. */
+static int no_field(lua_State *L, const char *key) {
+  if (strncmp(key, "__", 2) == 0) return 0;
+  enum { MOST = 1024 };
+  const char **names = lua_newuserdata(L, MOST * sizeof *names);
+  int n = 0;
+  for (int i = 0; i < GETTERS; i++) names[n++] = getters[i].name;
+  lua_pushnil(L);
+  while (n < MOST && lua_next(L, lua_upvalueindex(3))) {
+    lua_pop(L, 1);
+    names[n++] = lua_tostring(L, -1);
+  }
+  const char *near = lm_nearest(key, n, names);
+  return lm_raise_text(L, "tensors have no field or method '%.60s'%s%s%s", key, near ? "; did you mean '" : "",
+                       near ? near : "", near ? "'?" : "");
+}
+
 int lm_bind_index(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) return lm_index_get(L);
   lua_settop(L, 2);
@@ -194,7 +221,7 @@ int lm_bind_index(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1;
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(4));
-  if (lua_isnil(L, -1)) return 1;
+  if (lua_isnil(L, -1)) return no_field(L, lua_tostring(L, 2));
   int i = (int)lua_tointeger(L, -1);
   lm_lua *s = LM_STATE(L);
   return getters[i].get(L, s, self(L, s, getters[i].name));

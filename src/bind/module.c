@@ -2,7 +2,7 @@
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
-    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep;
+    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
 static const char lm_reg_module, lm_reg_anchor;
 
 /* What only FFI can do. Integers come as two 32-bit halves. */
@@ -162,6 +162,8 @@ static void make_tables(lua_State *L) {
   reg_set(L, &lm_reg_too_deep);
   lua_newtable(L);
   reg_set(L, &lm_reg_strong);
+  lua_newtable(L);
+  reg_set(L, &lm_reg_warned);
   lua_createtable(L, 1, 0);
   lua_pushboolean(L, 0);
   lua_rawseti(L, -2, 1); /* the slot exists: storing an error there allocates nothing */
@@ -221,6 +223,7 @@ int luaopen_luminary_core(lua_State *L) {
                                    {"nearest", lm_bind_nearest},
                                    {"error_at_caller", lm_bind_error_at_caller},
                                    {"own_files", lm_bind_own_files},
+                                   {"set_warnings", lm_bind_set_warnings},
                                    {"max", lm_bind_max},
                                    {"min", lm_bind_min},
                                    {NULL, NULL}};

@@ -92,14 +92,28 @@ done:
   return status;
 }
 
+/* The i-th number below `below` that belongs to a seed. */
+static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
+  return (int64_t)lm_uniform_below(lm_philox_u64(lm_philox(seed, (uint64_t)i >> 1), (int)(i & 1)), (uint64_t)below);
+}
+
+lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
+  if (count > 0 && n < 1) return lm_fail(LM_E_ARG, "draws: nothing to draw from");
+  lm_status status = LM_OK;
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
+  int64_t *p = (int64_t *)(*out)->data;
+  for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
+done:
+  return status;
+}
+
 lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
   lm_status status = LM_OK;
   TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
   int64_t *p = (int64_t *)(*out)->data;
   for (int64_t i = 0; i < n; i++) p[i] = i + 1;
   for (int64_t i = n - 1; i > 0; i--) {
-    lm_philox_block block = lm_philox(seed, (uint64_t)i >> 1);
-    int64_t j = (int64_t)lm_uniform_below(lm_philox_u64(block, (int)(i & 1)), (uint64_t)i + 1), kept = p[i];
+    int64_t j = drawn(seed, i, i + 1), kept = p[i];
     p[i] = p[j];
     p[j] = kept;
   }

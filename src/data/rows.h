@@ -13,4 +13,8 @@ LM_API lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, 
 /* int64 [n]: 1 to n in an order that depends on the seed alone (Fisher and Yates over Philox). */
 LM_API lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out);
 
+/* int64 [count]: numbers from 1 to n, each drawn from all of them, that depend on the seed alone. n > 0 unless count
+ * is 0. */
+LM_API lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out);
+
 #endif

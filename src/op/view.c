@@ -291,6 +291,7 @@ lm_status lm_op_squeeze(const lm_squeeze_args *a, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int ndim = 0;
   TRY(lm_dims(LM_OP_squeeze, &a->dim, x->ndim, &dims));
+  if (a->dim.n == 0) dims.n = 0; /* an empty list is none of them, no list all */
   for (int i = 0; i < dims.n; i++) listed[dims.v[i]] = true;
   for (int d = 0; d < x->ndim; d++) {
     if (listed[d] && x->size[d] == 1) continue;

@@ -18,30 +18,33 @@ Without any, a prompt: values are printed, `_` is the last one, `?name` explains
 local words = require "luminary.words"
 
 local cli = {}
+-- What a script or somebody at the prompt does to the globals does not keep us from telling what is wrong.
+local pcall, tostring, type, rawget, find, gmatch = pcall, tostring, type, rawget, string.find, string.gmatch
+local getmetatable_of, remove, concat, format, stack = debug.getmetatable, table.remove, table.concat, string.format,
+  debug.traceback
 
 local function say(text) io.stderr:write("luminary: ", text, "\n") end
 
 -- Where the command's own frames begin, the traceback of a script ends.
 local function traceback(message)
   if type(message) ~= "string" then
-    if getmetatable(message) and getmetatable(message).__tostring then
-      message = tostring(message)
-    else
-      message = ("(error object is a %s value)"):format(type(message))
-    end
+    local kind, mt = type(message), getmetatable_of(message)
+    local ok, text = pcall(tostring, message) -- which may itself raise
+    message = type(mt) == "table" and rawget(mt, "__tostring") and ok and text
+      or format("(error object is a %s value)", kind)
   end
   message = words(message)
   local lines = {}
-  for frame in debug.traceback("", 2):gmatch("\n(\t[^\n]*)") do
-    if frame:find("luminary/cli/", 1, true) and #lines > 0 then
-      table.remove(lines) -- xpcall, under whatever name it was called
+  for frame in gmatch(stack("", 2), "\n(\t[^\n]*)") do
+    if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
+      remove(lines) -- xpcall, under whatever name it was called
       break
     end
-    local own = frame:find("luminary/cli/", 1, true) or frame:find("[builtin#", 1, true)
+    local own = find(frame, "luminary/cli/", 1, true) or find(frame, "[builtin#", 1, true)
     if not own then lines[#lines + 1] = frame end
   end
   if #lines == 0 then return message end
-  return message .. "\nstack traceback:\n" .. table.concat(lines, "\n")
+  return message .. "\nstack traceback:\n" .. concat(lines, "\n")
 end
 cli.traceback = traceback
 

@@ -1,50 +1,56 @@
 --- The prompt. A line is tried as an expression first, whose values are printed; an incomplete chunk goes
---- on with the next line. Errors and Ctrl-C leave the prompt running.
+--- on with the next line. Errors and Ctrl-C leave the prompt running, also those of printing a value, and whatever is
+--- done to the globals.
 local lm = require "luminary"
 local core = require "luminary.core"
 local cli = require "luminary.cli"
 local line = require "luminary.cli.line"
 
 local repl = {}
+local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
+local find, match, gsub, write = string.find, string.match, string.gsub, io.stdout.write
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
-  local chunk, problem = loadstring(text, "=prompt")
-  if chunk then jit.off(chunk, true) end
+  local chunk, problem = load(text, "=prompt", "t")
+  if chunk then jit_off(chunk, true) end
   return chunk, problem
 end
 
 -- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
 -- returned as it stands: a tail call would be no level of its own, and errors blame a level.
 local function compile(text)
-  local expression = text:match("^%s*=(.*)$") or text
+  local expression = match(text, "^%s*=(.*)$") or text
   local chunk, as_expression = load_text("return nil, " .. expression)
   if chunk then return function() return select(2, chunk()) end end
   local problem
   chunk, problem = load_text(text)
   if chunk then return chunk end
-  for _, what in ipairs {as_expression, problem} do
-    if what:find("near '<eof>'", 1, true) then return nil, true end
-  end
+  local eof = "near '<eof>'"
+  if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
   return nil, problem
 end
 
-local function print_values(ok, ...)
-  if not ok then
-    print((...))
-    return
-  end
-  for i = 1, select("#", ...) do print(lm.repr((select(i, ...)))) end
-  if select("#", ...) > 0 then rawset(_G, "_", (...)) end
+local globals, stdout, to_text = _G, io.stdout, lm.repr
+
+-- A line of output; where that cannot be written there is nobody to tell.
+local function say(text) pcall(write, stdout, text, "\n") end
+
+local function print_values(...)
+  local n = select("#", ...)
+  if n > 0 then rawset(globals, "_", (...)) end
+  for i = 1, n do say(to_text((select(i, ...)))) end
 end
 
+-- Printing is part of what may fail, and of what Ctrl-C interrupts.
 local function evaluate(chunk, guarded)
-  print_values(guarded(function() return xpcall(chunk, cli.traceback) end))
+  local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
+  if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
 end
 
 --- What `?name` prints: an op's signature and what it does, or the names that come near.
 function repl.help(name)
-  name = name:match("([%w_]+)%s*$") or ""
+  name = match(name, "([%w_]+)%s*$") or ""
   if name == "" then return "?name explains an op: ?conv2d. There are\n" .. table.concat(core.op_list(), " ") end
   local text = core.help(name)
   if text then return text end
@@ -56,7 +62,7 @@ end
 local function read_chunk(read)
   local text = read("> ")
   if not text then return nil end
-  if text:find("^%s*%?") or text:find("^%s*$") then return text end
+  if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
   while true do
     local chunk, more = compile(text)
     if chunk or more ~= true then return text, chunk, more end
@@ -66,25 +72,37 @@ local function read_chunk(read)
   end
 end
 
+-- Reads a chunk and does what it says; false at the end of input.
+local function serve(read, remember, guarded)
+  local text, chunk, problem = read_chunk(read)
+  if not text then return false end
+  if find(text, "%S") then remember((gsub(text, "\n", " "))) end
+  if chunk then
+    evaluate(chunk, guarded)
+  elseif problem then
+    say(problem)
+  elseif find(text, "%S") then
+    say(repl.help(text))
+  end
+  return true
+end
+
 --- Runs the prompt to the end of input; gives the exit status.
 function repl.run()
-  rawset(_G, "lm", lm)
+  rawset(globals, "lm", lm)
   local read, remember = line.reader()
-  local guarded = line.guard()
-  print(("luminary %s, %s. ?name explains an op, Ctrl-D leaves."):format(lm.version, jit.version))
-  while true do
-    local text, chunk, problem = read_chunk(read)
-    if not text then break end
-    if text:find("%S") then remember((text:gsub("\n", " "))) end
-    if chunk then
-      evaluate(chunk, guarded)
-    elseif problem then
-      print(problem)
-    elseif text:find("%S") then
-      print(repl.help(text))
-    end
+  local guarded, quiet = line.guard()
+  say(("luminary %s, %s. ?name explains an op, Ctrl-D leaves."):format(lm.version, jit.version))
+  -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
+  -- when it comes again and again.
+  local failures, more = 0, true
+  while more and failures < 10 do
+    quiet()
+    local ok, result = pcall(serve, read, remember, guarded)
+    failures = ok and 0 or failures + 1
+    if ok then more = result else say(cli.traceback(result)) end
   end
-  print()
+  say("")
   return 0
 end
 

@@ -46,7 +46,7 @@ function graph.graph(f, given)
   local o = options.check("graph", given, graph_options, "warmup")
   local device = graph.device_of("graph", o.device)
   warm_up(device, o.warmup, f)
-  local g = setmetatable({}, getmetatable(Graph).instance)
+  local g = class.object(Graph)
   g.device = device
   g.counters = {}
   counters = g.counters

@@ -161,4 +161,4 @@ for name, make in pairs(require "luminary.typed") do
   cuda[name] = function(...) return make(device_of(name), ...) end
 end
 
-return cuda
+return options.strict("cuda", cuda)

@@ -23,7 +23,7 @@ function Stream:init(device, given)
 end
 
 local function wrap(device, id)
-  local s = setmetatable({}, getmetatable(Stream).instance)
+  local s = class.object(Stream)
   s.device, s.id = device, id
   return s
 end

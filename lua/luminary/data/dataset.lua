@@ -8,6 +8,7 @@ local fail = options.fail
 
 --- data.Dataset: extend it and write init, get and len.
 local Dataset = class.root("Dataset")
+Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
 function Dataset:get() fail("%s: define function %s:get(i)", self.__name, self.__name) end
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
@@ -33,7 +34,7 @@ end
 function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(self:len())) end
 
 --- data.TensorDataset(a, b, …): tensors whose first dim is the sample.
-local TensorDataset = Dataset:extend("TensorDataset")
+local TensorDataset = class.define("TensorDataset", Dataset)
 
 function TensorDataset:init(...)
   self.tensors = {...}
@@ -65,19 +66,15 @@ function TensorDataset:get_batch(index)
   return unpack(batch)
 end
 
-local function is_dataset(v)
-  return type(v) == "table" and type(v.get) == "function" and type(v.len) == "function"
-end
-
 local function check(who, set)
-  if not is_dataset(set) then
+  if not class.has(set, "get", "len") then
     fail("%s: a dataset wanted, with :get(i) and :len(), got %s", who, options.describe(set))
   end
   return set
 end
 
 --- data.Subset(set, indices): those samples of a set, by a list or a 1-d int64 tensor.
-local Subset = Dataset:extend("Subset")
+local Subset = class.define("Subset", Dataset)
 
 function Subset:init(set, indices)
   self.set = check("Subset", set)
@@ -133,6 +130,7 @@ local function random_split(set, lengths, opts)
 end
 
 return {
-  Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, random_split = random_split, check = check,
+  Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset,
+  random_split = options.exact("random_split", random_split), check = check,
   length = length_of,
 }

@@ -1,4 +1,5 @@
 --- data: datasets, samplers, loaders.
+local options = require "luminary.options"
 local data = {DataLoader = require "luminary.data.loader"}
 
 for _, name in ipairs {"Dataset", "TensorDataset", "Subset", "random_split"} do
@@ -8,4 +9,4 @@ for _, family in ipairs {"sampler", "mnist"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 
-return data
+return options.strict("data", data)

@@ -8,6 +8,8 @@
 --- sample and collated: tensors are stacked; numbers become a tensor (int64 if all are integers, else
 --- float32); booleans a bool tensor; tables are collated field by field; the rest stays a list.
 --- collate_fn(samples), where each sample is a list of what :get gave, returns the batch instead.
+--- pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to a GPU run beside other
+--- work; without CUDA there is none, and they stay as they are.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -16,10 +18,11 @@ local sampler = require "luminary.data.sampler"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
+DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader says how many there are"
 
 -- A sampler of one's own needs :len() and :iter() (or :indices()).
 local function check_sampler(name, v)
-  if type(v) ~= "table" or type(v.len) ~= "function" or not (v.iter or v.indices) then
+  if not class.has(v, "len", "iter") and not class.has(v, "len", "indices") then
     fail("DataLoader: %s has to have :iter() and :len(), got %s", name, options.describe(v))
   end
 end
@@ -46,7 +49,7 @@ function DataLoader:init(set, opts)
     end
   end
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
-  self.batch_sampler, self.collate_fn = opts.batch_sampler, opts.collate_fn
+  self.batch_sampler, self.collate_fn, self.pin_memory = opts.batch_sampler, opts.collate_fn, opts.pin_memory
   self.sampler = opts.sampler or (opts.shuffle and sampler.RandomSampler or sampler.SequentialSampler)(set)
 end
 
@@ -116,6 +119,26 @@ local function fetch(self, numbers)
   return unpack(collate(samples))
 end
 
+-- ---- pinning
+
+-- A batch in page-locked memory: its tensors, those in plain tables included. Without CUDA there is nothing to pin for.
+local function pinned(v, seen)
+  if core.is_tensor(v) then return core.pin_memory(v) end
+  if type(v) ~= "table" or getmetatable(v) then return v end
+  if not seen[v] then
+    seen[v] = {}
+    for key, value in pairs(v) do seen[v][key] = pinned(value, seen) end
+  end
+  return seen[v]
+end
+
+local function finish(self, ...)
+  if not self.pin_memory then return ... end
+  local batch, seen, n = {...}, {}, select("#", ...)
+  for i = 1, n do batch[i] = pinned(batch[i], seen) end
+  return unpack(batch, 1, n)
+end
+
 -- ---- walking
 
 local function list_of(iterator)
@@ -129,7 +152,7 @@ local function walk_batches(self, skip)
   for _ = 1, skip do batches() end
   return function()
     local numbers = batches()
-    if numbers ~= nil then return fetch(self, numbers) end
+    if numbers ~= nil then return finish(self, fetch(self, numbers)) end
   end
 end
 
@@ -145,7 +168,7 @@ local function walk(self, first)
     if count <= 0 or self.drop_last and count < size then return nil end
     local numbers = order:narrow(1, at, count)
     at = at + count
-    return fetch(self, numbers)
+    return finish(self, fetch(self, numbers))
   end
 end
 

@@ -2,16 +2,17 @@
 --- images as float32 [1, 28, 28] in [0, 1] and a label, which counts from 1 (base = 0: as in the file).
 --- Reads the four IDX files, gzipped or plain, from `root`, $LUMINARY_DATA or /usr/share/datasets.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
 
-local MNIST = Dataset:extend("MNIST")
+local MNIST = class.define("MNIST", Dataset)
 MNIST.folders = {"", "/mnist", "/MNIST/raw", "/MNIST"}
 MNIST.remedy = "put the four IDX files (train-images-idx3-ubyte.gz, …) in one of them, or name their folder by root"
 MNIST.classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
-local FashionMNIST = MNIST:extend("FashionMNIST")
+local FashionMNIST = class.define("FashionMNIST", MNIST)
 FashionMNIST.folders = {"", "/fashion-mnist", "/FashionMNIST/raw", "/FashionMNIST"}
 FashionMNIST.remedy = "install Debian's dataset-fashion-mnist, or name the folder of the four IDX files by root"
 FashionMNIST.classes = {

@@ -24,22 +24,56 @@ function Sampler:iter()
 end
 
 --- data.SequentialSampler(set): 1, 2, 3, …
-local Sequential = Sampler:extend("SequentialSampler")
-function Sequential:init(set) self.set = dataset.check("SequentialSampler", set) end
+local Sequential = class.define("SequentialSampler", Sampler)
+function Sequential:init(set, opts)
+  self.set = dataset.check("SequentialSampler", set)
+  options.check("SequentialSampler", opts, {})
+end
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
 function Sequential:indices() return count_to(self:len()) end
 
---- data.RandomSampler(set): another order each epoch, from the default generator.
-local Random = Sampler:extend("RandomSampler")
-function Random:init(set) self.set = dataset.check("RandomSampler", set) end
-function Random:len() return dataset.length("RandomSampler", self.set) end
-function Random:indices() return core.ops.randperm(self:len()) end
+--- data.RandomSampler(set [, {replacement = false, num_samples, seed}]): another order each epoch, from the default
+--- generator, or from a seed and the epoch: loader:epoch(n) says which that is, and each pass begins the next. With
+--- replacement each of num_samples (as many as the set has) is drawn from the whole set; without, more than the set has
+--- are one order after the other.
+local Random = class.define("RandomSampler", Sampler)
+
+function Random:init(set, opts)
+  self.set = dataset.check("RandomSampler", set)
+  opts = options.check("RandomSampler", opts, {
+    replacement = {"boolean", false}, num_samples = {"count"}, seed = {"natural"},
+  }, "replacement")
+  self.replacement, self.num_samples, self.seed, self.epoch = opts.replacement, opts.num_samples, opts.seed, 0
+  if opts.num_samples and dataset.length("RandomSampler", set) == 0 then
+    fail("RandomSampler: num_samples = %d of a set that has none", opts.num_samples)
+  end
+end
+
+function Random:len() return self.num_samples or dataset.length("RandomSampler", self.set) end
+
+--- Which order comes next. loader:epoch(n) calls it.
+function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
+
+function Random:indices()
+  local n, count, parts = dataset.length("RandomSampler", self.set), self:len(), {}
+  local seed = self.seed and self.seed + self.epoch
+  self.epoch = self.epoch + 1
+  if self.replacement then
+    if seed then return core.draws(n, seed, count) end
+    return core.ops.randint(1, n + 1, {count})
+  end
+  for k = 0, math.ceil(count / n) - 1 do
+    parts[k + 1] = seed and core.permutation(n, seed + k * 2 ^ 32) or core.ops.randperm(n)
+  end
+  if #parts == 0 then return count_to(0) end
+  return (#parts == 1 and parts[1] or core.ops.cat(parts)):narrow(1, 1, count)
+end
 
 --- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): each
 --- rank its own share. Every rank draws the same order from seed and epoch and takes every num_replicas-th
 --- sample; the order is padded with its own beginning so that all shares are equal (drop_last: cut
 --- instead). Ranks are the process group's, or one of one without a group.
-local Distributed = Sampler:extend("DistributedSampler")
+local Distributed = class.define("DistributedSampler", Sampler)
 
 function Distributed:init(set, opts)
   self.set = dataset.check("DistributedSampler", set)

@@ -4,6 +4,7 @@
 --- A value is one letter and what belongs to it:
 ---   n nil   t true   f false   d17.5; number   s5:hello string   { key value … } table
 local core = require "luminary.core"
+local options = require "luminary.options"
 
 local encode = {}
 
@@ -35,6 +36,7 @@ local function write(out, v, path, inside, depth)
     out[#out + 1] = scalar[kind](v)
     return nil
   end
+  if options.record(v) then return ("%s is an object, %s"):format(path, options.describe(v)) end
   if kind ~= "table" then return ("%s is a %s"):format(path, core.is_tensor(v) and "tensor" or kind) end
   if getmetatable(v) ~= nil then return path .. " is an object (a table with a metatable)" end
   if inside[v] then return path .. " contains itself" end

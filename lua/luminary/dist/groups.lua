@@ -105,7 +105,7 @@ end
 
 --- dist.new_group([ranks] [, {ranks, backend, timeout}]): a group of some ranks (all without `ranks`). Every rank
 --- calls it, in the same order; those outside get dist.NON_MEMBER.
-function groups.new_group(ranks, opts)
+groups.new_group = options.exact("new_group", function(ranks, opts)
   local who = "new_group"
   if opts == nil and type(ranks) == "table" and type(next(ranks)) == "string" then ranks, opts = nil, ranks end
   local default = groups.need(who)
@@ -117,7 +117,7 @@ function groups.new_group(ranks, opts)
   if not groups.world then return new(core.dist_solo(), "solo") end
   local handle = core.dist_group(groups.world, backend, ranks, opts.timeout)
   return handle and new(handle, backend) or groups.NON_MEMBER
-end
+end)
 
 -- ---- asking
 

@@ -100,4 +100,4 @@ function dist.local_device()
   return cards > 0 and "cuda:" .. dist.get_local_rank() % cards or "cpu"
 end
 
-return dist
+return options.strict("dist", dist)

@@ -148,4 +148,4 @@ function objects.scatter_object_list(output, inputs, src, opts)
   return output[1]
 end
 
-return objects
+return options.exact_all(objects)

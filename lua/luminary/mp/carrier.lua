@@ -7,8 +7,9 @@
 ---   n t f             nil, true, false
 ---   d<number>;        17 digits: exact
 ---   s<length>:<bytes> a string; S<n>; the n-th string again
----   T<n>; F<n>; …     an object
+---   T<n>; F<n>; …     an object of one of the kinds below
 local core = require "luminary.core"
+local class = require "luminary.class"
 local parameter = require "luminary.nn.parameter"
 local names = require "luminary.mp.names"
 local share = require "luminary.mp.share"
@@ -18,13 +19,21 @@ local int64, uint64 = ffi_ok and ffi.typeof "int64_t", ffi_ok and ffi.typeof "ui
 
 local carrier = {}
 
+-- Tables, tensors, named values, functions, cdata, and instances of classes that are userdata.
+local kinds = {"T", "X", "N", "F", "C", "O"}
+local function new_lists()
+  local made = {}
+  for _, kind in ipairs(kinds) do made[kind] = {} end
+  return made
+end
+
 -- ---- where a value is, for messages: "args[2].loss.hook", "fn's net.weight"
 
 local function step_text(parent, how, key)
   if how == "upvalue" then return "'s " .. key end
   local record = how == "metatable" and debug.getmetatable(parent) or parent
-  if type(record) == "table" and rawget(record, "is_module") then -- the inner tables of a module are not shown
-    if how == "metatable" or key == "values" or key == "__index" then return "" end
+  if type(record) == "table" and rawget(record, "values") then -- the inner tables of an object are not shown
+    if how == "metatable" or key == "values" or key == "__index" or key == "__newindex" then return "" end
   end
   if how == "metatable" then return "'s metatable" end
   if how == "key" then return "'s key" end
@@ -122,6 +131,7 @@ function Encoder:value(v, from, how, key)
     return self:enter("N", v)
   end
   if kind == "table" then return self:enter("T", v, from, how, key, true) end
+  if class.record(v) then return self:enter("O", v, from, how, key, true) end
   if kind == "function" then return self:fn(v, from, how, key) end
   return self:refuse(from, how, key, "%s cannot be sent to THERE", words[kind] or kind)
 end
@@ -160,7 +170,7 @@ end
 
 function Encoder:head()
   local out, lists = {}, self.lists
-  for _, kind in ipairs {"T", "X", "N", "F", "C"} do out[#out + 1] = #lists[kind] .. ";" end
+  for _, kind in ipairs(kinds) do out[#out + 1] = #lists[kind] .. ";" end
   for _, t in ipairs(lists.X) do out[#out + 1] = parameter.is(t) and "p" or "x" end
   for _, steps in ipairs(self.steps) do
     out[#out + 1] = #steps .. ";"
@@ -185,7 +195,7 @@ end
 function carrier.encode(who, value, options)
   local self = setmetatable({
     who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
-    refs = {}, lists = {T = {}, X = {}, N = {}, F = {}, C = {}}, steps = {}, queue = {}, way = {}, upvalues = {},
+    refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
     strings = {}, nstrings = 0, name_of = names.finder(),
   }, Encoder)
   local out = {self:value(value)}
@@ -194,7 +204,14 @@ function carrier.encode(who, value, options)
     local object = self.queue[at]
     at = at + 1
     out[#out + 1] = self.refs[object]
-    if type(object) == "table" then self:table_body(object, out) else self:function_body(object, out) end
+    local kind = type(object)
+    if kind == "table" then
+      self:table_body(object, out)
+    elseif kind == "function" then
+      self:function_body(object, out)
+    else
+      out[#out + 1] = self:value(debug.getmetatable(object), object, "metatable")
+    end
   end
   if self.processes then
     share(self.lists.X, function(i, why) core.error_at_caller(("%s: %s: %s"):format(who,
@@ -259,8 +276,9 @@ end
 
 -- The objects by kind and number, still empty.
 local function make_objects(r, tensors)
-  local counts, made = {}, {T = {}, X = tensors, N = {}, F = {}, C = {}}
-  for i = 1, 5 do counts[i] = r.number() end
+  local counts, made = {}, new_lists()
+  made.X = tensors
+  for i = 1, #kinds do counts[i] = r.number() end
   for i = 1, counts[1] do made.T[i] = {} end
   for i = 1, counts[2] do
     if r.letter() == "p" then parameter.mark(tensors[i]) end
@@ -272,6 +290,7 @@ local function make_objects(r, tensors)
   end
   for i = 1, counts[4] do made.F[i] = load_function(r.bytes()) end
   for i = 1, counts[5] do made.C[i] = integer(r.letter(), r.digits()) end
+  for i = 1, counts[6] do made.O[i] = newproxy() end
   return made
 end
 
@@ -322,7 +341,13 @@ function carrier.decode(text, tensors)
   while not r.done() do
     local kind = r.letter()
     local object = made[kind][r.number()]
-    if kind == "T" then fill_table(object) else fill_function(object) end
+    if kind == "T" then
+      fill_table(object)
+    elseif kind == "F" then
+      fill_function(object)
+    else
+      debug.setmetatable(object, value())
+    end
   end
   return root
 end

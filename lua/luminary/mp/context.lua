@@ -126,7 +126,7 @@ local function spawn(fn, opts, ...)
     options.fail("%s: options go in one table at the end: {args = {…}, nprocs = 2}", who)
   end
   opts = options.check(who, opts, {
-    nprocs = {"count", 1}, args = {"table"}, method = {"string", "process"}, join = {"boolean", true},
+    nprocs = {"count", 1}, args = {"any"}, method = {"string", "process"}, join = {"boolean", true},
     daemon = {"boolean", false},
   }, "nprocs")
   if opts.nprocs > MOST then options.fail("%s: nprocs: %.0f are too many; %d at most", who, opts.nprocs, MOST) end

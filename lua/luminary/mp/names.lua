@@ -47,7 +47,8 @@ end
 local function stands_for_code(t)
   local metatable = debug.getmetatable(t)
   if metatable and rawget(metatable, "instance") then return true end
-  if metatable and (rawget(metatable, "is_module") or not rawget(metatable, "__call")) then return false end
+  if metatable and (rawget(metatable, "values") or not rawget(metatable, "__call")) then return false end
+  if rawget(t, "__index") then return true end
   for _, v in next, t do
     if type(v) == "function" then return true end
   end

@@ -28,9 +28,10 @@ local metatable = {
   end,
 }
 
-local function new(_, opts)
+local function new(_, opts, ...)
+  if select("#", ...) > 0 then options.fail("Process: takes one table, {target = f, args = {…}}") end
   opts = options.check("Process", opts, {
-    target = {"function"}, args = {"table"}, name = {"string"}, daemon = {"boolean", false},
+    target = {"function"}, args = {"any"}, name = {"string"}, daemon = {"boolean", false},
   })
   started = started + 1
   return setmetatable({

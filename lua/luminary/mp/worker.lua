@@ -41,7 +41,9 @@ end
 --- The arguments for a function, a plain list that may have holes; nil is none.
 function Worker.check_args(who, args)
   args = args or {}
-  if getmetatable(args) then fail("%s: args has to be a plain list, got an object: {args = {it}}", who) end
+  if type(args) ~= "table" or getmetatable(args) then
+    fail("%s: args has to be a plain list, got %s: {args = {it}}", who, options.describe(args))
+  end
   for key in pairs(args) do
     if type(key) ~= "number" and key ~= "n" then
       fail("%s: args has to be a plain list, but has a field '%s': {args = {it}}", who, tostring(key))

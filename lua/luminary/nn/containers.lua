@@ -1,7 +1,11 @@
 --- Modules that hold modules by number. Children are called 0, 1, … in state_dict keys and in print, so
---- that PyTorch's files load; in Lua net[1] is the first and net[-1] the last.
+--- that PyTorch's files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net, ipairs(net),
+--- table.insert(net, m), table.remove(net, 1) do what they do, and after net[2] = nil the others move up when net is
+--- next used.
+local class = require "luminary.class"
 local options = require "luminary.options"
 local Module = require "luminary.nn.module"
+local records = require "luminary.nn.record"
 
 local containers = {}
 
@@ -11,10 +15,10 @@ local function check_module(who, position, v)
   end
 end
 
-local Numbered = Module:extend("Numbered")
+local Numbered = class.define("Numbered", Module)
 Numbered.numbered = true
 
---- How many children (`#` cannot say it for tables in LuaJIT).
+--- How many children; the same as #net.
 function Numbered:len() return #self:children() end
 
 --- for i, child in net:iter() do
@@ -28,7 +32,7 @@ function Numbered:append(module)
 end
 
 --- nn.Sequential(a, b, …): calls one after the other.
-local Sequential = Numbered:extend("Sequential")
+local Sequential = class.define("Sequential", Numbered)
 containers.Sequential = Sequential
 
 function Sequential:init(...)
@@ -41,24 +45,19 @@ end
 
 function Sequential:forward(x, ...)
   if select("#", ...) > 0 then options.fail("Sequential: forward takes one argument, got %d", 1 + select("#", ...)) end
-  local i, module = 1, self[1]
-  while module do
-    x = module(x)
-    i = i + 1
-    module = self[i]
-  end
+  records.of(self) -- which checks what the list holds
+  for _, module in ipairs(self) do x = module(x) end
   return x
 end
 
 --- nn.ModuleList{a, b, …}: a list whose modules are registered.
-local ModuleList = Numbered:extend("ModuleList")
+local ModuleList = class.define("ModuleList", Numbered)
 containers.ModuleList = ModuleList
 
-function ModuleList:init(list)
+function ModuleList:init(list, ...)
   if list == nil then return end
-  if type(list) ~= "table" or getmetatable(list) then
-    options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s",
-      Module.is_module(list) and "a module" or options.describe(list))
+  if type(list) ~= "table" or getmetatable(list) or select("#", ...) > 0 then
+    options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
   end
   for i, module in ipairs(list) do
     check_module("ModuleList", i, module)

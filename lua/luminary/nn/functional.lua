@@ -25,4 +25,4 @@ function F.gelu(x, opts)
   return (approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x)
 end
 
-return F
+return options.strict("nn.functional", F)

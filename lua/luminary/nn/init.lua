@@ -1,9 +1,10 @@
 --- nn: modules, layers, losses.
+local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 
 local nn = {
   Module = require "luminary.nn.module",
-  Parameter = parameter.new,
+  Parameter = options.exact("Parameter", parameter.new),
   is_parameter = parameter.is,
   functional = require "luminary.nn.functional",
   init = require "luminary.nn.initializers",
@@ -17,4 +18,4 @@ for _, family in ipairs {"containers", "linear", "norm", "pooling", "activation"
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
 
-return nn
+return options.strict("nn", nn)

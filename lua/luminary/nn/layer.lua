@@ -1,17 +1,14 @@
 --- What the layers share: defining one, making its parameters, and PyTorch's way of printing values.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
 
 local layer = {}
 
---- A class of the library: constructed with more arguments than `init` names, it is an error.
-function layer.define(name, base)
-  local class = (base or Module):extend(name)
-  class.strict = true
-  return class
-end
+--- A class of the library's layers.
+function layer.define(name, base) return class.define(name, base or Module) end
 
 --- Options of every layer that has parameters, merged with its own.
 function layer.options(who, given, spec, first)

@@ -11,117 +11,10 @@ local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.record"
 local fail = options.fail
 
--- An instance is an empty table whose metatable, its record, has:
---   class, values (all fields by name; falls back to the class), kind (name -> one of the three below),
---   param, buffer, child (names in order), transient (buffers that state_dict leaves out),
---   pre_hooks, hooks (lists of functions, or nil)
-local record_of = getmetatable
-
-local function is_module(v)
-  if type(v) ~= "table" then return false end
-  local record = record_of(v)
-  return type(record) == "table" and record.is_module == true
-end
-
-local function remove_name(names, name)
-  for i, n in ipairs(names) do
-    if n == name then return table.remove(names, i) end
-  end
-end
-
--- A container (Sequential, ModuleList) also shows its children as net[1], net[-1].
-local function renumber(record)
-  local values, n = record.values, #record.child
-  for key in pairs(values) do
-    if type(key) == "number" then values[key] = nil end
-  end
-  for i, name in ipairs(record.child) do
-    values[i] = values[name]
-    values[i - n - 1] = values[name]
-  end
-end
-
--- Where all children are called by their number, the others move up when one goes.
-local function close_gap(record)
-  local values, children = record.values, {}
-  for i, name in ipairs(record.child) do
-    if not name:find("^%d+$") then return renumber(record) end
-    children[i] = values[name]
-    values[name], record.kind[name] = nil, nil
-  end
-  for i, child in ipairs(children) do
-    local name = tostring(i - 1)
-    record.child[i], record.kind[name], values[name] = name, "child", child
-  end
-  renumber(record)
-end
-
-local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
-
-local function check_name(record, kind, name)
-  local who = record.class.__name
-  if type(name) ~= "string" then
-    fail("%s: the name of a %s has to be a string, got %s%s", who, nouns[kind], options.describe(name),
-      kind == "child" and "; nn.ModuleList holds numbered modules" or "")
-  end
-  if name == "" or name:find(".", 1, true) then
-    fail("%s: the name of a %s cannot be '%s': it may not be empty or hold a dot", who, nouns[kind], name)
-  end
-  if record.class[name] ~= nil then
-    fail("%s: a %s cannot be called '%s': the class has a field of that name", who, nouns[kind], name)
-  end
-end
-
-local function unregister(record, name)
-  local kind = record.kind[name]
-  if kind then
-    remove_name(record[kind], name)
-    record.kind[name], record.transient[name] = nil, nil
-  end
-end
-
-local function register(record, kind, name, value)
-  if record.kind[name] ~= kind then
-    check_name(record, kind, name)
-    unregister(record, name)
-    record.kind[name] = kind
-    table.insert(record[kind], name)
-  end
-  record.values[name] = value
-  if kind == "child" and record.class.numbered then renumber(record) end
-end
-
-local function assign(self, key, value)
-  local record = record_of(self)
-  if record.class.numbered and type(key) == "number" then
-    local at = key < 0 and #record.child + key + 1 or key
-    key = record.child[at] or (at == #record.child + 1 and tostring(at - 1))
-    if not key then fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child) end
-    if value ~= nil and not is_module(value) then
-      fail("%s: child %d has to be a module, got %s", record.class.__name, at, options.describe(value))
-    end
-  end
-  if is_module(value) then return register(record, "child", key, value) end
-  if parameter.is(value) then return register(record, "param", key, value) end
-
-  local was = record.kind[key]
-  if was and value == nil then
-    unregister(record, key)
-    record.values[key] = nil
-    if was == "child" and record.class.numbered then close_gap(record) end
-    return
-  end
-  if was == "param" or was == "child" then
-    fail("%s: '%s' is a %s: assign %s or nil, got %s", record.class.__name, key, nouns[was],
-      was == "param" and "an nn.Parameter" or "a module", options.describe(value))
-  elseif was == "buffer" and not core.is_tensor(value) then
-    fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
-  end
-  if core.is_tensor(value) or type(value) == "table" and not getmetatable(value) then core.keep(value) end
-  record.values[key] = value
-end
+local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
 local function is_plain_list(v) return type(v) == "table" and not getmetatable(v) end
@@ -144,28 +37,16 @@ local function call_with_hooks(self, record, ...)
 end
 
 local function call(self, ...)
-  local record = record_of(self)
+  local record = getmetatable(self)
   if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
-  return self:forward(...)
+  return record.values.forward(self, ...)
 end
 
-local function to_text(self) return self:repr() end
 
 local function construct(this, ...)
-  local values = setmetatable({training = true}, getmetatable(this).instance)
-  local self = setmetatable({}, {
-    is_module = true, class = this, values = values,
-    kind = {}, param = {}, buffer = {}, child = {}, transient = {},
-    __index = values, __newindex = assign, __call = call,
-    __tostring = to_text,
-  })
-  -- Layers of the library take no more arguments than their init names.
-  if rawget(this, "strict") then
-    local most, given = debug.getinfo(this.init, "u").nparams - 1, select("#", ...)
-    if given > most then
-      fail("%s: takes at most %d argument%s, got %d", this.__name, most, most == 1 and "" or "s", given)
-    end
-  end
+  class.check_arguments(this, ...)
+  local self, record = records.blank(this, call)
+  record.values.training = true
   self:init(...)
   return self
 end
@@ -173,6 +54,7 @@ end
 local Module = class.new("Module", nil, construct)
 Module.extend = class.methods.extend
 Module.init = class.methods.init
+Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
@@ -197,7 +79,7 @@ function Module:register_buffer(name, t, opts)
   if t == nil then
     self[name] = nil
   else
-    register(record, "buffer", name, t)
+    register(self, record, "buffer", name, t)
     record.transient[name] = not opts.persistent or nil
   end
 end
@@ -324,6 +206,20 @@ function Module:apply(fn)
   for _, child in ipairs(self:children()) do child:apply(fn) end
   fn(self)
   return self
+end
+
+-- PyTorch's recurse and prefix would be dropped in silence.
+for _, name in ipairs {
+  "parameters", "named_parameters", "buffers", "named_buffers", "children", "named_children", "modules",
+  "named_modules",
+} do
+  local list = Module[name]
+  Module[name] = function(self, ...)
+    if select("#", ...) > 0 then
+      fail("%s:%s: takes no arguments, got %s", self.__name, name, options.describe((...)))
+    end
+    return list(self)
+  end
 end
 
 -- ---- modes
@@ -475,7 +371,7 @@ function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
   if type(dict) ~= "table" or getmetatable(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
-      is_module(dict) and "a module: pass its :state_dict()" or options.describe(dict))
+      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
   end
   local entries, own = state(self, "", {}), {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end

@@ -2,6 +2,7 @@
 --- amsgrad = false, maximize = false}). Adam's weight_decay (0) adds to the gradient; AdamW's (0.01)
 --- shrinks the weights themselves.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local Optimizer = require "luminary.optim.optimizer"
 
@@ -12,10 +13,10 @@ local function spec(weight_decay)
   }
 end
 
-local Adam = Optimizer:extend("Adam")
+local Adam = class.define("Adam", Optimizer)
 Adam.spec, Adam.decoupled = spec(0), false
 
-local AdamW = Adam:extend("AdamW")
+local AdamW = class.define("AdamW", Adam)
 AdamW.spec, AdamW.decoupled = spec(0.01), true
 
 function Adam:check_group(group)

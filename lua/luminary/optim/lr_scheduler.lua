@@ -24,7 +24,7 @@ local function advance(self)
 end
 
 function Scheduler:start(optimizer)
-  if type(optimizer) ~= "table" or type(optimizer.param_groups) ~= "table" then
+  if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then
     options.fail("%s: an optimizer wanted, got %s", self.__name, options.describe(optimizer))
   end
   self.optimizer, self.last_epoch, self.base_lrs, self.last_lr = optimizer, 0, {}, {}
@@ -35,7 +35,10 @@ function Scheduler:start(optimizer)
 end
 
 --- The next epoch's rates.
-function Scheduler:step() advance(self) end
+function Scheduler:step(...)
+  if select("#", ...) > 0 then options.fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
+  advance(self)
+end
 
 --- The rates of all groups, as last set.
 function Scheduler:get_last_lr()
@@ -71,7 +74,7 @@ function Scheduler:load_state_dict(dict)
 end
 
 --- StepLR(optimizer, step_size [, {gamma = 0.1}]): times gamma every step_size epochs.
-local StepLR = Scheduler:extend("StepLR")
+local StepLR = class.define("StepLR", Scheduler)
 StepLR.settings = {"step_size", "gamma"}
 
 function StepLR:init(optimizer, step_size, opts)
@@ -86,7 +89,7 @@ end
 
 --- CosineAnnealingLR(optimizer, T_max [, {eta_min = 0}]): down to eta_min by half a cosine over T_max
 --- epochs (Loshchilov and Hutter 2017, without restarts).
-local CosineAnnealingLR = Scheduler:extend("CosineAnnealingLR")
+local CosineAnnealingLR = class.define("CosineAnnealingLR", Scheduler)
 CosineAnnealingLR.settings = {"T_max", "eta_min"}
 
 function CosineAnnealingLR:init(optimizer, T_max, opts)
@@ -103,4 +106,4 @@ function CosineAnnealingLR:next_lr(group, base)
   return (1 + math.cos(math.pi * t / T)) / (1 + math.cos(math.pi * (t - 1) / T)) * (group.lr - low) + low
 end
 
-return {StepLR = StepLR, CosineAnnealingLR = CosineAnnealingLR}
+return options.strict("optim.lr_scheduler", {StepLR = StepLR, CosineAnnealingLR = CosineAnnealingLR})

@@ -5,10 +5,20 @@ local options = require "luminary.options"
 local fail = options.fail
 
 local Optimizer = class.root("Optimizer")
+Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 --- Options every optimizer checks with; each class sets `spec` (see options.check) and
 --- `advance(group, params, states)`, which makes one step of a group's parameters that have gradients.
 Optimizer.spec = {}
+
+-- What a group has is no field of the optimizer, where steps would never look.
+function Optimizer:__newindex(key, value)
+  if self.spec[key] then
+    fail("%s: %s belongs to the groups of parameters: for _, group in ipairs(opt.param_groups) do group.%s = … end",
+      self.__name, key, key)
+  end
+  rawset(class.record(self).values, key, value)
+end
 
 local function is_list(v) return type(v) == "table" and not getmetatable(v) end
 
@@ -16,8 +26,7 @@ local function is_list(v) return type(v) == "table" and not getmetatable(v) end
 function Optimizer:init(params, opts)
   local who = self.__name
   if core.is_tensor(params) or not is_list(params) then
-    fail("%s: a list of parameters wanted, net:parameters(), got %s", who,
-      type(params) == "table" and params.parameters and "a module" or options.describe(params))
+    fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(params))
   end
   self.defaults = options.check(who, opts, self.spec, "lr")
   self:check_group(self.defaults)

@@ -1,10 +1,11 @@
 --- optim.SGD(params, {lr = 0.001, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false,
 --- maximize = false})
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local Optimizer = require "luminary.optim.optimizer"
 
-local SGD = Optimizer:extend("SGD")
+local SGD = class.define("SGD", Optimizer)
 
 SGD.spec = {
   lr = {"number", 0.001}, momentum = {"number", 0}, dampening = {"number", 0}, weight_decay = {"number", 0},

@@ -16,12 +16,12 @@ local Optimizer = require "luminary.optim.optimizer"
 local fail = options.fail
 
 local who = "ZeroRedundancyOptimizer"
-local Zero = Optimizer:extend(who)
+local Zero = class.define(who, Optimizer)
 
 local function groups() return require "luminary.dist.groups" end
 
 local own_options = {
-  optimizer_class = {"table"}, process_group = {"any"}, parameters_as_bucket_view = {"boolean", false},
+  optimizer_class = {"any"}, process_group = {"any"}, parameters_as_bucket_view = {"boolean", false},
   overlap_with_ddp = {"boolean", false},
 }
 
@@ -40,7 +40,7 @@ end
 function Zero:init(params, opts)
   local ours, theirs = divide(opts)
   local wanted = ours.optimizer_class
-  local is_class = wanted and rawget(wanted, "__name") -- which instances have from their class
+  local is_class = type(wanted) == "table" and rawget(wanted, "__name") -- which instances have from their class
   if not is_class or not class.descends(wanted, Optimizer) or class.descends(wanted, Zero) then
     fail("%s: optimizer_class has to be an optimizer, such as optim.Adam, got %s", who,
       is_class and tostring(wanted) or options.describe(wanted))
@@ -55,6 +55,7 @@ function Zero:init(params, opts)
 
   -- The plain optimizer checks everything and numbers all parameters; it holds state for those of this rank alone.
   self.optimizer = wanted(params, theirs)
+  self.spec = self.optimizer.spec
   function self.optimizer.keeps(_, p) return self.owner[p] == self.process_group.rank end
   self:check_alike()
   for _, group in ipairs(self.optimizer.param_groups) do self:assign(group) end

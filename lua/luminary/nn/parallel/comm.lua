@@ -379,4 +379,4 @@ function comm.gather(list, opts)
   return #there == 1 and there[1] or ops.cat(there, dim)
 end
 
-return comm
+return options.strict("nn.parallel.comm", comm)

@@ -1,4 +1,5 @@
 --- nn.parallel: models on several devices or ranks.
+local options = require "luminary.options"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local data_parallel = require "luminary.nn.parallel.data_parallel"
 
@@ -8,7 +9,7 @@ local function gather(outputs, device, dim) return sharing.gather(outputs, devic
 local replicate = require "luminary.nn.parallel.replicate"
 local comm = require "luminary.nn.parallel.comm"
 
-return {
+return options.strict("nn.parallel", {
   DistributedDataParallel = require "luminary.nn.parallel.distributed",
   comm_hooks = require("luminary.nn.parallel.comm_hooks").hooks,
   DataParallel = data_parallel.DataParallel,
@@ -23,4 +24,4 @@ return {
     reduce_add = comm.reduce_add, reduce_add_coalesced = comm.reduce_add_coalesced,
     scatter = comm.scatter, gather = comm.gather,
   },
-}
+})

@@ -7,6 +7,7 @@ local core = require "luminary.core"
 local options = require "luminary.options"
 local comm = require "luminary.nn.parallel.comm"
 local Module = require "luminary.nn.module"
+local records = require "luminary.nn.record"
 
 local function shallow(t)
   local copy = {}
@@ -17,15 +18,16 @@ end
 -- A module like `original`, with the tensors that `there` has for its own, and its children likewise.
 local function copy_of(original, there, made)
   if made[original] then return made[original] end
-  local twin, record = {}, shallow(getmetatable(original))
+  local source = records.of(original)
+  local twin, record = records.blank(source.class, source.__call)
   made[original] = twin
-  local values = setmetatable({}, getmetatable(record.values))
-  for key, value in pairs(record.values) do
-    values[key] = there[value] or (Module.is_module(value) and copy_of(value, there, made)) or value
+  for key, value in pairs(source.values) do
+    record.values[key] = there[value] or (Module.is_module(value) and copy_of(value, there, made)) or value
   end
-  for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do record[part] = shallow(record[part]) end
-  record.values, record.__index = values, values
-  return setmetatable(twin, record)
+  for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do record[part] = shallow(source[part]) end
+  record.pre_hooks, record.hooks = source.pre_hooks, source.hooks
+  records.show_children(twin, record)
+  return twin
 end
 
 local function check_device(who, module, device)

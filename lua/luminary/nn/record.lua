@@ -1,0 +1,200 @@
+--- What a module's fields are: which of them are parameters, buffers and children, what may be assigned to them, and
+--- how the children of a container are a Lua list.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local parameter = require "luminary.nn.parameter"
+local fail = options.fail
+
+-- The record of a module (see class.lua) also has:
+--   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
+--   leaves out), pre_hooks, hooks (lists of functions, or nil)
+--
+-- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
+-- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
+-- when that is next looked at.
+local function is_module(v)
+  local record = class.record(v)
+  return record ~= nil and record.is_module == true
+end
+
+local function remove_name(names, name)
+  for i, n in ipairs(names) do
+    if n == name then return table.remove(names, i) end
+  end
+end
+
+-- ---- containers
+
+local function number_in(name) return tonumber(name:match("^%d+$")) end
+
+-- Names for a container's new children: their numbers, from 0. Where one has a name of its own, a child that was
+-- there keeps its, and the new ones get the next numbers.
+local function names_for(record, list)
+  local names, numbers, known, next_number, numbered = {}, {}, {}, 0, true
+  for _, name in ipairs(record.child) do
+    local child = record.values[name]
+    known[child] = known[child] or {}
+    table.insert(known[child], name)
+    next_number = math.max(next_number, (number_in(name) or -1) + 1)
+  end
+  for i, child in ipairs(list) do
+    names[i] = known[child] and table.remove(known[child], 1)
+    if not names[i] then
+      names[i] = tostring(next_number)
+      next_number = next_number + 1
+    end
+    numbers[i], numbered = tostring(i - 1), numbered and number_in(names[i]) ~= nil
+  end
+  return numbered and numbers or names
+end
+
+-- The children of a container at 1, 2, …, as its record has them.
+local function show_children(self, record)
+  if not record.class.numbered then return end
+  for i, name in ipairs(record.child) do rawset(self, i, record.values[name]) end
+end
+
+-- Makes the list the container's children.
+local function set_children(self, record, list)
+  local values, kind = record.values, record.kind
+  local names = #list == #record.child and record.child or names_for(record, list)
+  for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
+  for key in next, self do
+    if type(key) == "number" then self[key] = nil end
+  end
+  for i, name in ipairs(names) do
+    values[name], kind[name] = list[i], "child"
+  end
+  record.child = names
+  show_children(self, record)
+end
+
+-- What stands at 1, 2, …, without holes.
+local function list_of(self, record)
+  local places, list = {}, {}
+  for key in next, self do
+    if type(key) == "number" then places[#places + 1] = key end
+  end
+  table.sort(places)
+  for i, place in ipairs(places) do
+    list[i] = rawget(self, place)
+    if not is_module(list[i]) then
+      fail("%s: child %s has to be a module, got %s", record.class.__name, tostring(place), options.describe(list[i]))
+    end
+  end
+  return list
+end
+
+local function record_of(self)
+  local record = getmetatable(self)
+  if not record.class.numbered then return record end
+  local child, values = record.child, record.values
+  local same = rawget(self, #child + 1) == nil
+  for i = 1, #child do same = same and rawget(self, i) == values[child[i]] end
+  if not same then set_children(self, record, list_of(self, record)) end
+  return record
+end
+
+-- A place in a container as 1, 2, …; -1 is the last.
+local function place_of(record, key) return key < 0 and #record.child + key + 1 or key end
+
+-- What a container has at a key that is none of 1, 2, ….
+local function field_of_container(self, key)
+  if type(key) == "number" then
+    local record = record_of(self)
+    local name = record.child[place_of(record, key)]
+    if name then return record.values[name] end
+    fail("%s: no child %s; there are %d, from 1", record.class.__name, tostring(key), #record.child)
+  end
+  if type(key) == "string" and key:find("^%d") then return record_of(self).values[key] end
+  return getmetatable(self).values[key]
+end
+
+-- ---- assigning fields
+
+local nouns = {param = "parameter", buffer = "buffer", child = "child module"}
+
+local function check_name(record, kind, name)
+  local who = record.class.__name
+  if type(name) ~= "string" then
+    fail("%s: the name of a %s has to be a string, got %s%s", who, nouns[kind], options.describe(name),
+      kind == "child" and "; nn.ModuleList holds numbered modules" or "")
+  end
+  if name == "" or name:find(".", 1, true) then
+    fail("%s: the name of a %s cannot be '%s': it may not be empty or hold a dot", who, nouns[kind], name)
+  end
+  if record.class[name] ~= nil then
+    fail("%s: a %s cannot be called '%s': the class has a field of that name", who, nouns[kind], name)
+  end
+end
+
+local function unregister(record, name)
+  local kind = record.kind[name]
+  if kind then
+    remove_name(record[kind], name)
+    record.kind[name], record.transient[name] = nil, nil
+  end
+end
+
+local function register(self, record, kind, name, value)
+  if record.kind[name] ~= kind then
+    check_name(record, kind, name)
+    unregister(record, name)
+    record.kind[name] = kind
+    table.insert(record[kind], name)
+  end
+  record.values[name] = value
+  if kind == "child" then show_children(self, record) end
+end
+
+local function assign(self, key, value)
+  local record = record_of(self)
+  if record.class.numbered and type(key) == "number" then
+    local at = place_of(record, key)
+    key = record.child[at] or (at == #record.child + 1 and tostring(at - 1))
+    if not key then fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child) end
+    if value ~= nil and not is_module(value) then
+      fail("%s: child %d has to be a module, got %s", record.class.__name, at, options.describe(value))
+    end
+  end
+  if is_module(value) then return register(self, record, "child", key, value) end
+  if parameter.is(value) then return register(self, record, "param", key, value) end
+
+  local was = record.kind[key]
+  if was and value == nil then
+    if was == "child" and record.class.numbered then
+      local left = list_of(self, record)
+      for i, name in ipairs(record.child) do
+        if name == key then table.remove(left, i) end
+      end
+      return set_children(self, record, left)
+    end
+    unregister(record, key)
+    record.values[key] = nil
+    return
+  end
+  if was == "param" or was == "child" then
+    fail("%s: '%s' is a %s: assign %s or nil, got %s", record.class.__name, key, nouns[was],
+      was == "param" and "an nn.Parameter" or "a module", options.describe(value))
+  elseif was == "buffer" and not core.is_tensor(value) then
+    fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
+  end
+  if core.is_tensor(value) or type(value) == "table" and not getmetatable(value) then core.keep(value) end
+  record.values[key] = value
+end
+-- A module without fields that is called by `call`, and its record.
+local function blank(of, call)
+  local record = {
+    is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},
+    __newindex = assign, __call = call,
+  }
+  if not of.numbered then return class.object(of, record), record end
+  record.__index = field_of_container
+  return class.list(of, record), record
+end
+
+return {
+  is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
+  register = register,
+}
