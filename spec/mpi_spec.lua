@@ -4,6 +4,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
+local needs = require "spec.support.needs"
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 local long = lm.getenv "LM_TEST_LONG" ~= nil
@@ -52,12 +53,25 @@ local function all_well(n, text, options)
   return of
 end
 
--- What of MPI's lies about, in shared memory and in folders.
-local function litter()
-  local pipe = io.popen "ls -d /dev/shm/vader_segment* /tmp/ompi.*/pid.* 2>/dev/null"
-  local text = pipe:read "*a"
+-- What of MPI's lies about that no process uses, in shared memory and in folders, but for what `before` has.
+local function litter(before)
+  local pipe = io.popen [[
+    for f in /dev/shm/vader_segment*; do
+      [ ! -e "$f" ] || grep -qsF "$f" /proc/[0-9]*/maps || echo "$f"
+    done
+    for f in /tmp/ompi.*/pid.*; do
+      [ ! -e "$f" ] || [ -e "/proc/${f##*.}" ] || echo "$f"
+    done
+  ]]
+  local left = {}
+  for name in pipe:lines() do
+    if not (before and before[name]) then
+      left[#left + 1] = name
+      left[name] = true
+    end
+  end
   pipe:close()
-  return text
+  return left
 end
 
 if not has_mpi then
@@ -177,10 +191,10 @@ describe("the group mpi", function()
     all_well(2, "dist.barrier()")
     start(2, "if me == 0 then error 'stop' end dist.barrier()")
     for _ = 1, 50 do
-      if litter() == before then break end
+      if #litter(before) == 0 then break end
       ranks.sleep(0.1)
     end
-    assert.equal(before, litter())
+    assert.same({}, litter(before))
   end)
 end)
 
@@ -324,6 +338,8 @@ describe("luminary run --backend mpi", function()
   end)
 
   it("starts ranks on hosts that are named", function()
+    local why = needs.names()
+    if why then return pending(why) end
     local of = all_well(1, "print(n) dist.barrier()", {options = "--hosts localhost:2"})
     assert.equal("2\n", of[1])
   end)

@@ -6,6 +6,7 @@ local environment = require "luminary.dist.environment"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local ranks, temp, netns, slurm = require "ranks", require "temp", require "netns", require "slurm"
+local needs = require "needs"
 
 local function have(program) return os.execute("command -v " .. program .. " >/dev/null 2>&1") == 0 end
 
@@ -104,10 +105,10 @@ describe("mpirun", function()
   end)
 
   it("may start nodes of its own by another way", function()
-    local hosts = netns.make("lmstart", {
+    local hosts, why = netns.make("lmstart", {
       a = { eth0 = { "one", "10.97.1.1/24" } }, b = { eth0 = { "one", "10.97.1.2/24" } },
     })
-    if not hosts then return pending("needs network namespaces") end
+    if not hosts then return pending(why) end
     finally(function() hosts:remove() end)
     temp.write(folder .. "/login", ("#!/bin/sh\nshift\nexec %s %s sh -c \"$*\"\n"):format(hosts.b, ranks.others))
     os.execute("chmod +x " .. folder .. "/login")
@@ -344,9 +345,8 @@ describe("addresses", function()
   end
 
   it("may be of IPv6", function()
-    if os.execute("grep -q 00000000000000000000000000000001 /proc/net/if_inet6 2>/dev/null") ~= 0 then
-      return pending("this machine has no IPv6")
-    end
+    local why = needs.ipv6()
+    if why then return pending(why) end
     assert_met(by(("tcp://[::1]:%d"):format(ranks.free_port())), 2)
     assert_met(by("env://", { env = { MASTER_ADDR = "::1", MASTER_PORT = ranks.free_port() } }), 2)
     assert_met(by("env://", { env = { MASTER_ADDR = "[::1]", MASTER_PORT = ranks.free_port() } }), 2)
@@ -399,9 +399,9 @@ describe("addresses", function()
 end)
 
 describe("hosts with several interfaces", function()
-  local hosts
+  local hosts, why
   lazy_setup(function()
-    hosts = netns.make("lmstart", {
+    hosts, why = netns.make("lmstart", {
       a = { eth0 = { "one", "10.97.1.1/24" }, eth1 = { "two", "10.97.2.1/24" } },
       b = { eth1 = { "two", "10.97.2.2/24" } },
       v6 = { eth0 = { "three", "fd97::1/64" } },
@@ -433,7 +433,7 @@ describe("hosts with several interfaces", function()
   end
   local function case(text, f)
     it(text, function()
-      if not hosts then return pending("needs network namespaces") end
+      if not hosts then return pending(why) end
       f()
     end)
   end
