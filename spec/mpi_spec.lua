@@ -255,9 +255,9 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
 
   it("that a rank does not come in time", function()
     local _, _, _, of = start(2, [[
-      if me == 1 then sleep(20) end
+      if me == 1 then sleep(30) end
       dist.barrier()
-    ]], {prologue = PROLOGUE:gsub("timeout = 20", "timeout = 2"), seconds = 30})
+    ]], {prologue = PROLOGUE:gsub("timeout = 20", "timeout = 6"), seconds = 40})
     assert.matches("barrier: rank 1 on host %S+ did not come", of[0])
   end)
 end)
