@@ -61,11 +61,4 @@ function needs.names()
   end
 end
 
---- Folders of control groups.
-function needs.cgroups()
-  if not succeeds "test -e /sys/fs/cgroup/cgroup.controllers -o -e /sys/fs/cgroup/memory" then
-    return "needs control groups (/sys/fs/cgroup)"
-  end
-end
-
 return needs
