@@ -5,6 +5,7 @@ local core = require "luminary.core"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local ddp_order = require "spec.support.ddp_order"
+local needs = require "spec.support.needs"
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 local long = lm.getenv "LM_TEST_LONG" ~= nil
@@ -53,12 +54,25 @@ local function all_well(n, text, options)
   return of
 end
 
--- What of MPI's lies about, in shared memory and in folders.
-local function litter()
-  local pipe = io.popen "ls -d /dev/shm/vader_segment* /tmp/ompi.*/pid.* 2>/dev/null"
-  local text = pipe:read "*a"
+-- What of MPI's lies about that no process uses, in shared memory and in folders, but for what `before` has.
+local function litter(before)
+  local pipe = io.popen [[
+    for f in /dev/shm/vader_segment*; do
+      [ ! -e "$f" ] || grep -qsF "$f" /proc/[0-9]*/maps || echo "$f"
+    done
+    for f in /tmp/ompi.*/pid.*; do
+      [ ! -e "$f" ] || [ -e "/proc/${f##*.}" ] || echo "$f"
+    done
+  ]]
+  local left = {}
+  for name in pipe:lines() do
+    if not (before and before[name]) then
+      left[#left + 1] = name
+      left[name] = true
+    end
+  end
   pipe:close()
-  return text
+  return left
 end
 
 if not has_mpi then
@@ -187,10 +201,10 @@ describe("the group mpi", function()
     all_well(2, "dist.barrier()")
     start(2, "if me == 0 then error 'stop' end dist.barrier()")
     for _ = 1, 50 do
-      if litter() == before then break end
+      if #litter(before) == 0 then break end
       ranks.sleep(0.1)
     end
-    assert.equal(before, litter())
+    assert.same({}, litter(before))
   end)
 end)
 
@@ -251,9 +265,9 @@ describe("when a rank of the group mpi goes wrong, the others say so:", function
 
   it("that a rank does not come in time", function()
     local _, _, _, of = start(2, [[
-      if me == 1 then sleep(20) end
+      if me == 1 then sleep(30) end
       dist.barrier()
-    ]], {prologue = PROLOGUE:gsub("timeout = 20", "timeout = 2"), seconds = 30})
+    ]], {prologue = PROLOGUE:gsub("timeout = 20", "timeout = 6"), seconds = 40})
     assert.matches("barrier: rank 1 on host %S+ did not come", of[0])
   end)
 end)
@@ -334,6 +348,8 @@ describe("luminary run --backend mpi", function()
   end)
 
   it("starts ranks on hosts that are named", function()
+    local why = needs.names()
+    if why then return pending(why) end
     local of = all_well(1, "print(n) dist.barrier()", {options = "--hosts localhost:2"})
     assert.equal("2\n", of[1])
   end)

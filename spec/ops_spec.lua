@@ -216,7 +216,7 @@ for _, row in ipairs(rows) do
       it("has the right gradient", function()
         for k = 1, #row do gradient_check(row, file, k, lm.autograd.gradcheck) end
       end)
-      it("has the right second gradient", function()
+      it("has the right second gradient #second", function()
         for k = 1, #row do gradient_check(row, file, k, lm.autograd.gradgradcheck) end
       end)
     end

@@ -3,6 +3,8 @@ local lm = require "luminary"
 local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
 package.path = root .. "/spec/support/?.lua;" .. package.path
 
+local images = require "images"
+
 local function read(path)
   local f = assert(io.open(path, "rb"))
   local text = f:read("*a")
@@ -15,11 +17,13 @@ setup(function()
   folder = os.tmpname()
   os.remove(folder)
   assert(os.execute("mkdir " .. folder) == 0)
+  images.write(folder, 3072, 64) -- 12 steps an epoch
 end)
 teardown(function() os.execute("rm -rf " .. folder) end)
 
 local function train(options)
   local out = folder .. "/out"
+  if not options:find("--data", 1, true) then options = options .. " --data " .. folder end
   local code = os.execute(("cd %s && luajit scripts/train_ddp.lua %s >%s 2>&1 </dev/null"):format(root, options, out))
   return code == 0, read(out)
 end
@@ -41,16 +45,16 @@ describe("train_ddp.lua", function()
       local list = losses(log)
       assert.equal(60, #list)
       assert(list[60] < 0.7 * list[1], ("loss %g at first, %g at last"):format(list[1], list[60]))
-      assert(read(log):match('"test_accuracy":0%.%d+'), read(log))
+      assert(read(log):match('"test_accuracy":[01]'), read(log))
     end)
   end
 
   it("trains resnet18: the loss falls #speed", function()
     local log = folder .. "/resnet.log"
-    local ok, text = train(("--model resnet18 --batch-size 32 --max-steps 12 --lr 0.02 --log %s"):format(log))
+    local ok, text = train(("--model resnet18 --batch-size 16 --max-steps 8 --lr 0.02 --log %s"):format(log))
     assert(ok, text)
     local list = losses(log)
-    assert(list[12] < list[1], ("loss %g at first, %g at last"):format(list[1], list[12]))
+    assert(list[8] < list[1], ("loss %g at first, %g at last"):format(list[1], list[8]))
   end)
 
   it("resumed, ends in the same bytes as uninterrupted", function()

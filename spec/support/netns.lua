@@ -1,6 +1,6 @@
---- Hosts for specs: network namespaces whose interfaces hang on common networks; root only.
+--- Hosts for specs: network namespaces whose interfaces hang on common networks.
 ---
----   local hosts = netns.make("lmspec", {            -- nil where that is not allowed
+---   local hosts, why = netns.make("lmspec", {       -- nil and the reason to be pending where that is not allowed
 ---     a = { eth0 = { "one", "10.98.1.1/24" }, eth1 = { "two", "10.98.2.1/24" } }, -- interface = { network, address }
 ---     b = { eth0 = { "two", "fd98::2/64" } },
 ---   })
@@ -8,7 +8,7 @@
 ---   hosts:remove()                                  -- in a teardown
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
-local ranks = require "ranks"
+local ranks, needs = require "ranks", require "needs"
 
 local netns = {}
 netns.__index = netns
@@ -33,6 +33,8 @@ end
 
 --- prefix: of the namespaces' names, a spec's own.
 function netns.make(prefix, hosts)
+  local why = needs.namespaces()
+  if why then return nil, why end
   local switch = prefix .. "-switch"
   local self = setmetatable({ names = { switch } }, netns)
   local lines, bridges, count = { "unset LD_PRELOAD; set -e", "ip netns add " .. switch }, {}, 0
@@ -57,9 +59,12 @@ function netns.make(prefix, hosts)
     line("ip -n %s link set %s up", space, interface)
   end)
   remove(self)
-  if os.execute(("( %s\n) >/dev/null 2>&1"):format(table.concat(lines, "\n"))) == 0 then return self end
+  local pipe = io.popen(("( %s\n) 2>&1 && echo well"):format(table.concat(lines, "\n")))
+  local said = pipe:read "*a"
+  pipe:close()
+  if said == "well\n" then return self end
   remove(self)
-  return nil
+  return nil, "needs network namespaces: " .. said:match "^[^\n]*"
 end
 
 function netns:remove() remove(self) end

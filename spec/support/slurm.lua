@@ -6,7 +6,7 @@
 ---   cluster:stop()
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/?.lua;" .. package.path
-local ranks, temp = require "ranks", require "temp"
+local ranks, temp, needs = require "ranks", require "temp", require "needs"
 
 local slurm = {}
 
@@ -50,12 +50,10 @@ end
 local Cluster = {}
 Cluster.__index = Cluster
 
---- A cluster that runs jobs, for two minutes at most; nil and a reason where there is none to be had.
+--- A cluster that runs jobs, for five minutes at most; nil and a reason where there is none to be had.
 function slurm.start()
-  if output("id -u"):match("%d+") ~= "0" then return nil, "slurmd runs as root" end
-  for _, program in ipairs { "slurmctld", "slurmd", "srun", "sbatch" } do
-    if output("command -v " .. program) == "" then return nil, program .. " is not installed" end
-  end
+  local why = needs.slurm()
+  if why then return nil, why end
   local folder = temp.folder()
   local values = { FOLDER = folder, HOST = output("uname -n"):match("^[^.\n]*"), PORT1 = ranks.free_port() }
   repeat values.PORT2 = ranks.free_port() until values.PORT2 ~= values.PORT1
@@ -68,13 +66,13 @@ function slurm.start()
   local self = setmetatable({ folder = folder, env = ranks.others .. "SLURM_CONF=" .. conf }, Cluster)
   for _, daemon in ipairs { "slurmctld -c", "slurmd" } do
     local name = daemon:match("^%S+")
-    os.execute((ranks.others .. "timeout 120 %s -D -f %s >%s/%s.out 2>&1 </dev/null & echo $! >>%s/pids"):format(daemon,
+    os.execute((ranks.others .. "timeout 300 %s -D -f %s >%s/%s.out 2>&1 </dev/null & echo $! >>%s/pids"):format(daemon,
       conf, folder, name, folder))
   end
-  for _ = 1, 100 do
+  repeat -- until a daemon has ended
     if output(("timeout 5 %s sinfo -h -o %%T"):format(self.env)):match("idle") then return self end
     ranks.sleep(0.1)
-  end
+  until os.execute(("for p in $(cat %s/pids); do kill -0 $p || exit 1; done 2>/dev/null"):format(folder)) ~= 0
   local text = output(("tail -n 20 %s/*.out"):format(folder))
   self:stop()
   error("the cluster does not come up:\n" .. text)

@@ -16,12 +16,15 @@
  * (AVX-512). LM_CPU_LEVEL=0..2 in the environment lowers it. */
 int lm_cpu_level(void);
 
-#if defined(__x86_64__)
+#if !defined(__x86_64__) && !defined(LM_ONLY_ISA)
+#define LM_ONLY_ISA v2
+#endif
+#ifndef LM_ONLY_ISA
 #define LM_ISA_DECLARE(type, name) extern const type name##_v2, name##_v3, name##_v4
 #define LM_ISA_PICK(name) (lm_cpu_level() == 2 ? &name##_v4 : lm_cpu_level() == 1 ? &name##_v3 : &name##_v2)
 #else
-#define LM_ISA_DECLARE(type, name) extern const type name##_v2
-#define LM_ISA_PICK(name) (&name##_v2)
+#define LM_ISA_DECLARE(type, name) extern const type LM_ISA_JOIN(name, LM_ONLY_ISA)
+#define LM_ISA_PICK(name) (&LM_ISA_JOIN(name, LM_ONLY_ISA))
 #endif
 
 #endif

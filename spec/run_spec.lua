@@ -1,0 +1,56 @@
+-- What runs the specs: files side by side, whose crashes, failures and reasons are told.
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+
+describe("several spec files #lua", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  local function run(files, options)
+    for name, text in pairs(files) do temp.write(("%s/%s_spec.lua"):format(folder, name), text) end
+    return temp.run(folder, ("env -u LM_SPEC_REPORT luajit %s/run.lua %s %s"):format(here, options or "", folder))
+  end
+
+  it("are counted together, with the reasons of what was skipped", function()
+    local ok, text = run {
+      one = 'it("works", function() end) it("waits", function() pending("needs a moon") end)',
+      two = 'it("works", function() end) it("waits too", function() pending("needs a moon") end) pending "a plan"',
+    }
+    assert(ok, text)
+    assert.matches("\nskipped 2: needs a moon\n", text, 1, true)
+    assert.matches("\nskipped 1: a plan\n", text, 1, true)
+    assert.matches("\n2 passed, 0 failed, 3 skipped\n$", text)
+  end)
+
+  it("that fail, leak, end, or never begin are failures that name them", function()
+    local ok, text = run({
+      wrong = 'it("is wrong", function() assert.equal(1, 2) end)',
+      leak = 'it("keeps one", function() _G.kept = require("luminary").ones(1) end)',
+      killed = 'it("dies", function() os.execute "kill -9 $PPID" end)',
+      leaves = 'it("leaves", function() os.exit(0) end)',
+      broken = 'it("is no Lua"',
+      well = 'it("works", function() end)',
+    }, "--jobs=3")
+    assert(not ok)
+    assert.matches("Expected objects to be equal", text, 1, true)
+    assert.matches("0 live tensors before the spec, 1 after it", text, 1, true)
+    assert.matches("killed_spec.lua: ended by signal 9, in: dies\n", text, 1, true)
+    assert.matches("leaves_spec.lua: exit code 0, in: leaves\n", text, 1, true)
+    assert.matches("FAILED %S*broken_spec.lua", text)
+    assert.matches("ok     %S*well_spec.lua +1 passed", text)
+    assert.matches("\n1 passed, 5 failed, 0 skipped\n$", text)
+  end)
+
+  it("that judge time run alone", function()
+    local script = ([[it("is timed #alone", function()
+      os.execute "test ! -e {}/busy && touch {}/busy && sleep 0.1 && rm {}/busy || touch {}/met"
+    end)]]):gsub("{}", folder)
+    local files = { f1 = script, f2 = script, f3 = script }
+    local ok, text = run(files, "--jobs=3")
+    assert(ok, text)
+    assert.is_false(temp.exists(folder .. "/met"))
+    assert.matches("\n3 passed, 0 failed, 0 skipped\n$", text)
+  end)
+end)

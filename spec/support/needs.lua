@@ -1,0 +1,64 @@
+--- What specs need of a machine that not every one gives, a container least of all: nil where it is to be had, else
+--- the reason to be pending.
+---
+---   local why = needs.ipv6()
+---   if why then return pending(why) end
+local needs = {}
+
+local function succeeds(command) return os.execute("( " .. command .. " ) >/dev/null 2>&1 </dev/null") == 0 end
+
+local function status(field)
+  for line in io.lines "/proc/self/status" do
+    local value = line:match("^" .. field .. ":%s*(%S+)")
+    if value then return value end
+  end
+end
+
+-- Bits of the kernel's capability sets.
+local CAPABILITIES = { CAP_SETGID = 6, CAP_SETUID = 7, CAP_NET_ADMIN = 12, CAP_SYS_ADMIN = 21 }
+
+local function capable(...)
+  local effective = tonumber(status("CapEff"):sub(-8), 16)
+  for _, name in ipairs { ... } do
+    if bit.band(effective, bit.lshift(1, CAPABILITIES[name])) == 0 then
+      return (status "Uid" == "0" and "needs root's capability %s" or "needs root (%s)"):format(name)
+    end
+  end
+end
+
+function needs.program(...)
+  for _, name in ipairs { ... } do
+    if not succeeds("command -v " .. name) then return "needs the program " .. name end
+  end
+end
+
+--- Network namespaces with interfaces in them (spec/support/netns.lua).
+function needs.namespaces()
+  local why = needs.program("ip", "unshare") or capable("CAP_NET_ADMIN", "CAP_SYS_ADMIN")
+  if why then return why .. ", for network namespaces" end
+  if not succeeds "env -u LD_PRELOAD unshare -n -m -u true" then return "needs network namespaces: unshare fails" end
+end
+
+--- Daemons that drop what root has.
+function needs.slurm()
+  local why = needs.program("slurmctld", "slurmd", "srun", "sbatch") or capable("CAP_SETGID", "CAP_SETUID")
+  return why and why .. ", for Slurm"
+end
+
+function needs.ipv6()
+  if not succeeds "grep -q 00000000000000000000000000000001 /proc/net/if_inet6" then return "needs IPv6 (::1)" end
+end
+
+--- A name for the loopback, and one for this machine, as mpirun and Slurm look them up.
+function needs.names()
+  local pipe = io.popen "uname -n"
+  local host = pipe:read "*l"
+  pipe:close()
+  for _, name in ipairs { "localhost", host } do
+    if not succeeds("timeout 5 getent hosts '" .. name .. "'") then
+      return ("needs a name that is not known here: '%s' (/etc/hosts)"):format(name)
+    end
+  end
+end
+
+return needs
