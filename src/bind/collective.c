@@ -396,13 +396,14 @@ static int bind_text(lua_State *L) {
   lm_tensor *t = NULL;
   int64_t n = 0;
   lm_status status;
-  lm_box *held = lm_box_new(L); /* making the string may collect */
+  lm_box *held = lm_box_new(L); /* making the string may collect, and x be freed or given other memory */
   TRY(lm_read_tensor(L, s, 1, "dist_text", "the tensor", &t));
   TRY(lm_read_int(L, s, 2, "dist_text", "n", &n));
   if (t->dtype != LM_U8 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t) || n < 0 || n > t->numel) {
     return lm_raise_text(L, "dist_text: a uint8 tensor of at least %lld elements on the CPU expected", (long long)n);
   }
-  lm_box_fill(s, held, lm_retain(t));
+  TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
+  lm_box_fill(s, held, t);
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 done:
