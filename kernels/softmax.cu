@@ -136,8 +136,58 @@ struct lm_softmax_row_team {
   }
 };
 
+/* A line that is longer than its threads can hold. Where its sides lie alike it is packs, of which each thread has FAR
+ * on their way at a time, and single elements before the first whole one and behind the last. */
+template <class L, bool BACKWARD>
+struct lm_softmax_long {
+  typedef typename L::stored stored;
+  enum { V = 16 / (int)sizeof(stored), FAR = 4 };
+  const stored *xs, *ys;
+  int64_t x_step, y_step, length, head, packs; /* head: elements before the first pack */
+
+  LM_DEVICE lm_softmax_long(const stored *xs, const stored *ys, const stored *out, int64_t x_step, int64_t y_step,
+                            int64_t out_step, int64_t length)
+      : xs(xs), ys(ys), x_step(x_step), y_step(y_step), length(length), head(length), packs(0) {
+    uintptr_t apart = (uintptr_t)xs ^ (uintptr_t)out;
+    bool dense = x_step == 1 && out_step == 1;
+    if (BACKWARD) {
+      apart |= (uintptr_t)xs ^ (uintptr_t)ys;
+      dense = dense && y_step == 1;
+    }
+    if (!dense || apart % 16 != 0) return;
+    head = (int64_t)(-(uintptr_t)xs % 16 / sizeof(stored));
+    packs = (length - head) / V;
+  }
+
+  /* f(element's place, a pack of x, a pack of y), of V elements or of one. */
+  template <class F>
+  LM_DEVICE void each(int lane, int lanes, F f) const {
+    int step = lanes * V;
+    int64_t left = packs - lane;
+    for (int64_t at = head + lane * V; left > 0; at += FAR * step, left -= FAR * lanes) {
+      lm_words<stored, V> wx[FAR], wy[BACKWARD ? FAR : 1];
+      LM_UNROLL
+      for (int k = 0; k < FAR; k++) {
+        if (k * lanes < left) wx[k] = lm_load_words<V>(xs + at + k * step);
+        if constexpr (BACKWARD) {
+          if (k * lanes < left) wy[k] = lm_load_words<V>(ys + at + k * step);
+        }
+      }
+      LM_UNROLL
+      for (int k = 0; k < FAR; k++)
+        if (k * lanes < left) f(at + k * step, lm_unpack(wx[k]), lm_unpack(wy[BACKWARD ? k : 0]));
+    }
+    for (int64_t i = lane; i < length - packs * V; i += lanes) {
+      int64_t at = i < head ? i : i + packs * V;
+      lm_pack<stored, 1> px = lm_load<1>(xs + at * x_step), py = {};
+      if (BACKWARD) py = lm_load<1>(ys + at * y_step);
+      f(at, px, py);
+    }
+  }
+};
+
 template <class L, int KIND, bool PACKED>
-LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_rows(lm_softmax_grid g, L loader) {
+LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_softmax_grid g, L loader) {
   typedef lm_softmax_math<L, KIND> math;
   typedef typename L::stored stored;
   typedef typename L::num num;
@@ -197,29 +247,29 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_rows(lm_softma
     return;
   }
   /* Longer: a block takes one line, so all of its threads are here. */
+  lm_softmax_long<L, math::BACKWARD> whole(xs, ys, out, x_step, y_step, out_step, g.length);
   lm_softmax_total<num> t = {0, -INFINITY};
-  for (int64_t i = lane * V; i < g.length; i += stride) {
-    lm_pack<stored, V> px = lm_load<V>(xs + i * x_step), py = {};
-    if (math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+  whole.each(lane, g.lanes, [&](int64_t, const auto &px, const auto &py) {
+    enum { N = sizeof px / sizeof(stored) };
     LM_UNROLL
-    for (int v = 0; v < V; v++) {
+    for (int v = 0; v < N; v++) {
       x[v] = loader(px.v[v]);
       if constexpr (math::BACKWARD) y[v] = loader(py.v[v]);
     }
-    math::template more<V>(&t, x, y);
-  }
+    math::template more<N>(&t, x, y);
+  });
   t = math::of_all(t, team);
   num c = math::common(t);
-  for (int64_t i = lane * V; i < g.length; i += stride) {
-    lm_pack<stored, V> px = lm_load<V>(xs + i * x_step), py = {}, pack;
-    if (math::BACKWARD) py = lm_load<V>(ys + i * y_step);
+  whole.each(lane, g.lanes, [&](int64_t i, const auto &px, const auto &py) {
+    enum { N = sizeof px / sizeof(stored) };
+    lm_pack<stored, N> pack;
     LM_UNROLL
-    for (int v = 0; v < V; v++) {
-      pack.v[v] =
-          lm_softmax_put<stored>(math::result(loader(px.v[v]), loader(py.v[v]), t.most, c, false), loader.dtype);
+    for (int v = 0; v < N; v++) {
+      num below = math::BACKWARD ? loader(py.v[v]) : 0;
+      pack.v[v] = lm_softmax_put<stored>(math::result(loader(px.v[v]), below, t.most, c, false), loader.dtype);
     }
-    lm_store<V>(out + i * out_step, pack);
-  }
+    lm_store<N>(out + i * out_step, pack);
+  });
 }
 
 /* ---- columns */
@@ -245,7 +295,7 @@ struct lm_softmax_col_team {
 };
 
 template <class L, int KIND>
-LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK) lm_softmax_cols(lm_softmax_grid g, L loader) {
+LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_cols(lm_softmax_grid g, L loader) {
   typedef lm_softmax_math<L, KIND> math;
   typedef typename L::stored stored;
   typedef typename L::num num;

@@ -23,23 +23,10 @@ static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
   return true;
 }
 
-/* Little that goes to a device goes by way of pinned memory, to be read when the stream comes to it: else the caller
- * might have to wait for all that the stream was given before. *staged is NULL where it does not, or there is none. */
-static lm_status stage(const lm_stream *s, const lm_tensor *src, size_t bytes, void **staged) {
-  enum { MOST = 1 << 20 };
-  *staged = NULL;
-  if (!on_host(src) || bytes == 0 || bytes > MOST || !lm_driver_of(s->device)->host_alloc) return LM_OK;
-  lm_status status = lm_pinned_alloc(bytes, staged);
-  if (status == LM_OK) memcpy(*staged, src->data, bytes);
-  return status == LM_E_OOM ? LM_OK : status;
-}
-
 /* With `later` the host's side, if it is pinned, may still be read or written on return. */
 static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status;
-  size_t bytes = (size_t)dst->numel * lm_dtype_size((lm_dtype)dst->dtype);
-  const void *from = src->data, *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
-  void *staged = NULL;
+  const void *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
   later = later && host && lm_is_pinned(host);
   if (host && !later && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
@@ -49,17 +36,12 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
   TRY(lm_order_read(s, src));
   TRY(lm_order_write(s, dst));
   uint64_t given = lm_stream_given(s);
-  if (!later) TRY(stage(s, src, bytes, &staged));
-  if (staged) {
-    from = host = staged;
-    later = true;
-  }
-  status = lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, from, bytes, later);
+  status = lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data,
+                                         (size_t)dst->numel * lm_dtype_size((lm_dtype)dst->dtype), later);
   if (later) lm_pinned_use(host, s);
   if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
   status = lm_order_end(s, status);
 done:
-  lm_pinned_free(staged);
   return status;
 }
 

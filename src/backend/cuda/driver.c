@@ -4,12 +4,14 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "backend/cuda/blas.h"
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cudnn_pool.h"
 #include "backend/cuda/properties.h"
+#include "device/alloc.h"
 
 /* ---- which cards */
 
@@ -117,14 +119,27 @@ done:
   return status;
 }
 
+/* Little that would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given
+ * before. *staged is NULL where there is none. */
+static lm_status stage(const void *src, size_t bytes, void **staged) {
+  enum { MOST = 1 << 20 };
+  if (bytes > MOST) return LM_OK;
+  lm_status status = lm_pinned_alloc(bytes, staged);
+  if (status == LM_OK) memcpy(*staged, src, bytes);
+  return status == LM_E_OOM ? LM_OK : status;
+}
+
 static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
                       bool later) {
   lm_status status;
+  void *staged = NULL;
   bool to_card = LM_DEVICE_KIND(to) == LM_CUDA, from_card = LM_DEVICE_KIND(from) == LM_CUDA;
   int ordinal = lm_device_physical(to_card ? to : from), source = lm_device_physical(from);
   TRY(lm_cuda_select(ordinal));
   if (bytes == 0) return LM_OK;
   if (to_card && !from_card && !later) TRY(is_read_at_once(ordinal, src, &later));
+  lm_stream *current = to_card && !from_card && !later ? lm_stream_current(to) : NULL;
+  if (current && current->native == stream) TRY(stage(src, bytes, &staged));
   if (to_card && from_card && source != ordinal) {
     open_peer(ordinal, source);
     TRY(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));
@@ -132,12 +147,14 @@ static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, con
     enum cudaMemcpyKind kind = !to_card     ? cudaMemcpyDeviceToHost
                                : !from_card ? cudaMemcpyHostToDevice
                                             : cudaMemcpyDeviceToDevice;
-    TRY(CUDA(cudaMemcpyAsync(dst, src, bytes, kind, stream)));
+    TRY(CUDA(cudaMemcpyAsync(dst, staged ? staged : src, bytes, kind, stream)));
+    if (staged) lm_pinned_use(staged, current);
   }
-  if (later || (to_card && from_card)) return LM_OK;
+  if (later || staged || (to_card && from_card)) goto done;
   TRY(CUDA(cudaStreamSynchronize(stream)));
   TRY(lm_cuda_settle(ordinal, stream));
 done:
+  lm_pinned_free(staged);
   return status;
 }
 
