@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/file_limit.h"
 #include "dist/agent.h"
 #include "dist/net_interface.h"
 #include "dist/pmix.h"
@@ -164,7 +165,10 @@ static lm_status write_file(const char *path, const char *text) {
   beside(path, temporary, sizeof temporary);
   int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
   bool done = false, written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  lm_file_limit_end(&limit);
   written = close(fd) == 0 && written;
   if (!written) status = lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
   /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
