@@ -110,11 +110,14 @@ static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
 }
 
 /* T of the last two dims. */
+static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
+  if (t->ndim < 2) return lm_fail(LM_E_SHAPE, "mT: x is %s; at least 2 dims wanted", lm_shape_of(t));
+  return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
+}
+
 static int get_mT(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
-  if (t->ndim < 2) return lm_raise_text(L, "mT: x is %s; at least 2 dims wanted", lm_shape_of(t));
-  lm_transpose_args a = {.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1};
-  return lm_push_call(L, LM_OP_transpose, &a);
+  (void)t;
+  return push_tensor(L, s, "mT", make_mT);
 }
 
 static int get_grad_fn(lua_State *L, lm_lua *s, lm_tensor *t) {
