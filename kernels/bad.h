@@ -14,8 +14,8 @@ typedef struct lm_bad_record { /* in pinned host memory */
 
 /* What kernels get, by value. */
 typedef struct lm_bad {
-  unsigned *claim;       /* device memory: 0, or 1 once somebody is writing the record */
-  lm_bad_record *record; /* the device's address of it */
+  unsigned *claim;       /* 0, or 1 once somebody is writing the record */
+  lm_bad_record *record; /* both are the device's addresses of pinned memory, which the host resets */
   int op;                /* the op that runs */
 } lm_bad;
 

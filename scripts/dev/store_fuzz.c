@@ -145,7 +145,9 @@ static void put_welcome(lm_bytes *b, uint32_t size) {
     put_junk(b, 63);
     put_junk(b, LM_ADDRESS_MAX - 1);
     put_junk(b, LM_ADDRESS_MAX - 1);
-    lm_put_u32(b, any_u32());
+    lm_cards cards = {.n = below(LM_DEVICE_MAX + 1)};
+    for (uint32_t k = 0; k < cards.n; k++) cards.id[k] = any_u64();
+    lm_put_cards(b, &cards);
   }
   lm_message_end(b, at);
 }

@@ -59,7 +59,7 @@ static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
   lm_put_text(b, "the same host");
   lm_put_text(b, "unix:here");
   lm_put_text(b, "127.0.0.1:1");
-  lm_put_u32(b, 0);
+  lm_put_cards(b, &(lm_cards){.n = 1, .id = {7}});
   lm_message_end(b, at);
 }
 

@@ -5,6 +5,7 @@
  * Environment (read at the first call):
  *   LM_FAKE_CUDA_DEVICES=n       devices, 1 by default; 0 is a machine without one
  *   LM_FAKE_CUDA_MEMORY=bytes    memory of each, 1 GiB by default
+ *   LM_FAKE_CUDA_MAJOR=n         their compute capability, 9 by default
  *   LM_FAKE_CUDA_EAGER=1         do work when it is queued
  *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
  *                                measure the host's side alone; all results are garbage
@@ -34,7 +35,8 @@ LM_FAKE_API void lm_fake_fail(const char *name, long nth, int code);
 LM_FAKE_API long lm_fake_call_count(const char *name);
 /* The names of all calls made so far, a comma between them; the caller's until its next call from the same thread. */
 LM_FAKE_API const char *lm_fake_call_names(void);
-/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries); "bytes": of memory. */
+/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries); "bytes": of memory;
+ * "context": devices that were worked on, for good. */
 LM_FAKE_API long lm_fake_live(const char *what);
 /* Operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);

@@ -18,7 +18,9 @@ void check_welcome(void) {
       lm_get_text(&r, tcp, sizeof tcp);
       snprintf(wanted, sizeof wanted, "host%d", k);
       CHECK(strcmp(host, wanted) == 0 && strcmp(local, "unix:here") == 0 && strcmp(tcp, "127.0.0.1:1") == 0);
-      CHECK(lm_get_u32(&r) == 0);
+      lm_cards cards;
+      lm_get_cards(&r, &cards);
+      CHECK(cards.n == 1 && cards.id[0] == 7);
     }
     CHECK(lm_reader_done(&r));
   }
