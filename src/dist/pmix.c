@@ -16,6 +16,8 @@ lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_pa
   return lm_pmix_is_there();
 }
 
+void lm_pmix_leave(void) {}
+
 #else
 
 #include <dlfcn.h>
@@ -89,10 +91,19 @@ static lm_status failed(const char *call, pmix_status_t code) {
 
 /* A process that began with PMIx and ends without this has failed, says mpirun. */
 static void finish(void) {
-  if (pmix.ready && pmix.process == getpid()) pmix.finalize(NULL, 0);
+  if (!pmix.ready || pmix.process != getpid()) return;
+  pmix.finalize(NULL, 0);
+  pmix.ready = false;
 }
 
-/* Kept until the process ends: MPI_Init, which may come later in it, cannot begin with PMIx anew, but shares it. */
+void lm_pmix_leave(void) {
+  pthread_mutex_lock(&lock);
+  finish();
+  pthread_mutex_unlock(&lock);
+}
+
+/* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
+ * anew, but shares it. */
 static lm_status begin(void) {
   lm_status status = LM_OK;
   TRY(load());
@@ -110,9 +121,10 @@ static lm_status begin(void) {
         "the launcher's PMIx server is not reached (PMIx_Init: %s): set MASTER_ADDR (the host of rank 0) and "
         "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"",
         pmix.error(code));
+  static bool finishes;
   pmix.ready = true;
   pmix.process = getpid();
-  atexit(finish);
+  if (!finishes) finishes = atexit(finish) == 0;
 done:
   return status;
 }

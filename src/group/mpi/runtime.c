@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "dist/pmix.h"
 
 static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
 static const double END_TICK = 200e-6; /* seconds between looks at the end of the process */
@@ -231,8 +232,18 @@ typedef struct begin_job {
   int rank, size, threads;
 } begin_job;
 
+/* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, and takes itself for nobody otherwise (seen
+ * in 5.0.7: "local rank ... Not found"). 4 shares what was begun, and could not begin anew. Both are libmpi.so.40. */
+static void make_way(void) {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int n = 0, major = 0;
+  if (MPI_Get_library_version(version, &n) == MPI_SUCCESS && sscanf(version, "Open MPI v%d", &major) == 1 && major >= 5)
+    lm_pmix_leave();
+}
+
 static int begin(lm_mpi_job *job) {
   begin_job *b = (begin_job *)job;
+  make_way();
   setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun shows each write by itself: errors would come in bits and pieces */
   int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &b->threads);
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
