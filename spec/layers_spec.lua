@@ -165,6 +165,27 @@ describe("a layer and its function agree:", function()
   end)
 end)
 
+describe("a convolution of single pixels that skips some", function()
+  it("is right for any number of channels", function()
+    for _, cin in ipairs {1, 2, 3, 4, 7, 8, 9, 12, 16} do
+      for _, cout in ipairs {1, 3, 8, 9, 16} do
+        local x, w = lm.randn {3, cin, 6, 8}, lm.randn {cout, cin, 1, 1}
+        local function passes(dtype)
+          local a, b = x:to(dtype):detach():requires_grad_(), w:to(dtype):detach():requires_grad_()
+          local y = F.conv2d(a, b, nil, {stride = 2})
+          ;(y * y):sum():backward()
+          return {y:detach():double(), a.grad:double(), b.grad:double()}
+        end
+        local got, expected = passes "float32", passes "float64"
+        for k, what in ipairs {"result", "gradient of x", "gradient of the weight"} do
+          assert(lm.allclose(got[k], expected[k], {rtol = 1e-4, atol = 1e-4}),
+            ("%s with %d channels in and %d out"):format(what, cin, cout))
+        end
+      end
+    end
+  end)
+end)
+
 describe("batch norm", function()
   it("counts batches and averages all of them with momentum = false", function()
     local norm, sum = nn.BatchNorm1d(2, { momentum = false }), lm.zeros { 2 }
