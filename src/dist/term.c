@@ -91,8 +91,8 @@ static void *serve(void *arg) {
   }
 }
 
-/* Compiled kernels (oneDNN's) may have the stack pointer in memory of theirs, with little room below, so the handler has a
- * stack of its own. A process's signals go to its main thread while that takes them. */
+/* Compiled kernels (oneDNN's) may have the stack pointer in memory of theirs, with little room below, so the handler
+ * has a stack of its own. A process's signals go to its main thread while that takes them. */
 static void give_stack(void) {
   static char stack[64 << 10];
   stack_t now;
