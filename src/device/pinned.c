@@ -188,10 +188,10 @@ void lm_pinned_use(const void *p, lm_stream *s) {
 }
 
 void lm_pinned_empty_cache(void) {
-  if (!lm_graph_keep_out()) return;
   pthread_mutex_lock(&lock);
   reclaim();
-  const lm_driver *driver = count > 0 ? pinning_driver() : NULL;
+  bool alone = lm_graph_keep_out();
+  const lm_driver *driver = alone && count > 0 ? pinning_driver() : NULL;
   for (int c = 0; c < CLASSES && driver; c++) {
     for (block *b; (b = idle[c]);) {
       size_t at = (size_t)place_of(b->p);
@@ -202,6 +202,6 @@ void lm_pinned_empty_cache(void) {
       free(b);
     }
   }
+  if (alone) lm_graph_let_in();
   pthread_mutex_unlock(&lock);
-  lm_graph_let_in();
 }

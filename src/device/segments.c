@@ -313,9 +313,12 @@ static block *find_whole(block *t) {
 }
 
 /* Every segment that is one free block goes back to the driver, unless anybody captures: then they are kept. Locked,
- * but not while the driver works. */
+ * but not while the driver works, nor while captures are kept out: who does that may wait for the heap. */
 static void drop_segments(heap *h) {
-  if (!lm_graph_keep_out()) return;
+  pthread_mutex_unlock(&h->lock);
+  bool alone = lm_graph_keep_out();
+  pthread_mutex_lock(&h->lock);
+  if (!alone) return;
   for (int i = 0; i < 2 * LM_STREAM_MAX; i++) {
     for (block *b; (b = find_whole(h->shared.tree[i % 2][i / 2]));) {
       void *p = b->p;
