@@ -446,17 +446,17 @@ describe("classes", function()
   end)
 end)
 
-describe("a loss of other sizes than its target's", function()
-  -- Standard error of a script's lines, which are numbered from 1.
-  local function warnings(text)
-    local folder = temp.folder()
-    finally(function() temp.remove(folder) end)
-    local path = temp.write(folder .. "/script.lua", text)
-    local ok, out = temp.run(folder, "luajit " .. path)
-    assert(ok, out)
-    return (out:gsub("[^\n]*/script", "script"))
-  end
+-- Standard error of a script's lines, which are numbered from 1.
+local function warnings(text)
+  local folder = temp.folder()
+  finally(function() temp.remove(folder) end)
+  local path = temp.write(folder .. "/script.lua", text)
+  local ok, out = temp.run(folder, "luajit " .. path)
+  assert(ok, out)
+  return (out:gsub("[^\n]*/script", "script"))
+end
 
+describe("a loss of other sizes than its target's", function()
   it("is broadcast with one warning for each line of the script", function()
     local head = "local lm = require 'luminary' local x, y = lm.zeros {4, 1}, lm.ones {4}\n"
     assert.equal("script.lua:2: warning: mse_loss: x is [4, 1], target [4]; they are broadcast to one size, which is "
@@ -471,7 +471,29 @@ describe("a loss of other sizes than its target's", function()
   end)
 end)
 
+describe("modules in a plain table", function()
+  it("are warned of where parameters are asked for", function()
+    local head = "local lm = require 'luminary' local nn = lm.nn local net = nn.Module:extend('Net')()\n"
+    assert.equal("script.lua:3: warning: Net: blocks[2] is in a plain table, so that parameters(), state_dict() and to() "
+      .. "pass it over; nn.ModuleList holds modules\n",
+      warnings(head .. "net.one = nn.Linear(1, 1) net.blocks = {net.one, nn.Linear(1, 1)}\nnet:parameters()\n"))
+    assert.equal("", warnings(head .. "net.one = nn.Linear(1, 1) net.all = {net.one, 3, {}, x = 'y'} net:parameters()"))
+  end)
+end)
+
 describe("containers", function()
+  it("lose no child whose name is the next number", function()
+    local net = nn.Sequential()
+    net:add_module("1", nn.ReLU())
+    net:append(nn.Tanh())
+    assert.same({2, "ReLU()", "Tanh()"}, {#net, tostring(net[1]), tostring(net[2])})
+    local list = nn.ModuleList()
+    for i = 1, 3 do list[tostring(i)] = nn.Linear(i, i) end
+    list:insert(1, nn.ReLU())
+    assert.equal(4, #list)
+    assert.matches("in_features=3", tostring(list[4]))
+  end)
+
   it("number their children from 0 in names, from 1 in Lua", function()
     local net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 3))
     assert.equal(3, net:len())

@@ -217,6 +217,7 @@ int lm_bind_own_files(lua_State *L);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
 int lm_bind_set_warnings(lua_State *L);
+int lm_bind_warn(lua_State *L);
 
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or

@@ -113,6 +113,13 @@ int lm_bind_set_warnings(lua_State *L) {
   return 1;
 }
 
+/* warn(text) */
+int lm_bind_warn(lua_State *L) {
+  lm_warn("%s", luaL_checkstring(L, 1));
+  lm_show_warning(L);
+  return 0;
+}
+
 void lm_show_warning(lua_State *L) {
   const char *text = lm_take_warning();
   if (!text || atomic_load(&silent)) return;

@@ -224,6 +224,7 @@ int luaopen_luminary_core(lua_State *L) {
                                    {"error_at_caller", lm_bind_error_at_caller},
                                    {"own_files", lm_bind_own_files},
                                    {"set_warnings", lm_bind_set_warnings},
+                                   {"warn", lm_bind_warn},
                                    {"max", lm_bind_max},
                                    {"min", lm_bind_min},
                                    {NULL, NULL}};

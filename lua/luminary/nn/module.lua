@@ -128,22 +128,39 @@ function Module:register_forward_pre_hook(fn) return add_hook(record_of(self), "
 
 -- ---- walking
 
--- visit(module, prefix) for self and all below, parents first, each module once.
+-- visit(module, prefix) for self and all below, parents first, each module once. Gives the set of all.
 local function walk(self, visit, prefix, seen)
   seen = seen or {}
-  if seen[self] then return end
+  if seen[self] then return seen end
   seen[self] = true
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
     walk(record.values[name], visit, prefix == "" and name or prefix .. "." .. name, seen)
   end
+  return seen
+end
+
+-- Warns of modules and parameters that stand in a plain table of a module's and nowhere else: they compute, but are not
+-- trained, saved, moved or averaged.
+local function warn_of_hidden(modules, params)
+  for module in pairs(modules) do
+    for name, value in pairs(record_of(module).values) do
+      for key, v in pairs(is_plain_list(value) and value or {}) do
+        if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
+          core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
+            .. "nn.ModuleList holds modules"):format(module.__name, tostring(name), tostring(key)))
+          break
+        end
+      end
+    end
+  end
 end
 
 -- Two lists, names and tensors, of all parameters or buffers, each tensor once.
 local function collect(self, kind)
   local names, tensors, seen = {}, {}, {}
-  walk(self, function(module, prefix)
+  local modules = walk(self, function(module, prefix)
     local record = record_of(module)
     for _, name in ipairs(record[kind]) do
       local t = record.values[name]
@@ -154,6 +171,7 @@ local function collect(self, kind)
       end
     end
   end, "")
+  if kind == "param" then warn_of_hidden(modules, seen) end
   return tensors, names
 end
 

@@ -152,10 +152,17 @@ local function assign(self, key, value)
   local record = record_of(self)
   if record.class.numbered and type(key) == "number" then
     local at = place_of(record, key)
-    key = record.child[at] or (at == #record.child + 1 and tostring(at - 1))
-    if not key then fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child) end
+    key = record.child[at]
+    if not key and at ~= #record.child + 1 then
+      fail("%s: no child %s to replace; there are %d", record.class.__name, at, #record.child)
+    end
     if value ~= nil and not is_module(value) then
       fail("%s: child %d has to be a module, got %s", record.class.__name, at, options.describe(value))
+    end
+    if not key then
+      local list = list_of(self, record)
+      list[at] = value
+      return set_children(self, record, list)
     end
   end
   if is_module(value) then return register(self, record, "child", key, value) end
