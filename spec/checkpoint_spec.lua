@@ -465,6 +465,14 @@ describe("a file that is none", function()
     assert(ok, text)
   end)
 
+  it("written over another keeps who may read it", function()
+    lm.save(path, { lm.ones { 2 } })
+    assert.equal(0, os.execute("chmod 640 " .. path))
+    lm.save(path, { lm.ones { 3 } })
+    local _, mode = temp.run(folder, "stat -c %a " .. path)
+    assert.equal("640\n", mode)
+  end)
+
   it("is named by a long path, and still the reason is told", function()
     for _, n in ipairs { 300, 1500, 5000 } do
       local long = folder .. "/" .. ("directory/"):rep(n / 10) .. "x"

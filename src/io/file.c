@@ -29,7 +29,8 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
   struct stat info;
   char target[PATH_MAX];
   *f = (lm_new_file){.fd = -1};
-  if (stat(path, &info) == 0) {
+  bool replaces = stat(path, &info) == 0;
+  if (replaces) {
     if (!S_ISREG(info.st_mode)) return lm_fail(LM_E_IO, "cannot write %s: it is not a regular file", path);
     if (!realpath(path, target)) return refused("write", path);
     path = target;
@@ -45,7 +46,13 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
     snprintf(f->temporary, room, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
     f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   } while (f->fd < 0 && errno == EEXIST);
-  if (f->fd < 0) status = refused("write", f->temporary);
+  if (f->fd < 0 || (replaces && fchmod(f->fd, info.st_mode & 07777) != 0)) { /* who may read it stays */
+    status = refused("write", f->temporary);
+    if (f->fd >= 0) {
+      unlink(f->temporary);
+      close(f->fd);
+    }
+  }
 done:
   if (status != LM_OK) {
     lm_free(f->path);
