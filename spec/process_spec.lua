@@ -192,6 +192,25 @@ describe("too little", function()
   end)
 end)
 
+describe("a child by a bare fork()", function()
+  it("computes, on one thread", function()
+    local text, code = run([[
+      local lm, ffi = require "luminary", require "ffi"
+      ffi.cdef "int fork(void); int waitpid(int, int *, int); void _exit(int);"
+      lm.set_num_threads(2)
+      local x = lm.ones {300, 300}
+      x:mm(x)
+      local child = ffi.C.fork()
+      if child == 0 then ffi.C._exit(x:mm(x):sum():item() == 300 ^ 3 and 5 or 1) end
+      local status = ffi.new "int[1]"
+      ffi.C.waitpid(child, status, 0)
+      print(status[0] / 256, x:mm(x):sum():item() == 300 ^ 3)
+    ]], 20, {})
+    assert.equal("5\ttrue\n", text)
+    assert.equal(0, code)
+  end)
+end)
+
 describe("OpenMP's threads", function()
   local function spins(before)
     local text = run([[require "luminary" print(os.getenv "GOMP_SPINCOUNT" or "unset")]], 20,

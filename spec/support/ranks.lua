@@ -43,11 +43,14 @@ end
 
 local function quote(text) return "'" .. tostring(text):gsub("'", "'\\''") .. "'" end
 
-local function wall()
-  local pipe = io.popen("date +%s.%N")
-  local now = tonumber(pipe:read("*l"))
-  pipe:close()
-  return now
+ffi.cdef [[
+  struct lm_spec_wall { long s, ns; };
+  int lm_spec_wall_time(int, struct lm_spec_wall *) __asm__("clock_gettime");
+]]
+local function wall() -- seconds since 1970
+  local now = ffi.new "struct lm_spec_wall"
+  ffi.C.lm_spec_wall_time(0, now)
+  return tonumber(now.s) + tonumber(now.ns) / 1e9
 end
 
 -- The shell's lines that set a table of variables.

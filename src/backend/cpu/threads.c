@@ -34,6 +34,7 @@ static int create_quietly(pthread_t *id, const pthread_attr_t *attributes, void 
 }
 
 static void *wait_for(void *gate) {
+  free(malloc(1)); /* what a thread costs includes its part of the heap */
   pthread_mutex_lock(gate);
   pthread_mutex_unlock(gate);
   return NULL;
@@ -63,6 +64,7 @@ static int grow(int n) {
   pthread_once(&once, lead_thread_starts_here);
   int got = 1 + startable(n - 1);
   if (got < n) {
+    got -= got / 4; /* the computation wants something too */
     atomic_store(&most, got);
     fprintf(stderr, "luminary: computing on %d %s, since the system does not grant %d (ulimit -u, ulimit -v)\n", got,
             got == 1 ? "thread" : "threads", n);
@@ -98,4 +100,13 @@ int lm_cpu_share(double work) {
   return work / each < all ? (int)(work / each) : all;
 }
 
-void lm_cpu_threads_start(void) { at_start = omp_get_max_threads(); }
+/* After a bare fork() libgomp has no threads, and would wait for those it had. */
+static void be_alone(void) {
+  atomic_store(&most, 1);
+  omp_set_num_threads(1);
+}
+
+void lm_cpu_threads_start(void) {
+  at_start = omp_get_max_threads();
+  pthread_atfork(NULL, NULL, be_alone);
+}
