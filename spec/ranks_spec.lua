@@ -442,7 +442,9 @@ describe("another call than the others'", function()
         end
       ]])
       for rank = 0, 2 do
-        assert.matches("came with .*rank 2 on host %S+ with ", got[rank].output)
+        local output = got[rank].output -- by a peer that compares, or by the store, whichever notices first
+        assert(output:find "came with .*rank 2 on host %S+ with " or output:find "came to another call than the others",
+          output)
         assert.matches("broadcast float32 %[1000%] from rank " .. 2 - odd, got[rank].output)
         assert(got[rank].seconds < 5, got.text)
       end

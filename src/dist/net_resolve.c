@@ -36,12 +36,17 @@ static void let_go(lookup *l) {
   lm_free(l);
 }
 
+/* A container may have nothing that knows these names. */
+static bool is_this_host(const char *host) {
+  char own[LM_ADDRESS_MAX];
+  return strcmp(host, "localhost") == 0 || (gethostname(own, sizeof own) == 0 && strcmp(host, own) == 0);
+}
+
 static void *run(void *ctx) {
   lookup *l = ctx;
   uint64_t one = 1;
   l->code = ask(l->host, l->port, 0, &l->found);
-  /* A container may have nothing that knows this name; no host at all means the loopback. */
-  if (l->code != 0 && strcmp(l->host, "localhost") == 0) l->code = ask(NULL, l->port, 0, &l->found);
+  if (l->code != 0 && is_this_host(l->host)) l->code = ask(NULL, l->port, 0, &l->found); /* no host: the loopback */
   l->error = errno;
   if (l->code != 0) l->found = NULL;
   atomic_store(&l->answered, true);
