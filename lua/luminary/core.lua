@@ -17,17 +17,30 @@ local function c_library()
   local declared = pcall(ffi.cdef, [[
     int lm_load_setenv(const char *name, const char *value, int replace) __asm__("setenv");
     int lm_load_unsetenv(const char *name) __asm__("unsetenv");
-    void *lm_load_dlopen(const char *file, int mode) __asm__("dlopen");]])
+    void *lm_load_dlopen(const char *file, int mode) __asm__("dlopen");
+    void *lm_load_mmap(void *, size_t bytes, int access, int flags, int file, long) __asm__("mmap");
+    int lm_load_munmap(void *, size_t) __asm__("munmap");]])
   return declared and ffi.C or nil
 end
 
 local RTLD_LAZY, RTLD_NOLOAD = 1, 4
+
+-- OpenBLAS asks for its first buffer again and again for ever while it is loaded: 128 MB of addresses, beside the rest.
+local function check_room(c)
+  local bytes, PRIVATE_ANONYMOUS_NORESERVE = 240 * 2 ^ 20, 0x4022
+  local room = c.lm_load_mmap(nil, bytes, 0, PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+  if room == require("ffi").cast("void *", -1) then
+    error("out of memory: loading luminary's libraries wants 240 MB of addresses (ulimit -v)", 0)
+  end
+  c.lm_load_munmap(room, bytes)
+end
 
 -- The names that were set. None where OpenMP is there already: the host's, or ours in another Lua state; threads that
 -- set variables would not be safe then either.
 local function set()
   local names, c = {}, c_library()
   if not c or c.lm_load_dlopen("libgomp.so.1", RTLD_LAZY + RTLD_NOLOAD) ~= nil then return names, c end
+  check_room(c)
   for name, value in pairs(wanted) do
     local decided = os.getenv(name) or deciding[name] and os.getenv(deciding[name])
     if not decided and c.lm_load_setenv(name, value, 0) == 0 then
