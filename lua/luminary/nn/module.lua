@@ -42,7 +42,6 @@ local function call(self, ...)
   return record.values.forward(self, ...)
 end
 
-
 local function construct(this, ...)
   class.check_arguments(this, ...)
   local self, record = records.blank(this, call)
