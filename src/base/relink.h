@@ -7,6 +7,6 @@
 
 /* From now on the shared library that holds the address `inside` calls `replacement` where it called `symbol`; others
  * go on calling the original. LM_E_STATE if it imports no such function or its table cannot be written. */
-lm_status lm_relink(const void *inside, const char *symbol, void *replacement);
+LM_API lm_status lm_relink(const void *inside, const char *symbol, void *replacement);
 
 #endif

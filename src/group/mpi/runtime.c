@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* ppoll, pthread_setname_np */
 #include "group/mpi/runtime.h"
 
+#include <dlfcn.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -13,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/relink.h"
 #include "dist/pmix.h"
 
 static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
@@ -232,12 +234,25 @@ typedef struct begin_job {
   int rank, size, threads;
 } begin_job;
 
-/* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, and takes itself for nobody otherwise (seen
- * in 5.0.7: "local rank ... Not found"). 4 shares what was begun, and could not begin anew. Both are libmpi.so.40. */
+static _Atomic bool beginning; /* MPI_Init is under way */
+static int (*pmix_initialized)(void);
+
+static int is_known_to_pmix(void) { return !atomic_load(&beginning) && pmix_initialized(); }
+
+/* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, as we have, and takes itself for nobody
+ * otherwise (5.0.7, ompi_rte_init: "local rank ... Not found"). PMIx counts who begins, so it may as well begin again:
+ * while it initializes it hears that nobody has. To end ours first is no way out, one job in twelve then finds ranks
+ * "unable to reach each other"; it is what is left where its calls cannot be led elsewhere. Open MPI 4 shares what was
+ * begun. Both are libmpi.so.40. */
 static void make_way(void) {
   char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
   int n = 0, major = 0;
-  if (MPI_Get_library_version(version, &n) == MPI_SUCCESS && sscanf(version, "Open MPI v%d", &major) == 1 && major >= 5)
+  if (MPI_Get_library_version(version, &n) != MPI_SUCCESS || sscanf(version, "Open MPI v%d", &major) != 1 || major < 5)
+    return;
+  void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
+  void *found = pmix ? dlsym(pmix, "PMIx_Initialized") : NULL;
+  memcpy(&pmix_initialized, &found, sizeof found);
+  if (!found || lm_relink((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
     lm_pmix_leave();
 }
 
@@ -245,7 +260,9 @@ static int begin(lm_mpi_job *job) {
   begin_job *b = (begin_job *)job;
   make_way();
   setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun shows each write by itself: errors would come in bits and pieces */
+  atomic_store(&beginning, true);
   int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &b->threads);
+  atomic_store(&beginning, false);
   if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &b->rank);
   if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &b->size);
