@@ -280,6 +280,23 @@ describe("a loader", function()
     assert.same({ 1, 2 }, fields.right[1]:totable())
   end)
 
+  it("gives a column of numbers one dtype in all batches", function()
+    local function loader_of(values)
+      local Numbers = data.Dataset:extend("Numbers")
+      function Numbers:len() return #values end
+      function Numbers:get(i) return values[i], { t = { values[i] } } end
+      return data.DataLoader(Numbers(), { batch_size = 2 })
+    end
+    local loader = loader_of { 0.5, 1, 2, 3 }
+    for _ = 1, 2 do
+      for x, y in loader:iter() do assert.same({ "float32", "float32" }, { x.dtype, y.t[1].dtype }) end
+    end
+    local walk = loader_of({ 1, 2, 0.5, 3 }):iter()
+    assert.equal("int64", walk().dtype)
+    assert.matches("DataLoader: value [12][%.t1]* was whole in earlier batches, which made it int64, and has fractions now",
+      message(walk))
+  end)
+
   it("says what cannot be collated", function()
     local Odd = data.Dataset:extend("Odd")
     function Odd:len() return 2 end -- luacheck: ignore self

@@ -5,8 +5,9 @@
 ---   for x, y in loader:iter() do … end
 ---
 --- Sets with get_batch (tensors, images) are gathered in C, one call a tensor. Others are asked sample by
---- sample and collated: tensors are stacked; numbers become a tensor (int64 if all are integers, else
---- float32); booleans a bool tensor; tables are collated field by field; the rest stays a list.
+--- sample and collated: tensors are stacked; numbers become a tensor (int64 if all of the loader's first batch are
+--- integers, else float32; fractions where those were integers are an error); booleans a bool tensor; tables are
+--- collated field by field; the rest stays a list.
 --- collate_fn(samples), where each sample is a list of what :get gave, returns the batch instead.
 --- pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to a GPU run beside other
 --- work; without CUDA there is none, and they stay as they are.
@@ -50,6 +51,7 @@ function DataLoader:init(set, opts)
   end
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
   self.batch_sampler, self.collate_fn, self.pin_memory = opts.batch_sampler, opts.collate_fn, opts.pin_memory
+  self.number_dtypes = {} -- see dtype_of
   self.sampler = opts.sampler or (opts.shuffle and sampler.RandomSampler or sampler.SequentialSampler)(set)
 end
 
@@ -64,7 +66,20 @@ end
 
 local collate
 
-local function collate_column(values)
+-- Numbers of Lua do not say whether they are integers or happen to be whole: a column's dtype is what its first batch
+-- was, noted in `dtypes` by the column's path.
+local function dtype_of(values, dtypes, path)
+  local whole = true
+  for _, v in ipairs(values) do whole = whole and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
+  dtypes[path] = dtypes[path] or (whole and "int64" or "float32")
+  if not whole and dtypes[path] == "int64" then
+    fail("DataLoader: value %s was whole in earlier batches, which made it int64, and has fractions now: let the set "
+      .. "give tensors (lm.tensor(v)), or collate with a collate_fn", path:sub(2))
+  end
+  return dtypes[path]
+end
+
+local function collate_column(values, dtypes, path)
   local first = values[1]
   if core.is_tensor(first) then return core.ops.stack(values) end
   local kind = type(first)
@@ -74,17 +89,13 @@ local function collate_column(values)
     end
   end
   if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
-  if kind == "number" then
-    local integral = true
-    for _, v in ipairs(values) do integral = integral and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
-    return core.tensor(values, {dtype = integral and "int64" or "float32"})
-  end
-  if kind == "table" and not getmetatable(first) then return collate(values) end
+  if kind == "number" then return core.tensor(values, {dtype = dtype_of(values, dtypes, path)}) end
+  if kind == "table" and not getmetatable(first) then return collate(values, dtypes, path) end
   return values
 end
 
 -- A list of samples, each a table with the same keys, to one table of batches.
-function collate(samples)
+function collate(samples, dtypes, path)
   local batch = {}
   for key in pairs(samples[1]) do
     local column = {}
@@ -92,7 +103,7 @@ function collate(samples)
       column[i] = sample[key]
       if column[i] == nil then fail("DataLoader: sample %d of a batch lacks the field %s", i, tostring(key)) end
     end
-    batch[key] = collate_column(column)
+    batch[key] = collate_column(column, dtypes, path .. "." .. tostring(key))
   end
   return batch
 end
@@ -116,7 +127,7 @@ local function fetch(self, numbers)
   for i, sample in ipairs(samples) do
     if sample[1] == nil then fail("DataLoader: the set's :get(%s) gave nil", tostring(list[i])) end
   end
-  return unpack(collate(samples))
+  return unpack(collate(samples, self.number_dtypes, ""))
 end
 
 -- ---- pinning

@@ -60,9 +60,7 @@ local function set_children(self, record, list)
   local values, kind = record.values, record.kind
   local names = #list == #record.child and record.child or names_for(record, list)
   for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
-  for key in next, self do
-    if type(key) == "number" then self[key] = nil end
-  end
+  for key in next, self do rawset(self, key, nil) end
   for i, name in ipairs(names) do
     values[name], kind[name] = list[i], "child"
   end
@@ -70,11 +68,14 @@ local function set_children(self, record, list)
   show_children(self, record)
 end
 
--- What stands at 1, 2, …, without holes.
+-- The modules that stand there, in order and without holes.
 local function list_of(self, record)
   local places, list = {}, {}
   for key in next, self do
-    if type(key) == "number" then places[#places + 1] = key end
+    if type(key) ~= "number" then
+      fail("%s: rawset put something at [%s], which no module sees; assign it", record.class.__name, tostring(key))
+    end
+    places[#places + 1] = key
   end
   table.sort(places)
   for i, place in ipairs(places) do
@@ -89,10 +90,12 @@ end
 local function record_of(self)
   local record = getmetatable(self)
   if not record.class.numbered then return record end
-  local child, values = record.child, record.values
-  local same = rawget(self, #child + 1) == nil
-  for i = 1, #child do same = same and rawget(self, i) == values[child[i]] end
-  if not same then set_children(self, record, list_of(self, record)) end
+  local child, values, places = record.child, record.values, 0
+  for key, v in next, self do
+    local name = child[key]
+    places = name and values[name] == v and places + 1 or 1 / 0
+  end
+  if places ~= #child then set_children(self, record, list_of(self, record)) end
   return record
 end
 
