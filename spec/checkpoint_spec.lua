@@ -500,7 +500,14 @@ describe("a file that is none", function()
       ["a list as table"] = '{"table":3}', ["half a byte"] = '{"bytes":"abc"}', ["no hex"] = '{"bytes":"xy"}',
       ["an integer"] = '{"integer":"12x"}', ["a long integer"] = '{"integer":"99999999999999999999"}',
       ["deep nesting"] = ('{"table":{"a":'):rep(300) .. "1" .. ("}}"):rep(300), ["a list of what"] = '{"list":[[1]]}',
-      ["a tensor that is a table"] = '{"tensor":{}}',
+      ["a tensor that is a table"] = '{"tensor":{}}', ["no tensor that is there"] = '{"table":{"x":1}}',
+      ["a tensor and more"] = '{"tensor":"a","table":{"x":1}}', ["a number and more"] = '{"number":"inf","x":1}',
+      ["a key twice"] = '{"table":{"x":1,"x":{"tensor":"a"}}}', ["holes"] = '{"list":[{"tensor":"a"},null,2]}',
+      ["a place twice"] = '{"list":[{"tensor":"a"}],"integers":{"1":2}}',
+      ["a place twice by zeros"] = '{"table":{"a":{"tensor":"a"}},"integers":{"7":2,"07":3}}',
+      ["two tables of a number"] = '{"list":[{"tensor":"a"},{"id":1,"list":[1]},{"id":1,"list":[2]}]}',
+      ["the same and more"] = '{"list":[{"id":1,"list":[{"tensor":"a"}]},{"same":1,"list":[2]}]}',
+      ["an integer that is rounded"] = '{"table":{"a":{"tensor":"a"}},"integers":{"9007199254740993":2}}',
     } do
       local metadata = ('{"__metadata__":{"luminary":%q},%s}'):format(description, one)
       temp.write(path, file_of(metadata, eight))

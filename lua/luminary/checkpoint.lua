@@ -16,6 +16,7 @@
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
+local words = require "luminary.words"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -90,7 +91,7 @@ local function describe_table(value, path, file, depth)
     if file.open[value] then fail("save: %s contains itself", path) end
     return {same = node.id}
   end
-  if depth > DEEPEST then fail("save: %.60s… is nested too deep", path) end
+  if depth > DEEPEST then fail("save: %s is nested too deep", words(path, 100)) end
   local strings, integers = sorted_keys(value, "save", path)
   local prefix = path == "" and "" or path .. "."
   node = {}
@@ -173,11 +174,17 @@ local function bad(path, what) fail("load: %s: its description is broken: %s", p
 
 local numbers = {nan = 0 / 0, inf = math.huge, ["-inf"] = -math.huge}
 
+local leaves = {tensor = true, number = true, bytes = true, integer = true} -- the only field of a node that has it
+
 local restore
 
 -- t[key] of the node. Tables that stand in several places are put there in the end, when all are made.
 local function put(t, key, node, file, depth)
+  if t[key] ~= nil or file.taken[t] and file.taken[t][key] then bad(file.path, ("two values for [%s]"):format(key)) end
   if type(node) == "table" and node.same ~= nil then
+    if next(node, next(node)) ~= nil then bad(file.path, "a node that is the same as another, and more") end
+    file.taken[t] = file.taken[t] or {}
+    file.taken[t][key] = true
     file.later[#file.later + 1] = {t, key, node.same}
   else
     t[key] = restore(node, file, depth)
@@ -186,7 +193,10 @@ end
 
 local function restore_table(node, file, depth)
   local out = {}
-  if node.id ~= nil then file.made[node.id] = out end
+  if node.id ~= nil then
+    if file.made[node.id] then bad(file.path, "two tables of the number " .. tostring(node.id)) end
+    file.made[node.id] = out
+  end
   for key, part in pairs(node) do
     if key ~= "id" and type(part) ~= "table" then bad(file.path, "a part of a table that is none") end
     if key == "table" then
@@ -195,11 +205,14 @@ local function restore_table(node, file, depth)
         put(out, name, child, file, depth + 1)
       end
     elseif key == "list" then
-      for i = 1, #part do put(out, i, part[i], file, depth + 1) end
+      local n = 0
+      for _ in pairs(part) do n = n + 1 end
+      if n ~= #part then bad(file.path, "a list that is none") end
+      for i = 1, n do put(out, i, part[i], file, depth + 1) end
     elseif key == "integers" then
       for digits, child in pairs(part) do
         local integer = type(digits) == "string" and digits:find("^%-?%d+$") and tonumber(digits)
-        if not integer then bad(file.path, "a key that is no integer") end
+        if not integer or not is_integer_key(integer) then bad(file.path, "a key that is no integer") end
         put(out, integer, child, file, depth + 1)
       end
     elseif key ~= "id" then
@@ -230,9 +243,15 @@ function restore(node, file, depth)
   if depth > DEEPEST then bad(file.path, "it is nested too deep") end
   if type(node) == "string" or type(node) == "number" or type(node) == "boolean" then return node end
   if type(node) ~= "table" then bad(file.path, "a node of no known kind") end
+  for kind in pairs(leaves) do
+    if node[kind] ~= nil and next(node, next(node)) ~= nil then
+      bad(file.path, "a node that is a " .. kind .. " and more")
+    end
+  end
   if node.tensor ~= nil then
     local t = type(node.tensor) == "string" and file.tensors[node.tensor]
     if not t then bad(file.path, "no tensor '" .. tostring(node.tensor) .. "' in the file") end
+    file.used[node.tensor] = true
     return t
   elseif node.number ~= nil then
     return numbers[node.number] or bad(file.path, "a number '" .. tostring(node.number) .. "'")
@@ -255,10 +274,13 @@ function checkpoint.load(path, opts)
   local text = metadata and metadata[KEY]
   if not text then return tensors end
   local ok, node = pcall(core.json_decode, text)
-  if not ok then bad(path, "no JSON") end
-  local file = {path = path, tensors = tensors, made = {}, later = {}}
+  if not ok then bad(path, node) end
+  local file = {path = path, tensors = tensors, made = {}, later = {}, taken = {}, used = {}}
   local value = restore(node, file, 1)
   put_shared(file)
+  for name in pairs(tensors) do
+    if not file.used[name] then bad(path, "it does not say where the tensor '" .. words(name, 200) .. "' belongs") end
+  end
   return value
 end
 

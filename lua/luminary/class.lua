@@ -66,9 +66,9 @@ local function construct(self, ...)
 end
 
 -- Fields that are not there are nil, as in any table; but nothing is at object[3].
-local function no_such(root, key)
+local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
-    fail("%s: nothing is at [%s]%s", root.__name, tostring(key), hint(root))
+    fail("nothing is at [%s] of a %s%s", tostring(key), of.__name, hint(of))
   end
 end
 

@@ -1,5 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
+local words = require "luminary.words"
 
 local options = {}
 
@@ -18,7 +19,7 @@ end
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
   local kind = type(v)
-  if kind == "string" then return ("string '%s'"):format(v) end
+  if kind == "string" then return ("string '%s'"):format(words(v, 200)) end
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end

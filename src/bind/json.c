@@ -2,7 +2,7 @@
  *
  *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
  *                       its string keys in sorted order, so that equal tables give equal text
- *   json_decode(text)   null gives nil (a hole, in an array)
+ *   json_decode(text)   null gives nil (a hole, in an array); a key that is there twice is an error
  */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -183,6 +183,10 @@ static void push(lua_State *L, const cJSON *item) {
     lua_newtable(L);
     for (const cJSON *c = item->child; c; c = c->next) {
       lua_pushstring(L, c->string);
+      lua_pushvalue(L, -1);
+      lua_rawget(L, -3);
+      if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: the key '%s' is there twice", c->string);
+      lua_pop(L, 1);
       push(L, c);
       lua_rawset(L, -3);
     }
