@@ -98,6 +98,24 @@ describe("Sequential and ModuleList are lists", function()
     assert.equal("0 1", keys(net))
   end)
 
+  it("cannot be or contain their parent", function()
+    local net, inner = nn.Sequential(nn.ReLU()), nn.ModuleList { nn.Tanh() }
+    net:append(inner)
+    for what, try in pairs {
+      ["itself"] = function() net.own = net end, ["by number"] = function() net[3] = net end,
+      ["from below"] = function() inner:append(net) end, ["by name"] = function() inner[1].up = inner end,
+      ["by add_module"] = function() inner:add_module("up", net) end,
+    } do
+      assert.matches("is or contains this module", message(try), what)
+    end
+    table.insert(inner, net)
+    assert.matches("ModuleList: the child '1' is or contains", message(net.parameters, net))
+    table.remove(inner)
+    assert.equal("Sequential(\n  (0): ReLU()\n  (1): ModuleList(\n    (0): Tanh()\n  )\n)", tostring(net))
+    inner.up = { net } -- which nobody walks
+    assert.equal(2, #net)
+  end)
+
   it("put past the end move up, and none is passed over", function()
     local net = nn.Sequential(nn.ReLU(), nn.Tanh())
     table.insert(net, 5, nn.Linear(1, 1))

@@ -127,6 +127,7 @@ function options.no_name(who, key, known)
   for name in pairs(known) do
     if type(name) == "string" then names[#names + 1] = name end
   end
+  table.sort(names)
   local near = type(key) == "string" and core.nearest(key, names)
   fail("%s has no '%s'%s", who, tostring(key), near and "; did you mean '" .. near .. "'?" or "")
 end

@@ -55,10 +55,33 @@ local function show_children(self, record)
   for i, name in ipairs(record.child) do rawset(self, i, record.values[name]) end
 end
 
+local record_of
+
+-- Whatever walks a module would never end in one that contains itself.
+local function check_acyclic(self, record, name, child)
+  local function contains(module, seen)
+    if module == self then return true end
+    if seen[module] then return false end
+    seen[module] = true
+    local inner = record_of(module)
+    for _, n in ipairs(inner.child) do
+      if contains(inner.values[n], seen) then return true end
+    end
+    return false
+  end
+  if contains(child, {}) then
+    fail("%s: the child '%s' is or contains this module, which cannot contain itself; a function or a plain table "
+      .. "may hold it: self.%s = {module}", record.class.__name, name, number_in(name) and "other" or name)
+  end
+end
+
 -- Makes the list the container's children.
 local function set_children(self, record, list)
   local values, kind = record.values, record.kind
   local names = #list == #record.child and record.child or names_for(record, list)
+  for i, child in ipairs(list) do
+    if kind[names[i]] ~= "child" or values[names[i]] ~= child then check_acyclic(self, record, names[i], child) end
+  end
   for _, name in ipairs(record.child) do values[name], kind[name] = nil, nil end
   for key in next, self do rawset(self, key, nil) end
   for i, name in ipairs(names) do
@@ -87,7 +110,7 @@ local function list_of(self, record)
   return list
 end
 
-local function record_of(self)
+function record_of(self)
   local record = getmetatable(self)
   if not record.class.numbered then return record end
   local child, values, places = record.child, record.values, 0
@@ -141,6 +164,7 @@ local function unregister(record, name)
 end
 
 local function register(self, record, kind, name, value)
+  if kind == "child" then check_acyclic(self, record, name, value) end
   if record.kind[name] ~= kind then
     check_name(record, kind, name)
     unregister(record, name)
