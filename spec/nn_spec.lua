@@ -39,6 +39,21 @@ end
 
 local function plain() return nn.Module() end
 
+describe("calling a layer with more than its forward takes", function()
+  it("is an error, which Lua's calls are not", function()
+    local x = lm.ones { 2, 2 }
+    assert.matches("nn_spec.lua:%d+: Linear: forward takes 1 argument, got 2", message(function() nn.Linear(2, 2)(x, x) end))
+    assert.matches("MSELoss: forward takes 2 arguments, got 3", message(nn.MSELoss(), x, x, x))
+    assert.matches("Sequential: forward takes 1 argument, got 2", message(nn.Sequential(nn.ReLU()), x, nil))
+    local Mine = nn.Linear:extend("Mine")
+    function Mine:forward(a, b) return self.super.forward(self, a) + b end
+    assert.same({ 2, 2 }, Mine(2, 2)(x, x).shape)
+    local net = nn.ReLU()
+    net.forward = function(_, a, b) return a + b end
+    assert.equal(8, net(x, x):sum():item())
+  end)
+end)
+
 describe("a Module's fields", function()
   it("register in the order of first assignment", function()
     local m = plain()
@@ -532,7 +547,7 @@ describe("containers", function()
     assert.matches("no child 3", message(function() net[3] = nn.ReLU() end))
     net[1] = 3 -- a list takes anything; its next use does not
     assert.matches("child 1 has to be a module, got number 3", message(net, lm.ones { 1 }))
-    assert.matches("one argument", message(net, 1, 2))
+    assert.matches("forward takes 1 argument", message(net, 1, 2))
   end)
 
   it("ModuleList holds, inserts, and is walked", function()

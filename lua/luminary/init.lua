@@ -52,7 +52,7 @@ local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
 }
 
-return setmetatable(lm, {
+return setmetatable(options.exact_all(lm), {
   __index = function(self, key)
     local value
     if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict

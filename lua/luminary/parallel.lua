@@ -1,9 +1,10 @@
 --- lm.parallel: what scripts written for apex call the parts of nn that need several ranks.
 local nn = require "luminary.nn"
+local options = require "luminary.options"
 
-return {
+return options.strict("parallel", {
   DistributedDataParallel = nn.parallel.DistributedDataParallel,
   SyncBatchNorm = nn.SyncBatchNorm,
   --- convert_syncbn_model(module [, process_group]): see nn.SyncBatchNorm.convert_sync_batchnorm.
   convert_syncbn_model = nn.SyncBatchNorm.convert_sync_batchnorm,
-}
+})

@@ -216,4 +216,4 @@ function methods.register_post_accumulate_grad_hook(x, hook)
   end, true)
 end
 
-return methods
+return options.exact_all(methods)

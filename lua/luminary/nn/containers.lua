@@ -43,8 +43,7 @@ function Sequential:init(...)
   end
 end
 
-function Sequential:forward(x, ...)
-  if select("#", ...) > 0 then options.fail("Sequential: forward takes one argument, got %d", 1 + select("#", ...)) end
+function Sequential:forward(x)
   records.of(self) -- which checks what the list holds
   for _, module in ipairs(self) do x = module(x) end
   return x

@@ -107,4 +107,4 @@ function init._layer(weight, bias)
   if bias then init.uniform_(bias, -bound, bound) end
 end
 
-return options.strict("nn.init", options.exact_all(init))
+return options.strict("nn.init", init)
