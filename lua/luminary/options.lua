@@ -133,8 +133,8 @@ function options.no_name(who, key, known)
 end
 
 --- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
---- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more arguments
---- than they name. Gives t.
+--- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more
+--- arguments than they name. Gives t.
 function options.strict(who, t)
   return setmetatable(options.exact_all(t), {__index = function(_, key)
     -- Names as of metamethods are nil: other libraries look whether there are such.
