@@ -106,6 +106,36 @@ describe("wrong arguments to", function()
     end
   end)
 
+  it("any but the first may be given by name", function()
+    local opt = optim.SGD(nn.Linear(2, 2):parameters(), { lr = 1 })
+    assert.equal(7, optim.lr_scheduler.StepLR(opt, { step_size = 7, gamma = 0.5 }).step_size)
+    assert.equal("Conv2d(1, 2, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1))",
+      tostring(nn.Conv2d(1, { out_channels = 2, kernel_size = 3, padding = 1 })))
+    assert.equal("Linear(in_features=2, out_features=3, bias=False)",
+      tostring(nn.Linear { in_features = 2, out_features = 3, bias = false }))
+    assert.equal("Flatten(start_dim=2, end_dim=3)", tostring(nn.Flatten(2, { end_dim = 3 })))
+    local set = data.TensorDataset(lm.ones { 4 })
+    assert.equal(2, #data.Subset(set, { indices = { 1, 3 } }))
+    assert.equal(3, #data.random_split(set, { lengths = { 3, 1 } })[1])
+    assert.equal(5, nn.init.constant_(lm.zeros { 1 }, { value = 5 }):item())
+    assert.equal(0.5, nn.init.uniform_(lm.zeros { 1 }, { b = 0.5, a = 0.5 }):item())
+    for problem, try in pairs {
+      ["Linear: out_features has to be an integer of at least 1, got a table"] = function()
+        nn.Linear(2, { out_featres = 3 })
+      end,
+      ["Linear: no option 'in_features'"] = function() nn.Linear(2, { in_features = 2, out_features = 3 }) end,
+      ["Conv2d: out_channels has to be an integer of at least 1, got nil"] = function()
+        nn.Conv2d(1, { kernel_size = 3 })
+      end,
+      ["constant_: no argument 'size'; there are value"] = function()
+        nn.init.constant_(lm.zeros { 1 }, { value = 5, size = 3 })
+      end,
+    } do
+      local _, message = pcall(try)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+    end
+  end)
+
   it("layers called", function()
     local layers = {
       nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.LayerNorm(3), nn.ReLU(),

@@ -48,20 +48,20 @@ end
 --- The same as a table, for objects whose list of things stands in them at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
---- Raises where a class of the library is called with more arguments than its `init` names.
-function class.check_arguments(of, ...)
-  if not rawget(of, "strict") then return end
+--- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
+function class.arguments(of, ...)
+  if not rawget(of, "strict") then return ... end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
   if given > most and not info.isvararg then
     fail("%s: takes at most %d argument%s, got %d", of.__name, most, most == 1 and "" or "s", given)
   end
+  return options.by_name(of.__name, of.init, 1, ...)
 end
 
 local function construct(self, ...)
-  class.check_arguments(self, ...)
   local object = class.object(self)
-  object:init(...)
+  object:init(class.arguments(self, ...))
   return object
 end
 

@@ -101,6 +101,39 @@ function options.check(who, given, spec, first)
   return out
 end
 
+-- The names of f's parameters.
+local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
+  local names = {}
+  for i = 1, debug.getinfo(f, "u").nparams do names[i] = debug.getlocal(f, i) end
+  t[f] = names
+  return names
+end})
+
+--- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
+--- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
+function options.by_name(who, f, skip, ...)
+  local n = select("#", ...)
+  local last = n > 0 and select(n, ...)
+  if type(last) ~= "table" or getmetatable(last) or type(next(last)) ~= "string" then return ... end
+  local names = parameters[f]
+  local most, takes_options = #names - skip, names[#names] == "opts"
+  local arguments, rest, found = {...}, {}, false
+  for key, value in pairs(last) do rest[key] = value end
+  arguments[n] = nil
+  for i = n, takes_options and most - 1 or most do
+    local name = names[skip + i]
+    if rest[name] ~= nil then arguments[i], rest[name], found = rest[name], nil, true end
+  end
+  if not found then return ... end
+  if next(rest) ~= nil then
+    if not takes_options then
+      fail("%s: no argument '%s'; there are %s", who, next(rest), table.concat(names, ", ", skip + 1))
+    end
+    arguments[most] = rest
+  end
+  return unpack(arguments, 1, most)
+end
+
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
 function options.exact(who, f)
   local most = debug.getinfo(f, "u").nparams
@@ -112,11 +145,17 @@ function options.exact(who, f)
   end
 end
 
---- exact for each function of a table that is written in Lua and names all its arguments. Gives the table.
-function options.exact_all(t)
+--- exact, and any argument but the first may be given by name.
+function options.named(who, f)
+  local exact = options.exact(who, f)
+  return function(first, ...) return exact(first, options.by_name(who, f, 1, ...)) end
+end
+
+--- exact, or `wrap`, for each function of a table that is written in Lua and names all its arguments. Gives the table.
+function options.exact_all(t, wrap)
   for name, f in pairs(t) do
     local info = type(f) == "function" and debug.getinfo(f, "Su")
-    if info and info.what ~= "C" and not info.isvararg then t[name] = options.exact(name, f) end
+    if info and info.what ~= "C" and not info.isvararg then t[name] = (wrap or options.exact)(name, f) end
   end
   return t
 end

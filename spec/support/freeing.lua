@@ -8,6 +8,7 @@ local ffi = require "ffi"
 local here = arg[0]:match("^(.*)/[^/]*$")
 package.path = here .. "/?.lua;" .. package.path
 local golden = require "golden"
+jit.off() -- a trace that collects at each allocation may leave itself at its first for ever
 local way, pattern = arg[1], arg[2] or ""
 local calls, fired = 0, 0
 

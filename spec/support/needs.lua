@@ -39,10 +39,20 @@ function needs.namespaces()
   if not succeeds "env -u LD_PRELOAD unshare -n -m -u true" then return "needs network namespaces: unshare fails" end
 end
 
---- Daemons that drop what root has.
+--- Daemons that drop what root has and, before version 23, want cgroups even where nothing is done with them.
 function needs.slurm()
   local why = needs.program("slurmctld", "slurmd", "srun", "sbatch") or capable("CAP_SETGID", "CAP_SETUID")
+  if not why and needs.slurm_version() < 23 and not succeeds "mountpoint -q /sys/fs/cgroup" then
+    why = "needs cgroups (/sys/fs/cgroup)"
+  end
   return why and why .. ", for Slurm"
+end
+
+function needs.slurm_version()
+  local pipe = io.popen "slurmd -V"
+  local version = pipe:read("*a"):match "%d+"
+  pipe:close()
+  return tonumber(version) or 0
 end
 
 function needs.ipv6()

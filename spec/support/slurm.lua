@@ -59,10 +59,7 @@ function slurm.start()
   repeat values.PORT2 = ranks.free_port() until values.PORT2 ~= values.PORT1
   os.execute(("mkdir %s/state %s/spool"):format(folder, folder))
   local conf = temp.write(folder .. "/slurm.conf", (CONF:gsub("{(%w+)}", values)))
-  local version = tonumber(output("slurmd -V"):match "%d+") or 0
-  if version >= 23 then -- it wants cgroups even where nothing is done with them; before, that could not be said
-    temp.write(folder .. "/cgroup.conf", "CgroupPlugin=disabled\n")
-  end
+  if needs.slurm_version() >= 23 then temp.write(folder .. "/cgroup.conf", "CgroupPlugin=disabled\n") end
   local self = setmetatable({ folder = folder, env = ranks.others .. "SLURM_CONF=" .. conf }, Cluster)
   for _, daemon in ipairs { "slurmctld -c", "slurmd" } do
     local name = daemon:match("^%S+")

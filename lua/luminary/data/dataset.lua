@@ -131,6 +131,6 @@ end
 
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset,
-  random_split = options.exact("random_split", random_split), check = check,
+  random_split = options.named("random_split", random_split), check = check,
   length = length_of,
 }

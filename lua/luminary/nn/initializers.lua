@@ -23,24 +23,18 @@ local function fans(who, t)
 end
 init._fans = fans
 
--- Two numbers with defaults, by position or by name in one table.
-local function two_numbers(who, names, defaults, first, second)
-  if type(first) == "table" and second == nil then
-    local given = options.check(who, first, {[names[1]] = {"number"}, [names[2]] = {"number"}})
-    first, second = given[names[1]], given[names[2]]
-  end
-  if first == nil then first = defaults[1] end
-  if second == nil then second = defaults[2] end
-  return options.arg(who, names[1], first, "number"), options.arg(who, names[2], second, "number")
+local function number(who, name, v, default)
+  if v == nil then v = default end
+  return options.arg(who, name, v, "number")
 end
 
 --- Drawn from [a, b).
 function init.uniform_(t, a, b)
-  return fill("uniform_", t, "uniform_", two_numbers("uniform_", {"a", "b"}, {0, 1}, a, b))
+  return fill("uniform_", t, "uniform_", number("uniform_", "a", a, 0), number("uniform_", "b", b, 1))
 end
 --- Drawn from a normal distribution.
 function init.normal_(t, mean, std)
-  return fill("normal_", t, "normal_", two_numbers("normal_", {"mean", "std"}, {0, 1}, mean, std))
+  return fill("normal_", t, "normal_", number("normal_", "mean", mean, 0), number("normal_", "std", std, 1))
 end
 function init.constant_(t, value)
   return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
@@ -107,4 +101,4 @@ function init._layer(weight, bias)
   if bias then init.uniform_(bias, -bound, bound) end
 end
 
-return options.strict("nn.init", init)
+return options.strict("nn.init", options.exact_all(init, options.named))

@@ -53,10 +53,9 @@ local function call(self, ...)
 end
 
 local function construct(this, ...)
-  class.check_arguments(this, ...)
   local self, record = records.blank(this, call)
   record.values.training, record.most_inputs = true, most_inputs(this)
-  self:init(...)
+  self:init(class.arguments(this, ...))
   return self
 end
 

@@ -18,4 +18,4 @@ function utils.clip_grad_norm_(parameters, max_norm, opts)
   return core.clip_grad_norm(parameters, max_norm, opts.norm_type)
 end
 
-return options.strict("nn.utils", utils)
+return options.strict("nn.utils", options.exact_all(utils, options.named))
