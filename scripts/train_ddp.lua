@@ -190,7 +190,8 @@ if options.log and rank == 0 then
 end
 
 local function json_number(x) -- JSON has neither NaN nor infinity
-  return x - x == 0 and ("%.17g"):format(x) or "null"
+  local short = ("%.15g"):format(x)
+  return x - x ~= 0 and "null" or tonumber(short) == x and short or ("%.17g"):format(x)
 end
 
 local steps_an_epoch = train_loader:len()

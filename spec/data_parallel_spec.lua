@@ -181,6 +181,7 @@ describe("DataParallel", function()
     end
     local module = Deep():to(dev(0))
     local net = DataParallel(module, {device_ids = four, output_device = dev(1)})
+    assert.same(four, net.device_ids)
     local left, right = lm.randn({5, 3}):to(dev(0)), lm.randn({5, 3}):to(dev(0))
     local result, mean, name = net({left = left, list = {right}}, {scale = 2, name = "n"})
     assert.equal(dev(1), result.out.device)

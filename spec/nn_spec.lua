@@ -487,6 +487,23 @@ describe("a loss of other sizes than its target's", function()
   end)
 end)
 
+describe("Softmax without dim", function()
+  it("takes PyTorch's default, with one warning for each line", function()
+    assert.equal("script.lua:2: warning: Softmax: no dim was given, so it is 2 for an input of 2 dims; say "
+      .. "nn.Softmax(2)\n", warnings("local lm = require 'luminary' local x = lm.zeros {1, 4}\n"
+        .. "for _ = 1, 3 do assert(lm.nn.Softmax()(x):sum():item() == 1) end"))
+    warnings [[
+      local lm = require "luminary"
+      lm.set_warnings(false)
+      for n = 1, 4 do
+        local x = lm.randn { unpack({ 2, 3, 4, 5 }, 1, n) }
+        assert(lm.equal(lm.nn.LogSoftmax()(x), x:log_softmax((n == 1 or n == 3) and 1 or 2)))
+      end
+    ]]
+    assert.equal("Softmax(dim=nil)", tostring(nn.Softmax()))
+  end)
+end)
+
 describe("modules in a plain table", function()
   it("are warned of where parameters are asked for", function()
     local head = "local lm = require 'luminary' local nn = lm.nn local net = nn.Module:extend('Net')()\n"

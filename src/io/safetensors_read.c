@@ -200,6 +200,12 @@ static lm_status read_header(const lm_safetensors *f, char **out, uint64_t *leng
     return lm_fail(LM_E_IO, "%s is no safetensors file: it has only %llu bytes", f->path, (unsigned long long)bytes);
   }
   TRY(lm_read_pieces(f->path, f->fd, &f->info, 1, 1, &(lm_piece){prefix, sizeof prefix, 0}));
+  if (memcmp(prefix, "PK\3\4", 4) == 0 || memcmp(prefix, "\x80\x02\x8a\x0a", 4) == 0) {
+    return lm_fail(LM_E_IO,
+                   "%s is a file of torch.save's (a pickle, which can hold any program), not safetensors; in Python: "
+                   "safetensors.torch.save_file(torch.load(path, weights_only=True), \"net.safetensors\")",
+                   f->path);
+  }
   *length = 0;
   for (int i = 0; i < 8; i++) *length |= (uint64_t)prefix[i] << 8 * i;
   if (*length > LARGEST_HEADER || *length > bytes - 8) {

@@ -66,16 +66,25 @@ function Softplus:init(opts) check("Softplus", opts, {}) end -- luacheck: ignore
 function Softplus:forward(x) return ops.softplus(x) end -- luacheck: ignore self
 function Softplus:extra_repr() return "beta=1.0, threshold=20.0" end -- luacheck: ignore self
 
--- nn.Softmax(dim), nn.LogSoftmax(dim): dims count from 1, or from the end if negative.
+-- nn.Softmax(dim), nn.LogSoftmax(dim): dims count from 1, or from the end if negative. Without dim, as PyTorch: 1 of
+-- inputs of 0, 1 or 3 dims, else 2, with a warning.
 local function along_dim(name, op)
   local class = layer.define(name)
   function class:init(dim)
-    if type(dim) == "table" then dim = check(name, dim, {dim = {"integer"}}).dim end
-    self.dim = arg(name, "dim", dim, "integer")
+    self.dim = dim ~= nil and arg(name, "dim", dim, "integer") or nil
     if dim == 0 then options.fail("%s: dim 0: dims count from 1, or from -1 at the end", name) end
   end
-  function class:forward(x) return op(x, self.dim) end
-  function class:extra_repr() return "dim=" .. self.dim end
+  function class:forward(x)
+    local dim = self.dim
+    if not dim then
+      local n = options.arg(name, "the input", x, "tensor").ndim
+      dim = (n <= 1 or n == 3) and 1 or 2
+      core.warn(("%s: no dim was given, so it is %d for an input of %d dims; say nn.%s(%d)"):format(name, dim, n, name,
+        dim))
+    end
+    return op(x, dim)
+  end
+  function class:extra_repr() return "dim=" .. tostring(self.dim) end
   activation[name] = class
 end
 along_dim("Softmax", ops.softmax)
