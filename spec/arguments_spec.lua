@@ -136,6 +136,84 @@ describe("wrong arguments to", function()
     end
   end)
 
+  it("a dot for a colon, and a colon for a dot", function()
+    local net = nn.Linear(2, 2)
+    local opt = optim.SGD(net:parameters(), { lr = 1 })
+    local loader = data.DataLoader(data.TensorDataset(lm.ones { 2 }))
+    for problem, try in pairs {
+      ["Optimizer.step: it is called with a colon: x:step"] = function() opt.step() end,
+      ["Optimizer.zero_grad: it is called with a colon"] = function() opt.zero_grad() end,
+      ["DataLoader.iter: it is called with a colon"] = function() loader.iter() end,
+      ["Module.parameters: it is called with a colon"] = function() net.parameters() end,
+      ["Module.train: it is called with a colon"] = function() net.train(true) end,
+      ["tensors have no .* 'weight'; net.forward%(x%) would be net:forward%(x%)"] = function()
+        net.forward(lm.ones { 2 })
+      end,
+      ["DataLoader:iter: takes 0 arguments, got 1"] = function() loader:iter(2) end,
+      ["randn: size: a list expected, got the library luminary itself"] = function() lm:randn(2) end,
+      ["relu: x: a tensor expected, got the library nn.functional itself"] = function()
+        nn.functional:relu(lm.ones { 1 })
+      end,
+      ["Linear: in_features has to be .*, got the library nn itself .its functions are called with a dot"] = function()
+        nn:Linear(2, 2)
+      end,
+      ["Net: a constructor is called init here: function Net:init"] = function()
+        local Net = nn.Module:extend("Net")
+        function Net:__init() self.fc = nn.Linear(1, 1) end
+        Net()
+      end,
+      ["a tensor is no text: x:item%(%) is the number of one element"] = function() return "loss " .. lm.ones { 1 } end,
+    } do
+      local ok, message = pcall(try)
+      assert(not ok, problem)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+    end
+  end)
+
+  it("names of PyTorch's and Torch7's are told apart from those that are nowhere", function()
+    local other = require "luminary.other_names"
+    local function there(what, name)
+      if what == "tensors" then return rawget(lm.core.methods, name) ~= nil or lm.core.tensor_fields[name] ~= nil end
+      local at = lm
+      if name:match "^lm%." then
+        name = name:sub(4)
+      elseif what ~= "luminary" then
+        name = what .. "." .. name
+      end
+      for part in name:gmatch "[^.]+" do
+        local ok, inner = pcall(function() return at[part] end)
+        if not ok then return false end
+        at = inner
+      end
+      return at ~= nil
+    end
+    for what, names in pairs(other) do
+      for theirs, ours in pairs(names) do
+        assert(not there(what, theirs), what .. " has " .. theirs)
+        assert(not ours or ours:find " " or there(what, ours), what .. " has no " .. tostring(ours))
+      end
+    end
+    local x = lm.ones { 2, 2 }
+    for problem, try in pairs {
+      ["tensors have no field or method 'cmul'; here it is 'mul'"] = function() x:cmul(x) end,
+      ["tensors have no field or method 'maskedFill'; here it is 'masked_fill_'"] = function() x:maskedFill(x, 1) end,
+      ["tensors have no field or method 'isPinned'; here it is 'is_pinned'"] = function() x:isPinned() end,
+      ["tensors have no field or method 'cumsum' in this version"] = function() x:cumsum(1) end,
+      ["tensors have no field or method 'values'; such ops give two results: local values, indices"] = function()
+        return x:max(2).values
+      end,
+      ["nn has no 'SpatialConvolution'; here it is 'Conv2d'"] = function() nn.SpatialConvolution(1, 1, 3) end,
+      ["nn has no 'LSTM' in this version"] = function() nn.LSTM(1, 1) end,
+      ["optim has no 'sgd'; here it is 'SGD'"] = function() return optim.sgd end,
+      ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
+    } do
+      local ok, message = pcall(try)
+      assert(not ok, problem)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+    end
+    assert.is_nil(rawget(nn, "LSTM"))
+  end)
+
   it("layers called", function()
     local layers = {
       nn.Linear(2, 2), nn.Conv2d(1, 1, 1), nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.LayerNorm(3), nn.ReLU(),

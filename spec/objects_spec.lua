@@ -266,7 +266,7 @@ describe("names that are not there", function()
     for who, case in pairs {
       luminary = { lm, "zeroes", "zeros" }, nn = { nn, "Liner", "Linear" }, ["nn.functional"] = { F, "rellu", "relu" },
       optim = { optim, "AdamX", "Adam" }, data = { data, "DataLoeader", "DataLoader" },
-      dist = { lm.dist, "all_reduc", "all_reduce" }, ["nn.init"] = { nn.init, "normal", "normal_" },
+      dist = { lm.dist, "all_reduc", "all_reduce" }, ["nn.init"] = { nn.init, "nomal_", "normal_" },
     } do
       assert.matches(("%s has no '%s'; did you mean '%s'?"):format(who, case[2], case[3]),
         message(function() return case[1][case[2]] end), 1, true)

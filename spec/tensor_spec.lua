@@ -294,7 +294,7 @@ describe("a tensor", function()
     for _, compare in ipairs { function() return x <= y end, function() return x >= y end } do
       assert.error_matches(compare, ":le%(")
     end
-    assert.error_matches(function() return x .. "text" end, "concatenate")
+    assert.error_matches(function() return x .. "text" end, "a tensor is no text")
     assert.error_matches(function() return x() end, "call")
     assert.equal("luminary.tensor", getmetatable(x))
   end)

@@ -50,6 +50,7 @@ function class.list(of, record) return setmetatable({}, complete(of, record)) en
 
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
+  if of.__init then fail("%s: a constructor is called init here: function %s:init(…)", of.__name, of.__name) end
   if not rawget(of, "strict") then return ... end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
@@ -84,9 +85,35 @@ function class.new(name, super, constructor)
   })
 end
 
+-- Not for forward, which is called more often than anything: see Module's call.
+local unguarded = {init = true, forward = true}
+
+-- A method that says so where it is called with a dot, or with more arguments than it names.
+local function guarded(of, name, method)
+  if unguarded[name] or type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
+  local info = debug.getinfo(method, "u")
+  local most = info.isvararg and 1 / 0 or info.nparams - 1
+  return function(self, ...)
+    local kind = type(self)
+    if kind ~= "userdata" and kind ~= "table" then
+      fail("%s.%s: it is called with a colon: x:%s(…) for a %s x", of.__name, name, name, of.__name)
+    end
+    if select("#", ...) > most then
+      fail("%s:%s: takes %d argument%s, got %d", of.__name, name, most, most == 1 and "" or "s", select("#", ...))
+    end
+    return method(self, ...)
+  end
+end
+
+--- Guards the methods that a class is given from now on. Gives the class.
+function class.guard(of)
+  getmetatable(of).__newindex = function(t, name, method) rawset(t, name, guarded(t, name, method)) end
+  return of
+end
+
 --- A class of the library: constructed with more arguments than `init` names, it is an error.
 function class.define(name, super)
-  local new = class.new(name, super)
+  local new = class.guard(class.new(name, super))
   new.strict = true
   return new
 end

@@ -53,6 +53,7 @@ local values = { -- name: module and field, or the module itself
 }
 
 return setmetatable(options.exact_all(lm), {
+  __library = "luminary",
   __index = function(self, key)
     local value
     if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict

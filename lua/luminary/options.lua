@@ -23,7 +23,10 @@ function options.describe(v)
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  local record = options.record(v)
+  local record, mt = options.record(v), getmetatable(v)
+  if type(mt) == "table" and rawget(mt, "__library") then
+    return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
+  end
   return record and ("a %s%s"):format(record.is_module and "module, " or "", record.class.__name) or "a " .. kind
 end
 local describe = options.describe
@@ -160,22 +163,37 @@ function options.exact_all(t, wrap)
   return t
 end
 
---- The error for a name that a table of ours lacks.
-function options.no_name(who, key, known)
+-- Torch7 writes maskedFill, and in place too, where we write masked_fill or masked_fill_.
+local function as_ours(key, known)
+  local snake = key:gsub("(%l)(%u)", "%1_%2"):lower()
+  return rawget(known, snake) and snake or rawget(known, snake .. "_") and snake .. "_"
+end
+
+--- The error for a name that a table of ours lacks: what it is called here, if PyTorch or Torch7 have it, or the
+--- nearest.
+--- `known` has our names as keys; `what` is what such a name is of, "nn" or "tensors".
+function options.no_name(what, key, known)
+  if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
+  local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
+  local shown = words(key, 60)
+  local there = (require("luminary.other_names")[what] or {})[key]
+  if there == nil then there = as_ours(key, known) or nil end
+  if there == false then fail("%s '%s' in this version", has, shown) end
+  if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "here it is '" .. there .. "'") end
   local names = {}
   for name in pairs(known) do
     if type(name) == "string" then names[#names + 1] = name end
   end
   table.sort(names)
-  local near = type(key) == "string" and core.nearest(key, names)
-  fail("%s has no '%s'%s", who, tostring(key), near and "; did you mean '" .. near .. "'?" or "")
+  local near = core.nearest(key, names)
+  fail("%s '%s'%s", has, shown, near and "; did you mean '" .. near .. "'?" or "")
 end
 
 --- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
 --- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more
 --- arguments than they name. Gives t.
 function options.strict(who, t)
-  return setmetatable(options.exact_all(t), {__index = function(_, key)
+  return setmetatable(options.exact_all(t), {__library = who, __index = function(_, key)
     -- Names as of metamethods are nil: other libraries look whether there are such.
     if type(key) ~= "string" or key:sub(1, 2) ~= "__" then options.no_name(who, key, t) end
   end})

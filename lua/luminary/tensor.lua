@@ -216,4 +216,11 @@ function methods.register_post_accumulate_grad_hook(x, hook)
   end, true)
 end
 
-return options.exact_all(methods)
+-- Asked for what is neither method nor field.
+return setmetatable(options.exact_all(methods), {__index = function(_, key)
+  local known = {}
+  for _, names in ipairs {methods, core.tensor_fields} do
+    for name in pairs(names) do known[name] = true end
+  end
+  options.no_name("tensors", key, known)
+end})

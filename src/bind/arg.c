@@ -173,7 +173,10 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
     return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %zu", fn, arg, LM_MAX_DIMS, n);
   }
   if (!is_list(L, i)) {
-    return lm_fail(LM_E_ARG, "%s: %s: a list expected, got a table with named fields; options come last", fn, arg);
+    const char *got = lm_got(L, s, i);
+    bool plain = strcmp(got, "table") == 0;
+    return lm_fail(LM_E_ARG, "%s: %s: a list expected, got %s", fn, arg,
+                   plain ? "a table with named fields; options come last" : got);
   }
   for (size_t k = 0; k < n; k++) {
     lua_rawgeti(L, i, (int)k + 1);

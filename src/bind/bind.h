@@ -263,6 +263,7 @@ int lm_bind_newindex(lua_State *L);
 void lm_push_getters(lua_State *L);
 int lm_bind_eq(lua_State *L);
 int lm_bind_lt(lua_State *L);
+int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);

@@ -153,6 +153,12 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
       if (!b->t) return "a dead tensor";
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
       return text;
+    case LUA_TTABLE:
+      if (!luaL_getmetafield(L, i, "__library")) return "table"; /* options.strict */
+      snprintf(text, sizeof text, "the library %s itself (its functions are called with a dot, not a colon)",
+               lua_tostring(L, -1));
+      lua_pop(L, 1);
+      return text;
     default:
       if (lm_to_int64(L, s, i, &whole)) {
         snprintf(text, sizeof text, "integer %lld", (long long)whole);

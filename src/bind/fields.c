@@ -198,22 +198,13 @@ static lm_tensor *self(lua_State *L, lm_lua *s, const char *fn) {
   return t;
 }
 
-/* What is neither method nor field is an error that names the nearest. Names as of metamethods are nil, as other
- * libraries look whether there are such. */
-static int no_field(lua_State *L, const char *key) {
-  if (strncmp(key, "__", 2) == 0) return 0;
-  enum { MOST = 1024 };
-  const char **names = lua_newuserdata(L, MOST * sizeof *names);
-  int n = 0;
-  for (int i = 0; i < GETTERS; i++) names[n++] = getters[i].name;
-  lua_pushnil(L);
-  while (n < MOST && lua_next(L, lua_upvalueindex(3))) {
-    lua_pop(L, 1);
-    names[n++] = lua_tostring(L, -1);
-  }
-  const char *near = lm_nearest(key, n, names);
-  return lm_raise_text(L, "tensors have no field or method '%.60s'%s%s%s", key, near ? "; did you mean '" : "",
-                       near ? near : "", near ? "'?" : "");
+/* What is neither method nor field is an error (tensor.lua), which the table of methods raises. Names as of metamethods
+ * are nil, as other libraries look whether there are such. */
+static int no_field(lua_State *L) {
+  if (strncmp(lua_tostring(L, 2), "__", 2) == 0) return 0;
+  lua_pushvalue(L, 2);
+  lua_gettable(L, lua_upvalueindex(3));
+  return 1;
 }
 
 int lm_bind_index(lua_State *L) {
@@ -224,7 +215,7 @@ int lm_bind_index(lua_State *L) {
   if (!lua_isnil(L, -1)) return 1;
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(4));
-  if (lua_isnil(L, -1)) return no_field(L, lua_tostring(L, 2));
+  if (lua_isnil(L, -1)) return no_field(L);
   int i = (int)lua_tointeger(L, -1);
   lm_lua *s = LM_STATE(L);
   return getters[i].get(L, s, self(L, s, getters[i].name));
@@ -269,6 +260,10 @@ int lm_bind_eq(lua_State *L) {
 
 int lm_bind_lt(lua_State *L) {
   return lm_raise_text(L, "a < b gives one boolean in Lua: write a:lt(b) or a:gt(b) for a tensor of them");
+}
+
+int lm_bind_concat(lua_State *L) {
+  return lm_raise_text(L, "a tensor is no text: x:item() is the number of one element, tostring(x) what print shows");
 }
 
 int lm_bind_le(lua_State *L) {

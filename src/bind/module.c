@@ -136,6 +136,7 @@ static void set_metamethods(lua_State *L) {
   set_function(L, METATABLE, "__eq", lm_bind_eq);
   set_function(L, METATABLE, "__lt", lm_bind_lt);
   set_function(L, METATABLE, "__le", lm_bind_le);
+  set_function(L, METATABLE, "__concat", lm_bind_concat);
   set_function(L, METATABLE, "__len", lm_bind_len);
   set_function(L, METATABLE, "__tostring", lm_bind_tostring);
   set_function(L, METATABLE, "__newindex", lm_bind_newindex);
@@ -237,6 +238,8 @@ int luaopen_luminary_core(lua_State *L) {
   lua_setfield(L, MODULE, "scope");
   lua_pushvalue(L, METHODS);
   lua_setfield(L, MODULE, "methods");
+  lm_push_getters(L);
+  lua_setfield(L, MODULE, "tensor_fields");
   lua_pushvalue(L, OPS);
   lua_setfield(L, MODULE, "ops");
   lua_pushvalue(L, MODULE);

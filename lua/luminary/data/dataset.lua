@@ -10,7 +10,7 @@ local fail = options.fail
 local Dataset = class.root("Dataset")
 Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
-function Dataset:get() fail("%s: define function %s:get(i)", self.__name, self.__name) end
+function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self.__name) end
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 -- What a set's (or a sampler's) own :len() says, which somebody else may have written.

@@ -59,7 +59,7 @@ local function construct(this, ...)
   return self
 end
 
-local Module = class.new("Module", nil, construct)
+local Module = class.guard(class.new("Module", nil, construct))
 Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
@@ -232,20 +232,6 @@ function Module:apply(fn)
   for _, child in ipairs(self:children()) do child:apply(fn) end
   fn(self)
   return self
-end
-
--- PyTorch's recurse and prefix would be dropped in silence.
-for _, name in ipairs {
-  "parameters", "named_parameters", "buffers", "named_buffers", "children", "named_children", "modules",
-  "named_modules",
-} do
-  local list = Module[name]
-  Module[name] = function(self, ...)
-    if select("#", ...) > 0 then
-      fail("%s:%s: takes no arguments, got %s", self.__name, name, options.describe((...)))
-    end
-    return list(self)
-  end
 end
 
 -- ---- modes

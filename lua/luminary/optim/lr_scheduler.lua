@@ -83,7 +83,7 @@ function StepLR:init(optimizer, step_size, opts)
   self:start(optimizer)
 end
 
-function StepLR:next_lr(group)
+function StepLR:next_lr(group, _base)
   return self.last_epoch % self.step_size == 0 and group.lr * self.gamma or group.lr
 end
 

@@ -159,7 +159,7 @@ local function adopt(t, p)
 end
 
 --- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
-function Optimizer:keeps() return true end -- luacheck: ignore self
+function Optimizer.keeps(_self, _parameter) return true end
 
 --- Take over a state_dict of an optimizer with the same groups. Tensors are copied to the parameters'
 --- devices and dtypes.

@@ -178,14 +178,22 @@ static lm_status broken(lm_nccl *s, lm_status status) {
   return status;
 }
 
+/* NCCL often tells what a failure elsewhere did to it: whether there was one becomes known in a moment. */
+static lm_status cause(lm_group *asks) {
+  lm_status status = lm_group_check(asks);
+  for (double until = lm_seconds() + cause_time; status == LM_OK && lm_seconds() < until; status = lm_group_check(asks))
+    rest(10e-3);
+  return status;
+}
+
 /* Somebody aborted the communicators. */
 static lm_status gone(lm_nccl *s, lm_group *asks) {
   char why[sizeof s->why];
-  lm_status status = lm_group_check(asks);
-  if (status != LM_OK) return status;
   pthread_mutex_lock(&s->lock);
   memcpy(why, s->why, sizeof why);
   pthread_mutex_unlock(&s->lock);
+  lm_status status = *why ? cause(asks) : lm_group_check(asks);
+  if (status != LM_OK) return status;
   if (*why) return lm_fail(LM_E_STATE, "%s: the group has failed before: %s", lm_nccl_caller(asks), why);
   return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
 }
@@ -197,18 +205,12 @@ static lm_status word(const lm_group *asks, ncclResult_t result) {
   return lm_nccl_fail(lm_nccl_caller(asks), result, last);
 }
 
-/* NCCL often tells what a failure elsewhere did to it: whether there was one becomes known in a moment. */
 static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
-  bool effect = result == ncclRemoteError || result == ncclSystemError;
-  double until = lm_seconds() + (effect ? cause_time : 0);
-  lm_status worded = word(asks, result);
+  lm_status worded = word(asks, result), status = LM_OK;
   char message[1024];
   snprintf(message, sizeof message, "%s", lm_error());
-  for (; lm_seconds() < until; rest(10e-3)) {
-    lm_status status = lm_group_check(asks);
-    if (status != LM_OK) return broken(s, status);
-  }
-  return broken(s, lm_fail(worded, "%s", message));
+  if (result == ncclRemoteError || result == ncclSystemError) status = cause(asks);
+  return broken(s, status != LM_OK ? status : lm_fail(worded, "%s", message));
 }
 
 /* ---- calls */
