@@ -1,5 +1,7 @@
 #include "base/status.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,4 +68,8 @@ lm_status lm_fail(lm_status status, const char *format, ...) {
 
 const char *lm_error(void) { return message; }
 
-lm_status lm_fail_in(lm_status status, const char *prefix) { return lm_fail(status, "%s: %s", prefix, message); }
+lm_status lm_fail_in(lm_status status, const char *prefix) {
+  size_t n = strlen(prefix);
+  bool begins = strncmp(message, prefix, n) == 0 && !isalnum((unsigned char)message[n]) && message[n] != '_';
+  return begins ? status : lm_fail(status, "%s: %s", prefix, message);
+}

@@ -43,7 +43,7 @@ LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* The last message of this thread. Valid until the next lm_fail on this thread. */
 LM_API const char *lm_error(void);
-/* Put "prefix: " before the last message; the status passes through. */
+/* Put "prefix: " before the last message, unless it begins with that word already; the status passes through. */
 LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
 
 #define TRY(call)                              \
