@@ -212,8 +212,8 @@ static int no_field(lua_State *L, const char *key) {
     names[n++] = lua_tostring(L, -1);
   }
   const char *near = lm_nearest(key, n, names);
-  return lm_raise_text(L, "tensors have no field or method '%.60s'%s%s%s", key, near ? "; did you mean '" : "",
-                       near ? near : "", near ? "'?" : "");
+  return lm_raise_text(L, "tensors have no field or method '%s'%s%s%s", lm_brief(key, 60),
+                       near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
 int lm_bind_index(lua_State *L) {
@@ -251,9 +251,9 @@ int lm_bind_newindex(lua_State *L) {
   } else {
     static const char *const settable[] = {"requires_grad", "grad", "data"};
     const char *near = lm_nearest(key, 3, settable);
-    status =
-        near ? lm_fail(LM_E_ARG, "tensors have no field '%.60s' to set; did you mean '%s'?", key, near)
-             : lm_fail(LM_E_ARG, "tensors have no field '%.60s' to set; there are requires_grad, grad and data", key);
+    status = near ? lm_fail(LM_E_ARG, "tensors have no field '%s' to set; did you mean '%s'?", lm_brief(key, 60), near)
+                  : lm_fail(LM_E_ARG, "tensors have no field '%s' to set; there are requires_grad, grad and data",
+                            lm_brief(key, 60));
   }
 done:
   return status == LM_OK ? 0 : lm_raise(L, status);
