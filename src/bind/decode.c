@@ -146,8 +146,10 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
   const lm_op *op = f->op;
   const char *const *key = s->key[f->id];
   lm_status status = LM_OK;
+  bool empty = true;
   lua_pushnil(L);
   while (lua_next(L, table)) {
+    empty = false;
     if (lua_type(L, -2) != LUA_TSTRING) {
       status = lm_fail(LM_E_ARG, "%s: the table at the end mixes names and list entries", op->name);
       goto done;
@@ -171,8 +173,9 @@ static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table
     }
     lua_pop(L, 1);
   }
+  return empty ? lm_check_empty(L, table, op->name, "options") : LM_OK;
 done:
-  if (status != LM_OK) lua_pop(L, 2);
+  lua_pop(L, 2);
   return status;
 }
 

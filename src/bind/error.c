@@ -167,8 +167,10 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, names[0],
                    luaL_typename(L, i));
   }
+  bool empty = true;
   lua_pushnil(L);
   while (lua_next(L, i)) {
+    empty = false;
     lua_pop(L, 1);
     if (lua_type(L, -1) != LUA_TSTRING) {
       lua_pop(L, 1);
@@ -192,7 +194,7 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     lua_pop(L, 1);
     return LM_E_ARG;
   }
-  return LM_OK;
+  return empty ? lm_check_empty(L, i, fn, "options") : LM_OK;
 }
 
 /* own_files(prefix): chunk names that start so are ours, and errors are raised beyond them. */
