@@ -86,3 +86,41 @@ describe("wrong arguments", function()
     assert.is_true(lm.is_grad_enabled())
   end)
 end)
+
+describe("messages with long texts of the script's", function()
+  local x = lm.ones { 2 }
+  local tries = {
+    ["a field"] = function(w) return x[w] end, ["a field to set"] = function(w) x[w] = 1 end,
+    ["an option"] = function(w) lm.sum(x, { [w] = 1 }) end,
+    ["an option of none"] = function(w) lm.neg(x, { [w] = 1 }) end,
+    ["tensor's option"] = function(w) lm.tensor({ 1 }, { [w] = true }) end,
+    ["a layer's option"] = function(w) lm.nn.Linear(1, 1, { [w] = 1 }) end,
+    ["a dtype"] = function(w) lm.zeros({ 2 }, { dtype = w }) end, ["to"] = function(w) x:to(w) end,
+    ["a device"] = function(w) lm.zeros({ 2 }, { device = w }) end,
+    ["a device's number"] = function(w) lm.zeros({ 2 }, { device = "cpu:" .. w }) end,
+    ["nearly a device"] = function(w) lm.zeros({ 2 }, { device = "cpux:" .. w }) end,
+    ["a choice"] = function(w) lm.nn.functional.mse_loss(x, x, { reduction = w }) end,
+    ["a layer's choice"] = function(w) lm.nn.MSELoss { reduction = w } end,
+    ["an argument"] = function(w) lm.add(x, w) end, ["a layer's argument"] = function(w) lm.nn.Linear(w, 1) end,
+    ["an option that is positional"] = function(w) lm.sum(x, 1, w) end, ["an index"] = function(w) return x[{ w }] end,
+    ["a variable"] = function(w) lm.setenv("=" .. w, "1") end, ["a name"] = function(w) return lm.nn[w] end,
+    ["a key"] = function(w) core.json_encode { [w .. "\0"] = 1 } end,
+    ["a state's key"] = function(w) lm.nn.Linear(1, 1):load_state_dict { [w] = x } end,
+    ["backends"] = function(w) lm.dist.init_process_group { backend = "cpu:" .. w, world_size = 2, rank = 0 } end,
+    ["a method"] = function(w) lm.dist.init_process_group { init_method = w, world_size = 2, rank = 0 } end,
+  }
+
+  it("are short, and cut between characters", function()
+    for what, try in pairs(tries) do
+      for _, c in ipairs { "é", "漢", "😀" } do
+        for pad = 0, 3 do
+          local ok, message = pcall(try, ("a"):rep(pad) .. c:rep(600))
+          assert(not ok, what)
+          local left = message:gsub(c, ""):gsub("…", "")
+          assert(not left:find "[\128-\255]" and #message < 1200, ("%s: %d bytes: %s"):format(what, #message, message))
+          assert(message:find("...", 1, true), what)
+        end
+      end
+    end
+  end)
+end)

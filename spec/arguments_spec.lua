@@ -382,3 +382,31 @@ describe("a zero byte", function()
     temp.remove(folder)
   end)
 end)
+
+describe("a table that has its entries by metatable alone", function()
+  it("is an error where only a table's own are read, and a list with methods is a list", function()
+    local x, w = lm.ones { 2, 3 }, nn.Linear(3, 2)
+    local function behind(t) return setmetatable({}, { __index = t, __len = function() return #t end }) end
+    local Methods = { __index = { map = print } }
+    for what, case in pairs {
+      zeros = { lm.zeros, { 2, 3 } }, reshape = { function(v) return x:reshape(v) end, { 3, 2 } },
+      sum = { lm.sum, { 1, 2 }, x }, permute = { lm.permute, { 2, 1 }, x }, cat = { lm.cat, { x, x } },
+      tensor = { lm.tensor, { 1, 2 } }, ["a row"] = { function(v) return lm.tensor { v, { 3, 4 } } end, { 1, 2 } },
+      FloatTensor = { lm.FloatTensor, { 1, 2 } }, ["x[{}]"] = { function(v) return x[v] end, { 1, 2 } },
+      ["x[{}] ="] = { function(v) x[v] = 5 end, { 1, 2 } },
+      options = { function(v) return x:sum(1, v) end, { keepdim = true } },
+      ["tensor's options"] = { function(v) return lm.tensor({ 1 }, v) end, { dtype = "int64" } },
+      backward = { lm.autograd.backward, { w(x):sum() } },
+      ["a gradient"] = { function(v) w(x):sum():backward(v) end, { lm.ones {} } },
+      grad = { function(v) return lm.grad(w(x):sum(), v) end, w:parameters() },
+    } do
+      local f, entries, first = unpack(case)
+      local function try(v) if first then return f(first, v) else return f(v) end end
+      local text = select(2, pcall(try, behind(entries)))
+      assert.matches("arguments_spec.lua:%d+: [^\n]*metatable stands in for its entries", tostring(text), what)
+      assert(pcall(try, setmetatable(entries, Methods)), what)
+    end
+    assert.matches("a list of parameters wanted", select(2, pcall(optim.SGD, behind(w:parameters()), { lr = 1 })))
+    assert.same({}, lm.zeros(setmetatable({}, { __call = print })).shape)
+  end)
+end)

@@ -86,6 +86,20 @@ describe("lm.grad", function()
     assert.same({ 6, 12, 18 }, h:totable())
   end)
 
+  it("takes many inputs, in any order and several times, in the midst of the graph too", function()
+    local x, wanted, expected = leaf { 1, 2, 3, 4 }, {}, {}
+    local doubled = x * 2
+    local parts = doubled:unbind() -- results of one node
+    local y = (parts[1] ^ 2 + parts[2] * parts[3]) * 5
+    local of = { parts[4], parts[2], x, parts[1], parts[3], doubled }
+    local gradients = { "none", 30, { 40, 60, 40, 0 }, 20, 20, { 20, 30, 20, 0 } }
+    for i = 0, 99 do
+      wanted[i + 1], expected[i + 1] = of[i * i % 7 % 6 + 1], gradients[i * i % 7 % 6 + 1]
+    end
+    local got = lm.grad(y, wanted, { allow_unused = true })
+    for i = 1, 100 do assert.same(expected[i], got[i] and got[i]:totable() or "none", i) end
+  end)
+
   it("says which input was not used, unless that is allowed", function()
     local x, z = leaf { 1 }, leaf { 1 }
     assert.error_matches(function() lm.grad({ (x * 2):sum() }, { z }) end, "allow_unused")

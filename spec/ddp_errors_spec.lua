@@ -185,6 +185,21 @@ describe("DistributedDataParallel", function()
     end
   end)
 
+  it("says once whose call it is that others did not come to", function()
+    local got = run(2, [[
+      local net = lenet()
+      local ddp = DDP(net, { bucket_cap_mb = 1e-5 })
+      local x, y = batch(4)
+      local loss = F.cross_entropy(ddp(x), y)
+      print(message(rank == 0 and loss.backward or dist.all_reduce, rank == 0 and loss or lm.ones { 3 }))
+      os.exit(0, true)
+    ]], { LM_SHM = "0" })
+    assert(got.ok, got.text)
+    assert.matches("script.lua:%d+: DistributedDataParallel: rank 1 on host [^\n]* came to another call",
+      got[0].output)
+    assert.matches("script.lua:%d+: all_reduce: rank 1 on host [^\n]* came to another call", got[1].output)
+  end)
+
   it("has averages in .grad whatever a hook makes of it", function()
     local script = [[
       local net = lenet()

@@ -112,6 +112,16 @@ describe("Sequential and ModuleList are lists", function()
     assert.matches("ModuleList: the child '1' is or contains", message(net.parameters, net))
     table.remove(inner)
     assert.equal("Sequential(\n  (0): ReLU()\n  (1): ModuleList(\n    (0): Tanh()\n  )\n)", tostring(net))
+    local a, b = nn.Sequential(nn.ReLU()), nn.ModuleList()
+    table.insert(a, b)
+    table.insert(b, a)
+    for _, walk in ipairs { tostring, a.parameters, a.state_dict, a.children } do
+      assert.matches("objects_spec.lua:%d+: [^\n]* is or contains this module", message(walk, a))
+    end
+    b[1] = 3
+    for _ = 1, 2 do assert.matches("child 1 has to be a module, got number 3", message(b.children, b)) end
+    b[1] = nil
+    assert.equal(2, #a:children())
     inner.up = { net } -- which nobody walks
     assert.equal(2, #net)
   end)

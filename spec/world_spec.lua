@@ -54,6 +54,52 @@ describe("the store is found", function()
     end
   end)
 
+  it("by a file that is one job's at a time", function()
+    local path = folder .. "/meet"
+    local env = { LM_TOKEN = false, LM_JOB = false }
+    local first = start(2, [[
+      init { init_method = arg[1] }
+      print "ready"
+      if dist.get_rank() == 1 then
+        waits(dist.barrier)
+        os.exit()
+      end
+      require "ffi".cdef "int usleep(unsigned);"
+      for _ = 1, 600 do require "ffi".C.usleep(100000) end
+    ]], { args = "file://" .. path, env = env })
+    all_ready(first)
+    local got = start(2, meet, { args = "file://" .. path .. " 6", env = env }):wait()
+    assert.matches("init_method file://" .. path .. ": rank 0 of another job is there, with its store at [^\n]*",
+      got[0].output)
+    assert.matches("gave up after 6 s", got[1].output)
+    first:kill(0) -- and its file stays, which nobody holds
+    assert.matches("rank 0 on host [^\n]* died", first:wait()[1].output)
+    assert(io.open(path)):close()
+    got = start(2, meet, { args = "file://" .. path, env = env }):wait()
+    assert(got.ok, got.text)
+    assert.is_nil(io.open(path))
+  end)
+
+  it("by a file at which several jobs begin together, and one at most of them meets", function()
+    local jobs, met = {}, 0
+    for i = 1, 4 do
+      jobs[i] = start(2, [[
+        init { init_method = arg[1], timeout = 6 }
+        print "all there"
+        os.execute "sleep 6" -- longer than the others look for it
+      ]], { args = "file://" .. folder .. "/meet", env = { LM_TOKEN = false, LM_JOB = false } })
+    end
+    for _, job in ipairs(jobs) do
+      local got = job:wait()
+      if got[0].output:find "all there" then
+        met = met + 1
+      else
+        assert.matches("rank 0 of another job is there", got[0].output)
+      end
+    end
+    assert(met <= 1, met .. " jobs met at one file")
+  end)
+
   it("by a file whose folder exists", function()
     local got = start(2, meet, { args = "file://" .. folder .. "/none/meet" }):wait()
     for rank = 0, 1 do

@@ -16,10 +16,12 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
+local function brief(v) return words(tostring(v), 200) end
+
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
   local kind = type(v)
-  if kind == "string" then return ("string '%s'"):format(words(v, 200)) end
+  if kind == "string" then return ("string '%s'"):format(brief(v)) end
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
@@ -70,9 +72,10 @@ local function unknown(who, key, spec)
   for name in pairs(spec) do names[#names + 1] = name end
   table.sort(names)
   local near = type(key) == "string" and core.nearest(key, names)
+  key = brief(key)
   if near then fail("%s: no option '%s'; did you mean '%s'?", who, key, near) end
-  if #names == 0 then fail("%s: takes no options, got '%s'", who, tostring(key)) end
-  fail("%s: no option '%s'; there are %s", who, tostring(key), table.concat(names, ", "))
+  if #names == 0 then fail("%s: takes no options, got '%s'", who, key) end
+  fail("%s: no option '%s'; there are %s", who, key, table.concat(names, ", "))
 end
 
 --- Check a table of options. `spec` has a row for each: `stride = {"pair", {1, 1}}` is its kind and

@@ -30,6 +30,7 @@ static void end_run(lm_run *r) {
   if (r->ready != r->ready_small) lm_free(r->ready);
   if (r->leaf != r->leaf_small) lm_free(r->leaf);
   if (r->edge != r->edge_small) lm_free(r->edge);
+  if (r->input != r->input_small) lm_free(r->input);
 }
 
 /* ---- the table of leaves */
@@ -135,10 +136,24 @@ static int by_number(const void *a, const void *b) {
   return (m->number > n->number) - (m->number < n->number);
 }
 
+static int by_edge(const void *a, const void *b) {
+  const lm_run_input *m = a, *n = b;
+  uintptr_t p = (uintptr_t)m->edge.node, q = (uintptr_t)n->edge.node;
+  if (p != q) return p < q ? -1 : 1;
+  if (m->edge.slot != n->edge.slot) return m->edge.slot < n->edge.slot ? -1 : 1;
+  return (m->number > n->number) - (m->number < n->number);
+}
+
 /* With inputs given, only what lies between them and the roots is worked off. */
-static void mark_needed(lm_run *r) {
+static lm_status mark_needed(lm_run *r) {
+  if (r->a->ninputs > LM_RUN_SMALL) {
+    lm_run_input *more = lm_malloc(sizeof *more * (size_t)r->a->ninputs);
+    if (!more) return LM_E_OOM;
+    r->input = more;
+  }
   for (int i = 0; i < r->a->ninputs; i++) {
-    lm_node *n = r->edge[r->a->nroots + i].node;
+    r->input[i] = (lm_run_input){r->edge[r->a->nroots + i], i};
+    lm_node *n = r->input[i].edge.node;
     if (n->kind != LM_NODE_LEAF) {
       n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
     } else {
@@ -146,12 +161,14 @@ static void mark_needed(lm_run *r) {
       if (l->node) l->needed = true;
     }
   }
+  qsort(r->input, (size_t)r->a->ninputs, sizeof *r->input, by_edge);
   qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_number); /* edges lead to smaller numbers */
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
     for (int k = 0; k < n->nedge && !n->passes_on; k++) n->passes_on = n->edge[k].node && is_needed(r, n->edge[k].node);
     n->needed = n->needed || n->passes_on;
   }
+  return LM_OK;
 }
 
 /* ---- which is next */
@@ -182,9 +199,19 @@ static lm_node *pop_ready(lm_run *r) {
 
 /* lm.grad: g is what was asked for. */
 static void capture(lm_run *r, const lm_node *n, int slot, lm_tensor *g) {
-  for (int i = 0; i < r->a->ninputs; i++) {
-    lm_edge e = r->edge[r->a->nroots + i];
-    if (e.node == n && e.slot == slot && !r->out[i]) r->out[i] = lm_retain(g);
+  const lm_run_input wanted = {{(lm_node *)n, slot}, 0};
+  int k = 0;
+  for (int end = r->a->ninputs; k < end;) { /* to the first that is not before it */
+    int middle = k + (end - k) / 2;
+    if (by_edge(&r->input[middle], &wanted) < 0) {
+      k = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  for (; k < r->a->ninputs && r->input[k].edge.node == n && r->input[k].edge.slot == slot; k++) {
+    lm_tensor **out = &r->out[r->input[k].number];
+    if (!*out) *out = lm_retain(g);
   }
 }
 
@@ -376,7 +403,7 @@ static lm_status go(lm_run *r) {
   lm_tensor *g = NULL;
   TRY(take_edges(r));
   TRY(find_nodes(r));
-  if (a->ninputs > 0) mark_needed(r);
+  if (a->ninputs > 0) TRY(mark_needed(r));
   for (int i = 0; i < a->nroots; i++) {
     TRY(root_gradient(r, i, &g));
     status = deliver(r, NULL, r->edge[i], g);
@@ -456,6 +483,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.out = out;
   r.name = a->ninputs > 0 ? "grad" : "backward";
   r.edge = r.edge_small;
+  r.input = r.input_small;
   r.nnodes = r.nready = r.nleaves = 0;
   r.node = r.node_small;
   r.ready = r.ready_small;

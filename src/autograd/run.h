@@ -15,6 +15,11 @@ typedef struct lm_leaf_state {
   uint64_t last; /* devices.c: the smallest number of the nodes it has come from */
 } lm_leaf_state;
 
+typedef struct lm_run_input { /* what lm.grad is asked for */
+  lm_edge edge;
+  int number; /* among the inputs */
+} lm_run_input;
+
 struct lm_finally;
 struct lm_team;
 
@@ -28,6 +33,7 @@ typedef struct lm_run {
   struct lm_team *team; /* the threads that share the pass; NULL: this thread alone */
   int nedges;           /* retained, of the roots, then of the inputs */
   lm_edge *edge, edge_small[LM_RUN_SMALL];
+  lm_run_input *input, input_small[LM_RUN_SMALL]; /* by their edges */
   int nnodes, room;
   lm_node **node, *node_small[LM_RUN_SMALL]; /* claimed */
   int nready;

@@ -1,13 +1,31 @@
 #include "base/status.h"
 
+#include <ctype.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48 };
+enum { MESSAGE_BYTES = 1024, SIGN_BYTES = 48, BRIEF_BYTES = 200 };
 static _Thread_local char message[MESSAGE_BYTES];
 
 static int is_inside(char byte) { return (byte & 0xC0) == 0x80; } /* a character of UTF-8 */
+
+const char *lm_brief(const char *text, size_t most) {
+  static _Thread_local char texts[4][BRIEF_BYTES + sizeof "..."];
+  static _Thread_local unsigned turn;
+  char *out = texts[turn++ % 4];
+  size_t n = most < BRIEF_BYTES ? most : BRIEF_BYTES, end = n;
+  if (strnlen(text, n + 1) <= n) {
+    strcpy(out, text);
+    return out;
+  }
+  while (end > 0 && n - end < 3 && is_inside(text[end])) end--;
+  if (is_inside(text[end])) end = n; /* it is no UTF-8 */
+  memcpy(out, text, end);
+  strcpy(out + end, "...");
+  return out;
+}
 
 /* The text whole is too long for out: its ends, and how much is missing between them. */
 static void write_ends(char *out, size_t capacity, const char *whole, size_t bytes) {
@@ -66,4 +84,8 @@ lm_status lm_fail(lm_status status, const char *format, ...) {
 
 const char *lm_error(void) { return message; }
 
-lm_status lm_fail_in(lm_status status, const char *prefix) { return lm_fail(status, "%s: %s", prefix, message); }
+lm_status lm_fail_in(lm_status status, const char *prefix) {
+  size_t n = strlen(prefix);
+  bool begins = strncmp(message, prefix, n) == 0 && !isalnum((unsigned char)message[n]) && message[n] != '_';
+  return begins ? status : lm_fail(status, "%s: %s", prefix, message);
+}

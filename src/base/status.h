@@ -36,6 +36,10 @@ typedef enum lm_status {
 LM_API void lm_write(char *out, size_t capacity, const char *format, ...) LM_PRINTF(3, 4);
 LM_API void lm_write_v(char *out, size_t capacity, const char *format, va_list args) LM_PRINTF(3, 0);
 
+/* Text of somebody's in a message: at most `most` bytes (200), of which a cut leaves whole characters and a "...". Four
+ * of them are valid at a time on a thread. */
+LM_API const char *lm_brief(const char *text, size_t most);
+
 /* n bytes as text: zero bytes as Lua writes them, \0. */
 LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t n);
 
@@ -43,7 +47,7 @@ LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* The last message of this thread. Valid until the next lm_fail on this thread. */
 LM_API const char *lm_error(void);
-/* Put "prefix: " before the last message; the status passes through. */
+/* Put "prefix: " before the last message, unless it begins with that word already; the status passes through. */
 LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
 
 #define TRY(call)                              \

@@ -146,6 +146,17 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
   return status == LM_OK ? status : lm_fail_in(status, fn);
 }
 
+/* By metatable it may seem to have entries, and nothing here would see them. */
+lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
+  int top = lua_gettop(L);
+  bool stands_in = lua_getmetatable(L, i) && (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
+  lua_settop(L, top);
+  if (!stands_in) return LM_OK;
+  return lm_fail(
+      LM_E_ARG, "%s: %s: a plain table expected, got an empty one whose metatable stands in for its entries: copy them",
+      fn, arg);
+}
+
 static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
   if (lua_type(L, i) != LUA_TTABLE) return false;
   lua_pushnil(L);
@@ -185,7 +196,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
     if (status != LM_OK) return status;
   }
   out->n = (int)n;
-  return LM_OK;
+  return n > 0 ? LM_OK : lm_check_empty(L, i, fn, arg);
 }
 
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
@@ -196,6 +207,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
   }
   if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
   size_t count = lua_objlen(L, i);
+  if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
   if (count > 1 << 20) return lm_fail(LM_E_ARG, "%s: %s: %zu tensors are too many", fn, arg, count);
   lm_tensor **list = lm_malloc(count * sizeof *list);
   if (!list) return LM_E_OOM;

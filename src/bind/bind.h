@@ -244,6 +244,8 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
 /* Field `name` of the table at i on the stack; true if it is not nil. Raw. */
 bool lm_field(lua_State *L, int i, const char *name);
+/* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
+lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
 /* The same read into out, which stays as it is where the field is nil. */
 lm_status lm_field_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, double *out);
 lm_status lm_field_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, int64_t *out);

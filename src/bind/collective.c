@@ -224,12 +224,6 @@ done:
   return status;
 }
 
-/* What failed on the way to the call's work, or for a part of it, does not know its name. */
-static int raise_in(lua_State *L, lm_status status, const char *fn) {
-  if (strncmp(lm_error(), fn, strlen(fn)) != 0) lm_fail_in(status, fn);
-  return lm_raise(L, status);
-}
-
 /* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
  * async; of a recv, who it was from. What a collective does not have is nil. */
 static int bind_run(lua_State *L) {
@@ -253,7 +247,7 @@ static int bind_run(lua_State *L) {
 done:
   lm_free(r.first);
   lm_free(r.second);
-  if (status != LM_OK) return raise_in(L, status, lm_collective_name(r.kind));
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.kind)));
   if (!box && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
   return box || r.kind == LM_RECV;
 }
@@ -324,7 +318,7 @@ static int bind_batch(lua_State *L) {
 done:
   lm_free(list);
   lm_free(works);
-  if (status != LM_OK) return raise_in(L, status, batch_name);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, batch_name));
   lua_settop(L, BATCH_WORKS);
   return 1;
 }

@@ -91,13 +91,12 @@ const char *lm_to_text(lua_State *L, int i) {
 
 /* Its first 60 bytes, with zero bytes as they are written in Lua. */
 static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
-  size_t n, used = (size_t)snprintf(out, capacity, "string '");
+  enum { SOME = 64 };
+  char start[2 * SOME + 1];
+  size_t n;
   const char *text = lua_tolstring(L, i, &n);
-  for (size_t k = 0; k < n && k < 60; k++) {
-    if (text[k] == 0) out[used++] = '\\';
-    out[used++] = text[k] ? text[k] : '0';
-  }
-  snprintf(out + used, capacity - used, "'%s", memchr(text, 0, n) ? ", which has a zero byte" : "");
+  lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
+  snprintf(out, capacity, "string '%s'%s", lm_brief(start, 60), memchr(text, 0, n) ? ", which has a zero byte" : "");
   return out;
 }
 
@@ -174,8 +173,10 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, names[0],
                    luaL_typename(L, i));
   }
+  bool empty = true;
   lua_pushnil(L);
   while (lua_next(L, i)) {
+    empty = false;
     lua_pop(L, 1);
     if (lua_type(L, -1) != LUA_TSTRING) {
       lua_pop(L, 1);
@@ -191,7 +192,7 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     while (k < n && strcmp(names[k], key) != 0) k++;
     if (k < n) continue;
     const char *near = lm_nearest(key, n, names);
-    lm_fail(LM_E_ARG, "%s: no option '%.60s'; %s '%s'%s", fn, key, near ? "did you mean" : "there is",
+    lm_fail(LM_E_ARG, "%s: no option '%s'; %s '%s'%s", fn, lm_brief(key, 60), near ? "did you mean" : "there is",
             near ? near : names[0],
             near    ? "?"
             : n > 1 ? " and others"
@@ -199,7 +200,7 @@ lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const cha
     lua_pop(L, 1);
     return LM_E_ARG;
   }
-  return LM_OK;
+  return empty ? lm_check_empty(L, i, fn, "options") : LM_OK;
 }
 
 /* own_files(prefix): chunk names that start so are ours, and errors are raised beyond them. */

@@ -73,6 +73,8 @@ static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
     if (lua_next(L, 2)) {
       status = lm_fail(LM_E_ARG, "x[…]: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
       lua_pop(L, 2);
+    } else {
+      status = lm_check_empty(L, 2, "x[…]", "key");
     }
   }
   return status;

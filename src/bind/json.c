@@ -102,7 +102,7 @@ static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON 
   for (size_t k = 0; k < n && status == LM_OK; k++) {
     cJSON *item = NULL;
     if (!lm_field(L, i, names[k])) { /* the name holds a zero byte, so it was cut */
-      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%.60s…'", names[k]);
+      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_brief(names[k], 60));
       break;
     }
     status = encode(L, lua_gettop(L), depth + 1, left, &item);

@@ -207,7 +207,7 @@ static int bind_setenv(lua_State *L) {
         L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before", name);
   if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
-  if (failed) return lm_raise_text(L, "setenv: '%.60s' is no name for an environment variable", name);
+  if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));
   return 0;
 }
 

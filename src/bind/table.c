@@ -78,6 +78,7 @@ static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
         status = lm_fail(LM_E_ARG, "tensor: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
         goto done;
       }
+      TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
     }
     out->size[out->ndim++] = (int64_t)n;
     if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MOST_ELEMENTS) {

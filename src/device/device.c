@@ -100,8 +100,8 @@ lm_status lm_device_load(const char *name) {
   lm_status status = load(name, &found);
   if (status != LM_OK || found) return status;
   return lm_fail(LM_E_MISSING,
-                 "backend '%.64s': there is no luminary_backend_%.64s.so on LM_BACKEND_PATH or beside the library",
-                 name, name);
+                 "backend '%s': there is no luminary_backend_%s.so on LM_BACKEND_PATH or beside the library",
+                 lm_brief(name, 60), lm_brief(name, 60));
 }
 
 /* ---- how many, asked of the driver once: a process keeps the devices it began with */
@@ -212,8 +212,11 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
     if (kind_name(kind)) candidates[n++] = kind_name(kind);
   snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1), name);
   const char *nearest = length < sizeof word ? lm_nearest(word, n, candidates) : NULL;
-  if (nearest) return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; did you mean '%s%.8s'?", name, nearest, rest);
-  return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; devices are written 'cpu', 'cpu:1' or 'cuda:0'", name);
+  if (nearest)
+    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; did you mean '%s%s'?", lm_brief(name, 60), nearest,
+                   lm_brief(rest, 8));
+  return lm_fail(LM_E_DEVICE, "device: '%s' is not known; devices are written 'cpu', 'cpu:1' or 'cuda:0'",
+                 lm_brief(name, 60));
 }
 
 /* ":12" to 12; -1 if it is not that, LM_DEVICE_MAX if it is too large. */
@@ -257,14 +260,14 @@ lm_status lm_device_parse(const char *name, lm_device *out) {
   int ordinal = *rest ? parse_ordinal(rest) : LM_DEVICE_ORDINAL(lm_device_current(kind));
   int count = lm_device_count(kind);
   if (ordinal < 0)
-    return lm_fail(LM_E_DEVICE, "device: '%.64s' is not known; what follows '%s:' is a number that counts from 0", name,
-                   kind_name(kind));
+    return lm_fail(LM_E_DEVICE, "device: '%s' is not known; what follows '%s:' is a number that counts from 0",
+                   lm_brief(name, 60), kind_name(kind));
   if (count == 0)
-    return lm_fail(LM_E_DEVICE, "device: '%.64s' asks for %s, and there is none here (%s); 'cpu' is always there", name,
-                   kind == LM_CUDA ? "a CUDA device" : kind_name(kind), lm_device_why_none(kind));
+    return lm_fail(LM_E_DEVICE, "device: '%s' asks for %s, and there is none here (%s); 'cpu' is always there",
+                   lm_brief(name, 60), kind == LM_CUDA ? "a CUDA device" : kind_name(kind), lm_device_why_none(kind));
   if (ordinal >= count)
-    return lm_fail(LM_E_DEVICE, "device: there is no '%.64s'; %s devices go from %s:0 to %s:%d", name, kind_name(kind),
-                   kind_name(kind), kind_name(kind), count - 1);
+    return lm_fail(LM_E_DEVICE, "device: there is no '%s'; %s devices go from %s:0 to %s:%d", lm_brief(name, 60),
+                   kind_name(kind), kind_name(kind), kind_name(kind), count - 1);
   *out = LM_DEVICE(kind, ordinal);
   return LM_OK;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@
 /* ---- the init_method */
 
 lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
-  *out = (lm_locator){0};
+  *out = (lm_locator){.fd = -1};
   if (strncmp(method, "tcp://", 6) == 0) {
     out->by = LM_BY_ADDRESS;
     lm_status status = lm_net_split(method + 6, out->host, &out->port);
@@ -105,8 +106,9 @@ static lm_status not_ours(void) {
 }
 
 /* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
- * file of ours, which is not to be waited for, replaced or removed. */
-static lm_status look(const char *path, lm_location *at) {
+ * file of ours, which is not to be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
+ * disks without locks. */
+static lm_status look(const char *path, lm_location *at, bool *held) {
   char text[256];
   struct stat info;
   int fd;
@@ -116,6 +118,7 @@ static lm_status look(const char *path, lm_location *at) {
   }
   ssize_t n = read(fd, text, sizeof text);
   int problem = errno;
+  *held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd);
   if (n == 0) return lm_fail(LM_E_IO, "%s is empty", path);
   if (n > 0 && n < (ssize_t)sizeof text && !memchr(text, 0, (size_t)n)) {
@@ -143,54 +146,82 @@ static bool put(const char *from, const char *path) {
 
 enum { BESIDE = 1024 + 40 };
 
-/* Removes a file of ours that was seen there: of any store if nonce is NULL. Another may have come to lie there since;
- * so it is moved aside, looked at, and moved back if it is none. */
+/* Removes a file of ours that was seen there: of any store that is no more if nonce is NULL. Another may have come to
+ * lie there since; so it is moved aside, looked at, and moved back if it is none. */
 static lm_status take_away(const char *path, const char *nonce) {
   char aside[BESIDE];
   lm_location at;
+  bool held;
   beside(path, aside, sizeof aside);
   if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
-  lm_status status = look(aside, &at);
-  bool done = status == LM_OK ? !nonce || strcmp(at.nonce, nonce) == 0 : status == LM_E_IO;
+  lm_status status = look(aside, &at, &held);
+  bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
   if (!done && put(aside, path)) return status;
   if (status != LM_E_ARG) unlink(aside);
   return done ? LM_OK : status;
 }
 
-static lm_status write_file(const char *path, const char *text) {
+/* The file, which lies nowhere else yet, locked, and whole on the disk. */
+static lm_status make_file(const char *path, const char *temporary, const char *text, int *out) {
+  int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  flock(fd, LOCK_EX | LOCK_NB);
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
+  bool written = write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fsync(fd) == 0;
+  lm_file_limit_end(&limit);
+  *out = fd;
+  return written ? LM_OK : lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+}
+
+static lm_status in_use(const char *path, const lm_location *found) {
+  return lm_fail(
+      LM_E_STATE,
+      "init_method file://%s: rank 0 of another job is there, with its store at %s, and goes on; jobs that run "
+      "at the same time need a path each",
+      path, found->address);
+}
+
+static lm_status write_file(lm_locator *l, const char *text) {
+  const char *path = l->path;
   char temporary[BESIDE];
   lm_location found;
+  bool done = false, held = false;
+  int fd = -1;
   lm_status status = folder_is_there(path);
   if (status != LM_OK) return status;
   beside(path, temporary, sizeof temporary);
-  int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
-  lm_file_limit limit;
-  lm_file_limit_begin(&limit);
-  bool done = false, written = write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-  lm_file_limit_end(&limit);
-  written = close(fd) == 0 && written;
-  if (!written) status = lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  status = make_file(path, temporary, text, &fd);
+  bool made = status == LM_OK;
   /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
    * same. */
-  for (int attempt = 0; written && !done && attempt < 100; attempt++) {
-    status = look(path, &found);
-    if (status != LM_E_ARG) status = take_away(path, NULL);
+  for (int attempt = 0; made && !done && attempt < 100; attempt++) {
+    status = look(path, &found, &held);
+    if (status == LM_OK && held) status = in_use(path, &found);
+    if (status == LM_E_ARG || status == LM_E_STATE) break;
+    status = take_away(path, NULL);
     if (status == LM_E_ARG) break;
     done = put(temporary, path);
     int problem = errno;
     if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(problem));
     if (!done && problem != EEXIST) break;
   }
-  if (!done) unlink(temporary);
-  return done ? LM_OK : status;
+  if (done) {
+    l->fd = fd;
+    return LM_OK;
+  }
+  if (fd >= 0) {
+    unlink(temporary);
+    close(fd);
+  }
+  return status;
 }
 
-lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const lm_patience *p) {
+lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_patience *p) {
   char text[256];
   word(at, text, sizeof text);
   switch (l->by) {
-    case LM_BY_FILE: return write_file(l->path, text);
+    case LM_BY_FILE: return write_file(l, text);
     case LM_BY_AGENT: return lm_agent_set(l->agent, l->path, text, p);
     case LM_BY_PMIX: return lm_pmix_put(l->path, text);
     default: return LM_OK;
@@ -199,11 +230,12 @@ lm_status lm_locator_publish(const lm_locator *l, const lm_location *at, const l
 
 lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patience *p) {
   char text[256];
+  bool held;
   lm_status status = LM_OK;
   switch (l->by) {
     case LM_BY_FILE:
       TRY(folder_is_there(l->path));
-      TRY(look(l->path, at));
+      TRY(look(l->path, at, &held));
       break;
     case LM_BY_AGENT:
       TRY(lm_agent_get(l->agent, l->path, text, sizeof text, p));
@@ -221,8 +253,11 @@ done:
   return status;
 }
 
-void lm_locator_withdraw(const lm_locator *l, const lm_location *at) {
+void lm_locator_withdraw(lm_locator *l, const lm_location *at) {
   lm_location found;
-  if (l->by == LM_BY_FILE && look(l->path, &found) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
-    take_away(l->path, at->nonce);
+  bool held;
+  if (l->by != LM_BY_FILE || l->fd < 0) return;
+  if (look(l->path, &found, &held) == LM_OK && strcmp(found.nonce, at->nonce) == 0) take_away(l->path, at->nonce);
+  close(l->fd);
+  l->fd = -1;
 }

@@ -78,9 +78,8 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   int first = strchr(like, ':') ? AF_INET6 : AF_INET;
   if (!find(all, pattern, first, host) && !find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
     list(all, there, sizeof there);
-    status =
-        lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%.100s' fits no interface that is up and has an address; there are %s",
-                pattern, there);
+    status = lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an address; there are %s",
+                     lm_brief(pattern, 100), there);
   }
   freeifaddrs(all);
   return status;

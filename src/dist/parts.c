@@ -17,24 +17,25 @@ typedef struct entry { /* "cuda:nccl" */
 } entry;
 
 static lm_status parse_entry(const char *text, const char *at, size_t n, entry *out) {
-  char word[64], prefix[256];
+  char word[64], prefix[256], shown[64];
   const char *colon = memchr(at, ':', n);
   size_t device = colon ? (size_t)(colon - at) : 0, backend = colon ? n - device - 1 : 0;
+  snprintf(shown, sizeof shown, "%.*s", (int)n, at);
   if (!colon)
     return lm_fail(LM_E_ARG,
-                   "backend '%.200s': '%.*s' names no device; several backends are written with theirs, "
+                   "backend '%s': '%s' names no device; several backends are written with theirs, "
                    "\"cpu:gloo,cuda:nccl\"",
-                   text, (int)n, at);
+                   lm_brief(text, 200), lm_brief(shown, 60));
   if (device == 0 || backend == 0 || device >= sizeof word || backend >= sizeof out->backend)
-    return lm_fail(LM_E_ARG, "backend '%.200s': '%.*s' is no device and its backend, as \"cuda:nccl\" is", text, (int)n,
-                   at);
+    return lm_fail(LM_E_ARG, "backend '%s': '%s' is no device and its backend, as \"cuda:nccl\" is",
+                   lm_brief(text, 200), lm_brief(shown, 60));
   memcpy(word, at, device);
   word[device] = 0;
   memcpy(out->backend, colon + 1, backend);
   out->backend[backend] = 0;
   lm_status status = lm_device_kind(word, &out->kind);
   if (status == LM_OK) return LM_OK;
-  snprintf(prefix, sizeof prefix, "backend '%.200s'", text);
+  snprintf(prefix, sizeof prefix, "backend '%s'", lm_brief(text, 200));
   return lm_fail_in(status, prefix);
 }
 
@@ -63,7 +64,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     size_t n = strcspn(rest, ",");
     TRY(parse_entry(text, rest, n, &one));
     if (named[one.kind]) {
-      status = lm_fail(LM_E_ARG, "backend '%.200s': there are two for %s; each device has one", text,
+      status = lm_fail(LM_E_ARG, "backend '%s': there are two for %s; each device has one", lm_brief(text, 200),
                        lm_device_kind_name(one.kind));
       goto done;
     }
@@ -79,7 +80,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
                            entries[kind].backend);
     if (at >= sizeof out->text) {
-      status = lm_fail(LM_E_ARG, "backend '%.200s' is too long", text);
+      status = lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200));
       goto done;
     }
   }

@@ -19,9 +19,7 @@ typedef struct opening {
   lm_world *w;
   const lm_world_config *config;
   const char *job;
-  lm_locator locator;
-  lm_location at;
-  bool published, warned, joining; /* joining: the store knows us */
+  bool warned, joining; /* joining: the store knows us */
   double since;
   lm_patience patience;
   char host[64];
@@ -44,11 +42,11 @@ static void waits_for(opening *o, char *out, size_t capacity) {
     snprintf(out, capacity, "not all ranks have joined");
   } else if (o->w->rank == 0 && !o->w->server) {
     snprintf(out, capacity, "the store could not be started: %s; is another rank 0 of this job there?", o->why);
-  } else if (o->locator.by != LM_BY_ADDRESS && !o->at.address[0]) {
+  } else if (o->w->locator.by != LM_BY_ADDRESS && !o->w->at.address[0]) {
     snprintf(out, capacity, "rank 0 has not said yet where its store is%s%s%s", *o->why ? " (" : "", o->why,
              *o->why ? ")" : "");
   } else {
-    snprintf(out, capacity, "the store at %s (rank 0) was not reached%s%s%s", o->at.address, *o->why ? " (" : "",
+    snprintf(out, capacity, "the store at %s (rank 0) was not reached%s%s%s", o->w->at.address, *o->why ? " (" : "",
              o->why, *o->why ? ")" : "");
   }
 }
@@ -85,13 +83,13 @@ static lm_status pause_for(opening *o, double *pause) {
 static lm_status start_store(opening *o) {
   lm_status status = LM_OK;
   const lm_world_config *config = o->config;
-  bool by_address = o->locator.by == LM_BY_ADDRESS;
-  if (!by_address) lm_random_hex(o->at.nonce, 16);
-  TRY(lm_locator_key(&o->locator, &o->at, config->token, o->job, &o->w->key));
+  bool by_address = o->w->locator.by == LM_BY_ADDRESS;
+  if (!by_address) lm_random_hex(o->w->at.nonce, 16);
+  TRY(lm_locator_key(&o->w->locator, &o->w->at, config->token, o->job, &o->w->key));
   char host[LM_ADDRESS_MAX];
-  TRY(lm_locator_host(&o->locator, host, &o->patience));
+  TRY(lm_locator_host(&o->w->locator, host, &o->patience));
   lm_server_config server = {.host = host,
-                             .port = o->locator.port,
+                             .port = o->w->locator.port,
                              .size = config->size,
                              .generation = config->generation,
                              .key = o->w->key,
@@ -104,9 +102,11 @@ static lm_status start_store(opening *o) {
   }
   if (status != LM_OK) goto done;
   o->why[0] = 0;
-  snprintf(o->at.address, sizeof o->at.address, "%s", lm_server_address(o->w->server));
-  TRY(lm_locator_publish(&o->locator, &o->at, &o->patience));
-  o->published = true;
+  snprintf(o->w->at.address, sizeof o->w->at.address, "%s", lm_server_address(o->w->server));
+  pause = first_pause;
+  until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* it may be about to end there too */
+  while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->patience)) == LM_E_STATE && lm_seconds() < until)
+    TRY(pause_for(o, &pause));
 
 done:
   return status;
@@ -118,27 +118,27 @@ done:
 static lm_status reach(opening *o, int *out, bool *again) {
   lm_status status = LM_OK;
   lm_world *w = o->w;
-  bool known = o->locator.by == LM_BY_ADDRESS || w->rank == 0;
+  bool known = o->w->locator.by == LM_BY_ADDRESS || w->rank == 0;
   int fd = -1;
   *again = true;
   if (w->rank > 0) {
-    TRY(lm_locator_find(&o->locator, &o->at, &o->patience));
-    TRY(lm_locator_key(&o->locator, &o->at, o->config->token, o->job, &w->key));
+    TRY(lm_locator_find(&o->w->locator, &o->w->at, &o->patience));
+    TRY(lm_locator_key(&o->w->locator, &o->w->at, o->config->token, o->job, &w->key));
   }
-  TRY(lm_net_connect(o->at.address, &o->patience, &fd));
+  TRY(lm_net_connect(o->w->at.address, &o->patience, &fd));
   lm_net_tune(fd, w->heartbeat_timeout);
   lm_patience handshake = o->patience;
   handshake.deadline = fmin(handshake.deadline, lm_seconds() + handshake_time);
   status = lm_auth_connect(fd, &w->key, NULL, 0, &handshake);
   if (status == LM_E_STATE && !lm_term_asked() && lm_seconds() < o->patience.deadline) {
     char which[LM_ADDRESS_MAX + 32];
-    snprintf(which, sizeof which, "the store at %s", o->at.address);
+    snprintf(which, sizeof which, "the store at %s", o->w->at.address);
     lm_fail_in(status, which);
   }
   if (status == LM_E_STATE && !known) {
     /* Left over from another job? Then rank 0 replaces it soon. Otherwise the token is wrong. */
-    if (strcmp(o->stranger, o->at.nonce) != 0) o->stranger_at = lm_seconds();
-    snprintf(o->stranger, sizeof o->stranger, "%s", o->at.nonce);
+    if (strcmp(o->stranger, o->w->at.nonce) != 0) o->stranger_at = lm_seconds();
+    snprintf(o->stranger, sizeof o->stranger, "%s", o->w->at.nonce);
     *again = lm_seconds() - o->stranger_at < stranger_time;
   }
 
@@ -158,7 +158,7 @@ static lm_status join(opening *o, int fd, bool *again) {
   char own[LM_ADDRESS_MAX];
   *again = false;
   if (!w->lobby.key) {
-    status = lm_net_told_host(fd, o->at.address, own);
+    status = lm_net_told_host(fd, o->w->at.address, own);
     if (status == LM_OK) status = lm_lobby_open(&w->lobby, own, &w->key, w->size, w->heartbeat_timeout);
     if (status != LM_OK) {
       close(fd);
@@ -218,11 +218,10 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
   TRY(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
-  TRY(lm_locator_of(config->init_method, config->generation, &o.locator));
+  TRY(lm_locator_of(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) TRY(start_store(&o));
   TRY(enter(&o));
 
 done:
-  if (o.published) lm_locator_withdraw(&o.locator, &o.at);
   return status;
 }

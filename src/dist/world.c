@@ -60,6 +60,7 @@ void lm_group_farewell(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
     say_goodbye(w);
+    lm_locator_withdraw(&w->locator, &w->at);
     lm_server_release(w->server);
     w->server = NULL;
   }
@@ -86,6 +87,7 @@ static void dispose(lm_world *w) {
   if (w->client) say_goodbye(w);
   lm_client_free(w->client);
   lm_lobby_close(&w->lobby);
+  lm_locator_withdraw(&w->locator, &w->at);
   lm_server_release(w->server);
   lm_bytes_free(&w->closed);
   pthread_mutex_destroy(&w->lock);

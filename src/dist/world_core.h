@@ -18,6 +18,8 @@ struct lm_world {
   lm_key key;
   lm_lobby lobby;
   lm_client *client;
+  lm_locator locator;
+  lm_location at;
   lm_server *server;    /* rank 0 */
   unsigned forks;       /* lm_world_forks() when it was opened */
   pthread_mutex_t lock; /* of what follows */
@@ -33,7 +35,7 @@ unsigned lm_world_forks(void);
 /* An error in a forked child. */
 lm_status lm_world_is_ours(const lm_world *w);
 
-/* rendezvous.c: fills in key, lobby, client and server. */
+/* rendezvous.c: fills in key, locator, at, lobby, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
 /* link.c: links that arrived for a group and were never taken. */

@@ -123,8 +123,8 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
     if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
   }
   if (e->dtype == LM_NO_DTYPE) {
-    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %.20s, which is not supported (BOOL U8 I32 I64 F16 BF16 F32 F64 are)",
-                   f->path, e->name, dtype->valuestring);
+    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which is not supported (BOOL U8 I32 I64 F16 BF16 F32 F64 are)",
+                   f->path, e->name, lm_brief(dtype->valuestring, 20));
   }
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||

@@ -35,10 +35,10 @@ lm_status lm_dtype_parse(const char *name, lm_dtype *out) {
     return LM_OK;
   }
   const char *nearest = lm_nearest(name, NAMES, names);
-  if (nearest) return lm_fail(LM_E_DTYPE, "dtype: '%.64s' is not known; did you mean '%s'?", name, nearest);
-  return lm_fail(
-      LM_E_DTYPE,
-      "dtype: '%.64s' is not known; there are float32, float64, float16, bfloat16, int64, int32, uint8, bool", name);
+  if (nearest) return lm_fail(LM_E_DTYPE, "dtype: '%s' is not known; did you mean '%s'?", lm_brief(name, 60), nearest);
+  return lm_fail(LM_E_DTYPE,
+                 "dtype: '%s' is not known; there are float32, float64, float16, bfloat16, int64, int32, uint8, bool",
+                 lm_brief(name, 60));
 }
 
 /* The order of the ids is the order of promotion, but for the two 16-bit floats, neither of which

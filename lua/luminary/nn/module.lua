@@ -12,6 +12,7 @@ local class = require "luminary.class"
 local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
+local words = require "luminary.words"
 local fail = options.fail
 
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
@@ -371,7 +372,9 @@ local function without_prefix(dict, own)
 end
 
 local function quoted(names)
-  return '"' .. table.concat(names, '", "') .. '"'
+  local list = {}
+  for i, name in ipairs(names) do list[i] = '"' .. words(name, 200) .. '"' end
+  return table.concat(list, ", ")
 end
 
 local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" end

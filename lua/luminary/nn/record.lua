@@ -118,7 +118,13 @@ function record_of(self)
     local name = child[key]
     places = name and values[name] == v and places + 1 or 1 / 0
   end
-  if places ~= #child then set_children(self, record, list_of(self, record)) end
+  if places ~= #child and not record.taking then
+    local list = list_of(self, record)
+    record.taking = true -- a module that is being put here may contain this one, which is asked for its children then
+    local ok, problem = pcall(set_children, self, record, list)
+    record.taking = nil
+    if not ok then error(problem, 0) end
+  end
   return record
 end
 
