@@ -119,9 +119,9 @@ describe("on a CUDA device", function()
         list[i].grad = lm.ones({4, i}, {dtype = dtype, device = "cuda"})
       end
       local norm
-      for p, root in pairs {[1] = 0, [2] = 1, [3] = 1, [math.huge] = 0} do
+      for p, rooted in pairs {[1] = 0, [2] = 1, [3] = 1, [math.huge] = 0} do
         local converted = dtype == "float64" and 0 or 1
-        check_launches(2 + root + 3 + converted + #list, function()
+        check_launches(2 + rooted + 3 + converted + #list, function()
           norm = nn.utils.clip_grad_norm_(list, 1e3, {norm_type = p})
         end)
         assert.near(p == math.huge and 1 or 24 ^ (1 / p), norm:item(), 1e-6)

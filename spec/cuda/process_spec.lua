@@ -76,6 +76,28 @@ describe("a process with CUDA devices", function()
     assert.matches("2\t0.99999%d*\n4\t0.99999%d*\n0.5\t0.5\n", text)
   end)
 
+  it("collects Lua's garbage the more seldom the more memory the device has", function()
+    if not is_fake then pending("a card's memory is what it is") end
+    local function collections(memory)
+      return tonumber(run("LM_FAKE_CUDA_MEMORY=" .. memory * 2 ^ 30, [[
+        local count = 0
+        local function watch()
+          local proxy = newproxy(true)
+          getmetatable(proxy).__gc = function()
+            count = count + 1
+            watch()
+          end
+        end
+        watch()
+        local size, options = {2 ^ 24}, {dtype = "uint8", device = "cuda"}
+        for _ = 1, 256 do lm.empty(size, options) end
+        print(count)
+      ]]))
+    end
+    local little, much = collections(2), collections(1024)
+    assert.is_true(little >= 16 and much <= little / 3, ("%d and %d times"):format(little, much))
+  end)
+
   it("raises errors of kernels at their own line with LM_SYNC=1", function()
     local script = [[
       local t = lm.ones({3, 2}, {device = "cuda"})
