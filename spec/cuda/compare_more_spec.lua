@@ -226,7 +226,7 @@ local function norm_tolerance(dtype) return tolerance(dtype, dtype:match "16" an
 describe("norms", function()
   it("over batches", function()
     local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 2, 64, 9, 9 }, { 5, 4, 33 },
-      { 5, 40, 12, 12 } }
+      { 5, 40, 12, 12 }, { 40, 3, 14, 14 }, { 50, 2, 7, 7 }, { 6, 12, 4, 4 } }
     compare.rounds(#shapes * 8, #shapes * 80, function(seed)
       local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
       local last, training, c = #shape == 4 and random(2) == 1, random(2) == 1, shape[2]

@@ -76,6 +76,23 @@ describe("a process with CUDA devices", function()
     assert.matches("2\t0.99999%d*\n4\t0.99999%d*\n0.5\t0.5\n", text)
   end)
 
+  it("reads planes in the widest packs they can be cut into", function()
+    if not is_fake then pending("kernels are told by the stand-in alone") end
+    for _, case in ipairs {
+      {"float32", 14, 4}, {"float16", 14, 4}, {"bfloat16", 28, 8}, {"float64", 14, 2}, {"float32", 7, 1},
+    } do
+      local dtype, side, width = unpack(case)
+      local text = run("LM_FAKE_CUDA_TRACE=1", ([[
+        local x = lm.randn({3, 2, %d, %d}, {device = "cuda", dtype = %q}):requires_grad_()
+        lm.nn.functional.batch_norm(x, nil, nil, nil, nil, {training = true}):sum():backward()
+        x.grad:cpu()
+      ]]):format(side, side, dtype))
+      for _, kernel in ipairs {"two<%d, lm_moments", "map<%d, lm_apply", "two<%d, lm_sums", "map<%d, lm_back"} do
+        assert.matches("lm_planes_" .. kernel:format(width), text, 1, true)
+      end
+    end
+  end)
+
   it("collects Lua's garbage the more seldom the more memory the device has", function()
     if not is_fake then pending("a card's memory is what it is") end
     local function collections(memory)
