@@ -93,6 +93,26 @@ describe("a process with CUDA devices", function()
     end
   end)
 
+  it("turns small elements by words of four bytes where these are aligned", function()
+    if not is_fake then pending("kernels are told by the stand-in alone") end
+    local function kernel(dtype, rows, columns, from)
+      local text = run("LM_FAKE_CUDA_TRACE=1", ([[
+        local x = lm.arange(40000):to(%q):cuda():narrow(1, %d, %d):view(%d, %d)
+        assert(x:t():contiguous():cpu():equal(x:cpu():t()))
+      ]]):format(dtype, from, rows * columns, rows, columns))
+      return text:match "lm_turn[%w_]*<[%w ]+>"
+    end
+    assert.equal("lm_turn_words<unsigned short>", kernel("bfloat16", 182, 190, 1))
+    assert.equal("lm_turn_words<unsigned short>", kernel("float16", 1100, 32, 3))
+    assert.equal("lm_turn_words<unsigned char>", kernel("uint8", 180, 196, 5))
+    assert.equal("lm_turn_words<unsigned char>", kernel("bool", 36, 1000, 1))
+    assert.equal("lm_turn<unsigned short>", kernel("float16", 182, 190, 2))
+    assert.equal("lm_turn<unsigned short>", kernel("float16", 181, 190, 1))
+    assert.equal("lm_turn<unsigned char>", kernel("uint8", 182, 196, 1))
+    assert.equal("lm_turn<unsigned char>", kernel("uint8", 24, 1600, 1))
+    assert.equal("lm_turn<unsigned int>", kernel("float32", 180, 196, 1))
+  end)
+
   it("collects Lua's garbage the more seldom the more memory the device has", function()
     if not is_fake then pending("a card's memory is what it is") end
     local function collections(memory)
