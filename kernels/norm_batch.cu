@@ -250,6 +250,60 @@ LM_KERNEL void lm_planes_map(M map, lm_plane_grid grid, const lm_compute<typenam
   lm_map_packs<V>(map, walk, packs, own, y);
 }
 
+/* Planes that packs do not fit into, in packs all the same: through the whole tensor, from one plane into the next. */
+typedef struct lm_seam_grid {
+  int64_t c;
+  uint32_t n; /* elements, fewer than 2^31 */
+  lm_divider plane, channels;
+} lm_seam_grid;
+
+enum { LM_SEAM_BLOCK = 256, LM_SEAM_FLIGHT = 4 };
+
+/* The coefficients of channel plane % c, which keeps planes apart. */
+template <class M>
+LM_DEVICE void lm_coefficients_of(const lm_seam_grid &grid, uint32_t plane, const lm_compute<typename M::stored> *k,
+                                  lm_compute<typename M::stored> *own) {
+  uint32_t channel;
+  lm_divide_rest(plane, grid.channels, &channel);
+  LM_UNROLL
+  for (int j = 0; j < M::COEFFICIENTS; j++) own[j] = k[j * grid.c + channel];
+}
+
+/* A plane has at least V elements. */
+template <int V, class M>
+LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
+    lm_seams_map(M map, lm_seam_grid grid, const lm_compute<typename M::stored> *k, typename M::stored *y) {
+  enum { STEP = LM_SEAM_BLOCK * V };
+  uint32_t begin = blockIdx.x * (STEP * LM_SEAM_FLIGHT) + threadIdx.x * V;
+  typename M::template item<V> items[LM_SEAM_FLIGHT];
+  LM_UNROLL
+  for (int u = 0; u < LM_SEAM_FLIGHT; u++)
+    if (begin + u * STEP + V <= grid.n) items[u] = map.template load<V>(begin + u * STEP);
+  LM_UNROLL
+  for (int u = 0; u < LM_SEAM_FLIGHT; u++) {
+    uint32_t at = begin + u * STEP, rest;
+    if (at + V > grid.n) break;
+    lm_compute<typename M::stored> own[M::COEFFICIENTS], next[M::COEFFICIENTS] = {};
+    uint32_t plane = lm_divide_rest(at, grid.plane, &rest), left = grid.plane.divisor - rest;
+    lm_coefficients_of<M>(grid, plane, k, own);
+    if (left < V) lm_coefficients_of<M>(grid, plane + 1, k, next);
+    lm_pack<typename M::stored, V> out;
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* not a choice of arrays: these are registers */
+      LM_UNROLL
+      for (int j = 0; j < M::COEFFICIENTS; j++) mine[j] = v < (int)left ? own[j] : next[j];
+      out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, mine));
+    }
+    lm_store(y + at, out);
+  }
+  uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left: one a thread */
+  if (blockIdx.x + 1 < gridDim.x || at >= grid.n) return;
+  lm_compute<typename M::stored> own[M::COEFFICIENTS];
+  lm_coefficients_of<M>(grid, lm_divide(at, grid.plane), k, own);
+  y[at] = lm_put<typename M::stored>(map.value(map.template load<1>(at), 0, own));
+}
+
 /* ---- launching ---- */
 
 /* Parts of a plane's channel: no part above 2^30 elements, for 32-bit indices. */
@@ -335,11 +389,26 @@ int lm_batch_plan_backward(const lm_norm_shape *s, const lm_batch_plan *plan, vo
 }
 
 template <class M>
-static int launch_map(const lm_norm_shape *s, const M &map, int width, const void *coefficients, typename M::stored *y,
-                      void *stream) {
+static int launch_seams(const lm_norm_shape *s, const M &map, const void *coefficients, typename M::stored *y,
+                        void *stream) {
+  constexpr int V = lm_full_pack<typename M::stored>::V;
+  lm_seam_grid grid = {s->c, (uint32_t)(s->count * s->c), lm_divider_make((uint32_t)s->run),
+                       lm_divider_make((uint32_t)s->c)};
+  return lm_launch(lm_seams_map<V, M>, lm_blocks(grid.n, LM_SEAM_BLOCK * LM_SEAM_FLIGHT * V, INT32_MAX), LM_SEAM_BLOCK,
+                   0, stream, map, grid, (const lm_compute<typename M::stored> *)coefficients, y);
+}
+
+/* aligned: all operands, to 16 bytes. */
+template <class M>
+static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const void *coefficients,
+                      typename M::stored *y, void *stream) {
   typedef lm_compute<typename M::stored> A;
+  int width = aligned ? width_of(s) : 1;
   enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs a thread, where there are many */ };
   if (s->count == 0) return 0;
+  /* Half packs that stay within a plane are better: they load no coefficients anew. */
+  if (aligned && width == 1 && s->run >= lm_full_pack<typename M::stored>::V && s->count < (1 << 30) / s->c)
+    return launch_seams(s, map, coefficients, y, stream);
   return for_width<typename M::stored>(width, [&](auto pack) {
     constexpr int V = decltype(pack)::value;
     if (s->run == 1) {
@@ -357,7 +426,8 @@ static int launch_map(const lm_norm_shape *s, const M &map, int width, const voi
 int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_map(s, lm_apply_map<T>{(const T *)x}, width_at(s, x, y), coefficients, (T *)y, stream);
+    return launch_map(s, lm_apply_map<T>{(const T *)x}, lm_is_packed(x) && lm_is_packed(y), coefficients, (T *)y,
+                      stream);
   });
 }
 
@@ -365,7 +435,7 @@ int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx
                   void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    int width = lm_is_packed(dx) ? width_at(s, g, x) : 1;
-    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, width, coefficients, (T *)dx, stream);
+    bool aligned = lm_is_packed(g) && lm_is_packed(x) && lm_is_packed(dx);
+    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, aligned, coefficients, (T *)dx, stream);
   });
 }

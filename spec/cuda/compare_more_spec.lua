@@ -242,6 +242,27 @@ describe("norms", function()
     end)
   end)
 
+  it("over batches, the same to the bit however the memory is aligned", function()
+    for _, dtype in ipairs(compare.floats) do
+      for _, side in ipairs { 3, 7, 9 } do
+        local shape = { 5, 3, side, side }
+        local n = 5 * 3 * side * side
+        local results = {}
+        for k, off in ipairs { 0, 1 } do
+          lm.manual_seed(side)
+          local values = lm.randn({ n }):to(dtype)
+          local x = lm.zeros({ n + off }, { dtype = dtype, device = "cuda" }):narrow(1, 1 + off, n):copy_(values)
+          x = x:view(shape):requires_grad_()
+          local y = F.batch_norm(x, nil, nil, nil, nil, { training = true })
+          local loss = (y * y * 0.5):sum()
+          loss:backward()
+          results[k] = { y:detach():cpu(), x.grad:cpu() }
+        end
+        for i = 1, 2 do assert.is_true(results[1][i]:equal(results[2][i]), dtype .. " " .. side) end
+      end
+    end
+  end)
+
   it("over rows", function()
     local shapes = { { 4, 8 }, { 9, 64 }, { 3, 33 }, { 5, 700 }, { 300, 16 }, { 2, 1500 }, { 2, 4096 }, { 2, 1031 },
       { 1, 20000 } }
