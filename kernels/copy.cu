@@ -1,6 +1,6 @@
 #include "copy.h"
 
-#include "types.cuh"
+#include "walk.cuh"
 
 extern "C" int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream) {
   return (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream);
@@ -10,7 +10,7 @@ extern "C" int lm_set_bytes(void *dst, int byte, size_t bytes, void *stream) {
   return (int)cudaMemsetAsync(dst, byte, bytes, (cudaStream_t)stream);
 }
 
-enum { TILE = 32, TILE_ROWS = 8 };
+enum { TILE = 32, TILE_ROWS = 8, WORD_TILE = 64, WORD_THREADS = 256 };
 
 /* `along` has stride 1 in dst, `across` in src; the other dims are counted by the grid. */
 typedef struct lm_turned {
@@ -51,15 +51,61 @@ LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_turn(const lm_turned a) {
   }
 }
 
+/* The same for elements of less than 4 bytes, by words of R of them, which has to suit all sizes, strides and
+ * addresses: a thread turns squares of R x R elements in its registers. */
+template <class T>
+LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_turn_words(const lm_turned a) {
+  enum { R = 4 / sizeof(T), WORDS = WORD_TILE / R };
+  /* Row i in [i % R][i / R]: what a warp reads down a column lies in different banks. */
+  __shared__ uint32_t tile[R][WORDS][WORDS + 1];
+  uint32_t column, row, in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, &column);
+  rest = lm_divide_rest(rest, a.tiles_across, &row);
+  const T *src = (const T *)a.src;
+  T *dst = (T *)a.dst;
+  for (int d = 0; d < a.ndim; d++) {
+    rest = lm_divide_rest(rest, a.size[d], &in_dim);
+    src += in_dim * a.src_stride[d];
+    dst += in_dim * a.dst_stride[d];
+  }
+  int along = (int)column * WORD_TILE, across = (int)row * WORD_TILE, x = threadIdx.x % WORDS, y = threadIdx.x / WORDS;
+  LM_UNROLL
+  for (int k = 0; k < WORD_TILE; k += WORD_THREADS / WORDS) {
+    int i = y + k;
+    if (along + i < a.along && across + x * R < a.across)
+      tile[i % R][i / R][x] = *(const uint32_t *)(src + (along + i) * a.src_step + across + x * R);
+  }
+  __syncthreads();
+  LM_UNROLL
+  for (int k = 0; k < WORDS; k += WORD_THREADS / WORDS) {
+    int c = y + k;
+    if (across + c * R >= a.across || along + x * R >= a.along) continue;
+    lm_pack<T, R> in[R], out;
+    LM_UNROLL
+    for (int r = 0; r < R; r++) memcpy(&in[r], &tile[r][x][c], 4);
+    LM_UNROLL
+    for (int q = 0; q < R; q++) {
+      LM_UNROLL
+      for (int r = 0; r < R; r++) out.v[r] = in[r].v[q];
+      lm_store(dst + (across + c * R + q) * a.dst_step + along + x * R, out);
+    }
+  }
+}
+
+/* Whether lm_turn_words can do it, and its larger tiles are worth it. */
+static bool by_words(const lm_turned *a, int width) {
+  int together = 4 / width;
+  if (together < 2 || a->along < WORD_TILE / 2 || a->across < WORD_TILE / 2) return false;
+  int64_t apart = a->along | a->across | a->src_step | a->dst_step;
+  for (int d = 0; d < a->ndim; d++) apart |= a->src_stride[d] | a->dst_stride[d];
+  return apart % together == 0 && ((uintptr_t)a->src | (uintptr_t)a->dst) % 4 == 0;
+}
+
 extern "C" int lm_copy_turned(const lm_walk_layout *at, int dim, void *stream) {
   lm_turned a = {};
   a.dst = at->data[0], a.src = at->data[1];
   a.along = (int)at->size[0], a.across = (int)at->size[dim];
   a.src_step = at->stride[1][0], a.dst_step = at->stride[0][dim];
-  int64_t tiles_along = (a.along + TILE - 1) / TILE, tiles_across = (a.across + TILE - 1) / TILE;
-  int64_t blocks = tiles_along * tiles_across;
-  a.tiles_along = lm_divider_make((uint32_t)tiles_along);
-  a.tiles_across = lm_divider_make((uint32_t)tiles_across);
+  int64_t blocks = 1;
   for (int d = 1; d < at->ndim; d++) {
     if (d == dim) continue;
     a.size[a.ndim] = lm_divider_make((uint32_t)at->size[d]);
@@ -67,12 +113,15 @@ extern "C" int lm_copy_turned(const lm_walk_layout *at, int dim, void *stream) {
     a.src_stride[a.ndim++] = at->stride[1][d];
     blocks *= at->size[d];
   }
-  static const uint8_t width[] = {
-#define X(id, name, type, bytes) bytes,
-      LM_DTYPES(X)
-#undef X
-  };
-  return lm_for_width(width[at->dtype[0]], [&](auto element) {
-    return lm_launch(lm_turn<decltype(element)>, (unsigned)blocks, TILE * TILE_ROWS, 0, stream, a);
-  });
+  int width = lm_dtype_width(at->dtype[0]);
+  bool words = by_words(&a, width);
+  int tile = words ? WORD_TILE : TILE;
+  int64_t tiles_along = (a.along + tile - 1) / tile, tiles_across = (a.across + tile - 1) / tile;
+  a.tiles_along = lm_divider_make((uint32_t)tiles_along);
+  a.tiles_across = lm_divider_make((uint32_t)tiles_across);
+  unsigned grid = (unsigned)(blocks * tiles_along * tiles_across);
+  if (words && width == 1) return lm_launch(lm_turn_words<uint8_t>, grid, WORD_THREADS, 0, stream, a);
+  if (words) return lm_launch(lm_turn_words<uint16_t>, grid, WORD_THREADS, 0, stream, a);
+  return lm_for_width(
+      width, [&](auto element) { return lm_launch(lm_turn<decltype(element)>, grid, TILE * TILE_ROWS, 0, stream, a); });
 }

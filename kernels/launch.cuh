@@ -128,6 +128,31 @@ LM_HOST_DEVICE uint32_t lm_divide_rest(uint32_t n, lm_divider d, uint32_t *rest)
   return quotient;
 }
 
+/* The same for n < 2^52 and quotients below 2^51, by way of double: the estimate is at most one off. */
+typedef struct lm_wide_divider {
+  int64_t divisor;
+  double inverse;
+} lm_wide_divider;
+
+static inline lm_wide_divider lm_wide_divider_make(int64_t divisor) { return {divisor, 1 / (double)divisor}; }
+
+LM_HOST_DEVICE int64_t lm_divide_wide(int64_t n, lm_wide_divider d, int64_t *rest) {
+  int64_t quotient = (int64_t)((double)n * d.inverse), left = n - quotient * d.divisor;
+  int off = left < 0 ? -1 : left >= d.divisor;
+  *rest = left - off * d.divisor;
+  return quotient + off;
+}
+
+/* n things dealt out in parts that differ by one at most. */
+typedef struct lm_shares {
+  int64_t each, longer; /* the first `longer` parts have one more */
+} lm_shares;
+
+static inline lm_shares lm_shares_make(int64_t n, int64_t parts) { return {n / parts, n % parts}; }
+
+/* Where part k begins. */
+LM_HOST_DEVICE int64_t lm_share_begin(lm_shares s, int64_t k) { return k * s.each + (k < s.longer ? k : s.longer); }
+
 /* ---- shuffles and reductions ---- */
 
 /* Shuffles of any plain type, 32 bits at a time. */

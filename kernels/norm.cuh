@@ -132,7 +132,7 @@ LM_DEVICE lm_two lm_join_rows(lm_two mine, int across, lm_two *shared) {
     if (t < half) shared[t] = Join()(shared[t], shared[t + half]);
     __syncthreads();
   }
-  return shared[t % across];
+  return shared[t & (across - 1)];
 }
 
 LM_DEVICE void lm_put_part(double *partial, int64_t part, int64_t c, int64_t channel, lm_two two) {
@@ -153,24 +153,31 @@ LM_DEVICE lm_two lm_join_parts(const double *partial, int parts, int64_t c, int6
   return lm_join_rows<Join>(total, LM_WARP, shared);
 }
 
-/* This thread's place among rows of c columns: `across` threads side by side take a pack each, block y a part of the
- * rows. Returns the number of its packs. */
+/* How a grid lies over rows of c columns: `across` threads side by side take a pack each, `down` of them stand one
+ * below the other, both powers of two; block y has a share of the rows. */
+typedef struct lm_column_grid {
+  int64_t c;
+  int across_bits, down_bits;
+  lm_shares rows;
+} lm_column_grid;
+
+/* This thread's place. Returns the number of its packs. */
 template <int V>
-LM_DEVICE int64_t lm_column_place(int64_t rows, int64_t c, int across, int64_t *column, lm_column_walk *walk) {
-  int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
-  int64_t step = blockDim.x / across, row = from + threadIdx.x / across;
-  *column = ((int64_t)blockIdx.x * across + threadIdx.x % across) * V;
-  *walk = lm_column_walk{row * c + *column, step * c, row, step};
-  return *column < c && row < to ? (to - row + step - 1) / step : 0;
+LM_DEVICE int64_t lm_column_place(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
+  int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);
+  int64_t row = from + (threadIdx.x >> grid.across_bits), down = (int64_t)1 << grid.down_bits;
+  *column = (((int64_t)blockIdx.x << grid.across_bits) + (threadIdx.x & ((1u << grid.across_bits) - 1))) * V;
+  *walk = lm_column_walk{row * grid.c + *column, grid.c << grid.down_bits, row, down};
+  return *column < grid.c && row < to ? (to - row + down - 1) >> grid.down_bits : 0;
 }
 
 template <int V, class S>
-LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
-    lm_columns_two(S source, int64_t rows, int64_t c, int across, double *partial) {
+LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_column_grid grid, double *partial) {
   __shared__ lm_two shared[LM_COLUMNS_BLOCK];
   int64_t column;
   lm_column_walk walk;
-  int64_t packs = lm_column_place<V>(rows, c, across, &column, &walk);
+  int64_t packs = lm_column_place<V>(grid, &column, &walk);
+  int across = 1 << grid.across_bits;
   lm_two total[V] = {};
   lm_compute<typename S::stored> center[V] = {};
   if (packs > 0) {
@@ -180,7 +187,7 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK)
   LM_UNROLL
   for (int v = 0; v < V; v++) {
     lm_two two = lm_join_rows<typename S::join>(total[v], across, shared);
-    if ((int)threadIdx.x < across && column < c) lm_put_part(partial, blockIdx.y, c, column + v, two);
+    if ((int)threadIdx.x < across && column < grid.c) lm_put_part(partial, blockIdx.y, grid.c, column + v, two);
   }
 }
 
@@ -196,16 +203,23 @@ int lm_for_pack(bool packed, F f) {
   return packed ? f(lm_width<lm_full_pack<T>::V>{}) : f(lm_width<1>{});
 }
 
-/* Threads side by side in a block over rows of c elements, V in a pack. */
-static inline int lm_across(int64_t c, int V) {
-  int across = 1;
-  while (across < LM_WARP && across * V < c) across *= 2;
-  return across;
+/* Threads side by side in a block over rows of c elements, V in a pack: 2 to the power of this. */
+static inline int lm_across_bits(int64_t c, int V) {
+  int bits = 0;
+  while (1 << bits < LM_WARP && (int64_t)V << bits < c) bits++;
+  return bits;
+}
+
+/* For blocks of so many threads, a power of two. */
+static inline lm_column_grid lm_column_grid_make(int64_t rows, int64_t c, int V, int threads, int64_t parts) {
+  lm_column_grid grid = {c, lm_across_bits(c, V), 0, lm_shares_make(rows, parts)};
+  while (threads >> grid.across_bits >> (grid.down_bits + 1)) grid.down_bits++;
+  return grid;
 }
 
 /* Parts of the rows so that each processor has `blocks` blocks to run and each thread at least 4 packs. */
 static inline int lm_column_parts(int64_t rows, int64_t c, int V, int threads, int64_t blocks) {
-  int across = lm_across(c, V);
+  int across = 1 << lm_across_bits(c, V);
   int64_t tiles = (c + across * V - 1) / (across * V), most = rows / (threads / across * 4);
   int64_t parts = (blocks + tiles - 1) / tiles;
   if (parts > most) parts = most;
@@ -214,9 +228,9 @@ static inline int lm_column_parts(int64_t rows, int64_t c, int V, int threads, i
 
 template <int V, class S>
 static int lm_launch_columns_two(const S &source, int64_t rows, int64_t c, int parts, double *partial, void *stream) {
-  int across = lm_across(c, V);
-  dim3 grid(lm_blocks(c, across * V, INT32_MAX), (unsigned)parts);
-  return lm_launch(lm_columns_two<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, rows, c, across, partial);
+  lm_column_grid over = lm_column_grid_make(rows, c, V, LM_COLUMNS_BLOCK, parts);
+  dim3 grid(lm_blocks(c, (int64_t)V << over.across_bits, INT32_MAX), (unsigned)parts);
+  return lm_launch(lm_columns_two<V, S>, grid, LM_COLUMNS_BLOCK, 0, stream, source, over, partial);
 }
 
 #endif

@@ -59,28 +59,37 @@ struct lm_sums_source {
   LM_DEVICE A center(int64_t channel) const { return (A)lm_value_at(mean, channel); }
 };
 
-/* This thread's place in part blockIdx.x / c of channel blockIdx.x % c; packs of V. */
+/* How a grid lies over the planes of c channels, `run` elements each, in packs: block k has share k / c of the packs of
+ * channel k % c. */
+typedef struct lm_plane_grid {
+  int64_t c, run;
+  lm_divider channels, plane; /* by c; by the packs of a plane */
+  lm_wide_divider wide_plane;
+  lm_shares packs; /* of a channel */
+} lm_plane_grid;
+
+/* This thread's place. Returns the number of its packs. */
 template <int V>
-LM_DEVICE int64_t lm_plane_place(int64_t c, int64_t count, int64_t run, lm_divider divider, int64_t *channel,
-                                 lm_plane_walk *walk) {
-  int64_t parts = gridDim.x / c, part = blockIdx.x / c, packs = count / V;
-  int64_t from = packs * part / parts, size = packs * (part + 1) / parts - from, image = from / (run / V);
-  *channel = blockIdx.x % c;
-  *walk = lm_plane_walk{(image * c + *channel) * run,
-                        c * run,
-                        (uint32_t)(from - image * (run / V)) + threadIdx.x,
-                        blockDim.x,
-                        divider,
+LM_DEVICE uint32_t lm_plane_place(const lm_plane_grid &grid, uint32_t *channel, lm_plane_walk *walk) {
+  uint32_t part = lm_divide_rest(blockIdx.x, grid.channels, channel);
+  int64_t from = lm_share_begin(grid.packs, part), to = lm_share_begin(grid.packs, (int64_t)part + 1), first;
+  int64_t image = lm_divide_wide(from, grid.wide_plane, &first);
+  *walk = lm_plane_walk{(image * grid.c + *channel) * grid.run,
+                        grid.c * grid.run,
+                        (uint32_t)first + threadIdx.x,
+                        LM_PLANES_BLOCK,
+                        grid.plane,
                         V};
-  return threadIdx.x < size ? (size - threadIdx.x + blockDim.x - 1) / blockDim.x : 0;
+  uint32_t size = (uint32_t)(to - from);
+  return threadIdx.x < size ? (size - threadIdx.x + LM_PLANES_BLOCK - 1) / LM_PLANES_BLOCK : 0;
 }
 
 template <int V, class S>
-LM_KERNEL void lm_planes_two(S source, int64_t c, int64_t count, int64_t run, lm_divider divider, double *partial) {
+LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
   __shared__ lm_two shared[LM_WARP];
-  int64_t channel;
+  uint32_t channel;
   lm_plane_walk walk;
-  int64_t packs = lm_plane_place<V>(c, count, run, divider, &channel, &walk);
+  uint32_t packs = lm_plane_place<V>(grid, &channel, &walk);
   lm_compute<typename S::stored> middle = source.center(channel), center[V];
   lm_two total[V] = {};
   for (int v = 0; v < V; v++) center[v] = middle;
@@ -88,7 +97,7 @@ LM_KERNEL void lm_planes_two(S source, int64_t c, int64_t count, int64_t run, lm
   LM_UNROLL
   for (int v = 1; v < V; v++) total[0] = typename S::join()(total[0], total[v]);
   lm_two two = lm_block_reduce(total[0], typename S::join(), shared);
-  if (threadIdx.x == 0) lm_put_part(partial, blockIdx.x / c, c, channel, two);
+  if (threadIdx.x == 0) lm_put_part(partial, lm_divide(blockIdx.x, grid.channels), grid.c, channel, two);
 }
 
 /* ---- coefficients ---- */
@@ -191,7 +200,7 @@ struct lm_back_map {
 template <int V, class M, class Walk>
 LM_DEVICE void lm_map_packs(const M &map, const Walk &walk, int64_t packs,
                             const lm_compute<typename M::stored> (*k)[M::COEFFICIENTS], typename M::stored *y) {
-  enum { FLIGHT = 4 };
+  enum { FLIGHT = V == 1 ? 8 : 4 }; /* loads at once */
   for (int64_t i = 0; i < packs; i += FLIGHT) {
     typename M::template item<V> items[FLIGHT];
     LM_UNROLL
@@ -210,35 +219,89 @@ LM_DEVICE void lm_map_packs(const M &map, const Walk &walk, int64_t packs,
 }
 
 template <int V, class M>
-LM_KERNEL void lm_columns_map(M map, int64_t rows, int64_t c, int across, const lm_compute<typename M::stored> *k,
+LM_KERNEL void lm_columns_map(M map, lm_column_grid grid, const lm_compute<typename M::stored> *k,
                               typename M::stored *y) {
   int64_t column;
   lm_column_walk walk;
-  int64_t packs = lm_column_place<V>(rows, c, across, &column, &walk);
+  int64_t packs = lm_column_place<V>(grid, &column, &walk);
   if (packs == 0) return;
   lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
   LM_UNROLL
   for (int j = 0; j < M::COEFFICIENTS; j++) {
     LM_UNROLL
-    for (int v = 0; v < V; v++) own[v][j] = k[j * c + column + v];
+    for (int v = 0; v < V; v++) own[v][j] = k[j * grid.c + column + v];
   }
   lm_map_packs<V>(map, walk, packs, own, y);
 }
 
 template <int V, class M>
-LM_KERNEL void lm_planes_map(M map, int64_t c, int64_t count, int64_t run, lm_divider divider,
-                             const lm_compute<typename M::stored> *k, typename M::stored *y) {
-  int64_t channel;
+LM_KERNEL void lm_planes_map(M map, lm_plane_grid grid, const lm_compute<typename M::stored> *k,
+                             typename M::stored *y) {
+  uint32_t channel;
   lm_plane_walk walk;
-  int64_t packs = lm_plane_place<V>(c, count, run, divider, &channel, &walk);
+  uint32_t packs = lm_plane_place<V>(grid, &channel, &walk);
   lm_compute<typename M::stored> own[V][M::COEFFICIENTS];
   LM_UNROLL
   for (int j = 0; j < M::COEFFICIENTS; j++) {
-    lm_compute<typename M::stored> one = k[j * c + channel];
+    lm_compute<typename M::stored> one = k[j * grid.c + channel];
     LM_UNROLL
     for (int v = 0; v < V; v++) own[v][j] = one;
   }
   lm_map_packs<V>(map, walk, packs, own, y);
+}
+
+/* Planes that packs do not fit into, in packs all the same: through the whole tensor, from one plane into the next. */
+typedef struct lm_seam_grid {
+  int64_t c;
+  uint32_t n; /* elements, fewer than 2^31 */
+  lm_divider plane, channels;
+} lm_seam_grid;
+
+enum { LM_SEAM_BLOCK = 256, LM_SEAM_FLIGHT = 4 };
+
+/* The coefficients of channel plane % c, which keeps planes apart. */
+template <class M>
+LM_DEVICE void lm_coefficients_of(const lm_seam_grid &grid, uint32_t plane, const lm_compute<typename M::stored> *k,
+                                  lm_compute<typename M::stored> *own) {
+  uint32_t channel;
+  lm_divide_rest(plane, grid.channels, &channel);
+  LM_UNROLL
+  for (int j = 0; j < M::COEFFICIENTS; j++) own[j] = k[j * grid.c + channel];
+}
+
+/* A plane has at least V elements. */
+template <int V, class M>
+LM_KERNEL void __launch_bounds__(LM_SEAM_BLOCK)
+    lm_seams_map(M map, lm_seam_grid grid, const lm_compute<typename M::stored> *k, typename M::stored *y) {
+  enum { STEP = LM_SEAM_BLOCK * V };
+  uint32_t begin = blockIdx.x * (STEP * LM_SEAM_FLIGHT) + threadIdx.x * V;
+  typename M::template item<V> items[LM_SEAM_FLIGHT];
+  LM_UNROLL
+  for (int u = 0; u < LM_SEAM_FLIGHT; u++)
+    if (begin + u * STEP + V <= grid.n) items[u] = map.template load<V>(begin + u * STEP);
+  LM_UNROLL
+  for (int u = 0; u < LM_SEAM_FLIGHT; u++) {
+    uint32_t at = begin + u * STEP, rest;
+    if (at + V > grid.n) break;
+    lm_compute<typename M::stored> own[M::COEFFICIENTS], next[M::COEFFICIENTS] = {};
+    uint32_t plane = lm_divide_rest(at, grid.plane, &rest), left = grid.plane.divisor - rest;
+    lm_coefficients_of<M>(grid, plane, k, own);
+    if (left < V) lm_coefficients_of<M>(grid, plane + 1, k, next);
+    lm_pack<typename M::stored, V> out;
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      lm_compute<typename M::stored> mine[M::COEFFICIENTS]; /* not a choice of arrays: these are registers */
+      LM_UNROLL
+      for (int j = 0; j < M::COEFFICIENTS; j++) mine[j] = v < (int)left ? own[j] : next[j];
+      out.v[v] = lm_put<typename M::stored>(map.value(items[u], v, mine));
+    }
+    lm_store(y + at, out);
+  }
+  uint32_t at = grid.n - grid.n % V + threadIdx.x; /* fewer than V are left: one a thread */
+  if (blockIdx.x + 1 < gridDim.x || at >= grid.n) return;
+  lm_compute<typename M::stored> own[M::COEFFICIENTS];
+  lm_coefficients_of<M>(grid, lm_divide(at, grid.plane), k, own);
+  y[at] = lm_put<typename M::stored>(map.value(map.template load<1>(at), 0, own));
 }
 
 /* ---- launching ---- */
@@ -252,39 +315,64 @@ static int plane_parts(const lm_norm_shape *s, int64_t blocks, int64_t least) {
   return (int)(parts < 1 ? 1 : parts > limit ? limit : parts);
 }
 
-static bool packed(const lm_norm_shape *s, const void *a, const void *b) {
-  int64_t together = s->run == 1 ? s->c : s->run, width = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
-  return together % width == 0 && lm_is_packed(a) && lm_is_packed(b);
+static lm_plane_grid plane_grid(const lm_norm_shape *s, int V, int parts) {
+  int64_t plane = s->run / V;
+  return {s->c,
+          s->run,
+          lm_divider_make((uint32_t)s->c),
+          lm_divider_make((uint32_t)plane),
+          lm_wide_divider_make(plane),
+          lm_shares_make(s->count / V, parts)};
+}
+
+/* Elements in the widest packs that what lies together can be cut into: 16 bytes, 8 of a 16-bit dtype (14 x 14), or
+ * one element. */
+static int width_of(const lm_norm_shape *s) {
+  int64_t together = s->run == 1 ? s->c : s->run;
+  int full = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
+  return together % full == 0 ? full : full == 8 && together % 4 == 0 ? 4 : 1;
+}
+
+/* The same where memory is aligned. */
+static int width_at(const lm_norm_shape *s, const void *a, const void *b) {
+  return lm_is_packed(a) && lm_is_packed(b) ? width_of(s) : 1;
+}
+
+/* Calls f with lm_width<V>, V a width that width_of gives. */
+template <class T, class F>
+static int for_width(int width, F f) {
+  constexpr int FULL = lm_full_pack<T>::V, HALF = FULL == 8 ? 4 : 1;
+  if (width == FULL) return f(lm_width<FULL>{});
+  return width == HALF ? f(lm_width<HALF>{}) : f(lm_width<1>{});
 }
 
 int lm_norm_parts(const lm_norm_shape *s) {
   if (s->run != 1) return plane_parts(s, 8 * (int64_t)s->processors, 4 * LM_PLANES_BLOCK);
-  int width = s->dtype == LM_F64 ? 2 : s->dtype == LM_F32 ? 4 : 8;
-  return lm_column_parts(s->count, s->c, s->c % width == 0 ? width : 1, LM_COLUMNS_BLOCK, 2 * (int64_t)s->processors);
+  return lm_column_parts(s->count, s->c, width_of(s), LM_COLUMNS_BLOCK, 2 * (int64_t)s->processors);
 }
 
 template <class S>
-static int launch_two(const lm_norm_shape *s, const S &source, bool pack, double *partial, void *stream) {
-  return lm_for_pack<typename S::stored>(pack, [&](auto width) {
-    constexpr int V = decltype(width)::value;
+static int launch_two(const lm_norm_shape *s, const S &source, int width, double *partial, void *stream) {
+  return for_width<typename S::stored>(width, [&](auto pack) {
+    constexpr int V = decltype(pack)::value;
     int parts = lm_norm_parts(s);
     if (s->run == 1) return lm_launch_columns_two<V>(source, s->count, s->c, parts, partial, stream);
-    return lm_launch(lm_planes_two<V, S>, (unsigned)(s->c * parts), LM_PLANES_BLOCK, 0, stream, source, s->c, s->count,
-                     s->run, lm_divider_make((uint32_t)(s->run / V)), partial);
+    return lm_launch(lm_planes_two<V, S>, (unsigned)(s->c * parts), LM_PLANES_BLOCK, 0, stream, source,
+                     plane_grid(s, V, parts), partial);
   });
 }
 
 int lm_batch_moments(const lm_norm_shape *s, const void *x, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_two(s, lm_moments_source<T>{(const T *)x}, packed(s, x, NULL), partial, stream);
+    return launch_two(s, lm_moments_source<T>{(const T *)x}, width_at(s, x, NULL), partial, stream);
   });
 }
 
 int lm_batch_sums(const lm_norm_shape *s, const void *g, const void *x, lm_values mean, double *partial, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_two(s, lm_sums_source<T>{(const T *)g, (const T *)x, mean}, packed(s, g, x), partial, stream);
+    return launch_two(s, lm_sums_source<T>{(const T *)g, (const T *)x, mean}, width_at(s, g, x), partial, stream);
   });
 }
 
@@ -301,29 +389,45 @@ int lm_batch_plan_backward(const lm_norm_shape *s, const lm_batch_plan *plan, vo
 }
 
 template <class M>
-static int launch_map(const lm_norm_shape *s, const M &map, bool pack, const void *coefficients, typename M::stored *y,
-                      void *stream) {
+static int launch_seams(const lm_norm_shape *s, const M &map, const void *coefficients, typename M::stored *y,
+                        void *stream) {
+  constexpr int V = lm_full_pack<typename M::stored>::V;
+  lm_seam_grid grid = {s->c, (uint32_t)(s->count * s->c), lm_divider_make((uint32_t)s->run),
+                       lm_divider_make((uint32_t)s->c)};
+  return lm_launch(lm_seams_map<V, M>, lm_blocks(grid.n, LM_SEAM_BLOCK * LM_SEAM_FLIGHT * V, INT32_MAX), LM_SEAM_BLOCK,
+                   0, stream, map, grid, (const lm_compute<typename M::stored> *)coefficients, y);
+}
+
+/* aligned: all operands, to 16 bytes. */
+template <class M>
+static int launch_map(const lm_norm_shape *s, const M &map, bool aligned, const void *coefficients,
+                      typename M::stored *y, void *stream) {
   typedef lm_compute<typename M::stored> A;
-  enum { BLOCK = 256, EACH = 16 /* packs a thread, where there are many */ };
+  int width = aligned ? width_of(s) : 1;
+  enum { BLOCK = LM_PLANES_BLOCK, EACH = 16 /* packs a thread, where there are many */ };
   if (s->count == 0) return 0;
-  return lm_for_pack<typename M::stored>(pack, [&](auto width) {
-    constexpr int V = decltype(width)::value;
+  /* Half packs that stay within a plane are better: they load no coefficients anew. */
+  if (aligned && width == 1 && s->run >= lm_full_pack<typename M::stored>::V && s->count < (1 << 30) / s->c)
+    return launch_seams(s, map, coefficients, y, stream);
+  return for_width<typename M::stored>(width, [&](auto pack) {
+    constexpr int V = decltype(pack)::value;
     if (s->run == 1) {
-      int across = lm_across(s->c, V);
-      dim3 grid(lm_blocks(s->c, across * V, INT32_MAX), lm_blocks(s->count, BLOCK / across * EACH, 65535));
-      return lm_launch(lm_columns_map<V, M>, grid, BLOCK, 0, stream, map, s->count, s->c, across,
-                       (const A *)coefficients, y);
+      int bits = lm_across_bits(s->c, V);
+      dim3 grid(lm_blocks(s->c, (int64_t)V << bits, INT32_MAX), lm_blocks(s->count, (BLOCK >> bits) * EACH, 65535));
+      return lm_launch(lm_columns_map<V, M>, grid, BLOCK, 0, stream, map,
+                       lm_column_grid_make(s->count, s->c, V, BLOCK, grid.y), (const A *)coefficients, y);
     }
     int parts = plane_parts(s, s->count / V * s->c / (BLOCK * EACH) + 1, V * BLOCK);
-    return lm_launch(lm_planes_map<V, M>, (unsigned)(s->c * parts), BLOCK, 0, stream, map, s->c, s->count, s->run,
-                     lm_divider_make((uint32_t)(s->run / V)), (const A *)coefficients, y);
+    return lm_launch(lm_planes_map<V, M>, (unsigned)(s->c * parts), BLOCK, 0, stream, map, plane_grid(s, V, parts),
+                     (const A *)coefficients, y);
   });
 }
 
 int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *coefficients, void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    return launch_map(s, lm_apply_map<T>{(const T *)x}, packed(s, x, y), coefficients, (T *)y, stream);
+    return launch_map(s, lm_apply_map<T>{(const T *)x}, lm_is_packed(x) && lm_is_packed(y), coefficients, (T *)y,
+                      stream);
   });
 }
 
@@ -331,7 +435,7 @@ int lm_batch_back(const lm_norm_shape *s, const void *g, const void *x, void *dx
                   void *stream) {
   return lm_for_float(s->dtype, [&](auto element) {
     typedef decltype(element) T;
-    bool pack = packed(s, g, x) && lm_is_packed(dx);
-    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, pack, coefficients, (T *)dx, stream);
+    bool aligned = lm_is_packed(g) && lm_is_packed(x) && lm_is_packed(dx);
+    return launch_map(s, lm_back_map<T>{(const T *)g, (const T *)x}, aligned, coefficients, (T *)dx, stream);
   });
 }

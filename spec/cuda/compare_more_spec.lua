@@ -226,7 +226,7 @@ local function norm_tolerance(dtype) return tolerance(dtype, dtype:match "16" an
 describe("norms", function()
   it("over batches", function()
     local shapes = { { 6, 16 }, { 3, 5 }, { 700, 8 }, { 4, 8, 6, 4 }, { 3, 3, 5, 7 }, { 2, 64, 9, 9 }, { 5, 4, 33 },
-      { 5, 40, 12, 12 } }
+      { 5, 40, 12, 12 }, { 40, 3, 14, 14 }, { 50, 2, 7, 7 }, { 6, 12, 4, 4 } }
     compare.rounds(#shapes * 8, #shapes * 80, function(seed)
       local dtype, shape = one_of(compare.floats), shapes[seed % #shapes + 1]
       local last, training, c = #shape == 4 and random(2) == 1, random(2) == 1, shape[2]
@@ -240,6 +240,27 @@ describe("norms", function()
         return F.batch_norm(x, nil, nil, nil, nil, { training = true })
       end, { twin(some(dtype, shape, last)) })
     end)
+  end)
+
+  it("over batches, the same to the bit however the memory is aligned", function()
+    for _, dtype in ipairs(compare.floats) do
+      for _, side in ipairs { 3, 7, 9 } do
+        local shape = { 5, 3, side, side }
+        local n = 5 * 3 * side * side
+        local results = {}
+        for k, off in ipairs { 0, 1 } do
+          lm.manual_seed(side)
+          local values = lm.randn({ n }):to(dtype)
+          local x = lm.zeros({ n + off }, { dtype = dtype, device = "cuda" }):narrow(1, 1 + off, n):copy_(values)
+          x = x:view(shape):requires_grad_()
+          local y = F.batch_norm(x, nil, nil, nil, nil, { training = true })
+          local loss = (y * y * 0.5):sum()
+          loss:backward()
+          results[k] = { y:detach():cpu(), x.grad:cpu() }
+        end
+        for i = 1, 2 do assert.is_true(results[1][i]:equal(results[2][i]), dtype .. " " .. side) end
+      end
+    end
   end)
 
   it("over rows", function()
@@ -356,14 +377,14 @@ describe("optimizers", function()
     compare.rounds(8, 80, function(seed)
       local dtype, p = compare.floats[seed % 4 + 1], ({ 1, 2, 3.5, math.huge })[random(4)]
       local here, there = parameters(dtype, 140)
-      local a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p })
-      local b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p })
+      local a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p }):item()
+      local b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p }):item()
       assert.near(a, b, 1e-9 * a)
       check("gradients in " .. dtype, here, there, tolerance(dtype), function(t) return t.grad end)
       here[4].grad[2] = 0 / 0
       there[4].grad[2] = 0 / 0
-      a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p })
-      b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p })
+      a = nn.utils.clip_grad_norm_(here, 0.5, { norm_type = p }):item()
+      b = nn.utils.clip_grad_norm_(there, 0.5, { norm_type = p }):item()
       assert.is_true(a ~= a and b ~= b)
     end)
   end)

@@ -111,6 +111,25 @@ describe("on a CUDA device", function()
     assert.same({1, 1}, {made.waits, made.copies})
   end)
 
+  it("gradients are clipped without a wait, and their norm is there when it is read", function()
+    for _, dtype in ipairs {"float32", "float16", "float64"} do
+      local list = {}
+      for i = 1, 3 do
+        list[i] = lm.zeros({4, i}, {dtype = dtype, device = "cuda", requires_grad = true})
+        list[i].grad = lm.ones({4, i}, {dtype = dtype, device = "cuda"})
+      end
+      local norm
+      for p, rooted in pairs {[1] = 0, [2] = 1, [3] = 1, [math.huge] = 0} do
+        local converted = dtype == "float64" and 0 or 1
+        check_launches(2 + rooted + 3 + converted + #list, function()
+          norm = nn.utils.clip_grad_norm_(list, 1e3, {norm_type = p})
+        end)
+        assert.near(p == math.huge and 1 or 24 ^ (1 / p), norm:item(), 1e-6)
+        assert.same({"cuda:0", "float64"}, {norm.device, norm.dtype})
+      end
+    end
+  end)
+
   it("a channels-last network computes with its weights and gradients as they lie", function()
     local net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3)):to("cuda")
     local x = lm.rand({2, 3, 8, 8}, {device = "cuda"}):contiguous {memory_format = "channels_last"}

@@ -107,6 +107,7 @@ typedef struct lm_lua {
   size_t fresh, step_at, budget;
   double cycle_start, cycle_collecting;
   int cycle_steps;
+  uint8_t scale[LM_DEVICE_KINDS]; /* a byte of such a device counts for 2^(1 - scale); 0: not known yet */
   /* Names as this state interned them: equal names have equal pointers. */
   const char *key[LM_OP_COUNT][LM_MAX_ARGS];
   const char *key_requires_grad, *dtype_name[LM_DTYPE_COUNT], *device_cpu;
@@ -180,8 +181,14 @@ void lm_pace_step(lua_State *L, lm_lua *s);
 static inline void lm_pace(lua_State *L, lm_lua *s) {
   if (s->fresh >= s->step_at) lm_pace_step(L, s);
 }
+/* Finds scale[] of the device's kind. */
+int lm_pace_scale(lm_lua *s, lm_device device);
 /* A result's memory counts towards the next step. */
-static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) { s->fresh += t->storage->bytes + 512; }
+static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) {
+  int scale = s->scale[LM_DEVICE_KIND(t->device)];
+  if (scale == 0) scale = lm_pace_scale(s, t->device);
+  s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
+}
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
  * itself, since finalizers that run between may free them. */

@@ -152,9 +152,10 @@ static int bind_optim_step(lua_State *L) {
   return 1;
 }
 
-/* clip_grad_norm(params, max_norm, p) -> total norm */
+/* clip_grad_norm(params, max_norm, p) -> total norm, a tensor */
 typedef struct clipping {
-  double most, p, total;
+  double most, p;
+  lm_tensor *total;
 } clipping;
 
 static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
@@ -168,7 +169,7 @@ static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
     lm_tensor *grad = lm_grad_of(grads[i]);
     if (grad) grads[there++] = grad;
   }
-  if (there > 0) TRY(lm_clip_grad_norm(there, grads, c->most, c->p, &c->total));
+  TRY(lm_clip_grad_norm(there, grads, c->most, c->p, &c->total));
 done:
   lm_free(grads);
   return status;
@@ -178,11 +179,12 @@ static int bind_clip_grad_norm(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   clipping c = {.p = 2};
   lua_settop(L, 3);
+  lm_box *b = lm_box_new(L);
   lm_status status;
   TRY(lm_read_number(L, s, 2, "clip_grad_norm", "max_norm", &c.most));
   if (!lua_isnil(L, 3)) TRY(lm_read_number(L, s, 3, "clip_grad_norm", "p", &c.p));
   TRY(lm_attempt_twice(L, s, clip, &c));
-  lua_pushnumber(L, c.total);
+  lm_box_fill(s, b, c.total);
   return 1;
 done:
   return lm_raise(L, status);

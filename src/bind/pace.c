@@ -1,14 +1,29 @@
 /* Lua's collector sees 80 bytes where a tensor holds 80 MB. So calls that make tensors count bytes,
  * and every sixteenth of a budget drives the collector by a step sized to the Lua heap, such that a
  * whole cycle ends within one budget. Where that takes more than a tenth of the time (a large Lua
- * heap), the budget doubles; where it takes almost none, it shrinks back. */
+ * heap), the budget doubles; where it takes almost none, it shrinks back. On a device of much memory a byte counts
+ * for less: even the largest budget is then at most a sixteenth of its memory. */
 #include <time.h>
 
 #include "bind/bind.h"
+#include "device/driver.h"
+#include "device/stream.h"
 
 enum { STEPS = 16 };
 static const size_t least_budget = (size_t)64 << 20, most_budget = (size_t)1 << 30;
 static const double most_share = 0.1, least_share = 0.02; /* of the time */
+
+int lm_pace_scale(lm_lua *s, lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  size_t left, total = 0;
+  int scale = 1;
+  if (LM_DEVICE_KIND(device) != LM_CPU && driver && driver->memory) {
+    if (lm_graph_capturing()) return 1; /* no time to ask */
+    if (driver->memory(lm_device_physical(device), &left, &total) != LM_OK) total = 0;
+  }
+  while (total / STEPS >> scale >= most_budget) scale++;
+  return s->scale[LM_DEVICE_KIND(device)] = (uint8_t)scale;
+}
 
 /* Of this thread's own work: what else the machine does must not look like collecting. */
 static double cpu_seconds(void) {

@@ -11,7 +11,7 @@
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 3, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_BACKEND_ABI = 4, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
  * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
@@ -38,8 +38,9 @@ typedef struct lm_backend {
   /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
   lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);
   lm_status (*optim)(const struct lm_optim_step *step);
-  /* clip_grad_norm_'s first half: the sum over all tensors of |x|^p (p = infinity: the largest |x|). */
-  lm_status (*norms)(int n, lm_tensor *const *tensors, double p, double *out);
+  /* clip_grad_norm_'s first half: the sum over all tensors of |x|^p (p = infinity: the largest |x|) into out, 0-d
+   * float64 on their device. */
+  lm_status (*norms)(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
   void (*set_threads)(int n);
   int (*get_threads)(void);
   /* Whether results of conv2d in this dtype are better laid out contiguous. NULL: channels-last, for all. */

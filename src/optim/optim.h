@@ -32,7 +32,8 @@ LM_API const int64_t *lm_optim_replayed(void);
 
 /* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. */
 LM_API lm_status lm_optim_run(const lm_optim_step *step);
-/* Total norm of the gradients; scales them in place to at most max_norm. p may be infinity. */
-LM_API lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, double p, double *total);
+/* Scales the gradients in place so that their norm together is at most max_norm. *total: the norm before, 0-d float64
+ * on the first one's device, which nothing has waited for. p may be infinity. */
+LM_API lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, double p, lm_tensor **total);
 
 #endif

@@ -5,7 +5,8 @@ local options = require "luminary.options"
 local utils = {}
 
 --- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
---- is at most max_norm; gives the norm before. {norm_type = 2}, which may be math.huge.
+--- is at most max_norm; gives the norm before, a tensor of one float64 on the first gradient's device: :item() waits
+--- for a GPU, the clipping does not. {norm_type = 2}, which may be math.huge.
 function utils.clip_grad_norm_(parameters, max_norm, opts)
   opts = options.check("clip_grad_norm_", opts, {norm_type = {"positive", 2}}, "norm_type")
   options.arg("clip_grad_norm_", "max_norm", max_norm, "positive")

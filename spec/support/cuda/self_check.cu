@@ -42,6 +42,11 @@ LM_KERNEL void check_divider(int *wrong, lm_divider d, uint32_t first) {
   if (quotient != n / d.divisor || rest != n % d.divisor) atomicAdd(wrong, 1);
 }
 
+LM_KERNEL void check_wide_divider(int *wrong, lm_wide_divider d, int64_t first) {
+  int64_t n = first + lm_thread(), rest, quotient = lm_divide_wide(n, d, &rest);
+  if (quotient != n / d.divisor || rest != n % d.divisor) atomicAdd(wrong, 1);
+}
+
 LM_KERNEL void check_set(float *x, float value, int64_t n) {
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) x[i] = value;
 }
@@ -139,8 +144,24 @@ static void barriers() {
       OK(lm_launch(check_divider, 1, 512, 0, NULL, wrong, lm_divider_make(divisor), first));
     }
   }
+  for (int64_t divisor : {1l, 3l, 49l, 641l, 1073741824l, 1073741789l, 1l << 40}) {
+    for (int64_t first : {(int64_t)0, (int64_t)4294967000, divisor * 4097 - 100, ((int64_t)1 << 52) - 512}) {
+      if (first < 0 || first / divisor >= (int64_t)1 << 51) continue;
+      OK(lm_launch(check_wide_divider, 1, 512, 0, NULL, wrong, lm_wide_divider_make(divisor), first));
+    }
+  }
   OK(cudaMemcpy(&count, wrong, sizeof count, cudaMemcpyDeviceToHost));
   NEED(count == 0);
+  for (int64_t n : {0, 5, 7, 100, 12345}) {
+    for (int64_t parts : {1, 3, 7, 64}) {
+      lm_shares shares = lm_shares_make(n, parts);
+      NEED(lm_share_begin(shares, 0) == 0 && lm_share_begin(shares, parts) == n);
+      for (int64_t k = 0; k < parts; k++) {
+        int64_t size = lm_share_begin(shares, k + 1) - lm_share_begin(shares, k);
+        NEED(size == n / parts || size == n / parts + 1);
+      }
+    }
+  }
   OK(cudaFree(d));
   OK(cudaFreeHost(in));
 }

@@ -20,7 +20,7 @@ extern const lm_driver lm_cpu_driver; /* driver.c */
 lm_status lm_cpu_point(const lm_point *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
-lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out);
+lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 
 /* clang-format off */
 #define LM_CPU_KERNELS(X)                                                                                             \

@@ -117,7 +117,7 @@ static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
 }
 
 /* A number a chunk, put together in order: the same whatever the number of threads. */
-lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out) {
+lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
   int64_t chunks = count_chunks(n, tensors);
   double *part = lm_malloc((size_t)chunks * sizeof *part);
   if (!part) return LM_E_OOM;
@@ -143,6 +143,6 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, double *out) 
     }
   }
   lm_free(part);
-  *out = total;
+  *(double *)out->data = total;
   return LM_OK;
 }

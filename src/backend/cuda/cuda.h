@@ -49,7 +49,7 @@ lm_status lm_cuda_point(const lm_point *job);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
 bool lm_cuda_conv_contiguous(lm_dtype dtype); /* conv.c */
 lm_status lm_cuda_optim(const lm_optim_step *step);
-lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out);
+lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
 
 /* clang-format off */
 #define LM_CUDA_KERNELS(X)                                                                                            \

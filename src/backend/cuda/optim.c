@@ -132,23 +132,18 @@ done:
   return status;
 }
 
-lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, double *out) {
+lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
   lm_status status = LM_OK;
   lm_device device = tensors[0]->device;
   void *stream, *scratch = NULL;
   int64_t chunks = 0;
-  if (lm_graph_capturing())
-    return lm_fail(LM_E_STATE,
-                   "clip_grad_norm_: the gradients' norm is read on the host during a capture, and there is none yet: "
-                   "leave it out of the graph");
   for (int i = 0; i < n; i++) chunks += chunks_of(tensors[i], LM_NORMS_CHUNK);
-  size_t bytes = (size_t)(chunks + 1) * sizeof(double);
+  size_t bytes = (size_t)chunks * sizeof(double);
   TRY(lm_cuda_enter(device, &stream));
   TRY(lm_cuda_scratch(device, bytes, &scratch));
-  double *total = scratch, *part = total + 1;
+  double *part = scratch;
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(norms_dtype(n, tensors, dtype, p, &part, stream));
-  TRY(LAUNCH("join", lm_optim_norms_join(total + 1, chunks, p, total, stream)));
-  TRY(lm_cuda_driver.copy(stream, LM_DEVICE(LM_CPU, 0), out, device, total, sizeof *out, false));
+  TRY(LAUNCH("join", lm_optim_norms_join(scratch, chunks, p, (double *)out->data, stream)));
 done:
   if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
   return status;
