@@ -84,12 +84,12 @@ struct lm_plane_walk {
 
 /* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
  * to the two sums; where PIVOTED, distances are taken from a value of the data itself, so that large means cancel.
- * WIDE_FLIGHT: loads at once of packs of 8, as many as registers have room for. */
+ * WIDE_FLIGHT: loads at once of packs of 8, as many as registers have room for; of single elements twice as many. */
 template <int V, class S, class Walk>
 LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, lm_compute<typename S::stored> *center,
                            lm_two *total) {
   typedef lm_compute<typename S::stored> A;
-  enum { FLIGHT = V == 1 ? 8 : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
+  enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
   if (S::PIVOTED && packs > 0) {
     auto item = source.template load<V>(walk.at(0), walk.row(0));
     for (int v = 0; v < V; v++) center[v] = source.value(item, v);
