@@ -84,18 +84,18 @@ struct lm_plane_walk {
 
 /* A thread's packs of V elements: total[v] of those at place v. A source S says what is loaded and how an element adds
  * to the two sums; where PIVOTED, distances are taken from a value of the data itself, so that large means cancel.
- * WIDE_FLIGHT: loads at once of packs of 8, as many as registers have room for. */
+ * WIDE_FLIGHT: loads at once of packs of 8, as many as registers have room for; of single elements twice as many. */
 template <int V, class S, class Walk>
-LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int64_t packs, lm_compute<typename S::stored> *center,
+LM_DEVICE void lm_take_two(const S &source, const Walk &walk, int packs, lm_compute<typename S::stored> *center,
                            lm_two *total) {
   typedef lm_compute<typename S::stored> A;
-  enum { FLIGHT = V == 1 ? 8 : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
+  enum { FLIGHT = V == 1 ? 2 * S::WIDE_FLIGHT : V > 4 ? S::WIDE_FLIGHT : 4 }; /* loads at once */
   if (S::PIVOTED && packs > 0) {
     auto item = source.template load<V>(walk.at(0), walk.row(0));
     for (int v = 0; v < V; v++) center[v] = source.value(item, v);
   }
-  for (int64_t k = 0; k < packs;) {
-    int64_t end = packs - k < LM_NORM_CHUNK ? packs : k + LM_NORM_CHUNK;
+  for (int k = 0; k < packs;) {
+    int end = packs - k < LM_NORM_CHUNK ? packs : k + LM_NORM_CHUNK;
     double n = (double)(end - k);
     A a[V] = {}, b[V] = {};
     for (; k < end; k += FLIGHT) {
@@ -161,14 +161,14 @@ typedef struct lm_column_grid {
   lm_shares rows;
 } lm_column_grid;
 
-/* This thread's place. Returns the number of its packs. */
+/* This thread's place. Returns the number of its packs: no memory has room for as many as 2^31. */
 template <int V>
-LM_DEVICE int64_t lm_column_place(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
+LM_DEVICE int lm_column_place(const lm_column_grid &grid, int64_t *column, lm_column_walk *walk) {
   int64_t from = lm_share_begin(grid.rows, blockIdx.y), to = lm_share_begin(grid.rows, (int64_t)blockIdx.y + 1);
   int64_t row = from + (threadIdx.x >> grid.across_bits), down = (int64_t)1 << grid.down_bits;
   *column = (((int64_t)blockIdx.x << grid.across_bits) + (threadIdx.x & ((1u << grid.across_bits) - 1))) * V;
   *walk = lm_column_walk{row * grid.c + *column, grid.c << grid.down_bits, row, down};
-  return *column < grid.c && row < to ? (to - row + down - 1) >> grid.down_bits : 0;
+  return *column < grid.c && row < to ? (int)((to - row + down - 1) >> grid.down_bits) : 0;
 }
 
 template <int V, class S>
@@ -176,7 +176,7 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_c
   __shared__ lm_two shared[LM_COLUMNS_BLOCK];
   int64_t column;
   lm_column_walk walk;
-  int64_t packs = lm_column_place<V>(grid, &column, &walk);
+  int packs = lm_column_place<V>(grid, &column, &walk);
   int across = 1 << grid.across_bits;
   lm_two total[V] = {};
   lm_compute<typename S::stored> center[V] = {};
