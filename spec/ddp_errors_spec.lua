@@ -20,6 +20,26 @@ describe("DistributedDataParallel", function()
     end
   end)
 
+  it("that goes on in backward from what others never come to says so at once", function()
+    for _, shared in ipairs { "1", "0" } do
+      local got = run(2, [[
+        local net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+        local ddp = DDP(nn.SyncBatchNorm.convert_sync_batchnorm(net)) -- whose backward waits before the gradients do
+        local loss, began = ddp(lm.randn { 8, 4 }):sum(), lm.time()
+        print(message(function()
+          if rank == 0 then loss:backward() else dist.all_reduce(lm.ones { 3 }) end
+        end))
+        assert(lm.time() - began < 5)
+        os.exit(0, true)
+      ]], { LM_SHM = shared })
+      assert(got.ok, got.text)
+      for rank = 0, 1 do
+        assert.matches("rank 1 on host %S+ came to another call than the others: .*DistributedDataParallel backward"
+          .. ".*all_reduce sum float32 %[3%]", got[rank].output)
+      end
+    end
+  end)
+
   it("broadcasts buffers in training, and nothing in evaluation", function()
     local script = [[
       local net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))

@@ -115,6 +115,7 @@ static void put_from_member(lm_bytes *b, uint32_t size, bool peaceful) {
       break;
     case LM_M_FORGET: lm_put_u32(b, one_in(8) ? any_u32() : below(4)); break;
     case LM_M_ALIVE:
+    case LM_M_PASSED:
     case LM_M_WAITING:
       lm_put_u32(b, one_in(8) ? any_u32() : below(4));
       put_any_ticket(b, peaceful || !one_in(20));

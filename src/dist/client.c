@@ -174,6 +174,13 @@ static void heartbeat(lm_client *c, double now) {
   if (now - c->told < fmin(every, news_every)) return;
   pthread_mutex_lock(&c->lock);
   if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
+    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++) {
+      size_t at = lm_client_begin(c, LM_M_PASSED);
+      lm_put_u32(&c->out, c->passed[i].group);
+      lm_put_ticket(&c->out, &c->passed[i].ticket);
+      lm_client_end(c, at);
+    }
+    c->npassed = 0;
     size_t at = lm_client_begin(c, LM_M_ALIVE);
     lm_put_u32(&c->out, c->entered_group);
     lm_put_ticket(&c->out, &c->entered);

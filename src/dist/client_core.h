@@ -50,7 +50,12 @@ struct lm_client {
   lm_departure *left; /* [size] */
   uint32_t entered_group;
   lm_ticket entered;
-  bool moved; /* since the last heartbeat */
+  bool moved;       /* since the last heartbeat */
+  unsigned npassed; /* and what it then passed, the newest few */
+  struct {
+    uint32_t group;
+    lm_ticket ticket;
+  } passed[4];
   bool leaving;
 
   lm_bytes in;                /* the thread's own, down to the end */

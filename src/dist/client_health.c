@@ -90,6 +90,14 @@ void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_unlock(&c->lock);
 }
 
+void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
+  pthread_mutex_lock(&c->lock);
+  unsigned i = c->npassed++ % (sizeof c->passed / sizeof *c->passed);
+  c->passed[i].group = group;
+  c->passed[i].ticket = *ticket;
+  pthread_mutex_unlock(&c->lock);
+}
+
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
   if (c->fd >= 0) { /* without a store there is nobody to tell */

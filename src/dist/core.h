@@ -57,6 +57,9 @@ enum { LM_PEER_ALL = -2, LM_PEER_ANY = -1 }; /* ANY: ends when all others are go
  * or ANY for a send or receive, whose caller may name the peer afterwards. */
 void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout);
 void lm_waiting_end(lm_waiting *w, bool completed);
+/* This rank goes on from a numbered call without having heard from the others: who waits in another one of that number
+ * would not hear of it. */
+void lm_call_passed(lm_group_core *core, const lm_ticket *ticket);
 /* For a look in passing at a send or receive that nobody waits for: there is no end to its time, and nobody is told. */
 void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket);
 void lm_waiting_looked(lm_waiting *w);

@@ -8,7 +8,7 @@
 #include "dist/group.h"
 #include "dist/record.h"
 
-enum { LM_PROTOCOL = 3, LM_MESSAGE_MAX = 64 << 20 };
+enum { LM_PROTOCOL = 4, LM_MESSAGE_MAX = 64 << 20 };
 
 typedef enum lm_message {
   /* member to store */
@@ -20,6 +20,7 @@ typedef enum lm_message {
   LM_M_ADD,      /* u32 id, string key, u64 delta; REPLY with the sum as decimal text */
   LM_M_FORGET,   /* u32 group: this member is done with it; when all of the world are, its keys "group/<id>/…" go */
   LM_M_ALIVE,    /* u32 group, ticket: each second or more often, with the call entered last (group 0, zeros if none) */
+  LM_M_PASSED,   /* u32 group, ticket: went on from it without having heard from the others */
   LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
   LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
   LM_M_MISSING,  /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with a text that says which of

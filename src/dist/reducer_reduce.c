@@ -89,6 +89,7 @@ lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
     own->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
     memcpy(facts_of(r, r->g->rank), own, r->facts_bytes);
     lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
+    lm_call_passed(core, &own->ticket);
   } else {
     own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
     lm_collective_purpose(own->ticket.what, own->ticket.hash);

@@ -155,6 +155,7 @@ static bool handle(lm_server *s, lm_conn *c, lm_message kind, lm_reader *r) {
     case LM_M_ADD: return lm_server_add(s, c, r);
     case LM_M_FORGET: return lm_server_forget(s, c, r);
     case LM_M_ALIVE: return lm_server_alive(s, c, r);
+    case LM_M_PASSED: return lm_server_passed(s, c, r);
     case LM_M_WAITING: return lm_server_waiting(s, c, r);
     case LM_M_RESUMED: return lm_server_resumed(s, c, r);
     case LM_M_MISSING: return lm_server_missing(s, c, r);

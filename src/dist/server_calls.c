@@ -24,11 +24,16 @@ void lm_place_text(const lm_place *p, const char *before, char *out, size_t capa
 static const lm_place *place_in(const lm_seat *seat, uint32_t group, uint64_t seq) {
   for (int i = 0; i < seat->n_open; i++)
     if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) return &seat->open[i];
+  for (int i = 0; i < LM_PASSED; i++)
+    if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && has_place(&seat->passed[i]))
+      return &seat->passed[i];
   const lm_place *last = &seat->last;
   return last->group == group && last->ticket.seq == seq && has_place(last) ? last : NULL;
 }
 
-static bool waits_in(const lm_seat *seat, const lm_place *p) { return p != &seat->last; }
+static bool waits_in(const lm_seat *seat, const lm_place *p) {
+  return p >= seat->open && p < seat->open + seat->n_open;
+}
 
 static void describe(const lm_server *s, int rank, const lm_place *p, char *out, size_t capacity) {
   lm_place_text(p, waits_in(&s->seats[rank], p) ? " waits in " : " came to ", out, capacity);
@@ -97,6 +102,16 @@ bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
   if (!read_place(s, r, &p)) return false;
   if (!has_place(&p) || s->seats[c->rank].left) return true;
   remember(&s->seats[c->rank], &p);
+  compare(s, c->rank, p.group, p.ticket.seq);
+  return true;
+}
+
+bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_seat *seat = &s->seats[c->rank];
+  lm_place p;
+  if (!read_place(s, r, &p)) return false;
+  if (!has_place(&p) || seat->left) return true;
+  seat->passed[seat->n_passed++ % LM_PASSED] = p;
   compare(s, c->rank, p.group, p.ticket.seq);
   return true;
 }

@@ -49,6 +49,8 @@ typedef struct lm_place { /* a call somebody is in */
   double since; /* when the store first heard of it */
 } lm_place;
 
+enum { LM_PASSED = 4 };
+
 typedef struct lm_seat { /* a rank */
   lm_conn *conn;         /* while it is there */
   bool joined, left, died, frozen;
@@ -56,6 +58,8 @@ typedef struct lm_seat { /* a rank */
   lm_place last;  /* the call entered last; seq 0 and no text: none */
   lm_place *open; /* calls it has waited in for long, one a group */
   int n_open, capacity;
+  lm_place passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
+  unsigned n_passed;
 } lm_seat;
 
 typedef struct lm_waiter {
@@ -133,6 +137,7 @@ void lm_server_free_seats(lm_server *s);
 
 /* server_calls.c */
 bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r);
+bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r);

@@ -60,6 +60,10 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
   lm_term_wait_ends();
 }
 
+void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
+  if (core->world) lm_client_passed(core->world->client, core->id, ticket);
+}
+
 void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket) {
   *w = (lm_waiting){.core = core,
                     .ticket = *ticket,

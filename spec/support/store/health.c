@@ -91,6 +91,22 @@ void check_mismatch(void) {
                "waits in broadcast float32 [3] from rank 0 at a.lua:9") == 0);
   finish();
 
+  /* Who has gone on from a call and waits in the next contradicts those who wait in another one of that number. */
+  lm_ticket passed = ticket(5, 7, "DistributedDataParallel backward", "a.lua:5");
+  for (int told_first = 0; told_first < 2; told_first++) {
+    CHECK(start(2, 10) && join_all(2));
+    if (!told_first) tell_place(1, LM_M_WAITING, 1, a);
+    tell_place(0, LM_M_PASSED, 1, passed);
+    tell_place(0, LM_M_WAITING, 1, next);
+    if (told_first) tell_place(1, LM_M_WAITING, 1, a);
+    record = heard(0, 2, &took);
+    CHECK(record.kind == LM_FAILURE_MISMATCH && record.rank == 1 && strcmp(record.where, "a.lua:3") == 0);
+    CHECK(strcmp(record.message,
+                 "rank 0 (host host0) came to DistributedDataParallel backward at a.lua:5, rank 1 (host host1) "
+                 "waits in all_reduce sum float32 [3] at a.lua:3") == 0);
+    finish();
+  }
+
   /* Calls of other numbers say nothing, nor do those that are over; then the one among three is the odd one. */
   CHECK(start(4, 10) && join_all(4));
   tell_place(0, LM_M_WAITING, 1, next);
