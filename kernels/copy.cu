@@ -22,19 +22,28 @@ typedef struct lm_turned {
   int64_t src_stride[LM_WALK_DIMS], dst_stride[LM_WALK_DIMS];
 } lm_turned;
 
+/* The block's tile: where its plane begins, and its place there. */
+template <class T>
+LM_DEVICE void lm_find_tile(const lm_turned &a, const T **src, T **dst, uint32_t *column, uint32_t *row) {
+  uint32_t in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, column);
+  rest = lm_divide_rest(rest, a.tiles_across, row);
+  *src = (const T *)a.src;
+  *dst = (T *)a.dst;
+  for (int d = 0; d < a.ndim; d++) {
+    rest = lm_divide_rest(rest, a.size[d], &in_dim);
+    *src += in_dim * a.src_stride[d];
+    *dst += in_dim * a.dst_stride[d];
+  }
+}
+
 template <class T>
 LM_KERNEL void __launch_bounds__(TILE *TILE_ROWS) lm_turn(const lm_turned a) {
   enum { PAD = sizeof(T) < 4 ? 4 / sizeof(T) : 1 }; /* a column's elements lie in different banks */
   __shared__ T tile[TILE][TILE + PAD];
-  uint32_t column, row, in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, &column);
-  rest = lm_divide_rest(rest, a.tiles_across, &row);
-  const T *src = (const T *)a.src;
-  T *dst = (T *)a.dst;
-  for (int d = 0; d < a.ndim; d++) {
-    rest = lm_divide_rest(rest, a.size[d], &in_dim);
-    src += in_dim * a.src_stride[d];
-    dst += in_dim * a.dst_stride[d];
-  }
+  const T *src;
+  T *dst;
+  uint32_t column, row;
+  lm_find_tile(a, &src, &dst, &column, &row);
   int along = (int)column * TILE, across = (int)row * TILE, x = threadIdx.x % TILE, y = threadIdx.x / TILE;
   LM_UNROLL
   for (int k = 0; k < TILE; k += TILE_ROWS) {
@@ -58,15 +67,10 @@ LM_KERNEL void __launch_bounds__(WORD_THREADS) lm_turn_words(const lm_turned a) 
   enum { R = 4 / sizeof(T), WORDS = WORD_TILE / R };
   /* Row i in [i % R][i / R]: what a warp reads down a column lies in different banks. */
   __shared__ uint32_t tile[R][WORDS][WORDS + 1];
-  uint32_t column, row, in_dim, rest = lm_divide_rest(blockIdx.x, a.tiles_along, &column);
-  rest = lm_divide_rest(rest, a.tiles_across, &row);
-  const T *src = (const T *)a.src;
-  T *dst = (T *)a.dst;
-  for (int d = 0; d < a.ndim; d++) {
-    rest = lm_divide_rest(rest, a.size[d], &in_dim);
-    src += in_dim * a.src_stride[d];
-    dst += in_dim * a.dst_stride[d];
-  }
+  const T *src;
+  T *dst;
+  uint32_t column, row;
+  lm_find_tile(a, &src, &dst, &column, &row);
   int along = (int)column * WORD_TILE, across = (int)row * WORD_TILE, x = threadIdx.x % WORDS, y = threadIdx.x / WORDS;
   LM_UNROLL
   for (int k = 0; k < WORD_TILE; k += WORD_THREADS / WORDS) {

@@ -173,8 +173,7 @@ local function as_ours(key, known)
 end
 
 --- The error for a name that a table of ours lacks: what it is called here, if PyTorch or Torch7 have it, or the
---- nearest.
---- `known` has our names as keys; `what` is what such a name is of, "nn" or "tensors".
+--- nearest. `known` has our names as keys; `what` is what such a name is of, "nn" or "tensors".
 function options.no_name(what, key, known)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
