@@ -14,7 +14,8 @@ local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core
 for name, op in pairs(core.ops) do lm[name] = op end
 for _, name in ipairs {
   "tensor", "is_tensor", "max", "min", "grad", "help", "op_list", "live_tensors",
-  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled", "scope", "keep",
+  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled",
+  "get_autocast_dtype", "scope", "keep",
   "manual_seed", "get_rng_state", "set_rng_state",
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
   "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv", "set_warnings",

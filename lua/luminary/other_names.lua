@@ -61,7 +61,7 @@ other.nn = with(pairs_of([[
   SpatialAveragePooling=AvgPool2d SpatialBatchNormalization=BatchNorm2d BatchNormalization=BatchNorm1d
   VolumetricBatchNormalization=BatchNorm3d SpatialAdaptiveAveragePooling=AdaptiveAvgPool2d
   ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
-  LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
+  BCECriterion=BCELoss LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
   clip_grad_norm_=utils.clip_grad_norm_]],
   [[
@@ -69,12 +69,12 @@ other.nn = with(pairs_of([[
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
   MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d GroupNorm InstanceNorm1d
   InstanceNorm2d RMSNorm LocalResponseNorm ELU SELU CELU PReLU ReLU6 Hardtanh Hardswish Hardsigmoid Mish GLU
-  Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss BCELoss KLDivLoss
+  Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss KLDivLoss
   CosineEmbeddingLoss MarginRankingLoss TripletMarginLoss CTCLoss PoissonNLLLoss GaussianNLLLoss
   HingeEmbeddingLoss ModuleDict ParameterList ParameterDict Upsample PixelShuffle Unfold Fold ZeroPad2d
   ReflectionPad2d ReplicationPad2d ConstantPad2d Dropout1d Dropout2d Dropout3d AlphaDropout EmbeddingBag Bilinear
   CosineSimilarity PairwiseDistance Unflatten LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
-  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule BCECriterion AbsCriterion MarginCriterion
+  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding]]), {
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
 })
@@ -82,7 +82,7 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div normalize cosine_similarity interpolate upsample
+  l1_loss smooth_l1_loss huber_loss kl_div normalize cosine_similarity interpolate upsample
   pad scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
   adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d

@@ -215,5 +215,8 @@ typedef struct lm_modes {
   lm_autocast cast;
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
+/* lm_call without autocast for the op itself, and with it. */
+lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
+lm_status lm_autocast_call(lm_op_id op, const void *args, lm_tensor **out);
 
 #endif

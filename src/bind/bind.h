@@ -19,7 +19,8 @@
  *
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
  *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
- *   autocast({device, dtype, enabled}, f, ...)    is_autocast_enabled()
+ *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
+ *   get_autocast_dtype([device])
  *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
  *   keep(x)          spares a tensor or the tensors in a table, at any depth; returns x
  *

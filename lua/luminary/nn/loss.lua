@@ -45,4 +45,7 @@ define("MSELoss", ops.mse_loss, {})
 --- nn.BCEWithLogitsLoss([{weight, pos_weight, reduction = "mean"}])
 define("BCEWithLogitsLoss", ops.bce_with_logits, {weight = {"tensor"}, pos_weight = {"tensor"}})
 
+--- nn.BCELoss([{weight, reduction = "mean"}]): of probabilities. An error under autocast on a GPU.
+define("BCELoss", ops.binary_cross_entropy, {weight = {"tensor"}})
+
 return loss
