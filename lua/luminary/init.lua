@@ -48,9 +48,11 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
+  amp = "amp",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+  GradScaler = {"amp.grad_scaler"},
 }
 
 return setmetatable(options.exact_all(lm), {

@@ -51,7 +51,6 @@ other.luminary = with(pairs_of([[
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
   long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",
-  amp = "lm.autocast is there; a gradient scaler is not in this version",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
 })

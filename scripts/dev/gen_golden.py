@@ -566,7 +566,38 @@ def autocast():
         out.write("  },\n}\n")
 
 
-EXTRAS = {"_autocast": autocast, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
+def scaler():
+    """Fifty steps of two parameters under GradScaler, each with an optimizer and a loss of its own; inputs of some steps
+    overflow. Parameters, momentum and scale after each step."""
+    gen, store, steps = torch.Generator().manual_seed(6), {}, 50
+    x = torch.randn(steps, 4, 3, generator=gen)
+    for step, value in ((6, float("inf")), (7, float("nan")), (20, 1e38), (33, float("-inf")), (49, float("inf"))):
+        x[step, 1, 2] = value
+    store["x"], store["start"] = x, torch.randn(2, 3, generator=gen)
+    for name, options in (("two", dict(init_scale=1024.0, growth_interval=4)),
+                          ("odd", dict(init_scale=1000.0, growth_factor=1.3, backoff_factor=0.7, growth_interval=3))):
+        ps = [p.clone().requires_grad_() for p in store["start"]]
+        opts = [torch.optim.SGD([ps[0]], lr=0.05, momentum=0.9), torch.optim.Adam([ps[1]], lr=0.05)]
+        scaler = torch.amp.GradScaler("cpu", **options)
+        after, scales = [], []
+        for step in range(steps):
+            losses = [(x[step] @ ps[0]).square().mean(), (x[step, :, :2] @ ps[1][:2]).sub(1).square().mean()]
+            for opt, loss in zip(opts, scaler.scale(losses)):
+                opt.zero_grad()
+                loss.backward()
+            if step % 2:
+                scaler.unscale_(opts[0])
+                torch.nn.utils.clip_grad_norm_([ps[0]], 1.0)
+            for opt in opts:
+                scaler.step(opt)
+            scaler.update()
+            after.append(torch.stack([p.detach() for p in ps]).clone())
+            scales.append(scaler.get_scale())
+        store[name + ".after"], store[name + ".scale"] = torch.stack(after), torch.tensor(scales, dtype=torch.float64)
+    save_file(store, os.path.join(ROOT, "spec/golden/_scaler.safetensors"))
+
+
+EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
           "_modules": module_texts}
 
 

@@ -334,6 +334,7 @@ extern const luaL_Reg lm_autograd_functions[];   /* autograd.c */
 extern const luaL_Reg lm_hook_functions[];       /* hooks.c */
 extern const luaL_Reg lm_runtime_functions[];    /* runtime.c */
 extern const luaL_Reg lm_optim_functions[];      /* optim.c */
+extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
 extern const luaL_Reg lm_io_functions[];         /* io.c */
 extern const luaL_Reg lm_data_functions[];       /* data.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */
