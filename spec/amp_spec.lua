@@ -426,6 +426,19 @@ describe("amp", function()
     assert(lm.equal(other[5].weight:to(net[5].weight.dtype), net[5].weight.data))
   end)
 
+  it("saves masters with the optimizer, of which the model's state_dict has rounded values only", function()
+    local _, net, opt = losses { opt_level = "O2" }
+    local weights, saved = net:state_dict(), opt:state_dict()
+    local twin, its = make(7)
+    amp.initialize(twin, its, { opt_level = "O2" })
+    twin:load_state_dict(weights)
+    its:load_state_dict(saved)
+    for _ = 1, 3 do assert.equal(step(net, opt), (step(twin, its))) end
+    for i, p in ipairs(amp.master_params(opt)) do assert(lm.equal(p, amp.master_params(its)[i])) end
+    table.remove(saved.master_weights)
+    assert.matches("3 master weights in the state_dict, 4 here", message(its.load_state_dict, its, saved))
+  end)
+
   it("casts to what cast_model_type, keep_batchnorm_fp32 and cast_model_outputs say", function()
     local net, opt = make()
     amp.initialize(net, opt, { opt_level = "O2", cast_model_type = "float16", keep_batchnorm_fp32 = "False",

@@ -103,15 +103,39 @@ local function add_param_group(self, given)
   take_group(self, stash, self.param_groups[#self.param_groups])
 end
 
+-- Under master_weights the low parameters' masters, which the model's state_dict has rounded only, in their order.
+local function state_dict(self)
+  local stash = stashes[self]
+  local dict = stash.state_dict(self)
+  if #stash.lows > 0 then dict.master_weights = {unpack(stash.low_masters)} end
+  return dict
+end
+
+local function load_state_dict(self, dict)
+  local stash = stashes[self]
+  local saved = type(dict) == "table" and dict.master_weights or {}
+  if next(saved) ~= nil and #saved ~= #stash.lows then
+    fail("amp: load_state_dict: %d master weights in the state_dict, %d here: the same opt_level is wanted", #saved,
+      #stash.lows)
+  end
+  stash.load_state_dict(self, dict)
+  if #saved == 0 then return end
+  for i, t in ipairs(saved) do stash.low_masters[i].data:copy_(t) end
+  core.rescale(stash.low_masters, stash.lows, 1)
+  note_versions(stash)
+end
+
 --- Makes opt one of amp's.
 function process.take(opt, properties)
   local stash = {
     master_weights = properties.master_weights, params = {}, masters = {}, lows = {}, low_masters = {}, versions = {},
     skip = false, scaled = false, step = opt.step, add_param_group = opt.add_param_group,
+    state_dict = opt.state_dict, load_state_dict = opt.load_state_dict,
   }
   stashes[opt] = stash
   for _, group in ipairs(opt.param_groups) do take_group(opt, stash, group) end
   opt.step, opt.zero_grad, opt.add_param_group = step, zero_grad, add_param_group
+  opt.state_dict, opt.load_state_dict = state_dict, load_state_dict
 end
 
 function process.is_taken(opt) return stashes[opt] ~= nil end
