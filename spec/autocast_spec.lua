@@ -231,6 +231,31 @@ describe("autocast", function()
     assert.equal("float32", a.grad.dtype)
   end)
 
+  it("comes back in the backward of custom_bwd, and casts what custom_fwd says", function()
+    for _, wanted in ipairs { "none", "float32" } do
+      local seen = {}
+      local Twice = autograd.Function:extend "Twice"
+      Twice.forward = lm.amp.custom_fwd(function(ctx, a, b)
+        ctx:save_for_backward(a, b)
+        seen.input, seen.forward = a.dtype, a:mm(b).dtype
+        return a:mm(b)
+      end, { cast_inputs = wanted ~= "none" and wanted or nil })
+      Twice.backward = lm.amp.custom_bwd(function(ctx, g)
+        local a, b = unpack(ctx.saved_tensors)
+        seen.backward = g:mm(b:t()).dtype
+        return g:mm(b:t()), a:t():mm(g)
+      end)
+      local a = lm.ones({ 2, 2 }, { device = device, dtype = "float16" }):requires_grad_()
+      local b = lm.ones({ 2, 2 }, { device = device, dtype = "float16" }):requires_grad_()
+      local low = wanted == "none" and "bfloat16" or "float32"
+      lm.autocast({ device = device, dtype = "bfloat16" }, function() Twice.apply(a, b):sum():backward() end)
+      assert.same({ input = wanted == "none" and "float16" or wanted, forward = low, backward = low }, seen)
+      assert.equal("float16", a.grad.dtype)
+      Twice.apply(a, b):sum():backward()
+      assert.same({ input = "float16", forward = "float16", backward = "float16" }, seen)
+    end
+  end)
+
   it("is a thread's own", function()
     lm.autocast({}, function()
       lm.mp.spawn(function() assert(not require "luminary".is_autocast_enabled()) end,

@@ -20,7 +20,11 @@ local nn = require "luminary.nn"
 local Optimizer = require "luminary.optim.optimizer"
 local fail = options.fail
 
-local amp = {GradScaler = require "luminary.amp.grad_scaler", autocast = core.autocast}
+local custom = require "luminary.amp.custom"
+local amp = {
+  GradScaler = require "luminary.amp.grad_scaler", autocast = core.autocast, custom_fwd = custom.custom_fwd,
+  custom_bwd = custom.custom_bwd,
+}
 
 local state -- of the latest initialize: {properties = …, scalers = list, enabled, verbosity}
 local processed = setmetatable({}, {__mode = "k"}) -- models
