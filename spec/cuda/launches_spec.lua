@@ -111,7 +111,7 @@ describe("on a CUDA device", function()
     assert.same({1, 1}, {made.waits, made.copies})
   end)
 
-  it("gradients of one dtype are checked and unscaled by one launch, without a wait, and the step waits once", function()
+  it("gradients of one dtype are checked and unscaled by one launch, without a wait; the step waits once", function()
     local net = narrow_resnet():to("cuda")
     for _, p in ipairs(net:parameters()) do p.grad = lm.ones_like(p) end
     assert.same({launches = 1, fills = 1}, made_by(function() core.rescale_grads(net:parameters(), nil, 1) end))
