@@ -204,7 +204,7 @@ describe("wrong arguments to", function()
       end,
       ["nn has no 'SpatialConvolution'; here it is 'Conv2d'"] = function() nn.SpatialConvolution(1, 1, 3) end,
       ["nn has no 'LSTM' in this version"] = function() nn.LSTM(1, 1) end,
-      ["optim has no 'sgd'; here it is 'SGD'"] = function() return optim.sgd end,
+      ["optim has no 'adamw'; here it is 'AdamW'"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
     } do
       local ok, message = pcall(try)

@@ -278,3 +278,13 @@ describe("running out of memory anywhere in a step", function()
     end
   end)
 end)
+
+describe("a .grad that is a view", function()
+  it("is added to in place", function()
+    local x = lm.ones({ 2 }, { requires_grad = true })
+    local all = lm.zeros(4)
+    x.grad = all:narrow(1, 2, 2)
+    for _ = 1, 2 do (x * 3):sum():backward() end
+    assert.same({ 0, 6, 6, 0 }, all:totable())
+  end)
+end)

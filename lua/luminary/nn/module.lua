@@ -15,6 +15,7 @@ local records = require "luminary.nn.record"
 local words = require "luminary.words"
 local fail = options.fail
 
+local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
@@ -255,10 +256,40 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros.
+--- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
 function Module:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  core.zero_grad(self:parameters(), opts.set_to_none)
+  core.zero_grad(self:parameters(), opts.set_to_none and not record_of(self).is_flat)
+end
+
+--- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
+--- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
+--- dx:zero_() begins a step. Parameters have to be of one dtype and device. Call it once, when the model is where it
+--- stays: a module that is moved later leaves the two behind, as it does in Torch7.
+function Module:getParameters()
+  local params, n = self:parameters(), 0
+  for i, p in ipairs(params) do
+    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
+      fail("%s:getParameters: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", self.__name,
+        params[1].dtype, params[1].device, i, p.dtype, p.device)
+    end
+    n = n + p:numel()
+  end
+  if n == 0 then fail("%s:getParameters: there are no parameters", self.__name) end
+  local like = {dtype = params[1].dtype, device = params[1].device}
+  local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
+  for _, p in ipairs(params) do
+    local count, grad = p:numel(), p.grad
+    local function part(of) return of:narrow(1, first, count):view(p.shape) end
+    part(flat):copy_(p:detach())
+    if grad then part(grads):copy_(grad:detach()) end
+    p.grad = nil
+    core.become(p, part(flat))
+    p.grad = part(grads)
+    first = first + count
+  end
+  record_of(self).is_flat = true
+  return core.keep(flat), core.keep(grads)
 end
 
 -- ---- devices and dtypes

@@ -196,7 +196,7 @@ local function iterate(self, closure, state)
 
     local start, used = {t = 0, loss = loss, grad = grad, slope = slope}, 0
     if group.line_search_fn then
-      local origin, found = values_of(params)
+      local origin = values_of(params)
       local function place(t)
         local moved = ops.add(origin, state.d, {alpha = t})
         spread(params, moved, function(p, part) p:copy_(part) end)
@@ -208,6 +208,7 @@ local function iterate(self, closure, state)
         p.slope = dot(p.grad, state.d)
         return p
       end
+      local found
       found, used = strong_wolfe(at, start, state.t, 1e-9, group.max_eval - evaluations, largest(state.d))
       place(found.t)
       loss, grad, state.t = found.loss, found.grad, found.t
