@@ -2,7 +2,9 @@
 local options = require "luminary.options"
 local data = {DataLoader = require "luminary.data.loader"}
 
-for _, name in ipairs {"Dataset", "TensorDataset", "Subset", "random_split"} do
+for _, name in ipairs {
+  "Dataset", "TensorDataset", "Subset", "ConcatDataset", "IterableDataset", "random_split",
+} do
   data[name] = require("luminary.data.dataset")[name]
 end
 for _, family in ipairs {"sampler", "mnist"} do

@@ -8,6 +8,7 @@
 --- sample and collated: tensors are stacked; numbers become a tensor (int64 if all of the loader's first batch are
 --- integers, else float32; fractions where those were integers are an error); booleans a bool tensor; tables are
 --- collated field by field; the rest stays a list.
+--- A data.IterableDataset is batched as its samples come: shuffle, sampler and batch_sampler are errors with one.
 --- collate_fn(samples), where each sample is a list of what :get gave, returns the batch instead.
 --- pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to a GPU run beside other
 --- work; without CUDA there is none, and they stay as they are.
@@ -37,7 +38,12 @@ function DataLoader:init(set, opts)
   if opts.num_workers > 0 then
     fail("DataLoader: num_workers = %d: workers come in a later version; use num_workers = 0", opts.num_workers)
   end
-  if opts.batch_sampler then
+  self.is_stream = class.is(set, dataset.IterableDataset)
+  if self.is_stream then
+    for _, name in ipairs {"shuffle", "sampler", "batch_sampler"} do
+      if opts[name] then fail("DataLoader: an IterableDataset comes in its own order: give no %s with it", name) end
+    end
+  elseif opts.batch_sampler then
     check_sampler("batch_sampler", opts.batch_sampler)
     if opts.batch_size or opts.shuffle or opts.sampler or opts.drop_last then
       fail("DataLoader: batch_sampler decides alone: give no batch_size, shuffle, sampler or drop_last with it")
@@ -52,14 +58,16 @@ function DataLoader:init(set, opts)
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
   self.batch_sampler, self.collate_fn, self.pin_memory = opts.batch_sampler, opts.collate_fn, opts.pin_memory
   self.number_dtypes = {} -- see dtype_of
+  if self.is_stream then return end
   self.sampler = opts.sampler or (opts.shuffle and sampler.RandomSampler or sampler.SequentialSampler)(set)
 end
 
 --- How many batches an epoch has.
 function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
-  return (self.drop_last and math.floor or math.ceil)(dataset.length("DataLoader", self.sampler, "sampler") /
-    self.batch_size)
+  local n = self.is_stream and dataset.length("DataLoader", self.dataset)
+    or dataset.length("DataLoader", self.sampler, "sampler")
+  return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
 -- ---- collating
@@ -114,6 +122,11 @@ local function given(what, first, ...)
   return first, ...
 end
 
+local function joined(self, samples)
+  if self.collate_fn then return given("collate_fn", self.collate_fn(samples)) end
+  return unpack(collate(samples, self.number_dtypes, ""))
+end
+
 -- The batch of these sample numbers: an int64 tensor, or a list.
 local function fetch(self, numbers)
   local set = self.dataset
@@ -122,12 +135,13 @@ local function fetch(self, numbers)
     return given("the set's :get_batch", set:get_batch(numbers))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
-  for i, number in ipairs(list) do samples[i] = {set:get(number)} end
-  if self.collate_fn then return given("collate_fn", self.collate_fn(samples)) end
-  for i, sample in ipairs(samples) do
-    if sample[1] == nil then fail("DataLoader: the set's :get(%s) gave nil", tostring(list[i])) end
+  for i, number in ipairs(list) do
+    samples[i] = {set:get(number)}
+    if samples[i][1] == nil and not self.collate_fn then
+      fail("DataLoader: the set's :get(%s) gave nil", tostring(number))
+    end
   end
-  return unpack(collate(samples, self.number_dtypes, ""))
+  return joined(self, samples)
 end
 
 -- ---- pinning
@@ -167,7 +181,33 @@ local function walk_batches(self, skip)
   end
 end
 
+-- Batches of a stream's samples, as many as a batch has.
+local function walk_stream(self, skip)
+  local next_sample = self.dataset:iter()
+  if type(next_sample) ~= "function" then
+    fail("DataLoader: the set's :iter() has to give a function, got %s", options.describe(next_sample))
+  end
+  local function take()
+    local samples = {}
+    while next_sample and #samples < self.batch_size do
+      local sample = {next_sample()}
+      if sample[1] == nil then
+        next_sample = nil
+      else
+        samples[#samples + 1] = sample
+      end
+    end
+    if #samples == self.batch_size or #samples > 0 and not self.drop_last then return samples end
+  end
+  for _ = 1, skip do take() end
+  return function()
+    local samples = take()
+    if samples then return finish(self, joined(self, samples)) end
+  end
+end
+
 local function walk(self, first)
+  if self.is_stream then return walk_stream(self, first - 1) end
   if self.batch_sampler then return walk_batches(self, first - 1) end
   local order = self.sampler.indices and self.sampler:indices()
     or core.tensor(list_of(self.sampler:iter()), {dtype = "int64"})
@@ -190,12 +230,15 @@ function DataLoader:iter() return walk(self, 1) end
 function DataLoader:epoch(n, first)
   options.arg("DataLoader:epoch", "the epoch", n, "natural")
   first = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
-  local order = self.batch_sampler or self.sampler
+  local order = self.batch_sampler or self.sampler or self.dataset
   if order.set_epoch then order:set_epoch(n) end
   return walk(self, first)
 end
 
 function DataLoader:repr()
+  if self.is_stream then
+    return ("DataLoader(%s, batch_size=%d)"):format(tostring(self.dataset), self.batch_size)
+  end
   return ("DataLoader(%s, batch_size=%d, %d batches)"):format(tostring(self.dataset), self.batch_size, self:len())
 end
 
