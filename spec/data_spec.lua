@@ -560,7 +560,6 @@ describe("a loader", function()
     local sampler = data.DistributedSampler(set)
     assert.matches("DistributedSampler(set, {shuffle = true})",
       message(data.DataLoader, set, { sampler = sampler, shuffle = true }), 1, true)
-    assert.matches("workers come in a later version", message(data.DataLoader, set, { num_workers = 2 }))
     assert.matches("{batch_size = 32}", message(data.DataLoader, set, 32), 1, true)
     assert.matches("did you mean 'batch_size'", message(data.DataLoader, set, { batchsize = 2 }))
     assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))

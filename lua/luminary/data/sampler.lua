@@ -133,7 +133,7 @@ end
 local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
 
 function Weighted:indices()
-  local seed = self.seed and self.seed + self.epoch or core.ops.randint(0, MOST, {1}):item()
+  local seed = self.seed and self.seed + self.epoch or core.ops.randint(0, MOST, {1}, {device = "cpu"}):item()
   self.epoch = self.epoch + 1
   local weights, found = self.weights, {}
   local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):totable()
