@@ -29,7 +29,9 @@ function options.describe(v)
   if type(mt) == "table" and rawget(mt, "__library") then
     return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
   end
-  return record and ("a %s%s"):format(record.is_module and "module, " or "", record.class.__name) or "a " .. kind
+  if not record then return "a " .. kind end
+  local name = record.class.__name
+  return (record.is_module and "a module, " or name:find("^[AEIOU]") and "an " or "a ") .. name
 end
 local describe = options.describe
 
@@ -178,8 +180,10 @@ function options.no_name(what, key, known)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = words(key, 60)
-  local there = (require("luminary.other_names")[what] or {})[key]
+  local others = require("luminary.other_names")[what] or {}
+  local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
+  if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end
   if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "here it is '" .. there .. "'") end
   local names = {}

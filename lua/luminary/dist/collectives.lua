@@ -16,9 +16,9 @@ local fail = options.fail
 local collectives = {}
 
 --- Names of the reductions, as PyTorch's constants.
-collectives.ReduceOp = {
+collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
-}
+})
 local reductions = {"sum", "mean", "product", "min", "max", "band", "bor"}
 
 -- Rows that every collective has, and those of one, for options.check.

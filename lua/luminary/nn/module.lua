@@ -37,25 +37,15 @@ local function call_with_hooks(self, record, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
--- How many arguments the forward of a layer of the library takes; nil for others, and where that is any number.
-local function most_inputs(of)
-  local info = rawget(of, "strict") and debug.getinfo(of.forward, "u")
-  return info and not info.isvararg and info.nparams - 1 or nil
-end
-
 local function call(self, ...)
   local record = getmetatable(self)
-  local most = record.most_inputs
-  if most and select("#", ...) > most and not rawget(record.values, "forward") then
-    fail("%s: forward takes %d argument%s, got %d", self.__name, most, most == 1 and "" or "s", select("#", ...))
-  end
   if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
   return record.values.forward(self, ...)
 end
 
 local function construct(this, ...)
   local self, record = records.blank(this, call)
-  record.values.training, record.most_inputs = true, most_inputs(this)
+  record.values.training = true
   self:init(class.arguments(this, ...))
   return self
 end
