@@ -1,5 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
+local sizes = require "luminary.sizes"
 local words = require "luminary.words"
 
 local options = {}
@@ -15,6 +16,14 @@ function options.record(v)
   local record = debug.getmetatable(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
+
+--- Whether v is a table that is no object.
+function options.is_plain(v)
+  if type(v) ~= "table" then return false end
+  local metatable = getmetatable(v)
+  return metatable == nil or metatable == sizes
+end
+local is_plain = options.is_plain
 
 local function brief(v) return words(tostring(v), 200) end
 
@@ -84,7 +93,7 @@ end
 --- default (nil: none; a third value `true` lets `false` stand for "none"). Gives a new table of all of
 --- them. `first` names the option PyTorch would take as the next positional argument, for the message.
 function options.check(who, given, spec, first)
-  if given ~= nil and (type(given) ~= "table" or getmetatable(given)) then
+  if given ~= nil and not is_plain(given) then
     if first and not core.is_tensor(given) and type(given) ~= "table" then
       fail("%s: options go in one table at the end: {%s = %s}", who, first,
         type(given) == "string" and ("%q"):format(given) or tostring(given))
@@ -122,7 +131,7 @@ end})
 function options.by_name(who, f, skip, ...)
   local n = select("#", ...)
   local last = n > 0 and select(n, ...)
-  if type(last) ~= "table" or getmetatable(last) or type(next(last)) ~= "string" then return ... end
+  if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
   local most, takes_options = #names - skip, names[#names] == "opts"
   local arguments, rest, found = {...}, {}, false

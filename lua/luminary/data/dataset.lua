@@ -78,7 +78,7 @@ local Subset = class.define("Subset", Dataset)
 
 function Subset:init(set, indices)
   self.set = check("Subset", set)
-  if type(indices) == "table" and not getmetatable(indices) then
+  if options.is_plain(indices) then
     indices = core.tensor(indices, {dtype = "int64"})
   end
   self.indices = core.keep(options.arg("Subset", "the list of indices", indices, "tensor"):to("int64"))

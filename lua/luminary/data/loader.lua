@@ -90,7 +90,7 @@ local function collate_column(values, dtypes, path)
   end
   if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
   if kind == "number" then return core.tensor(values, {dtype = dtype_of(values, dtypes, path)}) end
-  if kind == "table" and not getmetatable(first) then return collate(values, dtypes, path) end
+  if options.is_plain(first) then return collate(values, dtypes, path) end
   return values
 end
 
@@ -135,7 +135,7 @@ end
 -- A batch in page-locked memory: its tensors, those in plain tables included. Without CUDA there is nothing to pin for.
 local function pinned(v, seen)
   if core.is_tensor(v) then return core.pin_memory(v) end
-  if type(v) ~= "table" or getmetatable(v) then return v end
+  if not options.is_plain(v) then return v end
   if not seen[v] then
     seen[v] = {}
     for key, value in pairs(v) do seen[v][key] = pinned(value, seen) end

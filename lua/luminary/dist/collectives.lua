@@ -27,7 +27,7 @@ local function with(rows)
   return rows
 end
 
-local function is_options(v) return type(v) == "table" and not getmetatable(v) and type(next(v)) == "string" end
+local function is_options(v) return options.is_plain(v) and type(next(v)) == "string" end
 
 -- What follows the tensor: positional values by `names`, then options, in which they may stand too. Gives all of
 -- them by name, with `group` resolved.

@@ -13,19 +13,18 @@ local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
 local words = require "luminary.words"
-local fail = options.fail
+local fail, is_plain = options.fail, options.is_plain
 
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
-local function is_plain_list(v) return type(v) == "table" and not getmetatable(v) end
 
 local function call_with_hooks(self, record, ...)
   local inputs = pack(...)
   for _, hook in ipairs(record.pre_hooks or {}) do
     local changed = hook(self, inputs)
     if changed ~= nil then
-      inputs = is_plain_list(changed) and changed or {changed}
+      inputs = is_plain(changed) and changed or {changed}
       inputs.n = inputs.n or #inputs
     end
   end
@@ -145,7 +144,7 @@ end
 local function warn_of_hidden(modules, params)
   for module in pairs(modules) do
     for name, value in pairs(record_of(module).values) do
-      for key, v in pairs(is_plain_list(value) and value or {}) do
+      for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
             .. "nn.ModuleList holds modules"):format(module.__name, tostring(name), tostring(key)))
@@ -374,7 +373,7 @@ local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" en
 --- {missing_keys = …, unexpected_keys = …}.
 function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
-  if type(dict) ~= "table" or getmetatable(dict) then
+  if not is_plain(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
       options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
   end
