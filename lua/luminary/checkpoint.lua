@@ -125,7 +125,7 @@ function describe_value(value, path, file, depth)
     file.tensors[name] = value:detach()
     file.names[#file.names + 1] = name
     return {tensor = name}
-  elseif class.record(value) or kind == "table" and getmetatable(value) then
+  elseif class.record(value) or kind == "table" and not options.is_plain(value) then
     refuse_object(value, path)
   elseif kind == "table" then
     return describe_table(value, path, file, depth)

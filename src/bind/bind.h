@@ -6,6 +6,7 @@
  *
  *   ops              table: every op of op.def by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
+ *   sizes            the metatable of lists of sizes, x.shape and the like (sizes.lua fills it)
  *   op_list()        list of op names          help(name)  text: signature with defaults, help
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
@@ -90,6 +91,9 @@ typedef struct lm_scope {
 } lm_scope;
 
 struct lm_home;
+
+/* Where the tensors' metatable holds that of lists of sizes. */
+enum { LM_SIZES = 1 };
 
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
@@ -276,7 +280,8 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
-void lm_push_shape(lua_State *L, int n, const int64_t *v);
+/* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
+void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
 /* ---- modes.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */

@@ -199,11 +199,11 @@ int luaopen_luminary_core(lua_State *L) {
   lua_pushvalue(L, 1);
   reg_set(L, &lm_reg_anchor);
   make_tables(L);
-  make_state(L);   /* 2 */
-  lua_newtable(L); /* 3: the tensors' metatable */
-  lua_newtable(L); /* 4: methods */
-  lua_newtable(L); /* 5: ops */
-  lua_newtable(L); /* 6: the module */
+  make_state(L);                    /* 2 */
+  lua_createtable(L, LM_SIZES, 24); /* 3: the tensors' metatable */
+  lua_newtable(L);                  /* 4: methods */
+  lua_newtable(L);                  /* 5: ops */
+  lua_newtable(L);                  /* 6: the module */
   lm_lua *s = lua_touserdata(L, STATE);
   s->metatable = lua_topointer(L, METATABLE);
   load_ffi(L);
@@ -242,6 +242,10 @@ int luaopen_luminary_core(lua_State *L) {
   lua_setfield(L, MODULE, "tensor_fields");
   lua_pushvalue(L, OPS);
   lua_setfield(L, MODULE, "ops");
+  lua_newtable(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, MODULE, "sizes");
+  lua_rawseti(L, METATABLE, LM_SIZES);
   lua_pushvalue(L, MODULE);
   reg_set(L, &lm_reg_module);
   return 1;

@@ -34,7 +34,7 @@ local function collate_column(values, dtypes, path)
   end
   if kind == "boolean" then return core.tensor(values, {dtype = "bool"}) end
   if kind == "number" then return core.tensor(values, {dtype = dtype_of(values, dtypes, path)}) end
-  if kind == "table" and not getmetatable(first) then return collate(values, dtypes, path) end
+  if options.is_plain(first) then return collate(values, dtypes, path) end
   return values
 end
 

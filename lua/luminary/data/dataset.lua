@@ -75,7 +75,7 @@ end
 
 -- Sample numbers, a list or a 1-d tensor, as a 1-d int64 tensor.
 local function numbers(who, indices)
-  if type(indices) == "table" and not getmetatable(indices) then
+  if options.is_plain(indices) then
     indices = core.tensor(indices, {dtype = "int64"})
   end
   local list = core.keep(options.arg(who, "the list of indices", indices, "tensor"):to("int64"))
@@ -109,7 +109,7 @@ function Subset:gather(index) return self.set:get_batch(core.gather_rows(self.in
 local ConcatDataset = class.define("ConcatDataset", Dataset)
 
 function ConcatDataset:init(sets)
-  if type(sets) ~= "table" or getmetatable(sets) or #sets == 0 then
+  if not options.is_plain(sets) or #sets == 0 then
     fail("ConcatDataset: a list of sets wanted, ConcatDataset{a, b}, got %s", options.describe(sets))
   end
   self.sets, self.cumulative_sizes = {}, {}

@@ -95,7 +95,7 @@ end
 -- A batch in page-locked memory: its tensors, those in plain tables included. Without CUDA there is nothing to pin for.
 local function pinned(v, seen)
   if core.is_tensor(v) then return core.pin_memory(v) end
-  if type(v) ~= "table" or getmetatable(v) then return v end
+  if not options.is_plain(v) then return v end
   if not seen[v] then
     seen[v] = {}
     for key, value in pairs(v) do seen[v][key] = pinned(value, seen) end

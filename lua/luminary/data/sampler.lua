@@ -97,7 +97,7 @@ local Weighted = class.define("WeightedRandomSampler", Sampler)
 function Weighted:init(weights, num_samples, opts)
   local who = "WeightedRandomSampler"
   if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
-  if type(weights) ~= "table" or getmetatable(weights) then
+  if not options.is_plain(weights) then
     fail("%s: a list or a 1-d tensor of weights wanted, got %s", who, options.describe(weights))
   end
   opts = options.check(who, opts, {replacement = {"boolean", true}, seed = {"natural"}}, "replacement")

@@ -23,7 +23,7 @@ function workers.get_worker_info() return workers.info end
 -- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
 local function copied(v)
   if core.is_tensor(v) then return v:clone() end
-  if type(v) ~= "table" or getmetatable(v) then return v end
+  if not options.is_plain(v) then return v end
   local copy = {}
   for key, value in pairs(v) do copy[key] = copied(value) end
   return copy

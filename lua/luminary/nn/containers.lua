@@ -55,7 +55,7 @@ containers.ModuleList = ModuleList
 
 function ModuleList:init(list, ...)
   if list == nil then return end
-  if type(list) ~= "table" or getmetatable(list) or select("#", ...) > 0 then
+  if not options.is_plain(list) or select("#", ...) > 0 then
     options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
   end
   for i, module in ipairs(list) do

@@ -13,20 +13,19 @@ local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
 local words = require "luminary.words"
-local fail = options.fail
+local fail, is_plain = options.fail, options.is_plain
 
 local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
-local function is_plain_list(v) return type(v) == "table" and not getmetatable(v) end
 
 local function call_with_hooks(self, record, ...)
   local inputs = pack(...)
   for _, hook in ipairs(record.pre_hooks or {}) do
     local changed = hook(self, inputs)
     if changed ~= nil then
-      inputs = is_plain_list(changed) and changed or {changed}
+      inputs = is_plain(changed) and changed or {changed}
       inputs.n = inputs.n or #inputs
     end
   end
@@ -38,25 +37,15 @@ local function call_with_hooks(self, record, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
--- How many arguments the forward of a layer of the library takes; nil for others, and where that is any number.
-local function most_inputs(of)
-  local info = rawget(of, "strict") and debug.getinfo(of.forward, "u")
-  return info and not info.isvararg and info.nparams - 1 or nil
-end
-
 local function call(self, ...)
   local record = getmetatable(self)
-  local most = record.most_inputs
-  if most and select("#", ...) > most and not rawget(record.values, "forward") then
-    fail("%s: forward takes %d argument%s, got %d", self.__name, most, most == 1 and "" or "s", select("#", ...))
-  end
   if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
   return record.values.forward(self, ...)
 end
 
 local function construct(this, ...)
   local self, record = records.blank(this, call)
-  record.values.training, record.most_inputs = true, most_inputs(this)
+  record.values.training = true
   self:init(class.arguments(this, ...))
   return self
 end
@@ -156,7 +145,7 @@ end
 local function warn_of_hidden(modules, params)
   for module in pairs(modules) do
     for name, value in pairs(record_of(module).values) do
-      for key, v in pairs(is_plain_list(value) and value or {}) do
+      for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
             .. "nn.ModuleList holds modules"):format(module.__name, tostring(name), tostring(key)))
@@ -415,7 +404,7 @@ local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" en
 --- {missing_keys = …, unexpected_keys = …}.
 function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
-  if type(dict) ~= "table" or getmetatable(dict) then
+  if not is_plain(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
       options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
   end

@@ -11,7 +11,7 @@ function utils.clip_grad_norm_(parameters, max_norm, opts)
   opts = options.check("clip_grad_norm_", opts, {norm_type = {"positive", 2}}, "norm_type")
   options.arg("clip_grad_norm_", "max_norm", max_norm, "positive")
   if core.is_tensor(parameters) then parameters = {parameters} end
-  if type(parameters) ~= "table" or getmetatable(parameters) then
+  if not options.is_plain(parameters) then
     options.fail("clip_grad_norm_: a list of parameters wanted, net:parameters(), got %s",
       options.describe(parameters))
   end
