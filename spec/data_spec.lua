@@ -568,6 +568,15 @@ describe("a loader", function()
     assert.matches("at most 2 arguments, got 3", message(data.DataLoader, set, {}, true))
   end)
 
+  it("is no function", function()
+    assert.error_matches(function()
+      for _ in data.DataLoader(Numbers(3)) do error "it was" end
+    end, "a DataLoader is not called; for x, y in loader:iter%(%) do")
+    local sampler = { len = function() return 1 end, iter = function() return { 1 } end }
+    assert.error_matches(function() data.DataLoader(Numbers(3), { sampler = sampler }):iter() end,
+      "DataLoader: the sampler's :iter%(%) has to give a function, got a table")
+  end)
+
   it("keeps what it gives through lm.scope only if asked", function()
     local loader = data.DataLoader(data.TensorDataset(lm.arange(10)), { batch_size = 4, shuffle = true })
     local sum = 0

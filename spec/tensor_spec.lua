@@ -490,3 +490,13 @@ describe("to", function()
     assert.same({ 1, 3 }, t:clone():stride()) -- dense: keeps its layout, as in PyTorch
   end)
 end)
+
+describe("where", function()
+  it("of two numbers gives the default dtype, whether they are whole or not", function()
+    local mask = lm.tensor { 1, 0 }:bool()
+    for _, pair in ipairs { { 1, -1 }, { 0.5, 0 }, { 1, 0.5 } } do
+      assert.equal("float32", lm.where(mask, unpack(pair)).dtype)
+    end
+    assert.equal("int64", lm.where(mask, lm.tensor({ 1, 2 }, { dtype = "int64" }), 0).dtype)
+  end)
+end)

@@ -101,7 +101,7 @@ local function describe_table(value, path, file, depth)
     node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
   end
   local length = 0
-  while value[length + 1] ~= nil do length = length + 1 end
+  while rawget(value, length + 1) ~= nil do length = length + 1 end
   for _, key in ipairs(integers) do
     local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
     if key >= 1 and key <= length then

@@ -28,6 +28,9 @@ local function refuse(object)
   fail("%s: pairs and ipairs walk tables, and this is an object%s", object.__name, hint(object))
 end
 
+-- Most of all by `for x, y in loader do`.
+local function refuse_call(object) fail("a %s is not called%s", object.__name, hint(object)) end
+
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
   local values = record.values or setmetatable({}, debug_getmetatable(of).instance)
@@ -40,6 +43,7 @@ end
 function class.object(of, record)
   record = complete(of, record or {})
   record.__len, record.__pairs, record.__ipairs = length, refuse, refuse
+  record.__call = record.__call or refuse_call
   local object = newproxy()
   debug_setmetatable(object, record)
   return object
@@ -50,7 +54,12 @@ function class.list(of, record) return setmetatable({}, complete(of, record)) en
 
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
-  if not rawget(of, "strict") then return ... end
+  if not rawget(of, "strict") then
+    if of.init == class.methods.init and select("#", ...) > 0 then
+      fail("%s: takes no arguments until there is a function %s:init(…)", of.__name, of.__name)
+    end
+    return ...
+  end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
   if given > most and not info.isvararg then
@@ -70,6 +79,8 @@ local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
     fail("nothing is at [%s] of this %s%s", tostring(key), of.__name, hint(of))
   end
+  local missing = rawget(of, "__missing") -- names that others' classes have: what does it here
+  if missing and missing[key] then fail("there is no '%s'; %s", key, missing[key]) end
 end
 
 --- A class of that name; without `super` it is a root. A root may bring its own constructor, which

@@ -48,8 +48,9 @@ other.tensors = with(pairs_of([[
 })
 
 other.luminary = with(pairs_of([[
-  range=arange Tensor=tensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat concatenate=cat
-  multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge less_equal=le not_equal=ne
+  random=rand range=arange Tensor=tensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat
+  concatenate=cat multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge
+  less_equal=le not_equal=ne
   absolute=abs clip=clamp manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
   inner=matmul dot=matmul mv=matmul utils=nn.utils distributed=dist multiprocessing=mp
@@ -75,6 +76,8 @@ other.luminary = with(pairs_of([[
   sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trace trapezoid trapz
   triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander vdot
   vsplit xlogy xpu]]), {
+  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y", deepcopy = "x:clone() copies a tensor",
+  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
   long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",

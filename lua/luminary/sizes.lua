@@ -10,9 +10,18 @@ function sizes.__tostring(list)
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
+-- x.shape[-1] is the last; what is not there is an error, for a size of nil would be left out of most calls.
+function sizes.__index(list, i)
+  local n = #list
+  if type(i) ~= "number" then return nil end
+  if i < 0 and i >= -n and i % 1 == 0 then return rawget(list, n + i + 1) end
+  core.error_at_caller(("there is nothing at [%s] of sizes %s: dims count from 1, or from the end by -1"):format(
+    tostring(i), tostring(list)))
+end
+
 function sizes.__eq(a, b)
   for i = 1, math.max(#a, #b) do
-    if a[i] ~= b[i] then return false end
+    if rawget(a, i) ~= rawget(b, i) then return false end
   end
   return true
 end

@@ -123,7 +123,8 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting,
+    lm_reg_traceback, lm_reg_catchers;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -210,6 +211,9 @@ void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
+int lm_note_traceback(lua_State *L); /* its handler */
+/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
+int lm_bind_traceback_of(lua_State *L);
 /* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);

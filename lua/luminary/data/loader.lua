@@ -113,6 +113,9 @@ end
 -- ---- walking
 
 local function list_of(iterator)
+  if type(iterator) ~= "function" then
+    fail("DataLoader: the sampler's :iter() has to give a function, got %s", options.describe(iterator))
+  end
   local list = {}
   for v in iterator do list[#list + 1] = v end
   return list

@@ -1,4 +1,5 @@
 --- A handler for xpcall in a worker: what was raised, as plain values for whoever started it: {message, traceback}.
+local core = require "luminary.core"
 local words = require "luminary.words"
 
 local function text_of(problem)
@@ -16,12 +17,12 @@ local function with_hint(message)
 end
 
 -- Where the error came from, up to the frames that run workers.
-local function traceback()
+local function traceback(problem)
   local lines = {}
   local function is_ours(frame)
     return frame:find("luminary/mp/", 1, true) or frame:find("luminary/data/workers.lua", 1, true)
   end
-  for frame in debug.traceback("", 3):gmatch("\n\t([^\n]*)") do
+  for frame in (core.traceback_of(problem) or debug.traceback("", 3)):gmatch("\n\t([^\n]*)") do
     if is_ours(frame) and #lines > 0 then
       table.remove(lines) -- xpcall, under whatever name it was called
       break
@@ -34,5 +35,5 @@ end
 return function(problem)
   local ok, message = pcall(text_of, problem)
   message = ok and words(message) or "(an error whose __tostring failed)"
-  return {message = with_hint(message), traceback = traceback()}
+  return {message = with_hint(message), traceback = traceback(problem)}
 end

@@ -55,6 +55,13 @@ Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
+local gradients = "loss:backward() computes all gradients"
+Module.__missing = {
+  updateOutput = "net(x) calls forward", updateGradInput = gradients, accGradParameters = gradients,
+  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = gradients,
+  gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+}
+
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
 
@@ -237,6 +244,8 @@ end
 
 --- Evaluation mode: dropout passes everything, batch norm uses its running values.
 function Module:eval() return self:train(false) end
+--- Torch7's name for eval.
+function Module:evaluate() return self:eval() end
 
 --- Whether gradients are wanted for all parameters (true by default).
 function Module:requires_grad_(on)
@@ -250,6 +259,9 @@ function Module:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
   core.zero_grad(self:parameters(), opts.set_to_none and not record_of(self).is_flat)
 end
+
+--- Torch7's: fills all gradients with zeros.
+function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
 
 --- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
 --- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
