@@ -11,12 +11,6 @@ local run, start, succeeds = nccl_ranks.run, nccl_ranks.start, nccl_ranks.succee
 local warm = "dist.all_reduce(full({ 1 }, 1))\ndist.barrier()\n"
 local function failed(f) -- as Lua source: f has to fail, within as many seconds; then the group goes
   return ([[
-    ffi.cdef "int clock_gettime(int, long *);"
-    local clock = ffi.new "long[2]"
-    local function now()
-      C.clock_gettime(1, clock)
-      return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
-    end
     local problem = message(function() %s end)
     print(problem)
     local begun = now()

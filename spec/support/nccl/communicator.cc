@@ -222,6 +222,7 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   lm_nccl_comm comm = std::make_shared<ncclComm>();
   comm->name = name, comm->rank = rank, comm->size = size, comm->device = device, comm->blocking = blocking;
   comm->one_thread_ranks = 1, comm->creator = 0, comm->splits = 0, comm->polls = lm_nccl_settings().polls;
+  lm_nccl_threads();
   comm->dead = comm->closing = comm->ended = false, comm->busy = true, comm->error = ncclSuccess;
   lm_mesh_hello mine = {};
   mine.rank = rank, mine.size = size, mine.color = color, mine.key = key;
