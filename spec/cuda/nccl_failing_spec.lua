@@ -160,6 +160,20 @@ describe("ranks over NCCL whose peer", function()
     assert(text:find("not done after 2 s") or text:find("timeout") or text:find("2 s"), got.text)
   end)
 
+  it("begins by sending too wait for it, and are given none of its memory", function()
+    for _, first in ipairs { "", warm } do -- with a communicator for the two, and with one of all
+      local got = run(2, first .. failed [[
+        local mine, theirs = full({ 4 }, rank), full({ 4 }, -1)
+        dist.isend(mine, 1 - rank)
+        dist.irecv(theirs, 1 - rank):wait(20)
+      ]], { init = "timeout = 2" })
+      for rank = 0, 1 do
+        assert.matches("finished\n", got[rank].output)
+        assert(not got[rank].output:find("fake nccl:", 1, true), got.text)
+      end
+    end
+  end)
+
   it("is stuck on its device bring the job to an end", function()
     local got = run(2, warm .. [[
       if rank == 1 then C.lm_fake_nccl("stuck", 1) end

@@ -67,6 +67,7 @@ struct ncclComm {
   int one_thread_ranks; /* how many of its ranks its creating thread has to serve in one group */
   unsigned long creator;
   lm_mesh mesh;
+  std::set<int> to, from; /* ranks to and from which sends have a way: its thread's */
   std::atomic<bool> aborted{false};
 
   /* Under lm_nccl_lock. */

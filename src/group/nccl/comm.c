@@ -17,7 +17,7 @@
 #include "device/stream.h"
 #include "group/nccl/nccl.h"
 
-static const double spin_time = 250e-6;  /* seconds of polling without a rest; a launch takes NCCL's thread 30 to 100 us */
+static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
 static const double longest_rest = 1e-3; /* seconds between two polls at last */
 static const double cause_time = 1;      /* seconds for a failure to become known of which NCCL tells an effect */
 static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
@@ -28,17 +28,22 @@ struct lm_nccl_comm {
   ncclComm_t handle;
   ncclComm_t child; /* NCCL writes it when a split is done, in a thread of its own */
   lm_device device;
-  bool quietly;     /* at the end: wait for what is enqueued */
+  bool quietly; /* at the end: wait for what is enqueued */
   _Atomic bool ended;
+  bool met[]; /* by rank in it; this rank knows itself */
 };
 
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c) { return c->handle; }
 
-static lm_nccl_comm *new_comm(lm_device device) {
-  lm_nccl_comm *c = lm_calloc(1, sizeof *c);
+bool lm_nccl_has_met(const lm_nccl_comm *c, int peer) { return c->met[peer]; }
+void lm_nccl_meet(lm_nccl_comm *c, int peer) { c->met[peer] = true; }
+
+static lm_nccl_comm *new_comm(lm_device device, int rank, int size) {
+  lm_nccl_comm *c = lm_calloc(1, sizeof *c + (size_t)size * sizeof *c->met);
   if (!c) return NULL;
   atomic_init(&c->rc, 1);
   c->device = device;
+  c->met[rank] = true;
   return c;
 }
 
@@ -346,7 +351,7 @@ static lm_status make(lm_nccl *s, const char *key, int first, int rank, int size
   double start = lm_seconds();
   invitation card;
   ncclConfig_t config = settings();
-  lm_nccl_comm *c = new_comm(s->device);
+  lm_nccl_comm *c = new_comm(s->device, rank, size);
   if (!c) return LM_E_OOM;
   TRY(rank == 0 ? invite(s->g, key, size == 1, &card) : be_invited(s->g, key, first, &card));
   TRY(lm_device_enter(s->device));
@@ -397,7 +402,7 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
   if (!from) return LM_OK;
   if (member) {
     TRY(lm_nccl_new(g, &s));
-    c = new_comm(parent->device);
+    c = new_comm(parent->device, g->rank, g->size);
     if (!c) TRY(LM_E_OOM);
   }
   TRY(begin_for(parent, g));

@@ -2,7 +2,12 @@
  *
  * Communicators are made when first needed, for one device, and do not block: NCCL works on what a call began in
  * threads of its own, and says "in progress" meanwhile. So each call is made under the group's lock, and is then
- * polled, the lock free between two looks, which leaves room for an abort from another thread at any time. */
+ * polled, the lock free between two looks, which leaves room for an abort from another thread at any time.
+ *
+ * That costs a thread of NCCL's for each call. A communicator that blocks needs none, but an abort frees it under a
+ * thread that is inside. And the thread that calls polls to the end, though what it waits for is another's work: an
+ * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a card has
+ * to be launched one after the other, in one order on all ranks. */
 #ifndef LM_GROUP_NCCL_H
 #define LM_GROUP_NCCL_H
 
@@ -73,6 +78,9 @@ lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result);
 /* NULL once it was aborted. With the lock. */
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c);
 lm_status lm_nccl_health(lm_nccl *s);
+/* Whether this rank has sent to a rank of the communicator or received from it; and that it does now. */
+bool lm_nccl_has_met(const lm_nccl_comm *c, int peer);
+void lm_nccl_meet(lm_nccl_comm *c, int peer);
 
 /* ---- words.c: what NCCL calls things, and says */
 
