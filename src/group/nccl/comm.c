@@ -74,8 +74,6 @@ static bool finalize(ncclComm_t handle) {
 /* On the communicator's card: NCCL goes back to the one on which it was called, and would open a thread's first. */
 static void *run_end(void *p) {
   lm_nccl_comm *c = p;
-  sigset_t signals;
-  lm_nccl_hold_signals(&signals);
   lm_device_enter(c->device);
   if (c->quietly && finalize(c->handle)) {
     ncclCommDestroy(c->handle);
@@ -85,7 +83,6 @@ static void *run_end(void *p) {
   }
   atomic_store(&c->ended, true);
   release(c);
-  lm_nccl_let_signals(&signals);
   return NULL;
 }
 
@@ -93,15 +90,18 @@ static void *run_end(void *p) {
 static void begin_end(lm_nccl_comm *c, bool quietly) {
   pthread_t thread;
   pthread_attr_t attributes;
+  sigset_t signals;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
   bool started = false;
+  lm_nccl_hold_signals(&signals);
   if (pthread_attr_init(&attributes) == 0) {
     started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
               pthread_create(&thread, &attributes, run_end, c) == 0;
     pthread_attr_destroy(&attributes);
   }
   if (!started) run_end(c);
+  lm_nccl_let_signals(&signals);
 }
 
 /* ---- all of a group */
@@ -227,10 +227,12 @@ static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
 /* `asks` is the group whose call it is: not s's own while that one is split. */
 static lm_status begin_for(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
-  bool aborted = s->aborted;
-  if (!aborted) lm_nccl_hold_signals(&s->signals);
-  if (aborted) pthread_mutex_unlock(&s->lock);
-  return aborted ? gone(s, asks) : LM_OK;
+  if (!s->aborted) {
+    lm_nccl_hold_signals(&s->signals);
+    return LM_OK;
+  }
+  pthread_mutex_unlock(&s->lock);
+  return gone(s, asks);
 }
 
 lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
