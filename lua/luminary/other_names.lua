@@ -95,9 +95,7 @@ other.optim = pairs_of([[
   RMSprop Adagrad Adadelta LBFGS NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel rmsprop adagrad
   adadelta lbfgs rprop ConfusionMatrix Logger]])
 
-other["optim.lr_scheduler"] = pairs_of("", [[
-  LambdaLR MultiStepLR ExponentialLR OneCycleLR ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts LinearLR
-  ConstantLR PolynomialLR SequentialLR ChainedScheduler MultiplicativeLR]])
+other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
 other.data = pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset]],
