@@ -241,7 +241,7 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
-    abuse("clip_grad_norm_", nn.utils.clip_grad_norm_)
+    for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 
