@@ -151,7 +151,7 @@ other["nn.init"] = pairs_of("", [[orthogonal_ orthogonal eye_ dirac_ sparse_ tru
 
 other["nn.utils"] = pairs_of([[
   clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_]], [[
-  clip_grad_value_ get_total_norm clip_grads_with_norm_ parameters_to_vector vector_to_parameters rnn
+  parameters_to_vector vector_to_parameters rnn
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
 other.optim = pairs_of([[
@@ -159,9 +159,7 @@ other.optim = pairs_of([[
   RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel
   adadelta rprop ConfusionMatrix Logger Adafactor Muon]])
 
-other["optim.lr_scheduler"] = pairs_of("", [[
-  LambdaLR MultiStepLR ExponentialLR OneCycleLR ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts LinearLR
-  ConstantLR PolynomialLR SequentialLR ChainedScheduler MultiplicativeLR LRScheduler]])
+other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler

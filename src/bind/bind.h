@@ -46,7 +46,8 @@
  *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
  *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
  *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
- *   clip_grad_norm(params, max_norm, p)           total norm; scales the gradients in place
+ *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
+ *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
