@@ -82,6 +82,10 @@ describe("wrong arguments to", function()
       ZeroRedundancyOptimizer = { optim.ZeroRedundancyOptimizer, list },
       StepLR = { optim.lr_scheduler.StepLR, opt(), 2 },
       CosineAnnealingLR = { optim.lr_scheduler.CosineAnnealingLR, opt(), 2 },
+      MultiStepLR = { optim.lr_scheduler.MultiStepLR, opt(), { 2 } },
+      ReduceLROnPlateau = { optim.lr_scheduler.ReduceLROnPlateau, opt() },
+      CyclicLR = { optim.lr_scheduler.CyclicLR, opt(), 0.1, 0.2 },
+      ChainedScheduler = { optim.lr_scheduler.ChainedScheduler, { optim.lr_scheduler.ConstantLR(opt()) } },
       ["scheduler:step"] = { optim.lr_scheduler.StepLR.step, optim.lr_scheduler.StepLR(opt(), 2) },
       Subset = { data.Subset, set, { 1 } }, random_split = { data.random_split, set, { 2, 2 } },
       SequentialSampler = { data.SequentialSampler, set }, RandomSampler = { data.RandomSampler, set },
@@ -140,16 +144,26 @@ describe("wrong arguments to", function()
     local net = nn.Linear(2, 2)
     local opt = optim.SGD(net:parameters(), { lr = 1 })
     local loader = data.DataLoader(data.TensorDataset(lm.ones { 2 }))
+    local Own = nn.Module:extend("Own")
+    function Own:forward(x) return self, x:view(-1) end
+    function Own:loss(x) return self, x:view(-1) end
     for problem, try in pairs {
       ["Optimizer.step: it is called with a colon: x:step"] = function() opt.step() end,
       ["Optimizer.zero_grad: it is called with a colon"] = function() opt.zero_grad() end,
       ["DataLoader.iter: it is called with a colon"] = function() loader.iter() end,
       ["Module.parameters: it is called with a colon"] = function() net.parameters() end,
       ["Module.train: it is called with a colon"] = function() net.train(true) end,
-      ["tensors have no .* 'weight'; net.forward%(x%) would be net:forward%(x%)"] = function()
+      ["Linear.forward: it is called with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
       end,
-      ["DataLoader:iter: takes 0 arguments, got 1"] = function() loader:iter(2) end,
+      ["Own.forward: it is called with a colon"] = function() Own().forward(lm.ones { 2 }) end,
+      ["Own.loss: it is called with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
+      ["Set.get: it is called with a colon"] = function()
+        local Set = data.Dataset:extend("Set")
+        function Set:get(i) return self.list[i] end
+        Set().get(3)
+      end,
+      ["DataLoader: iter takes 0 arguments, got 1"] = function() loader:iter(2) end,
       ["randn: size: a list expected, got the library luminary itself"] = function() lm:randn(2) end,
       ["relu: x: a tensor expected, got the library nn.functional itself"] = function()
         nn.functional:relu(lm.ones { 1 })
@@ -157,17 +171,32 @@ describe("wrong arguments to", function()
       ["Linear: in_features has to be .*, got the library nn itself .its functions are called with a dot"] = function()
         nn:Linear(2, 2)
       end,
-      ["Net: a constructor is called init here: function Net:init"] = function()
-        local Net = nn.Module:extend("Net")
-        function Net:__init() self.fc = nn.Linear(1, 1) end
-        Net()
-      end,
       ["a tensor is no text: x:item%(%) is the number of one element"] = function() return "loss " .. lm.ones { 1 } end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)
       assert.matches("arguments_spec.lua:%d+: " .. problem, message)
     end
+  end)
+
+  it("a class's methods by the names of Python, Torch7 and Lua", function()
+    for name, ours in pairs {
+      __init = "init", __init__ = "init", __len__ = "len", __getitem__ = "get", __repr__ = "repr", __tostring = "repr",
+      __call__ = "forward", __iter__ = "iter",
+    } do
+      for _, root in ipairs { nn.Module, nn.Linear, data.Dataset, optim.Optimizer } do
+        local Own = root:extend("Own")
+        local _, message = pcall(function() Own[name] = function() end end)
+        assert.matches(("arguments_spec.lua:%%d+: Own: '%s' is called %s here: function Own:%s"):format(name, ours,
+          ours), message)
+      end
+    end
+  end)
+
+  it("a method of a user's class may be called with more arguments than it names, and on a table", function()
+    local Own = nn.Module:extend("Own")
+    function Own:add(a) return self.n + a end
+    assert.equal(3, Own.add({ n = 1 }, 2, 5))
   end)
 
   it("names of PyTorch's and Torch7's are told apart from those that are nowhere", function()
@@ -204,8 +233,29 @@ describe("wrong arguments to", function()
       end,
       ["nn has no 'SpatialConvolution'; here it is 'Conv2d'"] = function() nn.SpatialConvolution(1, 1, 3) end,
       ["nn has no 'LSTM' in this version"] = function() nn.LSTM(1, 1) end,
-      ["optim has no 'sgd'; here it is 'SGD'"] = function() return optim.sgd end,
+      ["optim has no 'adamw'; here it is 'AdamW'"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
+      ["luminary has no 'device'; devices are strings"] = function() return lm.device "cuda" end,
+      ["tensors have no field or method 'cumsum_' in this version"] = function() x:cumsum_(1) end,
+      ["mp has no 'set_start_method'; each is given its own"] = function() lm.mp.set_start_method "spawn" end,
+      ["mp has no 'Queue' in this version"] = function() lm.mp.Queue() end,
+      ["dist has no 'TCPStore'; init_process_group makes the store"] = function() dist.TCPStore() end,
+      ["dist has no 'get_node_local_rank'; here it is 'get_local_rank'"] = function() dist.get_node_local_rank() end,
+      ["dist.ReduceOp has no 'BXOR' in this version"] = function() return dist.ReduceOp.BXOR end,
+      ["dist.group has WORLD alone, no 'world'"] = function() return dist.group.world end,
+      ["cuda has no 'make_graphed_callables'; here it is 'make_graphed_step'"] = function()
+        return lm.cuda.make_graphed_callables
+      end,
+      ["autograd has no 'no_grad'; here it is 'lm.no_grad'"] = function() return lm.autograd.no_grad end,
+      ["optim.lr_scheduler has no 'MultiStepLR' in this version"] = function() optim.lr_scheduler.MultiStepLR() end,
+      ["nn.init has no 'orthogonal_' in this version"] = function() return nn.init.orthogonal_ end,
+      ["nn.utils has no 'clip_grad_norm'; here it is 'clip_grad_norm_'"] = function()
+        return nn.utils.clip_grad_norm
+      end,
+      ["backends has no 'mps' in this version"] = function() return lm.backends.mps.is_available() end,
+      ["backends.cudnn: there is no setting 'benchmrk', did you mean 'benchmark'?"] = function()
+        return lm.backends.cudnn.benchmrk
+      end,
     } do
       local ok, message = pcall(try)
       assert(not ok, problem)
@@ -237,7 +287,7 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
-    abuse("clip_grad_norm_", nn.utils.clip_grad_norm_)
+    for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 
@@ -250,11 +300,30 @@ describe("wrong arguments to", function()
         if method ~= "step" then abuse(name .. ":" .. method, optim[name][method], make) end
       end
     end
-    for name, class in pairs(optim.lr_scheduler) do
-      local function opt() return optim.SGD({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+    local schedules = optim.lr_scheduler
+    local function opt() return optim.SGD({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+    local function list() return { schedules.ConstantLR(opt()) } end
+    local make = {
+      StepLR = function() return schedules.StepLR(opt(), 2) end,
+      MultiStepLR = function() return schedules.MultiStepLR(opt(), { 2 }) end,
+      LambdaLR = function() return schedules.LambdaLR(opt(), math.sin) end,
+      CosineAnnealingWarmRestarts = function() return schedules.CosineAnnealingWarmRestarts(opt(), 2) end,
+      CyclicLR = function() return schedules.CyclicLR(opt(), 0.1, 0.2) end,
+      OneCycleLR = function() return schedules.OneCycleLR(opt(), 0.1, { total_steps = 5 }) end,
+      ReduceLROnPlateau = function() return schedules.ReduceLROnPlateau(opt()) end,
+      ChainedScheduler = function() return schedules.ChainedScheduler(list()) end,
+      SequentialLR = function()
+        local schedule = list()[1]
+        return schedules.SequentialLR(schedule.optimizer, { schedule }, {})
+      end,
+    }
+    for name, class in pairs(schedules) do
       abuse(name, class)
       abuse(name .. " of an optimizer", class, opt)
-      abuse(name .. ":load_state_dict", class.load_state_dict, function() return class(opt(), 2) end)
+      if make[name] then
+        abuse(name .. ":load_state_dict", class.load_state_dict, make[name])
+        abuse(name .. ":step", class.step, make[name])
+      end
     end
   end)
 

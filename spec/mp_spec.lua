@@ -340,6 +340,15 @@ for _, method in ipairs {"process", "thread"} do
       assert.same({}, log)
     end)
 
+    it("carries lists of sizes that print and compare there", function()
+      local x, out = lm.zeros(2, 3), lm.zeros {}
+      mp.spawn(function(_, t, shape, result)
+        assert(tostring(shape) == "{2, 3}" and shape == t.shape)
+        result:fill_(shape[2])
+      end, {method = method, args = {x, x.shape, out}})
+      assert.equal(3, out:item())
+    end)
+
     it("sets the place in the environment, the script's name and the share of the cores", function()
       local out = lm.zeros(2, 4)
       mp.spawn(function(i, t)

@@ -97,3 +97,18 @@ describe("lm.repr", function()
     assert.equal("{{5}, {5}}", lm.repr { shared, shared })
   end)
 end)
+
+describe("sizes", function()
+  it("are asked from the end too, and never for what is not there", function()
+    local x = lm.ones(2, 3)
+    assert.equal(3, x.shape[-1])
+    assert.equal(2, x:size()[-2])
+    for _, i in ipairs { 0, 3, -3, 1.5 } do
+      assert.error_matches(function() return x.shape[i] end,
+        "there is nothing at %[" .. tostring(i):gsub("[-.]", "%%%0") .. "%] of sizes {2, 3}: dims count from 1")
+    end
+    assert.is_nil(x.shape.name)
+    assert.is_false(x.shape == lm.ones(2, 3, 4).shape)
+    assert.equal("2 3", table.concat({ unpack(x.shape) }, " "))
+  end)
+end)

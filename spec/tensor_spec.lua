@@ -1,6 +1,9 @@
 -- Tensors: making them, what they are, converting them.
 local lm = require "luminary"
 local ffi = require "ffi"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
 
 local inf, nan = math.huge, 0 / 0
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
@@ -272,6 +275,45 @@ describe("a tensor", function()
     assert.same({ 2, 3 }, x.shape)
   end)
 
+  it("shape, size and stride are lists that print shows, == compares and .. writes", function()
+    local x, y = lm.zeros(2, 3), lm.zeros(3, 2)
+    assert.equal("{2, 3}", tostring(x.shape))
+    assert.equal("{2, 3}", tostring(x:size()))
+    assert.equal("{3, 1}", tostring(x:stride()))
+    assert.equal("{}", tostring(lm.ones {}.shape))
+    assert.equal("{{2, 3}, {}}", lm.repr { x.shape, lm.ones {}.shape })
+    assert.equal("of {2, 3}: 2", "of " .. x.shape .. ": " .. #x.shape)
+    assert.error_matches(function() return x.shape .. nil end, "list of sizes and a nil")
+    assert.is_true(x.shape == x:size() and x.shape == y:t().shape)
+    assert.is_true(x.shape ~= y.shape and x.shape ~= lm.zeros(2).shape and lm.ones {}.shape ~= lm.zeros(1).shape)
+  end)
+
+  it("lists of sizes are plain tables to whatever takes those", function()
+    local x = lm.zeros(2, 3)
+    assert.same({ 2, 3 }, lm.ones(6):view(x.shape).shape)
+    assert.same({ 2, 3 }, lm.ones(x.shape, { dtype = "int64" }).shape)
+    assert.same({ 2, 3 }, lm.rand(x:size()).shape)
+    assert.same({}, lm.ones(lm.ones {}.shape).shape)
+    assert.same({ 1, 2, 3 }, lm.ones(1, unpack(x.shape)).shape)
+    assert.same({ 2, 3 }, lm.tensor(x.shape):tolist())
+    local folder = temp.folder()
+    lm.save(folder .. "/x", { shape = x.shape, nested = { x:size() } })
+    assert.same({ shape = { 2, 3 }, nested = { { 2, 3 } } }, lm.load(folder .. "/x"))
+    temp.remove(folder)
+    assert.equal("[2,3]", (lm.core.json_encode(x.shape):gsub("%s", "")))
+    local encode = require "luminary.dist.encode"
+    assert.same({ shape = { 2, 3 } }, encode.decode(encode.encode { shape = x.shape }))
+    local Set = lm.data.Dataset:extend("Set")
+    function Set:len() return self.n end
+    function Set:get() return self.item.shape end
+    local set = Set()
+    set.n, set.item = 2, x
+    local columns = lm.data.DataLoader(set, { batch_size = 2 }):iter()()
+    assert.same({ { 2, 2 }, { 3, 3 } }, { columns[1]:tolist(), columns[2]:tolist() })
+    local list = setmetatable(x.shape, nil)
+    assert.is_true(list[2] == 3 and list ~= x.shape)
+  end)
+
   it("is equal to itself alone", function()
     local x = lm.tensor({ 1, 2 }, { requires_grad = true })
     assert.is_true(x == x)
@@ -288,11 +330,11 @@ describe("a tensor", function()
   it("has no order, and says what to write", function()
     local x, y = lm.ones(2), lm.ones(2)
     for _, compare in ipairs { function() return x < y end, function() return x > y end } do
-      assert.error_matches(compare, ":lt%(")
+      assert.error_matches(compare, "a:item%(%) < b:item%(%).*:lt%(")
     end
     assert.error_matches(function() return x < 1 end, "compare") -- Lua's own: it asks no metamethod for these
     for _, compare in ipairs { function() return x <= y end, function() return x >= y end } do
-      assert.error_matches(compare, ":le%(")
+      assert.error_matches(compare, "a:item%(%) <= b:item%(%).*:le%(")
     end
     assert.error_matches(function() return x .. "text" end, "a tensor is no text")
     assert.error_matches(function() return x() end, "call")
@@ -446,5 +488,15 @@ describe("to", function()
     assert.is_true(t:contiguous():is_contiguous())
     assert.same(t:totable(), t:contiguous():totable())
     assert.same({ 1, 3 }, t:clone():stride()) -- dense: keeps its layout, as in PyTorch
+  end)
+end)
+
+describe("where", function()
+  it("of two numbers gives the default dtype, whether they are whole or not", function()
+    local mask = lm.tensor { 1, 0 }:bool()
+    for _, pair in ipairs { { 1, -1 }, { 0.5, 0 }, { 1, 0.5 } } do
+      assert.equal("float32", lm.where(mask, unpack(pair)).dtype)
+    end
+    assert.equal("int64", lm.where(mask, lm.tensor({ 1, 2 }, { dtype = "int64" }), 0).dtype)
   end)
 end)

@@ -6,6 +6,13 @@
 --   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
 --   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
 local core = require "luminary.core"
+local options = require "luminary.options"
+
+local function no_setting(of, name, names)
+  local near = type(name) == "string" and core.nearest(name, names)
+  core.error_at_caller(("backends.%s: there is no setting '%s'%s"):format(of, tostring(name),
+    near and (", did you mean '%s'?"):format(near) or ""))
+end
 
 -- A table whose fields are settings of the core; `functions` are its other members.
 local function settings(prefix, names, functions)
@@ -14,14 +21,11 @@ local function settings(prefix, names, functions)
   return setmetatable({}, {
     __index = function(_, name)
       if known[name] then return core.setting(known[name]) end
+      if functions[name] == nil and not tostring(name):find("^__") then no_setting(prefix:sub(1, -2), name, names) end
       return functions[name]
     end,
     __newindex = function(_, name, value)
-      if not known[name] then
-        local near = type(name) == "string" and core.nearest(name, names)
-        core.error_at_caller(("backends.%s: there is no setting '%s'%s"):format(prefix:sub(1, -2), tostring(name),
-          near and (", did you mean '%s'?"):format(near) or ""))
-      end
+      if not known[name] then no_setting(prefix:sub(1, -2), name, names) end
       if type(value) ~= "boolean" then
         core.error_at_caller(("backends.%s: true or false expected, got %s"):format(known[name], tostring(value)))
       end
@@ -45,4 +49,4 @@ backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "dete
   is_available = function() return core.device_count("cuda") > 0 and core.cuda_version "cudnn" ~= nil end,
 })
 
-return backends
+return options.strict("backends", backends)

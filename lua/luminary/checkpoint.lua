@@ -101,7 +101,7 @@ local function describe_table(value, path, file, depth)
     node.table[key] = describe_value(value[key], prefix .. key, file, depth + 1)
   end
   local length = 0
-  while value[length + 1] ~= nil do length = length + 1 end
+  while rawget(value, length + 1) ~= nil do length = length + 1 end
   for _, key in ipairs(integers) do
     local child = describe_value(value[key], prefix .. ("%d"):format(key), file, depth + 1)
     if key >= 1 and key <= length then
@@ -125,7 +125,7 @@ function describe_value(value, path, file, depth)
     file.tensors[name] = value:detach()
     file.names[#file.names + 1] = name
     return {tensor = name}
-  elseif class.record(value) or kind == "table" and getmetatable(value) then
+  elseif class.record(value) or kind == "table" and not options.is_plain(value) then
     refuse_object(value, path)
   elseif kind == "table" then
     return describe_table(value, path, file, depth)

@@ -28,6 +28,9 @@ local function refuse(object)
   fail("%s: pairs and ipairs walk tables, and this is an object%s", object.__name, hint(object))
 end
 
+-- Most of all by `for x, y in loader do`.
+local function refuse_call(object) fail("a %s is not called%s", object.__name, hint(object)) end
+
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
   local values = record.values or setmetatable({}, debug_getmetatable(of).instance)
@@ -40,6 +43,7 @@ end
 function class.object(of, record)
   record = complete(of, record or {})
   record.__len, record.__pairs, record.__ipairs = length, refuse, refuse
+  record.__call = record.__call or refuse_call
   local object = newproxy()
   debug_setmetatable(object, record)
   return object
@@ -50,8 +54,12 @@ function class.list(of, record) return setmetatable({}, complete(of, record)) en
 
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
-  if of.__init then fail("%s: a constructor is called init here: function %s:init(…)", of.__name, of.__name) end
-  if not rawget(of, "strict") then return ... end
+  if not rawget(of, "strict") then
+    if of.init == class.methods.init and select("#", ...) > 0 then
+      fail("%s: takes no arguments until there is a function %s:init(…)", of.__name, of.__name)
+    end
+    return ...
+  end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
   if given > most and not info.isvararg then
@@ -69,8 +77,10 @@ end
 -- Fields that are not there are nil, as in any table; but nothing is at object[3].
 local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
-    fail("nothing is at [%s] of a %s%s", tostring(key), of.__name, hint(of))
+    fail("nothing is at [%s] of this %s%s", tostring(key), of.__name, hint(of))
   end
+  local missing = rawget(of, "__missing") -- names that others' classes have: what does it here
+  if missing and missing[key] then fail("there is no '%s'; %s", key, missing[key]) end
 end
 
 --- A class of that name; without `super` it is a root. A root may bring its own constructor, which
@@ -85,30 +95,50 @@ function class.new(name, super, constructor)
   })
 end
 
--- Not for forward, which is called more often than anything: see Module's call.
-local unguarded = {init = true, forward = true}
-
--- A method that says so where it is called with a dot, or with more arguments than it names.
-local function guarded(of, name, method)
-  if unguarded[name] or type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
-  local info = debug.getinfo(method, "u")
-  local most = info.isvararg and 1 / 0 or info.nparams - 1
+-- A method with `self` that says so where it is called with a dot, or with more arguments than `most`.
+local function guarded(of, name, method, most)
+  if type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
   return function(self, ...)
-    local kind = type(self)
-    if kind ~= "userdata" and kind ~= "table" then
-      fail("%s.%s: it is called with a colon: x:%s(…) for a %s x", of.__name, name, name, of.__name)
+    local record = debug_getmetatable(self)
+    if not (record and record.class) and type(self) ~= "table" then
+      fail("%s.%s: it is called with a colon: x:%s(…)%s", of.__name, name, name,
+        name == "forward" and ", or x(…)" or "")
     end
     if select("#", ...) > most then
-      fail("%s:%s: takes %d argument%s, got %d", of.__name, name, most, most == 1 and "" or "s", select("#", ...))
+      fail("%s: %s takes %d argument%s, got %d", self.__name or of.__name, name, most, most == 1 and "" or "s",
+        select("#", ...))
     end
     return method(self, ...)
   end
 end
 
+-- The most arguments that a method names beside self.
+local function named(method)
+  local info = type(method) == "function" and debug.getinfo(method, "u")
+  return info and not info.isvararg and info.nparams - 1 or 1 / 0
+end
+
+local function set_method(of, name, method, most)
+  rawset(of, name, name == "init" and method or guarded(of, name, method, most))
+end
+
 --- Guards the methods that a class is given from now on. Gives the class.
 function class.guard(of)
-  getmetatable(of).__newindex = function(t, name, method) rawset(t, name, guarded(t, name, method)) end
+  getmetatable(of).__newindex = function(t, name, method) set_method(t, name, method, named(method)) end
   return of
+end
+
+-- What Python, Torch7 and Lua call methods that a class here gives by another name.
+local theirs = {
+  __init = "init", __init__ = "init", __len = "len", __len__ = "len", __getitem__ = "get", __iter__ = "iter",
+  __call = "forward", __call__ = "forward", __tostring = "repr", __str__ = "repr", __repr__ = "repr",
+}
+
+-- A method of a user's class, which may be called with more arguments than it names.
+local function set_own_method(of, name, method)
+  local ours = theirs[name]
+  if ours then fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours) end
+  set_method(of, name, method, 1 / 0)
 end
 
 --- A class of the library: constructed with more arguments than `init` names, it is an error.
@@ -121,7 +151,9 @@ end
 --- What every class has.
 class.methods = {
   extend = function(self, name)
-    return class.new(options.arg("extend", "name", name, "string"), self)
+    local new = class.new(options.arg("extend", "name", name, "string"), self)
+    getmetatable(new).__newindex = set_own_method
+    return new
   end,
   init = function() end,
   repr = function(self) return self.__name end,

@@ -1,5 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
+local sizes = require "luminary.sizes"
 local words = require "luminary.words"
 
 local options = {}
@@ -16,6 +17,14 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
+--- Whether v is a table that is no object.
+function options.is_plain(v)
+  if type(v) ~= "table" then return false end
+  local metatable = getmetatable(v)
+  return metatable == nil or metatable == sizes
+end
+local is_plain = options.is_plain
+
 local function brief(v) return words(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
@@ -29,7 +38,9 @@ function options.describe(v)
   if type(mt) == "table" and rawget(mt, "__library") then
     return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
   end
-  return record and ("a %s%s"):format(record.is_module and "module, " or "", record.class.__name) or "a " .. kind
+  if not record then return "a " .. kind end
+  local name = record.class.__name
+  return (record.is_module and "a module, " or name:find("^[AEIOU]") and "an " or "a ") .. name
 end
 local describe = options.describe
 
@@ -82,7 +93,7 @@ end
 --- default (nil: none; a third value `true` lets `false` stand for "none"). Gives a new table of all of
 --- them. `first` names the option PyTorch would take as the next positional argument, for the message.
 function options.check(who, given, spec, first)
-  if given ~= nil and (type(given) ~= "table" or getmetatable(given)) then
+  if given ~= nil and not is_plain(given) then
     if first and not core.is_tensor(given) and type(given) ~= "table" then
       fail("%s: options go in one table at the end: {%s = %s}", who, first,
         type(given) == "string" and ("%q"):format(given) or tostring(given))
@@ -120,7 +131,7 @@ end})
 function options.by_name(who, f, skip, ...)
   local n = select("#", ...)
   local last = n > 0 and select(n, ...)
-  if type(last) ~= "table" or getmetatable(last) or type(next(last)) ~= "string" then return ... end
+  if not is_plain(last) or type(next(last)) ~= "string" then return ... end
   local names = parameters[f]
   local most, takes_options = #names - skip, names[#names] == "opts"
   local arguments, rest, found = {...}, {}, false
@@ -178,8 +189,10 @@ function options.no_name(what, key, known)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = words(key, 60)
-  local there = (require("luminary.other_names")[what] or {})[key]
+  local others = require("luminary.other_names")[what] or {}
+  local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
+  if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum
   if there == false then fail("%s '%s' in this version", has, shown) end
   if there then fail("%s '%s'; %s", has, shown, there:find(" ") and there or "here it is '" .. there .. "'") end
   local names = {}

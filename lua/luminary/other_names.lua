@@ -13,7 +13,6 @@ local function with(names, words)
   return names
 end
 
-local colon = "net.forward(x) would be net:forward(x), with a colon, or net(x)"
 local two = "such ops give two results: local values, indices = x:max(2)"
 
 local other = {}
@@ -23,34 +22,80 @@ other.tensors = with(pairs_of([[
   nelement=numel nDimension=dim ndimension=dim multiply=mul divide=div subtract=sub
   negative=neg true_divide=div greater=gt less=lt greater_equal=ge less_equal=le not_equal=ne absolute=abs
   clip=clamp clip_=clamp_ swapaxes=transpose swapdims=transpose numpy=totable
-  maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
+  sgn=sign split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
   tile=repeat_tensor mv=matmul dot=matmul inner=matmul type=to]],
   [[
   cumsum cumprod sort argsort tril triu diag diagonal outer cross det inverse inv svd qr trace multinomial unique
   unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ sinh
   cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount baddbmm addmv addr ger exponential_
   cauchy_ isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
-  cummax cummin logcumsumexp renorm dist nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh]]), {
+  cummax cummin logcumsumexp renorm dist nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
+  acosh asinh atanh addbmm aminmax angle argwhere as_strided bitwise_not broadcast_to cholesky conj count_nonzero cov
+  corrcoef deg2rad diag_embed diff digamma dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fix fliplr flipud
+  float_power fmax fmin fmod geometric_ gcd heaviside histogram igamma imag real index_reduce isclose isneginf
+  isposinf kron lgamma lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
+  is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
+  log10 log2 log_normal_ logaddexp logdet logical_xor logit lu matrix_exp matrix_power moveaxis
+  movedim mvlgamma nan_to_num nanmedian nanquantile nextafter pinverse polygamma prelu put_ quantile rad2deg ravel
+  repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit slogdet solve
+  stft tensor_split to_sparse to_dense unflatten unique_consecutive vdot xlogy
+  sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  weight = colon, training = colon,
+  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
+  is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false, char = false,
+  short = false, set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
 })
 
 other.luminary = with(pairs_of([[
-  range=arange Tensor=tensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat concatenate=cat
-  multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge less_equal=le not_equal=ne
+  random=rand range=arange Tensor=tensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat
+  concatenate=cat multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge
+  less_equal=le not_equal=ne
   absolute=abs clip=clamp manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
   inner=matmul dot=matmul mv=matmul utils=nn.utils distributed=dist multiprocessing=mp
-  F=nn.functional]],
+  F=nn.functional true_divide=div swapaxes=transpose swapdims=transpose tile=repeat_tensor
+  asarray=tensor scalar_tensor=tensor sgn=sign split_with_sizes=split
+  binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
+  set_default_tensor_type=set_default_dtype]],
   [[
   cumsum cumprod sort argsort tril triu diag outer cross einsum meshgrid multinomial unique flip roll prod scatter
   logspace vstack hstack dstack column_stack tensordot bincount histc searchsorted isclose isinf normal poisson
   compile jit vmap func onnx fft linalg sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
-  addcmul lerp]]), {
+  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addbmm addcdiv aminmax angle argwhere as_strided
+  atleast_1d atleast_2d baddbmm bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
+  broadcast_to bucketize cartesian_prod cdist cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
+  corrcoef cosine_similarity count_nonzero cov cummax cummin default_generator deg2rad det diagonal diff digamma
+  distributions dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud float_power fmax fmin
+  fmod frac fx gcd ger group_norm gru hann_window heaviside histogram hsplit imag real index_copy index_fill
+  initial_seed instance_norm int8 int16 uint16 inverse isin isneginf isposinf kl_div kron kthvalue layer_norm_ lgamma
+  log10 log2 logaddexp logcumsumexp logdet logical_xor logit lstm lu masked_select matrix_exp matrix_power
+  matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
+  pairwise_distance pinverse poisson_nll_loss polar prelu put qr quantile rad2deg randint_like ravel renorm
+  repeat_interleave result_type rms_norm rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
+  sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trace trapezoid trapz
+  triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander vdot
+  vsplit xlogy xpu]]), {
+  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y", deepcopy = "x:clone() copies a tensor",
+  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
   long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",
+  double = "dtypes are strings: {dtype = \"float64\"}", half = "dtypes are strings: {dtype = \"float16\"}",
+  float16 = "dtypes are strings: {dtype = \"float16\"}", bfloat16 = "dtypes are strings: {dtype = \"bfloat16\"}",
+  int = "dtypes are strings: {dtype = \"int32\"}", int32 = "dtypes are strings: {dtype = \"int32\"}",
+  uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
+  dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
+  inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
+  newaxis = "x:unsqueeze(dim) makes one", memory_format = "{memory_format = \"channels_last\"} is an option",
+  channels_last = "{memory_format = \"channels_last\"} is an option",
+  contiguous_format = "{memory_format = \"contiguous\"} is an option",
+  std_mean = "x:std() and x:mean() give them", var_mean = "x:var() and x:mean() give them",
+  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
+  set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
+  Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
+  get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
+  torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
 })
@@ -74,7 +119,15 @@ other.nn = with(pairs_of([[
   ReflectionPad2d ReplicationPad2d ConstantPad2d Dropout1d Dropout2d Dropout3d AlphaDropout EmbeddingBag Bilinear
   CosineSimilarity PairwiseDistance Unflatten LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
   CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule AbsCriterion MarginCriterion
-  TemporalConvolution SpatialFullConvolution SpatialZeroPadding]]), {
+  TemporalConvolution SpatialFullConvolution SpatialZeroPadding
+  AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss ChannelShuffle CircularPad2d
+  ConstantPad1d CrossMapLRN2d FractionalMaxPool2d Hardshrink InstanceNorm3d LPPool1d LPPool2d LazyBatchNorm2d
+  LazyConv1d LazyConvTranspose2d MaxUnpool1d MaxUnpool2d MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
+  PixelUnshuffle RReLU RNNBase ReflectionPad1d ReplicationPad1d SoftMarginLoss Softshrink Tanhshrink
+  TripletMarginWithDistanceLoss UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad3d attention quantized
+  qat]]), {
+  Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
+  parameter = "nn.Parameter makes one",
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
 })
 
@@ -87,21 +140,102 @@ other["nn.functional"] = pairs_of([[
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
-  multilabel_margin_loss soft_margin_loss]])
+  multilabel_margin_loss soft_margin_loss adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
+  channel_shuffle conv_transpose3d dropout3d feature_alpha_dropout hardshrink local_response_norm lp_pool1d lp_pool2d
+  max_pool3d max_unpool2d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
+  softshrink tanhshrink linear_cross_entropy upsample_bilinear upsample_nearest]])
+
+other["nn.init"] = pairs_of("", [[orthogonal_ orthogonal eye_ dirac_ sparse_ trunc_normal_]])
+
+other["nn.utils"] = pairs_of([[
+  clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_]], [[
+  parameters_to_vector vector_to_parameters rnn
+  parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
 other.optim = pairs_of([[
-  sgd=SGD adam=Adam adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  RMSprop Adagrad Adadelta LBFGS NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel rmsprop adagrad
-  adadelta lbfgs rprop ConfusionMatrix Logger]])
+  adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
+  RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel
+  adadelta rprop ConfusionMatrix Logger Adafactor Muon]])
 
-other["optim.lr_scheduler"] = pairs_of("", [[
-  LambdaLR MultiStepLR ExponentialLR OneCycleLR ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts LinearLR
-  ConstantLR PolynomialLR SequentialLR ChainedScheduler MultiplicativeLR]])
+other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
-other.data = pairs_of([[
-  TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset]],
+other.data = with(pairs_of([[
+  TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler
+  distributed=DistributedSampler]],
   [[
-  IterableDataset ConcatDataset ChainDataset BatchSampler WeightedRandomSampler SubsetRandomSampler CIFAR10
-  CIFAR100 ImageFolder default_collate]])
+  ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe
+  transforms]]), {})
+
+other.dist = with(pairs_of([[
+  ReduceOps=ReduceOp reduce_op=ReduceOp get_node_local_rank=get_local_rank spawn=lm.mp.spawn
+  DistributedDataParallel=lm.nn.parallel.DistributedDataParallel DistributedSampler=lm.data.DistributedSampler
+  gather_into_tensor=all_gather_into_tensor allreduce=all_reduce allgather=all_gather reduceScatter=reduce_scatter
+  all_reduce_multigpu=all_reduce world_size=get_world_size rank=get_rank size=get_world_size
+  _all_gather_base=all_gather_into_tensor _reduce_scatter_base=reduce_scatter_tensor]],
+  [[
+  init_device_mesh DeviceMesh device_mesh recv_object_list send_object_list new_subgroups new_subgroups_by_enumeration
+  rpc autograd fsdp tensor pipelining checkpoint all_gather_coalesced all_reduce_coalesced split_group shrink_group
+  get_debug_level set_debug_level is_ucc_available is_xccl_available is_torchelastic_launched rendezvous
+  register_rendezvous_handler get_pg_count record_comm GradBucket Work]]), {
+  launch = "luminary run --nproc N FILE starts the ranks", run = "luminary run --nproc N FILE starts the ranks",
+  elastic = "luminary run --nproc N FILE starts the ranks", Backend = "backends are strings: \"gloo\"",
+  default_pg_timeout = "{timeout = seconds} is an option of init_process_group",
+  set_timeout = "{timeout = seconds} is an option of init_process_group", ProcessGroup = "dist.new_group makes one",
+  Store = "init_process_group makes the store: {init_method = …}",
+  TCPStore = "init_process_group makes the store: {init_method = \"tcp://host:port\"}",
+  FileStore = "init_process_group makes the store: {init_method = \"file:///path\"}", HashStore = false,
+  PrefixStore = false, DistBackendError = "errors are strings, as pcall gives them",
+  DistError = "errors are strings, as pcall gives them", algorithms = "lm.nn.parallel.comm_hooks is what there is",
+  optim = "lm.optim.ZeroRedundancyOptimizer is what there is", GroupMember = "dist.group and dist.NON_MEMBER are there",
+})
+
+other["dist.ReduceOp"] = pairs_of("sum=SUM mean=MEAN product=PRODUCT min=MIN max=MAX", "BXOR PREMUL_SUM")
+
+other.cuda = with(pairs_of([[
+  CUDAGraph=Graph make_graphed_callables=make_graphed_step graphs=graph StreamContext=stream seed=manual_seed
+  seed_all=manual_seed_all reset_max_memory_allocated=reset_peak_memory_stats
+  reset_max_memory_cached=reset_peak_memory_stats getDeviceCount=device_count setDevice=set_device
+  getDevice=current_device getMemoryUsage=mem_get_info manualSeedAll=manual_seed_all]],
+  [[
+  CharTensor ShortTensor memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
+  get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect nvtx profiler jiterator
+  list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
+  get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
+  host_memory_stats]]), {
+  OutOfMemoryError = "errors are strings, as pcall gives them; this one has \"out of memory\" in it",
+  memory_summary = "memory_stats() gives the numbers", device_of = "x.device says it",
+  init = "CUDA is started when first used", is_initialized = "CUDA is started when first used; is_available() asks",
+  is_bf16_supported = "every GPU that this version runs on has bfloat16",
+  memory = "its functions are in lm.cuda itself",
+  random = "its functions are in lm.cuda itself", streams = "Stream and Event are in lm.cuda itself",
+  is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
+})
+
+other.mp = with(pairs_of([[start_processes=spawn]], [[
+  Pool Queue SimpleQueue JoinableQueue Pipe Event Lock RLock Semaphore BoundedSemaphore Condition Barrier Value Array
+  RawValue RawArray Manager current_process parent_process active_children get_logger log_to_stderr]]), {
+  set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  get_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  get_context = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
+  set_sharing_strategy = "tensors that travel are in shared memory, always",
+  get_sharing_strategy = "tensors that travel are in shared memory, always",
+  get_all_sharing_strategies = "tensors that travel are in shared memory, always",
+  cpu_count = "lm.get_num_threads() says how many threads compute", freeze_support = "it is not needed here",
+  ProcessRaisedException = "errors are strings, as pcall gives them",
+  ProcessExitedException = "errors are strings, as pcall gives them",
+  Thread = "mp.spawn(f, {method = \"thread\"}) has them",
+})
+
+other.autograd = with(pairs_of([[
+  no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
+  function=Function]], [[
+  detect_anomaly set_detect_anomaly profiler functional forward_ad graph jacobian hessian]]), {
+  Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
+  inference_mode = "lm.no_grad(function() … end) is what there is",
+  is_grad_enabled = "lm.is_grad_enabled() asks",
+})
+
+other.backends = pairs_of("", [[
+  cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 
 return other

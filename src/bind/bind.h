@@ -6,6 +6,7 @@
  *
  *   ops              table: every op of op.def by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
+ *   sizes            the metatable of lists of sizes, x.shape and the like (sizes.lua fills it)
  *   op_list()        list of op names          help(name)  text: signature with defaults, help
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
@@ -46,7 +47,8 @@
  *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
  *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
  *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
- *   clip_grad_norm(params, max_norm, p)           total norm; scales the gradients in place
+ *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
+ *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
@@ -92,6 +94,9 @@ typedef struct lm_scope {
 
 struct lm_home;
 
+/* Where the tensors' metatable holds that of lists of sizes. */
+enum { LM_SIZES = 1 };
+
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
   const void *metatable;        /* a userdata is a tensor if this is its metatable */
@@ -120,7 +125,8 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting,
+    lm_reg_traceback, lm_reg_catchers;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -207,6 +213,9 @@ void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
+int lm_note_traceback(lua_State *L); /* its handler */
+/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
+int lm_bind_traceback_of(lua_State *L);
 /* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
@@ -277,7 +286,8 @@ int lm_bind_concat(lua_State *L);
 int lm_bind_le(lua_State *L);
 int lm_bind_len(lua_State *L);
 int lm_bind_tostring(lua_State *L);
-void lm_push_shape(lua_State *L, int n, const int64_t *v);
+/* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
+void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
 /* ---- modes.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */

@@ -5,20 +5,22 @@
 #include "bind/bind.h"
 #include "tensor/print.h"
 
-void lm_push_shape(lua_State *L, int n, const int64_t *v) {
-  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v be a tensor's */
-  memcpy(size, v, sizeof *v * (size_t)n);
+void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
+  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v is a tensor's */
+  memcpy(size, v, sizeof size);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
     lua_pushnumber(L, (double)size[i]);
     lua_rawseti(L, -2, i + 1);
   }
+  lua_rawgeti(L, lua_upvalueindex(2), LM_SIZES);
+  lua_setmetatable(L, -2);
 }
 
 /* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
 static int get_shape(lua_State *L, lm_lua *s, lm_tensor *t) {
   (void)s;
-  lm_push_shape(L, t->ndim, t->size);
+  lm_push_sizes(L, t->ndim, t->size);
   return 1;
 }
 
@@ -209,7 +211,6 @@ static int no_field(lua_State *L) {
 
 int lm_bind_index(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) return lm_index_get(L);
-  lua_settop(L, 2);
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(3));
   if (!lua_isnil(L, -1)) return 1;
@@ -259,7 +260,9 @@ int lm_bind_eq(lua_State *L) {
 }
 
 int lm_bind_lt(lua_State *L) {
-  return lm_raise_text(L, "a < b gives one boolean in Lua: write a:lt(b) or a:gt(b) for a tensor of them");
+  return lm_raise_text(L,
+                       "< and > give one boolean in Lua: a:item() < b:item() compares tensors of one element, "
+                       "a:lt(b) and a:gt(b) give a tensor of booleans");
 }
 
 int lm_bind_concat(lua_State *L) {
@@ -267,7 +270,9 @@ int lm_bind_concat(lua_State *L) {
 }
 
 int lm_bind_le(lua_State *L) {
-  return lm_raise_text(L, "a <= b gives one boolean in Lua: write a:le(b) or a:ge(b) for a tensor of them");
+  return lm_raise_text(L,
+                       "<= and >= give one boolean in Lua: a:item() <= b:item() compares tensors of one element, "
+                       "a:le(b) and a:ge(b) give a tensor of booleans");
 }
 
 int lm_bind_len(lua_State *L) {

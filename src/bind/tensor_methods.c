@@ -10,7 +10,7 @@ static lm_tensor *self(lua_State *L, const char *fn) {
 
 static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const int64_t *v) {
   if (lua_isnoneornil(L, 2)) {
-    lm_push_shape(L, t->ndim, v);
+    lm_push_sizes(L, t->ndim, v);
     return 1;
   }
   int64_t dim;

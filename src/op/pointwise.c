@@ -79,7 +79,8 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   switch (kernel) {
     case LM_OP_where:
       TRY(check_mask(kernel, "condition", in[0]));
-      common = lm_result_type(2, in + 1);
+      /* Two numbers of Lua do not say whether they are integers, or happen to be whole. */
+      common = in[1]->number && in[2]->number ? lm_default_dtype() : lm_result_type(2, in + 1);
       break;
     case LM_OP_masked_fill:
       TRY(check_mask(kernel, "mask", in[1]));

@@ -60,7 +60,7 @@ local function scaled(self, v, seen)
     end
     return v * by
   end
-  if type(v) ~= "table" or getmetatable(v) then
+  if not options.is_plain(v) then
     fail("GradScaler:scale: a tensor or a list of tensors wanted, got %s", options.describe(v))
   end
   if seen[v] then fail("GradScaler:scale: a list that contains itself") end

@@ -29,7 +29,7 @@ local amp = {
 local state -- of the latest initialize: {properties = …, scalers = list, enabled, verbosity}
 local processed = setmetatable({}, {__mode = "k"}) -- models
 
-local function is_list(v) return type(v) == "table" and not getmetatable(v) end
+local is_list = options.is_plain
 
 -- ---- values that are cast, however they are put in tables
 

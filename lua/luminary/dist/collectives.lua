@@ -16,9 +16,9 @@ local fail = options.fail
 local collectives = {}
 
 --- Names of the reductions, as PyTorch's constants.
-collectives.ReduceOp = {
+collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
-}
+})
 local reductions = {"sum", "mean", "product", "min", "max", "band", "bor"}
 
 -- Rows that every collective has, and those of one, for options.check.
@@ -27,7 +27,7 @@ local function with(rows)
   return rows
 end
 
-local function is_options(v) return type(v) == "table" and not getmetatable(v) and type(next(v)) == "string" end
+local function is_options(v) return options.is_plain(v) and type(next(v)) == "string" end
 
 -- What follows the tensor: positional values by `names`, then options, in which they may stand too. Gives all of
 -- them by name, with `group` resolved.

@@ -38,7 +38,7 @@ local function write(out, v, path, inside, depth)
   end
   if options.record(v) then return ("%s is an object, %s"):format(path, options.describe(v)) end
   if kind ~= "table" then return ("%s is a %s"):format(path, core.is_tensor(v) and "tensor" or kind) end
-  if getmetatable(v) ~= nil then return path .. " is an object (a table with a metatable)" end
+  if not options.is_plain(v) then return path .. " is an object (a table with a metatable)" end
   if inside[v] then return path .. " contains itself" end
   if #out > most then return ("%s: there are more than %d values"):format(path, most) end
   if depth > deepest then return ("%s lies deeper than %d tables"):format(path, deepest) end

@@ -18,7 +18,10 @@ for _, name in ipairs {
 end
 
 --- dist.group.WORLD: the group of all ranks; nil before init_process_group.
-dist.group = setmetatable({}, {__index = function(_, key) return key == "WORLD" and groups.default or nil end})
+dist.group = setmetatable({}, {__index = function(_, key)
+  if key == "WORLD" then return groups.default end
+  fail("dist.group has WORLD alone, no '%s'", tostring(key))
+end})
 
 --- Join the process group: dist.init_process_group([backend] [, {backend, init_method, world_size, rank, timeout,
 --- heartbeat_timeout}]). Returns when all ranks have. backend: "gloo", "nccl", … for tensors of all devices, or one for

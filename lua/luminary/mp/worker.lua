@@ -41,7 +41,7 @@ end
 --- The arguments for a function, a plain list that may have holes; nil is none.
 function Worker.check_args(who, args)
   args = args or {}
-  if type(args) ~= "table" or getmetatable(args) then
+  if not options.is_plain(args) then
     fail("%s: args has to be a plain list, got %s: {args = {it}}", who, options.describe(args))
   end
   for key in pairs(args) do

@@ -11,7 +11,8 @@ local containers = {}
 
 local function check_module(who, position, v)
   if not Module.is_module(v) then
-    options.fail("%s: argument %d has to be a module, got %s", who, position, options.describe(v))
+    options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
+      type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu" or "")
   end
 end
 
@@ -30,6 +31,12 @@ function Numbered:append(module)
   self[self:len() + 1] = module
   return self
 end
+
+--- Torch7's name for append.
+function Numbered:add(module) return self:append(module) end
+
+--- Torch7's net:get(i), which is net[i].
+function Numbered:get(i) return self[i] end
 
 --- nn.Sequential(a, b, …): calls one after the other.
 local Sequential = class.define("Sequential", Numbered)
@@ -55,7 +62,7 @@ containers.ModuleList = ModuleList
 
 function ModuleList:init(list, ...)
   if list == nil then return end
-  if type(list) ~= "table" or getmetatable(list) or select("#", ...) > 0 then
+  if not options.is_plain(list) or select("#", ...) > 0 then
     options.fail("ModuleList: a list of modules wanted, nn.ModuleList{a, b}, got %s", options.describe(list))
   end
   for i, module in ipairs(list) do

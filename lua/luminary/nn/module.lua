@@ -13,19 +13,19 @@ local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
 local words = require "luminary.words"
-local fail = options.fail
+local fail, is_plain = options.fail, options.is_plain
 
+local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
-local function is_plain_list(v) return type(v) == "table" and not getmetatable(v) end
 
 local function call_with_hooks(self, record, ...)
   local inputs = pack(...)
   for _, hook in ipairs(record.pre_hooks or {}) do
     local changed = hook(self, inputs)
     if changed ~= nil then
-      inputs = is_plain_list(changed) and changed or {changed}
+      inputs = is_plain(changed) and changed or {changed}
       inputs.n = inputs.n or #inputs
     end
   end
@@ -37,25 +37,15 @@ local function call_with_hooks(self, record, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
--- How many arguments the forward of a layer of the library takes; nil for others, and where that is any number.
-local function most_inputs(of)
-  local info = rawget(of, "strict") and debug.getinfo(of.forward, "u")
-  return info and not info.isvararg and info.nparams - 1 or nil
-end
-
 local function call(self, ...)
   local record = getmetatable(self)
-  local most = record.most_inputs
-  if most and select("#", ...) > most and not rawget(record.values, "forward") then
-    fail("%s: forward takes %d argument%s, got %d", self.__name, most, most == 1 and "" or "s", select("#", ...))
-  end
   if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
   return record.values.forward(self, ...)
 end
 
 local function construct(this, ...)
   local self, record = records.blank(this, call)
-  record.values.training, record.most_inputs = true, most_inputs(this)
+  record.values.training = true
   self:init(class.arguments(this, ...))
   return self
 end
@@ -64,6 +54,13 @@ local Module = class.guard(class.new("Module", nil, construct))
 Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
+
+local gradients = "loss:backward() computes all gradients"
+Module.__missing = {
+  updateOutput = "net(x) calls forward", updateGradInput = gradients, accGradParameters = gradients,
+  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = gradients,
+  gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+}
 
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
@@ -155,7 +152,7 @@ end
 local function warn_of_hidden(modules, params)
   for module in pairs(modules) do
     for name, value in pairs(record_of(module).values) do
-      for key, v in pairs(is_plain_list(value) and value or {}) do
+      for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
             .. "nn.ModuleList holds modules"):format(module.__name, tostring(name), tostring(key)))
@@ -247,6 +244,8 @@ end
 
 --- Evaluation mode: dropout passes everything, batch norm uses its running values.
 function Module:eval() return self:train(false) end
+--- Torch7's name for eval.
+function Module:evaluate() return self:eval() end
 
 --- Whether gradients are wanted for all parameters (true by default).
 function Module:requires_grad_(on)
@@ -255,10 +254,43 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros.
+--- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
 function Module:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  core.zero_grad(self:parameters(), opts.set_to_none)
+  core.zero_grad(self:parameters(), opts.set_to_none and not record_of(self).is_flat)
+end
+
+--- Torch7's: fills all gradients with zeros.
+function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
+
+--- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
+--- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
+--- dx:zero_() begins a step. Parameters have to be of one dtype and device. Call it once, when the model is where it
+--- stays: a module that is moved later leaves the two behind, as it does in Torch7.
+function Module:getParameters()
+  local params, n = self:parameters(), 0
+  for i, p in ipairs(params) do
+    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
+      fail("%s:getParameters: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", self.__name,
+        params[1].dtype, params[1].device, i, p.dtype, p.device)
+    end
+    n = n + p:numel()
+  end
+  if n == 0 then fail("%s:getParameters: there are no parameters", self.__name) end
+  local like = {dtype = params[1].dtype, device = params[1].device}
+  local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
+  for _, p in ipairs(params) do
+    local count, grad = p:numel(), p.grad
+    local function part(of) return of:narrow(1, first, count):view(p.shape) end
+    part(flat):copy_(p:detach())
+    if grad then part(grads):copy_(grad:detach()) end
+    p.grad = nil
+    core.become(p, part(flat))
+    p.grad = part(grads)
+    first = first + count
+  end
+  record_of(self).is_flat = true
+  return core.keep(flat), core.keep(grads)
 end
 
 -- ---- devices and dtypes
@@ -384,7 +416,7 @@ local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" en
 --- {missing_keys = …, unexpected_keys = …}.
 function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
-  if type(dict) ~= "table" or getmetatable(dict) then
+  if not is_plain(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
       options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
   end

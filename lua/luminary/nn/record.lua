@@ -220,7 +220,11 @@ local function assign(self, key, value)
   elseif was == "buffer" and not core.is_tensor(value) then
     fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
   end
-  if core.is_tensor(value) or type(value) == "table" and not getmetatable(value) then core.keep(value) end
+  if value ~= nil and type(value) ~= "function" and type(record.class[key]) == "function" then
+    fail("%s: '%s' is a method, and a field of that name would hide it; got %s", record.class.__name, tostring(key),
+      options.describe(value))
+  end
+  if core.is_tensor(value) or options.is_plain(value) then core.keep(value) end
   record.values[key] = value
 end
 -- A module without fields that is called by `call`, and its record.

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
-local fail = options.fail
+local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")
 Optimizer.__hint = "opt.param_groups is the list of its groups"
@@ -20,12 +20,10 @@ function Optimizer:__newindex(key, value)
   rawset(class.record(self).values, key, value)
 end
 
-local function is_list(v) return type(v) == "table" and not getmetatable(v) end
-
 --- `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr = …}.
 function Optimizer:init(params, opts)
   local who = self.__name
-  if core.is_tensor(params) or not is_list(params) then
+  if core.is_tensor(params) or not is_plain(params) then
     fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(params))
   end
   self.defaults = options.check(who, opts, self.spec, "lr")
@@ -46,7 +44,7 @@ end
 --- Another group: {params = list, lr = …}; options it does not give are the optimizer's.
 function Optimizer:add_param_group(given)
   local who = self.__name
-  if not is_list(given) or not is_list(given.params) then
+  if not is_plain(given) or not is_plain(given.params) then
     fail("%s: a parameter group is a table with a list called params, got %s", who, options.describe(given))
   end
   local own = {}
@@ -165,7 +163,7 @@ function Optimizer.keeps(_self, _parameter) return true end
 --- devices and dtypes.
 function Optimizer:load_state_dict(dict)
   local who = self.__name .. ":load_state_dict"
-  if not is_list(dict) or not is_list(dict.param_groups) or not is_list(dict.state) then
+  if not is_plain(dict) or not is_plain(dict.param_groups) or not is_plain(dict.state) then
     fail("%s: a table with state and param_groups wanted, got %s", who, options.describe(dict))
   end
   if #dict.param_groups ~= #self.param_groups then
@@ -175,7 +173,7 @@ function Optimizer:load_state_dict(dict)
   local groups, states, n = {}, {}, 0
   for g, group in ipairs(self.param_groups) do
     local saved = dict.param_groups[g]
-    if not is_list(saved) or not is_list(saved.params) or #saved.params ~= #group.params then
+    if not is_plain(saved) or not is_plain(saved.params) or #saved.params ~= #group.params then
       fail("%s: group %d has %d parameters in the optimizer, another number in the state_dict", who, g, #group.params)
     end
     local own = {}
@@ -190,7 +188,7 @@ function Optimizer:load_state_dict(dict)
       n = n + 1
       local state = dict.state[saved.params[i]]
       if state ~= nil then
-        if not is_list(state) then fail("%s: the state of parameter %d is no table", who, n) end
+        if not is_plain(state) then fail("%s: the state of parameter %d is no table", who, n) end
         states[p] = {}
         local mine = self:keeps(p)
         for key, value in pairs(state) do

@@ -28,7 +28,7 @@ local own_options = {
 -- Our options and those of the class.
 local function divide(opts)
   local ours, theirs = {}, {}
-  if opts ~= nil and (type(opts) ~= "table" or getmetatable(opts)) then
+  if opts ~= nil and not options.is_plain(opts) then
     options.check(who, opts, own_options, "optimizer_class")
   end
   for key, value in pairs(opts or {}) do

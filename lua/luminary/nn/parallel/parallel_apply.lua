@@ -53,7 +53,7 @@ function apply.parallel_apply(modules, inputs, kwargs, devices)
       options.fail("%s: modules[%d] has to be a module or a function, got %s", who, k, options.describe(module))
     end
     local given = inputs[k]
-    local args = type(given) == "table" and not getmetatable(given) and given or {given}
+    local args = options.is_plain(given) and given or {given}
     local n = args.n or #args
     local more = kwargs and options.arg(who, "options[" .. k .. "]", kwargs[k], "table")
     if more and next(more) ~= nil then

@@ -4,9 +4,7 @@ local core = require "luminary.core"
 local options = require "luminary.options"
 local comm = require "luminary.nn.parallel.comm"
 
-local fail = options.fail
-
-local function is_plain(v) return type(v) == "table" and not getmetatable(v) end
+local fail, is_plain = options.fail, options.is_plain
 
 -- visit(tensor) for all that are split. A table that is met again is the same one in each piece, too.
 local function each_tensor(v, visit, seen)

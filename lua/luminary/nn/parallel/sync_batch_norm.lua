@@ -129,7 +129,7 @@ for ndim = 2, 8 do SyncBatchNorm.dims[ndim] = true end
 
 function SyncBatchNorm:init(num_features, opts)
   local group
-  if type(opts) == "table" and not getmetatable(opts) then
+  if options.is_plain(opts) then
     local rest = {}
     for key, value in pairs(opts) do rest[key] = value end
     group, rest.process_group, opts = opts.process_group, nil, rest

@@ -1,0 +1,36 @@
+--- The lists that x.shape, x:size() and x:stride() give: print shows them, == compares them, and .. makes them text.
+--- Their metatable is made by the core; whoever asks whether a table is a plain one asks options.is_plain.
+local core = require "luminary.core"
+
+local sizes = core.sizes
+
+function sizes.__tostring(list)
+  local parts = {}
+  for i = 1, #list do parts[i] = tostring(list[i]) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
+-- x.shape[-1] is the last; what is not there is an error, for a size of nil would be left out of most calls.
+function sizes.__index(list, i)
+  local n = #list
+  if type(i) ~= "number" then return nil end
+  if i < 0 and i >= -n and i % 1 == 0 then return rawget(list, n + i + 1) end
+  core.error_at_caller(("there is nothing at [%s] of sizes %s: dims count from 1, or from the end by -1"):format(
+    tostring(i), tostring(list)))
+end
+
+function sizes.__eq(a, b)
+  for i = 1, math.max(#a, #b) do
+    if rawget(a, i) ~= rawget(b, i) then return false end
+  end
+  return true
+end
+
+local function text(v)
+  if type(v) == "string" or type(v) == "number" or debug.getmetatable(v) == sizes then return tostring(v) end
+  core.error_at_caller(("attempt to concatenate a list of sizes and a %s value"):format(type(v)))
+end
+
+function sizes.__concat(a, b) return text(a) .. text(b) end
+
+return sizes
