@@ -512,6 +512,22 @@ describe("amp", function()
     end
   end)
 
+  it("goes under DataParallel", function()
+    if device ~= "cpu" then return pending "cpu:0 and cpu:1 are enough" end
+    for _, level in ipairs { "O1", "O2" } do
+      local net, opt = make()
+      amp.initialize(net, opt, { opt_level = level })
+      local seen = {}
+      net[5]:register_forward_hook(function(_, _, out) seen[out.device] = out.dtype end)
+      local wrapped = nn.DataParallel(net, { device_ids = { "cpu:0", "cpu:1" } })
+      for i = 1, 5 do
+        local loss = step(wrapped, opt)
+        assert(math.abs(loss - want[i]) < 0.1, ("%s, step %d: %g, %g"):format(level, i, loss, want[i]))
+      end
+      assert.same({ cpu = "bfloat16", ["cpu:1"] = "bfloat16" }, seen)
+    end
+  end)
+
   it("goes under DistributedDataParallel and SyncBatchNorm by apex's names", function()
     for _, level in ipairs { "O1", "O2" } do
       ddp.succeeds(2, ([[
@@ -519,6 +535,9 @@ describe("amp", function()
         local net = lm.parallel.convert_syncbn_model(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(),
           nn.Flatten(), nn.Linear(64, 3)))
         local opt = optim.SGD(net:parameters(), {lr = 0.1, momentum = 0.9})
+        local ok, problem = pcall(lm.amp.initialize, nn.Linear(2, 2), optim.ZeroRedundancyOptimizer(net:parameters(),
+          {optimizer_class = optim.SGD, lr = 0.1}), {opt_level = "O2"})
+        assert(not ok and tostring(problem):find "takes no master weights: use opt_level \"O1\"")
         net, opt = lm.amp.initialize(net, opt, {opt_level = "%s", loss_scale = "dynamic"})
         net = lm.parallel.DistributedDataParallel(net)
         lm.manual_seed(10 + rank)

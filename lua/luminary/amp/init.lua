@@ -18,6 +18,7 @@ local process = require "luminary.amp.process_optimizer"
 local LossScaler = require "luminary.amp.loss_scaler"
 local nn = require "luminary.nn"
 local Optimizer = require "luminary.optim.optimizer"
+local Zero = require "luminary.optim.zero"
 local fail = options.fail
 
 local custom = require "luminary.amp.custom"
@@ -160,6 +161,12 @@ function amp.initialize(models, optimizers, opts)
     if process.is_taken(opt) then fail("%s: it has been called for this optimizer before", who) end
   end
   local on = levels.resolve(opts, device_of(model_list))
+  for _, opt in ipairs(optimizer_list) do
+    if on.master_weights and class.is(opt, Zero) then
+      fail("%s: a ZeroRedundancyOptimizer, whose ranks hold parts of the state, takes no master weights: use opt_level "
+        .. "\"O1\", or an optimizer that holds all of it", who)
+    end
+  end
   for _, model in ipairs(model_list) do
     if on.cast then cast_model(model, on) end
     patch_forward(model, on)
