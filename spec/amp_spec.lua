@@ -435,6 +435,9 @@ describe("amp", function()
     its:load_state_dict(saved)
     for _ = 1, 3 do assert.equal(step(net, opt), (step(twin, its))) end
     for i, p in ipairs(amp.master_params(opt)) do assert(lm.equal(p, amp.master_params(its)[i])) end
+    saved.master_weights[2] = 3
+    assert.matches("master weight 2 has to be a tensor, got number 3", message(its.load_state_dict, its, saved))
+    saved.master_weights[2] = saved.master_weights[1]
     table.remove(saved.master_weights)
     assert.matches("3 master weights in the state_dict, 4 here", message(its.load_state_dict, its, saved))
   end)
