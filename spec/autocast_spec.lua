@@ -297,3 +297,23 @@ describe("autocast", function()
     assert((model[1].weight.grad - want):norm():item() < 0.02 * want:norm():item())
   end)
 end)
+
+if not on_cpu then
+  describe("autocast in a captured step", function()
+    it("casts the weights at each replay, whatever the scope around it keeps", function()
+      local net = nn.Linear(6, 3):to(device)
+      local x = lm.randn(4, 6):to(device)
+      local function output(cached)
+        local mode = { device = device, dtype = "bfloat16", cache_enabled = cached }
+        return lm.autocast(mode, function() return net(x) end)
+      end
+      lm.autocast({ device = device, enabled = false }, function()
+        output(true)
+        local graphed = lm.cuda.make_graphed_step(function() return output(true) end, { x })
+        assert(lm.equal(output(false), output(true)), "what the capture made was taken for values")
+        lm.no_grad(function() net.weight:mul_(2) end)
+        assert(lm.equal(output(false), graphed(x)), "the weight's earlier copy was used")
+      end)
+    end)
+  end)
+end
