@@ -13,7 +13,7 @@ local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
 for _, name in ipairs {
-  "tensor", "is_tensor", "max", "min", "grad", "help", "op_list", "live_tensors",
+  "tensor", "is_tensor", "max", "min", "grad", "op_list", "live_tensors",
   "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled", "scope", "keep",
   "manual_seed", "get_rng_state", "set_rng_state",
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
@@ -49,11 +49,18 @@ local modules = {
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
 }
 local values = { -- name: module and field, or the module itself
-  Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+  Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
 }
 
 return setmetatable(options.exact_all(lm), {
   __library = "luminary",
+  lazy = function() -- names that are not there before they are asked for
+    local names = {}
+    for _, more in ipairs {modules, values, require "luminary.typed"} do
+      for name in pairs(more) do names[name] = true end
+    end
+    return names
+  end,
   __index = function(self, key)
     local value
     if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict

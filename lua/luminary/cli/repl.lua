@@ -8,13 +8,21 @@ local line = require "luminary.cli.line"
 
 local repl = {}
 local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
-local find, match, gsub, write = string.find, string.match, string.gsub, io.stdout.write
+local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
   local chunk, problem = load(text, "=prompt", "t")
   if chunk then jit_off(chunk, true) end
   return chunk, problem
+end
+
+-- A `local` that stands at the beginning of what is typed would be gone with the line, so it makes a global. nil where
+-- none stands there.
+local function load_kept(text)
+  local blank, rest = match(text, "^(%s*)local(%s.*)$")
+  if not rest then return nil end
+  return load_text(blank .. rest) or load_text(blank .. rest .. "\n= nil")
 end
 
 -- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
@@ -25,7 +33,7 @@ local function compile(text)
   if chunk then return function() return select(2, chunk()) end end
   local problem
   chunk, problem = load_text(text)
-  if chunk then return chunk end
+  if chunk then return load_kept(text) or chunk end
   local eof = "near '<eof>'"
   if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
   return nil, problem
@@ -58,25 +66,33 @@ function repl.help(name)
   return ("no op '%s'%s"):format(name, near and "; did you mean ?" .. near or "")
 end
 
--- Lines until a chunk is whole. nil at the end of input.
+-- Lines until a chunk is whole. nil at the end of input; Ctrl-C drops what there is.
 local function read_chunk(read)
-  local text = read("> ")
-  if not text then return nil end
+  local text, interrupted = read("> ")
+  if not text then return interrupted and "" or nil end
   if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
   while true do
     local chunk, more = compile(text)
     if chunk or more ~= true then return text, chunk, more end
-    local next_line = read(">> ")
+    local next_line
+    next_line, interrupted = read(">> ")
+    if interrupted then return "" end
     if not next_line then return text, nil, "unfinished chunk" end
     text = text .. "\n" .. next_line
   end
+end
+
+-- The history has one line for a chunk of several, or each of them where a comment or a long string would not survive.
+local function remember_chunk(remember, text)
+  if not find(text, "--", 1, true) and not find(text, "%[=*%[") then return remember((gsub(text, "\n%s*", " "))) end
+  for line_of in gmatch(text, "[^\n]*%S[^\n]*") do remember(line_of) end
 end
 
 -- Reads a chunk and does what it says; false at the end of input.
 local function serve(read, remember, guarded)
   local text, chunk, problem = read_chunk(read)
   if not text then return false end
-  if find(text, "%S") then remember((gsub(text, "\n", " "))) end
+  if find(text, "%S") then remember_chunk(remember, text) end
   if chunk then
     evaluate(chunk, guarded)
   elseif problem then
@@ -90,7 +106,7 @@ end
 --- Runs the prompt to the end of input; gives the exit status.
 function repl.run()
   rawset(globals, "lm", lm)
-  local read, remember = line.reader()
+  local read, remember = line.reader(function() return {"alpha", "beta"} end)
   local guarded, quiet = line.guard()
   say(("luminary %s, %s. ?name explains an op, Ctrl-D leaves."):format(lm.version, jit.version))
   -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
