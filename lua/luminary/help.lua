@@ -1,20 +1,23 @@
---- What each public name is, as text: from op.def for the ops, and from the comments that stand above the definitions in
---- these files. They are read when first asked for.
+--- What each public name is, as text: from op.def for the ops, and from the comments that stand above the definitions
+--- in these files. They are read when first asked for.
 ---
---- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function (a
---- class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
+--- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function
+--- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
 --- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 
 local help = {}
-local getmetatable_of, getinfo, getlocal, getupvalue = debug.getmetatable, debug.getinfo, debug.getlocal, debug.getupvalue
+local getmetatable_of, getinfo, getlocal, getupvalue =
+  debug.getmetatable, debug.getinfo, debug.getlocal, debug.getupvalue
 
 -- ---- the comments
 
 -- "nn.Linear" of "nn.Linear(in, out): x", "x.shape" of "x.shape: the sizes".
-local function heading(text) return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ") end
+local function heading(text)
+  return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ")
+end
 
 -- The comments of a file by the line below, those that say what they are about by that, and the first one.
 local function read_comments(path, by_heading)
@@ -132,7 +135,10 @@ local index -- made when first asked for
 -- Everything public: a list of {path, name, value, owner}, the same by name, and the comments.
 local function all()
   if index then return index end
-  local new = {list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, by_line = {}, by_heading = {}, first = {}}
+  local new = {
+    list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
+    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
+  }
   function new.add(path, name, value, owner)
     if new.by_path[path] then return end
     local entry = {path = path, name = name, value = value, owner = owner}
@@ -165,6 +171,7 @@ function help.entries() return all().list end
 function help.words()
   local list = {}
   for name in pairs(all().by_name) do list[#list + 1] = name end
+  table.sort(list)
   return list
 end
 
@@ -222,21 +229,27 @@ local function worded(path, name, lines, f)
   return (f and call_of(path, f) or path) .. "\n  " .. joined(lines):gsub("\n", "\n  ")
 end
 
--- What is above a function, or above the one that it overrides.
-local function of_function(entry)
-  local f, info = original(entry.value)
-  local lines = info.what ~= "C" and (all().by_line[info.source] or {})[info.linedefined]
+-- What is above a function.
+local function of_function(entry, value)
+  local f, info = original(value)
+  local files = all().by_line
+  if info.what ~= "C" and not files[info.source] then -- a user's
+    files[info.source] = info.source:find("^@") and read_comments(info.source:sub(2), {}) or {}
+  end
+  local lines = info.what ~= "C" and files[info.source][info.linedefined]
   if lines then return worded(entry.path, entry.name, lines, f) end
 end
 
 local explain
 
+-- Of a method that says nothing itself, what is said of the one that it overrides.
 local function of_super(entry)
   local of = all().classes[entry.owner]
-  local super = of and rawget(of, "super")
-  local above = super and explain(super.__name .. ":" .. entry.name)
-  if above then return above end
-  if of and entry.name == "init" then return explain(entry.owner) end
+  if not of then return nil end
+  local super, common = rawget(of, "super"), class.methods[entry.name]
+  local text = super and explain(super.__name .. ":" .. entry.name) or common and of_function(entry, common)
+  if text then return text end
+  if entry.name == "init" or entry.name == "forward" then return explain(entry.owner) end
 end
 
 -- Another public name of the same value.
@@ -252,9 +265,9 @@ local function of_alias(entry)
 end
 
 local function find_text(entry)
-  local lines = all().by_heading[entry.path]
+  local lines = all().by_heading[entry.path] or entry.owner == "x" and all().by_heading["lm." .. entry.name]
   if type(entry.value) == "function" then
-    local text = of_function(entry)
+    local text = of_function(entry, entry.value)
     if text then return text end
   elseif is_class(entry.value) then
     local name = rawget(entry.value, "__name")
@@ -271,20 +284,37 @@ local function find_text(entry)
     local text = core.help(entry.name)
     if text then return text end
   end
+  local kind = type(entry.value)
+  if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant among others
   return of_alias(entry) or of_super(entry)
+end
+
+-- Methods that every class has, or that calls stand for.
+local usual = {init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true}
+
+-- The text of a class ends with the methods that it adds to those of the class it extends.
+local function with_methods(entry, text)
+  local names = {}
+  for _, each in ipairs(all().list) do
+    if each.owner == entry.value.__name and not usual[each.name] then names[#names + 1] = each.name end
+  end
+  if #names == 0 then return text end
+  return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
 end
 
 --- What is known of an entry of help.entries(); nil if nothing is.
 function help.of(entry)
   if entry.text == nil then
     entry.text = false
-    entry.text = find_text(entry) or false
+    local text = find_text(entry)
+    entry.text = text and is_class(entry.value) and rawget(entry.value, "__name") and with_methods(entry, text) or text
+      or false
   end
   return entry.text or nil
 end
 
 function explain(path)
-  for _, entry in ipairs {all().by_path[path]} do return help.of(entry) end
+  if all().by_path[path] then return help.of(all().by_path[path]) end
   local of = all().classes[path]
   for _, entry in ipairs(of and all().by_name[path] or {}) do
     if entry.value == of then return help.of(entry) end
@@ -306,14 +336,27 @@ local function elsewhere(qualifier, name)
   return found
 end
 
--- The entries that a name may stand for: with what stands before it, where that helps.
+-- Whether what stands before an entry's name is what somebody wrote there.
+local function belongs(entry, qualifier)
+  return qualifier and (entry.owner == shortened(qualifier) or entry.owner == shortened("lm." .. qualifier))
+end
+
+local common = {lm = 1, x = 1, F = 1, nn = 1}
+
+-- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first, and
+-- methods of classes last.
 local function candidates(qualifier, name)
-  local list, narrow = all().by_name[name] or {}, {}
-  qualifier = qualifier and shortened(qualifier:gsub("^luminary%f[^%w_]", "lm"):gsub(":", "."))
-  for _, entry in ipairs(list) do
-    if entry.owner == qualifier or shortened("lm." .. (qualifier or "")) == entry.owner then narrow[#narrow + 1] = entry end
+  local narrow, ranked = {}, {{}, {}, {}}
+  for _, entry in ipairs(all().by_name[name] or {}) do
+    if belongs(entry, qualifier) then narrow[#narrow + 1] = entry end
+    table.insert(ranked[common[entry.owner] or all().classes[entry.owner] and 3 or 2], entry)
   end
-  return #narrow > 0 and narrow or list
+  if #narrow > 0 then return narrow end
+  local list = {}
+  for _, entries in ipairs(ranked) do
+    for _, entry in ipairs(entries) do list[#list + 1] = entry end
+  end
+  return list
 end
 
 -- The owners that a value's methods are found under: "x", or its classes' names.
@@ -336,19 +379,29 @@ local function no_name(path, name, qualifier)
     local text = help.text(ours)
     return ("no '%s'; here it is %s%s"):format(path, ours, text and "\n" .. text or "")
   end
-  local near = core.nearest(name, help.words())
+  local there = {}
+  for _, entry in ipairs(all().list) do
+    if belongs(entry, qualifier) then there[#there + 1] = entry.name end
+  end
+  local near = core.nearest(name, there) or core.nearest(name, help.words())
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
 --- What is known of a name: "conv2d", "nn.Linear", "x:sum", "Module:parameters". nil, and a sentence that says what is
 --- near, where there is no such name. of: the value that stands before the last dot or colon, if it is known.
 function help.text(path, of)
+  options.arg("help", "the name", path, "string")
+  path = path:gsub("^luminary%f[^%w_]", "lm")
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
   if not name then return nil, ("no '%s'"):format(path) end
   for _, owner in ipairs(of ~= nil and owners_of(of) or {}) do
     local entry = all().by_path[owner .. ":" .. name] or all().by_path[owner .. "." .. name]
     local text = entry and help.of(entry)
+    if text then return text end
+  end
+  if all().by_path[path] then
+    local text = help.of(all().by_path[path])
     if text then return text end
   end
   local texts, said = {}, {}
@@ -365,6 +418,18 @@ function help.text(path, of)
     return nil, no_name(path, name, qualifier)
   end
   return table.concat(texts, "\n", 1, math.min(#texts, 4))
+end
+
+--- What is known of a value that somebody calls `name`.
+function help.value(name, value)
+  if type(value) == "function" then
+    local entry, info = {path = name, name = name}, getinfo(value, "S")
+    return of_function(entry, value) or call_of(name, original(value))
+      .. (info.what == "C" and "" or ("\n  %s:%d"):format(info.short_src, info.linedefined))
+  end
+  local record = class.record(value)
+  local text = record and explain(record.class.__name)
+  return ("%s is %s%s"):format(name, options.describe(value), text and "\n" .. text or "")
 end
 
 -- ---- overviews
@@ -389,44 +454,48 @@ function help.wrapped(text, width)
   return table.concat(out, "\n")
 end
 
---- Words in as many columns as fit, downwards, each line after two blanks.
-function help.columns(list, width)
-  width = (width or WIDTH) - 2
-  for rows = 1, #list do
-    local widths, total = {}, 0
-    for i, word in ipairs(list) do
-      local column = math.ceil(i / rows)
-      widths[column] = math.max(widths[column] or 0, #word + 2)
+local CELL = 13 -- characters
+
+--- Words in columns; one that is longer than a column takes several.
+function help.columns(list)
+  local lines, row = {}, " "
+  for _, word in ipairs(list) do
+    local cell = word .. (" "):rep(-(#word + 2) % CELL + 2)
+    if #row + #word > WIDTH then
+      lines[#lines + 1] = row:gsub("%s+$", "")
+      row = " "
     end
-    for _, each in ipairs(widths) do total = total + each end
-    if total - 2 <= width or rows == #list then
-      local lines = {}
-      for row = 1, rows do
-        local cells = {}
-        for column = 1, #widths do
-          local word = list[(column - 1) * rows + row]
-          if word then cells[column] = word .. (" "):rep(widths[column] - #word) end
-        end
-        lines[row] = "  " .. table.concat(cells):gsub("%s+$", "")
-      end
-      return table.concat(lines, "\n")
-    end
+    row = row .. (row == " " and " " or "") .. cell
   end
-  return ""
+  lines[#lines + 1] = row:gsub("%s+$", "")
+  return table.concat(lines, "\n")
 end
 
--- Which group a library's name stands in.
+-- Ops that others are made of.
+local inner_ops = {
+  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
+  min_dim = true,
+}
+
+local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "classes", "making tensors",
+  "ops, most of which are methods of tensors too", "functions", "values", "Torch's constructors"
+
+-- Which group a library's name stands in; nil for what is not worth a place.
 local function group_of(library, name, value)
-  if is_class(value) then return "classes" end
-  if type(value) == "table" then return is_library(value) and "libraries" or "values" end
-  if type(value) ~= "function" then return "values" end
-  if library ~= require "luminary" then return "functions" end
-  if not rawget(core.ops, name) then return "functions" end
-  return rawget(core.methods, name) and "ops, which are methods of tensors too" or "new tensors, and ops"
+  if is_class(value) then return CLASSES end
+  if type(value) == "table" then
+    for _, v in next, value do
+      if type(v) == "function" then return LIBRARIES end
+    end
+    return getmetatable_of(value) and rawget(getmetatable_of(value), "__library") and LIBRARIES or VALUES
+  end
+  if type(value) ~= "function" then return VALUES end
+  if rawget(require "luminary.typed", name) then return TYPED end
+  if library ~= require "luminary" then return FUNCTIONS end
+  if not rawget(core.ops, name) then return FUNCTIONS end
+  if inner_ops[name] or name:find("_backward$") then return nil end
+  return rawget(core.methods, name) and OPS or NEW
 end
-
-local groups = {"libraries", "classes", "new tensors, and ops", "ops, which are methods of tensors too", "functions",
-  "values"}
 
 --- A library on about a screen: what it is, and its names in groups.
 function help.overview(library)
@@ -447,14 +516,15 @@ function help.overview(library)
       table.insert(found[group], name)
     end
   end
-  local out = {lines and help.wrapped(joined(lines):match("^(.-%.)%s") or joined(lines):match("^[^\n]*"), WIDTH) or path}
-  for _, group in ipairs(groups) do
+  local about = lines and joined(lines) or path
+  local out = {help.wrapped(about:match("^(.-%.)%s") or about:match("^[^\n]*"), WIDTH)}
+  for _, group in ipairs {LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, TYPED, VALUES} do
     if found[group] then
       out[#out + 1] = group .. ":"
       out[#out + 1] = help.columns(found[group])
     end
   end
-  out[#out + 1] = ("?%s.%s explains one"):format(path, (found.classes or found.functions or {"name"})[1])
+  out[#out + 1] = ("?%s.NAME explains one of them"):format(path)
   return table.concat(out, "\n")
 end
 

@@ -11,6 +11,7 @@ ffi.cdef [[
   long pty_read(int fd, void *to, size_t bytes) __asm__("read");
   long pty_write(int fd, const void *from, size_t bytes) __asm__("write");
   int pty_close(int fd) __asm__("close");
+  int pty_attributes(int fd, unsigned *attributes) __asm__("tcgetattr");
 ]]
 
 local O_RDWR, O_NOCTTY, O_CLOEXEC, POLLIN = 2, 256, 524288, 1
@@ -20,7 +21,7 @@ local pty = {}
 
 --- Why there is none; nil where there is.
 function pty.lacking()
-  if os.execute "command -v setsid timeout >/dev/null" ~= 0 then return "setsid and timeout of util-linux, coreutils" end
+  if os.execute "command -v setsid timeout >/dev/null" ~= 0 then return "no setsid or no timeout" end
   local fd = ffi.C.posix_openpt(O_RDWR + O_NOCTTY)
   if fd < 0 then return "no pseudo-terminal to be had" end
   ffi.C.pty_close(fd)
@@ -31,8 +32,8 @@ function pty.open(command, seconds)
   local fd = ffi.C.posix_openpt(O_RDWR + O_NOCTTY + O_CLOEXEC)
   assert(fd >= 0 and ffi.C.grantpt(fd) == 0 and ffi.C.unlockpt(fd) == 0, "no pseudo-terminal")
   local name, status = ffi.string(ffi.C.ptsname(fd)), os.tmpname()
-  -- setsid -c makes the terminal the program's own, so that Ctrl-C is a signal to it and to nobody else. The other end is
-  -- open before this goes on: until somebody has it open, reading here is an error.
+  -- setsid -c makes the terminal the program's own, so that Ctrl-C is a signal to it and to nobody else. The other end
+  -- is open before this goes on: until somebody has it open, reading here is an error.
   assert(os.execute(("exec 3<>%s; (timeout -k 1 %d setsid -c -w env %s <&3 >&3 2>&3; echo $? >%s) &"):
     format(name, seconds or 30, command, status)) == 0)
   return setmetatable({fd = fd, text = "", all = "", status = status}, Terminal)
@@ -71,13 +72,28 @@ function Terminal:expect(wanted, seconds)
   end
 end
 
+--- Waits until the program reads keys, not lines: what is typed before may be taken for something else.
+function Terminal:raw()
+  local ICANON, attributes = 2, ffi.new("unsigned[32]") -- the fourth are the local modes
+  for _ = 1, 500 do
+    if ffi.C.pty_attributes(self.fd, attributes) == 0 and bit.band(attributes[3], ICANON) == 0 then return end
+    ffi.C.poll(nil, 0, 10)
+  end
+  error("the terminal reads lines", 2)
+end
+
 --- Reads to the program's end; its exit code and everything it wrote.
 function Terminal:finish()
   while more(self, 15000) do end
   ffi.C.pty_close(self.fd)
-  local file = assert(io.open(self.status))
-  local code = file:read("*n")
-  file:close()
+  local code
+  for _ = 1, 100 do -- the shell writes it a moment later
+    local file = assert(io.open(self.status))
+    code = file:read("*n")
+    file:close()
+    if code then break end
+    os.execute "sleep 0.05"
+  end
   os.remove(self.status)
   return code, self.all
 end

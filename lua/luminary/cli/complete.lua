@@ -7,6 +7,8 @@ local help = require "luminary.help"
 local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort
 local match, sub, find = string.match, string.sub, string.find
 
+local complete = {}
+
 local KEYWORDS = {
   "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil", "not",
   "or", "repeat", "return", "then", "true", "until", "while",
@@ -57,7 +59,7 @@ local function field(value, key)
   return find_name(names_of(value), key)
 end
 
--- The value that a path at the end of the text stands for: net.blocks[2].weight, x["key"]. nil where it is none.
+-- The value that the path at the end of the text stands for.
 local function resolve(text, globals)
   local rest, index = match(text, "^(.*)%[%s*(%-?%d+)%s*%]$")
   if not rest then
@@ -76,8 +78,10 @@ local function resolve(text, globals)
   if of == nil then return nil end
   return field(of, index)
 end
-local function resolved(text, globals)
-  local ok, value = pcall(resolve, text, globals)
+
+--- The value that a path stands for, net.blocks[2].weight; nil where it is none.
+function complete.value(path, globals)
+  local ok, value = pcall(resolve, path, globals)
   return ok and value or nil
 end
 
@@ -104,7 +108,7 @@ local function members(value, separator, offer)
 end
 
 --- The list of what may take the place of the word at the end of the text. globals: where its names stand.
-return function(before, globals)
+function complete.words(before, globals)
   local word = match(before, "[%a_][%w_]*$") or ""
   local rest = sub(before, 1, #before - #word)
   if word == "" and not find(rest, "%S") then return {"  "} end -- indents
@@ -112,13 +116,13 @@ return function(before, globals)
   local found, list = {}, {}
   local function offer(name)
     if type(name) == "string" and sub(name, 1, #word) == word and find(name, "^[%a_][%w_]*$") and not found[name]
-      and (sub(name, 1, 1) ~= "_" or sub(word, 1, 1) == "_") then
+      and name ~= "super" and (sub(name, 1, 1) ~= "_" or sub(word, 1, 1) == "_") then
       found[name] = true
       list[#list + 1] = name
     end
   end
   if separator then
-    local value = resolved(path, globals)
+    local value = complete.value(path, globals)
     if value == nil and asks then value = help.class(match(path, "[%w_]+$")) end
     if value ~= nil then
       members(value, separator, offer)
@@ -136,3 +140,5 @@ return function(before, globals)
   sort(list)
   return list
 end
+
+return complete

@@ -2,13 +2,19 @@
 --- on with the next line. Errors and Ctrl-C leave the prompt running, also those of printing a value, and whatever is
 --- done to the globals.
 local lm = require "luminary"
-local core = require "luminary.core"
 local cli = require "luminary.cli"
+local help = require "luminary.help"
 local line = require "luminary.cli.line"
+local complete = require "luminary.cli.complete"
 
 local repl = {}
 local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
 local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
+
+local HELP = [[
+?name explains a name: ?conv2d, ?nn.Linear, ?optim.SGD, ?x:sum, ?x.shape, ?Module:parameters. lm, nn, F, optim, data and
+dist list theirs; Tab completes, what follows a dot or a colon too. `_` is the last value. A chunk may have several
+lines; Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
@@ -47,7 +53,7 @@ local function say(text) pcall(write, stdout, text, "\n") end
 local function print_values(...)
   local n = select("#", ...)
   if n > 0 then rawset(globals, "_", (...)) end
-  for i = 1, n do say(to_text((select(i, ...)))) end
+  for i = 1, n do say(to_text((select(i, ...)), 40)) end
 end
 
 -- Printing is part of what may fail, and of what Ctrl-C interrupts.
@@ -56,14 +62,15 @@ local function evaluate(chunk, guarded)
   if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
 end
 
---- What `?name` prints: an op's signature and what it does, or the names that come near.
-function repl.help(name)
-  name = match(name, "([%w_]+)%s*$") or ""
-  if name == "" then return "?name explains an op: ?conv2d. There are\n" .. table.concat(core.op_list(), " ") end
-  local text = core.help(name)
-  if text then return text end
-  local near = core.nearest(name, core.op_list())
-  return ("no op '%s'%s"):format(name, near and "; did you mean ?" .. near or "")
+--- What `?name` prints: what the name is, or the names that come near.
+function repl.help(text)
+  local path = match(text, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*%(?%s*%)?%s*$")
+  if not path then return HELP end
+  local owner = match(path, "^(.+)[%.:][%w_]+$")
+  local found, why = help.text(path, owner and complete.value(owner, globals))
+  local value = not found and complete.value((gsub(path, ":", ".")), globals)
+  if value then found = help.value(path, value) end
+  return help.wrapped(found or why)
 end
 
 -- Lines until a chunk is whole. nil at the end of input; Ctrl-C drops what there is.
@@ -105,10 +112,15 @@ end
 
 --- Runs the prompt to the end of input; gives the exit status.
 function repl.run()
-  rawset(globals, "lm", lm)
-  local read, remember = line.reader(function() return {"alpha", "beta"} end)
+  for name, library in pairs {
+    lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist,
+  } do
+    rawset(globals, name, library)
+  end
+  local read, remember = line.reader(function(text) return complete.words(text, globals) end)
   local guarded, quiet = line.guard()
-  say(("luminary %s, %s. ?name explains an op, Ctrl-D leaves."):format(lm.version, jit.version))
+  say(("luminary %s, %s. lm, nn, F, optim, data, dist are there; ?name explains, Tab completes, Ctrl-D leaves."):format(
+    lm.version, jit.version))
   -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
   -- when it comes again and again.
   local failures, more = 0, true

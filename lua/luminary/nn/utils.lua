@@ -1,4 +1,4 @@
---- nn.utils
+--- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
 local options = require "luminary.options"
 

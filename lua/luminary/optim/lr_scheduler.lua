@@ -23,6 +23,7 @@ local function advance(self)
   end
 end
 
+--- Begins at the optimizer's present rates; a schedule's init calls it.
 function Scheduler:start(optimizer)
   if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then
     options.fail("%s: an optimizer wanted, got %s", self.__name, options.describe(optimizer))
@@ -73,7 +74,7 @@ function Scheduler:load_state_dict(dict)
   for i = 1, groups do self.base_lrs[i], self.last_lr[i] = dict.base_lrs[i], dict.last_lr[i] end
 end
 
---- StepLR(optimizer, step_size [, {gamma = 0.1}]): times gamma every step_size epochs.
+--- optim.lr_scheduler.StepLR(optimizer, step_size [, {gamma = 0.1}]): times gamma every step_size epochs.
 local StepLR = class.define("StepLR", Scheduler)
 StepLR.settings = {"step_size", "gamma"}
 
@@ -83,11 +84,13 @@ function StepLR:init(optimizer, step_size, opts)
   self:start(optimizer)
 end
 
+--- The rate of a group for the epoch that begins, from its present one and the one it started from.
 function StepLR:next_lr(group, _base)
   return self.last_epoch % self.step_size == 0 and group.lr * self.gamma or group.lr
 end
 
---- CosineAnnealingLR(optimizer, T_max [, {eta_min = 0}]): down to eta_min by half a cosine over T_max
+--- optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max [, {eta_min = 0}]): down to eta_min by half a cosine over
+--- T_max
 --- epochs (Loshchilov and Hutter 2017, without restarts).
 local CosineAnnealingLR = class.define("CosineAnnealingLR", Scheduler)
 CosineAnnealingLR.settings = {"T_max", "eta_min"}
@@ -98,6 +101,7 @@ function CosineAnnealingLR:init(optimizer, T_max, opts)
   self:start(optimizer)
 end
 
+--- The rate of a group for the epoch that begins, from its present one and the one it started from.
 function CosineAnnealingLR:next_lr(group, base)
   local t, T, low = self.last_epoch, self.T_max, self.eta_min
   if (t - 1 - T) % (2 * T) == 0 then -- at the bottom the recursion would divide by 0
