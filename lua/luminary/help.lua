@@ -343,8 +343,8 @@ end
 
 local common = {lm = 1, x = 1, F = 1, nn = 1}
 
--- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first, and
--- methods of classes last.
+-- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first,
+-- and methods of classes last.
 local function candidates(qualifier, name)
   local narrow, ranked = {}, {{}, {}, {}}
   for _, entry in ipairs(all().by_name[name] or {}) do

@@ -1,6 +1,6 @@
 --- lm.repr(value [, most]): any value as text: nested tables with sorted keys, on one line where it fits; tensors as
 --- they print; a library as what it has. With `most`, tables show that many entries and say how many more there are,
---- ten times as many in all, and strings 1000 bytes.
+--- three times as many in all, and strings 1000 bytes.
 local core = require "luminary.core"
 local help = require "luminary.help"
 local options = require "luminary.options"
@@ -43,7 +43,8 @@ local function show_table(t, state, margin)
     state.left = state.left - 1
     local key = keys[i - n]
     local name = i > n and (is_name(key) and key or "[" .. show(key, state, inner) .. "]") .. " = " or ""
-    parts[i] = name .. show(t[i > n and key or i], state, inner)
+    local value = t[i > n and key or i]
+    parts[i] = name .. show(value, state, core.is_tensor(value) and inner .. (" "):rep(#name) or inner)
   end
   if cut then parts[#parts + 1] = ("… (%d more)"):format(n + #keys - room) end
   state[t] = nil
@@ -63,10 +64,10 @@ function show(value, state, margin)
   end
   if type(value) == "table" then return show_table(value, state, margin) end
   if core.is_tensor(value) then return indent(tostring(value), margin) end
-  return tostring(value)
+  return indent(tostring(value), margin)
 end
 
 return options.exact("repr", function(value, most)
   if most ~= nil then options.arg("repr", "most", most, "count") end
-  return (show(value, {most = most or 1 / 0, left = 10 * (most or 1 / 0)}, ""))
+  return (show(value, {most = most or 1 / 0, left = 3 * (most or 1 / 0)}, ""))
 end)

@@ -40,6 +40,13 @@ local function compile(text)
   local problem
   chunk, problem = load_text(text)
   if chunk then return load_kept(text) or chunk end
+  if find(problem .. as_expression, "unfinished string near", 1, true) and not find(text, "\\$") then
+    return nil, problem -- strings end on their line
+  end
+  local name = match(text, ":%s*([%a_][%w_]*)%s*$")
+  if name and find(as_expression, "function arguments expected", 1, true) then
+    return nil, ("%s; x:%s() calls a method, x.%s is a field"):format(as_expression, name, name)
+  end
   local eof = "near '<eof>'"
   if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
   return nil, problem
@@ -56,10 +63,23 @@ local function print_values(...)
   for i = 1, n do say(to_text((select(i, ...)), 40)) end
 end
 
+local own_files = match(debug.getinfo(1, "S").source, "^@(.*)cli/[^/]*$") or "luminary/"
+
+-- An error without the frames that are not the user's.
+local function brief(trouble)
+  local message, frames = match(trouble, "^(.*)\nstack traceback:\n(.*)$")
+  if not message then return trouble end
+  local kept = ""
+  for frame in gmatch(frames, "[^\n]+") do
+    if not find(frame, "[C]", 1, true) and not find(frame, own_files, 1, true) then kept = kept .. "\n" .. frame end
+  end
+  return kept == "" and message or message .. "\nstack traceback:" .. kept
+end
+
 -- Printing is part of what may fail, and of what Ctrl-C interrupts.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
-  if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
+  if not ok then say(type(problem) == "string" and brief(problem) or "an error in the error's own handling") end
 end
 
 --- What `?name` prints: what the name is, or the names that come near.
@@ -95,10 +115,25 @@ local function remember_chunk(remember, text)
   for line_of in gmatch(text, "[^\n]*%S[^\n]*") do remember(line_of) end
 end
 
+-- What people type to leave or to learn more, where no global is called so.
+local function word_of(text)
+  local word = match(text, "^%s*(%l+)%s*%(?%s*%)?%s*$")
+  return word and rawget(globals, word) == nil and word
+end
+
 -- Reads a chunk and does what it says; false at the end of input.
 local function serve(read, remember, guarded)
   local text, chunk, problem = read_chunk(read)
-  if not text then return false end
+  if not text then
+    say("")
+    return false
+  end
+  local word = word_of(text)
+  if word == "exit" or word == "quit" then return false end
+  if word == "help" then
+    say(HELP)
+    return true
+  end
   if find(text, "%S") then remember_chunk(remember, text) end
   if chunk then
     evaluate(chunk, guarded)
@@ -130,7 +165,6 @@ function repl.run()
     failures = ok and 0 or failures + 1
     if ok then more = result else say(cli.traceback(result)) end
   end
-  say("")
   return 0
 end
 
