@@ -269,13 +269,6 @@ local function find_text(entry)
   if type(entry.value) == "function" then
     local text = of_function(entry, entry.value)
     if text then return text end
-  elseif is_class(entry.value) then
-    local name = rawget(entry.value, "__name")
-    if not lines and name then
-      for _, prefix in ipairs {"nn.", "nn.parallel.", "optim.", "optim.lr_scheduler.", "data.", "lm.", "lm.cuda."} do
-        lines = lines or all().by_heading[prefix .. name]
-      end
-    end
   end
   if lines then return worded(entry.path, entry.name, lines) end
   lines = type(entry.value) == "table" and all().first[entry.value]
@@ -290,7 +283,9 @@ local function find_text(entry)
 end
 
 -- Methods that every class has, or that calls stand for.
-local usual = {init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true}
+local usual = {
+  init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
+}
 
 -- The text of a class ends with the methods that it adds to those of the class it extends.
 local function with_methods(entry, text)
@@ -325,13 +320,17 @@ end
 
 -- ---- asking by name
 
--- Where PyTorch or Torch7 call it so.
+local others = {
+  x = "tensors", lm = "luminary", nn = "nn", F = "nn.functional", optim = "optim", data = "data",
+  ["optim.lr_scheduler"] = "optim.lr_scheduler",
+}
+
+-- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
-  local found
-  for what, names in pairs(require "luminary.other_names") do
-    local ours = names[name]
-    local library = what == "luminary" and "lm" or what == "tensors" and "x" or shortened("lm." .. what)
-    if ours ~= nil and (found == nil or qualifier == library or found == false) then found = ours end
+  local names = require "luminary.other_names"
+  local found = names[others[qualifier]] and names[others[qualifier]][name]
+  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data"} do
+    if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
   end
   return found
 end
@@ -372,7 +371,7 @@ local function owners_of(value)
 end
 
 local function no_name(path, name, qualifier)
-  local ours = elsewhere(qualifier, name)
+  local ours = elsewhere(qualifier and shortened(qualifier), name)
   if ours == false then return ("no '%s' in this version"):format(path) end
   if ours and ours:find(" ") then return ("no '%s'; %s"):format(path, ours) end
   if ours then

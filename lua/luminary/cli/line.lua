@@ -13,7 +13,8 @@ local ok = pcall(ffi.cdef, [[
   typedef char *lm_match(const char *word, int which);
   char **rl_completion_matches(const char *word, lm_match *next);
   extern lm_complete *rl_attempted_completion_function;
-  extern int rl_attempted_completion_over, rl_completion_append_character, rl_completion_query_items, rl_point;
+  extern int rl_attempted_completion_over, rl_completion_append_character, rl_completion_query_items;
+  extern int rl_point, rl_end;
   extern const char *rl_basic_word_break_characters;
   extern char *rl_line_buffer;
   char *strdup(const char *text);
@@ -51,6 +52,17 @@ local function keep(value)
   return value
 end
 
+-- The text before the cursor. libedit counts bytes in some versions, characters in others.
+local function before_cursor(edit)
+  local text, n = ffi.string(edit.rl_line_buffer), edit.rl_point
+  if edit.rl_end == #text then return text:sub(1, n) end
+  for at in text:gmatch "()[^\128-\191]" do
+    if n == 0 then return text:sub(1, at - 1) end
+    n = n - 1
+  end
+  return text
+end
+
 -- Tab. What complete(text before the cursor) lists takes the place of the word there.
 local function use_completion(edit, complete)
   local list, at
@@ -61,7 +73,7 @@ local function use_completion(edit, complete)
   edit.rl_attempted_completion_function = keep(ffi.cast("lm_complete *", function(word)
     edit.rl_attempted_completion_over = 1 -- names of files are no completion
     local done, found = pcall(function()
-      list, at = complete(ffi.string(edit.rl_line_buffer, edit.rl_point)), 0
+      list, at = complete(before_cursor(edit)), 0
       return edit.rl_completion_matches(word, next_match)
     end)
     return done and found or nil
