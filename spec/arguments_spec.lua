@@ -247,7 +247,6 @@ describe("wrong arguments to", function()
         return lm.cuda.make_graphed_callables
       end,
       ["autograd has no 'no_grad'; here it is 'lm.no_grad'"] = function() return lm.autograd.no_grad end,
-      ["optim.lr_scheduler has no 'MultiStepLR' in this version"] = function() optim.lr_scheduler.MultiStepLR() end,
       ["nn.init has no 'orthogonal_' in this version"] = function() return nn.init.orthogonal_ end,
       ["nn.utils has no 'clip_grad_norm'; here it is 'clip_grad_norm_'"] = function()
         return nn.utils.clip_grad_norm

@@ -152,7 +152,7 @@ local function apply(kind, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
---- A differentiable function with a backward of its own:
+--- lm.autograd.Function: a differentiable function with a backward of its own:
 ---   local Exp = lm.autograd.Function:extend("Exp")
 ---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
 ---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
@@ -160,6 +160,7 @@ end
 --- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
 autograd.Function = class.new("Function", nil, apply)
 
+--- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).
 function autograd.Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
   new.apply = function(...)

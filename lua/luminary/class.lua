@@ -150,12 +150,15 @@ end
 
 --- What every class has.
 class.methods = {
+  --- A class of that name that has what this one has: local Net = nn.Module:extend("Net").
   extend = function(self, name)
     local new = class.new(options.arg("extend", "name", name, "string"), self)
     getmetatable(new).__newindex = set_own_method
     return new
   end,
+  --- What a class's call runs with its arguments on the new object; classes write their own.
   init = function() end,
+  --- The object's text. tostring and print use it.
   repr = function(self) return self.__name end,
 }
 

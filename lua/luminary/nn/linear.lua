@@ -20,6 +20,7 @@ function Linear:init(in_features, out_features, opts)
   self:reset_parameters()
 end
 
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Linear:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
@@ -55,6 +56,7 @@ function Conv2d:init(in_channels, out_channels, kernel_size, opts)
   self:reset_parameters()
 end
 
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Conv2d:reset_parameters() init._layer(self.weight, self.bias) end
 
 function Conv2d:forward(x) return ops.conv2d(x, self.weight, self.bias, self.how) end
@@ -93,6 +95,7 @@ function Embedding:init(num_embeddings, embedding_dim, opts)
   self:reset_parameters()
 end
 
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function Embedding:reset_parameters()
   init.normal_(self.weight)
   if self.padding_idx then

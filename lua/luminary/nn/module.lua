@@ -1,4 +1,4 @@
---- nn.Module: what every layer and model extends.
+--- nn.Module(): what every layer and model extends.
 ---
 ---   local Net = nn.Module:extend("Net")
 ---   function Net:init(width) self.fc = nn.Linear(784, width) end   -- runs when Net(256) is called
@@ -65,6 +65,7 @@ Module.__missing = {
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
 
+--- What a call net(x) runs; classes write their own.
 function Module:forward()
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
@@ -349,11 +350,17 @@ function Module:to(...)
   end)
 end
 
+--- Parameters and buffers in float32, in place. Gives the module.
 function Module:float() return self:to("float32") end
+--- Parameters and buffers in float64, in place. Gives the module.
 function Module:double() return self:to("float64") end
+--- Parameters and buffers in float16, in place. Gives the module.
 function Module:half() return self:to("float16") end
+--- Parameters and buffers in bfloat16, in place. Gives the module.
 function Module:bfloat16() return self:to("bfloat16") end
+--- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
+--- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
 function Module:cuda(device) return self:to(device or "cuda") end
 
 --- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
