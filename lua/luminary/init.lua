@@ -10,6 +10,9 @@ local options = require "luminary.options"
 
 local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core}
 
+--- In an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
+lm.newaxis = "newaxis"
+
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
 for _, name in ipairs {

@@ -14,6 +14,7 @@ local function with(names, words)
 end
 
 local colon = "net.forward(x) would be net:forward(x), with a colon, or net(x)"
+local at_least, at_most = "x:clamp(min) is that", "x:clamp({max = …}) is that"
 local two = "such ops give two results: local values, indices = x:max(2)"
 
 local other = {}
@@ -34,6 +35,7 @@ other.tensors = with(pairs_of([[
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
   weight = colon, training = colon,
+  clamp_min = at_least, clamp_max = at_most, clamp_min_ = at_least, clamp_max_ = at_most,
 })
 
 other.luminary = with(pairs_of([[
@@ -53,6 +55,7 @@ other.luminary = with(pairs_of([[
   long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",
   amp = "lm.autocast is there; a gradient scaler is not in this version",
   inference_mode = "lm.no_grad(function() … end) is what there is",
+  clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
 })
 
@@ -75,7 +78,7 @@ other.nn = with(pairs_of([[
   ReflectionPad2d ReplicationPad2d ConstantPad2d Dropout1d Dropout2d Dropout3d AlphaDropout EmbeddingBag Bilinear
   CosineSimilarity PairwiseDistance Unflatten LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
   CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule BCECriterion AbsCriterion MarginCriterion
-  TemporalConvolution SpatialFullConvolution SpatialZeroPadding]]), {
+  TemporalConvolution SpatialFullConvolution SpatialZeroPadding MaxUnpool2d]]), {
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
 })
 
@@ -83,12 +86,12 @@ other["nn.functional"] = pairs_of([[
   relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
   l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div normalize cosine_similarity interpolate upsample
-  pad scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
+  scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
   adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
-  multilabel_margin_loss soft_margin_loss]])
+  multilabel_margin_loss soft_margin_loss max_unpool2d]])
 
 other.optim = pairs_of([[
   sgd=SGD adam=Adam adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[

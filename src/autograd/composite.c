@@ -161,6 +161,94 @@ lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
   return lm_expr_finish(e_, sqrt(var(a->x, a->dim, a->correction, a->keepdim)), out);
 }
 
+/* ---- padding */
+
+/* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
+static lm_tensor *entries(lm_expr *e_, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
+  lm_tensor *place = arange(-before, n + after, 1, LM_I64, device);
+  if (mode == LM_PAD_REPLICATE) return clamp(place, 0, n - 1);
+  if (mode == LM_PAD_CIRCULAR) return remainder(place, n);
+  return sub(n - 1, abs(sub(n - 1, abs(place)))); /* mirrored at 0, and at n - 1 */
+}
+
+/* How far a mode reaches beyond a dim of n. */
+static int64_t reach(int mode, int64_t n) {
+  if (mode == LM_PAD_REFLECT) return n - 1;
+  return mode == LM_PAD_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
+}
+
+/* pad: before and after the last dim, the one before it, … */
+static lm_status check_pad(const lm_pad_args *a) {
+  const lm_tensor *t = a->x;
+  const char *mode = lm_names_pad_mode[a->mode];
+  if (a->pad.n % 2 != 0 || a->pad.n > 2 * t->ndim) {
+    return lm_fail(LM_E_ARG, "pad: %d numbers for x of %s: two for each dim expected, from the last on", a->pad.n,
+                   lm_shape_of(t));
+  }
+  if (a->mode != LM_PAD_CONSTANT && a->value != 0) {
+    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", mode);
+  }
+  for (int i = 0; i < a->pad.n; i += 2) {
+    int d = t->ndim - 1 - i / 2;
+    int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
+    bool fits = before >= -n && after >= -n && (before < 0 ? before : 0) + (after < 0 ? after : 0) >= -n;
+    if (!fits || __builtin_add_overflow(n, before, &size) || __builtin_add_overflow(size, after, &size)) {
+      return lm_fail(LM_E_SHAPE, "pad: %lld before and %lld after dim %d of %s leave no size", (long long)before,
+                     (long long)after, d + 1, lm_shape_of(t));
+    }
+    int64_t most = a->mode == LM_PAD_CONSTANT ? INT64_MAX : reach(a->mode, n);
+    if (before > most || after > most) {
+      return lm_fail(LM_E_SHAPE, "pad: mode \"%s\" gives dim %d of %s at most %lld more on a side, not %lld", mode,
+                     d + 1, lm_shape_of(t), (long long)most, (long long)(before > after ? before : after));
+    }
+  }
+  return LM_OK;
+}
+
+/* The value everywhere, then x, or what is left of it, into its place. */
+static lm_tensor *pad_by_value(lm_expr *e_, const lm_pad_args *a) {
+  lm_tensor *t = a->x;
+  lm_ints size = size_of(t);
+  bool more = false;
+  for (int i = 0; i < a->pad.n; i++) {
+    int d = t->ndim - 1 - i / 2;
+    size.v[d] += a->pad.v[i];
+    more = more || a->pad.v[i] > 0;
+  }
+  for (int i = 0; i < a->pad.n && t; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i], after = a->pad.v[i + 1], cut = before < 0 ? -before : 0;
+    if (before < 0 || after < 0) t = narrow(t, d, cut + 1, a->x->size[d] - cut + (after < 0 ? after : 0));
+  }
+  if (!more) return clone(t);
+  bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
+  lm_tensor *y = empty(size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
+  lm_tensor *inner = fill_(y, a->value);
+  for (int i = 0; i < a->pad.n && inner && t; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i];
+    inner = narrow(inner, d, (before > 0 ? before : 0) + 1, t->size[d]);
+  }
+  copy_(inner, t);
+  return y;
+}
+
+lm_status lm_composite_pad(const lm_pad_args *a, lm_tensor **out) {
+  lm_expr e, *e_ = &e;
+  lm_status status = check_pad(a);
+  if (status != LM_OK) return status;
+  lm_expr_begin(e_);
+  if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e_, pad_by_value(e_, a), out);
+  lm_tensor *y = a->x;
+  for (int i = 0; i < a->pad.n; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i], after = a->pad.v[i + 1];
+    if (before == 0 && after == 0) continue;
+    y = index_select(y, d, add(entries(e_, a->x->size[d], before, after, a->mode, a->x->device), 1));
+  }
+  return lm_expr_finish(e_, y == a->x ? clone(y) : y, out);
+}
+
 /* ---- matmul */
 
 static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {

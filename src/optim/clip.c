@@ -102,7 +102,7 @@ static lm_status finish(double max_norm, double p, lm_tensor **total, lm_tensor 
   status = apply(LM_OP_add, &in[1], least, &alpha);
   if (status == LM_OK) status = lm_point_run(LM_OP_div, 2, in, NULL, NULL, factor);
   lm_release(in[1]);
-  if (status == LM_OK) TRY(apply(LM_OP_clamp, factor, NULL, limits));
+  if (status == LM_OK) TRY(apply(LM_OP_clamp_range, factor, NULL, limits));
 done:
   lm_release(power);
   lm_release(least);
