@@ -163,18 +163,26 @@ lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
 
 /* ---- padding */
 
+/* Entries of a dim of n that negative pads leave. */
+static int64_t left_of(int64_t n, int64_t before, int64_t after) {
+  return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
+}
+
 /* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
 static lm_tensor *entries(lm_expr *e_, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
   lm_tensor *place = arange(-before, n + after, 1, LM_I64, device);
   if (mode == LM_PAD_REPLICATE) return clamp(place, 0, n - 1);
-  if (mode == LM_PAD_CIRCULAR) return remainder(place, n);
+  if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
+    int64_t cut = before < 0 ? -before : 0;
+    return add(remainder(sub(place, cut), left_of(n, before, after)), cut);
+  }
   return sub(n - 1, abs(sub(n - 1, abs(place)))); /* mirrored at 0, and at n - 1 */
 }
 
-/* How far a mode reaches beyond a dim of n. */
-static int64_t reach(int mode, int64_t n) {
+/* How many more a mode gives on a side of a dim of n, of which `left` are not cut off. */
+static int64_t reach(int mode, int64_t n, int64_t left) {
   if (mode == LM_PAD_REFLECT) return n - 1;
-  return mode == LM_PAD_CIRCULAR ? n : n > 0 ? INT64_MAX : 0;
+  return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
 }
 
 /* pad: before and after the last dim, the one before it, … */
@@ -191,12 +199,12 @@ static lm_status check_pad(const lm_pad_args *a) {
   for (int i = 0; i < a->pad.n; i += 2) {
     int d = t->ndim - 1 - i / 2;
     int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
-    bool fits = before >= -n && after >= -n && (before < 0 ? before : 0) + (after < 0 ? after : 0) >= -n;
+    bool fits = before >= -n && after >= -n && left_of(n, before, after) >= 0;
     if (!fits || __builtin_add_overflow(n, before, &size) || __builtin_add_overflow(size, after, &size)) {
       return lm_fail(LM_E_SHAPE, "pad: %lld before and %lld after dim %d of %s leave no size", (long long)before,
                      (long long)after, d + 1, lm_shape_of(t));
     }
-    int64_t most = a->mode == LM_PAD_CONSTANT ? INT64_MAX : reach(a->mode, n);
+    int64_t most = reach(a->mode, n, left_of(n, before, after));
     if (before > most || after > most) {
       return lm_fail(LM_E_SHAPE, "pad: mode \"%s\" gives dim %d of %s at most %lld more on a side, not %lld", mode,
                      d + 1, lm_shape_of(t), (long long)most, (long long)(before > after ? before : after));
