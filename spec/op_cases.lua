@@ -367,6 +367,15 @@ op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding,
   bad = { { t { 1, 4, 4 }, 2, { return_indices = 1 }, message = "max_pool2d: return_indices" },
     { t { 1, 4, 4 }, 2, { return_indics = true }, message = "return_indices" },
     { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 }, message = "max_pool2d: padding" } } })
+op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_size, stride, padding, output_size)", {
+  defaults = { stride = { py = "None" }, padding = 0, output_size = { py = "None" } },
+  { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no place twice, or any of the two might stay
+  { x = t { 2, 1, 2, 3 }, indices = i({ 2, 1, 2, 3 }, 195), kernel_size = { 7, 5 }, stride = { 7, 5 }, padding = { 1, 0 }, output_size = { 13, 15 } },
+  { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
+  bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 0, 1), 2, message = "index 0 at position 1" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
 op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
   { grad = t { 2, 3, 2, 2 }, places = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
   bad = { { t { 2, 3, 2, 2 }, i({ 2, 3, 2, 1 }, 16), { 2, 3, 4, 4 }, message = "max_pool2d_backward" } } })

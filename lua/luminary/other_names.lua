@@ -78,7 +78,7 @@ other.nn = with(pairs_of([[
   ReflectionPad2d ReplicationPad2d ConstantPad2d Dropout1d Dropout2d Dropout3d AlphaDropout EmbeddingBag Bilinear
   CosineSimilarity PairwiseDistance Unflatten LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
   CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule BCECriterion AbsCriterion MarginCriterion
-  TemporalConvolution SpatialFullConvolution SpatialZeroPadding MaxUnpool2d]]), {
+  TemporalConvolution SpatialFullConvolution SpatialZeroPadding]]), {
   Lambda = "any Module's forward is a function: nn.Module:extend(\"Name\")",
 })
 
@@ -91,7 +91,7 @@ other["nn.functional"] = pairs_of([[
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
-  multilabel_margin_loss soft_margin_loss max_unpool2d]])
+  multilabel_margin_loss soft_margin_loss]])
 
 other.optim = pairs_of([[
   sgd=SGD adam=Adam adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[

@@ -430,6 +430,7 @@ MODULES = [
     ("nn.MaxPool2d((3, 2), stride=(2, 1), padding=1, ceil_mode=True)",
      "nn.MaxPool2d({3, 2}, {stride = {2, 1}, padding = 1, ceil_mode = true})"),
     ("nn.MaxPool2d(2, return_indices=True)", "nn.MaxPool2d(2, {return_indices = true})"),
+    ("nn.MaxUnpool2d((3, 2), stride=2, padding=1)", "nn.MaxUnpool2d({3, 2}, {stride = 2, padding = 1})"),
     ("nn.AvgPool2d(2)",),
     ("nn.AvgPool2d(3, stride=1, padding=1)", "nn.AvgPool2d(3, {stride = 1, padding = 1})"),
     ("nn.AdaptiveAvgPool2d(1)",),

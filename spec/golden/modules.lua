@@ -45,6 +45,9 @@ MaxPool2d(kernel_size=(3, 2), stride=(2, 1), padding=1, dilation=1, ceil_mode=Tr
   { "nn.MaxPool2d(2, {return_indices = true})",
 [=[
 MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)]=] },
+  { "nn.MaxUnpool2d({3, 2}, {stride = 2, padding = 1})",
+[=[
+MaxUnpool2d(kernel_size=(3, 2), stride=(2, 2), padding=(1, 1))]=] },
   { "nn.AvgPool2d(2)",
 [=[
 AvgPool2d(kernel_size=2, stride=2, padding=0)]=] },

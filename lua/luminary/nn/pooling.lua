@@ -41,6 +41,27 @@ function MaxPool2d:extra_repr()
     text(self.stride), text(self.padding), text(self.dilation), layer.bool(self.ceil_mode))
 end
 
+--- nn.MaxUnpool2d(kernel_size [, {stride = kernel_size, padding = 0}]): zeros with x at the places that
+--- nn.MaxPool2d(…, {return_indices = true}) gave: unpool(x, indices [, output_size]).
+local MaxUnpool2d = layer.define("MaxUnpool2d")
+pooling.MaxUnpool2d = MaxUnpool2d
+
+function MaxUnpool2d:init(kernel_size, opts)
+  self.kernel_size = options.arg("MaxUnpool2d", "kernel_size", kernel_size, "pair")
+  local checked = options.check("MaxUnpool2d", opts, {stride = {"pair"}, padding = {"pair", {0, 0}}}, "stride")
+  self.stride, self.padding = checked.stride or self.kernel_size, checked.padding
+end
+
+function MaxUnpool2d:forward(x, indices, output_size)
+  return ops.max_unpool2d(x, indices, self.kernel_size,
+    {stride = self.stride, padding = self.padding, output_size = output_size})
+end
+
+function MaxUnpool2d:extra_repr()
+  return ("kernel_size=%s, stride=%s, padding=%s"):format(layer.tuple(self.kernel_size), layer.tuple(self.stride),
+    layer.tuple(self.padding))
+end
+
 --- nn.AvgPool2d(kernel_size [, {stride = kernel_size, padding = 0, ceil_mode = false, count_include_pad = true,
 --- divisor_override}]): sums divided by divisor_override, if there is one, rather than by the number of places.
 local AvgPool2d = layer.define("AvgPool2d")
