@@ -215,7 +215,7 @@ describe("errors", function()
       { function() lm.cat(x) end, "cat: tensors: a list of tensors expected, got one tensor" },
       { function() lm.cat { x, 3 } end, "cat: tensors%[2%]: a tensor expected, got number 3" },
       { function() x:sum(1.5) end, "sum: dim: an integer expected, got number 1.5" },
-      { function() x:clamp(1, { 2 }) end, "clamp: max: a number expected, got table" },
+      { function() x:clamp(1, { 2 }) end, "clamp: max: a tensor or a number expected, got table" },
       { function() lm.relu(io.stdout) end, "relu: x: a tensor expected, got userdata that is no tensor" },
       { function() x:var(1, { keepdim = 1 }) end, "var: keepdim: true or false expected, got number 1" },
       { function() lm.ones({ 2 }, { dtype = 32 }) end,

@@ -13,6 +13,7 @@ local function with(names, words)
   return names
 end
 
+local at_least, at_most = "x:clamp(min) is that", "x:clamp({max = …}) is that"
 local two = "such ops give two results: local values, indices = x:max(2)"
 
 local other = {}
@@ -42,7 +43,7 @@ other.tensors = with(pairs_of([[
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
+  clamp_min = at_least, clamp_max = at_most, clamp_min_ = at_least, clamp_max_ = at_most,
   is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false, char = false,
   short = false, set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
 })
@@ -87,11 +88,10 @@ other.luminary = with(pairs_of([[
   uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
   dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
   inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
-  newaxis = "x:unsqueeze(dim) makes one", memory_format = "{memory_format = \"channels_last\"} is an option",
+  memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
   std_mean = "x:std() and x:mean() give them", var_mean = "x:var() and x:mean() give them",
-  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   GradScaler = "lm.autocast is there; a gradient scaler is not in this version",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
@@ -99,6 +99,7 @@ other.luminary = with(pairs_of([[
   torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
   amp = "lm.autocast is there; a gradient scaler is not in this version",
   inference_mode = "lm.no_grad(function() … end) is what there is",
+  clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
 })
 
@@ -137,7 +138,7 @@ other["nn.functional"] = pairs_of([[
   relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
   l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div normalize cosine_similarity interpolate upsample
-  pad scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
+  scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
   adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss

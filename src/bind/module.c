@@ -244,6 +244,10 @@ int luaopen_luminary_core(lua_State *L) {
                                    {NULL, NULL}};
   set_functions(L, MODULE, words);
   for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
+  for (int table = METHODS; table <= OPS; table++) {
+    set_function(L, table, "max_pool2d", lm_bind_max_pool2d);
+    set_function(L, table, "nonzero", lm_bind_nonzero);
+  }
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);

@@ -109,7 +109,7 @@ static lm_status to_factor(double max_norm, lm_tensor **factor) {
   TRY(lm_point_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
   lm_release(*factor);
   *factor = lm_retain(quotient);
-  TRY(apply(LM_OP_clamp, factor, NULL, limits));
+  TRY(apply(LM_OP_clamp_range, factor, NULL, limits));
 done:
   lm_release(least);
   lm_release(most);
