@@ -17,13 +17,13 @@ end
 -- A script of that text, by its path.
 local function script(text, name) return temp.write(folder .. "/" .. (name or "script.lua"), text) end
 
--- What the prompt prints for lines of input, without its first line and the prompts.
+-- What the prompt prints for lines of input, without its first two lines and the prompts.
 local function prompt(input)
   temp.write(folder .. "/input", input)
   local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
   assert(ok, text)
   assert.matches("^luminary %d", text)
-  return (text:gsub("^[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
+  return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
 end
 
 describe("luminary FILE", function()
@@ -150,8 +150,10 @@ describe("the prompt", function()
     assert.equal("prompt:1: unfinished string near '<eof>'\n5", prompt '"abc\n5\n')
     assert.equal('"abc\\nd"', prompt '"abc\\\nd"\n')
     assert.equal('"a\\nb"', prompt "[[a\nb]]\n")
-    assert.equal("prompt:1: function arguments expected near '<eof>'; x:shape() calls a method, x.shape is a field\n7",
-      prompt "x = lm.ones(2)\nx:shape\n7\n")
+    for _, line in ipairs { "x:shape", "y = x:shape", "function f() return x:shape" } do
+      assert.equal("x:shape: x:shape() calls a method, x.shape is a field\n7", prompt(line .. "\n7\n"))
+    end
+    assert.equal("…:sum: …:sum() calls a method, ….sum is a field", prompt "lm.ones(2):sum\n")
   end)
 
   it("knows help, exit and quit, unless they are somebody's", function()
@@ -268,7 +270,7 @@ describe("the prompt", function()
     assert.matches("conv2d%(x, weight, %[?bias", explain "?lm.conv2d")
     assert.matches("^nn%.Conv2d%(in_channels, .*groups", explain "?Conv2d")
     assert.equal(explain "?Conv2d", explain "?nn.Conv2d")
-    assert.equal(explain "?relu", explain "?F.relu()")
+    assert.equal(explain "?relu", explain " ? F.relu(x, 1) ")
     assert.matches("^optim%.SGD%(params", explain "?optim.SGD")
     assert.matches("^optim%.lr_scheduler%.StepLR%(optimizer, step_size", explain "?StepLR")
     assert.matches("^dist%.all_reduce%(t, …%)\n  t becomes the reduction", explain "?dist.all_reduce")
@@ -424,6 +426,10 @@ describe("the prompt", function()
     t:send "x:su\t\t" -- lists what there is
     t:expect "sum_to_size"
     interrupt(t)
+    t:send "x:soft\t\t" -- but not what ops are made of
+    t:expect "softplus"
+    assert.not_matches("_backward", t.all)
+    interrupt(t)
     t:send "sly.fi\t\t"
     ask(t, " = 5", "\n")
     t:send "if x.grad.f\t\t == nil then\n"
@@ -496,6 +502,20 @@ describe("every public name", function()
     table.sort(missing)
     assert.equal("", table.concat(missing, " "))
     assert(count > 900, count)
+  end)
+
+  it("that a comment speaks of is there", function()
+    local count = 0
+    for _, file in ipairs { "init", "tensor" } do -- where what is written in C has its comments
+      local path = package.searchpath("luminary." .. file, package.path) or package.searchpath("luminary", package.path)
+      for of, name in temp.read(path):gmatch "\n%-%-%- (%l+)[.:]([%w_]+)[%({:]" do
+        local known = of == "lm" and (rawget(lm, name) or getmetatable(lm).lazy()[name])
+          or of == "x" and (rawget(lm.core.methods, name) or lm.core.tensor_fields[name])
+        assert(known, path .. ": " .. name)
+        count = count + 1
+      end
+    end
+    assert(count > 70, count)
   end)
 
   it("that is an op has its signature and a sentence", function()

@@ -178,6 +178,14 @@ end
 --- A public class, by its name.
 function help.class(name) return all().classes[name] end
 
+local inner_ops = {
+  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
+  min_dim = true,
+}
+
+--- Whether a name is that of an op which is there for others to be made of.
+function help.is_inner(name) return inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil end
+
 -- ---- what is said about one
 
 -- The function that stands behind one of options.exact and the like.
@@ -436,9 +444,8 @@ end
 local WIDTH = 78
 
 --- The text with its lines broken at blanks; what follows a line's first keeps its margin.
-function help.wrapped(text, width)
-  width = width or 100
-  local out = {}
+function help.wrapped(text)
+  local out, width = {}, WIDTH
   for whole in (text .. "\n"):gmatch("(.-)\n") do
     local margin, rest = whole:match("^(%s*)(.*)$")
     while #margin + #rest > width do
@@ -470,12 +477,6 @@ function help.columns(list)
   return table.concat(lines, "\n")
 end
 
--- Ops that others are made of.
-local inner_ops = {
-  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true,
-}
-
 local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "classes", "making tensors",
   "ops, most of which are methods of tensors too", "functions", "values", "Torch's constructors"
 
@@ -492,7 +493,7 @@ local function group_of(library, name, value)
   if rawget(require "luminary.typed", name) then return TYPED end
   if library ~= require "luminary" then return FUNCTIONS end
   if not rawget(core.ops, name) then return FUNCTIONS end
-  if inner_ops[name] or name:find("_backward$") then return nil end
+  if help.is_inner(name) then return nil end
   return rawget(core.methods, name) and OPS or NEW
 end
 
@@ -516,7 +517,7 @@ function help.overview(library)
     end
   end
   local about = lines and joined(lines) or path
-  local out = {help.wrapped(about:match("^(.-%.)%s") or about:match("^[^\n]*"), WIDTH)}
+  local out = {help.wrapped(about:match("^(.-%.)%s") or about:match("^[^\n]*"))}
   for _, group in ipairs {LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, TYPED, VALUES} do
     if found[group] then
       out[#out + 1] = group .. ":"

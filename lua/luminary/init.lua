@@ -8,7 +8,7 @@ if own then core.own_files(own) end
 local methods = require "luminary.tensor"
 local options = require "luminary.options"
 
-local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core}
+local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
 --- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
@@ -69,7 +69,6 @@ local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core
 --- lm.ByteTensor(2, 3), lm.ByteTensor{1, 2}: a uint8 tensor of those sizes, uninitialized, or of those values.
 --- lm.BoolTensor(2, 3), lm.BoolTensor{1, 2}: a bool tensor of those sizes, uninitialized, or of those values.
 --- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
-lm.newaxis = "newaxis"
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end

@@ -145,7 +145,7 @@ other["nn.functional"] = pairs_of([[
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
   multilabel_margin_loss soft_margin_loss adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
   channel_shuffle conv_transpose3d dropout3d feature_alpha_dropout hardshrink local_response_norm lp_pool1d lp_pool2d
-  max_pool3d max_unpool2d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
+  max_pool3d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
   softshrink tanhshrink linear_cross_entropy upsample_bilinear upsample_nearest]])
 
 other["nn.init"] = pairs_of("", [[orthogonal_ orthogonal eye_ dirac_ sparse_ trunc_normal_]])

@@ -90,11 +90,15 @@ local function is_called(value)
   return type(value) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
 end
 
+local function offer_method(name, offer)
+  if not help.is_inner(name) then offer(name) end
+end
+
 -- offer(name) for what may follow the value and a dot or a colon.
 local function members(value, separator, offer)
   local methods_only = separator == ":"
   if core.is_tensor(value) then
-    for name in next, methods_only and core.methods or core.tensor_fields do offer(name) end
+    for name in next, methods_only and core.methods or core.tensor_fields do offer_method(name, offer) end
     return
   end
   local names, is_object = names_of(value)
@@ -127,7 +131,7 @@ function complete.words(before, globals)
     if value ~= nil then
       members(value, separator, offer)
     elseif separator == ":" and find(path, "%)$") then -- a call: most give tensors
-      for name in next, core.methods do offer(name) end
+      for name in next, core.methods do offer_method(name, offer) end
     end
   elseif not find(rest, "%d$") then
     each(globals, offer)

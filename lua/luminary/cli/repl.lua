@@ -11,10 +11,15 @@ local repl = {}
 local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
 local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
 
+local BANNER = [[
+luminary %s, %s. lm, nn, F, optim, data and dist are there.
+?name explains a name, Tab completes, Ctrl-D leaves.]]
+
 local HELP = [[
-?name explains a name: ?conv2d, ?nn.Linear, ?optim.SGD, ?x:sum, ?x.shape, ?Module:parameters. lm, nn, F, optim, data and
-dist list theirs; Tab completes, what follows a dot or a colon too. `_` is the last value. A chunk may have several
-lines; Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
+?name explains a name: ?conv2d, ?nn.Linear, ?x:sum, ?x.shape, ?Module:parameters.
+lm, nn, F, optim, data, dist show what they have; _ is the last value.
+Tab completes names, what follows a dot or a colon too. A chunk may have several
+lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
@@ -43,9 +48,10 @@ local function compile(text)
   if find(problem .. as_expression, "unfinished string near", 1, true) and not find(text, "\\$") then
     return nil, problem -- strings end on their line
   end
-  local name = match(text, ":%s*([%a_][%w_]*)%s*$")
-  if name and find(as_expression, "function arguments expected", 1, true) then
-    return nil, ("%s; x:%s() calls a method, x.%s is a field"):format(as_expression, name, name)
+  local of, name = match(text, "([%w_%]%)]*):%s*([%a_][%w_]*)%s*$")
+  if name and find(problem .. as_expression, "function arguments expected near '<eof>'", 1, true) then
+    if not find(of, "^[%a_]") then of = "…" end
+    return nil, ("%s:%s: %s:%s() calls a method, %s.%s is a field"):format(of, name, of, name, of, name)
   end
   local eof = "near '<eof>'"
   if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
@@ -84,7 +90,7 @@ end
 
 --- What `?name` prints: what the name is, or the names that come near.
 function repl.help(text)
-  local path = match(text, "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*%(?%s*%)?%s*$")
+  local path = match(gsub(text, "%s*%b()%s*$", ""), "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$") -- ?lm.sum(x) is ?lm.sum
   if not path then return HELP end
   local owner = match(path, "^(.+)[%.:][%w_]+$")
   local found, why = help.text(path, owner and complete.value(owner, globals))
@@ -154,8 +160,7 @@ function repl.run()
   end
   local read, remember = line.reader(function(text) return complete.words(text, globals) end)
   local guarded, quiet = line.guard()
-  say(("luminary %s, %s. lm, nn, F, optim, data, dist are there; ?name explains, Tab completes, Ctrl-D leaves."):format(
-    lm.version, jit.version))
+  say(BANNER:format(lm.version, jit.version))
   -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
   -- when it comes again and again.
   local failures, more = 0, true
