@@ -28,6 +28,8 @@ local function refuse(object)
   fail("%s: pairs and ipairs walk tables, and this is an object%s", object.__name, hint(object))
 end
 
+local function not_called(object) fail("%s: an object, which cannot be called%s", object.__name, hint(object)) end
+
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
   local values = record.values or setmetatable({}, debug_getmetatable(of).instance)
@@ -39,7 +41,7 @@ end
 --- An instance of `of` without fields, on which `init` has not run. What `record` has adds to what is usual in one.
 function class.object(of, record)
   record = complete(of, record or {})
-  record.__len, record.__pairs, record.__ipairs = length, refuse, refuse
+  record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or not_called
   local object = newproxy()
   debug_setmetatable(object, record)
   return object
@@ -126,7 +128,9 @@ local theirs = {
 -- A method of a user's class, which may be called with more arguments than it names.
 local function set_own_method(of, name, method)
   local ours = theirs[name]
-  if ours then fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours) end
+  if ours and (of[ours] or ours == "len") then
+    fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours)
+  end
   set_method(of, name, method, 1 / 0)
 end
 
