@@ -192,6 +192,33 @@ describe("wrong arguments to", function()
     end
   end)
 
+  it("an object where its class stands, and a class where an object", function()
+    local Set = data.Dataset:extend("Set")
+    for problem, try in pairs {
+      ["Sequential: argument 1 has to be a module, got the class ReLU itself .ReLU%(…%) makes"] = function()
+        nn.Sequential(nn.ReLU)
+      end,
+      ["DataLoader: a dataset wanted, .* got the class Set itself"] = function() data.DataLoader(Set) end,
+      ["SGD: a list of parameters wanted, .* got the class Linear itself"] = function() optim.SGD(nn.Linear) end,
+      ["all_gather_object: the list of outputs has to be a table, got the class Set itself"] = function()
+        dist.init_process_group()
+        finally(dist.destroy_process_group)
+        dist.all_gather_object(Set, 1)
+      end,
+      ["relu: x: a tensor expected, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
+      ["relu: x: a tensor expected, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
+      ["relu: x: a tensor expected, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
+      ["relu: x: a tensor expected, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
+      ["DataLoader: an object, which cannot be called; for x, y in loader:iter%(%)"] = function()
+        for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
+      end,
+    } do
+      local ok, message = pcall(try)
+      assert(not ok, problem)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
+    end
+  end)
+
   it("a method of a user's class may be called with more arguments than it names, and on a table", function()
     local Own = nn.Module:extend("Own")
     function Own:add(a) return self.n + a end

@@ -167,9 +167,9 @@ function class.is(object, wanted)
   return record and class.descends(record.class, wanted) or false
 end
 
---- Whether v, an object or a table, has functions of these names.
+--- Whether v, an object or a table but no class, has functions of these names.
 function class.has(v, ...)
-  if type(v) ~= "table" and not record_of(v) then return false end
+  if type(v) ~= "table" and not record_of(v) or options.stands_for_code(v) then return false end
   for i = 1, select("#", ...) do
     if type(v[select(i, ...)]) ~= "function" then return false end
   end

@@ -25,11 +25,12 @@ function options.is_plain(v)
 end
 local is_plain = options.is_plain
 
--- The metatable of a class or of a library of ours; nil for other values.
-local function stands_for_code(v)
+--- The metatable of a class or of a library of ours; nil for other values.
+function options.stands_for_code(v)
   local mt = type(v) == "table" and getmetatable(v)
   return type(mt) == "table" and (rawget(mt, "instance") or rawget(mt, "__library")) and mt or nil
 end
+local stands_for_code = options.stands_for_code
 
 local function brief(v) return words(tostring(v), 200) end
 
