@@ -152,6 +152,12 @@ describe("wrong arguments to", function()
       ["Linear.forward: it is called with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
       end,
+      ["item: x: a tensor expected, got nothing .as a method it is x:item%(…%), with a colon"] = function()
+        lm.ones {}.item()
+      end,
+      ["detach: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.detach() end,
+      ["view: x: a tensor expected, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
+      ["cpu: x has to be a tensor, got nil .as a method it is x:cpu"] = function() lm.ones(4).cpu() end,
       ["Own.forward: it is called with a colon"] = function() Own().forward(lm.ones { 2 }) end,
       ["Own.loss: it is called with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
       ["Set.get: it is called with a colon"] = function()
@@ -173,6 +179,34 @@ describe("wrong arguments to", function()
       assert(not ok, problem)
       assert.matches("arguments_spec.lua:%d+: " .. problem, message)
     end
+  end)
+
+  it("lists that PyTorch has as iterators or tuples", function()
+    local net, qkv = nn.Sequential(nn.Linear(2, 2)), lm.ones { 2, 6 }
+    for _, name in ipairs { "parameters", "buffers", "children", "modules" } do
+      assert.error_matches(function() for p in net[name](net) do print(p) end end, "a list is walked by ipairs")
+    end
+    for _, list in ipairs { qkv:chunk(3, 2), qkv:split(2, 2), qkv:t():unbind(2) } do
+      assert.error_matches(function() return list:view(-1) end, "list of %d tensors has no 'view'; local a, b = unpack")
+      assert.is_nil(list.n)
+      assert.is_nil(list[9])
+      assert.same({ 2, 6 }, #list == 3 and lm.cat(list, 2).shape or { 2, 6 })
+    end
+    optim.SGD(net:parameters(), { lr = 1 }):step()
+    nn.utils.clip_grad_norm_(net:parameters(), 1)
+    local ok = pcall(lm.save, folder .. "/lists", { net:parameters(), qkv:chunk(2, 2) })
+    assert(ok and #lm.load(folder .. "/lists")[2] == 2)
+  end)
+
+  it("arguments of a class that takes none", function()
+    local Own = nn.Module:extend("Own")
+    assert.error_matches(function() Own(3) end, "Own: takes no arguments; function Own:init%(…%) says which")
+    assert.error_matches(function() nn.Module "Own" end, 'takes no arguments.*Module:extend%("Name"%) makes one')
+    assert.error_matches(function() nn.Conv2d(1, 2, 3, 1, 1) end, "at most 4.*options go in one table at the end")
+    assert.error_matches(function() nn.Sequential { nn.ReLU() } end, "got a table; unpack%(list%)")
+    assert.error_matches(function() nn.ReLU():load_state_dict "net" end, "lm.load%(path%) reads it")
+    assert.error_matches(function() return nn.ReLU():is "ReLU" end, "is: a class has to be given, such as nn.Linear")
+    assert.error_matches(function() return lm.ones(2).shape() end, "sizes are a list, which is not called")
   end)
 
   it("a class's methods by the names of Python, Torch7 and Lua", function()

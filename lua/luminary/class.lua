@@ -50,13 +50,20 @@ end
 --- The same as a table, for objects whose list of things stands in them at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
+local function no_init() end
+
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
+  if of.init == no_init and select("#", ...) > 0 then
+    fail("%s: takes no arguments; function %s:init(…) says which a class of one's own takes%s", of.__name, of.__name,
+      of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
+  end
   if not rawget(of, "strict") then return ... end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
   if given > most and not info.isvararg then
-    fail("%s: takes at most %d argument%s, got %d", of.__name, most, most == 1 and "" or "s", given)
+    fail("%s: takes at most %d argument%s, got %d%s", of.__name, most, most == 1 and "" or "s", given,
+      debug.getlocal(of.init, most + 1) == "opts" and "; options go in one table at the end" or "")
   end
   return options.by_name(of.__name, of.init, 1, ...)
 end
@@ -148,7 +155,7 @@ class.methods = {
     getmetatable(new).__newindex = set_own_method
     return new
   end,
-  init = function() end,
+  init = no_init,
   repr = function(self) return self.__name end,
 }
 
@@ -161,8 +168,17 @@ function class.descends(candidate, wanted)
   return false
 end
 
+--- An error where v is no class.
+function class.check(who, v)
+  local mt = options.stands_for_code(v)
+  if not (mt and mt.instance) then
+    fail("%s: a class has to be given, such as nn.Linear, got %s", who, options.describe(v))
+  end
+end
+
 --- Whether `object` is an instance of `wanted` or of a class that extends it.
 function class.is(object, wanted)
+  class.check("is", wanted)
   local record = record_of(object)
   return record and class.descends(record.class, wanted) or false
 end

@@ -17,11 +17,14 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
+--- Metatables of lists that are plain tables to whatever takes such.
+options.plain = {[sizes] = true}
+
 --- Whether v is a table that is no object.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
-  return metatable == nil or metatable == sizes
+  return metatable == nil or options.plain[metatable] == true
 end
 local is_plain = options.is_plain
 

@@ -5,7 +5,22 @@ local options = require "luminary.options"
 local ops, methods = core.ops, core.methods
 local fail = options.fail
 
-local function tensor(who, x, name) return options.arg(who, name or "x", x, "tensor") end
+local function tensor(who, x, name)
+  if not name and (x == nil or type(x) == "number") then
+    fail("%s: x has to be a tensor, got %s (as a method it is x:%s(…), with a colon)", who, options.describe(x), who)
+  end
+  return options.arg(who, name or "x", x, "tensor")
+end
+
+-- Lists of tensors: to PyTorch's users they are tuples, which `a, b = …` takes apart.
+local parts_of = {}
+options.plain[parts_of] = true
+
+function parts_of.__index(list, key)
+  if type(key) == "string" and (rawget(methods, key) or core.tensor_fields[key]) then
+    fail("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each", #list, key)
+  end
+end
 
 -- x:float() and the like; x:cpu(), x:cuda(ordinal)
 for name, dtype in pairs {
@@ -129,7 +144,7 @@ function methods.split(x, size, dim)
     parts[i] = ops.narrow(x, dim, start, n)
     start = start + n
   end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- At most `chunks` views of equal size (but for the last) along dim.
@@ -147,7 +162,7 @@ function methods.unbind(x, dim)
   check_parts("unbind", total)
   local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.

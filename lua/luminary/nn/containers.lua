@@ -11,7 +11,8 @@ local containers = {}
 
 local function check_module(who, position, v)
   if not Module.is_module(v) then
-    options.fail("%s: argument %d has to be a module, got %s", who, position, options.describe(v))
+    options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
+      options.is_plain(v) and "; unpack(list) gives those of a list" or "")
   end
 end
 
