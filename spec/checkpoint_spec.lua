@@ -566,6 +566,7 @@ describe("a file that is none", function()
 
   it("has a broken description", function()
     for what, description in pairs {
+      ["a null"] = '{"table":{"x":{"tensor":"a"},"y":null}}',
       ["no JSON"] = "{", ["no tensor"] = '{"tensor":"b"}', ["a field"] = '{"code":"os.exit()"}', ["null"] = "null",
       ["a bad key"] = '{"integers":{"x":1}}', ["a bad number"] = '{"number":"big"}',
       ["a list as table"] = '{"table":3}', ["half a byte"] = '{"bytes":"abc"}', ["no hex"] = '{"bytes":"xy"}',

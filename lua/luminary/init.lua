@@ -73,14 +73,18 @@ local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
 for _, name in ipairs {
-  "tensor", "is_tensor", "max", "min", "grad", "op_list", "live_tensors",
-  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled", "scope", "keep",
-  "manual_seed", "get_rng_state", "set_rng_state",
-  "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
-  "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv", "set_warnings",
-  "set_default_dtype", "get_default_dtype", "set_default_device", "get_default_device", "is_floating_point",
+  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "autocast", "scope", "keep", "time",
 } do
   lm[name] = core[name]
+end
+for name, most in pairs { -- arguments that it takes
+  op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0, set_grad_enabled = 1,
+  is_autocast_enabled = 0, manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
+  memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
+  set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
+  set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
+} do
+  lm[name] = options.exact(name, core[name], most)
 end
 for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "allclose", "numel"} do
   lm[name] = methods[name]

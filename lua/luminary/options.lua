@@ -17,13 +17,23 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
+--- Metatables of lists that are plain tables to whatever takes such.
+options.plain = {[sizes] = true}
+
 --- Whether v is a table that is no object.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
-  return metatable == nil or metatable == sizes
+  return metatable == nil or options.plain[metatable] == true
 end
 local is_plain = options.is_plain
+
+--- The metatable of a class or of a library of ours; nil for other values.
+function options.stands_for_code(v)
+  local mt = type(v) == "table" and getmetatable(v)
+  return type(mt) == "table" and (rawget(mt, "instance") or rawget(mt, "__library")) and mt or nil
+end
+local stands_for_code = options.stands_for_code
 
 local function brief(v) return words(tostring(v), 200) end
 
@@ -34,8 +44,10 @@ function options.describe(v)
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  local record, mt = options.record(v), getmetatable(v)
-  if type(mt) == "table" and rawget(mt, "__library") then
+  local record, mt = options.record(v), stands_for_code(v)
+  if mt and mt.instance then
+    return ("the class %s itself (%s(…) makes an object of it)"):format(v.__name, v.__name)
+  elseif mt then
     return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
   end
   if not record then return "a " .. kind end
@@ -58,7 +70,7 @@ local kinds = {
   number = {"a number", only "number"},
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
-  table = {"a table", only "table"},
+  table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   ["function"] = {"a function", only "function"},
   integer = {"an integer", function(v) if is_integer(v) then return v end end},
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
@@ -155,8 +167,9 @@ function options.by_name(who, f, skip, ...)
 end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
-function options.exact(who, f)
-  local most = debug.getinfo(f, "u").nparams
+--- `most` says how many where that is a function of C's.
+function options.exact(who, f, most)
+  most = most or debug.getinfo(f, "u").nparams
   return function(...)
     if select("#", ...) > most then
       fail("%s: takes at most %d argument%s, got %d", who, most, most == 1 and "" or "s", select("#", ...))

@@ -33,4 +33,8 @@ end
 
 function sizes.__concat(a, b) return text(a) .. text(b) end
 
+function sizes.__call(list)
+  core.error_at_caller(("sizes are a list, which is not called: x.shape, or x:size(), here %s"):format(tostring(list)))
+end
+
 return sizes

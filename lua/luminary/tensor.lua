@@ -45,7 +45,22 @@ local fail = options.fail
 --- x.itemsize: bytes of one element.
 --- x.nbytes: bytes of all elements.
 
-local function tensor(who, x, name) return options.arg(who, name or "x", x, "tensor") end
+local function tensor(who, x, name)
+  if not name and (x == nil or type(x) == "number") then
+    fail("%s: x has to be a tensor, got %s (as a method it is x:%s(…), with a colon)", who, options.describe(x), who)
+  end
+  return options.arg(who, name or "x", x, "tensor")
+end
+
+-- Lists of tensors: to PyTorch's users they are tuples, which `a, b = …` takes apart.
+local parts_of = {}
+options.plain[parts_of] = true
+
+function parts_of.__index(list, key)
+  if type(key) == "string" and (rawget(methods, key) or core.tensor_fields[key]) then
+    fail("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each", #list, key)
+  end
+end
 
 for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
@@ -177,7 +192,7 @@ function methods.split(x, size, dim)
     parts[i] = ops.narrow(x, dim, start, n)
     start = start + n
   end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- At most `chunks` views of equal size (but for the last) along dim.
@@ -195,7 +210,7 @@ function methods.unbind(x, dim)
   check_parts("unbind", total)
   local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.

@@ -238,6 +238,8 @@ int lm_bind_warn(lua_State *L);
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
+/* x.item() gives nothing for x, and x.view(4, -1) a number: what messages add to say so, or "". */
+const char *lm_dot_hint(const char *fn, const char *arg, int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,

@@ -235,7 +235,8 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *got = i < f->top ? lm_got(L, s, i + 1) : "nothing";
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s", f->op->name, a->name, want[a->kind], got);
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
+                 lm_dot_hint(f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
 
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {

@@ -132,7 +132,7 @@ function Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.st
 
 --- nn.Identity(...): gives its input; whatever it is constructed with is ignored, as in PyTorch.
 local Identity = layer.define("Identity")
-Identity.strict = nil
+function Identity:init(...) end -- luacheck: ignore
 activation.Identity = Identity
 
 function Identity:forward(x) return x end -- luacheck: ignore self

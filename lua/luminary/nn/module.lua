@@ -72,6 +72,7 @@ end
 
 --- m:is(nn.Linear): whether m's class is that or extends it.
 function Module:is(wanted)
+  class.check("is", wanted)
   return is_module(self) and class.descends(record_of(self).class, wanted)
 end
 
@@ -190,12 +191,17 @@ local function iterate(values, names)
   end
 end
 
+local list_of = {} -- the metatable of such lists
+options.plain[list_of] = true
+
+function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
+
 --- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`.
-function Module:parameters() return (collect(self, "param")) end
+function Module:parameters() return setmetatable(collect(self, "param"), list_of) end
 --- for name, p in net:named_parameters() do
 function Module:named_parameters() return iterate(collect(self, "param")) end
 --- A list of all buffers.
-function Module:buffers() return (collect(self, "buffer")) end
+function Module:buffers() return setmetatable(collect(self, "buffer"), list_of) end
 --- for name, t in net:named_buffers() do
 function Module:named_buffers() return iterate(collect(self, "buffer")) end
 
@@ -207,7 +213,7 @@ local function children(self)
 end
 
 --- A list of the modules directly below.
-function Module:children() return (children(self)) end
+function Module:children() return setmetatable(children(self), list_of) end
 --- for name, child in net:named_children() do
 function Module:named_children() return iterate(children(self)) end
 
@@ -221,7 +227,7 @@ local function modules(self)
 end
 
 --- A list of the module itself and all below it.
-function Module:modules() return (modules(self)) end
+function Module:modules() return setmetatable(modules(self), list_of) end
 --- for name, module in net:named_modules() do; the module itself is called "".
 function Module:named_modules() return iterate(modules(self)) end
 
@@ -425,7 +431,8 @@ function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
   if not is_plain(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
-      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
+      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()"
+        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
   end
   local entries, own = state(self, "", {}), {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
