@@ -91,9 +91,9 @@ other["nn.functional"] = pairs_of([[
   multilabel_margin_loss soft_margin_loss]])
 
 other.optim = pairs_of([[
-  sgd=SGD adam=Adam adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  RMSprop Adagrad Adadelta LBFGS NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel rmsprop adagrad
-  adadelta lbfgs rprop ConfusionMatrix Logger]])
+  sgd=SGD adam=Adam adamw=AdamW adamax=Adamax adagrad=Adagrad adadelta=Adadelta rmsprop=RMSprop rprop=Rprop asgd=ASGD
+  StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
+  LBFGS SparseAdam swa_utils AveragedModel lbfgs ConfusionMatrix Logger]])
 
 other["optim.lr_scheduler"] = pairs_of("", [[
   LambdaLR MultiStepLR ExponentialLR OneCycleLR ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts LinearLR

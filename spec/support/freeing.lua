@@ -303,11 +303,12 @@ try("zero_grad", function() return { { leaf() } } end, core.zero_grad, true)
 try("zero_grad in place", function() return { { leaf() }, false } end, core.zero_grad, true)
 try("has_grad", one(leaf), core.has_grad)
 try("clip_grad_norm", function() return { { leaf() }, 1, 2 } end, core.clip_grad_norm)
-for _, kind in ipairs { "sgd", "adam" } do
+for kind, states in pairs { SGD = { "momentum_buffer" }, NAdam = { "exp_avg", "exp_avg_sq" } } do
   try("optim_step " .. kind, function()
     local list = function() return { x23(), x23() } end
-    return { { kind = kind, params = list(), grads = list(), state0 = list(), state1 = list(), lr = 1, step = 1,
-      momentum = kind == "sgd" and 0.9 or nil } }
+    local lists = {}
+    for _, name in ipairs(states) do lists[name] = list() end
+    return { { kind = kind, options = { 1, 0.9 }, params = list(), grads = list(), states = lists, step = 1 } }
   end, core.optim_step)
 end
 try("get_rng_state", function() return {} end, core.get_rng_state, true)

@@ -1,12 +1,10 @@
 --- optim: optimizers and learning-rate schedules.
 local options = require "luminary.options"
-local adam = require "luminary.optim.adam"
 
-return options.strict("optim", {
+local optim = {
   Optimizer = require "luminary.optim.optimizer",
-  SGD = require "luminary.optim.sgd",
-  Adam = adam.Adam,
-  AdamW = adam.AdamW,
   ZeroRedundancyOptimizer = require "luminary.optim.zero",
   lr_scheduler = require "luminary.optim.lr_scheduler",
-})
+}
+for name, class in pairs(require "luminary.optim.elementwise") do optim[name] = class end
+return options.strict("optim", optim)
