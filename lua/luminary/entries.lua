@@ -29,7 +29,7 @@ end
 function entries.of(kind, fields)
   local list = {}
   local function add(name, entry)
-    local function wrong(format, ...) error(("%s %s: %s"):format(kind, tostring(name), format:format(...)), 3) end
+    local function wrong(format, ...) error(("%s %s: %s"):format(kind, tostring(name), format:format(...)), 4) end
     if list[name] then wrong("it is there twice") end
     local like = entry.like
     if like ~= nil and not list[like] then wrong("like = '%s': there is no such entry before it", tostring(like)) end

@@ -44,8 +44,8 @@
  *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
  *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
  *              parallel to params, carried = list of the numbers that it keeps, nil at first, step, from 1, first =
- *              whether the states were made for this step, memory = float64 tensor for the carried numbers of a
- *              captured step}    returns how many parameters were stepped, and what is carried to the next step
+ *              whether the states were made for this step}
+ *              returns how many parameters were stepped, and what is carried to the next step
  *   clip_grad_norm(params, max_norm, p)           total norm; scales the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad

@@ -119,18 +119,12 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)count));
   step->numbers.t = (double)count;
   TRY(lm_field_bool(L, s, 1, fn, "first", &step->numbers.first));
-  if (lm_field(L, 1, "memory")) {
-    TRY(lm_read_tensor(L, s, lua_gettop(L), fn, "memory", &step->carried));
-    if (step->carried->dtype != LM_F64 || step->carried->numel != o->n_carried)
-      TRY(lm_fail(LM_E_ARG, "%s: memory: a float64 tensor of %d elements expected", fn, o->n_carried));
-  }
 done:
   return status;
 }
 
 static lm_status run(lua_State *L, lm_lua *s, void *arg) {
-  static const char *const names[] = {"kind",    "options", "params", "grads", "states",
-                                      "carried", "memory",  "step",   "first"};
+  static const char *const names[] = {"kind", "options", "params", "grads", "states", "carried", "step", "first"};
   group *g = arg;
   lm_status status;
   *g = (group){0};

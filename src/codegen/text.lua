@@ -55,10 +55,10 @@ function text.wrap(line)
   return table.concat(out, "\n")
 end
 
---- The number of the line of a file's text in which `part` begins.
+--- The number of the line of a file's text in which `part` begins; nil if it is nowhere.
 function text.line_of(whole, part)
-  local at = assert(whole:find(part, 1, true), "the text is not in its file")
-  return select(2, whole:sub(1, at):gsub("\n", "")) + 1
+  local at = whole:find(part, 1, true)
+  return at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
 end
 
 function text.read(path)

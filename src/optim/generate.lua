@@ -39,6 +39,7 @@ end
 
 -- The family of an entry: everything its code is written from.
 local function family_of(entry)
+  if not text.line_of(whole, entry.update) then fail(entry, "update has to stand in the file as it is, in [[ ]]") end
   local f = {
     entry = entry, lower = entry.name:lower(), upper = entry.name:upper(), numbers = numbers_of(entry),
     carried = entry.carried or {}, modes = entry.modes, states = entry.states, bit = {},

@@ -1,6 +1,5 @@
 #include "optim/optim.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -8,9 +7,21 @@
 #include "op/order.h"
 
 static _Thread_local const int64_t *replays;
+static _Thread_local double *kept;
+static _Thread_local int kept_left;
 
-void lm_optim_set_replayed(const int64_t *replayed) { replays = replayed; }
+void lm_optim_set_replayed(const int64_t *replayed, double *numbers, int n) {
+  replays = replayed;
+  kept = numbers;
+  kept_left = n;
+}
 const int64_t *lm_optim_replayed(void) { return replays; }
+
+double *lm_optim_keep(int n) {
+  if (n > kept_left) return NULL;
+  kept_left -= n;
+  return kept + kept_left;
+}
 
 const lm_optimizer *lm_optimizer_of(const char *name) {
   for (int i = 0; i < lm_optimizer_count; i++)
@@ -60,13 +71,13 @@ static lm_status check_param(const char *name, int i, const lm_tensor *p) {
 
 static lm_status check_with(const char *name, int i, const char *what, const lm_tensor *p, const lm_tensor *t) {
   if (!lm_same_shape(p, t))
-    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, %s %s", name, i + 1, lm_shape_of(p), what,
+    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, its %s %s", name, i + 1, lm_shape_of(p), what,
                    lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype), what,
-                   lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, its %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype),
+                   what, lm_dtype_name((lm_dtype)t->dtype));
   if (t->device != p->device)
-    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, %s on %s", name, i + 1, lm_device_name(p->device), what,
+    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, its %s on %s", name, i + 1, lm_device_name(p->device), what,
                    lm_device_name(t->device));
   return LM_OK;
 }
@@ -74,19 +85,16 @@ static lm_status check_with(const char *name, int i, const char *what, const lm_
 static lm_status check(const lm_optim_step *s) {
   lm_status status = LM_OK;
   const char *name = s->optimizer->name;
-  char what[64];
   if (s->numbers.t < 1) return lm_fail(LM_E_ARG, "%s: step %g; steps count from 1", name, s->numbers.t);
   if (s->numbers.first && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
                    "%s: the first step makes the states and cannot be captured; step once before the capture", name);
   for (int i = 0; i < s->n; i++) {
     TRY(check_param(name, i, s->param[i]));
-    TRY(check_with(name, i, "its gradient", s->param[i], s->grad[i]));
+    TRY(check_with(name, i, "gradient", s->param[i], s->grad[i]));
     for (int role = STATE; role < ROLES; role++) {
       lm_tensor *const *tensors = role_of(s, role);
-      if (!tensors) continue;
-      snprintf(what, sizeof what, "its %s", s->optimizer->state[role - STATE].name);
-      TRY(check_with(name, i, what, s->param[i], tensors[i]));
+      if (tensors) TRY(check_with(name, i, s->optimizer->state[role - STATE].name, s->param[i], tensors[i]));
     }
   }
 done:

@@ -45,16 +45,18 @@ typedef struct lm_optim_step {
   lm_tensor *const *param, *const *grad;
   lm_tensor *const *state[LM_OPTIM_STATES]; /* NULL where there is none */
   lm_optim_numbers numbers;
-  lm_tensor *carried; /* float64 [n_carried] on the device, where a captured step keeps them; else NULL */
   /* Filled in by lm_optim_run, for backends. */
   unsigned modes;
   const lm_optim_f64 *coefficients;
 } lm_optim_step;
 
 /* While a step is captured for replay (device/stream.h): the address in device memory of how often it was replayed
- * before, which captured kernels add to the step's number. NULL otherwise. Per thread. */
-LM_API void lm_optim_set_replayed(const int64_t *replayed);
+ * before, which captured kernels add to the step's number; NULL otherwise. And n numbers in device memory that last
+ * from replay to replay, of which `keep` gives the next few, for carried ones; NULL once there are no more. Per thread.
+ */
+LM_API void lm_optim_set_replayed(const int64_t *replayed, double *kept, int n);
 LM_API const int64_t *lm_optim_replayed(void);
+LM_API double *lm_optim_keep(int n);
 
 /* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. next: the carried
  * numbers after it. */

@@ -99,45 +99,88 @@ end
 
 -- ---- steps
 
--- Parameters that go in one call: alike in whether they have their states, and in what they carried here.
+-- The states as a list for each row, by name; nil if one is not there yet.
+local function lists_of(rows, states)
+  local lists = {}
+  for _, row in ipairs(rows) do
+    local name, list = row[1], {}
+    for i, state in ipairs(states) do
+      local t = state[name]
+      if not t then return nil end
+      list[i] = t
+    end
+    lists[name] = list
+  end
+  return lists
+end
+
+-- Whether all have carried the same numbers here; and those, nil for none.
+local function before_of(entry, states)
+  local before = {}
+  for k, row in ipairs(entry.carried or {}) do
+    local value = states[1][row[1]]
+    for _, state in ipairs(states) do
+      if state[row[1]] ~= value then return false end
+    end
+    before[k] = value
+  end
+  return true, before[1] and before
+end
+
+-- Parameters that cannot go in one call, in parts that can: alike in whether they have their states, and in what they
+-- carried here.
 local function parts_of(entry, rows, params, states)
-  local parts, carried = {}, entry.carried or {}
+  local parts, by_key = {}, {}
   for i, p in ipairs(params) do
     local state, first = states[i], false
     for _, row in ipairs(rows) do first = first or not state[row[1]] end
-    local part
-    for _, each in ipairs(parts) do
-      local alike = each.first == first
-      for k, row in ipairs(carried) do alike = alike and each.before[k] == state[row[1]] end
-      if alike then
-        part = each
-        break
-      end
-    end
+    local key = tostring(first)
+    for _, row in ipairs(entry.carried or {}) do key = ("%s %.17g"):format(key, state[row[1]] or 0 / 0) end
+    local part = by_key[key]
     if not part then
-      part = {first = first, params = {}, states = {}, before = {}}
-      for k, row in ipairs(carried) do part.before[k] = state[row[1]] end
-      parts[#parts + 1] = part
+      part = {params = {}, states = {}}
+      by_key[key], parts[#parts + 1] = part, part
     end
     part.params[#part.params + 1], part.states[#part.states + 1] = p, state
+  end
+  for _, part in ipairs(parts) do
+    part.lists = lists_of(rows, part.states)
+    part.before = select(2, before_of(entry, part.states))
   end
   return parts
 end
 
+-- New states in the places of those that are not there; and what to put where once the step is made.
+local function lists_made(rows, group, part)
+  local lists, made = {}, {}
+  for _, row in ipairs(rows) do
+    local name, list = row[1], {}
+    for i, state in ipairs(part.states) do
+      list[i] = state[name]
+      if not list[i] then
+        list[i] = make(row, group, part.params[i])
+        made[#made + 1] = {state, name, list[i]}
+      end
+    end
+    lists[name] = list
+  end
+  return lists, made
+end
+
 local function carry(entry, states, ...)
-  for k, row in ipairs(entry.carried or {}) do
+  for k, row in ipairs(entry.carried) do
     local value = select(k, ...)
     for _, state in ipairs(states) do state[row[1]] = value end
   end
 end
 
--- At each replay of a captured step the device goes on with what is carried, in part.memory, and so do we.
-local function carry_on_replay(entry, part, call)
+-- At each replay of a captured step the device goes on with what is carried, and so do we.
+local function carry_on_replay(entry, states, call)
   local replay = {kind = call.kind, options = call.options, params = {}, step = call.step}
   require("luminary.cuda.graph").on_replay(function()
     replay.carried = {}
-    for k, row in ipairs(entry.carried) do replay.carried[k] = part.states[1][row[1]] end
-    carry(entry, part.states, select(2, core.optim_step(replay)))
+    for k, row in ipairs(entry.carried) do replay.carried[k] = states[1][row[1]] end
+    carry(entry, states, select(2, core.optim_step(replay)))
     replay.step = replay.step + 1
   end)
 end
@@ -145,32 +188,25 @@ end
 function Elementwise:advance(group, params, states, count)
   local entry = self.entry
   local rows, numbers = wanted(entry, group), numbers_of(entry, group)
-  for _, part in ipairs(parts_of(entry, rows, params, states)) do
-    local lists, made = {}, {}
-    for _, row in ipairs(rows) do
-      local name, list = row[1], {}
-      for i, state in ipairs(part.states) do
-        list[i] = state[name]
-        if not list[i] then
-          list[i] = make(row, group, part.params[i])
-          made[#made + 1] = {state, name, list[i]}
-        end
-      end
-      lists[name] = list
-    end
+  local lists, alike, before = lists_of(rows, states), before_of(entry, states)
+  local parts = lists and alike and {{params = params, states = states, lists = lists, before = before}}
+    or parts_of(entry, rows, params, states)
+  for _, part in ipairs(parts) do
+    local made
+    if not part.lists then part.lists, made = lists_made(rows, group, part) end
     local call = {
-      kind = self.kind, options = numbers, params = part.params, states = lists, step = count, first = part.first,
-      carried = part.before[1] and part.before or nil,
+      kind = self.kind, options = numbers, params = part.params, states = part.lists, step = count,
+      first = made ~= nil, carried = part.before,
     }
-    if entry.carried and core.graph_is_capturing() then
-      part.memory = core.keep(core.ops.empty({#entry.carried}, {dtype = "float64", device = part.params[1].device}))
-      call.memory = part.memory
+    if not entry.carried then
       core.optim_step(call)
-      carry_on_replay(entry, part, call)
+    elseif core.graph_is_capturing() then
+      core.optim_step(call)
+      carry_on_replay(entry, part.states, call)
     else
       carry(entry, part.states, select(2, core.optim_step(call)))
     end
-    for _, new in ipairs(made) do new[1][new[2]] = new[3] end
+    for _, new in ipairs(made or {}) do new[1][new[2]] = new[3] end
   end
 end
 

@@ -102,10 +102,11 @@ end
 -- Parameters with a gradient, by how many steps they have made: all of them the same number, mostly, so
 -- that a group is one call into C.
 local function batches(self, group)
-  local by_count, order = {}, {}
+  local by_count, order, all = {}, {}, self.state
   for _, p in ipairs(group.params) do
     if core.has_grad(p) then
-      local count = self.state[p] and self.state[p].step or 0
+      local state = all[p]
+      local count = state and state.step or 0
       local batch = by_count[count]
       if not batch then
         batch = {count = count}
@@ -118,6 +119,15 @@ local function batches(self, group)
   return order
 end
 
+-- What a class of the user's makes in a scope outlives it.
+local function keep(states)
+  for _, state in ipairs(states) do
+    for _, value in pairs(state) do
+      if core.is_tensor(value) then core.keep(value) end
+    end
+  end
+end
+
 --- One step. `closure`, if given, computes the loss again first; its result is returned.
 function Optimizer:step(closure)
   local loss
@@ -127,17 +137,13 @@ function Optimizer:step(closure)
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
       -- States are put in their places and counted last: an error leaves the optimizer able to step again.
-      local states, count = {}, params.count + 1
-      for i, p in ipairs(params) do states[i] = self.state[p] or {} end
+      local states, count, all = {}, params.count + 1, self.state
+      for i, p in ipairs(params) do states[i] = all[p] or {} end
       core.no_grad(self.advance, self, group, params, states, count)
+      if not self.entry then keep(states) end
       for i, p in ipairs(params) do
-        if not self.entry then
-          for _, value in pairs(states[i]) do
-            if core.is_tensor(value) then core.keep(value) end
-          end
-        end
         states[i].step = count
-        self.state[p] = states[i]
+        all[p] = states[i]
       end
       if core.graph_is_capturing() then -- which counts with the first replay
         for _, state in ipairs(states) do state.step = count - 1 end
