@@ -63,7 +63,8 @@ describe("the generator of optimizers", function()
   local function with(changes)
     local entry = {
       options = '{{"lr", 1, "positive"}, {"size", 0}}', modes = '{{"size"}}', states = '{{"old", when = "size"}}',
-      scalars = "{}", update = "[[\n    p -= lr * g;\n    if (with_size) old = size * g;]]", source = '"nobody"', help = '"none"',
+      scalars = "{}", update = "[[\n    p -= lr * g;\n    if (with_size) old = size * g;]]",
+      source = '"nobody"', help = '"none"',
     }
     for key, value in pairs(changes) do entry[key] = value end
     local parts = {}

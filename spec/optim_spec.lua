@@ -104,7 +104,7 @@ describe("an optimizer", function()
   end)
 
   it("steps parameters of half precision, computed in float32", function()
-    for name, row in pairs(every) do
+    for _, row in pairs(every) do
       for dtype, bound in pairs { float16 = 2e-3, bfloat16 = 1.6e-2 } do
         local start, grad = lm.randn({ 7 }, { dtype = dtype }), lm.randn({ 7 }, { dtype = dtype })
         local half, whole = nn.Parameter(start:clone()), nn.Parameter(start:float())
