@@ -16,7 +16,7 @@
 /* NaN goes through both. */
 #define LM_OPTIM_MATH(real, suffix)                                                  \
   LM_DEVICE_CODE real lm_sgn_##suffix(real x) { return x > 0 ? 1 : x < 0 ? -1 : x; } \
-  LM_DEVICE_CODE real lm_larger_##suffix(real a, real b) { return (a > b) | (a != a) ? a : b; }
+  LM_DEVICE_CODE real lm_larger_##suffix(real a, real b) { return ((a > b) | (a != a)) ? a : b; }
 
 LM_OPTIM_MATH(float, f32)
 LM_OPTIM_MATH(double, f64)

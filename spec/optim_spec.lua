@@ -444,6 +444,25 @@ describe("an optimizer's state_dict", function()
     assert.is_nil(state.param_groups[1].params[2])
   end)
 
+  it("may have numbers as tensors of no dims, as PyTorch has, for a parameter of no dims too", function()
+    for _, shape in ipairs { {}, { 1 } } do
+      local p, t = nn.Parameter(lm.zeros(shape)), lm.full({}, 0.5)
+      local opt = optim.NAdam { p }
+      opt:load_state_dict { param_groups = { { params = { 0 }, foreach = false } }, state = { [0] = {
+        step = lm.full({}, 3), mu_product = t, exp_avg = lm.full(shape, 2), exp_avg_sq = lm.full(shape, 4) } } }
+      assert.same({ 3, 0.5 }, { opt.state[p].step, opt.state[p].mu_product })
+      assert.same({ 2, 4 }, { opt.state[p].exp_avg:item(), opt.state[p].exp_avg_sq:item() })
+    end
+    local p = nn.Parameter(lm.zeros { 2 })
+    local opt = optim.SGD({ p }, { momentum = 0.9, dampening = 0.5 })
+    opt:load_state_dict { param_groups = { { params = { 0 }, lr = 1, momentum = 0.5, dampening = 0.5 } },
+      state = { [0] = { momentum_buffer = lm.ones { 2 } } } }
+    p.grad = lm.ones { 2 }
+    opt:step() -- not the first one: the buffer becomes 0.5 + 0.5 * 1
+    same(p:detach(), lm.tensor { -1, -1 })
+    assert.equal(2, opt.state[p].step)
+  end)
+
   it("of another shape is an error that changes nothing", function()
     local params = parameters("float32")
     local opt = optim.SGD(params, { lr = 0.1, momentum = 0.9 })

@@ -92,8 +92,6 @@ function Elementwise:check_state(state)
   for _, row in ipairs(self.entry.carried or {}) do
     if type(state[row[1]]) ~= "number" then return row[1] .. " has to be a number" end
   end
-  -- PyTorch's SGD does not count its steps.
-  if not self.counts and state.step == nil then state.step = 1 end
   return Optimizer.check_state(self, state)
 end
 
@@ -225,7 +223,7 @@ end
 local classes = {}
 for _, entry in ipairs(require "luminary.optim.entries") do
   local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
-  new.entry, new.kind, new.spec, new.counts, new.help = entry, entry.name, spec_of(entry), counts(entry), entry.help
+  new.entry, new.kind, new.spec, new.counts = entry, entry.name, spec_of(entry), counts(entry)
   new.numbers = {step = true}
   for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
   classes[entry.name] = new

@@ -26,10 +26,13 @@ Optimizer.spec = {}
 --- What a parameter's state has of numbers, by name.
 Optimizer.numbers = {step = true}
 
+--- Whether what a step does depends on its number. PyTorch's SGD keeps none.
+Optimizer.counts = true
+
 --- Makes one step of some parameters of a group, all of which have gradients and make step number `count`, from 1. No
 --- graph is recorded. states[i] is params[i]'s table in opt.state, to fill as you like: empty at first, tensors of the
 --- parameter's sizes and numbers; `step` is seen to.
-function Optimizer:advance(_group, _params, _states, _count) -- luacheck: ignore self
+function Optimizer:advance(_group, _params, _states, _count)
   fail("%s: there is no advance(group, params, states, count), which makes a step", self.__name)
 end
 
@@ -241,6 +244,7 @@ function Optimizer:load_state_dict(dict)
           end
           states[p][key] = value
         end
+        if not self.counts and states[p].step == nil then states[p].step = 1 end
         local wrong = self:check_state(states[p])
         if wrong then fail("%s: the state of parameter %d: %s", who, n, wrong) end
         if not mine then states[p] = nil end
