@@ -241,6 +241,7 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
+    for _, name in ipairs { "checkpoint", "checkpoint_sequential" } do abuse(name, lm.autograd[name]) end
     for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)

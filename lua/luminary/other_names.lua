@@ -63,7 +63,7 @@ other.nn = with(pairs_of([[
   ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
   LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
-  clip_grad_norm_=utils.clip_grad_norm_]],
+  clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d

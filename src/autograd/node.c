@@ -129,6 +129,7 @@ void lm_node_spend(lm_node *n) {
 }
 
 static void destroy(lm_node *n) {
+  if (n->recipe) lm_recipe_forget(n);
   drop_saved(n);
   for (int i = 0; i < n->nedge; i++) lm_node_release(n->edge[i].node);
   for (int i = 0; i < n->nout; i++) {
