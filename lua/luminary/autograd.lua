@@ -6,7 +6,14 @@ local options = require "luminary.options"
 local ops, methods = core.ops, core.methods
 local fail = options.fail
 
-local autograd = {grad = core.grad, backward = core.backward}
+local autograd = {
+  grad = core.grad, backward = core.backward,
+  -- detect_anomaly(f, ...) calls f, within which a NaN that backward makes is an error that names the op and the line
+  -- of the script that called it, as other errors of backward do then. set_detect_anomaly(on) does so from here on, in
+  -- this thread, and gives what was before. Forward and backward both have to be within. Slow.
+  detect_anomaly = core.detect_anomaly, set_detect_anomaly = core.set_detect_anomaly,
+  is_anomaly_enabled = core.is_anomaly_enabled,
+}
 
 -- ---- Function
 

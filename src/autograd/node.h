@@ -90,6 +90,7 @@ struct lm_node {
   lm_node *next;            /* in a free list, or in the list of those to be destroyed */
   struct lm_recipe *recipe; /* the part of the graph that saves nothing; NULL for most */
   int32_t place;            /* there */
+  char *line;               /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
   lm_edge *edge;            /* one for each tensor argument, then one for each tensor of an EACH list */
   lm_out *out;              /* [nout] */
   void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_place; int64_t
@@ -221,6 +222,13 @@ typedef struct lm_modes {
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
 lm_modes *lm_modes_here(void);
+
+/* anomaly.c. A copy of the line that is recorded at, or NULL. */
+char *lm_anomaly_line(void);
+/* An error if one of gin[nedge] is NaN; g: the gradients of the results. */
+lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin);
+/* Adds the node's line, if it is known, to the message of an error. */
+lm_status lm_anomaly_words(const lm_node *n, lm_status status);
 
 /* recipe.c. Before a node is recorded, so that noting it cannot fail. */
 lm_status lm_recipe_make_room(void);

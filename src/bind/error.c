@@ -44,6 +44,14 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   lm_set_where(line);
 }
 
+void lm_note_anomaly(lua_State *L) {
+  lua_Debug ar;
+  char line[LUA_IDSIZE + 16] = "";
+  luaL_checkstack(L, 4, "anomaly");
+  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  lm_anomaly_at(line);
+}
+
 int lm_pcall(lua_State *L, int nargs, int nresults) {
   enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries */
   if (lm_stack_left() >= RESERVE) return lua_pcall(L, nargs, nresults, 0);

@@ -416,6 +416,7 @@ static int bind_custom_record(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TFUNCTION) {
     return lm_raise_text(L, "custom_record: a name, a function and three lists of tensors expected");
   }
+  if (lm_anomaly()) lm_note_anomaly(L);
   callback *c = NULL;
   lm_status status = record(L, s, &c);
   if (status == LM_E_OOM) {
