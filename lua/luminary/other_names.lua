@@ -92,7 +92,7 @@ other["nn.functional"] = pairs_of([[
 
 other.optim = pairs_of([[
   sgd=SGD adam=Adam adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  RMSprop Adagrad Adadelta LBFGS NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel rmsprop adagrad
+  RMSprop Adagrad Adadelta LBFGS NAdam RAdam Adamax ASGD Rprop SparseAdam rmsprop adagrad
   adadelta lbfgs rprop ConfusionMatrix Logger]])
 
 other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")

@@ -1,6 +1,7 @@
 --- optim: optimizers and learning-rate schedules.
 local options = require "luminary.options"
 local adam = require "luminary.optim.adam"
+local swa = require "luminary.optim.swa"
 
 return options.strict("optim", {
   Optimizer = require "luminary.optim.optimizer",
@@ -9,4 +10,5 @@ return options.strict("optim", {
   AdamW = adam.AdamW,
   ZeroRedundancyOptimizer = require "luminary.optim.zero",
   lr_scheduler = require "luminary.optim.lr_scheduler",
+  AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
 })
