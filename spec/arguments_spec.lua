@@ -350,6 +350,7 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
+    for _, name in ipairs { "checkpoint", "checkpoint_sequential" } do abuse(name, lm.autograd[name]) end
     for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
@@ -380,6 +381,15 @@ describe("wrong arguments to", function()
         return schedules.SequentialLR(schedule.optimizer, { schedule }, {})
       end,
     }
+    abuse("SWALR:load_state_dict", optim.SWALR.load_state_dict, function() return optim.SWALR(opt(), 0.1) end)
+    for name, f in pairs(optim.swa_utils) do
+      abuse(name, f)
+      abuse(name .. " of an optimizer", f, opt)
+      abuse(name .. " of a module", f, function() return nn.BatchNorm1d(2) end)
+    end
+    abuse("AveragedModel:update", optim.AveragedModel.update, function()
+      return optim.AveragedModel(nn.BatchNorm1d(2))
+    end)
     for name, class in pairs(schedules) do
       abuse(name, class)
       abuse(name .. " of an optimizer", class, opt)

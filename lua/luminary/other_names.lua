@@ -77,7 +77,8 @@ other.luminary = with(pairs_of([[
   sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trace trapezoid trapz
   triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander vdot
   vsplit xlogy xpu]]), {
-  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y", deepcopy = "x:clone() copies a tensor",
+  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
+  deepcopy = "net:clone() copies a module, x:clone() a tensor",
   bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
@@ -110,7 +111,7 @@ other.nn = with(pairs_of([[
   ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
   LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
-  clip_grad_norm_=utils.clip_grad_norm_]],
+  clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
@@ -158,7 +159,7 @@ other["nn.utils"] = pairs_of([[
 other.optim = pairs_of([[
   adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
   StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  SparseAdam swa_utils AveragedModel ConfusionMatrix Logger Adafactor Muon]])
+  SparseAdam ConfusionMatrix Logger Adafactor Muon]])
 
 other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
@@ -233,7 +234,7 @@ other.mp = with(pairs_of([[start_processes=spawn]], [[
 other.autograd = with(pairs_of([[
   no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
   function=Function]], [[
-  detect_anomaly set_detect_anomaly profiler functional forward_ad graph jacobian hessian]]), {
+  profiler functional forward_ad graph jacobian hessian]]), {
   Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",

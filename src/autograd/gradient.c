@@ -161,6 +161,7 @@ static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_wish
 
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin) {
   lm_status status = LM_OK;
+  if (n->hollow) TRY(lm_recipe_fill(n));
   TRY(check_saved(n));
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;

@@ -20,12 +20,14 @@
  *
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
  *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
+ *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
  *   autocast({device, dtype, enabled}, f, ...)    is_autocast_enabled()
  *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
  *   keep(x)          spares a tensor or the tensors in a table, at any depth; returns x
  *
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
+ *   checkpoint(f, again, ...)  f(...), recorded without saving anything; backward calls again() for it
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
  *                    (autograd.lua uses it)
@@ -209,6 +211,8 @@ int lm_raise(lua_State *L, lm_status status);
 /* The same with a message made here. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* "train.lua:12: " of the first level outside our own Lua files, or "". */
+/* Tells autograd that line, for lm_set_anomaly. */
+void lm_note_anomaly(lua_State *L);
 void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */

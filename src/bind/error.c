@@ -44,6 +44,14 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   lm_set_where(line);
 }
 
+void lm_note_anomaly(lua_State *L) {
+  lua_Debug ar;
+  char line[LUA_IDSIZE + 16] = "";
+  luaL_checkstack(L, 4, "anomaly");
+  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  lm_anomaly_at(line);
+}
+
 /* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */
 static bool is_caught(lua_State *L) {
   lua_Debug ar;

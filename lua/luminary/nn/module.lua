@@ -383,6 +383,10 @@ function Module:share_memory()
   return self
 end
 
+--- A deep copy: parameters with their gradients, buffers, other tensors and plain tables are its own, and what is
+--- shared within the module is shared within the copy. Hooks are the same functions, and other objects the same.
+function Module:clone() return require "luminary.nn.clone"(self) end
+
 -- ---- state
 
 -- The persistent state in order: a list of {name, tensor}. A wrapper (class field `transparent`) adds

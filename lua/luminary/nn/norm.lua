@@ -34,13 +34,17 @@ function BatchNorm:init(num_features, opts)
   self:reset_parameters()
 end
 
+--- The running values as they are at first.
+function BatchNorm:reset_running_stats()
+  if not self.track_running_stats then return end
+  self.running_mean:zero_()
+  self.running_var:fill_(1)
+  self.num_batches_tracked:zero_()
+end
+
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function BatchNorm:reset_parameters()
-  if self.track_running_stats then
-    self.running_mean:zero_()
-    self.running_var:fill_(1)
-    self.num_batches_tracked:zero_()
-  end
+  self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
 end

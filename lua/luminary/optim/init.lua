@@ -1,7 +1,7 @@
 --- optim: optimizers and learning-rate schedules.
 local options = require "luminary.options"
 local torch7 = require "luminary.optim.torch7"
-
+local swa = require "luminary.optim.swa"
 
 local optim = {
   Optimizer = require "luminary.optim.optimizer",
@@ -10,6 +10,7 @@ local optim = {
   lswolfe = torch7.lswolfe,
   ZeroRedundancyOptimizer = require "luminary.optim.zero",
   lr_scheduler = require "luminary.optim.lr_scheduler",
+  AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
 }
 for name, class in pairs(require "luminary.optim.elementwise") do optim[name] = class end
 return options.strict("optim", optim)
