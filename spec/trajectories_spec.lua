@@ -42,6 +42,16 @@ local function parameter(dtype)
   return lm.tensor(START, { dtype = dtype }):to(device):detach():requires_grad_()
 end
 
+-- What the generator saved of the state, by PyTorch's names.
+local function state_of(name, n)
+  local state = {}
+  for key, value in pairs(stored) do
+    local field = key:match(("^%s%%.%d%%.state%%.(.*)$"):format(name, n))
+    if field then state[field] = value end
+  end
+  return state
+end
+
 -- Steps first to last; check(row, p) after those of which there is a row.
 local function go(opt, p, options, problem, first, last, check)
   for k = first, last do
@@ -58,6 +68,17 @@ describe("fifty steps give PyTorch's parameters:", function()
   local tolerance = { float32 = { 1e-6, 1e-6 }, float64 = { 1e-12, 1e-12 } }
   for _, case in ipairs(cases) do
     local name, n, options = unpack(case)
+    it(("%s %d, and its states"):format(name, n), function()
+      local p = parameter "float64"
+      local opt = optim[name]({ p }, options)
+      go(opt, p, options, problems[2], 1, cases.saved, function() end)
+      for field, want in pairs(state_of(name, n)) do
+        local got = opt.state[p][field]
+        if type(got) == "number" then got = lm.tensor(got, { dtype = "float64" }) end
+        same(got, want:double(), tolerance.float64, field)
+      end
+    end)
+
     it(("%s %d"):format(name, n), function()
       for dtype, bound in pairs(tolerance) do
         local want = stored[("%s.%d.%s"):format(name, n, dtype)]
@@ -75,11 +96,7 @@ end)
 describe("a state_dict of PyTorch's", function()
   -- As it comes from Python: parameters from 0, numbers as 0-d tensors, its own options too.
   local function dict_of(name, n, group)
-    local state = {}
-    for key, value in pairs(stored) do
-      local field = key:match(("^%s%%.%d%%.state%%.(.*)$"):format(name, n))
-      if field then state[field] = value end
-    end
+    local state = state_of(name, n)
     local own = { params = { 0 } }
     for key, value in pairs(group) do own[key] = value end
     return { state = { [0] = next(state) and state or nil }, param_groups = { own } }

@@ -5,7 +5,7 @@ trajectories.lua beside it. spec/trajectories_spec.lua walks all of them.
   scripts/dev/gen_trajectories.py      (with a Python that has torch and safetensors)
 
 Each case goes 50 steps on three problems, in float32 and float64; those that maximize, on the problems upside down.
-Its parameters are written after some of the steps, and the optimizer's state_dict after 10. PyTorch keeps numbers such as mu_product in the default dtype: that is float64
+Its parameters are written after some of the steps, and the optimizer's state_dict after 20. PyTorch keeps numbers such as mu_product in the default dtype: that is float64
 here, which is what Luminary keeps them in. Lion is not in PyTorch: here it is in NumPy, after Chen et al., "Symbolic
 Discovery of Optimization Algorithms", 2023, algorithm 2.
 """
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-STEPS, SEEN, SAVED = 50, (1, 2, 3, 6, 10, 20, 35, 50), 10
+STEPS, SEEN, SAVED = 50, (1, 2, 3, 6, 10, 20, 35, 50), 20
 
 
 class Lion:
@@ -63,7 +63,7 @@ CASES = {
                 dict(lr=0.005, centered=True, momentum=0.5, weight_decay=0.1, eps=1e-3, maximize=True)],
     "Rprop": [dict(), dict(lr=0.02, etas=(0.4, 1.3), step_sizes=(1e-3, 0.1)), dict(lr=0.005, maximize=True)],
     "ASGD": [dict(), dict(lr=0.02, lambd=0.01, alpha=0.5, t0=10),
-             dict(lr=0.002, weight_decay=0.1, t0=20, maximize=True)],
+             dict(lr=0.002, weight_decay=0.1, t0=5, maximize=True)],
     "Lion": [dict(), dict(lr=0.01, betas=(0.8, 0.95)), dict(lr=0.01, weight_decay=0.3, maximize=True)],
 }
 

@@ -1,6 +1,6 @@
 -- Written by scripts/dev/gen_trajectories.py: optimizers' cases, their options, and the group that PyTorch saves.
 return {
-  seen = { 1, 2, 3, 6, 10, 20, 35, 50 }, saved = 10,
+  seen = { 1, 2, 3, 6, 10, 20, 35, 50 }, saved = 20,
   { "SGD", 1, {  },
     { dampening = 0, differentiable = false, foreach = false, lr = 0.001,
       maximize = false, momentum = 0, nesterov = false, weight_decay = 0 } },
@@ -152,9 +152,9 @@ return {
     { alpha = 0.5, capturable = false, differentiable = false, foreach = false,
       lambd = 0.01, lr = 0.02, maximize = false, t0 = 10,
       weight_decay = 0 } },
-  { "ASGD", 3, { lr = 0.002, weight_decay = 0.1, t0 = 20, maximize = true },
+  { "ASGD", 3, { lr = 0.002, weight_decay = 0.1, t0 = 5, maximize = true },
     { alpha = 0.75, capturable = false, differentiable = false, foreach = false,
-      lambd = 0.0001, lr = 0.002, maximize = true, t0 = 20,
+      lambd = 0.0001, lr = 0.002, maximize = true, t0 = 5,
       weight_decay = 0.1 } },
   { "Lion", 1, {  },
     { betas = { 0.9, 0.99 }, lr = 0.0001, maximize = false, weight_decay = 0.0 } },

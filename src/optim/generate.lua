@@ -53,7 +53,7 @@ local function family_of(entry)
   end
 
   -- What there is to name, and where in the text it comes to be used: in the update, or on the way to it.
-  local known = {t = true, first = true}
+  local known = {t = true, first = true, p = true, g = true, c = true, next = true}
   for _, rows in ipairs {f.numbers, f.carried, entry.scalars} do
     for _, row in ipairs(rows) do
       local name = row.name or row[1]
@@ -73,13 +73,12 @@ local function family_of(entry)
     if not in_update[row[1]] and not needed[row[1]] then fail(entry, "scalar %s is used by nothing", row[1]) end
     for word in pairs(text.words(row[2])) do needed[word] = true end
   end
-  f.in_update, f.needed, f.coefficients = in_update, needed, {}
+  f.needed, f.coefficients = needed, {}
   for _, rows in ipairs {f.numbers, f.carried, entry.scalars} do
     for _, row in ipairs(rows) do
       local name = row.name or row[1]
       if in_update[name] then
         for _, state in ipairs(f.states) do
-          -- A state hides an option or a scalar of its name.
           if state[1] == name then fail(entry, "'%s' is a state and a number", name) end
         end
         f.coefficients[#f.coefficients + 1] = name
@@ -98,7 +97,7 @@ for _, entry in ipairs(list) do
   elseif entry.update ~= base.entry.update then
     fail(entry, "an update of its own beside like = '%s'", entry.like)
   end
-  local own = {name = entry.name, family = base, numbers = numbers_of(entry), source = entry.source, help = entry.help}
+  local own = {name = entry.name, family = base, numbers = numbers_of(entry)}
   entries[#entries + 1], entries[entry.name] = own, own
 end
 
@@ -106,22 +105,18 @@ end
 local function forms(f)
   local found = {}
   for bits = 0, 2 ^ #f.modes - 1 do
-    local with, possible = {}, true
-    for i, mode in ipairs(f.modes) do with[mode[1]] = math.floor(bits / 2 ^ (i - 1)) % 2 == 1 end
+    local with, on, possible = {}, {}, true
+    for i, mode in ipairs(f.modes) do
+      with[mode[1]] = math.floor(bits / 2 ^ (i - 1)) % 2 == 1
+      if with[mode[1]] then on[#on + 1] = ("LM_%s_%s"):format(f.upper, mode[1]:upper()) end
+    end
     for _, mode in ipairs(f.modes) do
       if with[mode[1]] and mode.needs and not with[mode.needs] then possible = false end
     end
     if possible then
       found[#found + 1] = {
-        bits = bits, with = with,
+        with = with, label = bits == 0 and "0" or table.concat(on, " | "),
         flags = map(f.modes, function(mode) return with[mode[1]] and "1" or "0" end),
-        label = bits == 0 and "0" or table.concat((function()
-          local on = {}
-          for _, mode in ipairs(f.modes) do
-            if with[mode[1]] then on[#on + 1] = ("LM_%s_%s"):format(f.upper, mode[1]:upper()) end
-          end
-          return on
-        end)(), " | "),
       }
     end
   end

@@ -112,17 +112,26 @@ local function lists_of(rows, states)
   return lists
 end
 
--- Whether all have carried the same numbers here; and those, nil for none.
-local function before_of(entry, states)
-  local before = {}
+-- What a parameter has carried here: a list, or nil at first.
+local function carried_by(entry, state)
+  local list
   for k, row in ipairs(entry.carried or {}) do
+    local value = state[row[1]]
+    if value == nil then return nil end
+    list = list or {}
+    list[k] = value
+  end
+  return list
+end
+
+local function carry_the_same(entry, states)
+  for _, row in ipairs(entry.carried or {}) do
     local value = states[1][row[1]]
     for _, state in ipairs(states) do
       if state[row[1]] ~= value then return false end
     end
-    before[k] = value
   end
-  return true, before[1] and before
+  return true
 end
 
 -- Parameters that cannot go in one call, in parts that can: alike in whether they have their states, and in what they
@@ -141,10 +150,7 @@ local function parts_of(entry, rows, params, states)
     end
     part.params[#part.params + 1], part.states[#part.states + 1] = p, state
   end
-  for _, part in ipairs(parts) do
-    part.lists = lists_of(rows, part.states)
-    part.before = select(2, before_of(entry, part.states))
-  end
+  for _, part in ipairs(parts) do part.lists = lists_of(rows, part.states) end
   return parts
 end
 
@@ -186,15 +192,15 @@ end
 function Elementwise:advance(group, params, states, count)
   local entry = self.entry
   local rows, numbers = wanted(entry, group), numbers_of(entry, group)
-  local lists, alike, before = lists_of(rows, states), before_of(entry, states)
-  local parts = lists and alike and {{params = params, states = states, lists = lists, before = before}}
+  local lists = lists_of(rows, states)
+  local parts = lists and carry_the_same(entry, states) and {{params = params, states = states, lists = lists}}
     or parts_of(entry, rows, params, states)
   for _, part in ipairs(parts) do
     local made
     if not part.lists then part.lists, made = lists_made(rows, group, part) end
     local call = {
       kind = self.kind, options = numbers, params = part.params, states = part.lists, step = count,
-      first = made ~= nil, carried = part.before,
+      first = made ~= nil, carried = carried_by(entry, part.states[1]),
     }
     if not entry.carried then
       core.optim_step(call)
@@ -206,6 +212,11 @@ function Elementwise:advance(group, params, states, count)
     end
     for _, new in ipairs(made or {}) do new[1][new[2]] = new[3] end
   end
+end
+
+--- States made here outlive the scope by themselves; those of a class that has its own `advance` do not.
+function Elementwise:keep_states(states)
+  if self.advance ~= Elementwise.advance then Optimizer.keep_states(self, states) end
 end
 
 -- ---- classes

@@ -121,8 +121,8 @@ local function batches(self, group)
   return order
 end
 
--- What a class of the user's makes in a scope outlives it.
-local function keep(states)
+--- What `advance` made in an lm.scope outlives it.
+function Optimizer.keep_states(_self, states)
   for _, state in ipairs(states) do
     for _, value in pairs(state) do
       if core.is_tensor(value) then core.keep(value) end
@@ -142,7 +142,7 @@ function Optimizer:step(closure)
       local states, count, all = {}, params.count + 1, self.state
       for i, p in ipairs(params) do states[i] = all[p] or {} end
       core.no_grad(self.advance, self, group, params, states, count)
-      if not self.entry then keep(states) end
+      self:keep_states(states)
       for i, p in ipairs(params) do
         states[i].step = count
         all[p] = states[i]
