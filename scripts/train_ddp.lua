@@ -27,6 +27,8 @@ usage: luajit train_ddp.lua [options]
   --lr X              learning rate                                 (0.1)
   --momentum X        momentum of SGD                               (0.9)
   --dtype NAME        float32, float64, bfloat16 or float16         (float32)
+  --amp NAME          mixed precision: off, autocast, or apex's O1 or O2; float16 on GPUs, else bfloat16  (off)
+  --clip X            the gradients' norm is at most that           (no limit)
   --device NAME       cpu, cuda:0, ...                              (cuda:<local rank> if there is one, else cpu)
   --seed N            of the weights and of the order of samples    (1)
   --threads N         CPU threads of a process                      ($OMP_NUM_THREADS, else all cores, shared)
@@ -48,9 +50,10 @@ local here = arg[0]:match("^.*/") or "" -- the models and the reader of options 
 local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
   model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
-  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, device = {"text"}, seed = {"natural", 1},
-  threads = {"count"}, save = {"text"}, ["save-every"] = {"count", math.huge}, resume = {"text"},
-  ["auto-resume"] = {"text"}, log = {"text"}, ["log-file"] = {same = "log"}, -- torchrun takes --log for one of its own
+  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, amp = {"text", "off"}, clip = {"number"},
+  device = {"text"}, seed = {"natural", 1}, threads = {"count"}, save = {"text"}, ["save-every"] = {"count", math.huge},
+  resume = {"text"}, ["auto-resume"] = {"text"}, log = {"text"},
+  ["log-file"] = {same = "log"}, -- torchrun takes --log for one of its own
   backend = {"text"}, ["init-method"] = {"text", "env://"}, ["world-size"] = {"count"}, rank = {"natural"},
   timeout = {"number", 1800}, ["local-rank"] = {"natural"}, -- what some launchers add; LOCAL_RANK says the same
 })
@@ -87,6 +90,15 @@ if not datasets[options.dataset] then refuse("--dataset: no dataset '%s'", optio
 local models = dofile(here .. "models.lua")
 if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'", options.model) end
 
+local apex = options.amp == "O1" or options.amp == "O2"
+if not apex and options.amp ~= "off" and options.amp ~= "autocast" then
+  refuse("--amp: '%s' is none of off, autocast, O1 and O2", options.amp)
+end
+if options.amp ~= "off" and options.dtype ~= "float32" then
+  refuse("--amp %s is for --dtype float32, not %s", options.amp, options.dtype)
+end
+if options.clip and options.clip <= 0 then refuse("--clip %g: a norm is above 0", options.clip) end
+
 -- ---- processes, devices, random numbers: the same model and order on every rank
 
 dist.init_process_group(options.backend, {
@@ -122,15 +134,33 @@ local test_loader = data.DataLoader(test_share, {batch_size = options["batch-siz
 -- ---- model and optimizer
 
 local net = models[options.model]():to(device, options.dtype)
-net = nn.parallel.DistributedDataParallel(net)
 local opt = optim.SGD(net:parameters(), {lr = options.lr, momentum = options.momentum})
+if apex then net, opt = lm.amp.initialize(net, opt, {opt_level = options.amp}) end
+net = nn.parallel.DistributedDataParallel(net)
+
+local mode = {device = device, enabled = options.amp == "autocast"} -- bfloat16 has float32's range, and needs no scale
+local scaler = lm.GradScaler {enabled = mode.enabled and device:find "^cuda" ~= nil}
+local function output(x)
+  return lm.autocast(mode, function() return net(x:to(device, options.dtype)) end)
+end
 
 -- One step on one batch; gives the mean loss over the whole batch of all ranks, and its size.
 local function train_step(x, y)
-  local loss = F.cross_entropy(net(x:to(device, options.dtype)), y:to(device))
+  local loss = F.cross_entropy(output(x), y:to(device))
   opt:zero_grad()
-  loss:backward()
-  opt:step()
+  if apex then
+    lm.amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)
+  else
+    scaler:scale(loss):backward()
+    scaler:unscale_(opt)
+  end
+  if options.clip then nn.utils.clip_grad_norm_(lm.amp.master_params(opt), options.clip) end
+  if apex then
+    opt:step()
+  else
+    scaler:step(opt)
+    scaler:update()
+  end
   local n = y:size(1)
   local sums = dist.all_reduce(lm.tensor({loss:item() * n, n}, {dtype = "float64"}))
   return sums[1] / sums[2], sums[2]
@@ -142,7 +172,7 @@ local function test_accuracy()
   local right = lm.zeros(1, {dtype = "float64"})
   lm.no_grad(function()
     for x, y in test_loader:iter() do
-      right:add_(net(x:to(device, options.dtype)):argmax(2):eq(y:to(device)):sum():to("cpu"))
+      right:add_(output(x):argmax(2):eq(y:to(device)):sum():to("cpu"))
     end
   end)
   net:train()
@@ -158,18 +188,24 @@ local function save()
   lm.save(options.save, {
     model = net:state_dict(),
     optimizer = opt:state_dict(),
+    scales = apex and lm.amp.state_dict() or scaler:state_dict(),
     generator = lm.get_rng_state(device),
     position = {step = step, epoch = epoch, batch = batch},
     run = {
       model = options.model, dataset = options.dataset, dtype = options.dtype, seed = options.seed,
-      ["batch-size"] = options["batch-size"],
+      ["batch-size"] = options["batch-size"], amp = options.amp, clip = options.clip,
     },
   })
 end
 
 if checkpoint then
   net:load_state_dict(checkpoint.model)
-  opt:load_state_dict(checkpoint.optimizer)
+  opt:load_state_dict(checkpoint.optimizer) -- after the model: with O2 it has float32 weights of its own
+  if apex then
+    lm.amp.load_state_dict(checkpoint.scales)
+  elseif scaler:is_enabled() then
+    scaler:load_state_dict(checkpoint.scales)
+  end
   lm.set_rng_state(checkpoint.generator, device)
   step, epoch, batch = checkpoint.position.step, checkpoint.position.epoch, checkpoint.position.batch
   for _, group in ipairs(opt.param_groups) do -- named on the command line, these win

@@ -139,6 +139,9 @@ unary "cos"
 unary "tanh"
 unary "erf"
 unary "sigmoid"
+op("bce", "x target", "F.binary_cross_entropy(x, target, reduction='none')", {
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
+  { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 } }, bad = { { t { 3, 4 }, t { 3 }, message = "bce.*%[3, 4%].*%[3%]" } } })
 unary("log_sigmoid", "F.logsigmoid(x)")
 unary("relu", "torch.relu(x)")
 unary("relu6", "F.relu6(x)")
@@ -461,6 +464,12 @@ op("bce_with_logits", "x target", "F.binary_cross_entropy_with_logits(x, target,
   { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, pos_weight = pos { 4 }, reduction = "none" },
   { x = v { -200, 200, 0 }, target = v { 1, 0, 1 }, reduction = "sum" },
   bad = { { t { 3, 4 }, t { 3 }, message = "bce_with_logits.*%[3, 4%].*%[3%]" } } })
+
+op("binary_cross_entropy", "x target", "F.binary_cross_entropy(x, target, weight, reduction=reduction)", {
+  defaults = ldefaults, { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
+  { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 }, reduction = "sum" },
+  bad = { { t { 3, 4 }, t { 3 }, message = "binary_cross_entropy.*%[3, 4%].*%[3%]" } } })
 
 -- ---- views
 op("view", "x size", "x.view(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 3, 4 }, size = { 2, -1, 2 } },

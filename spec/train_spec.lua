@@ -71,6 +71,26 @@ describe("train_ddp.lua", function()
     for k = 1, 12 do assert.equal(a[k], b[k]) end
   end)
 
+  local clipped
+  for _, amp in ipairs { "autocast", "O1", "O2" } do
+    it("trains with --amp " .. amp .. " and --clip, and goes on from a checkpoint in the same bytes", function()
+      local whole, part, log = folder .. "/whole.st", folder .. "/part.st", folder .. "/" .. amp .. ".log"
+      local common = "--model lenet --batch-size 32 --epochs 1 --clip 0.5 "
+      local ok, text = train(common .. "--max-steps 5 --save " .. whole .. " --log " .. log .. " --amp " .. amp)
+      assert(ok, text)
+      ok, text = train(common .. "--max-steps 3 --save " .. part .. " --amp " .. amp)
+      assert(ok, text)
+      ok, text = train("--max-steps 5 --resume " .. part .. " --save " .. part)
+      assert(ok, text)
+      assert(read(whole) == read(part), "the checkpoints differ")
+      clipped = clipped or train(common .. "--max-steps 5 --log " .. folder .. "/plain.log")
+      local low, plain = losses(log), losses(folder .. "/plain.log")
+      for k = 1, 5 do
+        assert(math.abs(low[k] - plain[k]) < 0.02 * plain[k], ("step %d: %g, %g"):format(k, low[k], plain[k]))
+      end
+    end)
+  end
+
   it("updates depend on seed and global batch only: the number of threads changes nothing but rounding", function()
     local one, two = folder .. "/one.log", folder .. "/two.log"
     assert(train("--model mlp --dtype float64 --max-steps 5 --threads 1 --log " .. one))
@@ -89,6 +109,9 @@ describe("train_ddp.lua", function()
     ok, text = train("--data /nonexistent --max-steps 1")
     assert(not ok)
     assert.matches("/nonexistent", text)
+    ok, text = train("--amp O4")
+    assert(not ok)
+    assert.matches("%-%-amp: 'O4' is none of off, autocast, O1 and O2", text)
     ok, text = train("--help")
     assert(ok)
     assert.matches("%-%-resume", text)
@@ -101,6 +124,23 @@ describe("train_ddp.lua", function()
     ]]):format(root, port, folder))
     assert(code ~= 0)
     assert.matches("init_process_group: [^\n]*rank 1", read(folder .. "/out"))
+  end)
+end)
+
+describe("train_amp_ddp.lua", function()
+  it("trains on two processes, in O2 and O1, with a scale that stays or is found", function()
+    local all = {}
+    for _, how in ipairs { "O0", "O2", "O1", "O1 --loss-scale dynamic" } do
+      local log = folder .. "/amp.log"
+      local code = os.execute(("cd %s && MASTER_PORT=%d luajit scripts/train_amp_ddp.lua --opt-level %s --max-steps 6 "
+        .. "--batch-size 32 --data %s --log %s >%s/out 2>&1"):format(root, require("ranks").free_port(), how, folder,
+          log, folder))
+      assert(code == 0, read(folder .. "/out"))
+      all[#all + 1] = losses(log)
+      assert.equal(6, #all[#all])
+      for k = 1, 6 do assert(math.abs(all[#all][k] - all[1][k]) < 0.02 * all[1][k], how .. ", step " .. k) end
+    end
+    for k = 1, 6 do assert.equal(all[3][k], all[4][k]) end -- powers of two leave no trace
   end)
 end)
 

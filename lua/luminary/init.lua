@@ -28,10 +28,12 @@ local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core
 --- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
 --- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
 --- lm.set_grad_enabled(on): turns recording on or off from here on. Gives what was before.
---- lm.autocast({device = "cpu", dtype = "bfloat16", enabled = true}, f, ...): f(...) with matrix products and
---- convolutions of that kind of device in dtype ("bfloat16" or "float16") and what needs precision in float32. Gives
---- what f returns.
---- lm.is_autocast_enabled(): whether this runs inside lm.autocast.
+--- lm.autocast({device, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
+--- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
+--- say; on that kind of device, or on all. Low copies of weights are kept for the outermost scope unless cache_enabled
+--- is false. Gives what f returns.
+--- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
+--- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
 --- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
 --- tables too) and those given to lm.keep. Gives what f returns.
 --- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
@@ -79,7 +81,8 @@ for _, name in ipairs {
 end
 for name, most in pairs { -- arguments that it takes
   op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0, set_grad_enabled = 1,
-  is_autocast_enabled = 0, manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
+  is_autocast_enabled = 1, get_autocast_dtype = 1,
+  manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
   memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
   set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
@@ -111,10 +114,12 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
+  amp = "amp",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
   save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+  GradScaler = {"amp.grad_scaler"},
 }
 
 return setmetatable(options.exact_all(lm), {

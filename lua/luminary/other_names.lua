@@ -94,11 +94,9 @@ other.luminary = with(pairs_of([[
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
   std_mean = "x:std() and x:mean() give them", var_mean = "x:var() and x:mean() give them",
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
-  GradScaler = "lm.autocast is there; a gradient scaler is not in this version",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
-  amp = "lm.autocast is there; a gradient scaler is not in this version",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
@@ -109,7 +107,7 @@ other.nn = with(pairs_of([[
   SpatialAveragePooling=AvgPool2d SpatialBatchNormalization=BatchNorm2d BatchNormalization=BatchNorm1d
   VolumetricBatchNormalization=BatchNorm3d SpatialAdaptiveAveragePooling=AdaptiveAvgPool2d
   ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
-  LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
+  BCECriterion=BCELoss LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
   clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
@@ -117,12 +115,12 @@ other.nn = with(pairs_of([[
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
   MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d GroupNorm InstanceNorm1d
   InstanceNorm2d RMSNorm LocalResponseNorm ELU SELU CELU PReLU ReLU6 Hardtanh Hardswish Hardsigmoid Mish GLU
-  Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss BCELoss KLDivLoss
+  Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss KLDivLoss
   CosineEmbeddingLoss MarginRankingLoss TripletMarginLoss CTCLoss PoissonNLLLoss GaussianNLLLoss
   HingeEmbeddingLoss ModuleDict ParameterList ParameterDict Upsample PixelShuffle Unfold Fold ZeroPad2d
   ReflectionPad2d ReplicationPad2d ConstantPad2d Dropout1d Dropout2d Dropout3d AlphaDropout EmbeddingBag Bilinear
   CosineSimilarity PairwiseDistance Unflatten LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
-  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule BCECriterion AbsCriterion MarginCriterion
+  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss ChannelShuffle CircularPad2d
   ConstantPad1d CrossMapLRN2d FractionalMaxPool2d Hardshrink InstanceNorm3d LPPool1d LPPool2d LazyBatchNorm2d
@@ -138,7 +136,7 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div normalize cosine_similarity interpolate upsample
+  l1_loss smooth_l1_loss huber_loss kl_div normalize cosine_similarity interpolate upsample
   scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
   adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
@@ -207,7 +205,6 @@ other.cuda = with(pairs_of([[
   get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable
   host_memory_stats]]), {
   OutOfMemoryError = "errors are strings, as pcall gives them; this one has \"out of memory\" in it",
-  amp = "lm.autocast is there; a gradient scaler is not in this version",
   memory_summary = "memory_stats() gives the numbers", device_of = "x.device says it",
   init = "CUDA is started when first used", is_initialized = "CUDA is started when first used; is_available() asks",
   is_bf16_supported = "every GPU that this version runs on has bfloat16",

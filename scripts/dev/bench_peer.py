@@ -8,7 +8,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
-ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10}
+ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4}
 
 
 class Block(nn.Module):
@@ -39,8 +40,8 @@ def model(name):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
-def training(name, batch, channels_last, device="cpu"):
-    """A function that does one step of SGD with momentum."""
+def training(name, batch, channels_last, device="cpu", autocast=False):
+    """A function that does one step of SGD with momentum. autocast: to bfloat16."""
     net = model(name).to(device)
     x, y = torch.rand(batch, 1, 28, 28, device=device), torch.randint(0, 10, (batch,), device=device)
     if channels_last:
@@ -48,7 +49,8 @@ def training(name, batch, channels_last, device="cpu"):
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, fused=True)
 
     def step():
-        loss = F.cross_entropy(net(x), y)
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(net(x), y)
         opt.zero_grad()
         loss.backward()
         opt.step()
@@ -69,10 +71,14 @@ def build(name):
         return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
     if name == "adam":
         return {"fused": optimizer(lambda p: torch.optim.Adam(p, lr=0.001, fused=True))}
+    name, _, low = name.partition("_")
+    if name == "mm2048":
+        a, b = (torch.randn(2048, 2048).to(torch.bfloat16 if low else torch.float32) for _ in range(2))
+        return {"eager": lambda: a @ b}
     net, batch = name.rstrip("0123456789"), int(name.lstrip("abcdefghijklmnopqrstuvwxyz"))
-    variants = {"default": training(net, batch, False)}
+    variants = {"default": training(net, batch, False, autocast=bool(low))}
     if net != "mlp":
-        variants["channels_last"] = training(net, batch, True)
+        variants["channels_last"] = training(net, batch, True, autocast=bool(low))
     return variants
 
 

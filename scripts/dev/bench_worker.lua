@@ -3,7 +3,8 @@ local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
 lm.set_num_threads(tonumber(arg[1]))
-local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10 }
+local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
+  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4 }
 
 local function timed(f, n)
   local start = lm.time()
@@ -11,12 +12,14 @@ local function timed(f, n)
   return (lm.time() - start) / n
 end
 
-local function training(name, batch)
+-- autocast: to bfloat16.
+local function training(name, batch, autocast)
+  local mode = { device = "cpu", dtype = "bfloat16", enabled = autocast == true }
   local net = models[name]()
   local x, y = lm.rand { batch, 1, 28, 28 }, lm.randint(1, 11, { batch })
   local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })
   return function()
-    local loss = F.cross_entropy(net(x), y)
+    local loss = lm.autocast(mode, function() return F.cross_entropy(net(x), y) end)
     opt:zero_grad()
     loss:backward()
     opt:step()
@@ -34,6 +37,11 @@ local function optimizer(make)
   return function() opt:step() end
 end
 
+local function product(dtype)
+  local p, q = lm.randn(2048, 2048):to(dtype), lm.randn(2048, 2048):to(dtype)
+  return function() return p:mm(q) end
+end
+
 local build = {
   sgd = function() return optimizer(function(p) return optim.SGD(p, { lr = 0.01, momentum = 0.9 }) end) end,
   adam = function() return optimizer(function(p) return optim.Adam(p, { lr = 0.001 }) end) end,
@@ -41,6 +49,10 @@ local build = {
   lenet256 = function() return training("lenet", 256) end,
   resnet64 = function() return training("resnet18", 64) end,
   resnet256 = function() return training("resnet18", 256) end,
+  lenet256_bf16 = function() return training("lenet", 256, true) end,
+  resnet64_bf16 = function() return training("resnet18", 64, true) end,
+  mm2048 = function() return product("float32") end,
+  mm2048_bf16 = function() return product("bfloat16") end,
 }
 
 local a, b = lm.rand { 4 }, lm.rand { 4 }

@@ -456,7 +456,161 @@ def module_texts():
         out.write("}\n")
 
 
-EXTRAS = {"_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
+# What autocast is asked about: Python, and Lua where that differs by more than a method's colon. Every tensor argument is
+# of [4, 4] but where it says otherwise; "w" and "b" are leaves, "p" lies in (0, 1), "i" and "c" index.
+AUTOCAST = [
+    ("x.mm(w)",), ("x.matmul(w)",), ("x.matmul(w[0])", "x:matmul(w[1])"), ("torch.bmm(x[None], w[None])", "lm.bmm(x:view(1, 4, 4), w:view(1, 4, 4))"),
+    ("torch.addmm(b, x, w)", "lm.addmm(b, x, w)"), ("F.linear(x, w, b)",), ("F.linear(x, w)",),
+    ("F.conv2d(x.view(1, 1, 4, 4), w.view(1, 1, 4, 4))",), ("F.conv2d(x.view(1, 4, 2, 2), w.view(4, 4, 1, 1), b)",),
+    ("p.pow(2)",), ("p.pow(w)",), ("p.square()",), ("p.exp()",), ("p.expm1()",), ("p.log()",), ("p.log1p()",), ("p.rsqrt()",),
+    ("p.reciprocal()",), ("p.sqrt()",), ("F.softplus(x)",), ("F.logsigmoid(x)",), ("x.sin()",), ("x.cos()",), ("x.tanh()",),
+    ("x.erf()",), ("x.sigmoid()",), ("x.relu()",), ("torch.nn.functional.relu6(x)", "x:relu6()"), ("F.leaky_relu(x, 0.1)",),
+    ("F.gelu(x)",), ("F.silu(x)",), ("x.neg()",), ("x.abs()",), ("x.sign()",), ("x.floor()",), ("x.round()",), ("x.clamp(-1, 1)",),
+    ("x + w",), ("x - w",), ("x * w",), ("x / w",), ("x + 1",), ("2 * x",), ("x.maximum(w)",), ("x.minimum(w)",), ("x.lt(w)",),
+    ("torch.where(c, x, w)", "lm.where(c, x, w)"), ("x.masked_fill(c, 0)",),
+    ("x.sum()",), ("x.sum(0)", "x:sum(1)"), ("x.sum(0, dtype=torch.float64)", "x:sum(1, {dtype = 'float64'})"), ("x.mean()",),
+    ("x.mean(0)", "x:mean(1)"), ("x.var(0)", "x:var(1)"), ("x.std(0)", "x:std(1)"), ("x.norm()",), ("x.norm(1, 0)", "x:norm(1, 1)"),
+    ("x.logsumexp(0)", "x:logsumexp(1)"), ("x.amax(0)", "x:amax(1)"), ("x.max(0)[0]", "(x:max(1))"), ("x.topk(2)[0]", "(x:topk(2))"),
+    ("x.softmax(0)", "x:softmax(1)"), ("x.log_softmax(0)", "x:log_softmax(1)"), ("F.layer_norm(x, (4,))", "F.layer_norm(x, {4})"),
+    ("F.layer_norm(x, (4,), b, b)", "F.layer_norm(x, {4}, b, b)"),
+    ("F.batch_norm(x, None, None, b.to(torch.promote_types(x.dtype, torch.float32)), None, training=True)",
+     "F.batch_norm(x, nil, nil, b:to(x.dtype == 'float64' and x.dtype or 'float32'), nil, {training = true})"),
+    ("torch.cat([x, w])", "lm.cat {x, w}"), ("torch.stack([x, w])", "lm.stack {x, w}"), ("x.gather(0, i)", "x:gather(1, i)"),
+    ("x.scatter_add(0, i, w)", "x:scatter_add(1, i, w)"), ("F.embedding(i, w)",), ("x[i[0]]", "x[i[1]]"), ("x[1]", "x[2]"),
+    ("x.index_put((i[0],), w)", "x:index_put({i[1]}, w)"),
+    ("F.max_pool2d(x.view(1, 1, 4, 4), 2)",), ("F.avg_pool2d(x.view(1, 1, 4, 4), 2)",), ("F.adaptive_avg_pool2d(x.view(1, 1, 4, 4), 2)",),
+    ("F.dropout(x, 0.5)",), ("F.nll_loss(x, i[0])", "F.nll_loss(x, i[1])"), ("F.cross_entropy(x, i[0])", "F.cross_entropy(x, i[1])"),
+    ("F.cross_entropy(x, p)",), ("F.mse_loss(x, w)",), ("F.binary_cross_entropy_with_logits(x, p)",),
+    ("F.binary_cross_entropy(p, p)",), ("x.view(2, 8)",), ("x.t()",), ("x.clone()",), ("x.detach()",), ("x.to(torch.float32)", "x:to('float32')"),
+    ("torch.zeros_like(x)", "lm.zeros_like(x)"),
+]
+
+# A model through every list, step by step: h is the step before's result, w1 … and so on leaves.
+AUTOCAST_MODEL = [
+    ("F.conv2d(h, w1, b1, padding=1)", "F.conv2d(h, w1, b1, {padding = 1})"),
+    ("F.batch_norm(h, None, None, s2, b2, training=True)", "F.batch_norm(h, nil, nil, s2, b2, {training = true})"),
+    ("F.relu(h)",), ("F.max_pool2d(h, 2)",), ("h.flatten(1)", "h:flatten(2)"), ("F.linear(h, w3, b3)",), ("F.layer_norm(h, (8,), s4, b4)",
+     "F.layer_norm(h, {8}, s4, b4)"), ("F.gelu(h)",), ("torch.cat([h, x.flatten(1)[:, :8]], 1)", "lm.cat({h, x:flatten(2):narrow(2, 1, 8)}, 2)"),
+    ("F.linear(h, w5)",), ("h * h.exp()", "h * h:exp()"), ("h.matmul(w6)",), ("h + x.flatten(1)[:, :4]", "h + x:flatten(2):narrow(2, 1, 4)"),
+    ("F.linear(h, w7)",), ("F.linear(h, w7)",), ("h.softmax(1)", "h:softmax(2)"), ("h.matmul(w8)",), ("F.cross_entropy(h, y)",),
+]
+AUTOCAST_LEAVES = {"w1": (2, 1, 3, 3), "b1": (2,), "s2": (2,), "b2": (2,), "w3": (8, 18), "b3": (8,), "s4": (8,), "b4": (8,),
+                   "w5": (4, 16), "w6": (4, 4), "w7": (4, 4), "w8": (4, 3)}
+
+
+def autocast():
+    """Under torch.autocast, the dtype of every expression's result for several dtypes of its arguments, on the CPU and, as
+    fake tensors, on CUDA; and of a model's every step, with its gradients (on the CPU: those of fake tensors on CUDA
+    need a device)."""
+    from contextlib import nullcontext
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    def text(e):
+        return e[1] if len(e) > 1 else re.sub(r"(?<=[\w\)\]])(?<!\bF)\.([a-z])", r":\1", e[0])
+
+    def under(device, low, f):
+        torch.set_autocast_enabled(device, True)
+        torch.set_autocast_dtype(device, low)
+        torch.autocast_increment_nesting()
+        try:
+            return f()
+        finally:
+            torch.set_autocast_enabled(device, False)
+            if torch.autocast_decrement_nesting() == 0:
+                torch.clear_autocast_cache()
+
+    def name(dtype):
+        return str(dtype).split(".")[1]
+
+    def outcome(expression, device, low, dtypes):
+        with FakeTensorMode() if device == "cuda" else nullcontext():
+            env = {n: torch.rand(shape, device=device, dtype=d).requires_grad_() if n in "wb" else torch.rand(shape, device=device, dtype=d)
+                   for n, shape, d in (("x", (4, 4), dtypes[0]), ("p", (4, 4), dtypes[0]), ("w", (4, 4), dtypes[1]), ("b", (4,), dtypes[1]))}
+            env["i"] = torch.zeros(4, 4, dtype=torch.int64, device=device)
+            env["c"] = torch.zeros(4, 4, dtype=torch.bool, device=device)
+            try:
+                return name(under(device, low, lambda: eval(expression, globals(), env)).dtype)
+            except RuntimeError:
+                return "error"
+
+    places = (("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float16), ("cuda", torch.bfloat16))
+    f32, f64 = torch.float32, torch.float64
+    with open(os.path.join(ROOT, "spec/golden/autocast.lua"), "w") as out:
+        out.write("-- Written by scripts/dev/gen_golden.py: for each expression, by the device and autocast's dtype, the\n"
+                  "-- result's dtype in PyTorch where x and w are float32, low, low and float32, float32 and low, float64.\nreturn {\n  ops = {\n")
+        for e in AUTOCAST:
+            out.write(f"    {{ [=[{text(e)}]=],\n")
+            for device, low in places:
+                pairs = [(f32, f32), (low, low), (low, f32), (f32, low), (f64, f64)]
+                results = " ".join(outcome(e[0], device, low, pair) for pair in pairs)
+                out.write(f'      ["{device} {name(low)}"] = "{results}",\n')
+            out.write("    },\n")
+        out.write("  },\n  -- Of the model below: each step's dtype, and whether the gradient of each leaf fits into the low dtype, as one does\n"
+                  "  -- that was computed in it.\n  model = {\n")
+        for device, low in places:
+            with FakeTensorMode() if device == "cuda" else nullcontext():
+                gen = torch.Generator().manual_seed(5)
+                def rand(*shape):
+                    return torch.rand(shape, generator=gen).sub(0.5).to(device)
+                x, y = rand(5, 1, 6, 6), torch.tensor([0, 2, 1, 1, 0], device=device)
+                leaves = {n: rand(*s).requires_grad_() for n, s in AUTOCAST_LEAVES.items()}
+                env, steps = {"x": x, "y": y, "h": x, **leaves}, []
+
+                def forward():
+                    for e in AUTOCAST_MODEL:
+                        env["h"] = eval(e[0], globals(), env)
+                        steps.append(name(env["h"].dtype))
+
+                under(device, low, forward)
+                fits = []
+                if device == "cpu":
+                    env["h"].backward()
+                    fits = [f'{n} = {str(bool((t.grad == t.grad.to(low).float()).all())).lower()}' for n, t in leaves.items()]
+                    if low == torch.bfloat16:
+                        save_file({"x": x, "y": y + 1, "loss": env["h"].detach(), **{n: t.detach() for n, t in leaves.items()},
+                                   **{"grad." + n: t.grad for n, t in leaves.items()}},
+                                  os.path.join(ROOT, "spec/golden/_autocast.safetensors"))
+                wrapped = [f"{chr(10) + ' ' * 8 if k % 6 == 0 else ' '}{fit}," for k, fit in enumerate(fits)]
+                out.write(f'    ["{device} {name(low)}"] = {{\n      steps = "{" ".join(steps[:9])} "\n        .. "{" ".join(steps[9:])}",\n'
+                          f'      fits = {{{"".join(wrapped)} }},\n    }},\n')
+        out.write("  },\n  steps = {\n")
+        for e in AUTOCAST_MODEL:
+            out.write(f"    [=[{text(e)}]=],\n")
+        out.write("  },\n}\n")
+
+
+def scaler():
+    """Fifty steps of two parameters under GradScaler, each with an optimizer and a loss of its own; inputs of some steps
+    overflow. Parameters, momentum and scale after each step."""
+    gen, store, steps = torch.Generator().manual_seed(6), {}, 50
+    x = torch.randn(steps, 4, 3, generator=gen)
+    for step, value in ((6, float("inf")), (7, float("nan")), (20, 1e38), (33, float("-inf")), (49, float("inf"))):
+        x[step, 1, 2] = value
+    store["x"], store["start"] = x, torch.randn(2, 3, generator=gen)
+    for name, options in (("two", dict(init_scale=1024.0, growth_interval=4)),
+                          ("odd", dict(init_scale=1000.0, growth_factor=1.3, backoff_factor=0.7, growth_interval=3))):
+        ps = [p.clone().requires_grad_() for p in store["start"]]
+        opts = [torch.optim.SGD([ps[0]], lr=0.05, momentum=0.9), torch.optim.Adam([ps[1]], lr=0.05)]
+        scaler = torch.amp.GradScaler("cpu", **options)
+        after, scales = [], []
+        for step in range(steps):
+            losses = [(x[step] @ ps[0]).square().mean(), (x[step, :, :2] @ ps[1][:2]).sub(1).square().mean()]
+            for opt, loss in zip(opts, scaler.scale(losses)):
+                opt.zero_grad()
+                loss.backward()
+            if step % 2:
+                scaler.unscale_(opts[0])
+                torch.nn.utils.clip_grad_norm_([ps[0]], 1.0)
+            for opt in opts:
+                scaler.step(opt)
+            scaler.update()
+            after.append(torch.stack([p.detach() for p in ps]).clone())
+            scales.append(scaler.get_scale())
+        store[name + ".after"], store[name + ".scale"] = torch.stack(after), torch.tensor(scales, dtype=torch.float64)
+    save_file(store, os.path.join(ROOT, "spec/golden/_scaler.safetensors"))
+
+
+EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
           "_modules": module_texts}
 
 

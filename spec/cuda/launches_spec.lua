@@ -111,6 +111,19 @@ describe("on a CUDA device", function()
     assert.same({1, 1}, {made.waits, made.copies})
   end)
 
+  it("gradients of one dtype are checked and unscaled by one launch, without a wait; the step waits once", function()
+    local net = narrow_resnet():to("cuda")
+    for _, p in ipairs(net:parameters()) do p.grad = lm.ones_like(p) end
+    assert.same({launches = 1, fills = 1}, made_by(function() core.rescale_grads(net:parameters(), nil, 1) end))
+    local opt, scaler = optim.SGD(net:parameters(), {lr = 0.01}), lm.GradScaler()
+    local made = made_by(function()
+      scaler:scale(lm.ones({}, {device = "cuda"}))
+      scaler:step(opt)
+      scaler:update()
+    end)
+    assert.same({1, 1}, {made.waits, made.copies})
+  end)
+
   it("gradients are clipped without a wait, and their norm is there when it is read", function()
     for _, dtype in ipairs {"float32", "float16", "float64"} do
       local list = {}

@@ -19,12 +19,16 @@ LM_API lm_status lm_call_inplace(lm_op_id op, const void *args, lm_tensor **out)
 LM_API bool lm_grad_enabled(void);
 LM_API void lm_set_grad_enabled(bool on);
 typedef struct lm_autocast {
-  bool on;
-  int device_kind;
-  lm_dtype dtype;
+  uint8_t on;                     /* bit k: for tensors of device kind k */
+  bool uncached;                  /* weights are cast at every use */
+  uint8_t dtype[LM_DEVICE_KINDS]; /* the low dtype */
 } lm_autocast;
 LM_API lm_autocast lm_autocast_get(void);
 LM_API void lm_autocast_set(lm_autocast mode);
+/* A scope on this thread: enter gives the mode that leave restores. Low copies of weights are kept until the outermost
+ * scope is left. */
+LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
+LM_API void lm_autocast_leave(lm_autocast before);
 
 LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
 /* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */

@@ -36,6 +36,18 @@ lm_status lm_composite_bce_with_logits(const lm_bce_with_logits_args *a, lm_tens
   return lm_expr_finish(e_, reduced(e_, loss, a->reduction), out);
 }
 
+lm_status lm_composite_binary_cross_entropy(const lm_binary_cross_entropy_args *a, lm_tensor **out) {
+  lm_expr e, *e_ = &e;
+  if (!lm_same_shape(a->x, a->target)) {
+    return lm_fail(LM_E_SHAPE, "binary_cross_entropy: x is %s, target %s; they have to be the same size",
+                   lm_shape_of(a->x), lm_shape_of(a->target));
+  }
+  lm_expr_begin(e_);
+  lm_tensor *loss = bce(a->x, a->target);
+  if (a->weight) loss = mul(loss, a->weight);
+  return lm_expr_finish(e_, reduced(e_, loss, a->reduction), out);
+}
+
 /* ---- cross entropy; logp: log-probabilities [N, C, ...] */
 
 static lm_tensor *weighted(lm_expr *e_, lm_tensor *logp, lm_tensor *weight) {

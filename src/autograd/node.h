@@ -222,6 +222,9 @@ typedef struct lm_modes {
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
 lm_modes *lm_modes_here(void);
+/* lm_call without autocast for the op itself, and with it. */
+lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
+lm_status lm_autocast_call(lm_op_id op, const void *args, lm_tensor **out);
 
 /* anomaly.c. A copy of the line that is recorded at, or NULL. */
 char *lm_anomaly_line(void);

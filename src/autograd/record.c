@@ -1,4 +1,4 @@
-/* Calling an op: autocast, then the op itself, and a node where its inputs want gradients.
+/* Calling an op: autocast (autocast.c), then the op itself, and a node where its inputs want gradients.
  *
  * Whatever can fail is done before the op runs, since some ops change what they are given (in-place
  * writes, running statistics); only headers that save visible results come after it. */
@@ -350,74 +350,10 @@ lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   return status != LM_OK || taken ? status : write(id, args, true, out);
 }
 
-/* ---- autocast */
-
-/* What autocast makes of t for an op of that column; its own dtype where it is left alone. */
-static lm_dtype cast_target(lm_cast_rule rule, const lm_tensor *t, lm_dtype widest) {
-  lm_dtype own = (lm_dtype)t->dtype;
-  if (t->number || !lm_dtype_is_float(own) || LM_DEVICE_KIND(t->device) != modes.cast.device_kind) return own;
-  switch (rule) {
-    case LM_LOWER: return own == LM_F32 ? modes.cast.dtype : own;
-    case LM_KEEP: return own == LM_F16 || own == LM_BF16 ? LM_F32 : own;
-    case LM_WIDEST: return widest;
-    default: return own;
-  }
-}
-
-static lm_status cast(lm_cast_rule rule, lm_dtype widest, lm_tensor *t, lm_tensor **out) {
-  lm_dtype target = t ? cast_target(rule, t, widest) : LM_NO_DTYPE;
-  if (!t || target == (lm_dtype)t->dtype) {
-    *out = lm_retain(t);
-    return LM_OK;
-  }
-  lm_to_copy_args args = {.x = t, .dtype = target, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
-  return call(LM_OP_to_copy, &args, out);
-}
-
-static lm_dtype widest_of(const lm_op *op, const void *args) {
-  lm_dtype widest = LM_F16;
-  bool first = true;
-  const lm_list none = {0, NULL}, *list = op->list >= 0 ? list_of(op, args) : &none;
-  for (int i = 0; i < op->ntensor + list->n; i++) {
-    const lm_tensor *t = i < op->ntensor ? LM_ARG_TENSOR(args, op->tensor[i]) : list->v[i - op->ntensor];
-    if (!t || t->number || !lm_dtype_is_float((lm_dtype)t->dtype)) continue;
-    widest = first ? (lm_dtype)t->dtype : lm_dtype_promote(widest, (lm_dtype)t->dtype);
-    first = false;
-  }
-  return widest;
-}
-
-static lm_status call_cast(lm_op_id id, const void *args, lm_tensor **out) {
-  lm_status status = LM_OK;
-  const lm_op *op = &lm_ops[id];
-  lm_args_room changed;
-  lm_tensor *own[LM_MAX_TENSOR_ARGS] = {NULL}, **list_own = NULL;
-  lm_list *list = NULL;
-  int nlist = 0;
-  lm_dtype widest = widest_of(op, args);
-  memcpy(&changed, args, op->size);
-  for (int k = 0; k < op->ntensor; k++) {
-    TRY(cast(op->cast, widest, LM_ARG_TENSOR(args, op->tensor[k]), &own[k]));
-    LM_ARG_TENSOR(&changed, op->tensor[k]) = own[k];
-  }
-  if (op->list >= 0) {
-    list = (lm_list *)((char *)&changed + op->list);
-    list_own = lm_malloc(sizeof *list_own * (size_t)list->n);
-    if (!list_own) TRY(LM_E_OOM);
-    for (; nlist < list->n; nlist++) TRY(cast(op->cast, widest, list->v[nlist], &list_own[nlist]));
-    list->v = list_own;
-  }
-  TRY(call(id, &changed, out));
-done:
-  for (int i = 0; i < nlist; i++) lm_release(list_own[i]);
-  lm_free(list_own);
-  for (int k = 0; k < op->ntensor; k++) lm_release(own[k]);
-  return status;
-}
+lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call(id, args, out); }
 
 lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
   if (!modes.cast.on) return call(id, args, out);
   const lm_op *op = &lm_ops[id];
-  bool as_is = op->cast == LM_ASIS || op->kind == LM_WRITE || (op->cast == LM_WIDEST && op->kind == LM_POINT);
-  return as_is ? call(id, args, out) : call_cast(id, args, out); /* POINT ops promote by themselves */
+  return op->cast == LM_ASIS || op->kind == LM_WRITE ? call(id, args, out) : lm_autocast_call(id, args, out);
 }

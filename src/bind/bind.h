@@ -21,7 +21,8 @@
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
  *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
  *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
- *   autocast({device, dtype, enabled}, f, ...)    is_autocast_enabled()
+ *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
+ *   get_autocast_dtype([device])
  *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
  *   keep(x)          spares a tensor or the tensors in a table, at any depth; returns x
  *
@@ -352,6 +353,7 @@ extern const luaL_Reg lm_autograd_functions[];   /* autograd.c */
 extern const luaL_Reg lm_hook_functions[];       /* hooks.c */
 extern const luaL_Reg lm_runtime_functions[];    /* runtime.c */
 extern const luaL_Reg lm_optim_functions[];      /* optim.c */
+extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
 extern const luaL_Reg lm_io_functions[];         /* io.c */
 extern const luaL_Reg lm_data_functions[];       /* data.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */

@@ -66,13 +66,15 @@ static int bind_is_anomaly_enabled(lua_State *L) {
   return 1;
 }
 
-/* autocast({device = "cpu", dtype = "bfloat16", enabled = true}, f, ...) */
+/* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
+ * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
+ * bfloat16 elsewhere, by default. */
 static int bind_autocast(lua_State *L) {
-  static const char *const names[] = {"device", "dtype", "enabled"};
+  static const char *const names[] = {"device", "dtype", "enabled", "cache_enabled"};
   lm_lua *s = LM_STATE(L);
-  lm_device device = lm_default_device();
-  lm_dtype dtype = LM_BF16;
-  bool enabled = true;
+  lm_device device = LM_NO_DEVICE;
+  lm_dtype dtype = LM_NO_DTYPE;
+  bool enabled = true, cached = true;
   lm_status status;
   if (lua_type(L, 1) != LUA_TTABLE) {
     return lm_raise_text(L, "autocast: options expected first: lm.autocast({dtype = \"bfloat16\"}, function() … end)");
@@ -80,27 +82,54 @@ static int bind_autocast(lua_State *L) {
   need_function(L, 2, "autocast");
   int top = lua_gettop(L);
   luaL_checkstack(L, 8, "autocast");
-  TRY(lm_check_options(L, 1, "autocast", 3, names));
+  TRY(lm_check_options(L, 1, "autocast", 4, names));
   if (lm_field(L, 1, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "autocast", "device", &device));
   if (lm_field(L, 1, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "autocast", "dtype", &dtype));
   if (lm_field(L, 1, "enabled")) TRY(lm_read_bool(L, s, lua_gettop(L), "autocast", "enabled", &enabled));
-  if (dtype != LM_BF16 && dtype != LM_F16) {
+  if (lm_field(L, 1, "cache_enabled")) { TRY(lm_read_bool(L, s, lua_gettop(L), "autocast", "cache_enabled", &cached)); }
+  if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16) {
     status =
         lm_fail(LM_E_DTYPE, "autocast: dtype: \"bfloat16\" or \"float16\" expected, got \"%s\"", lm_dtype_name(dtype));
     goto done;
   }
   lua_settop(L, top);
-  lm_autocast before = lm_autocast_get();
-  lm_autocast_set((lm_autocast){.on = enabled, .device_kind = LM_DEVICE_KIND(device), .dtype = dtype});
+  lm_autocast mode = lm_autocast_get();
+  mode.uncached = !cached;
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
+    if (device != LM_NO_DEVICE && LM_DEVICE_KIND(device) != kind) continue;
+    mode.on = (uint8_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
+    mode.dtype[kind] = (uint8_t)(dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16);
+  }
+  lm_autocast before = lm_autocast_enter(mode);
   int failed = lm_pcall(L, top - 2, LUA_MULTRET);
-  lm_autocast_set(before);
+  lm_autocast_leave(before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 done:
   return lm_raise(L, status);
 }
 
+/* is_autocast_enabled([device]): for the kind of that device, or for any. */
 static int bind_is_autocast_enabled(lua_State *L) {
-  lua_pushboolean(L, lm_autocast_get().on);
+  uint8_t on = lm_autocast_get().on;
+  if (!lua_isnoneornil(L, 1)) {
+    lm_device device;
+    lm_status status = lm_read_device(L, LM_STATE(L), 1, "is_autocast_enabled", "device", &device);
+    if (status != LM_OK) return lm_raise(L, status);
+    on = on >> LM_DEVICE_KIND(device) & 1;
+  }
+  lua_pushboolean(L, on != 0);
+  return 1;
+}
+
+/* get_autocast_dtype([device]) -> what products of tensors there become within the scope, or nil outside of one. */
+static int bind_get_autocast_dtype(lua_State *L) {
+  lm_device device = lm_default_device();
+  lm_status status = LM_OK;
+  if (!lua_isnoneornil(L, 1)) status = lm_read_device(L, LM_STATE(L), 1, "get_autocast_dtype", "device", &device);
+  if (status != LM_OK) return lm_raise(L, status);
+  lm_autocast mode = lm_autocast_get();
+  if (!(mode.on >> LM_DEVICE_KIND(device) & 1)) return 0;
+  lua_pushstring(L, lm_dtype_name((lm_dtype)mode.dtype[LM_DEVICE_KIND(device)]));
   return 1;
 }
 
@@ -216,6 +245,7 @@ const luaL_Reg lm_mode_functions[] = {
     {"is_anomaly_enabled", bind_is_anomaly_enabled},
     {"autocast", bind_autocast},
     {"is_autocast_enabled", bind_is_autocast_enabled},
+    {"get_autocast_dtype", bind_get_autocast_dtype},
     {"keep", bind_keep},
     {NULL, NULL},
 };

@@ -11,7 +11,7 @@
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 4, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_BACKEND_ABI = 5, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
  * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
@@ -41,6 +41,9 @@ typedef struct lm_backend {
   /* For norms of many tensors: the sum over all tensors of |x|^p (p = infinity: the largest |x|) into out, 0-d
    * float64 on their device. */
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
+  /* lm_rescale's (optim/rescale.h): to[i] = from[i] * factor, dense and alike in layout; *found, 0-d float32, becomes 1
+   * where a value of `from` is infinite or NaN, and else stays. */
+  lm_status (*rescale)(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
   void (*set_threads)(int n);
   int (*get_threads)(void);
   /* Whether results of conv2d in this dtype are better laid out contiguous. NULL: channels-last, for all. */

@@ -81,7 +81,7 @@ typedef enum lm_op_id {
 } lm_op_id;
 
 typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
-typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_WIDEST, LM_ASIS } lm_cast_rule;
+typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
 
 typedef enum lm_arg_kind {
   LM_ARG_T,

@@ -324,6 +324,9 @@ lm_status lm_tensor_number(double value, lm_tensor **out) {
 void lm_tensor_become(lm_tensor *t, lm_tensor *from) {
   if (t == from) return;
   lm_storage *old = t->storage;
+  /* Whoever compares t's version sees that its values may be others. */
+  uint32_t version = lm_version(t) + 1;
+  if (lm_version(from) < version) atomic_store_explicit(&from->storage->version, version, memory_order_relaxed);
   lm_storage_retain(from->storage);
   t->storage = from->storage;
   t->data = from->data;

@@ -46,4 +46,7 @@ define("MSELoss", ops.mse_loss, {})
 --- to 1, of one shape.
 define("BCEWithLogitsLoss", ops.bce_with_logits, {weight = {"tensor"}, pos_weight = {"tensor"}})
 
+--- nn.BCELoss([{weight, reduction = "mean"}]): of probabilities. An error under autocast on a GPU.
+define("BCELoss", ops.binary_cross_entropy, {weight = {"tensor"}})
+
 return loss

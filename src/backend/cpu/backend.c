@@ -43,6 +43,7 @@ static const lm_backend backend = {
     .copy = lm_cpu_copy,
     .optim = lm_cpu_optim,
     .norms = lm_cpu_norms,
+    .rescale = lm_cpu_rescale,
     .set_threads = lm_cpu_set_threads,
     .get_threads = lm_cpu_threads,
 };

@@ -21,6 +21,7 @@ lm_status lm_cpu_point(const lm_point *job);
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst);
 lm_status lm_cpu_optim(const lm_optim_step *step);
 lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
+lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
 #define LM_CPU_KERNELS(X)                                                                                             \

@@ -14,6 +14,7 @@ static const lm_backend backend = {
     .copy = lm_cuda_copy,
     .optim = lm_cuda_optim,
     .norms = lm_cuda_norms,
+    .rescale = lm_cuda_rescale,
     .conv_contiguous = lm_cuda_conv_contiguous,
     .version = lm_cuda_version,
 };

@@ -50,6 +50,7 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
 bool lm_cuda_conv_contiguous(lm_dtype dtype); /* conv.c */
 lm_status lm_cuda_optim(const lm_optim_step *step);
 lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
+lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found);
 
 /* clang-format off */
 #define LM_CUDA_KERNELS(X)                                                                                            \

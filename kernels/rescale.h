@@ -1,0 +1,30 @@
+/* Many tensors times one number, in few launches. Enqueues on the stream and returns a cudaError_t. */
+#ifndef LM_KERNELS_RESCALE_H
+#define LM_KERNELS_RESCALE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Tensors of one pair of dtypes, by value in the kernel's arguments, which have room for 4 KB. */
+enum { LM_RESCALE_TENSORS = 128 };
+
+typedef struct lm_rescale_table {
+  int n;
+  double factor;
+  float *found; /* becomes 1 if a value is infinite or NaN */
+  int64_t numel[LM_RESCALE_TENSORS];
+  const void *from[LM_RESCALE_TENSORS];
+  void *to[LM_RESCALE_TENSORS];
+} lm_rescale_table;
+
+/* most: the largest numel. */
+int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, int64_t most, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,50 @@
+--- Functions of one's own under autocast, as torch.amp.custom_fwd and custom_bwd:
+---
+---   local Product = lm.autograd.Function:extend "Product"
+---   Product.forward = lm.amp.custom_fwd(function(ctx, a, b) … end)     -- {cast_inputs = "float32"}: see below
+---   Product.backward = lm.amp.custom_bwd(function(ctx, g) … end)
+---
+--- A backward pass runs without autocast; custom_bwd runs this one in the mode that its forward ran in.
+local core = require "luminary.core"
+local options = require "luminary.options"
+
+local custom = {}
+
+local FLOATS = {float16 = true, bfloat16 = true, float32 = true}
+
+local function first_device(...)
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if core.is_tensor(v) then return v.device end
+  end
+end
+
+local function without() return {enabled = false} end
+
+--- A forward(ctx, …) for a Function that custom_bwd's backward goes with. {cast_inputs = dtype}: within autocast,
+--- floating tensors (float64 apart) become that, and it runs without autocast.
+function custom.custom_fwd(forward, opts)
+  options.arg("custom_fwd", "forward", forward, "function")
+  opts = options.check("custom_fwd", opts, {cast_inputs = {"string"}}, "cast_inputs")
+  local wanted = opts.cast_inputs and core.dtype(opts.cast_inputs)
+  return function(ctx, ...)
+    local device = first_device(...)
+    local dtype = device and core.get_autocast_dtype(device)
+    ctx.autocast_mode = dtype and not wanted and {device = device, dtype = dtype} or without()
+    if not dtype or not wanted then return forward(ctx, ...) end
+    local inputs, n = {...}, select("#", ...)
+    for i = 1, n do
+      local v = inputs[i]
+      if core.is_tensor(v) and FLOATS[v.dtype] and v.dtype ~= wanted then inputs[i] = v:to(wanted) end
+    end
+    return core.autocast(ctx.autocast_mode, forward, ctx, unpack(inputs, 1, n))
+  end
+end
+
+--- A backward(ctx, …) that runs in the mode of its custom_fwd's forward.
+function custom.custom_bwd(backward)
+  options.arg("custom_bwd", "backward", backward, "function")
+  return function(ctx, ...) return core.autocast(ctx.autocast_mode or without(), backward, ctx, ...) end
+end
+
+return custom

@@ -1,0 +1,256 @@
+--- lm.GradScaler({init_scale = 65536, growth_factor = 2, backoff_factor = 0.5, growth_interval = 2000, enabled = true,
+--- device}): keeps gradients of float16 within its range. PyTorch's, torch/amp/grad_scaler.py:
+---
+---   local scaler = lm.GradScaler()
+---   local loss = lm.autocast({device = "cuda"}, function() return F.cross_entropy(net(x), y) end)
+---   scaler:scale(loss):backward()     -- gradients are `scale` times what they are
+---   scaler:unscale_(opt)              -- only where they are looked at before the step, as by clip_grad_norm_
+---   scaler:step(opt)                  -- unscales, and skips the step if a gradient is infinite or NaN
+---   scaler:update()                   -- after all optimizers: halves the scale after a skip, doubles it now and then
+---
+--- Gradients are checked and unscaled in one go, without waiting for a GPU; the one wait is in step, for whether to
+--- make it. Under DistributedDataParallel all ranks see the same averaged gradients and so decide alike. `device` is
+--- accepted for PyTorch's sake: gradients are unscaled where they are.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local ffi = require "ffi"
+local fail = options.fail
+
+local GradScaler = class.root "GradScaler"
+
+-- The scale is a float32, as PyTorch's tensor of it.
+local function float32(x) return tonumber(ffi.cast("float", x)) end
+
+local function between(x, least, most) return x > least and x < most end -- NaN is not
+
+local function check(who, opts)
+  if not between(opts.init_scale, 0, math.huge) then
+    fail("%s: init_scale has to be more than 0, got %g", who, opts.init_scale)
+  end
+  if not between(opts.growth_factor, 1, math.huge) then
+    fail("%s: growth_factor has to be more than 1, got %g", who, opts.growth_factor)
+  end
+  if not between(opts.backoff_factor, 0, 1) then
+    fail("%s: backoff_factor has to be between 0 and 1, got %g", who, opts.backoff_factor)
+  end
+end
+
+function GradScaler:init(opts)
+  local who = "GradScaler"
+  opts = options.check(who, opts, {
+    init_scale = {"number", 65536}, growth_factor = {"number", 2}, backoff_factor = {"number", 0.5},
+    growth_interval = {"count", 2000}, enabled = {"boolean", true}, device = {"any"},
+  }, "init_scale")
+  check(who, opts)
+  if opts.device ~= nil then core.device(opts.device) end
+  self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
+  self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0
+  self.tensors = {} -- the scale by device
+  self.begun = false -- whether something was scaled since the last update
+  self.stages = {} -- by optimizer: {stage = "unscaled" | "stepped", found = tensor}
+end
+
+local function scaled(self, v, seen)
+  if core.is_tensor(v) then
+    local by = self.tensors[v.device]
+    if not by then
+      by = core.keep(core.ops.full({}, self.current, {dtype = "float32", device = v.device}))
+      self.tensors[v.device] = by
+    end
+    return v * by
+  end
+  if not options.is_plain(v) then
+    fail("GradScaler:scale: a tensor or a list of tensors wanted, got %s", options.describe(v))
+  end
+  if seen[v] then fail("GradScaler:scale: a list that contains itself") end
+  seen[v] = true
+  local out = {}
+  for key, each in pairs(v) do out[key] = scaled(self, each, seen) end
+  seen[v] = nil
+  return out
+end
+
+--- The loss times the scale; of a list, each. A loss of low dtype without dims becomes float32.
+function GradScaler:scale(outputs)
+  if not self.enabled then return outputs end
+  local result = scaled(self, outputs, {})
+  self.begun = true
+  return result
+end
+
+local function need_optimizer(who, opt)
+  if not class.record(opt) or type(opt.param_groups) ~= "table" or type(opt.step) ~= "function" then
+    fail("GradScaler:%s: an optimizer wanted, got %s", who, options.describe(opt))
+  end
+end
+
+local function with_gradients(who, opt)
+  local list = {}
+  for _, group in ipairs(opt.param_groups) do
+    for _, p in ipairs(group.params) do
+      if core.has_grad(p) then
+        list[#list + 1] = p
+        if p.dtype == "float16" then
+          fail("GradScaler:%s: gradients of float16 parameters cannot be unscaled without loss: keep the parameters "
+            .. "in float32 and run the forward pass within lm.autocast, or use lm.amp.initialize with opt_level \"O2\"",
+            who)
+        end
+      end
+    end
+  end
+  return list
+end
+
+local function unscale(self, who, opt)
+  if not self.begun then
+    fail("GradScaler:%s: nothing was scaled since the last update: scaler:scale(loss):backward() comes before", who)
+  end
+  local params = with_gradients(who, opt)
+  if #params == 0 then
+    fail("GradScaler:%s: no parameter of this optimizer has a gradient: scaler:scale(loss):backward() comes before, "
+      .. "and zero_grad before that", who)
+  end
+  local found = core.rescale_grads(params, nil, float32(1 / self.current))
+  self.stages[opt] = {stage = "unscaled", found = core.keep(found)}
+end
+
+--- Divides the gradients of this optimizer's parameters by the scale, in place; once between updates, before step.
+function GradScaler:unscale_(opt)
+  if not self.enabled then return end
+  need_optimizer("unscale_", opt)
+  local at = self.stages[opt]
+  if at and at.stage == "unscaled" then
+    fail("GradScaler:unscale_: it has already been called for this optimizer since the last update()")
+  end
+  if at then fail("GradScaler:unscale_: it is called after step(); it comes before") end
+  unscale(self, "unscale_", opt)
+end
+
+--- opt:step(), unless a gradient is infinite or NaN; unscales first where that was not done. Gives what opt:step gives,
+--- nil if it was skipped.
+function GradScaler:step(opt, closure)
+  if not self.enabled then return opt:step(closure) end
+  need_optimizer("step", opt)
+  if closure ~= nil then
+    fail("GradScaler:step: a closure cannot be used with gradient scaling: compute the loss and its gradients before")
+  end
+  local at = self.stages[opt]
+  if at and at.stage == "stepped" then
+    fail("GradScaler:step: it has already been called for this optimizer since the last update()")
+  end
+  if not at then unscale(self, "step", opt) end
+  at = self.stages[opt]
+  at.overflow = at.found:item() ~= 0
+  local result
+  if not at.overflow then result = opt:step() end
+  at.stage = "stepped"
+  return result
+end
+
+local function set_scale(self, scale)
+  self.current, self.tensors = float32(scale), {}
+end
+
+--- Ends an iteration: the scale is multiplied by backoff_factor if a gradient was infinite or NaN, by growth_factor
+--- after growth_interval iterations without. new_scale, a number or a tensor of one element, sets it instead.
+function GradScaler:update(new_scale)
+  if not self.enabled then return end
+  if new_scale ~= nil then
+    if core.is_tensor(new_scale) then
+      if new_scale:numel() ~= 1 then
+        fail("GradScaler:update: new_scale has to be a number or a tensor of one element, got %s",
+          options.describe(new_scale))
+      end
+      new_scale = new_scale:item()
+    end
+    if not between(options.arg("GradScaler:update", "new_scale", new_scale, "number"), 0, math.huge) then
+      fail("GradScaler:update: new_scale has to be more than 0, got %g", new_scale)
+    end
+    set_scale(self, new_scale)
+  else
+    if next(self.stages) == nil then
+      fail("GradScaler:update: no gradients were checked since the last update(): scaler:step(opt) comes before")
+    end
+    local overflow = false
+    for _, at in pairs(self.stages) do
+      if at.overflow == nil then at.overflow = at.found:item() ~= 0 end
+      overflow = overflow or at.overflow
+    end
+    if overflow then
+      set_scale(self, self.current * self.backoff_factor)
+      self.good_steps = 0
+    else
+      self.good_steps = self.good_steps + 1
+      if self.good_steps == self.growth_interval then
+        local grown = float32(self.current * self.growth_factor)
+        if grown < math.huge then set_scale(self, grown) end
+        self.good_steps = 0
+      end
+    end
+  end
+  self.begun, self.stages = false, {}
+end
+
+--- The scale, a number; 1 where scaling is not enabled.
+function GradScaler:get_scale() return self.enabled and self.current or 1 end
+
+--- What the scale is multiplied by after growth_interval good iterations.
+function GradScaler:get_growth_factor() return self.growth_factor end
+--- What the scale is multiplied by after an overflow.
+function GradScaler:get_backoff_factor() return self.backoff_factor end
+--- How many good iterations it takes for the scale to grow.
+function GradScaler:get_growth_interval() return self.growth_interval end
+--- Whether it scales at all.
+function GradScaler:is_enabled() return self.enabled end
+
+local function setter(key, kind)
+  --- Sets what the method of that name with get_ gives.
+  return function(self, value)
+    local all = {init_scale = 1, growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
+    all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
+    check("GradScaler:set_" .. key, all)
+    self[key] = value
+  end
+end
+GradScaler.set_growth_factor = setter("growth_factor", "number")
+GradScaler.set_backoff_factor = setter("backoff_factor", "number")
+GradScaler.set_growth_interval = setter("growth_interval", "count")
+
+--- Plain values, under PyTorch's names; empty where scaling is not enabled.
+function GradScaler:state_dict()
+  if not self.enabled then return {} end
+  return {
+    scale = self.current, growth_factor = self.growth_factor, backoff_factor = self.backoff_factor,
+    growth_interval = self.growth_interval, _growth_tracker = self.good_steps,
+  }
+end
+
+--- Goes on from a state_dict, PyTorch's too.
+function GradScaler:load_state_dict(dict)
+  if not self.enabled then return end
+  local who = "GradScaler:load_state_dict"
+  options.arg(who, "the state", dict, "table")
+  if next(dict) == nil then
+    fail("%s: the state is empty, as that of a scaler that is not enabled", who)
+  end
+  local known = options.check(who, dict, {
+    scale = {"number"}, growth_factor = {"number"}, backoff_factor = {"number"}, growth_interval = {"count"},
+    _growth_tracker = {"natural"},
+  })
+  for _, key in ipairs {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"} do
+    if known[key] == nil then fail("%s: there is no %s in the state", who, key) end
+  end
+  check(who, {init_scale = known.scale, growth_factor = known.growth_factor, backoff_factor = known.backoff_factor})
+  set_scale(self, known.scale)
+  self.growth_factor, self.backoff_factor = known.growth_factor, known.backoff_factor
+  self.growth_interval, self.good_steps = known.growth_interval, known._growth_tracker
+end
+
+function GradScaler:repr()
+  if not self.enabled then return "GradScaler(enabled = false)" end
+  return ("GradScaler(scale = %g, growth_factor = %g, backoff_factor = %g, growth_interval = %d)"):format(self.current,
+    self.growth_factor, self.backoff_factor, self.growth_interval)
+end
+
+return GradScaler

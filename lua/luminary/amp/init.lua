@@ -1,0 +1,273 @@
+--- lm.amp: mixed precision as NVIDIA's apex has it, for scripts written for it, beside lm.autocast and lm.GradScaler.
+---
+---   local net, opt = lm.amp.initialize(net, opt, {opt_level = "O2", loss_scale = "dynamic"})
+---   net = nn.parallel.DistributedDataParallel(net)           -- after it, as DataParallel
+---   …
+---   opt:zero_grad()
+---   lm.amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)
+---   nn.utils.clip_grad_norm_(lm.amp.master_params(opt), 1)
+---   opt:step()
+---
+--- levels.lua says what the opt_levels O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
+--- cast_model_type says. Several losses are told apart by loss_id, from 1.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local levels = require "luminary.amp.levels"
+local process = require "luminary.amp.process_optimizer"
+local LossScaler = require "luminary.amp.loss_scaler"
+local nn = require "luminary.nn"
+local Optimizer = require "luminary.optim.optimizer"
+local Zero = require "luminary.optim.zero"
+local fail = options.fail
+
+local custom = require "luminary.amp.custom"
+local amp = {
+  GradScaler = require "luminary.amp.grad_scaler", autocast = core.autocast, custom_fwd = custom.custom_fwd,
+  custom_bwd = custom.custom_bwd,
+}
+
+local state -- of the latest initialize: {properties = …, scalers = list, enabled, verbosity}
+local processed = setmetatable({}, {__mode = "k"}) -- models
+
+local is_list = options.is_plain
+
+-- ---- values that are cast, however they are put in tables
+
+local FLOATS = {float16 = true, bfloat16 = true, float32 = true, float64 = true}
+local DEEP = 8
+
+local function converted(v, dtype, depth)
+  if core.is_tensor(v) then return FLOATS[v.dtype] and v.dtype ~= dtype and v:to(dtype) or v end
+  if not is_list(v) or depth == DEEP then return v end
+  local out = {}
+  for key, each in pairs(v) do out[key] = converted(each, dtype, depth + 1) end
+  return out
+end
+
+local function convert_all(dtype, ...)
+  if not dtype then return ... end
+  local values, n = {...}, select("#", ...)
+  for i = 1, n do values[i] = converted(values[i], dtype, 0) end
+  return unpack(values, 1, n)
+end
+
+-- ---- models
+
+local function is_wrapped(model) return model:is(nn.parallel.DistributedDataParallel) or model:is(nn.DataParallel) end
+
+local function check_model(model)
+  local who = "amp.initialize"
+  if not nn.Module.is_module(model) then fail("%s: a module or a list of them wanted, got %s", who,
+    options.describe(model)) end
+  if is_wrapped(model) then
+    fail("%s: the model is a %s already; call amp.initialize(net, opt) first and wrap what it gives", who,
+      model.__name)
+  end
+  if processed[model] then fail("%s: it has been called for this model before", who) end
+  for name, p in model:named_parameters() do
+    if p.dtype ~= "float32" and FLOATS[p.dtype] then
+      fail("%s: the parameter '%s' is %s: give a float32 model, without :half(); the opt_level says what becomes low",
+        who, name, p.dtype)
+    end
+  end
+end
+
+local function device_of(models)
+  local device
+  for _, model in ipairs(models) do
+    for name, p in model:named_parameters() do
+      local kind = p.device:match "^%a+"
+      if device and kind ~= device:match "^%a+" then
+        fail("amp.initialize: '%s' is on %s, other parameters on %s: move the models to their devices first, "
+          .. "net:to(%q)", name, p.device, device, device)
+      end
+      device = device or p.device
+    end
+  end
+  return device or core.get_default_device()
+end
+
+-- All of it in the low dtype, but batch norm where that is kept. Tensors stay the same objects.
+local function cast_model(model, on)
+  local kept = {}
+  for _, module in ipairs(model:modules()) do
+    local is_norm = module:is(nn.BatchNorm1d) or module:is(nn.BatchNorm2d) or module:is(nn.BatchNorm3d)
+      or module:is(nn.SyncBatchNorm)
+    for _, kind in ipairs(is_norm and on.keep_batchnorm_fp32 and {"parameters", "buffers"} or {}) do
+      for _, t in ipairs(module[kind](module)) do kept[t] = true end
+    end
+  end
+  for _, kind in ipairs {"parameters", "buffers"} do
+    for _, t in ipairs(model[kind](model)) do
+      if t.dtype == "float32" and not kept[t] then
+        t.grad = nil
+        core.become(t, t:detach():to(on.dtype))
+      end
+    end
+  end
+end
+
+local function patch_forward(model, on)
+  local forward = model.forward
+  if on.cast then
+    local out = on.cast_model_outputs or "float32"
+    model.forward = function(self, ...) return convert_all(out, forward(self, convert_all(on.dtype, ...))) end
+  elseif on.autocast then
+    local out, mode = on.cast_model_outputs or "float32", {device = on.device, dtype = on.dtype}
+    model.forward = function(self, ...) return convert_all(out, core.autocast(mode, forward, self, ...)) end
+  elseif on.cast_model_outputs then
+    model.forward = function(self, ...) return convert_all(on.cast_model_outputs, forward(self, ...)) end
+  end
+end
+
+-- ---- initialize
+
+local function as_list(who, v, what, is_one)
+  if v == nil then return {} end
+  if is_one(v) then return {v} end
+  if not is_list(v) then fail("%s: %s or a list of them wanted, got %s", who, what, options.describe(v)) end
+  for i, each in ipairs(v) do
+    if not is_one(each) then fail("%s: %s wanted at %d, got %s", who, what, i, options.describe(each)) end
+  end
+  return v
+end
+
+local function is_optimizer(v) return class.is(v, Optimizer) end
+
+local function say(format, ...)
+  if state.verbosity > 0 then io.stderr:write(format:format(...), "\n") end
+end
+
+--- Makes models (one, or a list) and optimizers (one, a list, or none) ready for mixed precision, and gives them back.
+--- The models are on their devices, in float32 and not wrapped for several; the optimizers have their parameters.
+--- Options: opt_level = "O1", cast_model_type, keep_batchnorm_fp32, master_weights, loss_scale (a number or "dynamic"),
+--- cast_model_outputs (a dtype), num_losses = 1, min_loss_scale, max_loss_scale = 2^24, enabled = true, verbosity = 0
+--- (1: the level and each overflow on standard error).
+function amp.initialize(models, optimizers, opts)
+  local who = "amp.initialize"
+  if opts == nil and is_list(optimizers) and type(next(optimizers)) == "string" then -- no optimizers
+    optimizers, opts = nil, optimizers
+  end
+  opts = options.check(who, opts, levels.options, "opt_level")
+  local model_list = as_list(who, models, "a module", nn.Module.is_module)
+  local optimizer_list = as_list(who, optimizers, "an optimizer", is_optimizer)
+  if not opts.enabled then
+    state = {enabled = false, verbosity = 0, scalers = {}}
+    return models, optimizers
+  end
+  for _, model in ipairs(model_list) do check_model(model) end
+  for _, opt in ipairs(optimizer_list) do
+    if process.is_taken(opt) then fail("%s: it has been called for this optimizer before", who) end
+  end
+  local on = levels.resolve(opts, device_of(model_list))
+  for _, opt in ipairs(optimizer_list) do
+    if on.master_weights and class.is(opt, Zero) then
+      fail("%s: a ZeroRedundancyOptimizer, whose ranks hold parts of the state, takes no master weights: use opt_level "
+        .. "\"O1\", or an optimizer that holds all of it", who)
+    end
+  end
+  for _, model in ipairs(model_list) do
+    if on.cast then cast_model(model, on) end
+    patch_forward(model, on)
+    processed[model] = true
+  end
+  for _, opt in ipairs(optimizer_list) do process.take(opt, on) end
+  state = {properties = on, scalers = {}, enabled = true, verbosity = opts.verbosity}
+  for i = 1, opts.num_losses do
+    state.scalers[i] = LossScaler(on.loss_scale, opts.min_loss_scale, opts.max_loss_scale)
+  end
+  say("amp: opt_level %s, low dtype %s, loss scale %s", on.level, on.dtype, tostring(on.loss_scale))
+  return models, optimizers
+end
+
+-- ---- the loss
+
+local function need_state(who)
+  if not state then
+    fail("%s: amp.initialize(net, opt, {opt_level = …}) comes before", who)
+  end
+end
+
+--- f(scaled) with the loss times its scale, as a float32; f calls scaled:backward(). After it the gradients are
+--- unscaled and ready for clipping and opt:step(), which leaves a step out whose gradients are infinite or NaN. Gives
+--- what f gives. optimizers: one or a list. {loss_id = 1, delay_unscale = false}: with delay_unscale gradients stay
+--- scaled, for those of the next batch to be added before the step.
+function amp.scale_loss(loss, optimizers, f, opts)
+  local who = "amp.scale_loss"
+  need_state(who)
+  if type(f) ~= "function" then
+    fail("%s: a function wanted, got %s: amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)", who,
+      options.describe(f))
+  end
+  opts = options.check(who, opts, {loss_id = {"count", 1}, delay_unscale = {"boolean", false}}, "loss_id")
+  options.arg(who, "loss", loss, "tensor")
+  if not state.enabled then return f(loss) end
+  local list = as_list(who, optimizers, "an optimizer", is_optimizer)
+  if #list == 0 then fail("%s: an optimizer or a list of them wanted, got %s", who, options.describe(optimizers)) end
+  for _, opt in ipairs(list) do
+    if not process.is_taken(opt) then fail("%s: the optimizer was not given to amp.initialize", who) end
+  end
+  local scaler = state.scalers[opts.loss_id]
+  if not scaler then
+    fail("%s: loss_id %d: amp.initialize was told of num_losses = %d", who, opts.loss_id, #state.scalers)
+  end
+  for _, opt in ipairs(list) do process.before(opt) end
+  local results = {n = 0}
+  local function keep(...) results = {n = select("#", ...), ...} end
+  keep(f(loss:float() * scaler.scale))
+  if opts.delay_unscale then
+    for _, opt in ipairs(list) do process.delay(opt) end
+    return unpack(results, 1, results.n)
+  end
+  local overflow, found = false, {}
+  for _, opt in ipairs(list) do found[#found + 1] = process.after(opt, scaler.scale) end
+  if scaler.dynamic then -- others step whatever the gradients are, and need not be waited for
+    for _, one in ipairs(found) do overflow = one:item() ~= 0 or overflow end
+  end
+  if scaler:update(overflow) then
+    for _, opt in ipairs(list) do process.skip(opt) end
+    say("amp: gradient overflow: the step is left out, the scale of loss %d is %g now", opts.loss_id, scaler.scale)
+  end
+  return unpack(results, 1, results.n)
+end
+
+--- A list of the tensors that the optimizer steps, float32 master weights where there are some: what is to be clipped.
+function amp.master_params(optimizer)
+  if not is_optimizer(optimizer) then
+    fail("amp.master_params: an optimizer wanted, got %s", options.describe(optimizer))
+  end
+  return process.masters(optimizer)
+end
+
+--- f(...) without O1's autocast.
+function amp.disable_casts(f, ...) return core.autocast({enabled = false}, f, ...) end
+
+--- The scales of all losses, under apex's names: loss_scaler0 and so on.
+function amp.state_dict()
+  need_state "amp.state_dict"
+  local dict = {}
+  for i, scaler in ipairs(state.scalers) do dict["loss_scaler" .. i - 1] = scaler:state_dict() end
+  return dict
+end
+
+--- Goes on from a state_dict; after amp.initialize with as many losses.
+function amp.load_state_dict(dict)
+  local who = "amp.load_state_dict"
+  need_state(who)
+  options.arg(who, "the state", dict, "table")
+  local n = 0
+  for name, saved in pairs(dict) do
+    local i = tonumber(tostring(name):match "^loss_scaler(%d+)$")
+    local scaler = i and state.scalers[i + 1]
+    if not scaler then
+      fail("%s: '%s' in the state, and %d losses here: amp.initialize is told by num_losses", who, tostring(name),
+        #state.scalers)
+    end
+    scaler:load_state_dict(who .. ": " .. name, saved)
+    n = n + 1
+  end
+  if n ~= #state.scalers then fail("%s: %d losses in the state, %d here", who, n, #state.scalers) end
+end
+
+return options.strict("amp", amp)

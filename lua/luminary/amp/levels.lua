@@ -1,0 +1,91 @@
+--- Apex's opt_levels: what each means, and which options go with it (apex/amp/frontend.py).
+---
+---   O0  float32 throughout: to compare with
+---   O1  float32 weights; forward runs within autocast, its floating results come out as float32
+---   O2  weights and inputs in the low dtype but for batch norm; the optimizer steps float32 master weights
+---   O3  the low dtype throughout
+local options = require "luminary.options"
+local fail = options.fail
+
+local levels = {}
+
+local defaults = {
+  O0 = {loss_scale = 1},
+  O1 = {autocast = true, loss_scale = "dynamic"},
+  O2 = {cast = true, keep_batchnorm_fp32 = true, master_weights = true, loss_scale = "dynamic"},
+  O3 = {cast = true, keep_batchnorm_fp32 = false, master_weights = false, loss_scale = 1},
+}
+
+--- The options of amp.initialize but models and optimizers.
+levels.options = {
+  enabled = {"boolean", true}, opt_level = {"string", "O1"}, cast_model_type = {"string"},
+  keep_batchnorm_fp32 = {"any"}, master_weights = {"boolean"}, loss_scale = {"any"}, cast_model_outputs = {"string"},
+  num_losses = {"count", 1}, verbosity = {"natural", 0}, min_loss_scale = {"number"},
+  max_loss_scale = {"number", 2 ^ 24},
+}
+
+local who = "amp.initialize"
+local low = {float16 = true, bfloat16 = true}
+
+-- apex also takes the words "True" and "False", as of a command line.
+local function flag(name, value)
+  if value == "True" or value == "true" then return true end
+  if value == "False" or value == "false" then return false end
+  if value ~= nil and type(value) ~= "boolean" then
+    fail("%s: %s has to be true or false, got %s", who, name, options.describe(value))
+  end
+  return value
+end
+
+local function scale_of(value)
+  if value == nil or value == "dynamic" then return value end
+  local number = tonumber(value)
+  if not number or not (number > 0 and number < math.huge) then
+    fail("%s: loss_scale has to be a number above 0 or \"dynamic\", got %s", who, options.describe(value))
+  end
+  return number
+end
+
+--- What these options (see levels.options) come to for models on this device.
+function levels.resolve(opts, device)
+  local base = defaults[opts.opt_level]
+  if not base then
+    fail("%s: opt_level '%s': it is \"O0\", \"O1\", \"O2\" or \"O3\", a letter and a digit", who, opts.opt_level)
+  end
+  local keep = flag("keep_batchnorm_fp32", opts.keep_batchnorm_fp32)
+  local dtype = opts.cast_model_type
+  if dtype and not low[dtype] and dtype ~= "float32" then
+    fail("%s: cast_model_type has to be \"float16\", \"bfloat16\" or \"float32\", got '%s'", who, dtype)
+  end
+  if base.autocast then
+    if dtype == "float32" then
+      fail("%s: with opt_level \"O1\" weights are float32 and cast_model_type is what products are computed in: "
+        .. "\"float16\" or \"bfloat16\"; for no low dtype at all use opt_level \"O0\"", who)
+    end
+    if keep ~= nil then
+      fail("%s: keep_batchnorm_fp32 does not go with opt_level \"O1\", where batch norm's weights are float32 as all "
+        .. "are; leave it out, or use opt_level \"O2\"", who)
+    end
+    if opts.master_weights then
+      fail("%s: master_weights does not go with opt_level \"O1\", where the weights are float32 themselves; leave it "
+        .. "out, or use opt_level \"O2\"", who)
+    end
+  end
+  if opts.min_loss_scale and opts.min_loss_scale > opts.max_loss_scale then
+    fail("%s: min_loss_scale %g is above max_loss_scale %g", who, opts.min_loss_scale, opts.max_loss_scale)
+  end
+  local on = {
+    level = opts.opt_level, device = device, autocast = base.autocast, loss_scale = scale_of(opts.loss_scale),
+    cast_model_outputs = opts.cast_model_outputs,
+  }
+  on.loss_scale = on.loss_scale or base.loss_scale
+  on.dtype = dtype or (opts.opt_level == "O0" and "float32" or device:sub(1, 3) == "cpu" and "bfloat16" or "float16")
+  on.cast = base.cast or (opts.opt_level == "O0" and low[on.dtype])
+  on.keep_batchnorm_fp32 = base.keep_batchnorm_fp32
+  if keep ~= nil then on.keep_batchnorm_fp32 = keep end
+  on.master_weights = base.master_weights
+  if opts.master_weights ~= nil then on.master_weights = opts.master_weights end
+  return on
+end
+
+return levels

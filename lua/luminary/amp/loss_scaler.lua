@@ -1,0 +1,36 @@
+--- The scale of one loss, as apex's LossScaler has it: a number that stays, or "dynamic": 2^16 at first (or what lies
+--- next to it in [min, max]), halved at an overflow, doubled after 2000 steps without.
+local class = require "luminary.class"
+local options = require "luminary.options"
+
+local LossScaler = class.define "LossScaler"
+
+local START, FACTOR, WINDOW = 2 ^ 16, 2, 2000
+
+function LossScaler:init(loss_scale, least, most)
+  self.dynamic = loss_scale == "dynamic"
+  self.least, self.most, self.unskipped = least, most, 0
+  self.scale = self.dynamic and math.max(least or 0, math.min(most, START)) or loss_scale
+end
+
+--- After a backward pass: whether its step is to be skipped.
+function LossScaler:update(overflow)
+  if not self.dynamic then return false end
+  if overflow then
+    self.scale, self.unskipped = math.max(self.least or 0, self.scale / FACTOR), 0
+  else
+    self.unskipped = self.unskipped + 1
+    if self.unskipped == WINDOW then self.scale, self.unskipped = math.min(self.most, self.scale * FACTOR), 0 end
+  end
+  return overflow
+end
+
+function LossScaler:state_dict() return {loss_scale = self.scale, unskipped = self.unskipped} end
+
+function LossScaler:load_state_dict(who, dict)
+  local state = options.check(who, dict, {loss_scale = {"positive"}, unskipped = {"natural"}})
+  if not state.loss_scale or not state.unskipped then options.fail("%s: loss_scale and unskipped are wanted", who) end
+  self.scale, self.unskipped = state.loss_scale, state.unskipped
+end
+
+return LossScaler

@@ -1,0 +1,192 @@
+/* Autocast: what an op's tensors become before it runs, by its column of op/op.def, as in PyTorch's
+ * ATen/autocast_mode.cpp.
+ *
+ * Weights are used many times while a scope lasts, and cast once: a leaf that requires grad keeps its low copy until
+ * the thread's outermost scope ends. The copy is recorded like any op, so that gradients of all its uses add up on
+ * it and go to the leaf through the one cast. */
+#include <string.h>
+
+#include "autograd/node.h"
+#include "base/mem.h"
+#include "device/stream.h"
+
+typedef struct kept { /* of one leaf */
+  lm_tensor *leaf, *low;
+  uint32_t version; /* of the leaf's values that low has */
+} kept;
+
+/* Open addressing over `room` places, a power of two of which at most half are taken. */
+typedef struct cache {
+  int depth; /* of nested scopes */
+  uint32_t n, room;
+  kept *place;
+} cache;
+
+static _Thread_local cache mine;
+
+static kept *find(kept *place, uint32_t room, const lm_tensor *leaf) {
+  uint32_t at = (uint32_t)(((uintptr_t)leaf >> 4) * 2654435761u);
+  while (place[at & (room - 1)].leaf && place[at & (room - 1)].leaf != leaf) at++;
+  return &place[at & (room - 1)];
+}
+
+static lm_status make_room(cache *c) {
+  if (c->room > 0 && 2 * (c->n + 1) <= c->room) return LM_OK;
+  uint32_t room = c->room > 0 ? 2 * c->room : 64;
+  kept *place = lm_calloc(room, sizeof *place);
+  if (!place) return LM_E_OOM;
+  for (uint32_t i = 0; i < c->room; i++) {
+    if (c->place[i].leaf) *find(place, room, c->place[i].leaf) = c->place[i];
+  }
+  lm_free(c->place);
+  c->place = place;
+  c->room = room;
+  return LM_OK;
+}
+
+static void clear(cache *c) {
+  for (uint32_t i = 0; i < c->room; i++) {
+    lm_release(c->place[i].low);
+    lm_release(c->place[i].leaf);
+  }
+  lm_free(c->place);
+  *c = (cache){.depth = c->depth};
+}
+
+lm_autocast lm_autocast_enter(lm_autocast mode) {
+  lm_autocast before = lm_autocast_get();
+  mine.depth++;
+  lm_autocast_set(mode);
+  return before;
+}
+
+void lm_autocast_leave(lm_autocast before) {
+  if (--mine.depth == 0) clear(&mine);
+  lm_autocast_set(before);
+}
+
+static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
+  lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+  return lm_call_as_is(LM_OP_to_copy, &args, out);
+}
+
+/* A copy made within no_grad serves only there; a captured graph must make its own at each replay. */
+static lm_status convert_weight(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (mine.depth == 0 || lm_graph_capturing()) return convert(t, dtype, out);
+  TRY(make_room(&mine));
+  kept *k = find(mine.place, mine.room, t);
+  bool fits = k->leaf && k->version == lm_version(t) && k->low->dtype == (int8_t)dtype &&
+              (lm_requires_grad(k->low) || !lm_grad_enabled());
+  if (!fits) {
+    lm_tensor *low;
+    TRY(convert(t, dtype, &low));
+    lm_release(k->low);
+    if (!k->leaf) mine.n++;
+    if (!k->leaf) k->leaf = lm_retain(t);
+    k->low = low;
+    k->version = lm_version(t);
+  }
+  *out = lm_retain(k->low);
+done:
+  return status;
+}
+
+static bool is_weight(const lm_tensor *t) {
+  return t->dtype == LM_F32 && t->grad && lm_is_leaf(t) && lm_requires_grad(t) && !lm_view_base(t);
+}
+
+typedef struct target {
+  const lm_autocast *mode;
+  lm_cast_rule rule;
+  lm_dtype widest;
+} target;
+
+/* What t is to become; its own dtype where it is left alone. */
+static lm_dtype dtype_for(const target *to, const lm_tensor *t) {
+  lm_dtype own = (lm_dtype)t->dtype;
+  int kind = LM_DEVICE_KIND(t->device);
+  if (t->number || !lm_dtype_is_float(own) || own == LM_F64 || !(to->mode->on >> kind & 1)) return own;
+  switch (to->rule) {
+    case LM_LOWER: return (lm_dtype)to->mode->dtype[kind];
+    case LM_KEEP: return LM_F32;
+    case LM_KEEP_GPU:
+    case LM_BANNED_GPU: return kind == LM_CPU && to->rule == LM_KEEP_GPU ? own : LM_F32;
+    case LM_WIDEST: return to->widest;
+    default: return own;
+  }
+}
+
+static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
+  lm_dtype dtype = t ? dtype_for(to, t) : LM_NO_DTYPE;
+  if (!t || dtype == (lm_dtype)t->dtype) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  const lm_modes *here = lm_modes_here(); /* what is computed again has to record the same as the first time */
+  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recipe && !here->refill && is_weight(t);
+  return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
+}
+
+static const lm_list *list_of(const lm_op *op, const void *args) {
+  static const lm_list none = {0, NULL};
+  return op->list >= 0 ? (const lm_list *)((const char *)args + op->list) : &none;
+}
+
+static lm_dtype widest_of(const lm_op *op, const void *args) {
+  lm_dtype widest = LM_F16;
+  bool first = true;
+  const lm_list *list = list_of(op, args);
+  for (int i = 0; i < op->ntensor + list->n; i++) {
+    const lm_tensor *t = i < op->ntensor ? LM_ARG_TENSOR(args, op->tensor[i]) : list->v[i - op->ntensor];
+    if (!t || t->number || !lm_dtype_is_float((lm_dtype)t->dtype)) continue;
+    widest = first ? (lm_dtype)t->dtype : lm_dtype_promote(widest, (lm_dtype)t->dtype);
+    first = false;
+  }
+  return widest;
+}
+
+/* The op is unsafe in a low dtype's range: by the device of its first tensor. */
+static lm_status check_banned(const lm_op *op, const void *args, const lm_autocast *mode) {
+  const lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]);
+  int kind = LM_DEVICE_KIND(x->device);
+  if (kind == LM_CPU || !(mode->on >> kind & 1)) return LM_OK;
+  return lm_fail(LM_E_STATE,
+                 "%s: unsafe under autocast: its logarithms and their gradients leave the range of a low dtype. Leave "
+                 "out the sigmoid before it and use bce_with_logits (nn.BCEWithLogitsLoss), or call it within "
+                 "lm.autocast({enabled = false}, f) with x:float()",
+                 op->name);
+}
+
+lm_status lm_autocast_call(lm_op_id id, const void *args, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  const lm_autocast mode = lm_autocast_get();
+  lm_args_room changed;
+  lm_tensor *own[LM_MAX_TENSOR_ARGS] = {NULL}, **list_own = NULL;
+  lm_list *list = NULL;
+  int nlist = 0;
+  target to = {.mode = &mode, .rule = op->cast};
+  if (op->cast == LM_BANNED_GPU) TRY(check_banned(op, args, &mode));
+  if (op->cast == LM_WIDEST) to.widest = widest_of(op, args);
+  memcpy(&changed, args, op->size);
+  for (int k = 0; k < op->ntensor; k++) {
+    TRY(cast(&to, LM_ARG_TENSOR(args, op->tensor[k]), &own[k]));
+    LM_ARG_TENSOR(&changed, op->tensor[k]) = own[k];
+  }
+  if (op->list >= 0) {
+    list = (lm_list *)((char *)&changed + op->list);
+    list_own = lm_malloc(sizeof *list_own * (size_t)list->n);
+    if (!list_own) TRY(LM_E_OOM);
+    for (; nlist < list->n; nlist++) TRY(cast(&to, list->v[nlist], &list_own[nlist]));
+    list->v = list_own;
+  }
+  lm_autocast_set((lm_autocast){.on = 0}); /* what the op is made of is computed as it says */
+  status = lm_call_as_is(id, &changed, out);
+  lm_autocast_set(mode);
+done:
+  for (int i = 0; i < nlist; i++) lm_release(list_own[i]);
+  lm_free(list_own);
+  for (int k = 0; k < op->ntensor; k++) lm_release(own[k]);
+  return status;
+}

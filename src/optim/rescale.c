@@ -1,0 +1,125 @@
+#include "optim/rescale.h"
+
+#include "base/mem.h"
+#include "op/check.h"
+#include "op/order.h"
+
+static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
+  const lm_tensor *both[] = {from, to};
+  for (int k = 0; k < 2; k++) {
+    if (!lm_dtype_is_float((lm_dtype)both[k]->dtype))
+      return lm_fail(LM_E_DTYPE, "%s: tensor %d is %s; a floating dtype is wanted", name, i + 1,
+                     lm_dtype_name((lm_dtype)both[k]->dtype));
+  }
+  if (!lm_same_shape(from, to))
+    return lm_fail(LM_E_SHAPE, "%s: tensor %d is %s here and %s there", name, i + 1, lm_shape_of(from),
+                   lm_shape_of(to));
+  if (from->device != to->device)
+    return lm_fail(LM_E_DEVICE, "%s: tensor %d is on %s here and on %s there", name, i + 1,
+                   lm_device_name(from->device), lm_device_name(to->device));
+  if (lm_overlaps_itself(to))
+    return lm_fail(LM_E_ARG, "%s: elements of tensor %d, of sizes %s, share memory and cannot be scaled", name, i + 1,
+                   lm_shape_of(to));
+  const lm_backend *backend = lm_backend_of(to->device);
+  if (!backend) return lm_fail_in(LM_E_MISSING, name);
+  if (!backend->rescale)
+    return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(to->device));
+  return LM_OK;
+}
+
+static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
+  for (int d = 0; d < a->ndim; d++) {
+    if (a->size[d] > 1 && a->stride[d] != b->stride[d]) return false;
+  }
+  return true;
+}
+
+/* `in` and `out`: from and to themselves, or copies, where the order of elements in memory would differ. */
+static lm_status prepare(lm_tensor *from, lm_tensor *to, lm_tensor **in, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (lm_is_dense(to)) {
+    *out = lm_retain(to);
+  } else {
+    TRY(lm_tensor_empty_like(to, (lm_dtype)to->dtype, to->device, out));
+  }
+  if (lm_is_dense(from) && same_layout(from, *out)) {
+    *in = lm_retain(from);
+  } else {
+    TRY(lm_tensor_empty_like(*out, (lm_dtype)from->dtype, from->device, in));
+    TRY(lm_copy(from, *in));
+  }
+done:
+  return status;
+}
+
+static lm_status new_flag(lm_device device, lm_tensor **out) {
+  return lm_op_run(LM_OP_zeros, &(lm_zeros_args){.size = {.n = 0}, .dtype = LM_F32, .device = device}, out);
+}
+
+static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
+  lm_status status = LM_OK;
+  lm_stream *s;
+  TRY(lm_order_begin(device, &s));
+  for (int i = 0; s && i < n; i++) {
+    TRY(lm_order_read(s, in[i]));
+    TRY(lm_order_write(s, out[i]));
+  }
+  TRY(lm_order_write(s, flag));
+  TRY(lm_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag)));
+done:
+  return status;
+}
+
+/* *found becomes 1 if flag is, which may be on another device. */
+static lm_status join(lm_tensor **found, lm_tensor *flag) {
+  lm_status status = LM_OK;
+  lm_tensor *here = NULL, *larger = NULL;
+  TRY(new_flag((*found)->device, &here));
+  TRY(lm_copy(flag, here));
+  lm_tensor *in[] = {*found, here};
+  TRY(lm_point_run(LM_OP_maximum, 2, in, NULL, NULL, &larger));
+  lm_release(*found);
+  *found = larger;
+done:
+  lm_release(here);
+  return status;
+}
+
+lm_status lm_rescale(const char *name, int n, lm_tensor *const *from, lm_tensor *const *to, double factor,
+                     lm_tensor **found) {
+  lm_status status = LM_OK;
+  lm_running before = lm_run_begin(name, -1);
+  lm_tensor **in = lm_calloc(2 * (size_t)n + 1, sizeof *in), **out = in ? in + n : NULL, *flag = NULL;
+  *found = NULL;
+  if (!in) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) TRY(check(name, i, from[i], to[i]));
+  for (int i = 0; i < n; i++) TRY(prepare(from[i], to[i], &in[i], &out[i]));
+  if (n == 0) TRY(new_flag(LM_DEVICE(LM_CPU, 0), found));
+  for (int begin = 0, end; begin < n; begin = end) {
+    lm_device device = to[begin]->device;
+    for (end = begin + 1; end < n && to[end]->device == device;) end++;
+    TRY(new_flag(device, &flag));
+    TRY(run(device, end - begin, in + begin, out + begin, factor, flag));
+    for (int i = begin; i < end; i++) {
+      if (out[i] != to[i]) TRY(lm_copy(out[i], to[i]));
+      lm_bump(to[i], LM_OP_mul);
+    }
+    if (*found) {
+      TRY(join(found, flag));
+      lm_release(flag);
+    } else {
+      *found = flag;
+    }
+    flag = NULL;
+  }
+done:
+  for (int i = 0; in && i < 2 * n; i++) lm_release(in[i]);
+  lm_free(in);
+  lm_release(flag);
+  if (status != LM_OK) {
+    lm_release(*found);
+    *found = NULL;
+  }
+  lm_run_end(before);
+  return status;
+}
