@@ -288,6 +288,14 @@ describe("a tensor", function()
     assert.is_true(x.shape ~= y.shape and x.shape ~= lm.zeros(2).shape and lm.ones {}.shape ~= lm.zeros(1).shape)
   end)
 
+  it("sizes count from 1, or from -1, the last", function()
+    local shape = lm.zeros(2, 3).shape
+    assert.equal("3 2 nil nil", ("%s %s %s %s"):format(shape[-1], shape[-2], tostring(shape[-3]), tostring(shape[3])))
+    assert.error_matches(function() return shape[0] end, "sizes count from 1")
+    assert.is_nil(shape.n)
+    assert.error_matches(function() lm.cat(lm.ones(0, 2):unbind(1)) end, "cat: the list is empty")
+  end)
+
   it("lists of sizes are plain tables to whatever takes those", function()
     local x = lm.zeros(2, 3)
     assert.same({ 2, 3 }, lm.ones(6):view(x.shape).shape)

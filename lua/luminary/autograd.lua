@@ -14,6 +14,9 @@ local autograd = {grad = core.grad, backward = core.backward}
 local Context = {}
 
 function Context:save_for_backward(...)
+  if core.is_tensor(self) or self == nil then
+    fail("save_for_backward: it is called with a colon: ctx:save_for_backward(…)")
+  end
   local saved = {...}
   for i = 1, select("#", ...) do options.arg("save_for_backward", "argument " .. i, saved[i], "tensor") end
   rawset(self, "_saved", saved)
@@ -154,6 +157,12 @@ autograd.Function = class.new("Function", nil, apply)
 
 function autograd.Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
+  getmetatable(new).__newindex = function(t, key, value)
+    if type(value) == "function" and debug.getlocal(value, 1) == "self" then
+      fail("%s: %s takes ctx first, and is written with a dot: function %s.%s(ctx, …)", t.__name, key, t.__name, key)
+    end
+    rawset(t, key, value)
+  end
   new.apply = function(...)
     if rawequal((...), new) then return apply(...) end
     return apply(new, ...)

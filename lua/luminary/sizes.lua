@@ -3,6 +3,14 @@
 local core = require "luminary.core"
 
 local sizes = core.sizes
+sizes.__plain = true
+
+-- Negative counts from the end, as in x:size(-1).
+function sizes.__index(list, key)
+  if type(key) ~= "number" or key >= 1 then return nil end
+  if key == 0 then core.error_at_caller("sizes count from 1 (or from -1, the last); there is no size 0") end
+  return rawget(list, #list + 1 + key)
+end
 
 function sizes.__tostring(list)
   local parts = {}

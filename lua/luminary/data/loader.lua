@@ -19,6 +19,7 @@ local sampler = require "luminary.data.sampler"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
+DataLoader.__makes = "dataset"
 DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader says how many there are"
 
 -- A sampler of one's own needs :len() and :iter() (or :indices()).

@@ -127,7 +127,7 @@ function Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.st
 
 --- nn.Identity(...): gives its input; whatever it is constructed with is ignored, as in PyTorch.
 local Identity = layer.define("Identity")
-function Identity:init(...) end -- luacheck: ignore self
+function Identity:init(...) end -- luacheck: ignore 212
 activation.Identity = Identity
 
 function Identity:forward(x) return x end -- luacheck: ignore self

@@ -4,6 +4,7 @@ local class = require "luminary.class"
 local options = require "luminary.options"
 
 local Scheduler = class.root("LRScheduler")
+Scheduler.__makes = "optimizer"
 
 -- The rate group i starts from. Groups may be added while the schedule runs.
 local function base_lr(self, i, group)

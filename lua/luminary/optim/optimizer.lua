@@ -5,6 +5,7 @@ local options = require "luminary.options"
 local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")
+Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 --- Options every optimizer checks with; each class sets `spec` (see options.check) and
