@@ -82,6 +82,10 @@ describe("wrong arguments to", function()
       ZeroRedundancyOptimizer = { optim.ZeroRedundancyOptimizer, list },
       StepLR = { optim.lr_scheduler.StepLR, opt(), 2 },
       CosineAnnealingLR = { optim.lr_scheduler.CosineAnnealingLR, opt(), 2 },
+      MultiStepLR = { optim.lr_scheduler.MultiStepLR, opt(), { 2 } },
+      ReduceLROnPlateau = { optim.lr_scheduler.ReduceLROnPlateau, opt() },
+      CyclicLR = { optim.lr_scheduler.CyclicLR, opt(), 0.1, 0.2 },
+      ChainedScheduler = { optim.lr_scheduler.ChainedScheduler, { optim.lr_scheduler.ConstantLR(opt()) } },
       ["scheduler:step"] = { optim.lr_scheduler.StepLR.step, optim.lr_scheduler.StepLR(opt(), 2) },
       Subset = { data.Subset, set, { 1 } }, random_split = { data.random_split, set, { 2, 2 } },
       SequentialSampler = { data.SequentialSampler, set }, RandomSampler = { data.RandomSampler, set },
@@ -307,7 +311,7 @@ describe("wrong arguments to", function()
       end,
       ["nn has no 'SpatialConvolution'; here it is 'Conv2d'"] = function() nn.SpatialConvolution(1, 1, 3) end,
       ["nn has no 'LSTM' in this version"] = function() nn.LSTM(1, 1) end,
-      ["optim has no 'sgd'; here it is 'SGD'"] = function() return optim.sgd end,
+      ["optim has no 'adamw'; here it is 'AdamW'"] = function() return optim.adamw end,
       ["luminary has no 'float32'; dtypes are strings"] = function() return lm.float32 end,
       ["luminary has no 'device'; devices are strings"] = function() return lm.device "cuda" end,
       ["tensors have no field or method 'cumsum_' in this version"] = function() x:cumsum_(1) end,
@@ -321,8 +325,6 @@ describe("wrong arguments to", function()
         return lm.cuda.make_graphed_callables
       end,
       ["autograd has no 'no_grad'; here it is 'lm.no_grad'"] = function() return lm.autograd.no_grad end,
-      ["data has no 'get_worker_info'; workers of a loader"] = function() data.get_worker_info() end,
-      ["optim.lr_scheduler has no 'MultiStepLR' in this version"] = function() optim.lr_scheduler.MultiStepLR() end,
       ["nn.init has no 'orthogonal_' in this version"] = function() return nn.init.orthogonal_ end,
       ["nn.utils has no 'clip_grad_norm'; here it is 'clip_grad_norm_'"] = function()
         return nn.utils.clip_grad_norm
@@ -362,7 +364,7 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
-    abuse("clip_grad_norm_", nn.utils.clip_grad_norm_)
+    for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 
@@ -375,11 +377,30 @@ describe("wrong arguments to", function()
         if method ~= "step" then abuse(name .. ":" .. method, optim[name][method], make) end
       end
     end
-    for name, class in pairs(optim.lr_scheduler) do
-      local function opt() return optim.SGD({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+    local schedules = optim.lr_scheduler
+    local function opt() return optim.SGD({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
+    local function list() return { schedules.ConstantLR(opt()) } end
+    local make = {
+      StepLR = function() return schedules.StepLR(opt(), 2) end,
+      MultiStepLR = function() return schedules.MultiStepLR(opt(), { 2 }) end,
+      LambdaLR = function() return schedules.LambdaLR(opt(), math.sin) end,
+      CosineAnnealingWarmRestarts = function() return schedules.CosineAnnealingWarmRestarts(opt(), 2) end,
+      CyclicLR = function() return schedules.CyclicLR(opt(), 0.1, 0.2) end,
+      OneCycleLR = function() return schedules.OneCycleLR(opt(), 0.1, { total_steps = 5 }) end,
+      ReduceLROnPlateau = function() return schedules.ReduceLROnPlateau(opt()) end,
+      ChainedScheduler = function() return schedules.ChainedScheduler(list()) end,
+      SequentialLR = function()
+        local schedule = list()[1]
+        return schedules.SequentialLR(schedule.optimizer, { schedule }, {})
+      end,
+    }
+    for name, class in pairs(schedules) do
       abuse(name, class)
       abuse(name .. " of an optimizer", class, opt)
-      abuse(name .. ":load_state_dict", class.load_state_dict, function() return class(opt(), 2) end)
+      if make[name] then
+        abuse(name .. ":load_state_dict", class.load_state_dict, make[name])
+        abuse(name .. ":step", class.step, make[name])
+      end
     end
   end)
 
@@ -659,7 +680,7 @@ describe("an error", function()
   data.DataLoader(set, {batch_size = 0})
   data.DataLoader(set, 4)
   data.DataLoader(set, {shufle = true})
-  data.DataLoader(set, {num_workers = 4})
+  data.DataLoader(set, {num_workers = -4})
   for b in data.DataLoader(set) do end
   data.DataLoader(set):epoch("a")
   data.DataLoader(set):iter(1)

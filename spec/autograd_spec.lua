@@ -278,3 +278,36 @@ describe("running out of memory anywhere in a step", function()
     end
   end)
 end)
+
+describe("a .grad that is a view", function()
+  it("is added to in place", function()
+    local x = lm.ones({ 2 }, { requires_grad = true })
+    local all = lm.zeros(4)
+    x.grad = all:narrow(1, 2, 2)
+    for _ = 1, 2 do (x * 3):sum():backward() end
+    assert.same({ 0, 6, 6, 0 }, all:totable())
+  end)
+end)
+
+describe("what a Function saves", function()
+  it("may be nil in places", function()
+    local seen
+    local Maybe = lm.autograd.Function:extend("Maybe")
+    function Maybe.forward(ctx, x, w, b)
+      ctx:save_for_backward(x, b, w)
+      return b and x * w + b or x * w
+    end
+    function Maybe.backward(ctx, g)
+      local saved = ctx.saved_tensors
+      seen = { saved.n, saved[1] ~= nil, saved[2] ~= nil, saved[3] ~= nil }
+      return g * saved[3], g * saved[1], saved[2] and g or nil
+    end
+    local x, w = leaf { 2 }, leaf { 3 }
+    Maybe.apply(x, w):sum():backward()
+    assert.same({ 3, true, false, true }, seen)
+    assert.same({ 3 }, x.grad:totable())
+    assert.same({ 2 }, w.grad:totable())
+    assert.error_matches(function() Maybe.apply(x, 3) end,
+      "save_for_backward: argument 3 has to be a tensor, got number 3")
+  end)
+end)

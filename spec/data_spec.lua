@@ -114,6 +114,152 @@ describe("a Dataset", function()
   end)
 end)
 
+describe("sets one after the other", function()
+  local a = data.TensorDataset(lm.arange(3), lm.tensor { 1, 2, 3 })
+  local b = data.TensorDataset(lm.arange(10, 12), lm.tensor { 4, 5 })
+
+  it("are one set", function()
+    local both = data.ConcatDataset { a, b }
+    assert.equal(5, #both)
+    assert.same({ 3, 5 }, both.cumulative_sizes)
+    assert.equal(10, (both:get(4)):item())
+    assert.equal(11, (both:get(-1)):item())
+    assert.error_matches(function() both:get(6) end, "sample 6 is not among the 5")
+  end)
+
+  it("give batches over their borders, in the order asked for", function()
+    local both = data.ConcatDataset { a, b }
+    local x, y = both:get_batch(lm.tensor({ 5, 1, 4, 3 }, { dtype = "int64" }))
+    assert.same({ 11, 0, 10, 2 }, x:totable())
+    assert.same({ 5, 1, 4, 3 }, y:totable())
+    local mixed = data.ConcatDataset { Numbers(2), data.ConcatDataset { Numbers(3) } }
+    assert.same({ { 1, 2, 1 }, { 2, 3 } }, batches(data.DataLoader(mixed, { batch_size = 3 }):iter()))
+  end)
+
+  it("are a list of sets", function()
+    assert.error_matches(function() data.ConcatDataset(a, b) end, "ConcatDataset: takes at most 1 argument, got 2")
+    assert.error_matches(function() data.ConcatDataset(a) end, "ConcatDataset{a, b}, got a TensorDataset")
+    assert.error_matches(function() data.ConcatDataset {} end, "a list of sets wanted")
+    assert.error_matches(function() data.ConcatDataset { a, 3 } end, "a dataset wanted, .* got number 3")
+  end)
+end)
+
+describe("a stream of samples", function()
+  local Stream = data.IterableDataset:extend("Stream")
+  function Stream:init(n) self.n = n end
+  function Stream:iter()
+    local i = 0
+    return function()
+      i = i + 1
+      if i <= self.n then return i, { twice = 2 * i } end
+    end
+  end
+
+  it("comes in batches", function()
+    local loader = data.DataLoader(Stream(5), { batch_size = 2 })
+    local seen, twice = {}, {}
+    for x, y in loader:iter() do
+      seen[#seen + 1], twice[#twice + 1] = x:totable(), y.twice:totable()
+    end
+    assert.same({ { 1, 2 }, { 3, 4 }, { 5 } }, seen)
+    assert.same({ { 2, 4 }, { 6, 8 }, { 10 } }, twice)
+    assert.same({ { 3, 4 }, { 5 } }, batches(loader:epoch(1, 2)))
+    assert.same({ { 1, 2 }, { 3, 4 } },
+      batches(data.DataLoader(Stream(5), { batch_size = 2, drop_last = true }):iter()))
+    assert.same({ 2, 2, 1 }, batches(data.DataLoader(Stream(5), { batch_size = 2, collate_fn = function(list)
+      return #list
+    end }):iter()))
+    assert.same({}, batches(data.DataLoader(Stream(0)):iter()))
+  end)
+
+  it("has a length if it says so", function()
+    local loader = data.DataLoader(Stream(5), { batch_size = 2 })
+    assert.error_matches(function() return #loader end, "Stream: a stream of samples has no length")
+    assert.equal("DataLoader(Stream, batch_size=2)", tostring(loader))
+    local Known = Stream:extend("Known")
+    function Known:len() return self.n end
+    assert.equal(3, #data.DataLoader(Known(5), { batch_size = 2 }))
+  end)
+
+  it("has its own order", function()
+    for _, opts in ipairs { { shuffle = true }, { sampler = data.SequentialSampler(Numbers(2)) } } do
+      assert.error_matches(function() data.DataLoader(Stream(5), opts) end,
+        "an IterableDataset comes in its own order: give no " .. next(opts))
+    end
+    local Bare = data.IterableDataset:extend("Bare")
+    assert.error_matches(function() data.DataLoader(Bare()):iter() end, "Bare: define function Bare:iter%(%)")
+    function Bare:iter() return { self } end
+    assert.error_matches(function() data.DataLoader(Bare()):iter() end, ":iter%(%) has to give a function, got a table")
+  end)
+end)
+
+describe("samplers of parts", function()
+  it("SubsetRandomSampler: those numbers, in another order each epoch", function()
+    local wanted = { 2, 4, 6, 8, 10, 12, 14, 16, 18, 20 }
+    local sampler = data.SubsetRandomSampler(wanted, { seed = 3 })
+    assert.equal(10, #sampler)
+    local first, second = sampler:indices():totable(), sampler:indices():totable()
+    assert.same(wanted, sorted(first))
+    assert.same(wanted, sorted(second))
+    assert.not_same(first, second)
+    sampler:set_epoch(0)
+    assert.same(first, sampler:indices():totable())
+    assert.same({}, data.SubsetRandomSampler({}):indices():totable())
+    assert.error_matches(function() data.SubsetRandomSampler("x") end, "list of indices has to be a tensor")
+  end)
+
+  it("WeightedRandomSampler: as often as their weights say", function()
+    local sampler = data.WeightedRandomSampler({ 1, 0, 3 }, 40000, { seed = 1 })
+    local counts = { 0, 0, 0 }
+    for i in sampler:iter() do counts[i] = counts[i] + 1 end
+    assert.equal(0, counts[2])
+    assert.near(10000, counts[1], 400) -- 4.6 standard deviations
+    assert.equal(40000, #sampler)
+    assert.same(data.WeightedRandomSampler({ 1, 0, 3 }, 5, { seed = 1 }):indices():totable(),
+      data.WeightedRandomSampler(lm.tensor { 1, 0, 3 }, 5, { seed = 1 }):indices():totable())
+  end)
+
+  it("WeightedRandomSampler without replacement: none twice, the heavier ones first", function()
+    local first = { 0, 0, 0 }
+    local sampler = data.WeightedRandomSampler({ 1, 2, 0, 1 }, 3, { replacement = false, seed = 9 })
+    for _ = 1, 4000 do
+      local order = sampler:indices():totable()
+      assert.same({ 1, 2, 4 }, sorted(order))
+      first[order[1]] = (first[order[1]] or 0) + 1
+    end
+    assert.near(2000, first[2], 150) -- 4.7 standard deviations
+  end)
+
+  it("WeightedRandomSampler refuses what cannot be drawn from", function()
+    for problem, try in pairs {
+      ["weight 2 has to be a number of at least 0, got number %-1"] = { { 1, -1 }, 1 },
+      ["no weight is above 0"] = { { 0, 0 }, 1 },
+      ["num_samples has to be an integer of at least 1"] = { { 1 }, 0 },
+      ["3 samples without replacement of 2 whose weight is above 0"] = { { 1, 0, 1 }, 3, { replacement = false } },
+      ["a list or a 1%-d tensor of weights wanted, got number 3"] = { 3, 1 },
+    } do
+      assert.error_matches(function() data.WeightedRandomSampler(unpack(try)) end, problem)
+    end
+  end)
+
+  it("BatchSampler: batches of another's numbers", function()
+    local function lists(...)
+      local all = {}
+      for numbers in data.BatchSampler(data.SequentialSampler(Numbers(5)), ...):iter() do all[#all + 1] = numbers end
+      return all
+    end
+    assert.same({ { 1, 2 }, { 3, 4 }, { 5 } }, lists(2))
+    assert.same({ { 1, 2 }, { 3, 4 } }, lists(2, true))
+    assert.equal(3, #data.BatchSampler(data.SequentialSampler(Numbers(5)), 2))
+    local batch_sampler = data.BatchSampler(data.RandomSampler(Numbers(5), { seed = 1 }), { batch_size = 2 })
+    local loader = data.DataLoader(Numbers(5), { batch_sampler = batch_sampler })
+    local first = batches(loader:epoch(1))
+    assert.same(first, batches(loader:epoch(1)))
+    assert.same(count_to(5), sorted(flat(first)))
+    assert.error_matches(function() data.BatchSampler(Numbers(5), 2) end, "a sampler wanted, with :iter")
+  end)
+end)
+
 describe("a random sampler", function()
   local set = Numbers(6)
   local function order(sampler) return sampler:indices():totable() end
@@ -414,13 +560,21 @@ describe("a loader", function()
     local sampler = data.DistributedSampler(set)
     assert.matches("DistributedSampler(set, {shuffle = true})",
       message(data.DataLoader, set, { sampler = sampler, shuffle = true }), 1, true)
-    assert.matches("workers come in a later version", message(data.DataLoader, set, { num_workers = 2 }))
     assert.matches("{batch_size = 32}", message(data.DataLoader, set, 32), 1, true)
     assert.matches("did you mean 'batch_size'", message(data.DataLoader, set, { batchsize = 2 }))
     assert.matches("batch_size has to be", message(data.DataLoader, set, { batch_size = 0 }))
     assert.matches("dataset", message(data.DataLoader, lm.ones { 3 }))
     assert.matches("sampler", message(data.DataLoader, set, { sampler = 3 }))
     assert.matches("at most 2 arguments, got 3", message(data.DataLoader, set, {}, true))
+  end)
+
+  it("is no function", function()
+    assert.error_matches(function()
+      for _ in data.DataLoader(Numbers(3)) do error "it was" end
+    end, "DataLoader: an object, which cannot be called; for x, y in loader:iter%(%) do")
+    local sampler = { len = function() return 1 end, iter = function() return { 1 } end }
+    assert.error_matches(function() data.DataLoader(Numbers(3), { sampler = sampler }):iter() end,
+      "DataLoader: the sampler's :iter%(%) has to give a function, got a table")
   end)
 
   it("keeps what it gives through lm.scope only if asked", function()

@@ -39,6 +39,11 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
       return nn.Conv2d(4, 6, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 }, dilation = { 1, 2 }, groups = 2 })
     end,
     conv_bare = function() return nn.Conv2d(2, 3, 3, { bias = false }) end,
+    conv_same = function() return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", dilation = { 1, 2 } }) end,
+    conv_reflect_valid = function() return nn.Conv2d(2, 3, 3, { padding = "valid", padding_mode = "reflect" }) end,
+    avg_pool_divisor = function()
+      return nn.AvgPool2d(3, { stride = 2, padding = 1, ceil_mode = true, divisor_override = 4 })
+    end,
     embedding = function() return nn.Embedding(7, 3, { padding_idx = 3 }) end,
     bn1d = function() return nn.BatchNorm1d(3) end,
     bn1d_length = function() return nn.BatchNorm1d(3, { eps = 0.01, momentum = 0.3 }) end,
@@ -70,6 +75,14 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
     Flatten = function() return nn.Flatten() end,
     Identity = function() return nn.Identity("anything", 3) end,
   }
+  for _, mode in ipairs { "reflect", "replicate", "circular" } do
+    cases["conv_" .. mode] = function()
+      return nn.Conv2d(2, 3, 3, { stride = 2, padding = { 2, 1 }, padding_mode = mode })
+    end
+    cases["conv_" .. mode .. "_same"] = function()
+      return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", padding_mode = mode })
+    end
+  end
 
   it("every stored case is one of them", function()
     for name in pairs(stored) do
@@ -259,7 +272,15 @@ describe("layers name wrong arguments:", function()
     { "at most 4 arguments, got 5", function() nn.Conv2d(3, 4, 3, { padding = 1 }, 1) end },
     { "kernel_size", function() nn.Conv2d(3, 4) end },
     { "groups = 2 has to divide", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
-    { "padding_mode", function() nn.Conv2d(3, 4, 3, { padding_mode = "reflect" }) end },
+    { "padding_mode has to be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
+      function() nn.Conv2d(3, 4, 3, { padding_mode = "reflct" }) end },
+    { "padding has to be a number, a pair of numbers, 'same' or 'valid', got string 'sam'",
+      function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
+    { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
+      function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
+    { "divisor_override is 0", function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
+    { "pad: mode \"reflect\" gives dim 4 of [1, 3, 2, 2] at most 1 more on a side, not 2",
+      function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
     { "stride has to be a number or a pair", function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },
     { "num_features", function() nn.BatchNorm2d("8") end },
     { "normalized_shape", function() nn.LayerNorm {} end },
@@ -441,5 +462,128 @@ describe("clip_grad_norm_", function()
     assert.matches("net:parameters()", message(nn.utils.clip_grad_norm_, nn.Linear(1, 1), 1), 1, true)
     assert.matches("max_norm", message(nn.utils.clip_grad_norm_, {}))
     assert.matches("{norm_type = 1}", message(nn.utils.clip_grad_norm_, {}, 1, 1), 1, true)
+  end)
+end)
+
+describe("gradients of a list of parameters", function()
+  local utils = nn.utils
+  -- Parameters with gradients of several dtypes and layouts, one without, one empty.
+  local function parameters()
+    local grads = { lm.tensor { 3, -4 }, lm.tensor({ { 12 } }, { dtype = "float64" }), lm.zeros { 0 },
+      lm.tensor({ { 1, 2 }, { -3, 4 } }, { dtype = "bfloat16" }):t() }
+    local list = {}
+    for i, grad in ipairs(grads) do
+      list[i] = lm.zeros_like(grad):requires_grad_()
+      list[i].grad = grad
+    end
+    list[5] = lm.zeros({ 2 }):requires_grad_()
+    return list
+  end
+  local function values(list)
+    local found = {}
+    for i = 1, 4 do found[i] = list[i].grad:double():flatten() end
+    return lm.cat(found)
+  end
+
+  it("have a norm: get_total_norm", function()
+    local list = parameters()
+    local grads = {}
+    for i = 1, 4 do grads[i] = list[i].grad end
+    for p, want in pairs { [1] = 29, [2] = math.sqrt(199), [inf] = 12, [3] = 1919 ^ (1 / 3) } do
+      local total = utils.get_total_norm(grads, { norm_type = p })
+      assert.same({ "float64", {} }, { total.dtype, total.shape })
+      assert.near(want, total:item(), 1e-12 * want)
+    end
+    same("gradients", values(list), values(parameters()))
+    assert.equal(5, utils.get_total_norm(lm.tensor { 3, 4 }):item())
+    assert.equal(2, utils.get_total_norm(lm.ones({ 1 }):expand(4)):item()) -- whose elements share memory
+    assert.equal(0, utils.get_total_norm({}):item())
+  end)
+
+  it("are scaled by a norm known already, as clip_grad_norm_ does", function()
+    for _, most in ipairs { 100, 5, 0 } do
+      local a, b, c = parameters(), parameters(), parameters()
+      local total = utils.clip_grad_norm_(a, most)
+      utils.clip_grads_with_norm_(b, most, total)
+      utils.clip_grads_with_norm_(c, { max_norm = most, total_norm = total:item() })
+      assert.is_true(values(a):equal(values(b)))
+      assert.is_true(values(a):equal(values(c)))
+      same("gradient", a[1].grad, lm.tensor { 3, -4 } * math.min(1, most / (total:item() + 1e-6)))
+    end
+    local list = parameters()
+    utils.clip_grads_with_norm_(list, 1, lm.tensor { 2 }) -- float32, of one dim
+    same("gradient", list[2].grad:float(), lm.tensor { { 6 } })
+    utils.clip_grads_with_norm_({}, 1, 3)
+  end)
+
+  it("are limited one by one: clip_grad_value_", function()
+    local list = parameters()
+    local before = list[1].grad
+    utils.clip_grad_value_(list, 2.5)
+    same("gradients", values(list), lm.tensor({ 2.5, -2.5, 2.5, 1, -2.5, 2, 2.5 }, { dtype = "float64" }))
+    assert.is_true(list[1].grad == before)
+    list[1].grad = lm.tensor { 0 / 0, -inf }
+    utils.clip_grad_value_(list[1], { clip_value = 1 })
+    local one, two = unpack(list[1].grad:totable())
+    assert.is_true(one ~= one and two == -1)
+    assert.is_nil(list[5].grad)
+  end)
+
+  it("may be refused when they are not finite, before anything changes", function()
+    for _, bad in ipairs { inf, -inf, 0 / 0 } do
+      local p = lm.zeros({ 2 }):requires_grad_()
+      p.grad = lm.tensor { 4, bad }
+      for _, f in ipairs { function() utils.clip_grad_norm_(p, 1, { error_if_nonfinite = true }) end,
+        function() utils.get_total_norm(p.grad, { error_if_nonfinite = true }) end } do
+        local text = message(f)
+        assert.matches("layers_spec.lua:%d+: [%a_]+: the norm of order 2 is %-?[in]", text)
+      end
+      assert.equal(4, p.grad[1])
+      utils.clip_grad_norm_(p, 1)
+    end
+  end)
+
+  it("whose backward is recorded notice that they changed", function()
+    local p = lm.ones({ 2 }):requires_grad_()
+    p.grad = lm.ones({ 2 })
+    local x = lm.ones({ 2 }):requires_grad_()
+    local y = (x * p.grad):sum()
+    utils.clip_grad_value_(p, 0.5)
+    assert.matches("clamp_ changed it in place", message(y.backward, y))
+  end)
+
+  it("and wrong arguments are named", function()
+    local grad = lm.ones { 1 }
+    local share = lm.zeros({ 2 }):requires_grad_()
+    share.grad = lm.ones({ 1 }):expand(2)
+    for problem, try in pairs {
+      ["clip_grad_value_: a list of parameters wanted, net:parameters(), got a module, Linear"] = function()
+        utils.clip_grad_value_(nn.Linear(1, 1), 1)
+      end,
+      ["clip_grad_value_: clip_value has to be a number of at least 0, got nil"] = function()
+        utils.clip_grad_value_({})
+      end,
+      ["clip_grad_value_: parameter 1 has to be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
+      ["clip_grad_value_: elements of gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
+      ["clip_grad_norm_: elements of gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
+      ["get_total_norm: a list of tensors wanted, got number 3"] = function() utils.get_total_norm(3) end,
+      ["get_total_norm: tensor 2 is int64; a floating dtype is wanted"] = function()
+        utils.get_total_norm { grad, lm.ones({ 1 }, { dtype = "int64" }) }
+      end,
+      ["get_total_norm: norm_type is 0"] = function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
+      ["clip_grads_with_norm_: total_norm has to be one number, got a tensor [2]"] = function()
+        utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
+      end,
+      ["clip_grads_with_norm_: total_norm has to be a tensor, got nil"] = function()
+        utils.clip_grads_with_norm_({}, 1)
+      end,
+      ["clip_grads_with_norm_: total_norm has to be a floating tensor"] = function()
+        utils.clip_grads_with_norm_({}, 1, lm.ones({}, { dtype = "int64" }))
+      end,
+    } do
+      local text = message(try)
+      assert.matches("layers_spec.lua:%d+: ", text, 1, false, problem)
+      assert.matches(problem, text, 1, true)
+    end
   end)
 end)

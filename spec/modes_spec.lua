@@ -324,3 +324,31 @@ describe("x:free()", function()
     assert.error_matches(function() lm.ones(1).free(3) end, "free.*tensor.*number 3")
   end)
 end)
+
+describe("an error in a scope", function()
+  local temp = require "spec.support.temp"
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("keeps the frames between it and the scope, where nobody catches it", function()
+    local script = [[
+local lm = require "luminary"
+local function inner(x) return x:view(7) end
+local function outer(x) return inner(x) + 1 end
+local function evaluate() lm.no_grad(function() local y = outer(lm.ones(3)) return y end) end
+assert(not pcall(evaluate))
+io.stderr:write(select(2, pcall(evaluate)), "\n====\n")
+lm.scope(function() evaluate() end)
+]]
+    temp.write(folder .. "/script.lua", script)
+    for _, command in ipairs { "luajit", "luminary" } do
+      local ok, text = temp.run(folder, ("cd %s && %s script.lua"):format(folder, command))
+      assert.is_false(ok)
+      local caught, uncaught = text:match("^(.-)\n====\n(.*)$")
+      assert.equal("script.lua:3: view: [3] has 3 elements, which do not fit into [7]", caught)
+      assert.matches(command .. ": script.lua:3: view: .-\nstack traceback:\n.-"
+        .. "script.lua:3: in function 'outer'.-in function 'no_grad'.-in function 'evaluate'.-in main chunk", uncaught)
+    end
+  end)
+end)

@@ -288,11 +288,7 @@ describe("a tensor", function()
     assert.is_true(x.shape ~= y.shape and x.shape ~= lm.zeros(2).shape and lm.ones {}.shape ~= lm.zeros(1).shape)
   end)
 
-  it("sizes count from 1, or from -1, the last", function()
-    local shape = lm.zeros(2, 3).shape
-    assert.equal("3 2 nil nil", ("%s %s %s %s"):format(shape[-1], shape[-2], tostring(shape[-3]), tostring(shape[3])))
-    assert.error_matches(function() return shape[0] end, "sizes count from 1")
-    assert.is_nil(shape.n)
+  it("an empty list of tensors is one", function()
     assert.error_matches(function() lm.cat(lm.ones(0, 2):unbind(1)) end, "cat: the list is empty")
   end)
 
@@ -496,5 +492,15 @@ describe("to", function()
     assert.is_true(t:contiguous():is_contiguous())
     assert.same(t:totable(), t:contiguous():totable())
     assert.same({ 1, 3 }, t:clone():stride()) -- dense: keeps its layout, as in PyTorch
+  end)
+end)
+
+describe("where", function()
+  it("of two numbers gives the default dtype, whether they are whole or not", function()
+    local mask = lm.tensor { 1, 0 }:bool()
+    for _, pair in ipairs { { 1, -1 }, { 0.5, 0 }, { 1, 0.5 } } do
+      assert.equal("float32", lm.where(mask, unpack(pair)).dtype)
+    end
+    assert.equal("int64", lm.where(mask, lm.tensor({ 1, 2 }, { dtype = "int64" }), 0).dtype)
   end)
 end)

@@ -10,16 +10,24 @@ local autograd = {grad = core.grad, backward = core.backward}
 
 -- ---- Function
 
--- What forward leaves for backward. `saved_tensors` is the list given to save_for_backward.
+-- What forward leaves for backward. `saved_tensors` is the list given to save_for_backward, whose entries may be nil;
+-- its field n says how many there are.
 local Context = {}
 
 function Context:save_for_backward(...)
   if core.is_tensor(self) or self == nil then
     fail("save_for_backward: it is called with a colon: ctx:save_for_backward(…)")
   end
-  local saved = {...}
-  for i = 1, select("#", ...) do options.arg("save_for_backward", "argument " .. i, saved[i], "tensor") end
+  local saved, places = {}, {n = select("#", ...)}
+  for i = 1, places.n do
+    local t = select(i, ...)
+    if t ~= nil then
+      saved[#saved + 1] = options.arg("save_for_backward", "argument " .. i, t, "tensor")
+      places[#saved] = i
+    end
+  end
   rawset(self, "_saved", saved)
+  rawset(self, "_places", places)
 end
 
 function Context:mark_non_differentiable(...)
@@ -34,9 +42,10 @@ end
 local context_mt = {
   __index = function(self, key)
     if key ~= "saved_tensors" then return Context[key] end
-    if not rawget(self, "_running") then return rawget(self, "_saved") or {} end
-    local list = {}
-    for i = 1, rawget(self, "_nsaved") do list[i] = core.custom_saved(i) end
+    local places, saved = rawget(self, "_places") or {n = 0}, rawget(self, "_saved")
+    local list = {n = places.n}
+    if not saved and not rawget(self, "_running") then return list end
+    for i, place in ipairs(places) do list[place] = saved and saved[i] or core.custom_saved(i) end
     return list
   end,
 }
@@ -138,7 +147,6 @@ local function apply(kind, ...)
     if not kind.backward then fail("%s: a Function needs backward(ctx, ...)", kind.__name) end
     local metas, tied = prepare(outputs, inputs, rawget(ctx, "_constant") or {})
     rawset(ctx, "_constant", nil)
-    rawset(ctx, "_nsaved", #saved)
     if #tied > 0 then
       core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n), inputs, tied,
         saved)
@@ -147,7 +155,7 @@ local function apply(kind, ...)
   return unpack(outputs, 1, outputs.n)
 end
 
---- A differentiable function with a backward of its own:
+--- lm.autograd.Function: a differentiable function with a backward of its own:
 ---   local Exp = lm.autograd.Function:extend("Exp")
 ---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
 ---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
@@ -155,6 +163,7 @@ end
 --- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
 autograd.Function = class.new("Function", nil, apply)
 
+--- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).
 function autograd.Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
   getmetatable(new).__newindex = function(t, key, value)

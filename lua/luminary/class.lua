@@ -50,6 +50,7 @@ end
 --- The same as a table, for objects whose list of things stands in them at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
+--- What a class's call runs with its arguments on the new object; classes write their own.
 local function no_init() end
 
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
@@ -90,6 +91,8 @@ local function no_such(of, key) -- of: the root of the object's class
   if type(key) ~= "string" then
     fail("nothing is at [%s] of this %s%s", tostring(key), of.__name, hint(of))
   end
+  local missing = rawget(of, "__missing") -- names that others' classes have: what does it here
+  if missing and missing[key] then fail("there is no '%s'; %s", key, missing[key]) end
 end
 
 --- A class of that name; without `super` it is a root. A root may bring its own constructor, which
@@ -161,12 +164,14 @@ end
 
 --- What every class has.
 class.methods = {
+  --- A class of that name that has what this one has: local Net = nn.Module:extend("Net").
   extend = function(self, name)
     local new = class.new(options.arg("extend", "name", name, "string"), self)
     getmetatable(new).__newindex = set_own_method
     return new
   end,
   init = no_init,
+  --- The object's text. tostring and print use it.
   repr = function(self) return self.__name end,
 }
 

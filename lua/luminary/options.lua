@@ -75,6 +75,9 @@ local kinds = {
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
+  padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
+    return (v == "same" or v == "valid") and v or pair(v)
+  end},
   any = {"a value", function(v) return v end},
 }
 

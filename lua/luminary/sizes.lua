@@ -5,22 +5,24 @@ local core = require "luminary.core"
 local sizes = core.sizes
 sizes.__plain = true
 
--- Negative counts from the end, as in x:size(-1).
-function sizes.__index(list, key)
-  if type(key) ~= "number" or key >= 1 then return nil end
-  if key == 0 then core.error_at_caller("sizes count from 1 (or from -1, the last); there is no size 0") end
-  return rawget(list, #list + 1 + key)
-end
-
 function sizes.__tostring(list)
   local parts = {}
   for i = 1, #list do parts[i] = tostring(list[i]) end
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
+-- x.shape[-1] is the last; what is not there is an error, for a size of nil would be left out of most calls.
+function sizes.__index(list, i)
+  local n = #list
+  if type(i) ~= "number" then return nil end
+  if i < 0 and i >= -n and i % 1 == 0 then return rawget(list, n + i + 1) end
+  core.error_at_caller(("there is nothing at [%s] of sizes %s: dims count from 1, or from the end by -1"):format(
+    tostring(i), tostring(list)))
+end
+
 function sizes.__eq(a, b)
   for i = 1, math.max(#a, #b) do
-    if a[i] ~= b[i] then return false end
+    if rawget(a, i) ~= rawget(b, i) then return false end
   end
   return true
 end

@@ -3,6 +3,7 @@
 --   luajit gpu_cases.lua off OP DTYPE WHICH N                       linear or conv2d with an operand N elements off
 --   luajit gpu_cases.lua properties PROGRAM JSON                    the card's properties beside those on file
 --   luajit gpu_cases.lua nccl                                       the group "nccl" of one rank
+--   luminary run --nproc 2 gpu_cases.lua issue                      what a call of NCCL costs the thread that makes it
 local lm = require "luminary"
 local nn, F = lm.nn, lm.nn.functional
 lm.backends.cudnn.allow_tf32 = false -- the tolerances below are float32's own
@@ -127,7 +128,24 @@ function case.nccl()
   dist.destroy_process_group()
 end
 
-local run = case[arg[1] or ""] or fail("gpu_cases: smoke, off, properties or nccl, not %s", tostring(arg[1]))
+-- What backward pays for each bucket that it sends.
+function case.issue()
+  local dist, taken = lm.dist, {}
+  dist.init_process_group { timeout = 30 }
+  local x = lm.ones({ 2 ^ 18 }, { device = "cuda:" .. dist.local_device():match "%d+" })
+  for i = -20, 200 do
+    local start = lm.time()
+    local work = dist.all_reduce(x, { op = "mean", async_op = true })
+    if i > 0 then taken[i] = 1e6 * (lm.time() - start) end
+    work:wait()
+    if i % 10 == 0 then lm.cuda.synchronize() end
+  end
+  table.sort(taken)
+  print(("rank %d: %.0f us, one in ten calls more than %.0f us"):format(dist.get_rank(), taken[100], taken[180]))
+  dist.destroy_process_group()
+end
+
+local run = case[arg[1] or ""] or fail("gpu_cases: smoke, off, properties, nccl or issue, not %s", tostring(arg[1]))
 local ok, message = pcall(run, select(2, unpack(arg)))
 if not ok then
   print(message)

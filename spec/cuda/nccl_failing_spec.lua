@@ -11,12 +11,6 @@ local run, start, succeeds = nccl_ranks.run, nccl_ranks.start, nccl_ranks.succee
 local warm = "dist.all_reduce(full({ 1 }, 1))\ndist.barrier()\n"
 local function failed(f) -- as Lua source: f has to fail, within as many seconds; then the group goes
   return ([[
-    ffi.cdef "int clock_gettime(int, long *);"
-    local clock = ffi.new "long[2]"
-    local function now()
-      C.clock_gettime(1, clock)
-      return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
-    end
     local problem = message(function() %s end)
     print(problem)
     local begun = now()
@@ -164,6 +158,20 @@ describe("ranks over NCCL whose peer", function()
     assert.equal(0, got[0].code, got.text)
     assert(text:find("has waited for 1 s in all_reduce", 1, true) and text:find("luminary doctor", 1, true), got.text)
     assert(text:find("not done after 2 s") or text:find("timeout") or text:find("2 s"), got.text)
+  end)
+
+  it("begins by sending too wait for it, and are given none of its memory", function()
+    for _, first in ipairs { "", warm } do -- with a communicator for the two, and with one of all
+      local got = run(2, first .. failed [[
+        local mine, theirs = full({ 4 }, rank), full({ 4 }, -1)
+        dist.isend(mine, 1 - rank)
+        dist.irecv(theirs, 1 - rank):wait(20)
+      ]], { init = "timeout = 2" })
+      for rank = 0, 1 do
+        assert.matches("finished\n", got[rank].output)
+        assert(not got[rank].output:find("fake nccl:", 1, true), got.text)
+      end
+    end
   end)
 
   it("is stuck on its device bring the job to an end", function()

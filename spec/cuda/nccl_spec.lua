@@ -118,12 +118,6 @@ describe("a collective over NCCL", function()
     local got = succeeds(2, [[
       dist.barrier()
       if rank == 1 then C.usleep(400000) end
-      local clock = ffi.new "long[2]"
-      ffi.cdef "int clock_gettime(int, long *);"
-      local function now()
-        C.clock_gettime(1, clock)
-        return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
-      end
       local start = now()
       dist.barrier()
       if rank == 0 then assert(now() - start > 0.2, "nobody waited") end
@@ -237,6 +231,31 @@ describe("a collective over NCCL", function()
       assert(calls "ncclCommSplit" == 1 and work:is_completed())
       dist.all_reduce(t, { group = both })
       same({ 6 }, t)
+    ]])
+  end)
+
+  it("opens no other card", function()
+    succeeds(2, [[
+      dist.all_reduce(full({ 1 }, 1))
+      local both = dist.new_group { 0, 1 }
+      dist.all_reduce(full({ 1 }, 1), { group = both })
+      dist.destroy_process_group()
+      assert(live "communicator" == 0)
+      assert(live "context" == 1, live "context" .. " cards are open")
+    ]])
+  end)
+
+  it("looks again and again, and does not rest, for as long as NCCL takes to enqueue", function()
+    succeeds(2, [[
+      dist.all_reduce(full({ 1 }, 1))
+      local t, quickest = full({ 1 }, 1), math.huge
+      C.lm_fake_nccl("polls", 150)
+      for _ = 1, 20 do
+        local start = now()
+        dist.all_reduce(t, { async_op = true })
+        quickest = math.min(quickest, now() - start)
+      end
+      assert(quickest < 5e-3, quickest) -- ten times as much if it rests
     ]])
   end)
 

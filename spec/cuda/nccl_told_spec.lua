@@ -158,12 +158,6 @@ end)
 describe("a group of gloo and NCCL", function()
   it("finds out within a second that one rank is on the host and one on its card", function()
     local got = run(2, warm .. [[
-      local clock = ffi.new "long[2]"
-      ffi.cdef "int clock_gettime(int, long *);"
-      local function now()
-        C.clock_gettime(1, clock)
-        return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
-      end
       local begun = now()
       local problem = message(function()
         if rank == 0 then

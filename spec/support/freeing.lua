@@ -302,7 +302,10 @@ try("no_grad", one(x23), function(x) return lm.no_grad(function() return x + 1 e
 try("zero_grad", function() return { { leaf() } } end, core.zero_grad, true)
 try("zero_grad in place", function() return { { leaf() }, false } end, core.zero_grad, true)
 try("has_grad", one(leaf), core.has_grad)
-try("clip_grad_norm", function() return { { leaf() }, 1, 2 } end, core.clip_grad_norm)
+try("total_norm", function() return { { leaf() }, 2, false } end, core.total_norm)
+try("total_norm of gradients", function() return { { leaf() }, 2, true } end, core.total_norm)
+try("clip_with_norm", function() return { { leaf() }, 1, lm.tensor(2.5) } end, core.clip_with_norm, true)
+try("clip_value", function() return { { leaf() }, 1 } end, core.clip_value, true)
 for _, kind in ipairs { "sgd", "adam" } do
   try("optim_step " .. kind, function()
     local list = function() return { x23(), x23() } end

@@ -30,6 +30,12 @@ end
 local function full(shape, value, dtype) return lm.full(shape, value, { device = device, dtype = dtype }) end
 local function live(what) return tonumber(C.lm_fake_live(what)) end
 local function calls(name) return tonumber(C.lm_fake_call_count(name)) end
+ffi.cdef "int clock_gettime(int, long *);"
+local function now() -- in seconds
+  local clock = ffi.new "long[2]"
+  C.clock_gettime(1, clock)
+  return tonumber(clock[0]) + 1e-9 * tonumber(clock[1])
+end
 local function until_true(f, seconds)
   for _ = 1, (seconds or 5) * 1000 do
     if f() then return true end
@@ -62,6 +68,7 @@ local epilogue = [[
 
 if dist.is_initialized() then dist.destroy_process_group() end
 assert(live "communicator" == 0, "communicators are left")
+assert(live "exposed" == 0, "NCCL's threads would take signals that are the script's")
 print "finished"
 ]]
 

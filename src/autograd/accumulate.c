@@ -147,7 +147,7 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph) {
     } else {
       TRY(copy_as_leaf(leaf, g, &w->grad));
     }
-  } else if (create_graph || w->grad->grad || lm_overlaps_itself(w->grad)) {
+  } else if (create_graph || lm_requires_grad(w->grad) || lm_overlaps_itself(w->grad)) {
     TRY(lm_call(LM_OP_add, &(lm_add_args){w->grad, g, 1}, &next));
     replace(&w->grad, next);
   } else {

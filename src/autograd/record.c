@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
+#include "autograd/forms.h"
 #include "autograd/rules.h"
 #include "base/mem.h"
 
@@ -316,6 +317,9 @@ static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
+  bool taken = false;
+  if (lm_has_forms(id)) TRY(lm_run_form(id, args, false, &taken, out));
+  if (taken) return LM_OK;
   if (op->kind == LM_COMP) return composed(id, args, out);
   if (op->kind == LM_WRITE) return write(id, args, false, out);
   if (!modes.no_grad && !rules->none && may_record(op, rules, args)) {
@@ -332,7 +336,11 @@ done:
   return status;
 }
 
-lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) { return write(id, args, true, out); }
+lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
+  bool taken = false;
+  lm_status status = lm_has_forms(id) ? lm_run_form(id, args, true, &taken, out) : LM_OK;
+  return status != LM_OK || taken ? status : write(id, args, true, out);
+}
 
 /* ---- autocast */
 

@@ -46,7 +46,8 @@
  *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
  *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
  *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
- *   clip_grad_norm(params, max_norm, p)           total norm; scales the gradients in place
+ *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
+ *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
@@ -123,7 +124,8 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback,
+    lm_reg_catchers;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -210,6 +212,9 @@ void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
+int lm_note_traceback(lua_State *L); /* its handler */
+/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
+int lm_bind_traceback_of(lua_State *L);
 /* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
@@ -271,6 +276,8 @@ int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
 int lm_bind_max(lua_State *L);
 int lm_bind_min(lua_State *L);
+int lm_bind_max_pool2d(lua_State *L);
+int lm_bind_nonzero(lua_State *L);
 
 /* ---- fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */

@@ -2,7 +2,7 @@
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
-    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned;
+    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers;
 static const char lm_reg_module, lm_reg_anchor;
 
 /* What only FFI can do. Integers come as two 32-bit halves. */
@@ -161,6 +161,18 @@ static void make_tables(lua_State *L) {
   reg_set(L, &lm_reg_sites);
   lua_pushliteral(L, "stack overflow: scopes, hooks or backward passes are nested too deep in one another");
   reg_set(L, &lm_reg_too_deep);
+  lua_createtable(L, 2, 0);
+  reg_set(L, &lm_reg_traceback);
+  lua_pushcfunction(L, lm_note_traceback);
+  reg_set(L, &lm_reg_noting);
+  lua_createtable(L, 0, 2);
+  for (const char *const *name = (const char *const[]){"pcall", "xpcall", NULL}; *name; name++) {
+    lua_getglobal(L, *name);
+    if (lua_isnil(L, -1)) lua_pushboolean(L, 0); /* a host without it */
+    lua_pushboolean(L, 1);
+    lua_rawset(L, -3);
+  }
+  reg_set(L, &lm_reg_catchers);
   lua_newtable(L);
   reg_set(L, &lm_reg_strong);
   lua_newtable(L);
@@ -223,6 +235,7 @@ int luaopen_luminary_core(lua_State *L) {
                                    {"op_list", lm_bind_op_list},
                                    {"nearest", lm_bind_nearest},
                                    {"error_at_caller", lm_bind_error_at_caller},
+                                   {"traceback_of", lm_bind_traceback_of},
                                    {"own_files", lm_bind_own_files},
                                    {"set_warnings", lm_bind_set_warnings},
                                    {"warn", lm_bind_warn},
@@ -231,6 +244,10 @@ int luaopen_luminary_core(lua_State *L) {
                                    {NULL, NULL}};
   set_functions(L, MODULE, words);
   for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
+  for (int table = METHODS; table <= OPS; table++) {
+    set_function(L, table, "max_pool2d", lm_bind_max_pool2d);
+    set_function(L, table, "nonzero", lm_bind_nonzero);
+  }
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);

@@ -152,42 +152,81 @@ static int bind_optim_step(lua_State *L) {
   return 1;
 }
 
-/* clip_grad_norm(params, max_norm, p) -> total norm, a tensor */
+/* total_norm(list, p, of_grads) -> a tensor; clip_with_norm(params, max_norm, total); clip_value(params, most) */
 typedef struct clipping {
+  const char *fn;
   double most, p;
+  bool of_grads;
   lm_tensor *total;
+  lm_status (*work)(struct clipping *c, int n, lm_tensor *const *list);
 } clipping;
 
 static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
   clipping *c = arg;
-  lm_tensor **grads = NULL;
+  lm_tensor **list = NULL;
   int n;
   lm_status status;
-  TRY(lm_read_list(L, s, 1, "clip_grad_norm", "params", false, &n, &grads));
-  int there = 0;
-  for (int i = 0; i < n; i++) {
-    lm_tensor *grad = lm_grad_of(grads[i]);
-    if (grad) grads[there++] = grad;
+  TRY(lm_read_list(L, s, 1, c->fn, "list", false, &n, &list));
+  if (c->of_grads) {
+    int there = 0;
+    for (int i = 0; i < n; i++) {
+      lm_tensor *grad = lm_grad_of(list[i]);
+      if (grad) list[there++] = grad;
+    }
+    n = there;
   }
-  TRY(lm_clip_grad_norm(there, grads, c->most, c->p, &c->total));
+  TRY(c->work(c, n, list));
 done:
-  lm_free(grads);
+  lm_free(list);
   return status;
 }
 
-static int bind_clip_grad_norm(lua_State *L) {
+static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
+  return lm_total_norm(n, list, c->of_grads, c->p, &c->total);
+}
+
+static int bind_total_norm(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  clipping c = {.p = 2};
+  clipping c = {.fn = "total_norm", .work = measure};
   lua_settop(L, 3);
   lm_box *b = lm_box_new(L);
   lm_status status;
-  TRY(lm_read_number(L, s, 2, "clip_grad_norm", "max_norm", &c.most));
-  if (!lua_isnil(L, 3)) TRY(lm_read_number(L, s, 3, "clip_grad_norm", "p", &c.p));
+  TRY(lm_read_number(L, s, 2, c.fn, "p", &c.p));
+  TRY(lm_read_bool(L, s, 3, c.fn, "of_grads", &c.of_grads));
   TRY(lm_attempt_twice(L, s, clip, &c));
   lm_box_fill(s, b, c.total);
   return 1;
 done:
   return lm_raise(L, status);
+}
+
+static lm_status scale(clipping *c, int n, lm_tensor *const *grads) {
+  return lm_clip_with_norm(n, grads, c->most, c->total);
+}
+
+static int bind_clip_with_norm(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = scale};
+  lua_settop(L, 3);
+  lm_status status;
+  TRY(lm_read_number(L, s, 2, c.fn, "max_norm", &c.most));
+  TRY(lm_read_tensor(L, s, 3, c.fn, "total", &c.total));
+  TRY(lm_attempt_twice(L, s, clip, &c));
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+static lm_status limit(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
+
+static int bind_clip_value(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  clipping c = {.fn = "clip_value", .of_grads = true, .work = limit};
+  lua_settop(L, 2);
+  lm_status status;
+  TRY(lm_read_number(L, s, 2, c.fn, "most", &c.most));
+  TRY(lm_attempt_twice(L, s, clip, &c));
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
 /* zero_grad(params, set_to_none = true) */
@@ -237,7 +276,9 @@ static int bind_has_grad(lua_State *L) {
 }
 
 const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
-                                       {"clip_grad_norm", bind_clip_grad_norm},
+                                       {"total_norm", bind_total_norm},
+                                       {"clip_with_norm", bind_clip_with_norm},
+                                       {"clip_value", bind_clip_value},
                                        {"zero_grad", bind_zero_grad},
                                        {"has_grad", bind_has_grad},
                                        {NULL, NULL}};

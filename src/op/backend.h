@@ -38,7 +38,7 @@ typedef struct lm_backend {
   /* Convert and copy between two tensors of this device of equal sizes, any strides and dtypes. */
   lm_status (*copy)(const lm_tensor *src, lm_tensor *dst);
   lm_status (*optim)(const struct lm_optim_step *step);
-  /* clip_grad_norm_'s first half: the sum over all tensors of |x|^p (p = infinity: the largest |x|) into out, 0-d
+  /* For norms of many tensors: the sum over all tensors of |x|^p (p = infinity: the largest |x|) into out, 0-d
    * float64 on their device. */
   lm_status (*norms)(int n, lm_tensor *const *tensors, double p, lm_tensor *out);
   void (*set_threads)(int n);

@@ -1,4 +1,4 @@
-/* Limiting the gradients' total norm. */
+/* Limiting gradients: their norm together, or each element. */
 #include <math.h>
 #include <string.h>
 
@@ -7,22 +7,19 @@
 #include "op/order.h"
 #include "optim/optim.h"
 
-static const char name[] = "clip_grad_norm_";
-
-static lm_status check(int n, lm_tensor *const *grads, double max_norm, double p) {
-  if (!(p > 0)) return lm_fail(LM_E_ARG, "%s: norm_type is %g; it has to be above 0, or math.huge", name, p);
-  if (!(max_norm >= 0)) return lm_fail(LM_E_ARG, "%s: max_norm is %g; it has to be 0 or more", name, max_norm);
+/* What is to be measured or written: `noun` calls it "gradient" or "tensor". */
+static lm_status check(const char *name, const char *noun, int n, lm_tensor *const *list, bool written) {
   for (int i = 0; i < n; i++) {
-    if (!lm_dtype_is_float((lm_dtype)grads[i]->dtype))
-      return lm_fail(LM_E_DTYPE, "%s: gradient %d is %s; a floating dtype is wanted", name, i + 1,
-                     lm_dtype_name((lm_dtype)grads[i]->dtype));
-    if (lm_overlaps_itself(grads[i]))
-      return lm_fail(LM_E_ARG, "%s: elements of gradient %d, of sizes %s, share memory and cannot be scaled", name,
-                     i + 1, lm_shape_of(grads[i]));
-    const lm_backend *backend = lm_backend_of(grads[i]->device);
+    if (!lm_dtype_is_float((lm_dtype)list[i]->dtype))
+      return lm_fail(LM_E_DTYPE, "%s: %s %d is %s; a floating dtype is wanted", name, noun, i + 1,
+                     lm_dtype_name((lm_dtype)list[i]->dtype));
+    if (written && lm_overlaps_itself(list[i]))
+      return lm_fail(LM_E_ARG, "%s: elements of %s %d, of sizes %s, share memory and cannot be scaled", name, noun,
+                     i + 1, lm_shape_of(list[i]));
+    const lm_backend *backend = lm_backend_of(list[i]->device);
     if (!backend) return lm_fail_in(LM_E_MISSING, name);
     if (!backend->norms || !backend->point)
-      return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(grads[i]->device));
+      return lm_fail(LM_E_MISSING, "%s: there is no kernel for %s yet", name, lm_device_name(list[i]->device));
   }
   return LM_OK;
 }
@@ -88,59 +85,102 @@ done:
   return status;
 }
 
-/* Of the sum of |x|^p: the norm, and what scales it to at most max_norm, as PyTorch has it. NaN goes on. */
-static lm_status finish(double max_norm, double p, lm_tensor **total, lm_tensor **factor) {
-  static const double alpha = 1, limits[] = {-INFINITY, 1};
+/* The norm of the sum of |x|^p. */
+static lm_status root(double p, lm_tensor **total) {
   lm_status status = LM_OK;
-  lm_tensor *power = NULL, *least = NULL, *most = NULL;
+  lm_tensor *power = NULL;
   TRY(lm_tensor_number(1 / p, &power));
-  TRY(lm_tensor_number(1e-6, &least));
-  TRY(lm_tensor_number(max_norm, &most));
   if (p == 2) TRY(apply(LM_OP_sqrt, total, NULL, NULL));
   if (p != 2 && p != 1 && !isinf(p)) TRY(apply(LM_OP_pow, total, power, NULL));
-  lm_tensor *in[] = {most, lm_retain(*total)};
-  status = apply(LM_OP_add, &in[1], least, &alpha);
-  if (status == LM_OK) status = lm_point_run(LM_OP_div, 2, in, NULL, NULL, factor);
-  lm_release(in[1]);
-  if (status == LM_OK) TRY(apply(LM_OP_clamp, factor, NULL, limits));
 done:
   lm_release(power);
+  return status;
+}
+
+/* What scales the norm *factor, which is given up, to at most max_norm, as PyTorch has it. NaN goes on. */
+static lm_status to_factor(double max_norm, lm_tensor **factor) {
+  static const double alpha = 1, limits[] = {-INFINITY, 1};
+  lm_status status = LM_OK;
+  lm_tensor *least = NULL, *most = NULL, *quotient = NULL;
+  TRY(lm_tensor_number(1e-6, &least));
+  TRY(lm_tensor_number(max_norm, &most));
+  TRY(apply(LM_OP_add, factor, least, &alpha));
+  lm_tensor *in[] = {most, *factor};
+  TRY(lm_point_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
+  lm_release(*factor);
+  *factor = lm_retain(quotient);
+  TRY(apply(LM_OP_clamp_range, factor, NULL, limits));
+done:
   lm_release(least);
   lm_release(most);
+  lm_release(quotient);
   return status;
 }
 
 static lm_dtype compute_of(const lm_tensor *grad) { return grad->dtype == LM_F64 ? LM_F64 : LM_F32; }
 
-/* Straight to the kernel, which allocates nothing: either all gradients are scaled or none. */
-static lm_status scale(lm_tensor *grad, lm_tensor *factor) {
-  lm_point job = {.kernel = LM_OP_mul, .compute = compute_of(grad), .nin = 2, .in = {grad, factor}, .out = grad};
+/* grad becomes op(grad, factor), straight by the kernel, which allocates nothing: all gradients change or none. */
+static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const double *numbers) {
+  lm_point job = {.kernel = op, .compute = compute_of(grad), .in = {grad, factor}, .out = grad};
+  job.nin = factor ? 2 : 1;
   memcpy(job.in_stride[0], grad->stride, sizeof grad->stride);
+  if (numbers) memcpy(job.number, numbers, 2 * sizeof *numbers);
   const lm_backend *backend = lm_backend_of(grad->device);
   lm_status status = lm_is_ordered(grad->device) ? lm_ordered_point(backend, &job) : backend->point(&job);
-  if (status == LM_OK) lm_bump(grad, LM_OP_mul);
+  if (status == LM_OK) lm_bump(grad, op == LM_OP_clamp_range ? LM_OP_clamp : op); /* by the name that users know */
   return status;
 }
 
-lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, double p, lm_tensor **total) {
+lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, lm_tensor **total) {
+  const char *name = of_grads ? "clip_grad_norm_" : "get_total_norm";
   lm_status status = LM_OK;
-  lm_tensor **dense = NULL, **factor, *first = NULL;
+  lm_tensor **dense = NULL;
   *total = NULL;
+  if (!(p > 0)) return lm_fail(LM_E_ARG, "%s: norm_type is %g; it has to be above 0, or math.huge", name, p);
   if (n == 0) {
     status = lm_tensor_empty(LM_F64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, total);
     if (status == LM_OK) *(double *)(*total)->data = 0;
     return status;
   }
   lm_running before = lm_run_begin(name, -1);
-  TRY(check(n, grads, max_norm, p));
-  dense = lm_calloc(2 * (size_t)n, sizeof *dense);
+  TRY(check(name, of_grads ? "gradient" : "tensor", n, list, of_grads));
+  dense = lm_calloc((size_t)n, sizeof *dense);
   if (!dense) {
     status = LM_E_OOM;
     goto done;
   }
-  factor = dense + n;
-  TRY(gather(n, grads, p, dense, total));
-  TRY(finish(max_norm, p, total, &first));
+  TRY(gather(n, list, p, dense, total));
+  TRY(root(p, total));
+done:
+  for (int i = 0; dense && i < n; i++) lm_release(dense[i]);
+  lm_free(dense);
+  if (status != LM_OK) {
+    lm_release(*total);
+    *total = NULL;
+  }
+  lm_run_end(before);
+  return status;
+}
+
+lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_tensor *total) {
+  static const char name[] = "clip_grads_with_norm_";
+  lm_status status = LM_OK;
+  lm_tensor **factor = NULL, *first = NULL;
+  if (!(max_norm >= 0)) return lm_fail(LM_E_ARG, "%s: max_norm is %g; it has to be 0 or more", name, max_norm);
+  if (total->ndim != 0 || !lm_dtype_is_float((lm_dtype)total->dtype))
+    return lm_fail(LM_E_ARG, "%s: total_norm has to be a floating tensor of no dims, got sizes %s of %s", name,
+                   lm_shape_of(total), lm_dtype_name((lm_dtype)total->dtype));
+  if (n == 0) return LM_OK;
+  lm_running before = lm_run_begin(name, -1);
+  TRY(check(name, "gradient", n, grads, true));
+  factor = lm_calloc((size_t)n, sizeof *factor);
+  if (!factor) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  first = lm_retain(total);
+  TRY(bring(&first, grads[0]->device, LM_F64));
+  TRY(to_factor(max_norm, &first));
   if (!lm_is_ordered(first->device)) { /* the host knows it */
     double value = *(double *)first->data;
     if (value >= 1) goto done;
@@ -158,15 +198,25 @@ lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, dou
     }
   }
   for (int i = 0; i < n; i++)
-    if (grads[i]->numel > 0) TRY(scale(grads[i], factor[i]));
+    if (grads[i]->numel > 0) TRY(change(LM_OP_mul, grads[i], factor[i], NULL));
 done:
-  for (int i = 0; dense && i < 2 * n; i++) lm_release(dense[i]);
-  lm_free(dense);
+  for (int i = 0; factor && i < n; i++) lm_release(factor[i]);
+  lm_free(factor);
   lm_release(first);
-  if (status != LM_OK) {
-    lm_release(*total);
-    *total = NULL;
-  }
+  lm_run_end(before);
+  return status;
+}
+
+lm_status lm_clip_value(int n, lm_tensor *const *grads, double most) {
+  static const char name[] = "clip_grad_value_";
+  const double limits[] = {-most, most};
+  lm_status status = LM_OK;
+  if (!(most >= 0)) return lm_fail(LM_E_ARG, "%s: clip_value is %g; it has to be 0 or more", name, most);
+  lm_running before = lm_run_begin(name, -1);
+  TRY(check(name, "gradient", n, grads, true));
+  for (int i = 0; i < n; i++)
+    if (grads[i]->numel > 0) TRY(change(LM_OP_clamp_range, grads[i], NULL, limits));
+done:
   lm_run_end(before);
   return status;
 }

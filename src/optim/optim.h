@@ -32,8 +32,12 @@ LM_API const int64_t *lm_optim_replayed(void);
 
 /* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. */
 LM_API lm_status lm_optim_run(const lm_optim_step *step);
-/* Scales the gradients in place so that their norm together is at most max_norm. *total: the norm before, 0-d float64
- * on the first one's device, which nothing has waited for. p may be infinity. */
-LM_API lm_status lm_clip_grad_norm(int n, lm_tensor *const *grads, double max_norm, double p, lm_tensor **total);
+/* The norm of order p (which may be infinity) of all elements together. *total: 0-d float64 on the first one's device,
+ * which nothing has waited for; 0 on the CPU if n is 0. of_grads: they are to be scaled, which is checked too. */
+LM_API lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, lm_tensor **total);
+/* Scales the gradients in place so that a norm of `total`, 0-d, becomes at most max_norm. */
+LM_API lm_status lm_clip_with_norm(int n, lm_tensor *const *grads, double max_norm, lm_tensor *total);
+/* Limits each element of the gradients to [-most, most], in place. */
+LM_API lm_status lm_clip_value(int n, lm_tensor *const *grads, double most);
 
 #endif

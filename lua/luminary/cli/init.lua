@@ -12,7 +12,8 @@ usage: luminary [-e CHUNK | FILE] [argument ...]
   --version    print the version
   --help       print this
 
-Without any, a prompt: values are printed, `_` is the last one, `?name` explains an op.
+Without any, a prompt: values are printed, `_` is the last one, `?name` explains a name, Tab completes; nn, F, optim,
+data and dist are there beside lm.
 ]]
 
 local words = require "luminary.words"
@@ -33,9 +34,11 @@ local function traceback(message)
     message = type(mt) == "table" and rawget(mt, "__tostring") and ok and text
       or format("(error object is a %s value)", kind)
   end
+  local core = package.loaded["luminary.core"]
+  local frames = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
   message = words(message)
   local lines = {}
-  for frame in gmatch(stack("", 2), "\n(\t[^\n]*)") do
+  for frame in gmatch(frames, "\n(\t[^\n]*)") do
     if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
       remove(lines) -- xpcall, under whatever name it was called
       break

@@ -10,7 +10,9 @@ local fail = options.fail
 local Dataset = class.root("Dataset")
 Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
+--- Sample i, as one or more values; every set writes its own.
 function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self.__name) end
+--- How many samples there are, as #set; every set writes its own.
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 -- What a set's (or a sampler's) own :len() says, which somebody else may have written.
@@ -59,6 +61,7 @@ function TensorDataset:get(i)
   return unpack(sample)
 end
 
+--- The samples of a 1-d int64 tensor of numbers, as batched tensors.
 function TensorDataset:get_batch(index)
   local batch = {}
   for k, t in ipairs(self.tensors) do
@@ -74,17 +77,23 @@ local function check(who, set)
   return set
 end
 
+-- Sample numbers, a list or a 1-d tensor, as a 1-d int64 tensor.
+local function numbers(who, indices)
+  if options.is_plain(indices) then
+    indices = core.tensor(indices, {dtype = "int64"})
+  end
+  local list = core.keep(options.arg(who, "the list of indices", indices, "tensor"):to("int64"))
+  if list.ndim ~= 1 then fail("%s: 1-d indices wanted, got %s", who, options.describe(indices)) end
+  return list
+end
+
 --- data.Subset(set, indices): those samples of a set, by a list or a 1-d int64 tensor.
 local Subset = class.define("Subset", Dataset)
 Subset.__makes = "indices"
 
 function Subset:init(set, indices)
   self.set = check("Subset", set)
-  if options.is_plain(indices) then
-    indices = core.tensor(indices, {dtype = "int64"})
-  end
-  self.indices = core.keep(options.arg("Subset", "the list of indices", indices, "tensor"):to("int64"))
-  if self.indices.ndim ~= 1 then fail("Subset: 1-d indices wanted, got %s", options.describe(indices)) end
+  self.indices = numbers("Subset", indices)
   local n = length_of("Subset", set)
   if self:len() > 0 then
     local low, high = core.min(self.indices), core.max(self.indices)
@@ -98,7 +107,80 @@ end
 function Subset:len() return self.indices.shape[1] end
 function Subset:get(i) return self.set:get(self.indices:select(1, self:index(i)):item()) end
 
+--- The samples of a 1-d int64 tensor of numbers, as batched tensors.
 function Subset:gather(index) return self.set:get_batch(core.gather_rows(self.indices, index)) end
+
+--- data.ConcatDataset{a, b, …}: the samples of several sets, one set after the other. `sets` is the list,
+--- `cumulative_sizes` how many samples end with each.
+local ConcatDataset = class.define("ConcatDataset", Dataset)
+
+function ConcatDataset:init(sets)
+  if not options.is_plain(sets) or #sets == 0 then
+    fail("ConcatDataset: a list of sets wanted, ConcatDataset{a, b}, got %s", options.describe(sets))
+  end
+  self.sets, self.cumulative_sizes = {}, {}
+  local total, at_once = 0, true
+  for i, set in ipairs(sets) do
+    total = total + length_of("ConcatDataset", check("ConcatDataset", set))
+    self.sets[i], self.cumulative_sizes[i] = set, total
+    at_once = at_once and set.get_batch
+  end
+  if at_once then self.get_batch = self.gather end
+end
+
+function ConcatDataset:len() return self.cumulative_sizes[#self.sets] end
+
+-- Which set has sample i, and how many samples stand before that set's.
+local function holder(self, i)
+  local which = 1
+  while self.cumulative_sizes[which] < i do which = which + 1 end
+  return which, self.cumulative_sizes[which - 1] or 0
+end
+
+function ConcatDataset:get(i)
+  i = self:index(i)
+  local which, before = holder(self, i)
+  return self.sets[which]:get(i - before)
+end
+
+-- Each set gives its samples of the batch, which are then put into the order asked for.
+function ConcatDataset:gather(index)
+  local wanted, place, columns, n = {}, {}, {}, 0
+  for k, i in ipairs(index:totable()) do
+    local which, before = holder(self, self:index(i))
+    wanted[which] = wanted[which] or {}
+    table.insert(wanted[which], {number = i - before, at = k})
+  end
+  for which, set in ipairs(self.sets) do
+    if wanted[which] then
+      local list = {}
+      for k, one in ipairs(wanted[which]) do
+        n = n + 1
+        list[k], place[one.at] = one.number, n
+      end
+      for c, t in ipairs {set:get_batch(core.tensor(list, {dtype = "int64"}))} do
+        columns[c] = columns[c] or {}
+        table.insert(columns[c], t)
+      end
+    end
+  end
+  local order, batch = core.tensor(place, {dtype = "int64"}), {}
+  for c, parts in ipairs(columns) do
+    local all = #parts == 1 and parts[1] or core.ops.cat(parts)
+    batch[c] = #parts == 1 and all or core.gather_rows(all, order)
+  end
+  return unpack(batch)
+end
+
+--- data.IterableDataset: a stream of samples. Extend it and write iter, whose iterator gives a sample, one or more
+--- values, at each call, and nil at the end; and len, if it is known. A loader batches samples as they come.
+local IterableDataset = class.define("IterableDataset", Dataset)
+
+--- for sample… in set:iter() do
+function IterableDataset:iter() fail("%s: define function %s:iter()", self.__name, self.__name) end
+function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:iter()", self.__name) end
+function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end
+function IterableDataset:repr() return self.__name end
 
 --- data.random_split(set, lengths [, {seed}]): disjoint Subsets of those lengths (or fractions that sum to
 --- 1), drawn at random from the default generator or from a seed. Gives a list.
@@ -132,7 +214,8 @@ local function random_split(set, lengths, opts)
 end
 
 return {
-  Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset,
+  Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,
+  IterableDataset = IterableDataset,
   random_split = options.named("random_split", random_split), check = check,
-  length = length_of,
+  length = length_of, numbers = numbers,
 }

@@ -2,11 +2,15 @@
 local options = require "luminary.options"
 local data = {DataLoader = require "luminary.data.loader"}
 
-for _, name in ipairs {"Dataset", "TensorDataset", "Subset", "random_split"} do
+for _, name in ipairs {
+  "Dataset", "TensorDataset", "Subset", "ConcatDataset", "IterableDataset", "random_split",
+} do
   data[name] = require("luminary.data.dataset")[name]
 end
 for _, family in ipairs {"sampler", "mnist"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
+
+data.get_worker_info = require("luminary.data.workers").get_worker_info
 
 return options.strict("data", data)

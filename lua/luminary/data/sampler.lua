@@ -11,6 +11,7 @@ local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) e
 
 --- data.Sampler: extend it and write len and iter (or indices).
 local Sampler = class.root("Sampler")
+--- How many samples an epoch has; every sampler writes its own.
 function Sampler:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 --- for i in sampler:iter() do
@@ -30,6 +31,7 @@ function Sequential:init(set, opts)
   options.check("SequentialSampler", opts, {})
 end
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Sequential:indices() return count_to(self:len()) end
 
 --- data.RandomSampler(set [, {replacement = false, num_samples, seed}]): another order each epoch, from the default
@@ -54,6 +56,7 @@ function Random:len() return self.num_samples or dataset.length("RandomSampler",
 --- Which order comes next. loader:epoch(n) calls it.
 function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Random:indices()
   local n, count, parts = dataset.length("RandomSampler", self.set), self:len(), {}
   local seed = self.seed and self.seed + self.epoch
@@ -67,6 +70,130 @@ function Random:indices()
   end
   if #parts == 0 then return count_to(0) end
   return (#parts == 1 and parts[1] or core.ops.cat(parts)):narrow(1, 1, count)
+end
+
+--- data.SubsetRandomSampler(indices [, {seed}]): those sample numbers, a list or a 1-d int64 tensor, in another order
+--- each epoch; drawn as RandomSampler draws.
+local SubsetRandom = class.define("SubsetRandomSampler", Sampler)
+
+function SubsetRandom:init(indices, opts)
+  self.subset = dataset.numbers("SubsetRandomSampler", indices)
+  opts = options.check("SubsetRandomSampler", opts, {seed = {"natural"}}, "seed")
+  self.seed, self.epoch = opts.seed, 0
+end
+
+function SubsetRandom:len() return self.subset.shape[1] end
+SubsetRandom.set_epoch = Random.set_epoch
+
+--- The numbers in the next order.
+function SubsetRandom:indices()
+  local n, seed = self:len(), self.seed and self.seed + self.epoch
+  self.epoch = self.epoch + 1
+  if n == 0 then return self.subset end
+  return core.gather_rows(self.subset, seed and core.permutation(n, seed) or core.ops.randperm(n))
+end
+
+--- data.WeightedRandomSampler(weights, num_samples [, {replacement = true, seed}]): num_samples sample numbers an
+--- epoch, number i with a probability in proportion to weights[i], a list or a 1-d tensor. Without replacement no
+--- number comes twice (Efraimidis and Spirakis 2006); then at least num_samples weights have to be above 0.
+local Weighted = class.define("WeightedRandomSampler", Sampler)
+
+function Weighted:init(weights, num_samples, opts)
+  local who = "WeightedRandomSampler"
+  if core.is_tensor(weights) and weights.ndim == 1 then weights = weights:totable() end
+  if not options.is_plain(weights) then
+    fail("%s: a list or a 1-d tensor of weights wanted, got %s", who, options.describe(weights))
+  end
+  opts = options.check(who, opts, {replacement = {"boolean", true}, seed = {"natural"}}, "replacement")
+  self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
+  self.replacement, self.seed, self.epoch = opts.replacement, opts.seed, 0
+  local total, above = 0, 0
+  for i, w in ipairs(weights) do
+    if type(w) ~= "number" or not (w >= 0 and w < 1 / 0) then
+      fail("%s: weight %d has to be a number of at least 0, got %s", who, i, options.describe(w))
+    end
+    self.weights[i] = w
+    total, above = total + w, above + (w > 0 and 1 or 0)
+  end
+  if total == 0 then fail("%s: no weight is above 0", who) end
+  if not opts.replacement and above < num_samples then
+    fail("%s: %d samples without replacement of %d whose weight is above 0", who, num_samples, above)
+  end
+end
+
+function Weighted:len() return self.num_samples end
+Weighted.set_epoch = Random.set_epoch
+
+-- The first of rising sums that is above x.
+local function place(sums, x)
+  local low, high = 1, #sums
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if sums[middle] > x then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
+
+--- The next draw.
+function Weighted:indices()
+  local seed = self.seed and self.seed + self.epoch or core.ops.randint(0, MOST, {1}, {device = "cpu"}):item()
+  self.epoch = self.epoch + 1
+  local weights, found = self.weights, {}
+  local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):totable()
+  if self.replacement then
+    local sums, total = {}, 0
+    for i, w in ipairs(weights) do
+      total = total + w
+      sums[i] = total
+    end
+    for i, draw in ipairs(draws) do found[i] = place(sums, (draw - 0.5) / MOST * total) end
+  else -- each has a time until it comes, exponential with rate w; the first ones are taken
+    local times, order = {}, {}
+    for i, w in ipairs(weights) do
+      times[i] = w > 0 and -math.log((draws[i] - 0.5) / MOST) / w or 1 / 0
+      order[i] = i
+    end
+    table.sort(order, function(a, b) return times[a] < times[b] or times[a] == times[b] and a < b end)
+    for i = 1, self.num_samples do found[i] = order[i] end
+  end
+  return core.tensor(found, {dtype = "int64"})
+end
+
+--- data.BatchSampler(sampler, batch_size [, drop_last = false]): lists of batch_size numbers of a sampler, for a
+--- loader's batch_sampler.
+local Batch = class.define("BatchSampler", Sampler)
+
+function Batch:init(sampler, batch_size, drop_last)
+  if not class.has(sampler, "len", "iter") then
+    fail("BatchSampler: a sampler wanted, with :iter() and :len(), got %s", options.describe(sampler))
+  end
+  self.sampler, self.batch_size = sampler, options.arg("BatchSampler", "batch_size", batch_size, "count")
+  self.drop_last = options.arg("BatchSampler", "drop_last", drop_last or false, "boolean")
+end
+
+function Batch:len()
+  return (self.drop_last and math.floor or math.ceil)(dataset.length("BatchSampler", self.sampler, "sampler") /
+    self.batch_size)
+end
+
+--- Tells the sampler inside. loader:epoch(n) calls it.
+function Batch:set_epoch(epoch)
+  if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
+end
+
+function Batch:iter()
+  local next_number = self.sampler:iter()
+  return function()
+    local numbers = {}
+    while #numbers < self.batch_size do
+      local number = next_number()
+      if number == nil then break end
+      numbers[#numbers + 1] = number
+    end
+    if #numbers == self.batch_size or #numbers > 0 and not self.drop_last then return numbers end
+  end
 end
 
 --- data.DistributedSampler(set [, {num_replicas, rank, shuffle = true, seed = 0, drop_last = false}]): each
@@ -101,6 +228,7 @@ function Distributed:len() return self.share end
 --- Another epoch, another order. loader:epoch(n) calls it.
 function Distributed:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Distributed:indices()
   local n, total = dataset.length("DistributedSampler", self.set), self.share * self.num_replicas
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)
@@ -110,5 +238,6 @@ function Distributed:indices()
 end
 
 return {
-  Sampler = Sampler, SequentialSampler = Sequential, RandomSampler = Random, DistributedSampler = Distributed,
+  Sampler = Sampler, SequentialSampler = Sequential, RandomSampler = Random, SubsetRandomSampler = SubsetRandom,
+  WeightedRandomSampler = Weighted, BatchSampler = Batch, DistributedSampler = Distributed,
 }

@@ -191,12 +191,13 @@ function Encoder:head()
 end
 
 --- Text and list of tensors. `who` begins the errors; options: processes (true: tensors are moved to shared memory,
---- else they are passed on within this process).
+--- else they are passed on within this process), name_of (a finder of names.lua, for who encodes often; else what is
+--- loaded is looked through anew).
 function carrier.encode(who, value, options)
   local self = setmetatable({
     who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
     refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
-    strings = {}, nstrings = 0, name_of = names.finder(),
+    strings = {}, nstrings = 0, name_of = options.name_of or names.finder(),
   }, Encoder)
   local out = {self:value(value)}
   local at = 1

@@ -1,42 +1,13 @@
 --- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
-local words = require "luminary.words"
-
-local function text_of(problem)
-  if type(problem) == "string" then return problem end
-  local metatable = debug.getmetatable(problem)
-  if metatable and metatable.__tostring then return tostring(problem) end
-  return ("(error object is a %s value)"):format(type(problem))
-end
-
--- Globals are the worker's own: the usual stumble is a function that calls another one of its script.
-local function with_hint(message)
-  local name = message:match("global '([%w_]+)' %(a nil value%)")
-  if not name then return message end
-  return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
-end
-
--- Where the error came from, up to the frames of this file.
-local function traceback()
-  local lines = {}
-  for frame in debug.traceback("", 3):gmatch("\n\t([^\n]*)") do
-    if frame:find("luminary/mp/", 1, true) and #lines > 0 then
-      table.remove(lines) -- xpcall, under whatever name it was called
-      break
-    end
-    if not frame:find("luminary/mp/", 1, true) then lines[#lines + 1] = frame end
-  end
-  return table.concat(lines, "\n\t")
-end
+local failure_of = require "luminary.mp.failure"
+local here = require "luminary.mp.here"
 
 local Exit = {} -- what os.exit raises in a thread
 
 local function handler(problem)
-  if debug.getmetatable(problem) == Exit then return problem end
-  local ok, message = pcall(text_of, problem)
-  message = ok and words(message) or "(an error whose __tostring failed)"
-  return {message = with_hint(message), traceback = traceback()}
+  return debug.getmetatable(problem) == Exit and problem or failure_of(problem)
 end
 
 -- Which other rank is to blame, if the process group says so.
@@ -68,6 +39,7 @@ end
 --- Serves the channel at descriptor fd to its end; gives the exit code.
 return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
+  here.channel = channel
   local function receive()
     local text, tensors = core.mp_receive(channel, -1)
     if not text then error("the program that started this worker has gone", 0) end

@@ -136,11 +136,21 @@ local function survey()
   return found
 end
 
+-- Plain data, which no module is: it has no name, and nobody need look for one.
+local function is_data(value)
+  if type(value) ~= "table" or debug.getmetatable(value) or stands_for_code(value) then return false end
+  for _, module in pairs(package.loaded) do
+    if module == value then return false end
+  end
+  return value ~= package.loaded and value ~= package.preload
+end
+
 --- A function that gives the name of a value, as a list {module, kind, step, kind, step, …}, or nil. It looks at what
---- is loaded once, when it is first asked.
+--- is loaded once, when it is first asked for what may have a name.
 function names.finder()
   local found
   return function(value)
+    if not found and is_data(value) then return nil end
     found = found or survey()
     local entry = found[value]
     if not entry then return nil end

@@ -12,7 +12,8 @@ local containers = {}
 local function check_module(who, position, v)
   if not Module.is_module(v) then
     options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
-      options.is_plain(v) and "; unpack(list) gives those of a list" or "")
+      type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu"
+      or options.is_plain(v) and "; unpack(list) gives those of a list" or "")
   end
 end
 
@@ -31,6 +32,12 @@ function Numbered:append(module)
   self[self:len() + 1] = module
   return self
 end
+
+--- Torch7's name for append.
+function Numbered:add(module) return self:append(module) end
+
+--- Torch7's net:get(i), which is net[i].
+function Numbered:get(i) return self[i] end
 
 --- nn.Sequential(a, b, …): calls one after the other.
 local Sequential = class.define("Sequential", Numbered)

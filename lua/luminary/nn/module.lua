@@ -1,4 +1,4 @@
---- nn.Module: what every layer and model extends.
+--- nn.Module(): what every layer and model extends.
 ---
 ---   local Net = nn.Module:extend("Net")
 ---   function Net:init(width) self.fc = nn.Linear(784, width) end   -- runs when Net(256) is called
@@ -15,6 +15,7 @@ local records = require "luminary.nn.record"
 local words = require "luminary.words"
 local fail, is_plain = options.fail, options.is_plain
 
+local ops = core.ops
 local is_module, record_of, check_name, register = records.is_module, records.of, records.check_name, records.register
 
 local function pack(...) return {n = select("#", ...), ...} end
@@ -54,9 +55,17 @@ Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
+local gradients = "loss:backward() computes all gradients"
+Module.__missing = {
+  updateOutput = "net(x) calls forward", updateGradInput = gradients, accGradParameters = gradients,
+  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = gradients,
+  gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
+}
+
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
 
+--- What a call net(x) runs; classes write their own.
 function Module:forward()
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
@@ -241,6 +250,8 @@ end
 
 --- Evaluation mode: dropout passes everything, batch norm uses its running values.
 function Module:eval() return self:train(false) end
+--- Torch7's name for eval.
+function Module:evaluate() return self:eval() end
 
 --- Whether gradients are wanted for all parameters (true by default).
 function Module:requires_grad_(on)
@@ -249,10 +260,43 @@ function Module:requires_grad_(on)
   return self
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros.
+--- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
 function Module:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  core.zero_grad(self:parameters(), opts.set_to_none)
+  core.zero_grad(self:parameters(), opts.set_to_none and not record_of(self).is_flat)
+end
+
+--- Torch7's: fills all gradients with zeros.
+function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
+
+--- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
+--- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
+--- dx:zero_() begins a step. Parameters have to be of one dtype and device. Call it once, when the model is where it
+--- stays: a module that is moved later leaves the two behind, as it does in Torch7.
+function Module:getParameters()
+  local params, n = self:parameters(), 0
+  for i, p in ipairs(params) do
+    if p.dtype ~= params[1].dtype or p.device ~= params[1].device then
+      fail("%s:getParameters: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", self.__name,
+        params[1].dtype, params[1].device, i, p.dtype, p.device)
+    end
+    n = n + p:numel()
+  end
+  if n == 0 then fail("%s:getParameters: there are no parameters", self.__name) end
+  local like = {dtype = params[1].dtype, device = params[1].device}
+  local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
+  for _, p in ipairs(params) do
+    local count, grad = p:numel(), p.grad
+    local function part(of) return of:narrow(1, first, count):view(p.shape) end
+    part(flat):copy_(p:detach())
+    if grad then part(grads):copy_(grad:detach()) end
+    p.grad = nil
+    core.become(p, part(flat))
+    p.grad = part(grads)
+    first = first + count
+  end
+  record_of(self).is_flat = true
+  return core.keep(flat), core.keep(grads)
 end
 
 -- ---- devices and dtypes
@@ -311,11 +355,17 @@ function Module:to(...)
   end)
 end
 
+--- Parameters and buffers in float32, in place. Gives the module.
 function Module:float() return self:to("float32") end
+--- Parameters and buffers in float64, in place. Gives the module.
 function Module:double() return self:to("float64") end
+--- Parameters and buffers in float16, in place. Gives the module.
 function Module:half() return self:to("float16") end
+--- Parameters and buffers in bfloat16, in place. Gives the module.
 function Module:bfloat16() return self:to("bfloat16") end
+--- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
+--- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
 function Module:cuda(device) return self:to(device or "cuda") end
 
 --- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.

@@ -13,6 +13,7 @@ local fail = options.fail
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
 -- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
 -- when that is next looked at.
+--- Whether v is an instance of a class that extends nn.Module.
 local function is_module(v)
   local record = class.record(v)
   return record ~= nil and record.is_module == true
@@ -219,6 +220,10 @@ local function assign(self, key, value)
       was == "param" and "an nn.Parameter" or "a module", options.describe(value))
   elseif was == "buffer" and not core.is_tensor(value) then
     fail("%s: '%s' is a buffer: assign a tensor or nil, got %s", record.class.__name, key, options.describe(value))
+  end
+  if value ~= nil and type(value) ~= "function" and type(record.class[key]) == "function" then
+    fail("%s: '%s' is a method, and a field of that name would hide it; got %s", record.class.__name, tostring(key),
+      options.describe(value))
   end
   if core.is_tensor(value) or options.is_plain(value) then core.keep(value) end
   record.values[key] = value

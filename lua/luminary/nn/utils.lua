@@ -1,22 +1,75 @@
---- nn.utils
+--- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
 local options = require "luminary.options"
 
 local utils = {}
 
---- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
---- is at most max_norm; gives the norm before, a tensor of one float64 on the first gradient's device: :item() waits
---- for a GPU, the clipping does not. {norm_type = 2}, which may be math.huge.
-function utils.clip_grad_norm_(parameters, max_norm, opts)
-  opts = options.check("clip_grad_norm_", opts, {norm_type = {"positive", 2}}, "norm_type")
-  options.arg("clip_grad_norm_", "max_norm", max_norm, "positive")
-  if core.is_tensor(parameters) then parameters = {parameters} end
-  if not options.is_plain(parameters) then
-    options.fail("clip_grad_norm_: a list of parameters wanted, net:parameters(), got %s",
-      options.describe(parameters))
+-- A list of tensors, which may be given as one.
+local function tensors(who, what, list)
+  if core.is_tensor(list) then return {list} end
+  if not options.is_plain(list) then
+    options.fail("%s: a list of %s wanted%s, got %s", who, what, what == "parameters" and ", net:parameters()" or "",
+      options.describe(list))
   end
-  for i, p in ipairs(parameters) do options.arg("clip_grad_norm_", "parameter " .. i, p, "tensor") end
-  return core.clip_grad_norm(parameters, max_norm, opts.norm_type)
+  for i, t in ipairs(list) do options.arg(who, what:sub(1, -2) .. " " .. i, t, "tensor") end
+  return list
+end
+
+local norm_options = {norm_type = {"positive", 2}, error_if_nonfinite = {"boolean", false}}
+
+-- The norm of tensors or of their gradients.
+local function norm_of(who, list, opts, of_grads)
+  local total = core.total_norm(list, opts.norm_type, of_grads)
+  if opts.error_if_nonfinite then
+    local value = total:item()
+    if value - value ~= 0 then
+      options.fail("%s: the norm of order %g is %g; without error_if_nonfinite it would be used all the same", who,
+        opts.norm_type, value)
+    end
+  end
+  return total
+end
+
+--- The norm of the tensors of a list (or of one) as if all their elements were one vector: a tensor of one float64 on
+--- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is
+--- inf or NaN an error, which waits for a GPU.
+function utils.get_total_norm(list, opts)
+  opts = options.check("get_total_norm", opts, norm_options, "norm_type")
+  return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)
+end
+
+--- Scale the gradients of these parameters (a list, or one tensor) in place so that their norm together
+--- is at most max_norm; gives the norm before, as get_total_norm, whose options it takes: :item() waits
+--- for a GPU, the clipping does not.
+function utils.clip_grad_norm_(parameters, max_norm, opts)
+  local who = "clip_grad_norm_"
+  opts = options.check(who, opts, norm_options, "norm_type")
+  options.arg(who, "max_norm", max_norm, "positive")
+  parameters = tensors(who, "parameters", parameters)
+  local total = norm_of(who, parameters, opts, true)
+  core.clip_with_norm(parameters, max_norm, total)
+  return total
+end
+
+--- The second half of clip_grad_norm_, for a norm known already (a number, or a tensor of one): gradients times
+--- max_norm / (total_norm + 1e-6) where that is below 1.
+function utils.clip_grads_with_norm_(parameters, max_norm, total_norm)
+  local who = "clip_grads_with_norm_"
+  parameters = tensors(who, "parameters", parameters)
+  options.arg(who, "max_norm", max_norm, "positive")
+  if type(total_norm) == "number" then total_norm = core.tensor(total_norm, {dtype = "float64"}) end
+  if options.arg(who, "total_norm", total_norm, "tensor"):numel() ~= 1 then
+    options.fail("%s: total_norm has to be one number, got %s", who, options.describe(total_norm))
+  end
+  core.clip_with_norm(parameters, max_norm, core.ops.reshape(total_norm:detach(), {}))
+end
+
+--- Limit each element of the gradients of these parameters (a list, or one tensor) to [-clip_value, clip_value], in
+--- place. NaN stays NaN.
+function utils.clip_grad_value_(parameters, clip_value)
+  local who = "clip_grad_value_"
+  parameters = tensors(who, "parameters", parameters)
+  core.clip_value(parameters, options.arg(who, "clip_value", clip_value, "positive"))
 end
 
 return options.strict("nn.utils", options.exact_all(utils, options.named))

@@ -1,6 +1,4 @@
---- optim.Adam and optim.AdamW(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay,
---- amsgrad = false, maximize = false}). Adam's weight_decay (0) adds to the gradient; AdamW's (0.01)
---- shrinks the weights themselves.
+--- Adam and AdamW.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -13,9 +11,13 @@ local function spec(weight_decay)
   }
 end
 
+--- optim.Adam(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, amsgrad = false,
+--- maximize = false}): Kingma and Ba 2015. weight_decay adds to the gradient.
 local Adam = class.define("Adam", Optimizer)
 Adam.spec, Adam.decoupled = spec(0), false
 
+--- optim.AdamW(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, amsgrad = false,
+--- maximize = false}): Adam whose weight_decay shrinks the weights themselves (Loshchilov and Hutter 2019).
 local AdamW = class.define("AdamW", Adam)
 AdamW.spec, AdamW.decoupled = spec(0.01), true
 
@@ -30,10 +32,12 @@ end
 
 local function zeros(p) return core.keep(core.ops.zeros_like(p:detach())) end
 
+--- What the optimizer remembers of a parameter before its first step.
 function Adam:new_state(group, p) -- luacheck: ignore self
   return {exp_avg = zeros(p), exp_avg_sq = zeros(p), max_exp_avg_sq = group.amsgrad and zeros(p) or nil}
 end
 
+--- What the core is told of one step of a group's parameters.
 function Adam:arguments(group, params, states, count)
   if group.amsgrad and not states[1].max_exp_avg_sq then
     for i, p in ipairs(params) do states[i].max_exp_avg_sq = zeros(p) end

@@ -1,4 +1,4 @@
---- What SGD, Adam and AdamW share: parameter groups, state, checkpoints.
+--- optim.Optimizer: what SGD, Adam and AdamW share: parameter groups, state, checkpoints.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -8,8 +8,7 @@ local Optimizer = class.root("Optimizer")
 Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
---- Options every optimizer checks with; each class sets `spec` (see options.check) and
---- `advance(group, params, states)`, which makes one step of a group's parameters that have gradients.
+-- Each class sets `spec` (see options.check), and has new_state and arguments.
 Optimizer.spec = {}
 
 -- What a group has is no field of the optimizer, where steps would never look.
@@ -21,7 +20,8 @@ function Optimizer:__newindex(key, value)
   rawset(class.record(self).values, key, value)
 end
 
---- `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr = …}.
+--- What new optimizers get. `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr =
+--- …}.
 function Optimizer:init(params, opts)
   local who = self.__name
   if core.is_tensor(params) or not is_plain(params) then

@@ -1,5 +1,5 @@
 --- optim.SGD(params, {lr = 0.001, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false,
---- maximize = false})
+--- maximize = false}): gradient descent, with momentum or Nesterov's. weight_decay adds to the gradient.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -20,11 +20,13 @@ function SGD:check_group(group)
   end
 end
 
+--- What the optimizer remembers of a parameter before its first step.
 function SGD:new_state(group, p) -- luacheck: ignore self
   if group.momentum == 0 then return {} end
   return {momentum_buffer = core.keep(core.ops.zeros_like(p:detach()))}
 end
 
+--- What the core is told of one step of a group's parameters.
 function SGD:arguments(group, params, states, count) -- luacheck: ignore self
   -- A group whose momentum was turned on later starts its buffers then.
   local first = count == 1

@@ -1,4 +1,5 @@
 /* NCCL's functions that are about communicators and groups of calls. */
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -113,6 +114,13 @@ ncclResult_t lm_nccl_ready(const ncclComm &comm) {
   return comm.closing ? lm_nccl_error(ncclInvalidArgument, "the communicator was finalized") : ncclSuccess;
 }
 
+void lm_nccl_threads() {
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+  if (!sigismember(&blocked, SIGINT) || !sigismember(&blocked, SIGTERM) || !sigismember(&blocked, SIGALRM))
+    lm_fake_count("exposed", 1);
+}
+
 static ncclResult_t wait_until(lm_nccl_guard &lock, ncclComm &comm, const std::function<bool()> &done) {
   while (!done() && comm.error == ncclSuccess && !comm.aborted) lm_nccl_changed.wait(lock);
   if (comm.aborted) return lm_nccl_error(ncclSystemError, "aborted");
@@ -154,6 +162,7 @@ ncclResult_t lm_nccl_launch(const lm_nccl_comm &comm, std::vector<lm_nccl_op> op
   ncclResult_t code = lm_nccl_ready(*comm);
   if (code != ncclSuccess) return code;
   if (comm->blocking) return enqueue_all(comm, ops);
+  lm_nccl_threads();
   comm->polls = lm_nccl_settings().polls;
   comm->asked = [comm = comm.get(), ops = std::move(ops)] { return enqueue_all(handles()[comm], ops); };
   return ncclInProgress;
@@ -211,6 +220,7 @@ LM_FAKE_API ncclResult_t ncclGetVersion(int *version) {
 
 LM_FAKE_API ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
   ENTER();
+  lm_nccl_threads(); /* the one at which ranks find each other */
   unsigned char random[16];
   if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random) return ncclSystemError;
   memset(id, 0, sizeof *id);
@@ -269,6 +279,12 @@ static ncclResult_t config_blocking(const ncclConfig_t *config, bool otherwise, 
 static ncclResult_t await_start(lm_nccl_guard &lock, const lm_nccl_comm &comm) {
   return wait_until(lock, *comm, [&] { return !comm->busy; });
 }
+
+/* What blocks leaves the thread on the card that it was on before, which cudaSetDevice opens. */
+struct stay {
+  int device = lm_fake_current();
+  ~stay() { cudaSetDevice(device); }
+};
 
 static void bury(const lm_nccl_comm &comm) {
   if (comm->dead) return;
@@ -417,6 +433,7 @@ LM_FAKE_API ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   ncclResult_t code = lm_nccl_ready(*comm);
   if (code != ncclSuccess) return lm_nccl_group_fails(code);
   comm->closing = true;
+  lm_nccl_threads();
   comm->polls = lm_nccl_settings().polls;
   lm_nccl_changed.notify_all();
   return finish(comm, lock,
@@ -426,6 +443,7 @@ LM_FAKE_API ncclResult_t ncclCommFinalize(ncclComm_t handle) {
 LM_FAKE_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   ncclResult_t code = lm_nccl_begin(__func__);
   if (!handle) return code; /* as NCCL */
+  stay here;
   lm_nccl_guard lock(lm_nccl_lock);
   lm_nccl_comm comm = lm_nccl_find(handle, __func__);
   if (!comm) return ncclInvalidArgument;
@@ -442,6 +460,7 @@ LM_FAKE_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
 LM_FAKE_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
   ncclResult_t code = lm_nccl_begin(__func__);
   if (!handle) return code;
+  stay here;
   lm_nccl_guard lock(lm_nccl_lock);
   lm_nccl_comm comm = lm_nccl_find(handle, __func__);
   if (!comm) return ncclInvalidArgument;

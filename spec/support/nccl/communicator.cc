@@ -135,6 +135,34 @@ static void fail(ncclComm &comm, ncclResult_t code) {
   lm_nccl_changed.notify_all();
 }
 
+/* Ways for sends are made when they are first needed, by both ranks and for one direction; if one of them makes another
+ * than the other, NCCL gives each the wrong memory, or waits. */
+static lm_mesh_end make_ways(ncclComm &comm, const lm_nccl_op &op, bool *fits) {
+  struct ways {
+    char out, in;
+  };
+  std::map<int, std::pair<ways, ways>> made; /* mine and theirs */
+  std::vector<lm_mesh_traffic> traffic((size_t)comm.size);
+  for (auto &s : op.sends) {
+    if (s.peer == comm.rank || (s.sending ? comm.to : comm.from).count(s.peer)) continue;
+    (s.sending ? made[s.peer].first.out : made[s.peer].first.in) = 1;
+  }
+  for (auto &one : made) {
+    traffic[(size_t)one.first].out.push_back({(char *)&one.second.first, sizeof(ways)});
+    traffic[(size_t)one.first].in.push_back({(char *)&one.second.second, sizeof(ways)});
+  }
+  lm_mesh_end end = lm_mesh_exchange(comm.mesh, traffic);
+  for (auto &one : made) {
+    ways mine = one.second.first, theirs = one.second.second;
+    if (mine.out) comm.to.insert(one.first);
+    if (mine.in) comm.from.insert(one.first);
+    if (end != LM_MESH_DONE || (mine.out == theirs.in && mine.in == theirs.out)) continue;
+    fprintf(stderr, "fake nccl: ranks %d and %d make ways to each other that do not fit\n", comm.rank, one.first);
+    *fits = false;
+  }
+  return end;
+}
+
 static void run(ncclComm &comm, const lm_nccl_op &op) {
   for (auto &gate : op.gates) lm_fake_gate_reach(gate);
   if (comm.aborted) return;
@@ -142,7 +170,10 @@ static void run(ncclComm &comm, const lm_nccl_op &op) {
   work w(comm, op);
   w.read();
   w.plan();
-  lm_mesh_end end = lm_mesh_exchange(comm.mesh, w.traffic);
+  bool fits = true;
+  lm_mesh_end end = op.sends.empty() ? LM_MESH_DONE : make_ways(comm, op, &fits);
+  if (!fits) return lm_mesh_wait_for_abort(comm.mesh);
+  if (end == LM_MESH_DONE) end = lm_mesh_exchange(comm.mesh, w.traffic);
   if (end != LM_MESH_DONE) {
     if (end == LM_MESH_FAILED) fail(comm, lm_nccl_error(ncclSystemError, "a socket failed"));
     if (end == LM_MESH_LOST && lm_nccl_settings().lost) {
@@ -222,6 +253,7 @@ lm_nccl_comm lm_nccl_start(const std::string &name, int size, int rank, int devi
   lm_nccl_comm comm = std::make_shared<ncclComm>();
   comm->name = name, comm->rank = rank, comm->size = size, comm->device = device, comm->blocking = blocking;
   comm->one_thread_ranks = 1, comm->creator = 0, comm->splits = 0, comm->polls = lm_nccl_settings().polls;
+  lm_nccl_threads();
   comm->dead = comm->closing = comm->ended = false, comm->busy = true, comm->error = ncclSuccess;
   lm_mesh_hello mine = {};
   mine.rank = rank, mine.size = size, mine.color = color, mine.key = key;

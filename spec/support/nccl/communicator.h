@@ -13,7 +13,8 @@
  * and so do later ones stuck=n   the nth collective or group of sends from now on never ends, unless its communicator
  * is aborted lost=1    a rank that is gone is found out (ncclRemoteError) where its data is waited for; else that hangs
  * newer=1   two ranks on one card are told of in the words of NCCL 2.29 and later
- * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures. */
+ * NCCL_COMM_BLOCKING is obeyed as NCCL does: 0 or 1 stands above what a program configures.
+ * lm_fake_live counts as "exposed" what NCCL starts a thread for on a thread that takes signals: so would NCCL's. */
 #ifndef LM_FAKE_NCCL_H
 #define LM_FAKE_NCCL_H
 
@@ -66,6 +67,7 @@ struct ncclComm {
   int one_thread_ranks; /* how many of its ranks its creating thread has to serve in one group */
   unsigned long creator;
   lm_mesh mesh;
+  std::set<int> to, from; /* ranks to and from which sends have a way: its thread's */
   std::atomic<bool> aborted{false};
 
   /* Under lm_nccl_lock. */
@@ -90,6 +92,9 @@ typedef std::unique_lock<std::mutex> lm_nccl_guard;
 
 /* Keeps the text for ncclGetLastError and returns the code. */
 ncclResult_t lm_nccl_error(ncclResult_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* NCCL starts a thread here. */
+void lm_nccl_threads();
 
 /* Makes a rank and starts its thread, which first finds the others by `name`. Under the lock. `color` and `key` are of
  * a split: the rank goes on with those of its color (a negative one: not at all), in the order of their keys. */

@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,7 @@
 #include "device/stream.h"
 #include "group/nccl/nccl.h"
 
-static const double spin_time = 50e-6;   /* seconds of polling without a rest */
+static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
 static const double longest_rest = 1e-3; /* seconds between two polls at last */
 static const double cause_time = 1;      /* seconds for a failure to become known of which NCCL tells an effect */
 static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
@@ -28,15 +27,23 @@ struct lm_nccl_comm {
   _Atomic int rc; /* the group's, and its end's */
   ncclComm_t handle;
   ncclComm_t child; /* NCCL writes it when a split is done, in a thread of its own */
-  bool quietly;     /* at the end: wait for what is enqueued */
+  lm_device device;
+  bool quietly; /* at the end: wait for what is enqueued */
   _Atomic bool ended;
+  bool met[]; /* by rank in it; this rank knows itself */
 };
 
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c) { return c->handle; }
 
-static lm_nccl_comm *new_comm(void) {
-  lm_nccl_comm *c = lm_calloc(1, sizeof *c);
-  if (c) atomic_init(&c->rc, 1);
+bool lm_nccl_has_met(const lm_nccl_comm *c, int peer) { return c->met[peer]; }
+void lm_nccl_meet(lm_nccl_comm *c, int peer) { c->met[peer] = true; }
+
+static lm_nccl_comm *new_comm(lm_device device, int rank, int size) {
+  lm_nccl_comm *c = lm_calloc(1, sizeof *c + (size_t)size * sizeof *c->met);
+  if (!c) return NULL;
+  atomic_init(&c->rc, 1);
+  c->device = device;
+  c->met[rank] = true;
   return c;
 }
 
@@ -64,11 +71,10 @@ static bool finalize(ncclComm_t handle) {
   return false;
 }
 
+/* On the communicator's card: NCCL goes back to the one on which it was called, and would open a thread's first. */
 static void *run_end(void *p) {
   lm_nccl_comm *c = p;
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, NULL); /* signals are the script's threads' */
+  lm_device_enter(c->device);
   if (c->quietly && finalize(c->handle)) {
     ncclCommDestroy(c->handle);
   } else {
@@ -84,15 +90,18 @@ static void *run_end(void *p) {
 static void begin_end(lm_nccl_comm *c, bool quietly) {
   pthread_t thread;
   pthread_attr_t attributes;
+  sigset_t signals;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
   bool started = false;
+  lm_nccl_hold_signals(&signals);
   if (pthread_attr_init(&attributes) == 0) {
     started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
               pthread_create(&thread, &attributes, run_end, c) == 0;
     pthread_attr_destroy(&attributes);
   }
   if (!started) run_end(c);
+  lm_nccl_let_signals(&signals);
 }
 
 /* ---- all of a group */
@@ -215,12 +224,18 @@ static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
 
 /* ---- calls */
 
-lm_status lm_nccl_begin(lm_nccl *s) {
+/* `asks` is the group whose call it is: not s's own while that one is split. */
+static lm_status begin_for(lm_nccl *s, lm_group *asks) {
   pthread_mutex_lock(&s->lock);
-  if (!s->aborted) return LM_OK;
+  if (!s->aborted) {
+    lm_nccl_hold_signals(&s->signals);
+    return LM_OK;
+  }
   pthread_mutex_unlock(&s->lock);
-  return gone(s, s->g);
+  return gone(s, asks);
 }
+
+lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
 
 static void pause_for(const lm_group *g, double seconds) {
   struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
@@ -228,7 +243,6 @@ static void pause_for(const lm_group *g, double seconds) {
   ppoll(&wake, 1, &time, NULL);
 }
 
-/* `asks` is the group whose call waits: not s's own while that one is split. */
 static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   double start = lm_seconds(), pause = 20e-6;
   bool spins = lm_group_may_spin(asks);
@@ -254,6 +268,7 @@ static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
 }
 
 static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
+  lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
   return result == ncclSuccess || result == ncclInProgress ? settle(s, c, asks) : failed(s, asks, result);
 }
@@ -301,8 +316,11 @@ typedef struct invitation {
 } invitation;
 
 static lm_status invite(lm_group *g, const char *key, bool alone, invitation *made) {
+  sigset_t signals;
   memset(made, 0, sizeof *made);
+  lm_nccl_hold_signals(&signals);
   ncclResult_t result = ncclGetUniqueId(&made->id);
+  lm_nccl_let_signals(&signals);
   const char *last = ncclGetLastError(NULL);
   if (result != ncclSuccess) snprintf(made->why, sizeof made->why, "%.250s", *last ? last : ncclGetErrorString(result));
   lm_status status = alone ? LM_OK : lm_group_set(g, key, made, sizeof *made);
@@ -335,7 +353,7 @@ static lm_status make(lm_nccl *s, const char *key, int first, int rank, int size
   double start = lm_seconds();
   invitation card;
   ncclConfig_t config = settings();
-  lm_nccl_comm *c = new_comm();
+  lm_nccl_comm *c = new_comm(s->device, rank, size);
   if (!c) return LM_E_OOM;
   TRY(rank == 0 ? invite(s->g, key, size == 1, &card) : be_invited(s->g, key, first, &card));
   TRY(lm_device_enter(s->device));
@@ -386,14 +404,10 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
   if (!from) return LM_OK;
   if (member) {
     TRY(lm_nccl_new(g, &s));
-    c = new_comm();
+    c = new_comm(parent->device, g->rank, g->size);
     if (!c) TRY(LM_E_OOM);
   }
-  pthread_mutex_lock(&parent->lock);
-  if (parent->aborted) {
-    pthread_mutex_unlock(&parent->lock);
-    TRY(gone(parent, g));
-  }
+  TRY(begin_for(parent, g));
   TRY(end_for(parent, from, g,
               ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
   if (!member) return LM_OK;

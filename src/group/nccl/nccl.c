@@ -250,21 +250,41 @@ done:
 
 /* ---- send and receive */
 
+/* Ranks that meet send each other a byte in the same unit. NCCL makes the ways that a unit needs, and takes for granted
+ * that the peer makes the same: of two that begin by sending to each other, each would write into what the other sends
+ * from. */
+static void greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
+  if (lm_nccl_has_met(comm, peer)) return;
+  add_send(u, bytes->data, 1, peer, stream);
+  add_recv(u, bytes->data + 1, 1, peer, stream);
+  lm_nccl_meet(comm, peer);
+}
+
 /* As one unit: those to and from `peer`, which is `there` in the communicator, or all (-1) if that has all ranks. */
 static lm_status enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
-  lm_status status = lm_nccl_begin(s);
-  if (status != LM_OK) return status;
+  lm_status status;
+  lm_tensor *bytes = NULL;
+  for (int i = 0; i < n && !bytes; i++) {
+    const lm_nccl_post *p = &posts[i];
+    if (peer < 0 ? !lm_nccl_has_met(comm, p->peer) : p->peer == peer && !lm_nccl_has_met(comm, there))
+      TRY(lm_tensor_empty(LM_U8, p->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
+  }
+  TRY(lm_nccl_begin(s));
   unit u = begin_unit(comm);
   for (int i = 0; i < n; i++) {
     const lm_nccl_post *p = &posts[i];
     if (peer >= 0 && p->peer != peer) continue;
     int to = peer < 0 ? p->peer : there;
+    greet(&u, comm, to, bytes, p->stream);
     if (p->sending)
       add_send(&u, p->data, p->bytes, to, p->stream);
     else
       add_recv(&u, p->data, p->bytes, to, p->stream);
   }
-  return lm_nccl_end(s, comm, end_unit(&u));
+  status = lm_nccl_end(s, comm, end_unit(&u));
+done:
+  lm_release(bytes);
+  return status;
 }
 
 /* While there is no communicator of all ranks, pairs have their own, and their units follow each other in the stream.

@@ -2,12 +2,18 @@
  *
  * Communicators are made when first needed, for one device, and do not block: NCCL works on what a call began in
  * threads of its own, and says "in progress" meanwhile. So each call is made under the group's lock, and is then
- * polled, the lock free between two looks, which leaves room for an abort from another thread at any time. */
+ * polled, the lock free between two looks, which leaves room for an abort from another thread at any time.
+ *
+ * That costs a thread of NCCL's for each call. A communicator that blocks needs none, but an abort frees it under a
+ * thread that is inside. And the thread that calls polls to the end, though what it waits for is another's work: an
+ * event recorded before NCCL has enqueued would be done too early, and what goes to several communicators of a card has
+ * to be launched one after the other, in one order on all ranks. */
 #ifndef LM_GROUP_NCCL_H
 #define LM_GROUP_NCCL_H
 
 #include <nccl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdbool.h>
 
 #include "dist/group.h"
@@ -15,7 +21,6 @@
 typedef struct lm_nccl_comm lm_nccl_comm;
 
 typedef struct lm_nccl_post { /* a send or receive of a batch */
-  lm_nccl_comm *comm;         /* found when it is enqueued */
   lm_device device;
   bool sending;
   void *data;
@@ -28,8 +33,9 @@ typedef struct lm_nccl {
   lm_group *g;
   lm_device device; /* of all communicators; LM_NO_DEVICE until the first call */
 
-  pthread_mutex_t lock; /* of the three below, and of NCCL's functions on these communicators */
+  pthread_mutex_t lock; /* of the four below, and of NCCL's functions on these communicators */
   bool aborted;
+  sigset_t signals;    /* what the thread in a call blocks otherwise */
   lm_nccl_comm *whole; /* of all ranks; NULL until a collective is called */
   lm_nccl_comm **pair; /* [size] with that rank alone, for sends and receives before there is `whole`; NULL entries */
   char why[512];       /* the first failure */
@@ -56,13 +62,25 @@ lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out);
 /* The one of this rank and `peer`, which is `there` in it. Only the two need come. */
 lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **out, int *there);
 
-/* Around calls of NCCL's. begin takes the lock, unless it fails. end lets go of it and polls until NCCL has done what
- * the calls, which gave `result`, began. */
+/* Around what may start threads of NCCL's, which block the signals that their maker blocks: signals are for the threads
+ * of scripts. */
+static inline void lm_nccl_hold_signals(sigset_t *before) {
+  sigset_t all;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, before);
+}
+static inline void lm_nccl_let_signals(const sigset_t *before) { pthread_sigmask(SIG_SETMASK, before, NULL); }
+
+/* Around calls of NCCL's. begin takes the lock, unless it fails, and holds signals. end lets go of both and polls until
+ * NCCL has done what the calls, which gave `result`, began. */
 lm_status lm_nccl_begin(lm_nccl *s);
 lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result);
 /* NULL once it was aborted. With the lock. */
 ncclComm_t lm_nccl_handle(const lm_nccl_comm *c);
 lm_status lm_nccl_health(lm_nccl *s);
+/* Whether this rank has sent to a rank of the communicator or received from it; and that it does now. */
+bool lm_nccl_has_met(const lm_nccl_comm *c, int peer);
+void lm_nccl_meet(lm_nccl_comm *c, int peer);
 
 /* ---- words.c: what NCCL calls things, and says */
 

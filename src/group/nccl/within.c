@@ -82,7 +82,9 @@ lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool
     lm_stream_touch(current);
     stream[i] = (cudaStream_t)current->native;
   }
+  sigset_t signals;
   pthread_mutex_lock(&lock);
+  lm_nccl_hold_signals(&signals);
   clique *q = clique_of(cards);
   if (q && q->works) {
     ncclResult_t result = enqueue(q, n, t, stream, root, reduce, type, sum);
@@ -94,6 +96,7 @@ lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool
       lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the cards */
     }
   }
+  lm_nccl_let_signals(&signals);
   pthread_mutex_unlock(&lock);
   if (!q) status = LM_E_OOM;
 done:

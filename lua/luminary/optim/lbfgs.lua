@@ -1,0 +1,240 @@
+--- optim.LBFGS(params [, {lr = 1, max_iter = 20, max_eval = max_iter * 5 / 4, tolerance_grad = 1e-7,
+--- tolerance_change = 1e-9, history_size = 100, line_search_fn = "strong_wolfe", maximize = false}]): the
+--- limited-memory BFGS method (Nocedal and Wright, Numerical Optimization, 2nd ed., algorithm 7.4), as PyTorch has it.
+--- One group of parameters, of one device and dtype. opt:step(closure) makes up to max_iter iterations and calls the
+--- closure up to max_eval times: it drops the gradients, computes the loss, calls backward and gives the loss. Without
+--- line_search_fn every step has length lr; "strong_wolfe" seeks one that meets the strong Wolfe conditions.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Optimizer = require "luminary.optim.optimizer"
+local fail, ops = options.fail, core.ops
+local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt
+
+local LBFGS = class.define("LBFGS", Optimizer)
+
+LBFGS.spec = {
+  lr = {"positive", 1}, max_iter = {"count", 20}, max_eval = {"count"}, tolerance_grad = {"positive", 1e-7},
+  tolerance_change = {"positive", 1e-9}, history_size = {"count", 100}, line_search_fn = {"string"},
+  maximize = {"boolean", false},
+}
+
+function LBFGS:check_group(group)
+  if group.line_search_fn then options.choice(self.__name, "line_search_fn", group.line_search_fn, {"strong_wolfe"}) end
+  group.max_eval = group.max_eval or math.floor(group.max_iter * 5 / 4)
+end
+
+function LBFGS:add_param_group(given)
+  if self.param_groups[1] then fail("LBFGS: there can be only one group of parameters") end
+  Optimizer.add_param_group(self, given)
+  local params = self.param_groups[1].params
+  for i, p in ipairs(params) do
+    if p.device ~= params[1].device or p.dtype ~= params[1].dtype then
+      fail("LBFGS: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", params[1].dtype,
+        params[1].device, i, p.dtype, p.device)
+    end
+  end
+end
+
+-- ---- all parameters as one vector
+
+-- Each parameter with its part of a vector.
+local function spread(params, vector, visit)
+  local first = 1
+  for _, p in ipairs(params) do
+    local n = p:numel()
+    if n > 0 then visit(p, vector:narrow(1, first, n):view(p.shape)) end
+    first = first + n
+  end
+end
+
+local function flat(tensors)
+  local parts = {}
+  for i, t in ipairs(tensors) do parts[i] = t:reshape(-1) end
+  return ops.cat(parts)
+end
+
+local function values_of(params)
+  local values = {}
+  for i, p in ipairs(params) do values[i] = p:detach() end
+  return flat(values)
+end
+
+local function gradient_of(params, sign)
+  local grads = {}
+  for i, p in ipairs(params) do grads[i] = p.grad or ops.zeros_like(p:detach()) end
+  return flat(grads):mul_(sign)
+end
+
+local function dot(a, b) return (ops.matmul(a, b):item()) end
+local function largest(v) return ops.abs(v):max():item() end
+
+-- ---- the line search
+
+-- Where the cubic with these values and slopes at a and b is least, within low and high.
+local function least_of_cubic(a, b, low, high)
+  local near, far = a, b
+  if a.t > b.t then near, far = b, a end
+  local width = far.t - near.t
+  local d1 = near.slope + far.slope - 3 * (near.loss - far.loss) / (near.t - far.t)
+  local square = d1 * d1 - near.slope * far.slope
+  if square < 0 or square ~= square then return (low + high) / 2 end
+  local d2 = sqrt(square)
+  return min(max(far.t - width * (far.slope + d2 - d1) / (far.slope - near.slope + 2 * d2), low), high)
+end
+
+local DECREASE, CURVATURE = 1e-4, 0.9 -- c1 and c2 of the strong Wolfe conditions
+
+-- A point on the line that meets them, by algorithms 3.5 and 3.6 of Nocedal and Wright with cubic interpolation, as
+-- minFunc has it: {t, loss, grad, slope}. at(t) evaluates a point; `start` is the one at 0. Gives up after `most`
+-- evaluations with the best of its bracket. The second result is how many there were.
+local function strong_wolfe(at, start, t, tolerance, most, size)
+  local function too_high(p) return p.loss > start.loss + DECREASE * p.t * start.slope end
+  local function flat_enough(p) return abs(p.slope) <= -CURVATURE * start.slope end
+
+  local before, now, rounds = start, at(t), 0
+  local low, high -- the bracket; low is the better end
+  while rounds < most do
+    if too_high(now) or (rounds > 1 and now.loss >= before.loss) or now.slope >= 0 and not flat_enough(now) then
+      low, high = before, now
+      break
+    end
+    if flat_enough(now) then return now, rounds + 1 end
+    local step = now.t - before.t
+    local further = least_of_cubic(before, now, now.t + 0.01 * step, now.t * 10)
+    before, now, rounds = now, at(further), rounds + 1
+  end
+  if not low then low, high = start, now end
+  if low.loss > high.loss then low, high = high, low end
+
+  local stalled = false
+  while rounds < most and abs(high.t - low.t) * size >= tolerance do
+    local left, right = min(low.t, high.t), max(low.t, high.t)
+    local next_t, margin = least_of_cubic(low, high, left, right), 0.1 * (right - left)
+    -- A second step too near an end goes further in.
+    if min(right - next_t, next_t - left) < margin then
+      if stalled or next_t >= right or next_t <= left then
+        next_t = abs(next_t - right) < abs(next_t - left) and right - margin or left + margin
+        stalled = false
+      else
+        stalled = true
+      end
+    else
+      stalled = false
+    end
+    local p = at(next_t)
+    rounds = rounds + 1
+    if too_high(p) or p.loss >= low.loss then
+      high = p
+      if low.loss > high.loss then low, high = high, low end
+    else
+      if flat_enough(p) then return p, rounds + 1 end
+      if p.slope * (high.t - low.t) >= 0 then high = low end
+      low = p
+    end
+  end
+  return low, rounds + 1
+end
+
+-- ---- steps
+
+-- Minus the product of the inverse Hessian's approximation with the gradient, by the two loops.
+local function direction(state, grad)
+  local d, weights = grad:neg(), {}
+  for i = #state.old_dirs, 1, -1 do
+    weights[i] = dot(state.old_stps[i], d) * state.ro[i]
+    d:add_(state.old_dirs[i], {alpha = -weights[i]})
+  end
+  d:mul_(state.H_diag)
+  for i = 1, #state.old_dirs do
+    local weight = dot(state.old_dirs[i], d) * state.ro[i]
+    d:add_(state.old_stps[i], {alpha = weights[i] - weight})
+  end
+  return d
+end
+
+-- Takes the last step and the change of the gradient into the history.
+local function remember(state, grad, most)
+  local change, step = grad - state.prev_flat_grad, state.d * state.t
+  local curvature = dot(change, step)
+  if curvature <= 1e-10 or curvature ~= curvature then return end
+  if #state.old_dirs == most then
+    for _, name in ipairs {"old_dirs", "old_stps", "ro"} do table.remove(state[name], 1) end
+  end
+  table.insert(state.old_dirs, core.keep(change))
+  table.insert(state.old_stps, core.keep(step))
+  table.insert(state.ro, 1 / curvature)
+  state.H_diag = curvature / dot(change, change)
+end
+
+local function iterate(self, closure, state)
+  local group = self.param_groups[1]
+  local params, sign = group.params, group.maximize and -1 or 1
+  local function evaluate()
+    local result = core.enable_grad(closure)
+    local loss = core.is_tensor(result) and result:item() or result
+    options.arg("LBFGS:step", "what the closure gives", loss, "number")
+    return sign * loss, gradient_of(params, sign), result
+  end
+
+  local loss, grad, first = evaluate()
+  state.func_evals = state.func_evals + 1
+  local evaluations = 1
+  if largest(grad) <= group.tolerance_grad then return first end
+  for n = 1, group.max_iter do
+    state.n_iter = state.n_iter + 1
+    if state.n_iter == 1 then
+      state.old_dirs, state.old_stps, state.ro, state.H_diag = {}, {}, {}, 1
+    else
+      remember(state, grad, group.history_size)
+    end
+    state.d = core.keep(direction(state, grad))
+    state.prev_flat_grad, state.prev_loss = core.keep(grad), loss
+    state.t = (state.n_iter == 1 and min(1, 1 / ops.abs(grad):sum():item()) or 1) * group.lr
+    local slope = dot(grad, state.d)
+    if slope > -group.tolerance_change then break end
+
+    local start, used = {t = 0, loss = loss, grad = grad, slope = slope}, 0
+    if group.line_search_fn then
+      local origin = values_of(params)
+      local function place(t)
+        local moved = ops.add(origin, state.d, {alpha = t})
+        spread(params, moved, function(p, part) p:copy_(part) end)
+      end
+      local function at(t)
+        place(t)
+        local p = {t = t}
+        p.loss, p.grad = evaluate()
+        p.slope = dot(p.grad, state.d)
+        return p
+      end
+      local found
+      found, used = strong_wolfe(at, start, state.t, 1e-9, group.max_eval - evaluations, largest(state.d))
+      place(found.t)
+      loss, grad, state.t = found.loss, found.grad, found.t
+    else
+      spread(params, state.d, function(p, part) p:add_(part, {alpha = state.t}) end)
+      if n < group.max_iter then -- what would be computed after the last would not be used
+        loss, grad = evaluate()
+        used = 1
+      end
+    end
+    evaluations, state.func_evals = evaluations + used, state.func_evals + used
+    if evaluations >= group.max_eval or largest(grad) <= group.tolerance_grad
+      or largest(state.d) * abs(state.t) <= group.tolerance_change
+      or abs(loss - state.prev_loss) < group.tolerance_change then
+      break
+    end
+  end
+  return first
+end
+
+--- One step: see the head of this file. Gives what the closure gave first.
+function LBFGS:step(closure)
+  options.arg("LBFGS:step", "closure", closure, "function")
+  local p = self.param_groups[1].params[1]
+  self.state[p] = self.state[p] or {func_evals = 0, n_iter = 0}
+  return core.no_grad(iterate, self, closure, self.state[p])
+end
+
+return LBFGS

@@ -1,0 +1,86 @@
+--- optim.lr_scheduler.ReduceLROnPlateau(optimizer [, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
+--- threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}]): times factor when the metric given to
+--- schedule:step(metric) has not become better for more than `patience` epochs. Better is less (mode "max": more) than
+--- the best so far by `threshold` of it, or by `threshold` with threshold_mode = "abs". After a reduction `cooldown`
+--- epochs do not count. No rate goes below min_lr (a number, or a list of one for each group), nor changes by less
+--- than eps.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
+
+local function check_mode(who, name, value) return options.choice(who, name, value, {"min", "max"}) end
+local function check_threshold_mode(who, name, value) return options.choice(who, name, value, {"rel", "abs"}) end
+
+local Plateau = class.define("ReduceLROnPlateau", Scheduler)
+Plateau.settings = {
+  {"mode", check_mode}, {"factor", "number"}, {"patience", "natural"}, {"threshold", "number"},
+  {"threshold_mode", check_threshold_mode}, {"cooldown", "natural"}, {"min_lrs", "numbers"}, {"eps", "number"},
+  {"best", "number"}, {"cooldown_counter", "natural"}, {"num_bad_epochs", "natural"},
+}
+
+function Plateau:init(optimizer, opts)
+  local who = "ReduceLROnPlateau"
+  self.optimizer = Scheduler.optimizer_of(who, optimizer)
+  opts = options.check(who, opts, {
+    mode = {"string", "min"}, factor = {"number", 0.1}, patience = {"natural", 10}, threshold = {"number", 1e-4},
+    threshold_mode = {"string", "rel"}, cooldown = {"natural", 0}, min_lr = {"any", 0}, eps = {"number", 1e-8},
+  }, "mode")
+  if opts.factor >= 1 then options.fail("%s: factor has to be below 1, got %.14g", who, opts.factor) end
+  check_mode(who, "mode", opts.mode)
+  check_threshold_mode(who, "threshold_mode", opts.threshold_mode)
+  self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
+  self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
+  opts.min_lr = nil
+  for key, value in pairs(opts) do self[key] = value end
+  self.best = opts.mode == "min" and math.huge or -math.huge
+  self.cooldown_counter, self.num_bad_epochs, self.last_epoch, self.step_count = 0, 0, 0, 0
+  self:note()
+end
+
+--- Notes the optimizer's present rates.
+function Plateau:note()
+  self.last_lr = {}
+  for i, group in ipairs(self.optimizer.param_groups) do self.last_lr[i] = group.lr end
+end
+
+local function is_better(self, metric)
+  local sign = self.mode == "min" and -1 or 1
+  local least = self.threshold_mode == "rel" and self.best * (1 + sign * self.threshold)
+    or self.best + sign * self.threshold
+  return sign * metric > sign * least
+end
+
+--- The next epoch, with a number or a tensor of one element.
+function Plateau:step(metric)
+  local who = self.__name .. ":step"
+  if core.is_tensor(metric) then
+    if metric:numel() ~= 1 then
+      options.fail("%s: the metric has to be one number, got %s", who, options.describe(metric))
+    end
+    metric = metric:detach():double():item()
+  end
+  options.arg(who, "the metric", metric, "number")
+  local groups, lowest = self.optimizer.param_groups, {}
+  for i = 1, #groups do lowest[i] = self.min_lrs[i] or self.min_lr or self:of_group("min_lrs", i) end
+  self.last_epoch, self.step_count = self.last_epoch + 1, self.step_count + 1
+  if is_better(self, metric) then
+    self.best, self.num_bad_epochs = metric, 0
+  else
+    self.num_bad_epochs = self.num_bad_epochs + 1
+  end
+  if self.cooldown_counter > 0 then
+    self.cooldown_counter, self.num_bad_epochs = self.cooldown_counter - 1, 0
+  end
+  if self.num_bad_epochs > self.patience then
+    for i, group in ipairs(groups) do
+      local lr = math.max(group.lr * self.factor, lowest[i])
+      if group.lr - lr > self.eps then group.lr = lr end
+    end
+    self.cooldown_counter, self.num_bad_epochs = self.cooldown, 0
+  end
+  self.min_lrs = lowest
+  self:note()
+end
+
+return Plateau

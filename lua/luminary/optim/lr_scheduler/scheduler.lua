@@ -1,0 +1,204 @@
+--- What all schedules share: groups and their rates, the count of epochs, state_dict.
+---
+--- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
+--- and several schedules of one optimizer multiply. A class has next_lr, perhaps closed_form, and `settings`: what
+--- state_dict holds besides the position, a list of {field, kind} (see check below).
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local fail = options.fail
+
+local Scheduler = class.root("LRScheduler")
+Scheduler.__makes = "optimizer"
+Scheduler.settings = {}
+
+-- ---- arguments
+
+--- The options of a schedule, checked: see options.check. All have last_epoch: the epoch after which a run goes on that
+--- is resumed without a state_dict.
+function Scheduler.options(who, opts, spec, first)
+  spec.last_epoch = {"integer", -1}
+  return options.check(who, opts, spec, first)
+end
+
+--- The optimizer, or an error.
+function Scheduler.optimizer_of(who, optimizer)
+  if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then
+    fail("%s: an optimizer wanted, got %s", who, options.describe(optimizer))
+  end
+  return optimizer
+end
+
+--- A value for each group: a list of as many, or one for all.
+function Scheduler.for_groups(who, name, value, optimizer, kind)
+  local n, list = #optimizer.param_groups, {}
+  if not options.is_plain(value) then
+    for i = 1, n do list[i] = options.arg(who, name, value, kind) end
+    return list
+  end
+  if #value ~= n then
+    fail("%s: %s has %d values, the optimizer %d group%s", who, name, #value, n, n == 1 and "" or "s")
+  end
+  for i = 1, n do list[i] = options.arg(who, ("%s[%d]"):format(name, i), value[i], kind) end
+  return list
+end
+
+--- What such a list has for group i, which may have been added since.
+function Scheduler:of_group(name, i)
+  local value = self[name][i]
+  if value == nil then
+    fail("%s: group %d was added after the schedule began, which has no %s for it", self.__name, i, name)
+  end
+  return value
+end
+
+-- ---- steps
+
+-- Notes the optimizer's first step, by a function in the place of its method that goes away when it is called.
+local function watch(optimizer)
+  local values = class.record(optimizer).values
+  if rawget(values, "has_stepped") ~= nil then return end
+  local own, step = rawget(values, "step"), optimizer.step
+  rawset(values, "has_stepped", false)
+  rawset(values, "step", function(...)
+    rawset(values, "step", own)
+    rawset(values, "has_stepped", true)
+    return step(...)
+  end)
+end
+
+-- The rate group i starts from. Groups may be added while the schedule runs.
+local function base_lr(self, i, group)
+  if not self.base_lrs[i] then
+    group.initial_lr = group.initial_lr or group.lr
+    self.base_lrs[i] = group.initial_lr
+  end
+  return self.base_lrs[i]
+end
+
+--- What a schedule says: the rate of group i at self.last_epoch, from the rate `base` that it began with, or from the
+--- present one, group.lr. self.initial: it is being constructed.
+function Scheduler:next_lr(_group, _base, _i)
+  fail("%s: define function %s:next_lr(group, base, i)", self.__name, self.__name)
+end
+
+--- That rate from the epoch alone, for schedules that can say it: SequentialLR begins with it. nil for others.
+function Scheduler:closed_form(_base) return nil end -- luacheck: no self
+
+--- The rates of the next epoch, or of a given one by their closed form where there is one.
+function Scheduler:update(epoch)
+  self.last_epoch = epoch or self.last_epoch + 1
+  local rates, groups = {}, self.optimizer.param_groups
+  for i, group in ipairs(groups) do
+    local base = base_lr(self, i, group)
+    rates[i] = epoch and self:closed_form(base) or self:next_lr(group, base, i)
+  end
+  for i, group in ipairs(groups) do group.lr = rates[i] end
+  self.last_lr = rates
+end
+
+--- Every step of a schedule whose step is its own begins with this.
+function Scheduler:count_step()
+  if self.step_count == 1 and not self.optimizer.has_stepped then
+    core.warn(("%s:step() comes before the optimizer's first step, so that the schedule's first rate is never used; "
+      .. "call opt:step() first"):format(self.__name))
+  end
+  self.step_count = self.step_count + 1
+end
+
+--- The next epoch's rates.
+function Scheduler:step(...)
+  if select("#", ...) > 0 then fail("%s:step: takes no arguments; it counts the epochs itself", self.__name) end
+  self:count_step()
+  self:update()
+end
+
+--- The step that construction makes, to the first rates.
+function Scheduler:initial_step()
+  self.step_count, self.initial = 0, true
+  self:step()
+  self.initial = nil
+end
+
+--- Begins the schedule, or goes on after last_epoch.
+function Scheduler:start(optimizer, last_epoch)
+  local who = self.__name
+  Scheduler.optimizer_of(who, optimizer)
+  if last_epoch < -1 then fail("%s: last_epoch has to be at least -1, got %d", who, last_epoch) end
+  for i, group in ipairs(optimizer.param_groups) do
+    if last_epoch >= 0 and not group.initial_lr then
+      fail("%s: last_epoch = %d goes on with a schedule, but group %d has no initial_lr; load the optimizer's "
+        .. "state_dict first", who, last_epoch, i)
+    end
+  end
+  self.optimizer, self.last_epoch, self.base_lrs = optimizer, last_epoch, {}
+  watch(optimizer)
+  self:initial_step()
+end
+
+--- One step of construction less, for SequentialLR, which makes it again for the first of its schedules.
+function Scheduler:undo() self.last_epoch = self.last_epoch - 1 end
+
+--- The rates of all groups, as last set.
+function Scheduler:get_last_lr()
+  local rates = {}
+  for i, lr in ipairs(self.last_lr) do rates[i] = lr end
+  return rates
+end
+
+-- ---- state
+
+-- A setting is checked by a kind of options.arg, by "numbers" (a list), or by a function(who, name, value) that fails.
+local function check(who, name, value, kind)
+  if type(kind) == "function" then return kind(who, name, value) end
+  if kind ~= "numbers" then return options.arg(who, name, value, kind) end
+  for i, v in ipairs(options.arg(who, name, value, "table")) do
+    options.arg(who, ("%s[%d]"):format(name, i), v, "number")
+  end
+  return value
+end
+
+-- Lists and tables of settings are copied both ways.
+local function copy(v)
+  if type(v) ~= "table" then return v end
+  local new = {}
+  for key, value in pairs(v) do new[key] = copy(value) end
+  return new
+end
+
+--- Position and settings: plain values, for lm.save. Functions given to a schedule are not among them.
+function Scheduler:state_dict()
+  local dict = {last_epoch = self.last_epoch, step_count = self.step_count, last_lr = self:get_last_lr(),
+    base_lrs = copy(self.base_lrs)}
+  for _, row in ipairs(self.settings) do dict[row[1]] = copy(self[row[1]]) end
+  return dict
+end
+
+--- Goes on from a state_dict, ours or one of PyTorch's as plain tables (where names may begin with "_"). The
+--- optimizer's own state_dict brings its present rates. Nothing changes if there is an error.
+function Scheduler:load_state_dict(dict)
+  local who = self.__name .. ":load_state_dict"
+  options.arg(who, "the state_dict", dict, "table")
+  local function given(key)
+    local value = rawget(dict, key)
+    if value == nil then value = rawget(dict, "_" .. key) end
+    return value
+  end
+  local groups, new = #self.optimizer.param_groups, {}
+  for _, key in ipairs(self.base_lrs and {"base_lrs", "last_lr"} or {"last_lr"}) do
+    new[key] = copy(check(who, key, given(key), "numbers"))
+    if #new[key] ~= groups then
+      fail("%s: %s has %d rates, the optimizer %d groups", who, key, #new[key], groups)
+    end
+  end
+  new.last_epoch = options.arg(who, "last_epoch", given "last_epoch" or self.last_epoch, "integer")
+  new.step_count = options.arg(who, "step_count", given "step_count" or new.last_epoch + 1, "natural")
+  for _, row in ipairs(self.settings) do
+    local key, kind, optional = unpack(row)
+    local value = given(key)
+    if value ~= nil or not optional then new[key] = copy(check(who, key, value, kind)) end
+  end
+  for key, value in pairs(new) do self[key] = value end
+end
+
+return Scheduler

@@ -1,0 +1,146 @@
+--- Schedules made of others of the same optimizer.
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
+local Plateau = require "luminary.optim.lr_scheduler.plateau"
+local fail = options.fail
+
+local several = {}
+
+-- What both share: a list of schedules, and their state.
+local Several = class.define("Several", Scheduler)
+
+-- The checked list, and the optimizer that all of them have.
+local function check_schedules(who, schedulers, optimizer)
+  options.arg(who, "schedulers", schedulers, "table")
+  if getmetatable(schedulers) or #schedulers == 0 then
+    fail("%s: a list of at least one schedule wanted, {a, b}, got %s", who,
+      getmetatable(schedulers) and options.describe(schedulers) or "an empty one")
+  end
+  local list = {}
+  for i, each in ipairs(schedulers) do
+    if not class.is(each, Scheduler) then
+      fail("%s: schedulers[%d] has to be a schedule, got %s", who, i, options.describe(each))
+    end
+    if class.is(each, Plateau) then
+      fail("%s: schedulers[%d] is a ReduceLROnPlateau, whose step wants a metric; step it by itself", who, i)
+    end
+    optimizer = optimizer or each.optimizer
+    if each.optimizer ~= optimizer then fail("%s: schedulers[%d] belongs to another optimizer", who, i) end
+    list[i] = each
+  end
+  return list, optimizer
+end
+
+function Several:undo()
+  for _, each in ipairs(self.schedulers) do each:undo() end
+end
+
+-- Those inside make a plain step, as PyTorch's do.
+function Several:initial_step()
+  for _, each in ipairs(self.schedulers) do each.step_count = 0 end
+  self:step()
+end
+
+function Several:state_dict()
+  local dict = Scheduler.state_dict(self)
+  dict.base_lrs, dict.schedulers = nil, {}
+  for i, each in ipairs(self.schedulers) do dict.schedulers[i] = each:state_dict() end
+  return dict
+end
+
+function Several:load_state_dict(dict)
+  local who = self.__name .. ":load_state_dict"
+  options.arg(who, "the state_dict", dict, "table")
+  local states = options.arg(who, "schedulers", rawget(dict, "schedulers") or rawget(dict, "_schedulers"), "table")
+  if #states ~= #self.schedulers then
+    fail("%s: %d schedules in the state_dict, %d in this one", who, #states, #self.schedulers)
+  end
+  local before = self:state_dict()
+  local ok, problem = pcall(function()
+    for i, each in ipairs(self.schedulers) do each:load_state_dict(states[i]) end
+    Scheduler.load_state_dict(self, dict)
+  end)
+  if ok then return end
+  for i, each in ipairs(self.schedulers) do each:load_state_dict(before.schedulers[i]) end
+  error(problem, 0)
+end
+
+--- optim.lr_scheduler.ChainedScheduler(schedulers [, {optimizer}]): all of them in each step, one after the other.
+local Chained = class.define("ChainedScheduler", Several)
+several.ChainedScheduler = Chained
+
+function Chained:init(schedulers, opts)
+  opts = options.check("ChainedScheduler", opts, {optimizer = {"any"}}, "optimizer")
+  if opts.optimizer then Scheduler.optimizer_of("ChainedScheduler", opts.optimizer) end
+  self.schedulers, self.optimizer = check_schedules("ChainedScheduler", schedulers, opts.optimizer)
+  self.last_epoch, self.step_count = 0, 1
+  self:note()
+end
+
+Chained.note = Plateau.note
+
+--- A step of all of them.
+function Chained:step()
+  for _, each in ipairs(self.schedulers) do each:step() end
+  self.last_epoch, self.step_count = self.last_epoch + 1, self.step_count + 1
+  self:note()
+end
+
+local function check_milestones(who, name, list)
+  for i, epoch in ipairs(options.arg(who, name, list, "table")) do
+    options.arg(who, ("%s[%d]"):format(name, i), epoch, "integer")
+    if i > 1 and epoch < list[i - 1] then
+      fail("%s: %s have to increase, got %s after %s", who, name, tostring(epoch), tostring(list[i - 1]))
+    end
+  end
+  return list
+end
+
+--- optim.lr_scheduler.SequentialLR(optimizer, schedulers, milestones [, {last_epoch}]): the first until epoch
+--- milestones[1], then the second, which begins there as at its epoch 0, and so on. A warm-up:   SequentialLR(opt,
+--- {LinearLR(opt, {total_iters = 5}), CosineAnnealingLR(opt, 95)}, {5})
+local Sequential = class.define("SequentialLR", Several)
+Sequential.settings = {{"milestones", check_milestones}}
+several.SequentialLR = Sequential
+
+-- Which schedule has this epoch.
+local function place(milestones, epoch)
+  local i = 1
+  while milestones[i] and milestones[i] <= epoch do i = i + 1 end
+  return i
+end
+
+function Sequential:init(optimizer, schedulers, milestones, opts)
+  local who = "SequentialLR"
+  self.optimizer = Scheduler.optimizer_of(who, optimizer)
+  self.schedulers = check_schedules(who, schedulers, optimizer)
+  self.milestones = {unpack(check_milestones(who, "milestones", milestones))}
+  if #self.milestones ~= #self.schedulers - 1 then
+    fail("%s: %d schedules need %d milestones between them, got %d", who, #self.schedulers, #self.schedulers - 1,
+      #self.milestones)
+  end
+  for i = 2, #self.schedulers do
+    if class.is(self.schedulers[i], Several) then
+      fail("%s: schedulers[%d] is a %s, which can only be the first", who, i, self.schedulers[i].__name)
+    end
+  end
+  self.last_epoch = Scheduler.options(who, opts, {}, "last_epoch").last_epoch + 1
+  self.step_count = 1
+  for _, group in ipairs(optimizer.param_groups) do group.lr = group.initial_lr end
+  self:undo()
+  local first = self.schedulers[place(self.milestones, 0)]
+  first:initial_step()
+  self.last_lr = first:get_last_lr()
+end
+
+--- The next epoch's rates, of the schedule whose turn it is.
+function Sequential:step()
+  local epoch = self.last_epoch + 1
+  local i = place(self.milestones, epoch)
+  local now = self.schedulers[i]
+  if i > 1 and self.milestones[i - 1] == epoch then now:update(0) else now:step() end
+  self.last_epoch, self.step_count, self.last_lr = epoch, self.step_count + 1, now:get_last_lr()
+end
+
+return several

@@ -1,0 +1,163 @@
+--- Torch7's functional optimizers: `x, losses = optim.sgd(feval, x [, config [, state]])` changes x, one tensor, in
+--- place. feval(x) gives a loss, a number or a tensor of one element, and its gradient, a tensor like x. With a module:
+---
+---   local x, dx = net:getParameters()
+---   local function feval()
+---     dx:zero_()
+---     local loss = criterion(net(input), target)
+---     loss:backward()
+---     return loss, dx
+---   end
+---   optim.sgd(feval, x, {learningRate = 0.1, momentum = 0.9})
+---
+--- `config` has Torch7's options, under its names and with its defaults, and is asked anew at each call; `state`, by
+--- default config itself, keeps what goes from step to step. The second result is a list of losses: that before the
+--- step, for lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local LBFGS = require "luminary.optim.lbfgs"
+local fail, ops = options.fail, core.ops
+
+local torch7 = {}
+
+-- What state == config may have beside options.
+local kept = {evalCounter = {"any"}, t = {"any"}, v = {"any"}, m = {"any"}, dfdx = {"any"}, paramVariance = {"any"},
+  optimizer = {"any"}}
+
+local function evaluate(who, feval, x)
+  local loss, grad = core.enable_grad(feval, x)
+  local number = core.is_tensor(loss) and loss:numel() == 1 and loss:item() or loss
+  options.arg(who, "the loss that feval gives", number, "number")
+  if not core.is_tensor(grad) or table.concat(grad.shape, ",") ~= table.concat(x.shape, ",") then
+    fail("%s: feval has to give a loss and a gradient like x, %s; the gradient is %s", who, options.describe(x),
+      options.describe(grad))
+  end
+  return number, grad:detach()
+end
+
+-- An optimizer of this form: update(x, gradient, options, state) changes x.
+local function define(who, spec, update)
+  for key, row in pairs(kept) do spec[key] = spec[key] or row end
+  spec.learningRateDecay = spec.learningRateDecay or {"positive", 0}
+  torch7[who] = function(feval, x, config, state)
+    options.arg(who, "feval", feval, "function")
+    options.arg(who, "x", x, "tensor")
+    config = config or state or {}
+    local checked = options.check(who, config, spec, "learningRate")
+    state = state and options.arg(who, "state", state, "table") or config
+    return x, core.no_grad(function()
+      return update(x:detach(), checked, state, function() return evaluate(who, feval, x) end)
+    end)
+  end
+end
+
+local function decayed(o, count) return o.learningRate / (1 + count * o.learningRateDecay) end
+
+-- A tensor of the state, made when first wanted.
+local function held(state, name, make)
+  if state[name] == nil then state[name] = core.keep(make()) end
+  return state[name]
+end
+
+--- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
+--- momentum, nesterov = false} [, state]]): as Torch7's; see optim/torch7.lua for what feval is. The rate is
+--- learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the gradient, then momentum *
+--- velocity + (1 - dampening) * gradient.
+define("sgd", {
+  learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}, momentum = {"positive", 0}, dampening = {"number"},
+  nesterov = {"boolean", false},
+}, function(x, o, state, feval)
+  local loss, grad = feval()
+  if o.nesterov and (o.momentum == 0 or (o.dampening or o.momentum) ~= 0) then
+    fail("sgd: nesterov wants a momentum above 0 and dampening = 0")
+  end
+  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
+  if o.momentum ~= 0 then
+    if state.dfdx then
+      state.dfdx:mul_(o.momentum):add_(grad, {alpha = 1 - (o.dampening or o.momentum)})
+    else
+      state.dfdx = core.keep(grad:clone())
+    end
+    grad = o.nesterov and ops.add(grad, state.dfdx, {alpha = o.momentum}) or state.dfdx
+  end
+  state.evalCounter = state.evalCounter or 0
+  x:add_(grad, {alpha = -decayed(o, state.evalCounter)})
+  state.evalCounter = state.evalCounter + 1
+  return {loss}
+end)
+
+--- optim.adam(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
+--- weightDecay = 0} [, state]]): as Torch7's (Kingma and Ba 2015, the form at the end of section 2, whose epsilon is
+--- not divided by the correction).
+define("adam", {
+  learningRate = {"number", 1e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-8},
+  weightDecay = {"positive", 0},
+}, function(x, o, state, feval)
+  local loss, grad = feval()
+  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
+  local m = held(state, "m", function() return ops.zeros_like(x) end)
+  local v = held(state, "v", function() return ops.zeros_like(x) end)
+  local rate = decayed(o, state.t or 0)
+  state.t = (state.t or 0) + 1
+  m:mul_(o.beta1):add_(grad, {alpha = 1 - o.beta1})
+  v:mul_(o.beta2):add_(ops.square(grad), {alpha = 1 - o.beta2})
+  local size = rate * math.sqrt(1 - o.beta2 ^ state.t) / (1 - o.beta1 ^ state.t)
+  x:add_(ops.div(m, ops.sqrt(v):add_(o.epsilon)), {alpha = -size})
+  return {loss}
+end)
+
+--- optim.adagrad(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} [, state]]): as Torch7's
+--- (Duchi, Hazan and Singer 2011).
+define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}}, function(x, o, state, feval)
+  local loss, grad = feval()
+  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
+  local sum = held(state, "paramVariance", function() return ops.zeros_like(x) end)
+  sum:add_(ops.square(grad))
+  state.evalCounter = state.evalCounter or 0
+  x:add_(ops.div(grad, ops.sqrt(sum):add_(1e-10)), {alpha = -decayed(o, state.evalCounter)})
+  state.evalCounter = state.evalCounter + 1
+  return {loss}
+end)
+
+--- optim.rmsprop(feval, x [, {learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0, weightDecay = 0} [,
+--- state]]): as Torch7's (Tieleman and Hinton 2012).
+define("rmsprop", {
+  learningRate = {"number", 1e-2}, alpha = {"number", 0.99}, epsilon = {"number", 1e-8}, initialMean = {"number", 0},
+  weightDecay = {"positive", 0},
+}, function(x, o, state, feval)
+  local loss, grad = feval()
+  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
+  local mean = held(state, "m", function() return ops.full_like(x, o.initialMean) end)
+  mean:mul_(o.alpha):add_(ops.square(grad), {alpha = 1 - o.alpha})
+  x:add_(ops.div(grad, ops.sqrt(mean):add_(o.epsilon)), {alpha = -o.learningRate})
+  return {loss}
+end)
+
+--- optim.lbfgs(feval, x [, {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
+--- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): as Torch7's; see optim.LBFGS.
+define("lbfgs", {
+  learningRate = {"number", 1}, maxIter = {"count", 20}, maxEval = {"number"}, tolFun = {"positive", 1e-5},
+  tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
+}, function(x, o, state, feval)
+  if o.lineSearch and o.lineSearch ~= torch7.lswolfe then fail("lbfgs: lineSearch can be optim.lswolfe or left out") end
+  state.optimizer = state.optimizer or LBFGS({x})
+  local group = state.optimizer.param_groups[1]
+  group.lr, group.max_iter, group.max_eval = o.learningRate, o.maxIter, o.maxEval or o.maxIter * 1.25
+  group.tolerance_grad, group.tolerance_change, group.history_size = o.tolFun, o.tolX, o.nCorrection
+  group.line_search_fn = o.lineSearch and "strong_wolfe"
+  local losses = {}
+  state.optimizer:step(function()
+    local loss, grad = feval()
+    losses[#losses + 1] = loss
+    group.params[1].grad = grad:clone()
+    return loss
+  end)
+  return losses
+end)
+
+--- optim.lswolfe: what names the line search of optim.lbfgs; it is not called.
+function torch7.lswolfe(...) -- luacheck: ignore
+  fail("lswolfe: it is an option, optim.lbfgs(feval, x, {lineSearch = optim.lswolfe})")
+end
+
+return torch7

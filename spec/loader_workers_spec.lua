@@ -1,0 +1,324 @@
+-- A loader's workers: the same batches whatever their number, errors that say whose, and nothing left behind.
+local lm = require "luminary"
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
+local ffi = require "ffi"
+local data = lm.data
+-- luacheck: no self
+
+-- Samples with random numbers in them.
+local Noisy = data.Dataset:extend("Noisy")
+function Noisy:init(n) self.n = n end
+function Noisy:len() return self.n end
+function Noisy:get(i) return lm.rand(3) + i, i, { name = "sample " .. i } end
+
+-- The first n numbers, in a stream.
+local Stream = data.IterableDataset:extend("Stream")
+function Stream:init(n) self.n = n end
+function Stream:iter()
+  local i = 0
+  return function()
+    i = i + 1
+    if i <= self.n then return i, lm.rand(1) end
+  end
+end
+
+-- Everything that a loader gives in some epochs, as plain values.
+local function all(loader, epochs, first)
+  local list = {}
+  for epoch = 1, epochs or 1 do
+    for x, y, z in loader:epoch(epoch, first) do
+      list[#list + 1] = { x:totable(), lm.is_tensor(y) and y:totable() or y, z }
+    end
+  end
+  return list
+end
+
+local function threads()
+  local n = 0
+  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/task")
+  for _ in pipe:lines() do n = n + 1 end
+  pipe:close()
+  return n
+end
+ffi.cdef "int getpid(void);"
+
+local function settle()
+  jit.flush()
+  for _ = 1, 3 do collectgarbage() end
+end
+
+local function message(f, ...)
+  local ok, problem = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(problem)
+end
+
+local numbers = { { num_workers = 1 }, { num_workers = 8 },
+  { num_workers = 2, worker_type = "process" }, { num_workers = 2, persistent_workers = true, prefetch_factor = 3 } }
+local function each(f)
+  for _, how in ipairs(numbers) do f(how) end
+end
+local function with(how, more)
+  local opts = {}
+  for key, value in pairs(how) do opts[key] = value end
+  for key, value in pairs(more) do opts[key] = value end
+  return opts
+end
+
+describe("a loader's workers", function()
+  it("give the batches that the loader would make itself, random numbers included", function()
+    local function run(how)
+      lm.manual_seed(5)
+      return all(data.DataLoader(Noisy(11), with(how, { batch_size = 4, shuffle = true })), 2), lm.rand(2):totable()
+    end
+    local expected, after = run {}
+    assert.equal(6, #expected)
+    assert.not_same(expected[1], expected[4])
+    each(function(how)
+      local got, then_ = run(how)
+      assert.same(expected, got)
+      assert.same(after, then_) -- the script's own random numbers go on as if nothing were
+    end)
+  end)
+
+  it("and by a seed, from any batch on", function()
+    local how = { batch_size = 4, shuffle = true, seed = 7 }
+    local whole = all(data.DataLoader(Noisy(11), how), 1)
+    assert.same({ whole[2], whole[3] }, all(data.DataLoader(Noisy(11), with(how, { num_workers = 2 })), 1, 2))
+    assert.same(whole, all(data.DataLoader(Noisy(11), with(how, { num_workers = 2 }))))
+    assert.not_same(whole, all(data.DataLoader(Noisy(11), with(how, { seed = 8 }))))
+  end)
+
+  it("take sets that gather in C, samplers of one's own, batch samplers and collate_fn", function()
+    local set = data.TensorDataset(lm.arange(10), lm.arange(10, 20))
+    local backwards = { len = function() return 10 end, iter = function()
+      local i = 11
+      return function()
+        i = i - 1
+        if i > 0 then return i end
+      end
+    end }
+    local factor = 3 -- an upvalue travels along
+    for _, more in ipairs {
+      { batch_size = 4 }, { batch_size = 4, drop_last = true }, { batch_size = 3, sampler = backwards },
+      { batch_sampler = data.BatchSampler(data.SequentialSampler(set), 4) },
+      { batch_size = 4, collate_fn = function(samples)
+        local sum = 0
+        for _, sample in ipairs(samples) do sum = sum + sample[2]:item() end
+        return lm.tensor { sum * factor }, { #samples }
+      end },
+    } do
+      local expected = all(data.DataLoader(set, more))
+      assert.same(expected, all(data.DataLoader(set, with(more, { num_workers = 2 }))))
+      assert.same(expected, all(data.DataLoader(set, with(more, { num_workers = 1, worker_type = "process" }))))
+    end
+  end)
+
+  it("settle the dtype of numbers by the first batch", function()
+    local Mixed = data.Dataset:extend("Mixed")
+    function Mixed:init(halves) self.halves = halves end
+    function Mixed:len() return 6 end
+    function Mixed:get(i) return self.halves and i / 2 or i end
+    for x in data.DataLoader(Mixed(true), { batch_size = 1, num_workers = 3 }):iter() do
+      assert.equal("float32", x.dtype) -- 0.5, 1, 1.5, …
+    end
+    local Late = Mixed:extend("Late")
+    function Late:get(i) return i < 3 and i or i / 2 end
+    assert.matches("value 1 was whole in earlier batches", message(all, data.DataLoader(Late(),
+      { batch_size = 1, num_workers = 3 })))
+  end)
+
+  it("walk streams, each its batches", function()
+    local expected = all(data.DataLoader(Stream(11), { batch_size = 2, seed = 3 }), 2)
+    assert.equal(12, #expected)
+    each(function(how)
+      assert.same(expected, all(data.DataLoader(Stream(11), with(how, { batch_size = 2, seed = 3 })), 2))
+    end)
+    assert.same(all(data.DataLoader(Stream(11), { batch_size = 2, seed = 3 }), 1, 4),
+      all(data.DataLoader(Stream(11), { batch_size = 2, seed = 3, num_workers = 2 }), 1, 4))
+    assert.same({}, all(data.DataLoader(Stream(0), { num_workers = 2 })))
+  end)
+
+  it("share a stream out that lets them", function()
+    local Shared = data.IterableDataset:extend("Shared")
+    function Shared:init(n) self.n, self.first, self.stride = n, 1, 1 end
+    function Shared:shard(i, n) self.first, self.stride = i + 1, n end
+    function Shared:iter()
+      local i = self.first - self.stride
+      return function()
+        i = i + self.stride
+        if i <= self.n then return i, self.stride end
+      end
+    end
+    for _, count in ipairs { 1, 2, 3, 8 } do
+      local seen = {}
+      for _, entry in ipairs(all(data.DataLoader(Shared(11), { batch_size = 2, num_workers = count }))) do
+        for k, v in ipairs(entry[1]) do
+          seen[#seen + 1] = v
+          assert.equal(count, entry[2][k])
+        end
+      end
+      table.sort(seen)
+      assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, seen)
+    end
+  end)
+
+  it("know who they are, and begin with worker_init_fn", function()
+    local Who = data.Dataset:extend("Who")
+    function Who:len() return 8 end
+    function Who:get()
+      local info = data.get_worker_info() -- luacheck: ignore
+      return info.id, info.num_workers, WORKER_BEGAN_AS, info.dataset == self -- luacheck: ignore
+    end
+    assert.is_nil(data.get_worker_info())
+    local ids = {}
+    for id, count, began, same in data.DataLoader(Who(), { num_workers = 2, batch_size = 1, worker_init_fn = function(i)
+      WORKER_BEGAN_AS = i -- luacheck: ignore
+    end }):iter() do
+      ids[id:item()] = true
+      assert.equal(2, count:item())
+      assert.equal(id:item(), began:item())
+      assert.is_true(same:all():item())
+    end
+    assert.is_true(ids[0] and ids[1])
+    assert.is_nil(rawget(_G, "WORKER_BEGAN_AS"))
+  end)
+
+  it("stay for all passes if they are to", function()
+    local Counting = data.Dataset:extend("Counting")
+    function Counting:init() self.calls = 0 end
+    function Counting:len() return 3 end
+    function Counting:get()
+      self.calls = self.calls + 1
+      return self.calls
+    end
+    for persistent, expected in pairs {
+      [false] = { { 1, 2, 3 }, { 1, 2, 3 } }, [true] = { { 1, 2, 3 }, { 4, 5, 6 } },
+    } do
+      local loader = data.DataLoader(Counting(), { num_workers = 1, batch_size = 3, persistent_workers = persistent })
+      local got = {}
+      for _, entry in ipairs(all(loader, 2)) do got[#got + 1] = entry[1] end
+      assert.same(expected, got)
+    end
+  end)
+end)
+
+describe("an error in a worker", function()
+  local Broken = data.Dataset:extend("Broken")
+  function Broken:init(at) self.at = at end
+  function Broken:len() return 8 end
+  function Broken:get(i)
+    if i == self.at then error("this file is torn") end
+    return i
+  end
+
+  it("names worker, sample, set and traceback where its batch would come", function()
+    for _, kind in ipairs { "thread", "process" } do
+      local loader = data.DataLoader(Broken(6), { batch_size = 2, num_workers = 2, worker_type = kind })
+      local seen = 0
+      local problem = message(function()
+        for _ in loader:iter() do seen = seen + 1 end
+      end)
+      assert.equal(2, seen)
+      assert.matches("loader_workers_spec.lua:%d+: DataLoader: worker %d, sample 6 of Broken: "
+        .. ".*loader_workers_spec.lua:%d+: this file is torn\nstack traceback of the worker:\n\t.*in function", problem)
+      assert.not_matches("luminary/", problem:match("worker:(.*)"))
+    end
+  end)
+
+  it("leaves the loader fit for another pass", function()
+    local set = Broken(6)
+    local loader = data.DataLoader(set, { batch_size = 2, num_workers = 2, persistent_workers = true })
+    message(all, loader)
+    set.at = nil -- workers take a copy when a pass begins
+    assert.equal(4, #all(loader))
+  end)
+
+  it("of worker_init_fn comes with the first batch", function()
+    assert.matches("DataLoader: worker %d, Broken: .*no such camera", message(all, data.DataLoader(Broken(),
+      { num_workers = 2, worker_init_fn = function() error("no such camera") end })))
+  end)
+
+  it("about batches that are nil, or cannot be sent", function()
+    assert.matches("collate_fn gave nil", message(all, data.DataLoader(Broken(),
+      { num_workers = 1, collate_fn = function() end })))
+    assert.matches("a batch: %[1%]: a coroutine cannot be sent to another thread", message(all,
+      data.DataLoader(Broken(), { num_workers = 1, collate_fn = function() return coroutine.create(print) end })))
+  end)
+
+  it("about a set that cannot be sent is raised at once", function()
+    local set = Broken()
+    set.co = coroutine.create(print)
+    assert.matches("DataLoader: args%[1%].recipe.set.co: a coroutine cannot be sent to another thread",
+      message(all, data.DataLoader(set, { num_workers = 1 })))
+  end)
+
+  it("a worker that is killed is named", function()
+    local Suicidal = Broken:extend("Suicidal")
+    function Suicidal:get(i)
+      if i == 5 then
+        local f = require "ffi"
+        f.cdef "int raise(int);"
+        f.C.raise(9)
+      end
+      return i
+    end
+    assert.matches("DataLoader: worker %d was ended by SIGKILL", message(all,
+      data.DataLoader(Suicidal(), { num_workers = 2, worker_type = "process" })))
+  end)
+
+  it("a batch that takes too long is one", function()
+    local Slow = Broken:extend("Slow")
+    function Slow:get(i)
+      while i == 2 do lm.time() end
+      return i
+    end
+    local loader = data.DataLoader(Slow(), { num_workers = 1, timeout = 0.3 })
+    local began = lm.time()
+    assert.matches("DataLoader: batch 2 has not come within 0.3 s, the timeout", message(all, loader))
+    assert.is_true(lm.time() - began < 5)
+  end)
+
+  it("about options", function()
+    for problem, opts in pairs {
+      ["num_workers has to be an integer of at least 0"] = { num_workers = -1 },
+      ["worker_type has to be one of 'thread', 'process', got string 'fork'"] = { worker_type = "fork" },
+      ["prefetch_factor has to be an integer of at least 1"] = { prefetch_factor = 0 },
+      ["timeout has to be a number of at least 0"] = { timeout = -1 },
+    } do
+      assert.matches(problem, message(data.DataLoader, Broken(), opts))
+    end
+  end)
+end)
+
+describe("what is left of workers", function()
+  it("is nothing after a pass, a break, an error or a forgotten iterator", function()
+    local Big = data.Dataset:extend("Big")
+    function Big:len() return 40 end
+    function Big:get(i)
+      if i == 30 then error("torn") end
+      return lm.full({ 1000 }, i)
+    end
+    local function use(kind)
+      local how = { batch_size = 4, num_workers = 2, worker_type = kind }
+      for _ in data.DataLoader(data.Subset(Big(), { 1, 2, 3, 4, 5, 6 }), how):iter() do end -- luacheck: ignore
+      for _ in data.DataLoader(Big(), how):iter() do break end -- luacheck: ignore
+      pcall(all, data.DataLoader(Big(), how))
+      data.DataLoader(Big(), how):iter()()
+      data.DataLoader(Big(), how):iter()
+    end
+    use "thread"
+    settle()
+    local before, tensors = threads(), lm.live_tensors()
+    for _, kind in ipairs { "thread", "process" } do
+      use(kind)
+      settle()
+      settle()
+      assert.equal(before, threads())
+      assert.equal(tensors, lm.live_tensors())
+    end
+    assert.equal("", (temp.read("/proc/self/task/" .. ffi.C.getpid() .. "/children")))
+  end)
+end)

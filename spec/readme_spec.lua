@@ -1,0 +1,49 @@
+-- README's page for whoever writes programs: its blocks run, and its table names what there is.
+local lm = require "luminary"
+
+local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+local file = assert(io.open(here .. "/../README.md"))
+local text = file:read "*a"
+file:close()
+local page = assert(text:match("\n## Writing programs\n(.-)\n## "), "README.md has no page called Writing programs")
+local preamble = assert(text:match("```lua\n(.-\n.-\n)"), "README.md has no tour")
+
+describe("README's page on writing programs", function()
+  local programs, title, code = {}, nil, nil
+  for line in page:gmatch("[^\n]*") do
+    title = line:match("^### (.*)") or title
+    if code and line == "```" then
+      programs[#programs + 1], code = { title = title, code = table.concat(code, "\n") }, nil
+    elseif code then
+      code[#code + 1] = line
+    elseif line == "```lua" then
+      code = {}
+    end
+  end
+  it("has programs", function() assert.is_true(#programs >= 6) end)
+
+  for i, program in ipairs(programs) do
+    it(("runs: %d, %s"):format(i, program.title), function()
+      local run = assert(loadstring(preamble .. program.code, "=README.md"))
+      setfenv(run, setmetatable({ print = function(...) -- quietly, but all that is printed
+        for k = 1, select("#", ...) do assert.is_string(tostring((select(k, ...)))) end
+      end }, { __index = _G }))
+      run()
+    end)
+  end
+
+  local libraries = {
+    "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "data", "autograd",
+  }
+  for _, where in ipairs(libraries) do
+    it("names all of " .. where, function()
+      local library, missing = lm, {}
+      for name in where:gmatch("[^.]+") do library = library[name] end
+      for name in pairs(library) do
+        if not name:find("^_") and not page:find("`" .. name .. "`", 1, true) then missing[#missing + 1] = name end
+      end
+      table.sort(missing)
+      assert.equal("", table.concat(missing, " "))
+    end)
+  end
+end)
