@@ -369,7 +369,7 @@ describe("wrong arguments to", function()
   end)
 
   it("optimizers and schedules", function()
-    for _, name in ipairs { "SGD", "Adam", "AdamW" } do
+    for _, name in ipairs { "SGD", "AdamW", "NAdam", "Rprop" } do
       abuse(name, optim[name])
       local function make() return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
       abuse(name .. " with parameters", function(...) return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, ...) end)

@@ -156,9 +156,9 @@ other["nn.utils"] = pairs_of([[
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
 other.optim = pairs_of([[
-  adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel
-  adadelta rprop ConfusionMatrix Logger Adafactor Muon]])
+  adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
+  StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
+  SparseAdam swa_utils AveragedModel ConfusionMatrix Logger Adafactor Muon]])
 
 other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 

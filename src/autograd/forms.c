@@ -15,7 +15,7 @@ static lm_status form_div(const lm_div_args *a, bool in_place, lm_tensor **out) 
   return call(LM_OP_trunc_divide, &(lm_trunc_divide_args){a->x, a->other}, in_place, out);
 }
 
-/* Both bounds of which one is a tensor, or both of integers, are clamp's own. */
+/* Of floating x: its gradient at ties is another than that of bounds that are tensors. */
 static bool clamps_to_numbers(const lm_clamp_args *a) {
   return lm_dtype_is_float((lm_dtype)a->x->dtype) && (!a->min || a->min->number) && (!a->max || a->max->number);
 }
@@ -37,7 +37,8 @@ done:
   return status;
 }
 
-/* round(x * 10^decimals) / 10^decimals, or round(x / 10^-decimals) * 10^-decimals: whole powers of ten are exact. */
+/* round(x * 10^decimals) / 10^decimals, or round(x / 10^-decimals) * 10^-decimals: these powers are exact up to 10^22.
+ */
 static lm_status form_round(const lm_round_args *a, bool in_place, lm_tensor **out) {
   lm_dtype dtype = (lm_dtype)a->x->dtype, wide = dtype == LM_F64 ? LM_F64 : LM_F32;
   int most = wide == LM_F64 ? 308 : 38;

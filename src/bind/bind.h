@@ -42,10 +42,11 @@
  *   device_count(kind)  of "cpu" or "cuda"
  *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  *
- *   optim_step{kind = "sgd" | "adam", params = list, grads = list or nil (each param's .grad; params
- *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
- *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
- *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
+ *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
+ *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
+ *              parallel to params, carried = list of the numbers that it keeps, nil at first, step, from 1, first =
+ *              whether the states were made for this step}
+ *              returns how many parameters were stepped, and what is carried to the next step
  *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
  *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors

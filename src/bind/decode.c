@@ -362,6 +362,7 @@ int lm_bind_min(lua_State *L) { return choose(L, "min", LM_OP_amin, LM_OP_min_di
 /* Is {key = true} among the options at the end? */
 static bool is_asked(lua_State *L, const char *key) {
   int top = lua_gettop(L);
+  while (top > 0 && lua_isnil(L, top)) top--;
   if (top < 2 || lua_type(L, top) != LUA_TTABLE || !lm_field(L, top, key)) return false;
   bool asked = lua_type(L, -1) == LUA_TBOOLEAN && lua_toboolean(L, -1);
   lua_pop(L, 1);

@@ -24,12 +24,9 @@ local function capture(device, f)
   return core.graph_capture(side.device, side.id, f)
 end
 
---- While a step is captured: count(1) is called at each replay from now on. The call that says so has not happened on
+--- While a step is captured: count() is called at each replay from now on. The call that says so has not happened on
 --- the device: it is counted with the first replay.
-function graph.on_replay(count)
-  count(-1)
-  table.insert(counters, count)
-end
+function graph.on_replay(count) table.insert(counters, count) end
 
 local function warm_up(device, times, f)
   local side = stream.Stream(device)
@@ -63,7 +60,7 @@ end
 --- Runs what was captured, on the current stream of the device.
 function Graph:replay()
   core.graph_replay(self.handle)
-  for _, count in ipairs(self.counters) do count(1) end
+  for _, count in ipairs(self.counters) do count() end
 end
 
 function Graph:repr() return ("Graph(%s)"):format(self.device) end
