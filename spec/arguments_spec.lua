@@ -202,6 +202,20 @@ describe("wrong arguments to", function()
     assert(ok and #lm.load(folder .. "/lists")[2] == 2)
   end)
 
+  it("an init that leaves out the library's, and a Function with self", function()
+    for name, root in pairs { TensorDataset = data.TensorDataset, Optimizer = optim.Optimizer, Subset = data.Subset,
+      DataLoader = data.DataLoader } do
+      local Own = root:extend("Own")
+      function Own:init(a) self.a = a end
+      assert.error_matches(function() Own(3) end, "Own: init has to call " .. name .. ".init%(self, …%), which makes '")
+    end
+    local Exp = lm.autograd.Function:extend("Exp")
+    assert.error_matches(function() function Exp:forward(ctx, x) return self, ctx, x end end,
+      "Exp: forward takes ctx first, and is written with a dot: function Exp.forward%(ctx")
+    function Exp.forward(ctx, x) ctx.save_for_backward(x) end
+    assert.error_matches(function() Exp(lm.ones { 1 }) end, "called with a colon: ctx:save_for_backward")
+  end)
+
   it("arguments of a class that takes none", function()
     local Own = nn.Module:extend("Own")
     assert.error_matches(function() Own(3) end, "Own: takes no arguments; function Own:init%(…%) says which")

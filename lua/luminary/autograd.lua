@@ -26,6 +26,9 @@ local autograd = {
 local Context = {}
 
 function Context:save_for_backward(...)
+  if core.is_tensor(self) or self == nil then
+    fail("save_for_backward: it is called with a colon: ctx:save_for_backward(…)")
+  end
   local saved, places = {}, {n = select("#", ...)}
   for i = 1, places.n do
     local t = select(i, ...)
@@ -174,6 +177,12 @@ autograd.Function = class.new("Function", nil, apply)
 --- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).
 function autograd.Function:extend(name)
   local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
+  getmetatable(new).__newindex = function(t, key, value)
+    if type(value) == "function" and debug.getlocal(value, 1) == "self" then
+      fail("%s: %s takes ctx first, and is written with a dot: function %s.%s(ctx, …)", t.__name, key, t.__name, key)
+    end
+    rawset(t, key, value)
+  end
   new.apply = function(...)
     if rawequal((...), new) then return apply(...) end
     return apply(new, ...)

@@ -69,9 +69,20 @@ function class.arguments(of, ...)
   return options.by_name(of.__name, of.init, 1, ...)
 end
 
+--- An error where the `init` of a user's class left out that of a class of ours, whose `__makes` says what that sets.
+function class.check_made(object)
+  local field = object.__makes
+  if field and object[field] == nil then
+    local super = object.super
+    while not rawget(super, "__makes") do super = super.super end
+    fail("%s: init has to call %s.init(self, …), which makes '%s'", object.__name, super.__name, field)
+  end
+end
+
 local function construct(self, ...)
   local object = class.object(self)
   object:init(class.arguments(self, ...))
+  class.check_made(object)
   return object
 end
 

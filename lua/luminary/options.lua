@@ -1,6 +1,5 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
-local sizes = require "luminary.sizes"
 local words = require "luminary.words"
 
 local options = {}
@@ -17,14 +16,11 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
---- Metatables of lists that are plain tables to whatever takes such.
-options.plain = {[sizes] = true}
-
---- Whether v is a table that is no object.
+--- Whether v is a table that is no object: one without a metatable, or a list of ours, whose metatable has __plain.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
-  return metatable == nil or options.plain[metatable] == true
+  return metatable == nil or type(metatable) == "table" and rawget(metatable, "__plain") == true
 end
 local is_plain = options.is_plain
 

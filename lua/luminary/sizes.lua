@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 
 local sizes = core.sizes
+sizes.__plain = true
 
 function sizes.__tostring(list)
   local parts = {}

@@ -1,6 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.options"
+require "luminary.sizes"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
@@ -53,8 +54,7 @@ local function tensor(who, x, name)
 end
 
 -- Lists of tensors: to PyTorch's users they are tuples, which `a, b = …` takes apart.
-local parts_of = {}
-options.plain[parts_of] = true
+local parts_of = {__plain = true}
 
 function parts_of.__index(list, key)
   if type(key) == "string" and (rawget(methods, key) or core.tensor_fields[key]) then

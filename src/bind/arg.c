@@ -157,7 +157,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
 /* By metatable it may seem to have entries, and nothing here would see them. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
   int top = lua_gettop(L);
-  bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__sizes") &&
+  bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__plain") &&
                    (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
   lua_settop(L, top);
   if (!stands_in) return LM_OK;

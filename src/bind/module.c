@@ -260,8 +260,6 @@ int luaopen_luminary_core(lua_State *L) {
   lua_pushvalue(L, OPS);
   lua_setfield(L, MODULE, "ops");
   lua_newtable(L);
-  lua_pushboolean(L, 1);
-  lua_setfield(L, -2, "__sizes"); /* lists of sizes are plain to lm_check_empty */
   lua_pushvalue(L, -1);
   lua_setfield(L, MODULE, "sizes");
   lua_rawseti(L, METATABLE, LM_SIZES);

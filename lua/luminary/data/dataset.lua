@@ -37,6 +37,7 @@ function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(s
 
 --- data.TensorDataset(a, b, …): tensors whose first dim is the sample.
 local TensorDataset = class.define("TensorDataset", Dataset)
+TensorDataset.__makes = "tensors"
 
 function TensorDataset:init(...)
   self.tensors = {...}
@@ -88,6 +89,7 @@ end
 
 --- data.Subset(set, indices): those samples of a set, by a list or a 1-d int64 tensor.
 local Subset = class.define("Subset", Dataset)
+Subset.__makes = "indices"
 
 function Subset:init(set, indices)
   self.set = check("Subset", set)

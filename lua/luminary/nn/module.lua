@@ -191,8 +191,7 @@ local function iterate(values, names)
   end
 end
 
-local list_of = {} -- the metatable of such lists
-options.plain[list_of] = true
+local list_of = {__plain = true} -- the metatable of such lists
 
 function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
 

@@ -18,6 +18,7 @@ local options = require "luminary.options"
 local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")
+Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
 --- Options by name: {kind, default}, see options.check.

@@ -9,6 +9,7 @@ local options = require "luminary.options"
 local fail = options.fail
 
 local Scheduler = class.root("LRScheduler")
+Scheduler.__makes = "optimizer"
 Scheduler.settings = {}
 
 -- ---- arguments
