@@ -1,12 +1,11 @@
 /* Optimizer steps and norms: a block a chunk of one of the tensors in the table. */
 #include "optim.h"
 
-#include "optim_update.h"
 #include "pack.cuh"
 
 enum { LM_OPTIM_BLOCK = 256 };
 
-static_assert(sizeof(lm_optim_table) + sizeof(lm_adam_step) <= 4096, "kernel arguments have room for 4 KB");
+static_assert(sizeof(lm_optim_table) + sizeof(lm_optim_call) <= 4096, "kernel arguments have room for 4 KB");
 static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
 
 /* The tensor that has this chunk. */
@@ -23,134 +22,93 @@ LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
   return low;
 }
 
-/* ---- what updates an element: coefficients, made once a thread, and up to four numbers a parameter */
+/* ---- steps. E: what updates an element, as written from the optimizer's entry */
 
-struct lm_sgd_element {
-  enum { STATES = 1 };
-  typedef lm_sgd_step step;
-  template <class A>
-  struct coefficients;
+template <class E, class A>
+struct lm_coefficients_of {
+  typedef typename E::narrow type;
 };
-template <>
-struct lm_sgd_element::coefficients<float> : lm_sgd_f32 {};
-template <>
-struct lm_sgd_element::coefficients<double> : lm_sgd_f64 {};
-
-template <class A>
-LM_DEVICE void lm_prepare(const lm_sgd_step &s, lm_sgd_element::coefficients<A> *c) {
-  c->sign = (A)s.sign;
-  c->lr = (A)s.lr;
-  c->weight_decay = (A)s.weight_decay;
-  c->momentum = (A)s.momentum;
-  c->fresh = (A)(1 - s.dampening);
-}
-LM_DEVICE void lm_update(const lm_sgd_step &s, const lm_sgd_f32 &c, float g, float *v) {
-  lm_sgd_update_f32(&c, s.weight_decay != 0, s.mode, g, v, v + 1);
-}
-LM_DEVICE void lm_update(const lm_sgd_step &s, const lm_sgd_f64 &c, double g, double *v) {
-  lm_sgd_update_f64(&c, s.weight_decay != 0, s.mode, g, v, v + 1);
-}
-
-struct lm_adam_element {
-  typedef lm_adam_step step;
-  template <class A>
-  struct coefficients;
+template <class E>
+struct lm_coefficients_of<E, double> {
+  typedef typename E::wide type;
 };
-template <>
-struct lm_adam_element::coefficients<float> : lm_adam_f32 {};
-template <>
-struct lm_adam_element::coefficients<double> : lm_adam_f64 {};
 
-template <class A>
-LM_DEVICE void lm_prepare(const lm_adam_step &s, lm_adam_element::coefficients<A> *c) {
-  c->sign = (A)s.sign;
-  c->weight_decay = (A)s.weight_decay;
-  c->shrink = (A)(1 - s.lr * s.weight_decay);
-  c->fresh1 = (A)(1 - s.beta1);
-  c->beta2 = (A)s.beta2;
-  c->fresh2 = (A)(1 - s.beta2);
-  c->eps = (A)s.eps;
-  c->step_size = (A)(s.corrections ? s.corrections[0] : s.step_size);
-  c->inverse_correction2 = (A)(s.corrections ? s.corrections[1] : s.inverse_correction2);
-}
-LM_DEVICE void lm_update(const lm_adam_step &s, const lm_adam_f32 &c, float g, float *v) {
-  lm_adam_update_f32(&c, s.decay, s.amsgrad, g, v, v + 1, v + 2, v + 3);
-}
-LM_DEVICE void lm_update(const lm_adam_step &s, const lm_adam_f64 &c, double g, double *v) {
-  lm_adam_update_f64(&c, s.decay, s.amsgrad, g, v, v + 1, v + 2, v + 3);
-}
-
-/* n elements of tensor i from `from` on, V at a time; STATES state tensors. */
-template <class E, class T, int V, int STATES>
-LM_DEVICE void lm_update_chunk(const lm_optim_table &table, const typename E::step &step,
-                               const typename E::template coefficients<lm_compute<T>> &c, int i, int64_t from, int n) {
+/* n elements of tensor i from `from` on, V at a time. MASK: which states there are, as bits. */
+template <class E, class T, int V, unsigned MASK, class C>
+LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, const C &c, int i, int64_t from, int n) {
   typedef lm_compute<T> A;
   const T *grad = (const T *)table.grad[i] + from;
-  T *stored[4] = {(T *)table.param[i], (T *)table.state0[i], (T *)table.state1[i], (T *)table.state2[i]};
+  T *param = (T *)table.param[i] + from, *state[E::STATES];
+  LM_UNROLL
+  for (int k = 0; k < E::STATES; k++) state[k] = MASK >> k & 1 ? (T *)table.state[k][i] + from : nullptr;
   for (int at = (int)threadIdx.x * V; at < n; at += LM_OPTIM_BLOCK * V) {
-    lm_pack<T, V> g = lm_load<V>(grad + at), value[1 + STATES];
+    lm_pack<T, V> g = lm_load<V>(grad + at), p = lm_load<V>(param + at), value[E::STATES];
     LM_UNROLL
-    for (int k = 0; k <= STATES; k++) value[k] = lm_load<V>(stored[k] + from + at);
+    for (int k = 0; k < E::STATES; k++)
+      if (MASK >> k & 1) value[k] = lm_load<V>(state[k] + at);
     LM_UNROLL
     for (int v = 0; v < V; v++) {
-      A own[4] = {};
+      A own[1 + E::STATES] = {lm_get<A>(p.v[v])};
       LM_UNROLL
-      for (int k = 0; k <= STATES; k++) own[k] = lm_get<A>(value[k].v[v]);
-      lm_update(step, c, lm_get<A>(g.v[v]), own);
+      for (int k = 0; k < E::STATES; k++)
+        if (MASK >> k & 1) own[1 + k] = lm_get<A>(value[k].v[v]);
+      E::update(c, modes, lm_get<A>(g.v[v]), own);
+      p.v[v] = lm_put<T>(own[0]);
       LM_UNROLL
-      for (int k = 0; k <= STATES; k++) value[k].v[v] = lm_put<T>(own[k]);
+      for (int k = 0; k < E::STATES; k++)
+        if (MASK >> k & 1) value[k].v[v] = lm_put<T>(own[1 + k]);
     }
+    lm_store(param + at, p);
     LM_UNROLL
-    for (int k = 0; k <= STATES; k++) lm_store(stored[k] + from + at, value[k]);
+    for (int k = 0; k < E::STATES; k++)
+      if (MASK >> k & 1) lm_store(state[k] + at, value[k]);
   }
 }
 
-template <class E, class T, int STATES>
-LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK)
-    lm_optim_kernel(const lm_optim_table table, const typename E::step step) {
-  typename E::template coefficients<lm_compute<T>> c;
-  lm_prepare(step, &c);
+template <class E, class T, unsigned MASK>
+LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
+  typename lm_coefficients_of<E, lm_compute<T>>::type c;
+  E::prepare(call.planned ? *call.planned : call.coefficients, &c);
   int i = lm_tensor_with(table.first, table.n, blockIdx.x);
   int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_OPTIM_CHUNK, rest = table.numel[i] - from;
   int n = rest < LM_OPTIM_CHUNK ? (int)rest : LM_OPTIM_CHUNK;
   uintptr_t address = (uintptr_t)table.param[i] | (uintptr_t)table.grad[i];
-  if (STATES > 0) address |= (uintptr_t)table.state0[i];
-  if (STATES > 1) address |= (uintptr_t)table.state1[i];
-  if (STATES > 2) address |= (uintptr_t)table.state2[i];
+  LM_UNROLL
+  for (int k = 0; k < E::STATES; k++)
+    if (MASK >> k & 1) address |= (uintptr_t)table.state[k][i];
   constexpr int V = lm_full_pack<T>::V;
   int whole = address % 16 == 0 ? n / V * V : 0;
-  lm_update_chunk<E, T, V, STATES>(table, step, c, i, from, whole);
-  lm_update_chunk<E, T, 1, STATES>(table, step, c, i, from + whole, n - whole);
+  lm_update_chunk<E, T, V, MASK>(table, call.modes, c, i, from, whole);
+  lm_update_chunk<E, T, 1, MASK>(table, call.modes, c, i, from + whole, n - whole);
 }
 
-template <class E, int STATES>
-static int launch(int dtype, const lm_optim_table *table, const typename E::step *step, void *stream) {
+template <class E, unsigned MASK>
+static int launch(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream) {
   return lm_for_float(dtype, [&](auto element) {
     typedef decltype(element) T;
-    return lm_launch(lm_optim_kernel<E, T, STATES>, table->first[table->n], LM_OPTIM_BLOCK, 0, stream, *table, *step);
+    return lm_launch(lm_optim_kernel<E, T, MASK>, table->first[table->n], LM_OPTIM_BLOCK, 0, stream, *table, *call);
   });
 }
 
-int lm_optim_sgd(int dtype, const lm_optim_table *table, const lm_sgd_step *step, void *stream) {
-  return step->mode == LM_SGD_PLAIN ? launch<lm_sgd_element, 0>(dtype, table, step, stream)
-                                    : launch<lm_sgd_element, 1>(dtype, table, step, stream);
+#include "optim_entries.cuh"
+
+int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream) {
+  return launch_family(dtype, table, call, stream);
 }
 
-int lm_optim_adam(int dtype, const lm_optim_table *table, const lm_adam_step *step, void *stream) {
-  return step->amsgrad ? launch<lm_adam_element, 3>(dtype, table, step, stream)
-                       : launch<lm_adam_element, 2>(dtype, table, step, stream);
+/* The first replay starts from the numbers as they were at the capture. */
+LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, const int64_t *replayed, double *carried, int n,
+                              lm_optim_f64 *out) {
+  for (int k = 0; *replayed > 0 && k < n; k++) numbers.carried[k] = carried[k];
+  numbers.t += (double)*replayed;
+  double next[LM_OPTIM_CARRIED] = {};
+  lm_optim_plan(family, &numbers, out, next);
+  for (int k = 0; k < n; k++) carried[k] = next[k];
 }
 
-LM_KERNEL void lm_corrections_kernel(double lr, double beta1, double beta2, int64_t t, const int64_t *replayed,
-                                     double *out) {
-  double now = (double)(t + *replayed);
-  out[0] = lr / (1 - pow(beta1, now));
-  out[1] = 1 / sqrt(1 - pow(beta2, now));
-}
-
-int lm_optim_corrections(double lr, double beta1, double beta2, int64_t t, const int64_t *replayed, double *out,
-                         void *stream) {
-  return lm_launch(lm_corrections_kernel, 1, 1, 0, stream, lr, beta1, beta2, t, replayed, out);
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, const int64_t *replayed, double *carried, int n,
+                         lm_optim_f64 *out, void *stream) {
+  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, replayed, carried, n, out);
 }
 
 /* ---- norms: in double, as the CPU's */

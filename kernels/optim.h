@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "optim_entries.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -23,29 +25,23 @@ typedef struct lm_optim_table {
   int n;
   uint32_t first[LM_OPTIM_TENSORS + 1];
   int64_t numel[LM_OPTIM_TENSORS];
-  void *param[LM_OPTIM_TENSORS], *state0[LM_OPTIM_TENSORS], *state1[LM_OPTIM_TENSORS], *state2[LM_OPTIM_TENSORS];
+  void *param[LM_OPTIM_TENSORS], *state[LM_OPTIM_STATES][LM_OPTIM_TENSORS];
   const void *grad[LM_OPTIM_TENSORS];
 } lm_optim_table;
 
-/* What optim_update.h takes, as numbers; the kernel makes its coefficients of them. */
-typedef struct lm_sgd_step {
-  double sign, lr, weight_decay, momentum, dampening;
-  int mode; /* LM_SGD_… */
-} lm_sgd_step;
+/* What a step does: an optimizer's family, its modes, and which states there are, as bits. */
+typedef struct lm_optim_call {
+  int family;
+  unsigned modes, states;
+  lm_optim_f64 coefficients;
+  const lm_optim_f64 *planned; /* device memory with these instead, or NULL */
+} lm_optim_call;
 
-typedef struct lm_adam_step {
-  double sign, lr, weight_decay, beta1, beta2, eps;
-  int decay; /* LM_ADAM_… */
-  bool amsgrad;
-  double step_size, inverse_correction2; /* lr / (1 - beta1^t); 1 / sqrt(1 - beta2^t) */
-  const double *corrections;             /* device memory with these two instead, or NULL */
-} lm_adam_step;
-
-int lm_optim_sgd(int dtype, const lm_optim_table *table, const lm_sgd_step *step, void *stream);
-int lm_optim_adam(int dtype, const lm_optim_table *table, const lm_adam_step *step, void *stream);
-/* out[2]: step_size and inverse_correction2 of step t + *replayed, which lies in device memory. */
-int lm_optim_corrections(double lr, double beta1, double beta2, int64_t t, const int64_t *replayed, double *out,
-                         void *stream);
+int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
+/* *out, in device memory: the coefficients of step numbers->t + *replayed, which lies there too. So does carried[n]:
+ * the numbers that go on from replay to replay. */
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, const int64_t *replayed, double *carried, int n,
+                         lm_optim_f64 *out, void *stream);
 
 typedef struct lm_norm_table {
   int n;

@@ -59,6 +59,10 @@ struct lm_divides<lm_row_floor_divide<int64_t>> {
   enum { value = 1 };
 };
 template <>
+struct lm_divides<lm_row_trunc_divide<int64_t>> {
+  enum { value = 1 };
+};
+template <>
 struct lm_divides<lm_row_remainder<int64_t>> {
   enum { value = 1 };
 };

@@ -38,7 +38,7 @@ LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padd
   int32_t padded = (end < a.in + a.padding ? end : a.in + a.padding) - from;
   if (begin < 0) begin += (-begin + a.dilation - 1) / a.dilation * a.dilation;
   if (end > a.in) end = a.in;
-  return {begin, end, count_padding ? padded : end - begin};
+  return {begin, end, a.divisor != 0 ? a.divisor : count_padding ? padded : end - begin};
 }
 
 /* Windows first to last - 1 may hold place i. */

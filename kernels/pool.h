@@ -15,10 +15,10 @@ extern "C" {
 
 /* Windows along one axis of an input of `in` places: `out` of them. Sliding: `kernel` places each, `dilation` apart,
  * the first at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out`
- * windows share the input evenly. */
+ * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its places; or 0. */
 typedef struct lm_pool_line {
   int32_t in, out;
-  int32_t kernel, stride, padding, dilation;
+  int32_t kernel, stride, padding, dilation, divisor;
 } lm_pool_line;
 
 typedef struct lm_pool_job {

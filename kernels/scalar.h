@@ -82,6 +82,11 @@ LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0));
 }
 
+LM_SCALAR int64_t lm_trunc_divide_i64(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+
 LM_SCALAR int64_t lm_remainder_i64(int64_t a, int64_t b) {
   if (b == 0 || b == -1) return 0;
   int64_t r = a % b;

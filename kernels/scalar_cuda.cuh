@@ -53,6 +53,11 @@ LM_DEVICE num lm_floor_divide(num a, num b) {
   return q - down > (num)0.5 ? down + 1 : down; /* q was a rounded one */
 }
 
+template <class num>
+LM_DEVICE num lm_trunc_divide(num a, num b) {
+  return lm_trunc(a / b);
+}
+
 /* int64. Kernels report a divisor of 0 and go on with 0; -1 would overflow for the least number. */
 LM_DEVICE int64_t lm_abs(int64_t x) { return x < 0 ? (int64_t)(0 - (uint64_t)x) : x; }
 LM_DEVICE int64_t lm_floor(int64_t x) { return x; }
@@ -66,6 +71,12 @@ LM_DEVICE int64_t lm_floor_divide(int64_t a, int64_t b) {
   if (b == 0) return 0;
   if (b == -1) return (int64_t)(0 - (uint64_t)a);
   return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
+template <>
+LM_DEVICE int64_t lm_trunc_divide(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
 }
 
 template <>
@@ -102,6 +113,7 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define ROUND lm_round
 #define TRUNC lm_trunc
 #define FLOOR_DIVIDE lm_floor_divide
+#define TRUNC_DIVIDE lm_trunc_divide
 #define REMAINDER lm_remainder
 #define ISNAN lm_isnan
 

@@ -156,6 +156,12 @@ describe("wrong arguments to", function()
       ["Linear.forward: it is called with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
       end,
+      ["item: x: a tensor expected, got nothing .as a method it is x:item%(…%), with a colon"] = function()
+        lm.ones {}.item()
+      end,
+      ["detach: x: a tensor expected, got nothing .as a method"] = function() lm.ones {}.detach() end,
+      ["view: x: a tensor expected, got number 4 .as a method it is x:view"] = function() lm.ones(4).view(4, -1) end,
+      ["cpu: x has to be a tensor, got nil .as a method it is x:cpu"] = function() lm.ones(4).cpu() end,
       ["Own.forward: it is called with a colon"] = function() Own().forward(lm.ones { 2 }) end,
       ["Own.loss: it is called with a colon: x:loss%(…%)$"] = function() Own().loss(lm.ones { 2 }, 3) end,
       ["Set.get: it is called with a colon"] = function()
@@ -179,17 +185,89 @@ describe("wrong arguments to", function()
     end
   end)
 
+  it("lists that PyTorch has as iterators or tuples", function()
+    local net, qkv = nn.Sequential(nn.Linear(2, 2)), lm.ones { 2, 6 }
+    for _, name in ipairs { "parameters", "buffers", "children", "modules" } do
+      assert.error_matches(function() for p in net[name](net) do print(p) end end, "a list is walked by ipairs")
+    end
+    for _, list in ipairs { qkv:chunk(3, 2), qkv:split(2, 2), qkv:t():unbind(2) } do
+      assert.error_matches(function() return list:view(-1) end, "list of %d tensors has no 'view'; local a, b = unpack")
+      assert.is_nil(list.n)
+      assert.is_nil(list[9])
+      assert.same({ 2, 6 }, #list == 3 and lm.cat(list, 2).shape or { 2, 6 })
+    end
+    optim.SGD(net:parameters(), { lr = 1 }):step()
+    nn.utils.clip_grad_norm_(net:parameters(), 1)
+    local ok = pcall(lm.save, folder .. "/lists", { net:parameters(), qkv:chunk(2, 2) })
+    assert(ok and #lm.load(folder .. "/lists")[2] == 2)
+  end)
+
+  it("an init that leaves out the library's, and a Function with self", function()
+    for name, root in pairs { TensorDataset = data.TensorDataset, Optimizer = optim.Optimizer, Subset = data.Subset,
+      DataLoader = data.DataLoader } do
+      local Own = root:extend("Own")
+      function Own:init(a) self.a = a end
+      assert.error_matches(function() Own(3) end, "Own: init has to call " .. name .. ".init%(self, …%), which makes '")
+    end
+    local Exp = lm.autograd.Function:extend("Exp")
+    assert.error_matches(function() function Exp:forward(ctx, x) return self, ctx, x end end,
+      "Exp: forward takes ctx first, and is written with a dot: function Exp.forward%(ctx")
+    function Exp.forward(ctx, x) ctx.save_for_backward(x) end
+    assert.error_matches(function() Exp(lm.ones { 1 }) end, "called with a colon: ctx:save_for_backward")
+  end)
+
+  it("arguments of a class that takes none", function()
+    local Own = nn.Module:extend("Own")
+    assert.error_matches(function() Own(3) end, "Own: takes no arguments; function Own:init%(…%) says which")
+    assert.error_matches(function() nn.Module "Own" end, 'takes no arguments.*Module:extend%("Name"%) makes one')
+    assert.error_matches(function() nn.Conv2d(1, 2, 3, 1, 1) end, "at most 4.*options go in one table at the end")
+    assert.error_matches(function() nn.Sequential { nn.ReLU() } end, "got a table; unpack%(list%)")
+    assert.error_matches(function() nn.ReLU():load_state_dict "net" end, "lm.load%(path%) reads it")
+    assert.error_matches(function() return nn.ReLU():is "ReLU" end, "is: a class has to be given, such as nn.Linear")
+    assert.error_matches(function() return lm.ones(2).shape() end, "sizes are a list, which is not called")
+  end)
+
   it("a class's methods by the names of Python, Torch7 and Lua", function()
     for name, ours in pairs {
       __init = "init", __init__ = "init", __len__ = "len", __getitem__ = "get", __repr__ = "repr", __tostring = "repr",
       __call__ = "forward", __iter__ = "iter",
     } do
-      for _, root in ipairs { nn.Module, nn.Linear, data.Dataset, optim.Optimizer } do
+      local roots = { nn.Module, nn.Linear, data.Dataset, optim.Optimizer }
+      roots = ours == "forward" and { nn.Module, nn.Linear } or ours == "get" and { data.Dataset }
+        or ours == "iter" and { data.DataLoader } or roots
+      for _, root in ipairs(roots) do
         local Own = root:extend("Own")
         local _, message = pcall(function() Own[name] = function() end end)
         assert.matches(("arguments_spec.lua:%%d+: Own: '%s' is called %s here: function Own:%s"):format(name, ours,
           ours), message)
       end
+    end
+  end)
+
+  it("an object where its class stands, and a class where an object", function()
+    local Set = data.Dataset:extend("Set")
+    for problem, try in pairs {
+      ["Sequential: argument 1 has to be a module, got the class ReLU itself .ReLU%(…%) makes"] = function()
+        nn.Sequential(nn.ReLU)
+      end,
+      ["DataLoader: a dataset wanted, .* got the class Set itself"] = function() data.DataLoader(Set) end,
+      ["SGD: a list of parameters wanted, .* got the class Linear itself"] = function() optim.SGD(nn.Linear) end,
+      ["all_gather_object: the list of outputs has to be a table, got the class Set itself"] = function()
+        dist.init_process_group()
+        finally(dist.destroy_process_group)
+        dist.all_gather_object(Set, 1)
+      end,
+      ["relu: x: a tensor expected, got the class ReLU itself"] = function() lm.relu(nn.ReLU) end,
+      ["relu: x: a tensor expected, got an object of class ReLU"] = function() lm.relu(nn.ReLU()) end,
+      ["relu: x: a tensor expected, got an object of class Sequential"] = function() lm.relu(nn.Sequential()) end,
+      ["relu: x: a tensor expected, got userdata that is no tensor"] = function() lm.relu(io.stdout) end,
+      ["DataLoader: an object, which cannot be called; for x, y in loader:iter%(%)"] = function()
+        for x in data.DataLoader(data.TensorDataset(lm.ones { 2 })) do lm.relu(x) end
+      end,
+    } do
+      local ok, message = pcall(try)
+      assert(not ok, problem)
+      assert.matches("arguments_spec.lua:%d+: " .. problem, message)
     end
   end)
 
@@ -247,7 +325,6 @@ describe("wrong arguments to", function()
         return lm.cuda.make_graphed_callables
       end,
       ["autograd has no 'no_grad'; here it is 'lm.no_grad'"] = function() return lm.autograd.no_grad end,
-      ["optim.lr_scheduler has no 'MultiStepLR' in this version"] = function() optim.lr_scheduler.MultiStepLR() end,
       ["nn.init has no 'orthogonal_' in this version"] = function() return nn.init.orthogonal_ end,
       ["nn.utils has no 'clip_grad_norm'; here it is 'clip_grad_norm_'"] = function()
         return nn.utils.clip_grad_norm
@@ -287,12 +364,13 @@ describe("wrong arguments to", function()
     for name, f in pairs(nn.init) do
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
+    for _, name in ipairs { "checkpoint", "checkpoint_sequential" } do abuse(name, lm.autograd[name]) end
     for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 
   it("optimizers and schedules", function()
-    for _, name in ipairs { "SGD", "Adam", "AdamW" } do
+    for _, name in ipairs { "SGD", "AdamW", "NAdam", "Rprop" } do
       abuse(name, optim[name])
       local function make() return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, { lr = 0.1 }) end
       abuse(name .. " with parameters", function(...) return optim[name]({ nn.Parameter(lm.zeros { 2 }) }, ...) end)
@@ -317,6 +395,15 @@ describe("wrong arguments to", function()
         return schedules.SequentialLR(schedule.optimizer, { schedule }, {})
       end,
     }
+    abuse("SWALR:load_state_dict", optim.SWALR.load_state_dict, function() return optim.SWALR(opt(), 0.1) end)
+    for name, f in pairs(optim.swa_utils) do
+      abuse(name, f)
+      abuse(name .. " of an optimizer", f, opt)
+      abuse(name .. " of a module", f, function() return nn.BatchNorm1d(2) end)
+    end
+    abuse("AveragedModel:update", optim.AveragedModel.update, function()
+      return optim.AveragedModel(nn.BatchNorm1d(2))
+    end)
     for name, class in pairs(schedules) do
       abuse(name, class)
       abuse(name .. " of an optimizer", class, opt)
@@ -398,6 +485,315 @@ describe("wrong arguments to", function()
       lm.save(folder .. "/valid", { lm.ones { 2 } })
       return folder .. "/valid"
     end)
+  end)
+end)
+
+describe("an error", function()
+  -- Each line is a chunk of its own, and wrong.
+  local wrong = [=[
+  lm.zeros("a")
+  lm.ones({2, -1})
+  lm.full({2})
+  lm.arange("x")
+  lm.linspace(1)
+  lm.eye(2.5)
+  lm.rand({2}, {dtpe = "float32"})
+  lm.randn({2}, {dtype = "float33"})
+  lm.randint(5, 1, {2})
+  lm.randperm(-1)
+  lm.tensor({{1}, {1, 2}})
+  lm.tensor(print)
+  lm.cat({})
+  lm.cat(x)
+  lm.stack({x, lm.ones(1)})
+  lm.matmul(x, lm.ones(7, 7))
+  lm.where(x)
+  lm.add(x)
+  lm.einsum("ij", x)
+  lm.manual_seed("a")
+  lm.manual_seed(3, 4)
+  lm.get_num_threads(3)
+  lm.get_rng_state("cpu", 4)
+  lm.set_num_threads(0)
+  lm.set_default_dtype("int64")
+  lm.set_default_device("gpu")
+  lm.is_grad_enabled(3)
+  lm.get_default_dtype(1)
+  lm.get_default_device(1)
+  lm.is_autocast_enabled(1)
+  lm.set_grad_enabled("on")
+  lm.no_grad(3)
+  lm.autocast({device = "cpu", dtype = "int64"}, print)
+  lm.scope(1)
+  lm.memory_allocated("gpu")
+  lm.try_gpu(-1)
+  lm.help(3)
+  lm.load("/nonexistent/file")
+  lm.load(3)
+  lm.save(3)
+  lm.save("/nonexistent/dir/file", {x})
+  lm.Timer(3)
+  lm.grad(x, x)
+  lm.split(x, 0)
+  lm.chunk(x, 0)
+  lm.unbind(x, 7)
+  lm.equal(x, 1)
+  lm.allclose(x, x, {rtol = "a"})
+  x:view(7)
+  x:reshape("a")
+  x:permute(1)
+  x:transpose(1)
+  x:sum(9)
+  x:mean(1, {keepdims = true})
+  x:max(9)
+  x:softmax()
+  x:size(9)
+  x:narrow(1, 1, 9)
+  x:index_select(1, x)
+  x:gather(1, x)
+  x:to("flot32")
+  x:to("cuda:99")
+  x:cuda()
+  x:item()
+  x:backward()
+  x:expand(1)
+  x:foo()
+  x:repeat_tensor(1)
+  x:split("a")
+  x:copy_(lm.ones(9))
+  x:fill_("a")
+  x:requires_grad_(3)
+  x:register_hook(3)
+  x:register_post_accumulate_grad_hook(3)
+  x:new_zeros("a")
+  x:type_as(3)
+  x:view_as(3)
+  x:masked_fill(x)
+  x:scatter_add(1, x, x)
+  x:data_ptr(1, 2)
+  x:dim(1)
+  x:numel(1)
+  x:is_contiguous(3)
+  return x[9]
+  return x[{9, 9}]
+  x[9] = 1
+  x[1] = "a"
+  x.grad = 3
+  x.foo = 3
+  x.requires_grad = "yes"
+  return x + "a"
+  return x + nil
+  return x .. "a"
+  return -x / {}
+  return x < x
+  return #lm.ones({})
+  nn.Linear(2)
+  nn.Linear("a", 3)
+  nn.Linear(2, 3, true)
+  nn.Conv2d(1, 2)
+  nn.Conv2d(3, 4, 3, {groups = 2})(lm.ones(1, 3, 8, 8))
+  nn.BatchNorm2d(2)(x)
+  nn.LayerNorm()
+  nn.Embedding(3)
+  nn.Embedding(3, 2)(lm.tensor({9}, {dtype = "int64"}))
+  nn.Dropout(2)
+  nn.Sequential(1)
+  nn.ModuleList(nn.ReLU())
+  nn.Flatten(0)(x)
+  nn.Softmax(9)(x)
+  nn.MaxPool2d()
+  nn.MaxPool2d(2)(x)
+  nn.AvgPool2d("a")
+  nn.AdaptiveAvgPool2d()
+  nn.Linear(2, 2)(x)
+  nn.Linear(2, 2)()
+  nn.Linear(2, 2)(3)
+  nn.CrossEntropyLoss()(x)
+  nn.CrossEntropyLoss()(x, x:sum(1))
+  nn.CrossEntropyLoss({reduction = "men"})
+  nn.MSELoss()(x)
+  nn.MSELoss()(x, lm.ones(7))
+  nn.NLLLoss()(x, 3)
+  nn.BCEWithLogitsLoss()(x, 3, 4)
+  nn.Parameter(3)
+  nn.init.normal_(3)
+  nn.init.xavier_uniform_(lm.ones(2))
+  nn.init.kaiming_uniform_(lm.ones(2, 2), {mode = "fan"})
+  nn.utils.clip_grad_norm_(3, 1)
+  nn.utils.clip_grad_norm_({x})
+  nn.Foo()
+  F.relu()
+  F.softmax(x)
+  F.cross_entropy(x, lm.tensor({9, 9}, {dtype = "int64"}))
+  F.linear(x, lm.ones(7, 7))
+  F.dropout(x, 3)
+  F.foo(x)
+  net:to(3)
+  net:to("int64")
+  net:to("flot32")
+  net:train(3)
+  net:load_state_dict(3)
+  net:load_state_dict({})
+  net:load_state_dict(net)
+  net:register_buffer(3, x)
+  net:register_parameter("p", x)
+  net:add_module("m", 3)
+  net:apply(3)
+  net:register_forward_hook(3)
+  net:parameters(1)
+  net:zero_grad(3)
+  net.weight = 3
+  return net[1]
+  return #net
+  nn.Module:extend()
+  nn.Module:extend(3)
+  nn.Module()(x)
+  seq[9] = nn.ReLU()
+  return seq[9]
+  seq:append(3)
+  optim.SGD()
+  optim.SGD(net, {lr = 1})
+  optim.SGD({x}, {lr = "a"})
+  optim.SGD(net:parameters(), 0.1)
+  optim.SGD(net:parameters(), {lr = 0.1, momentm = 0.9})
+  optim.SGD({}, {lr = 1})
+  optim.Adam(net:parameters(), {betas = 3})
+  optim.AdamW(net)
+  optim.ZeroRedundancyOptimizer(net:parameters())
+  opt:step(3)
+  opt:zero_grad(3)
+  opt:add_param_group(3)
+  opt:load_state_dict(3)
+  opt:load_state_dict({})
+  opt.lr = 3
+  return opt[1]
+  optim.Foo()
+  optim.lr_scheduler.StepLR()
+  optim.lr_scheduler.StepLR(opt)
+  optim.lr_scheduler.StepLR(opt, "a")
+  optim.lr_scheduler.CosineAnnealingLR(opt)
+  optim.lr_scheduler.StepLR(opt, 2):step(3)
+  optim.lr_scheduler.StepLR(opt, 2):load_state_dict(3)
+  data.TensorDataset()
+  data.TensorDataset(3)
+  data.TensorDataset(lm.ones(2), lm.ones(3))
+  set:get(9)
+  set:get("a")
+  set:get_batch(3)
+  return set[1]
+  data.Subset(set)
+  data.Subset(set, {9})
+  data.random_split(set, {9})
+  data.random_split(set)
+  data.DataLoader()
+  data.DataLoader(x)
+  data.DataLoader(set, {batch_size = 0})
+  data.DataLoader(set, 4)
+  data.DataLoader(set, {shufle = true})
+  data.DataLoader(set, {num_workers = -4})
+  for b in data.DataLoader(set) do end
+  data.DataLoader(set):epoch("a")
+  data.DataLoader(set):iter(1)
+  data.RandomSampler()
+  data.SequentialSampler(3)
+  data.DistributedSampler(set, {rank = 9, num_replicas = 2})
+  data.MNIST({root = "/nonexistent"})
+  data.FashionMNIST({trian = true})
+  for v in data.DataLoader(bad):iter() do end
+  dist.init_process_group("foo")
+  dist.init_process_group({rank = 3, world_size = 2})
+  dist.init_process_group({init_method = "foo://"})
+  dist.init_process_group("gloo", 3)
+  dist.all_reduce(x)
+  dist.all_reduce(3)
+  dist.barrier()
+  dist.get_rank(3)
+  dist.get_world_size(3)
+  dist.broadcast(x)
+  dist.new_group(3)
+  dist.destroy_process_group()
+  dist.send(x)
+  dist.get_backend(7)
+  nn.parallel.DistributedDataParallel(net)
+  nn.parallel.DistributedDataParallel(3)
+  nn.DataParallel(3)
+  nn.DataParallel(net, {device_ids = {99}})
+  nn.SyncBatchNorm(2)(x)
+  lm.mp.spawn(3)
+  lm.mp.spawn(function() end, {nprocs = 0})
+  lm.mp.spawn(function() end, {args = 3})
+  lm.mp.spawn(function() end, {method = "fork"})
+  lm.mp.spawn(function() error("inner", 0) end, {method = "thread"})
+  lm.mp.Process(3)
+  lm.mp.Process({target = 3})
+  lm.mp.set_executable(3)
+  lm.cuda.current_device()
+  lm.cuda.set_device(3)
+  lm.cuda.synchronize()
+  lm.cuda.get_device_name("cpu")
+  lm.cuda.Stream()
+  lm.cuda.Event(3)
+  lm.cuda.stream(3, print)
+  lm.cuda.mem_get_info()
+  lm.cuda.Graph(3)
+  lm.cuda.make_graphed_step(3)
+  lm.cuda.foo()
+  lm.cuda.FloatTensor(3)
+  lm.FloatTensor("a")
+  lm.autograd.backward(3)
+  lm.autograd.grad(x, x)
+  lm.autograd.gradcheck(3)
+  lm.autograd.Function:extend()
+  lm.autograd.Function:extend("F")(x)
+  lm.backends.cudnn.foo = 3
+  lm.backends.cudnn.benchmark = 3
+  lm.backends.foo()
+  lm.watch.foo()
+  lm.setenv(3)
+  lm.getenv()
+  lm.set_warnings(3)
+  lm.foo()
+  lm.op_list(3)
+  lm.synchronize("gpu")
+  lm.set_rng_state(3)
+  lm.live_tensors(3)
+  lm.try_all_gpus(3)
+  lm.empty_cache("gpu")
+  lm.nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 2))(lm.ones(1, 2))
+  Own()(x)
+  Own():forward()
+  ]=]
+  local before = [[
+local lm, x, net, opt, set, seq, bad, Own = ...
+local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist
+]]
+
+  it("begins with the line of the script that called, and is of the library's words", function()
+    local Own, Bad = nn.Module:extend("Own"), data.Dataset:extend("Bad")
+    function Own:init() self.fc = nn.Linear(4, 4) end
+    function Bad:len() return self.n or 3 end
+    for line in wrong:gmatch "%s*([^\n]+)\n" do
+      local net = nn.Linear(2, 2)
+      local ok, problem = pcall(assert(loadstring(before .. line, "=user.lua")), lm, lm.ones(2, 3), net,
+        optim.SGD(net:parameters(), { lr = 0.1 }), data.TensorDataset(lm.ones(3)), nn.Sequential(nn.ReLU()), Bad(), Own)
+      if dist.is_initialized() then dist.destroy_process_group() end
+      assert(not ok, line .. " was no error")
+      assert.matches("^user.lua:3: ", problem, 1, false, line)
+      assert(not problem:find "attempt to" and not problem:find "bad argument", line .. ": " .. problem)
+    end
+  end)
+
+  it("about an argument too many comes from the C functions, too", function()
+    local x = lm.ones { 2 }
+    for _, case in ipairs {
+      { lm.manual_seed, 3, 4 }, { lm.get_num_threads, 1 }, { lm.get_rng_state, "cpu", 1 }, { lm.is_grad_enabled, 1 },
+      { lm.get_default_dtype, "float32" }, { lm.get_default_device, "cpu" }, { lm.setenv, "A", "b", "c" },
+    } do
+      assert.error_matches(function() case[1](unpack(case, 2)) end, "takes at most %d argument")
+    end
+    for _, name in ipairs { "dim", "numel", "element_size", "get_device", "data_ptr", "detach_", "storage_offset" } do
+      assert.error_matches(function() x[name](x, 1) end, name .. ": takes 0 arguments, got 1")
+    end
   end)
 end)
 

@@ -311,3 +311,125 @@ describe("what a Function saves", function()
       "save_for_backward: argument 3 has to be a tensor, got number 3")
   end)
 end)
+
+describe("looking for NaN", function()
+  local autograd = lm.autograd
+  local function message(f, ...)
+    local ok, err = pcall(f, ...)
+    assert(not ok, "no error")
+    return (tostring(err):gsub("[^ ]*autograd_spec.lua:(%d+)", "LINE%1"))
+  end
+  local function line() return debug.getinfo(2, "l").currentline end
+
+  -- 0 * inf in the gradient of sqrt at 0, though the loss is finite.
+  local at
+  local function loss(x)
+    local safe = x * 3
+    at = line() + 1
+    local root = safe:sqrt()
+    return (root * 0):sum() + x:sum()
+  end
+
+  it("names the op and the script's line, and nothing without", function()
+    local x = leaf { 0, 4 }
+    loss(x):backward()
+    assert.is_true(x.grad[1] ~= x.grad[1])
+    local text = message(autograd.detect_anomaly, function() loss(leaf { 0, 4 }):backward() end)
+    assert.equal(("LINE%d: backward: the gradient of input 1 of sqrt, called at LINE%d, is NaN"):format(line() - 1, at),
+      text)
+    assert.is_false(autograd.is_anomaly_enabled())
+    local g = autograd.detect_anomaly(function(y, ...)
+      assert.is_true(autograd.is_anomaly_enabled())
+      y:backward()
+      return ...
+    end, loss(leaf { 1, 4 }), 5)
+    assert.equal(5, g)
+  end)
+
+  it("can be set for all that follows", function()
+    assert.is_false(autograd.set_detect_anomaly(true))
+    local text = message(function() lm.grad(loss(leaf { 0, 4 }), leaf { 1 }) end)
+    assert.matches("was not used", text) -- as ever
+    text = message(function() loss(leaf { 0, 4 }):backward() end)
+    assert.is_true(autograd.set_detect_anomaly(false))
+    assert.matches("of sqrt, called at LINE" .. at, text)
+    loss(leaf { 0, 4 }):backward()
+  end)
+
+  it("tells a NaN that came from one that is made", function()
+    local text = message(autograd.detect_anomaly, function()
+      local y = leaf { 1, 2 } * 2
+      y:backward(lm.tensor { 0 / 0, 1 })
+    end)
+    local last = line() - 2
+    assert.equal(("LINE%d: backward: the gradient that came to mul, called at LINE%d, is NaN"):format(last, last - 1),
+      text)
+  end)
+
+  it("sees functions of one's own, in-place ops, indexing and checkpoints", function()
+    local Bad = autograd.Function:extend("Bad")
+    function Bad.forward(_, x) return x * 2 end
+    function Bad.backward(_, g) return g * (0 / 0) end
+    local function at_line(f)
+      return message(autograd.detect_anomaly, function() f(leaf { 0, 4 } * 1):sum():backward() end)
+    end
+    assert.matches("input 1 of Bad, called at LINE" .. line() + 1, at_line(function(x)
+      local y = Bad(x) -- a call that is returned leaves no line behind
+      return y
+    end))
+    assert.matches("input 1 of sqrt, called at LINE" .. line() + 1, at_line(function(x)
+      return x:sqrt_():mul(0)
+    end))
+    assert.matches("input 1 of div, called at LINE" .. line() + 1, at_line(function(x)
+      return 0 * (x[1] / x[1])
+    end))
+    local inner
+    local text = at_line(function(x)
+      return autograd.checkpoint(function(v)
+        inner = line() + 1
+        return v:sqrt():mul(0)
+      end, x)
+    end)
+    assert.matches("input 1 of sqrt, called at LINE" .. inner, text)
+  end)
+
+  it("adds the line to other errors of backward", function()
+    local text = message(autograd.detect_anomaly, function()
+      local x = leaf { 1, 2 } * 1
+      local y = x:sin()
+      x:add_(1)
+      y:sum():backward()
+    end)
+    assert.matches("; sin was called at LINE" .. line() - 4 .. "$", text)
+  end)
+
+  it("goes over devices, and through double backward", function()
+    local text = message(autograd.detect_anomaly, function()
+      local x = leaf { 0, 4 }
+      local there = (x * 2):to("cpu:1")
+      local root = there:sqrt();
+      (root * 0):sum():to("cpu:0"):backward()
+    end)
+    assert.matches("of sqrt, called at LINE" .. line() - 3, text)
+    text = message(autograd.detect_anomaly, function()
+      local x = leaf { 0, 4 }
+      local g = lm.grad((x * 2):pow(1.5):sum(), x, { create_graph = true })[1]
+      lm.grad(g:mul(0):sum(), x)
+    end)
+    assert.matches("is NaN", text)
+  end)
+
+  it("keeps memory paced", function()
+    local most = lm.memory_allocated()
+    autograd.detect_anomaly(function()
+      lm.reset_peak_memory_stats()
+      for _ = 1, 60 do local _ = lm.ones { 1024, 1024 } + 1 end
+    end)
+    assert.is_true(lm.max_memory_allocated() - most < 300 * 2 ^ 20)
+  end)
+
+  it("names wrong arguments", function()
+    assert.matches("detect_anomaly: a function expected, got true", message(autograd.detect_anomaly, true))
+    assert.matches("set_detect_anomaly: on", message(autograd.set_detect_anomaly, 3))
+  end)
+end)

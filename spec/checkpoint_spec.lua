@@ -379,6 +379,70 @@ describe("arguments", function()
   end)
 end)
 
+describe("a dtype that tensors here do not have", function()
+  local function entry(name, dtype, shape, from, to)
+    return ('"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}'):format(name, dtype, shape, from, to)
+  end
+
+  it("is widened where that loses nothing", function()
+    local n = 5000 -- more than a small tensor, which is not mapped
+    local long, bytes = {}, {}
+    for i = 1, n do
+      long[i] = i * 13 % 65536
+      bytes[i] = string.char(long[i] % 256, math.floor(long[i] / 256))
+    end
+    local header = "{" .. table.concat({ entry("i8", "I8", "[4]", 0, 4), entry("f", "F32", "[1]", 4, 8),
+      entry("i16", "I16", "[2,2]", 8, 16), entry("u16", "U16", "[3]", 16, 22), entry("u32", "U32", "[3]", 22, 34),
+      entry("none", "I16", "[0,2]", 34, 34), entry("one", "I8", "[]", 34, 35),
+      entry("long", "U16", "[" .. n .. "]", 35, 35 + 2 * n) }, ",") .. "}"
+    temp.write(path, file_of(header, raw({ 0, 127, -128, -1 }, "int8_t") .. raw({ 0.5 }, "float")
+      .. raw({ 1, -1, 32767, -32768 }, "int16_t") .. raw({ 1, 32768, 65535 }, "uint16_t")
+      .. raw({ 1, 2147483648, 4294967295 }, "uint32_t") .. raw({ -7 }, "int8_t") .. table.concat(bytes)))
+    for _, mmap in ipairs { false, true } do
+      local loaded = lm.load(path, { mmap = mmap })
+      assert.same({ 0, 127, -128, -1 }, loaded.i8:totable())
+      assert.same({ { 1, -1 }, { 32767, -32768 } }, loaded.i16:totable())
+      assert.same({ 1, 32768, 65535 }, loaded.u16:totable())
+      assert.same({ 1, 2147483648, 4294967295 }, loaded.u32:totable())
+      assert.same({ { 0, 2 }, -7, 0.5 }, { loaded.none.shape, loaded.one:item(), loaded.f:item() })
+      assert.same(long, loaded.long:totable())
+      assert.same({ "int32", "int32", "int32", "int64" },
+        { loaded.i8.dtype, loaded.i16.dtype, loaded.u16.dtype, loaded.u32.dtype })
+    end
+    temp.write(path, file_of("{" .. entry("a", "I16", "[2]", 0, 8) .. "}", ("x"):rep(8)))
+    assert.matches("'a' of shape [2] and dtype I16 does not fill its 8 bytes", message(lm.load, path), 1, true)
+  end)
+
+  it("is left out else, which is one warning that names it, and an error where nothing is left", function()
+    local list = { entry("w", "F32", "[2]", 0, 8) }
+    for i = 1, 5 do list[i + 1] = entry("q" .. i, "F8_E4M3", "[2]", 6 + 2 * i, 8 + 2 * i) end
+    list[#list + 1] = entry("end", "F32", "[1]", 18, 22)
+    temp.write(path, file_of("{" .. table.concat(list, ",") .. "}", raw({ 1, 2 }, "float") .. ("q"):rep(10)
+      .. raw({ 3 }, "float")))
+    temp.write(folder .. "/child.lua", [[
+      local lm = require "luminary"
+      for _, mmap in ipairs { false, true } do
+        local loaded, names = lm.load(arg[1], { mmap = mmap }), {}
+        for name in pairs(loaded) do names[#names + 1] = name end
+        table.sort(names)
+        print(table.concat(names, " "), loaded.w[2], loaded["end"][1])
+      end
+    ]])
+    local ok, text = temp.run(folder, ("luajit %s/child.lua %s 2>&1"):format(folder, path))
+    assert(ok, text)
+    assert.equal(2, select(2, text:gsub("end w%s+2%s+3", "")))
+    assert.matches("warning: load: " .. path .. ": this version lacks the dtype of 'q1' (F8_E4M3), 'q2' (F8_E4M3), "
+      .. "'q3' (F8_E4M3) and 2 more, left out", text, 1, true)
+    assert.equal(1, select(2, text:gsub("warning", "")))
+    temp.write(path, file_of("{" .. entry("a", "U64", "[1]", 0, 8) .. "}", ("x"):rep(8)))
+    assert.matches("this version lacks the dtype of 'a' (U64), and there is no other tensor", message(lm.load, path), 1,
+      true)
+    temp.write(path, file_of("{" .. entry("a", "F8_E5M2", "[2]", 0, 2) .. "," .. list[1]:gsub("0,8", "3,11") .. "}",
+      ("x"):rep(11)))
+    assert.matches("a gap or an overlap", message(lm.load, path)) -- its place is looked at all the same
+  end)
+end)
+
 describe("a file that is none", function()
   local one = '"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
   local eight = ("x"):rep(8)
@@ -502,6 +566,7 @@ describe("a file that is none", function()
 
   it("has a broken description", function()
     for what, description in pairs {
+      ["a null"] = '{"table":{"x":{"tensor":"a"},"y":null}}',
       ["no JSON"] = "{", ["no tensor"] = '{"tensor":"b"}', ["a field"] = '{"code":"os.exit()"}', ["null"] = "null",
       ["a bad key"] = '{"integers":{"x":1}}', ["a bad number"] = '{"number":"big"}',
       ["a list as table"] = '{"table":3}', ["half a byte"] = '{"bytes":"abc"}', ["no hex"] = '{"bytes":"xy"}',

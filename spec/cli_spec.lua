@@ -3,6 +3,7 @@ local lm = require "luminary"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
+local pty = require "pty"
 local command = here .. "/../bin/luminary"
 
 local folder
@@ -16,13 +17,13 @@ end
 -- A script of that text, by its path.
 local function script(text, name) return temp.write(folder .. "/" .. (name or "script.lua"), text) end
 
--- What the prompt prints for lines of input, without its first line and the prompts.
+-- What the prompt prints for lines of input, without its first two lines and the prompts.
 local function prompt(input)
   temp.write(folder .. "/input", input)
   local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
   assert(ok, text)
   assert.matches("^luminary %d", text)
-  return (text:gsub("^[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
+  return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
 end
 
 describe("luminary FILE", function()
@@ -145,6 +146,32 @@ describe("the prompt", function()
     assert.equal("unfinished chunk", prompt "for i = 1, 3 do\n")
   end)
 
+  it("does not wait for more where none would help", function()
+    assert.equal("prompt:1: unfinished string near '<eof>'\n5", prompt '"abc\n5\n')
+    assert.equal('"abc\\nd"', prompt '"abc\\\nd"\n')
+    assert.equal('"a\\nb"', prompt "[[a\nb]]\n")
+    for _, line in ipairs { "x:shape", "y = x:shape", "function f() return x:shape" } do
+      assert.equal("x:shape: x:shape() calls a method, x.shape is a field\n7", prompt(line .. "\n7\n"))
+    end
+    assert.equal("…:sum: …:sum() calls a method, ….sum is a field", prompt "lm.ones(2):sum\n")
+  end)
+
+  it("knows help, exit and quit, unless they are somebody's", function()
+    assert.matches("^%?name explains", prompt "help\n")
+    for _, word in ipairs { "exit", "quit()", " exit ( ) " } do
+      assert.equal("1", prompt(("1\n%s\n2\n"):format(word)))
+    end
+    assert.equal("3\n4", prompt "quit = 3\nquit\n4\n")
+  end)
+
+  it("blames the user's own lines alone", function()
+    local text = prompt "f = function(x)\nreturn x + nil\nend\ng = function() return 1 + f(lm.ones{2}) end\ng()\n"
+    local message, frames = text:match("^(prompt:2: add: [^\n]*)\nstack traceback:(.*)$")
+    assert.is_string(message, text)
+    for frame in frames:gmatch "[^\n]+" do assert.matches("^\tprompt:[12]: in function", frame) end
+    assert.not_matches("stack traceback", prompt "lm.ones{2} + lm.ones{3}\n")
+  end)
+
   it("goes on after errors", function()
     local lines = { 'error("boom")', "x = nil + 1", ")", "x = 1 end", "lm.ones{2} + lm.ones{3}", "error({})",
       "lm.nothing.here", '"alive"', "" }
@@ -187,13 +214,80 @@ describe("the prompt", function()
     assert.matches("alive$", prompt "debug.setmetatable('', nil)\ndo io.write('ali', 've') end\n")
   end)
 
-  it("explains ops", function()
-    assert.matches("add(x, other, {alpha = 1})\n  x + alpha * other", prompt "?add\n", 1, true)
-    assert.equal(prompt "?conv2d\n", prompt "  ? conv2d\n")
-    assert.matches("conv2d%(x, weight, %[?bias", prompt "?lm.conv2d\n")
-    assert.equal("no op 'cov2d'; did you mean ?conv2d", prompt "?cov2d\n")
-    assert.equal("no op 'qqqqqqqq'", prompt "?qqqqqqqq\n")
-    assert.matches("conv2d", prompt "?\n")
+  it("keeps what is made local at the beginning of a line", function()
+    assert.equal("3\n4\nnil", prompt "local a, b = 3, 4\na\nb\nlocal a -- anew\na\n")
+    assert.equal("7", prompt "local function f()\nreturn 7\nend\nf()\n")
+    assert.equal("1\n0", prompt "i = 0\ndo local i = 1; print(i) end\ni\n")
+    assert.matches("'<name>' expected near '+'", prompt "local + 1\n", 1, true)
+  end)
+
+  it("has the libraries' usual names, which scripts do not", function()
+    assert.equal("true\ntrue\ntrue\ntrue\ntrue", prompt(
+      "nn == lm.nn, F == nn.functional, optim == lm.optim, data == lm.data, dist == lm.dist\n"))
+    local ok, text = luminary(script 'print(nn, F, optim, data, dist, lm) require "luminary" print(nn, F, dist, lm)')
+    assert(ok, text)
+    assert.equal("nil\tnil\tnil\tnil\tnil\tnil\nnil\tnil\tnil\tnil\n", text)
+  end)
+
+  it("shows a library on about a screen", function()
+    for name, words in pairs {
+      lm = {"nn", "conv2d", "sum", "save", "DataLoader"}, nn = {"Linear", "Sequential", "functional"}, F = {"relu"},
+      optim = {"SGD", "lr_scheduler"}, data = {"DataLoader"}, dist = {"all_reduce"}, ["lm.cuda"] = {"is_available"},
+    } do
+      local text = prompt(name .. "\n")
+      local _, lines = text:gsub("\n", "")
+      assert(lines < 55, ("%s: %d lines"):format(name, lines))
+      for line in text:gmatch "[^\n]+" do assert(#line <= 80, line) end
+      for _, word in ipairs(words) do
+        local there = text:find("%f[%w_]" .. word .. "%f[^%w_]") ~= nil
+        assert.equal(word ~= "DataLoader" or name == "data", there, name .. ": " .. word)
+      end
+    end
+    assert.equal("{nn = library nn}", prompt "{nn = nn}\n")
+  end)
+
+  it("cuts what is long, and says so", function()
+    local text = prompt "t = {}; for i = 1, 1000 do t[i] = i end\nt\n"
+    assert.matches("\n  1,\n  2,\n.*… %(960 more%)\n}$", text)
+    text = prompt "t = {}; for i = 1, 50 do t[i] = {}; for k = 1, 50 do t[i][k] = k end end\nt\n"
+    local _, lines = text:gsub("\n", "")
+    assert(lines < 500, lines)
+    assert.matches("%(10 more%)\n}$", text)
+    assert.equal("{1, 2, 3}", prompt "{1, 2, 3}\n")
+    text = prompt '("x"):rep(1e6)\n'
+    assert(#text < 2000)
+    assert.matches("bytes", text)
+  end)
+
+  it("explains names", function()
+    local explain = require("luminary.cli.repl").help
+    rawset(_G, "net", lm.nn.Sequential(lm.nn.Linear(2, 3)))
+    rawset(_G, "y", lm.ones(2))
+    finally(function() rawset(_G, "net", nil) rawset(_G, "y", nil) end)
+    assert.equal(explain "?add", prompt "?add\n")
+    assert.matches("add(x, other, {alpha = 1})\n  x + alpha * other", explain "?add", 1, true)
+    assert.equal(explain "?conv2d", explain "  ? conv2d")
+    assert.matches("conv2d%(x, weight, %[?bias", explain "?lm.conv2d")
+    assert.matches("^nn%.Conv2d%(in_channels, .*groups", explain "?Conv2d")
+    assert.equal(explain "?Conv2d", explain "?nn.Conv2d")
+    assert.equal(explain "?relu", explain " ? F.relu(x, 1) ")
+    assert.matches("^optim%.SGD%(params", explain "?optim.SGD")
+    assert.matches("^optim%.lr_scheduler%.StepLR%(optimizer, step_size", explain "?StepLR")
+    assert.matches("^dist%.all_reduce%(t, …%)\n  t becomes the reduction", explain "?dist.all_reduce")
+    assert.matches("^x%.shape: ", explain "?shape")
+    assert.matches("^Module:parameters%(%)\n  A list of all", explain "?Module:parameters")
+    assert.matches("^Module:parameters", explain "?net:parameters")
+    assert.matches("^Module:to%(…%)", explain "?net[1]:to")
+    assert.matches("^x:to%(", explain "?y:to")
+    assert.matches("^net%[1%] is a module, Linear\nnn.Linear", explain "?net[1]")
+    assert.equal("no 'cov2d'; did you mean ?conv2d", explain "?cov2d")
+    assert.equal("no 'nn.Liner'; did you mean ?Linear", explain "?nn.Liner")
+    assert.equal("no 'qqqqqqqq'", explain "?qqqqqqqq")
+    assert.matches("^no 'cmul'; here it is mul\nmul%(x, other%)", explain "?cmul")
+    assert.matches("^no 'nn.SpatialConvolution'; here it is Conv2d\nnn.Conv2d", explain "?nn.SpatialConvolution")
+    assert.equal("no 'nn.LSTM' in this version", explain "?nn.LSTM")
+    assert.matches("?nn.Linear", explain "?", 1, true)
+    assert.matches("alive$", prompt "?(((\n?.\n?:\n?x..y\n?1\ndo io.write('ali', 've') end\n")
   end)
 
   it("edits and remembers lines on a terminal", function()
@@ -232,15 +326,207 @@ describe("the prompt", function()
       assert.matches('\n"漢!字"\r?\n', text, 1, false, locale)
     end
   end)
+
+  -- Waits for each answer before the next key, as a person does.
+  local function terminal(program)
+    local why = pty.lacking()
+    if not program and os.execute "ldconfig -p | grep -q libedit.so.2" ~= 0 then why = "no libedit" end
+    if why then return nil, why end
+    temp.write(folder .. "/typed", "")
+    local t = pty.open(("TERM=xterm LUMINARY_HISTORY=%s/typed ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 %s"):format(
+      folder, program or command))
+    function t:prompt(mark)
+      self:expect(mark or "\n> ")
+      if not program then self:raw() end
+    end
+    t:prompt()
+    return t
+  end
+
+  -- Ctrl-C. A line that is about to be read may miss one, which people do not type within microseconds of the prompt.
+  local function interrupt(t, answer)
+    for _ = 1, 10 do
+      t:send "\3"
+      if pcall(t.expect, t, answer or "\n> ", 1) then return t:prompt(answer and "\n> " or "") end
+    end
+    error(("Ctrl-C did nothing; there came:\n%s"):format(t.all), 2)
+  end
+
+  local function ask(t, line, answer)
+    t:send(line .. "\n")
+    t:expect(answer)
+    t:prompt "> "
+  end
+
+  local function interrupts(t)
+    t:send "1 + "
+    t:expect "1 + "
+    interrupt(t)
+    ask(t, "40 + 2", "\n42\r\n")
+    t:send "for i = 1, 3 do\n"
+    t:prompt ">> "
+    t:send "error('never')\n"
+    t:prompt ">> "
+    interrupt(t)
+    ask(t, "'al' .. 'ive'", '\n"alive"\r\n')
+    for _ = 1, 2 do
+      t:send "print('be' .. 'gun') while true do end\n"
+      t:expect "begun"
+      interrupt(t, "interrupted!")
+    end
+    interrupt(t)
+    ask(t, "6 * 7", "\n42\r\n")
+    t:send "\4"
+    local code, all = t:finish()
+    assert.equal(0, code)
+    assert.not_matches("never'?%)?\r?\nstack", all)
+  end
+
+  it("takes Ctrl-C for the line, the chunk or what runs, and Ctrl-D for the end", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    interrupts(t)
+  end)
+
+  it("does without libedit", function()
+    local without = script([[
+      local ffi = require "ffi"
+      local load = ffi.load
+      function ffi.load(name, ...)
+        if name:find "edit" then error "there is none" end
+        return load(name, ...)
+      end
+      os.exit(require("luminary.cli").main {})
+    ]], "without.lua")
+    local t, why = terminal("luajit " .. without)
+    if not t then return pending(why) end
+    interrupts(t)
+  end)
+
+  it("completes names by Tab, and runs nothing of the user's for it", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    ask(t, "local net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())", "\n")
+    ask(t, "x = lm.ones(2, 3)", "\n")
+    ask(t, "sly = setmetatable({}, {__index = function() error 'ran' end, __pairs = error})", "\n")
+    for typed, completed in pairs {
+      ["lm.nn.Li"] = "Linear", ["F.cr"] = "cross_entropy", ["net[1].we"] = "weight", ["net:par"] = "parameters",
+      ["x.sha"] = "shape", ["?nn.Conv"] = "Conv2d", ["?StepL"] = "StepLR", ["print(x:sha"] = "share_memory_",
+      ["lm.cuda.is_a"] = "is_available", ["optim.lr"] = "lr_scheduler", ["whi"] = "while",
+    } do
+      t:send(typed .. "\t")
+      t:expect(completed:sub(#typed:match "[%w_]*$" + 1))
+      interrupt(t)
+    end
+    t:send "#'é漢' .. x.sha\t"
+    t:expect "pe"
+    t:send "[1]\n"
+    t:expect "2"
+    t:prompt "> "
+    t:send "x:su\t\t" -- lists what there is
+    t:expect "sum_to_size"
+    interrupt(t)
+    t:send "x:soft\t\t" -- but not what ops are made of
+    t:expect "softplus"
+    assert.not_matches("_backward", t.all)
+    interrupt(t)
+    t:send "sly.fi\t\t"
+    ask(t, " = 5", "\n")
+    t:send "if x.grad.f\t\t == nil then\n"
+    t:prompt ">> "
+    interrupt(t)
+    ask(t, "rawget(sly, 'fi')", "\n5\r\n")
+    t:send "\4"
+    local code, all = t:finish()
+    assert.equal(0, code)
+    assert.not_matches("ran", all:gsub("'ran'", ""), 1, true)
+  end)
+
+  it("remembers a chunk of several lines so that it can be had again", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    for _, line in ipairs {"for i = 1, 2 do", "  z = i", "end", "f = function() -- notes", "  return 5", "end"} do
+      t:send(line .. "\n")
+      t:prompt "> "
+    end
+    t:send "\4"
+    t:finish()
+    local text = temp.read(folder .. "/typed"):gsub("\\040", " ")
+    assert.matches("\nfor i = 1, 2 do z = i end\n", text, 1, true)
+    assert.matches("\nf = function() -- notes\n  return 5\nend\n", text, 1, true)
+  end)
 end)
 
-describe("every op", function()
-  it("has help: a signature and a sentence", function()
+-- What a library or class has, by the names that people write.
+local function walk(path, value, visit, seen)
+  if seen[value] then return end
+  seen[value] = true
+  local separator = rawget(value, "__name") and ":" or "."
+  for name, v in pairs(value) do
+    local inner = path .. separator .. tostring(name)
+    if type(name) == "string" and not name:find "^_" and not (separator == ":" and type(v) ~= "function") then
+      visit(inner)
+      local mt = getmetatable(v)
+      local ours = type(v) == "table" and (rawget(v, "__name") or mt and rawget(mt, "__library") or not mt)
+      if ours then walk(rawget(v, "__name") or inner, v, visit, seen) end
+    end
+  end
+end
+
+describe("every public name", function()
+  it("has help", function()
+    local count, missing = 0, {}
+    local function check(path)
+      local text = lm.help(path)
+      count = count + 1
+      if not text or #text < 10 then missing[#missing + 1] = path end
+    end
+    local seen = {[lm.core] = true, [lm.ops] = true}
+    for _, name in ipairs {
+      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "Timer",
+      "repr", "help", "save", "load", "FloatTensor",
+    } do
+      assert(lm[name] ~= nil, name) -- which loads it
+    end
+    local inner = {["lm.core"] = true, ["lm.ops"] = true}
+    walk("lm", lm, function(path)
+      if not inner[path] then check(path) end
+    end, seen)
+    for name in pairs(lm.core.methods) do check("x:" .. name) end
+    for name in pairs(lm.core.tensor_fields) do
+      if not name:find "^_" then check("x." .. name) end
+    end
+    for _, of in ipairs {lm.optim.Optimizer, lm.optim.lr_scheduler.StepLR.super, lm.data.Dataset, lm.mp.Process} do
+      walk(rawget(of, "__name") or "Process", of, check, seen)
+    end
+    table.sort(missing)
+    assert.equal("", table.concat(missing, " "))
+    assert(count > 900, count)
+  end)
+
+  it("that a comment speaks of is there", function()
+    local count = 0
+    for _, file in ipairs { "init", "tensor" } do -- where what is written in C has its comments
+      local path = package.searchpath("luminary." .. file, package.path) or package.searchpath("luminary", package.path)
+      for of, name in temp.read(path):gmatch "\n%-%-%- (%l+)[.:]([%w_]+)[%({:]" do
+        local known = of == "lm" and (rawget(lm, name) or getmetatable(lm).lazy()[name])
+          or of == "x" and (rawget(lm.core.methods, name) or lm.core.tensor_fields[name])
+        assert(known, path .. ": " .. name)
+        count = count + 1
+      end
+    end
+    assert(count > 70, count)
+  end)
+
+  it("that is an op has its signature and a sentence", function()
     for _, name in ipairs(lm.op_list()) do
       local text = lm.help(name)
       assert.is_string(text, name)
-      assert(text:match("^" .. name .. "%(.*%)\n  %S"), name .. ": " .. text)
+      assert(("\n" .. text):match("\n" .. name .. "%(.*%)\n  %S"), name .. ": " .. text)
     end
-    assert.is_nil(lm.help "no such op")
+    local text, why = lm.help "no such op"
+    assert.is_nil(text)
+    assert.is_string(why)
+    assert.error_matches(function() lm.help(3) end, "help: the name has to be a string, got number 3")
   end)
 end)

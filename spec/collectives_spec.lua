@@ -46,6 +46,18 @@ describe("what is under way", function()
     assert(got[0].seconds < 15, got.text)
   end
 
+  it("is told by the end of a line's name, cut between characters", function()
+    run [[
+      local name = ("é"):rep(29)
+      local f = loadstring("local f, t = ... f(t)", "=" .. name)
+      local ok, err = pcall(f, dist.all_reduce, lm.ones(me + 2))
+      local places, whole = 0, err:gsub("é", "")
+      for place in err:gmatch(" at ([\195\169]+):1") do places = places + #place / #name end
+      assert(not ok and places > 1.4 and not whole:find "[\128-\255]", err)
+      os.exit(0)
+    ]]
+  end)
+
   it("can be waited for in vain, and again; calls after it keep their order", function()
     run [[
       local t, b = lm.full({ 3 }, me + 1), lm.full({ 2 }, me)

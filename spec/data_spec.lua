@@ -571,7 +571,7 @@ describe("a loader", function()
   it("is no function", function()
     assert.error_matches(function()
       for _ in data.DataLoader(Numbers(3)) do error "it was" end
-    end, "a DataLoader is not called; for x, y in loader:iter%(%) do")
+    end, "DataLoader: an object, which cannot be called; for x, y in loader:iter%(%) do")
     local sampler = { len = function() return 1 end, iter = function() return { 1 } end }
     assert.error_matches(function() data.DataLoader(Numbers(3), { sampler = sampler }):iter() end,
       "DataLoader: the sampler's :iter%(%) has to give a function, got a table")

@@ -44,6 +44,9 @@ describe("luarocks make #install #full #speed", function()
     ok, text = run(("ln -s %s/bin/luminary link && ./link -e 'print(lm.nn.Linear(1, 2))'"):format(tree))
     assert(ok, text)
     assert.equal("Linear(in_features=1, out_features=2, bias=True)\n", text)
+    ok, text = run "echo '?nn.Conv2d' | ./link"
+    assert(ok, text)
+    assert.matches("> nn.Conv2d(in_channels, ", text, 1, true)
     ok, text = with_rocks "luminary --version"
     assert(ok, text)
   end)

@@ -39,6 +39,11 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
       return nn.Conv2d(4, 6, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 }, dilation = { 1, 2 }, groups = 2 })
     end,
     conv_bare = function() return nn.Conv2d(2, 3, 3, { bias = false }) end,
+    conv_same = function() return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", dilation = { 1, 2 } }) end,
+    conv_reflect_valid = function() return nn.Conv2d(2, 3, 3, { padding = "valid", padding_mode = "reflect" }) end,
+    avg_pool_divisor = function()
+      return nn.AvgPool2d(3, { stride = 2, padding = 1, ceil_mode = true, divisor_override = 4 })
+    end,
     embedding = function() return nn.Embedding(7, 3, { padding_idx = 3 }) end,
     bn1d = function() return nn.BatchNorm1d(3) end,
     bn1d_length = function() return nn.BatchNorm1d(3, { eps = 0.01, momentum = 0.3 }) end,
@@ -70,6 +75,14 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
     Flatten = function() return nn.Flatten() end,
     Identity = function() return nn.Identity("anything", 3) end,
   }
+  for _, mode in ipairs { "reflect", "replicate", "circular" } do
+    cases["conv_" .. mode] = function()
+      return nn.Conv2d(2, 3, 3, { stride = 2, padding = { 2, 1 }, padding_mode = mode })
+    end
+    cases["conv_" .. mode .. "_same"] = function()
+      return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", padding_mode = mode })
+    end
+  end
 
   it("every stored case is one of them", function()
     for name in pairs(stored) do
@@ -259,7 +272,15 @@ describe("layers name wrong arguments:", function()
     { "at most 4 arguments, got 5", function() nn.Conv2d(3, 4, 3, { padding = 1 }, 1) end },
     { "kernel_size", function() nn.Conv2d(3, 4) end },
     { "groups = 2 has to divide", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
-    { "padding_mode", function() nn.Conv2d(3, 4, 3, { padding_mode = "reflect" }) end },
+    { "padding_mode has to be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
+      function() nn.Conv2d(3, 4, 3, { padding_mode = "reflct" }) end },
+    { "padding has to be a number, a pair of numbers, 'same' or 'valid', got string 'sam'",
+      function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
+    { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
+      function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
+    { "divisor_override is 0", function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
+    { "pad: mode \"reflect\" gives dim 4 of [1, 3, 2, 2] at most 1 more on a side, not 2",
+      function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
     { "stride has to be a number or a pair", function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },
     { "num_features", function() nn.BatchNorm2d("8") end },
     { "normalized_shape", function() nn.LayerNorm {} end },

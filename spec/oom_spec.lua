@@ -9,6 +9,7 @@ local nn, optim, F = lm.nn, lm.optim, lm.nn.functional
 
 local function settle()
   collectgarbage()
+  core.live_tensors() -- lets go of what graphs that went had held
   collectgarbage()
   return core.live_tensors()
 end
@@ -134,6 +135,24 @@ describe("running out of memory in", function()
       local net = seeded(Net)
       return training(net, optim.AdamW(net:parameters(), { lr = 0.1, amsgrad = true }), x, y,
         function() nn.utils.clip_grad_norm_(net:parameters(), 0.1) end)
+    end)
+  end)
+
+  it("a training step with checkpoints, one within another", function()
+    local x, y = lm.randn { 4, 6 }, lm.randint(1, 3, { 4 })
+    sweep(function()
+      lm.manual_seed(1)
+      local net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3))
+      local function forward(v) return lm.autograd.checkpoint(net, v * 2) end
+      return function()
+        lm.manual_seed(2)
+        net:zero_grad()
+        F.cross_entropy(lm.autograd.checkpoint(forward, x), y):backward()
+      end, function()
+        local grads = {}
+        for i, p in ipairs(net:parameters()) do grads[i] = p.grad end
+        return grads
+      end
     end)
   end)
 

@@ -54,16 +54,28 @@ local function binary(name, py, o)
   row.defaults, row.grad, row.lacks, row.tol = o.defaults, o.grad, o.lacks, o.tol
   row.bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" }, { "text", t { 2 }, message = name .. ".*x" },
     { t { 2 }, nil, message = name .. ".*other" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
   op(name, "x other", py, row)
 end
 binary("add", "torch.add(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 },
   { x = n({ 3 }, -5, 5), other = n({ 3 }, -5, 5), alpha = 3 } })
 binary("sub", "torch.sub(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 } })
 binary("mul", "torch.mul(x, other)")
-binary("div", "torch.div(x, other)", { first = { x = t { 3, 4 }, other = pos { 3, 4 } } })
+local function rounded(x, other, mode) return { x = x, other = other, rounding_mode = mode } end
+binary("div", "torch.div(x, other, rounding_mode=rounding_mode)", { first = { x = t { 3, 4 }, other = pos { 3, 4 } },
+  defaults = { rounding_mode = { py = "None" } }, rounded(v({ 7.5, -7.5, 6, -6, 0.3, -0.3 }, { 2, 3 }), v { 2, 1.5, -4 }, "floor"),
+  rounded(v({ 7.5, -7.5, 6, -6, 0.3, -0.3 }, { 2, 3 }), v { 2, 1.5, -4 }, "trunc"), rounded(n({ 9 }, -9, 9), n({ 9 }, 1, 5), "floor"),
+  rounded(n({ 9 }, -9, 9), n({ 9 }, 1, 5), "trunc"), rounded(v { 7, -7, 7, -7, 0 }, 0, "trunc"), rounded(v { 7, -7, 7, -7 }, -2, "floor"),
+  bad = { { t { 2 }, 2, { rounding_mode = "flor" }, message = "div: rounding_mode.*floor" },
+    { t { 2 }, 2, { rounding_mode = 1 }, message = "rounding_mode.*'none', 'floor', 'trunc'" },
+    { n({ 2 }, 1, 3), 0, { rounding_mode = "trunc" }, message = "div.*integer division by zero" },
+    { n({ 2 }, 1, 3), 0, { rounding_mode = "floor" }, message = "div.*integer division by zero" } } })
 binary("floor_divide", "torch.floor_divide(x, other)", { grad = false, no_special = true,
   first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
   { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
+binary("trunc_divide", "torch.div(x, other, rounding_mode='trunc')", { grad = false, no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7, 0 }, other = v { 2, 2, -2, -2, -3 } }, { x = n({ 9 }, -9, 9), other = n({ 9 }, -5, -1) } })
 binary("remainder", "torch.remainder(x, other)", { no_special = true,
   first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
   { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
@@ -87,9 +99,20 @@ op("masked_fill", "x mask value", "x.masked_fill(mask, value)", {
   { x = t { 3, 4 }, mask = b { 3, 4 }, value = 3 }, { x = t { 2, 3 }, mask = b { 3 }, value = -inf },
   { x = t { 0, 3 }, mask = b { 3 }, value = 1 },
   bad = { { t { 2 }, t { 2 }, 1, message = "masked_fill: mask.*bool" } } })
-op("clamp", "x min max", "torch.clamp(x, min, max)", { defaults = { min = -inf, max = inf },
-  { x = t { 3, 4 }, min = -1, max = 1 }, { x = t { 3, 4 }, min = 0 }, { x = special, min = -2, max = 2 }, { x = t { 0 }, min = 0 },
-  bad = { { t { 2 }, "low", message = "clamp: min" } } })
+op("clamp", "x min max", "torch.clamp(x, min, max)", { defaults = { min = { py = "None" }, max = { py = "None" } },
+  { x = t { 3, 4 }, min = t({ 3, 4 }, { hi = 0 }), max = t({ 3, 4 }, { lo = 0 }) }, { x = t { 3, 4 }, min = -1, max = 1 },
+  { x = t { 3, 4 }, min = 0 }, { x = special, min = -2, max = 2 }, { x = t { 0 }, min = 0 }, { x = special, max = nan },
+  { x = t { 3, 4 }, min = t { 4 } }, { x = t { 4 }, max = t { 3, 1 } }, { x = t { 2, 3, 4, 5 }, min = t { 3, 1, 1 }, max = t {} },
+  { x = t { 5, 6 }, min = t { 5, 6 }, max = t { 5, 6 } }, { x = special, min = special2, max = v { 1 } },
+  { x = n({ 6 }, -5, 5), min = t { 6 } }, { x = n({ 6 }, -5, 5), min = 0.5 }, { x = n({ 6 }, -5, 5), min = n({ 6 }, -2, 0), max = n({ 6 }, 1, 3) },
+  { x = t { 0, 3 }, min = t { 3 }, max = t { 0, 1 } },
+  bad = { { t { 2 }, "low", message = "clamp: min" }, { t { 2 }, message = "clamp: min and max" },
+    { t { 2, 3 }, t { 2, 4 }, t {}, message = "clamp.*%[2, 3%].*%[2, 4%]" }, { t { 2, 3 }, { max = t { 4 } }, message = "clamp.*%[2, 3%].*%[4%]" },
+    { b { 2 }, b { 2 }, b { 2 }, message = "clamp.*bool" } } })
+local gives_float = "of floating x: clamp has another way for integers"
+op("clamp_range", "x min max", "torch.clamp(x, min, max)", { defaults = { min = -inf, max = inf },
+  differs = { int64 = gives_float, int32 = gives_float, uint8 = gives_float, bool = gives_float }, { x = t { 3, 4 }, min = -1, max = 1 },
+  { x = special, min = -2, max = 2 }, { x = special, max = nan }, { x = t { 0 }, min = 0 }, bad = { { t { 2 }, t { 2 }, message = "clamp_range: min" } } })
 
 -- ---- elementwise, one operand
 local function unary(name, py, o)
@@ -130,7 +153,17 @@ unary("gelu", "F.gelu(x)", { no_special = true })
 unary("gelu_tanh", "F.gelu(x, approximate='tanh')", { no_special = true })
 unary("silu", "F.silu(x)")
 unary("softplus", "F.softplus(x, threshold=1e9)", { no_special = true })
-for _, name in ipairs { "floor", "ceil", "round", "trunc" } do unary(name, nil, { grad = false }) end
+for _, name in ipairs { "floor", "ceil", "trunc" } do unary(name, nil, { grad = false }) end
+op("round", "x", "torch.round(x, decimals=decimals)", { grad = false, defaults = { decimals = 0 },
+  { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } }, { x = special }, { x = t { 3, 4 }, decimals = 2 },
+  { x = special, decimals = 3 }, { x = t({ 3, 4 }, { lo = -5000, hi = 5000 }), decimals = -2 }, { x = t { 0 }, decimals = 1 },
+  { x = v { 0.25, 0.75, -0.25, 1.125 }, decimals = 1 }, { x = v { 15, 25, -15, -25, 150 }, decimals = -1 },
+  bad = { { 3, message = "round: x" }, { t { 2 }, { decimals = 1.5 }, message = "round: decimals" },
+    { t { 2 }, { decimals = 39 }, message = "round: decimals is 39.*38" }, { n({ 2 }, 1, 3), { decimals = 1 }, message = "round: decimals.*int64" } } })
+op("round_scaled", "x factor divisor", "torch.round(x * factor / divisor) * divisor / factor", { grad = false,
+  tol = { float16 = { 1e-3, 1e-3 }, bfloat16 = { 1e-2, 1e-2 } }, -- PyTorch rounds each step
+  { x = t { 3, 4 }, factor = 10, divisor = 1 }, { x = t({ 3, 4 }, { lo = -500, hi = 500 }), factor = 1, divisor = 100 },
+  bad = { { t { 2 }, message = "round_scaled: factor" } } })
 unary("logical_not", nil, { grad = false })
 unary("isnan", nil, { grad = false })
 unary("isfinite", nil, { grad = false })
@@ -147,16 +180,20 @@ local function reduction(name, py, o)
   for _, c in ipairs(o) do row[#row + 1] = c end
   row.bad = { { t { 2, 3 }, { dim = 3 }, message = name .. ".*dim 3" }, { t { 2, 3 }, { dim = 0 }, message = name .. ".*dim.*from 1" },
     { t { 2, 3 }, { dims = 1 }, message = name .. ".*dim" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
   op(name, o.positional or "x dim", py, row)
 end
 reduction("sum", "torch.sum(x, dim=dim, keepdim=keepdim)", { { x = t { 0, 3 }, dim = 1 }, { x = t { 0, 3 } }, { x = special },
   { x = b { 4, 5 }, dim = 1 } })
 reduction("mean", "torch.mean(x, dim=dim, keepdim=keepdim)", { { x = t { 2, 0 }, dim = 1 }, { x = special } })
-local vdefaults = { dim = { py = "None" }, keepdim = false, correction = 1 }
-reduction("var", "torch.var(x, dim=dim, keepdim=keepdim, correction=correction)",
-  { defaults = vdefaults, { x = t { 3, 4 }, dim = 1, correction = 0 } })
-reduction("std", "torch.std(x, dim=dim, keepdim=keepdim, correction=correction)",
-  { defaults = vdefaults, { x = t { 3, 4 }, dim = 1, correction = 0 } })
+local vdefaults = { dim = { py = "None" }, keepdim = false, correction = 1, unbiased = true }
+for _, name in ipairs { "var", "std" } do
+  reduction(name, "torch." .. name .. "(x, dim=dim, keepdim=keepdim, **(dict(correction=correction) if unbiased else dict(correction=0)))",
+    { defaults = vdefaults, { x = t { 3, 4 }, dim = 1, correction = 0 }, { x = t { 3, 4 }, unbiased = false },
+      { x = t { 2, 3, 4 }, dim = { 1, 3 }, keepdim = true, unbiased = false }, { x = t { 3, 4 }, dim = 2, unbiased = true },
+      bad = { { t { 2, 3 }, { unbiased = false, correction = 2 }, message = name .. ": unbiased.*correction is 2" },
+        { t { 2, 3 }, { unbiased = 0 }, message = name .. ": unbiased" } } })
+end
 reduction("norm", "torch.linalg.vector_norm(x, p, dim=dim, keepdim=keepdim)", { positional = "x p dim",
   defaults = { dim = { py = "None" }, keepdim = false, p = 2 }, make = sep, { x = t { 3, 4 }, p = 1, dim = 1 }, { x = t { 3, 4 }, p = 3 },
   { x = t { 3, 4 }, p = inf, dim = 2 }, { x = t { 3, 4 }, p = -inf, dim = 2 }, { x = v { 0, 1, 0, 2 }, p = 0 }, { x = t { 0 } } })
@@ -204,11 +241,17 @@ op("addmm", "input x other", "torch.addmm(input, x, other, beta=beta, alpha=alph
   { input = t { 3, 5 }, x = t { 3, 4 }, other = t { 4, 5 } }, { input = t { 5 }, x = t { 3, 4 }, other = t { 4, 5 }, beta = 0.5, alpha = 2 },
   { input = t { 3, 5 }, x = t { 3, 0 }, other = t { 0, 5 } },
   bad = { { t { 4, 4 }, t { 3, 4 }, t { 4, 5 }, message = "addmm.*%[4, 4%].*%[3, 5%]" } } })
-op("linear", "x weight bias", "F.linear(x, weight, bias)", { defaults = { bias = { py = "None" } },
+-- PyTorch's linear fails for x of two dims, weight of one and a bias: as if it were added after.
+op("linear", "x weight bias", "F.linear(x, weight, bias) if torch.is_tensor(bias) and weight.dim() == 2 else F.linear(x, weight) + (0 if bias is None else bias)", {
+  defaults = { bias = { py = "None" } },
   { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 2, 3, 4 }, weight = t { 5, 4 } },
   { x = t { 2, 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 4 }, weight = t { 5, 4 }, bias = t { 5 } },
-  { x = t { 0, 4 }, weight = t { 5, 4 }, bias = t { 5 } },
-  bad = { { t { 3, 4 }, t { 5, 3 }, message = "linear: .*%[3, 4%].*%[5, 3%]" }, { t { 3, 4 }, t { 5, 4 }, t { 4 }, message = "linear: bias" } } })
+  { x = t { 0, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 3, 4 }, weight = t { 4 } }, { x = t { 2, 3, 4 }, weight = t { 4 }, bias = t {} },
+  { x = t { 4 }, weight = t { 4 }, bias = t {} }, { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t {} }, { x = t { 3, 4 }, weight = t { 4 }, bias = 2.5 },
+  { x = t { 0, 4 }, weight = t { 4 }, bias = t {} },
+  bad = { { t { 3, 4 }, t { 5 }, message = "linear: .*%[3, 4%].*%[5%]" }, { t { 3, 4 }, t { 4 }, t { 3 }, message = "linear: bias.*%[3%]" },
+    { t { 3, 4 }, t { 5, 4 }, "b", message = "linear: bias" },
+    { t { 3, 4 }, t { 5, 3 }, message = "linear: .*%[3, 4%].*%[5, 3%]" }, { t { 3, 4 }, t { 5, 4 }, t { 4 }, message = "linear: bias" } } })
 op("matmul", "x other", "torch.matmul(x, other)", { { x = t { 3, 4 }, other = t { 4, 5 } }, { x = t { 4 }, other = t { 4 } },
   { x = t { 3, 4 }, other = t { 4 } }, { x = t { 4 }, other = t { 4, 5 } }, { x = t { 2, 3, 4 }, other = t { 4, 5 } },
   { x = t { 2, 1, 3, 4 }, other = t { 5, 4, 2 } }, { x = t { 2, 3, 4 }, other = t { 4 } }, { x = t { 4 }, other = t { 2, 4, 3 } },
@@ -222,6 +265,20 @@ op("cat", "tensors dim", "torch.cat(tensors, dim)", { defaults = { dim = 1 }, { 
 op("stack", "tensors dim", "torch.stack(tensors, dim)", { defaults = { dim = 1 }, { tensors = { t { 2, 3 }, t { 2, 3 } } },
   { tensors = { t { 2, 3 }, t { 2, 3 } }, dim = 3 }, { tensors = { t {}, t {} } }, { tensors = { t { 2 }, t { 2 } }, dim = -1 },
   bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "stack.*%[3, 2%].*%[2, 3%]" } } })
+op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' else None)", { defaults = { mode = "constant", value = 0 },
+  { x = t { 3, 4 }, pad = { 1, 2 } }, { x = t { 2, 3, 4, 5 }, pad = { 1, 0, 2, 3 }, value = 1.5 }, { x = t { 3, 4 }, pad = { -1, 2, 1, -2 } },
+  { x = t { 3, 4 }, pad = { -1, -2 } }, { x = t { 3, 4 }, pad = { 0, 0 } }, { x = t { 0, 3 }, pad = { 1, 1, 2, 0 } }, { x = t { 2 }, pad = { -1, -1 } },
+  { x = t { 2, 4, 5 }, pad = { 3, 4 }, mode = "reflect" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 1 }, mode = "reflect" },
+  { x = t { 2, 4, 5 }, pad = { 7, 1 }, mode = "replicate" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "replicate" },
+  { x = t { 2, 4, 5 }, pad = { 5, 1 }, mode = "circular" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "circular" },
+  { x = t { 2, 4, 5 }, pad = { -1, 2 }, mode = "reflect" }, { x = t { 2, 4, 5 }, pad = { -1, 3 }, mode = "circular" }, { x = t { 2, 4, 5 }, pad = { 2, -2 }, mode = "circular" },
+  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" },
+  bad = { { t { 2, 3 }, { 1 }, message = "pad: 1 number.*%[2, 3%]" }, { t { 2 }, { 1, 1, 1, 1 }, message = "pad: 4 numbers.*%[2%]" },
+    { t { 2, 3 }, { -2, -2 }, message = "pad: %-2 before and %-2 after dim 2 of %[2, 3%]" },
+    { t { 2, 3 }, { -5, 5 }, message = "pad: %-5 before" }, { t { 2, 3 }, { 3, 1 }, { mode = "reflect" }, message = "pad.*reflect.*at most 2.*3" },
+    { t { 2, 3 }, { 1, 4 }, { mode = "circular" }, message = "pad.*circular.*at most 3.*4" },
+    { t { 2, 3 }, { 1, -3 }, { mode = "circular" }, message = "pad.*circular.*at most 0.*1" }, { t { 2, 0 }, { 1, 1 }, { mode = "replicate" }, message = "pad.*replicate.*at most 0" },
+    { t { 2, 3 }, { 1, 1 }, { mode = "reflct" }, message = "pad: mode.*reflect" }, { t { 2, 3 }, { 1, 1 }, { mode = "reflect", value = 1 }, message = "pad: value" } } })
 op("gather", "x dim index", "torch.gather(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3) },
   { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4) }, { x = t { 3, 4 }, dim = 2, index = i({ 0, 4 }, 4) },
   bad = { { t { 3, 4 }, 1, v { 0, 1 }, message = "gather" }, { t { 3, 4 }, 1, i({ 1, 1, 1 }, 2), message = "gather.*index" } } })
@@ -248,8 +305,11 @@ op("index_put", "x indices values", "x.clone().index_put_(tuple(indices), values
 op("index_put_", "x indices values", "x.clone().index_put_(tuple(indices), values, accumulate)", { defaults = { accumulate = false },
   grad = false, { x = t { 4, 5 }, indices = { i({ 6 }, 4) }, values = t { 6, 5 }, accumulate = true },
   bad = { { t { 4, 5 }, { i({ 3 }, 4) }, t { 2, 5 }, message = "index_put_.*%[2, 5%].*%[3, 5%]" } } })
-op("nonzero", "x", "torch.nonzero(x)", { grad = false, index_out = { 1 }, { x = v({ 0, 1, 2, 0, 0, 3 }, { 2, 3 }) }, { x = b { 3, 4, 5 } },
-  { x = t { 0 } }, { x = v { 0, 0 } }, bad = { { 1, message = "nonzero: x" } } })
+op("nonzero", "x", "torch.nonzero(x, as_tuple=as_tuple)", { grad = false, index_out = { 1, 2, 3 }, defaults = { as_tuple = false }, { x = v({ 0, 1, 2, 0, 0, 3 }, { 2, 3 }) }, { x = b { 3, 4, 5 } },
+  { x = t { 0 } }, { x = v { 0, 0 } }, { x = b { 3, 4, 5 }, as_tuple = true }, { x = v({ 3 }, {}), as_tuple = true }, { x = v({ 0 }, {}), as_tuple = true },
+  { x = t { 0, 3 }, as_tuple = true },
+  bad = { { 1, message = "nonzero: x" }, { t { 2 }, { as_tuple = 1 }, message = "nonzero: as_tuple" }, { t { 2 }, { as_tupel = true }, message = "as_tuple" },
+    { 1, { as_tuple = true }, message = "nonzero: x" } } })
 op("topk", "x k dim", "tuple(torch.topk(x, k, dim, largest, sorted))", { index_out = { 2 }, differs = { bool = "which of equals comes first" },
   defaults = { dim = -1, largest = true, sorted = true }, { x = sep { 3, 6 }, k = 2 }, { x = sep { 6, 3 }, k = 4, dim = 1, largest = false },
   { x = sep { 5 }, k = 0 }, { x = sep { 2, 300 }, k = 7 },
@@ -274,7 +334,15 @@ op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilati
   { x = t { 2, 16, 8, 8 }, weight = t { 16, 16, 3, 3 }, padding = 1 }, { x = t { 2, 4, 5, 5 }, weight = t { 4, 1, 3, 3 }, groups = 4 },
   { x = t { 3, 6, 5 }, weight = t { 4, 3, 3, 3 } }, { x = t { 0, 3, 6, 5 }, weight = t { 4, 3, 3, 3 } },
   { x = t { 2, 5, 4, 4 }, weight = t { 7, 5, 1, 1 }, bias = t { 7 } },
+  { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 }, padding = "same" }, { x = t { 1, 4, 5, 6 }, weight = t { 4, 2, 2, 3 }, groups = 2, padding = "same" },
+  { x = t { 1, 2, 6, 7 }, weight = t { 3, 2, 2, 4 }, dilation = { 3, 1 }, padding = "same" }, { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 2 }, stride = 2, padding = "valid" },
+  { x = t { 3, 6, 5 }, weight = t { 4, 3, 2, 3 }, padding = "same" },
   bad = { { t { 2, 3, 6, 5 }, t { 4, 2, 3, 3 }, message = "conv2d.*%[2, 3, 6, 5%].*%[4, 2, 3, 3%]" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "sme" }, message = "conv2d: padding.*same" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "same", stride = { 1, 2 } }, message = "conv2d: padding.*stride.*{1, 2}" },
+    { t { 1, 1, 4, 4 }, t { 1, 3, 3 }, { padding = "same" }, message = "conv2d: weight" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "same", dilation = 0 }, message = "conv2d: a dilation of 0" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = true }, message = "conv2d: padding" },
     { t { 1, 1, 2, 2 }, t { 1, 1, 3, 3 }, message = "conv2d.*3.*2" }, { t { 2, 3 }, t { 4, 3, 3, 3 }, message = "conv2d: x" },
     { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { stride = 0 }, message = "conv2d: a stride of 0" } } })
 op("conv2d_input", "grad weight size stride padding dilation groups",
@@ -289,24 +357,44 @@ op("conv2d_weight", "grad x size stride padding dilation groups",
   { grad = t { 2, 4, 4, 3 }, x = t { 2, 3, 6, 5 }, size = { 4, 3, 3, 3 } },
   { grad = t { 1, 6, 4, 4 }, x = t { 1, 4, 7, 6 }, size = { 6, 2, 3, 2 }, stride = 2, padding = 1, groups = 2 },
   bad = { { t { 2, 4, 4, 3 }, t { 2, 3, 9, 9 }, { 4, 3, 3, 3 }, message = "conv2d_weight" } } })
-local pdefaults = { stride = { py = "None" }, padding = 0, dilation = 1, ceil_mode = false, count_include_pad = true }
-op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode)", { defaults = pdefaults,
+local pdefaults = { stride = { py = "None" }, padding = 0, dilation = 1, ceil_mode = false, count_include_pad = true, return_indices = false, divisor_override = { py = "None" } }
+op("max_pool2d_with_indices", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, True)", { defaults = pdefaults, index_out = { 2 },
+  { x = sep { 2, 3, 6, 6 }, kernel_size = 2 }, { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 }, { x = sep { 2, 5, 5 }, kernel_size = 3, stride = 1 },
+  bad = { { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" } } })
+op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)", { defaults = pdefaults, index_out = { 2 },
   { x = sep { 2, 3, 6, 6 }, kernel_size = 2 }, { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
   { x = sep { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true }, { x = sep { 1, 2, 8, 8 }, kernel_size = 2, dilation = 2, stride = 1 },
   { x = sep { 2, 5, 5 }, kernel_size = 2 }, { x = v({ 1, nan, 2, 3 }, { 1, 1, 2, 2 }), kernel_size = 2 },
   { x = v({ -inf, -inf, -inf, -inf }, { 1, 1, 2, 2 }), kernel_size = 2 }, { x = t { 0, 3, 4, 4 }, kernel_size = 2 },
-  bad = { { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 }, message = "max_pool2d: padding" } } })
+  { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, ceil_mode = true, return_indices = true }, { x = sep { 2, 5, 5 }, kernel_size = 2, return_indices = true },
+  bad = { { t { 1, 4, 4 }, 2, { return_indices = 1 }, message = "max_pool2d: return_indices" },
+    { t { 1, 4, 4 }, 2, { return_indics = true }, message = "return_indices" },
+    { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 }, message = "max_pool2d: padding" } } })
+op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_size, stride, padding, output_size)", {
+  defaults = { stride = { py = "None" }, padding = 0, output_size = { py = "None" } },
+  { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no place twice, or any of the two might stay
+  { x = t { 2, 1, 2, 3 }, indices = i({ 2, 1, 2, 3 }, 195), kernel_size = { 7, 5 }, stride = { 7, 5 }, padding = { 1, 0 }, output_size = { 13, 15 } },
+  { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
+  bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 0, 1), 2, message = "index 0 at position 1" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
 op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
   { grad = t { 2, 3, 2, 2 }, places = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
   bad = { { t { 2, 3, 2, 2 }, i({ 2, 3, 2, 1 }, 16), { 2, 3, 4, 4 }, message = "max_pool2d_backward" } } })
-op("avg_pool2d", "x kernel_size", "F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad)", { defaults = pdefaults,
+op("avg_pool2d", "x kernel_size", "F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)", { defaults = pdefaults,
   { x = t { 2, 3, 6, 6 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
   { x = t { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true }, { x = t { 1, 2, 7, 7 }, kernel_size = 3, padding = 1, count_include_pad = false },
-  { x = t { 2, 5, 5 }, kernel_size = 2 }, bad = { { t { 1, 1, 2, 2 }, 3, message = "avg_pool2d" } } })
-op("avg_pool2d_backward", "grad size kernel_size stride padding ceil_mode count_include_pad",
-  "torch.ops.aten.avg_pool2d_backward(grad, torch.zeros(size, dtype=grad.dtype), pair(kernel_size), pair(stride), pair(padding), ceil_mode, count_include_pad, None)", {
-  lacks = no_ints, defaults = { padding = 0, ceil_mode = false, count_include_pad = true }, { grad = t { 2, 3, 3, 3 }, size = { 2, 3, 6, 6 }, kernel_size = 2, stride = 2 },
+  { x = t { 2, 5, 5 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, divisor_override = 5 },
+  { x = t { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true, divisor_override = -3 }, { x = n({ 1, 4, 4 }, 0, 9), kernel_size = 2, divisor_override = 3 },
+  bad = { { t { 1, 1, 2, 2 }, 3, message = "avg_pool2d" }, { t { 1, 1, 4, 4 }, 2, { divisor_override = 0 }, message = "avg_pool2d: divisor_override is 0" },
+    { t { 1, 1, 4, 4 }, 2, { divisor_override = 2 ^ 40 }, message = "avg_pool2d: divisor_override" } } })
+op("avg_pool2d_backward", "grad size kernel_size stride padding ceil_mode count_include_pad divisor_override",
+  "torch.ops.aten.avg_pool2d_backward(grad, torch.zeros(size, dtype=grad.dtype), pair(kernel_size), pair(stride), pair(padding), ceil_mode, count_include_pad, divisor_override)", {
+  lacks = no_ints, defaults = { padding = 0, ceil_mode = false, count_include_pad = true, divisor_override = { py = "None" } },
+  { grad = t { 2, 3, 3, 3 }, size = { 2, 3, 6, 6 }, kernel_size = 2, stride = 2 },
   { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, count_include_pad = false },
+  { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, divisor_override = 4 },
   bad = { { t { 2, 3, 3, 3 }, { 2, 3, 9, 9 }, 2, 2, message = "avg_pool2d_backward" } } })
 op("adaptive_avg_pool2d", "x output_size", "F.adaptive_avg_pool2d(x, output_size)", { { x = t { 2, 3, 6, 6 }, output_size = 2 },
   { x = t { 2, 3, 7, 5 }, output_size = { 3, 2 } }, { x = t { 2, 3, 4, 4 }, output_size = 1 }, { x = t { 3, 5, 5 }, output_size = 2 },

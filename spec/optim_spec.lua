@@ -42,6 +42,13 @@ local optimizers = {
 }
 local STEPS = 6
 
+-- Cases of every optimizer, those above and those that trajectories_spec compares.
+local every = {}
+for name, row in pairs(optimizers) do every[name] = row end
+for _, case in ipairs(dofile(here .. "/golden/trajectories.lua")) do
+  every[case[1] .. " " .. case[2]] = { case[1], case[3] }
+end
+
 local function parameters(dtype)
   local params = {}
   for n = 1, 2 do params[n] = nn.Parameter(stored["start." .. n]:to(dtype):clone()) end
@@ -80,7 +87,7 @@ end)
 
 describe("an optimizer", function()
   it("steps strided and channels-last parameters by their elements", function()
-    for name, row in pairs(optimizers) do
+    for name, row in pairs(every) do
       local want, got = {}, {}
       local start, grad = lm.randn { 2, 3, 4, 5 }, lm.randn { 2, 3, 4, 5 }
       want[1] = nn.Parameter(start:clone())
@@ -93,6 +100,60 @@ describe("an optimizer", function()
         b:step()
       end
       assert(got[1]:allclose(want[1]), name)
+    end
+  end)
+
+  it("steps parameters of half precision, computed in float32", function()
+    for _, row in pairs(every) do
+      for dtype, bound in pairs { float16 = 2e-3, bfloat16 = 1.6e-2 } do
+        local start, grad = lm.randn({ 7 }, { dtype = dtype }), lm.randn({ 7 }, { dtype = dtype })
+        local half, whole = nn.Parameter(start:clone()), nn.Parameter(start:float())
+        half.grad, whole.grad = grad, grad:float()
+        optim[row[1]]({ half }, row[2]):step()
+        optim[row[1]]({ whole }, row[2]):step()
+        assert.equal(dtype, half.dtype)
+        same(half:detach():float(), whole:detach(), { bound, bound / 10 })
+      end
+    end
+  end)
+
+  it("makes what its states lack, for those parameters alone", function()
+    local a, b = parameters("float64"), parameters("float64")
+    local both, first, second = optim.SGD(a, { lr = 0.1, dampening = 0.5 }), optim.SGD({ b[1] }, { lr = 0.1 }),
+      optim.SGD({ b[2] }, { lr = 0.1, dampening = 0.5, momentum = 0.9 })
+    for k = 1, 4 do
+      set_grads(a, k, "float64")
+      set_grads(b, k, "float64")
+      if k == 2 then -- only the first one has a gradient then, and so a buffer
+        a[2].grad, b[2].grad = nil, nil
+        both.param_groups[1].momentum = 0.9
+        first.param_groups[1].momentum, first.param_groups[1].dampening = 0.9, 0.5
+      end
+      if k == 3 then both.state[a[2]].step = 2 end -- the same number of steps, but no buffer
+      if k == 3 then second = optim.SGD({ b[2] }, { lr = 0.1, dampening = 0.5, momentum = 0.9 }) end
+      both:step()
+      first:step()
+      if k == 1 then optim.SGD({ b[2] }, { lr = 0.1 }):step() elseif k > 2 then second:step() end
+    end
+    assert.is_true(flat(a):equal(flat(b)))
+  end)
+
+  it("keeps a parameter's numbers beside its tensors, each for itself", function()
+    for name, field in pairs { NAdam = "mu_product", ASGD = "eta" } do
+      local a, b = parameters("float64"), parameters("float64")
+      local both, apart = optim[name](a, { lr = 0.1 }), { optim[name]({ b[1] }, { lr = 0.1 }),
+        optim[name]({ b[2] }, { lr = 0.1 }) }
+      for k = 1, 3 do
+        set_grads(a, k, "float64")
+        set_grads(b, k, "float64")
+        if k == 2 then both.state[a[2]][field], apart[2].state[b[2]][field] = 0.25, 0.25 end
+        both:step()
+        apart[1]:step()
+        apart[2]:step()
+      end
+      assert.is_true(flat(a):equal(flat(b)))
+      assert.equal(apart[1].state[b[1]][field], both.state[a[1]][field])
+      assert.equal(apart[2].state[b[2]][field], both.state[a[2]][field])
     end
   end)
 
@@ -171,6 +232,66 @@ describe("an optimizer", function()
   end)
 end)
 
+describe("an optimizer of one's own", function()
+  -- The example of its documentation.
+  local function example()
+    local file = assert(io.open(here .. "/../lua/luminary/optim/optimizer.lua"))
+    local text = file:read("*a")
+    file:close()
+    local lines = {}
+    for line in text:gmatch("%-%-%-   ([^\n]*)\n") do lines[#lines + 1] = line end
+    local code = table.concat(lines, "\n") .. "\nreturn Signum, opt"
+    return code
+  end
+
+  it("is as the documentation says", function()
+    local net = nn.Linear(2, 1)
+    local scope = setmetatable({ lm = lm, optim = optim, net = net }, { __index = _G })
+    local Signum, opt = setfenv(assert(loadstring(example())), scope)()
+    assert.equal(0.001, opt.param_groups[1].lr)
+    assert.matches("did you mean 'momentum'", message(Signum, net:parameters(), { momentun = 1 }))
+    local p = nn.Parameter(lm.tensor { 1, 1, 1 })
+    local mine = Signum({ p }, { lr = 0.25, momentum = 0.5 })
+    lm.scope(function()
+      p.grad = lm.tensor { 4, -2, 0 }
+      mine:step()
+      p.grad = lm.tensor { -2, -2, 0 } -- the buffers: 2, -1, 0; 0, -1.5, 0
+      mine:step()
+    end)
+    same(p:detach(), lm.tensor { 0.75, 1.5, 1 })
+    assert.equal(2, mine.state[p].step)
+    same(mine.state[p].buffer, lm.tensor { 0, -1.5, 0 })
+    local again = Signum { p }
+    again:load_state_dict(mine:state_dict())
+    assert.equal(0.25, again.param_groups[1].lr)
+    same(again.state[p].buffer, lm.tensor { 0, -1.5, 0 })
+  end)
+
+  it("that fails may step again; one without advance says so", function()
+    local Fails = optim.Optimizer:extend("Fails")
+    Fails.spec = { lr = { "number", 1 } }
+    local wrong = true
+    function Fails:advance(group, params, states, count) -- luacheck: ignore self
+      states[1].seen = count
+      if wrong then error("mine") end
+      params[1]:sub_(params[1].grad, { alpha = group.lr })
+    end
+    local p = nn.Parameter(lm.ones { 1 })
+    p.grad = lm.ones { 1 }
+    local opt = Fails { p }
+    assert.matches("mine", message(opt.step, opt))
+    assert.is_nil(opt.state[p])
+    wrong = false
+    opt:step()
+    assert.equal(0, p:item())
+    assert.same({ step = 1, seen = 1 }, opt.state[p])
+    local Nothing = optim.Optimizer:extend("Nothing")
+    local other = Nothing { p }
+    assert.matches("Nothing: there is no advance%(group, params, states, count%)", message(other.step, other))
+    assert.matches("Fails: lr has to be a number of at least 0", message(Fails, { p }, { lr = -1 }))
+  end)
+end)
+
 describe("parameter groups", function()
   it("have their own options, the optimizer's where they give none", function()
     local a, b = nn.Parameter(lm.zeros { 1 }), nn.Parameter(lm.zeros { 1 })
@@ -231,6 +352,45 @@ describe("errors of optimizers", function()
     { "eps", function() optim.Adam(params(), { eps = -1 }) end },
     { "weight_decay", function() optim.AdamW(params(), { weight_decay = "much" }) end },
     { "amsgrad", function() optim.Adam(params(), { amsgrad = 1 }) end },
+    { "Adadelta: rho has to be in [0, 1], got 1.5", function() optim.Adadelta(params(), { rho = 1.5 }) end },
+    { "Rprop: etas[1] has to be in (0, 1), got 1", function() optim.Rprop(params(), { etas = { 1, 2 } }) end },
+    { "etas[2] has to be in (1, inf), got 1", function() optim.Rprop(params(), { etas = { 0.5, 1 } }) end },
+    { "betas[1] has to be in [0, 1), got nan", function() optim.Lion(params(), { betas = { 0 / 0, 0 } }) end },
+    { "NAdam: momentum_decay has to be a number of at least 0", function()
+      optim.NAdam(params(), { momentum_decay = -1 })
+    end },
+    { "AdamW: no option 'decoupled_weight_decay'", function()
+      optim.AdamW(params(), { decoupled_weight_decay = false })
+    end },
+    { "NAdam:load_state_dict: the state of parameter 1: there is no exp_avg", function()
+      optim.NAdam(params()):load_state_dict { state = { { step = 1, mu_product = 1 } }, param_groups = { {
+        params = { 1 } } } }
+    end },
+    { "NAdam:load_state_dict: the state of parameter 1: mu_product has to be a number", function()
+      local t = lm.zeros { 1 }
+      optim.NAdam(params()):load_state_dict { state = { { step = 1, exp_avg = t, exp_avg_sq = t } }, param_groups = { {
+        params = { 1 } } } }
+    end },
+    { "Adam:load_state_dict: the state of parameter 1: step has to be an integer of at least 1", function()
+      local t = lm.zeros { 1 }
+      optim.Adam(params()):load_state_dict { state = { { exp_avg = t, exp_avg_sq = t } }, param_groups = { {
+        params = { 1 } } } }
+    end },
+    { "kind: an optimizer's name such as \"SGD\" expected", function() lm.core.optim_step { kind = "sgd" } end },
+    { "exp_avg[1]: a tensor expected", function()
+      lm.core.optim_step { kind = "Lion", params = params(), grads = params(), step = 1 }
+    end },
+    { "Lion: parameter 1 has sizes [1], its exp_avg [2]", function()
+      lm.core.optim_step { kind = "Lion", params = params(), grads = params(), states = { exp_avg = {
+        lm.zeros { 2 } } } }
+    end },
+    { "lr: a number expected", function()
+      lm.core.optim_step { kind = "Lion", params = params(), options = { "much" } }
+    end },
+    { "step: steps count from 1, got 0", function() lm.core.optim_step { kind = "Lion", params = {}, step = 0 } end },
+    { "carried: mu is missing", function()
+      lm.core.optim_step { kind = "ASGD", params = {}, carried = { 1 } }
+    end },
   }
   for k, case in ipairs(cases) do
     it(("%d: %s"):format(k, case[1]), function() assert.matches(case[1], message(case[2]), 1, true) end)
@@ -243,7 +403,7 @@ describe("errors of optimizers", function()
 end)
 
 describe("an optimizer's state_dict", function()
-  for name, row in pairs(optimizers) do
+  for name, row in pairs(every) do
     it("goes on to the same bits: " .. name, function()
       local a = parameters("float64")
       local first = optim[row[1]](a, row[2])
@@ -282,6 +442,25 @@ describe("an optimizer's state_dict", function()
     assert.equal("float64", other.state[fresh[1]].exp_avg.dtype)
     assert.is_false(other.state[fresh[1]].exp_avg == state.state[1].exp_avg)
     assert.is_nil(state.param_groups[1].params[2])
+  end)
+
+  it("may have numbers as tensors of no dims, as PyTorch has, for a parameter of no dims too", function()
+    for _, shape in ipairs { {}, { 1 } } do
+      local p, t = nn.Parameter(lm.zeros(shape)), lm.full({}, 0.5)
+      local opt = optim.NAdam { p }
+      opt:load_state_dict { param_groups = { { params = { 0 }, foreach = false } }, state = { [0] = {
+        step = lm.full({}, 3), mu_product = t, exp_avg = lm.full(shape, 2), exp_avg_sq = lm.full(shape, 4) } } }
+      assert.same({ 3, 0.5 }, { opt.state[p].step, opt.state[p].mu_product })
+      assert.same({ 2, 4 }, { opt.state[p].exp_avg:item(), opt.state[p].exp_avg_sq:item() })
+    end
+    local p = nn.Parameter(lm.zeros { 2 })
+    local opt = optim.SGD({ p }, { momentum = 0.9, dampening = 0.5 })
+    opt:load_state_dict { param_groups = { { params = { 0 }, lr = 1, momentum = 0.5, dampening = 0.5 } },
+      state = { [0] = { momentum_buffer = lm.ones { 2 } } } }
+    p.grad = lm.ones { 2 }
+    opt:step() -- not the first one: the buffer becomes 0.5 + 0.5 * 1
+    same(p:detach(), lm.tensor { -1, -1 })
+    assert.equal(2, opt.state[p].step)
   end)
 
   it("of another shape is an error that changes nothing", function()

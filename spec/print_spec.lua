@@ -86,7 +86,18 @@ describe("lm.repr", function()
     local text = lm.repr { a = { lm.eye(2) }, b = 1 }
     assert.matches("tensor%(%[%[1%., 0%.%],\n%s+%[0%., 1%.%]%]%)", text)
     assert.matches("b = 1", text)
+    assert.equal("{\n  long = tensor([[1., 0.],\n                 [0., 1.]]),\n}", lm.repr { long = lm.eye(2) })
+    assert.equal("{\n  net = Sequential(\n    (0): ReLU()\n  ),\n}", lm.repr { net = lm.nn.Sequential(lm.nn.ReLU()) })
     assert.equal(tostring(lm.eye(2)), lm.repr(lm.eye(2)))
+  end)
+
+  it("shows as many entries as it is asked for, and how many more there are", function()
+    assert.equal("{1, 2, … (1 more)}", lm.repr({ 1, 2, 3 }, 2))
+    assert.equal("{1, 2, 3}", lm.repr({ 1, 2, 3 }, 3))
+    assert.equal("{1, a = {2, 3, … (1 more)}, … (1 more)}", lm.repr({ 1, a = { 2, 3, 4 }, b = 2 }, 2))
+    assert.equal("{{1}, {1}, … (2 more)}", lm.repr({ { 1 }, { 1 }, { 1 }, { 1 } }, 2))
+    assert.error_matches(function() lm.repr({}, 0) end, "repr: most has to be an integer of at least 1, got number 0")
+    assert.error_matches(function() lm.repr({}, 1, 2) end, "repr: takes at most 2 arguments, got 3")
   end)
 
   it("stops at a table that holds itself", function()

@@ -215,7 +215,7 @@ describe("errors", function()
       { function() lm.cat(x) end, "cat: tensors: a list of tensors expected, got one tensor" },
       { function() lm.cat { x, 3 } end, "cat: tensors%[2%]: a tensor expected, got number 3" },
       { function() x:sum(1.5) end, "sum: dim: an integer expected, got number 1.5" },
-      { function() x:clamp(1, { 2 }) end, "clamp: max: a number expected, got table" },
+      { function() x:clamp(1, { 2 }) end, "clamp: max: a tensor or a number expected, got table" },
       { function() lm.relu(io.stdout) end, "relu: x: a tensor expected, got userdata that is no tensor" },
       { function() x:var(1, { keepdim = 1 }) end, "var: keepdim: true or false expected, got number 1" },
       { function() lm.ones({ 2 }, { dtype = 32 }) end,
@@ -277,7 +277,8 @@ end)
 describe("lm.help", function()
   it("shows an op's arguments with their defaults, and what it does", function()
     assert.equal("sum(x, dim = nil, {keepdim = false, dtype = nil})\n  sum over dim, or all; integers give int64",
-      lm.help "sum")
+      lm.help "lm.sum")
+    assert.matches("^" .. lm.help("lm.sum"):gsub("%p", "%%%0") .. "\nTimer:sum%(%)\n", lm.help "sum")
     assert.matches("^relu_%(x%)\n.*in place", lm.help "relu_")
     assert.matches("reduction = \"mean\"", lm.help "mse_loss")
     assert.matches("requires_grad = false", lm.help "zeros")

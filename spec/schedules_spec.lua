@@ -504,7 +504,7 @@ describe("a schedule", function()
         S.StepLR(optimizer(), 2, { last_epoch = 3 })
       end,
       ["StepLR: last_epoch has to be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
-      ["SequentialLR:step: takes 0 arguments, got 1"] = function() schedules.sequential(opt):step(3) end,
+      ["SequentialLR: step takes 0 arguments, got 1"] = function() schedules.sequential(opt):step(3) end,
     } do
       local text = message(try)
       assert.matches("schedules_spec.lua:%d+: ", text, 1, false, problem)

@@ -288,6 +288,10 @@ describe("a tensor", function()
     assert.is_true(x.shape ~= y.shape and x.shape ~= lm.zeros(2).shape and lm.ones {}.shape ~= lm.zeros(1).shape)
   end)
 
+  it("an empty list of tensors is one", function()
+    assert.error_matches(function() lm.cat(lm.ones(0, 2):unbind(1)) end, "cat: the list is empty")
+  end)
+
   it("lists of sizes are plain tables to whatever takes those", function()
     local x = lm.zeros(2, 3)
     assert.same({ 2, 3 }, lm.ones(6):view(x.shape).shape)

@@ -60,6 +60,7 @@ local steps = [[
 for _, case in ipairs {
   { "SGD", { lr = 0.1 } }, { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true } }, { "Adam", { lr = 0.01 } },
   { "Adam", { lr = 0.01, amsgrad = true, weight_decay = 0.1 } }, { "AdamW", { lr = 0.02, betas = { 0.8, 0.9 } } },
+  { "NAdam", {} }, { "ASGD", { t0 = 2 } }, { "RMSprop", { centered = true, momentum = 0.9 } },
 } do
   local class, opts = unpack(case)
   local mine, its = parameters(), parameters()

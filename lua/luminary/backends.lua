@@ -1,10 +1,10 @@
 --- lm.backends: what the libraries under an op may do. Settings are there, and kept, with and without a GPU.
---
---   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
---   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions; true at first
---   lm.backends.cudnn.enabled            false: convolutions by plain kernels
---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
+---
+---   lm.backends.cuda.matmul.allow_tf32   TF32 in float32 matrix products; false at first
+---   lm.backends.cudnn.allow_tf32         TF32 in float32 convolutions; true at first
+---   lm.backends.cudnn.enabled            false: convolutions by plain kernels
+---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
+---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
 local core = require "luminary.core"
 local options = require "luminary.options"
 
@@ -36,12 +36,16 @@ end
 
 local backends = {}
 
+--- lm.backends.cuda: lm.backends.cuda.matmul.allow_tf32 allows TF32 in float32 matrix products; false at first.
 backends.cuda = {
+  --- lm.backends.cuda.matmul: its field allow_tf32 allows TF32 in float32 matrix products; false at first.
   matmul = settings("cuda.matmul.", {"allow_tf32"}, {}),
   --- Whether the CUDA backend was built and can be loaded.
   is_built = function() return core.cuda_version "cuda" ~= nil end,
 }
 
+--- lm.backends.cudnn: the settings allow_tf32, enabled, benchmark and deterministic of convolutions on a GPU, and the
+--- functions version and is_available; ?lm.backends says what they do.
 backends.cudnn = settings("cudnn.", {"allow_tf32", "enabled", "benchmark", "deterministic"}, {
   --- cuDNN's version, 91900 for 9.19; nil where it is not there.
   version = function() return core.cuda_version "cudnn" end,

@@ -263,14 +263,25 @@ function restore(node, file, depth)
   return restore_table(node, file, depth)
 end
 
---- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file. A file
---- that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what is used
---- costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save does):
---- written over in place, the tensors change; cut short, the process dies of a bus error.
+local function warn_of_lacking(path, tensors, lacking)
+  local some = table.concat(lacking, ", ", 1, math.min(#lacking, 3))
+  if #lacking > 3 then some = ("%s and %d more"):format(some, #lacking - 3) end
+  local what = ("load: %s: this version lacks the dtype of %s"):format(path, some)
+  if next(tensors) == nil then fail("%s, and there is no other tensor in the file", what) end
+  core.warn(what .. ", left out")
+end
+
+--- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file.
+--- Tensors of dtypes that tensors here do not have are widened where that loses nothing (I8, I16, U16 to int32, U32 to
+--- int64); others (F8_E4M3, U64, …) are left out, which is one warning that names them, or an error where none is left.
+--- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
+--- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
+--- does): written over in place, the tensors change; cut short, the process dies of a bus error.
 function checkpoint.load(path, opts)
   if type(path) ~= "string" then fail("load: the path has to be a string, got %s", options.describe(path)) end
   opts = options.check("load", opts, {device = {"any"}, mmap = {"boolean", false}}, "device")
-  local tensors, metadata = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
+  local tensors, metadata, _, lacking = core.safetensors_load(path, {device = opts.device, mmap = opts.mmap})
+  if #lacking > 0 then warn_of_lacking(path, tensors, lacking) end
   local text = metadata and metadata[KEY]
   if not text then return tensors end
   local ok, node = pcall(core.json_decode, text)

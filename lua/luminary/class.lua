@@ -28,8 +28,7 @@ local function refuse(object)
   fail("%s: pairs and ipairs walk tables, and this is an object%s", object.__name, hint(object))
 end
 
--- Most of all by `for x, y in loader do`.
-local function refuse_call(object) fail("a %s is not called%s", object.__name, hint(object)) end
+local function not_called(object) fail("%s: an object, which cannot be called%s", object.__name, hint(object)) end
 
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
@@ -42,8 +41,7 @@ end
 --- An instance of `of` without fields, on which `init` has not run. What `record` has adds to what is usual in one.
 function class.object(of, record)
   record = complete(of, record or {})
-  record.__len, record.__pairs, record.__ipairs = length, refuse, refuse
-  record.__call = record.__call or refuse_call
+  record.__len, record.__pairs, record.__ipairs, record.__call = length, refuse, refuse, record.__call or not_called
   local object = newproxy()
   debug_setmetatable(object, record)
   return object
@@ -52,25 +50,39 @@ end
 --- The same as a table, for objects whose list of things stands in them at 1, 2, ….
 function class.list(of, record) return setmetatable({}, complete(of, record)) end
 
+--- What a class's call runs with its arguments on the new object; classes write their own.
+local function no_init() end
+
 --- The arguments of `init`. A class of the library takes them by name too, and no more than `init` names.
 function class.arguments(of, ...)
-  if not rawget(of, "strict") then
-    if of.init == class.methods.init and select("#", ...) > 0 then
-      fail("%s: takes no arguments until there is a function %s:init(…)", of.__name, of.__name)
-    end
-    return ...
+  if of.init == no_init and select("#", ...) > 0 then
+    fail("%s: takes no arguments; function %s:init(…) says which a class of one's own takes%s", of.__name, of.__name,
+      of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
   end
+  if not rawget(of, "strict") then return ... end
   local info, given = debug.getinfo(of.init, "u"), select("#", ...)
   local most = math.max(info.nparams - 1, 0)
   if given > most and not info.isvararg then
-    fail("%s: takes at most %d argument%s, got %d", of.__name, most, most == 1 and "" or "s", given)
+    fail("%s: takes at most %d argument%s, got %d%s", of.__name, most, most == 1 and "" or "s", given,
+      debug.getlocal(of.init, most + 1) == "opts" and "; options go in one table at the end" or "")
   end
   return options.by_name(of.__name, of.init, 1, ...)
+end
+
+--- An error where the `init` of a user's class left out that of a class of ours, whose `__makes` says what that sets.
+function class.check_made(object)
+  local field = object.__makes
+  if field and object[field] == nil then
+    local super = object.super
+    while not rawget(super, "__makes") do super = super.super end
+    fail("%s: init has to call %s.init(self, …), which makes '%s'", object.__name, super.__name, field)
+  end
 end
 
 local function construct(self, ...)
   local object = class.object(self)
   object:init(class.arguments(self, ...))
+  class.check_made(object)
   return object
 end
 
@@ -137,7 +149,9 @@ local theirs = {
 -- A method of a user's class, which may be called with more arguments than it names.
 local function set_own_method(of, name, method)
   local ours = theirs[name]
-  if ours then fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours) end
+  if ours and (of[ours] or ours == "len") then
+    fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours)
+  end
   set_method(of, name, method, 1 / 0)
 end
 
@@ -150,12 +164,14 @@ end
 
 --- What every class has.
 class.methods = {
+  --- A class of that name that has what this one has: local Net = nn.Module:extend("Net").
   extend = function(self, name)
     local new = class.new(options.arg("extend", "name", name, "string"), self)
     getmetatable(new).__newindex = set_own_method
     return new
   end,
-  init = function() end,
+  init = no_init,
+  --- The object's text. tostring and print use it.
   repr = function(self) return self.__name end,
 }
 
@@ -168,15 +184,24 @@ function class.descends(candidate, wanted)
   return false
 end
 
+--- An error where v is no class.
+function class.check(who, v)
+  local mt = options.stands_for_code(v)
+  if not (mt and mt.instance) then
+    fail("%s: a class has to be given, such as nn.Linear, got %s", who, options.describe(v))
+  end
+end
+
 --- Whether `object` is an instance of `wanted` or of a class that extends it.
 function class.is(object, wanted)
+  class.check("is", wanted)
   local record = record_of(object)
   return record and class.descends(record.class, wanted) or false
 end
 
---- Whether v, an object or a table, has functions of these names.
+--- Whether v, an object or a table but no class, has functions of these names.
 function class.has(v, ...)
-  if type(v) ~= "table" and not record_of(v) then return false end
+  if type(v) ~= "table" and not record_of(v) or options.stands_for_code(v) then return false end
   for i = 1, select("#", ...) do
     if type(v[select(i, ...)]) ~= "function" then return false end
   end

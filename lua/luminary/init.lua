@@ -8,20 +8,86 @@ if own then core.own_files(own) end
 local methods = require "luminary.tensor"
 local options = require "luminary.options"
 
-local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core}
+local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core, newaxis = "newaxis"}
+
+-- ---- functions that are written in C
+--- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
+--- copy of a tensor. Numbers are float32 without a dtype (set_default_dtype), booleans bool.
+--- lm.is_tensor(v): whether v is a tensor.
+--- lm.is_floating_point(x): whether x's dtype, or the dtype of that name, is one of the floating ones.
+--- lm.max(x): the largest element; lm.max(x, dim [, {keepdim = false}]): the largest along dim, and where they are,
+--- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
+--- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
+--- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
+--- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
+--- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
+--- any x.grad. allow_unused: one that no output depends on is nil, not an error.
+--- lm.op_list(): the names of all ops.
+--- lm.live_tensors(): how many tensors there are in this process.
+--- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
+--- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
+--- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
+--- lm.set_grad_enabled(on): turns recording on or off from here on. Gives what was before.
+--- lm.autocast({device, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
+--- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
+--- say; on that kind of device, or on all. Low copies of weights are kept for the outermost scope unless cache_enabled
+--- is false. Gives what f returns.
+--- lm.is_autocast_enabled([device]): whether this runs inside lm.autocast, for that kind of device or for any.
+--- lm.get_autocast_dtype([device]): the dtype that lm.autocast would compute in on that kind of device.
+--- lm.scope(f, ...): f(...), after which the tensors that f made are dropped at once, but for those it returns (in
+--- tables too) and those given to lm.keep. Gives what f returns.
+--- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
+--- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
+--- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
+--- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
+--- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
+--- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
+--- lm.max_memory_allocated([device]): the most that memory_allocated was since the start or reset_peak_memory_stats.
+--- lm.max_memory_reserved([device]): the most that memory_reserved was since the start or reset_peak_memory_stats.
+--- lm.reset_peak_memory_stats([device]): max_memory_allocated and max_memory_reserved count from here on.
+--- lm.empty_cache([device]): gives memory that no tensor takes back to the system or the driver.
+--- lm.set_num_threads(n): ops on the CPU use n threads of this process.
+--- lm.get_num_threads(): how many threads ops on the CPU use.
+--- lm.synchronize([device]): waits until all work on a device is done.
+--- lm.time(): seconds, with fractions, from some moment on: differences measure time.
+--- lm.setenv(name, value): sets a variable of this process's environment; nil removes it.
+--- lm.getenv(name): a variable of the environment as lm.setenv left it; nil where there is none.
+--- lm.set_warnings(on): whether warnings are printed (they are at first). Gives what was before.
+--- lm.set_default_dtype(dtype): the floating dtype of tensors that are made without one: "float32" at first.
+--- lm.get_default_dtype(): the floating dtype of tensors that are made without one.
+--- lm.set_default_device(device): where tensors are made that are made without a device: "cpu" at first.
+--- lm.get_default_device(): where tensors are made that are made without a device.
+
+-- ---- values
+--- lm.version: luminary's version, "major.minor.patch".
+--- lm.FloatTensor(2, 3), lm.FloatTensor{1, 2}: Torch's constructor: a float32 tensor of those sizes, uninitialized, or
+--- of those values.
+--- lm.DoubleTensor(2, 3), lm.DoubleTensor{1, 2}: a float64 tensor of those sizes, uninitialized, or of those values.
+--- lm.HalfTensor(2, 3), lm.HalfTensor{1, 2}: a float16 tensor of those sizes, uninitialized, or of those values.
+--- lm.BFloat16Tensor(2, 3), lm.BFloat16Tensor{1, 2}: a bfloat16 tensor of those sizes, uninitialized, or of those
+--- values.
+--- lm.LongTensor(2, 3), lm.LongTensor{1, 2}: an int64 tensor of those sizes, uninitialized, or of those values.
+--- lm.IntTensor(2, 3), lm.IntTensor{1, 2}: an int32 tensor of those sizes, uninitialized, or of those values.
+--- lm.ByteTensor(2, 3), lm.ByteTensor{1, 2}: a uint8 tensor of those sizes, uninitialized, or of those values.
+--- lm.BoolTensor(2, 3), lm.BoolTensor{1, 2}: a bool tensor of those sizes, uninitialized, or of those values.
+--- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
 for _, name in ipairs {
-  "tensor", "is_tensor", "max", "min", "grad", "help", "op_list", "live_tensors",
-  "no_grad", "enable_grad", "is_grad_enabled", "set_grad_enabled", "autocast", "is_autocast_enabled",
-  "get_autocast_dtype", "scope", "keep",
-  "manual_seed", "get_rng_state", "set_rng_state",
-  "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
-  "empty_cache", "set_num_threads", "get_num_threads", "synchronize", "time", "setenv", "getenv", "set_warnings",
-  "set_default_dtype", "get_default_dtype", "set_default_device", "get_default_device", "is_floating_point",
+  "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "autocast", "scope", "keep", "time",
 } do
   lm[name] = core[name]
+end
+for name, most in pairs { -- arguments that it takes
+  op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0, set_grad_enabled = 1,
+  is_autocast_enabled = 1, get_autocast_dtype = 1,
+  manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
+  memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
+  set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
+  set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
+} do
+  lm[name] = options.exact(name, core[name], most)
 end
 for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "allclose", "numel"} do
   lm[name] = methods[name]
@@ -51,12 +117,20 @@ local modules = {
   amp = "amp",
 }
 local values = { -- name: module and field, or the module itself
-  Timer = {"timer"}, repr = {"repr"}, save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+  Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
+  save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
   GradScaler = {"amp.grad_scaler"},
 }
 
 return setmetatable(options.exact_all(lm), {
   __library = "luminary",
+  lazy = function() -- names that are not there before they are asked for
+    local names = {}
+    for _, more in ipairs {modules, values, require "luminary.typed"} do
+      for name in pairs(more) do names[name] = true end
+    end
+    return names
+  end,
   __index = function(self, key)
     local value
     if type(key) == "string" and key:sub(1, 2) == "__" then -- as options.strict

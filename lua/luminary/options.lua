@@ -1,6 +1,5 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
-local sizes = require "luminary.sizes"
 local words = require "luminary.words"
 
 local options = {}
@@ -17,13 +16,20 @@ function options.record(v)
   return type(record) == "table" and rawget(record, "values") and rawget(record, "class") and record or nil
 end
 
---- Whether v is a table that is no object.
+--- Whether v is a table that is no object: one without a metatable, or a list of ours, whose metatable has __plain.
 function options.is_plain(v)
   if type(v) ~= "table" then return false end
   local metatable = getmetatable(v)
-  return metatable == nil or metatable == sizes
+  return metatable == nil or type(metatable) == "table" and rawget(metatable, "__plain") == true
 end
 local is_plain = options.is_plain
+
+--- The metatable of a class or of a library of ours; nil for other values.
+function options.stands_for_code(v)
+  local mt = type(v) == "table" and getmetatable(v)
+  return type(mt) == "table" and (rawget(mt, "instance") or rawget(mt, "__library")) and mt or nil
+end
+local stands_for_code = options.stands_for_code
 
 local function brief(v) return words(tostring(v), 200) end
 
@@ -34,8 +40,10 @@ function options.describe(v)
   if kind == "number" then return "number " .. tostring(v) end
   if kind == "boolean" or kind == "nil" then return tostring(v) end
   if core.is_tensor(v) then return "a tensor [" .. table.concat(v.shape, ", ") .. "]" end
-  local record, mt = options.record(v), getmetatable(v)
-  if type(mt) == "table" and rawget(mt, "__library") then
+  local record, mt = options.record(v), stands_for_code(v)
+  if mt and mt.instance then
+    return ("the class %s itself (%s(…) makes an object of it)"):format(v.__name, v.__name)
+  elseif mt then
     return ("the library %s itself (its functions are called with a dot, not a colon)"):format(mt.__library)
   end
   if not record then return "a " .. kind end
@@ -58,7 +66,7 @@ local kinds = {
   number = {"a number", only "number"},
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
-  table = {"a table", only "table"},
+  table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   ["function"] = {"a function", only "function"},
   integer = {"an integer", function(v) if is_integer(v) then return v end end},
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
@@ -67,6 +75,9 @@ local kinds = {
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
+  padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
+    return (v == "same" or v == "valid") and v or pair(v)
+  end},
   any = {"a value", function(v) return v end},
 }
 
@@ -152,8 +163,9 @@ function options.by_name(who, f, skip, ...)
 end
 
 --- The same function, for which more arguments than it names are an error: in Lua they would be dropped in silence.
-function options.exact(who, f)
-  local most = debug.getinfo(f, "u").nparams
+--- `most` says how many where that is a function of C's.
+function options.exact(who, f, most)
+  most = most or debug.getinfo(f, "u").nparams
   return function(...)
     if select("#", ...) > most then
       fail("%s: takes at most %d argument%s, got %d", who, most, most == 1 and "" or "s", select("#", ...))

@@ -13,6 +13,7 @@ local function with(names, words)
   return names
 end
 
+local at_least, at_most = "x:clamp(min) is that", "x:clamp({max = …}) is that"
 local two = "such ops give two results: local values, indices = x:max(2)"
 
 local other = {}
@@ -42,7 +43,7 @@ other.tensors = with(pairs_of([[
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
-  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
+  clamp_min = at_least, clamp_max = at_most, clamp_min_ = at_least, clamp_max_ = at_most,
   is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false, char = false,
   short = false, set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
 })
@@ -76,7 +77,8 @@ other.luminary = with(pairs_of([[
   sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trace trapezoid trapz
   triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander vdot
   vsplit xlogy xpu]]), {
-  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y", deepcopy = "x:clone() copies a tensor",
+  copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
+  deepcopy = "net:clone() copies a module, x:clone() a tensor",
   bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
@@ -87,16 +89,16 @@ other.luminary = with(pairs_of([[
   uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
   dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
   inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
-  newaxis = "x:unsqueeze(dim) makes one", memory_format = "{memory_format = \"channels_last\"} is an option",
+  memory_format = "{memory_format = \"channels_last\"} is an option",
   channels_last = "{memory_format = \"channels_last\"} is an option",
   contiguous_format = "{memory_format = \"contiguous\"} is an option",
   std_mean = "x:std() and x:mean() give them", var_mean = "x:var() and x:mean() give them",
-  clamp_min = "x:clamp(low) has no upper limit", clamp_max = "x:clamp(-math.huge, high) has no lower limit",
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
   torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
+  clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
 })
 
@@ -107,7 +109,7 @@ other.nn = with(pairs_of([[
   ClassNLLCriterion=NLLLoss CrossEntropyCriterion=CrossEntropyLoss MSECriterion=MSELoss LookupTable=Embedding
   BCECriterion=BCELoss LogSoftMax=LogSoftmax SoftMax=Softmax SoftPlus=Softplus Container=Module
   DataParallelTable=DataParallel DistributedDataParallel=parallel.DistributedDataParallel
-  clip_grad_norm_=utils.clip_grad_norm_]],
+  clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
@@ -122,7 +124,7 @@ other.nn = with(pairs_of([[
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss ChannelShuffle CircularPad2d
   ConstantPad1d CrossMapLRN2d FractionalMaxPool2d Hardshrink InstanceNorm3d LPPool1d LPPool2d LazyBatchNorm2d
-  LazyConv1d LazyConvTranspose2d MaxUnpool1d MaxUnpool2d MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
+  LazyConv1d LazyConvTranspose2d MaxUnpool1d MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
   PixelUnshuffle RReLU RNNBase ReflectionPad1d ReplicationPad1d SoftMarginLoss Softshrink Tanhshrink
   TripletMarginWithDistanceLoss UpsamplingBilinear2d UpsamplingNearest2d ZeroPad1d ZeroPad3d attention quantized
   qat]]), {
@@ -135,14 +137,14 @@ other["nn.functional"] = pairs_of([[
   relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
   l1_loss smooth_l1_loss huber_loss kl_div normalize cosine_similarity interpolate upsample
-  pad scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
+  scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
   adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
   glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid pixel_shuffle dropout1d
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
   multilabel_margin_loss soft_margin_loss adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
   channel_shuffle conv_transpose3d dropout3d feature_alpha_dropout hardshrink local_response_norm lp_pool1d lp_pool2d
-  max_pool3d max_unpool2d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
+  max_pool3d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
   softshrink tanhshrink linear_cross_entropy upsample_bilinear upsample_nearest]])
 
 other["nn.init"] = pairs_of("", [[orthogonal_ orthogonal eye_ dirac_ sparse_ trunc_normal_]])
@@ -153,9 +155,9 @@ other["nn.utils"] = pairs_of([[
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
 other.optim = pairs_of([[
-  adamw=AdamW StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  RMSprop Adagrad Adadelta NAdam RAdam Adamax ASGD Rprop SparseAdam swa_utils AveragedModel
-  adadelta rprop ConfusionMatrix Logger Adafactor Muon]])
+  adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
+  StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
+  SparseAdam ConfusionMatrix Logger Adafactor Muon]])
 
 other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
@@ -229,7 +231,7 @@ other.mp = with(pairs_of([[start_processes=spawn]], [[
 other.autograd = with(pairs_of([[
   no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
   function=Function]], [[
-  detect_anomaly set_detect_anomaly profiler functional forward_ad graph jacobian hessian]]), {
+  profiler functional forward_ad graph jacobian hessian]]), {
   Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",

@@ -1,5 +1,10 @@
---- lm.repr(value): nested tables as text, tensors as they print.
+--- lm.repr(value [, most]): any value as text: nested tables with sorted keys, on one line where it fits; tensors as
+--- they print; a library as what it has. With `most`, tables show that many entries and say how many more there are,
+--- three times as many in all, and strings 1000 bytes.
 local core = require "luminary.core"
+local help = require "luminary.help"
+local options = require "luminary.options"
+local words = require "luminary.words"
 
 local function is_name(key) return type(key) == "string" and key:match("^[%a_][%w_]*$") ~= nil end
 
@@ -16,11 +21,14 @@ local function indent(text, by) return (text:gsub("\n", "\n" .. by)) end
 local show
 local DEEPEST = 40 -- tables below are "{…}", as one that is inside itself
 
-local function show_table(t, open, margin)
+-- state: the tables around this one as keys, `most` entries of a table, `left` entries of all tables.
+local function show_table(t, state, margin)
   local mt = debug.getmetatable(t)
   if type(mt) == "table" and mt.__tostring then return indent(tostring(t), margin) end
-  if open[t] or #margin > 2 * DEEPEST then return "{…}" end
-  open[t] = true
+  local library = type(mt) == "table" and rawget(mt, "__library")
+  if library then return margin == "" and help.overview(t) or ("library %s"):format(library) end
+  if state[t] or #margin > 2 * DEEPEST then return "{…}" end
+  state[t] = true
   local inner, parts, wide = margin .. "  ", {}, false
   local n = #t
   local keys = {}
@@ -28,27 +36,38 @@ local function show_table(t, open, margin)
     if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then keys[#keys + 1] = key end
   end
   table.sort(keys, before)
-  for i = 1, n do parts[#parts + 1] = show(t[i], open, inner) end
-  for _, key in ipairs(keys) do
-    local name = is_name(key) and key or "[" .. show(key, open, inner) .. "]"
-    parts[#parts + 1] = name .. " = " .. show(t[key], open, inner)
+  local room = math.min(state.most, state.left)
+  local cut = n + #keys > room
+  for i = 1, n + #keys do
+    if i > room then break end
+    state.left = state.left - 1
+    local key = keys[i - n]
+    local name = i > n and (is_name(key) and key or "[" .. show(key, state, inner) .. "]") .. " = " or ""
+    local value = t[i > n and key or i]
+    parts[i] = name .. show(value, state, core.is_tensor(value) and inner .. (" "):rep(#name) or inner)
   end
-  open[t] = nil
+  if cut then parts[#parts + 1] = ("… (%d more)"):format(n + #keys - room) end
+  state[t] = nil
   local width = 0
   for _, part in ipairs(parts) do
     width = width + #part + 2
     wide = wide or part:find("\n", 1, true) ~= nil
   end
   if not wide and #margin + width <= 100 then return "{" .. table.concat(parts, ", ") .. "}" end
-  return "{\n" .. inner .. table.concat(parts, ",\n" .. inner) .. ",\n" .. margin .. "}"
+  return "{\n" .. inner .. table.concat(parts, ",\n" .. inner) .. (cut and "" or ",") .. "\n" .. margin .. "}"
 end
 
-function show(value, open, margin)
-  if type(value) == "string" then return ("%q"):format(value):gsub("\\\n", "\\n") .. "" end
-  if type(value) == "table" then return show_table(value, open, margin) end
+function show(value, state, margin)
+  if type(value) == "string" then
+    local text = state.most < 1 / 0 and words(value, 1000) or value
+    return ("%q"):format(text):gsub("\\\n", "\\n") .. ""
+  end
+  if type(value) == "table" then return show_table(value, state, margin) end
   if core.is_tensor(value) then return indent(tostring(value), margin) end
-  return tostring(value)
+  return indent(tostring(value), margin)
 end
 
---- Text of any value: tables with sorted keys, one line where it fits.
-return function(value) return (show(value, {}, "")) end
+return options.exact("repr", function(value, most)
+  if most ~= nil then options.arg("repr", "most", most, "count") end
+  return (show(value, {most = most or 1 / 0, left = 3 * (most or 1 / 0)}, ""))
+end)

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 
 local sizes = core.sizes
+sizes.__plain = true
 
 function sizes.__tostring(list)
   local parts = {}
@@ -32,5 +33,9 @@ local function text(v)
 end
 
 function sizes.__concat(a, b) return text(a) .. text(b) end
+
+function sizes.__call(list)
+  core.error_at_caller(("sizes are a list, which is not called: x.shape, or x:size(), here %s"):format(tostring(list)))
+end
 
 return sizes

@@ -1,20 +1,77 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.options"
+require "luminary.sizes"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
 
-local function tensor(who, x, name) return options.arg(who, name or "x", x, "tensor") end
+-- ---- methods that are written in C
+--- x:size([dim]): the sizes as a list, or the size of one dim.
+--- x:stride([dim]): how far neighbours along each dim are apart in memory, in elements: a list, or one of them.
+--- x:dim(): how many dims x has; x.ndim is the same.
+--- x:numel(): how many elements x has.
+--- x:element_size(): bytes of one element.
+--- x:storage_offset(): where x begins in its storage, in elements.
+--- x:get_device(): the number of the CUDA device that x is on, -1 for the CPU.
+--- x:is_contiguous([{memory_format = "contiguous"}]): whether x's elements lie in order without gaps; "channels_last":
+--- in that order.
+--- x:to(device or dtype or other [, …] [, {dtype, device, copy = false, non_blocking = false, memory_format}]): x on
+--- that device and of that dtype, or as another tensor is; x itself where it is so already, unless copy is set.
+--- x:data_ptr(): the address of x's first element: light userdata, or with LuaJIT's FFI a pointer.
+--- x:free(): gives x's memory up now; views and the graph keep what they share. x is not to be used any more.
+--- x:requires_grad_([on = true]): whether backward is to give x.grad; x has to be a leaf. Gives x.
+--- x:retain_grad(): backward gives x.grad too, though x is no leaf.
+--- x:detach_(): x leaves the graph that made it. Gives x.
+--- x:backward([gradient] [, {gradient, retain_graph, create_graph = false}]): adds the gradients of x, which is one
+--- number unless `gradient` weights its elements, to the .grad of the leaves it was made from. The graph is freed
+--- unless retain_graph; create_graph records the gradients themselves.
+--- x:item(): the number (or boolean) of a tensor of one element. Waits for a GPU.
+--- x:totable(): x's elements as nested lists; a number for a 0-d tensor. Waits for a GPU.
+--- x:tolist(): x's elements as nested lists, as x:totable().
 
--- x:float() and the like; x:cpu(), x:cuda(ordinal)
+-- ---- fields
+--- x.shape: the sizes, a list.
+--- x.dtype: "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" or "bool".
+--- x.device: "cpu", "cuda:0", …
+--- x.ndim: how many dims.
+--- x.grad: the gradient that backward has added up, a tensor of x's shape; nil before. It may be assigned.
+--- x.grad_fn: the name of the op that made x, where it was recorded; nil for leaves.
+--- x.requires_grad: whether backward goes through x. It may be assigned, for leaves.
+--- x.is_leaf: whether x was made by no recorded op.
+--- x.is_cuda: whether x is on a CUDA device.
+--- x.data: x without its graph, over the same memory. Assigning a tensor there puts it in x's place.
+--- x.T: x with its dims in reverse order, a view.
+--- x.mT: x with its last two dims exchanged, a view.
+--- x.itemsize: bytes of one element.
+--- x.nbytes: bytes of all elements.
+
+local function tensor(who, x, name)
+  if not name and (x == nil or type(x) == "number") then
+    fail("%s: x has to be a tensor, got %s (as a method it is x:%s(…), with a colon)", who, options.describe(x), who)
+  end
+  return options.arg(who, name or "x", x, "tensor")
+end
+
+-- Lists of tensors: to PyTorch's users they are tuples, which `a, b = …` takes apart.
+local parts_of = {__plain = true}
+
+function parts_of.__index(list, key)
+  if type(key) == "string" and (rawget(methods, key) or core.tensor_fields[key]) then
+    fail("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each", #list, key)
+  end
+end
+
 for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
   byte = "uint8", bool = "bool",
 } do
+  --- x in the dtype of that name: float (32), double (64), half and bfloat16 (16), long (int64), int (32), byte
+  --- (uint8), bool. x itself where it has it.
   methods[name] = function(x) return methods.to(tensor(name, x), dtype) end
 end
 
+--- A copy in host memory, or x if it is there.
 function methods.cpu(x) return methods.to(tensor("cpu", x), "cpu") end
 
 --- A copy on a CUDA device (the current one), or x if it is there.
@@ -26,6 +83,7 @@ end
 --- A copy of x in page-locked host memory, from which copies to a GPU run beside other work; x itself without CUDA.
 function methods.pin_memory(x) return core.pin_memory(tensor("pin_memory", x)) end
 
+--- Whether x lies in page-locked host memory.
 function methods.is_pinned(x) return core.is_pinned(tensor("is_pinned", x)) end
 
 --- Says that a stream works on x's memory, which then is not given to others before the stream is done with it.
@@ -35,12 +93,15 @@ function methods.record_stream(x, stream)
   core.record_stream(x, stream.device, stream.id)
 end
 
+--- x in another tensor's dtype.
 function methods.type_as(x, other) return methods.to(tensor("type_as", x), tensor("type_as", other, "other").dtype) end
 
 for name, op in pairs {view_as = ops.view, expand_as = ops.expand, reshape_as = ops.reshape} do
+  --- As view, expand and reshape, to the shape of another tensor.
   methods[name] = function(x, other) return op(tensor(name, x), tensor(name, other, "other").shape) end
 end
 
+--- Whether x's dtype is one of the floating ones.
 function methods.is_floating_point(x) return core.is_floating_point(tensor("is_floating_point", x)) end
 
 -- x:new_zeros(2, 3): a tensor with x's dtype and device unless the options say otherwise.
@@ -58,9 +119,11 @@ local function like(who, x, ...)
 end
 
 for _, name in ipairs {"empty", "zeros", "ones", "full"} do
+  --- x:new_zeros(2, 3 [, {…}]): as lm.zeros and the like, with x's dtype and device unless the options say otherwise.
   methods["new_" .. name] = function(x, ...) return ops[name](like("new_" .. name, x, ...)) end
 end
 
+--- As lm.tensor(values [, opts]), with x's dtype and device unless the options say otherwise.
 function methods.new_tensor(x, ...) return core.tensor(like("new_tensor", x, ...)) end
 
 --- Same shape and values.
@@ -129,7 +192,7 @@ function methods.split(x, size, dim)
     parts[i] = ops.narrow(x, dim, start, n)
     start = start + n
   end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- At most `chunks` views of equal size (but for the last) along dim.
@@ -147,7 +210,7 @@ function methods.unbind(x, dim)
   check_parts("unbind", total)
   local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
-  return parts
+  return setmetatable(parts, parts_of)
 end
 
 --- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.

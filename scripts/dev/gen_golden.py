@@ -321,6 +321,13 @@ def layers():
         total = nn.utils.clip_grad_norm_(ps, 1.5, norm_type=norm)
         put(f"clip.{norm:g}.total", total)
         put(f"clip.{norm:g}.grads", torch.cat([p.grad.flatten() for p in ps]))
+
+    layer("conv_same", nn.Conv2d(2, 3, (2, 3), padding="same", dilation=(1, 2)), 2, 2, 5, 6)
+    for mode in ("reflect", "replicate", "circular"):
+        layer("conv_" + mode, nn.Conv2d(2, 3, 3, stride=2, padding=(2, 1), padding_mode=mode), 2, 2, 5, 6)
+        layer(f"conv_{mode}_same", nn.Conv2d(2, 3, (2, 3), padding="same", padding_mode=mode), 2, 5, 6)
+    layer("conv_reflect_valid", nn.Conv2d(2, 3, 3, padding="valid", padding_mode="reflect"), 2, 2, 5, 6)
+    layer("avg_pool_divisor", nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True, divisor_override=4), 2, 2, 7, 6)
     save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
 
 
@@ -407,6 +414,10 @@ MODULES = [
     ("nn.Conv2d(3, 8, 3)",),
     ("nn.Conv2d(4, 8, (3, 2), stride=2, padding=(1, 0), dilation=2, groups=4, bias=False)",
      "nn.Conv2d(4, 8, {3, 2}, {stride = 2, padding = {1, 0}, dilation = 2, groups = 4, bias = false})"),
+    ("nn.Conv2d(1, 1, 2, padding='same', padding_mode='reflect')", "nn.Conv2d(1, 1, 2, {padding = 'same', padding_mode = 'reflect'})"),
+    ("nn.Conv2d(1, 1, 3, padding='valid')", "nn.Conv2d(1, 1, 3, {padding = 'valid'})"),
+    ("nn.Conv2d(1, 1, 3, padding=1, bias=False, padding_mode='circular')",
+     "nn.Conv2d(1, 1, 3, {padding = 1, bias = false, padding_mode = 'circular'})"),
     ("nn.BatchNorm1d(8)",),
     ("nn.BatchNorm2d(8, eps=0.001, momentum=None, affine=False)",
      "nn.BatchNorm2d(8, {eps = 0.001, momentum = false, affine = false})"),
@@ -418,6 +429,8 @@ MODULES = [
     ("nn.MaxPool2d(2)",),
     ("nn.MaxPool2d((3, 2), stride=(2, 1), padding=1, ceil_mode=True)",
      "nn.MaxPool2d({3, 2}, {stride = {2, 1}, padding = 1, ceil_mode = true})"),
+    ("nn.MaxPool2d(2, return_indices=True)", "nn.MaxPool2d(2, {return_indices = true})"),
+    ("nn.MaxUnpool2d((3, 2), stride=2, padding=1)", "nn.MaxUnpool2d({3, 2}, {stride = 2, padding = 1})"),
     ("nn.AvgPool2d(2)",),
     ("nn.AvgPool2d(3, stride=1, padding=1)", "nn.AvgPool2d(3, {stride = 1, padding = 1})"),
     ("nn.AdaptiveAvgPool2d(1)",),

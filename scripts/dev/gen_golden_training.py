@@ -144,7 +144,49 @@ def schedules():
     save_file(store, os.path.join(ROOT, "spec/golden/_schedules.safetensors"))
 
 
-WRITERS = {"schedules": schedules}
+def averaged():
+    """Twelve updates of averaged models: what the model had (its parameters and buffers, flat), and what they have after
+    each. Rates of SWALR."""
+    swa, gen, store = torch.optim.swa_utils, torch.Generator().manual_seed(5), {}
+
+    def model():
+        net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).double()
+        return net, [*net.parameters(), *net.buffers()]
+
+    def flat(tensors):
+        return torch.cat([t.detach().double().flatten() for t in tensors])
+
+    for name, options in {
+        "swa": {}, "ema": {"multi_avg_fn": swa.get_ema_multi_avg_fn(0.9)},
+        "ema_slow": {"multi_avg_fn": swa.get_ema_multi_avg_fn(0.999)},
+        "ema_fast": {"multi_avg_fn": swa.get_ema_multi_avg_fn(0.25), "use_buffers": True},
+        "avg_fn": {"avg_fn": lambda a, p, n: 0.5 * a + p / (n + 2)},
+        "ema_buffers": {"multi_avg_fn": swa.get_ema_multi_avg_fn(0.75), "use_buffers": True},
+    }.items():
+        net, tensors = model()
+        average = swa.AveragedModel(net, **options)
+        values, after = [], []
+        for k in range(12):
+            with torch.no_grad():
+                for t in tensors:
+                    t.copy_(torch.randn(t.shape, generator=gen, dtype=torch.float64) if t.is_floating_point()
+                            else torch.tensor(4 * k))
+            average.update_parameters(net)
+            values.append(flat(tensors))
+            after.append(flat([*average.module.parameters(), *average.module.buffers()]))
+        store[name + ".model"] = torch.stack(values)
+        store[name] = torch.stack(after)
+    for name, make in {
+        "swalr": lambda o: swa.SWALR(o, 0.05),
+        "swalr_linear": lambda o: swa.SWALR(o, [0.5, 0.001], anneal_epochs=37, anneal_strategy="linear"),
+        "swalr_at_once": lambda o: swa.SWALR(o, 0.5, anneal_epochs=0),
+    }.items():
+        store[name] = run(make)
+    store["swalr.changed"] = run(lambda o: swa.SWALR(o, 0.05, anneal_epochs=150), change=100)
+    save_file(store, os.path.join(ROOT, "spec/golden/_averaged.safetensors"))
+
+
+WRITERS = {"schedules": schedules, "averaged": averaged}
 
 
 def main():

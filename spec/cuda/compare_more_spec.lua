@@ -357,10 +357,16 @@ describe("optimizers", function()
     { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } },
     { "Adam", { lr = 0.01 } }, { "Adam", { lr = 0.01, weight_decay = 0.1, amsgrad = true } },
     { "AdamW", { lr = 0.01 } }, { "AdamW", { lr = 0.01, amsgrad = true, maximize = true } },
+    { "Adamax", { weight_decay = 0.1 } }, { "NAdam", { weight_decay = 0.1, decoupled_weight_decay = true } },
+    { "RAdam", { betas = { 0.5, 0.7 } } }, { "Adagrad", { lr = 0.01, weight_decay = 0.1 } },
+    { "Adadelta", { lr = 0.1 } }, { "Rprop", {} }, { "ASGD", { t0 = 1 } },
+    { "RMSprop", { lr = 0.001 } }, { "RMSprop", { lr = 0.001, centered = true, eps = 0.1 } },
+    { "RMSprop", { lr = 0.001, centered = true, momentum = 0.9, eps = 0.1, weight_decay = 0.1 } },
+    { "RMSprop", { lr = 0.001, momentum = 0.9 } }, { "Lion", { weight_decay = 0.1, maximize = true } },
   }
 
   it("step", function()
-    compare.rounds(#steps * 4, #steps * 20, function(seed)
+    compare.rounds(#steps * 2, #steps * 20, function(seed)
       local how = steps[seed % #steps + 1]
       local dtype = one_of(compare.floats)
       local here, there = parameters(dtype, random(3) == 1 and 150 or 10)

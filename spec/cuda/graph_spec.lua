@@ -29,16 +29,30 @@ local function step_of(net, opt)
   end
 end
 
+-- What an optimizer keeps of each parameter beside tensors.
+local function numbers_of(opt, parameters)
+  local list = {}
+  for i, p in ipairs(parameters) do
+    list[i] = {}
+    for key, value in pairs(opt.state[p]) do
+      if type(value) == "number" then list[i][key] = value end
+    end
+  end
+  return list
+end
+
 describe("a captured step", function()
-  for name, make in pairs {
-    SGD = function(p) return optim.SGD(p, {lr = 0.1, momentum = 0.9}) end,
-    Adam = function(p) return optim.Adam(p, {lr = 0.01}) end,
-  } do
+  local options = {SGD = {lr = 0.1, momentum = 0.9, dampening = 0.5}, Adadelta = {}, Adagrad = {lr_decay = 0.1},
+    RAdam = {lr = 0.01, betas = {0.5, 0.9}}, ASGD = {lambd = 0.01, t0 = 3}, NAdam = {lr = 0.01, momentum_decay = 1}}
+  for _, entry in ipairs(require "luminary.optim.entries") do
+    local name = entry.name
+    local function make(p) return optim[name](p, options[name] or {lr = 0.01}) end
     it("trains as the eager one does, with " .. name, function()
       local list = batches(6)
       local eager, other = net_of(1), net_of(1)
-      local plain = step_of(eager, make(eager:parameters()))
-      local graphed = step_of(other, make(other:parameters()))
+      local one, two = make(eager:parameters()), make(other:parameters())
+      local plain, captured = step_of(eager, one), step_of(other, two)
+      local graphed = captured
       local losses = {}
       for _ = 1, 2 do plain(unpack(list[1])) end -- as the warm-up below
       for k = 1, #list do losses[k] = plain(unpack(list[k])):item() end
@@ -47,9 +61,49 @@ describe("a captured step", function()
         assert.near(losses[k], graphed(unpack(list[k])):item(), 1e-5)
       end
       local a, b = eager:parameters(), other:parameters()
+      assert.same(numbers_of(one, a), numbers_of(two, b))
+      plain(unpack(list[1])) -- and goes on so without the graph
+      captured(unpack(list[1]))
       for k = 1, #a do assert.is_true(a[k]:allclose(b[k], {atol = 1e-5})) end
+      assert.same(numbers_of(one, a), numbers_of(two, b))
     end)
   end
+
+  it("has room for the numbers of many optimizers, and says where that ends", function()
+    local list = {}
+    for i = 1, 129 do
+      local x = lm.ones({1}, {device = "cuda", requires_grad = true})
+      x.grad = lm.ones({1}, {device = "cuda"})
+      list[i] = optim.ASGD({x})
+      list[i]:step()
+    end
+    local function step(n)
+      return lm.cuda.graph(function()
+        for i = 1, n do list[i]:step() end
+      end, {warmup = 0})
+    end
+    assert.error_matches(function() step(129) end, "ASGD: too many optimizers' steps in one graph")
+    step(128):replay()
+    assert.equal(2, select(2, next(list[128].state)).step)
+    assert.equal(1, select(2, next(list[129].state)).step)
+  end)
+
+  it("is not the first one of an optimizer with states", function()
+    local x = lm.ones({2}, {device = "cuda", requires_grad = true})
+    x.grad = lm.ones({2}, {device = "cuda"})
+    for _, make in ipairs {function() return optim.Adam({x}) end,
+      function() return optim.SGD({x}, {momentum = 0.9}) end} do
+      local opt = make()
+      local ok, err = pcall(lm.cuda.graph, function() opt:step() end, {warmup = 0})
+      assert.is_false(ok)
+      assert.matches("the first step makes the states and cannot be captured; step once before the capture", err)
+      assert.is_nil(opt.state[x])
+    end
+    local sgd = optim.SGD({x}, {lr = 0.25}) -- which has none
+    local g = lm.cuda.graph(function() sgd:step() end, {warmup = 0})
+    g:replay()
+    assert.same({0.75, 0.75}, x:tolist())
+  end)
 
   it("draws fresh random numbers at each replay, as eager calls would", function()
     lm.manual_seed(3)

@@ -13,7 +13,14 @@ local function sizes(x, weight, o)
   o = o or {}
   local list = {}
   if #x == 3 then x = { 1, x[1], x[2], x[3] } end
-  local how = { pair(o.stride or 1), pair(o.padding or 0), pair(o.dilation or 1) }
+  local how = { pair(o.stride or 1), pair(o.padding ~= "valid" and o.padding or 0), pair(o.dilation or 1) }
+  if o.padding == "same" then -- an odd one of its places is in x by then
+    how[2], x = {}, { x[1], x[2], x[3], x[4] }
+    for i = 1, 2 do
+      local more = how[3][i] * (weight[2 + i] - 1)
+      how[2][i], x[2 + i] = math.floor(more / 2), x[2 + i] + more % 2
+    end
+  end
   for _, part in ipairs { x, weight, how[1], how[2], how[3], { o.groups or 1 } } do
     for _, v in ipairs(part) do list[#list + 1] = v end
   end

@@ -12,6 +12,15 @@ Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))]=] },
   { "nn.Conv2d(4, 8, {3, 2}, {stride = 2, padding = {1, 0}, dilation = 2, groups = 4, bias = false})",
 [=[
 Conv2d(4, 8, kernel_size=(3, 2), stride=(2, 2), padding=(1, 0), dilation=(2, 2), groups=4, bias=False)]=] },
+  { "nn.Conv2d(1, 1, 2, {padding = 'same', padding_mode = 'reflect'})",
+[=[
+Conv2d(1, 1, kernel_size=(2, 2), stride=(1, 1), padding=same, padding_mode=reflect)]=] },
+  { "nn.Conv2d(1, 1, 3, {padding = 'valid'})",
+[=[
+Conv2d(1, 1, kernel_size=(3, 3), stride=(1, 1), padding=valid)]=] },
+  { "nn.Conv2d(1, 1, 3, {padding = 1, bias = false, padding_mode = 'circular'})",
+[=[
+Conv2d(1, 1, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), bias=False, padding_mode=circular)]=] },
   { "nn.BatchNorm1d(8)",
 [=[
 BatchNorm1d(8, eps=1e-05, momentum=0.1, affine=True, bias=True, track_running_stats=True)]=] },
@@ -33,6 +42,12 @@ MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)]=] },
   { "nn.MaxPool2d({3, 2}, {stride = {2, 1}, padding = 1, ceil_mode = true})",
 [=[
 MaxPool2d(kernel_size=(3, 2), stride=(2, 1), padding=1, dilation=1, ceil_mode=True)]=] },
+  { "nn.MaxPool2d(2, {return_indices = true})",
+[=[
+MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)]=] },
+  { "nn.MaxUnpool2d({3, 2}, {stride = 2, padding = 1})",
+[=[
+MaxUnpool2d(kernel_size=(3, 2), stride=(2, 2), padding=(1, 1))]=] },
   { "nn.AvgPool2d(2)",
 [=[
 AvgPool2d(kernel_size=2, stride=2, padding=0)]=] },

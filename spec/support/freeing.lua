@@ -306,11 +306,12 @@ try("total_norm", function() return { { leaf() }, 2, false } end, core.total_nor
 try("total_norm of gradients", function() return { { leaf() }, 2, true } end, core.total_norm)
 try("clip_with_norm", function() return { { leaf() }, 1, lm.tensor(2.5) } end, core.clip_with_norm, true)
 try("clip_value", function() return { { leaf() }, 1 } end, core.clip_value, true)
-for _, kind in ipairs { "sgd", "adam" } do
+for kind, states in pairs { SGD = { "momentum_buffer" }, NAdam = { "exp_avg", "exp_avg_sq" } } do
   try("optim_step " .. kind, function()
     local list = function() return { x23(), x23() } end
-    return { { kind = kind, params = list(), grads = list(), state0 = list(), state1 = list(), lr = 1, step = 1,
-      momentum = kind == "sgd" and 0.9 or nil } }
+    local lists = {}
+    for _, name in ipairs(states) do lists[name] = list() end
+    return { { kind = kind, options = { 1, 0.9 }, params = list(), grads = list(), states = lists, step = 1 } }
   end, core.optim_step)
 end
 try("get_rng_state", function() return {} end, core.get_rng_state, true)

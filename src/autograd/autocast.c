@@ -123,7 +123,8 @@ static lm_status cast(const target *to, lm_tensor *t, lm_tensor **out) {
     *out = lm_retain(t);
     return LM_OK;
   }
-  bool keep = to->rule == LM_LOWER && !to->mode->uncached && is_weight(t);
+  const lm_modes *here = lm_modes_here(); /* what is computed again has to record the same as the first time */
+  bool keep = to->rule == LM_LOWER && !to->mode->uncached && !here->recipe && !here->refill && is_weight(t);
   return keep ? convert_weight(t, dtype, out) : convert(t, dtype, out);
 }
 

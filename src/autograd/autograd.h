@@ -85,6 +85,21 @@ LM_API void lm_backward_keep_order(bool on);
 /* Inside a hook: whether the passes that run on this thread lead to this leaf. */
 LM_API bool lm_backward_reaches(const lm_tensor *leaf);
 
+/* Looking for NaN, per thread: while it is on, what is recorded knows the line that lm_anomaly_at said last, and a
+ * backward pass fails at the first op that makes a NaN, naming it. Slow. */
+LM_API bool lm_anomaly(void);
+LM_API void lm_set_anomaly(bool on);
+LM_API void lm_anomaly_at(const char *where);
+
+/* What is recorded from begin to end on this thread saves nothing. When backward first needs something of it, `again`
+ * (a hook without a gradient) has to make the same calls once more: with autocast as it was at begin, it runs on the
+ * thread of the backward pass, whose errors its errors are. It is an error if a tensor from outside that is needed was
+ * written in place in between. `where`: the script's line, for messages, copied. *out is NULL where nothing is recorded
+ * or within another such part, to which all belongs. again.ctx is released when it is not needed any more. */
+typedef struct lm_recipe lm_recipe;
+LM_API lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out);
+LM_API void lm_recipe_end(lm_recipe *r); /* r may be NULL */
+
 /* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
  * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants
  * the inputs' in gin (new references, NULL: none). saved tensors are version-checked before. ctx goes

@@ -161,6 +161,169 @@ lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
   return lm_expr_finish(e_, sqrt(var(a->x, a->dim, a->correction, a->keepdim)), out);
 }
 
+/* ---- padding */
+
+/* Entries of a dim of n that negative pads leave. */
+static int64_t left_of(int64_t n, int64_t before, int64_t after) {
+  return n + (before < 0 ? before : 0) + (after < 0 ? after : 0);
+}
+
+/* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
+static lm_tensor *entries(lm_expr *e_, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
+  lm_tensor *place = arange(-before, n + after, 1, LM_I64, device);
+  if (mode == LM_PAD_REPLICATE) return clamp(place, 0, n - 1);
+  if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
+    int64_t cut = before < 0 ? -before : 0;
+    return add(remainder(sub(place, cut), left_of(n, before, after)), cut);
+  }
+  return sub(n - 1, abs(sub(n - 1, abs(place)))); /* mirrored at 0, and at n - 1 */
+}
+
+/* How many more a mode gives on a side of a dim of n, of which `left` are not cut off. */
+static int64_t reach(int mode, int64_t n, int64_t left) {
+  if (mode == LM_PAD_REFLECT) return n - 1;
+  return mode == LM_PAD_CIRCULAR ? left : mode == LM_PAD_CONSTANT || n > 0 ? INT64_MAX : 0;
+}
+
+/* pad: before and after the last dim, the one before it, … */
+static lm_status check_pad(const lm_pad_args *a) {
+  const lm_tensor *t = a->x;
+  const char *mode = lm_names_pad_mode[a->mode];
+  if (a->pad.n % 2 != 0 || a->pad.n > 2 * t->ndim) {
+    return lm_fail(LM_E_ARG, "pad: %d numbers for x of %s: two for each dim expected, from the last on", a->pad.n,
+                   lm_shape_of(t));
+  }
+  if (a->mode != LM_PAD_CONSTANT && a->value != 0) {
+    return lm_fail(LM_E_ARG, "pad: value is for mode = \"constant\", and mode is \"%s\"", mode);
+  }
+  for (int i = 0; i < a->pad.n; i += 2) {
+    int d = t->ndim - 1 - i / 2;
+    int64_t n = t->size[d], before = a->pad.v[i], after = a->pad.v[i + 1], size;
+    bool fits = before >= -n && after >= -n && left_of(n, before, after) >= 0;
+    if (!fits || __builtin_add_overflow(n, before, &size) || __builtin_add_overflow(size, after, &size)) {
+      return lm_fail(LM_E_SHAPE, "pad: %lld before and %lld after dim %d of %s leave no size", (long long)before,
+                     (long long)after, d + 1, lm_shape_of(t));
+    }
+    int64_t most = reach(a->mode, n, left_of(n, before, after));
+    if (before > most || after > most) {
+      return lm_fail(LM_E_SHAPE, "pad: mode \"%s\" gives dim %d of %s at most %lld more on a side, not %lld", mode,
+                     d + 1, lm_shape_of(t), (long long)most, (long long)(before > after ? before : after));
+    }
+  }
+  return LM_OK;
+}
+
+/* The value everywhere, then x, or what is left of it, into its place. */
+static lm_tensor *pad_by_value(lm_expr *e_, const lm_pad_args *a) {
+  lm_tensor *t = a->x;
+  lm_ints size = size_of(t);
+  bool more = false;
+  for (int i = 0; i < a->pad.n; i++) {
+    int d = t->ndim - 1 - i / 2;
+    size.v[d] += a->pad.v[i];
+    more = more || a->pad.v[i] > 0;
+  }
+  for (int i = 0; i < a->pad.n && t; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i], after = a->pad.v[i + 1], cut = before < 0 ? -before : 0;
+    if (before < 0 || after < 0) t = narrow(t, d, cut + 1, a->x->size[d] - cut + (after < 0 ? after : 0));
+  }
+  if (!more) return clone(t);
+  bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
+  lm_tensor *y = empty(size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
+  lm_tensor *inner = fill_(y, a->value);
+  for (int i = 0; i < a->pad.n && inner && t; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i];
+    inner = narrow(inner, d, (before > 0 ? before : 0) + 1, t->size[d]);
+  }
+  copy_(inner, t);
+  return y;
+}
+
+lm_status lm_composite_pad(const lm_pad_args *a, lm_tensor **out) {
+  lm_expr e, *e_ = &e;
+  lm_status status = check_pad(a);
+  if (status != LM_OK) return status;
+  lm_expr_begin(e_);
+  if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e_, pad_by_value(e_, a), out);
+  lm_tensor *y = a->x;
+  for (int i = 0; i < a->pad.n; i += 2) {
+    int d = a->x->ndim - 1 - i / 2;
+    int64_t before = a->pad.v[i], after = a->pad.v[i + 1];
+    if (before == 0 && after == 0) continue;
+    y = index_select(y, d, add(entries(e_, a->x->size[d], before, after, a->mode, a->x->device), 1));
+  }
+  return lm_expr_finish(e_, y == a->x ? clone(y) : y, out);
+}
+
+/* ---- unpooling */
+
+/* H and W of the result: of the smallest image that is pooled to t, or what output_size says. */
+static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
+  const lm_tensor *t = a->x;
+  bool is_image = t->ndim == 3 || t->ndim == 4;
+  if (!is_image)
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: x has to be [N, C, H, W] or [C, H, W], is %s", lm_shape_of(t));
+  if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, t)) {
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: indices have to be int64 %s as x, are %s %s", lm_shape_of(t),
+                   lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices));
+  }
+  if (a->kernel_size[0] == -1) return lm_fail(LM_E_ARG, "max_unpool2d: kernel_size is missing");
+  const int64_t *stride = a->stride[0] == -1 ? a->kernel_size : a->stride, *asked = NULL;
+  if (a->output_size.n >= 0) {
+    if (a->output_size.n != 2 && a->output_size.n != t->ndim) {
+      return lm_fail(LM_E_ARG, "max_unpool2d: output_size is H and W, or all %d sizes, got %d", t->ndim,
+                     a->output_size.n);
+    }
+    asked = a->output_size.v + a->output_size.n - 2;
+  }
+  for (int i = 0; i < 2; i++) {
+    int64_t k = a->kernel_size[i], p = a->padding[i];
+    if (t->size[t->ndim - 2 + i] > INT32_MAX)
+      return lm_fail(LM_E_SHAPE, "max_unpool2d: x of %s is too large", lm_shape_of(t));
+    if (k < 1 || k > INT32_MAX || stride[i] < 1 || stride[i] > INT32_MAX || p < 0 || p > INT32_MAX) {
+      return lm_fail(LM_E_ARG, "max_unpool2d: a window of %lld with stride %lld and padding %lld", (long long)k,
+                     (long long)stride[i], (long long)p);
+    }
+    out[i] = (t->size[t->ndim - 2 + i] - 1) * stride[i] - 2 * p + k;
+    if (asked && (asked[i] <= out[i] - stride[i] || asked[i] >= out[i] + stride[i])) {
+      return lm_fail(LM_E_SHAPE, "max_unpool2d: output_size %s: dim %d has to be between %lld and %lld",
+                     lm_shape_text(a->output_size.n, a->output_size.v), t->ndim - 1 + i,
+                     (long long)(out[i] - stride[i] + 1), (long long)(out[i] + stride[i] - 1));
+    }
+    if (asked) out[i] = asked[i];
+    if (out[i] < 1) return lm_fail(LM_E_SHAPE, "max_unpool2d: nothing is pooled to %s by that", lm_shape_of(t));
+  }
+  if (out[0] > INT32_MAX / out[1]) {
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: planes of %lld x %lld are too large: at most 2^31 - 1 places each",
+                   (long long)out[0], (long long)out[1]);
+  }
+  return LM_OK;
+}
+
+lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_expr e, *e_ = &e;
+  int64_t hw[2];
+  TRY(unpooled_size(a, hw));
+  lm_ints size = size_of(a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
+  for (int d = 0; d < size.n - 2; d++) rows.v[0] *= size.v[d];
+  rows.v[1] = size.v[size.n - 2] * size.v[size.n - 1];
+  flat.v[0] = rows.v[0];
+  flat.v[1] = hw[0] * hw[1];
+  size.v[size.n - 2] = hw[0];
+  size.v[size.n - 1] = hw[1];
+  lm_expr_begin(e_);
+  lm_tensor *plane = unsqueeze(arange(1, rows.v[0] + 1, 1, LM_I64, a->x->device), 1);
+  lm_tensor *place[] = {plane, reshape(a->indices, rows)};
+  lm_tensor *y = zeros(flat, a->x->dtype, a->x->device);
+  if (e_->status == LM_OK) y = index_put(y, ((lm_list){2, place}), reshape(a->x, rows), 0);
+  return lm_expr_finish(e_, reshape(y, size), out);
+done:
+  return status;
+}
+
 /* ---- matmul */
 
 static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t n, int64_t m) {

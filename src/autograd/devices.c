@@ -221,7 +221,7 @@ lm_status lm_team_finish_leaf(lm_run *r, lm_leaf_state *l) {
 
 /* Somebody else's code runs with it. */
 static bool runs_hooks(const lm_node *n) {
-  bool any = n->kind == LM_NODE_CUSTOM;
+  bool any = n->kind == LM_NODE_CUSTOM || n->recipe;
   for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
   return any;
 }

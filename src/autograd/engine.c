@@ -328,6 +328,10 @@ lm_status lm_run_step(lm_run *r, lm_node *n) {
   if (any) {
     status = lm_node_gradients(n, g, wish, r->a->create_graph, gin);
     for (int k = 0; k < n->nedge; k++) lm_release(wish[k].home);
+    if (status == LM_OK && r->anomaly)
+      status = lm_anomaly_check(n, g, gin);
+    else if (status != LM_OK)
+      status = lm_anomaly_words(n, status);
     if (status != LM_OK) goto done;
     for (int s = 0; s < n->nout; s++) { /* before they are handed on: what nobody else holds may be written to */
       lm_release(g[s]);
@@ -482,6 +486,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.a = a;
   r.out = out;
   r.name = a->ninputs > 0 ? "grad" : "backward";
+  r.anomaly = lm_anomaly();
   r.edge = r.edge_small;
   r.input = r.input_small;
   r.nnodes = r.nready = r.nleaves = 0;

@@ -68,7 +68,7 @@ static bool put_tensor(lm_expr *e, lm_arg_kind kind, const lm_e_value *v, lm_ten
   } else {
     *field = v->kind == LM_E_TENSOR ? v->tensor : NULL;
   }
-  return *field || kind == LM_ARG_T_OPT;
+  return *field || kind == LM_ARG_T_OPT || kind == LM_ARG_S_OPT;
 }
 
 lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
@@ -87,6 +87,7 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
     switch (arg->kind) {
       case LM_ARG_T:
       case LM_ARG_T_OPT:
+      case LM_ARG_S_OPT:
       case LM_ARG_S:
         if (!put_tensor(e, arg->kind, &v[i], field)) return NULL;
         break;
@@ -95,10 +96,12 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
       case LM_ARG_F_REQ: *(double *)field = number_of(&v[i]); break;
       case LM_ARG_I:
       case LM_ARG_I_REQ:
+      case LM_ARG_I_OPT:
       case LM_ARG_DIM:
       case LM_ARG_DIM_OPT: *(int64_t *)field = (int64_t)number_of(&v[i]); break;
       case LM_ARG_B: *(bool *)field = number_of(&v[i]) != 0; break;
       case LM_ARG_I2:
+      case LM_ARG_PAD2:
         for (int j = 0; j < 2; j++) {
           ((int64_t *)field)[j] = v[i].kind == LM_E_PAIR ? v[i].pair[j] : (int64_t)number_of(&v[i]);
         }

@@ -94,17 +94,17 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   const lm_op *op = &lm_ops[n->op];
   lm_tensor *in[LM_MAX_TENSOR_ARGS + 2];
   double number[LM_POINT_MAX_NUMBERS];
-  int nin = 0, numbers = 0;
+  int nin = 0;
   if (!g) return LM_OK;
   if (row->reads & 1) in[nin++] = g;
   for (int k = 0; k < op->ntensor; k++) {
     if (row->reads >> (k + 1) & 1) in[nin++] = LM_ARG_TENSOR(n->payload, op->tensor[k]);
   }
   if (row->reads >> LM_POINT_Y & 1) in[nin++] = n->result[0];
-  for (int i = op->ntensor; i < op->nargs; i++) {
-    number[numbers++] = *(const double *)((const char *)n->payload + op->arg[i].offset);
+  for (int i = 0; i < op->nnumber; i++) {
+    number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
   }
-  return lm_point_run(row->kernel, nin, in, numbers ? number : NULL, NULL, out);
+  return lm_point_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
 }
 
 static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph,
@@ -161,6 +161,7 @@ static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_wish
 
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin) {
   lm_status status = LM_OK;
+  if (n->hollow) TRY(lm_recipe_fill(n));
   TRY(check_saved(n));
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;

@@ -75,9 +75,10 @@ typedef struct lm_place {
 struct lm_node {
   _Atomic int32_t rc;
   uint8_t kind, nout;
-  bool spent; /* what it had saved was released by a backward pass */
-  bool saves; /* anything at all */
-  int16_t op; /* LM_NODE_OP: which */
+  bool spent;  /* what it had saved was released by a backward pass */
+  bool saves;  /* anything at all */
+  bool hollow; /* what it saves is to be computed again first, by its recipe */
+  int16_t op;  /* LM_NODE_OP: which */
   uint16_t block;
   int32_t nedge;
   uint64_t number;
@@ -85,10 +86,13 @@ struct lm_node {
   struct lm_run *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
-  uint8_t lane;  /* of the thread that works it off (devices.c) */
-  lm_node *next; /* in a free list, or in the list of those to be destroyed */
-  lm_edge *edge; /* one for each tensor argument, then one for each tensor of an EACH list */
-  lm_out *out;   /* [nout] */
+  uint8_t lane;             /* of the thread that works it off (devices.c) */
+  lm_node *next;            /* in a free list, or in the list of those to be destroyed */
+  struct lm_recipe *recipe; /* the part of the graph that saves nothing; NULL for most */
+  int32_t place;            /* there */
+  char *line;               /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
+  lm_edge *edge;            /* one for each tensor argument, then one for each tensor of an EACH list */
+  lm_out *out;              /* [nout] */
   void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_place; int64_t
                     strides of a leaf */
   /* LM_NODE_OP: */
@@ -213,10 +217,29 @@ bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
+  struct lm_recipe *recipe; /* what is recorded belongs to it */
+  struct lm_refill *refill; /* a recipe is computed again */
 } lm_modes;
 lm_modes lm_modes_swap(lm_modes m); /* gives back the earlier ones */
+lm_modes *lm_modes_here(void);
 /* lm_call without autocast for the op itself, and with it. */
 lm_status lm_call_as_is(lm_op_id op, const void *args, lm_tensor **out);
 lm_status lm_autocast_call(lm_op_id op, const void *args, lm_tensor **out);
+
+/* anomaly.c. A copy of the line that is recorded at, or NULL. */
+char *lm_anomaly_line(void);
+/* An error if one of gin[nedge] is NaN; g: the gradients of the results. */
+lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *const *gin);
+/* Adds the node's line, if it is known, to the message of an error. */
+lm_status lm_anomaly_words(const lm_node *n, lm_status status);
+
+/* recipe.c. Before a node is recorded, so that noting it cannot fail. */
+lm_status lm_recipe_make_room(void);
+/* A node of an op or a user's function is complete. */
+void lm_recipe_note(lm_node *n);
+/* The node goes. */
+void lm_recipe_forget(lm_node *n);
+/* Has what a hollow node saves computed again. Runs the user's code: on the thread of the backward pass. */
+lm_status lm_recipe_fill(lm_node *n);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "autograd/composite.h"
+#include "autograd/forms.h"
 #include "autograd/rules.h"
 #include "base/mem.h"
 
@@ -14,6 +15,8 @@ bool lm_grad_enabled(void) { return !modes.no_grad; }
 void lm_set_grad_enabled(bool on) { modes.no_grad = !on; }
 lm_autocast lm_autocast_get(void) { return modes.cast; }
 void lm_autocast_set(lm_autocast mode) { modes.cast = mode; }
+
+lm_modes *lm_modes_here(void) { return &modes; }
 
 lm_modes lm_modes_swap(lm_modes m) {
   lm_modes earlier = modes;
@@ -172,6 +175,8 @@ done:
   return status;
 }
 
+static bool is_noted(void) { return modes.recipe || modes.refill; }
+
 static lm_status record(lm_op_id id, const void *args, const survey *s, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
@@ -179,6 +184,7 @@ static lm_status record(lm_op_id id, const void *args, const survey *s, lm_tenso
   lm_grad *spare[LM_MAX_OUTS] = {NULL};
   lm_tensor *results[LM_MAX_OUTS] = {NULL};
   TRY(new_node(id, args, s, NULL, &node));
+  if (is_noted()) TRY(lm_recipe_make_room());
   for (int i = 0; i < op->outs; i++) TRY(lm_grad_new(&spare[i]));
   TRY(lm_op_run(id, args, results));
   for (int i = 0; i < op->outs + op->aux; i++) {
@@ -207,6 +213,7 @@ static lm_status record(lm_op_id id, const void *args, const survey *s, lm_tenso
     out[i]->grad = spare[i];
     spare[i] = NULL;
   }
+  if (is_noted()) lm_recipe_note(node);
 done:
   for (int i = 0; i < op->outs + op->aux; i++) {
     if (i >= op->outs || status != LM_OK) lm_release(results[i]);
@@ -285,8 +292,10 @@ static lm_status write(lm_op_id id, const void *args, bool in_place, lm_tensor *
     TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &place, &meta, &over));
   }
   TRY(lm_watch_successor(m, &watch));
+  if (is_noted()) TRY(lm_recipe_make_room());
   TRY(run(id, args, in_place, out));
   node->result_version[0] = lm_version(x);
+  if (is_noted()) lm_recipe_note(node);
   lm_grad_rebase(m, base ? over : node, watch);
   watch = NULL;
   if (base) {
@@ -316,6 +325,9 @@ static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
+  bool taken = false;
+  if (lm_has_forms(id)) TRY(lm_run_form(id, args, false, &taken, out));
+  if (taken) return LM_OK;
   if (op->kind == LM_COMP) return composed(id, args, out);
   if (op->kind == LM_WRITE) return write(id, args, false, out);
   if (!modes.no_grad && !rules->none && may_record(op, rules, args)) {
@@ -332,7 +344,11 @@ done:
   return status;
 }
 
-lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) { return write(id, args, true, out); }
+lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
+  bool taken = false;
+  lm_status status = lm_has_forms(id) ? lm_run_form(id, args, true, &taken, out) : LM_OK;
+  return status != LM_OK || taken ? status : write(id, args, true, out);
+}
 
 lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call(id, args, out); }
 

@@ -13,13 +13,16 @@ lm_rules lm_rule_table[LM_OP_COUNT];
 #define T(f) lm_tensor *at_##f;
 #define T_OPT(f) lm_tensor *at_##f;
 #define S(f) lm_tensor *at_##f;
+#define S_OPT(f) lm_tensor *at_##f;
 #define TL(f) lm_list at_##f;
 #define F(f, d) double at_##f;
 #define F_REQ(f) double at_##f;
 #define I(f, d) int64_t at_##f;
 #define I_REQ(f) int64_t at_##f;
+#define I_OPT(f) int64_t at_##f;
 #define B(f, d) bool at_##f;
 #define I2(f, d) int64_t at_##f[2];
+#define PAD2(f, d) int64_t at_##f[2];
 #define DIM(f) int64_t at_##f;
 #define DIM_OPT(f) int64_t at_##f;
 #define DIMS_OPT(f) lm_ints at_##f;
@@ -38,13 +41,16 @@ lm_rules lm_rule_table[LM_OP_COUNT];
 #undef T
 #undef T_OPT
 #undef S
+#undef S_OPT
 #undef TL
 #undef F
 #undef F_REQ
 #undef I
 #undef I_REQ
+#undef I_OPT
 #undef B
 #undef I2
+#undef PAD2
 #undef DIM
 #undef DIM_OPT
 #undef DIMS_OPT
@@ -119,6 +125,8 @@ static double use_number(const lm_rule *r, int i) {
 #define mask A(mask)
 #define input A(input)
 #define weight A(weight)
+#define min A(min)
+#define max A(max)
 #define index A(index)
 #define target A(target)
 #define grad A(grad)
@@ -160,6 +168,8 @@ static double use_number(const lm_rule *r, int i) {
 #undef mask
 #undef input
 #undef weight
+#undef min
+#undef max
 #undef index
 #undef target
 #undef grad

@@ -29,6 +29,7 @@ typedef struct lm_run {
   const lm_backward_args *a;
   lm_tensor **out;
   const char *name;     /* for messages: backward or grad */
+  bool anomaly;         /* look for NaN */
   bool several_devices; /* the nodes are on */
   struct lm_team *team; /* the threads that share the pass; NULL: this thread alone */
   int nedges;           /* retained, of the roots, then of the inputs */

@@ -8,8 +8,16 @@
 
 static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
 
+const char *lm_dot_hint(const char *fn, const char *arg, int type) {
+  static _Thread_local char text[96];
+  bool dotted = strcmp(arg, "x") == 0 && (type == LUA_TNONE || type == LUA_TNIL || type == LUA_TNUMBER);
+  snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
+  return dotted ? text : "";
+}
+
 static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s", fn, arg, want, lm_got(L, s, i));
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", fn, arg, want, lm_got(L, s, i),
+                 lm_dot_hint(fn, arg, lua_type(L, i)));
 }
 
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
@@ -149,7 +157,7 @@ lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, c
 /* By metatable it may seem to have entries, and nothing here would see them. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
   int top = lua_gettop(L);
-  bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__sizes") &&
+  bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__plain") &&
                    (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
   lua_settop(L, top);
   if (!stands_in) return LM_OK;

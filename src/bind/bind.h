@@ -20,6 +20,7 @@
  *
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
  *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
+ *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
  *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
  *   get_autocast_dtype([device])
  *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
@@ -27,6 +28,7 @@
  *
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
+ *   checkpoint(f, again, ...)  f(...), recorded without saving anything; backward calls again() for it
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
  *                    (autograd.lua uses it)
@@ -43,10 +45,11 @@
  *   device_count(kind)  of "cpu" or "cuda"
  *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  *
- *   optim_step{kind = "sgd" | "adam", params = list, grads = list or nil (each param's .grad; params
- *              without one are skipped), state0 =, state1 =, state2 = lists parallel to params, lr,
- *              weight_decay, maximize, momentum, dampening, nesterov, first, beta1, beta2, eps, step,
- *              amsgrad, decoupled}    step counts from 1; returns how many parameters were stepped
+ *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
+ *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
+ *              parallel to params, carried = list of the numbers that it keeps, nil at first, step, from 1, first =
+ *              whether the states were made for this step}
+ *              returns how many parameters were stepped, and what is carried to the next step
  *   total_norm(list, p, of_grads)                 of the tensors, or of their gradients: a tensor
  *   clip_with_norm(params, max_norm, total)  clip_value(params, most)   change the gradients in place
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
@@ -125,8 +128,8 @@ typedef struct lm_lua {
 
 /* Registry keys (light userdata of their addresses); each holds a table or a function. */
 extern const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64,
-    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting,
-    lm_reg_traceback, lm_reg_catchers;
+    lm_reg_pointer, lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback,
+    lm_reg_catchers;
 
 #define LM_STATE(L) ((lm_lua *)lua_touserdata(L, lua_upvalueindex(1)))
 
@@ -209,6 +212,8 @@ int lm_raise(lua_State *L, lm_status status);
 /* The same with a message made here. */
 int lm_raise_text(lua_State *L, const char *format, ...) LM_PRINTF(2, 3);
 /* "train.lua:12: " of the first level outside our own Lua files, or "". */
+/* Tells autograd that line, for lm_set_anomaly. */
+void lm_note_anomaly(lua_State *L);
 void lm_push_where(lua_State *L);
 /* lua_pcall for functions of the script's, which may come back here: an error instead where the C stack is about to
  * end. Allocates nothing of its own in Lua. */
@@ -239,6 +244,8 @@ int lm_bind_warn(lua_State *L);
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
+/* x.item() gives nothing for x, and x.view(4, -1) a number: what messages add to say so, or "". */
+const char *lm_dot_hint(const char *fn, const char *arg, int type);
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out);
 /* A tensor, or a number or boolean made 0-d; *owned is what the caller has to release, or NULL. */
 lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
@@ -275,6 +282,8 @@ int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
 int lm_bind_max(lua_State *L);
 int lm_bind_min(lua_State *L);
+int lm_bind_max_pool2d(lua_State *L);
+int lm_bind_nonzero(lua_State *L);
 
 /* ---- fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */

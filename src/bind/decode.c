@@ -70,6 +70,15 @@ static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn,
   return lm_fail(LM_E_ARG, "%s: %s: one of %s expected, got %s", fn, a->name, choices, lm_got(L, s, i));
 }
 
+/* A number or a pair, or "valid" or "same". */
+static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
+  if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
+  int choice;
+  lm_status status = read_name(L, s, i, fn, a, &choice);
+  if (status == LM_OK) out[0] = out[1] = choice ? LM_PAD_SAME : 0;
+  return status;
+}
+
 static bool allows_holes(lm_op_id id) {
   return id == LM_OP_index_get || id == LM_OP_index_put || id == LM_OP_index_put_;
 }
@@ -81,6 +90,7 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
   switch (a->kind) {
     case LM_ARG_T: return lm_read_tensor(L, s, i, fn, a->name, p);
     case LM_ARG_T_OPT: return lua_isnil(L, i) ? LM_OK : lm_read_tensor(L, s, i, fn, a->name, p);
+    case LM_ARG_S_OPT:
     case LM_ARG_S: {
       lm_tensor *owned;
       lm_status status = lm_read_scalar(L, s, i, fn, a->name, p, &owned);
@@ -96,9 +106,11 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
     case LM_ARG_F:
     case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, p);
     case LM_ARG_I:
-    case LM_ARG_I_REQ: return lm_read_int(L, s, i, fn, a->name, p);
+    case LM_ARG_I_REQ:
+    case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, p);
     case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, p);
     case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, p);
+    case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, p);
     case LM_ARG_DIM:
     case LM_ARG_DIM_OPT: return lm_read_dim(L, s, i, fn, a->name, p);
     case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, p);
@@ -223,7 +235,8 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
   int i = __builtin_ctz(bits);
   const lm_arg *a = &f->op->arg[i];
   const char *got = i < f->top ? lm_got(L, s, i + 1) : "nothing";
-  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s", f->op->name, a->name, want[a->kind], got);
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
+                 lm_dot_hint(f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
 }
 
 static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
@@ -345,6 +358,55 @@ static int choose(lua_State *L, const char *fn, lm_op_id all, lm_op_id along, lm
 
 int lm_bind_max(lua_State *L) { return choose(L, "max", LM_OP_amax, LM_OP_max_dim, LM_OP_maximum); }
 int lm_bind_min(lua_State *L) { return choose(L, "min", LM_OP_amin, LM_OP_min_dim, LM_OP_minimum); }
+
+/* Is {key = true} among the options at the end? */
+static bool is_asked(lua_State *L, const char *key) {
+  int top = lua_gettop(L);
+  while (top > 0 && lua_isnil(L, top)) top--;
+  if (top < 2 || lua_type(L, top) != LUA_TTABLE || !lm_field(L, top, key)) return false;
+  bool asked = lua_type(L, -1) == LUA_TBOOLEAN && lua_toboolean(L, -1);
+  lua_pop(L, 1);
+  return asked;
+}
+
+/* With return_indices it has two results, which is another op. */
+int lm_bind_max_pool2d(lua_State *L) {
+  return lm_run_op(L, is_asked(L, "return_indices") ? LM_OP_max_pool2d_with_indices : LM_OP_max_pool2d, false);
+}
+
+enum { ALL_INDICES = 1 };
+
+static lm_status take_columns(lua_State *L, lm_lua *s, void *arg) {
+  lm_tensor **column = arg, *all;
+  lm_status status = LM_OK;
+  TRY(lm_read_tensor(L, s, ALL_INDICES, "nonzero", "x", &all));
+  for (int d = 0; d < all->size[1]; d++) {
+    lm_select_args a = {.x = all, .dim = 1, .index = d + 1};
+    if (!column[d]) TRY(lm_call(LM_OP_select, &a, &column[d]));
+  }
+done:
+  return status;
+}
+
+/* With as_tuple it has a result for each dim: the columns of what it has otherwise. */
+int lm_bind_nonzero(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (!is_asked(L, "as_tuple")) return lm_run_op(L, LM_OP_nonzero, false);
+  lm_run_op(L, LM_OP_nonzero, false);
+  lua_replace(L, ALL_INDICES);
+  lua_settop(L, ALL_INDICES);
+  lm_tensor *column[LM_MAX_DIMS] = {NULL};
+  lm_box *box[LM_MAX_DIMS];
+  int n = (int)lm_to_tensor(L, s, ALL_INDICES)->size[1];
+  luaL_checkstack(L, n + LUA_MINSTACK, "nonzero");
+  for (int d = 0; d < n; d++) box[d] = lm_box_new(L);
+  lm_status status = lm_attempt_twice(L, s, take_columns, column);
+  for (int d = 0; d < n; d++) {
+    if (status != LM_OK) lm_release(column[d]);
+    if (status == LM_OK) lm_box_fill(s, box[d], column[d]);
+  }
+  return status == LM_OK ? n : lm_raise(L, status);
+}
 
 /* ---- a + b: two operands, no options */
 typedef struct operands {

@@ -44,6 +44,14 @@ void lm_note_line(lua_State *L, const lm_lua *s) {
   lm_set_where(line);
 }
 
+void lm_note_anomaly(lua_State *L) {
+  lua_Debug ar;
+  char line[LUA_IDSIZE + 16] = "";
+  luaL_checkstack(L, 4, "anomaly");
+  if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
+  lm_anomaly_at(line);
+}
+
 /* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */
 static bool is_caught(lua_State *L) {
   lua_Debug ar;
@@ -199,10 +207,32 @@ void lm_show_warning(lua_State *L) {
   lua_settop(L, top);
 }
 
+/* The name of the class that the value at i is, or is an object of (class.lua); NULL for others. Lua's own memory,
+ * which the class keeps alive. */
+static const char *class_name(lua_State *L, int i, bool *object) {
+  int top = lua_gettop(L);
+  const char *name = NULL;
+  if (i < 0) i = top + 1 + i;
+  if (!lua_checkstack(L, 4) || !lua_getmetatable(L, i)) return NULL;
+  *object = lm_field(L, top + 1, "class") && lua_type(L, -1) == LUA_TTABLE;
+  int of = *object ? top + 2 : i;
+  if (*object || (lua_type(L, i) == LUA_TTABLE && lm_field(L, top + 1, "instance"))) {
+    if (lm_field(L, of, "__name")) name = lm_to_text(L, -1);
+  }
+  lua_settop(L, top);
+  return name;
+}
+
 const char *lm_got(lua_State *L, const lm_lua *s, int i) {
-  static _Thread_local char text[160];
+  static _Thread_local char text[200];
+  bool object;
+  const char *name = class_name(L, i, &object);
   lm_box *b;
   int64_t whole;
+  if (name) {
+    snprintf(text, sizeof text, object ? "an object of class %s" : "the class %s itself", lm_brief(name, 60));
+    return text;
+  }
   switch (lua_type(L, i)) {
     case LUA_TNONE: return "nothing";
     case LUA_TBOOLEAN: return lua_toboolean(L, i) ? "true" : "false";

@@ -14,20 +14,24 @@
 #include "optim/optim.h"
 #include "tensor/generator.h"
 
+enum { KEPT = 256 };
+
 typedef struct graph {
   lm_graph *recorded;
   lm_device device;
   lm_draw start;           /* of the capture */
   uint64_t blocks, next;   /* drawn by one replay; the offset that the numbers in device memory stand for */
   lm_tensor *count, *step; /* int64 [2]: those numbers, and what a replay adds to them */
+  lm_tensor *kept;         /* float64 [KEPT]: what optimizers keep there from replay to replay */
 } graph;
 
 static void release(graph *g) {
   if (g->recorded) lm_graph_free(g->recorded);
   lm_release(g->count);
   lm_release(g->step);
+  lm_release(g->kept);
   g->recorded = NULL;
-  g->count = g->step = NULL;
+  g->count = g->step = g->kept = NULL;
 }
 
 static int graph_gc(lua_State *L) {
@@ -58,13 +62,14 @@ static lm_status begin(graph *g, lm_stream *s) {
   if (!driver->capture_begin) TRY(lm_fail(LM_E_MISSING, "graph: %s has no capture", lm_device_name(g->device)));
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){2}, LM_CONTIGUOUS, &g->count));
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){2}, LM_CONTIGUOUS, &g->step));
+  TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
   TRY(set(g->count, 0, 0));
   TRY(set(g->step, 0, 1));
   g->start = lm_generator_get(g->device);
   g->next = g->start.offset;
   TRY(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
-  lm_optim_set_replayed((const int64_t *)g->count->data + 1);
+  lm_optim_set_replayed((const int64_t *)g->count->data + 1, (double *)g->kept->data, KEPT);
 done:
   return status;
 }
@@ -83,7 +88,7 @@ static lm_status count_on(graph *g) {
 static lm_status end(graph *g, bool keep) {
   lm_status status = LM_OK;
   lm_generator_set_extra(NULL);
-  lm_optim_set_replayed(NULL);
+  lm_optim_set_replayed(NULL, NULL, 0);
   if (keep) status = count_on(g);
   lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
   g->blocks = lm_generator_get(g->device).offset - g->start.offset;

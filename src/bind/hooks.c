@@ -171,8 +171,8 @@ static void push_tensor(lua_State *L, lm_lua *s, lm_tensor *t) {
 }
 
 static int run_hook(lua_State *L, lm_lua *s, call *p) {
-  push_tensor(L, s, p->grad);
-  lua_call(L, 1, 1);
+  if (p->grad) push_tensor(L, s, p->grad);
+  lua_call(L, p->grad ? 1 : 0, 1);
   if (lua_isnil(L, -1)) return 0;
   lm_tensor *t;
   lm_status status = lm_read_tensor(L, s, lua_gettop(L), "hook", "result", &t);
@@ -416,6 +416,7 @@ static int bind_custom_record(lua_State *L) {
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TFUNCTION) {
     return lm_raise_text(L, "custom_record: a name, a function and three lists of tensors expected");
   }
+  if (lm_anomaly()) lm_note_anomaly(L);
   callback *c = NULL;
   lm_status status = record(L, s, &c);
   if (status == LM_E_OOM) {
@@ -466,10 +467,40 @@ done:
   return lm_raise(L, status);
 }
 
+/* checkpoint(f, again, ...) -> f(...), recorded without saving anything; again() computes it once more. */
+static int bind_checkpoint(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (lua_type(L, 1) != LUA_TFUNCTION || lua_type(L, 2) != LUA_TFUNCTION) {
+    return lm_raise_text(L, "checkpoint: two functions expected");
+  }
+  luaL_checkstack(L, 10, "checkpoint");
+  lm_home_drain(L, s->home);
+  callback *c = new_callback(s->home, 0);
+  if (!c) return lm_raise(L, s->home ? LM_E_OOM : LM_E_STATE);
+  int top = lua_gettop(L);
+  lm_reg_get(L, &lm_reg_weak);
+  lm_reg_get(L, &lm_reg_strong);
+  for (int table = top + 1; table <= top + 2; table++) {
+    lua_pushlightuserdata(L, c);
+    lua_pushvalue(L, 2);
+    lua_rawset(L, table);
+  }
+  lm_push_where(L);
+  char where[96];
+  snprintf(where, sizeof where, "%s", lua_tostring(L, -1));
+  size_t n = strlen(where);
+  if (n >= 2 && strcmp(where + n - 2, ": ") == 0) where[n - 2] = '\0';
+  lua_settop(L, top);
+  lua_remove(L, 2);
+  lm_recipe *r;
+  lm_status status = lm_recipe_begin((lm_hook){call_hook, c, release}, where, &r);
+  if (status != LM_OK) return lm_raise(L, status);
+  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
+  lm_recipe_end(r);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
 const luaL_Reg lm_hook_functions[] = {
-    {"_register_hook", bind_register},
-    {"_remove_hook", bind_remove},
-    {"custom_record", bind_custom_record},
-    {"custom_saved", bind_custom_saved},
-    {NULL, NULL},
+    {"checkpoint", bind_checkpoint},       {"_register_hook", bind_register},   {"_remove_hook", bind_remove},
+    {"custom_record", bind_custom_record}, {"custom_saved", bind_custom_saved}, {NULL, NULL},
 };

@@ -2,19 +2,19 @@
  *   2 or -1      one entry; the dim goes        {}           all of the dim
  *   {2}, {2, 5}  a range, ends included         {1, 9, 2}    with a step
  *   int64 tensor the entries it names           bool tensor  a mask over as many dims as it has
- *   "..."        as many dims as are left
+ *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
  * Basic entries become views; tensors go to index_get and index_put_ together. */
 #include "base/mem.h"
 #include "bind/bind.h"
 
-typedef enum entry_kind { AT, RANGE, WHOLE, REST, PLACES, MASK } entry_kind;
+typedef enum entry_kind { AT, RANGE, WHOLE, REST, PLACES, MASK, NEW } entry_kind;
 typedef struct entry {
   entry_kind kind;
   int64_t first, last, step;
   lm_tensor *t;
 } entry;
 
-enum { MOST_ENTRIES = LM_MAX_DIMS + 1, MOST_OWNED = 4 * LM_MAX_DIMS };
+enum { MOST_ENTRIES = 2 * LM_MAX_DIMS + 1, MOST_OWNED = 4 * LM_MAX_DIMS };
 
 static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
   lm_ints v = {0};
@@ -30,6 +30,11 @@ done:
   return status;
 }
 
+static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
+  return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor, \"...\" or lm.newaxis expected, got %s",
+                 lm_got(L, s, i));
+}
+
 static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
   *e = (entry){.kind = AT};
   lm_status status = LM_OK;
@@ -40,15 +45,17 @@ static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
       e->kind = e->t->dtype == LM_BOOL ? MASK : PLACES;
       break;
     case LUA_TSTRING:
-      if (!lm_to_text(L, i) || strcmp(lua_tostring(L, i), "...") != 0) {
-        return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor or \"...\" expected, got %s", lm_got(L, s, i));
+      if (!lm_to_text(L, i)) return bad_entry(L, s, i);
+      if (strcmp(lua_tostring(L, i), "...") == 0) {
+        e->kind = REST;
+      } else if (strcmp(lua_tostring(L, i), "newaxis") == 0) {
+        e->kind = NEW;
+      } else {
+        return bad_entry(L, s, i);
       }
-      e->kind = REST;
       break;
     default:
-      if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) {
-        return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor or \"...\" expected, got %s", lm_got(L, s, i));
-      }
+      if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return bad_entry(L, s, i);
   }
 done:
   return status;
@@ -131,6 +138,12 @@ static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
                  (long long)e->last, dim + 1, lm_shape_of(x));
 }
 
+/* Of x, by an entry; `rest`: those of "...". */
+static int dims_of(const entry *e, int rest) {
+  if (e->kind == REST) return rest;
+  return e->kind == NEW ? 0 : e->kind == MASK ? e->t->ndim : 1;
+}
+
 static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
   lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
@@ -139,7 +152,7 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
   for (int i = 0; i < n; i++) {
     if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" may stand once");
     rest |= e[i].kind == REST;
-    used += e[i].kind == REST ? 0 : e[i].kind == MASK ? e[i].t->ndim : 1;
+    used += dims_of(&e[i], 0);
     if (e[i].kind == MASK && e[i].t->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a mask needs at least one dim");
   }
   if (used > x->ndim) {
@@ -165,6 +178,12 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
         dim++;
         break;
       }
+      case NEW: {
+        lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
+        TRY(lm_call(LM_OP_unsqueeze, &a, out));
+        p->view = own(p, out[0]);
+        break;
+      }
       case WHOLE: dim++; break;
       case REST: dim += x->ndim - used; break;
       case PLACES:
@@ -177,7 +196,7 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
         p->nindices = dim;
         break;
     }
-    source += e[i].kind == REST ? x->ndim - used : e[i].kind == MASK ? e[i].t->ndim : 1;
+    source += dims_of(&e[i], x->ndim - used);
   }
 done:
   return status;

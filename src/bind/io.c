@@ -90,7 +90,8 @@ static int bind_save(lua_State *L) {
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-/* ---- safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order */
+/* ---- safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order, and of the tensors
+ * that have no dtype here "'name' (dtype)": a list */
 
 /* An open file as a userdata, so that an error in Lua closes it. */
 static int close_file(lua_State *L) {
@@ -166,10 +167,18 @@ static int bind_load(lua_State *L) {
   lua_newtable(L); /* 4: tensors */
   lua_newtable(L); /* 5: metadata */
   lua_newtable(L); /* 6: names */
+  lua_newtable(L); /* 7: left out */
   for (v.i = 0; v.i < lm_safetensors_count(v.file); v.i++) {
     lua_pushstring(L, lm_safetensors_name(v.file, v.i));
     lua_pushvalue(L, -1);
     lua_rawseti(L, 6, v.i + 1);
+    if (lm_safetensors_lacking(v.file, v.i)) {
+      lua_pushfstring(L, "'%s' (%s)", lm_brief(lua_tostring(L, -1), 200),
+                      lm_brief(lm_safetensors_lacking(v.file, v.i), 20));
+      lua_rawseti(L, 7, (int)lua_objlen(L, 7) + 1);
+      lua_pop(L, 1);
+      continue;
+    }
     lm_box *box = lm_box_new(L);
     TRY(lm_attempt_twice(L, s, load_tensor, &v));
     lm_box_fill(s, box, v.t);
@@ -182,7 +191,7 @@ static int bind_load(lua_State *L) {
   }
   *file = NULL;
   lm_safetensors_close(v.file);
-  return 3;
+  return 4;
 done:
   return lm_raise(L, status);
 }

@@ -2,7 +2,7 @@
  *
  *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
  *                       its string keys in sorted order, so that equal tables give equal text
- *   json_decode(text)   null gives nil (a hole, in an array); a key that is there twice is an error
+ *   json_decode(text)   null and a key that is there twice are errors
  */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -197,7 +197,7 @@ static void push(lua_State *L, const cJSON *item) {
   } else if (cJSON_IsBool(item)) {
     lua_pushboolean(L, cJSON_IsTrue(item));
   } else {
-    lua_pushnil(L);
+    lm_raise_text(L, "json_decode: a null, for which Lua has no value");
   }
 }
 

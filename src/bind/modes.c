@@ -34,6 +34,38 @@ static int bind_set_grad_enabled(lua_State *L) {
   return 1;
 }
 
+/* detect_anomaly(f, ...) */
+static int bind_detect_anomaly(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (lua_type(L, 1) != LUA_TFUNCTION) {
+    return lm_raise_text(L, "detect_anomaly: a function expected, got %s: lm.autograd.detect_anomaly(function() … end)",
+                         lm_got(L, s, 1));
+  }
+  bool before = lm_anomaly();
+  lm_set_anomaly(true);
+  s->step_at = 0;
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
+  lm_set_anomaly(before);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+/* set_detect_anomaly(on) -> whether it was */
+static int bind_set_detect_anomaly(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  bool on = false;
+  lm_status status = lm_read_bool(L, s, 1, "set_detect_anomaly", "on", &on);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, lm_anomaly());
+  lm_set_anomaly(on);
+  s->step_at = 0;
+  return 1;
+}
+
+static int bind_is_anomaly_enabled(lua_State *L) {
+  lua_pushboolean(L, lm_anomaly());
+  return 1;
+}
+
 /* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
  * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
  * bfloat16 elsewhere, by default. */
@@ -208,6 +240,9 @@ const luaL_Reg lm_mode_functions[] = {
     {"enable_grad", bind_enable_grad},
     {"is_grad_enabled", bind_is_grad_enabled},
     {"set_grad_enabled", bind_set_grad_enabled},
+    {"detect_anomaly", bind_detect_anomaly},
+    {"set_detect_anomaly", bind_set_detect_anomaly},
+    {"is_anomaly_enabled", bind_is_anomaly_enabled},
     {"autocast", bind_autocast},
     {"is_autocast_enabled", bind_is_autocast_enabled},
     {"get_autocast_dtype", bind_get_autocast_dtype},

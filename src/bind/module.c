@@ -2,8 +2,7 @@
 #include "bind/bind.h"
 
 const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protected, lm_reg_int64, lm_reg_pointer,
-    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting,
-    lm_reg_traceback, lm_reg_catchers;
+    lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers;
 static const char lm_reg_module, lm_reg_anchor;
 
 /* What only FFI can do. Integers come as two 32-bit halves. */
@@ -245,6 +244,10 @@ int luaopen_luminary_core(lua_State *L) {
                                    {NULL, NULL}};
   set_functions(L, MODULE, words);
   for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
+  for (int table = METHODS; table <= OPS; table++) {
+    set_function(L, table, "max_pool2d", lm_bind_max_pool2d);
+    set_function(L, table, "nonzero", lm_bind_nonzero);
+  }
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);
@@ -257,8 +260,6 @@ int luaopen_luminary_core(lua_State *L) {
   lua_pushvalue(L, OPS);
   lua_setfield(L, MODULE, "ops");
   lua_newtable(L);
-  lua_pushboolean(L, 1);
-  lua_setfield(L, -2, "__sizes"); /* lists of sizes are plain to lm_check_empty */
   lua_pushvalue(L, -1);
   lua_setfield(L, MODULE, "sizes");
   lua_rawseti(L, METATABLE, LM_SIZES);

@@ -5,15 +5,17 @@
 
 typedef struct group {
   int n;
-  lm_tensor **param, **grad, **state[3];
+  lm_tensor **param, **grad, **state[LM_OPTIM_STATES];
   lm_optim_step step;
+  unsigned modes;
+  double next[LM_OPTIM_CARRIED];
 } group;
 
 static void drop(group *g) {
   for (int i = 0; i < g->n && g->grad; i++) lm_release(g->grad[i]);
   lm_free(g->param);
   lm_free(g->grad);
-  for (int k = 0; k < 3; k++) lm_free(g->state[k]);
+  for (int k = 0; k < LM_OPTIM_STATES; k++) lm_free(g->state[k]);
 }
 
 static const char fn[] = "optim_step";
@@ -29,53 +31,46 @@ static lm_status entry(lua_State *L, const lm_lua *s, int i, int k, const char *
   return status;
 }
 
-static lm_status list_at(lua_State *L, const char *name, int *out) {
+/* The index of the list that the table at index i has as `name`, or 0. */
+static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
   *out = 0;
-  if (!lm_field(L, 1, name)) return LM_OK;
-  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected", fn, name);
+  if (!lm_field(L, i, name)) return LM_OK;
+  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s: a list expected", fn, name);
   *out = lua_gettop(L);
   return LM_OK;
 }
 
+static lm_status not_a_tensor(const char *name, int k) {
+  return lm_fail(LM_E_ARG, "%s: %s[%d]: a tensor expected", fn, name, k);
+}
+
 /* Those parameters that have a gradient, with their states. */
 static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
-  static const char *const names[] = {"state0", "state1", "state2"};
+  const lm_optimizer *o = g->step.optimizer;
   lm_status status;
-  int params, grads, states[3];
-  TRY(list_at(L, "params", &params));
-  TRY(list_at(L, "grads", &grads));
-  for (int k = 0; k < 3; k++) TRY(list_at(L, names[k], &states[k]));
-  if (params == 0) {
-    status = lm_fail(LM_E_ARG, "%s: params: a list of tensors expected", fn);
-    goto done;
-  }
+  int params, grads, all, states[LM_OPTIM_STATES] = {0};
+  TRY(list_at(L, 1, "params", &params));
+  TRY(list_at(L, 1, "grads", &grads));
+  TRY(list_at(L, 1, "states", &all));
+  for (int k = 0; all && k < o->n_states; k++)
+    if (lm_optimizer_has(o, g->modes, k)) TRY(list_at(L, all, o->state[k].name, &states[k]));
+  if (params == 0) TRY(lm_fail(LM_E_ARG, "%s: params: a list of tensors expected", fn));
   size_t count = lua_objlen(L, params);
-  g->param = lm_malloc(count * sizeof *g->param);
-  g->grad = lm_malloc(count * sizeof *g->grad);
-  for (int k = 0; k < 3; k++) g->state[k] = lm_malloc(count * sizeof *g->state[k]);
-  if (!g->param || !g->grad || !g->state[0] || !g->state[1] || !g->state[2]) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  const lm_optim_step *o = &g->step;
-  bool wanted[3] = {o->kind == LM_ADAM || o->momentum != 0, o->kind == LM_ADAM, o->kind == LM_ADAM && o->amsgrad};
+  bool there = (g->param = lm_malloc(count * sizeof *g->param)) && (g->grad = lm_malloc(count * sizeof *g->grad));
+  for (int k = 0; there && k < o->n_states; k++) there = (g->state[k] = lm_malloc(count * sizeof *g->state[k])) != NULL;
+  if (!there && count > 0) return LM_E_OOM;
   for (size_t i = 0; i < count; i++) {
     lm_tensor *param, *grad;
-    int at = g->n, k = (int)i + 1;
-    TRY(entry(L, s, params, k, "params", &param));
-    if (!param) {
-      status = lm_fail(LM_E_ARG, "%s: params[%d]: a tensor expected", fn, k);
-      goto done;
-    }
-    TRY(entry(L, s, grads, k, "grads", &grad));
+    int at = g->n, n = (int)i + 1;
+    TRY(entry(L, s, params, n, "params", &param));
+    if (!param) TRY(not_a_tensor("params", n));
+    TRY(entry(L, s, grads, n, "grads", &grad));
     if (!grads) grad = lm_grad_of(param);
     if (!grad) continue;
-    for (int j = 0; j < 3; j++) {
-      TRY(entry(L, s, wanted[j] ? states[j] : 0, k, names[j], &g->state[j][at]));
-      if (wanted[j] && !g->state[j][at]) {
-        status = lm_fail(LM_E_ARG, "%s: %s[%d]: a tensor expected", fn, names[j], k);
-        goto done;
-      }
+    for (int k = 0; k < o->n_states; k++) {
+      if (!lm_optimizer_has(o, g->modes, k)) continue;
+      TRY(entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
+      if (!g->state[k][at]) TRY(not_a_tensor(o->state[k].name, n));
     }
     g->param[at] = param;
     g->grad[at] = lm_retain(grad); /* .grad has no handle that would keep it */
@@ -85,57 +80,65 @@ done:
   return status;
 }
 
-static lm_status read_step(lua_State *L, const lm_lua *s, lm_optim_step *o) {
+/* A number of the list at index i, or a boolean as 1 or 0; *there: whether it is not nil. */
+static lm_status number_at(lua_State *L, const lm_lua *s, int i, int k, const char *name, double *out, bool *there) {
+  lm_status status = LM_OK;
+  lua_rawgeti(L, i, k);
+  *there = !lua_isnil(L, -1);
+  if (lua_isboolean(L, -1)) {
+    *out = lua_toboolean(L, -1);
+  } else if (*there) {
+    status = lm_read_number(L, s, lua_gettop(L), fn, name, out);
+  }
+  lua_pop(L, 1);
+  return status;
+}
+
+static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step) {
   lm_status status;
+  int options, carried;
+  int64_t count = 1;
+  bool there;
   const char *kind = lm_field(L, 1, "kind") ? lm_to_text(L, -1) : NULL;
-  if (!kind || (strcmp(kind, "sgd") != 0 && strcmp(kind, "adam") != 0)) {
-    return lm_fail(LM_E_ARG, "%s: kind: \"sgd\" or \"adam\" expected", fn);
+  const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
+  if (!o) return lm_fail(LM_E_ARG, "%s: kind: an optimizer's name such as \"SGD\" expected", fn);
+  step->optimizer = o;
+  TRY(list_at(L, 1, "options", &options));
+  for (int i = 0; i < o->n_options; i++) {
+    double *value = &step->numbers.option[i];
+    *value = o->option[i].value;
+    if (options && !o->option[i].fixed) TRY(number_at(L, s, options, i + 1, o->option[i].name, value, &there));
   }
-  *o = (lm_optim_step){.kind = kind[0] == 's' ? LM_SGD : LM_ADAM, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .step = 1};
-  TRY(lm_field_number(L, s, 1, fn, "lr", &o->lr));
-  TRY(lm_field_number(L, s, 1, fn, "weight_decay", &o->weight_decay));
-  TRY(lm_field_bool(L, s, 1, fn, "maximize", &o->maximize));
-  if (o->kind == LM_SGD) {
-    TRY(lm_field_number(L, s, 1, fn, "momentum", &o->momentum));
-    TRY(lm_field_number(L, s, 1, fn, "dampening", &o->dampening));
-    TRY(lm_field_bool(L, s, 1, fn, "nesterov", &o->nesterov));
-    TRY(lm_field_bool(L, s, 1, fn, "first", &o->first));
-  } else {
-    TRY(lm_field_number(L, s, 1, fn, "beta1", &o->beta1));
-    TRY(lm_field_number(L, s, 1, fn, "beta2", &o->beta2));
-    TRY(lm_field_number(L, s, 1, fn, "eps", &o->eps));
-    TRY(lm_field_bool(L, s, 1, fn, "amsgrad", &o->amsgrad));
-    TRY(lm_field_bool(L, s, 1, fn, "decoupled", &o->decoupled));
-    TRY(lm_field_int(L, s, 1, fn, "step", &o->step));
-    if (o->step < 1) status = lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)o->step);
+  TRY(list_at(L, 1, "carried", &carried));
+  step->numbers.carries = carried != 0;
+  for (int i = 0; carried && i < o->n_carried; i++) {
+    TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
+    if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried: %s is missing", fn, o->carried[i]));
   }
+  TRY(lm_field_int(L, s, 1, fn, "step", &count));
+  if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)count));
+  step->numbers.t = (double)count;
+  TRY(lm_field_bool(L, s, 1, fn, "first", &step->numbers.first));
 done:
   return status;
 }
 
 static lm_status run(lua_State *L, lm_lua *s, void *arg) {
-  static const char *const names[] = {
-      "kind",      "params",   "grads", "state0", "state1", "state2", "lr",   "weight_decay", "maximize", "momentum",
-      "dampening", "nesterov", "first", "beta1",  "beta2",  "eps",    "step", "amsgrad",      "decoupled"};
-  int *stepped = arg;
-  group g = {0};
+  static const char *const names[] = {"kind", "options", "params", "grads", "states", "carried", "step", "first"};
+  group *g = arg;
   lm_status status;
+  *g = (group){0};
   TRY(lm_check_options(L, 1, fn, sizeof names / sizeof *names, names));
-  TRY(read_step(L, s, &g.step));
-  TRY(read_lists(L, s, &g));
-  *stepped = g.n;
-  if (g.n == 0) goto done;
-  g.step.n = g.n;
-  g.step.param = g.param;
-  g.step.grad = g.grad;
-  bool wanted[3] = {g.step.kind == LM_ADAM || g.step.momentum != 0, g.step.kind == LM_ADAM,
-                    g.step.kind == LM_ADAM && g.step.amsgrad};
-  if (wanted[0]) g.step.state0 = g.state[0];
-  if (wanted[1]) g.step.state1 = g.state[1];
-  if (wanted[2]) g.step.state2 = g.state[2];
-  TRY(lm_optim_run(&g.step));
+  TRY(read_numbers(L, s, &g->step));
+  g->modes = lm_optimizer_modes(g->step.optimizer, g->step.numbers.option);
+  TRY(read_lists(L, s, g));
+  g->step.n = g->n;
+  g->step.param = g->param;
+  g->step.grad = g->grad;
+  for (int k = 0; k < LM_OPTIM_STATES; k++) g->step.state[k] = g->state[k];
+  TRY(lm_optim_run(&g->step, g->next));
 done:
-  drop(&g);
+  drop(g);
   return status;
 }
 
@@ -145,11 +148,13 @@ static int bind_optim_step(lua_State *L) {
   lua_settop(L, 1);
   luaL_checkstack(L, 32, fn);
   lm_pace(L, s);
-  int stepped = 0;
-  lm_status status = lm_attempt_twice(L, s, run, &stepped);
+  group g = {0};
+  lm_status status = lm_attempt_twice(L, s, run, &g);
   if (status != LM_OK) return lm_raise(L, status);
-  lua_pushinteger(L, stepped);
-  return 1;
+  int carried = g.step.optimizer->n_carried;
+  lua_pushinteger(L, g.n);
+  for (int i = 0; i < carried; i++) lua_pushnumber(L, g.next[i]);
+  return 1 + carried;
 }
 
 /* total_norm(list, p, of_grads) -> a tensor; clip_with_norm(params, max_norm, total); clip_value(params, most) */

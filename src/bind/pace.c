@@ -44,15 +44,16 @@ static void adapt(lm_lua *s, double now) {
 void lm_pace_step(lua_State *L, lm_lua *s) {
   if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
   if (s->kept) lm_let_go_kept(s);
+  if (lm_anomaly()) lm_note_anomaly(L);
   if (s->budget == 0) s->budget = least_budget;
   double before = cpu_seconds();
   if (s->cycle_steps >= STEPS) adapt(s, before);
   size_t quantum = s->budget / STEPS;
-  size_t quanta = s->step_at ? s->fresh / quantum : 0; /* one tensor may be worth many */
+  size_t quanta = s->fresh / quantum; /* one tensor may be worth many */
   if (quanta > STEPS) quanta = STEPS;
-  s->fresh = 0;
-  s->step_at = s->kept ? 0 : quantum;
+  s->step_at = s->kept || lm_anomaly() ? 0 : quantum; /* 0: each call comes here */
   if (quanta == 0) return;
+  s->fresh = 0;
   s->cycle_steps += (int)quanta;
   /* A step of n KB in lua_gc does about 2n KB of marking and sweeping; a cycle takes about twice the
    * heap of it, and finalizers on top. */

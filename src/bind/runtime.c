@@ -49,6 +49,7 @@ static int bind_empty_cache(lua_State *L) {
 }
 
 static int bind_live_tensors(lua_State *L) {
+  lm_home_drain(L, LM_STATE(L)->home); /* functions that hold tensors, of graphs that are gone */
   lua_pushnumber(L, (double)lm_live_tensors());
   return 1;
 }

@@ -8,6 +8,13 @@ static lm_tensor *self(lua_State *L, const char *fn) {
   return t;
 }
 
+/* The same for a method without arguments. */
+static lm_tensor *self_alone(lua_State *L, const char *fn) {
+  int given = lua_gettop(L) - 1;
+  if (given > 0) lm_raise_text(L, "%s: takes 0 arguments, got %d", fn, given);
+  return self(L, fn);
+}
+
 static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const int64_t *v) {
   if (lua_isnoneornil(L, 2)) {
     lm_push_sizes(L, t->ndim, v);
@@ -36,29 +43,29 @@ static int bind_stride(lua_State *L) {
 }
 
 static int bind_dim(lua_State *L) {
-  lua_pushinteger(L, self(L, "dim")->ndim);
+  lua_pushinteger(L, self_alone(L, "dim")->ndim);
   return 1;
 }
 
 static int bind_numel(lua_State *L) {
-  lua_pushnumber(L, (double)self(L, "numel")->numel);
+  lua_pushnumber(L, (double)self_alone(L, "numel")->numel);
   return 1;
 }
 
 static int bind_element_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)lm_dtype_size(self(L, "element_size")->dtype));
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype));
   return 1;
 }
 
 static int bind_storage_offset(lua_State *L) {
-  lm_tensor *t = self(L, "storage_offset");
+  lm_tensor *t = self_alone(L, "storage_offset");
   lua_pushnumber(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
   return 1;
 }
 
 /* The ordinal of a CUDA device, -1 for the CPU. */
 static int bind_get_device(lua_State *L) {
-  lm_device d = self(L, "get_device")->device;
+  lm_device d = self_alone(L, "get_device")->device;
   lua_pushinteger(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
   return 1;
 }
@@ -206,7 +213,7 @@ static int bind_to(lua_State *L) {
 
 /* ---- the handle */
 static int bind_data_ptr(lua_State *L) {
-  lm_tensor *t = self(L, "data_ptr");
+  lm_tensor *t = self_alone(L, "data_ptr");
   lm_reg_get(L, &lm_reg_pointer);
   lua_pushlightuserdata(L, t->data);
   if (lua_type(L, -2) == LUA_TFUNCTION) lua_call(L, 1, 1);
@@ -277,13 +284,13 @@ done:
 }
 
 static int bind_retain_grad(lua_State *L) {
-  lm_status status = lm_retain_grad(self(L, "retain_grad"));
+  lm_status status = lm_retain_grad(self_alone(L, "retain_grad"));
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
 /* The handle goes over to a tensor of the same memory outside the graph. */
 static int bind_detach_(lua_State *L) {
-  lm_detach_args a = {.x = self(L, "detach_")};
+  lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];
   lm_status status = lm_call(LM_OP_detach, &a, out);
   if (status != LM_OK) return lm_raise(L, status);

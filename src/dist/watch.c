@@ -20,10 +20,13 @@ static const double missing_time = 0.5; /* seconds for the store to say who is m
 static _Thread_local lm_waiting *current;
 static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
-/* The last n characters of a long one: a place's end is what tells. */
+/* The last n bytes of a long one, from where a character of UTF-8 begins: a place's end is what tells. */
 static const char *end_of(const char *where, size_t n) {
   size_t length = where ? strlen(where) : 0;
-  return length > n ? where + length - n : length > 0 ? where : "";
+  if (length <= n) return length > 0 ? where : "";
+  const char *end = where + length - n;
+  for (int i = 0; i < 3 && (*end & 0xC0) == 0x80; i++) end++;
+  return end;
 }
 
 void lm_set_where(const char *where) {
@@ -376,7 +379,7 @@ static lm_status await_cause(lm_group *g) {
 lm_status lm_group_broken(lm_group *g, const char *how) {
   lm_world *w = g->core->world;
   char why[512];
-  snprintf(why, sizeof why, "%s", how); /* it may be this thread's last message */
+  lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
   if (!w) return lm_fail(LM_E_STATE, "%s", why);
   lm_status status = await_cause(g);
   if (status != LM_OK) return status;
@@ -390,7 +393,7 @@ lm_status lm_group_broken(lm_group *g, const char *how) {
 lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_world *w = g->core->world;
   char why[256];
-  snprintf(why, sizeof why, "%s", how); /* it may be this thread's last message */
+  lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
   lm_status status = await_cause(g);
   if (status != LM_OK) return status;
   lm_record record = record_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);

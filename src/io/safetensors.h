@@ -21,7 +21,10 @@ LM_API lm_status lm_safetensors_open(const char *path, int threads, lm_safetenso
 LM_API void lm_safetensors_close(lm_safetensors *f);
 LM_API int lm_safetensors_count(const lm_safetensors *f);
 LM_API const char *lm_safetensors_name(const lm_safetensors *f, int i); /* in the header's order */
-/* On the CPU; writing into it does not reach the file. LM_E_IO if the file was written to since it was opened. */
+/* The name of tensor i's dtype in the file, if there is none here that holds its values; else NULL. */
+LM_API const char *lm_safetensors_lacking(const lm_safetensors *f, int i);
+/* On the CPU; writing into it does not reach the file. I8, I16 and U16 become int32, U32 int64. LM_E_IO if the file was
+ * written to since it was opened. */
 LM_API lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out);
 LM_API int lm_safetensors_nmeta(const lm_safetensors *f);
 LM_API const char *lm_safetensors_key(const lm_safetensors *f, int i);

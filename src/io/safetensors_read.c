@@ -17,6 +17,17 @@ static const size_t LARGEST_HEADER = 100000000; /* as the reference implementati
  */
 static const size_t WINDOW = (size_t)64 << 20;
 
+/* Integers that tensors have no dtype for, and a wider one that holds them all. */
+typedef struct widening {
+  const char *stored;
+  size_t bytes; /* of an element in the file */
+  lm_dtype dtype;
+  bool is_signed;
+} widening;
+static const widening widenings[] = {
+    {"I8", 1, LM_I32, true}, {"I16", 2, LM_I32, true}, {"U16", 2, LM_I32, false}, {"U32", 4, LM_I64, false}};
+enum { WIDENINGS = sizeof widenings / sizeof *widenings };
+
 /* The mapped file, shared by the handle and the tensors over it. */
 typedef struct mapping {
   _Atomic int32_t rc;
@@ -25,8 +36,10 @@ typedef struct mapping {
 } mapping;
 
 typedef struct entry {
-  const char *name; /* the header's */
-  lm_dtype dtype;
+  const char *name;             /* the header's */
+  const char *stored;           /* its dtype's name, the header's */
+  lm_dtype dtype;               /* what it is read as; LM_NO_DTYPE: this version has none that holds it */
+  const widening *from_smaller; /* NULL: the file's bytes are the tensor's */
   int ndim;
   int64_t size[LM_MAX_DIMS];
   size_t from, to; /* from the end of the header */
@@ -122,10 +135,11 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
   }
-  if (e->dtype == LM_NO_DTYPE) {
-    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which is not supported (BOOL U8 I32 I64 F16 BF16 F32 F64 are)",
-                   f->path, e->name, lm_brief(dtype->valuestring, 20));
+  for (int w = 0; w < WIDENINGS; w++) {
+    if (strcmp(dtype->valuestring, widenings[w].stored) == 0) e->from_smaller = &widenings[w];
   }
+  if (e->from_smaller) e->dtype = e->from_smaller->dtype;
+  e->stored = dtype->valuestring;
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
       !is_count(offsets->child->next, &to)) {
@@ -135,9 +149,12 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
     return lm_fail(LM_E_IO, "%s: '%s' lies at bytes %llu to %llu of %zu", f->path, e->name, (unsigned long long)from,
                    (unsigned long long)to, data_bytes);
   }
-  if (__builtin_mul_overflow(numel, (uint64_t)lm_dtype_size(e->dtype), &bytes) || bytes != to - from) {
-    return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, e->name,
-                   lm_shape_text(e->ndim, e->size), lm_dtype_name(e->dtype), (unsigned long long)(to - from));
+  if (e->dtype != LM_NO_DTYPE) {
+    size_t item = e->from_smaller ? e->from_smaller->bytes : lm_dtype_size(e->dtype);
+    if (__builtin_mul_overflow(numel, (uint64_t)item, &bytes) || bytes != to - from) {
+      return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, e->name,
+                     lm_shape_text(e->ndim, e->size), e->stored, (unsigned long long)(to - from));
+    }
   }
   e->from = (size_t)from;
   e->to = (size_t)to;
@@ -324,6 +341,34 @@ int lm_safetensors_nmeta(const lm_safetensors *f) { return f->nmeta; }
 const char *lm_safetensors_key(const lm_safetensors *f, int i) { return f->key[i]; }
 const char *lm_safetensors_value(const lm_safetensors *f, int i) { return f->value[i]; }
 
+const char *lm_safetensors_lacking(const lm_safetensors *f, int i) {
+  return f->entry[i].dtype == LM_NO_DTYPE ? f->entry[i].stored : NULL;
+}
+
+/* Where the file's bytes go: for smaller elements the end of the tensor's memory, from which `widen` spreads them. */
+static char *landing(const entry *e, const lm_tensor *t) {
+  size_t bytes = (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype);
+  return t->data + (bytes - (e->to - e->from));
+}
+
+/* Little-endian elements at the landing place, from the first on: each is read before what lies on it is written. */
+static void widen(const entry *e, const lm_tensor *t) {
+  const widening *w = e->from_smaller;
+  if (!w) return;
+  const unsigned char *from = (const unsigned char *)landing(e, t);
+  for (int64_t k = 0; k < t->numel; k++, from += w->bytes) {
+    uint64_t bits = 0;
+    for (size_t b = 0; b < w->bytes; b++) bits |= (uint64_t)from[b] << 8 * b;
+    int64_t value = (int64_t)bits, half = (int64_t)1 << (8 * w->bytes - 1);
+    if (w->is_signed && value >= half) value -= 2 * half;
+    if (w->dtype == LM_I32) {
+      ((int32_t *)t->data)[k] = (int32_t)value;
+    } else {
+      ((int64_t *)t->data)[k] = value;
+    }
+  }
+}
+
 static lm_status new_tensor(const lm_safetensors *f, const entry *e, lm_tensor **out) {
   lm_status status = lm_tensor_empty(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, LM_CONTIGUOUS, out);
   return status == LM_OK ? status : lm_fail_in(status, f->path);
@@ -334,9 +379,9 @@ static lm_status map_tensor(lm_safetensors *f, const entry *e, lm_tensor **out) 
   lm_status status;
   char *data = f->map->data + f->data_at + e->from;
   size_t bytes = e->to - e->from;
-  if (bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
+  if (e->from_smaller || bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
     TRY(new_tensor(f, e, out));
-    if (bytes > 0) memcpy((*out)->data, data, bytes);
+    if (bytes > 0) memcpy(landing(e, *out), data, bytes);
   } else {
     atomic_fetch_add_explicit(&f->map->rc, 1, memory_order_relaxed);
     TRY(lm_tensor_foreign(e->dtype, LM_DEVICE(LM_CPU, 0), e->ndim, e->size, data, bytes, release_mapping, f->map, out));
@@ -352,11 +397,11 @@ static lm_status read_ahead(lm_safetensors *f, int i) {
   int n = 0;
   for (int k = i; k < f->n && !f->ahead[k]; k++, n++) {
     const entry *e = &f->entry[k];
-    if (k > i && bytes + (e->to - e->from) > WINDOW) break;
+    if (e->dtype == LM_NO_DTYPE || (k > i && bytes + (e->to - e->from) > WINDOW)) break;
     status = new_tensor(f, e, &f->ahead[k]);
     if (status != LM_OK && k > i) break; /* what is ahead has time */
     TRY(status);
-    f->piece[n] = (lm_piece){f->ahead[k]->data, e->to - e->from, f->data_at + e->from};
+    f->piece[n] = (lm_piece){landing(e, f->ahead[k]), e->to - e->from, f->data_at + e->from};
     bytes += e->to - e->from;
   }
   status = lm_read_pieces(f->path, f->fd, &f->info, f->threads, n, f->piece);
@@ -372,6 +417,10 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
   lm_status status = LM_OK;
   const entry *e = &f->entry[i];
   lm_tensor *t = NULL;
+  if (e->dtype == LM_NO_DTYPE) {
+    return lm_fail(LM_E_IO, "%s: '%s' is of dtype %s, which this version lacks", f->path, e->name,
+                   lm_brief(e->stored, 20));
+  }
   if (f->map) {
     TRY(map_tensor(f, e, &t));
   } else {
@@ -379,6 +428,7 @@ lm_status lm_safetensors_tensor(lm_safetensors *f, int i, lm_tensor **out) {
     t = f->ahead[i];
     f->ahead[i] = NULL;
   }
+  widen(e, t);
   for (int64_t k = 0; e->dtype == LM_BOOL && k < t->numel; k++) {
     int value = (unsigned char)t->data[k];
     if (value <= 1) continue;

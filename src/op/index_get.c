@@ -222,9 +222,15 @@ lm_status lm_op_nonzero(const lm_nonzero_args *a, lm_tensor **out) {
   lm_tensor *mask = NULL, *total = NULL, *result = NULL;
   int64_t count;
   TRY(mask_of(a->x, &mask));
+  if (a->as_tuple && mask->ndim == 0) { /* as PyTorch: a list of one */
+    lm_tensor *list;
+    TRY(lm_op_view(&(lm_view_args){.x = mask, .size = {1, {1}}}, &list));
+    lm_release(mask);
+    mask = list;
+  }
   TRY(lm_op_sum(&(lm_sum_args){.x = mask, .dim = {.n = -1}, .dtype = LM_NO_DTYPE}, &total));
   TRY(lm_tensor_item_i64(total, &count));
-  TRY(lm_tensor_empty(LM_I64, a->x->device, 2, (int64_t[]){count, a->x->ndim}, LM_CONTIGUOUS, &result));
+  TRY(lm_tensor_empty(LM_I64, a->x->device, 2, (int64_t[]){count, mask->ndim}, LM_CONTIGUOUS, &result));
   if (result->numel > 0) TRY(lm_dispatch(LM_OP_nonzero, a->x->device, &(lm_nonzero_args){.x = mask}, &result));
   *out = result;
   result = NULL;

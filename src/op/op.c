@@ -13,6 +13,9 @@
 
 const char *const lm_names_reduction[] = {"none", "mean", "sum", NULL};
 const char *const lm_names_memory_format[] = {"preserve", "contiguous", "channels_last", NULL};
+const char *const lm_names_rounding_mode[] = {"none", "floor", "trunc", NULL};
+const char *const lm_names_pad_mode[] = {"constant", "reflect", "replicate", "circular", NULL};
+const char *const lm_names_padding[] = {"valid", "same", NULL};
 
 #define PICK(op, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15, _16, name, ...) name
 #define EACH(M, ...)                                                                                                  \
@@ -42,13 +45,16 @@ const char *const lm_names_memory_format[] = {"preserve", "contiguous", "channel
 #define T(f) , (TENSOR, LM_ARG_T, f, 0, NULL, NULL)
 #define T_OPT(f) , (TENSOR, LM_ARG_T_OPT, f, 0, NULL, NULL)
 #define S(f) , (TENSOR, LM_ARG_S, f, 0, NULL, NULL)
+#define S_OPT(f) , (TENSOR, LM_ARG_S_OPT, f, 0, NULL, NULL)
 #define TL(f) , (LIST, LM_ARG_TL, f, 0, NULL, {0, NULL})
-#define F(f, d) , (OTHER, LM_ARG_F, f, d, NULL, d)
-#define F_REQ(f) , (OTHER, LM_ARG_F_REQ, f, 0, NULL, 0)
+#define F(f, d) , (NUMBER, LM_ARG_F, f, d, NULL, d)
+#define F_REQ(f) , (NUMBER, LM_ARG_F_REQ, f, 0, NULL, 0)
 #define I(f, d) , (OTHER, LM_ARG_I, f, d, NULL, d)
 #define I_REQ(f) , (OTHER, LM_ARG_I_REQ, f, 0, NULL, 0)
+#define I_OPT(f) , (OTHER, LM_ARG_I_OPT, f, 0, NULL, LM_NO_INT)
 #define B(f, d) , (OTHER, LM_ARG_B, f, d, NULL, d)
 #define I2(f, d) , (OTHER, LM_ARG_I2, f, d, NULL, {d, d})
+#define PAD2(f, d) , (OTHER, LM_ARG_PAD2, f, d, lm_names_padding, {d, d})
 #define DIM(f) , (OTHER, LM_ARG_DIM, f, LM_NO_DIM, NULL, LM_NO_DIM)
 #define DIM_OPT(f) , (OTHER, LM_ARG_DIM_OPT, f, LM_NO_DIM, NULL, LM_NO_DIM)
 #define DIMS_OPT(f) , (OTHER, LM_ARG_DIMS_OPT, f, -1, NULL, {.n = -1})
@@ -64,14 +70,22 @@ const char *const lm_names_memory_format[] = {"preserve", "contiguous", "channel
 #define TENSORS(op, class, kind, f, ...) TENSORS_##class(op, f)
 #define TENSORS_TENSOR(op, f) offsetof(lm_##op##_args, f),
 #define TENSORS_LIST(op, f)
+#define TENSORS_NUMBER(op, f)
 #define TENSORS_OTHER(op, f)
 #define NTENSORS(op, class, ...) NTENSORS_##class
 #define NTENSORS_TENSOR +1
 #define NTENSORS_LIST
+#define NTENSORS_NUMBER
 #define NTENSORS_OTHER
+#define NNUMBERS(op, class, ...) NNUMBERS_##class
+#define NNUMBERS_TENSOR
+#define NNUMBERS_LIST
+#define NNUMBERS_NUMBER +1
+#define NNUMBERS_OTHER
 #define LISTS(op, class, kind, f, ...) LISTS_##class(op, f)
 #define LISTS_TENSOR(op, f)
 #define LISTS_LIST(op, f) +1 + (int)offsetof(lm_##op##_args, f)
+#define LISTS_NUMBER(op, f)
 #define LISTS_OTHER(op, f)
 
 /* ---- what runs each kind */
@@ -80,12 +94,11 @@ static lm_status run_point(lm_op_id id, const void *args, lm_tensor *into, lm_te
   const lm_op *op = &lm_ops[id];
   lm_tensor *in[LM_POINT_MAX_IN];
   double number[LM_POINT_MAX_NUMBERS];
-  int numbers = 0;
   for (int i = 0; i < op->ntensor; i++) in[i] = LM_ARG_TENSOR(args, op->tensor[i]);
-  for (int i = op->ntensor; i < op->nargs; i++) {
-    number[numbers++] = *(const double *)((const char *)args + op->arg[i].offset);
+  for (int i = 0; i < op->nnumber; i++) {
+    number[i] = *(const double *)((const char *)args + op->arg[op->ntensor + i].offset);
   }
-  return lm_point_run((int)id, op->ntensor, in, numbers ? number : NULL, into, out);
+  return lm_point_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
 }
 
 static lm_status run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **out) {
@@ -137,6 +150,7 @@ const lm_op lm_ops[LM_OP_COUNT] = {
                      .npositional = 0 EACH(ONE, name_ args_),        \
                      .ntensor = 0 EACH(NTENSORS, name_ args_ opts_), \
                      .tensor = {EACH(TENSORS, name_ args_ opts_)},   \
+                     .nnumber = 0 EACH(NNUMBERS, name_ args_ opts_), \
                      .list = -1 EACH(LISTS, name_ args_ opts_),      \
                      .arg = arg_table_##name_,                       \
                      .run = FN_##kind_(name_)},
@@ -155,18 +169,21 @@ static const void *const defaults[LM_OP_COUNT] = {
 #undef OP
 };
 
-/* The elementwise rows have only tensors, then numbers: run_point relies on it. */
+/* The elementwise rows have tensors, then numbers, then what only autograd/forms.c reads: run_point relies on it. */
 #define POINT_ROW_POINT(...) __VA_ARGS__
 #define POINT_ROW_VIEW(...)
 #define POINT_ROW_PRIM(...)
 #define POINT_ROW_WRITE(...)
 #define POINT_ROW_NEW(...)
 #define POINT_ROW_COMP(...)
-#define IS_NUMBER(op, class, kind, ...) +(kind == LM_ARG_F || kind == LM_ARG_F_REQ)
-#define OP(name, kind, outs, aux, args, opts, cast, help)                                                       \
-  POINT_ROW_##kind(_Static_assert((0 EACH(ONE, name args opts)) ==                                              \
-                                      (0 EACH(NTENSORS, name args opts)) + (0 EACH(IS_NUMBER, name args opts)), \
-                                  #name ": an elementwise op takes tensors and numbers");)
+#define RANK(op, class, kind, ...) <= RANK_##class &&RANK_##class
+#define RANK_TENSOR 1
+#define RANK_NUMBER 2
+#define RANK_LIST 0 /* none */
+#define RANK_OTHER 3
+#define OP(name, kind, outs, aux, args, opts, cast, help)       \
+  POINT_ROW_##kind(_Static_assert(1 EACH(RANK, name args opts), \
+                                  #name ": an elementwise op takes tensors, then numbers, then other options");)
 #include "op/op.def"
 #undef OP
 

@@ -9,24 +9,34 @@
 
 #include "tensor/tensor.h"
 
+#define LM_NO_INT INT64_MIN
+#define LM_PAD_SAME INT64_MIN
 enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 4, LM_MAX_ARGS = 16, LM_MAX_TENSOR_ARGS = 8 };
 typedef enum lm_reduction { LM_NONE, LM_MEAN, LM_SUM } lm_reduction;
+typedef enum lm_rounding_mode { LM_EXACT, LM_FLOOR, LM_TRUNC } lm_rounding_mode;
+typedef enum lm_pad_mode { LM_PAD_CONSTANT, LM_PAD_REFLECT, LM_PAD_REPLICATE, LM_PAD_CIRCULAR } lm_pad_mode;
 
 /* Strings an E() argument takes, in the order of its values; NULL-terminated. */
 LM_API extern const char *const lm_names_reduction[];     /* "none", "mean", "sum" */
 LM_API extern const char *const lm_names_memory_format[]; /* "preserve", "contiguous", "channels_last" */
+LM_API extern const char *const lm_names_rounding_mode[]; /* "none", "floor", "trunc" */
+LM_API extern const char *const lm_names_pad_mode[];      /* "constant", "reflect", "replicate", "circular" */
+LM_API extern const char *const lm_names_padding[];       /* what PAD2() takes: "valid", "same" */
 
 /* Argument structs: lm_add_args, … */
 #define T(f) lm_tensor *f;
 #define T_OPT(f) lm_tensor *f;
 #define S(f) lm_tensor *f;
+#define S_OPT(f) lm_tensor *f;
 #define TL(f) lm_list f;
 #define F(f, d) double f;
 #define F_REQ(f) double f;
 #define I(f, d) int64_t f;
 #define I_REQ(f) int64_t f;
+#define I_OPT(f) int64_t f;
 #define B(f, d) bool f;
 #define I2(f, d) int64_t f[2];
+#define PAD2(f, d) int64_t f[2];
 #define DIM(f) int64_t f;
 #define DIM_OPT(f) int64_t f;
 #define DIMS_OPT(f) lm_ints f;
@@ -44,13 +54,16 @@ LM_API extern const char *const lm_names_memory_format[]; /* "preserve", "contig
 #undef T
 #undef T_OPT
 #undef S
+#undef S_OPT
 #undef TL
 #undef F
 #undef F_REQ
 #undef I
 #undef I_REQ
+#undef I_OPT
 #undef B
 #undef I2
+#undef PAD2
 #undef DIM
 #undef DIM_OPT
 #undef DIMS_OPT
@@ -73,14 +86,17 @@ typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WI
 typedef enum lm_arg_kind {
   LM_ARG_T,
   LM_ARG_T_OPT,
+  LM_ARG_S_OPT,
   LM_ARG_S,
   LM_ARG_TL,
   LM_ARG_F,
   LM_ARG_F_REQ,
   LM_ARG_I,
   LM_ARG_I_REQ,
+  LM_ARG_I_OPT,
   LM_ARG_B,
   LM_ARG_I2,
+  LM_ARG_PAD2,
   LM_ARG_DIM,
   LM_ARG_DIM_OPT,
   LM_ARG_DIMS_OPT,
@@ -95,8 +111,8 @@ typedef struct lm_arg {
   lm_arg_kind kind;
   uint16_t offset; /* in the op's argument struct */
   const char *name;
-  double number;            /* default of F, I, B, I2, E */
-  const char *const *names; /* of E */
+  double number;            /* default of F, I, B, I2, PAD2, E */
+  const char *const *names; /* of E and PAD2 */
 } lm_arg;
 
 /* args: the op's struct. out: room for outs + aux tensors; on success each is new and yours (an
@@ -109,7 +125,8 @@ typedef struct lm_op {
   lm_cast_rule cast;
   uint16_t size; /* of the argument struct */
   uint8_t outs, aux, nargs, npositional;
-  uint8_t ntensor;                     /* T, T_OPT and S arguments (TL not counted) */
+  uint8_t ntensor;                     /* T, T_OPT, S and S_OPT arguments (TL not counted) */
+  uint8_t nnumber;                     /* F arguments; of POINT ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
   const lm_arg *arg;

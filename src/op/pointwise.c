@@ -104,13 +104,6 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
           return lm_fail(LM_E_DTYPE, "%s: alpha is %g, and integers need an integral one", name_of(kernel), number[0]);
         }
         break;
-      case LM_OP_clamp:
-        if (fractional(number[0]) || fractional(number[1])) {
-          common = lm_default_dtype();
-        } else if (common == LM_BOOL) {
-          common = LM_I64;
-        }
-        break;
       case LM_OP_square:
         if (common == LM_BOOL) common = LM_I64;
         break;
@@ -127,6 +120,7 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
       case LM_OP_ceil:
       case LM_OP_round:
       case LM_OP_trunc:
+      case LM_OP_clamp:
         if (common == LM_BOOL) {
           return lm_fail(LM_E_DTYPE, "%s: not defined for bool; use :int() or :logical_not()", name_of(kernel));
         }
@@ -241,10 +235,7 @@ lm_status lm_point_run(int kernel, int nin, lm_tensor *const *in, const double *
   int ndim;
   int64_t size[LM_MAX_DIMS];
 
-  if (numbers) {
-    const lm_op *op = &lm_ops[lm_point_op(kernel)];
-    for (int i = op->ntensor; i < op->nargs; i++) job.number[i - op->ntensor] = numbers[i - op->ntensor];
-  }
+  if (numbers) { memcpy(job.number, numbers, sizeof(double) * lm_ops[lm_point_op(kernel)].nnumber); }
   TRY(plan(kernel, nin, in, job.number, &job.compute, &dtype));
   TRY(common_device(kernel, nin, in, &device));
   TRY(common_shape(kernel, nin, in, &ndim, size));

@@ -15,6 +15,10 @@ enum {
  * LM_POINT_Y its result. The kernel's inputs are these, in the order of the bits. 0 for a forward kernel. */
 enum { LM_POINT_Y = 7, LM_POINT_PLACES = 8 };
 LM_API unsigned lm_point_uses(int kernel);
+/* Whether its second input must not be 0 among integers. */
+static inline bool lm_point_divides(int kernel) {
+  return kernel == LM_OP_floor_divide || kernel == LM_OP_trunc_divide || kernel == LM_OP_remainder;
+}
 /* The op a kernel belongs to. */
 LM_API int lm_point_op(int kernel);
 

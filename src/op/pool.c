@@ -17,6 +17,12 @@ static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], in
   return LM_OK;
 }
 
+static lm_status check_divisor(lm_op_id op, int64_t divisor) {
+  if (divisor == LM_NO_INT || (divisor != 0 && divisor >= -INT32_MAX && divisor <= INT32_MAX)) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: divisor_override is %lld; it has to be an integer other than 0%s", lm_ops[op].name,
+                 (long long)divisor, divisor ? ", of at most 2^31 - 1" : "");
+}
+
 /* Stride defaults to the kernel's size. */
 static lm_status check_windows(lm_op_id op, windows *w) {
   const char *name = lm_ops[op].name;
@@ -137,6 +143,15 @@ done:
   return status;
 }
 
+lm_status lm_op_max_pool2d_with_indices(const lm_max_pool2d_with_indices_args *a, lm_tensor **out) {
+  lm_max_pool2d_args job = {.x = a->x, .ceil_mode = a->ceil_mode};
+  memcpy(job.kernel_size, a->kernel_size, sizeof job.kernel_size);
+  memcpy(job.stride, a->stride, sizeof job.stride);
+  memcpy(job.padding, a->padding, sizeof job.padding);
+  memcpy(job.dilation, a->dilation, sizeof job.dilation);
+  return lm_op_max_pool2d(&job, out);
+}
+
 /* size: sizes of the pooled input, to be [N,] C, H, W; grad has the same N and C. */
 static lm_status check_backward(lm_op_id op, const lm_tensor *grad, const lm_ints *size) {
   lm_status status = LM_OK;
@@ -199,6 +214,7 @@ lm_status lm_op_avg_pool2d(const lm_avg_pool2d_args *a, lm_tensor **out) {
   if (a->x->dtype != LM_I64) TRY(lm_check_float(LM_OP_avg_pool2d, "x", a->x));
   TRY(check_image(LM_OP_avg_pool2d, "x", a->x->ndim, a->x->size));
   TRY(check_windows(LM_OP_avg_pool2d, &w));
+  TRY(check_divisor(LM_OP_avg_pool2d, a->divisor_override));
   TRY(pooled_size(LM_OP_avg_pool2d, a->x->size + a->x->ndim - 2, &w, hw));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
@@ -226,6 +242,7 @@ lm_status lm_op_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_ten
   int64_t hw[2];
   TRY(check_backward(LM_OP_avg_pool2d_backward, a->grad, &a->size));
   TRY(check_windows(LM_OP_avg_pool2d_backward, &w));
+  TRY(check_divisor(LM_OP_avg_pool2d_backward, a->divisor_override));
   TRY(pooled_size(LM_OP_avg_pool2d_backward, in, &w, hw));
   if (got[0] != hw[0] || got[1] != hw[1]) {
     status = lm_fail(LM_E_SHAPE, "avg_pool2d_backward: grad is %s; pooling %s gives %lld x %lld", lm_shape_of(a->grad),

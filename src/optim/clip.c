@@ -109,7 +109,7 @@ static lm_status to_factor(double max_norm, lm_tensor **factor) {
   TRY(lm_point_run(LM_OP_div, 2, in, NULL, NULL, &quotient));
   lm_release(*factor);
   *factor = lm_retain(quotient);
-  TRY(apply(LM_OP_clamp, factor, NULL, limits));
+  TRY(apply(LM_OP_clamp_range, factor, NULL, limits));
 done:
   lm_release(least);
   lm_release(most);
@@ -127,7 +127,7 @@ static lm_status change(lm_op_id op, lm_tensor *grad, lm_tensor *factor, const d
   if (numbers) memcpy(job.number, numbers, 2 * sizeof *numbers);
   const lm_backend *backend = lm_backend_of(grad->device);
   lm_status status = lm_is_ordered(grad->device) ? lm_ordered_point(backend, &job) : backend->point(&job);
-  if (status == LM_OK) lm_bump(grad, op);
+  if (status == LM_OK) lm_bump(grad, op == LM_OP_clamp_range ? LM_OP_clamp : op); /* by the name that users know */
   return status;
 }
 
@@ -215,7 +215,7 @@ lm_status lm_clip_value(int n, lm_tensor *const *grads, double most) {
   lm_running before = lm_run_begin(name, -1);
   TRY(check(name, "gradient", n, grads, true));
   for (int i = 0; i < n; i++)
-    if (grads[i]->numel > 0) TRY(change(LM_OP_clamp, grads[i], NULL, limits));
+    if (grads[i]->numel > 0) TRY(change(LM_OP_clamp_range, grads[i], NULL, limits));
 done:
   lm_run_end(before);
   return status;

@@ -7,13 +7,42 @@
 #include "op/order.h"
 
 static _Thread_local const int64_t *replays;
+static _Thread_local double *kept;
+static _Thread_local int kept_left;
 
-void lm_optim_set_replayed(const int64_t *replayed) { replays = replayed; }
+void lm_optim_set_replayed(const int64_t *replayed, double *numbers, int n) {
+  replays = replayed;
+  kept = numbers;
+  kept_left = n;
+}
 const int64_t *lm_optim_replayed(void) { return replays; }
 
-enum { PARAM, GRAD, STATE0, STATE1, STATE2, ROLES };
-static const char *const role_names[ROLES] = {"the parameter", "its gradient", "its state 1", "its state 2",
-                                              "its state 3"};
+double *lm_optim_keep(int n) {
+  if (n > kept_left) return NULL;
+  kept_left -= n;
+  return kept + kept_left;
+}
+
+const lm_optimizer *lm_optimizer_of(const char *name) {
+  for (int i = 0; i < lm_optimizer_count; i++)
+    if (strcmp(lm_optimizers[i].name, name) == 0) return &lm_optimizers[i];
+  return NULL;
+}
+
+unsigned lm_optimizer_modes(const lm_optimizer *o, const double *option) {
+  unsigned modes = 0;
+  for (int i = 0; i < o->n_modes; i++)
+    if (option[o->mode[i].option] != 0) modes |= 1u << i;
+  for (int i = 0; i < o->n_modes; i++)
+    if (o->mode[i].needs & ~modes) modes &= ~(1u << i);
+  return modes;
+}
+
+bool lm_optimizer_has(const lm_optimizer *o, unsigned modes, int k) {
+  return k < o->n_states && (o->state[k].when & ~modes) == 0;
+}
+
+enum { PARAM, GRAD, STATE, ROLES = STATE + LM_OPTIM_STATES };
 
 /* The tensors of a step as the kernel gets them: sorted by device, all of a parameter laid out alike.
  * What is not is replaced by a copy. */
@@ -24,19 +53,10 @@ typedef struct bench {
   lm_tensor **memory;
 } bench;
 
-static const char *step_name(const lm_optim_step *s) {
-  return s->kind == LM_SGD ? "SGD" : s->decoupled ? "AdamW" : "Adam";
-}
-
 static lm_tensor *const *role_of(const lm_optim_step *s, int role) {
-  bool adam = s->kind == LM_ADAM;
-  switch (role) {
-    case PARAM: return s->param;
-    case GRAD: return s->grad;
-    case STATE0: return adam || s->momentum != 0 ? s->state0 : NULL;
-    case STATE1: return adam ? s->state1 : NULL;
-    default: return adam && s->amsgrad ? s->state2 : NULL;
-  }
+  if (role == PARAM) return s->param;
+  if (role == GRAD) return s->grad;
+  return lm_optimizer_has(s->optimizer, s->modes, role - STATE) ? s->state[role - STATE] : NULL;
 }
 
 static lm_status check_param(const char *name, int i, const lm_tensor *p) {
@@ -51,32 +71,30 @@ static lm_status check_param(const char *name, int i, const lm_tensor *p) {
 
 static lm_status check_with(const char *name, int i, const char *what, const lm_tensor *p, const lm_tensor *t) {
   if (!lm_same_shape(p, t))
-    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, %s %s", name, i + 1, lm_shape_of(p), what,
+    return lm_fail(LM_E_SHAPE, "%s: parameter %d has sizes %s, its %s %s", name, i + 1, lm_shape_of(p), what,
                    lm_shape_of(t));
   if (t->dtype != p->dtype)
-    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype), what,
-                   lm_dtype_name((lm_dtype)t->dtype));
+    return lm_fail(LM_E_DTYPE, "%s: parameter %d is %s, its %s %s", name, i + 1, lm_dtype_name((lm_dtype)p->dtype),
+                   what, lm_dtype_name((lm_dtype)t->dtype));
   if (t->device != p->device)
-    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, %s on %s", name, i + 1, lm_device_name(p->device), what,
+    return lm_fail(LM_E_DEVICE, "%s: parameter %d is on %s, its %s on %s", name, i + 1, lm_device_name(p->device), what,
                    lm_device_name(t->device));
   return LM_OK;
 }
 
 static lm_status check(const lm_optim_step *s) {
   lm_status status = LM_OK;
-  const char *name = step_name(s);
-  if (s->kind == LM_ADAM && s->step < 1)
-    return lm_fail(LM_E_ARG, "%s: step %lld; steps count from 1", name, (long long)s->step);
-  if (s->kind == LM_SGD && s->momentum != 0 && s->first && lm_graph_capturing())
+  const char *name = s->optimizer->name;
+  if (s->numbers.t < 1) return lm_fail(LM_E_ARG, "%s: step %g; steps count from 1", name, s->numbers.t);
+  if (s->numbers.first && lm_graph_capturing())
     return lm_fail(LM_E_STATE,
-                   "%s: the first step with momentum makes the buffers and cannot be captured; step once before the "
-                   "capture",
-                   name);
+                   "%s: the first step makes the states and cannot be captured; step once before the capture", name);
   for (int i = 0; i < s->n; i++) {
     TRY(check_param(name, i, s->param[i]));
-    for (int role = GRAD; role < ROLES; role++) {
+    TRY(check_with(name, i, "gradient", s->param[i], s->grad[i]));
+    for (int role = STATE; role < ROLES; role++) {
       lm_tensor *const *tensors = role_of(s, role);
-      if (tensors) TRY(check_with(name, i, role_names[role], s->param[i], tensors[i]));
+      if (tensors) TRY(check_with(name, i, s->optimizer->state[role - STATE].name, s->param[i], tensors[i]));
     }
   }
 done:
@@ -156,9 +174,7 @@ static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const
   part.n = end - begin;
   part.param = b->ready[PARAM] + begin;
   part.grad = b->ready[GRAD] + begin;
-  part.state0 = b->used[STATE0] ? b->ready[STATE0] + begin : NULL;
-  part.state1 = b->used[STATE1] ? b->ready[STATE1] + begin : NULL;
-  part.state2 = b->used[STATE2] ? b->ready[STATE2] + begin : NULL;
+  for (int k = 0; k < LM_OPTIM_STATES; k++) part.state[k] = b->used[STATE + k] ? b->ready[STATE + k] + begin : NULL;
   TRY(lm_order_begin(part.param[0]->device, &stream));
   for (int role = 0; stream && role < ROLES; role++) {
     for (int i = begin; b->used[role] && i < end; i++)
@@ -193,23 +209,28 @@ done:
   return status;
 }
 
-lm_status lm_optim_run(const lm_optim_step *s) {
+lm_status lm_optim_run(const lm_optim_step *given, double *next) {
   lm_status status = LM_OK;
   const lm_backend *backend;
   bench b = {0};
-  if (s->n == 0) return LM_OK;
-  lm_running before = lm_run_begin(step_name(s), -1);
-  TRY(check(s));
-  TRY(prepare(s, &b));
-  for (int i = 0; i < s->n; i = device_run(s->n, b.ready[PARAM], i))
-    TRY(backend_for(step_name(s), b.ready[PARAM][i], &backend));
-  for (int begin = 0, end; begin < s->n; begin = end) {
-    end = device_run(s->n, b.ready[PARAM], begin);
-    TRY(backend_for(step_name(s), b.ready[PARAM][begin], &backend));
-    TRY(run_on(backend, s, &b, begin, end));
+  lm_optim_step s = *given;
+  lm_optim_f64 coefficients;
+  const char *name = s.optimizer->name;
+  lm_optim_plan(s.optimizer->family, &s.numbers, &coefficients, next);
+  s.modes = lm_optimizer_modes(s.optimizer, s.numbers.option);
+  s.coefficients = &coefficients;
+  if (s.n == 0) return LM_OK;
+  lm_running before = lm_run_begin(name, -1);
+  TRY(check(&s));
+  TRY(prepare(&s, &b));
+  for (int i = 0; i < s.n; i = device_run(s.n, b.ready[PARAM], i)) TRY(backend_for(name, b.ready[PARAM][i], &backend));
+  for (int begin = 0, end; begin < s.n; begin = end) {
+    end = device_run(s.n, b.ready[PARAM], begin);
+    TRY(backend_for(name, b.ready[PARAM][begin], &backend));
+    TRY(run_on(backend, &s, &b, begin, end));
   }
   TRY(write_back(&b));
-  for (int i = 0; i < s->n; i++) lm_bump(s->param[i], -1);
+  for (int i = 0; i < s.n; i++) lm_bump(s.param[i], -1);
 done:
   clear(&b);
   lm_run_end(before);

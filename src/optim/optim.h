@@ -1,37 +1,66 @@
-/* Optimizer steps: all parameters of a group in one call; formulas as PyTorch documents them. */
+/* Optimizer steps: all parameters of a group in one call. What an optimizer computes is written from its entry
+ * (lua/luminary/optim/entries.lua) by generate.lua; here is what holds for all of them. */
 #ifndef LM_OPTIM_OPTIM_H
 #define LM_OPTIM_OPTIM_H
 
 #include "op/backend.h"
+#include "optim_entries.h"
 
-typedef enum lm_optim_kind { LM_SGD, LM_ADAM } lm_optim_kind;
+/* An entry, as the core and the binding ask for it. Modes are numbered as bits; `needs` and `when` are such, or 0. */
+typedef struct lm_optimizer {
+  const char *name;
+  int family;  /* LM_OPTIM_…: whose arithmetic it is */
+  bool counts; /* its coefficients differ from step to step */
+  int n_options, n_modes, n_states, n_carried;
+  struct {
+    const char *name;
+    double value; /* the default */
+    bool fixed;   /* always that */
+  } option[LM_OPTIM_OPTIONS];
+  struct {
+    int option; /* which the mode follows: on where it is not 0 */
+    unsigned needs;
+  } mode[LM_OPTIM_OPTIONS];
+  struct {
+    const char *name;
+    unsigned when;
+  } state[LM_OPTIM_STATES];
+  const char *carried[LM_OPTIM_CARRIED];
+} lm_optimizer;
 
-/* Parallel arrays of n tensors: parameter, gradient, and state (SGD: state0 momentum buffer, absent
- * without momentum; Adam: state0 exp_avg, state1 exp_avg_sq, state2 max_exp_avg_sq with amsgrad).
- * All of one parameter share sizes, dtype and device; states are dense in the parameter's layout. */
+extern LM_API const lm_optimizer lm_optimizers[];
+extern LM_API const int lm_optimizer_count;
+/* NULL if there is none of that name. */
+LM_API const lm_optimizer *lm_optimizer_of(const char *name);
+
+/* The modes that are on with these options, as bits, and whether state k is there with them. */
+LM_API unsigned lm_optimizer_modes(const lm_optimizer *o, const double *option);
+LM_API bool lm_optimizer_has(const lm_optimizer *o, unsigned modes, int k);
+
+/* Parallel arrays of n tensors: parameter, gradient, and those states that are there. All of one parameter share sizes,
+ * dtype and device; states are dense in the parameter's layout. */
 typedef struct lm_optim_step {
-  lm_optim_kind kind;
+  const lm_optimizer *optimizer;
   int n;
   lm_tensor *const *param, *const *grad;
-  lm_tensor *const *state0, *const *state1, *const *state2;
-  double lr, weight_decay;
-  bool maximize;
-  /* SGD */
-  double momentum, dampening;
-  bool nesterov, first; /* first: the momentum buffer becomes the gradient */
-  /* Adam; AdamW when decoupled */
-  double beta1, beta2, eps;
-  int64_t step; /* from 1 */
-  bool amsgrad, decoupled;
+  lm_tensor *const *state[LM_OPTIM_STATES]; /* NULL where there is none */
+  lm_optim_numbers numbers;
+  /* Filled in by lm_optim_run, for backends. */
+  unsigned modes;
+  const lm_optim_f64 *coefficients;
 } lm_optim_step;
 
 /* While a step is captured for replay (device/stream.h): the address in device memory of how often it was replayed
- * before, which captured kernels add to `step`. NULL otherwise. Per thread. */
-LM_API void lm_optim_set_replayed(const int64_t *replayed);
+ * before, which captured kernels add to the step's number; NULL otherwise. And n numbers in device memory that last
+ * from replay to replay, of which `keep` gives the next few, for carried ones; NULL once there are no more. Per thread.
+ */
+LM_API void lm_optim_set_replayed(const int64_t *replayed, double *kept, int n);
 LM_API const int64_t *lm_optim_replayed(void);
+LM_API double *lm_optim_keep(int n);
 
-/* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. */
-LM_API lm_status lm_optim_run(const lm_optim_step *step);
+/* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. next: the carried
+ * numbers after it. */
+LM_API lm_status lm_optim_run(const lm_optim_step *step, double *next);
 /* The norm of order p (which may be infinity) of all elements together. *total: 0-d float64 on the first one's device,
  * which nothing has waited for; 0 on the CPU if n is 0. of_grads: they are to be scaled, which is checked too. */
 LM_API lm_status lm_total_norm(int n, lm_tensor *const *list, bool of_grads, double p, lm_tensor **total);

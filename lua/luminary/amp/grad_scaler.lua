@@ -195,12 +195,17 @@ end
 --- The scale, a number; 1 where scaling is not enabled.
 function GradScaler:get_scale() return self.enabled and self.current or 1 end
 
+--- What the scale is multiplied by after growth_interval good iterations.
 function GradScaler:get_growth_factor() return self.growth_factor end
+--- What the scale is multiplied by after an overflow.
 function GradScaler:get_backoff_factor() return self.backoff_factor end
+--- How many good iterations it takes for the scale to grow.
 function GradScaler:get_growth_interval() return self.growth_interval end
+--- Whether it scales at all.
 function GradScaler:is_enabled() return self.enabled end
 
 local function setter(key, kind)
+  --- Sets what the method of that name with get_ gives.
   return function(self, value)
     local all = {init_scale = 1, growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
     all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
@@ -221,6 +226,7 @@ function GradScaler:state_dict()
   }
 end
 
+--- Goes on from a state_dict, PyTorch's too.
 function GradScaler:load_state_dict(dict)
   if not self.enabled then return end
   local who = "GradScaler:load_state_dict"

@@ -1,4 +1,4 @@
---- Reading lines at the prompt: with editing and history where libedit is there, plainly where not.
+--- Reading lines at the prompt: with editing, history and completion where libedit is there, plainly where not.
 local ffi = require "ffi"
 
 local line = {}
@@ -9,12 +9,23 @@ local ok = pcall(ffi.cdef, [[
   int read_history(const char *path);
   int write_history(const char *path);
   void stifle_history(int most);
+  typedef char **lm_complete(const char *word, int start, int finish);
+  typedef char *lm_match(const char *word, int which);
+  char **rl_completion_matches(const char *word, lm_match *next);
+  extern lm_complete *rl_attempted_completion_function;
+  extern int rl_attempted_completion_over, rl_completion_append_character, rl_completion_query_items;
+  extern int rl_point, rl_end;
+  extern const char *rl_basic_word_break_characters;
+  extern char *rl_line_buffer;
+  char *strdup(const char *text);
   void free(void *p);
   int isatty(int fd);
+  int abs(int n);
   void *signal(int number, void *handler);
+  int siginterrupt(int number, int on);
   char *setlocale(int category, const char *locale);
 ]])
-local MOST_LINES = 1000
+local MOST_LINES, EINTR = 1000, 4
 
 local function history_path()
   local home = os.getenv("HOME")
@@ -33,8 +44,47 @@ local function use_characters()
   end
 end
 
+-- What would be cut off by the collector while C knows it.
+local kept = {}
+
+local function keep(value)
+  kept[#kept + 1] = value
+  return value
+end
+
+-- The text before the cursor. libedit counts bytes in some versions, characters in others.
+local function before_cursor(edit)
+  local text, n = ffi.string(edit.rl_line_buffer), edit.rl_point
+  if edit.rl_end == #text then return text:sub(1, n) end
+  for at in text:gmatch "()[^\128-\191]" do
+    if n == 0 then return text:sub(1, at - 1) end
+    n = n - 1
+  end
+  return text
+end
+
+-- Tab. What complete(text before the cursor) lists takes the place of the word there.
+local function use_completion(edit, complete)
+  local list, at
+  local next_match = keep(ffi.cast("lm_match *", function()
+    at = at + 1
+    return list[at] and ffi.C.strdup(list[at]) or nil
+  end))
+  edit.rl_attempted_completion_function = keep(ffi.cast("lm_complete *", function(word)
+    edit.rl_attempted_completion_over = 1 -- names of files are no completion
+    local done, found = pcall(function()
+      list, at = complete(before_cursor(edit)), 0
+      return edit.rl_completion_matches(word, next_match)
+    end)
+    return done and found or nil
+  end))
+  edit.rl_basic_word_break_characters = keep(" \t\n\"\\'`@$><=;|&{(}).:,+-*/%^#~[]?!")
+  edit.rl_completion_append_character = 0
+  edit.rl_completion_query_items = 1000
+end
+
 -- read(prompt) and remember(text) by libedit; nil without it, or where the input is no terminal.
-local function by_libedit()
+local function by_libedit(complete)
   if not ok or ffi.C.isatty(0) == 0 then return nil end
   local found, edit = pcall(ffi.load, "libedit.so.2")
   if not found then return nil end
@@ -46,13 +96,20 @@ local function by_libedit()
   end) then
     return nil
   end
+  pcall(use_completion, edit, complete)
   local function read(prompt)
+    ffi.errno(0)
     local text = edit.readline(prompt)
-    if text == nil then return nil end
+    if text == nil then
+      local interrupted = ffi.errno() == EINTR
+      if interrupted then io.stdout:write("^C\n") end
+      return nil, interrupted
+    end
     local copy = ffi.string(text)
     ffi.C.free(text)
     return copy
   end
+  jit.off(read) -- a compiled call could not be called back
   local function remember(text)
     edit.add_history(text)
     if path then edit.write_history(path) end
@@ -64,32 +121,40 @@ local function plainly()
   local function read(prompt)
     io.stdout:write(prompt)
     io.stdout:flush()
-    return io.read("*l")
+    local text, _, problem = io.read("*l")
+    if problem == EINTR then io.stdout:write("\n") end
+    return text, problem == EINTR
   end
   return read, function() end
 end
 
 --- Ctrl-C: line.guard() gives a function guarded(f, ...) inside which it interrupts f as it did before, and quiet(),
---- after which it does nothing, as while a line is read. LuaJIT's own handler serves one Ctrl-C only, so it is set anew
+--- after which it only ends the reading of a line. LuaJIT's own handler serves one Ctrl-C only, so it is set anew
 --- each time.
 function line.guard()
-  local SIGINT, ignore = 2, ffi.cast("void *", 1)
-  local known, handler = pcall(function() return ffi.C.signal(SIGINT, ignore) end)
+  local SIGINT = 2
+  local known, handler = pcall(function() return ffi.C.signal(SIGINT, ffi.cast("void *", 1)) end)
   if not known then return function(f, ...) return f(...) end, function() end end
-  local function quiet() ffi.C.signal(SIGINT, ignore) end
+  local nothing = ffi.cast("void *", ffi.C.abs) -- a handler that does nothing; a signal ignored would end no reading
+  local function quiet()
+    ffi.C.signal(SIGINT, nothing)
+    ffi.C.siginterrupt(SIGINT, 1)
+  end
   local function back(...)
     quiet()
     return ...
   end
   return function(f, ...)
+    ffi.C.siginterrupt(SIGINT, 0)
     ffi.C.signal(SIGINT, handler)
     return back(f(...))
   end, quiet
 end
 
---- Two functions: read(prompt) gives a line, or nil at the end; remember(text) puts it in the history.
-function line.reader()
-  local read, remember = by_libedit()
+--- Two functions: read(prompt) gives a line, or nil at the end, or nil and true after Ctrl-C; remember(text) puts it
+--- in the history. complete(text before the cursor): the list of what may take the place of the word there.
+function line.reader(complete)
+  local read, remember = by_libedit(complete)
   if read then return read, remember end
   return plainly()
 end

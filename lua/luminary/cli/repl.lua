@@ -2,19 +2,38 @@
 --- on with the next line. Errors and Ctrl-C leave the prompt running, also those of printing a value, and whatever is
 --- done to the globals.
 local lm = require "luminary"
-local core = require "luminary.core"
 local cli = require "luminary.cli"
+local help = require "luminary.help"
 local line = require "luminary.cli.line"
+local complete = require "luminary.cli.complete"
 
 local repl = {}
 local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off
-local find, match, gsub, write = string.find, string.match, string.gsub, io.stdout.write
+local find, match, gsub, gmatch, write = string.find, string.match, string.gsub, string.gmatch, io.stdout.write
+
+local BANNER = [[
+luminary %s, %s. lm, nn, F, optim, data and dist are there.
+?name explains a name, Tab completes, Ctrl-D leaves.]]
+
+local HELP = [[
+?name explains a name: ?conv2d, ?nn.Linear, ?x:sum, ?x.shape, ?Module:parameters.
+lm, nn, F, optim, data, dist show what they have; _ is the last value.
+Tab completes names, what follows a dot or a colon too. A chunk may have several
+lines. Ctrl-C drops what is typed, or ends what runs; Ctrl-D leaves.]]
 
 -- A compiled loop would not see Ctrl-C: what is typed here is interpreted.
 local function load_text(text)
   local chunk, problem = load(text, "=prompt", "t")
   if chunk then jit_off(chunk, true) end
   return chunk, problem
+end
+
+-- A `local` that stands at the beginning of what is typed would be gone with the line, so it makes a global. nil where
+-- none stands there.
+local function load_kept(text)
+  local blank, rest = match(text, "^(%s*)local(%s.*)$")
+  if not rest then return nil end
+  return load_text(blank .. rest) or load_text(blank .. rest .. "\n= nil")
 end
 
 -- A chunk, or nil and the message, or nil and `true` where more lines are wanted. An expression is not
@@ -25,7 +44,15 @@ local function compile(text)
   if chunk then return function() return select(2, chunk()) end end
   local problem
   chunk, problem = load_text(text)
-  if chunk then return chunk end
+  if chunk then return load_kept(text) or chunk end
+  if find(problem .. as_expression, "unfinished string near", 1, true) and not find(text, "\\$") then
+    return nil, problem -- strings end on their line
+  end
+  local of, name = match(text, "([%w_%]%)]*):%s*([%a_][%w_]*)%s*$")
+  if name and find(problem .. as_expression, "function arguments expected near '<eof>'", 1, true) then
+    if not find(of, "^[%a_]") then of = "…" end
+    return nil, ("%s:%s: %s:%s() calls a method, %s.%s is a field"):format(of, name, of, name, of, name)
+  end
   local eof = "near '<eof>'"
   if find(as_expression, eof, 1, true) or find(problem, eof, 1, true) then return nil, true end
   return nil, problem
@@ -39,44 +66,81 @@ local function say(text) pcall(write, stdout, text, "\n") end
 local function print_values(...)
   local n = select("#", ...)
   if n > 0 then rawset(globals, "_", (...)) end
-  for i = 1, n do say(to_text((select(i, ...)))) end
+  for i = 1, n do say(to_text((select(i, ...)), 40)) end
+end
+
+local own_files = match(debug.getinfo(1, "S").source, "^@(.*)cli/[^/]*$") or "luminary/"
+
+-- An error without the frames that are not the user's.
+local function brief(trouble)
+  local message, frames = match(trouble, "^(.*)\nstack traceback:\n(.*)$")
+  if not message then return trouble end
+  local kept = ""
+  for frame in gmatch(frames, "[^\n]+") do
+    if not find(frame, "[C]", 1, true) and not find(frame, own_files, 1, true) then kept = kept .. "\n" .. frame end
+  end
+  return kept == "" and message or message .. "\nstack traceback:" .. kept
 end
 
 -- Printing is part of what may fail, and of what Ctrl-C interrupts.
 local function evaluate(chunk, guarded)
   local ok, problem = guarded(xpcall, function() print_values(chunk()) end, cli.traceback)
-  if not ok then say(type(problem) == "string" and problem or "an error in the error's own handling") end
+  if not ok then say(type(problem) == "string" and brief(problem) or "an error in the error's own handling") end
 end
 
---- What `?name` prints: an op's signature and what it does, or the names that come near.
-function repl.help(name)
-  name = match(name, "([%w_]+)%s*$") or ""
-  if name == "" then return "?name explains an op: ?conv2d. There are\n" .. table.concat(core.op_list(), " ") end
-  local text = core.help(name)
-  if text then return text end
-  local near = core.nearest(name, core.op_list())
-  return ("no op '%s'%s"):format(name, near and "; did you mean ?" .. near or "")
+--- What `?name` prints: what the name is, or the names that come near.
+function repl.help(text)
+  local path = match(gsub(text, "%s*%b()%s*$", ""), "^%s*%?%s*([%w_%.:%[%]]*[%w_%]])%s*$") -- ?lm.sum(x) is ?lm.sum
+  if not path then return HELP end
+  local owner = match(path, "^(.+)[%.:][%w_]+$")
+  local found, why = help.text(path, owner and complete.value(owner, globals))
+  local value = not found and complete.value((gsub(path, ":", ".")), globals)
+  if value then found = help.value(path, value) end
+  return help.wrapped(found or why)
 end
 
--- Lines until a chunk is whole. nil at the end of input.
+-- Lines until a chunk is whole. nil at the end of input; Ctrl-C drops what there is.
 local function read_chunk(read)
-  local text = read("> ")
-  if not text then return nil end
+  local text, interrupted = read("> ")
+  if not text then return interrupted and "" or nil end
   if find(text, "^%s*%?") or find(text, "^%s*$") then return text end
   while true do
     local chunk, more = compile(text)
     if chunk or more ~= true then return text, chunk, more end
-    local next_line = read(">> ")
+    local next_line
+    next_line, interrupted = read(">> ")
+    if interrupted then return "" end
     if not next_line then return text, nil, "unfinished chunk" end
     text = text .. "\n" .. next_line
   end
 end
 
+-- The history has one line for a chunk of several, or each of them where a comment or a long string would not survive.
+local function remember_chunk(remember, text)
+  if not find(text, "--", 1, true) and not find(text, "%[=*%[") then return remember((gsub(text, "\n%s*", " "))) end
+  for line_of in gmatch(text, "[^\n]*%S[^\n]*") do remember(line_of) end
+end
+
+-- What people type to leave or to learn more, where no global is called so.
+local function word_of(text)
+  local word = match(text, "^%s*(%l+)%s*%(?%s*%)?%s*$")
+  return word and rawget(globals, word) == nil and word
+end
+
 -- Reads a chunk and does what it says; false at the end of input.
 local function serve(read, remember, guarded)
   local text, chunk, problem = read_chunk(read)
-  if not text then return false end
-  if find(text, "%S") then remember((gsub(text, "\n", " "))) end
+  if not text then
+    say("")
+    return false
+  end
+  local word = word_of(text)
+  if word == "exit" or word == "quit" then return false end
+  if word == "help" then
+    say(HELP)
+    return true
+  end
+  if find(text, "%S") then remember_chunk(remember, text) end
   if chunk then
     evaluate(chunk, guarded)
   elseif problem then
@@ -89,10 +153,14 @@ end
 
 --- Runs the prompt to the end of input; gives the exit status.
 function repl.run()
-  rawset(globals, "lm", lm)
-  local read, remember = line.reader()
+  for name, library in pairs {
+    lm = lm, nn = lm.nn, F = lm.nn.functional, optim = lm.optim, data = lm.data, dist = lm.dist,
+  } do
+    rawset(globals, name, library)
+  end
+  local read, remember = line.reader(function(text) return complete.words(text, globals) end)
   local guarded, quiet = line.guard()
-  say(("luminary %s, %s. ?name explains an op, Ctrl-D leaves."):format(lm.version, jit.version))
+  say(BANNER:format(lm.version, jit.version))
   -- What fails outside of a chunk's own evaluation, an interrupt just after it or a finalizer, ends the prompt only
   -- when it comes again and again.
   local failures, more = 0, true
@@ -102,7 +170,6 @@ function repl.run()
     failures = ok and 0 or failures + 1
     if ok then more = result else say(cli.traceback(result)) end
   end
-  say("")
   return 0
 end
 

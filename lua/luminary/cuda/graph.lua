@@ -1,5 +1,5 @@
 --- Whole-step capture: the kernels that a function enqueues are recorded once and then replayed as one, which costs the
--- host next to nothing. What a replay reads and writes are the very tensors of the capture.
+--- host next to nothing. What a replay reads and writes are the very tensors of the capture.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -8,6 +8,7 @@ local stream = require "luminary.cuda.stream"
 local graph = {}
 local fail = options.fail
 
+--- lm.cuda.Graph: what lm.cuda.graph gives: graph:replay() runs it again, graph.results is what f returned.
 local Graph = class.root("Graph")
 graph.Graph = Graph
 
@@ -23,12 +24,9 @@ local function capture(device, f)
   return core.graph_capture(side.device, side.id, f)
 end
 
---- While a step is captured: count(1) is called at each replay from now on. The call that says so has not happened on
--- the device: it is counted with the first replay.
-function graph.on_replay(count)
-  count(-1)
-  table.insert(counters, count)
-end
+--- While a step is captured: count() is called at each replay from now on. The call that says so has not happened on
+--- the device: it is counted with the first replay.
+function graph.on_replay(count) table.insert(counters, count) end
 
 local function warm_up(device, times, f)
   local side = stream.Stream(device)
@@ -38,9 +36,9 @@ local function warm_up(device, times, f)
 end
 
 --- lm.cuda.graph(f, {warmup = 3, device =}): calls f `warmup` times so that what is made once is made, then captures
--- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
--- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
--- work; random numbers are fresh at each replay.
+--- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
+--- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
+--- work; random numbers are fresh at each replay.
 function graph.graph(f, given)
   options.arg("graph", "f", f, "function")
   local o = options.check("graph", given, graph_options, "warmup")
@@ -62,11 +60,12 @@ end
 --- Runs what was captured, on the current stream of the device.
 function Graph:replay()
   core.graph_replay(self.handle)
-  for _, count in ipairs(self.counters) do count(1) end
+  for _, count in ipairs(self.counters) do count() end
 end
 
 function Graph:repr() return ("Graph(%s)"):format(self.device) end
 
+--- Whether work is being recorded by lm.cuda.graph on this thread.
 function graph.is_current_stream_capturing() return core.graph_is_capturing() end
 
 local function check_like(i, given, static)
@@ -96,19 +95,19 @@ local function upload(ring, static, x)
 end
 
 --- A function that runs a whole training step (forward, backward, optimizer) as one replay:
---
---   local step = lm.cuda.make_graphed_step(function(x, y)
---     opt:zero_grad()
---     local loss = F.cross_entropy(net(x), y)
---     loss:backward()
---     opt:step()
---     return loss
---   end, {x, y})
---   for x, y in loader:epoch(1) do loss = step(x, y) end
---
--- `inputs` are sample tensors on one CUDA device; each call copies its arguments, of the same shapes and from any
--- device, into the captured ones. Results are the captured tensors: clone what has to outlive the next call. The
--- step runs `warmup` (3) times on the samples before the capture, which trains: snapshot first if that matters.
+---
+---   local step = lm.cuda.make_graphed_step(function(x, y)
+---     opt:zero_grad()
+---     local loss = F.cross_entropy(net(x), y)
+---     loss:backward()
+---     opt:step()
+---     return loss
+---   end, {x, y})
+---   for x, y in loader:epoch(1) do loss = step(x, y) end
+---
+--- `inputs` are sample tensors on one CUDA device; each call copies its arguments, of the same shapes and from any
+--- device, into the captured ones. Results are the captured tensors: clone what has to outlive the next call. The
+--- step runs `warmup` (3) times on the samples before the capture, which trains: snapshot first if that matters.
 function graph.make_graphed_step(step, inputs, given)
   options.arg("make_graphed_step", "step", step, "function")
   options.arg("make_graphed_step", "inputs", inputs, "table")

@@ -1,6 +1,6 @@
 --- CUDA devices: `lm.cuda`. Devices are "cuda:1" or the number 1, from 0, as the driver's own tools count; nil is the
--- current one. Without a GPU, is_available() is false, device_count() 0 and devices() empty; the rest raises one
--- sentence that says what is missing.
+--- current one. Without a GPU, is_available() is false, device_count() 0 and devices() empty; the rest raises one
+--- sentence that says what is missing.
 local core = require "luminary.core"
 local options = require "luminary.options"
 local stream = require "luminary.cuda.stream"
@@ -27,8 +27,10 @@ end
 
 local function ordinal(name) return tonumber(name:match("%d+$")) end
 
+--- Whether there is a CUDA device that can be used.
 function cuda.is_available() return core.device_count("cuda") > 0 end
 
+--- How many CUDA devices there are.
 function cuda.device_count() return core.device_count("cuda") end
 
 --- The number of the device that "cuda" stands for on this thread.
@@ -41,13 +43,14 @@ function cuda.set_device(device) core.device_set_current(device_of("set_device",
 function cuda.device(device, f, ...) return core.with_device(device_of("device", device), f, ...) end
 
 --- What the driver tells of a device, by the driver's names: name, totalGlobalMem (bytes), multiProcessorCount, major,
--- minor, uuid, pciBusId, physicalIndex (among all of the machine, whatever CUDA_VISIBLE_DEVICES hides), …
+--- minor, uuid, pciBusId, physicalIndex (among all of the machine, whatever CUDA_VISIBLE_DEVICES hides), …
 function cuda.get_device_properties(device)
   local p = core.device_properties(device_of("get_device_properties", device))
   p.total_memory, p.multi_processor_count = p.totalGlobalMem, p.multiProcessorCount -- PyTorch's names
   return p
 end
 
+--- The name of a device (the current one), as its maker has it.
 function cuda.get_device_name(device) return core.device_properties(device_of("get_device_name", device)).name end
 
 --- Compute capability: major, minor.
@@ -72,12 +75,14 @@ for _, name in ipairs {
   "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
   "empty_cache",
 } do
+  --- lm.memory_allocated and the like, of a CUDA device (the current one).
   cuda[name] = function(device) return core[name](device_of(name, device)) end
 end
 
---- The old names of memory_reserved and max_memory_reserved.
+-- The old names of memory_reserved and max_memory_reserved.
 cuda.memory_cached, cuda.max_memory_cached = cuda.memory_reserved, cuda.max_memory_reserved
 
+--- memory_allocated, memory_reserved and the most they were, in one table.
 function cuda.memory_stats(device)
   local stats = {}
   for _, name in ipairs {"memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"} do
@@ -92,9 +97,12 @@ function cuda.set_per_process_memory_fraction(fraction, device)
 end
 
 -- ---- random numbers
+--- The random numbers of all devices begin anew from an integer: lm.manual_seed.
 function cuda.manual_seed(seed) core.manual_seed(seed) end
 cuda.manual_seed_all = cuda.manual_seed
+--- Where a device's random numbers are: a uint8 tensor, for set_rng_state.
 function cuda.get_rng_state(device) return core.get_rng_state(device_of("get_rng_state", device)) end
+--- Goes on with a device's random numbers from what get_rng_state gave.
 function cuda.set_rng_state(state, device) core.set_rng_state(state, device_of("set_rng_state", device)) end
 
 -- ---- streams, graphs
@@ -144,6 +152,7 @@ end
 
 -- ---- several devices
 cuda.comm = require "luminary.nn.parallel.comm"
+--- lm.cuda.nccl: what is there of NCCL.
 cuda.nccl = {}
 
 --- NCCL's version: major, minor, patch. nil and the reason where the group "nccl" is not built.
@@ -158,6 +167,7 @@ function cuda.nccl.is_available() return cuda.is_available() and core.nccl_versi
 
 -- ---- Torch's typed constructors on the current device
 for name, make in pairs(require "luminary.typed") do
+  --- Torch's constructor on the current device, as lm.FloatTensor and the like on the CPU.
   cuda[name] = function(...) return make(device_of(name), ...) end
 end
 

@@ -1,6 +1,6 @@
 --- Streams and events. A stream is a queue of work on one device; every op goes to its thread's current stream, and
--- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
--- overlap that was never there.
+--- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
+--- overlap that was never there.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -42,8 +42,10 @@ function stream.current_stream(device)
   return wrap(device, core.stream_current(device))
 end
 
+--- The stream that work on the device goes to unless another is current.
 function stream.default_stream(device) return wrap(stream.device_of("default_stream", device), 0) end
 
+--- Makes s the current stream of its device on this thread.
 function stream.set_stream(s)
   checked("set_stream", s)
   core.stream_set(s.device, s.id)
@@ -61,6 +63,7 @@ function Stream:wait_stream(other)
   core.stream_wait(self.device, self.id, other.device, other.id)
 end
 
+--- This stream goes on only after the event.
 function Stream:wait_event(event) stream.checked_event("wait_event", event):wait(self) end
 
 --- Waits until the stream has done what it has been given.
@@ -69,6 +72,7 @@ function Stream:synchronize() core.stream_synchronize(self.device, self.id) end
 --- Whether it has.
 function Stream:query() return core.stream_query(self.device, self.id) end
 
+--- Its priority; negative ones are served first.
 function Stream:priority() return core.stream_priority(self.device, self.id) end
 
 --- The driver's handle, as light userdata, for other libraries.
@@ -118,6 +122,7 @@ end
 --- Whether the work before the event is done.
 function Event:query() return not self.handle or core.event_query(self.handle) end
 
+--- Waits until the work before the event is done.
 function Event:synchronize()
   if self.handle then core.event_synchronize(self.handle) end
 end

@@ -10,7 +10,9 @@ local fail = options.fail
 local Dataset = class.root("Dataset")
 Dataset.__hint = "set:get(i) gives a sample, #set says how many there are"
 
+--- Sample i, as one or more values; every set writes its own.
 function Dataset:get(_i) fail("%s: define function %s:get(i)", self.__name, self.__name) end
+--- How many samples there are, as #set; every set writes its own.
 function Dataset:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 -- What a set's (or a sampler's) own :len() says, which somebody else may have written.
@@ -35,6 +37,7 @@ function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(s
 
 --- data.TensorDataset(a, b, …): tensors whose first dim is the sample.
 local TensorDataset = class.define("TensorDataset", Dataset)
+TensorDataset.__makes = "tensors"
 
 function TensorDataset:init(...)
   self.tensors = {...}
@@ -58,6 +61,7 @@ function TensorDataset:get(i)
   return unpack(sample)
 end
 
+--- The samples of a 1-d int64 tensor of numbers, as batched tensors.
 function TensorDataset:get_batch(index)
   local batch = {}
   for k, t in ipairs(self.tensors) do
@@ -85,6 +89,7 @@ end
 
 --- data.Subset(set, indices): those samples of a set, by a list or a 1-d int64 tensor.
 local Subset = class.define("Subset", Dataset)
+Subset.__makes = "indices"
 
 function Subset:init(set, indices)
   self.set = check("Subset", set)
@@ -102,6 +107,7 @@ end
 function Subset:len() return self.indices.shape[1] end
 function Subset:get(i) return self.set:get(self.indices:select(1, self:index(i)):item()) end
 
+--- The samples of a 1-d int64 tensor of numbers, as batched tensors.
 function Subset:gather(index) return self.set:get_batch(core.gather_rows(self.indices, index)) end
 
 --- data.ConcatDataset{a, b, …}: the samples of several sets, one set after the other. `sets` is the list,
@@ -170,6 +176,7 @@ end
 --- values, at each call, and nil at the end; and len, if it is known. A loader batches samples as they come.
 local IterableDataset = class.define("IterableDataset", Dataset)
 
+--- for sample… in set:iter() do
 function IterableDataset:iter() fail("%s: define function %s:iter()", self.__name, self.__name) end
 function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:iter()", self.__name) end
 function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end

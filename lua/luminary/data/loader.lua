@@ -33,6 +33,7 @@ local workers = require "luminary.data.workers"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
+DataLoader.__makes = "dataset"
 DataLoader.__hint = "for x, y in loader:iter() do … end walks its batches, #loader says how many there are"
 
 -- A sampler of one's own needs :len() and :iter() (or :indices()).

@@ -1,17 +1,20 @@
---- data.MNIST and data.FashionMNIST([{root, train = true, base = 1, transform, target_transform}]): 28 x 28
---- images as float32 [1, 28, 28] in [0, 1] and a label, which counts from 1 (base = 0: as in the file).
---- Reads the four IDX files, gzipped or plain, from `root`, $LUMINARY_DATA or /usr/share/datasets.
+--- The data sets that come as IDX files.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
 
+--- data.MNIST([{root, train = true, base = 1, transform, target_transform}]): handwritten digits, 28 x 28 images as
+--- float32 [1, 28, 28] in [0, 1] and a label, which counts from 1 (base = 0: as in the file). Reads the four IDX files,
+--- gzipped or plain, from `root`, $LUMINARY_DATA or /usr/share/datasets.
 local MNIST = class.define("MNIST", Dataset)
 MNIST.folders = {"", "/mnist", "/MNIST/raw", "/MNIST"}
 MNIST.remedy = "put the four IDX files (train-images-idx3-ubyte.gz, …) in one of them, or name their folder by root"
 MNIST.classes = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 
+--- data.FashionMNIST([{root, train = true, base = 1, transform, target_transform}]): pictures of clothes in ten
+--- classes, read and given as data.MNIST's.
 local FashionMNIST = class.define("FashionMNIST", MNIST)
 FashionMNIST.folders = {"", "/fashion-mnist", "/FashionMNIST/raw", "/FashionMNIST"}
 FashionMNIST.remedy = "install Debian's dataset-fashion-mnist, or name the folder of the four IDX files by root"
@@ -73,6 +76,7 @@ function MNIST:get(i)
   return image, label
 end
 
+--- The samples of a 1-d int64 tensor of numbers: images [N, 1, 28, 28] and labels [N].
 function MNIST:gather(index)
   return core.gather_rows(self.images, index, {dtype = "float32", scale = 1 / 255}),
     core.gather_rows(self.labels, index)

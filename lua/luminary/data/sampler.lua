@@ -11,6 +11,7 @@ local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) e
 
 --- data.Sampler: extend it and write len and iter (or indices).
 local Sampler = class.root("Sampler")
+--- How many samples an epoch has; every sampler writes its own.
 function Sampler:len() fail("%s: define function %s:len()", self.__name, self.__name) end
 
 --- for i in sampler:iter() do
@@ -30,6 +31,7 @@ function Sequential:init(set, opts)
   options.check("SequentialSampler", opts, {})
 end
 function Sequential:len() return dataset.length("SequentialSampler", self.set) end
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Sequential:indices() return count_to(self:len()) end
 
 --- data.RandomSampler(set [, {replacement = false, num_samples, seed}]): another order each epoch, from the default
@@ -54,6 +56,7 @@ function Random:len() return self.num_samples or dataset.length("RandomSampler",
 --- Which order comes next. loader:epoch(n) calls it.
 function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Random:indices()
   local n, count, parts = dataset.length("RandomSampler", self.set), self:len(), {}
   local seed = self.seed and self.seed + self.epoch
@@ -82,6 +85,7 @@ end
 function SubsetRandom:len() return self.subset.shape[1] end
 SubsetRandom.set_epoch = Random.set_epoch
 
+--- The numbers in the next order.
 function SubsetRandom:indices()
   local n, seed = self:len(), self.seed and self.seed + self.epoch
   self.epoch = self.epoch + 1
@@ -132,6 +136,7 @@ end
 
 local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
 
+--- The next draw.
 function Weighted:indices()
   local seed = self.seed and self.seed + self.epoch or core.ops.randint(0, MOST, {1}, {device = "cpu"}):item()
   self.epoch = self.epoch + 1
@@ -173,6 +178,7 @@ function Batch:len()
     self.batch_size)
 end
 
+--- Tells the sampler inside. loader:epoch(n) calls it.
 function Batch:set_epoch(epoch)
   if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
 end
@@ -222,6 +228,7 @@ function Distributed:len() return self.share end
 --- Another epoch, another order. loader:epoch(n) calls it.
 function Distributed:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
 
+--- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Distributed:indices()
   local n, total = dataset.length("DistributedSampler", self.set), self.share * self.num_replicas
   local order = self.shuffle and core.permutation(n, self.seed + self.epoch) or count_to(n)

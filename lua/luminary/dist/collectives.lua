@@ -15,7 +15,7 @@ local fail = options.fail
 
 local collectives = {}
 
---- Names of the reductions, as PyTorch's constants.
+--- dist.ReduceOp: names of the reductions, as PyTorch's constants: SUM, AVG (or MEAN), PRODUCT, MIN, MAX, BAND, BOR.
 collectives.ReduceOp = options.strict("dist.ReduceOp", {
   SUM = "sum", AVG = "mean", MEAN = "mean", PRODUCT = "product", MIN = "min", MAX = "max", BAND = "band", BOR = "bor",
 })

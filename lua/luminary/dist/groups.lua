@@ -28,7 +28,7 @@ local function new(handle, backend)
   return group
 end
 
---- What new_group gives to ranks outside the group.
+--- dist.NON_MEMBER: what new_group gives to ranks outside the group.
 groups.NON_MEMBER = setmetatable({}, {__tostring = function() return "dist.NON_MEMBER" end})
 
 --- The default group, or an error that says that there is none.

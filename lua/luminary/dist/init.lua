@@ -17,7 +17,7 @@ for _, name in ipairs {
   dist[name] = groups[name]
 end
 
---- dist.group.WORLD: the group of all ranks; nil before init_process_group.
+--- dist.group: dist.group.WORLD is the group of all ranks; nil before init_process_group.
 dist.group = setmetatable({}, {__index = function(_, key)
   if key == "WORLD" then return groups.default end
   fail("dist.group has WORLD alone, no '%s'", tostring(key))
@@ -83,6 +83,7 @@ function dist.is_backend_available(name)
 end
 
 for _, name in ipairs {"gloo", "nccl", "mpi"} do
+  --- Whether a group of that name is built in, or on the plug-in path.
   dist["is_" .. name .. "_available"] = function() return dist.is_backend_available(name) end
 end
 

@@ -71,7 +71,7 @@ function Process:terminate() need(self, "terminate"):send_signal(Worker.SIGTERM)
 --- Ends it (SIGKILL).
 function Process:kill() need(self, "kill"):send_signal(Worker.SIGKILL) end
 
--- The program ends.
+--- The program ends: waits for the process, or ends it if it is a daemon.
 function Process:finish()
   if self.daemon then Worker.stop({self.worker}, 1) else self.worker:join() end
 end

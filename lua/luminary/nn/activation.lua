@@ -13,7 +13,9 @@ local function simple(name, op)
   function class:forward(x) return op(x) end -- luacheck: ignore self
   activation[name] = class
 end
+--- nn.Tanh(): hyperbolic tangent
 simple("Tanh", ops.tanh)
+--- nn.Sigmoid(): 1 / (1 + e^-x)
 simple("Sigmoid", ops.sigmoid)
 
 -- Activations that may overwrite their input: {inplace = true}.
@@ -24,10 +26,12 @@ local function maybe_inplace(name, op, op_)
   function class:extra_repr() return self.inplace and "inplace=True" or "" end
   activation[name] = class
 end
+--- nn.ReLU([{inplace = false}]): max(x, 0)
 maybe_inplace("ReLU", ops.relu, ops.relu_)
+--- nn.SiLU([{inplace = false}]): x * sigmoid(x)
 maybe_inplace("SiLU", ops.silu, ops.silu_)
 
---- nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}])
+--- nn.LeakyReLU([negative_slope = 0.01] [, {inplace = false}]): x, or negative_slope * x below 0
 local LeakyReLU = layer.define("LeakyReLU")
 activation.LeakyReLU = LeakyReLU
 
@@ -45,7 +49,7 @@ function LeakyReLU:extra_repr()
   return "negative_slope=" .. layer.float(self.negative_slope) .. (self.inplace and ", inplace=True" or "")
 end
 
---- nn.GELU([{approximate = "none" | "tanh"}])
+--- nn.GELU([{approximate = "none" | "tanh"}]): x * Phi(x), exact or by its tanh approximation
 local GELU = layer.define("GELU")
 activation.GELU = GELU
 
@@ -66,8 +70,7 @@ function Softplus:init(opts) check("Softplus", opts, {}) end -- luacheck: ignore
 function Softplus:forward(x) return ops.softplus(x) end -- luacheck: ignore self
 function Softplus:extra_repr() return "beta=1.0, threshold=20.0" end -- luacheck: ignore self
 
--- nn.Softmax(dim), nn.LogSoftmax(dim): dims count from 1, or from the end if negative. Without dim, as PyTorch: 1 of
--- inputs of 0, 1 or 3 dims, else 2, with a warning.
+-- Without dim, as PyTorch: 1 of inputs of 0, 1 or 3 dims, else 2, with a warning.
 local function along_dim(name, op)
   local class = layer.define(name)
   function class:init(dim)
@@ -87,7 +90,9 @@ local function along_dim(name, op)
   function class:extra_repr() return "dim=" .. tostring(self.dim) end
   activation[name] = class
 end
+--- nn.Softmax(dim): e^x divided by its sum along dim. Dims count from 1, or from -1 at the end.
 along_dim("Softmax", ops.softmax)
+--- nn.LogSoftmax(dim): the logarithm of softmax along dim. Dims count from 1, or from -1 at the end.
 along_dim("LogSoftmax", ops.log_softmax)
 
 --- nn.Dropout([p = 0.5] [, {inplace = false}]): in training, zeros with probability p, the rest divided by 1 - p.
@@ -127,7 +132,7 @@ function Flatten:extra_repr() return ("start_dim=%d, end_dim=%d"):format(self.st
 
 --- nn.Identity(...): gives its input; whatever it is constructed with is ignored, as in PyTorch.
 local Identity = layer.define("Identity")
-Identity.strict = nil
+function Identity:init(...) end -- luacheck: ignore
 activation.Identity = Identity
 
 function Identity:forward(x) return x end -- luacheck: ignore self

@@ -12,7 +12,8 @@ local containers = {}
 local function check_module(who, position, v)
   if not Module.is_module(v) then
     options.fail("%s: argument %d has to be a module, got %s%s", who, position, options.describe(v),
-      type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu" or "")
+      type(v) == "function" and "; nn has modules that call such functions, nn.ReLU() for F.relu"
+      or options.is_plain(v) and "; unpack(list) gives those of a list" or "")
   end
 end
 

@@ -28,18 +28,21 @@ local function number(who, name, v, default)
   return options.arg(who, name, v, "number")
 end
 
---- Drawn from [a, b).
+--- Drawn from [a, b); [0, 1) without.
 function init.uniform_(t, a, b)
   return fill("uniform_", t, "uniform_", number("uniform_", "a", a, 0), number("uniform_", "b", b, 1))
 end
---- Drawn from a normal distribution.
+--- Drawn from a normal distribution of that mean (0) and standard deviation (1).
 function init.normal_(t, mean, std)
   return fill("normal_", t, "normal_", number("normal_", "mean", mean, 0), number("normal_", "std", std, 1))
 end
+--- Every element becomes value.
 function init.constant_(t, value)
   return fill("constant_", t, "fill_", options.arg("constant_", "value", value, "number"))
 end
+--- Every element becomes 0.
 function init.zeros_(t) return fill("zeros_", t, "fill_", 0) end
+--- Every element becomes 1.
 function init.ones_(t) return fill("ones_", t, "fill_", 1) end
 
 local gains = {

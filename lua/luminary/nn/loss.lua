@@ -39,10 +39,11 @@ define("CrossEntropyLoss", ops.cross_entropy, {
 --- nn.NLLLoss([{weight, ignore_index, reduction = "mean"}]): of log-probabilities and classes.
 define("NLLLoss", ops.nll_loss, {weight = {"tensor"}, ignore_index = {"integer", -100}})
 
---- nn.MSELoss([{reduction = "mean"}])
+--- nn.MSELoss([{reduction = "mean"}]): (input - target)^2
 define("MSELoss", ops.mse_loss, {})
 
---- nn.BCEWithLogitsLoss([{weight, pos_weight, reduction = "mean"}])
+--- nn.BCEWithLogitsLoss([{weight, pos_weight, reduction = "mean"}]): binary cross entropy of logits and targets from 0
+--- to 1, of one shape.
 define("BCEWithLogitsLoss", ops.bce_with_logits, {weight = {"tensor"}, pos_weight = {"tensor"}})
 
 --- nn.BCELoss([{weight, reduction = "mean"}]): of probabilities. An error under autocast on a GPU.

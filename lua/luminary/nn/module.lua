@@ -1,4 +1,4 @@
---- nn.Module: what every layer and model extends.
+--- nn.Module(): what every layer and model extends.
 ---
 ---   local Net = nn.Module:extend("Net")
 ---   function Net:init(width) self.fc = nn.Linear(784, width) end   -- runs when Net(256) is called
@@ -65,12 +65,14 @@ Module.__missing = {
 --- Whether v is an instance of a class that extends nn.Module.
 Module.is_module = is_module
 
+--- What a call net(x) runs; classes write their own.
 function Module:forward()
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
 
 --- m:is(nn.Linear): whether m's class is that or extends it.
 function Module:is(wanted)
+  class.check("is", wanted)
   return is_module(self) and class.descends(record_of(self).class, wanted)
 end
 
@@ -189,12 +191,16 @@ local function iterate(values, names)
   end
 end
 
+local list_of = {__plain = true} -- the metatable of such lists
+
+function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
+
 --- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`.
-function Module:parameters() return (collect(self, "param")) end
+function Module:parameters() return setmetatable(collect(self, "param"), list_of) end
 --- for name, p in net:named_parameters() do
 function Module:named_parameters() return iterate(collect(self, "param")) end
 --- A list of all buffers.
-function Module:buffers() return (collect(self, "buffer")) end
+function Module:buffers() return setmetatable(collect(self, "buffer"), list_of) end
 --- for name, t in net:named_buffers() do
 function Module:named_buffers() return iterate(collect(self, "buffer")) end
 
@@ -206,7 +212,7 @@ local function children(self)
 end
 
 --- A list of the modules directly below.
-function Module:children() return (children(self)) end
+function Module:children() return setmetatable(children(self), list_of) end
 --- for name, child in net:named_children() do
 function Module:named_children() return iterate(children(self)) end
 
@@ -220,7 +226,7 @@ local function modules(self)
 end
 
 --- A list of the module itself and all below it.
-function Module:modules() return (modules(self)) end
+function Module:modules() return setmetatable(modules(self), list_of) end
 --- for name, module in net:named_modules() do; the module itself is called "".
 function Module:named_modules() return iterate(modules(self)) end
 
@@ -349,11 +355,17 @@ function Module:to(...)
   end)
 end
 
+--- Parameters and buffers in float32, in place. Gives the module.
 function Module:float() return self:to("float32") end
+--- Parameters and buffers in float64, in place. Gives the module.
 function Module:double() return self:to("float64") end
+--- Parameters and buffers in float16, in place. Gives the module.
 function Module:half() return self:to("float16") end
+--- Parameters and buffers in bfloat16, in place. Gives the module.
 function Module:bfloat16() return self:to("bfloat16") end
+--- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
+--- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
 function Module:cuda(device) return self:to(device or "cuda") end
 
 --- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
@@ -369,6 +381,10 @@ function Module:share_memory()
   require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
   return self
 end
+
+--- A deep copy: parameters with their gradients, buffers, other tensors and plain tables are its own, and what is
+--- shared within the module is shared within the copy. Hooks are the same functions, and other objects the same.
+function Module:clone() return require "luminary.nn.clone"(self) end
 
 -- ---- state
 
@@ -418,7 +434,8 @@ function Module:load_state_dict(dict, opts)
   opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
   if not is_plain(dict) then
     fail("load_state_dict: a table of tensors by name wanted, got %s",
-      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()" or ""))
+      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()"
+        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
   end
   local entries, own = state(self, "", {}), {}
   for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end

@@ -7,6 +7,7 @@ local init = require "luminary.nn.initializers"
 local ops, arg = core.ops, options.arg
 local norm = {}
 
+-- What the three have in common.
 --- nn.BatchNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = true, bias = true,
 --- track_running_stats = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
 --- variance in training, by the running ones in evaluation. momentum = false averages all batches.
@@ -33,23 +34,29 @@ function BatchNorm:init(num_features, opts)
   self:reset_parameters()
 end
 
+--- The running values as they are at first.
+function BatchNorm:reset_running_stats()
+  if not self.track_running_stats then return end
+  self.running_mean:zero_()
+  self.running_var:fill_(1)
+  self.num_batches_tracked:zero_()
+end
+
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function BatchNorm:reset_parameters()
-  if self.track_running_stats then
-    self.running_mean:zero_()
-    self.running_var:fill_(1)
-    self.num_batches_tracked:zero_()
-  end
+  self:reset_running_stats()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end
 end
 
+--- An error for an x that does not have the dims of this layer.
 function BatchNorm:check_input(x)
   if not core.is_tensor(x) or not self.dims[x.ndim] then
     options.fail("%s: %s wanted, got %s", self.__name, self.wanted, options.describe(x))
   end
 end
 
--- What this batch counts for in the running values; nil if there are none to update. The batch is counted.
+--- What this batch counts for in the running values; nil if there are none to update. The batch is counted.
 function BatchNorm:next_momentum()
   if not self.training or not self.track_running_stats then return nil end
   self.num_batches_tracked:add_(1)
@@ -69,10 +76,12 @@ function BatchNorm:extra_repr()
     layer.bool(self.bias), layer.bool(self.track_running_stats))
 end
 
+--- nn.BatchNorm1d(num_features [, {…}]): nn.BatchNorm2d for x [N, C] or [N, C, L].
 norm.BatchNorm1d = layer.define("BatchNorm1d", BatchNorm)
 norm.BatchNorm1d.dims, norm.BatchNorm1d.wanted = {[2] = true, [3] = true}, "x [N, C] or [N, C, L]"
 norm.BatchNorm2d = layer.define("BatchNorm2d", BatchNorm)
 norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
+--- nn.BatchNorm3d(num_features [, {…}]): nn.BatchNorm2d for x [N, C, D, H, W].
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
@@ -100,6 +109,7 @@ function LayerNorm:init(normalized_shape, opts)
   self:reset_parameters()
 end
 
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
 function LayerNorm:reset_parameters()
   if self.weight then init.ones_(self.weight) end
   if self.bias then init.zeros_(self.bias) end

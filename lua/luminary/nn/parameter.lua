@@ -1,5 +1,4 @@
---- nn.Parameter(t [, requires_grad]): a leaf tensor over t's memory that a Module registers when it is
---- assigned to one of its fields. requires_grad is true by default.
+--- Parameters: tensors that modules take for their own.
 local core = require "luminary.core"
 local options = require "luminary.options"
 
@@ -8,6 +7,8 @@ local marked = setmetatable({}, {__mode = "k"})
 
 local parameter = {}
 
+--- nn.Parameter(t [, requires_grad = true]): a leaf tensor over t's memory that a Module registers when it is assigned
+--- to one of its fields.
 function parameter.new(t, requires_grad)
   options.arg("Parameter", "the first argument", t, "tensor")
   if requires_grad == nil then requires_grad = true end
@@ -18,6 +19,7 @@ function parameter.new(t, requires_grad)
   return core.keep(p)
 end
 
+--- Whether v is an nn.Parameter.
 function parameter.is(v) return marked[v] == true end
 
 --- This tensor, which came from another Lua state, is one.

@@ -12,7 +12,8 @@ local function size(who, name, value)
   return value
 end
 
---- nn.MaxPool2d(kernel_size [, {stride = kernel_size, padding = 0, dilation = 1, ceil_mode = false}])
+--- nn.MaxPool2d(kernel_size [, {stride = kernel_size, padding = 0, dilation = 1, ceil_mode = false,
+--- return_indices = false}]): with return_indices two results, the second where each is in H * W, from 1.
 local MaxPool2d = layer.define("MaxPool2d")
 pooling.MaxPool2d = MaxPool2d
 
@@ -20,11 +21,16 @@ function MaxPool2d:init(kernel_size, opts)
   self.kernel_size = size("MaxPool2d", "kernel_size", kernel_size)
   local checked = options.check("MaxPool2d", opts, {
     stride = {"pair"}, padding = {"pair", 0}, dilation = {"pair", 1}, ceil_mode = {"boolean", false},
+    return_indices = {"boolean", false},
   }, "stride")
   opts = opts or {}
   self.stride, self.padding, self.dilation = opts.stride or kernel_size, opts.padding or 0, opts.dilation or 1
   self.ceil_mode = checked.ceil_mode
-  self.how = {stride = self.stride, padding = self.padding, dilation = self.dilation, ceil_mode = self.ceil_mode}
+  self.return_indices = checked.return_indices
+  self.how = {
+    stride = self.stride, padding = self.padding, dilation = self.dilation, ceil_mode = self.ceil_mode,
+    return_indices = self.return_indices,
+  }
 end
 
 function MaxPool2d:forward(x) return ops.max_pool2d(x, self.kernel_size, self.how) end
@@ -35,7 +41,29 @@ function MaxPool2d:extra_repr()
     text(self.stride), text(self.padding), text(self.dilation), layer.bool(self.ceil_mode))
 end
 
---- nn.AvgPool2d(kernel_size [, {stride = kernel_size, padding = 0, ceil_mode = false, count_include_pad = true}])
+--- nn.MaxUnpool2d(kernel_size [, {stride = kernel_size, padding = 0}]): zeros with x at the places that
+--- nn.MaxPool2d(…, {return_indices = true}) gave: unpool(x, indices [, output_size]).
+local MaxUnpool2d = layer.define("MaxUnpool2d")
+pooling.MaxUnpool2d = MaxUnpool2d
+
+function MaxUnpool2d:init(kernel_size, opts)
+  self.kernel_size = options.arg("MaxUnpool2d", "kernel_size", kernel_size, "pair")
+  local checked = options.check("MaxUnpool2d", opts, {stride = {"pair"}, padding = {"pair", {0, 0}}}, "stride")
+  self.stride, self.padding = checked.stride or self.kernel_size, checked.padding
+end
+
+function MaxUnpool2d:forward(x, indices, output_size)
+  return ops.max_unpool2d(x, indices, self.kernel_size,
+    {stride = self.stride, padding = self.padding, output_size = output_size})
+end
+
+function MaxUnpool2d:extra_repr()
+  return ("kernel_size=%s, stride=%s, padding=%s"):format(layer.tuple(self.kernel_size), layer.tuple(self.stride),
+    layer.tuple(self.padding))
+end
+
+--- nn.AvgPool2d(kernel_size [, {stride = kernel_size, padding = 0, ceil_mode = false, count_include_pad = true,
+--- divisor_override}]): sums divided by divisor_override, if there is one, rather than by the number of places.
 local AvgPool2d = layer.define("AvgPool2d")
 pooling.AvgPool2d = AvgPool2d
 
@@ -43,12 +71,13 @@ function AvgPool2d:init(kernel_size, opts)
   self.kernel_size = size("AvgPool2d", "kernel_size", kernel_size)
   local checked = options.check("AvgPool2d", opts, {
     stride = {"pair"}, padding = {"pair", 0}, ceil_mode = {"boolean", false}, count_include_pad = {"boolean", true},
+    divisor_override = {"integer"},
   }, "stride")
   opts = opts or {}
   self.stride, self.padding = opts.stride or kernel_size, opts.padding or 0
   self.how = {
     stride = self.stride, padding = self.padding, ceil_mode = checked.ceil_mode,
-    count_include_pad = checked.count_include_pad,
+    count_include_pad = checked.count_include_pad, divisor_override = checked.divisor_override,
   }
 end
 

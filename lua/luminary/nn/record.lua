@@ -13,6 +13,7 @@ local fail = options.fail
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
 -- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
 -- when that is next looked at.
+--- Whether v is an instance of a class that extends nn.Module.
 local function is_module(v)
   local record = class.record(v)
   return record ~= nil and record.is_module == true

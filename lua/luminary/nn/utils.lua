@@ -1,4 +1,4 @@
---- nn.utils
+--- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
 local options = require "luminary.options"
 
@@ -31,8 +31,8 @@ local function norm_of(who, list, opts, of_grads)
 end
 
 --- The norm of the tensors of a list (or of one) as if all their elements were one vector: a tensor of one float64 on
---- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is inf
---- or NaN an error, which waits for a GPU.
+--- the first one's device. {norm_type = 2}, which may be math.huge; {error_if_nonfinite = true} makes a norm that is
+--- inf or NaN an error, which waits for a GPU.
 function utils.get_total_norm(list, opts)
   opts = options.check("get_total_norm", opts, norm_options, "norm_type")
   return norm_of("get_total_norm", tensors("get_total_norm", "tensors", list), opts, false)

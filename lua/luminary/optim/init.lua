@@ -1,16 +1,16 @@
 --- optim: optimizers and learning-rate schedules.
 local options = require "luminary.options"
-local adam = require "luminary.optim.adam"
 local torch7 = require "luminary.optim.torch7"
+local swa = require "luminary.optim.swa"
 
-return options.strict("optim", {
+local optim = {
   Optimizer = require "luminary.optim.optimizer",
-  SGD = require "luminary.optim.sgd",
+  LBFGS = require "luminary.optim.lbfgs",
   sgd = torch7.sgd, adam = torch7.adam, adagrad = torch7.adagrad, rmsprop = torch7.rmsprop, lbfgs = torch7.lbfgs,
   lswolfe = torch7.lswolfe,
-  LBFGS = require "luminary.optim.lbfgs",
-  Adam = adam.Adam,
-  AdamW = adam.AdamW,
   ZeroRedundancyOptimizer = require "luminary.optim.zero",
   lr_scheduler = require "luminary.optim.lr_scheduler",
-})
+  AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
+}
+for name, class in pairs(require "luminary.optim.elementwise") do optim[name] = class end
+return options.strict("optim", optim)

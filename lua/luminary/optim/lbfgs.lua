@@ -19,6 +19,7 @@ LBFGS.spec = {
   maximize = {"boolean", false},
 }
 
+--- Values that make no sense are errors.
 function LBFGS:check_group(group)
   if group.line_search_fn then options.choice(self.__name, "line_search_fn", group.line_search_fn, {"strong_wolfe"}) end
   group.max_eval = group.max_eval or math.floor(group.max_iter * 5 / 4)
@@ -227,6 +228,57 @@ local function iterate(self, closure, state)
     end
   end
   return first
+end
+
+-- ---- checkpoints: PyTorch's state, which is that of the first parameter: vectors of all elements, lists and numbers
+
+--- A state of PyTorch's or ours: vectors become this optimizer's own, tensors of one element numbers.
+function LBFGS:adopt_state(p, state, _mine, refuse)
+  local total = 0
+  for _, each in ipairs(self.param_groups[1].params) do total = total + each:numel() end
+  local function adopt(key, value)
+    if options.is_plain(value) then
+      local list = {}
+      for i, v in ipairs(value) do list[i] = adopt(key, v) end
+      return list
+    end
+    if not core.is_tensor(value) then return value end
+    if value.ndim == 0 then return value:item() end
+    if value.ndim ~= 1 or value:numel() ~= total then refuse(key, value) end
+    return core.keep(ops.clone(value:detach():to(p.device, p.dtype)))
+  end
+  local own = {}
+  for key, value in pairs(state) do own[key] = adopt(key, value) end
+  return own
+end
+
+--- Says what is missing in a state that load_state_dict took over; nil if nothing is.
+function LBFGS:check_state(state) -- luacheck: no self
+  local function natural(v) return type(v) == "number" and v >= 0 and v % 1 == 0 end
+  for _, key in ipairs {"func_evals", "n_iter"} do
+    if not natural(state[key]) then
+      return ("%s has to be an integer of at least 0, got %s"):format(key, options.describe(state[key]))
+    end
+  end
+  if state.n_iter == 0 then return nil end
+  for _, key in ipairs {"d", "prev_flat_grad"} do
+    if not core.is_tensor(state[key]) then return key .. " has to be a tensor, got " .. options.describe(state[key]) end
+  end
+  for _, key in ipairs {"t", "H_diag", "prev_loss"} do
+    if type(state[key]) ~= "number" then
+      return key .. " has to be a number, got " .. options.describe(state[key])
+    end
+  end
+  for _, key in ipairs {"old_dirs", "old_stps", "ro"} do
+    if not options.is_plain(state[key]) or #state[key] ~= #state.old_dirs then
+      return key .. " has to be a list like the others, got " .. options.describe(state[key])
+    end
+    for _, v in ipairs(state[key]) do
+      if key == "ro" and type(v) ~= "number" or key ~= "ro" and not core.is_tensor(v) then
+        return ("%s holds %s"):format(key, options.describe(v))
+      end
+    end
+  end
 end
 
 --- One step: see the head of this file. Gives what the closure gave first.

@@ -1,15 +1,41 @@
---- What SGD, Adam and AdamW share: parameter groups, state, checkpoints.
+--- optim.Optimizer: what all optimizers share: parameter groups, state, checkpoints. One of your own extends this
+--- class, with its options and `advance`:
+---
+---   local Signum = optim.Optimizer:extend("Signum") -- Bernstein et al., "signSGD", 2018
+---   Signum.spec = {lr = {"number", 0.01}, momentum = {"number", 0.9}}
+---   function Signum:advance(group, params, states, count)
+---     for i, p in ipairs(params) do
+---       local state = states[i]
+---       state.buffer = state.buffer or lm.zeros_like(p)
+---       state.buffer:mul_(group.momentum):add_(p.grad, {alpha = 1 - group.momentum})
+---       p:sub_(state.buffer:sign(), {alpha = group.lr})
+---     end
+---   end
+---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")
+Optimizer.__makes = "param_groups"
 Optimizer.__hint = "opt.param_groups is the list of its groups"
 
---- Options every optimizer checks with; each class sets `spec` (see options.check) and
---- `advance(group, params, states)`, which makes one step of a group's parameters that have gradients.
+--- Options by name: {kind, default}, see options.check.
 Optimizer.spec = {}
+
+--- What a parameter's state has of numbers, by name.
+Optimizer.numbers = {step = true}
+
+--- Whether what a step does depends on its number. PyTorch's SGD keeps none.
+Optimizer.counts = true
+
+--- Makes one step of some parameters of a group, all of which have gradients and make step number `count`, from 1. No
+--- graph is recorded. states[i] is params[i]'s table in opt.state, to fill as you like: empty at first, tensors of the
+--- parameter's sizes and numbers; `step` is seen to.
+function Optimizer:advance(_group, _params, _states, _count)
+  fail("%s: there is no advance(group, params, states, count), which makes a step", self.__name)
+end
 
 -- What a group has is no field of the optimizer, where steps would never look.
 function Optimizer:__newindex(key, value)
@@ -20,7 +46,8 @@ function Optimizer:__newindex(key, value)
   rawset(class.record(self).values, key, value)
 end
 
---- `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr = …}.
+--- What new optimizers get. `params`: a list of tensors (net:parameters()), or a list of groups {params = list, lr =
+--- …}.
 function Optimizer:init(params, opts)
   local who = self.__name
   if core.is_tensor(params) or not is_plain(params) then
@@ -37,7 +64,7 @@ end
 --- Values that make no sense are errors; classes add their own checks.
 function Optimizer:check_group(group)
   for _, key in ipairs {"lr", "weight_decay"} do
-    options.arg(self.__name, key, group[key], "positive")
+    if self.spec[key] then options.arg(self.__name, key, group[key], "positive") end
   end
 end
 
@@ -78,10 +105,11 @@ end
 -- Parameters with a gradient, by how many steps they have made: all of them the same number, mostly, so
 -- that a group is one call into C.
 local function batches(self, group)
-  local by_count, order = {}, {}
+  local by_count, order, all = {}, {}, self.state
   for _, p in ipairs(group.params) do
     if core.has_grad(p) then
-      local count = self.state[p] and self.state[p].step or 0
+      local state = all[p]
+      local count = state and state.step or 0
       local batch = by_count[count]
       if not batch then
         batch = {count = count}
@@ -94,6 +122,15 @@ local function batches(self, group)
   return order
 end
 
+--- What `advance` made in an lm.scope outlives it.
+function Optimizer.keep_states(_self, states)
+  for _, state in ipairs(states) do
+    for _, value in pairs(state) do
+      if core.is_tensor(value) then core.keep(value) end
+    end
+  end
+end
+
 --- One step. `closure`, if given, computes the loss again first; its result is returned.
 function Optimizer:step(closure)
   local loss
@@ -102,30 +139,24 @@ function Optimizer:step(closure)
   end
   for _, group in ipairs(self.param_groups) do
     for _, params in ipairs(batches(self, group)) do
-      -- State is made first and counted last: an error leaves the optimizer able to step again.
-      local states = {}
-      for i, p in ipairs(params) do states[i] = self.state[p] or self:new_state(group, p) end
-      core.optim_step(self:arguments(group, params, states, params.count + 1))
+      -- States are put in their places and counted last: an error leaves the optimizer able to step again.
+      local states, count, all = {}, params.count + 1, self.state
+      for i, p in ipairs(params) do states[i] = all[p] or {} end
+      core.no_grad(self.advance, self, group, params, states, count)
+      self:keep_states(states)
       for i, p in ipairs(params) do
-        states[i].step = params.count + 1
-        self.state[p] = states[i]
+        states[i].step = count
+        all[p] = states[i]
       end
-      if core.graph_is_capturing() then
-        require("luminary.cuda.graph").on_replay(function(n)
-          for _, state in ipairs(states) do state.step = state.step + n end
+      if core.graph_is_capturing() then -- which counts with the first replay
+        for _, state in ipairs(states) do state.step = count - 1 end
+        require("luminary.cuda.graph").on_replay(function()
+          for _, state in ipairs(states) do state.step = state.step + 1 end
         end)
       end
     end
   end
   return loss
-end
-
---- One field of each state, as a list for the core; nil if the first has none.
-function Optimizer.column(states, name)
-  if not states[1][name] then return nil end
-  local list = {}
-  for i, state in ipairs(states) do list[i] = state[name] end
-  return list
 end
 
 --- Everything needed to go on: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in
@@ -154,6 +185,33 @@ local function adopt(t, p)
   local own = core.ops.empty_like(p:detach())
   own:copy_(t)
   return core.keep(own)
+end
+
+--- Says what is wrong with a parameter's state that load_state_dict took over; nil if nothing is. Classes add what they
+--- need there.
+function Optimizer.check_state(_self, state)
+  local step = state.step
+  if type(step) ~= "number" or step < 1 or step % 1 ~= 0 then
+    return "step has to be an integer of at least 1, got " .. options.describe(step)
+  end
+end
+
+--- A parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its dtype
+--- and layout. mine: whether it holds it (see keeps). `refuse(key, value)` says that a tensor's sizes are wrong.
+function Optimizer:adopt_state(p, state, mine, refuse)
+  local own = {}
+  for key, value in pairs(state) do
+    if core.is_tensor(value) and value.ndim == 0 and (p.ndim > 0 or self.numbers[key]) then
+      value = value:item() -- as PyTorch keeps numbers
+    end
+    if core.is_tensor(value) then
+      if value.shape ~= p.shape then refuse(key, value) end
+      value = mine and core.no_grad(adopt, value, p)
+    end
+    own[key] = value
+  end
+  if not self.counts and own.step == nil then own.step = 1 end
+  return own
 end
 
 --- Whether this optimizer holds the state of a parameter. load_state_dict checks what it does not hold, and drops it.
@@ -189,19 +247,13 @@ function Optimizer:load_state_dict(dict)
       local state = dict.state[saved.params[i]]
       if state ~= nil then
         if not is_plain(state) then fail("%s: the state of parameter %d is no table", who, n) end
-        states[p] = {}
         local mine = self:keeps(p)
-        for key, value in pairs(state) do
-          if core.is_tensor(value) then
-            if value.ndim ~= p.ndim or table.concat(value.shape, ",") ~= table.concat(p.shape, ",") then
-              fail("%s: %s of parameter %d is %s, the parameter %s", who, tostring(key), n, options.describe(value),
-                options.describe(p))
-            end
-            value = mine and core.no_grad(adopt, value, p)
-          end
-          states[p][key] = value
-        end
-        options.arg(who, "step", states[p].step, "count")
+        states[p] = self:adopt_state(p, state, mine, function(key, value)
+          fail("%s: %s of parameter %d is %s, the parameter %s", who, tostring(key), n, options.describe(value),
+            options.describe(p))
+        end)
+        local wrong = self:check_state(states[p])
+        if wrong then fail("%s: the state of parameter %d: %s", who, n, wrong) end
         if not mine then states[p] = nil end
       end
     end

@@ -59,9 +59,10 @@ local function held(state, name, make)
   return state[name]
 end
 
---- sgd: {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening = momentum,
---- nesterov = false}. The rate is learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the
---- gradient, then momentum * velocity + (1 - dampening) * gradient.
+--- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
+--- momentum, nesterov = false} [, state]]): as Torch7's; see optim/torch7.lua for what feval is. The rate is
+--- learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the gradient, then momentum *
+--- velocity + (1 - dampening) * gradient.
 define("sgd", {
   learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}, momentum = {"positive", 0}, dampening = {"number"},
   nesterov = {"boolean", false},
@@ -85,8 +86,9 @@ define("sgd", {
   return {loss}
 end)
 
---- adam: {learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay = 0}
---- (Kingma and Ba 2015, the form at the end of section 2, whose epsilon is not divided by the correction).
+--- optim.adam(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8,
+--- weightDecay = 0} [, state]]): as Torch7's (Kingma and Ba 2015, the form at the end of section 2, whose epsilon is
+--- not divided by the correction).
 define("adam", {
   learningRate = {"number", 1e-3}, beta1 = {"number", 0.9}, beta2 = {"number", 0.999}, epsilon = {"number", 1e-8},
   weightDecay = {"positive", 0},
@@ -104,7 +106,8 @@ define("adam", {
   return {loss}
 end)
 
---- adagrad: {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} (Duchi, Hazan and Singer 2011).
+--- optim.adagrad(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0} [, state]]): as Torch7's
+--- (Duchi, Hazan and Singer 2011).
 define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}}, function(x, o, state, feval)
   local loss, grad = feval()
   if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
@@ -116,8 +119,8 @@ define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0
   return {loss}
 end)
 
---- rmsprop: {learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0, weightDecay = 0} (Tieleman and Hinton
---- 2012).
+--- optim.rmsprop(feval, x [, {learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, initialMean = 0, weightDecay = 0} [,
+--- state]]): as Torch7's (Tieleman and Hinton 2012).
 define("rmsprop", {
   learningRate = {"number", 1e-2}, alpha = {"number", 0.99}, epsilon = {"number", 1e-8}, initialMean = {"number", 0},
   weightDecay = {"positive", 0},
@@ -130,8 +133,8 @@ define("rmsprop", {
   return {loss}
 end)
 
---- lbfgs: {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100, learningRate = 1,
---- lineSearch = optim.lswolfe} (see optim.LBFGS).
+--- optim.lbfgs(feval, x [, {maxIter = 20, maxEval = 1.25 * maxIter, tolFun = 1e-5, tolX = 1e-9, nCorrection = 100,
+--- learningRate = 1, lineSearch = optim.lswolfe} [, state]]): as Torch7's; see optim.LBFGS.
 define("lbfgs", {
   learningRate = {"number", 1}, maxIter = {"count", 20}, maxEval = {"number"}, tolFun = {"positive", 1e-5},
   tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
@@ -152,7 +155,7 @@ define("lbfgs", {
   return losses
 end)
 
---- What names the line search of lbfgs; it is not called.
+--- optim.lswolfe: what names the line search of optim.lbfgs; it is not called.
 function torch7.lswolfe(...) -- luacheck: ignore
   fail("lswolfe: it is an option, optim.lbfgs(feval, x, {lineSearch = optim.lswolfe})")
 end

@@ -62,7 +62,7 @@ function Zero:init(params, opts)
   self:follow()
 end
 
--- All ranks have to number the same parameters alike.
+--- All ranks have to number the same parameters alike.
 function Zero:check_alike()
   local group, lines = self.process_group, {}
   if group.size == 1 then return end
@@ -77,7 +77,7 @@ function Zero:check_alike()
   require("luminary.dist").barrier {group = group} -- others may differ; then this raises their message
 end
 
--- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
+--- Gives a group's parameters to ranks: the largest first, each to the rank that has the fewest bytes so far.
 function Zero:assign(group)
   local order, place = {}, {}
   for i, p in ipairs(group.params) do order[i], place[p] = p, i end
@@ -95,8 +95,8 @@ function Zero:assign(group)
   for _, p in ipairs(group.params) do table.insert(self.owned[self.owner[p]], p) end
 end
 
--- The groups and the state are the plain optimizer's own tables. `part` is that optimizer as it sees this rank's
--- parameters: the same options in each group, fewer parameters.
+--- The groups and the state are the plain optimizer's own tables. `part` is that optimizer as it sees this rank's
+--- parameters: the same options in each group, fewer parameters.
 function Zero:follow()
   local optimizer, part_groups = self.optimizer, {}
   self.param_groups, self.state, self.defaults = optimizer.param_groups, optimizer.state, optimizer.defaults

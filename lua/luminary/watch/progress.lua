@@ -62,5 +62,6 @@ function Progress:clear()
   end
 end
 
+--- lm.watch.progress.new(total [, done = 0]): a bar for `total` steps, of which `done` were made before.
 progress.new = Progress
 return progress

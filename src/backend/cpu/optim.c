@@ -20,77 +20,19 @@ static int64_t count_chunks(int n, lm_tensor *const *tensors) {
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-typedef struct job {
-  const lm_optim_step *step;
-  const struct lm_optim_loops *loops;
-  lm_sgd_plan sgd;
-  lm_adam_plan adam;
-} job;
-
-static lm_sgd_plan plan_sgd(const lm_optim_step *s) {
-  lm_sgd_f64 c = {.sign = s->maximize ? -1 : 1,
-                  .lr = s->lr,
-                  .weight_decay = s->weight_decay,
-                  .momentum = s->momentum,
-                  .fresh = 1 - s->dampening};
-  return (lm_sgd_plan){
-      .f64 = c,
-      .f32 = {.sign = (float)c.sign,
-              .lr = (float)c.lr,
-              .weight_decay = (float)c.weight_decay,
-              .momentum = (float)c.momentum,
-              .fresh = (float)c.fresh},
-      .decay = s->weight_decay != 0,
-      .mode = s->momentum == 0 ? LM_SGD_PLAIN
-              : s->nesterov    ? (s->first ? LM_SGD_NESTEROV_FIRST : LM_SGD_NESTEROV)
-                               : (s->first ? LM_SGD_FIRST : LM_SGD_MOMENTUM),
-  };
-}
-
-static lm_adam_plan plan_adam(const lm_optim_step *s) {
-  lm_adam_f64 c = {.sign = s->maximize ? -1 : 1,
-                   .weight_decay = s->weight_decay,
-                   .shrink = 1 - s->lr * s->weight_decay,
-                   .fresh1 = 1 - s->beta1,
-                   .beta2 = s->beta2,
-                   .fresh2 = 1 - s->beta2,
-                   .eps = s->eps,
-                   .step_size = s->lr / (1 - pow(s->beta1, (double)s->step)),
-                   .inverse_correction2 = 1 / sqrt(1 - pow(s->beta2, (double)s->step))};
-  return (lm_adam_plan){
-      .f64 = c,
-      .f32 = {.sign = (float)c.sign,
-              .weight_decay = (float)c.weight_decay,
-              .shrink = (float)c.shrink,
-              .fresh1 = (float)c.fresh1,
-              .beta2 = (float)c.beta2,
-              .fresh2 = (float)c.fresh2,
-              .eps = (float)c.eps,
-              .step_size = (float)c.step_size,
-              .inverse_correction2 = (float)c.inverse_correction2},
-      .decay = s->weight_decay == 0 ? LM_ADAM_NO_DECAY
-               : s->decoupled       ? LM_ADAM_DECOUPLED
-                                    : LM_ADAM_L2,
-      .amsgrad = s->amsgrad,
-  };
-}
-
 /* Elements from on, n of them, of parameter i. */
-static void update(const job *j, int i, int64_t from, int64_t n) {
-  const lm_optim_step *s = j->step;
-  lm_dtype dtype = (lm_dtype)s->param[i]->dtype;
-  size_t at = (size_t)from * lm_dtype_size(dtype);
-  char *p = s->param[i]->data + at, *g = s->grad[i]->data + at;
-  if (s->kind == LM_SGD) {
-    j->loops->sgd[dtype](&j->sgd, n, p, g, j->sgd.mode == LM_SGD_PLAIN ? NULL : s->state0[i]->data + at);
-  } else {
-    j->loops->adam[dtype](&j->adam, n, p, g, s->state0[i]->data + at, s->state1[i]->data + at,
-                          s->amsgrad ? s->state2[i]->data + at : NULL);
-  }
+static void update(const lm_optim_step *s, const lm_optim_coefficients *c, lm_optim_loop *loop, int i, int64_t from,
+                   int64_t n) {
+  size_t at = (size_t)from * lm_dtype_size((lm_dtype)s->param[i]->dtype);
+  void *state[LM_OPTIM_STATES];
+  for (int k = 0; k < LM_OPTIM_STATES; k++) state[k] = s->state[k] ? s->state[k][i]->data + at : NULL;
+  loop(c, n, s->param[i]->data + at, s->grad[i]->data + at, state);
 }
 
 lm_status lm_cpu_optim(const lm_optim_step *step) {
-  const job j = {.step = step, .loops = LM_ISA_PICK(lm_optim_loops), .sgd = plan_sgd(step), .adam = plan_adam(step)};
+  lm_optim_loop *const *loops = LM_ISA_PICK(lm_optim_loops)->update[step->optimizer->family];
+  lm_optim_coefficients c = {.modes = step->modes, .f64 = *step->coefficients};
+  lm_optim_narrow(step->optimizer->family, &c.f64, &c.f32);
   int64_t chunks = count_chunks(step->n, step->param);
 #pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.3))
   {
@@ -101,7 +43,7 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
       int64_t end = base + chunks_of(step->param[i]);
       int64_t from = (larger(first, base) - base) * CHUNK;
       int64_t to = smaller((smaller(last, end) - base) * CHUNK, step->param[i]->numel);
-      if (from < to) update(&j, i, from, to - from);
+      if (from < to) update(step, &c, loops[step->param[i]->dtype], i, from, to - from);
       base = end;
     }
   }

@@ -74,8 +74,7 @@ lm_status lm_cpu_point(const lm_point *job) {
     return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
   }
   if (job->out->numel == 0) return LM_OK;
-  bool divides = job->kernel == LM_OP_floor_divide || job->kernel == LM_OP_remainder;
-  if (divides && job->compute == LM_I64 &&
+  if (lm_point_divides(job->kernel) && job->compute == LM_I64 &&
       has_zero(job->in[1]->data, job->in[1]->dtype, job->out->ndim, job->out->size, job->in_stride[1])) {
     return lm_fail(LM_E_ARG, "%s: integer division by zero", name_of(job->kernel));
   }

@@ -31,6 +31,13 @@ static void axis_slide(lm_pool_axis *axis, int64_t kernel, int64_t stride, int64
   }
 }
 
+/* Every window divides by the same. */
+static void set_divisor(lm_pool_job *job, int64_t divisor) {
+  if (divisor == LM_NO_INT) return;
+  for (int64_t o = 0; o < job->y.out; o++) job->y.count[o] = (int32_t)divisor;
+  for (int64_t o = 0; o < job->x.out; o++) job->x.count[o] = 1;
+}
+
 static void axis_adapt(lm_pool_axis *axis) {
   for (int64_t o = 0; o < axis->out; o++) {
     axis->begin[o] = (int32_t)(o * axis->in / axis->out);
@@ -135,6 +142,7 @@ lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
   TRY(axis_new(&job.x, a->x->size[3], out[0]->size[3], false));
   axis_slide(&job.y, a->kernel_size[0], a->stride[0], a->padding[0], 1, a->count_include_pad);
   axis_slide(&job.x, a->kernel_size[1], a->stride[1], a->padding[1], 1, a->count_include_pad);
+  set_divisor(&job, a->divisor_override);
   run(LM_ISA_PICK(lm_pool_loops)->avg[a->x->dtype], &job, job.planes * job.y.out,
       share(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]), NULL, 0);
 done:
@@ -170,6 +178,7 @@ lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   TRY(axis_new(&job.x, dx->size[3], a->grad->size[3], true));
   axis_slide(&job.y, a->kernel_size[0], a->stride[0], a->padding[0], 1, a->count_include_pad);
   axis_slide(&job.x, a->kernel_size[1], a->stride[1], a->padding[1], 1, a->count_include_pad);
+  set_divisor(&job, a->divisor_override);
   axis_invert(&job.y);
   axis_invert(&job.x);
   run(LM_ISA_PICK(lm_pool_loops)->avg_back[dx->dtype], &job, job.planes * job.y.in, share(2 * dx->numel), NULL, 0);

@@ -1,11 +1,9 @@
 /* Optimizer steps and gradient norms: tensors gathered by dtype into tables that travel with the launch. */
 #include "optim.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
-#include "optim_update.h"
 
 static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)((t->numel + chunk - 1) / chunk); }
 
@@ -19,44 +17,12 @@ static bool has_room(int n, int most, uint32_t chunks, uint32_t more) {
 typedef struct job {
   const lm_optim_step *step;
   void *stream;
-  lm_sgd_step sgd;
-  lm_adam_step adam;
+  lm_optim_call call;
 } job;
-
-static lm_sgd_step plan_sgd(const lm_optim_step *s) {
-  return (lm_sgd_step){
-      .sign = s->maximize ? -1 : 1,
-      .lr = s->lr,
-      .weight_decay = s->weight_decay,
-      .momentum = s->momentum,
-      .dampening = s->dampening,
-      .mode = s->momentum == 0 ? LM_SGD_PLAIN
-              : s->nesterov    ? (s->first ? LM_SGD_NESTEROV_FIRST : LM_SGD_NESTEROV)
-                               : (s->first ? LM_SGD_FIRST : LM_SGD_MOMENTUM),
-  };
-}
-
-static lm_adam_step plan_adam(const lm_optim_step *s) {
-  return (lm_adam_step){
-      .sign = s->maximize ? -1 : 1,
-      .lr = s->lr,
-      .weight_decay = s->weight_decay,
-      .beta1 = s->beta1,
-      .beta2 = s->beta2,
-      .eps = s->eps,
-      .decay = s->weight_decay == 0 ? LM_ADAM_NO_DECAY
-               : s->decoupled       ? LM_ADAM_DECOUPLED
-                                    : LM_ADAM_L2,
-      .amsgrad = s->amsgrad,
-      .step_size = s->lr / (1 - pow(s->beta1, (double)s->step)),
-      .inverse_correction2 = 1 / sqrt(1 - pow(s->beta2, (double)s->step)),
-  };
-}
 
 static lm_status launch(const job *j, int dtype, const lm_optim_table *table) {
   if (table->n == 0) return LM_OK;
-  if (j->step->kind == LM_SGD) return LAUNCH("sgd", lm_optim_sgd(dtype, table, &j->sgd, j->stream));
-  return LAUNCH("adam", lm_optim_adam(dtype, table, &j->adam, j->stream));
+  return LAUNCH(j->step->optimizer->name, lm_optim_update(dtype, table, &j->call, j->stream));
 }
 
 static void put(lm_optim_table *table, const lm_optim_step *s, int i) {
@@ -65,9 +31,7 @@ static void put(lm_optim_table *table, const lm_optim_step *s, int i) {
   table->numel[n] = s->param[i]->numel;
   table->param[n] = s->param[i]->data;
   table->grad[n] = s->grad[i]->data;
-  table->state0[n] = s->state0 ? s->state0[i]->data : NULL;
-  table->state1[n] = s->state1 ? s->state1[i]->data : NULL;
-  table->state2[n] = s->state2 ? s->state2[i]->data : NULL;
+  for (int k = 0; k < LM_OPTIM_STATES; k++) table->state[k][n] = s->state[k] ? s->state[k][i]->data : NULL;
 }
 
 /* All parameters of one dtype, in as few launches as their tables take. */
@@ -93,19 +57,23 @@ lm_status lm_cuda_optim(const lm_optim_step *step) {
   lm_status status = LM_OK;
   lm_device device = step->param[0]->device;
   const int64_t *replayed = lm_optim_replayed();
-  void *corrections = NULL;
-  enum { CORRECTIONS = 2 * sizeof(double) };
-  job j = {.step = step, .sgd = plan_sgd(step), .adam = plan_adam(step)};
+  void *planned = NULL;
+  double *carried = NULL;
+  int family = step->optimizer->family, n_carried = step->optimizer->n_carried;
+  job j = {.step = step, .call = {.family = family, .modes = step->modes, .coefficients = *step->coefficients}};
+  for (int k = 0; k < LM_OPTIM_STATES; k++)
+    if (step->state[k]) j.call.states |= 1u << k;
   TRY(lm_cuda_enter(device, &j.stream));
-  if (step->kind == LM_ADAM && replayed) { /* the step's number grows with each replay */
-    TRY(lm_cuda_scratch(device, CORRECTIONS, &corrections));
-    TRY(LAUNCH("corrections",
-               lm_optim_corrections(step->lr, step->beta1, step->beta2, step->step, replayed, corrections, j.stream)));
-    j.adam.corrections = corrections;
+  if (replayed && step->optimizer->counts) { /* the step's number grows with each replay */
+    if (n_carried > 0 && !(carried = lm_optim_keep(n_carried)))
+      TRY(lm_fail(LM_E_STATE, "%s: too many optimizers' steps in one graph", step->optimizer->name));
+    TRY(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
+    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, replayed, carried, n_carried, planned, j.stream)));
+    j.call.planned = planned;
   }
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(step_dtype(&j, dtype));
 done:
-  if (corrections) lm_cuda_scratch_done(device, corrections, CORRECTIONS);
+  if (planned) lm_cuda_scratch_done(device, planned, sizeof(lm_optim_f64));
   return status;
 }
 

@@ -76,7 +76,7 @@ lm_status lm_cuda_point(const lm_point *job) {
   lm_point_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
   if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
   if (job->out->numel == 0) return LM_OK;
-  bool divides = job->compute == LM_I64 && (kernel == LM_OP_floor_divide || kernel == LM_OP_remainder);
+  bool divides = job->compute == LM_I64 && lm_point_divides(kernel);
   lm_point_launch launch = {.at = lm_cuda_walk(job->out), .bad_kind = LM_BAD_DIVISION};
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
@@ -88,7 +88,7 @@ lm_status lm_cuda_point(const lm_point *job) {
       return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name);
     }
   }
-  for (int i = 0; i < op->nargs - op->ntensor; i++) launch.number[i] = number_in(job->compute, job->number[i]);
+  for (int i = 0; i < op->nnumber; i++) launch.number[i] = number_in(job->compute, job->number[i]);
   lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
   TRY(lm_cuda_enter(device, &stream));
   if (divides) TRY(lm_cuda_bad(device, &launch.bad));

@@ -20,12 +20,20 @@
 #define DEFAULTS_COMP(name, ...)
 #define T(f)
 #define S(f)
+#define S_OPT(f)
+#define I(f, d)
+#define E(f, names, d)
 #define F(f, d) (num)(d),
+#define F_REQ(f) 0,
 #define OP(name, kind, outs, aux, args, opts, cast, help) DEFAULTS_##kind(name, args opts)
 #include "op/op.def"
 #undef OP
 #undef T
 #undef S
+#undef S_OPT
+#undef I
+#undef E
+#undef F_REQ
 #undef F
 
 /* ---- which tensors a formula reads: op/pointwise.h's bits, found by evaluating it on them */

@@ -38,6 +38,13 @@ static lm_status slide(lm_pool_line *line, int i, const lm_tensor *in, const lm_
   return LM_OK;
 }
 
+/* Every window divides by the same. */
+static void set_divisor(lm_pool_job *job, int64_t divisor) {
+  if (divisor == LM_NO_INT) return;
+  job->y.divisor = (int32_t)divisor;
+  job->x.divisor = 1;
+}
+
 /* Windows that share the input evenly. */
 static void adapt(lm_pool_job *job, const lm_tensor *in, const lm_tensor *out) {
   job->y = (lm_pool_line){.in = (int32_t)in->size[2], .out = (int32_t)out->size[2], .dilation = 1};
@@ -97,6 +104,7 @@ lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out) {
   TRY(slide(&job.y, 0, a->x, out[0], a->kernel_size, a->stride, a->padding, NULL));
   TRY(slide(&job.x, 1, a->x, out[0], a->kernel_size, a->stride, a->padding, NULL));
   job.count_padding = a->count_include_pad;
+  set_divisor(&job, a->divisor_override);
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("avg", lm_pool_avg(&job, stream)));
 done:
@@ -112,6 +120,7 @@ lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   TRY(slide(&job.y, 0, out[0], a->grad, a->kernel_size, a->stride, a->padding, NULL));
   TRY(slide(&job.x, 1, out[0], a->grad, a->kernel_size, a->stride, a->padding, NULL));
   job.count_padding = a->count_include_pad;
+  set_divisor(&job, a->divisor_override);
   TRY(lm_cuda_enter(out[0]->device, &stream));
   TRY(LAUNCH("avg_back", lm_pool_avg_back(&job, stream)));
 done:

@@ -70,6 +70,7 @@ end
 function hooks.allreduce_hook(state, bucket) return start(state, bucket, check("allreduce_hook", bucket)) end
 
 local function compress(name, dtype)
+  --- The sum over the ranks, as float16 or bfloat16 on its way.
   return function(state, bucket)
     local buffer = check(name, bucket)
     if core.dtype_size(buffer.dtype) <= core.dtype_size(dtype) then return start(state, bucket, buffer) end
@@ -82,9 +83,7 @@ local function compress(name, dtype)
   end
 end
 
---- The sum, as float16 on its way.
 hooks.fp16_compress_hook = compress("fp16_compress_hook", "float16")
---- The sum, as bfloat16 on its way.
 hooks.bf16_compress_hook = compress("bf16_compress_hook", "bfloat16")
 
 -- What the core does itself.

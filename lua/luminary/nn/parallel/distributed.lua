@@ -114,7 +114,7 @@ function DDP:init(module, opts)
   make_reducer(self)
 end
 
--- Parameters and buffers become the root's; a rank of the group.
+--- Parameters and buffers become the root's; a rank of the group.
 function DDP:share(root)
   local all = self.module:parameters()
   for _, t in ipairs(self.module_buffers) do all[#all + 1] = t end

@@ -3,8 +3,8 @@ local class = require "luminary.class"
 local options = require "luminary.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
---- CosineAnnealingLR(optimizer, T_max [, {eta_min = 0, last_epoch}]): down to eta_min by half a cosine over T_max
---- epochs, and up again.
+--- optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max [, {eta_min = 0, last_epoch}]): down to eta_min by half a
+--- cosine over T_max epochs, and up again.
 local CosineAnnealingLR = class.define("CosineAnnealingLR", Scheduler)
 CosineAnnealingLR.settings = {{"T_max", "count"}, {"eta_min", "number"}}
 
@@ -28,9 +28,9 @@ function CosineAnnealingLR:closed_form(base)
   return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
 end
 
---- CosineAnnealingWarmRestarts(optimizer, T_0 [, {T_mult = 1, eta_min = 0, last_epoch}]): down to eta_min over T_0
---- epochs, back at once, then over T_0 * T_mult epochs, and so on. schedule:step(epoch) goes to that epoch, counted
---- from 0, which may be fractional: step(epoch + batch / batches) after each batch.
+--- optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0 [, {T_mult = 1, eta_min = 0, last_epoch}]): down to
+--- eta_min over T_0 epochs, back at once, then over T_0 * T_mult epochs, and so on. schedule:step(epoch) goes to that
+--- epoch, counted from 0, which may be fractional: step(epoch + batch / batches) after each batch.
 local WarmRestarts = class.define("CosineAnnealingWarmRestarts", Scheduler)
 WarmRestarts.settings = {{"T_0", "count"}, {"T_i", "number"}, {"T_mult", "count"}, {"eta_min", "number"},
   {"T_cur", "number"}}

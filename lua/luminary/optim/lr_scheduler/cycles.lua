@@ -44,11 +44,11 @@ end
 
 local function check_scale_mode(who, name, value) return options.choice(who, name, value, {"cycle", "iterations"}) end
 
---- CyclicLR(optimizer, base_lr, max_lr [, {step_size_up = 2000, step_size_down = step_size_up, mode = "triangular",
---- gamma = 1, scale_fn, scale_mode = "cycle", cycle_momentum = true, base_momentum = 0.8, max_momentum = 0.9,
---- last_epoch}]): from base_lr up to max_lr and back (Smith, "Cyclical Learning Rates for Training Neural Networks",
---- 2017). mode "triangular2" halves the height each cycle, "exp_range" multiplies it by gamma each step; scale_fn(x)
---- gives the factor of the height instead, x being the cycle's number from 1, or the step's from 0 with
+--- optim.lr_scheduler.CyclicLR(optimizer, base_lr, max_lr [, {step_size_up = 2000, step_size_down = step_size_up, mode
+--- = "triangular", gamma = 1, scale_fn, scale_mode = "cycle", cycle_momentum = true, base_momentum = 0.8, max_momentum
+--- = 0.9, last_epoch}]): from base_lr up to max_lr and back (Smith, "Cyclical Learning Rates for Training Neural
+--- Networks", 2017). mode "triangular2" halves the height each cycle, "exp_range" multiplies it by gamma each step;
+--- scale_fn(x) gives the factor of the height instead, x being the cycle's number from 1, or the step's from 0 with
 --- scale_mode = "iterations". Rates and momenta may be lists of one for each group.
 local CyclicLR = class.define("CyclicLR", Scheduler)
 CyclicLR.settings = {
@@ -137,7 +137,7 @@ local function phases_of(total, pct_start, three)
   }}
 end
 
---- OneCycleLR(optimizer, max_lr, {total_steps, or epochs and steps_per_epoch, pct_start = 0.3,
+--- optim.lr_scheduler.OneCycleLR(optimizer, max_lr, {total_steps, or epochs and steps_per_epoch, pct_start = 0.3,
 --- anneal_strategy = "cos", cycle_momentum = true, base_momentum = 0.85, max_momentum = 0.95, div_factor = 25,
 --- final_div_factor = 1e4, three_phase = false, last_epoch}): from max_lr / div_factor up to max_lr during the first
 --- pct_start of the steps, then down to max_lr / div_factor / final_div_factor (Smith and Topin, "Super-Convergence:

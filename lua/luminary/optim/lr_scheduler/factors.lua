@@ -14,7 +14,7 @@ local function check_factor(who, name, value, positive)
   return value
 end
 
---- StepLR(optimizer, step_size [, {gamma = 0.1, last_epoch}]): times gamma every step_size epochs.
+--- optim.lr_scheduler.StepLR(optimizer, step_size [, {gamma = 0.1, last_epoch}]): times gamma every step_size epochs.
 local StepLR = class.define("StepLR", Scheduler)
 StepLR.settings = {{"step_size", "count"}, {"gamma", "number"}}
 factors.StepLR = StepLR
@@ -42,7 +42,8 @@ local function check_milestones(who, name, counts)
   return counts
 end
 
---- MultiStepLR(optimizer, milestones [, {gamma = 0.1, last_epoch}]): times gamma at each epoch of the list milestones.
+--- optim.lr_scheduler.MultiStepLR(optimizer, milestones [, {gamma = 0.1, last_epoch}]): times gamma at each epoch of
+--- the list milestones.
 local MultiStepLR = class.define("MultiStepLR", Scheduler)
 MultiStepLR.settings = {{"milestones", check_milestones}, {"gamma", "number"}}
 factors.MultiStepLR = MultiStepLR
@@ -69,7 +70,8 @@ function MultiStepLR:closed_form(base)
   return base * self.gamma ^ passed
 end
 
---- ConstantLR(optimizer [, {factor = 1 / 3, total_iters = 5, last_epoch}]): times factor until epoch total_iters.
+--- optim.lr_scheduler.ConstantLR(optimizer [, {factor = 1 / 3, total_iters = 5, last_epoch}]): times factor until
+--- epoch total_iters.
 local ConstantLR = class.define("ConstantLR", Scheduler)
 ConstantLR.settings = {{"factor", "number"}, {"total_iters", "natural"}}
 factors.ConstantLR = ConstantLR
@@ -90,9 +92,9 @@ function ConstantLR:closed_form(base)
   return base * (self.factor + (self.last_epoch >= self.total_iters and 1 or 0) * (1 - self.factor))
 end
 
---- LinearLR(optimizer [, {start_factor = 1 / 3, end_factor = 1, total_iters = 5, last_epoch}]): times a factor that
---- goes from start_factor to end_factor in equal steps over total_iters epochs. The usual warm-up; SequentialLR goes on
---- from there.
+--- optim.lr_scheduler.LinearLR(optimizer [, {start_factor = 1 / 3, end_factor = 1, total_iters = 5, last_epoch}]):
+--- times a factor that goes from start_factor to end_factor in equal steps over total_iters epochs. The usual warm-up;
+--- SequentialLR goes on from there.
 local LinearLR = class.define("LinearLR", Scheduler)
 LinearLR.settings = {{"start_factor", "number"}, {"end_factor", "number"}, {"total_iters", "natural"}}
 factors.LinearLR = LinearLR
@@ -119,7 +121,7 @@ function LinearLR:closed_form(base)
   return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
 end
 
---- ExponentialLR(optimizer, gamma [, {last_epoch}]): times gamma every epoch.
+--- optim.lr_scheduler.ExponentialLR(optimizer, gamma [, {last_epoch}]): times gamma every epoch.
 local ExponentialLR = class.define("ExponentialLR", Scheduler)
 ExponentialLR.settings = {{"gamma", "number"}}
 factors.ExponentialLR = ExponentialLR
@@ -133,8 +135,8 @@ function ExponentialLR:next_lr(group, _base, _i) return self.initial and group.l
 
 function ExponentialLR:closed_form(base) return base * self.gamma ^ self.last_epoch end
 
---- PolynomialLR(optimizer [, {total_iters = 5, power = 1, last_epoch}]): to 0 over total_iters epochs, as
---- (1 - epoch / total_iters) ^ power.
+--- optim.lr_scheduler.PolynomialLR(optimizer [, {total_iters = 5, power = 1, last_epoch}]): to 0 over total_iters
+--- epochs, as (1 - epoch / total_iters) ^ power.
 local PolynomialLR = class.define("PolynomialLR", Scheduler)
 PolynomialLR.settings = {{"total_iters", "count"}, {"power", "number"}}
 factors.PolynomialLR = PolynomialLR
@@ -174,8 +176,8 @@ local function factor_of(self, i)
   return options.arg(self.__name, "what lr_lambda returns", factor, "number")
 end
 
---- LambdaLR(optimizer, lr_lambda [, {last_epoch}]): the rate each group began with, times lr_lambda(epoch), with epochs
---- from 0: a function, or a list of one for each group. state_dict holds no functions.
+--- optim.lr_scheduler.LambdaLR(optimizer, lr_lambda [, {last_epoch}]): the rate each group began with, times
+--- lr_lambda(epoch), with epochs from 0: a function, or a list of one for each group. state_dict holds no functions.
 local LambdaLR = class.define("LambdaLR", Scheduler)
 factors.LambdaLR = LambdaLR
 
@@ -186,7 +188,8 @@ end
 
 function LambdaLR:next_lr(_group, base, i) return base * factor_of(self, i) end
 
---- MultiplicativeLR(optimizer, lr_lambda [, {last_epoch}]): the present rate times lr_lambda(epoch), from epoch 1 on.
+--- optim.lr_scheduler.MultiplicativeLR(optimizer, lr_lambda [, {last_epoch}]): the present rate times
+--- lr_lambda(epoch), from epoch 1 on.
 local MultiplicativeLR = class.define("MultiplicativeLR", Scheduler)
 MultiplicativeLR.init = LambdaLR.init
 factors.MultiplicativeLR = MultiplicativeLR

@@ -1,8 +1,9 @@
---- ReduceLROnPlateau(optimizer [, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4, threshold_mode = "rel",
---- cooldown = 0, min_lr = 0, eps = 1e-8}]): times factor when the metric given to schedule:step(metric) has not become
---- better for more than `patience` epochs. Better is less (mode "max": more) than the best so far by `threshold` of it,
---- or by `threshold` with threshold_mode = "abs". After a reduction `cooldown` epochs do not count. No rate goes below
---- min_lr (a number, or a list of one for each group), nor changes by less than eps.
+--- optim.lr_scheduler.ReduceLROnPlateau(optimizer [, {mode = "min", factor = 0.1, patience = 10, threshold = 1e-4,
+--- threshold_mode = "rel", cooldown = 0, min_lr = 0, eps = 1e-8}]): times factor when the metric given to
+--- schedule:step(metric) has not become better for more than `patience` epochs. Better is less (mode "max": more) than
+--- the best so far by `threshold` of it, or by `threshold` with threshold_mode = "abs". After a reduction `cooldown`
+--- epochs do not count. No rate goes below min_lr (a number, or a list of one for each group), nor changes by less
+--- than eps.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -37,6 +38,7 @@ function Plateau:init(optimizer, opts)
   self:note()
 end
 
+--- Notes the optimizer's present rates.
 function Plateau:note()
   self.last_lr = {}
   for i, group in ipairs(self.optimizer.param_groups) do self.last_lr[i] = group.lr end

@@ -1,16 +1,15 @@
 --- What all schedules share: groups and their rates, the count of epochs, state_dict.
 ---
 --- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
---- and several schedules of one optimizer multiply. A class has
----   next_lr(group, base, i)    the rate of group i at self.last_epoch; self.initial: it is being constructed
----   closed_form(base)          that rate from the epoch alone, where it can be said so: SequentialLR begins with it
----   settings                   what state_dict holds besides the position: a list of {field, kind} (see check below)
+--- and several schedules of one optimizer multiply. A class has next_lr, perhaps closed_form, and `settings`: what
+--- state_dict holds besides the position, a list of {field, kind} (see check below).
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local fail = options.fail
 
 local Scheduler = class.root("LRScheduler")
+Scheduler.__makes = "optimizer"
 Scheduler.settings = {}
 
 -- ---- arguments
@@ -33,7 +32,7 @@ end
 --- A value for each group: a list of as many, or one for all.
 function Scheduler.for_groups(who, name, value, optimizer, kind)
   local n, list = #optimizer.param_groups, {}
-  if type(value) ~= "table" or getmetatable(value) then
+  if not options.is_plain(value) then
     for i = 1, n do list[i] = options.arg(who, name, value, kind) end
     return list
   end
@@ -77,19 +76,28 @@ local function base_lr(self, i, group)
   return self.base_lrs[i]
 end
 
+--- What a schedule says: the rate of group i at self.last_epoch, from the rate `base` that it began with, or from the
+--- present one, group.lr. self.initial: it is being constructed.
+function Scheduler:next_lr(_group, _base, _i)
+  fail("%s: define function %s:next_lr(group, base, i)", self.__name, self.__name)
+end
+
+--- That rate from the epoch alone, for schedules that can say it: SequentialLR begins with it. nil for others.
+function Scheduler:closed_form(_base) return nil end -- luacheck: no self
+
 --- The rates of the next epoch, or of a given one by their closed form where there is one.
 function Scheduler:update(epoch)
   self.last_epoch = epoch or self.last_epoch + 1
   local rates, groups = {}, self.optimizer.param_groups
   for i, group in ipairs(groups) do
     local base = base_lr(self, i, group)
-    rates[i] = epoch and self.closed_form and self:closed_form(base) or self:next_lr(group, base, i)
+    rates[i] = epoch and self:closed_form(base) or self:next_lr(group, base, i)
   end
   for i, group in ipairs(groups) do group.lr = rates[i] end
   self.last_lr = rates
 end
 
--- Every step of a schedule whose step is its own begins with this.
+--- Every step of a schedule whose step is its own begins with this.
 function Scheduler:count_step()
   if self.step_count == 1 and not self.optimizer.has_stepped then
     core.warn(("%s:step() comes before the optimizer's first step, so that the schedule's first rate is never used; "

@@ -32,8 +32,8 @@ enum { LANES = 16 };
   { [LM_F16] = loop##_F16, [LM_BF16] = loop##_BF16, [LM_F32] = loop##_F32, [LM_F64] = loop##_F64 }
 
 const struct lm_optim_loops LM_ISA_NAME(lm_optim_loops) = {
-    .sgd = BY_DTYPE(sgd),
-    .adam = BY_DTYPE(adam),
+#define UPDATE(family, name) [LM_OPTIM_##family] = BY_DTYPE(name),
+    .update = {LM_OPTIM_EACH(UPDATE)},
     .sum_abs = BY_DTYPE(sum_abs),
     .sum_squares = BY_DTYPE(sum_squares),
     .sum_powers = BY_DTYPE(sum_powers),

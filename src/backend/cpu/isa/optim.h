@@ -3,29 +3,22 @@
 #define LM_CPU_ISA_OPTIM_H
 
 #include "backend/cpu/isa.h"
-#include "optim_update.h"
+#include "optim_entries.h"
 #include "tensor/dtype.h"
 
-/* The coefficients in both precisions, and which form of the update is wanted. */
-typedef struct lm_sgd_plan {
-  lm_sgd_f32 f32;
-  lm_sgd_f64 f64;
-  bool decay;
-  int mode;
-} lm_sgd_plan;
+/* A step's, in both precisions, and its modes. */
+typedef struct lm_optim_coefficients {
+  unsigned modes;
+  lm_optim_f32 f32;
+  lm_optim_f64 f64;
+} lm_optim_coefficients;
 
-typedef struct lm_adam_plan {
-  lm_adam_f32 f32;
-  lm_adam_f64 f64;
-  int decay;
-  bool amsgrad;
-} lm_adam_plan;
+/* state[k]: NULL where the modes have none. */
+typedef void lm_optim_loop(const lm_optim_coefficients *c, int64_t n, void *p, const void *g, void *const *state);
 
 struct lm_optim_loops {
-  /* NULL for dtypes that are not floating. m, and largest, may be NULL where the plan does not use them. */
-  void (*sgd[LM_DTYPE_COUNT])(const lm_sgd_plan *plan, int64_t n, void *p, const void *g, void *m);
-  void (*adam[LM_DTYPE_COUNT])(const lm_adam_plan *plan, int64_t n, void *p, const void *g, void *m, void *v,
-                               void *largest);
+  /* NULL for dtypes that are not floating. */
+  lm_optim_loop *update[LM_OPTIM_FAMILIES][LM_DTYPE_COUNT];
   /* Over |x|, in double. The largest is NaN if one is. */
   double (*sum_abs[LM_DTYPE_COUNT])(int64_t n, const void *x);
   double (*sum_squares[LM_DTYPE_COUNT])(int64_t n, const void *x);

@@ -23,6 +23,7 @@ typedef float num;
 #define ROUND rintf
 #define TRUNC truncf
 #define FLOOR_DIVIDE lm_floor_dividef
+#define TRUNC_DIVIDE(a, b) truncf((a) / (b))
 #define REMAINDER lm_remainderf
 #define ISNAN(v) ((v) != (v))
 

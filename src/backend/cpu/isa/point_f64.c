@@ -23,6 +23,7 @@ typedef double num;
 #define ROUND rint
 #define TRUNC trunc
 #define FLOOR_DIVIDE lm_floor_divide
+#define TRUNC_DIVIDE(a, b) trunc((a) / (b))
 #define REMAINDER lm_remainder
 #define ISNAN(v) ((v) != (v))
 

@@ -12,6 +12,7 @@ typedef int64_t num;
 #define ROUND(v) (v)
 #define TRUNC(v) (v)
 #define FLOOR_DIVIDE lm_floor_divide_i64
+#define TRUNC_DIVIDE lm_trunc_divide_i64
 #define REMAINDER lm_remainder_i64
 #define ISNAN(v) 0
 

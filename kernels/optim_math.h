@@ -1,0 +1,25 @@
+/* What optimizers' updates of one element are written with (src/optim/generate.lua). For C and CUDA. */
+#ifndef LM_KERNELS_OPTIM_MATH_H
+#define LM_KERNELS_OPTIM_MATH_H
+
+#include <math.h>
+#include <stdbool.h>
+
+#ifndef LM_DEVICE_CODE
+#if defined(__CUDACC__)
+#define LM_DEVICE_CODE __host__ __device__ static inline
+#else
+#define LM_DEVICE_CODE static inline
+#endif
+#endif
+
+/* NaN goes through both. */
+#define LM_OPTIM_MATH(real, suffix)                                                  \
+  LM_DEVICE_CODE real lm_sgn_##suffix(real x) { return x > 0 ? 1 : x < 0 ? -1 : x; } \
+  LM_DEVICE_CODE real lm_larger_##suffix(real a, real b) { return ((a > b) | (a != a)) ? a : b; }
+
+LM_OPTIM_MATH(float, f32)
+LM_OPTIM_MATH(double, f64)
+#undef LM_OPTIM_MATH
+
+#endif

@@ -1,0 +1,148 @@
+--- What Tab offers at the prompt. Nothing of the user's runs for it: values are read as rawget reads them, through
+--- metatables' __index where that is a table.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local help = require "luminary.help"
+
+local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort
+local match, sub, find = string.match, string.sub, string.find
+
+local complete = {}
+
+local KEYWORDS = {
+  "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in", "local", "nil", "not",
+  "or", "repeat", "return", "then", "true", "until", "while",
+}
+local DEEPEST = 20 -- metatables behind metatables
+
+-- The table that a value's names stand in, and whether it is an object: its methods then go with a colon.
+local function names_of(value)
+  local record = class.record(value)
+  if record then return record.values, true end
+  if type(value) == "table" then return value, false end
+  local mt = getmetatable_of(value)
+  local behind = type(mt) == "table" and rawget(mt, "__index")
+  return type(behind) == "table" and behind or nil, true
+end
+
+-- visit(name, value) for each name of a table and of those behind it.
+local function each(t, visit)
+  for _ = 1, DEEPEST do
+    if type(t) ~= "table" then return end
+    for name, value in next, t do visit(name, value) end
+    local mt = getmetatable_of(t)
+    t = type(mt) == "table" and rawget(mt, "__index")
+  end
+end
+
+local function find_name(t, key)
+  for _ = 1, DEEPEST do
+    if type(t) ~= "table" then return nil end
+    local value = rawget(t, key)
+    if value ~= nil then return value end
+    local mt = getmetatable_of(t)
+    t = type(mt) == "table" and rawget(mt, "__index")
+  end
+end
+
+local makes_tensor = {grad = true, data = true, T = true, mT = true}
+
+-- value[key], or nil.
+local function field(value, key)
+  if core.is_tensor(value) then
+    local ok, found = pcall(function() return makes_tensor[key] and value[key] end)
+    return ok and found or nil
+  end
+  if type(value) == "table" and type(key) == "number" then return rawget(value, key) end
+  local lazy = help.lazy(value)
+  if lazy and lazy[key] then return value[key] end
+  return find_name(names_of(value), key)
+end
+
+-- The value that the path at the end of the text stands for.
+local function resolve(text, globals)
+  local rest, index = match(text, "^(.*)%[%s*(%-?%d+)%s*%]$")
+  if not rest then
+    rest, index = match(text, "^(.*)%[%s*[\"']([^\"'%]]*)[\"']%s*%]$")
+  else
+    index = tonumber(index)
+  end
+  if not rest then
+    rest, index = match(text, "^(.-)([%a_][%w_]*)$")
+    if not rest then return nil end
+    local before = match(rest, "^(.*)%.$")
+    if not before then return field(globals, index) end
+    rest = before
+  end
+  local of = resolve(rest, globals)
+  if of == nil then return nil end
+  return field(of, index)
+end
+
+--- The value that a path stands for, net.blocks[2].weight; nil where it is none.
+function complete.value(path, globals)
+  local ok, value = pcall(resolve, path, globals)
+  return ok and value or nil
+end
+
+local function is_called(value)
+  local mt = getmetatable_of(value)
+  return type(value) == "function" or type(mt) == "table" and rawget(mt, "__call") ~= nil
+end
+
+local function offer_method(name, offer)
+  if not help.is_inner(name) then offer(name) end
+end
+
+-- offer(name) for what may follow the value and a dot or a colon.
+local function members(value, separator, offer)
+  local methods_only = separator == ":"
+  if core.is_tensor(value) then
+    for name in next, methods_only and core.methods or core.tensor_fields do offer_method(name, offer) end
+    return
+  end
+  local names, is_object = names_of(value)
+  each(names, function(name, v)
+    local called = type(v) == "function"
+    if methods_only and (called or is_called(v)) or not methods_only and not (is_object and called) then offer(name) end
+  end)
+  if not methods_only then
+    for name in next, help.lazy(value) or {} do offer(name) end
+  end
+end
+
+--- The list of what may take the place of the word at the end of the text. globals: where its names stand.
+function complete.words(before, globals)
+  local word = match(before, "[%a_][%w_]*$") or ""
+  local rest = sub(before, 1, #before - #word)
+  if word == "" and not find(rest, "%S") then return {"  "} end -- indents
+  local asks, path, separator = find(before, "^%s*%?") ~= nil, match(rest, "^(.*[^%.:])([%.:])$")
+  local found, list = {}, {}
+  local function offer(name)
+    if type(name) == "string" and sub(name, 1, #word) == word and find(name, "^[%a_][%w_]*$") and not found[name]
+      and name ~= "super" and (sub(name, 1, 1) ~= "_" or sub(word, 1, 1) == "_") then
+      found[name] = true
+      list[#list + 1] = name
+    end
+  end
+  if separator then
+    local value = complete.value(path, globals)
+    if value == nil and asks then value = help.class(match(path, "[%w_]+$")) end
+    if value ~= nil then
+      members(value, separator, offer)
+    elseif separator == ":" and find(path, "%)$") then -- a call: most give tensors
+      for name in next, core.methods do offer_method(name, offer) end
+    end
+  elseif not find(rest, "%d$") then
+    each(globals, offer)
+    if asks then
+      for _, name in ipairs(help.words()) do offer(name) end
+    else
+      for _, name in ipairs(KEYWORDS) do offer(name) end
+    end
+  end
+  sort(list)
+  return list
+end
+
+return complete

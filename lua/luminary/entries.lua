@@ -1,0 +1,56 @@
+--- Entries: things of one kind, each told once, in a file that the library and the build both read:
+---
+---   local list, optimizer = entries.of("optimizer", {options = "table", update = "string"})
+---   optimizer "SGD" {options = …, update = …}
+---   return list
+---
+--- Only reads and checks: what is made of entries is for others. Needs nothing of the library, which may not be built
+--- yet.
+local entries = {}
+
+local function sorted(t)
+  local keys = {}
+  for key in pairs(t) do keys[#keys + 1] = tostring(key) end
+  table.sort(keys)
+  return table.concat(keys, ", ")
+end
+
+-- The rows of `given`, each in the place of the row of its name in `base`, and after those what is new.
+local function joined(base, given)
+  local rows, place = {}, {}
+  for i, row in ipairs(base) do rows[i], place[row[1]] = row, i end
+  for _, row in ipairs(given) do rows[place[row[1]] or #rows + 1] = row end
+  return rows
+end
+
+--- A list of entries, by place and by name, and the word that adds one. `fields` says which fields an entry has and
+--- their types; "string?" and the like may be left out. An entry with `like = "Name"` takes from that entry, which
+--- stands before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
+function entries.of(kind, fields)
+  local list = {}
+  local function add(name, entry)
+    local function wrong(format, ...) error(("%s %s: %s"):format(kind, tostring(name), format:format(...)), 4) end
+    if list[name] then wrong("it is there twice") end
+    local like = entry.like
+    if like ~= nil and not list[like] then wrong("like = '%s': there is no such entry before it", tostring(like)) end
+    for field, value in pairs(entry) do
+      local of = fields[field]
+      if field ~= "like" and not of then wrong("no field '%s'; there are %s", tostring(field), sorted(fields)) end
+      if of and type(value) ~= of:gsub("%?", "") then wrong("%s has to be a %s", field, (of:gsub("%?", ""))) end
+    end
+    local whole = {name = name, like = like}
+    for field, of in pairs(fields) do
+      local own, base = entry[field], like and list[like][field]
+      whole[field] = own
+      if like and own == nil then whole[field] = base end
+      if own and base and of:find("^table") then whole[field] = joined(base, own) end
+      if whole[field] == nil and not of:find("?", 1, true) then wrong("%s is missing", field) end
+    end
+    list[#list + 1], list[name] = whole, whole
+  end
+  return list, function(name)
+    return function(entry) add(name, entry) end
+  end
+end
+
+return entries

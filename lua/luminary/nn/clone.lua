@@ -1,0 +1,59 @@
+--- A module's deep copy, for module:clone().
+local core = require "luminary.core"
+local options = require "luminary.options"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.record"
+
+local copy_of
+
+-- The same values in memory of their own, as a leaf, with the gradient.
+local function copy_tensor(t)
+  local new = core.no_grad(core.ops.clone, t)
+  if parameter.is(t) then new = parameter.new(new, t.requires_grad) else new:requires_grad_(t.requires_grad) end
+  if t.is_leaf and t.grad then new.grad = core.no_grad(core.ops.clone, t.grad) end
+  return core.keep(new)
+end
+
+local function copy_table(t, made)
+  local new = {}
+  made[t] = new
+  for key, value in pairs(t) do new[copy_of(key, made)] = copy_of(value, made) end
+  return new
+end
+
+local function copy_module(module, made)
+  local source = records.of(module)
+  if source.class.transparent then
+    options.fail("clone: %s belongs to the processes or devices it was made for; clone the module in it: "
+      .. "net.module:clone()", source.class.__name)
+  end
+  local twin, record = records.blank(source.class, source.__call)
+  made[module] = twin
+  for key, value in pairs(source.values) do record.values[key] = copy_of(value, made) end
+  for _, part in ipairs {"param", "buffer", "child"} do record[part] = {unpack(source[part])} end
+  for _, part in ipairs {"kind", "transient"} do
+    for name, value in pairs(source[part]) do record[part][name] = value end
+  end
+  record.pre_hooks, record.hooks, record.most_inputs = source.pre_hooks, source.hooks, source.most_inputs
+  records.show_children(twin, record)
+  return twin
+end
+
+-- What stands in several places stands in as many in the copy.
+function copy_of(v, made)
+  local kind = type(v)
+  if kind ~= "table" and kind ~= "userdata" then return v end
+  if made[v] ~= nil then return made[v] end
+  if core.is_tensor(v) then
+    made[v] = copy_tensor(v)
+  elseif records.is_module(v) then
+    return copy_module(v, made)
+  elseif kind == "table" and not getmetatable(v) then
+    return copy_table(v, made)
+  else
+    made[v] = v
+  end
+  return made[v]
+end
+
+return function(module) return copy_of(module, {}) end

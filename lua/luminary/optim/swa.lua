@@ -1,0 +1,193 @@
+--- Averages of a model's weights over training steps, and the schedule that goes with them.
+---
+---   local ema = optim.AveragedModel(net, {decay = 0.999})
+---   for … do …; opt:step(); ema:update(net) end
+---   ema:eval()(x)                          -- the averaged model
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Module = require "luminary.nn.module"
+local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
+local fail = options.fail
+
+-- ---- AveragedModel
+
+-- What a wrapper wraps: its parameters are that module's.
+local function bare(who, model)
+  if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
+  while class.record(model).class.transparent do model = model.module end
+  return model
+end
+
+--- optim.AveragedModel(model [, {decay, avg_fn, multi_avg_fn, use_buffers = false, device}]): a module with a copy of
+--- the model in .module, whose parameters ema:update(model) makes the average of those it has seen. The plain average
+--- (Izmailov et al., "Averaging Weights Leads to Wider Optima and Better Generalization", 2018) or, with decay, the
+--- exponential one, decay * average + (1 - decay) * parameter; or avg_fn(average, parameter, n), a tensor, n being how
+--- many there were before; or multi_avg_fn(averages, parameters, n), which writes into a list of averages. Buffers are
+--- the model's last ones; with use_buffers they are averaged too.
+local AveragedModel = class.define("AveragedModel", Module)
+
+function AveragedModel:init(model, opts)
+  local who = "AveragedModel"
+  model = bare(who, model)
+  opts = options.check(who, opts, {
+    decay = {"probability"}, avg_fn = {"function"}, multi_avg_fn = {"function"}, use_buffers = {"boolean", false},
+    device = {"any"},
+  }, "device")
+  if (opts.decay and 1 or 0) + (opts.avg_fn and 1 or 0) + (opts.multi_avg_fn and 1 or 0) > 1 then
+    fail("%s: one of decay, avg_fn and multi_avg_fn says how to average, not several", who)
+  end
+  self.module = model:clone()
+  if opts.device then self.module:to(core.device(opts.device)) end
+  self:register_buffer("n_averaged", core.tensor(0, {dtype = "int64"}))
+  self.decay, self.avg_fn, self.multi_avg_fn, self.use_buffers = opts.decay, opts.avg_fn, opts.multi_avg_fn,
+    opts.use_buffers
+end
+
+function AveragedModel:forward(...) return self.module(...) end
+
+local function extend(list, more)
+  for _, t in ipairs(more) do list[#list + 1] = t end
+  return list
+end
+
+-- average + weight * (value - average)
+local function approach(average, value, weight)
+  if not core.is_floating_point(average) then
+    local a, v = average:double(), value:double()
+    average:copy_(a + (v - a) * weight)
+  elseif weight < 0.5 then
+    average:add_(value - average, {alpha = weight})
+  else
+    average:copy_(value - (value - average) * (1 - weight))
+  end
+end
+
+local function average(self, averages, values, n)
+  if self.multi_avg_fn then return self.multi_avg_fn(averages, values, n) end
+  for i, old in ipairs(averages) do
+    if self.avg_fn then
+      old:copy_(options.arg("AveragedModel", "what avg_fn returns", self.avg_fn(old, values[i], n), "tensor"))
+    else
+      approach(old, values[i], self.decay and 1 - self.decay or 1 / (n + 1))
+    end
+  end
+end
+
+--- Takes the model's present parameters into the average. The first time they become it.
+function AveragedModel:update(model)
+  local who = "AveragedModel:update"
+  model = bare(who, model)
+  local averages, values = self.module:parameters(), model:parameters()
+  local buffers, model_buffers = self.module:buffers(), model:buffers()
+  if #averages ~= #values or #buffers ~= #model_buffers then
+    fail("%s: the model has %d parameters and %d buffers, the averaged one %d and %d", who, #values, #model_buffers,
+      #averages, #buffers)
+  end
+  core.no_grad(function()
+    for _, lists in ipairs {{averages, values}, {buffers, model_buffers}} do
+      for i, t in ipairs(lists[1]) do
+        local value = lists[2][i]:detach()
+        if table.concat(t.shape, ",") ~= table.concat(value.shape, ",") then
+          fail("%s: the model's are %s where the averaged one has %s", who, options.describe(value),
+            options.describe(t))
+        end
+        lists[1][i], lists[2][i] = t:detach(), value:to(t.device)
+      end
+    end
+    if self.use_buffers then
+      extend(averages, buffers)
+      extend(values, model_buffers)
+    end
+    local n = self.n_averaged:item()
+    if n == 0 then
+      for i, t in ipairs(averages) do t:copy_(values[i]) end
+    else
+      average(self, averages, values, n)
+    end
+    for i, t in ipairs(self.use_buffers and {} or buffers) do t:copy_(model_buffers[i]) end
+    self.n_averaged:add_(1)
+  end)
+end
+
+AveragedModel.update_parameters = AveragedModel.update
+
+-- ---- update_bn
+
+--- Statistics of all batch norm layers of a model anew, as averages over the batches of a loader (or a list of batches)
+--- on the device: one pass forward. A batch is a tensor, or a list of which the first is given to the model.
+local function update_bn(loader, model, opts)
+  local who, norms = "update_bn", {}
+  if not Module.is_module(model) then fail("%s: a module wanted, got %s", who, options.describe(model)) end
+  opts = options.check(who, opts, {device = {"any"}}, "device")
+  local is_list = type(loader) == "table" and not getmetatable(loader)
+  if not is_list and not class.has(loader, "iter") then
+    fail("%s: a loader or a list of batches wanted, got %s", who, options.describe(loader))
+  end
+  for _, module in ipairs(model:modules()) do
+    if class.has(module, "reset_running_stats") and module.track_running_stats then
+      norms[#norms + 1] = {module = module, momentum = module.momentum}
+    end
+  end
+  if #norms == 0 then return end
+  local modes = {}
+  for _, module in ipairs(model:modules()) do modes[module] = module.training end
+  model:train()
+  local function pass()
+    for _, norm in ipairs(norms) do
+      norm.module:reset_running_stats()
+      norm.module.momentum = false
+    end
+    local function feed(batch)
+      if type(batch) == "table" then batch = batch[1] end
+      options.arg(who, "a batch", batch, "tensor")
+      model(opts.device and batch:to(opts.device) or batch)
+    end
+    if is_list then
+      for _, batch in ipairs(loader) do feed(batch) end
+    else
+      for batch in loader:iter() do feed(batch) end
+    end
+  end
+  local ok, problem = pcall(core.no_grad, pass)
+  for _, norm in ipairs(norms) do norm.module.momentum = norm.momentum end
+  for module, training in pairs(modes) do class.record(module).values.training = training end
+  if not ok then error(problem, 0) end
+end
+
+-- ---- SWALR
+
+local anneal = {linear = function(t) return t end, cos = function(t) return (1 - math.cos(math.pi * t)) / 2 end}
+
+local function check_strategy(who, name, value) return options.choice(who, name, value, {"cos", "linear"}) end
+
+--- optim.SWALR(optimizer, swa_lr [, {anneal_epochs = 10, anneal_strategy = "cos", last_epoch}]): from the present rates
+--- to swa_lr (a number, or a list of one for each group), and then constant.
+local SWALR = class.define("SWALR", Scheduler)
+SWALR.settings = {{"anneal_epochs", "natural"}, {"anneal_strategy", check_strategy}, {"swa_lrs", "numbers", true}}
+
+function SWALR:init(optimizer, swa_lr, opts)
+  Scheduler.optimizer_of("SWALR", optimizer)
+  self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", swa_lr, optimizer, "number")
+  opts = Scheduler.options("SWALR", opts, {anneal_epochs = {"natural", 10}, anneal_strategy = {"string", "cos"}},
+    "anneal_epochs")
+  self.anneal_epochs = opts.anneal_epochs
+  self.anneal_strategy = check_strategy("SWALR", "anneal_strategy", opts.anneal_strategy)
+  self:start(optimizer, opts.last_epoch)
+end
+
+function SWALR:next_lr(group, _base, i)
+  local step, n = self.step_count - 1, math.max(1, self.anneal_epochs)
+  if self.anneal_epochs == 0 then step = math.max(1, step) end
+  local function part(k) return anneal[self.anneal_strategy](math.max(0, math.min(1, k / n))) end
+  local before, now, last = part(step - 1), part(step), self:of_group("swa_lrs", i)
+  local from = before == 1 and last or (group.lr - before * last) / (1 - before)
+  return last * now + from * (1 - now)
+end
+
+--- optim.swa_utils: AveragedModel, SWALR and update_bn under PyTorch's name for them.
+
+return {
+  AveragedModel = AveragedModel, SWALR = SWALR,
+  swa_utils = options.strict("optim.swa_utils", {AveragedModel = AveragedModel, SWALR = SWALR, update_bn = update_bn}),
+}

@@ -1,0 +1,223 @@
+-- What an option or an argument's kind makes of an op (src/autograd/forms.c): beyond the values that op_cases.lua has,
+-- gradients where they are a matter of choice, in-place forms, dtypes, names in messages.
+local lm = require "luminary"
+local nn = lm.nn
+local F = nn.functional
+
+local function list(x) return x:totable() end
+local function leaf(values) return lm.tensor(values):requires_grad_() end
+local function says(pattern, f)
+  local ok, err = pcall(f)
+  assert(not ok, "was taken")
+  assert(tostring(err):find(pattern), ("%q does not match %q"):format(tostring(err), pattern))
+end
+
+describe("div with a rounding mode", function()
+  it("keeps integers' dtype, and promotes as div does", function()
+    local x = lm.tensor({ 7, -7 }, { dtype = "int32" })
+    assert.same({ 3, -4 }, list(x:div(2, { rounding_mode = "floor" })))
+    assert.same({ 3, -3 }, list(x:div(2, { rounding_mode = "trunc" })))
+    assert.equal("int32", x:div(2, { rounding_mode = "trunc" }).dtype)
+    assert.equal("float32", x:div(2.5, { rounding_mode = "trunc" }).dtype)
+    assert.equal("float32", x:div(2, { rounding_mode = "none" }).dtype)
+    assert.same({ 3 }, list(lm.div(7, { other = lm.tensor { 2 }, rounding_mode = "floor" })))
+  end)
+
+  it("writes in place, also into integers", function()
+    local x = lm.tensor({ 7, -7 }, { dtype = "int64" })
+    assert.equal(x, x:div_(2, { rounding_mode = "trunc" }))
+    assert.same({ 3, -3 }, list(x))
+    says("div.*float32.*int64", function() x:div_(2.5, { rounding_mode = "floor" }) end)
+    says("div_: the result is float32", function() x:div_(2) end)
+  end)
+
+  it("does not trap on the least integer by -1", function()
+    local least = lm.tensor({ -1 }, { dtype = "int64" }) * 2 ^ 62 * 2
+    assert.equal(least:item(), least:div(-1, { rounding_mode = "trunc" }):item())
+  end)
+
+  it("has zeros for a gradient", function()
+    for _, mode in ipairs { "floor", "trunc" } do
+      local x, other = leaf { 7.5, -7 }, leaf { 2, 3 }
+      x:div(other, { rounding_mode = mode }):sum():backward()
+      assert.same({ { 0, 0 }, { 0, 0 } }, { list(x.grad), list(other.grad) })
+    end
+  end)
+end)
+
+describe("clamp", function()
+  -- As PyTorch's torch.clamp has it, from version 2.15 on.
+  it("divides ties of tensors, and gives max what lies beyond both bounds", function()
+    local x, min = leaf { 1, 2, 3, 0, 5, 2, 1, 2 }, leaf { 1, 3, 0, 1, 4, 5, 1, 1 }
+    local max = leaf { 4, 2, 3, 1, 1, 1, 1, 3 }
+    x:clamp(min, max):sum():backward()
+    assert.same({ 0.5, 0, 0.5, 0, 0, 0, 1, 1 }, list(x.grad))
+    assert.same({ 0.5, 0, 0, 1, 0, 0, 0, 0 }, list(min.grad))
+    assert.same({ 0, 1, 0.5, 0, 1, 1, 0, 0 }, list(max.grad))
+    x, min = leaf { 1, 2, 0 }, leaf { 1, 1, 1 }
+    x:clamp(min):sum():backward()
+    assert.same({ { 0.5, 1, 0 }, { 0.5, 0, 1 } }, { list(x.grad), list(min.grad) })
+    x, max = leaf { 1, 2, 0 }, leaf { 1, 1, 1 }
+    x:clamp({ max = max }):sum():backward()
+    assert.same({ { 0.5, 0, 1 }, { 0.5, 1, 0 } }, { list(x.grad), list(max.grad) })
+  end)
+
+  it("to numbers gives x what lies between them, and gives NaN nothing", function()
+    local x = leaf { 0, 0.5, 1, 2, 0 / 0 }
+    x:clamp(0, 1):sum():backward()
+    assert.same({ 0, 1, 0, 0, 0 }, list(x.grad))
+    x.grad = nil
+    x:clamp(lm.tensor(0 / 0), 1):sum():backward() -- not between numbers: NaN ties with nothing
+    assert.same({ 1, 1, 1, 0, 1 }, list(x.grad))
+  end)
+
+  it("sums a bound's gradient over what broadcasting had repeated", function()
+    local x, min = lm.zeros({ 2, 3 }):requires_grad_(), leaf { 1 }
+    x:clamp(min, 2):sum():backward()
+    assert.same({ 6 }, list(min.grad))
+  end)
+
+  it("takes a number for one bound and a tensor for the other, and writes in place", function()
+    local x = lm.tensor { -1, 0.5, 3 }
+    assert.same({ 0, 0.5, 1 }, list(x:clamp(0, lm.tensor { 1, 1, 1 })))
+    assert.same({ 0, 0.5, 3 }, list(x:clamp_(lm.zeros { 3 })))
+    assert.same({ 0, 0.5, 1 }, list(x:clamp_({ max = 1 })))
+    assert.same({ 0.25, 0.5, 0.75 }, list(x:clamp_(0.25, 0.75)))
+    local whole = lm.tensor({ 1, 5 }, { dtype = "int64" })
+    assert.equal("int64", whole:clamp(2, 3).dtype)
+    assert.equal("float32", whole:clamp(2.5).dtype)
+    assert.equal("float32", whole:clamp(lm.tensor { 2.5 }).dtype)
+    says("clamp.*float32.*int64", function() whole:clamp_(2.5) end)
+    says("clamp.*%[2, 2%].*%[2%]", function() whole:clamp_(lm.ones({ 2, 2 }, { dtype = "int64" })) end)
+  end)
+
+  it("records what it writes in place", function()
+    local x, min = leaf { -1, 2 }, leaf { 0, 0 }
+    local y = x * 2
+    y:clamp_(min)
+    y:sum():backward()
+    assert.same({ { 0, 2 }, { 1, 0 } }, { list(x.grad), list(min.grad) })
+  end)
+
+  it("has NaN win, wherever it stands", function()
+    local nan, x = 0 / 0, lm.tensor { 1, 5 }
+    for _, y in ipairs { x:clamp(nan), x:clamp(nan, 3), x:clamp(0, nan), x:clamp(lm.tensor { nan, nan }, 2) } do
+      assert.same({ true, true }, list(y:isnan()))
+    end
+  end)
+end)
+
+describe("round to decimals", function()
+  it("writes in place, and keeps half dtypes", function()
+    local x = lm.tensor { 1.256, -1.256 }
+    assert.near(1.26, x:round_({ decimals = 2 })[1], 1e-6)
+    local half = lm.tensor({ 1.256 }, { dtype = "float16" }):round({ decimals = 1 })
+    assert.equal("float16", half.dtype)
+    assert.near(1.3, half[1], 1e-3)
+    assert.near(1.23456789, lm.tensor({ 1.234567891 }, { dtype = "float64" }):round({ decimals = 8 })[1], 1e-15)
+    assert.equal(123, lm.tensor({ 123 }, { dtype = "float64" }):round({ decimals = 300 })[1])
+    says("round: decimals is 309.*308", function() lm.ones({ 1 }, { dtype = "float64" }):round({ decimals = 309 }) end)
+    says("round: decimals is %-39.*float32", function() lm.ones({ 1 }):half():round({ decimals = -39 }) end)
+  end)
+
+  it("has zeros for a gradient", function()
+    local x = leaf { 1.256 }
+    x:round({ decimals = 1 }):sum():backward()
+    assert.same({ 0 }, list(x.grad))
+  end)
+end)
+
+describe("linear", function()
+  it("adds a bias of one number under a matrix and a vector, and has its gradient", function()
+    local x = lm.tensor { { 1, 2 }, { 3, 4 } }
+    assert.same({ 6, 12 }, list(F.linear(x, lm.tensor { 1, 2 }, 1)))
+    local w, b = leaf { 1, 2 }, lm.tensor(1):requires_grad_()
+    F.linear(x, w, b):sum():backward()
+    assert.same({ { 4, 6 }, 2 }, { list(w.grad), b.grad:item() })
+    says("linear: x is %[2%].*%[3%]", function() F.linear(lm.ones { 2 }, lm.ones { 3 }) end)
+    says("linear: x is %[%]", function() F.linear(lm.tensor(1), lm.ones { 3 }) end)
+    says("linear: bias is %[1%]", function() F.linear(x, lm.ones { 2 }, lm.ones { 1 }) end)
+  end)
+
+  it("is cast by autocast as ever", function()
+    lm.autocast({ dtype = "bfloat16" }, function()
+      assert.equal("bfloat16", F.linear(lm.ones { 2, 3 }, lm.ones { 3 }, 1).dtype)
+      assert.equal("bfloat16", F.conv2d(lm.ones { 1, 1, 4, 4 }, lm.ones { 1, 1, 2, 2 }, { padding = "same" }).dtype)
+    end)
+  end)
+end)
+
+describe("nonzero as a tuple", function()
+  it("gives what an index takes", function()
+    local x = lm.tensor { { 0, 5 }, { 7, 0 }, { 0, 9 } }
+    local rows, columns = x:nonzero({ as_tuple = true })
+    assert.same({ { 1, 2, 3 }, { 2, 1, 2 } }, { list(rows), list(columns) })
+    assert.same({ 5, 7, 9 }, list(x[{ rows, columns }]))
+    assert.equal(1, select("#", lm.nonzero(lm.tensor(3), { as_tuple = true })))
+    assert.equal(2, select("#", x:nonzero({ as_tuple = true }, nil)))
+    assert.same({ 3, 2 }, x:nonzero({ as_tuple = false }).shape)
+  end)
+end)
+
+describe("max_pool2d with indices", function()
+  it("gives places from 1 in each plane, and the gradient of one that does not", function()
+    local x = lm.arange(16):float():reshape(1, 1, 4, 4):requires_grad_()
+    local y, where = F.max_pool2d(x, 2, { return_indices = true })
+    assert.same({ 6, 8, 14, 16 }, list(where:flatten()))
+    assert.same(list(x:flatten():gather(1, where:flatten())), list(y:flatten()))
+    y:sum():backward()
+    assert.equal(4, x.grad:sum():item())
+    assert.equal(1, select("#", F.max_pool2d(x, 2, { return_indices = false })))
+    assert.equal(2, select("#", F.max_pool2d(x, { kernel_size = 2, return_indices = true }, nil)))
+    y, where = nn.MaxPool2d(2, { return_indices = true })(x)
+    assert.same({ { 1, 1, 2, 2 }, { 1, 1, 2, 2 } }, { y.shape, where.shape })
+  end)
+end)
+
+describe("max_unpool2d", function()
+  it("undoes max_pool2d but for what was not largest, and passes gradients", function()
+    local x = lm.randn { 2, 3, 7, 8 }
+    local pool, unpool = nn.MaxPool2d(2, { return_indices = true }), nn.MaxUnpool2d(2)
+    local y, where = pool(x)
+    y:requires_grad_()
+    local z = unpool(y, where, { 7, 8 })
+    assert.same({ 2, 3, 7, 8 }, z.shape)
+    assert.is_true(z:eq(x):logical_or(z:eq(0)):all():item())
+    assert.equal(y:numel(), z:ne(0):sum():item())
+    assert.same({ 2, 3, 6, 8 }, unpool(y, where).shape)
+    z:square():sum():backward()
+    assert.is_true(y.grad:allclose(y:detach() * 2))
+  end)
+end)
+
+describe("a new axis in an index", function()
+  it("is a dim of size 1, among entries of every kind", function()
+    local x = lm.arange(6):reshape(2, 3)
+    local new = lm.newaxis
+    assert.same({ 2, 1, 3 }, x[{ {}, new }].shape)
+    assert.same({ 1, 2, 3 }, x[{ new }].shape)
+    assert.same({ 2, 3, 1 }, x[{ "...", new }].shape)
+    assert.same({ 1, 2, 1 }, x[{ new, { 1, 2 }, new, 2 }].shape)
+    assert.same({ 1 }, lm.tensor(5)[{ new }].shape)
+    assert.same({ 1, 2, 3 }, x[{ new, lm.tensor({ 2, 1 }, { dtype = "int64" }) }].shape)
+    assert.same({ 3, 4, 5 }, list(x[{ new, 2 }]:flatten()))
+    assert.same({ 1, 1 }, x[{ new, 1, new, 2 }].shape)
+    assert.same({ 1, 3 }, x[{ new, x:gt(2) }].shape)
+  end)
+
+  it("takes values in its place, and passes gradients", function()
+    local x = lm.zeros { 2, 3 }
+    x[{ {}, lm.newaxis, 2 }] = lm.tensor { { 5 }, { 6 } }
+    assert.same({ { 0, 5, 0 }, { 0, 6, 0 } }, list(x))
+    local y = lm.ones({ 3 }):requires_grad_();
+    (y[{ {}, lm.newaxis }] * lm.ones { 3, 2 }):sum():backward()
+    assert.same({ 2, 2, 2 }, list(y.grad))
+  end)
+
+  it("is refused where dims end", function()
+    says("newaxis", function() return lm.ones({ 2 })[{ "newaxs" }] end)
+    local keys = {}
+    for i = 1, 12 do keys[i] = lm.newaxis end
+    says("dims", function() return lm.ones({ 2 })[keys] end)
+  end)
+end)

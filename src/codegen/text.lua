@@ -1,0 +1,82 @@
+--- What generators of C need: words of C text, and files that change only when their text does.
+local text = {}
+
+--- The set of identifiers in a piece of C.
+function text.words(c)
+  local set = {}
+  for word in c:gsub("/%*.-%*/", " "):gmatch("[%a_][%w_]*") do set[word] = true end
+  return set
+end
+
+--- The same C with other words for some: {sqrt = "sqrtf"}.
+function text.replace(c, words)
+  return (c:gsub("[%a_][%w_]*", words))
+end
+
+--- A template's $name and ${name} filled in from a table. A value that is a list of lines is joined; a line that holds
+--- nothing but an empty list is left out.
+function text.fill(template, values)
+  local lines = {}
+  for line in template:gmatch("([^\n]*)\n") do
+    local indent, alone = line:match("^(%s*)%$([%a_]+)$")
+    if alone and type(values[alone]) == "table" then
+      for _, each in ipairs(values[alone]) do lines[#lines + 1] = each:match("^#") and each or indent .. each end
+    else
+      local function value_of(name)
+        local value = values[name]
+        if value == nil then error("no value for $" .. name, 0) end
+        return type(value) == "table" and table.concat(value, ", ") or tostring(value)
+      end
+      lines[#lines + 1] = line:gsub("%${([%a_][%w_]*)}", value_of):gsub("%$([%a_][%w_]*)", value_of)
+    end
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+--- f of each of a list, as a list.
+function text.map(list, f)
+  local out = {}
+  for i, each in ipairs(list) do out[i] = f(each, i) end
+  return out
+end
+
+--- Lines of C that are longer than a page is wide, broken at their spaces.
+function text.wrap(line)
+  local out, indent = {}, line:match("^%s*") .. "    "
+  local macro = line:match("^#define") and " \\" or ""
+  while #line > 118 do
+    local at = 118
+    while at > #indent and not line:sub(at, at):match("%s") do at = at - 1 end
+    if at <= #indent then break end
+    out[#out + 1] = line:sub(1, at - 1) .. macro
+    line = indent .. line:sub(at + 1)
+  end
+  out[#out + 1] = line
+  return table.concat(out, "\n")
+end
+
+--- The number of the line of a file's text in which `part` begins; nil if it is nowhere.
+function text.line_of(whole, part)
+  local at = whole:find(part, 1, true)
+  return at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
+end
+
+function text.read(path)
+  local file = assert(io.open(path, "rb"))
+  local whole = file:read("*a")
+  file:close()
+  return whole
+end
+
+--- Writes a file, unless it has that text already: what depends on it is not built again.
+function text.write(path, whole)
+  local file = io.open(path, "rb")
+  local old = file and file:read("*a")
+  if file then file:close() end
+  if old == whole then return end
+  file = assert(io.open(path, "wb"))
+  assert(file:write(whole))
+  assert(file:close())
+end
+
+return text
