@@ -91,6 +91,22 @@ describe("DistributedDataParallel on several ranks", function()
     succeeds(2, script, { LM_SHM = "0" })
   end)
 
+  it("goes with checkpoints inside, and not with one around it", function()
+    succeeds(2, [[
+      local inside = DDP(nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)))
+      function inside.module:forward(x) return lm.autograd.checkpoint_sequential(self:children(), 3, x) end
+      local function gradients()
+        inside:zero_grad()
+        inside(lm.ones { 2, 3 } * (rank + 1)):sum():backward()
+        return grads(inside)
+      end
+      local got = gradients()
+      inside.module.forward = nil
+      near("gradients of parts", got, gradients())
+      contains(message(lm.autograd.checkpoint, inside, lm.ones { 2, 3 }), "put checkpoints into the module")
+    ]])
+  end)
+
   it("accumulates with no_sync", function()
     local script = [[
       local net = lenet()

@@ -202,7 +202,11 @@ describe("a checkpoint has the same gradients to the bit", function()
       z:sum():backward()
       return { x.grad }
     end
-    same(run(function(f, ...) return f(...) end), run(checkpoint))
+    local plain = run(function(f, ...) return f(...) end)
+    same(plain, run(checkpoint))
+    same(plain, run(function(f, ...) -- one within another
+      return checkpoint(function(...) return checkpoint(f, ...) end, ...)
+    end))
   end)
 
   it("when the same graph is walked again", function()

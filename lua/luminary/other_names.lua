@@ -150,16 +150,28 @@ other["nn.functional"] = pairs_of([[
 other["nn.init"] = pairs_of("", [[orthogonal_ orthogonal eye_ dirac_ sparse_ trunc_normal_]])
 
 other["nn.utils"] = pairs_of([[
-  clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_]], [[
+  clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_ checkpoint=lm.autograd.checkpoint
+  checkpoint_sequential=lm.autograd.checkpoint_sequential]], [[
   parameters_to_vector vector_to_parameters rnn
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
 other.optim = pairs_of([[
   adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
-  StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
+  StepLR=lr_scheduler.StepLR MultiStepLR=lr_scheduler.MultiStepLR ConstantLR=lr_scheduler.ConstantLR
+  LinearLR=lr_scheduler.LinearLR ExponentialLR=lr_scheduler.ExponentialLR PolynomialLR=lr_scheduler.PolynomialLR
+  CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR
+  CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
+  MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
+  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], [[
   SparseAdam ConfusionMatrix Logger Adafactor Muon]])
 
-other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
+other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
+
+local decay = "optim.AveragedModel(net, {decay = 0.999}) has it"
+local equal = "optim.AveragedModel(net) takes the plain average"
+other["optim.swa_utils"] = {
+  get_ema_multi_avg_fn = decay, get_ema_avg_fn = decay, get_swa_multi_avg_fn = equal, get_swa_avg_fn = equal,
+}
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler

@@ -99,6 +99,7 @@ LM_API void lm_anomaly_at(const char *where);
 typedef struct lm_recipe lm_recipe;
 LM_API lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out);
 LM_API void lm_recipe_end(lm_recipe *r); /* r may be NULL */
+LM_API bool lm_recipe_here(void);        /* what runs is recorded so, for the first time or again */
 
 /* A user's function (lm.autograd.Function): after its forward ran without recording, ties outputs to
  * inputs by a node whose backward calls fn with the outputs' gradients (NULL: undefined) and wants

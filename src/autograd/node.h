@@ -86,13 +86,13 @@ struct lm_node {
   struct lm_run *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
-  uint8_t lane;             /* of the thread that works it off (devices.c) */
-  lm_node *next;            /* in a free list, or in the list of those to be destroyed */
-  struct lm_recipe *recipe; /* the part of the graph that saves nothing; NULL for most */
-  int32_t place;            /* there */
-  char *line;               /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
-  lm_edge *edge;            /* one for each tensor argument, then one for each tensor of an EACH list */
-  lm_out *out;              /* [nout] */
+  uint8_t lane;                     /* of the thread that works it off (devices.c) */
+  lm_node *next;                    /* in a free list, or in the list of those to be destroyed */
+  struct lm_recipe *_Atomic recipe; /* the part of the graph that saves nothing; NULL for most */
+  int32_t place;                    /* there */
+  char *line;                       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
+  lm_edge *edge;                    /* one for each tensor argument, then one for each tensor of an EACH list */
+  lm_out *out;                      /* [nout] */
   void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_place; int64_t
                     strides of a leaf */
   /* LM_NODE_OP: */

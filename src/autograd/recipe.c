@@ -76,6 +76,8 @@ void lm_recipe_end(lm_recipe *r) {
   unref(r);
 }
 
+bool lm_recipe_here(void) { return lm_modes_here()->recipe || lm_modes_here()->refill; }
+
 /* ---- recording */
 
 lm_status lm_recipe_make_room(void) {
@@ -194,15 +196,18 @@ static lm_status nodes_of(lm_recipe *r, lm_node ***out, int *n) {
 
 /* `is` belongs to a part of its own, within this one: `was` takes its place there. */
 static void move_in(lm_node *was, lm_node *is) {
-  lm_recipe *inner = is->recipe;
-  lm_recipe_forget(was);
+  lm_recipe *outer = was->recipe, *inner = is->recipe;
+  pthread_mutex_lock(&outer->lock);
+  outer->list.node[was->place] = NULL;
+  pthread_mutex_unlock(&outer->lock);
   pthread_mutex_lock(&inner->lock);
   inner->list.node[is->place] = was;
   pthread_mutex_unlock(&inner->lock);
-  was->recipe = inner; /* with the other's reference */
+  was->recipe = inner; /* with the other's reference; never NULL in between: other threads ask (devices.c) */
   was->place = is->place;
   is->recipe = NULL;
   is->hollow = false;
+  unref(outer);
 }
 
 static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_node_list *now) {

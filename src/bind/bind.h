@@ -29,6 +29,7 @@
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
  *   checkpoint(f, again, ...)  f(...), recorded without saving anything; backward calls again() for it
+ *   is_checkpointing()         inside of such a function
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
  *                    (autograd.lua uses it)

@@ -61,6 +61,12 @@ static int bind_set_detect_anomaly(lua_State *L) {
   return 1;
 }
 
+/* is_checkpointing(): inside the function of a checkpoint, the first time or again */
+static int bind_is_checkpointing(lua_State *L) {
+  lua_pushboolean(L, lm_recipe_here());
+  return 1;
+}
+
 static int bind_is_anomaly_enabled(lua_State *L) {
   lua_pushboolean(L, lm_anomaly());
   return 1;
@@ -243,6 +249,7 @@ const luaL_Reg lm_mode_functions[] = {
     {"detect_anomaly", bind_detect_anomaly},
     {"set_detect_anomaly", bind_set_detect_anomaly},
     {"is_anomaly_enabled", bind_is_anomaly_enabled},
+    {"is_checkpointing", bind_is_checkpointing},
     {"autocast", bind_autocast},
     {"is_autocast_enabled", bind_is_autocast_enabled},
     {"get_autocast_dtype", bind_get_autocast_dtype},

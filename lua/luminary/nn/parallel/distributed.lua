@@ -167,6 +167,10 @@ end
 function DDP:forward(...)
   local weight
   if self.reducer and core.is_grad_enabled() then
+    if core.is_checkpointing() then
+      options.fail("DistributedDataParallel: a checkpoint around it would begin its forward pass again in backward; "
+        .. "put checkpoints into the module that it wraps")
+    end
     weight = self.batch_dim and batch_size(self.batch_dim, ...) or 1
     local root = core.reducer_forward(self.reducer, weight, self.training, self.broadcast_buffers)
     if root then core.reducer_share(self.process_group.handle, self.module_buffers, root) end
