@@ -154,10 +154,12 @@ other["nn.utils"] = pairs_of([[
   parameters_to_vector vector_to_parameters rnn
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
-other.optim = pairs_of([[
+other.optim = with(pairs_of([[
   adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
   StepLR=lr_scheduler.StepLR CosineAnnealingLR=lr_scheduler.CosineAnnealingLR]], [[
-  SparseAdam ConfusionMatrix Logger Adafactor Muon]])
+  ConfusionMatrix Logger]]), {
+  SparseAdam = "gradients of Embedding are dense here: optim.Adam",
+})
 
 other["optim.lr_scheduler"] = pairs_of("", "LRScheduler _LRScheduler")
 
