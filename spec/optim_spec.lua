@@ -269,6 +269,25 @@ describe("an optimizer of whole parameters", function()
       { unpack(opt.state[p].col_var.shape) } })
   end)
 
+  it("is saved to a file and goes on from it", function()
+    local path = os.tmpname()
+    for _, name in ipairs { "LAMB", "Muon", "Adafactor" } do
+      local a = nn.Parameter(lm.randn { 2, 3 })
+      a.grad = lm.randn { 2, 3 }
+      local first = optim[name]({ a }, { lr = 0.02 })
+      first:step()
+      lm.save(path, first:state_dict())
+      local b = nn.Parameter(a:detach():clone())
+      b.grad = a.grad
+      local second = optim[name] { b }
+      second:load_state_dict(lm.load(path))
+      first:step()
+      second:step()
+      assert.is_true(a:equal(b), name)
+    end
+    os.remove(path)
+  end)
+
   it("takes parameters of no elements and of no dims, gradients of zeros, and parameters of zeros", function()
     for _, name in ipairs { "LAMB", "Muon", "Adafactor" } do
       for _, shape in ipairs { { 0, 3 }, { 3, 0 }, { 1, 1 }, name ~= "Muon" and {} or nil } do
@@ -442,6 +461,7 @@ describe("an optimizer's text", function()
     local text = tostring(opt)
     assert.matches("^Adam %(\nParameter Group 1\n    amsgrad: false\n    betas: %(0.8, 0.9%)\n", text)
     assert.matches("Parameter Group 2\n.*    lr: 0.5\n.*\n%)$", text)
+    assert.matches("\n    eps: %(false, 0.001%)\n", tostring(optim.Adafactor { nn.Parameter(lm.zeros { 1 }) }))
   end)
 end)
 

@@ -267,6 +267,13 @@ function Optimizer:load_state_dict(dict)
   self.param_groups, self.state = groups, states
 end
 
+local function text_of(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  return "(" .. table.concat(parts, ", ") .. ")"
+end
+
 function Optimizer:repr()
   local lines = {self.__name .. " ("}
   for g, group in ipairs(self.param_groups) do
@@ -276,11 +283,7 @@ function Optimizer:repr()
       if key ~= "params" then keys[#keys + 1] = key end
     end
     table.sort(keys)
-    for _, key in ipairs(keys) do
-      local value = group[key]
-      lines[#lines + 1] = ("    %s: %s"):format(key,
-        type(value) == "table" and "(" .. table.concat(value, ", ") .. ")" or tostring(value))
-    end
+    for _, key in ipairs(keys) do lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key])) end
   end
   lines[#lines + 1] = ")"
   return table.concat(lines, "\n")
