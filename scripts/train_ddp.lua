@@ -77,23 +77,7 @@ if options["auto-resume"] then
   options.save = options.save or options["auto-resume"]
 end
 
--- The optimizers that a step on one batch is enough for, by their names in small letters.
-local optimizers = {}
-for name, value in pairs(optim) do
-  local is_class = type(value) == "table" and rawget(value, "__name")
-  if is_class and class.descends(value, optim.Optimizer) then optimizers[name:lower()] = value end
-end
-optimizers.optimizer, optimizers.zeroredundancyoptimizer, optimizers.lbfgs = nil, nil, nil
-
-local function known(name, table_of)
-  if table_of[options[name]] then return end
-  local names = {}
-  for each in pairs(table_of) do names[#names + 1] = each end
-  table.sort(names)
-  refuse("--%s: '%s' is none of %s", name, options[name], table.concat(names, ", "))
-end
 options.optimizer = options.optimizer:lower()
-known("optimizer", optimizers)
 
 local checkpoint = options.resume and lm.load(options.resume)
 if checkpoint then
@@ -123,6 +107,23 @@ if options.amp ~= "off" and options.dtype ~= "float32" then
 end
 if options.clip and options.clip <= 0 then refuse("--clip %g: a norm is above 0", options.clip) end
 if options.ema and options.ema > 1 then refuse("--ema %g: a decay is from 0 to 1", options.ema) end
+
+-- The optimizers that a step on one batch is enough for, by their names in small letters.
+local optimizers = {}
+for name, value in pairs(optim) do
+  local is_class = type(value) == "table" and rawget(value, "__name")
+  if is_class and class.descends(value, optim.Optimizer) then optimizers[name:lower()] = value end
+end
+optimizers.optimizer, optimizers.zeroredundancyoptimizer, optimizers.lbfgs = nil, nil, nil
+
+local function known(name, table_of)
+  if table_of[options[name]] then return end
+  local names = {}
+  for each in pairs(table_of) do names[#names + 1] = each end
+  table.sort(names)
+  refuse("--%s: '%s' is none of %s", name, options[name], table.concat(names, ", "))
+end
+known("optimizer", optimizers)
 
 local schedules = { -- of so many steps
   constant = function() return nil end,
