@@ -211,7 +211,7 @@ function Optimizer:adopt_state(p, state, mine, refuse)
     end
     if core.is_tensor(value) then
       local shape = self:state_shape(p, key)
-      if not shape or tostring(value.shape) ~= "{" .. table.concat(shape, ", ") .. "}" then refuse(key, value) end
+      if not shape or table.concat(value.shape, ",") ~= table.concat(shape, ",") then refuse(key, value) end
       value = mine and core.no_grad(adopt, value, p)
     end
     own[key] = value
