@@ -11,6 +11,7 @@
 
 local lm = require "luminary"
 local progress = require "luminary.watch.progress"
+local class = require "luminary.class"
 local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist
 
 -- ---- options
@@ -24,8 +25,13 @@ usage: luajit train_ddp.lua [options]
   --epochs N          passes over the training set                  (5)
   --max-steps N       stop after this many steps in all             (no limit)
   --batch-size N      samples a step, over all ranks                (256)
-  --lr X              learning rate                                 (0.1)
-  --momentum X        momentum of SGD                               (0.9)
+  --optimizer NAME    SGD, AdamW, LAMB, ...: a class of optim       (SGD)
+  --lr X              learning rate, at first or at most            (0.1 for SGD, else the optimizer's own)
+  --momentum X        momentum of optimizers that have one          (0.9 for SGD, else the optimizer's own)
+  --schedule NAME     of the learning rate over all epochs: constant, step (a tenth after each third), multistep
+                      (a tenth after one half and three quarters), linear (to 0), cosine, onecycle, warmup (up in
+                      the first twentieth, then as cosine)          (constant)
+  --ema DECAY         keep an exponential moving average of the weights, and test it at the end  (none)
   --dtype NAME        float32, float64, bfloat16 or float16         (float32)
   --amp NAME          mixed precision: off, autocast, or apex's O1 or O2; float16 on GPUs, else bfloat16  (off)
   --clip X            the gradients' norm is at most that           (no limit)
@@ -49,10 +55,10 @@ usage: luajit train_ddp.lua [options]
 local here = arg[0]:match("^.*/") or "" -- the models and the reader of options lie beside this script
 local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
   model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
-  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
-  momentum = {"number", 0.9}, dtype = {"dtype", "float32"}, amp = {"text", "off"}, clip = {"number"},
-  device = {"text"}, seed = {"natural", 1}, threads = {"count"}, save = {"text"}, ["save-every"] = {"count", math.huge},
-  resume = {"text"}, ["auto-resume"] = {"text"}, log = {"text"},
+  ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, optimizer = {"text", "SGD"},
+  lr = {"number"}, momentum = {"number"}, schedule = {"text", "constant"}, ema = {"number"}, clip = {"number"},
+  dtype = {"dtype", "float32"}, amp = {"text", "off"}, device = {"text"}, seed = {"natural", 1}, threads = {"count"},
+  save = {"text"}, ["save-every"] = {"count", math.huge}, resume = {"text"}, ["auto-resume"] = {"text"}, log = {"text"},
   ["log-file"] = {same = "log"}, -- torchrun takes --log for one of its own
   backend = {"text"}, ["init-method"] = {"text", "env://"}, ["world-size"] = {"count"}, rank = {"natural"},
   timeout = {"number", 1800}, ["local-rank"] = {"natural"}, -- what some launchers add; LOCAL_RANK says the same
@@ -70,6 +76,8 @@ if options["auto-resume"] then
   options.resume = is_there(options["auto-resume"]) and options["auto-resume"]
   options.save = options.save or options["auto-resume"]
 end
+
+options.optimizer = options.optimizer:lower()
 
 local checkpoint = options.resume and lm.load(options.resume)
 if checkpoint then
@@ -98,6 +106,47 @@ if options.amp ~= "off" and options.dtype ~= "float32" then
   refuse("--amp %s is for --dtype float32, not %s", options.amp, options.dtype)
 end
 if options.clip and options.clip <= 0 then refuse("--clip %g: a norm is above 0", options.clip) end
+if options.ema and options.ema > 1 then refuse("--ema %g: a decay is from 0 to 1", options.ema) end
+
+-- The optimizers that a step on one batch is enough for, by their names in small letters.
+local optimizers = {}
+for name, value in pairs(optim) do
+  local is_class = type(value) == "table" and rawget(value, "__name")
+  if is_class and class.descends(value, optim.Optimizer) then optimizers[name:lower()] = value end
+end
+optimizers.optimizer, optimizers.zeroredundancyoptimizer, optimizers.lbfgs = nil, nil, nil
+
+local function known(name, table_of)
+  if table_of[options[name]] then return end
+  local names = {}
+  for each in pairs(table_of) do names[#names + 1] = each end
+  table.sort(names)
+  refuse("--%s: '%s' is none of %s", name, options[name], table.concat(names, ", "))
+end
+known("optimizer", optimizers)
+
+local schedules = { -- of so many steps
+  constant = function() return nil end,
+  step = function(opt, steps) return optim.lr_scheduler.StepLR(opt, math.ceil(steps / 3)) end,
+  multistep = function(opt, steps)
+    return optim.lr_scheduler.MultiStepLR(opt, {math.ceil(steps / 2), math.ceil(steps * 3 / 4)})
+  end,
+  linear = function(opt, steps)
+    return optim.lr_scheduler.LinearLR(opt, {start_factor = 1, end_factor = 0, total_iters = steps})
+  end,
+  cosine = function(opt, steps) return optim.lr_scheduler.CosineAnnealingLR(opt, steps) end,
+  onecycle = function(opt, steps)
+    return optim.lr_scheduler.OneCycleLR(opt, opt.param_groups[1].lr, {total_steps = steps, cycle_momentum = false})
+  end,
+  warmup = function(opt, steps)
+    local first = math.ceil(steps / 20)
+    return optim.lr_scheduler.SequentialLR(opt, {
+      optim.lr_scheduler.LinearLR(opt, {start_factor = 1 / first, total_iters = first}),
+      optim.lr_scheduler.CosineAnnealingLR(opt, math.max(1, steps - first)),
+    }, {first})
+  end,
+}
+known("schedule", schedules)
 
 -- ---- processes, devices, random numbers: the same model and order on every rank
 
@@ -133,20 +182,31 @@ local test_loader = data.DataLoader(test_share, {batch_size = options["batch-siz
 
 -- ---- model and optimizer
 
-local net = models[options.model]():to(device, options.dtype)
-local opt = optim.SGD(net:parameters(), {lr = options.lr, momentum = options.momentum})
+local full = options.dtype == "float64" and "float64" or "float32" -- what averages are kept in
+local net = models[options.model]():to(device, full)
+local average = options.ema and optim.AveragedModel(net, {decay = options.ema})
+net:to(options.dtype)
+
+local Optimizer, settings = optimizers[options.optimizer], {lr = options.lr, momentum = options.momentum}
+if options.optimizer == "sgd" then settings.lr, settings.momentum = settings.lr or 0.1, settings.momentum or 0.9 end
+if settings.momentum and not Optimizer.spec.momentum then
+  refuse("--momentum: %s has none", Optimizer.__name)
+end
+local made, opt = pcall(Optimizer, net:parameters(), settings)
+if not made then refuse("--optimizer %s: %s", options.optimizer, (tostring(opt):gsub("^.-:%d+: ", ""))) end
 if apex then net, opt = lm.amp.initialize(net, opt, {opt_level = options.amp}) end
+local schedule = schedules[options.schedule](opt, options.epochs * train_loader:len())
 net = nn.parallel.DistributedDataParallel(net)
 
 local mode = {device = device, enabled = options.amp == "autocast"} -- bfloat16 has float32's range, and needs no scale
 local scaler = lm.GradScaler {enabled = mode.enabled and device:find "^cuda" ~= nil}
-local function output(x)
-  return lm.autocast(mode, function() return net(x:to(device, options.dtype)) end)
+local function output(model, dtype, x)
+  return lm.autocast(mode, function() return model(x:to(device, dtype)) end)
 end
 
 -- One step on one batch; gives the mean loss over the whole batch of all ranks, and its size.
 local function train_step(x, y)
-  local loss = F.cross_entropy(output(x), y:to(device))
+  local loss = F.cross_entropy(output(net, options.dtype, x), y:to(device))
   opt:zero_grad()
   if apex then
     lm.amp.scale_loss(loss, opt, function(scaled) scaled:backward() end)
@@ -161,21 +221,23 @@ local function train_step(x, y)
     scaler:step(opt)
     scaler:update()
   end
+  if schedule then schedule:step() end
+  if average then average:update(net) end
   local n = y:size(1)
   local sums = dist.all_reduce(lm.tensor({loss:item() * n, n}, {dtype = "float64"}))
   return sums[1] / sums[2], sums[2]
 end
 
--- The share of the test set's images that are classified rightly.
-local function test_accuracy()
-  net:eval()
+-- The share of the test set's images that a model classifies rightly.
+local function test_accuracy(model, dtype)
+  model:eval()
   local right = lm.zeros(1, {dtype = "float64"})
   lm.no_grad(function()
     for x, y in test_loader:iter() do
-      right:add_(output(x):argmax(2):eq(y:to(device)):sum():to("cpu"))
+      right:add_(output(model, dtype, x):argmax(2):eq(y:to(device)):sum():to("cpu"))
     end
   end)
-  net:train()
+  model:train()
   return dist.all_reduce(right)[1] / test_set:len()
 end
 
@@ -188,12 +250,16 @@ local function save()
   lm.save(options.save, {
     model = net:state_dict(),
     optimizer = opt:state_dict(),
+    schedule = schedule and schedule:state_dict(),
+    average = average and average:state_dict(),
     scales = apex and lm.amp.state_dict() or scaler:state_dict(),
     generator = lm.get_rng_state(device),
     position = {step = step, epoch = epoch, batch = batch},
     run = {
       model = options.model, dataset = options.dataset, dtype = options.dtype, seed = options.seed,
-      ["batch-size"] = options["batch-size"], amp = options.amp, clip = options.clip,
+      ["batch-size"] = options["batch-size"], amp = options.amp, clip = options.clip, optimizer = options.optimizer,
+      schedule = options.schedule, ema = options.ema,
+      epochs = schedule and options.epochs, lr = schedule and opt.defaults.lr, -- a schedule is of both
     },
   })
 end
@@ -208,8 +274,13 @@ if checkpoint then
   end
   lm.set_rng_state(checkpoint.generator, device)
   step, epoch, batch = checkpoint.position.step, checkpoint.position.epoch, checkpoint.position.batch
+  if schedule then
+    if not checkpoint.schedule then refuse("--schedule %s: %s has none", options.schedule, options.resume) end
+    schedule:load_state_dict(checkpoint.schedule)
+  end
+  if average and checkpoint.average then average:load_state_dict(checkpoint.average) end -- else it begins here
   for _, group in ipairs(opt.param_groups) do -- named on the command line, these win
-    if given.lr then group.lr = options.lr end
+    if given.lr and not schedule then group.lr = options.lr end
     if given.momentum then group.momentum = options.momentum end
   end
   if rank == 0 then print(("going on after step %d"):format(step)) end
@@ -247,6 +318,11 @@ local function report_step(loss, samples, seconds)
   end
 end
 
+local function report_average(accuracy)
+  if log then log:write(('{"average_test_accuracy":%s}\n'):format(json_number(accuracy))) end
+  if rank == 0 then print(("average of the weights: test accuracy %.4f"):format(accuracy)) end
+end
+
 local function report_epoch(accuracy, seconds)
   if log then
     log:write(('{"epoch":%d,"test_accuracy":%s,"seconds":%.6f}\n'):format(epoch, json_number(accuracy), seconds))
@@ -269,10 +345,11 @@ while step < last_step do
     if step % options["save-every"] == 0 and step < last_step then save() end
     if step >= last_step then break end
   end
-  report_epoch(test_accuracy(), lm.time() - epoch_began) -- also where --max-steps ends an epoch early
+  report_epoch(test_accuracy(net, options.dtype), lm.time() - epoch_began) -- also where --max-steps ends an epoch early
   if batch >= steps_an_epoch then epoch, batch = epoch + 1, 0 end
 end
 
+if average then report_average(test_accuracy(average, full)) end
 save()
 if log then log:close() end
 dist.destroy_process_group()

@@ -91,6 +91,64 @@ describe("train_ddp.lua", function()
     end)
   end
 
+  -- Each of these goes 3 and 2 steps, and 5.
+  for _, how in ipairs {
+    "--optimizer AdamW --schedule warmup --ema 0.5", "--optimizer lamb --lr 0.02 --schedule onecycle --amp autocast",
+    "--optimizer Adafactor --schedule cosine --ema 0.9 --amp O2",
+    "--optimizer rmsprop --momentum 0.5 --schedule linear --ema 0.9 --dtype bfloat16",
+  } do
+    it("trains with " .. how .. ", and goes on from a checkpoint in the same bytes", function()
+      local whole, part = folder .. "/whole.st", folder .. "/part.st"
+      local common = "--model mlp --batch-size 512 --epochs 1 " .. how
+      local ok, text = train(common .. " --max-steps 5 --save " .. whole)
+      assert(ok, text)
+      assert.equal(how:find "ema" ~= nil, text:find "average of the weights: test accuracy [01]%.%d+\n" ~= nil)
+      ok, text = train(common .. " --max-steps 3 --save " .. part)
+      assert(ok, text)
+      local first = lm.load(part)
+      ok, text = train("--epochs 1 --max-steps 5 --resume " .. part .. " --save " .. part)
+      assert(ok, text)
+      assert(read(whole) == read(part), "the checkpoints differ")
+      local saved = lm.load(whole)
+      assert.not_equal(first.optimizer.param_groups[1].lr, saved.optimizer.param_groups[1].lr)
+      if saved.average then
+        assert.equal(5, saved.average.n_averaged:item())
+        local now, kept = saved.model["1.weight"], saved.average["module.1.weight"]
+        assert.equal("float32", kept.dtype)
+        assert.is_false(kept:equal(now:float()))
+      end
+    end)
+  end
+
+  it("keeps to the optimizer and the schedule of the checkpoint, and begins an average where it is told to", function()
+    local path = folder .. "/kept.st"
+    local common = "--model mlp --batch-size 512 --max-steps 2 "
+    local ok, text = train(common .. "--optimizer adam --schedule cosine --epochs 1 --save " .. path)
+    assert(ok, text)
+    for _, other in ipairs { "--optimizer SGD", "--schedule constant", "--epochs 2", "--lr 7" } do
+      ok, text = train("--resume " .. path .. " " .. other)
+      assert(not ok and text:find("does not go with", 1, true), other .. ": " .. text)
+    end
+    ok, text = train("--max-steps 3 --ema 0.5 --resume " .. path .. " --save " .. path)
+    assert(ok, text)
+    assert.equal(1, lm.load(path).average.n_averaged:item())
+  end)
+
+  it("has schedules of all epochs' steps", function()
+    local function cosine(x) return (1 + math.cos(math.pi * x)) / 2 end
+    local rates = { -- for --lr 1, after the fifth of six steps
+      constant = 1, step = 0.01, multistep = 0.01, linear = 1 / 6, cosine = cosine(5 / 6), warmup = cosine(4 / 5),
+      onecycle = 1 / 25e4,
+    }
+    for name, rate in pairs(rates) do
+      local path = folder .. "/rates.st"
+      local ok, text = train("--model mlp --batch-size 512 --epochs 1 --lr 1 --max-steps 5 --schedule " .. name
+        .. " --save " .. path)
+      assert(ok, text)
+      assert.near(rate, lm.load(path).optimizer.param_groups[1].lr, 1e-12)
+    end
+  end)
+
   it("updates depend on seed and global batch only: the number of threads changes nothing but rounding", function()
     local one, two = folder .. "/one.log", folder .. "/two.log"
     assert(train("--model mlp --dtype float64 --max-steps 5 --threads 1 --log " .. one))
@@ -112,6 +170,18 @@ describe("train_ddp.lua", function()
     ok, text = train("--amp O4")
     assert(not ok)
     assert.matches("%-%-amp: 'O4' is none of off, autocast, O1 and O2", text)
+    for given, message in pairs {
+      ["--optimizer adamm"] = "%-%-optimizer: 'adamm' is none of adadelta, adafactor, .*, sgd",
+      ["--optimizer lbfgs"] = "%-%-optimizer: 'lbfgs' is none of",
+      ["--optimizer muon"] = "%-%-optimizer muon: Muon: parameter 2 is a tensor %[256%]; it steps parameters of 2 dims",
+      ["--optimizer adam --momentum 0.5"] = "%-%-momentum: Adam has none",
+      ["--schedule cosin"] = "%-%-schedule: 'cosin' is none of constant, cosine, ",
+      ["--ema 1.5"] = "%-%-ema 1.5: a decay is from 0 to 1",
+    } do
+      ok, text = train("--model mlp " .. given)
+      assert(not ok)
+      assert.matches(message, text)
+    end
     ok, text = train("--help")
     assert(ok)
     assert.matches("%-%-resume", text)

@@ -36,6 +36,11 @@ local function parameters(seed)
   end
   return list
 end
+-- What Muon takes: the same as matrices.
+local function matrices(list)
+  for i, p in ipairs(list) do list[i] = nn.Parameter(p:detach():contiguous():reshape { p.shape[1], -1 }) end
+  return list
+end
 local function set_grads(step, ...)
   for _, list in ipairs { ... } do
     lm.manual_seed(100 + step)
@@ -61,9 +66,11 @@ for _, case in ipairs {
   { "SGD", { lr = 0.1 } }, { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true } }, { "Adam", { lr = 0.01 } },
   { "Adam", { lr = 0.01, amsgrad = true, weight_decay = 0.1 } }, { "AdamW", { lr = 0.02, betas = { 0.8, 0.9 } } },
   { "NAdam", {} }, { "ASGD", { t0 = 2 } }, { "RMSprop", { centered = true, momentum = 0.9 } },
+  { "LAMB", { lr = 0.02 } }, { "Adafactor", { weight_decay = 0.1 } }, { "Muon", { lr = 0.02 } },
 } do
   local class, opts = unpack(case)
   local mine, its = parameters(), parameters()
+  if class == "Muon" then mine, its = matrices(mine), matrices(its) end
   local function groups(list)
     return { { params = { unpack(list, 1, 3) } }, { params = { unpack(list, 4, 6) }, lr = 0.5 } }
   end
@@ -92,6 +99,11 @@ for _, case in ipairs {
     zero:consolidate_state_dict(to)
     if rank == to then alike(class, zero:state_dict(), plain:state_dict()) end
   end
+  zero:load_state_dict(plain:state_dict())
+  set_grads(7, mine, its)
+  zero:step()
+  plain:step()
+  all_same(class .. " parameter after load_state_dict", mine, its)
 end
 ]]
 

@@ -155,7 +155,7 @@ other["nn.utils"] = pairs_of([[
   parameters_to_vector vector_to_parameters rnn
   parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
 
-other.optim = pairs_of([[
+other.optim = with(pairs_of([[
   adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
   StepLR=lr_scheduler.StepLR MultiStepLR=lr_scheduler.MultiStepLR ConstantLR=lr_scheduler.ConstantLR
   LinearLR=lr_scheduler.LinearLR ExponentialLR=lr_scheduler.ExponentialLR PolynomialLR=lr_scheduler.PolynomialLR
@@ -163,7 +163,9 @@ other.optim = pairs_of([[
   CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
   MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
   SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], [[
-  SparseAdam ConfusionMatrix Logger Adafactor Muon]])
+  ConfusionMatrix Logger]]), {
+  SparseAdam = "gradients of Embedding are dense here: optim.Adam",
+})
 
 other["optim.lr_scheduler"] = pairs_of("SWALR=lm.optim.SWALR", "LRScheduler _LRScheduler")
 

@@ -34,7 +34,7 @@ local function numbers_of(opt, parameters)
   local list = {}
   for i, p in ipairs(parameters) do
     list[i] = {}
-    for key, value in pairs(opt.state[p]) do
+    for key, value in pairs(opt.state[p] or {}) do
       if type(value) == "number" then list[i][key] = value end
     end
   end
@@ -43,10 +43,15 @@ end
 
 describe("a captured step", function()
   local options = {SGD = {lr = 0.1, momentum = 0.9, dampening = 0.5}, Adadelta = {}, Adagrad = {lr_decay = 0.1},
-    RAdam = {lr = 0.01, betas = {0.5, 0.9}}, ASGD = {lambd = 0.01, t0 = 3}, NAdam = {lr = 0.01, momentum_decay = 1}}
-  for _, entry in ipairs(require "luminary.optim.entries") do
-    local name = entry.name
-    local function make(p) return optim[name](p, options[name] or {lr = 0.01}) end
+    RAdam = {lr = 0.01, betas = {0.5, 0.9}}, ASGD = {lambd = 0.01, t0 = 3}, NAdam = {lr = 0.01, momentum_decay = 1},
+    LAMB = {lr = 0.01, bias_correction = false}}
+  local names = {"LAMB", "Muon"}
+  for _, entry in ipairs(require "luminary.optim.entries") do table.insert(names, entry.name) end
+  for _, name in ipairs(names) do
+    local function make(p)
+      local matrices = {p[1], p[3]} -- the weights, all that Muon takes
+      return optim[name](name == "Muon" and matrices or p, options[name] or {lr = 0.01})
+    end
     it("trains as the eager one does, with " .. name, function()
       local list = batches(6)
       local eager, other = net_of(1), net_of(1)
@@ -68,6 +73,18 @@ describe("a captured step", function()
       assert.same(numbers_of(one, a), numbers_of(two, b))
     end)
   end
+
+  it("is none of an optimizer that goes by the step's number in Lua", function()
+    for _, name in ipairs {"LAMB", "Adafactor"} do
+      local x = lm.ones({2, 2}, {device = "cuda", requires_grad = true})
+      x.grad = lm.ones({2, 2}, {device = "cuda"})
+      local opt = optim[name]({x})
+      assert.error_matches(function() lm.cuda.graph(function() opt:step() end, {warmup = 2}) end,
+        name .. ": its steps depend on their number, and a captured graph would repeat that")
+      opt:step()
+      assert.equal(3, opt.state[x].step)
+    end
+  end)
 
   it("has room for the numbers of many optimizers, and says where that ends", function()
     local list = {}
@@ -92,7 +109,8 @@ describe("a captured step", function()
     local x = lm.ones({2}, {device = "cuda", requires_grad = true})
     x.grad = lm.ones({2}, {device = "cuda"})
     for _, make in ipairs {function() return optim.Adam({x}) end,
-      function() return optim.SGD({x}, {momentum = 0.9}) end} do
+      function() return optim.SGD({x}, {momentum = 0.9}) end,
+      function() return optim.LAMB({x}, {bias_correction = false}) end} do
       local opt = make()
       local ok, err = pcall(lm.cuda.graph, function() opt:step() end, {warmup = 0})
       assert.is_false(ok)

@@ -12,5 +12,7 @@ local optim = {
   lr_scheduler = require "luminary.optim.lr_scheduler",
   AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
 }
-for name, class in pairs(require "luminary.optim.elementwise") do optim[name] = class end
+for _, file in ipairs {"elementwise", "whole"} do
+  for name, class in pairs(require("luminary.optim." .. file)) do optim[name] = class end
+end
 return options.strict("optim", optim)

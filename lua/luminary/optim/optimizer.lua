@@ -180,9 +180,10 @@ function Optimizer:state_dict()
   return dict
 end
 
--- A state tensor in the layout of its parameter, which is what steps need.
+-- A state tensor in the dtype of its parameter, and in its layout if it has its sizes, which is what steps need.
 local function adopt(t, p)
-  local own = core.ops.empty_like(p:detach())
+  local own = t.shape == p.shape and core.ops.empty_like(p:detach())
+    or core.ops.empty(t.shape, {dtype = p.dtype, device = p.device})
   own:copy_(t)
   return core.keep(own)
 end
@@ -196,8 +197,12 @@ function Optimizer.check_state(_self, state)
   end
 end
 
+--- The sizes of a parameter's state tensor; nil if there is none of that name.
+function Optimizer.state_shape(_self, p, _key) return p.shape end
+
 --- A parameter's state from a state_dict as this optimizer holds it: tensors on the parameter's device, in its dtype
---- and layout. mine: whether it holds it (see keeps). `refuse(key, value)` says that a tensor's sizes are wrong.
+--- and layout, or false where it does not hold them: `mine`, see keeps. `refuse(key, value)` says that a tensor's
+--- sizes are wrong.
 function Optimizer:adopt_state(p, state, mine, refuse)
   local own = {}
   for key, value in pairs(state) do
@@ -205,7 +210,8 @@ function Optimizer:adopt_state(p, state, mine, refuse)
       value = value:item() -- as PyTorch keeps numbers
     end
     if core.is_tensor(value) then
-      if value.shape ~= p.shape then refuse(key, value) end
+      local shape = self:state_shape(p, key)
+      if not shape or table.concat(value.shape, ",") ~= table.concat(shape, ",") then refuse(key, value) end
       value = mine and core.no_grad(adopt, value, p)
     end
     own[key] = value
@@ -261,6 +267,13 @@ function Optimizer:load_state_dict(dict)
   self.param_groups, self.state = groups, states
 end
 
+local function text_of(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  return "(" .. table.concat(parts, ", ") .. ")"
+end
+
 function Optimizer:repr()
   local lines = {self.__name .. " ("}
   for g, group in ipairs(self.param_groups) do
@@ -270,11 +283,7 @@ function Optimizer:repr()
       if key ~= "params" then keys[#keys + 1] = key end
     end
     table.sort(keys)
-    for _, key in ipairs(keys) do
-      local value = group[key]
-      lines[#lines + 1] = ("    %s: %s"):format(key,
-        type(value) == "table" and "(" .. table.concat(value, ", ") .. ")" or tostring(value))
-    end
+    for _, key in ipairs(keys) do lines[#lines + 1] = ("    %s: %s"):format(key, text_of(group[key])) end
   end
   lines[#lines + 1] = ")"
   return table.concat(lines, "\n")

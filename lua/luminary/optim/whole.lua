@@ -1,0 +1,258 @@
+--- The optimizers whose steps are of a parameter as a whole, by its norm or as a matrix: LAMB, Muon and Adafactor.
+--- Their steps are tensor ops that wait for no device. float16 and bfloat16 parameters are computed in float32; their
+--- states have their dtype.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Optimizer = require "luminary.optim.optimizer"
+local fail, ops = options.fail, core.ops
+
+local function is_half(t) return t.dtype == "float16" or t.dtype == "bfloat16" end
+local function wide(t) return is_half(t) and t:float() or t end
+
+-- Runs `update` on tensors that it changes in place: on float32 copies of those of half precision.
+local function in_full(tensors, update)
+  local full = {}
+  for i, t in ipairs(tensors) do full[i] = wide(t) end
+  update(unpack(full))
+  for i, t in ipairs(tensors) do
+    if is_half(t) then t:copy_(full[i]) end
+  end
+end
+
+-- Moves t, in place, to value by a weight from 0 to 1.
+local function approach(t, value, weight) return t:add_(value - t, {alpha = weight}) end
+
+-- ---- what they share
+
+local Whole = class.define("Whole", Optimizer)
+
+--- The sizes of a parameter's states by name; the parameter's, unless a class says otherwise.
+function Whole:shapes(p)
+  local shapes = {}
+  for _, name in ipairs(self.states) do shapes[name] = p.shape end
+  return shapes
+end
+
+function Whole:state_shape(p, key) return self:shapes(p)[key] end
+
+--- Whether steps of a group depend on their number, which a captured graph would repeat.
+function Whole.by_number(_self, _group) return true end
+
+-- What a graph would do again at each replay.
+local function check_capture(self, group, states)
+  if self:by_number(group) then
+    fail("%s: its steps depend on their number, and a captured graph would repeat that: leave opt:step() out of it",
+      self.__name)
+  end
+  for _, state in ipairs(states) do
+    if not next(state) then
+      fail("%s: the first step makes the states and cannot be captured; step once before the capture", self.__name)
+    end
+  end
+end
+
+function Whole:advance(group, params, states, count)
+  if core.graph_is_capturing() then check_capture(self, group, states) end
+  for i, p in ipairs(params) do
+    local state, g = states[i], wide(p.grad)
+    p = p:detach()
+    for name, shape in pairs(self:shapes(p)) do
+      state[name] = state[name]
+        or shape == p.shape and ops.zeros_like(p) or ops.zeros(shape, {dtype = p.dtype, device = p.device})
+    end
+    self:step_one(group, p, group.maximize and g:neg() or g, state, count)
+  end
+end
+
+-- A state that another rank holds is false here (see Optimizer:adopt_state).
+local function is_there(state, name) return core.is_tensor(state[name]) or state[name] == false end
+
+function Whole:check_state(state)
+  for _, name in ipairs(self.states) do
+    if not is_there(state, name) then return "there is no " .. name end
+  end
+  return Optimizer.check_state(self, state)
+end
+
+-- ---- LAMB
+
+--- optim.LAMB(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-6, weight_decay = 0.01, bias_correction = true,
+--- maximize = false}): Adam's direction with weight_decay * parameter, each parameter's at the length of the parameter
+--- times lr, for large batches. As algorithm 2 of You et al., "Large Batch Optimization for Deep Learning: Training
+--- BERT in 76 minutes", 2020; where either length is 0, lr alone counts. That is Apex's FusedLAMB with use_nvlamb =
+--- True, whose clipping by max_grad_norm nn.utils.clip_grad_norm_ does; without bias_correction moments start small.
+local LAMB = class.define("LAMB", Whole)
+LAMB.spec = {
+  lr = {"positive", 0.001}, betas = {"pair", {0.9, 0.999}}, eps = {"positive", 1e-6}, weight_decay = {"positive", 0.01},
+  bias_correction = {"boolean", true}, maximize = {"boolean", false},
+}
+LAMB.states = {"exp_avg", "exp_avg_sq"}
+
+--- Values that make no sense are errors.
+function LAMB:check_group(group)
+  Whole.check_group(self, group)
+  for i, beta in ipairs(group.betas) do
+    if not (beta >= 0 and beta < 1) then fail("LAMB: betas[%d] has to be in [0, 1), got %g", i, beta) end
+  end
+end
+
+function LAMB.by_number(_self, group) return group.bias_correction end
+
+-- a / b, and 1 where one of them is 0; tensors of one element.
+local function ratio(a, b) return ops.where(ops.logical_and(a:gt(0), b:gt(0)), a / b, ops.ones_like(a)) end
+
+--- One parameter's step.
+function LAMB.step_one(_self, group, p, g, state, count)
+  local beta1, beta2 = group.betas[1], group.betas[2]
+  local correction1 = group.bias_correction and 1 - beta1 ^ count or 1
+  local correction2 = group.bias_correction and 1 - beta2 ^ count or 1
+  in_full({p, state.exp_avg, state.exp_avg_sq}, function(x, m, v)
+    m:mul_(beta1):add_(g, {alpha = 1 - beta1})
+    v:mul_(beta2):add_(g:square(), {alpha = 1 - beta2})
+    local step = (m / correction1):div_((v / correction2):sqrt_():add_(group.eps))
+    if group.weight_decay ~= 0 then step:add_(x, {alpha = group.weight_decay}) end
+    x:sub_(step:mul_(ratio(x:norm(), step:norm())), {alpha = group.lr})
+  end)
+end
+
+-- ---- Muon
+
+--- optim.Muon(params, {lr = 0.001, weight_decay = 0.1, momentum = 0.95, nesterov = true, ns_coefficients = {3.4445,
+--- -4.775, 2.0315}, eps = 1e-7, ns_steps = 5, adjust_lr_fn = "original"}): steps by the momentum with its singular
+--- values near 1, of parameters of 2 dims alone: the matrices of hidden layers; AdamW is for the others. ns_steps steps
+--- of Newton and Schulz in bfloat16 give it; adjust_lr_fn multiplies lr, for n rows and m columns, by sqrt(max(1, n /
+--- m)) ("original"), 0.2 sqrt(max(n, m)) ("match_rms_adamw") or sqrt(n / m) ("spectral_unclamped"). Jordan et al.,
+--- "Muon: An optimizer for hidden layers in neural networks", 2024.
+local Muon = class.define("Muon", Whole)
+Muon.spec = {
+  lr = {"positive", 0.001}, weight_decay = {"positive", 0.1}, momentum = {"positive", 0.95},
+  nesterov = {"boolean", true}, ns_coefficients = {"table", {3.4445, -4.775, 2.0315}}, eps = {"positive", 1e-7},
+  ns_steps = {"natural", 5}, adjust_lr_fn = {"string"},
+}
+Muon.states = {"momentum_buffer"}
+Muon.counts = false
+
+local factors = {
+  original = function(n, m) return math.sqrt(math.max(1, n / m)) end,
+  match_rms_adamw = function(n, m) return 0.2 * math.sqrt(math.max(n, m)) end,
+  spectral_unclamped = function(n, m) return math.sqrt(n / m) end,
+}
+
+--- Values that make no sense are errors.
+function Muon:check_group(group)
+  Whole.check_group(self, group)
+  local list = group.ns_coefficients
+  if #list ~= 3 then fail("Muon: ns_coefficients are three numbers, got %d", #list) end
+  for i = 1, 3 do options.arg("Muon", ("ns_coefficients[%d]"):format(i), list[i], "number") end
+  if group.ns_steps >= 100 then fail("Muon: ns_steps has to be below 100, got %d", group.ns_steps) end
+  if group.adjust_lr_fn then
+    options.choice("Muon", "adjust_lr_fn", group.adjust_lr_fn, {"original", "match_rms_adamw", "spectral_unclamped"})
+  end
+end
+
+--- Another group, of parameters of 2 dims: {params = list, lr = …}.
+function Muon:add_param_group(given)
+  for i, p in ipairs(options.is_plain(given) and options.is_plain(given.params) and given.params or {}) do
+    if core.is_tensor(p) and p.ndim ~= 2 then
+      fail("Muon: parameter %d is %s; it steps parameters of 2 dims, and optim.AdamW the others", i,
+        options.describe(p))
+    end
+  end
+  Whole.add_param_group(self, given)
+end
+
+function Muon.by_number() return false end
+
+-- About the matrix with t's singular vectors, and 1 for its singular values.
+local function orthogonalized(t, group)
+  local a, b, c = unpack(group.ns_coefficients)
+  local x, tall = t:bfloat16(), t.shape[1] > t.shape[2]
+  if tall then x = x:t() end
+  x = x / x:norm():clamp_ {min = group.eps}
+  for _ = 1, group.ns_steps do
+    local gram = ops.mm(x, x:t())
+    x = ops.addmm(x, ops.addmm(gram, gram, gram, {beta = b, alpha = c}), x, {beta = a})
+  end
+  return tall and x:t() or x
+end
+
+--- One parameter's step.
+function Muon.step_one(_self, group, p, g, state)
+  in_full({p, state.momentum_buffer}, function(x, buffer)
+    approach(buffer, g, 1 - group.momentum)
+    local step = orthogonalized(group.nesterov and g + (buffer - g) * group.momentum or buffer, group)
+    local lr = group.lr * factors[group.adjust_lr_fn or "original"](p.shape[1], p.shape[2])
+    x:mul_(1 - group.lr * group.weight_decay):sub_(step:to(x.dtype), {alpha = lr})
+  end)
+end
+
+-- ---- Adafactor
+
+--- optim.Adafactor(params, {lr = 0.01, beta2_decay = -0.8, eps = {false, 0.001}, d = 1, weight_decay = 0, maximize =
+--- false}): Adam's steps without its first moment, by a second moment that is kept as one number for each row and each
+--- column. Step t has the parameter's root mean square (at least eps[2]) times min(lr, 1 / sqrt(t)) for its size, and
+--- its own root mean square is cut at d; the second moment is a moving average that forgets by t ^ beta2_decay. Roots
+--- are at least eps[1], by default the smallest difference of the dtype at 1. As PyTorch has it, which tells where it
+--- differs from Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", 2018.
+local Adafactor = class.define("Adafactor", Whole)
+Adafactor.spec = {
+  lr = {"positive", 0.01}, beta2_decay = {"number", -0.8}, eps = {"table", {false, 0.001}}, d = {"number", 1},
+  weight_decay = {"positive", 0}, maximize = {"boolean", false},
+}
+
+local smallest = {float64 = 2 ^ -52, float32 = 2 ^ -23, float16 = 2 ^ -10, bfloat16 = 2 ^ -7}
+
+--- Values that make no sense are errors.
+function Adafactor:check_group(group)
+  Whole.check_group(self, group)
+  local eps1, eps2 = group.eps[1] or false, group.eps[2]
+  if eps1 then options.arg("Adafactor", "eps[1]", eps1, "positive") end
+  options.arg("Adafactor", "eps[2]", eps2, "positive")
+  group.eps = {eps1, eps2}
+  local decays, cuts = group.beta2_decay <= 0, group.d >= 1 -- NaN does neither
+  if not decays then fail("Adafactor: beta2_decay has to be at most 0, got %g", group.beta2_decay) end
+  if not cuts then fail("Adafactor: d has to be at least 1, got %g", group.d) end
+end
+
+function Adafactor.shapes(_self, p)
+  if p.ndim < 2 then return {variance = p.shape} end
+  local row, col = {unpack(p.shape)}, {unpack(p.shape)}
+  row[p.ndim], col[p.ndim - 1] = 1, 1
+  return {row_var = row, col_var = col}
+end
+
+function Adafactor:check_state(state)
+  if not is_there(state, "variance") and not (is_there(state, "row_var") and is_there(state, "col_var")) then
+    return "there is no variance, and no row_var with a col_var"
+  end
+  return Optimizer.check_state(self, state)
+end
+
+local function root_mean_square(t) return t:norm():div_(math.sqrt(t:numel())) end
+
+-- The second moment's estimate of a matrix, or of each of several.
+local function by_factors(row, col, squares, weight, eps1)
+  approach(row, squares:mean(-1, {keepdim = true}), weight)
+  approach(col, squares:mean(-2, {keepdim = true}), weight)
+  return (row * col):div_(row:mean(-2, {keepdim = true}):clamp_ {min = eps1})
+end
+
+--- One parameter's step.
+function Adafactor.step_one(_self, group, p, g, state, count)
+  local weight, eps1 = count ^ group.beta2_decay, group.eps[1] or smallest[p.dtype]
+  in_full({p, state.variance or state.row_var, state.col_var}, function(x, moment, col)
+    local size = root_mean_square(x):clamp_ {min = group.eps[2]}:mul_(math.min(group.lr, 1 / math.sqrt(count)))
+    if group.weight_decay ~= 0 then x:mul_(1 - group.lr * group.weight_decay) end
+    local estimate
+    if col then
+      estimate = by_factors(moment, col, g:square(), weight, eps1)
+    else
+      estimate = approach(moment, g:square(), weight):clone()
+    end
+    local step = estimate:clamp_ {min = eps1 * eps1}:rsqrt_():mul_(g)
+    x:sub_(step:mul_(size:div_(root_mean_square(step):div_(group.d):clamp_ {min = 1})))
+  end)
+end
+
+return {LAMB = LAMB, Muon = Muon, Adafactor = Adafactor}
