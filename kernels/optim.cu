@@ -1,26 +1,13 @@
 /* Optimizer steps and norms: a block a chunk of one of the tensors in the table. */
 #include "optim.h"
 
+#include "chunks.cuh"
 #include "pack.cuh"
 
 enum { LM_OPTIM_BLOCK = 256 };
 
 static_assert(sizeof(lm_optim_table) + sizeof(lm_optim_call) <= 4096, "kernel arguments have room for 4 KB");
 static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
-
-/* The tensor that has this chunk. */
-LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
-  int low = 0, high = n - 1;
-  while (low < high) {
-    int middle = (low + high + 1) / 2;
-    if (first[middle] <= chunk) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
 
 /* ---- steps. E: what updates an element, as written from the optimizer's entry */
 
@@ -68,7 +55,11 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
   typename lm_coefficients_of<E, lm_compute<T>>::type c;
-  E::prepare(call.planned ? *call.planned : call.coefficients, &c);
+  if (call.planned) { /* no choice between the two: an address of an argument would have it copied to the stack */
+    E::prepare(*call.planned, &c);
+  } else {
+    E::prepare(call.coefficients, &c);
+  }
   int i = lm_tensor_with(table.first, table.n, blockIdx.x);
   int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_OPTIM_CHUNK, rest = table.numel[i] - from;
   int n = rest < LM_OPTIM_CHUNK ? (int)rest : LM_OPTIM_CHUNK;

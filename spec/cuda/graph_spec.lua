@@ -105,6 +105,72 @@ describe("a captured step", function()
     assert.same({0.75, 0.75}, x:tolist())
   end)
 
+  it("leaves what it kept of an optimizer alone until its last replay is done", function()
+    local x = lm.ones({1}, {device = "cuda", requires_grad = true})
+    x.grad = lm.ones({1}, {device = "cuda"})
+    local opt = optim.ASGD({x})
+    opt:step()
+    local side, held = lm.cuda.Stream(), {}
+    for i = 1, 5 do held[i] = lm.ones({1}, {device = "cuda"}) end
+    held[2], held[4] = nil, nil -- for the graph's smaller ones, which would lie beside it otherwise
+    collectgarbage()
+    collectgarbage()
+    local function replay()
+      local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+      lm.cuda.stream(side, function() g:replay() end)
+    end
+    replay()
+    collectgarbage()
+    collectgarbage()
+    local taken = {} -- one where it was
+    for i = 1, 8 do taken[i] = lm.full({256}, 7, {dtype = "float64", device = "cuda"}) end
+    lm.cuda.current_stream():synchronize()
+    side:synchronize()
+    assert.is_table(held)
+    for i = 1, 8 do assert.is_true(taken[i]:eq(7):all():item(), "tensor " .. i) end
+  end)
+
+  it("is seen by autocast, whose copies of weights are as old as the last replay at most", function()
+    local w, x = lm.ones({2, 2}, {device = "cuda", requires_grad = true}), lm.ones({2, 2}, {device = "cuda"})
+    w.grad = lm.ones({2, 2}, {device = "cuda"})
+    local opt = optim.SGD({w}, {lr = 0.5})
+    local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+    lm.autocast({device = "cuda"}, function()
+      for k = 0, 2 do
+        assert.equal(2 - k, x:mm(w):detach()[1][1])
+        g:replay()
+      end
+    end)
+  end)
+
+  it("may end before a GradScaler's step, and scales by what update made of the scale", function()
+    local w, x = lm.ones({4}, {device = "cuda", requires_grad = true}), lm.ones({4}, {device = "cuda"})
+    local opt, scaler = optim.SGD({w}, {lr = 0.125}), lm.GradScaler {init_scale = 8, growth_interval = 2}
+    local function pass()
+      opt:zero_grad()
+      scaler:scale((w * x):sum()):backward()
+    end
+    local function attempt(f) return select(2, pcall(lm.cuda.graph, f, {warmup = 0})) end
+    assert.matches("GradScaler:scale: the first call .* cannot be captured; scale once before", attempt(pass))
+    local g = lm.cuda.graph(pass, {warmup = 1})
+    local seen = {}
+    for _, value in ipairs {math.huge, 1, 1, 0 / 0, 1} do
+      x:fill_(value)
+      g:replay()
+      seen[#seen + 1] = w.grad[1]
+      scaler:step(opt)
+      scaler:update()
+      seen[#seen + 1] = w:detach()[1]
+    end
+    assert.is_true(seen[7] ~= seen[7])
+    seen[7] = "NaN"
+    assert.same({math.huge, 1, 4, 0.875, 4, 0.75, "NaN", 0.75, 4, 0.625}, seen)
+    assert.matches("GradScaler:step: cannot be captured", attempt(function() scaler:step(opt) end))
+    assert.matches("GradScaler:unscale_: cannot be captured", attempt(function() scaler:unscale_(opt) end))
+    assert.matches("GradScaler:update: cannot be captured", attempt(function() scaler:update(4) end))
+    assert.equal(4, scaler:get_scale())
+  end)
+
   it("draws fresh random numbers at each replay, as eager calls would", function()
     lm.manual_seed(3)
     local g = lm.cuda.graph(function() return lm.rand({1000}, {device = "cuda"}) end, {warmup = 1})

@@ -7,6 +7,7 @@
  * What changes from one replay to the next lies in two numbers in device memory, which captured kernels read: how far
  * the random sequence has come since the capture (tensor/generator.h), and how often the graph was replayed, by which
  * optimizers count their steps (optim/optim.h). The graph's last node adds to both. */
+#include "autograd/autograd.h"
 #include "base/mem.h"
 #include "bind/bind.h"
 #include "device/driver.h"
@@ -74,12 +75,15 @@ done:
   return status;
 }
 
-/* The last node: after all that reads the numbers, on whichever stream. */
+/* The last node: after all that reads the numbers, on whichever stream. Of `kept`, which kernels know by its address
+ * alone, it is noted that replays use it. */
 static lm_status count_on(graph *g) {
+  lm_status status;
   lm_tensor *same = NULL;
-  lm_status status = lm_graph_gather(g->recorded);
-  if (status == LM_OK)
-    status = lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same);
+  TRY(lm_graph_gather(g->recorded));
+  TRY(lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same));
+  TRY(lm_use_write(lm_tensor_used(g->kept), lm_stream_current(g->device)));
+done:
   lm_release(same);
   return status;
 }
@@ -160,6 +164,7 @@ static int bind_replay(lua_State *L) {
     g->next = draw.offset + g->blocks;
   }
   TRY(lm_graph_launch(g->recorded, s));
+  lm_autocast_forget(); /* its weights' counts of writes do not tell of a replay */
 done:
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
