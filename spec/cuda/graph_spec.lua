@@ -209,6 +209,27 @@ describe("a captured step", function()
     assert.is_true(first:equal(lm.rand({1000}, {device = "cuda"})))
   end)
 
+  it("computes again for backward with the random numbers of its replay", function()
+    local function weights(again, captured)
+      local net = net_of(1)
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      local function hidden(x) return F.dropout(net[1](x), {p = 0.5}) end
+      local function step(x)
+        opt:zero_grad()
+        net[3](again and lm.autograd.checkpoint(hidden, x) or hidden(x)):sum():backward()
+        opt:step()
+      end
+      local x = lm.ones({4, 6}, {device = "cuda"})
+      lm.manual_seed(7)
+      for _ = 1, 2 do step(x) end
+      local run = captured and lm.cuda.make_graphed_step(step, {x}, {warmup = 0}) or step
+      for _ = 1, 3 do run(x) end
+      return net:parameters()
+    end
+    local want = weights(false, false)
+    for i, p in ipairs(weights(true, true)) do assert.is_true(p:allclose(want[i], {atol = 1e-5})) end
+  end)
+
   it("refuses what cannot be captured, and leaves the device usable", function()
     local x = lm.ones({3}, {device = "cuda"})
     local ok, err = pcall(lm.cuda.graph, function() return x:sum():item() end, {warmup = 0})
