@@ -87,19 +87,18 @@ int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call 
   return launch_family(dtype, table, call, stream);
 }
 
-/* The first replay starts from the numbers as they were at the capture. */
-LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, const int64_t *replayed, double *carried, int n,
-                              lm_optim_f64 *out) {
-  for (int k = 0; *replayed > 0 && k < n; k++) numbers.carried[k] = carried[k];
-  numbers.t += (double)*replayed;
+LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *kept, int n, lm_optim_f64 *out) {
   double next[LM_OPTIM_CARRIED] = {};
+  numbers.carries = numbers.carries || kept[0] > numbers.t; /* if not at the capture */
+  numbers.t = kept[0]++;
+  for (int k = 0; k < n; k++) numbers.carried[k] = kept[1 + k];
   lm_optim_plan(family, &numbers, out, next);
-  for (int k = 0; k < n; k++) carried[k] = next[k];
+  for (int k = 0; k < n; k++) kept[1 + k] = next[k];
 }
 
-int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, const int64_t *replayed, double *carried, int n,
-                         lm_optim_f64 *out, void *stream) {
-  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, replayed, carried, n, out);
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+                         void *stream) {
+  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, kept, n, out);
 }
 
 /* ---- norms: in double, as the CPU's */

@@ -62,8 +62,10 @@ describe("a captured step", function()
       end
       local a, b = eager:parameters(), other:parameters()
       assert.same(numbers_of(one, a), numbers_of(two, b))
-      plain(unpack(list[1])) -- and goes on so without the graph
-      captured(unpack(list[1]))
+      for k = 1, 4 do -- and goes on so without the graph, and with it again
+        local again = k % 2 == 0 and graphed or captured
+        assert.near(plain(unpack(list[k])):item(), again(unpack(list[k])):item(), 1e-5)
+      end
       for k = 1, #a do assert.is_true(a[k]:allclose(b[k], {atol = 1e-5})) end
       assert.same(numbers_of(one, a), numbers_of(two, b))
     end)
@@ -71,7 +73,7 @@ describe("a captured step", function()
 
   it("has room for the numbers of many optimizers, and says where that ends", function()
     local list = {}
-    for i = 1, 129 do
+    for i = 1, 171 do
       local x = lm.ones({1}, {device = "cuda", requires_grad = true})
       x.grad = lm.ones({1}, {device = "cuda"})
       list[i] = optim.ASGD({x})
@@ -82,10 +84,10 @@ describe("a captured step", function()
         for i = 1, n do list[i]:step() end
       end, {warmup = 0})
     end
-    assert.error_matches(function() step(129) end, "ASGD: too many optimizers' steps in one graph")
-    step(128):replay()
-    assert.equal(2, select(2, next(list[128].state)).step)
-    assert.equal(1, select(2, next(list[129].state)).step)
+    assert.error_matches(function() step(171) end, "ASGD: too many optimizers' steps in one graph")
+    step(170):replay()
+    assert.equal(2, select(2, next(list[170].state)).step)
+    assert.equal(1, select(2, next(list[171].state)).step)
   end)
 
   it("is not the first one of an optimizer with states", function()
@@ -193,6 +195,22 @@ describe("a captured step", function()
     g:replay()
     opt:load_state_dict(opt:state_dict())
     assert.error_matches(function() g:replay() end, "replay: Adam has had another state since the capture")
+  end)
+
+  it("is not replayed once a step beside it left some of its parameters out", function()
+    local list = {}
+    for i = 1, 2 do
+      list[i] = lm.ones({2}, {device = "cuda", requires_grad = true})
+      list[i].grad = lm.ones({2}, {device = "cuda"})
+    end
+    local opt = optim.Adam(list)
+    opt:step()
+    local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+    g:replay()
+    list[2].grad = nil
+    opt:step()
+    assert.error_matches(function() g:replay() end, "Adam has stepped some of the captured parameters, and not all")
+    assert.equal(3, opt.state[list[1]].step)
   end)
 
   it("draws fresh random numbers at each replay, as eager calls would", function()

@@ -26,7 +26,8 @@ end
 
 --- While a step is captured: count() is called at each replay from now on, for what a replay does on the device and Lua
 --- keeps a number of. The call that says so has not happened on the device: it is counted with the first replay.
---- check(), if given, comes before the replay, and raises an error where that would not do what is wanted by now.
+--- check(handle), if given, comes before the replay with the graph's handle, and raises an error where that would not
+--- do what is wanted by now.
 function graph.on_replay(count, check) table.insert(followers, {count = count, check = check}) end
 
 local function warm_up(device, times, f)
@@ -62,7 +63,7 @@ end
 --- Runs what was captured, on the current stream of the device.
 function Graph:replay()
   for _, follower in ipairs(self.followers) do
-    if follower.check then follower.check() end
+    if follower.check then follower.check(self.handle) end
   end
   core.graph_replay(self.handle)
   for _, follower in ipairs(self.followers) do follower.count() end

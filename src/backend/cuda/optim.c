@@ -58,19 +58,19 @@ done:
 lm_status lm_cuda_optim(const lm_optim_step *step) {
   lm_status status = LM_OK;
   lm_device device = step->param[0]->device;
-  const int64_t *replayed = lm_optim_replayed();
   void *planned = NULL;
-  double *carried = NULL;
   int family = step->optimizer->family, n_carried = step->optimizer->n_carried;
   job j = {.step = step, .call = {.family = family, .modes = step->modes, .coefficients = *step->coefficients}};
   for (int k = 0; k < LM_OPTIM_STATES; k++)
     if (step->state[k]) j.call.states |= 1u << k;
   TRY(lm_cuda_enter(device, &j.stream));
-  if (replayed && step->optimizer->counts) { /* the step's number grows with each replay */
-    if (n_carried > 0 && !(carried = lm_optim_keep(n_carried)))
+  if (lm_optim_keeps() && step->optimizer->counts) { /* the step's number grows with each replay */
+    double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *kept;
+    memcpy(first + 1, step->numbers.carried, (size_t)n_carried * sizeof *first);
+    if (!(kept = lm_optim_keep(first, 1 + n_carried)))
       TRY(lm_fail(LM_E_STATE, "%s: too many optimizers' steps in one graph", step->optimizer->name));
     TRY(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
-    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, replayed, carried, n_carried, planned, j.stream)));
+    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, kept, n_carried, planned, j.stream)));
     j.call.planned = planned;
   }
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(step_dtype(&j, dtype));
