@@ -1,26 +1,13 @@
 /* Optimizer steps and norms: a block a chunk of one of the tensors in the table. */
 #include "optim.h"
 
+#include "chunks.cuh"
 #include "pack.cuh"
 
 enum { LM_OPTIM_BLOCK = 256 };
 
 static_assert(sizeof(lm_optim_table) + sizeof(lm_optim_call) <= 4096, "kernel arguments have room for 4 KB");
 static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel arguments have room for 4 KB");
-
-/* The tensor that has this chunk. */
-LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
-  int low = 0, high = n - 1;
-  while (low < high) {
-    int middle = (low + high + 1) / 2;
-    if (first[middle] <= chunk) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
 
 /* ---- steps. E: what updates an element, as written from the optimizer's entry */
 
@@ -68,7 +55,11 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
   typename lm_coefficients_of<E, lm_compute<T>>::type c;
-  E::prepare(call.planned ? *call.planned : call.coefficients, &c);
+  if (call.planned) { /* no choice between the two: an address of an argument would have it copied to the stack */
+    E::prepare(*call.planned, &c);
+  } else {
+    E::prepare(call.coefficients, &c);
+  }
   int i = lm_tensor_with(table.first, table.n, blockIdx.x);
   int64_t from = (int64_t)(blockIdx.x - table.first[i]) * LM_OPTIM_CHUNK, rest = table.numel[i] - from;
   int n = rest < LM_OPTIM_CHUNK ? (int)rest : LM_OPTIM_CHUNK;
@@ -96,19 +87,18 @@ int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call 
   return launch_family(dtype, table, call, stream);
 }
 
-/* The first replay starts from the numbers as they were at the capture. */
-LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, const int64_t *replayed, double *carried, int n,
-                              lm_optim_f64 *out) {
-  for (int k = 0; *replayed > 0 && k < n; k++) numbers.carried[k] = carried[k];
-  numbers.t += (double)*replayed;
+LM_KERNEL void lm_plan_kernel(int family, lm_optim_numbers numbers, double *kept, int n, lm_optim_f64 *out) {
   double next[LM_OPTIM_CARRIED] = {};
+  numbers.carries = numbers.carries || kept[0] > numbers.t; /* if not at the capture */
+  numbers.t = kept[0]++;
+  for (int k = 0; k < n; k++) numbers.carried[k] = kept[1 + k];
   lm_optim_plan(family, &numbers, out, next);
-  for (int k = 0; k < n; k++) carried[k] = next[k];
+  for (int k = 0; k < n; k++) kept[1 + k] = next[k];
 }
 
-int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, const int64_t *replayed, double *carried, int n,
-                         lm_optim_f64 *out, void *stream) {
-  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, replayed, carried, n, out);
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+                         void *stream) {
+  return lm_launch(lm_plan_kernel, 1, 1, 0, stream, family, *numbers, kept, n, out);
 }
 
 /* ---- norms: in double, as the CPU's */

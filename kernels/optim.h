@@ -38,10 +38,10 @@ typedef struct lm_optim_call {
 } lm_optim_call;
 
 int lm_optim_update(int dtype, const lm_optim_table *table, const lm_optim_call *call, void *stream);
-/* *out, in device memory: the coefficients of step numbers->t + *replayed, which lies there too. So does carried[n]:
- * the numbers that go on from replay to replay. */
-int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, const int64_t *replayed, double *carried, int n,
-                         lm_optim_f64 *out, void *stream);
+/* *out: the coefficients of a step, whose number is kept[0] and which carries the n numbers behind it; these become the
+ * next step's. Both in device memory. */
+int lm_optim_plan_replay(int family, const lm_optim_numbers *numbers, double *kept, int n, lm_optim_f64 *out,
+                         void *stream);
 
 typedef struct lm_norm_table {
   int n;

@@ -1,9 +1,10 @@
-/* Many tensors times one number: a row of blocks a tensor. */
+/* Many tensors times one number: a block a chunk of one of the tensors in the table. */
 #include "rescale.h"
 
+#include "chunks.cuh"
 #include "pack.cuh"
 
-enum { LM_RESCALE_BLOCK = 256, LM_RESCALE_BLOCKS = 64 /* a tensor, at most */ };
+enum { LM_RESCALE_BLOCK = 256 };
 
 static_assert(sizeof(lm_rescale_table) <= 4096, "kernel arguments have room for 4 KB");
 
@@ -43,24 +44,26 @@ LM_DEVICE bool lm_rescale_pack(const X *from, Y *to, double factor) {
 
 template <class X, class Y>
 LM_KERNEL void __launch_bounds__(LM_RESCALE_BLOCK) lm_rescale_kernel(const lm_rescale_table table) {
-  const X *from = (const X *)table.from[blockIdx.y];
-  Y *to = (Y *)table.to[blockIdx.y];
-  int64_t n = table.numel[blockIdx.y];
+  int i = lm_tensor_with(table.first, table.n, blockIdx.x);
+  int64_t begin = (int64_t)(blockIdx.x - table.first[i]) * LM_RESCALE_CHUNK, rest = table.numel[i] - begin;
+  int n = rest < LM_RESCALE_CHUNK ? (int)rest : LM_RESCALE_CHUNK;
+  const X *from = (const X *)table.from[i] + begin;
+  Y *to = (Y *)table.to[i] + begin;
   constexpr int V = sizeof(X) > sizeof(Y) ? (int)lm_full_pack<X>::V : (int)lm_full_pack<Y>::V;
-  int64_t packs = ((uintptr_t)from | (uintptr_t)to) % 16 == 0 ? n / V : 0;
+  int whole = ((uintptr_t)from | (uintptr_t)to) % 16 == 0 ? n / V * V : 0;
   bool bad = false;
-  for (int64_t i = lm_thread(); i < packs; i += lm_threads())
-    bad = lm_rescale_pack<X, Y, V>(from + i * V, to + i * V, table.factor) || bad;
-  for (int64_t i = packs * V + lm_thread(); i < n; i += lm_threads())
-    bad = lm_rescale_pack<X, Y, 1>(from + i, to + i, table.factor) || bad;
+  for (int at = (int)threadIdx.x * V; at < whole; at += LM_RESCALE_BLOCK * V)
+    bad = lm_rescale_pack<X, Y, V>(from + at, to + at, table.factor) || bad;
+  for (int at = whole + (int)threadIdx.x; at < n; at += LM_RESCALE_BLOCK)
+    bad = lm_rescale_pack<X, Y, 1>(from + at, to + at, table.factor) || bad;
   if (bad) *table.found = 1; /* all write the same */
 }
 
-int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, int64_t most, void *stream) {
-  dim3 grid(lm_blocks(most, LM_RESCALE_BLOCK * 16, LM_RESCALE_BLOCKS), (unsigned)table->n);
+int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream) {
   return lm_for_float(from_dtype, [&](auto x) {
     return lm_for_float(to_dtype, [&](auto y) {
-      return lm_launch(lm_rescale_kernel<decltype(x), decltype(y)>, grid, LM_RESCALE_BLOCK, 0, stream, *table);
+      return lm_launch(lm_rescale_kernel<decltype(x), decltype(y)>, table->first[table->n], LM_RESCALE_BLOCK, 0, stream,
+                       *table);
     });
   });
 }

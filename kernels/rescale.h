@@ -8,11 +8,16 @@
 extern "C" {
 #endif
 
-/* Tensors of one pair of dtypes, by value in the kernel's arguments, which have room for 4 KB. */
-enum { LM_RESCALE_TENSORS = 128 };
+/* Tensors of one pair of dtypes, by value in the kernel's arguments, which have room for 4 KB. Elements are dealt out
+ * in chunks, one a block: tensor i has chunks first[i] to first[i + 1] - 1 of all. */
+enum {
+  LM_RESCALE_TENSORS = 128,
+  LM_RESCALE_CHUNK = 16384, /* elements */
+};
 
 typedef struct lm_rescale_table {
   int n;
+  uint32_t first[LM_RESCALE_TENSORS + 1];
   double factor;
   float *found; /* becomes 1 if a value is infinite or NaN */
   int64_t numel[LM_RESCALE_TENSORS];
@@ -20,8 +25,7 @@ typedef struct lm_rescale_table {
   void *to[LM_RESCALE_TENSORS];
 } lm_rescale_table;
 
-/* most: the largest numel. */
-int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, int64_t most, void *stream);
+int lm_rescale_run(int from_dtype, int to_dtype, const lm_rescale_table *table, void *stream);
 
 #ifdef __cplusplus
 }

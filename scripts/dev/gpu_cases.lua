@@ -1,6 +1,8 @@
 -- What scripts/dev/gpu_check runs in a process of its own, so that a lost context takes nothing else along:
 --   luajit gpu_cases.lua smoke                                      a step of training in each dtype, beside the CPU
 --   luajit gpu_cases.lua off OP DTYPE WHICH N                       linear or conv2d with an operand N elements off
+--   luajit gpu_cases.lua steps [NAME]                               optimizers' steps of many sizes, aligned and not
+--   luajit gpu_cases.lua scaling                                    gradients checked and unscaled, likewise
 --   luajit gpu_cases.lua properties PROGRAM JSON                    the card's properties beside those on file
 --   luajit gpu_cases.lua nccl                                       the group "nccl" of one rank
 --   luminary run --nproc 2 gpu_cases.lua issue                      what a call of NCCL costs the thread that makes it
@@ -81,6 +83,81 @@ function case.off(op, dtype, which, n)
   lm.synchronize("cuda")
 end
 
+-- Tensors for what goes by tables and chunks: more than one table has, some of more than one chunk, some that begin off
+-- a pack. Those that make(n) makes here, and their copies there.
+local function many(dtype, make)
+  local here, there, n = {}, {}, 0
+  local function add(size, off)
+    n = n + 1
+    here[n] = make(size)
+    local room = lm.zeros({ size + off }, { dtype = dtype, device = "cuda" })
+    there[n] = room:narrow(1, off + 1, size)
+    there[n]:copy_(here[n])
+    there[n] = there[n]:detach()
+  end
+  for _, off in ipairs { 0, 1, 2, 3 } do
+    for _, size in ipairs { 1, 7, 4096, 4099, 40001 } do add(size, off) end
+  end
+  for size = 1, 130 do add(size, 0) end
+  return here, there
+end
+
+local function whole(list)
+  local flat = {}
+  for i, t in ipairs(list) do flat[i] = t:detach():to("cpu"):double() end
+  return lm.cat(flat)
+end
+
+-- Both sides store by rounding to nearest, and one may round products before a sum that the other does not. Where they
+-- cancel, Lion's sign turns, and the element is a few hundredths off.
+local rounding = { float64 = 1e-12, float32 = 1e-5, bfloat16 = 2e-2, float16 = 1e-2 }
+
+function case.steps(only)
+  local options = {
+    SGD = { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.1 }, Adam = { lr = 0.01, amsgrad = true },
+    RMSprop = { momentum = 0.9, centered = true }, ASGD = { t0 = 1 },
+  }
+  for _, entry in ipairs(require "luminary.optim.entries") do
+    local name, tried = entry.name, options[entry.name] or { lr = 0.01 }
+    for _, dtype in ipairs(only and only ~= name and {} or { "float32", "float64", "bfloat16", "float16" }) do
+      lm.manual_seed(1)
+      local function make(n) return lm.randn({ n }):to(dtype) end
+      local here, there = many(dtype, make)
+      for i = 1, #here do here[i]:requires_grad_(); there[i]:requires_grad_() end
+      local one, two = lm.optim[name](here, tried), lm.optim[name](there, tried)
+      for _ = 1, 3 do
+        local gradients, its = many(dtype, make)
+        for i = 1, #here do here[i].grad, there[i].grad = gradients[i], its[i] end
+        one:step()
+        two:step()
+      end
+      expect(name .. " in " .. dtype, whole(here), whole(there), rounding[dtype])
+    end
+  end
+end
+
+function case.scaling()
+  local core, kinds = lm.core, { "float32", "float64", "bfloat16", "float16" }
+  for _, x in ipairs(kinds) do
+    lm.manual_seed(1)
+    local here, from = many(x, function(n) return lm.randn({ n }):to(x) end)
+    for _, y in ipairs(kinds) do
+      local want, to = many(y, function(n) return lm.zeros({ n }, { dtype = y }) end)
+      for i, t in ipairs(here) do want[i] = (t:double() * 0.25):to(y) end
+      if core.rescale(from, to, 0.25):item() ~= 0 then fail("%s to %s: something is not finite", x, y) end
+      expect(x .. " to " .. y, whole(want), whole(to), 0)
+    end
+    for _, bad in ipairs { math.huge, -math.huge, 0 / 0 } do
+      for _, i in ipairs { 5, 10, #from } do
+        local kept = from[i][-1]
+        from[i][-1] = bad
+        if core.rescale(from, nil, 1):item() ~= 1 then fail("%s: %g in tensor %d was not found", x, bad, i) end
+        from[i][-1] = kept
+      end
+    end
+  end
+end
+
 function case.properties(program, path)
   local function facts(text)
     local list = {}
@@ -145,7 +222,8 @@ function case.issue()
   dist.destroy_process_group()
 end
 
-local run = case[arg[1] or ""] or fail("gpu_cases: smoke, off, properties, nccl or issue, not %s", tostring(arg[1]))
+local run = case[arg[1] or ""]
+  or fail("gpu_cases: smoke, off, steps, scaling, properties, nccl or issue, not %s", tostring(arg[1]))
 local ok, message = pcall(run, select(2, unpack(arg)))
 if not ok then
   print(message)

@@ -67,8 +67,10 @@ describe("a captured step", function()
       end
       local a, b = eager:parameters(), other:parameters()
       assert.same(numbers_of(one, a), numbers_of(two, b))
-      plain(unpack(list[1])) -- and goes on so without the graph
-      captured(unpack(list[1]))
+      for k = 1, 4 do -- and goes on so without the graph, and with it again
+        local again = k % 2 == 0 and graphed or captured
+        assert.near(plain(unpack(list[k])):item(), again(unpack(list[k])):item(), 1e-5)
+      end
       for k = 1, #a do assert.is_true(a[k]:allclose(b[k], {atol = 1e-5})) end
       assert.same(numbers_of(one, a), numbers_of(two, b))
     end)
@@ -88,7 +90,7 @@ describe("a captured step", function()
 
   it("has room for the numbers of many optimizers, and says where that ends", function()
     local list = {}
-    for i = 1, 129 do
+    for i = 1, 171 do
       local x = lm.ones({1}, {device = "cuda", requires_grad = true})
       x.grad = lm.ones({1}, {device = "cuda"})
       list[i] = optim.ASGD({x})
@@ -99,10 +101,10 @@ describe("a captured step", function()
         for i = 1, n do list[i]:step() end
       end, {warmup = 0})
     end
-    assert.error_matches(function() step(129) end, "ASGD: too many optimizers' steps in one graph")
-    step(128):replay()
-    assert.equal(2, select(2, next(list[128].state)).step)
-    assert.equal(1, select(2, next(list[129].state)).step)
+    assert.error_matches(function() step(171) end, "ASGD: too many optimizers' steps in one graph")
+    step(170):replay()
+    assert.equal(2, select(2, next(list[170].state)).step)
+    assert.equal(1, select(2, next(list[171].state)).step)
   end)
 
   it("is not the first one of an optimizer with states", function()
@@ -123,6 +125,112 @@ describe("a captured step", function()
     assert.same({0.75, 0.75}, x:tolist())
   end)
 
+  it("leaves what it kept of an optimizer alone until its last replay is done", function()
+    local x = lm.ones({1}, {device = "cuda", requires_grad = true})
+    x.grad = lm.ones({1}, {device = "cuda"})
+    local opt = optim.ASGD({x})
+    opt:step()
+    local side, held = lm.cuda.Stream(), {}
+    for i = 1, 5 do held[i] = lm.ones({1}, {device = "cuda"}) end
+    held[2], held[4] = nil, nil -- for the graph's smaller ones, which would lie beside it otherwise
+    collectgarbage()
+    collectgarbage()
+    local function replay()
+      local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+      lm.cuda.stream(side, function() g:replay() end)
+    end
+    replay()
+    collectgarbage()
+    collectgarbage()
+    local taken = {} -- one where it was
+    for i = 1, 8 do taken[i] = lm.full({256}, 7, {dtype = "float64", device = "cuda"}) end
+    lm.cuda.current_stream():synchronize()
+    side:synchronize()
+    assert.is_table(held)
+    for i = 1, 8 do assert.is_true(taken[i]:eq(7):all():item(), "tensor " .. i) end
+  end)
+
+  it("is seen by autocast, whose copies of weights are as old as the last replay at most", function()
+    local w, x = lm.ones({2, 2}, {device = "cuda", requires_grad = true}), lm.ones({2, 2}, {device = "cuda"})
+    w.grad = lm.ones({2, 2}, {device = "cuda"})
+    local opt = optim.SGD({w}, {lr = 0.5})
+    local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+    lm.autocast({device = "cuda"}, function()
+      for k = 0, 2 do
+        assert.equal(2 - k, x:mm(w):detach()[1][1])
+        g:replay()
+      end
+    end)
+  end)
+
+  it("may end before a GradScaler's step, and scales by what update made of the scale", function()
+    local w, x = lm.ones({4}, {device = "cuda", requires_grad = true}), lm.ones({4}, {device = "cuda"})
+    local opt, scaler = optim.SGD({w}, {lr = 0.125}), lm.GradScaler {init_scale = 8, growth_interval = 2}
+    local function pass()
+      opt:zero_grad()
+      scaler:scale((w * x):sum()):backward()
+    end
+    local function attempt(f) return select(2, pcall(lm.cuda.graph, f, {warmup = 0})) end
+    assert.matches("GradScaler:scale: the first call .* cannot be captured; scale once before", attempt(pass))
+    local g = lm.cuda.graph(pass, {warmup = 1})
+    local seen = {}
+    for _, value in ipairs {math.huge, 1, 1, 0 / 0, 1} do
+      x:fill_(value)
+      g:replay()
+      seen[#seen + 1] = w.grad[1]
+      scaler:step(opt)
+      scaler:update()
+      seen[#seen + 1] = w:detach()[1]
+    end
+    assert.is_true(seen[7] ~= seen[7])
+    seen[7] = "NaN"
+    assert.same({math.huge, 1, 4, 0.875, 4, 0.75, "NaN", 0.75, 4, 0.625}, seen)
+    assert.matches("GradScaler:step: cannot be captured", attempt(function() scaler:step(opt) end))
+    assert.matches("GradScaler:unscale_: cannot be captured", attempt(function() scaler:unscale_(opt) end))
+    assert.matches("GradScaler:update: cannot be captured", attempt(function() scaler:update(4) end))
+    assert.equal(4, scaler:get_scale())
+  end)
+
+  it("is not replayed once a schedule or load_state_dict asks for another one", function()
+    local x = lm.ones({2}, {device = "cuda", requires_grad = true})
+    x.grad = lm.ones({2}, {device = "cuda"})
+    local opt = optim.Adam({x}, {lr = 0.5})
+    opt:step()
+    local schedule = optim.lr_scheduler.StepLR(opt, {step_size = 2, gamma = 0.5})
+    local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+    g:replay()
+    schedule:step()
+    g:replay()
+    schedule:step()
+    local before = x:detach():clone()
+    assert.error_matches(function() g:replay() end,
+      "replay: Adam's lr is 0.25 and was 0.5 at the capture, and a replay does what was captured: capture anew")
+    opt.param_groups[1].lr, opt.param_groups[1].betas = 0.5, {0.8, 0.999}
+    assert.error_matches(function() g:replay() end, "replay: Adam's betas is {0.8, 0.999} and was {0.9, 0.999} at")
+    assert.is_true(lm.equal(before, x:detach()))
+    assert.equal(3, opt.state[x].step)
+    opt.param_groups[1].betas = {0.9, 0.999}
+    g:replay()
+    opt:load_state_dict(opt:state_dict())
+    assert.error_matches(function() g:replay() end, "replay: Adam has had another state since the capture")
+  end)
+
+  it("is not replayed once a step beside it left some of its parameters out", function()
+    local list = {}
+    for i = 1, 2 do
+      list[i] = lm.ones({2}, {device = "cuda", requires_grad = true})
+      list[i].grad = lm.ones({2}, {device = "cuda"})
+    end
+    local opt = optim.Adam(list)
+    opt:step()
+    local g = lm.cuda.graph(function() opt:step() end, {warmup = 0})
+    g:replay()
+    list[2].grad = nil
+    opt:step()
+    assert.error_matches(function() g:replay() end, "Adam has stepped some of the captured parameters, and not all")
+    assert.equal(3, opt.state[list[1]].step)
+  end)
+
   it("draws fresh random numbers at each replay, as eager calls would", function()
     lm.manual_seed(3)
     local g = lm.cuda.graph(function() return lm.rand({1000}, {device = "cuda"}) end, {warmup = 1})
@@ -135,6 +243,27 @@ describe("a captured step", function()
     lm.manual_seed(3)
     lm.rand({1000}, {device = "cuda"})
     assert.is_true(first:equal(lm.rand({1000}, {device = "cuda"})))
+  end)
+
+  it("computes again for backward with the random numbers of its replay", function()
+    local function weights(again, captured)
+      local net = net_of(1)
+      local opt = optim.SGD(net:parameters(), {lr = 0.1})
+      local function hidden(x) return F.dropout(net[1](x), {p = 0.5}) end
+      local function step(x)
+        opt:zero_grad()
+        net[3](again and lm.autograd.checkpoint(hidden, x) or hidden(x)):sum():backward()
+        opt:step()
+      end
+      local x = lm.ones({4, 6}, {device = "cuda"})
+      lm.manual_seed(7)
+      for _ = 1, 2 do step(x) end
+      local run = captured and lm.cuda.make_graphed_step(step, {x}, {warmup = 0}) or step
+      for _ = 1, 3 do run(x) end
+      return net:parameters()
+    end
+    local want = weights(false, false)
+    for i, p in ipairs(weights(true, true)) do assert.is_true(p:allclose(want[i], {atol = 1e-5})) end
   end)
 
   it("refuses what cannot be captured, and leaves the device usable", function()

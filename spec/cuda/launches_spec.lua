@@ -9,6 +9,7 @@ local C = ffi.C
 ffi.cdef [[
   long lm_fake_call_count(const char *name);
   const char *lm_fake_call_names(void);
+  long lm_fake_live(const char *what);
 ]]
 if not pcall(function() return C.lm_fake_call_count end) then return end
 
@@ -122,6 +123,20 @@ describe("on a CUDA device", function()
       scaler:update()
     end)
     assert.same({1, 1}, {made.waits, made.copies})
+  end)
+
+  it("one large gradient is unscaled by all of a card's multiprocessors, small ones by a block each", function()
+    local most = lm.cuda.get_device_properties().multi_processor_count
+    local function blocks_of(f)
+      local before = C.lm_fake_live "blocks"
+      f()
+      return tonumber(C.lm_fake_live "blocks" - before)
+    end
+    local large, small = lm.ones({most * 2 ^ 14}, {dtype = "float16", device = "cuda"}), {}
+    for i = 1, 100 do small[i] = lm.ones({i}, {device = "cuda"}) end
+    local n = blocks_of(function() core.rescale({large}, nil, 2) end)
+    assert.is_true(n >= most, ("%d blocks on %d multiprocessors"):format(n, most))
+    assert.equal(100, blocks_of(function() core.rescale(small, nil, 2) end))
   end)
 
   it("gradients are clipped without a wait, and their norm is there when it is read", function()

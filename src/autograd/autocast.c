@@ -65,6 +65,8 @@ void lm_autocast_leave(lm_autocast before) {
   lm_autocast_set(before);
 }
 
+void lm_autocast_forget(void) { clear(&mine); }
+
 static lm_status convert(lm_tensor *t, lm_dtype dtype, lm_tensor **out) {
   lm_to_copy_args args = {.x = t, .dtype = dtype, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
   return lm_call_as_is(LM_OP_to_copy, &args, out);

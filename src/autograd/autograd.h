@@ -29,6 +29,8 @@ LM_API void lm_autocast_set(lm_autocast mode);
  * scope is left. */
 LM_API lm_autocast lm_autocast_enter(lm_autocast mode);
 LM_API void lm_autocast_leave(lm_autocast before);
+/* Those kept so far on this thread are made anew when next needed. */
+LM_API void lm_autocast_forget(void);
 
 LM_API bool lm_requires_grad(const lm_tensor *t); /* leaf that asks, or result of a recorded op */
 /* LM_E_DTYPE unless floating; LM_E_STATE when turning it off on a non-leaf. */

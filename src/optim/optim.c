@@ -6,20 +6,21 @@
 #include "op/check.h"
 #include "op/order.h"
 
-static _Thread_local const int64_t *replays;
-static _Thread_local double *kept;
+static _Thread_local double *kept, *kept_first;
 static _Thread_local int kept_left;
 
-void lm_optim_set_replayed(const int64_t *replayed, double *numbers, int n) {
-  replays = replayed;
+void lm_optim_set_kept(double *numbers, double *first, int n) {
   kept = numbers;
+  kept_first = first;
   kept_left = n;
 }
-const int64_t *lm_optim_replayed(void) { return replays; }
+bool lm_optim_keeps(void) { return kept != NULL; }
+int lm_optim_kept_at(void) { return kept_left; }
 
-double *lm_optim_keep(int n) {
+double *lm_optim_keep(const double *first, int n) {
   if (n > kept_left) return NULL;
   kept_left -= n;
+  memcpy(kept_first + kept_left, first, (size_t)n * sizeof *first);
   return kept + kept_left;
 }
 

@@ -50,13 +50,13 @@ typedef struct lm_optim_step {
   const lm_optim_f64 *coefficients;
 } lm_optim_step;
 
-/* While a step is captured for replay (device/stream.h): the address in device memory of how often it was replayed
- * before, which captured kernels add to the step's number; NULL otherwise. And n numbers in device memory that last
- * from replay to replay, of which `keep` gives the next few, for carried ones; NULL once there are no more. Per thread.
- */
-LM_API void lm_optim_set_replayed(const int64_t *replayed, double *kept, int n);
-LM_API const int64_t *lm_optim_replayed(void);
-LM_API double *lm_optim_keep(int n);
+/* While a step is captured for replay (device/stream.h): n numbers in device memory that last from replay to replay.
+ * `keep` gives the next few, of which `first` is what they are before the first replay: a step's number, and what it
+ * carries. NULL once there are no more. Per thread. */
+LM_API void lm_optim_set_kept(double *kept, double *first, int n);
+LM_API bool lm_optim_keeps(void);
+LM_API double *lm_optim_keep(const double *first, int n);
+LM_API int lm_optim_kept_at(void); /* which of the n the last ones begin with */
 
 /* Checks, splits by device, runs the backend's kernel, counts one in-place write a parameter. next: the carried
  * numbers after it. */

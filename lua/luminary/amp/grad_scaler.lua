@@ -9,8 +9,9 @@
 ---   scaler:update()                   -- after all optimizers: halves the scale after a skip, doubles it now and then
 ---
 --- Gradients are checked and unscaled in one go, without waiting for a GPU; the one wait is in step, for whether to
---- make it. Under DistributedDataParallel all ranks see the same averaged gradients and so decide alike. `device` is
---- accepted for PyTorch's sake: gradients are unscaled where they are.
+--- make it. So lm.cuda.graph can capture what ends with scaler:scale(loss):backward(), after a first call of it; step
+--- and update follow each replay. Under DistributedDataParallel all ranks see the same averaged gradients and so decide
+--- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -21,6 +22,14 @@ local GradScaler = class.root "GradScaler"
 
 -- The scale is a float32, as PyTorch's tensor of it.
 local function float32(x) return tonumber(ffi.cast("float", x)) end
+
+-- Of what a replay would do with the numbers of the capture.
+local function refuse_capture(who)
+  if core.graph_is_capturing() then
+    fail("GradScaler:%s: cannot be captured: end the capture with scaler:scale(loss):backward(), and call it after "
+      .. "graph:replay()", who)
+  end
+end
 
 local function between(x, least, most) return x > least and x < most end -- NaN is not
 
@@ -46,7 +55,7 @@ function GradScaler:init(opts)
   if opts.device ~= nil then core.device(opts.device) end
   self.enabled, self.current, self.growth_factor = opts.enabled, float32(opts.init_scale), opts.growth_factor
   self.backoff_factor, self.growth_interval, self.good_steps = opts.backoff_factor, opts.growth_interval, 0
-  self.tensors = {} -- the scale by device
+  self.tensors = {} -- the scale by device; captured graphs read them
   self.begun = false -- whether something was scaled since the last update
   self.stages = {} -- by optimizer: {stage = "unscaled" | "stepped", found = tensor}
 end
@@ -55,6 +64,10 @@ local function scaled(self, v, seen)
   if core.is_tensor(v) then
     local by = self.tensors[v.device]
     if not by then
+      if core.graph_is_capturing() then
+        fail("GradScaler:scale: the first call on %s makes the scale there and cannot be captured; scale once before "
+          .. "the capture", v.device)
+      end
       by = core.keep(core.ops.full({}, self.current, {dtype = "float32", device = v.device}))
       self.tensors[v.device] = by
     end
@@ -75,7 +88,12 @@ end
 function GradScaler:scale(outputs)
   if not self.enabled then return outputs end
   local result = scaled(self, outputs, {})
-  self.begun = true
+  local function begin() self.begun = true end
+  if core.graph_is_capturing() then
+    require("luminary.cuda.graph").on_replay(begin)
+  else
+    begin()
+  end
   return result
 end
 
@@ -119,6 +137,7 @@ end
 function GradScaler:unscale_(opt)
   if not self.enabled then return end
   need_optimizer("unscale_", opt)
+  refuse_capture "unscale_"
   local at = self.stages[opt]
   if at and at.stage == "unscaled" then
     fail("GradScaler:unscale_: it has already been called for this optimizer since the last update()")
@@ -132,6 +151,7 @@ end
 function GradScaler:step(opt, closure)
   if not self.enabled then return opt:step(closure) end
   need_optimizer("step", opt)
+  refuse_capture "step"
   if closure ~= nil then
     fail("GradScaler:step: a closure cannot be used with gradient scaling: compute the loss and its gradients before")
   end
@@ -149,13 +169,15 @@ function GradScaler:step(opt, closure)
 end
 
 local function set_scale(self, scale)
-  self.current, self.tensors = float32(scale), {}
+  self.current = float32(scale)
+  for _, by in pairs(self.tensors) do by:fill_(self.current) end
 end
 
 --- Ends an iteration: the scale is multiplied by backoff_factor if a gradient was infinite or NaN, by growth_factor
 --- after growth_interval iterations without. new_scale, a number or a tensor of one element, sets it instead.
 function GradScaler:update(new_scale)
   if not self.enabled then return end
+  refuse_capture "update"
   if new_scale ~= nil then
     if core.is_tensor(new_scale) then
       if new_scale:numel() ~= 1 then
@@ -230,6 +252,7 @@ end
 function GradScaler:load_state_dict(dict)
   if not self.enabled then return end
   local who = "GradScaler:load_state_dict"
+  refuse_capture "load_state_dict"
   options.arg(who, "the state", dict, "table")
   if next(dict) == nil then
     fail("%s: the state is empty, as that of a scaler that is not enabled", who)

@@ -14,9 +14,9 @@ graph.Graph = Graph
 
 local graph_options = {warmup = {"natural", 3}, device = {"any"}}
 
--- f in a capture on a stream of its own; the graph's handle, then what f returned. `counters` is filled with functions
--- that count what a replay does on the device and Lua keeps a number of (steps of optimizers).
-local counters
+-- f in a capture on a stream of its own; the graph's handle, then what f returned. `followers` is filled with what is
+-- called at each replay.
+local followers
 
 local function capture(device, f)
   local side = stream.Stream(device)
@@ -24,9 +24,11 @@ local function capture(device, f)
   return core.graph_capture(side.device, side.id, f)
 end
 
---- While a step is captured: count() is called at each replay from now on. The call that says so has not happened on
---- the device: it is counted with the first replay.
-function graph.on_replay(count) table.insert(counters, count) end
+--- While a step is captured: count() is called at each replay from now on, for what a replay does on the device and Lua
+--- keeps a number of. The call that says so has not happened on the device: it is counted with the first replay.
+--- check(handle), if given, comes before the replay with the graph's handle, and raises an error where that would not
+--- do what is wanted by now.
+function graph.on_replay(count, check) table.insert(followers, {count = count, check = check}) end
 
 local function warm_up(device, times, f)
   local side = stream.Stream(device)
@@ -38,7 +40,8 @@ end
 --- lm.cuda.graph(f, {warmup = 3, device =}): calls f `warmup` times so that what is made once is made, then captures
 --- it. graph:replay() runs it again; graph.results is the list of what f returned, which every replay writes anew.
 --- f may not look at values on the host (item, print, data-dependent sizes), wait, or use another stream's unfinished
---- work; random numbers are fresh at each replay.
+--- work; random numbers are fresh at each replay. An optimizer's options are those of the capture: once a schedule or
+--- the like has changed one, or load_state_dict its state, a replay is an error.
 function graph.graph(f, given)
   options.arg("graph", "f", f, "function")
   local o = options.check("graph", given, graph_options, "warmup")
@@ -46,10 +49,10 @@ function graph.graph(f, given)
   warm_up(device, o.warmup, f)
   local g = class.object(Graph)
   g.device = device
-  g.counters = {}
-  counters = g.counters
+  g.followers = {}
+  followers = g.followers
   local got = {pcall(capture, device, f)}
-  counters = nil
+  followers = nil
   if not got[1] then error(got[2], 0) end
   g.handle = got[2]
   g.captured = f -- what it reads and writes has to live as long
@@ -59,8 +62,11 @@ end
 
 --- Runs what was captured, on the current stream of the device.
 function Graph:replay()
+  for _, follower in ipairs(self.followers) do
+    if follower.check then follower.check(self.handle) end
+  end
   core.graph_replay(self.handle)
-  for _, count in ipairs(self.counters) do count() end
+  for _, follower in ipairs(self.followers) do follower.count() end
 end
 
 function Graph:repr() return ("Graph(%s)"):format(self.device) end

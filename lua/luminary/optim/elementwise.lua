@@ -178,14 +178,31 @@ local function carry(entry, states, ...)
   end
 end
 
--- At each replay of a captured step the device goes on with what is carried, and so do we.
-local function carry_on_replay(entry, states, call)
-  local replay = {kind = call.kind, options = call.options, params = {}, step = call.step}
+-- At each replay of a captured step the device goes on with its number and what is carried, and so do we. Of steps made
+-- beside replays it is told before the next one.
+local function follow_replays(self, states, call)
+  local entry, at, who = self.entry, core.optim_kept_at(), self.__name
+  local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}
   require("luminary.cuda.graph").on_replay(function()
-    replay.carried = {}
-    for k, row in ipairs(entry.carried) do replay.carried[k] = states[1][row[1]] end
-    carry(entry, states, select(2, core.optim_step(replay)))
+    local carried = {select(2, core.optim_step(replay))}
+    if entry.carried then
+      carry(entry, states, unpack(carried))
+      replay.carried = carried
+    end
     replay.step = replay.step + 1
+  end, function(graph)
+    local step, carried = states[1].step + 1, carried_by(entry, states[1])
+    local same = carry_the_same(entry, states)
+    for _, state in ipairs(states) do same = same and state.step + 1 == step end
+    if not same then
+      options.fail("replay: %s has stepped some of the captured parameters, and not all, since the capture: capture "
+        .. "anew", who)
+    end
+    local told = step == replay.step
+    for k, number in ipairs(carried or {}) do told = told and number == replay.carried[k] end
+    if told then return end
+    core.graph_keep(graph, at, {step, unpack(carried or {})})
+    replay.step, replay.carried = step, carried
   end)
 end
 
@@ -202,13 +219,12 @@ function Elementwise:advance(group, params, states, count)
       kind = self.kind, options = numbers, params = part.params, states = part.lists, step = count,
       first = made ~= nil, carried = carried_by(entry, part.states[1]),
     }
-    if not entry.carried then
-      core.optim_step(call)
-    elseif core.graph_is_capturing() then
-      core.optim_step(call)
-      carry_on_replay(entry, part.states, call)
-    else
-      carry(entry, part.states, select(2, core.optim_step(call)))
+    local capturing = core.graph_is_capturing()
+    local carried = {select(2, core.optim_step(call))}
+    if capturing and (self.counts or entry.carried) then
+      follow_replays(self, part.states, call)
+    elseif entry.carried and not capturing then
+      carry(entry, part.states, unpack(carried))
     end
     for _, new in ipairs(made or {}) do new[1][new[2]] = new[3] end
   end

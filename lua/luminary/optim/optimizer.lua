@@ -131,6 +131,28 @@ function Optimizer.keep_states(_self, states)
   end
 end
 
+local function words(v) return type(v) == "table" and "{" .. table.concat(v, ", ") .. "}" or tostring(v) end
+
+-- A function that raises an error once a captured step is no longer what a step would be.
+local function captured(self, group, params, states)
+  local was = {}
+  for key in pairs(self.spec) do was[key] = words(group[key]) end
+  return function()
+    for key, value in pairs(was) do
+      if words(group[key]) ~= value then
+        fail("replay: %s's %s is %s and was %s at the capture, and a replay does what was captured: capture anew",
+          self.__name, key, words(group[key]), value)
+      end
+    end
+    for i, p in ipairs(params) do
+      if self.state[p] ~= states[i] then
+        fail("replay: %s has had another state since the capture (load_state_dict), and a replay goes on with the old "
+          .. "one: capture anew", self.__name)
+      end
+    end
+  end
+end
+
 --- One step. `closure`, if given, computes the loss again first; its result is returned.
 function Optimizer:step(closure)
   local loss
@@ -152,7 +174,7 @@ function Optimizer:step(closure)
         for _, state in ipairs(states) do state.step = count - 1 end
         require("luminary.cuda.graph").on_replay(function()
           for _, state in ipairs(states) do state.step = state.step + 1 end
-        end)
+        end, captured(self, group, params, states))
       end
     end
   end

@@ -36,7 +36,7 @@ LM_FAKE_API long lm_fake_call_count(const char *name);
 /* The names of all calls made so far, a comma between them; the caller's until its next call from the same thread. */
 LM_FAKE_API const char *lm_fake_call_names(void);
 /* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries); "bytes": of memory;
- * "context": devices that were worked on, for good. */
+ * "context": devices that were worked on, for good; "blocks": of the kernels launched so far. */
 LM_FAKE_API long lm_fake_live(const char *what);
 /* Operations that wait in queues. */
 LM_FAKE_API long lm_fake_pending(void);

@@ -182,6 +182,7 @@ LM_FAKE_API cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 b
     queued.op = {run, lm_fake_reach(stream->device)};
     code = lm_fake_push(stream, queued);
     if (code != 0) return lm_fake_result(code);
+    lm_fake_count("blocks", (long)grid.x * grid.y * grid.z);
   }
   lm_fake_settle(stream);
   return cudaSuccess;

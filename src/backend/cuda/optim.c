@@ -1,9 +1,11 @@
-/* Optimizer steps and gradient norms: tensors gathered by dtype into tables that travel with the launch. */
+/* Optimizer steps, gradients' norms and their scaling: tensors gathered by dtype into tables that travel with the
+ * launch. */
 #include "optim.h"
 
 #include <string.h>
 
 #include "backend/cuda/cuda.h"
+#include "rescale.h"
 
 static uint32_t chunks_of(const lm_tensor *t, int64_t chunk) { return (uint32_t)((t->numel + chunk - 1) / chunk); }
 
@@ -56,19 +58,19 @@ done:
 lm_status lm_cuda_optim(const lm_optim_step *step) {
   lm_status status = LM_OK;
   lm_device device = step->param[0]->device;
-  const int64_t *replayed = lm_optim_replayed();
   void *planned = NULL;
-  double *carried = NULL;
   int family = step->optimizer->family, n_carried = step->optimizer->n_carried;
   job j = {.step = step, .call = {.family = family, .modes = step->modes, .coefficients = *step->coefficients}};
   for (int k = 0; k < LM_OPTIM_STATES; k++)
     if (step->state[k]) j.call.states |= 1u << k;
   TRY(lm_cuda_enter(device, &j.stream));
-  if (replayed && step->optimizer->counts) { /* the step's number grows with each replay */
-    if (n_carried > 0 && !(carried = lm_optim_keep(n_carried)))
+  if (lm_optim_keeps() && step->optimizer->counts) { /* the step's number grows with each replay */
+    double first[1 + LM_OPTIM_CARRIED] = {step->numbers.t}, *kept;
+    memcpy(first + 1, step->numbers.carried, (size_t)n_carried * sizeof *first);
+    if (!(kept = lm_optim_keep(first, 1 + n_carried)))
       TRY(lm_fail(LM_E_STATE, "%s: too many optimizers' steps in one graph", step->optimizer->name));
     TRY(lm_cuda_scratch(device, sizeof(lm_optim_f64), &planned));
-    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, replayed, carried, n_carried, planned, j.stream)));
+    TRY(LAUNCH("plan", lm_optim_plan_replay(family, &step->numbers, kept, n_carried, planned, j.stream)));
     j.call.planned = planned;
   }
   for (lm_dtype dtype = LM_F16; dtype <= LM_F64; dtype++) TRY(step_dtype(&j, dtype));
@@ -114,5 +116,42 @@ lm_status lm_cuda_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *o
   TRY(LAUNCH("join", lm_optim_norms_join(scratch, chunks, p, (double *)out->data, stream)));
 done:
   if (scratch) lm_cuda_scratch_done(device, scratch, bytes);
+  return status;
+}
+
+/* ---- scaling */
+
+/* All pairs of these dtypes, in as few launches as their tables take. */
+static lm_status rescale_dtypes(int n, lm_tensor *const *from, lm_tensor *const *to, lm_dtype x, lm_dtype y,
+                                lm_rescale_table *table, void *stream) {
+  lm_status status = LM_OK;
+  table->n = 0;
+  for (int i = 0; i <= n; i++) {
+    const lm_tensor *t = i < n ? to[i] : NULL;
+    if (t && (from[i]->dtype != (int8_t)x || t->dtype != (int8_t)y || t->numel == 0)) continue;
+    if (table->n > 0 &&
+        (!t || !has_room(table->n, LM_RESCALE_TENSORS, table->first[table->n], chunks_of(t, LM_RESCALE_CHUNK)))) {
+      TRY(LAUNCH("rescale", lm_rescale_run(x, y, table, stream)));
+      table->n = 0;
+    }
+    if (!t) break;
+    table->first[table->n + 1] = table->first[table->n] + chunks_of(t, LM_RESCALE_CHUNK);
+    table->numel[table->n] = t->numel;
+    table->from[table->n] = from[i]->data;
+    table->to[table->n++] = t->data;
+  }
+done:
+  return status;
+}
+
+lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
+  lm_status status = LM_OK;
+  void *stream;
+  lm_rescale_table table = {.factor = factor, .found = (float *)found->data};
+  TRY(lm_cuda_enter(to[0]->device, &stream));
+  for (lm_dtype x = LM_F16; x <= LM_F64; x++) {
+    for (lm_dtype y = LM_F16; y <= LM_F64; y++) TRY(rescale_dtypes(n, from, to, x, y, &table, stream));
+  }
+done:
   return status;
 }

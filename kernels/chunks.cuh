@@ -1,0 +1,21 @@
+/* Tables of tensors whose elements are dealt out in chunks, one a block. */
+#ifndef LM_KERNELS_CHUNKS_CUH
+#define LM_KERNELS_CHUNKS_CUH
+
+#include "launch.cuh"
+
+/* The tensor that has this chunk. */
+LM_DEVICE int lm_tensor_with(const uint32_t *first, int n, uint32_t chunk) {
+  int low = 0, high = n - 1;
+  while (low < high) {
+    int middle = (low + high + 1) / 2;
+    if (first[middle] <= chunk) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+#endif
