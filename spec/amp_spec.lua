@@ -187,11 +187,27 @@ describe("GradScaler", function()
     assert.matches("a tensor or a list of tensors", message(scaler.scale, scaler, "x"))
     assert.matches("no option 'init_scal'; did you mean", message(lm.GradScaler, { init_scal = 1 }))
     assert.matches("growth_factor has to be more than 1", message(lm.GradScaler, { growth_factor = 1 }))
+    for _, scale in ipairs { 0, -1, 0 / 0, 1 / 0, 1e300, 1e-60 } do
+      assert.matches("init_scale has to be a number from 2^-126 to 2^126", message(lm.GradScaler,
+        { init_scale = scale }), 1, true)
+      assert.matches("new_scale has to be a number from 2^-126 to 2^126", message(lm.GradScaler().update,
+        lm.GradScaler(), scale), 1, true)
+    end
     assert.matches("backoff_factor has to be between", message(lm.GradScaler, { backoff_factor = 1 }))
     local half = nn.Parameter(lm.ones({ 2 }, { dtype = "float16", device = device }))
     scaler:scale(half:sum()):backward()
     assert.matches("float16 parameters cannot be unscaled.*autocast",
       message(scaler.step, scaler, optim.SGD({ half }, { lr = 1 })))
+  end)
+
+  it("stays a scale after however many overflows", function()
+    local p, opt, scaler = small { init_scale = 2 ^ -125 }
+    for _ = 1, 3 do
+      scaler:scale(p:sum() * math.huge):backward()
+      scaler:step(opt)
+      scaler:update()
+    end
+    assert.equal(2 ^ -126, scaler:get_scale())
   end)
 
   it("is saved and goes on, is set by update, and changes its factors", function()
@@ -439,9 +455,14 @@ describe("amp", function()
     its:load_state_dict(saved)
     for _ = 1, 3 do assert.equal(step(net, opt), (step(twin, its))) end
     for i, p in ipairs(amp.master_params(opt)) do assert(lm.equal(p, amp.master_params(its)[i])) end
-    saved.master_weights[2] = 3
-    assert.matches("master weight 2 has to be a tensor, got number 3", message(its.load_state_dict, its, saved))
-    saved.master_weights[2] = saved.master_weights[1]
+    for _, wrong in ipairs { 3, lm.ones(1) } do
+      local first = saved.master_weights[1]
+      saved.master_weights[1] = wrong
+      assert.matches("master weight 1 has to be a tensor", message(its.load_state_dict, its, saved))
+      saved.master_weights[1] = first
+    end
+    assert.matches("master_weights has to be a table", message(its.load_state_dict, its,
+      { state = {}, param_groups = {}, master_weights = 3 }))
     table.remove(saved.master_weights)
     assert.matches("3 master weights in the state_dict, 4 here", message(its.load_state_dict, its, saved))
   end)
@@ -497,8 +518,13 @@ describe("amp", function()
       message(amp.initialize, wrapped, opt))
     assert.matches("'0.weight' is float16: give a float32 model, without :half", message(amp.initialize, make():half()))
     assert.matches("opt_level 'o1': it is \"O0\"", message(amp.initialize, net, opt, { opt_level = "o1" }))
-    assert.matches("loss_scale has to be a number above 0 or \"dynamic\"",
-      message(amp.initialize, net, opt, { loss_scale = "dynamc" }))
+    for _, scale in ipairs { "dynamc", 0, -1, 0 / 0, 1e300, 1e-60 } do
+      assert.matches("loss_scale has to be a number from 2^-126 to 2^126 or \"dynamic\"",
+        message(amp.initialize, net, opt, { loss_scale = scale }), 1, true)
+    end
+    assert.matches("min_loss_scale has to be a number from", message(amp.initialize, net, opt,
+      { min_loss_scale = 0 / 0 }))
+    assert.matches("a module or a list of them wanted, got nothing", message(amp.initialize))
     assert.matches("master_weights does not go with opt_level \"O1\".*O2",
       message(amp.initialize, net, opt, { master_weights = true }))
     assert.matches("keep_batchnorm_fp32 does not go with opt_level \"O1\"",

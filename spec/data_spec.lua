@@ -136,6 +136,16 @@ describe("sets one after the other", function()
     assert.same({ { 1, 2, 1 }, { 2, 3 } }, batches(data.DataLoader(mixed, { batch_size = 3 }):iter()))
   end)
 
+  it("give the same number of values", function()
+    local one, two = data.TensorDataset(lm.ones(2)), data.TensorDataset(lm.ones(2), lm.ones(2))
+    local index = lm.tensor({ 1, 3 }, { dtype = "int64" })
+    for _, sets in ipairs { { one, two }, { two, one } } do
+      local set = data.ConcatDataset(sets)
+      assert.error_matches(function() set:get_batch(index) end,
+        "ConcatDataset: set 2 gives %d values? a sample, those before it %d")
+    end
+  end)
+
   it("are a list of sets", function()
     assert.error_matches(function() data.ConcatDataset(a, b) end, "ConcatDataset: takes at most 1 argument, got 2")
     assert.error_matches(function() data.ConcatDataset(a) end, "ConcatDataset{a, b}, got a TensorDataset")
@@ -234,6 +244,8 @@ describe("samplers of parts", function()
     for problem, try in pairs {
       ["weight 2 has to be a number of at least 0, got number %-1"] = { { 1, -1 }, 1 },
       ["no weight is above 0"] = { { 0, 0 }, 1 },
+      ["weight 2 has to be a number of at least 0, got nil"] = { { 1, nil, 1 }, 1 },
+      ["the weights are too large: their sum is infinite"] = { { 1e308, 1e308 }, 1 },
       ["num_samples has to be an integer of at least 1"] = { { 1 }, 0 },
       ["3 samples without replacement of 2 whose weight is above 0"] = { { 1, 0, 1 }, 3, { replacement = false } },
       ["a list or a 1%-d tensor of weights wanted, got number 3"] = { 3, 1 },
@@ -284,6 +296,11 @@ describe("a random sampler", function()
     assert.same({ 1, 2, 3, 4, 5, 6 }, sorted { unpack(all, 7, 12) })
     assert.equal(4, #order(data.RandomSampler(set, { num_samples = 4 })))
     assert.same({}, order(data.RandomSampler(Numbers(0))))
+  end)
+
+  it("finds no room for a number of samples beyond all bounds", function()
+    local sampler = data.RandomSampler(data.TensorDataset(lm.arange(3)), { num_samples = 2 ^ 50 })
+    assert.error_matches(function() sampler:indices() end, "out of memory")
   end)
 
   it("repeats itself from a seed, another order each pass", function()
@@ -532,6 +549,34 @@ describe("a loader", function()
     assert.equal(7, told)
     assert.matches("define function Bare:len()", message(function() return data.Sampler:extend("Bare")():len() end), 1,
       true)
+  end)
+
+  it("refuses sample numbers that are none", function()
+    local function first(opts) return data.DataLoader(data.TensorDataset(lm.arange(8)), opts):iter()() end
+    local function one(numbers)
+      local function iter()
+        local given
+        return function()
+          if not given then
+            given = true
+            return numbers
+          end
+        end
+      end
+      return { len = function() return 1 end, iter = iter, indices = function() return numbers end }
+    end
+    for _, numbers in ipairs { {}, 3, "abc", lm.zeros(0), lm.ones(2, 2) } do
+      assert.error_matches(function() first({ batch_sampler = one(numbers) }) end,
+        "the batch sampler has to give lists of sample numbers, of at least one each")
+    end
+    for _, numbers in ipairs { { 1.5 }, { 0 / 0 }, lm.tensor { 1.5 } } do
+      assert.error_matches(function() first({ batch_sampler = one(numbers) }) end, "indices have to be integers")
+      assert.error_matches(function() first({ sampler = one(numbers) }) end, "the sampler: indices have to be integers")
+    end
+    assert.error_matches(function() first({ sampler = one(3) }) end, "the sampler: .*got number 3")
+    local no_iterator = { len = function() return 1 end, iter = function() return 3 end }
+    assert.error_matches(function() first({ batch_sampler = no_iterator }) end,
+      "the batch sampler's :iter%(%) has to give a function, got number 3")
   end)
 
   it("takes batch samplers", function()

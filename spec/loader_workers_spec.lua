@@ -186,6 +186,45 @@ describe("a loader's workers", function()
     assert.is_nil(rawget(_G, "WORKER_BEGAN_AS"))
   end)
 
+  it("work for one iterator at a time", function()
+    local loader = data.DataLoader(Stream(4), { num_workers = 1, persistent_workers = true })
+    local first = loader:iter()
+    for _ in first do end
+    local second = loader:iter()
+    assert.is_nil(first())
+    local third = loader:iter()
+    for i = 1, 4 do
+      assert.equal(i, second():item())
+      assert.equal(i, third():item())
+    end
+    assert.is_nil(second())
+    assert.is_nil(third())
+    assert.equal(4, #all(loader))
+  end)
+
+  it("give batches to loops whose turns are an lm.scope each", function()
+    local next_batch = data.DataLoader(Stream(20), { num_workers = 2, prefetch_factor = 4 }):iter()
+    for i = 1, 20 do
+      lm.scope(function() assert.equal(i, next_batch():item()) end)
+      local until_when = lm.time() + 0.002 -- others arrive meanwhile
+      while lm.time() < until_when do end
+    end
+  end)
+
+  it("send batches as they are: tables within themselves, leaves", function()
+    local function collate()
+      local batch = { lm.ones({ 1 }, { requires_grad = true }) }
+      batch.itself, batch.again = batch, batch[1]
+      return batch
+    end
+    for _, kind in ipairs { "thread", "process" } do
+      local batch = data.DataLoader(Noisy(2), { num_workers = 1, worker_type = kind, collate_fn = collate }):iter()()
+      assert.equal(batch, batch.itself)
+      assert.equal(batch[1], batch.again)
+      assert.is_true(batch[1].is_leaf and batch[1].requires_grad)
+    end
+  end)
+
   it("stay for all passes if they are to", function()
     local Counting = data.Dataset:extend("Counting")
     function Counting:init() self.calls = 0 end
@@ -236,13 +275,29 @@ describe("an error in a worker", function()
     assert.equal(4, #all(loader))
   end)
 
+  it("that ends a worker is told by its exit code", function()
+    for _, kind in ipairs { "thread", "process" } do
+      assert.matches("DataLoader: worker %d ended with exit code 3", message(all, data.DataLoader(Broken(),
+        { num_workers = 2, worker_type = kind, worker_init_fn = function() os.exit(3) end })))
+    end
+  end)
+
+  it("that leaves no stack to describe it is one", function()
+    local Deep = Broken:extend("Deep")
+    function Deep:get(i) return 1 + self:get(i) end
+    for _, kind in ipairs { "thread", "process" } do
+      assert.matches("DataLoader: worker %d, sample 1 of Deep: .*stack overflow", message(all,
+        data.DataLoader(Deep(), { num_workers = 1, worker_type = kind })))
+    end
+  end)
+
   it("of worker_init_fn comes with the first batch", function()
     assert.matches("DataLoader: worker %d, Broken: .*no such camera", message(all, data.DataLoader(Broken(),
       { num_workers = 2, worker_init_fn = function() error("no such camera") end })))
   end)
 
   it("about batches that are nil, or cannot be sent", function()
-    assert.matches("collate_fn gave nil", message(all, data.DataLoader(Broken(),
+    assert.matches("worker 0, Broken: DataLoader: collate_fn gave nil", message(all, data.DataLoader(Broken(),
       { num_workers = 1, collate_fn = function() end })))
     assert.matches("a batch: %[1%]: a coroutine cannot be sent to another thread", message(all,
       data.DataLoader(Broken(), { num_workers = 1, collate_fn = function() return coroutine.create(print) end })))

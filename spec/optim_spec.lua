@@ -500,6 +500,9 @@ describe("errors of optimizers", function()
       optim.NAdam(params()):load_state_dict { state = { { step = 1, mu_product = 1 } }, param_groups = { {
         params = { 1 } } } }
     end },
+    { "SGD:load_state_dict: the state of parameter 1: momentum_buffer has to be a tensor, got number 3", function()
+      optim.SGD(params()):load_state_dict { state = { { momentum_buffer = 3 } }, param_groups = { { params = { 1 } } } }
+    end },
     { "NAdam:load_state_dict: the state of parameter 1: mu_product has to be a number", function()
       local t = lm.zeros { 1 }
       optim.NAdam(params()):load_state_dict { state = { { step = 1, exp_avg = t, exp_avg_sq = t } }, param_groups = { {

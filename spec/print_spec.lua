@@ -119,6 +119,9 @@ describe("sizes", function()
         "there is nothing at %[" .. tostring(i):gsub("[-.]", "%%%0") .. "%] of sizes {2, 3}: dims count from 1")
     end
     assert.is_nil(x.shape.name)
+    local changed = x.shape
+    changed[1], changed[2] = nil, changed
+    assert.equal("{nil, {…}}", tostring(changed))
     assert.is_false(x.shape == lm.ones(2, 3, 4).shape)
     assert.equal("2 3", table.concat({ unpack(x.shape) }, " "))
   end)

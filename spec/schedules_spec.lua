@@ -504,6 +504,16 @@ describe("a schedule", function()
         S.StepLR(optimizer(), 2, { last_epoch = 3 })
       end,
       ["StepLR: last_epoch has to be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
+      ["LinearLR: in epoch 0 the lr of group 1 would be nan"] = of(S.LinearLR, { start_factor = 0 / 0 }),
+      ["OneCycleLR: in epoch 0 the lr of group 1 would be inf"] = function()
+        S.OneCycleLR(optimizer(), 1, { total_steps = 9, div_factor = 0 })
+      end,
+      ["StepLR: the lr of group 1 has to be a number, got nil"] = function()
+        local without = optimizer()
+        local schedule = S.StepLR(without, 2)
+        without.param_groups[1].lr = nil
+        schedule:step()
+      end,
       ["SequentialLR: step takes 0 arguments, got 1"] = function() schedules.sequential(opt):step(3) end,
     } do
       local text = message(try)

@@ -104,6 +104,29 @@ describe("Torch7's optimizers", function()
     optim.sgd(quadratic, x, config)
     assert.is_true(before:equal(x))
   end)
+  it("lbfgs: the state goes on with whatever x is given, in scopes too", function()
+    local function start() return lm.tensor(START, { dtype = "float64" }) end
+    local config, x = { maxIter = 2 }, start()
+    optim.lbfgs(quadratic, x, config)
+    local y = x:clone()
+    optim.lbfgs(quadratic, y, config)
+    assert.is_false(x:equal(y))
+    local again, z = { maxIter = 2 }, start()
+    for _ = 1, 2 do
+      lm.scope(function() optim.lbfgs(quadratic, z, again) end)
+    end
+    near(y:totable(), z:totable())
+    assert.error_matches(function() optim.lbfgs(quadratic, lm.ones(7), config) end,
+      "lbfgs: the state is of %d elements, x has 7")
+  end)
+  it("say what is wrong with a state", function()
+    for _, name in ipairs { "sgd", "adam", "adagrad", "rmsprop", "lbfgs" } do
+      for key, value in pairs { m = 3, dfdx = "x", evalCounter = -1, t = {}, paramVariance = true, lbfgs = 1 } do
+        assert.error_matches(function() optim[name](quadratic, lm.ones(3), {}, { [key] = value }) end,
+          name .. ": the state's " .. key .. " has to be")
+      end
+    end
+  end)
   it("say what was wrong", function()
     local x = lm.ones(3)
     assert.error_matches(function() optim.sgd(x, quadratic) end, "sgd: feval has to be a function, got a tensor")

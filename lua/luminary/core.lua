@@ -63,4 +63,8 @@ local names, c = set()
 local ok, core = pcall(load)
 for _, name in ipairs(names) do c.lm_load_unsetenv(name) end
 if not ok then error(core, 0) end
+
+-- Errors are raised at the first line outside the files beside this one.
+local own = debug.getinfo(1, "S").source:match("^(@.*)core%.lua$")
+if own then core.own_files(own) end
 return core

@@ -1,10 +1,6 @@
 --- Deep learning for LuaJIT. `local lm = require "luminary"`.
 local core = require "luminary.core"
 
--- Errors are raised at the first line outside the files beside this one.
-local own = debug.getinfo(1, "S").source:match("^(@.*)init%.lua$")
-if own then core.own_files(own) end
-
 local methods = require "luminary.tensor"
 local options = require "luminary.options"
 

@@ -60,6 +60,13 @@ end
 
 local function is_integer(v) return type(v) == "number" and v == math.floor(v) and math.abs(v) < 2 ^ 53 end
 
+-- Losses are multiplied by it and gradients by its inverse, in float32.
+local LEAST_SCALE = 2 ^ -126
+
+local function scale(v)
+  if type(v) == "number" and v >= LEAST_SCALE and v <= 1 / LEAST_SCALE then return v end
+end
+
 -- Each kind of argument: what messages call it, and a function that gives the value to use, or nil to refuse.
 local function only(kind) return function(v) if type(v) == kind then return v end end end
 local kinds = {
@@ -72,6 +79,7 @@ local kinds = {
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
+  scale = {"a number from 2^-126 to 2^126", scale},
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
@@ -80,6 +88,9 @@ local kinds = {
   end},
   any = {"a value", function(v) return v end},
 }
+
+--- Whether a value is of a kind.
+function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
 --- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use.
 function options.arg(who, name, value, kind)

@@ -7,7 +7,10 @@ sizes.__plain = true
 
 function sizes.__tostring(list)
   local parts = {}
-  for i = 1, #list do parts[i] = tostring(list[i]) end
+  for i = 1, #list do -- as scripts may have changed it: with holes, or itself in it
+    local size = rawget(list, i)
+    parts[i] = type(size) == "table" and "{…}" or tostring(size)
+  end
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 

@@ -34,9 +34,6 @@ end
 local function between(x, least, most) return x > least and x < most end -- NaN is not
 
 local function check(who, opts)
-  if not between(opts.init_scale, 0, math.huge) then
-    fail("%s: init_scale has to be more than 0, got %g", who, opts.init_scale)
-  end
   if not between(opts.growth_factor, 1, math.huge) then
     fail("%s: growth_factor has to be more than 1, got %g", who, opts.growth_factor)
   end
@@ -48,7 +45,7 @@ end
 function GradScaler:init(opts)
   local who = "GradScaler"
   opts = options.check(who, opts, {
-    init_scale = {"number", 65536}, growth_factor = {"number", 2}, backoff_factor = {"number", 0.5},
+    init_scale = {"scale", 65536}, growth_factor = {"number", 2}, backoff_factor = {"number", 0.5},
     growth_interval = {"count", 2000}, enabled = {"boolean", true}, device = {"any"},
   }, "init_scale")
   check(who, opts)
@@ -168,6 +165,12 @@ function GradScaler:step(opt, closure)
   return result
 end
 
+-- What is no scale any more leaves it as it is.
+local function multiply_scale(self, by)
+  local scale = float32(self.current * by)
+  if options.is("scale", scale) then self.current, self.tensors = scale, {} end
+end
+
 local function set_scale(self, scale)
   self.current = float32(scale)
   for _, by in pairs(self.tensors) do by:fill_(self.current) end
@@ -186,10 +189,7 @@ function GradScaler:update(new_scale)
       end
       new_scale = new_scale:item()
     end
-    if not between(options.arg("GradScaler:update", "new_scale", new_scale, "number"), 0, math.huge) then
-      fail("GradScaler:update: new_scale has to be more than 0, got %g", new_scale)
-    end
-    set_scale(self, new_scale)
+    set_scale(self, options.arg("GradScaler:update", "new_scale", new_scale, "scale"))
   else
     if next(self.stages) == nil then
       fail("GradScaler:update: no gradients were checked since the last update(): scaler:step(opt) comes before")
@@ -200,13 +200,12 @@ function GradScaler:update(new_scale)
       overflow = overflow or at.overflow
     end
     if overflow then
-      set_scale(self, self.current * self.backoff_factor)
+      multiply_scale(self, self.backoff_factor)
       self.good_steps = 0
     else
       self.good_steps = self.good_steps + 1
       if self.good_steps == self.growth_interval then
-        local grown = float32(self.current * self.growth_factor)
-        if grown < math.huge then set_scale(self, grown) end
+        multiply_scale(self, self.growth_factor)
         self.good_steps = 0
       end
     end
@@ -229,7 +228,7 @@ function GradScaler:is_enabled() return self.enabled end
 local function setter(key, kind)
   --- Sets what the method of that name with get_ gives.
   return function(self, value)
-    local all = {init_scale = 1, growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
+    local all = {growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
     all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
     check("GradScaler:set_" .. key, all)
     self[key] = value
@@ -258,13 +257,13 @@ function GradScaler:load_state_dict(dict)
     fail("%s: the state is empty, as that of a scaler that is not enabled", who)
   end
   local known = options.check(who, dict, {
-    scale = {"number"}, growth_factor = {"number"}, backoff_factor = {"number"}, growth_interval = {"count"},
+    scale = {"scale"}, growth_factor = {"number"}, backoff_factor = {"number"}, growth_interval = {"count"},
     _growth_tracker = {"natural"},
   })
   for _, key in ipairs {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"} do
     if known[key] == nil then fail("%s: there is no %s in the state", who, key) end
   end
-  check(who, {init_scale = known.scale, growth_factor = known.growth_factor, backoff_factor = known.backoff_factor})
+  check(who, known)
   set_scale(self, known.scale)
   self.growth_factor, self.backoff_factor = known.growth_factor, known.backoff_factor
   self.growth_interval, self.good_steps = known.growth_interval, known._growth_tracker

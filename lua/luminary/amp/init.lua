@@ -156,6 +156,7 @@ function amp.initialize(models, optimizers, opts)
     state = {enabled = false, verbosity = 0, scalers = {}}
     return models, optimizers
   end
+  if models == nil then fail("%s: a module or a list of them wanted, got nothing", who) end
   for _, model in ipairs(model_list) do check_model(model) end
   for _, opt in ipairs(optimizer_list) do
     if process.is_taken(opt) then fail("%s: it has been called for this optimizer before", who) end

@@ -20,8 +20,8 @@ local defaults = {
 levels.options = {
   enabled = {"boolean", true}, opt_level = {"string", "O1"}, cast_model_type = {"string"},
   keep_batchnorm_fp32 = {"any"}, master_weights = {"boolean"}, loss_scale = {"any"}, cast_model_outputs = {"string"},
-  num_losses = {"count", 1}, verbosity = {"natural", 0}, min_loss_scale = {"number"},
-  max_loss_scale = {"number", 2 ^ 24},
+  num_losses = {"count", 1}, verbosity = {"natural", 0}, min_loss_scale = {"scale"},
+  max_loss_scale = {"scale", 2 ^ 24},
 }
 
 local who = "amp.initialize"
@@ -40,8 +40,8 @@ end
 local function scale_of(value)
   if value == nil or value == "dynamic" then return value end
   local number = tonumber(value)
-  if not number or not (number > 0 and number < math.huge) then
-    fail("%s: loss_scale has to be a number above 0 or \"dynamic\", got %s", who, options.describe(value))
+  if not options.is("scale", number) then
+    fail("%s: loss_scale has to be a number from 2^-126 to 2^126 or \"dynamic\", got %s", who, options.describe(value))
   end
   return number
 end

@@ -9,15 +9,15 @@ local START, FACTOR, WINDOW = 2 ^ 16, 2, 2000
 
 function LossScaler:init(loss_scale, least, most)
   self.dynamic = loss_scale == "dynamic"
-  self.least, self.most, self.unskipped = least, most, 0
-  self.scale = self.dynamic and math.max(least or 0, math.min(most, START)) or loss_scale
+  self.least, self.most, self.unskipped = least or 2 ^ -126, most, 0
+  self.scale = self.dynamic and math.max(self.least, math.min(most, START)) or loss_scale
 end
 
 --- After a backward pass: whether its step is to be skipped.
 function LossScaler:update(overflow)
   if not self.dynamic then return false end
   if overflow then
-    self.scale, self.unskipped = math.max(self.least or 0, self.scale / FACTOR), 0
+    self.scale, self.unskipped = math.max(self.least, self.scale / FACTOR), 0
   else
     self.unskipped = self.unskipped + 1
     if self.unskipped == WINDOW then self.scale, self.unskipped = math.min(self.most, self.scale * FACTOR), 0 end
@@ -28,7 +28,7 @@ end
 function LossScaler:state_dict() return {loss_scale = self.scale, unskipped = self.unskipped} end
 
 function LossScaler:load_state_dict(who, dict)
-  local state = options.check(who, dict, {loss_scale = {"positive"}, unskipped = {"natural"}})
+  local state = options.check(who, dict, {loss_scale = {"scale"}, unskipped = {"natural"}})
   if not state.loss_scale or not state.unskipped then options.fail("%s: loss_scale and unskipped are wanted", who) end
   self.scale, self.unskipped = state.loss_scale, state.unskipped
 end

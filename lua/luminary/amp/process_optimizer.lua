@@ -113,14 +113,18 @@ end
 
 local function load_state_dict(self, dict)
   local stash = stashes[self]
-  local saved = type(dict) == "table" and dict.master_weights or {}
-  if not options.is_plain(saved) then
-    fail("amp: load_state_dict: master_weights has to be a list of tensors, got %s", options.describe(saved))
-  end
-  for i, t in ipairs(saved) do options.arg("amp: load_state_dict", "master weight " .. i, t, "tensor") end
+  local saved = options.is_plain(dict) and dict.master_weights or {}
+  options.arg("amp: load_state_dict", "master_weights", saved, "table")
   if next(saved) ~= nil and #saved ~= #stash.lows then
     fail("amp: load_state_dict: %d master weights in the state_dict, %d here: the same opt_level is wanted", #saved,
       #stash.lows)
+  end
+  for i, t in ipairs(saved) do
+    local master = stash.low_masters[i]
+    if not core.is_tensor(t) or t.shape ~= master.shape then
+      fail("amp: load_state_dict: master weight %d has to be a tensor %s, got %s", i, tostring(master.shape),
+        options.describe(t))
+    end
   end
   stash.load_state_dict(self, dict)
   if #saved == 0 then return end

@@ -2,6 +2,7 @@
 --- {set, collate_fn, batch_size, drop_last, dtypes}.
 local core = require "luminary.core"
 local options = require "luminary.options"
+local dataset = require "luminary.data.dataset"
 local fail = options.fail
 
 local batches = {}
@@ -68,8 +69,7 @@ end
 function batches.fetch(recipe, numbers)
   local set = recipe.set
   if set.get_batch and not recipe.collate_fn then
-    if not core.is_tensor(numbers) then numbers = core.tensor(numbers, {dtype = "int64"}) end
-    return given("the set's :get_batch", set:get_batch(numbers))
+    return given("the set's :get_batch", set:get_batch(dataset.numbers("DataLoader", numbers)))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}
   for i, number in ipairs(list) do

@@ -79,11 +79,12 @@ end
 
 -- Sample numbers, a list or a 1-d tensor, as a 1-d int64 tensor.
 local function numbers(who, indices)
-  if options.is_plain(indices) then
-    indices = core.tensor(indices, {dtype = "int64"})
-  end
-  local list = core.keep(options.arg(who, "the list of indices", indices, "tensor"):to("int64"))
+  local given = options.is_plain(indices) and core.tensor(indices, {dtype = "float64"}) or indices
+  local list = core.keep(options.arg(who, "the list of indices", given, "tensor"):to("int64"):contiguous())
   if list.ndim ~= 1 then fail("%s: 1-d indices wanted, got %s", who, options.describe(indices)) end
+  if core.is_floating_point(given) and not core.ops.eq(list, given):all():item() then
+    fail("%s: indices have to be integers, got %s", who, table.concat(given:totable(), ", "):sub(1, 60))
+  end
   return list
 end
 
@@ -145,7 +146,7 @@ end
 
 -- Each set gives its samples of the batch, which are then put into the order asked for.
 function ConcatDataset:gather(index)
-  local wanted, place, columns, n = {}, {}, {}, 0
+  local wanted, place, columns, n, sets = {}, {}, {}, 0, 0
   for k, i in ipairs(index:totable()) do
     local which, before = holder(self, self:index(i))
     wanted[which] = wanted[which] or {}
@@ -158,9 +159,15 @@ function ConcatDataset:gather(index)
         n = n + 1
         list[k], place[one.at] = one.number, n
       end
-      for c, t in ipairs {set:get_batch(core.tensor(list, {dtype = "int64"}))} do
+      local parts = {set:get_batch(core.tensor(list, {dtype = "int64"}))}
+      sets = sets + 1
+      for c = 1, math.max(#parts, #columns) do
         columns[c] = columns[c] or {}
-        table.insert(columns[c], t)
+        table.insert(columns[c], parts[c])
+        if #columns[c] ~= sets then
+          fail("ConcatDataset: set %d gives %d values a sample, those before it %d", which, #parts,
+            c > #parts and #columns or c - 1)
+        end
       end
     end
   end

@@ -128,12 +128,22 @@ local function requests(self, first)
   if self.is_stream then return function() return true end end
   if self.batch_sampler then
     local next_numbers = self.batch_sampler:iter()
+    if type(next_numbers) ~= "function" then
+      fail("DataLoader: the batch sampler's :iter() has to give a function, got %s", options.describe(next_numbers))
+    end
     for _ = 1, first - 1 do next_numbers() end
-    return next_numbers
+    return function()
+      local numbers = next_numbers()
+      if numbers == nil then return nil end
+      local n = core.is_tensor(numbers) and numbers.ndim == 1 and numbers.shape[1]
+        or options.is_plain(numbers) and #numbers or 0
+      if n > 0 then return core.keep(numbers) end
+      fail("DataLoader: the batch sampler has to give lists of sample numbers, of at least one each, got %s",
+        options.describe(numbers))
+    end
   end
-  local order = self.sampler.indices and self.sampler:indices()
-    or core.tensor(list_of(self.sampler:iter()), {dtype = "int64"})
-  core.keep(order)
+  local order = dataset.numbers("DataLoader: the sampler",
+    self.sampler.indices and self.sampler:indices() or list_of(self.sampler:iter()))
   local n, size = order.shape[1], self.batch_size
   local at = (first - 1) * size + 1 -- the next batch's first place in the order
   return function()

@@ -58,18 +58,20 @@ function Random:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", 
 
 --- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Random:indices()
-  local n, count, parts = dataset.length("RandomSampler", self.set), self:len(), {}
+  local n, count = dataset.length("RandomSampler", self.set), self:len()
   local seed = self.seed and self.seed + self.epoch
   self.epoch = self.epoch + 1
   if self.replacement then
     if seed then return core.draws(n, seed, count) end
     return core.ops.randint(1, n + 1, {count})
   end
+  local order = core.ops.empty({count}, {dtype = "int64"})
   for k = 0, math.ceil(count / n) - 1 do
-    parts[k + 1] = seed and core.permutation(n, seed + k * 2 ^ 32) or core.ops.randperm(n)
+    local part = seed and core.permutation(n, seed + k * 2 ^ 32) or core.ops.randperm(n)
+    local size = math.min(n, count - k * n)
+    order:narrow(1, k * n + 1, size):copy_(part:narrow(1, 1, size))
   end
-  if #parts == 0 then return count_to(0) end
-  return (#parts == 1 and parts[1] or core.ops.cat(parts)):narrow(1, 1, count)
+  return order
 end
 
 --- data.SubsetRandomSampler(indices [, {seed}]): those sample numbers, a list or a 1-d int64 tensor, in another order
@@ -108,7 +110,8 @@ function Weighted:init(weights, num_samples, opts)
   self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
   self.replacement, self.seed, self.epoch = opts.replacement, opts.seed, 0
   local total, above = 0, 0
-  for i, w in ipairs(weights) do
+  for i = 1, table.maxn(weights) do
+    local w = weights[i]
     if type(w) ~= "number" or not (w >= 0 and w < 1 / 0) then
       fail("%s: weight %d has to be a number of at least 0, got %s", who, i, options.describe(w))
     end
@@ -116,6 +119,7 @@ function Weighted:init(weights, num_samples, opts)
     total, above = total + w, above + (w > 0 and 1 or 0)
   end
   if total == 0 then fail("%s: no weight is above 0", who) end
+  if total == 1 / 0 then fail("%s: the weights are too large: their sum is infinite", who) end
   if not opts.replacement and above < num_samples then
     fail("%s: %d samples without replacement of %d whose weight is above 0", who, num_samples, above)
   end

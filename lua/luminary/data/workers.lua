@@ -7,7 +7,7 @@ local core = require "luminary.core"
 local options = require "luminary.options"
 local batch = require "luminary.data.batch"
 local carrier = require "luminary.mp.carrier"
-local failure_of = require "luminary.mp.failure"
+local failure = require "luminary.mp.failure"
 local here = require "luminary.mp.here"
 local names = require "luminary.mp.names"
 local Worker = require "luminary.mp.worker"
@@ -21,12 +21,16 @@ function workers.get_worker_info() return workers.info end
 -- ---- in the worker
 
 -- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
-local function copied(v)
-  if core.is_tensor(v) then return v:clone() end
-  if not options.is_plain(v) then return v end
-  local copy = {}
-  for key, value in pairs(v) do copy[key] = copied(value) end
-  return copy
+local function copied(v, seen)
+  if core.is_tensor(v) then
+    seen[v] = seen[v] or v.is_leaf and v:detach():clone():requires_grad_(v.requires_grad) or v
+  elseif not options.is_plain(v) then
+    return v
+  elseif not seen[v] then
+    seen[v] = {}
+    for key, value in pairs(v) do seen[v][key] = copied(value, seen) end
+  end
+  return seen[v]
 end
 
 -- A function that makes the batch asked for. Of a stream that has no :shard each worker walks everything and leaves out
@@ -53,11 +57,12 @@ end
 
 local function pack(...) return {n = select("#", ...), values = {...}} end
 
--- What f gives, packed; or nil and what went wrong.
+-- What f gives, packed; or nil and what went wrong. os.exit in f ends the worker.
 local function attempt(f)
   local made
-  local ok, problem = xpcall(function() made = pack(f()) end, failure_of)
+  local ok, problem = failure.attempt(function() made = pack(f()) end)
   if ok then return made end
+  if getmetatable(problem) == failure.Exit then error(problem, 0) end
   return nil, problem
 end
 
@@ -79,7 +84,7 @@ function workers.serve(index, setup)
     math.randomseed(request.seed)
     local reply, problem
     if begun then reply, problem = attempt(function() return begun.values[1](request) end) end
-    if reply and setup.processes then reply.values = copied(reply.values) end
+    if reply and setup.processes then reply.values = copied(reply.values, {}) end
     reply = reply or {problem = problem or misfortune, at = recipe.at}
     reply.batch, reply.dtypes = request.batch, recipe.dtypes
     local sent, why = attempt(function()
@@ -133,8 +138,9 @@ local plain = function() end -- requests hold nothing that has a name
 function Pool:ask(i, request)
   if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
   self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
-  core.mp_send(self.list[i].handle, carrier.encode("DataLoader", request,
-    {processes = self.processes, name_of = plain}))
+  local text, tensors = carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain})
+  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors)
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
 end
 
 -- The worker that has least to do.
@@ -149,15 +155,15 @@ end
 local function gone(self, i)
   local worker = self.list[i]
   worker:join(1)
-  local failure = worker:failure() or {code = worker.code or 0}
-  local how = failure.message or failure.signal and "was ended by " .. core.signal_name(failure.signal)
-    or ("ended with exit code %d"):format(failure.code)
+  local end_of = worker:failure() or {code = worker.code or 0}
+  local how = end_of.message or end_of.signal and "was ended by " .. core.signal_name(end_of.signal)
+    or ("ended with exit code %d"):format(end_of.code)
   self:close()
   fail("DataLoader: worker %d %s", i - 1, how)
 end
 
--- What has come, by number of the batch.
-function Pool:collect(ready)
+-- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
+function Pool:collect(ready, k)
   for i, worker in ipairs(self.list) do
     while true do
       local text, tensors = core.mp_receive(worker.handle, 0)
@@ -171,6 +177,7 @@ function Pool:collect(ready)
       self.asked[i], self.waiting = self.asked[i] - 1, self.waiting - 1
       reply.worker = i
       ready[reply.batch] = reply
+      if reply.batch ~= k then core.keep(reply.values) end
     end
   end
 end
@@ -178,7 +185,7 @@ end
 function Pool:wait_for(k, ready, timeout)
   local deadline = core.time() + (timeout > 0 and timeout or math.huge)
   while true do
-    self:collect(ready)
+    self:collect(ready, k)
     if ready[k] then break end
     local left = deadline - core.time()
     if left <= 0 then
@@ -212,7 +219,7 @@ end
 function workers.walk(loader, recipe, next_numbers, seed, first)
   local pool, ready, done = pool_of(loader, recipe), {}, {}
   local count = loader.num_workers
-  local asked, given, ended = first - 1, first - 1, false
+  local asked, given, ended, over = first - 1, first - 1, false, false
   pool.passes = pool.passes + 1
   local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
   local function ask()
@@ -230,12 +237,13 @@ function workers.walk(loader, recipe, next_numbers, seed, first)
       end
     end
   end
-  local function finish()
-    if loader.persistent_workers then loader.pool = pool else pool:close() end
+  local function finish() -- once: the workers may be another iterator's by now
+    over = true
+    if loader.persistent_workers and not loader.pool then loader.pool = pool else pool:close() end
   end
   local function next_batch()
     while true do
-      if pool.closed then return nil end
+      if over or pool.closed then return nil end
       ask()
       if asked == given then
         finish()

@@ -1,14 +1,10 @@
 --- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
-local failure_of = require "luminary.mp.failure"
+local failure = require "luminary.mp.failure"
 local here = require "luminary.mp.here"
 
-local Exit = {} -- what os.exit raises in a thread
-
-local function handler(problem)
-  return debug.getmetatable(problem) == Exit and problem or failure_of(problem)
-end
+local Exit = failure.Exit
 
 -- Which other rank is to blame, if the process group says so.
 local function blame()
@@ -19,10 +15,10 @@ local function blame()
 end
 
 -- The other ranks learn what happened before this one ends.
-local function publish(failure)
+local function publish(report)
   if not package.loaded["luminary.dist"] then return end
-  failure.cause_rank = blame()
-  pcall(require("luminary.dist.publish"), failure.message, failure.message .. "\n\t" .. failure.traceback)
+  report.cause_rank = blame()
+  pcall(require("luminary.dist.publish"), report.message, report.message .. "\n\t" .. report.traceback)
 end
 
 -- A thread's environment variables, arguments and exit are its own; the C library's are the process's.
@@ -47,7 +43,7 @@ return function(fd, thread)
   end
 
   local name
-  local ok, problem = xpcall(function()
+  local ok, problem = failure.attempt(function()
     local boot = receive()
     name = boot.name
     _G.arg = {[0] = boot.script}
@@ -55,7 +51,7 @@ return function(fd, thread)
     local job = receive()
     if boot.index then return job.fn(boot.index, unpack(job.args, 1, job.n)) end
     return job.fn(unpack(job.args, 1, job.n))
-  end, handler)
+  end)
 
   local code, report = 0, {ok = true}
   if not ok and debug.getmetatable(problem) == Exit then

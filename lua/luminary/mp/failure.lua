@@ -1,4 +1,4 @@
---- A handler for xpcall in a worker: what was raised, as plain values for whoever started it: {message, traceback}.
+--- What goes wrong in a worker, as plain values for whoever started it.
 local core = require "luminary.core"
 local words = require "luminary.words"
 
@@ -7,6 +7,11 @@ local function text_of(problem)
   local metatable = debug.getmetatable(problem)
   if metatable and metatable.__tostring then return tostring(problem) end
   return ("(error object is a %s value)"):format(type(problem))
+end
+
+-- The chunk that starts a worker is nobody's line.
+local function without_start(message)
+  return (message:gsub("^luminary%.mp:1: ", ""):gsub("^%(command line%):1: ", ""))
 end
 
 -- Globals are the worker's own: the usual stumble is a function that calls another one of its script.
@@ -32,8 +37,23 @@ local function traceback(problem)
   return table.concat(lines, "\n\t")
 end
 
-return function(problem)
+local failure = {}
+
+--- What os.exit raises in a thread.
+failure.Exit = {}
+
+local function handler(problem)
+  if debug.getmetatable(problem) == failure.Exit then return problem end
   local ok, message = pcall(text_of, problem)
   message = ok and words(message) or "(an error whose __tostring failed)"
-  return {message = with_hint(message), traceback = traceback(problem)}
+  return {message = with_hint(without_start(message)), traceback = traceback(problem)}
 end
+
+--- Whether f() came to its end; if not, {message, traceback}, or an Exit.
+function failure.attempt(f)
+  local ok, problem = xpcall(f, handler)
+  if ok or type(problem) == "table" then return ok, problem end
+  return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: no stack, no memory
+end
+
+return failure

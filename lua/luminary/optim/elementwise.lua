@@ -87,7 +87,11 @@ end
 
 function Elementwise:check_state(state)
   for _, row in ipairs(self.entry.states) do
-    if not row.when and state[row[1]] == nil then return "there is no " .. row[1] end
+    local value = state[row[1]]
+    if not row.when and value == nil then return "there is no " .. row[1] end
+    if value and not core.is_tensor(value) then
+      return ("%s has to be a tensor, got %s"):format(row[1], options.describe(value))
+    end
   end
   for _, row in ipairs(self.entry.carried or {}) do
     if type(state[row[1]]) ~= "number" then return row[1] .. " has to be a number" end

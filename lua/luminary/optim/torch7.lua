@@ -21,8 +21,8 @@ local fail, ops = options.fail, core.ops
 local torch7 = {}
 
 -- What state == config may have beside options.
-local kept = {evalCounter = {"any"}, t = {"any"}, v = {"any"}, m = {"any"}, dfdx = {"any"}, paramVariance = {"any"},
-  optimizer = {"any"}}
+local kept = {evalCounter = {"natural"}, t = {"natural"}, v = {"tensor"}, m = {"tensor"}, dfdx = {"tensor"},
+  paramVariance = {"tensor"}, lbfgs = {"table"}}
 
 local function evaluate(who, feval, x)
   local loss, grad = core.enable_grad(feval, x)
@@ -45,6 +45,9 @@ local function define(who, spec, update)
     config = config or state or {}
     local checked = options.check(who, config, spec, "learningRate")
     state = state and options.arg(who, "state", state, "table") or config
+    for key, row in pairs(kept) do
+      if state[key] ~= nil then options.arg(who, "the state's " .. key, state[key], row[1]) end
+    end
     return x, core.no_grad(function()
       return update(x:detach(), checked, state, function() return evaluate(who, feval, x) end)
     end)
@@ -140,13 +143,18 @@ define("lbfgs", {
   tolX = {"positive", 1e-9}, nCorrection = {"count", 100}, lineSearch = {"function"},
 }, function(x, o, state, feval)
   if o.lineSearch and o.lineSearch ~= torch7.lswolfe then fail("lbfgs: lineSearch can be optim.lswolfe or left out") end
-  state.optimizer = state.optimizer or LBFGS({x})
-  local group = state.optimizer.param_groups[1]
+  local optimizer = LBFGS({x})
+  state.lbfgs = state.lbfgs or {func_evals = 0, n_iter = 0}
+  if state.lbfgs.d and state.lbfgs.d:numel() ~= x:numel() then
+    fail("lbfgs: the state is of %d elements, x has %d", state.lbfgs.d:numel(), x:numel())
+  end
+  optimizer.state[x] = state.lbfgs
+  local group = optimizer.param_groups[1]
   group.lr, group.max_iter, group.max_eval = o.learningRate, o.maxIter, o.maxEval or o.maxIter * 1.25
   group.tolerance_grad, group.tolerance_change, group.history_size = o.tolFun, o.tolX, o.nCorrection
   group.line_search_fn = o.lineSearch and "strong_wolfe"
   local losses = {}
-  state.optimizer:step(function()
+  optimizer:step(function()
     local loss, grad = feval()
     losses[#losses + 1] = loss
     group.params[1].grad = grad:clone()

@@ -90,8 +90,13 @@ function Scheduler:update(epoch)
   self.last_epoch = epoch or self.last_epoch + 1
   local rates, groups = {}, self.optimizer.param_groups
   for i, group in ipairs(groups) do
+    options.arg(self.__name, ("the lr of group %d"):format(i), group.lr, "number")
     local base = base_lr(self, i, group)
-    rates[i] = epoch and self:closed_form(base) or self:next_lr(group, base, i)
+    local rate = epoch and self:closed_form(base) or self:next_lr(group, base, i)
+    if type(rate) ~= "number" or rate ~= rate or math.abs(rate) == math.huge then
+      fail("%s: in epoch %d the lr of group %d would be %s", self.__name, self.last_epoch, i, tostring(rate))
+    end
+    rates[i] = rate
   end
   for i, group in ipairs(groups) do group.lr = rates[i] end
   self.last_lr = rates
