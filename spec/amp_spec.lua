@@ -364,6 +364,9 @@ describe("amp", function()
     opt:zero_grad()
     assert.is_nil(net[1].weight.grad)
     assert.is_nil(masters[1].grad)
+    net(x):float():sum():backward() -- which the masters do not hear of
+    assert.matches("step: the model has gradients that the master weights lack: call backward inside lm.amp.scale_loss",
+      message(opt.step, opt))
   end)
 
   it("leaves a step with an overflow out, with the weights as they were, and halves the scale", function()

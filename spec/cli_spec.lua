@@ -259,6 +259,13 @@ describe("the prompt", function()
     assert.matches("bytes", text)
   end)
 
+  it("shows the value of an expression after statements", function()
+    assert.equal("4", prompt "shown = 4; shown\n")
+    assert.equal("5", prompt "local shown = 5; shown\n")
+    assert.equal("3", prompt "for i = 1, 3 do shown = i end; shown\n")
+    rawset(_G, "shown", nil)
+  end)
+
   it("explains names", function()
     local explain = require("luminary.cli.repl").help
     rawset(_G, "net", lm.nn.Sequential(lm.nn.Linear(2, 3)))

@@ -480,6 +480,12 @@ describe("a loader", function()
       end,
     })
     assert.same({ { 3, 2 }, { 3, 1 } }, batches(loader:iter()))
+    local Fields = Numbers:extend("Fields") -- a sample that is one table is that table
+    function Fields:get(i) -- luacheck: ignore self
+      return { i, name = i * 2 } end
+    assert.same({ { 1, 2 }, { 2, 4 }, { 3, 6 } }, batches(data.DataLoader(Fields(3), { collate_fn = function(samples)
+      return { samples[1][1], samples[1].name }
+    end }):iter()))
     local tensors = data.DataLoader(data.TensorDataset(lm.arange(4), lm.arange(4) * 2), {
       batch_size = 4, collate_fn = function(samples) return { #samples, samples[3][2]:item() } end,
     })

@@ -587,3 +587,14 @@ describe("gradients of a list of parameters", function()
     end
   end)
 end)
+
+describe("binary_cross_entropy", function()
+  it("wants probabilities, which logits are not", function()
+    for _, wrong in ipairs { -0.5, 1.5 } do
+      assert.error_matches(function() F.binary_cross_entropy(lm.tensor { 0.5, wrong }, lm.ones(2)) end,
+        "binary_cross_entropy: x has values from .*bce_with_logits takes logits")
+    end
+    assert.near(math.log(2), F.binary_cross_entropy(lm.tensor { 0.5 }, lm.ones(1)):item(), 1e-6)
+    assert.equal(0, F.binary_cross_entropy(lm.ones(0), lm.ones(0), { reduction = "sum" }):item())
+  end)
+end)

@@ -165,6 +165,56 @@ describe("a loader's workers", function()
     end
   end)
 
+  it("share a stream out that asks who they are, as PyTorch's do", function()
+    local Asking = data.IterableDataset:extend("Asking")
+    function Asking:init(late) self.late = late end
+    function Asking:iter()
+      local i, step
+      local function begin()
+        local info = data.get_worker_info()
+        step = info and info.num_workers or 1
+        i = 1 + (info and info.id or 0) - step
+      end
+      if not self.late then begin() end
+      return function()
+        if not i then begin() end -- only now
+        i = i + step
+        if i <= 10 then return i end
+      end
+    end
+    for _, late in ipairs { false, true } do
+      for _, count in ipairs { 0, 1, 2, 3 } do
+        local seen = {}
+        for x in data.DataLoader(Asking(late), { batch_size = 3, num_workers = count }):iter() do
+          for _, v in ipairs(x:totable()) do seen[#seen + 1] = v end
+        end
+        table.sort(seen)
+        assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 }, seen)
+      end
+    end
+  end)
+
+  it("walk a stream that draws its own order in the same one", function()
+    local Drawn = data.IterableDataset:extend("Drawn")
+    function Drawn:iter()
+      local order, i = lm.randperm(10):totable(), 0
+      return function()
+        i = i + 1
+        return order[i]
+      end
+    end
+    local expected
+    for _, count in ipairs { 0, 1, 2, 3 } do
+      lm.manual_seed(1)
+      local seen = {}
+      for x in data.DataLoader(Drawn(), { batch_size = 3, num_workers = count }):iter() do
+        for _, v in ipairs(x:totable()) do seen[#seen + 1] = v end
+      end
+      expected = expected or seen
+      assert.same(expected, seen)
+    end
+  end)
+
   it("know who they are, and begin with worker_init_fn", function()
     local Who = data.Dataset:extend("Who")
     function Who:len() return 8 end

@@ -622,6 +622,11 @@ describe("a class of one's own", function()
     assert.error_matches(function() Bare(3) end, "Bare: takes no arguments; function Bare:init%(…%) says which")
     Bare()
   end)
+  it("says that its forward is missing, whatever it is called with", function()
+    local Misspelt = nn.Module:extend("Misspelt")
+    function Misspelt:foward(v) return v end -- luacheck: ignore self
+    assert.error_matches(function() Misspelt()(lm.ones(1)) end, "Misspelt: define function Misspelt:forward%(x%)")
+  end)
   it("does not hide its methods behind fields", function()
     local Hiding = nn.Module:extend("Hiding")
     function Hiding:init(value) self.train = value end

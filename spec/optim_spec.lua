@@ -743,3 +743,15 @@ describe("a schedule gives PyTorch's rates:", function()
     assert.matches("table", message(schedule.load_state_dict, schedule))
   end)
 end)
+
+describe("the options of an optimizer of one's own", function()
+  it("are told by kind and default", function()
+    local Own = optim.Optimizer:extend("Own")
+    Own.spec = { lr = 0.1 }
+    assert.error_matches(function() Own { lm.ones(1) } end,
+      'Own: option lr has to be told as {kind, default}, as {"number", 0.1} is, got number 0.1')
+    Own.spec = { lr = { "float", 0.1 } }
+    assert.error_matches(function() Own({ lm.ones(1) }, { lr = 1 }) end,
+      "Own: lr: there is no kind string 'float' of options; there are any, boolean, count")
+  end)
+end)

@@ -504,3 +504,12 @@ describe("where", function()
     assert.equal("int64", lm.where(mask, lm.tensor({ 1, 2 }, { dtype = "int64" }), 0).dtype)
   end)
 end)
+
+describe("a list of values", function()
+  it("holds no options", function()
+    for name, v in pairs { dtype = "int64", device = "cpu", requires_grad = true } do
+      assert.error_matches(function() lm.tensor { 1, 2, [name] = v } end,
+        "tensor: " .. name .. " is an option, and stands among the values: lm.tensor%({…}, {" .. name)
+    end
+  end)
+end)

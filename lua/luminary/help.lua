@@ -402,7 +402,13 @@ function help.text(path, of)
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
   if not name then return nil, ("no '%s'"):format(path) end
-  for _, owner in ipairs(of ~= nil and owners_of(of) or {}) do
+  local named = qualifier and all().classes[qualifier:match("[%w_]+$")]
+  local owners = of ~= nil and owners_of(of) or {}
+  while named do
+    owners[#owners + 1] = named.__name
+    named = rawget(named, "super")
+  end
+  for _, owner in ipairs(owners) do
     local entry = all().by_path[owner .. ":" .. name] or all().by_path[owner .. "." .. name]
     local text = entry and help.of(entry)
     if text then return text end

@@ -95,6 +95,12 @@ function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~
 --- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use.
 function options.arg(who, name, value, kind)
   local checked
+  if not kinds[kind] then
+    local known = {}
+    for each in pairs(kinds) do known[#known + 1] = each end
+    table.sort(known)
+    fail("%s: %s: there is no kind %s of options; there are %s", who, name, describe(kind), table.concat(known, ", "))
+  end
   if value ~= nil then checked = kinds[kind][2](value) end
   if checked == nil then fail("%s: %s has to be %s, got %s", who, name, kinds[kind][1], describe(value)) end
   return checked
@@ -134,6 +140,10 @@ function options.check(who, given, spec, first)
     end
   end
   for key, row in pairs(spec) do
+    if type(row) ~= "table" then
+      fail("%s: option %s has to be told as {kind, default}, as {\"number\", 0.1} is, got %s", who, key,
+        describe(row))
+    end
     local default = row[2]
     if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end

@@ -49,12 +49,12 @@ other.tensors = with(pairs_of([[
 })
 
 other.luminary = with(pairs_of([[
-  random=rand range=arange Tensor=tensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat
+  random=rand range=arange Tensor=FloatTensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat
   concatenate=cat multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge
   less_equal=le not_equal=ne
   absolute=abs clip=clamp manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
-  inner=matmul dot=matmul mv=matmul utils=nn.utils distributed=dist multiprocessing=mp
+  inner=matmul dot=matmul mv=matmul distributed=dist multiprocessing=mp
   F=nn.functional true_divide=div swapaxes=transpose swapdims=transpose tile=repeat_tensor
   asarray=tensor scalar_tensor=tensor sgn=sign split_with_sizes=split
   binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
@@ -80,6 +80,7 @@ other.luminary = with(pairs_of([[
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
   bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
+  utils = "nn.utils is for gradients, lm.data for sets and loaders, lm.autograd.checkpoint for checkpoints",
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
   long = "dtypes are strings: {dtype = \"int64\"}", float = "dtypes are strings: {dtype = \"float32\"}",

@@ -36,12 +36,36 @@ lm_status lm_composite_bce_with_logits(const lm_bce_with_logits_args *a, lm_tens
   return lm_expr_finish(e_, reduced(e_, loss, a->reduction), out);
 }
 
+/* Logits given by mistake would be NaN. On a device that has to be waited for they are. */
+static lm_status check_probabilities(lm_tensor *x) {
+  lm_status status = LM_OK;
+  lm_tensor *least = NULL, *most = NULL;
+  double low, high;
+  if (LM_DEVICE_KIND(x->device) != LM_CPU || x->numel == 0 || !lm_dtype_is_float((lm_dtype)x->dtype)) return LM_OK;
+  TRY(lm_op_run(LM_OP_amin, &(lm_amin_args){.x = x, .dim = {.n = -1}}, &least));
+  TRY(lm_op_run(LM_OP_amax, &(lm_amax_args){.x = x, .dim = {.n = -1}}, &most));
+  TRY(lm_tensor_item_f64(least, &low));
+  TRY(lm_tensor_item_f64(most, &high));
+  if (low < 0 || high > 1) {
+    status = lm_fail(LM_E_ARG,
+                     "binary_cross_entropy: x has values from %g to %g, and probabilities are from 0 to 1; "
+                     "bce_with_logits takes logits",
+                     low, high);
+  }
+done:
+  lm_release(least);
+  lm_release(most);
+  return status;
+}
+
 lm_status lm_composite_binary_cross_entropy(const lm_binary_cross_entropy_args *a, lm_tensor **out) {
   lm_expr e, *e_ = &e;
   if (!lm_same_shape(a->x, a->target)) {
     return lm_fail(LM_E_SHAPE, "binary_cross_entropy: x is %s, target %s; they have to be the same size",
                    lm_shape_of(a->x), lm_shape_of(a->target));
   }
+  lm_status status = check_probabilities(a->x);
+  if (status != LM_OK) return status;
   lm_expr_begin(e_);
   lm_tensor *loss = bce(a->x, a->target);
   if (a->weight) loss = mul(loss, a->weight);

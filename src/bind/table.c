@@ -232,6 +232,11 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   lm_device device = LM_NO_DEVICE;
   bool requires_grad = false;
   lm_status status;
+  for (int i = 0; i < 3 && lua_type(L, 1) == LUA_TTABLE; i++) {
+    if (!lm_field(L, 1, names[i])) continue;
+    return lm_fail(LM_E_ARG, "tensor: %s is an option, and stands among the values: lm.tensor({…}, {%s = …})", names[i],
+                   names[i]);
+  }
   TRY(lm_check_options(L, 2, "tensor", 3, names));
   if (lua_type(L, 2) == LUA_TTABLE) {
     if (lm_field(L, 2, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "tensor", "dtype", &dtype));

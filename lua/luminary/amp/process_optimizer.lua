@@ -82,6 +82,12 @@ local function step(self, closure)
     stash.skip = false
     return nil
   end
+  for i, rounded in ipairs(stash.lows) do
+    if core.has_grad(rounded) and not core.has_grad(stash.low_masters[i]) then
+      fail("amp: step: the model has gradients that the master weights lack: call backward inside "
+        .. "lm.amp.scale_loss(loss, optimizer, function(scaled) scaled:backward() end)")
+    end
+  end
   local result = stash.step(self)
   if #stash.lows > 0 then
     core.rescale(stash.low_masters, stash.lows, 1)

@@ -45,6 +45,15 @@ local function compile(text)
   local problem
   chunk, problem = load_text(text)
   if chunk then return load_kept(text) or chunk end
+  local statements, last = match(text, "^(.*;)%s*(.-)%s*$") -- x = 3; x
+  if statements and load_text(statements) and load_text("return nil, " .. last) then
+    local first = load_kept(statements) or load_text(statements)
+    chunk = load_text("return nil, " .. last)
+    return function()
+      first()
+      return select(2, chunk())
+    end
+  end
   if find(problem .. as_expression, "unfinished string near", 1, true) and not find(text, "\\$") then
     return nil, problem -- strings end on their line
   end

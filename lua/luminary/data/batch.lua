@@ -59,9 +59,14 @@ local function given(what, first, ...)
   return first, ...
 end
 
---- The batch of these samples, each a list of values.
+--- The batch of these samples, each a list of values; to a collate_fn a sample that is one plain table is that table.
 function batches.join(recipe, samples)
-  if recipe.collate_fn then return given("collate_fn", recipe.collate_fn(samples)) end
+  if recipe.collate_fn then
+    for i, sample in ipairs(samples) do
+      if sample[2] == nil and options.is_plain(sample[1]) then samples[i] = sample[1] end
+    end
+    return given("collate_fn", recipe.collate_fn(samples))
+  end
   return unpack(collate(samples, recipe.dtypes, ""))
 end
 

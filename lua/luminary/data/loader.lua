@@ -10,7 +10,8 @@
 --- integers, else float32; fractions where those were integers are an error); booleans a bool tensor; tables are
 --- collated field by field; the rest stays a list.
 --- A data.IterableDataset is batched as its samples come: shuffle, sampler and batch_sampler are errors with one.
---- collate_fn(samples), where each sample is a list of what :get gave, returns the batch instead.
+--- collate_fn(samples), where each sample is a list of what :get gave, or the one table that it gave, returns the batch
+--- instead.
 ---
 --- With num_workers above 0 as many workers make batches ahead, up to prefetch_factor each, and the batches are the
 --- same: each one's random numbers (of this library's functions, on the CPU) come from a seed of its own, which follows
@@ -18,9 +19,9 @@
 --- threads with a Lua state each, or processes by worker_type = "process". Both get a copy of the set, collate_fn and
 --- worker_init_fn (called with the worker's number, from 0) when a pass begins, or once with persistent_workers;
 --- tensors in them are shared, not copied. An IterableDataset may have :shard(i, n), called in worker i (from 0) of n,
---- after which its :iter() gives that part; else each worker walks the whole stream and keeps its batches. A worker's
---- error is raised where its batch would come, with the sample's number and the worker's traceback. timeout: seconds to
---- wait for a batch; 0 is as long as it takes.
+--- after which its :iter() gives that part, or ask data.get_worker_info() in :iter(); of others each worker walks the
+--- whole stream and keeps its batches. A worker's error is raised where its batch would come, with the sample's number
+--- and the worker's traceback. timeout: seconds to wait for a batch; 0 is as long as it takes.
 --- pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to a GPU run beside other
 --- work; without CUDA there is none, and they stay as they are.
 local core = require "luminary.core"
@@ -185,8 +186,13 @@ local function walk_alone(self, recipe, next_numbers, seed, first)
     return finished(batches.join(recipe, samples))
   end
   if self.is_stream then
+    local before = batches.begin_random(seed)
     take = batches.stream(recipe)
-    for _ = 1, first - 1 do take() end
+    for i = 1, first - 1 do
+      batches.begin_random(seed + i)
+      take()
+    end
+    core.set_rng_state(before, "cpu")
   end
   return function() return finish(self, make()) end
 end

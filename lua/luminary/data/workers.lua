@@ -15,8 +15,13 @@ local fail = options.fail
 
 local workers = {}
 
+local asked -- whether get_worker_info was: a stream that does shares itself out
+
 --- data.get_worker_info(): in a loader's worker {id, num_workers, dataset}, ids from 0; nil elsewhere.
-function workers.get_worker_info() return workers.info end
+function workers.get_worker_info()
+  asked = true
+  return workers.info
+end
 
 -- ---- in the worker
 
@@ -33,23 +38,35 @@ local function copied(v, seen)
   return seen[v]
 end
 
--- A function that makes the batch asked for. Of a stream that has no :shard each worker walks everything and leaves out
--- what others are asked for; of one that has, its part, of whose batches every count-th of all is made.
+local function begin_random(seed)
+  batch.begin_random(seed)
+  math.randomseed(seed)
+end
+
+-- A function that makes the batch asked for. Of a stream that shares itself out, by :shard or by get_worker_info, each
+-- worker makes its part, and every count-th batch of all is its; of others each walks everything, by the same random
+-- numbers, and leaves out what others are asked for.
 local function maker(recipe, index, count)
   if not recipe.is_stream then
     return function(request) return batch.fetch(recipe, request.numbers) end
   end
-  local shares = type(recipe.set.shard) == "function"
-  local stride, start = shares and count or 1, shares and index + 1 - count or 0
-  if shares then recipe.set:shard(index, count) end
+  asked = type(recipe.set.shard) == "function"
+  if asked then recipe.set:shard(index, count) end
   local pass, take, at
   return function(request)
-    if pass ~= request.pass then pass, take, at = request.pass, batch.stream(recipe), start end
+    local seed = request.seed - request.batch
+    if pass ~= request.pass then
+      begin_random(seed)
+      pass, take = request.pass, batch.stream(recipe)
+      at = asked and index + 1 - count or 0
+    end
     local samples
     repeat
-      at = at + stride
-      batch.begin_random(request.seed - request.batch + at)
+      local shared = asked
+      at = at + (shared and count or 1)
+      begin_random(seed + at)
       samples = take()
+      if asked and not shared then at = index + 1 end -- it has asked only now: this was its first
     until samples == nil or at >= request.batch
     if samples then return batch.join(recipe, samples) end
   end
@@ -219,21 +236,21 @@ end
 function workers.walk(loader, recipe, next_numbers, seed, first)
   local pool, ready, done = pool_of(loader, recipe), {}, {}
   local count = loader.num_workers
-  local asked, given, ended, over = first - 1, first - 1, false, false
+  local sent, given, ended, over = first - 1, first - 1, false, false
   pool.passes = pool.passes + 1
   local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
   local function ask()
     local most = loader.dtypes_known and count * loader.prefetch_factor or 1
-    while not ended and asked - given < most do
+    while not ended and sent - given < most do
       local numbers = next_numbers()
       if numbers == nil then
         ended = true
         break
       end
-      asked = asked + 1
-      local i = whose(asked)
+      sent = sent + 1
+      local i = whose(sent)
       if not done[i] then
-        pool:ask(i, {batch = asked, pass = pool.passes, numbers = numbers, seed = seed + asked, dtypes = recipe.dtypes})
+        pool:ask(i, {batch = sent, pass = pool.passes, numbers = numbers, seed = seed + sent, dtypes = recipe.dtypes})
       end
     end
   end
@@ -245,7 +262,7 @@ function workers.walk(loader, recipe, next_numbers, seed, first)
     while true do
       if over or pool.closed then return nil end
       ask()
-      if asked == given then
+      if sent == given then
         finish()
         return nil
       end

@@ -66,7 +66,7 @@ Module.__missing = {
 Module.is_module = is_module
 
 --- What a call net(x) runs; classes write their own.
-function Module:forward()
+function Module:forward(...) -- luacheck: ignore
   fail("%s: define function %s:forward(x)", self.__name, self.__name)
 end
 
@@ -157,7 +157,8 @@ local function warn_of_hidden(modules, params)
       for key, v in pairs(is_plain(value) and value or {}) do
         if is_module(v) and not modules[v] or core.is_tensor(v) and parameter.is(v) and not params[v] then
           core.warn(("%s: %s[%s] is in a plain table, so that parameters(), state_dict() and to() pass it over; "
-            .. "nn.ModuleList holds modules"):format(module.__name, tostring(name), tostring(key)))
+            .. "%s"):format(module.__name, tostring(name), tostring(key),
+            is_module(v) and "nn.ModuleList holds modules" or "a field of its own registers a parameter"))
           break
         end
       end

@@ -281,7 +281,8 @@ function LBFGS:check_state(state) -- luacheck: no self
   end
 end
 
---- One step: see the head of this file. Gives what the closure gave first.
+--- One step: up to max_iter iterations, for which closure() drops the gradients, computes the loss, calls backward and
+--- gives the loss. Gives what the closure gave first.
 function LBFGS:step(closure)
   options.arg("LBFGS:step", "closure", closure, "function")
   local p = self.param_groups[1].params[1]

@@ -63,7 +63,7 @@ local function held(state, name, make)
 end
 
 --- optim.sgd(feval, x [, {learningRate = 1e-3, learningRateDecay = 0, weightDecay = 0, momentum = 0, dampening =
---- momentum, nesterov = false} [, state]]): as Torch7's; see optim/torch7.lua for what feval is. The rate is
+--- momentum, nesterov = false} [, state]]): as Torch7's; feval(x) gives a loss and its gradient. The rate is
 --- learningRate / (1 + evalCounter * learningRateDecay); the velocity is at first the gradient, then momentum *
 --- velocity + (1 - dampening) * gradient.
 define("sgd", {
