@@ -115,7 +115,7 @@ other.nn = with(pairs_of([[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
   MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d GroupNorm InstanceNorm1d
-  InstanceNorm2d RMSNorm LocalResponseNorm ELU SELU CELU PReLU ReLU6 Hardtanh Hardswish Hardsigmoid Mish GLU
+  InstanceNorm2d RMSNorm ELU SELU CELU PReLU Hardtanh Hardswish Hardsigmoid Mish GLU
   Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss KLDivLoss
   CosineEmbeddingLoss MarginRankingLoss TripletMarginLoss CTCLoss PoissonNLLLoss GaussianNLLLoss
   HingeEmbeddingLoss ModuleDict ParameterList ParameterDict Upsample PixelShuffle Unfold Fold ZeroPad2d
@@ -135,7 +135,7 @@ other.nn = with(pairs_of([[
 })
 
 other["nn.functional"] = pairs_of([[
-  relu6=lm.relu6 erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
+  erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
   l1_loss smooth_l1_loss huber_loss kl_div normalize cosine_similarity interpolate upsample
   scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
@@ -144,7 +144,7 @@ other["nn.functional"] = pairs_of([[
   dropout2d alpha_dropout embedding_bag bilinear pairwise_distance triplet_margin_loss margin_ranking_loss
   cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
   multilabel_margin_loss soft_margin_loss adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
-  channel_shuffle conv_transpose3d dropout3d feature_alpha_dropout hardshrink local_response_norm lp_pool1d lp_pool2d
+  channel_shuffle conv_transpose3d dropout3d feature_alpha_dropout hardshrink lp_pool1d lp_pool2d
   max_pool3d multi_head_attention_forward multilabel_soft_margin_loss pdist pixel_unshuffle rrelu
   softshrink tanhshrink linear_cross_entropy upsample_bilinear upsample_nearest]])
 

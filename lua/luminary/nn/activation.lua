@@ -28,6 +28,8 @@ local function maybe_inplace(name, op, op_)
 end
 --- nn.ReLU([{inplace = false}]): max(x, 0)
 maybe_inplace("ReLU", ops.relu, ops.relu_)
+--- nn.ReLU6([{inplace = false}]): min(max(x, 0), 6)
+maybe_inplace("ReLU6", ops.relu6, ops.relu6_)
 --- nn.SiLU([{inplace = false}]): x * sigmoid(x)
 maybe_inplace("SiLU", ops.silu, ops.silu_)
 

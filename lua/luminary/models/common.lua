@@ -1,0 +1,27 @@
+--- What models share: their options, and how weights begin.
+local options = require "luminary.options"
+local nn = require "luminary.nn"
+
+local common = {}
+
+--- Options of every model: num_classes, those of its own, and none else.
+function common.options(who, opts, spec)
+  spec.num_classes = spec.num_classes or {"count", 1000}
+  return options.check(who, opts, spec, "num_classes")
+end
+
+--- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear layers
+--- are drawn with standard deviation `std`, or stay as they are.
+function common.draw(net, std)
+  net:apply(function(m)
+    if m:is(nn.Conv2d) then
+      nn.init.kaiming_normal_(m.weight, {mode = "fan_out", nonlinearity = "relu"})
+      if m.bias then nn.init.zeros_(m.bias) end
+    elseif m:is(nn.Linear) and std then
+      nn.init.normal_(m.weight, 0, std)
+      nn.init.zeros_(m.bias)
+    end
+  end)
+end
+
+return common

@@ -1,0 +1,10 @@
+--- lm.models: networks for images that people know, with torchvision's names of parameters, so that a state_dict of
+--- theirs fits: net:load_state_dict(lm.load("resnet50.safetensors")). Nothing is downloaded.
+local options = require "luminary.options"
+
+local models = {}
+for _, family in ipairs {"small", "alexnet", "resnet", "mobilenet"} do
+  for name, make in pairs(require("luminary.models." .. family)) do models[name] = make end
+end
+
+return options.strict("models", models)
