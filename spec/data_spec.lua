@@ -482,7 +482,8 @@ describe("a loader", function()
     assert.same({ { 3, 2 }, { 3, 1 } }, batches(loader:iter()))
     local Fields = Numbers:extend("Fields") -- a sample that is one table is that table
     function Fields:get(i) -- luacheck: ignore self
-      return { i, name = i * 2 } end
+      return { i, name = i * 2 }
+    end
     assert.same({ { 1, 2 }, { 2, 4 }, { 3, 6 } }, batches(data.DataLoader(Fields(3), { collate_fn = function(samples)
       return { samples[1][1], samples[1].name }
     end }):iter()))

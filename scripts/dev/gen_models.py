@@ -47,7 +47,7 @@ def main():
                 logits = net(wave((1, 3, 224, 224), 0).float())[0]
             count = sum(p.numel() for p in net.parameters())
             names = " ".join(sorted(state))
-            text = ", ".join("%.9g" % v for v in logits[:8].tolist())
+            text = ", ".join("%.8g" % v for v in logits[:6].tolist())
             scale = logits.abs().max().item()
             out.write("  %s = {\n    parameters = %d, entries = %d, names = \"%s\", largest = %.9g,\n    logits = {%s},\n  },\n"
                       % (name, count, len(state), hashlib.md5(names.encode()).hexdigest(), scale, text))

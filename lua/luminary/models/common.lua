@@ -10,7 +10,7 @@ function common.options(who, opts, spec)
   return options.check(who, opts, spec, "num_classes")
 end
 
---- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear layers
+--- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear
 --- are drawn with standard deviation `std`, or stay as they are.
 function common.draw(net, std)
   net:apply(function(m)
