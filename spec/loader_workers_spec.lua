@@ -399,6 +399,21 @@ describe("an error in a worker", function()
 end)
 
 describe("what is left of workers", function()
+  it("does not keep the program from leaving", function()
+    local folder = temp.folder()
+    temp.write(folder .. "/main.lua", [[
+      local lm = require "luminary"
+      local set = lm.data.TensorDataset(lm.arange(100))
+      local loader = lm.data.DataLoader(set, {num_workers = 2, persistent_workers = true})
+      for _ in loader:iter() do end
+      print(lm.time())
+      os.exit(5)]])
+    local _, out, code = temp.run(folder, "timeout 20 luajit " .. folder .. "/main.lua")
+    assert.equal(5, code)
+    assert.is_true(lm.time() - tonumber(out) < 1.5)
+    temp.remove(folder)
+  end)
+
   it("is nothing after a pass, a break, an error or a forgotten iterator", function()
     local Big = data.Dataset:extend("Big")
     function Big:len() return 40 end

@@ -8,7 +8,8 @@
  *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
  *   mp_send(worker, text, tensors)
  *       for processes the tensors have to be shared (mp_share)
- *   mp_receive(worker, seconds)   text, tensors; false if nothing has come by then, nil if nothing will
+ *   mp_receive(worker, seconds)   text, tensors; false if nothing has come by then, nil if nothing will; -1 s: waits
+ *                                 until something or a signal comes
  *   mp_wait(workers, seconds)     until one of them has sent something or ended, or a signal came
  *   mp_ended(worker)
  *       nil while it runs; then its exit code, the signal that ended it or nil, and of a thread the message of an

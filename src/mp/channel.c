@@ -382,10 +382,15 @@ static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
 
 lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **out, bool *closed) {
   lm_status status = LM_OK;
-  bool ready;
+  bool ready = true;
   *out = NULL;
   *closed = false;
-  TRY(wait_for(fd, POLLIN, seconds < 0 ? 1e300 : lm_seconds() + seconds, &ready));
+  if (seconds >= 0) {
+    TRY(wait_for(fd, POLLIN, lm_seconds() + seconds, &ready));
+  } else if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1) < 0) {
+    if (errno != EINTR) return broken(errno);
+    ready = false;
+  }
   if (ready) TRY(passed ? receive_passed(fd, out, closed) : receive_parcel(fd, out, closed));
 done:
   return status;

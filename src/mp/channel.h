@@ -19,8 +19,8 @@ LM_API lm_status lm_channel_pair(int fd[2]);
 LM_API lm_status lm_channel_send(int fd, const char *text, size_t n, int ntensors, lm_tensor *const *tensors);
 /* To another thread of this process: the parcel itself changes hands. It stays yours after an error. */
 LM_API lm_status lm_channel_pass(int fd, lm_parcel *parcel);
-/* The next parcel: `seconds` at most, < 0 as long as it takes. *out is NULL if none has come by then, or, with *closed,
- * if none will. passed: what the other side does is lm_channel_pass. */
+/* The next parcel: `seconds` at most, < 0 as long as it takes or until a signal comes. *out is NULL if none has come by
+ * then, or, with *closed, if none will. passed: what the other side does is lm_channel_pass. */
 LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **out, bool *closed);
 /* Closes it; parcels that were passed and never received are freed. */
 LM_API void lm_channel_close(int fd, bool passed);

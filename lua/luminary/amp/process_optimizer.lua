@@ -5,6 +5,7 @@
 --- written since (load_state_dict, the start of DistributedDataParallel) gives its value to its master before the next
 --- backward pass.
 local core = require "luminary.core"
+local gradients = require "luminary.gradients"
 local options = require "luminary.options"
 local fail = options.fail
 
@@ -99,7 +100,7 @@ end
 local function zero_grad(self, opts)
   local stash = stashes[self]
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  core.zero_grad(stash.params, opts.set_to_none)
+  gradients.zero(stash.params, opts.set_to_none)
   core.zero_grad(stash.low_masters, opts.set_to_none)
 end
 

@@ -93,7 +93,7 @@ function workers.serve(index, setup)
     return maker(recipe, index, setup.count)
   end)
   while true do
-    local text, tensors = core.mp_receive(here.channel, -1)
+    local text, tensors = here.receive()
     if not text then return end
     local request = carrier.decode(text, tensors)
     recipe.dtypes, recipe.at = request.dtypes, nil

@@ -37,7 +37,7 @@ return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
   here.channel = channel
   local function receive()
-    local text, tensors = core.mp_receive(channel, -1)
+    local text, tensors = here.receive()
     if not text then error("the program that started this worker has gone", 0) end
     return carrier.decode(text, tensors)
   end

@@ -1,2 +1,15 @@
 --- What a worker knows of itself: `channel`, to whoever started it; nil where the script itself runs.
-return {}
+local core = require "luminary.core"
+
+local here = {}
+
+--- The next that comes: text and tensors; nil if nothing will. A thread that is asked to end does so meanwhile.
+function here.receive()
+  local text, tensors
+  repeat
+    text, tensors = core.mp_receive(here.channel, -1)
+  until text ~= false
+  return text, tensors
+end
+
+return here

@@ -9,6 +9,7 @@
 --- their first assignment, which is therefore the same on every rank.
 local core = require "luminary.core"
 local class = require "luminary.class"
+local gradients = require "luminary.gradients"
 local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
@@ -55,10 +56,10 @@ Module.extend = class.methods.extend
 Module.init = class.methods.init
 Module.__hint = "m:named_children() and m:named_parameters() walk a module; nn.Sequential and nn.ModuleList are lists"
 
-local gradients = "loss:backward() computes all gradients"
+local by_backward = "loss:backward() computes all gradients"
 Module.__missing = {
-  updateOutput = "net(x) calls forward", updateGradInput = gradients, accGradParameters = gradients,
-  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = gradients,
+  updateOutput = "net(x) calls forward", updateGradInput = by_backward, accGradParameters = by_backward,
+  updateParameters = "optim.SGD(net:parameters(), {lr = 0.1}):step() does it", backward = by_backward,
   gradInput = "x.grad has it, where x requires grad", output = "it is what net(x) gives",
 }
 
@@ -264,7 +265,7 @@ end
 --- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
 function Module:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  core.zero_grad(self:parameters(), opts.set_to_none and not record_of(self).is_flat)
+  gradients.zero(self:parameters(), opts.set_to_none)
 end
 
 --- Torch7's: fills all gradients with zeros.
@@ -294,9 +295,9 @@ function Module:getParameters()
     p.grad = nil
     core.become(p, part(flat))
     p.grad = part(grads)
+    gradients.stay(p)
     first = first + count
   end
-  record_of(self).is_flat = true
   return core.keep(flat), core.keep(grads)
 end
 

@@ -14,6 +14,7 @@
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.class"
+local gradients = require "luminary.gradients"
 local options = require "luminary.options"
 local fail, is_plain = options.fail, options.is_plain
 
@@ -96,10 +97,10 @@ function Optimizer:add_param_group(given)
   table.insert(self.param_groups, group)
 end
 
---- Drop all gradients; {set_to_none = false} fills them with zeros.
+--- Drop all gradients; {set_to_none = false} fills them with zeros, as it is always where getParameters was called.
 function Optimizer:zero_grad(opts)
   opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
-  for _, group in ipairs(self.param_groups) do core.zero_grad(group.params, opts.set_to_none) end
+  for _, group in ipairs(self.param_groups) do gradients.zero(group.params, opts.set_to_none) end
 end
 
 -- Parameters with a gradient, by how many steps they have made: all of them the same number, mostly, so
