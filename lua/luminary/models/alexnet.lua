@@ -1,6 +1,7 @@
 --- AlexNet (Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014), VGG (Simonyan and
 --- Zisserman, "Very Deep Convolutional Networks", 2014), and CNN-F (Chatfield et al., "Return of the Devil in the
---- Details", 2014): features by convolutions, then a classifier of linear layers. Images [N, 3, H, W], usually 224 x 224.
+--- Details", 2014): features by convolutions, then a classifier of linear layers. Images [N, 3, H, W], usually of
+--- 224 x 224.
 local class = require "luminary.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"

@@ -11,7 +11,7 @@ function common.options(who, opts, spec)
 end
 
 --- Weights of convolutions are drawn for ReLU by their outgoing size (He et al. 2015), their biases are 0; linear
---- are drawn with standard deviation `std`, or stay as they are.
+--- layers are drawn with standard deviation `std`, or stay as they are.
 function common.draw(net, std)
   net:apply(function(m)
     if m:is(nn.Conv2d) then
