@@ -755,3 +755,31 @@ describe("the options of an optimizer of one's own", function()
       "Own: lr: there is no kind string 'float' of options; there are any, boolean, count")
   end)
 end)
+
+describe("hooks of a step", function()
+  it("run before and after it, until they are removed", function()
+    for _, make in ipairs { optim.SGD, optim.LBFGS } do
+      local p = lm.ones({ 1 }, { requires_grad = true })
+      local opt, seen = make({ p }, { lr = 0.5 }), {}
+      local function closure()
+        opt:zero_grad()
+        local loss = (p * 2):sum()
+        loss:backward()
+        return loss
+      end
+      local before = opt:register_step_pre_hook(function(o, c)
+        assert.equal(opt, o)
+        assert.equal(closure, c)
+        seen[#seen + 1] = "before at " .. p:item()
+      end)
+      opt:register_step_post_hook(function() seen[#seen + 1] = "after" end)
+      assert.equal(2, opt:step(closure):item())
+      assert.same({ "before at 1", "after" }, seen)
+      assert.is_true(p:item() < 1)
+      before.remove()
+      opt:step(closure)
+      assert.same({ "before at 1", "after", "after" }, seen)
+      assert.error_matches(function() opt:register_step_post_hook(3) end, "the hook has to be a function, got number 3")
+    end
+  end)
+end)

@@ -65,12 +65,27 @@ def optimizer(make):
     return make(params).step
 
 
+def steps(kind):
+    """Variants of a step of torch.optim's class with its defaults: fused where it is, foreach, and one by one."""
+    variants = {}
+    for how in ({"fused": True}, {"foreach": True}, {"foreach": False}) if kind else ():
+        try:
+            step = optimizer(lambda p: kind(p, **how))
+            step()
+            variants["%s=%s" % next(iter(how.items()))] = step
+        except (TypeError, RuntimeError):  # not for this one
+            pass
+    return variants
+
+
 def build(name):
     """Variants by name: functions that do one step."""
     if name == "sgd":
         return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
     if name == "adam":
         return {"fused": optimizer(lambda p: torch.optim.Adam(p, lr=0.001, fused=True))}
+    if name.startswith("step_"):
+        return steps(getattr(torch.optim, name[5:], None))
     name, _, low = name.partition("_")
     if name == "mm2048":
         a, b = (torch.randn(2048, 2048).to(torch.bfloat16 if low else torch.float32) for _ in range(2))
@@ -140,7 +155,7 @@ def main():
                 cache[name] = build(name)
                 for f in cache[name].values():
                     timed(f, 3)
-            answer = {variant: timed(f, ROUNDS[name]) for variant, f in cache[name].items()}
+            answer = {variant: timed(f, ROUNDS.get(name, 10)) for variant, f in cache[name].items()}
         print(" ".join(f"{variant} {seconds:.9f}" for variant, seconds in answer.items()), flush=True)
 
 

@@ -287,7 +287,7 @@ function LBFGS:step(closure)
   options.arg("LBFGS:step", "closure", closure, "function")
   local p = self.param_groups[1].params[1]
   self.state[p] = self.state[p] or {func_evals = 0, n_iter = 0}
-  return core.no_grad(iterate, self, closure, self.state[p])
+  return self:hooked(function() return core.no_grad(iterate, self, closure, self.state[p]) end, closure)
 end
 
 return LBFGS

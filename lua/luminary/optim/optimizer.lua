@@ -154,8 +154,35 @@ local function captured(self, group, params, states)
   end
 end
 
---- One step. `closure`, if given, computes the loss again first; its result is returned.
-function Optimizer:step(closure)
+-- Adds a function to a list, which is replaced, never changed, so that a running step keeps its own.
+local function add_hook(self, name, fn)
+  local entry = {fn = options.arg(("%s:register_step_%s"):format(self.__name, name), "the hook", fn, "function")}
+  local function rebuilt(extra)
+    local list = {}
+    for _, each in ipairs(self[name] or {}) do
+      if each ~= entry then list[#list + 1] = each end
+    end
+    list[#list + 1] = extra
+    self[name] = list
+  end
+  rebuilt(entry)
+  return {remove = function() rebuilt() end}
+end
+
+--- fn(opt, closure) before each step. Gives a handle with :remove().
+function Optimizer:register_step_pre_hook(fn) return add_hook(self, "pre_hook", fn) end
+--- fn(opt, closure) after each step. Gives a handle with :remove().
+function Optimizer:register_step_post_hook(fn) return add_hook(self, "post_hook", fn) end
+
+--- step(self, closure) between the hooks; what `step` of a class that writes its own consists of.
+function Optimizer:hooked(step, closure)
+  for _, hook in ipairs(self.pre_hook or {}) do hook.fn(self, closure) end
+  local loss = step(self, closure)
+  for _, hook in ipairs(self.post_hook or {}) do hook.fn(self, closure) end
+  return loss
+end
+
+local function make_step(self, closure)
   local loss
   if closure ~= nil then
     loss = core.enable_grad(options.arg(self.__name .. ":step", "closure", closure, "function"))
@@ -181,6 +208,9 @@ function Optimizer:step(closure)
   end
   return loss
 end
+
+--- One step. `closure`, if given, computes the loss again first; its result is returned.
+function Optimizer:step(closure) return self:hooked(make_step, closure) end
 
 --- Everything needed to go on: {state = {[n] = …}, param_groups = {…}}, parameters numbered from 1 in
 --- order. Tensors are the optimizer's own; lm.save takes it as it is.

@@ -114,10 +114,7 @@ function Zero:follow()
   self.full = nil
 end
 
---- One step of this rank's parameters, then the new values of all. `closure`, if given, computes the loss again first;
---- its result is returned.
-function Zero:step(closure)
-  if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
+local function make_step(self, closure)
   self.optimizer.param_groups = self.param_groups -- which are the user's to edit
   self:follow()
   local loss = self.part:step(closure)
@@ -130,6 +127,13 @@ function Zero:step(closure)
     if #params > 0 then core.reducer_share(group.handle, params, rank) end
   end
   return loss
+end
+
+--- One step of this rank's parameters, then the new values of all. `closure`, if given, computes the loss again first;
+--- its result is returned.
+function Zero:step(closure)
+  if closure ~= nil then options.arg(who .. ":step", "closure", closure, "function") end
+  return self:hooked(make_step, closure)
 end
 
 --- Another group, on all ranks: {params = list, lr = …}; options it does not give are the optimizer's.
