@@ -165,15 +165,15 @@ function GradScaler:step(opt, closure)
   return result
 end
 
--- What is no scale any more leaves it as it is.
-local function multiply_scale(self, by)
-  local scale = float32(self.current * by)
-  if options.is("scale", scale) then self.current, self.tensors = scale, {} end
-end
-
 local function set_scale(self, scale)
   self.current = float32(scale)
   for _, by in pairs(self.tensors) do by:fill_(self.current) end
+end
+
+-- What is no scale any more leaves it as it is.
+local function multiply_scale(self, by)
+  local scale = float32(self.current * by)
+  if options.is("scale", scale) then set_scale(self, scale) end
 end
 
 --- Ends an iteration: the scale is multiplied by backoff_factor if a gradient was infinite or NaN, by growth_factor
