@@ -2,12 +2,13 @@
  * out in chunks, so that a network of many small parameters costs what one large one does. */
 #include <math.h>
 #include <omp.h>
+#include <stdatomic.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/optim.h"
 #include "base/mem.h"
 
-enum { CHUNK = 16384 /* elements */ };
+enum { CHUNK = 16384 /* elements */, SHARES = 16 /* a thread */ };
 
 static int64_t chunks_of(const lm_tensor *t) { return (t->numel + CHUNK - 1) / CHUNK; }
 
@@ -34,17 +35,24 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
   lm_optim_coefficients c = {.modes = step->modes, .f64 = *step->coefficients};
   lm_optim_narrow(step->optimizer->family, &c.f64, &c.f32);
   int64_t chunks = count_chunks(step->n, step->param);
+  _Atomic int64_t next = 0;
 #pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.3))
   {
-    /* This thread's chunks, first to last - 1 of all; `base` counts those of the tensors passed. */
-    int64_t me = omp_get_thread_num(), team = omp_get_num_threads(), base = 0;
-    int64_t first = chunks * me / team, last = chunks * (me + 1) / team;
-    for (int i = 0; i < step->n && base < last; i++) {
-      int64_t end = base + chunks_of(step->param[i]);
-      int64_t from = (larger(first, base) - base) * CHUNK;
-      int64_t to = smaller((smaller(last, end) - base) * CHUNK, step->param[i]->numel);
-      if (from < to) update(step, &c, loops[step->param[i]->dtype], i, from, to - from);
-      base = end;
+    /* Threads take shares of the chunks as they come to them: cores are not all as fast, nor all of memory as near. Of a
+     * share chunks first to last - 1; `base` counts those of the tensors before i. */
+    int64_t shares = omp_get_num_threads() * (int64_t)SHARES, base = 0;
+    if (shares > chunks) shares = chunks;
+    int i = 0;
+    for (int64_t share; (share = atomic_fetch_add_explicit(&next, 1, memory_order_relaxed)) < shares;) {
+      int64_t first = chunks * share / shares, last = chunks * (share + 1) / shares;
+      for (;; i++) {
+        int64_t end = base + chunks_of(step->param[i]);
+        int64_t from = (larger(first, base) - base) * CHUNK;
+        int64_t to = smaller((smaller(last, end) - base) * CHUNK, step->param[i]->numel);
+        if (from < to) update(step, &c, loops[step->param[i]->dtype], i, from, to - from);
+        if (end >= last) break;
+        base = end;
+      }
     }
   }
   return LM_OK;
