@@ -38,8 +38,8 @@ lm_status lm_cpu_optim(const lm_optim_step *step) {
   _Atomic int64_t next = 0;
 #pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.3))
   {
-    /* Threads take shares of the chunks as they come to them: cores are not all as fast, nor all of memory as near. Of a
-     * share chunks first to last - 1; `base` counts those of the tensors before i. */
+    /* Threads take shares of the chunks as they come to them: cores are not all as fast, nor all of memory as near. Of
+     * a share chunks first to last - 1; `base` counts those of the tensors before i. */
     int64_t shares = omp_get_num_threads() * (int64_t)SHARES, base = 0;
     if (shares > chunks) shares = chunks;
     int i = 0;
