@@ -48,7 +48,10 @@ end
 -- numbers, and leaves out what others are asked for.
 local function maker(recipe, index, count)
   if not recipe.is_stream then
-    return function(request) return batch.fetch(recipe, request.numbers) end
+    return function(request)
+      begin_random(request.seed)
+      return batch.fetch(recipe, request.numbers)
+    end
   end
   asked = type(recipe.set.shard) == "function"
   if asked then recipe.set:shard(index, count) end
@@ -97,8 +100,6 @@ function workers.serve(index, setup)
     if not text then return end
     local request = carrier.decode(text, tensors)
     recipe.dtypes, recipe.at = request.dtypes, nil
-    batch.begin_random(request.seed)
-    math.randomseed(request.seed)
     local reply, problem
     if begun then reply, problem = attempt(function() return begun.values[1](request) end) end
     if reply and setup.processes then reply.values = copied(reply.values, {}) end
