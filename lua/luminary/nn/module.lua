@@ -10,6 +10,7 @@
 local core = require "luminary.core"
 local class = require "luminary.class"
 local gradients = require "luminary.gradients"
+local hooks_add = require "luminary.hooks"
 local options = require "luminary.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
@@ -114,18 +115,7 @@ Module.register_module = Module.add_module
 
 local function add_hook(record, list, fn)
   if type(fn) ~= "function" then fail("%s: a hook has to be a function", record.class.__name) end
-  -- Lists are replaced, never changed, so that a running call keeps its own.
-  local entry = function(...) return fn(...) end
-  local function rebuilt(skip, extra)
-    local hooks = {}
-    for _, hook in ipairs(record[list] or {}) do
-      if hook ~= skip then hooks[#hooks + 1] = hook end
-    end
-    hooks[#hooks + 1] = extra
-    return hooks[1] and hooks or nil
-  end
-  record[list] = rebuilt(nil, entry)
-  return {remove = function() record[list] = rebuilt(entry) end}
+  return hooks_add(record, list, fn)
 end
 
 --- fn(module, inputs, output…) after each forward; what it returns, unless nil, replaces the output.

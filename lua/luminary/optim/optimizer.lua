@@ -15,6 +15,7 @@
 local core = require "luminary.core"
 local class = require "luminary.class"
 local gradients = require "luminary.gradients"
+local hooks_add = require "luminary.hooks"
 local options = require "luminary.options"
 local fail, is_plain = options.fail, options.is_plain
 
@@ -154,19 +155,9 @@ local function captured(self, group, params, states)
   end
 end
 
--- Adds a function to a list, which is replaced, never changed, so that a running step keeps its own.
 local function add_hook(self, name, fn)
-  local entry = {fn = options.arg(("%s:register_step_%s"):format(self.__name, name), "the hook", fn, "function")}
-  local function rebuilt(extra)
-    local list = {}
-    for _, each in ipairs(self[name] or {}) do
-      if each ~= entry then list[#list + 1] = each end
-    end
-    list[#list + 1] = extra
-    self[name] = list
-  end
-  rebuilt(entry)
-  return {remove = function() rebuilt() end}
+  options.arg(("%s:register_step_%s"):format(self.__name, name), "the hook", fn, "function")
+  return hooks_add(self, name, fn)
 end
 
 --- fn(opt, closure) before each step. Gives a handle with :remove().
@@ -176,9 +167,9 @@ function Optimizer:register_step_post_hook(fn) return add_hook(self, "post_hook"
 
 --- step(self, closure) between the hooks; what `step` of a class that writes its own consists of.
 function Optimizer:hooked(step, closure)
-  for _, hook in ipairs(self.pre_hook or {}) do hook.fn(self, closure) end
+  for _, hook in ipairs(self.pre_hook or {}) do hook(self, closure) end
   local loss = step(self, closure)
-  for _, hook in ipairs(self.post_hook or {}) do hook.fn(self, closure) end
+  for _, hook in ipairs(self.post_hook or {}) do hook(self, closure) end
   return loss
 end
 

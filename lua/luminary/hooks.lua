@@ -1,0 +1,15 @@
+--- Adds fn to the list of hooks that is holder[name], nil while there are none. Gives a handle with :remove().
+--- Lists are replaced, never changed, so that a running call keeps its own.
+return function(holder, name, fn)
+  local entry = function(...) return fn(...) end -- the same fn may be there twice
+  local function rebuilt(skip, extra)
+    local hooks = {}
+    for _, hook in ipairs(holder[name] or {}) do
+      if hook ~= skip then hooks[#hooks + 1] = hook end
+    end
+    hooks[#hooks + 1] = extra
+    return hooks[1] and hooks or nil
+  end
+  holder[name] = rebuilt(nil, entry)
+  return {remove = function() holder[name] = rebuilt(entry) end}
+end
