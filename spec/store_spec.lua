@@ -6,7 +6,8 @@ local root = here .. "/.."
 
 -- These programs bring their own sanitizers.
 local own = "env -u LD_PRELOAD "
-local sources = "src/base/*.c src/dist/net*.c src/dist/auth.c src/dist/protocol.c src/dist/record.c src/dist/server*.c"
+local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
+  .. " src/distributed/store/failure.c src/distributed/store/server*.c"
 
 describe("the store", function()
   local folder

@@ -348,7 +348,7 @@ end)
 
 describe("backends", function()
   it("that do not exist name the nearest", function()
-    local dist = require "luminary.dist"
+    local dist = require "luminary.distributed"
     local function message(name)
       local ok, err = pcall(dist.init_process_group, { backend = name, init_method = "tcp://127.0.0.1:1", rank = 0,
         world_size = 2, timeout = 1 })

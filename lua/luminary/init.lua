@@ -108,7 +108,7 @@ end
 
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
-  nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
+  nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
   amp = "amp", models = "models",
 }

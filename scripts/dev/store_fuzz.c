@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "dist/client_core.h"
+#include "distributed/store/client_core.h"
 #include "store_member.h"
 
 enum { BATCH = 24, BATCHES = 48, BAD = 3, PROBE = 1 << 20, KEYS = 8 };

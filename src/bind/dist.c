@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 #include "bind/bind.h"
-#include "dist/pmix.h"
-#include "dist/world.h"
+#include "distributed/group/world.h"
+#include "distributed/store/pmix.h"
 
 typedef struct world_box {
   lm_world *world; /* NULL once closed */

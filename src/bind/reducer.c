@@ -1,6 +1,6 @@
 /* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
-#include "dist/reducer.h"
-#include "dist/record.h"
+#include "distributed/ddp/reducer.h"
+#include "distributed/store/failure.h"
 
 #include "base/mem.h"
 #include "bind/bind.h"

@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local dataset = require "luminary.data.dataset"
-local dist = require "luminary.dist"
+local dist = require "luminary.distributed"
 local fail = options.fail
 
 local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) end

@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "dist/net_interface.h"
+#include "distributed/net/interface.h"
 #include "store_member.h"
 
 extern int failures;
