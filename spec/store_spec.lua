@@ -7,7 +7,7 @@ local root = here .. "/.."
 -- These programs bring their own sanitizers.
 local own = "env -u LD_PRELOAD "
 local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
-  .. " src/distributed/store/failure.c src/distributed/store/server*.c"
+  .. " src/distributed/store/failure.c src/distributed/store/words.c src/distributed/store/server*.c"
 
 describe("the store", function()
   local folder

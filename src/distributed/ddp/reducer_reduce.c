@@ -57,6 +57,7 @@ static uint64_t hash_of(const lm_reducer *r, int part) {
 
 static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   static const char *const names[] = {"forward", "backward", "join"};
+  t->kind = LM_SETUP;
   snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
   t->hash = hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */

@@ -300,6 +300,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
       for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
     }
   }
+  ticket->kind = c->kind;
   ticket->hash = mix(hash, (uint64_t)c->root);
 
   const char *where = lm_where();

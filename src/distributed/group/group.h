@@ -26,22 +26,6 @@ typedef enum lm_reduce_op {
   LM_REDUCE_OPS
 } lm_reduce_op;
 
-typedef enum lm_collective {
-  LM_ALL_REDUCE,
-  LM_BROADCAST,
-  LM_REDUCE,
-  LM_ALL_GATHER,
-  LM_GATHER,
-  LM_SCATTER,
-  LM_REDUCE_SCATTER,
-  LM_ALL_TO_ALL,
-  LM_BARRIER,
-  LM_SEND,
-  LM_RECV,
-  LM_SETUP, /* the core's own exchanges: opening a group, sharing memory */
-  LM_COLLECTIVES
-} lm_collective;
-
 LM_API const char *lm_collective_name(lm_collective c); /* "all_reduce" */
 LM_API const char *lm_reduce_op_name(lm_reduce_op op);  /* "sum" */
 

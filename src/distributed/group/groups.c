@@ -46,11 +46,10 @@ static lm_status compare_wishes(lm_world *w, const lm_bytes *mine, const void *t
   snprintf(message, sizeof message, "rank %d on host %s asks for %.*s%s%s, rank %d on host %s for %.*s%s%s", w->rank,
            lm_world_host(w, w->rank), an < 200 ? (int)an : 200, wish, *my_where ? " at " : "", my_where, first,
            lm_world_host(w, first), bn < 200 ? (int)bn : 200, other, *their_where ? " at " : "", their_where);
-  lm_record record = {.kind = LM_FAILURE_MISMATCH, .rank = w->rank, .told_by = w->rank};
-  snprintf(record.host, sizeof record.host, "%s", lm_world_host(w, w->rank));
-  snprintf(record.where, sizeof record.where, "%.63s", my_where);
-  snprintf(record.message, sizeof record.message, "%s", message);
-  return lm_fail_with_cause("new_group", lm_client_fail(w->client, &record, 0.3));
+  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, w->rank, lm_world_host(w, w->rank), w->rank);
+  snprintf(failure.where, sizeof failure.where, "%.63s", my_where);
+  snprintf(failure.message, sizeof failure.message, "%s", message);
+  return lm_fail_with_cause("new_group", lm_client_fail(w->client, &failure, 0.3));
 }
 
 static lm_status agree(lm_world *w, lm_group_core *core, const char *backend, int n, const int *ranks) {
@@ -174,7 +173,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   pthread_mutex_unlock(&w->lock);
 
   lm_waiting waiting;
-  lm_ticket ticket = {.seq = 0};
+  lm_ticket ticket = {.kind = LM_SETUP};
   snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, core, &ticket, core->timeout);

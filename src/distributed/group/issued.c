@@ -270,7 +270,7 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
 static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
   char message[1024]; /* the unit is closed whatever came before */
   lm_waiting waiting;
-  lm_ticket ticket = {.what = "batch_isend_irecv"};
+  lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
   memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
   lm_write(message, sizeof message, "%s", lm_error());
   lm_stream_set_current(s);

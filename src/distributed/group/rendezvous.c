@@ -12,6 +12,7 @@
 #include "distributed/group/world_core.h"
 #include "distributed/net/interface.h"
 #include "distributed/store/sigterm.h"
+#include "distributed/store/words.h"
 
 static const double first_pause = 0.005, longest_pause = 0.1, handshake_time = 10, port_time = 5, stranger_time = 5;
 
@@ -33,9 +34,10 @@ typedef struct opening {
 
 /* What there is to wait for, in words. */
 static void waits_for(opening *o, char *out, size_t capacity) {
-  char missing[sizeof o->missing] = "";
-  if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, missing, sizeof missing);
-  if (missing[0]) snprintf(o->missing, sizeof o->missing, "%s", missing);
+  lm_missing missing = {0};
+  if (o->joining) lm_client_missing(o->w->client, 0, 0, 0, NULL, 0.3, &missing);
+  if (missing.n > 0) lm_missing_text(&missing, o->missing, sizeof o->missing);
+  lm_missing_free(&missing);
   if (o->joining && o->missing[0]) { /* an earlier answer, if rank 0 has just given up and its store is gone */
     snprintf(out, capacity, "%s", o->missing);
   } else if (o->joining) {
@@ -183,13 +185,12 @@ static lm_status join(opening *o, int fd, bool *again) {
 
 done:
   if (status != LM_OK && w->client) {
-    lm_record record = {.kind = LM_FAILURE_ERROR, .rank = w->rank, .told_by = w->rank};
-    snprintf(record.host, sizeof record.host, "%s", o->host);
-    lm_write(record.message, sizeof record.message, "%s", lm_error());
-    if (!*again) lm_client_fail(w->client, &record, 0.2);
+    lm_failure failure = lm_failure_of(LM_FAILURE_ERROR, w->rank, o->host, w->rank);
+    lm_write(failure.message, sizeof failure.message, "%s", lm_error());
+    if (!*again) lm_client_fail(w->client, &failure, 0.2);
     lm_client_free(w->client);
     w->client = NULL;
-    lm_fail(status, "%s", record.message);
+    lm_fail(status, "%s", failure.message);
   }
   return status;
 }

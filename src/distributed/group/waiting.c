@@ -9,6 +9,7 @@
 #include "distributed/group/issued.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
+#include "distributed/store/words.h"
 
 static const double report_after = 0.1; /* seconds in a call before the store hears of it */
 static const double verdict_time = 0.3; /* seconds for the store to say what the cause is */
@@ -34,9 +35,7 @@ void lm_set_where(const char *where) {
 }
 const char *lm_where(void) { return script_line; }
 
-static bool is_p2p(const lm_ticket *t) {
-  return t->seq == 0 && (strncmp(t->what, "send", 4) == 0 || strncmp(t->what, "recv", 4) == 0);
-}
+static bool is_p2p(const lm_ticket *t) { return t->seq == 0 && (t->kind == LM_SEND || t->kind == LM_RECV); }
 
 void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
   double now = lm_seconds();
@@ -106,39 +105,37 @@ const lm_ticket *lm_group_ticket(const lm_group *g) {
 
 /* ---- words */
 
-/* "all_reduce sum float32 [3] at x.lua:4". A peer's ticket may lack its closing zeros. */
-static void call_text(const lm_ticket *t, char *out, size_t capacity) {
-  snprintf(out, capacity, "%.*s%s%.*s", (int)sizeof t->what - 1, t->what, *t->where ? " at " : "",
-           (int)sizeof t->where - 1, t->where);
-}
-
-static void rank_text(const lm_world *w, int rank, char *out, size_t capacity) {
-  snprintf(out, capacity, "rank %d on host %s", rank, lm_world_host(w, rank));
-}
-
-lm_status lm_fail_with_cause(const char *call, const lm_record *cause) {
+lm_status lm_fail_with_cause(const char *call, const lm_failure *cause) {
   char text[1000];
   lm_term_failed();
-  lm_record_text(cause, text, sizeof text);
+  lm_failure_text(cause, text, sizeof text);
   return lm_fail(LM_E_STATE, "%s%s%s", call ? call : "", call ? ": " : "", text);
 }
 
-static lm_status fail_call(const lm_waiting *call, const lm_record *cause) {
+static lm_status fail_call(const lm_waiting *call, const lm_failure *cause) {
   char name[sizeof call->ticket.what];
   snprintf(name, sizeof name, "%s", call->ticket.what);
   name[strcspn(name, " ")] = 0;
   return lm_fail_with_cause(name, cause);
 }
 
-static lm_record record_of(const lm_world *w, lm_failure kind, int rank) {
-  lm_record record = {.kind = kind, .rank = rank, .told_by = w->rank};
-  snprintf(record.host, sizeof record.host, "%s", lm_world_host(w, rank));
-  return record;
+/* What this rank tells of another one. */
+static lm_failure failure_of(const lm_world *w, lm_failure_kind kind, int rank) {
+  return lm_failure_of(kind, rank, lm_world_host(w, rank), w->rank);
+}
+
+/* A rank of the world and the call it is in. A peer's ticket may lack its closing zeros. */
+static lm_party party_of(const lm_world *w, int rank, lm_standing standing, const lm_ticket *call) {
+  lm_party party = {.rank = rank, .standing = standing};
+  snprintf(party.host, sizeof party.host, "%s", lm_world_host(w, rank));
+  if (call) party.call = *call;
+  party.call.what[sizeof party.call.what - 1] = party.call.where[sizeof party.call.where - 1] = 0;
+  return party;
 }
 
 /* Without a call: in a group's closing, say. */
-static lm_status publish(lm_world *w, const lm_waiting *call, const lm_record *record) {
-  const lm_record *cause = lm_client_fail(w->client, record, verdict_time);
+static lm_status publish(lm_world *w, const lm_waiting *call, const lm_failure *failure) {
+  const lm_failure *cause = lm_client_fail(w->client, failure, verdict_time);
   return call ? fail_call(call, cause) : lm_fail_with_cause(NULL, cause);
 }
 
@@ -148,7 +145,7 @@ const char *lm_group_peer_name(const lm_group *g, int peer) {
   char *name = names[turn++ % 4];
   const lm_world *w = g->core->world;
   if (w) {
-    rank_text(w, g->ranks[peer], name, sizeof names[0]);
+    lm_rank_text(g->ranks[peer], lm_world_host(w, g->ranks[peer]), name, sizeof names[0]);
   } else {
     snprintf(name, sizeof names[0], "rank %d", peer);
   }
@@ -198,14 +195,10 @@ static lm_status check_left(lm_waiting *call) {
     call->look = fmin(call->look, until);
     return LM_OK;
   }
-  char here[160], there[160], us[96];
-  lm_record record = record_of(w, LM_FAILURE_LEFT, leaver);
-  call_text(&call->ticket, here, sizeof here);
-  call_text(&last, there, sizeof there);
-  rank_text(w, w->rank, us, sizeof us);
-  snprintf(record.message, sizeof record.message, "it ended, or destroyed its process group%s%s; %s waits in %s",
-           *there ? ", after " : "", there, us, here);
-  return publish(w, call, &record);
+  lm_failure failure = failure_of(w, LM_FAILURE_LEFT, leaver);
+  failure.who.call = last;
+  failure.other = party_of(w, w->rank, LM_WAITS, &call->ticket);
+  return publish(w, call, &failure);
 }
 
 /* ---- time */
@@ -227,24 +220,13 @@ static void not_come(const lm_waiting *call, int *n, int *ranks) {
   }
 }
 
-/* As many of "one; two; three" as there is room for. */
-static void whole_sentences(const char *all, char *out, size_t capacity) {
-  static const char more[] = "; …";
-  size_t n = strlen(all), at = capacity - sizeof more;
-  bool fits = n < capacity;
-  memcpy(out, all, fits ? n : capacity - 1);
-  out[fits ? n : capacity - 1] = 0;
-  if (fits) return;
-  while (at > 0 && strncmp(out + at, "; ", 2) != 0) at--;
-  if (at > 0) memcpy(out + at, more, sizeof more);
-}
-
-static void who_is_missing(const lm_waiting *call, char *out, size_t capacity) {
+/* lm_missing_free is the caller's. */
+static void who_is_missing(const lm_waiting *call, lm_missing *out) {
   const lm_group *g = &call->core->g;
   lm_client *client = call->core->world->client;
-  out[0] = 0;
+  *out = (lm_missing){0};
   if (call->ticket.seq > 0) {
-    lm_client_missing(client, call->core->id, call->ticket.seq, g->size, g->ranks, missing_time, out, capacity);
+    lm_client_missing(client, call->core->id, call->ticket.seq, g->size, g->ranks, missing_time, out);
     return;
   }
   int n = 0, *ranks = lm_malloc((size_t)g->size * sizeof *ranks);
@@ -254,15 +236,8 @@ static void who_is_missing(const lm_waiting *call, char *out, size_t capacity) {
   } else if (call->peer == LM_PEER_ALL) {
     not_come(call, &n, ranks);
   }
-  if (n > 0) lm_client_missing(client, call->core->id, 0, n, ranks, missing_time, out, capacity);
+  if (n > 0) lm_client_missing(client, call->core->id, 0, n, ranks, missing_time, out);
   lm_free(ranks);
-}
-
-/* "rank 2 on host b is in broadcast … at x.lua:3; …", or "". */
-static void missing(const lm_waiting *call, char *out, size_t capacity) {
-  char all[4096];
-  who_is_missing(call, all, sizeof all);
-  whole_sentences(all, out, capacity);
 }
 
 /* Of a call that runs on the device: what can be wrong there is not ours to see. */
@@ -272,39 +247,44 @@ static const char *hint(const lm_waiting *call) {
 }
 
 static void warn(lm_waiting *call) {
-  char who[768], here[160];
+  char who[768], here[160], us[96];
   const lm_world *w = call->core->world;
+  lm_missing missing;
   call->warned = true;
-  missing(call, who, sizeof who);
-  call_text(&call->ticket, here, sizeof here);
-  fprintf(stderr, "luminary: rank %d on host %s has waited for %.3g s in %s%s%s%s\n", w->rank,
-          lm_world_host(w, w->rank), lm_seconds() - call->since, here, *who ? "; " : "", who, hint(call));
+  who_is_missing(call, &missing);
+  lm_missing_text(&missing, who, sizeof who);
+  lm_missing_free(&missing);
+  fprintf(stderr, "luminary: %s has waited for %.3g s in %s%s%s%s\n",
+          lm_rank_text(w->rank, lm_world_host(w, w->rank), us, sizeof us), lm_seconds() - call->since,
+          lm_call_text(&call->ticket, here, sizeof here), *who ? "; " : "", who, hint(call));
 }
 
 /* The job fails for an absent rank. A send or receive, or a wait in which all are there, just ends. */
 static lm_status too_late(lm_waiting *call) {
-  char who[384], here[160], us[96];
+  char who[384], here[160];
   lm_world *w = call->core->world;
-  missing(call, who, sizeof who);
-  const lm_record *cause = lm_client_cause(w->client);
+  lm_missing missing;
+  who_is_missing(call, &missing);
+  int absent = missing.n > 0 ? missing.party[0].rank : -1;
+  lm_missing_text(&missing, who, sizeof who);
+  lm_missing_free(&missing);
+  const lm_failure *cause = lm_client_cause(w->client);
   if (cause) return fail_call(call, cause);
-  call_text(&call->ticket, here, sizeof here);
-  const char *number = strpbrk(who, "0123456789"); /* the text starts with a rank's */
-  if (is_p2p(&call->ticket) || !number) {
+  if (is_p2p(&call->ticket) || absent < 0 || absent >= w->size) {
     lm_term_failed();
-    return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s%s", here, call->timeout, *who ? "; " : "", who, hint(call));
+    return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s%s", lm_call_text(&call->ticket, here, sizeof here),
+                   call->timeout, *who ? "; " : "", who, hint(call));
   }
-  int rank = atoi(number);
-  lm_record record = record_of(w, LM_FAILURE_ABSENT, rank >= 0 && rank < w->size ? rank : w->rank);
-  rank_text(w, w->rank, us, sizeof us);
-  snprintf(record.message, sizeof record.message, "%s waited for %g s in %s; %s%s", us, call->timeout, here, who,
-           hint(call));
-  return publish(w, call, &record);
+  lm_failure failure = failure_of(w, LM_FAILURE_ABSENT, absent);
+  failure.other = party_of(w, w->rank, LM_WAITS, &call->ticket);
+  failure.other.seconds = call->timeout;
+  snprintf(failure.message, sizeof failure.message, "%s%s", who, hint(call));
+  return publish(w, call, &failure);
 }
 
 static lm_status look_closer(lm_waiting *call, unsigned news) {
   lm_world *w = call->core->world;
-  const lm_record *cause = lm_client_cause(w->client);
+  const lm_failure *cause = lm_client_cause(w->client);
   if (cause) return fail_call(call, cause);
   double now = lm_seconds();
   call->news = news;
@@ -348,21 +328,16 @@ bool lm_group_failed(const lm_group *g) { return g->core->world && lm_client_cau
 
 lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   lm_world *w = g->core->world;
-  const lm_ticket *ours = lm_group_ticket(g);
-  int other = g->ranks[peer], low = w->rank < other ? w->rank : other, high = low == other ? w->rank : other;
-  const lm_ticket *low_ticket = low == w->rank ? ours : theirs, *high_ticket = low == w->rank ? theirs : ours;
-  char name[2][96], call[2][160];
-  rank_text(w, low, name[0], sizeof name[0]);
-  rank_text(w, high, name[1], sizeof name[1]);
-  call_text(low_ticket, call[0], sizeof call[0]);
-  call_text(high_ticket, call[1], sizeof call[1]);
-  lm_record record = record_of(w, LM_FAILURE_MISMATCH, high);
-  snprintf(record.where, sizeof record.where, "%.*s", (int)sizeof high_ticket->where - 1, high_ticket->where);
-  snprintf(record.message, sizeof record.message, "%s came with %s, %s with %s", name[0], call[0], name[1], call[1]);
-  lm_client_waiting(w->client, g->core->id, ours);
+  int other = g->ranks[peer];
+  lm_party us = party_of(w, w->rank, LM_CAME, lm_group_ticket(g)), them = party_of(w, other, LM_CAME, theirs);
+  lm_failure failure = failure_of(w, LM_FAILURE_MISMATCH, w->rank < other ? other : w->rank);
+  failure.who = w->rank < other ? them : us;
+  failure.other = w->rank < other ? us : them;
+  snprintf(failure.where, sizeof failure.where, "%s", failure.who.call.where);
+  lm_client_waiting(w->client, g->core->id, lm_group_ticket(g));
   lm_waiting *here = call_of(g->core);
   if (here) here->reported = true;
-  return publish(w, here, &record);
+  return publish(w, here, &failure);
 }
 
 /* A moment for the cause to become known: what fails here may be its consequence. */
@@ -384,10 +359,10 @@ lm_status lm_group_broken(lm_group *g, const char *how) {
   lm_status status = await_cause(g);
   if (status != LM_OK) return status;
   const lm_waiting *call = call_of(g->core);
-  lm_record record = record_of(w, LM_FAILURE_ERROR, w->rank);
-  if (call) snprintf(record.where, sizeof record.where, "%s", call->ticket.where);
-  snprintf(record.message, sizeof record.message, "%s", why);
-  return publish(w, call, &record);
+  lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
+  if (call) snprintf(failure.where, sizeof failure.where, "%s", call->ticket.where);
+  snprintf(failure.message, sizeof failure.message, "%s", why);
+  return publish(w, call, &failure);
 }
 
 lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
@@ -396,11 +371,10 @@ lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
   lm_status status = await_cause(g);
   if (status != LM_OK) return status;
-  lm_record record = record_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
-  char us[96];
-  rank_text(w, w->rank, us, sizeof us);
-  snprintf(record.message, sizeof record.message, "from %s: %s", us, why);
-  return publish(w, call_of(g->core), &record);
+  lm_failure failure = failure_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
+  failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);
+  snprintf(failure.message, sizeof failure.message, "%s", why);
+  return publish(w, call_of(g->core), &failure);
 }
 
 /* ---- the store */
@@ -439,21 +413,21 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
 
 void lm_world_fail(lm_world *w, const char *where, const char *message) {
   if (w->forks != lm_world_forks() || lm_client_cause(w->client)) return;
-  lm_record record = record_of(w, LM_FAILURE_ERROR, w->rank);
-  snprintf(record.where, sizeof record.where, "%s", end_of(where, sizeof record.where - 1));
-  lm_write(record.message, sizeof record.message, "%s", message ? message : "");
-  lm_client_fail(w->client, &record, 0.5);
+  lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
+  snprintf(failure.where, sizeof failure.where, "%s", end_of(where, sizeof failure.where - 1));
+  lm_write(failure.message, sizeof failure.message, "%s", message ? message : "");
+  lm_client_fail(w->client, &failure, 0.5);
 }
 
-bool lm_world_cause(lm_world *w, lm_record *out) {
-  const lm_record *cause = lm_client_cause(w->client);
+bool lm_world_cause(lm_world *w, lm_failure *out) {
+  const lm_failure *cause = lm_client_cause(w->client);
   if (cause) *out = *cause;
   return cause != NULL;
 }
 
 lm_status lm_world_check(lm_world *w) {
   lm_status status = lm_world_is_ours(w);
-  const lm_record *cause = lm_client_cause(w->client);
+  const lm_failure *cause = lm_client_cause(w->client);
   if (status == LM_OK && cause) status = lm_fail_with_cause(NULL, cause);
   return status;
 }

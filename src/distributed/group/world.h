@@ -64,7 +64,7 @@ LM_API lm_status lm_group_table_find(const char *backend, const lm_group_table *
  * until the store has it. Does nothing if a cause is known already. */
 LM_API void lm_world_fail(lm_world *w, const char *where, const char *message);
 /* The cause, once known: the first failure of the job. False while all is well. */
-LM_API bool lm_world_cause(lm_world *w, lm_record *out);
+LM_API bool lm_world_cause(lm_world *w, lm_failure *out);
 /* LM_E_STATE worded with the cause, if there is one. For calls that wait for nobody (the start of each dist or DDP
  * call). */
 LM_API lm_status lm_world_check(lm_world *w);

@@ -42,6 +42,6 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 void lm_link_forget(lm_world *w, uint32_t group);
 
 /* watch.c: "call: rank 1 on host b died …"; call may be NULL. */
-lm_status lm_fail_with_cause(const char *call, const lm_record *cause);
+lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "distributed/net/incoming.h"
 #include "distributed/store/client_core.h"
+#include "distributed/store/words.h"
 
 enum { CHUNK = 64 << 10, OUT_MAX = 2 * LM_MESSAGE_MAX, PAIR = 12, PAIRS_MAX = 65536 };
 static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */
@@ -47,7 +48,7 @@ lm_status lm_client_end(lm_client *c, size_t at) {
     status = LM_E_OOM;
   } else if (c->fd < 0) {
     char text[1000] = "the store has ended with rank 0";
-    if (lm_client_cause(c)) lm_record_text(&c->cause, text, sizeof text);
+    if (lm_client_cause(c)) lm_failure_text(&c->cause, text, sizeof text);
     status = lm_fail(LM_E_STATE, "%s", text);
   } else if (c->out.n > OUT_MAX || c->out.n - at > LM_MESSAGE_MAX) {
     status = lm_fail(LM_E_STATE, "%zu bytes wait to be sent to the store already", at);
@@ -98,9 +99,9 @@ static void take(lm_client *c, lm_message kind, lm_reader *r) {
     case LM_M_AHEAD: c->phase = LM_AHEAD; break;
     case LM_M_REPLY: lm_client_reply(c, r); break;
     case LM_M_FAILURE: {
-      lm_record record;
-      lm_get_record(r, &record);
-      if (!r->failed) lm_client_take_cause(c, &record);
+      lm_failure failure;
+      lm_get_failure(r, &failure);
+      if (!r->failed) lm_client_take_cause(c, &failure);
       break;
     }
     case LM_M_LEFT: lm_client_note_left(c, r); break;
@@ -110,7 +111,7 @@ static void take(lm_client *c, lm_message kind, lm_reader *r) {
 }
 
 /* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
-static void lost(lm_client *c, lm_failure kind, const char *how) {
+static void lost(lm_client *c, lm_failure_kind kind, const char *how) {
   pthread_mutex_lock(&c->lock);
   close(c->fd);
   c->fd = -1;
@@ -118,10 +119,10 @@ static void lost(lm_client *c, lm_failure kind, const char *how) {
     c->phase = LM_CUT;
     snprintf(c->why, sizeof c->why, "%s", how);
   } else if (c->phase == LM_JOINED && !c->leaving && !c->left[0].gone) {
-    lm_record record = {.kind = kind, .rank = kind == LM_FAILURE_ERROR ? c->rank : 0, .told_by = c->rank};
-    snprintf(record.host, sizeof record.host, "%s", c->members[record.rank].host);
-    if (kind != LM_FAILURE_DIED) snprintf(record.message, sizeof record.message, "%s", how);
-    lm_client_take_cause(c, &record);
+    int rank = kind == LM_FAILURE_ERROR ? c->rank : 0;
+    lm_failure failure = lm_failure_of(kind, rank, c->members[rank].host, c->rank);
+    if (kind != LM_FAILURE_DIED) snprintf(failure.message, sizeof failure.message, "%s", how);
+    lm_client_take_cause(c, &failure);
   }
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
@@ -328,11 +329,11 @@ lm_status lm_client_welcome(lm_client *c, const lm_patience *p, bool *again) {
     pthread_mutex_lock(&c->lock);
     if (status != LM_OK) break;
   }
-  const lm_record *cause = lm_client_cause(c);
+  const lm_failure *cause = lm_client_cause(c);
   char text[1024];
   if (status != LM_OK || c->phase == LM_JOINED) {
   } else if (cause) {
-    status = lm_fail(LM_E_STATE, "%s", lm_record_text(cause, text, sizeof text));
+    status = lm_fail(LM_E_STATE, "%s", lm_failure_text(cause, text, sizeof text));
   } else if (c->phase == LM_REFUSED) {
     status = lm_fail(LM_E_ARG, "%s", c->why);
   } else if (c->phase == LM_AHEAD) {

@@ -51,12 +51,12 @@ lm_status lm_client_forget(lm_client *c, uint32_t group);
 /* Failures and goodbyes heard of so far; from 0. */
 unsigned lm_client_news(const lm_client *c);
 /* The cause once it is known, else NULL. It does not change any more. */
-const lm_record *lm_client_cause(const lm_client *c);
+const lm_failure *lm_client_cause(const lm_client *c);
 int lm_client_wake_fd(const lm_client *c); /* readable once there is a cause */
-/* Tells the store, waits (`seconds` at most) for its verdict, and takes `record` for the cause if none comes. */
-const lm_record *lm_client_fail(lm_client *c, const lm_record *record, double seconds);
+/* Tells the store, waits (`seconds` at most) for its verdict, and takes `failure` for the cause if none comes. */
+const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double seconds);
 /* Waits `seconds` at most, or less if there is news; the cause as far as it is known. */
-const lm_record *lm_client_await(lm_client *c, unsigned news, double seconds);
+const lm_failure *lm_client_await(lm_client *c, unsigned news, double seconds);
 /* Whether `rank` has said goodbye; if so when, the last seq it completed in `group`, and its last call. */
 bool lm_client_left(lm_client *c, int rank, uint32_t group, double *at, uint64_t *completed, lm_ticket *last);
 /* The call entered last, for heartbeats and the goodbye. */
@@ -66,9 +66,9 @@ void lm_client_entered(lm_client *c, uint32_t group, const lm_ticket *ticket);
 void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket);
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket);
 void lm_client_resumed(lm_client *c, uint32_t group, uint64_t seq);
-/* Who of `ranks` (in the world) has not come to that call, in words; "" if nobody, or if the store does not say within
- * `seconds`. n = 0: who has not joined. */
-void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds, char *out,
-                       size_t capacity);
+/* Who of `ranks` (in the world) has not come to that call; nobody if the store does not say within `seconds`. n = 0:
+ * who has not joined. */
+void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds,
+                       lm_missing *out);
 
 #endif

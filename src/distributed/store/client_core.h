@@ -35,7 +35,7 @@ struct lm_client {
   bool running;
   _Atomic unsigned news;
   _Atomic bool failed;
-  lm_record cause; /* written once, before `failed` */
+  lm_failure cause; /* written once, before `failed` */
 
   pthread_mutex_t lock; /* of what follows */
   pthread_cond_t changed;
@@ -69,7 +69,7 @@ lm_status lm_client_end(lm_client *c, size_t at);
 /* Waits until something changes or `until`, 50 ms at most. */
 void lm_client_doze(lm_client *c, double until);
 /* The first one counts. */
-void lm_client_take_cause(lm_client *c, const lm_record *record);
+void lm_client_take_cause(lm_client *c, const lm_failure *failure);
 void lm_client_note_left(lm_client *c, lm_reader *fields);
 void lm_client_reply(lm_client *c, lm_reader *fields);
 

@@ -8,15 +8,15 @@
 
 unsigned lm_client_news(const lm_client *c) { return atomic_load_explicit(&c->news, memory_order_acquire); }
 
-const lm_record *lm_client_cause(const lm_client *c) {
+const lm_failure *lm_client_cause(const lm_client *c) {
   return atomic_load_explicit(&c->failed, memory_order_acquire) ? &c->cause : NULL;
 }
 
 int lm_client_wake_fd(const lm_client *c) { return c->wake; }
 
-void lm_client_take_cause(lm_client *c, const lm_record *record) {
+void lm_client_take_cause(lm_client *c, const lm_failure *failure) {
   if (lm_client_cause(c)) return;
-  c->cause = *record;
+  c->cause = *failure;
   atomic_store_explicit(&c->failed, true, memory_order_release);
   atomic_fetch_add(&c->news, 1);
   uint64_t one = 1;
@@ -24,21 +24,21 @@ void lm_client_take_cause(lm_client *c, const lm_record *record) {
   pthread_cond_broadcast(&c->changed);
 }
 
-const lm_record *lm_client_fail(lm_client *c, const lm_record *record, double seconds) {
+const lm_failure *lm_client_fail(lm_client *c, const lm_failure *failure, double seconds) {
   double until = lm_seconds() + seconds;
   pthread_mutex_lock(&c->lock);
   if (!lm_client_cause(c) && c->fd >= 0) {
     size_t at = lm_client_begin(c, LM_M_FAIL);
-    lm_put_record(&c->out, record);
+    lm_put_failure(&c->out, failure);
     if (lm_client_end(c, at) == LM_OK)
       while (!lm_client_cause(c) && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
   }
-  lm_client_take_cause(c, record);
+  lm_client_take_cause(c, failure);
   pthread_mutex_unlock(&c->lock);
   return &c->cause;
 }
 
-const lm_record *lm_client_await(lm_client *c, unsigned news, double seconds) {
+const lm_failure *lm_client_await(lm_client *c, unsigned news, double seconds) {
   double until = lm_seconds() + seconds;
   pthread_mutex_lock(&c->lock);
   while (!lm_client_cause(c) && lm_client_news(c) == news && lm_seconds() < until) lm_client_doze(c, until);

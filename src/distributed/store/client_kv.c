@@ -135,11 +135,11 @@ done:
   return status;
 }
 
-void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds, char *out,
-                       size_t capacity) {
+void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds,
+                       lm_missing *out) {
   lm_question q = {0};
   double until = lm_seconds() + seconds;
-  out[0] = 0;
+  *out = (lm_missing){0};
   pthread_mutex_lock(&c->lock);
   size_t at = ask(c, &q, LM_M_MISSING);
   lm_put_u32(&c->out, group);
@@ -150,6 +150,7 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
     while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
   forget(c, &q);
   pthread_mutex_unlock(&c->lock);
-  if (q.data) snprintf(out, capacity, "%s", (char *)q.data);
+  lm_reader reply = lm_reader_of(q.data, q.n);
+  if (q.data) lm_get_missing(&reply, c->size, out);
   lm_free(q.data);
 }

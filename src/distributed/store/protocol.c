@@ -49,18 +49,3 @@ void lm_get_cards(lm_reader *r, lm_cards *out) {
   }
   for (uint32_t i = 0; i < out->n; i++) out->id[i] = lm_get_u64(r);
 }
-
-void lm_put_ticket(lm_bytes *b, const lm_ticket *t) {
-  lm_put_u64(b, t->seq);
-  lm_put_u64(b, t->hash);
-  lm_put_text(b, t->what);
-  lm_put_text(b, t->where);
-}
-
-void lm_get_ticket(lm_reader *r, lm_ticket *out) {
-  memset(out, 0, sizeof *out);
-  out->seq = lm_get_u64(r);
-  out->hash = lm_get_u64(r);
-  lm_get_text(r, out->what, sizeof out->what);
-  lm_get_text(r, out->where, sizeof out->where);
-}

@@ -9,7 +9,7 @@
 #include "distributed/store/failure.h"
 #include "distributed/store/ticket.h"
 
-enum { LM_PROTOCOL = 4, LM_MESSAGE_MAX = 64 << 20 };
+enum { LM_PROTOCOL = 5, LM_MESSAGE_MAX = 64 << 20 };
 
 typedef enum lm_message {
   /* member to store */
@@ -24,11 +24,12 @@ typedef enum lm_message {
   LM_M_PASSED,   /* u32 group, ticket: went on from it without having heard from the others */
   LM_M_WAITING,  /* u32 group, ticket: has waited in it for 100 ms */
   LM_M_RESUMED,  /* u32 group, u64 seq: waits there no more */
-  LM_M_MISSING,  /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with a text that says which of
-                    these have not  come to that call and where they are. seq 0 with n = 0: who has not joined */
-  LM_M_FAIL,     /* record; a first failure becomes the cause. Answered by FAILURE (the cause) to all */
-  LM_M_GOODBYE,  /* u32 n, n x (u32 group, u64 seq last completed), u32 group, ticket of the call entered last. Then the
-                    member closes */
+  LM_M_MISSING, /* u32 id, u32 group, u64 seq, u32 n, n x u32 rank in the world: REPLY with those of these that have not
+                   come to that call and where they are: u32 n, n x party (those that have not joined last), text
+                   refusal. seq 0 with n = 0: who has not joined */
+  LM_M_FAIL,    /* record; a first failure becomes the cause. Answered by FAILURE (the cause) to all */
+  LM_M_GOODBYE, /* u32 n, n x (u32 group, u64 seq last completed), u32 group, ticket of the call entered last. Then the
+                   member closes */
   /* store to member */
   LM_M_WELCOME, /* u32 size, for each rank: text host name, text host id, text unix address, text tcp address,
                    cards (u32 n, n x u64) */
@@ -56,8 +57,5 @@ void lm_message_end(lm_bytes *b, size_t at);
 /* If `in` starts with a whole message: its kind and fields, and how many bytes it takes in *used; *used = 0 if more is
  * needed. LM_E_IO: nonsense. */
 lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used);
-
-void lm_put_ticket(lm_bytes *b, const lm_ticket *t);
-void lm_get_ticket(lm_reader *r, lm_ticket *out); /* texts get their closing zero */
 
 #endif

@@ -48,7 +48,7 @@ void lm_conn_move(lm_conn *c, lm_conn_list *list) {
   list->n++;
 }
 
-void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure as, const char *why) {
+void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why) {
   if (c->gone) return;
   c->gone = true;
   c->as = as;

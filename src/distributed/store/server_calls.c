@@ -7,16 +7,9 @@
 #include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 
-enum { OPEN_MAX = 1024, TEXT_MAX = 4096 };
+enum { OPEN_MAX = 1024 };
 
 static bool has_place(const lm_place *p) { return p->ticket.what[0] != 0; }
-
-void lm_place_text(const lm_place *p, const char *before, char *out, size_t capacity) {
-  const lm_ticket *t = &p->ticket;
-  out[0] = 0;
-  if (!has_place(p)) return;
-  snprintf(out, capacity, "%s%s%s%s", before, t->what, t->where[0] ? " at " : "", t->where);
-}
 
 /* ---- do they agree */
 
@@ -35,15 +28,15 @@ static bool waits_in(const lm_seat *seat, const lm_place *p) {
   return p >= seat->open && p < seat->open + seat->n_open;
 }
 
-static void describe(const lm_server *s, int rank, const lm_place *p, char *out, size_t capacity) {
-  lm_place_text(p, waits_in(&s->seats[rank], p) ? " waits in " : " came to ", out, capacity);
+static void show(const lm_server *s, int rank, const lm_place *p, lm_party *out) {
+  *out = (lm_party){.rank = rank, .standing = waits_in(&s->seats[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
+  snprintf(out->host, sizeof out->host, "%s", s->seats[rank].who.host);
 }
 
 /* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
  * many on both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
 static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
-  char place[2][160];
   for (int r = 0; r < s->size; r++) {
     const lm_place *p = place_in(&s->seats[r], group, seq);
     if (!p || (p->ticket.hash != hash && p->ticket.hash != other)) continue;
@@ -51,18 +44,15 @@ static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, 
     if (n[side]++ == 0) first[side] = r;
   }
   int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
-  int low = first[1] < first[0], high = !low;
   const lm_place *p = place_in(&s->seats[first[odd]], group, seq);
-  lm_record record = {.kind = LM_FAILURE_MISMATCH, .rank = first[odd], .told_by = -1};
-  for (int side = 0; side < 2; side++)
-    describe(s, first[side], place_in(&s->seats[first[side]], group, seq), place[side], sizeof place[side]);
-  snprintf(record.message, sizeof record.message, "rank %d (host %s)%s, rank %d (host %s)%s", first[low],
-           s->seats[first[low]].who.host, place[low], first[high], s->seats[first[high]].who.host, place[high]);
-  snprintf(record.where, sizeof record.where, "%s", p->ticket.where);
+  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", -1);
+  show(s, first[odd], p, &failure.who);
+  show(s, first[!odd], place_in(&s->seats[first[!odd]], group, seq), &failure.other);
+  snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
   if (n[0] == n[1] && n[0] + n[1] < s->size)
-    lm_server_hold(s, &record);
+    lm_server_hold(s, &failure);
   else
-    lm_server_publish(s, &record);
+    lm_server_publish(s, &failure);
 }
 
 /* Member `rank` has told of a call: does anybody who waits contradict? */
@@ -160,75 +150,34 @@ bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
 
 /* ---- who is missing */
 
-typedef struct text {
-  char at[TEXT_MAX];
-  size_t n;
-} text;
-
-static void add(text *t, const char *s) {
-  size_t n = strlen(s), room = sizeof t->at - 1 - t->n;
-  if (n > room) n = room;
-  memcpy(t->at + t->n, s, n);
-  t->n += n;
-  t->at[t->n] = 0;
-}
-
-static void next_sentence(text *t) {
-  if (t->n > 0) add(t, "; ");
-}
-
-/* "rank 2 has not joined", "ranks 2, 3 and 5 have not joined"; many in a row become "4 to 9". */
-static void not_joined(text *out, int n, const int *ranks) {
-  char part[48];
-  if (n == 0) return;
-  next_sentence(out);
-  add(out, n == 1 ? "rank " : "ranks ");
-  for (int i = 0, to; i < n; i = to + 1) {
-    to = i;
-    while (to + 1 < n && ranks[to + 1] == ranks[to] + 1) to++;
-    if (to < i + 2) to = i;
-    snprintf(part, sizeof part, to > i ? "%d to %d" : "%d", ranks[i], ranks[to]);
-    add(out, i == 0 ? "" : to == n - 1 ? " and " : ", ");
-    add(out, part);
-  }
-  add(out, n == 1 ? " has not joined" : " have not joined");
-}
-
 static bool has_come(const lm_seat *seat, uint32_t group, uint64_t seq) {
   for (int i = 0; i < seat->n_open; i++)
     if (seat->open[i].group == group && seat->open[i].ticket.seq >= seq) return true;
   return seat->last.group == group && seat->last.ticket.seq >= seq && has_place(&seat->last);
 }
 
-/* "broadcast float32 [3] from rank 0 #5 at x.lua:7" */
-static void numbered(const lm_place *p, char *out, size_t capacity) {
-  const lm_ticket *t = &p->ticket;
-  char number[32] = "";
-  if (t->seq > 0) snprintf(number, sizeof number, " #%llu", (unsigned long long)t->seq);
-  snprintf(out, capacity, "%s%s%s%s", t->what, number, t->where[0] ? " at " : "", t->where);
-}
-
-static void where_it_is(const lm_server *s, int rank, text *out) {
+static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
   const lm_seat *seat = &s->seats[rank];
-  const lm_place *open = NULL;
-  char who[96], place[160], line[320];
+  const lm_place *open = NULL, *at = &seat->last;
+  lm_party party = {.rank = rank, .standing = LM_NO_CALL};
   for (int i = 0; i < seat->n_open; i++)
     if (!open || seat->open[i].since > open->since) open = &seat->open[i];
-  snprintf(who, sizeof who, "rank %d on host %s", rank, seat->who.host);
-  if (seat->left || seat->died) {
-    lm_place_text(&seat->last, ", last in ", place, sizeof place);
-    snprintf(line, sizeof line, "%s has %s%s", who, seat->left ? "left" : "died", place);
+  if (!seat->joined) {
+    party.standing = LM_NOT_JOINED;
+  } else if (seat->left || seat->died) {
+    party.standing = seat->left ? LM_HAS_LEFT : LM_HAS_DIED;
   } else if (open) {
-    numbered(open, place, sizeof place);
-    snprintf(line, sizeof line, "%s is in %s", who, place);
-  } else if (has_place(&seat->last)) {
-    numbered(&seat->last, place, sizeof place);
-    snprintf(line, sizeof line, "%s was last in %s, %.0f s ago", who, place, s->now - seat->last.since);
-  } else {
-    snprintf(line, sizeof line, "%s has not called any collective yet", who);
+    party.standing = LM_WAITS;
+    at = open;
+  } else if (has_place(at)) {
+    party.standing = LM_LAST_IN;
   }
-  next_sentence(out);
-  add(out, line);
+  if (has_place(at)) {
+    party.call = at->ticket;
+    party.seconds = s->now - at->since;
+  }
+  snprintf(party.host, sizeof party.host, "%s", seat->who.host);
+  lm_put_party(out, &party);
 }
 
 static int by_number(const void *a, const void *b) {
@@ -240,41 +189,39 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
   uint32_t id = lm_get_u32(r), group = lm_get_u32(r);
   uint64_t seq = lm_get_u64(r);
   uint32_t n = lm_get_u32(r);
-  text out = {.n = 0};
-  int absent = 0;
+  lm_bytes reply = {0};
+  int absent = 0, late = 0;
   if (r->failed || n > (uint32_t)s->size) return false;
-  int *ranks = lm_malloc((size_t)s->size * sizeof *ranks);
+  int *ranks = lm_malloc(2 * (size_t)s->size * sizeof *ranks), *not_joined = ranks + s->size;
   if (!ranks) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
     return true;
   }
-  bool sense = true;
-  if (n == 0 && seq == 0) {
-    for (int i = 0; i < s->size; i++)
-      if (!s->seats[i].joined) ranks[absent++] = i;
-  }
-  for (uint32_t i = 0; i < n && sense; i++) {
-    uint32_t rank = lm_get_u32(r);
+  bool sense = true, all = n == 0 && seq == 0;
+  for (uint32_t i = 0; i < (all ? (uint32_t)s->size : n) && sense; i++) {
+    uint32_t rank = all ? i : lm_get_u32(r);
     sense = rank < (uint32_t)s->size;
     if (!sense) break;
     if (!s->seats[rank].joined)
+      not_joined[late++] = (int)rank;
+    else if (!all && (seq == 0 || !has_come(&s->seats[rank], group, seq)))
       ranks[absent++] = (int)rank;
-    else if (seq == 0 || !has_come(&s->seats[rank], group, seq))
-      where_it_is(s, (int)rank, &out);
   }
-  qsort(ranks, (size_t)absent, sizeof *ranks, by_number);
-  not_joined(&out, absent, ranks);
-  if (absent > 0 && s->refusal[0]) {
-    add(&out, "; refused was: ");
-    add(&out, s->refusal);
-  }
+  sense = sense && lm_reader_done(r);
+  qsort(not_joined, (size_t)late, sizeof *not_joined, by_number);
+  lm_put_u32(&reply, (uint32_t)(absent + late));
+  for (int i = 0; i < absent; i++) put_absent(s, ranks[i], &reply);
+  for (int i = 0; i < late; i++) put_absent(s, not_joined[i], &reply);
+  lm_put_text(&reply, late > 0 ? s->refusal : "");
   lm_free(ranks);
-  if (!sense || !lm_reader_done(r)) return false;
-  size_t at = lm_message_begin(&c->out, LM_M_REPLY);
-  lm_put_u32(&c->out, id);
-  lm_put_u8(&c->out, 1);
-  lm_put_string(&c->out, out.at, out.n);
-  lm_message_end(&c->out, at);
-  lm_conn_queued(s, c);
-  return true;
+  if (sense) {
+    size_t at = lm_message_begin(&c->out, LM_M_REPLY);
+    lm_put_u32(&c->out, id);
+    lm_put_u8(&c->out, !reply.failed);
+    lm_put_string(&c->out, reply.data, reply.failed ? 0 : reply.n);
+    lm_message_end(&c->out, at);
+    lm_conn_queued(s, c);
+  }
+  lm_bytes_free(&reply);
+  return sense;
 }

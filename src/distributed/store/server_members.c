@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
+#include "distributed/store/words.h"
 
 enum { GROUPS_MAX = 65536 };
 static const double hold_back = 0.15; /* seconds in which the cause of an effect may still come */
@@ -16,62 +17,63 @@ static const double linger = 1;       /* seconds in which those who come late to
 
 static void send_failure(lm_server *s, lm_conn *c) {
   size_t at = lm_message_begin(&c->out, LM_M_FAILURE);
-  lm_put_record(&c->out, &s->cause);
+  lm_put_failure(&c->out, &s->cause);
   lm_message_end(&c->out, at);
   lm_conn_queued(s, c);
 }
 
-void lm_server_publish(lm_server *s, const lm_record *record) {
+void lm_server_publish(lm_server *s, const lm_failure *failure) {
   char text[1024];
   if (s->cause.kind) return;
-  s->cause = *record;
+  s->cause = *failure;
   s->cause_at = s->now;
   s->held.kind = LM_FAILURE_NONE;
-  lm_seat *seat = &s->seats[record->rank];
-  if (seat->joined) snprintf(s->cause.host, sizeof s->cause.host, "%s", seat->who.host);
-  lm_log(LM_LOG_DIST, "store: %s", lm_record_text(&s->cause, text, sizeof text));
+  lm_seat *seat = &s->seats[failure->who.rank];
+  if (seat->joined) snprintf(s->cause.who.host, sizeof s->cause.who.host, "%s", seat->who.host);
+  lm_log(LM_LOG_DIST, "store: %s", lm_failure_text(&s->cause, text, sizeof text));
   for (int r = 0; r < s->size; r++)
     if (s->seats[r].conn && !s->seats[r].left) send_failure(s, s->seats[r].conn);
 }
 
 /* What the store itself found out about a rank. */
-static void found(lm_server *s, lm_failure kind, int rank, const char *why) {
-  lm_record record = {.kind = kind, .rank = rank, .told_by = -1};
-  const lm_place *last = &s->seats[rank].last;
-  char place[160];
-  lm_place_text(last, "last in ", place, sizeof place);
-  snprintf(record.message, sizeof record.message, "%s%s%s", why ? why : "", why && *why && *place ? "; " : "", place);
-  snprintf(record.where, sizeof record.where, "%s", last->ticket.where);
-  if (!s->seats[rank].joined) gethostname(record.host, sizeof record.host - 1); /* rank 0, which is here */
-  lm_server_publish(s, &record);
+static void found(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
+  const lm_ticket *last = &s->seats[rank].last.ticket;
+  char here[64] = "";
+  if (!s->seats[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
+  lm_failure failure = lm_failure_of(kind, rank, here, -1);
+  failure.who.call = *last;
+  if (last->what[0]) failure.who.standing = LM_LAST_IN;
+  snprintf(failure.message, sizeof failure.message, "%s", why ? why : "");
+  snprintf(failure.where, sizeof failure.where, "%s", last->where);
+  lm_server_publish(s, &failure);
 }
 
 bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_record record;
-  lm_get_record(r, &record);
-  if (!lm_reader_done(r) || record.rank < 0 || record.rank >= s->size) return false;
-  record.told_by = c->rank;
+  lm_failure failure;
+  lm_get_failure(r, &failure);
+  if (!lm_reader_done(r) || failure.who.rank < 0 || failure.who.rank >= s->size) return false;
+  failure.told_by = c->rank;
   if (s->cause.kind) {
     send_failure(s, c);
-  } else if (record.kind == LM_FAILURE_UNREACHABLE || record.kind == LM_FAILURE_LEFT ||
-             (record.kind == LM_FAILURE_MISMATCH && s->size > 2)) {
-    lm_server_hold(s, &record);
+  } else if (failure.kind == LM_FAILURE_UNREACHABLE || failure.kind == LM_FAILURE_LEFT ||
+             (failure.kind == LM_FAILURE_MISMATCH && s->size > 2)) {
+    lm_server_hold(s, &failure);
   } else {
-    lm_server_publish(s, &record);
+    lm_server_publish(s, &failure);
   }
   return true;
 }
 
-void lm_server_hold(lm_server *s, const lm_record *record) {
-  bool better = record->kind == LM_FAILURE_MISMATCH && (s->held.kind != record->kind || record->told_by < 0);
+void lm_server_hold(lm_server *s, const lm_failure *failure) {
+  bool better = failure->kind == LM_FAILURE_MISMATCH && (s->held.kind != failure->kind || failure->told_by < 0);
   if (s->held.kind && !better) return;
   if (!s->held.kind) s->held_until = s->now + hold_back;
-  s->held = *record;
+  s->held = *failure;
 }
 
 void lm_server_held(lm_server *s) {
-  lm_record record = s->held;
-  lm_server_publish(s, &record);
+  lm_failure failure = s->held;
+  lm_server_publish(s, &failure);
 }
 
 /* ---- joining */

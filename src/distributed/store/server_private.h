@@ -27,11 +27,11 @@ typedef struct lm_conn {
   int fd, rank; /* -1: none */
   lm_conn_state state;
   bool gone, dirty, watches_out;
-  lm_failure as;   /* once gone: what becomes of its member; LM_FAILURE_DIED closes at once */
-  const char *why; /* in words, or NULL; static text */
-  double deadline; /* of proving and joining; of closing */
-  double heard;    /* when bytes came last */
-  lm_auth *auth;   /* while proving */
+  lm_failure_kind as; /* once gone: what becomes of its member; LM_FAILURE_DIED closes at once */
+  const char *why;    /* in words, or NULL; static text */
+  double deadline;    /* of proving and joining; of closing */
+  double heard;       /* when bytes came last */
+  lm_auth *auth;      /* while proving */
   lm_bytes in, out;
   size_t sent; /* of out */
   int waits;   /* keys it waits for */
@@ -97,9 +97,9 @@ struct lm_server {
   lm_seat *seats; /* [size] */
   int joined;
   char refusal[512]; /* why the last one that was turned away was; "" */
-  lm_record cause;   /* kind NONE: all is well */
+  lm_failure cause;  /* kind NONE: all is well */
   double cause_at;
-  lm_record held; /* an effect whose cause may still come */
+  lm_failure held; /* an effect whose cause may still come */
   double held_until;
   lm_entry *slots[LM_KEY_SLOTS];
   size_t stored;
@@ -111,7 +111,7 @@ struct lm_server {
 /* After adding to c->out: it is sent at the end of the round. */
 void lm_conn_queued(lm_server *s, lm_conn *c);
 /* It is of no more use. `why` is static text. */
-void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure as, const char *why);
+void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why);
 /* Nothing more is read from it; it closes when what it has to hear is sent. */
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
 /* Nobody new may come. */
@@ -125,9 +125,9 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r); /* FAIL */
 void lm_server_lost(lm_server *s, lm_conn *c);               /* a member's connection is gone */
-void lm_server_publish(lm_server *s, const lm_record *record);
+void lm_server_publish(lm_server *s, const lm_failure *failure);
 /* Published in a moment, unless the cause of it comes first. Of several it is a mismatch, best in the store's view. */
-void lm_server_hold(lm_server *s, const lm_record *record);
+void lm_server_hold(lm_server *s, const lm_failure *failure);
 void lm_server_pulse(lm_server *s);
 void lm_server_silence(lm_server *s); /* who has not been heard of */
 void lm_server_held(lm_server *s);    /* time is up for what was held back */
@@ -141,8 +141,6 @@ bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r);
-/* "last in all_reduce sum float32 [3] at train.lua:40", or "". */
-void lm_place_text(const lm_place *p, const char *before, char *out, size_t capacity);
 
 /* server_keys.c */
 bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r);
