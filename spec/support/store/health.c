@@ -16,7 +16,8 @@ void check_death(void) {
   nap(0.05);
   member_close(&members[1]);
   lm_failure failure = heard(0, 2, &took);
-  CHECK(took < 0.2 && failure.kind == LM_FAILURE_DIED && failure.who.rank == 1 && strcmp(failure.who.host, "host1") == 0);
+  CHECK(took < 0.2 && failure.kind == LM_FAILURE_DIED && failure.who.rank == 1 &&
+        strcmp(failure.who.host, "host1") == 0);
   CHECK(strstr(told(&failure), ": last in all_reduce sum float32 [3] at train.lua:40"));
   CHECK(strcmp(failure.where, "train.lua:40") == 0 && failure.told_by == -1);
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
@@ -94,7 +95,8 @@ void check_mismatch(void) {
   lm_failure failure = heard(0, 2, &took);
   CHECK(took < 0.2 && failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 &&
         strcmp(failure.where, "a.lua:9") == 0);
-  CHECK(strstr(told(&failure), ": rank 0 on host host0 waits in all_reduce sum float32 [3] at a.lua:3, rank 1 on host "
+  CHECK(strstr(told(&failure),
+               ": rank 0 on host host0 waits in all_reduce sum float32 [3] at a.lua:3, rank 1 on host "
                "host1 waits in broadcast float32 [3] from rank 0 at a.lua:9"));
   finish();
 
@@ -108,8 +110,9 @@ void check_mismatch(void) {
     if (told_first) tell_place(1, LM_M_WAITING, 1, a);
     failure = heard(0, 2, &took);
     CHECK(failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 && strcmp(failure.where, "a.lua:3") == 0);
-    CHECK(strstr(told(&failure), ": rank 0 on host host0 came to DistributedDataParallel backward at a.lua:5, rank 1 on "
-               "host host1 waits in all_reduce sum float32 [3] at a.lua:3"));
+    CHECK(strstr(told(&failure),
+                 ": rank 0 on host host0 came to DistributedDataParallel backward at a.lua:5, rank 1 on "
+                 "host host1 waits in all_reduce sum float32 [3] at a.lua:3"));
     finish();
   }
 
