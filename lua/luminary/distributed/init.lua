@@ -89,8 +89,8 @@ end
 
 --- What has gone wrong in the job, once a call here has failed for it; nil while all is well. A table: kind ("error",
 --- "died", "frozen", "mismatch", "absent", "left", "unreachable"), rank and host of who failed, where (its script's
---- line), message, text (all of it as a sentence); who and other: {rank, host, standing, seconds, call, where}, the rank
---- that failed and the one whose call or waiting shows it, as far as that is known.
+--- line), message, text (all of it as a sentence); who and other: {rank, host, standing, seconds, call, where}, the
+--- rank that failed and the one whose call or waiting shows it, as far as that is known.
 function dist.failure()
   return groups.world and core.dist_cause(groups.world) or nil
 end

@@ -312,7 +312,7 @@ static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char 
     lm_slot *s = &r->slot[i];
     s->param = lm_retain(param[i]);
     s->name = at;
-    s->bytes = (size_t)param[i]->numel * lm_dtype_size((lm_dtype)param[i]->dtype);
+    s->bytes = lm_nbytes(param[i]);
     at = stpcpy(at, name[i]) + 1;
     if (!lm_is_leaf(param[i]) || !lm_requires_grad(param[i])) {
       return lm_fail(LM_E_STATE, LM_DDP ": '%s' is no leaf that requires grad", name[i]);

@@ -11,7 +11,7 @@ enum { LINE = 64 };
 static const size_t most_bytes = (size_t)32 << 20; /* in one message, unless one tensor is larger */
 
 static size_t room_of(const lm_tensor *t) {
-  size_t bytes = (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = lm_nbytes(t);
   return (bytes + LINE - 1) / LINE * LINE;
 }
 

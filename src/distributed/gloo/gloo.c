@@ -17,18 +17,12 @@ typedef struct state {
   bool local_known; /* whether all ranks have agreed on that */
 } state;
 
-static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
-
 static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
   lm_reduce_into((lm_dtype)fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
 }
 
 static lm_fold fold_of(const lm_tensor *t, lm_reduce_op op) {
   return (lm_fold){lm_dtype_size((lm_dtype)t->dtype), t->dtype, (int)op, fold_into};
-}
-
-static void divide(const lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
 }
 
 /* The data of a list of tensors; to be freed. */
@@ -59,7 +53,7 @@ static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   }
   if (s->local) return lm_local_all_reduce(s->local, g, t, op);
   COLLECTIVE(s, lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
-  divide(g, t, op);
+  lm_reduce_mean(g, t, op);
 done:
   return status;
 }
@@ -67,7 +61,7 @@ done:
 static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
   state *s = g->state;
-  COLLECTIVE(s, lm_shim_broadcast(s->shim, t->data, bytes_of(t), root));
+  COLLECTIVE(s, lm_shim_broadcast(s->shim, t->data, lm_nbytes(t), root));
 done:
   return status;
 }
@@ -78,11 +72,11 @@ static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   lm_fold fold = fold_of(t, op);
   void *partial = NULL; /* the other ranks' tensors are only read */
   if (g->rank != root) {
-    partial = lm_malloc(bytes_of(t));
+    partial = lm_malloc(lm_nbytes(t));
     if (!partial) return LM_E_OOM;
   }
   COLLECTIVE(s, lm_shim_reduce(s->shim, t->data, partial ? partial : t->data, (size_t)t->numel, &fold, root));
-  if (g->rank == root) divide(g, t, op);
+  if (g->rank == root) lm_reduce_mean(g, t, op);
 done:
   lm_free(partial);
   return status;
@@ -93,8 +87,8 @@ static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *o
   state *s = g->state;
   char **data = data_of(g, out);
   if (!data) return LM_E_OOM;
-  memmove(data[g->rank], t->data, bytes_of(t));
-  COLLECTIVE(s, lm_shim_all_gather(s->shim, data, bytes_of(t)));
+  memmove(data[g->rank], t->data, lm_nbytes(t));
+  COLLECTIVE(s, lm_shim_all_gather(s->shim, data, lm_nbytes(t)));
 done:
   lm_free(data);
   return status;
@@ -105,7 +99,7 @@ static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *co
   state *s = g->state;
   char **data = out ? data_of(g, out) : NULL;
   if (out && !data) return LM_E_OOM;
-  COLLECTIVE(s, lm_shim_gather(s->shim, t->data, data, bytes_of(t), root));
+  COLLECTIVE(s, lm_shim_gather(s->shim, t->data, data, lm_nbytes(t), root));
 done:
   lm_free(data);
   return status;
@@ -116,7 +110,7 @@ static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *
   state *s = g->state;
   char **data = in ? data_of(g, in) : NULL;
   if (in && !data) return LM_E_OOM;
-  COLLECTIVE(s, lm_shim_scatter(s->shim, t->data, data, bytes_of(t), root));
+  COLLECTIVE(s, lm_shim_scatter(s->shim, t->data, data, lm_nbytes(t), root));
 done:
   lm_free(data);
   return status;
@@ -129,8 +123,8 @@ static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const 
   size_t *bytes = lm_malloc(2 * (size_t)g->size * sizeof *bytes);
   if (!from || !to || !bytes) TRY(LM_E_OOM);
   for (int r = 0; r < g->size; r++) {
-    bytes[r] = bytes_of(in[r]);
-    bytes[g->size + r] = bytes_of(out[r]);
+    bytes[r] = lm_nbytes(in[r]);
+    bytes[g->size + r] = lm_nbytes(out[r]);
   }
   COLLECTIVE(s, lm_shim_all_to_all(s->shim, from, bytes, to, bytes + g->size));
 done:
@@ -155,7 +149,7 @@ static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in,
   char **data = data_of(g, in);
   if (!data) return LM_E_OOM;
   COLLECTIVE(s, lm_ring_reduce_scatter(s->engine, g->rank, g->size, t->data, data, (size_t)t->numel, &fold));
-  divide(g, t, op);
+  lm_reduce_mean(g, t, op);
 done:
   lm_free(data);
   return status;
@@ -165,8 +159,8 @@ done:
 
 static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_engine *e = ((state *)g->state)->engine;
-  return sending ? lm_engine_send(e, peer, (uint64_t)tag, t->data, bytes_of(t), out)
-                 : lm_engine_recv(e, peer, (uint64_t)tag, t->data, bytes_of(t), out);
+  return sending ? lm_engine_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
+                 : lm_engine_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
 static lm_status finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {

@@ -184,6 +184,6 @@ static lm_status reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_
 }
 
 lm_status lm_local_all_reduce(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  size_t bytes = (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = lm_nbytes(t);
   return bytes <= SMALL ? reduce_small(l, g, t, op, bytes) : reduce_large(l, g, t, op, bytes);
 }

@@ -157,5 +157,7 @@ LM_API void lm_group_farewell(void);
 /* out[i] = a[i] op b[i]; out may be a or b. MEAN adds: divide at the end with lm_reduce_scale. */
 LM_API void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const void *a, const void *b, size_t n);
 LM_API void lm_reduce_scale(lm_dtype dtype, void *x, size_t n, double factor); /* floats */
+/* What is left to do for a MEAN once t is the sum; else nothing. */
+LM_API void lm_reduce_mean(const lm_group *g, lm_tensor *t, lm_reduce_op op);
 
 #endif

@@ -112,3 +112,7 @@ void lm_reduce_into(lm_dtype dtype, lm_reduce_op op, void *out, const void *a, c
 void lm_reduce_scale(lm_dtype dtype, void *x, size_t n, double factor) {
   (has_avx2() ? scale_avx2 : scale_least)[dtype](x, n, factor);
 }
+
+void lm_reduce_mean(const lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
+}

@@ -12,8 +12,6 @@
 static const double MEET_SPIN = 100e-6;            /* seconds; a peer that comes later than that may come much later */
 enum { SMALL = 64 << 10, SMALL_A_RANK = 4 << 10 }; /* bytes, up to which few rounds matter more than few bytes */
 
-static size_t bytes_of(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
-
 /* ---- do all ranks make the same call? */
 
 static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
@@ -56,10 +54,6 @@ static lm_status kept(lm_status status, int n, lm_tensor *const *list) {
   return status;
 }
 
-static void divide(const lm_group *g, lm_tensor *t, lm_reduce_op op) {
-  if (op == LM_REDUCE_MEAN) lm_reduce_scale((lm_dtype)t->dtype, t->data, (size_t)t->numel, 1.0 / g->size);
-}
-
 /* Data and sizes of a list, or of t alone at rank `one` and nothing at the others; to be freed. */
 typedef struct spans {
   char **data;
@@ -90,7 +84,7 @@ static lm_status reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   MPI_Request request;
   TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type((lm_dtype)t->dtype), lm_mpi_op(op),
                                s->calls, &request)));
-  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(bytes_of(t))));
+  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t))));
 done:
   return status;
 }
@@ -120,11 +114,11 @@ done:
 
 static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
-  size_t bytes = bytes_of(t), small = (size_t)g->size * SMALL_A_RANK;
+  size_t bytes = lm_nbytes(t), small = (size_t)g->size * SMALL_A_RANK;
   TRY(meet(g));
   if (g->size == 1) return LM_OK;
   TRY(bytes <= (small > SMALL ? small : SMALL) ? reduce_small(g, t, op) : reduce_large(g, t, op));
-  divide(g, t, op);
+  lm_reduce_mean(g, t, op);
 done:
   return kept(status, 1, &t);
 }
@@ -134,7 +128,7 @@ static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_mpi_state *s = g->state;
   MPI_Request request;
   TRY(meet(g));
-  for (size_t at = 0, bytes = bytes_of(t), n; at < bytes; at += n) {
+  for (size_t at = 0, bytes = lm_nbytes(t), n; at < bytes; at += n) {
     n = bytes - at < LM_MPI_PIECE ? bytes - at : LM_MPI_PIECE;
     TRY(LM_MPI(g, MPI_Ibcast(t->data + at, (int)n, MPI_BYTE, root, s->calls, &request)));
     TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(n)));
@@ -158,7 +152,7 @@ static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
                               root, s->calls, &request)));
     TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(n * element)));
   }
-  if (here) divide(g, t, op);
+  if (here) lm_reduce_mean(g, t, op);
 done:
   return kept(status, 1, &t);
 }
@@ -168,7 +162,7 @@ static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *o
   spans to = {0};
   TRY(meet(g));
   TRY(spans_of(g, out, &to));
-  memmove(to.data[g->rank], t->data, bytes_of(t));
+  memmove(to.data[g->rank], t->data, lm_nbytes(t));
   TRY(lm_mpi_ring_gather(g, (lm_dtype)t->dtype, (lm_mpi_blocks){to.data, to.n}));
 done:
   free_spans(&to);
@@ -184,8 +178,8 @@ static lm_status with_root(lm_group *g, lm_tensor *one, int root, lm_tensor *con
   TRY(spans_of(g, NULL, &mine));
   mine.data[root] = one->data;
   size_t *leaving = mine.n, *coming = mine.n + g->size;
-  (to_root ? leaving : coming)[root] = bytes_of(one);
-  for (int r = 0; list && r < g->size; r++) (to_root ? coming : leaving)[r] = bytes_of(one);
+  (to_root ? leaving : coming)[root] = lm_nbytes(one);
+  for (int r = 0; list && r < g->size; r++) (to_root ? coming : leaving)[r] = lm_nbytes(one);
   TRY(lm_mpi_exchange(g, to_root ? mine.data : all.data, to_root ? all.data : mine.data, mine.n));
 done:
   free_spans(&all);
@@ -207,7 +201,7 @@ static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in,
   TRY(meet(g));
   TRY(spans_of(g, in, &from));
   TRY(lm_mpi_ring_reduce(g, (lm_dtype)t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
-  divide(g, t, op);
+  lm_reduce_mean(g, t, op);
 done:
   free_spans(&from);
   return kept(kept(status, 1, &t), g->size, in);
@@ -243,8 +237,8 @@ static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const 
   TRY(spans_of(g, in, &from));
   TRY(spans_of(g, out, &to));
   for (int r = 0; r < g->size; r++) {
-    from.n[r] = bytes_of(in[r]);
-    from.n[g->size + r] = bytes_of(out[r]);
+    from.n[r] = lm_nbytes(in[r]);
+    from.n[g->size + r] = lm_nbytes(out[r]);
   }
   TRY(compare_sizes(g, from.n));
   TRY(lm_mpi_exchange(g, from.data, to.data, from.n));

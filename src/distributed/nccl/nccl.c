@@ -67,8 +67,7 @@ static ncclResult_t end_unit(unit *u) {
 
 static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **out) {
   bool in_a_row = true;
-  for (int r = 1; r < g->size; r++)
-    in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nccl_bytes(list[r - 1]);
+  for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
   *out = NULL;
   if (in_a_row) return LM_OK;
   return lm_tensor_empty((lm_dtype)list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
@@ -160,7 +159,7 @@ static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in,
   ncclDataType_t type;
   ncclRedOp_t how;
   lm_tensor *row = NULL;
-  size_t bytes = lm_nccl_bytes(t);
+  size_t bytes = lm_nbytes(t);
   TRY(type_and_op(g, t, op, &type, &how));
   TRY(row_for(g, in, &row));
   for (int r = 0; row && r < g->size; r++) TRY(copy(t->device, row->data + (size_t)r * bytes, in[r]->data, bytes));
@@ -179,9 +178,8 @@ static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
   call c;
   TRY(begin(g, t, &c));
-  status =
-      lm_nccl_end(c.s, c.comm,
-                  ncclBroadcast(t->data, t->data, lm_nccl_bytes(t), ncclUint8, root, lm_nccl_handle(c.comm), c.stream));
+  status = lm_nccl_end(
+      c.s, c.comm, ncclBroadcast(t->data, t->data, lm_nbytes(t), ncclUint8, root, lm_nccl_handle(c.comm), c.stream));
 done:
   return status;
 }
@@ -190,7 +188,7 @@ static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *o
   lm_status status;
   call c;
   lm_tensor *row = NULL;
-  size_t bytes = lm_nccl_bytes(t);
+  size_t bytes = lm_nbytes(t);
   TRY(row_for(g, out, &row));
   TRY(begin(g, t, &c));
   TRY(lm_nccl_end(
@@ -203,11 +201,11 @@ done:
 }
 
 static void send_to(unit *u, const call *c, const lm_tensor *t, int peer) {
-  add_send(u, t->data, lm_nccl_bytes(t), peer, c->stream);
+  add_send(u, t->data, lm_nbytes(t), peer, c->stream);
 }
 
 static void receive_from(unit *u, const call *c, lm_tensor *t, int peer) {
-  add_recv(u, t->data, lm_nccl_bytes(t), peer, c->stream);
+  add_recv(u, t->data, lm_nbytes(t), peer, c->stream);
 }
 
 static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
@@ -323,7 +321,7 @@ static lm_status keep(lm_nccl *s, const lm_nccl_post *p) {
 static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_status status;
   lm_nccl *s = g->state;
-  lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nccl_bytes(t), .peer = peer};
+  lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
   *out = NULL;
   if (peer < 0)
     return lm_fail(LM_E_ARG, "recv: NCCL cannot receive from any rank; name the one that sends, or use backend 'gloo'");

@@ -100,6 +100,4 @@ lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);
 
 lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
 
-static inline size_t lm_nccl_bytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
-
 #endif

@@ -52,7 +52,7 @@ static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const c
   for (int i = 0; i < n && result == ncclSuccess; i++) {
     ncclComm_t comm = q->comm[place_of(q->cards, lm_device_physical(t[i]->device))];
     result = reduce ? ncclReduce(t[i]->data, t[i]->data, (size_t)t[i]->numel, type, sum, to, comm, stream[i])
-                    : ncclBroadcast(t[i]->data, t[i]->data, lm_nccl_bytes(t[i]), ncclUint8, to, comm, stream[i]);
+                    : ncclBroadcast(t[i]->data, t[i]->data, lm_nbytes(t[i]), ncclUint8, to, comm, stream[i]);
   }
   ncclResult_t ended = ncclGroupEnd();
   return result == ncclSuccess ? ended : result;
