@@ -99,6 +99,13 @@ describe("luminary's options", function()
     assert.matches("%-e needs a chunk", text)
   end)
 
+  it("help of a name", function()
+    local ok, text = luminary "help nn.Linear"
+    assert(ok and text:find("nn.Linear(in_features", 1, true), text)
+    ok, text = luminary "help nn.Linaer"
+    assert(not ok and text:find("nn.Linear", 1, true), text)
+  end)
+
   it("--version and --help", function()
     local ok, text = luminary "--version"
     assert(ok, text)

@@ -10,16 +10,15 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/onednn.h"
 #include "base/log.h"
+#include "base/variable.h"
 
-typedef enum mode { AUTO, DIRECT, WINOGRAD, UNKNOWN } mode;
+typedef enum mode { AUTO, DIRECT, WINOGRAD } mode;
 static mode chosen = AUTO;
 
 static void read_mode(void) {
   static const char *const names[] = {"auto", "direct", "winograd"};
-  const char *wanted = getenv("LM_CONV");
-  if (!wanted || !wanted[0]) return;
-  chosen = UNKNOWN;
-  for (int i = 0; i < 3; i++)
+  const char *wanted = lm_variable_get(LM_VAR_CONV);
+  for (int i = 0; wanted && i < 3; i++)
     if (!strcmp(wanted, names[i])) chosen = (mode)i;
 }
 
@@ -28,8 +27,6 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   lm_status status = LM_OK;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, read_mode);
-  if (chosen == UNKNOWN)
-    return lm_fail(LM_E_ARG, "conv2d: LM_CONV is \"%s\"; auto, direct and winograd are known", getenv("LM_CONV"));
   const lm_conv_shape *s = &job->shape;
   *done_ = true;
   if (chosen != DIRECT && lm_wino_takes(job) && (chosen == WINOGRAD || lm_wino_pays(job))) {

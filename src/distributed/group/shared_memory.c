@@ -25,6 +25,7 @@
 #include "base/file_limit.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/variable.h"
 #include "distributed/group/core.h"
 #include "distributed/net/auth.h"
 
@@ -82,10 +83,7 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
   return s;
 }
 
-static bool allowed(void) {
-  const char *wanted = getenv("LM_SHM");
-  return !wanted || strcmp(wanted, "0") != 0;
-}
+static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
 static int make_file(lm_group *g, size_t bytes) {
   size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/variable.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 
@@ -130,8 +131,8 @@ static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
  * do not overwrite that, would stand above it. This is how NCCL writes that nothing is wished for. */
 static void set_environment(void) {
   char none[16];
-  const char *ours = getenv("LM_SOCKET_IFNAME");
-  if (ours && *ours) setenv("NCCL_SOCKET_IFNAME", ours, 0);
+  const char *ours = lm_variable_get(LM_VAR_SOCKET_IFNAME);
+  if (ours) setenv("NCCL_SOCKET_IFNAME", ours, 0);
   snprintf(none, sizeof none, "%d", NCCL_CONFIG_UNDEF_INT);
   setenv("NCCL_COMM_BLOCKING", none, 1);
 }

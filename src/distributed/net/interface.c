@@ -1,4 +1,5 @@
 #include "distributed/net/interface.h"
+#include "base/variable.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -69,11 +70,11 @@ static void list(const struct ifaddrs *all, char *out, size_t capacity) {
 
 lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   lm_status status = LM_OK;
-  const char *pattern = getenv("LM_SOCKET_IFNAME");
+  const char *pattern = lm_variable_get(LM_VAR_SOCKET_IFNAME);
   struct ifaddrs *all;
   char there[512];
   *host = 0;
-  if (!pattern || !*pattern) return LM_OK;
+  if (!pattern) return LM_OK;
   if (getifaddrs(&all) != 0) return lm_fail(LM_E_IO, "LM_SOCKET_IFNAME: this machine's interfaces cannot be listed");
   int first = strchr(like, ':') ? AF_INET6 : AF_INET;
   if (!find(all, pattern, first, host) && !find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
