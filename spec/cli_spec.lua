@@ -103,7 +103,7 @@ describe("luminary's options", function()
     local ok, text = luminary "help nn.Linear"
     assert(ok and text:find("nn.Linear(in_features", 1, true), text)
     ok, text = luminary "help nn.Linaer"
-    assert(not ok and text:find("nn.Linear", 1, true), text)
+    assert(not ok and text:find("did you mean ?Linear", 1, true), text)
   end)
 
   it("--version and --help", function()

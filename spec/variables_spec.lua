@@ -24,13 +24,17 @@ describe("luminary's environment variables", function()
     for path in files:lines() do
       n = n + 1
       local text = read(path)
-      for _, pattern in ipairs { 'env%s*%(?%s*"(L[%u_]+)"', 'variable%s*%(?%s*"(L[%u_]+)"' } do
+      for _, pattern in ipairs {
+        'env%s*%(?%s*"(LM_[%u_]+)"', 'env%s*%(?%s*"(LUMINARY_[%u_]+)"', 'variable%s*%(?%s*"(LM_[%u_]+)"',
+      } do
         for name in text:gmatch(pattern) do
           if not variables[name] then strange[#strange + 1] = path .. ": " .. name end
         end
       end
-      if path:find "%.[ch]c?$" and text:find 'getenv%(' and path ~= "src/base/variable.c" then
-        for name in text:gmatch 'getenv%("(LM_[%u_]+)"' do strange[#strange + 1] = path .. " reads by itself: " .. name end
+      if path:find "%.[ch]c?$" then
+        for name in text:gmatch 'getenv%("(LM_[%u_]+)"' do
+          strange[#strange + 1] = path .. " reads by itself: " .. name
+        end
       end
     end
     files:close()

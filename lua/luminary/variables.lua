@@ -1,5 +1,5 @@
---- The environment variables that luminary has of its own, each once: the C code and the library read them by this table,
---- `luminary help environment` prints it, and README's table is made of it. Needs nothing of the library.
+--- The environment variables that luminary has of its own, each once: the C code and the library read them by this
+--- table, `luminary help environment` prints it, and README's is made of it. Needs nothing of the library.
 local entries = require "luminary.entries"
 
 local list, variable = entries.of("variable", {
@@ -16,18 +16,24 @@ variable "LM_TOKEN" {
   help = "The job's secret, which its ranks prove to each other that they know",
   default = "made by `luminary run` for one node",
 }
-variable "LM_JOB" {help = "The job's name, which keeps jobs that share a rendezvous apart", default = "made by the launcher"}
+variable "LM_JOB" {
+  help = "The job's name, which keeps jobs that share a rendezvous apart",
+  default = "made by the launcher",
+}
 variable "LM_RENDEZVOUS" {
-  help = "Where the ranks meet, as init_method says it: tcp://host:port, file:///path", default = "MASTER_ADDR and MASTER_PORT",
+  help = "Where the ranks meet, as init_method says it: tcp://host:port, file:///path",
+  default = "MASTER_ADDR and MASTER_PORT",
 }
 variable "LM_BACKEND" {
-  help = "The backend of init_process_group() without one", default = "cpu:gloo,cuda:nccl where each rank has a card, else gloo",
+  help = "The backend of init_process_group() without one",
+  default = "cpu:gloo,cuda:nccl where each rank has a card, else gloo",
 }
 variable "LM_HEARTBEAT_TIMEOUT" {
   help = "Seconds of silence after which a rank is given up; 0: never", default = "10", carried = true,
 }
 variable "LM_SOCKET_IFNAME" {
-  help = "The network interface to use: names that begin so (eth0,ib), that very one (=eth0), any but those (^docker,lo)",
+  help = "The network interface to use: names that begin so (eth0,ib), that very one (=eth0), any but those "
+    .. "(^docker,lo)",
   default = "the one with the route out", carried = true,
 }
 variable "LM_SHM" {
@@ -38,7 +44,10 @@ variable "LM_SHM" {
 variable "LM_ERROR_FILE" {
   help = "Where a rank that fails leaves its error as JSON, for its launcher", default = "set by `luminary run`",
 }
-variable "LM_RESTART_COUNT" {help = "How often `luminary run --max-restarts` has started the job anew", default = "set by it"}
+variable "LM_RESTART_COUNT" {
+  help = "How often `luminary run --max-restarts` has started the job anew",
+  default = "set by it",
+}
 
 -- ---- devices and speed
 
@@ -75,12 +84,16 @@ variable "LM_LOG" {
   help = "What to tell on standard error, with commas between: op, dist, alloc, autograd, io, all", carried = true,
 }
 variable "LM_GUARD_BLOCKS" {
-  help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor", one_of = {"0", "1"}, default = "0",
+  help = "1: in a build with AddressSanitizer, stop kernels where they leave their tensor",
+  one_of = {"0", "1"}, default = "0",
   bites = {{["1"] = true}, "warning", "every block of memory is guarded: for finding faults only"},
 }
 variable "LM_DOCTOR_ROOT" {help = "A folder in which `luminary doctor` sees another machine's files", default = "/"}
 variable "LM_DOCTOR_BIN" {help = "A folder whose commands `luminary doctor` takes before the PATH's"}
-variable "LM_DOCTOR_LIMIT" {help = "Seconds for which `luminary doctor` waits for a command at most", default = "each command's own"}
+variable "LM_DOCTOR_LIMIT" {
+  help = "Seconds for which `luminary doctor` waits for a command at most",
+  default = "each command's own",
+}
 
 -- ---- building
 
