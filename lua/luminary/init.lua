@@ -4,7 +4,8 @@ local core = require "luminary.core"
 local methods = require "luminary.tensor"
 local options = require "luminary.options"
 
-local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core, newaxis = "newaxis"}
+local version = require "luminary.version"
+local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
 --- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a

@@ -53,7 +53,7 @@ typedef struct lm_waiting {
 
 enum { LM_PEER_ALL = -2, LM_PEER_ANY = -1 }; /* ANY: ends when all others are gone */
 
-/* watch.c. begin makes it the thread's current call; end takes it away, notes its seq as completed if it was, and tells
+/* waiting.c. begin makes it the thread's current call; end takes it away, notes its seq as completed if it was, and tells
  * the store that the wait is over if it had been told. Both without a system call as a rule. begin sets `peer` to ALL,
  * or ANY for a send or receive, whose caller may name the peer afterwards. */
 void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout);
@@ -74,13 +74,13 @@ lm_status lm_group_broken(lm_group *g, const char *how);
 /* work.c: waits for what is queued (or, after a failure, drops it), ends the thread. */
 void lm_queue_close(lm_group_core *core);
 
-/* parts.c: the part that serves tensors of the device; the first for LM_NO_DEVICE, NULL if there is none. */
+/* backends.c: the part that serves tensors of the device; the first for LM_NO_DEVICE, NULL if there is none. */
 lm_part *lm_part_for(lm_group_core *core, lm_device device);
 
 /* distributed/solo */
 extern const lm_group_table lm_group_solo_table;
 
-/* watch.c: lm_group_check, and what the group's own look finds (group.h), for waits that do not call the group. */
+/* waiting.c: lm_group_check, and what the group's own look finds (group.h), for waits that do not call the group. */
 lm_status lm_group_look(lm_group *g);
 
 #endif

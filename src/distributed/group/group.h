@@ -13,7 +13,7 @@
 #include "distributed/store/ticket.h"
 #include "tensor/tensor.h"
 
-enum { LM_GROUP_ABI = 3 };
+enum { LM_GROUP_ABI = 4 };
 
 typedef enum lm_reduce_op {
   LM_REDUCE_SUM,

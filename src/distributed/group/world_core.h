@@ -1,5 +1,5 @@
 /* The insides of a world, shared by world.c (opening and closing), rendezvous.c (how ranks find each other), groups.c,
- * watch.c (waiting and failing) and link.c. */
+ * waiting.c (waiting and failing) and peer_link.c. */
 #ifndef LM_GROUP_WORLD_CORE_H
 #define LM_GROUP_WORLD_CORE_H
 
@@ -38,10 +38,10 @@ lm_status lm_world_is_ours(const lm_world *w);
 /* rendezvous.c: fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
-/* link.c: links that arrived for a group and were never taken. */
+/* peer_link.c: links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* watch.c: "call: rank 1 on host b died …"; call may be NULL. */
+/* waiting.c: "call: rank 1 on host b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
 
 #endif
