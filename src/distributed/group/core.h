@@ -53,9 +53,9 @@ typedef struct lm_waiting {
 
 enum { LM_PEER_ALL = -2, LM_PEER_ANY = -1 }; /* ANY: ends when all others are gone */
 
-/* waiting.c. begin makes it the thread's current call; end takes it away, notes its seq as completed if it was, and tells
- * the store that the wait is over if it had been told. Both without a system call as a rule. begin sets `peer` to ALL,
- * or ANY for a send or receive, whose caller may name the peer afterwards. */
+/* waiting.c. begin makes it the thread's current call; end takes it away, notes its seq as completed if it was, and
+ * tells the store that the wait is over if it had been told. Both without a system call as a rule. begin sets `peer` to
+ * ALL, or ANY for a send or receive, whose caller may name the peer afterwards. */
 void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout);
 void lm_waiting_end(lm_waiting *w, bool completed);
 /* This rank goes on from a numbered call without having heard from the others: who waits in another one of that number
