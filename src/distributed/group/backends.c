@@ -215,10 +215,10 @@ lm_status lm_parts_open(lm_group_core *core) {
   for (int i = 0; i < core->nparts; i++) {
     status = open_part(core, &core->part[i]);
     if (status == LM_OK) continue;
-    char message[1024]; /* closing may fail with messages of its own */
-    lm_write(message, sizeof message, "%s", lm_error());
+    lm_saved_error saved;
+    lm_error_save(status, &saved);
     while (i-- > 0 && core->g.rank >= 0) close_part(&core->part[i]);
-    return lm_fail(status, "%s", message);
+    return lm_error_restore(&saved);
   }
   return status;
 }

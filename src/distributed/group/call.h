@@ -64,12 +64,11 @@ int lm_call_world_rank(const lm_exchange *c, int rank);
 
 struct lm_work {
   _Atomic int rc;
-  _Atomic bool done; /* status, message and peer are final */
-  lm_status status;
-  int peer; /* of a finished receive */
-  char message[1024];
-  lm_queue *queue;   /* NULL if it was issued */
-  lm_issuer *issuer; /* NULL unless it was */
+  _Atomic bool done;      /* outcome and peer are final */
+  lm_saved_error outcome; /* of an issued one at first what the group's function returned, once that is `enqueued` */
+  int peer;               /* of a finished receive */
+  lm_queue *queue;        /* NULL if it was issued */
+  lm_issuer *issuer;      /* NULL unless it was */
   lm_exchange call;
   lm_request *request; /* of a send or receive */
   bool busy;           /* a thread is at it; the queue's lock */
@@ -77,7 +76,6 @@ struct lm_work {
 
   /* Of issued ones. What the call sets once it is made has the issuer's lock; the rest is the watching thread's. */
   lm_event *event; /* behind it in its stream */
-  lm_status early; /* what the group's function returned, once it has: */
   bool enqueued;
   bool sent, matched; /* its ticket has gone to the next rank; the one of the rank before has come and agrees */
 };

@@ -150,7 +150,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   lm_backends backends;
   lm_group_core *core = NULL;
   bool listed = false;
-  char message[1024];
+  lm_saved_error saved; /* cleaning up may fail with messages of its own */
   *out = NULL;
   status = lm_world_check(w);
   if (status != LM_OK) return lm_fail_in(status, "new_group");
@@ -186,10 +186,10 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   }
 
 done:
-  lm_write(message, sizeof message, "%s", lm_error()); /* cleaning up may fail with messages of its own */
+  lm_error_save(status, &saved);
   if (listed) unlist(w, core);
   if (core) free_core(core);
-  return status == LM_OK ? LM_OK : lm_fail(status, "%s", message);
+  return lm_error_restore(&saved);
 }
 
 lm_status lm_group_solo(lm_group **out) {

@@ -63,8 +63,7 @@ void lm_issuer_close(lm_issuer *is) {
 
 lm_status lm_issuer_check(lm_issuer *is) {
   pthread_mutex_lock(&is->lock);
-  lm_status status = is->failed;
-  if (status != LM_OK) lm_fail(status, "%s", is->message);
+  lm_status status = lm_error_restore(&is->failed);
   pthread_mutex_unlock(&is->lock);
   return status;
 }
@@ -236,9 +235,8 @@ done:
 /* What has run so far is not ours to know any more: from here on the thread that watches may end it. */
 static void let_go(lm_issuer *is, lm_work *w, lm_status status) {
   if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* memory waits for its streams by itself */
-  if (status != LM_OK) lm_write(w->message, sizeof w->message, "%s", lm_error());
   pthread_mutex_lock(&is->lock);
-  w->early = status;
+  lm_error_save(status, &w->outcome);
   w->enqueued = true;
   pthread_mutex_unlock(&is->lock);
 }
@@ -268,16 +266,15 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
 
 /* Their results and events come when all of them are enqueued. */
 static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
-  char message[1024]; /* the unit is closed whatever came before */
+  lm_saved_error saved; /* the unit is closed whatever came before */
   lm_waiting waiting;
   lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
   memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
-  lm_write(message, sizeof message, "%s", lm_error());
+  lm_error_save(status, &saved);
   lm_stream_set_current(s);
   enter(is, &ticket, &waiting);
   lm_status closed = leave(is, &waiting, is->g->table->batch(is->g, false));
-  if (status != LM_OK) lm_fail(status, "%s", message);
-  if (status == LM_OK) status = closed;
+  if (lm_error_restore(&saved) == LM_OK) status = closed;
   lm_stream_touch(s);
   for (int i = 0; i < n; i++) {
     if (!w[i]->call.host) status = lm_call_written(&w[i]->call, status);
@@ -341,7 +338,7 @@ lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
   if (is->started && is->first) lm_issuer_kick(is);
-  while (is->failed == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
+  while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
   is->hosts--;
   pthread_mutex_unlock(&is->lock);
   return lm_issuer_check(is);
@@ -365,8 +362,8 @@ lm_status lm_issued_wait(lm_work *w, double seconds) {
     }
   }
   is->hosts -= waits;
-  bool done = lm_work_is_done(w), failed = !done && is->failed != LM_OK;
-  lm_status status = failed ? lm_fail(is->failed, "%s", is->message) : LM_OK;
+  bool done = lm_work_is_done(w), failed = !done && is->failed.status != LM_OK;
+  lm_status status = lm_error_restore(&is->failed);
   pthread_mutex_unlock(&is->lock);
   if (done) return lm_work_outcome(w);
   if (failed) return status;

@@ -57,7 +57,7 @@ static lm_work *after(lm_issuer *is, lm_work *w) {
 static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
   pthread_mutex_lock(&is->lock);
   bool yes = w->enqueued;
-  *early = w->early;
+  *early = w->outcome.status;
   pthread_mutex_unlock(&is->lock);
   return yes;
 }
@@ -139,7 +139,7 @@ static lm_status look_at(watch *x, lm_work *w, bool *done) {
   lm_status early, status = LM_OK;
   *done = false;
   if (!is_enqueued(x->is, w, &early)) return LM_OK;
-  if (early == LM_E_STATE) TRY(lm_group_broken(x->is->g, w->message));
+  if (early == LM_E_STATE) TRY(lm_group_broken(x->is->g, w->outcome.message));
   if (!w->matched) return LM_OK;
   if (early == LM_OK && w->event) TRY(lm_event_query(w->event, done));
   if (early != LM_OK || !w->event) *done = true;
@@ -150,8 +150,7 @@ done:
 
 /* Its results on the host too. */
 static void complete(watch *x, lm_work *w) {
-  lm_status status = w->early;
-  if (status != LM_OK) lm_fail(status, "%s", w->message);
+  lm_status status = lm_error_restore(&w->outcome);
   if (w->call.host) status = lm_call_written(&w->call, status);
   stand_in_front_of(x, NULL, status == LM_OK);
   end(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
@@ -179,10 +178,9 @@ done:
 static void fail(watch *x, lm_status status) {
   lm_issuer *is = x->is;
   pthread_mutex_lock(&is->lock);
-  lm_write(is->message, sizeof is->message, "%s", lm_error());
-  is->failed = status == LM_E_OOM ? LM_E_STATE : status;
+  lm_error_save(status == LM_E_OOM ? LM_E_STATE : status, &is->failed);
   pthread_mutex_unlock(&is->lock);
-  lm_log(LM_LOG_DIST, "group %u, %s: aborted: %s", is->core->id, is->g->table->name, is->message);
+  lm_log(LM_LOG_DIST, "group %u, %s: aborted: %s", is->core->id, is->g->table->name, is->failed.message);
   if (is->g->table->abort) is->g->table->abort(is->g);
   x->over = true;
 }
@@ -191,10 +189,7 @@ static void end_all(watch *x) {
   lm_issuer *is = x->is;
   lm_status early;
   stand_in_front_of(x, NULL, false);
-  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
-    lm_fail(is->failed, "%s", is->message);
-    end(is, w, is->failed);
-  }
+  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) { end(is, w, lm_error_restore(&is->failed)); }
   pthread_mutex_lock(&is->lock);
   pthread_cond_broadcast(&is->changed);
   pthread_mutex_unlock(&is->lock);

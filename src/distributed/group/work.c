@@ -101,15 +101,12 @@ lm_status lm_work_new(lm_queue *q, lm_issuer *issuer, lm_exchange *c, lm_work **
 }
 
 void lm_work_finish(lm_work *w, lm_status status) {
-  w->status = status;
-  if (status != LM_OK) strncpy(w->message, lm_error(), sizeof w->message - 1);
+  lm_error_save(status, &w->outcome);
   lm_call_clear(&w->call);
   atomic_store_explicit(&w->done, true, memory_order_release);
 }
 
-lm_status lm_work_outcome(const lm_work *w) {
-  return w->status == LM_OK ? LM_OK : lm_fail(w->status, "%s", w->message);
-}
+lm_status lm_work_outcome(const lm_work *w) { return lm_error_restore(&w->outcome); }
 
 static bool drops_to_zero(_Atomic int *rc) { return atomic_fetch_sub_explicit(rc, 1, memory_order_acq_rel) == 1; }
 

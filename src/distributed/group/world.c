@@ -139,11 +139,11 @@ done:
   if (status != LM_OK) {
     status = lm_fail_in(status, "init_process_group");
     if (w) {
-      char message[1024]; /* cleaning up may fail with messages of its own */
-      lm_write(message, sizeof message, "%s", lm_error());
+      lm_saved_error saved;
+      lm_error_save(status, &saved);
       dispose(w);
       lm_term_unwatch();
-      lm_fail(status, "%s", message);
+      lm_error_restore(&saved);
     }
   }
   return status;

@@ -321,11 +321,10 @@ static lm_status open_group(lm_group *g) {
 done:
   lm_free(places);
   if (status != LM_OK) {
-    char message[1024];
-    strncpy(message, lm_error(), sizeof message - 1);
-    message[sizeof message - 1] = 0;
+    lm_saved_error saved;
+    lm_error_save(status, &saved);
     close_group(g);
-    lm_fail(status, "%s", message);
+    lm_error_restore(&saved);
   }
   return status;
 }

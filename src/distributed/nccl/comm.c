@@ -216,11 +216,11 @@ static lm_status word(const lm_group *asks, ncclResult_t result) {
 }
 
 static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
-  lm_status worded = word(asks, result), status = LM_OK;
-  char message[1024];
-  snprintf(message, sizeof message, "%s", lm_error());
+  lm_status status = LM_OK;
+  lm_saved_error worded;
+  lm_error_save(word(asks, result), &worded);
   if (result == ncclRemoteError || result == ncclSystemError) status = cause(asks);
-  return broken(s, status != LM_OK ? status : lm_fail(worded, "%s", message));
+  return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
 }
 
 /* ---- calls */
