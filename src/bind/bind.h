@@ -35,6 +35,7 @@
  *                    (autograd.lua uses it)
  *
  *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
+ *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before
  *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
  *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
  *   set_num_threads(n)  get_num_threads()  synchronize(device)  time()  seconds, monotonic

@@ -11,6 +11,6 @@ for _, family in ipairs {"sampler", "mnist"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 
-data.get_worker_info = require("luminary.data.workers").get_worker_info
+data.get_worker_info = require("luminary.data.batch").get_worker_info
 
 return options.strict("data", data)

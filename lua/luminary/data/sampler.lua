@@ -24,6 +24,14 @@ function Sampler:iter()
   end
 end
 
+--- What the order of the next pass depends on, beside the default generator, as a plain table: loader:state_dict()
+--- asks.
+function Sampler:state_dict() return {epoch = self.epoch} end
+--- Goes on from what state_dict gave.
+function Sampler:load_state_dict(state)
+  self.epoch = options.arg("load_state_dict", "the state", state, "table").epoch
+end
+
 --- data.SequentialSampler(set): 1, 2, 3, …
 local Sequential = class.define("SequentialSampler", Sampler)
 function Sequential:init(set, opts)
@@ -185,6 +193,17 @@ end
 --- Tells the sampler inside. loader:epoch(n) calls it.
 function Batch:set_epoch(epoch)
   if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
+end
+
+--- That of the sampler inside.
+function Batch:state_dict()
+  return {sampler = class.has(self.sampler, "state_dict", "load_state_dict") and self.sampler:state_dict() or nil}
+end
+
+--- Goes on from what state_dict gave.
+function Batch:load_state_dict(state)
+  state = options.arg("load_state_dict", "the state", state, "table").sampler
+  if state then self.sampler:load_state_dict(state) end
 end
 
 function Batch:iter()
