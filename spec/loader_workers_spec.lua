@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
+local ranks = require "ranks"
 local temp = require "temp"
 local ffi = require "ffi"
 local data = lm.data
@@ -163,6 +164,76 @@ describe("a loader's workers", function()
       table.sort(seen)
       assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, seen)
     end
+  end)
+
+  it("share a stream out over ranks, too, where that is asked for", function()
+    local got = ranks.run { n = 2, script = [[
+      local lm = require "luminary"
+      local data, dist, nn = lm.data, lm.dist, lm.nn
+      dist.init_process_group "gloo"
+      local rank = dist.get_rank()
+      local Shared = data.IterableDataset:extend("Shared")
+      function Shared:init(n) self.n, self.first, self.stride = n, 1, 1 end
+      function Shared:len() return self.n end
+      function Shared:shard(i, n) self.first, self.stride = i + 1, n end
+      function Shared:iter()
+        local i = self.first - self.stride
+        return function()
+          i = i + self.stride
+          if i <= self.n then return i end
+        end
+      end
+      local core, warnings = lm.core, {}
+      core.warn = function(text) warnings[#warnings + 1] = text end
+      local function numbers(set, opts)
+        local seen = {}
+        for x in data.DataLoader(set, opts):iter() do
+          for _, v in ipairs(x:totable()) do seen[#seen + 1] = v end
+        end
+        table.sort(seen)
+        return table.concat(seen, " ")
+      end
+      print("alone", numbers(Shared(9), {batch_size = 2, shard_ranks = true}))
+      print("workers", numbers(Shared(9), {batch_size = 2, shard_ranks = true, num_workers = 2}))
+      Shared.shard_ranks = true
+      print("set", numbers(Shared(5), {}))
+      print("off", numbers(Shared(3), {shard_ranks = false}))
+      print("length", #data.DataLoader(Shared(9), {batch_size = 2}))
+      print("warnings", #warnings)
+      Shared.shard_ranks = nil
+      print("silent", numbers(Shared(3), {}), warnings[1])
+      Shared.shard_ranks = true
+      -- uneven parts, under DDP
+      local net = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+      local steps = 0
+      net:join(function()
+        for x in data.DataLoader(Shared(5), {batch_size = 2}):iter() do
+          net(x:float():view(-1, 1)):sum():backward()
+          steps = steps + 1
+        end
+      end)
+      print("steps", steps)
+      local loader = data.DataLoader(Shared(9), {})
+      loader:iter()()
+      local state = loader:state_dict()
+      state.pass.rank = 1 - rank
+      print("state", select(2, pcall(loader.load_state_dict, loader, state)))
+      dist.destroy_process_group()]] }
+    assert(got.ok, got.text)
+    local function said(rank, word) return got[rank].output:match(word .. "\t([^\n]*)") end
+    assert.same({ "1 3 5 7 9", "2 4 6 8" }, { said(0, "alone"), said(1, "alone") })
+    assert.same({ "1 2 5 6 9", "3 4 7 8" }, { said(0, "workers"), said(1, "workers") })
+    assert.same({ "1 3 5", "2 4" }, { said(0, "set"), said(1, "set") })
+    assert.same({ "1 2 3", "1 2 3" }, { said(0, "off"), said(1, "off") })
+    assert.same({ "3", "2" }, { said(0, "length"), said(1, "length") })
+    assert.equal("0", said(0, "warnings"))
+    assert.matches("1 2 3\t.*each of 2 ranks walks all of Shared: {shard_ranks = true}", said(0, "silent"))
+    assert.same({ "2", "1" }, { said(0, "steps"), said(1, "steps") })
+    assert.matches("the state is of part 2 of 2 of the stream, this is part 1 of 2", said(0, "state"))
+    assert.error_matches(function() data.DataLoader(Noisy(3), { shard_ranks = true }) end,
+      "shard_ranks shares out an IterableDataset; this set takes a sampler")
+    assert.error_matches(function() data.DataLoader(Stream(3), { shard_ranks = true }) end,
+      "shard_ranks wants a set with :shard")
   end)
 
   it("share a stream out that asks who they are, as PyTorch's do", function()

@@ -43,7 +43,7 @@ local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
 local transfer = require "luminary.data.transfer"
 local workers = require "luminary.data.workers"
-local dist = require "luminary.dist"
+local dist = require "luminary.distributed"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
@@ -106,11 +106,31 @@ function DataLoader:init(set, opts)
     or sampler.SequentialSampler(set)
 end
 
---- How many batches an epoch has.
+-- Which of how many ranks this is, for streams that are shared out over ranks.
+local function place(self)
+  local set, ranks = self.dataset, dist.is_initialized() and dist.get_world_size() or 1
+  local has_shard = self.is_stream and type(set.shard) == "function"
+  local shards = self.shard_ranks
+  if shards == nil and has_shard then shards = set.shard_ranks end
+  if has_shard and shards == nil and ranks > 1 then
+    core.warn(("DataLoader: each of %d ranks walks all of %s: {shard_ranks = true} gives each its part by :shard, "
+      .. "{shard_ranks = false} says that this is meant"):format(ranks, set.__name or "the set"))
+  end
+  if not shards or ranks == 1 then return 0, 1 end
+  return dist.get_rank(), ranks
+end
+
+--- How many batches an epoch has: of a stream that is shared out over ranks, this rank's, if it takes every so-manyth
+--- sample.
 function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
-  local n = self.is_stream and dataset.length("DataLoader", self.dataset)
-    or dataset.length("DataLoader", self.sampler, "sampler")
+  local n
+  if self.is_stream then
+    local rank, world = place(self)
+    n = math.ceil((dataset.length("DataLoader", self.dataset) - rank) / world)
+  else
+    n = dataset.length("DataLoader", self.sampler, "sampler")
+  end
   return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
@@ -201,20 +221,6 @@ local function walk_alone(self, recipe, next_numbers, pass)
     end
     return noted(next_batch())
   end, function() return true end
-end
-
--- Which of how many ranks this is, for streams that are shared out over ranks.
-local function place(self)
-  local set, ranks = self.dataset, dist.is_initialized() and dist.get_world_size() or 1
-  local has_shard = self.is_stream and type(set.shard) == "function"
-  local shards = self.shard_ranks
-  if shards == nil and has_shard then shards = set.shard_ranks end
-  if has_shard and shards == nil and ranks > 1 then
-    core.warn(("DataLoader: each of %d ranks walks all of %s: {shard_ranks = true} gives each its part by :shard, "
-      .. "{shard_ranks = false} says that this is meant"):format(ranks, set.__name or "the set"))
-  end
-  if not shards or ranks == 1 then return 0, 1 end
-  return dist.get_rank(), ranks
 end
 
 -- What pins batches here: nothing where there is no need to, or where workers do and nobody asks whether it pays.
