@@ -36,14 +36,16 @@ local function all(loader, epochs, first)
   return list
 end
 
-local function threads()
+local function entries(of)
   local n = 0
-  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/task")
+  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/" .. of)
   for _ in pipe:lines() do n = n + 1 end
   pipe:close()
   return n
 end
 ffi.cdef "int getpid(void);"
+local function threads() return entries "task" end
+local function descriptors() return entries "fd" end
 
 local function settle()
   jit.flush()
@@ -365,6 +367,95 @@ describe("a loader's workers", function()
   end)
 end)
 
+describe("workers within workers", function()
+  local Nested = data.Dataset:extend("Nested")
+  function Nested:init(how)
+    self.loader = data.DataLoader(Stream(4), how)
+    all(self.loader)
+  end
+  function Nested:len() return 3 end
+  function Nested:get(i)
+    local sum = i
+    for x in self.loader:iter() do sum = sum + x:item() end
+    return sum
+  end
+
+  it("make a set's own batches, by a loader that is sent along", function()
+    for _, inner in ipairs { { num_workers = 1 }, { num_workers = 1, persistent_workers = true }, {} } do
+      for _, kind in ipairs { "thread", "process" } do
+        local got = {}
+        for x in data.DataLoader(Nested(inner), { num_workers = 1, worker_type = kind }):iter() do
+          got[#got + 1] = x:item()
+        end
+        assert.same({ 11, 12, 13 }, got)
+      end
+    end
+  end)
+end)
+
+describe("how many workers there are", function()
+  it("is no more than there is to do", function()
+    settle()
+    local before = threads()
+    local loader = data.DataLoader(Noisy(6), { num_workers = 1000, batch_size = 2 })
+    assert.equal(3, #all(loader))
+    assert.is_true(threads() <= before + 3)
+  end)
+
+  it("stays the same from pass to pass", function()
+    local Named = data.Dataset:extend("Named")
+    function Named:len() return 4 end
+    function Named:get()
+      NAME = NAME or math.random(1e9) -- luacheck: ignore
+      return NAME -- luacheck: ignore
+    end
+    local function names(how)
+      local seen, n = {}, 0
+      local loader = data.DataLoader(Named(), how)
+      for _ = 1, 3 do
+        for x in loader:iter() do
+          if not seen[x:item()] then n = n + 1 end
+          seen[x:item()] = true
+        end
+      end
+      return n
+    end
+    assert.equal(1, names { num_workers = 1 }) -- one Lua state
+    assert.equal(3, names { num_workers = 1, worker_type = "process" })
+    assert.equal(1, names { num_workers = 1, worker_type = "process", persistent_workers = true })
+  end)
+
+  it("changes between passes", function()
+    local loader = data.DataLoader(Noisy(6), { num_workers = 1, batch_size = 1, seed = 1 })
+    local expected = all(loader)
+    for _, count in ipairs { 3, 2, 0, 1 } do
+      loader.num_workers = count
+      assert.same(expected, all(loader))
+    end
+  end)
+
+  it("does not limit how many batches are asked for ahead", function()
+    local n = 0
+    for x in data.DataLoader(Stream(1500), { num_workers = 2, prefetch_factor = 2 ^ 40, batch_size = 1 }):iter() do
+      n = n + 1
+      assert.equal(n, x:item())
+    end
+    assert.equal(1500, n)
+  end)
+
+  it("is remembered by no worker between passes: sets are given back", function()
+    local set = data.TensorDataset(lm.rand(100))
+    local loader = data.DataLoader(set, { num_workers = 2, batch_size = 50 })
+    for _ in loader:iter() do end -- luacheck: ignore
+    local until_when = lm.time() + 5
+    set = nil -- luacheck: ignore
+    local live = lm.live_tensors()
+    loader.dataset = data.TensorDataset(lm.rand(2))
+    repeat settle() until lm.live_tensors() < live - 2 or lm.time() > until_when
+    assert.is_true(lm.live_tensors() < live - 2) -- here's and theirs
+  end)
+end)
+
 describe("an error in a worker", function()
   local Broken = data.Dataset:extend("Broken")
   function Broken:init(at) self.at = at end
@@ -485,6 +576,50 @@ describe("what is left of workers", function()
     temp.remove(folder)
   end)
 
+  local function is_running(pid)
+    local file = io.open("/proc/" .. pid .. "/stat")
+    local text = file and file:read "*a" or ""
+    if file then file:close() end
+    return text ~= "" and not text:find(") Z ", 1, true)
+  end
+
+  it("ends with the program, in the midst of a pass, by os.exit, Ctrl-C or an error #lua", function()
+    local folder = temp.folder()
+    for _, kind in ipairs { "thread", "process" } do
+      for how, code in pairs { ["os.exit(7)"] = 7, ["os.exit(7, true)"] = 7, ["error 'torn'"] = 1,
+        ["ffi.C.raise(2) while true do next_batch() end"] = "^[1-9]" } do
+        temp.write(folder .. "/main.lua", ([[
+          local ffi = require "ffi"
+          ffi.cdef "int raise(int);"
+          local lm = require "luminary"
+          local Slow = lm.data.Dataset:extend("Slow")
+          function Slow:len() return 1e6 end
+          function Slow:get(i)
+            local ending = lm.time() + 0.01
+            while lm.time() < ending do end
+            return i
+          end
+          local loader = lm.data.DataLoader(Slow(), {num_workers = 2, worker_type = "KIND"})
+          local next_batch = loader:iter()
+          for _ = 1, 3 do next_batch() end
+          local children = io.open("/proc/self/task/" .. io.open("/proc/self/stat"):read "*n" .. "/children"):read "*a"
+          print(children)
+          io.stdout:flush()
+          ]]):gsub("KIND", kind) .. how)
+        local began = lm.time()
+        local _, out, ended = temp.run(folder, "timeout 30 luajit " .. folder .. "/main.lua")
+        assert.matches(tostring(code), tostring(ended), how)
+        assert.is_true(lm.time() - began < 15)
+        for pid in out:match("^[^\n]*"):gmatch("%d+") do
+          local gone_by = lm.time() + 5
+          repeat until not is_running(pid) or lm.time() > gone_by
+          assert.is_true(lm.time() < gone_by, how)
+        end
+      end
+    end
+    temp.remove(folder)
+  end)
+
   it("is nothing after a pass, a break, an error or a forgotten iterator", function()
     local Big = data.Dataset:extend("Big")
     function Big:len() return 40 end
@@ -499,16 +634,21 @@ describe("what is left of workers", function()
       pcall(all, data.DataLoader(Big(), how))
       data.DataLoader(Big(), how):iter()()
       data.DataLoader(Big(), how):iter()
+      local loader = data.DataLoader(Big(), how) -- two at once, one of which is left
+      local one, other = loader:iter(), loader:iter()
+      one()
+      for _ = 1, 3 do other() end
     end
     use "thread"
     settle()
-    local before, tensors = threads(), lm.live_tensors()
+    local before, tensors, files = threads(), lm.live_tensors(), descriptors()
     for _, kind in ipairs { "thread", "process" } do
       use(kind)
       settle()
       settle()
       assert.equal(before, threads())
       assert.equal(tensors, lm.live_tensors())
+      assert.equal(files, descriptors())
     end
     assert.equal("", (temp.read("/proc/self/task/" .. ffi.C.getpid() .. "/children")))
   end)

@@ -1,8 +1,8 @@
 -- What a loader costs a training: LeNet on Fashion-MNIST in batches of 256, on batches that lie in memory and on those
 -- of a loader with one worker, in turn.
 --   luajit scripts/dev/loader_cost.lua [rounds = 15] [steps = 60] [threads = 1]
--- The worker's thread is beside the training's: on two cores a training by one thread is what it can be free for. Beside
--- the clock's time stands that of the training's own thread on its core, which says as much on a busy machine.
+-- The worker's thread is beside the training's: on two cores a training by one thread is what it can be free for.
+-- Beside the clock's time stands that of the training's own thread on its core, which says as much on a busy machine.
 local ffi = require "ffi"
 local lm = require "luminary"
 local F, data, optim = lm.nn.functional, lm.data, lm.optim

@@ -110,34 +110,37 @@ end
 local Pool = {}
 Pool.__index = Pool
 
-local function start(loader)
+-- Workers, none of which runs yet. setup: text and tensors that say what a pass begins with.
+local function new_pool(loader, setup)
   local method, count = loader.worker_type, loader.num_workers
-  local processes = method == "process"
-  local job = Worker.job("DataLoader", workers.serve, {count, processes}, method)
-  local self = setmetatable({list = {}, asked = {}, waiting = 0, passes = 0, processes = processes}, Pool)
-  local ok, problem = pcall(function()
-    for i = 1, count do
-      self.asked[i] = 0
-      self.list[i] = Worker.start("DataLoader", {
-        method = method, job = job, index = i - 1, threads = 1,
-        environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
-      })
-    end
-  end)
-  if not ok then
-    self:close()
-    error(problem, 0)
-  end
+  local self = setmetatable({
+    list = {}, asked = {}, count = count, waiting = 0, passes = 0, setup = setup, method = method,
+    processes = method == "process",
+  }, Pool)
+  for i = 1, count do self.asked[i] = 0 end
+  self.job = Worker.job("DataLoader", workers.serve, {count, self.processes}, method)
   return self
+end
+
+--- Worker i, which begins when it is first needed.
+function Pool:worker(i)
+  if not self.list[i] then
+    self.list[i] = Worker.start("DataLoader", {
+      method = self.method, job = self.job, index = i - 1, threads = 1,
+      environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
+    })
+    self:send(i, self.setup.text, self.setup.tensors)
+  end
+  return self.list[i]
 end
 
 --- Ends the workers, those that are at work too.
 function Pool:close()
   self.closed = true
-  for i, worker in ipairs(self.list) do
+  for i, worker in pairs(self.list) do
     if self.asked[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
   end
-  for _, worker in ipairs(self.list) do core.mp_close(worker.handle) end
+  for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
 end
 
 local plain = function() end -- requests hold nothing that has a name
@@ -149,19 +152,22 @@ end
 
 function Pool:ask(i, request)
   if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
+  self:worker(i)
   self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
   self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
 end
 
---- A pass begins for all of them, or, with text and tensors of an empty table, is over.
-function Pool:tell(text, tensors)
-  for i in ipairs(self.list) do self:send(i, text, tensors) end
+--- A pass begins for all of them, or, if the setup is of an empty table, is over.
+function Pool:begin(setup)
+  self.setup = setup
+  for i in pairs(self.list) do self:send(i, setup.text, setup.tensors) end
 end
 
--- The worker that has least to do.
+--- The worker that has least to do.
 function Pool:idlest()
   local best = 1
-  for i = 2, #self.list do
+  for i = 2, self.count do
+    if self.asked[best] == 0 then break end
     if self.asked[i] < self.asked[best] then best = i end
   end
   return best
@@ -179,8 +185,8 @@ end
 
 -- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
 function Pool:collect(ready, k)
-  for i, worker in ipairs(self.list) do
-    while true do
+  for i, worker in pairs(self.list) do
+    while self.asked[i] > 0 do
       local text, tensors = core.mp_receive(worker.handle, 0)
       if text == nil then gone(self, i) end
       if not text then break end
@@ -207,7 +213,11 @@ function Pool:wait_for(k, ready, timeout)
       self:close()
       fail("DataLoader: batch %d has not come within %g s, the timeout", k, timeout)
     end
-    Worker.wait(self.list, math.min(left, 1))
+    local busy = {}
+    for i, worker in pairs(self.list) do
+      if self.asked[i] > 0 then busy[#busy + 1] = worker end
+    end
+    Worker.wait(busy, math.min(left, 1))
   end
   local reply = ready[k]
   ready[k] = nil
@@ -222,6 +232,9 @@ local function raise(loader, reply)
   core.error_at_caller(text)
 end
 
+-- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
+local pools = setmetatable({}, {__mode = "k"})
+
 -- A finder of names, which looks at what is loaded: the pool's, unless more is by now.
 local function finder_of(pool)
   local n = 0
@@ -232,31 +245,40 @@ end
 
 -- Workers of the loader's last pass, or new ones, that know what is to be made.
 local function pool_of(loader, recipe)
-  local pool, processes = loader.pool, loader.worker_type == "process"
-  loader.pool = nil
-  if pool and (pool.closed or pool.waiting > 0 or #pool.list ~= loader.num_workers or pool.processes ~= processes) then
+  local pool = pools[loader]
+  pools[loader] = nil
+  if pool and (pool.closed or pool.waiting > 0 or pool.count ~= loader.num_workers
+    or pool.method ~= loader.worker_type) then
     pool:close()
     pool = nil
   end
-  if pool and loader.persistent_workers then return pool end
-  local found = pool or {} -- what cannot be sent is an error before anything is started
-  local text, tensors = carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
-    {processes = processes, name_of = finder_of(found)})
-  if not pool then
-    pool = start(loader)
+  if pool and loader.persistent_workers and not pool.resting then return pool end
+  local found, setup = pool or {}, {}
+  setup.text, setup.tensors = carrier.encode("DataLoader",
+    {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
+    {processes = loader.worker_type == "process", name_of = finder_of(found)})
+  if pool then
+    pool:begin(setup)
+  else
+    pool = new_pool(loader, setup)
     pool.name_of, pool.modules = found.name_of, found.modules
   end
-  pool:tell(text, tensors)
+  pool.resting = nil
   return pool
 end
 
 -- Threads stay for the loader's next pass, since a Lua state takes its time to begin; of the last one's they forget all
 -- that was sent to them.
 local function put_away(loader, pool)
-  if loader.pool or pool.processes and not loader.persistent_workers then return pool:close() end
-  loader.pool = pool
-  if not loader.persistent_workers then pool:tell(carrier.encode("DataLoader", {}, {})) end
+  if pools[loader] or pool.processes and not loader.persistent_workers then return pool:close() end
+  pools[loader] = pool
+  if loader.persistent_workers then return end
+  pool.resting = true
+  local text, tensors = carrier.encode("DataLoader", {}, {})
+  pool:begin {text = text, tensors = tensors}
 end
+
+local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more
 
 --- A function that gives the batches after number pass.batch, made by the loader's workers, each behind {batch = its
 --- number, shared, sets}: what pass.from is to be for going on after it; and whether the next one is there.
@@ -272,7 +294,7 @@ function workers.walk(loader, recipe, next_numbers, pass)
   local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
   local function ask()
     local most = loader.dtypes_known and count * loader.prefetch_factor or 1
-    while not ended and sent - given < most do
+    while not ended and sent - given < most and pool.waiting < count * MOST_ASKED do
       local numbers = next_numbers()
       if numbers == nil then
         ended = true
