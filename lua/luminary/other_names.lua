@@ -177,7 +177,8 @@ other["optim.swa_utils"] = {
 }
 
 other.data = with(pairs_of([[
-  TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler
+  TensorDataSet=TensorDataset Dataloader=DataLoader StatefulDataLoader=DataLoader dataset=Dataset
+  dataloader=DataLoader sampler=Sampler
   distributed=DistributedSampler]],
   [[
   ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe

@@ -147,6 +147,8 @@ describe("pin_memory", function()
       local batch, noise = data.DataLoader(Deep(), with(how, {batch_size = 2, pin_memory = true})):iter()()
       assert.is_true(batch.x:is_pinned() and batch.more[1]:is_pinned() and noise:is_pinned())
       assert.same({"text", "text"}, batch.more[2])
+      batch = data.DataLoader(Deep(), with(how, {batch_size = 2, pin_memory = true, device = "cpu"})):iter()()
+      assert.is_true(batch.x:is_pinned())
       batch, noise = data.DataLoader(Deep(), with(how, {batch_size = 2})):iter()()
       assert.is_false(batch.x:is_pinned() or batch.more[1]:is_pinned() or noise:is_pinned())
     end

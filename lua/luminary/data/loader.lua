@@ -225,13 +225,12 @@ end
 
 -- What pins batches here: nothing where there is no need to, or where workers do and nobody asks whether it pays.
 local function pinner(self)
-  local cuda = self.device or core.device_count "cuda" > 0 and "cuda" or "cpu"
-  local wanted = self.pin_memory or self.pin_memory == nil and self.device
+  local there = self.device and self.device:find "^cuda" and self.device
   self.pins = nil
-  if not wanted or not cuda:find "^cuda" or core.device_count "cuda" == 0 then return nil end
+  if core.device_count "cuda" == 0 or not (self.pin_memory or there and self.pin_memory == nil) then return nil end
   self.pins = self.num_workers > 0 and self.worker_type == "thread"
   if self.pins and not self.pin_memory then return nil end
-  return transfer.pinner {device = core.device(cuda), always = self.pin_memory, by_worker = self.pins}
+  return transfer.pinner {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
 end
 
 -- pass: {epoch, batch: how many have been given, seed, shared, sets}
