@@ -101,6 +101,8 @@ describe("a loader with a device", function()
     for _, how in ipairs(ways) do
       local next_batch = data.DataLoader(data.TensorDataset(lm.arange(6)), with(how, {device = "cuda"})):iter()
       for i = 0, 5 do lm.scope(function() assert.equal(i, next_batch():item()) end) end
+      next_batch = data.DataLoader(Deep(), with(how, {device = "cuda"})):iter()
+      for i = 1, 6 do lm.scope(function() assert.equal(i, next_batch().more[1][{1, 1}]) end) end
     end
   end)
 
@@ -142,6 +144,14 @@ describe("a loader with a device", function()
 end)
 
 describe("pin_memory", function()
+  it("needs no memory to measure in", function()
+    local before = transfer.measure
+    finally(function() transfer.measure = before end)
+    transfer.measure = function() error "out of memory" end
+    local x = data.DataLoader(data.TensorDataset(lm.rand {4, 70000}), {batch_size = 4, pin_memory = true}):iter()()
+    assert.is_true(x:is_pinned())
+  end)
+
   it("is for every tensor of a batch, in workers that are threads too", function()
     for _, how in ipairs(ways) do
       local batch, noise = data.DataLoader(Deep(), with(how, {batch_size = 2, pin_memory = true})):iter()()
@@ -188,7 +198,11 @@ describe("pin_memory", function()
   end)
 
   it("is measured", function()
-    local m = transfer.measure("cuda:0", 1e6)
-    for _, name in ipairs {"pageable", "stage", "pinned"} do assert.is_true(m[name] > 0 and m[name] < 10, name) end
+    for _, bytes in ipairs {1, 1e6, 1e12} do -- the last one is more than there is
+      local m = transfer.measure("cuda:0", bytes)
+      for _, name in ipairs {"pageable", "stage", "pinned"} do
+        assert.is_true(m[name] > 0 and m[name] < 10 * math.max(bytes / 1e6, 1), name)
+      end
+    end
   end)
 end)

@@ -7,7 +7,7 @@ local transfer = {}
 
 -- ---- what pinning costs
 
-local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 28, 5 -- bytes of a copy that is timed; how often it is
+local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 26, 5 -- bytes of a copy that is timed; how often it is
 
 local function seconds(f)
   local began = core.time()
@@ -34,7 +34,9 @@ function transfer.measure(device, bytes)
       there:copy_(staged, {non_blocking = true})
       core.synchronize(device)
     end)
-    for name, one in pairs(i > 0 and took or {}) do best[name] = math.min(best[name], one) end -- 0 warms up
+    for name, one in pairs(i > 0 and took or {}) do -- 0 warms up
+      best[name] = math.min(best[name], one * math.max(bytes, LEAST) / n)
+    end
   end
   return best
 end
@@ -44,7 +46,10 @@ local measured = {} -- by device and bytes, rounded to a power of 2
 local function measured_for(device, bytes)
   local log2 = math.ceil(math.log(math.max(bytes, 1)) / math.log(2))
   local key = device .. " " .. log2
-  measured[key] = measured[key] or transfer.measure(device, bytes)
+  if not measured[key] then
+    local ok, m = pcall(transfer.measure, device, bytes)
+    measured[key] = ok and m or {pageable = 0, stage = 0, pinned = 0} -- there was no memory for it
+  end
   return measured[key]
 end
 
