@@ -81,6 +81,8 @@ static void add_details(text *t, const lm_failure *f, const char *message) {
       if (is_told(&who->call)) add_call(t, &who->call, false);
       add(t, "; ");
       add_party(t, other);
+      if (strncmp(other->call.what, "DistributedDataParallel", 23) == 0)
+        add(t, "; where its batches may be fewer than others', train within net:join(function() … end)");
       return;
     case LM_FAILURE_UNREACHABLE:
       if (!shown) break;
