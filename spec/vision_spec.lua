@@ -151,8 +151,12 @@ describe("lm.vision", function()
       assert.matches("crop: rows %-?%d+ and %d+ more, .* are not within the image's 43 x 61 pixels",
         message(encoded.decode, encoded, {crop = crop}))
     end
-    assert.matches("crop: {top, left, height, width} expected, got 2 numbers",
-      message(encoded.decode, encoded, {crop = {1, 2}}), 1, true)
+    for n, crop in pairs {[0] = {}, [2] = {1, 2}} do
+      assert.matches("crop: {top, left, height, width} expected, got " .. n .. " numbers",
+        message(encoded.decode, encoded, {crop = crop}), 1, true)
+    end
+    assert.matches("at_least: {height, width} expected, got 1 numbers",
+      message(encoded.decode, encoded, {at_least = {1}}), 1, true)
   end)
 
   it("decodes a JPEG at the smallest scale that has enough pixels", function()
@@ -283,6 +287,13 @@ describe("lm.vision", function()
     end
     local jpeg = text_of(golden["restarts.jpg"])
     assert.matches("the image is cut short (JPEG)", message(vision.decode_image, jpeg:sub(1, #jpeg - 200)), 1, true)
+    local sequential = text_of(golden["420.jpg"])
+    assert.matches("the image is corrupt (JPEG): Corrupt JPEG data: premature end of data segment",
+      message(vision.decode_image, sequential:sub(1, #sequential - 100) .. "\255\217"), 1, true)
+    local progressive = text_of(golden["progressive.jpg"]) -- bytes too many between two scans do no harm
+    local next_scan = assert(progressive:find("\255\196", assert(progressive:find("\255\218", 1, true)), true))
+    local longer = progressive:sub(1, next_scan - 1) .. ("\1"):rep(40) .. progressive:sub(next_scan)
+    assert.is_true(vision.decode_image(longer):equal(vision.decode_image(progressive)))
     local marker = assert(jpeg:find("\255\211", 1, true)) -- a restart
     local damaged = jpeg:sub(1, marker - 21) .. ("\255\0"):rep(10) .. jpeg:sub(marker)
     assert.matches("the image is corrupt (JPEG): Corrupt JPEG data", message(vision.decode_image, damaged), 1, true)
@@ -305,6 +316,33 @@ describe("lm.vision", function()
     local allowed = {allow_corrupt = true}
     vision.decode_image(with(100), allowed)
     assert.matches("a JPEG of more than 500 scans", message(vision.decode_image, with(600), allowed))
+  end)
+
+  it("decodes in many threads at once", function()
+    local Files = lm.data.Dataset:extend("Files")
+    function Files:init(paths) self.paths = paths end
+    function Files:len() return 16 * #self.paths end
+    function Files:get(i)
+      local path = self.paths[(i - 1) % #self.paths + 1]
+      return lm.vision.read_image(path), lm.vision.read_image(path, {crop = {3, 4, 9, 7}})
+    end
+    local paths, base = {}, picture(3, 200, 300)
+    for i = 1, 8 do
+      paths[i] = folder .. "/" .. i
+      local image = base:to("int32"):add(i * 8):clamp(0, 255):to("uint8")
+      vision[i % 3 == 0 and "write_png" or "write_jpeg"](image, paths[i])
+    end
+    local function all(workers)
+      local wholes, crops = {}, {}
+      for whole, crop in lm.data.DataLoader(Files(paths), {batch_size = #paths, num_workers = workers}):iter() do
+        wholes[#wholes + 1], crops[#crops + 1] = whole, crop
+      end
+      return lm.cat(wholes), lm.cat(crops)
+    end
+    local wholes, crops = all(0)
+    local again, crops_again = all(8)
+    assert.is_true(again:equal(wholes) and crops_again:equal(crops))
+    assert.is_true(crops:equal(wholes:narrow(3, 4, 9):narrow(4, 5, 7)))
   end)
 
   it("is told of by print", function()
