@@ -97,7 +97,7 @@ other.luminary = with(pairs_of([[
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  torchvision = "lm.vision, lm.models, lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
+  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
