@@ -1,5 +1,5 @@
---- lm.vision: images, read, written, shown and transformed. An image is a uint8 tensor [C, H, W], grey, RGB or with alpha; a float
---- image is in [0, 1]; a batch is [N, C, H, W].
+--- lm.vision: images, read, written, shown and transformed. An image is a uint8 tensor [C, H, W], grey, RGB or with
+--- alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
 local options = require "luminary.options"
 
 local vision = {}

@@ -87,7 +87,7 @@ function RandAugment:init(opts)
   common(self, who, opts)
 end
 
-function RandAugment:apply(x, out)
+function RandAugment:_apply(x, out)
   local h, w = image.size(x)
   local most = {
     ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30, Brightness = 0.9,
@@ -118,6 +118,6 @@ function TrivialAugmentWide:init(opts)
   common(self, who, opts)
 end
 
-function TrivialAugmentWide:apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
+function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
 
 return transforms

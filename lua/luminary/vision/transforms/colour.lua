@@ -25,7 +25,7 @@ function ToDtype:init(dtype, opts)
   self.scales_to = self.scale and self.dtype or nil
 end
 
-function ToDtype:apply(x, out) return image.to_dtype("ToDtype", x, self.dtype, self.scale, out) end
+function ToDtype:_apply(x, out) return image.to_dtype("ToDtype", x, self.dtype, self.scale, out) end
 
 --- transforms.ConvertImageDtype([dtype = "float32"]): ToDtype with scale.
 local ConvertImageDtype = class_of "ConvertImageDtype"
@@ -35,13 +35,13 @@ function ConvertImageDtype:init(dtype)
   self.scales_to = self.dtype
 end
 
-function ConvertImageDtype:apply(x, out) return image.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end
+function ConvertImageDtype:_apply(x, out) return image.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end
 
 --- transforms.ToTensor(): uint8 as float32 from 0 to 1; floats stay as they are.
 local ToTensor = class_of "ToTensor"
 ToTensor.scales_to = "float32"
 
-function ToTensor:apply(x, out) -- luacheck: no self
+function ToTensor:_apply(x, out) -- luacheck: no self
   return x.dtype == "uint8" and image.to_dtype("ToTensor", x, "float32", true, out) or x
 end
 
@@ -49,8 +49,8 @@ end
 --- a Compose after ToTensor() or ToDtype("float32", {scale = true}) both are one pass.
 local Normalize = class_of "Normalize"
 function Normalize:init(mean, std) self.statistics = image.statistics("Normalize", mean, std) end
-function Normalize:apply(x, out) return image.normalize(x, self.statistics, false, out) end
-function Normalize:apply_scaled(x, out) return image.normalize(x, self.statistics, true, out) end
+function Normalize:_apply(x, out) return image.normalize(x, self.statistics, false, out) end
+function Normalize:_apply_scaled(x, out) return image.normalize(x, self.statistics, true, out) end
 
 -- ---- grey
 
@@ -65,13 +65,13 @@ function Grayscale:init(opts)
   end
 end
 
-function Grayscale:apply(x, out) return run("grayscale", x, {self.channels}, out) end
+function Grayscale:_apply(x, out) return run("grayscale", x, {self.channels}, out) end
 
 -- Classes that do something with probability p: name, what is done, names of arguments, their defaults and checks.
 local function define_maybe(name, change)
   local new = class_of(name)
   new.draws = true
-  function new:apply(x, out)
+  function new:_apply(x, out)
     if not image.chance(self.p) then return x end
     return change(self, x, out)
   end
@@ -115,7 +115,7 @@ function ColorJitter:init(opts)
   end
 end
 
-function ColorJitter:apply(x, out)
+function ColorJitter:_apply(x, out)
   local order, factors, todo = image.order(4), {}, {}
   for i = 1, 4 do
     local range = self.ranges[i]
@@ -145,7 +145,7 @@ function GaussianBlur:init(kernel_size, opts)
   self.sigma = image.range("GaussianBlur", "sigma", sigma, 1e-6)
 end
 
-function GaussianBlur:apply(x, out)
+function GaussianBlur:_apply(x, out)
   local sigma = image.uniform(self.sigma[1], self.sigma[2])
   return image.blur(x, self.kernel_size, {sigma, sigma}, out)
 end

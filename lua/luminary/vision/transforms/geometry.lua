@@ -46,7 +46,7 @@ function Resize:init(size, opts)
   self.mode, self.scaled = image.resize_mode("Resize", opts.interpolation, opts.antialias), opts.scaled
 end
 
-function Resize:apply(x, out)
+function Resize:_apply(x, out)
   local h, w = image.size(x)
   local height, width = image.resized("Resize", h, w, self.size, self.max_size)
   return image.resize(x, height, width, self.mode, nil, out)
@@ -63,7 +63,7 @@ end
 local CenterCrop = class_of "CenterCrop"
 function CenterCrop:init(size) self.height, self.width = image.pair("CenterCrop", "size", size) end
 
-function CenterCrop:apply(x, _)
+function CenterCrop:_apply(x, _)
   local h, w = image.size(x)
   local top, left = image.centre(h, w, self.height, self.width)
   return image.crop(x, top, left, self.height, self.width)
@@ -72,7 +72,7 @@ end
 --- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which the middle is decoded.
 function CenterCrop:from_encoded(encoded, opts)
   local h, w = encoded.height, encoded.width
-  if self.height > h or self.width > w then return self:apply(encoded:decode(opts)) end
+  if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
   local top, left = image.centre(h, w, self.height, self.width)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
@@ -88,7 +88,7 @@ function Pad:init(padding, opts)
   self.padding, self.padding_mode = image.padding("Pad", padding), image.border("Pad", opts.padding_mode, self.fill)
 end
 
-function Pad:apply(x, out) return image.pad(x, self.padding, self.padding_mode, self.fill, out) end
+function Pad:_apply(x, out) return image.pad(x, self.padding, self.padding_mode, self.fill, out) end
 
 --- transforms.RandomCrop(size [, {padding, pad_if_needed = false, fill = 0, padding_mode = "constant"}]): a part of
 --- {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much more as it
@@ -107,7 +107,7 @@ function RandomCrop:init(size, opts)
   self.padding_mode = image.border(who, opts.padding_mode, self.fill)
 end
 
-function RandomCrop:apply(x, out)
+function RandomCrop:_apply(x, out)
   local h, w = image.size(x)
   local left, top, right, bottom = unpack(self.padding)
   h, w = h + top + bottom, w + left + right
@@ -168,7 +168,7 @@ function RandomResizedCrop:get_params(height, width)
   return math.floor((height - h) / 2), math.floor((width - w) / 2), h, w
 end
 
-function RandomResizedCrop:apply(x, out)
+function RandomResizedCrop:_apply(x, out)
   local h, w = image.size(x)
   local part = {self:get_params(h, w)}
   return image.resize(x, self.height, self.width, self.mode, part, out)
@@ -186,7 +186,7 @@ end
 local function define_maybe(name, change)
   local new = class_of(name)
   new.draws = true
-  function new:apply(x, out)
+  function new:_apply(x, out)
     if not image.chance(self.p) then return x end
     return change(self, x, out)
   end
@@ -226,7 +226,7 @@ function RandomRotation:init(degrees, opts)
   self.center = opts.center and image.list(who, "center", opts.center, {2})
 end
 
-function RandomRotation:apply(x, out)
+function RandomRotation:_apply(x, out)
   local angle = image.uniform(self.degrees[1], self.degrees[2])
   return image.rotate(x, angle, self.bilinear, self.expand, self.center, self.fill, not self.expand and out or nil)
 end
@@ -250,7 +250,7 @@ function RandomAffine:init(degrees, opts)
   self.fill, self.center = image.fill(who, opts.fill), opts.center and image.list(who, "center", opts.center, {2})
 end
 
-function RandomAffine:apply(x, out)
+function RandomAffine:_apply(x, out)
   local h, w = image.size(x)
   local angle = image.uniform(self.degrees[1], self.degrees[2])
   local translate, scale, shear = {0, 0}, 1, {0, 0}

@@ -24,18 +24,18 @@ for key, method in pairs(class.methods) do Transform[key] = method end
 Transform.is = class.is
 Transform.strict = true
 
--- What those of the library have instead of forward: apply(img [, out]), for one image and, where they draw nothing
--- (`draws`), for a batch. `ours`: nobody but the caller has what apply gives, unless it is what went in.
+-- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
+-- (`draws`), for a batch. `ours`: nobody but the caller has what _apply gives, unless it is what went in.
 
 --- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
 --- random numbers are drawn: as its images would be, one after the other.
 function Transform:forward(img, ...)
-  if not self.apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
+  if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   image.check(self.__name, img)
   if self.draws and img.ndim == 4 then
-    return image.each(self.__name, img, function(x, out) return self:apply(x, out) end), ...
+    return image.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
-  return self:apply(img), ...
+  return self:_apply(img), ...
 end
 
 local transforms = {Transform = Transform}
@@ -77,8 +77,12 @@ local function every(parts, test)
   return true
 end
 
--- Whether a part transforms one image at a time, by apply.
-local function by_image(part) return type(part) ~= "function" and class.is(part, Transform) and part.apply ~= nil end
+-- Whether a part transforms one image at a time, by _apply; a class of the user's may have another forward.
+local image_wise = {} -- the forwards that do so
+local function by_image(part)
+  return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
+    and image_wise[part.forward] == true
+end
 
 local Container = class.define("Container", Transform)
 
@@ -114,9 +118,9 @@ local function chain(self, first, x, out)
     local y
     if fused[i] and core.is_tensor(x) and x.dtype == "uint8" then
       i = i + 1
-      y = parts[i]:apply_scaled(x, i == last and out or nil)
+      y = parts[i]:_apply_scaled(x, i == last and out or nil)
     elseif by_image(part) then
-      y = part:apply(x, i == last and out or nil)
+      y = part:_apply(x, i == last and out or nil)
     else
       y = part(x)
     end
@@ -145,11 +149,11 @@ function Compose:init(list)
     self.draws = self.draws or by_image(part) and part.draws or false
     local following = self.transforms[i + 1]
     self.fused[i] = following ~= nil and by_image(part) and part.scales_to == "float32"
-      and by_image(following) and following.apply_scaled ~= nil
+      and by_image(following) and following._apply_scaled ~= nil
   end
 end
 
-function Compose:apply(x, out) return chain(self, 1, x, out) end
+function Compose:_apply(x, out) return chain(self, 1, x, out) end
 
 local function each_whole(self, first, ...)
   if first > #self.transforms then return ... end
@@ -167,6 +171,8 @@ function Compose:forward(img, ...)
   return Transform.forward(self, img, ...)
 end
 
+image_wise[Transform.forward], image_wise[Compose.forward] = true, true
+
 --- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
 --- first transform needs, transformed.
 function Compose:from_encoded(encoded, opts)
@@ -181,7 +187,7 @@ end
 
 --- transforms.Identity(): nothing is changed.
 local Identity = define "Identity"
-function Identity:apply(x, _) return x end -- luacheck: no self
+function Identity:_apply(x, _) return x end -- luacheck: no self
 
 --- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
 local Lambda = class.define("Lambda", Transform)
@@ -197,7 +203,7 @@ function Lambda:forward(img, ...) return self.f(img), ... end
 
 -- What one part makes of an image.
 local function apply_part(part, x, out)
-  if by_image(part) then return part:apply(x, out) end
+  if by_image(part) then return part:_apply(x, out) end
   return (part(x))
 end
 
@@ -210,7 +216,7 @@ function RandomApply:init(list, opts)
   self.fused = {}
 end
 
-function RandomApply:apply(x, out)
+function RandomApply:_apply(x, out)
   if not image.chance(self.p) then return x end
   return chain(self, 1, x, out)
 end
@@ -232,7 +238,7 @@ function RandomChoice:init(list, opts)
   if total == 0 then fail("RandomChoice: no number of p is above 0") end
 end
 
-function RandomChoice:apply(x, out)
+function RandomChoice:_apply(x, out)
   local at = image.uniform(0, self.sums[#self.sums])
   for i, sum in ipairs(self.sums) do
     if at < sum then return apply_part(self.transforms[i], x, out) end
@@ -243,7 +249,7 @@ end
 local RandomOrder = define_container "RandomOrder"
 function RandomOrder:init(list) self:set_parts(list) end
 
-function RandomOrder:apply(x, _)
+function RandomOrder:_apply(x, _)
   for _, i in ipairs(image.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
   return x
 end
