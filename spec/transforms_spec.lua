@@ -508,6 +508,7 @@ describe("bad input:", function()
     refuses("no option 'brightnes'; did you mean 'brightness'", T.ColorJitter, { brightnes = 1 })
     refuses("gain has to be a number", F.adjust_gamma, x, 1, nan)
     refuses("value has to be a number", T.RandomErasing, { value = "noise" })
+    refuses("'random' is for float images, got uint8", T.RandomErasing { p = 1, value = "random" }, x)
     refuses("to_dtype", F.to_dtype, x, "int64", { scale = true })
   end)
 

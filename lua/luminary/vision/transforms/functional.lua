@@ -257,4 +257,4 @@ end
 options.exact_all(F, options.named)
 F.hflip, F.vflip, F.to_grayscale = F.horizontal_flip, F.vertical_flip, F.rgb_to_grayscale
 
-return options.strict("transforms.functional", F)
+return options.strict("vision.transforms.functional", F)

@@ -1,4 +1,5 @@
 --- Transforms of where pixels are.
+local core = require "luminary.core"
 local options = require "luminary.options"
 local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
@@ -296,7 +297,9 @@ end
 --- channel, or "random", for standard normal numbers. Of float images.
 local RandomErasing = define_maybe("RandomErasing", function(self, x, out)
   local height, width, channels = image.size(x)
-  if self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
+  if self.value == "random" and not core.is_floating_point(x) then
+    fail("RandomErasing: value = 'random' is for float images, got %s; ToTensor() before it gives one", x.dtype)
+  elseif self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
     fail("RandomErasing: value has %d numbers for %d channels", #self.value, channels)
   end
   for _ = 1, 10 do

@@ -17,4 +17,4 @@ for _, family in ipairs {"geometry", "colour", "auto", "mix"} do
   for name, class in pairs(require("luminary.vision.transforms." .. family)) do transforms[name] = class end
 end
 
-return options.strict("transforms", transforms)
+return options.strict("vision.transforms", transforms)
