@@ -14,7 +14,7 @@
 enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
 
 lm_status lm_plan_resize(lm_image_job *job) {
-  int64_t mode, antialias, top, left, h, w;
+  int64_t mode, antialias, top, left;
   lm_status status;
   TRY(lm_image_whole(job, HEIGHT, "the height", 1, LM_MOST_SIDE, &job->y.h));
   TRY(lm_image_whole(job, WIDTH, "the width", 1, LM_MOST_SIDE, &job->y.w));
@@ -22,8 +22,13 @@ lm_status lm_plan_resize(lm_image_job *job) {
   TRY(lm_image_whole(job, ANTIALIAS, "antialias", 0, 1, &antialias));
   TRY(lm_image_whole(job, TOP, "the top", 0, job->x.h - 1, &top));
   TRY(lm_image_whole(job, LEFT, "the left", 0, job->x.w - 1, &left));
-  TRY(lm_image_whole(job, FROM_HEIGHT, "the crop's height", 1, job->x.h - top, &h));
-  TRY(lm_image_whole(job, FROM_WIDTH, "the crop's width", 1, job->x.w - left, &w));
+  const double *v = job->v;
+  if (!(v[FROM_HEIGHT] > 0 && v[FROM_HEIGHT] <= (double)(job->x.h - top)) ||
+      !(v[FROM_WIDTH] > 0 && v[FROM_WIDTH] <= (double)(job->x.w - left))) {
+    status = lm_fail(LM_E_ARG, "resize: %g x %g pixels from row %lld and column %lld on of an image of %lld x %lld",
+                     v[FROM_HEIGHT], v[FROM_WIDTH], (long long)top, (long long)left, (long long)job->x.h,
+                     (long long)job->x.w);
+  }
 done:
   return status;
 }
@@ -50,8 +55,8 @@ static lm_status taps_alloc(lm_taps *t, int64_t out, int64_t most, size_t bytes)
 }
 
 /* In double into w, `most` for each output. */
-static void weights_antialias(lm_taps *t, double *w, int64_t in, bool bicubic) {
-  double scale = (double)in / (double)t->out, stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
+static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
+  double stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
   for (int64_t o = 0; o < t->out; o++) {
     double centre = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
     int64_t first = (int64_t)(centre - support + 0.5), end = (int64_t)(centre + support + 0.5);
@@ -71,8 +76,7 @@ static void weights_antialias(lm_taps *t, double *w, int64_t in, bool bicubic) {
 }
 
 /* Two or four neighbours, whatever the scale; those beyond the border are the border's. */
-static void weights_plain(lm_taps *t, double *w, int64_t in, bool bicubic) {
-  double scale = (double)in / (double)t->out;
+static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
   for (int64_t o = 0; o < t->out; o++) {
     double at = scale * ((double)o + 0.5) - 0.5, *own = w + o * t->most;
     if (!bicubic && at < 0) at = 0;
@@ -89,8 +93,10 @@ static void weights_plain(lm_taps *t, double *w, int64_t in, bool bicubic) {
   }
 }
 
-static lm_status taps_make(lm_taps *t, int64_t in, int64_t out, lm_dtype dtype, bool bicubic, bool antialias) {
-  double scale = (double)in / (double)out, largest = 0;
+/* `extent` pixels, the last of which may be there in part, become `out`. */
+static lm_status taps_make(lm_taps *t, double extent, int64_t out, lm_dtype dtype, bool bicubic, bool antialias) {
+  int64_t in = (int64_t)ceil(extent);
+  double scale = extent / (double)out, largest = 0;
   int64_t most = bicubic ? 4 : 2;
   double *w = NULL;
   lm_status status;
@@ -99,9 +105,9 @@ static lm_status taps_make(lm_taps *t, int64_t in, int64_t out, lm_dtype dtype, 
   w = lm_malloc((size_t)out * (size_t)most * sizeof *w);
   if (!w) TRY(LM_E_OOM);
   if (antialias) {
-    weights_antialias(t, w, in, bicubic);
+    weights_antialias(t, w, in, scale, bicubic);
   } else {
-    weights_plain(t, w, in, bicubic);
+    weights_plain(t, w, in, scale, bicubic);
   }
   for (int64_t o = 0; o < out; o++)
     for (int64_t k = 0; k < t->count[o]; k++) largest = fmax(largest, w[o * most + k]);
@@ -174,9 +180,9 @@ static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
   lm_dtype dtype = x->dtype;
   lm_status status = LM_OK;
   char *scratch = NULL;
-  r->along_x = x->w != y->w, r->along_y = x->h != y->h;
-  if (r->along_x) TRY(taps_make(&r->across, x->w, y->w, dtype, bicubic, antialias));
-  if (r->along_y) TRY(taps_make(&r->down, x->h, y->h, dtype, bicubic, antialias));
+  r->along_x = r->job->v[FROM_WIDTH] != (double)y->w, r->along_y = r->job->v[FROM_HEIGHT] != (double)y->h;
+  if (r->along_x) TRY(taps_make(&r->across, r->job->v[FROM_WIDTH], y->w, dtype, bicubic, antialias));
+  if (r->along_y) TRY(taps_make(&r->down, r->job->v[FROM_HEIGHT], y->h, dtype, bicubic, antialias));
   /* Each plane is a task, or several bands of rows where there are few planes. */
   double values = (double)(x->n * x->c) * ((double)x->h * (double)y->w + (double)y->h * (double)y->w);
   int threads = lm_cpu_share(values * 0.3 * (double)r->bytes);
@@ -258,8 +264,8 @@ lm_status lm_run_resize(const lm_image_job *job) {
                 .bytes = (int64_t)lm_dtype_size(job->x.dtype),
                 .strip = strip_of(job->x.dtype)};
   r.from.data = lm_row_of(&job->x, 0, 0, (int64_t)v[TOP]) + (int64_t)v[LEFT] * r.bytes;
-  r.from.h = (int64_t)v[FROM_HEIGHT], r.from.w = (int64_t)v[FROM_WIDTH];
-  bool same = r.from.h == job->y.h && r.from.w == job->y.w;
+  r.from.h = (int64_t)ceil(v[FROM_HEIGHT]), r.from.w = (int64_t)ceil(v[FROM_WIDTH]);
+  bool same = v[FROM_HEIGHT] == (double)job->y.h && v[FROM_WIDTH] == (double)job->y.w;
   if (same || v[MODE] <= LM_RESIZE_NEAREST_EXACT) return resize_nearest(&r, v[MODE] == LM_RESIZE_NEAREST_EXACT);
   return resize_weighted(&r, v[MODE] == LM_RESIZE_BICUBIC, v[ANTIALIAS] != 0);
 }

@@ -2,7 +2,8 @@
  *
  * Each has a name and takes a list of numbers:
  *
- *   resize      height, width, LM_RESIZE_…, antialias, top, left, height and width of what is resized
+ *   resize      height, width, LM_RESIZE_…, antialias, top, left, height and width of what is resized, of whose last
+ *               pixels there may be a part
  *   affine      height, width, bilinear, fills f; 6 numbers a to f: output (x, y) comes from (a x + b y + c, d x + e y
  * + f), counted in pixels from the images' middles; f numbers (none, 1, or one for each channel) perspective bilinear,
  * fills f; 8 numbers: (x, y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1), counted in pixels from the

@@ -54,7 +54,11 @@ end
 --- resize:from_encoded(encoded [, {mode}]): an image of vision.open_image, decoded and resized.
 function Resize:from_encoded(encoded, opts)
   local height, width = image.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
-  return image.resize(decode(encoded, opts, nil, height, width, self.scaled), height, width, self.mode)
+  local x = decode(encoded, opts, nil, height, width, self.scaled)
+  local h, w = image.size(x)
+  local factor = image.round(encoded.height / h) -- the last pixels of a scaled image stand for fewer than that
+  local part = {0, 0, math.min(encoded.height / factor, h), math.min(encoded.width / factor, w)}
+  return image.resize(x, height, width, self.mode, factor > 1 and part or nil)
 end
 
 --- transforms.CenterCrop(size): the middle, of {height, width} or of a square; an image that is smaller gets zeros
