@@ -275,6 +275,15 @@ other.autograd = with(pairs_of([[
   is_grad_enabled = "lm.is_grad_enabled() asks",
 })
 
+other.vision = with(pairs_of([[
+  load=read_image save=save_image decode_jpeg=decode_image decode_png=decode_image load_image=read_image
+  models=lm.models datasets=lm.data]], [[
+  ops tv_tensors draw_bounding_boxes draw_segmentation_masks draw_keypoints flow_to_image
+  decode_gif decode_webp decode_avif decode_heic read_video write_video VideoReader]]), {
+  io = "its functions are lm.vision's own", utils = "its functions are lm.vision's own",
+  ImageReadMode = "modes are strings: {mode = \"rgb\"}",
+})
+
 other.backends = pairs_of("", [[
   cpu mps mkl mkldnn openmp opt_einsum quantized xeon nnpack miopen mha cusparselt kleidiai]])
 

@@ -62,20 +62,20 @@ static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "decode";
   lm_image im;
   int64_t mode;
-  lm_ints crop = {.n = 0}, at_least = {.n = 0};
+  lm_ints crop = {.n = -1}, at_least = {.n = -1}; /* not given */
   lm_status status;
   TRY(read_image(L, s, fn, &im));
   TRY(lm_read_int(L, s, MODE, fn, "mode", &mode));
   if (!lua_isnil(L, CROP)) TRY(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
   if (!lua_isnil(L, AT_LEAST)) TRY(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
-  if (crop.n != 0 && crop.n != 4) {
+  if (crop.n >= 0 && crop.n != 4) {
     return lm_fail(LM_E_ARG, "decode: crop: {top, left, height, width} expected, got %d numbers", crop.n);
   }
-  if (at_least.n != 0 && at_least.n != 2) {
+  if (at_least.n >= 0 && at_least.n != 2) {
     return lm_fail(LM_E_ARG, "decode: at_least: {height, width} expected, got %d numbers", at_least.n);
   }
   lm_image_crop part = {crop.v[0], crop.v[1], crop.v[2], crop.v[3]};
-  TRY(lm_image_decode(&im, (lm_image_mode)mode, crop.n ? &part : NULL, at_least.n ? at_least.v : NULL, arg));
+  TRY(lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg));
 done:
   return status;
 }

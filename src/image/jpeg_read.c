@@ -93,7 +93,7 @@ static lm_status read_pixels(reading *r, int scale, const lm_region *region, con
   open_bytes(r);
   bool cmyk = jpeg->jpeg_color_space == JCS_CMYK || jpeg->jpeg_color_space == JCS_YCCK;
   bool gray = to->channels == 1;
-  jpeg->out_color_space = cmyk ? JCS_CMYK : gray ? JCS_GRAYSCALE : JCS_EXT_RGBX;
+  jpeg->out_color_space = cmyk ? JCS_CMYK : gray ? JCS_GRAYSCALE : JCS_RGB;
   jpeg->scale_num = 1;
   jpeg->scale_denom = (unsigned)scale;
   r->progress.progress_monitor = watch;

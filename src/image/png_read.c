@@ -106,7 +106,9 @@ static lm_status read_pixels(reading *r, const lm_region *region, const lm_plane
     png_error(r->png, "it has been written to since its header was read");
   }
   int64_t kept = passes > 1 ? region->y1 - region->y0 : STRIP;
-  r->rows = lm_malloc((size_t)(kept + 1) * row_bytes);
+  size_t bytes;
+  if (__builtin_mul_overflow((size_t)(kept + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
+  r->rows = lm_malloc(bytes);
   if (!r->rows) return LM_E_OOM;
   uint8_t *beside = r->rows + (size_t)kept * row_bytes;
   for (int pass = 0; pass < passes; pass++) {

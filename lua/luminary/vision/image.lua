@@ -57,8 +57,8 @@ end
 --- become RGB; what is transparent has alpha; of 16 bits the upper 8 are left.
 --- crop = {top, left, height, width}: of these pixels only, the same to the bit; top and left say how many are above
 --- and to the left of it.
---- at_least = {height, width}: a JPEG may come at a half, a quarter or an eighth of its size, in much less time, as long
---- as it (or its crop) has at least so many pixels; the crop's edges are then rounded to whole pixels.
+--- at_least = {height, width}: a JPEG may come at a half, a quarter or an eighth of its size, in less time, as long as
+--- it (or its crop) has at least so many pixels; the crop's edges are then rounded to whole pixels.
 function Encoded:decode(opts)
   opts = options.check("decode", opts, pixel_options, "mode")
   local mode = number_of[options.choice("decode", "mode", opts.mode, modes)]
