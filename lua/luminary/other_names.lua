@@ -182,7 +182,30 @@ other.data = with(pairs_of([[
   distributed=DistributedSampler]],
   [[
   ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe
-  transforms]]), {})
+  ]]), {transforms = "lm.vision.transforms is that"})
+
+local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
+other["vision.transforms"] = with(pairs_of([[
+  HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
+  Mixup=MixUp Cutmix=CutMix ToFloat=ToTensor v2=lm.vision.transforms F=functional]],
+  [[
+  FiveCrop TenCrop ElasticTransform AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter
+  RandomResize RandomShortestSize GaussianNoise RandomPhotometricDistort RandomChannelPermutation LinearTransformation
+  RGB JPEG]]), {
+  InterpolationMode = strings,
+  PILToTensor = "vision.read_image gives tensors", ToImage = "vision.read_image gives tensors",
+  ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
+})
+
+other["vision.transforms.functional"] = with(pairs_of([[
+  adjust_color=adjust_saturation to_gray=to_grayscale]],
+  [[
+  five_crop ten_crop elastic gaussian_noise grayscale_to_rgb permute_channels jpeg]]), {
+  InterpolationMode = strings,
+  pil_to_tensor = "vision.read_image gives tensors", to_image = "vision.read_image gives tensors",
+  to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
+  get_dimensions = "img.shape says it", get_size = "img.shape says it", get_image_num_channels = "img.shape says it",
+})
 
 other.dist = with(pairs_of([[
   ReduceOps=ReduceOp reduce_op=ReduceOp get_node_local_rank=get_local_rank spawn=lm.mp.spawn
