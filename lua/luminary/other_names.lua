@@ -97,7 +97,7 @@ other.luminary = with(pairs_of([[
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
+  torchvision = "its data sets are in lm.data", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
@@ -178,9 +178,10 @@ other["optim.swa_utils"] = {
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler
-  distributed=DistributedSampler]],
+  distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
+  JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
   [[
-  ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe
+  ChainDataset StackDataset default_collate default_convert IterDataPipe MapDataPipe
   transforms]]), {})
 
 other.dist = with(pairs_of([[
