@@ -19,18 +19,18 @@
  */
 #include "base/mem.h"
 #include "bind/bind.h"
-#include "data/bytes_of.h"
 #include "data/csv.h"
 #include "data/folder.h"
 #include "data/source.h"
 #include "data/tar.h"
+#include "io/unpacked.h"
 
 /* ---- tensors of bytes */
 
 static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
   const char *path;
   lm_status status = lm_read_text(L, s, 1, "bytes_of", "path", &path);
-  return status == LM_OK ? lm_bytes_of(path, arg) : status;
+  return status == LM_OK ? lm_read_unpacked(path, arg) : status;
 }
 
 static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {

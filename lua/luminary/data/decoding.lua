@@ -15,7 +15,7 @@ function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vi
 
 --- The sample: what a transform makes of the image, or float32 in [0, 1].
 function decoding.finish(encoded, transform)
-  if class.has(transform, "from_encoded") then return transform:from_encoded(encoded) end
+  if class.has(transform, "from_encoded") then return transform:from_encoded(encoded, {mode = "rgb"}) end
   local image = encoded:decode {mode = "rgb"}
   if transform then return transform(image) end
   return image:to("float32"):div_(255)
