@@ -395,6 +395,20 @@ describe("a WebDataset", function()
     says("part 2 of 2", set.shard, set, 2, 2)
   end)
 
+  it("takes files larger than what is read at a time", function()
+    local text = {}
+    for i = 1, 40000 do text[i] = ("%08d long line of text\n"):format(i * 7919 % 100003) end
+    local whole = table.concat(text):rep(2)
+    local path = write("long.tar", tar.archive {{"a.txt", whole}, {"b.bin", whole}, {"b.txt", "last"}})
+    assert(os.execute(("gzip -kf %s"):format(path)) == 0)
+    for _, shard_path in ipairs {path, path .. ".gz"} do
+      local next_one = data.WebDataset(shard_path, {fields = {"txt"}}):iter()
+      assert.is_true(next_one() == whole)
+      assert.equal("last", next_one())
+      assert.is_nil(next_one())
+    end
+  end)
+
   it("is shuffled within a buffer, the same for the same seed", function()
     local set = data.WebDataset(folder .. "/w/s-{00..02}.tar", {fields = {"cls"}, shuffle = 4, shuffle_shards = true})
     local function run(seed, how) return all(set, with({batch_size = 3, seed = seed}, how or {})) end
@@ -653,6 +667,24 @@ describe("a JSONLinesDataset", function()
     assert.equal(0, #data.JSONLinesDataset(write("c.jsonl", "\n \n")))
     local nulls = write("d.jsonl", '{"a": null}\n')
     assert.same({a = false}, data.JSONLinesDataset(nulls, {null = false}):get(1))
+  end)
+
+  it("finds lines in large files, read in order or not", function()
+    local rows = {}
+    math.randomseed(8)
+    for i = 1, 6000 do
+      local length = i % 1500 == 0 and 300000 or math.random(0, 200)
+      rows[i] = (" "):rep(math.random(0, 3)) .. ('{"i": %d, "s": "%s"}'):format(i, ("x"):rep(length))
+        .. ("\n"):rep(math.random(0, 2)) .. (" "):rep(math.random(0, 2))
+    end
+    local set = data.JSONLinesDataset(write("large.jsonl", table.concat(rows, "\n")))
+    assert.equal(6000, #set)
+    for i = 1, 6000 do assert(set:get(i).i == i) end
+    for i = 1, 6000 do
+      local k = i * 7919 % 6000 + 1
+      local row = set:get(k)
+      assert(row.i == k and row.s == rows[k]:match '"s": "(x*)"')
+    end
   end)
 
   it("names the line of what is wrong, or leaves it out and counts", function()
