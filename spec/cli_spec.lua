@@ -490,8 +490,8 @@ describe("every public name", function()
     end
     local seen = {[lm.core] = true, [lm.ops] = true}
     for _, name in ipairs {
-      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "Timer",
-      "repr", "help", "save", "load", "FloatTensor",
+      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
+      "vision", "Timer", "repr", "help", "save", "load", "FloatTensor",
     } do
       assert(lm[name] ~= nil, name) -- which loads it
     end

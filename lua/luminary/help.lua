@@ -80,9 +80,9 @@ end
 
 -- As people write it: lm.nn.functional.relu is F.relu.
 local short = {["lm.nn.functional"] = "F", ["lm.nn"] = "nn", ["lm.optim"] = "optim", ["lm.data"] = "data",
-  ["lm.dist"] = "dist"}
+  ["lm.dist"] = "dist", ["lm.vision"] = "vision"}
 local function shortened(path)
-  for _, long in ipairs {"lm.nn.functional", "lm.nn", "lm.optim", "lm.data", "lm.dist"} do
+  for _, long in ipairs {"lm.nn.functional", "lm.nn", "lm.optim", "lm.data", "lm.dist", "lm.vision"} do
     if path == long or path:sub(1, #long + 1) == long .. "." then return short[long] .. path:sub(#long + 1) end
   end
   return path

@@ -110,7 +110,7 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models",
+  amp = "amp", models = "models", vision = "vision",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},

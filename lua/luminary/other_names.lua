@@ -79,7 +79,7 @@ other.luminary = with(pairs_of([[
   vsplit xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
-  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
+  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",
   utils = "nn.utils is for gradients, lm.data for sets and loaders, lm.autograd.checkpoint for checkpoints",
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
@@ -97,7 +97,7 @@ other.luminary = with(pairs_of([[
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
+  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",

@@ -61,6 +61,10 @@
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
  *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
+ *   read_file(path) -> uint8 tensor    write_file(path, bytes)    whole or not at all; bytes: a string or a tensor
+ *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
+ *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
+ *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes
  *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
  * is nothing. Opens nothing
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
@@ -366,6 +370,7 @@ extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
 extern const luaL_Reg lm_device_functions[];     /* device.c */
 extern const luaL_Reg lm_graph_functions[];      /* graph.c */
 extern const luaL_Reg lm_backends_functions[];   /* backends.c */
+extern const luaL_Reg lm_image_functions[];      /* image.c */
 
 /* ---- hooks.c: Lua functions that the core calls */
 lm_status lm_home_new(lm_lua *s, struct lm_home **out);

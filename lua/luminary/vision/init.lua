@@ -1,0 +1,10 @@
+--- lm.vision: images, read, written and shown. An image is a uint8 tensor [C, H, W], grey, RGB or with alpha; a float
+--- image is in [0, 1]; a batch is [N, C, H, W].
+local options = require "luminary.options"
+
+local vision = {}
+for _, part in ipairs {"image", "grid"} do
+  for name, value in pairs(require("luminary.vision." .. part)) do vision[name] = value end
+end
+
+return options.strict("vision", vision)
