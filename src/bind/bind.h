@@ -69,6 +69,8 @@
  * is nothing. Opens nothing
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
+ *   uniform_number() the CPU's next random number, from 0 to less than 1
  *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
  *
  *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
@@ -361,6 +363,7 @@ extern const luaL_Reg lm_optim_functions[];      /* optim.c */
 extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
 extern const luaL_Reg lm_io_functions[];         /* io.c */
 extern const luaL_Reg lm_data_functions[];       /* data.c */
+extern const luaL_Reg lm_transform_functions[];  /* transform.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */
 extern const luaL_Reg lm_mp_functions[];         /* mp.c */
 extern const luaL_Reg lm_process_functions[];    /* process.c */
