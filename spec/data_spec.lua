@@ -832,7 +832,8 @@ describe("MNIST's files", function()
 
   it("where they are missing or broken", function()
     local text = message(data.MNIST, { root = folder .. "/nowhere" })
-    assert.matches("MNIST: no train-images-idx3-ubyte (nor .gz) in any of\n  " .. folder .. "/nowhere\n", text, 1, true)
+    assert.matches("MNIST: no train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in any of\n  " .. folder
+      .. "/nowhere\n", text, 1, true)
     assert.matches("root", text)
     assert.matches("dataset-fashion-mnist", message(data.FashionMNIST, { root = folder .. "/nowhere" }), 1, true)
     assert.matches("{root = \"x\"}", message(data.MNIST, "x"), 1, true)

@@ -178,9 +178,10 @@ other["optim.swa_utils"] = {
 
 other.data = with(pairs_of([[
   TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler
-  distributed=DistributedSampler]],
+  distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
+  JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
   [[
-  ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe
+  ChainDataset StackDataset default_collate default_convert IterDataPipe MapDataPipe
   transforms]]), {})
 
 other.dist = with(pairs_of([[

@@ -56,7 +56,7 @@
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
- *   json_encode(value)  json_decode(text)          plain values as JSON text and back (json.c)
+ *   json_encode(value)  json_decode(text [, null]) plain values as JSON text and back (json.c)
  *
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
  *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
@@ -72,6 +72,7 @@
  *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
  *   uniform_number() the CPU's next random number, from 0 to less than 1
  *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
+ *   bytes_of, span_text, scan_folder, source_*, tar_*, csv_*    what data sets read (records.c)
  *
  *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
  * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
@@ -364,6 +365,7 @@ extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
 extern const luaL_Reg lm_io_functions[];         /* io.c */
 extern const luaL_Reg lm_data_functions[];       /* data.c */
 extern const luaL_Reg lm_transform_functions[];  /* transform.c */
+extern const luaL_Reg lm_record_functions[];     /* records.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */
 extern const luaL_Reg lm_mp_functions[];         /* mp.c */
 extern const luaL_Reg lm_process_functions[];    /* process.c */

@@ -2,7 +2,8 @@
  *
  *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
  *                       its string keys in sorted order, so that equal tables give equal text
- *   json_decode(text)   null and a key that is there twice are errors
+ *   json_decode(text [, null])
+ *       a key that is there twice is an error, and so is null unless a value is given that stands for it
  */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -169,7 +170,7 @@ static int bind_encode(lua_State *L) {
   return 1;
 }
 
-/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). */
+/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). What stands for null is at 2. */
 static void push(lua_State *L, const cJSON *item) {
   luaL_checkstack(L, 8, "json_decode");
   if (cJSON_IsArray(item)) {
@@ -196,12 +197,15 @@ static void push(lua_State *L, const cJSON *item) {
     lua_pushnumber(L, item->valuedouble);
   } else if (cJSON_IsBool(item)) {
     lua_pushboolean(L, cJSON_IsTrue(item));
+  } else if (!lua_isnoneornil(L, 2)) {
+    lua_pushvalue(L, 2);
   } else {
     lm_raise_text(L, "json_decode: a null, for which Lua has no value");
   }
 }
 
 static int bind_decode(lua_State *L) {
+  lua_settop(L, 2);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;

@@ -21,14 +21,12 @@ local function merged(opts, more)
   return all
 end
 
--- The part of an encoded image for a result of height x width: `scaled`, at a half, a quarter or an eighth of its size
+-- The part of an encoded image, {top, left, height, width}, for a result of height x width: `scaled`, at a half, a quarter or an eighth of its size
 -- where that still is as large.
 local function decode(encoded, opts, part, height, width, scaled)
-  local crop
-  if part then crop = {top = part[1], left = part[2], height = part[3], width = part[4]} end
   local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
   local large = scaled and h >= 2 * height and w >= 2 * width
-  return encoded:decode(merged(opts, {crop = crop, at_least = large and {height, width} or nil}))
+  return encoded:decode(merged(opts, {crop = part, at_least = large and {height, width} or nil}))
 end
 
 --- transforms.Resize(size [, {interpolation = "bilinear", max_size, antialias = true, scaled = true}]): size is {height,
