@@ -151,27 +151,19 @@ end
 
 -- ---- data
 
--- Image i of these is drawn from i alone.
-local Dummy = data.Dataset:extend("Dummy")
-function Dummy:init(n, size) self.n, self.size = n, size end
-function Dummy:len() return self.n end
-function Dummy:get(i)
-  local before = lm.get_rng_state "cpu"
-  lm.manual_seed(i)
-  local image, label = lm.randn(3, self.size, self.size), lm.randint(1, 1001, {1}):item()
-  lm.set_rng_state(before, "cpu")
-  return image, label
-end
-
 local train_set, val_set, classes
 do
-  local size = options["image-size"]
+  local size, T = options["image-size"], lm.vision.transforms
+  local normalize = T.Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}) -- ImageNet's mean and deviation
   if options.dummy then
-    local n = options["dummy-images"]
-    train_set, val_set, classes = Dummy(n, size), Dummy(math.ceil(n / 25), size), 1000
+    local function fake(n)
+      return data.FakeData {
+        size = n, image_size = {3, size, size}, num_classes = 1000, transform = T.Compose {T.ToTensor(), normalize},
+      }
+    end
+    classes = 1000
+    train_set, val_set = fake(options["dummy-images"]), fake(math.ceil(options["dummy-images"] / 25))
   else
-    local T = lm.vision.transforms
-    local normalize = T.Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}) -- ImageNet's mean and deviation
     train_set = data.ImageFolder(options.data .. "/train", {transform = T.Compose {
       T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.ToTensor(), normalize,
     }})

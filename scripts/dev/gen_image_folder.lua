@@ -12,14 +12,14 @@ usage: luajit gen_image_folder.lua --out DIR [options]
   --out DIR       where train/ and val/ come to be
   --images N      to train with                 (1000)
   --val N         to test with                  (a fifth of them)
-  --size WxH      width and height in pixels    (96x72)
+  --size WxH      width and height in pixels    (80x80)
   --quality N     of the JPEGs                  (90)
   --seed N        of everything that is drawn   (1)
 ]]
 
 local here = arg[0]:match("^.*/") or ""
 local options, _, refuse = dofile(here .. "../options.lua")(USAGE, {
-  out = {"text"}, images = {"count", 1000}, val = {"natural"}, size = {"text", "96x72"}, quality = {"count", 90},
+  out = {"text"}, images = {"count", 1000}, val = {"natural"}, size = {"text", "80x80"}, quality = {"count", 90},
   seed = {"natural", 1},
 })
 if not options.out then refuse("--out: where to?") end

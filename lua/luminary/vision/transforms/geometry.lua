@@ -21,8 +21,8 @@ local function merged(opts, more)
   return all
 end
 
--- The part of an encoded image, {top, left, height, width}, for a result of height x width: `scaled`, at a half, a quarter or an eighth of its size
--- where that still is as large.
+-- A part {top, left, height, width} of an encoded image, or all of it, for a result of height x width: `scaled`, at a
+-- half, a quarter or an eighth of its size where that still is as large.
 local function decode(encoded, opts, part, height, width, scaled)
   local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
   local large = scaled and h >= 2 * height and w >= 2 * width
@@ -61,7 +61,7 @@ end
 local CenterCrop = class_of "CenterCrop"
 function CenterCrop:init(size) self.height, self.width = image.pair("CenterCrop", "size", size) end
 
-function CenterCrop:apply(x)
+function CenterCrop:apply(x, _)
   local h, w = image.size(x)
   local top, left = image.centre(h, w, self.height, self.width)
   return image.crop(x, top, left, self.height, self.width)
