@@ -36,7 +36,7 @@ usage: luajit imagenet.lua [options]
   --warmup X          epochs in which the learning rate rises to it (0)
   --label-smoothing X that much of each label goes to all classes   (0)
   --amp               mixed precision: float16 on GPUs, with a scaled loss, else bfloat16
-  --sync-bn           statistics of batch norms are of all ranks' samples
+  --sync-bn           batch norms' statistics are of all ranks' samples
   --evaluate          test once, and end
   --resume FILE       go on from a checkpoint
   --auto-resume       go on from OUTPUT/checkpoint.safetensors if it is there: for restarts
@@ -118,6 +118,9 @@ if options["label-smoothing"] > 1 then refuse("--label-smoothing %g: 1 at most",
 if options.warmup > options.epochs then
   refuse("--warmup %g: there are %d epochs in all", options.warmup, options.epochs)
 end
+if options["sync-bn"] and options["data-parallel"] then
+  refuse("--sync-bn: is for ranks; --data-parallel has statistics for each device")
+end
 if given["no-accel"] and given.device then refuse("--no-accel and --device: one of the two") end
 if given.devices and not options["data-parallel"] then refuse("--devices: is for --data-parallel") end
 
@@ -143,6 +146,13 @@ elseif not lm.getenv "OMP_NUM_THREADS" then -- launchers set it; by hand the ran
 end
 if options["batch-size"] % world ~= 0 then
   refuse("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)
+end
+
+if rank == 0 and not options.evaluate then -- to know now, and not after the first epoch
+  local file, problem = io.open(latest .. ".try", "w")
+  if not file then refuse("--output: %s", problem) end
+  file:close()
+  os.remove(latest .. ".try")
 end
 
 local function say(...)
@@ -190,6 +200,7 @@ local val_loader = loader_of(data.Subset(val_set, lm.arange(rank + 1, #val_set +
 -- ---- model, optimizer, schedule
 
 lm.manual_seed(options.seed)
+say("=> %s '%s'", options.pretrained and "using pre-trained model" or "creating model", options.arch)
 local net = archs[options.arch] {num_classes = classes}
 if options.pretrained then net:load_state_dict(lm.load(options.pretrained)) end
 if options["sync-bn"] then net = nn.SyncBatchNorm.convert_sync_batchnorm(net) end

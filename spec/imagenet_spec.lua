@@ -129,9 +129,13 @@ describe("imagenet.lua", function()
   end)
 
   it("names what it does not know, and what does not go together", function()
-    local kept = folder .. "/whole/checkpoint.safetensors"
+    local kept, other = folder .. "/kept.safetensors", folder .. "/other.safetensors"
+    lm.save(kept, {run = {arch = "resnet18"}, position = {}})
+    lm.save(other, lm.models.mlp():state_dict())
     for given, message in pairs {
       ["--arch resnet19"] = "--arch: 'resnet19' is none of alexnet, ", ["--arch lenet"] = "--arch: 'lenet' is none of",
+      ["--dummy --output /nowhere"] = "--output: /nowhere/checkpoint.safetensors.try: No such file",
+      ["--sync-bn --data-parallel"] = "--sync-bn: is for ranks",
       ["--schedule linear"] = "--schedule: 'linear' is none of constant, cosine, step",
       ["--label-smoothing 2"] = "--label-smoothing 2: 1 at most", ["--bathc-size 4"] = "--batch-size",
       ["--no-accel --device cpu"] = "--no-accel and --device: one of the two",
@@ -139,7 +143,7 @@ describe("imagenet.lua", function()
       ["--devices cpu:0"] = "--devices: is for --data-parallel", ["--data /nowhere"] = "/nowhere/train",
       ["--resume /nowhere"] = "/nowhere", ["--auto-resume --resume x"] = "--auto-resume and --resume: one of the two",
       ["--arch resnet50 --resume " .. kept] = "--arch resnet50 does not go with",
-      ["--resume " .. folder .. "/weights.safetensors"] = "is no checkpoint of this script",
+      ["--resume " .. other] = "is no checkpoint of this script",
       ["--data " .. folder .. "/images/train"] = "images/train/train",
     } do
       local ok, text = run("luajit %s %s", script, given)
