@@ -8,6 +8,8 @@
 
 #define LOOPS LM_PIXEL_LOOPS(job->x.dtype)
 
+static double bytes_of(const lm_image_job *job) { return (double)lm_dtype_size(job->x.dtype); }
+
 static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
 
 static lm_status check_colours(const lm_image_job *job) {
@@ -23,7 +25,7 @@ static lm_status check_factor(const lm_image_job *job) {
 /* Any channels, each by itself. */
 static lm_status copy(const lm_image_job *job) {
   const double none[2] = {1, 0};
-  lm_image_spans(job, LOOPS->blend, false, none, 0, 0.1);
+  lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
   return LM_OK;
 }
 
@@ -37,32 +39,24 @@ lm_status lm_run_brightness(const lm_image_job *job) {
 
 lm_status lm_plan_contrast(lm_image_job *job) { return check_factor(job); }
 
-/* Rows of a plane as one where they lie one after the other. */
-static void flat(lm_planes *x) {
-  if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
-}
-
+/* Rows are summed by themselves, so that neither threads nor strides make a difference. */
 lm_status lm_run_contrast(const lm_image_job *job) {
-  lm_planes x = job->x;
-  double *v = lm_malloc((size_t)x.n * 2 * sizeof *v), pixels = (double)x.h * (double)x.w;
+  const lm_planes *x = &job->x;
+  int64_t rows = x->n * x->h;
+  double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v), *sums = v + 2 * x->n;
   if (!v) return LM_E_OOM;
-  flat(&x);
-  enum { PART = 4096 }; /* of a row that is summed by itself */
-  int64_t parts = (x.w + PART - 1) / PART;
-  memset(v, 0, (size_t)x.n * 2 * sizeof *v);
-  int threads = lm_cpu_share((double)x.n * pixels * 0.5);
-  for (int64_t image = 0; image < x.n; image++) {
+  int threads = lm_cpu_share((double)rows * (double)x->w * (double)x->c * 0.1);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    const void *in[3];
+    for (int c = 0; c < x->c; c++) in[c] = lm_row_of(x, row / x->h, c, row % x->h);
+    sums[row] = LOOPS->gray_sum(in, (int)x->c, x->w);
+  }
+  for (int64_t image = 0; image < x->n; image++) {
     double sum = 0;
-#pragma omp parallel for num_threads(threads) if (threads > 1 && x.n == 1) reduction(+ : sum)
-    for (int64_t task = 0; task < x.h * parts; task++) {
-      int64_t from = task % parts * PART, n = x.w - from < PART ? x.w - from : PART;
-      const void *in[3];
-      for (int c = 0; c < x.c; c++)
-        in[c] = lm_row_of(&x, image, c, task / parts) + from * (int64_t)lm_dtype_size(x.dtype);
-      sum += LOOPS->gray_sum(in, (int)x.c, n);
-    }
+    for (int64_t h = 0; h < x->h; h++) sum += sums[image * x->h + h];
     v[2 * image] = job->v[0];
-    v[2 * image + 1] = (1 - job->v[0]) * sum / pixels;
+    v[2 * image + 1] = (1 - job->v[0]) * sum / ((double)x->h * (double)x->w);
   }
   lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
   lm_free(v);
@@ -135,7 +129,7 @@ lm_status lm_plan_invert(lm_image_job *job) {
 }
 
 lm_status lm_run_invert(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->invert, false, job->v, 0, 0.1);
+  lm_image_spans(job, LOOPS->invert, false, job->v, 0, 0.03 * bytes_of(job));
   return LM_OK;
 }
 
@@ -145,7 +139,7 @@ lm_status lm_plan_posterize(lm_image_job *job) {
 }
 
 lm_status lm_run_posterize(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->posterize, false, job->v, 0, 0.1);
+  lm_image_spans(job, LOOPS->posterize, false, job->v, 0, 0.03 * bytes_of(job));
   return LM_OK;
 }
 
@@ -156,8 +150,13 @@ lm_status lm_plan_solarize(lm_image_job *job) {
 }
 
 lm_status lm_run_solarize(const lm_image_job *job) {
-  lm_image_spans(job, LOOPS->solarize, false, job->v, 0, 0.1);
+  lm_image_spans(job, LOOPS->solarize, false, job->v, 0, 0.03 * bytes_of(job));
   return LM_OK;
+}
+
+/* Rows of a plane as one where they lie one after the other. */
+static void flat(lm_planes *x) {
+  if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
 }
 
 lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colours(job); }

@@ -59,7 +59,8 @@ lm_status lm_run_pad(const lm_image_job *job) {
   const double *v = job->v;
   int64_t left = (int64_t)v[LEFT], top = (int64_t)v[TOP], bytes = (int64_t)lm_dtype_size(x->dtype);
   int64_t rows = y->n * y->c * y->h;
-  int mode = (int)v[MODE], fills = job->count - FILL, threads = lm_cpu_share((double)rows * (double)y->w * 0.1);
+  int mode = (int)v[MODE], fills = job->count - FILL,
+      threads = lm_cpu_share((double)rows * (double)y->w * 0.03 * (double)bytes);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t row = 0; row < rows; row++) {
     int64_t plane = row / y->h, h = row % y->h, image = plane / y->c, c = plane % y->c;
@@ -107,7 +108,7 @@ lm_status lm_run_flip(const lm_image_job *job) {
     turned.x.data += (turned.x.h - 1) * turned.x.row;
     turned.x.row = -turned.x.row;
   }
-  lm_image_spans(&turned, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.05 * bytes);
+  lm_image_spans(&turned, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
   return LM_OK;
 }
 

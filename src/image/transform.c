@@ -74,7 +74,7 @@ static lm_status check_given(const char *name, const lm_tensor *given, const lm_
                              const int64_t *size) {
   bool same = given->ndim == x->ndim && given->dtype == (int8_t)dtype && given->device == x->device;
   for (int d = 0; same && d < x->ndim; d++) same = given->size[d] == size[d];
-  if (!same || !rows_are_dense(given) || given->grad || lm_overlaps_itself(given)) {
+  if (!same || !rows_are_dense(given) || lm_overlaps_itself(given)) {
     return lm_fail(LM_E_SHAPE, "%s: the result, %s of %s, cannot be written to a tensor %s of %s", name,
                    lm_shape_text(x->ndim, size), lm_dtype_name(dtype), lm_shape_of(given), lm_dtype_name(given->dtype));
   }
@@ -98,7 +98,7 @@ lm_status lm_image_transform(const char *name, lm_tensor *x, int n, const double
                    kind->least == kind->most ? "" : "at least ", kind->least, n);
   }
   for (int i = 0; i < n; i++) {
-    if (!isfinite(v[i])) return lm_fail(LM_E_ARG, "%s: number %d is %g", kind->name, i + 1, v[i]);
+    if (!isfinite(v[i])) return lm_fail(LM_E_ARG, "%s: number %d is not a finite one", kind->name, i + 1);
   }
   TRY(check_image(kind->name, x));
   lm_image_job job = {.name = kind->name, .count = n, .v = v, .x = planes_of(x), .y = planes_of(x)};

@@ -6,5 +6,6 @@ local vision = {transforms = require "luminary.vision.transforms"}
 for _, part in ipairs {"image", "grid"} do
   for name, value in pairs(require("luminary.vision." .. part)) do vision[name] = value end
 end
+vision.transforms = require "luminary.vision.transforms"
 
 return options.strict("vision", vision)

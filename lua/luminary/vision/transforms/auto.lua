@@ -66,9 +66,9 @@ local function common(self, who, opts)
   self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
 end
 
---- transforms.RandAugment([{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation = "nearest", fill}]): num_ops
---- transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins - 1 (Cubuk et al.
---- 2019). Of images of 1 or 3 channels.
+--- transforms.RandAugment([{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation = "nearest", fill}]):
+--- num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins - 1
+--- (Cubuk et al. 2019). Of images of 1 or 3 channels.
 local RandAugment = define "RandAugment"
 RandAugment.draws = true
 transforms.RandAugment = RandAugment
@@ -104,8 +104,8 @@ local widest = {
   Contrast = 0.99, Sharpness = 0.99,
 }
 
---- transforms.TrivialAugmentWide([{num_magnitude_bins = 31, interpolation = "nearest", fill}]): any one of RandAugment's
---- transforms, at any strength, over wider ranges (Müller and Hutter 2021).
+--- transforms.TrivialAugmentWide([{num_magnitude_bins = 31, interpolation = "nearest", fill}]): any one of
+--- RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).
 local TrivialAugmentWide = define "TrivialAugmentWide"
 TrivialAugmentWide.draws = true
 transforms.TrivialAugmentWide = TrivialAugmentWide

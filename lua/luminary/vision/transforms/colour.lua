@@ -15,8 +15,8 @@ end
 
 -- ---- dtypes and scales
 
---- transforms.ToDtype(dtype [, {scale = false}]): the image in that dtype; with scale, from 0 to 255 (uint8) becomes from 0
---- to 1 (floats), and the other way round.
+--- transforms.ToDtype(dtype [, {scale = false}]): the image in that dtype; with scale, from 0 to 255 (uint8) becomes
+--- from 0 to 1 (floats), and the other way round.
 local ToDtype = class_of "ToDtype"
 
 function ToDtype:init(dtype, opts)
@@ -41,12 +41,12 @@ function ConvertImageDtype:apply(x, out) return image.to_dtype("ConvertImageDtyp
 local ToTensor = class_of "ToTensor"
 ToTensor.scales_to = "float32"
 
-function ToTensor:apply(x, out)
+function ToTensor:apply(x, out) -- luacheck: no self
   return x.dtype == "uint8" and image.to_dtype("ToTensor", x, "float32", true, out) or x
 end
 
---- transforms.Normalize(mean, std): (x - mean) / std of a float image, each a list of one number for each channel. In a
---- Compose after ToTensor() or ToDtype("float32", {scale = true}) both are one pass.
+--- transforms.Normalize(mean, std): (x - mean) / std of a float image, each a list of one number for each channel. In
+--- a Compose after ToTensor() or ToDtype("float32", {scale = true}) both are one pass.
 local Normalize = class_of "Normalize"
 function Normalize:init(mean, std) self.statistics = image.statistics("Normalize", mean, std) end
 function Normalize:apply(x, out) return image.normalize(x, self.statistics, false, out) end
@@ -58,8 +58,8 @@ function Normalize:apply_scaled(x, out) return image.normalize(x, self.statistic
 local Grayscale = class_of "Grayscale"
 
 function Grayscale:init(opts)
-  self.channels = options.check("Grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
-    .num_output_channels
+  opts = options.check("Grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
+  self.channels = opts.num_output_channels
   if self.channels ~= 1 and self.channels ~= 3 then
     fail("Grayscale: num_output_channels has to be 1 or 3, got %d", self.channels)
   end
@@ -89,8 +89,8 @@ function RandomGrayscale:init(p) self.p = probability("RandomGrayscale", p, 0.1)
 
 -- ---- colours
 
---- transforms.ColorJitter([{brightness, contrast, saturation, hue}]): each adjusted by a random factor, in a random order:
---- from 1 - v to 1 + v, or from {least, largest}; hue from -v to v, at most 0.5.
+--- transforms.ColorJitter([{brightness, contrast, saturation, hue}]): each adjusted by a random factor, in a random
+--- order: from 1 - v to 1 + v, or from {least, largest}; hue from -v to v, at most 0.5.
 local ColorJitter = class_of "ColorJitter"
 ColorJitter.draws = true
 local kinds = {"brightness", "contrast", "saturation", "hue"}
@@ -184,7 +184,8 @@ function RandomAutocontrast:init(p) self.p = probability("RandomAutocontrast", p
 local RandomEqualize = define_maybe("RandomEqualize", function(_, x, out) return run("equalize", x, {}, out) end)
 function RandomEqualize:init(p) self.p = probability("RandomEqualize", p, 0.5) end
 
---- transforms.RandomAdjustSharpness(sharpness_factor [, p = 0.5]): with probability p blurred (0) or sharpened (above 1).
+--- transforms.RandomAdjustSharpness(sharpness_factor [, p = 0.5]): with probability p blurred (0) or sharpened (above
+--- 1).
 local RandomAdjustSharpness = define_maybe("RandomAdjustSharpness", function(self, x, out)
   return run("sharpness", x, {self.factor}, out)
 end)

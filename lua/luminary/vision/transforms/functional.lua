@@ -33,8 +33,8 @@ function F.crop(img, top, left, height, width)
   return image.crop(img, top, left, height, width)
 end
 
---- transforms.functional.center_crop(img, output_size): the middle, of {height, width} or of a square; an image that is
---- smaller gets zeros around it.
+--- transforms.functional.center_crop(img, output_size): the middle, of {height, width} or of a square; an image that
+--- is smaller gets zeros around it.
 function F.center_crop(img, output_size)
   local h, w = image.size(check("center_crop", img))
   local height, width = image.pair("center_crop", "output_size", output_size)
@@ -84,8 +84,8 @@ function F.rotate(img, angle, opts)
 end
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
---- turned by `angle` degrees with the clock, moved by {x, y} pixels, scaled, and sheared by degrees, {x, y} or a number
---- for x.
+--- turned by `angle` degrees with the clock, moved by {x, y} pixels, scaled, and sheared by degrees, {x, y} or a
+--- number for x.
 function F.affine(img, angle, translate, scale, shear, opts)
   local who = "affine"
   check(who, img)
@@ -100,9 +100,9 @@ function F.affine(img, angle, translate, scale, shear, opts)
   return image.affine(img, m, image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill))
 end
 
---- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill, coefficients}]):
---- what was at four startpoints, each {x, y}, comes to be at the endpoints. Or by coefficients, eight numbers a to h: (x,
---- y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1).
+--- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
+--- coefficients}]): what was at four startpoints, each {x, y}, comes to be at the endpoints. Or by coefficients,
+--- eight numbers a to h: (x, y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1).
 function F.perspective(img, startpoints, endpoints, opts)
   local who = "perspective"
   check(who, img)
@@ -184,8 +184,8 @@ function F.equalize(img)
   return image.to_dtype("equalize", image.run("equalize", bytes, {}), img.dtype, true)
 end
 
---- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a Gaussian
---- kernel, whose size is an odd number or {along x, along y}; sigma likewise, without it 0.15 * size + 0.35.
+--- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a
+--- Gaussian kernel, whose size is an odd number or {along x, along y}; sigma likewise, without it 0.15 * size + 0.35.
 function F.gaussian_blur(img, kernel_size, opts)
   local who = "gaussian_blur"
   check(who, img)
@@ -201,8 +201,8 @@ function F.gaussian_blur(img, kernel_size, opts)
   return image.blur(img, size, sigma)
 end
 
---- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue, as 1
---- or 3 channels.
+--- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue,
+--- as 1 or 3 channels.
 function F.rgb_to_grayscale(img, opts)
   opts = options.check("rgb_to_grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
   return image.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
@@ -213,8 +213,8 @@ function F.normalize(img, mean, std)
   return image.normalize(check("normalize", img), image.statistics("normalize", mean, std), false)
 end
 
---- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes from 0
---- to 1, and the other way round.
+--- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
+--- from 0 to 1, and the other way round.
 function F.to_dtype(img, dtype, opts)
   opts = options.check("to_dtype", opts, {scale = {"boolean", false}}, "scale")
   return image.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)

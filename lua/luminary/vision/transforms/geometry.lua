@@ -29,10 +29,10 @@ local function decode(encoded, opts, part, height, width, scaled)
   return encoded:decode(merged(opts, {crop = part, at_least = large and {height, width} or nil}))
 end
 
---- transforms.Resize(size [, {interpolation = "bilinear", max_size, antialias = true, scaled = true}]): size is {height,
---- width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the larger one.
---- Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode a JPEG at a half, a
---- quarter or an eighth of its size.
+--- transforms.Resize(size [, {interpolation = "bilinear", max_size, antialias = true, scaled = true}]): size is
+--- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
+--- larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode a JPEG at
+--- a half, a quarter or an eighth of its size.
 local Resize = class_of "Resize"
 
 function Resize:init(size, opts)
@@ -56,8 +56,8 @@ function Resize:from_encoded(encoded, opts)
   return image.resize(decode(encoded, opts, nil, height, width, self.scaled), height, width, self.mode)
 end
 
---- transforms.CenterCrop(size): the middle, of {height, width} or of a square; an image that is smaller gets zeros around
---- it.
+--- transforms.CenterCrop(size): the middle, of {height, width} or of a square; an image that is smaller gets zeros
+--- around it.
 local CenterCrop = class_of "CenterCrop"
 function CenterCrop:init(size) self.height, self.width = image.pair("CenterCrop", "size", size) end
 
@@ -75,9 +75,9 @@ function CenterCrop:from_encoded(encoded, opts)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
---- transforms.Pad(padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all sides, {left and right,
---- top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel), "reflect" (without it) and
---- "symmetric" (with it). fill: a number, or a list of one for each channel.
+--- transforms.Pad(padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all sides, {left and
+--- right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel), "reflect" (without
+--- it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
 local Pad = class_of "Pad"
 
 function Pad:init(padding, opts)
@@ -89,7 +89,8 @@ end
 function Pad:apply(x, out) return image.pad(x, self.padding, self.padding_mode, self.fill, out) end
 
 --- transforms.RandomCrop(size [, {padding, pad_if_needed = false, fill = 0, padding_mode = "constant"}]): a part of
---- {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much more as it takes.
+--- {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much more as it
+--- takes.
 local RandomCrop = class_of "RandomCrop"
 RandomCrop.draws = true
 
@@ -104,7 +105,7 @@ function RandomCrop:init(size, opts)
   self.padding_mode = image.border(who, opts.padding_mode, self.fill)
 end
 
-function RandomCrop:apply(x)
+function RandomCrop:apply(x, out)
   local h, w = image.size(x)
   local left, top, right, bottom = unpack(self.padding)
   h, w = h + top + bottom, w + left + right
@@ -115,17 +116,20 @@ function RandomCrop:apply(x)
     left, right, w = left + more, right + more, w + 2 * more
   end
   if h < self.height or w < self.width then
-    fail("RandomCrop: a crop of %d x %d is larger than the image, %d x %d with its padding; {pad_if_needed = true} pads it",
-      self.height, self.width, h, w)
+    fail("RandomCrop: a crop of %d x %d is larger than the image, %d x %d with its padding; {pad_if_needed = true} "
+      .. "pads it", self.height, self.width, h, w)
+  end
+  local first, second = image.below(h - self.height + 1), image.below(w - self.width + 1)
+  if self.padding_mode == "constant" then
+    return image.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
   end
   local padded = image.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
-  local first, second = image.below(h - self.height + 1), image.below(w - self.width + 1)
   return image.crop(padded, first, second, self.height, self.width)
 end
 
---- transforms.RandomResizedCrop(size [, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3}, interpolation = "bilinear", antialias
---- = true, scaled = true}]): a random part of the image, its area and its width by its height in these ranges, resized to
---- {height, width}, or to a square. scaled: as of Resize.
+--- transforms.RandomResizedCrop(size [, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3}, interpolation = "bilinear",
+--- antialias = true, scaled = true}]): a random part of the image, its area and its width by its height in these
+--- ranges, resized to {height, width}, or to a square. scaled: as of Resize.
 local RandomResizedCrop = class_of "RandomResizedCrop"
 RandomResizedCrop.draws = true
 
@@ -140,8 +144,8 @@ function RandomResizedCrop:init(size, opts)
   self.mode, self.scaled = image.resize_mode(who, opts.interpolation, opts.antialias), opts.scaled
 end
 
---- crop:get_params(height, width): top, left, height and width of a part of an image of that size, drawn as torchvision
---- draws it: in ten tries, else the middle.
+--- crop:get_params(height, width): top, left, height and width of a part of an image of that size, drawn as
+--- torchvision draws it: in ten tries, else the middle.
 function RandomResizedCrop:get_params(height, width)
   local ratio = self.ratio
   for _ = 1, 10 do
@@ -168,7 +172,8 @@ function RandomResizedCrop:apply(x, out)
   return image.resize(x, self.height, self.width, self.mode, part, out)
 end
 
---- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which a random part is decoded and resized.
+--- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which a random part is decoded and
+--- resized.
 function RandomResizedCrop:from_encoded(encoded, opts)
   local part = {self:get_params(encoded.height, encoded.width)}
   local x = decode(encoded, opts, part, self.height, self.width, self.scaled)
@@ -204,8 +209,8 @@ local function angles(who, name, v, counts)
   return v
 end
 
---- transforms.RandomRotation(degrees [, {interpolation = "nearest", expand = false, center, fill = 0}]): turned by -degrees
---- to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.
+--- transforms.RandomRotation(degrees [, {interpolation = "nearest", expand = false, center, fill = 0}]): turned by
+--- -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.
 local RandomRotation = class_of "RandomRotation"
 RandomRotation.draws = true
 
@@ -221,12 +226,12 @@ end
 
 function RandomRotation:apply(x, out)
   local angle = image.uniform(self.degrees[1], self.degrees[2])
-  return image.rotate(x, angle, self.bilinear, self.expand, self.center, self.fill, out)
+  return image.rotate(x, angle, self.bilinear, self.expand, self.center, self.fill, not self.expand and out or nil)
 end
 
---- transforms.RandomAffine(degrees [, {translate, scale, shear, interpolation = "nearest", fill = 0, center}]): turned as by
---- RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least, largest}, and sheared along
---- x as by degrees, or by {least and largest along x, least and largest along y}.
+--- transforms.RandomAffine(degrees [, {translate, scale, shear, interpolation = "nearest", fill = 0, center}]):
+--- turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
+--- largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.
 local RandomAffine = class_of "RandomAffine"
 RandomAffine.draws = true
 
@@ -286,9 +291,9 @@ function RandomPerspective:init(opts)
   self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
 end
 
---- transforms.RandomErasing([{p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0}]): with probability p a random
---- part, its area and its height by its width in these ranges, becomes value: a number, a list of one for each channel, or
---- "random", for standard normal numbers. Of float images.
+--- transforms.RandomErasing([{p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0}]): with probability p a
+--- random part, its area and its height by its width in these ranges, becomes value: a number, a list of one for each
+--- channel, or "random", for standard normal numbers. Of float images.
 local RandomErasing = define_maybe("RandomErasing", function(self, x, out)
   local height, width, channels = image.size(x)
   if self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then

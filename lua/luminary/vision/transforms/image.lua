@@ -66,7 +66,8 @@ end
 --- A number that is neither NaN nor infinite, from `low` to `high`, if they are given.
 function image.number(who, name, v, low, high)
   if type(v) ~= "number" or not (v > -1 / 0 and v < 1 / 0) or low and v < low or high and v > high then
-    local wanted = low and high and (" from %g to %g"):format(low, high) or low and (" of at least %g"):format(low) or ""
+    local wanted = ""
+    if low then wanted = (high and " from %g to %g" or " of at least %g"):format(low, high) end
     fail("%s: %s has to be a number%s, got %s", who, name, wanted, describe(v))
   end
   return v
@@ -222,8 +223,8 @@ local border_names = {"constant", "edge", "reflect", "symmetric"}
 function image.padding(who, v)
   if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
-    fail("%s: padding has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s", who,
-      describe(v))
+    fail("%s: padding has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s",
+      who, describe(v))
   end
   for i = 1, #v do image.whole(who, "padding", v[i], 0) end
   if #v == 1 then return {v[1], v[1], v[1], v[1]} end
@@ -246,22 +247,17 @@ function image.pad(x, by, mode, fill, out)
   return run("pad", x, numbers, out)
 end
 
---- A view of x within its borders; beyond them zeros.
-function image.crop(x, top, left, height, width)
+--- A view of x within its borders; beyond them what fills, or zeros, and then it is a tensor of its own.
+function image.crop(x, top, left, height, width, fill, out)
   local h, w = image.size(x)
-  local bottom, right = top + height, left + width
-  if top >= 0 and left >= 0 and bottom <= h and right <= w then
-    return x:narrow(-2, top + 1, height):narrow(-1, left + 1, width)
-  end
-  local low, high = math.max(top, 0), math.min(bottom, h)
-  local first, last = math.max(left, 0), math.min(right, w)
-  if low >= high or first >= last then
-    local shape = {unpack(x.shape)}
-    shape[#shape - 1], shape[#shape] = height, width
-    return core.ops.zeros(shape, {dtype = x.dtype, device = x.device})
+  local low, high = math.max(top, 0), math.min(top + height, h)
+  local first, last = math.max(left, 0), math.min(left + width, w)
+  if low >= high or first >= last then -- nothing of x: a pixel of it, padded and cut off again
+    local beside = image.pad(x:narrow(-2, 1, 1):narrow(-1, 1, 1), {width, height, 0, 0}, "constant", fill)
+    return beside:narrow(-2, 1, height):narrow(-1, 1, width)
   end
   local inner = x:narrow(-2, low + 1, high - low):narrow(-1, first + 1, last - first)
-  return image.pad(inner, {first - left, low - top, right - last, bottom - high}, "constant")
+  return image.pad(inner, {first - left, low - top, left + width - last, top + height - high}, "constant", fill, out)
 end
 
 --- Top and left of a crop of height x width in the middle of h x w, which may be smaller.
@@ -304,7 +300,7 @@ end
 --- x through a map of image.affine_matrix, as height x width (x's).
 function image.affine(x, m, bilinear, fill, height, width, out)
   local h, w = image.size(x)
-  local numbers = {height or h, width or w, bilinear and 1 or 0, fill and #fill or 0, m[1], m[2], m[3], m[4], m[5], m[6]}
+  local numbers = {height or h, width or w, bilinear and 1 or 0, fill and #fill or 0, unpack(m)}
   return run("affine", x, with_fill(numbers, fill), out)
 end
 
@@ -351,7 +347,9 @@ local function solve(who, rows)
       if math.abs(rows[i][k]) > math.abs(rows[best][k]) then best = i end
     end
     rows[k], rows[best] = rows[best], rows[k]
-    if math.abs(rows[k][k]) < 1e-12 then fail("%s: four points of which three lie on a line make no perspective", who) end
+    if math.abs(rows[k][k]) < 1e-12 then
+      fail("%s: four points of which three lie on a line make no perspective", who)
+    end
     for i = k + 1, n do
       local factor = rows[i][k] / rows[k][k]
       for j = k, n + 1 do rows[i][j] = rows[i][j] - factor * rows[k][j] end
@@ -462,9 +460,8 @@ function image.to_dtype(who, x, dtype, scale, out)
   if from == dtype then return x end
   local floating = core.is_floating_point(from)
   if not scale or floating and core.is_floating_point(dtype) then return x:to(dtype) end
-  if from == "uint8" and dtype == "float32" or floating and dtype == "uint8" and (from == "float32" or from == "float64") then
-    return run("convert", x, {}, out)
-  end
+  local kept = from == "float32" or from == "float64"
+  if from == "uint8" and dtype == "float32" or kept and dtype == "uint8" then return run("convert", x, {}, out) end
   if from == "uint8" and core.is_floating_point(dtype) then return x:to(dtype) * (1 / 255) end
   fail("%s: with scale, uint8 becomes a floating dtype, or float32 and float64 become uint8; got %s to %s", who, from,
     dtype)

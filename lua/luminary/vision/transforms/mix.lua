@@ -13,7 +13,8 @@ local function normal()
 end
 
 -- The logarithm of a number of the gamma distribution (Marsaglia and Tsang, "A Simple Method for Generating Gamma
--- Variables", 2000; below 1 by theirs of alpha + 1). A logarithm, since small alphas make numbers too small for doubles.
+-- Variables", 2000; below 1 by theirs of alpha + 1). A logarithm, since small alphas make numbers too small for
+-- doubles.
 local function log_gamma(alpha)
   if alpha < 1 then return log_gamma(alpha + 1) + math.log(1 - image.uniform(0, 1)) / alpha end
   local d = alpha - 1 / 3
@@ -76,9 +77,9 @@ local function define(name)
   return new
 end
 
---- transforms.MixUp([{alpha = 1, num_classes}]): of a batch and its labels, mixup(x, y): each image and the one before it
---- weighted by lam and 1 - lam, and their labels too (Zhang et al. 2017); lam is of the distribution Beta(alpha, alpha),
---- one for the batch. Labels [N] become float32 [N, num_classes]. Of float images.
+--- transforms.MixUp([{alpha = 1, num_classes}]): of a batch and its labels, mixup(x, y): each image and the one
+--- before it weighted by lam and 1 - lam, and their labels too (Zhang et al. 2017); lam is of the distribution
+--- Beta(alpha, alpha), one for the batch. Labels [N] become float32 [N, num_classes]. Of float images.
 local MixUp = define "MixUp"
 
 --- mixup:forward(x, labels): both mixed.
@@ -90,9 +91,9 @@ function MixUp:forward(x, labels)
   return mixed(x, lam), mixed(labels, lam)
 end
 
---- transforms.CutMix([{alpha = 1, num_classes}]): of a batch and its labels, cutmix(x, y): a random part of each image is
---- that of the one before it (Yun et al. 2019), 1 - lam of its area but for what lies beyond the border, and labels are
---- weighted by what is seen; lam and labels as of MixUp.
+--- transforms.CutMix([{alpha = 1, num_classes}]): of a batch and its labels, cutmix(x, y): a random part of each
+--- image is that of the one before it (Yun et al. 2019), 1 - lam of its area but for what lies beyond the border, and
+--- labels are weighted by what is seen; lam and labels as of MixUp.
 local CutMix = define "CutMix"
 
 --- cutmix:forward(x, labels): both mixed.

@@ -5,8 +5,8 @@ local options = require "luminary.options"
 local image = require "luminary.vision.transforms.image"
 local fail = options.fail
 
---- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is called
---- with: local x, y = t(x, y). One's own writes forward:
+--- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
+--- called with: local x, y = t(x, y). One's own writes forward:
 ---
 ---   local Noise = transforms.Transform:extend("Noise")
 ---   function Noise:init(scale) self.scale = scale end
@@ -27,8 +27,8 @@ Transform.strict = true
 -- What those of the library have instead of forward: apply(img [, out]), for one image and, where they draw nothing
 -- (`draws`), for a batch. `ours`: nobody but the caller has what apply gives, unless it is what went in.
 
---- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where random
---- numbers are drawn: as its images would be, one after the other.
+--- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
+--- random numbers are drawn: as its images would be, one after the other.
 function Transform:forward(img, ...)
   if not self.apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   image.check(self.__name, img)
@@ -132,9 +132,9 @@ local function chain(self, first, x, out)
   return x
 end
 
---- transforms.Compose(list): one transform (or function, or module) after the other. A batch goes through them image by
---- image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix see the
---- batch, and what else Compose is called with.
+--- transforms.Compose(list): one transform (or function, or module) after the other. A batch goes through them image
+--- by image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix
+--- see the batch, and what else Compose is called with.
 local Compose = define_container "Compose"
 
 function Compose:init(list)
@@ -167,8 +167,8 @@ function Compose:forward(img, ...)
   return Transform.forward(self, img, ...)
 end
 
---- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the first
---- transform needs, transformed.
+--- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
+--- first transform needs, transformed.
 function Compose:from_encoded(encoded, opts)
   local first = self.transforms[1]
   if by_image(first) and first.from_encoded then
@@ -181,7 +181,7 @@ end
 
 --- transforms.Identity(): nothing is changed.
 local Identity = define "Identity"
-function Identity:apply(x) return x end
+function Identity:apply(x, _) return x end -- luacheck: no self
 
 --- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
 local Lambda = class.define("Lambda", Transform)
@@ -243,7 +243,7 @@ end
 local RandomOrder = define_container "RandomOrder"
 function RandomOrder:init(list) self:set_parts(list) end
 
-function RandomOrder:apply(x)
+function RandomOrder:apply(x, _)
   for _, i in ipairs(image.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
   return x
 end
