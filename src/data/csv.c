@@ -22,12 +22,21 @@ lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
   lm_bytes found = {0};
   const char *p = c->text, *end = p + c->n;
   if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's mark */
+  const char *quote = p;
   while (p < end) {
     if (is_end(*p)) {
       p++;
       continue;
     }
     lm_put_u64(&found, (uint64_t)(p - c->text));
+    const char *newline = memchr(p, '\n', (size_t)(end - p));
+    if (!newline) newline = end;
+    if (quote < p) quote = p;
+    if (quote < newline && *quote != '"' && !(quote = memchr(quote, '"', (size_t)(end - quote)))) quote = end;
+    if (quote >= newline) {
+      p = newline;
+      continue;
+    }
     for (bool first = true; p < end && *p != '\n';) { /* at the beginning of a field */
       if (*p == c->delimiter && !first) p++;
       first = false;
@@ -103,20 +112,24 @@ void lm_csv_text(const char *text, int64_t at, int64_t n, lm_bytes *out) {
 
 lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out, int *count) {
   const char *end = row_end(c, from, to);
+  lm_status status = LM_OK;
   lm_bytes one = {0};
   *count = 0;
   for (const char *p = c->text + from, *next; p <= end; p = next) {
     field f;
     next = next_field(c->delimiter, p, end, &f);
-    if (!next) return no_field(c, p, *count + 1);
+    if (!next) {
+      status = no_field(c, p, *count + 1);
+      break;
+    }
     one.n = 0;
     lm_csv_text(c->text, f.from - c->text, f.to - f.from, &one);
     lm_put_string(out, one.data, one.n);
     ++*count;
   }
-  bool failed = out->failed || one.failed;
+  if (out->failed || one.failed) status = lm_fail(LM_E_OOM, "out of memory: reading %s", c->path);
   lm_bytes_free(&one);
-  return failed ? lm_fail(LM_E_OOM, "out of memory: reading %s", c->path) : LM_OK;
+  return status;
 }
 
 /* ---- numbers */
@@ -215,8 +228,9 @@ static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from
     int number = plan->number[column], text = plan->text[column];
     if (number != LM_CSV_NOT) {
       double v = NAN;
-      bool missing = is_missing(f.from, f.to);
-      if ((missing && !plan->nan) || (!missing && !lm_csv_number(f.from, f.to, &v))) {
+      bool known = lm_csv_number(f.from, f.to, &v), missing = !known && is_missing(f.from, f.to);
+      if (missing) v = NAN;
+      if (!known && !(missing && plan->nan)) {
         if (!tell) return LM_E_IO;
         char shown[64];
         const char *name = plan->name ? plan->name[column] : NULL;

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-enum { PIECE = 1 << 20 };
+enum { PIECE = 1 << 18 };
 
 struct lm_source {
   char *path, stamp[64];
@@ -17,6 +17,7 @@ struct lm_source {
   struct stat info;
   char *buffer;
   size_t room;
+  int64_t from, to; /* what lies in it of the file, for lm_source_read */
 };
 
 void lm_source_close(lm_source *s) {
@@ -33,6 +34,7 @@ lm_status lm_source_open(const char *path, lm_source **out) {
   lm_source *s = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   s->fd = -1;
+  s->from = s->to = -1;
   if (!(s->path = lm_malloc(bytes))) {
     status = LM_E_OOM;
     goto done;
@@ -60,6 +62,11 @@ static lm_status make_room(lm_source *s, size_t n) {
   return LM_OK;
 }
 
+static int64_t piece_at(const lm_source *s, int64_t at) {
+  int64_t left = (int64_t)s->info.st_size - at;
+  return left < PIECE ? left : PIECE;
+}
+
 /* Into the buffer; the caller looks whether the file is as it was. */
 static lm_status fetch(lm_source *s, int64_t at, int64_t n) {
   if (at < 0 || n < 0 || at > (int64_t)s->info.st_size || n > (int64_t)s->info.st_size - at) {
@@ -67,6 +74,7 @@ static lm_status fetch(lm_source *s, int64_t at, int64_t n) {
                    (long long)at + (long long)n);
   }
   lm_status status = make_room(s, (size_t)n);
+  s->from = s->to = -1;
   for (int64_t done = 0; done < n && status == LM_OK;) {
     ssize_t k = pread(s->fd, s->buffer + done, (size_t)(n - done), (off_t)(at + done));
     if (k < 0 && errno == EINTR) continue;
@@ -82,19 +90,22 @@ static lm_status fetch(lm_source *s, int64_t at, int64_t n) {
 
 static lm_status unchanged(const lm_source *s) { return lm_file_unchanged(s->path, s->fd, &s->info); }
 
+/* Who reads on where the last read ended gets more than was asked for, and the next ones from that. */
 lm_status lm_source_read(lm_source *s, int64_t at, int64_t n, const char **out) {
-  lm_status status = fetch(s, at, n);
-  if (status == LM_OK) status = unchanged(s);
-  *out = n ? s->buffer : "";
+  lm_status status = LM_OK;
+  if (at < s->from || at > s->to || n < 0 || n > s->to - at) {
+    int64_t most = at == s->to ? piece_at(s, at) : n;
+    TRY(fetch(s, at, most > n ? most : n));
+    TRY(unchanged(s));
+    s->from = at;
+    s->to = at + (most > n ? most : n);
+  }
+  *out = n ? s->buffer + (at - s->from) : "";
+done:
   return status;
 }
 
 /* ---- lines */
-
-static int64_t piece_at(const lm_source *s, int64_t at) {
-  int64_t left = (int64_t)s->info.st_size - at;
-  return left < PIECE ? left : PIECE;
-}
 
 static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 

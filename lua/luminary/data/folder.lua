@@ -125,6 +125,7 @@ end
 local ImageFolder = class.define("ImageFolder", DatasetFolder)
 ImageFolder.extensions = {"jpg", "jpeg", "png"}
 
+--- The file's vision.Encoded, unless a loader of your own is given.
 function ImageFolder.loader(path) return decoding.open(path) end
 
 function ImageFolder:load(path)

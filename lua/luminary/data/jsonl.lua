@@ -26,6 +26,7 @@ function JSONLinesDataset:init(path, opts)
 end
 
 function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
+--- The file that sample i is in.
 function JSONLinesDataset:file_of(_i) return self.path end
 
 local function read(self, i)

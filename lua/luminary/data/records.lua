@@ -88,6 +88,7 @@ end
 
 --- read(set, i), or of the next sample that can be read. set:file_of(i) is its file.
 function records.sample(set, i, read)
+  if set.on_error == "raise" then return read(set, i) end
   return sample(set, i, set:len() - 1, read, records.attempt(set, set:file_of(i), read, set, i))
 end
 
