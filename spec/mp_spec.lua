@@ -342,6 +342,19 @@ describe("shared memory", function()
       assert.equal(ok, y:is_shared())
       assert.equal(40, x:sum():item())
     end
+    local x, here, there = lm.ones(40):share_memory_(), core.mp_pair(true)
+    local list, sent = {x, x[{{1, 20}}], lm.ones(3)}, 0
+    for n = 1, 30 do
+      core._fail_alloc_from(n)
+      local ok = pcall(core.mp_send, here, "text", list)
+      core._fail_alloc_from(0)
+      if ok then
+        sent = sent + 1
+        local _, got = core.mp_receive(there, 0)
+        assert.equal(20, got[2]:sum():item())
+      end
+    end
+    assert(sent > 0 and sent < 30, sent)
   end)
 end)
 
