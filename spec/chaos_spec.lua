@@ -1,4 +1,5 @@
--- A short form of scripts/dev/chaos; LM_TEST_LONG=1 runs all of it. Its seed is printed when a trial fails.
+-- Short forms of scripts/dev/chaos and chaos_hogwild; LM_TEST_LONG=1 runs all of them. Their seed is printed when a
+-- trial fails.
 local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
 package.path = root .. "/spec/support/?.lua;" .. package.path
 local lm = require "luminary"
@@ -6,9 +7,9 @@ local temp = require "temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
 describe("ranks that go wrong at a random moment", function()
-  local function chaos(trials, options)
-    local command = "timeout %d luajit %s/scripts/dev/chaos --trials %d %s 2>&1"
-    local pipe = io.popen(command:format(trials * 12, root, trials, options))
+  local function chaos(trials, options, program)
+    local command = "timeout %d luajit %s/scripts/dev/%s --trials %d %s 2>&1"
+    local pipe = io.popen(command:format(trials * 12, root, program or "chaos", trials, options))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
@@ -26,4 +27,6 @@ describe("ranks that go wrong at a random moment", function()
   if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
     it("... over the stand-in for NCCL as well #speed", function() chaos(long and 100 or 8, "--backend nccl") end)
   end
+
+  it("... and those of a Hogwild run, or go on #speed", function() chaos(long and 100 or 4, "", "chaos_hogwild") end)
 end)

@@ -44,11 +44,7 @@ lm_status lm_parcel_new(const char *text, size_t n, int ntensors, lm_tensor *con
   *out = NULL;
   lm_parcel *p = new_parcel(text, n, ntensors);
   if (!p) return LM_E_OOM;
-  for (int i = 0; i < ntensors; i++) {
-    lm_tensor *t = tensors[i];
-    TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &p->tensors[i]));
-    if (lm_requires_grad(t)) TRY(lm_set_requires_grad(p->tensors[i], true));
-  }
+  TRY(lm_share_again(ntensors, tensors, p->tensors));
   *out = p;
   p = NULL;
 done:

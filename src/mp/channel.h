@@ -25,7 +25,7 @@ LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parc
 /* Closes it; parcels that were passed and never received are freed. */
 LM_API void lm_channel_close(int fd, bool passed);
 
-/* A parcel of further tensors over the same memory, for lm_channel_pass. */
+/* A parcel of further tensors (lm_share_again), for lm_channel_pass. */
 LM_API lm_status lm_parcel_new(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_parcel **out);
 LM_API void lm_parcel_free(lm_parcel *p); /* NULL is fine */
 

@@ -7,7 +7,7 @@ for _, name in ipairs {
 } do
   data[name] = require("luminary.data.dataset")[name]
 end
-for _, family in ipairs {"sampler", "mnist", "cifar", "folder", "web", "tokens", "csv", "jsonl"} do
+for _, family in ipairs {"sampler", "mnist", "cifar", "folder", "web", "tokens", "csv", "jsonl", "fake"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 

@@ -2,7 +2,7 @@
 --- alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
 local options = require "luminary.options"
 
-local vision = {}
+local vision = {transforms = require "luminary.vision.transforms"}
 for _, part in ipairs {"image", "grid"} do
   for name, value in pairs(require("luminary.vision." .. part)) do vision[name] = value end
 end

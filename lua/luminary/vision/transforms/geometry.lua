@@ -22,8 +22,8 @@ local function merged(opts, more)
   return all
 end
 
--- The part of an encoded image for a result of height x width: `scaled`, at a half, a quarter or an eighth of its
--- size where that still is as large.
+-- A part {top, left, height, width} of an encoded image, or all of it, for a result of height x width: `scaled`, at a
+-- half, a quarter or an eighth of its size where that still is as large.
 local function decode(encoded, opts, part, height, width, scaled)
   local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
   local large = scaled and h >= 2 * height and w >= 2 * width
