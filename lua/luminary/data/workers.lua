@@ -96,9 +96,9 @@ function workers.serve(index, setup)
     return maker(recipe, index, setup.count)
   end)
   while true do
-    local text, tensors = here.receive()
+    local text, tensors, handles = here.receive()
     if not text then return end
-    local request = carrier.decode(text, tensors)
+    local request = carrier.decode(text, tensors, handles)
     recipe.dtypes, recipe.at = request.dtypes, nil
     local reply, problem
     if begun then reply, problem = attempt(function() return begun.values[1](request) end) end
@@ -156,8 +156,10 @@ local plain = function() end -- requests hold nothing that has a name
 function Pool:ask(i, request)
   if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
   self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
-  local text, tensors = carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain})
-  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors)
+  local text, tensors, handles = carrier.encode("DataLoader", request, {
+    processes = self.processes, name_of = plain,
+  })
+  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
   if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
 end
 
@@ -184,10 +186,10 @@ end
 function Pool:collect(ready, k)
   for i, worker in ipairs(self.list) do
     while true do
-      local text, tensors = core.mp_receive(worker.handle, 0)
+      local text, tensors, handles = core.mp_receive(worker.handle, 0)
       if text == nil then gone(self, i) end
       if not text then break end
-      local reply = carrier.decode(text, tensors)
+      local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its last words
         worker.report = reply
         gone(self, i)
