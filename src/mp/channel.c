@@ -192,7 +192,7 @@ static lm_status receive_message(int fd, heading *h, void *body, size_t *n, lugg
     lm_status problem = put_luggage(l, c);
     if (problem != LM_OK) status = problem;
   }
-  if (status != LM_OK) return status;
+  if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
   if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
   if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
     return lm_fail(LM_E_IO, "the message makes no sense");

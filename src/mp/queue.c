@@ -128,6 +128,7 @@ static lm_status post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sen
 /* The thread: sends one after the other, and ends when there is none. */
 static void *feed(void *arg) {
   lm_backlog *b = arg;
+  bool room = false;
   pthread_mutex_lock(&b->lock);
   while (b->first) {
     item *i = b->first;
@@ -136,7 +137,8 @@ static void *feed(void *arg) {
     lm_status status = post(b->queue, i->letter, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
-      if (ready) usleep(1000); /* too many descriptors under way */
+      if (ready && room) usleep(1000); /* too many descriptors under way */
+      room = ready;
     }
     pthread_mutex_lock(&b->lock);
     if (status == LM_OK && !sent) continue;

@@ -56,6 +56,16 @@ end
 
 -- ---- encoding
 
+-- The head of a text without objects, and what follows it for a value that is no object.
+local NOTHING = ("0;"):rep(#kinds)
+local function scalar_text(v)
+  local kind = type(v)
+  if kind == "number" then return ("d%.17g;"):format(v) end
+  if kind == "string" then return "s" .. #v .. ":" .. v end
+  if kind == "boolean" then return v and "t" or "f" end
+  return kind == "nil" and "n" or nil
+end
+
 local Encoder = {}
 Encoder.__index = Encoder
 
@@ -124,9 +134,8 @@ local words = {thread = "a coroutine", userdata = "userdata"}
 function Encoder:value(v, from, how, key)
   local kind = type(v)
   if kind == "string" then return self:string(v) end
-  if kind == "number" then return ("d%.17g;"):format(v) end
-  if kind == "boolean" then return v and "t" or "f" end
-  if kind == "nil" then return "n" end
+  local scalar = scalar_text(v)
+  if scalar then return scalar end
   if kind == "cdata" then return self:cdata(v, from, how, key) end
   local ref = self.refs[v]
   if ref then return ref end
@@ -201,6 +210,8 @@ end
 --- shared memory, else they are passed on within this process), name_of (a finder of names.lua, for who encodes often;
 --- else what is loaded is looked through anew).
 function carrier.encode(who, value, options)
+  local scalar = scalar_text(value)
+  if scalar then return NOTHING .. scalar, {}, {} end
   local self = setmetatable({
     who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
     refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
@@ -304,6 +315,11 @@ end
 
 --- The value; may load modules.
 function carrier.decode(text, tensors, handles)
+  if sub(text, 1, #NOTHING) == NOTHING then
+    local kind = sub(text, #NOTHING + 1, #NOTHING + 1)
+    if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
+    if kind == "s" then return (sub(text, find(text, ":", #NOTHING, true) + 1)) end
+  end
   local r = reader(text)
   local made, strings = make_objects(r, tensors, handles), {}
 

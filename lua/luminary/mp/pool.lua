@@ -26,6 +26,21 @@ local function outcome_of(f, ...)
   return {problem = problem}
 end
 
+-- Most calls give one value: `values` has those, `others` what is not that.
+local function add_outcome(reply, k, outcome)
+  if outcome.values and outcome.values.n == 1 then
+    reply.values[k] = outcome.values[1]
+  else
+    reply.others = reply.others or {}
+    reply.others[k] = outcome
+  end
+end
+
+local function outcome_in(reply, k)
+  if reply.problem then return {problem = reply.problem} end
+  return reply.others and reply.others[k] or {values = {n = 1, reply.values[k]}}
+end
+
 local CLAIM, ARGUMENT = 1, 2 -- columns of `claims`
 
 -- Takes tasks until it is told to stop. setup: {tasks, results, claims, initializer, initargs}.
@@ -40,16 +55,18 @@ local function serve(index, setup)
     local taken = outcome_of(carrier.decode, text, tensors, handles)
     local task = taken.values and taken.values[1]
     if task and task.stop then return end
-    local reply = {id = own[CLAIM], worker = index, outcomes = {}, problem = taken.problem}
+    local reply = {id = own[CLAIM], worker = index, values = {}, problem = taken.problem}
     if task then
       for i = task.first, task.last do
         own[ARGUMENT] = i
         local v = task.args[i]
+        local outcome
         if task.unpacked then
-          reply.outcomes[i] = outcome_of(task.fn, unpack(v, 1, v.n or table.maxn(v)))
+          outcome = outcome_of(task.fn, unpack(v, 1, v.n or table.maxn(v)))
         else
-          reply.outcomes[i] = outcome_of(task.fn, v)
+          outcome = outcome_of(task.fn, v)
         end
+        add_outcome(reply, i - task.first + 1, outcome)
       end
     end
     local sent = outcome_of(results.send, results, "the result", reply, true)
@@ -99,7 +116,7 @@ local function settle_task(self, id, outcome_at)
   local task = self.tasks[id]
   if not task then return end
   self.tasks[id], self.open = nil, self.open - 1
-  for i = task.first, task.last do settle(task.result, i, outcome_at(i)) end
+  for i = task.first, task.last do settle(task.result, i, outcome_at(i, i - task.first + 1)) end
 end
 
 local function read(self)
@@ -108,8 +125,8 @@ local function read(self)
     local got, reply = self.results:take(0)
     if not got then return count end
     local worker = self.workers[reply.worker + 1]
-    settle_task(self, reply.id, function(i)
-      local outcome = reply.outcomes and reply.outcomes[i] or {problem = reply.problem}
+    settle_task(self, reply.id, function(_, k)
+      local outcome = outcome_in(reply, k)
       if outcome.problem then outcome.who = name_of(worker) .. " failed:" end
       return outcome
     end)

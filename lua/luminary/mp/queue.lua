@@ -4,9 +4,9 @@
 ---
 --- Nobody who is killed leaves it broken: a value that was put is got by one reader or, if that dies at this very
 --- moment, by none. Without a capacity put never waits: what the system has no room for (some hundreds of values that
---- nobody has got yet) is kept by the process that put it, and it waits at its end until that is taken, unless it made
---- the queue or cancel_join_thread() was called. Of values with tensors, which hold a descriptor each, some hundreds are
---- as many as wait; put waits then as if the queue was full.
+--- nobody has got yet) is kept by the process that put it, and it waits at its end until that is taken, unless it
+--- made the queue or cancel_join_thread() was called. Of values with tensors, which hold a descriptor each, some
+--- hundreds are as many as wait; put waits then as if the queue was full.
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.carrier"
