@@ -388,6 +388,7 @@ function Pool:terminate()
   Worker.stop(self.workers, 1)
   self.tasks_queue:close()
   self.results:close()
+  self.claims, self.job = nil, nil
   at_exit.forget(self)
 end
 
