@@ -253,9 +253,11 @@ other.cuda = with(pairs_of([[
   is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
 })
 
-other.mp = with(pairs_of([[start_processes=spawn]], [[
-  Pool Queue SimpleQueue JoinableQueue Pipe Event Lock RLock Semaphore BoundedSemaphore Condition Barrier Value Array
-  RawValue RawArray Manager current_process parent_process active_children get_logger log_to_stderr]]), {
+other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
+  Semaphore BoundedSemaphore Condition Barrier Manager current_process parent_process active_children get_logger
+  log_to_stderr]]), {
+  RawValue = "lm.zeros({}):share_memory_() is that; lm.mp.Value has a lock, too",
+  RawArray = "lm.zeros(n):share_memory_() is that; lm.mp.Array has a lock, too",
   set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
   get_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
   get_context = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",

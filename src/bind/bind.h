@@ -208,6 +208,8 @@ static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) {
   if (scale == 0) scale = lm_pace_scale(s, t->device);
   s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
 }
+/* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
+enum { LM_PACE_DESCRIPTOR = 256 << 10 };
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
  * itself, since finalizers that run between may free them. */
@@ -369,6 +371,7 @@ extern const luaL_Reg lm_transform_functions[];  /* transform.c */
 extern const luaL_Reg lm_record_functions[];     /* records.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */
 extern const luaL_Reg lm_mp_functions[];         /* mp.c */
+extern const luaL_Reg lm_mp_handle_functions[];  /* handles.c */
 extern const luaL_Reg lm_process_functions[];    /* process.c */
 extern const luaL_Reg lm_dist_functions[];       /* dist.c */
 extern const luaL_Reg lm_collective_functions[]; /* collective.c */

@@ -100,8 +100,8 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   lm_file_limit_end(&limit);
   if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
   if (problem) {
-    status = lm_fail(problem == ENOMEM || problem == ENOSPC ? LM_E_OOM : LM_E_IO,
-                     "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
+    bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
+    status = lm_fail(lack ? LM_E_OOM : LM_E_IO, "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
     unmap(s);
     return status;
   }

@@ -74,14 +74,14 @@ local IDLE = 0.05 -- seconds after a pass: then memory is given back, which take
 
 -- What the loader says next; nil if it has gone.
 local function listen(made)
-  local text, tensors
-  if not made then text, tensors = core.mp_receive(here.channel, IDLE) end
+  local text, tensors, handles
+  if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
   if text == false then
     collectgarbage()
     collectgarbage() -- what finalizers held
   end
-  if not text and (made or text == false) then text, tensors = here.receive() end
-  if text then return carrier.decode(text, tensors) end
+  if not text and (made or text == false) then text, tensors, handles = here.receive() end
+  if text then return carrier.decode(text, tensors, handles) end
 end
 
 --- Answers a loader until it has gone. It says what a pass begins with, and then asks for batches.
@@ -110,7 +110,7 @@ end
 local Pool = {}
 Pool.__index = Pool
 
--- Workers, none of which runs yet. setup: text and tensors that say what a pass begins with.
+-- Workers, none of which runs yet. setup: text, tensors and handles that say what a pass begins with.
 local function new_pool(loader, setup)
   local method, count = loader.worker_type, loader.num_workers
   local self = setmetatable({
@@ -129,7 +129,7 @@ function Pool:worker(i)
       method = self.method, job = self.job, index = i - 1, threads = 1,
       environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
     })
-    self:send(i, self.setup.text, self.setup.tensors)
+    self:send(i, unpack(self.setup, 1, 3))
   end
   return self.list[i]
 end
@@ -145,8 +145,8 @@ end
 
 local plain = function() end -- requests hold nothing that has a name
 
-function Pool:send(i, text, tensors)
-  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors)
+function Pool:send(i, text, tensors, handles)
+  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
   if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
 end
 
@@ -160,7 +160,7 @@ end
 --- A pass begins for all of them, or, if the setup is of an empty table, is over.
 function Pool:begin(setup)
   self.setup = setup
-  for i in pairs(self.list) do self:send(i, setup.text, setup.tensors) end
+  for i in pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
 end
 
 --- The worker that has least to do.
@@ -187,10 +187,10 @@ end
 function Pool:collect(ready, k)
   for i, worker in pairs(self.list) do
     while self.asked[i] > 0 do
-      local text, tensors = core.mp_receive(worker.handle, 0)
+      local text, tensors, handles = core.mp_receive(worker.handle, 0)
       if text == nil then gone(self, i) end
       if not text then break end
-      local reply = carrier.decode(text, tensors)
+      local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its last words
         worker.report = reply
         gone(self, i)
@@ -253,10 +253,9 @@ local function pool_of(loader, recipe)
     pool = nil
   end
   if pool and loader.persistent_workers and not pool.resting then return pool end
-  local found, setup = pool or {}, {}
-  setup.text, setup.tensors = carrier.encode("DataLoader",
-    {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
-    {processes = loader.worker_type == "process", name_of = finder_of(found)})
+  local found = pool or {}
+  local setup = {carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
+    {processes = loader.worker_type == "process", name_of = finder_of(found)})}
   if pool then
     pool:begin(setup)
   else
@@ -274,8 +273,7 @@ local function put_away(loader, pool)
   pools[loader] = pool
   if loader.persistent_workers then return end
   pool.resting = true
-  local text, tensors = carrier.encode("DataLoader", {}, {})
-  pool:begin {text = text, tensors = tensors}
+  pool:begin {carrier.encode("DataLoader", {}, {})}
 end
 
 local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more

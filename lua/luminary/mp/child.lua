@@ -37,9 +37,9 @@ return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
   here.channel = channel
   local function receive()
-    local text, tensors = here.receive()
+    local text, tensors, handles = here.receive()
     if not text then error("the program that started this worker has gone", 0) end
-    return carrier.decode(text, tensors)
+    return carrier.decode(text, tensors, handles)
   end
 
   local name
