@@ -35,6 +35,11 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
              (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
     return lm_wino_conv(job);
   }
+  if (lm_product_pays(job)) {
+    lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
+           (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+    return lm_product_conv(job);
+  }
   if (job->dtype != LM_F64 && s->n > 0 && s->c > 0 && s->k > 0 && s->h > 0 && s->w > 0) {
     TRY(lm_dnn_conv(job, done_));
     if (*done_ || job->dtype == LM_BF16) goto done;
