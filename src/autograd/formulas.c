@@ -87,6 +87,7 @@ lm_tensor *lm_f_extreme_grad(lm_expr *e_, lm_tensor *g, lm_tensor *x, lm_tensor 
 lm_tensor *lm_f_place_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (size.n == 0) return reshape(g, size);
+  if (dim == LM_NO_DIM) dim = -1;
   if (!keepdim) {
     g = unsqueeze(g, normal_dim(dim, size.n));
     index = unsqueeze(index, normal_dim(dim, size.n));

@@ -1,4 +1,4 @@
-/* What rows of op/rules.def say in one word. All give NULL for a NULL g, and belong to e. Sizes and dims
+/* What gradients in op/ops.lua say in one word. All give NULL for a NULL g, and belong to e. Sizes and dims
  * are those of the differentiated op: dims raw, as its caller gave them. */
 #ifndef LM_AUTOGRAD_FORMULAS_H
 #define LM_AUTOGRAD_FORMULAS_H

@@ -80,7 +80,6 @@ static lm_status look(lm_op_id id, const void *args, survey *s) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
-  bool probed = false;
   for (int k = 0; k < op->ntensor; k++) {
     TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
     if (!s->edge[k].node) continue;
@@ -91,12 +90,7 @@ static lm_status look(lm_op_id id, const void *args, survey *s) {
       return lm_fail(LM_E_MISSING, "%s: there is no gradient for %s; detach() it, or call this within no_grad",
                      op->name, argument_name(op, k));
     }
-    if (row->kind != LM_RULE_JOINT) {
-      touch(&s->touched, row->touched);
-    } else if (!probed) {
-      touch(&s->touched, lm_rule_probe(id, args, row->fn));
-      probed = true;
-    }
+    touch(&s->touched, row->touches ? row->touches(args) : row->touched);
   }
   if (rules->each) {
     const lm_list *list = list_of(op, args);

@@ -13,8 +13,7 @@
 
 enum { LM_BACKEND_ABI = 5, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
-/* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
- * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
+/* Elementwise kernels: an op's forward, LM_OP_<op>, or the fused gradient of one, LM_GRAD_<op>_<argument>. */
 typedef struct lm_point {
   int kernel;
   lm_dtype compute; /* LM_F32, LM_F64 or LM_I64: what the arithmetic is done in */

@@ -2,7 +2,7 @@
  *
  * Promotion is PyTorch's: tensors with dims count before 0-d ones before Lua numbers; a lower one
  * matters only when its category (bool < integer < floating) is higher. What then happens depends on
- * the class of the kernel's row in kernels/pointwise.def. */
+ * what the op's entry says it gives. */
 #include "op/pointwise.h"
 
 #include <math.h>
@@ -11,26 +11,6 @@
 #include "op/check.h"
 #include "op/order.h"
 
-/* The class of an op: ARITH stays in the promoted dtype, FLOAT makes integers floating, TEST gives bool. */
-enum { CLASS_ARITH, CLASS_FLOAT, CLASS_TEST };
-static const uint8_t class_of[LM_OP_COUNT] = {
-#define UNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#define BINARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#define TERNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#include "pointwise.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-};
-
-static const uint8_t op_of_gradient[] = {
-    LM_OP_add, /* LM_GRAD_FIRST_ */
-#define POINT(op, in, formula) LM_OP_##op,
-#include "op/point_rows.def"
-};
-_Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
-
-int lm_point_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_]; }
 static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 
 static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
@@ -131,10 +111,10 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   if (kernel == LM_OP_sub && (in[0]->dtype == LM_BOOL || in[1]->dtype == LM_BOOL)) {
     return lm_fail(LM_E_DTYPE, "sub: not defined for bool; use :ne, :logical_not, or :int() first");
   }
-  int class = class_of[kernel];
-  if (class == CLASS_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
+  lm_gives gives = (lm_gives)lm_ops[kernel].gives;
+  if (gives == LM_GIVES_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
   *compute = compute_type(common);
-  *result = class == CLASS_TEST ? LM_BOOL : common;
+  *result = gives == LM_GIVES_BOOL ? LM_BOOL : common;
 done:
   return status;
 }
