@@ -146,8 +146,8 @@ typedef struct lm_halved_args {
 } lm_halved_args;]], written "op_entries.h", 1, true)
     assert.matches("lm_halved_args defaults_halved = {.x = NULL, .by = 0.5, .mode = 2, .flag = 1}",
       written "op_entries.c", 1, true)
-    assert.matches('LM_ELEMENT num lm_of_halved%(num x, num by%) {\n#line %d+ "src/op/ops.lua"\n'
-      .. "  return %(num%)%(x %* by%);", written "point_scalars.h")
+    assert.matches("/* op halved, elementwise: x * by */\nLM_ELEMENT num lm_of_halved(num x, num by) {\n"
+      .. "  return (num)(x * by);", written "point_scalars.h", 1, true)
     assert.matches("g * by + 0 * (((x > 1) & (y > 2)) ? g : K(0.5))", written "point_scalars.h", 1, true)
     assert.matches('lm_tensor %*y = r%->y%[0%];\n#line %d+ "src/op/ops.lua"\n  return lm_e_add%(e, lm_e_mul%(e, g, '
       .. "lm_e_number%(e, a%->by%)%)", written "op_rules.c")

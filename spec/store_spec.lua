@@ -12,9 +12,11 @@ describe("the store", function()
   local folder
   setup(function()
     folder = temp.folder()
-    local ok, text = temp.run(folder, ("cd %s && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
+    local ok, text = temp.run(folder, ("cd %s && luajit src/op/generate.lua . %s && luajit src/codegen/abi.lua . %s"
+      .. " && %scc -I%s -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
       .. " -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Ikernels -Iscripts/dev -o %s/check"
-      .. " spec/support/store/*.c %s -lsodium -lpthread"):format(root, own, folder, sources))
+      .. " spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, folder, own, folder,
+      folder, sources))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)

@@ -85,10 +85,6 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
   const lm_op *op = &lm_ops[id];
   lm_args_room args;
   lm_op_defaults(id, &args);
-  if (id == LM_OP_add && n == 2 && v[0].kind == LM_E_TENSOR && v[1].kind == LM_E_TENSOR) {
-    if (!v[0].tensor) return v[1].tensor;
-    if (!v[1].tensor) return v[0].tensor;
-  }
   for (int i = 0; i < n && i < op->nargs; i++) {
     const lm_arg *arg = &op->arg[i];
     void *field = (char *)&args + arg->offset;

@@ -1,10 +1,11 @@
-/* Formulas over tensors in C: `mul(g, sub(1, y))`. Used by the gradients (op/ops.lua) and the composites.
+/* Formulas over tensors in C: `mul(g, sub(1, y))`. What the composites, and functions that gradients call, are written
+ * in; the gradients themselves are calls of lm_e_<op> (op_calls.h).
  *
  * Every op is a macro of its own name (op_names.h, made from ops.lua) that takes the op's arguments in
  * its order, options included; what is left out has its default. It expects an lm_expr *e_ in scope.
  * Numbers may stand for tensors. Results belong to the expression and go with lm_expr_end. Errors stick:
  * after one, every op gives NULL and does nothing. NULL where an op needs a tensor gives NULL too, an
- * undefined (zero) value; only add takes its other argument instead.
+ * undefined (zero) value.
  *
  * Include this last, after <math.h>: exp(x) is the op from here on. */
 #ifndef LM_AUTOGRAD_EXPR_H

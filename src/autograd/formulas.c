@@ -95,12 +95,6 @@ lm_tensor *lm_f_place_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t 
   return scatter_add(zeros_of(g, size), dim, index, g);
 }
 
-/* With r = y (grad - s), s the sum of grad y: g (grad - s) - grad (sum of g y). */
-lm_tensor *lm_f_softmax_grad_grad(lm_expr *e_, lm_tensor *g, lm_tensor *grad, lm_tensor *y, int64_t dim) {
-  if (!g) return NULL;
-  return sub(mul(g, sub(grad, sum(mul(grad, y), dim, 1))), mul(grad, sum(mul(g, y), dim, 1)));
-}
-
 lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {
   if (!g || g->ndim == 2) return g;
   lm_ints size = {.n = 2, .v = {1, g->size[g->ndim - 1]}};

@@ -109,11 +109,11 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   double number[LM_POINT_MAX_NUMBERS];
   int nin = 0;
   if (!g) return LM_OK;
-  if (row->reads & 1) in[nin++] = g;
+  if (row->reads >> LM_READS_G & 1) in[nin++] = g;
   for (int k = 0; k < op->ntensor; k++) {
     if (row->reads >> (k + 1) & 1) in[nin++] = LM_ARG_TENSOR(n->payload, op->tensor[k]);
   }
-  if (row->reads >> 7 & 1) in[nin++] = n->result[0];
+  if (row->reads >> LM_READS_Y & 1) in[nin++] = n->result[0];
   for (int i = 0; i < op->nnumber; i++) {
     number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
   }

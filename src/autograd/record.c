@@ -320,7 +320,7 @@ static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool taken = false;
-  if (lm_has_forms(id)) TRY(lm_run_form(id, args, false, &taken, out));
+  if (lm_ops[id].forms) TRY(lm_run_form(id, args, false, &taken, out));
   if (taken) return LM_OK;
   if (op->kind == LM_COMP) return composed(id, args, out);
   if (op->kind == LM_WRITE) return write(id, args, false, out);
@@ -340,7 +340,7 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_has_forms(id) ? lm_run_form(id, args, true, &taken, out) : LM_OK;
+  lm_status status = lm_ops[id].forms ? lm_run_form(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : write(id, args, true, out);
 }
 

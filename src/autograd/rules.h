@@ -14,6 +14,9 @@ typedef struct lm_touched {
   bool list;
 } lm_touched;
 
+/* Bits of lm_row.reads beside those of the arguments. */
+enum { LM_READS_G = 0, LM_READS_Y = 7 };
+
 /* How much the first n tensors of a list take along the joined dim: their gradients are asked for in turn. */
 typedef struct lm_before {
   int n;
@@ -38,9 +41,8 @@ typedef struct lm_row {
   uint8_t kind; /* lm_rule_kind */
   int8_t part;  /* JOINT: the place of the argument's gradient among the results */
   lm_touched touched;
-  uint8_t
-      reads;  /* POINT: bit 0: the kernel reads g; bit k: the k-th tensor argument, from 1; bit 7: y. In this order. */
-  int kernel; /* POINT: the fused form */
+  uint8_t reads; /* POINT: what the kernel reads, in the order of the bits; bit k: the k-th tensor argument, from 1 */
+  int kernel;    /* POINT: the fused form */
   lm_rule_fn fn;
   lm_touched (*touches)(const void *args); /* where the choice depends on the arguments; NULL: `touched` */
 } lm_row;

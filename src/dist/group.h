@@ -10,9 +10,8 @@
 #ifndef LM_DIST_GROUP_H
 #define LM_DIST_GROUP_H
 
+#include "abi.h"
 #include "tensor/tensor.h"
-
-enum { LM_GROUP_ABI = 3 };
 
 typedef enum lm_reduce_op {
   LM_REDUCE_SUM,

@@ -1,4 +1,4 @@
-/* What a device has to bring: a table of kernels. Plug-in header; it may still change (LM_BACKEND_ABI).
+/* What a device has to bring: a table of kernels. Plug-in header; it may still change, and LM_BACKEND_ABI with it.
  *
  * The op layer has checked every argument, allocated every output (dense) and resolved defaults
  * before a slot is called: dims are 0..ndim-1, dims lists are sorted and complete (all dims where
@@ -8,10 +8,11 @@
 #ifndef LM_OP_BACKEND_H
 #define LM_OP_BACKEND_H
 
+#include "abi.h"
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 5, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
 /* Elementwise kernels: an op's forward, LM_OP_<op>, or the fused gradient of one, LM_GRAD_<op>_<argument>. */
 typedef struct lm_point {

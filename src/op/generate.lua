@@ -30,6 +30,7 @@ end
 local kinds = {
   ["tensor"] = {id = "T", c = "lm_tensor *", of = "tensor", bare = "NULL"},
   ["tensor?"] = {id = "T_OPT", c = "lm_tensor *", of = "tensor", bare = "NULL", optional = true},
+  ["mask"] = {id = "T", c = "lm_tensor *", of = "tensor", bare = "NULL"},
   ["scalar"] = {id = "S", c = "lm_tensor *", of = "tensor", bare = "NULL"},
   ["scalar?"] = {id = "S_OPT", c = "lm_tensor *", of = "tensor", bare = "NULL", optional = true},
   ["tensors"] = {id = "TL", c = "lm_list ", of = "list", bare = "{0, NULL}"},
@@ -243,6 +244,15 @@ end
 
 local function quoted(s) return '"' .. s:gsub('[\\"]', "\\%0") .. '"' end
 
+-- Some tensor arguments as bits.
+local function bits(entry, names)
+  local sum = 0
+  for _, name in pairs(names) do
+    if (entry.args[name] or {}).place then sum = sum + 2 ^ (entry.args[name].place - 1) end
+  end
+  return sum
+end
+
 local function descriptor(entry)
   local runs = entry.c_kind == "COMP" and "NULL" or "run_" .. entry.name
   return fill([[
@@ -254,7 +264,8 @@ local function descriptor(entry)
             .size = sizeof(lm_${name}_args), .outs = $outs, .aux = $aux,
             .nargs = $nargs, .npositional = $npositional, .ntensor = $ntensor, .nnumber = $nnumber,
             .tensor = {$tensors},
-            .list = $list,
+            .list = $list, .masks = $masks, .forms = $forms,
+            .not_bool = $bool,
             .writes = $writes, .writes_when = $when,
             .arg = arguments_$name,
             .defaults = &defaults_$name,
@@ -268,9 +279,9 @@ local function descriptor(entry)
     ntensor = #entry.tensors, nnumber = #entry.numbers,
     tensors = table.concat(map(entry.tensors, function(a) return a.field end), ", "),
     list = entry.list and entry.list.field or "-1",
-    writes = entry.writes and table.concat(map(entry.writes, function(name)
-      return ("1 << %d"):format(entry.args[name].place - 1)
-    end), " | ") or 0,
+    writes = bits(entry, entry.writes or {}),
+    masks = bits(entry, map(entry.tensors, function(a) return a.kind == "mask" and a.name or nil end)),
+    forms = tostring(entry.forms or false), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs,
   })

@@ -62,7 +62,8 @@ return function(context)
         end
       end
       entry.kernel = {
-        entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c, text = entry.elementwise,
+        entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c,
+        text = entry.elementwise, label = "elementwise",
         tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
         real = entry.gives == "float", test = entry.gives == "bool",
       }
@@ -96,7 +97,8 @@ return function(context)
         if next(reads) then fail(entry, "%s: there is no '%s'", row.label, next(reads)) end
         if #tensors == 0 then fail(entry, "%s: reads no tensor", row.label) end
         row.kernel = {
-          entry = entry, name = row.name, id = "LM_GRAD_" .. row.name, c = c, text = row.text, bits = bits,
+          entry = entry, name = row.name, id = "LM_GRAD_" .. row.name, c = c, text = row.text, label = row.label,
+          bits = bits,
           tensors = tensors, numbers = numbers, real = true,
         }
         gradients[#gradients + 1] = row.kernel
@@ -143,9 +145,10 @@ return function(context)
       local parameters = {}
       for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
       for _, a in ipairs(kernel.numbers) do parameters[#parameters + 1] = "num " .. a.name end
-      return {
-        "", ("LM_ELEMENT num %s(%s) {"):format(of(kernel), table.concat(parameters, ", ")),
-        context.line(kernel.entry, kernel.text), ("  return (num)(%s);"):format(kernel.c), "#line @here@", "}",
+      return { -- a comment, not #line: the kernels need no compiling because an entry has moved
+        "", ("/* op %s, %s: %s */"):format(kernel.entry.name, kernel.label, kernel.text),
+        ("LM_ELEMENT num %s(%s) {"):format(of(kernel), table.concat(parameters, ", ")),
+        ("  return (num)(%s);"):format(kernel.c), "}",
       }
     end)
   end

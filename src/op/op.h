@@ -59,6 +59,7 @@ typedef lm_status (*lm_op_fn)(const void *args, lm_tensor **out);
 
 typedef struct lm_op {
   const char *name, *help;
+  const char *not_bool; /* what to use instead; NULL: it takes bool */
   lm_op_kind kind;
   lm_cast_rule cast;
   uint16_t size; /* of the argument struct */
@@ -70,6 +71,8 @@ typedef struct lm_op {
   uint8_t gives;                       /* lm_gives */
   uint8_t divides;                     /* which tensor, from 1, may not be 0 among integers; 0: none */
   uint8_t writes;                      /* bit k: its k-th tensor changes beside the results */
+  uint8_t masks;                       /* bit k: its k-th tensor has to be bool */
+  bool forms;                          /* autograd/forms.h */
   int16_t writes_when;                 /* offset of the B argument that says so, or -1 */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */

@@ -5,6 +5,7 @@
 --- that only a name gives. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
 ---
 ---   x               a tensor; weight? or nothing        lm_tensor *, NULL where it is left out
+---   m: mask         a tensor of bool                    lm_tensor *
 ---   other: scalar   a tensor or a number (made 0-d)     lm_tensor *
 ---   xs: tensors     a list of tensors; "tensors or nil" may have holes       lm_list
 ---   p: number       double                              k: int    int64_t; int?: LM_NO_INT where it is left out
@@ -24,6 +25,8 @@
 ---             comes through wherever PyTorch's does. `name_` writes in place.
 --- gives       "float": integers become floating; "bool": tests; left out: the dtype that the inputs have in common
 --- divides     the argument that may not be 0 among integers
+--- bool        what to use for bool, where the op is not defined for it
+--- forms       true: options or arguments may make a call into those of other ops (autograd/forms.c)
 --- writes      arguments that change beside the results; `when` that argument is true
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
@@ -47,8 +50,8 @@ local entries = require "luminary.entries"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
-  elementwise = "string?", gives = "string?", divides = "string?", writes = "table?", grad = "table|string?",
-  autocast = "string?", help = "string",
+  elementwise = "string?", gives = "string?", divides = "string?", bool = "string?", forms = "boolean?",
+  writes = "table?", grad = "table|string?", autocast = "string?", help = "string",
 })
 
 --- Names that stand for the numbers 0, 1, …, and C's names for those.
@@ -86,6 +89,7 @@ op "div" {
   "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
   elementwise = "x / other", gives = "float",
   grad = {x = "g / other", other = "-(g * y / other)"},
+  forms = true,
   help = "x / other; integers give float32, but keep their dtype where it is rounded down ('floor') or "
     .. "towards 0 ('trunc')",
 }
@@ -114,6 +118,7 @@ op "pow" {
     x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent - 1))",
     exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
   },
+  bool = "use :int() first",
   autocast = "keep_gpu", help = "x to the power of exponent",
 }
 op "maximum" {
@@ -128,8 +133,12 @@ op "minimum" {
   grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
   help = "the smaller of each pair; NaN wins",
 }
-op "neg" {"x", elementwise = "-x", grad = {x = "-g"}, help = "-x"}
-op "abs" {"x", elementwise = "abs(x)", grad = {x = "g * sign(x)"}, help = "absolute value"}
+op "neg" {"x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"}, help = "-x"}
+op "abs" {
+  "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "g * sign(x)"},
+  help = "absolute value",
+}
 op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
 op "exp" {"x", elementwise = "exp(x)", gives = "float", grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x"}
 op "expm1" {
@@ -186,7 +195,11 @@ op "log_sigmoid" {
   grad = {x = "g * sigmoid(-x)"},
   help = "log(sigmoid(x)), without overflow",
 }
-op "relu" {"x", elementwise = "x < 0 ? 0 : x", grad = {x = "y <= 0 ? 0 : g"}, help = "max(x, 0); NaN stays NaN"}
+op "relu" {
+  "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
+  grad = {x = "y <= 0 ? 0 : g"},
+  help = "max(x, 0); NaN stays NaN",
+}
 op "relu6" {
   "x",
   elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
@@ -237,12 +250,22 @@ op "bce" {
   grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
   help = "binary cross-entropy of each probability x; logarithms stop at -100",
 }
-op "floor" {"x", elementwise = "floor(x)", grad = {x = "zeros_like(g)"}, help = "rounded down"}
-op "ceil" {"x", elementwise = "ceil(x)", grad = {x = "zeros_like(g)"}, help = "rounded up"}
+op "floor" {
+  "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded down",
+}
+op "ceil" {
+  "x", elementwise = "ceil(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded up",
+}
 op "round" {
   "x", options = {"decimals: int = 0"},
   elementwise = "round(x)",
   grad = {x = "zeros_like(g)"},
+  bool = "use :int() or :logical_not()",
+  forms = true,
   help = "rounded to nearest, halves to even; to so many decimals, negative: to tens, hundreds, …",
 }
 op "round_scaled" {
@@ -251,7 +274,11 @@ op "round_scaled" {
   grad = {x = "zeros_like(g)"},
   help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
 }
-op "trunc" {"x", elementwise = "trunc(x)", grad = {x = "zeros_like(g)"}, help = "rounded towards 0"}
+op "trunc" {
+  "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded towards 0",
+}
 -- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
 op "clamp" {
   "x", "min: scalar?", "max: scalar?",
@@ -261,6 +288,8 @@ op "clamp" {
     min = "x < min && min <= max ? g : x == min && min < max ? g * 0.5 : 0",
     max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
   },
+  bool = "use :int() or :logical_not()",
+  forms = true,
   help = "x limited to [min, max], numbers or tensors, either may be nil; max where min is larger; NaN wins",
 }
 op "clamp_range" {
@@ -270,13 +299,13 @@ op "clamp_range" {
   help = "clamp of floating x to numbers",
 }
 op "where" {
-  "condition", "x: scalar", "other: scalar",
+  "condition: mask", "x: scalar", "other: scalar",
   elementwise = "condition != 0 ? x : other",
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
   help = "x where condition holds, else other",
 }
 op "masked_fill" {
-  "x", "mask", "value: scalar",
+  "x", "mask: mask", "value: scalar",
   elementwise = "mask != 0 ? value : x",
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
   help = "x with value where mask holds",
@@ -319,10 +348,12 @@ op "mean" {
 op "var" {
   "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
   grad = {x = "var_grad(g, x, dim, correction, keepdim)"},
+  forms = true,
   help = "variance; divides by n - correction; unbiased = false is correction = 0",
 }
 op "std" {
   "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"}, kind = "composite",
+  forms = true,
   help = "square root of var",
 }
 op "norm" {
@@ -383,10 +414,13 @@ op "log_softmax" {
   grad = {x = "log_softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "log of softmax, without overflow",
 }
--- With r the result for grad: dr/dgrad is symmetric.
+-- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
 op "softmax_backward" {
   "grad", "y", "dim: dim",
-  grad = {grad = "softmax_backward(g, y, dim)", y = "softmax_grad_grad(g, grad, y, dim)"},
+  grad = {
+    grad = "softmax_backward(g, y, dim)",
+    y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
+  },
   help = "gradient of softmax from its result y",
 }
 op "log_softmax_backward" {
@@ -415,6 +449,7 @@ op "linear" {
   "x", "weight", "bias: scalar?",
   grad = {x = "linear(g, t(weight))", weight = "mm(t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
+  forms = true,
   help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
     .. "weight [in] gives [...]",
 }
@@ -506,6 +541,7 @@ op "conv2d" {
     bias = "channel_sum(g)",
   },
   autocast = "lower",
+  forms = true,
   help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1)",
 }
 op "conv2d_input" {

@@ -56,14 +56,15 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
                       lm_dtype *result) {
   lm_status status = LM_OK;
   lm_dtype common;
+  for (int i = 0; kernel < LM_OP_COUNT && lm_ops[kernel].masks >> i; i++) {
+    if (lm_ops[kernel].masks >> i & 1) TRY(check_mask(kernel, lm_ops[kernel].arg[i].name, in[i]));
+  }
   switch (kernel) {
     case LM_OP_where:
-      TRY(check_mask(kernel, "condition", in[0]));
       /* Two numbers of Lua do not say whether they are integers, or happen to be whole. */
       common = in[1]->number && in[2]->number ? lm_default_dtype() : lm_result_type(2, in + 1);
       break;
     case LM_OP_masked_fill:
-      TRY(check_mask(kernel, "mask", in[1]));
       if (in[2]->ndim != 0) {
         return lm_fail(LM_E_SHAPE, "masked_fill: value has to be a number or 0-d, got %s", lm_shape_of(in[2]));
       }
@@ -75,6 +76,9 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
     *compute = common == LM_F64 ? LM_F64 : LM_F32;
     *result = (lm_dtype)in[0]->dtype;
     return LM_OK;
+  }
+  if (common == LM_BOOL && lm_ops[kernel].not_bool) {
+    return lm_fail(LM_E_DTYPE, "%s: not defined for bool; %s", name_of(kernel), lm_ops[kernel].not_bool);
   }
   if (!lm_dtype_is_float(common)) {
     switch (kernel) {
@@ -88,21 +92,8 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
         if (common == LM_BOOL) common = LM_I64;
         break;
       case LM_OP_pow:
-        if (common == LM_BOOL) return lm_fail(LM_E_DTYPE, "pow: not defined for two bools; use :int() first");
         if (in[1]->number && *(const int64_t *)in[1]->data < 0) {
           return lm_fail(LM_E_ARG, "pow: integers to a negative integer power are not integers; use x:float()");
-        }
-        break;
-      case LM_OP_neg:
-      case LM_OP_abs:
-      case LM_OP_relu:
-      case LM_OP_floor:
-      case LM_OP_ceil:
-      case LM_OP_round:
-      case LM_OP_trunc:
-      case LM_OP_clamp:
-        if (common == LM_BOOL) {
-          return lm_fail(LM_E_DTYPE, "%s: not defined for bool; use :int() or :logical_not()", name_of(kernel));
         }
         break;
       default: break;
