@@ -1,6 +1,7 @@
 /* Elementwise kernels over a row: a struct with
  *   NIN                       how many inputs it reads
  *   TEST                      its results are 1 or 0, stored as bool
+ *   DIVIDES                   which input may not be 0, from 1; 0: none
  *   of(in, numbers)           its value
  * for each compute type num. Two kernels a row: `flat` where all operands lie alike in memory, contiguous and of one
  * dtype (the compute type, or a 16-bit one), single numbers aside; `walk` for everything else. */
@@ -16,60 +17,26 @@ struct lm_numbers {
   num of[LM_POINT_NUMBERS];
 };
 
-/* ---- the rows of pointwise.def */
+/* ---- the rows that op/ops.lua became */
 
-#define P(i) p_.of[i]
-#define LM_TEST_ARITH 0
-#define LM_TEST_FLOAT 0
-#define LM_TEST_TEST 1
-#define LM_ROW(row, kind, nin, names, e)                                 \
-  template <class num>                                                   \
-  struct row {                                                           \
-    enum { NIN = nin, TEST = LM_TEST_##kind };                           \
-    static LM_DEVICE num of(const num *in_, const lm_numbers<num> &p_) { \
-      (void)p_;                                                          \
-      const num names;                                                   \
-      return (num)(e);                                                   \
-    }                                                                    \
-  };
-#define LM_ROW_NAMES1 x = in_[0]
-#define LM_ROW_NAMES2 x = in_[0], other = in_[1]
-#define LM_ROW_NAMES3 a = in_[0], b = in_[1], c = in_[2]
-#define UNARY(name, class, e) LM_ROW(lm_row_##name, class, 1, LM_ROW_NAMES1, e)
-#define BINARY(name, class, e) LM_ROW(lm_row_##name, class, 2, LM_ROW_NAMES2, e)
-#define TERNARY(name, class, e) LM_ROW(lm_row_##name, class, 3, LM_ROW_NAMES3, e)
-#include "pointwise.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
+#define LM_REAL
+#define LM_ELEMENT     \
+  template <class num> \
+  LM_DEVICE
+#include "point_scalars.h"
+
+#include "point_rows.cuh"
 
 template <class num>
 struct lm_row_copy {
-  enum { NIN = 1, TEST = 0 };
+  enum { NIN = 1, TEST = 0, DIVIDES = 0 };
   static LM_DEVICE num of(const num *in_, const lm_numbers<num> &) { return in_[0]; }
-};
-
-/* Rows that may not divide by 0: the divisor is the second input. */
-template <class Row>
-struct lm_divides {
-  enum { value = 0 };
-};
-template <>
-struct lm_divides<lm_row_floor_divide<int64_t>> {
-  enum { value = 1 };
-};
-template <>
-struct lm_divides<lm_row_trunc_divide<int64_t>> {
-  enum { value = 1 };
-};
-template <>
-struct lm_divides<lm_row_remainder<int64_t>> {
-  enum { value = 1 };
 };
 
 template <class Row, class num>
 LM_DEVICE num lm_point_of(const num *in, const lm_numbers<num> &numbers, lm_bad bad, int bad_kind, int64_t element) {
-  if (lm_divides<Row>::value && in[Row::NIN - 1] == 0) lm_report_bad(bad, bad_kind, element + 1, 0, 0);
+  const int by = Row::DIVIDES;
+  if (by > 0 && in[by > 0 ? by - 1 : 0] == 0) lm_report_bad(bad, bad_kind, element + 1, 0, 0);
   return Row::of(in, numbers);
 }
 

@@ -1,5 +1,5 @@
-/* Elementwise kernels: a launcher for each row of pointwise.def and each compute type its class has; those of fused
- * gradients are declared beside op/rules.def. */
+/* Elementwise kernels: a launcher for each elementwise op of op/ops.lua and each compute type that it has, and for each
+ * fused gradient. */
 #ifndef LM_KERNELS_POINT_H
 #define LM_KERNELS_POINT_H
 
@@ -18,7 +18,7 @@ typedef union lm_point_value {
 typedef struct lm_point_launch {
   lm_walk_layout at;                       /* fewer than 2^31 elements */
   lm_point_value value[LM_WALK_OPERANDS];  /* of operands without data */
-  lm_point_value number[LM_POINT_NUMBERS]; /* P(i) */
+  lm_point_value number[LM_POINT_NUMBERS]; /* its arguments that are numbers */
   lm_bad bad;                              /* for integer division */
   int bad_kind;
   int64_t first; /* elements before these, for bad values' positions */
@@ -31,21 +31,7 @@ typedef int lm_point_launcher(const lm_point_launch *launch, void *stream);
 extern "C" {
 #endif
 
-#define LM_CLASS_ARITH(...) __VA_ARGS__
-#define LM_CLASS_TEST(...) __VA_ARGS__
-#define LM_CLASS_FLOAT(...)
-#define UNARY(name, class, e)                                 \
-  lm_point_launcher lm_point_f32_##name, lm_point_f64_##name; \
-  LM_CLASS_##class(lm_point_launcher lm_point_i64_##name;)
-#define BINARY UNARY
-#define TERNARY UNARY
-#include "pointwise.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-#undef LM_CLASS_ARITH
-#undef LM_CLASS_TEST
-#undef LM_CLASS_FLOAT
+#include "point_launchers.h"
 
 /* Operand 1 as it is: conversions, strided copies, filling. */
 lm_point_launcher lm_point_f32_copy, lm_point_f64_copy, lm_point_i64_copy;

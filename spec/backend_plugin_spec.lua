@@ -179,3 +179,44 @@ describe("a backend built elsewhere", function()
     assert.matches("1.0 PiB asked for", output, 1, true)
   end)
 end)
+
+describe("the numbers of plug-ins", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  -- Those of driver, backend and group, from a copy of the sources in which a file's text was changed.
+  local function numbers(file, from, to)
+    local root = here .. "/.."
+    temp.remove(folder)
+    os.execute((([[mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out && cd IN && cp -r src/codegen src/op src/base
+      src/device src/tensor OUT/src/ && cp --parents src/distributed/group/group.h
+      src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h
+      lua/luminary/entries.lua OUT/]]):gsub("%s+", " "):gsub("%u%u+", { IN = root, OUT = folder })))
+    local path = folder .. "/" .. file
+    local text = temp.read(path)
+    local at, last = text:find(from, 1, true)
+    temp.write(path, text:sub(1, at - 1) .. to .. text:sub(last + 1))
+    for _, script in ipairs { "op/generate.lua", "codegen/abi.lua" } do
+      local ok, said = temp.run(folder, ("luajit %s/src/%s %s %s/out"):format(folder, script, folder, folder))
+      assert(ok, said)
+    end
+    local found = {}
+    for name, number in temp.read(folder .. "/out/abi.h"):gmatch "LM_(%u+)_ABI = (%d+)" do found[name] = number end
+    return found
+  end
+
+  it("change with what a plug-in reads, and with nothing else", function()
+    local before = numbers("src/op/backend.h", "int abi;", "int abi;")
+    assert(before.DRIVER and before.BACKEND and before.GROUP)
+    assert.same(before, numbers("src/op/backend.h", "int abi;", "int  abi; /* of what it was built with */"))
+    assert.same(before, numbers("src/op/ops.lua", "natural logarithm", "logarithm"))
+    local after = numbers("src/op/ops.lua", [["negative_slope: number = 0.01"]],
+      [["negative_slope: number = 0.01", "offset: number = 0"]])
+    assert.same({ before.DRIVER, before.GROUP }, { after.DRIVER, after.GROUP })
+    assert.not_equal(before.BACKEND, after.BACKEND)
+    after = numbers("src/device/driver.h", "int abi;", "int abi, more;")
+    assert.not_equal(before.DRIVER, after.DRIVER)
+    assert.not_equal(before.BACKEND, after.BACKEND)
+  end)
+end)

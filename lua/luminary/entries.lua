@@ -24,8 +24,9 @@ local function joined(base, given)
 end
 
 --- A list of entries, by place and by name, and the word that adds one. `fields` says which fields an entry has and
---- their types; "string?" and the like may be left out. An entry with `like = "Name"` takes from that entry, which
---- stands before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
+--- their types: "string?" and the like may be left out, "table|string" is either; `list` is the type of what stands in
+--- it without a name. An entry knows its `line`. An entry with `like = "Name"` takes from that entry, which stands
+--- before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
 function entries.of(kind, fields)
   local list = {}
   local function add(name, entry)
@@ -34,12 +35,16 @@ function entries.of(kind, fields)
     local like = entry.like
     if like ~= nil and not list[like] then wrong("like = '%s': there is no such entry before it", tostring(like)) end
     for field, value in pairs(entry) do
-      local of = fields[field]
+      local of = fields[type(field) == "number" and "list" or field]
       if field ~= "like" and not of then wrong("no field '%s'; there are %s", tostring(field), sorted(fields)) end
-      if of and type(value) ~= of:gsub("%?", "") then wrong("%s has to be a %s", field, (of:gsub("%?", ""))) end
+      local types = of and of:gsub("%?", "")
+      if of and not ("|" .. types .. "|"):find("|" .. type(value) .. "|", 1, true) then
+        wrong("%s has to be a %s", field, (types:gsub("|", " or a ")))
+      end
     end
-    local whole = {name = name, like = like}
+    local whole = {name = name, like = like, line = debug.getinfo(3, "l").currentline, unpack(entry)}
     for field, of in pairs(fields) do
+      if field == "list" then of = "?" end
       local own, base = entry[field], like and list[like][field]
       whole[field] = own
       if like and own == nil then whole[field] = base end

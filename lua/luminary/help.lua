@@ -1,4 +1,4 @@
---- What each public name is, as text: from op.def for the ops, and from the comments that stand above the definitions
+--- What each public name is, as text: from the core for the ops, and from the comments that stand above the definitions
 --- in these files. They are read when first asked for.
 ---
 --- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function

@@ -6,25 +6,6 @@
 
 #include "autograd/expr.h"
 
-#define DECOMPOSE(op) \
-  static lm_status run_##op(const void *args, lm_tensor **out) { return lm_composite_##op(args, out); }
-#define OP(name, kind, ...) LM_IF_##kind(DECOMPOSE(name))
-#include "op/op.def"
-#include "op/rules.def"
-#undef OP
-#undef DECOMPOSE
-
-static const lm_composite_fn composites[LM_OP_COUNT] = {
-#define DECOMPOSE(op) [LM_OP_##op] = run_##op,
-#define OP(name, kind, ...) LM_IF_##kind(DECOMPOSE(name))
-#include "op/op.def"
-#include "op/rules.def"
-#undef OP
-#undef DECOMPOSE
-};
-
-lm_composite_fn lm_composite_of(lm_op_id op) { return composites[op]; }
-
 /* ---- shapes */
 
 static lm_ints size_of(const lm_tensor *t) {

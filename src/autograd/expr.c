@@ -7,7 +7,6 @@
 
 void lm_expr_begin(lm_expr *e) {
   e->status = LM_OK;
-  e->probe = false;
   e->n = 0;
   e->room = (int)(sizeof e->first_owned / sizeof *e->first_owned);
   e->owned = e->first_owned;
@@ -61,26 +60,31 @@ static lm_ints ints_of(const lm_e_value *v) {
 
 /* Tensor arguments, numbers made into tensors. False if a required one is undefined. */
 static bool put_tensor(lm_expr *e, lm_arg_kind kind, const lm_e_value *v, lm_tensor **field) {
-  lm_tensor *number = NULL;
-  if (v->kind == LM_E_NUMBER) {
-    if (!lm_e_ok(e, lm_tensor_number(v->number, &number))) return false;
-    *field = lm_e_own(e, number);
-  } else {
-    *field = v->kind == LM_E_TENSOR ? v->tensor : NULL;
-  }
+  *field = v->kind == LM_E_NUMBER ? lm_e_number(e, v->number) : v->kind == LM_E_TENSOR ? v->tensor : NULL;
   return *field || kind == LM_ARG_T_OPT || kind == LM_ARG_S_OPT;
 }
 
+lm_tensor *lm_e_number(lm_expr *e, double value) {
+  lm_tensor *number = NULL;
+  return lm_e_ok(e, lm_tensor_number(value, &number)) ? lm_e_own(e, number) : NULL;
+}
+
+lm_tensor *lm_e_run(lm_expr *e, lm_op_id id, const void *args) {
+  lm_tensor *out[LM_MAX_OUTS] = {NULL};
+  if (e->status != LM_OK || !lm_e_ok(e, lm_call(id, args, out))) return NULL;
+  bool kept = true;
+  for (int i = 0; i < lm_ops[id].outs; i++) {
+    e->last[i] = out[i];
+    kept = (lm_e_own(e, out[i]) || !out[i]) && kept;
+  }
+  return kept ? out[0] : NULL;
+}
+
 lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
-  if (e->status != LM_OK || e->probe) return NULL;
+  if (e->status != LM_OK) return NULL;
   const lm_op *op = &lm_ops[id];
   lm_args_room args;
-  lm_tensor *out[LM_MAX_OUTS] = {NULL};
   lm_op_defaults(id, &args);
-  if (id == LM_OP_add && n == 2 && v[0].kind == LM_E_TENSOR && v[1].kind == LM_E_TENSOR) {
-    if (!v[0].tensor) return v[1].tensor;
-    if (!v[1].tensor) return v[0].tensor;
-  }
   for (int i = 0; i < n && i < op->nargs; i++) {
     const lm_arg *arg = &op->arg[i];
     void *field = (char *)&args + arg->offset;
@@ -91,7 +95,8 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
       case LM_ARG_S:
         if (!put_tensor(e, arg->kind, &v[i], field)) return NULL;
         break;
-      case LM_ARG_TL: *(lm_list *)field = v[i].list; break;
+      case LM_ARG_TL:
+      case LM_ARG_TL_HOLES: *(lm_list *)field = v[i].list; break;
       case LM_ARG_F:
       case LM_ARG_F_REQ: *(double *)field = number_of(&v[i]); break;
       case LM_ARG_I:
@@ -114,11 +119,5 @@ lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
       case LM_ARG_E: *(int *)field = (int)number_of(&v[i]); break;
     }
   }
-  if (!lm_e_ok(e, lm_call(id, &args, out))) return NULL;
-  bool kept = true;
-  for (int i = 0; i < op->outs; i++) {
-    e->last[i] = out[i];
-    kept = (lm_e_own(e, out[i]) || !out[i]) && kept;
-  }
-  return kept ? out[0] : NULL;
+  return lm_e_run(e, id, &args);
 }

@@ -1,25 +1,25 @@
-/* Formulas over tensors in C: `mul(g, sub(1, y))`. Used by the gradients (op/rules.def) and the composites.
+/* Formulas over tensors in C: `mul(g, sub(1, y))`. What the composites, and functions that gradients call, are written
+ * in; the gradients themselves are calls of lm_e_<op> (op_calls.h).
  *
- * Every op is a macro of its own name (op_names.h, made from op.def) that takes the op's arguments in
- * op.def's order, options included; what is left out has its default. It expects an lm_expr *e_ in scope.
+ * Every op is a macro of its own name (op_names.h, made from ops.lua) that takes the op's arguments in
+ * its order, options included; what is left out has its default. It expects an lm_expr *e_ in scope.
  * Numbers may stand for tensors. Results belong to the expression and go with lm_expr_end. Errors stick:
  * after one, every op gives NULL and does nothing. NULL where an op needs a tensor gives NULL too, an
- * undefined (zero) value; only add takes its other argument instead.
+ * undefined (zero) value.
  *
  * Include this last, after <math.h>: exp(x) is the op from here on. */
 #ifndef LM_AUTOGRAD_EXPR_H
 #define LM_AUTOGRAD_EXPR_H
 
-#include "autograd/autograd.h"
+#include "op_calls.h"
 
-typedef struct lm_expr {
+struct lm_expr {
   lm_status status;
-  bool probe; /* ops do nothing: only what a formula touches is of interest */
   int n, room;
   lm_tensor **owned;
   lm_tensor *last[LM_MAX_OUTS]; /* all results of the latest op, borrowed */
   lm_tensor *first_owned[24];
-} lm_expr;
+};
 
 typedef struct lm_e_value {
   enum { LM_E_TENSOR, LM_E_NUMBER, LM_E_PAIR, LM_E_INTS, LM_E_LIST } kind;
@@ -42,6 +42,10 @@ lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t);
 /* Records the status of a call that is no op; true if it went well. */
 bool lm_e_ok(lm_expr *e, lm_status status);
 lm_tensor *lm_e_call(lm_expr *e, lm_op_id op, int n, const lm_e_value *v);
+/* The op on its argument struct. */
+lm_tensor *lm_e_run(lm_expr *e, lm_op_id op, const void *args);
+/* A number as a tensor. */
+lm_tensor *lm_e_number(lm_expr *e, double value);
 
 static inline lm_e_value lm_e_of_tensor(lm_tensor *t) { return (lm_e_value){.kind = LM_E_TENSOR, .tensor = t}; }
 static inline lm_e_value lm_e_of_none(void *none) {

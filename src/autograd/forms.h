@@ -5,12 +5,8 @@
 
 #include "autograd/autograd.h"
 
-/* Whether an op has such forms at all. */
-static inline bool lm_has_forms(lm_op_id op) {
-  return op == LM_OP_div || op == LM_OP_clamp || op == LM_OP_round || op == LM_OP_var || op == LM_OP_std ||
-         op == LM_OP_linear || op == LM_OP_conv2d;
-}
-/* Runs the call as other ops and says so; else `taken` is false, and the call is the op's own. */
+/* Of an op that has such forms at all (lm_op.forms): runs the call as other ops and says so; else `taken` is false, and
+ * the call is the op's own. */
 lm_status lm_run_form(lm_op_id op, const void *args, bool in_place, bool *taken, lm_tensor **out);
 
 #endif

@@ -87,17 +87,12 @@ lm_tensor *lm_f_extreme_grad(lm_expr *e_, lm_tensor *g, lm_tensor *x, lm_tensor 
 lm_tensor *lm_f_place_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
   if (!g) return NULL;
   if (size.n == 0) return reshape(g, size);
+  if (dim == LM_NO_DIM) dim = -1;
   if (!keepdim) {
     g = unsqueeze(g, normal_dim(dim, size.n));
     index = unsqueeze(index, normal_dim(dim, size.n));
   }
   return scatter_add(zeros_of(g, size), dim, index, g);
-}
-
-/* With r = y (grad - s), s the sum of grad y: g (grad - s) - grad (sum of g y). */
-lm_tensor *lm_f_softmax_grad_grad(lm_expr *e_, lm_tensor *g, lm_tensor *grad, lm_tensor *y, int64_t dim) {
-  if (!g) return NULL;
-  return sub(mul(g, sub(grad, sum(mul(grad, y), dim, 1))), mul(grad, sum(mul(g, y), dim, 1)));
 }
 
 lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {

@@ -1,4 +1,4 @@
-/* What rows of op/rules.def say in one word. All give NULL for a NULL g, and belong to e. Sizes and dims
+/* What gradients in op/ops.lua say in one word. All give NULL for a NULL g, and belong to e. Sizes and dims
  * are those of the differentiated op: dims raw, as its caller gave them. */
 #ifndef LM_AUTOGRAD_FORMULAS_H
 #define LM_AUTOGRAD_FORMULAS_H
@@ -23,8 +23,6 @@ lm_tensor *lm_f_norm_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tens
 lm_tensor *lm_f_extreme_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim);
 /* max_dim, min_dim, topk: to where the values came from. */
 lm_tensor *lm_f_place_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size);
-/* d/dy of softmax_backward(grad, y). */
-lm_tensor *lm_f_softmax_grad_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *grad, lm_tensor *y, int64_t dim);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,
@@ -53,7 +51,6 @@ lm_tensor *lm_f_slice_grad_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, in
 #define norm_grad(...) lm_f_norm_grad(e_, __VA_ARGS__)
 #define extreme_grad(...) lm_f_extreme_grad(e_, __VA_ARGS__)
 #define place_grad(...) lm_f_place_grad(e_, __VA_ARGS__)
-#define softmax_grad_grad(...) lm_f_softmax_grad_grad(e_, __VA_ARGS__)
 #define rows(...) lm_f_rows(e_, __VA_ARGS__)
 #define cat_grad(...) lm_f_cat_grad(e_, __VA_ARGS__)
 #define scattered_grad(...) lm_f_scattered_grad(e_, __VA_ARGS__)

@@ -89,6 +89,19 @@ done:
   return status;
 }
 
+lm_ints lm_rule_size(lm_rule *r, int k) {
+  lm_ints size = {.n = 0};
+  lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
+  if (!e.node) {
+    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: its gradient asks for sizes that were not kept", lm_ops[r->op].name));
+    return size;
+  }
+  const lm_meta *meta = lm_edge_meta(e);
+  size.n = meta->ndim;
+  memcpy(size.v, meta->size, sizeof size.v);
+  return size;
+}
+
 /* The row's kernel instead of its ops. */
 static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {
   const lm_op *op = &lm_ops[n->op];
@@ -96,11 +109,11 @@ static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_ten
   double number[LM_POINT_MAX_NUMBERS];
   int nin = 0;
   if (!g) return LM_OK;
-  if (row->reads & 1) in[nin++] = g;
+  if (row->reads >> LM_READS_G & 1) in[nin++] = g;
   for (int k = 0; k < op->ntensor; k++) {
     if (row->reads >> (k + 1) & 1) in[nin++] = LM_ARG_TENSOR(n->payload, op->tensor[k]);
   }
-  if (row->reads >> LM_POINT_Y & 1) in[nin++] = n->result[0];
+  if (row->reads >> LM_READS_Y & 1) in[nin++] = n->result[0];
   for (int i = 0; i < op->nnumber; i++) {
     number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
   }

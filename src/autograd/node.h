@@ -182,12 +182,6 @@ lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_place *place
 /* Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
 lm_status lm_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
 
-typedef union lm_args_room { /* room for every op's struct */
-#define OP(name, ...) lm_##name##_args name##_;
-#include "op/op.def"
-#undef OP
-} lm_args_room;
-
 typedef struct lm_wish { /* for an edge's gradient */
   bool wanted;
   lm_tensor *home; /* where it would best lie; may be NULL */

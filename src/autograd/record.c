@@ -80,7 +80,6 @@ static lm_status look(lm_op_id id, const void *args, survey *s) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
-  bool probed = false;
   for (int k = 0; k < op->ntensor; k++) {
     TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
     if (!s->edge[k].node) continue;
@@ -91,12 +90,7 @@ static lm_status look(lm_op_id id, const void *args, survey *s) {
       return lm_fail(LM_E_MISSING, "%s: there is no gradient for %s; detach() it, or call this within no_grad",
                      op->name, argument_name(op, k));
     }
-    if (row->kind != LM_RULE_JOINT) {
-      touch(&s->touched, row->touched);
-    } else if (!probed) {
-      touch(&s->touched, lm_rule_probe(id, args, row->fn));
-      probed = true;
-    }
+    touch(&s->touched, row->touches ? row->touches(args) : row->touched);
   }
   if (rules->each) {
     const lm_list *list = list_of(op, args);
@@ -326,7 +320,7 @@ static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool taken = false;
-  if (lm_has_forms(id)) TRY(lm_run_form(id, args, false, &taken, out));
+  if (lm_ops[id].forms) TRY(lm_run_form(id, args, false, &taken, out));
   if (taken) return LM_OK;
   if (op->kind == LM_COMP) return composed(id, args, out);
   if (op->kind == LM_WRITE) return write(id, args, false, out);
@@ -346,7 +340,7 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_has_forms(id) ? lm_run_form(id, args, true, &taken, out) : LM_OK;
+  lm_status status = lm_ops[id].forms ? lm_run_form(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : write(id, args, true, out);
 }
 

@@ -1,5 +1,5 @@
-/* op/rules.def as a table: for each op and tensor argument, the formula of its gradient and what that
- * formula touches. */
+/* The gradients of op/ops.lua as a table, written when it is built: for each op and tensor argument, the formula and
+ * what that touches. */
 #ifndef LM_AUTOGRAD_RULES_H
 #define LM_AUTOGRAD_RULES_H
 
@@ -14,6 +14,9 @@ typedef struct lm_touched {
   bool list;
 } lm_touched;
 
+/* Bits of lm_row.reads beside those of the arguments. */
+enum { LM_READS_G = 0, LM_READS_Y = 7 };
+
 /* How much the first n tensors of a list take along the joined dim: their gradients are asked for in turn. */
 typedef struct lm_before {
   int n;
@@ -24,13 +27,12 @@ typedef struct lm_before {
 typedef struct lm_rule {
   lm_expr e;
   lm_op_id op;
-  const void *args;    /* the op's struct with saved tensors in place */
-  const lm_node *node; /* NULL while probing */
+  const void *args; /* the op's struct with saved tensors in place */
+  const lm_node *node;
   lm_tensor *const *g; /* [LM_MAX_OUTS] gradients of the results */
   lm_tensor *const *y; /* [LM_MAX_OUTS] saved results */
   int at;              /* EACH: which tensor of the list */
   lm_before before;    /* EACH: those before it */
-  lm_touched touched;
 } lm_rule;
 
 typedef lm_tensor *(*lm_rule_fn)(lm_rule *r);
@@ -39,9 +41,10 @@ typedef struct lm_row {
   uint8_t kind; /* lm_rule_kind */
   int8_t part;  /* JOINT: the place of the argument's gradient among the results */
   lm_touched touched;
-  uint8_t reads; /* POINT: lm_point_uses(kernel) */
+  uint8_t reads; /* POINT: what the kernel reads, in the order of the bits; bit k: the k-th tensor argument, from 1 */
   int kernel;    /* POINT: the fused form */
   lm_rule_fn fn;
+  lm_touched (*touches)(const void *args); /* where the choice depends on the arguments; NULL: `touched` */
 } lm_row;
 
 typedef struct lm_rules {
@@ -51,9 +54,9 @@ typedef struct lm_rules {
   lm_row arg[LM_MAX_TENSOR_ARGS], list;
 } lm_rules;
 
-extern lm_rules lm_rule_table[LM_OP_COUNT];
+extern const lm_rules lm_rule_table[LM_OP_COUNT];
 
-/* What a JOINT formula touches with these very arguments. */
-lm_touched lm_rule_probe(lm_op_id op, const void *args, lm_rule_fn fn);
+/* The sizes of the op's k-th tensor argument. */
+lm_ints lm_rule_size(lm_rule *r, int k);
 
 #endif

@@ -4,7 +4,7 @@
  * userdata; `opts` is a trailing table with string keys; unknown options are errors that name the
  * nearest known one; errors are Lua errors at the first line outside luminary's own Lua files.
  *
- *   ops              table: every op of op.def by name, and `name_` of each POINT op
+ *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
  *   sizes            the metatable of lists of sizes, x.shape and the like (sizes.lua fills it)
  *   op_list()        list of op names          help(name)  text: signature with defaults, help

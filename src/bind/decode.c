@@ -6,9 +6,7 @@
 #include "bind/bind.h"
 
 enum { ARGS_BYTES = 512, FEW = 8 };
-#define OP(name, ...) _Static_assert(sizeof(lm_##name##_args) <= ARGS_BYTES, #name);
-#include "op/op.def"
-#undef OP
+_Static_assert(sizeof(lm_args_room) <= ARGS_BYTES, "room for every op's arguments");
 
 /* A call being decoded: the argument struct, and what has to be released after it. */
 typedef struct frame {
@@ -79,10 +77,6 @@ static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *
   return status;
 }
 
-static bool allows_holes(lm_op_id id) {
-  return id == LM_OP_index_get || id == LM_OP_index_put || id == LM_OP_index_put_;
-}
-
 /* Argument `a` from the value at i. */
 static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg *a, int i) {
   const char *fn = f->op->name;
@@ -97,9 +91,11 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
       if (owned) f->owned[f->nowned++] = owned;
       return status;
     }
-    case LM_ARG_TL: {
+    case LM_ARG_TL:
+    case LM_ARG_TL_HOLES: {
+      bool holes = a->kind == LM_ARG_TL_HOLES;
       lm_list *list = p;
-      lm_status status = lm_read_list(L, s, i, fn, a->name, allows_holes(f->id), &list->n, &list->v);
+      lm_status status = lm_read_list(L, s, i, fn, a->name, holes, &list->n, &list->v);
       if (status == LM_OK) f->list = list->v;
       return status;
     }
@@ -135,7 +131,8 @@ static bool is_options(lua_State *L, const lm_op *op, int i) {
   }
   if (i > op->npositional) return true;
   lm_arg_kind kind = op->arg[i - 1].kind;
-  return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL || kind == LM_ARG_DIMS_OPT);
+  return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES ||
+           kind == LM_ARG_DIMS_OPT);
 }
 
 static lm_status unknown_option(const lm_op *op, const char *key) {
@@ -227,6 +224,7 @@ static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t
       [LM_ARG_T] = "a tensor",
       [LM_ARG_S] = "a tensor or a number",
       [LM_ARG_TL] = "a list of tensors",
+      [LM_ARG_TL_HOLES] = "a list of tensors",
       [LM_ARG_F_REQ] = "a number",
       [LM_ARG_I_REQ] = "an integer",
       [LM_ARG_DIM] = "a dim (an integer)",

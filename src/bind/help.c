@@ -1,4 +1,4 @@
-/* What op.def says about an op, as text. */
+/* What ops.lua says about an op, as text. */
 #include <math.h>
 #include <stdio.h>
 

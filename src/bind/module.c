@@ -36,8 +36,8 @@ static const char *intern(lua_State *L, const char *name) {
 }
 
 static bool is_required(lm_arg_kind kind) {
-  return kind == LM_ARG_T || kind == LM_ARG_S || kind == LM_ARG_TL || kind == LM_ARG_F_REQ || kind == LM_ARG_I_REQ ||
-         kind == LM_ARG_DIM || kind == LM_ARG_SIZE;
+  return kind == LM_ARG_T || kind == LM_ARG_S || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES || kind == LM_ARG_F_REQ ||
+         kind == LM_ARG_I_REQ || kind == LM_ARG_DIM || kind == LM_ARG_SIZE;
 }
 
 static void describe_ops(lua_State *L, lm_lua *s) {
@@ -112,7 +112,7 @@ static void set_ops(lua_State *L) {
       lua_setfield(L, METHODS, op->name);
     }
     lua_setfield(L, OPS, op->name);
-    if (op->kind != LM_POINT || id == LM_OP_where) continue; /* where would write into its condition */
+    if (op->kind != LM_POINT || op->masks & 1) continue; /* where would write into its condition */
     lua_pushfstring(L, "%s_", op->name);
     push_op(L, (lm_op_id)id, lm_bind_op_in_place);
     lua_pushvalue(L, -2);

@@ -40,13 +40,17 @@ function text.map(list, f)
   return out
 end
 
---- Lines of C that are longer than a page is wide, broken at their spaces.
+local function within_string(c)
+  return select(2, c:gsub("\\.", ""):gsub('"', "")) % 2 == 1
+end
+
+--- Lines of C that are longer than a page is wide, broken at their spaces, but for those in strings.
 function text.wrap(line)
   local out, indent = {}, line:match("^%s*") .. "    "
   local macro = line:match("^#define") and " \\" or ""
   while #line > 118 do
     local at = 118
-    while at > #indent and not line:sub(at, at):match("%s") do at = at - 1 end
+    while at > #indent and (not line:sub(at, at):match("%s") or within_string(line:sub(1, at))) do at = at - 1 end
     if at <= #indent then break end
     out[#out + 1] = line:sub(1, at - 1) .. macro
     line = indent .. line:sub(at + 1)
@@ -55,9 +59,11 @@ function text.wrap(line)
   return table.concat(out, "\n")
 end
 
---- The number of the line of a file's text in which `part` begins; nil if it is nowhere.
-function text.line_of(whole, part)
-  local at = whole:find(part, 1, true)
+--- The number of the line of a file's text in which `part` begins, from line `first` on; nil if it is nowhere.
+function text.line_of(whole, part, first)
+  local from = 1
+  for _ = 2, first or 1 do from = whole:find("\n", from, true) + 1 end
+  local at = whole:find(part, from, true)
   return at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
 end
 
@@ -77,6 +83,19 @@ function text.write(path, whole)
   file = assert(io.open(path, "wb"))
   assert(file:write(whole))
   assert(file:close())
+end
+
+--- Writes C, its long lines broken. A line `#line @here@` takes the reader of an error back from an entry to the file
+--- written here.
+function text.put(folder, file, body)
+  local n, lines = 0, {}
+  for long in body:gmatch("([^\n]*)\n") do
+    for line in (text.wrap(long) .. "\n"):gmatch("([^\n]*)\n") do
+      n = n + 1
+      lines[n] = line:gsub("^#line @here@$", ("#line %d \"%s\""):format(n + 1, file))
+    end
+  end
+  text.write(folder .. "/" .. file, table.concat(lines, "\n") .. "\n")
 end
 
 return text

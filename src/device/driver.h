@@ -8,9 +8,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "abi.h"
 #include "device/device.h"
-
-enum { LM_DRIVER_ABI = 3 };
 
 /* How the caching allocator cuts its memory; all 0: by size classes, one block from the driver at a time. */
 typedef struct lm_segment_rules {

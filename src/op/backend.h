@@ -1,4 +1,4 @@
-/* What a device has to bring: a table of kernels. Plug-in header; it may still change (LM_BACKEND_ABI).
+/* What a device has to bring: a table of kernels. Plug-in header; it may still change, and LM_BACKEND_ABI with it.
  *
  * The op layer has checked every argument, allocated every output (dense) and resolved defaults
  * before a slot is called: dims are 0..ndim-1, dims lists are sorted and complete (all dims where
@@ -8,13 +8,13 @@
 #ifndef LM_OP_BACKEND_H
 #define LM_OP_BACKEND_H
 
+#include "abi.h"
 #include "device/driver.h"
 #include "op/op.h"
 
-enum { LM_BACKEND_ABI = 5, LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
+enum { LM_POINT_MAX_IN = 4, LM_POINT_MAX_NUMBERS = 4 };
 
-/* Elementwise kernels: a POINT op's forward, or the fused gradient of a POINT row of
- * op/rules.def. Ids are LM_OP_<op> and LM_GRAD_<op>_<argument> (pointwise.h). */
+/* Elementwise kernels: an op's forward, LM_OP_<op>, or the fused gradient of one, LM_GRAD_<op>_<argument>. */
 typedef struct lm_point {
   int kernel;
   lm_dtype compute; /* LM_F32, LM_F64 or LM_I64: what the arithmetic is done in */

@@ -57,17 +57,14 @@ done:
   return status;
 }
 
-/* Its outputs, and the one op whose arguments change beside them. */
+/* Its outputs, and arguments that change beside them. */
 static lm_status write_all(lm_stream *s, lm_op_id id, const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   for (int i = 0; i < op->outs + op->aux; i++) TRY(lm_order_write(s, out[i]));
-  if (id == LM_OP_batch_norm) {
-    const lm_batch_norm_args *a = args;
-    if (a->training) {
-      TRY(lm_order_write(s, a->running_mean));
-      TRY(lm_order_write(s, a->running_var));
-    }
+  bool writes = op->writes && (op->writes_when < 0 || *((const bool *)args + op->writes_when));
+  for (int i = 0; writes && i < op->ntensor; i++) {
+    if (op->writes >> i & 1) TRY(lm_order_write(s, LM_ARG_TENSOR(args, op->tensor[i])));
   }
 done:
   return status;

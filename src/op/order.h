@@ -8,7 +8,7 @@
 /* Which op runs on this thread, for messages of what lies below. */
 typedef struct lm_running {
   const char *name; /* NULL: none */
-  int op;           /* -1: it is not one of op.def's */
+  int op;           /* -1: it is not one of ops.lua's */
 } lm_running;
 extern _Thread_local lm_running lm_now_running;
 

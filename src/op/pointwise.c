@@ -2,7 +2,7 @@
  *
  * Promotion is PyTorch's: tensors with dims count before 0-d ones before Lua numbers; a lower one
  * matters only when its category (bool < integer < floating) is higher. What then happens depends on
- * the class of the kernel's row in kernels/pointwise.def. */
+ * what the op's entry says it gives. */
 #include "op/pointwise.h"
 
 #include <math.h>
@@ -11,26 +11,6 @@
 #include "op/check.h"
 #include "op/order.h"
 
-/* The class of an op: ARITH stays in the promoted dtype, FLOAT makes integers floating, TEST gives bool. */
-enum { CLASS_ARITH, CLASS_FLOAT, CLASS_TEST };
-static const uint8_t class_of[LM_OP_COUNT] = {
-#define UNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#define BINARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#define TERNARY(name, class, ...) [LM_OP_##name] = CLASS_##class,
-#include "pointwise.def"
-#undef UNARY
-#undef BINARY
-#undef TERNARY
-};
-
-static const uint8_t op_of_gradient[] = {
-    LM_OP_add, /* LM_GRAD_FIRST_ */
-#define POINT(op, in, formula) LM_OP_##op,
-#include "op/point_rows.def"
-};
-_Static_assert(LM_OP_COUNT <= 256, "op_of_gradient holds op ids in a byte");
-
-int lm_point_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_GRAD_FIRST_]; }
 static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 
 static int category(lm_dtype d) { return lm_dtype_is_float(d) ? 2 : d == LM_BOOL ? 0 : 1; }
@@ -76,14 +56,15 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
                       lm_dtype *result) {
   lm_status status = LM_OK;
   lm_dtype common;
+  for (int i = 0; kernel < LM_OP_COUNT && lm_ops[kernel].masks >> i; i++) {
+    if (lm_ops[kernel].masks >> i & 1) TRY(check_mask(kernel, lm_ops[kernel].arg[i].name, in[i]));
+  }
   switch (kernel) {
     case LM_OP_where:
-      TRY(check_mask(kernel, "condition", in[0]));
       /* Two numbers of Lua do not say whether they are integers, or happen to be whole. */
       common = in[1]->number && in[2]->number ? lm_default_dtype() : lm_result_type(2, in + 1);
       break;
     case LM_OP_masked_fill:
-      TRY(check_mask(kernel, "mask", in[1]));
       if (in[2]->ndim != 0) {
         return lm_fail(LM_E_SHAPE, "masked_fill: value has to be a number or 0-d, got %s", lm_shape_of(in[2]));
       }
@@ -95,6 +76,9 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
     *compute = common == LM_F64 ? LM_F64 : LM_F32;
     *result = (lm_dtype)in[0]->dtype;
     return LM_OK;
+  }
+  if (common == LM_BOOL && lm_ops[kernel].not_bool) {
+    return lm_fail(LM_E_DTYPE, "%s: not defined for bool; %s", name_of(kernel), lm_ops[kernel].not_bool);
   }
   if (!lm_dtype_is_float(common)) {
     switch (kernel) {
@@ -108,21 +92,8 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
         if (common == LM_BOOL) common = LM_I64;
         break;
       case LM_OP_pow:
-        if (common == LM_BOOL) return lm_fail(LM_E_DTYPE, "pow: not defined for two bools; use :int() first");
         if (in[1]->number && *(const int64_t *)in[1]->data < 0) {
           return lm_fail(LM_E_ARG, "pow: integers to a negative integer power are not integers; use x:float()");
-        }
-        break;
-      case LM_OP_neg:
-      case LM_OP_abs:
-      case LM_OP_relu:
-      case LM_OP_floor:
-      case LM_OP_ceil:
-      case LM_OP_round:
-      case LM_OP_trunc:
-      case LM_OP_clamp:
-        if (common == LM_BOOL) {
-          return lm_fail(LM_E_DTYPE, "%s: not defined for bool; use :int() or :logical_not()", name_of(kernel));
         }
         break;
       default: break;
@@ -131,10 +102,10 @@ static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *n
   if (kernel == LM_OP_sub && (in[0]->dtype == LM_BOOL || in[1]->dtype == LM_BOOL)) {
     return lm_fail(LM_E_DTYPE, "sub: not defined for bool; use :ne, :logical_not, or :int() first");
   }
-  int class = class_of[kernel];
-  if (class == CLASS_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
+  lm_gives gives = (lm_gives)lm_ops[kernel].gives;
+  if (gives == LM_GIVES_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
   *compute = compute_type(common);
-  *result = class == CLASS_TEST ? LM_BOOL : common;
+  *result = gives == LM_GIVES_BOOL ? LM_BOOL : common;
 done:
   return status;
 }

@@ -487,17 +487,7 @@ static int launch_family(int dtype, const lm_optim_table *table, const lm_optim_
   return table.concat(body)
 end
 
--- #line takes the reader of an error back from an entry to the file written here.
-local function put(file, body)
-  local n, lines = 0, {}
-  for long in body:gmatch("([^\n]*)\n") do
-    for line in (text.wrap(long) .. "\n"):gmatch("([^\n]*)\n") do
-      n = n + 1
-      lines[n] = line:gsub("^#line @here@$", ("#line %d \"%s\""):format(n + 1, file))
-    end
-  end
-  text.write(out .. "/" .. file, table.concat(lines, "\n") .. "\n")
-end
+local function put(file, body) text.put(out, file, body) end
 
 put("optim_entries.h", header())
 put("optim_entries.c", table_of_entries())

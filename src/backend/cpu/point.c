@@ -1,4 +1,4 @@
-/* Elementwise kernels: kernels/pointwise.def and the POINT rows of op/rules.def, over tiles. */
+/* Elementwise kernels over tiles. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
@@ -45,21 +45,18 @@ static bool is_plain(const lm_point *job, bool *repeated) {
 }
 
 /* One tile at most, without a plan: small tensors are about the cost of the call. */
-static void run_small(const lm_point *job, const struct lm_point_loops *loops, const int *place, const bool *repeated) {
+static void run_small(const lm_point *job, const struct lm_point_loops *loops, const bool *repeated) {
   _Alignas(64) char tile[LM_POINT_MAX_IN + 1][LM_TILE_BYTES];
-  const void *in[LM_POINT_PLACES] = {0};
+  const void *in[LM_POINT_MAX_IN];
   int n = (int)job->out->numel, whole = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
   size_t num = lm_dtype_size(job->compute);
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
-    in[place[i]] = t->data;
+    in[i] = t->data;
     if (!repeated[i] && (lm_dtype)t->dtype == job->compute && n == whole) continue;
     loops->load[t->dtype](tile[i], t->data, repeated[i] ? 0 : 1, repeated[i] ? whole : n);
     if (!repeated[i]) lm_tile_pad(tile[i], n, num);
-    in[place[i]] = tile[i];
-  }
-  for (int i = 0; i < LM_POINT_PLACES; i++) { /* loops load what their formula does not use, too */
-    if (!in[i]) in[i] = in[place[0]];
+    in[i] = tile[i];
   }
   lm_tile_numbers numbers = lm_tile_numbers_of(job->compute, job->number);
   bool here = (lm_dtype)job->out->dtype == job->compute && n == whole;
@@ -74,25 +71,19 @@ lm_status lm_cpu_point(const lm_point *job) {
     return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", name_of(job->kernel), lm_dtype_name(job->compute));
   }
   if (job->out->numel == 0) return LM_OK;
-  if (lm_point_divides(job->kernel) && job->compute == LM_I64 &&
-      has_zero(job->in[1]->data, job->in[1]->dtype, job->out->ndim, job->out->size, job->in_stride[1])) {
+  int by = lm_point_divisor(job->kernel) - 1;
+  if (by >= 0 && job->compute == LM_I64 &&
+      has_zero(job->in[by]->data, job->in[by]->dtype, job->out->ndim, job->out->size, job->in_stride[by])) {
     return lm_fail(LM_E_ARG, "%s: integer division by zero", name_of(job->kernel));
-  }
-  int place[LM_POINT_MAX_IN];
-  unsigned uses = lm_point_uses(job->kernel);
-  for (int i = 0, at = 0; i < job->nin; i++) {
-    while (uses && !(uses >> at & 1)) at++;
-    place[i] = at++;
   }
   bool repeated[LM_POINT_MAX_IN];
   if (job->out->numel <= LM_TILE && is_plain(job, repeated)) {
-    run_small(job, loops, place, repeated);
+    run_small(job, loops, repeated);
     return LM_OK;
   }
   lm_tiles t = {.compute = job->compute, .kernel = loops->kernel[job->kernel], .nin = job->nin};
   lm_tiles_result(&t, job->out);
   for (int i = 0; i < job->nin; i++) {
-    t.place[i] = place[i];
     t.in[i].data = job->in[i]->data;
     t.in[i].dtype = job->in[i]->dtype;
     memcpy(t.in[i].stride, job->in_stride[i], (size_t)job->out->ndim * sizeof(int64_t));

@@ -160,10 +160,7 @@ static void make_plan(plan *p, lm_tiles *t) {
 static int64_t padded(int64_t n) { return (n + LM_LANES - 1) / LM_LANES * LM_LANES; }
 
 static void compute(const plan *p, void *out, const void *const *in, int n) {
-  const void *at[LM_POINT_PLACES];
-  for (int i = 0; i < LM_POINT_PLACES; i++) at[i] = in[0]; /* loops load what their formula does not use, too */
-  for (int i = 0; i < p->t->nin; i++) at[p->t->place[i]] = in[i];
-  p->t->kernel(out, at, &p->numbers, padded(n));
+  p->t->kernel(out, in, &p->numbers, padded(n));
 }
 
 typedef struct cursor {

@@ -43,13 +43,13 @@ typedef struct lm_operand {
 
 typedef struct lm_tiles {
   lm_dtype compute;
-  void (*kernel)(void *out, const void *const *in, const void *numbers, int64_t n); /* NULL: in[0] is copied */
+  lm_point_loop *kernel; /* NULL: in[0] is copied */
   /* Instead of a kernel: makes elements first .. first + n - 1, counted row-major over the result as given,
    * from no input. Dims are then not reordered. */
   void (*source)(const void *context, int64_t first, int n, void *tile);
   const void *context;
   double number[LM_POINT_MAX_NUMBERS];
-  int nin, place[LM_POINT_MAX_IN]; /* place[i]: where the kernel expects in[i] */
+  int nin;
   int ndim;
   int64_t size[LM_MAX_DIMS];
   lm_operand out, in[LM_POINT_MAX_IN];

@@ -2,36 +2,11 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cuda/point_grad.h"
 #include "backend/cuda/strided.h"
 #include "op/pointwise.h"
+#include "point.h"
 
-#define LM_CLASS_ARITH(...) __VA_ARGS__
-#define LM_CLASS_TEST(...) __VA_ARGS__
-#define LM_CLASS_FLOAT(...)
-#define BINARY UNARY
-#define TERNARY UNARY
-
-/* By kernel; NULL where the compute type has no such op. */
-static lm_point_launcher *const f32[LM_POINT_KERNELS] = {
-#define UNARY(name, class, e) [LM_OP_##name] = lm_point_f32_##name,
-#include "pointwise.def"
-#undef UNARY
-#define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f32_grad_##op##_##in,
-#include "op/point_rows.def"
-};
-static lm_point_launcher *const f64[LM_POINT_KERNELS] = {
-#define UNARY(name, class, e) [LM_OP_##name] = lm_point_f64_##name,
-#include "pointwise.def"
-#undef UNARY
-#define POINT(op, in, formula) [LM_GRAD_##op##_##in] = lm_point_f64_grad_##op##_##in,
-#include "op/point_rows.def"
-};
-static lm_point_launcher *const i64[LM_POINT_KERNELS] = {
-#define UNARY(name, class, e) LM_CLASS_##class([LM_OP_##name] = lm_point_i64_##name, )
-#include "pointwise.def"
-#undef UNARY
-};
+#include "point_table.inc"
 
 static int64_t clamp_to_int64(double v) {
   return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
@@ -76,7 +51,7 @@ lm_status lm_cuda_point(const lm_point *job) {
   lm_point_launcher *launcher = (job->compute == LM_F32 ? f32 : job->compute == LM_F64 ? f64 : i64)[kernel];
   if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
   if (job->out->numel == 0) return LM_OK;
-  bool divides = job->compute == LM_I64 && lm_point_divides(kernel);
+  int by = job->compute == LM_I64 ? lm_point_divisor(kernel) - 1 : -1;
   lm_point_launch launch = {.at = lm_cuda_walk(job->out), .bad_kind = LM_BAD_DIVISION};
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
@@ -84,14 +59,12 @@ lm_status lm_cuda_point(const lm_point *job) {
     if (t->device == device) continue;
     launch.at.data[k] = NULL; /* a number in host memory: goes with the launch */
     launch.value[k] = lm_cuda_value(t, job->compute);
-    if (divides && i == 1 && launch.value[k].i64 == 0) {
-      return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name);
-    }
+    if (i == by && launch.value[k].i64 == 0) { return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name); }
   }
   for (int i = 0; i < op->nnumber; i++) launch.number[i] = number_in(job->compute, job->number[i]);
   lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
   TRY(lm_cuda_enter(device, &stream));
-  if (divides) TRY(lm_cuda_bad(device, &launch.bad));
+  if (by >= 0) TRY(lm_cuda_bad(device, &launch.bad));
   TRY(lm_cuda_point_launch(op->name, launcher, &launch, device, stream));
 done:
   return status;

@@ -10,10 +10,9 @@
 #ifndef LM_GROUP_GROUP_H
 #define LM_GROUP_GROUP_H
 
+#include "abi.h"
 #include "distributed/store/ticket.h"
 #include "tensor/tensor.h"
-
-enum { LM_GROUP_ABI = 4 };
 
 typedef enum lm_reduce_op {
   LM_REDUCE_SUM,

@@ -12,15 +12,17 @@
  * LM_LANES, so that every element goes through the same vector code wherever it lies in a tensor. */
 enum { LM_TILE = 512, LM_LANES = 16, LM_TILE_BYTES = LM_TILE * 8 };
 
+/* An elementwise kernel over its inputs in their order; out may be one of them. */
+typedef void lm_point_loop(void *out, const void *const *in, const void *numbers, int64_t n);
+
 struct lm_point_loops {
   /* n elements of a dtype, `stride` elements apart, to and from a tile. */
   void (*load[LM_DTYPE_COUNT])(void *tile, const void *src, int64_t stride, int n);
   void (*store[LM_DTYPE_COUNT])(void *dst, int64_t stride, const void *tile, int n);
   /* dst [rows, cols] becomes src [cols, rows] transposed; src's rows are `step` elements apart. */
   void (*transpose)(void *dst, const void *src, int64_t step, int rows, int cols);
-  /* NULL where the compute type has no such op. in: LM_POINT_PLACES pointers, a forward's arguments in order,
-   * a fused gradient's by place (pointwise.h), the rest any of these. out may be one of them. */
-  void (*kernel[LM_POINT_KERNELS])(void *out, const void *const *in, const void *numbers, int64_t n);
+  /* [LM_POINT_KERNELS], NULL where the compute type has no such op. */
+  lm_point_loop *const *kernel;
 };
 
 LM_ISA_DECLARE(struct lm_point_loops, lm_point_f32);

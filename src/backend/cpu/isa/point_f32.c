@@ -3,8 +3,7 @@
 
 typedef float num;
 #define LM_POINT_TABLE lm_point_f32
-#define LM_CLASS_FLOAT(...) __VA_ARGS__
-#define LM_GRADIENTS
+#define LM_REAL
 
 #define K(c) ((float)(c))
 #define EXP lm_expf

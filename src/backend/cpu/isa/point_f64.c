@@ -3,8 +3,7 @@
 
 typedef double num;
 #define LM_POINT_TABLE lm_point_f64
-#define LM_CLASS_FLOAT(...) __VA_ARGS__
-#define LM_GRADIENTS
+#define LM_REAL
 
 #define K(c) ((double)(c))
 #define EXP exp

@@ -3,7 +3,6 @@
 
 typedef int64_t num;
 #define LM_POINT_TABLE lm_point_i64
-#define LM_CLASS_FLOAT(...)
 
 #define POW lm_pow_i64
 #define ABS(v) ((v) < 0 ? -(v) : (v))
@@ -14,6 +13,6 @@ typedef int64_t num;
 #define FLOOR_DIVIDE lm_floor_divide_i64
 #define TRUNC_DIVIDE lm_trunc_divide_i64
 #define REMAINDER lm_remainder_i64
-#define ISNAN(v) 0
+#define ISNAN(v) ((void)(v), 0)
 
 #include "backend/cpu/isa/point_loops.inc"

@@ -1,0 +1,4 @@
+/* Fused gradients in double. */
+#include "point.cuh"
+
+#include "point_grad_f64.inc"

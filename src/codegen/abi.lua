@@ -1,0 +1,41 @@
+--- Writes abi.h: the numbers by which the core knows whether a plug-in was built with the headers that it was itself
+--- built with. Each is a hash of all that the header of that table includes, comments and spaces apart:
+---
+---   luajit src/codegen/abi.lua SOURCE OUT     OUT: where written headers are, and this one will be
+local source, out = arg[1], arg[2]
+package.path = source .. "/src/codegen/?.lua;" .. package.path
+local text = require "text"
+
+local function find(name)
+  for _, folder in ipairs {source .. "/src", source .. "/kernels", out} do
+    local file = io.open(folder .. "/" .. name)
+    if file then
+      file:close()
+      return folder .. "/" .. name
+    end
+  end
+  error(("abi.lua: there is no header %s"):format(name), 0)
+end
+
+-- A header after those that it includes, each once.
+local function gather(name, seen, parts)
+  if seen[name] or name == "abi.h" then return parts end
+  seen[name] = true
+  local whole = text.read(find(name)):gsub("/%*.-%*/", " "):gsub("//[^\n]*", " ")
+  for included in whole:gmatch('#include "([^"]+)"') do gather(included, seen, parts) end
+  parts[#parts + 1] = whole:gsub("%s+", " ")
+  return parts
+end
+
+local function hash(parts)
+  local sum = 0
+  for byte in table.concat(parts):gmatch(".") do sum = (sum * 31 + byte:byte()) % 0x7fffffff end
+  return sum
+end
+
+local lines = {"/* Written by src/codegen/abi.lua. */", "#ifndef LM_ABI_H", "#define LM_ABI_H", ""}
+for _, row in ipairs {{"DRIVER", "device/driver.h"}, {"BACKEND", "op/backend.h"}, {"GROUP", "distributed/group/group.h"}} do
+  lines[#lines + 1] = ("enum { LM_%s_ABI = %d }; /* %s */"):format(row[1], hash(gather(row[2], {}, {})), row[2])
+end
+lines[#lines + 1] = "\n#endif\n"
+text.write(out .. "/abi.h", table.concat(lines, "\n"))

@@ -1,0 +1,356 @@
+--- Writes what the entries of src/op/ops.lua become in C and CUDA:
+---
+---   luajit src/op/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---
+--- op_entries.h          choices, argument structs, ids of ops and of kernels, run functions (part of op/op.h)
+--- op_entries.c          descriptors, defaults, names
+--- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what composites are
+--- op_calls.c            those, and the table of composites
+--- op_names.h            for C: mul(a, b) is lm_e_call(…) (part of autograd/expr.h)
+--- op_rules.c            the gradients as functions over tensors, and their table
+--- point_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
+--- point_loops_of.inc    the CPU's loops over them, included for each compute type
+--- point_table.inc       the CUDA backend's tables of launchers
+--- point_rows.cuh, point_launchers.h, point_f32.inc, …      what the CUDA kernels are made with
+local source, out = arg[1], arg[2]
+package.path = ("%s/lua/?.lua;%s/src/codegen/?.lua;%s/src/op/?.lua;%s"):format(source, source, source, package.path)
+local text, formula = require "text", require "formula"
+local path = "src/op/ops.lua"
+local list, whole = require "ops", text.read(source .. "/" .. path)
+local map, fill = text.map, text.fill
+
+local function fail(entry, format, ...)
+  error(("%s:%d: op %s: %s"):format(path, entry.line, entry.name, format:format(...)), 0)
+end
+
+-- ---- arguments
+
+-- What each kind is: its LM_ARG_, its type in C, and what a formula sees (`of`). `bare` is what the argument struct
+-- holds where nothing was given, `number` the same for the descriptor.
+local kinds = {
+  ["tensor"] = {id = "T", c = "lm_tensor *", of = "tensor", bare = "NULL"},
+  ["tensor?"] = {id = "T_OPT", c = "lm_tensor *", of = "tensor", bare = "NULL", optional = true},
+  ["mask"] = {id = "T", c = "lm_tensor *", of = "tensor", bare = "NULL"},
+  ["scalar"] = {id = "S", c = "lm_tensor *", of = "tensor", bare = "NULL"},
+  ["scalar?"] = {id = "S_OPT", c = "lm_tensor *", of = "tensor", bare = "NULL", optional = true},
+  ["tensors"] = {id = "TL", c = "lm_list ", of = "list", bare = "{0, NULL}"},
+  ["tensors or nil"] = {id = "TL_HOLES", c = "lm_list ", of = "list", bare = "{0, NULL}"},
+  ["number"] = {id = "F", c = "double ", of = "number", required = "F_REQ", bare = "0"},
+  ["int"] = {id = "I", c = "int64_t ", of = "number", required = "I_REQ", bare = "0"},
+  ["int?"] = {id = "I_OPT", c = "int64_t ", of = "number", bare = "LM_NO_INT"},
+  ["bool"] = {id = "B", c = "bool ", of = "number", bare = "0"},
+  ["pair"] = {id = "I2", c = "int64_t ", of = "pair", pair = true},
+  ["pair?"] = {id = "I2", c = "int64_t ", of = "pair", pair = true, bare = "{-1, -1}", number = "-1"},
+  ["padding"] = {id = "PAD2", c = "int64_t ", of = "pair", pair = true, choice = "padding"},
+  ["dim"] = {id = "DIM", c = "int64_t ", of = "number", bare = "LM_NO_DIM", number = "LM_NO_DIM"},
+  ["dim?"] = {id = "DIM_OPT", c = "int64_t ", of = "number", bare = "LM_NO_DIM", number = "LM_NO_DIM"},
+  ["dims?"] = {id = "DIMS_OPT", c = "lm_ints ", of = "ints", bare = "{.n = -1}", number = "-1"},
+  ["size"] = {id = "SIZE", c = "lm_ints ", of = "ints", bare = "{.n = -1}"},
+  ["size?"] = {id = "SIZE_OPT", c = "lm_ints ", of = "ints", bare = "{.n = -1}", number = "-1"},
+  ["dtype?"] = {id = "DTYPE", c = "lm_dtype ", of = "number", bare = "LM_NO_DTYPE", number = "LM_NO_DTYPE"},
+  ["device?"] = {id = "DEVICE", c = "lm_device ", of = "number", bare = "LM_NO_DEVICE", number = "LM_NO_DEVICE"},
+}
+for name in pairs(list.choices) do
+  kinds[name] = kinds[name] or {id = "E", c = "int ", of = "number", choice = name}
+end
+
+local words = {inf = "INFINITY", ["-inf"] = "-INFINITY", nan = "NAN", ["true"] = "1", ["false"] = "0"}
+
+-- "stride: pair = 1" as a table: its kind, and its default in C for the struct and as the descriptor's number.
+local function argument_of(entry, row)
+  local name, rest = row:match("^([%a_][%w_]*)(.*)$")
+  if not name then fail(entry, "argument '%s': 'name', 'name: kind' or 'name = default' expected", row) end
+  local before, default = rest:match("^(.-)%s*=%s*(%S+)$")
+  local kind = (before or rest):match("^: (.+)$")
+  if rest == "?" then kind = "tensor?" end
+  if rest == "" then kind = "tensor" end
+  if before == "" then kind = (default == "true" or default == "false") and "bool" or "number" end
+  local is = kinds[kind]
+  if not is then fail(entry, "argument %s: there is no kind '%s'", name, kind or rest) end
+  local a = {name = name, kind = kind, is = is, id = is.id}
+  if is.choice and is.id == "E" then
+    for i, choice in ipairs(list.choices[kind]) do
+      if choice == default then a.value, a.number = tostring(i - 1), tostring(i - 1) end
+    end
+    if not a.value then fail(entry, "argument %s: '%s' is none of %s's names", name, default or "nothing", kind) end
+  elseif default then
+    if is.of ~= "number" and not is.pair then fail(entry, "argument %s: a %s has no default", name, kind) end
+    a.number = words[default] or default
+    if not words[default] and not tonumber(default) then
+      fail(entry, "argument %s: the default '%s' is no number", name, default)
+    end
+    a.value = is.pair and ("{%s, %s}"):format(a.number, a.number) or a.number
+  else
+    if is.required then a.id = is.required end
+    if not is.bare then fail(entry, "argument %s: a %s needs a default", name, kind) end
+    a.value, a.number = is.bare, is.number or "0"
+  end
+  return a
+end
+
+local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP"}
+local casts = {lower = true, keep = true, keep_gpu = true, banned_gpu = true, widest = true}
+local classes = {float = "FLOAT", bool = "BOOL"}
+
+for i, entry in ipairs(list) do
+  entry.id, entry.args, entry.tensors, entry.numbers = i - 1, {}, {}, {}
+  for _, rows in ipairs {entry, entry.options or {}} do
+    for _, row in ipairs(rows) do
+      local a = argument_of(entry, row)
+      if entry.args[a.name] then fail(entry, "argument %s is there twice", a.name) end
+      entry.args[#entry.args + 1], entry.args[a.name] = a, a
+      a.field = ("offsetof(lm_%s_args, %s)"):format(entry.name, a.name)
+      if a.is.of == "tensor" then
+        entry.tensors[#entry.tensors + 1] = a
+        a.place = #entry.tensors
+      elseif a.kind == "number" then
+        entry.numbers[#entry.numbers + 1] = a
+        a.number_place = #entry.numbers - 1
+      elseif a.is.of == "list" then
+        entry.list = a
+      end
+    end
+  end
+  entry.c_kind = entry.elementwise and "POINT" or op_kinds[entry.kind or ""] or "PRIM"
+  if entry.kind and (entry.elementwise or not op_kinds[entry.kind]) then fail(entry, "kind '%s'", entry.kind) end
+  if entry.autocast and not casts[entry.autocast] then fail(entry, "there is no autocast '%s'", entry.autocast) end
+  if entry.gives and not (classes[entry.gives] and entry.elementwise) then fail(entry, "gives '%s'", entry.gives) end
+  if type(entry.grad) == "string" and entry.grad ~= "none" and entry.grad ~= "composite" then
+    fail(entry, "grad is a table, \"none\" or \"composite\"")
+  end
+  if #entry.args > 16 or #entry.tensors > 8 then fail(entry, "has too many arguments") end
+  for _, name in ipairs(entry.writes or {}) do
+    if not (entry.args[name] and entry.args[name].place) then fail(entry, "writes: %s is no tensor of it", name) end
+  end
+  if entry.divides and not (entry.args[entry.divides] and entry.args[entry.divides].place) then
+    fail(entry, "divides: %s is no tensor of it", entry.divides)
+  end
+  if entry.elementwise then -- the core relies on it
+    local order, last = {tensor = 1, number = 2}, 1
+    for _, a in ipairs(entry.args) do
+      local place = (a.is.of == "tensor" or a.kind == "number") and order[a.is.of] or 3
+      if place < last then fail(entry, "argument %s: tensors come first here, then numbers, then others", a.name) end
+      last = place
+    end
+    if #entry.tensors > 3 or #entry.numbers > 4 then fail(entry, "has too many arguments for an elementwise op") end
+  end
+end
+
+-- The gradients of an entry, in the order of the arguments that they are for.
+local function rows_of(entry)
+  local rows = {}
+  for names, given in pairs(type(entry.grad) == "table" and entry.grad or {}) do
+    local row = {entry = entry, text = given, places = {}, label = "grad of " .. names}
+    for name in names:gmatch("[^,%s]+") do
+      local a = entry.args[name]
+      if not a or not (a.place or a == entry.list) then fail(entry, "%s: '%s' is no tensor of it", row.label, name) end
+      if a == entry.list then row.each = true end
+      row.places[#row.places + 1] = a.place or 100
+    end
+    local ok, tree = pcall(formula.read, given)
+    if not ok then fail(entry, "%s: %s in '%s'", row.label, tree, given) end
+    row.tree, row.name = tree, entry.name .. "_" .. names:gsub(",%s*", "_")
+    rows[#rows + 1] = row
+  end
+  table.sort(rows, function(a, b) return a.places[1] < b.places[1] end)
+  return rows
+end
+for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
+
+local context = {source = source, list = list, text = text, formula = formula, path = path, whole = whole, fail = fail}
+
+--- What takes a reader of C to a formula in the file of entries.
+function context.line(entry, given)
+  return ("#line %d \"%s\""):format(text.line_of(whole, given, entry.line) or entry.line, path)
+end
+
+context.made = "/* Written by src/op/generate.lua from src/op/ops.lua. */"
+local point = require "generate_point" (context)
+local rules = require "generate_rules" (context)
+
+-- ---- op_entries.h
+
+local function sorted(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function header()
+  local body = {context.made, [[
+#ifndef LM_OP_ENTRIES_H
+#define LM_OP_ENTRIES_H
+]]}
+  local function add(...) body[#body + 1] = fill(...):gsub("\n$", "") end
+  for _, name in ipairs(sorted(list.choices)) do
+    local choice = list.choices[name]
+    if choice.enum then add("typedef enum lm_$name { $values } lm_$name;\n", {name = name, values = choice.enum}) end
+    local quoted = table.concat(map(choice, function(one) return '"' .. one .. '"' end), ", ")
+    add("LM_API extern const char *const lm_names_$name[]; /* $quoted, NULL */\n", {name = name, quoted = quoted})
+  end
+  for _, entry in ipairs(list) do
+    add([[
+
+typedef struct lm_${name}_args {
+  $fields
+} lm_${name}_args;
+]], {name = entry.name, fields = map(entry.args, function(a)
+      return ("%s%s%s;"):format(a.is.c, a.name, a.is.pair and "[2]" or "")
+    end)})
+  end
+  add([[
+
+typedef enum lm_op_id {
+  $ids
+  LM_OP_COUNT
+} lm_op_id;
+
+/* Elementwise kernels: those of ops are their LM_OP_ ids; the fused gradients follow. */
+enum {
+  $kernels
+  LM_POINT_KERNELS$none
+};
+
+typedef union lm_args_room { /* room for every op's struct */
+  $room
+} lm_args_room;
+
+/* Written in op/<family>.c. */
+$runs
+
+#endif
+]], {
+    ids = map(list, function(entry) return ("LM_OP_%s,"):format(entry.name) end),
+    kernels = map(point.gradients, function(row, i)
+      return ("LM_GRAD_%s%s,"):format(row.name, i == 1 and " = LM_OP_COUNT" or "")
+    end), none = #point.gradients == 0 and " = LM_OP_COUNT" or "",
+    room = map(list, function(entry) return ("lm_%s_args %s_;"):format(entry.name, entry.name) end),
+    runs = (function()
+      local lines = {}
+      for _, entry in ipairs(list) do
+        if entry.c_kind ~= "POINT" and entry.c_kind ~= "COMP" then
+          lines[#lines + 1] = ("lm_status lm_op_%s(const lm_%s_args *a, lm_tensor **out);")
+            :format(entry.name, entry.name)
+        end
+      end
+      return lines
+    end)(),
+  })
+  return table.concat(body, "\n") .. "\n"
+end
+
+-- ---- op_entries.c
+
+local function quoted(s) return '"' .. s:gsub('[\\"]', "\\%0") .. '"' end
+
+-- Some tensor arguments as bits.
+local function bits(entry, names)
+  local sum = 0
+  for _, name in pairs(names) do
+    if (entry.args[name] or {}).place then sum = sum + 2 ^ (entry.args[name].place - 1) end
+  end
+  return sum
+end
+
+local function descriptor(entry)
+  local runs = entry.c_kind == "COMP" and "NULL" or "run_" .. entry.name
+  return fill([[
+    [LM_OP_$name] =
+        {
+            .name = "$name",
+            .help = $help,
+            .kind = LM_$kind, .cast = LM_$cast, .gives = LM_GIVES_$gives, .divides = $divides,
+            .size = sizeof(lm_${name}_args), .outs = $outs, .aux = $aux,
+            .nargs = $nargs, .npositional = $npositional, .ntensor = $ntensor, .nnumber = $nnumber,
+            .tensor = {$tensors},
+            .list = $list, .masks = $masks, .forms = $forms,
+            .not_bool = $bool,
+            .writes = $writes, .writes_when = $when,
+            .arg = arguments_$name,
+            .defaults = &defaults_$name,
+            .run = $run,
+        },
+]], {
+    name = entry.name, help = quoted(entry.help), kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
+    gives = entry.gives and classes[entry.gives] or "SAME",
+    divides = entry.divides and entry.args[entry.divides].place or 0,
+    outs = entry.results or 1, aux = entry.hidden or 0, nargs = #entry.args, npositional = #entry,
+    ntensor = #entry.tensors, nnumber = #entry.numbers,
+    tensors = table.concat(map(entry.tensors, function(a) return a.field end), ", "),
+    list = entry.list and entry.list.field or "-1",
+    writes = bits(entry, entry.writes or {}),
+    masks = bits(entry, map(entry.tensors, function(a) return a.kind == "mask" and a.name or nil end)),
+    forms = tostring(entry.forms or false), bool = entry.bool and quoted(entry.bool) or "NULL",
+    when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
+    run = runs,
+  })
+end
+
+local runners = {
+  PRIM = [[
+static lm_status run_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
+]],
+  POINT = [[
+static lm_status run_$name(const void *args, lm_tensor **out) { return lm_run_point(LM_OP_$name, args, NULL, out); }
+]],
+  WRITE = [[
+static lm_status write_$name(const void *args, lm_tensor **out) { return lm_op_$name(args, out); }
+static lm_status run_$name(const void *args, lm_tensor **out) {
+  return lm_run_write(LM_OP_$name, args, write_$name, out);
+}
+]],
+  COMP = "",
+}
+
+local function tables()
+  local body = {context.made .. "\n#include \"op/pointwise.h\"\n#include \"op/run.h\"\n\n"}
+  for _, name in ipairs(sorted(list.choices)) do
+    body[#body + 1] = ("const char *const lm_names_%s[] = {%s, NULL};\n"):format(name,
+      table.concat(map(list.choices[name], quoted), ", "))
+  end
+  for _, entry in ipairs(list) do
+    body[#body + 1] = "\n" .. fill([[
+static const lm_arg arguments_$name[] = {
+    $rows
+};
+static const lm_${name}_args defaults_$name = {$defaults};
+]], {
+      name = entry.name,
+      rows = map(entry.args, function(a)
+        local names = a.is.choice and "lm_names_" .. a.is.choice or "NULL"
+        return ("{LM_ARG_%s, %s, \"%s\", %s, %s},"):format(a.id, a.field, a.name, a.number, names)
+      end),
+      defaults = table.concat(map(entry.args, function(a) return (".%s = %s"):format(a.name, a.value) end), ", "),
+    }) .. (runners[entry.c_kind] or runners.PRIM):gsub("%$name", entry.name)
+  end
+  body[#body + 1] = "\nconst lm_op lm_ops[LM_OP_COUNT] = {\n" .. table.concat(map(list, descriptor)) .. "};\n"
+  body[#body + 1] = fill([[
+
+static const uint16_t op_of_gradient[] = {
+    $rows
+    0,
+};
+int lm_point_op(int kernel) { return kernel < LM_OP_COUNT ? kernel : op_of_gradient[kernel - LM_OP_COUNT]; }
+]], {rows = map(point.gradients, function(row) return ("LM_OP_%s,"):format(row.entry.name) end)})
+  return table.concat(body)
+end
+
+local function put(file, body) text.put(out, file, body) end
+
+put("op_entries.h", header())
+put("op_entries.c", tables())
+put("op_calls.h", rules.calls_header())
+put("op_calls.c", rules.calls())
+put("op_names.h", rules.names())
+put("op_rules.c", rules.gradients())
+put("point_scalars.h", point.scalars())
+put("point_loops_of.inc", point.loops())
+put("point_table.inc", point.tables())
+put("point_rows.cuh", point.rows())
+put("point_launchers.h", point.launchers())
+put("point_f32.inc", point.definitions("f32", "float", "LM_F32"))
+put("point_f64.inc", point.definitions("f64", "double", "LM_F64"))
+put("point_i64.inc", point.definitions("i64", "int64_t", "LM_I64"))
+put("point_grad_f32.inc", point.gradient_definitions("f32", "float", "LM_F32"))
+put("point_grad_f64.inc", point.gradient_definitions("f64", "double", "LM_F64"))

@@ -1,0 +1,250 @@
+--- The elementwise part of op/generate.lua: forward formulas and fused gradients, for the CPU and for CUDA.
+local functions = { -- of one element: those who include point_scalars.h define them in capitals
+  exp = true, expm1 = true, log = true, log1p = true, sqrt = true, sin = true, cos = true, tanh = true, erf = true,
+  pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
+  trunc_divide = true, remainder = true, isnan = true,
+}
+
+return function(context)
+  local list, text, formula, fail = context.list, context.text, context.formula, context.fail
+  local map, fill = text.map, text.fill
+
+  -- The C of a formula over numbers. `reads` gets the names it has.
+  local function scalar(entry, label, tree, reads)
+    local function leaf(part, show)
+      if part[1] == "name" then
+        reads[part[2]] = true
+        return part[2]
+      elseif part[1] == "call" then
+        local name, given = part[2], {}
+        local other = list[name]
+        if not functions[name] and not (other and other.elementwise) then
+          fail(entry, "%s: '%s' is no function of one element", label, name)
+        end
+        for i, argument in ipairs(part[3]) do
+          given[i] = show(argument, 0)
+          if argument[1] ~= "name" and argument[1] ~= "call" then given[i] = ("(num)(%s)"):format(given[i]) end
+        end
+        if functions[name] then return ("%s(%s)"):format(name:upper(), table.concat(given, ", ")) end
+        for i = #given + 1, #other.tensors + #other.numbers do
+          local a = other.args[i]
+          if a.place then fail(entry, "%s: %s lacks its argument %s", label, name, a.name) end
+          given[i] = ("K(%s)"):format(a.number)
+        end
+        return ("lm_of_%s(%s)"):format(name, table.concat(given, ", "))
+      elseif part[1] == "nil" or part[1] == "entry" then
+        fail(entry, "%s: '%s' has no place among numbers", label, part[1] == "nil" and "nil" or "[]")
+      end
+    end
+    return formula.c(tree, leaf)
+  end
+
+  -- What a fused gradient may read, in this order, and its bit in lm_row.reads.
+  local function inputs(entry)
+    local found = {{name = "g", bit = 0}}
+    for _, a in ipairs(entry.tensors) do found[#found + 1] = {name = a.name, bit = a.place} end
+    if not entry.args.y then found[#found + 1] = {name = "y", bit = 7} end
+    return found
+  end
+
+  -- A kernel: what it is called, its formula in C, the tensors and the numbers that it reads.
+  local forwards, gradients = {}, {}
+  for _, entry in ipairs(list) do
+    if entry.elementwise then
+      local reads = {}
+      local ok, tree = pcall(formula.read, entry.elementwise)
+      if not ok then fail(entry, "elementwise: %s in '%s'", tree, entry.elementwise) end
+      local c = scalar(entry, "elementwise", tree, reads)
+      for name in pairs(reads) do
+        local a = entry.args[name]
+        if not a or not (a.place or a.number_place) then
+          fail(entry, "elementwise: there is no tensor or number '%s'", name)
+        end
+      end
+      entry.kernel = {
+        entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c,
+        text = entry.elementwise, label = "elementwise",
+        tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
+        real = entry.gives == "float", test = entry.gives == "bool",
+      }
+      forwards[#forwards + 1] = entry.kernel
+    end
+  end
+
+  local function is_fused(row)
+    local fused = row.entry.elementwise and #row.places == 1 and #row.tree > 1 and row.tree[1] ~= "name"
+    formula.walk(row.tree, function(part)
+      if part[1] == "call" and not (list[part[2]] and list[part[2]].elementwise) then fused = false end
+    end)
+    return fused
+  end
+
+  for _, entry in ipairs(list) do
+    for _, row in ipairs(entry.rows) do
+      if is_fused(row) then
+        local reads, bits, tensors = {}, 0, {}
+        local c = scalar(entry, row.label, row.tree, reads)
+        for _, input in ipairs(inputs(entry)) do
+          if reads[input.name] then
+            tensors[#tensors + 1], bits = input.name, bits + 2 ^ input.bit
+            reads[input.name] = nil
+          end
+        end
+        local numbers = {}
+        for _, a in ipairs(entry.numbers) do
+          if reads[a.name] then numbers[#numbers + 1], reads[a.name] = a, nil end
+        end
+        if next(reads) then fail(entry, "%s: there is no '%s'", row.label, next(reads)) end
+        if #tensors == 0 then fail(entry, "%s: reads no tensor", row.label) end
+        row.kernel = {
+          entry = entry, name = row.name, id = "LM_GRAD_" .. row.name, c = c, text = row.text, label = row.label,
+          bits = bits,
+          tensors = tensors, numbers = numbers, real = true,
+        }
+        gradients[#gradients + 1] = row.kernel
+      end
+    end
+  end
+
+  local function in_order() -- those of any compute type first
+    local found = {}
+    for _, real in ipairs {false, true} do
+      for _, kernel in ipairs(forwards) do
+        if kernel.real == real then found[#found + 1] = kernel end
+      end
+    end
+    for _, kernel in ipairs(gradients) do found[#found + 1] = kernel end
+    return found
+  end
+
+  local function of(kernel) return (kernel.bits and "lm_of_grad_" or "lm_of_") .. kernel.name end
+  local function short(kernel) return (kernel.bits and "grad_" or "") .. kernel.name end
+
+  -- Lines for each kernel, those for float and double alone between #ifdef LM_REAL and #endif.
+  local function guarded(lines_of)
+    local body, real = {}, false
+    for _, kernel in ipairs(in_order()) do
+      if kernel.real and not real then
+        body[#body + 1], real = "#ifdef LM_REAL", true
+      end
+      for _, line in ipairs(lines_of(kernel)) do body[#body + 1] = line end
+    end
+    body[#body + 1] = "#endif"
+    return table.concat(body, "\n") .. "\n"
+  end
+
+  local point = {gradients = gradients}
+
+  function point.scalars()
+    return context.made .. [[
+
+/* One element of each elementwise op, and of each gradient of one as a single formula. Whoever includes this has a type
+ * num, the compute type, K(c) for a number of that type, and the functions in capitals; LM_ELEMENT begins a function.
+ * LM_REAL: num is float or double. */
+]] .. guarded(function(kernel)
+      local parameters = {}
+      for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
+      for _, a in ipairs(kernel.numbers) do parameters[#parameters + 1] = "num " .. a.name end
+      return { -- a comment, not #line: the kernels need no compiling because an entry has moved
+        "", ("/* op %s, %s: %s */"):format(kernel.entry.name, kernel.label, kernel.text),
+        ("LM_ELEMENT num %s(%s) {"):format(of(kernel), table.concat(parameters, ", ")),
+        ("  return (num)(%s);"):format(kernel.c), "}",
+      }
+    end)
+  end
+
+  function point.loops()
+    local loops = guarded(function(kernel)
+      local pointers, values = {}, {}
+      for i, name in ipairs(kernel.tensors) do
+        pointers[i], values[i] = ("*%s = in_[%d]"):format(name, i - 1), name .. "[i_]"
+      end
+      local lines = {
+        "", ("static void point_%s(void *out_, const void *const *in_, const void *numbers_, int64_t n_) {")
+          :format(short(kernel)),
+        ("  const num %s;"):format(table.concat(pointers, ", ")),
+      }
+      for _, a in ipairs(kernel.numbers) do
+        lines[#lines + 1] = ("  const num %s = ((const num *)numbers_)[%d];"):format(a.name, a.number_place)
+        values[#values + 1] = a.name
+      end
+      if #kernel.numbers == 0 then lines[#lines + 1] = "  (void)numbers_;" end
+      for _, line in ipairs {
+        "  num *result_ = out_;", "  n_ &= -(int64_t)LM_LANES;",
+        "#pragma omp simd", ("  for (int64_t i_ = 0; i_ < n_; i_++) result_[i_] = %s(%s);")
+          :format(of(kernel), table.concat(values, ", ")), "}",
+      } do lines[#lines + 1] = line end
+      return lines
+    end)
+    return context.made .. [[
+
+/* Elements depend on no others, even where the result is one of the inputs, which is what `omp simd` asserts. */
+]] .. loops .. "\nstatic lm_point_loop *const kernels[LM_POINT_KERNELS] = {\n" .. guarded(function(kernel)
+      return {("    [%s] = point_%s,"):format(kernel.id, short(kernel))}
+    end) .. "};\n"
+  end
+
+  local function launcher(kernel, suffix) return ("lm_point_%s_%s"):format(suffix, short(kernel)) end
+
+  function point.tables()
+    local body = {context.made, "/* By kernel; NULL where the compute type has no such op. */"}
+    for _, suffix in ipairs {"f32", "f64", "i64"} do
+      body[#body + 1] = ("static lm_point_launcher *const %s[LM_POINT_KERNELS] = {"):format(suffix)
+      for _, kernel in ipairs(in_order()) do
+        if suffix ~= "i64" or not kernel.real then
+          body[#body + 1] = ("    [%s] = %s,"):format(kernel.id, launcher(kernel, suffix))
+        end
+      end
+      body[#body + 1] = "};"
+    end
+    return table.concat(body, "\n") .. "\n"
+  end
+
+  function point.launchers()
+    local body = {context.made}
+    for _, kernel in ipairs(in_order()) do
+      body[#body + 1] = ("lm_point_launcher %s, %s%s;"):format(launcher(kernel, "f32"), launcher(kernel, "f64"),
+        kernel.real and "" or ", " .. launcher(kernel, "i64"))
+    end
+    return table.concat(body, "\n") .. "\n"
+  end
+
+  function point.rows()
+    local body = {context.made}
+    for _, kernel in ipairs(in_order()) do
+      local values = {}
+      for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
+      for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_place) end
+      local divides = not kernel.bits and kernel.entry.divides -- among integers, where 1 / 2 is 0
+      body[#body + 1] = fill([[
+
+template <class num>
+struct lm_row_$name {
+  enum { NIN = $nin, TEST = $test, DIVIDES = $divides };
+  static LM_DEVICE num of(const num *in_, const lm_numbers<num> &$numbers) {
+    return $of<num>($values);
+  }
+};]] .. "\n", {
+        name = short(kernel), nin = #kernel.tensors, test = kernel.test and 1 or 0,
+        divides = divides and ("(num)1 / 2 == 0 ? %d : 0"):format(kernel.entry.args[divides].place) or 0,
+        numbers = #kernel.numbers > 0 and "p_" or "", of = of(kernel), values = values,
+      }):gsub("\n$", "")
+    end
+    return table.concat(body, "\n") .. "\n"
+  end
+
+  local function definitions(of_them, suffix, num, dtype)
+    local body = {context.made}
+    for _, kernel in ipairs(of_them) do
+      if suffix ~= "i64" or not kernel.real then
+        body[#body + 1] = ("LM_POINT_LAUNCHER(%s, lm_row_%s, %s, %s)")
+          :format(launcher(kernel, suffix), short(kernel), num, dtype)
+      end
+    end
+    return table.concat(body, "\n") .. "\n"
+  end
+  function point.definitions(...) return definitions(forwards, ...) end
+  function point.gradient_definitions(...) return definitions(gradients, ...) end
+
+  return point
+end

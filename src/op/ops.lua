@@ -1,0 +1,847 @@
+--- Every op, once. The build writes from here what C needs of it: argument structs, descriptors, scalar functions and
+--- loops for the CPU, rows for CUDA, gradients, calls for formulas (op/generate.lua says which file is what).
+---
+--- An entry begins with its arguments in their order, those that may also stand by position first, in `options` those
+--- that only a name gives. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
+---
+---   x               a tensor; weight? or nothing        lm_tensor *, NULL where it is left out
+---   m: mask         a tensor of bool                    lm_tensor *
+---   other: scalar   a tensor or a number (made 0-d)     lm_tensor *
+---   xs: tensors     a list of tensors; "tensors or nil" may have holes       lm_list
+---   p: number       double                              k: int    int64_t; int?: LM_NO_INT where it is left out
+---   b = false       bool                                s: pair   int64_t[2], of a number or a pair; pair?: -1
+---   p: padding      as a pair, or "valid" (0) or "same" (both LM_PAD_SAME)
+---   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 where they are left out
+---   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
+---   m: reduction = mean    int, one of a choice's names
+---
+--- kind        left out: lm_op_<name> in op/ checks and allocates, the backend's slot computes, or with `elementwise`
+---             generated code does. "view": shares x's storage, no kernel. "write": writes into its first tensor and
+---             returns it; counted as an in-place write. "new": makes a tensor from no tensor. "composite": made of
+---             other ops, by lm_composite_<name> in autograd/.
+--- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees
+--- elementwise the value of one element. Tensors come first among the arguments, then numbers. Functions and other
+---             ops of one element may be called; both sides of ? : && || are computed, so that loops vectorize. NaN
+---             comes through wherever PyTorch's does. `name_` writes in place.
+--- gives       "float": integers become floating; "bool": tests; left out: the dtype that the inputs have in common
+--- divides     the argument that may not be 0 among integers
+--- bool        what to use for bool, where the op is not defined for it
+--- forms       true: options or arguments may make a call into those of other ops (autograd/forms.c)
+--- writes      arguments that change beside the results; `when` that argument is true
+--- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
+---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
+---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
+---             every op passes on, size_of(x) the sizes of x. Dims in formulas count from 0. Tensors and numbers may be
+---             calculated with; ? : is `where` of tensors. Ops have their defaults; what is no op is a function of
+---             autograd/formulas.c. Of an elementwise op a formula of such ops is one fused kernel too. For several
+---             arguments, "x, weight": one call has all of their gradients as results. For a list: of its tensor
+---             number `at`. What a formula touches is saved for it. "none": there is none. "composite": recorded as the
+---             ops of lm_composite_<name>.
+---             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
+---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
+---             of choice: ties, 0 and NaN.
+--- autocast    what floating inputs (float64 apart) become, as in PyTorch: "lower": the autocast dtype; "keep":
+---             float32; "keep_gpu": float32 but on the CPU, where PyTorch's kernels compute low dtypes in float32
+---             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
+---             nothing (elementwise ops promote by themselves)
+---
+--- Shapes in help: N batch, C channels, H, W.
+local entries = require "luminary.entries"
+
+local list, op = entries.of("op", {
+  list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
+  elementwise = "string?", gives = "string?", divides = "string?", bool = "string?", forms = "boolean?",
+  writes = "table?", grad = "table|string?", autocast = "string?", help = "string",
+})
+
+--- Names that stand for the numbers 0, 1, …, and C's names for those.
+list.choices = {
+  reduction = {"none", "mean", "sum", enum = {"LM_NONE", "LM_MEAN", "LM_SUM"}},
+  rounding_mode = {"none", "floor", "trunc", enum = {"LM_EXACT", "LM_FLOOR", "LM_TRUNC"}},
+  pad_mode = {
+    "constant", "reflect", "replicate", "circular",
+    enum = {"LM_PAD_CONSTANT", "LM_PAD_REFLECT", "LM_PAD_REPLICATE", "LM_PAD_CIRCULAR"},
+  },
+  memory_format = {"preserve", "contiguous", "channels_last"},
+  padding = {"valid", "same"},
+}
+
+-- ---- elementwise arithmetic
+op "add" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "x + alpha * other",
+  grad = {x = "g", other = "scaled(g, alpha)"},
+  help = "x + alpha * other",
+}
+op "sub" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "x - alpha * other",
+  grad = {x = "g", other = "scaled(g, -alpha)"},
+  help = "x - alpha * other",
+}
+op "mul" {
+  "x: scalar", "other: scalar",
+  elementwise = "x * other",
+  grad = {x = "g * other", other = "g * x"},
+  help = "x * other",
+}
+op "div" {
+  "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
+  elementwise = "x / other", gives = "float",
+  grad = {x = "g / other", other = "-(g * y / other)"},
+  forms = true,
+  help = "x / other; integers give float32, but keep their dtype where it is rounded down ('floor') or "
+    .. "towards 0 ('trunc')",
+}
+op "floor_divide" {
+  "x: scalar", "other: scalar",
+  elementwise = "floor_divide(x, other)", divides = "other",
+  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
+  help = "x / other rounded down; dtype kept",
+}
+op "trunc_divide" {
+  "x: scalar", "other: scalar",
+  elementwise = "trunc_divide(x, other)", divides = "other",
+  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
+  help = "x / other rounded towards 0; dtype kept",
+}
+op "remainder" {
+  "x: scalar", "other: scalar",
+  elementwise = "remainder(x, other)", divides = "other",
+  grad = {x = "g", other = "-(g * floor(x / other))"},
+  help = "x modulo other, with other's sign",
+}
+op "pow" {
+  "x: scalar", "exponent: scalar",
+  elementwise = "pow(x, exponent)",
+  grad = {
+    x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent - 1))",
+    exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
+  },
+  bool = "use :int() first",
+  autocast = "keep_gpu", help = "x to the power of exponent",
+}
+op "maximum" {
+  "x: scalar", "other: scalar",
+  elementwise = "x > other || isnan(x) ? x : other",
+  grad = {x = "x == other ? g * 0.5 : x < other ? 0 : g", other = "x == other ? g * 0.5 : x > other ? 0 : g"},
+  help = "the larger of each pair; NaN wins",
+}
+op "minimum" {
+  "x: scalar", "other: scalar",
+  elementwise = "x < other || isnan(x) ? x : other",
+  grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
+  help = "the smaller of each pair; NaN wins",
+}
+op "neg" {"x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"}, help = "-x"}
+op "abs" {
+  "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "g * sign(x)"},
+  help = "absolute value",
+}
+op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
+op "exp" {"x", elementwise = "exp(x)", gives = "float", grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x"}
+op "expm1" {
+  "x",
+  elementwise = "expm1(x)", gives = "float",
+  grad = {x = "g * (y + 1)"},
+  autocast = "keep_gpu", help = "e^x - 1, exact near 0",
+}
+op "log" {
+  "x",
+  elementwise = "log(x)", gives = "float",
+  grad = {x = "g / x"},
+  autocast = "keep_gpu", help = "natural logarithm",
+}
+op "log1p" {
+  "x",
+  elementwise = "log1p(x)", gives = "float",
+  grad = {x = "g / (x + 1)"},
+  autocast = "keep_gpu", help = "log(1 + x), exact near 0",
+}
+op "sqrt" {"x", elementwise = "sqrt(x)", gives = "float", grad = {x = "g / (y * 2)"}, help = "square root"}
+op "rsqrt" {
+  "x",
+  elementwise = "1 / sqrt(x)", gives = "float",
+  grad = {x = "g * -0.5 * (y * (y * y))"},
+  autocast = "keep_gpu", help = "1 / sqrt(x)",
+}
+op "reciprocal" {
+  "x",
+  elementwise = "1 / x", gives = "float",
+  grad = {x = "-(g * (y * y))"},
+  autocast = "keep_gpu", help = "1 / x",
+}
+op "square" {"x", elementwise = "x * x", grad = {x = "g * (x * 2)"}, autocast = "keep_gpu", help = "x * x"}
+op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
+op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
+op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
+-- 2 / sqrt(pi)
+op "erf" {
+  "x",
+  elementwise = "erf(x)", gives = "float",
+  grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
+  help = "error function",
+}
+op "sigmoid" {
+  "x",
+  elementwise = "1 / (1 + exp(-x))", gives = "float",
+  grad = {x = "g * (y * (1 - y))"},
+  help = "1 / (1 + e^-x)",
+}
+op "log_sigmoid" {
+  "x",
+  elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", gives = "float",
+  grad = {x = "g * sigmoid(-x)"},
+  help = "log(sigmoid(x)), without overflow",
+}
+op "relu" {
+  "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
+  grad = {x = "y <= 0 ? 0 : g"},
+  help = "max(x, 0); NaN stays NaN",
+}
+op "relu6" {
+  "x",
+  elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
+  grad = {x = "x > 0 && x < 6 ? g : 0"},
+  help = "x limited to [0, 6]; NaN stays NaN",
+}
+op "leaky_relu" {
+  "x", "negative_slope: number = 0.01",
+  elementwise = "x > 0 ? x : x * negative_slope", gives = "float",
+  grad = {x = "x > 0 ? g : g * negative_slope"},
+  help = "x, or negative_slope * x below 0",
+}
+-- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
+op "gelu" {
+  "x",
+  elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", gives = "float",
+  grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
+  help = "x * Phi(x), exact (erf)",
+}
+-- The approximation is x s(u) with s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); the gradient
+-- s(u) (1 + x (1 - s(u)) u'), 1 - s(u) being s(-u).
+local u = "x * (1.5957691216057308 + 0.071354816272600252 * (x * x))"
+op "gelu_tanh" {
+  "x",
+  elementwise = "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))", gives = "float",
+  grad = {
+    x = "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
+      .. " * (x * (1.5957691216057308 + 0.21406444881780076 * (x * x)))))",
+  },
+  help = "gelu by its tanh approximation",
+}
+op "silu" {
+  "x",
+  elementwise = "x / (1 + exp(-x))", gives = "float",
+  grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
+  help = "x * sigmoid(x)",
+}
+op "softplus" {
+  "x",
+  elementwise = "(x < 0 ? 0 : x) + log1p(exp(-abs(x)))", gives = "float",
+  grad = {x = "g * sigmoid(x)"},
+  autocast = "keep_gpu", help = "log(1 + e^x)",
+}
+op "bce" {
+  "x", "target",
+  elementwise = "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
+  gives = "float",
+  grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
+  help = "binary cross-entropy of each probability x; logarithms stop at -100",
+}
+op "floor" {
+  "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded down",
+}
+op "ceil" {
+  "x", elementwise = "ceil(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded up",
+}
+op "round" {
+  "x", options = {"decimals: int = 0"},
+  elementwise = "round(x)",
+  grad = {x = "zeros_like(g)"},
+  bool = "use :int() or :logical_not()",
+  forms = true,
+  help = "rounded to nearest, halves to even; to so many decimals, negative: to tens, hundreds, …",
+}
+op "round_scaled" {
+  "x", "factor: number", "divisor: number",
+  elementwise = "round(x * factor / divisor) * divisor / factor", gives = "float",
+  grad = {x = "zeros_like(g)"},
+  help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
+}
+op "trunc" {
+  "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded towards 0",
+}
+-- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
+op "clamp" {
+  "x", "min: scalar?", "max: scalar?",
+  elementwise = "minimum(max, maximum(min, x))",
+  grad = {
+    x = "x < min || x > max ? 0 : min < max && (x == min || x == max) ? g * 0.5 : g",
+    min = "x < min && min <= max ? g : x == min && min < max ? g * 0.5 : 0",
+    max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
+  },
+  bool = "use :int() or :logical_not()",
+  forms = true,
+  help = "x limited to [min, max], numbers or tensors, either may be nil; max where min is larger; NaN wins",
+}
+op "clamp_range" {
+  "x", "min: number = -inf", "max: number = inf",
+  elementwise = "minimum(max, maximum(min, x))", gives = "float",
+  grad = {x = "x > min && x < max ? g : 0"},
+  help = "clamp of floating x to numbers",
+}
+op "where" {
+  "condition: mask", "x: scalar", "other: scalar",
+  elementwise = "condition != 0 ? x : other",
+  grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
+  help = "x where condition holds, else other",
+}
+op "masked_fill" {
+  "x", "mask: mask", "value: scalar",
+  elementwise = "mask != 0 ? value : x",
+  grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
+  help = "x with value where mask holds",
+}
+
+-- Comparisons and logic give bool.
+op "eq" {"x: scalar", "other: scalar", elementwise = "x == other", gives = "bool", grad = "none", help = "x == other"}
+op "ne" {"x: scalar", "other: scalar", elementwise = "x != other", gives = "bool", grad = "none", help = "x ~= other"}
+op "lt" {"x: scalar", "other: scalar", elementwise = "x < other", gives = "bool", grad = "none", help = "x < other"}
+op "le" {"x: scalar", "other: scalar", elementwise = "x <= other", gives = "bool", grad = "none", help = "x <= other"}
+op "gt" {"x: scalar", "other: scalar", elementwise = "x > other", gives = "bool", grad = "none", help = "x > other"}
+op "ge" {"x: scalar", "other: scalar", elementwise = "x >= other", gives = "bool", grad = "none", help = "x >= other"}
+op "logical_and" {
+  "x: scalar", "other: scalar",
+  elementwise = "x != 0 && other != 0", gives = "bool",
+  grad = "none",
+  help = "both nonzero",
+}
+op "logical_or" {
+  "x: scalar", "other: scalar",
+  elementwise = "x != 0 || other != 0", gives = "bool",
+  grad = "none",
+  help = "either nonzero",
+}
+op "logical_not" {"x", elementwise = "x == 0", gives = "bool", grad = "none", help = "zero"}
+op "isnan" {"x", elementwise = "isnan(x)", gives = "bool", grad = "none", help = "is NaN"}
+op "isfinite" {"x", elementwise = "x - x == 0", gives = "bool", grad = "none", help = "is neither NaN nor infinite"}
+
+-- ---- reductions: over dims, or over all
+op "sum" {
+  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  grad = {x = "spread(g, dim, keepdim, size_of(x))"},
+  autocast = "keep_gpu", help = "sum over dim, or all; integers give int64",
+}
+op "mean" {
+  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  grad = {x = "spread(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
+  help = "mean over dim, or all",
+}
+op "var" {
+  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  grad = {x = "var_grad(g, x, dim, correction, keepdim)"},
+  forms = true,
+  help = "variance; divides by n - correction; unbiased = false is correction = 0",
+}
+op "std" {
+  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"}, kind = "composite",
+  forms = true,
+  help = "square root of var",
+}
+op "norm" {
+  "x", "p: number = 2", "dim: dims?", options = {"keepdim = false"},
+  grad = {x = "norm_grad(g, x, y, p, dim, keepdim)"},
+  autocast = "keep_gpu", help = "p-norm over dim, or all; p may be math.huge or 0",
+}
+op "logsumexp" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = {x = "spread(g, dim, keepdim, size_of(x)) * exp(x - spread(y, dim, keepdim, size_of(x)))"},
+  autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
+}
+op "amax" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = {x = "extreme_grad(g, x, y, dim, keepdim)"},
+  help = "largest over dim, or all; ties share the gradient",
+}
+op "amin" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = {x = "extreme_grad(g, x, y, dim, keepdim)"},
+  help = "smallest over dim, or all; ties share the gradient",
+}
+op "max_dim" {
+  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  help = "largest along dim, and where: values, indices from 1",
+}
+op "min_dim" {
+  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  help = "smallest along dim, and where: values, indices from 1",
+}
+op "argmax" {
+  "x", "dim: dim?", options = {"keepdim = false"},
+  grad = "none",
+  help = "where the largest is, from 1; of the flattened x without dim",
+}
+op "argmin" {
+  "x", "dim: dim?", options = {"keepdim = false"},
+  grad = "none",
+  help = "where the smallest is, from 1; of the flattened x without dim",
+}
+op "all" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where every element is nonzero"}
+op "any" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where some element is nonzero"}
+op "sum_to_size" {
+  "x", "size: size", kind = "composite",
+  help = "x summed over the dims that broadcasting size to x's shape would expand",
+}
+
+-- ---- softmax
+op "softmax" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  grad = {x = "softmax_backward(g, y, dim)"},
+  autocast = "keep_gpu", help = "e^x / sum of e^x along dim",
+}
+op "log_softmax" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  grad = {x = "log_softmax_backward(g, y, dim)"},
+  autocast = "keep_gpu", help = "log of softmax, without overflow",
+}
+-- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
+op "softmax_backward" {
+  "grad", "y", "dim: dim",
+  grad = {
+    grad = "softmax_backward(g, y, dim)",
+    y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
+  },
+  help = "gradient of softmax from its result y",
+}
+op "log_softmax_backward" {
+  "grad", "y", "dim: dim",
+  grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
+  help = "gradient of log_softmax from its result y",
+}
+
+-- ---- matrix products
+op "mm" {
+  "x", "other",
+  grad = {x = "mm(g, t(other))", other = "mm(t(x), g)"},
+  autocast = "lower", help = "[n, k] times [k, m]",
+}
+op "bmm" {
+  "x", "other",
+  grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
+  autocast = "lower", help = "[b, n, k] times [b, k, m]",
+}
+op "addmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  grad = {input = "scaled(g, beta)", x = "scaled(mm(g, t(other)), alpha)", other = "scaled(mm(t(x), g), alpha)"},
+  autocast = "lower", help = "beta * input + alpha * x times other; input broadcasts",
+}
+op "linear" {
+  "x", "weight", "bias: scalar?",
+  grad = {x = "linear(g, t(weight))", weight = "mm(t(rows(g)), rows(x))", bias = "g"},
+  autocast = "lower",
+  forms = true,
+  help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
+    .. "weight [in] gives [...]",
+}
+op "matmul" {
+  "x", "other", kind = "composite",
+  autocast = "lower", help = "matrix product; leading dims broadcast; 1-d operands are vectors",
+}
+
+-- ---- joining, picking, counting; indices count from 1
+op "cat" {
+  "tensors: tensors", "dim: dim?",
+  grad = {tensors = "cat_grad(g, dim, sizes, at, before)"},
+  autocast = "widest", help = "joined along dim (the first by default)",
+}
+op "pad" {
+  "x", "pad: size", "mode: pad_mode = constant", "value: number = 0", kind = "composite",
+  help = "x with pad[1] entries before and pad[2] after its last dim, pad[3] and pad[4] around the one "
+    .. "before, …; negative ones cut off; mode says what they hold: value, or x mirrored, its edge repeated, x "
+    .. "from the other side",
+}
+op "stack" {
+  "tensors: tensors", "dim: dim?", kind = "composite",
+  autocast = "widest", help = "joined along a new dim (the first by default)",
+}
+op "gather" {
+  "x", "dim: dim", "index",
+  grad = {x = "scatter_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  help = "out[i][j] = x[index[i][j]][j] for dim 1",
+}
+op "scatter_add" {
+  "x", "dim: dim", "index", "src",
+  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
+  autocast = "widest", help = "x with src added at index along dim; also scatter_add_",
+}
+op "index_select" {
+  "x", "dim: dim", "index",
+  grad = {x = "index_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  help = "the entries of dim named by a 1-d index",
+}
+op "index_add" {
+  "x", "dim: dim", "index", "src",
+  grad = {x = "g", src = "index_select(g, dim, index)"},
+  help = "x with src's entries added where a 1-d index says",
+}
+op "index_get" {
+  "x", "indices: tensors or nil",
+  grad = {x = "index_put(zeros_of(g, size_of(x)), indices, g, true)"},
+  help = "x[indices]: one index tensor or nil a dim, broadcast together; masks are made indices before",
+}
+op "index_put" {
+  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"},
+  grad = {x = "index_put_grad(g, indices, accumulate)", values = "index_get(g, indices)"},
+  autocast = "widest", help = "x with values at indices; also index_put_",
+}
+op "nonzero" {
+  "x", options = {"as_tuple = false"},
+  grad = "none",
+  help = "[n, ndim] indices of the nonzero elements; as_tuple: a result [n] for each dim, as x[{…}] takes them",
+}
+op "topk" {
+  "x", "k: int", "dim: dim?", options = {"largest = true", "sorted = true"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  help = "the k largest along dim (the last by default): values, indices",
+}
+op "one_hot" {
+  "x", "num_classes: int = -1",
+  grad = "none",
+  help = "int64 zeros with a 1 at each class of x, which counts from 1",
+}
+op "embedding" {
+  "index", "weight", options = {"padding_idx: int = 0"},
+  grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
+  help = "rows of weight; padding_idx gets no gradient",
+}
+op "embedding_backward" {
+  "grad", "index", "num: int", "padding_idx: int",
+  grad = {grad = "embedding_grad_grad(g, index, padding_idx)"},
+  help = "gradient of embedding's weight, [num, features]",
+}
+
+-- ---- convolution and pooling: x [N, C, H, W]; channels-last in memory
+-- Convolutions and poolings are each closed under differentiation.
+op "conv2d" {
+  "x", "weight", "bias?",
+  options = {"stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1"},
+  grad = {
+    x = "conv2d_input(g, weight, size_of(x), stride, padding, dilation, groups)",
+    weight = "conv2d_weight(g, x, size_of(weight), stride, padding, dilation, groups)",
+    bias = "channel_sum(g)",
+  },
+  autocast = "lower",
+  forms = true,
+  help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1)",
+}
+op "conv2d_input" {
+  "grad", "weight", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+  grad = {
+    grad = "conv2d(g, weight, nil, stride, padding, dilation, groups)",
+    weight = "conv2d_weight(grad, g, size_of(weight), stride, padding, dilation, groups)",
+  },
+  help = "gradient of conv2d for an input of that size",
+}
+op "conv2d_weight" {
+  "grad", "x", "size: size", "stride: pair = 1", "padding: pair = 0", "dilation: pair = 1", "groups: int = 1",
+  grad = {
+    grad = "conv2d(x, g, nil, stride, padding, dilation, groups)",
+    x = "conv2d_input(grad, g, size_of(x), stride, padding, dilation, groups)",
+  },
+  help = "gradient of conv2d for a weight of that size",
+}
+op "max_pool2d" {
+  "x", "kernel_size: pair?",
+  options = {"stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
+    "return_indices = false"},
+  hidden = 1,
+  grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
+  help = "largest in each window; stride is kernel_size by default; return_indices: also where it is in H * W, from 1",
+}
+op "max_pool2d_with_indices" {
+  "x", "kernel_size: pair?",
+  options = {"stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false", "return_indices = true"},
+  results = 2,
+  grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
+  help = "max_pool2d with return_indices",
+}
+op "max_pool2d_backward" {
+  "grad", "places", "size: size",
+  options = {"kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1"},
+  grad = {grad = "pooled_places(g, places)"},
+  help = "gradient of max_pool2d; places holds each maximum's place in H * W, from 1; to know its windows "
+    .. "can be faster",
+}
+op "max_unpool2d" {
+  "x", "indices", "kernel_size: pair?", options = {"stride: pair?", "padding: pair = 0", "output_size: size?"},
+  kind = "composite",
+  help = "zeros with x at indices, places in H * W from 1: what max_pool2d took; output_size says which "
+    .. "of the sizes that pool to x's",
+}
+op "avg_pool2d" {
+  "x", "kernel_size: pair?",
+  options = {"stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
+    "divisor_override: int?"},
+  grad = {
+    x = "avg_pool2d_backward(g, size_of(x), kernel_size, stride, padding, ceil_mode, count_include_pad, "
+      .. "divisor_override)",
+  },
+  help = "mean of each window; stride is kernel_size by default; divisor_override: sums divided by it",
+}
+op "avg_pool2d_backward" {
+  "grad", "size: size", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false",
+  "count_include_pad = true", "divisor_override: int?",
+  grad = {grad = "avg_pool2d(g, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)"},
+  help = "gradient of avg_pool2d for an input of that size",
+}
+op "adaptive_avg_pool2d" {
+  "x", "output_size: pair?",
+  grad = {x = "adaptive_avg_pool2d_backward(g, size_of(x))"},
+  help = "mean over as many windows as output_size says",
+}
+op "adaptive_avg_pool2d_backward" {
+  "grad", "size: size",
+  grad = {grad = "adaptive_pooled(g, size_of(grad))"},
+  help = "gradient of adaptive_avg_pool2d for an input of that size",
+}
+
+-- ---- normalization, dropout
+-- y1, y2 are mean and inverse deviation, also of layer_norm.
+op "batch_norm" {
+  "x", "running_mean?", "running_var?", "weight?", "bias?",
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  writes = {"running_mean", "running_var", when = "training"},
+  grad = {
+    ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
+      .. "training ? nil : running_mean, training ? nil : running_var, training, eps)",
+  },
+  help = "x [N, C, ...] normalized a channel; training uses the batch and updates the running values",
+}
+op "batch_norm_backward" {
+  "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
+  "eps: number = 1e-5",
+  results = 3,
+  grad = "composite",
+  help = "gradients of batch_norm: x, weight, bias",
+}
+op "layer_norm" {
+  "x", "normalized_shape: size", "weight?", "bias?", options = {"eps: number = 1e-5"}, hidden = 2,
+  grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
+  autocast = "keep_gpu", help = "x normalized over its last dims",
+}
+op "layer_norm_backward" {
+  "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5", results = 3,
+  grad = "composite",
+  help = "gradients of layer_norm: x, weight, bias",
+}
+-- y1 is the mask.
+op "dropout" {
+  "x", "p: number = 0.5", "training = true", hidden = 1,
+  grad = {x = "dropout_grad(g, y1, p, training)"},
+  help = "zeros with probability p, the rest divided by 1 - p",
+}
+
+-- ---- losses; targets count classes from 1
+-- y1 is the total weight of the targets.
+op "nll_loss" {
+  "x", "target", options = {"weight?", "ignore_index: int = -100", "reduction: reduction = mean"}, hidden = 1,
+  grad = {x = "nll_loss_backward(g, target, weight, ignore_index, reduction, y1, size_of(x))"},
+  autocast = "keep", help = "minus x at target; x log-probabilities [N, C] or [N, C, ...]",
+}
+op "nll_loss_backward" {
+  "grad", "target", "weight?", "ignore_index: int = -100", "reduction: reduction = mean", "total", "size: size",
+  grad = {grad = "nll_loss(g, target, weight, ignore_index, reduction)"},
+  help = "gradient of nll_loss for an x of that size",
+}
+op "cross_entropy" {
+  "x", "target",
+  options = {"weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
+  kind = "composite",
+  autocast = "keep", help = "log_softmax and nll_loss; x [N, C] or [N, C, ...], target classes or probabilities",
+}
+op "mse_loss" {
+  "x", "target", options = {"reduction: reduction = mean"}, kind = "composite",
+  autocast = "keep", help = "squared difference",
+}
+op "binary_cross_entropy" {
+  "x", "target", options = {"weight?", "reduction: reduction = mean"}, kind = "composite",
+  autocast = "banned_gpu",
+  help = "binary cross-entropy of probabilities x; bce_with_logits of what would be given to a sigmoid is safer",
+}
+op "bce_with_logits" {
+  "x", "target", options = {"weight?", "pos_weight?", "reduction: reduction = mean"}, kind = "composite",
+  autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
+}
+
+-- ---- views
+op "view" {
+  "x", "size: size", kind = "view",
+  grad = {x = "reshape(g, size_of(x))"},
+  help = "same memory, other sizes; one may be -1",
+}
+op "reshape" {"x", "size: size", kind = "composite", help = "view where the strides allow, else a copy"}
+op "permute" {"x", "dims: dims?", kind = "view", grad = {x = "unpermuted(g, dims)"}, help = "dims in another order"}
+op "transpose" {
+  "x", "dim0: dim", "dim1: dim", kind = "view",
+  grad = {x = "transpose(g, dim0, dim1)"},
+  help = "two dims exchanged",
+}
+op "t" {"x", kind = "view", grad = {x = "t(g)"}, help = "a matrix transposed"}
+op "select" {
+  "x", "dim: dim", "index: int", kind = "view",
+  grad = {x = "select_grad(g, dim, index, size_of(x))"},
+  help = "one entry of dim, from 1 or negative from the end; the dim goes",
+}
+op "slice" {
+  "x", "dim: dim", "first: int = 1", "last: int = -1", "step: int = 1", kind = "view",
+  grad = {x = "slice_grad(g, dim, first, step, size_of(x))"},
+  help = "entries first to last (inclusive, from 1, negative from the end) of dim",
+}
+op "narrow" {
+  "x", "dim: dim", "start: int", "length: int", kind = "view",
+  grad = {x = "slice_grad(g, dim, start, 1, size_of(x))"},
+  help = "length entries of dim from start on, which counts from 1",
+}
+op "expand" {
+  "x", "size: size", kind = "view",
+  grad = {x = "g"},
+  help = "broadcast to size without a copy; -1 keeps a size",
+}
+op "squeeze" {"x", "dim: dims?", kind = "view", grad = {x = "reshape(g, size_of(x))"}, help = "without dims of size 1"}
+op "unsqueeze" {
+  "x", "dim: dim", kind = "view",
+  grad = {x = "reshape(g, size_of(x))"},
+  help = "with a dim of size 1 more",
+}
+op "flatten" {"x", "start_dim: dim?", "end_dim: dim?", kind = "composite", help = "dims start_dim to end_dim made one"}
+op "detach" {"x", kind = "view", grad = "none", help = "the same data, outside the graph"}
+op "slice_backward" {
+  "grad", "size: size", "dim: dim", "first: int", "step: int",
+  grad = {grad = "slice_grad_grad(g, dim, first, step, size_of(grad))"},
+  help = "zeros of that size with grad where slice had read",
+}
+
+-- ---- copies and conversions
+op "clone" {"x", options = {"memory_format: memory_format = preserve"}, grad = {x = "g"}, help = "a copy"}
+op "contiguous" {
+  "x", options = {"memory_format: memory_format = contiguous"}, kind = "composite",
+  help = "x itself if it is laid out so, else a copy",
+}
+op "to_copy" {
+  "x",
+  options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = preserve", "non_blocking = false"},
+  grad = {x = "g"},
+  help = "a copy in another dtype, on another device; non_blocking: from or to pinned memory it may go on "
+    .. "after the call",
+}
+
+-- ---- writing in place
+op "copy_" {
+  "x", "src: scalar", options = {"non_blocking = false"}, kind = "write",
+  grad = {x = "nil", src = "g"},
+  help = "x becomes src, converted and broadcast; non_blocking as for to",
+}
+op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
+op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
+op "normal_" {
+  "x", "mean: number = 0", "std: number = 1", kind = "write",
+  grad = {x = "nil"},
+  help = "drawn from a normal distribution",
+}
+op "uniform_" {
+  "x", "from: number = 0", "to: number = 1", kind = "write",
+  grad = {x = "nil"},
+  help = "drawn from [from, to)",
+}
+op "random_" {"x", "from: int", "to: int", kind = "write", grad = {x = "nil"}, help = "integers drawn from [from, to)"}
+op "bernoulli_" {"x", "p: number = 0.5", kind = "write", grad = {x = "nil"}, help = "1 with probability p, else 0"}
+op "scatter_add_" {
+  "x", "dim: dim", "index", "src", kind = "write",
+  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
+  help = "adds src at index along dim",
+}
+op "index_put_" {
+  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
+  grad = {x = "index_put_grad(g, indices, accumulate)", values = "index_get(g, indices)"},
+  help = "writes values at indices",
+}
+
+-- ---- new tensors
+op "empty" {
+  "size: size", options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = contiguous"},
+  kind = "new",
+  help = "uninitialized",
+}
+op "full" {
+  "size: size", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = {value = "g"},
+  help = "filled with value",
+}
+op "zeros" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "zeros"}
+op "ones" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "ones"}
+op "rand" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "uniform in [0, 1)"}
+op "randn" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "standard normal"}
+op "randint" {
+  "low: int", "high: int", "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "int64 integers in [low, high)",
+}
+op "randperm" {
+  "n: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "1 to n in random order, int64",
+}
+op "arange" {
+  "start: number", "stop: number = nan", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
+  kind = "new",
+  help = "start, start + step, … below stop; arange(n) is 0 to n - 1",
+}
+op "linspace" {
+  "start: number", "stop: number", "steps: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "steps numbers from start to stop, both included",
+}
+op "eye" {
+  "n: int", "m: int = -1", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "[n, m] with ones on the diagonal",
+}
+op "empty_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "uninitialized, shaped and laid out like x",
+}
+op "zeros_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "zeros, shaped and laid out like x",
+}
+op "ones_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "ones, shaped and laid out like x",
+}
+op "full_like" {
+  "x", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = {value = "g", x = "nil"},
+  help = "filled with value, shaped and laid out like x",
+}
+op "rand_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "uniform in [0, 1), shaped and laid out like x",
+}
+op "randn_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "standard normal, shaped and laid out like x",
+}
+
+
+return list
