@@ -752,7 +752,7 @@ describe("the options of an optimizer of one's own", function()
       'Own: option lr has to be told as {kind, default}, as {"number", 0.1} is, got number 0.1')
     Own.spec = { lr = { "float", 0.1 } }
     assert.error_matches(function() Own({ lm.ones(1) }, { lr = 1 }) end,
-      "Own: lr: there is no kind string 'float' of options; there are any, boolean, count")
+      "Own: lr: there is no kind string 'float' of options; there are any, boolean, callable")
   end)
 end)
 
