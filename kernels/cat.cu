@@ -1,5 +1,5 @@
 /* Joining many tensors in one launch (cat.h). Each block does one tile of one input and finds it by its number. */
-#include "nest.cuh"
+#include "merged_dims.cuh"
 #include "types.cuh"
 
 #include "cat.h"

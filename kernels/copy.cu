@@ -1,6 +1,6 @@
 #include "copy.h"
 
-#include "walk.cuh"
+#include "strided_walk.cuh"
 
 extern "C" int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream) {
   return (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream);

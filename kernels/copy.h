@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "walk.h"
+#include "strided_walk.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 #include "fill.h"
 
 #include "philox.h"
-#include "walk.cuh"
+#include "strided_walk.cuh"
 
 /* ---- sources: four elements of theirs, from one whose number is a multiple of 4. fma is written out, as the CPU's
  * compiler makes it of the same sums, so that numbers agree to the bit. */

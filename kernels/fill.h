@@ -3,7 +3,7 @@
 #ifndef LM_KERNELS_FILL_H
 #define LM_KERNELS_FILL_H
 
-#include "walk.h"
+#include "strided_walk.h"
 
 /* Blocks of a seed, as kernels/philox.h counts them. */
 typedef struct lm_blocks_drawn {

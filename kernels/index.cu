@@ -1,5 +1,5 @@
 /* Picking and adding by index tensors (index.h). */
-#include "nest.cuh"
+#include "merged_dims.cuh"
 #include "types.cuh"
 
 #include "index.h"

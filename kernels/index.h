@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "bad.h"
-#include "nest.h"
+#include "merged_dims.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,8 +2,8 @@
  * dtypes are told apart at run time and sums are double. */
 #include "loss.h"
 
-#include "pack.cuh"
 #include "reduce.cuh"
+#include "vectors.cuh"
 
 /* One floating element. */
 LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {

@@ -6,7 +6,7 @@
 #define LM_KERNELS_NORM_CUH
 
 #include "norm.h"
-#include "pack.cuh"
+#include "vectors.cuh"
 
 enum {
   LM_NORM_CHUNK = 64,

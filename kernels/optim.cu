@@ -2,7 +2,7 @@
 #include "optim.h"
 
 #include "chunks.cuh"
-#include "pack.cuh"
+#include "vectors.cuh"
 
 enum { LM_OPTIM_BLOCK = 256 };
 

@@ -10,7 +10,7 @@
 
 #include "point.h"
 #include "scalar_cuda.cuh"
-#include "walk.cuh"
+#include "strided_walk.cuh"
 
 template <class num>
 struct lm_numbers {

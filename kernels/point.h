@@ -4,7 +4,7 @@
 #define LM_KERNELS_POINT_H
 
 #include "bad.h"
-#include "walk.h"
+#include "strided_walk.h"
 
 enum { LM_POINT_NUMBERS = 4 };
 

@@ -2,7 +2,7 @@
  * place adds up the windows it lies in, so that every element is written once and always the same. */
 #include "pool.h"
 
-#include "pack.cuh"
+#include "vectors.cuh"
 
 enum { LM_POOL_BLOCK = 256, LM_POOL_WIDE = 32 /* places in a window from which many threads share it */ };
 

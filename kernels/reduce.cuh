@@ -13,8 +13,8 @@
 
 #include <math.h>
 
-#include "pack.cuh"
 #include "reduce.h"
+#include "vectors.cuh"
 
 /* ---- loaders: one for each class of dtypes. num: what chunks are folded in; total: what chunks are added up in */
 

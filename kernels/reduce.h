@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "nest.h"
+#include "merged_dims.h"
 
 /* Integers have SUM, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts. */
 typedef enum lm_fold_kind {

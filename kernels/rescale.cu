@@ -2,7 +2,7 @@
 #include "rescale.h"
 
 #include "chunks.cuh"
-#include "pack.cuh"
+#include "vectors.cuh"
 
 enum { LM_RESCALE_BLOCK = 256 };
 

@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "nest.h"
+#include "merged_dims.h"
 
 typedef enum lm_softmax_kind {
   LM_SOFTMAX,

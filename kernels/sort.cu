@@ -1,5 +1,5 @@
 /* topk and randperm (sort.h). */
-#include "nest.cuh"
+#include "merged_dims.cuh"
 #include "philox.h"
 #include "types.cuh"
 

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "nest.h"
+#include "merged_dims.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -217,7 +217,7 @@ describe("other machines #lua", function()
     local job, port = listener "--listen 0"
     temp.run(folder, ("timeout 5 luajit -e '%s' %d"):format([[
       package.path = arg[2] or package.path
-      local s, o = require "luminary.cli.doctor.sockets", require "luminary.cli.doctor.outside"
+      local s, o = require "luminary.cli.doctor.sockets", require "luminary.cli.doctor.machine"
       for _, text in ipairs {"GET / HTTP/1.0\r\n\r\n", "take999999999999", "give", "ping           x"} do
         local fd = assert(s.connect("127.0.0.1", tonumber(arg[1]), 2))
         s.send(fd, #text, o.now() + 1, text)
@@ -253,7 +253,7 @@ describe("other machines #lua", function()
       print("port " .. port)
       io.stdout:flush()
       local fd = s.accept(listener, 15)
-      s.receive(fd, 1, require("luminary.cli.doctor.outside").now() + 15)
+      s.receive(fd, 1, require("luminary.cli.doctor.machine").now() + 15)
     ]]}
     assert(stranger:wait_for(0, "port"))
     found, code = findings("--with 127.0.0.1:" .. stranger:output(0):match("port (%d+)"))

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/worker.h"
-#include "data/rows.h"
+#include "data/gather.h"
 #include "mp/channel.h"
 #include "op/op.h"
 #include "tensor/generator.h"

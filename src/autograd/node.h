@@ -191,7 +191,7 @@ typedef struct lm_wish { /* for an edge's gradient */
  * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin);
 
-/* accumulate.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
+/* gradient_sum.c. Adds g, which is yours, to *sum; it may be written to if nobody else sees it. */
 lm_status lm_sum_gradient(lm_tensor **sum, lm_tensor *g, bool create_graph);
 /* *g, which is yours, summed to the sizes, converted to the dtype and brought to the device of meta. */
 lm_status lm_fit_gradient(const lm_meta *meta, lm_tensor **g);
@@ -202,12 +202,12 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* A copy of g added to what retain_grad keeps. */
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 
-/* hooks.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
+/* tensor_grad.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 
-/* record.c: backward passes run without autocast and with or without recording. */
+/* call.c: backward passes run without autocast and with or without recording. */
 typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;

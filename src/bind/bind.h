@@ -147,7 +147,7 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
-/* ---- box.c: handles */
+/* ---- tensor_box.c: handles */
 static inline lm_box *lm_to_box(lua_State *L, const lm_lua *s, int i) {
   lm_box *b = (lm_box *)lua_touserdata(L, i);
   if (!b || !lua_getmetatable(L, i)) return NULL;
@@ -193,7 +193,7 @@ void *lm_object_new(lua_State *L, const lm_object_type *type);
 /* NULL if the value at i is none of the type. */
 void *lm_to_object(lua_State *L, int i, const lm_object_type *type);
 
-/* ---- pace.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
+/* ---- collector.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
 void lm_pace_step(lua_State *L, lm_lua *s);
 /* First thing in every call that makes tensors; the caller's frame owns nothing yet, since a
  * finalizer's error may pass through. */

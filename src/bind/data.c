@@ -1,5 +1,5 @@
 /* What loaders do per element. */
-#include "data/rows.h"
+#include "data/gather.h"
 
 #include "bind/bind.h"
 

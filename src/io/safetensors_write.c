@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 #include "io/file.h"
-#include "io/names.h"
 #include "io/safetensors.h"
+#include "io/safetensors_names.h"
 
 enum { CHUNK = 1 << 16 };
 

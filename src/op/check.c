@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "op/order.h"
+#include "op/stream_order.h"
 
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;

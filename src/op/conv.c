@@ -2,7 +2,7 @@
 #include "op/conv.h"
 
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 
 static lm_status check_numbers(const char *name, const int64_t *stride, const int64_t *padding, const int64_t *dilation,
                                int64_t groups) {

@@ -3,8 +3,8 @@
 
 #include "base/log.h"
 #include "op/check.h"
-#include "op/order.h"
 #include "op/run.h"
+#include "op/stream_order.h"
 
 /* ---- what runs each kind */
 

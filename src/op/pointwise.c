@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 
 static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 

@@ -4,7 +4,7 @@
 #include "device/alloc.h"
 #include "device/stream_core.h"
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 
 static bool on_host(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) == LM_CPU; }
 

@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 #include "optim/optim.h"
 
 /* What is to be measured or written: `noun` calls it "gradient" or "tensor". */

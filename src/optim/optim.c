@@ -4,7 +4,7 @@
 
 #include "base/mem.h"
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 
 static _Thread_local double *kept, *kept_first;
 static _Thread_local int kept_left;

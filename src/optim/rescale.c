@@ -2,7 +2,7 @@
 
 #include "base/mem.h"
 #include "op/check.h"
-#include "op/order.h"
+#include "op/stream_order.h"
 
 static lm_status check(const char *name, int i, const lm_tensor *from, const lm_tensor *to) {
   const lm_tensor *both[] = {from, to};

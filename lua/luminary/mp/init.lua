@@ -3,7 +3,7 @@
 local options = require "luminary.options"
 local lock = require "luminary.mp.lock"
 return options.strict("mp", {
-  spawn = require "luminary.mp.context",
+  spawn = require "luminary.mp.spawn",
   Process = require "luminary.mp.process",
   Pool = require "luminary.mp.pool",
   Queue = require "luminary.mp.queue",

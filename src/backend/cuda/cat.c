@@ -2,9 +2,9 @@
 #include "cat.h"
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/order.h"
+#include "backend/cuda/index_job.h"
 
-_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/nest.h");
+_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
 /* t fills its memory in the order of its part of the result. */
 static bool lies_like(const lm_tensor *t, bool channels_last) {

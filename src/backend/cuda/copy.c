@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cuda/strided.h"
+#include "backend/cuda/strided_walk.h"
 
 /* Dense, and the same order of dims in memory: the bytes are the copy. */
 static bool same_layout(const lm_tensor *a, const lm_tensor *b) {

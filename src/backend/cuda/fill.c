@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cuda/strided.h"
+#include "backend/cuda/strided_walk.h"
 #include "copy.h"
 #include "tensor/generator.h"
 

@@ -4,10 +4,10 @@
 #include "index.h"
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/order.h"
+#include "backend/cuda/index_job.h"
 #include "cub.h"
 
-_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/nest.h");
+_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
 static lm_places one_index(const lm_tensor *index, int64_t entries, int64_t step) {
   return (lm_places){

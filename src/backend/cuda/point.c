@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cuda/strided.h"
+#include "backend/cuda/strided_walk.h"
 #include "op/pointwise.h"
 #include "point.h"
 

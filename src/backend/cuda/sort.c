@@ -2,7 +2,7 @@
 #include "sort.h"
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/order.h"
+#include "backend/cuda/index_job.h"
 #include "cub.h"
 #include "tensor/generator.h"
 

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "distributed/gloo/engine.h"
 #include "distributed/gloo/local.h"
-#include "distributed/gloo/ring.h"
+#include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shim.h"
 
 typedef struct state {

@@ -1,5 +1,5 @@
 --- Cores and threads: what the machine has, what this process is granted, and what it would start.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local cores = {title = "cores and threads"}

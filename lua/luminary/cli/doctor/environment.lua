@@ -1,5 +1,5 @@
 --- Variables that change what luminary, NCCL or CUDA do, and are easily forgotten.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local environment = {title = "environment"}

@@ -1,5 +1,5 @@
 --- What several probes want to know of the machine, looked up once.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local addresses = require "luminary.cli.doctor.addresses"
 
 local facts = {}

@@ -1,5 +1,5 @@
 --- The NVIDIA driver: whether the kernel has it, whether it fits, and what it says of the GPUs.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local gpu = {title = "GPUs and their driver"}

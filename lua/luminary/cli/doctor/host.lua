@@ -1,5 +1,5 @@
 --- The machine that the ranks share: memory, shared memory, limits.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local host = {title = "memory and limits"}

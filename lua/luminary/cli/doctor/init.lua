@@ -3,7 +3,7 @@
 --- Each file beside this one is a subject: a title and probes {name, f(found)}. A probe tells what it finds by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 local flags = require "luminary.cli.flags"
 local reach = require "luminary.cli.doctor.reach"

@@ -1,5 +1,5 @@
 --- The libraries that luminary loads: whether they load, and whether their versions fit.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local libraries = {title = "libraries"}

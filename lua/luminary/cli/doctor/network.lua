@@ -1,5 +1,5 @@
 --- Interfaces, names and ports: what ranks on several machines meet by.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local addresses = require "luminary.cli.doctor.addresses"
 local facts = require "luminary.cli.doctor.facts"
 local sockets = require "luminary.cli.doctor.sockets"

@@ -1,7 +1,7 @@
 --- The ways between GPUs on the PCI bus: an IOMMU that translates addresses, and bridges whose access control (ACS)
 --- sends what GPUs write to each other up to the CPU. Together they make peer-to-peer copies hang, with the GPUs at
 --- 100 % utilization, or arrive wrong; each alone makes them slow.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local pci = {title = "PCI: IOMMU and ACS"}

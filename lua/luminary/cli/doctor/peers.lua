@@ -1,5 +1,5 @@
 --- How fast memory is copied between GPUs and between GPUs and the host, as luminary copies it.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local facts = require "luminary.cli.doctor.facts"
 
 local peers = {title = "copies, measured"}

@@ -2,7 +2,7 @@
 ---
 --- The listener greets with GREETING. Then each request is 16 bytes, a word and a number n: "ping" is sent back,
 --- "take" is followed by n bytes and sent back after them, "give" is answered by n bytes.
-local outside = require "luminary.cli.doctor.outside"
+local outside = require "luminary.cli.doctor.machine"
 local addresses = require "luminary.cli.doctor.addresses"
 local sockets = require "luminary.cli.doctor.sockets"
 

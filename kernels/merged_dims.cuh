@@ -1,9 +1,9 @@
-/* The device's part of nest.h: from an element's number to its offset on each side. */
+/* The device's part of merged_dims.h: from an element's number to its offset on each side. */
 #ifndef LM_KERNELS_NEST_CUH
 #define LM_KERNELS_NEST_CUH
 
 #include "launch.cuh"
-#include "nest.h"
+#include "merged_dims.h"
 
 /* Nests of fewer elements than this go without 64-bit divisions (WIDE = false). */
 static const int64_t LM_NARROW = (int64_t)1 << 31;

@@ -6,8 +6,8 @@
 #ifndef LM_KERNELS_WALK_CUH
 #define LM_KERNELS_WALK_CUH
 
-#include "pack.cuh"
-#include "walk.h"
+#include "strided_walk.h"
+#include "vectors.cuh"
 
 enum { LM_GROUP = 4 };
 

@@ -1,4 +1,4 @@
-#include "data/rows.h"
+#include "data/gather.h"
 
 #include <string.h>
 

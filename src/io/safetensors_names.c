@@ -1,4 +1,4 @@
-#include "io/names.h"
+#include "io/safetensors_names.h"
 
 #include <stdlib.h>
 #include <string.h>

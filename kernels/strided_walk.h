@@ -1,4 +1,4 @@
-/* Strided operands as walk.cuh's kernels go through them. For C and CUDA. */
+/* Strided operands as strided_walk.cuh's kernels go through them. For C and CUDA. */
 #ifndef LM_KERNELS_WALK_H
 #define LM_KERNELS_WALK_H
 

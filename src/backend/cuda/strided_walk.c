@@ -1,4 +1,4 @@
-#include "backend/cuda/strided.h"
+#include "backend/cuda/strided_walk.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* A nest of loops over the elements of strided tensors ("sides") that share their sizes. The caller lists the dims,
- * slowest first; those that lie evenly on every side become one. Plain C; nest.cuh is the device's part. */
+ * slowest first; those that lie evenly on every side become one. Plain C; merged_dims.cuh is the device's part. */
 #ifndef LM_KERNELS_NEST_H
 #define LM_KERNELS_NEST_H
 

@@ -1,4 +1,4 @@
-#include "op/order.h"
+#include "op/stream_order.h"
 
 #include <stdlib.h>
 #include <string.h>

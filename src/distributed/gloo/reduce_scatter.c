@@ -1,4 +1,4 @@
-#include "distributed/gloo/ring.h"
+#include "distributed/gloo/reduce_scatter.h"
 
 #include <string.h>
 

@@ -1,11 +1,11 @@
 /* Strided elementwise work: dims brought into the result's order and merged, transposed operands, elementwise launches
- * (kernels/walk.h, kernels/point.h). */
+ * (kernels/strided_walk.h, kernels/point.h). */
 #ifndef LM_CUDA_STRIDED_H
 #define LM_CUDA_STRIDED_H
 
 #include "backend/cuda/cuda.h"
 #include "point.h"
-#include "walk.h"
+#include "strided_walk.h"
 
 /* The layout of a result alone: its dims, still unmerged, innermost last as in the tensor. */
 lm_walk_layout lm_cuda_walk(const lm_tensor *result);
