@@ -190,7 +190,8 @@ describe("the numbers of plug-ins", function()
     local root = here .. "/.."
     temp.remove(folder)
     os.execute((([[mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out && cd IN && cp -r src/codegen src/op src/base
-      src/device src/tensor OUT/src/ && cp --parents src/dist/group.h src/autograd/formulas.h kernels/dtypes.h
+      src/device src/tensor OUT/src/ && cp --parents src/distributed/group/group.h
+      src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h
       lua/luminary/entries.lua OUT/]]):gsub("%s+", " "):gsub("%u%u+", { IN = root, OUT = folder })))
     local path = folder .. "/" .. file
     local text = temp.read(path)

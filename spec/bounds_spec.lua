@@ -59,7 +59,8 @@ describe("work without bound", function()
       for i = 1, 60 do assert(u[1] == u[2]); u = u[1] end
       assert(u[1] == 5)]])
     refuses("more than %d+ values", doubled .. "core.json_encode(t)")
-    refuses("more than %d+ values", doubled .. "local text, why = require 'luminary.dist.encode'.encode(t); error(why)")
+    refuses("more than %d+ values", doubled
+      .. "local text, why = require 'luminary.distributed.encode'.encode(t); error(why)")
   end)
 
   it("of joining many tensors grows with their number", function()

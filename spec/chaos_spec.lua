@@ -1,4 +1,5 @@
--- A short form of scripts/dev/chaos; LM_TEST_LONG=1 runs all of it. Its seed is printed when a trial fails.
+-- Short forms of scripts/dev/chaos, chaos_hogwild and chaos_mp; LM_TEST_LONG=1 runs all of them. A trial that fails
+-- prints its seed.
 local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
 package.path = root .. "/spec/support/?.lua;" .. package.path
 local lm = require "luminary"
@@ -6,9 +7,9 @@ local temp = require "temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
 describe("ranks that go wrong at a random moment", function()
-  local function chaos(trials, options)
-    local command = "timeout %d luajit %s/scripts/dev/chaos --trials %d %s 2>&1"
-    local pipe = io.popen(command:format(trials * 12, root, trials, options))
+  local function chaos(trials, options, program)
+    local command = "timeout %d luajit %s/scripts/dev/%s --trials %d %s 2>&1"
+    local pipe = io.popen(command:format(trials * 12, root, program or "chaos", trials, options))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
@@ -16,6 +17,15 @@ describe("ranks that go wrong at a random moment", function()
 
   it("are named by all others, in time, and leave nothing behind #speed", function()
     chaos(long and 200 or 24, "")
+  end)
+
+  it("... and so does who has a queue, lock, pool or pipe in common with one that is killed #speed", function()
+    local trials = long and 200 or 10
+    local command = "timeout %d luajit %s/scripts/dev/chaos_mp --trials %d 2>&1"
+    local pipe = io.popen(command:format(trials * 20, root, trials))
+    local text = pipe:read("*a")
+    pipe:close()
+    assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
   end)
 
   if lm.dist.is_mpi_available() and os.execute "mpirun --version >/dev/null 2>&1" == 0 then
@@ -26,4 +36,6 @@ describe("ranks that go wrong at a random moment", function()
   if lm.dist.is_nccl_available() and temp.exists((core:gsub("core%.so$", "fake_cuda.so"))) then
     it("... over the stand-in for NCCL as well #speed", function() chaos(long and 100 or 8, "--backend nccl") end)
   end
+
+  it("... and those of a Hogwild run, or go on #speed", function() chaos(long and 100 or 4, "", "chaos_hogwild") end)
 end)

@@ -99,6 +99,13 @@ describe("luminary's options", function()
     assert.matches("%-e needs a chunk", text)
   end)
 
+  it("help of a name", function()
+    local ok, text = luminary "help nn.Linear"
+    assert(ok and text:find("nn.Linear(in_features", 1, true), text)
+    ok, text = luminary "help nn.Linaer"
+    assert(not ok and text:find("did you mean ?Linear", 1, true), text)
+  end)
+
   it("--version and --help", function()
     local ok, text = luminary "--version"
     assert(ok, text)
@@ -490,8 +497,8 @@ describe("every public name", function()
     end
     local seen = {[lm.core] = true, [lm.ops] = true}
     for _, name in ipairs {
-      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "Timer",
-      "repr", "help", "save", "load", "FloatTensor",
+      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
+      "vision", "Timer", "repr", "help", "save", "load", "FloatTensor",
     } do
       assert(lm[name] ~= nil, name) -- which loads it
     end

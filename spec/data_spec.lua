@@ -197,9 +197,10 @@ describe("a stream of samples", function()
         "an IterableDataset comes in its own order: give no " .. next(opts))
     end
     local Bare = data.IterableDataset:extend("Bare")
-    assert.error_matches(function() data.DataLoader(Bare()):iter() end, "Bare: define function Bare:iter%(%)")
+    assert.error_matches(function() data.DataLoader(Bare()):iter()() end, "Bare: define function Bare:iter%(%)")
     function Bare:iter() return { self } end
-    assert.error_matches(function() data.DataLoader(Bare()):iter() end, ":iter%(%) has to give a function, got a table")
+    assert.error_matches(function() data.DataLoader(Bare()):iter()() end,
+      ":iter%(%) has to give a function, got a table")
   end)
 end)
 
@@ -335,27 +336,37 @@ describe("a random sampler", function()
 end)
 
 describe("a loader", function()
-  it("pins every tensor of a batch where it is asked to", function()
-    local core = require "luminary.core"
-    local pin, pinned = core.pin_memory, 0
-    finally(function() core.pin_memory = pin end)
-    core.pin_memory = function(x) -- without CUDA it gives x itself
-      pinned = pinned + 1
-      return pin(x):add(100)
+  it("leaves the random numbers where they are, an error in the set or not", function()
+    local Broken = data.Dataset:extend("Broken")
+    function Broken:len() return 4 end -- luacheck: ignore self
+    function Broken:get(i) -- luacheck: ignore self
+      if i == 3 then error("torn") end
+      return lm.rand(1)
     end
-    local rows = data.TensorDataset(lm.arange(4), lm.arange(4))
-    local a, b = data.DataLoader(rows, { batch_size = 2, pin_memory = true }):iter()()
-    assert.same({ { 100, 101 }, { 100, 101 } }, { a:totable(), b:totable() })
-    local Deep = data.Dataset:extend("Deep")
-    function Deep:len() return 2 end -- luacheck: ignore self
-    function Deep:get(i) return { x = i, more = { lm.ones { 2 }, "text" } } end -- luacheck: ignore self
-    local batch = data.DataLoader(Deep(), { batch_size = 2, pin_memory = true }):epoch(1)()
-    assert.same({ 101, 102 }, batch.x:totable())
-    assert.equal(101, batch.more[1][{ 1, 1 }])
-    assert.same({ "text", "text" }, batch.more[2])
-    assert.equal(4, pinned)
-    data.DataLoader(rows, { batch_size = 2 }):iter()()
-    assert.equal(4, pinned)
+    lm.manual_seed(3)
+    local expected = lm.rand(2):totable()
+    for _, opts in ipairs {
+      { batch_size = 2 }, { batch_size = 4 }, { batch_size = 2, collate_fn = function() error("bent") end },
+    } do
+      lm.manual_seed(3)
+      local ok, problem = xpcall(function()
+        for _ in data.DataLoader(Broken(), opts):epoch(1) do end -- luacheck: ignore
+      end, debug.traceback)
+      assert.is_false(ok)
+      assert.matches(opts.collate_fn and "bent" or "torn", problem)
+      assert.same(expected, lm.rand(2):totable())
+    end
+  end)
+
+  it("does nothing for pin_memory or a device where there is no GPU", function()
+    if require("luminary.core").device_count "cuda" > 0 then return end
+    local x = lm.arange(4)
+    local set = { len = function() return 1 end, get = function() return 1 end, get_batch = function() return x end }
+    for _, opts in ipairs { { pin_memory = true }, { device = "cpu" }, { device = "cpu", pin_memory = true } } do
+      assert.is_true(data.DataLoader(set, opts):iter()() == x)
+    end
+    assert.equal("cpu:1", data.DataLoader(set, { device = "cpu:1" }):iter()().device)
+    assert.error_matches(function() data.DataLoader(set, { device = "cuda" }):iter()() end, "cuda")
   end)
 
   it("goes in order, the last batch smaller", function()
@@ -832,7 +843,8 @@ describe("MNIST's files", function()
 
   it("where they are missing or broken", function()
     local text = message(data.MNIST, { root = folder .. "/nowhere" })
-    assert.matches("MNIST: no train-images-idx3-ubyte (nor .gz) in any of\n  " .. folder .. "/nowhere\n", text, 1, true)
+    assert.matches("MNIST: no train-images-idx3-ubyte nor train-images-idx3-ubyte.gz in any of\n  " .. folder
+      .. "/nowhere\n", text, 1, true)
     assert.matches("root", text)
     assert.matches("dataset-fashion-mnist", message(data.FashionMNIST, { root = folder .. "/nowhere" }), 1, true)
     assert.matches("{root = \"x\"}", message(data.MNIST, "x"), 1, true)

@@ -116,6 +116,19 @@ describe("DistributedDataParallel", function()
     succeeds(3, script)
   end)
 
+  it("tells of join where a rank had fewer batches than others", function()
+    local got = run(2, [[
+      local net = DDP(nn.Linear(2, 1))
+      print(message(function()
+        for _ = 1, 3 - rank do net(lm.ones { 1, 2 }):sum():backward() end
+        if rank == 1 then os.exit(0, true) end
+      end))
+      os.exit(0, true)
+    ]])
+    assert.matches("rank 1 on host %S+ left while others still needed it.*DistributedDataParallel backward"
+      .. ".*train within net:join", got[0].output)
+  end)
+
   it("checks the model against rank 0's", function()
     for _, case in ipairs {
       { "nn.Linear(3, 2 + rank)",

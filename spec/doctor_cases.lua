@@ -186,6 +186,8 @@ return {
     {bin = child(machine.measured("peer 0 1 direct", "peer 0 1 host"))}},
   {"peers.pinned_slow", "warning", "cuda:1: pinned 2.9 up, 49.9 down", "LnkSta", {bin = child(machine.measured("50.20",
     "2.90"))}},
+  {"peers.pinning", "note", "^cuda:1, 16.8 MB: 1.3 ms as it is; pinned 0.41 ms, after 2.5 ms to pin it$",
+    "num_workers = 1", {bin = child(machine.measured("1.300 1.200", "1.300 2.500"))}},
   {"peers.failed", "warning", "out of memory", "nvidia%-smi",
     {bin = child(machine.measured("device 1", "problem out of memory\ndevice 1"))}},
   {"peers.fails", "problem", "exit code 134, loading CUDA: Abort", "gpu,libraries",

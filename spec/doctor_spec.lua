@@ -19,12 +19,14 @@ describe("luminary doctor #lua", function()
     for _, one in ipairs(object.findings) do assert.equal("ok", one.severity, one.id .. ": " .. one.reason) end
     for _, id in ipairs {
       "gpu.driver", "gpu.driver_fits", "gpu.driver_library", "gpu.nodes", "gpu.smi", "gpu.log", "libraries.cuda",
-      "libraries.nccl", "pci.clear", "peers.matrix", "peers.pinned", "host.shm", "cores.count", "network.nccl",
-      "network.host_known", "network.no_firewall", "environment.habits",
+      "libraries.nccl", "pci.clear", "peers.matrix", "peers.pinned", "peers.batches", "host.shm", "cores.count",
+      "network.nccl", "network.host_known", "network.no_firewall", "environment.habits",
     } do
       assert(by_id[id], id .. " is missing in\n" .. text)
     end
     assert.matches("2%.28%.9, for CUDA 13%.0", by_id["libraries.nccl"].reason)
+    assert.matches("cuda:1, 16.8 MB: 1.3 ms as it is; pinned 0.41 ms, after 1.2 ms to pin it",
+      by_id["peers.batches"].reason)
     assert.matches("cuda:0 +%- +350%.0\ncuda:1 +351%.0 +%-", by_id["peers.matrix"].reason)
   end)
 
@@ -352,6 +354,8 @@ describe("this machine #lua", function()
     assert.equal(4, rows)
     assert.not_matches("%?", found["peers.matrix"].reason)
     assert.matches("cuda:3: pinned [%d.]+ up, [%d.]+ down; pageable [%d.]+ up", found["peers.pinned"].reason)
+    assert.matches("cuda:3, 16.8 MB: [%d.]+ ms as it is; pinned [%d.]+ ms",
+      (found["peers.batches"] or found["peers.pinning"]).reason)
     _, code, found = look("--only peers", env .. "2 LM_FAKE_CUDA_NULL=1") -- nothing arrives
     assert.equal(1, code)
     assert.matches("cuda:0 to cuda:1, cuda:1 to cuda:0", found["peers.wrong"].reason)

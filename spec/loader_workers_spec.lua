@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
+local ranks = require "ranks"
 local temp = require "temp"
 local ffi = require "ffi"
 local data = lm.data
@@ -35,14 +36,16 @@ local function all(loader, epochs, first)
   return list
 end
 
-local function threads()
+local function entries(of)
   local n = 0
-  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/task")
+  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/" .. of)
   for _ in pipe:lines() do n = n + 1 end
   pipe:close()
   return n
 end
 ffi.cdef "int getpid(void);"
+local function threads() return entries "task" end
+local function descriptors() return entries "fd" end
 
 local function settle()
   jit.flush()
@@ -163,6 +166,76 @@ describe("a loader's workers", function()
       table.sort(seen)
       assert.same({ 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, seen)
     end
+  end)
+
+  it("share a stream out over ranks, too, where that is asked for", function()
+    local got = ranks.run { n = 2, script = [[
+      local lm = require "luminary"
+      local data, dist, nn = lm.data, lm.dist, lm.nn
+      dist.init_process_group "gloo"
+      local rank = dist.get_rank()
+      local Shared = data.IterableDataset:extend("Shared")
+      function Shared:init(n) self.n, self.first, self.stride = n, 1, 1 end
+      function Shared:len() return self.n end
+      function Shared:shard(i, n) self.first, self.stride = i + 1, n end
+      function Shared:iter()
+        local i = self.first - self.stride
+        return function()
+          i = i + self.stride
+          if i <= self.n then return i end
+        end
+      end
+      local core, warnings = lm.core, {}
+      core.warn = function(text) warnings[#warnings + 1] = text end
+      local function numbers(set, opts)
+        local seen = {}
+        for x in data.DataLoader(set, opts):iter() do
+          for _, v in ipairs(x:totable()) do seen[#seen + 1] = v end
+        end
+        table.sort(seen)
+        return table.concat(seen, " ")
+      end
+      print("alone", numbers(Shared(9), {batch_size = 2, shard_ranks = true}))
+      print("workers", numbers(Shared(9), {batch_size = 2, shard_ranks = true, num_workers = 2}))
+      Shared.shard_ranks = true
+      print("set", numbers(Shared(5), {}))
+      print("off", numbers(Shared(3), {shard_ranks = false}))
+      print("length", #data.DataLoader(Shared(9), {batch_size = 2}))
+      print("warnings", #warnings)
+      Shared.shard_ranks = nil
+      print("silent", numbers(Shared(3), {}), warnings[1])
+      Shared.shard_ranks = true
+      -- uneven parts, under DDP
+      local net = nn.parallel.DistributedDataParallel(nn.Linear(1, 1))
+      local steps = 0
+      net:join(function()
+        for x in data.DataLoader(Shared(5), {batch_size = 2}):iter() do
+          net(x:float():view(-1, 1)):sum():backward()
+          steps = steps + 1
+        end
+      end)
+      print("steps", steps)
+      local loader = data.DataLoader(Shared(9), {})
+      loader:iter()()
+      local state = loader:state_dict()
+      state.pass.rank = 1 - rank
+      print("state", select(2, pcall(loader.load_state_dict, loader, state)))
+      dist.destroy_process_group()]] }
+    assert(got.ok, got.text)
+    local function said(rank, word) return got[rank].output:match(word .. "\t([^\n]*)") end
+    assert.same({ "1 3 5 7 9", "2 4 6 8" }, { said(0, "alone"), said(1, "alone") })
+    assert.same({ "1 2 5 6 9", "3 4 7 8" }, { said(0, "workers"), said(1, "workers") })
+    assert.same({ "1 3 5", "2 4" }, { said(0, "set"), said(1, "set") })
+    assert.same({ "1 2 3", "1 2 3" }, { said(0, "off"), said(1, "off") })
+    assert.same({ "3", "2" }, { said(0, "length"), said(1, "length") })
+    assert.equal("0", said(0, "warnings"))
+    assert.matches("1 2 3\t.*each of 2 ranks walks all of Shared: {shard_ranks = true}", said(0, "silent"))
+    assert.same({ "2", "1" }, { said(0, "steps"), said(1, "steps") })
+    assert.matches("the state is of part 2 of 2 of the stream, this is part 1 of 2", said(0, "state"))
+    assert.error_matches(function() data.DataLoader(Noisy(3), { shard_ranks = true }) end,
+      "shard_ranks shares out an IterableDataset; this set takes a sampler")
+    assert.error_matches(function() data.DataLoader(Stream(3), { shard_ranks = true }) end,
+      "shard_ranks wants a set with :shard")
   end)
 
   it("share a stream out that asks who they are, as PyTorch's do", function()
@@ -294,6 +367,113 @@ describe("a loader's workers", function()
   end)
 end)
 
+describe("workers within workers", function()
+  local Nested = data.Dataset:extend("Nested")
+  function Nested:init(how)
+    self.loader = data.DataLoader(Stream(4), how)
+    all(self.loader)
+  end
+  function Nested:len() return 3 end
+  function Nested:get(i)
+    local sum = i
+    for x in self.loader:iter() do sum = sum + x:item() end
+    return sum
+  end
+
+  it("make a set's own batches, by a loader that is sent along", function()
+    for _, inner in ipairs { { num_workers = 1 }, { num_workers = 1, persistent_workers = true }, {} } do
+      for _, kind in ipairs { "thread", "process" } do
+        local got = {}
+        for x in data.DataLoader(Nested(inner), { num_workers = 1, worker_type = kind }):iter() do
+          got[#got + 1] = x:item()
+        end
+        assert.same({ 11, 12, 13 }, got)
+      end
+    end
+  end)
+end)
+
+describe("how many workers there are", function()
+  it("is no more than there is to do", function()
+    settle()
+    local before = threads()
+    local loader = data.DataLoader(Noisy(6), { num_workers = 1000, batch_size = 2 })
+    assert.equal(3, #all(loader))
+    assert.is_true(threads() <= before + 3)
+  end)
+
+  it("does not take fresh memory for each batch #speed", function() -- which costs more than what is put there
+    local function faults()
+      local file = io.open "/proc/self/stat"
+      local text = file:read "*a"
+      file:close()
+      return tonumber((text:gsub("^.*%) ", ""):match(("%S+ "):rep(7) .. "(%d+)"))) -- minor ones
+    end
+    local set = data.TensorDataset(lm.rand(256, 3, 112, 112))
+    local loader = data.DataLoader(set, { batch_size = 64, num_workers = 1 }) -- 9.6 MB a batch, 2,352 pages
+    local before, n
+    for pass = 1, 7 do
+      if pass == 3 then before, n = faults(), 0 end
+      for _ in loader:iter() do n = (n or 0) + 1 end
+    end
+    assert.equal(20, n)
+    assert.is_true((faults() - before) / n < 1200, tostring((faults() - before) / n))
+  end)
+
+  it("stays the same from pass to pass", function()
+    local Named = data.Dataset:extend("Named")
+    function Named:len() return 4 end
+    function Named:get()
+      NAME = NAME or math.random(1e9) -- luacheck: ignore
+      return NAME -- luacheck: ignore
+    end
+    local function names(how)
+      local seen, n = {}, 0
+      local loader = data.DataLoader(Named(), how)
+      for _ = 1, 3 do
+        for x in loader:iter() do
+          if not seen[x:item()] then n = n + 1 end
+          seen[x:item()] = true
+        end
+      end
+      return n
+    end
+    assert.equal(1, names { num_workers = 1 }) -- one Lua state
+    assert.equal(3, names { num_workers = 1, worker_type = "process" })
+    assert.equal(1, names { num_workers = 1, worker_type = "process", persistent_workers = true })
+  end)
+
+  it("changes between passes", function()
+    local loader = data.DataLoader(Noisy(6), { num_workers = 1, batch_size = 1, seed = 1 })
+    local expected = all(loader)
+    for _, count in ipairs { 3, 2, 0, 1 } do
+      loader.num_workers = count
+      assert.same(expected, all(loader))
+    end
+  end)
+
+  it("does not limit how many batches are asked for ahead", function()
+    local n = 0
+    for x in data.DataLoader(Stream(1500), { num_workers = 2, prefetch_factor = 2 ^ 40, batch_size = 1 }):iter() do
+      n = n + 1
+      assert.equal(n, x:item())
+    end
+    assert.equal(1500, n)
+  end)
+
+  it("is remembered by no worker between passes: sets are given back", function()
+    local set = data.TensorDataset(lm.rand(100))
+    local loader = data.DataLoader(set, { num_workers = 2, batch_size = 50 })
+    for _ in loader:iter() do end -- luacheck: ignore
+    local until_when = lm.time() + 5
+    set = nil -- luacheck: ignore
+    local live = lm.live_tensors()
+    loader.dataset = data.TensorDataset(lm.rand(2))
+    repeat settle() until lm.live_tensors() < live - 2 or lm.time() > until_when
+    assert.is_true(lm.live_tensors() < live - 2) -- here's and theirs
+  end)
+end)
+
 describe("an error in a worker", function()
   local Broken = data.Dataset:extend("Broken")
   function Broken:init(at) self.at = at end
@@ -356,7 +536,7 @@ describe("an error in a worker", function()
   it("about a set that cannot be sent is raised at once", function()
     local set = Broken()
     set.co = coroutine.create(print)
-    assert.matches("DataLoader: args%[1%].recipe.set.co: a coroutine cannot be sent to another thread",
+    assert.matches("DataLoader: recipe.set.co: a coroutine cannot be sent to another thread",
       message(all, data.DataLoader(set, { num_workers = 1 })))
   end)
 
@@ -414,6 +594,50 @@ describe("what is left of workers", function()
     temp.remove(folder)
   end)
 
+  local function is_running(pid)
+    local file = io.open("/proc/" .. pid .. "/stat")
+    local text = file and file:read "*a" or ""
+    if file then file:close() end
+    return text ~= "" and not text:find(") Z ", 1, true)
+  end
+
+  it("ends with the program, in the midst of a pass, by os.exit, Ctrl-C or an error #lua", function()
+    local folder = temp.folder()
+    for _, kind in ipairs { "thread", "process" } do
+      for how, code in pairs { ["os.exit(7)"] = 7, ["os.exit(7, true)"] = 7, ["error 'torn'"] = 1,
+        ["ffi.C.raise(2) while true do next_batch() end"] = "^[1-9]" } do
+        temp.write(folder .. "/main.lua", ([[
+          local ffi = require "ffi"
+          ffi.cdef "int raise(int);"
+          local lm = require "luminary"
+          local Slow = lm.data.Dataset:extend("Slow")
+          function Slow:len() return 1e6 end
+          function Slow:get(i)
+            local ending = lm.time() + 0.01
+            while lm.time() < ending do end
+            return i
+          end
+          local loader = lm.data.DataLoader(Slow(), {num_workers = 2, worker_type = "KIND"})
+          local next_batch = loader:iter()
+          for _ = 1, 3 do next_batch() end
+          local children = io.open("/proc/self/task/" .. io.open("/proc/self/stat"):read "*n" .. "/children"):read "*a"
+          print(children)
+          io.stdout:flush()
+          ]]):gsub("KIND", kind) .. how)
+        local began = lm.time()
+        local _, out, ended = temp.run(folder, "timeout 30 luajit " .. folder .. "/main.lua")
+        assert.matches(tostring(code), tostring(ended), how)
+        assert.is_true(lm.time() - began < 15)
+        for pid in out:match("^[^\n]*"):gmatch("%d+") do
+          local gone_by = lm.time() + 5
+          repeat until not is_running(pid) or lm.time() > gone_by
+          assert.is_true(lm.time() < gone_by, how)
+        end
+      end
+    end
+    temp.remove(folder)
+  end)
+
   it("is nothing after a pass, a break, an error or a forgotten iterator", function()
     local Big = data.Dataset:extend("Big")
     function Big:len() return 40 end
@@ -428,16 +652,21 @@ describe("what is left of workers", function()
       pcall(all, data.DataLoader(Big(), how))
       data.DataLoader(Big(), how):iter()()
       data.DataLoader(Big(), how):iter()
+      local loader = data.DataLoader(Big(), how) -- two at once, one of which is left
+      local one, other = loader:iter(), loader:iter()
+      one()
+      for _ = 1, 3 do other() end
     end
     use "thread"
     settle()
-    local before, tensors = threads(), lm.live_tensors()
+    local before, tensors, files = threads(), lm.live_tensors(), descriptors()
     for _, kind in ipairs { "thread", "process" } do
       use(kind)
       settle()
       settle()
       assert.equal(before, threads())
       assert.equal(tensors, lm.live_tensors())
+      assert.is_true(descriptors() <= files)
     end
     assert.equal("", (temp.read("/proc/self/task/" .. ffi.C.getpid() .. "/children")))
   end)

@@ -308,6 +308,24 @@ describe("shared memory", function()
     assert.is_true(make():share_memory_():is_shared())
   end)
 
+  it("is for threads what it is for processes: gradients, and who wrote, are each one's own", function()
+    local w = lm.ones(3):requires_grad_():share_memory_()
+    local there = round_trip {w, w:detach()}
+    assert.is_true(there[1]:is_shared() and there[1].requires_grad)
+    local loss = (w * w):sum()
+    lm.no_grad(function() there[1]:mul_(2) end) -- as another thread's step
+    loss:backward()
+    assert.same({4, 4, 4}, w.grad:tolist())
+    assert.is_nil(there[1].grad)
+    loss = (there[1] * there[1]):sum()
+    there[2]:mul_(2) -- the same memory in the same place
+    assert.matches("changed it in place", select(2, pcall(loss.backward, loss)), 1, true)
+    local plain = lm.ones(3):requires_grad_()
+    there, loss = round_trip(plain), (plain * plain):sum()
+    lm.no_grad(function() there:mul_(2) end)
+    assert.matches("changed it in place", select(2, pcall(loss.backward, loss)), 1, true)
+  end)
+
   it("is given back", function()
     local before = count_descriptors()
     for _ = 1, 20 do lm.zeros(1000):share_memory_() end
@@ -324,6 +342,19 @@ describe("shared memory", function()
       assert.equal(ok, y:is_shared())
       assert.equal(40, x:sum():item())
     end
+    local x, here, there = lm.ones(40):share_memory_(), core.mp_pair(true)
+    local list, sent = {x, x[{{1, 20}}], lm.ones(3)}, 0
+    for n = 1, 30 do
+      core._fail_alloc_from(n)
+      local ok = pcall(core.mp_send, here, "text", list)
+      core._fail_alloc_from(0)
+      if ok then
+        sent = sent + 1
+        local _, got = core.mp_receive(there, 0)
+        assert.equal(20, got[2]:sum():item())
+      end
+    end
+    assert(sent > 0 and sent < 30, sent)
   end)
 end)
 

@@ -4,6 +4,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
+local tar = require "tar"
 local temp = require "temp"
 local nn, optim, F = lm.nn, lm.optim, lm.nn.functional
 
@@ -261,5 +262,36 @@ describe("running out of memory in", function()
     temp.remove(folder)
     assert(ok, err)
     assert.equal("file\nidx\n", left)
+  end)
+
+  it("reading sets of files", function()
+    local folder = temp.folder()
+    local function file(name, text) return temp.write(folder .. "/" .. name, text) end
+    local csv = file("a.csv", 'x,y,"z"\n1,2,"a ""b"""\n3,4,c\n')
+    local lines, tokens = file("a.jsonl", '{"a": 1}\n{"a": [1, 2]}\n'), file("tokens", ("ab"):rep(20))
+    local shard = file("a.tar", tar.gnu_member(("n"):rep(120) .. ".txt", "text") .. tar.pax_member("b.cls", "1")
+      .. tar.ending)
+    os.execute(("mkdir %s/tree %s/tree/a %s/tree/b; touch %s/tree/a/1 %s/tree/b/2; gzip -k %s"):format(folder, folder,
+      folder, folder, folder, csv))
+    file("test_batch.bin", ("\1"):rep(3073))
+    local ok, err = pcall(sweep, function()
+      local outcome
+      return function()
+        local table_ = lm.data.CSVDataset(csv, {text = "z"})
+        local packed = lm.data.CSVDataset(csv .. ".gz", {label = "z"})
+        local x, y = lm.data.TokenDataset(tokens, {block_size = 4}):get(2)
+        local row = lm.data.JSONLinesDataset(lines):get(2)
+        local tree = lm.data.DatasetFolder(folder .. "/tree", {loader = function(path) return path end})
+        local samples = 0
+        for sample in lm.data.WebDataset(shard):iter() do samples = samples + (sample.cls or 5) end
+        outcome = {
+          table_.features, packed.features, packed.labels, x, y, tree.targets,
+          lm.data.CIFAR10({root = folder, train = false}).images,
+          lm.tensor {row.a[2], #select(2, table_:get(1)), samples, #tree:get(2) - #folder},
+        }
+      end, function() return outcome end
+    end)
+    temp.remove(folder)
+    assert(ok, err)
   end)
 end)

@@ -33,7 +33,8 @@ describe("README's page on writing programs", function()
   end
 
   local libraries = {
-    "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "data", "autograd",
+    "nn", "nn.functional", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "data", "autograd", "mp", "vision",
+    "vision.transforms", "vision.transforms.functional",
   }
   for _, where in ipairs(libraries) do
     it("names all of " .. where, function()

@@ -2,7 +2,7 @@
 -- other, several interfaces. What cannot be says why, in time.
 local lm = require "luminary"
 local core = require "luminary.core"
-local environment = require "luminary.dist.environment"
+local environment = require "luminary.distributed.environment"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local ranks, temp, netns, slurm = require "ranks", require "temp", require "netns", require "slurm"

@@ -6,16 +6,17 @@ local root = here .. "/.."
 
 -- These programs bring their own sanitizers.
 local own = "env -u LD_PRELOAD "
-local sources = "src/base/*.c src/dist/net*.c src/dist/auth.c src/dist/protocol.c src/dist/record.c src/dist/server*.c"
+local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
+  .. " src/distributed/store/failure.c src/distributed/store/words.c src/distributed/store/server*.c"
 
 describe("the store", function()
   local folder
   setup(function()
     folder = temp.folder()
-    local ok, text = temp.run(folder, ("cd %s && luajit src/op/generate.lua . %s && luajit src/codegen/abi.lua . %s"
-      .. " && %scc -I%s -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
-      .. " -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -Isrc -Ikernels -Iscripts/dev -o %s/check"
-      .. " spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, folder, own, folder,
+    local ok, text = temp.run(folder, ("cd %s && for script in base/generate op/generate codegen/abi; do"
+      .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv"
+      .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
+      .. " -Iscripts/dev -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, own, folder,
       folder, sources))
     assert(ok, text)
   end)

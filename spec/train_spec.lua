@@ -214,6 +214,42 @@ describe("train_amp_ddp.lua", function()
   end)
 end)
 
+describe("hogwild.lua", function()
+  local function hogwild(options)
+    local command = "cd %s && luajit scripts/hogwild.lua --data %s %s"
+    return require("temp").run(folder, command:format(root, folder, options))
+  end
+
+  for _, method in ipairs { "process", "thread" } do
+    it("trains one model by two of method " .. method .. ", and the parent has it", function()
+      local path = folder .. "/hogwild.st"
+      local ok, text = hogwild(("--processes 2 --method %s --model mlp --epochs 6 --lr 0.05 --log-interval 40 "
+        .. "--save %s"):format(method, path))
+      assert(ok, text)
+      for i = 0, 1 do assert.matches(("process %d  epoch 1  step 40/288  loss "):format(i), text, 1, true) end
+      assert.matches("\n36864 samples in [%d.]+ s: %d+ samples/s by 2 " .. method, text)
+      local accuracy = tonumber(text:match "\ntest accuracy ([%d.]+)\n$")
+      assert(accuracy > 0.8, text)
+      local net = dofile(root .. "/scripts/models.lua").mlp()
+      net:load_state_dict(lm.load(path))
+      local set = lm.data.FashionMNIST { root = folder, train = false }
+      local x, labels = set:get_batch(lm.arange(1, 65, { dtype = "int64" }))
+      assert.near(accuracy, net(x):argmax(2):eq(labels):sum():item() / 64, 1e-4)
+    end)
+  end
+
+  it("names what it does not know", function()
+    for given, message in pairs {
+      ["--model vgg"] = "--model: no model 'vgg'", ["--method fork"] = "--method: 'fork' is neither process nor thread",
+      ["--processes 0"] = "--processes has to be a whole number from 1 on", ["--data /nowhere"] = "/nowhere",
+    } do
+      local ok, text = hogwild(given)
+      assert.is_false(ok)
+      assert.matches(message, text, 1, true)
+    end
+  end)
+end)
+
 describe("the version", function()
   it("is a string", function() assert.is_string(lm.version) end)
 end)

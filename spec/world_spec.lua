@@ -272,6 +272,29 @@ describe("the others hear of", function()
     assert.matches("barrier: rank 1 on host [^\n]* did not come", got[1].output)
   end)
 
+  it("in fields too", function()
+    local got = start(2, [[
+      local me = init { timeout = 1 }
+      print("before", dist.failure())
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 2 do end
+        waits(dist.barrier)
+      end
+      local f = dist.failure()
+      print(f.kind, f.rank, f.host == f.who.host, f.who.standing, f.who.call)
+      print(f.other.rank, f.other.standing, f.other.seconds, f.other.call, f.other.where:match "script.lua:%d+$")
+      print(f.text:match "^rank %d+")
+    ]]):wait()
+    for rank = 0, 1 do
+      assert.matches("before\tnil\n", got[rank].output)
+      assert.matches("absent\t1\ttrue\tnil\tnil\n0\twaits\t1\tall_reduce sum float32 %[1%]\tscript.lua:%d+\nrank 1",
+        got[rank].output)
+    end
+  end)
+
   it("who is missing of many, as many as there is room for, each with its line", function()
     local got = start(6, [[
       local me = init { timeout = 2 }
@@ -348,7 +371,7 @@ end)
 
 describe("backends", function()
   it("that do not exist name the nearest", function()
-    local dist = require "luminary.dist"
+    local dist = require "luminary.distributed"
     local function message(name)
       local ok, err = pcall(dist.init_process_group, { backend = name, init_method = "tcp://127.0.0.1:1", rank = 0,
         world_size = 2, timeout = 1 })

@@ -78,12 +78,15 @@ local function is_class(value)
   return mt and rawget(mt, "__call") ~= nil or false
 end
 
--- As people write it: lm.nn.functional.relu is F.relu.
-local short = {["lm.nn.functional"] = "F", ["lm.nn"] = "nn", ["lm.optim"] = "optim", ["lm.data"] = "data",
-  ["lm.dist"] = "dist"}
+-- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
+local short = {
+  {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
+  {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"},
+}
 local function shortened(path)
-  for _, long in ipairs {"lm.nn.functional", "lm.nn", "lm.optim", "lm.data", "lm.dist"} do
-    if path == long or path:sub(1, #long + 1) == long .. "." then return short[long] .. path:sub(#long + 1) end
+  for _, pair in ipairs(short) do
+    local long, as = unpack(pair)
+    if path == long or path:sub(1, #long + 1) == long .. "." then return as .. path:sub(#long + 1) end
   end
   return path
 end

@@ -4,7 +4,8 @@ local core = require "luminary.core"
 local methods = require "luminary.tensor"
 local options = require "luminary.options"
 
-local lm = {version = "0.1.0", _VERSION = "luminary 0.1.0", ops = core.ops, core = core, newaxis = "newaxis"}
+local version = require "luminary.version"
+local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
 
 -- ---- functions that are written in C
 --- lm.tensor(values [, {dtype, device, requires_grad = false}]): a tensor of a number, or of nested lists of numbers; a
@@ -108,9 +109,9 @@ end
 
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
-  nn = "nn", optim = "optim", data = "data", dist = "dist", mp = "mp", autograd = "autograd",
+  nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models",
+  amp = "amp", models = "models", vision = "vision",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},

@@ -69,12 +69,19 @@ end
 
 -- Each kind of argument: what messages call it, and a function that gives the value to use, or nil to refuse.
 local function only(kind) return function(v) if type(v) == kind then return v end end end
+local function callable(v)
+  local record = debug.getmetatable(v)
+  local calls = type(record) == "table" and rawget(record, "__call") and not options.stands_for_code(v)
+  if type(v) == "function" or calls then return v end
+end
+
 local kinds = {
   number = {"a number", only "number"},
   boolean = {"true or false", only "boolean"},
   string = {"a string", only "string"},
   table = {"a table", function(v) if type(v) == "table" and not stands_for_code(v) then return v end end},
   ["function"] = {"a function", only "function"},
+  callable = {"a function, or an object that is called as one", callable},
   integer = {"an integer", function(v) if is_integer(v) then return v end end},
   count = {"an integer of at least 1", function(v) if is_integer(v) and v >= 1 then return v end end},
   natural = {"an integer of at least 0", function(v) if is_integer(v) and v >= 0 then return v end end},

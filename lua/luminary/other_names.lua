@@ -79,7 +79,7 @@ other.luminary = with(pairs_of([[
   vsplit xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
-  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities", vision = false,
+  bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",
   utils = "nn.utils is for gradients, lm.data for sets and loaders, lm.autograd.checkpoint for checkpoints",
   Size = "sizes are plain lists: x.shape", float32 = "dtypes are strings: {dtype = \"float32\"}",
   float64 = "dtypes are strings: {dtype = \"float64\"}", int64 = "dtypes are strings: {dtype = \"int64\"}",
@@ -97,7 +97,7 @@ other.luminary = with(pairs_of([[
   set_float32_matmul_precision = "lm.backends.cuda.matmul.allow_tf32 is the setting",
   Stream = "lm.cuda.Stream makes one", Event = "lm.cuda.Event makes one", cpu = "\"cpu\" is a string",
   get_device = "x.device says it", accelerator = "lm.cuda is what there is", torch = "lm is the library itself",
-  torchvision = "lm.data.MNIST and lm.data.FashionMNIST are there", cutorch = "lm.cuda is that",
+  torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
   class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
@@ -177,11 +177,36 @@ other["optim.swa_utils"] = {
 }
 
 other.data = with(pairs_of([[
-  TensorDataSet=TensorDataset Dataloader=DataLoader dataset=Dataset dataloader=DataLoader sampler=Sampler
-  distributed=DistributedSampler]],
+  TensorDataSet=TensorDataset Dataloader=DataLoader StatefulDataLoader=DataLoader dataset=Dataset
+  dataloader=DataLoader sampler=Sampler
+  distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
+  JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
   [[
-  ChainDataset StackDataset CIFAR10 CIFAR100 ImageFolder default_collate default_convert IterDataPipe MapDataPipe
-  transforms]]), {})
+  ChainDataset StackDataset default_collate default_convert IterDataPipe MapDataPipe
+  ]]), {transforms = "lm.vision.transforms is that"})
+
+local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
+other["vision.transforms"] = with(pairs_of([[
+  HorizontalFlip=RandomHorizontalFlip VerticalFlip=RandomVerticalFlip RandomSizedCrop=RandomResizedCrop Scale=Resize
+  Mixup=MixUp Cutmix=CutMix ToFloat=ToTensor v2=lm.vision.transforms F=functional]],
+  [[
+  FiveCrop TenCrop ElasticTransform AutoAugment AutoAugmentPolicy AugMix RandomZoomOut RandomIoUCrop ScaleJitter
+  RandomResize RandomShortestSize GaussianNoise RandomPhotometricDistort RandomChannelPermutation LinearTransformation
+  RGB JPEG]]), {
+  InterpolationMode = strings,
+  PILToTensor = "vision.read_image gives tensors", ToImage = "vision.read_image gives tensors",
+  ToPILImage = "vision.write_png writes a tensor", ToPureTensor = "images are tensors",
+})
+
+other["vision.transforms.functional"] = with(pairs_of([[
+  adjust_color=adjust_saturation to_gray=to_grayscale]],
+  [[
+  five_crop ten_crop elastic gaussian_noise grayscale_to_rgb permute_channels jpeg]]), {
+  InterpolationMode = strings,
+  pil_to_tensor = "vision.read_image gives tensors", to_image = "vision.read_image gives tensors",
+  to_pil_image = "vision.write_png writes a tensor", get_image_size = "img.shape says it",
+  get_dimensions = "img.shape says it", get_size = "img.shape says it", get_image_num_channels = "img.shape says it",
+})
 
 other.dist = with(pairs_of([[
   ReduceOps=ReduceOp reduce_op=ReduceOp get_node_local_rank=get_local_rank spawn=lm.mp.spawn
@@ -228,9 +253,11 @@ other.cuda = with(pairs_of([[
   is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
 })
 
-other.mp = with(pairs_of([[start_processes=spawn]], [[
-  Pool Queue SimpleQueue JoinableQueue Pipe Event Lock RLock Semaphore BoundedSemaphore Condition Barrier Value Array
-  RawValue RawArray Manager current_process parent_process active_children get_logger log_to_stderr]]), {
+other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
+  Semaphore BoundedSemaphore Condition Barrier Manager current_process parent_process active_children get_logger
+  log_to_stderr]]), {
+  RawValue = "lm.zeros({}):share_memory_() is that; lm.mp.Value has a lock, too",
+  RawArray = "lm.zeros(n):share_memory_() is that; lm.mp.Array has a lock, too",
   set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
   get_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
   get_context = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",
@@ -250,6 +277,15 @@ other.autograd = with(pairs_of([[
   Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",
+})
+
+other.vision = with(pairs_of([[
+  load=read_image save=save_image decode_jpeg=decode_image decode_png=decode_image load_image=read_image
+  models=lm.models datasets=lm.data]], [[
+  ops tv_tensors draw_bounding_boxes draw_segmentation_masks draw_keypoints flow_to_image
+  decode_gif decode_webp decode_avif decode_heic read_video write_video VideoReader]]), {
+  io = "its functions are lm.vision's own", utils = "its functions are lm.vision's own",
+  ImageReadMode = "modes are strings: {mode = \"rgb\"}",
 })
 
 other.backends = pairs_of("", [[

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 torch.set_num_threads(int(sys.argv[1]))
 ROUNDS = {"mlp256": 40, "lenet256": 8, "resnet64": 2, "resnet256": 1, "sgd": 10, "adam": 10, "lenet256_bf16": 8,
-          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4}
+          "resnet64_bf16": 2, "mm2048": 4, "mm2048_bf16": 4, "resnet50": 1}
 
 
 class Block(nn.Module):
@@ -26,7 +26,37 @@ class Block(nn.Module):
         return F.relu(y + self.skip(x))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, cin, width, stride):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(cin, width, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv3, self.bn3 = nn.Conv2d(width, 4 * width, 1, bias=False), nn.BatchNorm2d(4 * width)
+        self.skip = nn.Identity() if cin == 4 * width else nn.Sequential(
+            nn.Conv2d(cin, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        y = self.relu(self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x))))))
+        y = self.bn3(self.conv3(y))
+        y += self.skip(x)
+        return self.relu(y)
+
+
+def resnet50():
+    """As torchvision has it."""
+    layers, cin = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True),
+                   nn.MaxPool2d(3, 2, 1)], 64
+    for width, count in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for k in range(count):
+            layers.append(Bottleneck(cin, width, 2 if k == 0 and width > 64 else 1))
+            cin = 4 * width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(cin, 1000))
+
+
 def model(name):
+    if name == "resnet50":
+        return resnet50()
     if name == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
     if name == "lenet":
@@ -43,7 +73,9 @@ def model(name):
 def training(name, batch, channels_last, device="cpu", autocast=False):
     """A function that does one step of SGD with momentum. autocast: to bfloat16."""
     net = model(name).to(device)
-    x, y = torch.rand(batch, 1, 28, 28, device=device), torch.randint(0, 10, (batch,), device=device)
+    large = name == "resnet50"
+    x = torch.rand(batch, *((3, 224, 224) if large else (1, 28, 28)), device=device)
+    y = torch.randint(0, 1000 if large else 10, (batch,), device=device)
     if channels_last:
         net, x = net.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     opt = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, fused=True)
@@ -78,8 +110,27 @@ def steps(kind):
     return variants
 
 
+def convolution(name, channels_last):
+    """A pass of a convolution of 8 images: fwd, in or wt, channels in, out, kernel, stride, side of the images."""
+    which, *numbers = name.split("_")
+    c, k, size, stride, side = map(int, numbers)
+    x, w = torch.rand(8, c, side, side), torch.rand(k, c, size, size)
+    if channels_last:
+        x, w = x.to(memory_format=torch.channels_last), w.to(memory_format=torch.channels_last)
+    options = [stride, stride], [size // 2, size // 2], [1, 1]
+    g = torch.rand_like(F.conv2d(x, w, None, *options))
+    if which == "fwd":
+        return lambda: F.conv2d(x, w, None, *options)
+    wanted = [which == "in", which == "wt", False]
+    return lambda: torch.ops.aten.convolution_backward(g, x, w, None, *options, False, [0, 0], 1, wanted)
+
+
 def build(name):
     """Variants by name: functions that do one step."""
+    if name.split("_")[0] in ("fwd", "in", "wt"):
+        return {"default": convolution(name, False), "channels_last": convolution(name, True)}
+    if name == "resnet50":
+        return {"default": training(name, 8, False), "channels_last": training(name, 8, True)}
     if name == "sgd":
         return {"fused": optimizer(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, fused=True))}
     if name == "adam":
@@ -134,8 +185,49 @@ def data_epoch():
     return epoch
 
 
+def normal_epochs():
+    """Epochs of Fashion-MNIST, as torchvision's transforms make ToTensor and Normalize of an image, by count of workers."""
+    import gzip
+    import numpy
+    from torch.utils.data import DataLoader, Dataset
+    try:
+        from PIL import Image
+        from torchvision.transforms import Compose, Normalize, ToTensor
+        transform = Compose([ToTensor(), Normalize((0.2860,), (0.3530,))])
+
+        def normal(image):
+            return transform(Image.fromarray(image))
+    except ImportError:  # what these do, without the image between
+
+        def normal(image):
+            return torch.from_numpy(image).unsqueeze(0).float().div_(255).sub_(0.2860).div_(0.3530)
+    folder = "/usr/share/datasets/fashion-mnist/"
+
+    def read(name, offset):
+        with gzip.open(folder + name) as file:
+            return numpy.frombuffer(file.read(), numpy.uint8, offset=offset)
+    images, labels = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28), read("train-labels-idx1-ubyte.gz", 8)
+
+    class Fashion(Dataset):
+        def __len__(self):
+            return len(images)
+
+        def __getitem__(self, i):
+            return normal(images[i]), int(labels[i])
+
+    def epoch(loader):
+        for _ in loader:
+            pass
+    made = {}
+    for count in range(3):
+        loader = DataLoader(Fashion(), batch_size=256, shuffle=True, num_workers=count, persistent_workers=count > 0)
+        made[f"workers{count}"] = lambda loader=loader: epoch(loader)
+    return made
+
+
 def main():
     cache = {}
+    epochs = {}
     for line in sys.stdin:
         name = line.strip()
         if name == "require":
@@ -149,6 +241,9 @@ def main():
         elif name == "data_epoch":
             f = cache.setdefault(name, data_epoch())
             answer = {"DataLoader": timed(f, 1)}
+        elif name in ("normal_epoch", "sample_epoch"):
+            epochs = epochs or normal_epochs()
+            answer = {variant: timed(f, 1) for variant, f in epochs.items()}
         else:
             if name not in cache:
                 cache.clear()

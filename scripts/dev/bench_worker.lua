@@ -4,7 +4,7 @@ local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
 local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
 lm.set_num_threads(tonumber(arg[1]))
 local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
-  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4 }
+  resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1 }
 
 local function timed(f, n)
   local start = lm.time()
@@ -15,8 +15,10 @@ end
 -- autocast: to bfloat16.
 local function training(name, batch, autocast)
   local mode = { device = "cpu", dtype = "bfloat16", enabled = autocast == true }
-  local net = models[name]()
-  local x, y = lm.rand { batch, 1, 28, 28 }, lm.randint(1, 11, { batch })
+  local large = name == "resnet50"
+  local net = large and lm.models.resnet50() or models[name]()
+  local x = lm.rand(large and { batch, 3, 224, 224 } or { batch, 1, 28, 28 })
+  local y = lm.randint(1, large and 1001 or 11, { batch })
   local opt = optim.SGD(net:parameters(), { lr = 0.01, momentum = 0.9 })
   return function()
     local loss = lm.autocast(mode, function() return F.cross_entropy(net(x), y) end)
@@ -42,6 +44,22 @@ local function product(dtype)
   return function() return p:mm(q) end
 end
 
+-- A pass of a convolution of 8 images: "fwd_256_64_1_1_56" with 256 channels in, 64 out, a kernel of 1 x 1, stride 1
+-- and images of 56 x 56; "in_..." and "wt_..." are the gradients of its images and of its weights.
+local function convolution(name)
+  local pass, c, k, size, stride, side = name:match("^(%a+)_(%d+)_(%d+)_(%d+)_(%d+)_(%d+)$")
+  local opt = { stride = tonumber(stride), padding = (size - 1) / 2 }
+  local x = lm.rand { 8, tonumber(c), tonumber(side), tonumber(side) }:contiguous({ memory_format = "channels_last" })
+  local w = lm.rand { tonumber(k), tonumber(c), tonumber(size), tonumber(size) }
+  local g = lm.conv2d(x, w, nil, opt):uniform_()
+  local run = {
+    fwd = function() return lm.conv2d(x, w, nil, opt) end,
+    ["in"] = function() return lm.conv2d_input(g, w, x.shape, opt) end,
+    wt = function() return lm.conv2d_weight(g, x, w.shape, opt) end,
+  }
+  return run[pass]
+end
+
 -- "step_Adam" is a step of optim.Adam over ResNet-18's parameters, with its defaults.
 local build = setmetatable({
   sgd = function() return optimizer(function(p) return optim.SGD(p, { lr = 0.01, momentum = 0.9 }) end) end,
@@ -50,13 +68,14 @@ local build = setmetatable({
   lenet256 = function() return training("lenet", 256) end,
   resnet64 = function() return training("resnet18", 64) end,
   resnet256 = function() return training("resnet18", 256) end,
+  resnet50 = function() return training("resnet50", 8) end,
   lenet256_bf16 = function() return training("lenet", 256, true) end,
   resnet64_bf16 = function() return training("resnet18", 64, true) end,
   mm2048 = function() return product("float32") end,
   mm2048_bf16 = function() return product("bfloat16") end,
 }, { __index = function(_, name)
-  local make = optim[name:match("^step_(%w+)$")]
-  return function() return optimizer(make) end
+  local class = name:match("^step_(%w+)$")
+  return function() return class and optimizer(optim[class]) or convolution(name) end
 end })
 
 local a, b = lm.rand { 4 }, lm.rand { 4 }
@@ -70,9 +89,38 @@ local loops = {
   small_step = function(n) for _ = 1, n do ((w + a) * b):sum():backward() end end,
 }
 
+-- Epochs of Fashion-MNIST with mean 0 and deviation 1, in batches of 256, shuffled. "normal_epoch": a set that gives
+-- batches; "sample_epoch": a transform of each image.
+local MEAN, DEVIATION = 0.2860, 0.3530
+local function normal(x) return x:sub_(MEAN):div_(DEVIATION) end
+
+local Normal = data.Dataset:extend("Normal")
+function Normal:init() self.set = data.FashionMNIST { train = true } end
+function Normal:len() return self.set:len() end
+function Normal:get_batch(index)
+  local x, y = self.set:get_batch(index)
+  return normal(x), y
+end
+
+local epochs = {}
+local function epoch_of(name)
+  local set = name == "sample_epoch" and data.FashionMNIST { train = true, transform = normal } or Normal()
+  local loaders = {}
+  for count = 0, 2 do
+    loaders["workers" .. count] = data.DataLoader(set, { batch_size = 256, shuffle = true, num_workers = count })
+  end
+  return function()
+    local answer = {}
+    for variant, loader in pairs(loaders) do
+      answer[#answer + 1] = ("%s %.9f"):format(variant, timed(function() for _ in loader:iter() do end end, 1))
+    end
+    return table.concat(answer, " ")
+  end
+end
+
 local cached, current
 for name in io.lines() do
-  local seconds
+  local seconds, variants
   if name == "require" then
     local start = lm.time()
     os.execute("luajit -e 'require \"luminary\"'")
@@ -82,6 +130,9 @@ for name in io.lines() do
     local start = lm.time()
     loops[name](200000)
     seconds = (lm.time() - start) / 200000
+  elseif name == "normal_epoch" or name == "sample_epoch" then
+    epochs[name] = epochs[name] or epoch_of(name)
+    variants = epochs[name]()
   elseif name == "data_epoch" then
     if cached ~= name then
       local set = data.FashionMNIST { train = true }
@@ -96,6 +147,6 @@ for name in io.lines() do
     end
     seconds = timed(current, steps[name] or 10)
   end
-  io.write(("eager %.9f\n"):format(seconds))
+  io.write(variants or ("eager %.9f"):format(seconds), "\n")
   io.flush()
 end

@@ -14,7 +14,8 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "dist/client_core.h"
+#include "distributed/store/client_core.h"
+#include "distributed/store/words.h"
 #include "store_member.h"
 
 enum { BATCH = 24, BATCHES = 48, BAD = 3, PROBE = 1 << 20, KEYS = 8 };
@@ -69,17 +70,27 @@ static void put_any_ticket(lm_bytes *b, bool agree) {
   uint64_t seq = one_in(8) ? any_u64() : below(40);
   lm_put_u64(b, seq);
   lm_put_u64(b, agree ? seq : chance());
+  lm_put_u32(b, below(LM_COLLECTIVES + 1));
   put_junk(b, sizeof((lm_ticket *)0)->what - 1);
   put_junk(b, sizeof((lm_ticket *)0)->where - 1);
 }
 
-static void put_any_record(lm_bytes *b, uint32_t size) {
-  lm_put_u32(b, 1 + below(LM_FAILURE_KINDS - 1));
+static void put_any_party(lm_bytes *b, uint32_t size) {
+  double seconds = chance();
   lm_put_u32(b, below(size));
+  lm_put_u8(b, (uint8_t)below(LM_STANDINGS));
+  lm_put(b, &seconds, sizeof seconds);
+  put_junk(b, sizeof((lm_party *)0)->host - 1);
+  put_any_ticket(b, false);
+}
+
+static void put_any_failure(lm_bytes *b, uint32_t size) {
+  lm_put_u32(b, 1 + below(LM_FAILURE_KINDS - 1));
   lm_put_u32(b, any_u32());
-  put_junk(b, sizeof((lm_record *)0)->host - 1);
-  put_junk(b, sizeof((lm_record *)0)->where - 1);
-  put_junk(b, one_in(4) ? sizeof((lm_record *)0)->message - 1 : 40);
+  put_any_party(b, size);
+  put_any_party(b, size);
+  put_junk(b, sizeof((lm_failure *)0)->where - 1);
+  put_junk(b, one_in(4) ? sizeof((lm_failure *)0)->message - 1 : 40);
 }
 
 static void put_any_goodbye(lm_bytes *b) {
@@ -133,7 +144,7 @@ static void put_from_member(lm_bytes *b, uint32_t size, bool peaceful) {
       for (uint32_t i = 0; i < n; i++) lm_put_u32(b, below(size));
       break;
     }
-    default: put_any_record(b, size);
+    default: put_any_failure(b, size);
   }
   lm_message_end(b, at);
 }
@@ -166,7 +177,7 @@ static void put_from_store(lm_bytes *b, uint32_t size, uint32_t *leavers) {
       lm_put_u8(b, (uint8_t)chance());
       put_junk(b, one_in(100) ? 100000 : 80);
       break;
-    case LM_M_FAILURE: put_any_record(b, size); break;
+    case LM_M_FAILURE: put_any_failure(b, size); break;
     case LM_M_LEFT:
       *leavers |= 1u << leaver;
       lm_put_u32(b, leaver);
@@ -395,15 +406,18 @@ static void client_life(void) {
   }
   /* It goes on until it has seen the end; then all that it learnt is asked for. */
   lm_client_get(c, "key", true, &p, &found, &data, &n);
-  const lm_record *cause = lm_client_cause(c);
-  if (cause) lm_record_text(cause, text, sizeof text);
+  const lm_failure *cause = lm_client_cause(c);
+  if (cause) lm_failure_text(cause, text, sizeof text);
   for (int r = 0; r < config.size; r++) {
     double at;
     uint64_t completed;
     lm_ticket last;
     lm_client_left(c, r, below(4), &at, &completed, &last);
   }
-  lm_client_missing(c, 1, 1, 0, NULL, 0.01, text, sizeof text);
+  lm_missing missing;
+  lm_client_missing(c, 1, 1, 0, NULL, 0.01, &missing);
+  lm_missing_text(&missing, text, sizeof text);
+  lm_missing_free(&missing);
   lm_client_free(c);
   close(s.fd);
 }

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "dist/protocol.h"
-#include "dist/server.h"
+#include "distributed/store/protocol.h"
+#include "distributed/store/server.h"
 
 typedef struct member {
   int fd;

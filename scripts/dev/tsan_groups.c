@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "dist/collective.h"
-#include "dist/world.h"
+#include "distributed/group/collective.h"
+#include "distributed/group/world.h"
 
 enum { RANKS = 8, ROUNDS = 3, GROUPS = 7 };
 

@@ -59,6 +59,8 @@ host 0 pinned 50.10 49.80
 host 0 pageable 12.00 11.00
 host 1 pinned 50.20 49.90
 host 1 pageable 12.10 11.10
+batch 0 16.8 1.400 1.200 0.400
+batch 1 16.8 1.300 1.200 0.410
 step copying from cuda:0 to cuda:1
 peer 0 1 direct 350.00 right
 step copying from cuda:1 to cuda:0

@@ -25,7 +25,7 @@
 #include "device/stream.h"
 #include "op/backend.h"
 
-enum { LANES = 64, MESSAGE_BYTES = 1024 };
+enum { LANES = 64 };
 
 typedef struct part { /* a gradient left by another lane */
   lm_edge to;         /* borrowed */
@@ -64,8 +64,7 @@ typedef struct lm_team {
   bool ordered;
   bool leader_waits; /* for other lanes to get further */
   int busy;          /* lanes of other threads that are not through */
-  lm_status status;
-  char message[MESSAGE_BYTES];
+  lm_saved_error failed;
   int nlanes;
   lane lane[LANES];
 } lm_team;
@@ -75,9 +74,8 @@ static _Atomic int order_kept;
 void lm_backward_keep_order(bool on) { atomic_fetch_add(&order_kept, on ? 1 : -1); }
 
 static void fail_locked(lm_team *t, lm_status status) {
-  if (t->status != LM_OK) return;
-  t->status = status;
-  strncpy(t->message, lm_error(), MESSAGE_BYTES - 1);
+  if (t->failed.status != LM_OK) return;
+  lm_error_save(status, &t->failed);
   for (int i = 0; i < t->nlanes; i++) pthread_cond_broadcast(&t->lane[i].wake);
 }
 
@@ -179,12 +177,12 @@ static lm_status send(lm_team *t, int lane, lm_node *n) {
   errand e = {.node = n, .number = n->number, .lane = lane}, **at = &t->errands;
   pthread_mutex_lock(&t->lock);
   put_locked(t, &e);
-  while (e.state == RUNS || (e.state == WAITS && t->status == LM_OK)) {
+  while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
     pthread_cond_wait(&t->lane[lane].wake, &t->lock);
   }
   while (e.state == WAITS && *at != &e) at = &(*at)->next;
   if (e.state == WAITS) *at = e.next;
-  lm_status status = e.state == DONE ? e.status : t->status;
+  lm_status status = e.state == DONE ? e.status : t->failed.status;
   pthread_mutex_unlock(&t->lock);
   return status;
 }
@@ -263,7 +261,7 @@ static void work_off_lane(lm_team *t, int k) {
   lm_set_thread_limit(t->threads);
   for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(t->lane[i].stream); /* a lane copies to others, too */
   pthread_mutex_lock(&t->lock);
-  while (t->status == LM_OK && l->next < l->n) {
+  while (t->failed.status == LM_OK && l->next < l->n) {
     lm_node *n = next_locked(l);
     if (n) {
       step_locked(t, k, n);
@@ -283,7 +281,7 @@ static void lead(lm_team *t) {
   int limit = lm_thread_limit();
   if (t->threads > 0) lm_set_thread_limit(t->threads);
   pthread_mutex_lock(&t->lock);
-  while (t->status == LM_OK && (l->next < l->n || t->busy > 0 || t->errands)) {
+  while (t->failed.status == LM_OK && (l->next < l->n || t->busy > 0 || t->errands)) {
     lm_node *n = next_locked(l);
     const errand *e = t->errands;
     if (e && is_turn_locked(t, e->number, e->node ? e->lane : -1)) {
@@ -477,7 +475,7 @@ bool lm_team_work_off(lm_run *r, lm_status *status) {
   }
   for (int k = 0; k < t->nlanes; k++) pthread_cond_destroy(&t->lane[k].wake);
   pthread_mutex_destroy(&t->lock);
-  *status = t->status == LM_OK ? LM_OK : lm_fail(t->status, "%s", t->message);
+  *status = lm_error_restore(&t->failed);
   lm_free(t);
   return true;
 }

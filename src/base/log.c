@@ -1,4 +1,5 @@
 #include "base/log.h"
+#include "base/variable.h"
 
 #include <pthread.h>
 #include <stdarg.h>
@@ -34,7 +35,7 @@ static void turn_on(const char *name, size_t length) {
 
 static void read_environment(void) {
   clock_gettime(CLOCK_MONOTONIC, &start);
-  const char *wanted = getenv("LM_LOG");
+  const char *wanted = lm_variable_get(LM_VAR_LOG);
   while (wanted && *wanted) {
     size_t length = strcspn(wanted, ",");
     turn_on(wanted, length);

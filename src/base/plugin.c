@@ -22,7 +22,7 @@ bool lm_plugin_home(char folder[LM_PLUGIN_PATH]) {
 
 /* The folder that is looked into as number i, from 0: *folder is "" for one to be passed over. False after the last. */
 static bool folder_at(const lm_plugin_family *family, int i, char folder[LM_PLUGIN_PATH]) {
-  for (const char *at = getenv(family->folders); at; i--) {
+  for (const char *at = lm_variable_get(family->folders); at; i--) {
     size_t n = strcspn(at, ":");
     if (i == 0) {
       if (n >= LM_PLUGIN_PATH - 2 * LM_PLUGIN_NAME) n = 0;

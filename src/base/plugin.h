@@ -7,12 +7,13 @@
 #include <stddef.h>
 
 #include "base/status.h"
+#include "base/variable.h"
 
 enum { LM_PLUGIN_NAME = 32, LM_PLUGIN_PATH = 1100, LM_PLUGIN_NAMES = 64 }; /* bytes, bytes, how many */
 
 typedef struct lm_plugin_family {
   const char *family;   /* "group" */
-  const char *folders;  /* the environment variable: "LM_GROUP_PATH" */
+  lm_variable folders;  /* LM_VAR_GROUP_PATH */
   const char *function; /* what each exports */
   const char *noun;     /* what messages call one: "backend" */
 } lm_plugin_family;

@@ -84,6 +84,17 @@ lm_status lm_fail(lm_status status, const char *format, ...) {
 
 const char *lm_error(void) { return message; }
 
+void lm_error_save(lm_status status, lm_saved_error *out) {
+  _Static_assert(sizeof out->message == MESSAGE_BYTES, "a whole message");
+  out->status = status;
+  strcpy(out->message, status == LM_OK ? "" : message);
+}
+
+lm_status lm_error_restore(const lm_saved_error *saved) {
+  if (saved->status != LM_OK) strcpy(message, saved->message);
+  return saved->status;
+}
+
 lm_status lm_fail_in(lm_status status, const char *prefix) {
   size_t n = strlen(prefix);
   bool begins = strncmp(message, prefix, n) == 0 && !isalnum((unsigned char)message[n]) && message[n] != '_';

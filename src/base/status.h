@@ -47,6 +47,13 @@ LM_API void lm_write_bytes(char *out, size_t capacity, const char *bytes, size_t
 LM_API lm_status lm_fail(lm_status status, const char *format, ...) LM_PRINTF(2, 3);
 /* The last message of this thread. Valid until the next lm_fail on this thread. */
 LM_API const char *lm_error(void);
+/* A failure to be told of later: what comes in between may fail with words of its own. */
+typedef struct lm_saved_error {
+  lm_status status;
+  char message[1024];
+} lm_saved_error;
+LM_API void lm_error_save(lm_status status, lm_saved_error *out); /* status, with this thread's last message */
+LM_API lm_status lm_error_restore(const lm_saved_error *saved);   /* its status, which may be LM_OK */
 /* Put "prefix: " before the last message, unless it begins with that word already; the status passes through. */
 LM_API lm_status lm_fail_in(lm_status status, const char *prefix);
 

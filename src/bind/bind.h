@@ -35,6 +35,7 @@
  *                    (autograd.lua uses it)
  *
  *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
+ *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before
  *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
  *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
  *   set_num_threads(n)  get_num_threads()  synchronize(device)  time()  seconds, monotonic
@@ -56,16 +57,23 @@
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
- *   json_encode(value)  json_decode(text)          plain values as JSON text and back (json.c)
+ *   json_encode(value)  json_decode(text [, null]) plain values as JSON text and back (json.c)
  *
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
  *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
+ *   read_file(path) -> uint8 tensor    write_file(path, bytes)    whole or not at all; bytes: a string or a tensor
+ *   image_header(bytes, name, max_pixels, apply_exif_orientation, allow_corrupt) -> height, width, channels, format
+ *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
+ *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes
  *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
  * is nothing. Opens nothing
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
+ *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
+ *   uniform_number() the CPU's next random number, from 0 to less than 1
  *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
+ *   bytes_of, span_text, scan_folder, source_*, tar_*, csv_*    what data sets read (records.c)
  *
  *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
  * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
@@ -200,6 +208,8 @@ static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) {
   if (scale == 0) scale = lm_pace_scale(s, t->device);
   s->fresh += (t->storage->bytes >> (scale - 1)) + 512;
 }
+/* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
+enum { LM_PACE_DESCRIPTOR = 256 << 10 };
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
  * itself, since finalizers that run between may free them. */
@@ -357,8 +367,11 @@ extern const luaL_Reg lm_optim_functions[];      /* optim.c */
 extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
 extern const luaL_Reg lm_io_functions[];         /* io.c */
 extern const luaL_Reg lm_data_functions[];       /* data.c */
+extern const luaL_Reg lm_transform_functions[];  /* transform.c */
+extern const luaL_Reg lm_record_functions[];     /* records.c */
 extern const luaL_Reg lm_json_functions[];       /* json.c */
 extern const luaL_Reg lm_mp_functions[];         /* mp.c */
+extern const luaL_Reg lm_mp_handle_functions[];  /* handles.c */
 extern const luaL_Reg lm_process_functions[];    /* process.c */
 extern const luaL_Reg lm_dist_functions[];       /* dist.c */
 extern const luaL_Reg lm_collective_functions[]; /* collective.c */
@@ -366,6 +379,7 @@ extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
 extern const luaL_Reg lm_device_functions[];     /* device.c */
 extern const luaL_Reg lm_graph_functions[];      /* graph.c */
 extern const luaL_Reg lm_backends_functions[];   /* backends.c */
+extern const luaL_Reg lm_image_functions[];      /* image.c */
 
 /* ---- hooks.c: Lua functions that the core calls */
 lm_status lm_home_new(lm_lua *s, struct lm_home **out);

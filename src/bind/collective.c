@@ -1,8 +1,8 @@
 /* Collectives, and the works that asynchronous ones give. */
-#include "dist/collective.h"
+#include "distributed/group/collective.h"
 #include "base/mem.h"
 #include "bind/bind.h"
-#include "dist/world.h"
+#include "distributed/group/world.h"
 
 typedef struct work_box {
   lm_user user; /* of its group, which its environment keeps alive */

@@ -5,8 +5,9 @@
 
 #include "base/mem.h"
 #include "bind/bind.h"
-#include "dist/pmix.h"
-#include "dist/world.h"
+#include "distributed/group/world.h"
+#include "distributed/store/pmix.h"
+#include "distributed/store/words.h"
 
 typedef struct world_box {
   lm_world *world; /* NULL once closed */
@@ -242,31 +243,55 @@ static int bind_check(lua_State *L) {
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static const char *failure_name(lm_failure kind) {
+static const char *failure_name(lm_failure_kind kind) {
   static const char *const names[] = {"none", "error", "died", "frozen", "mismatch", "absent", "left", "unreachable"};
   _Static_assert(sizeof names / sizeof *names == LM_FAILURE_KINDS, "a name for each");
   return (unsigned)kind < LM_FAILURE_KINDS ? names[kind] : "none";
 }
 
-/* dist_cause(world) -> nil while all is well, else {kind, rank, told_by, host, where, message, text} */
+static void set_number(lua_State *L, const char *key, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void set_text(lua_State *L, const char *key, const char *value) {
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void push_party(lua_State *L, const lm_party *p) {
+  static const char *const standings[] = {"", "not joined", "no call", "waits", "came", "last in", "left", "died"};
+  _Static_assert(sizeof standings / sizeof *standings == LM_STANDINGS, "a name for each");
+  lua_createtable(L, 0, 6);
+  set_number(L, "rank", p->rank);
+  set_text(L, "host", p->host);
+  if (p->standing != LM_NOT_KNOWN) set_text(L, "standing", standings[p->standing]);
+  if (p->seconds > 0) set_number(L, "seconds", p->seconds);
+  if (!p->call.what[0]) return;
+  set_text(L, "call", p->call.what);
+  set_text(L, "where", p->call.where);
+}
+
+/* dist_cause(world) -> nil while all is well, else {kind, told_by, where, message, text, rank, host, who, other}; of
+ * `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
 static int bind_cause(lua_State *L) {
   world_box *box = world_at(L, 1, "dist_cause");
-  lm_record r;
+  lm_failure f;
   char text[1024];
-  if (!lm_world_cause(box->world, &r)) return 0;
-  lua_createtable(L, 0, 7);
-  lua_pushinteger(L, r.rank);
-  lua_setfield(L, -2, "rank");
-  lua_pushinteger(L, r.told_by);
-  lua_setfield(L, -2, "told_by");
-  const char *const texts[][2] = {{"kind", failure_name(r.kind)},
-                                  {"host", r.host},
-                                  {"where", r.where},
-                                  {"message", r.message},
-                                  {"text", lm_record_text(&r, text, sizeof text)}};
-  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-    lua_pushstring(L, texts[i][1]);
-    lua_setfield(L, -2, texts[i][0]);
+  if (!lm_world_cause(box->world, &f)) return 0;
+  lua_createtable(L, 0, 9);
+  set_text(L, "kind", failure_name(f.kind));
+  set_number(L, "told_by", f.told_by);
+  set_text(L, "where", f.where);
+  set_text(L, "message", f.message);
+  set_text(L, "text", lm_failure_text(&f, text, sizeof text));
+  set_number(L, "rank", f.who.rank);
+  set_text(L, "host", f.who.host);
+  push_party(L, &f.who);
+  lua_setfield(L, -2, "who");
+  if (f.other.rank >= 0) {
+    push_party(L, &f.other);
+    lua_setfield(L, -2, "other");
   }
   return 1;
 }
@@ -277,7 +302,7 @@ static int bind_fail(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
     return lm_raise_text(L, "dist_fail: a world and two strings expected");
   }
-  char message[LM_RECORD_MESSAGE];
+  char message[LM_FAILURE_MESSAGE];
   lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));
   lm_world_fail(box->world, lua_tostring(L, 2), message);
   return 0;

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/stack.h"
 #include "bind/bind.h"
-#include "dist/world.h"
+#include "distributed/group/world.h"
 
 static bool is_own(const lua_Debug *ar, const char *prefix, size_t n) {
   return n > 0 && strncmp(ar->source, prefix, n) == 0;

@@ -2,7 +2,8 @@
  *
  *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
  *                       its string keys in sorted order, so that equal tables give equal text
- *   json_decode(text)   null and a key that is there twice are errors
+ *   json_decode(text [, null])
+ *       a key that is there twice is an error, and so is null unless a value is given that stands for it
  */
 #include <cjson/cJSON.h>
 #include <math.h>
@@ -16,21 +17,15 @@
 enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
-static int holder_gc(lua_State *L) {
-  cJSON **tree = (cJSON **)lua_touserdata(L, 1);
-  cJSON_Delete(*tree);
-  *tree = NULL;
+static int free_holder(lua_State *L);
+static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_holder};
+static int free_holder(lua_State *L) {
+  cJSON **tree = lm_to_object(L, 1, &holder_type);
+  if (tree) {
+    cJSON_Delete(*tree);
+    *tree = NULL;
+  }
   return 0;
-}
-
-static cJSON **push_holder(lua_State *L) {
-  cJSON **tree = (cJSON **)lua_newuserdata(L, sizeof *tree);
-  *tree = NULL;
-  lua_createtable(L, 0, 1);
-  lua_pushcfunction(L, holder_gc);
-  lua_setfield(L, -2, "__gc");
-  lua_setmetatable(L, -2);
-  return tree;
 }
 
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -155,7 +150,7 @@ static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) 
 
 static int bind_encode(lua_State *L) {
   if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
-  cJSON **tree = push_holder(L);
+  cJSON **tree = lm_object_new(L, &holder_type);
   int left = MOST;
   lm_status status = encode(L, 1, 0, &left, tree);
   if (status != LM_OK) return lm_raise(L, status);
@@ -169,7 +164,7 @@ static int bind_encode(lua_State *L) {
   return 1;
 }
 
-/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). */
+/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). What stands for null is at 2. */
 static void push(lua_State *L, const cJSON *item) {
   luaL_checkstack(L, 8, "json_decode");
   if (cJSON_IsArray(item)) {
@@ -196,20 +191,25 @@ static void push(lua_State *L, const cJSON *item) {
     lua_pushnumber(L, item->valuedouble);
   } else if (cJSON_IsBool(item)) {
     lua_pushboolean(L, cJSON_IsTrue(item));
+  } else if (!lua_isnoneornil(L, 2)) {
+    lua_pushvalue(L, 2);
   } else {
     lm_raise_text(L, "json_decode: a null, for which Lua has no value");
   }
 }
 
 static int bind_decode(lua_State *L) {
+  lua_settop(L, 2);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
   size_t n;
   const char *text = lua_tolstring(L, 1, &n), *end = NULL;
   if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
-  cJSON **tree = push_holder(L);
+  cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
   if (!*tree) return lm_raise_text(L, "json_decode: no JSON at byte %d", (int)(end ? end - text + 1 : 1));
   push(L, *tree);
+  cJSON_Delete(*tree);
+  *tree = NULL;
   return 1;
 }
 

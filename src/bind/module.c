@@ -226,10 +226,11 @@ int luaopen_luminary_core(lua_State *L) {
   set_functions(L, METHODS, lm_table_methods);
   set_metamethods(L);
   static const luaL_Reg *const lists[] = {
-      lm_handle_functions,  lm_table_functions,  lm_mode_functions,    lm_autograd_functions,   lm_hook_functions,
-      lm_runtime_functions, lm_optim_functions,  lm_rescale_functions, lm_json_functions,       lm_process_functions,
-      lm_io_functions,      lm_data_functions,   lm_dist_functions,    lm_collective_functions, lm_reducer_functions,
-      lm_mp_functions,      lm_device_functions, lm_graph_functions,   lm_backends_functions};
+      lm_handle_functions,  lm_table_functions,  lm_mode_functions,      lm_autograd_functions, lm_hook_functions,
+      lm_runtime_functions, lm_optim_functions,  lm_rescale_functions,   lm_json_functions,     lm_process_functions,
+      lm_io_functions,      lm_data_functions,   lm_transform_functions, lm_dist_functions,     lm_collective_functions,
+      lm_reducer_functions, lm_mp_functions,     lm_device_functions,    lm_graph_functions,    lm_backends_functions,
+      lm_image_functions,   lm_record_functions, lm_mp_handle_functions};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) set_functions(L, MODULE, lists[i]);
   static const luaL_Reg words[] = {{"help", lm_bind_help},
                                    {"op_list", lm_bind_op_list},

@@ -6,14 +6,12 @@
  *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (threads.c)
  *   mp_pair(thread)               the two ends of a channel in one state
  *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
- *   mp_send(worker, text, tensors)
- *       for processes the tensors have to be shared (mp_share)
- *   mp_receive(worker, seconds)   text, tensors; false if nothing has come by then, nil if nothing will; -1 s: waits
- *                                 until something or a signal comes
- *   mp_wait(workers, seconds)     until one of them has sent something or ended, or a signal came
- *   mp_ended(worker)
- *       nil while it runs; then its exit code, the signal that ended it or nil, and of a thread the message of an
- *       error outside the function
+ *   mp_send(worker, text, tensors, handles)
+ *       for processes the tensors have to be shared (mp_share); handles: of handles.c, nil for none
+ *   mp_receive(worker, seconds)   text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s:
+ * waits until something or a signal comes mp_wait(workers, seconds)     until one of them, workers or handles of queues
+ * and connections, has something to read or has ended, or a signal came mp_ended(worker) nil while it runs; then its
+ * exit code, the signal that ended it or nil, and of a thread the message of an error outside the function
  *   mp_signal(worker, number)     a thread is interrupted, whatever the number
  *   mp_close(worker [, seconds])  kills it if it runs; a thread is interrupted and given 2 s
  *   mp_pid(worker)                a process's id; nil for a thread
@@ -28,7 +26,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "bind/bind.h"
+#include "bind/handles.h"
 #include "mp/channel.h"
 #include "mp/process.h"
 #include "mp/share.h"
@@ -157,7 +155,7 @@ static int bind_parent(lua_State *L) {
   int fd = luaL_checkint(L, 1), kind = 0;
   bool thread = lua_toboolean(L, 2);
   socklen_t n = sizeof kind;
-  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_STREAM) {
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
     return lm_raise_text(L, "mp_parent: descriptor %d is no channel: only lm.mp starts workers", fd);
   }
   worker *w = new_worker(L);
@@ -172,73 +170,42 @@ static int bind_parent(lua_State *L) {
 static int bind_send(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   worker *w = luaL_checkudata(L, 1, type_name);
-  size_t size;
-  const char *text = luaL_checklstring(L, 2, &size);
-  int n = 0;
-  lm_tensor **tensors = NULL;
+  lm_content content;
   lm_parcel *parcel = NULL;
   lm_status status;
-  TRY(lm_read_list(L, s, 3, "mp_send", "tensors", false, &n, &tensors));
+  lua_settop(L, 4);
+  TRY(lm_content_read(L, s, 2, "mp_send", &content));
   if (w->fd < 0) {
     status = lm_fail(LM_E_IO, "closed");
   } else if (w->passed) {
-    TRY(lm_parcel_new(text, size, n, tensors, &parcel));
+    TRY(lm_parcel_new(&content, &parcel));
     TRY(lm_channel_pass(w->fd, parcel));
     parcel = NULL;
   } else {
-    TRY(lm_channel_send(w->fd, text, size, n, tensors));
+    TRY(lm_channel_send(w->fd, &content));
   }
 done:
   lm_parcel_free(parcel);
-  lm_free(tensors);
+  lm_content_forget(&content);
   return status == LM_OK ? 0 : lm_raise(L, status);
 }
 
-static int free_held(lua_State *L) {
-  lm_parcel **held = lua_touserdata(L, 1);
-  lm_parcel_free(*held);
-  *held = NULL;
-  return 0;
-}
-
 static int bind_receive(lua_State *L) {
-  static const char held_name[] = "luminary.parcel";
   lm_lua *s = LM_STATE(L);
   worker *w = luaL_checkudata(L, 1, type_name);
   double seconds = luaL_checknumber(L, 2);
   bool closed = false;
-  lm_pace(L, s);
-  lm_parcel **held = lua_newuserdata(L, sizeof *held);
-  *held = NULL;
-  if (luaL_newmetatable(L, held_name)) {
-    lua_pushcfunction(L, free_held);
-    lua_setfield(L, -2, "__gc");
-  }
-  lua_setmetatable(L, -2);
+  lm_parcel **held = lm_parcel_held(L, s);
   if (w->fd < 0) return 0;
   lm_status status = lm_channel_receive(w->fd, w->passed, seconds, held, &closed);
   if (status != LM_OK) return lm_raise(L, status);
-  if (!*held) {
-    if (closed) { /* from now on only its end is waited for */
-      close_channel(w);
-      return 0;
-    }
-    lua_pushboolean(L, 0);
-    return 1;
+  if (*held) return lm_parcel_push(L, s, held);
+  if (closed) { /* from now on only its end is waited for */
+    close_channel(w);
+    return 0;
   }
-  lm_parcel *p = *held;
-  lua_pushlstring(L, p->text, p->n);
-  lua_createtable(L, p->ntensors, 0);
-  for (int i = 0; i < p->ntensors; i++) {
-    lm_box *b = lm_box_new(L);
-    lm_box_fill(s, b, p->tensors[i]);
-    lm_pace_count(s, p->tensors[i]);
-    p->tensors[i] = NULL;
-    lua_rawseti(L, -2, i + 1);
-  }
-  lm_parcel_free(p);
-  *held = NULL;
-  return 2;
+  lua_pushboolean(L, 0);
+  return 1;
 }
 
 /* ---- how they fare */
@@ -272,9 +239,11 @@ static int bind_wait(lua_State *L) {
     double most = 1, left = deadline - lm_seconds();
     for (int i = 1; i <= count; i++) {
       lua_rawgeti(L, 1, i);
-      worker *w = luaL_checkudata(L, -1, type_name);
+      lm_handle *h = lm_to_handle(L, -1);
+      worker *w = h ? NULL : luaL_checkudata(L, -1, type_name);
       lua_pop(L, 1);
-      if (look(w, polls, &n, &most)) return 0;
+      if (h && h->fd[0] >= 0) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
+      if (w && look(w, polls, &n, &most)) return 0;
     }
     if (left < 0) left = 0;
     int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
@@ -317,15 +286,26 @@ static int bind_pid(lua_State *L) {
 
 /* ---- shared memory */
 
-static int bind_share(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  int n = 0, which = 0;
+static lm_status share(lua_State *L, lm_lua *s, void *which) {
+  int n = 0;
   lm_tensor **tensors = NULL;
   lm_status status;
   TRY(lm_read_list(L, s, 1, "share_memory_", "tensors", false, &n, &tensors));
-  status = lm_share(n, tensors, &which);
+  bool was = true;
+  for (int i = 0; i < n && was; i++) was = lm_is_shared(tensors[i]);
+  if (was) goto done;
+  status = lm_share(n, tensors, which);
+  s->fresh += LM_PACE_DESCRIPTOR;
 done:
   lm_free(tensors);
+  return status;
+}
+
+static int bind_share(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  int which = 0;
+  lm_pace(L, s);
+  lm_status status = lm_attempt_twice(L, s, share, &which);
   if (status == LM_OK) return 0;
   if (status != LM_E_STATE) return lm_raise(L, lm_fail_in(status, "share_memory_"));
   lua_pushinteger(L, which + 1);

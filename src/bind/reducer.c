@@ -1,6 +1,6 @@
 /* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
-#include "dist/reducer.h"
-#include "dist/record.h"
+#include "distributed/ddp/reducer.h"
+#include "distributed/store/failure.h"
 
 #include "base/mem.h"
 #include "bind/bind.h"
@@ -326,7 +326,7 @@ static int bind_fail(lua_State *L) {
   lm_group *g = lm_to_group(L, LM_STATE(L), 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
   lm_note_line(L, LM_STATE(L));
-  char message[LM_RECORD_MESSAGE];
+  char message[LM_FAILURE_MESSAGE];
   lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));
   lm_share_failure(g, message);
   return 0;

@@ -121,6 +121,17 @@ static int bind_set_rng_state(lua_State *L) {
   return 0;
 }
 
+/* with_seed(seed, f, ...): what f returns. The CPU's random numbers come from the seed meanwhile, and then go on as if
+ * nothing had been, an error or not. */
+static int bind_with_seed(lua_State *L) {
+  lm_device cpu = LM_DEVICE(LM_CPU, 0);
+  lm_draw before = lm_generator_get(cpu);
+  lm_generator_set(cpu, (lm_draw){(uint64_t)luaL_checknumber(L, 1), 0});
+  int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
+  lm_generator_set(cpu, before);
+  return failed ? lua_error(L) : lua_gettop(L) - 1;
+}
+
 /* ---- threads, time, environment */
 static int bind_set_num_threads(lua_State *L) {
   int64_t n = 0;
@@ -312,6 +323,7 @@ const luaL_Reg lm_runtime_functions[] = {
     {"manual_seed", bind_manual_seed},
     {"get_rng_state", bind_get_rng_state},
     {"set_rng_state", bind_set_rng_state},
+    {"with_seed", bind_with_seed},
     {"set_num_threads", bind_set_num_threads},
     {"get_num_threads", bind_get_num_threads},
     {"synchronize", bind_synchronize},

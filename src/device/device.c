@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/nearest.h"
 #include "base/plugin.h"
+#include "base/variable.h"
 #include "device/driver.h"
 
 enum { NAME_BYTES = 24, KNOWN_KINDS = 2, WHY_BYTES = 1024 };
@@ -77,7 +78,7 @@ const lm_driver *lm_driver_of(lm_device device) {
 
 /* ---- plug-ins */
 
-static const lm_plugin_family family = {"backend", "LM_BACKEND_PATH", "lm_backend_plugin", "backend"};
+static const lm_plugin_family family = {"backend", LM_VAR_BACKEND_PATH, "lm_backend_plugin", "backend"};
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 /* *found: there is a plug-in of that name, and it has registered. */
@@ -117,7 +118,7 @@ static _Atomic bool asked[LM_DEVICE_KINDS];
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
 static int virtual_devices(void) {
-  const char *text = getenv("LM_CUDA_VIRTUAL");
+  const char *text = lm_variable_get(LM_VAR_CUDA_VIRTUAL);
   int n = text ? atoi(text) : 1;
   return n < 1 ? 1 : n < LM_DEVICE_MAX ? n : LM_DEVICE_MAX;
 }

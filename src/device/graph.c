@@ -147,10 +147,10 @@ static void leave(lm_graph *g) {
 
 /* Ends the capture for nothing; the message is still that of what went wrong before. */
 static void throw_away(lm_graph *g) {
-  char first[1024];
-  lm_write(first, sizeof first, "%s", lm_error());
+  lm_saved_error first;
+  lm_error_save(LM_E_STATE, &first);
   lm_driver_of(g->device)->capture_end(lm_device_physical(g->device), g->stream->native, NULL);
-  lm_fail(LM_E_STATE, "%s", first);
+  lm_error_restore(&first);
 }
 
 lm_status lm_graph_end(lm_graph **at, bool keep) {

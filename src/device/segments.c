@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/variable.h"
 #include "device/stream_core.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -96,7 +97,7 @@ done:
  * is done at once, which LM_GUARD_BLOCKS=1 says. What a graph uses is left open for its replays. */
 static bool guards(void) {
   static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
-  if (wanted == 0) wanted = getenv("LM_GUARD_BLOCKS") ? 2 : 1;
+  if (wanted == 0) wanted = lm_variable_is_on(LM_VAR_GUARD_BLOCKS, false) ? 2 : 1;
   return wanted == 2;
 }
 

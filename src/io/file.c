@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "io/file.h"
 
 #include <errno.h>
@@ -23,8 +24,55 @@ static char *copy_text(const char *text) {
   return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-lm_status lm_new_file_open(const char *path, lm_new_file *f) {
+static bool folder_of(const char *path, char folder[PATH_MAX]) {
+  const char *slash = strrchr(path, '/');
+  size_t n = !slash || slash == path ? 1 : (size_t)(slash - path);
+  if (n >= PATH_MAX) return false;
+  memcpy(folder, slash ? path : ".", n);
+  folder[n] = 0;
+  return true;
+}
+
+static void next_name(lm_new_file *f) {
   static _Atomic unsigned counter;
+  snprintf(f->temporary, f->room, "%s.tmp-%ld-%u", f->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+}
+
+/* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
+ * file system has none, or no /proc is there to name it by later. */
+static bool open_nameless(lm_new_file *f) {
+  char folder[PATH_MAX], link[48];
+  struct stat info;
+  if (!folder_of(f->path, folder)) return false;
+  f->fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (f->fd < 0) return false;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+  if (stat(link, &info) == 0) return f->nameless = true;
+  close(f->fd);
+  f->fd = -1;
+  return false;
+}
+
+static void open_named(lm_new_file *f) {
+  do { /* a killed process of the same number may have left its file behind */
+    next_name(f);
+    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (f->fd < 0 && errno == EEXIST);
+}
+
+static bool give_name(lm_new_file *f) {
+  char link[48];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+  bool done;
+  do {
+    next_name(f);
+    done = linkat(AT_FDCWD, link, AT_FDCWD, f->temporary, AT_SYMLINK_FOLLOW) == 0;
+  } while (!done && errno == EEXIST);
+  if (done) f->nameless = false;
+  return done;
+}
+
+lm_status lm_new_file_open(const char *path, lm_new_file *f) {
   lm_status status = LM_OK;
   struct stat info;
   char target[PATH_MAX];
@@ -35,21 +83,18 @@ lm_status lm_new_file_open(const char *path, lm_new_file *f) {
     if (!realpath(path, target)) return refused("write", path);
     path = target;
   }
-  size_t room = strlen(path) + 48;
+  f->room = strlen(path) + 48;
   f->path = copy_text(path);
-  f->temporary = lm_malloc(room);
+  f->temporary = lm_malloc(f->room);
   if (!f->path || !f->temporary) {
     status = LM_E_OOM;
     goto done;
   }
-  do { /* a killed process of the same number may have left its file behind */
-    snprintf(f->temporary, room, "%s.tmp-%ld-%u", path, (long)getpid(), atomic_fetch_add(&counter, 1));
-    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  } while (f->fd < 0 && errno == EEXIST);
+  if (!open_nameless(f)) open_named(f);
   if (f->fd < 0 || (replaces && fchmod(f->fd, info.st_mode & 07777) != 0)) { /* who may read it stays */
-    status = refused("write", f->temporary);
+    status = refused("write", f->path);
     if (f->fd >= 0) {
-      unlink(f->temporary);
+      if (!f->nameless) unlink(f->temporary);
       close(f->fd);
     }
   }
@@ -75,21 +120,13 @@ lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
     bytes -= (size_t)n;
   }
   lm_file_limit_end(&limit);
-  return failed ? refused("write", f->temporary) : LM_OK;
+  return failed ? refused("write", f->path) : LM_OK;
 }
 
 /* Without it the rename itself could be lost in a crash of the machine. */
 static void sync_directory(const char *path) {
   char folder[PATH_MAX];
-  const char *slash = strrchr(path, '/');
-  if (!slash) {
-    strcpy(folder, ".");
-  } else {
-    size_t n = slash == path ? 1 : (size_t)(slash - path);
-    if (n >= sizeof folder) return;
-    memcpy(folder, path, n);
-    folder[n] = 0;
-  }
+  if (!folder_of(path, folder)) return;
   int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
   fsync(fd);
@@ -98,8 +135,8 @@ static void sync_directory(const char *path) {
 
 lm_status lm_new_file_commit(lm_new_file *f) {
   lm_status status = LM_OK;
-  if (fsync(f->fd) != 0) status = refused("write", f->temporary);
-  if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->temporary);
+  if (fsync(f->fd) != 0 || (f->nameless && !give_name(f))) status = refused("write", f->path);
+  if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
   f->fd = -1;
   if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
   if (status == LM_OK) {
@@ -113,7 +150,7 @@ lm_status lm_new_file_commit(lm_new_file *f) {
 
 void lm_new_file_abandon(lm_new_file *f) {
   if (f->fd >= 0) close(f->fd);
-  if (f->temporary) unlink(f->temporary);
+  if (f->temporary && !f->nameless) unlink(f->temporary);
   lm_free(f->temporary);
   lm_free(f->path);
   *f = (lm_new_file){.fd = -1};

@@ -9,10 +9,13 @@
 
 typedef struct lm_new_file {
   int fd;
-  char *path, *temporary; /* what it will be called; what it is called until then */
+  char *path, *temporary; /* what it will be called; what it is called until then, in `room` bytes */
+  size_t room;
+  bool nameless; /* it is called nothing yet */
 } lm_new_file;
 
-/* A temporary file beside `path` (behind its link, if it is one). Refuses what is no regular file. */
+/* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such.
+ * Refuses what is no regular file. */
 lm_status lm_new_file_open(const char *path, lm_new_file *f);
 lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
 /* Sync, rename, sync the directory; closes in any case. */

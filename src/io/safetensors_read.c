@@ -347,7 +347,7 @@ const char *lm_safetensors_lacking(const lm_safetensors *f, int i) {
 
 /* Where the file's bytes go: for smaller elements the end of the tensor's memory, from which `widen` spreads them. */
 static char *landing(const entry *e, const lm_tensor *t) {
-  size_t bytes = (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype);
+  size_t bytes = lm_nbytes(t);
   return t->data + (bytes - (e->to - e->from));
 }
 

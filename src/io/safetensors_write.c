@@ -127,7 +127,7 @@ lm_status lm_safetensors_write(const char *path, int n, const char *const *names
   for (int k = 0; k < n; k++) {
     const lm_tensor *t = tensors[order[k]];
     if (lm_is_contiguous(t)) {
-      TRY(lm_new_file_write(&f, t->data, (size_t)t->numel * lm_dtype_size(t->dtype)));
+      TRY(lm_new_file_write(&f, t->data, lm_nbytes(t)));
     } else {
       TRY(write_strided(&f, t));
     }

@@ -2,6 +2,7 @@
 #include "mp/channel.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -18,37 +19,38 @@
 void lm_parcel_free(lm_parcel *p) {
   if (!p) return;
   for (int i = 0; i < p->ntensors; i++) lm_release(p->tensors[i]);
+  for (int i = 0; i < p->nhandles; i++) lm_handle_free(p->handles[i]);
   lm_free(p->tensors);
+  lm_free(p->handles);
   lm_free(p->text);
   lm_free(p);
 }
 
-static lm_parcel *new_parcel(const char *text, size_t n, int ntensors) {
+static lm_parcel *new_parcel(const char *text, size_t n, int ntensors, int nhandles) {
   lm_parcel *p = lm_calloc(1, sizeof *p);
   if (p) {
     p->text = lm_malloc(n);
     p->tensors = lm_calloc((size_t)ntensors, sizeof *p->tensors);
+    p->handles = lm_calloc((size_t)nhandles, sizeof *p->handles);
   }
-  if (!p || !p->text || !p->tensors) {
+  if (!p || !p->text || !p->tensors || !p->handles) {
     lm_parcel_free(p);
     return NULL;
   }
   memcpy(p->text, text, n);
   p->n = n;
   p->ntensors = ntensors;
+  p->nhandles = nhandles;
   return p;
 }
 
-lm_status lm_parcel_new(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_parcel **out) {
+lm_status lm_parcel_new(const lm_content *c, lm_parcel **out) {
   lm_status status = LM_OK;
   *out = NULL;
-  lm_parcel *p = new_parcel(text, n, ntensors);
+  lm_parcel *p = new_parcel(c->text, c->n, c->ntensors, c->nhandles);
   if (!p) return LM_E_OOM;
-  for (int i = 0; i < ntensors; i++) {
-    lm_tensor *t = tensors[i];
-    TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &p->tensors[i]));
-    if (lm_requires_grad(t)) TRY(lm_set_requires_grad(p->tensors[i], true));
-  }
+  TRY(lm_share_again(c->ntensors, c->tensors, p->tensors));
+  for (int i = 0; i < c->nhandles; i++) TRY(lm_handle_copy(c->handles[i], &p->handles[i]));
   *out = p;
   p = NULL;
 done:
@@ -58,15 +60,42 @@ done:
 
 /* ---- sockets */
 
-enum { MAGIC = 0x4c4d5031, MOST_FDS = 250, PATIENCE = 10 }; /* seconds in which a message that has begun must end */
+enum {
+  MAGIC = 0x4c4d5032,
+  MOST_FDS = 250,    /* the kernel's limit for a message is a little above */
+  INLINE = 32 << 10, /* a body up to that is in the message itself */
+  BUFFER = 1 << 20,  /* of a socket, if the system's net.core.wmem_max grants it */
+  PATIENCE = 10      /* seconds */
+};
 
-typedef struct heading { /* of each message; a parcel with many descriptors takes several */
-  uint32_t magic, nfds, more;
+/* Which follow: the body, or one descriptor more, first of all, of a memory file that holds it; the other descriptors,
+ * or one of a socket in which they are. */
+enum { BODY_IN_FILE = 1, FDS_IN_SOCKET = 2 };
+
+typedef struct heading {
+  uint32_t magic, nfds, flags, reserved;
+  uint64_t number;
 } heading;
 
 lm_status lm_channel_pair(int fd[2]) {
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd) == 0) return LM_OK;
-  return lm_fail(LM_E_IO, "no pair of sockets to be had: %s", strerror(errno));
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fd) != 0) {
+    return lm_fail(LM_E_IO, "no pair of sockets to be had: %s", strerror(errno));
+  }
+  for (int i = 0; i < 2; i++) setsockopt(fd[i], SOL_SOCKET, SO_SNDBUF, &(int){BUFFER}, sizeof(int));
+  return LM_OK;
+}
+
+lm_status lm_connection_pair(lm_handle *out[2]) {
+  int fd[2];
+  lm_status status = lm_channel_pair(fd);
+  if (status != LM_OK) return status;
+  status = lm_handle_of(LM_CONNECTION, &fd[0], NULL, &out[0]);
+  if (status != LM_OK) {
+    close(fd[1]);
+  } else if ((status = lm_handle_of(LM_CONNECTION, &fd[1], NULL, &out[1])) != LM_OK) {
+    lm_handle_free(out[0]);
+  }
+  return status;
 }
 
 static lm_status broken(int error) {
@@ -74,93 +103,99 @@ static lm_status broken(int error) {
   return lm_fail(LM_E_IO, "the connection broke: %s", strerror(error));
 }
 
-/* Waits until there is something to read, or room to write. *ready is false when the time is over. */
-static lm_status wait_for(int fd, short events, double deadline, bool *ready) {
+lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready) {
+  enum { MOST = 1000000 };
   struct pollfd p = {.fd = fd, .events = events};
-  for (;;) {
-    double left = deadline - lm_seconds();
-    int n = poll(&p, 1, left <= 0 ? 0 : left > 1 ? 1000 : (int)(left * 1000) + 1);
-    if (n < 0 && errno != EINTR) return broken(errno);
-    *ready = n > 0;
-    if (n > 0 || left <= 0) return LM_OK;
-  }
+  int n = poll(&p, 1, seconds < 0 ? -1 : seconds > MOST ? MOST * 1000 : (int)(seconds * 1000 + 0.999));
+  *ready = n > 0;
+  return n < 0 && errno != EINTR ? broken(errno) : LM_OK;
 }
 
-static lm_status send_message(int fd, heading h, const int *fds) {
-  lm_status status = LM_OK;
+/* One message. *sent is false, and nothing was sent, where there is no room. */
+static lm_status send_message(int fd, const heading *h, const void *body, size_t n, const int *fds, bool *sent) {
   _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
-  size_t sent = 0;
-  double deadline = lm_seconds() + PATIENCE;
-  while (sent < sizeof h) {
-    struct iovec part = {(char *)&h + sent, sizeof h - sent};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1};
-    if (sent == 0 && h.nfds > 0) {
-      memset(control, 0, sizeof control);
-      m.msg_control = control;
-      m.msg_controllen = CMSG_SPACE(h.nfds * sizeof(int));
-      struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(h.nfds * sizeof(int));
-      memcpy(CMSG_DATA(c), fds, h.nfds * sizeof(int));
-    }
-    ssize_t n = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n >= 0) {
-      sent += (size_t)n;
-    } else if (errno == EAGAIN || errno == ETOOMANYREFS) {
-      bool ready;
-      TRY(wait_for(fd, POLLOUT, deadline, &ready));
-      if (lm_seconds() > deadline) return lm_fail(LM_E_IO, "the other side does not read what it is sent");
-      if (ready) usleep(1000); /* too many descriptors under way */
-    } else if (errno != EINTR) {
-      return broken(errno);
-    }
+  struct iovec parts[] = {{(void *)h, sizeof *h}, {(void *)body, n}};
+  struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
+  if (h->nfds > 0) {
+    memset(control, 0, CMSG_SPACE(h->nfds * sizeof(int)));
+    m.msg_control = control;
+    m.msg_controllen = CMSG_SPACE(h->nfds * sizeof(int));
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(h->nfds * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, h->nfds * sizeof(int));
   }
-done:
-  return status;
+  ssize_t k;
+  do { k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT); } while (k < 0 && errno == EINTR);
+  *sent = k >= 0;
+  /* ETOOMANYREFS: too many descriptors under way */
+  return k >= 0 || errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? LM_OK : broken(errno);
 }
 
-/* Descriptors are appended to fds; *n says how many there are now. *closed: the end of the stream, before a message. */
-static lm_status receive_message(int fd, heading *h, int *fds, int *n, int room, bool *closed) {
+typedef struct luggage { /* descriptors that came; -1: taken */
+  int *fd;
+  uint32_t n, next;
+} luggage;
+
+static int take_fd(luggage *l) {
+  if (l->next >= l->n) return -1;
+  int fd = l->fd[l->next];
+  l->fd[l->next++] = -1;
+  return fd;
+}
+
+static void drop_luggage(luggage *l) {
+  for (uint32_t i = l->next; i < l->n; i++) close(l->fd[i]);
+  lm_free(l->fd);
+  *l = (luggage){0};
+}
+
+static lm_status put_luggage(luggage *l, const struct cmsghdr *c) {
+  uint32_t count = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+  int *more = lm_realloc(l->fd, (l->n + count) * sizeof *more);
+  if (more) l->fd = more;
+  for (uint32_t i = 0; i < count; i++) {
+    int fd;
+    memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+    if (more) {
+      more[l->n++] = fd;
+    } else {
+      close(fd);
+    }
+  }
+  return more ? LM_OK : LM_E_OOM;
+}
+
+/* One message, if there is one: *got. Its descriptors are appended to l; *n becomes the number of bytes in body. */
+static lm_status receive_message(int fd, heading *h, void *body, size_t *n, luggage *l, bool *got, bool *closed) {
   lm_status status = LM_OK;
   _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
-  size_t got = 0;
-  double deadline = lm_seconds() + PATIENCE;
-  int before = *n;
-  while (got < sizeof *h) {
-    struct iovec part = {(char *)h + got, sizeof *h - got};
-    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    ssize_t k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (k < 0 && errno == EAGAIN) {
-      bool ready;
-      TRY(wait_for(fd, POLLIN, deadline, &ready));
-      if (!ready) return lm_fail(LM_E_IO, "a message has begun and does not end");
-      continue;
-    }
-    if (k < 0 && errno == EINTR) continue;
-    if (k < 0 && errno != ECONNRESET) return broken(errno);
-    if (k <= 0) {
-      *closed = true;
-      return LM_OK;
-    }
-    got += (size_t)k;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
-      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-      int count = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)), one;
-      for (int i = 0; i < count; i++) {
-        memcpy(&one, CMSG_DATA(c) + (size_t)i * sizeof one, sizeof one);
-        if (*n < room) {
-          fds[(*n)++] = one;
-        } else {
-          close(one);
-        }
-      }
-    }
-    if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
+  struct iovec parts[] = {{h, sizeof *h}, {body, *n}};
+  struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof control};
+  uint32_t before = l->n;
+  ssize_t k;
+  *got = false;
+  /* ECONNRESET is told once: the other side closed without reading all; what it sent before that is still there. */
+  do { k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (k < 0) return errno == EAGAIN ? LM_OK : broken(errno);
+  if (k == 0) {
+    *closed = true;
+    return LM_OK;
   }
-  if (h->magic != MAGIC || h->nfds != (uint32_t)(*n - before)) return lm_fail(LM_E_IO, "the message makes no sense");
-done:
-  return status;
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    lm_status problem = put_luggage(l, c);
+    if (problem != LM_OK) status = problem;
+  }
+  if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
+  if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
+  if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
+    return lm_fail(LM_E_IO, "the message makes no sense");
+  }
+  *n = (size_t)k - sizeof *h;
+  *got = true;
+  return LM_OK;
 }
 
 /* ---- tensors as text: which file, where in it, what it looks like */
@@ -185,7 +220,7 @@ static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t 
 
 typedef struct arrival { /* a parcel as it is unpacked */
   lm_segment **files;
-  int nfiles;
+  uint32_t nfiles;
   lm_tensor **places; /* for each storage number, a tensor over it; filled as they come */
   int nplaces;
 } arrival;
@@ -213,7 +248,7 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
     TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
   } else {
     if (!*place) {
-      if (file >= (uint32_t)a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
+      if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
       TRY(lm_segment_tensor(a->files[file], at, bytes, place));
     }
     (*place)->dtype = (int8_t)dtype; /* it only lends its storage */
@@ -225,65 +260,183 @@ done:
   return status;
 }
 
+/* ---- handles as text: their kind and file; their sockets come after all files */
+
+enum { NO_FILE = UINT32_MAX };
+
+static lm_status get_handle(lm_reader *r, const arrival *a, luggage *l, lm_handle **out) {
+  lm_handle_kind kind = (lm_handle_kind)lm_get_u8(r);
+  uint32_t file = lm_get_u32(r);
+  int fds[LM_HANDLE_SOCKETS];
+  if (r->failed || (file != NO_FILE && file >= a->nfiles)) return lm_fail(LM_E_IO, "the message makes no sense");
+  for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = take_fd(l);
+  lm_segment *words = file == NO_FILE ? NULL : a->files[file];
+  if (words) lm_segment_retain(words);
+  return lm_handle_of(kind, fds, words, out);
+}
+
 /* ---- sending */
 
-typedef struct packing {
-  lm_bytes head; /* u32 ntensors, u32 files, the tensors, then the text */
-  int *fds;      /* the parcel's own file, then one for each segment */
-  int nfds;
-} packing;
+struct lm_letter {
+  lm_parcel *kept;  /* keeps the descriptors open */
+  lm_segment *file; /* the body's, if it is long */
+  lm_bytes body;    /* u32 tensors, files, handles; the tensors, the handles, the text */
+  int *fds;
+  uint32_t nfds;
+};
 
-static lm_status describe(packing *k, int n, lm_tensor *const *tensors, lm_segment **files, lm_storage **storages) {
-  int nfiles = 0, nstorages = 0;
-  for (int i = 0; i < n; i++) {
-    const lm_tensor *t = tensors[i];
-    lm_segment *s = lm_segment_of(t);
-    if (!s && t->storage->bytes > 0) return lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1);
-    int file = 0, storage = 0;
-    while (s && file < nfiles && files[file] != s) file++;
-    if (s && file == nfiles) {
-      files[nfiles++] = s;
-      k->fds[k->nfds++] = s->fd;
+void lm_letter_free(lm_letter *l) {
+  if (!l) return;
+  lm_parcel_free(l->kept);
+  lm_segment_release(l->file);
+  lm_bytes_free(&l->body);
+  lm_free(l->fds);
+  lm_free(l);
+}
+
+/* The number of s among the files from fds[first] on. */
+static uint32_t file_number(lm_letter *l, uint32_t first, const lm_segment *s) {
+  uint32_t i = first;
+  while (i < l->nfds && l->fds[i] != s->fd) i++;
+  if (i == l->nfds) l->fds[l->nfds++] = s->fd;
+  return i - first;
+}
+
+static lm_status put_things(lm_letter *l, uint32_t first) {
+  const lm_parcel *p = l->kept;
+  lm_status status = LM_OK;
+  lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
+  if (!storages) return LM_E_OOM;
+  int nstorages = 0;
+  for (int i = 0; i < p->ntensors; i++) {
+    const lm_tensor *t = p->tensors[i];
+    const lm_segment *s = lm_segment_of(t);
+    int storage = 0;
+    if (!s && t->storage->bytes > 0) {
+      status = lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1);
+      goto done;
     }
     while (storage < nstorages && storages[storage] != t->storage) storage++;
     if (storage == nstorages) storages[nstorages++] = t->storage;
-    put_tensor(&k->head, t, (uint32_t)file, (uint32_t)storage);
+    put_tensor(&l->body, t, s ? file_number(l, first, s) : 0, (uint32_t)storage);
   }
+  for (int i = 0; i < p->nhandles; i++) {
+    const lm_handle *h = p->handles[i];
+    lm_put_u8(&l->body, (uint8_t)h->kind);
+    lm_put_u32(&l->body, h->words ? file_number(l, first, h->words) : NO_FILE);
+  }
+done:
+  lm_free(storages);
+  return status;
+}
+
+/* A body that is long becomes a file of its own. */
+static lm_status finish_body(lm_letter *l, const lm_content *c, uint32_t first) {
+  size_t n = l->body.n + c->n;
+  uint32_t files = l->nfds - first;
+  if (!l->body.failed) memcpy(l->body.data + sizeof(uint32_t), &files, sizeof files);
+  if (n <= INLINE) {
+    lm_put(&l->body, c->text, c->n);
+    return l->body.failed ? LM_E_OOM : LM_OK;
+  }
+  if (l->body.failed) return LM_E_OOM;
+  lm_status status = lm_segment_new(n, &l->file);
+  if (status != LM_OK) return status;
+  memcpy(l->file->base, l->body.data, l->body.n);
+  memcpy(l->file->base + l->body.n, c->text, c->n);
+  l->fds[0] = l->file->fd;
+  lm_bytes_free(&l->body);
   return LM_OK;
 }
 
-lm_status lm_channel_send(int fd, const char *text, size_t n, int ntensors, lm_tensor *const *tensors) {
+lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
   lm_status status = LM_OK;
-  packing k = {0};
-  lm_segment *parcel = NULL, **files = lm_calloc((size_t)ntensors, sizeof *files);
-  lm_storage **storages = lm_calloc((size_t)ntensors, sizeof *storages);
-  k.fds = lm_calloc((size_t)ntensors + 1, sizeof *k.fds);
-  if (!files || !storages || !k.fds) {
+  const uint32_t first = 1; /* fds[0] is the body's place */
+  *out = NULL;
+  lm_letter *l = lm_calloc(1, sizeof *l);
+  if (!l || !(l->fds = lm_calloc((size_t)(c->ntensors + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int)))) {
     status = LM_E_OOM;
     goto done;
   }
-  k.nfds = 1;
-  lm_put_u32(&k.head, (uint32_t)ntensors);
-  TRY(describe(&k, ntensors, tensors, files, storages));
-  lm_put_u64(&k.head, n);
-  if (k.head.failed) {
-    status = LM_E_OOM;
-    goto done;
+  l->nfds = first;
+  lm_content things = *c;
+  things.n = 0;
+  TRY(lm_parcel_new(&things, &l->kept));
+  lm_put_u32(&l->body, (uint32_t)c->ntensors);
+  lm_put_u32(&l->body, 0);
+  lm_put_u32(&l->body, (uint32_t)c->nhandles);
+  TRY(put_things(l, first));
+  TRY(finish_body(l, c, first));
+  for (int i = 0; i < c->nhandles; i++) {
+    for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->kept->handles[i]->fd[k];
   }
-  TRY(lm_segment_new(k.head.n + n, &parcel));
-  memcpy(parcel->base, k.head.data, k.head.n);
-  memcpy(parcel->base + k.head.n, text, n);
-  k.fds[0] = parcel->fd;
-  for (int at = 0; at < k.nfds; at += MOST_FDS) {
-    int count = k.nfds - at < MOST_FDS ? k.nfds - at : MOST_FDS;
-    TRY(send_message(fd, (heading){MAGIC, (uint32_t)count, at + count < k.nfds}, k.fds + at));
+  *out = l;
+  l = NULL;
+done:
+  lm_letter_free(l);
+  return status;
+}
+
+/* More descriptors than a message takes go into a socket of their own, and that is sent. */
+static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *room) {
+  lm_status status = LM_OK;
+  int ends[2] = {-1, -1};
+  *room = true;
+  TRY(lm_channel_pair(ends));
+  for (uint32_t at = 0; at < n && *room; at += MOST_FDS) {
+    heading h = {.magic = MAGIC, .nfds = n - at < MOST_FDS ? n - at : MOST_FDS};
+    TRY(send_message(ends[0], &h, "", 0, fds + at, room));
   }
 done:
-  lm_segment_release(parcel);
-  lm_bytes_free(&k.head);
-  lm_free(k.fds);
-  lm_free(storages);
-  lm_free(files);
+  if (ends[0] >= 0) close(ends[0]);
+  if (status == LM_OK && *room) {
+    *out = ends[1];
+  } else if (ends[1] >= 0) {
+    close(ends[1]);
+  }
+  return status;
+}
+
+uint32_t lm_letter_descriptors(const lm_letter *l) { return l->nfds - 1; }
+
+lm_status lm_letter_post(int fd, lm_letter *l, uint64_t number, bool *sent) {
+  lm_status status = LM_OK;
+  const int *fds = l->file ? l->fds : l->fds + 1;
+  heading h = {MAGIC, l->file ? l->nfds : l->nfds - 1, l->file ? BODY_IN_FILE : 0, 0, number};
+  int bundle = -1;
+  *sent = false;
+  if (h.nfds > MOST_FDS) {
+    bool room;
+    TRY(fill_socket(fds, h.nfds, &bundle, &room));
+    if (!room) return LM_OK;
+    fds = &bundle;
+    h.nfds = 1;
+    h.flags |= FDS_IN_SOCKET;
+  }
+  TRY(send_message(fd, &h, l->body.data, l->body.n, fds, sent));
+done:
+  if (bundle >= 0) close(bundle);
+  return status;
+}
+
+lm_status lm_channel_send(int fd, const lm_content *c) {
+  lm_letter *l;
+  lm_status status = lm_letter_new(c, &l);
+  if (status != LM_OK) return status;
+  double deadline = lm_seconds() + PATIENCE;
+  for (;;) {
+    bool sent, ready;
+    TRY(lm_letter_post(fd, l, 0, &sent));
+    if (sent) break;
+    if (lm_seconds() > deadline) {
+      status = lm_fail(LM_E_IO, "the other side does not read what it is sent");
+      break;
+    }
+    TRY(lm_channel_wait(fd, POLLOUT, 1, &ready));
+    if (ready) usleep(1000); /* too many descriptors under way */
+  }
+done:
+  lm_letter_free(l);
   return status;
 }
 
@@ -296,24 +449,25 @@ lm_status lm_channel_pass(int fd, lm_parcel *parcel) {
 
 /* ---- receiving */
 
-static lm_status unpack(lm_segment *parcel, lm_segment **files, int nfiles, lm_parcel **out) {
+static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out) {
   lm_status status = LM_OK;
-  arrival a = {.files = files, .nfiles = nfiles};
+  arrival a = {0};
   lm_parcel *p = NULL;
-  lm_reader r = lm_reader_of(parcel->base, parcel->bytes);
-  uint32_t n = lm_get_u32(&r);
-  if (r.failed || n > parcel->bytes / 32) return lm_fail(LM_E_IO, "the message makes no sense");
-  if (!(p = new_parcel("", 0, (int)n)) || !(a.places = lm_calloc(n, sizeof *a.places))) {
+  lm_reader r = lm_reader_of(body, n);
+  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nhandles = lm_get_u32(&r);
+  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > l->n - l->next) {
+    return lm_fail(LM_E_IO, "the message makes no sense");
+  }
+  if (!(p = new_parcel("", 0, (int)ntensors, (int)nhandles)) || !(a.places = lm_calloc(ntensors, sizeof *a.places)) ||
+      !(a.files = lm_calloc(nfiles, sizeof *a.files))) {
     status = LM_E_OOM;
     goto done;
   }
-  a.nplaces = (int)n;
-  for (uint32_t i = 0; i < n; i++) TRY(get_tensor(&r, &a, &p->tensors[i]));
-  uint64_t bytes = lm_get_u64(&r);
-  if (r.failed || bytes != (uint64_t)(r.end - r.at)) {
-    status = lm_fail(LM_E_IO, "the message makes no sense");
-    goto done;
-  }
+  a.nplaces = (int)ntensors;
+  for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(take_fd(l), &a.files[a.nfiles]));
+  for (uint32_t i = 0; i < ntensors; i++) TRY(get_tensor(&r, &a, &p->tensors[i]));
+  for (uint32_t i = 0; i < nhandles; i++) TRY(get_handle(&r, &a, l, &p->handles[i]));
+  size_t bytes = (size_t)(r.end - r.at);
   char *text = lm_realloc(p->text, bytes);
   if (!text) {
     status = LM_E_OOM;
@@ -326,54 +480,82 @@ static lm_status unpack(lm_segment *parcel, lm_segment **files, int nfiles, lm_p
   p = NULL;
 done:
   for (int i = 0; i < a.nplaces; i++) lm_release(a.places[i]);
+  for (uint32_t i = 0; i < a.nfiles; i++) lm_segment_release(a.files[i]);
   lm_free(a.places);
+  lm_free(a.files);
   lm_parcel_free(p);
   return status;
 }
 
-static lm_status receive_parcel(int fd, lm_parcel **out, bool *closed) {
+static lm_status empty_socket(luggage *l) {
   lm_status status = LM_OK;
-  int *fds = NULL, nfds = 0, room = 0, opened = 0;
-  lm_segment **files = NULL;
-  heading h = {.more = 1};
-  while (h.more) {
-    int *more = lm_realloc(fds, (size_t)(room + MOST_FDS) * sizeof *fds);
-    if (!more) {
-      status = LM_E_OOM;
-      goto done;
-    }
-    fds = more;
-    room += MOST_FDS;
-    TRY(receive_message(fd, &h, fds, &nfds, room, closed));
-    if (*closed) goto done;
+  int fd = take_fd(l);
+  luggage all = {0};
+  bool got = true, closed = false;
+  while (got) {
+    heading h;
+    size_t n = 0;
+    TRY(receive_message(fd, &h, NULL, &n, &all, &got, &closed));
   }
-  if (nfds == 0) {
-    status = lm_fail(LM_E_IO, "the message makes no sense");
-    goto done;
-  }
-  if (!(files = lm_calloc((size_t)nfds, sizeof *files))) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  for (; opened < nfds; opened++) {
-    status = lm_segment_open(fds[opened], &files[opened]);
-    if (status != LM_OK) {
-      opened++; /* an error has closed it too */
-      goto done;
-    }
-  }
-  TRY(unpack(files[0], files + 1, nfds - 1, out));
+  drop_luggage(l);
+  *l = all;
+  all = (luggage){0};
 done:
-  for (int i = 0; files && i < opened; i++) lm_segment_release(files[i]);
-  for (int i = opened; i < nfds; i++) close(fds[i]);
-  lm_free(files);
-  lm_free(fds);
+  drop_luggage(&all);
+  if (fd >= 0) close(fd);
+  return status;
+}
+
+static bool peek(int fd, heading *h) {
+  ssize_t k;
+  do { k = recv(fd, h, sizeof *h, MSG_PEEK | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
+  return k == (ssize_t)sizeof *h;
+}
+
+bool lm_letter_peek(int fd, uint64_t *number) {
+  heading h;
+  bool there = peek(fd, &h);
+  *number = there ? h.number : 0;
+  return there;
+}
+
+/* Where descriptors cannot be taken in, they would be lost with their message. */
+static lm_status check_room(int fd, uint32_t n) {
+  int all[MOST_FDS + 1], error = 0;
+  uint32_t had = 0;
+  if (n > MOST_FDS + 1) return LM_OK; /* the message makes no sense */
+  while (had < n && (all[had] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) had++;
+  if (had < n) error = errno;
+  for (uint32_t i = 0; i < had; i++) close(all[i]);
+  return error ? lm_fail(LM_E_OOM, "its descriptors cannot be taken in: %s", strerror(error)) : LM_OK;
+}
+
+lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed) {
+  lm_status status = LM_OK;
+  char body[INLINE];
+  size_t n = sizeof body;
+  heading h;
+  luggage l = {0};
+  lm_segment *file = NULL;
+  bool got = false;
+  *out = NULL;
+  if (peek(fd, &h)) TRY(check_room(fd, h.nfds));
+  TRY(receive_message(fd, &h, body, &n, &l, &got, closed));
+  if (!got) goto done;
+  if (h.flags & FDS_IN_SOCKET) TRY(empty_socket(&l));
+  if (h.flags & BODY_IN_FILE) TRY(lm_segment_open(take_fd(&l), &file));
+  TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
+done:
+  /* Not to be tried again: the message has left the socket. */
+  if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
+  lm_segment_release(file);
+  drop_luggage(&l);
   return status;
 }
 
 static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
   ssize_t n;
-  do { n = recv(fd, out, sizeof *out, MSG_DONTWAIT); } while (n < 0 && errno == EINTR);
+  do { n = recv(fd, out, sizeof *out, MSG_DONTWAIT); } while (n < 0 && (errno == EINTR || errno == ECONNRESET));
   if (n == (ssize_t)sizeof *out) return LM_OK;
   *out = NULL;
   *closed = n == 0;
@@ -382,16 +564,15 @@ static lm_status receive_passed(int fd, lm_parcel **out, bool *closed) {
 
 lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parcel **out, bool *closed) {
   lm_status status = LM_OK;
-  bool ready = true;
+  double deadline = lm_seconds() + seconds;
+  bool ready;
   *out = NULL;
   *closed = false;
-  if (seconds >= 0) {
-    TRY(wait_for(fd, POLLIN, lm_seconds() + seconds, &ready));
-  } else if (poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, -1) < 0) {
-    if (errno != EINTR) return broken(errno);
-    ready = false;
-  }
-  if (ready) TRY(passed ? receive_passed(fd, out, closed) : receive_parcel(fd, out, closed));
+  do {
+    double left = deadline - lm_seconds();
+    TRY(lm_channel_wait(fd, POLLIN, seconds < 0 ? -1 : left > 0 ? left : 0, &ready));
+  } while (!ready && seconds > 0 && lm_seconds() < deadline);
+  if (ready) TRY(passed ? receive_passed(fd, out, closed) : lm_letter_take(fd, out, closed));
 done:
   return status;
 }

@@ -1,22 +1,52 @@
-/* A socket between two Lua states, in two processes or in one, and the parcels that go over it: a text and tensors.
- * Between processes the tensors' memory goes along as descriptors, the text in a memory file of its own, so a parcel
- * of any size is sent without waiting for the other side to read. */
+/* Sockets between Lua states, in several processes or in one, and the parcels that go over them: a text, tensors and
+ * handles. Between processes the kernel takes and gives a parcel as one message, whole or not at all, so any number of
+ * states may send and receive at one socket and be killed meanwhile. Tensors' memory goes along as descriptors, and a
+ * text that is long as a memory file, so a parcel of any size is sent without waiting for the other side to read. */
 #ifndef LM_MP_CHANNEL_H
 #define LM_MP_CHANNEL_H
 
-#include "tensor/tensor.h"
+#include "mp/handle.h"
 
 typedef struct lm_parcel {
   char *text;
   size_t n;
-  int ntensors;
+  int ntensors, nhandles;
   lm_tensor **tensors;
+  lm_handle **handles;
 } lm_parcel;
 
+/* What a parcel is made of, borrowed. */
+typedef struct lm_content {
+  const char *text;
+  size_t n;
+  int ntensors, nhandles;
+  lm_tensor *const *tensors;
+  lm_handle *const *handles;
+} lm_content;
+
 LM_API lm_status lm_channel_pair(int fd[2]);
+LM_API lm_status lm_connection_pair(lm_handle *out[2]);
+
+/* A message as it is sent. It keeps what it needs: the content may go. */
+typedef struct lm_letter lm_letter;
 /* The tensors have to be shared (share.h). Whether one requires a gradient goes along; its gradient and history do not.
- * LM_E_IO "closed" where nobody is there to read it. */
-LM_API lm_status lm_channel_send(int fd, const char *text, size_t n, int ntensors, lm_tensor *const *tensors);
+ */
+LM_API lm_status lm_letter_new(const lm_content *c, lm_letter **out);
+LM_API void lm_letter_free(lm_letter *l); /* NULL is fine */
+/* Sends it if there is room: *sent says so. `number` goes along. LM_E_IO "closed" where nobody is there to read it. */
+LM_API lm_status lm_letter_post(int fd, lm_letter *l, uint64_t number, bool *sent);
+LM_API uint32_t lm_letter_descriptors(const lm_letter *l);
+/* The next message, if one is there: *out is NULL else, and with *closed none will come. LM_E_OOM where this process
+ * has too many descriptors open for it: then it stays where it is. */
+LM_API lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed);
+/* The next message's number; it stays where it is. False if there is none. */
+LM_API bool lm_letter_peek(int fd, uint64_t *number);
+/* Waits until a socket has something to read (or its end), or room: `seconds` at most, < 0 as long as it takes, in
+ * either case until a signal comes. */
+LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready);
+
+/* To one's worker or parent, who reads soon: waits 10 s at most. */
+LM_API lm_status lm_channel_send(int fd, const lm_content *c);
 /* To another thread of this process: the parcel itself changes hands. It stays yours after an error. */
 LM_API lm_status lm_channel_pass(int fd, lm_parcel *parcel);
 /* The next parcel: `seconds` at most, < 0 as long as it takes or until a signal comes. *out is NULL if none has come by
@@ -25,8 +55,8 @@ LM_API lm_status lm_channel_receive(int fd, bool passed, double seconds, lm_parc
 /* Closes it; parcels that were passed and never received are freed. */
 LM_API void lm_channel_close(int fd, bool passed);
 
-/* A parcel of further tensors over the same memory, for lm_channel_pass. */
-LM_API lm_status lm_parcel_new(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_parcel **out);
+/* A parcel of further tensors (lm_share_again) and further handles, for lm_channel_pass. */
+LM_API lm_status lm_parcel_new(const lm_content *c, lm_parcel **out);
 LM_API void lm_parcel_free(lm_parcel *p); /* NULL is fine */
 
 #endif

@@ -100,8 +100,8 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   lm_file_limit_end(&limit);
   if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
   if (problem) {
-    status = lm_fail(problem == ENOMEM || problem == ENOSPC ? LM_E_OOM : LM_E_IO,
-                     "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
+    bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
+    status = lm_fail(lack ? LM_E_OOM : LM_E_IO, "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
     unmap(s);
     return status;
   }
@@ -264,5 +264,33 @@ done:
   }
   lm_free(list);
   lm_segment_release(segment);
+  return status;
+}
+
+/* ---- other threads */
+
+lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor **places = lm_calloc((size_t)n, sizeof *places); /* of segments' storages, at the first tensor of each */
+  if (!places) return LM_E_OOM;
+  for (int i = 0; i < n; i++) {
+    lm_tensor *t = tensors[i];
+    lm_storage *storage = t->storage;
+    lm_segment *segment = lm_segment_of(t);
+    if (!segment) {
+      TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &out[i]));
+    } else {
+      int first = 0;
+      while (tensors[first]->storage != storage) first++;
+      size_t offset = (size_t)((char *)storage->data - segment->base);
+      if (!places[first]) TRY(lm_segment_tensor(segment, offset, storage->bytes, &places[first]));
+      places[first]->storage->device = storage->device;
+      TRY(view_like(places[first], t, &out[i]));
+    }
+    if (lm_requires_grad(t)) TRY(lm_set_requires_grad(out[i], true));
+  }
+done:
+  for (int i = 0; i < n; i++) lm_release(places[i]);
+  lm_free(places);
   return status;
 }

@@ -35,4 +35,9 @@ LM_API lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, l
  * concerned. */
 LM_API lm_status lm_share(int n, lm_tensor *const *tensors, int *which);
 
+/* n further tensors over the same memory, for another thread: without gradients and history, and over a segment with
+ * storages of their own, as in another process. So who trains there unasked is not told of others' writes. `out` begins
+ * as NULLs, which after an error those made may have replaced. */
+LM_API lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out);
+
 #endif

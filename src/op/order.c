@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/variable.h"
 #include "device/alloc.h"
 #include "op/pointwise.h"
 
@@ -16,8 +17,7 @@ static bool waits_for_each(void) {
   static _Atomic int wanted; /* 0: not read yet, 1: no, 2: yes */
   int w = atomic_load_explicit(&wanted, memory_order_relaxed);
   if (w == 0) {
-    const char *text = getenv("LM_SYNC");
-    w = text && *text && *text != '0' ? 2 : 1;
+    w = lm_variable_is_on(LM_VAR_SYNC, false) ? 2 : 1;
     atomic_store_explicit(&wanted, w, memory_order_relaxed);
   }
   return w == 2;

@@ -36,8 +36,8 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
   TRY(lm_order_read(s, src));
   TRY(lm_order_write(s, dst));
   uint64_t given = lm_stream_given(s);
-  status = lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data,
-                                         (size_t)dst->numel * lm_dtype_size((lm_dtype)dst->dtype), later);
+  status =
+      lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data, lm_nbytes(dst), later);
   if (later) lm_pinned_use(host, s);
   if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
   status = lm_order_end(s, status);
@@ -48,7 +48,7 @@ done:
 /* The bytes of one tensor to one laid out alike on another device, in the order of both. */
 static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
   lm_status status;
-  size_t bytes = (size_t)dst->numel * lm_dtype_size((lm_dtype)dst->dtype);
+  size_t bytes = lm_nbytes(dst);
   if (on_host(src) && on_host(dst))
     return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
   lm_stream *s = lm_stream_current(on_host(dst) ? src->device : dst->device), *other = NULL;

@@ -51,6 +51,9 @@ typedef struct lm_tensor {
   struct lm_tensor *next; /* free list */
 } lm_tensor;
 
+/* Of the elements, each counted once. */
+static inline size_t lm_nbytes(const lm_tensor *t) { return (size_t)t->numel * lm_dtype_size((lm_dtype)t->dtype); }
+
 typedef struct lm_list { /* borrowed tensors; an entry may be NULL where an op says so */
   int n;
   lm_tensor **v;

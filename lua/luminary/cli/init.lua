@@ -3,10 +3,12 @@ local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary doctor [option ...]
+       luminary help environment
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
+  help         explain: `environment`, the variables that luminary reads, or a name, as in luminary help nn.Linear
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
   --version    print the version
@@ -56,7 +58,7 @@ local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
     local message = trouble:match("^(.-)\nstack traceback:\n") or trouble
-    local told, problem = pcall(function() require "luminary.dist.publish"(message, trouble) end)
+    local told, problem = pcall(function() require "luminary.distributed.publish"(message, trouble) end)
     if not told then say(tostring(problem)) end
   end
 end
@@ -95,6 +97,17 @@ function cli.main(args)
     return require("luminary.cli.run").main(args, 2)
   elseif first == "doctor" then
     return require("luminary.cli.doctor").main(args, 2)
+  elseif first == "help" then
+    if args[2] == "environment" then
+      io.stdout:write(require("luminary.variables").text())
+      return 0
+    elseif args[2] then
+      local text, why = require("luminary.help").text(args[2])
+      print(text or why)
+      return text and 0 or 1
+    end
+    io.stdout:write(USAGE)
+    return 0
   elseif first == "-e" then
     if not args[2] then
       say("-e needs a chunk of Lua")

@@ -20,10 +20,10 @@ local REFUSED = {
 }
 
 -- Variables of the script's, the library's and Lua's that ranks on other hosts need as well.
-local CARRIED = {
-  "LUA_PATH", "LUA_CPATH", "PATH", "LD_LIBRARY_PATH", "LM_GROUP_PATH", "LM_BACKEND_PATH", "LM_HEARTBEAT_TIMEOUT",
-  "LM_LOG", "LM_SHM", "LM_SOCKET_IFNAME", "LUMINARY_DATA", "MASTER_ADDR", "MASTER_PORT",
-}
+local CARRIED = {"LUA_PATH", "LUA_CPATH", "PATH", "LD_LIBRARY_PATH", "MASTER_ADDR", "MASTER_PORT"}
+for _, variable in ipairs(require "luminary.variables") do
+  if variable.carried then CARRIED[#CARRIED + 1] = variable.name end
+end
 -- Variables of other launchers that would be believed before mpirun's.
 local FOREIGN = {
   "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LM_ERROR_FILE",

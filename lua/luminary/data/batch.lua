@@ -1,11 +1,26 @@
 --- Batches: samples of a set brought together, by the loader itself or by its workers. What makes them is a recipe:
---- {set, collate_fn, batch_size, drop_last, dtypes}.
+--- {set, collate_fn, batch_size, drop_last, dtypes, is_stream, rank, world}. rank of world is which part of a stream
+--- that shares itself out is this process's.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local dataset = require "luminary.data.dataset"
 local fail = options.fail
 
 local batches = {}
+
+--- A batch with f(t) in place of each of its tensors, those in plain tables included.
+function batches.map(f, v, seen)
+  if core.is_tensor(v) then
+    seen[v] = seen[v] or f(v)
+  elseif not options.is_plain(v) then
+    return v
+  elseif not seen[v] then
+    seen[v] = {}
+    for key, value in pairs(v) do seen[v][key] = batches.map(f, value, seen) end
+  end
+  return seen[v]
+end
 
 -- ---- collating
 
@@ -88,8 +103,8 @@ function batches.fetch(recipe, numbers)
   return batches.join(recipe, samples)
 end
 
---- A function that gives the samples of the next batch of a stream, a list, and nil at its end.
-function batches.stream(recipe)
+-- A function that gives the samples of the next batch of a stream, a list, and nil at its end.
+local function in_batches(recipe)
   local next_sample = recipe.set:iter()
   if type(next_sample) ~= "function" then
     fail("DataLoader: the set's :iter() has to give a function, got %s", options.describe(next_sample))
@@ -119,11 +134,69 @@ local function state_of(seed)
   return core.tensor(bytes, {dtype = "uint8", device = "cpu"})
 end
 
---- The CPU's random numbers come from a seed, below 2^53, from now on. Gives what core.set_rng_state takes to go back.
-function batches.begin_random(seed)
-  local before = core.get_rng_state "cpu"
-  core.set_rng_state(state_of(seed), "cpu")
-  return before
+--- The CPU's random numbers come from a seed, below 2^53, from now on.
+function batches.begin_random(seed) core.set_rng_state(state_of(seed), "cpu") end
+
+-- ---- making
+
+local asked -- whether get_worker_info was: a stream that does shares itself out
+
+--- data.get_worker_info(): in a loader's worker {id, num_workers, dataset}, ids from 0; nil elsewhere.
+function batches.get_worker_info()
+  asked = true
+  return batches.worker_info
+end
+
+--- Whether a stream goes on from a state of its own.
+function batches.has_state(recipe)
+  return recipe.is_stream and class.has(recipe.set, "state_dict", "load_state_dict")
+end
+
+--- A function that makes the batch of a request {batch = its number, seed, numbers, pass, from}, by worker `index`
+--- (from 0) of `count`. begin_random(seed) is called before what draws random numbers. `from` = {batch, state}, with
+--- a pass's first request: what the set's :state_dict() gave after that batch. Also gives, after each request,
+--- whether the stream shares itself out.
+---
+--- Of a stream that does, by :shard or by get_worker_info, each worker makes its part, and every count-th batch of
+--- all is its; of others each walks everything, by the same random numbers, and leaves out what others are asked for.
+function batches.maker(recipe, index, count, begin_random)
+  if not recipe.is_stream then
+    return function(request)
+      begin_random(request.seed)
+      return batches.fetch(recipe, request.numbers)
+    end, function() return false end
+  end
+  local set, parts = recipe.set, recipe.world * count
+  local shared = type(set.shard) == "function"
+  if shared and parts > 1 then set:shard(recipe.rank * count + index, parts) end
+  local function watched(f, ...) -- loaders within sets come here too
+    local before = asked
+    asked = shared
+    local result = f(...)
+    shared, asked = asked, before
+    return result
+  end
+  local pass, take, at
+  local function make(request)
+    local seed = request.seed - request.batch
+    if pass ~= request.pass then
+      local from = request.from
+      begin_random(seed)
+      if from then set:load_state_dict(from.state) end
+      pass, take = request.pass, watched(in_batches, recipe)
+      at = from and from.batch or shared and index + 1 - count or 0
+    end
+    local samples
+    repeat
+      local known = shared
+      at = at + (known and count or 1)
+      begin_random(seed + at)
+      samples = watched(take)
+      if shared and not known then at = at - 1 + (request.from and count or index + 1) end -- it has asked only now
+    until samples == nil or at >= request.batch
+    if samples then return batches.join(recipe, samples) end
+  end
+  return make, function() return shared end
 end
 
 return batches

@@ -33,6 +33,9 @@ function Dataset:index(i)
   return i < 0 and n + i + 1 or i
 end
 
+--- How many records that could not be read were left out so far (on_error = "skip"), by all of a loader's workers.
+function Dataset:skipped() return self.faults and self.faults:item() or 0 end
+
 function Dataset:repr() return ("%s(%s samples)"):format(self.__name, tostring(self:len())) end
 
 --- data.TensorDataset(a, b, …): tensors whose first dim is the sample.

@@ -7,10 +7,10 @@ for _, name in ipairs {
 } do
   data[name] = require("luminary.data.dataset")[name]
 end
-for _, family in ipairs {"sampler", "mnist"} do
+for _, family in ipairs {"sampler", "mnist", "cifar", "folder", "web", "tokens", "csv", "jsonl", "fake"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 
-data.get_worker_info = require("luminary.data.workers").get_worker_info
+data.get_worker_info = require("luminary.data.batch").get_worker_info
 
 return options.strict("data", data)

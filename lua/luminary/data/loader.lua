@@ -1,6 +1,6 @@
 --- data.DataLoader(set [, {batch_size = 1, shuffle = false, sampler, batch_sampler, collate_fn, drop_last = false,
---- seed, pin_memory = false, num_workers = 0, prefetch_factor = 2, persistent_workers = false, worker_init_fn,
---- worker_type = "thread", timeout = 0}]): a set in batches.
+--- seed, device, pin_memory, num_workers = 0, prefetch_factor = 2, persistent_workers = false, worker_init_fn,
+--- worker_type = "thread", timeout = 0, shard_ranks}]): a set in batches.
 ---
 ---   for x, y in loader:epoch(n) do … end     -- the sampler is told which epoch
 ---   for x, y in loader:iter() do … end
@@ -14,23 +14,36 @@
 --- instead.
 ---
 --- With num_workers above 0 as many workers make batches ahead, up to prefetch_factor each, and the batches are the
---- same: each one's random numbers (of this library's functions, on the CPU) come from a seed of its own, which follows
---- from `seed` and the epoch, or without a seed from manual_seed. `seed` decides the order of shuffle, too. Workers are
---- threads with a Lua state each, or processes by worker_type = "process". Both get a copy of the set, collate_fn and
---- worker_init_fn (called with the worker's number, from 0) when a pass begins, or once with persistent_workers;
---- tensors in them are shared, not copied. An IterableDataset may have :shard(i, n), called in worker i (from 0) of n,
---- after which its :iter() gives that part, or ask data.get_worker_info() in :iter(); of others each worker walks the
---- whole stream and keeps its batches. A worker's error is raised where its batch would come, with the sample's number
---- and the worker's traceback. timeout: seconds to wait for a batch; 0 is as long as it takes.
---- pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to a GPU run beside other
---- work; without CUDA there is none, and they stay as they are.
+--- same: each one's random numbers (of this library's functions, on the CPU) come from a seed of its own, which
+--- follows from `seed` and the epoch, or without a seed from manual_seed. `seed` decides the order of shuffle, too.
+--- Workers are threads with a Lua state each, or processes by worker_type = "process". Both get a copy of the set,
+--- collate_fn and worker_init_fn (called with the worker's number, from 0) when a pass begins, or once with
+--- persistent_workers; tensors in them are shared, not copied. Threads stay for the loader's next pass, with the
+--- modules and globals that they have by then; processes do so with persistent_workers. An IterableDataset may have
+--- :shard(i, n), called in worker i (from 0) of n where there are several, after which its :iter() gives that part,
+--- or ask data.get_worker_info() in :iter(); of others each worker walks the whole stream and keeps its batches. A
+--- worker's error is raised where its batch would come, with the sample's number and the worker's traceback. timeout:
+--- seconds to wait for a batch; 0 is as long as it takes.
+---
+--- shard_ranks = true (or a field of that name in the set) shares a stream with :shard out over the ranks of the
+--- process group, too: worker w of rank r makes part r * num_workers + w of all. Ranks may then run out of batches at
+--- different times, for which there is net:join. Without it each rank walks the whole stream, as in PyTorch; sets
+--- with :get take a DistributedSampler.
+---
+--- device = "cuda" gives batches that are there: the next one is copied, on a stream of its own, while the script
+--- works with this one. pin_memory = true puts the tensors of each batch in page-locked memory, from which copies to
+--- a GPU run beside other work (threads that are workers do so); one warning says where that is measured to be slower
+--- than leaving it out. With a device, unless it is false, it is done where it is measured to be quicker. Without
+--- CUDA there is no such memory, and they stay as they are.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local batches = require "luminary.data.batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
+local transfer = require "luminary.data.transfer"
 local workers = require "luminary.data.workers"
+local dist = require "luminary.distributed"
 local fail = options.fail
 
 local DataLoader = class.root("DataLoader")
@@ -48,17 +61,26 @@ function DataLoader:init(set, opts)
   self.dataset = dataset.check("DataLoader", set)
   opts = options.check("DataLoader", opts, {
     batch_size = {"count"}, shuffle = {"boolean"}, sampler = {"any"}, batch_sampler = {"any"},
-    collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean", false},
+    collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean"},
     seed = {"natural"}, prefetch_factor = {"count", 2}, persistent_workers = {"boolean", false},
     worker_init_fn = {"function"}, worker_type = {"string", "thread"}, timeout = {"positive", 0},
+    device = {"any"}, shard_ranks = {"boolean"},
   }, "batch_size")
   options.choice("DataLoader", "worker_type", opts.worker_type, {"thread", "process"})
   for _, name in ipairs {
     "num_workers", "seed", "prefetch_factor", "persistent_workers", "worker_init_fn", "worker_type", "timeout",
+    "pin_memory", "shard_ranks",
   } do
     self[name] = opts[name]
   end
+  if opts.device ~= nil then self.device = core.device(opts.device) end
   self.is_stream = class.is(set, dataset.IterableDataset)
+  if opts.shard_ranks and not self.is_stream then
+    fail("DataLoader: shard_ranks shares out an IterableDataset; this set takes a sampler: "
+      .. "{sampler = data.DistributedSampler(set)}")
+  elseif opts.shard_ranks and type(set.shard) ~= "function" then
+    fail("DataLoader: shard_ranks wants a set with :shard(i, n), after which its :iter() gives part i (from 0) of n")
+  end
   if self.is_stream then
     for _, name in ipairs {"shuffle", "sampler", "batch_sampler"} do
       if opts[name] then fail("DataLoader: an IterableDataset comes in its own order: give no %s with it", name) end
@@ -76,7 +98,7 @@ function DataLoader:init(set, opts)
     end
   end
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
-  self.batch_sampler, self.collate_fn, self.pin_memory = opts.batch_sampler, opts.collate_fn, opts.pin_memory
+  self.batch_sampler, self.collate_fn = opts.batch_sampler, opts.collate_fn
   self.passes = 0 -- begun by iter()
   self.dtypes = {} -- of columns of plain numbers: see batch.lua
   if self.is_stream then return end
@@ -84,32 +106,32 @@ function DataLoader:init(set, opts)
     or sampler.SequentialSampler(set)
 end
 
---- How many batches an epoch has.
+-- Which of how many ranks this is, for streams that are shared out over ranks.
+local function place(self)
+  local set, ranks = self.dataset, dist.is_initialized() and dist.get_world_size() or 1
+  local has_shard = self.is_stream and type(set.shard) == "function"
+  local shards = self.shard_ranks
+  if shards == nil and has_shard then shards = set.shard_ranks end
+  if has_shard and shards == nil and ranks > 1 then
+    core.warn(("DataLoader: each of %d ranks walks all of %s: {shard_ranks = true} gives each its part by :shard, "
+      .. "{shard_ranks = false} says that this is meant"):format(ranks, set.__name or "the set"))
+  end
+  if not shards or ranks == 1 then return 0, 1 end
+  return dist.get_rank(), ranks
+end
+
+--- How many batches an epoch has: of a stream that is shared out over ranks, this rank's, if it takes every so-manyth
+--- sample.
 function DataLoader:len()
   if self.batch_sampler then return dataset.length("DataLoader", self.batch_sampler, "batch sampler") end
-  local n = self.is_stream and dataset.length("DataLoader", self.dataset)
-    or dataset.length("DataLoader", self.sampler, "sampler")
-  return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
-end
-
--- ---- pinning
-
--- A batch in page-locked memory: its tensors, those in plain tables included. Without CUDA there is nothing to pin for.
-local function pinned(v, seen)
-  if core.is_tensor(v) then return core.pin_memory(v) end
-  if not options.is_plain(v) then return v end
-  if not seen[v] then
-    seen[v] = {}
-    for key, value in pairs(v) do seen[v][key] = pinned(value, seen) end
+  local n
+  if self.is_stream then
+    local rank, world = place(self)
+    n = math.ceil((dataset.length("DataLoader", self.dataset) - rank) / world)
+  else
+    n = dataset.length("DataLoader", self.sampler, "sampler")
   end
-  return seen[v]
-end
-
-local function finish(self, ...)
-  if not self.pin_memory or ... == nil then return ... end
-  local batch, seen, n = {...}, {}, select("#", ...)
-  for i = 1, n do batch[i] = pinned(batch[i], seen) end
-  return unpack(batch, 1, n)
+  return (self.drop_last and math.floor or math.ceil)(n / self.batch_size)
 end
 
 -- ---- walking
@@ -125,16 +147,25 @@ end
 
 -- A function that gives the sample numbers of one batch after the other from batch `first` on, an int64 tensor or a
 -- list; of a stream true for ever.
-local function requests(self, first)
+local function requests(self, first, seed)
   if self.is_stream then return function() return true end end
   if self.batch_sampler then
     local next_numbers = self.batch_sampler:iter()
     if type(next_numbers) ~= "function" then
       fail("DataLoader: the batch sampler's :iter() has to give a function, got %s", options.describe(next_numbers))
     end
-    for _ = 1, first - 1 do next_numbers() end
-    return function()
+    -- What it draws at each step has random numbers of its own, those of batch 0: workers are asked ahead of the
+    -- script.
+    local drawn
+    local function step()
+      if drawn then core.set_rng_state(drawn, "cpu") end
       local numbers = next_numbers()
+      drawn = core.get_rng_state "cpu"
+      return numbers
+    end
+    for _ = 1, first - 1 do core.with_seed(seed, step) end
+    return function()
+      local numbers = core.with_seed(seed, step)
       if numbers == nil then return nil end
       local n = core.is_tensor(numbers) and numbers.ndim == 1 and numbers.shape[1]
         or options.is_plain(numbers) and #numbers or 0
@@ -169,58 +200,194 @@ local function seed_of_pass(self, epoch)
   return core.draws(MOST, base % 2 ^ 32 + epoch % 2 ^ 20 * 2 ^ 32, 1):item()
 end
 
-local function walk_alone(self, recipe, next_numbers, seed, first)
-  local k, take = first - 1, nil
-  local function make()
+-- As workers.walk, made here.
+local function walk_alone(self, recipe, next_numbers, pass)
+  local make, is_shared = batches.maker(recipe, 0, 1, batches.begin_random)
+  local k = pass.batch
+  local function next_batch()
     local numbers = next_numbers()
     if numbers == nil then return nil end
     k = k + 1
-    local before = batches.begin_random(seed + k)
-    local function finished(...)
-      core.set_rng_state(before, "cpu")
-      return ...
-    end
-    if not take then return finished(batches.fetch(recipe, numbers)) end
-    local samples = take()
-    if samples == nil then return finished(nil) end
-    return finished(batches.join(recipe, samples))
+    local request = {batch = k, seed = pass.seed + k, numbers = numbers, pass = pass, from = pass.sets and pass.sets[1]}
+    return {batch = k}, core.with_seed(request.seed, make, request)
   end
-  if self.is_stream then
-    local before = batches.begin_random(seed)
-    take = batches.stream(recipe)
-    for i = 1, first - 1 do
-      batches.begin_random(seed + i)
-      take()
+  return function()
+    local function noted(made, ...)
+      if made and ... ~= nil then
+        made.shared = is_shared()
+        if batches.has_state(recipe) then made.sets = {{batch = k, state = self.dataset:state_dict()}} end
+      end
+      return made, ...
     end
-    core.set_rng_state(before, "cpu")
-  end
-  return function() return finish(self, make()) end
+    return noted(next_batch())
+  end, function() return true end
 end
 
-local function walk(self, epoch, first)
+-- What pins batches here: nothing where there is no need to, or where workers do and nobody asks whether it pays.
+local function pinner(self)
+  local there = self.device and self.device:find "^cuda" and self.device
+  self.pins = nil
+  if core.device_count "cuda" == 0 or not (self.pin_memory or there and self.pin_memory == nil) then return nil end
+  self.pins = self.num_workers > 0 and self.worker_type == "thread"
+  if self.pins and not self.pin_memory then return nil end
+  return transfer.pinner {device = there or core.device "cuda", always = self.pin_memory, by_worker = self.pins}
+end
+
+-- pass: {epoch, batch: how many have been given, seed, shared, sets}
+local function walk(self, pass)
   local recipe = {
     set = self.dataset, collate_fn = self.collate_fn, batch_size = self.batch_size, drop_last = self.drop_last,
     dtypes = self.dtypes, is_stream = self.is_stream,
   }
-  local seed, next_numbers = seed_of_pass(self, epoch), requests(self, first)
-  if self.num_workers == 0 then return walk_alone(self, recipe, next_numbers, seed, first) end
-  local next_batch = workers.walk(self, recipe, next_numbers, seed, first)
-  return function() return finish(self, next_batch()) end
+  recipe.rank, recipe.world = place(self)
+  pass.rank, pass.world = recipe.rank, recipe.world
+  local pin = pinner(self)
+  local next_numbers = requests(self, pass.batch + 1, pass.seed)
+  local next_made, is_ready = (self.num_workers == 0 and walk_alone or workers.walk)(self, recipe, next_numbers, pass)
+  if self.device and self.device ~= "cpu" then
+    next_made = transfer.ahead(self.device, next_made, is_ready, pin)
+  elseif pin then
+    local next_unpinned = next_made
+    local function pinned(made, ...)
+      if made == nil or ... == nil then return nil end
+      local values, n = {...}, select("#", ...)
+      pin(values, n)
+      return made, unpack(values, 1, n)
+    end
+    next_made = function() return pinned(next_unpinned()) end
+  end
+  local function give(made, ...)
+    if made == nil or ... == nil then
+      pass.over = true
+      return nil
+    end
+    pass.batch, pass.shared, pass.sets = made.batch, made.shared, made.sets
+    return ...
+  end
+  self.pass = pass
+  return function() return give(next_made()) end
 end
 
---- One pass over the set.
+-- ---- states
+
+local function copy(t)
+  local made = {}
+  for key, value in pairs(t) do made[key] = value end
+  return made
+end
+
+local function order_of(self) return self.batch_sampler or self.sampler or self.dataset end
+
+local function state_of_order(self)
+  local order = order_of(self)
+  if not self.is_stream and class.has(order, "state_dict", "load_state_dict") then return order:state_dict() end
+end
+
+local function begin(self, epoch, first, told)
+  return walk(self, {
+    epoch = epoch, told = told, batch = first - 1, seed = seed_of_pass(self, epoch), sampler = state_of_order(self),
+    rng = core.get_rng_state "cpu",
+  })
+end
+
+-- Goes on with the pass of a state that was loaded.
+local function go_on(self)
+  local pass, order = self.resumed, order_of(self)
+  self.resumed = nil
+  if pass.sampler then
+    order:load_state_dict(pass.sampler)
+  elseif pass.told and order.set_epoch then
+    order:set_epoch(pass.epoch)
+  end
+  return core.with_seed(0, function()
+    core.set_rng_state(pass.rng, "cpu")
+    return walk(self, pass)
+  end)
+end
+
+--- One pass over the set, or the rest of the one that load_state_dict has told of.
 function DataLoader:iter()
+  if self.resumed then return go_on(self) end
   self.passes = self.passes + 1
-  return walk(self, self.passes, 1)
+  return begin(self, self.passes, 1, false)
 end
 
 --- The same for epoch n, of which the sampler is told. `first` begins at that batch, for resuming.
 function DataLoader:epoch(n, first)
   options.arg("DataLoader:epoch", "the epoch", n, "natural")
-  first = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
-  local order = self.batch_sampler or self.sampler or self.dataset
+  local from = options.arg("DataLoader:epoch", "the first batch", first or 1, "count")
+  local resumed = self.resumed
+  if resumed then
+    if n ~= resumed.epoch or first then
+      fail("DataLoader:epoch: the state that was loaded goes on in epoch %d, after batch %d: loader:epoch(%d)",
+        resumed.epoch, resumed.batch, resumed.epoch)
+    end
+    return go_on(self)
+  end
+  local order = order_of(self)
   if order.set_epoch then order:set_epoch(n) end
-  return walk(self, n, first)
+  return begin(self, n, from, true)
+end
+
+local PASS = {epoch = "natural", batch = "natural", seed = "natural", rng = "tensor"}
+
+--- Where the pass that was begun last has got to, as a plain table, which lm.save takes. After load_state_dict of it,
+--- by a loader made alike, the next pass gives the batches that were still to come, and no others: the same, random
+--- numbers included, with any number of workers. Of a set with :get nothing is read twice. Samplers and batch
+--- samplers with :state_dict() and :load_state_dict(state) are asked at the beginning of a pass; a stream with these
+--- is asked after each batch, and goes on from there; one without is walked from its beginning. A stream that shares
+--- itself out wants as many workers, and the same rank, as before.
+function DataLoader:state_dict()
+  local state = {passes = self.passes, dtypes = copy(self.dtypes), batch_size = self.batch_size}
+  if not self.is_stream then state.length = self:len() end
+  local pass = self.resumed or self.pass
+  if pass and not pass.over then
+    state.pass = copy(pass)
+    state.pass.workers = math.max(self.num_workers, 1)
+  else
+    state.sampler = state_of_order(self)
+  end
+  return state
+end
+
+--- Goes on from what state_dict gave: the next iter(), or epoch(n) of the same n, gives the rest of that pass. The
+--- script's own random numbers are not touched.
+function DataLoader:load_state_dict(state)
+  local who = "DataLoader:load_state_dict"
+  options.arg(who, "the state", state, "table")
+  if type(state.passes) ~= "number" or type(state.dtypes) ~= "table" then
+    fail("%s: what loader:state_dict() gave wanted, got %s", who, options.describe(state))
+  end
+  if state.batch_size ~= self.batch_size then
+    fail("%s: the state is of batches of %s, this loader's are of %d", who, tostring(state.batch_size),
+      self.batch_size)
+  end
+  local length = not self.is_stream and self:len() or nil
+  if state.length ~= length then
+    fail("%s: the state is of a loader with %s batches an epoch, this one has %s: the set or the sampler is another",
+      who, tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
+  end
+  local pass = state.pass
+  if pass then
+    for name, kind in pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
+    local rank, world = place(self)
+    if pass.rank ~= rank or pass.world ~= world then
+      fail("%s: the state is of part %d of %d of the stream, this is part %d of %d", who, pass.rank + 1, pass.world,
+        rank + 1, world)
+    end
+    if pass.shared and pass.workers ~= math.max(self.num_workers, 1) then
+      fail("%s: the stream was shared out over %d workers, this loader has %d: make it with {num_workers = %d}", who,
+        pass.workers, self.num_workers, pass.workers)
+    end
+    if pass.sets and not batches.has_state {is_stream = true, set = self.dataset} then
+      fail("%s: the state has one of the set's own, but the set has no :load_state_dict(state)", who)
+    end
+  elseif state.sampler then
+    order_of(self):load_state_dict(state.sampler)
+  end
+  self.passes, self.dtypes, self.pass = state.passes, copy(state.dtypes), nil
+  self.dtypes_known = next(self.dtypes) ~= nil
+  self.resumed = pass and copy(pass)
 end
 
 function DataLoader:repr()

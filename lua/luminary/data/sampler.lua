@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local dataset = require "luminary.data.dataset"
-local dist = require "luminary.dist"
+local dist = require "luminary.distributed"
 local fail = options.fail
 
 local function count_to(n) return core.ops.arange(1, n + 1, {dtype = "int64"}) end
@@ -22,6 +22,14 @@ function Sampler:iter()
     i = i + 1
     if i <= n then return order:select(1, i):item() end
   end
+end
+
+--- What the order of the next pass depends on, beside the default generator, as a plain table: loader:state_dict()
+--- asks.
+function Sampler:state_dict() return {epoch = self.epoch} end
+--- Goes on from what state_dict gave.
+function Sampler:load_state_dict(state)
+  self.epoch = options.arg("load_state_dict", "the state", state, "table").epoch
 end
 
 --- data.SequentialSampler(set): 1, 2, 3, …
@@ -185,6 +193,17 @@ end
 --- Tells the sampler inside. loader:epoch(n) calls it.
 function Batch:set_epoch(epoch)
   if self.sampler.set_epoch then self.sampler:set_epoch(epoch) end
+end
+
+--- That of the sampler inside.
+function Batch:state_dict()
+  return {sampler = class.has(self.sampler, "state_dict", "load_state_dict") and self.sampler:state_dict() or nil}
+end
+
+--- Goes on from what state_dict gave.
+function Batch:load_state_dict(state)
+  state = options.arg("load_state_dict", "the state", state, "table").sampler
+  if state then self.sampler:load_state_dict(state) end
 end
 
 function Batch:iter()

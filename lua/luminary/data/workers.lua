@@ -5,7 +5,7 @@
 --- dtype columns of plain numbers have is settled by the first batch before others are asked for.
 local core = require "luminary.core"
 local options = require "luminary.options"
-local batch = require "luminary.data.batch"
+local batches = require "luminary.data.batch"
 local carrier = require "luminary.mp.carrier"
 local failure = require "luminary.mp.failure"
 local here = require "luminary.mp.here"
@@ -15,64 +15,14 @@ local fail = options.fail
 
 local workers = {}
 
-local asked -- whether get_worker_info was: a stream that does shares itself out
-
---- data.get_worker_info(): in a loader's worker {id, num_workers, dataset}, ids from 0; nil elsewhere.
-function workers.get_worker_info()
-  asked = true
-  return workers.info
-end
-
 -- ---- in the worker
 
 -- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
-local function copied(v, seen)
-  if core.is_tensor(v) then
-    seen[v] = seen[v] or v.is_leaf and v:detach():clone():requires_grad_(v.requires_grad) or v
-  elseif not options.is_plain(v) then
-    return v
-  elseif not seen[v] then
-    seen[v] = {}
-    for key, value in pairs(v) do seen[v][key] = copied(value, seen) end
-  end
-  return seen[v]
-end
+local function copied(t) return t.is_leaf and t:detach():clone():requires_grad_(t.requires_grad) or t end
 
 local function begin_random(seed)
-  batch.begin_random(seed)
+  batches.begin_random(seed)
   math.randomseed(seed)
-end
-
--- A function that makes the batch asked for. Of a stream that shares itself out, by :shard or by get_worker_info, each
--- worker makes its part, and every count-th batch of all is its; of others each walks everything, by the same random
--- numbers, and leaves out what others are asked for.
-local function maker(recipe, index, count)
-  if not recipe.is_stream then
-    return function(request)
-      begin_random(request.seed)
-      return batch.fetch(recipe, request.numbers)
-    end
-  end
-  asked = type(recipe.set.shard) == "function"
-  if asked then recipe.set:shard(index, count) end
-  local pass, take, at
-  return function(request)
-    local seed = request.seed - request.batch
-    if pass ~= request.pass then
-      begin_random(seed)
-      pass, take = request.pass, batch.stream(recipe)
-      at = asked and index + 1 - count or 0
-    end
-    local samples
-    repeat
-      local shared = asked
-      at = at + (shared and count or 1)
-      begin_random(seed + at)
-      samples = take()
-      if asked and not shared then at = index + 1 end -- it has asked only now: this was its first
-    until samples == nil or at >= request.batch
-    if samples then return batch.join(recipe, samples) end
-  end
 end
 
 local function pack(...) return {n = select("#", ...), values = {...}} end
@@ -86,30 +36,71 @@ local function attempt(f)
   return nil, problem
 end
 
---- Answers a loader until it has gone. setup: {recipe, count, init, processes}.
-function workers.serve(index, setup)
-  local recipe = setup.recipe
-  local how = {processes = setup.processes, name_of = names.finder()}
-  workers.info = {id = index, num_workers = setup.count, dataset = recipe.set}
-  local begun, misfortune = attempt(function()
+-- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
+-- and nothing is held on to.
+local function begin(index, count, setup)
+  local recipe, made = setup.recipe, {recipe = setup.recipe, pin = setup.pin}
+  batches.worker_info = recipe and {id = index, num_workers = count, dataset = recipe.set}
+  if not recipe then return nil end
+  local ok, problem = attempt(function()
     if setup.init then setup.init(index) end
-    return maker(recipe, index, setup.count)
+    made.make, made.is_shared = batches.maker(recipe, index, count, begin_random)
   end)
+  if not ok then made.problem = problem end
+  return made
+end
+
+local function answer(made, request, processes)
+  local recipe = made.recipe
+  recipe.dtypes, recipe.at = request.dtypes, nil
+  local reply, problem = nil, made.problem
+  if made.make then reply, problem = attempt(function() return made.make(request) end) end
+  if reply and batches.has_state(recipe) then
+    reply.state, problem = attempt(function() return recipe.set:state_dict() end)
+    if problem then reply = nil end
+  end
+  if not reply then return {batch = request.batch, problem = problem, at = recipe.at} end
+  if reply.state then reply.state = reply.state.values[1] end
+  if processes then
+    reply.values = batches.map(copied, reply.values, {})
+  elseif made.pin then
+    reply.values = batches.map(core.pin_memory, reply.values, {})
+  end
+  reply.batch, reply.dtypes, reply.shared = request.batch, recipe.dtypes, made.is_shared()
+  return reply
+end
+
+local IDLE = 0.05 -- seconds after a pass: then memory is given back, which takes longer than a short pass
+
+-- What the loader says next; nil if it has gone.
+local function listen(made)
+  local text, tensors, handles
+  if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
+  if text == false then
+    collectgarbage()
+    collectgarbage() -- what finalizers held
+  end
+  if not text and (made or text == false) then text, tensors, handles = here.receive() end
+  if text then return carrier.decode(text, tensors, handles) end
+end
+
+--- Answers a loader until it has gone. It says what a pass begins with, and then asks for batches.
+function workers.serve(index, count, processes)
+  local how = {processes = processes, name_of = names.finder()}
+  local made
   while true do
-    local text, tensors = here.receive()
-    if not text then return end
-    local request = carrier.decode(text, tensors)
-    recipe.dtypes, recipe.at = request.dtypes, nil
-    local reply, problem
-    if begun then reply, problem = attempt(function() return begun.values[1](request) end) end
-    if reply and setup.processes then reply.values = copied(reply.values, {}) end
-    reply = reply or {problem = problem or misfortune, at = recipe.at}
-    reply.batch, reply.dtypes = request.batch, recipe.dtypes
-    local sent, why = attempt(function()
-      core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
-    end)
-    if not sent then
-      core.mp_send(here.channel, carrier.encode("DataLoader", {batch = request.batch, problem = why}, how))
+    local told = listen(made)
+    if not told then return end
+    if told.batch then
+      local reply = answer(made, told, processes)
+      local sent, why = attempt(function()
+        core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
+      end)
+      if not sent then
+        core.mp_send(here.channel, carrier.encode("DataLoader", {batch = told.batch, problem = why}, how))
+      end
+    else
+      made = begin(index, count, told)
     end
   end
 end
@@ -119,52 +110,64 @@ end
 local Pool = {}
 Pool.__index = Pool
 
--- The workers of one pass, or of all passes.
-local function start(loader, recipe)
-  local method = loader.worker_type
-  local job = Worker.job("DataLoader", workers.serve, {{
-    recipe = recipe, count = loader.num_workers, init = loader.worker_init_fn, processes = method == "process",
-  }}, method)
-  local self = setmetatable({list = {}, asked = {}, waiting = 0, passes = 0, processes = method == "process"}, Pool)
-  local ok, problem = pcall(function()
-    for i = 1, loader.num_workers do
-      self.asked[i] = 0
-      self.list[i] = Worker.start("DataLoader", {
-        method = method, job = job, index = i - 1, threads = 1,
-        environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
-      })
-    end
-  end)
-  if not ok then
-    self:close()
-    error(problem, 0)
-  end
+-- Workers, none of which runs yet. setup: text, tensors and handles that say what a pass begins with.
+local function new_pool(loader, setup)
+  local method, count = loader.worker_type, loader.num_workers
+  local self = setmetatable({
+    list = {}, asked = {}, count = count, waiting = 0, passes = 0, setup = setup, method = method,
+    processes = method == "process",
+  }, Pool)
+  for i = 1, count do self.asked[i] = 0 end
+  self.job = Worker.job("DataLoader", workers.serve, {count, self.processes}, method)
   return self
+end
+
+--- Worker i, which begins when it is first needed.
+function Pool:worker(i)
+  if not self.list[i] then
+    self.list[i] = Worker.start("DataLoader", {
+      method = self.method, job = self.job, index = i - 1, threads = 1,
+      environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
+    })
+    self:send(i, unpack(self.setup, 1, 3))
+  end
+  return self.list[i]
 end
 
 --- Ends the workers, those that are at work too.
 function Pool:close()
   self.closed = true
-  for i, worker in ipairs(self.list) do
+  for i, worker in pairs(self.list) do
     if self.asked[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
   end
-  for _, worker in ipairs(self.list) do core.mp_close(worker.handle) end
+  for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
 end
 
 local plain = function() end -- requests hold nothing that has a name
 
-function Pool:ask(i, request)
-  if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
-  self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
-  local text, tensors = carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain})
-  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors)
+function Pool:send(i, text, tensors, handles)
+  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
   if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
 end
 
--- The worker that has least to do.
+function Pool:ask(i, request)
+  if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
+  self:worker(i)
+  self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
+  self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
+end
+
+--- A pass begins for all of them, or, if the setup is of an empty table, is over.
+function Pool:begin(setup)
+  self.setup = setup
+  for i in pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
+end
+
+--- The worker that has least to do.
 function Pool:idlest()
   local best = 1
-  for i = 2, #self.list do
+  for i = 2, self.count do
+    if self.asked[best] == 0 then break end
     if self.asked[i] < self.asked[best] then best = i end
   end
   return best
@@ -182,12 +185,12 @@ end
 
 -- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
 function Pool:collect(ready, k)
-  for i, worker in ipairs(self.list) do
-    while true do
-      local text, tensors = core.mp_receive(worker.handle, 0)
+  for i, worker in pairs(self.list) do
+    while self.asked[i] > 0 do
+      local text, tensors, handles = core.mp_receive(worker.handle, 0)
       if text == nil then gone(self, i) end
       if not text then break end
-      local reply = carrier.decode(text, tensors)
+      local reply = carrier.decode(text, tensors, handles)
       if reply.ok ~= nil then -- its last words
         worker.report = reply
         gone(self, i)
@@ -210,7 +213,11 @@ function Pool:wait_for(k, ready, timeout)
       self:close()
       fail("DataLoader: batch %d has not come within %g s, the timeout", k, timeout)
     end
-    Worker.wait(self.list, math.min(left, 1))
+    local busy = {}
+    for i, worker in pairs(self.list) do
+      if self.asked[i] > 0 then busy[#busy + 1] = worker end
+    end
+    Worker.wait(busy, math.min(left, 1))
   end
   local reply = ready[k]
   ready[k] = nil
@@ -225,24 +232,67 @@ local function raise(loader, reply)
   core.error_at_caller(text)
 end
 
-local function pool_of(loader, recipe)
-  local pool = loader.pool
-  loader.pool = nil
-  if pool and not pool.closed and pool.waiting == 0 then return pool end
-  return start(loader, recipe)
+-- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
+local pools = setmetatable({}, {__mode = "k"})
+
+-- A finder of names, which looks at what is loaded: the pool's, unless more is by now.
+local function finder_of(pool)
+  local n = 0
+  for _ in pairs(package.loaded) do n = n + 1 end
+  if not pool.name_of or pool.modules ~= n then pool.name_of, pool.modules = names.finder(), n end
+  return pool.name_of
 end
 
---- A function that gives the batches from number `first` on, made by the loader's workers. next_numbers() says what is
---- in each, nil at the end; seed + k is batch k's seed.
-function workers.walk(loader, recipe, next_numbers, seed, first)
+-- Workers of the loader's last pass, or new ones, that know what is to be made.
+local function pool_of(loader, recipe)
+  local pool = pools[loader]
+  pools[loader] = nil
+  if pool and (pool.closed or pool.waiting > 0 or pool.count ~= loader.num_workers
+    or pool.method ~= loader.worker_type) then
+    pool:close()
+    pool = nil
+  end
+  if pool and loader.persistent_workers and not pool.resting then return pool end
+  local found = pool or {}
+  local setup = {carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
+    {processes = loader.worker_type == "process", name_of = finder_of(found)})}
+  if pool then
+    pool:begin(setup)
+  else
+    pool = new_pool(loader, setup)
+    pool.name_of, pool.modules = found.name_of, found.modules
+  end
+  pool.resting = nil
+  return pool
+end
+
+-- Threads stay for the loader's next pass, since a Lua state takes its time to begin; of the last one's they forget all
+-- that was sent to them.
+local function put_away(loader, pool)
+  if pools[loader] or pool.processes and not loader.persistent_workers then return pool:close() end
+  pools[loader] = pool
+  if loader.persistent_workers then return end
+  pool.resting = true
+  pool:begin {carrier.encode("DataLoader", {}, {})}
+end
+
+local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more
+
+--- A function that gives the batches after number pass.batch, made by the loader's workers, each behind {batch = its
+--- number, shared, sets}: what pass.from is to be for going on after it; and whether the next one is there.
+--- next_numbers() says what is in each, nil at the end; pass.seed + k is batch k's seed.
+function workers.walk(loader, recipe, next_numbers, pass)
   local pool, ready, done = pool_of(loader, recipe), {}, {}
   local count = loader.num_workers
-  local sent, given, ended, over = first - 1, first - 1, false, false
+  local sent, given, ended, over = pass.batch, pass.batch, false, false
+  local sets, shared = {}, pass.shared -- states of the set, by worker if they share it out
+  for i, set in pairs(pass.sets or {}) do sets[i] = set end
+  local begun = {}
   pool.passes = pool.passes + 1
   local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
   local function ask()
     local most = loader.dtypes_known and count * loader.prefetch_factor or 1
-    while not ended and sent - given < most do
+    while not ended and sent - given < most and pool.waiting < count * MOST_ASKED do
       local numbers = next_numbers()
       if numbers == nil then
         ended = true
@@ -251,13 +301,18 @@ function workers.walk(loader, recipe, next_numbers, seed, first)
       sent = sent + 1
       local i = whose(sent)
       if not done[i] then
-        pool:ask(i, {batch = sent, pass = pool.passes, numbers = numbers, seed = seed + sent, dtypes = recipe.dtypes})
+        local from = not begun[i] and pass.sets and pass.sets[pass.shared and i or 1] or nil
+        begun[i] = true
+        pool:ask(i, {
+          batch = sent, pass = pool.passes, numbers = numbers, seed = pass.seed + sent, dtypes = recipe.dtypes,
+          from = from,
+        })
       end
     end
   end
   local function finish() -- once: the workers may be another iterator's by now
     over = true
-    if loader.persistent_workers and not loader.pool then loader.pool = pool else pool:close() end
+    put_away(loader, pool)
   end
   local function next_batch()
     while true do
@@ -275,18 +330,29 @@ function workers.walk(loader, recipe, next_numbers, seed, first)
           pool:close()
           raise(loader, reply)
         end
+        shared = reply.shared
         if reply.n > 0 and reply.values[1] ~= nil then
           for path, dtype in pairs(reply.dtypes) do recipe.dtypes[path] = dtype end
           loader.dtypes_known = true
+          local made = {batch = given, shared = shared}
+          if reply.state ~= nil then
+            sets[shared and i or 1], made.sets = {batch = given, state = reply.state}, {}
+            for worker, set in pairs(sets) do made.sets[worker] = set end
+          end
           ask() -- they make more while the script works with this one
-          return unpack(reply.values, 1, reply.n)
+          return made, unpack(reply.values, 1, reply.n)
         end
         done[i], done.n = true, (done.n or 0) + 1
         ended = ended or done.n == count
       end
     end
   end
-  return next_batch
+  local function is_ready()
+    if over or pool.closed or sent == given then return true end
+    pool:collect(ready)
+    return ready[given + 1] ~= nil or recipe.is_stream and done[whose(given + 1)]
+  end
+  return next_batch, is_ready
 end
 
 return workers

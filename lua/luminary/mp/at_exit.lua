@@ -12,6 +12,7 @@ end
 
 --- object:finish() is called when the Lua state closes, unless it is forgotten before. It is kept alive until then.
 function at_exit.remember(object)
+  if unfinished[object] then return end
   local sentinel = newproxy(true)
   getmetatable(sentinel).__gc = function()
     if unfinished[object] then finish(object) end

@@ -1,4 +1,5 @@
---- The carrier: Lua values as text and a list of tensors, for another Lua state.
+--- The carrier: Lua values as text, a list of tensors and one of handles (of queues, locks and the like), for another
+--- Lua state.
 ---
 --- Objects are numbered in the order in which they are met and referred to by number, so cycles and sharing cost
 --- nothing. The text has two parts: what it takes to make each object (names, bytecode), then, for each table and
@@ -19,8 +20,8 @@ local int64, uint64 = ffi_ok and ffi.typeof "int64_t", ffi_ok and ffi.typeof "ui
 
 local carrier = {}
 
--- Tables, tensors, named values, functions, cdata, and instances of classes that are userdata.
-local kinds = {"T", "X", "N", "F", "C", "O"}
+-- Tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
+local kinds = {"T", "X", "N", "F", "C", "O", "H"}
 local function new_lists()
   local made = {}
   for _, kind in ipairs(kinds) do made[kind] = {} end
@@ -54,6 +55,16 @@ local function path_of(way, object)
 end
 
 -- ---- encoding
+
+-- The head of a text without objects, and what follows it for a value that is no object.
+local NOTHING = ("0;"):rep(#kinds)
+local function scalar_text(v)
+  local kind = type(v)
+  if kind == "number" then return ("d%.17g;"):format(v) end
+  if kind == "string" then return "s" .. #v .. ":" .. v end
+  if kind == "boolean" then return v and "t" or "f" end
+  return kind == "nil" and "n" or nil
+end
 
 local Encoder = {}
 Encoder.__index = Encoder
@@ -97,6 +108,11 @@ function Encoder:tensor(t, from, how, key)
   return self:enter("X", t, from, how, key)
 end
 
+function Encoder:handle(h, from, how, key)
+  if not core.mp_is_open(h) then self:refuse(from, how, key, "what was closed cannot be sent to THERE") end
+  return self:enter("H", h, from, how, key)
+end
+
 function Encoder:fn(f, from, how, key)
   if debug.getinfo(f, "S").what == "C" then
     self:refuse(from, how, key, "a C function that no module has as a field cannot be sent to THERE")
@@ -118,13 +134,13 @@ local words = {thread = "a coroutine", userdata = "userdata"}
 function Encoder:value(v, from, how, key)
   local kind = type(v)
   if kind == "string" then return self:string(v) end
-  if kind == "number" then return ("d%.17g;"):format(v) end
-  if kind == "boolean" then return v and "t" or "f" end
-  if kind == "nil" then return "n" end
+  local scalar = scalar_text(v)
+  if scalar then return scalar end
   if kind == "cdata" then return self:cdata(v, from, how, key) end
   local ref = self.refs[v]
   if ref then return ref end
   if kind == "userdata" and core.is_tensor(v) then return self:tensor(v, from, how, key) end
+  if kind == "userdata" and core.mp_is_handle(v) then return self:handle(v, from, how, key) end
   local steps = kind ~= "thread" and self.name_of(v)
   if steps then
     self.steps[#self.steps + 1] = steps
@@ -190,10 +206,12 @@ function Encoder:head()
   return table.concat(out)
 end
 
---- Text and list of tensors. `who` begins the errors; options: processes (true: tensors are moved to shared memory,
---- else they are passed on within this process), name_of (a finder of names.lua, for who encodes often; else what is
---- loaded is looked through anew).
+--- Text, list of tensors, list of handles. `who` begins the errors; options: processes (true: tensors are moved to
+--- shared memory, else they are passed on within this process), name_of (a finder of names.lua, for who encodes often;
+--- else what is loaded is looked through anew).
 function carrier.encode(who, value, options)
+  local scalar = scalar_text(value)
+  if scalar then return NOTHING .. scalar, {}, {} end
   local self = setmetatable({
     who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
     refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
@@ -218,7 +236,7 @@ function carrier.encode(who, value, options)
     share(self.lists.X, function(i, why) core.error_at_caller(("%s: %s: %s"):format(who,
       path_of(self.way, self.lists.X[i]), why)) end)
   end
-  return self:head() .. table.concat(out), self.lists.X
+  return self:head() .. table.concat(out), self.lists.X, self.lists.H
 end
 
 -- ---- decoding
@@ -276,9 +294,9 @@ local function load_function(code)
 end
 
 -- The objects by kind and number, still empty.
-local function make_objects(r, tensors)
+local function make_objects(r, tensors, handles)
   local counts, made = {}, new_lists()
-  made.X = tensors
+  made.X, made.H = tensors, handles
   for i = 1, #kinds do counts[i] = r.number() end
   for i = 1, counts[1] do made.T[i] = {} end
   for i = 1, counts[2] do
@@ -296,9 +314,14 @@ local function make_objects(r, tensors)
 end
 
 --- The value; may load modules.
-function carrier.decode(text, tensors)
+function carrier.decode(text, tensors, handles)
+  if sub(text, 1, #NOTHING) == NOTHING then
+    local kind = sub(text, #NOTHING + 1, #NOTHING + 1)
+    if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
+    if kind == "s" then return (sub(text, find(text, ":", #NOTHING, true) + 1)) end
+  end
   local r = reader(text)
-  local made, strings = make_objects(r, tensors), {}
+  local made, strings = make_objects(r, tensors, handles), {}
 
   local function value()
     local kind = r.letter()

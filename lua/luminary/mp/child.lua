@@ -8,7 +8,7 @@ local Exit = failure.Exit
 
 -- Which other rank is to blame, if the process group says so.
 local function blame()
-  local groups = package.loaded["luminary.dist.groups"]
+  local groups = package.loaded["luminary.distributed.groups"]
   local cause = groups and groups.world and core.dist_cause(groups.world)
   if not cause or groups.default and cause.rank == groups.default.rank then return nil end
   return cause.rank
@@ -16,9 +16,9 @@ end
 
 -- The other ranks learn what happened before this one ends.
 local function publish(report)
-  if not package.loaded["luminary.dist"] then return end
+  if not package.loaded["luminary.distributed"] then return end
   report.cause_rank = blame()
-  pcall(require("luminary.dist.publish"), report.message, report.message .. "\n\t" .. report.traceback)
+  pcall(require("luminary.distributed.publish"), report.message, report.message .. "\n\t" .. report.traceback)
 end
 
 -- A thread's environment variables, arguments and exit are its own; the C library's are the process's.
@@ -37,9 +37,9 @@ return function(fd, thread)
   local channel = core.mp_parent(fd, thread)
   here.channel = channel
   local function receive()
-    local text, tensors = here.receive()
+    local text, tensors, handles = here.receive()
     if not text then error("the program that started this worker has gone", 0) end
-    return carrier.decode(text, tensors)
+    return carrier.decode(text, tensors, handles)
   end
 
   local name

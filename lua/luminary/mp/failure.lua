@@ -26,10 +26,11 @@ local function traceback(problem)
   local lines = {}
   local function is_ours(frame)
     return frame:find("luminary/mp/", 1, true) or frame:find("luminary/data/workers.lua", 1, true)
+      or frame:find("luminary/data/batch.lua", 1, true)
   end
   for frame in (core.traceback_of(problem) or debug.traceback("", 3)):gmatch("\n\t([^\n]*)") do
     if is_ours(frame) and #lines > 0 then
-      table.remove(lines) -- xpcall, under whatever name it was called
+      if #lines > 1 and lines[#lines]:find("^%[C%]") then table.remove(lines) end -- xpcall, under whatever name
       break
     end
     if not is_ours(frame) then lines[#lines + 1] = frame end

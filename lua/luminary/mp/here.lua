@@ -3,13 +3,13 @@ local core = require "luminary.core"
 
 local here = {}
 
---- The next that comes: text and tensors; nil if nothing will. A thread that is asked to end does so meanwhile.
+--- The next that comes: text, tensors, handles; nil if nothing will. A thread that is asked to end does so meanwhile.
 function here.receive()
-  local text, tensors
+  local text, tensors, handles
   repeat
-    text, tensors = core.mp_receive(here.channel, -1)
+    text, tensors, handles = core.mp_receive(here.channel, -1)
   until text ~= false
-  return text, tensors
+  return text, tensors, handles
 end
 
 return here

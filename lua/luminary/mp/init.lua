@@ -1,8 +1,13 @@
---- mp: functions in other processes and threads. Each runs in a Lua state of its own; values travel by the carrier
---- (carrier.lua), and tensors are shared.
+--- mp: functions in other processes and threads, and what they share. Each runs in a Lua state of its own; values
+--- travel by the carrier (carrier.lua), and tensors are shared.
 local options = require "luminary.options"
+local lock = require "luminary.mp.lock"
 return options.strict("mp", {
   spawn = require "luminary.mp.context",
   Process = require "luminary.mp.process",
+  Pool = require "luminary.mp.pool",
+  Queue = require "luminary.mp.queue",
+  Pipe = require "luminary.mp.pipe",
+  Lock = lock.Lock, RLock = lock.RLock, Event = lock.Event, Value = lock.Value, Array = lock.Array,
   set_executable = require("luminary.mp.worker").set_executable,
 })

@@ -55,8 +55,8 @@ end
 --- What a worker is to run, ready to be sent: {fn, args} encoded once for all of them.
 function Worker.job(who, fn, args, method)
   local n = args.n or table.maxn(args)
-  local text, tensors = carrier.encode(who, {fn = fn, args = args, n = n}, {processes = method == "process"})
-  return {text = text, tensors = tensors}
+  local text, tensors, handles = carrier.encode(who, {fn = fn, args = args, n = n}, {processes = method == "process"})
+  return {text = text, tensors = tensors, handles = handles}
 end
 
 local function chunk(fd, thread)
@@ -87,7 +87,7 @@ function Worker.start(who, spec)
   }
   local ok, problem = pcall(function()
     core.mp_send(self.handle, (carrier.encode(who, boot, {processes = not thread})), {})
-    core.mp_send(self.handle, spec.job.text, spec.job.tensors)
+    core.mp_send(self.handle, spec.job.text, spec.job.tensors, spec.job.handles)
   end)
   if not ok and not problem:find("closed$") then -- one that died before it read this tells so by its end
     Worker.stop({self}, 0)
@@ -101,9 +101,9 @@ end
 -- Reads what it has sent.
 local function read(self)
   while true do
-    local text, tensors = core.mp_receive(self.handle, 0)
+    local text, tensors, handles = core.mp_receive(self.handle, 0)
     if not text then return end
-    self.report = carrier.decode(text, tensors)
+    self.report = carrier.decode(text, tensors, handles)
   end
 end
 

@@ -361,6 +361,8 @@ function Module:cpu() return self:to("cpu") end
 function Module:cuda(device) return self:to(device or "cuda") end
 
 --- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
+--- Processes and threads that are sent it train the same parameters, each with gradients of its own, and are not told
+--- of each other's steps.
 function Module:share_memory()
   local list, names = {}, {}
   for _, kind in ipairs {"param", "buffer"} do

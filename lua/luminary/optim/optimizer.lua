@@ -224,6 +224,24 @@ function Optimizer:state_dict()
   return dict
 end
 
+--- Moves the states there are to memory that other processes see, in place: of an optimizer that was sent to several of
+--- them, with module:share_memory(), the steps are on the same numbers. Gives the optimizer.
+function Optimizer:share_memory()
+  local list, names, n = {}, {}, 0
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do
+      n = n + 1
+      for key, value in pairs(self.state[p] or {}) do
+        if core.is_tensor(value) then
+          list[#list + 1], names[#names + 1] = value, ("parameter %d's %s"):format(n, key)
+        end
+      end
+    end
+  end
+  require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  return self
+end
+
 -- A state tensor in the dtype of its parameter, and in its layout if it has its sizes, which is what steps need.
 local function adopt(t, p)
   local own = t.shape == p.shape and core.ops.empty_like(p:detach())

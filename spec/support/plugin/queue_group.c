@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "device/stream.h"
-#include "dist/group.h"
+#include "distributed/group/group.h"
 
 enum { WAITING = 16 };
 

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "dist/group.h"
+#include "distributed/group/group.h"
 
 typedef struct letter { /* followed by the tensor */
   lm_ticket ticket;

@@ -1,6 +1,7 @@
 /* Drives the store with made-up members. `store_check NAME` runs one check, prints what it measured, and returns 0 if
  * all was well; spec/store_spec.lua compiles and runs it. */
 #include "check.h"
+#include "distributed/store/words.h"
 
 int failures;
 lm_server *server;
@@ -63,13 +64,13 @@ void tell_place(int i, lm_message kind, uint32_t group, lm_ticket t) {
   say(i, &b);
 }
 
-void tell_failure(int i, lm_failure kind, int rank, const char *where, const char *message) {
-  lm_record record = {.kind = kind, .rank = rank};
+void tell_failure(int i, lm_failure_kind kind, int rank, const char *where, const char *message) {
+  lm_failure failure = lm_failure_of(kind, rank, "", 0);
   lm_bytes b = {0};
-  snprintf(record.where, sizeof record.where, "%s", where);
-  snprintf(record.message, sizeof record.message, "%s", message);
+  snprintf(failure.where, sizeof failure.where, "%s", where);
+  snprintf(failure.message, sizeof failure.message, "%s", message);
   size_t at = lm_message_begin(&b, LM_M_FAIL);
-  lm_put_record(&b, &record);
+  lm_put_failure(&b, &failure);
   lm_message_end(&b, at);
   say(i, &b);
 }
@@ -85,15 +86,15 @@ void put_goodbye(lm_bytes *b) {
   lm_message_end(b, at);
 }
 
-lm_record heard(int i, double seconds, double *took) {
-  lm_record record = {0};
+lm_failure heard(int i, double seconds, double *took) {
+  lm_failure failure = {0};
   lm_reader r;
   double before = lm_seconds();
   char text[1024];
-  if (member_expect(&members[i], LM_M_FAILURE, &r, seconds)) lm_get_record(&r, &record);
+  if (member_expect(&members[i], LM_M_FAILURE, &r, seconds)) lm_get_failure(&r, &failure);
   *took = lm_seconds() - before;
-  printf("%.3f s: %s\n", *took, lm_record_text(&record, text, sizeof text));
-  return record;
+  printf("%.3f s: %s\n", *took, lm_failure_text(&failure, text, sizeof text));
+  return failure;
 }
 
 /* ---- sockets */

@@ -16,7 +16,7 @@
 #include <time.h>
 
 #include "base/mem.h"
-#include "dist/net_interface.h"
+#include "distributed/net/interface.h"
 #include "store_member.h"
 
 extern int failures;
@@ -41,10 +41,10 @@ bool join_all(int size);
 void say(int i, lm_bytes *b);
 lm_ticket ticket(uint64_t seq, uint64_t hash, const char *what, const char *where);
 void tell_place(int i, lm_message kind, uint32_t group, lm_ticket t);
-void tell_failure(int i, lm_failure kind, int rank, const char *where, const char *message);
+void tell_failure(int i, lm_failure_kind kind, int rank, const char *where, const char *message);
 void put_goodbye(lm_bytes *b);
 /* The cause that member i hears of, printed with how long it took. */
-lm_record heard(int i, double seconds, double *took);
+lm_failure heard(int i, double seconds, double *took);
 
 /* joining.c */
 void check_welcome(void);

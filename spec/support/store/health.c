@@ -1,5 +1,11 @@
 /* What the store learns of its members and tells them: failures, goodbyes, who is missing. */
 #include "check.h"
+#include "distributed/store/words.h"
+
+static const char *told(const lm_failure *failure) {
+  static char text[1024];
+  return lm_failure_text(failure, text, sizeof text);
+}
 
 /* ---- failures */
 
@@ -9,10 +15,11 @@ void check_death(void) {
   tell_place(1, LM_M_ALIVE, 1, ticket(4, 1, "all_reduce sum float32 [3]", "train.lua:40"));
   nap(0.05);
   member_close(&members[1]);
-  lm_record record = heard(0, 2, &took);
-  CHECK(took < 0.2 && record.kind == LM_FAILURE_DIED && record.rank == 1 && strcmp(record.host, "host1") == 0);
-  CHECK(strcmp(record.message, "last in all_reduce sum float32 [3] at train.lua:40") == 0);
-  CHECK(strcmp(record.where, "train.lua:40") == 0 && record.told_by == -1);
+  lm_failure failure = heard(0, 2, &took);
+  CHECK(took < 0.2 && failure.kind == LM_FAILURE_DIED && failure.who.rank == 1 &&
+        strcmp(failure.who.host, "host1") == 0);
+  CHECK(strstr(told(&failure), ": last in all_reduce sum float32 [3] at train.lua:40"));
+  CHECK(strcmp(failure.where, "train.lua:40") == 0 && failure.told_by == -1);
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
   tell_failure(2, LM_FAILURE_ERROR, 2, "b.lua:1", "too late");
   CHECK(heard(2, 2, &took).kind == LM_FAILURE_DIED);
@@ -22,14 +29,14 @@ void check_death(void) {
   CHECK(start(4, 10) && join(0, 0, 4) && join(1, 1, 4));
   nap(0.05);
   member_close(&members[1]);
-  CHECK(heard(0, 2, &took).rank == 1 && took < 0.2);
+  CHECK(heard(0, 2, &took).who.rank == 1 && took < 0.2);
   CHECK(join(2, 2, 4));
-  CHECK(heard(2, 2, &took).rank == 1);
+  CHECK(heard(2, 2, &took).who.rank == 1);
   member_close(&members[0]);
   member_close(&members[2]);
   lm_server_release(server);
   CHECK(join(3, 3, 4));
-  CHECK(heard(3, 2, &took).rank == 1);
+  CHECK(heard(3, 2, &took).who.rank == 1);
   member_close(&members[3]);
   double before = lm_seconds();
   lm_servers_finish(10);
@@ -39,8 +46,8 @@ void check_death(void) {
   CHECK(start(3, 10) && join(1, 1, 3));
   nap(0.05);
   lm_server_release(server);
-  lm_record gone = heard(1, 2, &took);
-  CHECK(gone.kind == LM_FAILURE_LEFT && gone.rank == 0 && gone.host[0] != 0);
+  lm_failure gone = heard(1, 2, &took);
+  CHECK(gone.kind == LM_FAILURE_LEFT && gone.who.rank == 0 && gone.who.host[0] != 0);
   member_close(&members[1]);
   lm_servers_finish(10);
 }
@@ -54,10 +61,11 @@ void check_error(void) {
     struct linger now = {1, 0};
     if (i % 2) setsockopt(members[1].fd, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     member_close(&members[1]);
-    lm_record record = heard(0, 2, &took);
+    lm_failure failure = heard(0, 2, &took);
     char text[1024];
-    CHECK(took < 0.2 && record.kind == LM_FAILURE_ERROR && record.told_by == 1);
-    CHECK(strcmp(lm_record_text(&record, text, sizeof text), "rank 1 on host host1 failed at train.lua:12: boom") == 0);
+    CHECK(took < 0.2 && failure.kind == LM_FAILURE_ERROR && failure.told_by == 1);
+    CHECK(strcmp(lm_failure_text(&failure, text, sizeof text), "rank 1 on host host1 failed at train.lua:12: boom") ==
+          0);
     CHECK(heard(2, 2, &took).kind == LM_FAILURE_ERROR);
     finish();
   }
@@ -84,11 +92,12 @@ void check_mismatch(void) {
   tell_resumed(1, 1, beside.seq);
   tell_place(0, LM_M_WAITING, 2, other);
   tell_place(0, LM_M_WAITING, 1, a);
-  lm_record record = heard(0, 2, &took);
-  CHECK(took < 0.2 && record.kind == LM_FAILURE_MISMATCH && record.rank == 1 && strcmp(record.where, "a.lua:9") == 0);
-  CHECK(strcmp(record.message,
-               "rank 0 (host host0) waits in all_reduce sum float32 [3] at a.lua:3, rank 1 (host host1) "
-               "waits in broadcast float32 [3] from rank 0 at a.lua:9") == 0);
+  lm_failure failure = heard(0, 2, &took);
+  CHECK(took < 0.2 && failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 &&
+        strcmp(failure.where, "a.lua:9") == 0);
+  CHECK(strstr(told(&failure),
+               ": rank 0 on host host0 waits in all_reduce sum float32 [3] at a.lua:3, rank 1 on host "
+               "host1 waits in broadcast float32 [3] from rank 0 at a.lua:9"));
   finish();
 
   /* Who has gone on from a call and waits in the next contradicts those who wait in another one of that number. */
@@ -99,11 +108,11 @@ void check_mismatch(void) {
     tell_place(0, LM_M_PASSED, 1, passed);
     tell_place(0, LM_M_WAITING, 1, next);
     if (told_first) tell_place(1, LM_M_WAITING, 1, a);
-    record = heard(0, 2, &took);
-    CHECK(record.kind == LM_FAILURE_MISMATCH && record.rank == 1 && strcmp(record.where, "a.lua:3") == 0);
-    CHECK(strcmp(record.message,
-                 "rank 0 (host host0) came to DistributedDataParallel backward at a.lua:5, rank 1 (host host1) "
-                 "waits in all_reduce sum float32 [3] at a.lua:3") == 0);
+    failure = heard(0, 2, &took);
+    CHECK(failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1 && strcmp(failure.where, "a.lua:3") == 0);
+    CHECK(strstr(told(&failure),
+                 ": rank 0 on host host0 came to DistributedDataParallel backward at a.lua:5, rank 1 on "
+                 "host host1 waits in all_reduce sum float32 [3] at a.lua:3"));
     finish();
   }
 
@@ -119,8 +128,8 @@ void check_mismatch(void) {
   nap(0.05);
   CHECK(!member_receive(&members[3], &kind, &r, 0.1));
   tell_place(1, LM_M_WAITING, 1, b);
-  record = heard(0, 2, &took);
-  CHECK(record.kind == LM_FAILURE_MISMATCH && record.rank == 1);
+  failure = heard(0, 2, &took);
+  CHECK(failure.kind == LM_FAILURE_MISMATCH && failure.who.rank == 1);
   finish();
 }
 
@@ -130,14 +139,15 @@ void check_held(void) {
   tell_failure(0, LM_FAILURE_UNREACHABLE, 1, "", "connection reset");
   nap(0.05);
   member_close(&members[1]);
-  lm_record record = heard(2, 2, &took);
-  CHECK(record.kind == LM_FAILURE_DIED && record.rank == 1);
+  lm_failure failure = heard(2, 2, &took);
+  CHECK(failure.kind == LM_FAILURE_DIED && failure.who.rank == 1);
   finish();
   CHECK(start(3, 10) && join_all(3));
   tell_failure(0, LM_FAILURE_UNREACHABLE, 1, "", "connection reset");
-  record = heard(2, 2, &took);
-  CHECK(record.kind == LM_FAILURE_UNREACHABLE && record.rank == 1 && record.told_by == 0 && took > 0.1 && took < 0.3);
-  CHECK(strcmp(record.host, "host1") == 0);
+  failure = heard(2, 2, &took);
+  CHECK(failure.kind == LM_FAILURE_UNREACHABLE && failure.who.rank == 1 && failure.told_by == 0 && took > 0.1 &&
+        took < 0.3);
+  CHECK(strcmp(failure.who.host, "host1") == 0);
   finish();
 }
 
@@ -150,9 +160,9 @@ void check_frozen(void) {
     for (int i = 0; i < 3; i += 2) tell_place(i, LM_M_ALIVE, 0, none);
     nap(0.2);
   }
-  lm_record record = heard(0, 2, &took);
+  lm_failure failure = heard(0, 2, &took);
   double since = lm_seconds() - before;
-  CHECK(record.kind == LM_FAILURE_FROZEN && record.rank == 1 && since > 1.4 && since < 1.8);
+  CHECK(failure.kind == LM_FAILURE_FROZEN && failure.who.rank == 1 && since > 1.4 && since < 1.8);
   /* The frozen one keeps nobody from ending. */
   member_close(&members[0]);
   member_close(&members[2]);
@@ -160,7 +170,7 @@ void check_frozen(void) {
   before = lm_seconds();
   lm_servers_finish(10);
   CHECK(lm_seconds() - before < 1);
-  CHECK(heard(1, 1, &took).rank == 1);
+  CHECK(heard(1, 1, &took).who.rank == 1);
   member_close(&members[1]);
 
   /* heartbeat_timeout 0: nobody is watched. */
@@ -228,9 +238,14 @@ static void missing(int i, uint32_t group, uint64_t seq, int n, const int *ranks
   say(i, &b);
   CHECK(member_expect(&members[i], LM_M_REPLY, &r, 2));
   CHECK(lm_get_u32(&r) == 9 && lm_get_u8(&r) == 1);
-  const char *text = lm_get_string(&r, &length);
-  printf("'%.*s'\n", (int)length, text);
-  CHECK(length == strlen(wanted) && memcmp(text, wanted, length) == 0);
+  const char *data = lm_get_string(&r, &length);
+  lm_reader fields = lm_reader_of(data, length);
+  lm_missing m;
+  char text[1024];
+  lm_get_missing(&fields, 8, &m);
+  printf("'%s'\n", lm_missing_text(&m, text, sizeof text));
+  CHECK(strcmp(text, wanted) == 0);
+  lm_missing_free(&m);
 }
 
 void check_missing(void) {

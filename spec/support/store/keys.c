@@ -123,9 +123,9 @@ void check_keys(void) {
     member_send(&members[2], &b);
   }
   double took;
-  lm_record record = heard(2, 5, &took);
-  CHECK(record.kind == LM_FAILURE_ERROR && record.rank == 2 && strstr(record.message, "256 MiB"));
-  CHECK(heard(0, 2, &took).rank == 2);
+  lm_failure failure = heard(2, 5, &took);
+  CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 2 && strstr(failure.message, "256 MiB"));
+  CHECK(heard(0, 2, &took).who.rank == 2);
   free(big);
   finish();
 }
@@ -135,8 +135,8 @@ void check_nonsense(void) {
   CHECK(start(2, 10) && join_all(2));
   lm_patience p = patience_of(2);
   CHECK(lm_net_write(members[1].fd, "\xff\xff\xff\xff\xff", 5, &p) == LM_OK);
-  lm_record record = heard(1, 2, &took);
-  CHECK(record.kind == LM_FAILURE_ERROR && record.rank == 1 && heard(0, 2, &took).rank == 1);
+  lm_failure failure = heard(1, 2, &took);
+  CHECK(failure.kind == LM_FAILURE_ERROR && failure.who.rank == 1 && heard(0, 2, &took).who.rank == 1);
   char byte;
   p = patience_of(3);
   CHECK(lm_net_read(members[1].fd, &byte, 1, &p) == LM_E_IO && strcmp(lm_error(), "closed") == 0);

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa.h"
+#include "base/variable.h"
 
 static int find_level(void) {
   int level = 0;
@@ -17,8 +18,8 @@ static int find_level(void) {
     }
   }
 #endif
-  const char *wanted = getenv("LM_CPU_LEVEL");
-  if (wanted && wanted[0] >= '0' && wanted[0] < '0' + level && wanted[1] == '\0') level = wanted[0] - '0';
+  const char *wanted = lm_variable_get(LM_VAR_CPU_LEVEL);
+  if (wanted && wanted[0] < '0' + level) level = wanted[0] - '0';
   return level;
 }
 

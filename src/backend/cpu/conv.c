@@ -10,16 +10,15 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/onednn.h"
 #include "base/log.h"
+#include "base/variable.h"
 
-typedef enum mode { AUTO, DIRECT, WINOGRAD, UNKNOWN } mode;
+typedef enum mode { AUTO, DIRECT, WINOGRAD } mode;
 static mode chosen = AUTO;
 
 static void read_mode(void) {
   static const char *const names[] = {"auto", "direct", "winograd"};
-  const char *wanted = getenv("LM_CONV");
-  if (!wanted || !wanted[0]) return;
-  chosen = UNKNOWN;
-  for (int i = 0; i < 3; i++)
+  const char *wanted = lm_variable_get(LM_VAR_CONV);
+  for (int i = 0; wanted && i < 3; i++)
     if (!strcmp(wanted, names[i])) chosen = (mode)i;
 }
 
@@ -28,8 +27,6 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
   lm_status status = LM_OK;
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, read_mode);
-  if (chosen == UNKNOWN)
-    return lm_fail(LM_E_ARG, "conv2d: LM_CONV is \"%s\"; auto, direct and winograd are known", getenv("LM_CONV"));
   const lm_conv_shape *s = &job->shape;
   *done_ = true;
   if (chosen != DIRECT && lm_wino_takes(job) && (chosen == WINOGRAD || lm_wino_pays(job))) {
@@ -37,6 +34,11 @@ static lm_status convolve(const lm_conv_job *job, bool *done_) {
       lm_log(LM_LOG_OP, "Winograd: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
              (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
     return lm_wino_conv(job);
+  }
+  if (lm_product_pays(job)) {
+    lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
+           (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+    return lm_product_conv(job);
   }
   if (job->dtype != LM_F64 && s->n > 0 && s->c > 0 && s->k > 0 && s->h > 0 && s->w > 0) {
     TRY(lm_dnn_conv(job, done_));

@@ -20,6 +20,10 @@ bool lm_wino_takes(const lm_conv_job *job);
 bool lm_wino_pays(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
+/* conv_product.c: 1 x 1 kernels, float32. */
+bool lm_product_pays(const lm_conv_job *job);
+lm_status lm_product_conv(const lm_conv_job *job);
+
 /* conv_im2col.c: float32 and float64, any sizes, by matrix products. */
 lm_status lm_im2col_conv(const lm_conv_job *job);
 

@@ -12,7 +12,7 @@ static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
 
 lm_status lm_cpu_copy(const lm_tensor *src, lm_tensor *dst) {
   if (src->dtype == dst->dtype && same_layout(src, dst)) {
-    size_t bytes = (size_t)src->numel * lm_dtype_size(src->dtype);
+    size_t bytes = lm_nbytes(src);
     int parts = lm_cpu_share((double)bytes / 16);
     if (bytes == 0 || src->data == dst->data) return LM_OK;
 #pragma omp parallel for num_threads(parts) if (parts > 1)

@@ -331,7 +331,7 @@ lm_status lm_cpu_embedding_backward(const void *args, lm_tensor *const *out) {
   lm_status status =
       check_indices("embedding_backward", "index", a->index->numel, (const int64_t *)a->index->data, a->num, false);
   if (status != LM_OK) return status;
-  memset(result->data, 0, (size_t)result->numel * lm_dtype_size((lm_dtype)result->dtype));
+  memset(result->data, 0, lm_nbytes(result));
   return add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad);
 }
 

@@ -31,7 +31,7 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
   if (dst->numel == 0) return LM_OK;
   TRY(lm_cuda_enter(dst->device, &stream));
   if (same && same_layout(src, dst)) {
-    size_t bytes = (size_t)src->numel * lm_dtype_size((lm_dtype)src->dtype);
+    size_t bytes = lm_nbytes(src);
     if (src->data != dst->data)
       TRY(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;

@@ -35,7 +35,7 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   if (x->numel == 0) return LM_OK;
   TRY(lm_cuda_enter(x->device, &stream));
   if (known && lm_is_dense(x) && one_byte(value, (lm_dtype)x->dtype, &byte)) {
-    size_t bytes = (size_t)x->numel * lm_dtype_size((lm_dtype)x->dtype);
+    size_t bytes = lm_nbytes(x);
     TRY(lm_cuda_check(lm_set_bytes(x->data, byte, bytes, stream), "cudaMemsetAsync"));
     return LM_OK;
   }

@@ -212,7 +212,7 @@ lm_status lm_cuda_embedding_backward(const void *args, lm_tensor *const *out) {
   lm_tensor *result = out[0];
   void *stream;
   TRY(lm_cuda_enter(result->device, &stream));
-  size_t bytes = (size_t)result->numel * lm_dtype_size((lm_dtype)result->dtype);
+  size_t bytes = lm_nbytes(result);
   TRY(LAUNCH("clear", lm_index_clear(stream, result->data, bytes)));
   if (a->index->numel > 0) { TRY(add_entries(result, 1, a->num, result->size[1], a->index, a->padding_idx, a->grad)); }
 done:

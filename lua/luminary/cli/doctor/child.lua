@@ -68,6 +68,7 @@ function child.versions()
   say "step end"
 end
 
+local BATCH = 16 * 2 ^ 20
 local BYTES, SMALL = 64 * 2 ^ 20, 4 * 2 ^ 20 -- of a copy that is timed; of one that is checked
 local ENOUGH = 0.05 -- seconds to measure for
 
@@ -100,6 +101,13 @@ local function measure_host(lm, core, i, bytes)
   end
 end
 
+-- What a loader's batch costs with pinning and without: milliseconds.
+local function measure_batch(i, bytes)
+  say("step pinning a batch for cuda:%d", i)
+  local m = require("luminary.data.transfer").measure("cuda:" .. i, bytes)
+  say("batch %d %.1f %.3f %.3f %.3f", i, bytes / 1e6, m.pageable * 1e3, m.stage * 1e3, m.pinned * 1e3)
+end
+
 local function measure_peer(lm, core, i, j, bytes)
   local from, to = "cuda:" .. i, "cuda:" .. j
   say("step copying from %s to %s", from, to)
@@ -116,8 +124,8 @@ local function measure_peer(lm, core, i, j, bytes)
     (right == true or right == 1) and "right" or "wrong")
 end
 
---- Lines "host i pinned|pageable up down" and "peer i j direct|host rate right|wrong" (GB/s), "device i name", and
---- "problem text" for what failed.
+--- Lines "host i pinned|pageable up down" and "peer i j direct|host rate right|wrong" (GB/s), "batch i MB pageable
+--- stage pinned" (ms), "device i name", and "problem text" for what failed.
 function child.measure()
   end_with_parent()
   say "step loading CUDA"
@@ -144,6 +152,7 @@ function child.measure()
       if i ~= j then try(measure_peer, lm, core, i, j, bytes) end
     end
   end
+  for i = 0, n - 1 do try(measure_batch, i, math.min(bytes, BATCH)) end
   say "step end"
 end
 

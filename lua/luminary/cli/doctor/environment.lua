@@ -93,18 +93,15 @@ end
 local HABITS = {
   {"CUDA_LAUNCH_BLOCKING", {["1"] = true}, "warning", "every kernel is waited for: much slower, and no overlap of "
     .. "communication with backward"},
-  {"LM_SYNC", {["1"] = true}, "warning", "every op is waited for, to find the one that fails: slow"},
-  {"LM_SHM", {["0"] = true}, "warning", "ranks of one machine talk through sockets instead of shared memory"},
-  {"LM_GUARD_BLOCKS", {["1"] = true}, "warning", "every block of memory is guarded: for finding faults only"},
-  {"LM_CUDA_VIRTUAL", nil, "warning", "devices are virtual: several share one GPU"},
-  {"LM_CPU_LEVEL", nil, "note", "kernels for an older CPU than this one may be in use"},
-  {"LM_CUDA", {["0"] = true}, "note", "it only leaves the CUDA backend out of a build; to hide the GPUs from a "
-    .. "program set CUDA_VISIBLE_DEVICES="},
   {"OMP_WAIT_POLICY", {active = true, ACTIVE = true}, "warning", "idle threads spin, and take the cores from other "
     .. "ranks and from the threads that communicate"},
   {"GOMP_SPINCOUNT", nil, "note", "how long idle threads spin; large values take the cores from other ranks"},
   {"CUDA_DEVICE_MAX_CONNECTIONS", {["1"] = true}, "note", "kernels and copies queue behind each other"},
 }
+
+for _, variable in ipairs(require "luminary.variables") do
+  if variable.bites then HABITS[#HABITS + 1] = {variable.name, unpack(variable.bites, 1, 3)} end
+end
 
 local function habits(found)
   local clean = true

@@ -11,7 +11,7 @@ local WAYS = "check ACS and IOMMU (luminary doctor --only pci); BIOS: ACS off, b
 
 -- The lines of child.measure.
 local function parse(out)
-  local m = {devices = {}, host = {}, peers = {}, problems = {}}
+  local m = {devices = {}, host = {}, batches = {}, peers = {}, problems = {}}
   for line in out:gmatch("[^\n]+") do
     local what, rest = line:match("^(%w+) (.*)$")
     if what == "step" then m.step = rest end
@@ -24,6 +24,12 @@ local function parse(out)
       local i, kind, up, down = rest:match("^(%d+) (%a+) (%S+) (%S+)$")
       local one = m.host[tonumber(i)] or {}
       one[kind], m.host[tonumber(i)] = {up = tonumber(up), down = tonumber(down)}, one
+    elseif what == "batch" then
+      local i, megabytes, pageable, stage, pinned = rest:match("^(%d+) (%S+) (%S+) (%S+) (%S+)$")
+      m.batches[#m.batches + 1] = {
+        device = "cuda:" .. i, megabytes = tonumber(megabytes), pageable = tonumber(pageable), stage = tonumber(stage),
+        pinned = tonumber(pinned),
+      }
     elseif what == "peer" then
       local i, j, way, rate, right = rest:match("^(%d+) (%d+) (%a+) (%S+) (%a+)$")
       m.peers[#m.peers + 1] = {from = tonumber(i), to = tonumber(j), direct = way == "direct", rate = tonumber(rate),
@@ -103,6 +109,22 @@ local function to_the_host(found, m)
   end
 end
 
+-- Whether pin_memory pays: data.DataLoader measures the same.
+local function of_batches(found, m)
+  local texts, slower = {}, {}
+  for i, one in ipairs(m.batches) do
+    texts[i] = ("%s, %.3g MB: %.3g ms as it is; pinned %.3g ms, after %.3g ms to pin it"):format(one.device,
+      one.megabytes, one.pageable, one.pinned, one.stage)
+    if one.stage > one.pageable then slower[#slower + 1] = texts[i] end
+  end
+  if #slower > 0 then
+    found.note("peers.pinning", "pin_memory makes a loader without workers slower", table.concat(slower, "\n"),
+      "DataLoader: leave pin_memory out, or let workers pin: {num_workers = 1, pin_memory = true}")
+  elseif #texts > 0 then
+    found.ok("peers.batches", "a loader's batch to a GPU", table.concat(texts, "\n"))
+  end
+end
+
 local function measure(found)
   local preloaded = (outside.env "LD_PRELOAD" or "") ~= "" -- perhaps a driver of its own
   if facts.card_count() == 0 and not preloaded and not facts.driver() then
@@ -131,6 +153,7 @@ local function measure(found)
   end
   between_gpus(found, m)
   to_the_host(found, m)
+  of_batches(found, m)
 end
 
 peers.probes = {{"measure", measure}}

@@ -20,8 +20,8 @@
 --- or nothing if it is in the buffer.
 local core = require "luminary.core"
 local options = require "luminary.options"
-local groups = require "luminary.dist.groups"
-local collectives = require "luminary.dist.collectives"
+local groups = require "luminary.distributed.groups"
+local collectives = require "luminary.distributed.collectives"
 
 local who = "register_comm_hook"
 

@@ -15,8 +15,8 @@
 ---                            forward; false: all ranks count the same
 local core = require "luminary.core"
 local options = require "luminary.options"
-local groups = require "luminary.dist.groups"
-local alike = require "luminary.dist.alike"
+local groups = require "luminary.distributed.groups"
+local alike = require "luminary.distributed.alike"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"

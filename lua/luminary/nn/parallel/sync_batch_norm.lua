@@ -11,8 +11,8 @@ local options = require "luminary.options"
 local Function = require("luminary.autograd").Function
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
-local groups = require "luminary.dist.groups"
-local dist = require "luminary.dist.collectives"
+local groups = require "luminary.distributed.groups"
+local dist = require "luminary.distributed.collectives"
 local BatchNorm = require("luminary.nn.norm").BatchNorm1d.super
 
 local ops, fail = core.ops, options.fail

@@ -1,0 +1,114 @@
+--- The sets of small pictures by Krizhevsky, in their binary version
+--- (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two labels and 3 x 32 x 32 bytes.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Images = require "luminary.data.images"
+local records = require "luminary.data.records"
+local fail = options.fail
+
+local PIXELS = 3 * 32 * 32
+
+local function words(text)
+  local list = {}
+  for word in text:gmatch "%S+" do list[#list + 1] = word end
+  return list
+end
+
+--- data.CIFAR10([{root, train = true, base = 1, transform, target_transform, on_error = "raise"}]): small pictures in
+--- ten classes, float32 [3, 32, 32] in [0, 1] and a label, which counts from 1 (base = 0: as in the file). Reads the
+--- binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, or cifar-10-binary.tar.gz as it comes, from
+--- `root`, $LUMINARY_DATA or /usr/share/datasets. A file that is no whole number of records is an error, and so is a
+--- record with a label that there is not, which on_error = "skip" leaves out.
+local CIFAR10 = class.define("CIFAR10", Images)
+CIFAR10.folders = {"", "/cifar-10-batches-bin", "/cifar-10", "/cifar10", "/CIFAR10"}
+CIFAR10.files = {
+  train = {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+  test = {"test_batch.bin"},
+}
+CIFAR10.archive = "cifar-10-binary.tar.gz"
+CIFAR10.remedy = "put cifar-10-binary.tar.gz (the binary version, not Python's) or the files in it in one of them, or "
+  .. "name their folder by root"
+CIFAR10.classes = words "airplane automobile bird cat deer dog frog horse ship truck"
+CIFAR10.labels_of = {10} -- how many classes each of a record's labels is of
+
+--- data.CIFAR100([{root, train = true, base = 1, coarse = false, transform, target_transform, on_error = "raise"}]):
+--- the same with 100 classes, or the 20 groups of them (coarse = true), from train.bin and test.bin or
+--- cifar-100-binary.tar.gz.
+local CIFAR100 = class.define("CIFAR100", CIFAR10)
+CIFAR100.folders = {"", "/cifar-100-binary", "/cifar-100", "/cifar100", "/CIFAR100"}
+CIFAR100.files = {train = {"train.bin"}, test = {"test.bin"}}
+CIFAR100.archive = "cifar-100-binary.tar.gz"
+CIFAR100.remedy = CIFAR10.remedy:gsub("10", "100")
+CIFAR100.labels_of = {20, 100}
+CIFAR100.classes = words [[
+  apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+  caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish
+  forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle
+  mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine
+  possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+  sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle wardrobe whale
+  willow_tree wolf woman worm]]
+CIFAR100.coarse_classes = words [[
+  aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices household_furniture
+  insects large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes large_omnivores_and_herbivores
+  medium_mammals non-insect_invertebrates people reptiles small_mammals trees vehicles_1 vehicles_2]]
+
+-- The wanted files of an archive, by name.
+local function unpacked(set, path, names)
+  local wanted, found = {}, {}
+  for _, name in ipairs(names) do wanted[name] = true end
+  local tar = core.tar_open(path)
+  for member in function() return core.tar_next(tar) end do
+    local name = member:match "[^/]*$"
+    if wanted[name] then found[name] = core.bytes_tensor(core.tar_read(tar)) end
+  end
+  core.tar_close(tar)
+  for _, name in ipairs(names) do
+    if not found[name] then fail("%s: %s has no %s in it", set.__name, path, name) end
+  end
+  return found
+end
+
+-- The records of a file, uint8 [N, labels and pixels].
+local function rows_of(set, path, bytes)
+  local width, n = #set.labels_of + PIXELS, bytes.shape[1]
+  if n == 0 or n % width ~= 0 then
+    fail("%s: %s has %d bytes, which is no number of records of %d: it is cut short, or not the binary version",
+      set.__name, path, n, width)
+  end
+  local rows = bytes:view(-1, width)
+  for k, classes in ipairs(set.labels_of) do
+    local bad = core.ops.nonzero(rows:select(2, k):ge(classes)):view(-1)
+    if #bad > 0 and set.on_error == "raise" then
+      local first = bad[1]
+      fail("%s: %s: record %d has the label %d, but there are 0 to %d", set.__name, path, first,
+        rows[{first, k}], classes - 1)
+    elseif #bad > 0 then
+      set.faults:add_(#bad)
+      rows = rows:index_select(1, core.ops.nonzero(rows:select(2, k):lt(classes)):view(-1))
+    end
+  end
+  return rows
+end
+
+function CIFAR10:init(opts)
+  local coarse = self.coarse_classes and {coarse = {"boolean", false}, on_error = {"string", "raise"}}
+  opts = Images.options(self.__name, opts, coarse or {on_error = {"string", "raise"}})
+  records.begin(self, opts.on_error)
+  local names = self.files[opts.train and "train" or "test"]
+  local path = records.find(self, opts.root, {names[1], self.archive})
+  local archive = path:sub(-#self.archive) == self.archive and unpacked(self, path, names)
+  local folder, images, labels = path:match "^(.*/)[^/]*$", {}, {}
+  local column = opts.coarse and 1 or #self.labels_of
+  for i, name in ipairs(names) do
+    local file = archive and path .. ": " .. name or folder .. name
+    local rows = rows_of(self, file, archive and archive[name] or core.bytes_of(file))
+    labels[i] = rows:select(2, column):to("int64")
+    images[i] = rows:narrow(2, #self.labels_of + 1, PIXELS)
+  end
+  if opts.coarse then self.classes = self.coarse_classes end
+  self:hold(core.ops.cat(images):view(-1, 3, 32, 32), core.ops.cat(labels), opts)
+end
+
+return {CIFAR10 = CIFAR10, CIFAR100 = CIFAR100}

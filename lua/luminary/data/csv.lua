@@ -1,0 +1,211 @@
+--- Tables as text.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Dataset = require("luminary.data.dataset").Dataset
+local records = require "luminary.data.records"
+local fail = options.fail
+
+--- data.CSVDataset(path, [{features, label, target, text, header = true, delimiter = ",", missing = "error", classes,
+--- base = 1, transform, target_transform, on_error = "raise"}]): a table as text (RFC 4180: fields in quotes may hold
+--- delimiters, line ends and doubled quotes; header = false: its first line is a row), plain or gzipped, read once.
+--- Columns are named as in the header, or by number from 1. A sample is, of what is asked for, in this order:
+---
+---   features   list of columns: float32 [F]; without the option, all columns that no other option names
+---   label      column: its class, a number. `classes` are its values, sorted (as numbers if all are), numbered from
+---              `base` on, `class_to_idx` says how; {classes = train.classes} has another file use the same
+---   target     column: a float32 tensor without dims, or a list of them: [T]
+---   text       column or list of them: strings
+---
+--- through transform(features) and target_transform(label or target). A field that is no number, a missing one (empty,
+--- NA, N/A, NaN, null), a row with more or fewer fields and quotes at wrong places are errors that name line and
+--- column. missing = "nan": missing numbers are NaN. on_error = "skip": rows with errors are left out, set:skipped()
+--- counts.
+local CSVDataset = class.define("CSVDataset", Dataset)
+CSVDataset.__makes = "rows"
+
+-- A column, or a list of them, as a list; nil as an empty one.
+local function listed(v)
+  if v == nil then return {} end
+  return type(v) == "table" and v or {v}
+end
+
+-- The numbers of columns.
+local function columns_of(self, option, wanted)
+  local list = {}
+  for i, column in ipairs(listed(wanted)) do
+    if type(column) == "number" then
+      if column % 1 ~= 0 or column < 1 or column > self.width then
+        fail("CSVDataset: %s: %s has columns 1 to %d, not %s", option, self.path, self.width, tostring(column))
+      end
+      list[i] = column
+    else
+      if not self.columns then
+        fail("CSVDataset: %s: columns have no names with header = false; give a number, not %s", option,
+          options.describe(column))
+      end
+      for k, name in ipairs(self.columns) do
+        if name == column then
+          if list[i] then fail("CSVDataset: %s: two columns of %s are called '%s'", option, self.path, name) end
+          list[i] = k
+        end
+      end
+      if not list[i] then
+        local near = type(column) == "string" and core.nearest(column, self.columns)
+        fail("CSVDataset: %s: %s has no column %s%s; there are %s", option, self.path, options.describe(column),
+          near and ("; did you mean '" .. near .. "'?") or "", table.concat(self.columns, ", "):sub(1, 300))
+      end
+    end
+  end
+  return list
+end
+
+local function by_value(a, b)
+  local x, y = tonumber(a), tonumber(b)
+  if x and y and x ~= y then return x < y end
+  if (x == nil) ~= (y == nil) then return x ~= nil end
+  return a < b
+end
+
+-- Which class each row is of, int64 [N] from 0, by the texts of column k of the spans.
+local function classify(self, given, k, starts_at)
+  local names, numbers, count = {}, {}, {}
+  for i, name in ipairs(given or {}) do count[tostring(name)], names[i] = i, tostring(name) end
+  for i = 1, self.rows do
+    local name = core.span_text(self.text, self.spans, i, k)
+    if not count[name] and not given then count[name], names[#names + 1] = true, name end
+    numbers[i] = name
+  end
+  if not given then table.sort(names, by_value) end
+  self.classes, self.class_to_idx = names, {}
+  for i, name in ipairs(names) do count[name], self.class_to_idx[name] = i - 1, i - 1 + self.base end
+  local keep = {}
+  for i, name in ipairs(numbers) do
+    if count[name] then
+      keep[#keep + 1], numbers[#keep + 1] = i, count[name]
+    elseif self.on_error == "raise" then
+      fail("CSVDataset: %s: line %d, column %d: '%s' is none of the classes %s", self.path,
+        core.csv_line_of(self.text, self.spans, i, k), starts_at, name, table.concat(names, ", "):sub(1, 200))
+    end
+  end
+  for i = #keep + 1, #numbers do numbers[i] = nil end
+  return core.tensor(numbers, {dtype = "int64"}), #keep < self.rows and core.tensor(keep, {dtype = "int64"})
+end
+
+-- The columns from `first` on, of their own memory.
+local function part(numbers, first, count)
+  if count == 0 then return nil end
+  return core.keep(numbers:narrow(2, first, count):clone():contiguous())
+end
+
+-- Numbers, texts and labels of all rows.
+local function read(self, opts, starts, wanted)
+  local number, text, slots, texts = {}, {}, 0, 0
+  for i = 1, self.width do number[i], text[i] = 0, 0 end
+  local function take(list, option)
+    for _, column in ipairs(list) do
+      if number[column] ~= 0 then fail("CSVDataset: %s: column %d is asked for twice", option, column) end
+      slots = slots + 1
+      number[column] = slots
+    end
+  end
+  take(wanted.features, "features")
+  take(wanted.target, "target")
+  for _, list in ipairs {wanted.label, wanted.text} do
+    for _, column in ipairs(list) do
+      texts = texts + 1
+      text[column] = texts
+    end
+  end
+  local numbers, spans, rows = core.csv_read(self.path, self.text, opts.delimiter, starts, number, text,
+    self.columns or {}, opts.missing == "nan", self.on_error == "skip")
+  self.faults:add_(starts.shape[1] - 1 - rows)
+  self.rows, self.spans = rows, spans:narrow(1, 1, rows):contiguous()
+  numbers = numbers:narrow(1, 1, rows)
+  if #wanted.label == 1 then
+    local labels, kept = classify(self, opts.classes, 1, wanted.label[1])
+    if kept then
+      self.faults:add_(rows - #kept)
+      self.rows, self.spans, numbers = #kept, core.gather_rows(self.spans, kept), core.gather_rows(numbers, kept)
+    end
+    self.labels = core.keep(labels:add_(self.base))
+  end
+  self.features = part(numbers, 1, #wanted.features)
+  self.targets = part(numbers, #wanted.features + 1, #wanted.target)
+  if self.targets and type(opts.target) ~= "table" then self.targets = core.keep(self.targets:view(-1)) end
+  self.texts = #wanted.text > 0 and {first = #wanted.label + 1, last = texts} or nil
+  if not self.texts then self.text, self.spans = nil, nil end -- only they are read again
+end
+
+function CSVDataset:init(path, opts)
+  self.path = options.arg("CSVDataset", "path", path, "string")
+  opts = options.check("CSVDataset", opts, {
+    features = {"any"}, label = {"any"}, target = {"any"}, text = {"any"}, header = {"boolean", true},
+    delimiter = {"string", ","}, missing = {"string", "error"}, classes = {"table"}, base = {"integer", 1},
+    transform = {"callable"}, target_transform = {"callable"}, on_error = {"string", "raise"},
+  }, "features")
+  options.choice("CSVDataset", "missing", opts.missing, {"error", "nan"})
+  if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
+    fail("CSVDataset: delimiter has to be one character, such as ',', ';' or a tab, got %s",
+      options.describe(opts.delimiter))
+  end
+  records.begin(self, opts.on_error)
+  self.base, self.transform, self.target_transform = opts.base, opts.transform, opts.target_transform
+  self.text = core.keep(core.bytes_of(path))
+  local starts = core.csv_rows(path, self.text, opts.delimiter)
+  if starts.shape[1] < 2 then fail("CSVDataset: %s has no lines", path) end
+  local first = core.csv_fields(path, self.text, opts.delimiter, starts[1], starts[2])
+  self.width = #first
+  if opts.header then
+    self.columns, starts = first, starts:narrow(1, 2, starts.shape[1] - 1):contiguous()
+  end
+  local wanted, named = {}, {}
+  for _, option in ipairs {"label", "target", "text", "features"} do
+    wanted[option] = columns_of(self, option, opts[option])
+    for _, column in ipairs(wanted[option]) do named[column] = true end
+  end
+  if #wanted.label > 1 then fail("CSVDataset: label is one column; target may be a list") end
+  if opts.classes and not opts.label then fail("CSVDataset: classes are those of a label; which column is it?") end
+  if opts.features == nil then
+    for column = 1, self.width do
+      if not named[column] then table.insert(wanted.features, column) end
+    end
+  end
+  read(self, opts, starts, wanted)
+  core.keep {self.text, self.spans}
+  if not (self.texts or opts.transform or opts.target_transform) then self.get_batch = self.gather end
+end
+
+function CSVDataset:len() return self.rows end
+
+function CSVDataset:get(i)
+  i = self:index(i)
+  local sample = {}
+  if self.features then
+    local row = self.features:select(1, i):clone()
+    sample[1] = self.transform and self.transform(row) or row
+  end
+  for _, column in ipairs {self.labels or false, self.targets or false} do
+    if column then
+      local value = column == self.labels and column[i] or column:select(1, i):clone()
+      sample[#sample + 1] = self.target_transform and self.target_transform(value) or value
+    end
+  end
+  if self.texts then
+    for k = self.texts.first, self.texts.last do
+      sample[#sample + 1] = core.span_text(self.text, self.spans, i, k)
+    end
+  end
+  return unpack(sample)
+end
+
+--- The samples of a 1-d int64 tensor of numbers: features [N, F], labels [N], targets, as there are.
+function CSVDataset:gather(index)
+  local batch = {}
+  for _, column in ipairs {self.features or false, self.labels or false, self.targets or false} do
+    if column then batch[#batch + 1] = core.gather_rows(column, index) end
+  end
+  return unpack(batch)
+end
+
+return {CSVDataset = CSVDataset}

@@ -1,0 +1,24 @@
+--- Images as samples of sets.
+local class = require "luminary.class"
+
+local decoding = {}
+
+local function vision() return require "luminary.vision" end -- loaded once images are met
+
+--- An image file whose pixels are not read yet.
+function decoding.open(path) return vision().open_image(path) end
+
+--- The same of a file's bytes; `name` is what messages call it.
+function decoding.encoded(bytes, name) return vision().Encoded(bytes, {name = name}) end
+
+function decoding.is_encoded(v) return class.record(v) ~= nil and class.is(v, vision().Encoded) end
+
+--- The sample: what a transform makes of the image, or float32 in [0, 1].
+function decoding.finish(encoded, transform)
+  if class.has(transform, "from_encoded") then return transform:from_encoded(encoded, {mode = "rgb"}) end
+  local image = encoded:decode {mode = "rgb"}
+  if transform then return transform(image) end
+  return image:to("float32"):div_(255)
+end
+
+return decoding

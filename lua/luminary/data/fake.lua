@@ -1,0 +1,41 @@
+--- Images of random numbers, to try a program without files.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Dataset = require("luminary.data.dataset").Dataset
+local fail = options.fail
+
+--- data.FakeData([{size = 1000, image_size = {3, 224, 224}, num_classes = 10, base = 1, transform, target_transform,
+--- random_offset = 0}]): `size` images of noise and labels, which count from 1 (or `base`). The transform gets an image
+--- as uint8 [C, H, W]; without one a sample is float32 in [0, 1]. Sample i follows from i + random_offset alone.
+local FakeData = class.define("FakeData", Dataset)
+
+function FakeData:init(opts)
+  opts = options.check("FakeData", opts, {
+    size = {"natural", 1000}, image_size = {"table", {3, 224, 224}}, num_classes = {"count", 10}, base = {"integer", 1},
+    transform = {"callable"}, target_transform = {"callable"}, random_offset = {"natural", 0},
+  }, "size")
+  local bytes = #opts.image_size == 3 and 1 or 0
+  for _, n in ipairs(opts.image_size) do
+    bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
+  end
+  if bytes == 0 or bytes > 2 ^ 31 then
+    fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(opts.image_size))
+  end
+  self.size, self.image_size, self.num_classes, self.base = opts.size, opts.image_size, opts.num_classes, opts.base
+  self.transform, self.target_transform = opts.transform, opts.target_transform
+  self.random_offset, self.bytes = opts.random_offset, bytes
+end
+
+function FakeData:len() return self.size end
+
+function FakeData:get(i)
+  local seed = self:index(i) + self.random_offset
+  local image = core.draws(256, seed, self.bytes):sub_(1):to("uint8"):view(unpack(self.image_size))
+  local label = core.draws(self.num_classes, seed + 2 ^ 40, 1):item() - 1 + self.base
+  if self.transform then image = self.transform(image) else image = image:to("float32"):div_(255) end
+  if self.target_transform then label = self.target_transform(label) end
+  return image, label
+end
+
+return {FakeData = FakeData}

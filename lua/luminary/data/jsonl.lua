@@ -1,0 +1,55 @@
+--- Files of JSON lines.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Dataset = require("luminary.data.dataset").Dataset
+local records = require "luminary.data.records"
+local fail = options.fail
+
+--- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): a file with a JSON value on each line;
+--- blank lines are none. Sample i is the value, a table mostly; with `fields`, a list of names, what stands under them
+--- in that order; with `transform` what it makes of these. A null is an error, or the value of the option `null`
+--- (false, say). Lines are found once, and read as they are asked for: a file that changes meanwhile is an error. Other
+--- errors name the line; on_error = "skip" has the next line that can be read stand in for such a one, and
+--- set:skipped() counts.
+local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
+JSONLinesDataset.__makes = "path"
+
+function JSONLinesDataset:init(path, opts)
+  self.path = options.arg("JSONLinesDataset", "path", path, "string")
+  opts = options.check("JSONLinesDataset", opts, {
+    fields = {"table"}, transform = {"callable"}, null = {"any"}, on_error = {"string", "raise"},
+  }, "fields")
+  records.begin(self, opts.on_error)
+  self.fields, self.transform, self.null = opts.fields, opts.transform, opts.null
+  self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
+end
+
+function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
+--- The file that sample i is in.
+function JSONLinesDataset:file_of(_i) return self.path end
+
+local function read(self, i)
+  local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
+  local function bad(why)
+    fail("JSONLinesDataset: %s: line %d: %s", self.path, core.source_line_of(source, from), why)
+  end
+  local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from), self.null)
+  if not ok then bad(records.reason(value, "json_decode")) end
+  if not self.fields then return value end
+  if type(value) ~= "table" then bad(("fields of an object are wanted, it is a %s"):format(type(value))) end
+  local values = {}
+  for k, name in ipairs(self.fields) do
+    values[k] = value[name]
+    if value[name] == nil then bad(("it has no field '%s'"):format(tostring(name))) end
+  end
+  return unpack(values, 1, #self.fields)
+end
+
+function JSONLinesDataset:get(i)
+  i = self:index(i)
+  if self.transform then return self.transform(records.sample(self, i, read)) end
+  return records.sample(self, i, read)
+end
+
+return {JSONLinesDataset = JSONLinesDataset}

@@ -1,0 +1,63 @@
+--- Files of tokens, numbers one after the other.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local Dataset = require("luminary.data.dataset").Dataset
+local records = require "luminary.data.records"
+local fail = options.fail
+
+--- data.TokenDataset(path, {block_size, dtype = "uint16", stride = block_size, base = 1, vocab_size, offset = 0,
+--- transform}): blocks of a file of tokens (little-endian uint8, int16, uint16, int32, uint32 or int64, as nanoGPT's
+--- train.bin). Sample i is x, int64 [block_size], and y, the same one token later; it begins (i - 1) * stride tokens
+--- after byte `offset`, so stride = 1 is a block at every token, to draw from by a data.RandomSampler. Tokens count
+--- from 1 (base = 0: as in the file); with vocab_size one in the file that is not below it is an error.
+---
+--- The file is never in memory as a whole: what is asked for is read from the system's cache of it, which all workers
+--- share. If it is written to or cut down after the set was made, reading is an error. transform(x, y) gives the
+--- sample.
+local TokenDataset = class.define("TokenDataset", Dataset)
+TokenDataset.__makes = "path"
+
+local sizes = {uint8 = 1, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, int64 = 8}
+
+function TokenDataset:init(path, opts)
+  self.path = options.arg("TokenDataset", "path", path, "string")
+  opts = options.check("TokenDataset", opts, {
+    block_size = {"count"}, dtype = {"string", "uint16"}, stride = {"count"}, base = {"integer", 1},
+    vocab_size = {"count"}, offset = {"natural", 0}, transform = {"callable"},
+  }, "block_size")
+  if not opts.block_size then fail("TokenDataset: {block_size = …} says how many tokens a sample has") end
+  options.choice("TokenDataset", "dtype", opts.dtype, {"uint8", "int16", "uint16", "int32", "uint32", "int64"})
+  for _, name in ipairs {"block_size", "dtype", "base", "vocab_size", "offset", "transform"} do
+    self[name] = opts[name]
+  end
+  self.stride = opts.stride or opts.block_size
+  local item, _, bytes = sizes[opts.dtype], records.source(self)
+  if bytes < opts.offset or (bytes - opts.offset) % item ~= 0 then
+    fail("TokenDataset: %s has %d bytes, which is no number of tokens of %d bytes after the first %d", path, bytes,
+      item, opts.offset)
+  end
+  self.tokens = (bytes - opts.offset) / item
+  if self.tokens <= opts.block_size then
+    fail("TokenDataset: %s has %d tokens; a block of %d and the token after it want more", path, self.tokens,
+      opts.block_size)
+  end
+  if not opts.transform then self.get_batch = self.gather end
+end
+
+function TokenDataset:len() return math.floor((self.tokens - self.block_size - 1) / self.stride) + 1 end
+
+function TokenDataset:get(i)
+  local x, y = self:gather(core.tensor({self:index(i)}, {dtype = "int64"}))
+  x, y = x:select(1, 1), y:select(1, 1)
+  if self.transform then return self.transform(x, y) end
+  return x, y
+end
+
+--- The samples of a 1-d int64 tensor of numbers: x and y, int64 [N, block_size].
+function TokenDataset:gather(index)
+  return core.source_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
+    self.base, self.vocab_size or 0)
+end
+
+return {TokenDataset = TokenDataset}

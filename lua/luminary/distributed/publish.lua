@@ -1,0 +1,33 @@
+--- What an uncaught error leaves behind: the other ranks learn it, and files that a launcher reads.
+---
+--- LM_ERROR_FILE gets one JSON object: rank, kind ("error", or what failed on another rank: "died", "frozen",
+--- "mismatch", "absent", "left", "unreachable"), cause_rank, message, traceback, time. TORCHELASTIC_ERROR_FILE gets
+--- what torchrun's agent prints.
+local core = require "luminary.core"
+
+local function write(path, value)
+  local file = path and path ~= "" and io.open(path, "w")
+  if not file then return end
+  file:write(core.json_encode(value), "\n")
+  file:close()
+end
+
+--- message: the error's text; traceback: that text with where it came from.
+return function(message, traceback)
+  local groups = package.loaded["luminary.distributed.groups"]
+  local world = groups and groups.world
+  local rank = world and groups.default and groups.default.rank or tonumber(core.getenv "RANK") or 0
+  local cause = world and core.dist_cause(world)
+  local elsewhere = cause and cause.rank ~= rank
+  write(core.getenv "LM_ERROR_FILE", {
+    rank = rank, kind = elsewhere and cause.kind or "error", cause_rank = elsewhere and cause.rank or rank,
+    message = message, traceback = traceback, time = os.time(),
+  })
+  write(core.getenv "TORCHELASTIC_ERROR_FILE", {
+    message = {message = message, extraInfo = {py_callstack = traceback, timestamp = tostring(os.time())}},
+  })
+  if world then -- last: once the others know, a launcher may be quick to end this process
+    local where, text = message:match("^([^\n]-:%d+): (.*)$")
+    core.dist_fail(world, where or "", text or message)
+  end
+end

@@ -1,0 +1,66 @@
+--- lm.mp.Pipe({duplex = true}): two connections; what is sent into one is received from the other, in other processes
+--- and threads too. With duplex = false the first only receives and the second only sends.
+---
+--- A connection is at its end when all who had the other one have closed it or ended: close the one that was sent to a
+--- Process here, once that was started.
+local core = require "luminary.core"
+local carrier = require "luminary.mp.carrier"
+local options = require "luminary.options"
+local shared = require "luminary.mp.shared"
+
+local Connection = {kind = "Connection"}
+Connection.__index = Connection
+
+local function handle(method, self) return shared.handle(Connection, method, self) end
+
+local GONE = "the other end was closed, or who had it has ended"
+
+--- Sends a value. opts: {timeout = seconds} says how long to wait where the other side does not receive and the system
+--- has no more room; it is an error if there was none.
+function Connection:send(value, opts)
+  local h, timeout = handle("send", self), shared.timeout("Connection:send", opts)
+  if self.way == "receive" then
+    options.fail "Connection:send: this end only receives: Pipe {duplex = false} made it"
+  end
+  local text, tensors, handles = carrier.encode("Connection:send", value, shared.how())
+  local ok, sent = pcall(shared.wait, timeout, function(seconds)
+    return core.mp_put(h, text, tensors, handles, seconds)
+  end)
+  if not ok and type(sent) == "string" and sent:find("closed$") then options.fail("Connection:send: %s", GONE) end
+  if not ok then error(sent, 0) end
+  if not sent then options.fail("Connection:send: nobody received what was sent before for %g s", timeout) end
+end
+
+--- The next value. opts: {timeout = seconds} says how long to wait; that none came, or that none will, is an error.
+function Connection:recv(opts)
+  local h, timeout = handle("recv", self), shared.timeout("Connection:recv", opts)
+  if self.way == "send" then options.fail "Connection:recv: this end only sends: Pipe {duplex = false} made it" end
+  local text, tensors, handles = shared.wait(timeout, function(seconds) return core.mp_get(h, seconds) end)
+  if text == false then options.fail("Connection:recv: nothing came within %g s", timeout) end
+  if text == nil then options.fail("Connection:recv: nothing will come: %s", GONE) end
+  return carrier.decode(text, tensors, handles)
+end
+
+--- Whether recv would not wait, since a value is there or none will come; waits `timeout` seconds (0) for that.
+function Connection:poll(timeout)
+  local h = handle("poll", self)
+  timeout = options.arg("Connection:poll", "timeout", timeout or 0, "positive")
+  return shared.wait(timeout, function(seconds) return core.mp_poll(h, seconds) end)
+end
+
+--- Closes it here. Those that were sent to others stay.
+function Connection:close() core.mp_close_handle(handle("close", self)) end
+
+function Connection.__tostring(self)
+  return core.mp_is_open(self.handle) and "Connection" or "Connection(closed)"
+end
+
+local function new(opts, ...)
+  if select("#", ...) > 0 then options.fail "Pipe: takes one table, {duplex = true}" end
+  opts = options.check("Pipe", opts, {duplex = {"boolean", true}}, "duplex")
+  local a, b = core.mp_pipe()
+  return setmetatable({handle = a, way = not opts.duplex and "receive" or nil}, Connection),
+    setmetatable({handle = b, way = not opts.duplex and "send" or nil}, Connection)
+end
+
+return new

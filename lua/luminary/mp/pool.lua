@@ -1,0 +1,464 @@
+--- lm.mp.Pool(n, {…}): n workers that call functions with arguments from a list.
+---
+--- The workers take tasks from a queue by themselves, so they stay busy whatever the script does. Each notes in shared
+--- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows what it had.
+local core = require "luminary.core"
+local at_exit = require "luminary.mp.at_exit"
+local carrier = require "luminary.mp.carrier"
+local failure = require "luminary.mp.failure"
+local options = require "luminary.options"
+local Queue = require "luminary.mp.queue"
+local shared = require "luminary.mp.shared"
+local Worker = require "luminary.mp.worker"
+local fail = options.fail
+
+-- ---- in the worker
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+-- One call's outcome: {values} or {problem}.
+local function outcome_of(f, ...)
+  local values
+  local given = pack(...)
+  local ok, problem = failure.attempt(function() values = pack(f(unpack(given, 1, given.n))) end)
+  if ok then return {values = values} end
+  if getmetatable(problem) == failure.Exit then error(problem, 0) end
+  return {problem = problem}
+end
+
+-- Most calls give one value: `values` has those, `others` what is not that.
+local function add_outcome(reply, k, outcome)
+  if outcome.values and outcome.values.n == 1 then
+    reply.values[k] = outcome.values[1]
+  else
+    reply.others = reply.others or {}
+    reply.others[k] = outcome
+  end
+end
+
+local function outcome_in(reply, k)
+  if reply.problem then return {problem = reply.problem} end
+  return reply.others and reply.others[k] or {values = {n = 1, reply.values[k]}}
+end
+
+local CLAIM, ARGUMENT = 1, 2 -- columns of `claims`
+
+-- Takes tasks until it is told to stop. setup: {tasks, results, claims, initializer, initargs}.
+local function serve(index, setup)
+  local tasks, results, claims = setup.tasks, setup.results, setup.claims
+  local own = claims[index + 1]
+  if setup.initializer then setup.initializer(unpack(setup.initargs, 1, table.maxn(setup.initargs))) end
+  while true do
+    local text, tensors, handles = shared.wait(nil, function(seconds)
+      return core.mp_get(tasks.handle, seconds, claims, 2 * index + 1)
+    end)
+    local taken = outcome_of(carrier.decode, text, tensors, handles)
+    local task = taken.values and taken.values[1]
+    if task and task.stop then return end
+    local reply = {id = own[CLAIM], worker = index, values = {}, problem = taken.problem}
+    if task then
+      for i = task.first, task.last do
+        own[ARGUMENT] = i
+        local v = task.args[i]
+        local outcome
+        if task.unpacked then
+          outcome = outcome_of(task.fn, unpack(v, 1, v.n or table.maxn(v)))
+        else
+          outcome = outcome_of(task.fn, v)
+        end
+        add_outcome(reply, i - task.first + 1, outcome)
+      end
+    end
+    local sent = outcome_of(results.send, results, "the result", reply, true)
+    if sent.problem then
+      results:send("the result", {id = reply.id, worker = index, problem = sent.problem}, true)
+    end
+  end
+end
+
+-- ---- what the script waits for
+
+local Result = {}
+Result.__index = Result
+
+-- ---- the pool
+
+local Pool = {}
+Pool.__index = Pool
+
+local MOST_DEATHS = 3 -- of workers in a row that never came to take a task
+
+local function words_of(problem)
+  if problem.traceback == "" then return problem.message end
+  return problem.message .. "\nstack traceback of the worker:\n\t" .. problem.traceback
+end
+
+local function name_of(worker)
+  return worker.pid and ("worker %d (process %d)"):format(worker.index, worker.pid) or "worker " .. worker.index
+end
+
+local function start(self, i)
+  self.claims[i]:fill_(0)
+  self.workers[i] = Worker.start("Pool", {
+    method = self.method, job = self.job, index = i - 1, threads = self.threads,
+    environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the pool's
+  })
+end
+
+local function settle(result, i, outcome)
+  if result.outcomes[i] then return end
+  result.outcomes[i] = outcome
+  result.open = result.open - 1
+  if outcome.problem and not result.failed then result.failed = i end
+end
+
+local function settle_task(self, id, outcome_at)
+  local task = self.tasks[id]
+  if not task then return end
+  self.tasks[id], self.open = nil, self.open - 1
+  for i = task.first, task.last do settle(task.result, i, outcome_at(i, i - task.first + 1)) end
+end
+
+local function read(self)
+  local count = 0
+  while true do
+    local got, reply = self.results:take(0)
+    if not got then return count end
+    local worker = self.workers[reply.worker + 1]
+    settle_task(self, reply.id, function(_, k)
+      local outcome = outcome_in(reply, k)
+      if outcome.problem then outcome.who = name_of(worker) .. " failed:" end
+      return outcome
+    end)
+    self.deaths, count = 0, count + 1
+  end
+end
+
+local function break_down(self, why)
+  self.broken = why
+  for id in pairs(self.tasks) do
+    settle_task(self, id, function() return {problem = {message = why, traceback = ""}} end)
+  end
+end
+
+-- how: what comes between "worker 1" and its own words, if it left any.
+local function how_it_ended(worker, how)
+  local problem = worker:failure()
+  if problem and problem.message then
+    return ("failed%s: %s"):format(how or "", words_of {message = problem.message, traceback = problem.traceback or ""})
+  end
+  how = how or ""
+  if worker.signal then return "was ended by " .. core.signal_name(worker.signal) .. how end
+  return ("ended with exit code %d%s"):format(worker.code, how)
+end
+
+-- One has ended; all that it sent was read.
+local function bury(self, i)
+  local worker, claim = self.workers[i], self.claims[i][CLAIM]
+  local at = self.claims[i][ARGUMENT]
+  worker.buried = true
+  if self.stopped then return end
+  local how = how_it_ended(worker)
+  local task = self.tasks[claim]
+  if task and not core.mp_queue_has(self.tasks_queue.handle, claim) then
+    local place = at >= task.first and at <= task.last and at or task.first
+    settle(task.result, place, {problem = {message = how, traceback = ""}, who = name_of(worker)})
+    settle_task(self, claim, function()
+      local text = ("lost with %s, which %s at argument %d"):format(name_of(worker), how, place)
+      return {problem = {message = text, traceback = ""}}
+    end)
+    self.deaths = 0
+  elseif claim == 0 then
+    self.deaths = self.deaths + 1
+    local told = worker.report and not worker.report.ok
+    if told or self.deaths >= MOST_DEATHS then
+      return break_down(self, ("%s %s"):format(name_of(worker), how_it_ended(worker, " before it took any task")))
+    end
+  end
+  if self.closed and self.open == 0 then return end
+  local ok, problem = pcall(start, self, i)
+  if not ok then break_down(self, "another worker cannot be started: " .. tostring(problem)) end
+end
+
+-- Notes what has happened; waits `seconds` for something to happen if nothing has.
+local function pump(self, seconds)
+  if self.stopped then return end
+  local count = read(self)
+  local ended, handles = {}, {self.results.handle}
+  for i, worker in ipairs(self.workers) do
+    if not worker.buried then
+      if worker:look() then ended[#ended + 1] = i else handles[#handles + 1] = worker.handle end
+    end
+  end
+  if #ended > 0 then
+    read(self) -- what they sent before
+    for _, i in ipairs(ended) do
+      if not self.broken then bury(self, i) end
+    end
+  elseif count == 0 and seconds > 0 then
+    core.mp_wait(handles, seconds)
+    read(self)
+  end
+end
+
+-- Until done(), `timeout` seconds at most: whether it is.
+local function wait(self, timeout, done)
+  local deadline = timeout and core.time() + timeout or math.huge
+  while true do
+    pump(self, 0)
+    if done() then return true end
+    local left = deadline - core.time()
+    if left <= 0 then return false end
+    pump(self, math.min(left, 0.5))
+  end
+end
+
+local function check(who, self)
+  if type(self) ~= "table" or getmetatable(self) ~= Pool then
+    fail("Pool:%s: called with %s, not with a Pool: use a colon, pool:%s(…)", who, options.describe(self), who)
+  end
+  if self.stopped then fail("Pool:%s: the pool was terminated", who) end
+  if self.closed then fail("Pool:%s: the pool was closed: it takes no more tasks", who) end
+  if self.broken then fail("Pool:%s: the pool is broken: %s", who, self.broken) end
+end
+
+-- Gives out tasks of `chunk` arguments each, numbered from 1.
+local function submit(self, who, fn, list, n, chunk, unpacked)
+  local result = setmetatable({pool = self, who = who, n = n, open = n, outcomes = {}}, Result)
+  for first = 1, n, chunk do
+    local last, args = math.min(n, first + chunk - 1), {}
+    for i = first, last do args[i] = list[i] end
+    -- Its number is that of its message: nobody else puts anything in.
+    self.tasks_queue:send("Pool:" .. who, {
+      fn = fn, args = args, first = first, last = last, unpacked = unpacked,
+    })
+    self.put, self.open = self.put + 1, self.open + 1
+    self.tasks[self.put] = {result = result, first = first, last = last}
+  end
+  return result
+end
+
+local function check_list(who, list)
+  if core.is_tensor(list) or not options.is_plain(list) then
+    fail("Pool:%s: the second argument has to be a list of arguments, got %s", who, options.describe(list))
+  end
+  return #list
+end
+
+local function raise(result, i)
+  local outcome = result.outcomes[i]
+  local where = result.single and "" or (" argument %d:"):format(i)
+  local who = outcome.who and " " .. outcome.who or ""
+  core.error_at_caller(("Pool:%s:%s%s %s"):format(result.who, where, who, words_of(outcome.problem)))
+end
+
+-- ---- results
+
+local function has_come(result) return result.open == 0 or result.failed ~= nil end
+
+--- Whether all has come, or an error.
+function Result:ready()
+  pump(self.pool, 0)
+  return has_come(self)
+end
+
+--- Waits for that, `timeout` seconds at most (nil: as long as it takes): whether it has come.
+function Result:wait(timeout)
+  if timeout then options.arg("Result:wait", "timeout", timeout, "positive") end
+  return wait(self.pool, timeout, function() return has_come(self) end)
+end
+
+--- Whether there was no error; it is an error to ask before it is ready.
+function Result:successful()
+  if not self:ready() then fail "Result:successful: it has not come yet" end
+  return self.failed == nil
+end
+
+--- What the function gave. An error there is raised, with its traceback; so is that nothing came within `timeout`
+--- seconds.
+function Result:get(timeout)
+  if not self:wait(timeout) then fail("Result:get: nothing came within %g s", timeout) end
+  if self.failed then raise(self, self.failed) end
+  if self.single then return unpack(self.outcomes[1].values, 1, self.outcomes[1].values.n) end
+  local list = {}
+  for i = 1, self.n do list[i] = self.outcomes[i].values[1] end
+  return list
+end
+
+-- ---- tasks
+
+--- A result (get, wait, ready, successful) of fn(args…), which some worker calls.
+function Pool:apply_async(fn, args)
+  check("apply_async", self)
+  options.arg("Pool:apply_async", "the first argument", fn, "function")
+  local result = submit(self, "apply", fn, {Worker.check_args("Pool:apply_async", args)}, 1, 1, true)
+  result.single = true
+  return result
+end
+
+--- What fn(args…) gives in a worker.
+function Pool:apply(fn, args) return Pool.apply_async(self, fn, args):get() end
+
+local function chunk_of(self, who, opts, n, default)
+  local chunk = options.check(who, opts, {chunksize = {"count"}}, "chunksize").chunksize
+  return chunk or default or math.max(1, math.ceil(n / (4 * #self.workers)))
+end
+
+local function map_async(self, who, fn, list, opts, unpacked)
+  check(who, self)
+  options.arg("Pool:" .. who, "the first argument", fn, "function")
+  local n = check_list(who, list)
+  return submit(self, who, fn, list, n, chunk_of(self, "Pool:" .. who, opts, n), unpacked)
+end
+
+--- The list of fn(v) for each v of a list. opts: {chunksize = k}: how many go to a worker at a time.
+function Pool:map(fn, list, opts) return map_async(self, "map", fn, list, opts):get() end
+
+--- As map, at once: a result whose get() gives the list.
+function Pool:map_async(fn, list, opts) return map_async(self, "map_async", fn, list, opts) end
+
+--- The list of fn(unpack(v)) for each v of a list of lists.
+function Pool:starmap(fn, list, opts)
+  check("starmap", self)
+  for i = 1, check_list("starmap", list) do Worker.check_args(("Pool:starmap: argument %d"):format(i), list[i]) end
+  return map_async(self, "starmap", fn, list, opts, true):get()
+end
+
+local function imap(self, who, fn, list, opts)
+  check(who, self)
+  options.arg("Pool:" .. who, "the first argument", fn, "function")
+  local n = check_list(who, list)
+  return submit(self, who, fn, list, n, chunk_of(self, "Pool:" .. who, opts, n, 1))
+end
+
+local function hand_out(result, i)
+  local outcome = result.outcomes[i]
+  if outcome.problem then raise(result, i) end
+  result.outcomes[i] = {values = {}}
+  return i, outcome.values[1]
+end
+
+--- for i, v in pool:imap(fn, list) do: v is fn(list[i]), in the list's order, each as soon as it has come.
+function Pool:imap(fn, list, opts)
+  local result, i = imap(self, "imap", fn, list, opts), 0
+  return function()
+    if i >= result.n then return nil end
+    i = i + 1
+    wait(self, nil, function() return result.outcomes[i] ~= nil end)
+    return hand_out(result, i)
+  end
+end
+
+--- As imap, in whatever order they come: i says which it is.
+function Pool:imap_unordered(fn, list, opts)
+  local result, given, count, from = imap(self, "imap_unordered", fn, list, opts), {}, 0, 1
+  local function next_one()
+    while given[from] do from = from + 1 end
+    for i = from, result.n do
+      if result.outcomes[i] and not given[i] then return i end
+    end
+  end
+  return function()
+    if count == result.n then return nil end
+    local i
+    wait(self, nil, function()
+      i = next_one()
+      return i ~= nil
+    end)
+    given[i], count = true, count + 1
+    return hand_out(result, i)
+  end
+end
+
+-- ---- its end
+
+--- It takes no more tasks; workers end when those that were given out are done.
+function Pool:close()
+  if self.closed or self.stopped then return end
+  self.closed = true
+  for _ = 1, #self.workers do self.tasks_queue:put {stop = true} end
+end
+
+--- Ends the workers, those that are at work too. What has not come will not.
+function Pool:terminate()
+  if self.stopped then return end
+  pump(self, 0)
+  break_down(self, "the pool was terminated")
+  self.stopped = true
+  Worker.stop(self.workers, 1)
+  self.tasks_queue:close()
+  self.results:close()
+  self.claims, self.job = nil, nil
+  at_exit.forget(self)
+end
+
+--- After close() or terminate(): waits for the workers to end, `timeout` seconds at most (nil: as long as it takes):
+--- whether they have.
+function Pool:join(timeout)
+  if timeout then options.arg("Pool:join", "timeout", timeout, "positive") end
+  if self.stopped then return true end
+  if not self.closed then fail "Pool:join: close() or terminate() comes first" end
+  local ended = wait(self, timeout, function()
+    if self.broken then return true end
+    for _, worker in ipairs(self.workers) do
+      if not worker.buried then return false end
+    end
+    return true
+  end)
+  if ended then self:terminate() end
+  return ended
+end
+
+--- The process ids of the workers, by number; an empty list for threads.
+function Pool:pids()
+  local pids = {}
+  for i, worker in ipairs(self.workers) do pids[i] = worker.pid end
+  return pids
+end
+
+-- The program ends.
+function Pool:finish() self:terminate() end
+
+function Pool.__tostring(self)
+  local state = self.stopped and "ended" or self.broken and "broken" or self.closed and "closed" or "open"
+  return ("Pool(%d workers, %s)"):format(#self.workers, state)
+end
+
+local MOST = 4096 -- workers
+
+--- lm.mp.Pool(n, {initializer = f, initargs = {…}, method = "process" | "thread"}): n workers (as many as there are
+--- cores) that call functions on arguments: map, imap, imap_unordered, starmap, apply, apply_async. f(initargs…) is
+--- called in each before anything else.
+---
+--- An error in a function is raised here with its traceback and the number of the argument. A worker that is killed is
+--- an error of the task that it had; another worker takes its place. Where workers end before they take a task, the
+--- pool is broken, and all its tasks are errors.
+local function new(n, opts, ...)
+  if select("#", ...) > 0 then fail "Pool: takes a number of workers and a table of options" end
+  if type(n) == "table" and opts == nil then n, opts = nil, n end
+  opts = options.check("Pool", opts, {
+    initializer = {"function"}, initargs = {"any"}, method = {"string", "process"},
+  }, "initializer")
+  n = options.arg("Pool", "the number of workers", n or core.process_cores(), "count")
+  if n > MOST then fail("Pool: %.0f workers are too many; %d at most", n, MOST) end
+  local self = setmetatable({
+    workers = {}, tasks = {}, put = 0, open = 0, deaths = 0,
+    method = options.choice("Pool", "method", opts.method, {"process", "thread"}),
+    tasks_queue = Queue(), results = Queue(),
+    claims = core.ops.zeros({n, 2}, {dtype = "int64"}):share_memory_(),
+    threads = not core.getenv "OMP_NUM_THREADS" and math.max(1, math.floor(core.process_cores() / n)) or nil,
+  }, Pool)
+  self.job = Worker.job("Pool", serve, {{
+    tasks = self.tasks_queue, results = self.results, claims = self.claims, initializer = opts.initializer,
+    initargs = Worker.check_args("Pool", opts.initargs),
+  }}, self.method)
+  local ok, problem = pcall(function() for i = 1, n do start(self, i) end end)
+  if not ok then
+    self:terminate()
+    error(problem, 0)
+  end
+  at_exit.remember(self)
+  return self
+end
+
+return setmetatable(Pool, {__call = function(_, ...) return new(...) end})

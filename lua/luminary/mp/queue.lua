@@ -1,0 +1,152 @@
+--- lm.mp.Queue([capacity]): values from any number of processes and threads to any number of others, in the order in
+--- which they were put. It goes to them as an argument of theirs, or in whatever the carrier carries. What it carries
+--- itself is what Processes take as arguments; tensors are moved to shared memory and not copied on their way.
+---
+--- Nobody who is killed leaves it broken: a value that was put is got by one reader or, if that dies at this very
+--- moment, by none. Without a capacity put never waits: what the system has no room for (some hundreds of values that
+--- nobody has got yet) is kept by the process that put it, and it waits at its end until that is taken, unless it
+--- made the queue or cancel_join_thread() was called. Of values with tensors, which hold a descriptor each, some
+--- hundreds are as many as wait; put waits then as if the queue was full.
+local core = require "luminary.core"
+local at_exit = require "luminary.mp.at_exit"
+local carrier = require "luminary.mp.carrier"
+local options = require "luminary.options"
+local shared = require "luminary.mp.shared"
+
+local Queue = {kind = "Queue"}
+Queue.__index = Queue
+
+local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
+local senders = setmetatable({}, {__mode = "k"}) -- queue -> the carrier's options
+
+local function handle(method, self) return shared.handle(Queue, method, self) end
+
+-- Whether it was put within `timeout`; `who` words the refusal of a value.
+local function put(self, h, who, value, timeout, direct)
+  local how = senders[self]
+  if not how then
+    how = shared.how()
+    senders[self] = how
+  end
+  local text, tensors, handles = carrier.encode(who, value, how)
+  local sent, waits = shared.wait(timeout, function(seconds)
+    return core.mp_put(h, text, tensors, handles, seconds, direct)
+  end)
+  if waits and not made[self] then at_exit.remember(self) end
+  return sent
+end
+
+--- Puts a value (nil too) at the end. opts: {timeout = seconds, block = true} say how long to wait for room in a queue
+--- with a capacity; it is an error if there was none. Gives the queue.
+function Queue:put(value, opts)
+  local h, timeout = handle("put", self), shared.timeout("Queue:put", opts)
+  if not put(self, h, "Queue:put", value, timeout) then
+    options.fail("Queue:put: the queue was full%s", timeout > 0 and (" for %g s"):format(timeout) or "")
+  end
+  return self
+end
+
+--- Puts a value if there is room now, or within `timeout` seconds: whether there was.
+function Queue:try_put(value, timeout)
+  timeout = options.arg("Queue:try_put", "timeout", timeout or 0, "positive")
+  return put(self, handle("try_put", self), "Queue:try_put", value, timeout)
+end
+
+-- For the pool. direct: nothing is left in this process when it returns, which may be killed then.
+function Queue:send(who, value, direct) put(self, handle("put", self), who, value, nil, direct) end
+
+-- Whether a value came within `timeout`, and the value.
+function Queue:take(timeout)
+  local h = handle("get", self)
+  local text, tensors, handles = shared.wait(timeout, function(seconds) return core.mp_get(h, seconds) end)
+  if not text then return false end
+  return true, carrier.decode(text, tensors, handles)
+end
+
+--- Takes the first value. opts: {timeout = seconds, block = true} say how long to wait for one; it is an error if none
+--- came.
+function Queue:get(opts)
+  local timeout = shared.timeout("Queue:get", opts)
+  local got, value = Queue.take(self, timeout)
+  if not got then
+    options.fail("Queue:get: the queue was empty%s", timeout > 0 and (" for %g s"):format(timeout) or "")
+  end
+  return value
+end
+
+--- true and the first value, if there is one now, or within `timeout` seconds; else false.
+function Queue:try_get(timeout)
+  return Queue.take(self, options.arg("Queue:try_get", "timeout", timeout or 0, "positive"))
+end
+
+--- How many values wait. Of those that other processes keep for lack of room it knows nothing.
+function Queue:qsize() return (core.mp_queue_size(handle("qsize", self))) end
+
+--- Whether there is nothing to get now.
+function Queue:empty() return core.mp_queue_size(handle("empty", self)) == 0 end
+
+--- Whether put would wait now.
+function Queue:full()
+  local size, capacity = core.mp_queue_size(handle("full", self))
+  return capacity > 0 and size >= capacity
+end
+
+--- A value that was got is done with; join() counts them. One call for each.
+function Queue:task_done() core.mp_queue_done(handle("task_done", self)) end
+
+--- Waits until all values that were ever put are done with (task_done), `timeout` seconds at most: whether they are.
+--- What a process got and had not done when it was killed never will be.
+function Queue:join(timeout)
+  local h = handle("join", self)
+  if timeout then options.arg("Queue:join", "timeout", timeout, "positive") end
+  return shared.wait(timeout, function(seconds) return core.mp_queue_join(h, seconds) end)
+end
+
+--- Waits until nothing that was put here is kept by this process, `timeout` seconds at most: whether it is so.
+function Queue:join_thread(timeout)
+  local h = handle("join_thread", self)
+  if timeout then options.arg("Queue:join_thread", "timeout", timeout, "positive") end
+  return shared.wait(timeout, function(seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end)
+end
+
+--- This process's end will not wait for what it keeps to be taken: it may be lost.
+function Queue:cancel_join_thread()
+  made[self] = true
+  at_exit.forget(self)
+end
+
+--- Nothing more is put or got here; what was put still goes out while this process lives. Others use the queue as
+--- before.
+function Queue:close()
+  core.mp_close_handle(handle("close", self))
+  at_exit.forget(self)
+end
+
+-- The program ends.
+function Queue:finish() self:join_thread() end
+
+function Queue.__tostring(self)
+  if not core.mp_is_open(self.handle) then return "Queue(closed)" end
+  local size, capacity = core.mp_queue_size(self.handle)
+  return capacity > 0 and ("Queue(%d of %d)"):format(size, capacity) or ("Queue(%d)"):format(size)
+end
+
+local MOST = 2 ^ 40
+
+local function new(capacity)
+  if type(capacity) == "table" then
+    capacity = options.check("Queue", capacity, {capacity = {"natural", 0}}).capacity
+  end
+  capacity = options.arg("Queue", "capacity", capacity or 0, "natural")
+  if capacity > MOST then
+    options.fail("Queue: capacity: %.0f are too many; 2^40 at most, 0 for any number", capacity)
+  end
+  local self = setmetatable({handle = core.mp_queue(capacity)}, Queue)
+  made[self] = true
+  return self
+end
+
+return setmetatable(Queue, {__call = function(_, capacity, ...)
+  if select("#", ...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
+  return new(capacity)
+end})

@@ -1,0 +1,11 @@
+--- lm.vision: images, read, written, shown and transformed. An image is a uint8 tensor [C, H, W], grey, RGB or with
+--- alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
+local options = require "luminary.options"
+
+local vision = {transforms = require "luminary.vision.transforms"}
+for _, part in ipairs {"image", "grid"} do
+  for name, value in pairs(require("luminary.vision." .. part)) do vision[name] = value end
+end
+vision.transforms = require "luminary.vision.transforms"
+
+return options.strict("vision", vision)

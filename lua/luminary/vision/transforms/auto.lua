@@ -1,0 +1,123 @@
+--- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
+local options = require "luminary.options"
+local image = require "luminary.vision.transforms.image"
+local base = require "luminary.vision.transforms.transform"
+local define, run = base.define, image.run
+
+local transforms = {}
+
+local function sheared(x, shear, how, out)
+  local h, w = image.size(x)
+  local m = image.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
+  return image.affine(x, m, how.bilinear, how.fill, nil, nil, out)
+end
+
+local function moved(x, translate, how, out)
+  return image.affine(x, image.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how.bilinear, how.fill, nil, nil, out)
+end
+
+local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
+
+local function adjusted(name) return function(x, v, _, out) return run(name, x, {1 + v}, out) end end
+local function plain(name) return function(x, _, _, out) return run(name, x, {}, out) end end
+
+-- Each: its name, whether it goes both ways, and what it does with a strength.
+local ops = {
+  {"Identity", false, function(x) return x end},
+  {"ShearX", true, function(x, v, how, out) return sheared(x, {math.deg(math.atan(v)), 0}, how, out) end},
+  {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
+  {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
+  {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
+  {"Rotate", true, function(x, v, how, out) return image.rotate(x, v, how.bilinear, false, nil, how.fill, out) end},
+  {"Brightness", true, adjusted "brightness"},
+  {"Color", true, adjusted "saturation"},
+  {"Contrast", true, adjusted "contrast"},
+  {"Sharpness", true, adjusted "sharpness"},
+  {"Posterize", false, function(x, v, _, out) return run("posterize", x, {v}, out) end},
+  {"Solarize", false, function(x, v, _, out)
+    return run("solarize", x, {v * (x.dtype == "uint8" and 255 or 1)}, out)
+  end},
+  {"AutoContrast", false, plain "autocontrast"},
+  {"Equalize", false, function(x, _, _, out)
+    if x.dtype == "uint8" then return run("equalize", x, {}, out) end
+    local bytes = image.to_dtype("equalize", x, "uint8", true)
+    return image.to_dtype("equalize", run("equalize", bytes, {}), x.dtype, true, out)
+  end},
+}
+
+-- The strength at `part`, 0 to 1, of the way from none to most: `most` by the op's name, of an image of h x w.
+local function strength(name, part, most, bits)
+  if name == "Posterize" then return 8 - image.round(part * bits) end
+  if name == "Solarize" then return 1 - part end
+  return part * (most[name] or 0)
+end
+
+-- One of the ops at `level` of `bins` strengths.
+local function augment(self, x, level, bins, most, bits, out)
+  local op = ops[1 + image.below(#ops)]
+  if not level then level = image.below(bins) end
+  local v = strength(op[1], bins > 1 and level / (bins - 1) or 0, most, bits)
+  if op[2] and image.uniform(0, 1) <= 0.5 then v = -v end
+  return op[3](x, v, self, out)
+end
+
+local function common(self, who, opts)
+  self.bins = opts.num_magnitude_bins
+  self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
+end
+
+--- transforms.RandAugment([{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation = "nearest", fill}]):
+--- num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins - 1
+--- (Cubuk et al. 2019). Of images of 1 or 3 channels.
+local RandAugment = define "RandAugment"
+RandAugment.draws = true
+transforms.RandAugment = RandAugment
+
+function RandAugment:init(opts)
+  local who = "RandAugment"
+  opts = options.check(who, opts, {
+    num_ops = {"natural", 2}, magnitude = {"natural", 9}, num_magnitude_bins = {"count", 31},
+    interpolation = {"string", "nearest"}, fill = {"any"},
+  }, "num_ops")
+  if opts.magnitude >= opts.num_magnitude_bins then
+    options.fail("%s: magnitude has to be less than num_magnitude_bins, %d, got %d", who, opts.num_magnitude_bins,
+      opts.magnitude)
+  end
+  self.num_ops, self.magnitude = opts.num_ops, opts.magnitude
+  common(self, who, opts)
+end
+
+function RandAugment:_apply(x, out)
+  local h, w = image.size(x)
+  local most = {
+    ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30, Brightness = 0.9,
+    Color = 0.9, Contrast = 0.9, Sharpness = 0.9,
+  }
+  for i = 1, self.num_ops do
+    x = augment(self, x, self.magnitude, self.bins, most, 4, i == self.num_ops and out or nil)
+  end
+  return x
+end
+
+local widest = {
+  ShearX = 0.99, ShearY = 0.99, TranslateX = 32, TranslateY = 32, Rotate = 135, Brightness = 0.99, Color = 0.99,
+  Contrast = 0.99, Sharpness = 0.99,
+}
+
+--- transforms.TrivialAugmentWide([{num_magnitude_bins = 31, interpolation = "nearest", fill}]): any one of
+--- RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).
+local TrivialAugmentWide = define "TrivialAugmentWide"
+TrivialAugmentWide.draws = true
+transforms.TrivialAugmentWide = TrivialAugmentWide
+
+function TrivialAugmentWide:init(opts)
+  local who = "TrivialAugmentWide"
+  opts = options.check(who, opts, {
+    num_magnitude_bins = {"count", 31}, interpolation = {"string", "nearest"}, fill = {"any"},
+  }, "num_magnitude_bins")
+  common(self, who, opts)
+end
+
+function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
+
+return transforms

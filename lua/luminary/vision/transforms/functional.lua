@@ -1,0 +1,260 @@
+--- vision.transforms.functional: each transform with its numbers given, under torchvision's names. `img` is an image
+--- [C, H, W] or a batch [N, C, H, W] of uint8 (0 to 255), float32 or float64 (0 to 1); results are new tensors, but
+--- where nothing changes, and crops, which are views.
+local core = require "luminary.core"
+local options = require "luminary.options"
+local image = require "luminary.vision.transforms.image"
+local fail, check = options.fail, image.check
+
+local F = {}
+
+--- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): size is
+--- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
+--- larger side. Other interpolations: "nearest", "nearest-exact", "bicubic".
+function F.resize(img, size, opts)
+  local who = "resize"
+  local h, w = image.size(check(who, img))
+  opts = options.check(who, opts, {
+    interpolation = {"string", "bilinear"}, max_size = {"any"}, antialias = {"boolean", true},
+  }, "interpolation")
+  local checked, max_size = image.resize_size(who, size, opts.max_size)
+  local height, width = image.resized(who, h, w, checked, max_size)
+  return image.resize(img, height, width, image.resize_mode(who, opts.interpolation, opts.antialias))
+end
+
+--- transforms.functional.crop(img, top, left, height, width): a view of the part that begins `top` rows and `left`
+--- columns from the corner; beyond the image's borders there are zeros, and then it is a new tensor.
+function F.crop(img, top, left, height, width)
+  check("crop", img)
+  image.whole("crop", "top", top, -2 ^ 24)
+  image.whole("crop", "left", left, -2 ^ 24)
+  image.whole("crop", "height", height)
+  image.whole("crop", "width", width)
+  return image.crop(img, top, left, height, width)
+end
+
+--- transforms.functional.center_crop(img, output_size): the middle, of {height, width} or of a square; an image that
+--- is smaller gets zeros around it.
+function F.center_crop(img, output_size)
+  local h, w = image.size(check("center_crop", img))
+  local height, width = image.pair("center_crop", "output_size", output_size)
+  local top, left = image.centre(h, w, height, width)
+  return image.crop(img, top, left, height, width)
+end
+
+--- transforms.functional.resized_crop(img, top, left, height, width, size [, {interpolation = "bilinear", antialias =
+--- true}]): that part of the image as `size`, {height, width} or a number for a square.
+function F.resized_crop(img, top, left, height, width, size, opts)
+  local who = "resized_crop"
+  check(who, img)
+  opts = options.check(who, opts, {interpolation = {"string", "bilinear"}, antialias = {"boolean", true}},
+    "interpolation")
+  local new_height, new_width = image.pair(who, "size", size)
+  local part = F.crop(img, top, left, height, width)
+  return image.resize(part, new_height, new_width, image.resize_mode(who, opts.interpolation, opts.antialias))
+end
+
+--- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all
+--- sides, {left and right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel),
+--- "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
+function F.pad(img, padding, opts)
+  check("pad", img)
+  opts = options.check("pad", opts, {fill = {"any", 0}, padding_mode = {"string", "constant"}}, "fill")
+  local fill = image.fill("pad", opts.fill)
+  return image.pad(img, image.padding("pad", padding), image.border("pad", opts.padding_mode, fill), fill)
+end
+
+--- transforms.functional.horizontal_flip(img): left and right exchanged.
+function F.horizontal_flip(img) return image.run("flip", check("horizontal_flip", img), {1, 0}) end
+
+--- transforms.functional.vertical_flip(img): top and bottom exchanged.
+function F.vertical_flip(img) return image.run("flip", check("vertical_flip", img), {0, 1}) end
+
+--- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): turned by
+--- `angle` degrees against the clock about center, {x, y} in pixels from the upper left corner (the image's middle).
+--- expand: as large as the turned image needs. fill: what is outside, 0 without it.
+function F.rotate(img, angle, opts)
+  local who = "rotate"
+  check(who, img)
+  opts = options.check(who, opts, {
+    interpolation = {"string", "nearest"}, expand = {"boolean", false}, center = {"table"}, fill = {"any"},
+  }, "interpolation")
+  return image.rotate(img, image.number(who, "angle", angle), image.is_bilinear(who, opts.interpolation), opts.expand,
+    opts.center and image.list(who, "center", opts.center, {2}), image.fill(who, opts.fill))
+end
+
+--- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
+--- turned by `angle` degrees with the clock, moved by {x, y} pixels, scaled, and sheared by degrees, {x, y} or a
+--- number for x.
+function F.affine(img, angle, translate, scale, shear, opts)
+  local who = "affine"
+  check(who, img)
+  opts = options.check(who, opts, {interpolation = {"string", "nearest"}, fill = {"any"}, center = {"table"}},
+    "interpolation")
+  if type(shear) == "number" then shear = {shear, 0} end
+  image.number(who, "scale", scale)
+  if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
+  local m = image.affine_matrix(image.number(who, "angle", angle), image.list(who, "translate", translate, {2}), scale,
+    image.list(who, "shear", shear, {2}),
+    image.from_middle(img, opts.center and image.list(who, "center", opts.center, {2})))
+  return image.affine(img, m, image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill))
+end
+
+--- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
+--- coefficients}]): what was at four startpoints, each {x, y}, comes to be at the endpoints. Or by coefficients,
+--- eight numbers a to h: (x, y) comes from (a x + b y + c, d x + e y + f) / (g x + h y + 1).
+function F.perspective(img, startpoints, endpoints, opts)
+  local who = "perspective"
+  check(who, img)
+  opts = options.check(who, opts, {interpolation = {"string", "bilinear"}, fill = {"any"}, coefficients = {"table"}},
+    "interpolation")
+  local coefficients
+  if opts.coefficients then
+    if startpoints or endpoints then fail("%s: points or coefficients, not both", who) end
+    coefficients = image.list(who, "coefficients", opts.coefficients, {8})
+  else
+    local points = {startpoints, endpoints}
+    for i, name in ipairs {"startpoints", "endpoints"} do
+      if not options.is_plain(points[i]) or #points[i] ~= 4 then
+        fail("%s: %s has to be a list of four {x, y}, got %s", who, name, options.describe(points[i]))
+      end
+      for k = 1, 4 do image.list(who, ("%s[%d]"):format(name, k), points[i][k], {2}) end
+    end
+    coefficients = image.perspective_numbers(who, startpoints, endpoints)
+  end
+  return image.perspective(img, coefficients, image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill))
+end
+
+--- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
+function F.adjust_brightness(img, factor)
+  return image.run("brightness", check("adjust_brightness", img),
+    {image.number("adjust_brightness", "factor", factor, 0)})
+end
+
+--- transforms.functional.adjust_contrast(img, factor): 0 is grey, the image's mean, 1 the image.
+function F.adjust_contrast(img, factor)
+  return image.run("contrast", check("adjust_contrast", img), {image.number("adjust_contrast", "factor", factor, 0)})
+end
+
+--- transforms.functional.adjust_saturation(img, factor): 0 is black and white, 1 the image.
+function F.adjust_saturation(img, factor)
+  return image.run("saturation", check("adjust_saturation", img),
+    {image.number("adjust_saturation", "factor", factor, 0)})
+end
+
+--- transforms.functional.adjust_hue(img, factor): hues turned by that part of a circle, -0.5 to 0.5.
+function F.adjust_hue(img, factor)
+  return image.run("hue", check("adjust_hue", img), {image.number("adjust_hue", "factor", factor, -0.5, 0.5)})
+end
+
+--- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): gain * img^gamma, of images from 0 to 1.
+function F.adjust_gamma(img, gamma, gain)
+  return image.run("gamma", check("adjust_gamma", img), {
+    image.number("adjust_gamma", "gamma", gamma, 0), image.number("adjust_gamma", "gain", gain or 1),
+  })
+end
+
+--- transforms.functional.adjust_sharpness(img, factor): 0 is blurred, 1 the image, 2 sharper.
+function F.adjust_sharpness(img, factor)
+  return image.run("sharpness", check("adjust_sharpness", img), {image.number("adjust_sharpness", "factor", factor, 0)})
+end
+
+--- transforms.functional.invert(img): black for white.
+function F.invert(img) return image.run("invert", check("invert", img), {}) end
+
+--- transforms.functional.posterize(img, bits): the upper bits of each value alone, 0 to 8 of them.
+function F.posterize(img, bits)
+  image.whole("posterize", "bits", bits, 0)
+  return image.run("posterize", check("posterize", img), {bits})
+end
+
+--- transforms.functional.solarize(img, threshold): values from the threshold on are inverted.
+function F.solarize(img, threshold)
+  return image.run("solarize", check("solarize", img), {image.number("solarize", "threshold", threshold)})
+end
+
+--- transforms.functional.autocontrast(img): each channel stretched from black to white.
+function F.autocontrast(img) return image.run("autocontrast", check("autocontrast", img), {}) end
+
+--- transforms.functional.equalize(img): each channel's values spread evenly (by its histogram in 256 steps).
+function F.equalize(img)
+  check("equalize", img)
+  if img.dtype == "uint8" then return image.run("equalize", img, {}) end
+  local bytes = image.to_dtype("equalize", img, "uint8", true)
+  return image.to_dtype("equalize", image.run("equalize", bytes, {}), img.dtype, true)
+end
+
+--- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a
+--- Gaussian kernel, whose size is an odd number or {along x, along y}; sigma likewise, without it 0.15 * size + 0.35.
+function F.gaussian_blur(img, kernel_size, opts)
+  local who = "gaussian_blur"
+  check(who, img)
+  local size = image.kernel_size(who, kernel_size)
+  local sigma = options.check(who, opts, {sigma = {"any"}}, "sigma").sigma
+  if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
+  if type(sigma) == "number" then sigma = {sigma, sigma} end
+  sigma = image.list(who, "sigma", sigma, {1, 2})
+  sigma[2] = sigma[2] or sigma[1]
+  for i = 1, 2 do
+    if sigma[i] <= 0 then fail("%s: sigma has to be above 0, got %g", who, sigma[i]) end
+  end
+  return image.blur(img, size, sigma)
+end
+
+--- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue,
+--- as 1 or 3 channels.
+function F.rgb_to_grayscale(img, opts)
+  opts = options.check("rgb_to_grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
+  return image.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
+end
+
+--- transforms.functional.normalize(img, mean, std): (img - mean) / std, each a list of one number for each channel.
+function F.normalize(img, mean, std)
+  return image.normalize(check("normalize", img), image.statistics("normalize", mean, std), false)
+end
+
+--- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
+--- from 0 to 1, and the other way round.
+function F.to_dtype(img, dtype, opts)
+  opts = options.check("to_dtype", opts, {scale = {"boolean", false}}, "scale")
+  return image.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
+end
+
+--- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): to_dtype with scale.
+function F.convert_image_dtype(img, dtype)
+  options.arg("convert_image_dtype", "img", img, "tensor")
+  return image.to_dtype("convert_image_dtype", img, core.dtype(dtype or "float32"), true)
+end
+
+--- transforms.functional.to_tensor(img): uint8 as float32 from 0 to 1; floats as they are.
+function F.to_tensor(img)
+  check("to_tensor", img)
+  return img.dtype == "uint8" and image.to_dtype("to_tensor", img, "float32", true) or img
+end
+
+--- transforms.functional.erase(img, i, j, h, w, v): a copy, in which h rows and w columns from row i and column j on,
+--- counted from 0, are v: a number, or a tensor that broadcasts to [C, h, w].
+function F.erase(img, i, j, h, w, v)
+  check("erase", img)
+  local height, width = image.size(img)
+  image.whole("erase", "i", i, 0)
+  image.whole("erase", "j", j, 0)
+  image.whole("erase", "h", h)
+  image.whole("erase", "w", w)
+  if i + h > height or j + w > width then
+    fail("erase: rows %d to %d and columns %d to %d are not within %d x %d", i, i + h - 1, j, j + w - 1, height, width)
+  end
+  local copy = img:clone()
+  local part = copy:narrow(-2, i + 1, h):narrow(-1, j + 1, w)
+  if core.is_tensor(v) then
+    part:copy_(v:expand(part.shape))
+  else
+    part:fill_(image.number("erase", "v", v))
+  end
+  return copy
+end
+
+options.exact_all(F, options.named)
+F.hflip, F.vflip, F.to_grayscale = F.horizontal_flip, F.vertical_flip, F.rgb_to_grayscale
+
+return options.strict("vision.transforms.functional", F)

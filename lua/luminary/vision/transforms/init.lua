@@ -1,0 +1,20 @@
+--- vision.transforms: what is done with images before they are learnt from, under torchvision's names (transforms.v2):
+---
+---   local T = lm.vision.transforms
+---   local train = T.Compose {
+---     T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),
+---     T.Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}),
+---   }
+---   local x = train(img)
+---
+--- Images are [C, H, W], or batches [N, C, H, W], of uint8 (0 to 255), float32 or float64 (0 to 1) on the CPU. Random
+--- numbers come from the CPU's generator (lm.manual_seed).
+local options = require "luminary.options"
+
+local transforms = {functional = require "luminary.vision.transforms.functional"}
+for name, class in pairs(require("luminary.vision.transforms.transform").list) do transforms[name] = class end
+for _, family in ipairs {"geometry", "colour", "auto", "mix"} do
+  for name, class in pairs(require("luminary.vision.transforms." .. family)) do transforms[name] = class end
+end
+
+return options.strict("vision.transforms", transforms)

@@ -1,0 +1,257 @@
+--- The root of all transforms, and those made of others.
+local core = require "luminary.core"
+local class = require "luminary.class"
+local options = require "luminary.options"
+local image = require "luminary.vision.transforms.image"
+local fail = options.fail
+
+--- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
+--- called with: local x, y = t(x, y). One's own writes forward:
+---
+---   local Noise = transforms.Transform:extend("Noise")
+---   function Noise:init(scale) self.scale = scale end
+---   function Noise:forward(img, ...) return img + lm.randn_like(img) * self.scale, ... end
+local Transform
+
+local function call(self, ...) return self:forward(...) end
+
+Transform = class.guard(class.new("Transform", nil, function(of, ...)
+  local object = class.object(of, {__call = call})
+  object:init(class.arguments(of, ...))
+  return object
+end))
+for key, method in pairs(class.methods) do Transform[key] = method end
+Transform.is = class.is
+Transform.strict = true
+
+-- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
+-- (`draws`), for a batch. `ours`: nobody but the caller has what _apply gives, unless it is what went in.
+
+--- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
+--- random numbers are drawn: as its images would be, one after the other.
+function Transform:forward(img, ...)
+  if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
+  image.check(self.__name, img)
+  if self.draws and img.ndim == 4 then
+    return image.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
+  end
+  return self:_apply(img), ...
+end
+
+local transforms = {Transform = Transform}
+
+local function define(name)
+  local new = class.define(name, Transform)
+  new.ours = true
+  transforms[name] = new
+  return new
+end
+
+-- ---- those made of others
+
+local function is_callable(v)
+  if type(v) == "function" then return true end
+  local record = class.record(v)
+  return record ~= nil and (record.is_module or class.is(v, Transform)) or false
+end
+
+-- A checked list of what a container is made of.
+local function parts_of(who, list)
+  if not options.is_plain(list) or #list == 0 then
+    fail("%s: a list of transforms expected, got %s", who, options.describe(list))
+  end
+  local parts = {}
+  for i = 1, #list do
+    if not is_callable(list[i]) then
+      fail("%s: transform %d has to be a transform or a function, got %s", who, i, options.describe(list[i]))
+    end
+    parts[i] = list[i]
+  end
+  return parts
+end
+
+local function every(parts, test)
+  for _, part in ipairs(parts) do
+    if not test(part) then return false end
+  end
+  return true
+end
+
+-- Whether a part transforms one image at a time, by _apply; a class of the user's may have another forward.
+local image_wise = {} -- the forwards that do so
+local function by_image(part)
+  return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
+    and image_wise[part.forward] == true
+end
+
+local Container = class.define("Container", Transform)
+
+function Container:set_parts(list)
+  self.transforms = parts_of(self.__name, list)
+  self.each_image = every(self.transforms, function(part)
+    return by_image(part) and part.each_image ~= false
+  end)
+  self.ours = self.each_image and every(self.transforms, function(part) return part.ours end)
+  self.draws = true
+end
+
+--- The transform with those inside it, one a line.
+function Container:repr()
+  local lines = {}
+  for i, part in ipairs(self.transforms) do lines[i] = "  " .. tostring(part):gsub("\n", "\n  ") end
+  return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+local function define_container(name)
+  local new = class.define(name, Container)
+  transforms[name] = new
+  return new
+end
+
+-- One part after the other from `first` on. What a part of ours has made, and nobody else has, gives its memory up at
+-- once, for the next image to be laid in.
+local function chain(self, first, x, out)
+  local parts, fused = self.transforms, self.fused
+  local last, own, i = #parts, false, first
+  while i <= last do
+    local part = parts[i]
+    local y
+    if fused[i] and core.is_tensor(x) and x.dtype == "uint8" then
+      i = i + 1
+      y = parts[i]:_apply_scaled(x, i == last and out or nil)
+    elseif by_image(part) then
+      y = part:_apply(x, i == last and out or nil)
+    else
+      y = part(x)
+    end
+    local ours = by_image(part) and part.ours
+    if y ~= x then
+      if own and ours then x:free() end
+      own = ours
+    elseif not ours then
+      own = false
+    end
+    x, i = y, i + 1
+  end
+  return x
+end
+
+--- transforms.Compose(list): one transform (or function, or module) after the other. A batch goes through them image
+--- by image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix
+--- see the batch, and what else Compose is called with.
+local Compose = define_container "Compose"
+
+function Compose:init(list)
+  self:set_parts(list)
+  self.draws = false
+  self.fused = {}
+  for i, part in ipairs(self.transforms) do
+    self.draws = self.draws or by_image(part) and part.draws or false
+    local following = self.transforms[i + 1]
+    self.fused[i] = following ~= nil and by_image(part) and part.scales_to == "float32"
+      and by_image(following) and following._apply_scaled ~= nil
+  end
+end
+
+function Compose:_apply(x, out) return chain(self, 1, x, out) end
+
+local function each_whole(self, first, ...)
+  if first > #self.transforms then return ... end
+  local part = self.transforms[first]
+  if by_image(part) then return each_whole(self, first + 1, part:forward(...)) end
+  if type(part) == "function" or not class.is(part, Transform) then -- takes the image alone
+    return each_whole(self, first + 1, part((...)), select(2, ...))
+  end
+  return each_whole(self, first + 1, part(...))
+end
+
+--- compose:forward(img, ...): img through all of them, and the rest.
+function Compose:forward(img, ...)
+  if not self.each_image then return each_whole(self, 1, img, ...) end
+  return Transform.forward(self, img, ...)
+end
+
+image_wise[Transform.forward], image_wise[Compose.forward] = true, true
+
+--- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
+--- first transform needs, transformed.
+function Compose:from_encoded(encoded, opts)
+  local first = self.transforms[1]
+  if by_image(first) and first.from_encoded then
+    local x = first:from_encoded(encoded, opts)
+    if self.each_image then return chain(self, 2, x) end
+    return (each_whole(self, 2, x))
+  end
+  return (self:forward(encoded:decode(opts)))
+end
+
+--- transforms.Identity(): nothing is changed.
+local Identity = define "Identity"
+function Identity:_apply(x, _) return x end -- luacheck: no self
+
+--- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
+local Lambda = class.define("Lambda", Transform)
+transforms.Lambda = Lambda
+
+function Lambda:init(f)
+  if type(f) ~= "function" then fail("Lambda: a function expected, got %s", options.describe(f)) end
+  self.f = f
+end
+
+--- lambda:forward(img, ...): f(img), and the rest.
+function Lambda:forward(img, ...) return self.f(img), ... end
+
+-- What one part makes of an image.
+local function apply_part(part, x, out)
+  if by_image(part) then return part:_apply(x, out) end
+  return (part(x))
+end
+
+--- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
+local RandomApply = define_container "RandomApply"
+
+function RandomApply:init(list, opts)
+  self:set_parts(list)
+  self.p = options.check("RandomApply", opts, {p = {"probability", 0.5}}, "p").p
+  self.fused = {}
+end
+
+function RandomApply:_apply(x, out)
+  if not image.chance(self.p) then return x end
+  return chain(self, 1, x, out)
+end
+
+--- transforms.RandomChoice(list [, {p}]): one of them, each as likely, or as the list p says.
+local RandomChoice = define_container "RandomChoice"
+
+function RandomChoice:init(list, opts)
+  self:set_parts(list)
+  local n = #self.transforms
+  local p = options.check("RandomChoice", opts, {p = {"table"}}, "p").p
+  self.sums = {}
+  local total = 0
+  p = p and image.list("RandomChoice", "p", p, {n}, 0)
+  for i = 1, n do
+    total = total + (p and p[i] or 1)
+    self.sums[i] = total
+  end
+  if total == 0 then fail("RandomChoice: no number of p is above 0") end
+end
+
+function RandomChoice:_apply(x, out)
+  local at = image.uniform(0, self.sums[#self.sums])
+  for i, sum in ipairs(self.sums) do
+    if at < sum then return apply_part(self.transforms[i], x, out) end
+  end
+end
+
+--- transforms.RandomOrder(list): all of them, in a random order.
+local RandomOrder = define_container "RandomOrder"
+function RandomOrder:init(list) self:set_parts(list) end
+
+function RandomOrder:_apply(x, _)
+  for _, i in ipairs(image.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
+  return x
+end
+
+return {list = transforms, define = define}

@@ -1,0 +1,183 @@
+-- lm.mp.Lock, RLock, Event, Value and Array, between processes and threads, and when their holders are killed.
+local lm = require "luminary"
+local mp = lm.mp
+
+local function problem_of(f, ...)
+  local ok, problem = pcall(f, ...)
+  assert.is_false(ok)
+  return problem
+end
+
+describe("a Lock", function()
+  for _, method in ipairs {"process", "thread"} do
+    it("is held by one " .. method .. " at a time", function()
+      local v, lock = lm.zeros(1), mp.Lock()
+      mp.spawn(function(_, t, l)
+        for _ = 1, 300 do
+          l:with(function() t[1] = t[1] + 1 end)
+        end
+      end, {nprocs = 3, args = {v, lock}, method = method})
+      assert.equal(900, v:item())
+    end)
+
+    it("is the next one's when its holder, a " .. method .. ", ends with it", function()
+      local lock, event = mp.Lock(), mp.Event()
+      local leaves = mp.spawn(function(_, l, e)
+        l:acquire()
+        e:set()
+      end, {args = {lock, event}, method = method, join = false})
+      assert.is_true(event:wait(20))
+      local got, left = lock:acquire(20)
+      assert.is_true(got and left)
+      lock:release()
+      leaves:join()
+      got, left = lock:acquire()
+      assert.is_true(got)
+      assert.is_false(left)
+      lock:release()
+    end)
+  end
+
+  it("is the next one's when its holder is killed", function()
+    local lock, event, told = mp.Lock(), mp.Event(), mp.Queue()
+    local holder = mp.Process {target = function(l, e)
+      l:acquire()
+      e:set()
+      while true do end
+    end, args = {lock, event}}:start()
+    assert.is_true(event:wait(20))
+    assert.is_false(lock:acquire(0))
+    local waits = mp.Process {target = function(l, q) l:with(function(left) q:put(left) end) end, args = {lock, told}}
+    waits:start()
+    assert.is_false(told:try_get(0.3))
+    holder:kill()
+    assert.is_true(told:get {timeout = 20})
+    assert.is_true(waits:join(20) and holder:join(20))
+    assert.is_false(lock:with(function(left) return left end))
+  end)
+
+  it("says what is wrong", function()
+    local lock = mp.Lock()
+    assert.matches("Lock:release: it is not held here", problem_of(lock.release, lock))
+    lock:acquire()
+    assert.matches("Lock:acquire: it is held here already; lm.mp.RLock", problem_of(lock.acquire, lock))
+    assert.equal("Lock(held here)", tostring(lock))
+    local q = mp.Queue()
+    q:put(lock)
+    local other = q:get()
+    assert.matches("this thread holds it already", problem_of(other.acquire, other, 0.1))
+    assert.matches("it is not held here", problem_of(other.release, other))
+    lock:release()
+    assert.is_true((other:acquire()))
+    other:release()
+    assert.matches("mp_sync_spec.lua:%d+: inside", problem_of(lock.with, lock, function() error "inside" end))
+    assert.same({1, nil, 3}, {lock:with(function() return 1, nil, 3 end)})
+    assert.matches("Lock:acquire: called with nil", problem_of(lock.acquire))
+    assert.matches("timeout has to be a number", problem_of(lock.acquire, lock, "soon"))
+    local again = mp.RLock()
+    again:acquire()
+    again:acquire()
+    again:release()
+    assert.is_true((again:acquire(0)))
+    again:release()
+    again:release()
+    assert.matches("it is not held here", problem_of(again.release, again))
+  end)
+
+  it("waits no longer than its timeout", function()
+    local lock, event = mp.Lock(), mp.Event()
+    local holder = mp.Process {target = function(l, e)
+      l:acquire()
+      e:set()
+      while true do end
+    end, args = {lock, event}}:start()
+    assert.is_true(event:wait(20))
+    local began = lm.time()
+    assert.is_false(lock:acquire(0.25))
+    local took = lm.time() - began
+    assert.is_true(took >= 0.25 and took < 5)
+    holder:kill()
+    holder:join(20)
+  end)
+end)
+
+describe("an Event", function()
+  for _, method in ipairs {"process", "thread"} do
+    it("lets all who wait by " .. method .. " go on", function()
+      local event, count = mp.Event(), mp.Queue()
+      local waits = mp.spawn(function(_, e, q)
+        q:put "waits"
+        q:put(e:wait())
+      end, {nprocs = 3, args = {event, count}, method = method, join = false})
+      for _ = 1, 3 do assert.equal("waits", count:get {timeout = 20}) end
+      assert.is_false(count:try_get(0.1))
+      event:set()
+      for _ = 1, 3 do assert.is_true(count:get {timeout = 20}) end
+      waits:join()
+    end)
+  end
+
+  it("is set until it is cleared", function()
+    local event = mp.Event()
+    assert.is_false(event:is_set())
+    local began = lm.time()
+    assert.is_false(event:wait(0.1))
+    assert.is_true(lm.time() - began >= 0.1)
+    event:set()
+    event:set()
+    assert.is_true(event:is_set() and event:wait() and event:wait(0))
+    assert.equal("Event(set)", tostring(event))
+    event:clear()
+    assert.is_false(event:wait(0))
+    assert.matches("Event:set: called with nil, not with a Event: use a colon", problem_of(event.set))
+  end)
+end)
+
+describe("a Value and an Array", function()
+  it("are shared, with a lock", function()
+    local v, a = mp.Value("int64", 5), mp.Array("float32", {1, 2, 3})
+    local flag, zeros = mp.Value("bool", true), mp.Array("float64", 4)
+    mp.spawn(function(i, value, array)
+      for _ = 1, 100 do value:with(function(x) x.value = x.value + 1 end) end
+      array[i + 1] = array[i + 1] * 10
+    end, {nprocs = 2, args = {v, a}})
+    assert.equal(205, v.value)
+    assert.same({10, 20, 3}, {a[1], a[2], a[3]})
+    assert.same({10, 20, 3}, a.tensor:tolist())
+    assert.is_true(a.tensor:is_shared() and flag.value)
+    assert.equal(4, zeros:with(function(x) return x.tensor:numel() end))
+    assert.is_true((v:get_lock():acquire(0)))
+    v:get_lock():release()
+    assert.equal("Value(205)", tostring(v))
+  end)
+
+  it("say what is wrong", function()
+    assert.matches("Value: the second argument has to be a number or a boolean, got string", problem_of(mp.Value,
+      "float32", "x"))
+    assert.matches("Array: the second argument has to be a size or a list", problem_of(mp.Array, "float32", "x"))
+    assert.matches("Array: the size has to be an integer of at least 1", problem_of(mp.Array, "float32", 0))
+    assert.matches("dtype", problem_of(mp.Value, "flot32", 1))
+    local v = mp.Value("float32", 1)
+    assert.matches("Value: no field 'valu' to set", problem_of(function() v.valu = 2 end))
+  end)
+end)
+
+describe("share_memory", function()
+  it("is there for tensors, modules and optimizers' states", function()
+    local net = lm.nn.Linear(3, 2)
+    local opt = lm.optim.Adam(net:parameters(), {lr = 0.1})
+    net(lm.ones(1, 3)):sum():backward()
+    opt:step()
+    net:share_memory()
+    opt:share_memory()
+    local q = mp.Queue()
+    q:put {net, opt}
+    local got = q:get()
+    got[2]:step()
+    assert.is_false(lm.equal(got[2].state[got[1].weight].exp_avg, lm.zeros(2, 3)))
+    assert.is_true(lm.equal(opt.state[net.weight].exp_avg, got[2].state[got[1].weight].exp_avg))
+    for _, p in ipairs(net:parameters()) do
+      assert.is_true(p:is_shared() and opt.state[p].exp_avg:is_shared() and opt.state[p].exp_avg_sq:is_shared())
+    end
+  end)
+end)

@@ -1,0 +1,29 @@
+--- Writes what the C code needs of lua/luminary/variables.lua:
+---
+---   luajit src/base/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---
+--- variable_names.h    the variables as an enum
+--- variable_table.inc  their names and values, in that order
+local source, out = arg[1], arg[2]
+package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
+local text = require "text"
+local variables = require "luminary.variables"
+
+local head = "/* Written by src/base/generate.lua from lua/luminary/variables.lua. */\n"
+
+text.write(out .. "/variable_names.h", head .. text.fill([[
+#ifndef LM_VARIABLE_NAMES_H
+#define LM_VARIABLE_NAMES_H
+
+typedef enum lm_variable {
+  $names
+  LM_VARIABLES
+} lm_variable;
+
+#endif
+]], {names = text.map(variables, function(v) return v.name:gsub("^%u-_", "LM_VAR_") .. "," end)}))
+
+text.write(out .. "/variable_table.inc", head .. table.concat(text.map(variables, function(v)
+  local values = v.one_of and ('"%s"'):format(table.concat(v.one_of, ", ")) or "NULL"
+  return ('{"%s", %s},\n'):format(v.name, values)
+end)))

@@ -1,0 +1,20 @@
+/* Parcels and handles of lm.mp as Lua values, for mp.c and handles.c. */
+#ifndef LM_BIND_HANDLES_H
+#define LM_BIND_HANDLES_H
+
+#include "bind/bind.h"
+#include "mp/channel.h"
+
+/* NULL if the value at i is none. */
+lm_handle *lm_to_handle(lua_State *L, int i);
+
+/* The text at i, the list of tensors at i + 1, of handles at i + 2 (nil: none). Forget it, after an error too. */
+lm_status lm_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_content *out);
+void lm_content_forget(lm_content *c);
+
+/* A place for a parcel, on the stack, which owns what is put there. */
+lm_parcel **lm_parcel_held(lua_State *L, lm_lua *s);
+/* Text, list of tensors, list of handles: gives 3. */
+int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held);
+
+#endif

@@ -1,0 +1,296 @@
+#define _GNU_SOURCE
+#include "data/csv.h"
+
+#include <float.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "op/backend.h"
+
+enum { WORTH_THREADS = 1 << 20 }; /* bytes */
+
+/* ---- rows and fields */
+
+static bool is_end(char c) { return c == '\n' || c == '\r'; }
+
+lm_status lm_csv_rows(const lm_csv *c, lm_tensor **starts) {
+  lm_status status = LM_OK;
+  lm_bytes found = {0};
+  const char *p = c->text, *end = p + c->n;
+  if (c->n >= 3 && memcmp(p, "\xef\xbb\xbf", 3) == 0) p += 3; /* UTF-8's mark */
+  const char *quote = p;
+  while (p < end) {
+    if (is_end(*p)) {
+      p++;
+      continue;
+    }
+    lm_put_u64(&found, (uint64_t)(p - c->text));
+    const char *newline = memchr(p, '\n', (size_t)(end - p));
+    if (!newline) newline = end;
+    if (quote < p) quote = p;
+    if (quote < newline && *quote != '"' && !(quote = memchr(quote, '"', (size_t)(end - quote)))) quote = end;
+    if (quote >= newline) {
+      p = newline;
+      continue;
+    }
+    for (bool first = true; p < end && *p != '\n';) { /* at the beginning of a field */
+      if (*p == c->delimiter && !first) p++;
+      first = false;
+      if (p < end && *p == '"') {
+        for (p++; p < end && !(*p == '"' && (++p == end || *p != '"')); p++) continue;
+      }
+      while (p < end && *p != '\n' && *p != c->delimiter) p++;
+    }
+  }
+  lm_put_u64(&found, (uint64_t)c->n);
+  if (found.failed) {
+    status = lm_fail(LM_E_OOM, "out of memory: reading %s", c->path);
+    goto done;
+  }
+  int64_t count = (int64_t)(found.n / sizeof(int64_t));
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, starts));
+  memcpy((*starts)->data, found.data, found.n);
+done:
+  lm_bytes_free(&found);
+  return status;
+}
+
+typedef struct field {
+  const char *from, *to;
+  bool quoted;
+} field;
+
+/* The field at p of a row that ends at `end`. The next one's beginning, end + 1 after the last, or NULL if it is none.
+ */
+static const char *next_field(char delimiter, const char *p, const char *end, field *f) {
+  f->quoted = p < end && *p == '"';
+  if (f->quoted) {
+    f->from = ++p;
+    while ((p = memchr(p, '"', (size_t)(end - p))) && p + 1 < end && p[1] == '"') p += 2;
+    if (!p) return NULL;
+    f->to = p++;
+    return p == end || *p == delimiter ? p + 1 : NULL;
+  }
+  for (f->from = p; p < end && *p != delimiter; p++) {
+    if (*p == '"') return NULL;
+  }
+  f->to = p;
+  return p + 1;
+}
+
+static const char *row_end(const lm_csv *c, int64_t from, int64_t to) {
+  while (to > from && is_end(c->text[to - 1])) to--;
+  return c->text + to;
+}
+
+static int64_t line_of(const lm_csv *c, const char *at) {
+  int64_t line = 1;
+  for (const char *p = c->text; (p = memchr(p, '\n', (size_t)(at - p))); p++) line++;
+  return line;
+}
+
+/* What stops next_field at p. */
+static lm_status no_field(const lm_csv *c, const char *p, int column) {
+  return lm_fail(
+      LM_E_IO, "%s: line %lld, field %d: %s", c->path, (long long)line_of(c, p), column,
+      *p == '"' ? "its quotes are not closed where the field ends" : "a quote inside a field without quotes");
+}
+
+void lm_csv_text(const char *text, int64_t at, int64_t n, lm_bytes *out) {
+  const char *p = text + at, *end = p + n, *quote;
+  bool quoted = at > 0 && p[-1] == '"';
+  while (quoted && (quote = memchr(p, '"', (size_t)(end - p)))) {
+    lm_put(out, p, (size_t)(quote + 1 - p));
+    p = quote + 2 > end ? end : quote + 2;
+  }
+  lm_put(out, p, (size_t)(end - p));
+}
+
+lm_status lm_csv_fields(const lm_csv *c, int64_t from, int64_t to, lm_bytes *out, int *count) {
+  const char *end = row_end(c, from, to);
+  lm_status status = LM_OK;
+  lm_bytes one = {0};
+  *count = 0;
+  for (const char *p = c->text + from, *next; p <= end; p = next) {
+    field f;
+    next = next_field(c->delimiter, p, end, &f);
+    if (!next) {
+      status = no_field(c, p, *count + 1);
+      break;
+    }
+    one.n = 0;
+    lm_csv_text(c->text, f.from - c->text, f.to - f.from, &one);
+    lm_put_string(out, one.data, one.n);
+    ++*count;
+  }
+  if (out->failed || one.failed) status = lm_fail(LM_E_OOM, "out of memory: reading %s", c->path);
+  lm_bytes_free(&one);
+  return status;
+}
+
+/* ---- numbers */
+
+static locale_t plain; /* the script's may have a comma for the point */
+static void make_plain(void) { plain = newlocale(LC_ALL_MASK, "C", (locale_t)0); }
+
+static bool by_library(const char *p, const char *end, double *out) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  char text[128], *stop;
+  if (end - p >= (ptrdiff_t)sizeof text) return false;
+  memcpy(text, p, (size_t)(end - p));
+  text[end - p] = 0;
+  pthread_once(&once, make_plain);
+  *out = plain ? strtod_l(text, &stop, plain) : strtod(text, &stop);
+  return *stop == 0;
+}
+
+static bool is_word(const char *p, const char *end, const char *word) {
+  return (size_t)(end - p) == strlen(word) && memcmp(p, word, (size_t)(end - p)) == 0;
+}
+
+static void trim(const char **p, const char **end) {
+  while (*p < *end && (**p == ' ' || **p == '\t')) ++*p;
+  while (*p < *end && ((*end)[-1] == ' ' || (*end)[-1] == '\t')) --*end;
+}
+
+/* Up to 15 digits and a power of ten up to 22 are doubles themselves: one rounding, as the C library's. */
+bool lm_csv_number(const char *p, const char *end, double *out) {
+  static const double ten[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
+                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+  trim(&p, &end);
+  const char *from = p;
+  bool negative = p < end && *p == '-';
+  if (p < end && (*p == '-' || *p == '+')) p++;
+  if (is_word(p, end, "inf") || is_word(p, end, "Inf") || is_word(p, end, "Infinity")) {
+    *out = negative ? -INFINITY : INFINITY;
+    return true;
+  }
+  uint64_t v = 0;
+  int digits = 0, significant = 0, power = 0;
+  bool point = false, large = false;
+  for (; p < end && ((*p >= '0' && *p <= '9') || (*p == '.' && !point)); p++) {
+    if (*p == '.') {
+      point = true;
+      continue;
+    }
+    digits++;
+    if (v || *p != '0') significant++;
+    if (significant <= 15) {
+      v = v * 10 + (uint64_t)(*p - '0');
+      power -= point;
+    }
+  }
+  if (digits == 0) return false;
+  if (p < end && (*p == 'e' || *p == 'E')) {
+    int e = 0, sign = 1, first = 1;
+    p++;
+    if (p < end && (*p == '-' || *p == '+')) sign = *p++ == '-' ? -1 : 1;
+    for (; p < end && *p >= '0' && *p <= '9'; p++, first = 0) e = e < 10000 ? e * 10 + (*p - '0') : e;
+    if (first) return false;
+    power += sign * e;
+  }
+  if (p != end) return false;
+  if (significant > 15 || power > 22 || power < -22) {
+    if (!by_library(from, end, out)) return false;
+  } else {
+    *out = power < 0 ? (double)v / ten[-power] : (double)v * ten[power];
+    if (negative) *out = -*out;
+  }
+  large = fabs(*out) > (double)FLT_MAX;
+  return !large;
+}
+
+static bool is_missing(const char *p, const char *end) {
+  static const char *const words[] = {"", "NA", "N/A", "NaN", "nan", "null", "NULL"};
+  trim(&p, &end);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    if (is_word(p, end, words[i])) return true;
+  }
+  return false;
+}
+
+/* ---- the table */
+
+/* One row into its places; what is wrong is worded if `tell`. */
+static lm_status read_row(const lm_csv *c, const lm_csv_plan *plan, int64_t from, int64_t to, float *numbers,
+                          int64_t *spans, bool tell) {
+  const char *end = row_end(c, from, to), *p = c->text + from, *next;
+  int column = 0;
+  for (; p <= end; p = next, column++) {
+    field f;
+    next = next_field(c->delimiter, p, end, &f);
+    if (!next) return tell ? no_field(c, p, column + 1) : LM_E_IO;
+    if (column >= plan->columns) continue;
+    int number = plan->number[column], text = plan->text[column];
+    if (number != LM_CSV_NOT) {
+      double v = NAN;
+      bool known = lm_csv_number(f.from, f.to, &v), missing = !known && is_missing(f.from, f.to);
+      if (missing) v = NAN;
+      if (!known && !(missing && plan->nan)) {
+        if (!tell) return LM_E_IO;
+        char shown[64];
+        const char *name = plan->name ? plan->name[column] : NULL;
+        lm_write_bytes(shown, sizeof shown, f.from, (size_t)(f.to - f.from));
+        return lm_fail(LM_E_IO, "%s: line %lld, column %d%s%s%s: '%s' is %s", c->path, (long long)line_of(c, p),
+                       column + 1, name ? " ('" : "", name ? lm_brief(name, 60) : "", name ? "')" : "", shown,
+                       missing ? "a missing value; missing = \"nan\" takes it as NaN" : "no number of float32");
+      }
+      numbers[number] = (float)v;
+    }
+    if (text != LM_CSV_NOT) {
+      spans[2 * text] = f.from - c->text;
+      spans[2 * text + 1] = f.to - f.from;
+    }
+  }
+  if (column == plan->columns) return LM_OK;
+  return tell ? lm_fail(LM_E_IO, "%s: line %lld has %d field%s, the first has %d", c->path,
+                        (long long)line_of(c, c->text + from), column, column == 1 ? "" : "s", plan->columns)
+              : LM_E_IO;
+}
+
+static int threads_for(int64_t bytes) {
+  const lm_backend *b = lm_backend_of(LM_DEVICE(LM_CPU, 0));
+  return bytes < WORTH_THREADS || !b ? 1 : b->get_threads();
+}
+
+lm_status lm_csv_read(const lm_csv *c, const lm_tensor *starts, const lm_csv_plan *plan, lm_csv_table *out) {
+  lm_status status = LM_OK;
+  const int64_t *at = (const int64_t *)starts->data;
+  int64_t rows = starts->numel - 1, kept = 0, one = rows;
+  int64_t number_size[2] = {rows, plan->numbers}, span_size[3] = {rows, plan->texts, 2};
+  lm_tensor *bad = NULL;
+  *out = (lm_csv_table){0};
+  TRY(lm_tensor_empty(LM_F32, LM_DEVICE(LM_CPU, 0), 2, number_size, LM_CONTIGUOUS, &out->numbers));
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 3, span_size, LM_CONTIGUOUS, &out->spans));
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &one, LM_CONTIGUOUS, &bad));
+  float *numbers = (float *)out->numbers->data;
+  int64_t *spans = (int64_t *)out->spans->data, wide = plan->numbers, long_ = 2 * (int64_t)plan->texts;
+  uint8_t *is_bad = (uint8_t *)bad->data;
+#pragma omp parallel for num_threads(threads_for(c->n)) schedule(static) if (c->n >= WORTH_THREADS)
+  for (int64_t i = 0; i < rows; i++) {
+    is_bad[i] = read_row(c, plan, at[i], at[i + 1], numbers + i * wide, spans + i * long_, false) != LM_OK;
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    if (is_bad[i]) {
+      if (!plan->skip) TRY(read_row(c, plan, at[i], at[i + 1], numbers + i * wide, spans + i * long_, true));
+      out->skipped++;
+      continue;
+    }
+    if (kept < i && wide) memcpy(numbers + kept * wide, numbers + i * wide, (size_t)wide * sizeof *numbers);
+    if (kept < i && long_) memcpy(spans + kept * long_, spans + i * long_, (size_t)long_ * sizeof *spans);
+    kept++;
+  }
+  out->rows = kept;
+done:
+  lm_release(bad);
+  if (status != LM_OK) {
+    lm_release(out->numbers);
+    lm_release(out->spans);
+    *out = (lm_csv_table){0};
+  }
+  return status;
+}

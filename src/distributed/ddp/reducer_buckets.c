@@ -1,0 +1,244 @@
+/* Where gradients lie: which bucket holds which, and the memory behind them.
+ *
+ * The memory of all buckets is one piece if ranks share it (lm_shared): first the facts, twice, then bucket after
+ * bucket. Each gradient starts on a cache line, so the total does not depend on the order. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/ddp/reducer_core.h"
+#include "op/check.h"
+
+enum { LINE = 64 };
+
+size_t lm_whole_lines(size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+bool lm_is_same_view(const lm_tensor *t, const lm_tensor *view) {
+  if (t == view) return true;
+  if (t->storage != view->storage || t->data != view->data || !lm_same_shape(t, view)) return false;
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->size[d] > 1 && t->stride[d] != view->stride[d]) return false;
+  }
+  return true;
+}
+
+lm_status lm_slot_show(lm_slot *s) {
+  lm_tensor *grad = lm_grad_of(s->param), *shown = NULL;
+  if (grad && lm_is_same_view(grad, s->view)) return LM_OK;
+  lm_status status = lm_tensor_view(s->view, s->view->ndim, s->view->size, s->view->stride, 0, &shown);
+  if (status == LM_OK) status = lm_set_grad(s->param, shown);
+  lm_release(shown);
+  return status;
+}
+
+char *lm_slot_data(const lm_reducer *r, int i) { return r->bucket[r->slot[i].bucket].flat->data + r->slot[i].at; }
+
+/* ---- layout */
+
+typedef struct layout {
+  int nbuckets;
+  lm_bucket *bucket; /* [n] at most */
+  int *of;           /* [n] each slot's bucket, and where in it */
+  size_t *at;
+  size_t bytes;
+} layout;
+
+static void layout_free(layout *l) {
+  lm_free(l->bucket);
+  lm_free(l->of);
+  lm_free(l->at);
+}
+
+typedef struct filling { /* a bucket being filled */
+  lm_bucket b;
+  bool first;
+  int number; /* from 1, once it is closed */
+} filling;
+
+/* Buckets are sent in the order in which they are full, so they are numbered when they are closed: one for each dtype
+ * and device is open at a time. */
+static lm_status lay_out(const lm_reducer *r, const int *order, layout *l) {
+  lm_status status = LM_OK;
+  int n = r->n, nfillings = 0;
+  filling *all = lm_calloc((size_t)n, sizeof *all);
+  *l = (layout){.bucket = lm_calloc((size_t)n, sizeof *l->bucket),
+                .of = lm_calloc((size_t)n, sizeof *l->of),
+                .at = lm_calloc((size_t)n, sizeof *l->at)};
+  if (!all || !l->bucket || !l->of || !l->at) TRY(LM_E_OOM);
+  for (int k = 0; k < n; k++) {
+    const lm_slot *s = &r->slot[order[k]];
+    lm_dtype dtype = (lm_dtype)s->param->dtype;
+    lm_device device = s->param->device;
+    int f = nfillings - 1;
+    while (f >= 0 && (all[f].b.dtype != dtype || all[f].b.device != device)) f--;
+    if (f < 0 || all[f].number > 0) {
+      all[nfillings] = (filling){.b = {.dtype = dtype, .device = device}, .first = f < 0};
+      f = nfillings++;
+    }
+    l->of[order[k]] = f;
+    l->at[order[k]] = all[f].b.bytes;
+    all[f].b.bytes += lm_whole_lines(s->bytes);
+    all[f].b.nslots++;
+    if (all[f].b.bytes >= (all[f].first ? r->config.first_bytes : r->config.cap_bytes)) all[f].number = ++l->nbuckets;
+  }
+  for (int f = 0; f < nfillings; f++) {
+    if (all[f].number == 0) all[f].number = ++l->nbuckets;
+    l->bucket[all[f].number - 1] = all[f].b;
+  }
+  for (int i = 0; i < n; i++) l->of[i] = all[l->of[i]].number - 1;
+  for (int b = 0; b < l->nbuckets; b++) {
+    l->bucket[b].waits_for = l->bucket[b].nslots;
+    l->bucket[b].at = l->bytes;
+    l->bytes += l->bucket[b].bytes;
+  }
+done:
+  lm_free(all);
+  return status;
+}
+
+static uint64_t mix(uint64_t hash, const void *data, size_t n) { /* FNV-1a */
+  for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
+  return hash;
+}
+
+static uint64_t hash_of(const lm_reducer *r, const layout *l) {
+  uint64_t hash = mix(0xcbf29ce484222325u, &r->made, sizeof r->made);
+  for (int i = 0; i < r->n; i++) {
+    const lm_slot *s = &r->slot[i];
+    hash = mix(hash, &l->of[i], sizeof l->of[i]);
+    hash = mix(hash, &l->at[i], sizeof l->at[i]);
+    hash = mix(hash, &s->param->dtype, sizeof s->param->dtype);
+    hash = mix(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
+  }
+  return hash;
+}
+
+/* ---- memory */
+
+static void drop_shared(void *owner) { lm_shared_release(owner); }
+
+lm_status lm_fill_with_zeros(lm_tensor *t) {
+  lm_tensor *same = NULL;
+  lm_status status = lm_op_run(LM_OP_zero_, &(lm_zero__args){.x = t}, &same);
+  lm_release(same);
+  return status;
+}
+
+static lm_status bucket_memory(lm_reducer *r, lm_bucket *b, lm_shared *shared) {
+  lm_status status = LM_OK;
+  int64_t numel = (int64_t)(b->bytes / lm_dtype_size(b->dtype));
+  if (shared) {
+    char *data = lm_shared_region(shared, r->g->rank) + 2 * r->facts_bytes + b->at;
+    lm_shared_retain(shared);
+    return lm_tensor_foreign(b->dtype, b->device, 1, &numel, data, b->bytes, drop_shared, shared, &b->flat);
+  }
+  TRY(lm_tensor_empty(b->dtype, b->device, 1, &numel, LM_CONTIGUOUS, &b->flat));
+  TRY(lm_fill_with_zeros(b->flat));
+done:
+  return status;
+}
+
+/* A view has a storage of its own, which says whether anybody else looks at it. */
+static lm_status slot_view(const lm_slot *s, lm_tensor *flat, size_t at, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *row = NULL;
+  TRY(lm_tensor_part(flat, (lm_dtype)flat->dtype, 1, &s->param->numel, at, &row));
+  TRY(lm_tensor_view(row, s->param->ndim, s->param->size, s->stride, 0, out));
+done:
+  lm_release(row);
+  return status;
+}
+
+void lm_buckets_free(int n, lm_bucket *bucket) {
+  for (int b = 0; b < n && bucket; b++) {
+    lm_work_release(bucket[b].work);
+    lm_release(bucket[b].wire);
+    lm_release(bucket[b].flat);
+  }
+  lm_free(bucket);
+}
+
+/* Whether the ranks may share the memory of buckets; where they can, lm_shared_open finds out. What a function of the
+ * user's is shown, and may write to, is this rank's own. */
+static bool may_share(const lm_reducer *r) {
+  const lm_part *part = lm_part_for(r->g->core, LM_DEVICE(LM_CPU, 0));
+  if (r->hook.call || !r->g->one_host || !part || !part->g->table->may_share) return false;
+  for (int i = 0; i < r->n; i++) {
+    if (LM_DEVICE_KIND(r->slot[i].param->device) != LM_CPU) return false;
+  }
+  return true;
+}
+
+lm_status lm_buckets_make(lm_reducer *r, const int *order) {
+  lm_status status = LM_OK;
+  layout l = {0};
+  lm_shared *shared = NULL;
+  lm_tensor **view = lm_calloc((size_t)r->n, sizeof *view);
+  if (!view) TRY(LM_E_OOM);
+  TRY(lay_out(r, order, &l));
+  if (may_share(r)) TRY(lm_shared_open(r->g, 2 * r->facts_bytes + l.bytes, &shared));
+  for (int b = 0; b < l.nbuckets; b++) TRY(bucket_memory(r, &l.bucket[b], shared));
+  for (int i = 0; i < r->n; i++) {
+    const lm_slot *s = &r->slot[i];
+    lm_tensor *grad = lm_grad_of(s->param);
+    TRY(slot_view(s, l.bucket[l.of[i]].flat, l.at[i], &view[i]));
+    if (s->view && grad && lm_is_same_view(grad, s->view)) TRY(lm_copy(grad, view[i]));
+  }
+  /* Nothing fails from here on but lm_slot_show, which then leaves a gradient where it was. */
+  for (int i = 0; i < r->n; i++) {
+    lm_slot *s = &r->slot[i];
+    lm_tensor *grad = lm_grad_of(s->param), *former = s->view;
+    s->view = view[i];
+    view[i] = NULL;
+    s->bucket = l.of[i];
+    s->at = l.at[i];
+    if (former && grad && lm_is_same_view(grad, former) && status == LM_OK) status = lm_slot_show(s);
+    lm_release(former);
+  }
+  if (order != r->order) memcpy(r->order, order, (size_t)r->n * sizeof *order);
+  r->hash = hash_of(r, &l);
+  lm_buckets_free(r->nbuckets, r->bucket);
+  r->bucket = l.bucket;
+  r->nbuckets = l.nbuckets;
+  l.bucket = NULL;
+  lm_shared_release(r->shared);
+  r->shared = shared;
+  shared = NULL;
+done:
+  for (int i = 0; i < r->n && view; i++) lm_release(view[i]);
+  lm_free(view);
+  lm_buckets_free(l.nbuckets, l.bucket);
+  l.bucket = NULL;
+  layout_free(&l);
+  lm_shared_release(shared);
+  return status;
+}
+
+/* ---- by order of arrival */
+
+static bool is_present_order(const lm_reducer *r, const layout *l) {
+  if (l->nbuckets != r->nbuckets) return false;
+  for (int i = 0; i < r->n; i++) {
+    if (l->of[i] != r->slot[i].bucket || l->at[i] != r->slot[i].at) return false;
+  }
+  return true;
+}
+
+lm_status lm_buckets_rebuild(lm_reducer *r) {
+  lm_status status = LM_OK;
+  layout l = {0};
+  char *data = NULL;
+  size_t bytes = 0, whole = (size_t)r->n * sizeof(int);
+  if (r->rebuilt) return LM_OK;
+  r->rebuilt = true;
+  if (r->config.find_unused && !r->config.static_graph) return LM_OK; /* the order may change with every pass */
+  lm_collective_purpose(r->title, r->hash);
+  /* A rank 0 that was out of batches has seen nothing arrive. */
+  TRY(lm_share_bytes(r->g, 0, r->arrived, r->narrived == r->n ? whole : 0, &data, &bytes));
+  if (bytes != whole) goto done;
+  TRY(lay_out(r, (int *)(void *)data, &l));
+  if (!is_present_order(r, &l)) TRY(lm_buckets_make(r, (int *)(void *)data));
+done:
+  layout_free(&l);
+  lm_free(data);
+  return status;
+}

@@ -1,0 +1,149 @@
+/* Communication hooks: what is done with a full bucket in place of the sum over all ranks. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/ddp/reducer_core.h"
+#include "op/check.h"
+
+static const char who[] = "register_comm_hook";
+
+/* ---- registering */
+
+static lm_status compare_names(lm_reducer *r, const char *name) {
+  lm_status status = LM_OK;
+  char *first = NULL;
+  size_t n = 0;
+  TRY(lm_share_bytes(r->g, 0, name, strlen(name), &first, &n));
+  if (strcmp(first, name) == 0) goto done;
+  status = lm_fail(LM_E_STATE, "%s: '%s' here, but '%s' on rank %d: all ranks have to register the same", who, name,
+                   first, r->g->ranks ? r->g->ranks[0] : 0);
+  lm_reducer_publish(r, status);
+done:
+  lm_free(first);
+  return status;
+}
+
+lm_status lm_reducer_set_hook(lm_reducer *r, const lm_comm_hook *hook) {
+  lm_status status = LM_OK;
+  TRY(lm_reducer_usable(r));
+  if (r->hooked) TRY(lm_fail(LM_E_STATE, "%s: this model has a hook; it can have one, once", who));
+  if (r->begun || r->exchanges > 0) {
+    TRY(lm_fail(LM_E_STATE, "%s: gradients were averaged already; it has to come before the first backward pass", who));
+  }
+  TRY(compare_names(r, hook->name));
+  r->hook = *hook;
+  r->hook.name = NULL; /* which is the caller's */
+  r->hooked = true;
+  if (!hook->call || !r->shared) goto done;
+  status = lm_buckets_make(r, r->order); /* in memory of this rank's own */
+  if (status != LM_OK) {
+    r->hook.call = NULL;
+    lm_reducer_publish(r, status); /* to those who count on it */
+  }
+done:
+  return status;
+}
+
+bool lm_hook_takes(const lm_reducer *r, const lm_bucket *b) {
+  if (r->hook.call) return true;
+  return r->hooked && r->g->size > 1 && r->hook.wire < LM_DTYPE_COUNT &&
+         lm_dtype_size(b->dtype) > lm_dtype_size(r->hook.wire);
+}
+
+/* ---- what a function of the user's is shown */
+
+lm_status lm_reducer_buffer(const lm_reducer *r, int bucket, lm_tensor **out) {
+  lm_tensor *flat = r->bucket[bucket].flat;
+  return lm_tensor_view(flat, 1, flat->size, flat->stride, 0, out);
+}
+
+int lm_reducer_params(const lm_reducer *r) { return r->n; }
+
+int lm_reducer_members(const lm_reducer *r, int bucket, int *param) {
+  int n = 0;
+  for (int k = 0; k < r->n; k++) {
+    if (r->slot[r->order[k]].bucket == bucket) param[n++] = r->order[k];
+  }
+  return n;
+}
+
+lm_status lm_reducer_gradient(const lm_reducer *r, int i, lm_tensor **out) {
+  const lm_slot *s = &r->slot[i];
+  int64_t at = (int64_t)(s->at / lm_dtype_size((lm_dtype)s->view->dtype));
+  return lm_tensor_view(r->bucket[s->bucket].flat, s->view->ndim, s->view->size, s->view->stride, at, out);
+}
+
+/* The hook may have left anything between the gradients in the pass before. */
+static lm_status clear_gaps(lm_reducer *r, int bucket) {
+  lm_status status = LM_OK;
+  const lm_bucket *b = &r->bucket[bucket];
+  int64_t element = (int64_t)lm_dtype_size(b->dtype), one = 1;
+  for (int i = 0; i < r->n; i++) {
+    const lm_slot *s = &r->slot[i];
+    int64_t gap = (int64_t)(lm_whole_lines(s->bytes) - s->bytes) / element;
+    lm_tensor *between = NULL;
+    if (s->bucket != bucket || gap == 0) continue;
+    TRY(lm_tensor_view(b->flat, 1, &gap, &one, (int64_t)(s->at + s->bytes) / element, &between));
+    status = lm_fill_with_zeros(between);
+    lm_release(between);
+    if (status != LM_OK) goto done;
+  }
+done:
+  return status;
+}
+
+static lm_status become(lm_tensor *flat, lm_tensor *content) {
+  lm_status status = LM_OK;
+  lm_tensor *same = NULL;
+  if (content->device != flat->device || !lm_same_shape(content, flat) ||
+      !lm_dtype_is_float((lm_dtype)content->dtype)) {
+    TRY(lm_fail(LM_E_SHAPE, "%s: the hook gave %s %s on %s for a bucket of %s %s on %s", who,
+                lm_dtype_name((lm_dtype)content->dtype), lm_shape_of(content), lm_device_name(content->device),
+                lm_dtype_name((lm_dtype)flat->dtype), lm_shape_of(flat), lm_device_name(flat->device)));
+  }
+  TRY(lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = flat, .src = content}, &same));
+  lm_release(same);
+done:
+  return status;
+}
+
+static lm_status call(lm_reducer *r, int bucket, bool last) {
+  lm_status status = LM_OK;
+  lm_tensor *content = NULL;
+  TRY(r->hook.call(r->hook.ctx, bucket, last, &content));
+  if (!r->g) TRY(lm_reducer_usable(r)); /* the hook has ended it */
+  lm_bucket *b = &r->bucket[bucket];
+  b->asks = !content && !last;
+  if (content) TRY(become(b->flat, content));
+done:
+  lm_release(content);
+  return status;
+}
+
+/* ---- a pass */
+
+lm_status lm_hook_start(lm_reducer *r, int bucket) {
+  lm_status status = LM_OK;
+  lm_bucket *b = &r->bucket[bucket];
+  if (r->hook.call) {
+    TRY(clear_gaps(r, bucket));
+    return call(r, bucket, false);
+  }
+  TRY(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
+  lm_reduce_name(r, bucket);
+  TRY(lm_all_reduce(r->g, b->wire, LM_REDUCE_SUM, &b->work));
+done:
+  return status;
+}
+
+lm_status lm_hook_finish(lm_reducer *r, int bucket) {
+  lm_status status = LM_OK;
+  lm_bucket *b = &r->bucket[bucket];
+  if (r->hook.call) return b->asks ? call(r, bucket, true) : LM_OK;
+  TRY(lm_reduce_wait(&b->work));
+  TRY(lm_copy(b->wire, b->flat));
+  lm_release(b->wire);
+  b->wire = NULL;
+done:
+  return status;
+}

@@ -1,0 +1,399 @@
+/* What ranks tell each other before an average, and the sums.
+ *
+ * In shared memory a bucket that is full is announced by a flag, and every rank sums its own part of it over all
+ * ranks' buckets, in place, and writes the result into each: nothing else is ever copied. A flag counts buckets through
+ * all passes, so it says which pass it belongs to.
+ *
+ * Elsewhere a bucket is handed to all_reduce: when it is full and its turn has come, there and then. The first one
+ * waits for the facts, which say what this rank counts; if it looked whether they happen to be here instead, ranks that
+ * are not in step would send buckets before or after whatever else backward sends. What the CPU has to scale, it scales
+ * from then on while it puts gradients in their places; on other devices that is left to the group, which may do it on
+ * the way. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "convert.h"
+#include "distributed/ddp/reducer_core.h"
+#include "op/check.h"
+
+enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };
+
+/* ---- facts */
+
+/* In shared memory there are two of each rank, in turn: one may still be read while the next is written. */
+static lm_facts *facts_of(const lm_reducer *r, int rank) {
+  size_t turn = r->exchanges & 1;
+  if (r->shared) return (lm_facts *)(void *)(lm_shared_region(r->shared, rank) + turn * r->facts_bytes);
+  return (lm_facts *)(void *)(r->heard->data + (size_t)rank * r->facts_bytes);
+}
+
+lm_status lm_facts_open(lm_reducer *r) {
+  lm_status status = LM_OK;
+  int64_t size[2] = {r->g->size, (int64_t)r->facts_bytes};
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, size + 1, LM_CONTIGUOUS, &r->sent));
+  r->factor = lm_calloc((size_t)r->g->size, sizeof *r->factor);
+  r->parts = lm_calloc((size_t)r->g->size, sizeof *r->parts);
+  if (!r->factor || !r->parts) TRY(LM_E_OOM);
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 2, size, LM_CONTIGUOUS, &r->heard));
+done:
+  return status;
+}
+
+void lm_facts_close(lm_reducer *r) {
+  lm_work_release(r->telling);
+  lm_release(r->sent);
+  lm_release(r->heard);
+  lm_free(r->factor);
+  lm_free(r->parts);
+}
+
+/* Of the exchange of facts under way (part 0) and of what follows from it. */
+static uint64_t hash_of(const lm_reducer *r, int part) {
+  uint64_t hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
+  return (hash ^ (uint64_t)part) * 0x9E3779B97F4A7C15u;
+}
+
+static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
+  static const char *const names[] = {"forward", "backward", "join"};
+  t->kind = LM_SETUP;
+  snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
+  snprintf(t->where, sizeof t->where, "%s", lm_where());
+  t->hash = hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */
+}
+
+static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
+  snprintf(t->what, sizeof t->what, "%s backward, bucket %d of %d", r->title, b + 1, r->nbuckets);
+}
+
+void lm_reduce_name(const lm_reducer *r, int b) {
+  lm_ticket t;
+  name_bucket(r, b, &t);
+  lm_collective_purpose(t.what, hash_of(r, b + 1));
+}
+
+lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
+  lm_status status = LM_OK;
+  lm_facts *own = (lm_facts *)(void *)r->sent->data;
+  lm_group_core *core = r->g->core;
+  r->exchanges++;
+  r->known = false;
+  memset(own, 0, r->facts_bytes);
+  name_event(r, event, &own->ticket);
+  own->event = event;
+  own->weight = event == LM_EVENT_JOINED ? 0 : r->config.weighted ? r->weight : 1;
+  for (int i = 0; i < r->n && event == LM_EVENT_BACKWARD; i++) {
+    if (r->slot[i].used || !r->slot[i].absent) own->used[i / 8] |= (uint8_t)(1u << i % 8);
+  }
+  if (r->shared) {
+    own->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
+    memcpy(facts_of(r, r->g->rank), own, r->facts_bytes);
+    lm_shared_post(r->shared, FLAG_FACTS, r->exchanges);
+    lm_call_passed(core, &own->ticket);
+  } else {
+    own->ticket.seq = atomic_load(&core->seq) + 1; /* what the call below gets */
+    lm_collective_purpose(own->ticket.what, own->ticket.hash);
+    TRY(lm_all_gather(r->g, r->sent, 1, &r->heard, &r->telling));
+  }
+  r->told = true;
+done:
+  return status;
+}
+
+static lm_status mismatch(lm_reducer *r, int peer) {
+  lm_waiting w;
+  lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+  lm_status status = lm_group_mismatch(r->g, peer, &facts_of(r, peer)->ticket);
+  lm_waiting_end(&w, false);
+  return status;
+}
+
+/* All facts are here: do they fit together, and what does each rank count? */
+static lm_status take_facts(lm_reducer *r) {
+  const lm_facts *own = (lm_facts *)(void *)r->sent->data;
+  int size = r->g->size, active = 0;
+  lm_arrival event = (lm_arrival)own->event;
+  double total = 0;
+  for (int rank = size - 1; rank >= 0; rank--) {
+    const lm_facts *f = facts_of(r, rank);
+    if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return mismatch(r, rank);
+    if (f->event == LM_EVENT_JOINED) continue;
+    if (event != LM_EVENT_JOINED && f->event != (int)event) return mismatch(r, rank);
+    event = (lm_arrival)f->event;
+    total += f->weight;
+    r->root = rank;
+    active++;
+  }
+  for (int rank = 0; rank < size; rank++) {
+    const lm_facts *f = facts_of(r, rank);
+    bool counts = f->event != LM_EVENT_JOINED;
+    r->factor[rank] = !counts ? 0 : total > 0 ? f->weight / total : 1.0 / active;
+  }
+  r->event = event;
+  r->known = true;
+  return LM_OK;
+}
+
+static bool everyone_at(const lm_reducer *r, int flag, uint32_t value) {
+  for (int rank = 0; rank < r->g->size; rank++) {
+    if (rank != r->g->rank && !lm_shared_reached(r->shared, rank, flag, value)) return false;
+  }
+  return true;
+}
+
+static lm_status wait_for_all(lm_reducer *r, int flag, uint32_t value) {
+  lm_status status = LM_OK;
+  for (int rank = 0; rank < r->g->size; rank++) {
+    if (rank != r->g->rank) TRY(lm_shared_wait(r->shared, rank, flag, value));
+  }
+done:
+  return status;
+}
+
+lm_status lm_reduce_wait(lm_work **w) {
+  lm_status status = lm_work_wait(*w, -1);
+  lm_work_release(*w);
+  *w = NULL;
+  return status == LM_OK ? status : lm_fail_in(status, LM_DDP);
+}
+
+lm_status lm_facts_wait(lm_reducer *r) {
+  lm_status status = LM_OK;
+  if (r->known) return LM_OK;
+  if (r->shared) {
+    lm_waiting w;
+    lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
+    status = wait_for_all(r, FLAG_FACTS, r->exchanges);
+    if (status == LM_OK) status = take_facts(r);
+    lm_waiting_end(&w, status == LM_OK && r->event != LM_EVENT_BACKWARD); /* of which this is the beginning only */
+    return status;
+  }
+  TRY(lm_reduce_wait(&r->telling));
+  TRY(take_facts(r));
+done:
+  return status;
+}
+
+bool lm_used_anywhere(const lm_reducer *r, int i) {
+  for (int rank = 0; rank < r->g->size; rank++) {
+    if (facts_of(r, rank)->used[i / 8] >> i % 8 & 1) return true;
+  }
+  return false;
+}
+
+/* ---- arithmetic */
+
+enum { TILE = 1024 };
+
+/* acc = or += factor * x, in float, for float64 in double. */
+#define LOAD(dtype, stored, number)                                                                    \
+  static void load_##dtype(number *acc, const stored *x, int n, number factor, bool first) {           \
+    if (first) {                                                                                       \
+      _Pragma("omp simd") for (int i = 0; i < n; i++) acc[i] = factor * (number)LM_GET_##dtype(x[i]);  \
+    } else {                                                                                           \
+      _Pragma("omp simd") for (int i = 0; i < n; i++) acc[i] += factor * (number)LM_GET_##dtype(x[i]); \
+    }                                                                                                  \
+  }                                                                                                    \
+  static void store_##dtype(stored *x, const number *acc, int n) {                                     \
+    _Pragma("omp simd") for (int i = 0; i < n; i++) x[i] = LM_PUT_##dtype(acc[i]);                     \
+  }
+LOAD(F16, uint16_t, float)
+LOAD(BF16, uint16_t, float)
+LOAD(F32, float, float)
+LOAD(F64, double, double)
+
+/* The weighted sum over all ranks' x, into each: n elements. A rank that does not count is not even read: it may hold
+ * anything. */
+#define SUM(dtype, stored, number)                                                                   \
+  static void sum_##dtype(int size, char *const *x, const double *factor, size_t n) {                \
+    number acc[TILE];                                                                                \
+    for (size_t at = 0; at < n; at += TILE) {                                                        \
+      int count = n - at < TILE ? (int)(n - at) : TILE;                                              \
+      bool first = true;                                                                             \
+      for (int r = 0; r < size; r++) {                                                               \
+        if (factor[r] == 0) continue;                                                                \
+        load_##dtype(acc, (const stored *)(const void *)x[r] + at, count, (number)factor[r], first); \
+        first = false;                                                                               \
+      }                                                                                              \
+      if (first) memset(acc, 0, sizeof acc);                                                         \
+      for (int r = 0; r < size; r++) store_##dtype((stored *)(void *)x[r] + at, acc, count);         \
+    }                                                                                                \
+  }
+SUM(F16, uint16_t, float)
+SUM(BF16, uint16_t, float)
+SUM(F32, float, float)
+SUM(F64, double, double)
+
+/* This rank's part of a bucket: whole lines, so that no two ranks write to one. */
+static void sum_part(const lm_reducer *r, const lm_bucket *b) {
+  enum { LINE = 64, FEW = 64 };
+  size_t lines = b->bytes / LINE, size = (size_t)r->g->size, rank = (size_t)r->g->rank;
+  size_t begin = lines * rank / size * LINE, end = lines * (rank + 1) / size * LINE;
+  size_t at = 2 * r->facts_bytes + b->at + begin, n = (end - begin) / lm_dtype_size(b->dtype);
+  char **x = r->parts;
+  for (int k = 0; k < r->g->size; k++) x[k] = lm_shared_region(r->shared, k) + at;
+  switch (b->dtype) {
+    case LM_F16: sum_F16(r->g->size, x, r->factor, n); break;
+    case LM_BF16: sum_BF16(r->g->size, x, r->factor, n); break;
+    case LM_F32: sum_F32(r->g->size, x, r->factor, n); break;
+    default: sum_F64(r->g->size, x, r->factor, n); break;
+  }
+}
+
+/* to = factor * from; both dense, n elements laid out alike. */
+static void scale_into(lm_dtype dtype, char *to, const char *from, size_t n, double factor) {
+  size_t element = lm_dtype_size(dtype);
+  for (size_t at = 0; at < n; at += TILE) { /* what is copied is still in the cache when it is scaled */
+    size_t count = n - at < TILE ? n - at : TILE;
+    if (to != from) memcpy(to + at * element, from + at * element, count * element);
+    if (factor != 1) lm_reduce_scale(dtype, to + at * element, count, factor);
+  }
+}
+
+static lm_status scale(lm_tensor *t, double factor) {
+  lm_status status = LM_OK;
+  lm_tensor *number = NULL, *same = NULL;
+  TRY(lm_tensor_number(factor, &number));
+  TRY(lm_op_run_inplace(LM_OP_mul, &(lm_mul_args){.x = t, .other = number}, &same));
+  lm_release(same);
+done:
+  lm_release(number);
+  return status;
+}
+
+static bool on_cpu(lm_device device) { return LM_DEVICE_KIND(device) == LM_CPU; }
+
+/* What slot i holds, times this rank's share; on the CPU. */
+static void scale_slot(lm_reducer *r, int i) {
+  lm_slot *s = &r->slot[i];
+  double factor = r->factor[r->g->rank];
+  char *data = lm_slot_data(r, i);
+  if (factor > 0) {
+    scale_into((lm_dtype)s->view->dtype, data, data, (size_t)s->view->numel, factor);
+  } else { /* 0 times infinity would not be 0 */
+    memset(data, 0, s->bytes);
+  }
+  s->scaled = true;
+}
+
+lm_status lm_reduce_put(lm_reducer *r, int i, lm_tensor *grad) {
+  lm_status status = LM_OK;
+  lm_slot *s = &r->slot[i];
+  bool cpu = on_cpu(s->view->device), scales = cpu && !r->shared && r->known;
+  s->scaled = false;
+  if (!grad) {
+    if (!cpu) return lm_fill_with_zeros(s->view);
+    memset(lm_slot_data(r, i), 0, s->bytes);
+    s->scaled = true;
+    return LM_OK;
+  }
+  if (!lm_is_same_view(grad, s->view)) {
+    bool alike = scales && lm_is_dense(grad);
+    for (int d = 0; d < grad->ndim && alike; d++) alike = grad->size[d] == 1 || grad->stride[d] == s->view->stride[d];
+    if (alike && r->factor[r->g->rank] > 0) {
+      scale_into((lm_dtype)grad->dtype, lm_slot_data(r, i), grad->data, (size_t)grad->numel, r->factor[r->g->rank]);
+      s->scaled = true;
+      return LM_OK;
+    }
+    TRY(lm_copy(grad, s->view));
+  }
+  if (scales) scale_slot(r, i);
+done:
+  return status;
+}
+
+/* ---- buckets on their way */
+
+/* The facts are known. */
+static lm_status send(lm_reducer *r, int k) {
+  lm_status status = LM_OK;
+  lm_bucket *b = &r->bucket[k];
+  double factor = r->factor[r->g->rank];
+  bool cpu = on_cpu(b->device), hooked = lm_hook_takes(r, b);
+  for (int i = 0; i < r->n && cpu; i++) {
+    if (r->slot[i].bucket == k && !r->slot[i].scaled) scale_slot(r, i);
+  }
+  if (!cpu && hooked) TRY(factor > 0 ? scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
+  if (hooked) return lm_hook_start(r, k);
+  lm_reduce_name(r, k);
+  return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
+             : lm_all_reduce_scaled(r->g, b->flat, factor, &b->work);
+done:
+  return status;
+}
+
+static bool next_is_full(const lm_reducer *r) {
+  return r->launched < r->nbuckets && r->bucket[r->launched].waits_for == 0;
+}
+
+static lm_status send_full(lm_reducer *r) {
+  lm_status status = LM_OK;
+  while (next_is_full(r)) {
+    TRY(lm_facts_wait(r));
+    TRY(send(r, r->launched++));
+  }
+done:
+  return status;
+}
+
+static void sum_next(lm_reducer *r) {
+  sum_part(r, &r->bucket[r->reduced]);
+  r->reduced++;
+  lm_shared_post(r->shared, FLAG_SUMMED, r->base + (uint32_t)r->reduced);
+}
+
+static void announce_full(lm_reducer *r) {
+  int before = r->launched;
+  while (next_is_full(r)) r->launched++;
+  if (r->launched > before) lm_shared_post(r->shared, FLAG_FULL, r->base + (uint32_t)r->launched);
+}
+
+lm_status lm_reduce_advance(lm_reducer *r) {
+  lm_status status = LM_OK;
+  if (!r->shared) return send_full(r);
+  announce_full(r);
+  if (!r->known && everyone_at(r, FLAG_FACTS, r->exchanges)) TRY(take_facts(r));
+  while (r->known && r->reduced < r->launched && everyone_at(r, FLAG_FULL, r->base + (uint32_t)r->reduced + 1))
+    sum_next(r);
+done:
+  return status;
+}
+
+static lm_status finish_shared(lm_reducer *r) {
+  lm_status status = LM_OK;
+  lm_waiting w;
+  lm_ticket *t = &((lm_facts *)(void *)r->sent->data)->ticket;
+  lm_waiting_begin(&w, r->g->core, t, r->g->core->timeout);
+  announce_full(r);
+  TRY(wait_for_all(r, FLAG_FACTS, r->exchanges));
+  if (!r->known) TRY(take_facts(r));
+  while (r->reduced < r->nbuckets) {
+    uint32_t next = r->base + (uint32_t)r->reduced + 1;
+    if (!everyone_at(r, FLAG_FULL, next)) {
+      name_bucket(r, r->reduced, &w.ticket); /* to people; it is one call for all ranks, wherever in it they wait */
+      TRY(wait_for_all(r, FLAG_FULL, next));
+    }
+    sum_next(r);
+  }
+  TRY(wait_for_all(r, FLAG_SUMMED, r->base + (uint32_t)r->nbuckets));
+done:
+  lm_waiting_end(&w, status == LM_OK);
+  return status;
+}
+
+lm_status lm_reduce_finish(lm_reducer *r) {
+  lm_status status = LM_OK;
+  if (r->shared) {
+    TRY(finish_shared(r));
+  } else {
+    TRY(send_full(r));
+    for (int b = 0; b < r->nbuckets; b++) {
+      TRY(lm_hook_takes(r, &r->bucket[b]) ? lm_hook_finish(r, b) : lm_reduce_wait(&r->bucket[b].work));
+    }
+  }
+  r->base += (uint32_t)r->nbuckets;
+  for (int i = 0; i < r->n; i++) lm_bump(r->slot[i].view, LM_BY_COLLECTIVE);
+done:
+  return status;
+}

@@ -1,0 +1,103 @@
+/* What the ranks of a model have in common at the start, and buffers later: many small things in one message. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/ddp/reducer.h"
+#include "distributed/group/collective.h"
+#include "distributed/group/core.h"
+#include "op/check.h"
+
+enum { LINE = 64 };
+static const size_t most_bytes = (size_t)32 << 20; /* in one message, unless one tensor is larger */
+
+static size_t room_of(const lm_tensor *t) {
+  size_t bytes = lm_nbytes(t);
+  return (bytes + LINE - 1) / LINE * LINE;
+}
+
+/* t as it is in the message: contiguous. */
+static lm_status packed(lm_tensor *message, size_t at, const lm_tensor *t, lm_tensor **out) {
+  return lm_tensor_part(message, (lm_dtype)t->dtype, t->ndim, t->size, at, out);
+}
+
+static lm_status copy_all(int n, lm_tensor *const *t, lm_tensor *message, bool in) {
+  lm_status status = LM_OK;
+  size_t at = 0;
+  for (int i = 0; i < n; i++) {
+    lm_tensor *p = NULL;
+    if (t[i]->numel == 0) continue;
+    TRY(packed(message, at, t[i], &p));
+    status = in ? lm_copy(t[i], p) : lm_copy(p, t[i]);
+    lm_release(p);
+    if (status != LM_OK) goto done;
+    if (!in) lm_bump(t[i], LM_OP_copy_);
+    at += room_of(t[i]);
+  }
+done:
+  return status;
+}
+
+static lm_status share(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
+  lm_status status = LM_OK;
+  lm_tensor *message = NULL;
+  int64_t size = (int64_t)bytes;
+  TRY(lm_tensor_empty(LM_U8, t[0]->device, 1, &size, LM_CONTIGUOUS, &message));
+  if (g->rank == root) {
+    if (LM_DEVICE_KIND(message->device) == LM_CPU) memset(message->data, 0, bytes); /* the gaps */
+    TRY(copy_all(n, t, message, true));
+  }
+  TRY(lm_group_broadcast(g, message, root, NULL));
+  if (g->rank != root) TRY(copy_all(n, t, message, false));
+done:
+  lm_release(message);
+  return status;
+}
+
+lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
+  lm_status status = LM_OK;
+  for (int first = 0; first < n;) {
+    size_t bytes = 0;
+    int end = first;
+    for (; end < n && t[end]->device == t[first]->device; end++) {
+      size_t more = room_of(t[end]);
+      if (bytes > 0 && bytes + more > most_bytes) break;
+      bytes += more;
+    }
+    if (bytes > 0) TRY(share(g, end - first, t + first, bytes, root));
+    first = end;
+  }
+done:
+  return status;
+}
+
+lm_status lm_share_bytes(lm_group *g, int root, const void *data, size_t n, char **out, size_t *out_n) {
+  lm_status status = LM_OK;
+  lm_tensor *length = NULL, *body = NULL;
+  int64_t size = (int64_t)n;
+  char *copy = NULL;
+  *out = NULL;
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 0, NULL, LM_CONTIGUOUS, &length));
+  memcpy(length->data, &size, sizeof size);
+  TRY(lm_group_broadcast(g, length, root, NULL));
+  memcpy(&size, length->data, sizeof size);
+  copy = lm_calloc((size_t)size + 1, 1);
+  if (!copy) TRY(LM_E_OOM);
+  if (size > 0) {
+    TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &body));
+    if (g->rank == root) memcpy(body->data, data, n);
+    TRY(lm_group_broadcast(g, body, root, NULL));
+    memcpy(copy, body->data, (size_t)size);
+  }
+  *out = copy;
+  *out_n = (size_t)size;
+  copy = NULL;
+done:
+  lm_free(copy);
+  lm_release(length);
+  lm_release(body);
+  return status;
+}
+
+void lm_share_failure(lm_group *g, const char *message) {
+  if (g->core->world) lm_world_fail(g->core->world, lm_where(), message); /* alone there is nobody to tell */
+}

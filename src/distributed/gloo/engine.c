@@ -1,0 +1,426 @@
+#include <errno.h>
+#include <linux/sockios.h>
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "distributed/gloo/engine_core.h"
+#include "distributed/group/peer_link.h"
+
+static const double SPIN = 50e-6;     /* seconds of looking again before sleeping */
+static const double FAREWELL = 0.2;   /* for what is still to be written when closing */
+static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
+enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
+
+static void kick(lm_engine *e) {
+  uint64_t one = 1;
+  if (e->polling && write(e->kick, &one, sizeof one) < 0) return; /* full: it is awake already */
+}
+
+/* After anything that may have got a request done that another thread waits for. */
+static void settle(lm_engine *e) {
+  if (!e->finished) return;
+  e->finished = false;
+  if (e->waiting) pthread_cond_broadcast(&e->changed);
+  kick(e);
+}
+
+static void write_out(lm_engine *e, int peer) {
+  for (lm_out *out; (out = lm_wire_write(&e->wire[peer]));)
+    if (out->head.kind == LM_WIRE_EAGER || out->head.kind == LM_WIRE_BODY)
+      lm_engine_finish(e, (lm_request *)out); /* it is a request's first member */
+}
+
+static void read_in(lm_engine *e, int peer) {
+  lm_wire *w = &e->wire[peer];
+  int budget = READ_BUDGET;
+  for (lm_wire_event event; (event = lm_wire_read(w, &budget)) != LM_WIRE_IDLE;) {
+    if (event == LM_WIRE_HEAD)
+      lm_engine_arrived(e, peer);
+    else
+      lm_engine_landed(e, peer);
+  }
+  if (w->state != LM_WIRE_OPEN) e->finished = true; /* who waits for it has to look */
+}
+
+/* All links, as far as they go without waiting. Whether anything moved. */
+static bool pump(lm_engine *e) {
+  bool moved = false;
+  int open = 0;
+  for (int p = 0; p < e->g->size; p++) {
+    lm_wire *w = &e->wire[p];
+    if (w->state != LM_WIRE_OPEN) continue;
+    uint64_t before = w->moved;
+    open++;
+    if (w->ready || e->open <= FEW_LINKS) read_in(e, p);
+    w->ready = false;
+    write_out(e, p);
+    moved |= w->moved != before || w->state != LM_WIRE_OPEN;
+  }
+  e->open = open;
+  settle(e);
+  return moved;
+}
+
+/* What was just queued for peer. */
+static void push(lm_engine *e, int peer) {
+  write_out(e, peer);
+  if (lm_wire_has_more(&e->wire[peer])) kick(e);
+  settle(e);
+}
+
+static void start(lm_engine *e, int peer, int fd) {
+  lm_wire *w = &e->wire[peer];
+  if (lm_wire_start(w, fd) != LM_OK) {
+    w->no_memory = true;
+    lm_wire_break(w, "the other side ran out of memory");
+    return;
+  }
+  kick(e); /* it is to be polled as well */
+  push(e, peer);
+}
+
+static void accepted(void *ctx, int peer, int fd) {
+  lm_engine *e = ctx;
+  pthread_mutex_lock(&e->lock);
+  if (peer <= e->g->rank || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
+    close(fd);
+  else
+    start(e, peer, fd);
+  pthread_mutex_unlock(&e->lock);
+}
+
+/* Opens the link to a lower rank; a higher one calls. Gives the lock up meanwhile. */
+static lm_status reach(lm_engine *e, int peer) {
+  lm_wire *w = &e->wire[peer];
+  if (peer >= e->g->rank || w->state != LM_WIRE_NONE) return LM_OK;
+  w->state = LM_WIRE_CONNECTING;
+  pthread_mutex_unlock(&e->lock);
+  int fd = -1;
+  lm_status status = lm_link_connect(e->g, peer, &fd);
+  pthread_mutex_lock(&e->lock);
+  w->state = LM_WIRE_NONE;
+  if (fd >= 0) {
+    start(e, peer, fd);
+  } else if (status == LM_OK) { /* who needs it hears so from lm_group_check */
+    w->state = LM_WIRE_LEFT;
+    w->left_at = INFINITY;
+  }
+  return status;
+}
+
+/* Sleeps until there is something to do for anybody. */
+static void sleep_for_all(lm_engine *e, bool watch_cause) {
+  struct pollfd *fds = e->polled;
+  int n = 0;
+  fds[n++] = (struct pollfd){.fd = e->kick, .events = POLLIN};
+  fds[n++] = (struct pollfd){.fd = watch_cause ? lm_group_wake_fd(e->g) : -1, .events = POLLIN};
+  for (int p = 0; p < e->g->size; p++) {
+    const lm_wire *w = &e->wire[p];
+    short events = (short)(POLLIN | (lm_wire_has_more(w) ? POLLOUT : 0));
+    fds[n++] = (struct pollfd){.fd = w->state == LM_WIRE_OPEN ? w->fd : -1, .events = events};
+  }
+  e->polling = true;
+  pthread_mutex_unlock(&e->lock);
+  poll(fds, (nfds_t)n, POLL_MS);
+  pthread_mutex_lock(&e->lock);
+  e->polling = false;
+  for (int p = 0; p < e->g->size; p++) e->wire[p].ready |= (fds[p + 2].revents & ~POLLOUT) != 0;
+  uint64_t count;
+  if (fds[0].revents && read(e->kick, &count, sizeof count) < 0) count = 0;
+  if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
+}
+
+/* Another thread polls. */
+static void sleep_beside(lm_engine *e) {
+  struct timespec until;
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  until.tv_nsec += POLL_MS * 1000000L;
+  if (until.tv_nsec >= 1000000000L) {
+    until.tv_sec++;
+    until.tv_nsec -= 1000000000L;
+  }
+  e->waiting++;
+  pthread_cond_timedwait(&e->changed, &e->lock, &until);
+  e->waiting--;
+}
+
+/* Whether r, or the collective it is of, cannot be done any more, and why. Gives the lock up to report it. */
+static lm_status trouble(lm_engine *e, const lm_request *r) {
+  bool collective = r->out.head.ticket.seq != 0, mismatch = r->spoiled || (collective && e->clashed);
+  int peer = -1, needed = r->from >= 0 ? r->from : r->peer;
+  char how[sizeof e->wire[0].how] = "";
+  lm_ticket theirs = {0};
+  if (mismatch) {
+    peer = r->spoiled ? r->from : e->clash_peer;
+    theirs = r->spoiled ? r->theirs : e->clash;
+  }
+  for (int p = 0; p < e->g->size && peer < 0; p++) {
+    const lm_wire *w = &e->wire[p];
+    bool broken = w->state == LM_WIRE_BROKEN && (collective || needed == p || needed < 0);
+    bool left = w->state == LM_WIRE_LEFT && needed == p && lm_seconds() > w->left_at + LEFT_GRACE;
+    if (!broken && !left) continue;
+    if (w->no_memory) return lm_fail(LM_E_OOM, "out of memory for messages from %s", lm_group_peer_name(e->g, p));
+    snprintf(how, sizeof how, "%s", broken ? w->how : "it closed the group");
+    peer = p;
+  }
+  if (peer < 0) return LM_OK;
+  pthread_mutex_unlock(&e->lock);
+  lm_status status = mismatch ? lm_group_mismatch(e->g, peer, &theirs) : lm_group_lost(e->g, peer, how);
+  pthread_mutex_lock(&e->lock);
+  return status;
+}
+
+/* ---- requests */
+
+static lm_status make(lm_engine *e, bool sending, int peer, uint64_t slot, const void *data, size_t bytes,
+                      lm_request **out) {
+  lm_request *r = *out = lm_malloc(sizeof *r);
+  if (!r) return LM_E_OOM;
+  *r = (lm_request){.sending = sending, .peer = peer, .from = -1, .data = (char *)data, .bytes = bytes};
+  r->out.head.ticket = *lm_group_ticket(e->g);
+  r->out.head.slot = slot;
+  r->out.head.bytes = bytes;
+  return LM_OK;
+}
+
+/* A request that was never posted. */
+static lm_status unmake(lm_request **out, lm_status status) {
+  lm_free(*out);
+  *out = NULL;
+  return status;
+}
+
+lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out) {
+  lm_status status = make(e, true, peer, slot, data, bytes, out);
+  if (status != LM_OK) return status;
+  lm_request *r = *out;
+  lm_wire *w = &e->wire[peer];
+  uint64_t cost = lm_wire_cost(bytes);
+  pthread_mutex_lock(&e->lock);
+  TRY(reach(e, peer));
+  if (bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
+    w->spent += cost;
+    lm_engine_put(e, peer, r, LM_WIRE_EAGER, true);
+  } else if (!lm_engine_take_ready(e, r)) {
+    r->id = ++e->ids;
+    lm_engine_enlist(&e->offered, r);
+    lm_engine_put(e, peer, r, LM_WIRE_OFFER, false);
+  }
+  push(e, peer);
+done:
+  pthread_mutex_unlock(&e->lock);
+  return status == LM_OK ? LM_OK : unmake(out, status);
+}
+
+lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
+  lm_status status = make(e, false, peer, slot, data, bytes, out);
+  if (status != LM_OK) return status;
+  lm_request *r = *out;
+  pthread_mutex_lock(&e->lock);
+  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(reach(e, p));
+  if (!lm_engine_take_kept(e, r)) {
+    lm_engine_enlist(&e->posted, r);
+    /* In a collective the sizes are known: the sender need not offer first. */
+    if (r->out.head.ticket.seq && bytes > LM_EAGER_MAX) lm_engine_ask(e, r, peer);
+  }
+  if (r->asked) push(e, r->from >= 0 ? r->from : peer);
+done:
+  pthread_mutex_unlock(&e->lock);
+  return status == LM_OK ? LM_OK : unmake(out, status);
+}
+
+lm_status lm_engine_wait(lm_engine *e, lm_request *r) {
+  lm_status status = LM_OK;
+  bool may_spin = lm_group_may_spin(e->g), watch_cause = true;
+  double spin_until = 0;
+  pthread_mutex_lock(&e->lock);
+  while (!r->done || r->spoiled) {
+    TRY(trouble(e, r));
+    if (r->peer >= 0) TRY(reach(e, r->peer));
+    bool moved = pump(e);
+    if (r->done) continue;
+    pthread_mutex_unlock(&e->lock);
+    status = lm_group_check(e->g);
+    bool spin = may_spin && !moved && status == LM_OK;
+    if (spin) {
+      double now = lm_seconds();
+      if (!spin_until) spin_until = now + SPIN;
+      spin = now < spin_until;
+      if (spin) sched_yield(); /* somebody may have work for this core */
+    }
+    pthread_mutex_lock(&e->lock);
+    TRY(status);
+    if (moved) spin_until = 0;
+    if (moved || r->done || (spin && e->open <= FEW_LINKS)) continue;
+    if (e->polling) {
+      sleep_beside(e);
+    } else {
+      sleep_for_all(e, watch_cause);
+      watch_cause = !e->polled[1].revents; /* if the check still passes: look in a while, not at once */
+    }
+  }
+done:
+  pthread_mutex_unlock(&e->lock);
+  return status;
+}
+
+lm_status lm_engine_look(lm_engine *e, lm_request *r, bool *done) {
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&e->lock);
+  if (!r->done) pump(e);
+  *done = r->done && !r->spoiled;
+  if (!*done) status = trouble(e, r);
+  pthread_mutex_unlock(&e->lock);
+  return status != LM_OK || *done ? status : lm_group_check(e->g);
+}
+
+int lm_engine_peer(const lm_request *r) { return r->sending ? r->peer : r->from; }
+
+void lm_engine_forget(lm_engine *e, lm_request *r) {
+  if (!r) return;
+  pthread_mutex_lock(&e->lock);
+  int peer = r->from >= 0 ? r->from : r->peer;
+  lm_engine_delist(e, r);
+  if (peer >= 0) {
+    lm_wire *w = &e->wire[peer];
+    if (r->out.queued && r->out.head.kind == LM_WIRE_EAGER && !r->out.done) w->spent -= lm_wire_cost(r->bytes);
+    lm_wire_cut(w, &r->out);
+    if (w->landing == r) {
+      w->landing = NULL;
+      w->into = NULL; /* the rest is dropped */
+    }
+    if (w->state == LM_WIRE_BROKEN) e->finished = true;
+    settle(e);
+  }
+  pthread_mutex_unlock(&e->lock);
+  lm_free(r);
+}
+
+/* ---- collectives */
+
+lm_status lm_engine_begin(lm_engine *e) {
+  lm_status status = lm_group_check(e->g);
+  if (status != LM_OK) return status;
+  pthread_mutex_lock(&e->lock);
+  e->call = *lm_group_ticket(e->g);
+  lm_engine_look_for_clash(e);
+  bool clashed = e->clashed;
+  if (clashed) e->call.seq = 0;
+  int peer = e->clash_peer;
+  lm_ticket theirs = e->clash;
+  pthread_mutex_unlock(&e->lock);
+  return clashed ? lm_group_mismatch(e->g, peer, &theirs) : LM_OK;
+}
+
+void lm_engine_end(lm_engine *e) {
+  pthread_mutex_lock(&e->lock);
+  e->call.seq = 0;
+  pthread_mutex_unlock(&e->lock);
+}
+
+lm_status lm_engine_peek(lm_engine *e) {
+  lm_status status = LM_OK;
+  const lm_ticket *ours = lm_group_ticket(e->g);
+  lm_ticket theirs;
+  int peer = -1;
+  pthread_mutex_lock(&e->lock);
+  if (!e->call.seq && ours->seq) { /* a collective that runs here looks for itself */
+    /* What a lower rank has sent may still wait for this one to open the link. */
+    e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
+    e->peeked = ours->seq;
+    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(reach(e, p));
+    pump(e);
+    for (const lm_kept *k = e->kept; k && peer < 0; k = k->next) {
+      theirs = k->head.ticket;
+      if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;
+    }
+  }
+done:
+  pthread_mutex_unlock(&e->lock);
+  return peer < 0 ? status : lm_group_mismatch(e->g, peer, &theirs);
+}
+
+/* ---- opening and closing */
+
+static void destroy(lm_engine *e) {
+  for (int p = 0; p < e->g->size; p++) lm_wire_close(&e->wire[p]);
+  lm_engine_drop_kept(e);
+  if (e->kick >= 0) close(e->kick);
+  pthread_cond_destroy(&e->changed);
+  pthread_mutex_destroy(&e->lock);
+  lm_free(e->polled);
+  lm_free(e);
+}
+
+lm_status lm_engine_open(lm_group *g, lm_engine **out) {
+  lm_status status = LM_OK;
+  lm_engine *e = *out = lm_calloc(1, sizeof *e + (size_t)g->size * sizeof e->wire[0]);
+  if (!e) return LM_E_OOM;
+  e->g = g;
+  e->last = &e->kept;
+  for (int p = 0; p < g->size; p++) lm_wire_init(&e->wire[p]);
+  pthread_mutex_init(&e->lock, NULL);
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(&e->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  e->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (e->kick < 0) TRY(lm_fail(LM_E_IO, "gloo: no descriptor for a group: %s", strerror(errno)));
+  e->polled = lm_malloc((size_t)(g->size + 2) * sizeof *e->polled);
+  if (!e->polled) TRY(LM_E_OOM);
+  TRY(lm_link_accept(g, accepted, e));
+done:
+  if (status != LM_OK) {
+    destroy(e);
+    *out = NULL;
+  }
+  return status;
+}
+
+/* Written, but not yet with the peer's machine: closing a TCP socket that has unread bytes would lose it. */
+static bool on_its_way(int fd) {
+  int domain = AF_UNIX, bytes = 0;
+  socklen_t n = sizeof domain;
+  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) < 0 || domain == AF_UNIX) return false;
+  return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
+}
+
+static void say_goodbye(lm_engine *e) {
+  double deadline = lm_seconds() + (lm_group_failed(e->g) ? 0 : FAREWELL);
+  for (int p = 0; p < e->g->size; p++) e->wire[p].leaving = true;
+  for (;;) {
+    int n = 0, under_way = 0;
+    for (int p = 0; p < e->g->size; p++) {
+      lm_wire *w = &e->wire[p];
+      if (w->state != LM_WIRE_OPEN) continue;
+      write_out(e, p);
+      if (lm_wire_has_more(w)) {
+        e->polled[n++] = (struct pollfd){.fd = w->fd, .events = POLLOUT};
+      } else {
+        shutdown(w->fd, SHUT_WR);
+        under_way += on_its_way(w->fd);
+      }
+    }
+    if ((!n && !under_way) || lm_seconds() >= deadline) return;
+    poll(e->polled, (nfds_t)n, under_way ? 1 : POLL_MS);
+  }
+}
+
+void lm_engine_close(lm_engine *e) {
+  if (!e) return;
+  lm_link_accept(e->g, NULL, NULL);
+  pthread_mutex_lock(&e->lock);
+  say_goodbye(e);
+  pthread_mutex_unlock(&e->lock);
+  destroy(e);
+}

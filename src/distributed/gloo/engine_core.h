@@ -1,0 +1,78 @@
+/* The engine's own: what it keeps, and the matching of messages with requests. Callers hold its lock. */
+#ifndef LM_GLOO_ENGINE_CORE_H
+#define LM_GLOO_ENGINE_CORE_H
+
+#include <poll.h>
+#include <pthread.h>
+
+#include "distributed/gloo/engine.h"
+#include "distributed/gloo/wire.h"
+
+struct lm_request {
+  lm_out out; /* what this request writes: of a send its offer, then its data; of a receive that it is ready */
+  bool sending, done;
+  int peer; /* -1: anyone */
+  int from; /* who it was matched with; -1: nobody yet */
+  char *data;
+  size_t bytes;
+  uint64_t id; /* a send's own; of a receive the offer it goes with, 0 if none */
+  bool asked;  /* a receive has said that it is ready */
+  bool listed; /* in `posted` or `offered` */
+  bool spoiled;
+  lm_ticket theirs; /* spoiled: what came instead */
+  struct lm_request *next;
+};
+
+/* A message that came before anybody here asked for it. */
+typedef struct lm_kept {
+  lm_wire_head head;
+  int peer;
+  struct lm_kept *next;
+  char data[];
+} lm_kept;
+
+struct lm_engine {
+  lm_group *g;
+  pthread_mutex_t lock;
+  pthread_cond_t changed; /* for those who wait while another one polls */
+  int waiting;            /* how many */
+  bool polling;
+  int kick;              /* eventfd: ends the poll */
+  struct pollfd *polled; /* [size + 2] */
+  lm_request *posted;    /* receives, in order */
+  lm_request *offered;   /* sends that wait to be asked for their data, in order */
+  lm_kept *kept, **last; /* in the order of arrival */
+  uint64_t ids;          /* given to offers so far */
+  lm_ticket call;        /* the collective that runs; seq 0: none */
+  bool clashed;          /* a peer came to another one: */
+  int clash_peer;
+  lm_ticket clash;
+  uint64_t peeked; /* the collective that was last waited for outside of the engine, */
+  int peeks;       /* and how often it was peeked for */
+  bool finished;   /* some request is done since the last look */
+  int open;        /* links */
+  lm_wire wire[];
+};
+
+/* ---- match.c */
+
+void lm_engine_enlist(lm_request **list, lm_request *r); /* `posted` or `offered` */
+void lm_engine_delist(lm_engine *e, lm_request *r);
+void lm_engine_finish(lm_engine *e, lm_request *r);
+void lm_engine_drop_kept(lm_engine *e);
+/* Queues a message of r's for a peer. data: its data follow. */
+void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data);
+/* A receive says that it wants its data. */
+void lm_engine_ask(lm_engine *e, lm_request *r, int peer);
+
+/* A head came from peer: says where its data go. */
+void lm_engine_arrived(lm_engine *e, int peer);
+/* All its data are there. */
+void lm_engine_landed(lm_engine *e, int peer);
+/* A new receive looks through what has come already; a new send, whether it has been asked for. */
+bool lm_engine_take_kept(lm_engine *e, lm_request *r);
+bool lm_engine_take_ready(lm_engine *e, lm_request *r);
+/* A collective begins: has anybody come to another one already? That is then the clash. */
+void lm_engine_look_for_clash(lm_engine *e);
+
+#endif

@@ -1,0 +1,251 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/gloo/engine_core.h"
+
+void lm_engine_enlist(lm_request **list, lm_request *r) {
+  while (*list) list = &(*list)->next;
+  *list = r;
+  r->next = NULL;
+  r->listed = true;
+}
+
+void lm_engine_delist(lm_engine *e, lm_request *r) {
+  if (!r->listed) return;
+  lm_request **at = r->sending ? &e->offered : &e->posted;
+  while (*at != r) at = &(*at)->next;
+  *at = r->next;
+  r->listed = false;
+}
+
+void lm_engine_finish(lm_engine *e, lm_request *r) {
+  lm_engine_delist(e, r);
+  r->done = true;
+  e->finished = true;
+}
+
+static lm_kept *unkeep(lm_engine *e, lm_kept **at) {
+  lm_kept *k = *at;
+  *at = k->next;
+  if (!k->next) e->last = at;
+  return k;
+}
+
+/* ---- matching */
+
+/* Whether a message and a request are of the same call and slot; their hashes and sizes may still differ. */
+static bool meets(const lm_request *r, const lm_wire_head *h, int peer) {
+  return (r->peer == peer || r->peer == -1) && r->out.head.slot == h->slot && r->out.head.ticket.seq == h->ticket.seq;
+}
+
+/* A member that is at this collective, or a past one, has to be at the same one as this rank. */
+static bool strange(const lm_engine *e, const lm_wire_head *h) {
+  const lm_ticket *theirs = &h->ticket, *ours = &e->call;
+  if (!theirs->seq || !ours->seq) return false;
+  return theirs->seq < ours->seq || (theirs->seq == ours->seq && theirs->hash != ours->hash);
+}
+
+static void clash(lm_engine *e, int peer, const lm_ticket *theirs) {
+  e->finished = true;
+  if (e->clashed) return;
+  e->clashed = true;
+  e->clash_peer = peer;
+  e->clash = *theirs;
+}
+
+/* Whether what came is what r wants (or offers); else r, or the collective, has failed. */
+static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer) {
+  bool same = r->out.head.ticket.hash == h->ticket.hash;
+  if (same && r->bytes == h->bytes) return true;
+  lm_ticket theirs = h->ticket;
+  if (same) { /* all_to_all: how much goes from one rank to another is known to the two alone */
+    uint64_t given = r->sending ? r->bytes : h->bytes, wanted = r->sending ? h->bytes : r->bytes;
+    int n = (int)strcspn(theirs.what, " ");
+    snprintf(theirs.what, sizeof theirs.what, "%.*s, %llu bytes where %llu are wanted", n < 16 ? n : 16, h->ticket.what,
+             (unsigned long long)given, (unsigned long long)wanted);
+  }
+  if (theirs.seq) {
+    clash(e, peer, &theirs);
+  } else {
+    r->spoiled = true;
+    r->from = peer;
+    r->theirs = theirs;
+    lm_engine_finish(e, r);
+  }
+  return false;
+}
+
+static void set(lm_request *r, lm_wire_kind kind, bool data) {
+  r->out.head.kind = kind;
+  r->out.head.id = r->id;
+  r->out.body = r->data;
+  r->out.bytes = data ? r->bytes : 0;
+}
+
+void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
+  set(r, kind, data);
+  lm_wire_queue(&e->wire[peer], &r->out);
+}
+
+void lm_engine_ask(lm_engine *e, lm_request *r, int peer) {
+  r->asked = true;
+  lm_engine_put(e, peer, r, LM_WIRE_READY, false);
+}
+
+/* The data of r have been asked for. Before its offer went out: then they go instead, in its place, since what was
+ * posted later must not overtake them. Behind an offer they may come as late as they like. */
+static void deliver(lm_engine *e, lm_request *r) {
+  lm_engine_delist(e, r);
+  if (r->out.queued && !r->out.done) {
+    r->id = 0;
+    set(r, LM_WIRE_BODY, true);
+  } else {
+    lm_wire_cut(&e->wire[r->peer], &r->out);
+    lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+  }
+}
+
+/* The receive a message is for: of data that were offered, by the offer; else the first that has none yet. */
+static lm_request *find_posted(lm_engine *e, const lm_wire_head *h, int peer) {
+  bool offered = h->kind == LM_WIRE_BODY && h->id;
+  for (lm_request *r = e->posted; r; r = r->next)
+    if (offered ? r->from == peer && r->id == h->id : r->from < 0 && meets(r, h, peer)) return r;
+  return NULL;
+}
+
+/* The send whose data are asked for: by its offer, or before that came, which happens to large ones alone. */
+static lm_request *find_offered(lm_engine *e, const lm_wire_head *h, int peer) {
+  for (lm_request *r = e->offered; r; r = r->next)
+    if (h->id ? r->peer == peer && r->id == h->id : r->bytes > LM_EAGER_MAX && meets(r, h, peer)) return r;
+  return NULL;
+}
+
+static void keep(lm_engine *e, lm_wire *w, int peer) {
+  lm_kept *k = lm_malloc(sizeof *k + w->left);
+  if (!k) {
+    w->no_memory = true;
+    lm_wire_break(w, "the other side ran out of memory");
+    return;
+  }
+  k->head = w->head;
+  k->peer = peer;
+  k->next = NULL;
+  *e->last = k;
+  e->last = &k->next;
+  w->keeping = k;
+  w->into = k->data;
+}
+
+static void land_in(lm_wire *w, lm_request *r, int peer) {
+  r->from = peer;
+  w->landing = r;
+  w->into = r->data;
+}
+
+void lm_engine_arrived(lm_engine *e, int peer) {
+  lm_wire *w = &e->wire[peer];
+  const lm_wire_head *h = &w->head;
+  lm_request *r = NULL;
+  w->landing = NULL;
+  w->keeping = NULL;
+  if (h->kind == LM_WIRE_CREDIT || h->kind == LM_WIRE_GOODBYE) return;
+  if (strange(e, h)) {
+    clash(e, peer, &h->ticket);
+    return;
+  }
+  switch ((lm_wire_kind)h->kind) {
+    case LM_WIRE_EAGER:
+      r = find_posted(e, h, peer);
+      if (!r) {
+        keep(e, w, peer);
+        return;
+      }
+      w->consumed += lm_wire_cost(h->bytes);
+      if (agrees(e, r, h, peer)) land_in(w, r, peer);
+      return;
+    case LM_WIRE_OFFER:
+      r = find_posted(e, h, peer);
+      if (!r) {
+        keep(e, w, peer);
+      } else if (agrees(e, r, h, peer)) {
+        r->id = h->id;
+        r->from = peer;
+        if (!r->asked) lm_engine_ask(e, r, peer);
+      }
+      return;
+    case LM_WIRE_READY:
+      r = find_offered(e, h, peer);
+      if (!r && !h->id) keep(e, w, peer);
+      if (r && agrees(e, r, h, peer)) deliver(e, r);
+      return;
+    case LM_WIRE_BODY: /* the receive may have been forgotten: then they are dropped */
+      r = find_posted(e, h, peer);
+      if (r && agrees(e, r, h, peer)) land_in(w, r, peer);
+      return;
+    default: return;
+  }
+}
+
+void lm_engine_landed(lm_engine *e, int peer) {
+  lm_wire *w = &e->wire[peer];
+  if (w->landing) lm_engine_finish(e, w->landing);
+  w->landing = NULL;
+  w->keeping = NULL;
+}
+
+bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
+  for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
+    const lm_wire_head *h = &(*at)->head;
+    if (h->kind == LM_WIRE_READY || !meets(r, h, (*at)->peer)) continue;
+    lm_kept *k = unkeep(e, at);
+    lm_wire *w = &e->wire[k->peer];
+    size_t left = w->keeping == k ? w->left : 0;
+    if (w->keeping == k) w->keeping = NULL, w->into = NULL;
+    if (h->kind == LM_WIRE_EAGER) w->consumed += lm_wire_cost(h->bytes);
+    if (!agrees(e, r, h, k->peer)) {
+      lm_free(k);
+      return true;
+    }
+    r->from = k->peer;
+    if (h->kind == LM_WIRE_OFFER) {
+      r->id = h->id;
+      lm_engine_enlist(&e->posted, r);
+      lm_engine_ask(e, r, k->peer);
+    } else {
+      if (r->bytes > left) memcpy(r->data, k->data, r->bytes - left);
+      if (left) { /* the rest goes straight to its place */
+        w->landing = r;
+        w->into = r->data + (r->bytes - left);
+      } else {
+        lm_engine_finish(e, r);
+      }
+    }
+    lm_free(k);
+    return true;
+  }
+  return false;
+}
+
+bool lm_engine_take_ready(lm_engine *e, lm_request *r) {
+  if (r->bytes <= LM_EAGER_MAX) return false;
+  for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
+    const lm_wire_head *h = &(*at)->head;
+    if (h->kind != LM_WIRE_READY || !meets(r, h, (*at)->peer)) continue;
+    lm_kept *k = unkeep(e, at);
+    if (agrees(e, r, h, k->peer)) lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
+    lm_free(k);
+    return true;
+  }
+  return false;
+}
+
+void lm_engine_look_for_clash(lm_engine *e) {
+  e->clashed = false;
+  for (const lm_kept *k = e->kept; k; k = k->next)
+    if (strange(e, &k->head)) clash(e, k->peer, &k->head.ticket);
+}
+
+void lm_engine_drop_kept(lm_engine *e) {
+  while (e->kept) lm_free(unkeep(e, &e->kept));
+}

@@ -1,0 +1,12 @@
+/* What gloo lacks: reduce_scatter. */
+#ifndef LM_GLOO_RING_H
+#define LM_GLOO_RING_H
+
+#include "distributed/gloo/shim.h"
+
+/* out: this rank's part of the reduction, n elements; in: a part a rank. Needs memory for one part more, for two if out
+ * shares memory with in. */
+lm_status lm_ring_reduce_scatter(lm_engine *e, int rank, int size, void *out, char *const *in, size_t n,
+                                 const lm_fold *fold);
+
+#endif

@@ -1,0 +1,227 @@
+#include "distributed/gloo/wire.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+
+enum { MAGIC = 0x314f474c }; /* "LGO1" */
+
+void lm_wire_init(lm_wire *w) {
+  *w = (lm_wire){.fd = -1};
+  w->last = &w->first;
+}
+
+lm_status lm_wire_start(lm_wire *w, int fd) {
+  w->in = lm_malloc(LM_WIRE_BUFFER);
+  if (!w->in) {
+    close(fd);
+    return LM_E_OOM;
+  }
+  w->fd = fd;
+  w->state = LM_WIRE_OPEN;
+  return LM_OK;
+}
+
+void lm_wire_break(lm_wire *w, const char *how) {
+  if (w->state == LM_WIRE_LEFT || w->state == LM_WIRE_BROKEN) return;
+  w->state = LM_WIRE_BROKEN;
+  if (!w->how[0]) snprintf(w->how, sizeof w->how, "%s", how);
+  if (w->fd >= 0) shutdown(w->fd, SHUT_RDWR); /* the peer notices at once */
+}
+
+void lm_wire_close(lm_wire *w) {
+  if (w->fd >= 0) close(w->fd);
+  w->fd = -1;
+  lm_free(w->in);
+  w->in = NULL;
+}
+
+void lm_wire_queue(lm_wire *w, lm_out *out) {
+  out->head.magic = MAGIC;
+  out->done = 0;
+  out->queued = true;
+  out->next = NULL;
+  *w->last = out;
+  w->last = &out->next;
+}
+
+static void unlink_out(lm_wire *w, lm_out *out) {
+  lm_out **at = &w->first;
+  while (*at != out) at = &(*at)->next;
+  *at = out->next;
+  if (!out->next) w->last = at;
+  out->queued = false;
+}
+
+void lm_wire_cut(lm_wire *w, lm_out *out) {
+  if (!out->queued) return;
+  if (out->done >= sizeof out->head || (out->done && out->bytes)) {
+    lm_wire_break(w, "a message was called off halfway");
+  } else if (out->done) { /* then carry is empty: it goes first */
+    w->carry_at = 0;
+    w->carry_n = sizeof out->head - out->done;
+    memcpy(w->carry, (const char *)&out->head + out->done, w->carry_n);
+  }
+  unlink_out(w, out);
+}
+
+/* Late, and as a rule never, since every message tells it too: what is sent to a peer that has closed a TCP socket
+ * after its last message makes its system drop those it has not sent yet. */
+static bool owes_credit(const lm_wire *w) { return w->consumed - w->told >= LM_EAGER_WINDOW / 4 * 3; }
+
+bool lm_wire_has_more(const lm_wire *w) {
+  return w->state == LM_WIRE_OPEN && !w->how[0] &&
+         (w->carry_n || w->first || owes_credit(w) || (w->leaving && !w->said_goodbye));
+}
+
+static void note(lm_wire *w, int error) {
+  if (error == EPIPE || error == ECONNRESET)
+    snprintf(w->how, sizeof w->how, "the connection was closed");
+  else if (!w->how[0])
+    snprintf(w->how, sizeof w->how, "%s", strerror(error));
+}
+
+/* Messages that are nothing but a head lie in `carry`. */
+static void carry(lm_wire *w, lm_wire_kind kind) {
+  lm_wire_head head = {.magic = MAGIC, .kind = kind, .consumed = w->consumed};
+  w->told = w->consumed;
+  memcpy(w->carry, &head, sizeof head);
+  w->carry_at = 0;
+  w->carry_n = sizeof head;
+}
+
+/* How many bytes went out; 0: none for now. */
+static size_t put(lm_wire *w, struct iovec *parts, int n) {
+  struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
+  ssize_t sent;
+  do sent = sendmsg(w->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (sent < 0 && errno == EINTR);
+  if (sent > 0) {
+    w->moved += (uint64_t)sent;
+    return (size_t)sent;
+  }
+  /* What the peer wrote before it went, perhaps a goodbye, is still to be read: reading ends the link, not this. */
+  if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) note(w, errno);
+  return 0;
+}
+
+lm_out *lm_wire_write(lm_wire *w) {
+  while (lm_wire_has_more(w)) {
+    if (!w->carry_n && !w->first) {
+      w->said_goodbye = w->leaving;
+      carry(w, w->leaving ? LM_WIRE_GOODBYE : LM_WIRE_CREDIT);
+    }
+    struct iovec parts[2];
+    if (w->carry_n) {
+      parts[0] = (struct iovec){w->carry + w->carry_at, w->carry_n};
+      size_t n = put(w, parts, 1);
+      if (!n) return NULL;
+      w->carry_at += n;
+      w->carry_n -= n;
+      continue;
+    }
+    lm_out *out = w->first;
+    size_t head = sizeof out->head, body_done = out->done < head ? 0 : out->done - head;
+    if (!out->done) {
+      out->head.consumed = w->consumed;
+      w->told = w->consumed;
+    }
+    int k = 0;
+    if (out->done < head) parts[k++] = (struct iovec){(char *)&out->head + out->done, head - out->done};
+    if (body_done < out->bytes) parts[k++] = (struct iovec){(char *)out->body + body_done, out->bytes - body_done};
+    size_t n = put(w, parts, k);
+    if (!n) return NULL;
+    out->done += n;
+    if (out->done < head + out->bytes) continue;
+    unlink_out(w, out);
+    return out;
+  }
+  return NULL;
+}
+
+/* A head has come: is it one of ours, and what follows it? */
+static bool take_head(lm_wire *w) {
+  lm_wire_head *h = &w->head;
+  memcpy(h, w->in + w->in_at, sizeof *h);
+  w->in_at += sizeof *h;
+  if (h->magic != MAGIC || h->kind == 0 || h->kind >= LM_WIRE_KINDS) return false;
+  if (h->kind == LM_WIRE_EAGER && h->bytes > LM_EAGER_MAX) return false;
+  if (h->consumed - w->repaid > w->spent - w->repaid) return false; /* has taken more than there was */
+  w->repaid = h->consumed;
+  h->ticket.what[sizeof h->ticket.what - 1] = 0;
+  h->ticket.where[sizeof h->ticket.where - 1] = 0;
+  w->into = NULL;
+  w->left = h->kind == LM_WIRE_EAGER || h->kind == LM_WIRE_BODY ? h->bytes : 0;
+  w->in_body = true;
+  return true;
+}
+
+/* Reads once, data to where it belongs and the rest into the buffer. False: nothing came. */
+static bool get(lm_wire *w) {
+  if (w->in_at) {
+    memmove(w->in, w->in + w->in_at, w->in_n - w->in_at);
+    w->in_n -= w->in_at;
+    w->in_at = 0;
+  }
+  size_t direct = w->in_body && w->into ? w->left : 0;
+  struct iovec parts[2];
+  int k = 0;
+  if (direct) parts[k++] = (struct iovec){w->into, direct};
+  parts[k++] = (struct iovec){w->in + w->in_n, LM_WIRE_BUFFER - w->in_n};
+  struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)k};
+  ssize_t n;
+  do n = recvmsg(w->fd, &message, MSG_DONTWAIT);
+  while (n < 0 && errno == EINTR);
+  if (n <= 0) {
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
+    note(w, n < 0 ? errno : EPIPE);
+    lm_wire_break(w, ""); /* as noted */
+    return false;
+  }
+  w->moved += (uint64_t)n;
+  w->dry = (size_t)n < direct + LM_WIRE_BUFFER - w->in_n;
+  size_t body = (size_t)n < direct ? (size_t)n : direct;
+  if (body) w->into += body;
+  w->left -= body;
+  w->in_n += (size_t)n - body;
+  return true;
+}
+
+lm_wire_event lm_wire_read(lm_wire *w, int *budget) {
+  while (w->state == LM_WIRE_OPEN) {
+    if (w->in_body) {
+      size_t n = w->in_n - w->in_at < w->left ? w->in_n - w->in_at : w->left;
+      if (n && w->into) {
+        memcpy(w->into, w->in + w->in_at, n);
+        w->into += n;
+      }
+      w->in_at += n;
+      w->left -= n;
+      if (!w->left) {
+        w->in_body = false;
+        if (w->head.kind == LM_WIRE_GOODBYE) {
+          w->state = LM_WIRE_LEFT;
+          w->left_at = lm_seconds();
+        }
+        return LM_WIRE_LANDED;
+      }
+    } else if (w->in_n - w->in_at >= sizeof w->head) {
+      if (take_head(w)) return LM_WIRE_HEAD;
+      lm_wire_break(w, "something else than this library spoke");
+      break;
+    }
+    if (w->dry || *budget <= 0) {
+      w->dry = false;
+      break;
+    }
+    --*budget;
+    if (!get(w)) break;
+  }
+  return LM_WIRE_IDLE;
+}

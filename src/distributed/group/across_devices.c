@@ -1,0 +1,58 @@
+/* Collectives among the devices of one process, by the group library that has them. */
+#include "device/stream.h"
+#include "distributed/group/collective.h"
+#include "distributed/group/world.h"
+
+/* NULL without it. Looked for once: DataParallel asks in each step. */
+static const lm_group_table *library(void) {
+  static _Atomic(const lm_group_table *) found;
+  static _Atomic bool missing;
+  const lm_group_table *table = atomic_load(&found);
+  if (table || atomic_load(&missing)) return table;
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->within) {
+    atomic_store(&found, table);
+    return table;
+  }
+  atomic_store(&missing, true);
+  return NULL;
+}
+
+/* One each of different devices that the library takes. */
+static bool fit(const lm_group_table *table, int n, lm_tensor *const *t) {
+  for (int i = 0; i < n; i++) {
+    if (!(table->kinds >> LM_DEVICE_KIND(t[i]->device) & 1) || !lm_is_contiguous(t[i])) return false;
+    if (t[i]->dtype != t[0]->dtype || t[i]->numel != t[0]->numel) return false;
+    for (int j = 0; j < i; j++)
+      if (lm_device_physical(t[i]->device) == lm_device_physical(t[j]->device)) return false;
+  }
+  return n > 0 && t[0]->numel > 0;
+}
+
+/* On the current stream of its device, after what used it. */
+static lm_status order(lm_tensor *t, bool writes) {
+  lm_status status = LM_OK;
+  lm_stream *s = lm_stream_current(t->device);
+  if (!s) return LM_E_STATE; /* the message is the driver's */
+  TRY(writes ? lm_use_write(lm_tensor_used(t), s) : lm_use_read(lm_tensor_used(t), s));
+done:
+  return status;
+}
+
+lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
+  lm_status status = LM_OK;
+  *taken = false;
+  if (root < 0 || root >= n) return lm_fail(LM_E_ARG, "device_collective: no tensor %d among %d", root + 1, n);
+  for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
+    if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
+  const lm_group_table *table = library();
+  if (!table || lm_graph_capturing() || !fit(table, n, t)) return LM_OK;
+  for (int i = 0; i < n; i++) TRY(order(t[i], (i == root) == reduce));
+  TRY(table->within(n, t, root, reduce, taken));
+  if (!*taken) return LM_OK;
+  for (int i = 0; i < n; i++) {
+    lm_stream_touch(lm_stream_current(t[i]->device));
+    if ((i == root) == reduce) lm_bump(t[i], LM_BY_COLLECTIVE);
+  }
+done:
+  return status;
+}

@@ -1,0 +1,228 @@
+#include "distributed/group/backends.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/driver.h"
+#include "distributed/group/issued.h"
+#include "distributed/group/world_core.h"
+
+/* ---- text */
+
+typedef struct entry { /* "cuda:nccl" */
+  int kind;
+  char backend[64];
+} entry;
+
+static lm_status parse_entry(const char *text, const char *at, size_t n, entry *out) {
+  char word[64], prefix[256], shown[64];
+  const char *colon = memchr(at, ':', n);
+  size_t device = colon ? (size_t)(colon - at) : 0, backend = colon ? n - device - 1 : 0;
+  snprintf(shown, sizeof shown, "%.*s", (int)n, at);
+  if (!colon)
+    return lm_fail(LM_E_ARG,
+                   "backend '%s': '%s' names no device; several backends are written with theirs, "
+                   "\"cpu:gloo,cuda:nccl\"",
+                   lm_brief(text, 200), lm_brief(shown, 60));
+  if (device == 0 || backend == 0 || device >= sizeof word || backend >= sizeof out->backend)
+    return lm_fail(LM_E_ARG, "backend '%s': '%s' is no device and its backend, as \"cuda:nccl\" is",
+                   lm_brief(text, 200), lm_brief(shown, 60));
+  memcpy(word, at, device);
+  word[device] = 0;
+  memcpy(out->backend, colon + 1, backend);
+  out->backend[backend] = 0;
+  lm_status status = lm_device_kind(word, &out->kind);
+  if (status == LM_OK) return LM_OK;
+  snprintf(prefix, sizeof prefix, "backend '%s'", lm_brief(text, 200));
+  return lm_fail_in(status, prefix);
+}
+
+/* A backend that serves several devices is one part. */
+static void add_part(lm_backends *b, const lm_group_table *table, unsigned kinds) {
+  int i = 0;
+  while (i < b->n && b->part[i].table != table) i++;
+  if (i == b->n) b->part[b->n++].table = table;
+  b->part[i].kinds |= kinds;
+}
+
+lm_status lm_backends_parse(const char *text, lm_backends *out) {
+  lm_status status = LM_OK;
+  const lm_group_table *table;
+  entry entries[LM_DEVICE_KINDS], one;
+  bool named[LM_DEVICE_KINDS] = {false};
+  size_t at = 0;
+  *out = (lm_backends){.n = 0};
+  if (!strpbrk(text, ":,")) {
+    TRY(lm_group_table_find(text, &table));
+    add_part(out, table, ~0u);
+    snprintf(out->text, sizeof out->text, "%s", text);
+    return LM_OK;
+  }
+  for (const char *rest = text;; rest++) {
+    size_t n = strcspn(rest, ",");
+    TRY(parse_entry(text, rest, n, &one));
+    if (named[one.kind]) {
+      status = lm_fail(LM_E_ARG, "backend '%s': there are two for %s; each device has one", lm_brief(text, 200),
+                       lm_device_kind_name(one.kind));
+      goto done;
+    }
+    named[one.kind] = true;
+    entries[one.kind] = one;
+    rest += n;
+    if (!*rest) break;
+  }
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
+    if (!named[kind]) continue;
+    TRY(lm_group_table_find(entries[kind].backend, &table));
+    add_part(out, table, 1u << kind);
+    at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
+                           entries[kind].backend);
+    if (at >= sizeof out->text) {
+      status = lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200));
+      goto done;
+    }
+  }
+done:
+  return status;
+}
+
+/* ---- the default */
+
+static void note_uuid(void *ctx, const lm_property *p) {
+  uint64_t *id = ctx;
+  if (strcmp(p->name, "uuid") != 0 || p->kind != LM_PROPERTY_TEXT) return;
+  *id = 0xcbf29ce484222325u; /* FNV-1a */
+  for (const char *at = p->text; *at; at++) *id = (*id ^ (unsigned char)*at) * 0x100000001b3u;
+}
+
+/* 0: the driver does not say. */
+static uint64_t card_id(lm_device device) {
+  const lm_driver *driver = lm_driver_of(device);
+  uint64_t id = 0;
+  if (!driver->properties || driver->properties(lm_device_physical(device), note_uuid, &id) != LM_OK) return 0;
+  return id;
+}
+
+void lm_world_cards(lm_cards *out) {
+  const lm_group_table *table;
+  int devices = lm_device_likely(LM_CUDA) ? lm_device_count(LM_CUDA) : 0;
+  out->n = 0;
+  if (devices == 0 || lm_group_table_find("nccl", &table) != LM_OK) return;
+  int chosen = LM_DEVICE_ORDINAL(lm_device_current(LM_CUDA)), first = chosen > 0 ? chosen : 0;
+  for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = card_id(LM_DEVICE(LM_CUDA, i));
+}
+
+/* Members lie in the order of their ranks. */
+static int by_host(const void *a, const void *b) {
+  const lm_member *const *x = a, *const *y = b;
+  int order = strcmp((*x)->host_id, (*y)->host_id);
+  return order != 0 ? order : (*x > *y) - (*x < *y);
+}
+
+static uint64_t card_of(const lm_member *m, int place) {
+  return m->cards.n > 0 ? m->cards.id[(uint32_t)place % m->cards.n] : 0;
+}
+
+/* Two ranks on one card is what nccl refuses as a rule. */
+static bool all_have_cards(int n, const lm_member **member) {
+  qsort(member, (size_t)n, sizeof *member, by_host);
+  for (int first = 0, i = 0; i < n; i++) {
+    if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
+    uint64_t card = card_of(member[i], i - first);
+    if (card == 0) return false;
+    for (int k = first; k < i; k++)
+      if (card_of(member[k], k - first) == card) return false;
+  }
+  return true;
+}
+
+lm_status lm_world_backend(const lm_world *w, const char **out) {
+  const lm_member **member = lm_malloc((size_t)w->size * sizeof *member);
+  if (!member) return LM_E_OOM;
+  for (int r = 0; r < w->size; r++) member[r] = lm_client_member(w->client, r);
+  *out = all_have_cards(w->size, member) ? "cpu:gloo,cuda:nccl" : "gloo";
+  lm_free(member);
+  return LM_OK;
+}
+
+/* ---- parts */
+
+void lm_parts_make(lm_group_core *core, const lm_backends *backends) {
+  core->nparts = backends->n;
+  snprintf(core->backend, sizeof core->backend, "%s", backends->text);
+  for (int i = 0; i < backends->n; i++) {
+    lm_group *g = i == 0 ? &core->g : &core->more[i - 1];
+    if (i > 0) *g = core->g;
+    g->table = backends->part[i].table;
+    g->part = i;
+    core->part[i] = (lm_part){.g = g, .kinds = backends->part[i].kinds};
+  }
+}
+
+lm_part *lm_part_for(lm_group_core *core, lm_device device) {
+  if (device == LM_NO_DEVICE) return &core->part[0];
+  for (int i = 0; i < core->nparts; i++)
+    if (core->part[i].kinds >> LM_DEVICE_KIND(device) & 1) return &core->part[i];
+  return NULL;
+}
+
+/* The first group of the world, if it has all ranks and is open still, has a part like this one. */
+static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
+  lm_world *w = core->world;
+  lm_part *found = NULL;
+  pthread_mutex_lock(&w->lock);
+  for (lm_group_core *c = w->groups; c; c = c->next) {
+    if (c == core || c->id != 1 || c->g.size != w->size) continue;
+    for (int i = 0; i < c->nparts; i++)
+      if (c->part[i].g->table == table) found = &c->part[i];
+  }
+  pthread_mutex_unlock(&w->lock);
+  return found;
+}
+
+static lm_status cut(lm_group_core *core, lm_group *g) {
+  lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
+  if (!parent) return LM_OK;
+  if (parent->issuer) lm_issuer_hold(parent->issuer, true);
+  lm_status status = parent->issuer ? lm_issuer_settle(parent->issuer, true) : LM_OK; /* nothing may be outstanding */
+  if (status == LM_OK) status = g->table->split(g, parent->g);
+  if (parent->issuer) lm_issuer_hold(parent->issuer, false);
+  return status == LM_OK ? LM_OK : lm_group_broken(g, lm_error()); /* the others may wait in it */
+}
+
+static lm_status open_part(lm_group_core *core, lm_part *part) {
+  lm_status status;
+  TRY(cut(core, part->g));
+  if (core->g.rank < 0) return LM_OK;
+  TRY(part->g->table->open(part->g));
+  if (!part->g->table->enqueues) return LM_OK;
+  status = lm_issuer_new(core, part);
+  if (status != LM_OK) part->g->table->close(part->g);
+done:
+  return status;
+}
+
+static void close_part(lm_part *part) {
+  if (part->issuer) lm_issuer_close(part->issuer);
+  part->issuer = NULL;
+  part->g->table->close(part->g);
+}
+
+lm_status lm_parts_open(lm_group_core *core) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < core->nparts; i++) {
+    status = open_part(core, &core->part[i]);
+    if (status == LM_OK) continue;
+    lm_saved_error saved;
+    lm_error_save(status, &saved);
+    while (i-- > 0 && core->g.rank >= 0) close_part(&core->part[i]);
+    return lm_error_restore(&saved);
+  }
+  return status;
+}
+
+void lm_parts_close(lm_group_core *core) {
+  for (int i = core->nparts - 1; i >= 0; i--) close_part(&core->part[i]);
+}

@@ -1,0 +1,319 @@
+/* What all calls of a group have in common: checks, tickets, stand-ins for tensors a group cannot take as they are. */
+#include "distributed/group/call.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/group/issued.h"
+#include "op/op.h"
+
+static const char *const names[LM_COLLECTIVES] = {
+    [LM_ALL_REDUCE] = "all_reduce",
+    [LM_BROADCAST] = "broadcast",
+    [LM_REDUCE] = "reduce",
+    [LM_ALL_GATHER] = "all_gather",
+    [LM_GATHER] = "gather",
+    [LM_SCATTER] = "scatter",
+    [LM_REDUCE_SCATTER] = "reduce_scatter",
+    [LM_ALL_TO_ALL] = "all_to_all",
+    [LM_BARRIER] = "barrier",
+    [LM_SEND] = "send",
+    [LM_RECV] = "recv",
+    [LM_SETUP] = "setup",
+};
+static const char *const op_names[LM_REDUCE_OPS] = {"sum", "mean", "product", "min", "max", "band", "bor"};
+
+const char *lm_collective_name(lm_collective c) { return (unsigned)c < LM_COLLECTIVES ? names[c] : "?"; }
+const char *lm_reduce_op_name(lm_reduce_op op) { return (unsigned)op < LM_REDUCE_OPS ? op_names[op] : "?"; }
+
+/* ---- the start */
+
+static _Thread_local double next_timeout;    /* 0: the group's */
+static _Thread_local lm_ticket next_purpose; /* all zeros: none */
+
+void lm_collective_timeout(double seconds) { next_timeout = seconds > 0 ? seconds : 0; }
+
+void lm_collective_purpose(const char *what, uint64_t hash) {
+  next_purpose.hash = hash;
+  strncpy(next_purpose.what, what, sizeof next_purpose.what - 1);
+}
+
+static bool has_entry(const lm_group_table *t, lm_collective kind) {
+  switch (kind) {
+    case LM_ALL_REDUCE: return t->all_reduce;
+    case LM_BROADCAST: return t->broadcast;
+    case LM_REDUCE: return t->reduce;
+    case LM_ALL_GATHER: return t->all_gather;
+    case LM_GATHER: return t->gather;
+    case LM_SCATTER: return t->scatter;
+    case LM_REDUCE_SCATTER: return t->reduce_scatter;
+    case LM_ALL_TO_ALL: return t->all_to_all;
+    case LM_BARRIER: return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* issued.c makes one of it */
+    case LM_SEND:
+    case LM_RECV: return t->post && (t->enqueues || (t->finish && t->forget));
+    default: return false;
+  }
+}
+
+lm_status lm_call_begin(lm_exchange *c, lm_group *g, lm_collective kind, const lm_tensor *t) {
+  *c = (lm_exchange){.core = g->core,
+                     .kind = kind,
+                     .timeout = next_timeout > 0 ? next_timeout : g->core->timeout,
+                     .ticket = next_purpose};
+  next_timeout = 0;
+  next_purpose = (lm_ticket){0};
+  lm_status status = c->core->world ? lm_world_check(c->core->world) : LM_OK;
+  for (int i = 0; i < c->core->nparts && status == LM_OK; i++) /* a part that has failed is the group's failure */
+    if (c->core->part[i].issuer) status = lm_issuer_check(c->core->part[i].issuer);
+  if (status != LM_OK) return lm_fail_in(status, names[kind]);
+  c->part = lm_part_for(c->core, t ? t->device : LM_NO_DEVICE);
+  if (!c->part)
+    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; the group's backend, %s, has nothing for that device", names[kind],
+                   lm_device_name(t->device), c->core->backend);
+  c->g = c->part->g;
+  if (has_entry(c->g->table, kind)) return LM_OK;
+  return lm_fail(LM_E_MISSING, "%s: group '%s' has no %s", names[kind], c->g->table->name, names[kind]);
+}
+
+void lm_call_clear(lm_exchange *c) {
+  lm_release(c->t);
+  for (int i = 0; i < c->n; i++) {
+    if (c->in) lm_release(c->in[i]);
+    if (c->out) lm_release(c->out[i]);
+  }
+  for (int i = 0; i < c->nwritten; i++) {
+    lm_release(c->written[i].user);
+    lm_release(c->written[i].dense);
+  }
+  lm_free(c->in);
+  lm_free(c->out);
+  lm_free(c->written);
+  c->t = NULL;
+  c->in = c->out = NULL;
+  c->written = NULL;
+  c->n = c->nwritten = 0;
+}
+
+/* ---- checks */
+
+int lm_call_world_rank(const lm_exchange *c, int rank) { return c->core->g.ranks ? c->core->g.ranks[rank] : rank; }
+
+lm_status lm_call_check_rank(const lm_exchange *c, int rank) {
+  int size = c->core->g.size;
+  if (rank >= 0 && rank < size) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: rank %d in a group of %d; ranks go from 0 to %d", names[c->kind], rank, size, size - 1);
+}
+
+static bool reduces(lm_collective kind) {
+  return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
+}
+
+static bool takes(const lm_exchange *c, lm_device device) { return c->g->table->kinds >> LM_DEVICE_KIND(device) & 1; }
+
+lm_device lm_call_device(const lm_exchange *c, lm_device device) {
+  if (takes(c, device)) return device;
+  if (takes(c, LM_DEVICE(LM_CPU, 0))) return LM_DEVICE(LM_CPU, 0);
+  return c->part->issuer ? lm_issuer_device(c->part->issuer) : LM_NO_DEVICE;
+}
+
+lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
+  const char *name = names[c->kind];
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  if (lm_call_device(c, t->device) == LM_NO_DEVICE)
+    return lm_fail(LM_E_DEVICE, "%s: a tensor on %s; group '%s' does not take tensors of that device", name,
+                   lm_device_name(t->device), c->g->table->name);
+  if (write && lm_overlaps_itself(t))
+    return lm_fail(LM_E_ARG,
+                   "%s: elements of the tensor of sizes %s share memory and cannot be written; clone() it first", name,
+                   lm_shape_of(t));
+  if (!reduces(c->kind)) return LM_OK;
+  if ((unsigned)c->op >= LM_REDUCE_OPS) return lm_fail(LM_E_ARG, "%s: unknown reduction %d", name, (int)c->op);
+  if (c->op == LM_REDUCE_MEAN && !lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: the mean of %s; floats are wanted, see :float()", name, lm_dtype_name(dtype));
+  if ((c->op == LM_REDUCE_BAND || c->op == LM_REDUCE_BOR) && lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: %s of %s; integers or bool are wanted, see :long()", name, op_names[c->op],
+                   lm_dtype_name(dtype));
+  if (c->scaled && !lm_dtype_is_float(dtype))
+    return lm_fail(LM_E_DTYPE, "%s: %s times a number; floats are wanted, see :float()", name, lm_dtype_name(dtype));
+  return LM_OK;
+}
+
+/* ---- stand-ins: dense ones for strided tensors, and elsewhere for those of a device the group knows nothing of: on
+ * the CPU, or where the group takes none of the CPU's, on its device */
+
+static const char *end_of(const lm_tensor *t) {
+  int64_t last = 0;
+  for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
+  return t->data + (last + 1) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+}
+
+static bool share_memory(const lm_tensor *a, const lm_tensor *b) {
+  return a->numel > 0 && b->numel > 0 && LM_DEVICE_KIND(a->device) == LM_DEVICE_KIND(b->device) &&
+         a->data < end_of(b) && b->data < end_of(a);
+}
+
+static lm_status copy(lm_tensor *from, lm_tensor *to) {
+  lm_tensor *written = NULL;
+  lm_status status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
+  lm_release(written);
+  return status;
+}
+
+static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **out) {
+  lm_device device = lm_call_device(c, t->device);
+  lm_tensor *dense = NULL;
+  lm_status status = lm_tensor_empty((lm_dtype)t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
+  if (status == LM_OK && keep) status = copy(t, dense);
+  if (status != LM_OK) lm_release(dense);
+  *out = status == LM_OK ? dense : NULL;
+  return status;
+}
+
+/* t as it is now: while the call waits it may be given other memory, sizes or another dtype (lm_tensor_become). */
+static lm_status as_given(lm_tensor *t, lm_tensor **out) {
+  return lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out);
+}
+
+lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
+  bool as_it_is = lm_is_contiguous(t) && takes(c, t->device);
+  for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
+  return as_it_is ? as_given(t, dense) : dense_like(c, t, true, dense);
+}
+
+lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **dense) {
+  lm_status status = LM_OK;
+  lm_tensor *user = NULL, *stand_in = NULL;
+  if (!c->written) { /* as many as a call can have */
+    int most = c->n > 0 ? c->n : 1;
+    c->written = lm_malloc((size_t)most * sizeof *c->written);
+    if (!c->written) return LM_E_OOM;
+  }
+  TRY(as_given(t, &user));
+  if (lm_is_contiguous(t) && takes(c, t->device)) {
+    stand_in = lm_retain(user);
+  } else {
+    TRY(dense_like(c, t, keep, &stand_in));
+    c->host = c->host || (c->part->issuer && stand_in->device != t->device);
+  }
+  c->written[c->nwritten++] = (lm_written){user, lm_retain(stand_in)};
+  user = NULL;
+done:
+  lm_release(user);
+  *dense = stand_in;
+  return status;
+}
+
+lm_status lm_call_written(lm_exchange *c, lm_status status) {
+  for (int i = 0; i < c->nwritten; i++) {
+    lm_written *w = &c->written[i];
+    if (w->user != w->dense && status == LM_OK) status = copy(w->dense, w->user);
+    lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have come half-way */
+  }
+  return status;
+}
+
+/* ---- tickets: made for every call, so without printf */
+
+typedef struct text {
+  char *at, *end; /* end: room for the closing zero */
+} text;
+
+static void put(text *t, const char *s) {
+  while (*s && t->at < t->end) *t->at++ = *s++;
+}
+
+static void put_number(text *t, int64_t v) {
+  char digits[24], *d = digits + sizeof digits;
+  uint64_t left = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+  *--d = '\0';
+  do {
+    *--d = (char)('0' + left % 10);
+    left /= 10;
+  } while (left > 0);
+  if (v < 0) *--d = '-';
+  put(t, d);
+}
+
+static uint64_t mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
+
+static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
+  put(t, how);
+  put_number(t, lm_call_world_rank(c, rank));
+}
+
+void lm_call_name(lm_exchange *c, const lm_tensor *t) {
+  lm_ticket *ticket = &c->ticket;
+  text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
+  if (*what.at) what.end = what.at; /* it has words already */
+  bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
+  uint64_t hash = mix(0x243f6a8885a308d3u ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+
+  put(&what, names[c->kind]);
+  if (reduces(c->kind)) {
+    hash = mix(hash, (uint64_t)c->op + 1);
+    put(&what, " ");
+    put(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
+    if (c->scaled) hash = mix(hash, 1);
+  }
+  if (t) {
+    hash = mix(hash, (uint64_t)t->dtype);
+    put(&what, " ");
+    put(&what, lm_dtype_name((lm_dtype)t->dtype));
+  }
+  if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
+    hash = mix(hash, t->ndim);
+    put(&what, " [");
+    for (int d = 0; d < t->ndim; d++) {
+      hash = mix(hash, (uint64_t)t->size[d]);
+      if (d > 0) put(&what, ", ");
+      put_number(&what, t->size[d]);
+    }
+    put(&what, "]");
+  }
+  switch (c->kind) {
+    case LM_BROADCAST:
+    case LM_SCATTER: put_rank(&what, c, " from rank ", c->root); break;
+    case LM_REDUCE:
+    case LM_GATHER: put_rank(&what, c, " to rank ", c->root); break;
+    case LM_SEND: put_rank(&what, c, " to rank ", c->peer); break;
+    case LM_RECV:
+      if (c->peer < 0) {
+        put(&what, " from any rank");
+      } else {
+        put_rank(&what, c, " from rank ", c->peer);
+      }
+      break;
+    default: break;
+  }
+  if (p2p && c->tag != 0) {
+    put(&what, " tag ");
+    put_number(&what, c->tag);
+  }
+  if (t && c->core->nparts > 1) { /* each device's tensors take a way of their own */
+    hash = mix(hash, LM_DEVICE_KIND(t->device));
+    if (LM_DEVICE_KIND(t->device) != LM_CPU) {
+      const char *device = lm_device_name(t->device);
+      put(&what, " on ");
+      for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
+    }
+  }
+  ticket->kind = c->kind;
+  ticket->hash = mix(hash, (uint64_t)c->root);
+
+  const char *where = lm_where();
+  size_t n = strlen(where), most = sizeof ticket->where - 1;
+  memcpy(ticket->where, n > most ? where + n - most : where, n > most ? most : n);
+}
+
+void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
+  lm_ticket *ticket = &c->ticket;
+  text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};
+  if (refused == 0) return;
+  ticket->hash = mix(ticket->hash, refused);
+  put(&what, " (");
+  put_number(&what, (int64_t)refused);
+  put(&what, " refused before)");
+}

@@ -1,0 +1,83 @@
+#include "distributed/group/peer_link.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "distributed/group/world_core.h"
+
+static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.1;
+
+/* Each part of a group has its own. */
+static uint64_t door_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
+
+static lm_status check(void *ctx) { return lm_group_check(ctx); }
+
+static lm_status attempt(lm_group *g, const char *address, const lm_patience *p, int *out) {
+  lm_status status = LM_OK;
+  lm_world *w = g->core->world;
+  int fd = -1;
+  lm_bytes hello = {0};
+  lm_put_u64(&hello, door_of(g));
+  lm_put_u32(&hello, (uint32_t)g->rank);
+  if (hello.failed) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  TRY(lm_net_connect(address, p, &fd));
+  lm_net_tune(fd, w->heartbeat_timeout);
+  TRY(lm_auth_connect(fd, &w->key, hello.data, hello.n, p));
+
+done:
+  lm_bytes_free(&hello);
+  if (status == LM_OK) {
+    *out = fd;
+  } else if (fd >= 0) {
+    close(fd);
+  }
+  return status;
+}
+
+/* It has no listener any more, or one that nobody serves. */
+static bool has_left(const lm_group *g, int peer) {
+  double at;
+  uint64_t completed;
+  lm_ticket last;
+  return lm_client_left(g->core->world->client, g->ranks[peer], g->core->id, &at, &completed, &last);
+}
+
+/* If the peer has died, its refusals come before we hear of its death: so go on for as long as that may take. */
+lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
+  lm_world *w = g->core->world;
+  const lm_member *us = lm_client_member(w->client, w->rank), *them = lm_client_member(w->client, g->ranks[peer]);
+  const char *address = strcmp(us->host_id, them->host_id) == 0 ? them->unix_address : them->tcp_address;
+  double until = lm_seconds() + (w->heartbeat_timeout > 0 ? w->heartbeat_timeout : handshake_time), pause = first_pause;
+  *fd = -1;
+  for (;;) {
+    lm_patience p = {.deadline = fmin(until, lm_seconds() + handshake_time),
+                     .wake_fd = lm_group_wake_fd(g),
+                     .check = check,
+                     .ctx = g};
+    lm_status status = lm_group_check(g);
+    if (status != LM_OK || has_left(g, peer)) return status;
+    status = attempt(g, address, &p, fd);
+    if (status == LM_OK || status == LM_E_OOM) return status;
+    char why[256]; /* before the next question has words of its own */
+    lm_write(why, sizeof why, "%s", lm_error());
+    lm_status failed = lm_group_check(g);
+    if (failed != LM_OK) return failed;
+    bool again = (status == LM_E_IO && lm_seconds() + pause <= until) || has_left(g, peer);
+    if (!again) return lm_group_lost(g, peer, why);
+    usleep((useconds_t)(pause * 1e6));
+    pause = fmin(2 * pause, longest_pause);
+  }
+}
+
+lm_status lm_link_accept(lm_group *g, lm_link_fn fn, void *ctx) {
+  return lm_incoming_accept(&g->core->world->incoming, door_of(g), g->size, fn, ctx);
+}
+
+void lm_link_forget(lm_world *w, uint32_t group) { lm_incoming_forget(&w->incoming, (uint64_t)group << 32, 32); }

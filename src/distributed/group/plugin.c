@@ -1,0 +1,101 @@
+/* Backends by name: solo is built in, others are plug-ins, loaded when first asked for and never unloaded. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/nearest.h"
+#include "base/plugin.h"
+#include "distributed/group/core.h"
+
+static const lm_plugin_family family = {"group", LM_VAR_GROUP_PATH, LM_GROUP_PLUGIN, "backend"};
+
+typedef struct backend {
+  char name[LM_PLUGIN_NAME];
+  const lm_group_table *table;
+  struct backend *next;
+} backend;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static backend *loaded; /* kept for good */
+
+static lm_status unknown(const char *name) {
+  static const char *const ours[] = {"solo", "gloo", "nccl", "mpi"};
+  lm_plugin_names *all = lm_malloc(sizeof *all);
+  if (!all) return LM_E_OOM;
+  char here[512] = "", home[LM_PLUGIN_PATH];
+  size_t at = 0;
+  all->n = 0;
+  lm_plugin_add_name(all, "solo", 4);
+  lm_plugin_add_found(all, &family);
+  for (int i = 0; i < all->n && at < sizeof here; i++)
+    at += (size_t)snprintf(here + at, sizeof here - at, "%s%s", i ? ", " : "", all->name[i]);
+  bool known = false;
+  for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+    known = known || strcmp(name, ours[i]) == 0;
+    lm_plugin_add_name(all, ours[i], strlen(ours[i]));
+  }
+  const char *near = lm_nearest(name, all->n, all->name);
+  lm_status status;
+  if (known) {
+    status = lm_fail(LM_E_MISSING,
+                     "backend '%s' is not built here (no luminary_group_%s.so on LM_GROUP_PATH or in %s); there is %s",
+                     name, name, lm_plugin_home(home) ? home : "the library's folder", here);
+  } else if (near) {
+    status = lm_fail(LM_E_ARG, "backend '%s' is not known; did you mean '%s'? There is %s", name, near, here);
+  } else {
+    status = lm_fail(
+        LM_E_ARG, "backend '%s' is not known; there is %s, and what lies on LM_GROUP_PATH as luminary_group_<name>.so",
+        name, here);
+  }
+  lm_free(all);
+  return status;
+}
+
+static lm_status check_table(const char *name, const char *path, const lm_group_table *t) {
+  if (!t) return lm_fail(LM_E_MISSING, "backend '%s': %s offers no table", name, path);
+  if (t->abi != LM_GROUP_ABI)
+    return lm_fail(LM_E_MISSING,
+                   "backend '%s': %s was built for version %d of distributed/group/group.h, this library has version "
+                   "%d; build it anew",
+                   name, path, t->abi, LM_GROUP_ABI);
+  if (!t->name || !t->open || !t->close)
+    return lm_fail(LM_E_MISSING, "backend '%s': the table of %s lacks name, open or close", name, path);
+  return LM_OK;
+}
+
+static lm_status load(const char *name, const lm_group_table **out) {
+  lm_status status;
+  char path[LM_PLUGIN_PATH];
+  lm_group_plugin_fn *plugin = NULL;
+  TRY(lm_plugin_load(&family, name, (void **)&plugin, path));
+  if (!plugin) return LM_OK;
+  const lm_group_table *table = plugin();
+  TRY(check_table(name, path, table));
+  backend *b = lm_malloc(sizeof *b);
+  if (!b) return LM_E_OOM;
+  snprintf(b->name, sizeof b->name, "%s", name);
+  b->table = table;
+  b->next = loaded;
+  loaded = b;
+  lm_log(LM_LOG_DIST, "backend %s from %s", name, path);
+  *out = table;
+done:
+  return status;
+}
+
+lm_status lm_group_table_find(const char *name, const lm_group_table **out) {
+  lm_status status = LM_OK;
+  *out = NULL;
+  if (strcmp(name, "solo") == 0) {
+    *out = &lm_group_solo_table;
+    return LM_OK;
+  }
+  pthread_mutex_lock(&lock);
+  for (backend *b = loaded; b && !*out; b = b->next)
+    if (strcmp(b->name, name) == 0) *out = b->table;
+  if (!*out) status = load(name, out);
+  pthread_mutex_unlock(&lock);
+  return status == LM_OK && !*out ? unknown(name) : status;
+}

@@ -1,0 +1,290 @@
+/* Memory shared by the ranks of a host.
+ *
+ * Rank 0 makes a memory file and tells the others, through the store, its process and descriptor: /proc/<pid>/fd/<fd>
+ * opens the same file, for whom the system trusts with it. A nonce in the file shows that it is the right one (with
+ * several pid namespaces it may not be), and seals that nobody can cut it off under us. Then all agree whether all
+ * have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
+#define _GNU_SOURCE
+#include "distributed/group/shared_memory.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file_limit.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/variable.h"
+#include "distributed/group/core.h"
+#include "distributed/net/auth.h"
+
+enum { PAGE = 4096, NONCE = 32 };
+static const double busy = 50e-6;      /* seconds of busy waiting: a few times what waking somebody costs */
+static const long nap = 20 * 1000000l; /* nanoseconds between looks at the world's health */
+
+typedef struct flag { /* a cache line, so that one transfer brings all of it */
+  _Alignas(64) _Atomic uint32_t value;
+  _Atomic uint32_t waiters; /* in the kernel; one that died there is still counted, which costs a call a post */
+} flag;
+
+typedef struct rank_block {
+  flag flag[LM_SHARED_FLAGS];
+  lm_ticket ticket[2];
+} rank_block;
+
+typedef struct head {
+  char nonce[2 * NONCE + 1];
+} head;
+
+struct lm_shared {
+  _Atomic int rc;
+  lm_group *g;
+  char *map; /* head | blocks | regions, each from a new page */
+  size_t bytes;
+  rank_block *block;
+  char *region;
+  size_t stride; /* of regions */
+};
+
+static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+/* ---- opening */
+
+static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
+  size_t blocks = whole_pages((size_t)g->size * sizeof(rank_block)), stride = whole_pages(bytes);
+  size_t total = PAGE + blocks + (size_t)g->size * stride;
+  struct stat info;
+  if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
+  lm_shared *s = lm_calloc(1, sizeof *s);
+  if (!s) return NULL;
+  void *map = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) {
+    lm_free(s);
+    return NULL;
+  }
+  atomic_init(&s->rc, 1);
+  s->g = g;
+  s->map = map;
+  s->bytes = total;
+  s->block = (rank_block *)(s->map + PAGE);
+  s->region = s->map + PAGE + blocks;
+  s->stride = stride;
+  return s;
+}
+
+static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
+
+static int make_file(lm_group *g, size_t bytes) {
+  size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);
+  int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0) return -1;
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
+  bool sized = ftruncate(fd, (off_t)total) == 0;
+  lm_file_limit_end(&limit);
+  if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+static lm_shared *join_file(lm_group *g, const char *offer, size_t bytes) {
+  long pid;
+  int its_fd, seals, fd;
+  char nonce[2 * NONCE + 1], path[64];
+  if (!allowed() || sscanf(offer, "%ld %d %64[0-9a-f]", &pid, &its_fd, nonce) != 3) return NULL;
+  snprintf(path, sizeof path, "/proc/%ld/fd/%d", pid, its_fd);
+  fd = open(path, O_RDWR | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+  if (fd < 0) return NULL;
+  seals = fcntl(fd, F_GET_SEALS);
+  lm_shared *s = seals >= 0 && (seals & F_SEAL_SHRINK) ? map_file(g, fd, bytes) : NULL;
+  close(fd);
+  if (s && memcmp(((head *)s->map)->nonce, nonce, sizeof nonce) != 0) {
+    lm_shared_release(s);
+    s = NULL;
+  }
+  return s;
+}
+
+typedef struct key {
+  char text[48];
+} key;
+
+static key key_of(const lm_ticket *ticket, const char *what, int rank) {
+  key k;
+  snprintf(k.text, sizeof k.text, "shared/%" PRIu64 "/%s/%d", ticket->seq, what, rank);
+  return k;
+}
+
+static lm_status get_answer(lm_group *g, key k, bool *yes) {
+  void *data = NULL;
+  size_t n = 0;
+  lm_status status = lm_group_get(g, k.text, &data, &n);
+  *yes = status == LM_OK && n == 1 && *(char *)data == '1';
+  lm_free(data);
+  return status;
+}
+
+/* What rank 0 tells the others: its ticket, and where the file is ("" if there is none). */
+typedef struct offer {
+  lm_ticket ticket;
+  char text[128];
+} offer;
+
+/* *fd is open until all have answered. */
+static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **mine) {
+  offer o = {.ticket = *ticket};
+  if (allowed()) *fd = make_file(g, bytes);
+  if (*fd >= 0) *mine = map_file(g, *fd, bytes);
+  if (*mine) {
+    head *h = (head *)(*mine)->map;
+    lm_random_hex(h->nonce, NONCE);
+    snprintf(o.text, sizeof o.text, "%ld %d %s", (long)getpid(), *fd, h->nonce);
+  }
+  return lm_group_set(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
+}
+
+static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
+  lm_status status;
+  void *data = NULL;
+  size_t n = 0;
+  TRY(lm_group_get(g, key_of(ticket, "offer", 0).text, &data, &n));
+  offer *o = data;
+  if (n != sizeof *o) {
+    status =
+        lm_fail(LM_E_IO, "sharing memory: an offer of %zu bytes, not %zu; do all ranks run one version?", n, sizeof *o);
+    goto done;
+  }
+  if (o->ticket.hash != ticket->hash) {
+    status = lm_group_mismatch(g, 0, &o->ticket);
+    goto done;
+  }
+  o->text[sizeof o->text - 1] = '\0';
+  *mine = join_file(g, o->text, bytes);
+done:
+  lm_free(data);
+  return status;
+}
+
+static lm_status agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
+  lm_status status;
+  lm_shared *mine = NULL;
+  int fd = -1;
+  bool all, one;
+  if (g->rank == 0) {
+    TRY(make_offer(g, ticket, bytes, &fd, &mine));
+    all = mine;
+    for (int r = 1; r < g->size; r++) {
+      TRY(get_answer(g, key_of(ticket, "has", r), &one));
+      all &= one;
+    }
+    TRY(lm_group_set(g, key_of(ticket, "all", 0).text, all ? "1" : "0", 1));
+  } else {
+    TRY(take_offer(g, ticket, bytes, &mine));
+    TRY(lm_group_set(g, key_of(ticket, "has", g->rank).text, mine ? "1" : "0", 1));
+    TRY(get_answer(g, key_of(ticket, "all", 0), &all));
+  }
+  if (all) {
+    *out = mine;
+    mine = NULL;
+  }
+done:
+  if (fd >= 0) close(fd);
+  lm_shared_release(mine);
+  return status;
+}
+
+/* A setup of its own among the group's calls. */
+static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
+  lm_waiting waiting;
+  lm_ticket ticket = {
+      .seq = atomic_fetch_add(&g->core->seq, 1) + 1, .kind = LM_SETUP, .hash = bytes * 0x9e3779b97f4a7c15u};
+  snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
+  snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
+  lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);
+  lm_status status = agree(g, &ticket, bytes, out);
+  lm_waiting_end(&waiting, status == LM_OK);
+  return status;
+}
+
+lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
+  *out = NULL;
+  if (g->size == 1 || !g->one_host) return LM_OK;
+  /* Within a collective, which may run on the queue's thread, it is part of that call. */
+  const lm_ticket *call = lm_group_ticket(g);
+  lm_status status = call->seq > 0 ? agree(g, call, bytes, out) : agree_alone(g, bytes, out);
+  if (lm_log_on(LM_LOG_DIST))
+    lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s", g->core->id, bytes, *out ? "shared" : "cannot be shared");
+  return status;
+}
+
+void lm_shared_retain(lm_shared *s) { atomic_fetch_add_explicit(&s->rc, 1, memory_order_relaxed); }
+
+void lm_shared_release(lm_shared *s) {
+  if (!s || atomic_fetch_sub_explicit(&s->rc, 1, memory_order_acq_rel) != 1) return;
+  munmap(s->map, s->bytes);
+  lm_free(s);
+}
+
+char *lm_shared_region(const lm_shared *s, int rank) { return s->region + (size_t)rank * s->stride; }
+lm_ticket *lm_shared_ticket(const lm_shared *s, int rank, int which) { return &s->block[rank].ticket[which]; }
+
+/* ---- meeting */
+
+static bool reached(uint32_t now, uint32_t value) { return (int32_t)(now - value) >= 0; }
+
+bool lm_shared_reached(const lm_shared *s, int rank, int flag, uint32_t value) {
+  return reached(atomic_load_explicit(&s->block[rank].flag[flag].value, memory_order_acquire), value);
+}
+
+/* Here the value is written and then the waiters are read; in lm_shared_wait it is the other way round. In the one
+ * order there is of these four, either the poster sees the waiter or the waiter sees the value. */
+void lm_shared_post(lm_shared *s, int flag, uint32_t value) {
+  struct flag *f = &s->block[s->g->rank].flag[flag];
+  atomic_store(&f->value, value);
+  if (atomic_load(&f->waiters) > 0) syscall(SYS_futex, &f->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
+  struct flag *f = &s->block[rank].flag[flag];
+  if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+  if (lm_group_may_spin(s->g)) {
+    double until = lm_seconds() + busy;
+    do {
+      for (int i = 0; i < 32; i++) {
+        if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+        relax();
+      }
+      sched_yield(); /* both may be on one core, which the scheduler is slow to notice */
+    } while (lm_seconds() < until);
+  }
+  for (;;) {
+    lm_status status = lm_group_look(s->g);
+    if (status != LM_OK) /* what came before the failure counts */
+      return reached(atomic_load_explicit(&f->value, memory_order_acquire), value) ? LM_OK : status;
+    atomic_fetch_add(&f->waiters, 1);
+    uint32_t now = atomic_load(&f->value);
+    struct timespec time = {.tv_nsec = nap};
+    if (!reached(now, value)) syscall(SYS_futex, &f->value, FUTEX_WAIT, now, &time, NULL, 0);
+    atomic_fetch_sub(&f->waiters, 1);
+    if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
+  }
+}

@@ -1,0 +1,168 @@
+#include "distributed/group/world.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "distributed/group/world_core.h"
+#include "distributed/store/sigterm.h"
+
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_world *all; /* the open ones */
+
+/* ---- forks and the end of the process */
+
+static _Atomic unsigned forks;
+
+/* The child starts with no worlds, and without what other threads held at that moment. */
+static void forked(void) {
+  atomic_fetch_add(&forks, 1);
+  all = NULL;
+  pthread_mutex_init(&all_lock, NULL);
+}
+
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
+
+unsigned lm_world_forks(void) { return atomic_load_explicit(&forks, memory_order_relaxed); }
+
+lm_status lm_world_is_ours(const lm_world *w) {
+  if (w->forks == lm_world_forks()) return LM_OK;
+  return lm_fail(LM_E_STATE,
+                 "this process was forked from the one that opened the process group, which alone can use it");
+}
+
+/* Group ids and the last seq completed in each. */
+static lm_bytes completed_calls(lm_world *w) {
+  lm_bytes b = {0};
+  pthread_mutex_lock(&w->lock);
+  lm_put(&b, w->closed.data, w->closed.n);
+  for (lm_group_core *core = w->groups; core; core = core->next) {
+    lm_put_u32(&b, core->id);
+    lm_put_u64(&b, atomic_load(&core->completed));
+  }
+  pthread_mutex_unlock(&w->lock);
+  return b;
+}
+
+static void say_goodbye(lm_world *w) {
+  lm_bytes completed = completed_calls(w);
+  lm_client_leave(w->client, &completed);
+  lm_bytes_free(&completed);
+}
+
+/* A process that ends without closing its worlds leaves all the same. Other threads may still run: nothing is freed.
+ * Once more does nothing. */
+void lm_group_farewell(void) {
+  pthread_mutex_lock(&all_lock);
+  for (lm_world *w = all; w; w = w->next) {
+    say_goodbye(w);
+    lm_locator_withdraw(&w->locator, &w->at);
+    lm_server_release(w->server);
+    w->server = NULL;
+  }
+  pthread_mutex_unlock(&all_lock);
+  if (lm_world_forks() == 0) lm_servers_finish(5);
+}
+
+__attribute__((destructor)) static void farewell(void) { lm_group_farewell(); }
+
+/* ---- opening and closing */
+
+static void settle(lm_world *w) {
+  const char *host = lm_client_member(w->client, w->rank)->host_id;
+  for (int r = 0; r < w->size; r++) {
+    bool same = strcmp(lm_client_member(w->client, r)->host_id, host) == 0;
+    w->local_size += same;
+    w->local_rank += same && r < w->rank;
+  }
+  atomic_store(&w->incoming.one_host, w->local_size == w->size);
+  w->may_spin = w->local_size <= sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+static void dispose(lm_world *w) {
+  if (w->client) say_goodbye(w);
+  lm_client_free(w->client);
+  lm_incoming_close(&w->incoming);
+  lm_locator_withdraw(&w->locator, &w->at);
+  lm_server_release(w->server);
+  lm_bytes_free(&w->closed);
+  pthread_mutex_destroy(&w->lock);
+  lm_free(w);
+}
+
+static lm_status check_config(const lm_world_config *c) {
+  if (c->size < 1) return lm_fail(LM_E_ARG, "a world of %d; at least 1 rank is wanted", c->size);
+  if (c->rank < 0 || c->rank >= c->size)
+    return lm_fail(LM_E_ARG, "rank %d in a world of %d; ranks go from 0 to %d", c->rank, c->size, c->size - 1);
+  if (!(c->timeout > 0)) return lm_fail(LM_E_ARG, "a timeout of %g s; more than 0 is wanted", c->timeout);
+  if (!(c->heartbeat_timeout >= 0))
+    return lm_fail(LM_E_ARG, "a heartbeat_timeout of %g s; more than 0, or 0 for none, is wanted",
+                   c->heartbeat_timeout);
+  return LM_OK;
+}
+
+lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
+  lm_status status = LM_OK;
+  lm_world *w = NULL;
+  *out = NULL;
+  TRY(check_config(config));
+  TRY(lm_term_watch());
+  w = lm_calloc(1, sizeof *w);
+  if (!w) {
+    lm_term_unwatch();
+    return LM_E_OOM;
+  }
+  pthread_mutex_init(&w->lock, NULL);
+  w->rank = config->rank;
+  w->size = config->size;
+  w->timeout = config->timeout;
+  w->heartbeat_timeout = config->heartbeat_timeout;
+  w->forks = lm_world_forks();
+  lm_term_wait_begins();
+  status = lm_rendezvous(w, config);
+  if (status != LM_OK) lm_term_failed();
+  lm_term_wait_ends();
+  if (status != LM_OK) goto done;
+  settle(w);
+  if (w->server) lm_term_stores(1);
+  pthread_mutex_lock(&all_lock);
+  w->next = all;
+  all = w;
+  pthread_mutex_unlock(&all_lock);
+  *out = w;
+
+done:
+  if (status != LM_OK) {
+    status = lm_fail_in(status, "init_process_group");
+    if (w) {
+      lm_saved_error saved;
+      lm_error_save(status, &saved);
+      dispose(w);
+      lm_term_unwatch();
+      lm_error_restore(&saved);
+    }
+  }
+  return status;
+}
+
+void lm_world_close(lm_world *w) {
+  if (!w || w->forks != lm_world_forks()) return;
+  pthread_mutex_lock(&all_lock);
+  lm_world **at = &all;
+  while (*at && *at != w) at = &(*at)->next;
+  if (*at) *at = w->next;
+  pthread_mutex_unlock(&all_lock);
+  if (w->server) lm_term_stores(-1);
+  dispose(w);
+  lm_term_unwatch();
+}
+
+int lm_world_rank(const lm_world *w) { return w->rank; }
+int lm_world_size(const lm_world *w) { return w->size; }
+int lm_world_local_size(const lm_world *w) { return w->local_size; }
+int lm_world_local_rank(const lm_world *w) { return w->local_rank; }
+const char *lm_world_host(const lm_world *w, int rank) { return lm_client_member(w->client, rank)->host; }

@@ -1,0 +1,47 @@
+/* The insides of a world, shared by world.c (opening and closing), rendezvous.c (how ranks find each other), groups.c,
+ * waiting.c (waiting and failing) and peer_link.c. */
+#ifndef LM_GROUP_WORLD_CORE_H
+#define LM_GROUP_WORLD_CORE_H
+
+#include <pthread.h>
+
+#include "distributed/group/core.h"
+#include "distributed/net/incoming.h"
+#include "distributed/store/client.h"
+#include "distributed/store/locate.h"
+#include "distributed/store/server.h"
+
+struct lm_world {
+  int rank, size, local_rank, local_size;
+  bool may_spin;
+  double timeout, heartbeat_timeout;
+  lm_key key;
+  lm_incoming incoming;
+  lm_client *client;
+  lm_locator locator;
+  lm_location at;
+  lm_server *server;    /* rank 0 */
+  unsigned forks;       /* lm_world_forks() when it was opened */
+  pthread_mutex_t lock; /* of what follows */
+  lm_group_core *groups;
+  uint32_t groups_made;
+  lm_bytes closed;       /* groups that are no more: pairs of u32 id and u64 seq completed */
+  struct lm_world *next; /* all of the process */
+};
+
+/* How often this process forked away from the one that loaded us: a forked child must not touch its parent's worlds,
+ * whose sockets and locks it has copies of. */
+unsigned lm_world_forks(void);
+/* An error in a forked child. */
+lm_status lm_world_is_ours(const lm_world *w);
+
+/* rendezvous.c: fills in key, locator, at, incoming, client and server. */
+lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
+
+/* peer_link.c: links that arrived for a group and were never taken. */
+void lm_link_forget(lm_world *w, uint32_t group);
+
+/* waiting.c: "call: rank 1 on host b died …"; call may be NULL. */
+lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
+
+#endif

@@ -1,0 +1,201 @@
+/* Sends and receives. A message is announced under the script's tag, by its ticket; what it carries follows under a tag
+ * of its own, which the announcement names. So a receiver sees whether the two fit before a byte lands, and messages of
+ * one tag meet their receives in order, however late these look. */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "distributed/mpi/mpi_group.h"
+
+static const double SPIN = 100e-6; /* seconds, for the announcement */
+
+typedef struct announcement {
+  lm_ticket ticket;
+  uint64_t bytes;
+  int32_t tag; /* of what it carries; from 1 */
+  int32_t zero;
+} announcement;
+
+struct lm_request {
+  lm_request *next;
+  bool sending, announced, done;
+  bool differs; /* what came is of another ticket */
+  int code;     /* MPI's, of the first call that failed */
+  int peer;     /* -1 until known */
+  lm_tensor *t;
+  size_t bytes;
+  lm_ticket mine;
+  announcement head;
+  MPI_Request announcing;
+  int pieces;
+  MPI_Request carrying[]; /* [pieces] */
+};
+
+struct lm_mpi_messages {
+  pthread_mutex_t lock;
+  lm_request *first; /* under way: whoever looks at one drives all */
+  int32_t sent[];    /* [size] the last tag of what was sent to each */
+};
+
+lm_status lm_mpi_messages_open(lm_group *g, lm_mpi_messages **out) {
+  lm_mpi_messages *m = *out = lm_calloc(1, sizeof *m + (size_t)g->size * sizeof *m->sent);
+  if (!m) return LM_E_OOM;
+  pthread_mutex_init(&m->lock, NULL);
+  return LM_OK;
+}
+
+void lm_mpi_messages_close(lm_mpi_messages *m) {
+  if (m) pthread_mutex_destroy(&m->lock);
+  lm_free(m);
+}
+
+/* ---- with the lock held, and MPI entered */
+
+/* Starts to move what r carries. */
+static int carry(lm_mpi_state *s, lm_request *r) {
+  int code = MPI_SUCCESS;
+  for (int i = 0; i < r->pieces && code == MPI_SUCCESS; i++) {
+    size_t at = (size_t)i * LM_MPI_PIECE, left = r->bytes - at;
+    int n = left < LM_MPI_PIECE ? (int)left : LM_MPI_PIECE;
+    char *data = r->t->data + at;
+    code = r->sending ? MPI_Isend(data, n, MPI_BYTE, r->peer, r->head.tag, s->calls, &r->carrying[i])
+                      : MPI_Irecv(data, n, MPI_BYTE, r->peer, r->head.tag, s->calls, &r->carrying[i]);
+  }
+  return code;
+}
+
+static int start(lm_mpi_state *s, lm_request *r, int tag) {
+  if (!r->sending)
+    return MPI_Irecv(&r->head, sizeof r->head, MPI_BYTE, r->peer < 0 ? MPI_ANY_SOURCE : r->peer, tag, s->messages,
+                     &r->announcing);
+  int32_t *last = &s->posted->sent[r->peer];
+  *last = *last % lm_mpi_most_tag() + 1;
+  r->head.ticket = r->mine;
+  r->head.bytes = r->bytes;
+  r->head.tag = *last;
+  int code = MPI_Isend(&r->head, sizeof r->head, MPI_BYTE, r->peer, tag, s->messages, &r->announcing);
+  return code == MPI_SUCCESS ? carry(s, r) : code;
+}
+
+/* One step of r's, as far as it goes without waiting. */
+static int move(lm_mpi_state *s, lm_request *r) {
+  int code = MPI_SUCCESS, flag = 0;
+  if (!r->announced) {
+    MPI_Status from;
+    code = MPI_Test(&r->announcing, &flag, &from);
+    if (code != MPI_SUCCESS || !flag) return code;
+    r->announced = true;
+    if (!r->sending) {
+      r->peer = from.MPI_SOURCE;
+      r->differs = r->head.ticket.hash != r->mine.hash || r->head.bytes != r->bytes;
+      if (r->differs) return code;
+      code = carry(s, r);
+    }
+  }
+  if (code == MPI_SUCCESS) code = MPI_Testall(r->pieces, r->carrying, &flag, MPI_STATUSES_IGNORE);
+  r->done = code == MPI_SUCCESS && flag;
+  return code;
+}
+
+static void drive(lm_mpi_state *s) {
+  for (lm_request **at = &s->posted->first; *at;) {
+    lm_request *r = *at;
+    r->code = move(s, r);
+    if (r->code != MPI_SUCCESS || r->done || r->differs) {
+      *at = r->next;
+    } else {
+      at = &r->next;
+    }
+  }
+}
+
+static void delist(lm_mpi_messages *m, const lm_request *r) {
+  lm_request **at = &m->first;
+  while (*at && *at != r) at = &(*at)->next;
+  if (*at) *at = r->next;
+}
+
+/* Whether MPI lets go of a receive that nothing has come for. */
+static bool take_back(lm_request *r) {
+  int flag = 0;
+  if (r->sending || r->announced) return false;
+  return MPI_Cancel(&r->announcing) == MPI_SUCCESS &&
+         MPI_Test(&r->announcing, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && flag;
+}
+
+/* ---- what the core calls */
+
+lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
+  lm_mpi_state *s = g->state;
+  size_t bytes = lm_nbytes(t);
+  int pieces = (int)((bytes + LM_MPI_PIECE - 1) / LM_MPI_PIECE);
+  *out = NULL;
+  if (tag > lm_mpi_most_tag())
+    return lm_fail(LM_E_ARG, "%s: tag %d; this MPI takes tags up to %d", sending ? "send" : "recv", tag,
+                   lm_mpi_most_tag());
+  lm_request *r = lm_calloc(1, sizeof *r + (size_t)pieces * sizeof *r->carrying);
+  if (!r) return LM_E_OOM;
+  r->sending = sending;
+  r->peer = peer;
+  r->t = lm_retain(t);
+  r->bytes = bytes;
+  r->pieces = pieces;
+  r->mine = *lm_group_ticket(g);
+  r->announcing = MPI_REQUEST_NULL;
+  for (int i = 0; i < pieces; i++) r->carrying[i] = MPI_REQUEST_NULL;
+  if (!lm_mpi_enter()) {
+    lm_release(t);
+    lm_free(r);
+    return lm_mpi_refused(g);
+  }
+  pthread_mutex_lock(&s->posted->lock);
+  lm_request **last = &s->posted->first;
+  while (*last) last = &(*last)->next;
+  r->code = start(s, r, tag);
+  if (r->code == MPI_SUCCESS) *last = r;
+  pthread_mutex_unlock(&s->posted->lock);
+  lm_status status = lm_mpi_did(g, r->code);
+  if (status == LM_OK) *out = r; /* else it is MPI's */
+  return status;
+}
+
+lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *peer) {
+  lm_status status = LM_OK;
+  lm_mpi_state *s = g->state;
+  bool announced, differs;
+  int code;
+  *done = false;
+  for (double since = lm_seconds();; lm_mpi_rest(g, since, announced ? lm_mpi_spin(r->bytes) : SPIN)) {
+    if (!lm_mpi_enter()) return lm_mpi_refused(g);
+    pthread_mutex_lock(&s->posted->lock);
+    drive(s);
+    announced = r->announced;
+    differs = r->differs;
+    code = r->code;
+    *done = r->done;
+    pthread_mutex_unlock(&s->posted->lock);
+    TRY(lm_mpi_did(g, code));
+    if (differs) TRY(lm_group_mismatch(g, r->peer, &r->head.ticket));
+    if (*done || !wait) break;
+    TRY(lm_group_check(g));
+  }
+  if (*done) *peer = r->peer;
+done:
+  if (lm_group_failed(g)) lm_mpi_give_up();
+  return status;
+}
+
+/* One that is under way stays MPI's, with its tensor. */
+void lm_mpi_forget(lm_group *g, lm_request *r) {
+  lm_mpi_state *s = g->state;
+  if (!lm_mpi_enter()) return;
+  pthread_mutex_lock(&s->posted->lock);
+  delist(s->posted, r);
+  bool ours = r->done || take_back(r);
+  pthread_mutex_unlock(&s->posted->lock);
+  lm_mpi_leave();
+  if (!ours) return;
+  lm_release(r->t);
+  lm_free(r);
+}

@@ -1,0 +1,352 @@
+/* The group "mpi": CPU tensors between processes that mpirun started. Before data move, the ranks compare their
+ * tickets; they all see the same outcome, so that MPI itself never gets two calls that do not fit. */
+#include "distributed/mpi/mpi_group.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "distributed/mpi/place.h"
+
+static const double MEET_SPIN = 100e-6;            /* seconds; a peer that comes later than that may come much later */
+enum { SMALL = 64 << 10, SMALL_A_RANK = 4 << 10 }; /* bytes, up to which few rounds matter more than few bytes */
+
+/* ---- do all ranks make the same call? */
+
+static lm_status name_the_other(lm_group *g, const lm_ticket *mine) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  lm_ticket *all = lm_malloc((size_t)(g->size + 1) * sizeof *all); /* MPI's until it is done */
+  if (!all) return LM_E_OOM;
+  all[g->size] = *mine;
+  TRY(LM_MPI(g, MPI_Iallgather(&all[g->size], sizeof *all, MPI_BYTE, all, sizeof *all, MPI_BYTE, s->calls, &request)));
+  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(sizeof *all)));
+  int peer = 0;
+  while (peer < g->size - 1 && all[peer].seq == mine->seq && all[peer].hash == mine->hash) peer++;
+  status = lm_group_mismatch(g, peer, &all[peer]);
+done:
+  if (!lm_mpi_is_lost()) lm_free(all);
+  return status;
+}
+
+static lm_status meet(lm_group *g) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  const lm_ticket *mine = lm_group_ticket(g);
+  uint64_t print = (mine->hash ^ mine->seq) * 0x9e3779b97f4a7c15u ^ mine->hash >> 32;
+  s->meeting[0] = print;
+  s->meeting[1] = ~print; /* whose greatest one is that of the least print */
+  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, s->meeting, 2, MPI_UINT64_T, MPI_MAX, s->calls, &request)));
+  TRY(lm_mpi_wait(g, 1, &request, MEET_SPIN));
+  if (s->meeting[0] != print || s->meeting[1] != ~print) status = name_the_other(g, mine);
+done:
+  return status;
+}
+
+/* ---- tensors */
+
+/* MPI may still write to the tensors of a call that was given up: they are kept for good. */
+static lm_status kept(lm_status status, int n, lm_tensor *const *list) {
+  for (int i = 0; status != LM_OK && lm_mpi_is_lost() && list && i < n; i++) lm_retain(list[i]);
+  return status;
+}
+
+/* Data and sizes of a list, or of t alone at rank `one` and nothing at the others; to be freed. */
+typedef struct spans {
+  char **data;
+  size_t *n; /* [2 * size]: elements, and room for as many more */
+} spans;
+
+static lm_status spans_of(const lm_group *g, lm_tensor *const *list, spans *out) {
+  out->data = lm_calloc((size_t)g->size, sizeof *out->data);
+  out->n = lm_calloc(2 * (size_t)g->size, sizeof *out->n);
+  if (!out->data || !out->n) return LM_E_OOM;
+  for (int r = 0; list && r < g->size; r++) {
+    out->data[r] = list[r]->data;
+    out->n[r] = (size_t)list[r]->numel;
+  }
+  return LM_OK;
+}
+
+static void free_spans(spans *s) {
+  lm_free(s->data);
+  lm_free(s->n);
+}
+
+/* ---- collectives */
+
+static lm_status reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  TRY(LM_MPI(g, MPI_Iallreduce(MPI_IN_PLACE, t->data, (int)t->numel, lm_mpi_type((lm_dtype)t->dtype), lm_mpi_op(op),
+                               s->calls, &request)));
+  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(lm_nbytes(t))));
+done:
+  return status;
+}
+
+/* A stretch at a time that has a piece for every rank: reduced at its rank, then gathered. */
+static lm_status reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  lm_status status;
+  spans blocks = {0};
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  size_t element = lm_dtype_size(dtype), n = (size_t)t->numel, size = (size_t)g->size;
+  size_t stretch = LM_MPI_PIECE / element * size;
+  TRY(spans_of(g, NULL, &blocks));
+  for (size_t at = 0; at < n; at += stretch) {
+    size_t here = n - at < stretch ? n - at : stretch, block = (here + size - 1) / size;
+    for (size_t r = 0, from = 0; r < size; r++, from += blocks.n[r - 1]) {
+      blocks.data[r] = t->data + (at + from) * element;
+      blocks.n[r] = here - from < block ? here - from : block;
+    }
+    lm_mpi_blocks b = {blocks.data, blocks.n};
+    TRY(lm_mpi_ring_reduce(g, dtype, op, b, blocks.data[g->rank]));
+    TRY(lm_mpi_ring_gather(g, dtype, b));
+  }
+done:
+  free_spans(&blocks);
+  return status;
+}
+
+static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  lm_status status;
+  size_t bytes = lm_nbytes(t), small = (size_t)g->size * SMALL_A_RANK;
+  TRY(meet(g));
+  if (g->size == 1) return LM_OK;
+  TRY(bytes <= (small > SMALL ? small : SMALL) ? reduce_small(g, t, op) : reduce_large(g, t, op));
+  lm_reduce_mean(g, t, op);
+done:
+  return kept(status, 1, &t);
+}
+
+static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  TRY(meet(g));
+  for (size_t at = 0, bytes = lm_nbytes(t), n; at < bytes; at += n) {
+    n = bytes - at < LM_MPI_PIECE ? bytes - at : LM_MPI_PIECE;
+    TRY(LM_MPI(g, MPI_Ibcast(t->data + at, (int)n, MPI_BYTE, root, s->calls, &request)));
+    TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(n)));
+  }
+done:
+  return kept(status, 1, &t);
+}
+
+static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element;
+  bool here = g->rank == root;
+  TRY(meet(g));
+  for (size_t at = 0, all = (size_t)t->numel, n; at < all; at += n) {
+    n = all - at < most ? all - at : most;
+    char *data = t->data + at * element;
+    TRY(LM_MPI(g, MPI_Ireduce(here ? MPI_IN_PLACE : data, here ? data : NULL, (int)n, lm_mpi_type(dtype), lm_mpi_op(op),
+                              root, s->calls, &request)));
+    TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(n * element)));
+  }
+  if (here) lm_reduce_mean(g, t, op);
+done:
+  return kept(status, 1, &t);
+}
+
+static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
+  lm_status status;
+  spans to = {0};
+  TRY(meet(g));
+  TRY(spans_of(g, out, &to));
+  memmove(to.data[g->rank], t->data, lm_nbytes(t));
+  TRY(lm_mpi_ring_gather(g, (lm_dtype)t->dtype, (lm_mpi_blocks){to.data, to.n}));
+done:
+  free_spans(&to);
+  return kept(status, g->size, out);
+}
+
+/* `one` is what this rank alone has for the root, or from it; `list` the root's. */
+static lm_status with_root(lm_group *g, lm_tensor *one, int root, lm_tensor *const *list, bool to_root) {
+  lm_status status;
+  spans all = {0}, mine = {0};
+  TRY(meet(g));
+  TRY(spans_of(g, list, &all));
+  TRY(spans_of(g, NULL, &mine));
+  mine.data[root] = one->data;
+  size_t *leaving = mine.n, *coming = mine.n + g->size;
+  (to_root ? leaving : coming)[root] = lm_nbytes(one);
+  for (int r = 0; list && r < g->size; r++) (to_root ? coming : leaving)[r] = lm_nbytes(one);
+  TRY(lm_mpi_exchange(g, to_root ? mine.data : all.data, to_root ? all.data : mine.data, mine.n));
+done:
+  free_spans(&all);
+  free_spans(&mine);
+  return kept(kept(status, 1, &one), g->size, list);
+}
+
+static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
+  return with_root(g, (lm_tensor *)t, root, out, true);
+}
+
+static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+  return with_root(g, t, root, in, false);
+}
+
+static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+  lm_status status;
+  spans from = {0};
+  TRY(meet(g));
+  TRY(spans_of(g, in, &from));
+  TRY(lm_mpi_ring_reduce(g, (lm_dtype)t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
+  lm_reduce_mean(g, t, op);
+done:
+  free_spans(&from);
+  return kept(kept(status, 1, &t), g->size, in);
+}
+
+/* Sizes may differ from pair to pair, and no ticket tells them: the ranks compare them first. */
+static lm_status compare_sizes(lm_group *g, const size_t *bytes) {
+  lm_status status = LM_OK;
+  lm_mpi_state *s = g->state;
+  MPI_Request request;
+  int size = g->size;
+  if (!s->sizes) s->sizes = lm_malloc(2 * (size_t)size * sizeof *s->sizes);
+  if (!s->sizes) return LM_E_OOM;
+  for (int r = 0; r < size; r++) s->sizes[r] = bytes[r];
+  TRY(LM_MPI(g, MPI_Ialltoall(s->sizes, 1, MPI_UINT64_T, s->sizes + size, 1, MPI_UINT64_T, s->calls, &request)));
+  TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(0)));
+  for (int r = 0; r < size; r++) {
+    unsigned long long theirs = s->sizes[size + r], wanted = bytes[size + r];
+    if (theirs == wanted) continue;
+    lm_ticket other = *lm_group_ticket(g);
+    snprintf(other.what, sizeof other.what, "all_to_all of %llu bytes instead of %llu", theirs, wanted);
+    other.where[0] = 0;
+    return lm_group_mismatch(g, r, &other);
+  }
+done:
+  return status;
+}
+
+static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+  lm_status status;
+  spans from = {0}, to = {0};
+  TRY(meet(g));
+  TRY(spans_of(g, in, &from));
+  TRY(spans_of(g, out, &to));
+  for (int r = 0; r < g->size; r++) {
+    from.n[r] = lm_nbytes(in[r]);
+    from.n[g->size + r] = lm_nbytes(out[r]);
+  }
+  TRY(compare_sizes(g, from.n));
+  TRY(lm_mpi_exchange(g, from.data, to.data, from.n));
+done:
+  free_spans(&from);
+  free_spans(&to);
+  return kept(kept(status, g->size, in), g->size, out);
+}
+
+/* ---- opening and closing */
+
+typedef struct open_job {
+  lm_mpi_job job;
+  MPI_Comm calls, messages;
+  int n;
+  int ranks[]; /* in MPI's world */
+} open_job;
+
+static int make_communicators(lm_mpi_job *job) {
+  open_job *o = (open_job *)job;
+  MPI_Group world, members;
+  int code = MPI_Comm_group(MPI_COMM_WORLD, &world);
+  if (code == MPI_SUCCESS) code = MPI_Group_incl(world, o->n, o->ranks, &members);
+  if (code == MPI_SUCCESS) code = MPI_Comm_create_group(MPI_COMM_WORLD, members, 0, &o->calls);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(o->calls, MPI_ERRORS_RETURN);
+  if (code == MPI_SUCCESS) code = MPI_Comm_dup(o->calls, &o->messages); /* with its error handler */
+  if (code == MPI_SUCCESS) code = MPI_Group_free(&members);
+  if (code == MPI_SUCCESS) code = MPI_Group_free(&world);
+  return code;
+}
+
+static lm_status connect(lm_group *g, const lm_mpi_place *places) {
+  lm_status status;
+  lm_mpi_state *s = g->state;
+  open_job *o = lm_calloc(1, sizeof *o + (size_t)g->size * sizeof *o->ranks);
+  if (!o) return LM_E_OOM;
+  o->job.run = make_communicators;
+  o->n = g->size;
+  for (int r = 0; r < g->size; r++) o->ranks[r] = places[r].rank;
+  TRY(lm_mpi_run(g, &o->job));
+  s->calls = o->calls;
+  s->messages = o->messages;
+  lm_free(o);
+done:
+  return status;
+}
+
+/* Nothing is given back that MPI may still be using. */
+static void close_group(lm_group *g) {
+  lm_mpi_state *s = g->state;
+  g->state = NULL;
+  if (!s) return;
+  lm_mpi_closed(&s->open);
+  if (lm_group_failed(g) && lm_mpi_has_begun()) lm_mpi_give_up();
+  if (!lm_mpi_enter()) return;
+  if (s->calls != MPI_COMM_NULL) MPI_Comm_free(&s->calls);
+  if (s->messages != MPI_COMM_NULL) MPI_Comm_free(&s->messages);
+  lm_mpi_leave();
+  lm_mpi_messages_close(s->posted);
+  lm_free(s->sizes);
+  lm_free(s->scratch);
+  lm_free(s->rounds);
+  lm_free(s);
+}
+
+static lm_status open_group(lm_group *g) {
+  lm_status status;
+  lm_mpi_place *places = NULL;
+  lm_mpi_state *s = g->state = lm_calloc(1, sizeof *s);
+  if (!s) return LM_E_OOM;
+  s->calls = s->messages = MPI_COMM_NULL;
+  s->open.g = g;
+  lm_mpi_opened(&s->open);
+  s->rounds = lm_malloc(2 * (size_t)g->size * sizeof *s->rounds);
+  if (!s->rounds) TRY(LM_E_OOM);
+  TRY(lm_mpi_messages_open(g, &s->posted));
+  TRY(lm_mpi_places(g, &places));
+  TRY(lm_mpi_begin(g, places[g->rank].rank, places[g->rank].size));
+  TRY(connect(g, places));
+done:
+  lm_free(places);
+  if (status != LM_OK) {
+    lm_saved_error saved;
+    lm_error_save(status, &saved);
+    close_group(g);
+    lm_error_restore(&saved);
+  }
+  return status;
+}
+
+static const lm_group_table table = {
+    .abi = LM_GROUP_ABI,
+    .name = "mpi",
+    .kinds = 1u << LM_CPU,
+    .open = open_group,
+    .close = close_group,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .reduce = reduce,
+    .all_gather = all_gather,
+    .gather = gather,
+    .scatter = scatter,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+    .barrier = meet,
+    .post = lm_mpi_post,
+    .finish = lm_mpi_finish,
+    .forget = lm_mpi_forget,
+};
+
+const lm_group_table *lm_group_plugin(void) { return &table; }

@@ -1,0 +1,356 @@
+#define _GNU_SOURCE /* ppoll, pthread_setname_np */
+#include "distributed/mpi/runtime.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/relink.h"
+#include "distributed/store/pmix.h"
+
+static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
+static const double END_TICK = 200e-6; /* seconds between looks at the end of the process */
+static const double CAUSE_TIME = 1;    /* seconds for the cause of an error of MPI's to become known */
+static const double HEARD_TIME = 0.2;  /* seconds for mpirun to pass on why this process ends */
+static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static pthread_cond_t more = PTHREAD_COND_INITIALIZER;
+static lm_mpi_job *first, **last = &first;
+static lm_mpi_open *groups;
+static bool serving;
+static MPI_Datatype types[LM_DTYPE_COUNT];
+static MPI_Op ops[LM_REDUCE_OPS];
+static int most_tag = 32767; /* what every MPI takes */
+
+static pid_t owner; /* who began: not a forked child */
+static _Atomic bool begun, lost, over;
+static _Atomic int inside; /* calls of MPI's under way */
+
+/* ---- whether MPI may be called */
+
+bool lm_mpi_enter(void) {
+  atomic_fetch_add(&inside, 1);
+  if (!atomic_load(&lost) && !atomic_load(&over)) return true;
+  atomic_fetch_sub(&inside, 1);
+  return false;
+}
+
+static lm_status fail_call(const lm_group *g, lm_status status, const char *text) {
+  const char *what = lm_group_ticket(g)->what;
+  return lm_fail(status, "%.*s: %s", (int)strcspn(what, " "), what, text);
+}
+
+lm_status lm_mpi_refused(lm_group *g) {
+  lm_status status = lm_group_check(g); /* a rank's failure is why it was given up, as a rule */
+  if (status != LM_OK) return status;
+  return fail_call(
+      g, LM_E_STATE,
+      atomic_load(&lost) ? "MPI was given up with an earlier call" : "MPI has ended, as this process does");
+}
+
+void lm_mpi_leave(void) { atomic_fetch_sub(&inside, 1); }
+void lm_mpi_give_up(void) { atomic_store(&lost, true); }
+bool lm_mpi_is_lost(void) { return atomic_load(&lost); }
+
+lm_status lm_mpi_failed(lm_group *g, int code) {
+  static const char from[] = "MPI says: ";
+  char text[sizeof from + MPI_MAX_ERROR_STRING];
+  int n;
+  strcpy(text, from);
+  if (lm_mpi_enter()) {
+    MPI_Error_string(code, text + sizeof from - 1, &n);
+    lm_mpi_leave();
+  }
+  lm_mpi_give_up();
+  for (double since = lm_seconds(); lm_seconds() < since + CAUSE_TIME; lm_mpi_rest(g, since, 0)) {
+    lm_status status = lm_group_check(g);
+    if (status != LM_OK) return status;
+  }
+  return fail_call(g, LM_E_IO, text);
+}
+
+lm_status lm_mpi_did(lm_group *g, int code) {
+  lm_mpi_leave();
+  return code == MPI_SUCCESS ? LM_OK : lm_mpi_failed(g, code);
+}
+
+/* ---- waiting */
+
+void lm_mpi_rest(const lm_group *g, double since, double spin) {
+  double waited = lm_seconds() - since, nap = waited * NAP_SHARE;
+  if (waited < spin) {
+    sched_yield();
+    return;
+  }
+  if (nap < LEAST_NAP) nap = LEAST_NAP;
+  if (nap > MOST_NAP) nap = MOST_NAP;
+  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
+  ppoll(&wake, 1, &(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+}
+
+lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin) {
+  lm_status status = LM_OK;
+  double since = lm_seconds();
+  for (;; lm_mpi_rest(g, since, spin)) {
+    int done = 0;
+    TRY(LM_MPI(g, MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE)));
+    if (done) return LM_OK;
+    TRY(lm_group_check(g));
+  }
+done:
+  lm_mpi_give_up();
+  return status;
+}
+
+/* ---- calls that block */
+
+static void *serve(void *arg) {
+  pthread_mutex_lock(&lock);
+  for (;;) {
+    while (!first) pthread_cond_wait(&more, &lock);
+    lm_mpi_job *job = first;
+    first = job->next;
+    if (!first) last = &first;
+    pthread_mutex_unlock(&lock);
+    job->code = job->run(job);
+    atomic_store_explicit(&job->done, true, memory_order_release);
+    pthread_mutex_lock(&lock);
+  }
+  return arg;
+}
+
+static void hand_over(lm_mpi_job *job) {
+  pthread_mutex_lock(&lock);
+  job->next = NULL;
+  *last = job;
+  last = &job->next;
+  pthread_cond_signal(&more);
+  pthread_mutex_unlock(&lock);
+}
+
+static bool is_done(lm_mpi_job *job) { return atomic_load_explicit(&job->done, memory_order_acquire); }
+
+lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
+  lm_status status = LM_OK;
+  if (!lm_mpi_enter()) {
+    lm_free(job);
+    return lm_mpi_refused(g);
+  }
+  lm_mpi_leave();
+  hand_over(job);
+  for (double since = lm_seconds(); !is_done(job); lm_mpi_rest(g, since, 0)) {
+    status = lm_group_check(g);
+    if (status == LM_OK) continue;
+    lm_mpi_give_up();
+    return status;
+  }
+  if (job->code == MPI_SUCCESS) return LM_OK;
+  status = lm_mpi_failed(g, job->code);
+  lm_free(job);
+  return status;
+}
+
+/* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
+static lm_status start_serving(void) {
+  lm_status status = LM_OK;
+  sigset_t all, before;
+  pthread_t thread;
+  pthread_mutex_lock(&lock);
+  if (!serving) {
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, serve, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) {
+      status = lm_fail(LM_E_IO, "a thread for MPI: %s", strerror(error));
+    } else {
+      pthread_setname_np(thread, "lm-mpi");
+      pthread_detach(thread);
+      serving = true;
+      owner = getpid();
+    }
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+/* ---- dtypes and reductions */
+
+/* A type for each dtype, so that a reduction knows what it is given. */
+static lm_dtype dtype_of(MPI_Datatype type) {
+  int d = 0;
+  while (d < LM_DTYPE_COUNT - 1 && types[d] != type) d++;
+  return (lm_dtype)d;
+}
+
+#define REDUCTION(name, op)                                             \
+  static void name(void *in, void *inout, int *n, MPI_Datatype *type) { \
+    lm_reduce_into(dtype_of(*type), op, inout, in, inout, (size_t)*n);  \
+  }
+REDUCTION(add, LM_REDUCE_SUM)
+REDUCTION(multiply, LM_REDUCE_PRODUCT)
+REDUCTION(take_min, LM_REDUCE_MIN)
+REDUCTION(take_max, LM_REDUCE_MAX)
+REDUCTION(take_and, LM_REDUCE_BAND)
+REDUCTION(take_or, LM_REDUCE_BOR)
+
+static int make_types(void) {
+  static MPI_User_function *const functions[LM_REDUCE_OPS] = {add,      add,      multiply, take_min,
+                                                              take_max, take_and, take_or};
+  int code = MPI_SUCCESS;
+  for (int d = 0; d < LM_DTYPE_COUNT && code == MPI_SUCCESS; d++) {
+    code = MPI_Type_contiguous((int)lm_dtype_size((lm_dtype)d), MPI_BYTE, &types[d]);
+    if (code == MPI_SUCCESS) code = MPI_Type_commit(&types[d]);
+  }
+  for (int o = 0; o < LM_REDUCE_OPS && code == MPI_SUCCESS; o++) code = MPI_Op_create(functions[o], 1, &ops[o]);
+  return code;
+}
+
+MPI_Datatype lm_mpi_type(lm_dtype dtype) { return types[dtype]; }
+MPI_Op lm_mpi_op(lm_reduce_op op) { return ops[op]; }
+
+static int ask_for_tags(void) {
+  int *most, found = 0, code = MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
+  if (code == MPI_SUCCESS && found) most_tag = *most;
+  return code;
+}
+
+int lm_mpi_most_tag(void) { return most_tag; }
+
+/* ---- the beginning */
+
+typedef struct begin_job {
+  lm_mpi_job job;
+  int rank, size, threads;
+} begin_job;
+
+static _Atomic bool beginning; /* MPI_Init is under way */
+static int (*pmix_initialized)(void);
+
+static int is_known_to_pmix(void) { return !atomic_load(&beginning) && pmix_initialized(); }
+
+/* Open MPI 5 asks PMIx who it is only if nobody has begun with PMIx before, as we have, and takes itself for nobody
+ * otherwise (5.0.7, ompi_rte_init: "local rank ... Not found"). PMIx counts who begins, so it may as well begin again:
+ * while it initializes it hears that nobody has. To end ours first is no way out, one job in twelve then finds ranks
+ * "unable to reach each other"; it is what is left where its calls cannot be led elsewhere. Open MPI 4 shares what was
+ * begun. Both are libmpi.so.40. */
+static void make_way(void) {
+  char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int n = 0, major = 0;
+  if (MPI_Get_library_version(version, &n) != MPI_SUCCESS || sscanf(version, "Open MPI v%d", &major) != 1 || major < 5)
+    return;
+  void *pmix = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NOLOAD);
+  void *found = pmix ? dlsym(pmix, "PMIx_Initialized") : NULL;
+  memcpy(&pmix_initialized, &found, sizeof found);
+  if (!found || lm_relink((void *)MPI_Init_thread, "PMIx_Initialized", (void *)is_known_to_pmix) != LM_OK)
+    lm_pmix_leave();
+}
+
+static int begin(lm_mpi_job *job) {
+  begin_job *b = (begin_job *)job;
+  make_way();
+  setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun shows each write by itself: errors would come in bits and pieces */
+  atomic_store(&beginning, true);
+  int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &b->threads);
+  atomic_store(&beginning, false);
+  if (code == MPI_SUCCESS) code = MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  if (code == MPI_SUCCESS) code = MPI_Comm_rank(MPI_COMM_WORLD, &b->rank);
+  if (code == MPI_SUCCESS) code = MPI_Comm_size(MPI_COMM_WORLD, &b->size);
+  if (code == MPI_SUCCESS) code = make_types();
+  if (code == MPI_SUCCESS) code = ask_for_tags();
+  return code;
+}
+
+bool lm_mpi_has_begun(void) { return atomic_load(&begun) && owner == getpid(); }
+
+lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
+  lm_status status;
+  begin_job *b = NULL;
+  if (lm_mpi_has_begun()) return LM_OK;
+  TRY(start_serving());
+  b = lm_calloc(1, sizeof *b);
+  if (!b) return LM_E_OOM;
+  b->job.run = begin;
+  TRY(lm_mpi_run(g, &b->job));
+  atomic_store(&begun, true);
+  if (b->threads < MPI_THREAD_MULTIPLE) {
+    status = lm_fail(LM_E_MISSING,
+                     "this MPI takes calls of one thread at a time (level %d); it has to be built with "
+                     "MPI_THREAD_MULTIPLE",
+                     b->threads);
+  } else if (b->rank != rank || b->size != size) {
+    status = lm_fail(LM_E_STATE, "MPI makes this process rank %d of %d, but the environment rank %d of %d", b->rank,
+                     b->size, rank, size);
+  }
+  lm_free(b);
+done:
+  return status;
+}
+
+/* ---- the end */
+
+void lm_mpi_opened(lm_mpi_open *open) {
+  pthread_mutex_lock(&lock);
+  open->next = groups;
+  groups = open;
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_mpi_closed(lm_mpi_open *open) {
+  pthread_mutex_lock(&lock);
+  for (lm_mpi_open **at = &groups; *at; at = &(*at)->next) {
+    if (*at != open) continue;
+    *at = open->next;
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static bool a_group_failed(void) {
+  bool failed = false;
+  pthread_mutex_lock(&lock);
+  for (lm_mpi_open *open = groups; open; open = open->next) failed |= lm_group_failed(open->g);
+  pthread_mutex_unlock(&lock);
+  return failed;
+}
+
+static void pause_for(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
+
+/* Finalizing meets the other ranks by way of mpirun, which crashes or hangs if it has to end the job meanwhile. So they
+ * meet before, by messages. */
+static int finalize(lm_mpi_job *job) {
+  (void)job;
+  MPI_Request all;
+  int met = 0, code = MPI_Ibarrier(MPI_COMM_WORLD, &all);
+  while (code == MPI_SUCCESS && !met) {
+    code = MPI_Test(&all, &met, MPI_STATUS_IGNORE);
+    if (!met) pause_for(END_TICK);
+  }
+  return code == MPI_SUCCESS ? MPI_Finalize() : code;
+}
+
+/* Finalizing waits for all other ranks. They must not wait for this one meanwhile, so it says goodbye first. */
+__attribute__((destructor)) static void end(void) {
+  static lm_mpi_job job = {.run = finalize};
+  if (!lm_mpi_has_begun()) return;
+  bool failed = a_group_failed();
+  lm_group_farewell();
+  if (failed || atomic_load(&lost)) {
+    pause_for(HEARD_TIME); /* when it ends a job it drops what it has not read by then */
+    return;
+  }
+  atomic_store(&over, true);
+  for (double until = lm_seconds() + LEAVE_TIME; atomic_load(&inside) > 0 && lm_seconds() < until;) pause_for(END_TICK);
+  hand_over(&job);
+  while (!is_done(&job)) pause_for(END_TICK);
+}

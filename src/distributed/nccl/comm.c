@@ -1,0 +1,435 @@
+/* Communicators: made, polled, ended.
+ *
+ * Ending one may take long, or for ever if the ways to its peers are bad, so a thread of its own does that; what it
+ * works on belongs to it as well as to the group. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/variable.h"
+#include "device/stream.h"
+#include "distributed/nccl/nccl.h"
+
+static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
+static const double longest_rest = 1e-3; /* seconds between two polls at last */
+static const double cause_time = 1;      /* seconds for a failure to become known of which NCCL tells an effect */
+static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
+static const double farewell = 10;       /* seconds that closing waits for a communicator's end */
+
+struct lm_nccl_comm {
+  _Atomic int rc; /* the group's, and its end's */
+  ncclComm_t handle;
+  ncclComm_t child; /* NCCL writes it when a split is done, in a thread of its own */
+  lm_device device;
+  bool quietly; /* at the end: wait for what is enqueued */
+  _Atomic bool ended;
+  bool met[]; /* by rank in it; this rank knows itself */
+};
+
+ncclComm_t lm_nccl_handle(const lm_nccl_comm *c) { return c->handle; }
+
+bool lm_nccl_has_met(const lm_nccl_comm *c, int peer) { return c->met[peer]; }
+void lm_nccl_meet(lm_nccl_comm *c, int peer) { c->met[peer] = true; }
+
+static lm_nccl_comm *new_comm(lm_device device, int rank, int size) {
+  lm_nccl_comm *c = lm_calloc(1, sizeof *c + (size_t)size * sizeof *c->met);
+  if (!c) return NULL;
+  atomic_init(&c->rc, 1);
+  c->device = device;
+  c->met[rank] = true;
+  return c;
+}
+
+static void release(lm_nccl_comm *c) {
+  if (c && atomic_fetch_sub(&c->rc, 1) == 1) lm_free(c);
+}
+
+static void rest(double seconds) {
+  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
+  nanosleep(&time, NULL);
+}
+
+/* ---- the end of one */
+
+/* True if the communicator has come to rest, and may be destroyed: that does not block any more. */
+static bool finalize(ncclComm_t handle) {
+  ncclResult_t state = ncclCommFinalize(handle);
+  double until = lm_seconds() + quiet_time;
+  while (state == ncclInProgress || state == ncclSuccess) {
+    if (ncclCommGetAsyncError(handle, &state) != ncclSuccess) return false;
+    if (state == ncclSuccess) return true;
+    if (lm_seconds() > until) return false;
+    rest(longest_rest);
+  }
+  return false;
+}
+
+/* On the communicator's card: NCCL goes back to the one on which it was called, and would open a thread's first. */
+static void *run_end(void *p) {
+  lm_nccl_comm *c = p;
+  lm_device_enter(c->device);
+  if (c->quietly && finalize(c->handle)) {
+    ncclCommDestroy(c->handle);
+  } else {
+    ncclCommAbort(c->handle);
+    if (c->child) ncclCommAbort(c->child);
+  }
+  atomic_store(&c->ended, true);
+  release(c);
+  return NULL;
+}
+
+/* c is the caller's alone now. */
+static void begin_end(lm_nccl_comm *c, bool quietly) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  sigset_t signals;
+  c->quietly = quietly;
+  atomic_fetch_add(&c->rc, 1);
+  bool started = false;
+  lm_nccl_hold_signals(&signals);
+  if (pthread_attr_init(&attributes) == 0) {
+    started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
+              pthread_create(&thread, &attributes, run_end, c) == 0;
+    pthread_attr_destroy(&attributes);
+  }
+  if (!started) run_end(c);
+  lm_nccl_let_signals(&signals);
+}
+
+/* ---- all of a group */
+
+static int count_comms(const lm_nccl *s) { return s->g->size + 1; }
+static lm_nccl_comm **comm_at(lm_nccl *s, int i) { return i < s->g->size ? &s->pair[i] : &s->whole; }
+
+/* With the lock. */
+static void end_all(lm_nccl *s, bool quietly) {
+  s->aborted = true;
+  for (int i = 0; i < count_comms(s); i++) {
+    lm_nccl_comm *c = *comm_at(s, i);
+    if (c && c->handle && !c->ended) begin_end(c, quietly);
+  }
+}
+
+void lm_nccl_abort(lm_nccl *s) {
+  pthread_mutex_lock(&s->lock);
+  if (!s->aborted) end_all(s, false);
+  pthread_mutex_unlock(&s->lock);
+}
+
+static pthread_once_t environment_once = PTHREAD_ONCE_INIT;
+
+/* Whether a communicator blocks is each caller's affair here: 0 and 1 in the environment, or in NCCL's own files, which
+ * do not overwrite that, would stand above it. This is how NCCL writes that nothing is wished for. */
+static void set_environment(void) {
+  char none[16];
+  const char *ours = lm_variable_get(LM_VAR_SOCKET_IFNAME);
+  if (ours) setenv("NCCL_SOCKET_IFNAME", ours, 0);
+  snprintf(none, sizeof none, "%d", NCCL_CONFIG_UNDEF_INT);
+  setenv("NCCL_COMM_BLOCKING", none, 1);
+}
+
+void lm_nccl_prepare(void) { pthread_once(&environment_once, set_environment); }
+
+lm_status lm_nccl_new(lm_group *g, lm_nccl **out) {
+  lm_nccl_prepare();
+  lm_nccl *s = lm_calloc(1, sizeof *s);
+  lm_nccl_comm **pair = lm_calloc((size_t)g->size, sizeof(lm_nccl_comm *));
+  *out = NULL;
+  if (!s || !pair) {
+    lm_free(s);
+    lm_free(pair);
+    return LM_E_OOM;
+  }
+  s->g = g;
+  s->device = LM_NO_DEVICE;
+  s->pair = pair;
+  pthread_mutex_init(&s->lock, NULL);
+  *out = s;
+  return LM_OK;
+}
+
+void lm_nccl_close(lm_nccl *s) {
+  if (!s) return;
+  pthread_mutex_lock(&s->lock);
+  if (!s->aborted) end_all(s, !lm_group_failed(s->g));
+  pthread_mutex_unlock(&s->lock);
+  double until = lm_seconds() + farewell;
+  for (int i = 0; i < count_comms(s); i++) {
+    lm_nccl_comm *c = *comm_at(s, i);
+    while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) rest(longest_rest);
+    if (c && c->handle && !atomic_load(&c->ended))
+      lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", farewell);
+    release(c);
+  }
+  lm_free(s->posts);
+  lm_free(s->pair);
+  pthread_mutex_destroy(&s->lock);
+  lm_free(s);
+}
+
+/* ---- failures */
+
+/* The first failure is kept for those who call later. All communicators end: with one call of this rank missing, none
+ * of its peers' would. */
+static lm_status broken(lm_nccl *s, lm_status status) {
+  pthread_mutex_lock(&s->lock);
+  if (!*s->why) snprintf(s->why, sizeof s->why, "%s", lm_error());
+  if (!s->aborted) end_all(s, false);
+  pthread_mutex_unlock(&s->lock);
+  return status;
+}
+
+/* NCCL often tells what a failure elsewhere did to it: whether there was one becomes known in a moment. */
+static lm_status cause(lm_group *asks) {
+  lm_status status = lm_group_check(asks);
+  for (double until = lm_seconds() + cause_time; status == LM_OK && lm_seconds() < until; status = lm_group_check(asks))
+    rest(10e-3);
+  return status;
+}
+
+/* Somebody aborted the communicators. */
+static lm_status gone(lm_nccl *s, lm_group *asks) {
+  char why[sizeof s->why];
+  pthread_mutex_lock(&s->lock);
+  memcpy(why, s->why, sizeof why);
+  pthread_mutex_unlock(&s->lock);
+  lm_status status = *why ? cause(asks) : lm_group_check(asks);
+  if (status != LM_OK) return status;
+  if (*why) return lm_fail(LM_E_STATE, "%s: the group has failed before: %s", lm_nccl_caller(asks), why);
+  return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
+}
+
+static lm_status word(const lm_group *asks, ncclResult_t result) {
+  char last[512];
+  snprintf(last, sizeof last, "%s", ncclGetLastError(NULL));
+  last[strcspn(last, "\n")] = 0;
+  return lm_nccl_fail(lm_nccl_caller(asks), result, last);
+}
+
+static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
+  lm_status status = LM_OK;
+  lm_saved_error worded;
+  lm_error_save(word(asks, result), &worded);
+  if (result == ncclRemoteError || result == ncclSystemError) status = cause(asks);
+  return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
+}
+
+/* ---- calls */
+
+/* `asks` is the group whose call it is: not s's own while that one is split. */
+static lm_status begin_for(lm_nccl *s, lm_group *asks) {
+  pthread_mutex_lock(&s->lock);
+  if (!s->aborted) {
+    lm_nccl_hold_signals(&s->signals);
+    return LM_OK;
+  }
+  pthread_mutex_unlock(&s->lock);
+  return gone(s, asks);
+}
+
+lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
+
+static void pause_for(const lm_group *g, double seconds) {
+  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
+  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
+  ppoll(&wake, 1, &time, NULL);
+}
+
+static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
+  double start = lm_seconds(), pause = 20e-6;
+  bool spins = lm_group_may_spin(asks);
+  for (;;) {
+    ncclResult_t state = ncclInProgress;
+    pthread_mutex_lock(&s->lock);
+    bool aborted = s->aborted;
+    ncclResult_t answer = aborted ? ncclSuccess : ncclCommGetAsyncError(c->handle, &state);
+    pthread_mutex_unlock(&s->lock);
+    if (aborted) return gone(s, asks);
+    if (answer != ncclSuccess) state = answer;
+    if (state == ncclSuccess) return LM_OK;
+    if (state != ncclInProgress) return failed(s, asks, state);
+    lm_status status = lm_group_check(asks);
+    if (status != LM_OK) return broken(s, status);
+    if (spins && lm_seconds() < start + spin_time) {
+      sched_yield();
+    } else {
+      pause_for(asks, pause);
+      if (pause < longest_rest) pause *= 2;
+    }
+  }
+}
+
+static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
+  lm_nccl_let_signals(&s->signals);
+  pthread_mutex_unlock(&s->lock);
+  return result == ncclSuccess || result == ncclInProgress ? settle(s, c, asks) : failed(s, asks, result);
+}
+
+lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result) { return end_for(s, c, s->g, result); }
+
+lm_status lm_nccl_health(lm_nccl *s) {
+  ncclResult_t bad = ncclSuccess;
+  char why[sizeof s->why];
+  pthread_mutex_lock(&s->lock);
+  memcpy(why, s->why, sizeof why);
+  for (int i = 0; !s->aborted && bad == ncclSuccess && i < count_comms(s); i++) {
+    lm_nccl_comm *c = *comm_at(s, i);
+    ncclResult_t state = ncclSuccess;
+    if (!c || !c->handle) continue;
+    ncclResult_t answer = ncclCommGetAsyncError(c->handle, &state);
+    bad = answer != ncclSuccess ? answer : state == ncclInProgress ? ncclSuccess : state;
+  }
+  pthread_mutex_unlock(&s->lock);
+  if (*why) return lm_fail(LM_E_STATE, "%s", why);
+  return bad == ncclSuccess ? LM_OK : broken(s, word(s->g, bad)); /* the core asks for causes */
+}
+
+/* ---- making one */
+
+static lm_status use_device(lm_nccl *s, lm_device device) {
+  if (s->device == device) return LM_OK;
+  if (s->device != LM_NO_DEVICE) {
+    char first[32], now[32];
+    snprintf(first, sizeof first, "%s", lm_device_name(s->device));
+    snprintf(now, sizeof now, "%s", lm_device_name(device));
+    return lm_fail(LM_E_DEVICE,
+                   "%s: this rank joined the group with %s, and comes with a tensor on %s; a rank of an nccl group "
+                   "uses one device: move the tensor with :to('%s'), or make another group for %s",
+                   lm_nccl_caller(s->g), first, now, first, now);
+  }
+  s->device = device;
+  return LM_OK;
+}
+
+/* What the first rank lays into the store: the id, or why there is none, closed by a zero. */
+typedef struct invitation {
+  char why[256];
+  ncclUniqueId id;
+} invitation;
+
+static lm_status invite(lm_group *g, const char *key, bool alone, invitation *made) {
+  sigset_t signals;
+  memset(made, 0, sizeof *made);
+  lm_nccl_hold_signals(&signals);
+  ncclResult_t result = ncclGetUniqueId(&made->id);
+  lm_nccl_let_signals(&signals);
+  const char *last = ncclGetLastError(NULL);
+  if (result != ncclSuccess) snprintf(made->why, sizeof made->why, "%.250s", *last ? last : ncclGetErrorString(result));
+  lm_status status = alone ? LM_OK : lm_group_set(g, key, made, sizeof *made);
+  return status == LM_OK && result != ncclSuccess ? word(g, result) : status;
+}
+
+static lm_status be_invited(lm_group *g, const char *key, int first, invitation *got) {
+  void *data;
+  size_t n;
+  lm_status status = lm_group_get(g, key, &data, &n);
+  if (status != LM_OK) return status;
+  if (n == sizeof *got) memcpy(got, data, n);
+  lm_free(data);
+  if (n != sizeof *got) return lm_fail(LM_E_STATE, "%s: the store holds nonsense", lm_nccl_caller(g));
+  got->why[sizeof got->why - 1] = 0;
+  if (!*got->why) return LM_OK;
+  return lm_fail(LM_E_STATE, "%s: %s cannot begin a communicator: NCCL: %s", lm_nccl_caller(g),
+                 lm_group_peer_name(g, first), got->why);
+}
+
+static ncclConfig_t settings(void) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+/* Into *at, which an abort sees from then on. `first` is the rank in the group that is 0 in the communicator. */
+static lm_status make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
+  lm_status status;
+  double start = lm_seconds();
+  invitation card;
+  ncclConfig_t config = settings();
+  lm_nccl_comm *c = new_comm(s->device, rank, size);
+  if (!c) return LM_E_OOM;
+  TRY(rank == 0 ? invite(s->g, key, size == 1, &card) : be_invited(s->g, key, first, &card));
+  TRY(lm_device_enter(s->device));
+  TRY(lm_nccl_begin(s));
+  ncclResult_t result = ncclCommInitRankConfig(&c->handle, size, card.id, rank, &config);
+  *at = c;
+  TRY(lm_nccl_end(s, c, result));
+  lm_log(LM_LOG_DIST, "nccl %s: rank %d of a communicator of %d on %s, made in %.0f ms", lm_nccl_version_text(), rank,
+         size, lm_device_name(s->device), 1e3 * (lm_seconds() - start));
+  return LM_OK;
+
+done:
+  if (*at != c) release(c);
+  return broken(s, status); /* the others may be waiting in theirs already */
+}
+
+lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out) {
+  lm_status status;
+  TRY(use_device(s, device));
+  if (!s->whole) TRY(make(s, "nccl", 0, s->g->rank, s->g->size, &s->whole));
+  *out = s->whole;
+done:
+  return status;
+}
+
+lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **out, int *there) {
+  lm_status status;
+  int rank = s->g->rank, low = rank < peer ? rank : peer, high = rank < peer ? peer : rank;
+  char key[48];
+  TRY(use_device(s, device));
+  *there = peer == low ? 0 : 1;
+  if (!s->pair[peer]) {
+    snprintf(key, sizeof key, "nccl/%d-%d", low, high);
+    TRY(make(s, key, low, rank == low ? 0 : 1, low == high ? 1 : 2, &s->pair[peer]));
+  }
+  *out = s->pair[peer];
+done:
+  return status;
+}
+
+lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
+  lm_status status;
+  lm_nccl *s = NULL;
+  lm_nccl_comm *c = NULL, *from = parent->whole;
+  ncclConfig_t config = settings();
+  bool member = g->rank >= 0;
+  *out = NULL;
+  if (!from) return LM_OK;
+  if (member) {
+    TRY(lm_nccl_new(g, &s));
+    c = new_comm(parent->device, g->rank, g->size);
+    if (!c) TRY(LM_E_OOM);
+  }
+  TRY(begin_for(parent, g));
+  TRY(end_for(parent, from, g,
+              ncclCommSplit(from->handle, member ? 0 : NCCL_SPLIT_NOCOLOR, g->rank, &from->child, &config)));
+  if (!member) return LM_OK;
+  pthread_mutex_lock(&parent->lock);
+  if (!parent->aborted) { /* else the child ends with its parent */
+    c->handle = from->child;
+    from->child = NULL;
+  }
+  pthread_mutex_unlock(&parent->lock);
+  if (!c->handle) TRY(gone(parent, g));
+  s->whole = c;
+  s->device = parent->device;
+  c = NULL;
+  TRY(settle(s, s->whole, g));
+  lm_log(LM_LOG_DIST, "nccl: a communicator of %d ranks on %s, split from one of %d", g->size,
+         lm_device_name(s->device), parent->g->size);
+  *out = s;
+  s = NULL;
+
+done:
+  release(c);
+  lm_nccl_close(s);
+  return status;
+}

@@ -1,0 +1,399 @@
+/* The group "nccl": tensors on GPUs, over NVIDIA's library. Collectives go into the thread's current stream; bytes that
+ * are only moved go as bytes. */
+#include "distributed/nccl/nccl.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/driver.h"
+#include "device/stream.h"
+
+/* What all calls begin with: the group's communicator and the stream. */
+typedef struct call {
+  lm_nccl *s;
+  lm_nccl_comm *comm;
+  cudaStream_t stream;
+} call;
+
+static lm_status stream_of(lm_device device, cudaStream_t *out) {
+  lm_stream *stream = lm_stream_current(device);
+  if (!stream) return LM_E_DEVICE;
+  lm_stream_touch(stream);
+  *out = (cudaStream_t)stream->native;
+  return LM_OK;
+}
+
+static lm_status begin(lm_group *g, const lm_tensor *t, call *c) {
+  lm_status status;
+  c->s = g->state;
+  TRY(stream_of(t->device, &c->stream));
+  TRY(lm_nccl_whole(c->s, t->device, &c->comm));
+  TRY(lm_nccl_begin(c->s));
+done:
+  return status;
+}
+
+/* Sends and receives of which none waits for another. */
+typedef struct unit {
+  ncclComm_t comm;
+  bool open;
+  ncclResult_t result; /* the first that is bad, after which nothing is added */
+} unit;
+
+static unit begin_unit(const lm_nccl_comm *comm) {
+  ncclResult_t result = ncclGroupStart();
+  return (unit){.comm = lm_nccl_handle(comm), .open = result == ncclSuccess, .result = result};
+}
+
+static bool is_well(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+static void add_send(unit *u, const void *data, size_t bytes, int peer, cudaStream_t stream) {
+  if (is_well(u->result)) u->result = ncclSend(data, bytes, ncclUint8, peer, u->comm, stream);
+}
+
+static void add_recv(unit *u, void *data, size_t bytes, int peer, cudaStream_t stream) {
+  if (is_well(u->result)) u->result = ncclRecv(data, bytes, ncclUint8, peer, u->comm, stream);
+}
+
+/* What was begun has to end, however it went. */
+static ncclResult_t end_unit(unit *u) {
+  ncclResult_t ended = u->open ? ncclGroupEnd() : u->result;
+  return is_well(u->result) ? ended : u->result;
+}
+
+/* ---- lists
+ * Whether a list is one piece of memory, in the order of the ranks, is each rank's own affair, but all have to call the
+ * same function of NCCL's. So where it is not, a piece stands in for it. */
+
+static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **out) {
+  bool in_a_row = true;
+  for (int r = 1; r < g->size; r++) in_a_row = in_a_row && list[r]->data == list[r - 1]->data + lm_nbytes(list[r - 1]);
+  *out = NULL;
+  if (in_a_row) return LM_OK;
+  return lm_tensor_empty((lm_dtype)list[0]->dtype, list[0]->device, 1, (int64_t[]){g->size * list[0]->numel},
+                         LM_CONTIGUOUS, out);
+}
+
+/* On the current stream. */
+static lm_status copy(lm_device device, void *to, const void *from, size_t bytes) {
+  return lm_driver_of(device)->copy(lm_stream_current(device)->native, device, to, device, from, bytes, true);
+}
+
+/* ---- reductions */
+
+static lm_status type_and_op(lm_group *g, const lm_tensor *t, lm_reduce_op op, ncclDataType_t *type, ncclRedOp_t *how) {
+  lm_status status;
+  const char *who = lm_nccl_caller(g);
+  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, type));
+  TRY(lm_nccl_op(who, op, (lm_dtype)t->dtype, how));
+done:
+  return status;
+}
+
+static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  lm_status status;
+  call c;
+  ncclDataType_t type;
+  ncclRedOp_t how;
+  TRY(type_and_op(g, t, op, &type, &how));
+  TRY(begin(g, t, &c));
+  status = lm_nccl_end(c.s, c.comm,
+                       ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream));
+done:
+  return status;
+}
+
+typedef union scalar {
+  uint16_t half;
+  float f;
+  double d;
+} scalar;
+
+static lm_status scalar_of(const char *who, lm_dtype dtype, double value, scalar *out) {
+  switch (dtype) {
+    case LM_F16: out->half = lm_float_to_half((float)value); return LM_OK;
+    case LM_BF16: out->half = lm_float_to_bf16((float)value); return LM_OK;
+    case LM_F32: out->f = (float)value; return LM_OK;
+    case LM_F64: out->d = value; return LM_OK;
+    default: return lm_fail(LM_E_DTYPE, "%s: %s cannot be scaled; floats are wanted", who, lm_dtype_name(dtype));
+  }
+}
+
+static lm_status all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
+  lm_status status;
+  call c;
+  ncclDataType_t type;
+  ncclRedOp_t how;
+  scalar factor;
+  const char *who = lm_nccl_caller(g);
+  TRY(lm_nccl_type(who, (lm_dtype)t->dtype, &type));
+  TRY(scalar_of(who, (lm_dtype)t->dtype, scale, &factor));
+  TRY(begin(g, t, &c));
+  ncclResult_t result = ncclRedOpCreatePreMulSum(&how, &factor, type, ncclScalarHostImmediate, lm_nccl_handle(c.comm));
+  bool made = result == ncclSuccess;
+  if (made) result = ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream);
+  TRY(lm_nccl_end(c.s, c.comm, result));
+  if (!made) goto done;
+  TRY(lm_nccl_begin(c.s)); /* only now: nothing may be done to a communicator that is at work */
+  status = lm_nccl_end(c.s, c.comm, ncclRedOpDestroy(how, lm_nccl_handle(c.comm)));
+done:
+  return status;
+}
+
+static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
+  lm_status status;
+  call c;
+  ncclDataType_t type;
+  ncclRedOp_t how;
+  TRY(type_and_op(g, t, op, &type, &how));
+  TRY(begin(g, t, &c));
+  status = lm_nccl_end(
+      c.s, c.comm, ncclReduce(t->data, t->data, (size_t)t->numel, type, how, root, lm_nccl_handle(c.comm), c.stream));
+done:
+  return status;
+}
+
+static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+  lm_status status;
+  call c;
+  ncclDataType_t type;
+  ncclRedOp_t how;
+  lm_tensor *row = NULL;
+  size_t bytes = lm_nbytes(t);
+  TRY(type_and_op(g, t, op, &type, &how));
+  TRY(row_for(g, in, &row));
+  for (int r = 0; row && r < g->size; r++) TRY(copy(t->device, row->data + (size_t)r * bytes, in[r]->data, bytes));
+  TRY(begin(g, t, &c));
+  status = lm_nccl_end(c.s, c.comm,
+                       ncclReduceScatter(row ? row->data : in[0]->data, t->data, (size_t)t->numel, type, how,
+                                         lm_nccl_handle(c.comm), c.stream));
+done:
+  lm_release(row);
+  return status;
+}
+
+/* ---- moves */
+
+static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+  lm_status status;
+  call c;
+  TRY(begin(g, t, &c));
+  status = lm_nccl_end(
+      c.s, c.comm, ncclBroadcast(t->data, t->data, lm_nbytes(t), ncclUint8, root, lm_nccl_handle(c.comm), c.stream));
+done:
+  return status;
+}
+
+static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
+  lm_status status;
+  call c;
+  lm_tensor *row = NULL;
+  size_t bytes = lm_nbytes(t);
+  TRY(row_for(g, out, &row));
+  TRY(begin(g, t, &c));
+  TRY(lm_nccl_end(
+      c.s, c.comm,
+      ncclAllGather(t->data, row ? row->data : out[0]->data, bytes, ncclUint8, lm_nccl_handle(c.comm), c.stream)));
+  for (int r = 0; row && r < g->size; r++) TRY(copy(t->device, out[r]->data, row->data + (size_t)r * bytes, bytes));
+done:
+  lm_release(row);
+  return status;
+}
+
+static void send_to(unit *u, const call *c, const lm_tensor *t, int peer) {
+  add_send(u, t->data, lm_nbytes(t), peer, c->stream);
+}
+
+static void receive_from(unit *u, const call *c, lm_tensor *t, int peer) {
+  add_recv(u, t->data, lm_nbytes(t), peer, c->stream);
+}
+
+static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
+  lm_status status;
+  call c;
+  TRY(begin(g, t, &c));
+  unit u = begin_unit(c.comm);
+  send_to(&u, &c, t, root);
+  for (int r = 0; out && r < g->size; r++) receive_from(&u, &c, out[r], r);
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
+done:
+  return status;
+}
+
+static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+  lm_status status;
+  call c;
+  TRY(begin(g, t, &c));
+  unit u = begin_unit(c.comm);
+  for (int r = 0; in && r < g->size; r++) send_to(&u, &c, in[r], r);
+  receive_from(&u, &c, t, root);
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
+done:
+  return status;
+}
+
+static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+  lm_status status;
+  call c;
+  TRY(begin(g, in[0], &c));
+  unit u = begin_unit(c.comm);
+  for (int r = 0; r < g->size; r++) {
+    if (in[r]->numel > 0) send_to(&u, &c, in[r], r);
+    if (out[r]->numel > 0) receive_from(&u, &c, out[r], r);
+  }
+  status = lm_nccl_end(c.s, c.comm, end_unit(&u));
+done:
+  return status;
+}
+
+/* ---- send and receive */
+
+/* Ranks that meet send each other a byte in the same unit. NCCL makes the ways that a unit needs, and takes for granted
+ * that the peer makes the same: of two that begin by sending to each other, each would write into what the other sends
+ * from. */
+static void greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
+  if (lm_nccl_has_met(comm, peer)) return;
+  add_send(u, bytes->data, 1, peer, stream);
+  add_recv(u, bytes->data + 1, 1, peer, stream);
+  lm_nccl_meet(comm, peer);
+}
+
+/* As one unit: those to and from `peer`, which is `there` in the communicator, or all (-1) if that has all ranks. */
+static lm_status enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
+  lm_status status;
+  lm_tensor *bytes = NULL;
+  for (int i = 0; i < n && !bytes; i++) {
+    const lm_nccl_post *p = &posts[i];
+    if (peer < 0 ? !lm_nccl_has_met(comm, p->peer) : p->peer == peer && !lm_nccl_has_met(comm, there))
+      TRY(lm_tensor_empty(LM_U8, p->device, 1, (int64_t[]){2}, LM_CONTIGUOUS, &bytes));
+  }
+  TRY(lm_nccl_begin(s));
+  unit u = begin_unit(comm);
+  for (int i = 0; i < n; i++) {
+    const lm_nccl_post *p = &posts[i];
+    if (peer >= 0 && p->peer != peer) continue;
+    int to = peer < 0 ? p->peer : there;
+    greet(&u, comm, to, bytes, p->stream);
+    if (p->sending)
+      add_send(&u, p->data, p->bytes, to, p->stream);
+    else
+      add_recv(&u, p->data, p->bytes, to, p->stream);
+  }
+  status = lm_nccl_end(s, comm, end_unit(&u));
+done:
+  lm_release(bytes);
+  return status;
+}
+
+/* While there is no communicator of all ranks, pairs have their own, and their units follow each other in the stream.
+ * In the order of the peers, on all ranks: so there always is a pair of which neither waits for another. */
+static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
+  lm_status status = LM_OK;
+  lm_nccl_comm *comm;
+  int there;
+  if (n > 0 && s->whole) {
+    TRY(lm_nccl_whole(s, posts[0].device, &comm));
+    return enqueue(s, comm, n, posts, -1, -1);
+  }
+  for (int peer = 0; peer < s->g->size; peer++) {
+    bool wanted = false;
+    for (int i = 0; i < n; i++) wanted = wanted || posts[i].peer == peer;
+    if (!wanted) continue;
+    TRY(lm_nccl_pair(s, posts[0].device, peer, &comm, &there));
+    TRY(enqueue(s, comm, n, posts, peer, there));
+  }
+done:
+  return status;
+}
+
+static lm_status keep(lm_nccl *s, const lm_nccl_post *p) {
+  if (s->nposts == s->capacity) {
+    int capacity = s->capacity ? 2 * s->capacity : 8;
+    lm_nccl_post *posts = lm_realloc(s->posts, (size_t)capacity * sizeof *posts);
+    if (!posts) return LM_E_OOM;
+    s->posts = posts;
+    s->capacity = capacity;
+  }
+  s->posts[s->nposts++] = *p;
+  return LM_OK;
+}
+
+static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
+  lm_status status;
+  lm_nccl *s = g->state;
+  lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
+  *out = NULL;
+  if (peer < 0)
+    return lm_fail(LM_E_ARG, "recv: NCCL cannot receive from any rank; name the one that sends, or use backend 'gloo'");
+  if (tag != 0)
+    return lm_fail(
+        LM_E_ARG,
+        "%s: tag %d, but NCCL has no tags: between two ranks, calls match in their order. Leave the tag away "
+        "on both sides, or use backend 'gloo'",
+        sending ? "send" : "recv", tag);
+  TRY(stream_of(t->device, &p.stream));
+  status = s->batching ? keep(s, &p) : enqueue_all(s, 1, &p);
+done:
+  return status;
+}
+
+/* Collected here and not in NCCL, which has a notion of its own of the batch each thread is in. */
+static lm_status batch(lm_group *g, bool begins) {
+  lm_nccl *s = g->state;
+  int n = s->nposts;
+  s->batching = begins;
+  s->nposts = 0;
+  return begins ? LM_OK : enqueue_all(s, n, s->posts);
+}
+
+/* ---- opening and closing */
+
+static lm_status open_group(lm_group *g) {
+  if (g->state) return LM_OK; /* cut out of another one */
+  if (lm_device_count(LM_CUDA) == 0)
+    return lm_fail(LM_E_DEVICE,
+                   "backend 'nccl' is for GPUs, and there is none here (%s); backend 'gloo' does without, as does "
+                   "'cpu:gloo,cuda:nccl' for tensors on the CPU",
+                   lm_device_why_none(LM_CUDA));
+  return lm_nccl_new(g, (lm_nccl **)&g->state);
+}
+
+static void close_group(lm_group *g) {
+  lm_nccl_close(g->state);
+  g->state = NULL;
+}
+
+static lm_status health(lm_group *g) { return lm_nccl_health(g->state); }
+static void abort_group(lm_group *g) { lm_nccl_abort(g->state); }
+
+static lm_status split(lm_group *g, lm_group *parent) {
+  return parent->state ? lm_nccl_split(g, parent->state, (lm_nccl **)&g->state) : LM_OK;
+}
+
+static const lm_group_table table = {
+    .abi = LM_GROUP_ABI,
+    .name = "nccl",
+    .kinds = 1u << LM_CUDA,
+    .enqueues = true,
+    .open = open_group,
+    .close = close_group,
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .reduce = reduce,
+    .all_gather = all_gather,
+    .gather = gather,
+    .scatter = scatter,
+    .reduce_scatter = reduce_scatter,
+    .all_to_all = all_to_all,
+    .post = post,
+    .all_reduce_scaled = all_reduce_scaled,
+    .batch = batch,
+    .health = health,
+    .abort = abort_group,
+    .split = split,
+    .within = lm_nccl_within,
+    .version = lm_nccl_version,
+};
+
+LM_API lm_group_plugin_fn lm_group_plugin;
+const lm_group_table *lm_group_plugin(void) { return &table; }

@@ -1,0 +1,104 @@
+/* One process with several cards: a communicator for each of them, made together and kept for good. They block, and
+ * those of a set of cards are used by one thread at a time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "device/stream.h"
+#include "distributed/nccl/nccl.h"
+
+typedef struct clique {
+  uint64_t cards; /* a bit for each of the driver's ordinals; rank 0 has the lowest */
+  int n;
+  bool works;
+  struct clique *next;
+  ncclComm_t comm[];
+} clique;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static clique *known;
+
+static int place_of(uint64_t cards, int card) { return __builtin_popcountll(cards & ((1ull << card) - 1)); }
+
+/* With the lock. One that could not be made is kept too, and not tried again. */
+static clique *clique_of(uint64_t cards) {
+  int ordinals[LM_DEVICE_MAX], n = 0;
+  for (clique *q = known; q; q = q->next)
+    if (q->cards == cards) return q;
+  for (int card = 0; card < LM_DEVICE_MAX; card++)
+    if (cards >> card & 1) ordinals[n++] = card;
+  clique *q = lm_calloc(1, sizeof *q + (size_t)n * sizeof *q->comm);
+  if (!q) return NULL;
+  *q = (clique){.cards = cards, .n = n, .next = known};
+  known = q;
+  lm_nccl_prepare();
+  ncclResult_t result = ncclCommInitAll(q->comm, n, ordinals);
+  q->works = result == ncclSuccess;
+  if (q->works) {
+    lm_log(LM_LOG_DIST, "nccl %s: communicators for %d cards of this process", lm_nccl_version_text(), n);
+  } else {
+    lm_log(LM_LOG_DIST, "nccl %s: no communicators for %d cards of this process: %s: %s", lm_nccl_version_text(), n,
+           ncclGetErrorString(result), ncclGetLastError(NULL));
+  }
+  return q;
+}
+
+static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const cudaStream_t *stream, int root,
+                            bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
+  int to = place_of(q->cards, lm_device_physical(t[root]->device));
+  ncclResult_t result = ncclGroupStart();
+  if (result != ncclSuccess) return result;
+  for (int i = 0; i < n && result == ncclSuccess; i++) {
+    ncclComm_t comm = q->comm[place_of(q->cards, lm_device_physical(t[i]->device))];
+    result = reduce ? ncclReduce(t[i]->data, t[i]->data, (size_t)t[i]->numel, type, sum, to, comm, stream[i])
+                    : ncclBroadcast(t[i]->data, t[i]->data, lm_nbytes(t[i]), ncclUint8, to, comm, stream[i]);
+  }
+  ncclResult_t ended = ncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+}
+
+lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
+  lm_status status = LM_OK;
+  const char *who = reduce ? "reduce_add" : "broadcast";
+  uint64_t cards = 0;
+  cudaStream_t stream[LM_DEVICE_MAX];
+  ncclDataType_t type = ncclUint8;
+  ncclRedOp_t sum = ncclSum;
+  *taken = false;
+  if (n < 2 || n > LM_DEVICE_MAX || lm_graph_capturing()) return LM_OK;
+  for (int i = 0; i < n; i++) {
+    int card = LM_DEVICE_KIND(t[i]->device) == LM_CUDA ? lm_device_physical(t[i]->device) : -1;
+    if (card < 0 || card >= LM_DEVICE_MAX || cards >> card & 1) return LM_OK;
+    cards |= 1ull << card;
+  }
+  if (reduce) {
+    TRY(lm_nccl_type(who, (lm_dtype)t[0]->dtype, &type));
+    TRY(lm_nccl_op(who, LM_REDUCE_SUM, (lm_dtype)t[0]->dtype, &sum));
+  }
+  for (int i = 0; i < n; i++) {
+    lm_stream *current = lm_stream_current(t[i]->device);
+    if (!current) return LM_E_DEVICE;
+    lm_stream_touch(current);
+    stream[i] = (cudaStream_t)current->native;
+  }
+  sigset_t signals;
+  pthread_mutex_lock(&lock);
+  lm_nccl_hold_signals(&signals);
+  clique *q = clique_of(cards);
+  if (q && q->works) {
+    ncclResult_t result = enqueue(q, n, t, stream, root, reduce, type, sum);
+    *taken = result == ncclSuccess;
+    if (!*taken) {
+      status = lm_nccl_fail(who, result, ncclGetLastError(NULL));
+      q->works = false; /* what its communicators are at is not known any more */
+      for (int i = 0; i < q->n; i++) ncclCommAbort(q->comm[i]);
+      lm_device_enter(t[root]->device); /* a failure leaves the thread on any of the cards */
+    }
+  }
+  lm_nccl_let_signals(&signals);
+  pthread_mutex_unlock(&lock);
+  if (!q) status = LM_E_OOM;
+done:
+  return status;
+}

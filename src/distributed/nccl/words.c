@@ -1,0 +1,80 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "distributed/nccl/nccl.h"
+
+lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out) {
+  switch (dtype) {
+    case LM_BOOL:
+    case LM_U8: *out = ncclUint8; return LM_OK;
+    case LM_I32: *out = ncclInt32; return LM_OK;
+    case LM_I64: *out = ncclInt64; return LM_OK;
+    case LM_F16: *out = ncclFloat16; return LM_OK;
+    case LM_BF16: *out = ncclBfloat16; return LM_OK;
+    case LM_F32: *out = ncclFloat32; return LM_OK;
+    case LM_F64: *out = ncclFloat64; return LM_OK;
+    default:
+      return lm_fail(LM_E_DTYPE, "%s: NCCL has no reductions of %s; convert it first, with :float() say", who,
+                     lm_dtype_name(dtype));
+  }
+}
+
+/* Bool is a byte of 0 or 1: or is its maximum, and is its minimum. */
+lm_status lm_nccl_op(const char *who, lm_reduce_op op, lm_dtype dtype, ncclRedOp_t *out) {
+  bool truth = dtype == LM_BOOL;
+  switch (op) {
+    case LM_REDUCE_SUM: *out = truth ? ncclMax : ncclSum; return LM_OK;
+    case LM_REDUCE_MEAN: *out = ncclAvg; return LM_OK;
+    case LM_REDUCE_PRODUCT: *out = truth ? ncclMin : ncclProd; return LM_OK;
+    case LM_REDUCE_MIN: *out = ncclMin; return LM_OK;
+    case LM_REDUCE_MAX: *out = ncclMax; return LM_OK;
+    default: break;
+  }
+  if (truth) {
+    *out = op == LM_REDUCE_BAND ? ncclMin : ncclMax;
+    return LM_OK;
+  }
+  return lm_fail(
+      LM_E_MISSING,
+      "%s: NCCL has no bitwise reductions of integers; all_gather them and combine them here, or use a group "
+      "of backend 'gloo', which has %s",
+      who, lm_reduce_op_name(op));
+}
+
+const char *lm_nccl_caller(const lm_group *g) {
+  static _Thread_local char name[sizeof((lm_ticket *)0)->what];
+  snprintf(name, sizeof name, "%s", lm_group_ticket(g)->what);
+  name[strcspn(name, " ")] = 0;
+  return *name ? name : "nccl";
+}
+
+int lm_nccl_version(void) {
+  int code = 0;
+  return ncclGetVersion(&code) == ncclSuccess ? code : 0;
+}
+
+const char *lm_nccl_version_text(void) {
+  static _Thread_local char text[24];
+  int code = lm_nccl_version();
+  snprintf(text, sizeof text, "%d.%d.%d", code / 10000, code / 100 % 100, code % 100);
+  return text;
+}
+
+lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last) {
+  const char *version = lm_nccl_version_text(), *code = ncclGetErrorString(result);
+  lm_status status = result == ncclUnhandledCudaError ? LM_E_DEVICE : LM_E_STATE;
+  const char *advice = strstr(code, " ("); /* ours comes at the end */
+  if (!advice) advice = strstr(code, " - ");
+  int length = (int)(advice ? (size_t)(advice - code) : strlen(code));
+  if (strstr(last, "Duplicate GPU") || strstr(last, "using the same GPU"))
+    return lm_fail(LM_E_DEVICE,
+                   "%s: two ranks of the group use one card, which NCCL %s refuses (%s). Give each rank a card of its "
+                   "own (lm.cuda.set_device, CUDA_VISIBLE_DEVICES), or use backend 'gloo'; NCCL 2.30 and later takes "
+                   "several ranks a card with NCCL_MULTI_RANK_GPU_ENABLE=1 in the environment",
+                   who, version, last);
+  return lm_fail(
+      status,
+      "%s: NCCL %s: %.*s%s%s. NCCL_DEBUG=INFO in the environment makes it tell more; `luminary doctor` looks "
+      "for what is wrong with this machine",
+      who, version, length, code, *last ? ": " : "", last);
+}

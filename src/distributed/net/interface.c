@@ -1,0 +1,133 @@
+#include "distributed/net/interface.h"
+#include "base/variable.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* ---- LM_SOCKET_IFNAME */
+
+static bool is_among(const char *name, const char *list, bool whole) {
+  for (const char *at = list; *at;) {
+    size_t n = strcspn(at, ",");
+    if (n > 0 && strncmp(name, at, n) == 0 && (!whole || name[n] == 0)) return true;
+    at += n + (at[n] == ',');
+  }
+  return false;
+}
+
+static bool is_loopback(const struct ifaddrs *i) { return i->ifa_flags & IFF_LOOPBACK; }
+
+/* The loopback only where it is asked for. */
+static bool is_chosen(const struct ifaddrs *i, const char *pattern) {
+  bool other = *pattern == '^';
+  pattern += other;
+  bool whole = *pattern == '=';
+  return is_among(i->ifa_name, pattern + whole, whole) != other && !(other && is_loopback(i));
+}
+
+/* ---- interfaces */
+
+/* The address that i holds, as text; false if it is of another family, its interface is down, or it is good on one link
+ * alone (whose name differs from machine to machine). */
+static bool address_of(const struct ifaddrs *i, int family, char host[LM_ADDRESS_MAX]) {
+  if (!i->ifa_addr || i->ifa_addr->sa_family != family || !(i->ifa_flags & IFF_UP)) return false;
+  socklen_t n = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+  if (family == AF_INET6) {
+    const struct sockaddr_in6 *a = (const void *)i->ifa_addr;
+    if (IN6_IS_ADDR_LINKLOCAL(&a->sin6_addr)) return false;
+  }
+  return lm_net_numeric(i->ifa_addr, n, host) == LM_OK;
+}
+
+/* The first of an interface that fits; pattern NULL: of any but the loopback. */
+static bool find(const struct ifaddrs *all, const char *pattern, int family, char host[LM_ADDRESS_MAX]) {
+  for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+    bool fits = pattern ? is_chosen(i, pattern) : !is_loopback(i);
+    if (fits && address_of(i, family, host)) return true;
+  }
+  return false;
+}
+
+/* "eth0 (10.0.0.1), lo (127.0.0.1)"; "none" without any. */
+static void list(const struct ifaddrs *all, char *out, size_t capacity) {
+  static const int families[] = {AF_INET, AF_INET6};
+  size_t n = 0;
+  snprintf(out, capacity, "none");
+  for (int f = 0; f < 2; f++)
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+      char host[LM_ADDRESS_MAX];
+      if (n < capacity && address_of(i, families[f], host))
+        n += (size_t)snprintf(out + n, capacity - n, "%s%s (%s)", n ? ", " : "", i->ifa_name, host);
+    }
+}
+
+lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
+  lm_status status = LM_OK;
+  const char *pattern = lm_variable_get(LM_VAR_SOCKET_IFNAME);
+  struct ifaddrs *all;
+  char there[512];
+  *host = 0;
+  if (!pattern) return LM_OK;
+  if (getifaddrs(&all) != 0) return lm_fail(LM_E_IO, "LM_SOCKET_IFNAME: this machine's interfaces cannot be listed");
+  int first = strchr(like, ':') ? AF_INET6 : AF_INET;
+  if (!find(all, pattern, first, host) && !find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
+    list(all, there, sizeof there);
+    status = lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an address; there are %s",
+                     lm_brief(pattern, 100), there);
+  }
+  freeifaddrs(all);
+  return status;
+}
+
+/* ---- without it */
+
+lm_status lm_net_told_host(int fd, const char *peer, char host[LM_ADDRESS_MAX]) {
+  lm_status status = LM_OK;
+  char own[LM_ADDRESS_MAX], other[LM_ADDRESS_MAX];
+  int port;
+  TRY(lm_net_own_host(fd, own));
+  TRY(lm_net_chosen_host(own, host));
+  if (*host) goto done;
+  struct sockaddr_storage a;
+  socklen_t n = sizeof a;
+  bool to_itself = strncmp(own, "127.", 4) == 0; /* whichever of the loopback's addresses was called */
+  if (getpeername(fd, (struct sockaddr *)&a, &n) == 0 && lm_net_numeric((struct sockaddr *)&a, n, other) == LM_OK)
+    to_itself = to_itself || strcmp(own, other) == 0;
+  if (to_itself) {
+    TRY(lm_net_split(peer, host, &port));
+  } else {
+    snprintf(host, LM_ADDRESS_MAX, "%s", own);
+  }
+done:
+  return status;
+}
+
+/* Where the route to an address of the documentation's networks starts. Connecting a datagram socket sends nothing. */
+static bool routed_address(int family, char host[LM_ADDRESS_MAX]) {
+  struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(9)};
+  struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(9)};
+  inet_pton(AF_INET, "192.0.2.1", &v4.sin_addr);
+  inet_pton(AF_INET6, "2001:db8::1", &v6.sin6_addr);
+  const struct sockaddr *far = family == AF_INET ? (const void *)&v4 : (const void *)&v6;
+  int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  bool found =
+      fd >= 0 && connect(fd, far, family == AF_INET ? sizeof v4 : sizeof v6) == 0 && lm_net_own_host(fd, host) == LM_OK;
+  if (fd >= 0) close(fd);
+  return found;
+}
+
+void lm_net_machine_host(char host[LM_ADDRESS_MAX]) {
+  struct ifaddrs *all = NULL;
+  if (routed_address(AF_INET, host)) return;
+  if (getifaddrs(&all) != 0) all = NULL;
+  bool found = find(all, NULL, AF_INET, host) || routed_address(AF_INET6, host) || find(all, NULL, AF_INET6, host);
+  if (all) freeifaddrs(all);
+  if (!found) snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
+}

@@ -1,0 +1,12 @@
+/* Names of hosts into addresses, under a deadline. Private to distributed/net/. */
+#ifndef LM_NET_RESOLVE_H
+#define LM_NET_RESOLVE_H
+
+#include <netdb.h>
+
+#include "distributed/net/socket.h"
+
+/* For freeaddrinfo. LM_E_IO: not known, or no answer in time. */
+lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struct addrinfo **out);
+
+#endif

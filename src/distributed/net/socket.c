@@ -1,0 +1,389 @@
+#define _GNU_SOURCE /* accept4 */
+#include "distributed/net/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "distributed/net/auth.h"
+#include "distributed/net/interface.h"
+#include "distributed/net/resolve.h"
+
+enum { BACKLOG = 4096, UNIX_BUFFER = 4 << 20 };
+static const double look_every = 0.05; /* seconds between two questions to patience's check */
+static const double next_address = 2;  /* seconds for an address when there is another one to try */
+static const double naming_time = 5;   /* seconds to look up the name of a host to listen on */
+
+typedef union address {
+  struct sockaddr any;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+  struct sockaddr_un local;
+  struct sockaddr_storage room;
+} address;
+
+/* ---- waiting */
+
+lm_status lm_net_await(int fd, short events, const lm_patience *p) {
+  bool deaf = false; /* the wake descriptor is readable, yet check finds nothing wrong: not to spin on it */
+  for (;;) {
+    lm_status status = p->check ? p->check(p->ctx) : LM_OK;
+    if (status != LM_OK) return status;
+    double left = p->deadline - lm_seconds();
+    if (left <= 0) return lm_fail(LM_E_IO, "timed out");
+    if (left > look_every) left = look_every;
+    struct pollfd fds[2] = {{fd, events, 0}, {p->wake_fd, POLLIN, 0}};
+    int n = poll(fds, p->wake_fd >= 0 && !deaf ? 2 : 1, (int)(left * 1000) + 1);
+    if (n < 0 && errno != EINTR) return lm_fail(LM_E_IO, "poll: %s", strerror(errno));
+    if (n > 0 && fds[0].revents) return LM_OK;
+    deaf = n > 0;
+  }
+}
+
+static lm_status nap(const lm_patience *p, double seconds) {
+  double now = lm_seconds(), until = now + seconds;
+  while (now < until && now < p->deadline) {
+    lm_status status = p->check ? p->check(p->ctx) : LM_OK;
+    if (status != LM_OK) return status;
+    poll(NULL, 0, (int)((until - now) * 1000) + 1);
+    now = lm_seconds();
+  }
+  return now < p->deadline ? LM_OK : lm_fail(LM_E_IO, "timed out");
+}
+
+lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p) {
+  for (char *at = data; n > 0;) {
+    ssize_t got = recv(fd, at, n, 0);
+    if (got > 0) {
+      at += got;
+      n -= (size_t)got;
+    } else if (got == 0) {
+      return lm_fail(LM_E_IO, "closed");
+    } else if (errno == EAGAIN) {
+      lm_status status = lm_net_await(fd, POLLIN, p);
+      if (status != LM_OK) return status;
+    } else if (errno != EINTR) {
+      return lm_fail(LM_E_IO, "%s", strerror(errno));
+    }
+  }
+  return LM_OK;
+}
+
+lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p) {
+  for (const char *at = data; n > 0;) {
+    ssize_t put = send(fd, at, n, MSG_NOSIGNAL);
+    if (put >= 0) {
+      at += put;
+      n -= (size_t)put;
+    } else if (errno == EAGAIN) {
+      lm_status status = lm_net_await(fd, POLLOUT, p);
+      if (status != LM_OK) return status;
+    } else if (errno != EINTR) {
+      return lm_fail(LM_E_IO, "%s", strerror(errno));
+    }
+  }
+  return LM_OK;
+}
+
+/* ---- addresses */
+
+lm_status lm_net_split(const char *text, char host[LM_ADDRESS_MAX], int *port) {
+  const char *colon = strrchr(text, ':'), *from = text, *to = colon;
+  if (!colon) return lm_fail(LM_E_ARG, "'%s' has no port; host:port wanted", text);
+  if (from[0] == '[') {
+    if (to == from || to[-1] != ']') return lm_fail(LM_E_ARG, "'%s' is not like [::1]:29500", text);
+    from++, to--;
+  } else if (memchr(from, ':', (size_t)(to - from))) {
+    return lm_fail(LM_E_ARG, "'%s': an IPv6 address goes between brackets, as in [::1]:29500", text);
+  }
+  char *end;
+  long number = strtol(colon + 1, &end, 10);
+  if (colon[1] < '0' || colon[1] > '9' || *end || number < 1 || number > 65535)
+    return lm_fail(LM_E_ARG, "'%s': '%s' is no port; one from 1 to 65535 wanted", text, colon + 1);
+  if (to <= from) return lm_fail(LM_E_ARG, "'%s' has no host; host:port wanted", text);
+  if (to - from >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "'%s': the host's name is too long", text);
+  memcpy(host, from, (size_t)(to - from));
+  host[to - from] = 0;
+  *port = (int)number;
+  return LM_OK;
+}
+
+/* Into "host:port"; snprintf cuts nothing, since hosts are checked to be shorter. */
+static void join(const char *host, int port, char out[LM_ADDRESS_MAX]) {
+  snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
+}
+
+/* As text, an IPv4 address without the clothes it wears on an IPv6 socket. */
+lm_status lm_net_numeric(const struct sockaddr *a, socklen_t n, char host[LM_ADDRESS_MAX]) {
+  char text[NI_MAXHOST];
+  int code = getnameinfo(a, n, text, sizeof text, NULL, 0, NI_NUMERICHOST);
+  if (code != 0) return lm_fail(LM_E_IO, "an address without a name: %s", gai_strerror(code));
+  const char *from = strncmp(text, "::ffff:", 7) == 0 && strchr(text, '.') ? text + 7 : text;
+  snprintf(host, LM_ADDRESS_MAX, "%.110s", from);
+  return LM_OK;
+}
+
+lm_status lm_net_own_host(int fd, char host[LM_ADDRESS_MAX]) {
+  address a;
+  socklen_t n = sizeof a;
+  if (getsockname(fd, &a.any, &n) != 0) return lm_fail(LM_E_IO, "%s", strerror(errno));
+  if (a.any.sa_family != AF_UNIX) return lm_net_numeric(&a.any, n, host);
+  snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
+  return LM_OK;
+}
+
+void lm_net_host_id(char id[64]) {
+  char text[256] = "";
+  size_t n = 0;
+  int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+  ssize_t got = fd >= 0 ? read(fd, text, 64) : -1;
+  if (fd >= 0) close(fd);
+  if (got > 0)
+    n = (size_t)got;
+  else if (gethostname(text, 64) == 0)
+    n = strnlen(text, 64);
+  got = readlink("/proc/self/ns/net", text + n, 64);
+  if (got > 0) n += (size_t)got;
+  n += (size_t)snprintf(text + n, sizeof text - n, " %ld", (long)geteuid());
+  unsigned char hash[16];
+  crypto_generichash(hash, sizeof hash, (unsigned char *)text, n, NULL, 0);
+  sodium_bin2hex(id, 64, hash, sizeof hash);
+}
+
+/* ---- listening */
+
+/* The errno of what failed, or 0. */
+static int listen_on(const struct sockaddr *a, socklen_t n, int *out) {
+  int yes = 1, no = 0, code = 0;
+  int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return errno;
+  if (a->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (a->sa_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  if (bind(fd, a, n) != 0 || listen(fd, BACKLOG) != 0) {
+    code = errno;
+    close(fd);
+    return code;
+  }
+  *out = fd;
+  return 0;
+}
+
+static int listen_everywhere(int port, int *out) {
+  address a = {.v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port), .sin6_addr = IN6ADDR_ANY_INIT}};
+  int code = listen_on(&a.any, sizeof a.v6, out);
+  if (code != EAFNOSUPPORT && code != EADDRNOTAVAIL) return code;
+  a = (address){.v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)}};
+  return listen_on(&a.any, sizeof a.v4, out);
+}
+
+static bool is_loopback(const struct sockaddr *a) {
+  if (a->sa_family == AF_INET)
+    return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
+  return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
+}
+
+/* The loopback only by a name that means it to everybody: many systems give their own name an address of the
+ * loopback, which others know by another one. */
+static bool says_loopback(const char *host) {
+  struct in6_addr a;
+  return strncmp(host, "localhost", 9) == 0 || inet_pton(AF_INET, host, &a) == 1 || inet_pton(AF_INET6, host, &a) == 1;
+}
+
+/* On those of the addresses that are this machine's: the only one, or, of several, every interface, since others may
+ * know any of them. EADDRNOTAVAIL if none is. */
+static int listen_on_own(const struct addrinfo *found, const char *host, int port, int *fd) {
+  int code = EADDRNOTAVAIL, second;
+  *fd = -1;
+  for (const struct addrinfo *a = found; a; a = a->ai_next) {
+    if (is_loopback(a->ai_addr) && !says_loopback(host)) continue;
+    if (*fd < 0) {
+      code = listen_on(a->ai_addr, a->ai_addrlen, fd);
+      if (code == EAFNOSUPPORT) code = EADDRNOTAVAIL;
+      if (code != 0 && code != EADDRNOTAVAIL) return code;
+    } else if (!is_loopback(a->ai_addr) && listen_on(a->ai_addr, a->ai_addrlen, &second) == 0) {
+      close(second);
+      close(*fd);
+      return listen_everywhere(port, fd);
+    }
+  }
+  return code;
+}
+
+lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRESS_MAX]) {
+  char name[LM_ADDRESS_MAX];
+  struct addrinfo *found = NULL;
+  address bound;
+  socklen_t n = sizeof bound;
+  lm_status status = LM_OK;
+  *fd = -1;
+  if (strlen(host) >= LM_ADDRESS_MAX - 8) return lm_fail(LM_E_ARG, "listen: the host's name '%s' is too long", host);
+  if (!*host) {
+    lm_net_machine_host(name);
+  } else {
+    lm_patience p = {.deadline = lm_seconds() + naming_time, .wake_fd = -1};
+    snprintf(name, sizeof name, "%s", host);
+    /* A name that only others know is one behind NAT. */
+    if (lm_net_resolve(host, port, &p, &found) != LM_OK) found = NULL;
+  }
+  int code = listen_on_own(found, host, port, fd);
+  if (code == EADDRNOTAVAIL) code = listen_everywhere(port, fd);
+  join(name, port, text);
+  if (code == EADDRINUSE) {
+    status =
+        lm_fail(LM_E_IO, "cannot listen on %s: the port is taken, perhaps by another job; choose another one", text);
+  } else if (code != 0) {
+    status = lm_fail(LM_E_IO, "cannot listen on %s: %s", text, strerror(code));
+  } else if (getsockname(*fd, &bound.any, &n) != 0) {
+    status = lm_fail(LM_E_IO, "listen: %s", strerror(errno));
+    close(*fd);
+    *fd = -1;
+  } else {
+    join(name, ntohs(bound.any.sa_family == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port), text);
+  }
+  if (found) freeaddrinfo(found);
+  return status;
+}
+
+/* Of an abstract name: the path starts with a zero and ends with the length. */
+static lm_status unix_address(const char *name, address *out, socklen_t *n) {
+  size_t length = strlen(name);
+  *out = (address){.local = {.sun_family = AF_UNIX}};
+  *n = 0;
+  if (length == 0 || length >= sizeof out->local.sun_path)
+    return lm_fail(LM_E_ARG, "'unix:%s': a name of 1 to %zu bytes wanted", name, sizeof out->local.sun_path - 1);
+  memcpy(out->local.sun_path + 1, name, length);
+  *n = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + length);
+  return LM_OK;
+}
+
+lm_status lm_net_listen_unix(int *fd, char text[LM_ADDRESS_MAX]) {
+  char random[33];
+  address a;
+  socklen_t n;
+  *fd = -1;
+  lm_random_hex(random, 16);
+  snprintf(text, LM_ADDRESS_MAX, "unix:luminary-%s", random);
+  lm_status status = unix_address(text + 5, &a, &n);
+  if (status != LM_OK) return status;
+  int code = listen_on(&a.any, n, fd);
+  return code == 0 ? LM_OK : lm_fail(LM_E_IO, "cannot listen on %s: %s", text, strerror(code));
+}
+
+lm_status lm_net_accept(int listener, double dead_after, int *fd) {
+  *fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (*fd >= 0) {
+    lm_net_tune(*fd, dead_after);
+    return LM_OK;
+  }
+  switch (errno) {
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM: return lm_fail(LM_E_OOM, "accept: %s", strerror(errno));
+    case EBADF:
+    case EINVAL:
+    case ENOTSOCK:
+    case EOPNOTSUPP: return lm_fail(LM_E_IO, "accept: %s", strerror(errno));
+    default: return LM_OK; /* nobody there, or who was there is gone again */
+  }
+}
+
+void lm_net_tune(int fd, double dead_after) {
+  int yes = 1, family = 0;
+  socklen_t n = sizeof family;
+  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n) != 0) return;
+  if (family == AF_UNIX) {
+    int bytes = UNIX_BUFFER;
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    return;
+  }
+  /* TCP's own buffers grow further by themselves than a program without privileges may set them. */
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (dead_after <= 0) return;
+  int seconds = dead_after < 1 ? 1 : dead_after > 3600 ? 3600 : (int)dead_after;
+  int milliseconds = dead_after > 3600 ? 3600000 : (int)(dead_after * 1000);
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &yes, sizeof yes);
+  if (seconds > 100) seconds = 100; /* the kernel takes no more than 127 */
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &seconds, sizeof seconds);
+  setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+}
+
+/* ---- connecting */
+
+/* Somebody who keeps trying a port of this machine where nobody listens may be given that port for his own end, and
+ * then talks to himself. */
+static bool is_to_itself(int fd) {
+  address a = {0}, b = {0};
+  socklen_t na = sizeof a, nb = sizeof b;
+  if (getsockname(fd, &a.any, &na) != 0 || getpeername(fd, &b.any, &nb) != 0) return false;
+  return a.any.sa_family != AF_UNIX && na == nb && memcmp(&a, &b, na) == 0;
+}
+
+static lm_status connect_to(const struct sockaddr *a, socklen_t size, const lm_patience *p, int *out) {
+  lm_status status = LM_OK;
+  int code = 0;
+  socklen_t n = sizeof code;
+  int fd = socket(a->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return lm_fail(LM_E_IO, "socket: %s", strerror(errno));
+  while (connect(fd, a, size) != 0) {
+    if (errno == EAGAIN) { /* a unix socket whose queue is full */
+      TRY(nap(p, 0.01));
+      continue;
+    }
+    code = errno;
+    if (code != EINPROGRESS && code != EINTR) break;
+    TRY(lm_net_await(fd, POLLOUT, p));
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &n) != 0) code = errno;
+    break;
+  }
+  if (code == 0 && is_to_itself(fd)) code = ECONNREFUSED;
+  if (code != 0) status = lm_fail(LM_E_IO, "%s", strerror(code));
+done:
+  if (status == LM_OK)
+    *out = fd;
+  else
+    close(fd);
+  return status;
+}
+
+lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
+  char host[LM_ADDRESS_MAX];
+  int port;
+  lm_status status = LM_OK;
+  struct addrinfo *found = NULL;
+  *fd = -1;
+  if (strncmp(text, "unix:", 5) == 0) {
+    address a;
+    socklen_t n;
+    TRY(unix_address(text + 5, &a, &n));
+    status = connect_to(&a.any, n, p, fd);
+    goto done;
+  }
+  TRY(lm_net_split(text, host, &port));
+  TRY(lm_net_resolve(host, port, p, &found));
+  for (struct addrinfo *a = found; a; a = a->ai_next) {
+    lm_patience one = *p;
+    double soon = lm_seconds() + next_address;
+    if (a->ai_next && soon < one.deadline) one.deadline = soon;
+    status = connect_to(a->ai_addr, a->ai_addrlen, &one, fd);
+    if (status != LM_E_IO || lm_seconds() >= p->deadline) break;
+  }
+done:
+  if (found) freeaddrinfo(found);
+  return status;
+}

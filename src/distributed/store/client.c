@@ -1,0 +1,385 @@
+#include "distributed/store/client.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "distributed/net/incoming.h"
+#include "distributed/store/client_core.h"
+#include "distributed/store/words.h"
+
+enum { CHUNK = 64 << 10, OUT_MAX = 2 * LM_MESSAGE_MAX, PAIR = 12, PAIRS_MAX = 65536 };
+static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */
+
+/* ---- sending, with the lock held */
+
+/* As much as the socket takes now. Errors show when the thread reads. */
+static void push(lm_client *c) {
+  while (c->fd >= 0 && c->sent < c->out.n) {
+    ssize_t n = send(c->fd, c->out.data + c->sent, c->out.n - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    c->sent += (size_t)n;
+  }
+  if (c->sent == c->out.n || c->sent > OUT_MAX / 4) {
+    lm_bytes_shift(&c->out, c->sent);
+    c->sent = 0;
+  }
+}
+
+static void nudge(lm_client *c) {
+  uint64_t one = 1;
+  while (write(c->nudge, &one, sizeof one) < 0 && errno == EINTR) continue;
+}
+
+size_t lm_client_begin(lm_client *c, lm_message kind) { return lm_message_begin(&c->out, kind); }
+
+lm_status lm_client_end(lm_client *c, size_t at) {
+  lm_status status = LM_OK;
+  if (c->out.failed) {
+    status = LM_E_OOM;
+  } else if (c->fd < 0) {
+    char text[1000] = "the store has ended with rank 0";
+    if (lm_client_cause(c)) lm_failure_text(&c->cause, text, sizeof text);
+    status = lm_fail(LM_E_STATE, "%s", text);
+  } else if (c->out.n > OUT_MAX || c->out.n - at > LM_MESSAGE_MAX) {
+    status = lm_fail(LM_E_STATE, "%zu bytes wait to be sent to the store already", at);
+  }
+  if (status == LM_OK) {
+    lm_message_end(&c->out, at);
+    push(c);
+    if (c->out.n > 0) nudge(c);
+  } else {
+    c->out.n = at;
+    c->out.failed = false;
+  }
+  return status;
+}
+
+void lm_client_doze(lm_client *c, double until) {
+  double now = lm_seconds(), end = until < now + 0.05 ? until : now + 0.05;
+  struct timespec t = {.tv_sec = (time_t)end};
+  t.tv_nsec = (long)((end - (double)t.tv_sec) * 1e9);
+  if (end > now) pthread_cond_timedwait(&c->changed, &c->lock, &t);
+}
+
+/* ---- what the store says, on the client's thread with the lock held */
+
+static void welcome(lm_client *c, lm_reader *r) {
+  if (lm_get_u32(r) != (uint32_t)c->size || c->phase != LM_JOINING) {
+    r->failed = true;
+    return;
+  }
+  for (int i = 0; i < c->size; i++) {
+    lm_member *m = &c->members[i];
+    lm_get_text(r, m->host, sizeof m->host);
+    lm_get_text(r, m->host_id, sizeof m->host_id);
+    lm_get_text(r, m->unix_address, sizeof m->unix_address);
+    lm_get_text(r, m->tcp_address, sizeof m->tcp_address);
+    lm_get_cards(r, &m->cards);
+  }
+  if (lm_reader_done(r)) c->phase = LM_JOINED;
+}
+
+static void take(lm_client *c, lm_message kind, lm_reader *r) {
+  switch (kind) {
+    case LM_M_WELCOME: welcome(c, r); break;
+    case LM_M_REFUSED:
+      lm_get_text(r, c->why, sizeof c->why);
+      c->phase = LM_REFUSED;
+      break;
+    case LM_M_AHEAD: c->phase = LM_AHEAD; break;
+    case LM_M_REPLY: lm_client_reply(c, r); break;
+    case LM_M_FAILURE: {
+      lm_failure failure;
+      lm_get_failure(r, &failure);
+      if (!r->failed) lm_client_take_cause(c, &failure);
+      break;
+    }
+    case LM_M_LEFT: lm_client_note_left(c, r); break;
+    case LM_M_PULSE: break;
+    default: r->failed = true;
+  }
+}
+
+/* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
+static void lost(lm_client *c, lm_failure_kind kind, const char *how) {
+  pthread_mutex_lock(&c->lock);
+  close(c->fd);
+  c->fd = -1;
+  if (c->phase == LM_JOINING) {
+    c->phase = LM_CUT;
+    snprintf(c->why, sizeof c->why, "%s", how);
+  } else if (c->phase == LM_JOINED && !c->leaving && !c->left[0].gone) {
+    int rank = kind == LM_FAILURE_ERROR ? c->rank : 0;
+    lm_failure failure = lm_failure_of(kind, rank, c->members[rank].host, c->rank);
+    if (kind != LM_FAILURE_DIED) snprintf(failure.message, sizeof failure.message, "%s", how);
+    lm_client_take_cause(c, &failure);
+  }
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+}
+
+static void listen_to_store(lm_client *c) {
+  char chunk[CHUNK];
+  ssize_t n = recv(c->fd, chunk, sizeof chunk, MSG_DONTWAIT);
+  if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (n < 0) {
+    bool silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
+    lost(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
+    return;
+  }
+  if (n == 0) {
+    lost(c, LM_FAILURE_DIED, "it closed the connection");
+    return;
+  }
+  c->heard = lm_seconds();
+  lm_put(&c->in, chunk, (size_t)n);
+  bool nonsense = c->in.failed;
+  size_t at = 0, used = 1;
+  pthread_mutex_lock(&c->lock);
+  while (!nonsense && used > 0) {
+    lm_bytes rest = {.data = c->in.data + at, .n = c->in.n - at};
+    lm_message kind;
+    lm_reader fields;
+    nonsense = lm_message_next(&rest, &kind, &fields, &used) != LM_OK;
+    if (nonsense || used == 0) break;
+    at += used;
+    take(c, kind, &fields);
+    nonsense = fields.failed;
+  }
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+  lm_bytes_shift(&c->in, at);
+  if (c->in.failed) {
+    lost(c, LM_FAILURE_ERROR, "no memory left for what the store says");
+  } else if (nonsense) {
+    lost(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+  }
+}
+
+/* ---- the thread */
+
+/* Each second; sooner if little silence is allowed, or if this rank has gone on since, so that the store knows where it
+ * was when it dies. */
+static void heartbeat(lm_client *c, double now) {
+  double every = c->heartbeat_timeout > 0 ? fmin(beat_every, c->heartbeat_timeout / 4) : beat_every;
+  if (now - c->told < fmin(every, news_every)) return;
+  pthread_mutex_lock(&c->lock);
+  if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
+    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++) {
+      size_t at = lm_client_begin(c, LM_M_PASSED);
+      lm_put_u32(&c->out, c->passed[i].group);
+      lm_put_ticket(&c->out, &c->passed[i].ticket);
+      lm_client_end(c, at);
+    }
+    c->npassed = 0;
+    size_t at = lm_client_begin(c, LM_M_ALIVE);
+    lm_put_u32(&c->out, c->entered_group);
+    lm_put_ticket(&c->out, &c->entered);
+    lm_client_end(c, at);
+    c->told = now;
+    c->moved = false;
+  }
+  pthread_mutex_unlock(&c->lock);
+}
+
+/* A thread that was not running itself (stopped, a suspended machine) must not blame the store for it. */
+static void watch_store(lm_client *c, double now) {
+  if (now - c->looked > 2.5) c->heard = now;
+  c->looked = now;
+  if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->heard <= c->heartbeat_timeout) return;
+  char how[64];
+  snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->heard);
+  lost(c, LM_FAILURE_FROZEN, how);
+}
+
+static void *serve(void *arg) {
+  lm_client *c = arg;
+  double closing = 0; /* until when the goodbye may take */
+  bool shut = false;
+  c->heard = c->looked = lm_seconds();
+  for (;;) {
+    struct pollfd polls[2 + LM_INCOMING_POLLS] = {{.fd = c->nudge, .events = POLLIN}};
+    pthread_mutex_lock(&c->lock);
+    polls[1] = (struct pollfd){.fd = c->fd, .events = (short)(POLLIN | (c->out.n > 0 ? POLLOUT : 0))};
+    bool leaving = c->leaving;
+    if (leaving && c->out.n == 0 && c->fd >= 0 && !shut) {
+      shutdown(c->fd, SHUT_WR);
+      shut = true;
+    }
+    pthread_mutex_unlock(&c->lock);
+
+    double now = lm_seconds();
+    if (leaving && closing == 0) closing = now + goodbye_time;
+    if (leaving && (polls[1].fd < 0 || now >= closing)) break;
+    int n = 2;
+    if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
+    int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
+
+    if (polls[0].revents) {
+      uint64_t count;
+      while (read(c->nudge, &count, sizeof count) < 0 && errno == EINTR) continue;
+    }
+    if (ready > 0 && polls[1].revents & POLLOUT) {
+      pthread_mutex_lock(&c->lock);
+      push(c);
+      pthread_mutex_unlock(&c->lock);
+    }
+    if (ready > 0 && polls[1].revents & (POLLIN | POLLHUP | POLLERR)) listen_to_store(c);
+    now = lm_seconds();
+    watch_store(c, now);
+    heartbeat(c, now);
+    if (!leaving && c->incoming) lm_incoming_serve(c->incoming, polls + 2, n - 2);
+  }
+  pthread_mutex_lock(&c->lock);
+  if (c->fd >= 0) close(c->fd);
+  c->fd = -1;
+  pthread_cond_broadcast(&c->changed);
+  pthread_mutex_unlock(&c->lock);
+  return NULL;
+}
+
+/* Signals are for the script's threads. */
+static int start_thread(lm_client *c) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&c->thread, NULL, serve, c);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return error;
+}
+
+/* ---- opening and closing */
+
+lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out) {
+  *out = NULL;
+  lm_client *c = lm_calloc(1, sizeof *c);
+  if (!c) {
+    close(fd);
+    return LM_E_OOM;
+  }
+  lm_status status = LM_OK;
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_mutex_init(&c->lock, NULL);
+  pthread_cond_init(&c->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  c->fd = fd;
+  c->rank = config->rank;
+  c->size = config->size;
+  c->heartbeat_timeout = config->heartbeat_timeout;
+  c->incoming = config->incoming;
+  c->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  c->members = lm_calloc((size_t)c->size, sizeof *c->members);
+  c->left = lm_calloc((size_t)c->size, sizeof *c->left);
+  if (!c->members || !c->left) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  if (c->nudge < 0 || c->wake < 0) {
+    status = lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
+    goto done;
+  }
+  c->members[c->rank] = config->self;
+
+  size_t at = lm_client_begin(c, LM_M_JOIN);
+  lm_put_u32(&c->out, LM_PROTOCOL);
+  lm_put_u32(&c->out, (uint32_t)c->rank);
+  lm_put_u32(&c->out, (uint32_t)c->size);
+  lm_put_u32(&c->out, (uint32_t)config->generation);
+  lm_put_text(&c->out, config->self.host);
+  lm_put_text(&c->out, config->self.host_id);
+  lm_put_text(&c->out, config->self.unix_address);
+  lm_put_text(&c->out, config->self.tcp_address);
+  lm_put_cards(&c->out, &config->self.cards);
+  TRY(lm_client_end(c, at));
+  int error = start_thread(c);
+  c->running = error == 0;
+  if (error) status = lm_fail(LM_E_STATE, "no thread for the connection to the store: %s", strerror(error));
+
+done:
+  if (status == LM_OK) {
+    *out = c;
+  } else {
+    lm_client_free(c);
+  }
+  return status;
+}
+
+lm_status lm_client_welcome(lm_client *c, const lm_patience *p, bool *again) {
+  lm_status status = LM_OK;
+  *again = false;
+  pthread_mutex_lock(&c->lock);
+  while (c->phase == LM_JOINING && !lm_client_cause(c)) {
+    lm_client_doze(c, INFINITY);
+    if (c->phase != LM_JOINING || !p->check) continue;
+    pthread_mutex_unlock(&c->lock);
+    status = p->check(p->ctx);
+    pthread_mutex_lock(&c->lock);
+    if (status != LM_OK) break;
+  }
+  const lm_failure *cause = lm_client_cause(c);
+  char text[1024];
+  if (status != LM_OK || c->phase == LM_JOINED) {
+  } else if (cause) {
+    status = lm_fail(LM_E_STATE, "%s", lm_failure_text(cause, text, sizeof text));
+  } else if (c->phase == LM_REFUSED) {
+    status = lm_fail(LM_E_ARG, "%s", c->why);
+  } else if (c->phase == LM_AHEAD) {
+    *again = true;
+    status = lm_fail(LM_E_STATE, "the store still serves an earlier process group");
+  } else {
+    status = lm_fail(LM_E_STATE, "rank 0, where the store is, ended while ranks were joining (%s)", c->why);
+  }
+  pthread_mutex_unlock(&c->lock);
+  return status;
+}
+
+void lm_client_leave(lm_client *c, const lm_bytes *completed) {
+  pthread_mutex_lock(&c->lock);
+  bool first = !c->leaving;
+  c->leaving = true;
+  if (first && c->fd >= 0) {
+    size_t at = lm_client_begin(c, LM_M_GOODBYE), n = completed && !completed->failed ? completed->n / PAIR : 0;
+    size_t skip = n > PAIRS_MAX ? n - PAIRS_MAX : 0;
+    lm_put_u32(&c->out, (uint32_t)(n - skip));
+    if (n > 0) lm_put(&c->out, completed->data + skip * PAIR, (n - skip) * PAIR);
+    lm_put_u32(&c->out, c->entered_group);
+    lm_put_ticket(&c->out, &c->entered);
+    lm_client_end(c, at);
+  }
+  bool join = first && c->running;
+  pthread_mutex_unlock(&c->lock);
+  if (!join) return;
+  nudge(c);
+  pthread_join(c->thread, NULL);
+}
+
+void lm_client_free(lm_client *c) {
+  if (!c) return;
+  lm_client_leave(c, NULL);
+  for (int r = 0; c->left && r < c->size; r++) lm_bytes_free(&c->left[r].completed);
+  if (c->fd >= 0) close(c->fd);
+  if (c->nudge >= 0) close(c->nudge);
+  if (c->wake >= 0) close(c->wake);
+  lm_bytes_free(&c->in);
+  lm_bytes_free(&c->out);
+  lm_free(c->members);
+  lm_free(c->left);
+  pthread_cond_destroy(&c->changed);
+  pthread_mutex_destroy(&c->lock);
+  lm_free(c);
+}
+
+const lm_member *lm_client_member(const lm_client *c, int rank) { return &c->members[rank]; }

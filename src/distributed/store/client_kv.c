@@ -1,0 +1,156 @@
+/* Questions to the store: a message with a number, and the reply with the same. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "distributed/store/client_core.h"
+
+enum { VALUE_MAX = LM_MESSAGE_MAX / 2 };
+
+void lm_client_reply(lm_client *c, lm_reader *r) {
+  uint32_t id = lm_get_u32(r);
+  bool found = lm_get_u8(r);
+  size_t n;
+  const char *value = lm_get_string(r, &n);
+  if (r->failed) return;
+  for (lm_question *q = c->questions; q; q = q->next) {
+    if (q->id != id || q->done) continue;
+    q->data = found ? lm_malloc(n + 1) : NULL; /* a closing zero, for those that are texts */
+    if (q->data) {
+      if (n > 0) memcpy(q->data, value, n);
+      ((char *)q->data)[n] = 0;
+    }
+    q->n = n;
+    q->found = found;
+    q->done = true;
+    break;
+  }
+}
+
+/* With the lock held, as the next two. Takes a number and a place for the reply; put the fields behind q->id. */
+static size_t ask(lm_client *c, lm_question *q, lm_message kind) {
+  size_t at = lm_client_begin(c, kind);
+  q->id = ++c->last_id;
+  q->next = c->questions;
+  c->questions = q;
+  lm_put_u32(&c->out, q->id);
+  return at;
+}
+
+static void forget(lm_client *c, lm_question *q) {
+  lm_question **at = &c->questions;
+  while (*at && *at != q) at = &(*at)->next;
+  if (*at) *at = q->next;
+}
+
+static lm_status answer(lm_client *c, lm_question *q, const lm_patience *p) {
+  lm_status status = LM_OK;
+  while (!q->done) {
+    if (c->fd < 0) {
+      status = lm_fail(LM_E_STATE, "the store has ended with rank 0");
+    } else if (lm_seconds() > p->deadline) {
+      status = lm_fail(LM_E_STATE, "no answer from the store in rank 0");
+    }
+    if (p->check) { /* knows better why */
+      pthread_mutex_unlock(&c->lock);
+      lm_status checked = p->check(p->ctx);
+      pthread_mutex_lock(&c->lock);
+      if (checked != LM_OK) status = checked;
+    }
+    if (status != LM_OK) break;
+    if (!q->done) lm_client_doze(c, p->deadline + 0.001);
+  }
+  if (status == LM_OK && q->found && !q->data)
+    status = lm_fail(LM_E_OOM, "out of memory: %zu bytes of the store", q->n);
+  return status;
+}
+
+lm_status lm_client_set(lm_client *c, const char *key, const void *data, size_t n) {
+  if (n > VALUE_MAX) return lm_fail(LM_E_ARG, "%zu bytes for the store; at most %d", n, VALUE_MAX);
+  pthread_mutex_lock(&c->lock);
+  size_t at = lm_client_begin(c, LM_M_SET);
+  lm_put_text(&c->out, key);
+  lm_put_string(&c->out, data, n);
+  lm_status status = lm_client_end(c, at);
+  pthread_mutex_unlock(&c->lock);
+  return status;
+}
+
+lm_status lm_client_forget(lm_client *c, uint32_t group) {
+  pthread_mutex_lock(&c->lock);
+  size_t at = lm_client_begin(c, LM_M_FORGET);
+  lm_put_u32(&c->out, group);
+  lm_status status = lm_client_end(c, at);
+  pthread_mutex_unlock(&c->lock);
+  return status;
+}
+
+lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patience *p, bool *found, void **data,
+                        size_t *n) {
+  lm_status status = LM_OK;
+  lm_question q = {0};
+  *data = NULL;
+  *n = 0;
+  pthread_mutex_lock(&c->lock);
+  size_t at = ask(c, &q, LM_M_GET);
+  lm_put_text(&c->out, key);
+  lm_put_u8(&c->out, wait);
+  TRY(lm_client_end(c, at));
+  TRY(answer(c, &q, p));
+
+done:
+  forget(c, &q);
+  pthread_mutex_unlock(&c->lock);
+  if (found) *found = q.found;
+  if (status == LM_OK) {
+    *data = q.data;
+    *n = q.found ? q.n : 0;
+  } else {
+    lm_free(q.data);
+  }
+  return status;
+}
+
+lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_patience *p, int64_t *out) {
+  lm_status status = LM_OK;
+  lm_question q = {0};
+  *out = 0;
+  pthread_mutex_lock(&c->lock);
+  size_t at = ask(c, &q, LM_M_ADD);
+  lm_put_text(&c->out, key);
+  lm_put_u64(&c->out, (uint64_t)delta);
+  TRY(lm_client_end(c, at));
+  TRY(answer(c, &q, p));
+  if (q.found) *out = strtoll(q.data, NULL, 10);
+  if (!q.found) status = lm_fail(LM_E_STATE, "the store could not add to %s", key);
+
+done:
+  forget(c, &q);
+  pthread_mutex_unlock(&c->lock);
+  lm_free(q.data);
+  return status;
+}
+
+void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const int *ranks, double seconds,
+                       lm_missing *out) {
+  lm_question q = {0};
+  double until = lm_seconds() + seconds;
+  *out = (lm_missing){0};
+  pthread_mutex_lock(&c->lock);
+  size_t at = ask(c, &q, LM_M_MISSING);
+  lm_put_u32(&c->out, group);
+  lm_put_u64(&c->out, seq);
+  lm_put_u32(&c->out, (uint32_t)n);
+  for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
+  if (lm_client_end(c, at) == LM_OK)
+    while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
+  forget(c, &q);
+  pthread_mutex_unlock(&c->lock);
+  lm_reader reply = lm_reader_of(q.data, q.n);
+  if (q.data) lm_get_missing(&reply, c->size, out);
+  lm_free(q.data);
+}

@@ -1,0 +1,223 @@
+#include "distributed/store/pmix.h"
+
+#ifndef LM_PMIX
+
+lm_status lm_pmix_is_there(void) {
+  return lm_fail(LM_E_MISSING, "this build has no PMIx (on Debian: install libpmix-dev and build again)");
+}
+
+lm_status lm_pmix_put(const char *key, const char *value) {
+  (void)key, (void)value;
+  return lm_pmix_is_there();
+}
+
+lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_patience *p) {
+  (void)key, (void)value, (void)capacity, (void)p;
+  return lm_pmix_is_there();
+}
+
+void lm_pmix_leave(void) {}
+
+#else
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pmix.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+
+enum {
+  VALUE = 512,
+  KEY = 128,
+  GIVE_UP = 1 /* seconds, after which the launcher's server says that there is nothing */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows */
+static struct pmix {
+  void *library;
+  bool ready;    /* PMIx_Init succeeded */
+  pid_t process; /* in which */
+  pmix_proc_t self;
+  __typeof__(&PMIx_Init) init;
+  __typeof__(&PMIx_Finalize) finalize;
+  __typeof__(&PMIx_Put) put;
+  __typeof__(&PMIx_Commit) commit;
+  __typeof__(&PMIx_Get_nb) get;
+  __typeof__(&PMIx_Error_string) error;
+} pmix;
+
+/* ---- the library */
+
+static lm_status load(void) {
+  const struct {
+    const char *name;
+    void *at;
+  } wanted[] = {{"PMIx_Init", &pmix.init},     {"PMIx_Finalize", &pmix.finalize}, {"PMIx_Put", &pmix.put},
+                {"PMIx_Commit", &pmix.commit}, {"PMIx_Get_nb", &pmix.get},        {"PMIx_Error_string", &pmix.error}};
+  if (!getenv("PMIX_NAMESPACE") || !getenv("PMIX_RANK"))
+    return lm_fail(LM_E_MISSING, "PMIX_NAMESPACE and PMIX_RANK are not set, as mpirun and srun --mpi=pmix do");
+  if (pmix.library) return LM_OK;
+  void *library = dlopen("libpmix.so.2", RTLD_NOW | RTLD_NODELETE);
+  if (!library) return lm_fail(LM_E_MISSING, "%s", dlerror());
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    void *found = dlsym(library, wanted[i].name);
+    if (!found) return lm_fail(LM_E_MISSING, "libpmix.so.2 has no %s", wanted[i].name);
+    memcpy(wanted[i].at, &found, sizeof found);
+  }
+  pmix.library = library;
+  return LM_OK;
+}
+
+lm_status lm_pmix_is_there(void) {
+  pthread_mutex_lock(&lock);
+  lm_status status = load();
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+static lm_status failed(const char *call, pmix_status_t code) {
+  return lm_fail(LM_E_IO, "%s: %s", call, pmix.error(code));
+}
+
+/* A process that began with PMIx and ends without this has failed, says mpirun. */
+static void finish(void) {
+  if (!pmix.ready || pmix.process != getpid()) return;
+  pmix.finalize(NULL, 0);
+  pmix.ready = false;
+}
+
+void lm_pmix_leave(void) {
+  pthread_mutex_lock(&lock);
+  finish();
+  pthread_mutex_unlock(&lock);
+}
+
+/* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
+ * anew, but shares it. */
+static lm_status begin(void) {
+  lm_status status = LM_OK;
+  TRY(load());
+  if (pmix.ready && pmix.process != getpid())
+    return lm_fail(LM_E_STATE, "this process was forked from the one that began with PMIx, which alone can use it");
+  if (pmix.ready) return LM_OK;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* it starts a thread, which has no use for signals */
+  pmix_status_t code = pmix.init(&pmix.self, NULL, 0);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (code != PMIX_SUCCESS)
+    return lm_fail(
+        LM_E_STATE,
+        "the launcher's PMIx server is not reached (PMIx_Init: %s): set MASTER_ADDR (the host of rank 0) and "
+        "MASTER_PORT, or give init_method = \"tcp://host:port\" or \"file:///path/all/see\"",
+        pmix.error(code));
+  static bool finishes;
+  pmix.ready = true;
+  pmix.process = getpid();
+  if (!finishes) finishes = atexit(finish) == 0;
+done:
+  return status;
+}
+
+/* ---- telling */
+
+lm_status lm_pmix_put(const char *key, const char *value) {
+  lm_status status = LM_OK;
+  char text[VALUE];
+  pthread_mutex_lock(&lock);
+  TRY(begin());
+  if (pmix.self.rank != 0) {
+    status = lm_fail(LM_E_ARG, "rank 0 is rank %u of the launcher's job; give init_method tcp:// or file://",
+                     (unsigned)pmix.self.rank);
+    goto done;
+  }
+  snprintf(text, sizeof text, "%s", value);
+  pmix_value_t v = {.type = PMIX_STRING, .data.string = text};
+  pmix_status_t code = pmix.put(PMIX_GLOBAL, key, &v);
+  if (code == PMIX_SUCCESS) code = pmix.commit();
+  if (code != PMIX_SUCCESS) status = failed("PMIx_Put", code);
+done:
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+/* ---- asking: whoever gives up leaves the question to the library, whose thread answers it */
+
+typedef struct question {
+  _Atomic int holders;   /* who asks, and the library */
+  _Atomic bool answered; /* code and value are there */
+  int bell;              /* an eventfd: readable once answered */
+  pmix_status_t code;
+  pmix_proc_t whom;
+  pmix_info_t how;
+  char key[KEY], value[VALUE];
+} question;
+
+static void let_go(question *q) {
+  if (atomic_fetch_sub(&q->holders, 1) > 1) return;
+  close(q->bell);
+  lm_free(q);
+}
+
+static void take_answer(pmix_status_t code, pmix_value_t *value, void *ctx) {
+  question *q = ctx;
+  uint64_t one = 1;
+  q->code = code;
+  if (code == PMIX_SUCCESS && value && value->type == PMIX_STRING && value->data.string)
+    snprintf(q->value, sizeof q->value, "%s", value->data.string);
+  atomic_store(&q->answered, true);
+  while (write(q->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
+  let_go(q);
+}
+
+/* Of rank 0, which may be on another node. "At once or not at all" (PMIX_IMMEDIATE) would never find it there: only
+ * waiting fetches from other nodes. */
+static lm_status ask(const char *key, question **out) {
+  lm_status status = LM_OK;
+  question *q = lm_calloc(1, sizeof *q);
+  if (!q) return LM_E_OOM;
+  atomic_store(&q->holders, 2);
+  q->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  q->whom = pmix.self;
+  q->whom.rank = 0;
+  snprintf(q->key, sizeof q->key, "%s", key);
+  q->how = (pmix_info_t){.key = PMIX_TIMEOUT, .value = {.type = PMIX_INT, .data.integer = GIVE_UP}};
+  pmix_status_t code = q->bell < 0 ? PMIX_ERR_OUT_OF_RESOURCE : pmix.get(&q->whom, q->key, &q->how, 1, take_answer, q);
+  if (code == PMIX_SUCCESS) {
+    *out = q;
+  } else {
+    status = failed("PMIx_Get", code);
+    if (q->bell >= 0) close(q->bell);
+    lm_free(q);
+  }
+  return status;
+}
+
+lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_patience *p) {
+  question *q = NULL;
+  pthread_mutex_lock(&lock);
+  lm_status status = begin();
+  if (status == LM_OK) status = ask(key, &q);
+  pthread_mutex_unlock(&lock);
+  if (status != LM_OK) return status;
+  while (status == LM_OK && !atomic_load(&q->answered)) status = lm_net_await(q->bell, POLLIN, p);
+  if (status == LM_OK && q->code != PMIX_SUCCESS) {
+    status = failed("PMIx_Get", q->code);
+  } else if (status == LM_OK) {
+    snprintf(value, capacity, "%s", q->value);
+  }
+  let_go(q);
+  return status;
+}
+
+#endif

@@ -1,0 +1,51 @@
+#include "distributed/store/protocol.h"
+
+#include <string.h>
+
+size_t lm_message_begin(lm_bytes *b, lm_message kind) {
+  size_t at = b->n;
+  lm_put_u32(b, 0);
+  lm_put_u8(b, (uint8_t)kind);
+  return at;
+}
+
+void lm_message_end(lm_bytes *b, size_t at) {
+  if (b->failed) return;
+  size_t n = b->n - at - sizeof(uint32_t);
+  if (n > LM_MESSAGE_MAX) {
+    b->failed = true;
+    return;
+  }
+  uint32_t length = (uint32_t)n;
+  memcpy(b->data + at, &length, sizeof length);
+}
+
+lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *fields, size_t *used) {
+  uint32_t length;
+  *used = 0;
+  if (in->n < sizeof length) return LM_OK;
+  memcpy(&length, in->data, sizeof length);
+  if (length < 1 || length > LM_MESSAGE_MAX) return lm_fail(LM_E_IO, "nonsense: a message of %u bytes", length);
+  if (in->n == sizeof length) return LM_OK;
+  uint8_t k = (uint8_t)in->data[sizeof length];
+  if (k < LM_M_JOIN || k > LM_M_LAST) return lm_fail(LM_E_IO, "nonsense: a message of kind %d", k);
+  if (in->n - sizeof length < length) return LM_OK;
+  *kind = (lm_message)k;
+  *fields = lm_reader_of(in->data + sizeof length + 1, length - 1);
+  *used = sizeof length + length;
+  return LM_OK;
+}
+
+void lm_put_cards(lm_bytes *b, const lm_cards *cards) {
+  lm_put_u32(b, cards->n);
+  for (uint32_t i = 0; i < cards->n; i++) lm_put_u64(b, cards->id[i]);
+}
+
+void lm_get_cards(lm_reader *r, lm_cards *out) {
+  out->n = lm_get_u32(r);
+  if (out->n > LM_DEVICE_MAX) {
+    out->n = 0;
+    r->failed = true;
+  }
+  for (uint32_t i = 0; i < out->n; i++) out->id[i] = lm_get_u64(r);
+}

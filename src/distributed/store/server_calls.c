@@ -1,0 +1,227 @@
+/* Which calls the members are in: comparing those that meet, and telling who is missing and where they are. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/store/protocol.h"
+#include "distributed/store/server_private.h"
+
+enum { OPEN_MAX = 1024 };
+
+static bool has_place(const lm_place *p) { return p->ticket.what[0] != 0; }
+
+/* ---- do they agree */
+
+/* The member's call in this group, if it is known to be in (or to have been in) the one of that number. */
+static const lm_place *place_in(const lm_seat *seat, uint32_t group, uint64_t seq) {
+  for (int i = 0; i < seat->n_open; i++)
+    if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) return &seat->open[i];
+  for (int i = 0; i < LM_PASSED; i++)
+    if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && has_place(&seat->passed[i]))
+      return &seat->passed[i];
+  const lm_place *last = &seat->last;
+  return last->group == group && last->ticket.seq == seq && has_place(last) ? last : NULL;
+}
+
+static bool waits_in(const lm_seat *seat, const lm_place *p) {
+  return p >= seat->open && p < seat->open + seat->n_open;
+}
+
+static void show(const lm_server *s, int rank, const lm_place *p, lm_party *out) {
+  *out = (lm_party){.rank = rank, .standing = waits_in(&s->seats[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
+  snprintf(out->host, sizeof out->host, "%s", s->seats[rank].who.host);
+}
+
+/* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
+ * many on both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
+static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
+  int n[2] = {0, 0}, first[2] = {-1, -1};
+  for (int r = 0; r < s->size; r++) {
+    const lm_place *p = place_in(&s->seats[r], group, seq);
+    if (!p || (p->ticket.hash != hash && p->ticket.hash != other)) continue;
+    int side = p->ticket.hash == other;
+    if (n[side]++ == 0) first[side] = r;
+  }
+  int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
+  const lm_place *p = place_in(&s->seats[first[odd]], group, seq);
+  lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", -1);
+  show(s, first[odd], p, &failure.who);
+  show(s, first[!odd], place_in(&s->seats[first[!odd]], group, seq), &failure.other);
+  snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
+  if (n[0] == n[1] && n[0] + n[1] < s->size)
+    lm_server_hold(s, &failure);
+  else
+    lm_server_publish(s, &failure);
+}
+
+/* Member `rank` has told of a call: does anybody who waits contradict? */
+static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
+  const lm_place *mine = place_in(&s->seats[rank], group, seq);
+  if (s->cause.kind || seq == 0 || !mine) return;
+  for (int r = 0; r < s->size; r++) {
+    const lm_seat *seat = &s->seats[r];
+    const lm_place *p = r == rank ? NULL : place_in(seat, group, seq);
+    if (!p || p->ticket.hash == mine->ticket.hash) continue;
+    if (!waits_in(seat, p) && !waits_in(&s->seats[rank], mine)) continue;
+    mismatch(s, group, seq, mine->ticket.hash, p->ticket.hash);
+    return;
+  }
+}
+
+/* ---- what they tell */
+
+static bool read_place(lm_server *s, lm_reader *r, lm_place *out) {
+  out->group = lm_get_u32(r);
+  lm_get_ticket(r, &out->ticket);
+  out->since = s->now;
+  return lm_reader_done(r);
+}
+
+/* The last call, which keeps the time when it was first heard of. */
+static void remember(lm_seat *seat, const lm_place *p) {
+  const lm_ticket *a = &seat->last.ticket, *b = &p->ticket;
+  bool same = seat->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
+  double since = seat->last.since;
+  seat->last = *p;
+  if (same) seat->last.since = since;
+}
+
+bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_place p;
+  if (!read_place(s, r, &p)) return false;
+  if (!has_place(&p) || s->seats[c->rank].left) return true;
+  remember(&s->seats[c->rank], &p);
+  compare(s, c->rank, p.group, p.ticket.seq);
+  return true;
+}
+
+bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_seat *seat = &s->seats[c->rank];
+  lm_place p;
+  if (!read_place(s, r, &p)) return false;
+  if (!has_place(&p) || seat->left) return true;
+  seat->passed[seat->n_passed++ % LM_PASSED] = p;
+  compare(s, c->rank, p.group, p.ticket.seq);
+  return true;
+}
+
+bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_seat *seat = &s->seats[c->rank];
+  lm_place p;
+  if (!read_place(s, r, &p)) return false;
+  if (seat->left) return true;
+  remember(seat, &p);
+  lm_place *at = seat->open, *end = seat->open + seat->n_open;
+  while (at < end && at->group != p.group) at++;
+  if (at == end) {
+    if (seat->n_open == OPEN_MAX) return false;
+    if (seat->n_open == seat->capacity) {
+      int capacity = seat->capacity ? 2 * seat->capacity : 4;
+      lm_place *grown = lm_realloc(seat->open, (size_t)capacity * sizeof *grown);
+      if (!grown) {
+        lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+        return true;
+      }
+      seat->open = grown;
+      seat->capacity = capacity;
+    }
+    at = &seat->open[seat->n_open++];
+  } else if (at->ticket.seq > 0 && p.ticket.seq == 0) {
+    return true; /* a send or receive beside a collective, which is the one to compare */
+  }
+  *at = p;
+  compare(s, c->rank, p.group, p.ticket.seq);
+  return true;
+}
+
+bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_seat *seat = &s->seats[c->rank];
+  uint32_t group = lm_get_u32(r);
+  uint64_t seq = lm_get_u64(r); /* a send or receive may be over while the collective beside it is not */
+  if (!lm_reader_done(r)) return false;
+  for (int i = 0; i < seat->n_open; i++)
+    if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) {
+      seat->open[i] = seat->open[--seat->n_open];
+      break;
+    }
+  return true;
+}
+
+/* ---- who is missing */
+
+static bool has_come(const lm_seat *seat, uint32_t group, uint64_t seq) {
+  for (int i = 0; i < seat->n_open; i++)
+    if (seat->open[i].group == group && seat->open[i].ticket.seq >= seq) return true;
+  return seat->last.group == group && seat->last.ticket.seq >= seq && has_place(&seat->last);
+}
+
+static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
+  const lm_seat *seat = &s->seats[rank];
+  const lm_place *open = NULL, *at = &seat->last;
+  lm_party party = {.rank = rank, .standing = LM_NO_CALL};
+  for (int i = 0; i < seat->n_open; i++)
+    if (!open || seat->open[i].since > open->since) open = &seat->open[i];
+  if (!seat->joined) {
+    party.standing = LM_NOT_JOINED;
+  } else if (seat->left || seat->died) {
+    party.standing = seat->left ? LM_HAS_LEFT : LM_HAS_DIED;
+  } else if (open) {
+    party.standing = LM_WAITS;
+    at = open;
+  } else if (has_place(at)) {
+    party.standing = LM_LAST_IN;
+  }
+  if (has_place(at)) {
+    party.call = at->ticket;
+    party.seconds = s->now - at->since;
+  }
+  snprintf(party.host, sizeof party.host, "%s", seat->who.host);
+  lm_put_party(out, &party);
+}
+
+static int by_number(const void *a, const void *b) {
+  int x = *(const int *)a, y = *(const int *)b;
+  return (x > y) - (x < y);
+}
+
+bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
+  uint32_t id = lm_get_u32(r), group = lm_get_u32(r);
+  uint64_t seq = lm_get_u64(r);
+  uint32_t n = lm_get_u32(r);
+  lm_bytes reply = {0};
+  int absent = 0, late = 0;
+  if (r->failed || n > (uint32_t)s->size) return false;
+  int *ranks = lm_malloc(2 * (size_t)s->size * sizeof *ranks), *not_joined = ranks + s->size;
+  if (!ranks) {
+    lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+    return true;
+  }
+  bool sense = true, all = n == 0 && seq == 0;
+  for (uint32_t i = 0; i < (all ? (uint32_t)s->size : n) && sense; i++) {
+    uint32_t rank = all ? i : lm_get_u32(r);
+    sense = rank < (uint32_t)s->size;
+    if (!sense) break;
+    if (!s->seats[rank].joined)
+      not_joined[late++] = (int)rank;
+    else if (!all && (seq == 0 || !has_come(&s->seats[rank], group, seq)))
+      ranks[absent++] = (int)rank;
+  }
+  sense = sense && lm_reader_done(r);
+  qsort(not_joined, (size_t)late, sizeof *not_joined, by_number);
+  lm_put_u32(&reply, (uint32_t)(absent + late));
+  for (int i = 0; i < absent; i++) put_absent(s, ranks[i], &reply);
+  for (int i = 0; i < late; i++) put_absent(s, not_joined[i], &reply);
+  lm_put_text(&reply, late > 0 ? s->refusal : "");
+  lm_free(ranks);
+  if (sense) {
+    size_t at = lm_message_begin(&c->out, LM_M_REPLY);
+    lm_put_u32(&c->out, id);
+    lm_put_u8(&c->out, !reply.failed);
+    lm_put_string(&c->out, reply.data, reply.failed ? 0 : reply.n);
+    lm_message_end(&c->out, at);
+    lm_conn_queued(s, c);
+  }
+  lm_bytes_free(&reply);
+  return sense;
+}

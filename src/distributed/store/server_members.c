@@ -1,0 +1,276 @@
+/* Who is there: joining, leaving, and what is told to all when somebody fails. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/mem.h"
+#include "distributed/store/protocol.h"
+#include "distributed/store/server_private.h"
+#include "distributed/store/words.h"
+
+enum { GROUPS_MAX = 65536 };
+static const double hold_back = 0.15; /* seconds in which the cause of an effect may still come */
+static const double linger = 1;       /* seconds in which those who come late to a failed start may hear why */
+
+/* ---- failures */
+
+static void send_failure(lm_server *s, lm_conn *c) {
+  size_t at = lm_message_begin(&c->out, LM_M_FAILURE);
+  lm_put_failure(&c->out, &s->cause);
+  lm_message_end(&c->out, at);
+  lm_conn_queued(s, c);
+}
+
+void lm_server_publish(lm_server *s, const lm_failure *failure) {
+  char text[1024];
+  if (s->cause.kind) return;
+  s->cause = *failure;
+  s->cause_at = s->now;
+  s->held.kind = LM_FAILURE_NONE;
+  lm_seat *seat = &s->seats[failure->who.rank];
+  if (seat->joined) snprintf(s->cause.who.host, sizeof s->cause.who.host, "%s", seat->who.host);
+  lm_log(LM_LOG_DIST, "store: %s", lm_failure_text(&s->cause, text, sizeof text));
+  for (int r = 0; r < s->size; r++)
+    if (s->seats[r].conn && !s->seats[r].left) send_failure(s, s->seats[r].conn);
+}
+
+/* What the store itself found out about a rank. */
+static void found(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
+  const lm_ticket *last = &s->seats[rank].last.ticket;
+  char here[64] = "";
+  if (!s->seats[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
+  lm_failure failure = lm_failure_of(kind, rank, here, -1);
+  failure.who.call = *last;
+  if (last->what[0]) failure.who.standing = LM_LAST_IN;
+  snprintf(failure.message, sizeof failure.message, "%s", why ? why : "");
+  snprintf(failure.where, sizeof failure.where, "%s", last->where);
+  lm_server_publish(s, &failure);
+}
+
+bool lm_server_told(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_failure failure;
+  lm_get_failure(r, &failure);
+  if (!lm_reader_done(r) || failure.who.rank < 0 || failure.who.rank >= s->size) return false;
+  failure.told_by = c->rank;
+  if (s->cause.kind) {
+    send_failure(s, c);
+  } else if (failure.kind == LM_FAILURE_UNREACHABLE || failure.kind == LM_FAILURE_LEFT ||
+             (failure.kind == LM_FAILURE_MISMATCH && s->size > 2)) {
+    lm_server_hold(s, &failure);
+  } else {
+    lm_server_publish(s, &failure);
+  }
+  return true;
+}
+
+void lm_server_hold(lm_server *s, const lm_failure *failure) {
+  bool better = failure->kind == LM_FAILURE_MISMATCH && (s->held.kind != failure->kind || failure->told_by < 0);
+  if (s->held.kind && !better) return;
+  if (!s->held.kind) s->held_until = s->now + hold_back;
+  s->held = *failure;
+}
+
+void lm_server_held(lm_server *s) {
+  lm_failure failure = s->held;
+  lm_server_publish(s, &failure);
+}
+
+/* ---- joining */
+
+static void send_welcome(lm_server *s) {
+  lm_bytes b = {0};
+  size_t at = lm_message_begin(&b, LM_M_WELCOME);
+  lm_put_u32(&b, (uint32_t)s->size);
+  for (int r = 0; r < s->size; r++) {
+    lm_put_text(&b, s->seats[r].who.host);
+    lm_put_text(&b, s->seats[r].who.host_id);
+    lm_put_text(&b, s->seats[r].who.unix_address);
+    lm_put_text(&b, s->seats[r].who.tcp_address);
+    lm_put_cards(&b, &s->seats[r].who.cards);
+  }
+  lm_message_end(&b, at);
+  for (int r = 0; r < s->size; r++) {
+    lm_conn *c = s->seats[r].conn;
+    if (!c) continue;
+    lm_put(&c->out, b.data, b.n);
+    c->out.failed |= b.failed;
+    lm_conn_queued(s, c);
+  }
+  lm_bytes_free(&b);
+}
+
+static bool refuse(lm_server *s, lm_conn *c, const char *why) {
+  snprintf(s->refusal, sizeof s->refusal, "%s", why);
+  size_t at = lm_message_begin(&c->out, LM_M_REFUSED);
+  lm_put_text(&c->out, why);
+  lm_message_end(&c->out, at);
+  lm_conn_close_gently(s, c);
+  return true;
+}
+
+static bool turn_away_early(lm_server *s, lm_conn *c) {
+  lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_AHEAD));
+  lm_conn_close_gently(s, c);
+  return true;
+}
+
+static void seat_member(lm_server *s, lm_conn *c, int rank, const lm_member *who) {
+  lm_seat *seat = &s->seats[rank];
+  seat->joined = true;
+  seat->who = *who;
+  seat->conn = c;
+  c->rank = rank;
+  c->state = LM_CONN_MEMBER;
+  lm_conn_move(c, &s->members);
+  s->joined++;
+  if (s->heartbeat_timeout > 0 && s->silence_at <= 0) s->silence_at = s->now + s->heartbeat_timeout;
+  if (s->cause.kind) {
+    send_failure(s, c);
+  } else if (s->joined == s->size) {
+    s->welcomed = true;
+    send_welcome(s);
+  }
+  if (s->joined == s->size) lm_server_close_listener(s);
+}
+
+bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
+  char why[512];
+  lm_member who;
+  uint32_t version = lm_get_u32(r);
+  if (r->failed) return false;
+  if (version != LM_PROTOCOL) {
+    snprintf(why, sizeof why,
+             "this rank speaks version %u of the store's protocol and rank 0 version %d; install the same Luminary for "
+             "all ranks",
+             version, LM_PROTOCOL);
+    return refuse(s, c, why);
+  }
+  uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
+  lm_get_text(r, who.host, sizeof who.host);
+  lm_get_text(r, who.host_id, sizeof who.host_id);
+  lm_get_text(r, who.unix_address, sizeof who.unix_address);
+  lm_get_text(r, who.tcp_address, sizeof who.tcp_address);
+  lm_get_cards(r, &who.cards);
+  if (!lm_reader_done(r)) return false;
+  if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
+  if (generation < (uint32_t)s->generation) {
+    snprintf(
+        why, sizeof why,
+        "rank %u opens its process group no. %u and rank 0 its no. %d; every rank has to open as many as the others",
+        rank, generation + 1, s->generation + 1);
+  } else if (size != (uint32_t)s->size) {
+    snprintf(why, sizeof why, "rank %u was told of a world of %u and rank 0 of one of %d; all need the same world size",
+             rank, size, s->size);
+  } else if (rank >= (uint32_t)s->size) {
+    snprintf(why, sizeof why, "rank %u is outside a world of %d; ranks count from 0 to %d", rank, s->size, s->size - 1);
+  } else if (s->seats[rank].joined) {
+    snprintf(why, sizeof why,
+             "rank %u is there already, from host %s, and was claimed again from host %s; each process needs a rank of "
+             "its own, from 0 to %d",
+             rank, s->seats[rank].who.host, who.host, s->size - 1);
+  } else {
+    seat_member(s, c, (int)rank, &who);
+    return true;
+  }
+  return refuse(s, c, why);
+}
+
+/* ---- leaving */
+
+static void tell_left(lm_server *s, int rank, const char *fields, size_t n) {
+  for (int r = 0; r < s->size; r++) {
+    lm_conn *c = s->seats[r].conn;
+    if (!c || r == rank || s->seats[r].left) continue;
+    size_t at = lm_message_begin(&c->out, LM_M_LEFT);
+    lm_put_u32(&c->out, (uint32_t)rank);
+    lm_put(&c->out, fields, n);
+    lm_message_end(&c->out, at);
+    lm_conn_queued(s, c);
+  }
+}
+
+bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
+  lm_seat *seat = &s->seats[c->rank];
+  const char *fields = r->at;
+  size_t bytes = (size_t)(r->end - r->at);
+  lm_place last;
+  uint32_t n = lm_get_u32(r);
+  if (n > GROUPS_MAX || seat->left) return false;
+  for (uint32_t i = 0; i < n; i++) {
+    lm_get_u32(r);
+    lm_get_u64(r);
+  }
+  last.group = lm_get_u32(r);
+  lm_get_ticket(r, &last.ticket);
+  if (!lm_reader_done(r)) return false;
+  last.since = s->now;
+  seat->last = last;
+  seat->left = true;
+  seat->n_open = 0;
+  tell_left(s, c->rank, fields, bytes);
+  if (!s->welcomed) found(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
+  return true;
+}
+
+void lm_server_lost(lm_server *s, lm_conn *c) {
+  lm_seat *seat = &s->seats[c->rank];
+  int rank = c->rank;
+  seat->died = !seat->left;
+  seat->n_open = 0;
+  if (seat->died) found(s, c->as, rank, c->why);
+  seat->conn = NULL;
+  c->rank = -1;
+}
+
+/* ---- health */
+
+void lm_server_pulse(lm_server *s) {
+  for (lm_conn *c = s->members.first, *next; c; c = next) {
+    next = c->next;
+    lm_message_end(&c->out, lm_message_begin(&c->out, LM_M_PULSE));
+    lm_conn_queued(s, c);
+  }
+  double quarter = s->heartbeat_timeout / 4;
+  s->pulse_at = s->now + (quarter > 0 && quarter < 1 ? quarter : 1);
+}
+
+void lm_server_silence(lm_server *s) {
+  double next = 0;
+  for (int r = 0; r < s->size; r++) {
+    lm_seat *seat = &s->seats[r];
+    if (!seat->conn || seat->left) continue;
+    double until = seat->conn->heard + s->heartbeat_timeout;
+    bool was_frozen = seat->frozen;
+    seat->frozen = until <= s->now;
+    if (seat->frozen && !was_frozen) {
+      char why[64];
+      snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - seat->conn->heard);
+      found(s, LM_FAILURE_FROZEN, r, why);
+    }
+    if (seat->frozen) until = s->now + s->heartbeat_timeout;
+    if (next <= 0 || until < next) next = until;
+  }
+  s->silence_at = next;
+}
+
+/* The owner has gone before all had come: nobody can be welcomed any more. */
+void lm_server_abandoned(lm_server *s) {
+  if (s->welcomed || s->cause.kind) return;
+  found(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
+}
+
+bool lm_server_over(const lm_server *s) {
+  if (s->closing.n > 0) return false;
+  for (int r = 0; r < s->size; r++)
+    if (s->seats[r].conn && !s->seats[r].left && !s->seats[r].frozen) return false;
+  /* Those who were only starting when it failed would wait in vain for a store. */
+  bool late = s->listener >= 0 && s->joined > 0 && s->joined < s->size && s->cause.kind != LM_FAILURE_ABSENT;
+  return !late || s->now > s->cause_at + linger;
+}
+
+void lm_server_free_seats(lm_server *s) {
+  for (int r = 0; r < s->size; r++) lm_free(s->seats[r].open);
+  lm_free(s->seats);
+  s->seats = NULL;
+}

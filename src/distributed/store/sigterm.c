@@ -1,0 +1,151 @@
+#define _GNU_SOURCE /* pthread_setname_np, syscall */
+#include "distributed/store/sigterm.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+static const double grace = 1.0, last_words = 0.05; /* seconds */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of users, thread, mine */
+static int users;
+static pthread_t thread;
+static bool mine;             /* the handler is in place */
+static _Atomic int bell = -1; /* rung by the handler; made once, never closed: the handler may run at any time */
+static _Atomic int owner;     /* the process */
+static _Atomic bool asked, quit;
+static _Atomic int waits, stores;
+static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
+
+void lm_term_wait_begins(void) { atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed); }
+
+void lm_term_wait_ends(void) { atomic_fetch_sub_explicit(&waits, 1, memory_order_release); }
+
+void lm_term_failed(void) { atomic_store(&failed_at, (int64_t)(lm_seconds() * 1e6)); }
+
+void lm_term_stores(int by) { atomic_fetch_add(&stores, by); }
+
+static bool failed_just_now(void) { return lm_seconds() - (double)atomic_load(&failed_at) * 1e-6 < grace; }
+
+static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_order_acquire) == 0 && !failed_just_now(); }
+
+bool lm_term_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
+
+static void ring(void) {
+  uint64_t one = 1;
+  while (write(atomic_load(&bell), &one, sizeof one) < 0 && errno == EINTR) continue;
+}
+
+/* On the script's thread: nothing but what a handler may do. A forked child shares our bell; its signals are not ours.
+ */
+static void on_term(int signal_number) {
+  int error = errno;
+  bool ours = atomic_load(&owner) == (int)getpid();
+  if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
+    atomic_store(&asked, true);
+    ring();
+  } else {
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+  }
+  errno = error;
+}
+
+static void default_again(void) {
+  struct sigaction now;
+  if (sigaction(SIGTERM, NULL, &now) != 0 || now.sa_handler != on_term) return;
+  now.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &now, NULL);
+}
+
+static void end_process(void) {
+  default_again();
+  kill(getpid(), SIGTERM);
+}
+
+/* Waiting calls may learn the cause, and a failed one may reach the end of the script. */
+static void give_time(void) {
+  double now = lm_seconds(), until = now + grace, least = atomic_load(&stores) > 0 ? now + last_words : now;
+  for (; now < until && (now < least || !nobody_waits()); now = lm_seconds())
+    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+}
+
+static void *serve(void *arg) {
+  for (;;) {
+    uint64_t count;
+    while (read(atomic_load(&bell), &count, sizeof count) < 0 && errno == EINTR) continue;
+    if (atomic_load(&asked)) {
+      give_time();
+      end_process();
+      return arg;
+    }
+    if (atomic_load(&quit)) return arg;
+  }
+}
+
+/* Compiled kernels (oneDNN's) may have the stack pointer in memory of theirs, with little room below, so the handler
+ * has a stack of its own. A process's signals go to its main thread while that takes them. */
+static void give_stack(void) {
+  static char stack[64 << 10];
+  stack_t now;
+  if (syscall(SYS_gettid) != getpid() || sigaltstack(NULL, &now) != 0 || !(now.ss_flags & SS_DISABLE)) return;
+  sigaltstack(&(stack_t){.ss_sp = stack, .ss_size = sizeof stack}, NULL);
+}
+
+static lm_status install(void) {
+  struct sigaction now;
+  if (sigaction(SIGTERM, NULL, &now) != 0 || (now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL) return LM_OK;
+  if (atomic_load(&bell) < 0) {
+    int fd = eventfd(0, EFD_CLOEXEC);
+    if (fd < 0) return lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
+    atomic_store(&bell, fd);
+  }
+  atomic_store(&owner, (int)getpid());
+  atomic_store(&quit, false);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = pthread_create(&thread, NULL, serve, NULL);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
+  pthread_setname_np(thread, "lm-term");
+  give_stack();
+  struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
+  sigemptyset(&handler.sa_mask);
+  sigaction(SIGTERM, &handler, NULL);
+  mine = true;
+  return LM_OK;
+}
+
+lm_status lm_term_watch(void) {
+  pthread_mutex_lock(&lock);
+  lm_status status = users == 0 ? install() : LM_OK;
+  if (status == LM_OK) users++;
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+void lm_term_unwatch(void) {
+  pthread_mutex_lock(&lock);
+  if (--users == 0 && mine) {
+    mine = false;
+    default_again();
+    atomic_store(&quit, true);
+    if (atomic_load(&asked)) {
+      pthread_detach(thread); /* it is about to end the process */
+    } else {
+      ring();
+      pthread_join(thread, NULL);
+      if (atomic_load(&asked)) end_process(); /* came just now: the thread may have missed it */
+    }
+  }
+  pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,22 @@
+/* SIGTERM, where nobody else handles it: a rank that waits for others learns first why it is being ended. Launchers
+ * send it within milliseconds of another rank's death. Private to distributed/. */
+#ifndef LM_STORE_SIGTERM_H
+#define LM_STORE_SIGTERM_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+
+/* Between the two (they count), SIGTERM is caught if its action was the default: if a call waits for other ranks, or
+ * failed a moment ago, the process gets a second to say so; then the signal takes its course. */
+lm_status lm_term_watch(void);
+void lm_term_unwatch(void);
+/* Around each call that waits for other ranks. Without a system call. */
+void lm_term_wait_begins(void);
+void lm_term_wait_ends(void);
+void lm_term_failed(void); /* a call has failed for what happened to others */
+bool lm_term_asked(void);
+/* This process has one more store (or one less): what the others have yet to hear gets a moment to leave. */
+void lm_term_stores(int by);
+
+#endif

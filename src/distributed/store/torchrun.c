@@ -1,0 +1,95 @@
+/* PyTorch's TCPStore, the client's side: a byte that says which request, numbers little-endian, strings as uint64
+ * length and bytes. A connection starts with VALIDATE. */
+#include "distributed/store/torchrun.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/bytes.h"
+#include "distributed/net/auth.h"
+#include "distributed/net/interface.h"
+
+enum { VALIDATE = 0, SET = 1, GET = 3, WAIT = 6, MAGIC = 0x3C85F7CE, STOP_WAITING = 0 };
+
+static void put_text(lm_bytes *b, const char *s) {
+  lm_put_u64(b, strlen(s));
+  lm_put(b, s, strlen(s));
+}
+
+static lm_status reach(const char *address, const lm_patience *p, int *fd) {
+  lm_status status = lm_net_connect(address, p, fd);
+  if (status != LM_E_IO) return status;
+  char which[LM_ADDRESS_MAX + 48];
+  snprintf(which, sizeof which, "torchrun's store at %s was not reached", address);
+  return lm_fail_in(status, which);
+}
+
+lm_status lm_agent_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+  int fd;
+  lm_status status = reach(address, p, &fd);
+  if (status != LM_OK) return status;
+  status = lm_net_told_host(fd, address, host);
+  close(fd);
+  return status;
+}
+
+/* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
+static lm_status start(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
+  lm_status status = LM_OK;
+  lm_bytes b = {0};
+  uint8_t reply = STOP_WAITING;
+  TRY(reach(address, p, fd));
+  lm_put_u8(&b, VALIDATE);
+  lm_put_u32(&b, MAGIC);
+  if (value) {
+    lm_put_u8(&b, SET);
+    put_text(&b, key);
+    put_text(&b, value);
+  }
+  lm_put_u8(&b, WAIT);
+  lm_put_u64(&b, 1);
+  put_text(&b, key);
+  if (b.failed) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  TRY(lm_net_write(*fd, b.data, b.n, p));
+  TRY(lm_net_read(*fd, &reply, sizeof reply, p));
+  if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "what answers at %s is not torchrun's store", address);
+
+done:
+  lm_bytes_free(&b);
+  return status;
+}
+
+lm_status lm_agent_set(const char *address, const char *key, const char *value, const lm_patience *p) {
+  int fd = -1;
+  lm_status status = start(address, key, value, p, &fd);
+  if (fd >= 0) close(fd);
+  return status;
+}
+
+lm_status lm_agent_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
+  lm_status status = LM_OK;
+  lm_bytes b = {0};
+  uint64_t n = 0;
+  int fd = -1;
+  TRY(start(address, key, NULL, p, &fd));
+  lm_put_u8(&b, GET);
+  put_text(&b, key);
+  if (b.failed) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  TRY(lm_net_write(fd, b.data, b.n, p));
+  TRY(lm_net_read(fd, &n, sizeof n, p));
+  if (n >= capacity) n = capacity - 1;
+  TRY(lm_net_read(fd, value, (size_t)n, p));
+  value[n] = 0;
+
+done:
+  if (fd >= 0) close(fd);
+  lm_bytes_free(&b);
+  return status;
+}

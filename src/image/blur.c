@@ -1,0 +1,122 @@
+/* Sums over neighbours: Gaussian blur by its two kernels, and sharpening. */
+#include <omp.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/mem.h"
+#include "image/job.h"
+
+enum { ROWS = 32 }; /* of the result at a time */
+
+lm_status lm_plan_blur(lm_image_job *job) {
+  int64_t kx, ky;
+  lm_status status;
+  TRY(lm_image_whole(job, 0, "the kernel's width", 1, LM_MOST_SIDE, &kx));
+  TRY(lm_image_whole(job, 1, "the kernel's height", 1, LM_MOST_SIDE, &ky));
+  if (kx % 2 == 0 || ky % 2 == 0 || job->count != 2 + kx + ky) {
+    return lm_fail(LM_E_ARG, "blur: a kernel of odd sizes and its weights expected, got %lld x %lld and %d numbers",
+                   (long long)kx, (long long)ky, job->count - 2);
+  }
+  if (kx / 2 >= job->x.w || ky / 2 >= job->x.h) {
+    return lm_fail(LM_E_SHAPE, "blur: a kernel of %lld x %lld reaches beyond the reflection of an image of %lld x %lld",
+                   (long long)ky, (long long)kx, (long long)job->x.h, (long long)job->x.w);
+  }
+done:
+  return status;
+}
+
+static int64_t reflect(int64_t i, int64_t n) { return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i; }
+
+typedef struct blurring {
+  const lm_image_job *job;
+  const lm_pixel_loops *loops;
+  int64_t kx, ky;
+  const void *wx, *wy;
+  int64_t real; /* bytes of the numbers computed with */
+} blurring;
+
+/* Row h of a plane, summed along x. padded: a row and its reflection */
+static void sum_row(const blurring *b, const char *src, char *padded, char *to) {
+  int64_t half = b->kx / 2, w = b->job->x.w, real = b->real;
+  b->loops->widen(padded + half * real, src, w);
+  for (int64_t i = 1; i <= half; i++) {
+    memcpy(padded + (half - i) * real, padded + (half + i) * real, (size_t)real);
+    memcpy(padded + (half + w - 1 + i) * real, padded + (half + w - 1 - i) * real, (size_t)real);
+  }
+  b->loops->slide(to, padded, w, b->wx, b->kx);
+}
+
+static void blur_rows(const blurring *b, int64_t plane, int64_t low, int64_t high, const void **rows, char *scratch) {
+  const lm_planes *x = &b->job->x, *y = &b->job->y;
+  int64_t half = b->ky / 2, width = x->w * b->real, first = low - half;
+  char *padded = scratch, *sums = scratch + (x->w + b->kx) * b->real;
+  for (int64_t h = first; h < high + half; h++) {
+    sum_row(b, lm_row_of(x, plane / x->c, plane % x->c, reflect(h, x->h)), padded, sums + (h - first) * width);
+  }
+  for (int64_t h = low; h < high; h++) {
+    for (int64_t k = 0; k < b->ky; k++) rows[k] = sums + (h - low + k) * width;
+    b->loops->stack(lm_row_of(y, plane / x->c, plane % x->c, h), rows, x->w, b->wy, b->ky);
+  }
+}
+
+lm_status lm_run_blur(const lm_image_job *job) {
+  const lm_planes *x = &job->x;
+  blurring b = {.job = job, .loops = LM_PIXEL_LOOPS(x->dtype), .kx = (int64_t)job->v[0], .ky = (int64_t)job->v[1]};
+  b.real = x->dtype == LM_F64 ? 8 : 4;
+  int64_t planes = x->n * x->c, parts = (x->h + ROWS - 1) / ROWS;
+  int threads = lm_cpu_share((double)planes * (double)x->h * (double)x->w * 0.1 * (double)(8 + b.kx + b.ky));
+  size_t pointers = (size_t)b.ky * sizeof(void *);
+  size_t numbers = (size_t)(x->w + b.kx) + (size_t)(ROWS + b.ky) * (size_t)x->w;
+  size_t each = (pointers + numbers * (size_t)b.real + 127) / 64 * 64, weights = (size_t)(b.kx + b.ky) * (size_t)b.real;
+  char *scratch = lm_malloc(each * (size_t)threads + weights), *w = scratch + each * (size_t)threads;
+  if (!scratch) return LM_E_OOM;
+  for (int64_t i = 0; i < b.kx + b.ky; i++) {
+    if (b.real == 8) {
+      ((double *)w)[i] = job->v[2 + i];
+    } else {
+      ((float *)w)[i] = (float)job->v[2 + i];
+    }
+  }
+  b.wx = w, b.wy = w + b.kx * b.real;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t task = 0; task < planes * parts; task++) {
+    char *own = scratch + each * (size_t)omp_get_thread_num();
+    int64_t low = task % parts * ROWS, high = low + ROWS < x->h ? low + ROWS : x->h;
+    blur_rows(&b, task / parts, low, high, (const void **)own, own + pointers);
+  }
+  lm_free(scratch);
+  return LM_OK;
+}
+
+lm_status lm_plan_sharpness(lm_image_job *job) {
+  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "sharpness: a factor of at least 0 expected, got %g", job->v[0]);
+  if (job->x.c == 1 || job->x.c == 3) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "sharpness: an image of 1 or 3 channels expected, got %lld", (long long)job->x.c);
+}
+
+/* Pixels at the border stay, but for being kept within black and white. */
+lm_status lm_run_sharpness(const lm_image_job *job) {
+  const lm_planes *x = &job->x, *y = &job->y;
+  const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
+  const double none[2] = {1, 0};
+  int64_t rows = x->n * x->c * x->h, bytes = (int64_t)lm_dtype_size(x->dtype);
+  int threads = lm_cpu_share((double)rows * (double)x->w * 0.5);
+  bool small = x->h <= 2 || x->w <= 2;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    int64_t plane = row / x->h, h = row % x->h;
+    const char *src = lm_row_of(x, plane / x->c, plane % x->c, h);
+    char *to = lm_row_of(y, plane / x->c, plane % x->c, h);
+    if (small) {
+      memcpy(to, src, (size_t)(x->w * bytes));
+    } else if (h == 0 || h == x->h - 1) {
+      loops->blend((const void *const[]){src}, (void *const[]){to}, 1, x->w, none);
+    } else {
+      int64_t last = (x->w - 1) * bytes;
+      loops->sharpen(to, (const void *const[]){src - x->row, src, src + x->row}, x->w, job->v[0]);
+      loops->blend((const void *const[]){src}, (void *const[]){to}, 1, 1, none);
+      loops->blend((const void *const[]){src + last}, (void *const[]){to + last}, 1, 1, none);
+    }
+  }
+  return LM_OK;
+}

@@ -1,0 +1,291 @@
+/* Transforms of each pixel by itself, or by sums over its image. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/mem.h"
+#include "image/job.h"
+
+#define LOOPS LM_PIXEL_LOOPS(job->x.dtype)
+
+static double bytes_of(const lm_image_job *job) { return (double)lm_dtype_size(job->x.dtype); }
+
+static double white(const lm_image_job *job) { return job->x.dtype == LM_U8 ? 255 : 1; }
+
+static lm_status check_colours(const lm_image_job *job) {
+  if (job->x.c == 1 || job->x.c == 3) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: an image of 1 or 3 channels expected, got %lld", job->name, (long long)job->x.c);
+}
+
+static lm_status check_factor(const lm_image_job *job) {
+  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "%s: a factor of at least 0 expected, got %g", job->name, job->v[0]);
+  return check_colours(job);
+}
+
+/* Any channels, each by itself. */
+static lm_status copy(const lm_image_job *job) {
+  const double none[2] = {1, 0};
+  lm_image_spans(job, LOOPS->blend, false, none, 0, 0.03 * bytes_of(job));
+  return LM_OK;
+}
+
+lm_status lm_plan_brightness(lm_image_job *job) { return check_factor(job); }
+
+lm_status lm_run_brightness(const lm_image_job *job) {
+  double v[2] = {job->v[0], 0};
+  lm_image_spans(job, LOOPS->blend, false, v, 0, 0.2);
+  return LM_OK;
+}
+
+lm_status lm_plan_contrast(lm_image_job *job) { return check_factor(job); }
+
+/* Rows are summed by themselves, so that neither threads nor strides make a difference. */
+lm_status lm_run_contrast(const lm_image_job *job) {
+  const lm_planes *x = &job->x;
+  int64_t rows = x->n * x->h;
+  double *v = lm_malloc((size_t)(2 * x->n + rows) * sizeof *v), *sums = v + 2 * x->n;
+  if (!v) return LM_E_OOM;
+  int threads = lm_cpu_share((double)rows * (double)x->w * (double)x->c * 0.1);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    const void *in[3];
+    for (int c = 0; c < x->c; c++) in[c] = lm_row_of(x, row / x->h, c, row % x->h);
+    sums[row] = LOOPS->gray_sum(in, (int)x->c, x->w);
+  }
+  for (int64_t image = 0; image < x->n; image++) {
+    double sum = 0;
+    for (int64_t h = 0; h < x->h; h++) sum += sums[image * x->h + h];
+    v[2 * image] = job->v[0];
+    v[2 * image + 1] = (1 - job->v[0]) * sum / ((double)x->h * (double)x->w);
+  }
+  lm_image_spans(job, LOOPS->blend, true, v, 2, 0.2);
+  lm_free(v);
+  return LM_OK;
+}
+
+lm_status lm_plan_saturation(lm_image_job *job) { return check_factor(job); }
+
+lm_status lm_run_saturation(const lm_image_job *job) {
+  if (job->x.c == 1) return copy(job);
+  lm_image_spans(job, LOOPS->saturate, true, job->v, 0, 0.3);
+  return LM_OK;
+}
+
+lm_status lm_plan_hue(lm_image_job *job) {
+  if (fabs(job->v[0]) > 0.5) return lm_fail(LM_E_ARG, "hue: a factor from -0.5 to 0.5 expected, got %g", job->v[0]);
+  return check_colours(job);
+}
+
+lm_status lm_run_hue(const lm_image_job *job) {
+  if (job->x.c == 1) return copy(job);
+  lm_image_spans(job, LOOPS->hue, true, job->v, 0, 1);
+  return LM_OK;
+}
+
+static lm_status look_up(const lm_image_job *job, const double *table, int64_t step) {
+  lm_image_spans(job, LOOPS->look_up, false, table, step, 0.7);
+  return LM_OK;
+}
+
+lm_status lm_plan_gamma(lm_image_job *job) {
+  if (job->v[0] < 0) return lm_fail(LM_E_ARG, "gamma: gamma of at least 0 expected, got %g", job->v[0]);
+  return LM_OK;
+}
+
+lm_status lm_run_gamma(const lm_image_job *job) {
+  if (job->x.dtype == LM_U8) {
+    double table[256];
+    for (int i = 0; i < 256; i++) {
+      float made = powf((float)i * (float)(1.0 / 255), (float)job->v[0]) * (float)job->v[1];
+      table[i] = fmax(0, fmin(255, floor((double)made * 255.999)));
+    }
+    return look_up(job, table, 0);
+  }
+  lm_image_spans(job, LOOPS->gamma, false, job->v, 0, 2);
+  return LM_OK;
+}
+
+lm_status lm_plan_grayscale(lm_image_job *job) {
+  lm_status status = check_colours(job);
+  if (status == LM_OK) status = lm_image_whole(job, 0, "the number of channels", 1, 3, &job->y.c);
+  if (status == LM_OK && job->y.c == 2) return lm_fail(LM_E_ARG, "grayscale: 1 or 3 channels come out, not 2");
+  return status;
+}
+
+static void repeat(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  (void)channels;
+  for (int c = 0; c < (int)v[0]; c++) memcpy(out[c], in[0], (size_t)n * (size_t)v[1]);
+}
+
+lm_status lm_run_grayscale(const lm_image_job *job) {
+  double v[2] = {job->v[0], (double)lm_dtype_size(job->x.dtype)};
+  lm_image_spans(job, job->x.c == 1 ? repeat : LOOPS->gray, true, v, 0, 0.2);
+  return LM_OK;
+}
+
+lm_status lm_plan_invert(lm_image_job *job) {
+  (void)job;
+  return LM_OK;
+}
+
+lm_status lm_run_invert(const lm_image_job *job) {
+  lm_image_spans(job, LOOPS->invert, false, job->v, 0, 0.03 * bytes_of(job));
+  return LM_OK;
+}
+
+lm_status lm_plan_posterize(lm_image_job *job) {
+  int64_t bits;
+  return lm_image_whole(job, 0, "bits", 0, 8, &bits);
+}
+
+lm_status lm_run_posterize(const lm_image_job *job) {
+  lm_image_spans(job, LOOPS->posterize, false, job->v, 0, 0.03 * bytes_of(job));
+  return LM_OK;
+}
+
+lm_status lm_plan_solarize(lm_image_job *job) {
+  if (job->v[0] <= white(job)) return LM_OK;
+  return lm_fail(LM_E_ARG, "solarize: a threshold of at most %g expected for %s, got %g", white(job),
+                 lm_dtype_name(job->x.dtype), job->v[0]);
+}
+
+lm_status lm_run_solarize(const lm_image_job *job) {
+  lm_image_spans(job, LOOPS->solarize, false, job->v, 0, 0.03 * bytes_of(job));
+  return LM_OK;
+}
+
+/* Rows of a plane as one where they lie one after the other. */
+static void flat(lm_planes *x) {
+  if (x->row == x->w * (int64_t)lm_dtype_size(x->dtype)) x->w *= x->h, x->h = 1;
+}
+
+lm_status lm_plan_autocontrast(lm_image_job *job) { return check_colours(job); }
+
+lm_status lm_run_autocontrast(const lm_image_job *job) {
+  lm_planes x = job->x;
+  int64_t planes = x.n * x.c;
+  double *v = lm_malloc((size_t)planes * 2 * sizeof *v), values = (double)planes * (double)x.h * (double)x.w;
+  if (!v) return LM_E_OOM;
+  flat(&x);
+  int threads = lm_cpu_share(values * 0.2);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t plane = 0; plane < planes; plane++) {
+    double least = INFINITY, largest = -INFINITY;
+    for (int64_t h = 0; h < x.h; h++)
+      LOOPS->extremes(lm_row_of(&x, plane / x.c, plane % x.c, h), x.w, &least, &largest);
+    bool even = !(largest > least);
+    v[2 * plane] = even ? 0 : least;
+    v[2 * plane + 1] = even                     ? 1
+                       : job->x.dtype == LM_F64 ? (largest - least) / white(job)
+                                                : (double)((float)(largest - least) * (float)(1 / white(job)));
+  }
+  lm_image_spans(job, LOOPS->stretch, false, v, 2, 0.3);
+  lm_free(v);
+  return LM_OK;
+}
+
+/* ---- equalize: Pillow's look-up table (ImageOps.equalize) */
+
+static void count_bytes(const lm_planes *x, int64_t plane, int64_t counts[256]) {
+  uint32_t part[4][256];
+  memset(part, 0, sizeof part);
+  for (int i = 0; i < 256; i++) counts[i] = 0;
+  for (int64_t h = 0; h < x->h; h++) {
+    const uint8_t *p = (const uint8_t *)lm_row_of(x, plane / x->c, plane % x->c, h);
+    int64_t i = 0;
+    for (; i + 4 <= x->w; i += 4) part[0][p[i]]++, part[1][p[i + 1]]++, part[2][p[i + 2]]++, part[3][p[i + 3]]++;
+    for (; i < x->w; i++) part[0][p[i]]++;
+    for (int k = 0; k < 256; k++) { /* rows are shorter than what 32 bits count */
+      counts[k] += (int64_t)part[0][k] + part[1][k] + part[2][k] + part[3][k];
+    }
+    memset(part, 0, sizeof part);
+  }
+}
+
+static void table_of(const int64_t counts[256], double table[256]) {
+  int64_t total = 0, last = 0;
+  for (int i = 0; i < 256; i++) {
+    total += counts[i];
+    if (counts[i] > 0) last = counts[i];
+  }
+  int64_t step = (total - last) / 255, sum = step / 2;
+  for (int i = 0; i < 256; i++) {
+    table[i] = step == 0 ? i : sum / step > 255 ? 255 : (double)(sum / step);
+    sum += counts[i];
+  }
+}
+
+lm_status lm_plan_equalize(lm_image_job *job) {
+  if (job->x.dtype == LM_U8) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "equalize: a uint8 image expected, got %s", lm_dtype_name(job->x.dtype));
+}
+
+lm_status lm_run_equalize(const lm_image_job *job) {
+  lm_planes x = job->x;
+  int64_t planes = x.n * x.c;
+  double *tables = lm_malloc((size_t)planes * 256 * sizeof *tables);
+  if (!tables) return LM_E_OOM;
+  int threads = lm_cpu_share((double)planes * (double)x.h * (double)x.w);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t plane = 0; plane < planes; plane++) {
+    lm_planes own = x;
+    if (own.h * own.w < INT32_MAX) flat(&own);
+    int64_t counts[256];
+    count_bytes(&own, plane, counts);
+    table_of(counts, tables + 256 * plane);
+  }
+  lm_status status = look_up(job, tables, 256);
+  lm_free(tables);
+  return status;
+}
+
+/* ---- other numbers */
+
+lm_status lm_plan_normalize(lm_image_job *job) {
+  int64_t scale;
+  lm_status status;
+  TRY(lm_image_whole(job, 0, "scale", 0, 1, &scale));
+  int numbers = job->count - 1;
+  if (numbers != 2 && numbers != 2 * job->x.c) {
+    return lm_fail(LM_E_ARG, "normalize: mean and std have %d numbers for %lld channels", numbers / 2,
+                   (long long)job->x.c);
+  }
+  for (int i = 0; i < numbers / 2; i++) {
+    if (job->v[1 + numbers / 2 + i] == 0) return lm_fail(LM_E_ARG, "normalize: std[%d] is 0", i + 1);
+  }
+  if (job->x.dtype == LM_U8) {
+    if (!scale)
+      return lm_fail(
+          LM_E_DTYPE,
+          "normalize: a float image expected, got uint8; ToDtype(\"float32\", {scale = true}) before it gives one");
+    job->y.dtype = LM_F32;
+  }
+done:
+  return status;
+}
+
+lm_status lm_run_normalize(const lm_image_job *job) {
+  int64_t c = job->x.c, planes = job->x.n * c;
+  double *v = lm_malloc((size_t)planes * 2 * sizeof *v);
+  if (!v) return LM_E_OOM;
+  int given = (job->count - 1) / 2;
+  for (int64_t plane = 0; plane < planes; plane++) {
+    int64_t i = given == 1 ? 0 : plane % c;
+    double mean = job->v[1 + i], std = job->v[1 + given + i];
+    v[2 * plane] = job->x.dtype == LM_U8 ? 1 / (255 * std) : mean;
+    v[2 * plane + 1] = job->x.dtype == LM_U8 ? -mean / std : 1 / std;
+  }
+  lm_image_spans(job, LOOPS->normalize, false, v, 2, 0.2);
+  lm_free(v);
+  return LM_OK;
+}
+
+lm_status lm_plan_convert(lm_image_job *job) {
+  job->y.dtype = job->x.dtype == LM_U8 ? LM_F32 : LM_U8;
+  return LM_OK;
+}
+
+lm_status lm_run_convert(const lm_image_job *job) {
+  lm_image_spans(job, LOOPS->convert, false, job->v, 0, 0.2);
+  return LM_OK;
+}

@@ -1,0 +1,187 @@
+#include "image/image.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "image/codec.h"
+
+/* ---- orientations: how the picture as it is seen follows from the one that is stored, by turning over what is stored
+ * first, then by swapping rows and columns */
+typedef struct turn {
+  bool swap, flip_y, flip_x;
+} turn;
+
+static turn turn_of(int orientation) {
+  static const turn turns[] = {{false, false, false}, {false, false, true}, {false, true, true}, {false, true, false},
+                               {true, false, false},  {true, true, false},  {true, true, true},  {true, false, true}};
+  return turns[orientation - 1];
+}
+
+/* ---- headers */
+
+static const struct {
+  const char *start, *name;
+  size_t at, n;
+} others[] = {{"GIF8", "a GIF", 0, 4},   {"BM", "a BMP", 0, 2},
+              {"WEBP", "a WebP", 8, 4},  {"II*\0", "a TIFF", 0, 4},
+              {"MM\0*", "a TIFF", 0, 4}, {"ftyp", "a HEIF or AVIF image, or a film", 4, 4},
+              {"<svg", "an SVG", 0, 4},  {"\0\0\1\0", "an icon", 0, 4}};
+
+static lm_status find_format(lm_image *im) {
+  static const uint8_t png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'}, jpeg[] = {0xff, 0xd8, 0xff};
+  if (im->nbytes >= sizeof png && memcmp(im->bytes, png, sizeof png) == 0) {
+    im->format = LM_IMAGE_PNG;
+    return LM_OK;
+  }
+  if (im->nbytes >= sizeof jpeg && memcmp(im->bytes, jpeg, sizeof jpeg) == 0) {
+    im->format = LM_IMAGE_JPEG;
+    return LM_OK;
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    size_t end = others[i].at + others[i].n;
+    if (im->nbytes >= end && memcmp(im->bytes + others[i].at, others[i].start, others[i].n) == 0) {
+      return lm_fail(LM_E_IO, "%s is %s; JPEG and PNG are read", im->name, others[i].name);
+    }
+  }
+  if (im->nbytes == 0) return lm_fail(LM_E_IO, "%s is empty; a JPEG or a PNG is wanted", im->name);
+  char start[40] = "";
+  for (size_t i = 0; i < 4 && i < im->nbytes; i++) {
+    snprintf(start + strlen(start), sizeof start - strlen(start), " %02x", im->bytes[i]);
+  }
+  return lm_fail(LM_E_IO, "%s is neither JPEG nor PNG: it starts with%s", im->name, start);
+}
+
+lm_status lm_image_read_header(lm_image *im) {
+  lm_status status = LM_OK;
+  lm_image_header h = {0};
+  TRY(find_format(im));
+  TRY(im->format == LM_IMAGE_JPEG ? lm_jpeg_header(im, &h) : lm_png_header(im, &h));
+  if (h.height > im->max_pixels / h.width) {
+    return lm_fail(LM_E_IO, "%s is said to have %lld x %lld pixels, more than max_pixels = %lld", im->name,
+                   (long long)h.width, (long long)h.height, (long long)im->max_pixels);
+  }
+  im->channels = h.channels;
+  im->orientation = im->upright ? h.orientation : 1;
+  bool swap = turn_of(im->orientation).swap;
+  im->height = swap ? h.width : h.height;
+  im->width = swap ? h.height : h.width;
+done:
+  return status;
+}
+
+/* ---- pixels */
+
+static int channels_of(lm_image_mode mode, int unchanged) { return mode == LM_IMAGE_UNCHANGED ? unchanged : (int)mode; }
+
+/* The part of a side from `from` on, `n` long, of `whole`, seen from the other end. */
+static void reverse(int64_t *from, int64_t n, int64_t whole) { *from = whole - *from - n; }
+
+/* Of the `n` pixels from `from` on of a side of `whole`, what they are at a scale: the first and the one after the
+ * last. */
+static void shrink(int64_t from, int64_t n, int64_t whole, int scale, int64_t *first, int64_t *end) {
+  *first = (from + scale / 2) / scale;
+  *end = from + n == whole ? (whole + scale - 1) / scale : (from + n + scale / 2) / scale;
+}
+
+lm_status lm_image_decode(const lm_image *im, lm_image_mode mode, const lm_image_crop *crop, const int64_t *at_least,
+                          lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *t = NULL;
+  lm_image_crop all = {0, 0, im->height, im->width}, part = crop ? *crop : all;
+  if (part.top < 0 || part.left < 0 || part.height < 1 || part.width < 1 || part.height > im->height ||
+      part.width > im->width || part.top > im->height - part.height || part.left > im->width - part.width) {
+    return lm_fail(LM_E_INDEX,
+                   "crop: rows %lld and %lld more, columns %lld and %lld more are not within %s's %lld x %lld pixels "
+                   "(rows x columns, counted from 0)",
+                   (long long)part.top, (long long)part.height, (long long)part.left, (long long)part.width, im->name,
+                   (long long)im->height, (long long)im->width);
+  }
+  turn turn = turn_of(im->orientation);
+  /* As it is stored. */
+  int64_t height = turn.swap ? im->width : im->height, width = turn.swap ? im->height : im->width;
+  int64_t y = turn.swap ? part.left : part.top, rows = turn.swap ? part.width : part.height;
+  int64_t x = turn.swap ? part.top : part.left, columns = turn.swap ? part.height : part.width;
+  if (turn.flip_y) reverse(&y, rows, height);
+  if (turn.flip_x) reverse(&x, columns, width);
+  lm_region r = {y, y + rows, x, x + columns};
+  int scale = 1;
+  if (at_least && im->format == LM_IMAGE_JPEG) {
+    for (int s = 8; s > 1 && scale == 1; s /= 2) {
+      lm_region smaller;
+      shrink(y, rows, height, s, &smaller.y0, &smaller.y1);
+      shrink(x, columns, width, s, &smaller.x0, &smaller.x1);
+      int64_t h = smaller.y1 - smaller.y0, w = smaller.x1 - smaller.x0;
+      if ((turn.swap ? w : h) >= at_least[0] && (turn.swap ? h : w) >= at_least[1]) {
+        scale = s;
+        r = smaller;
+      }
+    }
+  }
+  rows = r.y1 - r.y0;
+  columns = r.x1 - r.x0;
+  int64_t size[3] = {channels_of(mode, im->channels), turn.swap ? columns : rows, turn.swap ? rows : columns};
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 3, size, LM_CONTIGUOUS, &t));
+  lm_planes to = {.first = (uint8_t *)t->data,
+                  .plane = size[1] * size[2],
+                  .row = turn.swap ? 1 : size[2],
+                  .column = turn.swap ? size[2] : 1,
+                  .channels = (int)size[0]};
+  if (turn.flip_y) {
+    to.first += (rows - 1) * to.row;
+    to.row = -to.row;
+  }
+  if (turn.flip_x) {
+    to.first += (columns - 1) * to.column;
+    to.column = -to.column;
+  }
+  if (im->format == LM_IMAGE_PNG) {
+    TRY(lm_png_decode(im, &r, &to));
+  } else {
+    bool alpha = to.channels % 2 == 0;
+    if (alpha) memset(t->data + --to.channels * to.plane, 255, (size_t)to.plane);
+    TRY(lm_jpeg_decode(im, scale, &r, &to));
+  }
+  *out = t;
+  t = NULL;
+done:
+  lm_release(t);
+  return status;
+}
+
+/* ---- encoding */
+
+lm_status lm_pixels_check(const char *who, const lm_tensor *pixels, unsigned channels, int64_t most) {
+  if (pixels->dtype != LM_U8) {
+    return lm_fail(LM_E_DTYPE,
+                   "%s: image: uint8 expected, got %s (of one in [0, 1]: image:mul(255):round():to(\"uint8\"))", who,
+                   lm_dtype_name((lm_dtype)pixels->dtype));
+  }
+  if (LM_DEVICE_KIND(pixels->device) != LM_CPU) {
+    return lm_fail(LM_E_DEVICE, "%s: image: it has to be on the CPU: image:cpu()", who);
+  }
+  if (pixels->ndim != 3 || pixels->size[0] > 4 || !(channels >> pixels->size[0] & 1)) {
+    return lm_fail(LM_E_SHAPE, "%s: image: [C, H, W] expected, where C is %s, got %s", who,
+                   channels == (1 << 1 | 1 << 3) ? "1 or 3" : "1 to 4", lm_shape_of(pixels));
+  }
+  for (int d = 1; d <= 2; d++) {
+    if (pixels->size[d] < 1 || pixels->size[d] > most) {
+      return lm_fail(LM_E_SHAPE, "%s: image: sides of 1 to %lld pixels can be written, got %s", who, (long long)most,
+                     lm_shape_of(pixels));
+    }
+  }
+  return LM_OK;
+}
+
+static void free_bytes(void *data) { lm_free(data); }
+
+lm_status lm_image_bytes(lm_bytes *b, lm_tensor **out) {
+  if (b->failed) {
+    lm_bytes_free(b);
+    return lm_fail(LM_E_OOM, "out of memory: encoding an image");
+  }
+  int64_t n = (int64_t)b->n;
+  char *data = b->data;
+  *b = (lm_bytes){0};
+  return lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &n, data, (size_t)n, free_bytes, data, out);
+}

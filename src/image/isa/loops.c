@@ -1,0 +1,389 @@
+#include "image/isa/loops.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+#include "scalar.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+/* ---- what differs between dtypes */
+
+#define REAL float
+#define FLOOR floorf
+#define NEAREST rintf
+
+#define LM_E U8
+#define BOUND 255
+#define WHITE 255
+#define WHOLE floorf
+#define WHOLE_NEAR rintf
+#define TO_UNIT(x) ((float)(x) * (float)(1.0 / 255))
+#define FROM_UNIT(v) ((uint8_t)(int32_t)((v)*255.999f < 255 ? (v)*255.999f : 255))
+#define ROUNDED(v) round_U8(v)
+#define CLIPPED(v) ((uint8_t)(int32_t)(v)) /* by way of int32, which vectors convert to */
+static inline uint8_t round_U8(float v) {
+  v = rintf(v);
+  v = v > 0 ? v : 0;
+  v = v < 255 ? v : 255;
+  return (uint8_t)(int32_t)v;
+}
+/* There are vector loads of scattered floats, but none of bytes: pairs of bytes first, then arithmetic. */
+#define GATHERED(plane, places, right, below, n)                                                              \
+  {                                                                                                           \
+    int32_t u0[CHUNK], d0[CHUNK];                                                                             \
+    if (right) {                                                                                              \
+      for (int i = 0; i < (n); i++) {                                                                         \
+        const uint8_t *u = (plane) + (places)[i], *d = u + (below);                                           \
+        u0[i] = u[0] | u[1] << 8, d0[i] = d[0] | d[1] << 8; /* one load each */                               \
+      }                                                                                                       \
+    } else {                                                                                                  \
+      for (int i = 0; i < (n); i++) u0[i] = (plane)[(places)[i]], d0[i] = (plane)[(places)[i] + (below)];     \
+    }                                                                                                         \
+    _Pragma("omp simd") for (int i = 0; i < (n); i++) {                                                       \
+      sum[i] = w00[i] * (float)(u0[i] & 255) + w01[i] * (float)(u0[i] >> 8) + w10[i] * (float)(d0[i] & 255) + \
+               w11[i] * (float)(d0[i] >> 8);                                                                  \
+    }                                                                                                         \
+  }
+#include "image/isa/pixels.inc"
+#undef LM_E
+#undef GATHERED
+#undef BOUND
+#undef WHITE
+#undef WHOLE
+#undef WHOLE_NEAR
+#undef TO_UNIT
+#undef FROM_UNIT
+#undef ROUNDED
+#undef CLIPPED
+
+#define GATHERED(plane, places, right, below, n)                                                     \
+  {                                                                                                  \
+    const LM_ELEM *u1 = (plane) + (right), *d0 = (plane) + (below), *d1 = d0 + (right);              \
+    _Pragma("omp simd") for (int i = 0; i < (n); i++) {                                              \
+      sum[i] = w00[i] * (plane)[(places)[i]] + w01[i] * u1[(places)[i]] + w10[i] * d0[(places)[i]] + \
+               w11[i] * d1[(places)[i]];                                                             \
+    }                                                                                                \
+  }
+#define BOUND 1
+#define WHITE 1
+#define WHOLE
+#define WHOLE_NEAR
+#define TO_UNIT(x) ((float)(x))
+#define FROM_UNIT(v) (v)
+#define ROUNDED(v) (v)
+#define CLIPPED(v) (v)
+
+#define LM_E F32
+#include "image/isa/pixels.inc"
+#undef LM_E
+#undef REAL
+#undef FLOOR
+#undef NEAREST
+#define REAL double
+#define FLOOR floor
+#define NEAREST rint
+#define LM_E F64
+#include "image/isa/pixels.inc"
+#undef LM_E
+
+/* ---- weighted sums of rows */
+
+#if defined(__AVX512BW__)
+enum { WIDE = 32 };
+static inline __m512i words(const uint8_t *p) { return _mm512_cvtepu8_epi16(_mm256_loadu_si256((const void *)p)); }
+static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
+                              int bits) {
+  __m512i low = _mm512_set1_epi32(1 << (bits - 1)), high = low;
+  for (int64_t k = 0; k < count; k += 2) {
+    bool last = k + 1 == count;
+    __m512i a = words(from), b = words(last ? from : from + step);
+    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
+    __m512i both = _mm512_set1_epi32(pair);
+    low = _mm512_add_epi32(low, _mm512_madd_epi16(_mm512_unpacklo_epi16(a, b), both));
+    high = _mm512_add_epi32(high, _mm512_madd_epi16(_mm512_unpackhi_epi16(a, b), both));
+    from += 2 * step;
+  }
+  __m128i by = _mm_cvtsi32_si128(bits);
+  __m512i sums = _mm512_packs_epi32(_mm512_sra_epi32(low, by), _mm512_sra_epi32(high, by));
+  sums = _mm512_max_epi16(sums, _mm512_setzero_si512());
+  _mm256_storeu_si256((void *)to, _mm512_cvtusepi16_epi8(sums));
+}
+#elif defined(__AVX2__)
+enum { WIDE = 16 };
+static inline __m256i words(const uint8_t *p) { return _mm256_cvtepu8_epi16(_mm_loadu_si128((const void *)p)); }
+static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
+                              int bits) {
+  __m256i low = _mm256_set1_epi32(1 << (bits - 1)), high = low;
+  for (int64_t k = 0; k < count; k += 2) {
+    bool last = k + 1 == count;
+    __m256i a = words(from), b = words(last ? from : from + step);
+    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
+    __m256i both = _mm256_set1_epi32(pair);
+    low = _mm256_add_epi32(low, _mm256_madd_epi16(_mm256_unpacklo_epi16(a, b), both));
+    high = _mm256_add_epi32(high, _mm256_madd_epi16(_mm256_unpackhi_epi16(a, b), both));
+    from += 2 * step;
+  }
+  __m128i by = _mm_cvtsi32_si128(bits);
+  __m256i sums = _mm256_packs_epi32(_mm256_sra_epi32(low, by), _mm256_sra_epi32(high, by));
+  _mm_storeu_si128((void *)to, _mm_packus_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)));
+}
+#elif defined(__SSE4_1__)
+enum { WIDE = 8 };
+static inline __m128i words(const uint8_t *p) { return _mm_cvtepu8_epi16(_mm_loadl_epi64((const void *)p)); }
+static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
+                              int bits) {
+  __m128i low = _mm_set1_epi32(1 << (bits - 1)), high = low;
+  for (int64_t k = 0; k < count; k += 2) {
+    bool last = k + 1 == count;
+    __m128i a = words(from), b = words(last ? from : from + step);
+    int32_t pair = (uint16_t)w[k] | (last ? 0 : (int32_t)((uint32_t)(uint16_t)w[k + 1] << 16));
+    __m128i both = _mm_set1_epi32(pair);
+    low = _mm_add_epi32(low, _mm_madd_epi16(_mm_unpacklo_epi16(a, b), both));
+    high = _mm_add_epi32(high, _mm_madd_epi16(_mm_unpackhi_epi16(a, b), both));
+    from += 2 * step;
+  }
+  __m128i by = _mm_cvtsi32_si128(bits), sums = _mm_packs_epi32(_mm_sra_epi32(low, by), _mm_sra_epi32(high, by));
+  _mm_storel_epi64((void *)to, _mm_packus_epi16(sums, sums));
+}
+#else
+enum { WIDE = 1 << 20 };
+static inline void weigh_wide(uint8_t *to, const uint8_t *from, int64_t step, int64_t count, const int16_t *w,
+                              int bits) {
+  (void)to, (void)from, (void)step, (void)count, (void)w, (void)bits;
+}
+#endif
+
+static inline uint8_t weigh_one(const uint8_t *from, int64_t step, int64_t count, const int16_t *w, int bits) {
+  int32_t sum = 1 << (bits - 1);
+  for (int64_t k = 0; k < count; k++) sum += w[k] * from[k * step];
+  sum >>= bits;
+  return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+}
+
+static void weigh_U8(void *dst, int64_t dstep, const void *src, int64_t sstep, int64_t origin, int64_t n,
+                     const lm_taps *t, int64_t low, int64_t high) {
+  for (int64_t o = low; o < high; o++) {
+    const uint8_t *from = (const uint8_t *)src + (t->first[o] - origin) * sstep;
+    uint8_t *to = (uint8_t *)dst + (o - low) * dstep;
+    const int16_t *w = (const int16_t *)t->weight + o * t->most;
+    int64_t count = t->count[o], x = 0;
+    for (; x + WIDE <= n; x += WIDE) weigh_wide(to + x, from + x, sstep, count, w, t->bits);
+    if (x < n && n >= WIDE) {
+      weigh_wide(to + n - WIDE, from + n - WIDE, sstep, count, w, t->bits);
+    } else {
+      for (; x < n; x++) to[x] = weigh_one(from + x, sstep, count, w, t->bits);
+    }
+  }
+}
+
+#define WEIGH(E, type, lanes)                                                                                 \
+  static void weigh_##E(void *dst, int64_t dstep, const void *src, int64_t sstep, int64_t origin, int64_t n,  \
+                        const lm_taps *t, int64_t low, int64_t high) {                                        \
+    typedef type vector __attribute__((vector_size(lanes * sizeof(type)), aligned(sizeof(type)), may_alias)); \
+    for (int64_t o = low; o < high; o++) {                                                                    \
+      const type *from = (const type *)src + (t->first[o] - origin) * sstep;                                  \
+      type *to = (type *)dst + (o - low) * dstep;                                                             \
+      const type *w = (const type *)t->weight + o * t->most;                                                  \
+      int64_t count = t->count[o], x = 0;                                                                     \
+      for (; x + 2 * lanes <= n; x += 2 * lanes) {                                                            \
+        vector a = {0}, b = {0};                                                                              \
+        for (int64_t k = 0; k < count; k++) {                                                                 \
+          const type *p = from + x + k * sstep;                                                               \
+          a += w[k] * *(const vector *)p;                                                                     \
+          b += w[k] * *(const vector *)(p + lanes);                                                           \
+        }                                                                                                     \
+        *(vector *)(to + x) = a;                                                                              \
+        *(vector *)(to + x + lanes) = b;                                                                      \
+      }                                                                                                       \
+      for (; x < n; x++) {                                                                                    \
+        type sum = 0;                                                                                         \
+        for (int64_t k = 0; k < count; k++) sum += w[k] * from[x + k * sstep];                                \
+        to[x] = sum;                                                                                          \
+      }                                                                                                       \
+    }                                                                                                         \
+  }
+#if defined(__AVX512F__)
+WEIGH(F32, float, 16)
+WEIGH(F64, double, 8)
+#elif defined(__AVX__)
+WEIGH(F32, float, 8)
+WEIGH(F64, double, 4)
+#else
+WEIGH(F32, float, 4)
+WEIGH(F64, double, 2)
+#endif
+
+/* ---- transposing */
+
+#if defined(__SSE2__)
+/* 16 x 16 bytes: each step interleaves rows i and i + 8, so that after four of them rows have become columns. */
+static inline void square_U8(uint8_t *to, int64_t dstep, const uint8_t *from, int64_t sstep) {
+  __m128i a[16], b[16];
+  for (int i = 0; i < 16; i++) a[i] = _mm_loadu_si128((const void *)(from + i * sstep));
+#define INTERLEAVE(x, y)                                    \
+  for (int i = 0; i < 8; i++) {                             \
+    (y)[2 * i] = _mm_unpacklo_epi8((x)[i], (x)[i + 8]);     \
+    (y)[2 * i + 1] = _mm_unpackhi_epi8((x)[i], (x)[i + 8]); \
+  }
+#pragma GCC unroll 8
+  INTERLEAVE(a, b)
+#pragma GCC unroll 8
+  INTERLEAVE(b, a)
+#pragma GCC unroll 8
+  INTERLEAVE(a, b)
+#pragma GCC unroll 8
+  INTERLEAVE(b, a)
+#undef INTERLEAVE
+  for (int i = 0; i < 16; i++) _mm_storeu_si128((void *)(to + i * dstep), a[i]);
+}
+static inline void square_F32(float *to, int64_t dstep, const float *from, int64_t sstep) {
+  __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + sstep), c = _mm_loadu_ps(from + 2 * sstep),
+         d = _mm_loadu_ps(from + 3 * sstep);
+  _MM_TRANSPOSE4_PS(a, b, c, d);
+  _mm_storeu_ps(to, a);
+  _mm_storeu_ps(to + dstep, b);
+  _mm_storeu_ps(to + 2 * dstep, c);
+  _mm_storeu_ps(to + 3 * dstep, d);
+}
+#else
+static inline void square_U8(uint8_t *to, int64_t dstep, const uint8_t *from, int64_t sstep) {
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 16; j++) to[j * dstep + i] = from[i * sstep + j];
+}
+static inline void square_F32(float *to, int64_t dstep, const float *from, int64_t sstep) {
+  for (int i = 0; i < 4; i++)
+    for (int j = 0; j < 4; j++) to[j * dstep + i] = from[i * sstep + j];
+}
+#endif
+static inline void square_F64(double *to, int64_t dstep, const double *from, int64_t sstep) {
+  to[0] = from[0], to[1] = from[sstep], to[dstep] = from[1], to[dstep + 1] = from[sstep + 1];
+}
+
+#define TRANSPOSE(E, type, side)                                                                                       \
+  static void transpose_##E(void *dst, int64_t dstep, const void *src, int64_t sstep, int64_t rows, int64_t columns) { \
+    const type *from = src;                                                                                            \
+    type *to = dst;                                                                                                    \
+    int64_t r = rows / side * side, c = columns / side * side;                                                         \
+    for (int64_t j = 0; j < c; j += side)                                                                              \
+      for (int64_t i = 0; i < r; i += side) square_##E(to + j * dstep + i, dstep, from + i * sstep + j, sstep);        \
+    for (int64_t i = 0; i < rows; i++)                                                                                 \
+      for (int64_t j = i < r ? c : 0; j < columns; j++) to[j * dstep + i] = from[i * sstep + j];                       \
+  }
+TRANSPOSE(U8, uint8_t, 16)
+TRANSPOSE(F32, float, 4)
+TRANSPOSE(F64, double, 2)
+
+/* ---- what is of one dtype or of two */
+
+static void posterize_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  int bits = (int)v[0];
+  uint8_t mask = (uint8_t)(((1 << bits) - 1) << (8 - bits));
+  for (int c = 0; c < channels; c++) {
+    const uint8_t *x = in[c];
+    uint8_t *restrict y = out[c];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] & mask;
+  }
+}
+
+#define FLOAT_SPANS(E, type, floor_, pow_)                                                                       \
+  static void posterize_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
+    type levels = (type)(1 << (int)v[0]), one = (type)(1.0 / (1 << (int)v[0]));                                  \
+    for (int c = 0; c < channels; c++) {                                                                         \
+      const type *x = in[c];                                                                                     \
+      type *restrict y = out[c];                                                                                 \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                      \
+        type level = floor_(x[i] * levels);                                                                      \
+        level = level < 0 ? 0 : level;                                                                           \
+        y[i] = (level > levels - 1 ? levels - 1 : level) * one;                                                  \
+      }                                                                                                          \
+    }                                                                                                            \
+  }                                                                                                              \
+  static void gamma_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {     \
+    type power = (type)v[0], gain = (type)v[1];                                                                  \
+    for (int c = 0; c < channels; c++) {                                                                         \
+      const type *x = in[c];                                                                                     \
+      type *restrict y = out[c];                                                                                 \
+      if (gain == 1) {                                                                                           \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = pow_(x[i], power);                            \
+      } else {                                                                                                   \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
+          type made = pow_(x[i], power) * gain;                                                                  \
+          made = made < 0 ? 0 : made;                                                                            \
+          y[i] = made > 1 ? 1 : made;                                                                            \
+        }                                                                                                        \
+      }                                                                                                          \
+    }                                                                                                            \
+  }                                                                                                              \
+  static void normalize_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
+    for (int c = 0; c < channels; c++) {                                                                         \
+      const type *x = in[c];                                                                                     \
+      type *restrict y = out[c], mean = (type)v[2 * c], factor = (type)v[2 * c + 1];                             \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * factor;                         \
+    }                                                                                                            \
+  }
+FLOAT_SPANS(F32, float, floorf, powf)
+FLOAT_SPANS(F64, double, floor, pow)
+
+static void normalize_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  for (int c = 0; c < channels; c++) {
+    const uint8_t *x = in[c];
+    float *restrict y = out[c], factor = (float)v[2 * c], shift = (float)v[2 * c + 1];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (float)x[i] * factor + shift;
+  }
+}
+
+static void convert_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  (void)v;
+  for (int c = 0; c < channels; c++) {
+    const uint8_t *x = in[c];
+    float *restrict y = out[c];
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (float)x[i] * (float)(1.0 / 255);
+  }
+}
+
+/* 255.999, so that 0 to 1 falls into 256 equal parts, as torchvision has it. */
+#define TO_BYTES(E, type)                                                                                      \
+  static void convert_##E(const void *const *in, void *const *out, int channels, int64_t n, const double *v) { \
+    (void)v;                                                                                                   \
+    for (int c = 0; c < channels; c++) {                                                                       \
+      const type *x = in[c];                                                                                   \
+      uint8_t *restrict y = out[c];                                                                            \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
+        type made = x[i] * (type)255.999;                                                                      \
+        made = made > 0 ? made : 0;                                                                            \
+        made = made < 255 ? made : 255;                                                                        \
+        y[i] = (uint8_t)(int32_t)made;                                                                         \
+      }                                                                                                        \
+    }                                                                                                          \
+  }
+TO_BYTES(F32, float)
+TO_BYTES(F64, double)
+
+static void look_up_U8(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  for (int c = 0; c < channels; c++) {
+    const uint8_t *x = in[c];
+    uint8_t *restrict y = out[c], table[256];
+    for (int i = 0; i < 256; i++) table[i] = (uint8_t)v[256 * c + i];
+    for (int64_t i = 0; i < n; i++) y[i] = table[x[i]];
+  }
+}
+
+#define COMMON(E)                                                                                         \
+  .weigh = weigh_##E, .transpose = transpose_##E, .nearest = nearest_##E, .bilinear = bilinear_##E,       \
+  .blend = blend_##E, .stretch = stretch_##E, .saturate = saturate_##E, .hue = hue_##E, .gray = gray_##E, \
+  .invert = invert_##E, .posterize = posterize_##E, .solarize = solarize_##E, .reverse = reverse_##E,     \
+  .normalize = normalize_##E, .convert = convert_##E, .gray_sum = gray_sum_##E, .extremes = extremes_##E, \
+  .slide = slide_##E, .widen = widen_##E, .stack = stack_##E, .sharpen = sharpen_##E
+
+const struct lm_image_loops LM_ISA_NAME(lm_image_loops) = {.of = {
+                                                               [LM_U8] = {COMMON(U8), .look_up = look_up_U8},
+                                                               [LM_F32] = {COMMON(F32), .gamma = gamma_F32},
+                                                               [LM_F64] = {COMMON(F64), .gamma = gamma_F64},
+                                                           }};

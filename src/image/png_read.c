@@ -1,0 +1,135 @@
+#include <string.h>
+
+#include "base/mem.h"
+#include "image/png.h"
+
+enum { STRIP = 16 };
+
+typedef struct reading {
+  lm_png_side side;
+  png_structp png;
+  png_infop info;
+  const lm_image *image;
+  size_t at;
+  uint8_t *rows; /* a strip; of an interlaced image all rows that are wanted, and one more */
+} reading;
+
+static void take(png_structp png, png_bytep out, size_t n) {
+  reading *r = png_get_io_ptr(png);
+  if (n > r->image->nbytes - r->at) png_error(png, "it is cut short");
+  memcpy(out, r->image->bytes + r->at, n);
+  r->at += n;
+}
+
+/* What neither changes pixels nor says where up is. */
+static void leave_out_texts(png_structp png) {
+#ifdef PNG_HANDLE_AS_UNKNOWN_SUPPORTED
+  static const png_byte names[] = "tEXt\0zTXt\0iTXt\0sPLT\0hIST\0tIME\0pHYs\0pCAL\0sCAL\0oFFs\0bKGD";
+  png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, names, sizeof names / 5);
+#else
+  (void)png;
+#endif
+}
+
+static void open_bytes(reading *r) {
+  r->png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r->side, lm_png_fail, lm_png_warn, NULL, lm_png_malloc,
+                                    lm_png_free);
+  r->info = r->png ? png_create_info_struct(r->png) : NULL;
+  if (!r->info) lm_png_out_of_memory(&r->side);
+  png_set_read_fn(r->png, r, take);
+  png_set_user_limits(r->png, PNG_UINT_31_MAX, PNG_UINT_31_MAX); /* max_pixels limits them */
+  leave_out_texts(r->png);
+  png_read_info(r->png, r->info);
+}
+
+typedef struct kind {
+  bool palette, color, alpha, transparent; /* alpha: a channel; transparent: one colour of the others, or some */
+} kind;
+
+static kind kind_of(reading *r) {
+  int type = png_get_color_type(r->png, r->info);
+  return (kind){type == PNG_COLOR_TYPE_PALETTE, (type & PNG_COLOR_MASK_COLOR) != 0, (type & PNG_COLOR_MASK_ALPHA) != 0,
+                png_get_valid(r->png, r->info, PNG_INFO_tRNS) != 0};
+}
+
+static int find_orientation(reading *r) {
+#ifdef PNG_eXIf_SUPPORTED
+  png_uint_32 n;
+  png_bytep tiff;
+  if (png_get_eXIf_1(r->png, r->info, &n, &tiff)) return lm_exif_orientation(tiff, n);
+#endif
+  (void)r;
+  return 1;
+}
+
+static lm_status read_header(reading *r, lm_image_header *out) {
+  if (setjmp(r->side.back)) return lm_png_problem(&r->side, r->image->name);
+  open_bytes(r);
+  kind k = kind_of(r);
+  out->height = png_get_image_height(r->png, r->info);
+  out->width = png_get_image_width(r->png, r->info);
+  out->channels = (k.color ? 3 : 1) + (k.alpha || k.transparent);
+  out->orientation = find_orientation(r);
+  return LM_OK;
+}
+
+lm_status lm_png_header(const lm_image *image, lm_image_header *out) {
+  reading r = {.image = image};
+  lm_status status = read_header(&r, out);
+  png_destroy_read_struct(&r.png, &r.info, NULL);
+  return status;
+}
+
+/* libpng's own conversions, in its order; the weights of grey are those that torchvision gives it. */
+static void convert(reading *r, int channels) {
+  kind k = kind_of(r);
+  bool color = channels >= 3, alpha = channels % 2 == 0;
+  if (k.palette) png_set_palette_to_rgb(r->png); /* with alpha where it is transparent */
+  if (!k.color && png_get_bit_depth(r->png, r->info) < 8) png_set_expand_gray_1_2_4_to_8(r->png);
+  if (k.transparent && alpha) png_set_tRNS_to_alpha(r->png);
+  if (png_get_bit_depth(r->png, r->info) == 16) png_set_strip_16(r->png);
+  if (!alpha && (k.alpha || k.palette)) png_set_strip_alpha(r->png);
+  if (alpha && !k.alpha && !k.transparent) png_set_add_alpha(r->png, 0xffff, PNG_FILLER_AFTER);
+  if (k.color && !color) png_set_rgb_to_gray(r->png, PNG_ERROR_ACTION_NONE, 0.2989, 0.587);
+  if (!k.color && color) png_set_gray_to_rgb(r->png);
+}
+
+static lm_status read_pixels(reading *r, const lm_region *region, const lm_planes *to) {
+  if (setjmp(r->side.back)) return lm_png_problem(&r->side, r->image->name);
+  open_bytes(r);
+  convert(r, to->channels);
+  int passes = png_set_interlace_handling(r->png);
+  png_read_update_info(r->png, r->info);
+  int64_t height = png_get_image_height(r->png, r->info), width = png_get_image_width(r->png, r->info);
+  size_t row_bytes = png_get_rowbytes(r->png, r->info);
+  if (region->y1 > height || region->x1 > width || row_bytes != (size_t)width * (size_t)to->channels) {
+    png_error(r->png, "it has been written to since its header was read");
+  }
+  int64_t kept = passes > 1 ? region->y1 - region->y0 : STRIP;
+  size_t bytes;
+  if (__builtin_mul_overflow((size_t)(kept + 1), row_bytes, &bytes)) bytes = SIZE_MAX;
+  r->rows = lm_malloc(bytes);
+  if (!r->rows) return LM_E_OOM;
+  uint8_t *beside = r->rows + (size_t)kept * row_bytes;
+  for (int pass = 0; pass < passes; pass++) {
+    int64_t end = pass + 1 < passes ? height : region->y1;
+    for (int64_t y = 0; y < end; y++) {
+      int64_t wanted = y - region->y0;
+      bool inside = wanted >= 0 && y < region->y1;
+      png_read_row(r->png, inside ? r->rows + (size_t)(wanted % kept) * row_bytes : beside, NULL);
+      if (!inside || pass + 1 < passes || (y + 1 < region->y1 && (wanted + 1) % kept != 0)) continue;
+      int64_t n = wanted % kept + 1;
+      lm_planes_put(to, wanted + 1 - n, n, region->x1 - region->x0, r->rows + region->x0 * to->channels, row_bytes,
+                    to->channels);
+    }
+  }
+  return LM_OK;
+}
+
+lm_status lm_png_decode(const lm_image *image, const lm_region *region, const lm_planes *to) {
+  reading r = {.image = image};
+  lm_status status = read_pixels(&r, region, to);
+  png_destroy_read_struct(&r.png, &r.info, NULL);
+  lm_free(r.rows);
+  return status;
+}

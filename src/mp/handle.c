@@ -1,0 +1,75 @@
+#define _GNU_SOURCE
+#include "mp/handle.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "mp/lock.h"
+#include "mp/queue.h"
+
+int lm_handle_sockets(lm_handle_kind kind) { return kind == LM_QUEUE ? 2 : kind == LM_CONNECTION; }
+
+static size_t words_size(lm_handle_kind kind) {
+  if (kind == LM_QUEUE) return sizeof(lm_queue_words);
+  if (kind == LM_LOCK) return sizeof(lm_lock_words);
+  return kind == LM_FLAG ? sizeof(lm_flag_words) : 0;
+}
+
+static void close_all(const int *fds, int n) {
+  for (int i = 0; i < n; i++) {
+    if (fds[i] >= 0) close(fds[i]);
+  }
+}
+
+lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, lm_handle **out) {
+  lm_status status = LM_OK;
+  lm_handle *h = NULL;
+  *out = NULL;
+  if (kind < LM_CONNECTION || kind >= LM_HANDLE_KINDS || (words ? words->bytes : 0) < words_size(kind)) {
+    status = lm_fail(LM_E_IO, "the message makes no sense");
+  } else if (!(h = lm_calloc(1, sizeof *h))) {
+    status = LM_E_OOM;
+  }
+  if (!h) {
+    close_all(fds, lm_handle_sockets(kind));
+    lm_segment_release(words);
+    return status;
+  }
+  *h = (lm_handle){.kind = kind, .fd = {-1, -1}, .words = words};
+  for (int i = 0; i < lm_handle_sockets(kind); i++) h->fd[i] = fds[i];
+  *out = h;
+  return LM_OK;
+}
+
+lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_handle **out) {
+  lm_segment *words = NULL;
+  lm_status status = lm_segment_new(words_size(kind), &words);
+  if (status == LM_OK) return lm_handle_of(kind, fds, words, out);
+  close_all(fds, lm_handle_sockets(kind));
+  return status;
+}
+
+lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
+  int fds[LM_HANDLE_SOCKETS], n = lm_handle_sockets(h->kind);
+  *out = NULL;
+  for (int i = 0; i < n; i++) {
+    fds[i] = fcntl(h->fd[i], F_DUPFD_CLOEXEC, 0);
+    if (fds[i] >= 0) continue;
+    close_all(fds, i);
+    return lm_fail(errno == EMFILE ? LM_E_OOM : LM_E_IO, "no descriptor to be had: %s", strerror(errno));
+  }
+  if (h->words) lm_segment_retain(h->words);
+  return lm_handle_of(h->kind, fds, h->words, out);
+}
+
+void lm_handle_free(lm_handle *h) {
+  if (!h) return;
+  if (h->kind == LM_LOCK) lm_lock_abandon(h);
+  if (h->backlog) lm_backlog_leave(h->backlog);
+  close_all(h->fd, LM_HANDLE_SOCKETS);
+  lm_segment_release(h->words);
+  lm_free(h);
+}

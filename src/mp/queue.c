@@ -1,0 +1,366 @@
+#define _GNU_SOURCE
+#include "mp/queue.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "mp/lock.h"
+
+enum { READ, WRITE };
+
+/* Seconds. Nobody holds the inner locks for long, unless it was stopped; and who waits for a word that a killed process
+ * did not come to change looks again by itself. */
+static const double HOLD = 1, LOOK = 0.05;
+
+static lm_queue_words *words_of(const lm_handle *h) { return (lm_queue_words *)h->words->base; }
+
+lm_status lm_queue_new(uint64_t capacity, lm_handle **out) {
+  int fd[2];
+  lm_status status = lm_channel_pair(fd);
+  if (status != LM_OK) return status;
+  TRY(lm_handle_with_words(LM_QUEUE, fd, out));
+  words_of(*out)->capacity = capacity;
+  TRY(lm_robust_init(&words_of(*out)->put));
+  TRY(lm_robust_init(&words_of(*out)->get));
+  return LM_OK;
+done:
+  lm_handle_free(*out);
+  *out = NULL;
+  return status;
+}
+
+/* ---- counting */
+
+static lm_status lock(pthread_mutex_t *m, lm_grasp *got) {
+  lm_status status = lm_robust_lock(m, HOLD, got);
+  return status == LM_OK ? LM_OK : lm_fail_in(status, "the queue's own lock");
+}
+
+static lm_status lock_get(lm_queue_words *w, bool *locked) {
+  lm_grasp got;
+  lm_status status = lock(&w->get, &got);
+  *locked = got != LM_GRASP_NONE;
+  return status;
+}
+
+/* A writer that died may have sent a message of number sent + 1 or not: that number is not given again. */
+static lm_status lock_put(lm_queue_words *w, bool *locked) {
+  lm_grasp got;
+  lm_status status = lock(&w->put, &got);
+  *locked = got != LM_GRASP_NONE;
+  if (got == LM_GRASP_LEFT) atomic_fetch_add(&w->sent, 1);
+  return status;
+}
+
+static uint64_t in_socket(const lm_handle *h) {
+  uint64_t first, sent = atomic_load(&words_of(h)->sent);
+  if (!lm_letter_peek(h->fd[READ], &first)) return 0;
+  return sent >= first ? sent - first + 1 : 1; /* its writer is about to count it */
+}
+
+typedef struct count {
+  uint64_t last, gaps; /* the newest number that left the queue; how many numbers up to there had no message */
+} count;
+
+static count taken(const lm_queue_words *w) {
+  uint64_t now = atomic_load(&w->taken);
+  return (count){now >> LM_GAP_BITS, now & ((1u << LM_GAP_BITS) - 1)};
+}
+
+/* With the lock `get` held. */
+static void set_taken(lm_queue_words *w, count c) { atomic_store(&w->taken, c.last << LM_GAP_BITS | c.gaps); }
+
+/* With the lock `get` held: message n is the next one. Numbers that were left out had no message. */
+static void note_taken(lm_queue_words *w, uint64_t n) {
+  count c = taken(w);
+  if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* else who noted it died before it had it */
+}
+
+/* ---- what waits for room */
+
+typedef struct item {
+  lm_letter *letter;
+  struct item *next;
+} item;
+
+typedef struct lm_backlog {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  lm_handle *queue; /* with sockets of its own */
+  item *first, **end;
+  uint64_t n;
+  bool runs, left; /* its thread; by its handle */
+} lm_backlog;
+
+static void free_backlog(lm_backlog *b) {
+  while (b->first) {
+    item *i = b->first;
+    b->first = i->next;
+    lm_letter_free(i->letter);
+    lm_free(i);
+  }
+  lm_handle_free(b->queue);
+  pthread_mutex_destroy(&b->lock);
+  pthread_cond_destroy(&b->changed);
+  lm_free(b);
+}
+
+/* `most`: messages in the socket, before this one, at most; 0: any number. */
+static lm_status post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sent) {
+  lm_queue_words *w = words_of(h);
+  bool locked;
+  *sent = false;
+  lm_status status = lock_put(w, &locked);
+  if (status != LM_OK || !locked) return status;
+  if (most == 0 || in_socket(h) < most) {
+    uint64_t number = atomic_load(&w->sent) + 1;
+    status = lm_letter_post(h->fd[WRITE], l, number, sent);
+    if (*sent) atomic_store(&w->sent, number);
+  }
+  pthread_mutex_unlock(&w->put);
+  return status;
+}
+
+/* The thread: sends one after the other, and ends when there is none. */
+static void *feed(void *arg) {
+  lm_backlog *b = arg;
+  bool room = false;
+  pthread_mutex_lock(&b->lock);
+  while (b->first) {
+    item *i = b->first;
+    pthread_mutex_unlock(&b->lock);
+    bool sent = false, ready = false;
+    lm_status status = post(b->queue, i->letter, 0, &sent);
+    if (status == LM_OK && !sent) {
+      lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
+      if (ready && room) usleep(1000); /* too many descriptors under way */
+      room = ready;
+    }
+    pthread_mutex_lock(&b->lock);
+    if (status == LM_OK && !sent) continue;
+    b->first = i->next;
+    if (!b->first) b->end = &b->first;
+    b->n--;
+    lm_letter_free(i->letter);
+    lm_free(i);
+    pthread_cond_broadcast(&b->changed);
+  }
+  b->runs = false;
+  bool left = b->left;
+  pthread_cond_broadcast(&b->changed);
+  pthread_mutex_unlock(&b->lock);
+  if (left) free_backlog(b);
+  return NULL;
+}
+
+static lm_status begin_backlog(lm_handle *h) {
+  lm_backlog *b = lm_calloc(1, sizeof *b);
+  if (!b) return LM_E_OOM;
+  lm_status status = lm_handle_copy(h, &b->queue);
+  if (status != LM_OK) {
+    lm_free(b);
+    return status;
+  }
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_mutex_init(&b->lock, NULL);
+  pthread_cond_init(&b->changed, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  b->end = &b->first;
+  h->backlog = b;
+  return LM_OK;
+}
+
+/* With its lock held. */
+static lm_status start_thread(lm_backlog *b) {
+  sigset_t all, before;
+  pthread_t id;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int problem = pthread_create(&id, NULL, feed, b);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (problem) return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
+  pthread_detach(id);
+  b->runs = true;
+  return LM_OK;
+}
+
+static lm_status keep_for_later(lm_handle *h, lm_letter *l) {
+  lm_status status = LM_OK;
+  if (!h->backlog && (status = begin_backlog(h)) != LM_OK) return status;
+  item *i = lm_calloc(1, sizeof *i);
+  if (!i) return LM_E_OOM;
+  i->letter = l;
+  lm_backlog *b = h->backlog;
+  pthread_mutex_lock(&b->lock);
+  item **end = b->end;
+  *end = i;
+  b->end = &i->next;
+  b->n++;
+  if (!b->runs && (status = start_thread(b)) != LM_OK) { /* then it is the only one */
+    *end = NULL;
+    b->end = end;
+    b->n--;
+    lm_free(i);
+  }
+  pthread_mutex_unlock(&b->lock);
+  return status;
+}
+
+uint64_t lm_queue_backlog(const lm_handle *h, double seconds) {
+  lm_backlog *b = h->backlog;
+  if (!b) return 0;
+  double until = lm_seconds() + seconds;
+  struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
+  pthread_mutex_lock(&b->lock);
+  while (b->n > 0 && seconds > 0 && lm_seconds() < until) pthread_cond_timedwait(&b->changed, &b->lock, &at);
+  uint64_t n = b->n;
+  pthread_mutex_unlock(&b->lock);
+  return n;
+}
+
+void lm_backlog_leave(lm_backlog *b) {
+  pthread_mutex_lock(&b->lock);
+  b->left = true;
+  bool runs = b->runs;
+  pthread_mutex_unlock(&b->lock);
+  if (!runs) free_backlog(b);
+}
+
+/* ---- putting */
+
+uint64_t lm_queue_size(const lm_handle *h) { return in_socket(h) + lm_queue_backlog(h, 0); }
+
+uint64_t lm_queue_capacity(const lm_handle *h) { return words_of(h)->capacity; }
+
+/* Whether a bounded queue is full. What other processes keep for later they alone know of. */
+static bool is_full(const lm_handle *h) { return lm_queue_capacity(h) > 0 && lm_queue_size(h) >= lm_queue_capacity(h); }
+
+static lm_status try_put(lm_handle *h, lm_letter *l, bool direct, bool *sent) {
+  lm_status status = LM_OK;
+  *sent = false;
+  if (lm_queue_backlog(h, 0) == 0) TRY(post(h, l, words_of(h)->capacity, sent));
+  if (*sent) {
+    lm_letter_free(l);
+  } else if (!direct && !is_full(h) && (lm_letter_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
+    TRY(keep_for_later(h, l));
+    *sent = true;
+  }
+done:
+  return status;
+}
+
+lm_status lm_queue_put(lm_handle *h, lm_letter *l, bool direct, double seconds, bool *sent) {
+  lm_status status = LM_OK;
+  lm_queue_words *w = words_of(h);
+  double deadline = lm_seconds() + seconds;
+  for (;;) {
+    uint32_t gets = atomic_load(&w->gets);
+    TRY(try_put(h, l, direct, sent));
+    double left = deadline - lm_seconds();
+    if (*sent || left <= 0) break;
+    if (!lm_word_wait(&w->gets, gets, left < LOOK ? left : LOOK)) break;
+  }
+done:
+  return status;
+}
+
+/* ---- getting */
+
+lm_status lm_queue_get(lm_handle *h, double seconds, _Atomic int64_t *claim, lm_parcel **out) {
+  lm_status status = LM_OK;
+  lm_queue_words *w = words_of(h);
+  double deadline = lm_seconds() + seconds;
+  *out = NULL;
+  for (;;) {
+    bool locked, closed = false, ready;
+    uint64_t number;
+    TRY(lock_get(w, &locked));
+    if (locked) {
+      if (lm_letter_peek(h->fd[READ], &number)) {
+        if (claim) atomic_store(claim, (int64_t)number);
+        note_taken(w, number);
+        status = lm_letter_take(h->fd[READ], out, &closed);
+        atomic_fetch_add(&w->gets, 1);
+      }
+      pthread_mutex_unlock(&w->get);
+      if (*out || status != LM_OK) {
+        lm_word_wake(&w->gets);
+        return status;
+      }
+    }
+    double left = deadline - lm_seconds();
+    if (left <= 0) break;
+    TRY(lm_channel_wait(h->fd[READ], POLLIN, left, &ready));
+    if (!ready) break;
+  }
+done:
+  return status;
+}
+
+lm_status lm_queue_has(lm_handle *h, uint64_t number, bool *out) {
+  bool locked = false;
+  uint64_t first;
+  lm_status status = LM_OK;
+  while (status == LM_OK && !locked) status = lock_get(words_of(h), &locked);
+  if (status != LM_OK) return status;
+  *out = lm_letter_peek(h->fd[READ], &first) && first <= number;
+  pthread_mutex_unlock(&words_of(h)->get);
+  return LM_OK;
+}
+
+/* ---- done with */
+
+lm_status lm_queue_done(lm_handle *h) {
+  lm_queue_words *w = words_of(h);
+  uint64_t done = atomic_load(&w->done);
+  do {
+    count c = taken(w);
+    if (done + c.gaps >= c.last) return lm_fail(LM_E_STATE, "all that were taken are done with already");
+  } while (!atomic_compare_exchange_weak(&w->done, &done, done + 1));
+  atomic_fetch_add(&w->dones, 1);
+  lm_word_wake(&w->dones);
+  return LM_OK;
+}
+
+/* The numbers that no message had are known once the queue is empty. */
+static lm_status is_done(lm_handle *h, bool *out) {
+  lm_queue_words *w = words_of(h);
+  lm_status status = LM_OK;
+  bool put = false, get = false;
+  uint64_t first;
+  *out = false;
+  TRY(lock_put(w, &put));
+  if (!put) goto done;
+  TRY(lock_get(w, &get));
+  if (!get || lm_letter_peek(h->fd[READ], &first)) goto done;
+  uint64_t sent = atomic_load(&w->sent);
+  count c = taken(w);
+  if (sent > c.last) set_taken(w, c = (count){sent, c.gaps + (sent - c.last)});
+  *out = atomic_load(&w->done) + c.gaps >= c.last;
+done:
+  if (get) pthread_mutex_unlock(&w->get);
+  if (put) pthread_mutex_unlock(&w->put);
+  return status;
+}
+
+lm_status lm_queue_wait_done(lm_handle *h, double seconds, bool *out) {
+  lm_status status = LM_OK;
+  lm_queue_words *w = words_of(h);
+  double deadline = lm_seconds() + seconds;
+  for (;;) {
+    uint32_t dones = atomic_load(&w->dones);
+    *out = false;
+    if (lm_queue_backlog(h, 0) == 0) TRY(is_done(h, out));
+    double left = deadline - lm_seconds();
+    if (*out || left <= 0) break;
+    if (!lm_word_wait(&w->dones, dones, left < LOOK ? left : LOOK)) break;
+  }
+done:
+  return status;
+}
