@@ -115,14 +115,6 @@ local function examine(o)
   return findings, subjects
 end
 
--- As luminary's file states it, which may not load.
-local function version()
-  local file = io.open(package.searchpath("luminary", package.path) or "")
-  local text = file and file:read "*a" or ""
-  if file then file:close() end
-  return text:match('version = "([%d.]+)"') or "(version not known)"
-end
-
 -- Whether standard output is a terminal that shows colours.
 local function is_coloured()
   local ffi = require "ffi"
@@ -146,7 +138,7 @@ function doctor.main(args, first)
   local findings, subjects = examine(o)
   local code = report.count(findings).problem > 0 and 1 or 0
   local about = {
-    version = version(), host = report.clean(facts.hostname() or "this host"), code = code,
+    version = require "luminary.version", host = report.clean(facts.hostname() or "this host"), code = code,
     kernel = report.clean("Linux " .. (outside.word "/proc/sys/kernel/osrelease" or "?")),
       seconds = outside.now() - began,
   }
