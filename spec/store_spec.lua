@@ -13,10 +13,11 @@ describe("the store", function()
   local folder
   setup(function()
     folder = temp.folder()
-    local ok, text = temp.run(folder, ("cd %s && for generator in base/generate op/generate codegen/abi; do luajit src/$generator.lua . %s; done &&"
-      .. " %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv -fno-strict-aliasing"
-      .. " -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels -Iscripts/dev -o %s/check"
-      .. " spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, own, folder, folder, sources))
+    local ok, text = temp.run(folder, ("cd %s && for script in base/generate op/generate codegen/abi; do"
+      .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv"
+      .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
+      .. " -Iscripts/dev -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, own, folder,
+      folder, sources))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)
