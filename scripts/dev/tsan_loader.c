@@ -28,6 +28,10 @@ static lm_device cpu(void) { return LM_DEVICE(LM_CPU, 0); }
 
 /* ---- a worker: its first parcel is the set, two tensors; then each is the sample numbers of a batch */
 
+static lm_status parcel_of(const char *text, size_t n, int ntensors, lm_tensor *const *tensors, lm_parcel **out) {
+  return lm_parcel_new(&(lm_content){.text = text, .n = n, .ntensors = ntensors, .tensors = tensors}, out);
+}
+
 static void *work(void *arg) {
   int fd = (int)(intptr_t)arg;
   bool closed = false;
@@ -41,7 +45,7 @@ static void *work(void *arg) {
     lm_generator_set(cpu(), (lm_draw){strtoull(request->text, NULL, 10), 0});
     EXPECT(lm_rows_gather(set->tensors[0], request->tensors[0], LM_F32, 1, 0, &made[0]) == LM_OK);
     EXPECT(lm_rows_gather(set->tensors[1], request->tensors[0], LM_NO_DTYPE, 1, 0, &made[1]) == LM_OK);
-    EXPECT(lm_parcel_new(request->text, request->n, 2, made, &reply) == LM_OK);
+    EXPECT(parcel_of(request->text, request->n, 2, made, &reply) == LM_OK);
     if (reply && lm_channel_pass(fd, reply) != LM_OK) lm_parcel_free(reply); /* nobody is there any more */
     lm_release(made[0]);
     lm_release(made[1]);
@@ -68,7 +72,7 @@ static void ask(loader *l, const lm_tensor *order, int k) {
   int64_t size = BATCH, stride = 1;
   EXPECT(lm_tensor_view((lm_tensor *)order, 1, &size, &stride, (int64_t)k * BATCH % (ROWS - BATCH), &numbers) == LM_OK);
   snprintf(text, sizeof text, "%d", k);
-  EXPECT(lm_parcel_new(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
+  EXPECT(parcel_of(text, strlen(text) + 1, 1, &numbers, &request) == LM_OK);
   if (lm_channel_pass(l->fd[k % WORKERS], request) != LM_OK) lm_parcel_free(request);
   lm_release(numbers);
 }
@@ -96,7 +100,7 @@ static void pass(loader *l, uint64_t seed, int leave_after) {
     EXPECT(lm_channel_pair(fd) == LM_OK);
     EXPECT(pthread_create(&l->worker[w], NULL, work, (void *)(intptr_t)fd[1]) == 0);
     l->fd[w] = fd[0];
-    EXPECT(lm_parcel_new("", 1, 2, set, &parcel) == LM_OK);
+    EXPECT(parcel_of("", 1, 2, set, &parcel) == LM_OK);
     EXPECT(lm_channel_pass(fd[0], parcel) == LM_OK);
   }
   for (int k = 0; k < leave_after; k++) {
