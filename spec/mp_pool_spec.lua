@@ -28,7 +28,12 @@ for _, method in ipairs {"process", "thread"} do
   describe("a Pool of the kind " .. method, function()
     local pool
     setup(function()
-      pool = mp.Pool(2, {method = method, initargs = {10}, initializer = function(n) _G.base = n end})
+      local begun = mp.Queue()
+      pool = mp.Pool(2, {method = method, initargs = {10, begun}, initializer = function(n, q)
+        _G.base = n
+        q:put(true)
+      end})
+      for _ = 1, 2 do assert.is_true(begun:get {timeout = 60}) end -- threads' tensors are counted with the spec's
     end)
     teardown(function()
       pool:close()
@@ -122,7 +127,8 @@ for _, method in ipairs {"process", "thread"} do
       for i = 1, n do list[i] = {rows[i], text} end
       local came = own:map(function(pair) return pair end, list, {chunksize = 1})
       for i = 1, n do assert.equal(i - 1, came[i][1]:item()) end
-      own:terminate()
+      own:close()
+      assert.is_true(own:join(20))
     end)
 
     it("ends by close when one worker has ended and another is still at work", function()
