@@ -4,6 +4,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local ranks = require "ranks"
 local temp = require "temp"
+local open_files = require "open_files"
 local ffi = require "ffi"
 local data = lm.data
 -- luacheck: no self
@@ -36,16 +37,14 @@ local function all(loader, epochs, first)
   return list
 end
 
-local function entries(of)
+ffi.cdef "int getpid(void);"
+local function threads()
   local n = 0
-  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/" .. of)
+  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/task")
   for _ in pipe:lines() do n = n + 1 end
   pipe:close()
   return n
 end
-ffi.cdef "int getpid(void);"
-local function threads() return entries "task" end
-local function descriptors() return entries "fd" end
 
 local function settle()
   jit.flush()
@@ -659,14 +658,14 @@ describe("what is left of workers", function()
     end
     use "thread"
     settle()
-    local before, tensors, files = threads(), lm.live_tensors(), descriptors()
+    local before, tensors, files = threads(), lm.live_tensors(), open_files()
     for _, kind in ipairs { "thread", "process" } do
       use(kind)
       settle()
       settle()
       assert.equal(before, threads())
       assert.equal(tensors, lm.live_tensors())
-      assert.is_true(descriptors() <= files)
+      assert.is_true(open_files() <= files)
     end
     assert.equal("", (temp.read("/proc/self/task/" .. ffi.C.getpid() .. "/children")))
   end)

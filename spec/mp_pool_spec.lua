@@ -28,7 +28,12 @@ for _, method in ipairs {"process", "thread"} do
   describe("a Pool of the kind " .. method, function()
     local pool
     setup(function()
-      pool = mp.Pool(2, {method = method, initargs = {10}, initializer = function(n) _G.base = n end})
+      local begun = mp.Queue()
+      pool = mp.Pool(2, {method = method, initargs = {10, begun}, initializer = function(n, q)
+        _G.base = n
+        q:put(true)
+      end})
+      for _ = 1, 2 do assert.is_true(begun:get {timeout = 60}) end -- threads' tensors are counted with the spec's
     end)
     teardown(function()
       pool:close()
@@ -114,6 +119,29 @@ for _, method in ipairs {"process", "thread"} do
       assert.is_true(result:wait(20))
       assert.is_false(result:successful())
       assert.same({1}, pool:map(function(x) return x end, {1}))
+    end)
+
+    it("takes more tensors than there is room for on their way, both ways", function()
+      local n, own = 600, mp.Pool(2, {method = method})
+      local rows, text, list = lm.arange(n):view(n, 1):share_memory_(), ("x"):rep(20000), {}
+      for i = 1, n do list[i] = {rows[i], text} end
+      local came = own:map(function(pair) return pair end, list, {chunksize = 1})
+      for i = 1, n do assert.equal(i - 1, came[i][1]:item()) end
+      own:close()
+      assert.is_true(own:join(20))
+    end)
+
+    it("ends by close when one worker has ended and another is still at work", function()
+      local own = mp.Pool(2, {method = method})
+      local results = own:map_async(function(seconds)
+        local l = require "luminary"
+        local stop = l.time() + seconds
+        while l.time() < stop do end
+        return seconds
+      end, {1, 0, 0, 0})
+      own:close()
+      assert.is_true(own:join(20))
+      assert.same({1, 0, 0, 0}, results:get())
     end)
 
     it("says what cannot be sent there, or back", function()

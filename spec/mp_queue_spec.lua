@@ -1,6 +1,7 @@
 -- lm.mp.Queue and lm.mp.Pipe: values between processes and threads, and what remains when one of them is killed.
 local lm = require "luminary"
 local core = require "luminary.core"
+local open_files = require "spec.support.open_files"
 local temp = require "spec.support.temp"
 local mp, nn = lm.mp, lm.nn
 
@@ -10,11 +11,7 @@ ffi.cdef "int kill(int pid, int number); int usleep(unsigned microseconds); int 
 local function count_descriptors()
   jit.flush()
   for _ = 1, 3 do collectgarbage() end
-  local n = 0
-  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/fd")
-  for _ in pipe:lines() do n = n + 1 end
-  pipe:close()
-  return n
+  return open_files()
 end
 
 local function problem_of(f, ...)

@@ -2,6 +2,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
+local open_files = require "spec.support.open_files"
 local temp = require "spec.support.temp"
 local nn, optim, data, mp = lm.nn, lm.optim, lm.data, lm.mp
 
@@ -31,11 +32,7 @@ end
 -- A handle that a stale stack slot still shows to the collector may keep one: count what repeated runs leave.
 local function count_descriptors()
   settle()
-  local n = 0
-  local pipe = io.popen("ls /proc/" .. ffi.C.getpid() .. "/fd")
-  for _ in pipe:lines() do n = n + 1 end
-  pipe:close()
-  return n
+  return open_files()
 end
 
 -- Processes that this one started and that have not been reaped.

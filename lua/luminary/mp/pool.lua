@@ -175,7 +175,8 @@ local function bury(self, i)
       return break_down(self, ("%s %s"):format(name_of(worker), how_it_ended(worker, " before it took any task")))
     end
   end
-  if self.closed and self.open == 0 then return end
+  -- One that came to its word to stop needs no successor, who would wait for another: all tasks are with workers.
+  if self.closed and (self.open == 0 or claim > self.put) then return end
   local ok, problem = pcall(start, self, i)
   if not ok then break_down(self, "another worker cannot be started: " .. tostring(problem)) end
 end
@@ -213,25 +214,33 @@ local function wait(self, timeout, done)
   end
 end
 
+local function check_whole(who, self)
+  if self.broken then fail("Pool:%s: the pool is broken: %s", who, self.broken) end
+end
+
 local function check(who, self)
   if type(self) ~= "table" or getmetatable(self) ~= Pool then
     fail("Pool:%s: called with %s, not with a Pool: use a colon, pool:%s(…)", who, options.describe(self), who)
   end
   if self.stopped then fail("Pool:%s: the pool was terminated", who) end
   if self.closed then fail("Pool:%s: the pool was closed: it takes no more tasks", who) end
-  if self.broken then fail("Pool:%s: the pool is broken: %s", who, self.broken) end
+  check_whole(who, self)
 end
 
 -- Gives out tasks of `chunk` arguments each, numbered from 1.
 local function submit(self, who, fn, list, n, chunk, unpacked)
   local result = setmetatable({pool = self, who = who, n = n, open = n, outcomes = {}}, Result)
+  local function meanwhile() -- workers that have no room for results take no tasks
+    pump(self, 0)
+    check_whole(who, self)
+  end
   for first = 1, n, chunk do
     local last, args = math.min(n, first + chunk - 1), {}
     for i = first, last do args[i] = list[i] end
     -- Its number is that of its message: nobody else puts anything in.
     self.tasks_queue:send("Pool:" .. who, {
       fn = fn, args = args, first = first, last = last, unpacked = unpacked,
-    })
+    }, false, meanwhile)
     self.put, self.open = self.put + 1, self.open + 1
     self.tasks[self.put] = {result = result, first = first, last = last}
   end

@@ -21,8 +21,11 @@ local senders = setmetatable({}, {__mode = "k"}) -- queue -> the carrier's optio
 
 local function handle(method, self) return shared.handle(Queue, method, self) end
 
--- Whether it was put within `timeout`; `who` words the refusal of a value.
-local function put(self, h, who, value, timeout, direct)
+local OFTEN = 0.01 -- seconds between two calls of `meanwhile`
+
+-- Whether it was put within `timeout`; `who` words the refusal of a value. meanwhile() is called again and again
+-- where it has to wait.
+local function put(self, h, who, value, timeout, direct, meanwhile)
   local how = senders[self]
   if not how then
     how = shared.how()
@@ -30,8 +33,10 @@ local function put(self, h, who, value, timeout, direct)
   end
   local text, tensors, handles = carrier.encode(who, value, how)
   local sent, waits = shared.wait(timeout, function(seconds)
-    return core.mp_put(h, text, tensors, handles, seconds, direct)
-  end)
+    local sent, waits = core.mp_put(h, text, tensors, handles, seconds, direct)
+    if not sent and meanwhile then meanwhile() end
+    return sent, waits
+  end, meanwhile and OFTEN)
   if waits and not made[self] then at_exit.remember(self) end
   return sent
 end
@@ -53,7 +58,9 @@ function Queue:try_put(value, timeout)
 end
 
 -- For the pool. direct: nothing is left in this process when it returns, which may be killed then.
-function Queue:send(who, value, direct) put(self, handle("put", self), who, value, nil, direct) end
+function Queue:send(who, value, direct, meanwhile)
+  put(self, handle("put", self), who, value, nil, direct, meanwhile)
+end
 
 -- Whether a value came within `timeout`, and the value.
 function Queue:take(timeout)
