@@ -182,8 +182,16 @@ other.data = with(pairs_of([[
   distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
   JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
   [[
-  ChainDataset StackDataset default_collate default_convert IterDataPipe MapDataPipe
+  ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
   ]]), {transforms = "lm.vision.transforms is that"})
+
+-- Options that PyTorch's functions of the same name have.
+local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's weights, as safetensors"
+other.options = {
+  weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
+  generator = "lm.manual_seed(n) is for all; loaders and samplers take {seed = n}",
+  multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
+}
 
 local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
 other["vision.transforms"] = with(pairs_of([[
