@@ -2,7 +2,7 @@
 --
 --   local options, given, refuse = dofile(folder .. "options.lua")(USAGE, {epochs = {"count", 10}, log = {"text"}})
 --
--- --help prints USAGE; what is wrong ends the script with exit code 2. given: the names that were on the command line.
+-- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that were on the command line.
 -- refuse(format, ...): the same end for what only the script can know. Two kinds beside those of flags: {"dtype"}, one
 -- that a network can train in, and {"devices"}, which gives a list: those named, separated by commas, else all CUDA
 -- devices, else the CPU.
@@ -14,7 +14,7 @@ local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
 return function(usage, rows)
   local script, special = arg[0]:match("[^/]*$"), {}
   local function refuse(...)
-    io.stderr:write(script, ": ", string.format(...), "\n", usage)
+    io.stderr:write(script, ": ", string.format(...), "\n", script, ": --help lists the options\n")
     os.exit(2, true)
   end
 
@@ -28,7 +28,7 @@ return function(usage, rows)
     io.write(usage)
     os.exit(0, true)
   end
-  if arg[at] then refuse("what is '%s'?", arg[at]) end
+  if arg[at] then refuse("what is '%s'?%s", arg[at], rows.data and " A folder of data goes after --data" or "") end
 
   for name, kind in pairs(special) do
     local text = options[name]
