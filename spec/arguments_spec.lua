@@ -314,6 +314,11 @@ describe("wrong arguments to", function()
     end
     local x = lm.ones { 2, 2 }
     for problem, try in pairs {
+      ["models has no 'vit_b_16' in this version"] = function() lm.models.vit_b_16() end,
+      ["models has no 'get_model'; lm.models%[name%]%(%) makes one"] = function() lm.models.get_model "resnet18" end,
+      ["there is no 'get_params'; T.functional has what takes numbers of one's own"] = function()
+        lm.vision.transforms.RandomCrop.get_params(x, { 1, 1 })
+      end,
       ["tensors have no field or method 'cmul'; here it is 'mul'"] = function() x:cmul(x) end,
       ["tensors have no field or method 'maskedFill'; here it is 'masked_fill_'"] = function() x:maskedFill(x, 1) end,
       ["tensors have no field or method 'isPinned'; here it is 'is_pinned'"] = function() x:isPinned() end,

@@ -145,6 +145,7 @@ describe("imagenet.lua", function()
     local kept, other = folder .. "/kept.safetensors", folder .. "/other.safetensors"
     lm.save(kept, {run = {arch = "resnet18", schedule = "cosine", epochs = 1}, position = {}})
     lm.save(other, lm.models.mlp():state_dict())
+    local has_images = "--data " .. folder .. "/images "
     for given, message in pairs {
       ["--arch resnet19"] = "--arch: 'resnet19' is none of alexnet, ", ["--arch lenet"] = "--arch: 'lenet' is none of",
       ["--dummy --output /nowhere"] = "--output: /nowhere/checkpoint.safetensors.try: No such file",
@@ -156,10 +157,12 @@ describe("imagenet.lua", function()
       ["images"] = "what is 'images'? A folder of data goes after --data",
       ["--gpu 0"] = "--gpu: --device cuda:0 is that",
       ["--multiprocessing-distributed"] = "luminary run --nproc",
-      ["--data " .. folder .. "/images --pretrained /nowhere"] = "--pretrained: cannot read /nowhere",
-      ["--data " .. folder .. "/images --pretrained " .. other] = "--pretrained: load_state_dict: for ResNet",
-      ["--devices cpu:0"] = "--devices: is for --data-parallel", ["--data /nowhere"] = "imagenet.lua: --data: ImageFolder: root",
-      ["--resume /nowhere"] = "imagenet.lua: --resume: cannot read /nowhere", ["--auto-resume --resume x"] = "--auto-resume and --resume: one of the two",
+      [has_images .. "--pretrained /nowhere"] = "--pretrained: cannot read /nowhere",
+      [has_images .. "--pretrained " .. other] = "--pretrained: load_state_dict: for ResNet",
+      ["--devices cpu:0"] = "--devices: is for --data-parallel",
+      ["--data /nowhere"] = "imagenet.lua: --data: ImageFolder: root",
+      ["--resume /nowhere"] = "imagenet.lua: --resume: cannot read /nowhere",
+      ["--auto-resume --resume x"] = "--auto-resume and --resume: one of the two",
       ["--arch resnet50 --resume " .. kept] = "--arch resnet50 does not go with",
       ["--epochs 2 --resume " .. kept] = "--epochs 2 does not go with",
       ["--resume " .. other] = "is no checkpoint of this script",

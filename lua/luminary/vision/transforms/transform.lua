@@ -22,6 +22,9 @@ Transform = class.guard(class.new("Transform", nil, function(of, ...)
 end))
 for key, method in pairs(class.methods) do Transform[key] = method end
 Transform.is = class.is
+Transform.__missing = {
+  get_params = "T.functional has what takes numbers of one's own: T.functional.crop(x, top, left, height, width)",
+}
 Transform.strict = true
 
 -- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
