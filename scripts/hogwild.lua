@@ -53,6 +53,7 @@ local record = lm.zeros({options.processes, 3}, {dtype = "float64"}):share_memor
 -- What each process runs. It gets the model and the record themselves, and copies of the rest: gradients and momentum
 -- are each one's own.
 local function train(i)
+  io.stdout:setvbuf "line"
   if options.threads then lm.set_num_threads(options.threads) end
   lm.manual_seed(options.seed + i)
   local steps, samples, began = 0, 0, lm.time()

@@ -19,17 +19,17 @@ local USAGE = [[
 usage: luajit imagenet.lua [options]
 
   --data DIR          folder with train/ and val/, a folder for each class in both  (imagenet)
-  --arch NAME         a network of lm.models: resnet18, resnet50, vgg_f, ...  (resnet18)
-  --pretrained FILE   begin with these weights: a state_dict in safetensors
+  -a, --arch NAME     a network of lm.models: resnet18, resnet50, vgg_f, ...  (resnet18)
+  --pretrained FILE   begin with these weights: a state_dict in safetensors, or a checkpoint of this script
   --image-size N      pixels of a side that the network sees        (224)
   --dummy             random images of 1,000 classes instead of files
   --dummy-images N    ... so many, and a twenty-fifth of them to test with  (1281167)
-  --epochs N          passes over the training set                  (90)
+  --epochs N          passes over the training set; more, when resumed, but with cosine  (90)
   --max-steps N       stop after this many steps in all             (no limit)
-  --batch-size N      samples a step, over all ranks and devices    (256)
+  -b, --batch-size N  samples a step, over all ranks and devices    (256)
   --lr X              learning rate, at most                        (0.1)
   --momentum X        of SGD                                        (0.9)
-  --weight-decay X    of SGD                                        (1e-4)
+  --wd, --weight-decay X  of SGD                                    (1e-4)
   --schedule NAME     of the learning rate: step (a tenth after every --step-size epochs), cosine (to 0) or constant
                                                                     (step)
   --step-size N       epochs                                        (30)
@@ -37,14 +37,14 @@ usage: luajit imagenet.lua [options]
   --label-smoothing X that much of each label goes to all classes   (0)
   --amp               mixed precision: float16 on GPUs, with a scaled loss, else bfloat16
   --sync-bn           batch norms' statistics are of all ranks' samples
-  --evaluate          test once, and end
+  -e, --evaluate      test once, and end
   --resume FILE       go on from a checkpoint
   --auto-resume       go on from OUTPUT/checkpoint.safetensors if it is there: for restarts
   --output DIR        where checkpoints go                          (.)
   --save-every N      write a checkpoint every N steps, too
-  --print-freq N      a line every N batches                        (10)
+  -p, --print-freq N  a line every N batches                        (10)
   --log FILE          write one JSON object a step and an epoch; appended to when resumed
-  --workers N         threads of each process that read and decode  (4)
+  -j, --workers N     threads of each process that read and decode  (4)
   --threads N         CPU threads of a process                      ($OMP_NUM_THREADS, else all cores, shared)
   --device NAME       cpu, cuda:0, ...                              (cuda:<local rank> if there is one, else cpu)
   --no-accel          the CPU, also where there is a GPU
@@ -74,7 +74,17 @@ local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
   ["local-rank"] = {"natural"}, -- what some launchers add; LOCAL_RANK says the same
   a = {same = "arch"}, b = {same = "batch-size"}, e = {same = "evaluate"}, j = {same = "workers"},
   p = {same = "print-freq"}, wd = {same = "weight-decay"}, -- the example's
+  ["dist-url"] = {same = "init-method"}, ["dist-backend"] = {same = "backend"},
+  gpu = {refuse = "--device cuda:0 is that"},
+  ["multiprocessing-distributed"] = {refuse = "luminary run --nproc 8 imagenet.lua … starts the processes"},
 })
+
+-- What f gives; its error is one of the option's.
+local function need(option, f, ...)
+  local ok, value = pcall(f, ...)
+  if ok then return value end
+  return refuse("--%s: %s", option, (tostring(value):gsub("^[^:]*:%d+: ", "")))
+end
 
 local latest, best_path = options.output .. "/checkpoint.safetensors", options.output .. "/model_best.safetensors"
 if options["auto-resume"] then
@@ -87,13 +97,16 @@ if options["auto-resume"] then
 end
 
 -- A checkpoint decides what the command line leaves open.
-local checkpoint = options.resume and lm.load(options.resume)
+local checkpoint = options.resume and need("resume", lm.load, options.resume)
 if checkpoint then
   if type(checkpoint) ~= "table" or type(checkpoint.run) ~= "table" or type(checkpoint.position) ~= "table" then
     refuse("--resume: %s is no checkpoint of this script", options.resume)
   end
   for name, value in pairs(checkpoint.run) do
-    if given[name] and options[name] ~= value then
+    local longer = name == "epochs" and checkpoint.run.schedule ~= "cosine" -- which is as long as all epochs
+    if given[name] and longer then
+      value = options.epochs
+    elseif given[name] and options[name] ~= value then
       refuse("--%s %s does not go with %s, which has %s", name, tostring(options[name]), options.resume,
         tostring(value))
     end
@@ -174,10 +187,10 @@ do
     classes = 1000
     train_set, val_set = fake(options["dummy-images"]), fake(math.ceil(options["dummy-images"] / 25))
   else
-    train_set = data.ImageFolder(options.data .. "/train", {transform = T.Compose {
+    train_set = need("data", data.ImageFolder, options.data .. "/train", {transform = T.Compose {
       T.RandomResizedCrop(size), T.RandomHorizontalFlip(), T.ToTensor(), normalize,
     }})
-    val_set = data.ImageFolder(options.data .. "/val", {transform = T.Compose {
+    val_set = need("data", data.ImageFolder, options.data .. "/val", {transform = T.Compose {
       T.Resize(math.floor(size * 256 / 224 + 0.5)), T.CenterCrop(size), T.ToTensor(), normalize,
     }})
     classes = #train_set.classes
@@ -202,7 +215,11 @@ local val_loader = loader_of(data.Subset(val_set, lm.arange(rank + 1, #val_set +
 lm.manual_seed(options.seed)
 say("=> %s '%s'", options.pretrained and "using pre-trained model" or "creating model", options.arch)
 local net = archs[options.arch] {num_classes = classes}
-if options.pretrained then net:load_state_dict(lm.load(options.pretrained)) end
+if options.pretrained then
+  local weights = need("pretrained", lm.load, options.pretrained)
+  if type(weights.run) == "table" then weights = weights.model end
+  need("pretrained", net.load_state_dict, net, weights)
+end
 if options["sync-bn"] then net = nn.SyncBatchNorm.convert_sync_batchnorm(net) end
 local model = net:to(device) -- as it runs
 if options["data-parallel"] then
@@ -229,7 +246,7 @@ do
     list[#list + 1] = S.CosineAnnealingLR(opt, math.max(1, all - rising))
   else
     local drops, every = {}, options["step-size"] * epoch_steps
-    for at = every, options.schedule == "step" and all or 0, every do drops[#drops + 1] = math.max(1, at - rising) end
+    for k = 1, options.schedule == "step" and 20 or 0 do drops[k] = math.max(1, k * every - rising) end -- to nothing
     list[#list + 1] = S.MultiStepLR(opt, drops, {gamma = 0.1})
   end
   schedule = #list == 1 and list[1] or S.SequentialLR(opt, list, {rising})

@@ -2,19 +2,21 @@
 --
 --   local options, given, refuse = dofile(folder .. "options.lua")(USAGE, {epochs = {"count", 10}, log = {"text"}})
 --
--- --help prints USAGE; what is wrong ends the script with exit code 2. given: the names that were on the command line.
--- refuse(format, ...): the same end for what only the script can know. Two kinds beside those of flags: {"dtype"}, one
--- that a network can train in, and {"devices"}, which gives a list: those named, separated by commas, else all CUDA
--- devices, else the CPU.
+-- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
+-- were on the command line. refuse(format, ...): the same end for what only the script can know. Two kinds beside those
+-- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
+-- commas, else all CUDA devices, else the CPU.
+-- Lines are written as they come, into a pipe or file too.
 local lm = require "luminary"
 local flags = require "luminary.cli.flags"
 
 local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
 
 return function(usage, rows)
+  io.stdout:setvbuf "line"
   local script, special = arg[0]:match("[^/]*$"), {}
   local function refuse(...)
-    io.stderr:write(script, ": ", string.format(...), "\n", usage)
+    io.stderr:write(script, ": ", string.format(...), "\n", script, ": --help lists the options\n")
     os.exit(2, true)
   end
 
@@ -28,7 +30,7 @@ return function(usage, rows)
     io.write(usage)
     os.exit(0, true)
   end
-  if arg[at] then refuse("what is '%s'?", arg[at]) end
+  if arg[at] then refuse("what is '%s'?%s", arg[at], rows.data and " A folder of data goes after --data" or "") end
 
   for name, kind in pairs(special) do
     local text = options[name]

@@ -127,6 +127,14 @@ describe("wrong arguments to", function()
       ["Linear: out_features has to be an integer of at least 1, got a table"] = function()
         nn.Linear(2, { out_featres = 3 })
       end,
+      ["gaussian_blur: options have names: {sigma = …}, not {…} alone"] = function()
+        lm.vision.transforms.functional.gaussian_blur(lm.ones { 3, 4, 4 }, 3, { 1, 2 })
+      end,
+      ["resnet18: no option 'weights': nothing is downloaded; net:load_state_dict"] = function()
+        lm.models.resnet18 { weights = "IMAGENET1K_V1" }
+      end,
+      ["DataLoader: no option 'generator': lm.manual_seed%(n%) is for all; loaders and samplers take {seed = n}"] =
+        function() data.DataLoader(data.TensorDataset(lm.ones { 4 }), { generator = 1 }) end,
       ["Linear: no option 'in_features'"] = function() nn.Linear(2, { in_features = 2, out_features = 3 }) end,
       ["Conv2d: out_channels has to be an integer of at least 1, got nil"] = function()
         nn.Conv2d(1, { kernel_size = 3 })
@@ -152,6 +160,10 @@ describe("wrong arguments to", function()
       ["Optimizer.zero_grad: it is called with a colon"] = function() opt.zero_grad() end,
       ["DataLoader.iter: it is called with a colon"] = function() loader.iter() end,
       ["Module.parameters: it is called with a colon"] = function() net.parameters() end,
+      ["Module.load_state_dict: it is called with a colon"] = function() net.load_state_dict(net:state_dict()) end,
+      ["DataLoader.load_state_dict: it is called with a colon"] = function()
+        loader.load_state_dict(loader:state_dict())
+      end,
       ["Module.train: it is called with a colon"] = function() net.train(true) end,
       ["Linear.forward: it is called with a colon: x:forward%(…%), or x%(…%)$"] = function()
         net.forward(lm.ones { 2 })
@@ -302,6 +314,11 @@ describe("wrong arguments to", function()
     end
     local x = lm.ones { 2, 2 }
     for problem, try in pairs {
+      ["models has no 'vit_b_16' in this version"] = function() lm.models.vit_b_16() end,
+      ["models has no 'get_model'; lm.models%[name%]%(%) makes one"] = function() lm.models.get_model "resnet18" end,
+      ["there is no 'get_params'; T.functional has what takes numbers of one's own"] = function()
+        lm.vision.transforms.RandomCrop.get_params(x, { 1, 1 })
+      end,
       ["tensors have no field or method 'cmul'; here it is 'mul'"] = function() x:cmul(x) end,
       ["tensors have no field or method 'maskedFill'; here it is 'masked_fill_'"] = function() x:maskedFill(x, 1) end,
       ["tensors have no field or method 'isPinned'; here it is 'is_pinned'"] = function() x:isPinned() end,

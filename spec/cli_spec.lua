@@ -102,6 +102,10 @@ describe("luminary's options", function()
   it("help of a name", function()
     local ok, text = luminary "help nn.Linear"
     assert(ok and text:find("nn.Linear(in_features", 1, true), text)
+    ok, text = luminary "help mp.Event.wait" -- lm.cuda has an Event, too
+    assert(ok and text:find("lm.mp.Event:wait(timeout)", 1, true), text)
+    ok, text = luminary "help mp.Pool"
+    assert(ok and text:find("Its methods: apply, apply_async", 1, true), text)
     ok, text = luminary "help nn.Linaer"
     assert(not ok and text:find("did you mean ?Linear", 1, true), text)
   end)

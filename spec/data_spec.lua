@@ -504,6 +504,20 @@ describe("a loader", function()
     assert.same({ { 4, 4 } }, batches(tensors:iter()))
   end)
 
+  it("has default_collate for a collate_fn that does more", function()
+    local set = data.TensorDataset(lm.arange(4), lm.arange(4) * 2)
+    for a, b in data.DataLoader(set, { batch_size = 4, collate_fn = function(samples)
+      local x, y = data.default_collate(samples)
+      return y, x
+    end }):iter() do
+      assert.same({ { 0, 2, 4, 6 }, { 0, 1, 2, 3 } }, { a:totable(), b:totable() })
+    end
+    local batch = data.default_collate { { n = 1, t = lm.ones { 2 } }, { n = 2.5, t = lm.ones { 2 } } }
+    assert.same({ "float32", { 1, 2.5 }, { 2, 2 } }, { batch.n.dtype, batch.n:totable(), batch.t.shape })
+    assert.matches("default_collate: a list of samples expected", message(data.default_collate, { 1, 2 }))
+    assert.matches("default_collate: a list of samples expected", message(data.default_collate))
+  end)
+
   it("says that a batch is nil, which would end the loop", function()
     local set = Numbers(3)
     assert.matches("DataLoader: collate_fn gave nil for a batch", message(batches, data.DataLoader(set, {

@@ -144,7 +144,7 @@ describe("CIFAR", function()
     write("bad/test_batch.bin", records(0, 3):sub(1, -2))
     says(path .. " has 9218 bytes, which is no number of records of 3073", data.CIFAR10,
       {root = folder .. "/bad", train = false})
-    says("no option 'download'", data.CIFAR10, {download = true})
+    says("no option 'download': nothing is downloaded", data.CIFAR10, {download = true})
   end)
 end)
 
@@ -504,6 +504,7 @@ describe("a TokenDataset", function()
     assert.equal(8, #every)
     assert.same({9, 10, 11}, plain(select(2, every:get(-1)))) -- from 1
     local x, y = every:get_batch(lm.tensor({8, 1}, {dtype = "int64"}))
+    assert(x:equal((every:get_batch {8, 1})))
     assert.same({{{8, 9, 10}, {1, 2, 3}}, {{9, 10, 11}, {2, 3, 4}}}, {plain(x), plain(y)})
     assert.is_true(x:is_contiguous() and y:is_contiguous())
     assert.equal(2, #data.TokenDataset(path, {block_size = 3, offset = 4, stride = 4}))
@@ -527,6 +528,7 @@ describe("a TokenDataset", function()
     says("sample 4 is not among the 3", set.get, set, 4)
     says("has no block 4611686018427387904", set.get_batch, set, lm.tensor({2 ^ 53}, {dtype = "int64"}):mul(512))
     says("are not in it", set.get_batch, set, lm.tensor({0}, {dtype = "int64"}))
+    says("TokenDataset: the list of indices has to be a tensor, got number 3", set.get_batch, set, 3)
   end)
 
   it("has an error for a file that changes, in workers too", function()
@@ -606,7 +608,8 @@ describe("a CSVDataset", function()
     local path = folder .. "/bad.csv"
     says(path .. ": line 3, column 2 ('b'): '' is a missing value; missing = \"nan\" takes it as NaN", read,
       "a,b\n1,2\n3,\n")
-    says(path .. ": line 4, column 1 ('a'): 'x' is no number of float32", read, 'a,b\n"1",2\n\nx,4\n')
+    says(path .. ": line 4, column 1 ('a'): 'x' is no number of float32; text = \"<column>\" reads strings",
+      read, 'a,b\n"1",2\n\nx,4\n')
     says(path .. ": line 3 has 3 fields, the first has 2", read, "a,b\n1,2\n3,4,5\n")
     says(path .. ": line 2 has 1 field, the first has 2", read, "a,b\n1\n")
     says(path .. ": line 2, field 2: a quote inside a field without quotes", read, 'a,b\n1,2"\n')
@@ -615,7 +618,7 @@ describe("a CSVDataset", function()
     says(path .. ": line 4, column 2: 'z' is none of the classes x, y", read, 'a,b\n1,"x"\n2,"y"\n3,z\n',
       {label = "b", classes = {"x", "y"}})
     says("has no lines", read, "\n\r\n")
-    says(path .. " has no column string 'c'; did you mean 'a'?; there are a, b", read, "a,b\n1,2\n", {features = {"c"}})
+    says(path .. " has no column 'c'; did you mean 'a'? there are a, b", read, "a,b\n1,2\n", {features = {"c"}})
     says("did you mean 'label'?", read, "label,b\n1,2\n", {label = "lable"})
     says("columns 1 to 2, not 3", read, "a,b\n1,2\n", {label = 3})
     says("two columns of", read, "a,a\n1,2\n", {label = "a"})
@@ -667,6 +670,15 @@ describe("a JSONLinesDataset", function()
     assert.equal(0, #data.JSONLinesDataset(write("c.jsonl", "\n \n")))
     local nulls = write("d.jsonl", '{"a": null}\n')
     assert.same({a = false}, data.JSONLinesDataset(nulls, {null = false}):get(1))
+    local beside = data.JSONLinesDataset(write("n.jsonl", '{"a": 1, "b": null, "c": [{"d": null}]}\n'),
+      {fields = {"a"}})
+    assert.equal(1, beside:get(1)) -- one that no sample has is none of ours
+    beside.fields = {"a", "c"}
+    says("line 1: field 'c' has a null, for which Lua has no value; {null = false} has false stand for it", beside.get,
+      beside, 1)
+    says("line 1: a null, for which Lua has no value; {null = false}", function()
+      data.JSONLinesDataset(nulls):get(1)
+    end)
   end)
 
   it("finds lines in large files, read in order or not", function()
@@ -693,7 +705,7 @@ describe("a JSONLinesDataset", function()
     says(path .. ": line 3: no JSON at byte 7", set.get, set, 2)
     says(path .. ": line 4: it has no field 'a'", set.get, set, 3)
     says(path .. ": line 5: fields of an object are wanted, it is a number", set.get, set, 4)
-    says(path .. ": line 6: a null, for which Lua has no value", set.get, set, 5)
+    says(path .. ": line 6: field 'a' has a null, for which Lua has no value", set.get, set, 5)
     local tolerant = data.JSONLinesDataset(path, {fields = {"a"}, on_error = "skip"})
     assert.same({1, 2, 2}, {tolerant:get(1), tolerant:get(2), tolerant:get(6)})
     assert.equal(4, tolerant:skipped())

@@ -128,10 +128,24 @@ describe("imagenet.lua", function()
     for name, p in given:named_parameters() do assert(saved[name]:equal(p), name) end
   end)
 
+  it("goes on for more epochs than were planned, and begins with the weights of a checkpoint", function()
+    local last = " --resume " .. folder .. "/longer/checkpoint.safetensors"
+    train("longer", dummy .. " --epochs 1 --step-size 1")
+    train("longer", dummy .. " --epochs 2" .. last)
+    train("planned", dummy .. " --epochs 2 --step-size 1")
+    local longer, planned = lm.load(folder .. "/longer/checkpoint.safetensors"),
+      lm.load(folder .. "/planned/checkpoint.safetensors")
+    for name, p in pairs(planned.model) do assert(longer.model[name]:equal(p), name) end
+    local text = train("given", dummy .. " --evaluate --pretrained " .. folder .. "/longer/checkpoint.safetensors")
+    local other = train("other", dummy .. " --evaluate" .. last)
+    assert.equal(other:match " %* .*", text:match " %* .*")
+  end)
+
   it("names what it does not know, and what does not go together", function()
     local kept, other = folder .. "/kept.safetensors", folder .. "/other.safetensors"
-    lm.save(kept, {run = {arch = "resnet18"}, position = {}})
+    lm.save(kept, {run = {arch = "resnet18", schedule = "cosine", epochs = 1}, position = {}})
     lm.save(other, lm.models.mlp():state_dict())
+    local has_images = "--data " .. folder .. "/images "
     for given, message in pairs {
       ["--arch resnet19"] = "--arch: 'resnet19' is none of alexnet, ", ["--arch lenet"] = "--arch: 'lenet' is none of",
       ["--dummy --output /nowhere"] = "--output: /nowhere/checkpoint.safetensors.try: No such file",
@@ -140,15 +154,25 @@ describe("imagenet.lua", function()
       ["--label-smoothing 2"] = "--label-smoothing 2: 1 at most", ["--bathc-size 4"] = "--batch-size",
       ["--no-accel --device cpu"] = "--no-accel and --device: one of the two",
       ["--warmup 100"] = "--warmup 100: there are 90 epochs",
-      ["--devices cpu:0"] = "--devices: is for --data-parallel", ["--data /nowhere"] = "/nowhere/train",
-      ["--resume /nowhere"] = "/nowhere", ["--auto-resume --resume x"] = "--auto-resume and --resume: one of the two",
+      ["images"] = "what is 'images'? A folder of data goes after --data",
+      ["--gpu 0"] = "--gpu: --device cuda:0 is that",
+      ["--multiprocessing-distributed"] = "luminary run --nproc",
+      [has_images .. "--pretrained /nowhere"] = "--pretrained: cannot read /nowhere",
+      [has_images .. "--pretrained " .. other] = "--pretrained: load_state_dict: for ResNet",
+      ["--devices cpu:0"] = "--devices: is for --data-parallel",
+      ["--data /nowhere"] = "imagenet.lua: --data: ImageFolder: root",
+      ["--resume /nowhere"] = "imagenet.lua: --resume: cannot read /nowhere",
+      ["--auto-resume --resume x"] = "--auto-resume and --resume: one of the two",
       ["--arch resnet50 --resume " .. kept] = "--arch resnet50 does not go with",
+      ["--epochs 2 --resume " .. kept] = "--epochs 2 does not go with",
       ["--resume " .. other] = "is no checkpoint of this script",
       ["--data " .. folder .. "/images/train"] = "images/train/train",
     } do
       local ok, text = run("luajit %s %s", script, given)
       assert(not ok, given .. ": " .. text)
       assert.matches(message, text, 1, true)
+      assert.matches("imagenet.lua: --help lists the options\n", text, 1, true)
+      assert(not text:find("traceback", 1, true) and not text:find("usage:", 1, true), text)
     end
     local images, odd = folder .. "/images", folder .. "/odd"
     local ok, text = run("mkdir -p %s/train/a %s/val/b && cp %s/train/disc/*.jpg %s/train/a && "

@@ -85,6 +85,22 @@ describe("a loader's workers", function()
     end)
   end)
 
+  it("have numbers of math.random that differ from batch to batch", function()
+    local Drawn = data.Dataset:extend("Drawn")
+    function Drawn:len() return 60 end
+    function Drawn:get() return math.random() end
+    local function first_of_batches(workers)
+      local list = {}
+      for x in data.DataLoader(Drawn(), { batch_size = 1, num_workers = workers, seed = 7 }):iter() do
+        list[#list + 1] = x:item()
+      end
+      return lm.tensor(list)
+    end
+    local x = first_of_batches(1)
+    assert.same(x:totable(), first_of_batches(3):totable())
+    assert(x:std():item() > 0.2 and (x[{ { 2, -1 } }] - x[{ { 1, -2 } }]):abs():mean():item() > 0.2, tostring(x))
+  end)
+
   it("and by a seed, from any batch on", function()
     local how = { batch_size = 4, shuffle = true, seed = 7 }
     local whole = all(data.DataLoader(Noisy(11), how), 1)

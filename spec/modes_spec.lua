@@ -74,6 +74,19 @@ describe("no_grad", function()
   end)
 end)
 
+describe("set_grad_enabled", function()
+  it("takes a function as no_grad and enable_grad do", function()
+    local x = lm.ones({2}, {requires_grad = true})
+    for _, on in ipairs {true, false} do
+      local y, n = lm.set_grad_enabled(on, function(a) return a * 2, 7 end, x)
+      assert.same({on, 7, true}, {y.requires_grad, n, lm.is_grad_enabled()})
+    end
+    assert.error_matches(function() lm.set_grad_enabled(nil, print) end, "on: true or false expected")
+    assert.error_matches(function() lm.set_grad_enabled(false, 3) end, "function")
+    assert.is_true(lm.is_grad_enabled())
+  end)
+end)
+
 describe("enable_grad", function()
   -- Tried where grad is off, so that being inside shows.
   before_each(function() lm.set_grad_enabled(false) end)

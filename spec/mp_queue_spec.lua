@@ -25,6 +25,16 @@ local function begin(method, f, ...)
   return mp.spawn(function(_, g, ...) g(...) end, {method = method, join = false, args = {f, ...}})
 end
 
+it("a queue says what stands for Python's names, and where a value that cannot be sent is", function()
+  local q, x = mp.Queue(), lm.ones(2, {requires_grad = true}) * 2
+  assert.matches("there is no 'get_nowait'; local got, value = queue:try_get%(%)", problem_of(function()
+    return q:get_nowait()
+  end))
+  assert.matches("there is no 'put_nowait'; .*queue:try_put%(v%)", problem_of(function() q:put_nowait(1) end))
+  assert.matches("Queue:put: the value: a tensor that an op computed", problem_of(q.put, q, x))
+  assert.matches("Queue:put: %[2%]: a tensor that an op computed", problem_of(q.put, q, {1, x}))
+end)
+
 describe("a Queue", function()
   it("gives values in the order in which they were put", function()
     local q = mp.Queue()

@@ -355,6 +355,9 @@ describe("state_dict", function()
     state.extra, state["2.weight"] = lm.zeros { 1 }, lm.zeros { 1 }
     local text = message(net.load_state_dict, net, state)
     assert.matches('missing keys in the state_dict: "1.bias"', text, 1, true)
+    local nested = { epoch = 3, model = net:state_dict() }
+    assert.matches("no entry is of it, but 'model' is a table of such: pass that one",
+      message(net.load_state_dict, net, nested), 1, true)
     assert.matches('unexpected keys in the state_dict: "2.weight", "extra"', text, 1, true)
     assert.matches("size mismatch for 1.weight: [5, 5] in the state_dict, [1, 3] in the model", text, 1, true)
     assert.is_true(before:equal(net[1].weight:detach()))

@@ -238,6 +238,15 @@ describe("hogwild.lua", function()
     end)
   end
 
+  it("writes its lines as they come, into a file too", function()
+    local out = folder .. "/hogwild.out"
+    os.execute(("cd %s && exec luajit scripts/hogwild.lua --data %s --processes 1 --model mlp --epochs 100000 "
+      .. "--log-interval 50 > %s 2>&1 & job=$!; for i in $(seq 200); do grep -q loss %s && break; sleep 0.05; done; "
+      .. "kill $job"):format(root, folder, out, out))
+    local lines = select(2, read(out):gsub("process 0 .-\n", ""))
+    assert(lines >= 1 and lines < 20, lines) -- a full buffer has some hundred
+  end)
+
   it("names what it does not know", function()
     for given, message in pairs {
       ["--model vgg"] = "--model: no model 'vgg'", ["--method fork"] = "--method: 'fork' is neither process nor thread",

@@ -434,6 +434,29 @@ describe("MixUp and CutMix", function()
     assert.same({ 4, 3 }, to.shape)
   end)
 
+  it("go into RandomChoice, RandomApply and RandomOrder, which draw once for a batch", function()
+    lm.manual_seed(3)
+    local function kind(t) -- of what it made: the first image is 0, the last one 3
+      local y, to = t(x, labels)
+      assert.same({ 4, 3 }, to.shape)
+      local own = y[1]:eq(y[{ 1, 1, 1, 1 }]):all():item()
+      return own and "mixed" or "cut"
+    end
+    local mix, cut = T.MixUp { num_classes = 3 }, T.CutMix { num_classes = 3, alpha = 100 }
+    local seen = { mixed = 0, cut = 0 }
+    for _ = 1, 40 do
+      local which = kind(T.RandomChoice { mix, T.Compose { T.Identity(), cut } })
+      seen[which] = seen[which] + 1
+    end
+    assert(seen.mixed > 8 and seen.cut > 8, seen.mixed)
+    assert.equal("cut", kind(T.RandomChoice({ mix, cut }, { p = { 0, 1 } })))
+    local y, to = T.RandomApply({ cut }, { p = 0 })(x, labels)
+    assert(y == x and to == labels)
+    assert.equal("cut", kind(T.RandomApply({ cut }, { p = 1 })))
+    assert.equal("cut", kind(T.RandomOrder { cut, T.Identity(), function(v) return v end }))
+    assert.same({ 4, 3 }, select(2, T.Compose { T.RandomChoice { mix, cut } }(x, labels)).shape)
+  end)
+
   it("refuse what they cannot mix", function()
     local mix = T.MixUp { num_classes = 3 }
     assert.matches("a batch %[N, C, H, W%] expected", message(mix, x[1], labels))

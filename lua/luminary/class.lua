@@ -107,12 +107,13 @@ function class.new(name, super, constructor)
   })
 end
 
--- A method with `self` that says so where it is called with a dot, or with more arguments than `most`.
-local function guarded(of, name, method, most)
+-- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
+-- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
+local function guarded(of, name, method, most, lent)
   if type(method) ~= "function" or debug.getlocal(method, 1) ~= "self" then return method end
   return function(self, ...)
     local record = debug_getmetatable(self)
-    if not (record and record.class) and type(self) ~= "table" then
+    if not (record and record.class) and (type(self) ~= "table" or record == nil and not lent) then
       fail("%s.%s: it is called with a colon: x:%s(…)%s", of.__name, name, name,
         name == "forward" and ", or x(…)" or "")
     end
@@ -130,8 +131,8 @@ local function named(method)
   return info and not info.isvararg and info.nparams - 1 or 1 / 0
 end
 
-local function set_method(of, name, method, most)
-  rawset(of, name, name == "init" and method or guarded(of, name, method, most))
+local function set_method(of, name, method, most, lent)
+  rawset(of, name, name == "init" and method or guarded(of, name, method, most, lent))
 end
 
 --- Guards the methods that a class is given from now on. Gives the class.
@@ -152,7 +153,7 @@ local function set_own_method(of, name, method)
   if ours and (of[ours] or ours == "len") then
     fail("%s: '%s' is called %s here: function %s:%s(…)", of.__name, name, ours, of.__name, ours)
   end
-  set_method(of, name, method, 1 / 0)
+  set_method(of, name, method, 1 / 0, true)
 end
 
 --- A class of the library: constructed with more arguments than `init` names, it is an error.

@@ -300,9 +300,9 @@ local usual = {
 
 -- The text of a class ends with the methods that it adds to those of the class it extends.
 local function with_methods(entry, text)
-  local names = {}
+  local names, owner = {}, rawget(entry.value, "__name") or entry.name
   for _, each in ipairs(all().list) do
-    if each.owner == entry.value.__name and not usual[each.name] then names[#names + 1] = each.name end
+    if each.owner == owner and not usual[each.name] then names[#names + 1] = each.name end
   end
   if #names == 0 then return text end
   return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
@@ -313,8 +313,7 @@ function help.of(entry)
   if entry.text == nil then
     entry.text = false
     local text = find_text(entry)
-    entry.text = text and is_class(entry.value) and rawget(entry.value, "__name") and with_methods(entry, text) or text
-      or false
+    entry.text = text and is_class(entry.value) and with_methods(entry, text) or text or false
   end
   return entry.text or nil
 end
@@ -405,7 +404,9 @@ function help.text(path, of)
   local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
   name = name or path:match("^[%w_]+$")
   if not name then return nil, ("no '%s'"):format(path) end
-  local named = qualifier and all().classes[qualifier:match("[%w_]+$")]
+  local classes = all().classes
+  local named = qualifier
+    and (classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")])
   local owners = of ~= nil and owners_of(of) or {}
   while named do
     owners[#owners + 1] = named.__name

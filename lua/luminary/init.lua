@@ -24,7 +24,8 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.no_grad(f, ...): f(...) without recording for backward; restored however f ends. Gives what f returns.
 --- lm.enable_grad(f, ...): f(...) with recording, inside no_grad too. Gives what f returns.
 --- lm.is_grad_enabled(): whether ops on tensors that require a gradient are recorded now.
---- lm.set_grad_enabled(on): turns recording on or off from here on. Gives what was before.
+--- lm.set_grad_enabled(on [, f, ...]): f(...) with recording or without it, as enable_grad and no_grad. Without f:
+--- turns it on or off from here on, and gives what was before.
 --- lm.autocast({device, dtype, enabled = true, cache_enabled = true}, f, ...): f(...) with matrix products and
 --- convolutions in dtype (float16 on CUDA, bfloat16 elsewhere), and what needs precision in float32, as PyTorch's lists
 --- say; on that kind of device, or on all. Low copies of weights are kept for the outermost scope unless cache_enabled
@@ -77,7 +78,7 @@ for _, name in ipairs {
   lm[name] = core[name]
 end
 for name, most in pairs { -- arguments that it takes
-  op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0, set_grad_enabled = 1,
+  op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
   manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
   memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
@@ -85,6 +86,10 @@ for name, most in pairs { -- arguments that it takes
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
 } do
   lm[name] = options.exact(name, core[name], most)
+end
+function lm.set_grad_enabled(on, f, ...)
+  if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
+  return (on and core.enable_grad or core.no_grad)(f, ...)
 end
 for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "allclose", "numel"} do
   lm[name] = methods[name]

@@ -117,6 +117,11 @@ local function unknown(who, key, spec)
   local names = {}
   for name in pairs(spec) do names[#names + 1] = name end
   table.sort(names)
+  if type(key) == "number" and #names > 0 then
+    fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
+  end
+  local theirs = require("luminary.other_names").options[key]
+  if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(key)
   if near then fail("%s: no option '%s'; did you mean '%s'?", who, key, near) end

@@ -182,8 +182,16 @@ other.data = with(pairs_of([[
   distributed=DistributedSampler TarDataset=WebDataset TarArchiveLoader=WebDataset CsvDataset=CSVDataset
   JSONDataset=JSONLinesDataset JSONLDataset=JSONLinesDataset]],
   [[
-  ChainDataset StackDataset default_collate default_convert IterDataPipe MapDataPipe
+  ChainDataset StackDataset default_convert IterDataPipe MapDataPipe
   ]]), {transforms = "lm.vision.transforms is that"})
+
+-- Options that PyTorch's functions of the same name have.
+local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's weights, as safetensors"
+other.options = {
+  weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
+  generator = "lm.manual_seed(n) is for all; loaders and samplers take {seed = n}",
+  multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
+}
 
 local strings = "interpolations are strings: {interpolation = \"bilinear\"}"
 other["vision.transforms"] = with(pairs_of([[
@@ -251,6 +259,17 @@ other.cuda = with(pairs_of([[
   memory = "its functions are in lm.cuda itself",
   random = "its functions are in lm.cuda itself", streams = "Stream and Event are in lm.cuda itself",
   is_tf32_supported = "lm.backends.cuda.matmul.allow_tf32 is the setting",
+})
+
+other.models = with(pairs_of("", [[
+  densenet121 densenet161 densenet169 densenet201 squeezenet1_0 squeezenet1_1 inception_v3 googlenet
+  shufflenet_v2_x0_5 shufflenet_v2_x1_0 mobilenet_v3_small mobilenet_v3_large resnext50_32x4d resnext101_32x8d
+  wide_resnet50_2 wide_resnet101_2 mnasnet1_0 efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3
+  efficientnet_v2_s regnet_y_400mf vit_b_16 vit_b_32 vit_l_16 swin_t swin_s swin_b convnext_tiny convnext_small
+  convnext_base maxvit_t detection segmentation video]]), {
+  get_model = "lm.models[name]() makes one", list_models = "for name in pairs(lm.models) lists them",
+  ResNet18_Weights = weights, ResNet34_Weights = weights, ResNet50_Weights = weights, VGG16_Weights = weights,
+  AlexNet_Weights = weights, MobileNet_V2_Weights = weights,
 })
 
 other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[

@@ -74,6 +74,19 @@ local function given(what, first, ...)
   return first, ...
 end
 
+--- data.default_collate(samples): the batch that a loader without collate_fn makes of them, for a collate_fn that does
+--- more: function(samples) return mixup(data.default_collate(samples)) end. Samples that are lists give as many
+--- results, others one table. Numbers become int64 if all of this batch are integers, else float32.
+function batches.default_collate(samples)
+  if not options.is_plain(samples) or not options.is_plain(samples[1]) then
+    fail("default_collate: a list of samples expected, each a table, as a collate_fn gets it, got %s",
+      options.describe(options.is_plain(samples) and samples[1] or samples))
+  end
+  local batch = collate(samples, {}, "")
+  if samples[1][1] == nil then return batch end
+  return unpack(batch)
+end
+
 --- The batch of these samples, each a list of values; to a collate_fn a sample that is one plain table is that table.
 function batches.join(recipe, samples)
   if recipe.collate_fn then

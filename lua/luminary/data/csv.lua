@@ -52,8 +52,8 @@ local function columns_of(self, option, wanted)
       end
       if not list[i] then
         local near = type(column) == "string" and core.nearest(column, self.columns)
-        fail("CSVDataset: %s: %s has no column %s%s; there are %s", option, self.path, options.describe(column),
-          near and ("; did you mean '" .. near .. "'?") or "", table.concat(self.columns, ", "):sub(1, 300))
+        fail("CSVDataset: %s: %s has no column '%s'%s there are %s", option, self.path, tostring(column),
+          near and ("; did you mean '" .. near .. "'?") or ";", table.concat(self.columns, ", "):sub(1, 300))
       end
     end
   end

@@ -21,6 +21,7 @@ end
 --- Takes over images and labels, int64 [N] from 0.
 function Images:hold(images, labels, opts)
   self.images, self.labels = core.keep(images), core.keep(labels:add_(opts.base))
+  self.targets = self.labels -- torchvision's name
   self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
   if not (opts.transform or opts.target_transform) then self.get_batch = self.gather end
 end

@@ -11,6 +11,6 @@ for _, family in ipairs {"sampler", "mnist", "cifar", "folder", "web", "tokens",
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 
-data.get_worker_info = require("luminary.data.batch").get_worker_info
+for _, name in ipairs {"get_worker_info", "default_collate"} do data[name] = require("luminary.data.batch")[name] end
 
 return options.strict("data", data)

@@ -8,10 +8,10 @@ local fail = options.fail
 
 --- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): a file with a JSON value on each line;
 --- blank lines are none. Sample i is the value, a table mostly; with `fields`, a list of names, what stands under them
---- in that order; with `transform` what it makes of these. A null is an error, or the value of the option `null`
---- (false, say). Lines are found once, and read as they are asked for: a file that changes meanwhile is an error. Other
---- errors name the line; on_error = "skip" has the next line that can be read stand in for such a one, and
---- set:skipped() counts.
+--- in that order; with `transform` what it makes of these. A null in what a sample is made of is an error, or the value
+--- of the option `null` (false, say). Lines are found once, and read as they are asked for: a file that changes
+--- meanwhile is an error. Other errors name the line; on_error = "skip" has the next line that can be read stand in for
+--- such a one, and set:skipped() counts.
 local JSONLinesDataset = class.define("JSONLinesDataset", Dataset)
 JSONLinesDataset.__makes = "path"
 
@@ -29,19 +29,38 @@ function JSONLinesDataset:len() return self.starts.shape[1] - 1 end
 --- The file that sample i is in.
 function JSONLinesDataset:file_of(_i) return self.path end
 
+local NULL = {}
+
+local function has_null(v)
+  if type(v) ~= "table" or v == NULL then return v == NULL end
+  for _, inner in pairs(v) do
+    if has_null(inner) then return true end
+  end
+  return false
+end
+
 local function read(self, i)
   local source, from, to = records.source(self), self.starts[i], self.starts[i + 1]
   local function bad(why)
     fail("JSONLinesDataset: %s: line %d: %s", self.path, core.source_line_of(source, from), why)
   end
-  local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from), self.null)
+  local ok, value = pcall(core.json_decode, core.source_read(source, from, to - from),
+    self.null == nil and NULL or self.null)
   if not ok then bad(records.reason(value, "json_decode")) end
-  if not self.fields then return value end
+  local function check(v, name)
+    if self.null ~= nil or not has_null(v) then return end
+    bad(name .. " null, for which Lua has no value; {null = false} has false stand for it")
+  end
+  if not self.fields then
+    check(value, "a")
+    return value
+  end
   if type(value) ~= "table" then bad(("fields of an object are wanted, it is a %s"):format(type(value))) end
   local values = {}
   for k, name in ipairs(self.fields) do
     values[k] = value[name]
     if value[name] == nil then bad(("it has no field '%s'"):format(tostring(name))) end
+    check(value[name], ("field '%s' has a"):format(tostring(name)))
   end
   return unpack(values, 1, #self.fields)
 end

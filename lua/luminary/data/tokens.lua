@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
 local Dataset = require("luminary.data.dataset").Dataset
+local numbers = require("luminary.data.dataset").numbers
 local records = require "luminary.data.records"
 local fail = options.fail
 
@@ -54,8 +55,9 @@ function TokenDataset:get(i)
   return x, y
 end
 
---- The samples of a 1-d int64 tensor of numbers: x and y, int64 [N, block_size].
+--- The samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
 function TokenDataset:gather(index)
+  index = numbers("TokenDataset", index)
   return core.source_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
     self.base, self.vocab_size or 0)
 end

@@ -20,9 +20,12 @@ local workers = {}
 -- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
 local function copied(t) return t.is_leaf and t:detach():clone():requires_grad_(t.requires_grad) or t end
 
+-- math.random begins with much the same numbers after seeds that are near one another, as those of batches are: its own
+-- is drawn.
 local function begin_random(seed)
   batches.begin_random(seed)
-  math.randomseed(seed)
+  math.randomseed(core.ops.randint(0, 2 ^ 52, {1}, {device = "cpu"}):item())
+  batches.begin_random(seed)
 end
 
 local function pack(...) return {n = select("#", ...), values = {...}} end

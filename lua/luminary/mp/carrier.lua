@@ -71,7 +71,7 @@ Encoder.__index = Encoder
 
 function Encoder:refuse(from, how, key, why, ...)
   local place = {}
-  self.way[place] = {from = from, how = how, key = key}
+  if from then self.way[place] = {from = from, how = how, key = key} end
   local path = path_of(self.way, place)
   core.error_at_caller(("%s: %s: %s"):format(self.who, path == "" and "the value" or path,
     why:format(...):gsub("THERE", self.there)))

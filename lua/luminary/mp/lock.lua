@@ -1,5 +1,6 @@
 --- Locks and events for processes and threads, and tensors with a lock.
 local core = require "luminary.core"
+local class = require "luminary.class"
 local options = require "luminary.options"
 local shared = require "luminary.mp.shared"
 local fail = options.fail
@@ -15,11 +16,11 @@ local function lock_handle(method, self) return shared.handle(Lock, method, self
 
 local SLICE = 0.1 -- seconds: no signal ends the core's wait
 
---- Waits for it, `timeout` seconds at most (nil: as long as it takes; 0 only tries): whether it is held now, and then
---- whether the one before ended without releasing it.
+--- Waits for it, `timeout` seconds at most (nil: as long as it takes; 0 or {block = false} only tries): whether it is
+--- held now, and then whether the one before ended without releasing it.
 function Lock:acquire(timeout)
   local h = lock_handle("acquire", self)
-  if timeout then options.arg("Lock:acquire", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Lock:acquire", timeout)
   if not self.again and core.mp_held(h) > 0 then
     fail "Lock:acquire: it is held here already; lm.mp.RLock() is one that can be acquired again"
   end
@@ -54,10 +55,10 @@ function Lock.__tostring(self)
   return core.mp_held(self.handle) > 0 and name .. "(held here)" or name
 end
 
-local function new_lock(...)
+setmetatable(Lock, {__call = function(_, ...)
   if select("#", ...) > 0 then fail "Lock: takes no arguments" end
   return setmetatable({handle = core.mp_lock()}, Lock)
-end
+end})
 
 --- lm.mp.RLock(): a Lock that the thread which holds it can acquire again; it is free after as many releases.
 local function new_rlock(...)
@@ -68,7 +69,7 @@ end
 -- ---- events
 
 --- lm.mp.Event(): a flag that others wait for. It is not set at first.
-local Event = {kind = "Event"}
+local Event = {kind = "Event", __name = "lm.mp.Event"} -- there is lm.cuda.Event, too
 Event.__index = Event
 
 local function event_handle(method, self) return shared.handle(Event, method, self) end
@@ -85,84 +86,96 @@ function Event:is_set() return core.mp_event_wait(event_handle("is_set", self), 
 --- Waits until it is set, `timeout` seconds at most (nil: as long as it takes): whether it is.
 function Event:wait(timeout)
   local h = event_handle("wait", self)
-  if timeout then options.arg("Event:wait", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Event:wait", timeout)
   return shared.wait(timeout, function(seconds) return core.mp_event_wait(h, seconds) end)
 end
 
 function Event.__tostring(self) return self:is_set() and "Event(set)" or "Event(not set)" end
 
-local function new_event(...)
+setmetatable(Event, {__call = function(_, ...)
   if select("#", ...) > 0 then fail "Event: takes no arguments" end
   return setmetatable({handle = core.mp_event()}, Event)
-end
+end})
 
 -- ---- shared tensors with a lock
 
-local methods = {}
+-- Python's codes of types.
+local codes = {
+  B = "uint8", i = "int32", l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
+}
 
---- Its Lock.
-function methods:get_lock() return rawget(self, "lock") end
-
---- Calls f(self, left) while its lock is held (Lock:with) and gives what f gives.
-function methods:with(f)
-  options.arg("with", "f", f, "function")
-  return rawget(self, "lock"):with(function(left) return f(self, left) end)
+-- A class of userdata, so that `#array` is its length. make(dtype, …) gives the tensor of a new one; `_get` and
+-- `_set` are the instances' __index and __newindex.
+local function define(name, make)
+  local new
+  new = class.new(name, nil, function(_, dtype, ...)
+    if codes[dtype] then fail("%s: dtypes have names here: '%s' for '%s'", name, codes[dtype], dtype) end
+    local tensor = make(core.dtype(dtype), ...)
+    local values = setmetatable({tensor = tensor:share_memory_(), lock = Lock()}, getmetatable(new).instance)
+    return class.object(new, {
+      values = values,
+      __index = function(_, key) return new._get(values, key) end,
+      __newindex = function(_, key, x) new._set(values, key, x) end,
+    })
+  end)
+  --- Its Lock.
+  function new:get_lock() return self.lock end
+  --- Calls f(self, left) while its lock is held (Lock:with) and gives what f gives.
+  function new:with(f)
+    options.arg("with", "f", f, "function")
+    return self.lock:with(function(left) return f(self, left) end)
+  end
+  return new
 end
 
---- lm.mp.Value(dtype, v): one number that processes and threads share: v.value reads and sets it. One read or one write
---- needs no lock; v:with(function(v) v.value = v.value + 1 end) is both in one.
-local Value = {}
-
-function Value.__index(self, key)
-  if key == "value" then return rawget(self, "tensor"):item() end
-  return methods[key]
-end
-
-function Value.__newindex(self, key, x)
-  if key ~= "value" then fail("Value: no field '%s' to set; there is 'value'", tostring(key)) end
-  rawget(self, "tensor"):fill_(x)
-end
-
-function Value.__tostring(self) return ("Value(%s)"):format(tostring(self.value)) end
-
---- lm.mp.Array(dtype, n or list): a shared tensor of one dim, of n zeros or of a list's numbers: a[i] reads and sets
---- one, a.tensor is all of it, a:with(function(a) … end) holds its lock.
-local Array = {}
-
-function Array.__index(self, key)
-  if type(key) == "number" then return rawget(self, "tensor")[key] end
-  return methods[key]
-end
-
-function Array.__newindex(self, key, x)
-  if type(key) ~= "number" then fail("Array: no field '%s' to set", tostring(key)) end
-  rawget(self, "tensor")[key] = x
-end
-
-function Array.__tostring(self) return ("Array(%s)"):format(tostring(rawget(self, "tensor"))) end
-
-local function with_lock(tensor, class)
-  return setmetatable({tensor = tensor:share_memory_(), lock = new_lock()}, class)
-end
-
-local function new_value(dtype, v, ...)
+--- lm.mp.Value(dtype [, v = 0]): one number that processes and threads share: v.value reads and sets it. One read or
+--- one write needs no lock; v:with(function(v) v.value = v.value + 1 end) is both in one.
+local Value = define("Value", function(dtype, v, ...)
   if select("#", ...) > 0 then fail "Value: takes a dtype and a number" end
+  if v == nil then v = 0 end
   if type(v) ~= "number" and type(v) ~= "boolean" and type(v) ~= "cdata" then
     fail("Value: the second argument has to be a number or a boolean, got %s", options.describe(v))
   end
-  return with_lock(core.tensor(v, {dtype = core.dtype(dtype)}), Value)
+  return core.tensor(v, {dtype = dtype})
+end)
+
+function Value:repr() return ("Value(%s)"):format(tostring(self.value)) end
+
+function Value._get(values, key)
+  if key == "value" then return values.tensor:item() end
+  return values[key]
 end
 
-local function new_array(dtype, what, ...)
+function Value._set(values, key, x)
+  if key ~= "value" then fail("Value: no field '%s' to set; there is 'value'", tostring(key)) end
+  values.tensor:fill_(x)
+end
+
+--- lm.mp.Array(dtype, n or list): a shared tensor of one dim, of n zeros or of a list's numbers: a[i] reads and sets
+--- one, a.tensor is all of it, #a is its length, a:with(function(a) … end) holds its lock.
+local Array = define("Array", function(dtype, what, ...)
   if select("#", ...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
-  dtype = core.dtype(dtype)
   if type(what) == "number" then
-    return with_lock(core.ops.zeros({options.arg("Array", "the size", what, "count")}, {dtype = dtype}), Array)
+    return core.ops.zeros({options.arg("Array", "the size", what, "count")}, {dtype = dtype})
   end
   if not options.is_plain(what) or type(what[1]) == "table" or what[1] == nil then
     fail("Array: the second argument has to be a size or a list of numbers, got %s", options.describe(what))
   end
-  return with_lock(core.tensor(what, {dtype = dtype}), Array)
+  return core.tensor(what, {dtype = dtype})
+end)
+
+--- How many there are: #array.
+function Array:len() return self.tensor.shape[1] end
+function Array:repr() return ("Array(%s)"):format(tostring(self.tensor)) end
+
+function Array._get(values, key)
+  if type(key) == "number" then return values.tensor[key] end
+  return values[key]
 end
 
-return {Lock = new_lock, RLock = new_rlock, Event = new_event, Value = new_value, Array = new_array}
+function Array._set(values, key, x)
+  if type(key) ~= "number" then fail("Array: no field '%s' to set", tostring(key)) end
+  values.tensor[key] = x
+end
+
+return {Lock = Lock, RLock = new_rlock, Event = Event, Value = Value, Array = Array}

@@ -1,8 +1,8 @@
 --- lm.mp.Pipe({duplex = true}): two connections; what is sent into one is received from the other, in other processes
 --- and threads too. With duplex = false the first only receives and the second only sends.
 ---
---- A connection is at its end when all who had the other one have closed it or ended: close the one that was sent to a
---- Process here, once that was started.
+--- conn:send(value), conn:recv(), conn:poll(seconds), conn:close(). A connection is at its end when all who had the
+--- other one have closed it or ended: close the one that was sent to a Process here, once that was started.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
 local options = require "luminary.options"
@@ -44,7 +44,7 @@ end
 --- Whether recv would not wait, since a value is there or none will come; waits `timeout` seconds (0) for that.
 function Connection:poll(timeout)
   local h = handle("poll", self)
-  timeout = options.arg("Connection:poll", "timeout", timeout or 0, "positive")
+  timeout = shared.seconds("Connection:poll", timeout) or 0
   return shared.wait(timeout, function(seconds) return core.mp_poll(h, seconds) end)
 end
 

@@ -273,7 +273,7 @@ end
 
 --- Waits for that, `timeout` seconds at most (nil: as long as it takes): whether it has come.
 function Result:wait(timeout)
-  if timeout then options.arg("Result:wait", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Result:wait", timeout)
   return wait(self.pool, timeout, function() return has_come(self) end)
 end
 
@@ -404,7 +404,7 @@ end
 --- After close() or terminate(): waits for the workers to end, `timeout` seconds at most (nil: as long as it takes):
 --- whether they have.
 function Pool:join(timeout)
-  if timeout then options.arg("Pool:join", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Pool:join", timeout)
   if self.stopped then return true end
   if not self.closed then fail "Pool:join: close() or terminate() comes first" end
   local ended = wait(self, timeout, function()

@@ -3,6 +3,7 @@
 local options = require "luminary.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
+local shared = require "luminary.mp.shared"
 local fail = options.fail
 
 local Process = {}
@@ -32,7 +33,7 @@ local function new(_, opts, ...)
   if select("#", ...) > 0 then options.fail("Process: takes one table, {target = f, args = {…}}") end
   opts = options.check("Process", opts, {
     target = {"function"}, args = {"any"}, name = {"string"}, daemon = {"boolean", false},
-  })
+  }, "target")
   started = started + 1
   return setmetatable({
     target = options.arg("Process", "target", opts.target, "function"), args = Worker.check_args("Process", opts.args),
@@ -56,7 +57,7 @@ end
 
 --- Waits for its end, `timeout` seconds at most (nil: as long as it takes). Whether it has ended.
 function Process:join(timeout)
-  options.arg("Process:join", "timeout", timeout or 0, "positive")
+  timeout = shared.seconds("Process:join", timeout)
   local ended = need(self, "join"):join(timeout)
   if ended then at_exit.forget(self) end
   return ended

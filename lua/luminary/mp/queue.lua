@@ -53,7 +53,7 @@ end
 
 --- Puts a value if there is room now, or within `timeout` seconds: whether there was.
 function Queue:try_put(value, timeout)
-  timeout = options.arg("Queue:try_put", "timeout", timeout or 0, "positive")
+  timeout = shared.seconds("Queue:try_put", timeout) or 0
   return put(self, handle("try_put", self), "Queue:try_put", value, timeout)
 end
 
@@ -83,7 +83,7 @@ end
 
 --- true and the first value, if there is one now, or within `timeout` seconds; else false.
 function Queue:try_get(timeout)
-  return Queue.take(self, options.arg("Queue:try_get", "timeout", timeout or 0, "positive"))
+  return Queue.take(self, shared.seconds("Queue:try_get", timeout) or 0)
 end
 
 --- How many values wait. Of those that other processes keep for lack of room it knows nothing.
@@ -105,14 +105,14 @@ function Queue:task_done() core.mp_queue_done(handle("task_done", self)) end
 --- What a process got and had not done when it was killed never will be.
 function Queue:join(timeout)
   local h = handle("join", self)
-  if timeout then options.arg("Queue:join", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Queue:join", timeout)
   return shared.wait(timeout, function(seconds) return core.mp_queue_join(h, seconds) end)
 end
 
 --- Waits until nothing that was put here is kept by this process, `timeout` seconds at most: whether it is so.
 function Queue:join_thread(timeout)
   local h = handle("join_thread", self)
-  if timeout then options.arg("Queue:join_thread", "timeout", timeout, "positive") end
+  timeout = shared.seconds("Queue:join_thread", timeout)
   return shared.wait(timeout, function(seconds) return core.mp_queue_flush(h, math.min(seconds, 0.1)) end)
 end
 
@@ -153,7 +153,17 @@ local function new(capacity)
   return self
 end
 
-return setmetatable(Queue, {__call = function(_, capacity, ...)
-  if select("#", ...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
-  return new(capacity)
-end})
+-- Python's methods that are others here.
+local missing = {
+  get_nowait = "local got, value = queue:try_get()", put_nowait = "local there_was_room = queue:try_put(v)",
+}
+
+return setmetatable(Queue, {
+  __call = function(_, capacity, ...)
+    if select("#", ...) > 0 then options.fail("Queue: takes a capacity, or nothing") end
+    return new(capacity)
+  end,
+  __index = function(_, key)
+    if missing[key] then options.fail("Queue: there is no '%s'; %s", key, missing[key]) end
+  end,
+})

@@ -25,6 +25,12 @@ function shared.timeout(who, opts)
   return opts.timeout
 end
 
+--- The same of an argument that is a number of seconds, nil, or such a table.
+function shared.seconds(who, timeout)
+  if options.is_plain(timeout) then return shared.timeout(who, timeout) end
+  return timeout ~= nil and options.arg(who, "timeout", timeout, "positive") or nil
+end
+
 local SLICE = 0.5 -- seconds: a signal that comes just before a wait begins is seen after it
 
 --- What attempt(seconds) gives, once that is not false; false when `timeout` seconds are over (nil: never).

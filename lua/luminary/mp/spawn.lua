@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
+local shared = require "luminary.mp.shared"
 
 -- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
 -- are given up. Until the first they may end by themselves: the process group tells them what happened.
@@ -72,7 +73,7 @@ end
 --- Waits for all, `timeout` seconds at most (nil: as long as it takes): true if they have ended, false if some still
 --- run. The failure of one ends the others and is raised, with the rank, its message and its traceback.
 function Context:join(timeout)
-  options.arg("join", "timeout", timeout or 0, "positive")
+  timeout = shared.seconds("join", timeout)
   local deadline = core.time() + (timeout or math.huge)
   while true do
     local running = look(self)

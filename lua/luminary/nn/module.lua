@@ -453,6 +453,15 @@ function Module:load_state_dict(dict, opts)
   end
   table.sort(unexpected)
 
+  if #missing == #entries then -- a checkpoint, of which the state_dict is a part
+    for key, value in pairs(dict) do
+      if is_plain(value) and value[missing[1]] then
+        fail("load_state_dict: for %s: no entry is of it, but '%s' is a table of such: pass that one", self.__name,
+          tostring(key))
+      end
+    end
+  end
+
   local problems = wrong
   if opts.strict and #unexpected > 0 then
     table.insert(problems, 1, "unexpected keys in the state_dict: " .. quoted(unexpected))

@@ -69,6 +69,7 @@ end
 local function define(name)
   local new = class.define(name, base.list.Transform)
   transforms[name] = new
+  new.of_batch = true
   function new:init(opts)
     opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
     self.alpha, self.num_classes = image.number(name, "alpha", opts.alpha), opts.num_classes

@@ -22,6 +22,9 @@ Transform = class.guard(class.new("Transform", nil, function(of, ...)
 end))
 for key, method in pairs(class.methods) do Transform[key] = method end
 Transform.is = class.is
+Transform.__missing = {
+  get_params = "T.functional has what takes numbers of one's own: T.functional.crop(x, top, left, height, width)",
+}
 Transform.strict = true
 
 -- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
@@ -91,6 +94,7 @@ function Container:set_parts(list)
   self.each_image = every(self.transforms, function(part)
     return by_image(part) and part.each_image ~= false
   end)
+  self.of_batch = not every(self.transforms, function(part) return type(part) == "function" or not part.of_batch end)
   self.ours = self.each_image and every(self.transforms, function(part) return part.ours end)
   self.draws = true
 end
@@ -100,6 +104,25 @@ function Container:repr()
   local lines = {}
   for i, part in ipairs(self.transforms) do lines[i] = "  " .. tostring(part):gsub("\n", "\n  ") end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+-- One part, with what it takes: functions and modules take the image alone.
+local function whole(part, ...)
+  if by_image(part) then return part:forward(...) end
+  if type(part) == "function" or not class.is(part, Transform) then return part((...)), select(2, ...) end
+  return part(...)
+end
+
+local function each_whole(self, first, ...)
+  if first > #self.transforms then return ... end
+  return each_whole(self, first + 1, whole(self.transforms[first], ...))
+end
+
+--- container:forward(img, ...): img transformed, and the rest. With a MixUp or CutMix in it, it draws once for the
+--- whole batch, and all of it and the rest goes to what is drawn.
+function Container:forward(img, ...)
+  if self.of_batch then return self:_whole(img, ...) end
+  return Transform.forward(self, img, ...)
 end
 
 local function define_container(name)
@@ -155,23 +178,13 @@ end
 
 function Compose:_apply(x, out) return chain(self, 1, x, out) end
 
-local function each_whole(self, first, ...)
-  if first > #self.transforms then return ... end
-  local part = self.transforms[first]
-  if by_image(part) then return each_whole(self, first + 1, part:forward(...)) end
-  if type(part) == "function" or not class.is(part, Transform) then -- takes the image alone
-    return each_whole(self, first + 1, part((...)), select(2, ...))
-  end
-  return each_whole(self, first + 1, part(...))
-end
-
 --- compose:forward(img, ...): img through all of them, and the rest.
 function Compose:forward(img, ...)
   if not self.each_image then return each_whole(self, 1, img, ...) end
   return Transform.forward(self, img, ...)
 end
 
-image_wise[Transform.forward], image_wise[Compose.forward] = true, true
+image_wise[Transform.forward], image_wise[Container.forward], image_wise[Compose.forward] = true, true, true
 
 --- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
 --- first transform needs, transformed.
@@ -221,7 +234,13 @@ function RandomApply:_apply(x, out)
   return chain(self, 1, x, out)
 end
 
---- transforms.RandomChoice(list [, {p}]): one of them, each as likely, or as the list p says.
+function RandomApply:_whole(...)
+  if not image.chance(self.p) then return ... end
+  return each_whole(self, 1, ...)
+end
+
+--- transforms.RandomChoice(list [, {p}]): one of them, each as likely, or as the list p says. Of MixUp and CutMix one
+--- for the batch: local x, y = T.RandomChoice {T.MixUp {…}, T.CutMix {…}}(x, y).
 local RandomChoice = define_container "RandomChoice"
 
 function RandomChoice:init(list, opts)
@@ -238,12 +257,15 @@ function RandomChoice:init(list, opts)
   if total == 0 then fail("RandomChoice: no number of p is above 0") end
 end
 
-function RandomChoice:_apply(x, out)
+local function chosen(self)
   local at = image.uniform(0, self.sums[#self.sums])
   for i, sum in ipairs(self.sums) do
-    if at < sum then return apply_part(self.transforms[i], x, out) end
+    if at < sum then return self.transforms[i] end
   end
 end
+
+function RandomChoice:_apply(x, out) return apply_part(chosen(self), x, out) end
+function RandomChoice:_whole(...) return whole(chosen(self), ...) end
 
 --- transforms.RandomOrder(list): all of them, in a random order.
 local RandomOrder = define_container "RandomOrder"
@@ -253,5 +275,12 @@ function RandomOrder:_apply(x, _)
   for _, i in ipairs(image.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
   return x
 end
+
+local function in_order(self, order, at, ...)
+  if at > #order then return ... end
+  return in_order(self, order, at + 1, whole(self.transforms[order[at]], ...))
+end
+
+function RandomOrder:_whole(...) return in_order(self, image.order(#self.transforms), 1, ...) end
 
 return {list = transforms, define = define}
