@@ -46,12 +46,12 @@ end
 
 local function path_of(way, object)
   local steps = {}
-  while way[object] do
+  while way[object] and way[object].from do
     local came = way[object]
     table.insert(steps, 1, step_text(came.from, came.how, came.key))
     object = came.from
   end
-  return (table.concat(steps):gsub("^%.", ""))
+  return #steps == 0 and "the value" or (table.concat(steps):gsub("^%.", ""))
 end
 
 -- ---- encoding
@@ -72,8 +72,7 @@ Encoder.__index = Encoder
 function Encoder:refuse(from, how, key, why, ...)
   local place = {}
   self.way[place] = {from = from, how = how, key = key}
-  local path = path_of(self.way, place)
-  core.error_at_caller(("%s: %s: %s"):format(self.who, path == "" and "the value" or path,
+  core.error_at_caller(("%s: %s: %s"):format(self.who, path_of(self.way, place),
     why:format(...):gsub("THERE", self.there)))
 end
 

@@ -17,18 +17,12 @@ local Queue = {kind = "Queue"}
 Queue.__index = Queue
 
 local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
-local senders = setmetatable({}, {__mode = "k"}) -- queue -> the carrier's options
 
 local function handle(method, self) return shared.handle(Queue, method, self) end
 
 -- Whether it was put within `timeout`; `who` words the refusal of a value.
 local function put(self, h, who, value, timeout, direct)
-  local how = senders[self]
-  if not how then
-    how = shared.how()
-    senders[self] = how
-  end
-  local text, tensors, handles = carrier.encode(who, value, how)
+  local text, tensors, handles = carrier.encode(who, value, shared.how())
   local sent, waits = shared.wait(timeout, function(seconds)
     return core.mp_put(h, text, tensors, handles, seconds, direct)
   end)
