@@ -12,7 +12,6 @@ describe("mutated files", function()
   teardown(function() temp.remove(folder) end)
 
   it("load or are errors that name the file", function()
-    local long = os.getenv "LM_TEST_LONG"
     local count, seed = long and 100000 or 3000, long and os.time() or 1
     local ok, text = temp.run(folder, ("luajit %s --count %d --seed %d"):format(fuzz, count, seed))
     assert(ok, text)
