@@ -584,6 +584,7 @@ describe("an error in a worker", function()
   it("about options", function()
     for problem, opts in pairs {
       ["num_workers has to be an integer of at least 0"] = { num_workers = -1 },
+      ["num_workers: 2147483648 are too many; 4096 at most"] = { num_workers = 2 ^ 31 },
       ["worker_type has to be one of 'thread', 'process', got string 'fork'"] = { worker_type = "fork" },
       ["prefetch_factor has to be an integer of at least 1"] = { prefetch_factor = 0 },
       ["timeout has to be a number of at least 0"] = { timeout = -1 },

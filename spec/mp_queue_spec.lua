@@ -99,6 +99,11 @@ describe("a Queue", function()
     assert.matches("Queue:put: called with number 3, not with a Queue: use a colon", problem_of(q.put, 3))
     assert.matches("Queue:put: no option 'timeot'; did you mean 'timeout'", problem_of(q.put, q, 1, {timeot = 2}))
     assert.matches("Queue:put: x: a coroutine cannot be sent", problem_of(q.put, q, {x = coroutine.create(print)}))
+    assert.matches("Queue:put: the value: a coroutine cannot be sent", problem_of(q.put, q, coroutine.create(print)))
+    local whole = lm.zeros {4}
+    local half = whole:narrow(1, 1, 2)
+    assert.matches("Queue:put: the value: this tensor has memory in common", problem_of(q.put, q, half))
+    assert.matches("Queue:put: a: this tensor has memory in common", problem_of(q.put, q, {a = half}))
     assert.equal(0, q:qsize())
     q:close()
     assert.matches("Queue:get: it was closed here", problem_of(q.get, q))
@@ -186,7 +191,7 @@ describe("a Queue", function()
     end, q)
     assert.is_true(q:join(20))
     worker:join()
-    assert.matches("all that were taken are done with already", problem_of(q.task_done, q))
+    assert.matches("Queue:task_done: all that were taken are done with already", problem_of(q.task_done, q))
   end)
 
   it("holds a process at its end until what it put is taken", function()
@@ -297,6 +302,27 @@ describe("a Queue", function()
     local _, text = temp.run(folder, "ulimit -n 40; timeout 20 luajit " .. folder .. "/main.lua")
     temp.remove(folder)
     assert.matches("^false\t.*Too many open files\n5\n$", text)
+  end)
+
+  it("keeps no list of what has a name for each queue", function()
+    local queues = {mp.Queue()}
+    queues[1]:put {nn}
+    jit.flush()
+    collectgarbage()
+    collectgarbage()
+    local before = collectgarbage "count"
+    for i = 2, 20 do
+      queues[i] = mp.Queue()
+      queues[i]:put {nn}
+    end
+    collectgarbage()
+    collectgarbage()
+    assert(collectgarbage "count" - before < 20 * 50)
+    package.loaded["spec.late"] = {f = function() return 1 end}
+    queues[1]:get()
+    queues[1]:put {nn, lm.data}
+    assert.equal(nn, queues[1]:get()[1])
+    package.loaded["spec.late"] = nil
   end)
 
   it("lets thousands of tensors pass with few descriptors", function()

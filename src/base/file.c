@@ -19,7 +19,9 @@ const char *lm_file_kind(mode_t mode) {
 
 static lm_status refused(const char *path) {
   int problem = errno;
-  lm_status status = lm_fail(LM_E_IO, "cannot read %s: %s", path, strerror(problem));
+  bool none_left = problem == EMFILE || problem == ENFILE; /* which says nothing about the file */
+  lm_status status = lm_fail(none_left ? LM_E_OOM : LM_E_IO, "%scannot read %s: %s",
+                             none_left ? "no descriptor to be had: " : "", path, strerror(problem));
   errno = problem;
   return status;
 }
@@ -48,6 +50,11 @@ lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info) 
   close(opened);
   errno = problem;
   return status;
+}
+
+const char *lm_gz_reason(const char *message) {
+  const char *words = strncmp(message, "<fd:", 4) == 0 ? strstr(message, ">: ") : NULL;
+  return words ? words + 3 : message;
 }
 
 lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info) {

@@ -13,6 +13,9 @@ LM_API lm_status lm_file_open(const char *path, int flags, int *fd, struct stat 
 /* LM_E_IO if the file has another size or time of writing than `info` says: what was read of it is not to be believed.
  */
 LM_API lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info);
+/* What gzerror says of a file that zlib knows by its descriptor alone ("<fd:3>: incorrect data check"), without that.
+ */
+LM_API const char *lm_gz_reason(const char *message);
 /* "a folder", "a FIFO", ... */
 LM_API const char *lm_file_kind(mode_t mode);
 

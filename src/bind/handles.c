@@ -291,7 +291,7 @@ static int bind_queue_flush(lua_State *L) {
 
 static int bind_queue_done(lua_State *L) {
   lm_status status = lm_queue_done(check_handle(L, 1, LM_QUEUE));
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
 }
 
 static int bind_queue_join(lua_State *L) {
@@ -307,7 +307,7 @@ static int bind_queue_join(lua_State *L) {
 static int bind_acquire(lua_State *L) {
   lm_grasp got;
   lm_status status = lm_lock_acquire(check_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
-  if (status != LM_OK) return lm_raise(L, status);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
   if (got == LM_GRASP_NONE) return 0;
   lua_pushinteger(L, got);
   return 1;
@@ -315,7 +315,7 @@ static int bind_acquire(lua_State *L) {
 
 static int bind_release(lua_State *L) {
   lm_status status = lm_lock_release(check_handle(L, 1, LM_LOCK));
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
 }
 
 static int bind_held(lua_State *L) {

@@ -198,6 +198,22 @@ static void push(lua_State *L, const cJSON *item) {
   }
 }
 
+/* How many arrays and objects are open at `end`. */
+static int depth_at(const char *text, const char *end) {
+  int depth = 0;
+  bool quoted = false;
+  for (const char *p = text; p < end; p++) {
+    if (quoted && *p == '\\') {
+      p++;
+    } else if (*p == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      depth += (*p == '[' || *p == '{') - (*p == ']' || *p == '}');
+    }
+  }
+  return depth;
+}
+
 static int bind_decode(lua_State *L) {
   lua_settop(L, 2);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
@@ -206,7 +222,13 @@ static int bind_decode(lua_State *L) {
   if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
   cJSON **tree = lm_object_new(L, &holder_type);
   *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
-  if (!*tree) return lm_raise_text(L, "json_decode: no JSON at byte %d", (int)(end ? end - text + 1 : 1));
+  if (!*tree) {
+    int at = (int)(end ? end - text + 1 : 1);
+    if (end && depth_at(text, end) >= CJSON_NESTING_LIMIT) {
+      return lm_raise_text(L, "json_decode: nested more than %d deep at byte %d", CJSON_NESTING_LIMIT, at);
+    }
+    return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
+  }
   push(L, *tree);
   cJSON_Delete(*tree);
   *tree = NULL;

@@ -67,7 +67,7 @@ static lm_status bad(const lm_tar *t, const char *what) {
 static lm_status read_exactly(lm_tar *t, void *to, size_t n) {
   for (size_t done = 0; done < n;) {
     int problem, k = gzread(t->file, (char *)to + done, (unsigned)(n - done));
-    const char *reason = gzerror(t->file, &problem);
+    const char *reason = lm_gz_reason(gzerror(t->file, &problem));
     if (k < 0 || problem == Z_BUF_ERROR) return bad(t, reason);
     if (k == 0) return bad(t, "it is cut short");
     done += (size_t)k;
@@ -174,7 +174,7 @@ static lm_status finish(lm_tar *t) {
   char rest[BLOCK * 8];
   while (n > 0) {
     n = gzread(t->file, rest, sizeof rest);
-    const char *reason = gzerror(t->file, &problem);
+    const char *reason = lm_gz_reason(gzerror(t->file, &problem));
     if (n < 0 || problem == Z_BUF_ERROR) return bad(t, reason);
   }
   return lm_file_unchanged(t->path, t->fd, &t->info);

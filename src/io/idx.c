@@ -11,7 +11,7 @@ enum { DEFLATE_MAX_RATIO = 1032, PIECE = 1 << 24 }; /* deflate cannot shrink dat
 static lm_status read_exactly(const char *path, gzFile file, unsigned char *p, uint64_t bytes) {
   while (bytes > 0) {
     int n = gzread(file, p, bytes < PIECE ? (unsigned)bytes : PIECE);
-    if (n < 0) return lm_fail(LM_E_IO, "%s: %s", path, gzerror(file, &n));
+    if (n < 0) return lm_fail(LM_E_IO, "%s: %s", path, lm_gz_reason(gzerror(file, &n)));
     if (n == 0) return lm_fail(LM_E_IO, "%s is cut short: %llu bytes are missing", path, (unsigned long long)bytes);
     p += n;
     bytes -= (uint64_t)n;
@@ -51,7 +51,7 @@ static lm_status read_open(const char *path, gzFile file, uint64_t file_bytes, l
   TRY(read_exactly(path, file, (unsigned char *)t->data, count));
   int rest = gzread(file, &extra, 1);
   if (rest != 0) {
-    status = rest < 0 ? lm_fail(LM_E_IO, "%s: %s", path, gzerror(file, &rest))
+    status = rest < 0 ? lm_fail(LM_E_IO, "%s: %s", path, lm_gz_reason(gzerror(file, &rest)))
                       : lm_fail(LM_E_IO, "%s goes on after its %llu elements", path, (unsigned long long)count);
     goto done;
   }

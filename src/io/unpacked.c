@@ -20,7 +20,7 @@ static lm_status read_all(const char *path, gzFile file, lm_tensor **out) {
   if (!piece) return LM_E_OOM;
   while (n == PIECE && !all.failed) {
     n = gzread(file, piece, PIECE);
-    const char *reason = gzerror(file, &problem);
+    const char *reason = lm_gz_reason(gzerror(file, &problem));
     if (n < 0 || problem == Z_BUF_ERROR) {
       status = lm_fail(LM_E_IO, "%s: %s", path, reason);
       goto done;

@@ -50,7 +50,8 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
 #endif
   }
   if (problem == EBUSY || problem == ETIMEDOUT) return LM_OK;
-  if (problem == EDEADLK) return lm_fail(LM_E_STATE, "this thread holds it already");
+  if (problem == EDEADLK)
+    return lm_fail(LM_E_STATE, "this thread holds it already, by another object of the same lock");
   bool died = problem == EOWNERDEAD;
   if (died) problem = pthread_mutex_consistent(m);
   if (problem) return lm_fail(LM_E_IO, "the lock is broken: %s", strerror(problem));

@@ -57,6 +57,8 @@ local function check_sampler(name, v)
   end
 end
 
+local MOST_WORKERS = 4096
+
 function DataLoader:init(set, opts)
   self.dataset = dataset.check("DataLoader", set)
   opts = options.check("DataLoader", opts, {
@@ -67,6 +69,9 @@ function DataLoader:init(set, opts)
     device = {"any"}, shard_ranks = {"boolean"},
   }, "batch_size")
   options.choice("DataLoader", "worker_type", opts.worker_type, {"thread", "process"})
+  if opts.num_workers > MOST_WORKERS then
+    fail("DataLoader: num_workers: %.0f are too many; %d at most", opts.num_workers, MOST_WORKERS)
+  end
   for _, name in ipairs {
     "num_workers", "seed", "prefetch_factor", "persistent_workers", "worker_init_fn", "worker_type", "timeout",
     "pin_memory", "shard_ranks",
@@ -329,7 +334,10 @@ function DataLoader:epoch(n, first)
   return begin(self, n, from, true)
 end
 
-local PASS = {epoch = "natural", batch = "natural", seed = "natural", rng = "tensor"}
+local PASS = {
+  epoch = "natural", batch = "natural", seed = "natural", rng = "tensor", rank = "natural", world = "count",
+  workers = "count",
+}
 
 --- Where the pass that was begun last has got to, as a plain table, which lm.save takes. After load_state_dict of it,
 --- by a loader made alike, the next pass gives the batches that were still to come, and no others: the same, random
@@ -358,6 +366,8 @@ function DataLoader:load_state_dict(state)
   if type(state.passes) ~= "number" or type(state.dtypes) ~= "table" then
     fail("%s: what loader:state_dict() gave wanted, got %s", who, options.describe(state))
   end
+  options.arg(who, "passes", state.passes, "natural")
+  for path, dtype in pairs(state.dtypes) do options.arg(who, "a key of dtypes", path, "string") core.dtype(dtype) end
   if state.batch_size ~= self.batch_size then
     fail("%s: the state is of batches of %s, this loader's are of %d", who, tostring(state.batch_size),
       self.batch_size)
@@ -368,8 +378,13 @@ function DataLoader:load_state_dict(state)
       who, tostring(state.length or "an unknown number of"), tostring(length or "an unknown number of"))
   end
   local pass = state.pass
-  if pass then
+  if pass ~= nil then
+    options.arg(who, "pass", pass, "table")
     for name, kind in pairs(PASS) do options.arg(who, "pass." .. name, pass[name], kind) end
+    if pass.sampler ~= nil then options.arg(who, "pass.sampler", pass.sampler, "table") end
+    if length and pass.batch > length then
+      fail("%s: the state is of a pass after batch %.0f of %d", who, pass.batch, length)
+    end
     local rank, world = place(self)
     if pass.rank ~= rank or pass.world ~= world then
       fail("%s: the state is of part %d of %d of the stream, this is part %d of %d", who, pass.rank + 1, pass.world,
@@ -382,7 +397,7 @@ function DataLoader:load_state_dict(state)
     if pass.sets and not batches.has_state {is_stream = true, set = self.dataset} then
       fail("%s: the state has one of the set's own, but the set has no :load_state_dict(state)", who)
     end
-  elseif state.sampler then
+  elseif state.sampler ~= nil then
     order_of(self):load_state_dict(state.sampler)
   end
   self.passes, self.dtypes, self.pass = state.passes, copy(state.dtypes), nil

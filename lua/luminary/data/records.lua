@@ -61,9 +61,10 @@ function records.begin(set, on_error)
   set.faults = core.keep(core.ops.zeros({1}, {dtype = "int64"}))
 end
 
--- Whether an error is about a record of the file, and not a mistake of the script's or a lack of memory.
+-- Whether an error is about a record of the file, and not a mistake of the script's or a lack of memory or descriptors.
 local function is_fault(problem, file)
   return type(problem) == "string" and problem:find(file, 1, true) and not problem:find("out of memory", 1, true)
+    and not problem:find("no descriptor to be had", 1, true)
 end
 
 local function settle(set, file, ok, ...)

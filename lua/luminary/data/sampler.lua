@@ -29,7 +29,8 @@ end
 function Sampler:state_dict() return {epoch = self.epoch} end
 --- Goes on from what state_dict gave.
 function Sampler:load_state_dict(state)
-  self.epoch = options.arg("load_state_dict", "the state", state, "table").epoch
+  local epoch = options.arg("load_state_dict", "the state", state, "table").epoch
+  self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
 end
 
 --- data.SequentialSampler(set): 1, 2, 3, …

@@ -30,10 +30,13 @@ WebDataset.shard_ranks = true -- a loader asks
 
 -- ---- patterns
 
+local MOST = 1e6 -- shards
+
 local function numbers(from, to)
   local list, first, last = {}, tonumber(from), tonumber(to)
   local width = (from:find "^0" or to:find "^0") and math.max(#from, #to) or 1
-  if math.abs(last - first) > 1e6 then fail("WebDataset: {%s..%s} is more than a million shards", from, to) end
+  if math.max(#from, #to) > 15 then fail("WebDataset: {%s..%s}: numbers have at most 15 digits", from, to) end
+  if math.abs(last - first) >= MOST then fail("WebDataset: {%s..%s} is more than a million shards", from, to) end
   for i = first, last, first <= last and 1 or -1 do list[#list + 1] = ("%0" .. width .. "d"):format(i) end
   return list
 end
@@ -43,6 +46,7 @@ local function expand(pattern, list)
   local before, inner, after = pattern:match "^(.-){([^{}]*)}(.*)$"
   if not inner then
     if pattern:find "[{}]" then fail("WebDataset: the braces of '%s' are not closed, or nested", pattern) end
+    if #list == MOST then fail("WebDataset: the patterns are more than a million shards") end
     list[#list + 1] = pattern
     return list
   end
@@ -77,7 +81,9 @@ local decoders = {}
 function decoders.cls(set, bytes)
   local digits = bytes:match "^%s*(%-?%d+)%s*$"
   if not digits then error(("a label is to be an integer, got '%s'"):format(bytes:sub(1, 20)), 0) end
-  return tonumber(digits) + set.base
+  local label = tonumber(digits) + set.base
+  if math.abs(label) > 2 ^ 53 then error(("a label of %d digits is too large"):format(#digits), 0) end
+  return label
 end
 
 function decoders.json(set, bytes) return core.json_decode(bytes, set.null) end

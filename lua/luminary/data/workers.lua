@@ -238,14 +238,6 @@ end
 -- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
 local pools = setmetatable({}, {__mode = "k"})
 
--- A finder of names, which looks at what is loaded: the pool's, unless more is by now.
-local function finder_of(pool)
-  local n = 0
-  for _ in pairs(package.loaded) do n = n + 1 end
-  if not pool.name_of or pool.modules ~= n then pool.name_of, pool.modules = names.finder(), n end
-  return pool.name_of
-end
-
 -- Workers of the loader's last pass, or new ones, that know what is to be made.
 local function pool_of(loader, recipe)
   local pool = pools[loader]
@@ -256,14 +248,12 @@ local function pool_of(loader, recipe)
     pool = nil
   end
   if pool and loader.persistent_workers and not pool.resting then return pool end
-  local found = pool or {}
   local setup = {carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
-    {processes = loader.worker_type == "process", name_of = finder_of(found)})}
+    {processes = loader.worker_type == "process", name_of = names.kept()})}
   if pool then
     pool:begin(setup)
   else
     pool = new_pool(loader, setup)
-    pool.name_of, pool.modules = found.name_of, found.modules
   end
   pool.resting = nil
   return pool

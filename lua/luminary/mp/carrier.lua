@@ -46,12 +46,12 @@ end
 
 local function path_of(way, object)
   local steps = {}
-  while way[object] do
+  while way[object] and way[object].from do
     local came = way[object]
     table.insert(steps, 1, step_text(came.from, came.how, came.key))
     object = came.from
   end
-  return (table.concat(steps):gsub("^%.", ""))
+  return #steps == 0 and "the value" or (table.concat(steps):gsub("^%.", ""))
 end
 
 -- ---- encoding

@@ -166,6 +166,21 @@ function names.finder()
   end
 end
 
+local function count_modules()
+  local n = 0
+  for _ in next, package.loaded do n = n + 1 end
+  return n
+end
+
+local kept, kept_modules
+
+--- This state's finder for all who encode often; another one once more modules are loaded.
+function names.kept()
+  local n = count_modules()
+  if not kept or kept_modules ~= n then kept, kept_modules = names.finder(), n end
+  return kept
+end
+
 local function upvalue(f, wanted)
   for i = 1, 255 do
     local name, value = debug.getupvalue(f, i)

@@ -17,7 +17,6 @@ local Queue = {kind = "Queue"}
 Queue.__index = Queue
 
 local made = setmetatable({}, {__mode = "k"}) -- by this state: those that came from others are not in it
-local senders = setmetatable({}, {__mode = "k"}) -- queue -> the carrier's options
 
 local function handle(method, self) return shared.handle(Queue, method, self) end
 
@@ -26,12 +25,7 @@ local OFTEN = 0.01 -- seconds between two calls of `meanwhile`
 -- Whether it was put within `timeout`; `who` words the refusal of a value. meanwhile() is called again and again
 -- where it has to wait.
 local function put(self, h, who, value, timeout, direct, meanwhile)
-  local how = senders[self]
-  if not how then
-    how = shared.how()
-    senders[self] = how
-  end
-  local text, tensors, handles = carrier.encode(who, value, how)
+  local text, tensors, handles = carrier.encode(who, value, shared.how())
   local sent, waits = shared.wait(timeout, function(seconds)
     local sent, waits = core.mp_put(h, text, tensors, handles, seconds, direct)
     if not sent and meanwhile then meanwhile() end

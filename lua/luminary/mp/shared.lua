@@ -46,7 +46,7 @@ function shared.wait(timeout, attempt, slice)
   return false
 end
 
---- The options of the carrier for what goes through a handle; `name_of` is worth keeping by who sends often.
-function shared.how() return {processes = true, name_of = names.finder()} end
+--- The options of the carrier for what goes through a handle.
+function shared.how() return {processes = true, name_of = names.kept()} end
 
 return shared

@@ -19,11 +19,7 @@ function Worker.set_executable(path)
   executable = options.arg("set_executable", "path", path, "string")
 end
 
-local function is_file(path)
-  local file = io.open(path, "rb")
-  if file then file:close() end
-  return file ~= nil
-end
+local function is_file(path) return core.file_kind(path) == "a regular file" end
 
 local function interpreter(who)
   if executable then return executable end
