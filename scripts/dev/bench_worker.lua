@@ -89,9 +89,9 @@ local loops = {
   small_step = function(n) for _ = 1, n do ((w + a) * b):sum():backward() end end,
 }
 
--- Epochs in shuffled batches, by count of workers. "normal_epoch": Fashion-MNIST with mean 0 and deviation 1, as a script
--- has it; "sample_epoch": the same by a function of the script's, which is called with each image; "photo_epoch": a folder
--- of images ($LUMINARY_BENCH_IMAGES), read as to train a ResNet.
+-- Epochs in shuffled batches, by count of workers. "normal_epoch": Fashion-MNIST with mean 0 and deviation 1, as a
+-- script has it; "sample_epoch": the same by a function of the script's, which is called with each image;
+-- "photo_epoch": a folder of images ($LUMINARY_BENCH_IMAGES), read as to train a ResNet.
 local T = lm.vision.transforms
 local MEAN, DEVIATION = 0.2860, 0.3530
 local sets = {
