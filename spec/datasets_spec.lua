@@ -132,6 +132,59 @@ describe("CIFAR", function()
     assert.is_true(fine.images:eq(coarse.images):all():item())
   end)
 
+  it("transforms all images of a batch at once where that changes nothing", function()
+    local T = lm.vision.transforms
+    local bytes = {}
+    lm.manual_seed(3)
+    for i, v in ipairs(lm.randint(0, 256, {5 * 3073}):totable()) do
+      bytes[i] = string.char(i % 3073 == 1 and v % 10 or v)
+    end
+    local whole = table.concat(bytes)
+    for k = 1, 5 do write(("random/data_batch_%d.bin"):format(k), whole) end
+    local Twice = T.Transform:extend "Twice"
+    function Twice:forward(img) return img * self.factor end
+    Twice.factor = 2
+    local Own = Twice:extend "Own"
+    function Own:takes_batches() return self.factor == 2 end
+    local function set_of(transform)
+      local set = data.CIFAR10 {root = folder .. "/random", transform = transform}
+      return data.ConcatDataset {data.Subset(set, {25, 3, 4, 1}), set}
+    end
+    local at_once = {
+      T.Normalize({0.4, 0.5, 0.6}, {0.2, 0.3, 0.1}), T.Compose {T.ToTensor(), T.Normalize({0.5}, {0.25})},
+      T.Compose {T.RandomCrop(32, {padding = 4}), T.RandomHorizontalFlip(), T.Normalize({0.5}, {0.25})},
+      T.Compose {T.ColorJitter {brightness = 0.5, hue = 0.1}, T.RandomErasing {value = "random"}}, T.Resize(16), Own(),
+      T.RandomApply {T.GaussianBlur(3)}, T.RandomChoice {T.RandomInvert(), T.RandomAutocontrast()},
+    }
+    for k, transform in ipairs(at_once) do
+      local name = tostring(transform)
+      assert(set_of(transform).sets[1].get_batch, name)
+      local one_by_one = set_of(function(x) return (transform(x)) end)
+      assert.is_nil(one_by_one.sets[1].get_batch)
+      local function epoch(set, workers)
+        local images, labels = {}, {}
+        local opts = {batch_size = 8, shuffle = true, seed = 7, num_workers = workers}
+        for x, y in data.DataLoader(set, opts):epoch(1) do
+          images[#images + 1], labels[#labels + 1] = x, y
+        end
+        return lm.cat(images), lm.cat(labels)
+      end
+      local images, labels = epoch(one_by_one, 0)
+      for _, workers in ipairs(k == 3 and {0, 1, 2, 8} or {0}) do
+        local x, y = epoch(set_of(transform), workers)
+        assert(lm.equal(images, x) and lm.equal(labels, y), ("%s, workers: %d"):format(name, workers))
+      end
+    end
+    local alone = {
+      function(x) return x end, T.Lambda(function(x) return x end), Twice(), T.Compose {T.Resize(16), Twice()},
+      T.RandomApply {Twice()}, lm.nn.Identity(),
+    }
+    for _, transform in ipairs(alone) do assert.is_nil(set_of(transform).sets[1].get_batch, tostring(transform)) end
+    assert(set_of(T.Normalize({0.5}, {0.25})).get_batch) -- not where the order of what is drawn would be another
+    assert.is_nil(set_of(T.RandomHorizontalFlip()).get_batch)
+    assert.is_nil(data.CIFAR10 {root = folder .. "/random", target_transform = function(y) return y end}.get_batch)
+  end)
+
   it("says what is missing or broken", function()
     says("CIFAR10: no data_batch_1.bin nor cifar-10-binary.tar.gz in any of\n  " .. folder .. "/nowhere\n",
       data.CIFAR10, {root = folder .. "/nowhere"})

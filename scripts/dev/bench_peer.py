@@ -1,6 +1,7 @@
 """The PyTorch side of scripts/bench: answers each line "name" with "variant seconds ..."."""
 import sys
 import subprocess
+import tempfile
 import time
 
 import torch
@@ -185,49 +186,69 @@ def data_epoch():
     return epoch
 
 
-def normal_epochs():
-    """Epochs of Fashion-MNIST, as torchvision's transforms make ToTensor and Normalize of an image, by count of workers."""
+def fashion():
+    """torchvision's FashionMNIST with its ToTensor and Normalize; without torchvision, what these do."""
     import gzip
+    import os
     import numpy
-    from torch.utils.data import DataLoader, Dataset
-    try:
-        from PIL import Image
-        from torchvision.transforms import Compose, Normalize, ToTensor
-        transform = Compose([ToTensor(), Normalize((0.2860,), (0.3530,))])
-
-        def normal(image):
-            return transform(Image.fromarray(image))
-    except ImportError:  # what these do, without the image between
-
-        def normal(image):
-            return torch.from_numpy(image).unsqueeze(0).float().div_(255).sub_(0.2860).div_(0.3530)
     folder = "/usr/share/datasets/fashion-mnist/"
 
-    def read(name, offset):
-        with gzip.open(folder + name) as file:
-            return numpy.frombuffer(file.read(), numpy.uint8, offset=offset)
-    images, labels = read("train-images-idx3-ubyte.gz", 16).reshape(-1, 28, 28), read("train-labels-idx1-ubyte.gz", 8)
+    def read(name):
+        with gzip.open(folder + name + ".gz") as file:
+            return file.read()
+    try:
+        from torchvision import transforms
+        from torchvision.datasets import FashionMNIST
+    except ImportError:
+        images = numpy.frombuffer(read("train-images-idx3-ubyte"), numpy.uint8, offset=16).reshape(-1, 28, 28).copy()
+        labels = numpy.frombuffer(read("train-labels-idx1-ubyte"), numpy.uint8, offset=8)
 
-    class Fashion(Dataset):
-        def __len__(self):
-            return len(images)
+        class Fashion(torch.utils.data.Dataset):
+            def __len__(self):
+                return len(images)
 
-        def __getitem__(self, i):
-            return normal(images[i]), int(labels[i])
+            def __getitem__(self, i):
+                x = torch.from_numpy(images[i]).unsqueeze(0).float().div_(255)
+                return x.sub_(0.2860).div_(0.3530), int(labels[i])
+        return Fashion()
+    with tempfile.TemporaryDirectory() as root:
+        raw = root + "/FashionMNIST/raw/"
+        os.makedirs(raw)
+        for part in ("train", "t10k"):
+            for name in (part + "-images-idx3-ubyte", part + "-labels-idx1-ubyte"):
+                with open(raw + name, "wb") as file:
+                    file.write(read(name))
+        transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.2860,), (0.3530,))])
+        return FashionMNIST(root, train=True, transform=transform)
+
+
+def photographs():
+    """torchvision's ImageFolder, as its reference scripts train on it."""
+    import os
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+    return ImageFolder(os.environ["LUMINARY_BENCH_IMAGES"], transforms.Compose([
+        transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]))
+
+
+def passes(data, batch):
+    """Epochs by count of workers."""
+    from torch.utils.data import DataLoader
 
     def epoch(loader):
         for _ in loader:
             pass
     made = {}
     for count in range(3):
-        loader = DataLoader(Fashion(), batch_size=256, shuffle=True, num_workers=count, persistent_workers=count > 0)
+        loader = DataLoader(data, batch_size=batch, shuffle=True, num_workers=count, persistent_workers=count > 0)
         made[f"workers{count}"] = lambda loader=loader: epoch(loader)
     return made
 
 
 def main():
     cache = {}
-    epochs = {}
+    epochs, photos = {}, {}
     for line in sys.stdin:
         name = line.strip()
         if name == "require":
@@ -242,8 +263,11 @@ def main():
             f = cache.setdefault(name, data_epoch())
             answer = {"DataLoader": timed(f, 1)}
         elif name in ("normal_epoch", "sample_epoch"):
-            epochs = epochs or normal_epochs()
+            epochs = epochs or passes(fashion(), 256)
             answer = {variant: timed(f, 1) for variant, f in epochs.items()}
+        elif name == "photo_epoch":
+            photos = photos or passes(photographs(), 64)
+            answer = {variant: timed(f, 1) for variant, f in photos.items()}
         else:
             if name not in cache:
                 cache.clear()

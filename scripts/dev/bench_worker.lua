@@ -89,25 +89,32 @@ local loops = {
   small_step = function(n) for _ = 1, n do ((w + a) * b):sum():backward() end end,
 }
 
--- Epochs of Fashion-MNIST with mean 0 and deviation 1, in batches of 256, shuffled. "normal_epoch": a set that gives
--- batches; "sample_epoch": a transform of each image.
+-- Epochs in shuffled batches, by count of workers. "normal_epoch": Fashion-MNIST with mean 0 and deviation 1, as a
+-- script has it; "sample_epoch": the same by a function of the script's, which is called with each image;
+-- "photo_epoch": a folder of images ($LUMINARY_BENCH_IMAGES), read as to train a ResNet.
+local T = lm.vision.transforms
 local MEAN, DEVIATION = 0.2860, 0.3530
-local function normal(x) return x:sub_(MEAN):div_(DEVIATION) end
-
-local Normal = data.Dataset:extend("Normal")
-function Normal:init() self.set = data.FashionMNIST { train = true } end
-function Normal:len() return self.set:len() end
-function Normal:get_batch(index)
-  local x, y = self.set:get_batch(index)
-  return normal(x), y
-end
+local sets = {
+  normal_epoch = function()
+    return data.FashionMNIST { transform = T.Compose { T.ToTensor(), T.Normalize({ MEAN }, { DEVIATION }) } }, 256
+  end,
+  sample_epoch = function()
+    return data.FashionMNIST { transform = function(x) return x:sub_(MEAN):div_(DEVIATION) end }, 256
+  end,
+  photo_epoch = function()
+    return data.ImageFolder(os.getenv "LUMINARY_BENCH_IMAGES", { transform = T.Compose {
+      T.RandomResizedCrop(224), T.RandomHorizontalFlip(), T.ToTensor(),
+      T.Normalize({ 0.485, 0.456, 0.406 }, { 0.229, 0.224, 0.225 }),
+    } }), 64
+  end,
+}
 
 local epochs = {}
 local function epoch_of(name)
-  local set = name == "sample_epoch" and data.FashionMNIST { train = true, transform = normal } or Normal()
+  local set, size = sets[name]()
   local loaders = {}
   for count = 0, 2 do
-    loaders["workers" .. count] = data.DataLoader(set, { batch_size = 256, shuffle = true, num_workers = count })
+    loaders["workers" .. count] = data.DataLoader(set, { batch_size = size, shuffle = true, num_workers = count })
   end
   return function()
     local answer = {}
@@ -130,7 +137,7 @@ for name in io.lines() do
     local start = lm.time()
     loops[name](200000)
     seconds = (lm.time() - start) / 200000
-  elseif name == "normal_epoch" or name == "sample_epoch" then
+  elseif sets[name] then
     epochs[name] = epochs[name] or epoch_of(name)
     variants = epochs[name]()
   elseif name == "data_epoch" then

@@ -71,11 +71,13 @@ local function stretch(n, m)
 end
 
 local octaves = {} -- coarse noise drawn out smoothly, and finer noise upon it
-for _, cells in ipairs {3, 9, 27} do
+local cells = 3
+while cells * 2 <= math.min(width, height) do
   octaves[#octaves + 1] = {
     strength = 1 / cells ^ 0.5, rows = stretch(height, cells + 1), columns = stretch(width, cells + 1):t():contiguous(),
     cells = cells + 1,
   }
+  cells = cells * 3
 end
 
 local function ground()

@@ -1,6 +1,7 @@
 --- Datasets: anything with :get(i), which gives one sample as one or more values, and :len(). Samples
 --- count from 1. A set that can gather many samples at once also has :get_batch(index), which takes a
---- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it.
+--- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it. One whose `draws` is true
+--- draws random numbers for each sample, in their order.
 local core = require "luminary.core"
 local class = require "luminary.class"
 local options = require "luminary.options"
@@ -105,7 +106,7 @@ function Subset:init(set, indices)
       fail("Subset: indices from %d to %d, but the set has samples 1 to %d", low:item(), high:item(), n)
     end
   end
-  if set.get_batch then self.get_batch = self.gather end
+  if set.get_batch then self.get_batch, self.draws = self.gather, set.draws end
 end
 
 function Subset:len() return self.indices.shape[1] end
@@ -127,7 +128,7 @@ function ConcatDataset:init(sets)
   for i, set in ipairs(sets) do
     total = total + length_of("ConcatDataset", check("ConcatDataset", set))
     self.sets[i], self.cumulative_sizes[i] = set, total
-    at_once = at_once and set.get_batch
+    at_once = at_once and set.get_batch and not set.draws -- which would be drawn set by set
   end
   if at_once then self.get_batch = self.gather end
 end

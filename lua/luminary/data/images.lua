@@ -4,9 +4,12 @@ local class = require "luminary.class"
 local options = require "luminary.options"
 local Dataset = require("luminary.data.dataset").Dataset
 
---- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label.
+--- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where a transform takes batches
+--- (transforms.Transform), or there is none, the set has :get_batch(index).
 local Images = class.define("Images", Dataset)
 Images.__makes = "images"
+
+local CONVERTED = {dtype = "float32", scale = 1 / 255}
 
 --- The options that such sets take, and `more`.
 function Images.options(who, opts, more)
@@ -23,24 +26,35 @@ function Images:hold(images, labels, opts)
   self.images, self.labels = core.keep(images), core.keep(labels:add_(opts.base))
   self.targets = self.labels -- torchvision's name
   self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
-  if not (opts.transform or opts.target_transform) then self.get_batch = self.gather end
+  self.channels = core.keep(core.ops.arange(1, images.shape[2] + 1))
+  if Images.in_batches(opts) then
+    self.get_batch, self.draws = self.gather, opts.transform ~= nil and opts.transform.draws ~= false
+  end
+end
+
+--- Whether a set of these options, transform and target_transform, can make all samples of a batch at once, and they
+--- are what they would be one by one.
+function Images.in_batches(opts)
+  local transform = opts.transform
+  return not opts.target_transform
+    and (not transform or class.has(transform, "takes_batches") and transform:takes_batches())
 end
 
 function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image, label = self:gather(core.tensor({i}, {dtype = "int64"}))
-  image, label = image:select(1, 1), label:item()
+  local image, label = core.gather_rows(self.images:select(1, i), self.channels, CONVERTED), self.labels[i]
   if self.transform then image = self.transform(image) end
   if self.target_transform then label = self.target_transform(label) end
   return image, label
 end
 
---- The samples of a 1-d int64 tensor of numbers: images [N, C, H, W] and labels [N].
+--- The samples of a 1-d int64 tensor of numbers: images [N, C, H, W], transformed, and labels [N].
 function Images:gather(index)
-  return core.gather_rows(self.images, index, {dtype = "float32", scale = 1 / 255}),
-    core.gather_rows(self.labels, index)
+  local images = core.gather_rows(self.images, index, CONVERTED)
+  if self.transform then images = self.transform(images) end
+  return images, core.gather_rows(self.labels, index)
 end
 
 return Images

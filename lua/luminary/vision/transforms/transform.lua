@@ -11,6 +11,8 @@ local fail = options.fail
 ---   local Noise = transforms.Transform:extend("Noise")
 ---   function Noise:init(scale) self.scale = scale end
 ---   function Noise:forward(img, ...) return img + lm.randn_like(img) * self.scale, ... end
+---
+--- takes_batches, as below, where forward takes batches.
 local Transform
 
 local function call(self, ...) return self:forward(...) end
@@ -41,11 +43,23 @@ function Transform:forward(img, ...)
   return self:_apply(img), ...
 end
 
+-- The forwards that transform one image at a time, by _apply; a class of the user's may have another.
+local image_wise = {[Transform.forward] = true}
+local function by_image(part)
+  return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
+    and image_wise[part.forward] == true
+end
+
+--- t:takes_batches(): whether t(batch) of a batch [N, C, H, W] is what its images give one after the other, random
+--- numbers included. Data sets then hand it all images of a batch at once. Transforms of images do, and Compose of
+--- such; a class of one's own may define it and say so.
+function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
+
 local transforms = {Transform = Transform}
 
 local function define(name)
   local new = class.define(name, Transform)
-  new.ours = true
+  new.ours, new.draws = true, false
   transforms[name] = new
   return new
 end
@@ -78,13 +92,6 @@ local function every(parts, test)
     if not test(part) then return false end
   end
   return true
-end
-
--- Whether a part transforms one image at a time, by _apply; a class of the user's may have another forward.
-local image_wise = {} -- the forwards that do so
-local function by_image(part)
-  return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
-    and image_wise[part.forward] == true
 end
 
 local Container = class.define("Container", Transform)
@@ -184,7 +191,7 @@ function Compose:forward(img, ...)
   return Transform.forward(self, img, ...)
 end
 
-image_wise[Transform.forward], image_wise[Container.forward], image_wise[Compose.forward] = true, true, true
+image_wise[Container.forward], image_wise[Compose.forward] = true, true
 
 --- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
 --- first transform needs, transformed.
