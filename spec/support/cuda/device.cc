@@ -96,6 +96,7 @@ static int check(int device) {
 
 static int attribute(enum cudaDeviceAttr attr, int device) {
   switch (attr) {
+    case cudaDevAttrIpcEventSupport: return lm_fake_has_ipc();
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
     case cudaDevAttrMaxBlockDimY: return 1024;
