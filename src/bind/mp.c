@@ -337,19 +337,8 @@ static int bind_lent(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_mp_functions[] = {{"mp_process", bind_process},
-                                    {"mp_thread", bind_thread},
-                                    {"mp_pair", bind_pair},
-                                    {"mp_parent", bind_parent},
-                                    {"mp_send", bind_send},
-                                    {"mp_receive", bind_receive},
-                                    {"mp_wait", bind_wait},
-                                    {"mp_ended", bind_ended},
-                                    {"mp_signal", bind_signal},
-                                    {"mp_close", bind_close},
-                                    {"mp_pid", bind_pid},
-                                    {"mp_share", bind_share},
-                                    {"mp_is_shared", bind_is_shared},
-                                    {"mp_unfit", bind_unfit},
-                                    {"mp_lent", bind_lent},
-                                    {NULL, NULL}};
+const luaL_Reg lm_mp_functions[] = {
+    {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},
+    {"mp_send", bind_send},           {"mp_receive", bind_receive}, {"mp_wait", bind_wait}, {"mp_ended", bind_ended},
+    {"mp_signal", bind_signal},       {"mp_close", bind_close},     {"mp_pid", bind_pid},   {"mp_share", bind_share},
+    {"mp_is_shared", bind_is_shared}, {"mp_unfit", bind_unfit},     {"mp_lent", bind_lent}, {NULL, NULL}};

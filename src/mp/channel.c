@@ -282,7 +282,7 @@ static lm_status get_handle(lm_reader *r, const arrival *a, luggage *l, lm_handl
 /* ---- sending */
 
 struct lm_letter {
-  lm_parcel *kept;  /* keeps the descriptors open */
+  lm_parcel *kept; /* keeps the descriptors open */
   lm_lending *lending;
   lm_segment *file; /* the body's, if it is long */
   lm_bytes body;    /* u32 tensors, files, leases, handles; the tensors, the handles, the text */
@@ -366,7 +366,7 @@ lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
   *out = NULL;
   lm_letter *l = lm_calloc(1, sizeof *l);
   if (!l || !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first,
-                                             sizeof(int)))) {
+                                 sizeof(int)))) {
     status = LM_E_OOM;
     goto done;
   }

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -25,7 +26,7 @@ typedef struct loan { /* what one letter lent */
   uint64_t number;
   int fd; /* of the pipe's reading end */
   int n, nevents;
-  lm_tensor **tensors;
+  lm_tensor **tensors; /* NULL for those on the CPU */
   struct mark {
     lm_device device;
     void *event; /* NULL: the device has none for other processes */
@@ -186,22 +187,37 @@ static void collect_returned(void) {
   }
 }
 
-/* Loans whose pipes have no writing end left; `at` are theirs. */
-static void collect_loans(const struct pollfd *at, loan *const *of, int n) {
-  loan *over = NULL;
+/* Whether all events are reached, which a stream of another process may still wait for. What a device that has failed
+ * was given is over, too. */
+static bool is_over(const loan *l) {
+  for (int i = 0; i < l->nevents; i++) {
+    lm_device device = l->events[i].device;
+    bool done = true;
+    if (l->events[i].event) lm_driver_of(device)->event_query(lm_device_physical(device), l->events[i].event, &done);
+    if (!done) return false;
+  }
+  return true;
+}
+
+/* Loans whose pipes have no writing end left, `at` being theirs, go to `ending`. */
+static void collect_loans(const struct pollfd *at, loan *const *of, int n, loan **ending) {
   pthread_mutex_lock(&lock);
   for (int i = 0; i < n; i++) {
     if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
     loan **from = &loans;
     while (*from != of[i]) from = &(*from)->next;
     *from = of[i]->next;
-    of[i]->next = over;
-    over = of[i];
+    of[i]->next = *ending;
+    *ending = of[i];
   }
   pthread_mutex_unlock(&lock);
-  for (loan *next; over; over = next) {
-    next = over->next;
-    free_loan(over);
+  for (loan *l; (l = *ending);) {
+    if (!is_over(l)) {
+      ending = &l->next;
+      continue;
+    }
+    *ending = l->next;
+    free_loan(l);
     pthread_mutex_lock(&lock);
     nloans--; /* its memory is there again for who sees that */
     pthread_mutex_unlock(&lock);
@@ -211,13 +227,13 @@ static void collect_loans(const struct pollfd *at, loan *const *of, int n) {
 static void *keep(void *unused) {
   enum { BRIEFLY = 1, WITHOUT_MEMORY = 100 }; /* ms */
   struct pollfd *at = NULL;
-  loan **of = NULL;
+  loan **of = NULL, *ending = NULL;
   int room = 0;
   (void)unused;
   for (;;) {
     int n = 0;
     pthread_mutex_lock(&lock);
-    bool over = stops, waits = returned != NULL;
+    bool over = stops, waits = returned || ending;
     if (room < nloans + 1) {
       struct pollfd *more = realloc(at, (size_t)(2 * nloans + 8) * sizeof *more);
       if (more) at = more;
@@ -239,7 +255,7 @@ static void *keep(void *unused) {
     if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
     uint64_t count;
     if (at[0].revents && read(wake, &count, sizeof count) < 0) continue;
-    collect_loans(at + 1, of, n);
+    collect_loans(at + 1, of, n, &ending);
     collect_returned();
   }
   free(at);
@@ -256,9 +272,10 @@ static void leave(void) {
     pthread_mutex_unlock(&lock);
     if (left == 0) break;
     if (lm_seconds() > deadline) {
-      lm_say("mp: this process ends while others may still have tensors of its devices' memory, sent in %d messages: "
-             "that memory goes with it. The sender has to live until they have let go",
-             left);
+      lm_say(
+          "mp: this process ends while others may still have tensors of its devices' memory (messages: %d), and that "
+          "memory goes with it: a sender has to live until they have let go",
+          left);
       break;
     }
     usleep(1000);
@@ -267,7 +284,10 @@ static void leave(void) {
   stops = true;
   pthread_mutex_unlock(&lock);
   wake_keeper();
-  pthread_join(keeper, NULL);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec++; /* a device may hang */
+  pthread_timedjoin_np(keeper, NULL, &until);
 }
 
 static lm_status start(void) {
@@ -360,9 +380,11 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
   if (found) return LM_OK;
   const char *visible = getenv("CUDA_VISIBLE_DEVICES");
   bool none = lm_device_count(kind) == 0;
-  return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s); send x:cpu()", card,
-                 none ? "" : "CUDA_VISIBLE_DEVICES: ",
-                 none ? lm_device_why_none(kind) : visible ? lm_brief(visible, 80) : "not set");
+  return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s); send x:cpu()",
+                 card, none ? "" : "CUDA_VISIBLE_DEVICES: ",
+                 none      ? lm_device_why_none(kind)
+                 : visible ? lm_brief(visible, 80)
+                           : "not set");
 }
 
 /* ---- lending */
@@ -384,8 +406,10 @@ static bool has_gone(const lease *l) {
 }
 
 static lm_status gone(lm_device device) {
-  return lm_fail(LM_E_STATE, "the process that a tensor's memory on %s belonged to has ended, and the memory with it: "
-                 "the sender has to live until others have let go", lm_device_name(device));
+  return lm_fail(LM_E_STATE,
+                 "the process that a tensor's memory on %s belonged to has ended, and the memory with it: "
+                 "the sender has to live until others have let go",
+                 lm_device_name(device));
 }
 
 lm_status lm_lend_check(const lm_tensor *t) {
@@ -401,10 +425,13 @@ lm_status lm_lend_check(const lm_tensor *t) {
                    lm_device_name(t->device));
   if (b) return has_gone(b->of[0]) ? gone(t->device) : LM_OK;
   if (root->foreign_release || !lm_segments_base(t->device, root->data, &pooled))
-    return lm_fail(LM_E_DEVICE, "memory on %s that Luminary did not allocate cannot be shared with another process; "
-                   "send x:clone()", lm_device_name(t->device));
+    return lm_fail(LM_E_DEVICE,
+                   "memory on %s that Luminary did not allocate cannot be shared with another process; "
+                   "send x:clone()",
+                   lm_device_name(t->device));
   if (pooled)
-    return lm_fail(LM_E_STATE, "memory of a captured graph, which its replays write, cannot be shared with another "
+    return lm_fail(LM_E_STATE,
+                   "memory of a captured graph, which its replays write, cannot be shared with another "
                    "process; send x:clone()");
   return LM_OK;
 }
@@ -446,7 +473,8 @@ static lm_status mark(loan *l, lm_device device) {
   struct mark *m = &l->events[l->nevents];
   *m = (struct mark){.device = device};
   for (int i = 0; i < l->n; i++) {
-    if (l->tensors[i]->device == device) TRY(lm_use_read(lm_tensor_used(l->tensors[i]), s));
+    const lm_tensor *t = l->tensors[i];
+    if (t && t->device == device) TRY(lm_use_read(lm_tensor_used(t), s));
   }
   TRY(driver->ipc_event_create(ordinal, &m->event));
   l->nevents++;
@@ -460,9 +488,7 @@ done:
   return status;
 }
 
-static bool lies_on_device(const lm_tensor *t) {
-  return LM_DEVICE_KIND(t->device) != LM_CPU && t->storage->bytes > 0;
-}
+static bool lies_on_device(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) != LM_CPU && t->storage->bytes > 0; }
 
 lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   lm_status status = LM_OK;
@@ -491,7 +517,9 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   }
   made->fd = fds[0];
   l->end = fds[1];
-  for (; made->n < n; made->n++) made->tensors[made->n] = lm_retain(tensors[made->n]);
+  for (; made->n < n; made->n++) {
+    if (lies_on_device(tensors[made->n])) made->tensors[made->n] = lm_retain(tensors[made->n]);
+  }
   for (int i = 0; i < n; i++) {
     if (!lies_on_device(tensors[i])) continue;
     if (!mark_of(made, tensors[i]->device)) TRY(mark(made, tensors[i]->device));

@@ -1,8 +1,8 @@
 /* Memory of devices that other processes work with. It stays its owner's: who sends a tensor lends it, until nobody who
- * was sent it, directly or by way of others, has it any more, be it because they ended. The kernel keeps count of them: a
- * letter has the writing end of a pipe along, of which each one who gets it holds a copy, and the owner sees when there
- * is none left. A thread looks after that, and after what was borrowed and let go, which goes back when the device is
- * through with it. */
+ * was sent it, directly or by way of others, has it any more, be it because they ended. The kernel keeps count of them:
+ * a letter has the writing end of a pipe along, of which each one who gets it holds a copy, and the owner sees when
+ * there is none left. A thread looks after that, and after what was borrowed and let go, which goes back when the
+ * device is through with it. */
 #ifndef LM_MP_LEND_H
 #define LM_MP_LEND_H
 

@@ -10,7 +10,7 @@
  *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
  *                                measure the host's side alone; all results are garbage
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
- *   LM_FAKE_CUDA_IPC=0           no memory and no events for other processes (cudaIpc…)
+ *   LM_FAKE_CUDA_IPC=0           no memory and no events for other processes (cudaIpc…); 2: memory, but no events
  *   LM_FAKE_CUDA_TRACE=1         each call on stderr, each launch with its kernel
  *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any
  *   CUDA_VISIBLE_DEVICES         as CUDA's

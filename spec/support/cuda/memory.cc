@@ -292,10 +292,13 @@ LM_FAKE_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *p) {
   if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
   memory_handle handle;
   int code = 0;
-  lm_fake_at_gate(0, [&] {
-    lm_fake_guard lock(lm_fake_state);
-    code = get_handle(p, &handle);
-  }, "a handle");
+  lm_fake_at_gate(
+      0,
+      [&] {
+        lm_fake_guard lock(lm_fake_state);
+        code = get_handle(p, &handle);
+      },
+      "a handle");
   memset(out, 0, sizeof *out);
   if (code == 0) memcpy(out, &handle, sizeof handle);
   return lm_fake_result(code);

@@ -34,7 +34,7 @@ struct CUevent_st {
   std::shared_ptr<double> seconds; /* when that one was reached */
   lm_fake_capture_ref capture;     /* recorded in it, after these nodes */
   std::vector<int> nodes;
-  int asked; /* queries in a row that found it not ready */
+  int asked;               /* queries in a row that found it not ready */
   shared_event_ref shared; /* NULL: of this process alone */
   bool foreign;            /* another process's */
 };
