@@ -242,7 +242,7 @@ end
 --- x where condition holds, else other.
 function methods.where(x, condition, other) return ops.where(condition, x, other) end
 
---- Moves x to memory that other processes see, in place. Gives x.
+--- Moves x to memory that other processes see, in place; memory of a GPU is so already. Gives x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
   require("luminary.mp.share")({x}, function(_, why) fail("share_memory_: %s", why) end)

@@ -19,6 +19,8 @@
  *       moves them to shared memory; if a tensor outside the list has memory in common with one of them, nothing is
  *       moved and its number is returned
  *   mp_is_shared(x)
+ *   mp_unfit(x)                   why x cannot be lent to another process; nil if it can
+ *   mp_lent()                     how many messages' tensors are lent, with borrowed ones that wait to go back (lend.h)
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -28,6 +30,7 @@
 #include "base/mem.h"
 #include "bind/handles.h"
 #include "mp/channel.h"
+#include "mp/lend.h"
 #include "mp/process.h"
 #include "mp/share.h"
 
@@ -320,17 +323,22 @@ static int bind_is_shared(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_mp_functions[] = {{"mp_process", bind_process},
-                                    {"mp_thread", bind_thread},
-                                    {"mp_pair", bind_pair},
-                                    {"mp_parent", bind_parent},
-                                    {"mp_send", bind_send},
-                                    {"mp_receive", bind_receive},
-                                    {"mp_wait", bind_wait},
-                                    {"mp_ended", bind_ended},
-                                    {"mp_signal", bind_signal},
-                                    {"mp_close", bind_close},
-                                    {"mp_pid", bind_pid},
-                                    {"mp_share", bind_share},
-                                    {"mp_is_shared", bind_is_shared},
-                                    {NULL, NULL}};
+static int bind_unfit(lua_State *L) {
+  lm_tensor *t = NULL;
+  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "mp_unfit", "x", &t);
+  if (status != LM_OK) return lm_raise(L, status);
+  if (lm_lend_check(t) == LM_OK) return 0;
+  lua_pushstring(L, lm_error());
+  return 1;
+}
+
+static int bind_lent(lua_State *L) {
+  lua_pushinteger(L, lm_lent());
+  return 1;
+}
+
+const luaL_Reg lm_mp_functions[] = {
+    {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},
+    {"mp_send", bind_send},           {"mp_receive", bind_receive}, {"mp_wait", bind_wait}, {"mp_ended", bind_ended},
+    {"mp_signal", bind_signal},       {"mp_close", bind_close},     {"mp_pid", bind_pid},   {"mp_share", bind_share},
+    {"mp_is_shared", bind_is_shared}, {"mp_unfit", bind_unfit},     {"mp_lent", bind_lent}, {NULL, NULL}};

@@ -11,6 +11,8 @@
 #include "abi.h"
 #include "device/device.h"
 
+enum { LM_IPC_BYTES = 64 };
+
 /* How the caching allocator cuts its memory; all 0: by size classes, one block from the driver at a time. */
 typedef struct lm_segment_rules {
   size_t round;         /* block sizes are multiples of it */
@@ -77,6 +79,15 @@ typedef struct lm_driver {
   lm_status (*capture_end)(int ordinal, void *stream, void **graph); /* NULL graph: throw it away */
   lm_status (*graph_launch)(int ordinal, void *graph, void *stream);
   void (*graph_destroy)(void *graph);
+  /* Memory that other processes may work with. A handle is of all of what one alloc gave, and only for other processes;
+   * one that opened it closes it when nothing there uses it any more, while the owner still has it. */
+  lm_status (*ipc_export)(int ordinal, void *p, char handle[LM_IPC_BYTES]);
+  lm_status (*ipc_open)(int ordinal, const char handle[LM_IPC_BYTES], void **p);
+  void (*ipc_close)(int ordinal, void *p);
+  /* Events for them, recorded and destroyed like others. *event is NULL where the device has none such. */
+  lm_status (*ipc_event_create)(int ordinal, void **event);
+  lm_status (*ipc_event_export)(int ordinal, void *event, char handle[LM_IPC_BYTES]);
+  lm_status (*ipc_event_open)(int ordinal, const char handle[LM_IPC_BYTES], void **event); /* only waited for */
 } lm_driver;
 
 /* The driver's kind by its name: the known one, or the next free. The same table again is fine. */

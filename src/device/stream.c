@@ -315,3 +315,37 @@ void lm_use_note(lm_used *used, lm_stream *s) {
   uint64_t word = atomic_load(used);
   while (!atomic_compare_exchange_weak(used, &word, (word ? word : s->id) | LM_USED_BIT(s->id))) continue;
 }
+
+lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over) {
+  lm_status status = LM_OK;
+  const lm_driver *driver = lm_driver_of(device);
+  *over = false;
+  if (*used & LM_USED_GRAPH) {
+    lm_stream *launched = lm_stream_launched(device);
+    *used = (*used & LM_USED_BITS) | (launched ? LM_USED_BIT(launched->id) : 0);
+  }
+  for (uint64_t mask; (mask = *used & LM_USED_BITS); *used = mask & (mask - 1)) {
+    lm_stream *s = lm_stream_by_id(device, __builtin_ctzll(mask) - 6);
+    bool done = true;
+    if (!s || !s->native) continue;
+    if (!*mark) TRY(lm_stream_mark(s, mark));
+    if (!*mark) return LM_OK; /* it is captured */
+    TRY(driver->event_query(lm_device_physical(device), *mark, &done));
+    if (!done) return LM_OK;
+    lm_event_give(device, false, *mark);
+    *mark = NULL;
+  }
+  *over = true;
+done:
+  if (status != LM_OK && *mark) {
+    lm_event_give(device, false, *mark);
+    *mark = NULL;
+  }
+  return status;
+}
+
+lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event) {
+  lm_status status = lm_stream_wait_event(waiter, event, NULL);
+  if (status == LM_OK) lm_stream_touch(waiter);
+  return status;
+}

@@ -12,6 +12,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "mp/lend.h"
 #include "mp/share.h"
 
 /* ---- parcels */
@@ -61,7 +62,7 @@ done:
 /* ---- sockets */
 
 enum {
-  MAGIC = 0x4c4d5032,
+  MAGIC = 0x4c4d5033,
   MOST_FDS = 250,    /* the kernel's limit for a message is a little above */
   INLINE = 32 << 10, /* a body up to that is in the message itself */
   BUFFER = 1 << 20,  /* of a socket, if the system's net.core.wmem_max grants it */
@@ -223,6 +224,7 @@ typedef struct arrival { /* a parcel as it is unpacked */
   uint32_t nfiles;
   lm_tensor **places; /* for each storage number, a tensor over it; filled as they come */
   int nplaces;
+  lm_borrowing *borrowing;
 } arrival;
 
 static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
@@ -233,8 +235,8 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   bool requires_grad = lm_get_u8(r);
   int ndim = lm_get_u8(r);
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
-  if (ndim > LM_MAX_DIMS || dtype >= LM_DTYPE_COUNT || LM_DEVICE_KIND(device) != LM_CPU ||
-      LM_DEVICE_ORDINAL(device) >= LM_DEVICE_MAX) {
+  bool on_cpu = LM_DEVICE_KIND(device) == LM_CPU;
+  if (ndim > LM_MAX_DIMS || dtype >= LM_DTYPE_COUNT || (on_cpu && LM_DEVICE_ORDINAL(device) >= LM_DEVICE_MAX)) {
     r->failed = true;
   }
   for (int d = 0; d < ndim && !r->failed; d++) {
@@ -244,15 +246,17 @@ static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
   if (r->failed || number >= (uint32_t)a->nplaces) return lm_fail(LM_E_IO, "the message makes no sense");
   lm_status status = LM_OK;
   lm_tensor **place = &a->places[number];
+  if (!on_cpu) TRY(lm_borrow_device(r, &device));
   if (bytes == 0) {
     TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
   } else {
+    if (!*place && !on_cpu) TRY(lm_borrow(a->borrowing, r, device, bytes, place));
     if (!*place) {
       if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
       TRY(lm_segment_tensor(a->files[file], at, bytes, place));
     }
     (*place)->dtype = (int8_t)dtype; /* it only lends its storage */
-    (*place)->device = (*place)->storage->device = device;
+    if (on_cpu) (*place)->device = (*place)->storage->device = device;
     TRY(lm_tensor_view(*place, ndim, size, stride, (int64_t)offset, out));
   }
   if (requires_grad) TRY(lm_set_requires_grad(*out, true));
@@ -278,15 +282,17 @@ static lm_status get_handle(lm_reader *r, const arrival *a, luggage *l, lm_handl
 /* ---- sending */
 
 struct lm_letter {
-  lm_parcel *kept;  /* keeps the descriptors open */
+  lm_parcel *kept; /* keeps the descriptors open */
+  lm_lending *lending;
   lm_segment *file; /* the body's, if it is long */
-  lm_bytes body;    /* u32 tensors, files, handles; the tensors, the handles, the text */
+  lm_bytes body;    /* u32 tensors, files, leases, handles; the tensors, the handles, the text */
   int *fds;
   uint32_t nfds;
 };
 
 void lm_letter_free(lm_letter *l) {
   if (!l) return;
+  lm_lending_free(l->lending);
   lm_parcel_free(l->kept);
   lm_segment_release(l->file);
   lm_bytes_free(&l->body);
@@ -312,13 +318,18 @@ static lm_status put_things(lm_letter *l, uint32_t first) {
     const lm_tensor *t = p->tensors[i];
     const lm_segment *s = lm_segment_of(t);
     int storage = 0;
-    if (!s && t->storage->bytes > 0) {
+    bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU;
+    if (!s && on_cpu && t->storage->bytes > 0) {
       status = lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1);
       goto done;
     }
     while (storage < nstorages && storages[storage] != t->storage) storage++;
-    if (storage == nstorages) storages[nstorages++] = t->storage;
+    bool is_new = storage == nstorages;
+    if (is_new) storages[nstorages++] = t->storage;
     put_tensor(&l->body, t, s ? file_number(l, first, s) : 0, (uint32_t)storage);
+    if (on_cpu) continue;
+    TRY(lm_lend_put_device(&l->body, t->device));
+    if (is_new && t->storage->bytes > 0) TRY(lm_lending_put(l->lending, i, &l->body));
   }
   for (int i = 0; i < p->nhandles; i++) {
     const lm_handle *h = p->handles[i];
@@ -354,7 +365,8 @@ lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
   const uint32_t first = 1; /* fds[0] is the body's place */
   *out = NULL;
   lm_letter *l = lm_calloc(1, sizeof *l);
-  if (!l || !(l->fds = lm_calloc((size_t)(c->ntensors + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int)))) {
+  if (!l || !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first,
+                                 sizeof(int)))) {
     status = LM_E_OOM;
     goto done;
   }
@@ -362,11 +374,17 @@ lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
   lm_content things = *c;
   things.n = 0;
   TRY(lm_parcel_new(&things, &l->kept));
+  TRY(lm_lending_new(l->kept->ntensors, l->kept->tensors, &l->lending));
+  int *leases = l->fds + c->ntensors + c->nhandles + first; /* behind all files there may be */
+  uint32_t nleases = lm_lending_descriptors(l->lending, leases);
   lm_put_u32(&l->body, (uint32_t)c->ntensors);
   lm_put_u32(&l->body, 0);
+  lm_put_u32(&l->body, nleases);
   lm_put_u32(&l->body, (uint32_t)c->nhandles);
   TRY(put_things(l, first));
   TRY(finish_body(l, c, first));
+  memmove(l->fds + l->nfds, leases, nleases * sizeof *leases);
+  l->nfds += nleases;
   for (int i = 0; i < c->nhandles; i++) {
     for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->kept->handles[i]->fd[k];
   }
@@ -454,8 +472,9 @@ static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out)
   arrival a = {0};
   lm_parcel *p = NULL;
   lm_reader r = lm_reader_of(body, n);
-  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nhandles = lm_get_u32(&r);
-  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > l->n - l->next) {
+  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nleases = lm_get_u32(&r), nhandles = lm_get_u32(&r);
+  uint32_t there = l->n - l->next;
+  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > there || nleases > there - nfiles) {
     return lm_fail(LM_E_IO, "the message makes no sense");
   }
   if (!(p = new_parcel("", 0, (int)ntensors, (int)nhandles)) || !(a.places = lm_calloc(ntensors, sizeof *a.places)) ||
@@ -465,6 +484,8 @@ static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out)
   }
   a.nplaces = (int)ntensors;
   for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(take_fd(l), &a.files[a.nfiles]));
+  l->next += nleases;
+  TRY(lm_borrowing_new(nleases, l->fd + l->next - nleases, &a.borrowing));
   for (uint32_t i = 0; i < ntensors; i++) TRY(get_tensor(&r, &a, &p->tensors[i]));
   for (uint32_t i = 0; i < nhandles; i++) TRY(get_handle(&r, &a, l, &p->handles[i]));
   size_t bytes = (size_t)(r.end - r.at);
@@ -481,6 +502,7 @@ static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out)
 done:
   for (int i = 0; i < a.nplaces; i++) lm_release(a.places[i]);
   for (uint32_t i = 0; i < a.nfiles; i++) lm_segment_release(a.files[i]);
+  lm_borrowing_free(a.borrowing);
   lm_free(a.places);
   lm_free(a.files);
   lm_parcel_free(p);

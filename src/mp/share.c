@@ -13,6 +13,7 @@
 #include "autograd/autograd.h"
 #include "base/file_limit.h"
 #include "base/mem.h"
+#include "mp/lend.h"
 
 /* ---- segments */
 
@@ -131,7 +132,9 @@ lm_segment *lm_segment_of(const lm_tensor *t) {
   return t->storage->foreign_release == release_owner ? t->storage->owner : NULL;
 }
 
-bool lm_is_shared(const lm_tensor *t) { return t->storage->bytes == 0 || lm_segment_of(t) != NULL; }
+bool lm_is_shared(const lm_tensor *t) {
+  return t->storage->bytes == 0 || lm_segment_of(t) != NULL || lm_is_lendable(t->device);
+}
 
 lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out) {
   *out = NULL;

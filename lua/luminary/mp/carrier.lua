@@ -102,9 +102,8 @@ function Encoder:tensor(t, from, how, key)
     self:refuse(from, how, key, "a tensor that an op computed from others with gradients cannot be sent to THERE "
       .. "with its history; send x:detach()")
   end
-  if self.processes and not t.device:find("^cpu") then
-    self:refuse(from, how, key, "a tensor on %s cannot be sent to THERE; send x:cpu()", t.device)
-  end
+  local unfit = self.processes and core.mp_unfit(t)
+  if unfit then self:refuse(from, how, key, "%s", unfit) end
   return self:enter("X", t, from, how, key)
 end
 

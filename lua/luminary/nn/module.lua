@@ -362,7 +362,8 @@ function Module:cuda(device) return self:to(device or "cuda") end
 
 --- Moves all parameters, their gradients and buffers to memory that other processes see, in place. Gives the module.
 --- Processes and threads that are sent it train the same parameters, each with gradients of its own, and are not told
---- of each other's steps.
+--- of each other's steps. Memory of a GPU is seen by whoever is sent it and stays where it is; its owner has to outlive
+--- the others.
 function Module:share_memory()
   local list, names = {}, {}
   for _, kind in ipairs {"param", "buffer"} do

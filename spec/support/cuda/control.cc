@@ -163,6 +163,8 @@ static const struct {
     E(cudaErrorInvalidMemcpyDirection, "invalid copy direction for memcpy"),
     E(cudaErrorInsufficientDriver, "CUDA driver version is insufficient for CUDA runtime version"),
     E(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    E(cudaErrorDeviceUninitialized, "invalid device context"),
+    E(cudaErrorMapBufferObjectFailed, "mapping of buffer object failed"),
     E(cudaErrorNoDevice, "no CUDA-capable device is detected"),
     E(cudaErrorInvalidDevice, "invalid device ordinal"),
     E(cudaErrorInvalidResourceHandle, "invalid resource handle"),

@@ -96,6 +96,7 @@ static int check(int device) {
 
 static int attribute(enum cudaDeviceAttr attr, int device) {
   switch (attr) {
+    case cudaDevAttrIpcEventSupport: return lm_fake_setting("LM_FAKE_CUDA_IPC", 1) == 1;
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
     case cudaDevAttrMaxBlockDimY: return 1024;

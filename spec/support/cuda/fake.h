@@ -10,6 +10,7 @@
  *   LM_FAKE_CUDA_NULL=1          launches, asynchronous copies and fills, events and waits do nothing, uncounted: to
  *                                measure the host's side alone; all results are garbage
  *   LM_FAKE_CUDA_REVERSE=1       run blocks and threads from the last to the first: order-dependent kernels show
+ *   LM_FAKE_CUDA_IPC=0           no memory and no events for other processes (cudaIpc…); 2: memory, but no events
  *   LM_FAKE_CUDA_TRACE=1         each call on stderr, each launch with its kernel
  *   LM_FAKE_CUDA_FAIL=name:nth:code[,...]   see lm_fake_fail; name * is any
  *   CUDA_VISIBLE_DEVICES         as CUDA's
@@ -35,7 +36,8 @@ LM_FAKE_API void lm_fake_fail(const char *name, long nth, int code);
 LM_FAKE_API long lm_fake_call_count(const char *name);
 /* The names of all calls made so far, a comma between them; the caller's until its next call from the same thread. */
 LM_FAKE_API const char *lm_fake_call_names(void);
-/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries); "bytes": of memory;
+/* How many are alive: "memory", "pinned", "stream", "event", "graph", "handle" (of libraries), "opened" (memory
+ * of other processes); "bytes": of memory;
  * "context": devices that were worked on, for good; "blocks": of the kernels launched so far. */
 LM_FAKE_API long lm_fake_live(const char *what);
 /* Operations that wait in queues. */

@@ -1,9 +1,13 @@
 /* Device memory: an address range a device, out of reach of the host but while work runs, each allocation between pages
- * that nobody may touch and filled with 0xff (NaN). Pinned memory is the host's. */
+ * that nobody may touch and filled with 0xff (NaN). Pinned memory is the host's. What other processes may open is moved
+ * to a memory file when its handle is made; they open that by way of /proc. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -13,6 +17,9 @@ namespace {
 struct allocation {
   char *pages; /* those it lies in */
   size_t span, bytes;
+  int fd;      /* of the memory file, or -1 */
+  int opened;  /* how often, if it is another process's; else 0 */
+  ino_t inode; /* of the file */
 };
 struct arena {
   char *base = NULL;
@@ -142,12 +149,18 @@ static int device_alloc(int device, size_t bytes, void **out) {
   if (!(m.open >> device & 1)) mprotect(pages, span, PROT_NONE);
   if (pages >= a.cursor) a.cursor = pages + span + PAGE;
   char *p = pages + span - rounded(bytes);
-  a.live[p] = {pages, span, bytes};
+  a.live[p] = {pages, span, bytes, -1, 0, 0};
   a.used += rounded(bytes);
   lm_fake_count("memory", 1);
   lm_fake_count("bytes", (long)rounded(bytes));
   *out = p;
   return 0;
+}
+
+/* Its pages are the process's own again. */
+static void unmap(const allocation &one) {
+  mmap(one.pages, one.span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  close(one.fd);
 }
 
 static int device_free(void *pointer) {
@@ -156,9 +169,14 @@ static int device_free(void *pointer) {
   if (device < 0) return cudaErrorInvalidValue;
   auto &live = m.device[device].live;
   auto at = live.find((char *)pointer);
-  if (at == live.end()) return cudaErrorInvalidValue;
+  if (at == live.end() || at->second.opened) return cudaErrorInvalidValue;
   allocation one = at->second;
   live.erase(at);
+  if (one.fd >= 0) { /* who has it open still sees that it is gone */
+    mprotect(one.pages, one.span, PROT_READ | PROT_WRITE);
+    memset(one.pages, 0xff, one.span);
+    unmap(one);
+  }
   madvise(one.pages, one.span, MADV_DONTNEED);
   mprotect(one.pages, one.span, PROT_NONE);
   m.device[device].used -= rounded(one.bytes);
@@ -166,6 +184,149 @@ static int device_free(void *pointer) {
   lm_fake_count("bytes", -(long)rounded(one.bytes));
   return 0;
 }
+
+/* ---- other processes ---- */
+
+namespace {
+struct memory_handle {
+  uint32_t magic;
+  int pid, fd, physical;
+  uint64_t inode, span, bytes;
+};
+}  // namespace
+static_assert(sizeof(memory_handle) <= sizeof(cudaIpcMemHandle_t), "a handle's size");
+enum { MEMORY_MAGIC = 0x6c6d6d68 };
+
+bool lm_fake_has_ipc() { return lm_fake_setting("LM_FAKE_CUDA_IPC", 1) != 0; }
+
+/* The pages move to a file; nobody may be at work with them meanwhile. */
+static int make_file(allocation &a, bool open) {
+  struct stat file;
+  int fd = memfd_create("fake_cuda", MFD_CLOEXEC);
+  if (fd < 0) return cudaErrorMapBufferObjectFailed;
+  mprotect(a.pages, a.span, PROT_READ | PROT_WRITE);
+  bool whole = ftruncate(fd, (off_t)a.span) == 0 && fstat(fd, &file) == 0;
+  for (size_t at = 0; whole && at < a.span;) {
+    ssize_t n = pwrite(fd, a.pages + at, a.span - at, (off_t)at);
+    whole = n > 0;
+    if (whole) at += (size_t)n;
+  }
+  int access = open ? PROT_READ | PROT_WRITE : PROT_NONE;
+  if (!whole || mmap(a.pages, a.span, access, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED) {
+    close(fd);
+    mprotect(a.pages, a.span, access);
+    return cudaErrorMapBufferObjectFailed;
+  }
+  a.fd = fd, a.inode = file.st_ino;
+  return 0;
+}
+
+static int get_handle(void *p, memory_handle *out) {
+  memory &m = get();
+  int device = lm_fake_range_of(p);
+  if (device < 0) return cudaErrorInvalidValue;
+  auto &live = m.device[device].live;
+  auto after = live.upper_bound((char *)p);
+  if (after == live.begin()) return cudaErrorInvalidValue;
+  auto at = std::prev(after);
+  if ((char *)p >= at->first + at->second.bytes || at->second.opened) return cudaErrorInvalidValue;
+  allocation &a = at->second;
+  int code = a.fd < 0 ? make_file(a, m.open >> device & 1) : 0;
+  if (code != 0) return code;
+  *out = {MEMORY_MAGIC, getpid(), a.fd, lm_fake_physical(device), a.inode, a.span, a.bytes};
+  return 0;
+}
+
+static int open_handle(const memory_handle &h, unsigned flags, void **out) {
+  memory &m = get();
+  int device = lm_fake_current();
+  arena &a = m.device[device];
+  *out = NULL;
+  if (flags != cudaIpcMemLazyEnablePeerAccess || h.magic != MEMORY_MAGIC) return cudaErrorInvalidValue;
+  if (h.pid == getpid()) return cudaErrorDeviceUninitialized; /* the driver's CUDA_ERROR_INVALID_CONTEXT */
+  if (h.physical != lm_fake_physical(device)) return cudaErrorInvalidDevice; /* stricter than the real one */
+  for (auto &at : a.live) {
+    if (at.second.opened && at.second.inode == h.inode) {
+      at.second.opened++;
+      *out = at.first;
+      return 0;
+    }
+  }
+  char path[64];
+  struct stat file;
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  char *pages = fd >= 0 ? find_room(a, h.span) : NULL;
+  if (!pages || fstat(fd, &file) != 0 || file.st_ino != h.inode || (size_t)file.st_size != h.span ||
+      mmap(pages, h.span, m.open >> device & 1 ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_SHARED | MAP_FIXED, fd, 0) ==
+          MAP_FAILED) {
+    if (fd >= 0) close(fd);
+    return fd < 0 ? cudaErrorInvalidValue : cudaErrorMapBufferObjectFailed;
+  }
+  if (pages >= a.cursor) a.cursor = pages + h.span + PAGE;
+  char *p = pages + h.span - rounded(h.bytes);
+  a.live[p] = {pages, h.span, h.bytes, fd, 1, file.st_ino};
+  lm_fake_count("opened", 1);
+  *out = p;
+  return 0;
+}
+
+static int close_handle(void *p) {
+  int device = lm_fake_range_of(p);
+  if (device < 0) return cudaErrorInvalidValue;
+  auto &live = get().device[device].live;
+  auto at = live.find((char *)p);
+  if (at == live.end() || !at->second.opened) return cudaErrorInvalidValue;
+  if (--at->second.opened > 0) return 0;
+  allocation one = at->second;
+  live.erase(at);
+  unmap(one);
+  lm_fake_count("opened", -1);
+  return 0;
+}
+
+extern "C" {
+
+LM_FAKE_API cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *p) {
+  LM_FAKE_CALL();
+  if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
+  memory_handle handle;
+  int code = 0;
+  lm_fake_at_gate(
+      0,
+      [&] {
+        lm_fake_guard lock(lm_fake_state);
+        code = get_handle(p, &handle);
+      },
+      "a handle");
+  memset(out, 0, sizeof *out);
+  if (code == 0) memcpy(out, &handle, sizeof handle);
+  return lm_fake_result(code);
+}
+
+LM_FAKE_API cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t given, unsigned flags) {
+  LM_FAKE_CALL();
+  if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
+  memory_handle handle;
+  memcpy(&handle, &given, sizeof handle);
+  lm_fake_guard lock(lm_fake_state);
+  int code = lm_fake_devices() == 0 ? cudaErrorNoDevice : lm_fake_unsafe();
+  if (code == 0) code = open_handle(handle, flags, out);
+  return lm_fake_result(code);
+}
+
+LM_FAKE_API cudaError_t cudaIpcCloseMemHandle(void *p) {
+  int code = lm_fake_begin(__func__);
+  int device = lm_fake_range_of(p);
+  if (device < 0) return lm_fake_result(cudaErrorInvalidValue);
+  lm_fake_waits_for(device);
+  lm_fake_drain_device(device);
+  lm_fake_guard lock(lm_fake_state);
+  int closed = close_handle(p);
+  return lm_fake_result(code ? code : closed);
+}
+
+}  // extern "C"
 
 /* ---- copies ---- */
 

@@ -67,6 +67,7 @@ lm_fake_place lm_fake_place_of(const void *p);
 /* Makes the memory of exactly these devices accessible. Needs the turn. */
 void lm_fake_open(unsigned devices);
 size_t lm_fake_memory_total();
+bool lm_fake_has_ipc(); /* memory and events can be shared with other processes: LM_FAKE_CUDA_IPC */
 /* The device whose address range holds p, allocated or not; -1. Safe in a signal handler. */
 int lm_fake_range_of(const void *p);
 

@@ -1,10 +1,30 @@
 /* Streams: queues whose work is done when somebody waits, and events between them. */
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <thread>
 
 #include "runtime.h"
+
+/* Of an event between processes, in a memory file: how often it was recorded, which of those is reached, and which
+ * somebody waits for. */
+struct shared_words {
+  std::atomic<uint64_t> recorded, reached, wanted;
+};
+struct shared_event {
+  int fd;
+  std::string file; /* it is there while the owner lives */
+  shared_words *words;
+  ~shared_event() { munmap(words, sizeof *words), close(fd); }
+};
+typedef std::shared_ptr<shared_event> shared_event_ref;
 
 struct CUevent_st {
   unsigned flags;
@@ -14,7 +34,9 @@ struct CUevent_st {
   std::shared_ptr<double> seconds; /* when that one was reached */
   lm_fake_capture_ref capture;     /* recorded in it, after these nodes */
   std::vector<int> nodes;
-  int asked; /* queries in a row that found it not ready */
+  int asked;               /* queries in a row that found it not ready */
+  shared_event_ref shared; /* NULL: of this process alone */
+  bool foreign;            /* another process's */
 };
 
 enum { PATIENCE = 64 }; /* after so many queries of an event the device gets on with it, as a real one does */
@@ -27,6 +49,8 @@ struct streams {
   lm_fake_stream per_thread[LM_FAKE_MAX_DEVICES]; /* cudaStreamPerThread; one for all threads here */
   std::map<CUevent_st *, bool> events;
   uint64_t next_id = 1;
+  std::vector<std::pair<lm_fake_gate_ref, std::pair<shared_event_ref, uint64_t>>> awaited; /* events of others */
+  bool serves = false;
   bool eager = lm_fake_setting("LM_FAKE_CUDA_EAGER", 0) != 0;
 };
 }  // namespace
@@ -222,6 +246,67 @@ void lm_fake_at_gate(unsigned devices, const std::function<void()> &work, const 
   do_one({[&] { return lm_fake_run_work(work, name); }, devices});
 }
 
+/* ---- events between processes ---- */
+
+static shared_event_ref share(int fd, bool fresh, const char *file) {
+  if (fd < 0) return NULL;
+  void *p = fresh && ftruncate(fd, sizeof(shared_words)) != 0
+                ? MAP_FAILED
+                : mmap(NULL, sizeof(shared_words), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) {
+    close(fd);
+    return NULL;
+  }
+  return shared_event_ref(new shared_event{fd, file, (shared_words *)p});
+}
+
+/* What another process waits for is done some time later, as a device does it by itself; and gates open to what others
+ * have reached, or can reach no more. */
+static void serve() {
+  for (;;) {
+    usleep(500);
+    std::vector<std::pair<lm_fake_stream, uint64_t>> wanted;
+    std::vector<lm_fake_gate_ref> open;
+    {
+      lm_fake_guard lock(lm_fake_state);
+      for (auto &e : get().events) {
+        if (!e.first->shared || e.first->foreign || !e.first->stream) continue;
+        const shared_words &w = *e.first->shared->words;
+        if (w.wanted > w.reached) wanted.push_back({e.first->stream, e.first->upto});
+      }
+      auto &awaited = get().awaited;
+      for (size_t i = awaited.size(); i-- > 0;) {
+        const shared_event &e = *awaited[i].second.first;
+        if (e.words->reached < awaited[i].second.second && access(e.file.c_str(), F_OK) == 0) continue;
+        open.push_back(awaited[i].first);
+        awaited.erase(awaited.begin() + (long)i);
+      }
+    }
+    for (auto &gate : open) lm_fake_gate_pass(gate);
+    for (auto &w : wanted) lm_fake_drain(w.first, w.second, false);
+  }
+}
+
+/* With the state lock. */
+static void begin_to_serve() {
+  if (get().serves) return;
+  get().serves = true;
+  std::thread(serve).detach();
+}
+
+/* A gate stands in the stream until the other process has come so far. */
+static cudaError_t wait_for_foreign(const lm_fake_stream &stream, const CUevent_st *event) {
+  uint64_t times = event->shared->words->recorded, wanted = event->shared->words->wanted;
+  if (event->shared->words->reached >= times) return cudaSuccess;
+  while (wanted < times && !event->shared->words->wanted.compare_exchange_weak(wanted, times)) continue;
+  lm_fake_gate_ref gate;
+  int code = lm_fake_gate_push(stream, &gate);
+  if (code != 0) return lm_fake_result(code);
+  get().awaited.push_back({gate, {event->shared, times}});
+  begin_to_serve();
+  return cudaSuccess;
+}
+
 /* ---- streams ---- */
 
 extern "C" {
@@ -337,8 +422,16 @@ LM_FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flag
   LM_FAKE_CALL();
   lm_fake_guard lock(lm_fake_state);
   if (lm_fake_devices() == 0) return lm_fake_result(cudaErrorNoDevice);
+  shared_event_ref shared;
+  if (flags & cudaEventInterprocess) {
+    if (!(flags & cudaEventDisableTiming)) return lm_fake_result(cudaErrorInvalidValue);
+    if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
+    shared = share(memfd_create("fake_cuda_event", MFD_CLOEXEC), true, "");
+    if (!shared) return lm_fake_result(cudaErrorMapBufferObjectFailed);
+  }
   CUevent_st *event = new CUevent_st();
   event->flags = flags;
+  event->shared = shared;
   event->device = lm_fake_current();
   get().events[event] = true;
   lm_fake_count("event", 1);
@@ -371,9 +464,13 @@ static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
       event->capture = stream->capture, event->nodes = stream->tail, event->stream = NULL;
       return cudaSuccess;
     }
+    if (event->foreign) return lm_fake_result(cudaErrorNotSupported);
     std::shared_ptr<double> seconds = std::make_shared<double>(0);
     lm_fake_queued queued = {};
-    queued.op = {[seconds] {
+    shared_event_ref shared = event->shared;
+    uint64_t times = shared ? shared->words->recorded + 1 : 0;
+    queued.op = {[seconds, shared, times] {
+                   if (shared && shared->words->reached < times) shared->words->reached = times;
                    struct timespec now;
                    clock_gettime(CLOCK_MONOTONIC, &now);
                    *seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
@@ -383,6 +480,7 @@ static cudaError_t record_event(cudaEvent_t event, cudaStream_t handle) {
     int code = lm_fake_push(stream, queued);
     if (code != 0) return lm_fake_result(code);
     event->capture = NULL, event->stream = stream, event->upto = stream->queued, event->seconds = seconds;
+    if (shared) shared->words->recorded = times;
   }
   lm_fake_settle(stream);
   return cudaSuccess;
@@ -403,6 +501,7 @@ LM_FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t eve
   lm_fake_guard lock(lm_fake_state);
   lm_fake_stream stream = lm_fake_find_stream(handle);
   if (!stream || !get().events.count(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  if (event->foreign) return wait_for_foreign(stream, event);
   if (event->capture && !event->capture->ended) {
     if (stream->capture && stream->capture != event->capture) {
       stream->capture->invalid = event->capture->invalid = true;
@@ -430,12 +529,67 @@ LM_FAKE_API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t eve
   return lm_fake_result(lm_fake_push(stream, queued));
 }
 
+namespace {
+struct event_handle {
+  uint32_t magic;
+  int pid, fd;
+  uint64_t inode;
+};
+}  // namespace
+static_assert(sizeof(event_handle) <= sizeof(cudaIpcEventHandle_t), "a handle's size");
+enum { EVENT_MAGIC = 0x6c6d6568 };
+
+LM_FAKE_API cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t *out, cudaEvent_t event) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  if (!get().events.count(event) || !event->shared || event->foreign) {
+    return lm_fake_result(cudaErrorInvalidResourceHandle);
+  }
+  struct stat file;
+  fstat(event->shared->fd, &file);
+  event_handle handle = {EVENT_MAGIC, getpid(), event->shared->fd, file.st_ino};
+  memset(out, 0, sizeof *out);
+  memcpy(out, &handle, sizeof handle);
+  begin_to_serve();
+  return cudaSuccess;
+}
+
+LM_FAKE_API cudaError_t cudaIpcOpenEventHandle(cudaEvent_t *out, cudaIpcEventHandle_t given) {
+  LM_FAKE_CALL();
+  lm_fake_guard lock(lm_fake_state);
+  event_handle handle;
+  memcpy(&handle, &given, sizeof handle);
+  if (lm_fake_devices() == 0) return lm_fake_result(cudaErrorNoDevice);
+  if (handle.magic != EVENT_MAGIC) return lm_fake_result(cudaErrorInvalidValue);
+  if (handle.pid == getpid()) return lm_fake_result(cudaErrorDeviceUninitialized);
+  char path[64];
+  struct stat file;
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd >= 0 && (fstat(fd, &file) != 0 || file.st_ino != handle.inode)) {
+    close(fd);
+    fd = -1;
+  }
+  if (fd < 0) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  shared_event_ref shared = share(fd, false, path);
+  if (!shared) return lm_fake_result(cudaErrorMapBufferObjectFailed);
+  CUevent_st *event = new CUevent_st();
+  event->flags = cudaEventDisableTiming | cudaEventInterprocess;
+  event->device = lm_fake_current();
+  event->shared = shared, event->foreign = true;
+  get().events[event] = true;
+  lm_fake_count("event", 1);
+  *out = event;
+  return cudaSuccess;
+}
+
 static cudaError_t event_wait(cudaEvent_t event, bool query) {
   lm_fake_stream stream;
   uint64_t upto;
   {
     lm_fake_guard lock(lm_fake_state);
     if (!get().events.count(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+    if (event->foreign) return lm_fake_result(cudaErrorNotSupported);
     if (event->capture) {
       event->capture->invalid = true;
       return lm_fake_result(cudaErrorCapturedEvent);

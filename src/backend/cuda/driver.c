@@ -287,6 +287,75 @@ static void graph_destroy(void *graph) {
   if (cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
 }
 
+/* ---- other processes */
+
+/* Why it may be that a handle is not made or not taken, beside what the runtime says. */
+static lm_status explain(lm_status status, const char *why_not) {
+  lm_saved_error said;
+  if (status == LM_OK) return LM_OK;
+  lm_error_save(status, &said);
+  return lm_fail(status, "%.700s; %s", said.message, why_not);
+}
+
+static lm_status ipc_export(int ordinal, void *p, char handle[LM_IPC_BYTES]) {
+  lm_status status;
+  cudaIpcMemHandle_t made;
+  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  TRY(lm_cuda_select(ordinal));
+  TRY(explain(CUDA(cudaIpcGetMemHandle(&made, p)),
+              "CUDA does not let other processes share this memory here (WSL and some containers and drivers have no "
+              "CUDA IPC); send x:cpu()"));
+  memcpy(handle, &made, sizeof made);
+done:
+  return status;
+}
+
+static lm_status ipc_open(int ordinal, const char handle[LM_IPC_BYTES], void **p) {
+  lm_status status;
+  cudaIpcMemHandle_t made;
+  memcpy(&made, handle, sizeof made);
+  TRY(lm_cuda_select(ordinal));
+  TRY(explain(CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
+              "the process that sent it has to be alive, and to share this one's IPC namespace (containers: --ipc=host "
+              "in both); or send x:cpu()"));
+done:
+  return status;
+}
+
+static void ipc_close(int ordinal, void *p) {
+  if (lm_cuda_select(ordinal) == LM_OK && cudaIpcCloseMemHandle(p) != cudaSuccess) lm_cuda_forget_error();
+}
+
+static lm_status ipc_event_create(int ordinal, void **event) {
+  lm_status status;
+  int has = 0;
+  *event = NULL;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, ordinal)));
+  if (!has) return LM_OK;
+  TRY(CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming | cudaEventInterprocess)));
+done:
+  return status;
+}
+
+static lm_status ipc_event_export(int ordinal, void *event, char handle[LM_IPC_BYTES]) {
+  lm_status status;
+  cudaIpcEventHandle_t made;
+  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaIpcGetEventHandle(&made, event)));
+  memcpy(handle, &made, sizeof made);
+done:
+  return status;
+}
+
+static lm_status ipc_event_open(int ordinal, const char handle[LM_IPC_BYTES], void **event) {
+  cudaIpcEventHandle_t made;
+  memcpy(&made, handle, sizeof made);
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaIpcOpenEventHandle((cudaEvent_t *)event, made)) : status;
+}
+
 /* The segment sizes are those PyTorch documents for its CUDA allocator. */
 const lm_driver lm_cuda_driver = {
     .abi = LM_DRIVER_ABI,
@@ -324,4 +393,10 @@ const lm_driver lm_cuda_driver = {
     .capture_end = capture_end,
     .graph_launch = graph_launch,
     .graph_destroy = graph_destroy,
+    .ipc_export = ipc_export,
+    .ipc_open = ipc_open,
+    .ipc_close = ipc_close,
+    .ipc_event_create = ipc_event_create,
+    .ipc_event_export = ipc_event_export,
+    .ipc_event_open = ipc_event_open,
 };
