@@ -1,14 +1,19 @@
---- How many descriptors this process has open. Nothing is started for it: a pipe to another program would be counted
---- with one end or, until it was closed here, with both.
+--- How many descriptors this process has open, and what they are, in words. Nothing is started for it: a pipe to
+--- another program would be counted with one end or, until it was closed here, with both.
 local ffi = require "ffi"
-ffi.cdef "int fcntl(int fd, int command, ...);"
+ffi.cdef [[
+  int fcntl(int fd, int command, ...);
+  ssize_t readlink(const char *path, char *out, size_t capacity);]]
 
 local F_GETFD, MOST = 1, 65536
 
 return function()
-  local n = 0
+  local names, room = {}, ffi.new "char[256]"
   for fd = 0, MOST - 1 do
-    if ffi.C.fcntl(fd, F_GETFD) >= 0 then n = n + 1 end
+    if ffi.C.fcntl(fd, F_GETFD) >= 0 then
+      local n = ffi.C.readlink("/proc/self/fd/" .. fd, room, 256)
+      names[#names + 1] = fd .. " -> " .. ffi.string(room, math.max(tonumber(n), 0))
+    end
   end
-  return n
+  return #names, table.concat(names, ", ")
 end
