@@ -175,7 +175,8 @@ local function bury(self, i)
       return break_down(self, ("%s %s"):format(name_of(worker), how_it_ended(worker, " before it took any task")))
     end
   end
-  if self.closed and self.open == 0 then return end
+  -- One that took its word to stop did so after all tasks were taken: another would wait for a word that nobody gives.
+  if self.closed and (self.open == 0 or claim > self.put) then return end
   local ok, problem = pcall(start, self, i)
   if not ok then break_down(self, "another worker cannot be started: " .. tostring(problem)) end
 end
