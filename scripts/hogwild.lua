@@ -30,7 +30,7 @@ usage: luajit hogwild.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = dofile(here .. "options.lua")(USAGE, {
+local options, _, refuse, files = dofile(here .. "options.lua")(USAGE, {
   processes = {"count", 4}, method = {"text", "process"},
   model = {"text", "lenet"}, epochs = {"count", 5}, ["max-steps"] = {"count", math.huge},
   ["batch-size"] = {"count", 64}, lr = {"number", 0.01}, momentum = {"number", 0.5}, seed = {"natural", 1},
@@ -42,6 +42,8 @@ if type(models[options.model]) ~= "function" then refuse("--model: no model '%s'
 if options.method ~= "process" and options.method ~= "thread" then
   refuse("--method: '%s' is neither process nor thread", options.method)
 end
+
+if options.save then files.try("save", options.save) end
 
 lm.manual_seed(options.seed)
 local model = models[options.model]():share_memory()

@@ -60,7 +60,7 @@ usage: luajit imagenet.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
+local options, given, refuse, files = dofile(here .. "options.lua")(USAGE, {
   data = {"text", "imagenet"}, arch = {"text", "resnet18"}, pretrained = {"text"}, ["image-size"] = {"count", 224},
   dummy = {"flag"}, ["dummy-images"] = {"count", 1281167}, epochs = {"count", 90},
   ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 256}, lr = {"number", 0.1},
@@ -161,12 +161,7 @@ if options["batch-size"] % world ~= 0 then
   refuse("--batch-size %d cannot be shared evenly by %d ranks", options["batch-size"], world)
 end
 
-if rank == 0 and not options.evaluate then -- to know now, and not after the first epoch
-  local file, problem = io.open(latest .. ".try", "w")
-  if not file then refuse("--output: %s", problem) end
-  file:close()
-  os.remove(latest .. ".try")
-end
+if rank == 0 and not options.evaluate then files.try("output", latest) end
 
 local function say(...)
   if rank == 0 then print(string.format(...)) end
@@ -288,15 +283,9 @@ local function sums_of(loss, output, y)
   end)
 end
 
-local log
-if options.log and rank == 0 then
-  local problem
-  log, problem = io.open(options.log, checkpoint and "a" or "w")
-  if not log then refuse("--log: %s", problem) end
-  log:setvbuf "line"
-end
+local log = options.log and rank == 0 and files.log("log", options.log, checkpoint)
 local function record(format, ...) -- JSON has neither NaN nor infinity
-  if log then log:write((format:format(...):gsub("(:)%-?nan", "%1null"):gsub("(:)%-?inf", "%1null")), "\n") end
+  if log then log((format:format(...):gsub("(:)%-?nan", "%1null"):gsub("(:)%-?inf", "%1null"))) end
 end
 
 -- ---- checkpoints
@@ -427,5 +416,4 @@ else
     if better then save(best_path) end
   end
 end
-if log then log:close() end
 dist.destroy_process_group()

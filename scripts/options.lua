@@ -2,15 +2,45 @@
 --
 --   local options, given, refuse = dofile(folder .. "options.lua")(USAGE, {epochs = {"count", 10}, log = {"text"}})
 --
--- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
--- were on the command line. refuse(format, ...): the same end for what only the script can know. Two kinds beside those
--- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
--- commas, else all CUDA devices, else the CPU.
+-- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that were on the command line.
+-- refuse(format, ...): the same end for what only the script can know. The fourth result has try(option, path), that
+-- end where no file can be written, to know now and not after the training, and log(option, path, append): a function
+-- that writes a line, until one cannot be written, which is told once. Two kinds beside those of flags: {"dtype"}, one
+-- that a network can train in, and {"devices"}, which gives a list: those named, separated by commas, else all CUDA
+-- devices, else the CPU.
 -- Lines are written as they come, into a pipe or file too.
 local lm = require "luminary"
 local flags = require "luminary.cli.flags"
 
 local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+
+local function files_of(refuse)
+  local files = {}
+
+  function files.try(option, path)
+    local kind = lm.core.file_kind(path)
+    if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
+    local file, problem = io.open(path .. ".try", "w")
+    if not file then refuse("--%s: %s", option, problem) end
+    file:close()
+    os.remove(path .. ".try")
+  end
+
+  function files.log(option, path, append)
+    local file, problem = io.open(path, append and "a" or "w")
+    if not file then refuse("--%s: %s", option, problem) end
+    return function(line)
+      if not file then return end
+      file:write(line, "\n")
+      local ok, why = file:flush() -- of a line's own flush the C library does not tell
+      if ok then return end
+      io.stderr:write(("--%s: %s: %s; it gets no more lines\n"):format(option, path, why))
+      file = nil
+    end
+  end
+
+  return files
+end
 
 return function(usage, rows)
   io.stdout:setvbuf "line"
@@ -48,5 +78,5 @@ return function(usage, rows)
       options[name] = lm.try_all_gpus()
     end
   end
-  return options, given, refuse
+  return options, given, refuse, files_of(refuse)
 end

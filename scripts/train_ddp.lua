@@ -53,7 +53,7 @@ usage: luajit train_ddp.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or "" -- the models and the reader of options lie beside this script
-local options, given, refuse = dofile(here .. "options.lua")(USAGE, {
+local options, given, refuse, files = dofile(here .. "options.lua")(USAGE, {
   model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, optimizer = {"text", "SGD"},
   lr = {"number"}, momentum = {"number"}, schedule = {"text", "constant"}, ema = {"number"}, clip = {"number"},
@@ -288,13 +288,8 @@ end
 
 -- ---- reports: JSON to the log, a progress line on a terminal, plain lines elsewhere
 
-local log
-if options.log and rank == 0 then
-  local problem
-  log, problem = io.open(options.log, options.resume and "a" or "w")
-  if not log then refuse("--log: %s", problem) end
-  log:setvbuf("line")
-end
+local log = options.log and rank == 0 and files.log("log", options.log, options.resume)
+if options.save and rank == 0 then files.try("save", options.save) end
 
 local function json_number(x) -- JSON has neither NaN nor infinity
   local short = ("%.15g"):format(x)
@@ -307,7 +302,7 @@ local bar = rank == 0 and progress.new(last_step, step)
 
 local function report_step(loss, samples, seconds)
   if log then
-    log:write(('{"step":%d,"epoch":%d,"loss":%s,"seconds":%.6f}\n'):format(step, epoch, json_number(loss), seconds))
+    log(('{"step":%d,"epoch":%d,"loss":%s,"seconds":%.6f}'):format(step, epoch, json_number(loss), seconds))
   end
   if not bar then return end
   local text = ("epoch %d  loss %.4f  %.0f samples/s"):format(epoch, loss, samples / seconds)
@@ -319,13 +314,13 @@ local function report_step(loss, samples, seconds)
 end
 
 local function report_average(accuracy)
-  if log then log:write(('{"average_test_accuracy":%s}\n'):format(json_number(accuracy))) end
+  if log then log(('{"average_test_accuracy":%s}'):format(json_number(accuracy))) end
   if rank == 0 then print(("average of the weights: test accuracy %.4f"):format(accuracy)) end
 end
 
 local function report_epoch(accuracy, seconds)
   if log then
-    log:write(('{"epoch":%d,"test_accuracy":%s,"seconds":%.6f}\n'):format(epoch, json_number(accuracy), seconds))
+    log(('{"epoch":%d,"test_accuracy":%s,"seconds":%.6f}'):format(epoch, json_number(accuracy), seconds))
   end
   if bar then
     bar:clear()
@@ -351,5 +346,4 @@ end
 
 if average then report_average(test_accuracy(average, full)) end
 save()
-if log then log:close() end
 dist.destroy_process_group()

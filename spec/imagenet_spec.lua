@@ -141,6 +141,13 @@ describe("imagenet.lua", function()
     assert.equal(other:match " %* .*", text:match " %* .*")
   end)
 
+  it("tells once that its log cannot be written, and trains on", function()
+    local text = train("full", dummy .. " --max-steps 2 --log /dev/full")
+    local _, count = text:gsub("%-%-log: /dev/full: No space left on device; it gets no more lines", "")
+    assert.equal(1, count)
+    assert.matches("Epoch: %[0%]", text)
+  end)
+
   it("names what it does not know, and what does not go together", function()
     local kept, other = folder .. "/kept.safetensors", folder .. "/other.safetensors"
     lm.save(kept, {run = {arch = "resnet18", schedule = "cosine", epochs = 1}, position = {}})
