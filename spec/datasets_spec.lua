@@ -183,6 +183,9 @@ describe("CIFAR", function()
     assert(set_of(T.Normalize({0.5}, {0.25})).get_batch) -- not where the order of what is drawn would be another
     assert.is_nil(set_of(T.RandomHorizontalFlip()).get_batch)
     assert.is_nil(data.CIFAR10 {root = folder .. "/random", target_transform = function(y) return y end}.get_batch)
+    local Other = data.CIFAR10:extend "Other" -- whose samples are its own
+    function Other.get(_, i) return i end
+    assert.is_nil(Other({root = folder .. "/random"}).get_batch)
   end)
 
   it("says what is missing or broken", function()

@@ -27,17 +27,10 @@ function Images:hold(images, labels, opts)
   self.targets = self.labels -- torchvision's name
   self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
   self.channels = core.keep(core.ops.arange(1, images.shape[2] + 1))
-  if Images.in_batches(opts) then
-    self.get_batch, self.draws = self.gather, opts.transform ~= nil and opts.transform.draws ~= false
-  end
-end
-
---- Whether a set of these options, transform and target_transform, can make all samples of a batch at once, and they
---- are what they would be one by one.
-function Images.in_batches(opts)
   local transform = opts.transform
-  return not opts.target_transform
-    and (not transform or class.has(transform, "takes_batches") and transform:takes_batches())
+  if self.get ~= Images.get or opts.target_transform then return end -- those are for one sample
+  if transform and not (class.has(transform, "takes_batches") and transform:takes_batches()) then return end
+  self.get_batch, self.draws = self.gather, transform ~= nil and transform.draws ~= false
 end
 
 function Images:len() return self.labels.shape[1] end
