@@ -22,6 +22,7 @@ describe("gpu_check", function()
     { "2 --only \"optimizers' steps\"", { "optimizers' steps" } },
     { "2 --only unscaling", { "unscaling of gradients" } },
     { "3 --only 'captures'", { "graphs and captures, round 1" } },
+    { "3 --only 'between processes'", { "tensors between processes" } },
     { "3 --only ' x 1 off'", { "linear float32 x 1 off", "conv2d float32 x 1 off", "conv2d bfloat16 x 1 off" } },
     { "6 --only NCCL", { "NCCL of one rank", "what a call of NCCL costs its thread" } },
   } do

@@ -237,6 +237,7 @@ describe("a tensor in a GPU's memory", function()
     other:start()
     local t = q:get(LONG)
     assert.same({1, 1, 1, 1}, t:totable())
+    wait_until("the second is on its way", function() return q:qsize() == 1 end)
     ffi.C.kill(other.pid, 9)
     pcall(other.join, other)
     assert.matches("the process that a tensor's memory on cuda:0 belonged to has ended",

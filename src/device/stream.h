@@ -47,8 +47,8 @@ LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
 /* Noted only: record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 
-/* From the thread of no stream: whether all that the word says has been done; it loses what was seen to be. *mark begins
- * as NULL and is the call's own until then. */
+/* From the thread of no stream: whether all that the word says has been done; it loses what was seen to be. *mark
+ * begins as NULL and is the call's own until then. */
 LM_API lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over);
 /* The stream goes on after what another process's stream was given before it recorded the event. */
 LM_API lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event);

@@ -193,7 +193,8 @@ static bool is_over(const loan *l) {
   for (int i = 0; i < l->nevents; i++) {
     lm_device device = l->events[i].device;
     bool done = true;
-    if (l->events[i].event) lm_driver_of(device)->event_query(lm_device_physical(device), l->events[i].event, &done);
+    void *event = l->events[i].event;
+    if (event && lm_driver_of(device)->event_query(lm_device_physical(device), event, &done) != LM_OK) done = true;
     if (!done) return false;
   }
   return true;
