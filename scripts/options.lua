@@ -3,12 +3,11 @@
 --   local options, given, refuse = dofile(folder .. "options.lua")(USAGE, {epochs = {"count", 10}, log = {"text"}})
 --
 -- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
--- were on the command line. refuse(format, ...): the same end for what only the script can know. The fourth result has try(option, path), that
--- end where no file can be written, to know now and not after the training, and log(option, path, append): a function
--- that writes a line, until one cannot be written, which is told once. Two kinds beside those of flags: {"dtype"}, one
--- that a network can train in, and {"devices"}, which gives a list: those named, separated by commas, else all CUDA
--- devices, else the CPU.
--- Lines are written as they come, into a pipe or file too.
+-- were on the command line. refuse(format, ...): the same end for what only the script can know. The fourth result has
+-- try(option, path), that end where no file can be written, to know now and not after the training, and log(option,
+-- path, append): a function that writes a line, until one cannot be written, which is told once. Two kinds beside those
+-- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
+-- commas, else all CUDA devices, else the CPU. Lines are written as they come, into a pipe or file too.
 local lm = require "luminary"
 local flags = require "luminary.cli.flags"
 
