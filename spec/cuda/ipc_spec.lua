@@ -44,11 +44,11 @@ end
 
 describe("a tensor in a GPU's memory", function()
   local device = "cuda:0"
-  local before
-  before_each(function() before = lm.live_tensors() end)
+  local alive
+  before_each(function() alive = lm.live_tensors() end)
   after_each(function() -- by then; what a receiver still has comes back by another thread
     nothing_lent()
-    wait_until("the tensors have gone", function() return lm.live_tensors() <= before end)
+    wait_until("the tensors have gone", function() return lm.live_tensors() <= alive end)
   end)
 
   it("arrives in another process with its dtype, strides and offset, and is the same memory", function()
