@@ -55,7 +55,8 @@ describe("the generator of optimizers", function()
     local root = here .. "/.."
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/optim OUT/src/optim OUT/out &&
-      cp -r IN/src/codegen OUT/src/ && cp IN/src/optim/generate.lua OUT/src/optim/ && cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp -r IN/src/codegen OUT/src/ && cp IN/src/optim/generate.lua OUT/src/optim/ &&
+      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
       :gsub("%u+", { IN = root, OUT = folder })))
     local file = assert(io.open(root .. "/lua/luminary/optim/entries.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
@@ -112,7 +113,8 @@ describe("the generator of ops", function()
     local root = here .. "/.."
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary OUT/src/autograd OUT/out &&
-      cp -r IN/src/codegen IN/src/op OUT/src/ && cp IN/src/autograd/formulas.h OUT/src/autograd/ && cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp -r IN/src/codegen IN/src/op OUT/src/ && cp IN/src/autograd/formulas.h OUT/src/autograd/ &&
+      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
       :gsub("%u+", { IN = root, OUT = folder })))
     local file = assert(io.open(root .. "/src/op/ops.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
