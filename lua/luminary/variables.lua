@@ -118,11 +118,4 @@ function list.text(markdown)
   return table.concat(lines, "\n") .. "\n"
 end
 
---- What a variable of the table is set to in this process's environment; nil if it is not set, or empty.
-function list.get(name)
-  assert(list[name], name)
-  local value = os.getenv(name)
-  return value ~= "" and value or nil
-end
-
 return list

@@ -16,15 +16,13 @@ static const struct {
 static _Atomic bool told[LM_VARIABLES];
 
 static bool is_one_of(const char *list, const char *value) {
-  size_t n = strlen(value);
-  for (const char *at = list; at; at = strchr(at, ' ')) {
-    if (*at == ' ') at++;
-    if (strncmp(at, value, n) == 0 && (at[n] == ',' || at[n] == '\0')) return true;
+  size_t n = strlen(value), each;
+  for (;; list += each + strspn(list + each, ", ")) {
+    each = strcspn(list, ",");
+    if (each == n && memcmp(list, value, n) == 0) return true;
+    if (list[each] == '\0') return false;
   }
-  return false;
 }
-
-const char *lm_variable_name(lm_variable variable) { return table[variable].name; }
 
 const char *lm_variable_get(lm_variable variable) {
   const char *value = getenv(table[variable].name);

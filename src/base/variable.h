@@ -9,7 +9,6 @@
 
 /* NULL if it is not set, empty, or none of the values that the table knows for it, which is told of once. */
 LM_API const char *lm_variable_get(lm_variable variable);
-LM_API const char *lm_variable_name(lm_variable variable);
 /* What it is set to may be one of two: whether it is "1". */
 LM_API bool lm_variable_is_on(lm_variable variable, bool without);
 

@@ -1,7 +1,6 @@
 /* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"

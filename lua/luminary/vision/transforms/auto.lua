@@ -4,7 +4,6 @@ local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local define, run = base.define, image.run
 
-local transforms = {}
 
 local function sheared(x, shear, how, out)
   local h, w = image.size(x)
@@ -71,7 +70,6 @@ end
 --- (Cubuk et al. 2019). Of images of 1 or 3 channels.
 local RandAugment = define "RandAugment"
 RandAugment.draws = true
-transforms.RandAugment = RandAugment
 
 function RandAugment:init(opts)
   local who = "RandAugment"
@@ -108,7 +106,6 @@ local widest = {
 --- RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).
 local TrivialAugmentWide = define "TrivialAugmentWide"
 TrivialAugmentWide.draws = true
-transforms.TrivialAugmentWide = TrivialAugmentWide
 
 function TrivialAugmentWide:init(opts)
   local who = "TrivialAugmentWide"
@@ -119,5 +116,3 @@ function TrivialAugmentWide:init(opts)
 end
 
 function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
-
-return transforms

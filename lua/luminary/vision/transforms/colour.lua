@@ -5,19 +5,11 @@ local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, define, run = options.fail, base.define, image.run
 
-local transforms = {}
-
-local function class_of(name)
-  local new = define(name)
-  transforms[name] = new
-  return new
-end
-
 -- ---- dtypes and scales
 
 --- transforms.ToDtype(dtype [, {scale = false}]): the image in that dtype; with scale, from 0 to 255 (uint8) becomes
 --- from 0 to 1 (floats), and the other way round.
-local ToDtype = class_of "ToDtype"
+local ToDtype = define "ToDtype"
 
 function ToDtype:init(dtype, opts)
   self.dtype = core.dtype(options.arg("ToDtype", "dtype", dtype, "string"))
@@ -28,7 +20,7 @@ end
 function ToDtype:_apply(x, out) return image.to_dtype("ToDtype", x, self.dtype, self.scale, out) end
 
 --- transforms.ConvertImageDtype([dtype = "float32"]): ToDtype with scale.
-local ConvertImageDtype = class_of "ConvertImageDtype"
+local ConvertImageDtype = define "ConvertImageDtype"
 
 function ConvertImageDtype:init(dtype)
   self.dtype = core.dtype(options.arg("ConvertImageDtype", "dtype", dtype or "float32", "string"))
@@ -38,7 +30,7 @@ end
 function ConvertImageDtype:_apply(x, out) return image.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end
 
 --- transforms.ToTensor(): uint8 as float32 from 0 to 1; floats stay as they are.
-local ToTensor = class_of "ToTensor"
+local ToTensor = define "ToTensor"
 ToTensor.scales_to = "float32"
 
 function ToTensor:_apply(x, out) -- luacheck: no self
@@ -47,7 +39,7 @@ end
 
 --- transforms.Normalize(mean, std): (x - mean) / std of a float image, each a list of one number for each channel. In
 --- a Compose after ToTensor() or ToDtype("float32", {scale = true}) both are one pass.
-local Normalize = class_of "Normalize"
+local Normalize = define "Normalize"
 function Normalize:init(mean, std) self.statistics = image.statistics("Normalize", mean, std) end
 function Normalize:_apply(x, out) return image.normalize(x, self.statistics, false, out) end
 function Normalize:_apply_scaled(x, out) return image.normalize(x, self.statistics, true, out) end
@@ -55,7 +47,7 @@ function Normalize:_apply_scaled(x, out) return image.normalize(x, self.statisti
 -- ---- grey
 
 --- transforms.Grayscale([{num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue, as 1 or 3 channels.
-local Grayscale = class_of "Grayscale"
+local Grayscale = define "Grayscale"
 
 function Grayscale:init(opts)
   opts = options.check("Grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
@@ -69,7 +61,7 @@ function Grayscale:_apply(x, out) return run("grayscale", x, {self.channels}, ou
 
 -- Classes that do something with probability p: name, what is done, names of arguments, their defaults and checks.
 local function define_maybe(name, change)
-  local new = class_of(name)
+  local new = define(name)
   new.draws = true
   function new:_apply(x, out)
     if not image.chance(self.p) then return x end
@@ -91,7 +83,7 @@ function RandomGrayscale:init(p) self.p = probability("RandomGrayscale", p, 0.1)
 
 --- transforms.ColorJitter([{brightness, contrast, saturation, hue}]): each adjusted by a random factor, in a random
 --- order: from 1 - v to 1 + v, or from {least, largest}; hue from -v to v, at most 0.5.
-local ColorJitter = class_of "ColorJitter"
+local ColorJitter = define "ColorJitter"
 ColorJitter.draws = true
 local kinds = {"brightness", "contrast", "saturation", "hue"}
 
@@ -135,7 +127,7 @@ end
 
 --- transforms.GaussianBlur(kernel_size [, {sigma = {0.1, 2}}]): functional.gaussian_blur with a sigma from {least,
 --- largest}, or with that one.
-local GaussianBlur = class_of "GaussianBlur"
+local GaussianBlur = define "GaussianBlur"
 GaussianBlur.draws = true
 
 function GaussianBlur:init(kernel_size, opts)
@@ -194,5 +186,3 @@ function RandomAdjustSharpness:init(sharpness_factor, p)
   self.factor = image.number("RandomAdjustSharpness", "sharpness_factor", sharpness_factor, 0)
   self.p = probability("RandomAdjustSharpness", p, 0.5)
 end
-
-return transforms

@@ -5,14 +5,6 @@ local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, define, run = options.fail, base.define, image.run
 
-local transforms = {}
-
-local function class_of(name)
-  local new = define(name)
-  transforms[name] = new
-  return new
-end
-
 -- A table of `opts` and more.
 local function merged(opts, more)
   local all = {}
@@ -34,7 +26,7 @@ end
 --- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
 --- larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode a JPEG at
 --- a half, a quarter or an eighth of its size.
-local Resize = class_of "Resize"
+local Resize = define "Resize"
 
 function Resize:init(size, opts)
   opts = options.check("Resize", opts, {
@@ -63,7 +55,7 @@ end
 
 --- transforms.CenterCrop(size): the middle, of {height, width} or of a square; an image that is smaller gets zeros
 --- around it.
-local CenterCrop = class_of "CenterCrop"
+local CenterCrop = define "CenterCrop"
 function CenterCrop:init(size) self.height, self.width = image.pair("CenterCrop", "size", size) end
 
 function CenterCrop:_apply(x, _)
@@ -83,7 +75,7 @@ end
 --- transforms.Pad(padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all sides, {left and
 --- right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel), "reflect" (without
 --- it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
-local Pad = class_of "Pad"
+local Pad = define "Pad"
 
 function Pad:init(padding, opts)
   opts = options.check("Pad", opts, {fill = {"any", 0}, padding_mode = {"string", "constant"}}, "fill")
@@ -96,7 +88,7 @@ function Pad:_apply(x, out) return image.pad(x, self.padding, self.padding_mode,
 --- transforms.RandomCrop(size [, {padding, pad_if_needed = false, fill = 0, padding_mode = "constant"}]): a part of
 --- {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much more as it
 --- takes.
-local RandomCrop = class_of "RandomCrop"
+local RandomCrop = define "RandomCrop"
 RandomCrop.draws = true
 
 function RandomCrop:init(size, opts)
@@ -135,7 +127,7 @@ end
 --- transforms.RandomResizedCrop(size [, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3}, interpolation = "bilinear",
 --- antialias = true, scaled = true}]): a random part of the image, its area and its width by its height in these
 --- ranges, resized to {height, width}, or to a square. scaled: as of Resize.
-local RandomResizedCrop = class_of "RandomResizedCrop"
+local RandomResizedCrop = define "RandomResizedCrop"
 RandomResizedCrop.draws = true
 
 function RandomResizedCrop:init(size, opts)
@@ -187,7 +179,7 @@ end
 
 -- What is done with probability p, by `change(x, out)`.
 local function define_maybe(name, change)
-  local new = class_of(name)
+  local new = define(name)
   new.draws = true
   function new:_apply(x, out)
     if not image.chance(self.p) then return x end
@@ -216,7 +208,7 @@ end
 
 --- transforms.RandomRotation(degrees [, {interpolation = "nearest", expand = false, center, fill = 0}]): turned by
 --- -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.
-local RandomRotation = class_of "RandomRotation"
+local RandomRotation = define "RandomRotation"
 RandomRotation.draws = true
 
 function RandomRotation:init(degrees, opts)
@@ -237,7 +229,7 @@ end
 --- transforms.RandomAffine(degrees [, {translate, scale, shear, interpolation = "nearest", fill = 0, center}]):
 --- turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
 --- largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.
-local RandomAffine = class_of "RandomAffine"
+local RandomAffine = define "RandomAffine"
 RandomAffine.draws = true
 
 function RandomAffine:init(degrees, opts)
@@ -345,5 +337,3 @@ function RandomErasing:init(opts)
     self.value = image.list(who, "value", opts.value, {#opts.value})
   end
 end
-
-return transforms

@@ -12,9 +12,8 @@
 local options = require "luminary.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}
+-- Each adds its classes to the list.
+for _, family in ipairs {"geometry", "colour", "auto", "mix"} do require("luminary.vision.transforms." .. family) end
 for name, class in pairs(require("luminary.vision.transforms.transform").list) do transforms[name] = class end
-for _, family in ipairs {"geometry", "colour", "auto", "mix"} do
-  for name, class in pairs(require("luminary.vision.transforms." .. family)) do transforms[name] = class end
-end
 
 return options.strict("vision.transforms", transforms)

@@ -6,7 +6,6 @@ local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, describe, ops = options.fail, options.describe, core.ops
 
-local transforms = {}
 
 local function normal()
   return math.sqrt(-2 * math.log(1 - image.uniform(0, 1))) * math.cos(2 * math.pi * image.uniform(0, 1))
@@ -68,7 +67,7 @@ end
 
 local function define(name)
   local new = class.define(name, base.list.Transform)
-  transforms[name] = new
+  base.list[name] = new
   new.of_batch = true
   function new:init(opts)
     opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
@@ -114,5 +113,3 @@ function CutMix:forward(x, labels)
   end
   return y, mixed(labels, 1 - (right - left) * (bottom - top) / (w * h))
 end
-
-return transforms
