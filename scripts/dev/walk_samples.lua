@@ -1,0 +1,179 @@
+--- Runs what walk_samples.py wrote: PyTorch's own samples of its operators, forward and gradient.
+---
+---   luajit scripts/dev/walk_samples.lua FOLDER [--show] [op ...]
+---
+--- Prints, for each op, samples that are right, refused (an error: this call cannot be told to us), and wrong (another
+--- value, shape, dtype or gradient), with the first of each; at the end the sums, and names that are not there.
+local lm = require "luminary"
+local core = require "luminary.core"
+local F = lm.nn.functional
+
+local folder, show, only = arg[1], false, {}
+for i = 2, #arg do
+  if arg[i] == "--show" then show = true else only[arg[i]], only[1] = true, arg[i] end
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function room(name) local ok, value = pcall(function() return lm[name] end) return ok and value or {} end
+local function member(t, name) local ok, value = pcall(function() return t[name] end) return ok and value or nil end
+local probe = lm.zeros(1)
+-- Those whose samples have their arguments in another order, and properties.
+local by_hand = {
+  where = function(x, condition, other) return lm.where(condition, x, other) end,
+  ["nn.functional.embedding"] = function(weight, index, ...) return F.embedding(index, weight, ...) end,
+  T = function(x) return x.T end,
+  mT = function(x) return x.mT end,
+}
+local function find(name)
+  if by_hand[name] then return by_hand[name] end
+  local last = name:match("([^.]+)$")
+  if name:find("^nn%.functional%.") then return member(F, last) or member(lm, last) end
+  local head = name:match("^(%a+)%.")
+  if head then return member(room(head), last) end
+  return member(lm, name) or member(probe, name)
+end
+
+local function case(call, tensors)
+  local leaves = {}
+  local function value(v)
+    if v.t then
+      local t = tensors[v.t]:clone()
+      if v.grad then
+        t:requires_grad_(true)
+        leaves[#leaves + 1] = t
+      end
+      return t
+    elseif v.list then
+      local list = {}
+      for i, x in ipairs(v.list) do list[i] = value(x) end
+      return list
+    elseif v.n then
+      return v.n == "inf" and math.huge or v.n == "-inf" and -math.huge or 0 / 0
+    end
+    return v.v
+  end
+  local args, named, n = {}, {}, #call.args
+  for i, v in ipairs(call.args) do args[i] = value(v) end
+  for k, v in pairs(call.kwargs) do named[k] = value(v) end
+  return args, named, n, leaves
+end
+
+local function brief(t) return (tostring(t):gsub("%s+", " "):sub(1, 120)) end
+
+local function same(mine, want)
+  if type(mine) == "number" or type(mine) == "boolean" then mine = lm.tensor(mine, {dtype = want.dtype}) end
+  if not lm.is_tensor(mine) then return false, "gives a " .. type(mine) end
+  local a, b = table.concat(mine.shape, ","), table.concat(want.shape, ",")
+  if a ~= b then return false, ("shape [%s], PyTorch's is [%s]"):format(a, b) end
+  if mine.dtype ~= want.dtype then return false, ("dtype %s, PyTorch's is %s"):format(mine.dtype, want.dtype) end
+  if want:numel() == 0 then return true end
+  local x, y = mine:detach():to "float64", want:to "float64"
+  local rtol = want.dtype == "float64" and 1e-7 or 1e-4
+  local scale = 1
+  local finite = y:masked_fill(y:isfinite():logical_not(), 0):abs():max():item()
+  if finite > 1 then scale = finite end
+  local atol = (want.dtype == "float64" and 1e-8 or 1e-5) * scale
+  if x:allclose(y, {rtol = rtol, atol = atol, equal_nan = true}) then return true end
+  return false, ("%s, PyTorch's is %s"):format(brief(mine), brief(want))
+end
+
+local function outputs(...)
+  local list = {}
+  for i = 1, select("#", ...) do
+    local v = select(i, ...)
+    if type(v) == "table" and not lm.is_tensor(v) then
+      for _, t in ipairs(v) do list[#list + 1] = t end
+    else
+      list[#list + 1] = v
+    end
+  end
+  return list
+end
+
+-- Ways to write one call: as PyTorch's user did; only the tensors that come first by place; only the first.
+local function written(call, tensors, way)
+  local args, named, n, leaves = case(call, tensors)
+  local last = n
+  if way > 1 then
+    last = 1
+    while way == 2 and last < n and lm.is_tensor(args[last + 1]) do last = last + 1 end
+    for i = last + 1, n do named[call.names[i]], args[i] = args[i], nil end
+  end
+  if next(named) == nil then return args, last, leaves end
+  args[last + 1] = named
+  return args, last + 1, leaves
+end
+
+local function try(call, tensors, f)
+  local got, leaves, ok, e
+  for way = 1, call.names and 3 or 1 do
+    local args, n, its = written(call, tensors, way)
+    local fine, message = pcall(function() got = outputs(f(unpack(args, 1, n))) end)
+    ok, e, leaves = fine, e or message, its
+    if ok then break end
+  end
+  if not ok then return "refused", tostring(e) end
+  for i, key in ipairs(call.out) do
+    local fine, how = same(got[i], tensors[key])
+    if not fine then return "wrong", ("result %d: %s"):format(i, how) end
+  end
+  if next(call.grads) then
+    local total
+    ok, e = pcall(function()
+      for i, key in pairs(call.cotangents) do
+        local part = (got[tonumber(i)] * tensors[key]):sum()
+        total = total and total + part or part
+      end
+      total:backward()
+    end)
+    if not ok then return "wrong", "backward: " .. tostring(e) end
+    for i, key in pairs(call.grads) do
+      local grad = leaves[tonumber(i)].grad
+      if not grad then
+        if tensors[key]:ne(0):any():item() then return "wrong", ("no gradient of input %s"):format(i) end
+      else
+        local fine, how = same(grad, tensors[key])
+        if not fine then return "wrong", ("gradient %s: %s"):format(i, how) end
+      end
+    end
+  end
+  return "right"
+end
+
+local names = {}
+for path in io.popen("ls '" .. folder .. "'"):lines() do
+  local name = path:match("^(.*)%.json$")
+  if name and (not only[1] or only[name]) then names[#names + 1] = name end
+end
+
+local sums, absent, ops = {right = 0, refused = 0, wrong = 0}, {}, 0
+for _, name in ipairs(names) do
+  local f = find(name)
+  if not f then
+    absent[#absent + 1] = name
+  else
+    ops = ops + 1
+    local calls = core.json_decode(read(folder .. "/" .. name .. ".json"))
+    local tensors = lm.load(folder .. "/" .. name .. ".safetensors")
+    local counts, first = {right = 0, refused = 0, wrong = 0}, {}
+    for number, call in ipairs(calls) do
+      local how, why = try(call, tensors, f)
+      counts[how] = counts[how] + 1
+      if why and (show or not first[how]) then
+        first[how] = (first[how] or "") .. ("\n    %s %d: %s"):format(how, number - 1, why:gsub("%s+", " "):sub(1, 300))
+      end
+    end
+    for how, n in pairs(counts) do sums[how] = sums[how] + n end
+    print(("%-45s %4d of %4d%s%s"):format(name, counts.right, #calls, first.wrong or "", first.refused or ""))
+  end
+end
+local total = sums.right + sums.refused + sums.wrong
+print(("\n%d ops, %d samples: %d right (%.1f %%), %d refused, %d wrong"):format(ops, total, sums.right,
+  100 * sums.right / math.max(total, 1), sums.refused, sums.wrong))
+print(("not there: %d\n%s"):format(#absent, table.concat(absent, " ")))
