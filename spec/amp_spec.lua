@@ -1,10 +1,8 @@
 -- Mixed precision: core.rescale, GradScaler against PyTorch's trajectory (scripts/dev/gen_golden.py _scaler), and
 -- apex's interface, lm.amp. LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
-local ddp = require "ddp"
+local golden = require "spec.support.golden"
+local ddp = require "spec.support.ddp"
 local core, nn, F, optim = lm.core, lm.nn, lm.nn.functional, lm.optim
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"

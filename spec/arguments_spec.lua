@@ -2,9 +2,7 @@
 -- the library.
 local lm = require "luminary"
 local nn, optim, data, dist = lm.nn, lm.optim, lm.data, lm.dist
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 local LONG = os.getenv "LM_TEST_LONG" ~= nil
 
@@ -546,7 +544,7 @@ describe("an error", function()
   lm.memory_allocated("gpu")
   lm.try_gpu(-1)
   lm.help(3)
-  lm.load("/nonexistent/file")
+  lm.load "/nonexistent/file"
   lm.load(3)
   lm.save(3)
   lm.save("/nonexistent/dir/file", {x})

@@ -2,13 +2,12 @@
 -- through every list, forward and backward; and the copies of weights that a scope keeps.
 -- LM_SPEC_DEVICE=cuda asks for PyTorch's lists for CUDA.
 local lm = require "luminary"
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
 local nn, F, autograd = lm.nn, lm.nn.functional, lm.autograd
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
 local on_cpu = device:sub(1, 3) == "cpu"
-local golden = dofile(root .. "/spec/golden/autocast.lua")
-local stored = lm.load(root .. "/spec/golden/_autocast.safetensors")
+local golden = dofile "spec/golden/autocast.lua"
+local stored = lm.load "spec/golden/_autocast.safetensors"
 
 local function places(table_of)
   local list = {}

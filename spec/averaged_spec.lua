@@ -1,9 +1,7 @@
 -- Copies of modules; averages of weights against PyTorch's (spec/golden/_averaged.safetensors), and what goes with it.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
-local temp = require "temp"
+local golden = require "spec.support.golden"
+local temp = require "spec.support.temp"
 local nn, optim = lm.nn, lm.optim
 
 local stored

@@ -1,10 +1,8 @@
 -- A device built outside the tree: compiled against what an installation has, found by its name, running ops. Its
 -- memory is cut into segments by the core's allocator, whose rules are small here.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local ranks = require "ranks"
-local plugin = require "plugin"
+local temp = require "spec.support.temp"
+local ranks = require "spec.support.ranks"
+local plugin = require "spec.support.plugin"
 
 describe("a backend built elsewhere", function()
   local folder, path
@@ -187,12 +185,11 @@ describe("the numbers of plug-ins", function()
 
   -- Those of driver, backend and group, from a copy of the sources in which a file's text was changed.
   local function numbers(file, from, to)
-    local root = here .. "/.."
     temp.remove(folder)
-    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out && cd IN &&
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out &&
       cp -r src/codegen src/op src/base src/device src/tensor OUT/src/ && cp --parents src/distributed/group/group.h
       src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h
-      lua/luminary/entries.lua OUT/]]):gsub("%s+", " "):gsub("%u%u+", { IN = root, OUT = folder })))
+      lua/luminary/entries.lua OUT/]]):gsub("%s+", " "):gsub("OUT", folder)))
     local path = folder .. "/" .. file
     local text = temp.read(path)
     local at, last = text:find(from, 1, true)

@@ -1,9 +1,7 @@
 -- Requests without bound, and structures without end: an error at once or bounded work, never a crash. Each in a
 -- process of its own.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local LONG = os.getenv "LM_TEST_LONG"
 
 local folder

@@ -1,7 +1,5 @@
 -- What scripts/setup installs, and builds with parts left out: for machines that are not like this one.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 describe("scripts/setup #lua", function()
   local folder
@@ -14,7 +12,7 @@ describe("scripts/setup #lua", function()
       for name in "$@"; do :; done
       case " %s " in *" $name "*) echo install ok installed ;; *) exit 1 ;; esac]]):format(installed))
     local ok, text = temp.run(folder, ([[chmod +x %s/dpkg-query
-      PATH=%s:$PATH %s/../scripts/setup --packages %s]]):format(folder, folder, here, options or ""))
+      PATH=%s:$PATH scripts/setup --packages %s]]):format(folder, folder, options or ""))
     assert(ok, text)
     return " " .. text:gsub("%s+", " ") .. " "
   end
@@ -45,7 +43,7 @@ describe("scripts/setup #lua", function()
   end)
 
   it("says which parts there are", function()
-    local ok, text, code = temp.run(folder, here .. "/../scripts/setup --packages --without gloop")
+    local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
     assert.equal(2, code)
     assert.matches("%-%-without takes gloo mpi pmix edit cuda nccl or all, not 'gloop'", text)
@@ -58,8 +56,8 @@ describe("a build #lua", function()
   teardown(function() temp.remove(folder) end)
 
   it("without the optional libraries is the CPU core, and says what was left out", function()
-    local ok, text = temp.run(folder, ("cmake -S %s/.. -B %s/build -DLM_WITHOUT='gloo;mpi;pmix;edit;cuda;nccl'"):format(
-      here, folder))
+    local ok, text = temp.run(folder, ("cmake -S . -B %s/build -DLM_WITHOUT='gloo;mpi;pmix;edit;cuda;nccl'"):format(
+      folder))
     assert(ok, text)
     local left = temp.read(folder .. "/build/left_out")
     for _, what in ipairs {"group gloo", "group mpi", "PMIx", "CUDA backend", "group nccl"} do
@@ -73,7 +71,7 @@ describe("a build #lua", function()
   end)
 
   it("knows its parts", function()
-    local ok, text = temp.run(folder, ("cmake -S %s/.. -B %s/wrong -DLM_WITHOUT='gloop'"):format(here, folder))
+    local ok, text = temp.run(folder, ("cmake -S . -B %s/wrong -DLM_WITHOUT='gloop'"):format(folder))
     assert.is_false(ok)
     assert.matches("no part 'gloop'", text)
   end)

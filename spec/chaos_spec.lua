@@ -1,15 +1,13 @@
 -- Short forms of scripts/dev/chaos, chaos_hogwild and chaos_mp; LM_TEST_LONG=1 runs all of them. A trial that fails
 -- prints its seed.
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
-package.path = root .. "/spec/support/?.lua;" .. package.path
 local lm = require "luminary"
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 
 describe("ranks that go wrong at a random moment", function()
   local function chaos(trials, options, program)
-    local command = "timeout %d luajit %s/scripts/dev/%s --trials %d %s 2>&1"
-    local pipe = io.popen(command:format(trials * 12, root, program or "chaos", trials, options))
+    local command = "timeout %d luajit scripts/dev/%s --trials %d %s 2>&1"
+    local pipe = io.popen(command:format(trials * 12, program or "chaos", trials, options))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
@@ -21,8 +19,8 @@ describe("ranks that go wrong at a random moment", function()
 
   it("... and so does who has a queue, lock, pool or pipe in common with one that is killed #speed", function()
     local trials = long and 200 or 10
-    local command = "timeout %d luajit %s/scripts/dev/chaos_mp --trials %d 2>&1"
-    local pipe = io.popen(command:format(trials * 20, root, trials))
+    local command = "timeout %d luajit scripts/dev/chaos_mp --trials %d 2>&1"
+    local pipe = io.popen(command:format(trials * 20, trials))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)

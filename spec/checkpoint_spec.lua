@@ -1,9 +1,7 @@
 -- lm.save and lm.load: the bytes of the file, nesting, broken files, atomicity.
 local lm = require "luminary"
 local ffi = require "ffi"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local nn, optim = lm.nn, lm.optim
 local core = require "luminary.core"
 local LONG = os.getenv "LM_TEST_LONG" ~= nil

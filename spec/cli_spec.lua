@@ -1,10 +1,8 @@
 -- The command `luminary`: scripts, chunks, and the prompt.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local pty = require "pty"
-local command = here .. "/../bin/luminary"
+local temp = require "spec.support.temp"
+local pty = require "spec.support.pty"
+local command = "bin/luminary"
 
 local folder
 setup(function() folder = temp.folder() end)

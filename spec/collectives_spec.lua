@@ -2,16 +2,14 @@
 -- refuses.
 local lm = require "luminary"
 local dist = lm.dist
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks = require "ranks"
+local ranks = require "spec.support.ranks"
 
 local long = os.getenv "LM_TEST_LONG" == "1"
 
 describe("collectives of", function()
   local function sweep(n, large_dtypes, large_calls, env)
     local got = ranks.run {
-      n = n, file = here .. "/support/collectives_rank.lua", args = large_dtypes .. " " .. large_calls, env = env,
+      n = n, file = "spec/support/collectives_rank.lua", args = large_dtypes .. " " .. large_calls, env = env,
       timeout = long and 900 or 120,
     }
     assert(got.ok, got.text)

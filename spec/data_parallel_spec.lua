@@ -1,10 +1,8 @@
 -- nn.DataParallel: the module's own results and gradients, however a batch is split. The devices are cpu:0, cpu:1, …;
 -- with LM_SPEC_DEVICE=cuda they are GPUs, of which LM_CUDA_VIRTUAL=4 makes enough.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
 local ffi = require "ffi"
 local lm = require "luminary"
-local temp, pictures = require "temp", require "images"
+local temp, pictures = require "spec.support.temp", require "spec.support.images"
 local nn, F = lm.nn, lm.nn.functional
 local DataParallel = nn.DataParallel
 
@@ -341,7 +339,6 @@ describe("DataParallel", function()
 end)
 
 describe("the example scripts for several devices", function()
-  local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
   local out, log = os.tmpname(), os.tmpname()
   teardown(function() os.remove(out) os.remove(log) end)
 
@@ -352,7 +349,7 @@ describe("the example scripts for several devices", function()
     return text
   end
   local function run(command)
-    local code = os.execute(("cd %s && luajit scripts/%s >%s 2>&1 </dev/null"):format(root, command, out))
+    local code = os.execute(("luajit scripts/%s >%s 2>&1 </dev/null"):format(command, out))
     return code == 0, read(out)
   end
   local function losses(command)

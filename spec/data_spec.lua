@@ -1,8 +1,6 @@
 -- Datasets, samplers, loaders, and MNIST's files.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local data = lm.data
 
 local function message(f, ...)

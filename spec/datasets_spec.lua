@@ -1,9 +1,7 @@
 -- Sets that read files: what they give, what they say of files that are broken, and that workers change nothing.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local tar = require "tar"
+local temp = require "spec.support.temp"
+local tar = require "spec.support.tar"
 local data = lm.data
 
 local folder

@@ -1,7 +1,5 @@
 -- DistributedDataParallel on several ranks: what it refuses, who learns of it, and ranks that have no more batches.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ddp = require "ddp"
+local ddp = require "spec.support.ddp"
 local run, succeeds = ddp.run, ddp.succeeds
 
 describe("DistributedDataParallel", function()

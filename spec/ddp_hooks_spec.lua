@@ -1,7 +1,5 @@
 -- Communication hooks of DistributedDataParallel, with memory that ranks share and without.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ddp = require "ddp"
+local ddp = require "spec.support.ddp"
 local succeeds = ddp.succeeds
 
 local function both(n, script)

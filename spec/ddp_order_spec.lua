@@ -1,10 +1,8 @@
 -- What backward sends goes out in an order that follows from the graph, on whichever rank and however late: buckets of
 -- one and several DistributedDataParallels, sums of SyncBatchNorm, all_reduces in hooks (support/ddp_order.lua). The
 -- same over MPI is in mpi_spec, over NCCL's stand-in in cuda/nccl_spec.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local several = require "several"
-local ddp_order = require "ddp_order"
+local several = require "spec.support.several"
+local ddp_order = require "spec.support.ddp_order"
 
 local long = os.getenv "LM_TEST_LONG" == "1"
 local on = several("", long and 1500 or 60)

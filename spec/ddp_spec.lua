@@ -1,7 +1,5 @@
 -- DistributedDataParallel on several ranks, which are processes here: averages.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ddp = require "ddp"
+local ddp = require "spec.support.ddp"
 local succeeds = ddp.succeeds
 
 -- Training on `size` ranks, of which rank r takes the samples from first(r) on, against one process.

@@ -1,9 +1,7 @@
 -- Devices by name, streams and events where all work is done at once, and what is said where there is no device.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
 local lm = require "luminary"
 local core = require "luminary.core"
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 describe("a device's name", function()
   it("is checked against what there is", function()

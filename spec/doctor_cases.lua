@@ -1,9 +1,7 @@
 -- What `luminary doctor` finds, a row each: id, severity, patterns that the reason and the remedy match, and what of
 -- the clean machine (support/machine.lua) to change for it: files, links, bin, shell, env, args. problem: a problem
 -- comes with it.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local machine = require "machine"
+local machine = require "spec.support.machine"
 local say, with = machine.say, machine.with
 
 local NO_DRIVER = {["/proc/driver"] = false}

@@ -1,12 +1,10 @@
 -- `luminary doctor`: every finding on a machine made up for it, a machine without any, and this machine.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
 local core = require "luminary.core"
-local machine = require "machine"
-local ranks = require "ranks"
-local temp = require "temp"
+local machine = require "spec.support.machine"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
 local with = machine.with
-local ROWS = dofile(here .. "/doctor_cases.lua")
+local ROWS = dofile "spec/doctor_cases.lua"
 
 local folder
 setup(function() folder = machine.build() end)
@@ -63,7 +61,7 @@ describe("luminary doctor #lua", function()
       ["reach.slow"] = true, ["reach.breaks"] = true, ["reach.forbidden"] = true, ["reach.fails"] = true} -- below, or
       -- not to be had on one machine: a slow network, and a firewall that forbids
     for _, row in ipairs(ROWS) do rows[row[1]] = true end
-    local pipe = io.popen("cat " .. here .. "/../lua/luminary/cli/doctor/*.lua")
+    local pipe = io.popen("cat " .. "lua/luminary/cli/doctor/*.lua")
     local source = pipe:read "*a"
     pipe:close()
     local n = 0

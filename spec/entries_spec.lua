@@ -1,8 +1,6 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
 local entries = require "luminary.entries"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 local fields = { options = "table", check = "function?", update = "string" }
 local function message(f, ...)
@@ -52,13 +50,12 @@ describe("the generator of optimizers", function()
   -- Runs it on a copy of the sources with another entry beside those that are there.
   local folder
   local function generate(entry)
-    local root = here .. "/.."
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/optim OUT/src/optim OUT/out &&
-      cp -r IN/src/codegen OUT/src/ && cp IN/src/optim/generate.lua OUT/src/optim/ &&
-      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
-      :gsub("%u+", { IN = root, OUT = folder })))
-    local file = assert(io.open(root .. "/lua/luminary/optim/entries.lua"))
+      cp -r src/codegen OUT/src/ && cp src/optim/generate.lua OUT/src/optim/ &&
+      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      :gsub("OUT", folder)))
+    local file = assert(io.open("lua/luminary/optim/entries.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
     file:close()
     temp.write(folder .. "/lua/luminary/optim/entries.lua", text)
@@ -110,13 +107,12 @@ describe("the generator of ops", function()
   -- Runs it on a copy of the sources with another entry beside those that are there.
   local folder
   local function generate(entry)
-    local root = here .. "/.."
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary OUT/src/autograd OUT/out &&
-      cp -r IN/src/codegen IN/src/op OUT/src/ && cp IN/src/autograd/formulas.h OUT/src/autograd/ &&
-      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
-      :gsub("%u+", { IN = root, OUT = folder })))
-    local file = assert(io.open(root .. "/src/op/ops.lua"))
+      cp -r src/codegen src/op OUT/src/ && cp src/autograd/formulas.h OUT/src/autograd/ &&
+      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      :gsub("OUT", folder)))
+    local file = assert(io.open("src/op/ops.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
     file:close()
     temp.write(folder .. "/src/op/ops.lua", text)

@@ -1,7 +1,5 @@
 -- Every binding while its arguments are freed under it (support/freeing.lua), in processes of their own.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 describe("arguments freed during a call", function()
   local folder
@@ -9,8 +7,8 @@ describe("arguments freed during a call", function()
   after_each(function() temp.remove(folder) end)
 
   local function sweep(way)
-    local ok, text, code = temp.run(folder, ("LM_SPEC_FOLDER=%s timeout 900 luajit %s/support/freeing.lua %s"):format(
-      folder, here, way))
+    local ok, text, code = temp.run(folder, ("LM_SPEC_FOLDER=%s timeout 900 luajit spec/support/freeing.lua %s")
+      :format(folder, way))
     assert(ok, ("exit code %d: %s"):format(code, text))
     local calls, freed = text:match("(%d+) calls, (%d+) freed")
     assert(tonumber(calls) > 500 and tonumber(freed) > 100, text)

@@ -1,9 +1,7 @@
 -- scripts/dev/fuzz at its short length (LM_TEST_LONG: 100,000 files, and a million of each format of data sets, from
 -- another seed each time).
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local fuzz = here .. "/../scripts/dev/fuzz"
+local temp = require "spec.support.temp"
+local fuzz = "scripts/dev/fuzz"
 
 describe("mutated files", function()
   local folder

@@ -1,20 +1,18 @@
 -- scripts/imagenet.lua as a user runs it, on a few small images.
 local lm = require "luminary"
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
-package.path = root .. "/spec/support/?.lua;" .. package.path
-local temp = require "temp"
-local ranks = require "ranks"
+local temp = require "spec.support.temp"
+local ranks = require "spec.support.ranks"
 
 local folder
 setup(function()
   folder = temp.folder()
-  local ok, text = temp.run(folder, ("luajit %s/scripts/dev/gen_image_folder.lua --out %s/images --images 40 --val 30 "
-    .. "--size 48x36"):format(root, folder))
+  local ok, text = temp.run(folder, ("luajit scripts/dev/gen_image_folder.lua --out %s/images --images 40 --val 30 "
+    .. "--size 48x36"):format(folder))
   assert(ok, text)
 end)
 teardown(function() temp.remove(folder) end)
 
-local script = root .. "/scripts/imagenet.lua"
+local script = "scripts/imagenet.lua"
 local small = " --image-size 32 --workers 1 --no-accel --threads 1"
 local dummy = " --arch mobilenet_v2 --dummy --dummy-images 12 --batch-size 4" .. small
 
@@ -90,8 +88,8 @@ describe("imagenet.lua", function()
   end)
 
   it("trains on folders of files by two ranks, and one has their checkpoint's numbers", function()
-    local ok, text = run("luajit %s/bin/luminary run --nproc 2 %s --data %s/images --batch-size 8 --epochs 1 --lr 0.01 "
-      .. "--output %s %s", root, script, folder, place "two", small)
+    local ok, text = run("luajit bin/luminary run --nproc 2 %s --data %s/images --batch-size 8 --epochs 1 --lr 0.01 "
+      .. "--output %s %s", script, folder, place "two", small)
     assert(ok, text)
     assert.matches("Epoch: %[0%]%[5/5%]", text)
     local top1, top5 = text:match " %*   Acc@1 ([%d.]+) Acc@5 ([%d.]+)"
@@ -103,8 +101,8 @@ describe("imagenet.lua", function()
   end)
 
   it("lets a rank be killed: all start again from the last checkpoint and end as if nothing had been", function()
-    local how = ("%s/bin/luminary run --nproc 2 --max-restarts 1 %s %s --epochs 2 --save-every 1 --auto-resume "
-      .. "--output "):format(root, script, dummy)
+    local how = ("bin/luminary run --nproc 2 --max-restarts 1 %s %s --epochs 2 --save-every 1 --auto-resume "
+      .. "--output "):format(script, dummy)
     local ok, text = run("luajit %s%s", how, place "calm")
     assert(ok, text)
     ok, text = run([[luajit %s%s --log %s/killed.log & run=$!

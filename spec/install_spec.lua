@@ -1,8 +1,6 @@
 -- luarocks installs into a tree of its own what works there. Builds all but the CUDA backend, which would take longer
 -- than the rest, and the loops of other CPUs.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local version = require("luminary").version
 
 describe("luarocks make #install #full #speed", function()
@@ -21,10 +19,10 @@ describe("luarocks make #install #full #speed", function()
   it("installs into a tree of its own", function()
     tree = folder .. "/tree"
     local ok, text = temp.run(folder, ([[
-      mkdir %s/copy && tar -C %s/.. --exclude='./.git' --exclude='./build*' -cf - . | tar -C %s/copy -xf - &&
+      mkdir %s/copy && tar --exclude='./.git' --exclude='./build*' -cf - . | tar -C %s/copy -xf - &&
       cd %s/copy && export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) LM_CUDA=0 LM_ISA=native &&
       luarocks --lua-version 5.1 make --tree %s --deps-mode none rockspec/luminary-scm-1.rockspec
-    ]]):format(folder, here, folder, folder, tree))
+    ]]):format(folder, folder, folder, tree))
     assert(ok, text)
     temp.remove(folder .. "/copy") -- nothing of it is needed any more
   end)

@@ -1,10 +1,8 @@
 -- Groups whose calls only enqueue, and groups of several backends. The group is built outside the tree (support/plugin/
 -- queue_group.c), as is a second kind of device for it (tiny_backend.c): what is tested here is the core.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local ranks = require "ranks"
-local plugin = require "plugin"
+local temp = require "spec.support.temp"
+local ranks = require "spec.support.ranks"
+local plugin = require "spec.support.plugin"
 
 -- What each script below starts with.
 local prelude = [[

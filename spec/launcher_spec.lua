@@ -1,10 +1,8 @@
 -- `luminary run`: ranks as real processes, from their environment to what is left of them.
 local core = require "luminary.core"
 local cause = require "luminary.cli.cause"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local command = here .. "/../bin/luminary"
+local temp = require "spec.support.temp"
+local command = "bin/luminary"
 
 local folder
 setup(function() folder = temp.folder() end)

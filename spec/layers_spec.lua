@@ -1,8 +1,6 @@
 -- Layers, losses, nn.init and nn.utils against PyTorch's values (spec/golden/_nn.safetensors).
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
+local golden = require "spec.support.golden"
 local nn, F = lm.nn, lm.nn.functional
 local inf = math.huge
 

@@ -1,11 +1,10 @@
 -- Twenty training steps of the example LeNet give PyTorch's losses, from given weights and batches.
 local lm = require "luminary"
 local core = require "luminary.core"
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
 local F, optim = lm.nn.functional, lm.optim
 
 local function losses(golden, dtype)
-  local models = dofile(root .. "/scripts/models.lua")
+  local models = dofile "scripts/models.lua"
   local net = models.lenet():to(dtype)
   local state = {}
   for name, t in pairs(golden) do
@@ -29,7 +28,7 @@ end
 describe("LeNet's first twenty steps", function()
   for dtype, tolerance in pairs { float32 = 1e-5, float64 = 1e-10 } do
     it("give PyTorch's losses in " .. dtype, function()
-      local golden = core.safetensors_load(root .. "/spec/golden/_lenet.safetensors")
+      local golden = core.safetensors_load("spec/golden/_lenet.safetensors")
       local want = golden["losses." .. dtype]:totable()
       local got = losses(golden, dtype)
       local worst = 0

@@ -1,8 +1,6 @@
 -- A loader's state: the rest of a pass is the same after it was loaded, whatever makes the batches.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local data = lm.data
 -- luacheck: no self
 

@@ -1,10 +1,8 @@
 -- A loader's workers: the same batches whatever their number, errors that say whose, and nothing left behind.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks = require "ranks"
-local temp = require "temp"
-local open_files = require "open_files"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
+local open_files = require "spec.support.open_files"
 local ffi = require "ffi"
 local data = lm.data
 -- luacheck: no self

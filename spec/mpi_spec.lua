@@ -7,7 +7,6 @@ local temp = require "spec.support.temp"
 local ddp_order = require "spec.support.ddp_order"
 local needs = require "spec.support.needs"
 
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 local long = lm.getenv "LM_TEST_LONG" ~= nil
 local has_mpi = lm.dist.is_mpi_available() and os.execute "mpirun --version >/dev/null 2>&1" == 0
 
@@ -83,7 +82,7 @@ end
 
 describe("collectives of the group mpi, with", function()
   local function sweep(n, large_dtypes, large_calls)
-    local script = here .. "/support/collectives_rank.lua"
+    local script = "spec/support/collectives_rank.lua"
     local code, out, err, of = run(("luajit %s run --backend mpi --nproc %d %s %s %s"):format(ranks.luminary, n, script,
       large_dtypes, large_calls), long and 900 or 120)
     assert(code == 0, out .. err)

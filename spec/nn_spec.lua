@@ -1,9 +1,7 @@
 -- nn.Module: registering, walking, modes, conversion, state, hooks, classes, printing.
 local lm = require "luminary"
 local nn, optim = lm.nn, lm.optim
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 local function names(iterator)
   local list = {}
@@ -585,7 +583,7 @@ end)
 
 describe("modules print as PyTorch's", function()
   local environment = setmetatable({ nn = nn, Block = Block }, { __index = _G })
-  for _, case in ipairs(dofile(here .. "/golden/modules.lua")) do
+  for _, case in ipairs(dofile("spec/golden/modules.lua")) do
     it(case[1]:sub(1, 60), function()
       local make = setfenv(assert(loadstring("return " .. case[1])), environment)
       assert.equal(case[2], tostring(make()))

@@ -2,10 +2,8 @@
 -- so, nothing leaked, and the same result as ever once memory is back.
 local lm = require "luminary"
 local core = require "luminary.core"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local tar = require "tar"
-local temp = require "temp"
+local tar = require "spec.support.tar"
+local temp = require "spec.support.temp"
 local nn, optim, F = lm.nn, lm.optim, lm.nn.functional
 
 local function settle()
@@ -100,7 +98,7 @@ describe("running out of memory in", function()
   end)
 
   it("a LeNet training step", function()
-    local models = dofile(here .. "/../scripts/models.lua")
+    local models = dofile "scripts/models.lua"
     local x, y = lm.rand { 2, 1, 28, 28 }, labels(3, 10)
     sweep(function()
       local net = seeded(models.lenet)

@@ -2,10 +2,8 @@
 -- LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
 local core = require "luminary.core"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
-local rows = dofile(here .. "/op_cases.lua")
+local golden = require "spec.support.golden"
+local rows = dofile "spec/op_cases.lua"
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
 lm.backends.cudnn.allow_tf32 = false -- golden values have more digits

@@ -1,8 +1,6 @@
 -- Optimizers and schedules against PyTorch's (spec/golden/_optim.safetensors); groups, state, errors.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
+local golden = require "spec.support.golden"
 local nn, optim = lm.nn, lm.optim
 local schedules = optim.lr_scheduler
 
@@ -45,7 +43,7 @@ local STEPS = 6
 -- Cases of every optimizer, those above and those that trajectories_spec compares.
 local every = {}
 for name, row in pairs(optimizers) do every[name] = row end
-for _, case in ipairs(dofile(here .. "/golden/trajectories.lua")) do
+for _, case in ipairs(dofile("spec/golden/trajectories.lua")) do
   every[case[1] .. " " .. case[2]] = { case[1], case[3] }
 end
 
@@ -368,7 +366,7 @@ end)
 describe("an optimizer of one's own", function()
   -- The example of its documentation.
   local function example()
-    local file = assert(io.open(here .. "/../lua/luminary/optim/optimizer.lua"))
+    local file = assert(io.open("lua/luminary/optim/optimizer.lua"))
     local text = file:read("*a")
     file:close()
     local lines = {}

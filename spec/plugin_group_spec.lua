@@ -1,11 +1,9 @@
 -- A process group built outside the tree: compiled against what an installation has, found by its name, and carrying
 -- a DDP step.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local ranks = require "ranks"
-local plugin = require "plugin"
-local ddp_equal = require "ddp_equal"
+local temp = require "spec.support.temp"
+local ranks = require "spec.support.ranks"
+local plugin = require "spec.support.plugin"
+local ddp_equal = require "spec.support.ddp_equal"
 
 describe("a group built elsewhere", function()
   local folder, path

@@ -1,7 +1,6 @@
 -- Tensors print as PyTorch's do, in Lua's spelling; lm.repr prints the tables around them.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
-local cases = dofile(here .. "/golden/print.lua")
+local cases = dofile "spec/golden/print.lua"
 
 local function T(values, dtype) return lm.tensor(values, { dtype = dtype or "float32" }) end
 

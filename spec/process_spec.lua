@@ -1,8 +1,6 @@
 -- The process the library lives in: signals that others catch, few threads, little memory, neighbours that compute.
 -- LM_TEST_LONG=1: 10,000 signals, every few megabytes of memory, and the neighbour itself.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local long = os.getenv "LM_TEST_LONG" ~= nil
 
 local folder
@@ -98,8 +96,8 @@ describe("signals that others catch", function()
     it(("leave values and the heap alone, on %d %s #speed"):format(threads, threads == 1 and "thread" or "threads"),
       function()
         local library = folder .. "/storm.so"
-        local compile = "unset LD_PRELOAD; gcc -O1 -shared -fPIC -pthread %s/support/storm.c -o %s 2>/dev/null"
-        if os.execute(compile:format(here, library)) ~= 0 then return pending("there is no compiler") end
+        local compile = "unset LD_PRELOAD; gcc -O1 -shared -fPIC -pthread spec/support/storm.c -o %s 2>/dev/null"
+        if os.execute(compile:format(library)) ~= 0 then return pending("there is no compiler") end
         local arguments = ("%s %d %d"):format(library, threads, long and 10000 or 800)
         local text, code = run(STORM, long and 500 or 100, {arguments = arguments})
         assert.equal("as undisturbed\n", text)
@@ -226,7 +224,7 @@ describe("OpenMP's threads", function()
 
   if long then
     it("yield to a neighbour that computes #speed", function()
-      local ok, text = temp.run(folder, "timeout 900 " .. here .. "/../scripts/dev/neighbour")
+      local ok, text = temp.run(folder, "timeout 900 " .. "scripts/dev/neighbour")
       assert(ok, text)
     end)
   end

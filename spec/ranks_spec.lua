@@ -1,9 +1,7 @@
 -- dist between real ranks: processes of this machine.
 require "luminary"
 local core = require "luminary.core"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks, temp = require "ranks", require "temp"
+local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 
 local prelude = [[
 local lm = require "luminary"
@@ -459,7 +457,7 @@ describe("train_ddp.lua on several ranks", function()
 
   local function train(n, name, args, options)
     options = options or {}
-    options.n, options.file = n, here .. "/../scripts/train_ddp.lua"
+    options.n, options.file = n, "scripts/train_ddp.lua"
     options.env = options.env or { LM_TOKEN = "t" }
     options.args = ("--model mlp --threads 1 --log %s/%s.log %s"):format(folder, name, args)
     local got = ranks.run(options)

@@ -1,9 +1,7 @@
 -- Schedules against PyTorch's over 200 steps (spec/golden/_schedules.safetensors); state, order of calls, errors.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
-local temp = require "temp"
+local golden = require "spec.support.golden"
+local temp = require "spec.support.temp"
 local nn, optim = lm.nn, lm.optim
 local S = optim.lr_scheduler
 

@@ -3,10 +3,9 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local environment = require "luminary.distributed.environment"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks, temp, netns, slurm = require "ranks", require "temp", require "netns", require "slurm"
-local needs = require "needs"
+local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
+local netns, slurm = require "spec.support.netns", require "spec.support.slurm"
+local needs = require "spec.support.needs"
 
 local function have(program) return os.execute("command -v " .. program .. " >/dev/null 2>&1") == 0 end
 
@@ -509,8 +508,8 @@ describe("hosts with several interfaces", function()
   end)
 
   case("tell torchrun's store the one that reaches it", function()
-    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -o %s/agent %s/support/agent.c -lpthread")
-      :format(folder, here))
+    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -o %s/agent spec/support/agent.c -lpthread")
+      :format(folder))
     assert(ok, text)
     os.execute((ranks.others .. "%s %s/agent %s/port >/dev/null 2>&1 &"):format(hosts.a, folder, folder))
     local port, pid

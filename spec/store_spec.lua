@@ -1,8 +1,5 @@
 -- The store, driven by made-up members in C (support/store/), and mutated messages (scripts/dev/store_fuzz).
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local root = here .. "/.."
+local temp = require "spec.support.temp"
 
 -- These programs bring their own sanitizers.
 local own = "env -u LD_PRELOAD "
@@ -13,11 +10,11 @@ describe("the store", function()
   local folder
   setup(function()
     folder = temp.folder()
-    local ok, text = temp.run(folder, ("cd %s && for script in base/generate op/generate codegen/abi; do"
+    local ok, text = temp.run(folder, ("for script in base/generate op/generate codegen/abi; do"
       .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv"
       .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
-      .. " -Iscripts/dev -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(root, folder, own, folder,
-      folder, sources))
+      .. " -Iscripts/dev -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(folder, own, folder, folder,
+      sources))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)
@@ -60,7 +57,7 @@ describe("the store", function()
     local long = os.getenv "LM_TEST_LONG"
     local count = long and 1000000 or 20000
     local ok, text = temp.run(folder, ("%stimeout 900 %s/scripts/dev/store_fuzz %d %s")
-      :format(own, root, count, long and "" or "1"))
+      :format(own, count, long and "" or "1"))
     assert(ok, text)
     local sent, share = text:match("(%d+) messages in [%d.]+ s, ([%d.]+) %% of them past the header")
     assert.is_true(tonumber(sent) >= count and tonumber(share) >= 50, text)

@@ -1,7 +1,5 @@
 -- SyncBatchNorm over several ranks, which are processes here, against BatchNorm of the whole batch in one.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local several = require "several"
+local several = require "spec.support.several"
 local lm = require "luminary"
 local nn = lm.nn
 

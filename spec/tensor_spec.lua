@@ -1,9 +1,7 @@
 -- Tensors: making them, what they are, converting them.
 local lm = require "luminary"
 local ffi = require "ffi"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 local inf, nan = math.huge, 0 / 0
 local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }

@@ -1,9 +1,7 @@
 -- scripts/train_ddp.lua as a user runs it, on a data set small enough for a spec.
 local lm = require "luminary"
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/[^/]*$") or "."
-package.path = root .. "/spec/support/?.lua;" .. package.path
-
-local images = require "images"
+local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
+local images = require "spec.support.images"
 
 local function read(path)
   local f = assert(io.open(path, "rb"))
@@ -24,7 +22,7 @@ teardown(function() os.execute("rm -rf " .. folder) end)
 local function train(options)
   local out = folder .. "/out"
   if not options:find("--data", 1, true) then options = options .. " --data " .. folder end
-  local code = os.execute(("cd %s && luajit scripts/train_ddp.lua %s >%s 2>&1 </dev/null"):format(root, options, out))
+  local code = os.execute(("luajit scripts/train_ddp.lua %s >%s 2>&1 </dev/null"):format(options, out))
   return code == 0, read(out)
 end
 
@@ -188,10 +186,10 @@ describe("train_ddp.lua", function()
   end)
 
   it("says which process did not come", function()
-    local port = require("ranks").free_port()
+    local port = ranks.free_port()
     local code = os.execute(([[
-      cd %s && RANK=0 WORLD_SIZE=2 MASTER_PORT=%d luajit scripts/train_ddp.lua --timeout 1 >%s/out 2>&1
-    ]]):format(root, port, folder))
+      RANK=0 WORLD_SIZE=2 MASTER_PORT=%d luajit scripts/train_ddp.lua --timeout 1 >%s/out 2>&1
+    ]]):format(port, folder))
     assert(code ~= 0)
     assert.matches("init_process_group: [^\n]*rank 1", read(folder .. "/out"))
   end)
@@ -202,9 +200,9 @@ describe("train_amp_ddp.lua", function()
     local all = {}
     for _, how in ipairs { "O0", "O2", "O1", "O1 --loss-scale dynamic" } do
       local log = folder .. "/amp.log"
-      local code = os.execute(("cd %s && MASTER_PORT=%d luajit scripts/train_amp_ddp.lua --opt-level %s --max-steps 6 "
-        .. "--batch-size 32 --data %s --log %s >%s/out 2>&1"):format(root, require("ranks").free_port(), how, folder,
-          log, folder))
+      local code = os.execute(("MASTER_PORT=%d luajit scripts/train_amp_ddp.lua --opt-level %s --max-steps 6 "
+        .. "--batch-size 32 --data %s --log %s >%s/out 2>&1"):format(ranks.free_port(), how, folder, log,
+          folder))
       assert(code == 0, read(folder .. "/out"))
       all[#all + 1] = losses(log)
       assert.equal(6, #all[#all])
@@ -216,8 +214,8 @@ end)
 
 describe("hogwild.lua", function()
   local function hogwild(options)
-    local command = "cd %s && luajit scripts/hogwild.lua --data %s %s"
-    return require("temp").run(folder, command:format(root, folder, options))
+    local command = "luajit scripts/hogwild.lua --data %s %s"
+    return temp.run(folder, command:format(folder, options))
   end
 
   for _, method in ipairs { "process", "thread" } do
@@ -230,7 +228,7 @@ describe("hogwild.lua", function()
       assert.matches("\n36864 samples in [%d.]+ s: %d+ samples/s by 2 " .. method, text)
       local accuracy = tonumber(text:match "\ntest accuracy ([%d.]+)\n$")
       assert(accuracy > 0.8, text)
-      local net = dofile(root .. "/scripts/models.lua").mlp()
+      local net = dofile("scripts/models.lua").mlp()
       net:load_state_dict(lm.load(path))
       local set = lm.data.FashionMNIST { root = folder, train = false }
       local x, labels = set:get_batch(lm.arange(1, 65, { dtype = "int64" }))
@@ -240,9 +238,9 @@ describe("hogwild.lua", function()
 
   it("writes its lines as they come, into a file too", function()
     local out = folder .. "/hogwild.out"
-    os.execute(("cd %s && exec luajit scripts/hogwild.lua --data %s --processes 1 --model mlp --epochs 100000 "
+    os.execute(("exec luajit scripts/hogwild.lua --data %s --processes 1 --model mlp --epochs 100000 "
       .. "--log-interval 50 > %s 2>&1 & job=$!; for i in $(seq 200); do grep -q loss %s && break; sleep 0.05; done; "
-      .. "kill $job"):format(root, folder, out, out))
+      .. "kill $job"):format(folder, out, out))
     local lines = select(2, read(out):gsub("process 0 .-\n", ""))
     assert(lines >= 1 and lines < 20, lines) -- a full buffer has some hundred
   end)

@@ -1,13 +1,11 @@
 -- Every optimizer, with every option, against PyTorch's trajectories (scripts/dev/gen_trajectories.py), on the CPU or
 -- the device that LM_SPEC_DEVICE names; and PyTorch's state_dict read in the middle of them.
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local golden = require "golden"
+local golden = require "spec.support.golden"
 local optim = lm.optim
 local entries = require "luminary.optim.entries"
 local whole = require "luminary.optim.whole"
-local cases = dofile(here .. "/golden/trajectories.lua")
+local cases = dofile "spec/golden/trajectories.lua"
 local device = os.getenv("LM_SPEC_DEVICE") or "cpu"
 
 local stored

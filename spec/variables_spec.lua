@@ -1,13 +1,9 @@
 -- The environment variables that are luminary's own: one table, from which they are read, told and documented.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local variables = require "luminary.variables"
 
-local root = here .. "/.."
-
 local function read(path)
-  local file = assert(io.open(root .. "/" .. path))
+  local file = assert(io.open(path))
   local text = file:read "*a"
   file:close()
   return text
@@ -19,7 +15,7 @@ describe("luminary's environment variables", function()
   after_each(function() temp.remove(folder) end)
 
   it("are all in the table that the code reads by", function()
-    local files = io.popen(("cd %s && find src lua bin -name '*.[ch]' -o -name '*.cc' -o -name '*.lua'"):format(root))
+    local files = io.popen("find src lua bin -name '*.[ch]' -o -name '*.cc' -o -name '*.lua'")
     local strange, n = {}, 0
     for path in files:lines() do
       n = n + 1

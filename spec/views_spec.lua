@@ -1,8 +1,7 @@
 -- Views of tensors, and arithmetic between tensors and with numbers.
 local lm = require "luminary"
 local core = require "luminary.core"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$")
-local promotion = dofile(here .. "/golden/promotion.lua")
+local promotion = dofile "spec/golden/promotion.lua"
 
 local inf, nan = math.huge, 0 / 0
 

@@ -1,11 +1,9 @@
 -- lm.vision: files of images, read and written. Pixels against torchvision's (scripts/dev/gen_images.py).
 local lm = require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local vision = lm.vision
 
-local golden = lm.load(here .. "/golden/_images.safetensors")
+local golden = lm.load "spec/golden/_images.safetensors"
 
 local function message(f, ...)
   local ok, text = pcall(f, ...)

@@ -1,8 +1,6 @@
 -- A rank's side of the world: finding the store, and hearing how the others are.
 require "luminary"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks, temp = require "ranks", require "temp"
+local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 
 local prelude = [[
 local lm = require "luminary"
@@ -109,8 +107,8 @@ describe("the store is found", function()
   end)
 
   it("by torchrun's own store", function()
-    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -o %s/agent %s/support/agent.c"
-      .. " -lpthread"):format(folder, here))
+    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -o %s/agent spec/support/agent.c"
+      .. " -lpthread"):format(folder))
     assert(ok, text)
     os.execute(("%s/agent %s/port >/dev/null 2>&1 &"):format(folder, folder))
     local port, pid

@@ -1,9 +1,7 @@
 -- ZeroRedundancyOptimizer over several ranks, which are processes here, against the plain optimizer in each of them.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local ranks = require "ranks"
-local several = require "several"
-local temp = require "temp"
+local ranks = require "spec.support.ranks"
+local several = require "spec.support.several"
+local temp = require "spec.support.temp"
 local lm = require "luminary"
 local optim = lm.optim
 
