@@ -1,6 +1,6 @@
--- Prints spec/op_cases.lua as a Python expression, for gen_golden.py.
+-- Prints spec/op/op_cases.lua as a Python expression, for gen_golden.py.
 local root = arg[0]:match("^(.*)/scripts/dev/[^/]*$") or "."
-local rows = dofile(root .. "/spec/op_cases.lua")
+local rows = dofile(root .. "/spec/op/op_cases.lua")
 
 local function py(v)
   if type(v) == "number" then

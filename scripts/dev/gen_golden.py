@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes spec/golden/<op>.safetensors from spec/op_cases.lua, with PyTorch's answers.
+"""Writes spec/golden/<op>.safetensors from spec/op/op_cases.lua, with PyTorch's answers.
 
     scripts/dev/gen_golden.py [op ...]      everything without arguments; names with _ (EXTRAS) are no ops
 
@@ -331,7 +331,7 @@ def layers():
     save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
 
 
-# Optimizers by name, and what they are made with. As Lua's options in spec/optim_spec.lua.
+# Optimizers by name, and what they are made with. As Lua's options in spec/optim/optim_spec.lua.
 OPTIMIZERS = {
     "sgd": ("SGD", dict(lr=0.1)),
     "sgd_momentum": ("SGD", dict(lr=0.1, momentum=0.9)),
@@ -397,7 +397,7 @@ def optimizers():
 
 
 class Block(torch.nn.Module):
-    """As spec/nn_spec.lua's."""
+    """As spec/nn/nn_spec.lua's."""
     def __init__(self, cin, cout, stride=1):
         super().__init__()
         nn = torch.nn

@@ -20,7 +20,7 @@ def losses():
     return [8 / (1 + k // 9) + (k * 37 % 11) / 64 for k in range(STEPS)]
 
 
-# As spec/schedules_spec.lua's. Two groups, of rates 0.1 and 0.03.
+# As spec/optim/schedules_spec.lua's. Two groups, of rates 0.1 and 0.03.
 SCHEDULES = {
     "step": lambda o: S.StepLR(o, 30),
     "step_gamma": lambda o: S.StepLR(o, 7, gamma=0.9),

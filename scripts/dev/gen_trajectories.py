@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Golden trajectories of optimizers, from PyTorch: spec/golden/_trajectories.safetensors and what they are of,
-trajectories.lua beside it. spec/trajectories_spec.lua walks all of them.
+trajectories.lua beside it. spec/optim/trajectories_spec.lua walks all of them.
 
   scripts/dev/gen_trajectories.py      (with a Python that has torch and safetensors)
 
@@ -109,7 +109,7 @@ CASES = {
                   dict(lr=0.05, eps=(0.1, 1e-2), d=1.5)],
 }
 
-# Where the parameters start, and the gradients there. As spec/trajectories_spec.lua's.
+# Where the parameters start, and the gradients there. As spec/optim/trajectories_spec.lua's.
 START = [-1.2, 0.8, 0.3, -0.4, 1.5, -0.7]
 
 

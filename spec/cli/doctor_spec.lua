@@ -4,7 +4,7 @@ local machine = require "spec.support.machine"
 local ranks = require "spec.support.ranks"
 local temp = require "spec.support.temp"
 local with = machine.with
-local ROWS = dofile "spec/doctor_cases.lua"
+local ROWS = dofile "spec/cli/doctor_cases.lua"
 
 local folder
 setup(function() folder = machine.build() end)

@@ -1,7 +1,7 @@
 -- Whether cuDNN has plans for the convolutions of the example networks and of the op table on an H200, known by its
 -- properties alone (support/cuda/h200.json): the real library, without a GPU.
 local temp = require "spec.support.temp"
-local rows = dofile "spec/op_cases.lua"
+local rows = dofile "spec/op/op_cases.lua"
 
 local function pair(v) return type(v) == "table" and v or { v, v } end
 

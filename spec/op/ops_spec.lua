@@ -1,9 +1,9 @@
--- The tests that spec/op_cases.lua gives every op: golden values, dtypes, layouts, gradients, bad input.
+-- The tests that spec/op/op_cases.lua gives every op: golden values, dtypes, layouts, gradients, bad input.
 -- LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
 local core = require "luminary.core"
 local golden = require "spec.support.golden"
-local rows = dofile "spec/op_cases.lua"
+local rows = dofile "spec/op/op_cases.lua"
 
 local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
 lm.backends.cudnn.allow_tf32 = false -- golden values have more digits
@@ -89,7 +89,7 @@ describe("the table of cases", function()
     local known = {}
     for _, name in ipairs(core.op_list()) do
       known[name] = true
-      assert(rows[name], "no row in spec/op_cases.lua for " .. name)
+      assert(rows[name], "no row in spec/op/op_cases.lua for " .. name)
     end
     for _, row in ipairs(rows) do assert(known[row.name], "a row for " .. row.name .. ", which is no op") end
   end)

@@ -164,7 +164,7 @@ end
 
 -- ---- every op, by the table of cases
 
-local rows = dofile "spec/op_cases.lua"
+local rows = dofile "spec/op/op_cases.lua"
 
 local function copy_of(v, file, key)
   if type(v) ~= "table" then return v end
