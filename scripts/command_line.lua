@@ -1,6 +1,8 @@
 -- The command lines of the scripts: options as --name value or --name=value, with the rows of luminary.cli.flags.
 --
---   local options, given, refuse = dofile(folder .. "options.lua")(USAGE, {epochs = {"count", 10}, log = {"text"}})
+--   local options, given, refuse = dofile(folder .. "command_line.lua")(USAGE, {
+--     epochs = {"count", 10}, log = {"text"},
+--   })
 --
 -- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
 -- were on the command line. refuse(format, ...): the same end for what only the script can know. The fourth result has

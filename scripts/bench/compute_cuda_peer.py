@@ -1,10 +1,10 @@
-"""The PyTorch side of scripts/bench --device cuda: answers each line "name" with "variant seconds ..."."""
+"""The PyTorch side of scripts/bench/compute --device cuda: answers each line "name" with "variant seconds ..."."""
 import sys
 import time
 
 import torch
 
-import bench_peer
+import compute_peer
 
 device = sys.argv[2]
 torch.cuda.set_device(torch.device(device))
@@ -27,9 +27,9 @@ def tf32(on):
 
 
 def steps(net, batch):
-    variants = {"eager": bench_peer.training(net, batch, False, device),
-                "channels_last": bench_peer.training(net, batch, True, device)}
-    variants["compile"] = torch.compile(bench_peer.training(net, batch, True, device), mode="reduce-overhead")
+    variants = {"eager": compute_peer.training(net, batch, False, device),
+                "channels_last": compute_peer.training(net, batch, True, device)}
+    variants["compile"] = torch.compile(compute_peer.training(net, batch, True, device), mode="reduce-overhead")
     return variants
 
 

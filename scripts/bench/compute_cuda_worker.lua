@@ -1,7 +1,7 @@
--- Luminary's side of scripts/bench --device cuda: answers each line "name" with "variant seconds ...".
+-- Luminary's side of scripts/bench/compute --device cuda: answers each line "name" with "variant seconds ...".
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
+local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
 local device = arg[2]
 lm.cuda.set_device(device)
 

@@ -1,7 +1,7 @@
 -- Luminary's side of scripts/bench: answers each line "name" with "eager seconds".
 local lm = require "luminary"
 local nn, F, optim, data = lm.nn, lm.nn.functional, lm.optim, lm.data
-local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
+local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
 lm.set_num_threads(tonumber(arg[1]))
 local steps = { mlp256 = 40, lenet256 = 8, resnet64 = 2, resnet256 = 1, sgd = 10, adam = 10, lenet256_bf16 = 8,
   resnet64_bf16 = 2, mm2048 = 4, mm2048_bf16 = 4, resnet50 = 1 }

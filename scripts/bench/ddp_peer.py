@@ -1,4 +1,4 @@
-"""The PyTorch side of scripts/bench_ddp: ddp_peer.py MODEL BATCH STEPS LAYOUT, alone or under torchrun."""
+"""The PyTorch side of scripts/bench/ddp: ddp_peer.py MODEL BATCH STEPS LAYOUT, alone or under torchrun."""
 import os
 import sys
 import time
@@ -10,7 +10,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from bench_peer import model  # noqa: E402
+from compute_peer import model  # noqa: E402
 
 form = torch.channels_last if layout == "channels_last" else torch.contiguous_format
 net = model(name).to(memory_format=form)

@@ -1,12 +1,12 @@
 -- What a loader costs a training: LeNet on Fashion-MNIST in batches of 256, on batches that lie in memory and on those
 -- of a loader with one worker, in turn.
---   luajit scripts/dev/loader_cost.lua [rounds = 15] [steps = 60] [threads = 1]
+--   luajit scripts/bench/loader.lua [rounds = 15] [steps = 60] [threads = 1]
 -- The worker's thread is beside the training's: on two cores a training by one thread is what it can be free for.
 -- Beside the clock's time stands that of the training's own thread on its core, which says as much on a busy machine.
 local ffi = require "ffi"
 local lm = require "luminary"
 local F, data, optim = lm.nn.functional, lm.data, lm.optim
-local models = dofile(arg[0]:match("^(.*)/dev/[^/]*$") .. "/models.lua")
+local models = dofile(arg[0]:match("^(.*)/bench/[^/]*$") .. "/models.lua")
 
 local rounds, steps, threads = tonumber(arg[1] or 15), tonumber(arg[2] or 60), tonumber(arg[3] or 1)
 lm.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""What scripts/bench_queue measures, by torch.multiprocessing: seconds, and seconds of the processors."""
+"""What scripts/bench/queue measures, by torch.multiprocessing: seconds, and seconds of the processors."""
 import sys
 import time
 

@@ -1,6 +1,6 @@
 -- What lm.autograd.checkpoint costs and spares: a training step of a 12-layer transformer with it and without,
 -- interleaved.
---   luajit scripts/dev/recompute_cost.lua [rounds = 5]
+--   luajit scripts/bench/recompute.lua [rounds = 5]
 local lm = require "luminary"
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
 

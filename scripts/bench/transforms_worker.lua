@@ -1,4 +1,4 @@
--- scripts/dev/bench_transforms' worker: reads "name calls" lines, answers each with the seconds that the calls took.
+-- scripts/bench/transforms' worker: reads "name calls" lines, answers each with the seconds that the calls took.
 local lm = require "luminary"
 local T = lm.vision.transforms
 local F = T.functional

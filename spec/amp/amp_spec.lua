@@ -1,4 +1,4 @@
--- Mixed precision: core.rescale, GradScaler against PyTorch's trajectory (scripts/dev/gen_golden.py _scaler), and
+-- Mixed precision: core.rescale, GradScaler against PyTorch's trajectory (gen_golden.py _scaler), and
 -- apex's interface, lm.amp. LM_SPEC_DEVICE=cuda runs them there.
 local lm = require "luminary"
 local golden = require "spec.support.golden"

@@ -1,4 +1,4 @@
--- Autocast against PyTorch's record (scripts/dev/gen_golden.py _autocast): the dtype of every op's result, and a model
+-- Autocast against PyTorch's record (gen_golden.py _autocast): the dtype of every op's result, and a model
 -- through every list, forward and backward; and the copies of weights that a scope keeps.
 -- LM_SPEC_DEVICE=cuda asks for PyTorch's lists for CUDA.
 local lm = require "luminary"

@@ -3,7 +3,7 @@ local lm = require "luminary"
 local golden = require "spec.golden.models"
 local models = lm.models
 
--- The formula of scripts/dev/gen_models.py.
+-- The formula of scripts/dev/golden/gen_models.py.
 local function wave(shape, phase)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end

@@ -23,7 +23,7 @@ end
 
 local function close(a, b) assert(a:allclose(b), tostring(a) .. "\n" .. tostring(b)) end
 
--- As scripts/dev/gen_golden.py's.
+-- As scripts/dev/golden/gen_golden.py's.
 local Block = nn.Module:extend("Block")
 function Block:init(cin, cout, stride)
   stride = stride or 1

@@ -1,5 +1,5 @@
 -- One row for each op of ops.lua. From it come the tests of spec/op/ops_spec.lua and, by
--- scripts/dev/gen_golden.py, the golden values made with PyTorch.
+-- scripts/dev/golden/gen_golden.py, the golden values made with PyTorch.
 --
 --   op("add", "x other", "torch.add(x, other, alpha=alpha)", { ...fields..., case, case, ... })
 --

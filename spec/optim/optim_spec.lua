@@ -19,7 +19,7 @@ local function same(got, want, tolerance)
   if difference then error(difference, 2) end
 end
 
--- As scripts/dev/gen_golden.py's.
+-- As scripts/dev/golden/gen_golden.py's.
 local optimizers = {
   sgd = { "SGD", { lr = 0.1 } },
   sgd_momentum = { "SGD", { lr = 0.1, momentum = 0.9 } },

@@ -20,7 +20,7 @@ end
 
 local STEPS = 200
 
--- As scripts/dev/gen_golden_training.py's.
+-- As scripts/dev/golden/gen_golden_training.py's.
 local schedules = {
   step = function(o) return S.StepLR(o, 30) end,
   step_gamma = function(o) return S.StepLR(o, 7, { gamma = 0.9 }) end,

@@ -1,4 +1,4 @@
--- Every optimizer, with every option, against PyTorch's trajectories (scripts/dev/gen_trajectories.py), on the CPU or
+-- Every optimizer, with every option, against PyTorch's trajectories (gen_trajectories.py), on the CPU or
 -- the device that LM_SPEC_DEVICE names; and PyTorch's state_dict read in the middle of them.
 local lm = require "luminary"
 local golden = require "spec.support.golden"

@@ -4,7 +4,7 @@ local golden = require "spec.golden.transforms"
 local T = lm.vision.transforms
 local F = T.functional
 
--- The formula of scripts/dev/gen_transforms.py.
+-- The formula of scripts/dev/golden/gen_transforms.py.
 local function image(shape, dtype)
   local n = 1
   for _, size in ipairs(shape) do n = n * size end

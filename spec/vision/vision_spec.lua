@@ -1,4 +1,4 @@
--- lm.vision: files of images, read and written. Pixels against torchvision's (scripts/dev/gen_images.py).
+-- lm.vision: files of images, read and written. Pixels against torchvision's (scripts/dev/golden/gen_images.py).
 local lm = require "luminary"
 local temp = require "spec.support.temp"
 local vision = lm.vision

@@ -1,6 +1,6 @@
 /* Sends mutated messages to the store and to its clients. Neither may crash, hang, or stop serving others.
  *
- *   scripts/dev/store_fuzz [count [seed]]
+ *   scripts/dev/fuzz/store [count [seed]]
  *
  * A life is one store with one good member and a few bad ones, or one client whose store is bad. A bad one sends
  * batches: messages whose fields are made up but can be read; a question, whose answer shows that all of those were

@@ -1,4 +1,4 @@
-/* A made-up member of the store, for spec/support/store/ and scripts/dev/store_fuzz.c: it speaks the protocol
+/* A made-up member of the store, for spec/support/store/ and scripts/dev/fuzz/store.c: it speaks the protocol
  * and nothing else. */
 #ifndef LM_STORE_MEMBER_H
 #define LM_STORE_MEMBER_H

@@ -1,5 +1,5 @@
 -- Prints spec/op/op_cases.lua as a Python expression, for gen_golden.py.
-local root = arg[0]:match("^(.*)/scripts/dev/[^/]*$") or "."
+local root = arg[0]:match("^(.*)/scripts/dev/golden/[^/]*$") or "."
 local rows = dofile(root .. "/spec/op/op_cases.lua")
 
 local function py(v)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes spec/golden/<op>.safetensors from spec/op/op_cases.lua, with PyTorch's answers.
 
-    scripts/dev/gen_golden.py [op ...]      everything without arguments; names with _ (EXTRAS) are no ops
+    scripts/dev/golden/gen_golden.py [op ...]      everything without arguments; names with _ (EXTRAS) are no ops
 
 Needs torch, numpy, safetensors and luajit. Files depend on nothing but the table and PyTorch: each case
 draws from a generator seeded by its op's name and number, so a new row changes no other file.
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # used by the expressions
 from safetensors.torch import save_file
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 DIMS = {"dim", "dim0", "dim1", "dims", "start_dim", "end_dim"}
@@ -212,7 +212,7 @@ def printing():
         wide = BOOLS if dtype == "bool" else FLOATS if DTYPES[dtype].is_floating_point else INTS
         cases += [e[:-1] + f", '{dtype}')" for e in wide]
     with open(os.path.join(ROOT, "spec/golden/print.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
         for case in cases:
             out.write(f'  {{ "{as_lua(case)}",\n[=[\n{lua_text(str(eval(case, names)))}]=] }},\n')
         out.write("}\n")
@@ -227,7 +227,7 @@ def promotion():
     rights = {f"{kind} {name}": operand(kind, dtype) for kind in ("dims", "zero_dim") for name, dtype in DTYPES.items()}
     rights.update({"number 3": 3, "number 0.5": 0.5})
     with open(os.path.join(ROOT, "spec/golden/promotion.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_golden.py: torch.result_type(left, right).\nreturn {\n")
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: torch.result_type(left, right).\nreturn {\n")
         for kind in ("dims", "zero_dim"):
             for name, dtype in DTYPES.items():
                 out.write(f'  ["{kind} {name}"] = {{\n')
@@ -449,7 +449,7 @@ MODULES = [
 def module_texts():
     """How PyTorch prints modules: a Lua list of {expression, text}."""
     with open(os.path.join(ROOT, "spec/golden/modules.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints their modules.\nreturn {\n")
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints their modules.\nreturn {\n")
         for case in MODULES:
             text = str(eval(case[0], {"nn": torch.nn, "Block": Block}))
             out.write(f'  {{ "{case[-1]}",\n[=[\n{text}]=] }},\n')
@@ -536,7 +536,7 @@ def autocast():
     places = (("cpu", torch.bfloat16), ("cpu", torch.float16), ("cuda", torch.float16), ("cuda", torch.bfloat16))
     f32, f64 = torch.float32, torch.float64
     with open(os.path.join(ROOT, "spec/golden/autocast.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_golden.py: for each expression, by the device and autocast's dtype, the\n"
+        out.write("-- Written by scripts/dev/golden/gen_golden.py: for each expression, by the device and autocast's dtype, the\n"
                   "-- result's dtype in PyTorch where x and w are float32, low, low and float32, float32 and low, float64.\nreturn {\n  ops = {\n")
         for e in AUTOCAST:
             out.write(f"    {{ [=[{text(e)}]=],\n")
@@ -619,7 +619,7 @@ def main():
     for name, write in EXTRAS.items():
         if not wanted or name in wanted:
             write()
-    table = eval(subprocess.check_output(["luajit", os.path.join(ROOT, "scripts/dev/cases.lua")], text=True),
+    table = eval(subprocess.check_output(["luajit", os.path.join(ROOT, "scripts/dev/golden/cases.lua")], text=True),
                  {"inf": float("inf"), "nan": float("nan")})
     wanted = wanted or [row["name"] for row in table]
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ import warnings
 import torch
 from safetensors.torch import save_file
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 STEPS = 200
 S = torch.optim.lr_scheduler
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden values of lm.vision: scripts/dev/gen_images.py, with a Python that has torch, torchvision, Pillow and
+"""Golden values of lm.vision: scripts/dev/golden/gen_images.py, with a Python that has torch, torchvision, Pillow and
 safetensors, and libturbojpeg.so.0.
 
 Writes spec/golden/_images.safetensors: files' bytes by name ("420.jpg"), and pixels by name and mode ("420.jpg rgb") as
@@ -207,4 +207,4 @@ for i, options in enumerate([
     out[f"grid {i + 1}"] = make_grid(images, **options).contiguous()
 
 here = os.path.dirname(os.path.abspath(__file__))
-save_file(out, os.path.join(here, "../../spec/golden/_images.safetensors"))
+save_file(out, os.path.join(here, "../../../spec/golden/_images.safetensors"))

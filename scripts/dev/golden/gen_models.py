@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden values of lm.models: scripts/dev/gen_models.py, with a Python that has torch and torchvision.
+"""Golden values of lm.models: scripts/dev/golden/gen_models.py, with a Python that has torch and torchvision.
 
 Writes spec/golden/models.lua: for each model of torchvision's its number of parameters, the names in its state_dict, and
 logits of one image, with weights and pixels by a formula that models_spec.lua has too.
@@ -37,8 +37,8 @@ def fill(state):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "../../spec/golden/models.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_models.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
+    with open(os.path.join(here, "../../../spec/golden/models.lua"), "w") as out:
+        out.write("-- Written by scripts/dev/golden/gen_models.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
         for name in NAMES:
             net = getattr(torchvision.models, name)().eval()
             state = net.state_dict()

@@ -2,7 +2,7 @@
 """Golden trajectories of optimizers, from PyTorch: spec/golden/_trajectories.safetensors and what they are of,
 trajectories.lua beside it. spec/optim/trajectories_spec.lua walks all of them.
 
-  scripts/dev/gen_trajectories.py      (with a Python that has torch and safetensors)
+  scripts/dev/golden/gen_trajectories.py      (with a Python that has torch and safetensors)
 
 Each case goes 50 steps on three problems, in float32 and float64; those that maximize, on the problems upside down.
 Its parameters are written after some of the steps, and the optimizer's state_dict after 20. PyTorch keeps numbers such
@@ -16,7 +16,7 @@ import numpy
 import torch
 from safetensors.torch import save_file
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 STEPS, SEEN, SAVED = 50, (1, 2, 3, 6, 10, 20, 35, 50), 20
 
 
@@ -175,7 +175,7 @@ def main():
         assert torch.isfinite(value).all(), key
     save_file(store, os.path.join(ROOT, "spec/golden/_trajectories.safetensors"))
     with open(os.path.join(ROOT, "spec/golden/trajectories.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_trajectories.py: optimizers' cases, their options, and the group that "
+        out.write("-- Written by gen_trajectories.py: optimizers' cases, their options, and the group that "
                   "PyTorch saves.\nreturn {\n  seen = { %s }, saved = %d,\n" % (", ".join(map(str, SEEN)), SAVED))
         out.write("\n".join(rows) + "\n}\n")
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Golden values of lm.vision.transforms.functional: scripts/dev/gen_transforms.py, with a Python that has torch, torchvision
+"""Golden values of lm.vision.transforms.functional: scripts/dev/golden/gen_transforms.py, with a Python that has torch, torchvision
 and safetensors.
 
 Writes spec/golden/transforms.lua, a list of {expression in Lua, shape, dtype}, and _transforms.safetensors, what
@@ -14,7 +14,7 @@ import torchvision
 from safetensors.torch import save_file
 from torchvision.transforms.v2 import functional as F  # used by the expressions
 
-GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "spec", "golden")
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "spec", "golden")
 
 
 def image(shape, dtype):
@@ -142,7 +142,7 @@ case("F.erase(x, 2, 3, 4, 5, torch.tensor(1))", "F.erase(x, 2, 3, 4, 5, 1)", RGB
 def main():
     results = {}
     with open(os.path.join(GOLDEN, "transforms.lua"), "w") as out:
-        out.write("-- Written by scripts/dev/gen_transforms.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
+        out.write("-- Written by scripts/dev/golden/gen_transforms.py with torchvision %s.\nreturn {\n" % torchvision.__version__)
         for i, (python, lua, shape, dtype) in enumerate(CASES):
             try:
                 y = eval(python, {"F": F, "torch": torch, "x": image(shape, dtype)})

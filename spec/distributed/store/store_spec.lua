@@ -1,4 +1,4 @@
--- The store, driven by made-up members in C (support/store/), and mutated messages (scripts/dev/store_fuzz).
+-- The store, driven by made-up members in C (support/store/), and mutated messages (scripts/dev/fuzz/store).
 local temp = require "spec.support.temp"
 
 -- These programs bring their own sanitizers.
@@ -13,8 +13,8 @@ describe("the store", function()
     local ok, text = temp.run(folder, ("for script in base/generate op/generate codegen/abi; do"
       .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv"
       .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
-      .. " -Iscripts/dev -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(folder, own, folder, folder,
-      sources))
+      .. " -Iscripts/dev/fuzz -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(folder, own, folder,
+      folder, sources))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)
@@ -56,7 +56,7 @@ describe("the store", function()
   it("survives mutated messages", function()
     local long = os.getenv "LM_TEST_LONG"
     local count = long and 1000000 or 20000
-    local ok, text = temp.run(folder, ("%stimeout 900 %s/scripts/dev/store_fuzz %d %s")
+    local ok, text = temp.run(folder, ("%stimeout 900 scripts/dev/fuzz/store %d %s")
       :format(own, count, long and "" or "1"))
     assert(ok, text)
     local sent, share = text:match("(%d+) messages in [%d.]+ s, ([%d.]+) %% of them past the header")

@@ -1,4 +1,4 @@
--- Short forms of scripts/dev/chaos, chaos_hogwild and chaos_mp; LM_TEST_LONG=1 runs all of them. A trial that fails
+-- Short forms of scripts/dev/chaos/ranks, hogwild and mp; LM_TEST_LONG=1 runs all of them. A trial that fails
 -- prints its seed.
 local lm = require "luminary"
 local temp = require "spec.support.temp"
@@ -6,8 +6,8 @@ local long = lm.getenv "LM_TEST_LONG" ~= nil
 
 describe("ranks that go wrong at a random moment", function()
   local function chaos(trials, options, program)
-    local command = "timeout %d luajit scripts/dev/%s --trials %d %s 2>&1"
-    local pipe = io.popen(command:format(trials * 12, program or "chaos", trials, options))
+    local command = "timeout %d luajit scripts/dev/chaos/%s --trials %d %s 2>&1"
+    local pipe = io.popen(command:format(trials * 12, program or "ranks", trials, options))
     local text = pipe:read("*a")
     pipe:close()
     assert(text:find(("%d of %d trials held"):format(trials, trials), 1, true), text)
@@ -19,7 +19,7 @@ describe("ranks that go wrong at a random moment", function()
 
   it("... and so does who has a queue, lock, pool or pipe in common with one that is killed #speed", function()
     local trials = long and 200 or 10
-    local command = "timeout %d luajit scripts/dev/chaos_mp --trials %d 2>&1"
+    local command = "timeout %d luajit scripts/dev/chaos/mp --trials %d 2>&1"
     local pipe = io.popen(command:format(trials * 20, trials))
     local text = pipe:read("*a")
     pipe:close()
@@ -35,5 +35,5 @@ describe("ranks that go wrong at a random moment", function()
     it("... over the stand-in for NCCL as well #speed", function() chaos(long and 100 or 8, "--backend nccl") end)
   end
 
-  it("... and those of a Hogwild run, or go on #speed", function() chaos(long and 100 or 4, "", "chaos_hogwild") end)
+  it("... and those of a Hogwild run, or go on #speed", function() chaos(long and 100 or 4, "", "hogwild") end)
 end)

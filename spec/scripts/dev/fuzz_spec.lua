@@ -1,7 +1,7 @@
--- scripts/dev/fuzz at its short length (LM_TEST_LONG: 100,000 files, and a million of each format of data sets, from
--- another seed each time).
+-- scripts/dev/fuzz/files at its short length (LM_TEST_LONG: 100,000 files, and a million of each format of data sets,
+-- from another seed each time).
 local temp = require "spec.support.temp"
-local fuzz = "scripts/dev/fuzz"
+local fuzz = "scripts/dev/fuzz/files"
 
 describe("mutated files", function()
   local folder
