@@ -172,9 +172,15 @@ end
 
 for _, row in ipairs(rows) do
   describe(row.name, function()
-    setup(function() core.set_default_device(device) end)
-    teardown(function() core.set_default_device("cpu") end)
-    local file = golden.load(row.name)
+    local file
+    setup(function()
+      core.set_default_device(device)
+      file = golden.load(row.name)
+    end)
+    teardown(function()
+      core.set_default_device "cpu"
+      file = nil
+    end)
 
     it("agrees with PyTorch", function()
       for k = 1, #row do compare(row, file, k, "float32", { call(row, arguments(row, file, k, "float32")) }) end
