@@ -143,7 +143,7 @@ local data = x:detach()
 local ballast = {}
 for k = 1, %d do ballast[k] = { k } end
 local before, most = resident(), 0
-for n = 1, 400 do
+for n = 1, 160 do
   local _ = %s
   if n %% 5 == 0 then most = math.max(most, resident()) end
 end

@@ -2,6 +2,7 @@
 require "luminary"
 local core = require "luminary.core"
 local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
+local images = require "spec.support.images"
 
 local prelude = [[
 local lm = require "luminary"
@@ -452,14 +453,17 @@ end)
 
 describe("train_ddp.lua on several ranks", function()
   local folder
-  setup(function() folder = temp.folder() end)
+  setup(function()
+    folder = temp.folder()
+    images.write(folder, 1024, 64)
+  end)
   teardown(function() temp.remove(folder) end)
 
   local function train(n, name, args, options)
     options = options or {}
     options.n, options.file = n, "scripts/train_ddp.lua"
     options.env = options.env or { LM_TOKEN = "t" }
-    options.args = ("--model mlp --threads 1 --log %s/%s.log %s"):format(folder, name, args)
+    options.args = ("--model mlp --threads 1 --data %s --log %s/%s.log %s"):format(folder, folder, name, args)
     local got = ranks.run(options)
     assert(got.ok, got.text)
     local losses = {}
@@ -482,7 +486,7 @@ describe("train_ddp.lua on several ranks", function()
     end
   end)
 
-  it("goes on where it was, if it was anywhere", function()
+  it("goes on where it was, if it was anywhere #speed", function()
     local args = "--batch-size 64 --seed 3 --optimizer lamb --schedule warmup --ema 0.9 --max-steps "
     local whole = train(2, "whole", args .. 8)
     local auto = args .. "%d --auto-resume " .. folder .. "/part.safetensors"

@@ -58,7 +58,7 @@ describe("imagenet.lua", function()
     assert.equal(loss "plain.log", loss "again.log")
   end)
 
-  it("goes on, within an epoch too, in the same bytes as one never stopped", function()
+  it("goes on, within an epoch too, in the same bytes as one never stopped #speed", function()
     local how = dummy .. " --epochs 2 --schedule cosine --warmup 0.5 --label-smoothing 0.1 --amp --lr 0.02"
     train("whole", how .. " --log " .. folder .. "/whole.log")
     train("part", how .. " --max-steps 4 --log " .. folder .. "/part.log")
@@ -74,7 +74,7 @@ describe("imagenet.lua", function()
     assert.near(0.01 * (1 + math.cos(math.pi * 3 / 4)), rates[6], 1e-7)
   end)
 
-  it("drops the learning rate to a tenth as often as it is told to, warm-up or not", function()
+  it("drops the learning rate to a tenth as often as it is told to, warm-up or not #speed", function()
     for _, warmup in ipairs {0, 1} do
       train("rates", dummy .. (" --epochs 3 --step-size 2 --warmup %d --lr 0.01 --log %s/rates.log"):format(warmup,
         folder))
@@ -126,7 +126,7 @@ describe("imagenet.lua", function()
     for name, p in given:named_parameters() do assert(saved[name]:equal(p), name) end
   end)
 
-  it("goes on for more epochs than were planned, and begins with the weights of a checkpoint", function()
+  it("goes on for more epochs than were planned, and begins with the weights of a checkpoint #speed", function()
     local last = " --resume " .. folder .. "/longer/checkpoint.safetensors"
     train("longer", dummy .. " --epochs 1 --step-size 1")
     train("longer", dummy .. " --epochs 2" .. last)
@@ -139,14 +139,14 @@ describe("imagenet.lua", function()
     assert.equal(other:match " %* .*", text:match " %* .*")
   end)
 
-  it("tells once that its log cannot be written, and trains on", function()
+  it("tells once that its log cannot be written, and trains on #lua", function()
     local text = train("full", dummy .. " --max-steps 2 --log /dev/full")
     local _, count = text:gsub("%-%-log: /dev/full: No space left on device; it gets no more lines", "")
     assert.equal(1, count)
     assert.matches("Epoch: %[0%]", text)
   end)
 
-  it("names what it does not know, and what does not go together", function()
+  it("names what it does not know, and what does not go together #lua", function()
     local kept, other = folder .. "/kept.safetensors", folder .. "/other.safetensors"
     lm.save(kept, {run = {arch = "resnet18", schedule = "cosine", epochs = 1}, position = {}})
     lm.save(other, lm.models.mlp():state_dict())

@@ -21,7 +21,8 @@ describe("luarocks make #install #full #speed", function()
     -- How quick the code is does not matter here.
     temp.write(folder .. "/cc", "#!/bin/sh\nexec gcc \"$@\" -O0 -g0\n")
     local ok, text = temp.run(folder, ([[
-      chmod +x %s/cc && export CC=%s/cc && mkdir %s/copy && tar --exclude='./.git' --exclude='./build*' -cf - . | tar -C %s/copy -xf - &&
+      chmod +x %s/cc && export CC=%s/cc && mkdir %s/copy &&
+      tar --exclude='./.git' --exclude='./build*' -cf - . | tar -C %s/copy -xf - &&
       cd %s/copy && export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) LM_CUDA=0 LM_ISA=native &&
       luarocks --lua-version 5.1 make --tree %s --deps-mode none rockspec/luminary-scm-1.rockspec
     ]]):format(folder, folder, folder, folder, folder, tree))

@@ -38,7 +38,7 @@ describe("train_ddp.lua", function()
   for _, model in ipairs { "mlp", "lenet" } do
     it("trains " .. model .. ": the loss falls", function()
       local log = folder .. "/" .. model .. ".log"
-      local ok, text = train(("--model %s --max-steps 60 --log %s"):format(model, log))
+      local ok, text = train(("--model %s --batch-size 64 --max-steps 60 --log %s"):format(model, log))
       assert(ok, text)
       local list = losses(log)
       assert.equal(60, #list)
@@ -49,7 +49,7 @@ describe("train_ddp.lua", function()
 
   it("trains resnet18: the loss falls #speed", function()
     local log = folder .. "/resnet.log"
-    local ok, text = train(("--model resnet18 --batch-size 16 --max-steps 8 --lr 0.02 --log %s"):format(log))
+    local ok, text = train(("--model resnet18 --batch-size 8 --max-steps 8 --lr 0.02 --log %s"):format(log))
     assert(ok, text)
     local list = losses(log)
     assert(list[8] < list[1], ("loss %g at first, %g at last"):format(list[1], list[8]))
@@ -95,7 +95,7 @@ describe("train_ddp.lua", function()
     "--optimizer Adafactor --schedule cosine --ema 0.9 --amp O2",
     "--optimizer rmsprop --momentum 0.5 --schedule linear --ema 0.9 --dtype bfloat16",
   } do
-    it("trains with " .. how .. ", and goes on from a checkpoint in the same bytes", function()
+    it("trains with " .. how .. ", and goes on from a checkpoint in the same bytes #speed", function()
       local whole, part = folder .. "/whole.st", folder .. "/part.st"
       local common = "--model mlp --batch-size 512 --epochs 1 " .. how
       local ok, text = train(common .. " --max-steps 5 --save " .. whole)
@@ -118,7 +118,7 @@ describe("train_ddp.lua", function()
     end)
   end
 
-  it("keeps to the optimizer and the schedule of the checkpoint, and begins an average where it is told to", function()
+  it("keeps to the optimizer and the schedule of the checkpoint, and begins an average when told to #speed", function()
     local path = folder .. "/kept.st"
     local common = "--model mlp --batch-size 512 --max-steps 2 "
     local ok, text = train(common .. "--optimizer adam --schedule cosine --epochs 1 --save " .. path)
@@ -132,7 +132,7 @@ describe("train_ddp.lua", function()
     assert.equal(1, lm.load(path).average.n_averaged:item())
   end)
 
-  it("has schedules of all epochs' steps", function()
+  it("has schedules of all epochs' steps #speed", function()
     local function cosine(x) return (1 + math.cos(math.pi * x)) / 2 end
     local rates = { -- for --lr 1, after the fifth of six steps
       constant = 1, step = 0.01, multistep = 0.01, linear = 1 / 6, cosine = cosine(5 / 6), warmup = cosine(4 / 5),
@@ -155,7 +155,7 @@ describe("train_ddp.lua", function()
     for k = 1, 5 do assert(math.abs(a[k] - b[k]) <= 1e-12 * math.abs(a[k])) end
   end)
 
-  it("names what it does not know", function()
+  it("names what it does not know #lua", function()
     local ok, text = train("--modle lenet")
     assert(not ok)
     assert.matches("%-%-model", text)

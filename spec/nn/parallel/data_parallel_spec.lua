@@ -339,8 +339,13 @@ describe("DataParallel", function()
 end)
 
 describe("the example scripts for several devices", function()
-  local out, log = os.tmpname(), os.tmpname()
-  teardown(function() os.remove(out) os.remove(log) end)
+  local out, log, small = os.tmpname(), os.tmpname(), temp.folder()
+  setup(function() pictures.write(small, 256, 8) end)
+  teardown(function()
+    os.remove(out)
+    os.remove(log)
+    temp.remove(small)
+  end)
 
   local function read(path)
     local f = assert(io.open(path, "rb"))
@@ -361,10 +366,10 @@ describe("the example scripts for several devices", function()
   end
 
   it("lenet_scratch.lua: two devices have the losses of one, to 1e-9", function()
-    local steps, images = 10, 48
+    local steps, images = 6, 24
     if kind == "cuda" then steps, images = 4, 12 end -- it may be an emulated one
-    local common = ("lenet_scratch.lua --max-steps %d --batch-size %d --lr 0.2 --dtype float64 --devices "):format(
-      steps, images)
+    local common = ("lenet_scratch.lua --data %s --max-steps %d --batch-size %d --lr 0.2 --dtype float64 "
+      .. "--devices "):format(small, steps, images)
     local one, text = losses(common .. "cpu:0")
     assert.matches("\n%d+%.%d+ s an epoch on cpu\n$", text)
     assert.equal(steps, #one)
@@ -376,7 +381,8 @@ describe("the example scripts for several devices", function()
   end)
 
   it("lenet_scratch.lua: fewer samples than devices", function()
-    local ok, text = run("lenet_scratch.lua --max-steps 2 --batch-size 3 --devices " .. table.concat(four, ","))
+    local ok, text = run(("lenet_scratch.lua --data %s --max-steps 2 --batch-size 3 --devices %s"):format(small,
+      table.concat(four, ",")))
     assert(ok, text)
   end)
 
@@ -393,11 +399,8 @@ describe("the example scripts for several devices", function()
   end)
 
   it("resnet_dp.lua: the loss falls #speed", function()
-    local folder = temp.folder()
-    pictures.write(folder, 256, 8)
     local list, text = losses("resnet_dp.lua --devices cpu:0,cpu:1 --batch-size 16 --max-steps 10 --lr 0.02 --data "
-      .. folder)
-    temp.remove(folder)
+      .. small)
     assert.equal(10, #list)
     assert(list[9] + list[10] < 0.9 * (list[1] + list[2]), table.concat(list, " "))
     assert.matches("images/s on cpu, cpu:1\n$", text)
