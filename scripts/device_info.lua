@@ -12,7 +12,7 @@ usage: luajit device_info.lua [options]
   --devices NAMES   such as cuda:0,cuda:1                    (all CUDA devices, else cpu)
 ]]
 
-local devices = dofile(here .. "options.lua")(USAGE, {devices = {"devices"}}).devices
+local devices = dofile(here .. "command_line.lua")(USAGE, {devices = {"devices"}}).devices
 local GIB = 2 ^ 30
 
 -- A line for each property, sorted by name.

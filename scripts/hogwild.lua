@@ -30,7 +30,7 @@ usage: luajit hogwild.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, _, refuse, files = dofile(here .. "options.lua")(USAGE, {
+local options, _, refuse, files = dofile(here .. "command_line.lua")(USAGE, {
   processes = {"count", 4}, method = {"text", "process"},
   model = {"text", "lenet"}, epochs = {"count", 5}, ["max-steps"] = {"count", math.huge},
   ["batch-size"] = {"count", 64}, lr = {"number", 0.01}, momentum = {"number", 0.5}, seed = {"natural", 1},

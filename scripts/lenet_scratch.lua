@@ -24,7 +24,7 @@ usage: luajit lenet_scratch.lua [options]
   --log FILE        write the loss of each step, one a line
 ]]
 
-local options = dofile(here .. "options.lua")(USAGE, {
+local options = dofile(here .. "command_line.lua")(USAGE, {
   devices = {"devices"}, epochs = {"count", 10}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count"},
   lr = {"number"}, dtype = {"dtype", "float32"}, seed = {"natural", 1}, data = {"text"}, log = {"text"},
 })

@@ -21,7 +21,7 @@ usage: luajit rosetta.lua [options]
   --plot FILE       chart as FILE.png or FILE.svg, by gnuplot; without it the chart is text
 ]]
 
-local options, _, refuse = dofile(here .. "options.lua")(USAGE, {
+local options, _, refuse = dofile(here .. "command_line.lua")(USAGE, {
   devices = {"devices"}, model = {"text", "resnet18"}, epochs = {"count", 3}, ["max-steps"] = {"count", 20},
   ["batch-size"] = {"count", 256}, lr = {"number", 0.01}, dtype = {"dtype", "float32"}, plot = {"text"},
 })

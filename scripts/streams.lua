@@ -19,7 +19,7 @@ usage: luajit streams.lua [options]
   --lr X            taken, as by the other examples; nothing is learnt here
 ]]
 
-local options = dofile(here .. "options.lua")(USAGE, {
+local options = dofile(here .. "command_line.lua")(USAGE, {
   devices = {"devices"}, epochs = {"count", 20}, ["max-steps"] = {"count", math.huge}, ["batch-size"] = {"count", 4096},
   dtype = {"dtype", "float32"}, lr = {"number"},
 })

@@ -29,7 +29,7 @@ MASTER_ADDR (127.0.0.1) and MASTER_PORT (29500) say where the processes meet.
 ]]
 
 local here = arg[0]:match("^.*/") or ""
-local options, _, refuse = dofile(here .. "options.lua")(USAGE, {
+local options, _, refuse = dofile(here .. "command_line.lua")(USAGE, {
   nproc = {"count", 2}, ["opt-level"] = {"text", "O2"}, ["loss-scale"] = {"text", "128"}, epochs = {"count", 2},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 100}, lr = {"number", 0.01}, data = {"text"},
   method = {"text", "process"}, log = {"text"},

@@ -53,7 +53,7 @@ usage: luajit train_ddp.lua [options]
 ]]
 
 local here = arg[0]:match("^.*/") or "" -- the models and the reader of options lie beside this script
-local options, given, refuse, files = dofile(here .. "options.lua")(USAGE, {
+local options, given, refuse, files = dofile(here .. "command_line.lua")(USAGE, {
   model = {"text", "lenet"}, dataset = {"text", "fashion-mnist"}, data = {"text"}, epochs = {"count", 5},
   ["max-steps"] = {"natural", math.huge}, ["batch-size"] = {"count", 256}, optimizer = {"text", "SGD"},
   lr = {"number"}, momentum = {"number"}, schedule = {"text", "constant"}, ema = {"number"}, clip = {"number"},

@@ -1,8 +1,7 @@
 -- README's page for whoever writes programs: its blocks run, and its table names what there is.
 local lm = require "luminary"
 
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-local file = assert(io.open(here .. "/../README.md"))
+local file = assert(io.open("README.md"))
 local text = file:read "*a"
 file:close()
 local page = assert(text:match("\n## Writing programs\n(.-)\n## "), "README.md has no page called Writing programs")

@@ -1,12 +1,20 @@
 -- Runs the specs under luajit with busted.
---   luajit spec/run.lua [options] [files and folders]
+--   luajit spec/run.lua [options] [files, folders, or names: ops, ops_spec, cuda/memory]
 -- One file runs in this process, which closes the Lua state at the end so that leaks show. Of several, each runs in a
 -- process of its own, as many at once as there are CPUs (spec/support/workers.lua).
 --   --jobs=N       so many at once
 --   --slowest[=N]  at the end the N (20) slowest specs and files
 --   --sanitized    leaves out what needs the unsanitized speed (specs tagged #speed) and what is Lua alone (#lua)
 -- Other options are busted's. Specs that judge time are tagged #alone: nothing else runs beside them.
-local here = arg[0]:match("^(.*)/[^/]*$") or "."
+local ffi = require "ffi"
+ffi.cdef "int chdir(const char *); char *getcwd(char *, size_t);"
+
+-- Specs run in the tree's folder; `given` turns paths that were meant from where this began.
+local before = ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
+ffi.C.chdir((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/..")
+local moved = before ~= ffi.string(ffi.C.getcwd(ffi.new "char[4096]", 4096))
+local function given(path) return moved and path:sub(1, 1) ~= "/" and before .. "/" .. path or path end
+
 local options, passed, files, excluded = {}, {}, {}, {}
 for _, a in ipairs(arg) do
   local name, value = a:match("^%-%-([%w-]+)=?(.*)$")
@@ -23,25 +31,40 @@ for _, a in ipairs(arg) do
   end
 end
 
--- Folders are what they hold.
-local list = {}
-local quoted = {}
-for i, file in ipairs(files) do quoted[i] = "'" .. file:gsub("'", "'\\''") .. "'" end
-local pipe = io.popen("find " .. (quoted[1] and table.concat(quoted, " ") or here) .. " -name '*.lua' | sort")
-local named = {}
-for _, file in ipairs(files) do named[file] = true end
-for file in pipe:lines() do
-  if named[file] or file:match("_spec%.lua$") then list[#list + 1] = file end
+local function specs_under(path)
+  local found, pipe = {}, io.popen("find '" .. path:gsub("'", "'\\''") .. "' -name '*_spec.lua' 2>/dev/null | sort")
+  for file in pipe:lines() do found[#found + 1] = file end
+  pipe:close()
+  return found
 end
-pipe:close()
+
+-- A path is the file, or what the folder holds; anything else is how the paths of specs end.
+local list, all = {}, specs_under "spec"
+if #files == 0 then list = all end
+for _, name in ipairs(files) do
+  local file, found = io.open(given(name)), specs_under(given(name))
+  if file and not found[1] and name:match "%.lua$" then found = { given(name) } end
+  if file then file:close() end
+  if not found[1] then
+    local ending = "/" .. name:gsub("^%./", ""):gsub("^spec/", ""):gsub("%.lua$", ""):gsub("_spec$", "") .. "_spec.lua"
+    for _, path in ipairs(all) do
+      if path:sub(-#ending) == ending then found[#found + 1] = path end
+    end
+  end
+  if not found[1] then
+    io.stderr:write(("run.lua: there is no spec file, folder or name '%s'\n"):format(name))
+    os.exit(1)
+  end
+  for _, path in ipairs(found) do list[#list + 1] = path end
+end
 
 if #list ~= 1 then
   options.busted, options.excluded = passed, excluded
   options.jobs = options.jobs or tonumber(io.popen("nproc"):read "*l") or 1
-  os.exit(dofile(here .. "/support/workers.lua")(list, options), true)
+  os.exit(dofile "spec/support/workers.lua"(list, options), true)
 end
 
-_G.arg = { [0] = "busted", "--keep-going", "--helper=" .. here .. "/support/helper.lua", list[1] }
+_G.arg = { [0] = "busted", "--keep-going", "--helper=spec/support/helper.lua", list[1] }
 for _, option in ipairs(passed) do table.insert(arg, 1, option) end
 if #excluded > 0 then table.insert(arg, 1, "--exclude-tags=" .. table.concat(excluded, ",")) end
 local ok, err = pcall(function() require("busted.runner") { standalone = false } end)

@@ -1,7 +1,5 @@
 -- What runs the specs: files side by side, whose crashes, failures and reasons are told.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 describe("several spec files #lua", function()
   local folder
@@ -10,7 +8,7 @@ describe("several spec files #lua", function()
 
   local function run(files, options)
     for name, text in pairs(files) do temp.write(("%s/%s_spec.lua"):format(folder, name), text) end
-    return temp.run(folder, ("luajit %s/run.lua %s %s"):format(here, options or "", folder))
+    return temp.run(folder, ("luajit spec/run.lua %s %s"):format(options or "", folder))
   end
 
   it("are counted together, with the reasons of what was skipped", function()
@@ -41,6 +39,20 @@ describe("several spec files #lua", function()
     assert.matches("FAILED %S*broken_spec.lua", text)
     assert.matches("ok     %S*well_spec.lua +1 passed", text)
     assert.matches("\n1 passed, 5 failed, 0 skipped\n$", text)
+  end)
+
+  it("are found by folder, by path from anywhere, and by how their path ends", function()
+    temp.write(folder .. "/near_spec.lua", "")
+    assert(os.execute(("mkdir %s/far; touch %s/far/near_spec.lua"):format(folder, folder)) == 0)
+    local readme = "spec/readme_spec.lua:%d+: "
+    for given, wanted in pairs {
+      [folder] = "near_spec.lua.*near_spec.lua.*0 passed, 2 failed, 0 skipped\n$", -- files without a spec fail
+      readme = readme, readme_spec = readme, ["spec/readme_spec.lua"] = readme, ["../spec/readme_spec.lua"] = readme,
+      ["cuda/fak"] = "run.lua: there is no spec file, folder or name 'cuda/fak'",
+    } do
+      local _, text = temp.run(folder, "cd scripts && luajit ../spec/run.lua --jobs=1 --list " .. given)
+      assert.matches(wanted, text)
+    end
   end)
 
   it("that judge time run alone", function()

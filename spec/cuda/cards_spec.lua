@@ -1,7 +1,5 @@
 -- nn.parallel.comm between the cards of one process, by NCCL where it can be: over the stand-in, with three cards.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
-local nccl_ranks = require "nccl_ranks"
+local nccl_ranks = require "spec.support.nccl_ranks"
 if not nccl_ranks.are_there then return end
 
 local function succeeds(text, env)

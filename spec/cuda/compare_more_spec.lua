@@ -3,8 +3,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
-package.path = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") .. "/../support/?.lua;" .. package.path
-local compare = require "compare"
+local compare = require "spec.support.compare"
 
 local nn, F, ops = lm.nn, lm.nn.functional, core.ops
 local random, one_of, twin = math.random, compare.one_of, compare.twin

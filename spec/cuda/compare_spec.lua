@@ -3,8 +3,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
-package.path = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") .. "/../support/?.lua;" .. package.path
-local compare = require "compare"
+local compare = require "spec.support.compare"
 
 local F = lm.nn.functional
 local random, one_of, same, twin = math.random, compare.one_of, compare.same, compare.twin

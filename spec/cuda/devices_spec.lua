@@ -1,10 +1,8 @@
 -- Several GPUs from one script, beyond what parallel_spec.lua and data_parallel_spec.lua ask of any devices. Needs two:
 -- LM_CUDA_VIRTUAL=2 makes them of one.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
 local lm = require "luminary"
 if lm.core.device_count("cuda") < 2 then return end
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local nn, F = lm.nn, lm.nn.functional
 local f64 = { dtype = "float64" }
 

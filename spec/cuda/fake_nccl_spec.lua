@@ -1,10 +1,8 @@
 -- The stand-in for NCCL that the specs of the group "nccl" run on: does it what NCCL's documentation says, and does it
 -- hang where NCCL does? Ranks are processes here that know nothing of luminary.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
-local nccl = require "fake_nccl"
-local ranks = require "ranks"
-local temp = require "temp"
+local nccl = require "spec.support.fake_nccl"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
 if not nccl.is_there then return end
 
 describe("the stand-in for NCCL", function()
@@ -17,8 +15,7 @@ describe("the stand-in for NCCL", function()
   local function run(n, script, env, bare)
     turn = turn + 1
     local before = ([[
-      package.path = %q .. "/../support/?.lua;" .. package.path
-      local ffi, nccl = require "ffi", require "fake_nccl"
+      local ffi, nccl = require "ffi", require "spec.support.fake_nccl"
       local C, ok, path, n = ffi.C, nccl.ok, %q, %d
       local me = tonumber(os.getenv "RANK")
       local function same(want, got)
@@ -27,7 +24,7 @@ describe("the stand-in for NCCL", function()
       end
       local function live(what) return tonumber(C.lm_fake_live(what)) end
       ok(C.cudaSetDevice(me %% tonumber(os.getenv "LM_FAKE_CUDA_DEVICES")))
-    ]]):format(here, ("%s/id%d"):format(folder, turn), n)
+    ]]):format(("%s/id%d"):format(folder, turn), n)
     if not bare then before = before .. "local comm, stream = nccl.comm(path, n, me), nccl.stream()\n" end
     local all = { LM_FAKE_CUDA_DEVICES = n, CUDA_VISIBLE_DEVICES = false, LM_FAKE_NCCL = false }
     for name, value in pairs(env or {}) do all[name] = value end

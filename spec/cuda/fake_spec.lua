@@ -1,7 +1,5 @@
 -- The fake CUDA runtime that the CUDA specs run on: a program built by nvcc checks it (support/cuda/self_check.cu).
-local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 describe("the fake CUDA runtime", function()
   local folder, program, library
@@ -14,8 +12,8 @@ describe("the fake CUDA runtime", function()
     program = folder .. "/self_check"
     -- The tools are no concern of a sanitizer's.
     local build = "unset LD_PRELOAD; %s -std=c++17 -cudart shared -arch=sm_80 -Werror all-warnings " ..
-      "-Xcompiler -Wall,-Wextra,-Werror -I%s/../kernels %s/support/cuda/self_check.cu -o %s -ldl"
-    local ok, text = temp.run(folder, build:format(nvcc, here, here, program))
+      "-Xcompiler -Wall,-Wextra,-Werror -Ikernels spec/support/cuda/self_check.cu -o %s -ldl"
+    local ok, text = temp.run(folder, build:format(nvcc, program))
     assert(ok, text)
   end)
   teardown(function() temp.remove(folder) end)

@@ -1,9 +1,7 @@
 -- Groups that know nothing of CUDA get its tensors by way of the host.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
 local core = require "luminary.core"
-local ranks = require "ranks"
-local ddp_equal = require "ddp_equal"
+local ranks = require "spec.support.ranks"
+local ddp_equal = require "spec.support.ddp_equal"
 if core.device_count("cuda") == 0 then return end
 
 describe("collectives of CUDA tensors over gloo", function()

@@ -1,9 +1,7 @@
 -- scripts/dev/gpu_check over the stand-in for CUDA: that its checks themselves run, each kind of them once.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
 local ffi = require "ffi"
 local core = require "luminary.core"
-local temp = require "temp"
+local temp = require "spec.support.temp"
 if core.device_count("cuda") == 0 then return end
 ffi.cdef "long lm_fake_call_count(const char *name);"
 if not pcall(function() return ffi.C.lm_fake_call_count end) then return end
@@ -14,7 +12,7 @@ describe("gpu_check", function()
   teardown(function() temp.remove(folder) end)
 
   local function run(arguments)
-    return temp.run(folder, ("luajit %s/../../scripts/dev/gpu_check %s --out %s"):format(here, arguments, folder))
+    return temp.run(folder, ("luajit scripts/dev/gpu_check %s --out %s"):format(arguments, folder))
   end
 
   for _, case in ipairs {
@@ -54,8 +52,8 @@ describe("gpu_check", function()
   end)
 
   it("counts a check that fails", function()
-    local ok, text = temp.run(folder, ("LM_FAKE_CUDA_FAIL=cudaStreamSynchronize:1:700 luajit %s/../../scripts/dev/"
-      .. "gpu_check 1 --only asynchronous --out %s"):format(here, folder))
+    local ok, text = temp.run(folder, ("LM_FAKE_CUDA_FAIL=cudaStreamSynchronize:1:700 luajit scripts/dev/"
+      .. "gpu_check 1 --only asynchronous --out %s"):format(folder))
     assert(not ok)
     assert.matches("FAILED    1 smoke, asynchronous, ", text, 1, true)
     assert.matches("0 passed, 1 failed, 0 skipped\n$", text)

@@ -14,8 +14,7 @@ ffi.cdef [[
 if not pcall(function() return C.lm_fake_call_count end) then return end
 
 local nn, F, optim = lm.nn, lm.nn.functional, lm.optim
-local root = debug.getinfo(1, "S").source:match("^@(.*)/spec/cuda/[^/]*$") or "."
-local models = dofile(root .. "/scripts/models.lua")
+local models = dofile "scripts/models.lua"
 
 local kind_of = {
   cudaLaunchKernel = "launches", cublasLtMatmul = "launches", cudnnBackendExecute = "launches",

@@ -1,9 +1,7 @@
 -- What goes wrong over NCCL, by way of its stand-in (support/nccl/), which hangs where NCCL does: ranks at different
 -- calls, dead ones, errors of NCCL's. All others say so soon, are freed from what they wait in, and leave nothing.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
-local nccl_ranks = require "nccl_ranks"
-local ranks = require "ranks"
+local nccl_ranks = require "spec.support.nccl_ranks"
+local ranks = require "spec.support.ranks"
 if not nccl_ranks.are_there then return end
 local run, start, succeeds = nccl_ranks.run, nccl_ranks.start, nccl_ranks.succeeds
 

@@ -1,12 +1,10 @@
 -- The group "nccl" over the stand-in for NCCL (support/nccl/): what it does, and in which order. That shows how NCCL is
 -- called, and nothing about NCCL. What goes wrong is in nccl_failing_spec.lua.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
 local lm = require "luminary"
-local ddp_order = require "ddp_order"
-local nccl_ranks = require "nccl_ranks"
-local ranks = require "ranks"
-local temp = require "temp"
+local ddp_order = require "spec.support.ddp_order"
+local nccl_ranks = require "spec.support.nccl_ranks"
+local ranks = require "spec.support.ranks"
+local temp = require "spec.support.temp"
 if not nccl_ranks.are_there then return end
 local succeeds = nccl_ranks.succeeds
 
@@ -21,7 +19,7 @@ describe("over the stand-in for NCCL", function()
   for n = 1, 4 do
     it(("every collective of %d ranks gives what arithmetic says"):format(n), function()
       local got = ranks.run {
-        n = n, timeout = 100, file = here .. "/../support/collectives_rank.lua",
+        n = n, timeout = 100, file = "spec/support/collectives_rank.lua",
         env = {
           LM_TOKEN = "a token for specs", LM_SPEC_KIND = "cuda", LM_FAKE_CUDA_DEVICES = n, LM_CUDA_VIRTUAL = false,
           LM_FAKE_CUDA_EAGER = false, LM_GUARD_BLOCKS = false, LM_FAKE_NCCL = n == 3 and "polls=0" or false,

@@ -1,8 +1,6 @@
 -- Failures over NCCL that one rank alone sees, by way of its stand-in: the others are told, and nothing that was cut
 -- short looks as if it had been done.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
-local nccl_ranks = require "nccl_ranks"
+local nccl_ranks = require "spec.support.nccl_ranks"
 if not nccl_ranks.are_there then return end
 local run, succeeds = nccl_ranks.run, nccl_ranks.succeeds
 

@@ -1,10 +1,7 @@
 -- Whether cuDNN has plans for the convolutions of the example networks and of the op table on an H200, known by its
 -- properties alone (support/cuda/h200.json): the real library, without a GPU.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
-local root = here .. "/.."
-local rows = dofile(here .. "/op_cases.lua")
+local temp = require "spec.support.temp"
+local rows = dofile "spec/op/op_cases.lua"
 
 local function pair(v) return type(v) == "table" and v or { v, v } end
 
@@ -72,10 +69,10 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
   it("takes the backend's graphs", function()
     if not temp.exists(cuda .. "/include/cudnn.h") then return pending("there is no cuDNN in " .. cuda) end
     if not temp.exists(built .. "/libluminary.so.0") then return pending("the module does not come from a build") end
-    local ok, text = temp.run(folder, ("unset LD_PRELOAD; cd %s && gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; gcc -std=gnu11 -Wall -Wextra -Werror -O1 -Isrc"
       .. " -Ikernels -I%s/../../src -I%s/include spec/support/cudnn_plans.c src/backend/cuda/cudnn_plan.c"
-      .. " %s/libluminary.so.0 -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(root, built, cuda, built,
-      cuda, built, cuda, folder))
+      .. " %s/libluminary.so.0 -L%s/lib64 -lcudnn -Wl,-rpath,%s:%s/lib64 -o %s/plans"):format(built, cuda, built, cuda,
+      built, cuda, folder))
     assert(ok, text)
     program = folder .. "/plans"
   end)
@@ -88,8 +85,8 @@ describe("cuDNN, without a GPU, #speed", function() -- its program is not built 
       lines[#lines + 1] = ("%s %s %d %d %s\n"):format(name, dtype, tf32, conv.bias and 1 or 0, conv[1])
     end
     temp.write(folder .. "/convolutions", table.concat(lines))
-    local ok, text = temp.run(folder, ("unset LD_PRELOAD; timeout 300 %s %s/support/cuda/h200.json <%s/convolutions")
-      :format(program, here, folder))
+    local ok, text = temp.run(folder, ("unset LD_PRELOAD; timeout 300 %s spec/support/cuda/h200.json <%s/convolutions")
+      :format(program, folder))
     assert(ok, text)
     for name, pass, layout, made, workspace, mode in text:gmatch "(%S+) %S+ %d (%S+) (%S+) (%d+) (%d+) (%d)\n" do
       local key = name .. " " .. pass .. " " .. layout

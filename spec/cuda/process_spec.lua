@@ -1,8 +1,6 @@
 -- What is decided when a process first asks for its devices: virtual ones, visible ones, and LM_SYNC.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/../support/?.lua;" .. package.path
 local core = require "luminary.core"
-local temp = require "temp"
+local temp = require "spec.support.temp"
 if core.device_count("cuda") == 0 then return end
 
 local folder

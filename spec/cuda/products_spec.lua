@@ -1,8 +1,6 @@
 -- Matrix products and convolutions on CUDA, against the CPU's, on the fake libraries of support/cuda: layouts,
 -- settings, and what happens when a call of cuBLASLt or cuDNN fails.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/cuda/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 -- What every script begins with.
 local preamble = [[

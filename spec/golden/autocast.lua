@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_golden.py: for each expression, by the device and autocast's dtype, the
+-- Written by scripts/dev/golden/gen_golden.py: for each expression, by the device and autocast's dtype, the
 -- result's dtype in PyTorch where x and w are float32, low, low and float32, float32 and low, float64.
 return {
   ops = {

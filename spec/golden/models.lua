@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_models.py with torchvision 0.29.2+cu132.
+-- Written by scripts/dev/golden/gen_models.py with torchvision 0.29.2+cu132.
 return {
   alexnet = {
     parameters = 61100840, entries = 16, names = "2a857a35ebf86709a976562b650cbb1a", largest = 3.32730889,

@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints their modules.
+-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints their modules.
 return {
   { "nn.Linear(3, 4)",
 [=[

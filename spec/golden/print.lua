@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.
+-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.
 return {
   { "T({-5, 10, -100000}, 'int64')",
 [=[

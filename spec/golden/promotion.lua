@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_golden.py: torch.result_type(left, right).
+-- Written by scripts/dev/golden/gen_golden.py: torch.result_type(left, right).
 return {
   ["dims float32"] = {
     ["dims float32"] = "float32",

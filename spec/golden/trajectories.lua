@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_trajectories.py: optimizers' cases, their options, and the group that PyTorch saves.
+-- Written by gen_trajectories.py: optimizers' cases, their options, and the group that PyTorch saves.
 return {
   seen = { 1, 2, 3, 6, 10, 20, 35, 50 }, saved = 20,
   { "SGD", 1, {  },

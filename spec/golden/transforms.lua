@@ -1,4 +1,4 @@
--- Written by scripts/dev/gen_transforms.py with torchvision 0.29.2+cu132.
+-- Written by scripts/dev/golden/gen_transforms.py with torchvision 0.29.2+cu132.
 return {
   { [[F.resize(x, {7, 9}, {interpolation = "bilinear", antialias = true})]], { 3, 13, 17 }, "uint8" },
   { [[F.resize(x, {7, 9}, {interpolation = "bilinear", antialias = true})]], { 3, 13, 17 }, "float32" },

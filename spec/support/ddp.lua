@@ -1,7 +1,7 @@
 --- Scripts of DistributedDataParallel's specs: what each begins with, and runs of them.
 ---   ddp.run(n, script, env)       on n ranks; gives what ranks.run gives
 ---   ddp.succeeds(n, script, env)  and fails unless every rank came to its end
-local several = require "several"
+local several = require "spec.support.several"
 
 -- What every script begins with, beside what several gives: a small convolution network in float64.
 local prelude = [[

@@ -5,9 +5,7 @@
 local lm = require "luminary"
 local core = require "luminary.core"
 local ffi = require "ffi"
-local here = arg[0]:match("^(.*)/[^/]*$")
-package.path = here .. "/?.lua;" .. package.path
-local golden = require "golden"
+local golden = require "spec.support.golden"
 jit.off() -- a trace that collects at each allocation may leave itself at its first for ever
 local way, pattern = arg[1], arg[2] or ""
 local calls, fired = 0, 0
@@ -166,7 +164,7 @@ end
 
 -- ---- every op, by the table of cases
 
-local rows = dofile(here .. "/../op_cases.lua")
+local rows = dofile "spec/op/op_cases.lua"
 
 local function copy_of(v, file, key)
   if type(v) ~= "table" then return v end

@@ -36,7 +36,7 @@ end
 
 -- The file of one op: a table of tensors by key.
 function golden.load(name)
-  local path = debug.getinfo(1, "S").source:match("^@(.*)/support/[^/]*$") .. "/golden/" .. name .. ".safetensors"
+  local path = "spec/golden/" .. name .. ".safetensors"
   return (core.safetensors_load(path))
 end
 

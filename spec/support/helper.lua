@@ -4,6 +4,5 @@ local ffi = require "ffi"
 ffi.cdef "int setenv(const char *, const char *, int);"
 ffi.C.setenv("HWLOC_HIDE_ERRORS", "2", 0)
 
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-dofile(here .. "/leaks.lua")
-dofile(here .. "/report.lua") -- after the leaks, which are told of here
+dofile "spec/support/leaks.lua"
+dofile "spec/support/report.lua" -- after the leaks, which are told of here

@@ -1,4 +1,4 @@
--- scripts/hogwild.lua in a program that outlives it, for scripts/dev/chaos_hogwild: what its end left open here.
+-- scripts/hogwild.lua in a program that outlives it, for scripts/dev/chaos/hogwild: what its end left open here.
 --   luajit hogwild_run.lua <scripts/hogwild.lua> options…
 local lm = require "luminary"
 local open_files = dofile(arg[0]:match "^.*/" .. "open_files.lua")

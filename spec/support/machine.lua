@@ -1,8 +1,6 @@
 --- A made-up machine for `luminary doctor`: a folder that stands in for / and one with its commands. machine.clean is
 --- one with two GPUs on which there is nothing to find; machine.run changes it, asks the doctor, and gives its answer.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local core = require "luminary.core"
 
 local machine = {}
@@ -224,8 +222,8 @@ function machine.ask(folder, change)
   for name, value in pairs(change.env or {}) do env[#env + 1] = quote(name .. "=" .. value) end
   local _, text, code = temp.run(folder, ("env -i PATH=%s LUA_PATH=%s LUA_CPATH=%s LM_DOCTOR_ROOT=%s/root "
     .. "LM_DOCTOR_BIN=%s/bin %s timeout -k 1 60 luajit "
-    .. "%s/../../bin/luminary doctor %s"):format(quote(os.getenv "PATH"), quote(package.path),
-    quote(package.cpath), at, at, table.concat(env, " "), here, change.args or ""))
+    .. "bin/luminary doctor %s"):format(quote(os.getenv "PATH"), quote(package.path),
+    quote(package.cpath), at, at, table.concat(env, " "), change.args or ""))
   return text, code
 end
 

@@ -6,21 +6,18 @@
 ---   nccl_ranks.succeeds(n, text [, opts])     and fails unless every rank came to its end
 ---   nccl_ranks.are_there                 whether there is anything to run
 local ffi = require "ffi"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local nccl = require "fake_nccl"
-local ranks = require "ranks"
+local nccl = require "spec.support.fake_nccl"
+local ranks = require "spec.support.ranks"
 
 local nccl_ranks = { are_there = nccl.is_there and require "luminary".dist.is_nccl_available() }
 
 local prelude = [[
-package.path = %q .. "/?.lua;" .. package.path
 local lm = require "luminary"
 local core = require "luminary.core"
-local dist, nn, F, ffi, nccl = lm.dist, lm.nn, lm.nn.functional, require "ffi", require "fake_nccl"
+local dist, nn, F, ffi, nccl = lm.dist, lm.nn, lm.nn.functional, require "ffi", require "spec.support.fake_nccl"
 local C = ffi.C
 local rank, size = tonumber(os.getenv "RANK"), tonumber(os.getenv "WORLD_SIZE")
-lm.cuda.set_device(rank %% lm.cuda.device_count())
+lm.cuda.set_device(rank % lm.cuda.device_count())
 local device = "cuda:" .. lm.cuda.current_device()
 local function on(list, opts)
   opts = opts or {}
@@ -47,7 +44,7 @@ local function same(want, t)
   local got = t:to("cpu"):reshape(-1):totable()
   for i, v in ipairs(want) do
     if got[i] ~= v then
-      error(("want %%s; got %%s"):format(table.concat(want, " "), table.concat(got, " ")), 2)
+      error(("want %s; got %s"):format(table.concat(want, " "), table.concat(got, " ")), 2)
     end
   end
   assert(#want == #got)
@@ -74,7 +71,7 @@ print "finished"
 
 function nccl_ranks.script(text, opts)
   local init = opts.bare and "" or ("dist.init_process_group { %s }\n"):format(opts.init or "timeout = 20")
-  return prelude:format(here) .. init .. text .. epilogue
+  return prelude .. init .. text .. epilogue
 end
 
 local function with_defaults(n, text, opts)

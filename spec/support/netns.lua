@@ -6,9 +6,7 @@
 ---   })
 ---   os.execute(hosts.a .. " ping …")                -- what runs a command there, under that host's name
 ---   hosts:remove()                                  -- in a teardown
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local ranks, needs = require "ranks", require "needs"
+local ranks, needs = require "spec.support.ranks", require "spec.support.needs"
 
 local netns = {}
 netns.__index = netns

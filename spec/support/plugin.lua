@@ -1,8 +1,6 @@
 -- Plug-ins of the specs (support/plugin/*.c), built as somebody outside the tree would: against what an installation
 -- has, and nothing else.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 local plugin = {}
 
@@ -20,7 +18,7 @@ function plugin.build(folder, ...)
   for _, name in ipairs { ... } do
     local kind, own = name:match("^(%a+)_(%a+)$")
     run("gcc -std=gnu11 -Wall -Wextra -Werror -O2 -shared -fPIC -Wl,-z,nodelete -I%s/include/luminary "
-      .. "%s/plugin/%s_%s.c -o %s/luminary_%s.so %s/lib/lua/5.1/luminary/libluminary.so.0", prefix, here, own, kind,
+      .. "spec/support/plugin/%s_%s.c -o %s/luminary_%s.so %s/lib/lua/5.1/luminary/libluminary.so.0", prefix, own, kind,
       folder, name, prefix)
   end
   return true

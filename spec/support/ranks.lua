@@ -10,9 +10,7 @@
 ---   file       its path                             command   what runs it ("luajit")
 ---   env        variables for all; false takes one away. env_of(rank) gives more of them for one rank
 local ffi = require "ffi"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 
 ffi.cdef [[
   int usleep(unsigned);
@@ -28,7 +26,7 @@ local preload = os.getenv "LD_PRELOAD"
 ranks.others, ranks.ours = "env -u LD_PRELOAD ", preload and "env LD_PRELOAD='" .. preload .. "' " or ""
 
 --- The command `luminary` of this tree.
-ranks.luminary = here .. "/../../bin/luminary"
+ranks.luminary = "bin/luminary"
 
 function ranks.sleep(seconds) ffi.C.usleep(seconds * 1e6) end
 

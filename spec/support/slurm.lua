@@ -4,9 +4,7 @@
 ---   local cluster = slurm.start()                  -- nil and why, where there is no Slurm
 ---   cluster.env .. " srun -n 2 --overcommit --mpi=none luajit …"
 ---   cluster:stop()
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/?.lua;" .. package.path
-local ranks, temp, needs = require "ranks", require "temp", require "needs"
+local ranks, temp, needs = require "spec.support.ranks", require "spec.support.temp", require "spec.support.needs"
 
 local slurm = {}
 

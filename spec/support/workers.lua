@@ -2,8 +2,7 @@
 -- at a time. What a process has printed is shown if something is wrong with it. One that crashes, hangs or leaks is a
 -- failure that names the file and the spec that ran. Closes with "N passed, N failed, N skipped".
 local ffi = require "ffi"
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-local temp = dofile(here .. "/temp.lua")
+local temp = require "spec.support.temp"
 
 ffi.cdef [[
   struct lm_spec_usage { long user_s, user_us, system_s, system_us, others[14]; };
@@ -84,7 +83,7 @@ return function(files, options)
   -- tag: "#alone" or what leaves it out
   local function launch(file, tags, excluded, env)
     local job = { file = file, specs = {}, began = now(), cpu = 0, out = os.tmpname(), report = os.tmpname() }
-    local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", here .. "/../run.lua", file }
+    local arguments = { "timeout", "-k", "10", tostring(LIMIT), "luajit", "spec/run.lua", file }
     for _, option in ipairs(options.busted) do arguments[#arguments + 1] = option end
     if tags then arguments[#arguments + 1] = "--tags=" .. tags end
     if excluded ~= "" then arguments[#arguments + 1] = "--exclude-tags=" .. excluded end

@@ -41,22 +41,34 @@ local function numbers(from, to)
   return list
 end
 
--- All that a pattern stands for, as a shell's braces.
-local function expand(pattern, list)
-  local before, inner, after = pattern:match "^(.-){([^{}]*)}(.*)$"
-  if not inner then
-    if pattern:find "[{}]" then fail("WebDataset: the braces of '%s' are not closed, or nested", pattern) end
-    if #list == MOST then fail("WebDataset: the patterns are more than a million shards") end
-    list[#list + 1] = pattern
-    return list
-  end
+-- What stands between braces.
+local function choices_of(inner)
   local from, to = inner:match "^(%d+)%.%.(%d+)$"
-  local choices = from and numbers(from, to) or {}
-  if not from then
-    if not inner:find "," then fail("WebDataset: '{%s}' is to be {000..146} or {a,b}", inner) end
-    for choice in (inner .. ","):gmatch "([^,]*)," do choices[#choices + 1] = choice end
+  if from then return numbers(from, to) end
+  if not inner:find "," then fail("WebDataset: '{%s}' is to be {000..146} or {a,b}", inner) end
+  local list = {}
+  for choice in (inner .. ","):gmatch "([^,]*)," do list[#list + 1] = choice end
+  return list
+end
+
+-- All that a pattern stands for, as a shell's braces; counted before there are so many.
+local function expand(pattern, list)
+  local parts, count = {}, 1
+  local rest = pattern:gsub("([^{}]*){([^{}]*)}", function(before, inner)
+    parts[#parts + 1] = { before, choices_of(inner) }
+    count = count * #parts[#parts][2]
+    return ""
+  end)
+  if rest:find "[{}]" then fail("WebDataset: the braces of '%s' are not closed, or nested", pattern) end
+  if #list + count > MOST then fail("WebDataset: the patterns are more than a million shards") end
+  local function write(k, text)
+    if not parts[k] then
+      list[#list + 1] = text .. rest
+      return
+    end
+    for _, choice in ipairs(parts[k][2]) do write(k + 1, text .. parts[k][1] .. choice) end
   end
-  for _, choice in ipairs(choices) do expand(before .. choice .. after, list) end
+  write(1, "")
   return list
 end
 

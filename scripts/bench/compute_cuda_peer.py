@@ -1,0 +1,114 @@
+"""The PyTorch side of scripts/bench/compute --device cuda: answers each line "name" with "variant seconds ..."."""
+import sys
+import time
+
+import torch
+
+import compute_peer
+
+device = sys.argv[2]
+torch.cuda.set_device(torch.device(device))
+N = 2 ** 28  # floats: 1 GiB
+CALLS = {"launch": 20000, "small_step": 2000, "lenet256_epoch": 1}
+
+
+def timed(f, n):
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(n):
+        f()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / n
+
+
+def tf32(on):
+    torch.backends.cuda.matmul.allow_tf32 = on
+    torch.backends.cudnn.allow_tf32 = on
+
+
+def steps(net, batch):
+    variants = {"eager": compute_peer.training(net, batch, False, device),
+                "channels_last": compute_peer.training(net, batch, True, device)}
+    variants["compile"] = torch.compile(compute_peer.training(net, batch, True, device), mode="reduce-overhead")
+    return variants
+
+
+def epoch():
+    def over(step):
+        def run():
+            for _ in range(234):
+                step()
+        return run
+    return {name: over(step) for name, step in steps("lenet", 256).items()}
+
+
+def large(f):
+    def make():
+        x = torch.rand(N // 4096, 4096, device=device)
+        y = torch.empty_like(x)
+        return {"eager": lambda: f(x, y)}
+    return make
+
+
+def product(dtype):
+    def make():
+        a, b = (torch.rand(8192, 8192, device=device).to(dtype) for _ in range(2))
+        return {"eager": lambda: a @ b}
+    return make
+
+
+def small(step):
+    def make():
+        a, b = torch.rand(4, device=device), torch.rand(4, device=device)
+        w = torch.rand(4, device=device, requires_grad=True)
+        if step:
+            return {"eager": lambda: ((w + a) * b).sum().backward()}
+        return {"eager": lambda: a + b}
+    return make
+
+
+def both_ways(size, f):
+    def make():
+        x, g = torch.rand(size, device=device, requires_grad=True), torch.rand(size, device=device)
+        module = f.to(device)
+        return {"eager": lambda: module(x).backward(g)}
+    return make
+
+
+def adamw():
+    params = [torch.nn.Parameter(torch.rand(1000000, device=device)) for _ in range(124)]
+    for p in params:
+        p.grad = torch.rand_like(p)
+    return {name: torch.optim.AdamW(params, lr=1e-4, **{name: True}).step for name in ("foreach", "fused")}
+
+
+def upload():
+    x = torch.rand(N // 16)
+    pinned, there = x.pin_memory(), torch.empty(N // 16, device=device)
+    return {"pageable": lambda: there.copy_(x), "pinned": lambda: there.copy_(pinned, non_blocking=True)}
+
+
+BUILD = {
+    "launch": small(False), "small_step": small(True), "lenet256_epoch": epoch,
+    "resnet256": lambda: steps("resnet", 256), "resnet256_tf32": lambda: steps("resnet", 256),
+    "copy": large(lambda x, y: y.copy_(x)), "add": large(lambda x, y: x + y), "exp": large(lambda x, y: x.exp()),
+    "sum": large(lambda x, y: x.sum()), "sum_dim": large(lambda x, y: x.sum(0)),
+    "softmax": large(lambda x, y: x.softmax(1)),
+    "log_softmax50k": both_ways((8192, 50257), torch.nn.LogSoftmax(1)),
+    "layer_norm768": both_ways((32768, 768), torch.nn.LayerNorm(768)),
+    "batch_norm14": both_ways((256, 256, 14, 14), torch.nn.BatchNorm2d(256)),
+    "adamw124m": adamw, "upload": upload,
+    "mm8192": product(torch.float32), "mm8192_tf32": product(torch.float32), "mm8192_bf16": product(torch.bfloat16),
+}
+
+cached, variants = None, {}
+for line in sys.stdin:
+    name = line.strip()
+    tf32("tf32" in name)
+    if cached != name:
+        variants = {}
+        torch.cuda.empty_cache()
+        cached, variants = name, BUILD[name]()
+        for f in variants.values():
+            timed(f, 5)
+    print(" ".join(f"{variant} {timed(f, CALLS.get(name, 10)):.9f}" for variant, f in variants.items()), flush=True)

@@ -1,0 +1,83 @@
+-- The command lines of the scripts: options as --name value or --name=value, with the rows of luminary.cli.flags.
+--
+--   local options, given, refuse = dofile(folder .. "command_line.lua")(USAGE, {
+--     epochs = {"count", 10}, log = {"text"},
+--   })
+--
+-- --help prints USAGE; what is wrong ends the script with exit code 2 and a line that says so. given: the names that
+-- were on the command line. refuse(format, ...): the same end for what only the script can know. The fourth result has
+-- try(option, path), that end where no file can be written, to know now and not after the training, and log(option,
+-- path, append): a function that writes a line, until one cannot be written, which is told once. Two kinds beside those
+-- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
+-- commas, else all CUDA devices, else the CPU. Lines are written as they come, into a pipe or file too.
+local lm = require "luminary"
+local flags = require "luminary.cli.flags"
+
+local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
+
+local function files_of(refuse)
+  local files = {}
+
+  function files.try(option, path)
+    local kind = lm.core.file_kind(path)
+    if kind and kind ~= "a regular file" then refuse("--%s: %s is %s", option, path, kind) end
+    local file, problem = io.open(path .. ".try", "w")
+    if not file then refuse("--%s: %s", option, problem) end
+    file:close()
+    os.remove(path .. ".try")
+  end
+
+  function files.log(option, path, append)
+    local file, problem = io.open(path, append and "a" or "w")
+    if not file then refuse("--%s: %s", option, problem) end
+    return function(line)
+      if not file then return end
+      file:write(line, "\n")
+      local ok, why = file:flush() -- of a line's own flush the C library does not tell
+      if ok then return end
+      io.stderr:write(("--%s: %s: %s; it gets no more lines\n"):format(option, path, why))
+      file = nil
+    end
+  end
+
+  return files
+end
+
+return function(usage, rows)
+  io.stdout:setvbuf "line"
+  local script, special = arg[0]:match("[^/]*$"), {}
+  local function refuse(...)
+    io.stderr:write(script, ": ", string.format(...), "\n", script, ": --help lists the options\n")
+    os.exit(2, true)
+  end
+
+  rows.help = {"flag"}
+  for name, row in pairs(rows) do
+    if row[1] == "dtype" or row[1] == "devices" then special[name], row[1] = row[1], "text" end
+  end
+  local options, at, given = flags.parse(arg, 1, rows)
+  if not options then refuse("%s", at) end
+  if options.help then
+    io.write(usage)
+    os.exit(0, true)
+  end
+  if arg[at] then refuse("what is '%s'?%s", arg[at], rows.data and " A folder of data goes after --data" or "") end
+
+  for name, kind in pairs(special) do
+    local text = options[name]
+    if kind == "dtype" then
+      if not dtypes[text] then refuse("--%s: '%s' is none of float32, float64, bfloat16 and float16", name, text) end
+    elseif text then
+      local list = {}
+      for device in text:gmatch("[^,]+") do
+        local known, found = pcall(lm.core.device, device)
+        if not known then refuse("--%s: %s", name, (tostring(found):gsub("^.*device: ", ""))) end
+        list[#list + 1] = found
+      end
+      options[name] = #list > 0 and list or refuse("--%s names none", name)
+    else
+      options[name] = lm.try_all_gpus()
+    end
+  end
+  return options, given, refuse, files_of(refuse)
+end

@@ -1,0 +1,72 @@
+-- The environment variables that are luminary's own: one table, from which they are read, told and documented.
+local temp = require "spec.support.temp"
+local variables = require "luminary.variables"
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+describe("luminary's environment variables", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  it("are all in the table that the code reads by", function()
+    local files = io.popen("find src lua bin -name '*.[ch]' -o -name '*.cc' -o -name '*.lua'")
+    local strange, n = {}, 0
+    for path in files:lines() do
+      n = n + 1
+      local text = read(path)
+      for _, pattern in ipairs {
+        'env%s*%(?%s*"(LM_[%u_]+)"', 'env%s*%(?%s*"(LUMINARY_[%u_]+)"', 'variable%s*%(?%s*"(LM_[%u_]+)"',
+      } do
+        for name in text:gmatch(pattern) do
+          if not variables[name] then strange[#strange + 1] = path .. ": " .. name end
+        end
+      end
+      if path:find "%.[ch]c?$" then
+        for name in text:gmatch 'getenv%("(LM_[%u_]+)"' do
+          strange[#strange + 1] = path .. " reads by itself: " .. name
+        end
+      end
+    end
+    files:close()
+    assert(n > 300, n)
+    assert.equal("", table.concat(strange, "\n"))
+  end)
+
+  it("are in README as luminary help environment has them", function()
+    assert(read "README.md":find(variables.text(true), 1, true), "README's table differs from variables.text(true)")
+    local ok, text = temp.run(folder, "luminary help environment")
+    assert(ok, text)
+    assert.equal(variables.text(), text)
+    for _, variable in ipairs(variables) do assert(text:find(variable.name, 1, true), variable.name) end
+  end)
+
+  -- A sanitized build has the kernels of one level, and does not ask which are wanted.
+  local asked = os.getenv "ASAN_OPTIONS" and "" or nil
+  for setting, told in pairs {
+    ["LM_SHM=off"] = false, -- nobody asks for it here
+    ["LM_CPU_LEVEL=9"] = asked
+      or "luminary: LM_CPU_LEVEL is '9', which is none of 0, 1, 2: it is as if it were not set\n",
+    ["LM_CONV=fast"] = "luminary: LM_CONV is 'fast', which is none of auto, direct, winograd: it is as if it were not "
+      .. "set\n",
+    ["LM_CONV='auto, direct'"] = "luminary: LM_CONV is 'auto, direct', which is none of auto, direct, winograd: it is "
+      .. "as if it were not set\n",
+    ["LM_CONV=direct"] = false,
+    ["LM_CONV="] = false,
+  } do
+    it(setting .. (told and " is told of, once" or " says nothing"), function()
+      local file = assert(io.open(folder .. "/script.lua", "w"))
+      file:write "local lm = require 'luminary' local F = lm.nn.functional\n"
+      file:write "for _ = 1, 3 do F.conv2d(lm.ones(1, 1, 3, 3), lm.ones(1, 1, 3, 3)) end"
+      file:close()
+      local ok, text = temp.run(folder, setting .. " luajit " .. folder .. "/script.lua")
+      assert(ok, text)
+      assert.equal(told or "", text)
+    end)
+  end
+end)

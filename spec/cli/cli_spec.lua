@@ -1,0 +1,548 @@
+-- The command `luminary`: scripts, chunks, and the prompt.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local pty = require "spec.support.pty"
+local command = "bin/luminary"
+
+local folder
+setup(function() folder = temp.folder() end)
+teardown(function() temp.remove(folder) end)
+
+local function luminary(arguments)
+  return temp.run(folder, command .. " " .. arguments)
+end
+
+-- A script of that text, by its path.
+local function script(text, name) return temp.write(folder .. "/" .. (name or "script.lua"), text) end
+
+-- What the prompt prints for lines of input, without its first two lines and the prompts.
+local function prompt(input)
+  temp.write(folder .. "/input", input)
+  local ok, text = temp.run(folder, ("%s <%s/input"):format(command, folder))
+  assert(ok, text)
+  assert.matches("^luminary %d", text)
+  return (text:gsub("^[^\n]*\n[^\n]*\n", ""):gsub(">+ ", ""):gsub("\n+$", ""))
+end
+
+describe("luminary FILE", function()
+  it("runs a script with its arguments", function()
+    script [[
+      print(#arg, arg[0], arg[1], arg[2], ...)
+      local lm = require "luminary"
+      print(lm.ones{2}:sum():item())
+      print(rawget(_G, "lm"))
+    ]]
+    local ok, text = luminary(folder .. "/script.lua one 'two words'")
+    assert(ok, text)
+    assert.equal(("2\t%s/script.lua\tone\ttwo words\tone\ttwo words\n2\nnil\n"):format(folder), text)
+  end)
+
+  it("fails with the message and a traceback of the script's own lines", function()
+    local path = script 'local function inner() error("boom") end\nlocal function outer() inner() end\nouter()\n'
+    local ok, text, code = luminary(path)
+    assert(not ok)
+    assert.equal(1, code)
+    assert.matches("^luminary: [^\n]*script.lua:1: boom\nstack traceback:", text)
+    assert.matches("script.lua:3: in main chunk", text)
+    assert.not_matches("cli", text)
+    ok, text = luminary(script "local lm = require 'luminary'\nlm.ones{2} + lm.ones{3}\n")
+    assert(not ok)
+    assert.matches("script.lua:2: unexpected symbol", text)
+    ok, text = luminary(script "local lm = require 'luminary'\nlocal x = lm.ones{2} + lm.ones{3}\n")
+    assert(not ok)
+    assert.matches("script.lua:2: add: ", text)
+    ok, text = luminary(script "error({code = 3})")
+    assert(not ok)
+    assert.matches("error object is a table value", text)
+  end)
+
+  it("names a file that is missing", function()
+    local ok, text, code = luminary "/nonexistent/script.lua"
+    assert(not ok)
+    assert.equal(1, code)
+    assert.matches("luminary: .*/nonexistent/script.lua", text)
+  end)
+
+  it("takes the exit status of the script", function()
+    local _, _, code = luminary(script "os.exit(7)")
+    assert.equal(7, code)
+    _, _, code = luminary(script "return 3")
+    assert.equal(0, code)
+  end)
+
+  it("takes a script from standard input", function()
+    script "print('from standard input', ...)"
+    local ok, text = temp.run(folder, ("%s - a b <%s/script.lua"):format(command, folder))
+    assert(ok, text)
+    assert.equal("from standard input\ta\tb\n", text)
+  end)
+
+  it("is found through a link", function()
+    assert(os.execute(("ln -sf $(realpath %s) %s/link"):format(command, folder)) == 0)
+    local ok, text = temp.run(folder, folder .. "/link --version")
+    assert(ok, text)
+  end)
+end)
+
+describe("luminary's options", function()
+  it("-e runs a chunk, with luminary as lm", function()
+    local ok, text = luminary "-e 'print(lm.arange(4):sum():item(), ...)' x y"
+    assert(ok, text)
+    assert.equal("6\tx\ty\n", text)
+    ok, text = luminary "-e 'x ='"
+    assert(not ok)
+    assert.matches("command line", text)
+    ok, text = luminary "-e"
+    assert(not ok)
+    assert.matches("%-e needs a chunk", text)
+  end)
+
+  it("help of a name", function()
+    local ok, text = luminary "help nn.Linear"
+    assert(ok and text:find("nn.Linear(in_features", 1, true), text)
+    ok, text = luminary "help mp.Event.wait" -- lm.cuda has an Event, too
+    assert(ok and text:find("lm.mp.Event:wait(timeout)", 1, true), text)
+    ok, text = luminary "help mp.Pool"
+    assert(ok and text:find("Its methods: apply, apply_async", 1, true), text)
+    ok, text = luminary "help nn.Linaer"
+    assert(not ok and text:find("did you mean ?Linear", 1, true), text)
+  end)
+
+  it("--version and --help", function()
+    local ok, text = luminary "--version"
+    assert(ok, text)
+    assert.matches("^luminary " .. lm.version:gsub("%.", "%%.") .. ", LuaJIT", text)
+    ok, text = luminary "--help"
+    assert(ok, text)
+    for _, word in ipairs { "usage: luminary", "FILE", "-e CHUNK", "--version", "?name" } do
+      assert.matches(word, text, 1, true)
+    end
+    assert.equal(text, (select(2, luminary "-h")))
+  end)
+
+  it("that are none", function()
+    local ok, text, code = luminary "--vresion"
+    assert(not ok)
+    assert.equal(1, code)
+    assert.matches("no option '--vresion'", text, 1, true)
+    assert.matches("usage", text)
+  end)
+end)
+
+describe("the prompt", function()
+  it("prints values, all of them", function()
+    assert.equal("3", prompt "1 + 2\n")
+    assert.equal('"text"\nnil\ntrue', prompt '"text", nil, true\n')
+    assert.equal("{1, 2, key = {3}}", prompt "{1, 2, key = {3}}\n")
+    assert.equal("tensor([[1., 1.],\n        [1., 1.]])", prompt "lm.ones{2, 2}\n")
+    assert.equal("5", prompt "=5\n")
+    assert.equal("7", prompt "x = 7\nx\n") -- statements print nothing
+    assert.equal("1\n2", prompt "for i = 1, 2 do print(i) end\n")
+    assert.equal("3", prompt "return 3\n")
+    assert.equal("", prompt "")
+    assert.equal("", prompt "\n\n")
+  end)
+
+  it("keeps the last value in _", function()
+    assert.equal("2\n6\n5", prompt "1 + 1\n_ * 3\n_ - 1\n")
+    assert.equal("tensor([1., 1.])\n2", prompt "lm.ones{2}\n_:sum():item()\n")
+  end)
+
+  it("goes on until a chunk is whole", function()
+    assert.equal("10", prompt "f = function(x)\nreturn x * 2\nend\nf(5)\n")
+    assert.equal("{1, 2}", prompt "{1,\n2}\n")
+    assert.equal("6", prompt "s = 0\nfor i = 1, 3 do\n  s = s + i\nend\ns\n")
+    assert.equal("unfinished chunk", prompt "for i = 1, 3 do\n")
+  end)
+
+  it("does not wait for more where none would help", function()
+    assert.equal("prompt:1: unfinished string near '<eof>'\n5", prompt '"abc\n5\n')
+    assert.equal('"abc\\nd"', prompt '"abc\\\nd"\n')
+    assert.equal('"a\\nb"', prompt "[[a\nb]]\n")
+    for _, line in ipairs { "x:shape", "y = x:shape", "function f() return x:shape" } do
+      assert.equal("x:shape: x:shape() calls a method, x.shape is a field\n7", prompt(line .. "\n7\n"))
+    end
+    assert.equal("…:sum: …:sum() calls a method, ….sum is a field", prompt "lm.ones(2):sum\n")
+  end)
+
+  it("knows help, exit and quit, unless they are somebody's", function()
+    assert.matches("^%?name explains", prompt "help\n")
+    for _, word in ipairs { "exit", "quit()", " exit ( ) " } do
+      assert.equal("1", prompt(("1\n%s\n2\n"):format(word)))
+    end
+    assert.equal("3\n4", prompt "quit = 3\nquit\n4\n")
+  end)
+
+  it("blames the user's own lines alone", function()
+    local text = prompt "f = function(x)\nreturn x + nil\nend\ng = function() return 1 + f(lm.ones{2}) end\ng()\n"
+    local message, frames = text:match("^(prompt:2: add: [^\n]*)\nstack traceback:(.*)$")
+    assert.is_string(message, text)
+    for frame in frames:gmatch "[^\n]+" do assert.matches("^\tprompt:[12]: in function", frame) end
+    assert.not_matches("stack traceback", prompt "lm.ones{2} + lm.ones{3}\n")
+  end)
+
+  it("goes on after errors", function()
+    local lines = { 'error("boom")', "x = nil + 1", ")", "x = 1 end", "lm.ones{2} + lm.ones{3}", "error({})",
+      "lm.nothing.here", '"alive"', "" }
+    local text = prompt(table.concat(lines, "\n"))
+    assert.matches("boom", text)
+    assert.matches("arithmetic on a nil value", text)
+    assert.matches("unexpected symbol near ')'", text, 1, true)
+    assert.matches("'<eof>' expected near 'end'", text, 1, true)
+    assert.matches("add: ", text)
+    assert.matches("error object is a table value", text)
+    assert.matches('"alive"$', text)
+  end)
+
+  it("goes on after values that cannot be printed", function()
+    local lines = {
+      'setmetatable({}, {__tostring = function() error("first") end})',
+      '{setmetatable({}, {__tostring = function() error("second") end})}',
+      "setmetatable({}, {__tostring = function() return {} end})",
+      'error(setmetatable({}, {__tostring = function() error("third") end}))',
+      "error(setmetatable({}, {__metatable = 5}))", "error(nil)", "coroutine.yield(1)",
+      "deep = {}; local d = deep; for i = 1, 1e5 do d[1] = {}; d = d[1] end", "deep",
+      "cyclic = {}; cyclic.me = cyclic", "cyclic", "function f() return f() + 1 end f()",
+      'getmetatable(newproxy(true)).__gc = function() error("collected") end; p = nil', "collectgarbage()",
+      '("x"):rep(1e10)', '"\27LJ"', '"alive"', "" }
+    local text = prompt(table.concat(lines, "\n"))
+    assert.matches("first", text)
+    assert.matches("second", text)
+    assert.matches("yield across C-call boundary", text, 1, true)
+    assert.matches("{{{{…}}}}", text, 1, true)
+    assert.matches("{me = {…}}", text, 1, true)
+    assert.matches("stack overflow", text)
+    assert.matches('"alive"$', text)
+  end)
+
+  it("goes on whatever becomes of the globals", function()
+    for _, name in ipairs { "print", "tostring", "pcall", "ipairs", "string.find", "string.format", "table.concat" } do
+      local text = prompt(name .. " = nil\nerror('boom')\ndo io.write('ali', 've') end\n")
+      assert.matches("boom.*alive$", text, 1, false, name)
+    end
+    assert.matches("alive$", prompt "debug.setmetatable('', nil)\ndo io.write('ali', 've') end\n")
+  end)
+
+  it("keeps what is made local at the beginning of a line", function()
+    assert.equal("3\n4\nnil", prompt "local a, b = 3, 4\na\nb\nlocal a -- anew\na\n")
+    assert.equal("7", prompt "local function f()\nreturn 7\nend\nf()\n")
+    assert.equal("1\n0", prompt "i = 0\ndo local i = 1; print(i) end\ni\n")
+    assert.matches("'<name>' expected near '+'", prompt "local + 1\n", 1, true)
+  end)
+
+  it("has the libraries' usual names, which scripts do not", function()
+    assert.equal("true\ntrue\ntrue\ntrue\ntrue", prompt(
+      "nn == lm.nn, F == nn.functional, optim == lm.optim, data == lm.data, dist == lm.dist\n"))
+    local ok, text = luminary(script 'print(nn, F, optim, data, dist, lm) require "luminary" print(nn, F, dist, lm)')
+    assert(ok, text)
+    assert.equal("nil\tnil\tnil\tnil\tnil\tnil\nnil\tnil\tnil\tnil\n", text)
+  end)
+
+  it("shows a library on about a screen", function()
+    for name, words in pairs {
+      lm = {"nn", "conv2d", "sum", "save", "DataLoader"}, nn = {"Linear", "Sequential", "functional"}, F = {"relu"},
+      optim = {"SGD", "lr_scheduler"}, data = {"DataLoader"}, dist = {"all_reduce"}, ["lm.cuda"] = {"is_available"},
+    } do
+      local text = prompt(name .. "\n")
+      local _, lines = text:gsub("\n", "")
+      assert(lines < 55, ("%s: %d lines"):format(name, lines))
+      for line in text:gmatch "[^\n]+" do assert(#line <= 80, line) end
+      for _, word in ipairs(words) do
+        local there = text:find("%f[%w_]" .. word .. "%f[^%w_]") ~= nil
+        assert.equal(word ~= "DataLoader" or name == "data", there, name .. ": " .. word)
+      end
+    end
+    assert.equal("{nn = library nn}", prompt "{nn = nn}\n")
+  end)
+
+  it("cuts what is long, and says so", function()
+    local text = prompt "t = {}; for i = 1, 1000 do t[i] = i end\nt\n"
+    assert.matches("\n  1,\n  2,\n.*… %(960 more%)\n}$", text)
+    text = prompt "t = {}; for i = 1, 50 do t[i] = {}; for k = 1, 50 do t[i][k] = k end end\nt\n"
+    local _, lines = text:gsub("\n", "")
+    assert(lines < 500, lines)
+    assert.matches("%(10 more%)\n}$", text)
+    assert.equal("{1, 2, 3}", prompt "{1, 2, 3}\n")
+    text = prompt '("x"):rep(1e6)\n'
+    assert(#text < 2000)
+    assert.matches("bytes", text)
+  end)
+
+  it("shows the value of an expression after statements", function()
+    assert.equal("4", prompt "shown = 4; shown\n")
+    assert.equal("5", prompt "local shown = 5; shown\n")
+    assert.equal("3", prompt "for i = 1, 3 do shown = i end; shown\n")
+    rawset(_G, "shown", nil)
+  end)
+
+  it("explains names", function()
+    local explain = require("luminary.cli.repl").help
+    rawset(_G, "net", lm.nn.Sequential(lm.nn.Linear(2, 3)))
+    rawset(_G, "y", lm.ones(2))
+    finally(function() rawset(_G, "net", nil) rawset(_G, "y", nil) end)
+    assert.equal(explain "?add", prompt "?add\n")
+    assert.matches("add(x, other, {alpha = 1})\n  x + alpha * other", explain "?add", 1, true)
+    assert.equal(explain "?conv2d", explain "  ? conv2d")
+    assert.matches("conv2d%(x, weight, %[?bias", explain "?lm.conv2d")
+    assert.matches("^nn%.Conv2d%(in_channels, .*groups", explain "?Conv2d")
+    assert.equal(explain "?Conv2d", explain "?nn.Conv2d")
+    assert.equal(explain "?relu", explain " ? F.relu(x, 1) ")
+    assert.matches("^optim%.SGD%(params", explain "?optim.SGD")
+    assert.matches("^optim%.lr_scheduler%.StepLR%(optimizer, step_size", explain "?StepLR")
+    assert.matches("^dist%.all_reduce%(t, …%)\n  t becomes the reduction", explain "?dist.all_reduce")
+    assert.matches("^x%.shape: ", explain "?shape")
+    assert.matches("^Module:parameters%(%)\n  A list of all", explain "?Module:parameters")
+    assert.matches("^Module:parameters", explain "?net:parameters")
+    assert.matches("^Module:to%(…%)", explain "?net[1]:to")
+    assert.matches("^x:to%(", explain "?y:to")
+    assert.matches("^net%[1%] is a module, Linear\nnn.Linear", explain "?net[1]")
+    assert.equal("no 'cov2d'; did you mean ?conv2d", explain "?cov2d")
+    assert.equal("no 'nn.Liner'; did you mean ?Linear", explain "?nn.Liner")
+    assert.equal("no 'qqqqqqqq'", explain "?qqqqqqqq")
+    assert.matches("^no 'cmul'; here it is mul\nmul%(x, other%)", explain "?cmul")
+    assert.matches("^no 'nn.SpatialConvolution'; here it is Conv2d\nnn.Conv2d", explain "?nn.SpatialConvolution")
+    assert.equal("no 'nn.LSTM' in this version", explain "?nn.LSTM")
+    assert.matches("?nn.Linear", explain "?", 1, true)
+    assert.matches("alive$", prompt "?(((\n?.\n?:\n?x..y\n?1\ndo io.write('ali', 've') end\n")
+  end)
+
+  it("edits and remembers lines on a terminal", function()
+    if os.execute("script -qec true /dev/null >/dev/null 2>&1 && ldconfig -p | grep -q libedit.so.2") ~= 0 then
+      return pending("no pseudo-terminal to be had with script, or no libedit")
+    end
+    temp.write(folder .. "/input", "1 + 1\nlm.ones{2}\n")
+    local history = folder .. "/history"
+    -- libedit frees nothing at the end; under a sanitizer that is no leak of ours.
+    local ok, text = temp.run(folder, ([[
+      export LUMINARY_HISTORY=%s ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+      timeout 20 script -qec '%s' /dev/null <%s/input
+    ]]):format(history, command, folder))
+    assert(ok, text)
+    assert.matches("\n2\r?\n", text)
+    assert.matches("tensor([1., 1.])", text, 1, true)
+    assert.matches("1 + 1\nlm.ones{2}\n", (temp.read(history):gsub("\\040", " ")), 1, true)
+  end)
+
+  it("takes UTF-8 on a terminal, in any locale, and knows its columns", function()
+    if os.execute("script -qec true /dev/null >/dev/null 2>&1 && ldconfig -p | grep -q libedit.so.2") ~= 0 then
+      return pending("no pseudo-terminal to be had with script, or no libedit")
+    end
+    local left = "\27[D"
+    temp.write(folder .. "/input", 'x = "é漢e\204\129"\n#x\n'
+      .. '"漢字"' .. left .. left .. '!\n')
+    for _, locale in ipairs { "LC_ALL=C.UTF-8", "LC_ALL=POSIX", "LC_ALL=", "LC_ALL=xx_XX.UTF-8" } do
+      local ok, text = temp.run(folder, ([[
+        unset LANG LC_CTYPE; export TERM=xterm %s LUMINARY_HISTORY=%s/none/history
+        export ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0
+        timeout 20 script -qec '%s' /dev/null <%s/input
+      ]]):format(locale, folder, command, folder))
+      assert(ok, text)
+      assert.matches("\n8\r?\n", text, 1, false, locale)
+      assert.matches("\27[6G!", text, 1, true, locale) -- after two columns each of prompt and character, and the quote
+      assert.matches('\n"漢!字"\r?\n', text, 1, false, locale)
+    end
+  end)
+
+  -- Waits for each answer before the next key, as a person does.
+  local function terminal(program)
+    local why = pty.lacking()
+    if not program and os.execute "ldconfig -p | grep -q libedit.so.2" ~= 0 then why = "no libedit" end
+    if why then return nil, why end
+    temp.write(folder .. "/typed", "")
+    local t = pty.open(("TERM=xterm LUMINARY_HISTORY=%s/typed ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 %s"):format(
+      folder, program or command))
+    function t:prompt(mark)
+      self:expect(mark or "\n> ")
+      if not program then self:raw() end
+    end
+    t:prompt()
+    return t
+  end
+
+  -- Ctrl-C. A line that is about to be read may miss one, which people do not type within microseconds of the prompt.
+  local function interrupt(t, answer)
+    for _ = 1, 10 do
+      t:send "\3"
+      if pcall(t.expect, t, answer or "\n> ", 1) then return t:prompt(answer and "\n> " or "") end
+    end
+    error(("Ctrl-C did nothing; there came:\n%s"):format(t.all), 2)
+  end
+
+  local function ask(t, line, answer)
+    t:send(line .. "\n")
+    t:expect(answer)
+    t:prompt "> "
+  end
+
+  local function interrupts(t)
+    t:send "1 + "
+    t:expect "1 + "
+    interrupt(t)
+    ask(t, "40 + 2", "\n42\r\n")
+    t:send "for i = 1, 3 do\n"
+    t:prompt ">> "
+    t:send "error('never')\n"
+    t:prompt ">> "
+    interrupt(t)
+    ask(t, "'al' .. 'ive'", '\n"alive"\r\n')
+    for _ = 1, 2 do
+      t:send "print('be' .. 'gun') while true do end\n"
+      t:expect "begun"
+      interrupt(t, "interrupted!")
+    end
+    interrupt(t)
+    ask(t, "6 * 7", "\n42\r\n")
+    t:send "\4"
+    local code, all = t:finish()
+    assert.equal(0, code)
+    assert.not_matches("never'?%)?\r?\nstack", all)
+  end
+
+  it("takes Ctrl-C for the line, the chunk or what runs, and Ctrl-D for the end", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    interrupts(t)
+  end)
+
+  it("does without libedit", function()
+    local without = script([[
+      local ffi = require "ffi"
+      local load = ffi.load
+      function ffi.load(name, ...)
+        if name:find "edit" then error "there is none" end
+        return load(name, ...)
+      end
+      os.exit(require("luminary.cli").main {})
+    ]], "without.lua")
+    local t, why = terminal("luajit " .. without)
+    if not t then return pending(why) end
+    interrupts(t)
+  end)
+
+  it("completes names by Tab, and runs nothing of the user's for it", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    ask(t, "local net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())", "\n")
+    ask(t, "x = lm.ones(2, 3)", "\n")
+    ask(t, "sly = setmetatable({}, {__index = function() error 'ran' end, __pairs = error})", "\n")
+    for typed, completed in pairs {
+      ["lm.nn.Li"] = "Linear", ["F.cr"] = "cross_entropy", ["net[1].we"] = "weight", ["net:par"] = "parameters",
+      ["x.sha"] = "shape", ["?nn.Conv"] = "Conv2d", ["?StepL"] = "StepLR", ["print(x:sha"] = "share_memory_",
+      ["lm.cuda.is_a"] = "is_available", ["optim.lr"] = "lr_scheduler", ["whi"] = "while",
+    } do
+      t:send(typed .. "\t")
+      t:expect(completed:sub(#typed:match "[%w_]*$" + 1))
+      interrupt(t)
+    end
+    t:send "#'é漢' .. x.sha\t"
+    t:expect "pe"
+    t:send "[1]\n"
+    t:expect "2"
+    t:prompt "> "
+    t:send "x:su\t\t" -- lists what there is
+    t:expect "sum_to_size"
+    interrupt(t)
+    t:send "x:soft\t\t" -- but not what ops are made of
+    t:expect "softplus"
+    assert.not_matches("_backward", t.all)
+    interrupt(t)
+    t:send "sly.fi\t\t"
+    ask(t, " = 5", "\n")
+    t:send "if x.grad.f\t\t == nil then\n"
+    t:prompt ">> "
+    interrupt(t)
+    ask(t, "rawget(sly, 'fi')", "\n5\r\n")
+    t:send "\4"
+    local code, all = t:finish()
+    assert.equal(0, code)
+    assert.not_matches("ran", all:gsub("'ran'", ""), 1, true)
+  end)
+
+  it("remembers a chunk of several lines so that it can be had again", function()
+    local t, why = terminal()
+    if not t then return pending(why) end
+    for _, line in ipairs {"for i = 1, 2 do", "  z = i", "end", "f = function() -- notes", "  return 5", "end"} do
+      t:send(line .. "\n")
+      t:prompt "> "
+    end
+    t:send "\4"
+    t:finish()
+    local text = temp.read(folder .. "/typed"):gsub("\\040", " ")
+    assert.matches("\nfor i = 1, 2 do z = i end\n", text, 1, true)
+    assert.matches("\nf = function() -- notes\n  return 5\nend\n", text, 1, true)
+  end)
+end)
+
+-- What a library or class has, by the names that people write.
+local function walk(path, value, visit, seen)
+  if seen[value] then return end
+  seen[value] = true
+  local separator = rawget(value, "__name") and ":" or "."
+  for name, v in pairs(value) do
+    local inner = path .. separator .. tostring(name)
+    if type(name) == "string" and not name:find "^_" and not (separator == ":" and type(v) ~= "function") then
+      visit(inner)
+      local mt = getmetatable(v)
+      local ours = type(v) == "table" and (rawget(v, "__name") or mt and rawget(mt, "__library") or not mt)
+      if ours then walk(rawget(v, "__name") or inner, v, visit, seen) end
+    end
+  end
+end
+
+describe("every public name", function()
+  it("has help", function()
+    local count, missing = 0, {}
+    local function check(path)
+      local text = lm.help(path)
+      count = count + 1
+      if not text or #text < 10 then missing[#missing + 1] = path end
+    end
+    local seen = {[lm.core] = true, [lm.ops] = true}
+    for _, name in ipairs {
+      "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
+      "vision", "Timer", "repr", "help", "save", "load", "FloatTensor",
+    } do
+      assert(lm[name] ~= nil, name) -- which loads it
+    end
+    local inner = {["lm.core"] = true, ["lm.ops"] = true}
+    walk("lm", lm, function(path)
+      if not inner[path] then check(path) end
+    end, seen)
+    for name in pairs(lm.core.methods) do check("x:" .. name) end
+    for name in pairs(lm.core.tensor_fields) do
+      if not name:find "^_" then check("x." .. name) end
+    end
+    for _, of in ipairs {lm.optim.Optimizer, lm.optim.lr_scheduler.StepLR.super, lm.data.Dataset, lm.mp.Process} do
+      walk(rawget(of, "__name") or "Process", of, check, seen)
+    end
+    table.sort(missing)
+    assert.equal("", table.concat(missing, " "))
+    assert(count > 900, count)
+  end)
+
+  it("that a comment speaks of is there", function()
+    local count = 0
+    for _, file in ipairs { "init", "tensor" } do -- where what is written in C has its comments
+      local path = package.searchpath("luminary." .. file, package.path) or package.searchpath("luminary", package.path)
+      for of, name in temp.read(path):gmatch "\n%-%-%- (%l+)[.:]([%w_]+)[%({:]" do
+        local known = of == "lm" and (rawget(lm, name) or getmetatable(lm).lazy()[name])
+          or of == "x" and (rawget(lm.core.methods, name) or lm.core.tensor_fields[name])
+        assert(known, path .. ": " .. name)
+        count = count + 1
+      end
+    end
+    assert(count > 70, count)
+  end)
+
+  it("that is an op has its signature and a sentence", function()
+    for _, name in ipairs(lm.op_list()) do
+      local text = lm.help(name)
+      assert.is_string(text, name)
+      assert(("\n" .. text):match("\n" .. name .. "%(.*%)\n  %S"), name .. ": " .. text)
+    end
+    local text, why = lm.help "no such op"
+    assert.is_nil(text)
+    assert.is_string(why)
+    assert.error_matches(function() lm.help(3) end, "help: the name has to be a string, got number 3")
+  end)
+end)

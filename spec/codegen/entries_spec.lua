@@ -1,0 +1,194 @@
+-- The reader of entries, and what the build writes from those of optimizers and ops.
+local entries = require "luminary.entries"
+local temp = require "spec.support.temp"
+
+local fields = { options = "table", check = "function?", update = "string" }
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+describe("entries", function()
+  it("are a list, by place and by name; one may be like another", function()
+    local list, thing = entries.of("thing", fields)
+    thing "A" { options = { { "x", 1 }, { "y", 2 } }, update = "a" }
+    thing "B" { like = "A", options = { { "y", 3 }, { "z", 4 } } }
+    assert.equal(2, #list)
+    assert.equal(list[2], list.B)
+    assert.equal("a", list.B.update)
+    assert.same({ { "x", 1 }, { "y", 3 }, { "z", 4 } }, list.B.options)
+    assert.same({ { "x", 1 }, { "y", 2 } }, list.A.options)
+  end)
+
+  it("have what stands in them without a name in its order, and know their line", function()
+    local list, word = entries.of("word", { list = "string", grad = "table|string?" })
+    word "A" { "x", "y", grad = "none" }
+    assert.same({ "x", "y", name = "A", grad = "none", line = debug.getinfo(1, "l").currentline - 1 }, list.A)
+  end)
+
+  it("are checked where they stand", function()
+    local _, thing = entries.of("thing", fields)
+    for text, entry in pairs {
+      ["entries_spec.lua:%d+: thing C: no field 'updat'; there are check, options, update"] = { updat = "" },
+      ["thing C: options has to be a table"] = { options = 1, update = "" },
+      ["thing C: check has to be a function"] = { options = {}, update = "", check = 1 },
+      ["thing C: update is missing"] = { options = {} },
+      ["thing C: like = 'D': there is no such entry before it"] = { like = "D" },
+    } do
+      assert.matches(text, message(function() thing "C" (entry) end))
+    end
+    local _, word = entries.of("word", { list = "string", grad = "table|string?" })
+    assert.matches("word A: 1 has to be a string", message(function() word "A" { {} } end))
+    assert.matches("word A: grad has to be a table or a string", message(function() word "A" { grad = 1 } end))
+    thing "C" { options = {}, update = "" }
+    assert.matches("thing C: it is there twice", message(function() thing "C" { options = {}, update = "" } end))
+  end)
+end)
+
+describe("the generator of optimizers", function()
+  -- Runs it on a copy of the sources with another entry beside those that are there.
+  local folder
+  local function generate(entry)
+    temp.remove(folder)
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/optim OUT/src/optim OUT/out &&
+      cp -r src/codegen OUT/src/ && cp src/optim/generate.lua OUT/src/optim/ &&
+      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      :gsub("OUT", folder)))
+    local file = assert(io.open("lua/luminary/optim/entries.lua"))
+    local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
+    file:close()
+    temp.write(folder .. "/lua/luminary/optim/entries.lua", text)
+    local pipe = io.popen(("luajit %s/src/optim/generate.lua %s %s/out 2>&1"):format(folder, folder, folder))
+    local said = pipe:read("*a")
+    pipe:close()
+    return said
+  end
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  local function with(changes)
+    local entry = {
+      options = '{{"lr", 1, "positive"}, {"size", 0}}', modes = '{{"size"}}', states = '{{"old", when = "size"}}',
+      scalars = "{}", update = "[[\n    p -= lr * g;\n    if (with_size) old = size * g;]]",
+      source = '"nobody"', help = '"none"',
+    }
+    for key, value in pairs(changes) do entry[key] = value end
+    local parts = {}
+    for key, value in pairs(entry) do parts[#parts + 1] = key .. " = " .. value end
+    return 'optimizer "Extra" {' .. table.concat(parts, ", ") .. "}"
+  end
+
+  it("writes code that says where its text stands", function()
+    assert.equal("", generate(with {}))
+    local file = assert(io.open(folder .. "/out/optim_entries.h"))
+    local text = file:read("*a")
+    file:close()
+    assert.matches('#line %d+ "lua/luminary/optim/entries.lua"\n  p %-= lr %* g;', text)
+    assert.matches("enum { LM_EXTRA_SIZE = 1 };", text, 1, true)
+  end)
+
+  it("refuses entries that make no sense", function()
+    for text, changes in pairs {
+      ["optimizer Extra: mode speed is no option"] = { modes = '{{"speed"}}', states = "{}" },
+      ["optimizer Extra: mode size: 'speed' is no mode"] = { modes = '{{"size", needs = "speed"}}' },
+      ["optimizer Extra: state old: 'speed' is no mode"] = { states = '{{"old", when = "speed"}}' },
+      ["optimizer Extra: scalar twice is used by nothing"] = { scalars = '{{"twice", "2 * lr"}}' },
+      ["optimizer Extra: 'lr' is there twice"] = { scalars = '{{"lr", "2"}}' },
+      ["optimizer Extra: 'size' is a state and a number"] = { states = '{{"size"}}' },
+      ["optimizer Extra: update has to stand in the file as it is"] = { update = [["a;\nb;"]] },
+    } do
+      assert.matches(text, generate(with(changes)), 1, true)
+    end
+  end)
+end)
+
+describe("the generator of ops", function()
+  -- Runs it on a copy of the sources with another entry beside those that are there.
+  local folder
+  local function generate(entry)
+    temp.remove(folder)
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary OUT/src/autograd OUT/out &&
+      cp -r src/codegen src/op OUT/src/ && cp src/autograd/formulas.h OUT/src/autograd/ &&
+      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      :gsub("OUT", folder)))
+    local file = assert(io.open("src/op/ops.lua"))
+    local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
+    file:close()
+    temp.write(folder .. "/src/op/ops.lua", text)
+    local pipe = io.popen(("luajit %s/src/op/generate.lua %s %s/out 2>&1"):format(folder, folder, folder))
+    local said = pipe:read("*a")
+    pipe:close()
+    return said
+  end
+  local function written(name)
+    local file = assert(io.open(folder .. "/out/" .. name))
+    local text = file:read("*a")
+    file:close()
+    return text
+  end
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("writes plain C that says where its text stands", function()
+    assert.equal("", generate [[op "halved" {
+      "x", "by: number = 0.5", options = {"mode: reduction = sum", "flag = true"},
+      elementwise = "x * by", gives = "float", grad = {x = "g * by + 0 * (x > 1 && y > 2 ? g : 0.5)"}, help = "h",
+    }]])
+    assert.matches([[
+typedef struct lm_halved_args {
+  lm_tensor *x;
+  double by;
+  int mode;
+  bool flag;
+} lm_halved_args;]], written "op_entries.h", 1, true)
+    assert.matches("lm_halved_args defaults_halved = {.x = NULL, .by = 0.5, .mode = 2, .flag = 1}",
+      written "op_entries.c", 1, true)
+    assert.matches("/* op halved, elementwise: x * by */\nLM_ELEMENT num lm_of_halved(num x, num by) {\n"
+      .. "  return (num)(x * by);", written "point_scalars.h", 1, true)
+    assert.matches("g * by + 0 * (((x > 1) & (y > 2)) ? g : K(0.5))", written "point_scalars.h", 1, true)
+    assert.matches('lm_tensor %*y = r%->y%[0%];\n#line %d+ "src/op/ops.lua"\n  return lm_e_add%(e, lm_e_mul%(e, g, '
+      .. "lm_e_number%(e, a%->by%)%)", written "op_rules.c")
+    assert.matches(".touched = {.args = 1, .results = 1}", written "op_rules.c", 1, true)
+  end)
+
+  it("saves what a gradient's choice needs", function()
+    assert.equal("", generate [[op "either" {
+      "x", "weight?", "flag = true", grad = {x = "mul(g, flag ? x : weight)"}, help = "h",
+    }]])
+    assert.matches("lm_touched t = {0};\n  if (a->flag) t.args |= 1;\n  if (!a->flag) t.args |= 2;",
+      written "op_rules.c", 1, true)
+  end)
+
+  it("refuses entries that make no sense, by file, line, op and argument", function()
+    local function entry(arguments, rest)
+      return ([[op "extra" {%s, help = "h", %s}]]):format(arguments, rest or "")
+    end
+    for text, given in pairs {
+      ["op extra: argument x: there is no kind 'tensr'"] = entry '"x: tensr"',
+      ["op extra: argument x is there twice"] = entry '"x", "x"',
+      ["op extra: argument s: a pair needs a default"] = entry '"s: pair"',
+      ["op extra: argument m: 'most' is none of reduction's names"] = entry '"m: reduction = most"',
+      ["op extra: argument p: the default 'none' is no number"] = entry '"p: number = none"',
+      ["op extra: there is no autocast 'low'"] = entry('"x"', 'autocast = "low"'),
+      ["op extra: elementwise: there is no tensor or number 'z'"] = entry('"x"', 'elementwise = "x + z"'),
+      ["op extra: elementwise: 'mm' is no function of one element"] = entry('"x"', 'elementwise = "mm(x, x)"'),
+      ["op extra: elementwise: a value expected, got ')' in 'x * )'"] = entry('"x"', 'elementwise = "x * )"'),
+      ["op extra: argument x: tensors come first here"] = entry('"p: number", "x"', 'elementwise = "x * p"'),
+      ["op extra: grad of z: 'z' is no tensor of it"] = entry('"x"', 'grad = {z = "g"}'),
+      ["op extra: grad of x: there is no 'w'"] = entry('"x"', 'grad = {x = "g * w"}'),
+      ["op extra: grad of x: 'nosuch' is no op and no function"] = entry('"x"', 'grad = {x = "nosuch(g)"}'),
+      ["op extra: grad of x: mm lacks its argument other"] = entry('"x"', 'grad = {x = "mm(g)"}'),
+      ["op extra: grad of x: transpose: argument dim0 is a dim, got a tensor"] = entry('"x"',
+        'grad = {x = "transpose(g, x, 1)"}'),
+      ["op extra: grad of x: size_of() is of the argument"] = entry('"x", "z"',
+        'grad = {x = "reshape(g, size_of(z))"}'),
+      ["op extra: writes: z is no tensor of it"] = entry('"x"', 'writes = {"z"}'),
+      ["op extra: divides: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divides = "z"'),
+    } do
+      local said = generate(given)
+      assert.matches("src/op/ops.lua:%d+: ", said)
+      assert.matches(text, said, 1, true)
+    end
+  end)
+end)

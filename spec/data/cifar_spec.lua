@@ -1,0 +1,143 @@
+-- CIFAR-10 and CIFAR-100.
+local lm = require "luminary"
+local sets = require "spec.support.sets"
+local tar = require "spec.support.tar"
+local data = lm.data
+local write, says, plain, same_with_workers, folder =
+  sets.write, sets.says, sets.plain, sets.same_with_workers, sets.folder
+teardown(sets.remove)
+
+describe("CIFAR", function()
+  -- n records, the first label of which is `first`.
+  local function records(first, n, labels)
+    local out = {}
+    for i = 1, n do
+      out[i] = string.char(first + i - 1) .. (labels == 2 and string.char(50 + i) or "")
+        .. string.char(first + i):rep(1024) .. string.char(100):rep(1024) .. string.char(255):rep(1024)
+    end
+    return table.concat(out)
+  end
+  local files
+  setup(function()
+    files = {}
+    for k = 1, 5 do
+      files[k] = {"cifar-10-batches-bin/data_batch_" .. k .. ".bin", records(2 * k - 2, 2)}
+    end
+    files[6] = {"cifar-10-batches-bin/test_batch.bin", records(4, 3)}
+    for _, file in ipairs(files) do write("c10/" .. file[1], file[2]) end
+  end)
+
+  it("10 is read from its binary files", function()
+    local set = data.CIFAR10 {root = folder .. "/c10"}
+    assert.equal(10, #set)
+    local image, label = set:get(4)
+    assert.equal(4, label)
+    assert.same({3, 32, 32}, {unpack(image.shape)})
+    assert.same({4 / 255, 100 / 255, 1}, plain(image:double()[{{}, 5, 7}]:mul(255):round():div(255)))
+    assert.equal("airplane", set.classes[1])
+    local images, labels = set:get_batch(lm.tensor({10, 1}, {dtype = "int64"}))
+    assert.same({2, 3, 32, 32}, {unpack(images.shape)})
+    assert.same({10, 1}, plain(labels))
+    local test = data.CIFAR10 {root = folder .. "/c10", train = false, base = 0, transform = function(x)
+      return x:sum():item()
+    end, target_transform = function(y) return -y end}
+    assert.equal(-4, select(2, test:get(1)))
+    assert.near((5 + 100 + 255) / 255 * 1024, (test:get(1)), 1)
+    same_with_workers(set)
+  end)
+
+  it("10 is read from the archive as it comes", function()
+    local path = write("packed/cifar-10-binary.tar", tar.archive(files))
+    assert(os.execute("gzip " .. path) == 0)
+    for _, train in ipairs {true, false} do
+      local packed, loose = data.CIFAR10 {root = folder .. "/packed", train = train},
+        data.CIFAR10 {root = folder .. "/c10", train = train}
+      assert.is_true(packed.images:eq(loose.images):all():item())
+      assert.same(plain(loose.labels), plain(packed.labels))
+    end
+    write("lacking/cifar-10-binary.tar.gz", tar.archive {files[1]})
+    says("cifar-10-binary.tar.gz has no data_batch_2.bin in it", data.CIFAR10, {root = folder .. "/lacking"})
+  end)
+
+  it("100 has classes and groups of them", function()
+    write("c100/cifar-100-binary/train.bin", records(7, 3, 2))
+    local fine = data.CIFAR100 {root = folder .. "/c100"}
+    assert.same({52, 53, 54}, plain(fine.labels))
+    assert.same({100, "apple", "worm"}, {#fine.classes, fine.classes[1], fine.classes[100]})
+    local coarse = data.CIFAR100 {root = folder .. "/c100", coarse = true}
+    assert.same({8, 9, 10}, plain(coarse.labels))
+    assert.equal(20, #coarse.classes)
+    assert.is_true(fine.images:eq(coarse.images):all():item())
+  end)
+
+  it("transforms all images of a batch at once where that changes nothing", function()
+    local T = lm.vision.transforms
+    local bytes = {}
+    lm.manual_seed(3)
+    for i, v in ipairs(lm.randint(0, 256, {5 * 3073}):totable()) do
+      bytes[i] = string.char(i % 3073 == 1 and v % 10 or v)
+    end
+    local whole = table.concat(bytes)
+    for k = 1, 5 do write(("random/data_batch_%d.bin"):format(k), whole) end
+    local Twice = T.Transform:extend "Twice"
+    function Twice:forward(img) return img * self.factor end
+    Twice.factor = 2
+    local Own = Twice:extend "Own"
+    function Own:takes_batches() return self.factor == 2 end
+    local function set_of(transform)
+      local set = data.CIFAR10 {root = folder .. "/random", transform = transform}
+      return data.ConcatDataset {data.Subset(set, {25, 3, 4, 1}), set}
+    end
+    local at_once = {
+      T.Normalize({0.4, 0.5, 0.6}, {0.2, 0.3, 0.1}), T.Compose {T.ToTensor(), T.Normalize({0.5}, {0.25})},
+      T.Compose {T.RandomCrop(32, {padding = 4}), T.RandomHorizontalFlip(), T.Normalize({0.5}, {0.25})},
+      T.Compose {T.ColorJitter {brightness = 0.5, hue = 0.1}, T.RandomErasing {value = "random"}}, T.Resize(16), Own(),
+      T.RandomApply {T.GaussianBlur(3)}, T.RandomChoice {T.RandomInvert(), T.RandomAutocontrast()},
+    }
+    for k, transform in ipairs(at_once) do
+      local name = tostring(transform)
+      assert(set_of(transform).sets[1].get_batch, name)
+      local one_by_one = set_of(function(x) return (transform(x)) end)
+      assert.is_nil(one_by_one.sets[1].get_batch)
+      local function epoch(set, workers)
+        local images, labels = {}, {}
+        local opts = {batch_size = 8, shuffle = true, seed = 7, num_workers = workers}
+        for x, y in data.DataLoader(set, opts):epoch(1) do
+          images[#images + 1], labels[#labels + 1] = x, y
+        end
+        return lm.cat(images), lm.cat(labels)
+      end
+      local images, labels = epoch(one_by_one, 0)
+      for _, workers in ipairs(k == 3 and {0, 1, 2, 8} or {0}) do
+        local x, y = epoch(set_of(transform), workers)
+        assert(lm.equal(images, x) and lm.equal(labels, y), ("%s, workers: %d"):format(name, workers))
+      end
+    end
+    local alone = {
+      function(x) return x end, T.Lambda(function(x) return x end), Twice(), T.Compose {T.Resize(16), Twice()},
+      T.RandomApply {Twice()}, lm.nn.Identity(),
+    }
+    for _, transform in ipairs(alone) do assert.is_nil(set_of(transform).sets[1].get_batch, tostring(transform)) end
+    assert(set_of(T.Normalize({0.5}, {0.25})).get_batch) -- not where the order of what is drawn would be another
+    assert.is_nil(set_of(T.RandomHorizontalFlip()).get_batch)
+    assert.is_nil(data.CIFAR10 {root = folder .. "/random", target_transform = function(y) return y end}.get_batch)
+    local Other = data.CIFAR10:extend "Other" -- whose samples are its own
+    function Other.get(_, i) return i end
+    assert.is_nil(Other({root = folder .. "/random"}).get_batch)
+  end)
+
+  it("says what is missing or broken", function()
+    says("CIFAR10: no data_batch_1.bin nor cifar-10-binary.tar.gz in any of\n  " .. folder .. "/nowhere\n",
+      data.CIFAR10, {root = folder .. "/nowhere"})
+    says("put cifar-100-binary.tar.gz (the binary version", data.CIFAR100, {root = folder .. "/nowhere"})
+    local path = write("bad/test_batch.bin", records(9, 3))
+    says("CIFAR10: " .. path .. ": record 2 has the label 10, but there are 0 to 9", data.CIFAR10,
+      {root = folder .. "/bad", train = false})
+    local set = data.CIFAR10 {root = folder .. "/bad", train = false, on_error = "skip"}
+    assert.same({1, 2}, {#set, set:skipped()})
+    write("bad/test_batch.bin", records(0, 3):sub(1, -2))
+    says(path .. " has 9218 bytes, which is no number of records of 3073", data.CIFAR10,
+      {root = folder .. "/bad", train = false})
+    says("no option 'download': nothing is downloaded", data.CIFAR10, {download = true})
+  end)
+end)

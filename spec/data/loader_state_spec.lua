@@ -1,0 +1,354 @@
+-- A loader's state: the rest of a pass is the same after it was loaded, whatever makes the batches.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local data = lm.data
+-- luacheck: no self
+
+local Noisy = data.Dataset:extend("Noisy") -- samples with random numbers in them
+function Noisy:init(n) self.n = n end
+function Noisy:len() return self.n end
+function Noisy:get(i) return lm.rand(2), i, { name = "sample " .. i } end
+
+local function plain(...)
+  local batch = { ... }
+  for i, v in ipairs(batch) do batch[i] = lm.is_tensor(v) and v:totable() or v end
+  return batch
+end
+
+-- The batches that an iterator gives, `most` of them.
+local function take(next_batch, most)
+  local list = {}
+  while #list < (most or math.huge) do
+    local batch = plain(next_batch())
+    if batch[1] == nil then break end
+    list[#list + 1] = batch
+  end
+  return list
+end
+
+local folder, count
+setup(function() folder, count = temp.folder(), 0 end)
+teardown(function() temp.remove(folder) end)
+
+-- A state as it comes back from a file.
+local function through_file(state)
+  count = count + 1
+  local path = folder .. "/" .. count .. ".safetensors"
+  lm.save(path, state)
+  return lm.load(path)
+end
+
+local workers = { { num_workers = 0 }, { num_workers = 1 }, { num_workers = 2, prefetch_factor = 3 },
+  { num_workers = 8 }, { num_workers = 2, worker_type = "process" } }
+
+local function with(how, more)
+  local opts = {}
+  for key, value in pairs(how) do opts[key] = value end
+  for key, value in pairs(more) do opts[key] = value end
+  return opts
+end
+
+-- Two passes in one go, and the same with a stop after k batches of the first. make(how) gives a loader; made by the
+-- first of `ways` to make batches, it goes on with the next.
+local function check(make, begin, ways, k)
+  begin = begin or function(loader) return loader:iter() end
+  ways = ways or workers
+  for w, how in ipairs(ways) do
+    lm.manual_seed(9)
+    local loader = make(how)
+    local whole = { take(begin(loader, 1)), take(begin(loader, 2)) }
+    lm.manual_seed(9)
+    loader = make(how)
+    local first = take(begin(loader, 1), k or 3)
+    local state, random = through_file(loader:state_dict()), lm.get_rng_state()
+    lm.manual_seed(1234) -- another process's
+    loader = make(ways[w % #ways + 1])
+    loader:load_state_dict(state)
+    lm.set_rng_state(random)
+    for _, batch in ipairs(take(begin(loader, 1))) do first[#first + 1] = batch end
+    assert.same(whole, { first, take(begin(loader, 2)) })
+  end
+end
+
+describe("a loader's state", function()
+  it("goes on in the midst of a shuffled pass, random numbers included", function()
+    check(function(how) return data.DataLoader(Noisy(11), with(how, { batch_size = 2, shuffle = true })) end)
+    check(function(how) return data.DataLoader(Noisy(11), with(how, { batch_size = 2, shuffle = true, seed = 4 })) end,
+      nil, { workers[1], workers[2] })
+  end)
+
+  it("goes on in an epoch that has a number, and in no other", function()
+    local function make(how)
+      return data.DataLoader(Noisy(11), with(how, { batch_size = 2, shuffle = true, seed = 4 }))
+    end
+    check(make, function(loader, epoch) return loader:epoch(epoch) end, { workers[1], workers[3] })
+    local loader = make {}
+    take(loader:epoch(7), 2)
+    local state = loader:state_dict()
+    loader = make {}
+    loader:load_state_dict(state)
+    assert.error_matches(function() loader:epoch(8) end, "goes on in epoch 7, after batch 2: loader:epoch%(7%)")
+    assert.error_matches(function() loader:epoch(7, 3) end, "goes on in epoch 7, after batch 2")
+    assert.equal(4, #take(loader:epoch(7)))
+    assert.equal(6, #take(loader:epoch(8)))
+  end)
+
+  it("goes on with every sampler", function()
+    local set = Noisy(12)
+    local weights = {}
+    for i = 1, 12 do weights[i] = i end
+    local drawing = { len = function() return 6 end, iter = function() -- draws at each step
+      local i = 0
+      return function()
+        i = i + 1
+        return i <= 6 and lm.randint(1, 13, { 2 }) or nil
+      end
+    end }
+    for _, made in ipairs {
+      function() return { sampler = data.WeightedRandomSampler(weights, 12), batch_size = 2 } end,
+      function() return { sampler = data.WeightedRandomSampler(weights, 12, { seed = 3 }), batch_size = 2 } end,
+      function() return { sampler = data.RandomSampler(set, { replacement = true }), batch_size = 2 } end,
+      function() return { sampler = data.SubsetRandomSampler({ 1, 2, 3, 4, 5, 6, 7, 8 }), batch_size = 2 } end,
+      function()
+        return { sampler = data.DistributedSampler(set, { num_replicas = 2, rank = 1, seed = 5 }), batch_size = 1 }
+      end,
+      function() return { batch_sampler = data.BatchSampler(data.RandomSampler(set), 2) } end,
+      function() return { batch_sampler = data.BatchSampler(data.RandomSampler(set, { seed = 2 }), 2) } end,
+      function() return { batch_sampler = drawing } end,
+    } do
+      local function make(how) return data.DataLoader(set, with(how, made())) end
+      check(make, nil, { workers[1], workers[3] })
+      check(make, function(loader, n) return loader:epoch(n) end, { workers[1] }, 1)
+    end
+  end)
+
+  it("lets a batch sampler draw the same whatever the workers, and the script's numbers alone", function()
+    local drawing = { len = function() return 4 end, iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        return i <= 4 and lm.randint(1, 13, { 2 }) or nil
+      end
+    end }
+    local expected
+    for _, how in ipairs(workers) do
+      lm.manual_seed(2)
+      local got = {}
+      for _, i in data.DataLoader(Noisy(12), with(how, { batch_sampler = drawing })):iter() do
+        got[#got + 1] = { i:totable(), lm.rand(1):totable() } -- the script draws, too
+      end
+      expected = expected or got
+      assert.same(expected, got)
+    end
+  end)
+
+  it("reads no sample of a set with :get twice", function()
+    local asked
+    local Counting = data.Dataset:extend("Counting")
+    function Counting:len() return 10 end
+    function Counting:get(i)
+      asked[#asked + 1] = i
+      return i
+    end
+    asked = {}
+    local loader = data.DataLoader(Counting(), { batch_size = 2 })
+    take(loader:iter(), 3)
+    local state = loader:state_dict()
+    asked = {}
+    loader = data.DataLoader(Counting(), { batch_size = 2 })
+    loader:load_state_dict(state)
+    take(loader:iter())
+    assert.same({ 7, 8, 9, 10 }, asked)
+  end)
+
+  it("at the end of a pass, or before any, begins the next one", function()
+    local function make() return data.DataLoader(Noisy(5), { batch_size = 2, shuffle = true, seed = 1 }) end
+    local loader = make()
+    local first = take(loader:iter())
+    local state = through_file(loader:state_dict())
+    local second = take(loader:iter())
+    assert.not_same(first, second)
+    loader = make()
+    loader:load_state_dict(state)
+    assert.same(second, take(loader:iter()))
+    loader = make()
+    loader:load_state_dict(make():state_dict())
+    assert.same(first, take(loader:iter()))
+    -- after the last batch, but before the loop has seen the end: nothing is left
+    loader = make()
+    take(loader:iter(), 3)
+    state = loader:state_dict()
+    loader = make()
+    loader:load_state_dict(state)
+    assert.same({}, take(loader:iter()))
+    assert.same(second, take(loader:iter()))
+  end)
+
+  it("can be asked for again before the pass goes on", function()
+    local function make() return data.DataLoader(Noisy(5), { batch_size = 1, shuffle = true, seed = 1 }) end
+    local whole = take(make():iter())
+    local loader = make()
+    take(loader:iter(), 2)
+    for _ = 1, 3 do
+      local state = through_file(loader:state_dict())
+      loader = make()
+      loader:load_state_dict(state)
+    end
+    assert.same({ whole[3], whole[4], whole[5] }, take(loader:iter()))
+  end)
+
+  it("keeps the dtype that a column of numbers has", function()
+    local Late = data.Dataset:extend("Late") -- halves first, then whole numbers
+    function Late:len() return 4 end
+    function Late:get(i) return i < 3 and i + 0.5 or i end
+    local loader = data.DataLoader(Late(), { batch_size = 2 })
+    loader:iter()()
+    local state = through_file(loader:state_dict())
+    loader = data.DataLoader(Late(), { batch_size = 2 })
+    loader:load_state_dict(state)
+    assert.equal("float32", loader:iter()().dtype)
+  end)
+
+  it("is refused by a loader that is another", function()
+    local loader = data.DataLoader(Noisy(10), { batch_size = 2 })
+    take(loader:iter(), 2)
+    local state = loader:state_dict()
+    for problem, other in pairs {
+      ["of batches of 2, this loader's are of 5"] = data.DataLoader(Noisy(10), { batch_size = 5 }),
+      ["of a loader with 5 batches an epoch, this one has 6"] = data.DataLoader(Noisy(12), { batch_size = 2 }),
+    } do
+      assert.error_matches(function() other:load_state_dict(state) end, problem)
+    end
+    for problem, wrong in pairs {
+      ["what loader:state_dict%(%) gave wanted"] = {}, ["the state has to be a table, got number 5"] = 5,
+    } do
+      assert.error_matches(function() loader:load_state_dict(wrong) end, problem)
+    end
+    local function refused(where, key, value)
+      local before = where[key]
+      where[key] = value
+      local ok, problem = pcall(function()
+        loader:load_state_dict(state)
+        return loader:iter()
+      end)
+      where[key] = before
+      assert.is_false(ok)
+      return problem
+    end
+    assert.matches("pass.seed", refused(state.pass, "seed", "x"))
+    assert.matches("pass.rank has to be an integer", refused(state.pass, "rank", {}))
+    assert.matches("pass.world has to be an integer", refused(state.pass, "world", nil))
+    assert.matches("pass.workers has to be an integer", refused(state.pass, "workers", 0 / 0))
+    assert.matches("a pass after batch 6 of 5", refused(state.pass, "batch", 6))
+    assert.matches("pass has to be a table", refused(state, "pass", 7))
+    assert.matches("passes has to be an integer", refused(state, "passes", 0 / 0))
+    assert.matches("dtype", refused(state, "dtypes", { [""] = "none" }))
+    loader = data.DataLoader(Noisy(10), { batch_size = 2, shuffle = true, seed = 3 })
+    take(loader:iter(), 2)
+    state = loader:state_dict()
+    assert.matches("pass.sampler has to be a table", refused(state.pass, "sampler", true))
+    assert.matches("the sampler's epoch has to be an integer", refused(state.pass.sampler, "epoch", "x"))
+    assert.matches("the sampler's epoch has to be an integer", refused(state.pass, "sampler", {}))
+    loader:load_state_dict(state)
+    assert.equal(3, #take(loader:iter(), 9))
+  end)
+end)
+
+describe("a stream's state", function()
+  local Stream = data.IterableDataset:extend("Stream") -- knows nothing of states
+  function Stream:init(n) self.n = n end
+  function Stream:iter()
+    local i, base = 0, lm.rand(1)
+    return function()
+      i = i + 1
+      if i <= self.n then return i, base + lm.rand(1) end
+    end
+  end
+
+  -- Goes on where it was. Counts what it has made since it was.
+  local Going = data.IterableDataset:extend("Going")
+  function Going:init(n, shards) self.n, self.at, self.first, self.stride, self.made = n, nil, 1, 1, 0
+    if shards then
+      function self.shard(me, i, parts) me.first, me.stride = i + 1, parts end
+    end
+  end
+  function Going:state_dict() return { at = self.at } end
+  function Going:load_state_dict(state) self.at, self.loaded = state.at, true end
+  function Going:iter()
+    if not self.loaded then self.at = self.first - self.stride end
+    self.loaded = nil
+    return function()
+      if self.at + self.stride > self.n then return nil end
+      self.at, self.made = self.at + self.stride, self.made + 1
+      return self.at, lm.rand(1), self.made
+    end
+  end
+
+  it("goes on by walking it again", function()
+    check(function(how) return data.DataLoader(Stream(11), with(how, { batch_size = 2 })) end)
+  end)
+
+  it("goes on by the set's own state, without walking it again", function()
+    for _, how in ipairs(workers) do
+      for _, resumed_by in ipairs { how, workers[1] } do
+        local whole = take(data.DataLoader(Going(11), { batch_size = 2, seed = 3 }):iter())
+        local loader = data.DataLoader(Going(11), with(how, { batch_size = 2, seed = 3 }))
+        take(loader:iter(), 3)
+        local state = through_file(loader:state_dict())
+        loader = data.DataLoader(Going(11), with(resumed_by, { batch_size = 2, seed = 3 }))
+        loader:load_state_dict(state)
+        local rest = take(loader:iter())
+        assert.equal(3, #rest)
+        assert.same(whole[4][1], rest[1][1])
+        assert.same(whole[4][2], rest[1][2])
+        assert.same(whole[6][2], rest[3][2])
+        if resumed_by == workers[1] then assert.same({ 1, 2 }, rest[1][3]) end
+        assert.is_true(rest[1][3][1] <= 3) -- a worker may pass over batches that are others'
+      end
+    end
+  end)
+
+  it("that is shared out goes on in each worker", function()
+    for _, shards in ipairs { true, false } do
+      for _, k in ipairs { 1, 2, 4 } do
+        local how = { batch_size = 2, num_workers = 3, seed = 1 }
+        local function make()
+          if shards then return data.DataLoader(Going(17, true), how) end
+          local Asking = Stream:extend("Asking")
+          function Asking:iter()
+            local info = data.get_worker_info()
+            local i = info.id + 1 - info.num_workers
+            return function()
+              i = i + info.num_workers
+              if i <= self.n then return i, lm.rand(1) end
+            end
+          end
+          return data.DataLoader(Asking(17), how)
+        end
+        local function numbers(list)
+          for i, batch in ipairs(list) do list[i] = { batch[1], batch[2] } end
+          return list
+        end
+        local whole = numbers(take(make():iter()))
+        local loader = make()
+        local got = take(loader:iter(), k)
+        local state = through_file(loader:state_dict())
+        loader = make()
+        loader:load_state_dict(state)
+        for _, batch in ipairs(take(loader:iter())) do got[#got + 1] = batch end
+        assert.same(whole, numbers(got))
+        how.num_workers = 2
+        assert.error_matches(function() make():load_state_dict(state) end,
+          "shared out over 3 workers, this loader has 2: make it with {num_workers = 3}")
+      end
+    end
+  end)
+
+  it("of a set that has none is refused by one that has lost it", function()
+    local loader = data.DataLoader(Going(11), { batch_size = 2 })
+    take(loader:iter(), 2)
+    local state = loader:state_dict()
+    assert.error_matches(function() data.DataLoader(Stream(11), { batch_size = 2 }):load_state_dict(state) end,
+      "the set has no :load_state_dict")
+  end)
+end)

@@ -1,0 +1,71 @@
+-- TokenDataset.
+local lm = require "luminary"
+local sets = require "spec.support.sets"
+local data = lm.data
+local write, says, plain, all, same_with_workers, folder =
+  sets.write, sets.says, sets.plain, sets.all, sets.same_with_workers, sets.folder
+teardown(sets.remove)
+
+describe("a TokenDataset", function()
+  local ffi = require "ffi"
+  local function tokens(name, kind, n, f)
+    local list = ffi.new(kind .. "[?]", n)
+    for i = 0, n - 1 do list[i] = f(i) end
+    return write(name, ffi.string(list, ffi.sizeof(list)))
+  end
+
+  it("gives blocks and the same one token later", function()
+    for kind, v in pairs {uint8 = 200, int16 = -5, uint16 = 60000, int32 = -70000, uint32 = 4e9, int64 = 2 ^ 40} do
+      local path = tokens("t.bin", kind .. "_t", 11, function(i) return v + i end)
+      local set = data.TokenDataset(path, {block_size = 3, dtype = kind, base = 0})
+      assert.equal(3, #set)
+      local x, y = set:get(2)
+      assert.equal("int64", x.dtype)
+      assert.same({{v + 3, v + 4, v + 5}, {v + 4, v + 5, v + 6}}, {plain(x), plain(y)})
+    end
+    local path = tokens("t.bin", "uint16_t", 11, function(i) return i end)
+    local every = data.TokenDataset(path, {block_size = 3, stride = 1})
+    assert.equal(8, #every)
+    assert.same({9, 10, 11}, plain(select(2, every:get(-1)))) -- from 1
+    local x, y = every:get_batch(lm.tensor({8, 1}, {dtype = "int64"}))
+    assert(x:equal((every:get_batch {8, 1})))
+    assert.same({{{8, 9, 10}, {1, 2, 3}}, {{9, 10, 11}, {2, 3, 4}}}, {plain(x), plain(y)})
+    assert.is_true(x:is_contiguous() and y:is_contiguous())
+    assert.equal(2, #data.TokenDataset(path, {block_size = 3, offset = 4, stride = 4}))
+    local sums = data.TokenDataset(path, {block_size = 3, transform = function(a, b) return (a + b):sum():item() end})
+    assert.equal(15, sums:get(1))
+    same_with_workers(every)
+    same_with_workers(sums)
+  end)
+
+  it("says what is wrong with the file", function()
+    local path = tokens("u.bin", "uint16_t", 11, function(i) return i * 10 end)
+    says("no number of tokens of 4 bytes", data.TokenDataset, path, {block_size = 3, dtype = "int32"})
+    says("has 11 tokens; a block of 11 and the token after it want more", data.TokenDataset, path, {block_size = 11})
+    says("{block_size = …}", data.TokenDataset, path)
+    says("cannot read " .. folder .. "/none", data.TokenDataset, folder .. "/none", {block_size = 1})
+    local set = data.TokenDataset(path, {block_size = 3, vocab_size = 100})
+    assert.same({31, 41, 51}, plain((set:get(2))))
+    says(path .. ": token 11 of it is 100, not from 0 to 99",
+      data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}).get,
+      data.TokenDataset(path, {block_size = 3, vocab_size = 100, stride = 7}), 2)
+    says("sample 4 is not among the 3", set.get, set, 4)
+    says("has no block 4611686018427387904", set.get_batch, set, lm.tensor({2 ^ 53}, {dtype = "int64"}):mul(512))
+    says("are not in it", set.get_batch, set, lm.tensor({0}, {dtype = "int64"}))
+    says("TokenDataset: the list of indices has to be a tensor, got number 3", set.get_batch, set, 3)
+  end)
+
+  it("has an error for a file that changes, in workers too", function()
+    local path = tokens("v.bin", "uint16_t", 5000, function(i) return i end)
+    local set = data.TokenDataset(path, {block_size = 4})
+    set:get(1)
+    write("v.bin", "short")
+    says(path .. " had 10000 bytes and has 5 now", set.get, set, 1000)
+    for _, kind in ipairs {"thread", "process"} do
+      says(path .. " has changed since the set was made: it had 10000 bytes", all, set,
+        {num_workers = 1, worker_type = kind})
+    end
+    tokens("v.bin", "uint16_t", 5000, function(i) return i + 1 end)
+    says("v.bin", set.get, set, 1)
+  end)
+end)

@@ -1,0 +1,288 @@
+-- Every collective over real ranks against plain arithmetic (support/collectives_rank.lua), and what the front door
+-- refuses.
+local lm = require "luminary"
+local dist = lm.dist
+local ranks = require "spec.support.ranks"
+
+local long = os.getenv "LM_TEST_LONG" == "1"
+
+describe("collectives of", function()
+  local function sweep(n, large_dtypes, large_calls, env)
+    local got = ranks.run {
+      n = n, file = "spec/support/collectives_rank.lua", args = large_dtypes .. " " .. large_calls, env = env,
+      timeout = long and 900 or 120,
+    }
+    assert(got.ok, got.text)
+    for rank = 0, n - 1 do assert.matches("all right %d%d%d", got[rank].output) end
+  end
+  local everything = "bool,uint8,int32,int64,float16,bfloat16,float32,float64"
+
+  it("1 rank", function() sweep(1, "", "") end)
+  it("2 ranks", function()
+    sweep(2, long and everything or "float32", long and "all" or "all_reduce,broadcast,all_gather,send_recv")
+  end)
+  it("3 ranks", function() sweep(3, long and everything or "", "all") end)
+  it("4 ranks", function() sweep(4, long and everything or "int64", long and "all" or "reduce_scatter") end)
+  it("2 ranks that share no memory", function()
+    sweep(2, long and everything or "float32", long and "all" or "all_reduce", { LM_SHM = "0" })
+  end)
+  it("3 ranks that share no memory", function() sweep(3, long and everything or "", "all", { LM_SHM = "0" }) end)
+end)
+
+describe("what is under way", function()
+  local function run(script)
+    local got = ranks.run {
+      n = 2, timeout = 40, env = { LM_TOKEN = "a token for specs" }, script = [[
+        local lm = require "luminary"
+        local dist = lm.dist
+        dist.init_process_group { timeout = 20 }
+        local me = dist.get_rank()
+        local go = function() os.execute "sleep 0.3" end -- the other rank is behind
+      ]] .. script,
+    }
+    assert(got.ok, got.text)
+    assert(got[0].seconds < 15, got.text)
+  end
+
+  it("is told by the end of a line's name, cut between characters", function()
+    run [[
+      local name = ("é"):rep(29)
+      local f = loadstring("local f, t = ... f(t)", "=" .. name)
+      local ok, err = pcall(f, dist.all_reduce, lm.ones(me + 2))
+      local places, whole = 0, err:gsub("é", "")
+      for place in err:gmatch(" at ([\195\169]+):1") do places = places + #place / #name end
+      assert(not ok and places > 1.4 and not whole:find "[\128-\255]", err)
+      os.exit(0, true)
+    ]]
+  end)
+
+  it("can be waited for in vain, and again; calls after it keep their order", function()
+    run [[
+      local t, b = lm.full({ 3 }, me + 1), lm.full({ 2 }, me)
+      if me == 1 then go() end
+      local work = dist.all_reduce(t, { async_op = true })
+      if me == 0 then
+        assert(not work:is_completed())
+        local ok, err = pcall(work.wait, work, 0.05)
+        assert(not ok and err:match("wait: all_reduce sum float32 %[3%] is not done after 0.05 s"), err)
+      end
+      dist.broadcast(b, 1)
+      assert(work:is_completed() and t[1] == 3 and b[1] == 1)
+      work:wait()
+      local got = lm.zeros { 2, 3 }
+      if me == 0 then
+        work = dist.irecv(got:t(), 1)
+        local ok, err = pcall(work.wait, work, 0.05)
+        assert(not ok and err:match("wait: recv float32 %[3, 2%] from rank 1 is not done after 0.05 s"), err)
+        work:wait()
+        assert(got[1][2] == 2 and work:source_rank() == 1)
+      else
+        go()
+        dist.send(lm.tensor { { 1, 0 }, { 2, 0 }, { 3, 0 } }, 0)
+      end
+    ]]
+  end)
+
+  it("gets there if the script drops it, or waits elsewhere meanwhile", function()
+    run [[
+      local large, small, sum = lm.ones { 1000000 }, lm.ones { 10 }, lm.ones { 3 }
+      if me == 0 then
+        dist.isend(small, 1)
+        dist.isend(large, 1, { tag = 3 })
+        collectgarbage()
+        collectgarbage()
+        dist.all_reduce(sum)
+      else
+        go()
+        local a, b = lm.zeros { 1000000 }, lm.zeros { 10 }
+        dist.recv(a, 0, { tag = 3 })
+        dist.recv(b, 0)
+        assert(a:sum():item() == 1e6 and b:sum():item() == 10)
+        dist.all_reduce(sum)
+      end
+      for _ = 1, 5 do dist.all_reduce(sum, { async_op = true }) end
+      collectgarbage()
+      local kept = dist.all_reduce(sum, { async_op = true })
+      local never = me == 0 and dist.irecv(small, 1, { tag = 9 })
+      dist.destroy_process_group()
+      assert(sum[1] == 128 and kept:is_completed())
+      kept:wait()
+      if never then assert(not pcall(never.wait, never)) end
+    ]]
+  end)
+end)
+
+describe("what is under way", function()
+  -- Another tensor's memory, sizes and dtype for t, which has been given to a call. Gives what it was.
+  local prelude = [[
+    local lm = require "luminary"
+    local dist, nn = lm.dist, lm.nn
+    dist.init_process_group { timeout = 20 }
+    local me = dist.get_rank()
+    local big = 300000
+    local function full(value, shape) return lm.full(shape or { big }, value) end
+    local function strided(value) return full(value, { 1000, 300 }):t() end
+    local function all(t, value) return t:eq(value):all():item() end
+    local calls, works, kept = {}, {}, {}
+    local function swapped(...)
+      for _, t in ipairs { ... } do
+        table.insert(kept, t:detach())
+        t.data = lm.ones({ 7 }, { dtype = "int64" })
+        t:add_(1)
+      end
+      collectgarbage()
+    end
+    -- The other rank is behind: all is under way when tensors change.
+    local function late() if me == 1 then os.execute "sleep 0.2" end end
+    local function done()
+      for _, work in ipairs(works) do work:wait() end
+      local list = kept
+      works, kept = {}, {}
+      return unpack(list)
+    end
+    local function start(name, args, op)
+      args[#args + 1] = { async_op = true, op = op }
+      table.insert(works, (dist[name](unpack(args))))
+    end
+    late()
+  ]]
+  local function run(script, env)
+    local got = ranks.run { n = 2, timeout = 40, env = env, script = prelude .. script .. [[
+      dist.destroy_process_group()
+      print "finished"
+    ]] }
+    assert(got.ok, got.text)
+    assert.matches("finished", got[0].output)
+  end
+
+  for _, shared in ipairs { "1", "0" } do
+    it("keeps the memory that its tensors had, LM_SHM=" .. shared, function()
+      run([[
+        for _, make in ipairs { full, strided } do
+          local a, b, c, d = make(me + 1), make(me + 1), make(me + 1), make(me + 1)
+          start("all_reduce", { a })
+          start("broadcast", { b, 1 })
+          start("reduce", { c, 0 })
+          start("all_reduce", { d }, "max")
+          swapped(a, b, c, d)
+          local sum, sent, reduced, most = done()
+          assert(all(sum, 3) and all(sent, 2) and all(reduced, me == 0 and 3 or 2) and all(most, 2))
+          assert(all(a, 2) and a.dtype == "int64" and a:numel() == 7)
+
+          a, b, c = make(0), make(0), make(me + 1)
+          start("all_gather", { { a, b }, c })
+          swapped(a, b, c)
+          sum, sent, c = done()
+          assert(all(sum, 1) and all(sent, 2) and all(c, me + 1))
+
+          a, b, c = make(me + 1), make(10 * (me + 1)), make(0)
+          start("reduce_scatter", { c, { a, b } })
+          swapped(a, b, c)
+          a, b, c = done()
+          assert(all(c, me == 0 and 3 or 30))
+
+          a, b, c, d = make(me + 1), make(10 * (me + 1)), make(0), make(0)
+          start("all_to_all", { { c, d }, { a, b } })
+          swapped(a, b, c, d)
+          a, b, c, d = done()
+          assert(all(c, me == 0 and 1 or 10) and all(d, me == 0 and 2 or 20))
+
+          a, b, c, d = make(me + 1), make(5), make(6), make(0)
+          start("gather", me == 0 and { a, { c, d } } or { a })
+          start("scatter", me == 0 and { b, { make(7), make(8) } } or { b })
+          swapped(a, b, c, d)
+          a, b, c, d = done()
+          assert(all(b, 7 + me) and (me == 1 or all(c, 1) and all(d, 2)))
+
+          a, b = make(me + 1), make(0)
+          works = { dist.isend(a, 1 - me), (dist.irecv(b, 1 - me)) }
+          swapped(a, b)
+          a, b = done()
+          assert(all(a, me + 1) and all(b, 2 - me))
+          c, d = make(me + 3), make(0)
+          works = dist.batch_isend_irecv { dist.P2POp(dist.isend, c, 1 - me), dist.P2POp(dist.irecv, d, 1 - me) }
+          swapped(c, d)
+          c, d = done()
+          assert(all(c, me + 3) and all(d, 4 - me))
+        end
+      ]], { LM_SHM = shared })
+    end)
+
+    it("is not left behind by share_memory_, nor converted with its module, LM_SHM=" .. shared, function()
+      run([[
+        local t = full(me + 1)
+        start("all_reduce", { t })
+        local ok, problem = pcall(t.share_memory_, t)
+        if not ok then assert(problem:find("share_memory_: this tensor has memory in common", 1, true), problem) end
+        done()
+        assert(all(t, 3) and t:share_memory_():is_shared() and all(t, 3))
+
+        local net = nn.Linear(500, 400)
+        for _, p in ipairs(net:parameters()) do p:detach():fill_(me + 1) end
+        for _, p in ipairs(net:parameters()) do
+          start("all_reduce", { p })
+          table.insert(kept, p:detach())
+        end
+        if me == 0 then net:double() end
+        for _, t in ipairs { done() } do assert(all(t, 3) and t.dtype == "float32") end
+      ]], { LM_SHM = shared })
+    end)
+  end
+end)
+
+describe("a collective refuses", function()
+  setup(function() dist.init_process_group() end)
+  teardown(function() dist.destroy_process_group() end)
+
+  local function message(f, ...)
+    local ok, err = pcall(f, ...)
+    assert(not ok, "no error")
+    return tostring(err)
+  end
+  local ints = lm.tensor({ 1, 2 }, { dtype = "int64" })
+
+  it("reductions that make no sense for a dtype", function()
+    assert.matches("all_reduce: the mean of int64; floats are wanted", message(dist.all_reduce, ints, { op = "mean" }))
+    local floats = lm.ones { 2 }
+    assert.matches("all_reduce: band of float32; integers or bool", message(dist.all_reduce, floats, { op = "band" }))
+    assert.matches("reduce_scatter: bor of float32",
+      message(dist.reduce_scatter, floats, { lm.ones { 2 } }, { op = "bor" }))
+  end)
+
+  it("to write where elements share memory", function()
+    assert.matches("all_reduce: elements of the tensor of sizes %[3, 2%] share memory",
+      message(dist.all_reduce, lm.ones({ 3, 1 }):expand(3, 2)))
+  end)
+
+  it("lists that do not fit", function()
+    assert.matches("all_gather: .*float32 %[3%].*float32 %[2%]",
+      message(dist.all_gather, { lm.ones { 3 } }, lm.ones { 2 }))
+    assert.matches("all_gather: .*int64 %[2%].*float32 %[2%]", message(dist.all_gather, { ints }, lm.ones { 2 }))
+    assert.matches("scatter: .*cpu:1.*cpu ",
+      message(dist.scatter, lm.ones { 2 }, { lm.ones({ 2 }, { device = "cpu:1" }) }, 0))
+  end)
+
+  it("to send to itself", function()
+    assert.matches("send: ", message(dist.send, lm.ones { 2 }, 0))
+  end)
+
+  it("and leaves data alone with one rank, whatever the layout", function()
+    local t = lm.arange(6, { dtype = "float32" }):view(2, 3):t()
+    dist.all_reduce(t, { op = "mean" })
+    assert.same({ { 0, 3 }, { 1, 4 }, { 2, 5 } }, t:totable())
+    local out = { lm.zeros { 3, 2 } }
+    dist.all_gather(out, t)
+    assert.same(t:totable(), out[1]:totable())
+    local leaf = lm.ones({ 2 }, { requires_grad = true })
+    dist.all_reduce(leaf) -- writes data, records nothing
+    assert.is_true(leaf.is_leaf)
+  end)
+
+  it("and counts as a write to what a graph has saved", function()
+    local x = lm.ones({ 2 }, { requires_grad = true })
+    local y = x * 2
+    local z = y * y
+    dist.all_reduce(y)
+    assert.matches("a collective changed it in place", message(function() z:sum():backward() end))
+  end)
+end)

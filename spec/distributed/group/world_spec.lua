@@ -1,0 +1,382 @@
+-- A rank's side of the world: finding the store, and hearing how the others are.
+require "luminary"
+local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
+
+local prelude = [[
+local lm = require "luminary"
+local dist = lm.dist
+io.stdout:setvbuf "no"
+local function init(options)
+  local ok, err = pcall(dist.init_process_group, options)
+  if not ok then print(err) os.exit(7) end
+  return dist.get_rank(), dist.get_world_size()
+end
+local function waits(f, ...)
+  local ok, err = pcall(f, ...)
+  print(ok and "no error" or err)
+end
+]]
+
+local function start(n, script, options)
+  options = options or {}
+  options.n, options.script = n, prelude .. script
+  options.env = options.env or { LM_TOKEN = "a token for specs", LM_HEARTBEAT_TIMEOUT = 2 }
+  return ranks.start(options)
+end
+
+local function all_ready(job) for rank = 0, job.n - 1 do assert(job:wait_for(rank, "ready"), job:output(rank)) end end
+
+describe("the store is found", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  local meet = [[
+    local options = { init_method = arg[1], timeout = tonumber(arg[2]) or 20 }
+    for _ = 1, 2 do
+      local me = init(options)
+      print(dist.all_reduce(lm.ones(1)):item(), me)
+      dist.destroy_process_group()
+    end
+  ]]
+
+  it("by a file, whatever an earlier job left in it", function()
+    local path = folder .. "/meet"
+    for _, left in ipairs { "", "luminary 127.0.0.1:1 00\n",
+      ("luminary 127.0.0.1:%d 0123456789abcdef\n"):format(ranks.free_port()) } do
+      temp.write(path, left)
+      local got = start(3, meet, { args = "file://" .. path }):wait()
+      assert(got.ok, got.text)
+      assert.equal("3\t1\n3\t1\n", got[1].output)
+      assert.is_nil(io.open(path)) -- and nothing is left
+    end
+  end)
+
+  it("by a file that is one job's at a time", function()
+    local path = folder .. "/meet"
+    local env = { LM_TOKEN = false, LM_JOB = false }
+    local first = start(2, [[
+      init { init_method = arg[1] }
+      print "ready"
+      if dist.get_rank() == 1 then
+        waits(dist.barrier)
+        os.exit()
+      end
+      require "ffi".cdef "int usleep(unsigned);"
+      for _ = 1, 600 do require "ffi".C.usleep(100000) end
+    ]], { args = "file://" .. path, env = env })
+    all_ready(first)
+    local got = start(2, meet, { args = "file://" .. path .. " 6", env = env }):wait()
+    assert.matches("init_method file://" .. path .. ": rank 0 of another job is there, with its store at [^\n]*",
+      got[0].output)
+    assert.matches("gave up after 6 s", got[1].output)
+    first:kill(0) -- and its file stays, which nobody holds
+    assert.matches("rank 0 on host [^\n]* died", first:wait()[1].output)
+    assert(io.open(path)):close()
+    got = start(2, meet, { args = "file://" .. path, env = env }):wait()
+    assert(got.ok, got.text)
+    assert.is_nil(io.open(path))
+  end)
+
+  it("by a file at which several jobs begin together, and one at most of them meets", function()
+    local jobs, met = {}, 0
+    for i = 1, 4 do
+      jobs[i] = start(2, [[
+        init { init_method = arg[1], timeout = 6 }
+        print "all there"
+        os.execute "sleep 6" -- longer than the others look for it
+      ]], { args = "file://" .. folder .. "/meet", env = { LM_TOKEN = false, LM_JOB = false } })
+    end
+    for _, job in ipairs(jobs) do
+      local got = job:wait()
+      if got[0].output:find "all there" then
+        met = met + 1
+      else
+        assert.matches("rank 0 of another job is there", got[0].output)
+      end
+    end
+    assert(met <= 1, met .. " jobs met at one file")
+  end)
+
+  it("by a file whose folder exists", function()
+    local got = start(2, meet, { args = "file://" .. folder .. "/none/meet" }):wait()
+    for rank = 0, 1 do
+      assert.matches("init_process_group: .*there is no folder " .. folder .. "/none", got[rank].output)
+      assert(got[rank].seconds < 5, got.text)
+    end
+  end)
+
+  it("by torchrun's own store", function()
+    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -o %s/agent spec/support/agent.c"
+      .. " -lpthread"):format(folder))
+    assert(ok, text)
+    os.execute(("%s/agent %s/port >/dev/null 2>&1 &"):format(folder, folder))
+    local port, pid
+    for _ = 1, 500 do
+      local file = io.open(folder .. "/port")
+      if file then
+        port, pid = file:read("*n", "*n")
+        file:close()
+        break
+      end
+      ranks.sleep(0.01)
+    end
+    local got = start(3, meet, { env = { TORCHELASTIC_USE_AGENT_STORE = "True", TORCHELASTIC_RUN_ID = "spec",
+      TORCHELASTIC_RESTART_COUNT = 0, MASTER_PORT = port, LM_TOKEN = "t" } }):wait()
+    os.execute("kill " .. pid)
+    assert(got.ok, got.text)
+    for rank = 0, 2 do assert.equal(("3\t%d\n3\t%d\n"):format(rank, rank), got[rank].output) end
+  end)
+
+  it("and those who wait hear who was turned away", function()
+    local job = start(2, meet, { args = "env:// 3", env_of = function(rank) return { WORLD_SIZE = 2 + rank } end })
+    local got = job:wait()
+    assert.matches("rank 1 was told of a world of 3 and rank 0 of one of 2", got[1].output)
+    assert.matches("rank 1 has not joined; refused was: rank 1 was told of a world of 3", got[0].output)
+  end)
+
+  it("or the reason is said, half way and in the end", function()
+    local got = start(1, meet, { env = { WORLD_SIZE = 2, RANK = 1, LM_TOKEN = "t" }, args = "env:// 1" }):wait()
+    assert.matches("luminary: rank 1 on host [^\n]* waits for 0.5[^\n]*127.0.0.1:%d+ %(rank 0%) was not reached",
+      got[0].output)
+    assert.matches("init_process_group: gave up after 1 s: the store at 127.0.0.1:%d+ %(rank 0%)[^\n]*refused",
+      got[0].output)
+  end)
+end)
+
+describe("the others hear of", function()
+  local work = [[
+    local me, n = init()
+    dist.barrier()
+    print "ready"
+    local who = tonumber(arg[1])
+    if me == who then while true do end end
+    waits(dist.all_reduce, lm.ones(1))
+  ]]
+
+  for who = 0, 2 do
+    it("the death of rank " .. who, function()
+      local job = start(3, work, { args = who })
+      all_ready(job)
+      job:kill(who)
+      local got = job:wait()
+      for rank = 0, 2 do
+        if rank ~= who then
+          assert.matches(("all_reduce: rank %d on host [^\n]* died"):format(who), got[rank].output)
+          assert(got[rank].seconds < got[who].seconds + 1.5, got.text)
+        end
+      end
+    end)
+  end
+
+  for who = 0, 1 do
+    it("rank " .. who .. " that is stopped", function()
+      local job = start(3, work, { args = who })
+      all_ready(job)
+      job:kill(who, "STOP")
+      local others = who == 0 and { 1, 2 } or { 0, 2 }
+      for _, rank in ipairs(others) do
+        assert(job:wait_for(rank, ("all_reduce: rank %d on host "):format(who), 5), job:output(rank))
+        assert.matches("is frozen or unreachable: no sign of life", job:output(rank))
+      end
+      job:kill(who, "KILL")
+      job:wait()
+    end)
+  end
+
+  it("rank 0 that is stopped before anybody has spoken to it", function()
+    local job = start(2, [[
+      local me = init()
+      print "ready"
+      if me == 0 then while true do end end
+      local t = lm.time()
+      while lm.time() < t + 0.3 do end
+      waits(dist.reduce_scatter, lm.zeros(2), { lm.ones(2), lm.ones(2) })
+    ]], { env = { LM_TOKEN = "t", LM_HEARTBEAT_TIMEOUT = 1 } })
+    all_ready(job)
+    job:kill(0, "STOP")
+    assert(job:wait_for(1, "reduce_scatter: rank 0 on host ", 5), job:output(1))
+    job:kill(0)
+    assert.equal(0, job:wait()[1].code)
+  end)
+
+  it("one that leaves without a word, and do without it", function()
+    local got = start(3, [[
+      local me = init()
+      if me == 0 then return end
+      local t, x = lm.time(), lm.zeros(1)
+      while lm.time() < t + 0.5 do end
+      if me == 1 then
+        dist.send(lm.ones(1), 2)
+      else
+        print(dist.recv(x), x:item())
+      end
+    ]]):wait()
+    assert(got.ok, got.text)
+    assert.equal("1\t1\n", got[2].output)
+  end)
+
+  it("nobody who is only busy, however short the time for a sign of life", function()
+    local got = start(2, [[
+      init()
+      local t = lm.time()
+      while lm.time() < t + 2.5 do end
+      print(dist.all_reduce(lm.ones(1)):item())
+    ]], { env = { LM_TOKEN = "t", LM_HEARTBEAT_TIMEOUT = 1 } }):wait()
+    for rank = 0, 1 do assert.equal("2\n", got[rank].output) end
+  end)
+
+  it("one that leaves while the others make a group", function()
+    local got = start(3, [[
+      local me = init()
+      if me == 1 then os.exit(0) end
+      waits(function() dist.barrier{group = dist.new_group { 0, 1, 2 }} end)
+    ]]):wait()
+    for _, rank in ipairs { 0, 2 } do
+      assert.matches("rank 1 on host [^\n]* left", got[rank].output)
+      assert(got[rank].seconds < got[1].seconds + 2, got.text)
+    end
+  end)
+
+  it("groups that differ", function()
+    local got = start(3, [[
+      local me = init()
+      waits(function()
+        dist.new_group(me == 2 and { 0, 2 } or { 0, 1 })
+        dist.barrier()
+      end)
+    ]]):wait()
+    for rank = 0, 2 do
+      assert.matches("ranks 0, 1", got[rank].output)
+      assert.matches("ranks 0, 2", got[rank].output)
+    end
+  end)
+
+  it("who is missing, half way", function()
+    local got = start(2, [[
+      local me = init { timeout = 2 }
+      dist.barrier()
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 3 do end
+        waits(dist.barrier)
+      end
+    ]]):wait()
+    assert.matches("luminary: rank 0 on host [^\n]* has waited for 1[^\n]*all_reduce[^\n]*script.lua:%d+; rank 1 on "
+      .. "host [^\n]*barrier[^\n]*script.lua:%d+", got[0].output)
+    assert.matches("all_reduce: rank 1 on host [^\n]* did not come: rank 0 [^\n]* waited for 2 s", got[0].output)
+    assert.matches("barrier: rank 1 on host [^\n]* did not come", got[1].output)
+  end)
+
+  it("in fields too", function()
+    local got = start(2, [[
+      local me = init { timeout = 1 }
+      print("before", dist.failure())
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 2 do end
+        waits(dist.barrier)
+      end
+      local f = dist.failure()
+      print(f.kind, f.rank, f.host == f.who.host, f.who.standing, f.who.call)
+      print(f.other.rank, f.other.standing, f.other.seconds, f.other.call, f.other.where:match "script.lua:%d+$")
+      print(f.text:match "^rank %d+")
+    ]]):wait()
+    for rank = 0, 1 do
+      assert.matches("before\tnil\n", got[rank].output)
+      assert.matches("absent\t1\ttrue\tnil\tnil\n0\twaits\t1\tall_reduce sum float32 %[1%]\tscript.lua:%d+\nrank 1",
+        got[rank].output)
+    end
+  end)
+
+  it("who is missing of many, as many as there is room for, each with its line", function()
+    local got = start(6, [[
+      local me = init { timeout = 2 }
+      dist.barrier()
+      if me == 0 then
+        waits(dist.all_reduce, lm.ones(1))
+      else
+        local t = lm.time()
+        while lm.time() < t + 3 do lm.ones(1) end
+        waits(dist.barrier)
+      end
+    ]]):wait()
+    for rank = 0, 5 do
+      local places = 0
+      for place in got[rank].output:gmatch " at (/%S+)" do
+        assert.matches("/script%.lua:%d+[,;:]?$", place)
+        places = places + 1
+      end
+      assert.is_true(places >= 3, got.text)
+      assert.matches("did not come: [^\n]*, %d s ago; …", got[rank].output)
+    end
+  end)
+end)
+
+describe("SIGTERM", function()
+  local TERM = 128 + 15
+
+  it("ends who waits for nobody at once", function()
+    local job = start(2, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)")
+    all_ready(job)
+    job:kill(1, "TERM")
+    local got = job:wait()
+    assert.equal(TERM, got[1].code)
+    assert.matches("barrier: rank 1 on host [^\n]* died", got[0].output)
+  end)
+
+  it("lets who waits learn why", function()
+    local job = start(3, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)\nprint 'said'\nwhile true do end")
+    all_ready(job)
+    job:kill(1, "KILL")
+    for _, rank in ipairs { 0, 2 } do job:kill(rank, "TERM") end
+    local got = job:wait()
+    for _, rank in ipairs { 0, 2 } do
+      assert.matches("barrier: rank 1 on host [^\n]* died[^\n]*\nsaid\n", got[rank].output)
+      assert.equal(TERM, got[rank].code) -- in the end it is a SIGTERM
+      assert(got[rank].seconds < got[1].seconds + 2.5, got.text)
+    end
+  end)
+
+  it("ends a wait in which nothing is wrong after a second", function()
+    local job = start(2, "local me = init()\ndist.barrier()\nprint 'ready'\nif me == 1 then while true do end end\n"
+      .. "waits(dist.barrier)")
+    all_ready(job)
+    local began = os.time()
+    job:kill(0, "TERM")
+    while not io.open(job.folder .. "/0.end") and os.time() < began + 10 do ranks.sleep(0.01) end
+    assert(os.time() <= began + 3)
+    job:kill(1)
+    assert.equal(TERM, job:wait()[0].code)
+  end)
+
+  it("says who was missing at the start", function()
+    local job = start(2, "print 'ready'\nif os.getenv 'RANK' == '1' then while true do end end\ninit()")
+    all_ready(job)
+    ranks.sleep(0.3)
+    job:kill(0, "TERM")
+    job:wait_for(0, "SIGTERM", 3)
+    job:kill(1)
+    assert.matches("ended by SIGTERM while waiting for the others: rank 1 has not joined", job:wait()[0].output)
+  end)
+end)
+
+describe("backends", function()
+  it("that do not exist name the nearest", function()
+    local dist = require "luminary.distributed"
+    local function message(name)
+      local ok, err = pcall(dist.init_process_group, { backend = name, init_method = "tcp://127.0.0.1:1", rank = 0,
+        world_size = 2, timeout = 1 })
+      assert.is_false(ok)
+      return tostring(err)
+    end
+    assert.matches("did you mean 'gloo'", message "glo")
+    assert.matches("did you mean 'nccl'", message "ncll")
+  end)
+end)

@@ -1,0 +1,98 @@
+-- lm.models: torchvision's parameters by number and name, and its logits of one image.
+local lm = require "luminary"
+local golden = require "spec.golden.models"
+local models = lm.models
+
+-- The formula of scripts/dev/golden/gen_models.py: sin(0.7 n + phase), by rows and columns, since a sine takes long:
+-- sin(a + b) = sin a cos b + cos a sin b.
+local function wave(shape, phase)
+  local columns = 1
+  for i = 2, #shape do columns = columns * shape[i] end
+  local a = lm.arange(shape[1], { dtype = "float64" }) * (0.7 * columns) + phase
+  local b = lm.arange(columns, { dtype = "float64" }) * 0.7
+  return lm.stack({ a:sin(), a:cos() }, 2):mm(lm.stack { b:cos(), b:sin() }):view(shape)
+end
+
+local function fill(net)
+  lm.no_grad(function()
+    local i = 0
+    local function take(t, name)
+      if t.ndim > 1 then
+        t:copy_(wave(t.shape, i) * math.sqrt(4 / (t:numel() / t.shape[1])))
+      else
+        local middle = name:find("running_var$") and 1 or name:find("weight$") and 0.6 or 0
+        t:copy_(wave(t.shape, i) * 0.1 + middle)
+      end
+      i = i + 1
+    end
+    for name, m in net:named_modules() do -- in the order of PyTorch's state_dict
+      for _, field in ipairs { "weight", "bias", "running_mean", "running_var" } do
+        if lm.is_tensor(m[field]) then take(m[field], name .. "." .. field) end
+      end
+      if m.num_batches_tracked then i = i + 1 end
+    end
+  end)
+end
+
+local function parameters_of(net)
+  local n = 0
+  for _, p in ipairs(net:parameters()) do n = n + p:numel() end
+  return n
+end
+
+describe("models.", function()
+  for name, expected in pairs(golden) do
+    local small = name == "resnet18" or name == "mobilenet_v2"
+    -- Without batch norm float32 itself is off by that much: PyTorch's VGG-16 by 2.8e-4 of its float64.
+    local within = name:find "^vgg%d+$" and 1e-3 or name:find "^vgg" and 2e-4 or 1e-4
+    it(name .. " is torchvision's" .. (small and "" or " #full #speed"), function()
+      local net = models[name]()
+      local entries = 0
+      for _ in pairs(net:state_dict()) do entries = entries + 1 end
+      assert.equal(expected.parameters, parameters_of(net))
+      assert.equal(expected.entries, entries)
+      fill(net)
+      net:eval()
+      local logits = lm.no_grad(function() return net(wave({ 1, 3, 224, 224 }, 0):float()) end)[1]
+      for i, v in ipairs(expected.logits) do assert.near(v, logits[i], within * expected.largest) end
+    end)
+  end
+
+  it("all take num_classes, and nothing else that they do not know", function()
+    assert.equal(7, models.resnet18 { num_classes = 7 }.fc.weight.shape[1])
+    assert.equal(5, models.mobilenet_v2 { num_classes = 5 }.classifier[2].bias.shape[1])
+    assert.equal(3, models.lenet { num_classes = 3 }(lm.randn(2, 1, 28, 28)).shape[2])
+    assert.equal(10, models.mlp()(lm.randn(2, 1, 28, 28)).shape[2])
+    assert.error_matches(function() models.resnet18 { classes = 7 } end,
+      "resnet18: no option 'classes'; there are num_classes")
+    assert.error_matches(function() models.alexnet(10) end,
+      "alexnet: options go in one table at the end: {num_classes")
+    assert.error_matches(function() return models.resnet19 end, "models has no 'resnet19'; did you mean 'resnet1")
+  end)
+
+  it("vgg_f has Chatfield's sizes", function()
+    local net = models.vgg_f { num_classes = 10 }
+    local shapes = {}
+    for _, name in ipairs { "features.0", "features.4", "features.8", "classifier.0", "classifier.3" } do
+      shapes[#shapes + 1] = tostring(net:state_dict()[name .. ".weight"].shape)
+    end
+    assert.same({ "{64, 3, 11, 11}", "{256, 64, 5, 5}", "{256, 256, 3, 3}", "{4096, 9216}", "{4096, 4096}" }, shapes)
+    assert.same({ 1, 256, 6, 6 }, net.features(lm.randn(1, 3, 224, 224)).shape)
+  end)
+end)
+
+describe("local_response_norm", function()
+  it("divides by what is around", function()
+    local x = lm.randn({ 2, 7, 3, 2 }, { dtype = "float64" })
+    local y = lm.nn.functional.local_response_norm(x, 4, { alpha = 0.5, beta = 0.8, k = 2 })
+    for c = 1, 7 do
+      local sum = 0
+      for other = c - 2, c + 1 do -- 2 before, 1 after, as PyTorch has an even size
+        if other >= 1 and other <= 7 then sum = sum + x[{ 1, other, 2, 1 }] ^ 2 end
+      end
+      assert.near(x[{ 1, c, 2, 1 }] / (2 + 0.5 * sum / 4) ^ 0.8, y[{ 1, c, 2, 1 }], 1e-12)
+    end
+    assert.equal("LocalResponseNorm(5, alpha=0.0001, beta=0.75, k=1.0)", tostring(lm.nn.LocalResponseNorm(5)))
+    assert.error_matches(function() lm.nn.functional.local_response_norm(lm.ones(2, 3), 2) end, "3 or more dims wanted")
+  end)
+end)

@@ -1,0 +1,610 @@
+-- Layers, losses, nn.init and nn.utils against PyTorch's values (spec/golden/_nn.safetensors).
+local lm = require "luminary"
+local golden = require "spec.support.golden"
+local nn, F = lm.nn, lm.nn.functional
+local inf = math.huge
+
+local stored
+setup(function() stored = golden.load("_nn") end)
+teardown(function() stored = nil end)
+
+local function same(what, got, want, tolerance)
+  local difference = golden.differs(got, want, tolerance)
+  if difference then error(what .. ": " .. difference, 2) end
+end
+
+-- All stored tensors below a prefix, by the rest of their names.
+local function below(prefix)
+  local found = {}
+  for name, t in pairs(stored) do
+    if name:sub(1, #prefix) == prefix then found[name:sub(#prefix + 1)] = t end
+  end
+  return found
+end
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+describe("a layer gives PyTorch's output, gradients and buffers:", function()
+  -- name of the golden case: how it is made; evaluation mode where the name is listed
+  local cases = {
+    linear = function() return nn.Linear(5, 3) end,
+    linear_bare = function() return nn.Linear(5, 3, { bias = false }) end,
+    conv = function()
+      return nn.Conv2d(4, 6, { 3, 2 }, { stride = { 2, 1 }, padding = { 1, 0 }, dilation = { 1, 2 }, groups = 2 })
+    end,
+    conv_bare = function() return nn.Conv2d(2, 3, 3, { bias = false }) end,
+    conv_same = function() return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", dilation = { 1, 2 } }) end,
+    conv_reflect_valid = function() return nn.Conv2d(2, 3, 3, { padding = "valid", padding_mode = "reflect" }) end,
+    avg_pool_divisor = function()
+      return nn.AvgPool2d(3, { stride = 2, padding = 1, ceil_mode = true, divisor_override = 4 })
+    end,
+    embedding = function() return nn.Embedding(7, 3, { padding_idx = 3 }) end,
+    bn1d = function() return nn.BatchNorm1d(3) end,
+    bn1d_length = function() return nn.BatchNorm1d(3, { eps = 0.01, momentum = 0.3 }) end,
+    bn2d = function() return nn.BatchNorm2d(3) end,
+    bn2d_eval = function() return nn.BatchNorm2d(3):eval() end,
+    bn2d_average = function() return nn.BatchNorm2d(3, { momentum = false }) end,
+    bn2d_plain = function() return nn.BatchNorm2d(3, { affine = false }) end,
+    bn2d_batch = function() return nn.BatchNorm2d(3, { track_running_stats = false }):eval() end,
+    layer_norm = function() return nn.LayerNorm(6) end,
+    layer_norm_dims = function() return nn.LayerNorm({ 3, 4 }, { eps = 0.01 }) end,
+    layer_norm_plain = function() return nn.LayerNorm(6, { elementwise_affine = false }) end,
+    layer_norm_unbiased = function() return nn.LayerNorm(6, { bias = false }) end,
+    max_pool = function() return nn.MaxPool2d({ 3, 2 }, { stride = 2, padding = 1, ceil_mode = true }) end,
+    avg_pool = function() return nn.AvgPool2d(3, { stride = 2, padding = 1, count_include_pad = false }) end,
+    adaptive_pool = function() return nn.AdaptiveAvgPool2d { 3, 2 } end,
+    sequential = function()
+      return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 3), nn.ReLU()))
+    end,
+    ReLU = function() return nn.ReLU() end,
+    LeakyReLU = function() return nn.LeakyReLU(0.2) end,
+    GELU = function() return nn.GELU() end,
+    GELU_tanh = function() return nn.GELU { approximate = "tanh" } end,
+    SiLU = function() return nn.SiLU() end,
+    Tanh = function() return nn.Tanh() end,
+    Sigmoid = function() return nn.Sigmoid() end,
+    Softplus = function() return nn.Softplus() end,
+    Softmax = function() return nn.Softmax(2) end,
+    LogSoftmax = function() return nn.LogSoftmax(1) end,
+    Flatten = function() return nn.Flatten() end,
+    Identity = function() return nn.Identity("anything", 3) end,
+  }
+  for _, mode in ipairs { "reflect", "replicate", "circular" } do
+    cases["conv_" .. mode] = function()
+      return nn.Conv2d(2, 3, 3, { stride = 2, padding = { 2, 1 }, padding_mode = mode })
+    end
+    cases["conv_" .. mode .. "_same"] = function()
+      return nn.Conv2d(2, 3, { 2, 3 }, { padding = "same", padding_mode = mode })
+    end
+  end
+
+  it("every stored case is one of them", function()
+    for name in pairs(stored) do
+      local case = name:match("^([%w_]+)%.state%.") or name:match("^([%w_]+)%.after%.")
+      assert(not case or cases[case], case)
+    end
+  end)
+
+  for name, make in pairs(cases) do
+    it(name, function()
+      local module = make()
+      module:load_state_dict(below(name .. ".state."))
+      local y = module(stored[name .. ".x"])
+      same("output", y, stored[name .. ".y"])
+      for key, want in pairs(below(name .. ".after.")) do same(key, module[key], want) end
+      if y.requires_grad then y:square():sum():backward() end
+      local params = {}
+      for key, p in module:named_parameters() do params[key] = p end
+      for key, want in pairs(below(name .. ".grad.")) do
+        same("gradient of " .. key, params[key].grad, want, { 1e-5, 1e-5 })
+      end
+    end)
+  end
+end)
+
+describe("a layer and its function agree:", function()
+  local x4, x2 = nil, nil
+  before_each(function() x4, x2 = lm.randn { 2, 3, 6, 5 }, lm.randn { 4, 6 } end)
+  after_each(function() x4, x2 = nil, nil end)
+
+  it("those with parameters", function()
+    local conv = nn.Conv2d(3, 4, 3, { padding = 1, stride = 2 })
+    same("conv2d", conv(x4), F.conv2d(x4, conv.weight, conv.bias, { padding = 1, stride = 2 }))
+    local fc = nn.Linear(6, 2)
+    same("linear", fc(x2), F.linear(x2, fc.weight, fc.bias))
+    local norm = nn.LayerNorm(6)
+    same("layer_norm", norm(x2), F.layer_norm(x2, { 6 }, norm.weight, norm.bias))
+    local table_ = nn.Embedding(4, 2)
+    local index = lm.tensor({ 4, 1 }, { dtype = "int64" })
+    same("embedding", table_(index), F.embedding(index, table_.weight))
+  end)
+
+  it("those without", function()
+    for name, f in pairs { ReLU = F.relu, SiLU = F.silu, Tanh = F.tanh, Sigmoid = F.sigmoid, GELU = F.gelu } do
+      same(name, nn[name]()(x2), f(x2))
+    end
+    same("max", nn.MaxPool2d(2)(x4), F.max_pool2d(x4, 2))
+    same("average", nn.AvgPool2d(2, { stride = 1 })(x4), F.avg_pool2d(x4, 2, { stride = 1 }))
+    same("adaptive", nn.AdaptiveAvgPool2d(2)(x4), F.adaptive_avg_pool2d(x4, 2))
+    same("softmax", nn.Softmax(-1)(x2), F.softmax(x2, -1))
+    same("gelu", F.gelu(x2, { approximate = "tanh" }), nn.GELU { approximate = "tanh" }(x2))
+    same("logsigmoid", F.logsigmoid(x2), F.sigmoid(x2):log(), { 1e-4, 1e-5 })
+  end)
+
+  it("those in place write into their input", function()
+    local x = lm.tensor { -1, 2 }
+    local y = nn.ReLU { inplace = true }(x)
+    assert.is_true(y == x)
+    assert.same({ 0, 2 }, x:totable())
+    lm.manual_seed(5)
+    x = lm.ones { 1000 }
+    assert.is_true(nn.Dropout(0.5, { inplace = true })(x) == x)
+    local sum = x:sum():item()
+    assert(sum > 800 and sum < 1200 and sum ~= 1000, sum)
+  end)
+
+  it("BatchNorm3d does to volumes what BatchNorm1d does to their elements in a row", function()
+    local volume, row = nn.BatchNorm3d(3), nn.BatchNorm1d(3)
+    local x = lm.randn { 2, 3, 4, 2, 5 }
+    local y, z = volume(x), row(x:reshape { 2, 3, 40 })
+    assert.is_true((y:reshape { 2, 3, 40 } - z):abs():max():item() < 1e-6)
+    assert.is_true((volume.running_var - row.running_var):abs():max():item() < 1e-6)
+    assert.is_false((pcall(volume, x[1])))
+  end)
+
+  it("Dropout only in training, with the right share and scale", function()
+    local layer = nn.Dropout(0.25)
+    local y = layer(lm.ones { 20000 })
+    local kept = y:ne(0):sum():item() / 20000
+    assert(math.abs(kept - 0.75) < 0.02, kept)
+    assert(math.abs(y:max():item() - 4 / 3) < 1e-6)
+    layer:eval()
+    local x = lm.rand { 5 }
+    same("evaluation", layer(x), x)
+    same("p = 0", nn.Dropout(0)(x), x)
+    same("p = 1", nn.Dropout(1)(x), lm.zeros { 5 })
+  end)
+
+  it("Flatten of other dims", function()
+    assert.same({ 2, 3, 30 }, nn.Flatten(3)(x4).shape)
+    assert.same({ 6, 6, 5 }, nn.Flatten(1, 2)(x4).shape)
+    assert.same({ 2, 18, 5 }, nn.Flatten { start_dim = 2, end_dim = 3 }(x4).shape)
+  end)
+end)
+
+describe("a convolution of single pixels", function()
+  -- Against float64, whose sums another path makes.
+  local function check(x_shape, cout, stride)
+    local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], 1, 1}
+    local function passes(dtype)
+      local a, b = x:to(dtype):detach():requires_grad_(), w:to(dtype):detach():requires_grad_()
+      local y = F.conv2d(a, b, nil, {stride = stride})
+      ;(y * y):mean():backward()
+      return {y:detach():double(), a.grad:double() * y:numel(), b.grad:double()}
+    end
+    local got, expected = passes "float32", passes "float64"
+    for k, what in ipairs {"result", "gradient of x", "gradient of the weight"} do
+      assert(lm.allclose(got[k], expected[k], {rtol = 1e-4, atol = 2e-4}),
+        ("%s with %d channels in and %d out"):format(what, x_shape[2], cout))
+    end
+  end
+
+  it("that skips some is right for any number of channels", function()
+    for _, cin in ipairs {1, 2, 3, 4, 7, 8, 9, 12, 16} do
+      for _, cout in ipairs {1, 3, 8, 9, 16} do check({3, cin, 6, 8}, cout, 2) end
+    end
+  end)
+
+  it("is right as a matrix product, for few pixels and many, all of them or some", function()
+    for _, stride in ipairs {1, {2, 1}, {1, 2}, {3, 2}} do
+      check({2, 40, 8, 9}, 33, stride)
+      check({2, 33, 8, 9}, 40, stride)
+      check({5, 32, 50, 54}, 48, stride)
+      check({5, 48, 50, 54}, 32, stride)
+    end
+  end)
+end)
+
+describe("batch norm", function()
+  it("counts batches and averages all of them with momentum = false", function()
+    local norm, sum = nn.BatchNorm1d(2, { momentum = false }), lm.zeros { 2 }
+    for k = 1, 3 do
+      local x = lm.randn { 8, 2 }
+      norm(x)
+      sum = sum + x:mean(1)
+      same("running_mean", norm.running_mean, sum / k, { 1e-4, 1e-5 })
+      assert.equal(k, norm.num_batches_tracked:item())
+    end
+  end)
+
+  it("says which inputs it takes", function()
+    assert.matches("x [N, C, H, W] wanted, got a tensor [2, 3]", message(nn.BatchNorm2d(3), lm.ones { 2, 3 }), 1, true)
+    assert.matches("x [N, C] or [N, C, L]", message(nn.BatchNorm1d(3), lm.ones { 2, 3, 4, 5 }), 1, true)
+    assert.matches("batch_norm", message(nn.BatchNorm1d(3), lm.ones { 2, 4 }))
+  end)
+end)
+
+describe("a loss gives PyTorch's value and gradient:", function()
+  local weighted = function(class, opts)
+    return function()
+      opts.weight = stored.class_weight
+      return class(opts)
+    end
+  end
+  local cases = {
+    ce_weight = weighted(nn.CrossEntropyLoss, { label_smoothing = 0.1 }),
+    ce_ignore = function() return nn.CrossEntropyLoss { ignore_index = 4 } end,
+    ce_probabilities = function() return nn.CrossEntropyLoss() end,
+  }
+  for _, reduction in ipairs { "mean", "sum", "none" } do
+    cases["ce_" .. reduction] = function() return nn.CrossEntropyLoss { reduction = reduction } end
+    cases["nll_" .. reduction] = weighted(nn.NLLLoss, { reduction = reduction, ignore_index = 4 })
+    cases["mse_" .. reduction] = function() return nn.MSELoss { reduction = reduction } end
+    cases["bce_" .. reduction] = function()
+      return nn.BCEWithLogitsLoss { reduction = reduction, pos_weight = stored.class_weight }
+    end
+  end
+  for name, make in pairs(cases) do
+    it(name, function()
+      local x = stored[name .. ".x"]:detach():requires_grad_()
+      local y = make()(x, stored[name .. ".target"])
+      same("loss", y, stored[name .. ".y"])
+      y:sum():backward()
+      same("gradient", x.grad, stored[name .. ".grad"])
+    end)
+  end
+
+  it("a weight moves with the module", function()
+    local loss = nn.CrossEntropyLoss { weight = lm.ones { 3 } }
+    loss:to("cpu:1", "float64")
+    assert.equal("cpu:1 float64", loss.weight.device .. " " .. loss.weight.dtype)
+  end)
+
+  it("labels count from 1", function()
+    local x = lm.zeros { 1, 4 }
+    assert.matches("label", message(nn.CrossEntropyLoss(), x, lm.tensor({ 0 }, { dtype = "int64" })))
+    assert.matches("5", message(nn.CrossEntropyLoss(), x, lm.tensor({ 5 }, { dtype = "int64" })))
+  end)
+end)
+
+describe("layers name wrong arguments:", function()
+  local cases = {
+    { "in_features", function() nn.Linear() end },
+    { "out_features has to be an integer of at least 1, got number 1.5", function() nn.Linear(3, 1.5) end },
+    { "{bias = false}", function() nn.Linear(3, 4, false) end },
+    { "did you mean 'bias'", function() nn.Linear(3, 4, { bais = false }) end },
+    { "did you mean 'padding'", function() nn.Conv2d(3, 4, 3, { pading = 1 }) end },
+    { "{stride = 2}", function() nn.Conv2d(3, 4, 3, 2) end },
+    { "at most 4 arguments, got 5", function() nn.Conv2d(3, 4, 3, { padding = 1 }, 1) end },
+    { "kernel_size", function() nn.Conv2d(3, 4) end },
+    { "groups = 2 has to divide", function() nn.Conv2d(3, 4, 3, { groups = 2 }) end },
+    { "padding_mode has to be one of 'zeros', 'reflect', 'replicate', 'circular', got string 'reflct'; did you mean",
+      function() nn.Conv2d(3, 4, 3, { padding_mode = "reflct" }) end },
+    { "padding has to be a number, a pair of numbers, 'same' or 'valid', got string 'sam'",
+      function() nn.Conv2d(3, 4, 3, { padding = "sam" }) end },
+    { "padding = 'same' is for a stride of 1, and stride is (2, 2)",
+      function() nn.Conv2d(3, 4, 3, { padding = "same", stride = 2 }) end },
+    { "divisor_override is 0", function() nn.AvgPool2d(2, { divisor_override = 0 })(lm.ones { 1, 4, 4 }) end },
+    { "pad: mode \"reflect\" gives dim 4 of [1, 3, 2, 2] at most 1 more on a side, not 2",
+      function() nn.Conv2d(3, 4, 5, { padding = 2, padding_mode = "reflect" })(lm.ones { 1, 3, 2, 2 }) end },
+    { "stride has to be a number or a pair", function() nn.Conv2d(3, 4, 3, { stride = { 1, 2, 3 } }) end },
+    { "num_features", function() nn.BatchNorm2d("8") end },
+    { "normalized_shape", function() nn.LayerNorm {} end },
+    { "p has to be a number from 0 to 1, got number 2", function() nn.Dropout(2) end },
+    { "inplace", function() nn.ReLU(true) end },
+    { "dim has to be an integer", function() nn.Softmax("2") end },
+    { "Softmax: the input has to be a tensor", function() nn.Softmax()(2) end },
+    { "count from 1", function() nn.Softmax(0) end },
+    { "approximate", function() nn.GELU { approximate = "tan" } end },
+    { "padding_idx 0", function() nn.Embedding(3, 2, { padding_idx = 0 }) end },
+    { "reduction has to be one of 'mean', 'sum', 'none'", function() nn.MSELoss { reduction = "avg" } end },
+    { "reduction", function() nn.MSELoss("sum") end },
+    { "float33", function() nn.Linear(2, 2, { dtype = "float33" }) end },
+    { "takes no options", function() nn.Tanh { inplace = true } end },
+    { "linear", function() nn.Linear(3, 2)(lm.ones { 2, 4 }) end },
+    { "conv2d", function() nn.Conv2d(3, 2, 3)(lm.ones { 1, 4, 5, 5 }) end },
+  }
+  for k, case in ipairs(cases) do
+    it(("%d: %s"):format(k, case[1]), function() assert.matches(case[1], message(case[2]), 1, true) end)
+  end
+end)
+
+describe("layers take device and dtype", function()
+  it("for parameters and buffers", function()
+    local opts = { device = "cpu:1", dtype = "float64" }
+    for _, module in ipairs { nn.Linear(2, 2, opts), nn.Conv2d(1, 2, 3, opts), nn.BatchNorm2d(2, opts),
+      nn.LayerNorm(2, opts), nn.Embedding(3, 2, opts) } do
+      for name, t in pairs(module:state_dict()) do
+        assert.equal("cpu:1", t.device)
+        assert.equal(name == "num_batches_tracked" and "int64" or "float64", t.dtype)
+      end
+    end
+  end)
+end)
+
+describe("nn.init", function()
+  local function moments(t)
+    return t:mean():item(), t:std():item(), t:min():item(), t:max():item()
+  end
+  -- A distribution of that mean and standard deviation, within what 60000 draws allow; bounded if uniform.
+  local function drawn(t, mean, std, bound)
+    local m, s, low, high = moments(t)
+    assert(math.abs(m - mean) < 0.03 * std, ("mean %g, not %g"):format(m, mean))
+    assert(math.abs(s / std - 1) < 0.03, ("standard deviation %g, not %g"):format(s, std))
+    if bound then
+      assert(high - mean <= bound and mean - low <= bound, ("from %g to %g, bound %g"):format(low, high, bound))
+      assert(high - mean > 0.98 * bound and mean - low > 0.98 * bound, ("from %g to %g"):format(low, high))
+    else
+      assert(high - mean > 3 * std, "not normal")
+    end
+  end
+  local function uniform(t, bound) drawn(t, 0, bound / math.sqrt(3), bound) end
+
+  local w, k -- w: fans 300 in, 200 out; k: a convolution's, 20 * 9 in, 40 * 9 out
+  before_each(function()
+    lm.manual_seed(7)
+    w, k = nn.Parameter(lm.empty { 200, 300 }), nn.Parameter(lm.empty { 400, 20, 3, 3 })
+  end)
+  after_each(function() w, k = nil, nil end)
+
+  it("fills with constants and simple distributions", function()
+    assert.is_true(nn.init.zeros_(w) == w)
+    assert.equal(0, w:abs():sum():item())
+    nn.init.ones_(w)
+    assert.equal(60000, w:sum():item())
+    nn.init.constant_(w, 0.25)
+    assert.equal(15000, w:sum():item())
+    nn.init.uniform_(w, -1, 3)
+    drawn(w, 1, 4 / math.sqrt(12), 2)
+    nn.init.uniform_(w)
+    drawn(w, 0.5, 1 / math.sqrt(12), 0.5)
+    nn.init.normal_(w)
+    drawn(w, 0, 1)
+    nn.init.normal_(w, 3, 0.5)
+    drawn(w, 3, 0.5)
+    assert.is_true(w.is_leaf and w.requires_grad) -- no graph was recorded
+  end)
+
+  it("takes options by name as well", function()
+    nn.init.normal_(w, { mean = 3, std = 0.5 })
+    drawn(w, 3, 0.5)
+    nn.init.uniform_(w, { a = -1, b = 3 })
+    drawn(w, 1, 4 / math.sqrt(12), 2)
+  end)
+
+  it("xavier", function()
+    nn.init.xavier_uniform_(w)
+    uniform(w, math.sqrt(6 / 500))
+    nn.init.xavier_uniform_(w, { gain = 2 })
+    uniform(w, 2 * math.sqrt(6 / 500))
+    nn.init.xavier_normal_(w)
+    drawn(w, 0, math.sqrt(2 / 500))
+    nn.init.xavier_normal_(k)
+    drawn(k, 0, math.sqrt(2 / (20 * 9 + 400 * 9)))
+  end)
+
+  it("kaiming", function()
+    nn.init.kaiming_uniform_(w)
+    uniform(w, math.sqrt(6 / 300))
+    nn.init.kaiming_uniform_(w, { a = math.sqrt(5) })
+    uniform(w, 1 / math.sqrt(300))
+    nn.init.kaiming_normal_(w, { mode = "fan_out", nonlinearity = "relu" })
+    drawn(w, 0, math.sqrt(2 / 200))
+    nn.init.kaiming_normal_(k, { nonlinearity = "tanh" })
+    drawn(k, 0, 5 / 3 / math.sqrt(20 * 9))
+  end)
+
+  it("gains", function()
+    assert.equal(1, nn.init.calculate_gain("linear"))
+    assert.equal(5 / 3, nn.init.calculate_gain("tanh"))
+    assert.equal(math.sqrt(2), nn.init.calculate_gain("relu"))
+    assert.equal(math.sqrt(2 / (1 + 0.04)), nn.init.calculate_gain("leaky_relu", 0.2))
+    assert.equal(0.75, nn.init.calculate_gain("selu"))
+    assert.matches("relu", message(nn.init.calculate_gain, "rleu"))
+  end)
+
+  it("names wrong arguments", function()
+    assert.matches("at least 2 dims", message(nn.init.xavier_normal_, lm.ones { 3 }))
+    assert.matches("tensor", message(nn.init.normal_, 3))
+    assert.matches("fan_in", message(nn.init.kaiming_normal_, w, { mode = "fan" }))
+    assert.matches("gain", message(nn.init.xavier_uniform_, w, { gian = 2 }))
+    assert.matches("{gain = 2}", message(nn.init.xavier_uniform_, w, 2), 1, true)
+    assert.matches("constant_", message(nn.init.constant_, w))
+  end)
+
+  it("defaults of layers are PyTorch's", function()
+    local fc = nn.Linear(300, 200)
+    uniform(fc.weight, 1 / math.sqrt(300))
+    assert(fc.bias:abs():max():item() <= 1 / math.sqrt(300))
+    assert(fc.bias:abs():max():item() > 0.9 / math.sqrt(300))
+    local conv = nn.Conv2d(40, 200, 3, { groups = 2 })
+    uniform(conv.weight, 1 / math.sqrt(20 * 9))
+    drawn(nn.Embedding(200, 300).weight, 0, 1)
+    assert.equal(0, nn.Embedding(5, 3, { padding_idx = -1 }).weight[5]:abs():sum():item())
+    local bn = nn.BatchNorm2d(3)
+    assert.same({ 1, 1, 1 }, bn.weight:totable())
+    assert.same({ 0, 0, 0 }, bn.bias:totable())
+    assert.same({ 1, 1, 1 }, bn.running_var:totable())
+    assert.same({ 0, 0, 0 }, bn.running_mean:totable())
+    assert.equal(0, bn.num_batches_tracked:item())
+  end)
+
+  it("the seed decides", function()
+    lm.manual_seed(3)
+    local a = nn.Linear(4, 4).weight
+    lm.manual_seed(3)
+    assert.is_true(a:detach():equal(nn.Linear(4, 4).weight:detach()))
+  end)
+end)
+
+describe("clip_grad_norm_", function()
+  for key, p in pairs { ["1"] = 1, ["2"] = 2, ["0.5"] = 0.5, inf = inf } do
+    it("scales to the norm of order " .. key, function()
+      local params = {}
+      for n = 1, 2 do
+        local grad = stored["clip.grad." .. n]
+        params[n] = lm.zeros(grad.shape):requires_grad_()
+        params[n].grad = grad:clone()
+      end
+      params[3] = lm.zeros({ 2 }):requires_grad_() -- has no gradient
+      local total = nn.utils.clip_grad_norm_(params, 1.5, { norm_type = p }):item()
+      local want = stored["clip." .. key .. ".total"]:item()
+      assert(math.abs(total - want) < 1e-5 * want, ("norm %g, not %g"):format(total, want))
+      local grads = lm.cat { params[1].grad:flatten(), params[2].grad:flatten() }
+      same("gradients", grads, stored["clip." .. key .. ".grads"])
+      assert.is_nil(params[3].grad)
+    end)
+  end
+
+  it("leaves what is small alone, takes one tensor, and an empty list", function()
+    local p = lm.zeros({ 2 }):requires_grad_()
+    p.grad = lm.tensor { 0.3, 0.4 }
+    assert(math.abs(nn.utils.clip_grad_norm_(p, 1):item() - 0.5) < 1e-6)
+    same("gradient", p.grad, lm.tensor { 0.3, 0.4 })
+    assert.equal(0, nn.utils.clip_grad_norm_({}, 1):item())
+  end)
+
+  it("names wrong arguments", function()
+    assert.matches("net:parameters()", message(nn.utils.clip_grad_norm_, nn.Linear(1, 1), 1), 1, true)
+    assert.matches("max_norm", message(nn.utils.clip_grad_norm_, {}))
+    assert.matches("{norm_type = 1}", message(nn.utils.clip_grad_norm_, {}, 1, 1), 1, true)
+  end)
+end)
+
+describe("gradients of a list of parameters", function()
+  local utils = nn.utils
+  -- Parameters with gradients of several dtypes and layouts, one without, one empty.
+  local function parameters()
+    local grads = { lm.tensor { 3, -4 }, lm.tensor({ { 12 } }, { dtype = "float64" }), lm.zeros { 0 },
+      lm.tensor({ { 1, 2 }, { -3, 4 } }, { dtype = "bfloat16" }):t() }
+    local list = {}
+    for i, grad in ipairs(grads) do
+      list[i] = lm.zeros_like(grad):requires_grad_()
+      list[i].grad = grad
+    end
+    list[5] = lm.zeros({ 2 }):requires_grad_()
+    return list
+  end
+  local function values(list)
+    local found = {}
+    for i = 1, 4 do found[i] = list[i].grad:double():flatten() end
+    return lm.cat(found)
+  end
+
+  it("have a norm: get_total_norm", function()
+    local list = parameters()
+    local grads = {}
+    for i = 1, 4 do grads[i] = list[i].grad end
+    for p, want in pairs { [1] = 29, [2] = math.sqrt(199), [inf] = 12, [3] = 1919 ^ (1 / 3) } do
+      local total = utils.get_total_norm(grads, { norm_type = p })
+      assert.same({ "float64", {} }, { total.dtype, total.shape })
+      assert.near(want, total:item(), 1e-12 * want)
+    end
+    same("gradients", values(list), values(parameters()))
+    assert.equal(5, utils.get_total_norm(lm.tensor { 3, 4 }):item())
+    assert.equal(2, utils.get_total_norm(lm.ones({ 1 }):expand(4)):item()) -- whose elements share memory
+    assert.equal(0, utils.get_total_norm({}):item())
+  end)
+
+  it("are scaled by a norm known already, as clip_grad_norm_ does", function()
+    for _, most in ipairs { 100, 5, 0 } do
+      local a, b, c = parameters(), parameters(), parameters()
+      local total = utils.clip_grad_norm_(a, most)
+      utils.clip_grads_with_norm_(b, most, total)
+      utils.clip_grads_with_norm_(c, { max_norm = most, total_norm = total:item() })
+      assert.is_true(values(a):equal(values(b)))
+      assert.is_true(values(a):equal(values(c)))
+      same("gradient", a[1].grad, lm.tensor { 3, -4 } * math.min(1, most / (total:item() + 1e-6)))
+    end
+    local list = parameters()
+    utils.clip_grads_with_norm_(list, 1, lm.tensor { 2 }) -- float32, of one dim
+    same("gradient", list[2].grad:float(), lm.tensor { { 6 } })
+    utils.clip_grads_with_norm_({}, 1, 3)
+  end)
+
+  it("are limited one by one: clip_grad_value_", function()
+    local list = parameters()
+    local before = list[1].grad
+    utils.clip_grad_value_(list, 2.5)
+    same("gradients", values(list), lm.tensor({ 2.5, -2.5, 2.5, 1, -2.5, 2, 2.5 }, { dtype = "float64" }))
+    assert.is_true(list[1].grad == before)
+    list[1].grad = lm.tensor { 0 / 0, -inf }
+    utils.clip_grad_value_(list[1], { clip_value = 1 })
+    local one, two = unpack(list[1].grad:totable())
+    assert.is_true(one ~= one and two == -1)
+    assert.is_nil(list[5].grad)
+  end)
+
+  it("may be refused when they are not finite, before anything changes", function()
+    for _, bad in ipairs { inf, -inf, 0 / 0 } do
+      local p = lm.zeros({ 2 }):requires_grad_()
+      p.grad = lm.tensor { 4, bad }
+      for _, f in ipairs { function() utils.clip_grad_norm_(p, 1, { error_if_nonfinite = true }) end,
+        function() utils.get_total_norm(p.grad, { error_if_nonfinite = true }) end } do
+        local text = message(f)
+        assert.matches("layers_spec.lua:%d+: [%a_]+: the norm of order 2 is %-?[in]", text)
+      end
+      assert.equal(4, p.grad[1])
+      utils.clip_grad_norm_(p, 1)
+    end
+  end)
+
+  it("whose backward is recorded notice that they changed", function()
+    local p = lm.ones({ 2 }):requires_grad_()
+    p.grad = lm.ones({ 2 })
+    local x = lm.ones({ 2 }):requires_grad_()
+    local y = (x * p.grad):sum()
+    utils.clip_grad_value_(p, 0.5)
+    assert.matches("clamp_ changed it in place", message(y.backward, y))
+  end)
+
+  it("and wrong arguments are named", function()
+    local grad = lm.ones { 1 }
+    local share = lm.zeros({ 2 }):requires_grad_()
+    share.grad = lm.ones({ 1 }):expand(2)
+    for problem, try in pairs {
+      ["clip_grad_value_: a list of parameters wanted, net:parameters(), got a module, Linear"] = function()
+        utils.clip_grad_value_(nn.Linear(1, 1), 1)
+      end,
+      ["clip_grad_value_: clip_value has to be a number of at least 0, got nil"] = function()
+        utils.clip_grad_value_({})
+      end,
+      ["clip_grad_value_: parameter 1 has to be a tensor"] = function() utils.clip_grad_value_({ 3 }, 1) end,
+      ["clip_grad_value_: elements of gradient 1"] = function() utils.clip_grad_value_(share, 1) end,
+      ["clip_grad_norm_: elements of gradient 1"] = function() utils.clip_grad_norm_(share, 1) end,
+      ["get_total_norm: a list of tensors wanted, got number 3"] = function() utils.get_total_norm(3) end,
+      ["get_total_norm: tensor 2 is int64; a floating dtype is wanted"] = function()
+        utils.get_total_norm { grad, lm.ones({ 1 }, { dtype = "int64" }) }
+      end,
+      ["get_total_norm: norm_type is 0"] = function() utils.get_total_norm({ grad }, { norm_type = 0 }) end,
+      ["clip_grads_with_norm_: total_norm has to be one number, got a tensor [2]"] = function()
+        utils.clip_grads_with_norm_({}, 1, lm.ones { 2 })
+      end,
+      ["clip_grads_with_norm_: total_norm has to be a tensor, got nil"] = function()
+        utils.clip_grads_with_norm_({}, 1)
+      end,
+      ["clip_grads_with_norm_: total_norm has to be a floating tensor"] = function()
+        utils.clip_grads_with_norm_({}, 1, lm.ones({}, { dtype = "int64" }))
+      end,
+    } do
+      local text = message(try)
+      assert.matches("layers_spec.lua:%d+: ", text, 1, false, problem)
+      assert.matches(problem, text, 1, true)
+    end
+  end)
+end)
+
+describe("binary_cross_entropy", function()
+  it("wants probabilities, which logits are not", function()
+    for _, wrong in ipairs { -0.5, 1.5 } do
+      assert.error_matches(function() F.binary_cross_entropy(lm.tensor { 0.5, wrong }, lm.ones(2)) end,
+        "binary_cross_entropy: x has values from .*bce_with_logits takes logits")
+    end
+    assert.near(math.log(2), F.binary_cross_entropy(lm.tensor { 0.5 }, lm.ones(1)):item(), 1e-6)
+    assert.equal(0, F.binary_cross_entropy(lm.ones(0), lm.ones(0), { reduction = "sum" }):item())
+  end)
+end)

@@ -1,0 +1,566 @@
+-- One row for each op of ops.lua. From it come the tests of spec/op/ops_spec.lua and, by
+-- scripts/dev/golden/gen_golden.py, the golden values made with PyTorch.
+--
+--   op("add", "x other", "torch.add(x, other, alpha=alpha)", { ...fields..., case, case, ... })
+--
+-- The second argument names the positional arguments; a case's further keys are options. A case gives
+-- each argument a value: tensors by t (floats), i (indices from 1), b (bool), v (these values), n (integer
+-- valued), anything else as itself. Dims and indices are Lua's, from 1; in the Python expression dims are
+-- converted, and index tensors hold PyTorch's numbers.
+--
+--   defaults   options where a case gives none, for the Python expression
+--   grad       names of the arguments that gradcheck differentiates; default: every t of the first case;
+--              false: has no gradient
+--   index_out  results that are indices (from 1 here, from 0 in PyTorch)
+--   dtypes     false: no dtype sweep (the first case is otherwise tried in every dtype PyTorch takes)
+--   lacks      dtypes that PyTorch has and Luminary refuses, with the reason
+--   differs    dtypes in which Luminary gives something else on purpose, with the reason
+--   tol        {dtype = {rtol, atol}} looser than PyTorch's assert_close, with a reason beside it
+--   bad        {arguments..., message = "pattern"}: calls that have to fail so
+--   strided    false: not tried with strided inputs (creation ops)
+--   random     true: values are not compared, only shape and dtype
+local inf, nan = math.huge, 0 / 0
+
+-- Float tensor, values in [lo, hi); `sep` spaces all values apart (unique maxima, smooth gradients).
+local function t(shape, o)
+  o = o or {}
+  return { tensor = "float", shape = shape, lo = o.lo or -2, hi = o.hi or 2, sep = o.sep, dtype = o.dtype }
+end
+local function pos(shape) return t(shape, { lo = 0.3, hi = 2.5 }) end
+local function sep(shape) return t(shape, { sep = true }) end
+local function i(shape, n) return { tensor = "index", shape = shape, n = n } end
+local function b(shape) return { tensor = "bool", shape = shape } end
+local function n(shape, lo, hi) return { tensor = "int", shape = shape, lo = lo, hi = hi } end
+local function v(values, shape) return { tensor = "values", values = values, shape = shape or { #values } } end
+local special = v { nan, inf, -inf, 0, -0.0, 1, -1, 0.5, -0.5, 3, -20, 100, -100, 1e-30 }
+local special2 = v { 1, nan, inf, 0, 2, -inf, 0, nan, -inf, -0.0, 5, 0.5, 3, 1e30 }
+
+local rows = {}
+local function op(name, positional, py, row)
+  row.name, row.positional, row.py = name, positional, py
+  assert(not rows[name], "two rows for " .. name)
+  rows[name] = row
+  rows[#rows + 1] = row
+end
+
+-- ---- elementwise, two operands
+local function binary(name, py, o)
+  o = o or {}
+  local first = o.first or { x = t { 3, 4 }, other = t { 3, 4 } }
+  local row = { first, { x = t { 2, 3, 4 }, other = t { 3, 1 } }, { x = t { 4 }, other = t { 2, 3, 1 } },
+    { x = t {}, other = t { 2, 2 } }, { x = t { 0, 3 }, other = t { 3 } }, { x = t { 2, 3, 4, 5 }, other = t { 3, 1, 1 } } }
+  if not o.no_special then row[#row + 1] = { x = special, other = special2 } end
+  for _, extra in ipairs(o) do row[#row + 1] = extra end
+  row.defaults, row.grad, row.lacks, row.tol = o.defaults, o.grad, o.lacks, o.tol
+  row.bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" }, { "text", t { 2 }, message = name .. ".*x" },
+    { t { 2 }, nil, message = name .. ".*other" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
+  op(name, "x other", py, row)
+end
+binary("add", "torch.add(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 },
+  { x = n({ 3 }, -5, 5), other = n({ 3 }, -5, 5), alpha = 3 } })
+binary("sub", "torch.sub(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 } })
+binary("mul", "torch.mul(x, other)")
+local function rounded(x, other, mode) return { x = x, other = other, rounding_mode = mode } end
+binary("div", "torch.div(x, other, rounding_mode=rounding_mode)", { first = { x = t { 3, 4 }, other = pos { 3, 4 } },
+  defaults = { rounding_mode = { py = "None" } }, rounded(v({ 7.5, -7.5, 6, -6, 0.3, -0.3 }, { 2, 3 }), v { 2, 1.5, -4 }, "floor"),
+  rounded(v({ 7.5, -7.5, 6, -6, 0.3, -0.3 }, { 2, 3 }), v { 2, 1.5, -4 }, "trunc"), rounded(n({ 9 }, -9, 9), n({ 9 }, 1, 5), "floor"),
+  rounded(n({ 9 }, -9, 9), n({ 9 }, 1, 5), "trunc"), rounded(v { 7, -7, 7, -7, 0 }, 0, "trunc"), rounded(v { 7, -7, 7, -7 }, -2, "floor"),
+  bad = { { t { 2 }, 2, { rounding_mode = "flor" }, message = "div: rounding_mode.*floor" },
+    { t { 2 }, 2, { rounding_mode = 1 }, message = "rounding_mode.*'none', 'floor', 'trunc'" },
+    { n({ 2 }, 1, 3), 0, { rounding_mode = "trunc" }, message = "div.*integer division by zero" },
+    { n({ 2 }, 1, 3), 0, { rounding_mode = "floor" }, message = "div.*integer division by zero" } } })
+binary("floor_divide", "torch.floor_divide(x, other)", { grad = false, no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
+binary("trunc_divide", "torch.div(x, other, rounding_mode='trunc')", { grad = false, no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7, 0 }, other = v { 2, 2, -2, -2, -3 } }, { x = n({ 9 }, -9, 9), other = n({ 9 }, -5, -1) } })
+binary("remainder", "torch.remainder(x, other)", { no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
+binary("maximum", "torch.maximum(x, other)")
+binary("minimum", "torch.minimum(x, other)")
+op("pow", "x exponent", "torch.pow(x, exponent)", { { x = pos { 3, 4 }, exponent = pos { 3, 4 } },
+  { x = t { 2, 3 }, exponent = 2 }, { x = t { 2, 3 }, exponent = 3 }, { x = pos { 2, 3 }, exponent = 0.5 },
+  { x = pos { 2, 3 }, exponent = -1 }, { x = t { 2, 1 }, exponent = v { 2, 3 } }, { x = special, exponent = special2 },
+  { x = t { 0 }, exponent = 2 }, bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" } } })
+for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge" } do
+  binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 1, 2, 3 }, other = v { 2, 2, 2 } } })
+end
+for _, name in ipairs { "logical_and", "logical_or" } do
+  binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 0, 1, 0, 2 }, other = v { 0, 0, 3, 4 } } })
+end
+op("where", "condition x other", "torch.where(condition, x, other)", {
+  { condition = b { 3, 4 }, x = t { 3, 4 }, other = t { 3, 4 } }, { condition = b { 3, 1 }, x = t { 4 }, other = t { 3, 4 } },
+  { condition = b { 0, 2 }, x = t { 2 }, other = t {} },
+  bad = { { b { 2 }, t { 3 }, t { 2 }, message = "where.*%[" } } })
+op("masked_fill", "x mask value", "x.masked_fill(mask, value)", {
+  { x = t { 3, 4 }, mask = b { 3, 4 }, value = 3 }, { x = t { 2, 3 }, mask = b { 3 }, value = -inf },
+  { x = t { 0, 3 }, mask = b { 3 }, value = 1 },
+  bad = { { t { 2 }, t { 2 }, 1, message = "masked_fill: mask.*bool" } } })
+op("clamp", "x min max", "torch.clamp(x, min, max)", { defaults = { min = { py = "None" }, max = { py = "None" } },
+  { x = t { 3, 4 }, min = t({ 3, 4 }, { hi = 0 }), max = t({ 3, 4 }, { lo = 0 }) }, { x = t { 3, 4 }, min = -1, max = 1 },
+  { x = t { 3, 4 }, min = 0 }, { x = special, min = -2, max = 2 }, { x = t { 0 }, min = 0 }, { x = special, max = nan },
+  { x = t { 3, 4 }, min = t { 4 } }, { x = t { 4 }, max = t { 3, 1 } }, { x = t { 2, 3, 4, 5 }, min = t { 3, 1, 1 }, max = t {} },
+  { x = t { 5, 6 }, min = t { 5, 6 }, max = t { 5, 6 } }, { x = special, min = special2, max = v { 1 } },
+  { x = n({ 6 }, -5, 5), min = t { 6 } }, { x = n({ 6 }, -5, 5), min = 0.5 }, { x = n({ 6 }, -5, 5), min = n({ 6 }, -2, 0), max = n({ 6 }, 1, 3) },
+  { x = t { 0, 3 }, min = t { 3 }, max = t { 0, 1 } },
+  bad = { { t { 2 }, "low", message = "clamp: min" }, { t { 2 }, message = "clamp: min and max" },
+    { t { 2, 3 }, t { 2, 4 }, t {}, message = "clamp.*%[2, 3%].*%[2, 4%]" }, { t { 2, 3 }, { max = t { 4 } }, message = "clamp.*%[2, 3%].*%[4%]" },
+    { b { 2 }, b { 2 }, b { 2 }, message = "clamp.*bool" } } })
+local gives_float = "of floating x: clamp has another way for integers"
+op("clamp_range", "x min max", "torch.clamp(x, min, max)", { defaults = { min = -inf, max = inf },
+  differs = { int64 = gives_float, int32 = gives_float, uint8 = gives_float, bool = gives_float }, { x = t { 3, 4 }, min = -1, max = 1 },
+  { x = special, min = -2, max = 2 }, { x = special, max = nan }, { x = t { 0 }, min = 0 }, bad = { { t { 2 }, t { 2 }, message = "clamp_range: min" } } })
+
+-- ---- elementwise, one operand
+local function unary(name, py, o)
+  o = o or {}
+  local row = { { x = o.domain or t { 3, 4 } }, { x = o.domain3 or t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } } }
+  if not o.no_special then row[#row + 1] = { x = special } end
+  row.grad, row.tol, row.lacks = o.grad, o.tol, o.lacks
+  row.bad = { { 3, message = name .. ": x" }, { {}, message = name .. ": x" } }
+  op(name, "x", py or "torch." .. name .. "(x)", row)
+end
+unary "neg"
+unary "abs"
+unary("sign", nil, { grad = false })
+unary "exp"
+unary "expm1"
+unary("log", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
+unary("log1p", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
+unary("sqrt", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
+unary("rsqrt", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
+unary("reciprocal", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } })
+unary "square"
+unary "sin"
+unary "cos"
+unary "tanh"
+unary "erf"
+unary "sigmoid"
+op("bce", "x target", "F.binary_cross_entropy(x, target, reduction='none')", {
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
+  { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 } }, bad = { { t { 3, 4 }, t { 3 }, message = "bce.*%[3, 4%].*%[3%]" } } })
+unary("log_sigmoid", "F.logsigmoid(x)")
+unary("relu", "torch.relu(x)")
+unary("relu6", "F.relu6(x)")
+op("leaky_relu", "x negative_slope", "F.leaky_relu(x, negative_slope)", { defaults = { negative_slope = 0.01 },
+  { x = t { 3, 4 } }, { x = t { 3, 4 }, negative_slope = 0.2 }, { x = special }, { x = t { 0 } },
+  bad = { { t { 2 }, "a", message = "leaky_relu: negative_slope" } } })
+-- PyTorch's vectorized gelu gives NaN at infinity, where x * Phi(x) is infinity.
+unary("gelu", "F.gelu(x)", { no_special = true })
+unary("gelu_tanh", "F.gelu(x, approximate='tanh')", { no_special = true })
+unary("silu", "F.silu(x)")
+unary("softplus", "F.softplus(x, threshold=1e9)", { no_special = true })
+for _, name in ipairs { "floor", "ceil", "trunc" } do unary(name, nil, { grad = false }) end
+op("round", "x", "torch.round(x, decimals=decimals)", { grad = false, defaults = { decimals = 0 },
+  { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } }, { x = special }, { x = t { 3, 4 }, decimals = 2 },
+  { x = special, decimals = 3 }, { x = t({ 3, 4 }, { lo = -5000, hi = 5000 }), decimals = -2 }, { x = t { 0 }, decimals = 1 },
+  { x = v { 0.25, 0.75, -0.25, 1.125 }, decimals = 1 }, { x = v { 15, 25, -15, -25, 150 }, decimals = -1 },
+  bad = { { 3, message = "round: x" }, { t { 2 }, { decimals = 1.5 }, message = "round: decimals" },
+    { t { 2 }, { decimals = 39 }, message = "round: decimals is 39.*38" }, { n({ 2 }, 1, 3), { decimals = 1 }, message = "round: decimals.*int64" } } })
+op("round_scaled", "x factor divisor", "torch.round(x * factor / divisor) * divisor / factor", { grad = false,
+  tol = { float16 = { 1e-3, 1e-3 }, bfloat16 = { 1e-2, 1e-2 } }, -- PyTorch rounds each step
+  { x = t { 3, 4 }, factor = 10, divisor = 1 }, { x = t({ 3, 4 }, { lo = -500, hi = 500 }), factor = 1, divisor = 100 },
+  bad = { { t { 2 }, message = "round_scaled: factor" } } })
+unary("logical_not", nil, { grad = false })
+unary("isnan", nil, { grad = false })
+unary("isfinite", nil, { grad = false })
+
+-- ---- reductions
+local function reduction(name, py, o)
+  o = o or {}
+  local make = o.make or t
+  local row = { defaults = o.defaults or { dim = { py = "None" }, keepdim = false }, grad = o.grad, tol = o.tol, lacks = o.lacks,
+    differs = o.differs }
+  for _, c in ipairs { { x = make { 3, 4 } }, { x = make { 2, 3, 4 }, dim = 2 }, { x = make { 2, 3, 4 }, dim = { 1, 3 } },
+    { x = make { 2, 3, 4 }, dim = -1, keepdim = true }, { x = make { 2, 3, 4, 5 }, dim = { 1, 3, 4 } }, { x = make { 7, 300 }, dim = 1 },
+    { x = make { 7, 300 }, dim = 2 }, { x = make {} } } do row[#row + 1] = c end
+  for _, c in ipairs(o) do row[#row + 1] = c end
+  row.bad = { { t { 2, 3 }, { dim = 3 }, message = name .. ".*dim 3" }, { t { 2, 3 }, { dim = 0 }, message = name .. ".*dim.*from 1" },
+    { t { 2, 3 }, { dims = 1 }, message = name .. ".*dim" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
+  op(name, o.positional or "x dim", py, row)
+end
+reduction("sum", "torch.sum(x, dim=dim, keepdim=keepdim)", { { x = t { 0, 3 }, dim = 1 }, { x = t { 0, 3 } }, { x = special },
+  { x = b { 4, 5 }, dim = 1 } })
+reduction("mean", "torch.mean(x, dim=dim, keepdim=keepdim)", { { x = t { 2, 0 }, dim = 1 }, { x = special } })
+local vdefaults = { dim = { py = "None" }, keepdim = false, correction = 1, unbiased = true }
+for _, name in ipairs { "var", "std" } do
+  reduction(name, "torch." .. name .. "(x, dim=dim, keepdim=keepdim, **(dict(correction=correction) if unbiased else dict(correction=0)))",
+    { defaults = vdefaults, { x = t { 3, 4 }, dim = 1, correction = 0 }, { x = t { 3, 4 }, unbiased = false },
+      { x = t { 2, 3, 4 }, dim = { 1, 3 }, keepdim = true, unbiased = false }, { x = t { 3, 4 }, dim = 2, unbiased = true },
+      bad = { { t { 2, 3 }, { unbiased = false, correction = 2 }, message = name .. ": unbiased.*correction is 2" },
+        { t { 2, 3 }, { unbiased = 0 }, message = name .. ": unbiased" } } })
+end
+reduction("norm", "torch.linalg.vector_norm(x, p, dim=dim, keepdim=keepdim)", { positional = "x p dim",
+  defaults = { dim = { py = "None" }, keepdim = false, p = 2 }, make = sep, { x = t { 3, 4 }, p = 1, dim = 1 }, { x = t { 3, 4 }, p = 3 },
+  { x = t { 3, 4 }, p = inf, dim = 2 }, { x = t { 3, 4 }, p = -inf, dim = 2 }, { x = v { 0, 1, 0, 2 }, p = 0 }, { x = t { 0 } } })
+reduction("logsumexp", "torch.logsumexp(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { { x = special },
+  { x = v { -inf, -inf } }, { x = v { inf, 1 } } })
+reduction("amax", "torch.amax(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { make = sep, { x = special } })
+reduction("amin", "torch.amin(x, dim if dim is not None else tuple(range(x.dim())), keepdim)", { make = sep, { x = special } })
+local always_bool = { uint8 = "bool like all others" }
+reduction("all", "torch.all(x, dim, keepdim) if dim is not None else torch.all(x)",
+  { grad = false, differs = always_bool, { x = v { 1, 0, 2, 3 } }, { x = t { 0 } } })
+reduction("any", "torch.any(x, dim, keepdim) if dim is not None else torch.any(x)",
+  { grad = false, differs = always_bool, { x = v { 0, 0, 0 } }, { x = t { 0 } } })
+for _, name in ipairs { "max", "min" } do
+  op(name .. "_dim", "x dim", "tuple(torch." .. name .. "(x, dim, keepdim))", { index_out = { 2 }, defaults = { keepdim = false },
+    { x = sep { 3, 4 }, dim = 2 }, { x = sep { 2, 3, 4 }, dim = 1, keepdim = true }, { x = sep { 2, 3, 4, 5 }, dim = -2 },
+    { x = special, dim = 1 }, { x = t {}, dim = 1 }, { x = t { 0, 3 }, dim = 2 },
+    bad = { { t { 2, 0 }, 2, message = name .. "_dim.*dim 2" }, { t { 2 }, message = name .. "_dim: dim" } } })
+  op("arg" .. name, "x dim", "torch.arg" .. name .. "(x, dim, keepdim)", { grad = false, index_out = { 1 },
+    defaults = { dim = { py = "None" }, keepdim = false }, { x = sep { 3, 4 } }, { x = sep { 2, 3, 4 }, dim = 2 },
+    { x = sep { 2, 3, 4 }, dim = -1, keepdim = true }, { x = special }, { x = t {} },
+    bad = { { t { 0 }, message = "arg" .. name } } })
+end
+op("sum_to_size", "x size", "x.sum_to_size(size)", { { x = t { 2, 3, 4 }, size = { 3, 1 } }, { x = t { 2, 3 }, size = { 2, 3 } },
+  { x = t { 2, 3 }, size = { 1 } }, bad = { { t { 2, 3 }, { 4 }, message = "sum_to_size.*%[2, 3%].*%[4%]" } } })
+
+-- ---- softmax
+for _, name in ipairs { "softmax", "log_softmax" } do
+  op(name, "x dim", "torch." .. name .. "(x, dim)", { { x = t { 3, 4 }, dim = 2 }, { x = t { 2, 3, 4 }, dim = 2 },
+    { x = t({ 5, 70 }, { lo = -90, hi = 90 }), dim = -1 }, { x = t { 0, 3 }, dim = 2 }, { x = t {}, dim = 1 },
+    { x = v({ 1, -inf, 2, nan, inf, 1 }, { 2, 3 }), dim = 2 }, { x = t { 2, 3, 4, 5 }, dim = 2 },
+    bad = { { t { 2, 3 }, 3, message = name .. ": dim 3" } } })
+  op(name .. "_backward", "grad y dim", "torch._" .. name .. "_backward_data(grad, y, dim, y.dtype)", {
+    { grad = t { 3, 4 }, y = pos { 3, 4 }, dim = 2 }, { grad = t { 2, 3, 4 }, y = t { 2, 3, 4 }, dim = 1 },
+    bad = { { t { 2, 3 }, t { 2, 4 }, 1, message = name .. "_backward.*%[2, 3%].*%[2, 4%]" } } })
+end
+
+-- ---- matrix products
+op("mm", "x other", "torch.mm(x, other)", { { x = t { 3, 4 }, other = t { 4, 5 } }, { x = t { 33, 70 }, other = t { 70, 19 } },
+  { x = t { 0, 4 }, other = t { 4, 5 } }, { x = t { 3, 0 }, other = t { 0, 5 } },
+  bad = { { t { 2, 3 }, t { 4, 5 }, message = "mm: %[2, 3%].*%[4, 5%]" }, { t { 2 }, t { 2, 2 }, message = "mm: x" } } })
+op("bmm", "x other", "torch.bmm(x, other)", { { x = t { 2, 3, 4 }, other = t { 2, 4, 5 } }, { x = t { 0, 3, 4 }, other = t { 0, 4, 5 } },
+  { x = t { 5, 33, 20 }, other = t { 5, 20, 7 } },
+  bad = { { t { 2, 3, 4 }, t { 3, 4, 5 }, message = "bmm: %[2, 3, 4%].*%[3, 4, 5%]" } } })
+op("addmm", "input x other", "torch.addmm(input, x, other, beta=beta, alpha=alpha)", { defaults = { beta = 1, alpha = 1 },
+  { input = t { 3, 5 }, x = t { 3, 4 }, other = t { 4, 5 } }, { input = t { 5 }, x = t { 3, 4 }, other = t { 4, 5 }, beta = 0.5, alpha = 2 },
+  { input = t { 3, 5 }, x = t { 3, 0 }, other = t { 0, 5 } },
+  bad = { { t { 4, 4 }, t { 3, 4 }, t { 4, 5 }, message = "addmm.*%[4, 4%].*%[3, 5%]" } } })
+-- PyTorch's linear fails for x of two dims, weight of one and a bias: as if it were added after.
+op("linear", "x weight bias", "F.linear(x, weight, bias) if torch.is_tensor(bias) and weight.dim() == 2 else F.linear(x, weight) + (0 if bias is None else bias)", {
+  defaults = { bias = { py = "None" } },
+  { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 2, 3, 4 }, weight = t { 5, 4 } },
+  { x = t { 2, 3, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 4 }, weight = t { 5, 4 }, bias = t { 5 } },
+  { x = t { 0, 4 }, weight = t { 5, 4 }, bias = t { 5 } }, { x = t { 3, 4 }, weight = t { 4 } }, { x = t { 2, 3, 4 }, weight = t { 4 }, bias = t {} },
+  { x = t { 4 }, weight = t { 4 }, bias = t {} }, { x = t { 3, 4 }, weight = t { 5, 4 }, bias = t {} }, { x = t { 3, 4 }, weight = t { 4 }, bias = 2.5 },
+  { x = t { 0, 4 }, weight = t { 4 }, bias = t {} },
+  bad = { { t { 3, 4 }, t { 5 }, message = "linear: .*%[3, 4%].*%[5%]" }, { t { 3, 4 }, t { 4 }, t { 3 }, message = "linear: bias.*%[3%]" },
+    { t { 3, 4 }, t { 5, 4 }, "b", message = "linear: bias" },
+    { t { 3, 4 }, t { 5, 3 }, message = "linear: .*%[3, 4%].*%[5, 3%]" }, { t { 3, 4 }, t { 5, 4 }, t { 4 }, message = "linear: bias" } } })
+op("matmul", "x other", "torch.matmul(x, other)", { { x = t { 3, 4 }, other = t { 4, 5 } }, { x = t { 4 }, other = t { 4 } },
+  { x = t { 3, 4 }, other = t { 4 } }, { x = t { 4 }, other = t { 4, 5 } }, { x = t { 2, 3, 4 }, other = t { 4, 5 } },
+  { x = t { 2, 1, 3, 4 }, other = t { 5, 4, 2 } }, { x = t { 2, 3, 4 }, other = t { 4 } }, { x = t { 4 }, other = t { 2, 4, 3 } },
+  bad = { { t { 3, 4 }, t { 3, 4 }, message = "matmul.*%[3, 4%].*%[3, 4%]" }, { t {}, t { 2 }, message = "matmul" } } })
+
+-- ---- joining, picking, counting
+op("cat", "tensors dim", "torch.cat(tensors, dim)", { defaults = { dim = 1 }, { tensors = { t { 2, 3 }, t { 4, 3 } } },
+  { tensors = { t { 2, 3 }, t { 2, 1 }, t { 2, 0 } }, dim = 2 }, { tensors = { t { 2, 3, 4, 5 }, t { 2, 2, 4, 5 } }, dim = 2 },
+  { tensors = { t { 2 } }, dim = -1 },
+  bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "cat.*%[3, 2%].*%[2, 3%]" }, { {}, message = "cat.*empty" } } })
+op("stack", "tensors dim", "torch.stack(tensors, dim)", { defaults = { dim = 1 }, { tensors = { t { 2, 3 }, t { 2, 3 } } },
+  { tensors = { t { 2, 3 }, t { 2, 3 } }, dim = 3 }, { tensors = { t {}, t {} } }, { tensors = { t { 2 }, t { 2 } }, dim = -1 },
+  bad = { { { t { 2, 3 }, t { 3, 2 } }, message = "stack.*%[3, 2%].*%[2, 3%]" } } })
+op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' else None)", { defaults = { mode = "constant", value = 0 },
+  { x = t { 3, 4 }, pad = { 1, 2 } }, { x = t { 2, 3, 4, 5 }, pad = { 1, 0, 2, 3 }, value = 1.5 }, { x = t { 3, 4 }, pad = { -1, 2, 1, -2 } },
+  { x = t { 3, 4 }, pad = { -1, -2 } }, { x = t { 3, 4 }, pad = { 0, 0 } }, { x = t { 0, 3 }, pad = { 1, 1, 2, 0 } }, { x = t { 2 }, pad = { -1, -1 } },
+  { x = t { 2, 4, 5 }, pad = { 3, 4 }, mode = "reflect" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 1 }, mode = "reflect" },
+  { x = t { 2, 4, 5 }, pad = { 7, 1 }, mode = "replicate" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "replicate" },
+  { x = t { 2, 4, 5 }, pad = { 5, 1 }, mode = "circular" }, { x = t { 2, 3, 4, 5 }, pad = { 1, 2, 3, 0 }, mode = "circular" },
+  { x = t { 2, 4, 5 }, pad = { -1, 2 }, mode = "reflect" }, { x = t { 2, 4, 5 }, pad = { -1, 3 }, mode = "circular" }, { x = t { 2, 4, 5 }, pad = { 2, -2 }, mode = "circular" },
+  { x = t { 2, 3, 1, 5 }, pad = { 0, 0, 2, 2 }, mode = "replicate" },
+  bad = { { t { 2, 3 }, { 1 }, message = "pad: 1 number.*%[2, 3%]" }, { t { 2 }, { 1, 1, 1, 1 }, message = "pad: 4 numbers.*%[2%]" },
+    { t { 2, 3 }, { -2, -2 }, message = "pad: %-2 before and %-2 after dim 2 of %[2, 3%]" },
+    { t { 2, 3 }, { -5, 5 }, message = "pad: %-5 before" }, { t { 2, 3 }, { 3, 1 }, { mode = "reflect" }, message = "pad.*reflect.*at most 2.*3" },
+    { t { 2, 3 }, { 1, 4 }, { mode = "circular" }, message = "pad.*circular.*at most 3.*4" },
+    { t { 2, 3 }, { 1, -3 }, { mode = "circular" }, message = "pad.*circular.*at most 0.*1" }, { t { 2, 0 }, { 1, 1 }, { mode = "replicate" }, message = "pad.*replicate.*at most 0" },
+    { t { 2, 3 }, { 1, 1 }, { mode = "reflct" }, message = "pad: mode.*reflect" }, { t { 2, 3 }, { 1, 1 }, { mode = "reflect", value = 1 }, message = "pad: value" } } })
+op("gather", "x dim index", "torch.gather(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3) },
+  { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4) }, { x = t { 3, 4 }, dim = 2, index = i({ 0, 4 }, 4) },
+  bad = { { t { 3, 4 }, 1, v { 0, 1 }, message = "gather" }, { t { 3, 4 }, 1, i({ 1, 1, 1 }, 2), message = "gather.*index" } } })
+op("scatter_add", "x dim index src", "torch.scatter_add(x, dim, index, src)", {
+  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } }, { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4), src = t { 3, 6 } },
+  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add.*src" } } })
+op("scatter_add_", "x dim index src", "x.clone().scatter_add_(dim, index, src)", { grad = false,
+  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } },
+  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add_.*src" } } })
+op("index_select", "x dim index", "torch.index_select(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3) },
+  { x = t { 2, 3, 4 }, dim = -1, index = i({ 2 }, 4) }, { x = t { 3, 4 }, dim = 1, index = i({ 0 }, 3) },
+  bad = { { t { 3, 4 }, 1, n({ 2 }, 7, 8), message = "index_select.*7.*3" } } })
+op("index_add", "x dim index src", "torch.index_add(x, dim, index, src)", {
+  { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3), src = t { 5, 4 } }, { x = t { 2, 3, 4 }, dim = 3, index = i({ 2 }, 4), src = t { 2, 3, 2 } },
+  bad = { { t { 3, 4 }, 1, i({ 5 }, 3), t { 4, 4 }, message = "index_add.*src" } } })
+op("index_get", "x indices", "x[tuple(slice(None) if q is None else q for q in indices)]", {
+  { x = t { 4, 5 }, indices = { i({ 3 }, 4) } }, { x = t { 4, 5 }, indices = { i({ 3 }, 4), i({ 3 }, 5) } },
+  { x = t { 4, 5, 6 }, indices = { i({ 2, 1 }, 4), i({ 3 }, 5) } }, { x = t { 4, 5 }, indices = { i({ 0 }, 4) } },
+  bad = { { t { 4, 5 }, { n({ 2 }, 9, 10) }, message = "index_get.*9.*4" } } })
+op("index_put", "x indices values", "x.clone().index_put_(tuple(indices), values, accumulate)", { defaults = { accumulate = false },
+  { x = t { 4, 5 }, indices = { i({ 1 }, 4), i({ 1 }, 5) }, values = t { 1 } },
+  { x = t { 4, 5 }, indices = { i({ 6 }, 4) }, values = t { 6, 5 }, accumulate = true },
+  bad = { { t { 4, 5 }, { i({ 3 }, 4) }, t { 2, 5 }, message = "index_put.*%[2, 5%].*%[3, 5%]" } } })
+op("index_put_", "x indices values", "x.clone().index_put_(tuple(indices), values, accumulate)", { defaults = { accumulate = false },
+  grad = false, { x = t { 4, 5 }, indices = { i({ 6 }, 4) }, values = t { 6, 5 }, accumulate = true },
+  bad = { { t { 4, 5 }, { i({ 3 }, 4) }, t { 2, 5 }, message = "index_put_.*%[2, 5%].*%[3, 5%]" } } })
+op("nonzero", "x", "torch.nonzero(x, as_tuple=as_tuple)", { grad = false, index_out = { 1, 2, 3 }, defaults = { as_tuple = false }, { x = v({ 0, 1, 2, 0, 0, 3 }, { 2, 3 }) }, { x = b { 3, 4, 5 } },
+  { x = t { 0 } }, { x = v { 0, 0 } }, { x = b { 3, 4, 5 }, as_tuple = true }, { x = v({ 3 }, {}), as_tuple = true }, { x = v({ 0 }, {}), as_tuple = true },
+  { x = t { 0, 3 }, as_tuple = true },
+  bad = { { 1, message = "nonzero: x" }, { t { 2 }, { as_tuple = 1 }, message = "nonzero: as_tuple" }, { t { 2 }, { as_tupel = true }, message = "as_tuple" },
+    { 1, { as_tuple = true }, message = "nonzero: x" } } })
+op("topk", "x k dim", "tuple(torch.topk(x, k, dim, largest, sorted))", { index_out = { 2 }, differs = { bool = "which of equals comes first" },
+  defaults = { dim = -1, largest = true, sorted = true }, { x = sep { 3, 6 }, k = 2 }, { x = sep { 6, 3 }, k = 4, dim = 1, largest = false },
+  { x = sep { 5 }, k = 0 }, { x = sep { 2, 300 }, k = 7 },
+  bad = { { t { 3 }, 4, message = "topk: k.*4.*3" }, { t { 3 }, -1, message = "topk: k" } } })
+op("one_hot", "x num_classes", "F.one_hot(x, num_classes)", { defaults = { num_classes = -1 }, grad = false, dtypes = false,
+  { x = i({ 2, 3 }, 4), num_classes = 5 }, { x = i({ 6 }, 3) },
+  bad = { { n({ 2 }, 7, 8), 5, message = "one_hot.*7.*5" }, { n({ 2 }, 0, 1), 5, message = "one_hot.*0" } } })
+op("embedding", "index weight", "F.embedding(index, weight)", { { index = i({ 2, 3 }, 5), weight = t { 5, 4 } },
+  { index = i({}, 5), weight = t { 5, 4 } }, { index = i({ 0 }, 5), weight = t { 5, 4 } },
+  bad = { { n({ 2 }, 9, 10), t { 5, 4 }, message = "embedding.*9.*5" }, { n({ 2 }, 0, 1), t { 5, 4 }, message = "embedding.*0" } } })
+op("embedding_backward", "grad index num padding_idx", "torch.ops.aten.embedding_dense_backward(grad, index, num, padding_idx - 1, False)", {
+  { grad = t { 6, 4 }, index = i({ 6 }, 5), num = 5, padding_idx = 0 }, { grad = t { 6, 4 }, index = i({ 6 }, 3), num = 3, padding_idx = 2 },
+  bad = { { t { 6, 4 }, i({ 5 }, 5), 5, 0, message = "embedding_backward" } } })
+
+-- ---- convolution and pooling
+local cdefaults = { bias = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1 }
+local no_ints = { int64 = "floating only", int32 = "floating only", uint8 = "floating only", bool = "floating only" }
+local half_sums = { float16 = { 1e-2, 2e-3 } } -- PyTorch adds up in half, Luminary in float
+op("conv2d", "x weight bias", "F.conv2d(x, weight, bias, stride, padding, dilation, groups)", { defaults = cdefaults, lacks = no_ints,
+  { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 } }, { x = t { 1, 4, 7, 6 }, weight = t { 6, 2, 3, 2 }, stride = 2, padding = 1, groups = 2 },
+  { x = t { 2, 3, 9, 8 }, weight = t { 2, 3, 3, 3 }, dilation = 2, padding = { 2, 1 }, stride = { 1, 2 } },
+  { x = t { 2, 16, 8, 8 }, weight = t { 16, 16, 3, 3 }, padding = 1 }, { x = t { 2, 4, 5, 5 }, weight = t { 4, 1, 3, 3 }, groups = 4 },
+  { x = t { 3, 6, 5 }, weight = t { 4, 3, 3, 3 } }, { x = t { 0, 3, 6, 5 }, weight = t { 4, 3, 3, 3 } },
+  { x = t { 2, 5, 4, 4 }, weight = t { 7, 5, 1, 1 }, bias = t { 7 } },
+  { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 3 }, bias = t { 4 }, padding = "same" }, { x = t { 1, 4, 5, 6 }, weight = t { 4, 2, 2, 3 }, groups = 2, padding = "same" },
+  { x = t { 1, 2, 6, 7 }, weight = t { 3, 2, 2, 4 }, dilation = { 3, 1 }, padding = "same" }, { x = t { 2, 3, 6, 5 }, weight = t { 4, 3, 3, 2 }, stride = 2, padding = "valid" },
+  { x = t { 3, 6, 5 }, weight = t { 4, 3, 2, 3 }, padding = "same" },
+  bad = { { t { 2, 3, 6, 5 }, t { 4, 2, 3, 3 }, message = "conv2d.*%[2, 3, 6, 5%].*%[4, 2, 3, 3%]" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "sme" }, message = "conv2d: padding.*same" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "same", stride = { 1, 2 } }, message = "conv2d: padding.*stride.*{1, 2}" },
+    { t { 1, 1, 4, 4 }, t { 1, 3, 3 }, { padding = "same" }, message = "conv2d: weight" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = "same", dilation = 0 }, message = "conv2d: a dilation of 0" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { padding = true }, message = "conv2d: padding" },
+    { t { 1, 1, 2, 2 }, t { 1, 1, 3, 3 }, message = "conv2d.*3.*2" }, { t { 2, 3 }, t { 4, 3, 3, 3 }, message = "conv2d: x" },
+    { t { 1, 1, 4, 4 }, t { 1, 1, 3, 3 }, { stride = 0 }, message = "conv2d: a stride of 0" } } })
+op("conv2d_input", "grad weight size stride padding dilation groups",
+  "torch.nn.grad.conv2d_input(size, weight, grad, stride, padding, dilation, groups)", { defaults = cdefaults, lacks = no_ints,
+  tol = half_sums,
+  { grad = t { 2, 4, 4, 3 }, weight = t { 4, 3, 3, 3 }, size = { 2, 3, 6, 5 } },
+  { grad = t { 1, 6, 4, 4 }, weight = t { 6, 2, 3, 2 }, size = { 1, 4, 7, 6 }, stride = 2, padding = 1, groups = 2 },
+  bad = { { t { 2, 4, 4, 3 }, t { 4, 3, 3, 3 }, { 2, 3, 9, 9 }, message = "conv2d_input" } } })
+op("conv2d_weight", "grad x size stride padding dilation groups",
+  "torch.nn.grad.conv2d_weight(x, size, grad, stride, padding, dilation, groups)", { defaults = cdefaults, lacks = no_ints,
+  tol = half_sums,
+  { grad = t { 2, 4, 4, 3 }, x = t { 2, 3, 6, 5 }, size = { 4, 3, 3, 3 } },
+  { grad = t { 1, 6, 4, 4 }, x = t { 1, 4, 7, 6 }, size = { 6, 2, 3, 2 }, stride = 2, padding = 1, groups = 2 },
+  bad = { { t { 2, 4, 4, 3 }, t { 2, 3, 9, 9 }, { 4, 3, 3, 3 }, message = "conv2d_weight" } } })
+local pdefaults = { stride = { py = "None" }, padding = 0, dilation = 1, ceil_mode = false, count_include_pad = true, return_indices = false, divisor_override = { py = "None" } }
+op("max_pool2d_with_indices", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, True)", { defaults = pdefaults, index_out = { 2 },
+  { x = sep { 2, 3, 6, 6 }, kernel_size = 2 }, { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 }, { x = sep { 2, 5, 5 }, kernel_size = 3, stride = 1 },
+  bad = { { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" } } })
+op("max_pool2d", "x kernel_size", "F.max_pool2d(x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)", { defaults = pdefaults, index_out = { 2 },
+  { x = sep { 2, 3, 6, 6 }, kernel_size = 2 }, { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
+  { x = sep { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true }, { x = sep { 1, 2, 8, 8 }, kernel_size = 2, dilation = 2, stride = 1 },
+  { x = sep { 2, 5, 5 }, kernel_size = 2 }, { x = v({ 1, nan, 2, 3 }, { 1, 1, 2, 2 }), kernel_size = 2 },
+  { x = v({ -inf, -inf, -inf, -inf }, { 1, 1, 2, 2 }), kernel_size = 2 }, { x = t { 0, 3, 4, 4 }, kernel_size = 2 },
+  { x = sep { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, ceil_mode = true, return_indices = true }, { x = sep { 2, 5, 5 }, kernel_size = 2, return_indices = true },
+  bad = { { t { 1, 4, 4 }, 2, { return_indices = 1 }, message = "max_pool2d: return_indices" },
+    { t { 1, 4, 4 }, 2, { return_indics = true }, message = "return_indices" },
+    { t { 1, 1, 2, 2 }, 3, message = "max_pool2d" }, { t { 1, 1, 4, 4 }, 2, { padding = 2 }, message = "max_pool2d: padding" } } })
+op("max_unpool2d", "x indices kernel_size", "F.max_unpool2d(x, indices, kernel_size, stride, padding, output_size)", {
+  defaults = { stride = { py = "None" }, padding = 0, output_size = { py = "None" } },
+  { x = t { 1, 2, 2 }, indices = i({ 1, 2, 2 }, 64), kernel_size = 4 }, -- no place twice, or any of the two might stay
+  { x = t { 2, 1, 2, 3 }, indices = i({ 2, 1, 2, 3 }, 195), kernel_size = { 7, 5 }, stride = { 7, 5 }, padding = { 1, 0 }, output_size = { 13, 15 } },
+  { x = t { 1, 1, 2, 3 }, indices = i({ 1, 1, 2, 3 }, 20), kernel_size = 3, stride = 1, output_size = { 1, 1, 4, 5 } },
+  bad = { { t { 1, 2, 2 }, n({ 1, 2, 2 }, 17, 18), 2, message = "17.*16" }, { t { 1, 2, 2 }, n({ 1, 2, 1 }, 1, 4), 2, message = "max_unpool2d: indices.*%[1, 2, 2%]" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 0, 1), 2, message = "index 0 at position 1" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2 ^ 20, message = "max_unpool2d: planes of 2097152 x 2097152" }, { t { 2, 2 }, n({ 2, 2 }, 1, 4), 2, message = "max_unpool2d: x" },
+    { t { 1, 2, 2 }, n({ 1, 2, 2 }, 1, 4), 2, { output_size = { 3, 6 } }, message = "max_unpool2d: output_size.*between 3 and 5" } } })
+op("max_pool2d_backward", "grad places size", "pool_backward(grad, places, size)", { lacks = no_ints,
+  { grad = t { 2, 3, 2, 2 }, places = i({ 2, 3, 2, 2 }, 16), size = { 2, 3, 4, 4 } },
+  bad = { { t { 2, 3, 2, 2 }, i({ 2, 3, 2, 1 }, 16), { 2, 3, 4, 4 }, message = "max_pool2d_backward" } } })
+op("avg_pool2d", "x kernel_size", "F.avg_pool2d(x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)", { defaults = pdefaults,
+  { x = t { 2, 3, 6, 6 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1 },
+  { x = t { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true }, { x = t { 1, 2, 7, 7 }, kernel_size = 3, padding = 1, count_include_pad = false },
+  { x = t { 2, 5, 5 }, kernel_size = 2 }, { x = t { 2, 3, 7, 6 }, kernel_size = { 3, 2 }, stride = 2, padding = 1, divisor_override = 5 },
+  { x = t { 1, 2, 7, 7 }, kernel_size = 2, ceil_mode = true, divisor_override = -3 }, { x = n({ 1, 4, 4 }, 0, 9), kernel_size = 2, divisor_override = 3 },
+  bad = { { t { 1, 1, 2, 2 }, 3, message = "avg_pool2d" }, { t { 1, 1, 4, 4 }, 2, { divisor_override = 0 }, message = "avg_pool2d: divisor_override is 0" },
+    { t { 1, 1, 4, 4 }, 2, { divisor_override = 2 ^ 40 }, message = "avg_pool2d: divisor_override" } } })
+op("avg_pool2d_backward", "grad size kernel_size stride padding ceil_mode count_include_pad divisor_override",
+  "torch.ops.aten.avg_pool2d_backward(grad, torch.zeros(size, dtype=grad.dtype), pair(kernel_size), pair(stride), pair(padding), ceil_mode, count_include_pad, divisor_override)", {
+  lacks = no_ints, defaults = { padding = 0, ceil_mode = false, count_include_pad = true, divisor_override = { py = "None" } },
+  { grad = t { 2, 3, 3, 3 }, size = { 2, 3, 6, 6 }, kernel_size = 2, stride = 2 },
+  { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, count_include_pad = false },
+  { grad = t { 1, 2, 4, 4 }, size = { 1, 2, 7, 7 }, kernel_size = 3, stride = 2, padding = 1, divisor_override = 4 },
+  bad = { { t { 2, 3, 3, 3 }, { 2, 3, 9, 9 }, 2, 2, message = "avg_pool2d_backward" } } })
+op("adaptive_avg_pool2d", "x output_size", "F.adaptive_avg_pool2d(x, output_size)", { { x = t { 2, 3, 6, 6 }, output_size = 2 },
+  { x = t { 2, 3, 7, 5 }, output_size = { 3, 2 } }, { x = t { 2, 3, 4, 4 }, output_size = 1 }, { x = t { 3, 5, 5 }, output_size = 2 },
+  bad = { { t { 2, 3 }, 2, message = "adaptive_avg_pool2d: x" } } })
+op("adaptive_avg_pool2d_backward", "grad size", "torch.ops.aten._adaptive_avg_pool2d_backward(grad, torch.zeros(size, dtype=grad.dtype))", { lacks = no_ints,
+  { grad = t { 2, 3, 2, 2 }, size = { 2, 3, 6, 6 } }, { grad = t { 2, 3, 3, 2 }, size = { 2, 3, 7, 5 } },
+  bad = { { t { 2, 3, 2, 2 }, { 2, 4, 6, 6 }, message = "adaptive_avg_pool2d_backward" } } })
+
+-- ---- normalization, dropout
+local none = { py = "None" }
+op("batch_norm", "x running_mean running_var weight bias", "F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)", {
+  defaults = { running_mean = none, running_var = none, weight = none, bias = none, training = false, momentum = 0.1, eps = 1e-5 },
+  -- PyTorch rounds scale and shift to the low dtype, Luminary only the result.
+  tol = { float16 = { 1e-2, 1e-3 }, bfloat16 = { 5e-2, 1e-2 } },
+  { x = t { 4, 3, 2, 2 }, weight = t { 3 }, bias = t { 3 }, training = true },
+  { x = t { 4, 3 }, training = true }, { x = t { 4, 3, 5 }, weight = t { 3 }, bias = t { 3 }, training = true },
+  { x = t { 4, 3, 2, 2 }, running_mean = t { 3 }, running_var = pos { 3 }, weight = t { 3 }, bias = t { 3 } },
+  { x = t { 5, 20, 3, 3 }, running_mean = t { 20 }, running_var = pos { 20 }, weight = t { 20 }, bias = t { 20 }, training = true },
+  grad = { "x", "weight", "bias" },
+  bad = { { t { 4, 3 }, message = "batch_norm.*running" }, { t { 1, 3 }, { training = true }, message = "batch_norm.*more than one value" },
+    { t { 4, 3 }, t { 2 }, t { 3 }, message = "batch_norm: running_mean" } } })
+op("batch_norm_backward", "grad x weight save_mean save_invstd running_mean running_var training eps", "bn_backward(grad, x, weight, running_mean, running_var, training, eps)", {
+  defaults = { running_mean = none, running_var = none, save_mean = none, save_invstd = none, weight = none, training = false, eps = 1e-5 },
+  { grad = t { 4, 3, 2, 2 }, x = t { 4, 3, 2, 2 }, weight = t { 3 }, running_mean = t { 3 }, running_var = pos { 3 } },
+  grad = { "grad", "x", "weight" }, bad = { { t { 4, 3 }, t { 4, 2 }, message = "batch_norm_backward" } } })
+op("layer_norm", "x normalized_shape weight bias", "F.layer_norm(x, normalized_shape, weight, bias, eps)", {
+  defaults = { weight = none, bias = none, eps = 1e-5 }, { x = t { 3, 6 }, normalized_shape = { 6 }, weight = t { 6 }, bias = t { 6 } },
+  { x = t { 2, 3, 4 }, normalized_shape = { 3, 4 } }, { x = t { 2, 3, 70 }, normalized_shape = { 70 }, weight = t { 70 }, bias = t { 70 } },
+  { x = t { 0, 4 }, normalized_shape = { 4 } },
+  bad = { { t { 3, 6 }, { 5 }, message = "layer_norm.*%[5%].*%[3, 6%]" } } })
+op("layer_norm_backward", "grad x normalized_shape save_mean save_rstd weight eps",
+  "torch.ops.aten.native_layer_norm_backward(grad, x, normalized_shape, save_mean, save_rstd, weight, torch.zeros_like(weight), [True, True, True])", {
+  defaults = { eps = 1e-5 }, grad = false, dtypes = false, -- means that are not x's own: only the forward is comparable
+  { grad = t { 3, 6 }, x = t { 3, 6 }, normalized_shape = { 6 }, save_mean = t { 3, 1 }, save_rstd = pos { 3, 1 }, weight = t { 6 } },
+  bad = { { t { 3, 6 }, t { 3, 5 }, { 5 }, t { 3, 1 }, t { 3, 1 }, message = "layer_norm_backward" } } })
+op("dropout", "x p training", "F.dropout(x, p, training)", { defaults = { p = 0.5, training = true }, random = true, grad = false,
+  { x = t { 30, 40 } }, { x = t { 3, 4 }, p = 0 }, { x = t { 3, 4 }, p = 1 }, { x = t { 0 } },
+  bad = { { t { 2 }, 1.5, message = "dropout: p.*1.5" } } })
+
+-- ---- losses
+local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }
+op("nll_loss", "x target", "F.nll_loss(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction)", { defaults = ldefaults,
+  tol = { float16 = { 3e-3, 1e-4 } }, -- PyTorch adds up in half
+  { x = t { 4, 5 }, target = i({ 4 }, 5) }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum", weight = pos { 5 } },
+  { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 2), ignore_index = 2 },
+  { x = t { 2, 5, 3 }, target = i({ 2, 3 }, 5), weight = pos { 5 } }, { x = t { 2, 5, 3, 2 }, target = i({ 2, 3, 2 }, 5), reduction = "none" },
+  { x = t { 5 }, target = i({}, 5) }, grad = { "x" },
+  bad = { { t { 4, 5 }, n({ 4 }, 0, 1), message = "label of 0.*from 1" }, { t { 4, 5 }, n({ 4 }, 6, 7), message = "nll_loss.*6.*5" },
+    { t { 4, 5 }, i({ 3 }, 5), message = "nll_loss.*%[4, 5%].*%[3%]" } } })
+op("nll_loss_backward", "grad target weight ignore_index reduction total size",
+  "torch.ops.aten.nll_loss_backward(grad, torch.zeros(size, dtype=grad.dtype), target, weight, 1, -100, total)", {
+  defaults = { weight = none, ignore_index = -100, reduction = "mean" },
+  { grad = t {}, target = i({ 4 }, 5), total = v({ 4 }, {}), size = { 4, 5 } }, grad = { "grad" },
+  bad = { { t {}, i({ 4 }, 5), { total = t {}, size = { 3, 5 } }, message = "nll_loss_backward" } } })
+op("cross_entropy", "x target", "F.cross_entropy(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction, label_smoothing=label_smoothing)", {
+  defaults = ldefaults, { x = t { 4, 5 }, target = i({ 4 }, 5) }, { x = t { 4, 5 }, target = i({ 4 }, 5), weight = pos { 5 }, label_smoothing = 0.1 },
+  { x = t { 4, 5 }, target = i({ 4 }, 3), ignore_index = 2, label_smoothing = 0.2 }, { x = t { 4, 5 }, target = pos { 4, 5 } },
+  { x = t { 2, 5, 3 }, target = i({ 2, 3 }, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" },
+  { x = t { 4, 5 }, target = pos { 4, 5 }, weight = pos { 5 }, label_smoothing = 0.1, reduction = "none" }, grad = { "x" },
+  bad = { { t { 4, 5 }, n({ 4 }, 0, 1), message = "label of 0.*from 1" }, { t { 4, 5 }, i({ 3 }, 5), message = "%[4, 5%].*%[3%]" },
+    { t { 4, 5 }, i({ 4 }, 5), { reduction = "men" }, message = "reduction.*mean" } } })
+op("mse_loss", "x target", "F.mse_loss(x, target, reduction=reduction)", { defaults = ldefaults, { x = t { 3, 4 }, target = t { 3, 4 } },
+  { x = t { 3, 4 }, target = t { 3, 4 }, reduction = "sum" }, { x = t { 3, 4 }, target = t { 3, 4 }, reduction = "none" },
+  bad = { { t { 3, 4 }, t { 5 }, message = "mse_loss.*%[3, 4%].*%[5%]" } } })
+op("bce_with_logits", "x target", "F.binary_cross_entropy_with_logits(x, target, weight, reduction=reduction, pos_weight=pos_weight)", {
+  defaults = ldefaults, { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
+  { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, pos_weight = pos { 4 }, reduction = "none" },
+  { x = v { -200, 200, 0 }, target = v { 1, 0, 1 }, reduction = "sum" },
+  bad = { { t { 3, 4 }, t { 3 }, message = "bce_with_logits.*%[3, 4%].*%[3%]" } } })
+
+op("binary_cross_entropy", "x target", "F.binary_cross_entropy(x, target, weight, reduction=reduction)", {
+  defaults = ldefaults, { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }) },
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
+  { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 }, reduction = "sum" },
+  bad = { { t { 3, 4 }, t { 3 }, message = "binary_cross_entropy.*%[3, 4%].*%[3%]" } } })
+
+-- ---- views
+op("view", "x size", "x.view(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 3, 4 }, size = { 2, -1, 2 } },
+  { x = t { 0, 4 }, size = { 4, 0 } }, { x = t {}, size = { 1, 1 } }, strided = false,
+  bad = { { t { 3, 4 }, { 5, -1 }, message = "view.*%[3, 4%].*%[5, %-1%]" }, { t { 3, 4 }, { -1, -1 }, message = "view.*%-1" } } })
+op("reshape", "x size", "x.reshape(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 0 }, size = { 0, 3 } },
+  bad = { { t { 3, 4 }, { 5 }, message = "reshape.*%[3, 4%].*%[5%]" } } })
+op("permute", "x dims", "x.permute(dims)", { { x = t { 2, 3, 4 }, dims = { 3, 1, 2 } }, { x = t { 2, 3 }, dims = { -1, 1 } }, { x = t {}, dims = {} },
+  bad = { { t { 2, 3 }, { 1, 1 }, message = "permute.*" }, { t { 2, 3 }, { 1 }, message = "permute" } } })
+op("transpose", "x dim0 dim1", "x.transpose(dim0, dim1)", { { x = t { 2, 3, 4 }, dim0 = 1, dim1 = 3 }, { x = t { 2, 3 }, dim0 = -1, dim1 = 1 },
+  bad = { { t { 2, 3 }, 1, 3, message = "transpose: dim 3" } } })
+op("t", "x", "x.t()", { { x = t { 2, 3 } }, { x = t { 3 } }, { x = t {} }, bad = { { t { 2, 3, 4 }, message = "t: .*%[2, 3, 4%]" } } })
+op("select", "x dim index", "x.select(dim, index)", { { x = t { 3, 4 }, dim = 1, index = 2 }, { x = t { 2, 3, 4 }, dim = -1, index = -1 },
+  bad = { { t { 3, 4 }, 1, 4, message = "select.*4.*3" }, { t { 3, 4 }, 1, 0, message = "select.*0" }, { t {}, 1, 1, message = "select" } } })
+op("slice", "x dim first last step", "x[tuple([slice(None)] * (dim % x.dim()) + [slice(first - 1 if first > 0 else first, None if last == -1 else last if last > 0 else last + 1, step)])]", {
+  defaults = { first = 1, last = -1, step = 1 }, { x = t { 6, 4 }, dim = 1, first = 2, last = 5 }, { x = t { 6, 4 }, dim = 1, first = 1, last = -1, step = 2 },
+  { x = t { 6, 4 }, dim = -1, first = -2 }, { x = t { 6, 4 }, dim = 1, first = 3, last = 2 },
+  bad = { { t { 6 }, 1, 1, 7, message = "slice.*7.*6" }, { t { 6 }, 1, 1, 3, 0, message = "slice.*step of 0" } } })
+op("narrow", "x dim start length", "x.narrow(dim, start - 1, length)", { { x = t { 6, 4 }, dim = 1, start = 2, length = 3 },
+  { x = t { 6, 4 }, dim = 2, start = 1, length = 0 }, bad = { { t { 6 }, 1, 5, 3, message = "narrow" } } })
+op("expand", "x size", "x.expand(size)", { { x = t { 3, 1 }, size = { 3, 4 } }, { x = t { 3, 1 }, size = { 2, -1, 4 } }, { x = t {}, size = { 2 } },
+  bad = { { t { 3, 2 }, { 3, 4 }, message = "expand.*%[3, 2%].*%[3, 4%]" } } })
+op("squeeze", "x dim", "x.squeeze() if dim is None else x.squeeze(dim)", { defaults = { dim = none }, { x = t { 1, 3, 1 } }, { x = t { 1, 3, 1 }, dim = 1 },
+  { x = t { 1, 3 }, dim = 2 }, bad = { { t { 1 }, 2, message = "squeeze: dim 2" } } })
+op("unsqueeze", "x dim", "x.unsqueeze(dim)", { { x = t { 3, 4 }, dim = 1 }, { x = t { 3, 4 }, dim = -1 }, { x = t {}, dim = 1 },
+  bad = { { t { 3 }, 3, message = "unsqueeze: dim 3" } } })
+op("flatten", "x start_dim end_dim", "x.flatten(start_dim, end_dim)", { defaults = { start_dim = 1, end_dim = -1 }, { x = t { 2, 3, 4 } },
+  { x = t { 2, 3, 4 }, start_dim = 2 }, { x = t { 2, 3, 4, 5 }, start_dim = 2, end_dim = 3 }, { x = t {} },
+  bad = { { t { 2, 3 }, 2, 1, message = "flatten" } } })
+op("detach", "x", "x.detach()", { grad = false, { x = t { 3, 4 } }, bad = { { 1, message = "detach: x" } } })
+op("slice_backward", "grad size dim first step", "slice_backward(grad, size, dim, first, step)", {
+  { grad = t { 2, 4 }, size = { 6, 4 }, dim = 1, first = 2, step = 2 }, bad = { { t { 2, 4 }, { 6, 5 }, 1, 1, 1, message = "slice_backward" } } })
+
+-- ---- copies and conversions
+op("clone", "x", "x.clone()", { { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t { 0 } },
+  bad = { { t { 2 }, { memory_format = "chanels_last" }, message = "channels_last" } } })
+op("contiguous", "x", "x.contiguous()", { { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, bad = { { 1, message = "contiguous: x" } } })
+op("to_copy", "x", "x.to(dtype=getattr(torch, dtype), copy=True)", { defaults = { dtype = "float32" }, { x = t { 3, 4 }, dtype = "float64" },
+  { x = t({ 3, 4 }, { lo = -300, hi = 300 }), dtype = "int32" }, { x = t { 3, 4 }, dtype = "bfloat16" }, { x = t { 3, 4 }, dtype = "float16" },
+  { x = special, dtype = "bool" }, dtypes = false, grad = { "x" },
+  bad = { { t { 2 }, { dtype = "flot32" }, message = "float32" }, { t { 2 }, { device = "cuda:63" }, message = "cuda" } } })
+
+-- ---- writing in place
+op("copy_", "x src", "x.clone().copy_(src)", { grad = false, { x = t { 3, 4 }, src = t { 3, 4 } }, { x = t { 3, 4 }, src = t { 4 } }, { x = t { 2 }, src = 3 },
+  bad = { { t { 3 }, t { 4 }, message = "copy_.*%[4%].*%[3%]" } } })
+op("fill_", "x value", "x.clone().fill_(value)", { grad = false, { x = t { 3, 4 }, value = 3 }, { x = t { 0 }, value = 1 },
+  bad = { { t { 3 }, t { 4 }, message = "fill_: value" } } })
+op("zero_", "x", "x.clone().zero_()", { grad = false, { x = t { 3, 4 } }, bad = { { 1, message = "zero_: x" } } })
+op("normal_", "x mean std", "x.clone().normal_(mean, std)", { grad = false, random = true, defaults = { mean = 0, std = 1 }, { x = t { 30, 4 } }, { x = t { 0 } },
+  bad = { { t { 2 }, 0, -1, message = "normal_: std" } } })
+op("uniform_", "x from to", "x.clone().uniform_(from_, to)", { grad = false, random = true, defaults = { from = 0, to = 1 }, { x = t { 30, 4 } },
+  bad = { { t { 2 }, 1, 0, message = "uniform_" } } })
+op("random_", "x from to", "x.clone().random_(from_, to)", { grad = false, random = true, { x = t { 30, 4 }, from = 2, to = 9 },
+  bad = { { t { 2 }, 3, 3, message = "random_" } } })
+op("bernoulli_", "x p", "x.clone().bernoulli_(p)", { grad = false, random = true, defaults = { p = 0.5 }, { x = t { 30, 4 }, p = 0.3 },
+  bad = { { t { 2 }, 2, message = "bernoulli_: p" } } })
+
+-- ---- new tensors
+local function creation(name, positional, py, row)
+  row.grad, row.dtypes, row.strided = false, false, false
+  op(name, positional, py, row)
+end
+local dt = { dtype = "float32" }
+local DT = "dtype=getattr(torch, dtype)"
+creation("empty", "size", "torch.empty(size, " .. DT .. ")", { random = true, defaults = dt, { size = { 3, 4 } }, { size = { 0 }, dtype = "int64" },
+  bad = { { { -1 }, message = "empty.*%-1" }, { { 1e10, 1e10 }, message = "empty" } } })
+creation("full", "size value", "torch.full(size, value, " .. DT .. ")", { defaults = dt, { size = { 2, 3 }, value = 1.5 }, { size = { 2 }, value = 3, dtype = "int64" },
+  bad = { { { 2 }, "x", message = "full: value" } } })
+for _, name in ipairs { "zeros", "ones" } do
+  creation(name, "size", "torch." .. name .. "(size, " .. DT .. ")", { defaults = dt, { size = { 2, 3 } }, { size = {}, dtype = "float64" }, { size = { 0, 2 }, dtype = "bool" },
+    { size = { 3 }, dtype = "bfloat16" }, bad = { { { 2 }, { dtype = "float31" }, message = "float" } } })
+end
+for _, name in ipairs { "rand", "randn" } do
+  creation(name, "size", "torch." .. name .. "(size, " .. DT .. ")", { random = true, defaults = dt, { size = { 2, 3 } }, { size = { 3 }, dtype = "float64" },
+    bad = { { { 2 }, { dtype = "int64" }, message = name .. ".*float" } } })
+end
+creation("randint", "low high size", "torch.randint(low, high, size)", { random = true, { low = 0, high = 5, size = { 3, 4 } },
+  bad = { { 3, 3, { 2 }, message = "randint" } } })
+creation("randperm", "n", "torch.randperm(n)", { random = true, { n = 7 }, { n = 0 }, bad = { { -1, message = "randperm: n" } } })
+creation("arange", "start stop step", "torch.arange(start, stop, step) if stop == stop else torch.arange(start)", { defaults = { stop = nan, step = 1 },
+  { start = 5 }, { start = 1, stop = 4 }, { start = 0, stop = 1, step = 0.25 }, { start = 5, stop = 0, step = -2 }, { start = 0 },
+  bad = { { 0, 5, 0, message = "arange: step" }, { 0, 5, -1, message = "arange" } } })
+creation("linspace", "start stop steps", "torch.linspace(start, stop, steps)", { { start = 0, stop = 1, steps = 5 }, { start = 3, stop = -3, steps = 4 },
+  { start = 1, stop = 2, steps = 1 }, { start = 1, stop = 2, steps = 0 }, bad = { { 0, 1, -1, message = "linspace: %-1 steps" } } })
+creation("eye", "n m", "torch.eye(n, m if m >= 0 else n)", { defaults = { m = -1 }, { n = 3 }, { n = 2, m = 4 }, { n = 0 }, bad = { { -2, message = "eye: sizes %-2" } } })
+for _, name in ipairs { "zeros_like", "ones_like" } do
+  creation(name, "x", "torch." .. name .. "(x)", { { x = t { 2, 3 } }, { x = t { 2, 3, 4, 5 } }, bad = { { 1, message = name .. ": x" } } })
+end
+for _, name in ipairs { "empty_like", "rand_like", "randn_like" } do
+  creation(name, "x", "torch." .. name .. "(x)", { random = true, { x = t { 2, 3 } }, bad = { { 1, message = name .. ": x" } } })
+end
+creation("full_like", "x value", "torch.full_like(x, value)", { { x = t { 2, 3 }, value = 7 }, bad = { { t { 2 }, message = "full_like: value" } } })
+
+return rows

@@ -1,0 +1,272 @@
+-- The tests that spec/op/op_cases.lua gives every op: golden values, dtypes, layouts, gradients, bad input.
+-- LM_SPEC_DEVICE=cuda runs them there.
+local lm = require "luminary"
+local core = require "luminary.core"
+local golden = require "spec.support.golden"
+local rows = dofile "spec/op/op_cases.lua"
+
+local device = os.getenv "LM_SPEC_DEVICE" or "cpu"
+lm.backends.cudnn.allow_tf32 = false -- golden values have more digits
+local function placed(x) return x:to(device) end
+
+local function is_spec(v) return type(v) == "table" and v.tensor ~= nil end
+
+-- The arguments of case k by name, tensors from the golden file; `map` may replace each tensor.
+local function arguments(row, file, k, dtype, map)
+  map = map or function(x) return x end
+  local args = {}
+  for name, value in pairs(row[k]) do
+    local key = ("%d.%s.in.%s"):format(k, dtype, name)
+    if is_spec(value) then
+      args[name] = map(placed(file[key]), name, value)
+    elseif type(value) == "table" and is_spec(value[1]) then
+      args[name] = {}
+      for j = 1, #value do args[name][j] = map(placed(file[key .. "." .. j]), name .. "." .. j, value[j]) end
+    else
+      args[name] = value
+    end
+  end
+  return args
+end
+
+-- Calls with the first argument by position and the others by name.
+local function call(row, args)
+  local first = row.positional:match("%S+")
+  if row.name:sub(-1) == "_" then args[first] = args[first]:clone() end -- it writes there
+  local options = {}
+  for name, value in pairs(args) do
+    if name ~= first then options[name] = value end
+  end
+  if next(options) == nil then return core.ops[row.name](args[first]) end
+  return core.ops[row.name](args[first], options)
+end
+
+local function compare(row, file, k, dtype, results)
+  local j = 1
+  while file[("%d.%s.out.%d"):format(k, dtype, j)] do
+    local want = file[("%d.%s.out.%d"):format(k, dtype, j)]
+    assert(results[j] ~= nil, ("%s case %d: no result %d"):format(row.name, k, j))
+    if row.random then
+      assert.same(want.shape, results[j].shape)
+      assert.equal(want.dtype, results[j].dtype)
+    else
+      local wrong = golden.differs(results[j], want, row.tol and row.tol[want.dtype])
+      if wrong then error(("%s case %d (%s) result %d: %s"):format(row.name, k, dtype, j, wrong), 0) end
+    end
+    j = j + 1
+  end
+  assert(j > 1, "no golden value")
+end
+
+local function has_tensor(row)
+  for _, value in pairs(row[1]) do
+    if is_spec(value) or (type(value) == "table" and is_spec(value[1])) then return true end
+  end
+end
+
+-- The same values, laid out otherwise.
+local layouts = {
+  ["every second element of a larger tensor"] = function(x)
+    if x.ndim == 0 then return x end
+    local shape = x.shape
+    shape[#shape] = shape[#shape] * 2
+    local view = core.ops.zeros(shape, { dtype = x.dtype, device = x.device }):slice(-1, 1, -1, 2)
+    view:copy_(x)
+    return view
+  end,
+  ["transposed in memory"] = function(x)
+    if x.ndim < 2 then return x end
+    return x:transpose(1, -1):contiguous():transpose(1, -1)
+  end,
+  ["channels-last"] = function(x)
+    if x.ndim ~= 4 then return x end
+    return x:contiguous { memory_format = "channels_last" }
+  end,
+}
+
+describe("the table of cases", function()
+  it("has a row for every op, and no other", function()
+    local known = {}
+    for _, name in ipairs(core.op_list()) do
+      known[name] = true
+      assert(rows[name], "no row in spec/op/op_cases.lua for " .. name)
+    end
+    for _, row in ipairs(rows) do assert(known[row.name], "a row for " .. row.name .. ", which is no op") end
+  end)
+end)
+
+-- Differentiable inputs of a case: names (or name.j for lists) of float tensors.
+local function grad_names(row, k)
+  if row.grad == false then return {} end
+  local list = {}
+  local function wanted(name)
+    if not row.grad then return true end
+    for _, g in ipairs(row.grad) do if g == name then return true end end
+  end
+  for name, value in pairs(row[k]) do
+    if is_spec(value) then
+      if value.tensor == "float" and wanted(name) then list[#list + 1] = name end
+    elseif type(value) == "table" and is_spec(value[1]) and wanted(name) then
+      for j = 1, #value do if value[j].tensor == "float" then list[#list + 1] = name .. "." .. j end end
+    end
+  end
+  table.sort(list)
+  return list
+end
+
+-- Differences say nothing about results that are empty, infinite, NaN, integers or rounded.
+local function is_smooth(result)
+  local wide = result.dtype == "float32" or result.dtype == "float64"
+  return result:numel() > 0 and wide and result:isfinite():all():item()
+end
+
+-- f as one number of two: its inputs moved along random directions, its results weighed at random. What is wrong with
+-- any element of a gradient, or of a gradient's gradient, shows in it, and takes a few calls to find.
+local function projected(f, inputs)
+  local function random(x) return core.ops.randn(x.shape, { dtype = "float64", device = device }) end
+  local directions, weights = { {}, {} }, {}
+  for j, x in ipairs(inputs) do
+    for i = 1, 2 do directions[i][j] = random(x) end
+  end
+  return function(...)
+    local moved = {}
+    for j, x in ipairs(inputs) do
+      moved[j] = x:detach()
+      for i = 1, 2 do moved[j] = moved[j] + (select(i, ...)) * directions[i][j] end
+    end
+    local total = 0
+    for i, y in ipairs { f(unpack(moved)) } do
+      if core.is_tensor(y) and y.requires_grad then
+        weights[i] = weights[i] or random(y)
+        total = total + (y * weights[i]):sum()
+      end
+    end
+    return total
+  end
+end
+
+-- The whole Jacobian where there is little of it.
+local function gradient_check(row, file, k, check, most)
+  if not is_smooth(file[k .. ".float32.out.1"]) then return end
+  local names = grad_names(row, k)
+  local inputs, numel = {}, 0
+  local function to_double(x, _, spec)
+    return (spec.tensor == "float" or spec.tensor == "values") and x:double() or x
+  end
+  local base = arguments(row, file, k, "float32", to_double)
+  for j, name in ipairs(names) do
+    local list, at = name:match("^(.*)%.(%d+)$")
+    local x = list and base[list][tonumber(at)] or base[name]
+    inputs[j] = x:detach():clone():requires_grad_()
+    numel = numel + x:numel()
+  end
+  if #inputs == 0 or numel == 0 then return end
+  local function f(...)
+    local given = { ... }
+    local args = {}
+    for name, value in pairs(base) do
+      if type(value) == "table" then
+        args[name] = {}
+        for j = 1, #value do args[name][j] = value[j] end
+      else
+        args[name] = value
+      end
+    end
+    for j, name in ipairs(names) do
+      local list, at = name:match("^(.*)%.(%d+)$")
+      if list then args[list][tonumber(at)] = given[j] else args[name] = given[j] end
+    end
+    return call(row, args)
+  end
+  if numel <= most then check(f, inputs) end
+  lm.manual_seed(k)
+  local function start() return core.ops.zeros({}, { dtype = "float64", device = device }):requires_grad_() end
+  check(projected(f, inputs), { start(), start() }, { rtol = 1e-5 })
+end
+
+local function build(v)
+  if type(v) ~= "table" then return v end
+  if not v.tensor then
+    local copy = {}
+    for key, value in pairs(v) do copy[key] = build(value) end
+    return copy
+  end
+  local shape = v.shape or {}
+  if v.tensor == "float" then return core.ops.rand(shape) end
+  if v.tensor == "bool" then return core.ops.zeros(shape, { dtype = "bool" }) end
+  if v.tensor == "values" then return core.tensor(v.values):reshape(shape) end
+  if v.tensor == "index" then return core.ops.randint(1, v.n + 1, shape) end
+  return core.ops.randint(v.lo, v.hi, shape)
+end
+
+for _, row in ipairs(rows) do
+  describe(row.name, function()
+    local file
+    setup(function()
+      core.set_default_device(device)
+      file = golden.load(row.name)
+    end)
+    teardown(function()
+      core.set_default_device "cpu"
+      file = nil
+    end)
+
+    it("agrees with PyTorch", function()
+      for k = 1, #row do compare(row, file, k, "float32", { call(row, arguments(row, file, k, "float32")) }) end
+    end)
+
+    if row.dtypes ~= false then
+      it("takes the dtypes PyTorch takes", function()
+        for dtype in pairs(golden.tolerance) do
+          if file[("1.%s.out.1"):format(dtype)] then
+            local args = arguments(row, file, 1, dtype)
+            if row.differs and row.differs[dtype] then -- on purpose: it has to work, no more
+              call(row, args)
+            elseif row.lacks and row.lacks[dtype] then
+              assert.error(function() call(row, args) end)
+            else
+              compare(row, file, 1, dtype, { call(row, args) })
+            end
+          end
+        end
+      end)
+    end
+
+    if row.strided ~= false and has_tensor(row) then
+      it("takes every layout", function()
+        for name, layout in pairs(layouts) do
+          for k = 1, #row do
+            local ok, err = pcall(function()
+              compare(row, file, k, "float32", { call(row, arguments(row, file, k, "float32", layout)) })
+            end)
+            if not ok then error(name .. ": " .. tostring(err), 0) end
+          end
+        end
+      end)
+    end
+
+    if row.grad ~= false then
+      it("has the right gradient", function()
+        for k = 1, #row do gradient_check(row, file, k, lm.autograd.gradcheck, 40) end
+      end)
+      it("has the right second gradient #second", function()
+        for k = 1, #row do gradient_check(row, file, k, lm.autograd.gradgradcheck, 8) end
+      end)
+    end
+
+    it("refuses bad input with a message", function()
+      assert(row.bad, "no bad input in the row")
+      for k, bad in ipairs(row.bad) do
+        local args, n = {}, table.maxn(bad)
+        for j = 1, n do args[j] = build(bad[j]) end
+        local ok, err = pcall(function()
+          core.ops[row.name](unpack(args, 1, n))
+          core.synchronize(device) -- values are looked at on the device, and told of later
+        end)
+        assert(not ok, ("bad input %d was taken"):format(k))
+          err = tostring(err)
+        assert(err:find(bad.message), ("bad input %d: %q does not match %q"):format(k, err, bad.message))
+      end
+    end)
+  end)
+end

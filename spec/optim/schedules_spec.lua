@@ -1,0 +1,522 @@
+-- Schedules against PyTorch's over 200 steps (spec/golden/_schedules.safetensors); state, order of calls, errors.
+local lm = require "luminary"
+local golden = require "spec.support.golden"
+local temp = require "spec.support.temp"
+local nn, optim = lm.nn, lm.optim
+local S = optim.lr_scheduler
+
+local stored, losses
+setup(function()
+  stored = golden.load("_schedules")
+  losses = stored.losses:totable()
+end)
+teardown(function() stored, losses = nil, nil end)
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local STEPS = 200
+
+-- As scripts/dev/golden/gen_golden_training.py's.
+local schedules = {
+  step = function(o) return S.StepLR(o, 30) end,
+  step_gamma = function(o) return S.StepLR(o, 7, { gamma = 0.9 }) end,
+  multistep = function(o) return S.MultiStepLR(o, { 20, 60, 60, 150 }) end,
+  multistep_gamma = function(o) return S.MultiStepLR(o, { milestones = { 1, 100 }, gamma = 0.5 }) end,
+  constant = function(o) return S.ConstantLR(o) end,
+  constant_options = function(o) return S.ConstantLR(o, { factor = 0.25, total_iters = 80 }) end,
+  linear = function(o) return S.LinearLR(o) end,
+  linear_options = function(o) return S.LinearLR(o, { start_factor = 0.9, end_factor = 0.2, total_iters = 120 }) end,
+  exponential = function(o) return S.ExponentialLR(o, 0.97) end,
+  polynomial = function(o) return S.PolynomialLR(o) end,
+  polynomial_options = function(o) return S.PolynomialLR(o, { total_iters = 150, power = 1.7 }) end,
+  lambda = function(o) return S.LambdaLR(o, function(e) return 0.95 ^ e end) end,
+  lambda_list = function(o)
+    return S.LambdaLR(o, { function(e) return 0.95 ^ e end, function(e) return 1 / (1 + e) end })
+  end,
+  multiplicative = function(o)
+    return S.MultiplicativeLR(o, { lr_lambda = function(e) return e % 2 == 1 and 0.99 or 1.005 end })
+  end,
+  multiplicative_list = function(o)
+    return S.MultiplicativeLR(o, { function() return 0.99 end, function(e) return e > 50 and 0.98 or 1 end })
+  end,
+  cosine = function(o) return S.CosineAnnealingLR(o, 50) end,
+  cosine_min = function(o) return S.CosineAnnealingLR(o, 23, { eta_min = 0.01 }) end,
+  restarts = function(o) return S.CosineAnnealingWarmRestarts(o, 20) end,
+  restarts_options = function(o) return S.CosineAnnealingWarmRestarts(o, { T_0 = 10, T_mult = 3, eta_min = 0.001 }) end,
+  onecycle = function(o) return S.OneCycleLR(o, 0.5, { total_steps = 200 }) end,
+  onecycle_epochs = function(o)
+    return S.OneCycleLR(o, { 0.5, 0.2 }, { epochs = 25, steps_per_epoch = 8, anneal_strategy = "linear" })
+  end,
+  onecycle_three = function(o)
+    return S.OneCycleLR(o, { max_lr = 0.5, total_steps = 200, three_phase = true, pct_start = 0.4, div_factor = 10,
+      final_div_factor = 100 })
+  end,
+  onecycle_three_linear = function(o)
+    return S.OneCycleLR(o, 0.5, { total_steps = 210, three_phase = true, anneal_strategy = "linear",
+      base_momentum = { 0.7, 0.8 }, max_momentum = 0.9 })
+  end,
+  onecycle_still = function(o) return S.OneCycleLR(o, 0.5, { total_steps = 200, cycle_momentum = false }) end,
+  cyclic = function(o) return S.CyclicLR(o, 0.01, 0.2, { step_size_up = 25 }) end,
+  cyclic_default = function(o) return S.CyclicLR(o, 0.01, 0.2) end,
+  cyclic_down = function(o)
+    return S.CyclicLR(o, { 0.01, 0.02 }, { 0.2, 0.1 }, { step_size_up = 10, step_size_down = 33,
+      base_momentum = { 0.7, 0.6 }, max_momentum = { 0.95, 0.9 } })
+  end,
+  cyclic_triangular2 = function(o)
+    return S.CyclicLR(o, { base_lr = 0.01, max_lr = 0.2, step_size_up = 20, mode = "triangular2" })
+  end,
+  cyclic_exp = function(o)
+    return S.CyclicLR(o, 0.01, 0.2, { step_size_up = 20, mode = "exp_range", gamma = 0.99 })
+  end,
+  cyclic_fn = function(o)
+    return S.CyclicLR(o, 0.01, 0.2, { step_size_up = 20, scale_fn = function(x) return 1 / x end })
+  end,
+  cyclic_fn_iterations = function(o)
+    return S.CyclicLR(o, 0.01, 0.2, { step_size_up = 20, scale_fn = function(x) return 1 / (1 + x) end,
+      scale_mode = "iterations", cycle_momentum = false })
+  end,
+  chained = function(o)
+    return S.ChainedScheduler { S.ConstantLR(o, { factor = 0.5, total_iters = 40 }), S.ExponentialLR(o, 0.98) }
+  end,
+  chained_three = function(o)
+    return S.ChainedScheduler({ S.LinearLR(o, { total_iters = 10 }), S.StepLR(o, 50, { gamma = 0.3 }),
+      S.MultiplicativeLR(o, function() return 0.999 end) }, { optimizer = o })
+  end,
+  sequential = function(o)
+    return S.SequentialLR(o, { S.LinearLR(o, { start_factor = 0.1, total_iters = 20 }), S.CosineAnnealingLR(o, 180) },
+      { 20 })
+  end,
+  sequential_many = function(o)
+    return S.SequentialLR(o, {
+      S.ConstantLR(o, { factor = 0.1, total_iters = 10 }), S.ExponentialLR(o, 0.95), S.StepLR(o, 5, { gamma = 0.5 }),
+      S.PolynomialLR(o, { total_iters = 30 }), S.MultiStepLR(o, { 3, 9 }),
+      S.LambdaLR(o, function(e) return 1 / (1 + e) end), S.CosineAnnealingWarmRestarts(o, 7, { T_mult = 2 }),
+      S.LinearLR(o),
+    }, { 15, 40, 60, 90, 110, 130, 180 })
+  end,
+  sequential_restarts = function(o)
+    return S.SequentialLR(o, { schedulers = { S.CosineAnnealingWarmRestarts(o, 9), S.ExponentialLR(o, 0.9) },
+      milestones = { 50 } })
+  end,
+  sequential_of_chained = function(o)
+    return S.SequentialLR(o, { S.ChainedScheduler { S.LinearLR(o, { total_iters = 10 }), S.StepLR(o, 20) },
+      S.ExponentialLR(o, 0.9) }, { 60 })
+  end,
+  plateau = function(o) return S.ReduceLROnPlateau(o) end,
+  plateau_min = function(o)
+    return S.ReduceLROnPlateau(o, { factor = 0.5, patience = 3, threshold = 0.05, cooldown = 4,
+      min_lr = { 0.001, 0.002 } })
+  end,
+  plateau_abs = function(o)
+    return S.ReduceLROnPlateau(o, { mode = "min", factor = 0.7, patience = 1, threshold = 0.1, threshold_mode = "abs",
+      eps = 1e-3 })
+  end,
+  plateau_max = function(o)
+    return S.ReduceLROnPlateau(o, { mode = "max", factor = 0.8, patience = 5, threshold = 0.01, min_lr = 1e-4 })
+  end,
+  plateau_max_abs = function(o)
+    return S.ReduceLROnPlateau(o, { mode = "max", patience = 0, factor = 0.99, threshold_mode = "abs" })
+  end,
+}
+local over_adam = { onecycle_adam = schedules.onecycle, cyclic_adam = schedules.cyclic_down }
+local resumed = {
+  step = function(o) return S.StepLR(o, 30, { last_epoch = 99 }) end,
+  cosine = function(o) return S.CosineAnnealingLR(o, 50, { last_epoch = 99 }) end,
+  linear_options = function(o)
+    return S.LinearLR(o, { start_factor = 0.9, end_factor = 0.2, total_iters = 120, last_epoch = 99 })
+  end,
+  exponential = function(o) return S.ExponentialLR(o, 0.97, { last_epoch = 99 }) end,
+  polynomial_options = function(o) return S.PolynomialLR(o, { total_iters = 150, power = 1.7, last_epoch = 99 }) end,
+  lambda = function(o) return S.LambdaLR(o, function(e) return 0.95 ^ e end, { last_epoch = 99 }) end,
+}
+
+local function optimizer(adam)
+  local function group(lr) return { params = { nn.Parameter(lm.zeros { 1 }) }, lr = lr } end
+  if adam then return optim.Adam({ group(), group(0.03) }, { lr = 0.1 }) end
+  return optim.SGD({ group(), group(0.03) }, { lr = 0.1, momentum = 0.5 })
+end
+
+local function advance(opt, schedule, k, jumps)
+  opt:step()
+  if schedule:is(S.ReduceLROnPlateau) then
+    schedule:step(losses[k + 1])
+  elseif jumps and k % 4 ~= 3 then
+    schedule:step(k * 37 % 150 + k / 8)
+  else
+    schedule:step()
+  end
+end
+
+-- Rates of both groups after each step, with the momentum where `momentum`.
+local function run(make, options)
+  local opt = optimizer(options.adam)
+  local schedule, seen = make(opt), {}
+  local function look()
+    local row, rates = {}, {}
+    for i, g in ipairs(opt.param_groups) do
+      rates[i] = g.lr
+      row[i] = options.momentum and { g.lr, options.adam and g.betas[1] or g.momentum } or g.lr
+    end
+    assert.same(rates, schedule:get_last_lr())
+    seen[#seen + 1] = row
+  end
+  look()
+  for k = 0, STEPS - 1 do
+    if k == options.change then opt.param_groups[1].lr = 0.5 end
+    advance(opt, schedule, k, options.jumps)
+    look()
+  end
+  return lm.tensor(seen, { dtype = "float64" })
+end
+
+describe("200 steps give PyTorch's rates and momenta:", function()
+  local keys = {}
+  for name in pairs(schedules) do keys[#keys + 1] = name end
+  for name in pairs(over_adam) do keys[#keys + 1] = name end
+  for name in pairs(resumed) do keys[#keys + 1] = name .. ".resumed" end
+  for name in ("step multistep constant_options linear_options exponential polynomial_options lambda multiplicative "
+    .. "cosine restarts onecycle cyclic chained sequential plateau_min"):gmatch "%S+" do
+    keys[#keys + 1] = name .. ".changed"
+  end
+  for _, name in ipairs { "restarts", "restarts_options" } do keys[#keys + 1] = name .. ".jumps" end
+  table.sort(keys)
+
+  for _, key in ipairs(keys) do
+    it(key, function()
+      local name, how = key:match "^([^.]*)%.?(.*)$"
+      local make = schedules[name] or over_adam[name]
+      if how == "resumed" then
+        make = function(opt)
+          for i, lr in ipairs { 0.2, 0.06 } do opt.param_groups[i].initial_lr = lr end
+          return resumed[name](opt)
+        end
+      end
+      local want = stored[key]
+      local got = run(make, { adam = over_adam[name] ~= nil, momentum = want.ndim == 3,
+        change = how == "changed" and 100 or nil, jumps = how == "jumps" })
+      local difference = golden.differs(got, want, { 1e-12, 1e-15 })
+      assert(not difference, difference)
+    end)
+  end
+
+  it("and there are no others", function()
+    local known = { losses = true }
+    for _, key in ipairs(keys) do known[key] = true end
+    for key in pairs(stored) do assert(known[key], key) end
+  end)
+end)
+
+describe("the state_dict of a schedule", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  for name, make in pairs(schedules) do
+    it("goes on to the same bits: " .. name, function()
+      local opt = optimizer()
+      local schedule = make(opt)
+      for k = 0, 72 do advance(opt, schedule, k) end
+      lm.save(folder .. "/state", { opt = opt:state_dict(), schedule = schedule:state_dict() })
+      local other = optimizer()
+      local again = make(other)
+      for k = 0, 4 do advance(other, again, k) end -- which is forgotten
+      local saved = lm.load(folder .. "/state")
+      other:load_state_dict(saved.opt)
+      again:load_state_dict(saved.schedule)
+      assert.same(schedule:get_last_lr(), again:get_last_lr())
+      for k = 73, STEPS - 1 do
+        advance(opt, schedule, k)
+        advance(other, again, k)
+        for i, g in ipairs(opt.param_groups) do
+          assert.equal(g.lr, other.param_groups[i].lr)
+          assert.equal(g.momentum, other.param_groups[i].momentum)
+        end
+      end
+      assert.same(schedule:state_dict(), again:state_dict())
+    end)
+  end
+
+  it("is no part of the schedule", function()
+    local schedule = schedules.cyclic(optimizer())
+    local dict = schedule:state_dict()
+    dict.max_lrs[1], dict.base_lrs[1], dict.last_lr[1] = 7, 7, 7
+    assert.equal(0.2, schedule.max_lrs[1])
+    assert.same({ 0.01, 0.01 }, schedule.base_lrs)
+    assert.same({ 0.01, 0.01 }, schedule:get_last_lr())
+  end)
+
+  -- What PyTorch's schedules have after three steps, as plain tables.
+  it("may be PyTorch's", function()
+    local function after(make, dict)
+      local opt = optimizer()
+      local schedule = make(opt)
+      schedule:load_state_dict(dict)
+      for i, lr in ipairs(dict._last_lr) do opt.param_groups[i].lr = lr end
+      schedule:step()
+      return opt.param_groups[1].lr
+    end
+    local base = { base_lrs = { 0.1, 0.03 }, last_epoch = 3, _step_count = 4, _is_initial = false,
+      _get_lr_called_within_step = false, _last_lr = { 0.1, 0.03 } }
+    local function with(more)
+      for key, value in pairs(base) do
+        if more[key] == nil then more[key] = value end
+      end
+      return more
+    end
+    assert.equal(0.05, after(schedules.step, with { step_size = 4, gamma = 0.5 }))
+    assert.equal(0.1 * 0.25, after(schedules.multistep, with { milestones = { [4] = 2, [9] = 1 }, gamma = 0.5 }))
+    assert.equal(0.05, after(schedules.exponential, with { gamma = 0.5 }))
+    assert.near(0.55, after(schedules.cyclic, with { total_size = 8, step_ratio = 0.5, mode = "triangular", gamma = 1,
+      max_lrs = { 1, 1 }, scale_mode = "cycle", cycle_momentum = true, use_beta1 = false,
+      base_momentums = { 0.8, 0.8 }, max_momentums = { 0.9, 0.9 }, base_lrs = { 0.1, 0.1 }, last_epoch = 1 }), 1e-12)
+    local phase = { start_momentum = "max_momentum", end_momentum = "base_momentum" }
+    local function phase_to(step, from, to)
+      return { end_step = step, start_lr = from, end_lr = to, start_momentum = phase.start_momentum,
+        end_momentum = phase.end_momentum }
+    end
+    assert.near(0.3, after(schedules.onecycle, with { total_steps = 10, use_beta1 = false, cycle_momentum = false,
+      _anneal_func_type = "linear", _schedule_phases = { phase_to(8, "initial_lr", "max_lr"),
+        phase_to(9, "max_lr", "min_lr") } }), 1e-12)
+    assert.near(0.1 * (1 + math.cos(math.pi / 2)) / (1 + math.cos(math.pi * 3 / 8)), after(schedules.sequential, {
+      _milestones = { 2 }, last_epoch = 5, _last_lr = { 0.1, 0.03 },
+      _schedulers = { with { start_factor = 0.1, end_factor = 1, total_iters = 20 }, with { T_max = 8, eta_min = 0 } },
+    }), 1e-12)
+    local plateau = S.ReduceLROnPlateau(optimizer())
+    plateau:load_state_dict { factor = 0.5, default_min_lr = 0, min_lrs = { 0, 0 }, patience = 0, cooldown = 0,
+      eps = 1e-8, last_epoch = 3, _last_lr = { 0.1, 0.03 }, mode_worse = math.huge, mode = "min", threshold = 1e-4,
+      threshold_mode = "rel", best = 1, cooldown_counter = 0, num_bad_epochs = 0 }
+    plateau:step(2)
+    assert.same({ 0.05, 0.015 }, plateau:get_last_lr())
+  end)
+
+  it("that does not fit is an error that changes nothing", function()
+    local opt = optimizer()
+    for name, case in pairs {
+      step = { { "gamma has to be a number", "gamma", "x" }, { "step_size has to be an integer", "step_size", 0 } },
+      multistep = { { "milestones%[3%] has to be an integer", "milestones", { [3] = "x" } } },
+      cyclic = { { "did you mean 'triangular'", "mode", "triangular3" }, { "max_lrs%[1%]", "max_lrs", { "x" } } },
+      onecycle = { { "schedule_phases%[1%].end_step", "schedule_phases", { {} } },
+        { "start_lr has to be one of 'initial_lr'", "schedule_phases", { { end_step = 1 } } } },
+      sequential = {
+        { "milestones has to be a table", "milestones", 3 }, { "milestones have to increase", "milestones", { 5, 3 } },
+        { "schedulers has to be a table", "schedulers", 3 }, { "last_lr has 1 rates", "last_lr", { 1 } },
+      },
+      chained = { { "1 schedules in the state_dict, 2 in this one", "schedulers", { {} } },
+        { "base_lrs has to be", "schedulers", { {}, {} } } },
+      plateau = { { "mode has to be one of 'min', 'max'", "mode", "least" }, { "best has", "best", false } },
+    } do
+      local schedule = schedules[name](opt)
+      local before = schedule:state_dict()
+      for _, change in ipairs(case) do
+        local dict = schedule:state_dict()
+        dict[change[2]] = change[3]
+        local text = message(schedule.load_state_dict, schedule, dict)
+        assert.matches(change[1], text)
+        assert.matches("schedules_spec.lua:%d+: ", text)
+        assert.same(before, schedule:state_dict())
+      end
+    end
+  end)
+end)
+
+describe("a step before the optimizer's first", function()
+  -- Standard error of a script's lines.
+  local function warnings(text)
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local path = temp.write(folder .. "/script.lua", text)
+    local ok, out = temp.run(folder, "luajit " .. path)
+    assert(ok, out)
+    return (out:gsub("[^\n]*/script", "script"))
+  end
+  local head = "local lm = require 'luminary' local S = lm.optim.lr_scheduler\n"
+    .. "local function new() return lm.optim.SGD({ lm.nn.Parameter(lm.zeros { 1 }) }, { lr = 0.1 }) end\n"
+
+  it("warns, once for each line of the script", function()
+    assert.equal("script.lua:5: warning: StepLR:step() comes before the optimizer's first step, so that the schedule's "
+      .. "first rate is never used; call opt:step() first\n", warnings(head .. [[
+        for _ = 1, 3 do
+          local opt = new() local schedule = S.StepLR(opt, 2)
+          schedule:step()
+          opt:step()
+          schedule:step()
+        end]]))
+  end)
+
+  it("is silent after a step, where schedules are made of others, and after a state_dict", function()
+    assert.equal("", warnings(head .. [[
+      local opt = new()
+      local one = S.SequentialLR(opt, { S.ChainedScheduler { S.LinearLR(opt) }, S.ExponentialLR(opt, 0.9) }, { 3 })
+      opt:step()
+      for _ = 1, 9 do one:step() end
+      local two = S.StepLR(opt, 3)
+      two:step()
+      local three = S.StepLR(new(), 3)
+      three:load_state_dict(two:state_dict())
+      three:step()]]))
+  end)
+
+  it("leaves the optimizer's methods as they are", function()
+    local opt, plain = optimizer(), optimizer()
+    S.StepLR(opt, 3)
+    S.StepLR(opt, 4)
+    assert.matches("colon", message(opt.step))
+    opt:step()
+    assert.equal(plain.step, opt.step)
+    assert.equal(3, opt:step(function() return 3 end))
+  end)
+end)
+
+describe("a schedule", function()
+  it("takes in groups that are added later where it knows their rate", function()
+    local function added(make)
+      local opt = optimizer()
+      local schedule = make(opt)
+      opt:add_param_group { params = { nn.Parameter(lm.zeros { 1 }) }, lr = 0.5 }
+      opt:step()
+      for _ = 1, 20 do
+        if schedule:is(S.ReduceLROnPlateau) then schedule:step(1) else schedule:step() end
+      end
+      return schedule:get_last_lr()[3]
+    end
+    assert.near(0.5 * 0.97 ^ 20, added(schedules.exponential), 1e-15)
+    assert.near(0.05, added(function(o) return S.ReduceLROnPlateau(o, { patience = 15 }) end), 1e-15)
+    for name, missing in pairs { lambda = "lr_lambdas", cyclic = "max_momentums", onecycle = "max_lrs",
+      plateau_min = "min_lrs" } do
+      assert.matches("group 3 was added after the schedule began, which has no " .. missing,
+        message(added, schedules[name]))
+    end
+  end)
+
+  it("takes a metric that is a tensor of one element", function()
+    local schedule = S.ReduceLROnPlateau(optimizer(), { patience = 0 })
+    schedule:step(lm.tensor { 1 }:requires_grad_(true))
+    schedule:step(lm.tensor(2))
+    assert.same({ 0.1 * 0.1, 0.03 * 0.1 }, schedule:get_last_lr())
+    schedule:step(0 / 0) -- is not better
+    assert.near(0.001, schedule:get_last_lr()[1], 1e-15)
+  end)
+
+  it("takes a callable object for a function", function()
+    local half = setmetatable({}, { __call = function(_, epoch) return 0.5 ^ epoch end })
+    local opt = optimizer()
+    local schedule = S.LambdaLR(opt, half)
+    opt:step()
+    schedule:step()
+    assert.same({ 0.05, 0.015 }, schedule:get_last_lr())
+  end)
+
+  it("goes to a process and back with its optimizer", function()
+    local opt = optimizer()
+    local schedule = S.StepLR(opt, 1, { gamma = 0.5 })
+    local carrier = require "luminary.mp.carrier"
+    local text, tensors = carrier.encode("spec", { opt, schedule }, {})
+    local copy = carrier.decode(text, tensors)
+    copy[1]:step()
+    copy[2]:step()
+    assert.equal(0.05, copy[1].param_groups[1].lr)
+    assert.equal(0.1, opt.param_groups[1].lr)
+  end)
+
+  it("names wrong arguments", function()
+    local opt, other = optimizer(), optimizer()
+    local adagrad = optimizer()
+    adagrad.defaults = {}
+    local function of(class, ...)
+      local arguments, n = { ... }, select("#", ...)
+      return function() class(opt, unpack(arguments, 1, n)) end
+    end
+    for problem, try in pairs {
+      ["StepLR: an optimizer wanted, got number 3"] = function() S.StepLR(3, 2) end,
+      ["LambdaLR: an optimizer wanted, got nil"] = function() S.LambdaLR(nil, print) end,
+      ["MultiStepLR: milestones[2] has to be an integer"] = of(S.MultiStepLR, { 1, "x" }),
+      ["ConstantLR: factor has to be at least 0 and at most 1, got 2"] = of(S.ConstantLR, { factor = 2 }),
+      ["ConstantLR: options go in one table at the end: {factor = 0.5}"] = of(S.ConstantLR, 0.5),
+      ["LinearLR: start_factor has to be above 0 and at most 1, got 0"] = of(S.LinearLR, { start_factor = 0 }),
+      ["LinearLR: no option 'total_iter'; did you mean 'total_iters'?"] = of(S.LinearLR, { total_iter = 3 }),
+      ["LinearLR: end_factor has to be at least 0"] = of(S.LinearLR, { end_factor = -1 }),
+      ["ExponentialLR: gamma has to be a number, got nil"] = of(S.ExponentialLR),
+      ["PolynomialLR: total_iters has to be an integer of at least 1"] = of(S.PolynomialLR, { total_iters = 0 }),
+      ["LambdaLR: lr_lambda has 1 values, the optimizer 2 groups"] = of(S.LambdaLR, { print }),
+      ["LambdaLR: lr_lambda has to be a function, got number 3"] = of(S.LambdaLR, 3),
+      ["LambdaLR: what lr_lambda returns has to be a number, got string 'x'"] = of(S.LambdaLR,
+        function() return "x" end),
+      ["CosineAnnealingWarmRestarts: T_0 has to be an integer"] = of(S.CosineAnnealingWarmRestarts, 1.5),
+      ["CosineAnnealingWarmRestarts: T_mult has to be an integer"] = of(S.CosineAnnealingWarmRestarts, 1,
+        { T_mult = 0 }),
+      ["CosineAnnealingWarmRestarts:step: epoch has to be a number of at least 0, got number -1"] = function()
+        S.CosineAnnealingWarmRestarts(opt, 2):step(-1)
+      end,
+      ["OneCycleLR: how long it is has to be said"] = of(S.OneCycleLR, 1, { epochs = 3 }),
+      ["OneCycleLR: pct_start has to be a number from 0 to 1"] = of(S.OneCycleLR, 1,
+        { total_steps = 3, pct_start = 2 }),
+      ["OneCycleLR: anneal_strategy has to be one of 'cos', 'linear', got string 'coss'; did you mean 'cos'?"] =
+        of(S.OneCycleLR, 1, { total_steps = 3, anneal_strategy = "coss" }),
+      ["OneCycleLR: max_lr has 3 values, the optimizer 2 groups"] = of(S.OneCycleLR, { 1, 2, 3 }, { total_steps = 3 }),
+      ["OneCycleLR: base_momentum[2] has to be a number from 0 to 1, got number 5"] = of(S.OneCycleLR, 1,
+        { total_steps = 3, base_momentum = { 0, 5 } }),
+      ["OneCycleLR:step: the schedule ends after 2 steps"] = function()
+        local schedule = S.OneCycleLR(opt, 1, { total_steps = 2 })
+        for _ = 1, 3 do schedule:step() end
+      end,
+      ["SGD has no momentum to cycle; say {cycle_momentum = false}"] = function() S.CyclicLR(adagrad, 1, 2) end,
+      ["CyclicLR: max_lr has to be a number, got nil"] = of(S.CyclicLR, 1),
+      ["CyclicLR: mode has to be one of 'triangular'"] = of(S.CyclicLR, 1, 2, { mode = "x" }),
+      ["CyclicLR: scale_mode has to be one of 'cycle'"] = of(S.CyclicLR, 1, 2, { scale_mode = "x" }),
+      ["CyclicLR: what scale_fn returns has to be a number, got nil"] = of(S.CyclicLR, 1, 2,
+        { scale_fn = function() end }),
+      ["ReduceLROnPlateau: options go in one table at the end: {mode = \"min\"}"] = of(S.ReduceLROnPlateau, "min"),
+      ["ReduceLROnPlateau: factor has to be below 1, got 1"] = of(S.ReduceLROnPlateau, { factor = 1 }),
+      ["ReduceLROnPlateau: mode has to be one of 'min', 'max'"] = of(S.ReduceLROnPlateau, { mode = "most" }),
+      ["ReduceLROnPlateau: threshold_mode has to be"] = of(S.ReduceLROnPlateau, { threshold_mode = "x" }),
+      ["ReduceLROnPlateau: min_lr has 1 values, the optimizer 2 groups"] = of(S.ReduceLROnPlateau, { min_lr = { 1 } }),
+      ["ReduceLROnPlateau:step: the metric has to be a number, got nil"] = function()
+        S.ReduceLROnPlateau(opt):step()
+      end,
+      ["ReduceLROnPlateau:step: the metric has to be one number, got a tensor [2]"] = function()
+        S.ReduceLROnPlateau(opt):step(lm.ones { 2 })
+      end,
+      ["ChainedScheduler: a list of at least one schedule wanted, {a, b}, got an empty one"] = function()
+        S.ChainedScheduler {}
+      end,
+      ["ChainedScheduler: schedulers[2] belongs to another optimizer"] = function()
+        S.ChainedScheduler { S.ConstantLR(opt), S.ConstantLR(other) }
+      end,
+      ["ChainedScheduler: schedulers[1] has to be a schedule, got number 3"] = function()
+        S.ChainedScheduler { 3 }
+      end,
+      ["ChainedScheduler: schedulers[1] is a ReduceLROnPlateau, whose step wants a metric"] = function()
+        S.ChainedScheduler { S.ReduceLROnPlateau(opt) }
+      end,
+      ["SequentialLR: 1 schedules need 0 milestones between them, got 1"] = of(S.SequentialLR, { S.ConstantLR(opt) },
+        { 3 }),
+      ["SequentialLR: milestones have to increase, got 2 after 3"] = of(S.SequentialLR, { S.ConstantLR(opt) },
+        { 3, 2 }),
+      ["SequentialLR: schedulers[2] is a ChainedScheduler, which can only be the first"] = of(S.SequentialLR,
+        { S.ConstantLR(opt), S.ChainedScheduler { S.ConstantLR(opt) } }, { 3 }),
+      ["StepLR: last_epoch = 3 goes on with a schedule, but group 1 has no initial_lr"] = function()
+        S.StepLR(optimizer(), 2, { last_epoch = 3 })
+      end,
+      ["StepLR: last_epoch has to be at least -1, got -2"] = of(S.StepLR, 2, { last_epoch = -2 }),
+      ["LinearLR: in epoch 0 the lr of group 1 would be nan"] = of(S.LinearLR, { start_factor = 0 / 0 }),
+      ["OneCycleLR: in epoch 0 the lr of group 1 would be inf"] = function()
+        S.OneCycleLR(optimizer(), 1, { total_steps = 9, div_factor = 0 })
+      end,
+      ["StepLR: the lr of group 1 has to be a number, got nil"] = function()
+        local without = optimizer()
+        local schedule = S.StepLR(without, 2)
+        without.param_groups[1].lr = nil
+        schedule:step()
+      end,
+      ["SequentialLR: step takes 0 arguments, got 1"] = function() schedules.sequential(opt):step(3) end,
+    } do
+      local text = message(try)
+      assert.matches("schedules_spec.lua:%d+: ", text, 1, false, problem)
+      assert.matches(problem, text, 1, true)
+    end
+  end)
+end)

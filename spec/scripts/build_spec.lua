@@ -1,0 +1,98 @@
+-- What scripts/setup installs, and builds with parts left out: for machines that are not like this one.
+local temp = require "spec.support.temp"
+
+describe("scripts/setup #lua", function()
+  local folder
+  before_each(function() folder = temp.folder() end)
+  after_each(function() temp.remove(folder) end)
+
+  -- The packages it asks for on a machine that has `installed` of Debian's, as a list and " a b c ".
+  local function packages(installed, options)
+    temp.write(folder .. "/dpkg-query", ([[#!/bin/sh
+      for name in "$@"; do :; done
+      case " %s " in *" $name "*) echo install ok installed ;; *) exit 1 ;; esac]]):format(installed))
+    local ok, text = temp.run(folder, ([[chmod +x %s/dpkg-query
+      PATH=%s:$PATH scripts/setup --packages %s]]):format(folder, folder, options or ""))
+    assert(ok, text)
+    return " " .. text:gsub("%s+", " ") .. " "
+  end
+
+  it("takes Debian's LuaJIT where there is none", function()
+    local all = packages "gcc"
+    assert.matches(" luajit libluajit%-5%.1%-dev ", all)
+    assert.not_matches("luajit2", all)
+  end)
+
+  it("takes OpenResty's where something has brought it, since one excludes the other", function()
+    local all = packages "gcc libluajit2-5.1-2 libnginx-mod-http-lua"
+    assert.matches(" luajit2 libluajit2%-5%.1%-dev ", all)
+    assert.not_matches(" luajit ", all)
+    assert.not_matches(" libluajit%-5%.1", all)
+  end)
+
+  it("leaves out the packages of parts that are not wanted", function()
+    assert.matches(" libgloo%-dev .*libopenmpi%-dev .*libpmix%-dev ", packages "")
+    local all = packages("", "--without gloo,mpi")
+    assert.not_matches("gloo", all)
+    assert.not_matches("mpi%-", all)
+    assert.not_matches(" g%+%+ ", all)
+    assert.matches(" libpmix%-dev ", all)
+    all = packages("", "--without all")
+    for _, name in ipairs {"gloo", "openmpi", "pmix", "libedit"} do assert.not_matches(name, all) end
+    assert.matches(" libdnnl%-dev ", all)
+  end)
+
+  it("says which parts there are", function()
+    local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
+    assert.is_false(ok)
+    assert.equal(2, code)
+    assert.matches("%-%-without takes gloo mpi pmix edit cuda nccl or all, not 'gloop'", text)
+  end)
+end)
+
+describe("a build #lua", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  it("without the optional libraries is the CPU core, and says what was left out", function()
+    local ok, text = temp.run(folder, ("cmake -S . -B %s/build -DLM_WITHOUT='gloo;mpi;pmix;edit;cuda;nccl'"):format(
+      folder))
+    assert(ok, text)
+    local left = temp.read(folder .. "/build/left_out")
+    for _, what in ipairs {"group gloo", "group mpi", "PMIx", "CUDA backend", "group nccl"} do
+      assert.matches("left out: " .. what .. ": ", text)
+      assert.matches(what .. ": ", left)
+    end
+    ok, text = temp.run(folder, ("cmake --build %s/build --target help"):format(folder))
+    assert(ok, text)
+    assert.matches("luminary_lua", text)
+    assert.not_matches("luminary_group", text)
+  end)
+
+  it("knows its parts", function()
+    local ok, text = temp.run(folder, ("cmake -S . -B %s/wrong -DLM_WITHOUT='gloop'"):format(folder))
+    assert.is_false(ok)
+    assert.matches("no part 'gloop'", text)
+  end)
+
+  it("of the core alone computes, and is clear about what it lacks", function()
+    local core = assert(package.searchpath("luminary.core", package.cpath)):match("^(.*)/core%.so$")
+    local ok, text = temp.run(folder, ([[
+      cd %s; mkdir -p lib/luminary; cp %s/core.so %s/libluminary.so* lib/luminary/
+      LUA_CPATH="lib/?.so;$LUA_CPATH" luajit -e '
+      local lm = require "luminary"
+      print(lm.ones{2, 2}:mm(lm.ones{2, 2}):sum():item())
+      for _, backend in ipairs {"gloo", "mpi", "nccl"} do
+        print(select(2, pcall(lm.dist.init_process_group, backend, {rank = 0, world_size = 1,
+          init_method = "tcp://127.0.0.1:0"})))
+      end
+      print(lm.cuda.is_available(), select(2, pcall(lm.ones, {2}, {device = "cuda"})))']]):format(folder, core, core))
+    assert(ok, text)
+    assert.matches("^8\n", text)
+    for _, backend in ipairs {"gloo", "mpi", "nccl"} do
+      assert.matches(("backend '%s' is not built here .- there is solo"):format(backend), text)
+    end
+    assert.matches("false\t.*the CUDA backend is not built here", text)
+  end)
+end)

@@ -1,0 +1,68 @@
+-- luarocks installs into a tree of its own what works there. Builds all but the CUDA backend, which would take longer
+-- than the rest, and the loops of other CPUs.
+local temp = require "spec.support.temp"
+local version = require("luminary").version
+
+describe("luarocks make #install #full #speed", function()
+  local folder, tree
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+
+  -- A command as in a shell that knows nothing of the checkout.
+  local function run(command)
+    return temp.run(folder, ("unset LUA_PATH LUA_CPATH LUA_INIT; cd %s; %s"):format(folder, command))
+  end
+  local function with_rocks(command)
+    return run(('eval "$(luarocks --lua-version 5.1 path --tree %s)"; %s'):format(tree, command))
+  end
+
+  it("installs into a tree of its own", function()
+    tree = folder .. "/tree"
+    -- How quick the code is does not matter here.
+    temp.write(folder .. "/cc", "#!/bin/sh\nexec gcc \"$@\" -O0 -g0\n")
+    local ok, text = temp.run(folder, ([[
+      chmod +x %s/cc && export CC=%s/cc && mkdir %s/copy &&
+      tar --exclude='./.git' --exclude='./build*' -cf - . | tar -C %s/copy -xf - &&
+      cd %s/copy && export CMAKE_BUILD_PARALLEL_LEVEL=$(nproc) LM_CUDA=0 LM_ISA=native &&
+      luarocks --lua-version 5.1 make --tree %s --deps-mode none rockspec/luminary-scm-1.rockspec
+    ]]):format(folder, folder, folder, folder, folder, tree))
+    assert(ok, text)
+    temp.remove(folder .. "/copy") -- nothing of it is needed any more
+  end)
+
+  it("luajit requires it", function()
+    local ok, text = with_rocks [[luajit -e 'local lm = require "luminary"; print(lm.version, lm.ones{2}:sum():item())
+      local net = lm.nn.Linear(2, 1); net(lm.ones{1, 2}):sum():backward()
+      lm.save("x.safetensors", net:state_dict()); print(lm.load("x.safetensors").bias.shape[1])']]
+    assert(ok, text)
+    assert.equal(version .. "\t2\n1\n", text)
+  end)
+
+  it("the command runs, by its path and through a link, without any variable", function()
+    local ok, text = run(tree .. "/bin/luminary --version")
+    assert(ok, text)
+    assert.matches("^luminary " .. version:gsub("%.", "%%."), text)
+    ok, text = run(("ln -s %s/bin/luminary link && ./link -e 'print(lm.nn.Linear(1, 2))'"):format(tree))
+    assert(ok, text)
+    assert.equal("Linear(in_features=1, out_features=2, bias=True)\n", text)
+    ok, text = run "echo '?nn.Conv2d' | ./link"
+    assert(ok, text)
+    assert.matches("> nn.Conv2d(in_channels, ", text, 1, true)
+    ok, text = with_rocks "luminary --version"
+    assert(ok, text)
+  end)
+
+  it("errors are raised at the script's own lines", function()
+    temp.write(folder .. "/script.lua", 'local lm = require "luminary"\nlm.optim.SGD({lm.ones{1}}, 0.1)\n')
+    local ok, text = run(tree .. "/bin/luminary script.lua")
+    assert(not ok)
+    assert.matches("^luminary: script.lua:2: SGD: ", text)
+    assert.not_matches("/luminary/cli/", text)
+  end)
+
+  it("and is removed whole", function()
+    local remove = "luarocks --lua-version 5.1 --tree %s remove luminary && ! find %s -name '*luminary*' | grep ."
+    local ok, text = run(remove:format(tree, tree))
+    assert(ok, text)
+  end)
+end)

@@ -1,0 +1,592 @@
+-- lm.vision.transforms: torchvision's results (spec/golden/transforms.lua), what is drawn, and what is refused.
+local lm = require "luminary"
+local golden = require "spec.golden.transforms"
+local T = lm.vision.transforms
+local F = T.functional
+
+-- The formula of scripts/dev/golden/gen_transforms.py.
+local function image(shape, dtype)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  local v = (lm.arange(n, { dtype = "float64" }) * 2654435761 / 65536):floor():remainder(256):view(shape)
+  return dtype == "uint8" and v:to "uint8" or (v / 256):to(dtype)
+end
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function farthest(a, b) return (a:double() - b:double()):abs():max():item() end
+
+-- Whether f(img) of a batch is what f gives of each image, one after the other, from the same seed.
+local function of_each(f, batch)
+  lm.manual_seed(5)
+  local all = f(batch)
+  lm.manual_seed(5)
+  local list = {}
+  for i = 1, batch.shape[1] do list[i] = f(batch[i]) end
+  return lm.equal(all, lm.stack(list))
+end
+
+describe("torchvision's results:", function()
+  local expected = lm.load "spec/golden/_transforms.safetensors"
+  local function call(i)
+    local text, shape, dtype = unpack(golden[i])
+    return assert(loadstring("local F, x = ... return " .. text)), image(shape, dtype), text .. " of " .. dtype
+  end
+
+  it("to the byte, or within 1e-5", function()
+    assert(#golden > 300, #golden)
+    for i = 1, #golden do
+      local f, x, name = call(i)
+      local before, y, want = x:clone(), f(F, x), expected[tostring(i)]
+      assert.same({ want.shape, want.dtype }, { y.shape, y.dtype }, name)
+      assert(farthest(y, want) <= (want.dtype == "uint8" and 0 or 1e-5), name)
+      assert(lm.equal(before, x), name .. " changed its image")
+    end
+  end)
+
+  it("and the same of views, of pixels that lie apart, and of batches", function()
+    for i = 1, #golden do
+      local f, x, name = call(i)
+      local y, shape = f(F, x), x.shape
+      local wide = lm.zeros({ shape[1] + 1, shape[2] + 3, shape[3] + 5 }, { dtype = x.dtype })
+      local view = wide:narrow(1, 2, shape[1]):narrow(2, 2, shape[2]):narrow(3, 4, shape[3])
+      view:copy_(x)
+      -- Where a loop's last numbers are computed one by one, they may round otherwise.
+      assert(farthest(y, f(F, view)) <= (y.dtype == "uint8" and 0 or 1e-6), name .. " of a view")
+      local last = x:permute(2, 3, 1):contiguous():permute(3, 1, 2)
+      assert(lm.equal(y, f(F, last)), name .. " of [H, W, C]")
+      local other = F.horizontal_flip(x)
+      local batch = f(F, lm.stack { x, other })
+      assert(lm.equal(batch, lm.stack { y, f(F, other) }), name .. " of a batch")
+    end
+  end)
+
+  it("on every instruction level and number of threads", function()
+    local script = [[
+      local lm = require "luminary"
+      lm.set_num_threads(%d)
+      lm.manual_seed(1)
+      local F = lm.vision.transforms.functional
+      local x = lm.randint(0, 256, {3, 260, 301}, {dtype = "uint8"})
+      local y = {F.resize(x, {97, 401}), F.resize(x, {300, 90}, {interpolation = "bicubic"}), F.horizontal_flip(x),
+        F.rotate(x, 90, {expand = true}), F.equalize(x), F.adjust_contrast(x, 1.4),
+        F.autocontrast(x), F.rotate(x, 13), F.pad(x, 9, {padding_mode = "reflect"}), F.gaussian_blur(x, 7)}
+      local sums = {}
+      for i, each in ipairs(y) do
+        local v = each:double():flatten()
+        sums[i] = ("%%d %%.0f"):format(v:sum():item(), (v * lm.arange(v:numel(), {dtype = "float64"})):sum():item())
+      end
+      local blurred = table.remove(sums) -- which FMA rounds otherwise
+      print(table.concat(sums, ", "))
+      print(blurred)
+    ]]
+    local name = os.tmpname()
+    local results, blurred = {}, {}
+    for level = 0, 2 do
+      for _, threads in ipairs { 1, 2 } do
+        local file = assert(io.open(name, "w"))
+        file:write(script:format(threads))
+        file:close()
+        local pipe = io.popen(("LM_CPU_LEVEL=%d luajit %s"):format(level, name))
+        results[#results + 1], blurred[#blurred + 1] = pipe:read(), pipe:read()
+        pipe:close()
+      end
+    end
+    os.remove(name)
+    for i = 2, 6 do assert.equal(results[1], results[i]) end
+    for i = 1, 5, 2 do assert.equal(blurred[i], blurred[i + 1]) end
+    assert.matches("^%d+ ", results[1])
+  end)
+end)
+
+describe("resizing", function()
+  it("a pixel gives its colour everywhere, and one size none at all", function()
+    local x = lm.tensor({ { { 7 } }, { { 200 } } }, { dtype = "uint8" })
+    for _, mode in ipairs { "nearest", "nearest-exact", "bilinear", "bicubic" } do
+      local y = F.resize(x, { 5, 40 }, { interpolation = mode })
+      assert(lm.equal(y, x:expand(2, 5, 40)), mode)
+    end
+    assert.equal(x, F.resize(x, 1))
+  end)
+
+  it("keeps proportions for one number, within max_size", function()
+    local x = image({ 1, 30, 45 }, "uint8")
+    assert.same({ 1, 20, 30 }, F.resize(x, 20).shape)
+    assert.same({ 1, 18, 27 }, F.resize(x, 20, { max_size = 27 }).shape)
+    assert.same({ 1, 30, 20 }, F.resize(x:transpose(2, 3), 20).shape)
+    assert.same({ 1, 8, 12 }, T.Resize(nil, { max_size = 12 })(x).shape)
+    assert.matches("max_size has to be greater than size", message(F.resize, x, 20, { max_size = 20 }))
+    assert.matches("max_size goes with a size of one number", message(F.resize, x, { 20, 20 }, { max_size = 30 }))
+  end)
+
+  it("by a lot in either direction", function()
+    local x = image({ 1, 3, 5000 }, "uint8")
+    assert.near(x:double():mean():item(), F.resize(x, { 1, 1 }):item(), 1)
+    assert.same({ 1, 2, 1 }, F.resize(image({ 1, 400, 1 }, "float32"), { 2, 1 }).shape)
+  end)
+end)
+
+describe("what is drawn", function()
+  local x = image({ 3, 37, 41 }, "uint8")
+  local all = {
+    T.RandomCrop(30, { padding = 8 }), T.RandomCrop(30, { padding = 8, padding_mode = "reflect" }),
+    T.RandomCrop(50, { pad_if_needed = true, fill = { 1, 2, 3 } }), T.RandomResizedCrop(20),
+    T.RandomHorizontalFlip(), T.RandomVerticalFlip(), T.RandomRotation(30), T.RandomGrayscale(0.5),
+    T.RandomAffine(20, { translate = { 0.1, 0.2 }, scale = { 0.8, 1.2 }, shear = { -5, 5, -3, 3 } }),
+    T.RandomPerspective(), T.ColorJitter { brightness = 0.4, contrast = 0.4, saturation = 0.4, hue = 0.1 },
+    T.GaussianBlur(5), T.RandomInvert(), T.RandomPosterize(3), T.RandomSolarize(100), T.RandomAutocontrast(),
+    T.RandomEqualize(), T.RandomAdjustSharpness(2), T.RandAugment(), T.TrivialAugmentWide { fill = 9 },
+    T.RandomErasing { p = 0.8, value = { 1, 2, 3 } }, T.RandomApply({ T.RandomVerticalFlip(1), T.GaussianBlur(3) }),
+    T.RandomChoice({ T.RandomHorizontalFlip(1), T.RandomPosterize(2, 1) }, { p = { 1, 3 } }),
+    T.RandomOrder { T.RandomInvert(), T.RandomPosterize(2) },
+    T.Compose { T.RandomResizedCrop(16), T.RandomHorizontalFlip(), T.ToTensor(),
+      T.Normalize({ 0.5, 0.4, 0.3 }, { 0.2, 0.3, 0.4 }), T.RandomErasing { p = 1, value = "random" } },
+  }
+
+  it("is the same from the same seed, of a batch as of its images", function()
+    local batch = lm.stack { x, F.vertical_flip(x), F.horizontal_flip(x), x, x }
+    for _, t in ipairs(all) do assert(of_each(t, batch), tostring(t)) end
+  end)
+
+  it("leaves the image as it was", function()
+    local before = x:clone()
+    for _, t in ipairs(all) do
+      for _ = 1, 3 do t(x) end
+      assert(lm.equal(x, before), tostring(t))
+    end
+  end)
+
+  it("does not depend on a loader's workers", function()
+    local Set = lm.data.Dataset:extend("Set")
+    function Set:init() self.t = T.Compose { T.RandomResizedCrop(8), T.ColorJitter { hue = 0.2 }, T.ToTensor() } end
+    function Set.len() return 6 end
+    function Set:get(_) return self.t(lm.arange(300, { dtype = "int64" }):remainder(256):to "uint8":view(3, 10, 10)) end
+    local runs = {}
+    for workers = 0, 2 do
+      lm.manual_seed(2)
+      local batches = {}
+      for batch in lm.data.DataLoader(Set(), { batch_size = 2, num_workers = workers }):iter() do
+        batches[#batches + 1] = batch
+      end
+      runs[#runs + 1] = lm.cat(batches)
+    end
+    assert(lm.equal(runs[1], runs[2]) and lm.equal(runs[1], runs[3]))
+  end)
+
+  it("has torchvision's distributions", function()
+    lm.manual_seed(11)
+    local n, flips, grey, chosen = 2000, 0, 0, 0
+    local flip, gray = T.RandomHorizontalFlip(0.3), T.RandomGrayscale()
+    local choice = T.RandomChoice({ T.RandomInvert(1), T.Identity() }, { p = { 1, 3 } })
+    local pixel = lm.tensor({ { { 1, 2 } }, { { 3, 4 } }, { { 5, 6 } } }, { dtype = "uint8" })
+    for _ = 1, n do
+      if flip(pixel)[{ 1, 1, 1 }] == 2 then flips = flips + 1 end
+      if gray(pixel)[{ 1, 1, 1 }] ~= 1 then grey = grey + 1 end
+      if choice(pixel)[{ 1, 1, 1 }] ~= 1 then chosen = chosen + 1 end
+    end
+    assert.near(0.3, flips / n, 0.05)
+    assert.near(0.1, grey / n, 0.04)
+    assert.near(0.25, chosen / n, 0.05)
+    -- Areas are uniform in scale, as long as they fit; the middle when ten tries did not.
+    local crop, area, widest = T.RandomResizedCrop(8, { scale = { 0.1, 0.5 }, ratio = { 0.5, 2 } }), 0, 0
+    for _ = 1, n do
+      local top, left, h, w = crop:get_params(200, 200)
+      assert(top >= 0 and left >= 0 and top + h <= 200 and left + w <= 200)
+      area, widest = area + h * w / 40000 / n, math.max(widest, w / h)
+    end
+    assert.near(0.3, area, 0.02)
+    assert(widest > 1.8 and widest < 2.1, widest)
+    local square = T.RandomResizedCrop(8, { scale = { 1, 1 }, ratio = { 1, 1 } })
+    assert.same({ 0, 35, 30, 30 }, { square:get_params(30, 100) })
+    assert.same({ 3, 0, 2, 2 }, { T.RandomResizedCrop(8, { scale = { 4, 4 }, ratio = { 1, 1.5 } }):get_params(8, 2) })
+  end)
+
+  it("jitters colours in every order", function()
+    lm.manual_seed(4)
+    local t = T.ColorJitter { brightness = { 2, 2 }, contrast = { 0.5, 0.5 } }
+    local img, seen = image({ 3, 4, 4 }, "float32"), {}
+    local bright_first = F.adjust_contrast(F.adjust_brightness(img, 2), 0.5)
+    local contrast_first = F.adjust_brightness(F.adjust_contrast(img, 0.5), 2)
+    for _ = 1, 40 do
+      local y = t(img)
+      seen[lm.equal(y, bright_first) and 1 or lm.equal(y, contrast_first) and 2 or 3] = true
+    end
+    assert.same({ true, true }, seen)
+    assert.equal(img, T.ColorJitter()(img))
+  end)
+
+  it("erases parts of the area asked for", function()
+    lm.manual_seed(8)
+    local ones, part = lm.ones(2, 50, 60), 0
+    for _ = 1, 200 do
+      local y = T.RandomErasing { p = 1, scale = { 0.1, 0.2 } }(ones)
+      part = part + y:eq(0):float():mean():item() / 200
+    end
+    assert.near(0.15, part, 0.015)
+    local noise = T.RandomErasing { p = 1, scale = { 0.5, 0.5 }, ratio = { 1, 1 }, value = "random" }(ones * 0)
+    assert.near(0.5, (noise * noise):mean():item(), 0.05)
+  end)
+end)
+
+describe("RandAugment", function()
+  it("does all that it may, at its strength", function()
+    lm.manual_seed(3)
+    local img, seen, count = F.posterize(F.adjust_brightness(image({ 3, 20, 20 }, "uint8"), 0.8), 7), {}, 0
+    local t = T.RandAugment { num_ops = 1, magnitude = 15 }
+    for _ = 1, 400 do
+      local key = table.concat(t(img):flatten():totable(), ",")
+      if not seen[key] then seen[key], count = true, count + 1 end
+    end
+    -- 9 kinds go both ways, posterize, solarize, autocontrast and equalize one way, and the identity
+    assert.equal(9 * 2 + 4 + 1, count)
+    assert(seen[table.concat(F.posterize(img, 6):flatten():totable(), ",")])
+    assert(seen[table.concat(F.adjust_brightness(img, 1.45):flatten():totable(), ",")])
+    assert(seen[table.concat(F.rotate(img, -15):flatten():totable(), ",")])
+    assert.same({ 3, 20, 20 }, T.TrivialAugmentWide()(img:float() / 255).shape)
+    assert.matches("magnitude has to be less than num_magnitude_bins", message(T.RandAugment, { magnitude = 31 }))
+  end)
+end)
+
+describe("Compose", function()
+  it("makes of ToTensor and Normalize one pass, with the same result", function()
+    local x = image({ 3, 9, 8 }, "uint8")
+    local mean, std = { 0.485, 0.456, 0.406 }, { 0.229, 0.224, 0.225 }
+    local apart = T.Normalize(mean, std)(T.ToTensor()(x))
+    for _, first in ipairs { T.ToTensor(), T.ToDtype("float32", { scale = true }), T.ConvertImageDtype() } do
+      assert(farthest(T.Compose { first, T.Normalize(mean, std) }(x), apart) < 1e-6)
+    end
+    assert.near((x[{ 2, 3, 4 }] / 255 - mean[2]) / std[2], apart[{ 2, 3, 4 }], 1e-5)
+  end)
+
+  it("takes functions and modules, and gives back what else it is called with", function()
+    local x = image({ 3, 6, 6 }, "float32")
+    local t = T.Compose { T.CenterCrop(4), function(img) return img + 1 end, T.Lambda(function(img) return img * 2 end),
+      lm.nn.Identity and lm.nn.Identity() or T.Identity() }
+    local y, label = t(x, 7)
+    assert.equal(7, label)
+    assert(lm.equal(y, (F.center_crop(x, 4) + 1) * 2))
+    assert.same({ 2, 3, 4, 4 }, t(lm.stack { x, x }).shape)
+    assert.matches("Compose%(\n  CenterCrop\n", tostring(T.Compose { T.CenterCrop(4), T.ToTensor() }))
+    assert.matches("transform 2 has to be a transform or a function, got number 3",
+      message(T.Compose, { T.ToTensor(), 3 }))
+    assert.matches("a list of transforms expected", message(T.Compose, {}))
+  end)
+
+  it("keeps what a function has kept", function()
+    local kept
+    local x = image({ 3, 6, 6 }, "uint8")
+    T.Compose { T.RandomInvert(1), function(img) kept = img return img end, T.RandomInvert(1) }(x)
+    assert(lm.equal(kept, F.invert(x)))
+    local same = T.Compose { T.Identity(), T.RandomInvert(1) }
+    same(x)
+    assert.same({ 3, 6, 6 }, x.shape)
+  end)
+
+  it("of one's own transforms", function()
+    local Twice = T.Transform:extend("Twice")
+    function Twice:init(factor) self.factor = factor end
+    function Twice:forward(img, ...) return img * self.factor, ... end
+    local x = image({ 1, 2, 2 }, "float32")
+    local y, label = T.Compose { Twice(2), T.RandomHorizontalFlip(1) }(x, "label")
+    assert(lm.equal(y, F.horizontal_flip(x) * 2) and label == "label")
+    local Noted = T.Resize:extend("Noted")
+    function Noted:forward(img, ...) return T.Resize.forward(self, img, ...) + 1 end
+    local noted = T.Compose { Noted { 3, 3 } }(x)
+    assert(lm.equal(noted, F.resize(x, { 3, 3 }) + 1))
+    local Empty = T.Transform:extend("Empty")
+    assert.matches("define function Empty:forward", message(Empty(), x))
+  end)
+end)
+
+describe("from_encoded", function()
+  -- What vision.open_image gives, and what was asked of it.
+  local function encoded(x)
+    local asked = {}
+    return {
+      height = x.shape[2], width = x.shape[3], channels = x.shape[1], asked = asked,
+      decode = function(_, opts)
+        asked[#asked + 1] = opts or {}
+        opts = opts or {}
+        local crop = opts.crop
+        local y = crop and F.crop(x, unpack(crop)) or x
+        if opts.at_least then
+          while y.shape[2] >= 2 * opts.at_least[1] and y.shape[3] >= 2 * opts.at_least[2] do
+            y = F.resize(y, { math.ceil(y.shape[2] / 2), math.ceil(y.shape[3] / 2) })
+          end
+        end
+        return y
+      end,
+    }
+  end
+  local x = image({ 3, 100, 160 }, "uint8")
+
+  it("decodes no more than a transform needs", function()
+    local e = encoded(x)
+    assert(lm.equal(T.CenterCrop(20)(x), T.CenterCrop(20):from_encoded(e)))
+    assert.same({ { crop = { 40, 70, 20, 20 } } }, e.asked)
+    e = encoded(x)
+    assert(lm.equal(T.CenterCrop(120)(x), T.CenterCrop(120):from_encoded(e)))
+    assert.is_nil(e.asked[1].crop)
+    e = encoded(x)
+    assert(lm.equal(T.Resize(60)(x), T.Resize(60):from_encoded(e)))
+    assert.same({ {} }, e.asked)
+    e = encoded(x)
+    assert.same({ 3, 25, 40 }, T.Resize(25):from_encoded(e, { mode = "rgb" }).shape)
+    assert.same({ { at_least = { 25, 40 }, mode = "rgb" } }, e.asked)
+    e = encoded(x)
+    assert(lm.equal(T.Resize(25)(x), T.Resize(25, { scaled = false }):from_encoded(e)))
+    assert.same({ {} }, e.asked)
+  end)
+
+  it("draws the same part as of the image itself", function()
+    for _, size in ipairs { 90, 10 } do
+      local t = T.Compose { T.RandomResizedCrop(size, { scaled = false }), T.RandomHorizontalFlip(), T.ToTensor() }
+      lm.manual_seed(6)
+      local whole = t(x)
+      lm.manual_seed(6)
+      local e = encoded(x)
+      assert(lm.equal(whole, t:from_encoded(e)))
+      local crop = e.asked[1].crop
+      assert(crop[3] < 100 and crop[4] < 160 and not e.asked[1].at_least)
+    end
+    local e = encoded(x)
+    T.RandomResizedCrop(10, { scale = { 0.9, 0.9 } }):from_encoded(e)
+    assert.same({ 10, 10 }, e.asked[1].at_least)
+  end)
+
+  it("decodes a JPEG, scaled where that is enough", function()
+    local smooth = F.to_dtype(F.resize(image({ 3, 4, 5 }, "float32"), { 300, 400 }), "uint8", { scale = true })
+    local bytes = lm.vision.encode_jpeg(smooth, { quality = 95 })
+    local file = lm.vision.Encoded(bytes)
+    for _, t in ipairs { T.Resize(30), T.CenterCrop(100), T.RandomResizedCrop(24), T.Resize { 500, 100 } } do
+      lm.manual_seed(3)
+      local whole = t(lm.vision.decode_image(bytes))
+      lm.manual_seed(3)
+      local part = T.Compose { t, T.Identity() }:from_encoded(file)
+      assert.equal(whole.dtype, part.dtype)
+      local off = (whole:double() - part:double()):abs():mean():item() -- edges come to lie up to a pixel elsewhere
+      assert(off < 4, tostring(t) .. " " .. off)
+    end
+    local odd = F.to_dtype(F.resize(image({ 1, 3, 3 }, "float32"), { 289, 289 }), "uint8", { scale = true })
+    local encoded_odd = lm.vision.encode_jpeg(odd, { quality = 98 }) -- 37 pixels at an eighth, the last of a single one
+    local off = farthest(T.Resize(20)(odd), T.Resize(20):from_encoded(lm.vision.Encoded(encoded_odd)))
+    assert(off <= 3, off)
+    local exact = T.RandomResizedCrop(24, { scaled = false })
+    lm.manual_seed(3)
+    local whole = exact(lm.vision.decode_image(bytes))
+    lm.manual_seed(3)
+    assert(lm.equal(whole, exact:from_encoded(file)))
+    assert.same({ 1, 30, 40 }, T.Resize(30):from_encoded(file, { mode = "gray" }).shape)
+  end)
+
+  it("decodes all for what cannot say what it needs", function()
+    local e = encoded(x)
+    assert(lm.equal(F.invert(x), T.Compose { T.RandomInvert(1) }:from_encoded(e)))
+    assert.same({ {} }, e.asked)
+    local t = T.Compose { function(img) return img end, T.CenterCrop(30) }
+    assert.same({ 3, 30, 30 }, t:from_encoded(encoded(x)).shape)
+  end)
+end)
+
+describe("MixUp and CutMix", function()
+  local x = lm.arange(4, { dtype = "float32" }):view(4, 1, 1, 1):expand(4, 2, 8, 8):contiguous()
+  local labels = lm.tensor({ 1, 3, 2, 3 }, { dtype = "int64" })
+
+  it("mix images and labels by the same number", function()
+    lm.manual_seed(1)
+    local least, most = 1, 0
+    for _ = 1, 100 do
+      local y, to = T.MixUp { num_classes = 3 }(x, labels)
+      local lam = to[{ 1, 1 }]
+      least, most = math.min(least, lam), math.max(most, lam)
+      assert.same({ 4, 3 }, to.shape)
+      assert.near(1 - lam, to[{ 1, 3 }], 1e-6)
+      assert.near(3 * (1 - lam), y[{ 1, 2, 3, 4 }], 1e-5) -- image 1 is 0, the last one 3
+      assert.near(2 * lam + (1 - lam), y[{ 3, 1, 1, 1 }], 1e-5)
+    end
+    assert(least < 0.1 and most > 0.9) -- Beta(1, 1) is uniform
+    local middle = 0
+    for _ = 1, 50 do
+      local _, to = T.MixUp { num_classes = 3, alpha = 200 }(x, labels)
+      middle = math.max(middle, math.abs(to[{ 1, 1 }] - 0.5))
+    end
+    assert(middle < 0.15, middle)
+    local _, to = T.MixUp { num_classes = 3, alpha = 1e-4 }(x, labels) -- almost always 0 or 1, and never NaN
+    assert.near(1, to[1]:sum():item(), 1e-6)
+  end)
+
+  it("cut by area", function()
+    lm.manual_seed(2)
+    for _ = 1, 50 do
+      local y, to = T.CutMix { num_classes = 3 }(x, labels)
+      local own = y[1]:eq(0):float():mean():item()
+      assert.near(own, to[{ 1, 1 }], 1e-6)
+      assert.near(1 - own, y[1]:eq(3):float():mean():item(), 1e-6)
+    end
+    local bytes = x:to "uint8"
+    assert.equal("uint8", (T.CutMix { num_classes = 3 }(bytes, labels)).dtype)
+    local t = T.Compose { T.Normalize({ 0, 0 }, { 1, 1 }), T.MixUp { num_classes = 3 } }
+    local _, to = t(x, labels)
+    assert.same({ 4, 3 }, to.shape)
+  end)
+
+  it("go into RandomChoice, RandomApply and RandomOrder, which draw once for a batch", function()
+    lm.manual_seed(3)
+    local function kind(t) -- of what it made: the first image is 0, the last one 3
+      local y, to = t(x, labels)
+      assert.same({ 4, 3 }, to.shape)
+      local own = y[1]:eq(y[{ 1, 1, 1, 1 }]):all():item()
+      return own and "mixed" or "cut"
+    end
+    local mix, cut = T.MixUp { num_classes = 3 }, T.CutMix { num_classes = 3, alpha = 100 }
+    local seen = { mixed = 0, cut = 0 }
+    for _ = 1, 40 do
+      local which = kind(T.RandomChoice { mix, T.Compose { T.Identity(), cut } })
+      seen[which] = seen[which] + 1
+    end
+    assert(seen.mixed > 8 and seen.cut > 8, seen.mixed)
+    assert.equal("cut", kind(T.RandomChoice({ mix, cut }, { p = { 0, 1 } })))
+    local y, to = T.RandomApply({ cut }, { p = 0 })(x, labels)
+    assert(y == x and to == labels)
+    assert.equal("cut", kind(T.RandomApply({ cut }, { p = 1 })))
+    assert.equal("cut", kind(T.RandomOrder { cut, T.Identity(), function(v) return v end }))
+    assert.same({ 4, 3 }, select(2, T.Compose { T.RandomChoice { mix, cut } }(x, labels)).shape)
+  end)
+
+  it("refuse what they cannot mix", function()
+    local mix = T.MixUp { num_classes = 3 }
+    assert.matches("a batch %[N, C, H, W%] expected", message(mix, x[1], labels))
+    assert.matches("labels %[N%] from 1, or %[N, classes%], expected", message(mix, x))
+    assert.matches("4 images and labels a tensor %[3%]", message(mix, x, labels:narrow(1, 1, 3)))
+    assert.matches("float images expected, got uint8", message(mix, x:to "uint8", labels))
+    assert.matches("num_classes has to be given", message(T.CutMix(), x, labels))
+    assert.matches("alpha has to be above 0", message(T.MixUp, { alpha = 0 }))
+    assert.matches("label", message(T.CutMix { num_classes = 2 }, x, labels))
+  end)
+end)
+
+describe("bad input:", function()
+  local x = image({ 3, 9, 8 }, "uint8")
+  local nan = 0 / 0
+  local function refuses(pattern, f, ...) assert.matches(pattern, message(f, ...)) end
+
+  it("what is no image", function()
+    for _, f in ipairs { F.invert, F.horizontal_flip, T.ToTensor(), T.RandomHorizontalFlip(), T.Resize(4) } do
+      refuses("an image %[C, H, W%] or a batch %[N, C, H, W%] expected, got a tensor %[9%]", f, lm.zeros(9))
+      refuses("an image expected, a tensor", f, "cat.jpg")
+      refuses("record no gradient", f, lm.zeros({ 3, 4, 4 }, { requires_grad = true }))
+    end
+    refuses("uint8, float32 or float64, got int64", F.invert, lm.zeros({ 3, 4, 4 }, { dtype = "int64" }))
+    refuses("uint8, float32 or float64, got float16", F.resize, lm.zeros({ 3, 4, 4 }, { dtype = "float16" }), 2)
+    refuses("sides from 1", F.invert, lm.zeros(3, 0, 4))
+    refuses("1 or 3 channels expected, got 2", F.adjust_hue, lm.zeros(2, 3, 3), 0.1)
+    refuses("1 or 3 channels expected, got 4", F.adjust_contrast, lm.zeros(4, 3, 3), 1)
+    refuses("without images", T.RandomCrop(2), lm.zeros(0, 3, 4, 4))
+  end)
+
+  it("sizes", function()
+    refuses("size has to be an integer from 1 to 2%^24, got number %-3", F.resize, x, -3)
+    refuses("size has to be an integer", F.resize, x, 1.5)
+    refuses("size has to be an integer", F.resize, x, nan)
+    refuses("size has to be an integer", F.resize, x, 2 ^ 40)
+    refuses("integer or {height, width}", F.resize, x, { 1, 2, 3 })
+    refuses("out of memory", F.resize, x, { 2 ^ 24, 2 ^ 24 })
+    refuses("sides of at most", F.pad, x, 2 ^ 24)
+    refuses("padding has to be an integer from 0", F.pad, x, -1)
+    refuses("padding has to be", F.pad, x, { 1, 2, 3 })
+    refuses("has to be less than 8", F.pad, x, 8, { padding_mode = "reflect" })
+    refuses("'constant', 'edge'", F.pad, x, 1, { padding_mode = "wrap" })
+    refuses("height has to be an integer", F.crop, x, 0, 0, 0, 4)
+    refuses("top has to be an integer", F.crop, x, nan, 0, 2, 4)
+    refuses("crop of 10 x 4 is larger than the image, 9 x 8", T.RandomCrop { 10, 4 }, x)
+    refuses("not within 9 x 8", F.erase, x, 8, 0, 2, 1, 0)
+    refuses("kernel_size has to be odd", F.gaussian_blur, x, 4)
+    refuses("reaches beyond the reflection", F.gaussian_blur, x, 19)
+    refuses("image %d+ of a batch came out as a tensor", T.RandomRotation({ 10, 80 }, { expand = true }),
+      lm.zeros(8, 1, 30, 10))
+  end)
+
+  it("numbers", function()
+    refuses("factor has to be a number of at least 0, got number nan", F.adjust_brightness, x, nan)
+    refuses("factor has to be a number of at least 0", F.adjust_contrast, x, -1)
+    refuses("from %-0.5 to 0.5", F.adjust_hue, x, 0.6)
+    refuses("std%[2%] is 0", F.normalize, x:float(), { 0, 0, 0 }, { 1, 0, 1 })
+    refuses("of 2 channels, and this image has 3", F.normalize, x:float(), { 0, 0 }, { 1, 1 })
+    refuses("a float image expected, got uint8", F.normalize, x, { 0 }, { 1 })
+    refuses("mean has to be a list", T.Normalize, nil, { 1 })
+    refuses("mean has 2 numbers and std 3", T.Normalize, { 0, 0 }, { 1, 1, 1 })
+    refuses("bits", F.posterize, x, 9)
+    refuses("threshold of at most 255", F.solarize, x, 256)
+    refuses("sigma has to be above 0", F.gaussian_blur, x, 3, { sigma = 0 })
+    refuses("angle has to be a number, got number inf", F.rotate, x, 1 / 0)
+    refuses("scale has to be above 0", F.affine, x, 0, { 0, 0 }, 0, 0)
+    refuses("fill has 2 numbers for 3 channels", F.rotate, x, 10, { fill = { 1, 2 } })
+    refuses("'nearest', 'bilinear'", F.rotate, x, 10, { interpolation = "bicubic" })
+    refuses("three lie on a line", F.perspective, x, { { 0, 0 }, { 1, 0 }, { 1, 1 }, { 0, 1 } },
+      { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 0, 1 } })
+    refuses("scale has to be {least, largest}", T.RandomResizedCrop, 4, { scale = { 1, 0.5 } })
+    refuses("ratio%[1%] has to be a number", T.RandomResizedCrop, 4, { ratio = { 0, 1 } })
+    refuses("hue", T.ColorJitter, { hue = 0.7 })
+    refuses("p has to be a number from 0 to 1", T.RandomHorizontalFlip, 1.5)
+    refuses("no option 'brightnes'; did you mean 'brightness'", T.ColorJitter, { brightnes = 1 })
+    refuses("gain has to be a number", F.adjust_gamma, x, 1, nan)
+    refuses("value has to be a number", T.RandomErasing, { value = "noise" })
+    refuses("'random' is for float images, got uint8", T.RandomErasing { p = 1, value = "random" }, x)
+    refuses("to_dtype", F.to_dtype, x, "int64", { scale = true })
+  end)
+
+  it("straight to C", function()
+    local transform = lm.core.image_transform
+    refuses("there is none called 'blurr'", transform, "blurr", x, {})
+    refuses("8 numbers expected, got 2", transform, "resize", x, { 1, 2 })
+    refuses("a list expected", transform, "invert", x)
+    refuses("numbers", transform, "brightness", x, { "much" })
+    refuses("number 1 is not a finite one", transform, "brightness", x, { nan })
+    refuses("top has to be a whole number from 0 to 8", transform, "resize", x, { 2, 2, 2, 1, 9, 0, 1, 1 })
+    refuses("1 x 5 pixels from row 0 and column 4 on of an image of 9 x 8",
+      transform, "resize", x, { 2, 2, 2, 1, 0, 4, 1, 5 })
+    refuses("numbers expected", transform, "affine", x, { 2, 2, 1, 3, 1, 0, 0, 0, 1, 0 })
+    refuses("number of fills", transform, "affine", x, { 2, 2, 1, 9, 1, 0, 0, 0, 1, 0 })
+    refuses("lie side by side", transform, "invert", x:transpose(2, 3), {})
+    refuses("cannot be written to", transform, "invert", x, {}, lm.zeros(3, 9, 8))
+    refuses("cannot be written to", transform, "invert", x, {}, x:narrow(1, 1, 2))
+    refuses("in place", transform, "invert", x, {}, x)
+    refuses("odd sizes", transform, "blur", x, { 3, 3, 1, 1 })
+    refuses("numbers for 3 channels", transform, "normalize", x, { 1, 0, 0, 1, 1 })
+    refuses("quarter turns", transform, "rotate90", x, { 4 })
+  end)
+
+  it("maps of nowhere and of far away", function()
+    local far = lm.core.image_transform("affine", x, { 9, 8, 1, 1, 1e300, 0, 1e300, -1e300, 1e300, 0, 7 })
+    assert.same({ 3, 9, 8 }, far.shape)
+    for _, bilinear in ipairs { 0, 1 } do
+      local y = lm.core.image_transform("perspective", x, { bilinear, 1, 1, 0, 0, 0, 1, 0, -2, 0, 9 })
+      assert.same({ 3, 9, 8 }, y.shape)
+      local none = lm.core.image_transform("perspective", x, { bilinear, 1, 0, 0, 0, 0, 0, 0, -2, 0, 9 })
+      assert.same({ 3, 9, 8 }, none.shape)
+    end
+    assert(lm.equal(F.affine(x, 0, { 100, 0 }, 1, 0, { fill = 5 }), x * 0 + 5))
+    assert(lm.equal(F.crop(x, 50, -70, 2, 3), lm.zeros({ 3, 2, 3 }, { dtype = "uint8" })))
+  end)
+
+  it("leaves no tensor behind when memory runs out", function()
+    local calls = { function() return F.resize(x, { 40, 50 }) end, function() return F.adjust_contrast(x, 2) end,
+      function() return F.gaussian_blur(x, 3) end, function() return F.equalize(x) end,
+      function() return F.resize(x, 3, { interpolation = "nearest" }) end, function() return F.autocontrast(x) end,
+      function() return F.normalize(x:float(), { 0 }, { 1 }) end }
+    for _, f in ipairs(calls) do
+      for nth = 1, 12 do
+        lm.core._fail_alloc_from(nth)
+        local ok, err = pcall(f)
+        lm.core._fail_alloc_from(0)
+        if ok then break end
+        assert.matches("memory", tostring(err))
+      end
+      assert(lm.is_tensor(f()))
+    end
+  end)
+end)
