@@ -1,5 +1,5 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
-local entries = require "luminary.entries"
+local entries = require "luminary.base.entries"
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
@@ -54,9 +54,9 @@ describe("the generator of optimizers", function()
   local function generate(entry)
     local root = here .. "/.."
     temp.remove(folder)
-    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/optim OUT/src/optim OUT/out &&
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/base OUT/lua/luminary/optim OUT/src/optim OUT/out &&
       cp -r IN/src/codegen OUT/src/ && cp IN/src/optim/generate.lua OUT/src/optim/ &&
-      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp IN/lua/luminary/base/entries.lua OUT/lua/luminary/base/]])
       :gsub("%u+", { IN = root, OUT = folder })))
     local file = assert(io.open(root .. "/lua/luminary/optim/entries.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
@@ -112,9 +112,9 @@ describe("the generator of ops", function()
   local function generate(entry)
     local root = here .. "/.."
     temp.remove(folder)
-    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary OUT/src/autograd OUT/out &&
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/base OUT/src/autograd OUT/out &&
       cp -r IN/src/codegen IN/src/op OUT/src/ && cp IN/src/autograd/formulas.h OUT/src/autograd/ &&
-      cp IN/lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp IN/lua/luminary/base/entries.lua OUT/lua/luminary/base/]])
       :gsub("%u+", { IN = root, OUT = folder })))
     local file = assert(io.open(root .. "/src/op/ops.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)

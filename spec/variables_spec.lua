@@ -2,7 +2,7 @@
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 package.path = here .. "/support/?.lua;" .. package.path
 local temp = require "temp"
-local variables = require "luminary.variables"
+local variables = require "luminary.environment_variables"
 
 local root = here .. "/.."
 

@@ -18,7 +18,7 @@ Without any, a prompt: values are printed, `_` is the last one, `?name` explains
 data and dist are there beside lm.
 ]]
 
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local cli = {}
 -- What a script or somebody at the prompt does to the globals does not keep us from telling what is wrong.
@@ -38,7 +38,7 @@ local function traceback(message)
   end
   local core = package.loaded["luminary.core"]
   local frames = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
-  message = words(message)
+  message = excerpt(message)
   local lines = {}
   for frame in gmatch(frames, "\n(\t[^\n]*)") do
     if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
@@ -99,7 +99,7 @@ function cli.main(args)
     return require("luminary.cli.doctor").main(args, 2)
   elseif first == "help" then
     if args[2] == "environment" then
-      io.stdout:write(require("luminary.variables").text())
+      io.stdout:write(require("luminary.environment_variables").text())
       return 0
     elseif args[2] then
       local text, why = require("luminary.help").text(args[2])

@@ -1,6 +1,6 @@
 --- Layers without parameters: activations, softmax, Dropout, Flatten, Identity.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 
 local ops, arg, check = core.ops, options.arg, options.check

@@ -1,7 +1,7 @@
 --- What the layers share: defining one, making its parameters, and PyTorch's way of printing values.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
 

@@ -1,6 +1,6 @@
 --- Losses as modules. Targets that are classes count from 1.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 
 local ops = core.ops

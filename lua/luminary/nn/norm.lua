@@ -1,6 +1,6 @@
 --- Normalization: BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm, LocalResponseNorm.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"

@@ -1,6 +1,6 @@
 --- Pooling over windows of x [N, C, H, W] or [C, H, W]. Sizes are a number or a pair.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 
 local ops = core.ops

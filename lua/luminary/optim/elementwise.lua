@@ -1,8 +1,8 @@
 --- The classes of the optimizers in luminary.optim.entries: what an entry says, as options, states and steps. Gives a
 --- table of them by name.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 
 -- ---- options

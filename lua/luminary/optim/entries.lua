@@ -12,7 +12,7 @@
 ---           from 1) and `first` (whether this step made the states).
 --- update    C for one element, in float, in double for double parameters: p (parameter), g (gradient), the states and
 ---           what of the rest it names. sqrt, fabs, sgn (-1, 0, 1) and larger are there; NaN goes through all of them.
-local entries = require "luminary.entries"
+local entries = require "luminary.base.entries"
 
 local list, optimizer = entries.of("optimizer", {
   options = "table", check = "function?", modes = "table", states = "table", carried = "table?", scalars = "table",

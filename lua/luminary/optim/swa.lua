@@ -4,8 +4,8 @@
 ---   for … do …; opt:step(); ema:update(net) end
 ---   ema:eval()(x)                          -- the averaged model
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail

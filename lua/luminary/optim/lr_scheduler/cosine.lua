@@ -1,6 +1,6 @@
 --- Half cosines (Loshchilov and Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts", 2017).
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
 --- optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max [, {eta_min = 0, last_epoch}]): down to eta_min by half a

@@ -1,6 +1,6 @@
 --- Schedules that go up and down, by batches rather than by epochs, and cycle the momentum the other way.
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
 

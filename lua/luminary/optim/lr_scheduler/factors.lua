@@ -1,6 +1,6 @@
 --- Schedules that multiply the present rate, in each epoch or in some.
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
 

@@ -5,8 +5,8 @@
 --- epochs do not count. No rate goes below min_lr (a number, or a list of one for each group), nor changes by less
 --- than eps.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
 local function check_mode(who, name, value) return options.choice(who, name, value, {"min", "max"}) end

@@ -4,8 +4,8 @@
 --- and several schedules of one optimizer multiply. A class has next_lr, perhaps closed_form, and `settings`: what
 --- state_dict holds besides the position, a list of {field, kind} (see check below).
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local Scheduler = class.root("LRScheduler")

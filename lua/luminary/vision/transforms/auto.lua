@@ -1,5 +1,5 @@
 --- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local define, run = base.define, image.run

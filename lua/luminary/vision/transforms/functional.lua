@@ -2,7 +2,7 @@
 --- [C, H, W] or a batch [N, C, H, W] of uint8 (0 to 255), float32 or float64 (0 to 1); results are new tensors, but
 --- where nothing changes, and crops, which are views.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local fail, check = options.fail, image.check
 

@@ -1,6 +1,6 @@
 --- Transforms of where pixels are.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, define, run = options.fail, base.define, image.run

@@ -1,7 +1,7 @@
 --- What transforms stand on: checks of images and arguments, random numbers, and C's transforms by name. `out`, where
 --- it can be given, is where a result may be written to; the result says whether it was.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail, describe = options.fail, options.describe
 
 local image = {}

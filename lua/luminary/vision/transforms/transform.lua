@@ -1,7 +1,7 @@
 --- The root of all transforms, and those made of others.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local fail = options.fail
 

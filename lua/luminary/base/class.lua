@@ -3,7 +3,7 @@
 --- An instance is userdata with a metatable of its own, its record, whose `values` are its fields and fall back to its
 --- class. Userdata, because LuaJIT asks only those for their length: `#object` is object:len() or an error, and
 --- ipairs(object) and pairs(object) are errors, where those of an empty table would be 0 and loops that do nothing.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmetatable, debug.setmetatable
 

@@ -1,7 +1,7 @@
 --- lm.autograd: functions with a backward of one's own, and checks of gradients against differences.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail

@@ -1,6 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local options = {}
 
@@ -31,7 +31,7 @@ function options.stands_for_code(v)
 end
 local stands_for_code = options.stands_for_code
 
-local function brief(v) return words(tostring(v), 200) end
+local function brief(v) return excerpt(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
@@ -120,7 +120,7 @@ local function unknown(who, key, spec)
   if type(key) == "number" and #names > 0 then
     fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = require("luminary.other_names").options[key]
+  local theirs = require("luminary.help.other_names").options[key]
   if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(key)
@@ -233,8 +233,8 @@ end
 function options.no_name(what, key, known)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = words(key, 60)
-  local others = require("luminary.other_names")[what] or {}
+  local shown = excerpt(key, 60)
+  local others = require("luminary.help.other_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum

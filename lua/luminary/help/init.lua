@@ -5,8 +5,8 @@
 --- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
 --- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local help = {}
 local getmetatable_of, getinfo, getlocal, getupvalue =
@@ -195,7 +195,7 @@ function help.is_inner(name) return inner_ops[name] or core.ops[name] ~= nil and
 local function original(f)
   for _ = 1, 5 do
     local info = getinfo(f, "S")
-    if not info.source:find("/options%.lua$") and not info.source:find("/class%.lua$") then return f, info end
+    if not info.source:find("/base/options%.lua$") and not info.source:find("/base/class%.lua$") then return f, info end
     local i, inner = 1, nil
     while true do
       local name, value = getupvalue(f, i)
@@ -337,7 +337,7 @@ local others = {
 
 -- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
 local function elsewhere(qualifier, name)
-  local names = require "luminary.other_names"
+  local names = require "luminary.help.other_names"
   local found = names[others[qualifier]] and names[others[qualifier]][name]
   for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data"} do
     if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
@@ -500,7 +500,7 @@ local function group_of(library, name, value)
     return getmetatable_of(value) and rawget(getmetatable_of(value), "__library") and LIBRARIES or VALUES
   end
   if type(value) ~= "function" then return VALUES end
-  if rawget(require "luminary.typed", name) then return TYPED end
+  if rawget(require "luminary.tensor.typed_constructors", name) then return TYPED end
   if library ~= require "luminary" then return FUNCTIONS end
   if not rawget(core.ops, name) then return FUNCTIONS end
   if help.is_inner(name) then return nil end
