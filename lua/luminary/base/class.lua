@@ -60,11 +60,11 @@ function class.arguments(of, ...)
       of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
-  local info, given = debug.getinfo(of.init, "u"), select("#", ...)
-  local most = math.max(info.nparams - 1, 0)
-  if given > most and not info.isvararg then
+  local names, given = options.parameters(of.init), select("#", ...)
+  local most = math.max(#names - 1, 0)
+  if given > most and not names.more then
     fail("%s: takes at most %d argument%s, got %d%s", of.__name, most, most == 1 and "" or "s", given,
-      debug.getlocal(of.init, most + 1) == "opts" and "; options go in one table at the end" or "")
+      names[most + 1] == "opts" and "; options go in one table at the end" or "")
   end
   return options.by_name(of.__name, of.init, 1, ...)
 end

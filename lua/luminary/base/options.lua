@@ -90,6 +90,7 @@ local kinds = {
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
+  size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- as it was given
   padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
     return (v == "same" or v == "valid") and v or pair(v)
   end},
@@ -99,8 +100,11 @@ local kinds = {
 --- Whether a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
---- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use.
+--- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use. A kind is one of the
+--- words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or fails.
 function options.arg(who, name, value, kind)
+  if type(kind) == "table" then return options.choice(who, name, value, kind) end
+  if type(kind) == "function" then return kind(who, name, value) end
   local checked
   if not kinds[kind] then
     local known = {}
@@ -157,18 +161,26 @@ function options.check(who, given, spec, first)
         describe(row))
     end
     local default = row[2]
+    if out[key] == nil and type(row[1]) == "function" and default ~= nil then default = row[1](who, key, default) end
     if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end
   return out
 end
 
--- The names of f's parameters.
+-- The names of f's parameters; `more`: it takes others after them.
 local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
-  local names = {}
-  for i = 1, debug.getinfo(f, "u").nparams do names[i] = debug.getlocal(f, i) end
+  local info = debug.getinfo(f, "u")
+  local names = {more = info.isvararg}
+  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
   t[f] = names
   return names
 end})
+
+--- The names of f's parameters, a list; its field `more` says whether it takes others after them.
+function options.parameters(f) return parameters[f] end
+
+--- Says which parameters a function has that is written with `…` alone.
+function options.set_parameters(f, names) parameters[f] = names end
 
 --- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
 --- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.

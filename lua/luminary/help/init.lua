@@ -3,7 +3,8 @@
 ---
 --- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function
 --- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
---- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on.
+--- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on. A class that is
+--- made of an entry brings its text along, in `__help`.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -282,6 +283,8 @@ local function find_text(entry)
     if text then return text end
   end
   if lines then return worded(entry.path, entry.name, lines) end
+  local own = is_class(entry.value) and rawget(entry.value, "__help")
+  if own then return own end
   lines = type(entry.value) == "table" and all().first[entry.value]
   if lines then return joined(lines) end
   if entry.owner == "x" or entry.owner == "lm" or entry.owner == "F" then
