@@ -2,6 +2,8 @@
 local lm = require "luminary"
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
+package.path = here .. "/support/?.lua;" .. package.path
+local temp = require "temp"
 local file = assert(io.open(here .. "/../README.md"))
 local text = file:read "*a"
 file:close()
@@ -47,4 +49,17 @@ describe("README's page on writing programs", function()
       assert.equal("", table.concat(missing, " "))
     end)
   end
+end)
+
+describe("docs/reference #lua", function()
+  it("is what scripts/dev/gen_reference.lua writes", function()
+    local folder = temp.folder()
+    local script = ("luajit %s/../scripts/dev/gen_reference.lua %s"):format(here, folder)
+    assert(os.execute(script) == 0, script .. " failed")
+    local pipe = io.popen(("diff -r %s/../docs/reference %s 2>&1 | head -20"):format(here, folder))
+    local difference = pipe:read "*a"
+    pipe:close()
+    temp.remove(folder)
+    assert.equal("", difference, "docs/reference is not up to date: luajit scripts/dev/gen_reference.lua")
+  end)
 end)

@@ -74,13 +74,15 @@ function Takes:constructor(who, made)
   return init
 end
 
+local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
+
 local function default_text(row)
   if row.says or row.from then return row.says or row.from end
   local value = row[3]
   if type(value) == "string" then return ("%q"):format(value) end
-  if type(value) ~= "table" then return tostring(value) end
+  if type(value) ~= "table" then return number_text(value) end
   local parts = {}
-  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  for i, part in ipairs(value) do parts[i] = number_text(part) end
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 

@@ -3,12 +3,12 @@ local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary doctor [option ...]
-       luminary help environment
+       luminary help [NAME | environment]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
-  help         explain: `environment`, the variables that luminary reads, or a name, as in luminary help nn.Linear
+  help         explain: a name, as in luminary help nn.Linear, or `environment`, the variables that luminary reads
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
   --version    print the version
@@ -102,8 +102,9 @@ function cli.main(args)
       io.stdout:write(require("luminary.environment_variables").text())
       return 0
     elseif args[2] then
-      local text, why = require("luminary.help").text(args[2])
-      print(text or why)
+      local help = require "luminary.help"
+      local text, why = help.text(args[2])
+      print(help.wrapped(text or why))
       return text and 0 or 1
     end
     io.stdout:write(USAGE)

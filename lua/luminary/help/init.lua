@@ -155,12 +155,12 @@ local function all()
   add_library(new, "lm", lm)
   for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
   for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
-  for name, value in pairs(package.loaded) do
+  for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
     local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)
     if path then
       local first
       new.by_line["@" .. path], first = read_comments(path, new.by_heading)
-      if type(value) == "table" then new.first[value] = first end
+      if type(package.loaded[name]) == "table" then new.first[package.loaded[name]] = first end
     end
   end
   index = new
@@ -296,8 +296,8 @@ local function find_text(entry)
   return of_alias(entry) or of_super(entry)
 end
 
--- Methods that every class has, or that calls stand for.
-local usual = {
+--- Methods that every class has, or that calls stand for.
+help.usual = {
   init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
 }
 
@@ -305,7 +305,7 @@ local usual = {
 local function with_methods(entry, text)
   local names, owner = {}, rawget(entry.value, "__name") or entry.name
   for _, each in ipairs(all().list) do
-    if each.owner == owner and not usual[each.name] then names[#names + 1] = each.name end
+    if each.owner == owner and not help.usual[each.name] then names[#names + 1] = each.name end
   end
   if #names == 0 then return text end
   return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
