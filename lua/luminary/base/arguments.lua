@@ -64,6 +64,9 @@ function Takes:fill(into, who, ...)
   end
 end
 
+--- The options alone, checked, of a function `who`: a table of all of them.
+function Takes:options(who, given) return options.check(who, given, self.spec, self.first) end
+
 --- An `init` that fills the object's fields so, and then calls made(object), if it is given.
 function Takes:constructor(who, made)
   local function init(object, ...)
