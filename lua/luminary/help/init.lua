@@ -1,194 +1,17 @@
---- What each public name is, as text: from the core for the ops, and from the comments that stand above the definitions
---- in these files. They are read when first asked for.
----
---- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function
---- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
---- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on. A class that is
---- made of an entry brings its text along, in `__help`.
+--- What each public name is, as text: from the core for the ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
 local class = require "luminary.base.class"
+local index = require "luminary.help.index"
 local options = require "luminary.base.options"
+local overview = require "luminary.help.overview"
 
-local help = {}
-local getmetatable_of, getinfo, getlocal, getupvalue =
-  debug.getmetatable, debug.getinfo, debug.getlocal, debug.getupvalue
-
--- ---- the comments
-
--- "nn.Linear" of "nn.Linear(in, out): x", "x.shape" of "x.shape: the sizes".
-local function heading(text)
-  return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ")
-end
-
--- The comments of a file by the line below, those that say what they are about by that, and the first one.
-local function read_comments(path, by_heading)
-  local by_line, file, first = {}, io.open(path, "r"), nil
-  if not file then return by_line end
-  local block, number = nil, 0
-  local function keep(lines)
-    local name = heading(lines[1])
-    if name and not by_heading[name] then by_heading[name] = lines end
-  end
-  for text in file:lines() do
-    number = number + 1
-    local comment = text:match("^%s*%-%-%- ?(.*)$") or text:match("^%s*%-%-%-$") and ""
-    if comment then
-      block = block or {}
-      block[#block + 1] = comment
-    elseif block then
-      first = first or block
-      if text:find("%S") then
-        by_line[number] = block
-        keep(block)
-      else
-        local entry
-        for _, each in ipairs(block) do
-          if not entry or heading(each) then
-            if entry then keep(entry) end
-            entry = {}
-          end
-          entry[#entry + 1] = each
-        end
-        keep(entry)
-      end
-      block = nil
-    end
-  end
-  file:close()
-  return by_line, first
-end
-
--- ---- public names
-
--- A library's names that are loaded when they are first asked for; nil where there are none.
-function help.lazy(value)
-  local mt = type(value) == "table" and getmetatable_of(value)
-  local lazy = type(mt) == "table" and rawget(mt, "lazy")
-  return lazy and lazy() or nil
-end
-
--- A library: one of ours, or a table of functions and constants in one.
-local function is_library(value)
-  if type(value) ~= "table" or rawget(value, "__name") then return false end
-  local mt = getmetatable_of(value)
-  return mt == nil or rawget(mt, "__library") ~= nil
-end
-
-local function is_class(value)
-  local mt = type(value) == "table" and getmetatable_of(value)
-  return mt and rawget(mt, "__call") ~= nil or false
-end
-
--- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
-local short = {
-  {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
-  {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"},
+local help = {
+  entries = index.entries, words = index.words, class = index.class, is_inner = index.is_inner, lazy = index.lazy,
+  wrapped = overview.wrapped, columns = overview.columns, overview = overview.overview,
 }
-local function shortened(path)
-  for _, pair in ipairs(short) do
-    local long, as = unpack(pair)
-    if path == long or path:sub(1, #long + 1) == long .. "." then return as .. path:sub(#long + 1) end
-  end
-  return path
-end
-
-local internal = {["lm.core"] = true, ["lm.ops"] = true}
-
-local function sorted_names(t)
-  local names = {}
-  for name in next, t do
-    if type(name) == "string" and not name:find("^_") then names[#names + 1] = name end
-  end
-  for name in next, help.lazy(t) or {} do
-    if rawget(t, name) == nil then names[#names + 1] = name end
-  end
-  table.sort(names)
-  return names
-end
-
--- What of a class is for its users: functions that it has, or has from its class.
-local function add_class(index, name, of)
-  if index.classes[name] then return end
-  index.classes[name] = of
-  for _, method in ipairs(sorted_names(of)) do
-    if type(of[method]) == "function" then
-      index.add(name .. ":" .. method, method, of[method], name)
-    end
-  end
-  local super = rawget(of, "super")
-  if super then add_class(index, super.__name, super) end
-end
-
-local function add_library(index, path, library)
-  index.seen[library] = true
-  for _, name in ipairs(sorted_names(library)) do
-    local value, inner = library[name], path .. "." .. name
-    if not internal[inner] then
-      index.add(shortened(inner), name, value, shortened(path))
-      if is_class(value) then
-        add_class(index, rawget(value, "__name") or name, value)
-      elseif is_library(value) and not index.seen[value] then
-        add_library(index, inner, value)
-      end
-    end
-  end
-end
-
-local index -- made when first asked for
-
--- Everything public: a list of {path, name, value, owner}, the same by name, and the comments.
-local function all()
-  if index then return index end
-  local new = {
-    list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
-    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
-  }
-  function new.add(path, name, value, owner)
-    if new.by_path[path] then return end
-    local entry = {path = path, name = name, value = value, owner = owner}
-    new.list[#new.list + 1], new.by_path[path] = entry, entry
-    new.by_name[name] = new.by_name[name] or {}
-    table.insert(new.by_name[name], entry)
-  end
-  local lm = require "luminary"
-  new.add("lm", "lm", lm, "")
-  add_library(new, "lm", lm)
-  for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
-  for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
-  for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
-    local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)
-    if path then
-      local first
-      new.by_line["@" .. path], first = read_comments(path, new.by_heading)
-      if type(package.loaded[name]) == "table" then new.first[package.loaded[name]] = first end
-    end
-  end
-  index = new
-  return index
-end
-
---- Everything public: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. Tensors' methods and fields
---- are the owner "x"'s; methods of classes are the class's.
-function help.entries() return all().list end
-
---- The names, without what they are names in.
-function help.words()
-  local list = {}
-  for name in pairs(all().by_name) do list[#list + 1] = name end
-  table.sort(list)
-  return list
-end
-
---- A public class, by its name.
-function help.class(name) return all().classes[name] end
-
-local inner_ops = {
-  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true,
-}
-
---- Whether a name is that of an op which is there for others to be made of.
-function help.is_inner(name) return inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil end
+local all, heading, is_class, joined, read_comments, shortened = index.all, index.heading, index.is_class, index.joined,
+  index.read_comments, index.shortened
+local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getupvalue
 
 -- ---- what is said about one
 
@@ -218,20 +41,6 @@ local function call_of(path, f)
   end
   if info.isvararg then names[#names + 1] = "…" end
   return ("%s(%s)"):format(path, table.concat(names, ", "))
-end
-
--- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.
-local function joined(lines)
-  local out = {}
-  for _, text in ipairs(lines) do
-    local last = out[#out]
-    if last and last ~= "" and text ~= "" and not text:find("^%s") and not last:find("^%s") then
-      out[#out] = last .. " " .. text
-    else
-      out[#out + 1] = text
-    end
-  end
-  return table.concat(out, "\n")
 end
 
 -- What a comment says of a name: as it stands where it begins with a call, else below the call.
@@ -395,7 +204,7 @@ local function no_name(path, name, qualifier)
   for _, entry in ipairs(all().list) do
     if belongs(entry, qualifier) then there[#there + 1] = entry.name end
   end
-  local near = core.nearest(name, there) or core.nearest(name, help.words())
+  local near = core.nearest(name, there) or core.nearest(name, index.words())
   return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
 end
 
@@ -450,95 +259,6 @@ function help.value(name, value)
   local record = class.record(value)
   local text = record and explain(record.class.__name)
   return ("%s is %s%s"):format(name, options.describe(value), text and "\n" .. text or "")
-end
-
--- ---- overviews
-
-local WIDTH = 78
-
---- The text with its lines broken at blanks; what follows a line's first keeps its margin.
-function help.wrapped(text)
-  local out, width = {}, WIDTH
-  for whole in (text .. "\n"):gmatch("(.-)\n") do
-    local margin, rest = whole:match("^(%s*)(.*)$")
-    while #margin + #rest > width do
-      local at = width - #margin + 1
-      while at > 1 and rest:sub(at, at) ~= " " do at = at - 1 end
-      if at <= 1 or rest:find("%S%s%s+%S") then break end -- a table, or one long word
-      out[#out + 1] = margin .. rest:sub(1, at - 1):gsub("%s+$", "")
-      rest = rest:sub(at + 1)
-    end
-    out[#out + 1] = margin .. rest
-  end
-  return table.concat(out, "\n")
-end
-
-local CELL = 13 -- characters
-
---- Words in columns; one that is longer than a column takes several.
-function help.columns(list)
-  local lines, row = {}, " "
-  for _, word in ipairs(list) do
-    local cell = word .. (" "):rep(-(#word + 2) % CELL + 2)
-    if #row + #word > WIDTH then
-      lines[#lines + 1] = row:gsub("%s+$", "")
-      row = " "
-    end
-    row = row .. (row == " " and " " or "") .. cell
-  end
-  lines[#lines + 1] = row:gsub("%s+$", "")
-  return table.concat(lines, "\n")
-end
-
-local LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, VALUES, TYPED = "libraries", "classes", "making tensors",
-  "ops, most of which are methods of tensors too", "functions", "values", "Torch's constructors"
-
--- Which group a library's name stands in; nil for what is not worth a place.
-local function group_of(library, name, value)
-  if is_class(value) then return CLASSES end
-  if type(value) == "table" then
-    for _, v in next, value do
-      if type(v) == "function" then return LIBRARIES end
-    end
-    return getmetatable_of(value) and rawget(getmetatable_of(value), "__library") and LIBRARIES or VALUES
-  end
-  if type(value) ~= "function" then return VALUES end
-  if rawget(require "luminary.tensor.typed_constructors", name) then return TYPED end
-  if library ~= require "luminary" then return FUNCTIONS end
-  if not rawget(core.ops, name) then return FUNCTIONS end
-  if help.is_inner(name) then return nil end
-  return rawget(core.methods, name) and OPS or NEW
-end
-
---- A library on about a screen: what it is, and its names in groups.
-function help.overview(library)
-  local lines, found = all().first[library], {}
-  local path = "?"
-  for _, entry in ipairs(all().list) do
-    if entry.value == library then
-      path = entry.path
-      break
-    end
-  end
-  for _, name in ipairs(sorted_names(library)) do
-    local value = library[name]
-    local group = not internal[path .. "." .. name] and group_of(library, name, value)
-    local plain = name:match("^(.*)_$")
-    if group and not (plain and rawget(library, plain)) then
-      found[group] = found[group] or {}
-      table.insert(found[group], name)
-    end
-  end
-  local about = lines and joined(lines) or path
-  local out = {help.wrapped(about:match("^(.-%.)%s") or about:match("^[^\n]*"))}
-  for _, group in ipairs {LIBRARIES, CLASSES, NEW, OPS, FUNCTIONS, TYPED, VALUES} do
-    if found[group] then
-      out[#out + 1] = group .. ":"
-      out[#out + 1] = help.columns(found[group])
-    end
-  end
-  out[#out + 1] = ("?%s.NAME explains one of them"):format(path)
-  return table.concat(out, "\n")
 end
 
 return options.exact_all(help)
