@@ -11,7 +11,7 @@
 
 local lm = require "luminary"
 local progress = require "luminary.watch.progress"
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local nn, F, optim, data, dist = lm.nn, lm.nn.functional, lm.optim, lm.data, lm.dist
 
 -- ---- options

@@ -1,5 +1,6 @@
 -- README's page for whoever writes programs: its blocks run, and its table names what there is.
 local lm = require "luminary"
+local temp = require "spec.support.temp"
 
 local file = assert(io.open("README.md"))
 local text = file:read "*a"
@@ -46,4 +47,17 @@ describe("README's page on writing programs", function()
       assert.equal("", table.concat(missing, " "))
     end)
   end
+end)
+
+describe("docs/reference #lua", function()
+  it("is what scripts/dev/gen_reference.lua writes", function()
+    local folder = temp.folder()
+    local script = ("luajit scripts/dev/gen_reference.lua %s"):format(folder)
+    assert(os.execute(script) == 0, script .. " failed")
+    local pipe = io.popen(("diff -r docs/reference %s 2>&1 | head -20"):format(folder))
+    local difference = pipe:read "*a"
+    pipe:close()
+    temp.remove(folder)
+    assert.equal("", difference, "docs/reference is not up to date: luajit scripts/dev/gen_reference.lua")
+  end)
 end)

@@ -6,7 +6,7 @@
 ---   lm.backends.cudnn.benchmark          try the engines for a new shape, keep the fastest
 ---   lm.backends.cudnn.deterministic      only engines that give the same bits in every run
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local function no_setting(of, name, names)
   local near = type(name) == "string" and core.nearest(name, names)

@@ -1,8 +1,8 @@
 --- Deep learning for LuaJIT. `local lm = require "luminary"`.
 local core = require "luminary.core"
 
-local methods = require "luminary.tensor"
-local options = require "luminary.options"
+local methods = require "luminary.tensor.methods"
+local options = require "luminary.base.options"
 
 local version = require "luminary.version"
 local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops, core = core, newaxis = "newaxis"}
@@ -115,12 +115,12 @@ end
 -- Loaded when first asked for: a script that only computes starts fast.
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
-  checkpoint = "checkpoint", parallel = "parallel", watch = "watch", cuda = "cuda", backends = "backends",
+  checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
   amp = "amp", models = "models", vision = "vision",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
-  save = {"checkpoint", "save"}, load = {"checkpoint", "load"},
+  save = {"save_load", "save"}, load = {"save_load", "load"},
   GradScaler = {"amp.grad_scaler"},
 }
 
@@ -128,7 +128,7 @@ return setmetatable(options.exact_all(lm), {
   __library = "luminary",
   lazy = function() -- names that are not there before they are asked for
     local names = {}
-    for _, more in ipairs {modules, values, require "luminary.typed"} do
+    for _, more in ipairs {modules, values, require "luminary.tensor.typed_constructors"} do
       for name in pairs(more) do names[name] = true end
     end
     return names
@@ -140,7 +140,7 @@ return setmetatable(options.exact_all(lm), {
     elseif modules[key] then
       value = require("luminary." .. modules[key])
     elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
-      local make = require("luminary.typed")[key]
+      local make = require("luminary.tensor.typed_constructors")[key]
       value = make and function(...) return make("cpu", ...) end
     elseif values[key] then
       local module, field = unpack(values[key])

@@ -2,8 +2,8 @@
 ---   local timer = lm.Timer()      -- runs at once
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local Timer = class.root("Timer")
 

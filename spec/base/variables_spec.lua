@@ -1,6 +1,6 @@
 -- The environment variables that are luminary's own: one table, from which they are read, told and documented.
 local temp = require "spec.support.temp"
-local variables = require "luminary.variables"
+local variables = require "luminary.environment_variables"
 
 local function read(path)
   local file = assert(io.open(path))

@@ -406,15 +406,15 @@ describe("what the core hands to Lua", function()
 end)
 
 describe("the text of an error for people and other ranks", function()
-  local words = require "luminary.words"
+  local excerpt = require "luminary.base.excerpt"
 
   it("has its ends whatever its bytes are", function()
-    assert.equal("short \\0", words "short \0")
+    assert.equal("short \\0", excerpt "short \0")
     for _, piece in ipairs { "x", "\195\188", "\191", "\240\159\152\128" } do
-      local text = words("a" .. piece:rep(1e5) .. "z")
+      local text = excerpt("a" .. piece:rep(1e5) .. "z")
       assert(#text < 4200, piece)
       assert.matches("^a.*%(%d+ bytes%).*z$", text)
     end
-    assert.matches("^a\195\188[\195\188]+ %.%.%.", words("a" .. ("\195\188"):rep(1e5)))
+    assert.matches("^a\195\188[\195\188]+ %.%.%.", excerpt("a" .. ("\195\188"):rep(1e5)))
   end)
 end)

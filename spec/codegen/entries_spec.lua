@@ -1,5 +1,5 @@
 -- The reader of entries, and what the build writes from those of optimizers and ops.
-local entries = require "luminary.entries"
+local entries = require "luminary.base.entries"
 local temp = require "spec.support.temp"
 
 local fields = { options = "table", check = "function?", update = "string" }
@@ -51,9 +51,9 @@ describe("the generator of optimizers", function()
   local folder
   local function generate(entry)
     temp.remove(folder)
-    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/optim OUT/src/optim OUT/out &&
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/base OUT/lua/luminary/optim OUT/src/optim OUT/out &&
       cp -r src/codegen OUT/src/ && cp src/optim/generate.lua OUT/src/optim/ &&
-      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp lua/luminary/base/entries.lua OUT/lua/luminary/base/]])
       :gsub("OUT", folder)))
     local file = assert(io.open("lua/luminary/optim/entries.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
@@ -108,9 +108,9 @@ describe("the generator of ops", function()
   local folder
   local function generate(entry)
     temp.remove(folder)
-    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary OUT/src/autograd OUT/out &&
+    os.execute((([[unset LD_PRELOAD; mkdir -p OUT/lua/luminary/base OUT/src/autograd OUT/out &&
       cp -r src/codegen src/op OUT/src/ && cp src/autograd/formulas.h OUT/src/autograd/ &&
-      cp lua/luminary/entries.lua OUT/lua/luminary/]])
+      cp lua/luminary/base/entries.lua OUT/lua/luminary/base/]])
       :gsub("OUT", folder)))
     local file = assert(io.open("src/op/ops.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)

@@ -313,6 +313,44 @@ describe("layers name wrong arguments:", function()
   end
 end)
 
+describe("a layer that is an entry", function()
+  local layer = require "luminary.nn.layer"
+  local list, entry = layer.entries()
+  entry "Scaled" {
+    takes = { { "by", "number" }, { "shift", "number", 1 } }, options = { { "mode", { "up", "down" }, "up" } },
+    call = function(x, by, shift, how) return how.mode == "up" and x * by + shift or x / by - shift end,
+    prints = "by={by}, shift={shift}, mode={mode}", help = [[x times by,
+      and more]],
+  }
+  local Scaled = layer.classes(list).Scaled
+
+  it("has its arguments by place and by name, with their defaults", function()
+    local x = lm.ones { 1 }
+    assert.equal(4, Scaled(3)(x):item())
+    assert.equal(5, Scaled(3, 2)(x):item())
+    assert.equal(5, Scaled(3, { shift = 2 })(x):item())
+    assert.equal(-1.5, Scaled(2, 2, { mode = "down" })(x):item())
+    assert.equal(-0.5, Scaled(2, { mode = "down" })(x):item())
+    assert.equal(1.5, Scaled { by = 0.5 }(x):item())
+  end)
+
+  it("prints as its entry says, and is explained by it", function()
+    assert.equal("Scaled(by=3.0, shift=0.5, mode='down')", tostring(Scaled(3, 0.5, { mode = "down" })))
+    assert.equal('nn.Scaled(by [, shift = 1] [, {mode = "up"}]): x times by, and more', Scaled.__help)
+  end)
+
+  it("names what is wrong", function()
+    assert.matches("Scaled: by has to be a number, got nil", message(Scaled))
+    assert.matches("Scaled: shift has to be a number, got string 'a'", message(Scaled, 1, "a"))
+    assert.matches("Scaled: mode has to be one of 'up', 'down', got string 'dwn'; did you mean 'down'?",
+      message(Scaled, 1, { mode = "dwn" }), 1, true)
+    assert.matches("Scaled: options go in one table at the end: {mode = \"up\"}", message(Scaled, 1, 2, "up"), 1, true)
+    assert.matches("Scaled: takes at most 3 arguments, got 4", message(Scaled, 1, 2, {}, 4))
+    assert.matches("no option 'mod'; did you mean 'mode'?", message(Scaled, 1, { mod = "up" }), 1, true)
+    assert.matches("Scaled: forward takes 1 argument, got 2", message(Scaled(1), lm.ones(1), 2))
+  end)
+end)
+
 describe("layers take device and dtype", function()
   it("for parameters and buffers", function()
     local opts = { device = "cpu:1", dtype = "float64" }

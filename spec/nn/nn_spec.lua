@@ -501,7 +501,7 @@ describe("Softmax without dim", function()
         assert(lm.equal(lm.nn.LogSoftmax()(x), x:log_softmax((n == 1 or n == 3) and 1 or 2)))
       end
     ]]
-    assert.equal("Softmax(dim=nil)", tostring(nn.Softmax()))
+    assert.equal("Softmax(dim=None)", tostring(nn.Softmax()))
   end)
 end)
 

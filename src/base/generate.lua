@@ -1,4 +1,4 @@
---- Writes what the C code needs of lua/luminary/variables.lua:
+--- Writes what the C code needs of lua/luminary/environment_variables.lua:
 ---
 ---   luajit src/base/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
 ---
@@ -7,9 +7,9 @@
 local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
-local variables = require "luminary.variables"
+local variables = require "luminary.environment_variables"
 
-local head = "/* Written by src/base/generate.lua from lua/luminary/variables.lua. */\n"
+local head = "/* Written by src/base/generate.lua from lua/luminary/environment_variables.lua. */\n"
 
 text.write(out .. "/variable_names.h", head .. text.fill([[
 #ifndef LM_VARIABLE_NAMES_H

@@ -1,4 +1,4 @@
-/* The environment variables of lua/luminary/variables.lua, read by their place in that table. */
+/* The environment variables of lua/luminary/environment_variables.lua, read by their place in that table. */
 #ifndef LM_BASE_VARIABLE_H
 #define LM_BASE_VARIABLE_H
 

@@ -32,7 +32,7 @@
  *   is_checkpointing()         inside of such a function
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
- *                    (autograd.lua uses it)
+ *                    (autograd/init.lua uses it)
  *
  *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
  *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before

@@ -207,7 +207,7 @@ void lm_show_warning(lua_State *L) {
   lua_settop(L, top);
 }
 
-/* The name of the class that the value at i is, or is an object of (class.lua); NULL for others. Lua's own memory,
+/* The name of the class that the value at i is, or is an object of (base/class.lua); NULL for others. Lua's own memory,
  * which the class keeps alive. */
 static const char *class_name(lua_State *L, int i, bool *object) {
   int top = lua_gettop(L);

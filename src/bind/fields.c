@@ -200,8 +200,8 @@ static lm_tensor *self(lua_State *L, lm_lua *s, const char *fn) {
   return t;
 }
 
-/* What is neither method nor field is an error (tensor.lua), which the table of methods raises. Names as of metamethods
- * are nil, as other libraries look whether there are such. */
+/* What is neither method nor field is an error (methods.lua), which the table of methods raises. Names as of
+ * metamethods are nil, as other libraries look whether there are such. */
 static int no_field(lua_State *L) {
   if (strncmp(lua_tostring(L, 2), "__", 2) == 0) return 0;
   lua_pushvalue(L, 2);

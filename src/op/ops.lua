@@ -46,7 +46,7 @@
 ---             nothing (elementwise ops promote by themselves)
 ---
 --- Shapes in help: N batch, C channels, H, W.
-local entries = require "luminary.entries"
+local entries = require "luminary.base.entries"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",

@@ -13,8 +13,8 @@
 --- and update follow each replay. Under DistributedDataParallel all ranks see the same averaged gradients and so decide
 --- alike. `device` is accepted for PyTorch's sake: gradients are unscaled where they are.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local ffi = require "ffi"
 local fail = options.fail
 

@@ -11,8 +11,8 @@
 --- levels.lua says what the opt_levels O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
 --- cast_model_type says. Several losses are told apart by loss_id, from 1.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local levels = require "luminary.amp.levels"
 local process = require "luminary.amp.process_optimizer"
 local LossScaler = require "luminary.amp.loss_scaler"

@@ -4,7 +4,7 @@
 ---   O1  float32 weights; forward runs within autocast, its floating results come out as float32
 ---   O2  weights and inputs in the low dtype but for batch norm; the optimizer steps float32 master weights
 ---   O3  the low dtype throughout
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local levels = {}

@@ -1,7 +1,7 @@
 --- The scale of one loss, as apex's LossScaler has it: a number that stays, or "dynamic": 2^16 at first (or what lies
 --- next to it in [min, max]), halved at an overflow, doubled after 2000 steps without.
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local LossScaler = class.define "LossScaler"
 

@@ -5,8 +5,8 @@
 --- written since (load_state_dict, the start of DistributedDataParallel) gives its value to its master before the next
 --- backward pass.
 local core = require "luminary.core"
-local gradients = require "luminary.gradients"
-local options = require "luminary.options"
+local gradients = require "luminary.autograd.gradients"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local low = {float16 = true, bfloat16 = true}

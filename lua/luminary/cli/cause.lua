@@ -5,7 +5,7 @@
 --- rank that ended first of those that a signal ended or that recorded an error of their own; an exit code alone,
 --- which may be a consequence, counts last. Ranks that the launcher ended are no causes, unless named: a frozen one.
 local core = require "luminary.core"
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local cause = {}
 
@@ -70,7 +70,7 @@ end
 local function indented(text)
   local lines = {}
   for line in text:gsub("\n+$", ""):gmatch("[^\n]*") do
-    if line ~= "" then lines[#lines + 1] = "  " .. words(line, LINE_BYTES) end
+    if line ~= "" then lines[#lines + 1] = "  " .. excerpt(line, LINE_BYTES) end
     if #lines > TRACEBACK_LINES then break end
   end
   return table.concat(lines, "\n")

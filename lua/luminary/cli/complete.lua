@@ -1,7 +1,7 @@
 --- What Tab offers at the prompt. Nothing of the user's runs for it: values are read as rawget reads them, through
 --- metatables' __index where that is a table.
 local core = require "luminary.core"
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local help = require "luminary.help"
 
 local getmetatable_of, next, rawget, type, pcall, sort = debug.getmetatable, next, rawget, type, pcall, table.sort

@@ -3,12 +3,12 @@ local USAGE = [[
 usage: luminary [-e CHUNK | FILE] [argument ...]
        luminary run [option ...] FILE [argument ...]
        luminary doctor [option ...]
-       luminary help environment
+       luminary help [NAME | environment]
 
   FILE         run a Lua script; `arg` holds its arguments
   run          run a script as several ranks; luminary run --help says more
   doctor       look for what keeps training from running on this machine; luminary doctor --help says more
-  help         explain: `environment`, the variables that luminary reads, or a name, as in luminary help nn.Linear
+  help         explain: a name, as in luminary help nn.Linear, or `environment`, the variables that luminary reads
   -            run what standard input holds
   -e CHUNK     run a chunk of Lua, with luminary as `lm`
   --version    print the version
@@ -18,7 +18,7 @@ Without any, a prompt: values are printed, `_` is the last one, `?name` explains
 data and dist are there beside lm.
 ]]
 
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local cli = {}
 -- What a script or somebody at the prompt does to the globals does not keep us from telling what is wrong.
@@ -38,7 +38,7 @@ local function traceback(message)
   end
   local core = package.loaded["luminary.core"]
   local frames = core and core.traceback_of(message) or stack("", 2) -- where it came from, if through a scope of ours
-  message = words(message)
+  message = excerpt(message)
   local lines = {}
   for frame in gmatch(frames, "\n(\t[^\n]*)") do
     if find(frame, "luminary/cli/", 1, true) and #lines > 0 then
@@ -99,11 +99,12 @@ function cli.main(args)
     return require("luminary.cli.doctor").main(args, 2)
   elseif first == "help" then
     if args[2] == "environment" then
-      io.stdout:write(require("luminary.variables").text())
+      io.stdout:write(require("luminary.environment_variables").text())
       return 0
     elseif args[2] then
-      local text, why = require("luminary.help").text(args[2])
-      print(text or why)
+      local help = require "luminary.help"
+      local text, why = help.text(args[2])
+      print(help.wrapped(text or why))
       return text and 0 or 1
     end
     io.stdout:write(USAGE)

@@ -21,7 +21,7 @@ local REFUSED = {
 
 -- Variables of the script's, the library's and Lua's that ranks on other hosts need as well.
 local CARRIED = {"LUA_PATH", "LUA_CPATH", "PATH", "LD_LIBRARY_PATH", "MASTER_ADDR", "MASTER_PORT"}
-for _, variable in ipairs(require "luminary.variables") do
+for _, variable in ipairs(require "luminary.environment_variables") do
   if variable.carried then CARRIED[#CARRIED + 1] = variable.name end
 end
 -- Variables of other launchers that would be believed before mpirun's.

@@ -1,8 +1,8 @@
 --- Whole-step capture: the kernels that a function enqueues are recorded once and then replayed as one, which costs the
 --- host next to nothing. What a replay reads and writes are the very tensors of the capture.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local stream = require "luminary.cuda.stream"
 
 local graph = {}

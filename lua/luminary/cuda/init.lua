@@ -2,7 +2,7 @@
 --- current one. Without a GPU, is_available() is false, device_count() 0 and devices() empty; the rest raises one
 --- sentence that says what is missing.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local stream = require "luminary.cuda.stream"
 local graph = require "luminary.cuda.graph"
 
@@ -166,7 +166,7 @@ end
 function cuda.nccl.is_available() return cuda.is_available() and core.nccl_version() ~= nil end
 
 -- ---- Torch's typed constructors on the current device
-for name, make in pairs(require "luminary.typed") do
+for name, make in pairs(require "luminary.tensor.typed_constructors") do
   --- Torch's constructor on the current device, as lm.FloatTensor and the like on the CPU.
   cuda[name] = function(...) return make(device_of(name), ...) end
 end

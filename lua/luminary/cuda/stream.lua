@@ -2,8 +2,8 @@
 --- waits by itself for what other streams have written into its tensors, so a forgotten wait_stream costs nothing but
 --- overlap that was never there.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local stream = {}
 local fail = options.fail

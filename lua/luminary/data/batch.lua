@@ -2,8 +2,8 @@
 --- {set, collate_fn, batch_size, drop_last, dtypes, is_stream, rank, world}. rank of world is which part of a stream
 --- that shares itself out is this process's.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
 local fail = options.fail
 

@@ -1,8 +1,8 @@
 --- The sets of small pictures by Krizhevsky, in their binary version
 --- (https://www.cs.toronto.edu/~kriz/cifar.html): records of one or two labels and 3 x 32 x 32 bytes.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Images = require "luminary.data.images"
 local records = require "luminary.data.records"
 local fail = options.fail

@@ -1,7 +1,7 @@
 --- Tables as text.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local records = require "luminary.data.records"
 local fail = options.fail

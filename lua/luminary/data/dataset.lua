@@ -3,8 +3,8 @@
 --- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it. One whose `draws` is true
 --- draws random numbers for each sample, in their order.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 --- data.Dataset: extend it and write init, get and len.

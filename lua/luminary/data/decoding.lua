@@ -1,5 +1,5 @@
 --- Images as samples of sets.
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 
 local decoding = {}
 

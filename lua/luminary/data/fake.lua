@@ -1,7 +1,7 @@
 --- Images of random numbers, to try a program without files.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local fail = options.fail
 

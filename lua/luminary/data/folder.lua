@@ -1,7 +1,7 @@
 --- Sets of files in folders, one folder a class.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local decoding = require "luminary.data.decoding"
 local records = require "luminary.data.records"

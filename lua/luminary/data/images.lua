@@ -1,7 +1,7 @@
 --- Sets of images that lie in memory as bytes, each with a label.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 
 --- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where a transform takes batches

@@ -1,5 +1,5 @@
 --- data: datasets, samplers, loaders.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local data = {DataLoader = require "luminary.data.loader"}
 
 for _, name in ipairs {

@@ -36,8 +36,8 @@
 --- than leaving it out. With a device, unless it is false, it is done where it is measured to be quicker. Without
 --- CUDA there is no such memory, and they stay as they are.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local batches = require "luminary.data.batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"

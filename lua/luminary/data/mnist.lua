@@ -1,7 +1,7 @@
 --- The data sets that come as IDX files.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Images = require "luminary.data.images"
 local records = require "luminary.data.records"
 local fail = options.fail

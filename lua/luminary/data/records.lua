@@ -5,7 +5,7 @@
 --- set:skipped() says how many were, by all workers together, each time that one was met. In a set with numbers the
 --- next record that can be read stands in for it, so that every rank and batch stays as long as it was.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local records = {}

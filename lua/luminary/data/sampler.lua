@@ -1,8 +1,8 @@
 --- Samplers: in which order a loader visits a set. Each has :len() and :indices(), a 1-d int64 tensor of
 --- sample numbers for one epoch. A user's own may have :iter(), a Lua iterator, instead.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
 local dist = require "luminary.distributed"
 local fail = options.fail

@@ -1,7 +1,7 @@
 --- Files of tokens, numbers one after the other.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
 local numbers = require("luminary.data.dataset").numbers
 local records = require "luminary.data.records"

@@ -1,7 +1,7 @@
 --- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local IterableDataset = require("luminary.data.dataset").IterableDataset
 local decoding = require "luminary.data.decoding"
 local records = require "luminary.data.records"

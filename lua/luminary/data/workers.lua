@@ -4,7 +4,7 @@
 --- Which worker makes a batch changes nothing in it: its random numbers come from a seed of the batch's own, and what
 --- dtype columns of plain numbers have is settled by the first batch before others are asked for.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local batches = require "luminary.data.batch"
 local carrier = require "luminary.mp.carrier"
 local failure = require "luminary.mp.failure"

@@ -1,6 +1,6 @@
 --- Whether all ranks of a group describe the same thing: lines of text, compared with those of the group's first rank.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 --- alike(group, who, what, mine, more): `mine` is this rank's description, a line for each thing and a newline after
 --- each. Collective. Where it differs from the first rank's, all ranks are told, and the error names the first

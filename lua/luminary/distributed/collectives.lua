@@ -9,7 +9,7 @@
 --- Once there was one, what collectives were to write is undefined, with all that was made of it: reading a tensor, by
 --- t:item() say, then gives whatever is there. Before results are saved, say, dist.barrier() makes sure of them.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
 

@@ -4,7 +4,7 @@
 --- A value is one letter and what belongs to it:
 ---   n nil   t true   f false   d17.5; number   s5:hello string   { key value … } table
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local encode = {}
 

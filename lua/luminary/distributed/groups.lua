@@ -1,6 +1,6 @@
 --- Process groups: which there are in this Lua state, and which ranks are in them.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local groups = {} -- world: the core's, nil with one process; default: the group of all, nil before init

@@ -1,7 +1,7 @@
 --- Collectives of plain Lua values: nil, booleans, numbers, strings, and tables of them. They travel as bytes and are
 --- only ever read as data.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local collectives = require "luminary.distributed.collectives"
 local groups = require "luminary.distributed.groups"
 local encode = require "luminary.distributed.encode"

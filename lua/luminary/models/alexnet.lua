@@ -2,7 +2,7 @@
 --- Zisserman, "Very Deep Convolutional Networks", 2014), and CNN-F (Chatfield et al., "Return of the Devil in the
 --- Details", 2014): features by convolutions, then a classifier of linear layers. Images [N, 3, H, W], usually of
 --- 224 x 224.
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 

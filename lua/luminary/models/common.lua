@@ -1,5 +1,5 @@
 --- What models share: their options, and how weights begin.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local nn = require "luminary.nn"
 
 local common = {}

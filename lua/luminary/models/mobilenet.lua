@@ -1,6 +1,6 @@
 --- MobileNetV2 (Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018) for x [N, 3, H, W],
 --- usually 224 x 224.
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 

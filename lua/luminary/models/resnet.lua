@@ -1,6 +1,6 @@
 --- ResNet (He et al., "Deep Residual Learning for Image Recognition", 2015) for x [N, 3, H, W], usually 224 x 224, with
 --- the stride of a bottleneck in its 3 x 3 convolution, as torchvision has it.
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 

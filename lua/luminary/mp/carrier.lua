@@ -10,7 +10,7 @@
 ---   s<length>:<bytes> a string; S<n>; the n-th string again
 ---   T<n>; F<n>; …     an object of one of the kinds below
 local core = require "luminary.core"
-local class = require "luminary.class"
+local class = require "luminary.base.class"
 local parameter = require "luminary.nn.parameter"
 local names = require "luminary.mp.names"
 local share = require "luminary.mp.share"

@@ -1,6 +1,6 @@
 --- What goes wrong in a worker, as plain values for whoever started it.
 local core = require "luminary.core"
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local function text_of(problem)
   if type(problem) == "string" then return problem end
@@ -46,7 +46,7 @@ failure.Exit = {}
 local function handler(problem)
   if debug.getmetatable(problem) == failure.Exit then return problem end
   local ok, message = pcall(text_of, problem)
-  message = ok and words(message) or "(an error whose __tostring failed)"
+  message = ok and excerpt(message) or "(an error whose __tostring failed)"
   return {message = with_hint(without_start(message)), traceback = traceback(problem)}
 end
 

@@ -1,6 +1,6 @@
 --- mp: functions in other processes and threads, and what they share. Each runs in a Lua state of its own; values
 --- travel by the carrier (carrier.lua), and tensors are shared.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local lock = require "luminary.mp.lock"
 return options.strict("mp", {
   spawn = require "luminary.mp.spawn",

@@ -1,7 +1,7 @@
 --- Locks and events for processes and threads, and tensors with a lock.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared"
 local fail = options.fail
 

@@ -5,7 +5,7 @@
 --- other one have closed it or ended: close the one that was sent to a Process here, once that was started.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared"
 
 local Connection = {kind = "Connection"}

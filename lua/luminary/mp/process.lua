@@ -1,6 +1,6 @@
 --- lm.mp.Process{target = f, args = {…}, name =, daemon = false}: f(args…) in a process of its own, as Python's
 --- multiprocessing has it. An error there goes to standard error with its traceback, and the exit code is 1.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
 local shared = require "luminary.mp.shared"

@@ -10,7 +10,7 @@
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
 local carrier = require "luminary.mp.carrier"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared"
 
 local Queue = {kind = "Queue"}

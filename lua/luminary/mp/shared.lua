@@ -2,7 +2,7 @@
 --- carrier, and waits that Ctrl-C and a thread's interrupt end.
 local core = require "luminary.core"
 local names = require "luminary.mp.names"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local shared = {}
 

@@ -1,6 +1,6 @@
 --- lm.mp.spawn and what it gives.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
 local shared = require "luminary.mp.shared"

@@ -2,7 +2,7 @@
 --- these.
 local core = require "luminary.core"
 local carrier = require "luminary.mp.carrier"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local Worker = {}

@@ -1,6 +1,6 @@
 --- A module's deep copy, for module:clone().
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
 

@@ -2,8 +2,8 @@
 --- that PyTorch's files load; in Lua net[1] is the first and net[-1] the last. They are Lua lists: #net, ipairs(net),
 --- table.insert(net, m), table.remove(net, 1) do what they do, and after net[2] = nil the others move up when net is
 --- next used.
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.record"
 

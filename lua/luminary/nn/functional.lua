@@ -1,7 +1,7 @@
 --- nn.functional: layers as functions, under PyTorch's names. Most are ops as they are; ops under
 --- another name in PyTorch have both.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local ops = core.ops
 local F = {}

@@ -1,5 +1,5 @@
 --- nn: modules, layers, losses.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 
 local nn = {

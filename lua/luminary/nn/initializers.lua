@@ -1,7 +1,7 @@
 --- nn.init: filling parameters in place, with PyTorch's formulas. Each gives the tensor back and
 --- records no graph.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local init = {}
 

@@ -1,6 +1,6 @@
 --- Layers that multiply by a weight: Linear, Conv2d, Embedding.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 local init = require "luminary.nn.initializers"
 

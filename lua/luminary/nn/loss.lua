@@ -1,52 +1,58 @@
 --- Losses as modules. Targets that are classes count from 1.
 local core = require "luminary.core"
-local options = require "luminary.options"
 local layer = require "luminary.nn.layer"
 
 local ops = core.ops
-local loss = {}
+local list, entry = layer.entries()
 
--- A loss over (input, target) whose options are those of its op. Tensors among them (weights of
--- classes) become buffers, so that they move with the module.
-local function define(name, op, spec)
-  spec.reduction = {"string", "mean"}
-  local class = layer.define(name)
-  loss[name] = class
-
-  function class:init(opts)
-    opts = options.check(name, opts, spec, spec.weight and "weight" or "reduction")
-    options.choice(name, "reduction", opts.reduction, {"mean", "sum", "none"})
-    self.names = {}
-    for key, value in pairs(opts) do
-      self.names[#self.names + 1] = key
-      if core.is_tensor(value) then self:register_buffer(key, value) else self[key] = value end
+-- A loss of an input and a target, whose fields are its op's options. Tensors among them (weights of classes) become
+-- buffers, so that they move with the module.
+local function loss(name)
+  return function(row)
+    local names = {}
+    row.options = row.options or {}
+    table.insert(row.options, {"reduction", {"mean", "sum", "none"}, "mean"})
+    for i, option in ipairs(row.options) do names[i] = option[1] end
+    function row.made(self)
+      for _, key in ipairs(names) do
+        local value = self[key]
+        if core.is_tensor(value) then
+          self[key] = nil
+          self:register_buffer(key, value)
+        end
+      end
     end
-  end
-
-  function class:forward(input, target)
-    local how = {}
-    for _, key in ipairs(self.names) do how[key] = self[key] end
-    return op(input, target, how)
+    local op = row.call
+    function row.forward(self, input, target)
+      local how = {}
+      for _, key in ipairs(names) do how[key] = self[key] end
+      return op(input, target, how)
+    end
+    entry(name)(row)
   end
 end
 
---- nn.CrossEntropyLoss([{weight, ignore_index, reduction = "mean", label_smoothing = 0}]): of logits
---- [N, C] or [N, C, …] and classes, or probabilities of the logits' shape.
-define("CrossEntropyLoss", ops.cross_entropy, {
-  weight = {"tensor"}, ignore_index = {"integer", -100}, label_smoothing = {"probability", 0},
-})
+loss "CrossEntropyLoss" {
+  options = {{"weight", "tensor"}, {"ignore_index", "integer", -100}, {"label_smoothing", "probability", 0}},
+  call = ops.cross_entropy,
+  help = "of logits [N, C] or [N, C, …] and classes, or probabilities of the logits' shape",
+}
 
---- nn.NLLLoss([{weight, ignore_index, reduction = "mean"}]): of log-probabilities and classes.
-define("NLLLoss", ops.nll_loss, {weight = {"tensor"}, ignore_index = {"integer", -100}})
+loss "NLLLoss" {
+  options = {{"weight", "tensor"}, {"ignore_index", "integer", -100}}, call = ops.nll_loss,
+  help = "of log-probabilities and classes",
+}
 
---- nn.MSELoss([{reduction = "mean"}]): (input - target)^2
-define("MSELoss", ops.mse_loss, {})
+loss "MSELoss" {call = ops.mse_loss, help = "(input - target)^2"}
 
---- nn.BCEWithLogitsLoss([{weight, pos_weight, reduction = "mean"}]): binary cross entropy of logits and targets from 0
---- to 1, of one shape.
-define("BCEWithLogitsLoss", ops.bce_with_logits, {weight = {"tensor"}, pos_weight = {"tensor"}})
+loss "BCEWithLogitsLoss" {
+  options = {{"weight", "tensor"}, {"pos_weight", "tensor"}}, call = ops.bce_with_logits,
+  help = "binary cross entropy of logits and targets from 0 to 1, of one shape",
+}
 
---- nn.BCELoss([{weight, reduction = "mean"}]): of probabilities. An error under autocast on a GPU.
-define("BCELoss", ops.binary_cross_entropy, {weight = {"tensor"}})
+loss "BCELoss" {
+  options = {{"weight", "tensor"}}, call = ops.binary_cross_entropy,
+  help = "of probabilities. An error under autocast on a GPU",
+}
 
-return loss
+return layer.classes(list)

@@ -8,13 +8,13 @@
 --- nn.Parameter a parameter, assigning nil removes. Parameters, buffers and children keep the order of
 --- their first assignment, which is therefore the same on every rank.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local gradients = require "luminary.gradients"
-local hooks_add = require "luminary.hooks"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local gradients = require "luminary.autograd.gradients"
+local hooks_add = require "luminary.base.hooks"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local records = require "luminary.nn.record"
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 local fail, is_plain = options.fail, options.is_plain
 
 local ops = core.ops
@@ -416,7 +416,7 @@ end
 
 local function quoted(names)
   local list = {}
-  for i, name in ipairs(names) do list[i] = '"' .. words(name, 200) .. '"' end
+  for i, name in ipairs(names) do list[i] = '"' .. excerpt(name, 200) .. '"' end
   return table.concat(list, ", ")
 end
 

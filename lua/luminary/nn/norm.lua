@@ -1,6 +1,6 @@
 --- Normalization: BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm, LocalResponseNorm.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local layer = require "luminary.nn.layer"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
@@ -125,22 +125,14 @@ function LayerNorm:extra_repr()
     layer.float(self.how.eps), layer.bool(self.elementwise_affine), layer.bool(self.bias))
 end
 
---- nn.LocalResponseNorm(size [, {alpha = 1e-4, beta = 0.75, k = 1}]): see F.local_response_norm.
-local LocalResponseNorm = layer.define("LocalResponseNorm")
-norm.LocalResponseNorm = LocalResponseNorm
+local list, entry = layer.entries()
 
-function LocalResponseNorm:init(size, opts)
-  self.size = arg("LocalResponseNorm", "size", size, "count")
-  self.how = options.check("LocalResponseNorm", opts, {
-    alpha = {"number", 1e-4}, beta = {"number", 0.75}, k = {"number", 1},
-  }, "alpha")
-end
+entry "LocalResponseNorm" {
+  takes = {{"size", "count"}}, options = {{"alpha", "number", 1e-4}, {"beta", "number", 0.75}, {"k", "number", 1}},
+  call = F.local_response_norm, prints = "{size}, alpha={alpha}, beta={beta}, k={k}",
+  help = "see F.local_response_norm",
+}
 
-function LocalResponseNorm:forward(x) return F.local_response_norm(x, self.size, self.how) end
-
-function LocalResponseNorm:extra_repr()
-  return ("%d, alpha=%s, beta=%s, k=%s"):format(self.size, layer.float(self.how.alpha), layer.float(self.how.beta),
-    layer.float(self.how.k))
-end
+for name, class in pairs(layer.classes(list)) do norm[name] = class end
 
 return norm

@@ -1,6 +1,6 @@
 --- Parameters: tensors that modules take for their own.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 -- Which tensors are parameters: a mark beside the tensor, so that a Parameter is a tensor in every other way.
 local marked = setmetatable({}, {__mode = "k"})

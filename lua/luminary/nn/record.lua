@@ -1,8 +1,8 @@
 --- What a module's fields are: which of them are parameters, buffers and children, what may be assigned to them, and
 --- how the children of a container are a Lua list.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
 local fail = options.fail
 

@@ -1,6 +1,6 @@
 --- nn.utils: what trainings do with parameters.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local utils = {}
 

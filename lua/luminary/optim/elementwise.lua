@@ -1,8 +1,9 @@
 --- The classes of the optimizers in luminary.optim.entries: what an entry says, as options, states and steps. Gives a
 --- table of them by name.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 
 -- ---- options
@@ -251,12 +252,22 @@ local function counts(entry)
   return false
 end
 
+local function help_of(entry)
+  local rows = {}
+  for _, row in ipairs(entry.options) do
+    if not row.fixed then rows[#rows + 1] = {row[1], "any", row[2]} end
+  end
+  local takes = arguments.of({{"params", "table"}}, rows)
+  return ("%s. %s."):format(takes:help("optim." .. entry.name, entry.help), entry.source)
+end
+
 local classes = {}
 for _, entry in ipairs(require "luminary.optim.entries") do
   local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
   new.entry, new.kind, new.spec, new.counts = entry, entry.name, spec_of(entry), counts(entry)
   new.numbers = {step = true}
   for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
+  new.__help = help_of(entry)
   classes[entry.name] = new
 end
 return classes

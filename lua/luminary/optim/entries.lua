@@ -12,7 +12,7 @@
 ---           from 1) and `first` (whether this step made the states).
 --- update    C for one element, in float, in double for double parameters: p (parameter), g (gradient), the states and
 ---           what of the rest it names. sqrt, fabs, sgn (-1, 0, 1) and larger are there; NaN goes through all of them.
-local entries = require "luminary.entries"
+local entries = require "luminary.base.entries"
 
 local list, optimizer = entries.of("optimizer", {
   options = "table", check = "function?", modes = "table", states = "table", carried = "table?", scalars = "table",
@@ -21,8 +21,6 @@ local list, optimizer = entries.of("optimizer", {
 
 local sign = {"sign", "maximize ? -1 : 1"}
 
---- optim.SGD(params, {lr = 0.001, momentum = 0, dampening = 0, weight_decay = 0, nesterov = false, maximize = false}):
---- the buffer of momentum begins as the first gradient.
 optimizer "SGD" {
   options = {
     {"lr", 0.001, "positive"}, {"momentum", 0, "positive"}, {"dampening", 0}, {"weight_decay", 0, "positive"},
@@ -44,12 +42,9 @@ optimizer "SGD" {
     p -= lr * g;
   ]],
   source = "Sutskever et al., \"On the importance of initialization and momentum in deep learning\", 2013",
-  help = "gradient descent with momentum, Nesterov's too",
+  help = [[gradient descent with momentum, Nesterov's too; the buffer of momentum begins as the first gradient]],
 }
 
---- optim.Adam(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, amsgrad = false,
---- maximize = false, decoupled_weight_decay = false}): weight_decay adds to the gradient; decoupled, it shrinks the
---- weights themselves. amsgrad (Reddi et al. 2018) takes the largest second moment so far.
 optimizer "Adam" {
   options = {
     {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
@@ -71,11 +66,11 @@ optimizer "Adam" {
     p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_sq : exp_avg_sq) * inverse_correction2 + eps);
   ]],
   source = "Kingma and Ba, \"Adam: A Method for Stochastic Optimization\", 2015",
-  help = "steps by the gradient's mean over the root of its square's, both moving averages",
+  help = [[steps by the gradient's mean over the root of its square's, both moving averages; weight_decay adds to
+    the gradient; decoupled, it shrinks the weights themselves. amsgrad (Reddi et al. 2018) takes the
+    largest second moment so far]],
 }
 
---- optim.AdamW(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0.01, amsgrad = false,
---- maximize = false}): Adam whose weight_decay shrinks the weights themselves.
 optimizer "AdamW" {
   like = "Adam",
   options = {{"weight_decay", 0.01, "positive"}, {"decoupled_weight_decay", true, fixed = true}},
@@ -83,7 +78,6 @@ optimizer "AdamW" {
   help = "Adam whose weight decay shrinks the weights themselves",
 }
 
---- optim.Adamax(params, {lr = 0.002, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, maximize = false})
 optimizer "Adamax" {
   options = {
     {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
@@ -103,8 +97,6 @@ optimizer "Adamax" {
   help = "Adam with the largest recent gradient in place of the root of the mean square",
 }
 
---- optim.NAdam(params, {lr = 0.002, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, momentum_decay = 0.004,
---- decoupled_weight_decay = false, maximize = false})
 optimizer "NAdam" {
   options = {
     {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
@@ -133,8 +125,6 @@ optimizer "NAdam" {
   help = "Adam with Nesterov's momentum",
 }
 
---- optim.RAdam(params, {lr = 0.001, betas = {0.9, 0.999}, eps = 1e-8, weight_decay = 0, decoupled_weight_decay = false,
---- maximize = false}): without the second moment as long as that is of too few steps (rho of at most 5).
 optimizer "RAdam" {
   options = {
     {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
@@ -159,11 +149,10 @@ optimizer "RAdam" {
     p -= exp_avg * (rectified != 0 ? adaptive / (sqrt(exp_avg_sq) + eps) : step_size);
   ]],
   source = "Liu et al., \"On the Variance of the Adaptive Learning Rate and Beyond\", 2020",
-  help = "Adam that warms up by itself",
+  help = [[Adam that warms up by itself; without the second moment as long as that is of too few steps (rho of at
+    most 5)]],
 }
 
---- optim.Adagrad(params, {lr = 0.01, lr_decay = 0, weight_decay = 0, initial_accumulator_value = 0, eps = 1e-10,
---- maximize = false})
 optimizer "Adagrad" {
   options = {
     {"lr", 0.01, "positive"}, {"lr_decay", 0, "positive"}, {"weight_decay", 0, "positive"},
@@ -182,7 +171,6 @@ optimizer "Adagrad" {
   help = "each element's steps by the root of its squared gradients' sum",
 }
 
---- optim.Adadelta(params, {lr = 1, rho = 0.9, eps = 1e-6, weight_decay = 0, maximize = false})
 optimizer "Adadelta" {
   options = {
     {"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, {"weight_decay", 0, "positive"},
@@ -203,8 +191,6 @@ optimizer "Adadelta" {
   help = "steps of the size of recent steps, for the gradients' size",
 }
 
---- optim.RMSprop(params, {lr = 0.01, alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0, centered = false,
---- maximize = false}): centered, by the gradients' estimated deviation (Graves 2013).
 optimizer "RMSprop" {
   options = {
     {"lr", 0.01, "positive"}, {"alpha", 0.99, "positive"}, {"eps", 1e-8, "positive"}, {"weight_decay", 0, "positive"},
@@ -227,11 +213,10 @@ optimizer "RMSprop" {
     p -= lr * step;
   ]],
   source = "Tieleman and Hinton, \"Lecture 6.5: rmsprop\", COURSERA: Neural Networks for Machine Learning, 2012",
-  help = "steps by the gradient over the root of its square's moving average",
+  help = [[steps by the gradient over the root of its square's moving average; centered, by the gradients'
+    estimated deviation (Graves 2013)]],
 }
 
---- optim.Rprop(params, {lr = 0.01, etas = {0.5, 1.2}, step_sizes = {1e-6, 50}, maximize = false}): each element has a
---- step size of its own, lr at first, that shrinks and grows by etas between step_sizes.
 optimizer "Rprop" {
   options = {
     {"lr", 0.01, "positive"}, {"etas", {0.5, 1.2}, {"(0, 1)", "(1, inf)"}, as = {"etaminus", "etaplus"}},
@@ -251,11 +236,10 @@ optimizer "Rprop" {
     prev = g;
   ]],
   source = "Riedmiller and Braun, \"A Direct Adaptive Method for Faster Backpropagation Learning\", 1993",
-  help = "steps by the gradient's sign alone, for whole batches",
+  help = [[steps by the gradient's sign alone, for whole batches; each element has a step size of its own, lr at
+    first, that shrinks and grows by etas between step_sizes]],
 }
 
---- optim.ASGD(params, {lr = 0.01, lambd = 0.0001, alpha = 0.75, t0 = 1e6, weight_decay = 0, maximize = false}):
---- opt.state[p].ax is the average of the parameter's values since step t0.
 optimizer "ASGD" {
   options = {
     {"lr", 0.01, "positive"}, {"lambd", 1e-4, "positive"}, {"alpha", 0.75, "positive"}, {"t0", 1e6},
@@ -275,10 +259,10 @@ optimizer "ASGD" {
     ax = mu == 1 ? p : ax + mu * (p - ax);
   ]],
   source = "Polyak and Juditsky, \"Acceleration of Stochastic Approximation by Averaging\", 1992",
-  help = "gradient descent with an average of all values on the way",
+  help = [[gradient descent with an average of all values on the way; opt.state[p].ax is the average of the
+    parameter's values since step t0]],
 }
 
---- optim.Lion(params, {lr = 0.0001, betas = {0.9, 0.99}, weight_decay = 0, maximize = false})
 optimizer "Lion" {
   options = {
     {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "[0, 1)", as = {"beta1", "beta2"}},

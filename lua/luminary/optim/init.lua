@@ -1,5 +1,5 @@
 --- optim: optimizers and learning-rate schedules.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local torch7 = require "luminary.optim.torch7"
 local swa = require "luminary.optim.swa"
 

@@ -5,8 +5,8 @@
 --- closure up to max_eval times: it drops the gradients, computes the loss, calls backward and gives the loss. Without
 --- line_search_fn every step has length lr; "strong_wolfe" seeks one that meets the strong Wolfe conditions.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local fail, ops = options.fail, core.ops
 local abs, max, min, sqrt = math.abs, math.max, math.min, math.sqrt

@@ -13,10 +13,10 @@
 ---   end
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
-local class = require "luminary.class"
-local gradients = require "luminary.gradients"
-local hooks_add = require "luminary.hooks"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local gradients = require "luminary.autograd.gradients"
+local hooks_add = require "luminary.base.hooks"
+local options = require "luminary.base.options"
 local fail, is_plain = options.fail, options.is_plain
 
 local Optimizer = class.root("Optimizer")

@@ -4,8 +4,8 @@
 ---   for … do …; opt:step(); ema:update(net) end
 ---   ema:eval()(x)                          -- the averaged model
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local fail = options.fail
@@ -159,31 +159,26 @@ end
 
 local anneal = {linear = function(t) return t end, cos = function(t) return (1 - math.cos(math.pi * t)) / 2 end}
 
-local function check_strategy(who, name, value) return options.choice(who, name, value, {"cos", "linear"}) end
+local list, schedule = Scheduler.entries()
+local epochs, strategy = {"anneal_epochs", "natural", 10}, {"anneal_strategy", {"cos", "linear"}, "cos"}
 
---- optim.SWALR(optimizer, swa_lr [, {anneal_epochs = 10, anneal_strategy = "cos", last_epoch}]): from the present rates
---- to swa_lr (a number, or a list of one for each group), and then constant.
-local SWALR = class.define("SWALR", Scheduler)
-SWALR.settings = {{"anneal_epochs", "natural"}, {"anneal_strategy", check_strategy}, {"swa_lrs", "numbers", true}}
-
-function SWALR:init(optimizer, swa_lr, opts)
-  Scheduler.optimizer_of("SWALR", optimizer)
-  self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", swa_lr, optimizer, "number")
-  opts = Scheduler.options("SWALR", opts, {anneal_epochs = {"natural", 10}, anneal_strategy = {"string", "cos"}},
-    "anneal_epochs")
-  self.anneal_epochs = opts.anneal_epochs
-  self.anneal_strategy = check_strategy("SWALR", "anneal_strategy", opts.anneal_strategy)
-  self:start(optimizer, opts.last_epoch)
-end
-
-function SWALR:next_lr(group, _base, i)
-  local step, n = self.step_count - 1, math.max(1, self.anneal_epochs)
-  if self.anneal_epochs == 0 then step = math.max(1, step) end
-  local function part(k) return anneal[self.anneal_strategy](math.max(0, math.min(1, k / n))) end
-  local before, now, last = part(step - 1), part(step), self:of_group("swa_lrs", i)
-  local from = before == 1 and last or (group.lr - before * last) / (1 - before)
-  return last * now + from * (1 - now)
-end
+schedule "SWALR" {
+  takes = {{"swa_lr", "any?"}}, options = {epochs, strategy},
+  settings = {epochs, strategy, {"swa_lrs", "numbers", optional = true}},
+  help = "from the present rates to swa_lr (a number, or a list of one for each group), and then constant.",
+  made = function(self, optimizer)
+    self.swa_lrs = Scheduler.for_groups("SWALR", "swa_lr", self.swa_lr, optimizer, "number")
+  end,
+  next_lr = function(self, group, _, i)
+    local step, n = self.step_count - 1, math.max(1, self.anneal_epochs)
+    if self.anneal_epochs == 0 then step = math.max(1, step) end
+    local function part(k) return anneal[self.anneal_strategy](math.max(0, math.min(1, k / n))) end
+    local before, now, last = part(step - 1), part(step), self:of_group("swa_lrs", i)
+    local from = before == 1 and last or (group.lr - before * last) / (1 - before)
+    return last * now + from * (1 - now)
+  end,
+}
+local SWALR = Scheduler.classes(list, "optim.").SWALR
 
 --- optim.swa_utils: AveragedModel, SWALR and update_bn under PyTorch's name for them.
 

@@ -14,7 +14,7 @@
 --- default config itself, keeps what goes from step to step. The second result is a list of losses: that before the
 --- step, for lbfgs that of each evaluation. Formulas are those of the Torch7 package optim.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local LBFGS = require "luminary.optim.lbfgs"
 local fail, ops = options.fail, core.ops
 

@@ -2,8 +2,8 @@
 --- Their steps are tensor ops that wait for no device. float16 and bfloat16 parameters are computed in float32; their
 --- states have their dtype.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local fail, ops = options.fail, core.ops
 

@@ -10,8 +10,8 @@
 --- parameters_as_bucket_view is accepted: values travel in messages of many parameters as it is. Overlapping with
 --- backward (overlap_with_ddp) does not exist.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Optimizer = require "luminary.optim.optimizer"
 local fail = options.fail
 

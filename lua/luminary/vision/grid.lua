@@ -1,7 +1,7 @@
 --- Many images as one.
 local core = require "luminary.core"
 local image = require "luminary.vision.image"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 local ops = core.ops
 

@@ -1,8 +1,8 @@
 --- Files of images: JPEG by libjpeg-turbo, PNG by libpng. Pixels are torchvision's and PIL's, those of a JPEG to within
 --- the level by which versions of libjpeg-turbo differ.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 
 local image = {}
 

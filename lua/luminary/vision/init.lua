@@ -1,6 +1,6 @@
 --- lm.vision: images, read, written, shown and transformed. An image is a uint8 tensor [C, H, W], grey, RGB or with
 --- alpha; a float image is in [0, 1]; a batch is [N, C, H, W].
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local vision = {transforms = require "luminary.vision.transforms"}
 for _, part in ipairs {"image", "grid"} do

@@ -1,2 +1,2 @@
 --- watch: seeing what a program does.
-return require("luminary.options").strict("watch", {progress = require "luminary.watch.progress"})
+return require("luminary.base.options").strict("watch", {progress = require "luminary.watch.progress"})

@@ -6,8 +6,8 @@
 ---
 --- Where standard output is no terminal nothing is drawn.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local ffi = require "ffi"
 
 pcall(ffi.cdef, "int isatty(int fd);")

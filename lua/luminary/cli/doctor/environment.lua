@@ -99,7 +99,7 @@ local HABITS = {
   {"CUDA_DEVICE_MAX_CONNECTIONS", {["1"] = true}, "note", "kernels and copies queue behind each other"},
 }
 
-for _, variable in ipairs(require "luminary.variables") do
+for _, variable in ipairs(require "luminary.environment_variables") do
   if variable.bites then HABITS[#HABITS + 1] = {variable.name, unpack(variable.bites, 1, 3)} end
 end
 

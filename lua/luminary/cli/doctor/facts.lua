@@ -47,8 +47,6 @@ facts.status_line = status_line
 --- The effective user's number; nil if not known.
 facts.user = once(function() return tonumber((status_line "Uid" or ""):match("^%d+%s+(%d+)")) end)
 
-function facts.is_root() return facts.user() == 0 end
-
 --- The effective user's groups, a set.
 facts.groups = once(function()
   local set = {}

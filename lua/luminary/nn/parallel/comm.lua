@@ -1,7 +1,7 @@
 --- nn.parallel.comm: tensors copied to devices, added up from them, split over them and joined, all with gradients.
 --- Devices are as everywhere: "cuda:1", 1, "cpu:1".
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local autograd = require "luminary.autograd"
 
 local ops, methods = core.ops, core.methods

@@ -19,7 +19,7 @@
 --- something with :wait() (a work of dist's, or a table), which is called at the end of backward and gives that tensor,
 --- or nothing if it is in the buffer.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local collectives = require "luminary.distributed.collectives"
 

@@ -15,7 +15,7 @@
 ---                  each part, or what its labels count, so that uneven ones count right; {reduction = "sum"} and
 ---                  "none" are followed. A function is taken to give the mean over its samples
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"
 local comm = require "luminary.nn.parallel.comm"

@@ -14,7 +14,7 @@
 ---   batch_dim                1: a rank counts by the size of its batch, which is that dim of the first tensor given to
 ---                            forward; false: all ranks count the same
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
 local alike = require "luminary.distributed.alike"
 local Module = require "luminary.nn.module"

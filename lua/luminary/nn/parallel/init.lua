@@ -1,5 +1,5 @@
 --- nn.parallel: models on several devices or ranks.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local data_parallel = require "luminary.nn.parallel.data_parallel"
 

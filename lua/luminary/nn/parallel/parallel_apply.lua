@@ -3,7 +3,7 @@
 ---
 --- The calls are made one after another; on CUDA they only give work to the devices, which go on at the same time.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 
 local function pack(...) return {n = select("#", ...), ...} end

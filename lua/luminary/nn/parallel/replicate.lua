@@ -4,7 +4,7 @@
 --- others are copies made for one forward pass: their parameters lead back to the module's, to which their gradients
 --- are added, unless `detach` is true; changes to their fields and buffers are lost.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.record"

@@ -1,7 +1,7 @@
 --- Splitting what a module is called with over devices, and joining what its replicas give: tensors however deep in
 --- tables.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"
 
 local fail, is_plain = options.fail, options.is_plain

@@ -7,7 +7,7 @@
 --- The gradients of weight and bias are this rank's; DistributedDataParallel averages them. There is no second
 --- derivative.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local Function = require("luminary.autograd").Function
 local Module = require "luminary.nn.module"
 local layer = require "luminary.nn.layer"

@@ -1,5 +1,5 @@
 --- optim.lr_scheduler: learning rates that change by epoch (or step): scheduler:step() after opt:step().
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local schedules = {ReduceLROnPlateau = require "luminary.optim.lr_scheduler.plateau"}
 for _, file in ipairs {"factors", "cosine", "cycles", "several"} do

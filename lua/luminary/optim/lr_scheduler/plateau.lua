@@ -5,17 +5,16 @@
 --- epochs do not count. No rate goes below min_lr (a number, or a list of one for each group), nor changes by less
 --- than eps.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 
-local function check_mode(who, name, value) return options.choice(who, name, value, {"min", "max"}) end
-local function check_threshold_mode(who, name, value) return options.choice(who, name, value, {"rel", "abs"}) end
+local MODES, THRESHOLD_MODES = {"min", "max"}, {"rel", "abs"}
 
 local Plateau = class.define("ReduceLROnPlateau", Scheduler)
 Plateau.settings = {
-  {"mode", check_mode}, {"factor", "number"}, {"patience", "natural"}, {"threshold", "number"},
-  {"threshold_mode", check_threshold_mode}, {"cooldown", "natural"}, {"min_lrs", "numbers"}, {"eps", "number"},
+  {"mode", MODES}, {"factor", "number"}, {"patience", "natural"}, {"threshold", "number"},
+  {"threshold_mode", THRESHOLD_MODES}, {"cooldown", "natural"}, {"min_lrs", "numbers"}, {"eps", "number"},
   {"best", "number"}, {"cooldown_counter", "natural"}, {"num_bad_epochs", "natural"},
 }
 
@@ -23,12 +22,10 @@ function Plateau:init(optimizer, opts)
   local who = "ReduceLROnPlateau"
   self.optimizer = Scheduler.optimizer_of(who, optimizer)
   opts = options.check(who, opts, {
-    mode = {"string", "min"}, factor = {"number", 0.1}, patience = {"natural", 10}, threshold = {"number", 1e-4},
-    threshold_mode = {"string", "rel"}, cooldown = {"natural", 0}, min_lr = {"any", 0}, eps = {"number", 1e-8},
+    mode = {MODES, "min"}, factor = {"number", 0.1}, patience = {"natural", 10}, threshold = {"number", 1e-4},
+    threshold_mode = {THRESHOLD_MODES, "rel"}, cooldown = {"natural", 0}, min_lr = {"any", 0}, eps = {"number", 1e-8},
   }, "mode")
   if opts.factor >= 1 then options.fail("%s: factor has to be below 1, got %.14g", who, opts.factor) end
-  check_mode(who, "mode", opts.mode)
-  check_threshold_mode(who, "threshold_mode", opts.threshold_mode)
   self.min_lrs = Scheduler.for_groups(who, "min_lr", opts.min_lr, optimizer, "number")
   self.min_lr = type(opts.min_lr) == "number" and opts.min_lr or nil -- of groups added later too
   opts.min_lr = nil

@@ -1,11 +1,14 @@
 --- What all schedules share: groups and their rates, the count of epochs, state_dict.
 ---
 --- As PyTorch's, each computes the next rate from the present one where it can, so that a rate changed by hand stays
---- and several schedules of one optimizer multiply. A class has next_lr, perhaps closed_form, and `settings`: what
---- state_dict holds besides the position, a list of {field, kind} (see check below).
+--- and several schedules of one optimizer multiply. Most are entries (Scheduler.entries). A class has next_lr, perhaps
+--- closed_form, and `settings`: what state_dict holds besides the position, a list of {field, kind}, see check below,
+--- with optional = true where it may be missing.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local entries = require "luminary.base.entries"
+local options = require "luminary.base.options"
 local fail = options.fail
 
 local Scheduler = class.root("LRScheduler")
@@ -141,6 +144,44 @@ function Scheduler:start(optimizer, last_epoch)
   self:initial_step()
 end
 
+-- ---- entries
+
+--- An empty list of schedules, and the word that adds one. takes: the arguments after the optimizer, rows of
+--- base/arguments.lua; options: those by name, beside last_epoch. Both are fields and, unless the entry has others,
+--- settings. made(self, optimizer): what is done before it starts; started(self): after.
+function Scheduler.entries()
+  return entries.of("schedule", {
+    takes = "table?", options = "table?", settings = "table?", made = "function?", started = "function?",
+    next_lr = "function", closed_form = "function?", help = "string",
+  })
+end
+
+local function class_of(entry, path)
+  local new, who, places, named, settings = class.define(entry.name, Scheduler), entry.name, {}, {}, {}
+  places[1] = {"optimizer", function(_, _, optimizer) return Scheduler.optimizer_of(who, optimizer) end}
+  for _, row in ipairs(entry.takes or {}) do places[#places + 1], settings[#settings + 1] = row, row end
+  for _, row in ipairs(entry.options or {}) do named[#named + 1], settings[#settings + 1] = row, row end
+  named[#named + 1] = {"last_epoch", "integer", -1}
+  local takes = arguments.of(places, named)
+  new.settings = entry.settings or settings
+  new.init = takes:constructor(who, function(self)
+    if entry.made then entry.made(self, self.optimizer) end
+    self:start(self.optimizer, self.last_epoch)
+    if entry.started then entry.started(self) end
+  end)
+  rawset(new, "next_lr", entry.next_lr) -- which may name fewer arguments than it is called with
+  rawset(new, "closed_form", entry.closed_form)
+  new.__help = takes:help(path .. who, entry.help)
+  return new
+end
+
+--- The classes of such a list, by name. path: what stands before the name, "optim.lr_scheduler." unless it is given.
+function Scheduler.classes(list, path)
+  local classes = {}
+  for _, entry in ipairs(list) do classes[entry.name] = class_of(entry, path or "optim.lr_scheduler.") end
+  return classes
+end
+
 --- One step of construction less, for SequentialLR, which makes it again for the first of its schedules.
 function Scheduler:undo() self.last_epoch = self.last_epoch - 1 end
 
@@ -199,9 +240,9 @@ function Scheduler:load_state_dict(dict)
   new.last_epoch = options.arg(who, "last_epoch", given "last_epoch" or self.last_epoch, "integer")
   new.step_count = options.arg(who, "step_count", given "step_count" or new.last_epoch + 1, "natural")
   for _, row in ipairs(self.settings) do
-    local key, kind, optional = unpack(row)
+    local key, kind = unpack(row)
     local value = given(key)
-    if value ~= nil or not optional then new[key] = copy(check(who, key, value, kind)) end
+    if value ~= nil or not row.optional then new[key] = copy(check(who, key, value, kind)) end
   end
   for key, value in pairs(new) do self[key] = value end
 end

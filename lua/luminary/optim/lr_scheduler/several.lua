@@ -1,6 +1,6 @@
 --- Schedules made of others of the same optimizer.
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local Scheduler = require "luminary.optim.lr_scheduler.scheduler"
 local Plateau = require "luminary.optim.lr_scheduler.plateau"
 local fail = options.fail

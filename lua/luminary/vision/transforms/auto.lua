@@ -1,18 +1,17 @@
 --- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
-local base = require "luminary.vision.transforms.transform"
-local define, run = base.define, image.run
-
+local transform = require("luminary.vision.transforms.transform").define
+local run = image.run
 
 local function sheared(x, shear, how, out)
   local h, w = image.size(x)
   local m = image.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
-  return image.affine(x, m, how.bilinear, how.fill, nil, nil, out)
+  return image.affine(x, m, how, nil, nil, out)
 end
 
 local function moved(x, translate, how, out)
-  return image.affine(x, image.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how.bilinear, how.fill, nil, nil, out)
+  return image.affine(x, image.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
 end
 
 local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
@@ -27,7 +26,7 @@ local ops = {
   {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
   {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
   {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
-  {"Rotate", true, function(x, v, how, out) return image.rotate(x, v, how.bilinear, false, nil, how.fill, out) end},
+  {"Rotate", true, function(x, v, how, out) return image.rotate(x, v, how, out) end},
   {"Brightness", true, adjusted "brightness"},
   {"Color", true, adjusted "saturation"},
   {"Contrast", true, adjusted "contrast"},
@@ -60,59 +59,38 @@ local function augment(self, x, level, bins, most, bits, out)
   return op[3](x, v, self, out)
 end
 
-local function common(self, who, opts)
-  self.bins = opts.num_magnitude_bins
-  self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
-end
+local BINS = {"num_magnitude_bins", "count", 31}
 
---- transforms.RandAugment([{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation = "nearest", fill}]):
---- num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins - 1
---- (Cubuk et al. 2019). Of images of 1 or 3 channels.
-local RandAugment = define "RandAugment"
-RandAugment.draws = true
-
-function RandAugment:init(opts)
-  local who = "RandAugment"
-  opts = options.check(who, opts, {
-    num_ops = {"natural", 2}, magnitude = {"natural", 9}, num_magnitude_bins = {"count", 31},
-    interpolation = {"string", "nearest"}, fill = {"any"},
-  }, "num_ops")
-  if opts.magnitude >= opts.num_magnitude_bins then
-    options.fail("%s: magnitude has to be less than num_magnitude_bins, %d, got %d", who, opts.num_magnitude_bins,
-      opts.magnitude)
-  end
-  self.num_ops, self.magnitude = opts.num_ops, opts.magnitude
-  common(self, who, opts)
-end
-
-function RandAugment:_apply(x, out)
-  local h, w = image.size(x)
-  local most = {
-    ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30, Brightness = 0.9,
-    Color = 0.9, Contrast = 0.9, Sharpness = 0.9,
-  }
-  for i = 1, self.num_ops do
-    x = augment(self, x, self.magnitude, self.bins, most, 4, i == self.num_ops and out or nil)
-  end
-  return x
-end
+transform "RandAugment" {
+  options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(image.mapping)}, draws = true,
+  made = function(self)
+    if self.magnitude >= self.num_magnitude_bins then
+      options.fail("RandAugment: magnitude has to be less than num_magnitude_bins, %d, got %d", self.num_magnitude_bins,
+        self.magnitude)
+    end
+  end,
+  apply = function(self, x, out)
+    local h, w = image.size(x)
+    local most = {
+      ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30,
+      Brightness = 0.9, Color = 0.9, Contrast = 0.9, Sharpness = 0.9,
+    }
+    for i = 1, self.num_ops do
+      x = augment(self, x, self.magnitude, self.num_magnitude_bins, most, 4, i == self.num_ops and out or nil)
+    end
+    return x
+  end,
+  help = [[num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins
+    - 1 (Cubuk et al. 2019). Of images of 1 or 3 channels.]],
+}
 
 local widest = {
   ShearX = 0.99, ShearY = 0.99, TranslateX = 32, TranslateY = 32, Rotate = 135, Brightness = 0.99, Color = 0.99,
   Contrast = 0.99, Sharpness = 0.99,
 }
 
---- transforms.TrivialAugmentWide([{num_magnitude_bins = 31, interpolation = "nearest", fill}]): any one of
---- RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).
-local TrivialAugmentWide = define "TrivialAugmentWide"
-TrivialAugmentWide.draws = true
-
-function TrivialAugmentWide:init(opts)
-  local who = "TrivialAugmentWide"
-  opts = options.check(who, opts, {
-    num_magnitude_bins = {"count", 31}, interpolation = {"string", "nearest"}, fill = {"any"},
-  }, "num_magnitude_bins")
-  common(self, who, opts)
-end
-
-function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
+transform "TrivialAugmentWide" {
+  options = {BINS, unpack(image.mapping)}, draws = true,
+  apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
+  help = [[any one of RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).]],
+}

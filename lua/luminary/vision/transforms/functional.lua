@@ -2,11 +2,21 @@
 --- [C, H, W] or a batch [N, C, H, W] of uint8 (0 to 255), float32 or float64 (0 to 1); results are new tensors, but
 --- where nothing changes, and crops, which are views.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local fail, check = options.fail, image.check
 
 local F = {}
+
+local center = {"center", image.point}
+local resizing, bordering = arguments.of(nil, image.resizing), arguments.of(nil, image.bordering)
+local resize_takes = arguments.of(nil, {image.resizing[1], {"max_size", "any"}, image.resizing[2]})
+local mapping = arguments.of(nil, {image.mapping[1], image.mapping[2], center})
+local rotating = arguments.of(nil, {image.mapping[1], {"expand", "boolean", false}, center, image.mapping[2]})
+local perspective = arguments.of(nil, {
+  {"interpolation", {"nearest", "bilinear"}, "bilinear"}, image.mapping[2], {"coefficients", "table"},
+})
 
 --- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): size is
 --- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
@@ -14,12 +24,10 @@ local F = {}
 function F.resize(img, size, opts)
   local who = "resize"
   local h, w = image.size(check(who, img))
-  opts = options.check(who, opts, {
-    interpolation = {"string", "bilinear"}, max_size = {"any"}, antialias = {"boolean", true},
-  }, "interpolation")
+  opts = resize_takes:options(who, opts)
   local checked, max_size = image.resize_size(who, size, opts.max_size)
   local height, width = image.resized(who, h, w, checked, max_size)
-  return image.resize(img, height, width, image.resize_mode(who, opts.interpolation, opts.antialias))
+  return image.resize(img, height, width, image.resize_mode(opts))
 end
 
 --- transforms.functional.crop(img, top, left, height, width): a view of the part that begins `top` rows and `left`
@@ -47,11 +55,10 @@ end
 function F.resized_crop(img, top, left, height, width, size, opts)
   local who = "resized_crop"
   check(who, img)
-  opts = options.check(who, opts, {interpolation = {"string", "bilinear"}, antialias = {"boolean", true}},
-    "interpolation")
+  opts = resizing:options(who, opts)
   local new_height, new_width = image.pair(who, "size", size)
   local part = F.crop(img, top, left, height, width)
-  return image.resize(part, new_height, new_width, image.resize_mode(who, opts.interpolation, opts.antialias))
+  return image.resize(part, new_height, new_width, image.resize_mode(opts))
 end
 
 --- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all
@@ -59,9 +66,10 @@ end
 --- "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
 function F.pad(img, padding, opts)
   check("pad", img)
-  opts = options.check("pad", opts, {fill = {"any", 0}, padding_mode = {"string", "constant"}}, "fill")
-  local fill = image.fill("pad", opts.fill)
-  return image.pad(img, image.padding("pad", padding), image.border("pad", opts.padding_mode, fill), fill)
+  opts = bordering:options("pad", opts)
+  padding = image.padding("pad", "padding", padding)
+  image.check_border("pad", opts)
+  return image.pad(img, padding, opts.padding_mode, opts.fill)
 end
 
 --- transforms.functional.horizontal_flip(img): left and right exchanged.
@@ -76,11 +84,7 @@ function F.vertical_flip(img) return image.run("flip", check("vertical_flip", im
 function F.rotate(img, angle, opts)
   local who = "rotate"
   check(who, img)
-  opts = options.check(who, opts, {
-    interpolation = {"string", "nearest"}, expand = {"boolean", false}, center = {"table"}, fill = {"any"},
-  }, "interpolation")
-  return image.rotate(img, image.number(who, "angle", angle), image.is_bilinear(who, opts.interpolation), opts.expand,
-    opts.center and image.list(who, "center", opts.center, {2}), image.fill(who, opts.fill))
+  return image.rotate(img, image.number(who, "angle", angle), rotating:options(who, opts))
 end
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
@@ -89,15 +93,14 @@ end
 function F.affine(img, angle, translate, scale, shear, opts)
   local who = "affine"
   check(who, img)
-  opts = options.check(who, opts, {interpolation = {"string", "nearest"}, fill = {"any"}, center = {"table"}},
-    "interpolation")
+  opts = mapping:options(who, opts)
   if type(shear) == "number" then shear = {shear, 0} end
   image.number(who, "scale", scale)
   if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
   local m = image.affine_matrix(image.number(who, "angle", angle), image.list(who, "translate", translate, {2}), scale,
     image.list(who, "shear", shear, {2}),
-    image.from_middle(img, opts.center and image.list(who, "center", opts.center, {2})))
-  return image.affine(img, m, image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill))
+    image.from_middle(img, opts.center))
+  return image.affine(img, m, opts)
 end
 
 --- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
@@ -106,8 +109,7 @@ end
 function F.perspective(img, startpoints, endpoints, opts)
   local who = "perspective"
   check(who, img)
-  opts = options.check(who, opts, {interpolation = {"string", "bilinear"}, fill = {"any"}, coefficients = {"table"}},
-    "interpolation")
+  opts = perspective:options(who, opts)
   local coefficients
   if opts.coefficients then
     if startpoints or endpoints then fail("%s: points or coefficients, not both", who) end
@@ -122,29 +124,22 @@ function F.perspective(img, startpoints, endpoints, opts)
     end
     coefficients = image.perspective_numbers(who, startpoints, endpoints)
   end
-  return image.perspective(img, coefficients, image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill))
+  return image.perspective(img, coefficients, opts)
 end
 
 --- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
-function F.adjust_brightness(img, factor)
-  return image.run("brightness", check("adjust_brightness", img),
-    {image.number("adjust_brightness", "factor", factor, 0)})
-end
-
 --- transforms.functional.adjust_contrast(img, factor): 0 is grey, the image's mean, 1 the image.
-function F.adjust_contrast(img, factor)
-  return image.run("contrast", check("adjust_contrast", img), {image.number("adjust_contrast", "factor", factor, 0)})
-end
-
 --- transforms.functional.adjust_saturation(img, factor): 0 is black and white, 1 the image.
-function F.adjust_saturation(img, factor)
-  return image.run("saturation", check("adjust_saturation", img),
-    {image.number("adjust_saturation", "factor", factor, 0)})
-end
-
+--- transforms.functional.adjust_sharpness(img, factor): 0 is blurred, 1 the image, 2 sharper.
 --- transforms.functional.adjust_hue(img, factor): hues turned by that part of a circle, -0.5 to 0.5.
-function F.adjust_hue(img, factor)
-  return image.run("hue", check("adjust_hue", img), {image.number("adjust_hue", "factor", factor, -0.5, 0.5)})
+
+for operation, range in pairs {
+  brightness = {0}, contrast = {0}, saturation = {0}, sharpness = {0}, hue = {-0.5, 0.5},
+} do
+  local who = "adjust_" .. operation
+  F[who] = function(img, factor)
+    return image.run(operation, check(who, img), {image.number(who, "factor", factor, range[1], range[2])})
+  end
 end
 
 --- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): gain * img^gamma, of images from 0 to 1.
@@ -152,11 +147,6 @@ function F.adjust_gamma(img, gamma, gain)
   return image.run("gamma", check("adjust_gamma", img), {
     image.number("adjust_gamma", "gamma", gamma, 0), image.number("adjust_gamma", "gain", gain or 1),
   })
-end
-
---- transforms.functional.adjust_sharpness(img, factor): 0 is blurred, 1 the image, 2 sharper.
-function F.adjust_sharpness(img, factor)
-  return image.run("sharpness", check("adjust_sharpness", img), {image.number("adjust_sharpness", "factor", factor, 0)})
 end
 
 --- transforms.functional.invert(img): black for white.
@@ -189,7 +179,7 @@ end
 function F.gaussian_blur(img, kernel_size, opts)
   local who = "gaussian_blur"
   check(who, img)
-  local size = image.kernel_size(who, kernel_size)
+  local size = image.kernel_size(who, "kernel_size", kernel_size)
   local sigma = options.check(who, opts, {sigma = {"any"}}, "sigma").sigma
   if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
   if type(sigma) == "number" then sigma = {sigma, sigma} end

@@ -1,7 +1,7 @@
 --- What transforms stand on: checks of images and arguments, random numbers, and C's transforms by name. `out`, where
 --- it can be given, is where a result may be written to; the result says whether it was.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail, describe = options.fail, options.describe
 
 local image = {}
@@ -113,14 +113,32 @@ function image.pair(who, name, v)
   return image.whole(who, name, v[1]), image.whole(who, name, v[2] or v[1])
 end
 
---- What fills: a number, or a list of one for each channel. nil stays.
-function image.fill(who, v)
+--- Numbers for all channels: a number, or a list of one for each. nil stays.
+function image.channels(who, name, v)
   if v == nil or v == false then return nil end
-  if type(v) == "number" then return {image.number(who, "fill", v)} end
+  if type(v) == "number" then return {image.number(who, name, v)} end
   if not options.is_plain(v) or #v == 0 then
-    fail("%s: fill has to be a number, or a list of one for each channel, got %s", who, describe(v))
+    fail("%s: %s has to be a number, or a list of one for each channel, got %s", who, name, describe(v))
   end
-  return image.list(who, "fill", v, {#v})
+  return image.list(who, name, v, {#v})
+end
+
+--- A point in pixels from the upper left corner: {x, y}.
+function image.point(who, name, v) return image.list(who, name, options.arg(who, name, v, "table"), {2}) end
+
+--- {from, to} in degrees from a number, which stands for both ways; or one, or one of several counts, of numbers.
+function image.angles(who, name, v, counts)
+  if type(v) == "number" then return {-image.number(who, name, v, 0), v} end
+  v = image.list(who, name, v, counts or {2})
+  for i = 1, #v, 2 do
+    if v[i] > v[i + 1] then fail("%s: %s has to be {least, largest}, got {%g, %g}", who, name, v[i], v[i + 1]) end
+  end
+  return v
+end
+
+--- A kind of arguments (see options.arg): a range {least, largest} from low to high.
+function image.range_within(low, high)
+  return function(who, name, v) return image.range(who, name, options.arg(who, name, v, "table"), low, high) end
 end
 
 -- ---- random numbers, of the CPU's generator
@@ -156,12 +174,14 @@ end
 -- ---- resizing
 
 local modes = {nearest = 0, ["nearest-exact"] = 1, bilinear = 2, bicubic = 3}
-local resizing = {"nearest", "nearest-exact", "bilinear", "bicubic"}
 
---- What goes into image.resize.
-function image.resize_mode(who, interpolation, antialias)
-  return {modes[options.choice(who, "interpolation", interpolation, resizing)], antialias and 1 or 0}
-end
+--- The options of what resizes; of what maps pixels to others.
+image.resizing = {{"interpolation", {"nearest", "nearest-exact", "bilinear", "bicubic"}, "bilinear"},
+  {"antialias", "boolean", true}}
+image.mapping = {{"interpolation", {"nearest", "bilinear"}, "nearest"}, {"fill", image.channels}}
+
+--- What goes into image.resize, of these options.
+function image.resize_mode(o) return {modes[o.interpolation], o.antialias and 1 or 0} end
 
 --- The part {top, left, height, width} of x (all of it) as height x width.
 function image.resize(x, height, width, mode, part, out)
@@ -217,27 +237,29 @@ end
 -- ---- cropping and padding
 
 local borders = {constant = 0, edge = 1, reflect = 2, symmetric = 3}
-local border_names = {"constant", "edge", "reflect", "symmetric"}
+
+--- The options of what pads.
+image.bordering = {{"fill", image.channels, 0},
+  {"padding_mode", {"constant", "edge", "reflect", "symmetric"}, "constant"}}
 
 --- Left, top, right and bottom from a number, {left and right, top and bottom} or all four.
-function image.padding(who, v)
+function image.padding(who, name, v)
   if type(v) == "number" then v = {v} end
   if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
-    fail("%s: padding has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s",
-      who, describe(v))
+    fail("%s: %s has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s", who,
+      name, describe(v))
   end
-  for i = 1, #v do image.whole(who, "padding", v[i], 0) end
+  for i = 1, #v do image.whole(who, name, v[i], 0) end
   if #v == 1 then return {v[1], v[1], v[1], v[1]} end
   if #v == 2 then return {v[1], v[2], v[1], v[2]} end
   return {v[1], v[2], v[3], v[4]}
 end
 
-function image.border(who, mode, fill)
-  options.choice(who, "padding_mode", mode, border_names)
-  if mode ~= "constant" and fill and #fill > 1 then
-    fail("%s: fill is of one number for padding_mode '%s', got %d", who, mode, #fill)
+--- An error where these options do not go together.
+function image.check_border(who, o)
+  if o.padding_mode ~= "constant" and o.fill and #o.fill > 1 then
+    fail("%s: fill is of one number for padding_mode '%s', got %d", who, o.padding_mode, #o.fill)
   end
-  return mode
 end
 
 function image.pad(x, by, mode, fill, out)
@@ -271,11 +293,6 @@ end
 
 -- ---- maps
 
---- Whether interpolation is bilinear.
-function image.is_bilinear(who, interpolation)
-  return options.choice(who, "interpolation", interpolation, {"nearest", "bilinear"}) == "bilinear"
-end
-
 local function with_fill(numbers, fill)
   for _, v in ipairs(fill or {}) do numbers[#numbers + 1] = v end
   return numbers
@@ -297,9 +314,10 @@ function image.affine_matrix(angle, translate, scale, shear, centre)
   return m
 end
 
---- x through a map of image.affine_matrix, as height x width (x's).
-function image.affine(x, m, bilinear, fill, height, width, out)
+--- x through a map of image.affine_matrix, as height x width (x's), by the options of image.mapping.
+function image.affine(x, m, o, height, width, out)
   local h, w = image.size(x)
+  local bilinear, fill = o.interpolation == "bilinear", o.fill
   local numbers = {height or h, width or w, bilinear and 1 or 0, fill and #fill or 0, unpack(m)}
   return run("affine", x, with_fill(numbers, fill), out)
 end
@@ -324,8 +342,9 @@ local function expanded(m, h, w)
   return math.ceil(cut(bottom)) - math.floor(cut(top)), math.ceil(cut(right)) - math.floor(cut(left))
 end
 
---- Turned by `angle` degrees against the clock.
-function image.rotate(x, angle, bilinear, expand, centre, fill, out)
+--- Turned by `angle` degrees against the clock, by the options of image.mapping, expand and center.
+function image.rotate(x, angle, o, out)
+  local expand, centre = o.expand, o.center
   local h, w = image.size(x)
   angle = angle % 360
   if not centre then
@@ -335,7 +354,7 @@ function image.rotate(x, angle, bilinear, expand, centre, fill, out)
   local m = image.affine_matrix(-angle, {0, 0}, 1, {0, 0}, image.from_middle(x, centre))
   local height, width
   if expand then height, width = expanded(m, h, w) end
-  return image.affine(x, m, bilinear, fill, height, width, out)
+  return image.affine(x, m, o, height, width, out)
 end
 
 -- Gaussian elimination with pivots: the solution of `rows`, each its factors and then what they make.
@@ -375,8 +394,9 @@ function image.perspective_numbers(who, startpoints, endpoints)
   return solve(who, rows)
 end
 
-function image.perspective(x, coefficients, bilinear, fill, out)
-  local numbers = {bilinear and 1 or 0, fill and #fill or 0, unpack(coefficients)}
+function image.perspective(x, coefficients, o, out)
+  local fill = o.fill
+  local numbers = {o.interpolation == "bilinear" and 1 or 0, fill and #fill or 0, unpack(coefficients)}
   return run("perspective", x, with_fill(numbers, fill), out)
 end
 
@@ -401,14 +421,14 @@ function image.blur(x, kernel_size, sigma, out)
 end
 
 --- An odd number, or two of them: {along x, along y}.
-function image.kernel_size(who, v)
+function image.kernel_size(who, name, v)
   if type(v) == "number" then v = {v, v} end
   if not options.is_plain(v) or #v ~= 2 then
-    fail("%s: kernel_size has to be an odd integer or two, {along x, along y}, got %s", who, describe(v))
+    fail("%s: %s has to be an odd integer or two, {along x, along y}, got %s", who, name, describe(v))
   end
   for i = 1, 2 do
-    image.whole(who, "kernel_size", v[i])
-    if v[i] % 2 == 0 or v[i] > 4095 then fail("%s: kernel_size has to be odd and at most 4095, got %d", who, v[i]) end
+    image.whole(who, name, v[i])
+    if v[i] % 2 == 0 or v[i] > 4095 then fail("%s: %s has to be odd and at most 4095, got %d", who, name, v[i]) end
   end
   return {v[1], v[2]}
 end
@@ -418,11 +438,10 @@ end
 --- Checked mean and std, as image.normalize takes them: a number or a list of one for each channel.
 function image.statistics(who, mean, std)
   local function list(name, v)
-    if type(v) == "number" then v = {v} end
-    if not options.is_plain(v) or #v == 0 then
+    if type(v) ~= "number" and not options.is_plain(v) then
       fail("%s: %s has to be a list of one number for each channel, got %s", who, name, describe(v))
     end
-    return image.list(who, name, v, {#v})
+    return image.channels(who, name, v)
   end
   mean, std = list("mean", mean), list("std", std)
   for i, v in ipairs(std) do

@@ -9,7 +9,7 @@
 ---
 --- Images are [C, H, W], or batches [N, C, H, W], of uint8 (0 to 255), float32 or float64 (0 to 1) on the CPU. Random
 --- numbers come from the CPU's generator (lm.manual_seed).
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}
 -- Each adds its classes to the list.

@@ -1,7 +1,7 @@
 --- Batches whose samples are mixed with one another, and their labels too.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, describe, ops = options.fail, options.describe, core.ops

@@ -1,7 +1,9 @@
 --- The root of all transforms, and those made of others.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local entries = require "luminary.base.entries"
+local options = require "luminary.base.options"
 local image = require "luminary.vision.transforms.image"
 local fail = options.fail
 
@@ -57,11 +59,28 @@ function Transform:takes_batches() return by_image(self) and self.each_image ~= 
 
 local transforms = {Transform = Transform}
 
+-- A transform of images one by one is an entry: takes and options, which are rows of base/arguments.lua and fields;
+-- made(self), once these are there; apply(self, x, out) for an image; draws: whether it draws random numbers; chance:
+-- whether it is done with probability self.p alone; help, one sentence.
+local _, add_entry = entries.of("transform", {
+  takes = "table?", options = "table?", made = "function?", apply = "function", draws = "boolean?", chance = "boolean?",
+  help = "string",
+})
+
 local function define(name)
-  local new = class.define(name, Transform)
-  new.ours, new.draws = true, false
-  transforms[name] = new
-  return new
+  return function(entry)
+    add_entry(name)(entry)
+    local new, takes, apply = class.define(name, Transform), arguments.of(entry.takes, entry.options), entry.apply
+    new.ours, new.draws = true, entry.draws or entry.chance or false
+    new.init = takes:constructor(name, entry.made)
+    new._apply = entry.chance and function(self, x, out)
+      if not image.chance(self.p) then return x end
+      return apply(self, x, out)
+    end or apply
+    new.__help = takes:help("transforms." .. name, entry.help)
+    transforms[name] = new
+    return new
+  end
 end
 
 -- ---- those made of others
@@ -205,9 +224,7 @@ function Compose:from_encoded(encoded, opts)
   return (self:forward(encoded:decode(opts)))
 end
 
---- transforms.Identity(): nothing is changed.
-local Identity = define "Identity"
-function Identity:_apply(x, _) return x end -- luacheck: no self
+define "Identity" {apply = function(_, x) return x end, help = "nothing is changed."}
 
 --- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
 local Lambda = class.define("Lambda", Transform)

@@ -1,7 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
-local options = require "luminary.options"
-require "luminary.sizes"
+local options = require "luminary.base.options"
+require "luminary.tensor.sizes"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail

@@ -14,9 +14,9 @@
 ---   {"same": n}                                the table whose node has "id": n: one that stands in several places
 --- Files are data only: loading one runs nothing.
 local core = require "luminary.core"
-local class = require "luminary.class"
-local options = require "luminary.options"
-local words = require "luminary.words"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local excerpt = require "luminary.base.excerpt"
 local ffi = require "ffi"
 local fail = options.fail
 
@@ -91,7 +91,7 @@ local function describe_table(value, path, file, depth)
     if file.open[value] then fail("save: %s contains itself", path) end
     return {same = node.id}
   end
-  if depth > DEEPEST then fail("save: %s is nested too deep", words(path, 100)) end
+  if depth > DEEPEST then fail("save: %s is nested too deep", excerpt(path, 100)) end
   local strings, integers = sorted_keys(value, "save", path)
   local prefix = path == "" and "" or path .. "."
   node = {}
@@ -290,7 +290,7 @@ function checkpoint.load(path, opts)
   local value = restore(node, file, 1)
   put_shared(file)
   for name in pairs(tensors) do
-    if not file.used[name] then bad(path, "it does not say where the tensor '" .. words(name, 200) .. "' belongs") end
+    if not file.used[name] then bad(path, "it does not say where the tensor '" .. excerpt(name, 200) .. "' belongs") end
   end
   return value
 end

@@ -1,6 +1,6 @@
 --- Checked arguments: options in one trailing table, errors at the caller's own line.
 local core = require "luminary.core"
-local words = require "luminary.words"
+local excerpt = require "luminary.base.excerpt"
 
 local options = {}
 
@@ -31,7 +31,7 @@ function options.stands_for_code(v)
 end
 local stands_for_code = options.stands_for_code
 
-local function brief(v) return words(tostring(v), 200) end
+local function brief(v) return excerpt(tostring(v), 200) end
 
 --- "number 3", "string 'x'", "a tensor [2, 3]", "a DataLoader": a value as messages show it.
 function options.describe(v)
@@ -90,6 +90,7 @@ local kinds = {
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
+  size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- as it was given
   padding = {"a number, a pair of numbers, 'same' or 'valid'", function(v)
     return (v == "same" or v == "valid") and v or pair(v)
   end},
@@ -99,8 +100,11 @@ local kinds = {
 --- Whether a value is of a kind.
 function options.is(kind, value) return value ~= nil and kinds[kind][2](value) ~= nil end
 
---- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use.
+--- Check one argument: `options.arg("Linear", "in_features", n, "count")` gives the value to use. A kind is one of the
+--- words above, a list of strings of which the value is one, or a function(who, name, value) that gives it or fails.
 function options.arg(who, name, value, kind)
+  if type(kind) == "table" then return options.choice(who, name, value, kind) end
+  if type(kind) == "function" then return kind(who, name, value) end
   local checked
   if not kinds[kind] then
     local known = {}
@@ -120,7 +124,7 @@ local function unknown(who, key, spec)
   if type(key) == "number" and #names > 0 then
     fail("%s: options have names: {%s = …}, not {…} alone; there are %s", who, names[1], table.concat(names, ", "))
   end
-  local theirs = require("luminary.other_names").options[key]
+  local theirs = require("luminary.help.other_names").options[key]
   if theirs then fail("%s: no option '%s': %s", who, key, theirs) end
   local near = type(key) == "string" and core.nearest(key, names)
   key = brief(key)
@@ -157,18 +161,26 @@ function options.check(who, given, spec, first)
         describe(row))
     end
     local default = row[2]
+    if out[key] == nil and type(row[1]) == "function" and default ~= nil then default = row[1](who, key, default) end
     if out[key] == nil then out[key] = type(default) == "table" and {unpack(default)} or default end
   end
   return out
 end
 
--- The names of f's parameters.
+-- The names of f's parameters; `more`: it takes others after them.
 local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
-  local names = {}
-  for i = 1, debug.getinfo(f, "u").nparams do names[i] = debug.getlocal(f, i) end
+  local info = debug.getinfo(f, "u")
+  local names = {more = info.isvararg}
+  for i = 1, info.nparams do names[i] = debug.getlocal(f, i) end
   t[f] = names
   return names
 end})
+
+--- The names of f's parameters, a list; its field `more` says whether it takes others after them.
+function options.parameters(f) return parameters[f] end
+
+--- Says which parameters a function has that is written with `…` alone.
+function options.set_parameters(f, names) parameters[f] = names end
 
 --- f's arguments in their places: those that come last may stand by name in the table at the end, beside the options,
 --- as in StepLR(opt, {step_size = 7}). `skip` is how many of f's parameters (self) are not among them.
@@ -233,8 +245,8 @@ end
 function options.no_name(what, key, known)
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
-  local shown = words(key, 60)
-  local others = require("luminary.other_names")[what] or {}
+  local shown = excerpt(key, 60)
+  local others = require("luminary.help.other_names")[what] or {}
   local there = others[key]
   if there == nil then there = as_ours(key, known) or nil end
   if there == nil and others[key:match("^(.*%w)_$") or 1] == false then there = false end -- cumsum_, as cumsum

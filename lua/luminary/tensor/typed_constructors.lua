@@ -1,7 +1,7 @@
 --- Torch's typed constructors: FloatTensor{1, 2} of values, FloatTensor(2, 3) of sizes, uninitialized as Torch's are,
 --- FloatTensor() empty. Gives functions of a device and those arguments, by name.
 local core = require "luminary.core"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 local typed = {}
 

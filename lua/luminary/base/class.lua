@@ -3,7 +3,7 @@
 --- An instance is userdata with a metatable of its own, its record, whose `values` are its fields and fall back to its
 --- class. Userdata, because LuaJIT asks only those for their length: `#object` is object:len() or an error, and
 --- ipairs(object) and pairs(object) are errors, where those of an empty table would be 0 and loops that do nothing.
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local fail = options.fail
 local newproxy, debug_getmetatable, debug_setmetatable = newproxy, debug.getmetatable, debug.setmetatable
 
@@ -60,11 +60,11 @@ function class.arguments(of, ...)
       of.super and "" or (', and %s:extend("Name") makes one'):format(of.__name))
   end
   if not rawget(of, "strict") then return ... end
-  local info, given = debug.getinfo(of.init, "u"), select("#", ...)
-  local most = math.max(info.nparams - 1, 0)
-  if given > most and not info.isvararg then
+  local names, given = options.parameters(of.init), select("#", ...)
+  local most = math.max(#names - 1, 0)
+  if given > most and not names.more then
     fail("%s: takes at most %d argument%s, got %d%s", of.__name, most, most == 1 and "" or "s", given,
-      debug.getlocal(of.init, most + 1) == "opts" and "; options go in one table at the end" or "")
+      names[most + 1] == "opts" and "; options go in one table at the end" or "")
   end
   return options.by_name(of.__name, of.init, 1, ...)
 end

@@ -1,6 +1,6 @@
 --- lm.parallel: what scripts written for apex call the parts of nn that need several ranks.
 local nn = require "luminary.nn"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 
 return options.strict("parallel", {
   DistributedDataParallel = nn.parallel.DistributedDataParallel,

@@ -1,0 +1,141 @@
+--- Parts of a graph that are computed again in backward instead of being kept.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local check_callable = require("luminary.autograd.function").check_callable
+
+local ops = core.ops
+local fail = options.fail
+local checkpoints = {}
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+local checkpoint_options = {preserve_rng_state = {"boolean", true}, use_reentrant = {"boolean", false}}
+
+-- The options, if the last argument is a table of nothing else; else nil.
+local function take_options(arguments)
+  local last = arguments[arguments.n]
+  if type(last) ~= "table" or getmetatable(last) or next(last) == nil then return nil end
+  for key in pairs(last) do
+    if not checkpoint_options[key] then return nil end
+  end
+  return last
+end
+
+-- The generators f may draw from: the CPU's, the default device's, those of its arguments.
+local function generators(arguments)
+  local states = {cpu = core.get_rng_state "cpu"}
+  local function add(device) states[device] = states[device] or core.get_rng_state(device) end
+  add(core.get_default_device())
+  for i = 1, arguments.n do
+    if core.is_tensor(arguments[i]) then add(arguments[i].device) end
+  end
+  for _, state in pairs(states) do core.keep(state) end
+  return states
+end
+
+local function set_generators(states)
+  for device, state in pairs(states) do core.set_rng_state(state, device) end
+end
+
+-- The tensors that a Lua function has in its upvalues.
+local function upvalues(f)
+  local found = {}
+  for i = 1, type(f) == "function" and debug.getinfo(f, "u").nups or 0 do
+    local name, value = debug.getupvalue(f, i)
+    if core.is_tensor(value) then found[i] = {name = name, value = value} end
+  end
+  return found
+end
+
+local computing_again = false -- in a scope, whatever is left of it
+
+local function checkpoint(who, f, arguments, preserve)
+  local kept, versions = {n = arguments.n}, {}
+  for i = 1, arguments.n do
+    local x = arguments[i]
+    if core.is_tensor(x) then
+      x = core.keep(ops.detach(x):requires_grad_(x.requires_grad))
+      versions[i] = x._version
+    end
+    kept[i] = x
+  end
+  local states, outside = preserve and generators(kept), upvalues(f)
+  local function run(...) return f(...) end
+  local function run_in_scope(...) return core.scope(run, ...) end
+  local function again()
+    for i, was in pairs(outside) do
+      local _, value = debug.getupvalue(f, i)
+      if value ~= was.value then
+        fail("%s: '%s', which the function reads from outside, is another tensor now than in the forward pass; give it "
+          .. "as an argument", who, was.name)
+      end
+    end
+    local before = preserve and generators(kept)
+    if preserve then set_generators(states) end
+    local outer = computing_again
+    computing_again = true
+    local ok, problem = pcall(run_in_scope, unpack(kept, 1, kept.n))
+    computing_again = outer
+    if preserve then set_generators(before) end
+    if not ok then error(problem, 0) end
+  end
+  local first = computing_again and run_in_scope or run
+  local results = pack(core.checkpoint(first, again, unpack(arguments, 1, arguments.n)))
+  for i in pairs(versions) do
+    if kept[i]._version ~= versions[i] then
+      fail("%s: the function wrote in place into its argument %d, which it is to read again in backward", who, i)
+    end
+  end
+  return unpack(results, 1, results.n)
+end
+
+--- f(...), of which nothing is kept for backward but the arguments: what the ops of f save is computed again when
+--- backward comes to them, with the same random numbers and the same autocast. f is a function or a module, and has to
+--- do the same both times; tensors it reads, and the variables it finds them in, must not change in between. What it
+--- leaves elsewhere than in its results is dropped after the second time, as by lm.scope. Gradients, hooks, lm.grad and
+--- double backward are as without; within no_grad, and within another checkpoint, it is a plain call.
+--- A last table of nothing but {preserve_rng_state = true, use_reentrant = false} is not for f: preserve_rng_state =
+--- false lets the second time draw other random numbers; use_reentrant makes no difference here.
+function checkpoints.checkpoint(f, ...)
+  check_callable("checkpoint", f)
+  local arguments = pack(...)
+  local given = take_options(arguments)
+  if given then arguments[arguments.n], arguments.n = nil, arguments.n - 1 end
+  local opts = options.check("checkpoint", given, checkpoint_options)
+  if not core.is_grad_enabled() then return f(unpack(arguments, 1, arguments.n)) end
+  return checkpoint("checkpoint", f, arguments, opts.preserve_rng_state)
+end
+
+--- net(x) for an nn.Sequential, or a list of functions, in `segments` parts of which all but the last are checkpoints.
+--- {preserve_rng_state = true}
+function checkpoints.checkpoint_sequential(net, segments, x, opts)
+  local who = "checkpoint_sequential"
+  local parts = class.is(net, require("luminary.nn").Sequential) and net:children() or net
+  if not options.is_plain(parts) or #parts == 0 then
+    fail("%s: an nn.Sequential or a list of functions wanted, got %s", who, options.describe(net))
+  end
+  for _, part in ipairs(parts) do check_callable(who, part) end
+  options.arg(who, "segments", segments, "count")
+  if segments > #parts then fail("%s: %d segments of %d parts", who, segments, #parts) end
+  local preserve = options.check(who, opts, checkpoint_options, "preserve_rng_state").preserve_rng_state
+  local function run(first, last)
+    return function(...)
+      local results = pack(...)
+      for i = first, last do results = pack(parts[i](unpack(results, 1, results.n))) end
+      return unpack(results, 1, results.n)
+    end
+  end
+  local size, results = math.floor(#parts / segments), pack(x)
+  for k = 1, segments do
+    local part = run((k - 1) * size + 1, k < segments and k * size or #parts)
+    if k < segments and core.is_grad_enabled() then
+      results = pack(checkpoint(who, part, results, preserve))
+    else
+      results = pack(part(unpack(results, 1, results.n)))
+    end
+  end
+  return unpack(results, 1, results.n)
+end
+
+return checkpoints

@@ -1,0 +1,185 @@
+--- Functions with a backward of one's own.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+
+local ops = core.ops
+local fail = options.fail
+
+-- What forward leaves for backward. `saved_tensors` is the list given to save_for_backward, whose entries may be nil;
+-- its field n says how many there are.
+local Context = {}
+
+function Context:save_for_backward(...)
+  if core.is_tensor(self) or self == nil then
+    fail("save_for_backward: it is called with a colon: ctx:save_for_backward(…)")
+  end
+  local saved, places = {}, {n = select("#", ...)}
+  for i = 1, places.n do
+    local t = select(i, ...)
+    if t ~= nil then
+      saved[#saved + 1] = options.arg("save_for_backward", "argument " .. i, t, "tensor")
+      places[#saved] = i
+    end
+  end
+  rawset(self, "_saved", saved)
+  rawset(self, "_places", places)
+end
+
+function Context:mark_non_differentiable(...)
+  rawset(self, "_constant", {...})
+end
+
+--- Without, a gradient nobody asked for is nil in backward; with (the default) it is zeros.
+function Context:set_materialize_grads(on)
+  rawset(self, "_materialize", options.arg("set_materialize_grads", "on", on, "boolean"))
+end
+
+local context_mt = {
+  __index = function(self, key)
+    if key ~= "saved_tensors" then return Context[key] end
+    local places, saved = rawget(self, "_places") or {n = 0}, rawget(self, "_saved")
+    local list = {n = places.n}
+    if not saved and not rawget(self, "_running") then return list end
+    for i, place in ipairs(places) do list[place] = saved and saved[i] or core.custom_saved(i) end
+    return list
+  end,
+}
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+local function contains(list, x)
+  for _, item in ipairs(list) do
+    if item == x then return true end
+  end
+  return false
+end
+
+-- Gradients for the outputs in the order of forward's results, zeros where undefined.
+local function spread(ctx, grads, metas, nout)
+  local given = {}
+  for i = 1, nout do
+    local meta = metas[i]
+    local grad = meta and meta.slot and grads[meta.slot] or nil
+    if not grad and meta and rawget(ctx, "_materialize") ~= false then
+      grad = ops.zeros(meta.shape, {dtype = meta.dtype, device = meta.device})
+    end
+    given[i] = grad
+  end
+  return given
+end
+
+-- The closure the graph calls. It holds no output: that would tie the graph to itself.
+local function backward_of(kind, ctx, metas, nout, positions, nargs)
+  return function(grads)
+    rawset(ctx, "_running", true)
+    local given = spread(ctx, grads, metas, nout)
+    local results = pack(kind.backward(ctx, unpack(given, 1, nout)))
+    rawset(ctx, "_running", nil)
+    if results.n > nargs then
+      for i = nargs + 1, results.n do
+        if results[i] ~= nil then
+          fail("%s.backward: returned %d gradients; forward took %d arguments", kind.__name, results.n, nargs)
+        end
+      end
+    end
+    local last = positions[#positions]
+    if results.n < last then
+      fail("%s.backward: returned %d gradient%s, but argument %d of forward is a tensor: one for each argument wanted, "
+        .. "nil where there is none", kind.__name, results.n, results.n == 1 and "" or "s", last)
+    end
+    local list = {}
+    for i, position in ipairs(positions) do
+      local grad = results[position]
+      if grad and not core.is_tensor(grad) then
+          fail("%s.backward: gradient %d has to be a tensor or nil, got %s", kind.__name, position,
+          options.describe(grad))
+      end
+      list[i] = grad or false
+    end
+    return list
+  end
+end
+
+-- Outputs as new tensors of the graph: what forward returned unchanged becomes a view of its own.
+local function prepare(outputs, inputs, constant)
+  local metas, tied = {}, {}
+  for i = 1, outputs.n do
+    local y = outputs[i]
+    if core.is_tensor(y) then
+      metas[i] = {shape = y.shape, dtype = y.dtype, device = y.device}
+      if core.is_floating_point(y) and not contains(constant, y) then
+        if contains(inputs, y) or contains(tied, y) then
+          y = ops.detach(y)
+          outputs[i] = y
+        end
+        tied[#tied + 1] = y
+        metas[i].slot = #tied
+      end
+    end
+  end
+  return metas, tied
+end
+
+local function apply(kind, ...)
+  local arguments = pack(...)
+  local ctx = setmetatable({needs_input_grad = {}}, context_mt)
+  local inputs, positions, wanted = {}, {}, false
+  for i = 1, arguments.n do
+    local x = arguments[i]
+    local needs = core.is_tensor(x) and x.requires_grad
+    ctx.needs_input_grad[i] = needs
+    wanted = wanted or needs
+    if core.is_tensor(x) then
+      inputs[#inputs + 1] = x
+      positions[#inputs] = i
+    end
+  end
+  if not kind.forward then fail("%s: a Function needs forward(ctx, ...)", kind.__name) end
+  local outputs = pack(core.no_grad(kind.forward, ctx, ...))
+  local saved = rawget(ctx, "_saved") or {}
+  rawset(ctx, "_saved", nil)
+  if wanted and core.is_grad_enabled() then
+    if not kind.backward then fail("%s: a Function needs backward(ctx, ...)", kind.__name) end
+    local metas, tied = prepare(outputs, inputs, rawget(ctx, "_constant") or {})
+    rawset(ctx, "_constant", nil)
+    if #tied > 0 then
+      core.custom_record(kind.__name, backward_of(kind, ctx, metas, outputs.n, positions, arguments.n), inputs, tied,
+        saved)
+    end
+  end
+  return unpack(outputs, 1, outputs.n)
+end
+
+--- lm.autograd.Function: a differentiable function with a backward of its own:
+---   local Exp = lm.autograd.Function:extend("Exp")
+---   function Exp.forward(ctx, x) local y = x:exp(); ctx:save_for_backward(y); return y end
+---   function Exp.backward(ctx, g) return g * ctx.saved_tensors[1] end
+---   y = Exp(x)      -- or Exp.apply(x)
+--- backward gives one gradient (or nil) for each argument of forward; those after the last tensor may be left out.
+local Function = class.new("Function", nil, apply)
+
+--- A function's class: it is given forward(ctx, ...) and backward(ctx, ...).
+function Function:extend(name)
+  local new = class.new(options.arg("Function.extend", "name", name, "string"), self)
+  getmetatable(new).__newindex = function(t, key, value)
+    if type(value) == "function" and debug.getlocal(value, 1) == "self" then
+      fail("%s: %s takes ctx first, and is written with a dot: function %s.%s(ctx, …)", t.__name, key, t.__name, key)
+    end
+    rawset(t, key, value)
+  end
+  new.apply = function(...)
+    if rawequal((...), new) then return apply(...) end
+    return apply(new, ...)
+  end
+  return new
+end
+
+-- A function, a Function or a module.
+local function check_callable(who, f)
+  local mt = debug.getmetatable(f)
+  if type(f) == "function" or type(mt) == "table" and rawget(mt, "__call") and type(f) ~= "cdata" then return f end
+  fail("%s: f has to be a function, got %s", who, options.describe(f))
+end
+
+return {Function = Function, check_callable = check_callable}

@@ -1,0 +1,207 @@
+--- Every public name, and the comments that stand above the definitions in these files. They are read when first asked
+--- for.
+---
+--- A comment of `---` lines belongs to the function that begins on the line below it. Where there is no such function
+--- (a class, a field, what is written in C) it begins with what it is about, as it is written: `nn.Linear(in, out): …`,
+--- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on. A class that is
+--- made of an entry brings its text along, in `__help`.
+local core = require "luminary.core"
+
+local index = {}
+local getmetatable_of = debug.getmetatable
+
+-- ---- the comments
+
+-- "nn.Linear" of "nn.Linear(in, out): x", "x.shape" of "x.shape: the sizes".
+local function heading(text)
+  return text:match("^([%a_][%w_%.:]*[%w_])%s?[%({]") or text:match("^([%a_][%w_]*%.[%w_%.]*[%w_]): ")
+end
+
+-- The comments of a file by the line below, those that say what they are about by that, and the first one.
+local function read_comments(path, by_heading)
+  local by_line, file, first = {}, io.open(path, "r"), nil
+  if not file then return by_line end
+  local block, number = nil, 0
+  local function keep(lines)
+    local name = heading(lines[1])
+    if name and not by_heading[name] then by_heading[name] = lines end
+  end
+  for text in file:lines() do
+    number = number + 1
+    local comment = text:match("^%s*%-%-%- ?(.*)$") or text:match("^%s*%-%-%-$") and ""
+    if comment then
+      block = block or {}
+      block[#block + 1] = comment
+    elseif block then
+      first = first or block
+      if text:find("%S") then
+        by_line[number] = block
+        keep(block)
+      else
+        local entry
+        for _, each in ipairs(block) do
+          if not entry or heading(each) then
+            if entry then keep(entry) end
+            entry = {}
+          end
+          entry[#entry + 1] = each
+        end
+        keep(entry)
+      end
+      block = nil
+    end
+  end
+  file:close()
+  return by_line, first
+end
+
+-- ---- public names
+
+-- A library's names that are loaded when they are first asked for; nil where there are none.
+function index.lazy(value)
+  local mt = type(value) == "table" and getmetatable_of(value)
+  local lazy = type(mt) == "table" and rawget(mt, "lazy")
+  return lazy and lazy() or nil
+end
+
+-- A library: one of ours, or a table of functions and constants in one.
+local function is_library(value)
+  if type(value) ~= "table" or rawget(value, "__name") then return false end
+  local mt = getmetatable_of(value)
+  return mt == nil or rawget(mt, "__library") ~= nil
+end
+
+local function is_class(value)
+  local mt = type(value) == "table" and getmetatable_of(value)
+  return mt and rawget(mt, "__call") ~= nil or false
+end
+
+-- As people write it: lm.nn.functional.relu is F.relu. Longer ones first.
+local short = {
+  {"lm.nn.functional", "F"}, {"lm.nn", "nn"}, {"lm.optim", "optim"}, {"lm.data", "data"}, {"lm.dist", "dist"},
+  {"lm.vision.transforms", "transforms"}, {"lm.vision", "vision"},
+}
+local function shortened(path)
+  for _, pair in ipairs(short) do
+    local long, as = unpack(pair)
+    if path == long or path:sub(1, #long + 1) == long .. "." then return as .. path:sub(#long + 1) end
+  end
+  return path
+end
+
+local internal = {["lm.core"] = true, ["lm.ops"] = true}
+
+local function sorted_names(t)
+  local names = {}
+  for name in next, t do
+    if type(name) == "string" and not name:find("^_") then names[#names + 1] = name end
+  end
+  for name in next, index.lazy(t) or {} do
+    if rawget(t, name) == nil then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+-- What of a class is for its users: functions that it has, or has from its class.
+local function add_class(to, name, of)
+  if to.classes[name] then return end
+  to.classes[name] = of
+  for _, method in ipairs(sorted_names(of)) do
+    if type(of[method]) == "function" then
+      to.add(name .. ":" .. method, method, of[method], name)
+    end
+  end
+  local super = rawget(of, "super")
+  if super then add_class(to, super.__name, super) end
+end
+
+local function add_library(to, path, library)
+  to.seen[library] = true
+  for _, name in ipairs(sorted_names(library)) do
+    local value, inner = library[name], path .. "." .. name
+    if not internal[inner] then
+      to.add(shortened(inner), name, value, shortened(path))
+      if is_class(value) then
+        add_class(to, rawget(value, "__name") or name, value)
+      elseif is_library(value) and not to.seen[value] then
+        add_library(to, inner, value)
+      end
+    end
+  end
+end
+
+local made -- when first asked for
+
+-- Everything public: a list of {path, name, value, owner}, the same by name, and the comments.
+local function all()
+  if made then return made end
+  local new = {
+    list = {}, by_name = {}, by_path = {}, classes = {}, seen = {}, -- names
+    by_line = {}, by_heading = {}, first = {}, -- comments: first is by the library that a file gives
+  }
+  function new.add(path, name, value, owner)
+    if new.by_path[path] then return end
+    local entry = {path = path, name = name, value = value, owner = owner}
+    new.list[#new.list + 1], new.by_path[path] = entry, entry
+    new.by_name[name] = new.by_name[name] or {}
+    table.insert(new.by_name[name], entry)
+  end
+  local lm = require "luminary"
+  new.add("lm", "lm", lm, "")
+  add_library(new, "lm", lm)
+  for _, name in ipairs(sorted_names(core.methods)) do new.add("x:" .. name, name, core.methods[name], "x") end
+  for _, name in ipairs(sorted_names(core.tensor_fields)) do new.add("x." .. name, name, nil, "x") end
+  for _, name in ipairs(sorted_names(package.loaded)) do -- of two comments about one name the first counts
+    local path = name:find("^luminary") and not name:find("^luminary%.cli") and package.searchpath(name, package.path)
+    if path then
+      local first
+      new.by_line["@" .. path], first = read_comments(path, new.by_heading)
+      if type(package.loaded[name]) == "table" then new.first[package.loaded[name]] = first end
+    end
+  end
+  made = new
+  return made
+end
+
+--- Everything public: a list of {path = "nn.Linear", name = "Linear", value, owner = "nn"}. Tensors' methods and fields
+--- are the owner "x"'s; methods of classes are the class's.
+function index.entries() return all().list end
+
+--- The names, without what they are names in.
+function index.words()
+  local list = {}
+  for name in pairs(all().by_name) do list[#list + 1] = name end
+  table.sort(list)
+  return list
+end
+
+--- A public class, by its name.
+function index.class(name) return all().classes[name] end
+
+local inner_ops = {
+  conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
+  min_dim = true,
+}
+
+--- Whether a name is that of an op which is there for others to be made of.
+function index.is_inner(name) return inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil end
+
+-- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.
+local function joined(lines)
+  local out = {}
+  for _, text in ipairs(lines) do
+    local last = out[#out]
+    if last and last ~= "" and text ~= "" and not text:find("^%s") and not last:find("^%s") then
+      out[#out] = last .. " " .. text
+    else
+      out[#out + 1] = text
+    end
+  end
+  return table.concat(out, "\n")
+end
+
+index.all, index.heading, index.joined, index.read_comments, index.shortened, index.sorted_names, index.is_class,
+  index.internal = all, heading, joined, read_comments, shortened, sorted_names, is_class, internal
+
+return index

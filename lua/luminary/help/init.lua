@@ -1,0 +1,264 @@
+--- What each public name is, as text: from the core for the ops, and from the comments in these files (index.lua).
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local index = require "luminary.help.index"
+local options = require "luminary.base.options"
+local overview = require "luminary.help.overview"
+
+local help = {
+  entries = index.entries, words = index.words, class = index.class, is_inner = index.is_inner, lazy = index.lazy,
+  wrapped = overview.wrapped, columns = overview.columns, overview = overview.overview,
+}
+local all, heading, is_class, joined, read_comments, shortened = index.all, index.heading, index.is_class, index.joined,
+  index.read_comments, index.shortened
+local getinfo, getlocal, getupvalue = debug.getinfo, debug.getlocal, debug.getupvalue
+
+-- ---- what is said about one
+
+-- The function that stands behind one of options.exact and the like.
+local function original(f)
+  for _ = 1, 5 do
+    local info = getinfo(f, "S")
+    if not info.source:find("/base/options%.lua$") and not info.source:find("/base/class%.lua$") then return f, info end
+    local i, inner = 1, nil
+    while true do
+      local name, value = getupvalue(f, i)
+      if not name then break end
+      if type(value) == "function" and (name == "f" or name == "exact" or name == "method") then inner = value end
+      i = i + 1
+    end
+    if not inner then return f, info end
+    f = inner
+  end
+  return f, getinfo(f, "S")
+end
+
+local function call_of(path, f)
+  local names, info = {}, getinfo(f, "u")
+  for i = 1, info.nparams do
+    local name = getlocal(f, i)
+    if not (i == 1 and path:find(":", 1, true)) then names[#names + 1] = name end
+  end
+  if info.isvararg then names[#names + 1] = "…" end
+  return ("%s(%s)"):format(path, table.concat(names, ", "))
+end
+
+-- What a comment says of a name: as it stands where it begins with a call, else below the call.
+local function worded(path, name, lines, f)
+  local about = heading(lines[1])
+  if about and about:match("[%w_]+$") == name then return joined(lines) end
+  return (f and call_of(path, f) or path) .. "\n  " .. joined(lines):gsub("\n", "\n  ")
+end
+
+-- What is above a function.
+local function of_function(entry, value)
+  local f, info = original(value)
+  local files = all().by_line
+  if info.what ~= "C" and not files[info.source] then -- a user's
+    files[info.source] = info.source:find("^@") and read_comments(info.source:sub(2), {}) or {}
+  end
+  local lines = info.what ~= "C" and files[info.source][info.linedefined]
+  if lines then return worded(entry.path, entry.name, lines, f) end
+end
+
+local explain
+
+-- Of a method that says nothing itself, what is said of the one that it overrides.
+local function of_super(entry)
+  local of = all().classes[entry.owner]
+  if not of then return nil end
+  local super, common = rawget(of, "super"), class.methods[entry.name]
+  local text = super and explain(super.__name .. ":" .. entry.name) or common and of_function(entry, common)
+  if text then return text end
+  if entry.name == "init" or entry.name == "forward" then return explain(entry.owner) end
+end
+
+-- Another public name of the same value.
+local function of_alias(entry)
+  local kind = type(entry.value)
+  if kind ~= "function" and kind ~= "table" then return nil end
+  for _, other in ipairs(all().list) do
+    if other ~= entry and other.value == entry.value then
+      local lines = all().by_heading[other.path]
+      if lines then return joined(lines) end
+    end
+  end
+end
+
+local function find_text(entry)
+  local lines = all().by_heading[entry.path] or entry.owner == "x" and all().by_heading["lm." .. entry.name]
+  if type(entry.value) == "function" then
+    local text = of_function(entry, entry.value)
+    if text then return text end
+  end
+  if lines then return worded(entry.path, entry.name, lines) end
+  local own = is_class(entry.value) and rawget(entry.value, "__help")
+  if own then return own end
+  lines = type(entry.value) == "table" and all().first[entry.value]
+  if lines then return joined(lines) end
+  if entry.owner == "x" or entry.owner == "lm" or entry.owner == "F" then
+    local text = core.help(entry.name)
+    if text then return text end
+  end
+  local kind = type(entry.value)
+  if kind == "string" or kind == "number" then return explain(entry.owner) end -- a constant among others
+  return of_alias(entry) or of_super(entry)
+end
+
+--- Methods that every class has, or that calls stand for.
+help.usual = {
+  init = true, forward = true, extend = true, repr = true, extra_repr = true, is = true, reset_parameters = true,
+}
+
+-- The text of a class ends with the methods that it adds to those of the class it extends.
+local function with_methods(entry, text)
+  local names, owner = {}, rawget(entry.value, "__name") or entry.name
+  for _, each in ipairs(all().list) do
+    if each.owner == owner and not help.usual[each.name] then names[#names + 1] = each.name end
+  end
+  if #names == 0 then return text end
+  return ("%s\nIts methods: %s."):format(text, table.concat(names, ", "))
+end
+
+--- What is known of an entry of help.entries(); nil if nothing is.
+function help.of(entry)
+  if entry.text == nil then
+    entry.text = false
+    local text = find_text(entry)
+    entry.text = text and is_class(entry.value) and with_methods(entry, text) or text or false
+  end
+  return entry.text or nil
+end
+
+function explain(path)
+  if all().by_path[path] then return help.of(all().by_path[path]) end
+  local of = all().classes[path]
+  for _, entry in ipairs(of and all().by_name[path] or {}) do
+    if entry.value == of then return help.of(entry) end
+  end
+  local lines = of and all().by_heading[path]
+  return lines and joined(lines)
+end
+
+-- ---- asking by name
+
+local others = {
+  x = "tensors", lm = "luminary", nn = "nn", F = "nn.functional", optim = "optim", data = "data",
+  ["optim.lr_scheduler"] = "optim.lr_scheduler",
+}
+
+-- What is said of a name of PyTorch's or Torch7's: in other_names, of the library that it is asked of, or of the first.
+local function elsewhere(qualifier, name)
+  local names = require "luminary.help.other_names"
+  local found = names[others[qualifier]] and names[others[qualifier]][name]
+  for _, owner in ipairs {"x", "lm", "nn", "F", "optim", "optim.lr_scheduler", "data"} do
+    if not found and names[others[owner]][name] ~= nil then found = names[others[owner]][name] end
+  end
+  return found
+end
+
+-- Whether what stands before an entry's name is what somebody wrote there.
+local function belongs(entry, qualifier)
+  return qualifier and (entry.owner == shortened(qualifier) or entry.owner == shortened("lm." .. qualifier))
+end
+
+local common = {lm = 1, x = 1, F = 1, nn = 1}
+
+-- The entries that a name may stand for: with what stands before it, where that helps; what is used most comes first,
+-- and methods of classes last.
+local function candidates(qualifier, name)
+  local narrow, ranked = {}, {{}, {}, {}}
+  for _, entry in ipairs(all().by_name[name] or {}) do
+    if belongs(entry, qualifier) then narrow[#narrow + 1] = entry end
+    table.insert(ranked[common[entry.owner] or all().classes[entry.owner] and 3 or 2], entry)
+  end
+  if #narrow > 0 then return narrow end
+  local list = {}
+  for _, entries in ipairs(ranked) do
+    for _, entry in ipairs(entries) do list[#list + 1] = entry end
+  end
+  return list
+end
+
+-- The owners that a value's methods are found under: "x", or its classes' names.
+local function owners_of(value)
+  if core.is_tensor(value) then return {"x"} end
+  local record, owners = class.record(value), {}
+  local of = record and record.class
+  while of do
+    owners[#owners + 1] = of.__name
+    of = of.super
+  end
+  return owners
+end
+
+local function no_name(path, name, qualifier)
+  local ours = elsewhere(qualifier and shortened(qualifier), name)
+  if ours == false then return ("no '%s' in this version"):format(path) end
+  if ours and ours:find(" ") then return ("no '%s'; %s"):format(path, ours) end
+  if ours then
+    local text = ours ~= path and ours ~= name and not path:find("." .. ours, 1, true) and help.text(ours)
+    return ("no '%s'; here it is %s%s"):format(path, ours, text and "\n" .. text or "")
+  end
+  local there = {}
+  for _, entry in ipairs(all().list) do
+    if belongs(entry, qualifier) then there[#there + 1] = entry.name end
+  end
+  local near = core.nearest(name, there) or core.nearest(name, index.words())
+  return ("no '%s'%s"):format(path, near and "; did you mean ?" .. near or "")
+end
+
+--- What is known of a name: "conv2d", "nn.Linear", "x:sum", "Module:parameters". nil, and a sentence that says what is
+--- near, where there is no such name. of: the value that stands before the last dot or colon, if it is known.
+function help.text(path, of)
+  options.arg("help", "the name", path, "string")
+  path = path:gsub("^luminary%f[^%w_]", "lm")
+  local qualifier, name = path:match("^(.*)[%.:]([%w_]+)$")
+  name = name or path:match("^[%w_]+$")
+  if not name then return nil, ("no '%s'"):format(path) end
+  local classes = all().classes
+  local named = qualifier
+    and (classes[qualifier] or classes["lm." .. qualifier] or classes[qualifier:match("[%w_]+$")])
+  local owners = of ~= nil and owners_of(of) or {}
+  while named do
+    owners[#owners + 1] = named.__name
+    named = rawget(named, "super")
+  end
+  for _, owner in ipairs(owners) do
+    local entry = all().by_path[owner .. ":" .. name] or all().by_path[owner .. "." .. name]
+    local text = entry and help.of(entry)
+    if text then return text end
+  end
+  if all().by_path[path] then
+    local text = help.of(all().by_path[path])
+    if text then return text end
+  end
+  local texts, said = {}, {}
+  for _, entry in ipairs(candidates(qualifier, name)) do
+    local text = help.of(entry)
+    if text and not said[text] then
+      said[text] = true
+      texts[#texts + 1] = text
+    end
+  end
+  if #texts == 0 then
+    local text = core.help(name) or all().classes[name] and explain(name)
+    if text then return text end
+    return nil, no_name(path, name, qualifier)
+  end
+  return table.concat(texts, "\n", 1, math.min(#texts, 4))
+end
+
+--- What is known of a value that somebody calls `name`.
+function help.value(name, value)
+  if type(value) == "function" then
+    local entry, info = {path = name, name = name}, getinfo(value, "S")
+    return of_function(entry, value) or call_of(name, original(value))
+      .. (info.what == "C" and "" or ("\n  %s:%d"):format(info.short_src, info.linedefined))
+  end
+  local record = class.record(value)
+  local text = record and explain(record.class.__name)
+  return ("%s is %s%s"):format(name, options.describe(value), text and "\n" .. text or "")
+end
+
+return options.exact_all(help)
