@@ -319,10 +319,7 @@ static lm_status put_things(lm_letter *l, uint32_t first) {
     const lm_segment *s = lm_segment_of(t);
     int storage = 0;
     bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU;
-    if (!s && on_cpu && t->storage->bytes > 0) {
-      status = lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1);
-      goto done;
-    }
+    if (!s && on_cpu && t->storage->bytes > 0) TRY(lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1));
     while (storage < nstorages && storages[storage] != t->storage) storage++;
     bool is_new = storage == nstorages;
     if (is_new) storages[nstorages++] = t->storage;
@@ -365,11 +362,9 @@ lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
   const uint32_t first = 1; /* fds[0] is the body's place */
   *out = NULL;
   lm_letter *l = lm_calloc(1, sizeof *l);
-  if (!l || !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first,
-                                 sizeof(int)))) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!l ||
+      !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int))))
+    TRY(LM_E_OOM);
   l->nfds = first;
   lm_content things = *c;
   things.n = 0;
@@ -478,10 +473,8 @@ static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out)
     return lm_fail(LM_E_IO, "the message makes no sense");
   }
   if (!(p = new_parcel("", 0, (int)ntensors, (int)nhandles)) || !(a.places = lm_calloc(ntensors, sizeof *a.places)) ||
-      !(a.files = lm_calloc(nfiles, sizeof *a.files))) {
-    status = LM_E_OOM;
-    goto done;
-  }
+      !(a.files = lm_calloc(nfiles, sizeof *a.files)))
+    TRY(LM_E_OOM);
   a.nplaces = (int)ntensors;
   for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(take_fd(l), &a.files[a.nfiles]));
   l->next += nleases;
@@ -490,10 +483,7 @@ static lm_status unpack(const char *body, size_t n, luggage *l, lm_parcel **out)
   for (uint32_t i = 0; i < nhandles; i++) TRY(get_handle(&r, &a, l, &p->handles[i]));
   size_t bytes = (size_t)(r.end - r.at);
   char *text = lm_realloc(p->text, bytes);
-  if (!text) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!text) TRY(LM_E_OOM);
   memcpy(text, r.at, bytes);
   p->text = text;
   p->n = bytes;

@@ -5,11 +5,9 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "device/driver.h"
 #include "device/segments.h"
 
@@ -149,11 +148,6 @@ static bool give_back(borrowed *b) {
   return true;
 }
 
-static void wake_keeper(void) {
-  ssize_t n = write(wake, &(uint64_t){1}, sizeof(uint64_t));
-  (void)n; /* it is awake if there is no room */
-}
-
 /* Finalizers come here: no driver is called. */
 static void return_borrowed(void *owner) {
   borrowed *b = owner;
@@ -163,7 +157,7 @@ static void return_borrowed(void *owner) {
   returned = b;
   nreturned++;
   pthread_mutex_unlock(&lock);
-  wake_keeper();
+  lm_bell_ring(wake);
 }
 
 /* ---- the thread */
@@ -254,8 +248,7 @@ static void *keep(void *unused) {
     }
     at[0] = (struct pollfd){.fd = wake, .events = POLLIN};
     if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
-    uint64_t count;
-    if (at[0].revents && read(wake, &count, sizeof count) < 0) continue;
+    if (at[0].revents) lm_bell_silence(wake);
     collect_loans(at + 1, of, n, &ending);
     collect_returned();
   }
@@ -284,7 +277,7 @@ static void leave(void) {
   pthread_mutex_lock(&lock);
   stops = true;
   pthread_mutex_unlock(&lock);
-  wake_keeper();
+  lm_bell_ring(wake);
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
   until.tv_sec++; /* a device may hang */
@@ -293,25 +286,13 @@ static void leave(void) {
 
 static lm_status start(void) {
   lm_status status = LM_OK;
-  sigset_t all, before;
   pthread_mutex_lock(&lock);
   if (runs) goto done;
-  if (wake < 0 && (wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
-    status = lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno));
-    goto done;
-  }
-  if (getrandom(self, sizeof self, 0) != (ssize_t)sizeof self) {
-    status = lm_fail(LM_E_IO, "no random number to be had: %s", strerror(errno));
-    goto done;
-  }
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int problem = pthread_create(&keeper, NULL, keep, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (problem) {
-    status = lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
-    goto done;
-  }
+  if (wake < 0 && (wake = lm_bell_new()) < 0) TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
+  if (getrandom(self, sizeof self, 0) != (ssize_t)sizeof self)
+    TRY(lm_fail(LM_E_IO, "no random number to be had: %s", strerror(errno)));
+  int problem = lm_thread_start(&keeper, keep, NULL);
+  if (problem) TRY(lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem)));
   runs = true;
   atexit(leave);
 done:
@@ -508,14 +489,8 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   if (made) *made = (loan){.fd = -1, .tensors = lm_calloc((size_t)n, sizeof *made->tensors)};
   if (made) made->events = lm_calloc((size_t)count, sizeof *made->events);
   if (l) *l = (lm_lending){.end = -1, .leases = lm_calloc((size_t)count, sizeof *l->leases)};
-  if (!made || !l || !made->tensors || !made->events || !l->leases) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  if (pipe2(fds, O_CLOEXEC) != 0) {
-    status = lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno));
-    goto done;
-  }
+  if (!made || !l || !made->tensors || !made->events || !l->leases) TRY(LM_E_OOM);
+  if (pipe2(fds, O_CLOEXEC) != 0) TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
   made->fd = fds[0];
   l->end = fds[1];
   for (; made->n < n; made->n++) {
@@ -534,7 +509,7 @@ lm_status lm_lending_new(int n, lm_tensor *const *tensors, lm_lending **out) {
   loans = made;
   nloans++;
   pthread_mutex_unlock(&lock);
-  wake_keeper();
+  lm_bell_ring(wake);
   *out = l;
   made = NULL;
   l = NULL;
@@ -638,10 +613,7 @@ static lm_status open_mapping(lm_device device, const char *handle, mapping **ou
     m->rc++;
     goto done;
   }
-  if (!(m = lm_calloc(1, sizeof *m))) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!(m = lm_calloc(1, sizeof *m))) TRY(LM_E_OOM);
   status = lm_driver_of(device)->ipc_open(ordinal, handle, &base);
   if (status != LM_OK) {
     lm_free(m);
@@ -666,10 +638,7 @@ static lm_status own(const place *at, size_t bytes, lm_tensor **out) {
   while (l && l->number != at->loan) l = l->next;
   if (l && at->index < (uint32_t)l->n) t = lm_retain(l->tensors[at->index]);
   pthread_mutex_unlock(&lock);
-  if (!t || t->storage->bytes != bytes) {
-    status = lm_fail(LM_E_IO, "the message makes no sense");
-    goto done;
-  }
+  if (!t || t->storage->bytes != bytes) TRY(lm_fail(LM_E_IO, "the message makes no sense"));
   int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
   TRY(lm_tensor_view(t, 1, &(int64_t){1}, &(int64_t){1}, -((t->data - (char *)t->storage->data) / element), out));
 done:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 /* ---- mutexes */
 
@@ -27,14 +28,7 @@ lm_status lm_robust_init(pthread_mutex_t *m) {
 static struct timespec after(clockid_t clock, double seconds) {
   struct timespec t;
   clock_gettime(clock, &t);
-  double whole = (double)(int64_t)seconds;
-  t.tv_sec += (time_t)whole;
-  t.tv_nsec += (long)((seconds - whole) * 1e9);
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
-  }
-  return t;
+  return lm_timespec((double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds);
 }
 
 lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
@@ -63,7 +57,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
 
 bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds) {
   if (seconds <= 0) return true;
-  struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  struct timespec t = lm_timespec(seconds);
   return syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0) == 0 || errno != EINTR;
 }
 

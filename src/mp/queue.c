@@ -2,12 +2,11 @@
 #include "mp/queue.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "mp/lock.h"
 
 enum { READ, WRITE };
@@ -165,12 +164,8 @@ static lm_status begin_backlog(lm_handle *h) {
     lm_free(b);
     return status;
   }
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&b->lock, NULL);
-  pthread_cond_init(&b->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&b->changed);
   b->end = &b->first;
   h->backlog = b;
   return LM_OK;
@@ -178,12 +173,8 @@ static lm_status begin_backlog(lm_handle *h) {
 
 /* With its lock held. */
 static lm_status start_thread(lm_backlog *b) {
-  sigset_t all, before;
   pthread_t id;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int problem = pthread_create(&id, NULL, feed, b);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int problem = lm_thread_start(&id, feed, b);
   if (problem) return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
   pthread_detach(id);
   b->runs = true;
@@ -216,9 +207,8 @@ uint64_t lm_queue_backlog(const lm_handle *h, double seconds) {
   lm_backlog *b = h->backlog;
   if (!b) return 0;
   double until = lm_seconds() + seconds;
-  struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
   pthread_mutex_lock(&b->lock);
-  while (b->n > 0 && seconds > 0 && lm_seconds() < until) pthread_cond_timedwait(&b->changed, &b->lock, &at);
+  while (b->n > 0 && seconds > 0 && lm_cond_wait_until(&b->changed, &b->lock, until)) continue;
   uint64_t n = b->n;
   pthread_mutex_unlock(&b->lock);
   return n;

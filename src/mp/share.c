@@ -49,10 +49,8 @@ void lm_segment_release(lm_segment *s) {
 static lm_status enter(lm_segment *s, lm_segment **out) {
   lm_status status = LM_OK;
   struct stat file;
-  if (fstat(s->fd, &file) != 0 || file.st_size <= 0) {
-    status = lm_fail(LM_E_IO, "shared memory: a file of no size was received");
-    goto done;
-  }
+  if (fstat(s->fd, &file) != 0 || file.st_size <= 0)
+    TRY(lm_fail(LM_E_IO, "shared memory: a file of no size was received"));
   s->device = (uint64_t)file.st_dev;
   s->inode = (uint64_t)file.st_ino;
   s->bytes = (size_t)file.st_size;
@@ -67,10 +65,8 @@ static lm_status enter(lm_segment *s, lm_segment **out) {
     return LM_OK;
   }
   void *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (base == MAP_FAILED) {
-    status = lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno));
-    goto done;
-  }
+  if (base == MAP_FAILED)
+    TRY(lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno)));
   s->base = base;
   s->rc = 1;
   pthread_mutex_lock(&lock);

@@ -112,10 +112,8 @@ static lm_status guard_start(lm_supervisor *s) {
   static const char *const argv[] = {"/bin/sh", "-c", script, NULL};
   lm_status status;
   int ends[2] = {-1, -1}, quiet = -1;
-  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0) {
-    status = lm_fail(LM_E_IO, "process: %s", strerror(errno));
-    goto done;
-  }
+  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0)
+    TRY(lm_fail(LM_E_IO, "process: %s", strerror(errno)));
   lm_process_plan plan = {
       .argv = argv, .in = ends[0], .out = quiet, .err = quiet, .extra = -1, .session = true, .outlives = true};
   TRY(lm_process_start(&plan, &s->guard));
@@ -144,10 +142,8 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   if (fd >= 0) close(fd);
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
-  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    status = lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno));
-    goto done;
-  }
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+    TRY(lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno)));
   *out = s;
   s = NULL;
 done:
@@ -220,10 +216,8 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
   TRY(grow(s));
   if (s->to_guard < 0) TRY(guard_start(s));
   for (int k = 0; k < STREAMS; k++) {
-    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0) {
-      status = lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
-      goto done;
-    }
+    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
+      TRY(lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno)));
   }
   lm_process_plan plan = {.argv = argv,
                           .env = env,

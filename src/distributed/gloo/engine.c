@@ -4,14 +4,12 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/gloo/engine_core.h"
 #include "distributed/group/peer_link.h"
 
@@ -21,8 +19,7 @@ static const double LEFT_GRACE = 0.3; /* for the cause to become known when a pe
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
 static void kick(lm_engine *e) {
-  uint64_t one = 1;
-  if (e->polling && write(e->kick, &one, sizeof one) < 0) return; /* full: it is awake already */
+  if (e->polling) lm_bell_ring(e->kick);
 }
 
 /* After anything that may have got a request done that another thread waits for. */
@@ -134,22 +131,14 @@ static void sleep_for_all(lm_engine *e, bool watch_cause) {
   pthread_mutex_lock(&e->lock);
   e->polling = false;
   for (int p = 0; p < e->g->size; p++) e->wire[p].ready |= (fds[p + 2].revents & ~POLLOUT) != 0;
-  uint64_t count;
-  if (fds[0].revents && read(e->kick, &count, sizeof count) < 0) count = 0;
+  if (fds[0].revents) lm_bell_silence(e->kick);
   if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
 }
 
 /* Another thread polls. */
 static void sleep_beside(lm_engine *e) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += POLL_MS * 1000000L;
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_sec++;
-    until.tv_nsec -= 1000000000L;
-  }
   e->waiting++;
-  pthread_cond_timedwait(&e->changed, &e->lock, &until);
+  lm_cond_wait_until(&e->changed, &e->lock, lm_seconds() + POLL_MS * 1e-3);
   e->waiting--;
 }
 
@@ -369,12 +358,8 @@ lm_status lm_engine_open(lm_group *g, lm_engine **out) {
   e->last = &e->kept;
   for (int p = 0; p < g->size; p++) lm_wire_init(&e->wire[p]);
   pthread_mutex_init(&e->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&e->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  e->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  lm_cond_init(&e->changed);
+  e->kick = lm_bell_new();
   if (e->kick < 0) TRY(lm_fail(LM_E_IO, "gloo: no descriptor for a group: %s", strerror(errno)));
   e->polled = lm_malloc((size_t)(g->size + 2) * sizeof *e->polled);
   if (!e->polled) TRY(LM_E_OOM);

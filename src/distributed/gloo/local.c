@@ -46,10 +46,7 @@ lm_status lm_local_open(lm_group *g, lm_local **out) {
   TRY(lm_shared_open(g, 2 * SMALL + 2 * CHUNK, &shared));
   if (!shared) goto done;
   l = lm_malloc(sizeof *l);
-  if (!l) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!l) TRY(LM_E_OOM);
   *l = (lm_local){.shared = shared, .rank = g->rank, .size = g->size};
   shared = NULL;
   *out = l;

@@ -79,10 +79,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     add_part(out, table, 1u << kind);
     at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
                            entries[kind].backend);
-    if (at >= sizeof out->text) {
-      status = lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200));
-      goto done;
-    }
+    if (at >= sizeof out->text) TRY(lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200)));
   }
 done:
   return status;

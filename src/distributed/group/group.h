@@ -131,6 +131,8 @@ LM_API const lm_ticket *lm_group_ticket(const lm_group *g);
 LM_API lm_status lm_group_check(lm_group *g);
 /* Becomes readable when lm_group_check is going to fail; for poll. Not to be read from or closed. */
 LM_API int lm_group_wake_fd(const lm_group *g);
+/* Sleeps until then, `seconds` at most. */
+LM_API void lm_group_pause(const lm_group *g, double seconds);
 /* Whether a short busy wait pays: there are no more ranks on this host than cores. */
 LM_API bool lm_group_may_spin(const lm_group *g);
 /* A rank of the world has failed: peers may be gone. */

@@ -156,10 +156,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   if (status != LM_OK) return lm_fail_in(status, "new_group");
   TRY(check_ranks(w, n, ranks));
   TRY(lm_backends_parse(backend, &backends));
-  if (is_solo(&backends) && n > 1) {
-    status = lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n);
-    goto done;
-  }
+  if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n));
   TRY(make_core(n, ranks, w->rank, &core));
   core->world = w;
   core->timeout = timeout > 0 ? timeout : w->timeout;

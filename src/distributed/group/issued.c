@@ -2,15 +2,14 @@
  * The words of the storages (lm_use_read, lm_use_write) make it wait for what came before, and all later ops for it. */
 #include "distributed/group/issued.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/issued_core.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
@@ -28,11 +27,7 @@ lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
   atomic_init(&is->rc, 1);
   pthread_mutex_init(&is->calling, NULL);
   pthread_mutex_init(&is->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&is->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&is->changed);
   part->issuer = is;
   return LM_OK;
 }
@@ -53,7 +48,7 @@ void lm_issuer_close(lm_issuer *is) {
   bool started = is->started;
   pthread_mutex_unlock(&is->lock);
   if (started) {
-    lm_issuer_kick(is);
+    lm_bell_ring(is->kick);
     pthread_join(is->thread, NULL);
     lm_tickets_close(&is->ring);
     close(is->kick);
@@ -178,7 +173,7 @@ static void announce(lm_issuer *is, lm_work *w) {
   bool asleep = is->asleep;
   is->asleep = false;
   pthread_mutex_unlock(&is->lock);
-  if (asleep) lm_issuer_kick(is);
+  if (asleep) lm_bell_ring(is->kick);
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->call.ticket.seq,
            w->call.ticket.what);
@@ -337,7 +332,7 @@ static bool has_work(const lm_issuer *is, bool p2p_too) {
 lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
-  if (is->started && is->first) lm_issuer_kick(is);
+  if (is->started && is->first) lm_bell_ring(is->kick);
   while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
   is->hosts--;
   pthread_mutex_unlock(&is->lock);
@@ -347,20 +342,11 @@ lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
 lm_status lm_issued_wait(lm_work *w, double seconds) {
   lm_issuer *is = w->issuer;
   bool waits = seconds >= 0 || w->call.host;
-  double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
-  struct timespec deadline = {.tv_sec = (time_t)until};
-  deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
-  int timed_out = 0;
+  double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   pthread_mutex_lock(&is->lock);
   is->hosts += waits;
-  if (waits && is->asleep) lm_issuer_kick(is);
-  while (waits && !lm_work_is_done(w) && timed_out != ETIMEDOUT) {
-    if (seconds < 0) {
-      pthread_cond_wait(&is->changed, &is->lock);
-    } else {
-      timed_out = pthread_cond_timedwait(&is->changed, &is->lock, &deadline);
-    }
-  }
+  if (waits && is->asleep) lm_bell_ring(is->kick);
+  while (waits && !lm_work_is_done(w) && lm_cond_wait_until(&is->changed, &is->lock, until)) continue;
   is->hosts -= waits;
   bool done = lm_work_is_done(w), failed = !done && is->failed.status != LM_OK;
   lm_status status = lm_error_restore(&is->failed);

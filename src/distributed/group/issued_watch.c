@@ -5,15 +5,12 @@
 #include <errno.h>
 #include <omp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "distributed/group/issued_core.h"
 #include "distributed/group/world.h"
 
@@ -31,11 +28,6 @@ typedef struct watch {
   double pause, asked;
   double until; /* the end of the farewell; 0 before */
 } watch;
-
-void lm_issuer_kick(lm_issuer *is) {
-  uint64_t one = 1;
-  while (write(is->kick, &one, sizeof one) < 0 && errno == EINTR) continue;
-}
 
 /* ---- works */
 
@@ -217,15 +209,14 @@ static void rest(watch *x, bool idle) {
   double most = is->hosts > 0 ? awaited_pause : longest_pause;
   pthread_mutex_unlock(&is->lock);
   double pause = x->pause < most ? x->pause : most;
-  struct timespec time = {.tv_nsec = (long)(pause * 1e9)};
+  struct timespec time = lm_timespec(pause);
   if (!x->over) {
     int wake = lm_group_wake_fd(is->g);
     if (wake >= 0) polls[n++] = (struct pollfd){.fd = wake, .events = POLLIN};
     if (lm_tickets_wanted(is->g)) n += lm_tickets_polls(&is->ring, polls + n);
   }
   ppoll(polls, (nfds_t)n, idle ? NULL : &time, NULL);
-  uint64_t kicks;
-  if (polls[0].revents && read(is->kick, &kicks, sizeof kicks) < 0) return;
+  if (polls[0].revents) lm_bell_silence(is->kick);
   x->pause = pause * 2;
 }
 
@@ -257,19 +248,14 @@ static void *watch_calls(void *arg) {
   return NULL;
 }
 
-/* Signals are for the script's threads. */
 lm_status lm_issuer_start(lm_issuer *is) {
   lm_status status = LM_OK;
-  sigset_t all, before;
   pthread_mutex_lock(&is->calling);
   if (is->started) goto done;
-  is->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  is->kick = lm_bell_new();
   if (is->kick < 0) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(errno)));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&is->thread, NULL, watch_calls, is);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(&is->thread, watch_calls, is);
   if (error) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(error)));
   is->started = true;
 done:

@@ -1,18 +1,16 @@
 /* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
  * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
-#define _GNU_SOURCE
 #include <omp.h>
-#include <poll.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/issued.h"
 
 static const double farewell = 5; /* seconds that sends have to leave when the group closes */
-static const long tick = 2000000; /* nanoseconds between the carrier's looks */
+static const double tick = 2e-3;  /* seconds between the carrier's looks */
 
 /* ---- one round with the group: w is finished if its request is, or has failed */
 
@@ -90,12 +88,6 @@ bool lm_p2p_done(lm_work *w) {
   return lm_work_is_done(w);
 }
 
-static void pause_for(lm_group *g, double seconds) {
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
-  ppoll(&wake, 1, &time, NULL);
-}
-
 lm_status lm_p2p_wait(lm_work *w, double seconds) {
   if (lm_work_is_done(w)) return lm_work_outcome(w);
   if (seconds < 0 || seconds >= w->call.timeout) {
@@ -110,7 +102,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
   while (!lm_p2p_done(w)) {
     if (lm_seconds() >= until)
       return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
-    pause_for(&w->call.core->g, rest);
+    lm_group_pause(&w->call.core->g, rest);
     if (rest < 1e-3) rest *= 2;
   }
   return lm_work_outcome(w);
@@ -134,12 +126,7 @@ static void *carry(void *arg) {
       pthread_cond_wait(&q->posting, &q->lock);
       continue;
     }
-    struct timespec until; /* as a rule who posts also waits, soon */
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += tick;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&q->posting, &q->lock, &until);
+    lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* as a rule who posts also waits, soon */
     lm_work *w = q->arrived ? NULL : left_alone(q);
     if (!w) continue;
     w->busy = true;
@@ -165,7 +152,7 @@ void lm_p2p_close(lm_queue *q) {
       sending |= !lm_p2p_done(w);
       lm_work_release(w);
     }
-    if (sending) pause_for(g, rest);
+    if (sending) lm_group_pause(g, rest);
     if (rest < 1e-3) rest *= 2;
   }
   while (q->posted) {

@@ -23,10 +23,7 @@ static lm_status attempt(lm_group *g, const char *address, const lm_patience *p,
   lm_bytes hello = {0};
   lm_put_u64(&hello, door_of(g));
   lm_put_u32(&hello, (uint32_t)g->rank);
-  if (hello.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (hello.failed) TRY(LM_E_OOM);
   TRY(lm_net_connect(address, p, &fd));
   lm_net_tune(fd, w->heartbeat_timeout);
   TRY(lm_auth_connect(fd, &w->key, hello.data, hello.n, p));

@@ -165,10 +165,7 @@ static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, 
         lm_fail(LM_E_IO, "sharing memory: an offer of %zu bytes, not %zu; do all ranks run one version?", n, sizeof *o);
     goto done;
   }
-  if (o->ticket.hash != ticket->hash) {
-    status = lm_group_mismatch(g, 0, &o->ticket);
-    goto done;
-  }
+  if (o->ticket.hash != ticket->hash) TRY(lm_group_mismatch(g, 0, &o->ticket));
   o->text[sizeof o->text - 1] = '\0';
   *mine = join_file(g, o->text, bytes);
 done:

@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "base/thread.h"
 #include "distributed/group/peer_link.h"
 
 int lm_tickets_prev(const lm_tickets *ring) { return (ring->g.rank + ring->g.size - 1) % ring->g.size; }
@@ -19,13 +19,12 @@ static int sending(const lm_tickets *ring) { return ring->g.size == 2 ? LM_RING_
 static void arrived(void *ctx, int peer, int fd) {
   lm_tickets *ring = ctx;
   int which = peer == lm_tickets_prev(ring) ? LM_RING_PREV : LM_RING_NEXT;
-  uint64_t one = 1;
   pthread_mutex_lock(&ring->lock);
   bool wanted = (which == LM_RING_PREV || peer == next_of(ring)) && ring->arrived[which] < 0;
   if (wanted) ring->arrived[which] = fd;
   pthread_mutex_unlock(&ring->lock);
   if (!wanted) close(fd);
-  while (write(ring->kick, &one, sizeof one) < 0 && errno == EINTR) continue;
+  lm_bell_ring(ring->kick);
 }
 
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick) {

@@ -1,10 +1,13 @@
 /* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
+#define _GNU_SOURCE /* ppoll */
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/issued.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
@@ -320,6 +323,12 @@ lm_status lm_group_check(lm_group *g) {
 }
 
 int lm_group_wake_fd(const lm_group *g) { return g->core->world ? lm_client_wake_fd(g->core->world->client) : -1; }
+
+void lm_group_pause(const lm_group *g, double seconds) {
+  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
+  struct timespec time = lm_timespec(seconds);
+  ppoll(&wake, 1, &time, NULL);
+}
 
 bool lm_group_may_spin(const lm_group *g) { return g->core->world && g->core->world->may_spin; }
 

@@ -1,13 +1,12 @@
 /* Running calls: at once, or on the group's own thread in the order in which they were made. */
-#include <errno.h>
+#include <math.h>
 #include <omp.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/worker.h"
 #include "distributed/group/call.h"
 #include "distributed/group/issued.h"
@@ -136,18 +135,11 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
   if (w->issuer) return lm_issued_wait(w, seconds);
   if (lm_is_p2p(w)) return lm_p2p_wait(w, seconds);
   lm_queue *q = w->queue;
-  double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
+  double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   struct timespec deadline = {.tv_sec = (time_t)until};
   deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
   pthread_mutex_lock(&q->lock);
-  int timed_out = 0;
-  while (!lm_work_is_done(w) && timed_out != ETIMEDOUT) {
-    if (seconds < 0) {
-      pthread_cond_wait(&q->finished, &q->lock);
-    } else {
-      timed_out = pthread_cond_timedwait(&q->finished, &q->lock, &deadline);
-    }
-  }
+  while (!lm_work_is_done(w) && lm_cond_wait_until(&q->finished, &q->lock, until)) continue;
   pthread_mutex_unlock(&q->lock);
   if (lm_work_is_done(w)) return lm_work_outcome(w);
   return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
@@ -190,14 +182,9 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Signals are for the script's threads. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
   if (*started) return LM_OK;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(thread, NULL, run, q);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(thread, run, q);
   if (error) return lm_fail(LM_E_IO, "a thread for asynchronous calls: %s", strerror(error));
   *started = true;
   return LM_OK;
@@ -209,19 +196,12 @@ lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {
   lm_queue *q = core->queue;
   if (!q) {
     q = lm_calloc(1, sizeof *q);
-    if (!q) {
-      status = LM_E_OOM;
-      goto done;
-    }
+    if (!q) TRY(LM_E_OOM);
     atomic_init(&q->rc, 1);
     pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->more, &monotonic);
-    pthread_cond_init(&q->posting, &monotonic);
-    pthread_cond_init(&q->finished, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    lm_cond_init(&q->more);
+    lm_cond_init(&q->posting);
+    lm_cond_init(&q->finished);
     core->queue = q;
   }
 done:

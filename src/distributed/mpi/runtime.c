@@ -1,20 +1,16 @@
-#define _GNU_SOURCE /* ppoll, pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/mpi/runtime.h"
 
 #include <dlfcn.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/relink.h"
+#include "base/thread.h"
 #include "distributed/store/pmix.h"
 
 static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
@@ -92,10 +88,7 @@ void lm_mpi_rest(const lm_group *g, double since, double spin) {
     sched_yield();
     return;
   }
-  if (nap < LEAST_NAP) nap = LEAST_NAP;
-  if (nap > MOST_NAP) nap = MOST_NAP;
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  ppoll(&wake, 1, &(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+  lm_group_pause(g, nap < LEAST_NAP ? LEAST_NAP : nap > MOST_NAP ? MOST_NAP : nap);
 }
 
 lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin) {
@@ -163,14 +156,10 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
 /* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
-  sigset_t all, before;
   pthread_t thread;
   pthread_mutex_lock(&lock);
   if (!serving) {
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, serve, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = lm_thread_start(&thread, serve, NULL);
     if (error) {
       status = lm_fail(LM_E_IO, "a thread for MPI: %s", strerror(error));
     } else {
@@ -324,7 +313,10 @@ static bool a_group_failed(void) {
   return failed;
 }
 
-static void pause_for(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
+static void pause_for(double seconds) {
+  struct timespec time = lm_timespec(seconds);
+  nanosleep(&time, NULL);
+}
 
 /* Finalizing meets the other ranks by way of mpirun, which crashes or hangs if it has to end the job meanwhile. So they
  * meet before, by messages. */

@@ -2,18 +2,16 @@
  *
  * Ending one may take long, or for ever if the ways to its peers are bad, so a thread of its own does that; what it
  * works on belongs to it as well as to the group. */
-#define _GNU_SOURCE
-#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/variable.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
@@ -53,7 +51,7 @@ static void release(lm_nccl_comm *c) {
 }
 
 static void rest(double seconds) {
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
+  struct timespec time = lm_timespec(seconds);
   nanosleep(&time, NULL);
 }
 
@@ -90,18 +88,15 @@ static void *run_end(void *p) {
 /* c is the caller's alone now. */
 static void begin_end(lm_nccl_comm *c, bool quietly) {
   pthread_t thread;
-  pthread_attr_t attributes;
-  sigset_t signals;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
-  bool started = false;
-  lm_nccl_hold_signals(&signals);
-  if (pthread_attr_init(&attributes) == 0) {
-    started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
-              pthread_create(&thread, &attributes, run_end, c) == 0;
-    pthread_attr_destroy(&attributes);
+  if (lm_thread_start(&thread, run_end, c) == 0) {
+    pthread_detach(thread);
+    return;
   }
-  if (!started) run_end(c);
+  sigset_t signals;
+  lm_nccl_hold_signals(&signals);
+  run_end(c);
   lm_nccl_let_signals(&signals);
 }
 
@@ -238,12 +233,6 @@ static lm_status begin_for(lm_nccl *s, lm_group *asks) {
 
 lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
 
-static void pause_for(const lm_group *g, double seconds) {
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
-  ppoll(&wake, 1, &time, NULL);
-}
-
 static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   double start = lm_seconds(), pause = 20e-6;
   bool spins = lm_group_may_spin(asks);
@@ -262,7 +251,7 @@ static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
     if (spins && lm_seconds() < start + spin_time) {
       sched_yield();
     } else {
-      pause_for(asks, pause);
+      lm_group_pause(asks, pause);
       if (pause < longest_rest) pause *= 2;
     }
   }

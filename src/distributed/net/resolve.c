@@ -3,22 +3,19 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/net/resolve.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 typedef struct lookup {
   _Atomic int holders;   /* who asks, and the thread */
   _Atomic bool answered; /* code, error and found are there */
-  int bell;              /* an eventfd: readable once answered */
+  int bell;              /* rings once answered */
   int code, error;       /* getaddrinfo's, and its errno */
   struct addrinfo *found;
   char host[LM_ADDRESS_MAX], port[16];
@@ -44,25 +41,19 @@ static bool is_this_host(const char *host) {
 
 static void *run(void *ctx) {
   lookup *l = ctx;
-  uint64_t one = 1;
   l->code = ask(l->host, l->port, 0, &l->found);
   if (l->code != 0 && is_this_host(l->host)) l->code = ask(NULL, l->port, 0, &l->found); /* no host: the loopback */
   l->error = errno;
   if (l->code != 0) l->found = NULL;
   atomic_store(&l->answered, true);
-  while (write(l->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
+  lm_bell_ring(l->bell);
   let_go(l);
   return NULL;
 }
 
-/* Detached, deaf to signals: those are for threads that wait for them. */
 static int start(lookup *l) {
   pthread_t thread;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = pthread_create(&thread, NULL, run, l);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int code = lm_thread_start(&thread, run, l);
   if (code != 0) return code;
   pthread_setname_np(thread, "lm-resolve");
   pthread_detach(thread);
@@ -86,7 +77,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struc
 
   lookup *l = lm_calloc(1, sizeof *l);
   if (!l) return LM_E_OOM;
-  l->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  l->bell = lm_bell_new();
   atomic_store(&l->holders, 2);
   snprintf(l->host, sizeof l->host, "%s", host);
   snprintf(l->port, sizeof l->port, "%s", text);

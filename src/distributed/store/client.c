@@ -3,15 +3,14 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/net/incoming.h"
 #include "distributed/store/client_core.h"
 #include "distributed/store/words.h"
@@ -35,11 +34,6 @@ static void push(lm_client *c) {
   }
 }
 
-static void nudge(lm_client *c) {
-  uint64_t one = 1;
-  while (write(c->nudge, &one, sizeof one) < 0 && errno == EINTR) continue;
-}
-
 size_t lm_client_begin(lm_client *c, lm_message kind) { return lm_message_begin(&c->out, kind); }
 
 lm_status lm_client_end(lm_client *c, size_t at) {
@@ -56,7 +50,7 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
     push(c);
-    if (c->out.n > 0) nudge(c);
+    if (c->out.n > 0) lm_bell_ring(c->nudge);
   } else {
     c->out.n = at;
     c->out.failed = false;
@@ -65,10 +59,8 @@ lm_status lm_client_end(lm_client *c, size_t at) {
 }
 
 void lm_client_doze(lm_client *c, double until) {
-  double now = lm_seconds(), end = until < now + 0.05 ? until : now + 0.05;
-  struct timespec t = {.tv_sec = (time_t)end};
-  t.tv_nsec = (long)((end - (double)t.tv_sec) * 1e9);
-  if (end > now) pthread_cond_timedwait(&c->changed, &c->lock, &t);
+  double now = lm_seconds(), end = fmin(until, now + 0.05);
+  if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
 }
 
 /* ---- what the store says, on the client's thread with the lock held */
@@ -225,10 +217,7 @@ static void *serve(void *arg) {
     if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
     int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
 
-    if (polls[0].revents) {
-      uint64_t count;
-      while (read(c->nudge, &count, sizeof count) < 0 && errno == EINTR) continue;
-    }
+    if (polls[0].revents) lm_bell_silence(c->nudge);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
       push(c);
@@ -248,16 +237,6 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Signals are for the script's threads. */
-static int start_thread(lm_client *c) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&c->thread, NULL, serve, c);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return error;
-}
-
 /* ---- opening and closing */
 
 lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out) {
@@ -268,29 +247,19 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
     return LM_E_OOM;
   }
   lm_status status = LM_OK;
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&c->lock, NULL);
-  pthread_cond_init(&c->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&c->changed);
   c->fd = fd;
   c->rank = config->rank;
   c->size = config->size;
   c->heartbeat_timeout = config->heartbeat_timeout;
   c->incoming = config->incoming;
-  c->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  c->nudge = lm_bell_new();
+  c->wake = lm_bell_new();
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
-  if (!c->members || !c->left) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  if (c->nudge < 0 || c->wake < 0) {
-    status = lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
-    goto done;
-  }
+  if (!c->members || !c->left) TRY(LM_E_OOM);
+  if (c->nudge < 0 || c->wake < 0) TRY(lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno)));
   c->members[c->rank] = config->self;
 
   size_t at = lm_client_begin(c, LM_M_JOIN);
@@ -304,7 +273,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_text(&c->out, config->self.tcp_address);
   lm_put_cards(&c->out, &config->self.cards);
   TRY(lm_client_end(c, at));
-  int error = start_thread(c);
+  int error = lm_thread_start(&c->thread, serve, c);
   c->running = error == 0;
   if (error) status = lm_fail(LM_E_STATE, "no thread for the connection to the store: %s", strerror(error));
 
@@ -362,7 +331,7 @@ void lm_client_leave(lm_client *c, const lm_bytes *completed) {
   bool join = first && c->running;
   pthread_mutex_unlock(&c->lock);
   if (!join) return;
-  nudge(c);
+  lm_bell_ring(c->nudge);
   pthread_join(c->thread, NULL);
 }
 

@@ -21,7 +21,6 @@ void lm_pmix_leave(void) {}
 #else
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <pmix.h>
 #include <poll.h>
 #include <pthread.h>
@@ -31,10 +30,9 @@ void lm_pmix_leave(void) {}
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum {
   VALUE = 512,
@@ -156,7 +154,7 @@ done:
 typedef struct question {
   _Atomic int holders;   /* who asks, and the library */
   _Atomic bool answered; /* code and value are there */
-  int bell;              /* an eventfd: readable once answered */
+  int bell;              /* rings once answered */
   pmix_status_t code;
   pmix_proc_t whom;
   pmix_info_t how;
@@ -171,12 +169,11 @@ static void let_go(question *q) {
 
 static void take_answer(pmix_status_t code, pmix_value_t *value, void *ctx) {
   question *q = ctx;
-  uint64_t one = 1;
   q->code = code;
   if (code == PMIX_SUCCESS && value && value->type == PMIX_STRING && value->data.string)
     snprintf(q->value, sizeof q->value, "%s", value->data.string);
   atomic_store(&q->answered, true);
-  while (write(q->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
+  lm_bell_ring(q->bell);
   let_go(q);
 }
 
@@ -187,7 +184,7 @@ static lm_status ask(const char *key, question **out) {
   question *q = lm_calloc(1, sizeof *q);
   if (!q) return LM_E_OOM;
   atomic_store(&q->holders, 2);
-  q->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  q->bell = lm_bell_new();
   q->whom = pmix.self;
   q->whom.rank = 0;
   snprintf(q->key, sizeof q->key, "%s", key);

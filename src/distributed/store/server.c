@@ -2,19 +2,15 @@
 #include "distributed/store/server.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 
@@ -247,19 +243,13 @@ static bool drop_oldest(lm_server *s) {
 static lm_status admit(lm_server *s, int fd) {
   lm_status status = LM_OK;
   lm_conn *c = lm_calloc(1, sizeof *c);
-  if (!c || !(c->auth = lm_malloc(sizeof *c->auth))) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!c || !(c->auth = lm_malloc(sizeof *c->auth))) TRY(LM_E_OOM);
   c->fd = fd;
   c->rank = -1;
   TRY(lm_auth_start(c->auth, fd, &s->key));
   c->deadline = c->auth->deadline;
   struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
-  if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0) {
-    status = lm_fail(LM_E_IO, "epoll: %s", strerror(errno));
-    goto done;
-  }
+  if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &e) != 0) TRY(lm_fail(LM_E_IO, "epoll: %s", strerror(errno)));
   lm_conn_move(c, &s->pending);
 done:
   if (status != LM_OK) {
@@ -362,9 +352,7 @@ static void *serve(void *arg) {
       if (who == &s->listener) {
         accept_some(s);
       } else if (who == &s->wake) {
-        uint64_t count;
-        ssize_t got = read(s->wake, &count, sizeof count);
-        (void)got;
+        lm_bell_silence(s->wake);
       } else {
         serve_conn(s, who, events[i].events);
       }
@@ -391,30 +379,17 @@ static void *serve(void *arg) {
 
 /* ---- its owner's side */
 
-static void wake(lm_server *s) {
-  uint64_t one = 1;
-  ssize_t put = write(s->wake, &one, sizeof one);
-  (void)put; /* it is full: awake already */
-}
-
 static lm_status watch_for(int epoll, int fd, void *who) {
   struct epoll_event e = {.events = EPOLLIN, .data.ptr = who};
   return epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? LM_OK : lm_fail(LM_E_IO, "store: epoll: %s", strerror(errno));
 }
 
-/* Detached, without signals: they are the script's. */
 static lm_status run(lm_server *s) {
   pthread_t thread;
-  pthread_attr_t how;
-  sigset_t every, before;
-  sigfillset(&every);
-  pthread_attr_init(&how);
-  pthread_attr_setdetachstate(&how, PTHREAD_CREATE_DETACHED);
-  pthread_sigmask(SIG_SETMASK, &every, &before);
-  int code = pthread_create(&thread, &how, serve, s);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  pthread_attr_destroy(&how);
-  return code == 0 ? LM_OK : lm_fail(LM_E_IO, "store: no thread: %s", strerror(code));
+  int code = lm_thread_start(&thread, serve, s);
+  if (code != 0) return lm_fail(LM_E_IO, "store: no thread: %s", strerror(code));
+  pthread_detach(thread);
+  return LM_OK;
 }
 
 lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
@@ -426,10 +401,7 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   if (!s) return LM_E_OOM;
   s->wake = s->epoll = s->listener = -1;
   s->seats = lm_calloc((size_t)config->size, sizeof *s->seats);
-  if (!s->seats) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!s->seats) TRY(LM_E_OOM);
   s->size = config->size;
   s->generation = config->generation;
   s->key = config->key;
@@ -441,12 +413,9 @@ lm_status lm_server_start(const lm_server_config *config, lm_server **out) {
   s->most_pending = files.rlim_cur / 2 < MOST_PENDING ? (int)(files.rlim_cur / 2) : MOST_PENDING;
   atomic_init(&s->references, 2);
   TRY(lm_net_listen(config->host, config->port, &s->listener, s->address));
-  s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  s->wake = lm_bell_new();
   s->epoll = epoll_create1(EPOLL_CLOEXEC);
-  if (s->wake < 0 || s->epoll < 0) {
-    status = lm_fail(LM_E_IO, "store: %s", strerror(errno));
-    goto done;
-  }
+  if (s->wake < 0 || s->epoll < 0) TRY(lm_fail(LM_E_IO, "store: %s", strerror(errno)));
   TRY(watch_for(s->epoll, s->listener, &s->listener));
   TRY(watch_for(s->epoll, s->wake, &s->wake));
   pthread_mutex_lock(&all_lock);
@@ -482,21 +451,19 @@ const char *lm_server_address(const lm_server *s) { return s->address; }
 void lm_server_release(lm_server *s) {
   if (!s) return;
   atomic_store(&s->released, true);
-  wake(s);
+  lm_bell_ring(s->wake);
   let_go(s);
 }
 
 void lm_servers_finish(double seconds) {
   struct timespec until;
   clock_gettime(CLOCK_REALTIME, &until);
-  double at = (double)until.tv_sec + (double)until.tv_nsec * 1e-9 + (seconds > 0 ? seconds : 0);
-  until.tv_sec = (time_t)at;
-  until.tv_nsec = (long)((at - (double)until.tv_sec) * 1e9);
+  until = lm_timespec((double)until.tv_sec + (double)until.tv_nsec * 1e-9 + (seconds > 0 ? seconds : 0));
   pthread_mutex_lock(&all_lock);
   while (all && pthread_cond_timedwait(&all_changed, &all_lock, &until) == 0) {}
   for (lm_server *s = all; s; s = s->next) {
     atomic_store(&s->stopped, true);
-    wake(s);
+    lm_bell_ring(s->wake);
   }
   while (all) pthread_cond_wait(&all_changed, &all_lock);
   pthread_mutex_unlock(&all_lock);

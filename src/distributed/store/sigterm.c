@@ -2,16 +2,13 @@
 #include "distributed/store/sigterm.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
 
@@ -39,11 +36,6 @@ static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_orde
 
 bool lm_term_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
-static void ring(void) {
-  uint64_t one = 1;
-  while (write(atomic_load(&bell), &one, sizeof one) < 0 && errno == EINTR) continue;
-}
-
 /* On the script's thread: nothing but what a handler may do. A forked child shares our bell; its signals are not ours.
  */
 static void on_term(int signal_number) {
@@ -51,7 +43,7 @@ static void on_term(int signal_number) {
   bool ours = atomic_load(&owner) == (int)getpid();
   if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
-    ring();
+    lm_bell_ring(atomic_load(&bell));
   } else {
     signal(signal_number, SIG_DFL);
     raise(signal_number);
@@ -80,8 +72,7 @@ static void give_time(void) {
 
 static void *serve(void *arg) {
   for (;;) {
-    uint64_t count;
-    while (read(atomic_load(&bell), &count, sizeof count) < 0 && errno == EINTR) continue;
+    lm_bell_silence(atomic_load(&bell));
     if (atomic_load(&asked)) {
       give_time();
       end_process();
@@ -110,11 +101,7 @@ static lm_status install(void) {
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, NULL, serve, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(&thread, serve, NULL);
   if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
   pthread_setname_np(thread, "lm-term");
   give_stack();
@@ -142,7 +129,7 @@ void lm_term_unwatch(void) {
     if (atomic_load(&asked)) {
       pthread_detach(thread); /* it is about to end the process */
     } else {
-      ring();
+      lm_bell_ring(atomic_load(&bell));
       pthread_join(thread, NULL);
       if (atomic_load(&asked)) end_process(); /* came just now: the thread may have missed it */
     }

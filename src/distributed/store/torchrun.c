@@ -50,10 +50,7 @@ static lm_status start(const char *address, const char *key, const char *value, 
   lm_put_u8(&b, WAIT);
   lm_put_u64(&b, 1);
   put_text(&b, key);
-  if (b.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (b.failed) TRY(LM_E_OOM);
   TRY(lm_net_write(*fd, b.data, b.n, p));
   TRY(lm_net_read(*fd, &reply, sizeof reply, p));
   if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "what answers at %s is not torchrun's store", address);
@@ -78,10 +75,7 @@ lm_status lm_agent_get(const char *address, const char *key, char *value, size_t
   TRY(start(address, key, NULL, p, &fd));
   lm_put_u8(&b, GET);
   put_text(&b, key);
-  if (b.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (b.failed) TRY(LM_E_OOM);
   TRY(lm_net_write(fd, b.data, b.n, p));
   TRY(lm_net_read(fd, &n, sizeof n, p));
   if (n >= capacity) n = capacity - 1;
