@@ -58,6 +58,13 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   return status;
 }
 
+void lm_client_tell(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket) {
+  size_t at = lm_client_begin(c, kind);
+  lm_put_u32(&c->out, group);
+  lm_put_ticket(&c->out, ticket);
+  lm_client_end(c, at);
+}
+
 void lm_client_doze(lm_client *c, double until) {
   double now = lm_seconds(), end = fmin(until, now + 0.05);
   if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
@@ -70,14 +77,7 @@ static void welcome(lm_client *c, lm_reader *r) {
     r->failed = true;
     return;
   }
-  for (int i = 0; i < c->size; i++) {
-    lm_member *m = &c->members[i];
-    lm_get_text(r, m->host, sizeof m->host);
-    lm_get_text(r, m->host_id, sizeof m->host_id);
-    lm_get_text(r, m->unix_address, sizeof m->unix_address);
-    lm_get_text(r, m->tcp_address, sizeof m->tcp_address);
-    lm_get_cards(r, &m->cards);
-  }
+  for (int i = 0; i < c->size; i++) lm_get_member(r, &c->members[i]);
   if (lm_reader_done(r)) c->phase = LM_JOINED;
 }
 
@@ -167,17 +167,10 @@ static void heartbeat(lm_client *c, double now) {
   if (now - c->told < fmin(every, news_every)) return;
   pthread_mutex_lock(&c->lock);
   if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
-    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++) {
-      size_t at = lm_client_begin(c, LM_M_PASSED);
-      lm_put_u32(&c->out, c->passed[i].group);
-      lm_put_ticket(&c->out, &c->passed[i].ticket);
-      lm_client_end(c, at);
-    }
+    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++)
+      lm_client_tell(c, LM_M_PASSED, c->passed[i].group, &c->passed[i].ticket);
     c->npassed = 0;
-    size_t at = lm_client_begin(c, LM_M_ALIVE);
-    lm_put_u32(&c->out, c->entered_group);
-    lm_put_ticket(&c->out, &c->entered);
-    lm_client_end(c, at);
+    lm_client_tell(c, LM_M_ALIVE, c->entered_group, &c->entered);
     c->told = now;
     c->moved = false;
   }
@@ -267,11 +260,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)c->rank);
   lm_put_u32(&c->out, (uint32_t)c->size);
   lm_put_u32(&c->out, (uint32_t)config->generation);
-  lm_put_text(&c->out, config->self.host);
-  lm_put_text(&c->out, config->self.host_id);
-  lm_put_text(&c->out, config->self.unix_address);
-  lm_put_text(&c->out, config->self.tcp_address);
-  lm_put_cards(&c->out, &config->self.cards);
+  lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
   int error = lm_thread_start(&c->thread, serve, c);
   c->running = error == 0;

@@ -98,12 +98,7 @@ void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
 
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) { /* without a store there is nobody to tell */
-    size_t at = lm_client_begin(c, LM_M_WAITING);
-    lm_put_u32(&c->out, group);
-    lm_put_ticket(&c->out, ticket);
-    lm_client_end(c, at);
-  }
+  if (c->fd >= 0) lm_client_tell(c, LM_M_WAITING, group, ticket); /* without a store there is nobody to tell */
   pthread_mutex_unlock(&c->lock);
 }
 

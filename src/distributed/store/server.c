@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 
 enum { EVENTS = 256, ACCEPTS = 64, MOST_PENDING = 1024, READS = 16, KEEP_BUFFER = 1 << 20 };
@@ -52,10 +51,14 @@ void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why)
   lm_conn_move(c, &s->gone);
 }
 
+void lm_conn_no_memory(lm_server *s, lm_conn *c) {
+  lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+}
+
 void lm_conn_queued(lm_server *s, lm_conn *c) {
   if (c->gone) return;
   if (c->out.failed) {
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+    lm_conn_no_memory(s, c);
   } else if (c->out.n - c->sent > LM_UNSENT_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_FROZEN, "does not read what the store sends");
   } else if (!c->dirty) {
@@ -195,7 +198,7 @@ static void read_some(lm_server *s, lm_conn *c) {
       c->heard = s->now;
       if (c->state == LM_CONN_CLOSING) continue;
       lm_put(&c->in, s->chunk, (size_t)got);
-      if (c->in.failed) lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+      if (c->in.failed) lm_conn_no_memory(s, c);
       if (!c->gone) handle_all(s, c);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
       ended(s, c, got == 0 ? 0 : errno);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 
 enum { OPEN_MAX = 1024 };
@@ -120,7 +119,7 @@ bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
       int capacity = seat->capacity ? 2 * seat->capacity : 4;
       lm_place *grown = lm_realloc(seat->open, (size_t)capacity * sizeof *grown);
       if (!grown) {
-        lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+        lm_conn_no_memory(s, c);
         return true;
       }
       seat->open = grown;
@@ -194,7 +193,7 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
   if (r->failed || n > (uint32_t)s->size) return false;
   int *ranks = lm_malloc(2 * (size_t)s->size * sizeof *ranks), *not_joined = ranks + s->size;
   if (!ranks) {
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
+    lm_conn_no_memory(s, c);
     return true;
   }
   bool sense = true, all = n == 0 && seq == 0;
@@ -214,14 +213,7 @@ bool lm_server_missing(lm_server *s, lm_conn *c, lm_reader *r) {
   for (int i = 0; i < late; i++) put_absent(s, not_joined[i], &reply);
   lm_put_text(&reply, late > 0 ? s->refusal : "");
   lm_free(ranks);
-  if (sense) {
-    size_t at = lm_message_begin(&c->out, LM_M_REPLY);
-    lm_put_u32(&c->out, id);
-    lm_put_u8(&c->out, !reply.failed);
-    lm_put_string(&c->out, reply.data, reply.failed ? 0 : reply.n);
-    lm_message_end(&c->out, at);
-    lm_conn_queued(s, c);
-  }
+  if (sense) lm_server_reply(s, c, id, !reply.failed, reply.data, reply.failed ? 0 : reply.n);
   lm_bytes_free(&reply);
   return sense;
 }

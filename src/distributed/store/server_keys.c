@@ -5,10 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
-
-static const char no_memory[] = "the store has no memory left to serve it";
 
 static uint64_t hash_of(const char *key, size_t n) { /* FNV-1a */
   uint64_t h = 14695981039346656037u;
@@ -49,7 +46,7 @@ static void tidy(lm_server *s, lm_entry **p) {
   lm_free(e);
 }
 
-static void reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n) {
+void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n) {
   size_t at = lm_message_begin(&c->out, LM_M_REPLY);
   lm_put_u32(&c->out, id);
   lm_put_u8(&c->out, found);
@@ -74,7 +71,7 @@ static bool store(lm_server *s, lm_conn *c, const char *key, size_t n_key, const
   lm_entry *e = copy ? entry_of(s, key, n_key) : NULL;
   if (!e) {
     lm_free(copy);
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, no_memory);
+    lm_conn_no_memory(s, c);
     return false;
   }
   if (n > 0) memcpy(copy, value, n);
@@ -88,7 +85,7 @@ static bool store(lm_server *s, lm_conn *c, const char *key, size_t n_key, const
     e->waiters = w->next;
     s->stored -= sizeof *w;
     w->conn->waits--;
-    reply(s, w->conn, w->id, true, e->value, e->n);
+    lm_server_reply(s, w->conn, w->id, true, e->value, e->n);
     lm_free(w);
   }
   return true;
@@ -116,9 +113,9 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
   if (!lm_reader_done(r) || wait > 1) return false;
   lm_entry *e = *find(s, key, n);
   if (e && e->value) {
-    reply(s, c, id, true, e->value, e->n);
+    lm_server_reply(s, c, id, true, e->value, e->n);
   } else if (!wait) {
-    reply(s, c, id, false, NULL, 0);
+    lm_server_reply(s, c, id, false, NULL, 0);
   } else if (s->stored + sizeof(lm_waiter) + sizeof *e + n > LM_VALUES_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "waits for more keys than the store can remember");
   } else {
@@ -126,7 +123,7 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
     e = w ? entry_of(s, key, n) : NULL;
     if (!e) {
       lm_free(w);
-      lm_conn_drop(s, c, LM_FAILURE_ERROR, no_memory);
+      lm_conn_no_memory(s, c);
       return true;
     }
     *w = (lm_waiter){c, id, e->waiters};
@@ -150,12 +147,12 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r) {
     if (e->n < sizeof text) memcpy(text, e->value, e->n);
     sum = (uint64_t)strtoll(text, &end, 10);
     if (e->n == 0 || e->n >= sizeof text || end != text + e->n) {
-      reply(s, c, id, false, NULL, 0); /* not a number */
+      lm_server_reply(s, c, id, false, NULL, 0); /* not a number */
       return true;
     }
   }
   int n = snprintf(text, sizeof text, "%" PRId64, (int64_t)(sum + delta));
-  if (store(s, c, key, n_key, text, (size_t)n)) reply(s, c, id, true, text, (size_t)n);
+  if (store(s, c, key, n_key, text, (size_t)n)) lm_server_reply(s, c, id, true, text, (size_t)n);
   return true;
 }
 

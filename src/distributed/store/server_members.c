@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 #include "distributed/store/words.h"
 
@@ -82,13 +81,7 @@ static void send_welcome(lm_server *s) {
   lm_bytes b = {0};
   size_t at = lm_message_begin(&b, LM_M_WELCOME);
   lm_put_u32(&b, (uint32_t)s->size);
-  for (int r = 0; r < s->size; r++) {
-    lm_put_text(&b, s->seats[r].who.host);
-    lm_put_text(&b, s->seats[r].who.host_id);
-    lm_put_text(&b, s->seats[r].who.unix_address);
-    lm_put_text(&b, s->seats[r].who.tcp_address);
-    lm_put_cards(&b, &s->seats[r].who.cards);
-  }
+  for (int r = 0; r < s->size; r++) lm_put_member(&b, &s->seats[r].who);
   lm_message_end(&b, at);
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->seats[r].conn;
@@ -147,11 +140,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
     return refuse(s, c, why);
   }
   uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
-  lm_get_text(r, who.host, sizeof who.host);
-  lm_get_text(r, who.host_id, sizeof who.host_id);
-  lm_get_text(r, who.unix_address, sizeof who.unix_address);
-  lm_get_text(r, who.tcp_address, sizeof who.tcp_address);
-  lm_get_cards(r, &who.cards);
+  lm_get_member(r, &who);
   if (!lm_reader_done(r)) return false;
   if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
   if (generation < (uint32_t)s->generation) {

@@ -8,7 +8,8 @@
 
 #include <stdatomic.h>
 
-#include "distributed/store/client.h"
+#include "distributed/net/auth.h"
+#include "distributed/store/protocol.h"
 #include "distributed/store/server.h"
 
 enum {
@@ -112,6 +113,7 @@ struct lm_server {
 void lm_conn_queued(lm_server *s, lm_conn *c);
 /* It is of no more use. `why` is static text. */
 void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why);
+void lm_conn_no_memory(lm_server *s, lm_conn *c);
 /* Nothing more is read from it; it closes when what it has to hear is sent. */
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
 /* Nobody new may come. */
@@ -147,6 +149,8 @@ bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
+/* To a question of that number. */
+void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
 void lm_server_wait_no_more(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
 
