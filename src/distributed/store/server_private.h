@@ -107,7 +107,7 @@ struct lm_server {
   char chunk[64 << 10]; /* what is read goes here first */
 };
 
-/* ---- server.c: connections */
+/* ---- server_conn.c: connections */
 
 /* After adding to c->out: it is sent at the end of the round. */
 void lm_conn_queued(lm_server *s, lm_conn *c);
@@ -119,6 +119,13 @@ void lm_conn_close_gently(lm_server *s, lm_conn *c);
 /* Nobody new may come. */
 void lm_server_close_listener(lm_server *s);
 void lm_conn_move(lm_conn *c, lm_conn_list *list);
+void lm_conn_free(lm_server *s, lm_conn *c);
+/* What epoll says of it. */
+void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
+/* Ends a round: sends what there is to send, and takes leave of who is gone, which gives others something to hear. */
+void lm_conns_settle(lm_server *s);
+void lm_server_accept(lm_server *s);
+void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 
 /* ---- handlers: false is nonsense */
 
