@@ -109,7 +109,7 @@ static lm_status settle(lm_reducer *r) {
       s->expected = s->fires;
       s->absent = s->fires == 0;
     }
-    TRY(lm_facts_tell(r, LM_EVENT_BACKWARD));
+    TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
     r->settled = true;
     for (int i = 0; i < r->n; i++) TRY(set_ready(r, i));
   }
@@ -197,7 +197,7 @@ static lm_status begin_pass(lm_reducer *r) {
     lm_slot *s = &r->slot[i];
     s->absent = r->config.static_graph ? s->expected == 0 : r->config.find_unused && !lm_backward_reaches(s->param);
   }
-  TRY(lm_facts_tell(r, LM_EVENT_BACKWARD));
+  TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
   TRY(set_absent_ready(r));
 done:
   return status;
@@ -411,7 +411,7 @@ lm_status lm_reducer_forward(lm_reducer *r, const lm_forward *f, int *root) {
     r->averaged = false;
   }
   if (r->joining && f->sync && f->training && f->buffers) {
-    TRY(lm_facts_tell(r, LM_EVENT_FORWARD));
+    TRY(lm_facts_tell(r, LM_ARRIVAL_FORWARD));
     TRY(lm_facts_wait(r));
     r->told = r->known = false;
   }
@@ -451,15 +451,15 @@ lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
   lm_status status = LM_OK;
   atomic_fetch_add(&r->rc, 1); /* a communication hook may close it */
   TRY(lm_reducer_usable(r));
-  TRY(lm_facts_tell(r, LM_EVENT_JOINED));
+  TRY(lm_facts_tell(r, LM_ARRIVAL_JOINED));
   TRY(lm_facts_wait(r));
   *root = r->root;
   switch (r->event) {
-    case LM_EVENT_FORWARD:
+    case LM_ARRIVAL_FORWARD:
       *what = LM_SHADOW_BUFFERS;
       r->told = r->known = false;
       break;
-    case LM_EVENT_BACKWARD:
+    case LM_ARRIVAL_BACKWARD:
       *what = LM_SHADOW_BACKWARD;
       TRY(shadow_backward(r));
       break;

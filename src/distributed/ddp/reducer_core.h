@@ -38,7 +38,7 @@ typedef struct lm_bucket {
   bool asks;        /* its hook is to be asked once more for what becomes of it */
 } lm_bucket;
 
-typedef enum lm_arrival { LM_EVENT_FORWARD, LM_EVENT_BACKWARD, LM_EVENT_JOINED } lm_arrival;
+typedef enum lm_arrival { LM_ARRIVAL_FORWARD, LM_ARRIVAL_BACKWARD, LM_ARRIVAL_JOINED } lm_arrival;
 
 /* What a rank tells the others before each average, and within a join before each forward pass too. */
 typedef struct lm_facts {

@@ -82,8 +82,8 @@ lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
   memset(own, 0, r->facts_bytes);
   name_event(r, event, &own->ticket);
   own->event = event;
-  own->weight = event == LM_EVENT_JOINED ? 0 : r->config.weighted ? r->weight : 1;
-  for (int i = 0; i < r->n && event == LM_EVENT_BACKWARD; i++) {
+  own->weight = event == LM_ARRIVAL_JOINED ? 0 : r->config.weighted ? r->weight : 1;
+  for (int i = 0; i < r->n && event == LM_ARRIVAL_BACKWARD; i++) {
     if (r->slot[i].used || !r->slot[i].absent) own->used[i / 8] |= (uint8_t)(1u << i % 8);
   }
   if (r->shared) {
@@ -118,8 +118,8 @@ static lm_status take_facts(lm_reducer *r) {
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
     if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return mismatch(r, rank);
-    if (f->event == LM_EVENT_JOINED) continue;
-    if (event != LM_EVENT_JOINED && f->event != (int)event) return mismatch(r, rank);
+    if (f->event == LM_ARRIVAL_JOINED) continue;
+    if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return mismatch(r, rank);
     event = (lm_arrival)f->event;
     total += f->weight;
     r->root = rank;
@@ -127,7 +127,7 @@ static lm_status take_facts(lm_reducer *r) {
   }
   for (int rank = 0; rank < size; rank++) {
     const lm_facts *f = facts_of(r, rank);
-    bool counts = f->event != LM_EVENT_JOINED;
+    bool counts = f->event != LM_ARRIVAL_JOINED;
     r->factor[rank] = !counts ? 0 : total > 0 ? f->weight / total : 1.0 / active;
   }
   r->event = event;
@@ -166,7 +166,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
     status = wait_for_all(r, FLAG_FACTS, r->exchanges);
     if (status == LM_OK) status = take_facts(r);
-    lm_waiting_end(&w, status == LM_OK && r->event != LM_EVENT_BACKWARD); /* of which this is the beginning only */
+    lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* of which this is the beginning only */
     return status;
   }
   TRY(lm_reduce_wait(&r->telling));

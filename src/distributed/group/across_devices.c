@@ -9,7 +9,7 @@ static const lm_group_table *library(void) {
   static _Atomic bool missing;
   const lm_group_table *table = atomic_load(&found);
   if (table || atomic_load(&missing)) return table;
-  if (lm_group_table_find("nccl", &table) == LM_OK && table->within) {
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->across_devices) {
     atomic_store(&found, table);
     return table;
   }
@@ -47,7 +47,7 @@ lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduc
   const lm_group_table *table = library();
   if (!table || lm_graph_capturing() || !fit(table, n, t)) return LM_OK;
   for (int i = 0; i < n; i++) TRY(order(t[i], (i == root) == reduce));
-  TRY(table->within(n, t, root, reduce, taken));
+  TRY(table->across_devices(n, t, root, reduce, taken));
   if (!*taken) return LM_OK;
   for (int i = 0; i < n; i++) {
     lm_stream_touch(lm_stream_current(t[i]->device));

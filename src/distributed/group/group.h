@@ -98,7 +98,7 @@ typedef struct lm_group_table {
   /* No group: n tensors of this process, each on a device of its own, alike and contiguous. With `reduce` t[root]
    * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
    * be done (such as two tensors on one card), and nothing was. */
-  lm_status (*within)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
+  lm_status (*across_devices)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
   /* Of the library beneath, as that counts; 0 if it does not tell. */
   int (*version)(void);
 } lm_group_table;

@@ -184,11 +184,11 @@ static void announce(lm_issuer *is, lm_work *w) {
 static void enter(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
   lm_waiting_look(waiting, is->core, ticket);
   waiting->issuer = is;
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
 static lm_status leave(lm_issuer *is, lm_waiting *waiting, lm_status status) {
-  lm_term_wait_ends();
+  lm_sigterm_wait_ends();
   lm_waiting_looked(waiting);
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* it was aborted, and that says why */
 }

@@ -57,7 +57,7 @@ static lm_status check(void *ctx) {
   opening *o = ctx;
   double now = lm_seconds(), timeout = o->config->timeout;
   char what[1024];
-  if (lm_term_asked()) {
+  if (lm_sigterm_asked()) {
     waits_for(o, what, sizeof what);
     return lm_fail(LM_E_STATE, "ended by SIGTERM while waiting for the others: %s", what);
   }
@@ -132,7 +132,7 @@ static lm_status reach(opening *o, int *out, bool *again) {
   lm_patience handshake = o->patience;
   handshake.deadline = fmin(handshake.deadline, lm_seconds() + handshake_time);
   status = lm_auth_connect(fd, &w->key, NULL, 0, &handshake);
-  if (status == LM_E_STATE && !lm_term_asked() && lm_seconds() < o->patience.deadline) {
+  if (status == LM_E_STATE && !lm_sigterm_asked() && lm_seconds() < o->patience.deadline) {
     char which[LM_ADDRESS_MAX + 32];
     snprintf(which, sizeof which, "the store at %s", o->w->at.address);
     lm_fail_in(status, which);

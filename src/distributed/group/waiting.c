@@ -52,7 +52,7 @@ void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticke
   current = w;
   if (!core->world) return;
   lm_client_entered(core->world->client, core->id, ticket);
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
 void lm_waiting_end(lm_waiting *w, bool completed) {
@@ -61,7 +61,7 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
   if (completed && w->ticket.seq > atomic_load(&core->completed)) atomic_store(&core->completed, w->ticket.seq);
   if (!core->world) return;
   if (w->reported) lm_client_resumed(core->world->client, core->id, w->ticket.seq);
-  lm_term_wait_ends();
+  lm_sigterm_wait_ends();
 }
 
 void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
@@ -90,7 +90,7 @@ void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticke
   w->look = fmin(w->since + report_after, w->since + timeout / 2);
   w->peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL;
   w->issued = true;
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
 static lm_waiting *call_of(const lm_group_core *core) {
@@ -109,7 +109,7 @@ const lm_ticket *lm_group_ticket(const lm_group *g) {
 
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause) {
   char text[1000];
-  lm_term_failed();
+  lm_sigterm_failed();
   lm_failure_text(cause, text, sizeof text);
   return lm_fail(LM_E_STATE, "%s%s%s", call ? call : "", call ? ": " : "", text);
 }
@@ -273,7 +273,7 @@ static lm_status too_late(lm_waiting *call) {
   const lm_failure *cause = lm_client_cause(w->client);
   if (cause) return fail_call(call, cause);
   if (is_p2p(&call->ticket) || absent < 0 || absent >= w->size) {
-    lm_term_failed();
+    lm_sigterm_failed();
     return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s%s", lm_call_text(&call->ticket, here, sizeof here),
                    call->timeout, *who ? "; " : "", who, hint(call));
   }

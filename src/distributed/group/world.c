@@ -110,10 +110,10 @@ lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
   lm_world *w = NULL;
   *out = NULL;
   TRY(check_config(config));
-  TRY(lm_term_watch());
+  TRY(lm_sigterm_watch());
   w = lm_calloc(1, sizeof *w);
   if (!w) {
-    lm_term_unwatch();
+    lm_sigterm_unwatch();
     return LM_E_OOM;
   }
   pthread_mutex_init(&w->lock, NULL);
@@ -122,13 +122,13 @@ lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
   w->timeout = config->timeout;
   w->heartbeat_timeout = config->heartbeat_timeout;
   w->forks = lm_world_forks();
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
   status = lm_rendezvous(w, config);
-  if (status != LM_OK) lm_term_failed();
-  lm_term_wait_ends();
+  if (status != LM_OK) lm_sigterm_failed();
+  lm_sigterm_wait_ends();
   if (status != LM_OK) goto done;
   settle(w);
-  if (w->server) lm_term_stores(1);
+  if (w->server) lm_sigterm_stores(1);
   pthread_mutex_lock(&all_lock);
   w->next = all;
   all = w;
@@ -142,7 +142,7 @@ done:
       lm_saved_error saved;
       lm_error_save(status, &saved);
       dispose(w);
-      lm_term_unwatch();
+      lm_sigterm_unwatch();
       lm_error_restore(&saved);
     }
   }
@@ -156,9 +156,9 @@ void lm_world_close(lm_world *w) {
   while (*at && *at != w) at = &(*at)->next;
   if (*at) *at = w->next;
   pthread_mutex_unlock(&all_lock);
-  if (w->server) lm_term_stores(-1);
+  if (w->server) lm_sigterm_stores(-1);
   dispose(w);
-  lm_term_unwatch();
+  lm_sigterm_unwatch();
 }
 
 int lm_world_rank(const lm_world *w) { return w->rank; }

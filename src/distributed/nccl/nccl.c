@@ -391,7 +391,7 @@ static const lm_group_table table = {
     .health = health,
     .abort = abort_group,
     .split = split,
-    .within = lm_nccl_within,
+    .across_devices = lm_nccl_across_devices,
     .version = lm_nccl_version,
 };
 

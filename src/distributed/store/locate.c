@@ -36,14 +36,14 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
   if (strncmp(method, "agent://", 8) == 0) {
     const char *slash = strchr(method + 8, '/');
     size_t n = slash ? (size_t)(slash - method - 8) : 0;
-    out->by = LM_BY_AGENT;
-    if (n == 0 || n >= sizeof out->agent || strlen(slash + 1) >= sizeof out->path)
+    out->by = LM_BY_TORCHRUN;
+    if (n == 0 || n >= sizeof out->torchrun || strlen(slash + 1) >= sizeof out->path)
       return lm_fail(LM_E_ARG, "init_method '%s': agent://host:port/key is wanted", method);
-    memcpy(out->agent, method + 8, n);
+    memcpy(out->torchrun, method + 8, n);
     snprintf(out->path, sizeof out->path, "%s", slash + 1);
     char host[LM_ADDRESS_MAX];
     int port;
-    lm_status status = lm_net_split(out->agent, host, &port);
+    lm_status status = lm_net_split(out->torchrun, host, &port);
     return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method");
   }
   if (strcmp(method, "pmix://") == 0) {
@@ -67,7 +67,7 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p) {
   switch (l->by) {
     case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
-    case LM_BY_AGENT: return lm_agent_seen_from(l->agent, host, p); /* what all ranks reach */
+    case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* what all ranks reach */
     default: return lm_net_chosen_host("", host);
   }
 }
@@ -222,7 +222,7 @@ lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_pati
   word(at, text, sizeof text);
   switch (l->by) {
     case LM_BY_FILE: return write_file(l, text);
-    case LM_BY_AGENT: return lm_agent_set(l->agent, l->path, text, p);
+    case LM_BY_TORCHRUN: return lm_torchrun_set(l->torchrun, l->path, text, p);
     case LM_BY_PMIX: return lm_pmix_put(l->path, text);
     default: return LM_OK;
   }
@@ -237,8 +237,8 @@ lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patienc
       TRY(folder_is_there(l->path));
       TRY(look(l->path, at, &held));
       break;
-    case LM_BY_AGENT:
-      TRY(lm_agent_get(l->agent, l->path, text, sizeof text, p));
+    case LM_BY_TORCHRUN:
+      TRY(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
       TRY(understand(text, at));
       break;
     case LM_BY_PMIX:

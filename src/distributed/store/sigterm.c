@@ -22,19 +22,19 @@ static _Atomic bool asked, quit;
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
 
-void lm_term_wait_begins(void) { atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed); }
+void lm_sigterm_wait_begins(void) { atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed); }
 
-void lm_term_wait_ends(void) { atomic_fetch_sub_explicit(&waits, 1, memory_order_release); }
+void lm_sigterm_wait_ends(void) { atomic_fetch_sub_explicit(&waits, 1, memory_order_release); }
 
-void lm_term_failed(void) { atomic_store(&failed_at, (int64_t)(lm_seconds() * 1e6)); }
+void lm_sigterm_failed(void) { atomic_store(&failed_at, (int64_t)(lm_seconds() * 1e6)); }
 
-void lm_term_stores(int by) { atomic_fetch_add(&stores, by); }
+void lm_sigterm_stores(int by) { atomic_fetch_add(&stores, by); }
 
 static bool failed_just_now(void) { return lm_seconds() - (double)atomic_load(&failed_at) * 1e-6 < grace; }
 
 static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_order_acquire) == 0 && !failed_just_now(); }
 
-bool lm_term_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
+bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
 /* On the script's thread: nothing but what a handler may do. A forked child shares our bell; its signals are not ours.
  */
@@ -103,7 +103,7 @@ static lm_status install(void) {
   atomic_store(&quit, false);
   int error = lm_thread_start(&thread, serve, NULL);
   if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
-  pthread_setname_np(thread, "lm-term");
+  pthread_setname_np(thread, "lm-sigterm");
   give_stack();
   struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
   sigemptyset(&handler.sa_mask);
@@ -112,7 +112,7 @@ static lm_status install(void) {
   return LM_OK;
 }
 
-lm_status lm_term_watch(void) {
+lm_status lm_sigterm_watch(void) {
   pthread_mutex_lock(&lock);
   lm_status status = users == 0 ? install() : LM_OK;
   if (status == LM_OK) users++;
@@ -120,7 +120,7 @@ lm_status lm_term_watch(void) {
   return status;
 }
 
-void lm_term_unwatch(void) {
+void lm_sigterm_unwatch(void) {
   pthread_mutex_lock(&lock);
   if (--users == 0 && mine) {
     mine = false;

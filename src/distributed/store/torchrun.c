@@ -25,7 +25,7 @@ static lm_status reach(const char *address, const lm_patience *p, int *fd) {
   return lm_fail_in(status, which);
 }
 
-lm_status lm_agent_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
   int fd;
   lm_status status = reach(address, p, &fd);
   if (status != LM_OK) return status;
@@ -60,14 +60,14 @@ done:
   return status;
 }
 
-lm_status lm_agent_set(const char *address, const char *key, const char *value, const lm_patience *p) {
+lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_patience *p) {
   int fd = -1;
   lm_status status = start(address, key, value, p, &fd);
   if (fd >= 0) close(fd);
   return status;
 }
 
-lm_status lm_agent_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
+lm_status lm_torchrun_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint64_t n = 0;

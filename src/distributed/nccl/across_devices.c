@@ -58,7 +58,7 @@ static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const c
   return result == ncclSuccess ? ended : result;
 }
 
-lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
+lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
   lm_status status = LM_OK;
   const char *who = reduce ? "reduce_add" : "broadcast";
   uint64_t cards = 0;
