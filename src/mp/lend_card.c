@@ -30,7 +30,7 @@ static lm_status card_of(lm_device device, const char **out) {
 }
 
 /* Which of the devices that are made of its card. */
-static int part_of(lm_device device) {
+static int card_part_of(lm_device device) {
   int part = 0;
   while (part < LM_DEVICE_ORDINAL(device) &&
          lm_device_physical((lm_device)(device - part - 1)) == lm_device_physical(device)) {
@@ -45,7 +45,7 @@ lm_status lm_lend_put_device(lm_bytes *b, lm_device device) {
   if (status != LM_OK) return status;
   lm_put_text(b, lm_device_kind_name(LM_DEVICE_KIND(device)));
   lm_put_text(b, card);
-  lm_put_u8(b, (uint8_t)part_of(device));
+  lm_put_u8(b, (uint8_t)card_part_of(device));
   return LM_OK;
 }
 
@@ -63,7 +63,7 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
   for (int i = 0; i < lm_device_count(kind); i++) {
     lm_device device = LM_DEVICE(kind, i);
     if ((status = card_of(device, &here)) != LM_OK) return status;
-    if (strcmp(here, card) != 0 || (found && part_of(device) > part)) continue;
+    if (strcmp(here, card) != 0 || (found && card_part_of(device) > part)) continue;
     *out = device;
     found = true;
   }

@@ -25,7 +25,7 @@ lm_status lm_robust_init(pthread_mutex_t *m) {
   return problem ? lm_fail(LM_E_IO, "no lock between processes to be had: %s", strerror(problem)) : LM_OK;
 }
 
-static struct timespec after(clockid_t clock, double seconds) {
+static struct timespec lock_deadline(clockid_t clock, double seconds) {
   struct timespec t;
   clock_gettime(clock, &t);
   return lm_timespec((double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds);
@@ -36,10 +36,10 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
   int problem = pthread_mutex_trylock(m);
   if (problem == EBUSY && seconds > 0) {
 #ifdef __SANITIZE_THREAD__ /* which does not know the other one */
-    struct timespec until = after(CLOCK_REALTIME, seconds);
+    struct timespec until = lock_deadline(CLOCK_REALTIME, seconds);
     problem = pthread_mutex_timedlock(m, &until);
 #else
-    struct timespec until = after(CLOCK_MONOTONIC, seconds);
+    struct timespec until = lock_deadline(CLOCK_MONOTONIC, seconds);
     problem = pthread_mutex_clocklock(m, CLOCK_MONOTONIC, &until);
 #endif
   }

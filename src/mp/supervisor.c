@@ -151,10 +151,10 @@ done:
   return status;
 }
 
-static child *find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
+static child *supervisor_find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
 
 /* Every child that ended, ours or an orphan that came to us. */
-static void reap(lm_supervisor *s) {
+static void supervisor_reap(lm_supervisor *s) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     if (pid == s->guard.pid) lm_process_set_ended(&s->guard, status);
@@ -169,10 +169,10 @@ void lm_supervisor_sweep(lm_supervisor *s, double seconds, int *left) {
   double deadline = lm_seconds() + seconds;
   guard_stop(s);
   while ((*left = lm_descendants_kill(s->nspared, s->spared)) > 0 && lm_seconds() < deadline) {
-    reap(s);
+    supervisor_reap(s);
     poll(NULL, 0, 2);
   }
-  reap(s);
+  supervisor_reap(s);
 }
 
 void lm_supervisor_free(lm_supervisor *s) {
@@ -196,7 +196,7 @@ void lm_supervisor_free(lm_supervisor *s) {
   lm_free(s);
 }
 
-static lm_status grow(lm_supervisor *s) {
+static lm_status supervisor_grow(lm_supervisor *s) {
   if (s->n < s->capacity) return LM_OK;
   int capacity = s->capacity ? 2 * s->capacity : 8;
   child *children = lm_realloc(s->children, (size_t)capacity * sizeof *children);
@@ -213,7 +213,7 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
                               pid_t *pid) {
   lm_status status;
   int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}};
-  TRY(grow(s));
+  TRY(supervisor_grow(s));
   if (s->to_guard < 0) TRY(guard_start(s));
   for (int k = 0; k < STREAMS; k++) {
     if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
@@ -243,7 +243,7 @@ done:
 }
 
 void lm_supervisor_signal(lm_supervisor *s, int id, int signal) {
-  child *c = find(s, id);
+  child *c = supervisor_find(s, id);
   if (c) lm_process_signal(&c->process, signal);
 }
 
@@ -264,7 +264,7 @@ static bool is_ready(int fd) {
 }
 
 /* As much as goes without waiting, in whole lines where they are short enough. */
-static void flush(lm_supervisor *s, int k) {
+static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
   while (sent < queue->n && is_ready(k + 1)) {
@@ -285,7 +285,7 @@ static void flush(lm_supervisor *s, int k) {
 }
 
 bool lm_supervisor_printed(lm_supervisor *s) {
-  for (int k = 0; k < STREAMS; k++) flush(s, k);
+  for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
   return s->queue[0].n == 0 && s->queue[1].n == 0;
 }
 
@@ -376,10 +376,10 @@ static void wait_for_any(lm_supervisor *s, double seconds) {
 lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out) {
   double deadline = lm_seconds() + seconds;
   *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_NONE};
-  lm_status status = grow(s); /* makes `polled` where nothing was started */
+  lm_status status = supervisor_grow(s); /* makes `polled` where nothing was started */
   while (status == LM_OK) {
-    for (int k = 0; k < STREAMS; k++) flush(s, k);
-    reap(s);
+    for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
+    supervisor_reap(s);
     if (next_signal(s, out) || next_closed(s, out) || next_ended(s, out) || next_output(s, out)) break;
     double left = seconds < 0 ? 60 : deadline - lm_seconds();
     if (left <= 0) break;
@@ -390,7 +390,7 @@ lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_eve
 
 /* ---- things that last as long as the supervisor */
 
-static lm_status hold(lm_supervisor *s, int fd) {
+static lm_status supervisor_hold(lm_supervisor *s, int fd) {
   if (s->nheld < HELD_MOST) {
     s->held[s->nheld++] = fd;
     return LM_OK;
@@ -403,7 +403,7 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   int fd = memfd_create("luminary", MFD_CLOEXEC);
   if (fd < 0) return lm_fail(LM_E_IO, "process: no memory file to be had: %s", strerror(errno));
   snprintf(path, capacity, "/proc/%d/fd/%d", (int)getpid(), fd);
-  return hold(s, fd);
+  return supervisor_hold(s, fd);
 }
 
 /* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system gives the
@@ -420,5 +420,5 @@ lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
     return lm_fail(LM_E_IO, "process: no port to be had: %s", strerror(error));
   }
   *port = ntohs(address.sin_port);
-  return hold(s, fd);
+  return supervisor_hold(s, fd);
 }

@@ -37,12 +37,12 @@ lm_status lm_reducer_usable(const lm_reducer *r) {
 /* ---- a pass */
 
 /* t: the slot's parameter, or a gradient of it. */
-static bool fits(const lm_slot *s, const lm_tensor *t) {
+static bool reducer_fits(const lm_slot *s, const lm_tensor *t) {
   return t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view);
 }
 
 static lm_status check_kind(const lm_slot *s, const lm_tensor *t) {
-  if (fits(s, t)) return LM_OK;
+  if (reducer_fits(s, t)) return LM_OK;
   return lm_fail(
       LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
       s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
@@ -52,7 +52,7 @@ static lm_status check_kind(const lm_slot *s, const lm_tensor *t) {
 static void forget_pass(lm_reducer *r) {
   for (int i = 0; i < r->n; i++) {
     lm_slot *s = &r->slot[i];
-    if (r->g) lm_set_grad_home(s->param, fits(s, s->param) ? s->view : NULL);
+    if (r->g) lm_set_grad_home(s->param, reducer_fits(s, s->param) ? s->view : NULL);
     s->fires = 0;
     s->absent = s->ready = s->scaled = false;
   }
@@ -101,7 +101,7 @@ done:
 static bool is_missing(const lm_slot *s) { return !s->ready; }
 
 /* The end of backward. Which parameters got nothing? */
-static lm_status settle(lm_reducer *r) {
+static lm_status reducer_settle(lm_reducer *r) {
   lm_status status = LM_OK;
   if (r->config.static_graph && !r->settled) { /* this was the first pass: so it shall be */
     for (int i = 0; i < r->n; i++) {
@@ -160,12 +160,12 @@ done:
   return status;
 }
 
-static lm_status finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
+static lm_status reducer_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
   (void)grad, (void)replacement;
   lm_status status = LM_OK;
   lm_reducer *r = ctx;
   if (!r->g) TRY(lm_reducer_usable(r));
-  TRY(settle(r));
+  TRY(reducer_settle(r));
   TRY(lm_reduce_finish(r));
   TRY(hand_out(r));
   TRY(end_pass(r));
@@ -173,7 +173,7 @@ done:
   return status;
 }
 
-static void release(lm_reducer *r);
+static void reducer_release(lm_reducer *r);
 
 /* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
  * they have to know why they wait in vain. */
@@ -183,14 +183,14 @@ static void leave_pass(void *ctx) {
     if (r->told && r->g) lm_reducer_publish(r, LM_E_STATE);
     forget_pass(r);
   }
-  release(r);
+  reducer_release(r);
 }
 
 static lm_status begin_pass(lm_reducer *r) {
   lm_status status = LM_OK;
   TRY(lm_reducer_usable(r));
   atomic_fetch_add(&r->rc, 1);
-  TRY(lm_backward_finally((lm_hook){finish, r, leave_pass}));
+  TRY(lm_backward_finally((lm_hook){reducer_finish, r, leave_pass}));
   r->begun = true;
   if (r->config.static_graph && !r->settled) goto done; /* nothing is sent before it is known what there is */
   for (int i = 0; i < r->n; i++) {
@@ -261,13 +261,13 @@ done:
 
 static void drop_watcher(void *ctx) {
   watcher *w = ctx;
-  release(w->r);
+  reducer_release(w->r);
   lm_free(w);
 }
 
 /* ---- life */
 
-static void release(lm_reducer *r) {
+static void reducer_release(lm_reducer *r) {
   if (atomic_fetch_sub(&r->rc, 1) > 1) return;
   for (int i = 0; i < r->n && r->slot; i++) {
     lm_release(r->slot[i].view);
@@ -296,7 +296,7 @@ void lm_reducer_close(lm_reducer *r) {
     }
     r->slot[i].hook = 0;
   }
-  release(r);
+  reducer_release(r);
 }
 
 static lm_status take_params(lm_reducer *r, lm_tensor *const *param, const char *const *name) {
@@ -469,6 +469,6 @@ lm_status lm_reducer_shadow(lm_reducer *r, lm_shadow *what, int *root) {
       break;
   }
 done:
-  release(r);
+  reducer_release(r);
   return status;
 }

@@ -37,7 +37,7 @@ static char **data_of(const lm_group *g, lm_tensor *const *list) {
 
 /* ---- collectives */
 
-static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status = LM_OK;
   state *s = g->state;
   lm_fold fold = fold_of(t, op);
@@ -52,11 +52,11 @@ done:
   return status;
 }
 
-static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {
   return lm_shim_broadcast(shim_of(g), t->data, lm_nbytes(t), root);
 }
 
-static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
+static lm_status gloo_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   lm_fold fold = fold_of(t, op);
   void *sum = g->rank == root ? t->data : lm_malloc(lm_nbytes(t)); /* the other ranks' tensors are only read */
   if (!sum) return LM_E_OOM;
@@ -66,7 +66,7 @@ static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   return status;
 }
 
-static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
+static lm_status gloo_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
   char **data = data_of(g, out);
   if (!data) return LM_E_OOM;
   memmove(data[g->rank], t->data, lm_nbytes(t));
@@ -75,7 +75,7 @@ static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *o
   return status;
 }
 
-static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
+static lm_status gloo_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   char **data = out ? data_of(g, out) : NULL;
   if (out && !data) return LM_E_OOM;
   lm_status status = lm_shim_gather(shim_of(g), t->data, data, lm_nbytes(t), root);
@@ -83,7 +83,7 @@ static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *co
   return status;
 }
 
-static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+static lm_status gloo_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
   char **data = in ? data_of(g, in) : NULL;
   if (in && !data) return LM_E_OOM;
   lm_status status = lm_shim_scatter(shim_of(g), t->data, data, lm_nbytes(t), root);
@@ -91,7 +91,7 @@ static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *
   return status;
 }
 
-static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+static lm_status gloo_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   lm_status status = LM_OK;
   char **from = data_of(g, in), **to = data_of(g, out);
   size_t *bytes = lm_malloc(2 * (size_t)g->size * sizeof *bytes);
@@ -108,9 +108,9 @@ done:
   return status;
 }
 
-static lm_status barrier(lm_group *g) { return lm_shim_barrier(shim_of(g)); }
+static lm_status gloo_barrier(lm_group *g) { return lm_shim_barrier(shim_of(g)); }
 
-static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
   lm_fold fold = fold_of(t, op);
   char **data = data_of(g, in);
   if (!data) return LM_E_OOM;
@@ -122,13 +122,13 @@ static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in,
 
 /* ---- send and receive */
 
-static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
+static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_engine *e = engine_of(g);
   return sending ? lm_engine_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
                  : lm_engine_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
-static lm_status finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
+static lm_status gloo_finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
   lm_engine *e = engine_of(g);
   *done = true;
   lm_status status = wait ? lm_engine_wait(e, request) : lm_engine_look(e, request, done);
@@ -137,11 +137,11 @@ static lm_status finish(lm_group *g, lm_request *request, bool wait, bool *done,
   return status;
 }
 
-static void forget(lm_group *g, lm_request *request) { lm_engine_forget(engine_of(g), request); }
+static void gloo_forget(lm_group *g, lm_request *request) { lm_engine_forget(engine_of(g), request); }
 
 /* ---- opening and closing */
 
-static void close_group(lm_group *g) {
+static void gloo_close_group(lm_group *g) {
   state *s = g->state;
   if (!s) return;
   lm_local_close(s->local);
@@ -151,39 +151,39 @@ static void close_group(lm_group *g) {
   g->state = NULL;
 }
 
-static lm_status open_group(lm_group *g) {
+static lm_status gloo_open_group(lm_group *g) {
   lm_status status = LM_OK;
   state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   TRY(lm_engine_open(g, &s->engine));
   TRY(lm_shim_open(s->engine, g->rank, g->size, &s->shim));
 done:
-  if (status != LM_OK) close_group(g);
+  if (status != LM_OK) gloo_close_group(g);
   return status;
 }
 
-static lm_status look(lm_group *g) { return lm_engine_peek(engine_of(g)); }
+static lm_status gloo_look(lm_group *g) { return lm_engine_peek(engine_of(g)); }
 
 static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
     .name = "gloo",
     .kinds = 1u << LM_CPU,
     .may_share = true,
-    .open = open_group,
-    .close = close_group,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .gather = gather,
-    .scatter = scatter,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-    .barrier = barrier,
-    .post = post,
-    .finish = finish,
-    .forget = forget,
-    .look = look,
+    .open = gloo_open_group,
+    .close = gloo_close_group,
+    .all_reduce = gloo_all_reduce,
+    .broadcast = gloo_broadcast,
+    .reduce = gloo_reduce,
+    .all_gather = gloo_all_gather,
+    .gather = gloo_gather,
+    .scatter = gloo_scatter,
+    .reduce_scatter = gloo_reduce_scatter,
+    .all_to_all = gloo_all_to_all,
+    .barrier = gloo_barrier,
+    .post = gloo_post,
+    .finish = gloo_finish,
+    .forget = gloo_forget,
+    .look = gloo_look,
 };
 
 const lm_group_table *lm_group_plugin(void) { return &table; }

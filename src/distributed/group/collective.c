@@ -9,7 +9,7 @@
 
 /* Entry `rank` of one tensor whose first dim holds the parts of n ranks, each with `like`'s sizes (NULL: a part of the
  * first dim). whole is contiguous. */
-static lm_status part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
+static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
   int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS], step = 1;
   int ndim = like ? like->ndim : whole->ndim;
   for (int d = ndim - 1; d >= 0; d--) {
@@ -21,7 +21,7 @@ static lm_status part_of(lm_tensor *whole, int n, int rank, const lm_tensor *lik
 }
 
 /* t's sizes n times one after the other, or one above the other. */
-static bool holds(const lm_tensor *whole, int n, const lm_tensor *t) {
+static bool collective_holds(const lm_tensor *whole, int n, const lm_tensor *t) {
   int stacked = whole->ndim == t->ndim + 1;
   if (!stacked && (t->ndim == 0 || whole->ndim != t->ndim)) return false;
   if (whole->size[0] != (stacked ? n : n * t->size[0])) return false;
@@ -49,7 +49,7 @@ static bool is_whole(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor 
 static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_tensor *w) {
   int size = c->core->g.size;
   const char *name = lm_collective_name(c->kind);
-  if (t && (w->dtype != t->dtype || w->device != t->device || !holds(w, size, t)))
+  if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
     return lm_fail(differs_in(w, t), "%s: one tensor for all %d ranks is %s %s on %s; %d times %s %s on %s would fit",
                    name, size, lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w), lm_device_name(w->device), size,
                    lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
@@ -108,7 +108,7 @@ static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor 
     return LM_OK;
   }
   TRY(take_tensor(c, from[0], as, &whole));
-  for (int i = 0; i < size; i++) TRY(part_of(whole, size, i, t, &(*into)[i]));
+  for (int i = 0; i < size; i++) TRY(collective_part_of(whole, size, i, t, &(*into)[i]));
 done:
   lm_release(whole);
   return status;

@@ -39,7 +39,7 @@ static lm_work *oldest(lm_issuer *is) {
 }
 
 /* Only this thread takes works out, so that a work once seen stays; new ones come behind. */
-static lm_work *after(lm_issuer *is, lm_work *w) {
+static lm_work *watch_next_work(lm_issuer *is, lm_work *w) {
   pthread_mutex_lock(&is->lock);
   lm_work *next = w->next;
   pthread_mutex_unlock(&is->lock);
@@ -55,7 +55,7 @@ static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
 }
 
 /* The oldest one has ended. */
-static void end(lm_issuer *is, lm_work *w, lm_status status) {
+static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
   pthread_mutex_lock(&is->lock);
   is->first = w->next;
   if (!is->first) is->last = &is->first;
@@ -86,11 +86,11 @@ static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
 }
 
 /* Those of new calls go out; those that have come are compared, one after the other. */
-static lm_status exchange(watch *x) {
+static lm_status watch_exchange(watch *x) {
   lm_status status = LM_OK;
   lm_issuer *is = x->is;
   lm_ticket theirs;
-  for (lm_work *w = oldest(is); w; w = after(is, w)) {
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->sent) continue;
     TRY(lm_tickets_put(&is->ring, &w->call.ticket));
     w->sent = true;
@@ -101,7 +101,7 @@ static lm_status exchange(watch *x) {
     x->connected = true;
   }
   TRY(lm_tickets_move(&is->ring));
-  for (lm_work *w = oldest(is); w; w = after(is, w)) {
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
     if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
     if (theirs.seq != w->call.ticket.seq || theirs.hash != w->call.ticket.hash) return disagree(x, w, &theirs);
@@ -145,7 +145,7 @@ static void complete(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
   if (w->call.host) status = lm_call_written(&w->call, status);
   stand_in_front_of(x, NULL, status == LM_OK);
-  end(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
+  watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }
 
 static lm_status harvest(watch *x) {
@@ -167,7 +167,7 @@ done:
 /* With the words that this thread failed with last. What is in the group's functions comes back soon, and is ended
  * then.
  */
-static void fail(watch *x, lm_status status) {
+static void watch_fail(watch *x, lm_status status) {
   lm_issuer *is = x->is;
   pthread_mutex_lock(&is->lock);
   lm_error_save(status == LM_E_OOM ? LM_E_STATE : status, &is->failed);
@@ -177,11 +177,13 @@ static void fail(watch *x, lm_status status) {
   x->over = true;
 }
 
-static void end_all(watch *x) {
+static void watch_end_all(watch *x) {
   lm_issuer *is = x->is;
   lm_status early;
   stand_in_front_of(x, NULL, false);
-  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) { end(is, w, lm_error_restore(&is->failed)); }
+  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
+    watch_end_work(is, w, lm_error_restore(&is->failed));
+  }
   pthread_mutex_lock(&is->lock);
   pthread_cond_broadcast(&is->changed);
   pthread_mutex_unlock(&is->lock);
@@ -189,11 +191,11 @@ static void end_all(watch *x) {
 
 /* ---- the thread */
 
-static lm_status look(watch *x) {
+static lm_status watch_look(watch *x) {
   lm_status status;
   lm_issuer *is = x->is;
   stand_in_front_of(x, oldest(is), false);
-  if (lm_tickets_wanted(is->g)) TRY(exchange(x));
+  if (lm_tickets_wanted(is->g)) TRY(watch_exchange(x));
   TRY(harvest(x));
   TRY(ask_health(x, false));
   status = lm_group_check(is->g);
@@ -201,7 +203,7 @@ done:
   return status;
 }
 
-static void rest(watch *x, bool idle) {
+static void watch_sleep(watch *x, bool idle) {
   lm_issuer *is = x->is;
   struct pollfd polls[2 + LM_RING_LINKS] = {{.fd = is->kick, .events = POLLIN}};
   int n = 1;
@@ -239,10 +241,10 @@ static void *watch_calls(void *arg) {
     pthread_mutex_unlock(&is->lock);
     bool tells = idle && closing && has_to_tell(&x);
     if (idle && closing && !tells) break;
-    lm_status status = x.over ? LM_OK : look(&x);
-    if (status != LM_OK) fail(&x, status);
-    if (x.over) end_all(&x);
-    rest(&x, idle && !tells);
+    lm_status status = x.over ? LM_OK : watch_look(&x);
+    if (status != LM_OK) watch_fail(&x, status);
+    if (x.over) watch_end_all(&x);
+    watch_sleep(&x, idle && !tells);
   }
   stand_in_front_of(&x, NULL, false);
   return NULL;

@@ -14,7 +14,7 @@ static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.
 /* Each part of a group has its own. */
 static uint64_t door_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
 
-static lm_status check(void *ctx) { return lm_group_check(ctx); }
+static lm_status link_check(void *ctx) { return lm_group_check(ctx); }
 
 static lm_status attempt(lm_group *g, const char *address, const lm_patience *p, int *out) {
   lm_status status = LM_OK;
@@ -56,7 +56,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   for (;;) {
     lm_patience p = {.deadline = fmin(until, lm_seconds() + handshake_time),
                      .wake_fd = lm_group_wake_fd(g),
-                     .check = check,
+                     .check = link_check,
                      .ctx = g};
     lm_status status = lm_group_check(g);
     if (status != LM_OK || has_left(g, peer)) return status;

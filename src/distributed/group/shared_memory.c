@@ -85,7 +85,7 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
 
 static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
-static int make_file(lm_group *g, size_t bytes) {
+static int shared_make_file(lm_group *g, size_t bytes) {
   size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);
   int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
@@ -144,7 +144,7 @@ typedef struct offer {
 /* *fd is open until all have answered. */
 static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **mine) {
   offer o = {.ticket = *ticket};
-  if (allowed()) *fd = make_file(g, bytes);
+  if (allowed()) *fd = shared_make_file(g, bytes);
   if (*fd >= 0) *mine = map_file(g, *fd, bytes);
   if (*mine) {
     head *h = (head *)(*mine)->map;
@@ -173,7 +173,7 @@ done:
   return status;
 }
 
-static lm_status agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
+static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
   lm_status status;
   lm_shared *mine = NULL;
   int fd = -1;
@@ -209,7 +209,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);
-  lm_status status = agree(g, &ticket, bytes, out);
+  lm_status status = shared_agree(g, &ticket, bytes, out);
   lm_waiting_end(&waiting, status == LM_OK);
   return status;
 }
@@ -219,7 +219,7 @@ lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
   if (g->size == 1 || !g->one_host) return LM_OK;
   /* Within a collective, which may run on the queue's thread, it is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
-  lm_status status = call->seq > 0 ? agree(g, call, bytes, out) : agree_alone(g, bytes, out);
+  lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s", g->core->id, bytes, *out ? "shared" : "cannot be shared");
   return status;
@@ -252,7 +252,7 @@ void lm_shared_post(lm_shared *s, int flag, uint32_t value) {
   if (atomic_load(&f->waiters) > 0) syscall(SYS_futex, &f->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void relax(void) {
+static void shared_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -268,7 +268,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     do {
       for (int i = 0; i < 32; i++) {
         if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
-        relax();
+        shared_relax();
       }
       sched_yield(); /* both may be on one core, which the scheduler is slow to notice */
     } while (lm_seconds() < until);

@@ -13,7 +13,7 @@
 #include "op/op.h"
 
 /* Where the group cannot do it on the way. 0 makes zeros, whatever t held. */
-static lm_status scale(lm_tensor *t, double factor) {
+static lm_status work_scale(lm_tensor *t, double factor) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
   if (factor == 1) return LM_OK;
@@ -33,11 +33,11 @@ done:
   return status;
 }
 
-static lm_status all_reduce_scaled(const lm_exchange *c) {
+static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   const lm_group_table *table = c->g->table;
   lm_status status = LM_OK;
   if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
-  TRY(scale(c->t, c->scale));
+  TRY(work_scale(c->t, c->scale));
   /* Zeros too go the way on which the others are. */
   TRY(table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
                                : table->all_reduce(c->g, c->t, LM_REDUCE_SUM));
@@ -53,7 +53,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
     return lm_fail(LM_E_MISSING, "group '%s' has no barrier, with which calls without elements are done", table->name);
   if (c->empty) return table->barrier(g);
   switch (c->kind) {
-    case LM_ALL_REDUCE: return c->scaled ? all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
+    case LM_ALL_REDUCE: return c->scaled ? work_all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
     case LM_BROADCAST: return table->broadcast(g, c->t, c->root);
     case LM_REDUCE: return table->reduce(g, c->t, c->root, c->op);
     case LM_ALL_GATHER: return table->all_gather(g, c->t, c->out);
@@ -68,7 +68,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
   }
 }
 
-static lm_status run(lm_exchange *c) {
+static lm_status work_run_call(lm_exchange *c) {
   lm_waiting waiting;
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
@@ -147,7 +147,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
 
 /* ---- the queue and its thread */
 
-static void *serve(void *arg) {
+static void *work_serve(void *arg) {
   lm_queue *q = arg;
   omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
   pthread_mutex_lock(&q->lock);
@@ -164,7 +164,7 @@ static void *serve(void *arg) {
     lm_status status = world ? lm_world_check(world) : LM_OK;
     if (status == LM_OK) {
       lm_busy_threads(1);
-      status = run(&w->call);
+      status = work_run_call(&w->call);
       lm_busy_threads(-1);
     } else {
       lm_fail_in(status, lm_collective_name(w->call.kind));
@@ -210,7 +210,7 @@ done:
   return status;
 }
 
-static bool idle(lm_queue *q) {
+static bool work_idle(lm_queue *q) {
   if (!q) return true;
   pthread_mutex_lock(&q->lock);
   bool yes = q->pending == 0;
@@ -224,15 +224,15 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
   lm_queue *q = NULL;
   lm_work *w = NULL;
   if (c->part->issuer) return lm_issue(c, work);
-  if (!work && idle(core->queue)) {
+  if (!work && work_idle(core->queue)) {
     c->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
-    status = run(c);
+    status = work_run_call(c);
     lm_call_clear(c);
     return status;
   }
   /* All that can fail comes before the call has its number: if it fails, it was never made. */
   status = lm_queue_of(core, &q);
-  if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, serve);
+  if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, work_serve);
   if (status != LM_OK) {
     lm_call_clear(c);
     return status;

@@ -48,7 +48,7 @@ static lm_bytes completed_calls(lm_world *w) {
   return b;
 }
 
-static void say_goodbye(lm_world *w) {
+static void world_say_goodbye(lm_world *w) {
   lm_bytes completed = completed_calls(w);
   lm_client_leave(w->client, &completed);
   lm_bytes_free(&completed);
@@ -59,7 +59,7 @@ static void say_goodbye(lm_world *w) {
 void lm_group_farewell(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
-    say_goodbye(w);
+    world_say_goodbye(w);
     lm_locator_withdraw(&w->locator, &w->at);
     lm_server_release(w->server);
     w->server = NULL;
@@ -72,7 +72,7 @@ __attribute__((destructor)) static void farewell(void) { lm_group_farewell(); }
 
 /* ---- opening and closing */
 
-static void settle(lm_world *w) {
+static void world_count_local_ranks(lm_world *w) {
   const char *host = lm_client_member(w->client, w->rank)->host_id;
   for (int r = 0; r < w->size; r++) {
     bool same = strcmp(lm_client_member(w->client, r)->host_id, host) == 0;
@@ -84,7 +84,7 @@ static void settle(lm_world *w) {
 }
 
 static void dispose(lm_world *w) {
-  if (w->client) say_goodbye(w);
+  if (w->client) world_say_goodbye(w);
   lm_client_free(w->client);
   lm_incoming_close(&w->incoming);
   lm_locator_withdraw(&w->locator, &w->at);
@@ -127,7 +127,7 @@ lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
   if (status != LM_OK) lm_sigterm_failed();
   lm_sigterm_wait_ends();
   if (status != LM_OK) goto done;
-  settle(w);
+  world_count_local_ranks(w);
   if (w->server) lm_sigterm_stores(1);
   pthread_mutex_lock(&all_lock);
   w->next = all;

@@ -70,7 +70,7 @@ static void let_in(lm_incoming *l, int listener) {
 }
 
 /* To its group, or aside until there is one. Takes fd over. */
-static void hand_over(lm_incoming *l, uint64_t at_door, int peer, int fd) {
+static void incoming_hand_over(lm_incoming *l, uint64_t at_door, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
   lm_door *door = l->doors;
   while (door && door->door != at_door) door = door->next;
@@ -110,7 +110,7 @@ static bool serve_guest(lm_incoming *l, int i) {
   int fd = guest->fd;
   bool sense = lm_reader_done(&r) && peer < (uint32_t)l->size;
   dismiss(l, i, !sense);
-  if (sense) hand_over(l, door, (int)peer, fd);
+  if (sense) incoming_hand_over(l, door, (int)peer, fd);
   return false;
 }
 

@@ -21,7 +21,7 @@ static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* sec
 /* ---- sending, with the lock held */
 
 /* As much as the socket takes now. Errors show when the thread reads. */
-static void push(lm_client *c) {
+static void client_push(lm_client *c) {
   while (c->fd >= 0 && c->sent < c->out.n) {
     ssize_t n = send(c->fd, c->out.data + c->sent, c->out.n - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -49,7 +49,7 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   }
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
-    push(c);
+    client_push(c);
     if (c->out.n > 0) lm_bell_ring(c->nudge);
   } else {
     c->out.n = at;
@@ -81,7 +81,7 @@ static void welcome(lm_client *c, lm_reader *r) {
   if (lm_reader_done(r)) c->phase = LM_JOINED;
 }
 
-static void take(lm_client *c, lm_message kind, lm_reader *r) {
+static void client_take_message(lm_client *c, lm_message kind, lm_reader *r) {
   switch (kind) {
     case LM_M_WELCOME: welcome(c, r); break;
     case LM_M_REFUSED:
@@ -103,7 +103,7 @@ static void take(lm_client *c, lm_message kind, lm_reader *r) {
 }
 
 /* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
-static void lost(lm_client *c, lm_failure_kind kind, const char *how) {
+static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *how) {
   pthread_mutex_lock(&c->lock);
   close(c->fd);
   c->fd = -1;
@@ -126,11 +126,11 @@ static void listen_to_store(lm_client *c) {
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n < 0) {
     bool silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-    lost(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
+    client_lost_store(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
     return;
   }
   if (n == 0) {
-    lost(c, LM_FAILURE_DIED, "it closed the connection");
+    client_lost_store(c, LM_FAILURE_DIED, "it closed the connection");
     return;
   }
   c->heard = lm_seconds();
@@ -145,16 +145,16 @@ static void listen_to_store(lm_client *c) {
     nonsense = lm_message_next(&rest, &kind, &fields, &used) != LM_OK;
     if (nonsense || used == 0) break;
     at += used;
-    take(c, kind, &fields);
+    client_take_message(c, kind, &fields);
     nonsense = fields.failed;
   }
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
   lm_bytes_shift(&c->in, at);
   if (c->in.failed) {
-    lost(c, LM_FAILURE_ERROR, "no memory left for what the store says");
+    client_lost_store(c, LM_FAILURE_ERROR, "no memory left for what the store says");
   } else if (nonsense) {
-    lost(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+    client_lost_store(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
   }
 }
 
@@ -184,10 +184,10 @@ static void watch_store(lm_client *c, double now) {
   if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->heard <= c->heartbeat_timeout) return;
   char how[64];
   snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->heard);
-  lost(c, LM_FAILURE_FROZEN, how);
+  client_lost_store(c, LM_FAILURE_FROZEN, how);
 }
 
-static void *serve(void *arg) {
+static void *client_serve(void *arg) {
   lm_client *c = arg;
   double closing = 0; /* until when the goodbye may take */
   bool shut = false;
@@ -213,7 +213,7 @@ static void *serve(void *arg) {
     if (polls[0].revents) lm_bell_silence(c->nudge);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
-      push(c);
+      client_push(c);
       pthread_mutex_unlock(&c->lock);
     }
     if (ready > 0 && polls[1].revents & (POLLIN | POLLHUP | POLLERR)) listen_to_store(c);
@@ -262,7 +262,7 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)config->generation);
   lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
-  int error = lm_thread_start(&c->thread, serve, c);
+  int error = lm_thread_start(&c->thread, client_serve, c);
   c->running = error == 0;
   if (error) status = lm_fail(LM_E_STATE, "no thread for the connection to the store: %s", strerror(error));
 

@@ -8,7 +8,7 @@
 
 enum { OPEN_MAX = 1024 };
 
-static bool is_told(const lm_member_call *p) { return p->ticket.what[0] != 0; }
+static bool server_has_call(const lm_member_call *p) { return p->ticket.what[0] != 0; }
 
 /* ---- do they agree */
 
@@ -17,24 +17,24 @@ static const lm_member_call *call_in(const lm_seat *seat, uint32_t group, uint64
   for (int i = 0; i < seat->n_open; i++)
     if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) return &seat->open[i];
   for (int i = 0; i < LM_PASSED; i++)
-    if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && is_told(&seat->passed[i]))
+    if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && server_has_call(&seat->passed[i]))
       return &seat->passed[i];
   const lm_member_call *last = &seat->last;
-  return last->group == group && last->ticket.seq == seq && is_told(last) ? last : NULL;
+  return last->group == group && last->ticket.seq == seq && server_has_call(last) ? last : NULL;
 }
 
 static bool waits_in(const lm_seat *seat, const lm_member_call *p) {
   return p >= seat->open && p < seat->open + seat->n_open;
 }
 
-static void show(const lm_server *s, int rank, const lm_member_call *p, lm_party *out) {
+static void server_show(const lm_server *s, int rank, const lm_member_call *p, lm_party *out) {
   *out = (lm_party){.rank = rank, .standing = waits_in(&s->seats[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
   snprintf(out->host, sizeof out->host, "%s", s->seats[rank].who.host);
 }
 
 /* Somebody's ticket has one hash and somebody's the other. The odd one is whoever differs from the most or, with as
  * many on both sides, from the lowest rank. While that may still change, others get a moment to say where they are. */
-static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
+static void server_mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   for (int r = 0; r < s->size; r++) {
     const lm_member_call *p = call_in(&s->seats[r], group, seq);
@@ -45,8 +45,8 @@ static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, 
   int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
   const lm_member_call *p = call_in(&s->seats[first[odd]], group, seq);
   lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", -1);
-  show(s, first[odd], p, &failure.who);
-  show(s, first[!odd], call_in(&s->seats[first[!odd]], group, seq), &failure.other);
+  server_show(s, first[odd], p, &failure.who);
+  server_show(s, first[!odd], call_in(&s->seats[first[!odd]], group, seq), &failure.other);
   snprintf(failure.where, sizeof failure.where, "%s", p->ticket.where);
   if (n[0] == n[1] && n[0] + n[1] < s->size)
     lm_server_hold(s, &failure);
@@ -63,7 +63,7 @@ static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
     const lm_member_call *p = r == rank ? NULL : call_in(seat, group, seq);
     if (!p || p->ticket.hash == mine->ticket.hash) continue;
     if (!waits_in(seat, p) && !waits_in(&s->seats[rank], mine)) continue;
-    mismatch(s, group, seq, mine->ticket.hash, p->ticket.hash);
+    server_mismatch(s, group, seq, mine->ticket.hash, p->ticket.hash);
     return;
   }
 }
@@ -89,7 +89,7 @@ static void remember(lm_seat *seat, const lm_member_call *p) {
 bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
-  if (!is_told(&p) || s->seats[c->rank].left) return true;
+  if (!server_has_call(&p) || s->seats[c->rank].left) return true;
   remember(&s->seats[c->rank], &p);
   compare(s, c->rank, p.group, p.ticket.seq);
   return true;
@@ -99,7 +99,7 @@ bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
-  if (!is_told(&p) || seat->left) return true;
+  if (!server_has_call(&p) || seat->left) return true;
   seat->passed[seat->n_passed++ % LM_PASSED] = p;
   compare(s, c->rank, p.group, p.ticket.seq);
   return true;
@@ -152,7 +152,7 @@ bool lm_server_resumed(lm_server *s, lm_conn *c, lm_reader *r) {
 static bool has_come(const lm_seat *seat, uint32_t group, uint64_t seq) {
   for (int i = 0; i < seat->n_open; i++)
     if (seat->open[i].group == group && seat->open[i].ticket.seq >= seq) return true;
-  return seat->last.group == group && seat->last.ticket.seq >= seq && is_told(&seat->last);
+  return seat->last.group == group && seat->last.ticket.seq >= seq && server_has_call(&seat->last);
 }
 
 static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
@@ -168,10 +168,10 @@ static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
   } else if (open) {
     party.standing = LM_WAITS;
     at = open;
-  } else if (is_told(at)) {
+  } else if (server_has_call(at)) {
     party.standing = LM_LAST_IN;
   }
-  if (is_told(at)) {
+  if (server_has_call(at)) {
     party.call = at->ticket;
     party.seconds = s->now - at->since;
   }

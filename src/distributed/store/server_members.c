@@ -35,7 +35,7 @@ void lm_server_publish(lm_server *s, const lm_failure *failure) {
 }
 
 /* What the store itself found out about a rank. */
-static void found(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
+static void server_found_failure(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
   const lm_ticket *last = &s->seats[rank].last.ticket;
   char here[64] = "";
   if (!s->seats[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
@@ -198,7 +198,7 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   seat->left = true;
   seat->n_open = 0;
   tell_left(s, c->rank, fields, bytes);
-  if (!s->welcomed) found(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
+  if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
   return true;
 }
 
@@ -207,7 +207,7 @@ void lm_server_lost(lm_server *s, lm_conn *c) {
   int rank = c->rank;
   seat->died = !seat->left;
   seat->n_open = 0;
-  if (seat->died) found(s, c->as, rank, c->why);
+  if (seat->died) server_found_failure(s, c->as, rank, c->why);
   seat->conn = NULL;
   c->rank = -1;
 }
@@ -235,7 +235,7 @@ void lm_server_silence(lm_server *s) {
     if (seat->frozen && !was_frozen) {
       char why[64];
       snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - seat->conn->heard);
-      found(s, LM_FAILURE_FROZEN, r, why);
+      server_found_failure(s, LM_FAILURE_FROZEN, r, why);
     }
     if (seat->frozen) until = s->now + s->heartbeat_timeout;
     if (next <= 0 || until < next) next = until;
@@ -246,7 +246,7 @@ void lm_server_silence(lm_server *s) {
 /* The owner has gone before all had come: nobody can be welcomed any more. */
 void lm_server_abandoned(lm_server *s) {
   if (s->welcomed || s->cause.kind) return;
-  found(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
+  server_found_failure(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
 }
 
 bool lm_server_over(const lm_server *s) {

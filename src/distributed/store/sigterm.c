@@ -70,7 +70,7 @@ static void give_time(void) {
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
-static void *serve(void *arg) {
+static void *sigterm_serve(void *arg) {
   for (;;) {
     lm_bell_silence(atomic_load(&bell));
     if (atomic_load(&asked)) {
@@ -101,7 +101,7 @@ static lm_status install(void) {
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
-  int error = lm_thread_start(&thread, serve, NULL);
+  int error = lm_thread_start(&thread, sigterm_serve, NULL);
   if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
   pthread_setname_np(thread, "lm-sigterm");
   give_stack();

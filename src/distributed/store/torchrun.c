@@ -17,7 +17,7 @@ static void put_text(lm_bytes *b, const char *s) {
   lm_put(b, s, strlen(s));
 }
 
-static lm_status reach(const char *address, const lm_patience *p, int *fd) {
+static lm_status torchrun_reach(const char *address, const lm_patience *p, int *fd) {
   lm_status status = lm_net_connect(address, p, fd);
   if (status != LM_E_IO) return status;
   char which[LM_ADDRESS_MAX + 48];
@@ -27,7 +27,7 @@ static lm_status reach(const char *address, const lm_patience *p, int *fd) {
 
 lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
   int fd;
-  lm_status status = reach(address, p, &fd);
+  lm_status status = torchrun_reach(address, p, &fd);
   if (status != LM_OK) return status;
   status = lm_net_told_host(fd, address, host);
   close(fd);
@@ -35,11 +35,11 @@ lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], 
 }
 
 /* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
-static lm_status start(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
+static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint8_t reply = STOP_WAITING;
-  TRY(reach(address, p, fd));
+  TRY(torchrun_reach(address, p, fd));
   lm_put_u8(&b, VALIDATE);
   lm_put_u32(&b, MAGIC);
   if (value) {
@@ -62,7 +62,7 @@ done:
 
 lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_patience *p) {
   int fd = -1;
-  lm_status status = start(address, key, value, p, &fd);
+  lm_status status = torchrun_ask(address, key, value, p, &fd);
   if (fd >= 0) close(fd);
   return status;
 }
@@ -72,7 +72,7 @@ lm_status lm_torchrun_get(const char *address, const char *key, char *value, siz
   lm_bytes b = {0};
   uint64_t n = 0;
   int fd = -1;
-  TRY(start(address, key, NULL, p, &fd));
+  TRY(torchrun_ask(address, key, NULL, p, &fd));
   lm_put_u8(&b, GET);
   put_text(&b, key);
   if (b.failed) TRY(LM_E_OOM);
