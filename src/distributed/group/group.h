@@ -150,6 +150,8 @@ LM_API const char *lm_group_peer_name(const lm_group *g, int peer);
  * lm_free. */
 LM_API lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n);
 LM_API lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n);
+/* As get, of what is n bytes long. */
+LM_API lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n);
 
 /* The end of the process comes: says goodbye to the other ranks, as the core does after the destructors of plug-ins.
  * For a plug-in whose own end waits for other ranks, which must not wait for this one any more. */

@@ -225,15 +225,6 @@ done:
   return status;
 }
 
-static lm_status p2p_start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone,
-                           lm_work **out) {
-  lm_exchange c;
-  lm_status status = prepare(&c, g, kind, t, peer, tag);
-  if (status == LM_OK) return p2p_post(&c, alone, out);
-  lm_call_clear(&c);
-  return status;
-}
-
 /* Those of c that the part is to do, as one unit. Takes their contents over, which leaves them without a part. */
 static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
   lm_status status = LM_OK;
@@ -286,8 +277,13 @@ done:
 
 static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **work) {
   lm_work *w = NULL;
-  lm_status status = p2p_start(g, kind, t, peer, tag, work != NULL, &w);
-  if (status != LM_OK) return status;
+  lm_exchange c;
+  lm_status status = prepare(&c, g, kind, t, peer, tag);
+  if (status != LM_OK) {
+    lm_call_clear(&c);
+    return status;
+  }
+  TRY(p2p_post(&c, work != NULL, &w));
   if (work) {
     *work = w;
     return LM_OK;
@@ -299,6 +295,7 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
     give_back(w);
     status = lm_work_outcome(w);
   }
+done:
   lm_work_release(w);
   return status;
 }

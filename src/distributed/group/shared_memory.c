@@ -127,11 +127,9 @@ static key key_of(const lm_ticket *ticket, const char *what, int rank) {
 }
 
 static lm_status get_answer(lm_group *g, key k, bool *yes) {
-  void *data = NULL;
-  size_t n = 0;
-  lm_status status = lm_group_get(g, k.text, &data, &n);
-  *yes = status == LM_OK && n == 1 && *(char *)data == '1';
-  lm_free(data);
+  char answer = '0';
+  lm_status status = lm_group_read(g, k.text, &answer, 1);
+  *yes = answer == '1';
   return status;
 }
 
@@ -155,22 +153,13 @@ static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, 
 }
 
 static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
-  lm_status status;
-  void *data = NULL;
-  size_t n = 0;
-  TRY(lm_group_get(g, key_of(ticket, "offer", 0).text, &data, &n));
-  offer *o = data;
-  if (n != sizeof *o) {
-    status =
-        lm_fail(LM_E_IO, "sharing memory: an offer of %zu bytes, not %zu; do all ranks run one version?", n, sizeof *o);
-    goto done;
-  }
-  if (o->ticket.hash != ticket->hash) TRY(lm_group_mismatch(g, 0, &o->ticket));
-  o->text[sizeof o->text - 1] = '\0';
-  *mine = join_file(g, o->text, bytes);
-done:
-  lm_free(data);
-  return status;
+  offer o;
+  lm_status status = lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
+  if (status != LM_OK) return status;
+  if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
+  o.text[sizeof o.text - 1] = 0;
+  *mine = join_file(g, o.text, bytes);
+  return LM_OK;
 }
 
 static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {

@@ -39,8 +39,7 @@ const char *lm_where(void) { return script_line; }
 
 static bool is_p2p(const lm_ticket *t) { return t->seq == 0 && (t->kind == LM_SEND || t->kind == LM_RECV); }
 
-void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  double now = lm_seconds();
+static void waiting_set(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double now, double timeout) {
   *w = (lm_waiting){.core = core,
                     .ticket = *ticket,
                     .since = now,
@@ -50,6 +49,10 @@ void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticke
                     .peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL,
                     .outer = current};
   current = w;
+}
+
+void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
+  waiting_set(w, core, ticket, lm_seconds(), timeout);
   if (!core->world) return;
   lm_client_entered(core->world->client, core->id, ticket);
   lm_sigterm_wait_begins();
@@ -69,26 +72,14 @@ void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
 }
 
 void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket) {
-  *w = (lm_waiting){.core = core,
-                    .ticket = *ticket,
-                    .since = INFINITY,
-                    .timeout = INFINITY,
-                    .deadline = INFINITY,
-                    .look = INFINITY,
-                    .peer = LM_PEER_ANY,
-                    .outer = current};
-  current = w;
+  waiting_set(w, core, ticket, INFINITY, INFINITY);
+  w->peer = LM_PEER_ANY;
 }
 
 void lm_waiting_looked(lm_waiting *w) { current = w->outer; }
 
 void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  lm_waiting_look(w, core, ticket);
-  w->since = lm_seconds();
-  w->timeout = timeout;
-  w->deadline = w->since + timeout;
-  w->look = fmin(w->since + report_after, w->since + timeout / 2);
-  w->peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL;
+  waiting_set(w, core, ticket, lm_seconds(), timeout);
   w->issued = true;
   lm_sigterm_wait_begins();
 }
@@ -416,6 +407,17 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
   if (status != LM_OK) return status;
   lm_patience p = {.deadline = INFINITY, .wake_fd = -1, .check = check_group, .ctx = g};
   return lm_client_get(g->core->world->client, whole, true, &p, NULL, data, n);
+}
+
+lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n) {
+  void *data;
+  size_t got;
+  lm_status status = lm_group_get(g, key, &data, &got);
+  if (status != LM_OK) return status;
+  if (got == n) memcpy(out, data, n);
+  lm_free(data);
+  if (got == n) return LM_OK;
+  return lm_fail(LM_E_STATE, "the store has %zu bytes of '%s', not %zu; do all ranks run one version?", got, key, n);
 }
 
 /* ---- the world */

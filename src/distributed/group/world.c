@@ -161,8 +161,5 @@ void lm_world_close(lm_world *w) {
   lm_sigterm_unwatch();
 }
 
-int lm_world_rank(const lm_world *w) { return w->rank; }
-int lm_world_size(const lm_world *w) { return w->size; }
-int lm_world_local_size(const lm_world *w) { return w->local_size; }
 int lm_world_local_rank(const lm_world *w) { return w->local_rank; }
 const char *lm_world_host(const lm_world *w, int rank) { return lm_client_member(w->client, rank)->host; }

@@ -80,16 +80,6 @@ done:
   return status;
 }
 
-static lm_status place_get(lm_group *g, const char *key, void *out, size_t n) {
-  void *data = NULL;
-  size_t got = 0;
-  lm_status status = lm_group_get(g, key, &data, &got);
-  if (status == LM_OK && got != n) status = lm_fail(LM_E_STATE, "backend mpi: the store holds nonsense");
-  if (status == LM_OK) memcpy(out, data, n);
-  lm_free(data);
-  return status;
-}
-
 /* The first member gathers the places and gives the table to all. */
 static lm_status place_exchange(lm_group *g, lm_mpi_place *places) {
   lm_status status = LM_OK;
@@ -100,12 +90,12 @@ static lm_status place_exchange(lm_group *g, lm_mpi_place *places) {
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);
     TRY(lm_group_set(g, key, &places[g->rank], sizeof *places));
-    TRY(place_get(g, "places", places, all));
+    TRY(lm_group_read(g, "places", places, all));
     return LM_OK;
   }
   for (int r = 1; r < g->size; r++) {
     snprintf(key, sizeof key, "place/%d", r);
-    TRY(place_get(g, key, &places[r], sizeof *places));
+    TRY(lm_group_read(g, key, &places[r], sizeof *places));
     places[r].job[sizeof places[r].job - 1] = 0;
   }
   TRY(lm_group_set(g, "places", places, all));

@@ -297,11 +297,9 @@ void lm_mpi_opened(lm_mpi_open *open) {
 
 void lm_mpi_closed(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
-  for (lm_mpi_open **at = &groups; *at; at = &(*at)->next) {
-    if (*at != open) continue;
-    *at = open->next;
-    break;
-  }
+  lm_mpi_open **at = &groups;
+  while (*at && *at != open) at = &(*at)->next;
+  if (*at) *at = open->next;
   pthread_mutex_unlock(&lock);
 }
 

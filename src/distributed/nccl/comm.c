@@ -318,13 +318,8 @@ static lm_status invite(lm_group *g, const char *key, bool alone, invitation *ma
 }
 
 static lm_status be_invited(lm_group *g, const char *key, int first, invitation *got) {
-  void *data;
-  size_t n;
-  lm_status status = lm_group_get(g, key, &data, &n);
+  lm_status status = lm_group_read(g, key, got, sizeof *got);
   if (status != LM_OK) return status;
-  if (n == sizeof *got) memcpy(got, data, n);
-  lm_free(data);
-  if (n != sizeof *got) return lm_fail(LM_E_STATE, "%s: the store holds nonsense", lm_nccl_caller(g));
   got->why[sizeof got->why - 1] = 0;
   if (!*got->why) return LM_OK;
   return lm_fail(LM_E_STATE, "%s: %s cannot begin a communicator: NCCL: %s", lm_nccl_caller(g),
