@@ -1,7 +1,5 @@
 /* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (shim.cc) over our own
  * links (engine.c); all_reduce within a host through shared memory (local.c). */
-#include "distributed/gloo/gloo.h"
-
 #include <string.h>
 
 #include "base/mem.h"
@@ -9,6 +7,7 @@
 #include "distributed/gloo/local.h"
 #include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shim.h"
+#include "distributed/group/group.h"
 
 typedef struct state {
   lm_engine *engine;
@@ -186,4 +185,5 @@ static const lm_group_table table = {
     .look = gloo_look,
 };
 
+LM_API lm_group_plugin_fn lm_group_plugin;
 const lm_group_table *lm_group_plugin(void) { return &table; }

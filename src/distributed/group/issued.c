@@ -64,10 +64,7 @@ lm_status lm_issuer_check(lm_issuer *is) {
 }
 
 void lm_issuer_hold(lm_issuer *is, bool hold) {
-  if (hold)
-    pthread_mutex_lock(&is->calling);
-  else
-    pthread_mutex_unlock(&is->calling);
+  hold ? pthread_mutex_lock(&is->calling) : pthread_mutex_unlock(&is->calling);
 }
 
 /* ---- devices and streams */

@@ -59,11 +59,15 @@ struct lm_shared {
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
+static size_t blocks_size(const lm_group *g) { return whole_pages((size_t)g->size * sizeof(rank_block)); }
+static size_t whole_size(const lm_group *g, size_t bytes) {
+  return PAGE + blocks_size(g) + (size_t)g->size * whole_pages(bytes);
+}
+
 /* ---- opening */
 
 static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
-  size_t blocks = whole_pages((size_t)g->size * sizeof(rank_block)), stride = whole_pages(bytes);
-  size_t total = PAGE + blocks + (size_t)g->size * stride;
+  size_t blocks = blocks_size(g), stride = whole_pages(bytes), total = whole_size(g, bytes);
   struct stat info;
   if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
   lm_shared *s = lm_calloc(1, sizeof *s);
@@ -86,12 +90,11 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
 static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
 static int shared_make_file(lm_group *g, size_t bytes) {
-  size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);
   int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   lm_file_limit limit;
   lm_file_limit_begin(&limit);
-  bool sized = ftruncate(fd, (off_t)total) == 0;
+  bool sized = ftruncate(fd, (off_t)whole_size(g, bytes)) == 0;
   lm_file_limit_end(&limit);
   if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
   close(fd);
