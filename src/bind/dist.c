@@ -212,36 +212,13 @@ static int bind_close(lua_State *L) {
   return 0;
 }
 
-/* dist_world(world) -> rank, size, rank on its host, ranks there */
-static int bind_world(lua_State *L) {
-  const lm_world *w = world_at(L, 1, "dist_world")->world;
-  lua_pushinteger(L, lm_world_rank(w));
-  lua_pushinteger(L, lm_world_size(w));
-  lua_pushinteger(L, lm_world_local_rank(w));
-  lua_pushinteger(L, lm_world_local_size(w));
-  return 4;
-}
-
-/* dist_host(world, rank) -> its host's name */
-static int bind_host(lua_State *L) {
-  const lm_world *w = world_at(L, 1, "dist_host")->world;
-  int64_t rank = 0;
-  lm_status status = lm_read_int(L, LM_STATE(L), 2, "dist_host", "rank", &rank);
-  if (status != LM_OK) return lm_raise(L, status);
-  if (rank < 0 || rank >= lm_world_size(w)) {
-    return lm_raise_text(L, "dist_host: there is no rank %lld", (long long)rank);
-  }
-  lua_pushstring(L, lm_world_host(w, (int)rank));
+/* dist_local_rank(world) -> this rank's place among those of its host */
+static int bind_local_rank(lua_State *L) {
+  lua_pushinteger(L, lm_world_local_rank(world_at(L, 1, "dist_local_rank")->world));
   return 1;
 }
 
 /* ---- health */
-
-/* dist_check(world): raises if a rank has failed */
-static int bind_check(lua_State *L) {
-  lm_status status = lm_world_check(world_at(L, 1, "dist_check")->world);
-  return status == LM_OK ? 0 : lm_raise(L, status);
-}
 
 static const char *failure_name(lm_failure_kind kind) {
   static const char *const names[] = {"none", "error", "died", "frozen", "mismatch", "absent", "left", "unreachable"};
@@ -413,9 +390,7 @@ static int bind_nccl_version(lua_State *L) {
 const luaL_Reg lm_dist_functions[] = {
     {"dist_open", bind_open},
     {"dist_close", bind_close},
-    {"dist_world", bind_world},
-    {"dist_host", bind_host},
-    {"dist_check", bind_check},
+    {"dist_local_rank", bind_local_rank},
     {"dist_cause", bind_cause},
     {"dist_fail", bind_fail},
     {"dist_has", bind_has},

@@ -77,29 +77,29 @@ done:
 static int bind_next(lua_State *L) {
   lm_supervisor *s = check(L);
   double seconds = luaL_checknumber(L, 2);
-  lm_event event;
+  lm_supervisor_event event;
   lm_status status = lm_supervisor_next(s, seconds, &event);
   if (status != LM_OK) return lm_raise(L, status);
   switch (event.kind) {
-    case LM_EVENT_NONE: return 0;
-    case LM_EVENT_OUTPUT:
+    case LM_SUPERVISOR_NONE: return 0;
+    case LM_SUPERVISOR_OUTPUT:
       lua_pushliteral(L, "output");
       lua_pushinteger(L, event.id);
       lua_pushinteger(L, event.stream);
       lua_pushlstring(L, event.n ? event.text : "", event.n);
       return 4;
-    case LM_EVENT_ENDED:
+    case LM_SUPERVISOR_ENDED:
       lua_pushliteral(L, "ended");
       lua_pushinteger(L, event.id);
       lua_pushinteger(L, event.code);
       if (!event.signal) return 3;
       lua_pushinteger(L, event.signal);
       return 4;
-    case LM_EVENT_SIGNAL:
+    case LM_SUPERVISOR_SIGNAL:
       lua_pushliteral(L, "signal");
       lua_pushinteger(L, event.signal);
       return 2;
-    case LM_EVENT_CLOSED:
+    case LM_SUPERVISOR_CLOSED:
       lua_pushliteral(L, "closed");
       lua_pushinteger(L, event.stream);
       return 2;

@@ -57,6 +57,8 @@ LM_API void lm_channel_close(int fd, bool passed);
 
 /* A parcel of further tensors (lm_share_again) and further handles, for lm_channel_pass. */
 LM_API lm_status lm_parcel_new(const lm_content *c, lm_parcel **out);
+/* One of that text, and of tensors and handles that are still to come; NULL without memory. */
+lm_parcel *lm_parcel_empty(const char *text, size_t n, int ntensors, int nhandles);
 LM_API void lm_parcel_free(lm_parcel *p); /* NULL is fine */
 
 #endif

@@ -79,7 +79,7 @@ lm_status lm_children(pid_t **out, int *n) {
   return *out ? LM_OK : LM_E_OOM;
 }
 
-static bool is_among(pid_t pid, int n, const pid_t *list) {
+static bool descendants_is_among(pid_t pid, int n, const pid_t *list) {
   for (int i = 0; i < n; i++) {
     if (list[i] == pid) return true;
   }
@@ -101,7 +101,7 @@ int lm_descendants_kill(int n, const pid_t *spared) {
   for (bool found = true; found;) {
     found = false;
     for (int i = 0; i < count; i++) {
-      if (all[i].ours || is_among(all[i].pid, n, spared)) continue;
+      if (all[i].ours || descendants_is_among(all[i].pid, n, spared)) continue;
       all[i].ours = all[i].parent == self || is_ours(all[i].parent, count, all);
       found |= all[i].ours;
     }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 /* ---- mutexes */
 
@@ -24,17 +25,10 @@ lm_status lm_robust_init(pthread_mutex_t *m) {
   return problem ? lm_fail(LM_E_IO, "no lock between processes to be had: %s", strerror(problem)) : LM_OK;
 }
 
-static struct timespec after(clockid_t clock, double seconds) {
+static struct timespec lock_deadline(clockid_t clock, double seconds) {
   struct timespec t;
   clock_gettime(clock, &t);
-  double whole = (double)(int64_t)seconds;
-  t.tv_sec += (time_t)whole;
-  t.tv_nsec += (long)((seconds - whole) * 1e9);
-  if (t.tv_nsec >= 1000000000) {
-    t.tv_sec++;
-    t.tv_nsec -= 1000000000;
-  }
-  return t;
+  return lm_timespec((double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds);
 }
 
 lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
@@ -42,10 +36,10 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
   int problem = pthread_mutex_trylock(m);
   if (problem == EBUSY && seconds > 0) {
 #ifdef __SANITIZE_THREAD__ /* which does not know the other one */
-    struct timespec until = after(CLOCK_REALTIME, seconds);
+    struct timespec until = lock_deadline(CLOCK_REALTIME, seconds);
     problem = pthread_mutex_timedlock(m, &until);
 #else
-    struct timespec until = after(CLOCK_MONOTONIC, seconds);
+    struct timespec until = lock_deadline(CLOCK_MONOTONIC, seconds);
     problem = pthread_mutex_clocklock(m, CLOCK_MONOTONIC, &until);
 #endif
   }
@@ -63,7 +57,7 @@ lm_status lm_robust_lock(pthread_mutex_t *m, double seconds, lm_grasp *out) {
 
 bool lm_word_wait(_Atomic uint32_t *word, uint32_t value, double seconds) {
   if (seconds <= 0) return true;
-  struct timespec t = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  struct timespec t = lm_timespec(seconds);
   return syscall(SYS_futex, word, FUTEX_WAIT, value, &t, NULL, 0) == 0 || errno != EINTR;
 }
 

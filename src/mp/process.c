@@ -215,18 +215,11 @@ int lm_process_cores(void) {
 }
 
 const char *lm_signal_name(int signal) {
-  static const struct {
-    int number;
-    const char *name;
-  } known[] = {{SIGHUP, "SIGHUP"},   {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"}, {SIGILL, "SIGILL"},
-               {SIGTRAP, "SIGTRAP"}, {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},   {SIGFPE, "SIGFPE"},
-               {SIGKILL, "SIGKILL"}, {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"}, {SIGUSR2, "SIGUSR2"},
-               {SIGPIPE, "SIGPIPE"}, {SIGALRM, "SIGALRM"}, {SIGTERM, "SIGTERM"}, {SIGXCPU, "SIGXCPU"},
-               {SIGXFSZ, "SIGXFSZ"}, {SIGSYS, "SIGSYS"}};
   static _Thread_local char text[24];
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-    if (known[i].number == signal) return known[i].name;
-  }
-  snprintf(text, sizeof text, "signal %d", signal);
+  const char *name = sigabbrev_np(signal);
+  if (name)
+    snprintf(text, sizeof text, "SIG%s", name);
+  else
+    snprintf(text, sizeof text, "signal %d", signal);
   return text;
 }

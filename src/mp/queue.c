@@ -2,12 +2,11 @@
 #include "mp/queue.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "mp/lock.h"
 
 enum { READ, WRITE };
@@ -35,14 +34,14 @@ done:
 
 /* ---- counting */
 
-static lm_status lock(pthread_mutex_t *m, lm_grasp *got) {
+static lm_status queue_lock(pthread_mutex_t *m, lm_grasp *got) {
   lm_status status = lm_robust_lock(m, HOLD, got);
   return status == LM_OK ? LM_OK : lm_fail_in(status, "the queue's own lock");
 }
 
 static lm_status lock_get(lm_queue_words *w, bool *locked) {
   lm_grasp got;
-  lm_status status = lock(&w->get, &got);
+  lm_status status = queue_lock(&w->get, &got);
   *locked = got != LM_GRASP_NONE;
   return status;
 }
@@ -50,7 +49,7 @@ static lm_status lock_get(lm_queue_words *w, bool *locked) {
 /* A writer that died may have sent a message of number sent + 1 or not: that number is not given again. */
 static lm_status lock_put(lm_queue_words *w, bool *locked) {
   lm_grasp got;
-  lm_status status = lock(&w->put, &got);
+  lm_status status = queue_lock(&w->put, &got);
   *locked = got != LM_GRASP_NONE;
   if (got == LM_GRASP_LEFT) atomic_fetch_add(&w->sent, 1);
   return status;
@@ -66,7 +65,7 @@ typedef struct count {
   uint64_t last, gaps; /* the newest number that left the queue; how many numbers up to there had no message */
 } count;
 
-static count taken(const lm_queue_words *w) {
+static count queue_taken(const lm_queue_words *w) {
   uint64_t now = atomic_load(&w->taken);
   return (count){now >> LM_GAP_BITS, now & ((1u << LM_GAP_BITS) - 1)};
 }
@@ -76,7 +75,7 @@ static void set_taken(lm_queue_words *w, count c) { atomic_store(&w->taken, c.la
 
 /* With the lock `get` held: message n is the next one. Numbers that were left out had no message. */
 static void note_taken(lm_queue_words *w, uint64_t n) {
-  count c = taken(w);
+  count c = queue_taken(w);
   if (n > c.last) set_taken(w, (count){n, c.gaps + (n - c.last - 1)}); /* else who noted it died before it had it */
 }
 
@@ -110,7 +109,7 @@ static void free_backlog(lm_backlog *b) {
 }
 
 /* `most`: messages in the socket, before this one, at most; 0: any number. */
-static lm_status post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sent) {
+static lm_status queue_post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sent) {
   lm_queue_words *w = words_of(h);
   bool locked;
   *sent = false;
@@ -126,7 +125,7 @@ static lm_status post(const lm_handle *h, lm_letter *l, uint64_t most, bool *sen
 }
 
 /* The thread: sends one after the other, and ends when there is none. */
-static void *feed(void *arg) {
+static void *queue_feed(void *arg) {
   lm_backlog *b = arg;
   bool room = false;
   pthread_mutex_lock(&b->lock);
@@ -134,7 +133,7 @@ static void *feed(void *arg) {
     item *i = b->first;
     pthread_mutex_unlock(&b->lock);
     bool sent = false, ready = false;
-    lm_status status = post(b->queue, i->letter, 0, &sent);
+    lm_status status = queue_post(b->queue, i->letter, 0, &sent);
     if (status == LM_OK && !sent) {
       lm_channel_wait(b->queue->fd[WRITE], POLLOUT, 1, &ready);
       if (ready && room) usleep(1000); /* too many descriptors under way */
@@ -165,12 +164,8 @@ static lm_status begin_backlog(lm_handle *h) {
     lm_free(b);
     return status;
   }
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&b->lock, NULL);
-  pthread_cond_init(&b->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&b->changed);
   b->end = &b->first;
   h->backlog = b;
   return LM_OK;
@@ -178,12 +173,8 @@ static lm_status begin_backlog(lm_handle *h) {
 
 /* With its lock held. */
 static lm_status start_thread(lm_backlog *b) {
-  sigset_t all, before;
   pthread_t id;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int problem = pthread_create(&id, NULL, feed, b);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int problem = lm_thread_start(&id, queue_feed, b);
   if (problem) return lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem));
   pthread_detach(id);
   b->runs = true;
@@ -216,9 +207,8 @@ uint64_t lm_queue_backlog(const lm_handle *h, double seconds) {
   lm_backlog *b = h->backlog;
   if (!b) return 0;
   double until = lm_seconds() + seconds;
-  struct timespec at = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
   pthread_mutex_lock(&b->lock);
-  while (b->n > 0 && seconds > 0 && lm_seconds() < until) pthread_cond_timedwait(&b->changed, &b->lock, &at);
+  while (b->n > 0 && seconds > 0 && lm_cond_wait_until(&b->changed, &b->lock, until)) continue;
   uint64_t n = b->n;
   pthread_mutex_unlock(&b->lock);
   return n;
@@ -244,7 +234,7 @@ static bool is_full(const lm_handle *h) { return lm_queue_capacity(h) > 0 && lm_
 static lm_status try_put(lm_handle *h, lm_letter *l, bool direct, bool *sent) {
   lm_status status = LM_OK;
   *sent = false;
-  if (lm_queue_backlog(h, 0) == 0) TRY(post(h, l, words_of(h)->capacity, sent));
+  if (lm_queue_backlog(h, 0) == 0) TRY(queue_post(h, l, words_of(h)->capacity, sent));
   if (*sent) {
     lm_letter_free(l);
   } else if (!direct && !is_full(h) && (lm_letter_descriptors(l) == 0 || lm_queue_backlog(h, 0) < LM_QUEUE_KEPT)) {
@@ -320,7 +310,7 @@ lm_status lm_queue_done(lm_handle *h) {
   lm_queue_words *w = words_of(h);
   uint64_t done = atomic_load(&w->done);
   do {
-    count c = taken(w);
+    count c = queue_taken(w);
     if (done + c.gaps >= c.last) return lm_fail(LM_E_STATE, "all that were taken are done with already");
   } while (!atomic_compare_exchange_weak(&w->done, &done, done + 1));
   atomic_fetch_add(&w->dones, 1);
@@ -329,7 +319,7 @@ lm_status lm_queue_done(lm_handle *h) {
 }
 
 /* The numbers that no message had are known once the queue is empty. */
-static lm_status is_done(lm_handle *h, bool *out) {
+static lm_status queue_is_done(lm_handle *h, bool *out) {
   lm_queue_words *w = words_of(h);
   lm_status status = LM_OK;
   bool put = false, get = false;
@@ -340,7 +330,7 @@ static lm_status is_done(lm_handle *h, bool *out) {
   TRY(lock_get(w, &get));
   if (!get || lm_letter_peek(h->fd[READ], &first)) goto done;
   uint64_t sent = atomic_load(&w->sent);
-  count c = taken(w);
+  count c = queue_taken(w);
   if (sent > c.last) set_taken(w, c = (count){sent, c.gaps + (sent - c.last)});
   *out = atomic_load(&w->done) + c.gaps >= c.last;
 done:
@@ -356,7 +346,7 @@ lm_status lm_queue_wait_done(lm_handle *h, double seconds, bool *out) {
   for (;;) {
     uint32_t dones = atomic_load(&w->dones);
     *out = false;
-    if (lm_queue_backlog(h, 0) == 0) TRY(is_done(h, out));
+    if (lm_queue_backlog(h, 0) == 0) TRY(queue_is_done(h, out));
     double left = deadline - lm_seconds();
     if (*out || left <= 0) break;
     if (!lm_word_wait(&w->dones, dones, left < LOOK ? left : LOOK)) break;

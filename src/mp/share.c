@@ -20,7 +20,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list and of all counts */
 static lm_segment *segments;
 
-static void unmap(lm_segment *s) {
+static void share_unmap(lm_segment *s) {
   if (s->base) munmap(s->base, s->bytes);
   if (s->fd >= 0) close(s->fd);
   lm_free(s);
@@ -42,17 +42,15 @@ void lm_segment_release(lm_segment *s) {
     if (*at) *at = s->next;
   }
   pthread_mutex_unlock(&lock);
-  if (last) unmap(s);
+  if (last) share_unmap(s);
 }
 
 /* Maps s->fd and makes s known, or gives the segment of the same file that is known already. */
-static lm_status enter(lm_segment *s, lm_segment **out) {
+static lm_status share_enter(lm_segment *s, lm_segment **out) {
   lm_status status = LM_OK;
   struct stat file;
-  if (fstat(s->fd, &file) != 0 || file.st_size <= 0) {
-    status = lm_fail(LM_E_IO, "shared memory: a file of no size was received");
-    goto done;
-  }
+  if (fstat(s->fd, &file) != 0 || file.st_size <= 0)
+    TRY(lm_fail(LM_E_IO, "shared memory: a file of no size was received"));
   s->device = (uint64_t)file.st_dev;
   s->inode = (uint64_t)file.st_ino;
   s->bytes = (size_t)file.st_size;
@@ -62,15 +60,13 @@ static lm_status enter(lm_segment *s, lm_segment **out) {
   if (known) known->rc++;
   pthread_mutex_unlock(&lock);
   if (known) {
-    unmap(s);
+    share_unmap(s);
     *out = known;
     return LM_OK;
   }
   void *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
-  if (base == MAP_FAILED) {
-    status = lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno));
-    goto done;
-  }
+  if (base == MAP_FAILED)
+    TRY(lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno)));
   s->base = base;
   s->rc = 1;
   pthread_mutex_lock(&lock);
@@ -80,7 +76,7 @@ static lm_status enter(lm_segment *s, lm_segment **out) {
   *out = s;
   s = NULL;
 done:
-  if (s) unmap(s);
+  if (s) share_unmap(s);
   return status;
 }
 
@@ -103,10 +99,10 @@ lm_status lm_segment_new(size_t bytes, lm_segment **out) {
   if (problem) {
     bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
     status = lm_fail(lack ? LM_E_OOM : LM_E_IO, "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
-    unmap(s);
+    share_unmap(s);
     return status;
   }
-  return enter(s, out);
+  return share_enter(s, out);
 }
 
 lm_status lm_segment_open(int fd, lm_segment **out) {
@@ -120,10 +116,10 @@ lm_status lm_segment_open(int fd, lm_segment **out) {
   /* Nobody may cut it down under us: that would be a bus error at the next touch. */
   int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of another kind */
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    unmap(s);
+    share_unmap(s);
     return lm_fail(LM_E_IO, "shared memory: what was received is no sealed memory file");
   }
-  return enter(s, out);
+  return share_enter(s, out);
 }
 
 static void release_owner(void *owner) { lm_segment_release(owner); }
@@ -179,7 +175,7 @@ static int views_of(const lm_tensor *base, const mover *list, int n) {
 
 /* The list of headers to move: the arguments, and bases that only views among them keep alive. `list` has room for two
  * each. */
-static int gather(int n, lm_tensor *const *tensors, mover *list) {
+static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
   int count = 0;
   for (int i = 0; i < n; i++) {
     if (!lm_is_shared(tensors[i])) list[count++] = (mover){.t = tensors[i], .which = i};
@@ -203,7 +199,7 @@ static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
 static bool starts_group(const mover *list, int i) { return i == 0 || list[i].t->storage != list[i - 1].t->storage; }
 
 /* *bytes: of the segment. */
-static lm_status check(const mover *list, int count, size_t *bytes, int *which) {
+static lm_status share_check(const mover *list, int count, size_t *bytes, int *which) {
   *bytes = 0;
   for (int i = 0; i < count; i++) {
     const lm_storage *s = list[i].t->storage;
@@ -239,10 +235,10 @@ lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
   *which = 0;
   mover *list = lm_calloc((size_t)n * 2, sizeof *list);
   if (!list) return LM_E_OOM;
-  count = gather(n, tensors, list);
+  count = share_gather(n, tensors, list);
   size_t bytes, offset = 0;
   if (count == 0) goto done;
-  TRY(check(list, count, &bytes, which));
+  TRY(share_check(list, count, &bytes, which));
   TRY(lm_segment_new(bytes, &segment));
   for (int i = 0; i < count; i++) {
     lm_storage *s = list[i].t->storage;

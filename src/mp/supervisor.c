@@ -112,10 +112,8 @@ static lm_status guard_start(lm_supervisor *s) {
   static const char *const argv[] = {"/bin/sh", "-c", script, NULL};
   lm_status status;
   int ends[2] = {-1, -1}, quiet = -1;
-  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0) {
-    status = lm_fail(LM_E_IO, "process: %s", strerror(errno));
-    goto done;
-  }
+  if (pipe2(ends, O_CLOEXEC) != 0 || (quiet = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0)
+    TRY(lm_fail(LM_E_IO, "process: %s", strerror(errno)));
   lm_process_plan plan = {
       .argv = argv, .in = ends[0], .out = quiet, .err = quiet, .extra = -1, .session = true, .outlives = true};
   TRY(lm_process_start(&plan, &s->guard));
@@ -144,10 +142,8 @@ lm_status lm_supervisor_new(lm_supervisor **out) {
   if (fd >= 0) close(fd);
   TRY(lm_children(&s->spared, &s->nspared));
   TRY(take_signals(s));
-  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0) {
-    status = lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno));
-    goto done;
-  }
+  if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
+    TRY(lm_fail(LM_E_IO, "process: PR_SET_CHILD_SUBREAPER: %s", strerror(errno)));
   *out = s;
   s = NULL;
 done:
@@ -155,10 +151,10 @@ done:
   return status;
 }
 
-static child *find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
+static child *supervisor_find(lm_supervisor *s, int id) { return id >= 1 && id <= s->n ? &s->children[id - 1] : NULL; }
 
 /* Every child that ended, ours or an orphan that came to us. */
-static void reap(lm_supervisor *s) {
+static void supervisor_reap(lm_supervisor *s) {
   int status;
   for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
     if (pid == s->guard.pid) lm_process_set_ended(&s->guard, status);
@@ -173,10 +169,10 @@ void lm_supervisor_sweep(lm_supervisor *s, double seconds, int *left) {
   double deadline = lm_seconds() + seconds;
   guard_stop(s);
   while ((*left = lm_descendants_kill(s->nspared, s->spared)) > 0 && lm_seconds() < deadline) {
-    reap(s);
+    supervisor_reap(s);
     poll(NULL, 0, 2);
   }
-  reap(s);
+  supervisor_reap(s);
 }
 
 void lm_supervisor_free(lm_supervisor *s) {
@@ -200,7 +196,7 @@ void lm_supervisor_free(lm_supervisor *s) {
   lm_free(s);
 }
 
-static lm_status grow(lm_supervisor *s) {
+static lm_status supervisor_grow(lm_supervisor *s) {
   if (s->n < s->capacity) return LM_OK;
   int capacity = s->capacity ? 2 * s->capacity : 8;
   child *children = lm_realloc(s->children, (size_t)capacity * sizeof *children);
@@ -217,13 +213,11 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
                               pid_t *pid) {
   lm_status status;
   int pipes[STREAMS][2] = {{-1, -1}, {-1, -1}};
-  TRY(grow(s));
+  TRY(supervisor_grow(s));
   if (s->to_guard < 0) TRY(guard_start(s));
   for (int k = 0; k < STREAMS; k++) {
-    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0) {
-      status = lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno));
-      goto done;
-    }
+    if (pipe2(pipes[k], O_CLOEXEC) != 0 || fcntl(pipes[k][0], F_SETFL, O_NONBLOCK) != 0)
+      TRY(lm_fail(LM_E_IO, "process: no pipe to be had: %s", strerror(errno)));
   }
   lm_process_plan plan = {.argv = argv,
                           .env = env,
@@ -249,7 +243,7 @@ done:
 }
 
 void lm_supervisor_signal(lm_supervisor *s, int id, int signal) {
-  child *c = find(s, id);
+  child *c = supervisor_find(s, id);
   if (c) lm_process_signal(&c->process, signal);
 }
 
@@ -270,7 +264,7 @@ static bool is_ready(int fd) {
 }
 
 /* As much as goes without waiting, in whole lines where they are short enough. */
-static void flush(lm_supervisor *s, int k) {
+static void supervisor_flush(lm_supervisor *s, int k) {
   lm_bytes *queue = &s->queue[k];
   size_t sent = 0;
   while (sent < queue->n && is_ready(k + 1)) {
@@ -291,40 +285,40 @@ static void flush(lm_supervisor *s, int k) {
 }
 
 bool lm_supervisor_printed(lm_supervisor *s) {
-  for (int k = 0; k < STREAMS; k++) flush(s, k);
+  for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
   return s->queue[0].n == 0 && s->queue[1].n == 0;
 }
 
 /* ---- events. Each of these fills *out and says true if there is one of its kind. */
 
-static bool next_signal(lm_supervisor *s, lm_event *out) {
+static bool next_signal(lm_supervisor *s, lm_supervisor_event *out) {
   unsigned char number;
   while (read(s->signals, &number, 1) == 1) {
     if (number == SIGCHLD) continue;
-    *out = (lm_event){.kind = LM_EVENT_SIGNAL, .signal = number};
+    *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_SIGNAL, .signal = number};
     return true;
   }
   return false;
 }
 
-static bool next_closed(lm_supervisor *s, lm_event *out) {
+static bool next_closed(lm_supervisor *s, lm_supervisor_event *out) {
   for (int k = 0; k < STREAMS; k++) {
     if (!s->closed[k] || s->closed_told[k]) continue;
     s->closed_told[k] = true;
-    *out = (lm_event){.kind = LM_EVENT_CLOSED, .stream = k + 1};
+    *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_CLOSED, .stream = k + 1};
     return true;
   }
   return false;
 }
 
-static bool read_stream(lm_supervisor *s, int i, int k, lm_event *out) {
+static bool read_stream(lm_supervisor *s, int i, int k, lm_supervisor_event *out) {
   child *c = &s->children[i];
   c->ready[k] = false;
   if (c->stream[k] < 0) return false;
   ssize_t n = read(c->stream[k], s->chunk, sizeof s->chunk);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  *out =
-      (lm_event){.kind = LM_EVENT_OUTPUT, .id = i + 1, .stream = k + 1, .text = s->chunk, .n = n > 0 ? (size_t)n : 0};
+  *out = (lm_supervisor_event){
+      .kind = LM_SUPERVISOR_OUTPUT, .id = i + 1, .stream = k + 1, .text = s->chunk, .n = n > 0 ? (size_t)n : 0};
   if (n <= 0) {
     close(c->stream[k]);
     c->stream[k] = -1;
@@ -334,7 +328,7 @@ static bool read_stream(lm_supervisor *s, int i, int k, lm_event *out) {
 
 static bool crowded(const lm_supervisor *s) { return s->queue[0].n + s->queue[1].n > CROWDED; }
 
-static bool next_ended(lm_supervisor *s, lm_event *out) {
+static bool next_ended(lm_supervisor *s, lm_supervisor_event *out) {
   for (int i = 0; i < s->n; i++) {
     child *c = &s->children[i];
     if (c->told || !c->process.ended) continue;
@@ -344,14 +338,15 @@ static bool next_ended(lm_supervisor *s, lm_event *out) {
       }
     }
     c->told = true;
-    *out = (lm_event){.kind = LM_EVENT_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
+    *out = (lm_supervisor_event){
+        .kind = LM_SUPERVISOR_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
     lm_process_close(&c->process);
     return true;
   }
   return false;
 }
 
-static bool next_output(lm_supervisor *s, lm_event *out) {
+static bool next_output(lm_supervisor *s, lm_supervisor_event *out) {
   for (int seen = 0; seen < s->n * STREAMS && !crowded(s); seen++) {
     int at = s->turn++ % (s->n * STREAMS);
     s->turn %= s->n * STREAMS;
@@ -378,13 +373,13 @@ static void wait_for_any(lm_supervisor *s, double seconds) {
   }
 }
 
-lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_event *out) {
+lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out) {
   double deadline = lm_seconds() + seconds;
-  *out = (lm_event){.kind = LM_EVENT_NONE};
-  lm_status status = grow(s); /* makes `polled` where nothing was started */
+  *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_NONE};
+  lm_status status = supervisor_grow(s); /* makes `polled` where nothing was started */
   while (status == LM_OK) {
-    for (int k = 0; k < STREAMS; k++) flush(s, k);
-    reap(s);
+    for (int k = 0; k < STREAMS; k++) supervisor_flush(s, k);
+    supervisor_reap(s);
     if (next_signal(s, out) || next_closed(s, out) || next_ended(s, out) || next_output(s, out)) break;
     double left = seconds < 0 ? 60 : deadline - lm_seconds();
     if (left <= 0) break;
@@ -395,7 +390,7 @@ lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_event *out) {
 
 /* ---- things that last as long as the supervisor */
 
-static lm_status hold(lm_supervisor *s, int fd) {
+static lm_status supervisor_hold(lm_supervisor *s, int fd) {
   if (s->nheld < HELD_MOST) {
     s->held[s->nheld++] = fd;
     return LM_OK;
@@ -408,7 +403,7 @@ lm_status lm_supervisor_file(lm_supervisor *s, char *path, size_t capacity) {
   int fd = memfd_create("luminary", MFD_CLOEXEC);
   if (fd < 0) return lm_fail(LM_E_IO, "process: no memory file to be had: %s", strerror(errno));
   snprintf(path, capacity, "/proc/%d/fd/%d", (int)getpid(), fd);
-  return hold(s, fd);
+  return supervisor_hold(s, fd);
 }
 
 /* Bound, but not listening: with SO_REUSEADDR on both sides a server may still listen there, and the system gives the
@@ -425,5 +420,5 @@ lm_status lm_supervisor_port(lm_supervisor *s, int *port) {
     return lm_fail(LM_E_IO, "process: no port to be had: %s", strerror(error));
   }
   *port = ntohs(address.sin_port);
-  return hold(s, fd);
+  return supervisor_hold(s, fd);
 }

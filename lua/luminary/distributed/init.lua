@@ -102,9 +102,7 @@ function dist.is_initialized() return groups.default ~= nil end
 function dist.get_local_rank()
   local rank = environment.local_rank()
   if rank then return rank end
-  if not groups.world then return 0 end
-  local _, _, counted = core.dist_world(groups.world)
-  return counted
+  return groups.world and core.dist_local_rank(groups.world) or 0
 end
 
 --- The device this process should use: "cuda:<local rank>" where there is CUDA, else "cpu".

@@ -147,9 +147,7 @@ local function how_it_ended(worker, how)
   if problem and problem.message then
     return ("failed%s: %s"):format(how or "", words_of {message = problem.message, traceback = problem.traceback or ""})
   end
-  how = how or ""
-  if worker.signal then return "was ended by " .. core.signal_name(worker.signal) .. how end
-  return ("ended with exit code %d%s"):format(worker.code, how)
+  return Worker.how_it_ended(worker) .. (how or "")
 end
 
 -- One has ended; all that it sent was read.

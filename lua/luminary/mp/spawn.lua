@@ -22,8 +22,7 @@ local function describe(rank, failure)
     end
     return text
   end
-  if failure.signal then return ("%s was ended by %s"):format(who, core.signal_name(failure.signal)) end
-  return ("%s ended with exit code %d"):format(who, failure.code)
+  return who .. " " .. Worker.how_it_ended(failure)
 end
 
 -- Those that still run; notes failures in the order in which they are seen.

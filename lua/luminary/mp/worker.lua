@@ -171,6 +171,12 @@ function Worker.stop(workers, seconds)
   end
 end
 
+--- How one ended that left no message, in words: "was ended by SIGKILL". ended: it, or its failure.
+function Worker.how_it_ended(ended)
+  if ended.signal then return "was ended by " .. core.signal_name(ended.signal) end
+  return ("ended with exit code %d"):format(ended.code)
+end
+
 --- What went wrong: {message, traceback, cause_rank, told}; nil if nothing did. Once it has ended.
 function Worker:failure()
   if self.report and self.report.ok or not self.report and self.code == 0 and not self.signal then return nil end

@@ -157,9 +157,9 @@ static void put_welcome(lm_bytes *b, uint32_t size) {
     put_junk(b, 63);
     put_junk(b, LM_ADDRESS_MAX - 1);
     put_junk(b, LM_ADDRESS_MAX - 1);
-    lm_cards cards = {.n = below(LM_DEVICE_MAX + 1)};
-    for (uint32_t k = 0; k < cards.n; k++) cards.id[k] = any_u64();
-    lm_put_cards(b, &cards);
+    uint32_t cards = below(LM_DEVICE_MAX + 1);
+    lm_put_u32(b, cards);
+    for (uint32_t k = 0; k < cards; k++) lm_put_u64(b, any_u64());
   }
   lm_message_end(b, at);
 }

@@ -48,18 +48,15 @@ static inline lm_status member_send(member *m, lm_bytes *b) {
 }
 
 static inline void put_join(lm_bytes *b, int rank, int size, int generation) {
-  char host[16];
-  snprintf(host, sizeof host, "host%d", rank);
+  lm_member self = {.host_id = "the same host", .unix_address = "unix:here", .tcp_address = "127.0.0.1:1"};
+  self.cards = (lm_cards){.n = 1, .id = {7}};
+  snprintf(self.host, sizeof self.host, "host%d", rank);
   size_t at = lm_message_begin(b, LM_M_JOIN);
   lm_put_u32(b, LM_PROTOCOL);
   lm_put_u32(b, (uint32_t)rank);
   lm_put_u32(b, (uint32_t)size);
   lm_put_u32(b, (uint32_t)generation);
-  lm_put_text(b, host);
-  lm_put_text(b, "the same host");
-  lm_put_text(b, "unix:here");
-  lm_put_text(b, "127.0.0.1:1");
-  lm_put_cards(b, &(lm_cards){.n = 1, .id = {7}});
+  lm_put_member(b, &self);
   lm_message_end(b, at);
 }
 

@@ -8,19 +8,15 @@ void check_welcome(void) {
   CHECK(start(3, 10));
   for (int i = 0; i < 3; i++) CHECK(join(i, 2 - i, 3));
   for (int i = 0; i < 3; i++) {
-    char host[64], id[64], local[LM_ADDRESS_MAX], tcp[LM_ADDRESS_MAX], wanted[16];
+    char wanted[16];
     CHECK(member_expect(&members[i], LM_M_WELCOME, &r, 2));
     CHECK(lm_get_u32(&r) == 3);
     for (int k = 0; k < 3; k++) {
-      lm_get_text(&r, host, sizeof host);
-      lm_get_text(&r, id, sizeof id);
-      lm_get_text(&r, local, sizeof local);
-      lm_get_text(&r, tcp, sizeof tcp);
+      lm_member m;
+      lm_get_member(&r, &m);
       snprintf(wanted, sizeof wanted, "host%d", k);
-      CHECK(strcmp(host, wanted) == 0 && strcmp(local, "unix:here") == 0 && strcmp(tcp, "127.0.0.1:1") == 0);
-      lm_cards cards;
-      lm_get_cards(&r, &cards);
-      CHECK(cards.n == 1 && cards.id[0] == 7);
+      CHECK(strcmp(m.host, wanted) == 0 && strcmp(m.unix_address, "unix:here") == 0);
+      CHECK(strcmp(m.tcp_address, "127.0.0.1:1") == 0 && m.cards.n == 1 && m.cards.id[0] == 7);
     }
     CHECK(lm_reader_done(&r));
   }

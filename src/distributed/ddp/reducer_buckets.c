@@ -95,19 +95,19 @@ done:
   return status;
 }
 
-static uint64_t mix(uint64_t hash, const void *data, size_t n) { /* FNV-1a */
+static uint64_t buckets_mix(uint64_t hash, const void *data, size_t n) { /* FNV-1a */
   for (const unsigned char *p = data; n > 0; n--, p++) hash = (hash ^ *p) * 0x100000001b3u;
   return hash;
 }
 
-static uint64_t hash_of(const lm_reducer *r, const layout *l) {
-  uint64_t hash = mix(0xcbf29ce484222325u, &r->made, sizeof r->made);
+static uint64_t buckets_hash_of(const lm_reducer *r, const layout *l) {
+  uint64_t hash = buckets_mix(0xcbf29ce484222325u, &r->made, sizeof r->made);
   for (int i = 0; i < r->n; i++) {
     const lm_slot *s = &r->slot[i];
-    hash = mix(hash, &l->of[i], sizeof l->of[i]);
-    hash = mix(hash, &l->at[i], sizeof l->at[i]);
-    hash = mix(hash, &s->param->dtype, sizeof s->param->dtype);
-    hash = mix(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
+    hash = buckets_mix(hash, &l->of[i], sizeof l->of[i]);
+    hash = buckets_mix(hash, &l->at[i], sizeof l->at[i]);
+    hash = buckets_mix(hash, &s->param->dtype, sizeof s->param->dtype);
+    hash = buckets_mix(hash, s->param->size, sizeof(int64_t) * s->param->ndim);
   }
   return hash;
 }
@@ -195,7 +195,7 @@ lm_status lm_buckets_make(lm_reducer *r, const int *order) {
     lm_release(former);
   }
   if (order != r->order) memcpy(r->order, order, (size_t)r->n * sizeof *order);
-  r->hash = hash_of(r, &l);
+  r->hash = buckets_hash_of(r, &l);
   lm_buckets_free(r->nbuckets, r->bucket);
   r->bucket = l.bucket;
   r->nbuckets = l.nbuckets;

@@ -1,5 +1,6 @@
-/* Inside the reducer: reducer.c (its life, the parameters' hooks, backward passes), reducer_buckets.c (where gradients
- * lie), reducer_reduce.c (what ranks tell each other, and the sums) and reducer_hook.c (what may take their place). */
+/* Inside the reducer: reducer.c (its life, forward passes), reducer_pass.c (the parameters' hooks, backward passes),
+ * reducer_buckets.c (where gradients lie), reducer_reduce.c (what ranks tell each other, and the sums) and
+ * reducer_hook.c (what may take their place). */
 #ifndef LM_DDP_REDUCER_CORE_H
 #define LM_DDP_REDUCER_CORE_H
 
@@ -38,7 +39,7 @@ typedef struct lm_bucket {
   bool asks;        /* its hook is to be asked once more for what becomes of it */
 } lm_bucket;
 
-typedef enum lm_arrival { LM_EVENT_FORWARD, LM_EVENT_BACKWARD, LM_EVENT_JOINED } lm_arrival;
+typedef enum lm_arrival { LM_ARRIVAL_FORWARD, LM_ARRIVAL_BACKWARD, LM_ARRIVAL_JOINED } lm_arrival;
 
 /* What a rank tells the others before each average, and within a join before each forward pass too. */
 typedef struct lm_facts {
@@ -83,7 +84,7 @@ struct lm_reducer {
   lm_comm_hook hook;
   bool hooked; /* there is one */
 
-  /* reducer.c */
+  /* reducer.c, reducer_pass.c */
   bool sync; /* of the latest forward pass */
   bool joining;
   bool begun;    /* a pass is under way */
@@ -99,6 +100,17 @@ struct lm_reducer {
 lm_status lm_reducer_usable(const lm_reducer *r);
 /* The error goes to all ranks: they would wait for this one. (To no effect if it was another rank's to begin with.) */
 lm_status lm_reducer_publish(const lm_reducer *r, lm_status status);
+void lm_reducer_release(lm_reducer *r); /* one reference */
+
+/* ---- reducer_pass.c */
+
+lm_status lm_reducer_add_hooks(lm_reducer *r);
+/* That t, the slot's parameter or a gradient of it, is as it was when the model was wrapped. */
+lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t);
+/* All gradients are averaged. */
+lm_status lm_pass_end(lm_reducer *r);
+/* As if it had not begun. */
+void lm_pass_forget(lm_reducer *r);
 
 /* ---- reducer_buckets.c */
 

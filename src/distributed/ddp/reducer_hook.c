@@ -107,7 +107,7 @@ done:
   return status;
 }
 
-static lm_status call(lm_reducer *r, int bucket, bool last) {
+static lm_status hook_call(lm_reducer *r, int bucket, bool last) {
   lm_status status = LM_OK;
   lm_tensor *content = NULL;
   TRY(r->hook.call(r->hook.ctx, bucket, last, &content));
@@ -127,7 +127,7 @@ lm_status lm_hook_start(lm_reducer *r, int bucket) {
   lm_bucket *b = &r->bucket[bucket];
   if (r->hook.call) {
     TRY(clear_gaps(r, bucket));
-    return call(r, bucket, false);
+    return hook_call(r, bucket, false);
   }
   TRY(lm_op_run(LM_OP_to_copy, &(lm_to_copy_args){b->flat, r->hook.wire, b->device, LM_PRESERVE, false}, &b->wire));
   lm_reduce_name(r, bucket);
@@ -139,7 +139,7 @@ done:
 lm_status lm_hook_finish(lm_reducer *r, int bucket) {
   lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[bucket];
-  if (r->hook.call) return b->asks ? call(r, bucket, true) : LM_OK;
+  if (r->hook.call) return b->asks ? hook_call(r, bucket, true) : LM_OK;
   TRY(lm_reduce_wait(&b->work));
   TRY(lm_copy(b->wire, b->flat));
   lm_release(b->wire);

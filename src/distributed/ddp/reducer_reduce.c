@@ -50,7 +50,7 @@ void lm_facts_close(lm_reducer *r) {
 }
 
 /* Of the exchange of facts under way (part 0) and of what follows from it. */
-static uint64_t hash_of(const lm_reducer *r, int part) {
+static uint64_t reduce_hash_of(const lm_reducer *r, int part) {
   uint64_t hash = (r->hash ^ r->exchanges) * 0x9E3779B97F4A7C15u;
   return (hash ^ (uint64_t)part) * 0x9E3779B97F4A7C15u;
 }
@@ -60,7 +60,8 @@ static void name_event(const lm_reducer *r, lm_arrival event, lm_ticket *t) {
   t->kind = LM_SETUP;
   snprintf(t->what, sizeof t->what, "%s %s", r->title, names[event]);
   snprintf(t->where, sizeof t->where, "%s", lm_where());
-  t->hash = hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */
+  t->hash =
+      reduce_hash_of(r, 0); /* for all events: a rank that is out of batches does not know what the others do next */
 }
 
 static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
@@ -70,7 +71,7 @@ static void name_bucket(const lm_reducer *r, int b, lm_ticket *t) {
 void lm_reduce_name(const lm_reducer *r, int b) {
   lm_ticket t;
   name_bucket(r, b, &t);
-  lm_collective_purpose(t.what, hash_of(r, b + 1));
+  lm_collective_purpose(t.what, reduce_hash_of(r, b + 1));
 }
 
 lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
@@ -82,8 +83,8 @@ lm_status lm_facts_tell(lm_reducer *r, lm_arrival event) {
   memset(own, 0, r->facts_bytes);
   name_event(r, event, &own->ticket);
   own->event = event;
-  own->weight = event == LM_EVENT_JOINED ? 0 : r->config.weighted ? r->weight : 1;
-  for (int i = 0; i < r->n && event == LM_EVENT_BACKWARD; i++) {
+  own->weight = event == LM_ARRIVAL_JOINED ? 0 : r->config.weighted ? r->weight : 1;
+  for (int i = 0; i < r->n && event == LM_ARRIVAL_BACKWARD; i++) {
     if (r->slot[i].used || !r->slot[i].absent) own->used[i / 8] |= (uint8_t)(1u << i % 8);
   }
   if (r->shared) {
@@ -101,7 +102,7 @@ done:
   return status;
 }
 
-static lm_status mismatch(lm_reducer *r, int peer) {
+static lm_status reduce_mismatch(lm_reducer *r, int peer) {
   lm_waiting w;
   lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
   lm_status status = lm_group_mismatch(r->g, peer, &facts_of(r, peer)->ticket);
@@ -117,9 +118,9 @@ static lm_status take_facts(lm_reducer *r) {
   double total = 0;
   for (int rank = size - 1; rank >= 0; rank--) {
     const lm_facts *f = facts_of(r, rank);
-    if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return mismatch(r, rank);
-    if (f->event == LM_EVENT_JOINED) continue;
-    if (event != LM_EVENT_JOINED && f->event != (int)event) return mismatch(r, rank);
+    if (f->ticket.hash != own->ticket.hash || f->ticket.seq != own->ticket.seq) return reduce_mismatch(r, rank);
+    if (f->event == LM_ARRIVAL_JOINED) continue;
+    if (event != LM_ARRIVAL_JOINED && f->event != (int)event) return reduce_mismatch(r, rank);
     event = (lm_arrival)f->event;
     total += f->weight;
     r->root = rank;
@@ -127,7 +128,7 @@ static lm_status take_facts(lm_reducer *r) {
   }
   for (int rank = 0; rank < size; rank++) {
     const lm_facts *f = facts_of(r, rank);
-    bool counts = f->event != LM_EVENT_JOINED;
+    bool counts = f->event != LM_ARRIVAL_JOINED;
     r->factor[rank] = !counts ? 0 : total > 0 ? f->weight / total : 1.0 / active;
   }
   r->event = event;
@@ -166,7 +167,7 @@ lm_status lm_facts_wait(lm_reducer *r) {
     lm_waiting_begin(&w, r->g->core, &((lm_facts *)(void *)r->sent->data)->ticket, r->g->core->timeout);
     status = wait_for_all(r, FLAG_FACTS, r->exchanges);
     if (status == LM_OK) status = take_facts(r);
-    lm_waiting_end(&w, status == LM_OK && r->event != LM_EVENT_BACKWARD); /* of which this is the beginning only */
+    lm_waiting_end(&w, status == LM_OK && r->event != LM_ARRIVAL_BACKWARD); /* of which this is the beginning only */
     return status;
   }
   TRY(lm_reduce_wait(&r->telling));
@@ -251,7 +252,7 @@ static void scale_into(lm_dtype dtype, char *to, const char *from, size_t n, dou
   }
 }
 
-static lm_status scale(lm_tensor *t, double factor) {
+static lm_status reduce_scale(lm_tensor *t, double factor) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
   TRY(lm_tensor_number(factor, &number));
@@ -306,7 +307,7 @@ done:
 /* ---- buckets on their way */
 
 /* The facts are known. */
-static lm_status send(lm_reducer *r, int k) {
+static lm_status reduce_send(lm_reducer *r, int k) {
   lm_status status = LM_OK;
   lm_bucket *b = &r->bucket[k];
   double factor = r->factor[r->g->rank];
@@ -314,7 +315,7 @@ static lm_status send(lm_reducer *r, int k) {
   for (int i = 0; i < r->n && cpu; i++) {
     if (r->slot[i].bucket == k && !r->slot[i].scaled) scale_slot(r, i);
   }
-  if (!cpu && hooked) TRY(factor > 0 ? scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
+  if (!cpu && hooked) TRY(factor > 0 ? reduce_scale(b->flat, factor) : lm_fill_with_zeros(b->flat));
   if (hooked) return lm_hook_start(r, k);
   lm_reduce_name(r, k);
   return cpu ? lm_all_reduce(r->g, b->flat, LM_REDUCE_SUM, &b->work)
@@ -331,7 +332,7 @@ static lm_status send_full(lm_reducer *r) {
   lm_status status = LM_OK;
   while (next_is_full(r)) {
     TRY(lm_facts_wait(r));
-    TRY(send(r, r->launched++));
+    TRY(reduce_send(r, r->launched++));
   }
 done:
   return status;

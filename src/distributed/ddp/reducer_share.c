@@ -37,7 +37,7 @@ done:
   return status;
 }
 
-static lm_status share(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
+static lm_status share_share(lm_group *g, int n, lm_tensor *const *t, size_t bytes, int root) {
   lm_status status = LM_OK;
   lm_tensor *message = NULL;
   int64_t size = (int64_t)bytes;
@@ -63,7 +63,7 @@ lm_status lm_share_tensors(lm_group *g, int n, lm_tensor *const *t, int root) {
       if (bytes > 0 && bytes + more > most_bytes) break;
       bytes += more;
     }
-    if (bytes > 0) TRY(share(g, end - first, t + first, bytes, root));
+    if (bytes > 0) TRY(share_share(g, end - first, t + first, bytes, root));
     first = end;
   }
 done:

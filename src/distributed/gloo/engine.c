@@ -4,14 +4,12 @@
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/gloo/engine_core.h"
 #include "distributed/group/peer_link.h"
 
@@ -20,17 +18,16 @@ static const double FAREWELL = 0.2;   /* for what is still to be written when cl
 static const double LEFT_GRACE = 0.3; /* for the cause to become known when a peer that is needed said goodbye */
 enum { POLL_MS = 20, READ_BUDGET = 16, FEW_LINKS = 8, PEEKS = 5 };
 
-static void kick(lm_engine *e) {
-  uint64_t one = 1;
-  if (e->polling && write(e->kick, &one, sizeof one) < 0) return; /* full: it is awake already */
+static void engine_kick(lm_engine *e) {
+  if (e->polling) lm_bell_ring(e->kick);
 }
 
 /* After anything that may have got a request done that another thread waits for. */
-static void settle(lm_engine *e) {
+static void engine_settle(lm_engine *e) {
   if (!e->finished) return;
   e->finished = false;
   if (e->waiting) pthread_cond_broadcast(&e->changed);
-  kick(e);
+  engine_kick(e);
 }
 
 static void write_out(lm_engine *e, int peer) {
@@ -52,7 +49,7 @@ static void read_in(lm_engine *e, int peer) {
 }
 
 /* All links, as far as they go without waiting. Whether anything moved. */
-static bool pump(lm_engine *e) {
+static bool engine_pump(lm_engine *e) {
   bool moved = false;
   int open = 0;
   for (int p = 0; p < e->g->size; p++) {
@@ -66,26 +63,26 @@ static bool pump(lm_engine *e) {
     moved |= w->moved != before || w->state != LM_WIRE_OPEN;
   }
   e->open = open;
-  settle(e);
+  engine_settle(e);
   return moved;
 }
 
 /* What was just queued for peer. */
-static void push(lm_engine *e, int peer) {
+static void engine_push(lm_engine *e, int peer) {
   write_out(e, peer);
-  if (lm_wire_has_more(&e->wire[peer])) kick(e);
-  settle(e);
+  if (lm_wire_has_more(&e->wire[peer])) engine_kick(e);
+  engine_settle(e);
 }
 
-static void start(lm_engine *e, int peer, int fd) {
+static void engine_start_link(lm_engine *e, int peer, int fd) {
   lm_wire *w = &e->wire[peer];
   if (lm_wire_start(w, fd) != LM_OK) {
     w->no_memory = true;
     lm_wire_break(w, "the other side ran out of memory");
     return;
   }
-  kick(e); /* it is to be polled as well */
-  push(e, peer);
+  engine_kick(e); /* it is to be polled as well */
+  engine_push(e, peer);
 }
 
 static void accepted(void *ctx, int peer, int fd) {
@@ -94,12 +91,12 @@ static void accepted(void *ctx, int peer, int fd) {
   if (peer <= e->g->rank || peer >= e->g->size || e->wire[peer].state != LM_WIRE_NONE)
     close(fd);
   else
-    start(e, peer, fd);
+    engine_start_link(e, peer, fd);
   pthread_mutex_unlock(&e->lock);
 }
 
 /* Opens the link to a lower rank; a higher one calls. Gives the lock up meanwhile. */
-static lm_status reach(lm_engine *e, int peer) {
+static lm_status engine_open_link(lm_engine *e, int peer) {
   lm_wire *w = &e->wire[peer];
   if (peer >= e->g->rank || w->state != LM_WIRE_NONE) return LM_OK;
   w->state = LM_WIRE_CONNECTING;
@@ -109,7 +106,7 @@ static lm_status reach(lm_engine *e, int peer) {
   pthread_mutex_lock(&e->lock);
   w->state = LM_WIRE_NONE;
   if (fd >= 0) {
-    start(e, peer, fd);
+    engine_start_link(e, peer, fd);
   } else if (status == LM_OK) { /* who needs it hears so from lm_group_check */
     w->state = LM_WIRE_LEFT;
     w->left_at = INFINITY;
@@ -134,22 +131,14 @@ static void sleep_for_all(lm_engine *e, bool watch_cause) {
   pthread_mutex_lock(&e->lock);
   e->polling = false;
   for (int p = 0; p < e->g->size; p++) e->wire[p].ready |= (fds[p + 2].revents & ~POLLOUT) != 0;
-  uint64_t count;
-  if (fds[0].revents && read(e->kick, &count, sizeof count) < 0) count = 0;
+  if (fds[0].revents) lm_bell_silence(e->kick);
   if (e->waiting) pthread_cond_broadcast(&e->changed); /* one of them polls next */
 }
 
 /* Another thread polls. */
 static void sleep_beside(lm_engine *e) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  until.tv_nsec += POLL_MS * 1000000L;
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_sec++;
-    until.tv_nsec -= 1000000000L;
-  }
   e->waiting++;
-  pthread_cond_timedwait(&e->changed, &e->lock, &until);
+  lm_cond_wait_until(&e->changed, &e->lock, lm_seconds() + POLL_MS * 1e-3);
   e->waiting--;
 }
 
@@ -181,8 +170,8 @@ static lm_status trouble(lm_engine *e, const lm_request *r) {
 
 /* ---- requests */
 
-static lm_status make(lm_engine *e, bool sending, int peer, uint64_t slot, const void *data, size_t bytes,
-                      lm_request **out) {
+static lm_status engine_new_request(lm_engine *e, bool sending, int peer, uint64_t slot, const void *data, size_t bytes,
+                                    lm_request **out) {
   lm_request *r = *out = lm_malloc(sizeof *r);
   if (!r) return LM_E_OOM;
   *r = (lm_request){.sending = sending, .peer = peer, .from = -1, .data = (char *)data, .bytes = bytes};
@@ -200,13 +189,13 @@ static lm_status unmake(lm_request **out, lm_status status) {
 }
 
 lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data, size_t bytes, lm_request **out) {
-  lm_status status = make(e, true, peer, slot, data, bytes, out);
+  lm_status status = engine_new_request(e, true, peer, slot, data, bytes, out);
   if (status != LM_OK) return status;
   lm_request *r = *out;
   lm_wire *w = &e->wire[peer];
   uint64_t cost = lm_wire_cost(bytes);
   pthread_mutex_lock(&e->lock);
-  TRY(reach(e, peer));
+  TRY(engine_open_link(e, peer));
   if (bytes <= LM_EAGER_MAX && w->spent - w->repaid + cost <= LM_EAGER_WINDOW) {
     w->spent += cost;
     lm_engine_put(e, peer, r, LM_WIRE_EAGER, true);
@@ -215,24 +204,24 @@ lm_status lm_engine_send(lm_engine *e, int peer, uint64_t slot, const void *data
     lm_engine_enlist(&e->offered, r);
     lm_engine_put(e, peer, r, LM_WIRE_OFFER, false);
   }
-  push(e, peer);
+  engine_push(e, peer);
 done:
   pthread_mutex_unlock(&e->lock);
   return status == LM_OK ? LM_OK : unmake(out, status);
 }
 
 lm_status lm_engine_recv(lm_engine *e, int peer, uint64_t slot, void *data, size_t bytes, lm_request **out) {
-  lm_status status = make(e, false, peer, slot, data, bytes, out);
+  lm_status status = engine_new_request(e, false, peer, slot, data, bytes, out);
   if (status != LM_OK) return status;
   lm_request *r = *out;
   pthread_mutex_lock(&e->lock);
-  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(reach(e, p));
+  for (int p = peer < 0 ? 0 : peer; p < (peer < 0 ? e->g->rank : peer + 1); p++) TRY(engine_open_link(e, p));
   if (!lm_engine_take_kept(e, r)) {
     lm_engine_enlist(&e->posted, r);
     /* In a collective the sizes are known: the sender need not offer first. */
     if (r->out.head.ticket.seq && bytes > LM_EAGER_MAX) lm_engine_ask(e, r, peer);
   }
-  if (r->asked) push(e, r->from >= 0 ? r->from : peer);
+  if (r->asked) engine_push(e, r->from >= 0 ? r->from : peer);
 done:
   pthread_mutex_unlock(&e->lock);
   return status == LM_OK ? LM_OK : unmake(out, status);
@@ -245,8 +234,8 @@ lm_status lm_engine_wait(lm_engine *e, lm_request *r) {
   pthread_mutex_lock(&e->lock);
   while (!r->done || r->spoiled) {
     TRY(trouble(e, r));
-    if (r->peer >= 0) TRY(reach(e, r->peer));
-    bool moved = pump(e);
+    if (r->peer >= 0) TRY(engine_open_link(e, r->peer));
+    bool moved = engine_pump(e);
     if (r->done) continue;
     pthread_mutex_unlock(&e->lock);
     status = lm_group_check(e->g);
@@ -276,7 +265,7 @@ done:
 lm_status lm_engine_look(lm_engine *e, lm_request *r, bool *done) {
   lm_status status = LM_OK;
   pthread_mutex_lock(&e->lock);
-  if (!r->done) pump(e);
+  if (!r->done) engine_pump(e);
   *done = r->done && !r->spoiled;
   if (!*done) status = trouble(e, r);
   pthread_mutex_unlock(&e->lock);
@@ -299,7 +288,7 @@ void lm_engine_forget(lm_engine *e, lm_request *r) {
       w->into = NULL; /* the rest is dropped */
     }
     if (w->state == LM_WIRE_BROKEN) e->finished = true;
-    settle(e);
+    engine_settle(e);
   }
   pthread_mutex_unlock(&e->lock);
   lm_free(r);
@@ -337,8 +326,8 @@ lm_status lm_engine_peek(lm_engine *e) {
     /* What a lower rank has sent may still wait for this one to open the link. */
     e->peeks = e->peeked == ours->seq ? e->peeks + 1 : 1;
     e->peeked = ours->seq;
-    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(reach(e, p));
-    pump(e);
+    for (int p = 0; p < e->g->rank && e->peeks == PEEKS; p++) TRY(engine_open_link(e, p));
+    engine_pump(e);
     for (const lm_kept *k = e->kept; k && peer < 0; k = k->next) {
       theirs = k->head.ticket;
       if (theirs.seq == ours->seq && theirs.hash != ours->hash) peer = k->peer;
@@ -369,12 +358,8 @@ lm_status lm_engine_open(lm_group *g, lm_engine **out) {
   e->last = &e->kept;
   for (int p = 0; p < g->size; p++) lm_wire_init(&e->wire[p]);
   pthread_mutex_init(&e->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&e->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
-  e->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  lm_cond_init(&e->changed);
+  e->kick = lm_bell_new();
   if (e->kick < 0) TRY(lm_fail(LM_E_IO, "gloo: no descriptor for a group: %s", strerror(errno)));
   e->polled = lm_malloc((size_t)(g->size + 2) * sizeof *e->polled);
   if (!e->polled) TRY(LM_E_OOM);
@@ -395,7 +380,7 @@ static bool on_its_way(int fd) {
   return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
-static void say_goodbye(lm_engine *e) {
+static void engine_say_goodbye(lm_engine *e) {
   double deadline = lm_seconds() + (lm_group_failed(e->g) ? 0 : FAREWELL);
   for (int p = 0; p < e->g->size; p++) e->wire[p].leaving = true;
   for (;;) {
@@ -420,7 +405,7 @@ void lm_engine_close(lm_engine *e) {
   if (!e) return;
   lm_link_accept(e->g, NULL, NULL);
   pthread_mutex_lock(&e->lock);
-  say_goodbye(e);
+  engine_say_goodbye(e);
   pthread_mutex_unlock(&e->lock);
   destroy(e);
 }

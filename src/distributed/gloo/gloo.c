@@ -1,7 +1,5 @@
 /* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (shim.cc) over our own
  * links (engine.c); all_reduce within a host through shared memory (local.c). */
-#include "distributed/gloo/gloo.h"
-
 #include <string.h>
 
 #include "base/mem.h"
@@ -9,6 +7,7 @@
 #include "distributed/gloo/local.h"
 #include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shim.h"
+#include "distributed/group/group.h"
 
 typedef struct state {
   lm_engine *engine;
@@ -16,6 +15,9 @@ typedef struct state {
   lm_local *local;  /* NULL: sockets */
   bool local_known; /* whether all ranks have agreed on that */
 } state;
+
+static lm_shim *shim_of(const lm_group *g) { return ((state *)g->state)->shim; }
+static lm_engine *engine_of(const lm_group *g) { return ((state *)g->state)->engine; }
 
 static void fold_into(const lm_fold *fold, void *out, const void *a, const void *b, size_t n) {
   lm_reduce_into((lm_dtype)fold->dtype, (lm_reduce_op)fold->op, out, a, b, n);
@@ -34,16 +36,7 @@ static char **data_of(const lm_group *g, lm_tensor *const *list) {
 
 /* ---- collectives */
 
-/* Runs `call` as this group's current collective. */
-#define COLLECTIVE(s, call)            \
-  do {                                 \
-    TRY(lm_engine_begin((s)->engine)); \
-    status = (call);                   \
-    lm_engine_end((s)->engine);        \
-    if (status != LM_OK) goto done;    \
-  } while (0)
-
-static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status gloo_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status = LM_OK;
   state *s = g->state;
   lm_fold fold = fold_of(t, op);
@@ -52,73 +45,53 @@ static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
     s->local_known = true;
   }
   if (s->local) return lm_local_all_reduce(s->local, g, t, op);
-  COLLECTIVE(s, lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
+  TRY(lm_shim_all_reduce(s->shim, t->data, (size_t)t->numel, &fold));
   lm_reduce_mean(g, t, op);
 done:
   return status;
 }
 
-static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
-  lm_status status;
-  state *s = g->state;
-  COLLECTIVE(s, lm_shim_broadcast(s->shim, t->data, lm_nbytes(t), root));
-done:
-  return status;
+static lm_status gloo_broadcast(lm_group *g, lm_tensor *t, int root) {
+  return lm_shim_broadcast(shim_of(g), t->data, lm_nbytes(t), root);
 }
 
-static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
-  lm_status status = LM_OK;
-  state *s = g->state;
+static lm_status gloo_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   lm_fold fold = fold_of(t, op);
-  void *partial = NULL; /* the other ranks' tensors are only read */
-  if (g->rank != root) {
-    partial = lm_malloc(lm_nbytes(t));
-    if (!partial) return LM_E_OOM;
-  }
-  COLLECTIVE(s, lm_shim_reduce(s->shim, t->data, partial ? partial : t->data, (size_t)t->numel, &fold, root));
-  if (g->rank == root) lm_reduce_mean(g, t, op);
-done:
-  lm_free(partial);
+  void *sum = g->rank == root ? t->data : lm_malloc(lm_nbytes(t)); /* the other ranks' tensors are only read */
+  if (!sum) return LM_E_OOM;
+  lm_status status = lm_shim_reduce(shim_of(g), t->data, sum, (size_t)t->numel, &fold, root);
+  if (g->rank != root) lm_free(sum);
+  if (g->rank == root && status == LM_OK) lm_reduce_mean(g, t, op);
   return status;
 }
 
-static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
-  lm_status status;
-  state *s = g->state;
+static lm_status gloo_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
   char **data = data_of(g, out);
   if (!data) return LM_E_OOM;
   memmove(data[g->rank], t->data, lm_nbytes(t));
-  COLLECTIVE(s, lm_shim_all_gather(s->shim, data, lm_nbytes(t)));
-done:
+  lm_status status = lm_shim_all_gather(shim_of(g), data, lm_nbytes(t));
   lm_free(data);
   return status;
 }
 
-static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
-  lm_status status;
-  state *s = g->state;
+static lm_status gloo_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   char **data = out ? data_of(g, out) : NULL;
   if (out && !data) return LM_E_OOM;
-  COLLECTIVE(s, lm_shim_gather(s->shim, t->data, data, lm_nbytes(t), root));
-done:
+  lm_status status = lm_shim_gather(shim_of(g), t->data, data, lm_nbytes(t), root);
   lm_free(data);
   return status;
 }
 
-static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
-  lm_status status;
-  state *s = g->state;
+static lm_status gloo_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
   char **data = in ? data_of(g, in) : NULL;
   if (in && !data) return LM_E_OOM;
-  COLLECTIVE(s, lm_shim_scatter(s->shim, t->data, data, lm_nbytes(t), root));
-done:
+  lm_status status = lm_shim_scatter(shim_of(g), t->data, data, lm_nbytes(t), root);
   lm_free(data);
   return status;
 }
 
-static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+static lm_status gloo_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  state *s = g->state;
   char **from = data_of(g, in), **to = data_of(g, out);
   size_t *bytes = lm_malloc(2 * (size_t)g->size * sizeof *bytes);
   if (!from || !to || !bytes) TRY(LM_E_OOM);
@@ -126,7 +99,7 @@ static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const 
     bytes[r] = lm_nbytes(in[r]);
     bytes[g->size + r] = lm_nbytes(out[r]);
   }
-  COLLECTIVE(s, lm_shim_all_to_all(s->shim, from, bytes, to, bytes + g->size));
+  TRY(lm_shim_all_to_all(shim_of(g), from, bytes, to, bytes + g->size));
 done:
   lm_free(from);
   lm_free(to);
@@ -134,53 +107,40 @@ done:
   return status;
 }
 
-static lm_status barrier(lm_group *g) {
-  lm_status status;
-  state *s = g->state;
-  COLLECTIVE(s, lm_shim_barrier(s->shim));
-done:
-  return status;
-}
+static lm_status gloo_barrier(lm_group *g) { return lm_shim_barrier(shim_of(g)); }
 
-static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
-  lm_status status;
-  state *s = g->state;
+static lm_status gloo_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
   lm_fold fold = fold_of(t, op);
   char **data = data_of(g, in);
   if (!data) return LM_E_OOM;
-  COLLECTIVE(s, lm_ring_reduce_scatter(s->engine, g->rank, g->size, t->data, data, (size_t)t->numel, &fold));
-  lm_reduce_mean(g, t, op);
-done:
+  lm_status status = lm_ring_reduce_scatter(engine_of(g), g->rank, g->size, t->data, data, (size_t)t->numel, &fold);
+  if (status == LM_OK) lm_reduce_mean(g, t, op);
   lm_free(data);
   return status;
 }
 
 /* ---- send and receive */
 
-static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
-  lm_engine *e = ((state *)g->state)->engine;
+static lm_status gloo_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
+  lm_engine *e = engine_of(g);
   return sending ? lm_engine_send(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out)
                  : lm_engine_recv(e, peer, (uint64_t)tag, t->data, lm_nbytes(t), out);
 }
 
-static lm_status finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
-  lm_engine *e = ((state *)g->state)->engine;
-  lm_status status = LM_OK;
+static lm_status gloo_finish(lm_group *g, lm_request *request, bool wait, bool *done, int *peer) {
+  lm_engine *e = engine_of(g);
   *done = true;
-  if (wait)
-    status = lm_engine_wait(e, request);
-  else
-    status = lm_engine_look(e, request, done);
+  lm_status status = wait ? lm_engine_wait(e, request) : lm_engine_look(e, request, done);
   if (status != LM_OK) *done = false;
   if (*done) *peer = lm_engine_peer(request);
   return status;
 }
 
-static void forget(lm_group *g, lm_request *request) { lm_engine_forget(((state *)g->state)->engine, request); }
+static void gloo_forget(lm_group *g, lm_request *request) { lm_engine_forget(engine_of(g), request); }
 
 /* ---- opening and closing */
 
-static void close_group(lm_group *g) {
+static void gloo_close_group(lm_group *g) {
   state *s = g->state;
   if (!s) return;
   lm_local_close(s->local);
@@ -190,42 +150,40 @@ static void close_group(lm_group *g) {
   g->state = NULL;
 }
 
-static lm_status open_group(lm_group *g) {
+static lm_status gloo_open_group(lm_group *g) {
   lm_status status = LM_OK;
   state *s = g->state = lm_calloc(1, sizeof *s);
   if (!s) return LM_E_OOM;
   TRY(lm_engine_open(g, &s->engine));
   TRY(lm_shim_open(s->engine, g->rank, g->size, &s->shim));
 done:
-  if (status != LM_OK) close_group(g);
+  if (status != LM_OK) gloo_close_group(g);
   return status;
 }
 
-static lm_status look(lm_group *g) {
-  state *s = g->state;
-  return lm_engine_peek(s->engine);
-}
+static lm_status gloo_look(lm_group *g) { return lm_engine_peek(engine_of(g)); }
 
 static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
     .name = "gloo",
     .kinds = 1u << LM_CPU,
     .may_share = true,
-    .open = open_group,
-    .close = close_group,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .gather = gather,
-    .scatter = scatter,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-    .barrier = barrier,
-    .post = post,
-    .finish = finish,
-    .forget = forget,
-    .look = look,
+    .open = gloo_open_group,
+    .close = gloo_close_group,
+    .all_reduce = gloo_all_reduce,
+    .broadcast = gloo_broadcast,
+    .reduce = gloo_reduce,
+    .all_gather = gloo_all_gather,
+    .gather = gloo_gather,
+    .scatter = gloo_scatter,
+    .reduce_scatter = gloo_reduce_scatter,
+    .all_to_all = gloo_all_to_all,
+    .barrier = gloo_barrier,
+    .post = gloo_post,
+    .finish = gloo_finish,
+    .forget = gloo_forget,
+    .look = gloo_look,
 };
 
+LM_API lm_group_plugin_fn lm_group_plugin;
 const lm_group_table *lm_group_plugin(void) { return &table; }

@@ -46,10 +46,7 @@ lm_status lm_local_open(lm_group *g, lm_local **out) {
   TRY(lm_shared_open(g, 2 * SMALL + 2 * CHUNK, &shared));
   if (!shared) goto done;
   l = lm_malloc(sizeof *l);
-  if (!l) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!l) TRY(LM_E_OOM);
   *l = (lm_local){.shared = shared, .rank = g->rank, .size = g->size};
   shared = NULL;
   *out = l;
@@ -71,7 +68,7 @@ static char *chunk_of(const lm_local *l, int rank, uint64_t chunk) {
   return lm_shared_region(l->shared, rank) + 2 * SMALL + (chunk & 1) * CHUNK;
 }
 
-static lm_status meet(lm_local *l) {
+static lm_status local_meet(lm_local *l) {
   lm_status status = LM_OK;
   l->turn++;
   lm_shared_post(l->shared, FLAG, l->turn);
@@ -85,7 +82,7 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   int which = (l->turn + 1) & 1;
   const lm_ticket *mine = lm_group_ticket(g);
   *lm_shared_ticket(l->shared, l->rank, which) = *mine;
-  lm_status status = meet(l);
+  lm_status status = local_meet(l);
   for (int r = 0; r < l->size && status == LM_OK; r++) {
     const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
     if (theirs->hash == mine->hash && theirs->seq == mine->seq) continue;
@@ -95,7 +92,7 @@ static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
   return status;
 }
 
-static lm_status reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
   lm_dtype dtype = (lm_dtype)t->dtype;
   size_t n = (size_t)t->numel;
   memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
@@ -134,14 +131,14 @@ static span slice_of(const job *j, uint64_t k, int rank) {
   return (span){begin < bytes ? begin : bytes, begin + part < bytes ? begin + part : bytes};
 }
 
-static void stage(const job *j, uint64_t k) {
+static void local_stage(const job *j, uint64_t k) {
   char *to = chunk_of(j->l, j->l->rank, j->base + k), *from = j->data + k * CHUNK;
   span mine = slice_of(j, k, j->l->rank);
   memcpy(to, from, mine.begin);
   memcpy(to + mine.end, from + mine.end, chunk_bytes(j, k) - mine.end);
 }
 
-static void reduce(const job *j, uint64_t k) {
+static void local_reduce(const job *j, uint64_t k) {
   const lm_local *l = j->l;
   span mine = slice_of(j, k, l->rank);
   char *own = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
@@ -167,17 +164,17 @@ static void collect(const job *j, uint64_t k) {
   }
 }
 
-static lm_status reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
   lm_dtype dtype = (lm_dtype)t->dtype;
   const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
   uint64_t chunks = (bytes + CHUNK - 1) / CHUNK;
   l->chunk += chunks;
   for (uint64_t k = 0; k < chunks + 2; k++) {
-    if (k < chunks) stage(&j, k);
-    if (k >= 1 && k <= chunks) reduce(&j, k - 1);
+    if (k < chunks) local_stage(&j, k);
+    if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
     if (k >= 2) collect(&j, k - 2);
     if (k > chunks) break; /* nobody waits for that */
-    lm_status status = k == 0 ? meet_with_ticket(l, g) : meet(l);
+    lm_status status = k == 0 ? meet_with_ticket(l, g) : local_meet(l);
     if (status != LM_OK) return status;
   }
   return LM_OK;
@@ -185,5 +182,5 @@ static lm_status reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_
 
 lm_status lm_local_all_reduce(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op) {
   size_t bytes = lm_nbytes(t);
-  return bytes <= SMALL ? reduce_small(l, g, t, op, bytes) : reduce_large(l, g, t, op, bytes);
+  return bytes <= SMALL ? local_reduce_small(l, g, t, op, bytes) : local_reduce_large(l, g, t, op, bytes);
 }

@@ -35,7 +35,7 @@ static lm_kept *unkeep(lm_engine *e, lm_kept **at) {
 /* ---- matching */
 
 /* Whether a message and a request are of the same call and slot; their hashes and sizes may still differ. */
-static bool meets(const lm_request *r, const lm_wire_head *h, int peer) {
+static bool match_meets(const lm_request *r, const lm_wire_head *h, int peer) {
   return (r->peer == peer || r->peer == -1) && r->out.head.slot == h->slot && r->out.head.ticket.seq == h->ticket.seq;
 }
 
@@ -46,7 +46,7 @@ static bool strange(const lm_engine *e, const lm_wire_head *h) {
   return theirs->seq < ours->seq || (theirs->seq == ours->seq && theirs->hash != ours->hash);
 }
 
-static void clash(lm_engine *e, int peer, const lm_ticket *theirs) {
+static void match_clash(lm_engine *e, int peer, const lm_ticket *theirs) {
   e->finished = true;
   if (e->clashed) return;
   e->clashed = true;
@@ -66,7 +66,7 @@ static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer)
              (unsigned long long)given, (unsigned long long)wanted);
   }
   if (theirs.seq) {
-    clash(e, peer, &theirs);
+    match_clash(e, peer, &theirs);
   } else {
     r->spoiled = true;
     r->from = peer;
@@ -76,7 +76,7 @@ static bool agrees(lm_engine *e, lm_request *r, const lm_wire_head *h, int peer)
   return false;
 }
 
-static void set(lm_request *r, lm_wire_kind kind, bool data) {
+static void match_set(lm_request *r, lm_wire_kind kind, bool data) {
   r->out.head.kind = kind;
   r->out.head.id = r->id;
   r->out.body = r->data;
@@ -84,7 +84,7 @@ static void set(lm_request *r, lm_wire_kind kind, bool data) {
 }
 
 void lm_engine_put(lm_engine *e, int peer, lm_request *r, lm_wire_kind kind, bool data) {
-  set(r, kind, data);
+  match_set(r, kind, data);
   lm_wire_queue(&e->wire[peer], &r->out);
 }
 
@@ -99,7 +99,7 @@ static void deliver(lm_engine *e, lm_request *r) {
   lm_engine_delist(e, r);
   if (r->out.queued && !r->out.done) {
     r->id = 0;
-    set(r, LM_WIRE_BODY, true);
+    match_set(r, LM_WIRE_BODY, true);
   } else {
     lm_wire_cut(&e->wire[r->peer], &r->out);
     lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
@@ -110,18 +110,18 @@ static void deliver(lm_engine *e, lm_request *r) {
 static lm_request *find_posted(lm_engine *e, const lm_wire_head *h, int peer) {
   bool offered = h->kind == LM_WIRE_BODY && h->id;
   for (lm_request *r = e->posted; r; r = r->next)
-    if (offered ? r->from == peer && r->id == h->id : r->from < 0 && meets(r, h, peer)) return r;
+    if (offered ? r->from == peer && r->id == h->id : r->from < 0 && match_meets(r, h, peer)) return r;
   return NULL;
 }
 
 /* The send whose data are asked for: by its offer, or before that came, which happens to large ones alone. */
 static lm_request *find_offered(lm_engine *e, const lm_wire_head *h, int peer) {
   for (lm_request *r = e->offered; r; r = r->next)
-    if (h->id ? r->peer == peer && r->id == h->id : r->bytes > LM_EAGER_MAX && meets(r, h, peer)) return r;
+    if (h->id ? r->peer == peer && r->id == h->id : r->bytes > LM_EAGER_MAX && match_meets(r, h, peer)) return r;
   return NULL;
 }
 
-static void keep(lm_engine *e, lm_wire *w, int peer) {
+static void match_keep(lm_engine *e, lm_wire *w, int peer) {
   lm_kept *k = lm_malloc(sizeof *k + w->left);
   if (!k) {
     w->no_memory = true;
@@ -151,14 +151,14 @@ void lm_engine_arrived(lm_engine *e, int peer) {
   w->keeping = NULL;
   if (h->kind == LM_WIRE_CREDIT || h->kind == LM_WIRE_GOODBYE) return;
   if (strange(e, h)) {
-    clash(e, peer, &h->ticket);
+    match_clash(e, peer, &h->ticket);
     return;
   }
   switch ((lm_wire_kind)h->kind) {
     case LM_WIRE_EAGER:
       r = find_posted(e, h, peer);
       if (!r) {
-        keep(e, w, peer);
+        match_keep(e, w, peer);
         return;
       }
       w->consumed += lm_wire_cost(h->bytes);
@@ -167,7 +167,7 @@ void lm_engine_arrived(lm_engine *e, int peer) {
     case LM_WIRE_OFFER:
       r = find_posted(e, h, peer);
       if (!r) {
-        keep(e, w, peer);
+        match_keep(e, w, peer);
       } else if (agrees(e, r, h, peer)) {
         r->id = h->id;
         r->from = peer;
@@ -176,7 +176,7 @@ void lm_engine_arrived(lm_engine *e, int peer) {
       return;
     case LM_WIRE_READY:
       r = find_offered(e, h, peer);
-      if (!r && !h->id) keep(e, w, peer);
+      if (!r && !h->id) match_keep(e, w, peer);
       if (r && agrees(e, r, h, peer)) deliver(e, r);
       return;
     case LM_WIRE_BODY: /* the receive may have been forgotten: then they are dropped */
@@ -197,7 +197,7 @@ void lm_engine_landed(lm_engine *e, int peer) {
 bool lm_engine_take_kept(lm_engine *e, lm_request *r) {
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
-    if (h->kind == LM_WIRE_READY || !meets(r, h, (*at)->peer)) continue;
+    if (h->kind == LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
     lm_kept *k = unkeep(e, at);
     lm_wire *w = &e->wire[k->peer];
     size_t left = w->keeping == k ? w->left : 0;
@@ -231,7 +231,7 @@ bool lm_engine_take_ready(lm_engine *e, lm_request *r) {
   if (r->bytes <= LM_EAGER_MAX) return false;
   for (lm_kept **at = &e->kept; *at; at = &(*at)->next) {
     const lm_wire_head *h = &(*at)->head;
-    if (h->kind != LM_WIRE_READY || !meets(r, h, (*at)->peer)) continue;
+    if (h->kind != LM_WIRE_READY || !match_meets(r, h, (*at)->peer)) continue;
     lm_kept *k = unkeep(e, at);
     if (agrees(e, r, h, k->peer)) lm_engine_put(e, r->peer, r, LM_WIRE_BODY, true);
     lm_free(k);
@@ -243,7 +243,7 @@ bool lm_engine_take_ready(lm_engine *e, lm_request *r) {
 void lm_engine_look_for_clash(lm_engine *e) {
   e->clashed = false;
   for (const lm_kept *k = e->kept; k; k = k->next)
-    if (strange(e, &k->head)) clash(e, k->peer, &k->head.ticket);
+    if (strange(e, &k->head)) match_clash(e, k->peer, &k->head.ticket);
 }
 
 void lm_engine_drop_kept(lm_engine *e) {

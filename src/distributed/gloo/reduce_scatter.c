@@ -69,15 +69,18 @@ lm_status lm_ring_reduce_scatter(lm_engine *e, int rank, int size, void *out, ch
     return LM_OK;
   }
   ring r = {e, (rank + size - 1) % size, (rank + 1) % size, bytes, segments, fold, NULL, NULL};
-  bool out_is_free = true;
+  bool out_is_free = true, begun = false;
   for (int i = 0; i < size; i++) out_is_free &= !overlap(out, in[i], bytes);
   char *scratch = lm_malloc(out_is_free ? bytes : 2 * bytes);
   r.received = lm_calloc(2 * segments, sizeof *r.received);
   if (!scratch || !r.received) TRY(LM_E_OOM);
   r.sent = r.received + segments;
+  TRY(lm_engine_begin(e));
+  begun = true;
   TRY(go_around(&r, rank, size, out, (char *const[2]){scratch, out_is_free ? out : scratch + bytes}, in));
 done:
   for (size_t i = 0; r.received && i < 2 * segments; i++) lm_engine_forget(e, r.received[i]);
+  if (begun) lm_engine_end(e);
   lm_free(r.received);
   lm_free(scratch);
   return status;

@@ -1,4 +1,4 @@
-/* What gloo lacks: reduce_scatter. */
+/* What gloo lacks: reduce_scatter, as lm_shim_* are. */
 #ifndef LM_GLOO_RING_H
 #define LM_GLOO_RING_H
 

@@ -210,6 +210,17 @@ struct lm_shim {
   std::shared_ptr<Context> context;
 };
 
+/* What f does is the group's current collective. */
+template <class F>
+static lm_status collective(lm_shim *s, F f) noexcept {
+  lm_engine *engine = s->context->engine;
+  lm_status status = lm_engine_begin(engine);
+  if (status != LM_OK) return status;
+  status = guarded(f);
+  lm_engine_end(engine);
+  return status;
+}
+
 lm_status lm_shim_open(lm_engine *e, int rank, int size, lm_shim **out) {
   *out = nullptr;
   return guarded([=] { *out = new lm_shim{std::make_shared<Context>(e, rank, size)}; });
@@ -218,7 +229,7 @@ lm_status lm_shim_open(lm_engine *e, int rank, int size, lm_shim **out) {
 void lm_shim_close(lm_shim *s) { delete s; }
 
 lm_status lm_shim_all_reduce(lm_shim *s, void *data, size_t n, const lm_fold *fold) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::AllreduceOptions options(s->context);
     with_type(fold->element, [&](auto zero) { options.setOutput(static_cast<decltype(zero) *>(data), n); });
     options.setReduceFunction(reduction(fold));
@@ -229,7 +240,7 @@ lm_status lm_shim_all_reduce(lm_shim *s, void *data, size_t n, const lm_fold *fo
 }
 
 lm_status lm_shim_reduce(lm_shim *s, const void *in, void *out, size_t n, const lm_fold *fold, int root) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::ReduceOptions options(s->context);
     with_type(fold->element, [&](auto zero) {
       using T = decltype(zero);
@@ -243,7 +254,7 @@ lm_status lm_shim_reduce(lm_shim *s, const void *in, void *out, size_t n, const 
 }
 
 lm_status lm_shim_broadcast(lm_shim *s, void *data, size_t bytes, int root) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::BroadcastOptions options(s->context);
     options.setOutput(static_cast<uint8_t *>(data), bytes);
     options.setRoot(root);
@@ -252,7 +263,7 @@ lm_status lm_shim_broadcast(lm_shim *s, void *data, size_t bytes, int root) {
 }
 
 lm_status lm_shim_all_gather(lm_shim *s, char *const *out, size_t bytes) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::AllgatherOptions options(s->context);
     options.setOutput<uint8_t>(s->context->parts(out, bytes));
     gloo::allgather(options);
@@ -260,7 +271,7 @@ lm_status lm_shim_all_gather(lm_shim *s, char *const *out, size_t bytes) {
 }
 
 lm_status lm_shim_gather(lm_shim *s, const void *in, char *const *out, size_t bytes, int root) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::GatherOptions options(s->context);
     options.setInput(static_cast<uint8_t *>(const_cast<void *>(in)), bytes); /* read only */
     if (out) options.setOutput<uint8_t>(s->context->parts(out, bytes));
@@ -270,7 +281,7 @@ lm_status lm_shim_gather(lm_shim *s, const void *in, char *const *out, size_t by
 }
 
 lm_status lm_shim_scatter(lm_shim *s, void *out, char *const *in, size_t bytes, int root) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::ScatterOptions options(s->context);
     if (in) {
       std::vector<uint8_t *> parts;
@@ -285,7 +296,7 @@ lm_status lm_shim_scatter(lm_shim *s, void *out, char *const *in, size_t bytes, 
 
 lm_status lm_shim_all_to_all(lm_shim *s, char *const *in, const size_t *in_bytes, char *const *out,
                              const size_t *out_bytes) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::AlltoallvOptions options(s->context);
     std::vector<int64_t> in_counts(in_bytes, in_bytes + s->context->size);
     std::vector<int64_t> out_counts(out_bytes, out_bytes + s->context->size);
@@ -296,7 +307,7 @@ lm_status lm_shim_all_to_all(lm_shim *s, char *const *in, const size_t *in_bytes
 }
 
 lm_status lm_shim_barrier(lm_shim *s) {
-  return guarded([=] {
+  return collective(s, [=] {
     gloo::BarrierOptions options(s->context);
     gloo::barrier(options);
   });

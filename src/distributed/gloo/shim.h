@@ -23,6 +23,8 @@ typedef struct lm_fold {
 lm_status lm_shim_open(lm_engine *e, int rank, int size, lm_shim **out);
 void lm_shim_close(lm_shim *s); /* before the engine; NULL is fine */
 
+/* Collectives, each between lm_engine_begin and lm_engine_end. */
+
 lm_status lm_shim_all_reduce(lm_shim *s, void *data, size_t n, const lm_fold *fold);
 lm_status lm_shim_reduce(lm_shim *s, const void *in, void *out, size_t n, const lm_fold *fold, int root);
 lm_status lm_shim_broadcast(lm_shim *s, void *data, size_t bytes, int root);

@@ -80,7 +80,7 @@ bool lm_wire_has_more(const lm_wire *w) {
          (w->carry_n || w->first || owes_credit(w) || (w->leaving && !w->said_goodbye));
 }
 
-static void note(lm_wire *w, int error) {
+static void wire_note(lm_wire *w, int error) {
   if (error == EPIPE || error == ECONNRESET)
     snprintf(w->how, sizeof w->how, "the connection was closed");
   else if (!w->how[0])
@@ -88,7 +88,7 @@ static void note(lm_wire *w, int error) {
 }
 
 /* Messages that are nothing but a head lie in `carry`. */
-static void carry(lm_wire *w, lm_wire_kind kind) {
+static void wire_carry(lm_wire *w, lm_wire_kind kind) {
   lm_wire_head head = {.magic = MAGIC, .kind = kind, .consumed = w->consumed};
   w->told = w->consumed;
   memcpy(w->carry, &head, sizeof head);
@@ -97,7 +97,7 @@ static void carry(lm_wire *w, lm_wire_kind kind) {
 }
 
 /* How many bytes went out; 0: none for now. */
-static size_t put(lm_wire *w, struct iovec *parts, int n) {
+static size_t wire_put(lm_wire *w, struct iovec *parts, int n) {
   struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)n};
   ssize_t sent;
   do sent = sendmsg(w->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -107,7 +107,7 @@ static size_t put(lm_wire *w, struct iovec *parts, int n) {
     return (size_t)sent;
   }
   /* What the peer wrote before it went, perhaps a goodbye, is still to be read: reading ends the link, not this. */
-  if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) note(w, errno);
+  if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) wire_note(w, errno);
   return 0;
 }
 
@@ -115,12 +115,12 @@ lm_out *lm_wire_write(lm_wire *w) {
   while (lm_wire_has_more(w)) {
     if (!w->carry_n && !w->first) {
       w->said_goodbye = w->leaving;
-      carry(w, w->leaving ? LM_WIRE_GOODBYE : LM_WIRE_CREDIT);
+      wire_carry(w, w->leaving ? LM_WIRE_GOODBYE : LM_WIRE_CREDIT);
     }
     struct iovec parts[2];
     if (w->carry_n) {
       parts[0] = (struct iovec){w->carry + w->carry_at, w->carry_n};
-      size_t n = put(w, parts, 1);
+      size_t n = wire_put(w, parts, 1);
       if (!n) return NULL;
       w->carry_at += n;
       w->carry_n -= n;
@@ -135,7 +135,7 @@ lm_out *lm_wire_write(lm_wire *w) {
     int k = 0;
     if (out->done < head) parts[k++] = (struct iovec){(char *)&out->head + out->done, head - out->done};
     if (body_done < out->bytes) parts[k++] = (struct iovec){(char *)out->body + body_done, out->bytes - body_done};
-    size_t n = put(w, parts, k);
+    size_t n = wire_put(w, parts, k);
     if (!n) return NULL;
     out->done += n;
     if (out->done < head + out->bytes) continue;
@@ -163,7 +163,7 @@ static bool take_head(lm_wire *w) {
 }
 
 /* Reads once, data to where it belongs and the rest into the buffer. False: nothing came. */
-static bool get(lm_wire *w) {
+static bool wire_get(lm_wire *w) {
   if (w->in_at) {
     memmove(w->in, w->in + w->in_at, w->in_n - w->in_at);
     w->in_n -= w->in_at;
@@ -180,7 +180,7 @@ static bool get(lm_wire *w) {
   while (n < 0 && errno == EINTR);
   if (n <= 0) {
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return false;
-    note(w, n < 0 ? errno : EPIPE);
+    wire_note(w, n < 0 ? errno : EPIPE);
     lm_wire_break(w, ""); /* as noted */
     return false;
   }
@@ -221,7 +221,7 @@ lm_wire_event lm_wire_read(lm_wire *w, int *budget) {
       break;
     }
     --*budget;
-    if (!get(w)) break;
+    if (!wire_get(w)) break;
   }
   return LM_WIRE_IDLE;
 }

@@ -9,7 +9,7 @@ static const lm_group_table *library(void) {
   static _Atomic bool missing;
   const lm_group_table *table = atomic_load(&found);
   if (table || atomic_load(&missing)) return table;
-  if (lm_group_table_find("nccl", &table) == LM_OK && table->within) {
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->across_devices) {
     atomic_store(&found, table);
     return table;
   }
@@ -18,7 +18,7 @@ static const lm_group_table *library(void) {
 }
 
 /* One each of different devices that the library takes. */
-static bool fit(const lm_group_table *table, int n, lm_tensor *const *t) {
+static bool devices_fit(const lm_group_table *table, int n, lm_tensor *const *t) {
   for (int i = 0; i < n; i++) {
     if (!(table->kinds >> LM_DEVICE_KIND(t[i]->device) & 1) || !lm_is_contiguous(t[i])) return false;
     if (t[i]->dtype != t[0]->dtype || t[i]->numel != t[0]->numel) return false;
@@ -29,7 +29,7 @@ static bool fit(const lm_group_table *table, int n, lm_tensor *const *t) {
 }
 
 /* On the current stream of its device, after what used it. */
-static lm_status order(lm_tensor *t, bool writes) {
+static lm_status devices_order(lm_tensor *t, bool writes) {
   lm_status status = LM_OK;
   lm_stream *s = lm_stream_current(t->device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
@@ -45,9 +45,9 @@ lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduc
   for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
     if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
   const lm_group_table *table = library();
-  if (!table || lm_graph_capturing() || !fit(table, n, t)) return LM_OK;
-  for (int i = 0; i < n; i++) TRY(order(t[i], (i == root) == reduce));
-  TRY(table->within(n, t, root, reduce, taken));
+  if (!table || lm_graph_capturing() || !devices_fit(table, n, t)) return LM_OK;
+  for (int i = 0; i < n; i++) TRY(devices_order(t[i], (i == root) == reduce));
+  TRY(table->across_devices(n, t, root, reduce, taken));
   if (!*taken) return LM_OK;
   for (int i = 0; i < n; i++) {
     lm_stream_touch(lm_stream_current(t[i]->device));

@@ -79,10 +79,7 @@ lm_status lm_backends_parse(const char *text, lm_backends *out) {
     add_part(out, table, 1u << kind);
     at += (size_t)snprintf(out->text + at, sizeof out->text - at, "%s%s:%s", at ? "," : "", lm_device_kind_name(kind),
                            entries[kind].backend);
-    if (at >= sizeof out->text) {
-      status = lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200));
-      goto done;
-    }
+    if (at >= sizeof out->text) TRY(lm_fail(LM_E_ARG, "backend '%s' is too long", lm_brief(text, 200)));
   }
 done:
   return status;
@@ -121,7 +118,7 @@ static int by_host(const void *a, const void *b) {
   return order != 0 ? order : (*x > *y) - (*x < *y);
 }
 
-static uint64_t card_of(const lm_member *m, int place) {
+static uint64_t backends_card_of(const lm_member *m, int place) {
   return m->cards.n > 0 ? m->cards.id[(uint32_t)place % m->cards.n] : 0;
 }
 
@@ -130,10 +127,10 @@ static bool all_have_cards(int n, const lm_member **member) {
   qsort(member, (size_t)n, sizeof *member, by_host);
   for (int first = 0, i = 0; i < n; i++) {
     if (strcmp(member[first]->host_id, member[i]->host_id) != 0) first = i;
-    uint64_t card = card_of(member[i], i - first);
+    uint64_t card = backends_card_of(member[i], i - first);
     if (card == 0) return false;
     for (int k = first; k < i; k++)
-      if (card_of(member[k], k - first) == card) return false;
+      if (backends_card_of(member[k], k - first) == card) return false;
   }
   return true;
 }
@@ -182,7 +179,7 @@ static lm_part *parent_of(lm_group_core *core, const lm_group_table *table) {
   return found;
 }
 
-static lm_status cut(lm_group_core *core, lm_group *g) {
+static lm_status backends_split_part(lm_group_core *core, lm_group *g) {
   lm_part *parent = g->table->split ? parent_of(core, g->table) : NULL;
   if (!parent) return LM_OK;
   if (parent->issuer) lm_issuer_hold(parent->issuer, true);
@@ -194,7 +191,7 @@ static lm_status cut(lm_group_core *core, lm_group *g) {
 
 static lm_status open_part(lm_group_core *core, lm_part *part) {
   lm_status status;
-  TRY(cut(core, part->g));
+  TRY(backends_split_part(core, part->g));
   if (core->g.rank < 0) return LM_OK;
   TRY(part->g->table->open(part->g));
   if (!part->g->table->enqueues) return LM_OK;

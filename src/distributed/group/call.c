@@ -108,11 +108,13 @@ static bool reduces(lm_collective kind) {
   return kind == LM_ALL_REDUCE || kind == LM_REDUCE || kind == LM_REDUCE_SCATTER;
 }
 
-static bool takes(const lm_exchange *c, lm_device device) { return c->g->table->kinds >> LM_DEVICE_KIND(device) & 1; }
+static bool call_takes(const lm_exchange *c, lm_device device) {
+  return c->g->table->kinds >> LM_DEVICE_KIND(device) & 1;
+}
 
 lm_device lm_call_device(const lm_exchange *c, lm_device device) {
-  if (takes(c, device)) return device;
-  if (takes(c, LM_DEVICE(LM_CPU, 0))) return LM_DEVICE(LM_CPU, 0);
+  if (call_takes(c, device)) return device;
+  if (call_takes(c, LM_DEVICE(LM_CPU, 0))) return LM_DEVICE(LM_CPU, 0);
   return c->part->issuer ? lm_issuer_device(c->part->issuer) : LM_NO_DEVICE;
 }
 
@@ -141,7 +143,7 @@ lm_status lm_call_check(const lm_exchange *c, const lm_tensor *t, bool write) {
 /* ---- stand-ins: dense ones for strided tensors, and elsewhere for those of a device the group knows nothing of: on
  * the CPU, or where the group takes none of the CPU's, on its device */
 
-static const char *end_of(const lm_tensor *t) {
+static const char *call_end_of(const lm_tensor *t) {
   int64_t last = 0;
   for (int d = 0; d < t->ndim; d++) last += (t->size[d] - 1) * t->stride[d];
   return t->data + (last + 1) * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
@@ -149,10 +151,10 @@ static const char *end_of(const lm_tensor *t) {
 
 static bool share_memory(const lm_tensor *a, const lm_tensor *b) {
   return a->numel > 0 && b->numel > 0 && LM_DEVICE_KIND(a->device) == LM_DEVICE_KIND(b->device) &&
-         a->data < end_of(b) && b->data < end_of(a);
+         a->data < call_end_of(b) && b->data < call_end_of(a);
 }
 
-static lm_status copy(lm_tensor *from, lm_tensor *to) {
+static lm_status call_copy(lm_tensor *from, lm_tensor *to) {
   lm_tensor *written = NULL;
   lm_status status = lm_op_run(LM_OP_copy_, &(lm_copy__args){.x = to, .src = from}, &written);
   lm_release(written);
@@ -163,7 +165,7 @@ static lm_status dense_like(const lm_exchange *c, lm_tensor *t, bool keep, lm_te
   lm_device device = lm_call_device(c, t->device);
   lm_tensor *dense = NULL;
   lm_status status = lm_tensor_empty((lm_dtype)t->dtype, device, t->ndim, t->size, LM_CONTIGUOUS, &dense);
-  if (status == LM_OK && keep) status = copy(t, dense);
+  if (status == LM_OK && keep) status = call_copy(t, dense);
   if (status != LM_OK) lm_release(dense);
   *out = status == LM_OK ? dense : NULL;
   return status;
@@ -175,7 +177,7 @@ static lm_status as_given(lm_tensor *t, lm_tensor **out) {
 }
 
 lm_status lm_call_read(lm_exchange *c, lm_tensor *t, lm_tensor **dense) {
-  bool as_it_is = lm_is_contiguous(t) && takes(c, t->device);
+  bool as_it_is = lm_is_contiguous(t) && call_takes(c, t->device);
   for (int i = 0; as_it_is && i < c->nwritten; i++) as_it_is = !share_memory(t, c->written[i].user);
   return as_it_is ? as_given(t, dense) : dense_like(c, t, true, dense);
 }
@@ -189,7 +191,7 @@ lm_status lm_call_write(lm_exchange *c, lm_tensor *t, bool keep, lm_tensor **den
     if (!c->written) return LM_E_OOM;
   }
   TRY(as_given(t, &user));
-  if (lm_is_contiguous(t) && takes(c, t->device)) {
+  if (lm_is_contiguous(t) && call_takes(c, t->device)) {
     stand_in = lm_retain(user);
   } else {
     TRY(dense_like(c, t, keep, &stand_in));
@@ -206,7 +208,7 @@ done:
 lm_status lm_call_written(lm_exchange *c, lm_status status) {
   for (int i = 0; i < c->nwritten; i++) {
     lm_written *w = &c->written[i];
-    if (w->user != w->dense && status == LM_OK) status = copy(w->dense, w->user);
+    if (w->user != w->dense && status == LM_OK) status = call_copy(w->dense, w->user);
     lm_bump(w->user, LM_BY_COLLECTIVE); /* also after a failure, which may have come half-way */
   }
   return status;
@@ -218,7 +220,7 @@ typedef struct text {
   char *at, *end; /* end: room for the closing zero */
 } text;
 
-static void put(text *t, const char *s) {
+static void call_put_text(text *t, const char *s) {
   while (*s && t->at < t->end) *t->at++ = *s++;
 }
 
@@ -231,16 +233,16 @@ static void put_number(text *t, int64_t v) {
     left /= 10;
   } while (left > 0);
   if (v < 0) *--d = '-';
-  put(t, d);
+  call_put_text(t, d);
 }
 
-static uint64_t mix(uint64_t hash, uint64_t value) {
+static uint64_t call_mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   return hash ^ hash >> 29;
 }
 
 static void put_rank(text *t, const lm_exchange *c, const char *how, int rank) {
-  put(t, how);
+  call_put_text(t, how);
   put_number(t, lm_call_world_rank(c, rank));
 }
 
@@ -249,29 +251,29 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
   text what = {ticket->what, ticket->what + sizeof ticket->what - 1};
   if (*what.at) what.end = what.at; /* it has words already */
   bool p2p = c->kind == LM_SEND || c->kind == LM_RECV;
-  uint64_t hash = mix(0x243f6a8885a308d3u ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
+  uint64_t hash = call_mix(0x243f6a8885a308d3u ^ ticket->hash, p2p ? LM_SEND : c->kind); /* a send meets a receive */
 
-  put(&what, names[c->kind]);
+  call_put_text(&what, names[c->kind]);
   if (reduces(c->kind)) {
-    hash = mix(hash, (uint64_t)c->op + 1);
-    put(&what, " ");
-    put(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
-    if (c->scaled) hash = mix(hash, 1);
+    hash = call_mix(hash, (uint64_t)c->op + 1);
+    call_put_text(&what, " ");
+    call_put_text(&what, c->scaled ? "scaled" : op_names[c->op]); /* ranks may scale each by its own number */
+    if (c->scaled) hash = call_mix(hash, 1);
   }
   if (t) {
-    hash = mix(hash, (uint64_t)t->dtype);
-    put(&what, " ");
-    put(&what, lm_dtype_name((lm_dtype)t->dtype));
+    hash = call_mix(hash, (uint64_t)t->dtype);
+    call_put_text(&what, " ");
+    call_put_text(&what, lm_dtype_name((lm_dtype)t->dtype));
   }
   if (t && c->kind != LM_ALL_TO_ALL) { /* whose sizes may differ from rank to rank */
-    hash = mix(hash, t->ndim);
-    put(&what, " [");
+    hash = call_mix(hash, t->ndim);
+    call_put_text(&what, " [");
     for (int d = 0; d < t->ndim; d++) {
-      hash = mix(hash, (uint64_t)t->size[d]);
-      if (d > 0) put(&what, ", ");
+      hash = call_mix(hash, (uint64_t)t->size[d]);
+      if (d > 0) call_put_text(&what, ", ");
       put_number(&what, t->size[d]);
     }
-    put(&what, "]");
+    call_put_text(&what, "]");
   }
   switch (c->kind) {
     case LM_BROADCAST:
@@ -281,7 +283,7 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     case LM_SEND: put_rank(&what, c, " to rank ", c->peer); break;
     case LM_RECV:
       if (c->peer < 0) {
-        put(&what, " from any rank");
+        call_put_text(&what, " from any rank");
       } else {
         put_rank(&what, c, " from rank ", c->peer);
       }
@@ -289,19 +291,19 @@ void lm_call_name(lm_exchange *c, const lm_tensor *t) {
     default: break;
   }
   if (p2p && c->tag != 0) {
-    put(&what, " tag ");
+    call_put_text(&what, " tag ");
     put_number(&what, c->tag);
   }
   if (t && c->core->nparts > 1) { /* each device's tensors take a way of their own */
-    hash = mix(hash, LM_DEVICE_KIND(t->device));
+    hash = call_mix(hash, LM_DEVICE_KIND(t->device));
     if (LM_DEVICE_KIND(t->device) != LM_CPU) {
       const char *device = lm_device_name(t->device);
-      put(&what, " on ");
+      call_put_text(&what, " on ");
       for (; *device && *device != ':' && what.at < what.end; device++) *what.at++ = *device;
     }
   }
   ticket->kind = c->kind;
-  ticket->hash = mix(hash, (uint64_t)c->root);
+  ticket->hash = call_mix(hash, (uint64_t)c->root);
 
   const char *where = lm_where();
   size_t n = strlen(where), most = sizeof ticket->where - 1;
@@ -312,8 +314,8 @@ void lm_call_name_refused(lm_exchange *c, uint64_t refused) {
   lm_ticket *ticket = &c->ticket;
   text what = {ticket->what + strlen(ticket->what), ticket->what + sizeof ticket->what - 1};
   if (refused == 0) return;
-  ticket->hash = mix(ticket->hash, refused);
-  put(&what, " (");
+  ticket->hash = call_mix(ticket->hash, refused);
+  call_put_text(&what, " (");
   put_number(&what, (int64_t)refused);
-  put(&what, " refused before)");
+  call_put_text(&what, " refused before)");
 }

@@ -9,7 +9,7 @@
 
 /* Entry `rank` of one tensor whose first dim holds the parts of n ranks, each with `like`'s sizes (NULL: a part of the
  * first dim). whole is contiguous. */
-static lm_status part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
+static lm_status collective_part_of(lm_tensor *whole, int n, int rank, const lm_tensor *like, lm_tensor **out) {
   int64_t numel = whole->numel / n, offset = rank * numel, size[LM_MAX_DIMS], stride[LM_MAX_DIMS], step = 1;
   int ndim = like ? like->ndim : whole->ndim;
   for (int d = ndim - 1; d >= 0; d--) {
@@ -21,7 +21,7 @@ static lm_status part_of(lm_tensor *whole, int n, int rank, const lm_tensor *lik
 }
 
 /* t's sizes n times one after the other, or one above the other. */
-static bool holds(const lm_tensor *whole, int n, const lm_tensor *t) {
+static bool collective_holds(const lm_tensor *whole, int n, const lm_tensor *t) {
   int stacked = whole->ndim == t->ndim + 1;
   if (!stacked && (t->ndim == 0 || whole->ndim != t->ndim)) return false;
   if (whole->size[0] != (stacked ? n : n * t->size[0])) return false;
@@ -30,47 +30,46 @@ static bool holds(const lm_tensor *whole, int n, const lm_tensor *t) {
   return true;
 }
 
+static lm_status differs_in(const lm_tensor *a, const lm_tensor *b) {
+  return a->dtype != b->dtype ? LM_E_DTYPE : a->device != b->device ? LM_E_DEVICE : LM_E_SHAPE;
+}
+
 static lm_status differs(const lm_exchange *c, const lm_tensor *t, const lm_tensor *entry, int i) {
-  return lm_fail(entry->dtype != t->dtype     ? LM_E_DTYPE
-                 : entry->device != t->device ? LM_E_DEVICE
-                                              : LM_E_SHAPE,
-                 "%s: tensor %d of the list is %s %s on %s, but %s %s on %s is wanted", lm_collective_name(c->kind),
-                 i + 1, lm_dtype_name((lm_dtype)entry->dtype), lm_shape_of(entry), lm_device_name(entry->device),
-                 lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+  return lm_fail(differs_in(entry, t), "%s: tensor %d of the list is %s %s on %s, but %s %s on %s is wanted",
+                 lm_collective_name(c->kind), i + 1, lm_dtype_name((lm_dtype)entry->dtype), lm_shape_of(entry),
+                 lm_device_name(entry->device), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
+                 lm_device_name(t->device));
+}
+
+/* Whether a list is one tensor for all ranks. t: what each gets of it, or NULL. */
+static bool is_whole(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *list) {
+  return n == 1 && (c->core->g.size > 1 || (t && !lm_same_shape(list[0], t)));
+}
+
+static lm_status check_whole(const lm_exchange *c, const lm_tensor *t, const lm_tensor *w) {
+  int size = c->core->g.size;
+  const char *name = lm_collective_name(c->kind);
+  if (t && (w->dtype != t->dtype || w->device != t->device || !collective_holds(w, size, t)))
+    return lm_fail(differs_in(w, t), "%s: one tensor for all %d ranks is %s %s on %s; %d times %s %s on %s would fit",
+                   name, size, lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w), lm_device_name(w->device), size,
+                   lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+  if (!t && (w->ndim == 0 || w->size[0] % size != 0))
+    return lm_fail(LM_E_SHAPE, "%s: the first dim of %s cannot be divided among %d ranks", name, lm_shape_of(w), size);
+  return LM_OK;
 }
 
 /* n tensors in a list `from`, which fit t (NULL: all_to_all, where they only have one dtype and device). */
 static lm_status check_list(const lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write) {
   lm_status status = LM_OK;
-  int size = c->core->g.size;
-  bool whole = n == 1 && (size > 1 || (t && !lm_same_shape(from[0], t)));
   for (int i = 0; i < n; i++) TRY(lm_call_check(c, from[i], write));
-  if (whole) {
-    lm_tensor *w = from[0];
-    if (t && (w->dtype != t->dtype || w->device != t->device || !holds(w, size, t)))
-      status = lm_fail(w->dtype != t->dtype     ? LM_E_DTYPE
-                       : w->device != t->device ? LM_E_DEVICE
-                                                : LM_E_SHAPE,
-                       "%s: one tensor for all %d ranks is %s %s on %s; %d times %s %s on %s would fit",
-                       lm_collective_name(c->kind), size, lm_dtype_name((lm_dtype)w->dtype), lm_shape_of(w),
-                       lm_device_name(w->device), size, lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t),
-                       lm_device_name(t->device));
-    else if (!t && (w->ndim == 0 || w->size[0] % size != 0))
-      status = lm_fail(LM_E_SHAPE, "%s: the first dim of %s cannot be divided among %d ranks",
-                       lm_collective_name(c->kind), lm_shape_of(w), size);
-    goto done;
-  }
-  if (n != size) {
-    status = lm_fail(LM_E_ARG, "%s: %d tensors in the list for %d ranks; one for each is wanted",
-                     lm_collective_name(c->kind), n, size);
-    goto done;
-  }
+  if (is_whole(c, t, n, from)) return check_whole(c, t, from[0]);
+  if (n != c->core->g.size)
+    return lm_fail(LM_E_ARG, "%s: %d tensors in the list for %d ranks; one for each is wanted",
+                   lm_collective_name(c->kind), n, c->core->g.size);
   const lm_tensor *like = t ? t : from[0];
   for (int i = 0; i < n; i++)
-    if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t))) {
-      status = differs(c, like, from[i], i);
-      goto done;
-    }
+    if (from[i]->dtype != like->dtype || from[i]->device != like->device || (t && !lm_same_shape(from[i], t)))
+      return differs(c, like, from[i], i);
 done:
   return status;
 }
@@ -89,23 +88,27 @@ static lm_status check_apart(const lm_exchange *c, int n, lm_tensor *const *out)
   return LM_OK;
 }
 
+typedef enum use { READ, WRITE, UPDATE } use; /* UPDATE: it is read, too */
+
+static lm_status take_tensor(lm_exchange *c, lm_tensor *t, use as, lm_tensor **into) {
+  return as == READ ? lm_call_read(c, t, into) : lm_call_write(c, t, as == UPDATE, into);
+}
+
 /* A checked list as the group gets it. */
-static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, bool write,
+static lm_status take_list(lm_exchange *c, const lm_tensor *t, int n, lm_tensor *const *from, use as,
                            lm_tensor ***into) {
   lm_status status = LM_OK;
   int size = c->core->g.size;
   lm_tensor *whole = NULL;
-  bool one = n == 1 && (size > 1 || (t && !lm_same_shape(from[0], t)));
   c->n = size;
   *into = lm_calloc((size_t)size, sizeof **into);
   if (!*into) return LM_E_OOM;
-  if (!one) {
-    for (int i = 0; i < n; i++)
-      TRY(write ? lm_call_write(c, from[i], false, &(*into)[i]) : lm_call_read(c, from[i], &(*into)[i]));
-    goto done;
+  if (!is_whole(c, t, n, from)) {
+    for (int i = 0; i < n; i++) TRY(take_tensor(c, from[i], as, &(*into)[i]));
+    return LM_OK;
   }
-  TRY(write ? lm_call_write(c, from[0], false, &whole) : lm_call_read(c, from[0], &whole));
-  for (int i = 0; i < size; i++) TRY(part_of(whole, size, i, t, &(*into)[i]));
+  TRY(take_tensor(c, from[0], as, &whole));
+  for (int i = 0; i < size; i++) TRY(collective_part_of(whole, size, i, t, &(*into)[i]));
 done:
   lm_release(whole);
   return status;
@@ -113,17 +116,59 @@ done:
 
 /* ---- the collectives */
 
-static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, const double *scale, lm_work **work) {
+/* What becomes of the tensor at the root, which all ranks are where there is none, and elsewhere; and of the root's
+ * list. */
+static const struct rule {
+  bool has_root, has_list;
+  use at_root, elsewhere, list;
+} rules[LM_COLLECTIVES] = {
+    [LM_ALL_REDUCE] = {.at_root = UPDATE},
+    [LM_BROADCAST] = {.has_root = true, .at_root = READ, .elsewhere = WRITE},
+    [LM_REDUCE] = {.has_root = true, .at_root = UPDATE, .elsewhere = READ},
+    [LM_ALL_GATHER] = {.has_list = true, .at_root = READ, .list = WRITE},
+    [LM_GATHER] = {.has_root = true, .has_list = true, .at_root = READ, .elsewhere = READ, .list = WRITE},
+    [LM_SCATTER] = {.has_root = true, .has_list = true, .at_root = WRITE, .elsewhere = WRITE, .list = READ},
+    [LM_REDUCE_SCATTER] = {.has_list = true, .at_root = WRITE, .list = READ},
+};
+
+typedef struct arguments {
+  lm_tensor *t;
+  int root, n;
+  lm_tensor *const *list; /* [n] */
+  lm_reduce_op op;
+  const double *scale;
+} arguments;
+
+/* Lists are for the root alone. */
+static lm_status check_root(const lm_exchange *c, int n) {
+  lm_status status = lm_call_check_rank(c, c->root);
+  if (status != LM_OK || n == 0 || c->root == c->core->g.rank) return status;
+  return lm_fail(LM_E_ARG, "%s: a list on rank %d, though rank %d is the root; only there is one wanted",
+                 lm_collective_name(c->kind), lm_call_world_rank(c, c->core->g.rank), lm_call_world_rank(c, c->root));
+}
+
+static lm_status collective(lm_group *g, lm_collective kind, const arguments *a, lm_work **work) {
   lm_status status;
   lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_REDUCE, t));
-  c.op = op;
-  c.scaled = scale != NULL;
-  c.scale = scale ? *scale : 1;
-  c.empty = t->numel == 0;
-  TRY(lm_call_check(&c, t, true));
-  TRY(lm_call_write(&c, t, true, &c.t));
-  lm_call_name(&c, t);
+  const struct rule *rule = &rules[kind];
+  bool at_root = !rule->has_root || a->root == g->rank, listed = rule->has_list && at_root;
+  use as = at_root ? rule->at_root : rule->elsewhere;
+  TRY(lm_call_begin(&c, g, kind, a->t));
+  c.op = a->op;
+  c.root = a->root;
+  c.scaled = a->scale != NULL;
+  c.scale = a->scale ? *a->scale : 1;
+  c.empty = a->t->numel == 0;
+  if (rule->has_root) TRY(check_root(&c, a->n));
+  TRY(lm_call_check(&c, a->t, as != READ));
+  if (listed) TRY(check_list(&c, a->t, a->n, a->list, rule->list == WRITE));
+  if (listed && rule->list == WRITE) { /* what is written is taken first: see lm_call_read */
+    TRY(check_apart(&c, a->n, a->list));
+    TRY(take_list(&c, a->t, a->n, a->list, WRITE, &c.out));
+  }
+  TRY(take_tensor(&c, a->t, as, &c.t));
+  if (listed && rule->list == READ) TRY(take_list(&c, a->t, a->n, a->list, READ, &c.in));
+  lm_call_name(&c, a->t);
   return lm_call_send(&c, work);
 done:
   lm_call_clear(&c);
@@ -131,152 +176,51 @@ done:
 }
 
 lm_status lm_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op, lm_work **work) {
-  return all_reduce(g, t, op, NULL, work);
+  return collective(g, LM_ALL_REDUCE, &(arguments){.t = t, .op = op}, work);
 }
 
 lm_status lm_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale, lm_work **work) {
-  return all_reduce(g, t, LM_REDUCE_SUM, &scale, work);
+  return collective(g, LM_ALL_REDUCE, &(arguments){.t = t, .scale = &scale}, work);
 }
 
 lm_status lm_group_broadcast(lm_group *g, lm_tensor *t, int root, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_BROADCAST, t));
-  c.root = root;
-  c.empty = t->numel == 0;
-  bool writes = root != g->rank;
-  TRY(lm_call_check_rank(&c, root));
-  TRY(lm_call_check(&c, t, writes));
-  TRY(writes ? lm_call_write(&c, t, false, &c.t) : lm_call_read(&c, t, &c.t));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  return collective(g, LM_BROADCAST, &(arguments){.t = t, .root = root}, work);
 }
 
 lm_status lm_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_REDUCE, t));
-  c.op = op;
-  c.root = root;
-  c.empty = t->numel == 0;
-  bool writes = root == g->rank;
-  TRY(lm_call_check_rank(&c, root));
-  TRY(lm_call_check(&c, t, writes));
-  TRY(writes ? lm_call_write(&c, t, true, &c.t) : lm_call_read(&c, t, &c.t));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  return collective(g, LM_REDUCE, &(arguments){.t = t, .root = root, .op = op}, work);
 }
 
 lm_status lm_all_gather(lm_group *g, lm_tensor *t, int n, lm_tensor *const *out, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_ALL_GATHER, t));
-  c.empty = t->numel == 0;
-  TRY(lm_call_check(&c, t, false));
-  TRY(check_list(&c, t, n, out, true));
-  TRY(check_apart(&c, n, out));
-  TRY(take_list(&c, t, n, out, true, &c.out));
-  TRY(lm_call_read(&c, t, &c.t));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
-}
-
-/* Lists are for the root alone. */
-static lm_status check_root_list(const lm_exchange *c, int n) {
-  if (n == 0 || c->root == c->core->g.rank) return LM_OK;
-  return lm_fail(LM_E_ARG, "%s: a list on rank %d, though rank %d is the root; only there is one wanted",
-                 lm_collective_name(c->kind), lm_call_world_rank(c, c->core->g.rank), lm_call_world_rank(c, c->root));
+  return collective(g, LM_ALL_GATHER, &(arguments){.t = t, .n = n, .list = out}, work);
 }
 
 lm_status lm_gather(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *out, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_GATHER, t));
-  c.root = root;
-  c.empty = t->numel == 0;
-  TRY(lm_call_check_rank(&c, root));
-  TRY(check_root_list(&c, n));
-  TRY(lm_call_check(&c, t, false));
-  if (root == g->rank) {
-    TRY(check_list(&c, t, n, out, true));
-    TRY(check_apart(&c, n, out));
-    TRY(take_list(&c, t, n, out, true, &c.out));
-  }
-  TRY(lm_call_read(&c, t, &c.t));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  return collective(g, LM_GATHER, &(arguments){.t = t, .root = root, .n = n, .list = out}, work);
 }
 
 lm_status lm_scatter(lm_group *g, lm_tensor *t, int root, int n, lm_tensor *const *in, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_SCATTER, t));
-  c.root = root;
-  c.empty = t->numel == 0;
-  TRY(lm_call_check_rank(&c, root));
-  TRY(check_root_list(&c, n));
-  TRY(lm_call_check(&c, t, true));
-  if (root == g->rank) TRY(check_list(&c, t, n, in, false));
-  TRY(lm_call_write(&c, t, false, &c.t));
-  if (root == g->rank) TRY(take_list(&c, t, n, in, false, &c.in));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  return collective(g, LM_SCATTER, &(arguments){.t = t, .root = root, .n = n, .list = in}, work);
 }
 
 lm_status lm_reduce_scatter(lm_group *g, lm_tensor *t, int n, lm_tensor *const *in, lm_reduce_op op, lm_work **work) {
-  lm_status status;
-  lm_exchange c;
-  TRY(lm_call_begin(&c, g, LM_REDUCE_SCATTER, t));
-  c.op = op;
-  c.empty = t->numel == 0;
-  TRY(lm_call_check(&c, t, true));
-  TRY(check_list(&c, t, n, in, false));
-  TRY(lm_call_write(&c, t, false, &c.t));
-  TRY(take_list(&c, t, n, in, false, &c.in));
-  lm_call_name(&c, t);
-  return lm_call_send(&c, work);
-done:
-  lm_call_clear(&c);
-  return status;
+  return collective(g, LM_REDUCE_SCATTER, &(arguments){.t = t, .n = n, .list = in, .op = op}, work);
 }
 
 lm_status lm_all_to_all(lm_group *g, int n, lm_tensor *const *in, lm_tensor *const *out, lm_work **work) {
   lm_status status;
   lm_exchange c;
   TRY(lm_call_begin(&c, g, LM_ALL_TO_ALL, n > 0 ? in[0] : NULL));
-  if (n < 1) {
-    status = lm_fail(LM_E_ARG, "all_to_all: empty lists for %d ranks; one tensor for each is wanted", g->size);
-    goto done;
-  }
+  if (n < 1) TRY(lm_fail(LM_E_ARG, "all_to_all: empty lists for %d ranks; one tensor for each is wanted", g->size));
   TRY(check_list(&c, NULL, n, out, true));
   TRY(check_list(&c, NULL, n, in, false));
   TRY(check_apart(&c, n, out));
-  if (in[0]->dtype != out[0]->dtype || in[0]->device != out[0]->device) {
-    status = differs(&c, in[0], out[0], 0);
-    goto done;
-  }
-  TRY(take_list(&c, NULL, n, out, true, &c.out));
-  TRY(take_list(&c, NULL, n, in, false, &c.in));
-  if (c.in[g->rank]->numel != c.out[g->rank]->numel) {
-    status = lm_fail(LM_E_SHAPE, "all_to_all: rank %d sends itself %s, and receives %s from itself",
-                     lm_call_world_rank(&c, g->rank), lm_shape_of(c.in[g->rank]), lm_shape_of(c.out[g->rank]));
-    goto done;
-  }
+  if (in[0]->dtype != out[0]->dtype || in[0]->device != out[0]->device) TRY(differs(&c, in[0], out[0], 0));
+  TRY(take_list(&c, NULL, n, out, WRITE, &c.out));
+  TRY(take_list(&c, NULL, n, in, READ, &c.in));
+  if (c.in[g->rank]->numel != c.out[g->rank]->numel)
+    TRY(lm_fail(LM_E_SHAPE, "all_to_all: rank %d sends itself %s, and receives %s from itself",
+                lm_call_world_rank(&c, g->rank), lm_shape_of(c.in[g->rank]), lm_shape_of(c.out[g->rank])));
   lm_call_name(&c, in[0]);
   return lm_call_send(&c, work);
 done:

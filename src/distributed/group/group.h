@@ -98,7 +98,7 @@ typedef struct lm_group_table {
   /* No group: n tensors of this process, each on a device of its own, alike and contiguous. With `reduce` t[root]
    * becomes their sum, else all become t[root]. Enqueued on each device's current stream. *taken is false if it cannot
    * be done (such as two tensors on one card), and nothing was. */
-  lm_status (*within)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
+  lm_status (*across_devices)(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
   /* Of the library beneath, as that counts; 0 if it does not tell. */
   int (*version)(void);
 } lm_group_table;
@@ -131,6 +131,8 @@ LM_API const lm_ticket *lm_group_ticket(const lm_group *g);
 LM_API lm_status lm_group_check(lm_group *g);
 /* Becomes readable when lm_group_check is going to fail; for poll. Not to be read from or closed. */
 LM_API int lm_group_wake_fd(const lm_group *g);
+/* Sleeps until then, `seconds` at most. */
+LM_API void lm_group_pause(const lm_group *g, double seconds);
 /* Whether a short busy wait pays: there are no more ranks on this host than cores. */
 LM_API bool lm_group_may_spin(const lm_group *g);
 /* A rank of the world has failed: peers may be gone. */
@@ -148,6 +150,8 @@ LM_API const char *lm_group_peer_name(const lm_group *g, int peer);
  * lm_free. */
 LM_API lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n);
 LM_API lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n);
+/* As get, of what is n bytes long. */
+LM_API lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n);
 
 /* The end of the process comes: says goodbye to the other ranks, as the core does after the destructors of plug-ins.
  * For a plug-in whose own end waits for other ranks, which must not wait for this one any more. */

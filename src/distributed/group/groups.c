@@ -52,7 +52,7 @@ static lm_status compare_wishes(lm_world *w, const lm_bytes *mine, const void *t
   return lm_fail_with_cause("new_group", lm_client_fail(w->client, &failure, 0.3));
 }
 
-static lm_status agree(lm_world *w, lm_group_core *core, const char *backend, int n, const int *ranks) {
+static lm_status group_agree(lm_world *w, lm_group_core *core, const char *backend, int n, const int *ranks) {
   lm_status status = LM_OK;
   lm_bytes mine = {0};
   void *theirs = NULL;
@@ -156,10 +156,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   if (status != LM_OK) return lm_fail_in(status, "new_group");
   TRY(check_ranks(w, n, ranks));
   TRY(lm_backends_parse(backend, &backends));
-  if (is_solo(&backends) && n > 1) {
-    status = lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n);
-    goto done;
-  }
+  if (is_solo(&backends) && n > 1) TRY(lm_fail(LM_E_ARG, "new_group: backend 'solo' is for one rank, not for %d", n));
   TRY(make_core(n, ranks, w->rank, &core));
   core->world = w;
   core->timeout = timeout > 0 ? timeout : w->timeout;
@@ -177,7 +174,7 @@ lm_status lm_group_new(lm_world *w, const char *backend, int n, const int *ranks
   snprintf(ticket.what, sizeof ticket.what, "new_group %.32s of %d rank%s", core->backend, n, n > 1 ? "s" : "");
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, core, &ticket, core->timeout);
-  status = agree(w, core, core->backend, n, ranks);
+  status = group_agree(w, core, core->backend, n, ranks);
   if (status == LM_OK) status = lm_parts_open(core);
   lm_waiting_end(&waiting, status == LM_OK);
   if (status == LM_OK && core->g.rank >= 0) {

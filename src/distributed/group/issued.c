@@ -2,15 +2,14 @@
  * The words of the storages (lm_use_read, lm_use_write) make it wait for what came before, and all later ops for it. */
 #include "distributed/group/issued.h"
 
-#include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/issued_core.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
@@ -28,11 +27,7 @@ lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
   atomic_init(&is->rc, 1);
   pthread_mutex_init(&is->calling, NULL);
   pthread_mutex_init(&is->lock, NULL);
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-  pthread_cond_init(&is->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&is->changed);
   part->issuer = is;
   return LM_OK;
 }
@@ -53,7 +48,7 @@ void lm_issuer_close(lm_issuer *is) {
   bool started = is->started;
   pthread_mutex_unlock(&is->lock);
   if (started) {
-    lm_issuer_kick(is);
+    lm_bell_ring(is->kick);
     pthread_join(is->thread, NULL);
     lm_tickets_close(&is->ring);
     close(is->kick);
@@ -69,10 +64,7 @@ lm_status lm_issuer_check(lm_issuer *is) {
 }
 
 void lm_issuer_hold(lm_issuer *is, bool hold) {
-  if (hold)
-    pthread_mutex_lock(&is->calling);
-  else
-    pthread_mutex_unlock(&is->calling);
+  hold ? pthread_mutex_lock(&is->calling) : pthread_mutex_unlock(&is->calling);
 }
 
 /* ---- devices and streams */
@@ -94,7 +86,7 @@ lm_device lm_issuer_device(lm_issuer *is) {
   return device;
 }
 
-static lm_status stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
+static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
   lm_stream **at = &is->stream[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
   lm_status status = *at ? LM_OK : lm_stream_new(device, -1, at);
   *out = *at;
@@ -102,7 +94,7 @@ static lm_status stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
 }
 
 /* After what wrote the tensors or, for those to be written, used them. */
-static lm_status order(const lm_exchange *c, lm_stream *s) {
+static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
   lm_status status = LM_OK;
   if (c->t) TRY(lm_use_read(lm_tensor_used(c->t), s));
   for (int i = 0; i < c->n; i++) {
@@ -131,7 +123,7 @@ static lm_status make_barrier(lm_exchange *c) {
   return lm_tensor_empty(LM_F32, device, 1, (int64_t[]){1}, LM_CONTIGUOUS, &c->t);
 }
 
-static lm_status check(const lm_exchange *c) {
+static lm_status issue_check(const lm_exchange *c) {
   const char *name = lm_collective_name(c->kind);
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE,
@@ -147,7 +139,7 @@ static lm_status work_of(lm_exchange *c, lm_work **out) {
   lm_issuer *is = c->part->issuer;
   lm_work *w = NULL;
   *out = NULL;
-  TRY(check(c));
+  TRY(issue_check(c));
   if (c->kind == LM_BARRIER) TRY(make_barrier(c));
   TRY(lm_issuer_start(is));
   TRY(lm_work_new(NULL, is, c, &w)); /* which clears c if it fails */
@@ -178,7 +170,7 @@ static void announce(lm_issuer *is, lm_work *w) {
   bool asleep = is->asleep;
   is->asleep = false;
   pthread_mutex_unlock(&is->lock);
-  if (asleep) lm_issuer_kick(is);
+  if (asleep) lm_bell_ring(is->kick);
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->call.ticket.seq,
            w->call.ticket.what);
@@ -186,14 +178,14 @@ static void announce(lm_issuer *is, lm_work *w) {
 
 /* What the group's function does runs on this thread, and its waiting loops ask lm_group_check; but how long all of it
  * may take is for the thread that watches, which sees the end too. */
-static void enter(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
+static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
   lm_waiting_look(waiting, is->core, ticket);
   waiting->issuer = is;
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
-static lm_status leave(lm_issuer *is, lm_waiting *waiting, lm_status status) {
-  lm_term_wait_ends();
+static lm_status issue_leave_group(lm_issuer *is, lm_waiting *waiting, lm_status status) {
+  lm_sigterm_wait_ends();
   lm_waiting_looked(waiting);
   return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* it was aborted, and that says why */
 }
@@ -201,15 +193,15 @@ static lm_status leave(lm_issuer *is, lm_waiting *waiting, lm_status status) {
 static lm_status call_group(lm_issuer *is, lm_work *w) {
   lm_waiting waiting;
   lm_world *world = is->core->world;
-  enter(is, &w->call.ticket, &waiting);
+  issue_enter_group(is, &w->call.ticket, &waiting);
   if (world) lm_client_entered(world->client, is->core->id, &w->call.ticket);
   lm_status status = lm_device_enter(device_of(&w->call));
   if (status == LM_OK) status = lm_call_dispatch(&w->call);
-  return leave(is, &waiting, status);
+  return issue_leave_group(is, &waiting, status);
 }
 
 /* The group's function, its results where they belong, and the event behind both. */
-static lm_status enqueue(lm_issuer *is, lm_work *w, bool mark) {
+static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
   lm_status status;
   lm_exchange *c = &w->call;
   lm_stream *s, *before = NULL;
@@ -217,10 +209,10 @@ static lm_status enqueue(lm_issuer *is, lm_work *w, bool mark) {
     lm_call_written(c, LM_OK);
     return LM_OK;
   }
-  TRY(stream_of(is, device_of(c), &s));
+  TRY(issue_stream_of(is, device_of(c), &s));
   before = lm_stream_current(s->device);
   if (!before) TRY(LM_E_STATE); /* the message is the driver's */
-  TRY(order(c, s));
+  TRY(issue_order(c, s));
   lm_stream_set_current(s);
   status = call_group(is, w);
   lm_stream_touch(s);
@@ -233,7 +225,7 @@ done:
 }
 
 /* What has run so far is not ours to know any more: from here on the thread that watches may end it. */
-static void let_go(lm_issuer *is, lm_work *w, lm_status status) {
+static void issue_let_go(lm_issuer *is, lm_work *w, lm_status status) {
   if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* memory waits for its streams by itself */
   pthread_mutex_lock(&is->lock);
   lm_error_save(status, &w->outcome);
@@ -249,9 +241,9 @@ lm_status lm_issue(lm_exchange *c, lm_work **work) {
   if (status != LM_OK) return status;
   pthread_mutex_lock(&is->calling);
   announce(is, w);
-  status = enqueue(is, w, true);
+  status = issue_enqueue(is, w, true);
   if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
-  let_go(is, w, status);
+  issue_let_go(is, w, status);
   pthread_mutex_unlock(&is->calling);
   if (status == LM_OK && work) {
     *work = w;
@@ -272,8 +264,8 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
   memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
   lm_error_save(status, &saved);
   lm_stream_set_current(s);
-  enter(is, &ticket, &waiting);
-  lm_status closed = leave(is, &waiting, is->g->table->batch(is->g, false));
+  issue_enter_group(is, &ticket, &waiting);
+  lm_status closed = issue_leave_group(is, &waiting, is->g->table->batch(is->g, false));
   if (lm_error_restore(&saved) == LM_OK) status = closed;
   lm_stream_touch(s);
   for (int i = 0; i < n; i++) {
@@ -283,15 +275,15 @@ static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_
   return status;
 }
 
-static lm_status unit(lm_issuer *is, int n, lm_work **w) {
+static lm_status issue_unit(lm_issuer *is, int n, lm_work **w) {
   lm_status status = LM_OK;
   const lm_group_table *table = is->g->table;
   lm_stream *before = lm_stream_current(device_of(&w[0]->call)), *s = NULL;
   if (!before) TRY(LM_E_STATE);
-  TRY(stream_of(is, before->device, &s));
+  TRY(issue_stream_of(is, before->device, &s));
   TRY(lm_device_enter(before->device));
   if (table->batch) TRY(table->batch(is->g, true));
-  for (int i = 0; i < n && status == LM_OK; i++) status = enqueue(is, w[i], !table->batch);
+  for (int i = 0; i < n && status == LM_OK; i++) status = issue_enqueue(is, w[i], !table->batch);
   if (table->batch) status = close_unit(is, n, w, s, status);
 done:
   if (before) lm_stream_set_current(before);
@@ -313,8 +305,8 @@ lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
   if (status == LM_OK) {
     pthread_mutex_lock(&is->calling);
     for (int i = 0; i < n; i++) announce(is, works[i]);
-    status = unit(is, n, works);
-    for (int i = 0; i < n; i++) let_go(is, works[i], status);
+    status = issue_unit(is, n, works);
+    for (int i = 0; i < n; i++) issue_let_go(is, works[i], status);
     pthread_mutex_unlock(&is->calling);
   }
   if (status == LM_OK) return LM_OK;
@@ -337,7 +329,7 @@ static bool has_work(const lm_issuer *is, bool p2p_too) {
 lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
   pthread_mutex_lock(&is->lock);
   is->hosts++;
-  if (is->started && is->first) lm_issuer_kick(is);
+  if (is->started && is->first) lm_bell_ring(is->kick);
   while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
   is->hosts--;
   pthread_mutex_unlock(&is->lock);
@@ -347,20 +339,11 @@ lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
 lm_status lm_issued_wait(lm_work *w, double seconds) {
   lm_issuer *is = w->issuer;
   bool waits = seconds >= 0 || w->call.host;
-  double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
-  struct timespec deadline = {.tv_sec = (time_t)until};
-  deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
-  int timed_out = 0;
+  double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   pthread_mutex_lock(&is->lock);
   is->hosts += waits;
-  if (waits && is->asleep) lm_issuer_kick(is);
-  while (waits && !lm_work_is_done(w) && timed_out != ETIMEDOUT) {
-    if (seconds < 0) {
-      pthread_cond_wait(&is->changed, &is->lock);
-    } else {
-      timed_out = pthread_cond_timedwait(&is->changed, &is->lock, &deadline);
-    }
-  }
+  if (waits && is->asleep) lm_bell_ring(is->kick);
+  while (waits && !lm_work_is_done(w) && lm_cond_wait_until(&is->changed, &is->lock, until)) continue;
   is->hosts -= waits;
   bool done = lm_work_is_done(w), failed = !done && is->failed.status != LM_OK;
   lm_status status = lm_error_restore(&is->failed);

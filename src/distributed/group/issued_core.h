@@ -30,6 +30,5 @@ struct lm_issuer {
 
 /* Has the thread started. */
 lm_status lm_issuer_start(lm_issuer *is);
-void lm_issuer_kick(lm_issuer *is);
 
 #endif

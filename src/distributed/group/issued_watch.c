@@ -5,15 +5,12 @@
 #include <errno.h>
 #include <omp.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "distributed/group/issued_core.h"
 #include "distributed/group/world.h"
 
@@ -32,11 +29,6 @@ typedef struct watch {
   double until; /* the end of the farewell; 0 before */
 } watch;
 
-void lm_issuer_kick(lm_issuer *is) {
-  uint64_t one = 1;
-  while (write(is->kick, &one, sizeof one) < 0 && errno == EINTR) continue;
-}
-
 /* ---- works */
 
 static lm_work *oldest(lm_issuer *is) {
@@ -47,7 +39,7 @@ static lm_work *oldest(lm_issuer *is) {
 }
 
 /* Only this thread takes works out, so that a work once seen stays; new ones come behind. */
-static lm_work *after(lm_issuer *is, lm_work *w) {
+static lm_work *watch_next_work(lm_issuer *is, lm_work *w) {
   pthread_mutex_lock(&is->lock);
   lm_work *next = w->next;
   pthread_mutex_unlock(&is->lock);
@@ -63,7 +55,7 @@ static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
 }
 
 /* The oldest one has ended. */
-static void end(lm_issuer *is, lm_work *w, lm_status status) {
+static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
   pthread_mutex_lock(&is->lock);
   is->first = w->next;
   if (!is->first) is->last = &is->first;
@@ -94,11 +86,11 @@ static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
 }
 
 /* Those of new calls go out; those that have come are compared, one after the other. */
-static lm_status exchange(watch *x) {
+static lm_status watch_exchange(watch *x) {
   lm_status status = LM_OK;
   lm_issuer *is = x->is;
   lm_ticket theirs;
-  for (lm_work *w = oldest(is); w; w = after(is, w)) {
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->sent) continue;
     TRY(lm_tickets_put(&is->ring, &w->call.ticket));
     w->sent = true;
@@ -109,7 +101,7 @@ static lm_status exchange(watch *x) {
     x->connected = true;
   }
   TRY(lm_tickets_move(&is->ring));
-  for (lm_work *w = oldest(is); w; w = after(is, w)) {
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
     if (w->matched) continue;
     if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
     if (theirs.seq != w->call.ticket.seq || theirs.hash != w->call.ticket.hash) return disagree(x, w, &theirs);
@@ -153,7 +145,7 @@ static void complete(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
   if (w->call.host) status = lm_call_written(&w->call, status);
   stand_in_front_of(x, NULL, status == LM_OK);
-  end(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
+  watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }
 
 static lm_status harvest(watch *x) {
@@ -175,7 +167,7 @@ done:
 /* With the words that this thread failed with last. What is in the group's functions comes back soon, and is ended
  * then.
  */
-static void fail(watch *x, lm_status status) {
+static void watch_fail(watch *x, lm_status status) {
   lm_issuer *is = x->is;
   pthread_mutex_lock(&is->lock);
   lm_error_save(status == LM_E_OOM ? LM_E_STATE : status, &is->failed);
@@ -185,11 +177,13 @@ static void fail(watch *x, lm_status status) {
   x->over = true;
 }
 
-static void end_all(watch *x) {
+static void watch_end_all(watch *x) {
   lm_issuer *is = x->is;
   lm_status early;
   stand_in_front_of(x, NULL, false);
-  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) { end(is, w, lm_error_restore(&is->failed)); }
+  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
+    watch_end_work(is, w, lm_error_restore(&is->failed));
+  }
   pthread_mutex_lock(&is->lock);
   pthread_cond_broadcast(&is->changed);
   pthread_mutex_unlock(&is->lock);
@@ -197,11 +191,11 @@ static void end_all(watch *x) {
 
 /* ---- the thread */
 
-static lm_status look(watch *x) {
+static lm_status watch_look(watch *x) {
   lm_status status;
   lm_issuer *is = x->is;
   stand_in_front_of(x, oldest(is), false);
-  if (lm_tickets_wanted(is->g)) TRY(exchange(x));
+  if (lm_tickets_wanted(is->g)) TRY(watch_exchange(x));
   TRY(harvest(x));
   TRY(ask_health(x, false));
   status = lm_group_check(is->g);
@@ -209,7 +203,7 @@ done:
   return status;
 }
 
-static void rest(watch *x, bool idle) {
+static void watch_sleep(watch *x, bool idle) {
   lm_issuer *is = x->is;
   struct pollfd polls[2 + LM_RING_LINKS] = {{.fd = is->kick, .events = POLLIN}};
   int n = 1;
@@ -217,15 +211,14 @@ static void rest(watch *x, bool idle) {
   double most = is->hosts > 0 ? awaited_pause : longest_pause;
   pthread_mutex_unlock(&is->lock);
   double pause = x->pause < most ? x->pause : most;
-  struct timespec time = {.tv_nsec = (long)(pause * 1e9)};
+  struct timespec time = lm_timespec(pause);
   if (!x->over) {
     int wake = lm_group_wake_fd(is->g);
     if (wake >= 0) polls[n++] = (struct pollfd){.fd = wake, .events = POLLIN};
     if (lm_tickets_wanted(is->g)) n += lm_tickets_polls(&is->ring, polls + n);
   }
   ppoll(polls, (nfds_t)n, idle ? NULL : &time, NULL);
-  uint64_t kicks;
-  if (polls[0].revents && read(is->kick, &kicks, sizeof kicks) < 0) return;
+  if (polls[0].revents) lm_bell_silence(is->kick);
   x->pause = pause * 2;
 }
 
@@ -248,28 +241,23 @@ static void *watch_calls(void *arg) {
     pthread_mutex_unlock(&is->lock);
     bool tells = idle && closing && has_to_tell(&x);
     if (idle && closing && !tells) break;
-    lm_status status = x.over ? LM_OK : look(&x);
-    if (status != LM_OK) fail(&x, status);
-    if (x.over) end_all(&x);
-    rest(&x, idle && !tells);
+    lm_status status = x.over ? LM_OK : watch_look(&x);
+    if (status != LM_OK) watch_fail(&x, status);
+    if (x.over) watch_end_all(&x);
+    watch_sleep(&x, idle && !tells);
   }
   stand_in_front_of(&x, NULL, false);
   return NULL;
 }
 
-/* Signals are for the script's threads. */
 lm_status lm_issuer_start(lm_issuer *is) {
   lm_status status = LM_OK;
-  sigset_t all, before;
   pthread_mutex_lock(&is->calling);
   if (is->started) goto done;
-  is->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  is->kick = lm_bell_new();
   if (is->kick < 0) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(errno)));
   if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&is->thread, NULL, watch_calls, is);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(&is->thread, watch_calls, is);
   if (error) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(error)));
   is->started = true;
 done:

@@ -1,22 +1,20 @@
 /* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
  * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
-#define _GNU_SOURCE
 #include <omp.h>
-#include <poll.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/issued.h"
 
 static const double farewell = 5; /* seconds that sends have to leave when the group closes */
-static const long tick = 2000000; /* nanoseconds between the carrier's looks */
+static const double tick = 2e-3;  /* seconds between the carrier's looks */
 
 /* ---- one round with the group: w is finished if its request is, or has failed */
 
-static lm_status ask(lm_work *w, bool wait, bool *done) {
+static lm_status p2p_ask_group(lm_work *w, bool wait, bool *done) {
   lm_group_core *core = w->call.core;
   lm_group *g = w->call.g;
   lm_waiting waiting;
@@ -37,24 +35,24 @@ static lm_status ask(lm_work *w, bool wait, bool *done) {
   return status;
 }
 
-static void forget(lm_work *w) {
+static void p2p_forget(lm_work *w) {
   lm_group *g = w->call.g;
   g->table->forget(g, w->request);
   w->request = NULL;
 }
 
 /* By the one thread that is at w. */
-static void step(lm_work *w, bool wait) {
+static void p2p_step(lm_work *w, bool wait) {
   bool done = false;
-  lm_status status = ask(w, wait, &done);
+  lm_status status = p2p_ask_group(w, wait, &done);
   if (status == LM_OK && !done) return;
   status = lm_call_written(&w->call, status);
-  forget(w);
+  p2p_forget(w);
   lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* the message is gone: not to be tried once more */
 }
 
 /* False if it is done. */
-static bool claim(lm_work *w) {
+static bool p2p_claim(lm_work *w) {
   lm_queue *q = w->queue;
   pthread_mutex_lock(&q->lock);
   while (w->busy && !lm_work_is_done(w)) pthread_cond_wait(&q->finished, &q->lock);
@@ -83,24 +81,18 @@ static void give_back(lm_work *w) {
 /* ---- waiting and looking */
 
 bool lm_p2p_done(lm_work *w) {
-  if (!lm_work_is_done(w) && claim(w)) {
-    step(w, false);
+  if (!lm_work_is_done(w) && p2p_claim(w)) {
+    p2p_step(w, false);
     give_back(w);
   }
   return lm_work_is_done(w);
 }
 
-static void pause_for(lm_group *g, double seconds) {
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
-  ppoll(&wake, 1, &time, NULL);
-}
-
 lm_status lm_p2p_wait(lm_work *w, double seconds) {
   if (lm_work_is_done(w)) return lm_work_outcome(w);
   if (seconds < 0 || seconds >= w->call.timeout) {
-    if (claim(w)) {
-      step(w, true);
+    if (p2p_claim(w)) {
+      p2p_step(w, true);
       give_back(w);
     }
     return lm_work_outcome(w);
@@ -110,7 +102,7 @@ lm_status lm_p2p_wait(lm_work *w, double seconds) {
   while (!lm_p2p_done(w)) {
     if (lm_seconds() >= until)
       return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
-    pause_for(&w->call.core->g, rest);
+    lm_group_pause(&w->call.core->g, rest);
     if (rest < 1e-3) rest *= 2;
   }
   return lm_work_outcome(w);
@@ -125,7 +117,7 @@ static lm_work *left_alone(lm_queue *q) {
   return q->posted;
 }
 
-static void *carry(void *arg) {
+static void *p2p_carry(void *arg) {
   lm_queue *q = arg;
   omp_set_max_active_levels(0);
   pthread_mutex_lock(&q->lock);
@@ -134,17 +126,12 @@ static void *carry(void *arg) {
       pthread_cond_wait(&q->posting, &q->lock);
       continue;
     }
-    struct timespec until; /* as a rule who posts also waits, soon */
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += tick;
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&q->posting, &q->lock, &until);
+    lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* as a rule who posts also waits, soon */
     lm_work *w = q->arrived ? NULL : left_alone(q);
     if (!w) continue;
     w->busy = true;
     pthread_mutex_unlock(&q->lock);
-    step(w, false);
+    p2p_step(w, false);
     give_back(w);
     pthread_mutex_lock(&q->lock);
   }
@@ -165,12 +152,12 @@ void lm_p2p_close(lm_queue *q) {
       sending |= !lm_p2p_done(w);
       lm_work_release(w);
     }
-    if (sending) pause_for(g, rest);
+    if (sending) lm_group_pause(g, rest);
     if (rest < 1e-3) rest *= 2;
   }
   while (q->posted) {
     lm_work *w = q->posted;
-    forget(w);
+    p2p_forget(w);
     lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed first", w->call.ticket.what));
     give_back(w);
   }
@@ -204,7 +191,7 @@ done:
 }
 
 /* Takes c's contents over. */
-static lm_status post(lm_exchange *c, bool alone, lm_work **out) {
+static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
   lm_status status;
   lm_waiting waiting;
   lm_queue *q = NULL;
@@ -212,7 +199,7 @@ static lm_status post(lm_exchange *c, bool alone, lm_work **out) {
   lm_group *g = c->g;
   if (c->part->issuer) return lm_issue(c, out);
   TRY(lm_queue_of(c->core, &q));
-  if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, carry));
+  if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, p2p_carry));
   TRY(lm_work_new(q, NULL, c, &w));
   if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
   lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
@@ -235,14 +222,6 @@ static lm_status post(lm_exchange *c, bool alone, lm_work **out) {
   return LM_OK;
 done:
   lm_call_clear(c);
-  return status;
-}
-
-static lm_status start(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, bool alone, lm_work **out) {
-  lm_exchange c;
-  lm_status status = prepare(&c, g, kind, t, peer, tag);
-  if (status == LM_OK) return post(&c, alone, out);
-  lm_call_clear(&c);
   return status;
 }
 
@@ -281,7 +260,7 @@ lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) 
     if (!c[i].part->issuer) {
       lm_exchange one = c[i];
       c[i] = (lm_exchange){.part = NULL};
-      TRY(post(&one, true, &works[i]));
+      TRY(p2p_post(&one, true, &works[i]));
     }
   for (int p = 0; p < g->core->nparts; p++)
     if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
@@ -298,8 +277,13 @@ done:
 
 static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **work) {
   lm_work *w = NULL;
-  lm_status status = start(g, kind, t, peer, tag, work != NULL, &w);
-  if (status != LM_OK) return status;
+  lm_exchange c;
+  lm_status status = prepare(&c, g, kind, t, peer, tag);
+  if (status != LM_OK) {
+    lm_call_clear(&c);
+    return status;
+  }
+  TRY(p2p_post(&c, work != NULL, &w));
   if (work) {
     *work = w;
     return LM_OK;
@@ -307,10 +291,11 @@ static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int 
   if (w->issuer) {
     status = lm_work_wait(w, -1);
   } else {
-    step(w, true);
+    p2p_step(w, true);
     give_back(w);
     status = lm_work_outcome(w);
   }
+done:
   lm_work_release(w);
   return status;
 }

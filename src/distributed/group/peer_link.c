@@ -14,7 +14,7 @@ static const double handshake_time = 10, first_pause = 0.002, longest_pause = 0.
 /* Each part of a group has its own. */
 static uint64_t door_of(const lm_group *g) { return (uint64_t)g->core->id << 32 | (uint32_t)g->part; }
 
-static lm_status check(void *ctx) { return lm_group_check(ctx); }
+static lm_status link_check(void *ctx) { return lm_group_check(ctx); }
 
 static lm_status attempt(lm_group *g, const char *address, const lm_patience *p, int *out) {
   lm_status status = LM_OK;
@@ -23,10 +23,7 @@ static lm_status attempt(lm_group *g, const char *address, const lm_patience *p,
   lm_bytes hello = {0};
   lm_put_u64(&hello, door_of(g));
   lm_put_u32(&hello, (uint32_t)g->rank);
-  if (hello.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (hello.failed) TRY(LM_E_OOM);
   TRY(lm_net_connect(address, p, &fd));
   lm_net_tune(fd, w->heartbeat_timeout);
   TRY(lm_auth_connect(fd, &w->key, hello.data, hello.n, p));
@@ -59,7 +56,7 @@ lm_status lm_link_connect(lm_group *g, int peer, int *fd) {
   for (;;) {
     lm_patience p = {.deadline = fmin(until, lm_seconds() + handshake_time),
                      .wake_fd = lm_group_wake_fd(g),
-                     .check = check,
+                     .check = link_check,
                      .ctx = g};
     lm_status status = lm_group_check(g);
     if (status != LM_OK || has_left(g, peer)) return status;

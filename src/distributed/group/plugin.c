@@ -20,7 +20,7 @@ typedef struct backend {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static backend *loaded; /* kept for good */
 
-static lm_status unknown(const char *name) {
+static lm_status backend_unknown(const char *name) {
   static const char *const ours[] = {"solo", "gloo", "nccl", "mpi"};
   lm_plugin_names *all = lm_malloc(sizeof *all);
   if (!all) return LM_E_OOM;
@@ -65,7 +65,7 @@ static lm_status check_table(const char *name, const char *path, const lm_group_
   return LM_OK;
 }
 
-static lm_status load(const char *name, const lm_group_table **out) {
+static lm_status backend_load(const char *name, const lm_group_table **out) {
   lm_status status;
   char path[LM_PLUGIN_PATH];
   lm_group_plugin_fn *plugin = NULL;
@@ -95,7 +95,7 @@ lm_status lm_group_table_find(const char *name, const lm_group_table **out) {
   pthread_mutex_lock(&lock);
   for (backend *b = loaded; b && !*out; b = b->next)
     if (strcmp(b->name, name) == 0) *out = b->table;
-  if (!*out) status = load(name, out);
+  if (!*out) status = backend_load(name, out);
   pthread_mutex_unlock(&lock);
-  return status == LM_OK && !*out ? unknown(name) : status;
+  return status == LM_OK && !*out ? backend_unknown(name) : status;
 }

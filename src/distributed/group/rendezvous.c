@@ -53,11 +53,11 @@ static void waits_for(opening *o, char *out, size_t capacity) {
   }
 }
 
-static lm_status check(void *ctx) {
+static lm_status rendezvous_check(void *ctx) {
   opening *o = ctx;
   double now = lm_seconds(), timeout = o->config->timeout;
   char what[1024];
-  if (lm_term_asked()) {
+  if (lm_sigterm_asked()) {
     waits_for(o, what, sizeof what);
     return lm_fail(LM_E_STATE, "ended by SIGTERM while waiting for the others: %s", what);
   }
@@ -74,10 +74,10 @@ static lm_status check(void *ctx) {
   return LM_OK;
 }
 
-static lm_status pause_for(opening *o, double *pause) {
+static lm_status rendezvous_pause_for(opening *o, double *pause) {
   usleep((useconds_t)(*pause * 1e6));
   *pause = fmin(2 * *pause, longest_pause);
-  return check(o);
+  return rendezvous_check(o);
 }
 
 /* ---- rank 0 */
@@ -100,7 +100,7 @@ static lm_status start_store(opening *o) {
   double pause = first_pause, until = config->generation > 0 ? INFINITY : o->since + port_time;
   while ((status = lm_server_start(&server, &o->w->server)) == LM_E_IO && by_address && lm_seconds() < until) {
     lm_write(o->why, sizeof o->why, "%s", lm_error());
-    TRY(pause_for(o, &pause));
+    TRY(rendezvous_pause_for(o, &pause));
   }
   if (status != LM_OK) goto done;
   o->why[0] = 0;
@@ -108,7 +108,7 @@ static lm_status start_store(opening *o) {
   pause = first_pause;
   until = o->w->locator.by == LM_BY_FILE ? lm_seconds() + port_time : 0; /* it may be about to end there too */
   while ((status = lm_locator_publish(&o->w->locator, &o->w->at, &o->patience)) == LM_E_STATE && lm_seconds() < until)
-    TRY(pause_for(o, &pause));
+    TRY(rendezvous_pause_for(o, &pause));
 
 done:
   return status;
@@ -117,7 +117,7 @@ done:
 /* ---- every rank */
 
 /* Connected and proven, or an error; *again says whether another attempt makes sense. */
-static lm_status reach(opening *o, int *out, bool *again) {
+static lm_status rendezvous_reach(opening *o, int *out, bool *again) {
   lm_status status = LM_OK;
   lm_world *w = o->w;
   bool known = o->w->locator.by == LM_BY_ADDRESS || w->rank == 0;
@@ -132,7 +132,7 @@ static lm_status reach(opening *o, int *out, bool *again) {
   lm_patience handshake = o->patience;
   handshake.deadline = fmin(handshake.deadline, lm_seconds() + handshake_time);
   status = lm_auth_connect(fd, &w->key, NULL, 0, &handshake);
-  if (status == LM_E_STATE && !lm_term_asked() && lm_seconds() < o->patience.deadline) {
+  if (status == LM_E_STATE && !lm_sigterm_asked() && lm_seconds() < o->patience.deadline) {
     char which[LM_ADDRESS_MAX + 32];
     snprintf(which, sizeof which, "the store at %s", o->w->at.address);
     lm_fail_in(status, which);
@@ -154,7 +154,7 @@ done:
   return status;
 }
 
-static lm_status join(opening *o, int fd, bool *again) {
+static lm_status rendezvous_join(opening *o, int fd, bool *again) {
   lm_status status = LM_OK;
   lm_world *w = o->w;
   char own[LM_ADDRESS_MAX];
@@ -195,18 +195,18 @@ done:
   return status;
 }
 
-static lm_status enter(opening *o) {
+static lm_status rendezvous_enter(opening *o) {
   lm_status status;
   double pause = first_pause;
   bool again;
   for (;;) {
     int fd;
-    status = reach(o, &fd, &again);
-    if (status == LM_OK) status = join(o, fd, &again);
+    status = rendezvous_reach(o, &fd, &again);
+    if (status == LM_OK) status = rendezvous_join(o, fd, &again);
     if (status == LM_OK || !again) return status;
     if (strcmp(o->why, lm_error()) != 0) lm_log(LM_LOG_DIST, "rank %d: %s", o->w->rank, lm_error());
     lm_write(o->why, sizeof o->why, "%s", lm_error());
-    status = pause_for(o, &pause);
+    status = rendezvous_pause_for(o, &pause);
     if (status != LM_OK) return status;
   }
 }
@@ -215,13 +215,14 @@ lm_status lm_rendezvous(lm_world *w, const lm_world_config *config) {
   lm_status status = LM_OK;
   opening o = {.w = w, .config = config, .since = lm_seconds()};
   o.job = config->job && *config->job ? config->job : config->init_method;
-  o.patience = (lm_patience){.deadline = o.since + config->timeout, .wake_fd = -1, .check = check, .ctx = &o};
+  o.patience =
+      (lm_patience){.deadline = o.since + config->timeout, .wake_fd = -1, .check = rendezvous_check, .ctx = &o};
   gethostname(o.host, sizeof o.host - 1);
   char chosen[LM_ADDRESS_MAX];
   TRY(lm_net_chosen_host("", chosen)); /* what is wrong with it is wrong at once */
   TRY(lm_locator_of(config->init_method, config->generation, &w->locator));
   if (w->rank == 0) TRY(start_store(&o));
-  TRY(enter(&o));
+  TRY(rendezvous_enter(&o));
 
 done:
   return status;

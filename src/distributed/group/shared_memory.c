@@ -59,11 +59,15 @@ struct lm_shared {
 
 static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
+static size_t blocks_size(const lm_group *g) { return whole_pages((size_t)g->size * sizeof(rank_block)); }
+static size_t whole_size(const lm_group *g, size_t bytes) {
+  return PAGE + blocks_size(g) + (size_t)g->size * whole_pages(bytes);
+}
+
 /* ---- opening */
 
 static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
-  size_t blocks = whole_pages((size_t)g->size * sizeof(rank_block)), stride = whole_pages(bytes);
-  size_t total = PAGE + blocks + (size_t)g->size * stride;
+  size_t blocks = blocks_size(g), stride = whole_pages(bytes), total = whole_size(g, bytes);
   struct stat info;
   if (fstat(fd, &info) != 0 || (size_t)info.st_size != total) return NULL;
   lm_shared *s = lm_calloc(1, sizeof *s);
@@ -85,13 +89,12 @@ static lm_shared *map_file(lm_group *g, int fd, size_t bytes) {
 
 static bool allowed(void) { return lm_variable_is_on(LM_VAR_SHM, true); }
 
-static int make_file(lm_group *g, size_t bytes) {
-  size_t total = PAGE + whole_pages((size_t)g->size * sizeof(rank_block)) + (size_t)g->size * whole_pages(bytes);
+static int shared_make_file(lm_group *g, size_t bytes) {
   int fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
   lm_file_limit limit;
   lm_file_limit_begin(&limit);
-  bool sized = ftruncate(fd, (off_t)total) == 0;
+  bool sized = ftruncate(fd, (off_t)whole_size(g, bytes)) == 0;
   lm_file_limit_end(&limit);
   if (sized && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) return fd;
   close(fd);
@@ -127,11 +130,9 @@ static key key_of(const lm_ticket *ticket, const char *what, int rank) {
 }
 
 static lm_status get_answer(lm_group *g, key k, bool *yes) {
-  void *data = NULL;
-  size_t n = 0;
-  lm_status status = lm_group_get(g, k.text, &data, &n);
-  *yes = status == LM_OK && n == 1 && *(char *)data == '1';
-  lm_free(data);
+  char answer = '0';
+  lm_status status = lm_group_read(g, k.text, &answer, 1);
+  *yes = answer == '1';
   return status;
 }
 
@@ -144,7 +145,7 @@ typedef struct offer {
 /* *fd is open until all have answered. */
 static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, int *fd, lm_shared **mine) {
   offer o = {.ticket = *ticket};
-  if (allowed()) *fd = make_file(g, bytes);
+  if (allowed()) *fd = shared_make_file(g, bytes);
   if (*fd >= 0) *mine = map_file(g, *fd, bytes);
   if (*mine) {
     head *h = (head *)(*mine)->map;
@@ -155,28 +156,16 @@ static lm_status make_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, 
 }
 
 static lm_status take_offer(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **mine) {
-  lm_status status;
-  void *data = NULL;
-  size_t n = 0;
-  TRY(lm_group_get(g, key_of(ticket, "offer", 0).text, &data, &n));
-  offer *o = data;
-  if (n != sizeof *o) {
-    status =
-        lm_fail(LM_E_IO, "sharing memory: an offer of %zu bytes, not %zu; do all ranks run one version?", n, sizeof *o);
-    goto done;
-  }
-  if (o->ticket.hash != ticket->hash) {
-    status = lm_group_mismatch(g, 0, &o->ticket);
-    goto done;
-  }
-  o->text[sizeof o->text - 1] = '\0';
-  *mine = join_file(g, o->text, bytes);
-done:
-  lm_free(data);
-  return status;
+  offer o;
+  lm_status status = lm_group_read(g, key_of(ticket, "offer", 0).text, &o, sizeof o);
+  if (status != LM_OK) return status;
+  if (o.ticket.hash != ticket->hash) return lm_group_mismatch(g, 0, &o.ticket);
+  o.text[sizeof o.text - 1] = 0;
+  *mine = join_file(g, o.text, bytes);
+  return LM_OK;
 }
 
-static lm_status agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
+static lm_status shared_agree(lm_group *g, const lm_ticket *ticket, size_t bytes, lm_shared **out) {
   lm_status status;
   lm_shared *mine = NULL;
   int fd = -1;
@@ -212,7 +201,7 @@ static lm_status agree_alone(lm_group *g, size_t bytes, lm_shared **out) {
   snprintf(ticket.what, sizeof ticket.what, "sharing %zu bytes of memory", bytes);
   snprintf(ticket.where, sizeof ticket.where, "%.47s", lm_where());
   lm_waiting_begin(&waiting, g->core, &ticket, g->core->timeout);
-  lm_status status = agree(g, &ticket, bytes, out);
+  lm_status status = shared_agree(g, &ticket, bytes, out);
   lm_waiting_end(&waiting, status == LM_OK);
   return status;
 }
@@ -222,7 +211,7 @@ lm_status lm_shared_open(lm_group *g, size_t bytes, lm_shared **out) {
   if (g->size == 1 || !g->one_host) return LM_OK;
   /* Within a collective, which may run on the queue's thread, it is part of that call. */
   const lm_ticket *call = lm_group_ticket(g);
-  lm_status status = call->seq > 0 ? agree(g, call, bytes, out) : agree_alone(g, bytes, out);
+  lm_status status = call->seq > 0 ? shared_agree(g, call, bytes, out) : agree_alone(g, bytes, out);
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u: %zu bytes a rank %s", g->core->id, bytes, *out ? "shared" : "cannot be shared");
   return status;
@@ -255,7 +244,7 @@ void lm_shared_post(lm_shared *s, int flag, uint32_t value) {
   if (atomic_load(&f->waiters) > 0) syscall(SYS_futex, &f->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-static void relax(void) {
+static void shared_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -271,7 +260,7 @@ lm_status lm_shared_wait(lm_shared *s, int rank, int flag, uint32_t value) {
     do {
       for (int i = 0; i < 32; i++) {
         if (reached(atomic_load_explicit(&f->value, memory_order_acquire), value)) return LM_OK;
-        relax();
+        shared_relax();
       }
       sched_yield(); /* both may be on one core, which the scheduler is slow to notice */
     } while (lm_seconds() < until);

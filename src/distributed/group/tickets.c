@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include "base/thread.h"
 #include "distributed/group/peer_link.h"
 
 int lm_tickets_prev(const lm_tickets *ring) { return (ring->g.rank + ring->g.size - 1) % ring->g.size; }
@@ -19,13 +19,12 @@ static int sending(const lm_tickets *ring) { return ring->g.size == 2 ? LM_RING_
 static void arrived(void *ctx, int peer, int fd) {
   lm_tickets *ring = ctx;
   int which = peer == lm_tickets_prev(ring) ? LM_RING_PREV : LM_RING_NEXT;
-  uint64_t one = 1;
   pthread_mutex_lock(&ring->lock);
   bool wanted = (which == LM_RING_PREV || peer == next_of(ring)) && ring->arrived[which] < 0;
   if (wanted) ring->arrived[which] = fd;
   pthread_mutex_unlock(&ring->lock);
   if (!wanted) close(fd);
-  while (write(ring->kick, &one, sizeof one) < 0 && errno == EINTR) continue;
+  lm_bell_ring(ring->kick);
 }
 
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick) {
@@ -41,7 +40,7 @@ lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick) {
   return status;
 }
 
-static void drop(lm_tickets *ring, int which) {
+static void tickets_drop(lm_tickets *ring, int which) {
   if (ring->fd[which] >= 0) close(ring->fd[which]);
   ring->fd[which] = -1;
 }
@@ -50,7 +49,7 @@ void lm_tickets_close(lm_tickets *ring) {
   if (!ring->opened) return;
   lm_link_accept(&ring->g, NULL, NULL);
   for (int which = 0; which < LM_RING_LINKS; which++) {
-    drop(ring, which);
+    tickets_drop(ring, which);
     if (ring->arrived[which] >= 0) close(ring->arrived[which]);
   }
   lm_bytes_free(&ring->out);
@@ -59,7 +58,7 @@ void lm_tickets_close(lm_tickets *ring) {
   ring->opened = false;
 }
 
-static lm_status connect_to(lm_tickets *ring, int peer, int which) {
+static lm_status tickets_connect_to(lm_tickets *ring, int peer, int which) {
   lm_status status = lm_link_connect(&ring->g, peer, &ring->fd[which]);
   if (status != LM_OK || ring->fd[which] >= 0 || which != LM_RING_PREV) return status;
   ring->gone = true;
@@ -70,8 +69,8 @@ static lm_status connect_to(lm_tickets *ring, int peer, int which) {
 lm_status lm_tickets_connect(lm_tickets *ring) {
   lm_status status = LM_OK;
   const lm_group *g = &ring->g;
-  if (g->rank > 0) TRY(connect_to(ring, g->rank - 1, LM_RING_PREV));
-  if (g->rank == g->size - 1 && g->size > 2) TRY(connect_to(ring, 0, LM_RING_NEXT));
+  if (g->rank > 0) TRY(tickets_connect_to(ring, g->rank - 1, LM_RING_PREV));
+  if (g->rank == g->size - 1 && g->size > 2) TRY(tickets_connect_to(ring, 0, LM_RING_NEXT));
 done:
   return status;
 }
@@ -108,17 +107,17 @@ static void send_some(lm_tickets *ring) {
     if (n > 0) {
       lm_bytes_shift(&ring->out, (size_t)n);
     } else if (which == LM_RING_NEXT) {
-      drop(ring, which);
+      tickets_drop(ring, which);
     } else {
       return; /* reading finds out */
     }
   }
 }
 
-static void lose(lm_tickets *ring, const char *how) {
+static void tickets_lose_previous(lm_tickets *ring, const char *how) {
   ring->gone = true;
   snprintf(ring->how, sizeof ring->how, "%s", how);
-  drop(ring, LM_RING_PREV);
+  tickets_drop(ring, LM_RING_PREV);
 }
 
 static lm_status receive_some(lm_tickets *ring) {
@@ -131,7 +130,7 @@ static lm_status receive_some(lm_tickets *ring) {
       lm_put(&ring->in, chunk, (size_t)n);
       if (ring->in.failed) return LM_E_OOM;
     } else {
-      lose(ring, n == 0 ? "it closed the connection" : strerror(errno));
+      tickets_lose_previous(ring, n == 0 ? "it closed the connection" : strerror(errno));
     }
   }
   return LM_OK;

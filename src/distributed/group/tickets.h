@@ -22,7 +22,7 @@ typedef struct lm_tickets {
 
 /* Whether there is anybody to tell. */
 static inline bool lm_tickets_wanted(const lm_group *g) { return g->size > 1 && g->core->world; }
-/* kick: an eventfd. {0} may be closed too. */
+/* kick: a bell (base/thread.h). {0} may be closed too. */
 lm_status lm_tickets_open(lm_tickets *ring, const lm_group *g, int kick);
 void lm_tickets_close(lm_tickets *ring);
 /* The links to lower ranks, once; blocks under lm_group_check. */

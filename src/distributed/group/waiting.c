@@ -1,10 +1,13 @@
 /* What a waiting call asks: is there still something to wait for? And what it says when there is not. */
+#define _GNU_SOURCE /* ppoll */
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/group/issued.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/sigterm.h"
@@ -21,7 +24,7 @@ static _Thread_local lm_waiting *current;
 static _Thread_local char script_line[sizeof((lm_ticket *)0)->where];
 
 /* The last n bytes of a long one, from where a character of UTF-8 begins: a place's end is what tells. */
-static const char *end_of(const char *where, size_t n) {
+static const char *waiting_end_of(const char *where, size_t n) {
   size_t length = where ? strlen(where) : 0;
   if (length <= n) return length > 0 ? where : "";
   const char *end = where + length - n;
@@ -30,14 +33,13 @@ static const char *end_of(const char *where, size_t n) {
 }
 
 void lm_set_where(const char *where) {
-  snprintf(script_line, sizeof script_line, "%s", end_of(where, sizeof script_line - 1));
+  snprintf(script_line, sizeof script_line, "%s", waiting_end_of(where, sizeof script_line - 1));
 }
 const char *lm_where(void) { return script_line; }
 
 static bool is_p2p(const lm_ticket *t) { return t->seq == 0 && (t->kind == LM_SEND || t->kind == LM_RECV); }
 
-void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  double now = lm_seconds();
+static void waiting_set(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double now, double timeout) {
   *w = (lm_waiting){.core = core,
                     .ticket = *ticket,
                     .since = now,
@@ -47,9 +49,13 @@ void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticke
                     .peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL,
                     .outer = current};
   current = w;
+}
+
+void lm_waiting_begin(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
+  waiting_set(w, core, ticket, lm_seconds(), timeout);
   if (!core->world) return;
   lm_client_entered(core->world->client, core->id, ticket);
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
 void lm_waiting_end(lm_waiting *w, bool completed) {
@@ -58,7 +64,7 @@ void lm_waiting_end(lm_waiting *w, bool completed) {
   if (completed && w->ticket.seq > atomic_load(&core->completed)) atomic_store(&core->completed, w->ticket.seq);
   if (!core->world) return;
   if (w->reported) lm_client_resumed(core->world->client, core->id, w->ticket.seq);
-  lm_term_wait_ends();
+  lm_sigterm_wait_ends();
 }
 
 void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
@@ -66,28 +72,16 @@ void lm_call_passed(lm_group_core *core, const lm_ticket *ticket) {
 }
 
 void lm_waiting_look(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket) {
-  *w = (lm_waiting){.core = core,
-                    .ticket = *ticket,
-                    .since = INFINITY,
-                    .timeout = INFINITY,
-                    .deadline = INFINITY,
-                    .look = INFINITY,
-                    .peer = LM_PEER_ANY,
-                    .outer = current};
-  current = w;
+  waiting_set(w, core, ticket, INFINITY, INFINITY);
+  w->peer = LM_PEER_ANY;
 }
 
 void lm_waiting_looked(lm_waiting *w) { current = w->outer; }
 
 void lm_waiting_watch(lm_waiting *w, lm_group_core *core, const lm_ticket *ticket, double timeout) {
-  lm_waiting_look(w, core, ticket);
-  w->since = lm_seconds();
-  w->timeout = timeout;
-  w->deadline = w->since + timeout;
-  w->look = fmin(w->since + report_after, w->since + timeout / 2);
-  w->peer = is_p2p(ticket) ? LM_PEER_ANY : LM_PEER_ALL;
+  waiting_set(w, core, ticket, lm_seconds(), timeout);
   w->issued = true;
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
 }
 
 static lm_waiting *call_of(const lm_group_core *core) {
@@ -106,12 +100,12 @@ const lm_ticket *lm_group_ticket(const lm_group *g) {
 
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause) {
   char text[1000];
-  lm_term_failed();
+  lm_sigterm_failed();
   lm_failure_text(cause, text, sizeof text);
   return lm_fail(LM_E_STATE, "%s%s%s", call ? call : "", call ? ": " : "", text);
 }
 
-static lm_status fail_call(const lm_waiting *call, const lm_failure *cause) {
+static lm_status waiting_fail_call(const lm_waiting *call, const lm_failure *cause) {
   char name[sizeof call->ticket.what];
   snprintf(name, sizeof name, "%s", call->ticket.what);
   name[strcspn(name, " ")] = 0;
@@ -135,7 +129,7 @@ static lm_party party_of(const lm_world *w, int rank, lm_standing standing, cons
 /* Without a call: in a group's closing, say. */
 static lm_status publish(lm_world *w, const lm_waiting *call, const lm_failure *failure) {
   const lm_failure *cause = lm_client_fail(w->client, failure, verdict_time);
-  return call ? fail_call(call, cause) : lm_fail_with_cause(NULL, cause);
+  return call ? waiting_fail_call(call, cause) : lm_fail_with_cause(NULL, cause);
 }
 
 const char *lm_group_peer_name(const lm_group *g, int peer) {
@@ -153,7 +147,7 @@ const char *lm_group_peer_name(const lm_group *g, int peer) {
 
 /* ---- who has left */
 
-static bool needs(const lm_waiting *call, int peer) {
+static bool waiting_needs(const lm_waiting *call, int peer) {
   return peer != call->core->g.rank && (call->peer < 0 || call->peer == peer);
 }
 
@@ -178,7 +172,8 @@ static lm_status check_left(lm_waiting *call) {
     double at;
     uint64_t completed;
     lm_ticket its;
-    if (!needs(call, i) || !lm_client_left(w->client, g->ranks[i], call->core->id, &at, &completed, &its)) continue;
+    if (!waiting_needs(call, i) || !lm_client_left(w->client, g->ranks[i], call->core->id, &at, &completed, &its))
+      continue;
     if (call->ticket.seq > 0 && completed >= call->ticket.seq) continue;
     at_once = call->ticket.seq > 0;
     gone++;
@@ -240,12 +235,12 @@ static void who_is_missing(const lm_waiting *call, lm_missing *out) {
 }
 
 /* Of a call that runs on the device: what can be wrong there is not ours to see. */
-static const char *hint(const lm_waiting *call) {
+static const char *waiting_hint(const lm_waiting *call) {
   return call->issued ? "; if it is stuck on the device, `luminary doctor` on each host looks for the usual causes"
                       : "";
 }
 
-static void warn(lm_waiting *call) {
+static void waiting_warn(lm_waiting *call) {
   char who[768], here[160], us[96];
   const lm_world *w = call->core->world;
   lm_missing missing;
@@ -255,7 +250,7 @@ static void warn(lm_waiting *call) {
   lm_missing_free(&missing);
   fprintf(stderr, "luminary: %s has waited for %.3g s in %s%s%s%s\n",
           lm_rank_text(w->rank, lm_world_host(w, w->rank), us, sizeof us), lm_seconds() - call->since,
-          lm_call_text(&call->ticket, here, sizeof here), *who ? "; " : "", who, hint(call));
+          lm_call_text(&call->ticket, here, sizeof here), *who ? "; " : "", who, waiting_hint(call));
 }
 
 /* The job fails for an absent rank. A send or receive, or a wait in which all are there, just ends. */
@@ -268,23 +263,23 @@ static lm_status too_late(lm_waiting *call) {
   lm_missing_text(&missing, who, sizeof who);
   lm_missing_free(&missing);
   const lm_failure *cause = lm_client_cause(w->client);
-  if (cause) return fail_call(call, cause);
+  if (cause) return waiting_fail_call(call, cause);
   if (is_p2p(&call->ticket) || absent < 0 || absent >= w->size) {
-    lm_term_failed();
+    lm_sigterm_failed();
     return lm_fail(LM_E_STATE, "%s: not done after %g s%s%s%s", lm_call_text(&call->ticket, here, sizeof here),
-                   call->timeout, *who ? "; " : "", who, hint(call));
+                   call->timeout, *who ? "; " : "", who, waiting_hint(call));
   }
   lm_failure failure = failure_of(w, LM_FAILURE_ABSENT, absent);
   failure.other = party_of(w, w->rank, LM_WAITS, &call->ticket);
   failure.other.seconds = call->timeout;
-  snprintf(failure.message, sizeof failure.message, "%s%s", who, hint(call));
+  snprintf(failure.message, sizeof failure.message, "%s%s", who, waiting_hint(call));
   return publish(w, call, &failure);
 }
 
 static lm_status look_closer(lm_waiting *call, unsigned news) {
   lm_world *w = call->core->world;
   const lm_failure *cause = lm_client_cause(w->client);
-  if (cause) return fail_call(call, cause);
+  if (cause) return waiting_fail_call(call, cause);
   double now = lm_seconds();
   call->news = news;
   call->look = call->deadline;
@@ -297,7 +292,7 @@ static lm_status look_closer(lm_waiting *call, unsigned news) {
     lm_client_waiting(w->client, call->core->id, &call->ticket);
   }
   if (now >= call->deadline) return too_late(call);
-  if (!call->warned && now >= call->since + call->timeout / 2) warn(call);
+  if (!call->warned && now >= call->since + call->timeout / 2) waiting_warn(call);
   if (!call->warned) call->look = fmin(call->look, call->since + call->timeout / 2);
   if (!call->reported) call->look = fmin(call->look, call->since + report_after);
   return LM_OK;
@@ -320,6 +315,12 @@ lm_status lm_group_check(lm_group *g) {
 }
 
 int lm_group_wake_fd(const lm_group *g) { return g->core->world ? lm_client_wake_fd(g->core->world->client) : -1; }
+
+void lm_group_pause(const lm_group *g, double seconds) {
+  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
+  struct timespec time = lm_timespec(seconds);
+  ppoll(&wake, 1, &time, NULL);
+}
 
 bool lm_group_may_spin(const lm_group *g) { return g->core->world && g->core->world->may_spin; }
 
@@ -408,12 +409,23 @@ lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
   return lm_client_get(g->core->world->client, whole, true, &p, NULL, data, n);
 }
 
+lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n) {
+  void *data;
+  size_t got;
+  lm_status status = lm_group_get(g, key, &data, &got);
+  if (status != LM_OK) return status;
+  if (got == n) memcpy(out, data, n);
+  lm_free(data);
+  if (got == n) return LM_OK;
+  return lm_fail(LM_E_STATE, "the store has %zu bytes of '%s', not %zu; do all ranks run one version?", got, key, n);
+}
+
 /* ---- the world */
 
 void lm_world_fail(lm_world *w, const char *where, const char *message) {
   if (w->forks != lm_world_forks() || lm_client_cause(w->client)) return;
   lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
-  snprintf(failure.where, sizeof failure.where, "%s", end_of(where, sizeof failure.where - 1));
+  snprintf(failure.where, sizeof failure.where, "%s", waiting_end_of(where, sizeof failure.where - 1));
   lm_write(failure.message, sizeof failure.message, "%s", message ? message : "");
   lm_client_fail(w->client, &failure, 0.5);
 }

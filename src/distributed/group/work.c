@@ -1,20 +1,19 @@
 /* Running calls: at once, or on the group's own thread in the order in which they were made. */
-#include <errno.h>
+#include <math.h>
 #include <omp.h>
-#include <signal.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/worker.h"
 #include "distributed/group/call.h"
 #include "distributed/group/issued.h"
 #include "op/op.h"
 
 /* Where the group cannot do it on the way. 0 makes zeros, whatever t held. */
-static lm_status scale(lm_tensor *t, double factor) {
+static lm_status work_scale(lm_tensor *t, double factor) {
   lm_status status = LM_OK;
   lm_tensor *number = NULL, *same = NULL;
   if (factor == 1) return LM_OK;
@@ -34,11 +33,11 @@ done:
   return status;
 }
 
-static lm_status all_reduce_scaled(const lm_exchange *c) {
+static lm_status work_all_reduce_scaled(const lm_exchange *c) {
   const lm_group_table *table = c->g->table;
   lm_status status = LM_OK;
   if (table->all_reduce_scaled && c->scale != 0) return table->all_reduce_scaled(c->g, c->t, c->scale);
-  TRY(scale(c->t, c->scale));
+  TRY(work_scale(c->t, c->scale));
   /* Zeros too go the way on which the others are. */
   TRY(table->all_reduce_scaled ? table->all_reduce_scaled(c->g, c->t, 1)
                                : table->all_reduce(c->g, c->t, LM_REDUCE_SUM));
@@ -54,7 +53,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
     return lm_fail(LM_E_MISSING, "group '%s' has no barrier, with which calls without elements are done", table->name);
   if (c->empty) return table->barrier(g);
   switch (c->kind) {
-    case LM_ALL_REDUCE: return c->scaled ? all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
+    case LM_ALL_REDUCE: return c->scaled ? work_all_reduce_scaled(c) : table->all_reduce(g, c->t, c->op);
     case LM_BROADCAST: return table->broadcast(g, c->t, c->root);
     case LM_REDUCE: return table->reduce(g, c->t, c->root, c->op);
     case LM_ALL_GATHER: return table->all_gather(g, c->t, c->out);
@@ -69,7 +68,7 @@ lm_status lm_call_dispatch(const lm_exchange *c) {
   }
 }
 
-static lm_status run(lm_exchange *c) {
+static lm_status work_run_call(lm_exchange *c) {
   lm_waiting waiting;
   if (lm_log_on(LM_LOG_DIST))
     lm_log(LM_LOG_DIST, "group %u call %llu: %s", c->core->id, (unsigned long long)c->ticket.seq, c->ticket.what);
@@ -136,18 +135,11 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
   if (w->issuer) return lm_issued_wait(w, seconds);
   if (lm_is_p2p(w)) return lm_p2p_wait(w, seconds);
   lm_queue *q = w->queue;
-  double until = lm_seconds() + (seconds < 1e9 ? seconds : 1e9);
+  double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
   struct timespec deadline = {.tv_sec = (time_t)until};
   deadline.tv_nsec = (long)((until - (double)deadline.tv_sec) * 1e9);
   pthread_mutex_lock(&q->lock);
-  int timed_out = 0;
-  while (!lm_work_is_done(w) && timed_out != ETIMEDOUT) {
-    if (seconds < 0) {
-      pthread_cond_wait(&q->finished, &q->lock);
-    } else {
-      timed_out = pthread_cond_timedwait(&q->finished, &q->lock, &deadline);
-    }
-  }
+  while (!lm_work_is_done(w) && lm_cond_wait_until(&q->finished, &q->lock, until)) continue;
   pthread_mutex_unlock(&q->lock);
   if (lm_work_is_done(w)) return lm_work_outcome(w);
   return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
@@ -155,7 +147,7 @@ lm_status lm_work_wait(lm_work *w, double seconds) {
 
 /* ---- the queue and its thread */
 
-static void *serve(void *arg) {
+static void *work_serve(void *arg) {
   lm_queue *q = arg;
   omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
   pthread_mutex_lock(&q->lock);
@@ -172,7 +164,7 @@ static void *serve(void *arg) {
     lm_status status = world ? lm_world_check(world) : LM_OK;
     if (status == LM_OK) {
       lm_busy_threads(1);
-      status = run(&w->call);
+      status = work_run_call(&w->call);
       lm_busy_threads(-1);
     } else {
       lm_fail_in(status, lm_collective_name(w->call.kind));
@@ -190,14 +182,9 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Signals are for the script's threads. */
 lm_status lm_queue_thread(lm_queue *q, bool *started, pthread_t *thread, void *(*run)(void *queue)) {
   if (*started) return LM_OK;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(thread, NULL, run, q);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(thread, run, q);
   if (error) return lm_fail(LM_E_IO, "a thread for asynchronous calls: %s", strerror(error));
   *started = true;
   return LM_OK;
@@ -209,19 +196,12 @@ lm_status lm_queue_of(lm_group_core *core, lm_queue **out) {
   lm_queue *q = core->queue;
   if (!q) {
     q = lm_calloc(1, sizeof *q);
-    if (!q) {
-      status = LM_E_OOM;
-      goto done;
-    }
+    if (!q) TRY(LM_E_OOM);
     atomic_init(&q->rc, 1);
     pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&q->more, &monotonic);
-    pthread_cond_init(&q->posting, &monotonic);
-    pthread_cond_init(&q->finished, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    lm_cond_init(&q->more);
+    lm_cond_init(&q->posting);
+    lm_cond_init(&q->finished);
     core->queue = q;
   }
 done:
@@ -230,7 +210,7 @@ done:
   return status;
 }
 
-static bool idle(lm_queue *q) {
+static bool work_idle(lm_queue *q) {
   if (!q) return true;
   pthread_mutex_lock(&q->lock);
   bool yes = q->pending == 0;
@@ -244,15 +224,15 @@ lm_status lm_call_send(lm_exchange *c, lm_work **work) {
   lm_queue *q = NULL;
   lm_work *w = NULL;
   if (c->part->issuer) return lm_issue(c, work);
-  if (!work && idle(core->queue)) {
+  if (!work && work_idle(core->queue)) {
     c->ticket.seq = atomic_fetch_add(&core->seq, 1) + 1;
-    status = run(c);
+    status = work_run_call(c);
     lm_call_clear(c);
     return status;
   }
   /* All that can fail comes before the call has its number: if it fails, it was never made. */
   status = lm_queue_of(core, &q);
-  if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, serve);
+  if (status == LM_OK) status = lm_queue_thread(q, &q->started, &q->thread, work_serve);
   if (status != LM_OK) {
     lm_call_clear(c);
     return status;

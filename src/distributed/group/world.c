@@ -48,7 +48,7 @@ static lm_bytes completed_calls(lm_world *w) {
   return b;
 }
 
-static void say_goodbye(lm_world *w) {
+static void world_say_goodbye(lm_world *w) {
   lm_bytes completed = completed_calls(w);
   lm_client_leave(w->client, &completed);
   lm_bytes_free(&completed);
@@ -59,7 +59,7 @@ static void say_goodbye(lm_world *w) {
 void lm_group_farewell(void) {
   pthread_mutex_lock(&all_lock);
   for (lm_world *w = all; w; w = w->next) {
-    say_goodbye(w);
+    world_say_goodbye(w);
     lm_locator_withdraw(&w->locator, &w->at);
     lm_server_release(w->server);
     w->server = NULL;
@@ -72,7 +72,7 @@ __attribute__((destructor)) static void farewell(void) { lm_group_farewell(); }
 
 /* ---- opening and closing */
 
-static void settle(lm_world *w) {
+static void world_count_local_ranks(lm_world *w) {
   const char *host = lm_client_member(w->client, w->rank)->host_id;
   for (int r = 0; r < w->size; r++) {
     bool same = strcmp(lm_client_member(w->client, r)->host_id, host) == 0;
@@ -84,7 +84,7 @@ static void settle(lm_world *w) {
 }
 
 static void dispose(lm_world *w) {
-  if (w->client) say_goodbye(w);
+  if (w->client) world_say_goodbye(w);
   lm_client_free(w->client);
   lm_incoming_close(&w->incoming);
   lm_locator_withdraw(&w->locator, &w->at);
@@ -110,10 +110,10 @@ lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
   lm_world *w = NULL;
   *out = NULL;
   TRY(check_config(config));
-  TRY(lm_term_watch());
+  TRY(lm_sigterm_watch());
   w = lm_calloc(1, sizeof *w);
   if (!w) {
-    lm_term_unwatch();
+    lm_sigterm_unwatch();
     return LM_E_OOM;
   }
   pthread_mutex_init(&w->lock, NULL);
@@ -122,13 +122,13 @@ lm_status lm_world_open(const lm_world_config *config, lm_world **out) {
   w->timeout = config->timeout;
   w->heartbeat_timeout = config->heartbeat_timeout;
   w->forks = lm_world_forks();
-  lm_term_wait_begins();
+  lm_sigterm_wait_begins();
   status = lm_rendezvous(w, config);
-  if (status != LM_OK) lm_term_failed();
-  lm_term_wait_ends();
+  if (status != LM_OK) lm_sigterm_failed();
+  lm_sigterm_wait_ends();
   if (status != LM_OK) goto done;
-  settle(w);
-  if (w->server) lm_term_stores(1);
+  world_count_local_ranks(w);
+  if (w->server) lm_sigterm_stores(1);
   pthread_mutex_lock(&all_lock);
   w->next = all;
   all = w;
@@ -142,7 +142,7 @@ done:
       lm_saved_error saved;
       lm_error_save(status, &saved);
       dispose(w);
-      lm_term_unwatch();
+      lm_sigterm_unwatch();
       lm_error_restore(&saved);
     }
   }
@@ -156,13 +156,10 @@ void lm_world_close(lm_world *w) {
   while (*at && *at != w) at = &(*at)->next;
   if (*at) *at = w->next;
   pthread_mutex_unlock(&all_lock);
-  if (w->server) lm_term_stores(-1);
+  if (w->server) lm_sigterm_stores(-1);
   dispose(w);
-  lm_term_unwatch();
+  lm_sigterm_unwatch();
 }
 
-int lm_world_rank(const lm_world *w) { return w->rank; }
-int lm_world_size(const lm_world *w) { return w->size; }
-int lm_world_local_size(const lm_world *w) { return w->local_size; }
 int lm_world_local_rank(const lm_world *w) { return w->local_rank; }
 const char *lm_world_host(const lm_world *w, int rank) { return lm_client_member(w->client, rank)->host; }

@@ -31,12 +31,9 @@ LM_API lm_status lm_world_open(const lm_world_config *config, lm_world **out);
  * others have left; the end of the process waits for that, 5 s at most. NULL is fine. */
 LM_API void lm_world_close(lm_world *w);
 
-LM_API int lm_world_rank(const lm_world *w);
-LM_API int lm_world_size(const lm_world *w);
-/* Ranks of this rank's host, and its place among them (by rank); what local_rank is without a launcher. */
-LM_API int lm_world_local_size(const lm_world *w);
+/* This rank's place among those of its host (by rank); what local_rank is without a launcher. */
 LM_API int lm_world_local_rank(const lm_world *w);
-LM_API const char *lm_world_host(const lm_world *w, int rank);
+const char *lm_world_host(const lm_world *w, int rank);
 
 /* What new groups are of by default, the same on all ranks: "cpu:gloo,cuda:nccl" if every rank can have a card of its
  * own and nccl, else "gloo". */

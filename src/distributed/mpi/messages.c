@@ -53,7 +53,7 @@ void lm_mpi_messages_close(lm_mpi_messages *m) {
 /* ---- with the lock held, and MPI entered */
 
 /* Starts to move what r carries. */
-static int carry(lm_mpi_state *s, lm_request *r) {
+static int messages_carry(lm_mpi_state *s, lm_request *r) {
   int code = MPI_SUCCESS;
   for (int i = 0; i < r->pieces && code == MPI_SUCCESS; i++) {
     size_t at = (size_t)i * LM_MPI_PIECE, left = r->bytes - at;
@@ -65,7 +65,7 @@ static int carry(lm_mpi_state *s, lm_request *r) {
   return code;
 }
 
-static int start(lm_mpi_state *s, lm_request *r, int tag) {
+static int messages_start(lm_mpi_state *s, lm_request *r, int tag) {
   if (!r->sending)
     return MPI_Irecv(&r->head, sizeof r->head, MPI_BYTE, r->peer < 0 ? MPI_ANY_SOURCE : r->peer, tag, s->messages,
                      &r->announcing);
@@ -75,11 +75,11 @@ static int start(lm_mpi_state *s, lm_request *r, int tag) {
   r->head.bytes = r->bytes;
   r->head.tag = *last;
   int code = MPI_Isend(&r->head, sizeof r->head, MPI_BYTE, r->peer, tag, s->messages, &r->announcing);
-  return code == MPI_SUCCESS ? carry(s, r) : code;
+  return code == MPI_SUCCESS ? messages_carry(s, r) : code;
 }
 
 /* One step of r's, as far as it goes without waiting. */
-static int move(lm_mpi_state *s, lm_request *r) {
+static int messages_step(lm_mpi_state *s, lm_request *r) {
   int code = MPI_SUCCESS, flag = 0;
   if (!r->announced) {
     MPI_Status from;
@@ -90,7 +90,7 @@ static int move(lm_mpi_state *s, lm_request *r) {
       r->peer = from.MPI_SOURCE;
       r->differs = r->head.ticket.hash != r->mine.hash || r->head.bytes != r->bytes;
       if (r->differs) return code;
-      code = carry(s, r);
+      code = messages_carry(s, r);
     }
   }
   if (code == MPI_SUCCESS) code = MPI_Testall(r->pieces, r->carrying, &flag, MPI_STATUSES_IGNORE);
@@ -98,10 +98,10 @@ static int move(lm_mpi_state *s, lm_request *r) {
   return code;
 }
 
-static void drive(lm_mpi_state *s) {
+static void messages_drive(lm_mpi_state *s) {
   for (lm_request **at = &s->posted->first; *at;) {
     lm_request *r = *at;
-    r->code = move(s, r);
+    r->code = messages_step(s, r);
     if (r->code != MPI_SUCCESS || r->done || r->differs) {
       *at = r->next;
     } else {
@@ -152,7 +152,7 @@ lm_status lm_mpi_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
   pthread_mutex_lock(&s->posted->lock);
   lm_request **last = &s->posted->first;
   while (*last) last = &(*last)->next;
-  r->code = start(s, r, tag);
+  r->code = messages_start(s, r, tag);
   if (r->code == MPI_SUCCESS) *last = r;
   pthread_mutex_unlock(&s->posted->lock);
   lm_status status = lm_mpi_did(g, r->code);
@@ -169,7 +169,7 @@ lm_status lm_mpi_finish(lm_group *g, lm_request *r, bool wait, bool *done, int *
   for (double since = lm_seconds();; lm_mpi_rest(g, since, announced ? lm_mpi_spin(r->bytes) : SPIN)) {
     if (!lm_mpi_enter()) return lm_mpi_refused(g);
     pthread_mutex_lock(&s->posted->lock);
-    drive(s);
+    messages_drive(s);
     announced = r->announced;
     differs = r->differs;
     code = r->code;

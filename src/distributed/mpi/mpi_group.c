@@ -31,7 +31,7 @@ done:
   return status;
 }
 
-static lm_status meet(lm_group *g) {
+static lm_status mpi_meet(lm_group *g) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
@@ -49,7 +49,7 @@ done:
 /* ---- tensors */
 
 /* MPI may still write to the tensors of a call that was given up: they are kept for good. */
-static lm_status kept(lm_status status, int n, lm_tensor *const *list) {
+static lm_status mpi_keep_tensors(lm_status status, int n, lm_tensor *const *list) {
   for (int i = 0; status != LM_OK && lm_mpi_is_lost() && list && i < n; i++) lm_retain(list[i]);
   return status;
 }
@@ -78,7 +78,7 @@ static void free_spans(spans *s) {
 
 /* ---- collectives */
 
-static lm_status reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status mpi_reduce_small(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
@@ -90,7 +90,7 @@ done:
 }
 
 /* A stretch at a time that has a piece for every rank: reduced at its rank, then gathered. */
-static lm_status reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status mpi_reduce_large(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   spans blocks = {0};
   lm_dtype dtype = (lm_dtype)t->dtype;
@@ -112,39 +112,39 @@ done:
   return status;
 }
 
-static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status mpi_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   size_t bytes = lm_nbytes(t), small = (size_t)g->size * SMALL_A_RANK;
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   if (g->size == 1) return LM_OK;
-  TRY(bytes <= (small > SMALL ? small : SMALL) ? reduce_small(g, t, op) : reduce_large(g, t, op));
+  TRY(bytes <= (small > SMALL ? small : SMALL) ? mpi_reduce_small(g, t, op) : mpi_reduce_large(g, t, op));
   lm_reduce_mean(g, t, op);
 done:
-  return kept(status, 1, &t);
+  return mpi_keep_tensors(status, 1, &t);
 }
 
-static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+static lm_status mpi_broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   for (size_t at = 0, bytes = lm_nbytes(t), n; at < bytes; at += n) {
     n = bytes - at < LM_MPI_PIECE ? bytes - at : LM_MPI_PIECE;
     TRY(LM_MPI(g, MPI_Ibcast(t->data + at, (int)n, MPI_BYTE, root, s->calls, &request)));
     TRY(lm_mpi_wait(g, 1, &request, lm_mpi_spin(n)));
   }
 done:
-  return kept(status, 1, &t);
+  return mpi_keep_tensors(status, 1, &t);
 }
 
-static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
+static lm_status mpi_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   lm_status status;
   lm_mpi_state *s = g->state;
   MPI_Request request;
   lm_dtype dtype = (lm_dtype)t->dtype;
   size_t element = lm_dtype_size(dtype), most = LM_MPI_PIECE / element;
   bool here = g->rank == root;
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   for (size_t at = 0, all = (size_t)t->numel, n; at < all; at += n) {
     n = all - at < most ? all - at : most;
     char *data = t->data + at * element;
@@ -154,26 +154,26 @@ static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   }
   if (here) lm_reduce_mean(g, t, op);
 done:
-  return kept(status, 1, &t);
+  return mpi_keep_tensors(status, 1, &t);
 }
 
-static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
+static lm_status mpi_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
   lm_status status;
   spans to = {0};
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   TRY(spans_of(g, out, &to));
   memmove(to.data[g->rank], t->data, lm_nbytes(t));
   TRY(lm_mpi_ring_gather(g, (lm_dtype)t->dtype, (lm_mpi_blocks){to.data, to.n}));
 done:
   free_spans(&to);
-  return kept(status, g->size, out);
+  return mpi_keep_tensors(status, g->size, out);
 }
 
 /* `one` is what this rank alone has for the root, or from it; `list` the root's. */
 static lm_status with_root(lm_group *g, lm_tensor *one, int root, lm_tensor *const *list, bool to_root) {
   lm_status status;
   spans all = {0}, mine = {0};
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   TRY(spans_of(g, list, &all));
   TRY(spans_of(g, NULL, &mine));
   mine.data[root] = one->data;
@@ -184,27 +184,27 @@ static lm_status with_root(lm_group *g, lm_tensor *one, int root, lm_tensor *con
 done:
   free_spans(&all);
   free_spans(&mine);
-  return kept(kept(status, 1, &one), g->size, list);
+  return mpi_keep_tensors(mpi_keep_tensors(status, 1, &one), g->size, list);
 }
 
-static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
+static lm_status mpi_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   return with_root(g, (lm_tensor *)t, root, out, true);
 }
 
-static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+static lm_status mpi_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
   return with_root(g, t, root, in, false);
 }
 
-static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+static lm_status mpi_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
   lm_status status;
   spans from = {0};
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   TRY(spans_of(g, in, &from));
   TRY(lm_mpi_ring_reduce(g, (lm_dtype)t->dtype, op, (lm_mpi_blocks){from.data, from.n}, t->data));
   lm_reduce_mean(g, t, op);
 done:
   free_spans(&from);
-  return kept(kept(status, 1, &t), g->size, in);
+  return mpi_keep_tensors(mpi_keep_tensors(status, 1, &t), g->size, in);
 }
 
 /* Sizes may differ from pair to pair, and no ticket tells them: the ranks compare them first. */
@@ -230,10 +230,10 @@ done:
   return status;
 }
 
-static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+static lm_status mpi_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   lm_status status;
   spans from = {0}, to = {0};
-  TRY(meet(g));
+  TRY(mpi_meet(g));
   TRY(spans_of(g, in, &from));
   TRY(spans_of(g, out, &to));
   for (int r = 0; r < g->size; r++) {
@@ -245,7 +245,7 @@ static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const 
 done:
   free_spans(&from);
   free_spans(&to);
-  return kept(kept(status, g->size, in), g->size, out);
+  return mpi_keep_tensors(mpi_keep_tensors(status, g->size, in), g->size, out);
 }
 
 /* ---- opening and closing */
@@ -287,7 +287,7 @@ done:
 }
 
 /* Nothing is given back that MPI may still be using. */
-static void close_group(lm_group *g) {
+static void mpi_close_group(lm_group *g) {
   lm_mpi_state *s = g->state;
   g->state = NULL;
   if (!s) return;
@@ -304,7 +304,7 @@ static void close_group(lm_group *g) {
   lm_free(s);
 }
 
-static lm_status open_group(lm_group *g) {
+static lm_status mpi_open_group(lm_group *g) {
   lm_status status;
   lm_mpi_place *places = NULL;
   lm_mpi_state *s = g->state = lm_calloc(1, sizeof *s);
@@ -323,7 +323,7 @@ done:
   if (status != LM_OK) {
     lm_saved_error saved;
     lm_error_save(status, &saved);
-    close_group(g);
+    mpi_close_group(g);
     lm_error_restore(&saved);
   }
   return status;
@@ -333,17 +333,17 @@ static const lm_group_table table = {
     .abi = LM_GROUP_ABI,
     .name = "mpi",
     .kinds = 1u << LM_CPU,
-    .open = open_group,
-    .close = close_group,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .gather = gather,
-    .scatter = scatter,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-    .barrier = meet,
+    .open = mpi_open_group,
+    .close = mpi_close_group,
+    .all_reduce = mpi_all_reduce,
+    .broadcast = mpi_broadcast,
+    .reduce = mpi_reduce,
+    .all_gather = mpi_all_gather,
+    .gather = mpi_gather,
+    .scatter = mpi_scatter,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_to_all = mpi_all_to_all,
+    .barrier = mpi_meet,
     .post = lm_mpi_post,
     .finish = lm_mpi_finish,
     .forget = lm_mpi_forget,

@@ -61,7 +61,7 @@ static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_place *
 }
 
 /* The same on all ranks, since they look at the same table. */
-static lm_status check(const lm_group *g, const lm_mpi_place *p) {
+static lm_status place_check(const lm_group *g, const lm_mpi_place *p) {
   lm_status status = LM_OK;
   int *who = NULL; /* [of MPI's ranks] */
   for (int r = 0; r < g->size; r++) TRY(check_one(g, r, &p[r]));
@@ -80,18 +80,8 @@ done:
   return status;
 }
 
-static lm_status get(lm_group *g, const char *key, void *out, size_t n) {
-  void *data = NULL;
-  size_t got = 0;
-  lm_status status = lm_group_get(g, key, &data, &got);
-  if (status == LM_OK && got != n) status = lm_fail(LM_E_STATE, "backend mpi: the store holds nonsense");
-  if (status == LM_OK) memcpy(out, data, n);
-  lm_free(data);
-  return status;
-}
-
 /* The first member gathers the places and gives the table to all. */
-static lm_status exchange(lm_group *g, lm_mpi_place *places) {
+static lm_status place_exchange(lm_group *g, lm_mpi_place *places) {
   lm_status status = LM_OK;
   size_t all = (size_t)g->size * sizeof *places;
   char key[32];
@@ -100,12 +90,12 @@ static lm_status exchange(lm_group *g, lm_mpi_place *places) {
   if (g->rank > 0) {
     snprintf(key, sizeof key, "place/%d", g->rank);
     TRY(lm_group_set(g, key, &places[g->rank], sizeof *places));
-    TRY(get(g, "places", places, all));
+    TRY(lm_group_read(g, "places", places, all));
     return LM_OK;
   }
   for (int r = 1; r < g->size; r++) {
     snprintf(key, sizeof key, "place/%d", r);
-    TRY(get(g, key, &places[r], sizeof *places));
+    TRY(lm_group_read(g, key, &places[r], sizeof *places));
     places[r].job[sizeof places[r].job - 1] = 0;
   }
   TRY(lm_group_set(g, "places", places, all));
@@ -118,8 +108,8 @@ lm_status lm_mpi_places(lm_group *g, lm_mpi_place **out) {
   lm_mpi_place *places = lm_calloc((size_t)g->size, sizeof *places);
   *out = NULL;
   if (!places) return LM_E_OOM;
-  TRY(exchange(g, places));
-  TRY(check(g, places));
+  TRY(place_exchange(g, places));
+  TRY(place_check(g, places));
   *out = places;
   return LM_OK;
 done:

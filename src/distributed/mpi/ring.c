@@ -20,7 +20,7 @@ done:
 }
 
 /* Of what follows `at` in `n` elements, those of this piece. */
-static size_t piece(size_t n, size_t at, size_t most) { return n <= at ? 0 : n - at < most ? n - at : most; }
+static size_t ring_piece(size_t n, size_t at, size_t most) { return n <= at ? 0 : n - at < most ? n - at : most; }
 
 static size_t longest(const lm_group *g, const size_t *n) {
   size_t most = 0;
@@ -45,8 +45,8 @@ lm_status lm_mpi_ring_reduce(lm_group *g, lm_dtype dtype, lm_reduce_op op, lm_mp
     for (int k = 0; k < size - 1; k++) {
       int next = (b + size - 1) % size;
       char *got = s->scratch + (k & 1) * (size_t)LM_MPI_PIECE;
-      size_t n = piece(in.n[next], at, most);
-      TRY(pass_on(g, sent, piece(in.n[b], at, most) * element, got, n * element));
+      size_t n = ring_piece(in.n[next], at, most);
+      TRY(pass_on(g, sent, ring_piece(in.n[b], at, most) * element, got, n * element));
       char *sum = next == rank ? out + at * element : got;
       lm_reduce_into(dtype, op, sum, got, in.data[next] + at * element, n);
       sent = got;
@@ -65,8 +65,8 @@ lm_status lm_mpi_ring_gather(lm_group *g, lm_dtype dtype, lm_mpi_blocks blocks) 
     int b = g->rank;
     for (int k = 0; k < size - 1; k++) {
       int next = (b + size - 1) % size;
-      TRY(pass_on(g, blocks.data[b] + at * element, piece(blocks.n[b], at, most) * element,
-                  blocks.data[next] + at * element, piece(blocks.n[next], at, most) * element));
+      TRY(pass_on(g, blocks.data[b] + at * element, ring_piece(blocks.n[b], at, most) * element,
+                  blocks.data[next] + at * element, ring_piece(blocks.n[next], at, most) * element));
       b = next;
     }
   }
@@ -87,7 +87,7 @@ lm_status lm_mpi_exchange(lm_group *g, char *const *from, char *const *to, const
     size_t moving = 0;
     for (int k = 1; k < size; k++) {
       int before = (rank + size - k) % size, next = (rank + k) % size;
-      size_t a = piece(coming[before], at, LM_MPI_PIECE), b = piece(leaving[next], at, LM_MPI_PIECE);
+      size_t a = ring_piece(coming[before], at, LM_MPI_PIECE), b = ring_piece(leaving[next], at, LM_MPI_PIECE);
       if (a > 0) TRY(LM_MPI(g, MPI_Irecv(to[before] + at, (int)a, MPI_BYTE, before, 0, s->calls, &s->rounds[n++])));
       if (b > 0) TRY(LM_MPI(g, MPI_Isend(from[next] + at, (int)b, MPI_BYTE, next, 0, s->calls, &s->rounds[n++])));
       moving += a + b;

@@ -1,20 +1,16 @@
-#define _GNU_SOURCE /* ppoll, pthread_setname_np */
+#define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/mpi/runtime.h"
 
 #include <dlfcn.h>
-#include <poll.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/relink.h"
+#include "base/thread.h"
 #include "distributed/store/pmix.h"
 
 static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
@@ -45,7 +41,7 @@ bool lm_mpi_enter(void) {
   return false;
 }
 
-static lm_status fail_call(const lm_group *g, lm_status status, const char *text) {
+static lm_status mpi_fail_call(const lm_group *g, lm_status status, const char *text) {
   const char *what = lm_group_ticket(g)->what;
   return lm_fail(status, "%.*s: %s", (int)strcspn(what, " "), what, text);
 }
@@ -53,7 +49,7 @@ static lm_status fail_call(const lm_group *g, lm_status status, const char *text
 lm_status lm_mpi_refused(lm_group *g) {
   lm_status status = lm_group_check(g); /* a rank's failure is why it was given up, as a rule */
   if (status != LM_OK) return status;
-  return fail_call(
+  return mpi_fail_call(
       g, LM_E_STATE,
       atomic_load(&lost) ? "MPI was given up with an earlier call" : "MPI has ended, as this process does");
 }
@@ -76,7 +72,7 @@ lm_status lm_mpi_failed(lm_group *g, int code) {
     lm_status status = lm_group_check(g);
     if (status != LM_OK) return status;
   }
-  return fail_call(g, LM_E_IO, text);
+  return mpi_fail_call(g, LM_E_IO, text);
 }
 
 lm_status lm_mpi_did(lm_group *g, int code) {
@@ -92,10 +88,7 @@ void lm_mpi_rest(const lm_group *g, double since, double spin) {
     sched_yield();
     return;
   }
-  if (nap < LEAST_NAP) nap = LEAST_NAP;
-  if (nap > MOST_NAP) nap = MOST_NAP;
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  ppoll(&wake, 1, &(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
+  lm_group_pause(g, nap < LEAST_NAP ? LEAST_NAP : nap > MOST_NAP ? MOST_NAP : nap);
 }
 
 lm_status lm_mpi_wait(lm_group *g, int n, MPI_Request *requests, double spin) {
@@ -114,7 +107,7 @@ done:
 
 /* ---- calls that block */
 
-static void *serve(void *arg) {
+static void *mpi_serve(void *arg) {
   pthread_mutex_lock(&lock);
   for (;;) {
     while (!first) pthread_cond_wait(&more, &lock);
@@ -129,7 +122,7 @@ static void *serve(void *arg) {
   return arg;
 }
 
-static void hand_over(lm_mpi_job *job) {
+static void mpi_hand_over(lm_mpi_job *job) {
   pthread_mutex_lock(&lock);
   job->next = NULL;
   *last = job;
@@ -138,7 +131,7 @@ static void hand_over(lm_mpi_job *job) {
   pthread_mutex_unlock(&lock);
 }
 
-static bool is_done(lm_mpi_job *job) { return atomic_load_explicit(&job->done, memory_order_acquire); }
+static bool mpi_is_done(lm_mpi_job *job) { return atomic_load_explicit(&job->done, memory_order_acquire); }
 
 lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
   lm_status status = LM_OK;
@@ -147,8 +140,8 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
     return lm_mpi_refused(g);
   }
   lm_mpi_leave();
-  hand_over(job);
-  for (double since = lm_seconds(); !is_done(job); lm_mpi_rest(g, since, 0)) {
+  mpi_hand_over(job);
+  for (double since = lm_seconds(); !mpi_is_done(job); lm_mpi_rest(g, since, 0)) {
     status = lm_group_check(g);
     if (status == LM_OK) continue;
     lm_mpi_give_up();
@@ -163,14 +156,10 @@ lm_status lm_mpi_run(lm_group *g, lm_mpi_job *job) {
 /* One for all calls that block, since the thread that begins MPI is the one that has to end it. */
 static lm_status start_serving(void) {
   lm_status status = LM_OK;
-  sigset_t all, before;
   pthread_t thread;
   pthread_mutex_lock(&lock);
   if (!serving) {
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, NULL, serve, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = lm_thread_start(&thread, mpi_serve, NULL);
     if (error) {
       status = lm_fail(LM_E_IO, "a thread for MPI: %s", strerror(error));
     } else {
@@ -256,7 +245,7 @@ static void make_way(void) {
     lm_pmix_leave();
 }
 
-static int begin(lm_mpi_job *job) {
+static int mpi_begin(lm_mpi_job *job) {
   begin_job *b = (begin_job *)job;
   make_way();
   setvbuf(stderr, NULL, _IOLBF, 0); /* mpirun shows each write by itself: errors would come in bits and pieces */
@@ -280,7 +269,7 @@ lm_status lm_mpi_begin(lm_group *g, int rank, int size) {
   TRY(start_serving());
   b = lm_calloc(1, sizeof *b);
   if (!b) return LM_E_OOM;
-  b->job.run = begin;
+  b->job.run = mpi_begin;
   TRY(lm_mpi_run(g, &b->job));
   atomic_store(&begun, true);
   if (b->threads < MPI_THREAD_MULTIPLE) {
@@ -308,11 +297,9 @@ void lm_mpi_opened(lm_mpi_open *open) {
 
 void lm_mpi_closed(lm_mpi_open *open) {
   pthread_mutex_lock(&lock);
-  for (lm_mpi_open **at = &groups; *at; at = &(*at)->next) {
-    if (*at != open) continue;
-    *at = open->next;
-    break;
-  }
+  lm_mpi_open **at = &groups;
+  while (*at && *at != open) at = &(*at)->next;
+  if (*at) *at = open->next;
   pthread_mutex_unlock(&lock);
 }
 
@@ -324,33 +311,37 @@ static bool a_group_failed(void) {
   return failed;
 }
 
-static void pause_for(double seconds) { nanosleep(&(struct timespec){.tv_nsec = (long)(seconds * 1e9)}, NULL); }
+static void mpi_pause_for(double seconds) {
+  struct timespec time = lm_timespec(seconds);
+  nanosleep(&time, NULL);
+}
 
 /* Finalizing meets the other ranks by way of mpirun, which crashes or hangs if it has to end the job meanwhile. So they
  * meet before, by messages. */
-static int finalize(lm_mpi_job *job) {
+static int mpi_finalize(lm_mpi_job *job) {
   (void)job;
   MPI_Request all;
   int met = 0, code = MPI_Ibarrier(MPI_COMM_WORLD, &all);
   while (code == MPI_SUCCESS && !met) {
     code = MPI_Test(&all, &met, MPI_STATUS_IGNORE);
-    if (!met) pause_for(END_TICK);
+    if (!met) mpi_pause_for(END_TICK);
   }
   return code == MPI_SUCCESS ? MPI_Finalize() : code;
 }
 
 /* Finalizing waits for all other ranks. They must not wait for this one meanwhile, so it says goodbye first. */
 __attribute__((destructor)) static void end(void) {
-  static lm_mpi_job job = {.run = finalize};
+  static lm_mpi_job job = {.run = mpi_finalize};
   if (!lm_mpi_has_begun()) return;
   bool failed = a_group_failed();
   lm_group_farewell();
   if (failed || atomic_load(&lost)) {
-    pause_for(HEARD_TIME); /* when it ends a job it drops what it has not read by then */
+    mpi_pause_for(HEARD_TIME); /* when it ends a job it drops what it has not read by then */
     return;
   }
   atomic_store(&over, true);
-  for (double until = lm_seconds() + LEAVE_TIME; atomic_load(&inside) > 0 && lm_seconds() < until;) pause_for(END_TICK);
-  hand_over(&job);
-  while (!is_done(&job)) pause_for(END_TICK);
+  for (double until = lm_seconds() + LEAVE_TIME; atomic_load(&inside) > 0 && lm_seconds() < until;)
+    mpi_pause_for(END_TICK);
+  mpi_hand_over(&job);
+  while (!mpi_is_done(&job)) mpi_pause_for(END_TICK);
 }

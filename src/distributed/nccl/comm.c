@@ -2,18 +2,16 @@
  *
  * Ending one may take long, or for ever if the ways to its peers are bad, so a thread of its own does that; what it
  * works on belongs to it as well as to the group. */
-#define _GNU_SOURCE
-#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "base/variable.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
@@ -48,26 +46,26 @@ static lm_nccl_comm *new_comm(lm_device device, int rank, int size) {
   return c;
 }
 
-static void release(lm_nccl_comm *c) {
+static void comm_release(lm_nccl_comm *c) {
   if (c && atomic_fetch_sub(&c->rc, 1) == 1) lm_free(c);
 }
 
-static void rest(double seconds) {
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
+static void comm_sleep(double seconds) {
+  struct timespec time = lm_timespec(seconds);
   nanosleep(&time, NULL);
 }
 
 /* ---- the end of one */
 
 /* True if the communicator has come to rest, and may be destroyed: that does not block any more. */
-static bool finalize(ncclComm_t handle) {
+static bool comm_finalize(ncclComm_t handle) {
   ncclResult_t state = ncclCommFinalize(handle);
   double until = lm_seconds() + quiet_time;
   while (state == ncclInProgress || state == ncclSuccess) {
     if (ncclCommGetAsyncError(handle, &state) != ncclSuccess) return false;
     if (state == ncclSuccess) return true;
     if (lm_seconds() > until) return false;
-    rest(longest_rest);
+    comm_sleep(longest_rest);
   }
   return false;
 }
@@ -76,32 +74,29 @@ static bool finalize(ncclComm_t handle) {
 static void *run_end(void *p) {
   lm_nccl_comm *c = p;
   lm_device_enter(c->device);
-  if (c->quietly && finalize(c->handle)) {
+  if (c->quietly && comm_finalize(c->handle)) {
     ncclCommDestroy(c->handle);
   } else {
     ncclCommAbort(c->handle);
     if (c->child) ncclCommAbort(c->child);
   }
   atomic_store(&c->ended, true);
-  release(c);
+  comm_release(c);
   return NULL;
 }
 
 /* c is the caller's alone now. */
 static void begin_end(lm_nccl_comm *c, bool quietly) {
   pthread_t thread;
-  pthread_attr_t attributes;
-  sigset_t signals;
   c->quietly = quietly;
   atomic_fetch_add(&c->rc, 1);
-  bool started = false;
-  lm_nccl_hold_signals(&signals);
-  if (pthread_attr_init(&attributes) == 0) {
-    started = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED) == 0 &&
-              pthread_create(&thread, &attributes, run_end, c) == 0;
-    pthread_attr_destroy(&attributes);
+  if (lm_thread_start(&thread, run_end, c) == 0) {
+    pthread_detach(thread);
+    return;
   }
-  if (!started) run_end(c);
+  sigset_t signals;
+  lm_nccl_hold_signals(&signals);
+  run_end(c);
   lm_nccl_let_signals(&signals);
 }
 
@@ -111,7 +106,7 @@ static int count_comms(const lm_nccl *s) { return s->g->size + 1; }
 static lm_nccl_comm **comm_at(lm_nccl *s, int i) { return i < s->g->size ? &s->pair[i] : &s->whole; }
 
 /* With the lock. */
-static void end_all(lm_nccl *s, bool quietly) {
+static void comm_end_all(lm_nccl *s, bool quietly) {
   s->aborted = true;
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
@@ -121,7 +116,7 @@ static void end_all(lm_nccl *s, bool quietly) {
 
 void lm_nccl_abort(lm_nccl *s) {
   pthread_mutex_lock(&s->lock);
-  if (!s->aborted) end_all(s, false);
+  if (!s->aborted) comm_end_all(s, false);
   pthread_mutex_unlock(&s->lock);
 }
 
@@ -160,15 +155,15 @@ lm_status lm_nccl_new(lm_group *g, lm_nccl **out) {
 void lm_nccl_close(lm_nccl *s) {
   if (!s) return;
   pthread_mutex_lock(&s->lock);
-  if (!s->aborted) end_all(s, !lm_group_failed(s->g));
+  if (!s->aborted) comm_end_all(s, !lm_group_failed(s->g));
   pthread_mutex_unlock(&s->lock);
   double until = lm_seconds() + farewell;
   for (int i = 0; i < count_comms(s); i++) {
     lm_nccl_comm *c = *comm_at(s, i);
-    while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) rest(longest_rest);
+    while (c && c->handle && !atomic_load(&c->ended) && lm_seconds() < until) comm_sleep(longest_rest);
     if (c && c->handle && !atomic_load(&c->ended))
       lm_log(LM_LOG_DIST, "nccl: a communicator did not end within %g s; it is left alone", farewell);
-    release(c);
+    comm_release(c);
   }
   lm_free(s->posts);
   lm_free(s->pair);
@@ -183,43 +178,43 @@ void lm_nccl_close(lm_nccl *s) {
 static lm_status broken(lm_nccl *s, lm_status status) {
   pthread_mutex_lock(&s->lock);
   if (!*s->why) snprintf(s->why, sizeof s->why, "%s", lm_error());
-  if (!s->aborted) end_all(s, false);
+  if (!s->aborted) comm_end_all(s, false);
   pthread_mutex_unlock(&s->lock);
   return status;
 }
 
 /* NCCL often tells what a failure elsewhere did to it: whether there was one becomes known in a moment. */
-static lm_status cause(lm_group *asks) {
+static lm_status comm_await_cause(lm_group *asks) {
   lm_status status = lm_group_check(asks);
   for (double until = lm_seconds() + cause_time; status == LM_OK && lm_seconds() < until; status = lm_group_check(asks))
-    rest(10e-3);
+    comm_sleep(10e-3);
   return status;
 }
 
 /* Somebody aborted the communicators. */
-static lm_status gone(lm_nccl *s, lm_group *asks) {
+static lm_status comm_aborted(lm_nccl *s, lm_group *asks) {
   char why[sizeof s->why];
   pthread_mutex_lock(&s->lock);
   memcpy(why, s->why, sizeof why);
   pthread_mutex_unlock(&s->lock);
-  lm_status status = *why ? cause(asks) : lm_group_check(asks);
+  lm_status status = *why ? comm_await_cause(asks) : lm_group_check(asks);
   if (status != LM_OK) return status;
   if (*why) return lm_fail(LM_E_STATE, "%s: the group has failed before: %s", lm_nccl_caller(asks), why);
   return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
 }
 
-static lm_status word(const lm_group *asks, ncclResult_t result) {
+static lm_status comm_fail_in_words(const lm_group *asks, ncclResult_t result) {
   char last[512];
   snprintf(last, sizeof last, "%s", ncclGetLastError(NULL));
   last[strcspn(last, "\n")] = 0;
   return lm_nccl_fail(lm_nccl_caller(asks), result, last);
 }
 
-static lm_status failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
+static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_status status = LM_OK;
   lm_saved_error worded;
-  lm_error_save(word(asks, result), &worded);
-  if (result == ncclRemoteError || result == ncclSystemError) status = cause(asks);
+  lm_error_save(comm_fail_in_words(asks, result), &worded);
+  if (result == ncclRemoteError || result == ncclSystemError) status = comm_await_cause(asks);
   return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
 }
 
@@ -233,18 +228,12 @@ static lm_status begin_for(lm_nccl *s, lm_group *asks) {
     return LM_OK;
   }
   pthread_mutex_unlock(&s->lock);
-  return gone(s, asks);
+  return comm_aborted(s, asks);
 }
 
 lm_status lm_nccl_begin(lm_nccl *s) { return begin_for(s, s->g); }
 
-static void pause_for(const lm_group *g, double seconds) {
-  struct pollfd wake = {.fd = lm_group_wake_fd(g), .events = POLLIN};
-  struct timespec time = {.tv_nsec = (long)(seconds * 1e9)};
-  ppoll(&wake, 1, &time, NULL);
-}
-
-static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
+static lm_status comm_settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
   double start = lm_seconds(), pause = 20e-6;
   bool spins = lm_group_may_spin(asks);
   for (;;) {
@@ -253,16 +242,16 @@ static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
     bool aborted = s->aborted;
     ncclResult_t answer = aborted ? ncclSuccess : ncclCommGetAsyncError(c->handle, &state);
     pthread_mutex_unlock(&s->lock);
-    if (aborted) return gone(s, asks);
+    if (aborted) return comm_aborted(s, asks);
     if (answer != ncclSuccess) state = answer;
     if (state == ncclSuccess) return LM_OK;
-    if (state != ncclInProgress) return failed(s, asks, state);
+    if (state != ncclInProgress) return comm_failed(s, asks, state);
     lm_status status = lm_group_check(asks);
     if (status != LM_OK) return broken(s, status);
     if (spins && lm_seconds() < start + spin_time) {
       sched_yield();
     } else {
-      pause_for(asks, pause);
+      lm_group_pause(asks, pause);
       if (pause < longest_rest) pause *= 2;
     }
   }
@@ -271,7 +260,7 @@ static lm_status settle(lm_nccl *s, lm_nccl_comm *c, lm_group *asks) {
 static lm_status end_for(lm_nccl *s, lm_nccl_comm *c, lm_group *asks, ncclResult_t result) {
   lm_nccl_let_signals(&s->signals);
   pthread_mutex_unlock(&s->lock);
-  return result == ncclSuccess || result == ncclInProgress ? settle(s, c, asks) : failed(s, asks, result);
+  return result == ncclSuccess || result == ncclInProgress ? comm_settle(s, c, asks) : comm_failed(s, asks, result);
 }
 
 lm_status lm_nccl_end(lm_nccl *s, lm_nccl_comm *c, ncclResult_t result) { return end_for(s, c, s->g, result); }
@@ -290,7 +279,7 @@ lm_status lm_nccl_health(lm_nccl *s) {
   }
   pthread_mutex_unlock(&s->lock);
   if (*why) return lm_fail(LM_E_STATE, "%s", why);
-  return bad == ncclSuccess ? LM_OK : broken(s, word(s->g, bad)); /* the core asks for causes */
+  return bad == ncclSuccess ? LM_OK : broken(s, comm_fail_in_words(s->g, bad)); /* the core asks for causes */
 }
 
 /* ---- making one */
@@ -325,17 +314,12 @@ static lm_status invite(lm_group *g, const char *key, bool alone, invitation *ma
   const char *last = ncclGetLastError(NULL);
   if (result != ncclSuccess) snprintf(made->why, sizeof made->why, "%.250s", *last ? last : ncclGetErrorString(result));
   lm_status status = alone ? LM_OK : lm_group_set(g, key, made, sizeof *made);
-  return status == LM_OK && result != ncclSuccess ? word(g, result) : status;
+  return status == LM_OK && result != ncclSuccess ? comm_fail_in_words(g, result) : status;
 }
 
 static lm_status be_invited(lm_group *g, const char *key, int first, invitation *got) {
-  void *data;
-  size_t n;
-  lm_status status = lm_group_get(g, key, &data, &n);
+  lm_status status = lm_group_read(g, key, got, sizeof *got);
   if (status != LM_OK) return status;
-  if (n == sizeof *got) memcpy(got, data, n);
-  lm_free(data);
-  if (n != sizeof *got) return lm_fail(LM_E_STATE, "%s: the store holds nonsense", lm_nccl_caller(g));
   got->why[sizeof got->why - 1] = 0;
   if (!*got->why) return LM_OK;
   return lm_fail(LM_E_STATE, "%s: %s cannot begin a communicator: NCCL: %s", lm_nccl_caller(g),
@@ -349,7 +333,7 @@ static ncclConfig_t settings(void) {
 }
 
 /* Into *at, which an abort sees from then on. `first` is the rank in the group that is 0 in the communicator. */
-static lm_status make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
+static lm_status comm_make(lm_nccl *s, const char *key, int first, int rank, int size, lm_nccl_comm **at) {
   lm_status status;
   double start = lm_seconds();
   invitation card;
@@ -367,14 +351,14 @@ static lm_status make(lm_nccl *s, const char *key, int first, int rank, int size
   return LM_OK;
 
 done:
-  if (*at != c) release(c);
+  if (*at != c) comm_release(c);
   return broken(s, status); /* the others may be waiting in theirs already */
 }
 
 lm_status lm_nccl_whole(lm_nccl *s, lm_device device, lm_nccl_comm **out) {
   lm_status status;
   TRY(use_device(s, device));
-  if (!s->whole) TRY(make(s, "nccl", 0, s->g->rank, s->g->size, &s->whole));
+  if (!s->whole) TRY(comm_make(s, "nccl", 0, s->g->rank, s->g->size, &s->whole));
   *out = s->whole;
 done:
   return status;
@@ -388,7 +372,7 @@ lm_status lm_nccl_pair(lm_nccl *s, lm_device device, int peer, lm_nccl_comm **ou
   *there = peer == low ? 0 : 1;
   if (!s->pair[peer]) {
     snprintf(key, sizeof key, "nccl/%d-%d", low, high);
-    TRY(make(s, key, low, rank == low ? 0 : 1, low == high ? 1 : 2, &s->pair[peer]));
+    TRY(comm_make(s, key, low, rank == low ? 0 : 1, low == high ? 1 : 2, &s->pair[peer]));
   }
   *out = s->pair[peer];
 done:
@@ -418,18 +402,18 @@ lm_status lm_nccl_split(lm_group *g, lm_nccl *parent, lm_nccl **out) {
     from->child = NULL;
   }
   pthread_mutex_unlock(&parent->lock);
-  if (!c->handle) TRY(gone(parent, g));
+  if (!c->handle) TRY(comm_aborted(parent, g));
   s->whole = c;
   s->device = parent->device;
   c = NULL;
-  TRY(settle(s, s->whole, g));
+  TRY(comm_settle(s, s->whole, g));
   lm_log(LM_LOG_DIST, "nccl: a communicator of %d ranks on %s, split from one of %d", g->size,
          lm_device_name(s->device), parent->g->size);
   *out = s;
   s = NULL;
 
 done:
-  release(c);
+  comm_release(c);
   lm_nccl_close(s);
   return status;
 }

@@ -15,7 +15,7 @@ typedef struct call {
   cudaStream_t stream;
 } call;
 
-static lm_status stream_of(lm_device device, cudaStream_t *out) {
+static lm_status nccl_stream_of(lm_device device, cudaStream_t *out) {
   lm_stream *stream = lm_stream_current(device);
   if (!stream) return LM_E_DEVICE;
   lm_stream_touch(stream);
@@ -23,10 +23,10 @@ static lm_status stream_of(lm_device device, cudaStream_t *out) {
   return LM_OK;
 }
 
-static lm_status begin(lm_group *g, const lm_tensor *t, call *c) {
+static lm_status nccl_begin(lm_group *g, const lm_tensor *t, call *c) {
   lm_status status;
   c->s = g->state;
-  TRY(stream_of(t->device, &c->stream));
+  TRY(nccl_stream_of(t->device, &c->stream));
   TRY(lm_nccl_whole(c->s, t->device, &c->comm));
   TRY(lm_nccl_begin(c->s));
 done:
@@ -75,7 +75,7 @@ static lm_status row_for(const lm_group *g, lm_tensor *const *list, lm_tensor **
 }
 
 /* On the current stream. */
-static lm_status copy(lm_device device, void *to, const void *from, size_t bytes) {
+static lm_status nccl_copy(lm_device device, void *to, const void *from, size_t bytes) {
   return lm_driver_of(device)->copy(lm_stream_current(device)->native, device, to, device, from, bytes, true);
 }
 
@@ -90,13 +90,13 @@ done:
   return status;
 }
 
-static lm_status all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
+static lm_status nccl_all_reduce(lm_group *g, lm_tensor *t, lm_reduce_op op) {
   lm_status status;
   call c;
   ncclDataType_t type;
   ncclRedOp_t how;
   TRY(type_and_op(g, t, op, &type, &how));
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   status = lm_nccl_end(c.s, c.comm,
                        ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream));
 done:
@@ -119,7 +119,7 @@ static lm_status scalar_of(const char *who, lm_dtype dtype, double value, scalar
   }
 }
 
-static lm_status all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
+static lm_status nccl_all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
   lm_status status;
   call c;
   ncclDataType_t type;
@@ -128,7 +128,7 @@ static lm_status all_reduce_scaled(lm_group *g, lm_tensor *t, double scale) {
   const char *who = lm_nccl_caller(g);
   TRY(lm_nccl_type(who, (lm_dtype)t->dtype, &type));
   TRY(scalar_of(who, (lm_dtype)t->dtype, scale, &factor));
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   ncclResult_t result = ncclRedOpCreatePreMulSum(&how, &factor, type, ncclScalarHostImmediate, lm_nccl_handle(c.comm));
   bool made = result == ncclSuccess;
   if (made) result = ncclAllReduce(t->data, t->data, (size_t)t->numel, type, how, lm_nccl_handle(c.comm), c.stream);
@@ -140,20 +140,20 @@ done:
   return status;
 }
 
-static lm_status reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
+static lm_status nccl_reduce(lm_group *g, lm_tensor *t, int root, lm_reduce_op op) {
   lm_status status;
   call c;
   ncclDataType_t type;
   ncclRedOp_t how;
   TRY(type_and_op(g, t, op, &type, &how));
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   status = lm_nccl_end(
       c.s, c.comm, ncclReduce(t->data, t->data, (size_t)t->numel, type, how, root, lm_nccl_handle(c.comm), c.stream));
 done:
   return status;
 }
 
-static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
+static lm_status nccl_reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in, lm_reduce_op op) {
   lm_status status;
   call c;
   ncclDataType_t type;
@@ -162,8 +162,8 @@ static lm_status reduce_scatter(lm_group *g, lm_tensor *t, lm_tensor *const *in,
   size_t bytes = lm_nbytes(t);
   TRY(type_and_op(g, t, op, &type, &how));
   TRY(row_for(g, in, &row));
-  for (int r = 0; row && r < g->size; r++) TRY(copy(t->device, row->data + (size_t)r * bytes, in[r]->data, bytes));
-  TRY(begin(g, t, &c));
+  for (int r = 0; row && r < g->size; r++) TRY(nccl_copy(t->device, row->data + (size_t)r * bytes, in[r]->data, bytes));
+  TRY(nccl_begin(g, t, &c));
   status = lm_nccl_end(c.s, c.comm,
                        ncclReduceScatter(row ? row->data : in[0]->data, t->data, (size_t)t->numel, type, how,
                                          lm_nccl_handle(c.comm), c.stream));
@@ -174,27 +174,28 @@ done:
 
 /* ---- moves */
 
-static lm_status broadcast(lm_group *g, lm_tensor *t, int root) {
+static lm_status nccl_broadcast(lm_group *g, lm_tensor *t, int root) {
   lm_status status;
   call c;
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   status = lm_nccl_end(
       c.s, c.comm, ncclBroadcast(t->data, t->data, lm_nbytes(t), ncclUint8, root, lm_nccl_handle(c.comm), c.stream));
 done:
   return status;
 }
 
-static lm_status all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
+static lm_status nccl_all_gather(lm_group *g, const lm_tensor *t, lm_tensor *const *out) {
   lm_status status;
   call c;
   lm_tensor *row = NULL;
   size_t bytes = lm_nbytes(t);
   TRY(row_for(g, out, &row));
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   TRY(lm_nccl_end(
       c.s, c.comm,
       ncclAllGather(t->data, row ? row->data : out[0]->data, bytes, ncclUint8, lm_nccl_handle(c.comm), c.stream)));
-  for (int r = 0; row && r < g->size; r++) TRY(copy(t->device, out[r]->data, row->data + (size_t)r * bytes, bytes));
+  for (int r = 0; row && r < g->size; r++)
+    TRY(nccl_copy(t->device, out[r]->data, row->data + (size_t)r * bytes, bytes));
 done:
   lm_release(row);
   return status;
@@ -208,10 +209,10 @@ static void receive_from(unit *u, const call *c, lm_tensor *t, int peer) {
   add_recv(u, t->data, lm_nbytes(t), peer, c->stream);
 }
 
-static lm_status gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
+static lm_status nccl_gather(lm_group *g, const lm_tensor *t, int root, lm_tensor *const *out) {
   lm_status status;
   call c;
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   unit u = begin_unit(c.comm);
   send_to(&u, &c, t, root);
   for (int r = 0; out && r < g->size; r++) receive_from(&u, &c, out[r], r);
@@ -220,10 +221,10 @@ done:
   return status;
 }
 
-static lm_status scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
+static lm_status nccl_scatter(lm_group *g, lm_tensor *t, int root, lm_tensor *const *in) {
   lm_status status;
   call c;
-  TRY(begin(g, t, &c));
+  TRY(nccl_begin(g, t, &c));
   unit u = begin_unit(c.comm);
   for (int r = 0; in && r < g->size; r++) send_to(&u, &c, in[r], r);
   receive_from(&u, &c, t, root);
@@ -232,10 +233,10 @@ done:
   return status;
 }
 
-static lm_status all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
+static lm_status nccl_all_to_all(lm_group *g, lm_tensor *const *in, lm_tensor *const *out) {
   lm_status status;
   call c;
-  TRY(begin(g, in[0], &c));
+  TRY(nccl_begin(g, in[0], &c));
   unit u = begin_unit(c.comm);
   for (int r = 0; r < g->size; r++) {
     if (in[r]->numel > 0) send_to(&u, &c, in[r], r);
@@ -251,7 +252,7 @@ done:
 /* Ranks that meet send each other a byte in the same unit. NCCL makes the ways that a unit needs, and takes for granted
  * that the peer makes the same: of two that begin by sending to each other, each would write into what the other sends
  * from. */
-static void greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
+static void nccl_greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes, cudaStream_t stream) {
   if (lm_nccl_has_met(comm, peer)) return;
   add_send(u, bytes->data, 1, peer, stream);
   add_recv(u, bytes->data + 1, 1, peer, stream);
@@ -259,7 +260,7 @@ static void greet(unit *u, lm_nccl_comm *comm, int peer, const lm_tensor *bytes,
 }
 
 /* As one unit: those to and from `peer`, which is `there` in the communicator, or all (-1) if that has all ranks. */
-static lm_status enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
+static lm_status nccl_enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_post *posts, int peer, int there) {
   lm_status status;
   lm_tensor *bytes = NULL;
   for (int i = 0; i < n && !bytes; i++) {
@@ -273,7 +274,7 @@ static lm_status enqueue(lm_nccl *s, lm_nccl_comm *comm, int n, const lm_nccl_po
     const lm_nccl_post *p = &posts[i];
     if (peer >= 0 && p->peer != peer) continue;
     int to = peer < 0 ? p->peer : there;
-    greet(&u, comm, to, bytes, p->stream);
+    nccl_greet(&u, comm, to, bytes, p->stream);
     if (p->sending)
       add_send(&u, p->data, p->bytes, to, p->stream);
     else
@@ -293,20 +294,20 @@ static lm_status enqueue_all(lm_nccl *s, int n, const lm_nccl_post *posts) {
   int there;
   if (n > 0 && s->whole) {
     TRY(lm_nccl_whole(s, posts[0].device, &comm));
-    return enqueue(s, comm, n, posts, -1, -1);
+    return nccl_enqueue(s, comm, n, posts, -1, -1);
   }
   for (int peer = 0; peer < s->g->size; peer++) {
     bool wanted = false;
     for (int i = 0; i < n; i++) wanted = wanted || posts[i].peer == peer;
     if (!wanted) continue;
     TRY(lm_nccl_pair(s, posts[0].device, peer, &comm, &there));
-    TRY(enqueue(s, comm, n, posts, peer, there));
+    TRY(nccl_enqueue(s, comm, n, posts, peer, there));
   }
 done:
   return status;
 }
 
-static lm_status keep(lm_nccl *s, const lm_nccl_post *p) {
+static lm_status nccl_keep(lm_nccl *s, const lm_nccl_post *p) {
   if (s->nposts == s->capacity) {
     int capacity = s->capacity ? 2 * s->capacity : 8;
     lm_nccl_post *posts = lm_realloc(s->posts, (size_t)capacity * sizeof *posts);
@@ -318,7 +319,7 @@ static lm_status keep(lm_nccl *s, const lm_nccl_post *p) {
   return LM_OK;
 }
 
-static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
+static lm_status nccl_post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag, lm_request **out) {
   lm_status status;
   lm_nccl *s = g->state;
   lm_nccl_post p = {.device = t->device, .sending = sending, .data = t->data, .bytes = lm_nbytes(t), .peer = peer};
@@ -331,14 +332,14 @@ static lm_status post(lm_group *g, bool sending, lm_tensor *t, int peer, int tag
         "%s: tag %d, but NCCL has no tags: between two ranks, calls match in their order. Leave the tag away "
         "on both sides, or use backend 'gloo'",
         sending ? "send" : "recv", tag);
-  TRY(stream_of(t->device, &p.stream));
-  status = s->batching ? keep(s, &p) : enqueue_all(s, 1, &p);
+  TRY(nccl_stream_of(t->device, &p.stream));
+  status = s->batching ? nccl_keep(s, &p) : enqueue_all(s, 1, &p);
 done:
   return status;
 }
 
 /* Collected here and not in NCCL, which has a notion of its own of the batch each thread is in. */
-static lm_status batch(lm_group *g, bool begins) {
+static lm_status nccl_batch(lm_group *g, bool begins) {
   lm_nccl *s = g->state;
   int n = s->nposts;
   s->batching = begins;
@@ -348,7 +349,7 @@ static lm_status batch(lm_group *g, bool begins) {
 
 /* ---- opening and closing */
 
-static lm_status open_group(lm_group *g) {
+static lm_status nccl_open_group(lm_group *g) {
   if (g->state) return LM_OK; /* cut out of another one */
   if (lm_device_count(LM_CUDA) == 0)
     return lm_fail(LM_E_DEVICE,
@@ -358,7 +359,7 @@ static lm_status open_group(lm_group *g) {
   return lm_nccl_new(g, (lm_nccl **)&g->state);
 }
 
-static void close_group(lm_group *g) {
+static void nccl_close_group(lm_group *g) {
   lm_nccl_close(g->state);
   g->state = NULL;
 }
@@ -366,7 +367,7 @@ static void close_group(lm_group *g) {
 static lm_status health(lm_group *g) { return lm_nccl_health(g->state); }
 static void abort_group(lm_group *g) { lm_nccl_abort(g->state); }
 
-static lm_status split(lm_group *g, lm_group *parent) {
+static lm_status nccl_split(lm_group *g, lm_group *parent) {
   return parent->state ? lm_nccl_split(g, parent->state, (lm_nccl **)&g->state) : LM_OK;
 }
 
@@ -375,23 +376,23 @@ static const lm_group_table table = {
     .name = "nccl",
     .kinds = 1u << LM_CUDA,
     .enqueues = true,
-    .open = open_group,
-    .close = close_group,
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .gather = gather,
-    .scatter = scatter,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
-    .post = post,
-    .all_reduce_scaled = all_reduce_scaled,
-    .batch = batch,
+    .open = nccl_open_group,
+    .close = nccl_close_group,
+    .all_reduce = nccl_all_reduce,
+    .broadcast = nccl_broadcast,
+    .reduce = nccl_reduce,
+    .all_gather = nccl_all_gather,
+    .gather = nccl_gather,
+    .scatter = nccl_scatter,
+    .reduce_scatter = nccl_reduce_scatter,
+    .all_to_all = nccl_all_to_all,
+    .post = nccl_post,
+    .all_reduce_scaled = nccl_all_reduce_scaled,
+    .batch = nccl_batch,
     .health = health,
     .abort = abort_group,
-    .split = split,
-    .within = lm_nccl_within,
+    .split = nccl_split,
+    .across_devices = lm_nccl_across_devices,
     .version = lm_nccl_version,
 };
 

@@ -11,13 +11,13 @@ enum { VERSION = 1, NONCE = 32, MAC = 32, CHALLENGE = 3 + NONCE, HEAD = NONCE + 
 
 _Static_assert(sizeof((lm_auth *)0)->in == HEAD + LM_HELLO_MAX + MAC, "room for nonce, hello and proof");
 
-static void ready(void) {
+static void auth_ready(void) {
   int code = sodium_init(); /* may be called any number of times, from any thread */
   (void)code;
 }
 
 lm_status lm_key_of(const char *token, const char *job, lm_key *out) {
-  ready();
+  auth_ready();
   const char *kind = token ? "luminary token" : "luminary job", *text = token ? token : job ? job : "";
   if (token && !*token) return lm_fail(LM_E_ARG, "the job's token (LM_TOKEN) is empty");
   crypto_generichash_state h;
@@ -30,7 +30,7 @@ lm_status lm_key_of(const char *token, const char *job, lm_key *out) {
 
 void lm_random_hex(char *out, int n) {
   static const char digits[] = "0123456789abcdef";
-  ready();
+  auth_ready();
   for (int i = 0; i < n; i++) {
     unsigned char byte;
     randombytes_buf(&byte, 1);
@@ -40,8 +40,8 @@ void lm_random_hex(char *out, int n) {
   *out = 0;
 }
 
-static void prove(const lm_key *key, const char *role, const unsigned char *a, const unsigned char *b,
-                  const void *hello, size_t n, unsigned char out[MAC]) {
+static void auth_prove(const lm_key *key, const char *role, const unsigned char *a, const unsigned char *b,
+                       const void *hello, size_t n, unsigned char out[MAC]) {
   crypto_generichash_state h;
   crypto_generichash_init(&h, key->bytes, sizeof key->bytes, MAC);
   crypto_generichash_update(&h, (const unsigned char *)role, strlen(role) + 1);
@@ -56,7 +56,7 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
   uint32_t size = (uint32_t)n;
   lm_status status = LM_OK;
   if (n > LM_HELLO_MAX) return lm_fail(LM_E_ARG, "a hello of %zu bytes; at most %d", n, LM_HELLO_MAX);
-  ready();
+  auth_ready();
   TRY(lm_net_read(fd, challenge, sizeof challenge, p));
   if (memcmp(challenge, "LM", 2) != 0)
     return lm_fail(LM_E_IO, "what answers there is not Luminary; another program has that port");
@@ -66,10 +66,10 @@ lm_status lm_auth_connect(int fd, const lm_key *key, const void *hello, size_t n
   randombytes_buf(out, NONCE);
   memcpy(out + NONCE, &size, sizeof size);
   if (n > 0) memcpy(out + HEAD, hello, n);
-  prove(key, "connector", a, out, hello, n, out + HEAD + n);
+  auth_prove(key, "connector", a, out, hello, n, out + HEAD + n);
   TRY(lm_net_write(fd, out, HEAD + n + MAC, p));
   TRY(lm_net_read(fd, got, sizeof got, p));
-  prove(key, "acceptor", a, out, hello, n, wanted);
+  auth_prove(key, "acceptor", a, out, hello, n, wanted);
   if (sodium_memcmp(got, wanted, MAC) != 0)
     return lm_fail(LM_E_STATE,
                    "it is of another job, or has another token: LM_TOKEN, and without one the job's id, have to be the "
@@ -85,7 +85,7 @@ static lm_status write_now(int fd, const void *data, size_t n) {
 
 lm_status lm_auth_start(lm_auth *a, int fd, const lm_key *key) {
   unsigned char challenge[CHALLENGE] = {'L', 'M', VERSION};
-  ready();
+  auth_ready();
   a->key = key;
   a->deadline = lm_seconds() + PATIENCE;
   a->got = a->hello_n = 0;
@@ -103,10 +103,10 @@ lm_status lm_auth_step(lm_auth *a, int fd, bool *done) {
     size_t whole = HEAD + n + MAC;
     if (a->got == whole) {
       unsigned char mac[MAC] = {0};
-      prove(a->key, "connector", a->nonce, a->in, a->in + HEAD, n, mac);
+      auth_prove(a->key, "connector", a->nonce, a->in, a->in + HEAD, n, mac);
       bool proved = sodium_memcmp(mac, a->in + HEAD + n, MAC) == 0;
       if (proved)
-        prove(a->key, "acceptor", a->nonce, a->in, a->in + HEAD, n, mac);
+        auth_prove(a->key, "acceptor", a->nonce, a->in, a->in + HEAD, n, mac);
       else
         memset(mac, 0, sizeof mac);
       lm_status status = write_now(fd, mac, sizeof mac);

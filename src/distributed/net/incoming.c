@@ -70,7 +70,7 @@ static void let_in(lm_incoming *l, int listener) {
 }
 
 /* To its group, or aside until there is one. Takes fd over. */
-static void hand_over(lm_incoming *l, uint64_t at_door, int peer, int fd) {
+static void incoming_hand_over(lm_incoming *l, uint64_t at_door, int peer, int fd) {
   pthread_mutex_lock(&l->lock);
   lm_door *door = l->doors;
   while (door && door->door != at_door) door = door->next;
@@ -110,7 +110,7 @@ static bool serve_guest(lm_incoming *l, int i) {
   int fd = guest->fd;
   bool sense = lm_reader_done(&r) && peer < (uint32_t)l->size;
   dismiss(l, i, !sense);
-  if (sense) hand_over(l, door, (int)peer, fd);
+  if (sense) incoming_hand_over(l, door, (int)peer, fd);
   return false;
 }
 
@@ -140,6 +140,23 @@ void lm_incoming_serve(lm_incoming *l, const struct pollfd *polls, int n) {
 
 /* ---- the groups' side */
 
+/* With the lock: those at doors that differ in their lowest `bits` alone go to fn, or are closed. */
+static void take_parked(lm_incoming *l, uint64_t door, int bits, lm_link_fn fn, int size, void *ctx) {
+  for (lm_parked **at = &l->parked; *at;) {
+    lm_parked *p = *at;
+    if (p->door >> bits != door >> bits) {
+      at = &p->next;
+      continue;
+    }
+    *at = p->next;
+    if (fn && p->peer < size)
+      fn(ctx, p->peer, p->fd);
+    else
+      close(p->fd);
+    lm_free(p);
+  }
+}
+
 lm_status lm_incoming_accept(lm_incoming *l, uint64_t at_door, int size, lm_link_fn fn, void *ctx) {
   lm_door *door = NULL;
   if (fn) {
@@ -159,34 +176,13 @@ lm_status lm_incoming_accept(lm_incoming *l, uint64_t at_door, int size, lm_link
     door->next = l->doors;
     l->doors = door;
   }
-  for (lm_parked **at = &l->parked; *at;) {
-    lm_parked *p = *at;
-    if (p->door != at_door) {
-      at = &p->next;
-      continue;
-    }
-    *at = p->next;
-    if (fn && p->peer < size)
-      fn(ctx, p->peer, p->fd);
-    else
-      close(p->fd);
-    lm_free(p);
-  }
+  take_parked(l, at_door, 0, fn, size, ctx);
   pthread_mutex_unlock(&l->lock);
   return LM_OK;
 }
 
 void lm_incoming_forget(lm_incoming *l, uint64_t door, int bits) {
   pthread_mutex_lock(&l->lock);
-  for (lm_parked **at = &l->parked; *at;) {
-    lm_parked *p = *at;
-    if (p->door >> bits != door >> bits) {
-      at = &p->next;
-      continue;
-    }
-    *at = p->next;
-    close(p->fd);
-    lm_free(p);
-  }
+  take_parked(l, door, bits, NULL, 0, NULL);
   pthread_mutex_unlock(&l->lock);
 }

@@ -13,7 +13,7 @@
 
 /* ---- LM_SOCKET_IFNAME */
 
-static bool is_among(const char *name, const char *list, bool whole) {
+static bool interface_is_among(const char *name, const char *list, bool whole) {
   for (const char *at = list; *at;) {
     size_t n = strcspn(at, ",");
     if (n > 0 && strncmp(name, at, n) == 0 && (!whole || name[n] == 0)) return true;
@@ -22,14 +22,14 @@ static bool is_among(const char *name, const char *list, bool whole) {
   return false;
 }
 
-static bool is_loopback(const struct ifaddrs *i) { return i->ifa_flags & IFF_LOOPBACK; }
+static bool interface_is_loopback(const struct ifaddrs *i) { return i->ifa_flags & IFF_LOOPBACK; }
 
 /* The loopback only where it is asked for. */
 static bool is_chosen(const struct ifaddrs *i, const char *pattern) {
   bool other = *pattern == '^';
   pattern += other;
   bool whole = *pattern == '=';
-  return is_among(i->ifa_name, pattern + whole, whole) != other && !(other && is_loopback(i));
+  return interface_is_among(i->ifa_name, pattern + whole, whole) != other && !(other && interface_is_loopback(i));
 }
 
 /* ---- interfaces */
@@ -47,16 +47,16 @@ static bool address_of(const struct ifaddrs *i, int family, char host[LM_ADDRESS
 }
 
 /* The first of an interface that fits; pattern NULL: of any but the loopback. */
-static bool find(const struct ifaddrs *all, const char *pattern, int family, char host[LM_ADDRESS_MAX]) {
+static bool interface_find(const struct ifaddrs *all, const char *pattern, int family, char host[LM_ADDRESS_MAX]) {
   for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-    bool fits = pattern ? is_chosen(i, pattern) : !is_loopback(i);
+    bool fits = pattern ? is_chosen(i, pattern) : !interface_is_loopback(i);
     if (fits && address_of(i, family, host)) return true;
   }
   return false;
 }
 
 /* "eth0 (10.0.0.1), lo (127.0.0.1)"; "none" without any. */
-static void list(const struct ifaddrs *all, char *out, size_t capacity) {
+static void interface_list(const struct ifaddrs *all, char *out, size_t capacity) {
   static const int families[] = {AF_INET, AF_INET6};
   size_t n = 0;
   snprintf(out, capacity, "none");
@@ -77,8 +77,9 @@ lm_status lm_net_chosen_host(const char *like, char host[LM_ADDRESS_MAX]) {
   if (!pattern) return LM_OK;
   if (getifaddrs(&all) != 0) return lm_fail(LM_E_IO, "LM_SOCKET_IFNAME: this machine's interfaces cannot be listed");
   int first = strchr(like, ':') ? AF_INET6 : AF_INET;
-  if (!find(all, pattern, first, host) && !find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
-    list(all, there, sizeof there);
+  if (!interface_find(all, pattern, first, host) &&
+      !interface_find(all, pattern, first == AF_INET ? AF_INET6 : AF_INET, host)) {
+    interface_list(all, there, sizeof there);
     status = lm_fail(LM_E_ARG, "LM_SOCKET_IFNAME = '%s' fits no interface that is up and has an address; there are %s",
                      lm_brief(pattern, 100), there);
   }
@@ -127,7 +128,8 @@ void lm_net_machine_host(char host[LM_ADDRESS_MAX]) {
   struct ifaddrs *all = NULL;
   if (routed_address(AF_INET, host)) return;
   if (getifaddrs(&all) != 0) all = NULL;
-  bool found = find(all, NULL, AF_INET, host) || routed_address(AF_INET6, host) || find(all, NULL, AF_INET6, host);
+  bool found = interface_find(all, NULL, AF_INET, host) || routed_address(AF_INET6, host) ||
+               interface_find(all, NULL, AF_INET6, host);
   if (all) freeifaddrs(all);
   if (!found) snprintf(host, LM_ADDRESS_MAX, "127.0.0.1");
 }

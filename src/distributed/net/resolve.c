@@ -3,33 +3,30 @@
 #define _GNU_SOURCE /* pthread_setname_np */
 #include "distributed/net/resolve.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 typedef struct lookup {
   _Atomic int holders;   /* who asks, and the thread */
   _Atomic bool answered; /* code, error and found are there */
-  int bell;              /* an eventfd: readable once answered */
+  int bell;              /* rings once answered */
   int code, error;       /* getaddrinfo's, and its errno */
   struct addrinfo *found;
   char host[LM_ADDRESS_MAX], port[16];
 } lookup;
 
-static int ask(const char *host, const char *port, int flags, struct addrinfo **out) {
+static int resolve_ask(const char *host, const char *port, int flags, struct addrinfo **out) {
   struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV | flags};
   return getaddrinfo(host, port, &hints, out);
 }
 
-static void let_go(lookup *l) {
+static void resolve_let_go(lookup *l) {
   if (atomic_fetch_sub(&l->holders, 1) > 1) return;
   if (l->found) freeaddrinfo(l->found);
   close(l->bell);
@@ -42,34 +39,29 @@ static bool is_this_host(const char *host) {
   return strcmp(host, "localhost") == 0 || (gethostname(own, sizeof own) == 0 && strcmp(host, own) == 0);
 }
 
-static void *run(void *ctx) {
+static void *resolve_on_thread(void *ctx) {
   lookup *l = ctx;
-  uint64_t one = 1;
-  l->code = ask(l->host, l->port, 0, &l->found);
-  if (l->code != 0 && is_this_host(l->host)) l->code = ask(NULL, l->port, 0, &l->found); /* no host: the loopback */
+  l->code = resolve_ask(l->host, l->port, 0, &l->found);
+  if (l->code != 0 && is_this_host(l->host))
+    l->code = resolve_ask(NULL, l->port, 0, &l->found); /* no host: the loopback */
   l->error = errno;
   if (l->code != 0) l->found = NULL;
   atomic_store(&l->answered, true);
-  while (write(l->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
-  let_go(l);
+  lm_bell_ring(l->bell);
+  resolve_let_go(l);
   return NULL;
 }
 
-/* Detached, deaf to signals: those are for threads that wait for them. */
-static int start(lookup *l) {
+static int resolve_start_thread(lookup *l) {
   pthread_t thread;
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int code = pthread_create(&thread, NULL, run, l);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int code = lm_thread_start(&thread, resolve_on_thread, l);
   if (code != 0) return code;
   pthread_setname_np(thread, "lm-resolve");
   pthread_detach(thread);
   return 0;
 }
 
-static lm_status unknown(const char *host, int code, int error) {
+static lm_status resolve_unknown(const char *host, int code, int error) {
   return lm_fail(LM_E_IO, "host '%s' is not known: %s", host,
                  code == EAI_SYSTEM ? strerror(error) : gai_strerror(code));
 }
@@ -79,18 +71,18 @@ lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struc
   char text[16];
   *out = NULL;
   snprintf(text, sizeof text, "%d", port);
-  int code = ask(host, text, AI_NUMERICHOST, out);
+  int code = resolve_ask(host, text, AI_NUMERICHOST, out);
   if (code == 0) return LM_OK;
-  if (code != EAI_NONAME) return unknown(host, code, errno);
+  if (code != EAI_NONAME) return resolve_unknown(host, code, errno);
   if (strlen(host) >= LM_ADDRESS_MAX) return lm_fail(LM_E_ARG, "the host's name '%s' is too long", host);
 
   lookup *l = lm_calloc(1, sizeof *l);
   if (!l) return LM_E_OOM;
-  l->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  l->bell = lm_bell_new();
   atomic_store(&l->holders, 2);
   snprintf(l->host, sizeof l->host, "%s", host);
   snprintf(l->port, sizeof l->port, "%s", text);
-  code = l->bell < 0 ? errno : start(l);
+  code = l->bell < 0 ? errno : resolve_start_thread(l);
   if (code != 0) {
     if (l->bell >= 0) close(l->bell);
     lm_free(l);
@@ -98,7 +90,7 @@ lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struc
   }
   while (status == LM_OK && !atomic_load(&l->answered)) status = lm_net_await(l->bell, POLLIN, p);
   if (status == LM_OK && l->code != 0) {
-    status = unknown(host, l->code, l->error);
+    status = resolve_unknown(host, l->code, l->error);
   } else if (status == LM_OK) {
     *out = l->found;
     l->found = NULL;
@@ -107,6 +99,6 @@ lm_status lm_net_resolve(const char *host, int port, const lm_patience *p, struc
     snprintf(which, sizeof which, "looking up host '%s'", host);
     lm_fail_in(status, which);
   }
-  let_go(l);
+  resolve_let_go(l);
   return status;
 }

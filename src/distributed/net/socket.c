@@ -53,7 +53,7 @@ lm_status lm_net_await(int fd, short events, const lm_patience *p) {
   }
 }
 
-static lm_status nap(const lm_patience *p, double seconds) {
+static lm_status socket_nap(const lm_patience *p, double seconds) {
   double now = lm_seconds(), until = now + seconds;
   while (now < until && now < p->deadline) {
     lm_status status = p->check ? p->check(p->ctx) : LM_OK;
@@ -122,7 +122,7 @@ lm_status lm_net_split(const char *text, char host[LM_ADDRESS_MAX], int *port) {
 }
 
 /* Into "host:port"; snprintf cuts nothing, since hosts are checked to be shorter. */
-static void join(const char *host, int port, char out[LM_ADDRESS_MAX]) {
+static void socket_address_text(const char *host, int port, char out[LM_ADDRESS_MAX]) {
   snprintf(out, LM_ADDRESS_MAX, strchr(host, ':') ? "[%.110s]:%d" : "%.110s:%d", host, port);
 }
 
@@ -189,7 +189,7 @@ static int listen_everywhere(int port, int *out) {
   return listen_on(&a.any, sizeof a.v4, out);
 }
 
-static bool is_loopback(const struct sockaddr *a) {
+static bool socket_is_loopback(const struct sockaddr *a) {
   if (a->sa_family == AF_INET)
     return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
   return a->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
@@ -208,12 +208,12 @@ static int listen_on_own(const struct addrinfo *found, const char *host, int por
   int code = EADDRNOTAVAIL, second;
   *fd = -1;
   for (const struct addrinfo *a = found; a; a = a->ai_next) {
-    if (is_loopback(a->ai_addr) && !says_loopback(host)) continue;
+    if (socket_is_loopback(a->ai_addr) && !says_loopback(host)) continue;
     if (*fd < 0) {
       code = listen_on(a->ai_addr, a->ai_addrlen, fd);
       if (code == EAFNOSUPPORT) code = EADDRNOTAVAIL;
       if (code != 0 && code != EADDRNOTAVAIL) return code;
-    } else if (!is_loopback(a->ai_addr) && listen_on(a->ai_addr, a->ai_addrlen, &second) == 0) {
+    } else if (!socket_is_loopback(a->ai_addr) && listen_on(a->ai_addr, a->ai_addrlen, &second) == 0) {
       close(second);
       close(*fd);
       return listen_everywhere(port, fd);
@@ -240,7 +240,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
   }
   int code = listen_on_own(found, host, port, fd);
   if (code == EADDRNOTAVAIL) code = listen_everywhere(port, fd);
-  join(name, port, text);
+  socket_address_text(name, port, text);
   if (code == EADDRINUSE) {
     status =
         lm_fail(LM_E_IO, "cannot listen on %s: the port is taken, perhaps by another job; choose another one", text);
@@ -251,7 +251,7 @@ lm_status lm_net_listen(const char *host, int port, int *fd, char text[LM_ADDRES
     close(*fd);
     *fd = -1;
   } else {
-    join(name, ntohs(bound.any.sa_family == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port), text);
+    socket_address_text(name, ntohs(bound.any.sa_family == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port), text);
   }
   if (found) freeaddrinfo(found);
   return status;
@@ -334,7 +334,7 @@ static bool is_to_itself(int fd) {
   return a.any.sa_family != AF_UNIX && na == nb && memcmp(&a, &b, na) == 0;
 }
 
-static lm_status connect_to(const struct sockaddr *a, socklen_t size, const lm_patience *p, int *out) {
+static lm_status socket_connect_to(const struct sockaddr *a, socklen_t size, const lm_patience *p, int *out) {
   lm_status status = LM_OK;
   int code = 0;
   socklen_t n = sizeof code;
@@ -342,7 +342,7 @@ static lm_status connect_to(const struct sockaddr *a, socklen_t size, const lm_p
   if (fd < 0) return lm_fail(LM_E_IO, "socket: %s", strerror(errno));
   while (connect(fd, a, size) != 0) {
     if (errno == EAGAIN) { /* a unix socket whose queue is full */
-      TRY(nap(p, 0.01));
+      TRY(socket_nap(p, 0.01));
       continue;
     }
     code = errno;
@@ -371,7 +371,7 @@ lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
     address a;
     socklen_t n;
     TRY(unix_address(text + 5, &a, &n));
-    status = connect_to(&a.any, n, p, fd);
+    status = socket_connect_to(&a.any, n, p, fd);
     goto done;
   }
   TRY(lm_net_split(text, host, &port));
@@ -380,7 +380,7 @@ lm_status lm_net_connect(const char *text, const lm_patience *p, int *fd) {
     lm_patience one = *p;
     double soon = lm_seconds() + next_address;
     if (a->ai_next && soon < one.deadline) one.deadline = soon;
-    status = connect_to(a->ai_addr, a->ai_addrlen, &one, fd);
+    status = socket_connect_to(a->ai_addr, a->ai_addrlen, &one, fd);
     if (status != LM_E_IO || lm_seconds() >= p->deadline) break;
   }
 done:

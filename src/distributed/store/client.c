@@ -3,15 +3,14 @@
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/thread.h"
 #include "distributed/net/incoming.h"
 #include "distributed/store/client_core.h"
 #include "distributed/store/words.h"
@@ -22,7 +21,7 @@ static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* sec
 /* ---- sending, with the lock held */
 
 /* As much as the socket takes now. Errors show when the thread reads. */
-static void push(lm_client *c) {
+static void client_push(lm_client *c) {
   while (c->fd >= 0 && c->sent < c->out.n) {
     ssize_t n = send(c->fd, c->out.data + c->sent, c->out.n - c->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -33,11 +32,6 @@ static void push(lm_client *c) {
     lm_bytes_shift(&c->out, c->sent);
     c->sent = 0;
   }
-}
-
-static void nudge(lm_client *c) {
-  uint64_t one = 1;
-  while (write(c->nudge, &one, sizeof one) < 0 && errno == EINTR) continue;
 }
 
 size_t lm_client_begin(lm_client *c, lm_message kind) { return lm_message_begin(&c->out, kind); }
@@ -55,8 +49,8 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   }
   if (status == LM_OK) {
     lm_message_end(&c->out, at);
-    push(c);
-    if (c->out.n > 0) nudge(c);
+    client_push(c);
+    if (c->out.n > 0) lm_bell_ring(c->nudge);
   } else {
     c->out.n = at;
     c->out.failed = false;
@@ -64,11 +58,16 @@ lm_status lm_client_end(lm_client *c, size_t at) {
   return status;
 }
 
+void lm_client_tell(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket) {
+  size_t at = lm_client_begin(c, kind);
+  lm_put_u32(&c->out, group);
+  lm_put_ticket(&c->out, ticket);
+  lm_client_end(c, at);
+}
+
 void lm_client_doze(lm_client *c, double until) {
-  double now = lm_seconds(), end = until < now + 0.05 ? until : now + 0.05;
-  struct timespec t = {.tv_sec = (time_t)end};
-  t.tv_nsec = (long)((end - (double)t.tv_sec) * 1e9);
-  if (end > now) pthread_cond_timedwait(&c->changed, &c->lock, &t);
+  double now = lm_seconds(), end = fmin(until, now + 0.05);
+  if (end > now) lm_cond_wait_until(&c->changed, &c->lock, end);
 }
 
 /* ---- what the store says, on the client's thread with the lock held */
@@ -78,18 +77,11 @@ static void welcome(lm_client *c, lm_reader *r) {
     r->failed = true;
     return;
   }
-  for (int i = 0; i < c->size; i++) {
-    lm_member *m = &c->members[i];
-    lm_get_text(r, m->host, sizeof m->host);
-    lm_get_text(r, m->host_id, sizeof m->host_id);
-    lm_get_text(r, m->unix_address, sizeof m->unix_address);
-    lm_get_text(r, m->tcp_address, sizeof m->tcp_address);
-    lm_get_cards(r, &m->cards);
-  }
+  for (int i = 0; i < c->size; i++) lm_get_member(r, &c->members[i]);
   if (lm_reader_done(r)) c->phase = LM_JOINED;
 }
 
-static void take(lm_client *c, lm_message kind, lm_reader *r) {
+static void client_take_message(lm_client *c, lm_message kind, lm_reader *r) {
   switch (kind) {
     case LM_M_WELCOME: welcome(c, r); break;
     case LM_M_REFUSED:
@@ -111,7 +103,7 @@ static void take(lm_client *c, lm_message kind, lm_reader *r) {
 }
 
 /* The store is gone, or talks nonsense; or, with LM_FAILURE_ERROR, we cannot listen to it any more. */
-static void lost(lm_client *c, lm_failure_kind kind, const char *how) {
+static void client_lost_store(lm_client *c, lm_failure_kind kind, const char *how) {
   pthread_mutex_lock(&c->lock);
   close(c->fd);
   c->fd = -1;
@@ -134,11 +126,11 @@ static void listen_to_store(lm_client *c) {
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (n < 0) {
     bool silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
-    lost(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
+    client_lost_store(c, silent ? LM_FAILURE_FROZEN : LM_FAILURE_DIED, strerror(errno));
     return;
   }
   if (n == 0) {
-    lost(c, LM_FAILURE_DIED, "it closed the connection");
+    client_lost_store(c, LM_FAILURE_DIED, "it closed the connection");
     return;
   }
   c->heard = lm_seconds();
@@ -153,16 +145,16 @@ static void listen_to_store(lm_client *c) {
     nonsense = lm_message_next(&rest, &kind, &fields, &used) != LM_OK;
     if (nonsense || used == 0) break;
     at += used;
-    take(c, kind, &fields);
+    client_take_message(c, kind, &fields);
     nonsense = fields.failed;
   }
   pthread_cond_broadcast(&c->changed);
   pthread_mutex_unlock(&c->lock);
   lm_bytes_shift(&c->in, at);
   if (c->in.failed) {
-    lost(c, LM_FAILURE_ERROR, "no memory left for what the store says");
+    client_lost_store(c, LM_FAILURE_ERROR, "no memory left for what the store says");
   } else if (nonsense) {
-    lost(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
+    client_lost_store(c, LM_FAILURE_UNREACHABLE, "the store there sent what is no message of ours");
   }
 }
 
@@ -175,17 +167,10 @@ static void heartbeat(lm_client *c, double now) {
   if (now - c->told < fmin(every, news_every)) return;
   pthread_mutex_lock(&c->lock);
   if (c->fd >= 0 && !c->leaving && (c->moved || now - c->told >= every)) {
-    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++) {
-      size_t at = lm_client_begin(c, LM_M_PASSED);
-      lm_put_u32(&c->out, c->passed[i].group);
-      lm_put_ticket(&c->out, &c->passed[i].ticket);
-      lm_client_end(c, at);
-    }
+    for (unsigned i = 0; i < sizeof c->passed / sizeof *c->passed && i < c->npassed; i++)
+      lm_client_tell(c, LM_M_PASSED, c->passed[i].group, &c->passed[i].ticket);
     c->npassed = 0;
-    size_t at = lm_client_begin(c, LM_M_ALIVE);
-    lm_put_u32(&c->out, c->entered_group);
-    lm_put_ticket(&c->out, &c->entered);
-    lm_client_end(c, at);
+    lm_client_tell(c, LM_M_ALIVE, c->entered_group, &c->entered);
     c->told = now;
     c->moved = false;
   }
@@ -199,10 +184,10 @@ static void watch_store(lm_client *c, double now) {
   if (c->heartbeat_timeout <= 0 || c->fd < 0 || now - c->heard <= c->heartbeat_timeout) return;
   char how[64];
   snprintf(how, sizeof how, "no sign of life of the store there for %.3g s", now - c->heard);
-  lost(c, LM_FAILURE_FROZEN, how);
+  client_lost_store(c, LM_FAILURE_FROZEN, how);
 }
 
-static void *serve(void *arg) {
+static void *client_serve(void *arg) {
   lm_client *c = arg;
   double closing = 0; /* until when the goodbye may take */
   bool shut = false;
@@ -225,13 +210,10 @@ static void *serve(void *arg) {
     if (!leaving && c->incoming) n += lm_incoming_polls(c->incoming, polls + 2);
     int ready = poll(polls, (nfds_t)n, leaving ? 10 : 100);
 
-    if (polls[0].revents) {
-      uint64_t count;
-      while (read(c->nudge, &count, sizeof count) < 0 && errno == EINTR) continue;
-    }
+    if (polls[0].revents) lm_bell_silence(c->nudge);
     if (ready > 0 && polls[1].revents & POLLOUT) {
       pthread_mutex_lock(&c->lock);
-      push(c);
+      client_push(c);
       pthread_mutex_unlock(&c->lock);
     }
     if (ready > 0 && polls[1].revents & (POLLIN | POLLHUP | POLLERR)) listen_to_store(c);
@@ -248,16 +230,6 @@ static void *serve(void *arg) {
   return NULL;
 }
 
-/* Signals are for the script's threads. */
-static int start_thread(lm_client *c) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&c->thread, NULL, serve, c);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
-  return error;
-}
-
 /* ---- opening and closing */
 
 lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out) {
@@ -268,29 +240,19 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
     return LM_E_OOM;
   }
   lm_status status = LM_OK;
-  pthread_condattr_t monotonic;
-  pthread_condattr_init(&monotonic);
-  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
   pthread_mutex_init(&c->lock, NULL);
-  pthread_cond_init(&c->changed, &monotonic);
-  pthread_condattr_destroy(&monotonic);
+  lm_cond_init(&c->changed);
   c->fd = fd;
   c->rank = config->rank;
   c->size = config->size;
   c->heartbeat_timeout = config->heartbeat_timeout;
   c->incoming = config->incoming;
-  c->nudge = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  c->nudge = lm_bell_new();
+  c->wake = lm_bell_new();
   c->members = lm_calloc((size_t)c->size, sizeof *c->members);
   c->left = lm_calloc((size_t)c->size, sizeof *c->left);
-  if (!c->members || !c->left) {
-    status = LM_E_OOM;
-    goto done;
-  }
-  if (c->nudge < 0 || c->wake < 0) {
-    status = lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno));
-    goto done;
-  }
+  if (!c->members || !c->left) TRY(LM_E_OOM);
+  if (c->nudge < 0 || c->wake < 0) TRY(lm_fail(LM_E_IO, "no event descriptor: %s", strerror(errno)));
   c->members[c->rank] = config->self;
 
   size_t at = lm_client_begin(c, LM_M_JOIN);
@@ -298,13 +260,9 @@ lm_status lm_client_open(const lm_client_config *config, int fd, lm_client **out
   lm_put_u32(&c->out, (uint32_t)c->rank);
   lm_put_u32(&c->out, (uint32_t)c->size);
   lm_put_u32(&c->out, (uint32_t)config->generation);
-  lm_put_text(&c->out, config->self.host);
-  lm_put_text(&c->out, config->self.host_id);
-  lm_put_text(&c->out, config->self.unix_address);
-  lm_put_text(&c->out, config->self.tcp_address);
-  lm_put_cards(&c->out, &config->self.cards);
+  lm_put_member(&c->out, &config->self);
   TRY(lm_client_end(c, at));
-  int error = start_thread(c);
+  int error = lm_thread_start(&c->thread, client_serve, c);
   c->running = error == 0;
   if (error) status = lm_fail(LM_E_STATE, "no thread for the connection to the store: %s", strerror(error));
 
@@ -362,7 +320,7 @@ void lm_client_leave(lm_client *c, const lm_bytes *completed) {
   bool join = first && c->running;
   pthread_mutex_unlock(&c->lock);
   if (!join) return;
-  nudge(c);
+  lm_bell_ring(c->nudge);
   pthread_join(c->thread, NULL);
 }
 

@@ -14,11 +14,6 @@
 typedef struct lm_client lm_client;
 struct lm_incoming;
 
-typedef struct lm_member { /* from WELCOME */
-  char host[64], host_id[64], unix_address[LM_ADDRESS_MAX], tcp_address[LM_ADDRESS_MAX];
-  lm_cards cards; /* none: it sees none, or has no nccl, or does not offer it */
-} lm_member;
-
 typedef struct lm_client_config {
   int rank, size, generation;
   double heartbeat_timeout;     /* 0: off */

@@ -66,6 +66,8 @@ struct lm_client {
  * thread. */
 size_t lm_client_begin(lm_client *c, lm_message kind);
 lm_status lm_client_end(lm_client *c, size_t at);
+/* A message of a call this rank is in, or was. */
+void lm_client_tell(lm_client *c, lm_message kind, uint32_t group, const lm_ticket *ticket);
 /* Waits until something changes or `until`, 50 ms at most. */
 void lm_client_doze(lm_client *c, double until);
 /* The first one counts. */

@@ -1,9 +1,8 @@
 /* What a member knows of the others' health: the cause of the job's failure, and who has left. */
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "distributed/store/client_core.h"
 
 unsigned lm_client_news(const lm_client *c) { return atomic_load_explicit(&c->news, memory_order_acquire); }
@@ -19,8 +18,7 @@ void lm_client_take_cause(lm_client *c, const lm_failure *failure) {
   c->cause = *failure;
   atomic_store_explicit(&c->failed, true, memory_order_release);
   atomic_fetch_add(&c->news, 1);
-  uint64_t one = 1;
-  while (write(c->wake, &one, sizeof one) < 0 && errno == EINTR) continue;
+  lm_bell_ring(c->wake);
   pthread_cond_broadcast(&c->changed);
 }
 
@@ -100,12 +98,7 @@ void lm_client_passed(lm_client *c, uint32_t group, const lm_ticket *ticket) {
 
 void lm_client_waiting(lm_client *c, uint32_t group, const lm_ticket *ticket) {
   pthread_mutex_lock(&c->lock);
-  if (c->fd >= 0) { /* without a store there is nobody to tell */
-    size_t at = lm_client_begin(c, LM_M_WAITING);
-    lm_put_u32(&c->out, group);
-    lm_put_ticket(&c->out, ticket);
-    lm_client_end(c, at);
-  }
+  if (c->fd >= 0) lm_client_tell(c, LM_M_WAITING, group, ticket); /* without a store there is nobody to tell */
   pthread_mutex_unlock(&c->lock);
 }
 

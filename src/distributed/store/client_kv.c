@@ -32,7 +32,7 @@ void lm_client_reply(lm_client *c, lm_reader *r) {
 }
 
 /* With the lock held, as the next two. Takes a number and a place for the reply; put the fields behind q->id. */
-static size_t ask(lm_client *c, lm_question *q, lm_message kind) {
+static size_t client_ask(lm_client *c, lm_question *q, lm_message kind) {
   size_t at = lm_client_begin(c, kind);
   q->id = ++c->last_id;
   q->next = c->questions;
@@ -41,7 +41,7 @@ static size_t ask(lm_client *c, lm_question *q, lm_message kind) {
   return at;
 }
 
-static void forget(lm_client *c, lm_question *q) {
+static void client_forget(lm_client *c, lm_question *q) {
   lm_question **at = &c->questions;
   while (*at && *at != q) at = &(*at)->next;
   if (*at) *at = q->next;
@@ -89,49 +89,43 @@ lm_status lm_client_forget(lm_client *c, uint32_t group) {
   return status;
 }
 
+/* Of a key, with `more` behind it. The answer is in q, its data yours, also after an error. */
+static lm_status ask_of_key(lm_client *c, lm_message kind, const char *key, const void *more, size_t n,
+                            const lm_patience *p, lm_question *q) {
+  lm_status status = LM_OK;
+  *q = (lm_question){0};
+  pthread_mutex_lock(&c->lock);
+  size_t at = client_ask(c, q, kind);
+  lm_put_text(&c->out, key);
+  lm_put(&c->out, more, n);
+  TRY(lm_client_end(c, at));
+  TRY(answer(c, q, p));
+done:
+  client_forget(c, q);
+  pthread_mutex_unlock(&c->lock);
+  return status;
+}
+
 lm_status lm_client_get(lm_client *c, const char *key, bool wait, const lm_patience *p, bool *found, void **data,
                         size_t *n) {
-  lm_status status = LM_OK;
-  lm_question q = {0};
-  *data = NULL;
-  *n = 0;
-  pthread_mutex_lock(&c->lock);
-  size_t at = ask(c, &q, LM_M_GET);
-  lm_put_text(&c->out, key);
-  lm_put_u8(&c->out, wait);
-  TRY(lm_client_end(c, at));
-  TRY(answer(c, &q, p));
-
-done:
-  forget(c, &q);
-  pthread_mutex_unlock(&c->lock);
-  if (found) *found = q.found;
-  if (status == LM_OK) {
-    *data = q.data;
-    *n = q.found ? q.n : 0;
-  } else {
+  lm_question q;
+  lm_status status = ask_of_key(c, LM_M_GET, key, &(uint8_t){wait}, 1, p, &q);
+  if (status != LM_OK) {
     lm_free(q.data);
+    q.data = NULL;
   }
+  if (found) *found = q.found;
+  *data = q.data;
+  *n = q.data ? q.n : 0;
   return status;
 }
 
 lm_status lm_client_add(lm_client *c, const char *key, int64_t delta, const lm_patience *p, int64_t *out) {
-  lm_status status = LM_OK;
-  lm_question q = {0};
-  *out = 0;
-  pthread_mutex_lock(&c->lock);
-  size_t at = ask(c, &q, LM_M_ADD);
-  lm_put_text(&c->out, key);
-  lm_put_u64(&c->out, (uint64_t)delta);
-  TRY(lm_client_end(c, at));
-  TRY(answer(c, &q, p));
-  if (q.found) *out = strtoll(q.data, NULL, 10);
-  if (!q.found) status = lm_fail(LM_E_STATE, "the store could not add to %s", key);
-
-done:
-  forget(c, &q);
-  pthread_mutex_unlock(&c->lock);
+  lm_question q;
+  lm_status status = ask_of_key(c, LM_M_ADD, key, &delta, sizeof delta, p, &q);
+  *out = q.data ? strtoll(q.data, NULL, 10) : 0;
   lm_free(q.data);
+  if (status == LM_OK && !q.found) status = lm_fail(LM_E_STATE, "the store could not add to %s", key);
   return status;
 }
 
@@ -141,14 +135,14 @@ void lm_client_missing(lm_client *c, uint32_t group, uint64_t seq, int n, const 
   double until = lm_seconds() + seconds;
   *out = (lm_missing){0};
   pthread_mutex_lock(&c->lock);
-  size_t at = ask(c, &q, LM_M_MISSING);
+  size_t at = client_ask(c, &q, LM_M_MISSING);
   lm_put_u32(&c->out, group);
   lm_put_u64(&c->out, seq);
   lm_put_u32(&c->out, (uint32_t)n);
   for (int i = 0; i < n; i++) lm_put_u32(&c->out, (uint32_t)ranks[i]);
   if (lm_client_end(c, at) == LM_OK)
     while (!q.done && c->fd >= 0 && lm_seconds() < until) lm_client_doze(c, until);
-  forget(c, &q);
+  client_forget(c, &q);
   pthread_mutex_unlock(&c->lock);
   lm_reader reply = lm_reader_of(q.data, q.n);
   if (q.data) lm_get_missing(&reply, c->size, out);

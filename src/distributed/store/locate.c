@@ -36,14 +36,14 @@ lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
   if (strncmp(method, "agent://", 8) == 0) {
     const char *slash = strchr(method + 8, '/');
     size_t n = slash ? (size_t)(slash - method - 8) : 0;
-    out->by = LM_BY_AGENT;
-    if (n == 0 || n >= sizeof out->agent || strlen(slash + 1) >= sizeof out->path)
+    out->by = LM_BY_TORCHRUN;
+    if (n == 0 || n >= sizeof out->torchrun || strlen(slash + 1) >= sizeof out->path)
       return lm_fail(LM_E_ARG, "init_method '%s': agent://host:port/key is wanted", method);
-    memcpy(out->agent, method + 8, n);
+    memcpy(out->torchrun, method + 8, n);
     snprintf(out->path, sizeof out->path, "%s", slash + 1);
     char host[LM_ADDRESS_MAX];
     int port;
-    lm_status status = lm_net_split(out->agent, host, &port);
+    lm_status status = lm_net_split(out->torchrun, host, &port);
     return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method");
   }
   if (strcmp(method, "pmix://") == 0) {
@@ -67,14 +67,14 @@ lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char 
 lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p) {
   switch (l->by) {
     case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
-    case LM_BY_AGENT: return lm_agent_seen_from(l->agent, host, p); /* what all ranks reach */
+    case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* what all ranks reach */
     default: return lm_net_chosen_host("", host);
   }
 }
 
 /* ---- "address nonce", in a file or under a key */
 
-static void word(const lm_location *at, char *out, size_t capacity) {
+static void locate_word(const lm_location *at, char *out, size_t capacity) {
   snprintf(out, capacity, "luminary %s %s\n", at->address, at->nonce);
 }
 
@@ -108,7 +108,7 @@ static lm_status not_ours(void) {
 /* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
  * file of ours, which is not to be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
  * disks without locks. */
-static lm_status look(const char *path, lm_location *at, bool *held) {
+static lm_status locate_look(const char *path, lm_location *at, bool *held) {
   char text[256];
   struct stat info;
   int fd;
@@ -136,7 +136,7 @@ static void beside(const char *path, char *out, size_t capacity) {
 }
 
 /* Moves a file to where nothing is; false if something is there by now, or with errno. */
-static bool put(const char *from, const char *path) {
+static bool locate_put(const char *from, const char *path) {
   bool done = link(from, path) == 0;
   if (!done && errno == EEXIST) return false;
   if (!done) return rename(from, path) == 0; /* a disk without links */
@@ -154,15 +154,15 @@ static lm_status take_away(const char *path, const char *nonce) {
   bool held;
   beside(path, aside, sizeof aside);
   if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
-  lm_status status = look(aside, &at, &held);
+  lm_status status = locate_look(aside, &at, &held);
   bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
-  if (!done && put(aside, path)) return status;
+  if (!done && locate_put(aside, path)) return status;
   if (status != LM_E_ARG) unlink(aside);
   return done ? LM_OK : status;
 }
 
 /* The file, which lies nowhere else yet, locked, and whole on the disk. */
-static lm_status make_file(const char *path, const char *temporary, const char *text, int *out) {
+static lm_status locate_make_file(const char *path, const char *temporary, const char *text, int *out) {
   int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
   flock(fd, LOCK_EX | LOCK_NB);
@@ -191,17 +191,17 @@ static lm_status write_file(lm_locator *l, const char *text) {
   lm_status status = folder_is_there(path);
   if (status != LM_OK) return status;
   beside(path, temporary, sizeof temporary);
-  status = make_file(path, temporary, text, &fd);
+  status = locate_make_file(path, temporary, text, &fd);
   bool made = status == LM_OK;
   /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
    * same. */
   for (int attempt = 0; made && !done && attempt < 100; attempt++) {
-    status = look(path, &found, &held);
+    status = locate_look(path, &found, &held);
     if (status == LM_OK && held) status = in_use(path, &found);
     if (status == LM_E_ARG || status == LM_E_STATE) break;
     status = take_away(path, NULL);
     if (status == LM_E_ARG) break;
-    done = put(temporary, path);
+    done = locate_put(temporary, path);
     int problem = errno;
     if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(problem));
     if (!done && problem != EEXIST) break;
@@ -219,10 +219,10 @@ static lm_status write_file(lm_locator *l, const char *text) {
 
 lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_patience *p) {
   char text[256];
-  word(at, text, sizeof text);
+  locate_word(at, text, sizeof text);
   switch (l->by) {
     case LM_BY_FILE: return write_file(l, text);
-    case LM_BY_AGENT: return lm_agent_set(l->agent, l->path, text, p);
+    case LM_BY_TORCHRUN: return lm_torchrun_set(l->torchrun, l->path, text, p);
     case LM_BY_PMIX: return lm_pmix_put(l->path, text);
     default: return LM_OK;
   }
@@ -235,10 +235,10 @@ lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patienc
   switch (l->by) {
     case LM_BY_FILE:
       TRY(folder_is_there(l->path));
-      TRY(look(l->path, at, &held));
+      TRY(locate_look(l->path, at, &held));
       break;
-    case LM_BY_AGENT:
-      TRY(lm_agent_get(l->agent, l->path, text, sizeof text, p));
+    case LM_BY_TORCHRUN:
+      TRY(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
       TRY(understand(text, at));
       break;
     case LM_BY_PMIX:
@@ -257,7 +257,8 @@ void lm_locator_withdraw(lm_locator *l, const lm_location *at) {
   lm_location found;
   bool held;
   if (l->by != LM_BY_FILE || l->fd < 0) return;
-  if (look(l->path, &found, &held) == LM_OK && strcmp(found.nonce, at->nonce) == 0) take_away(l->path, at->nonce);
+  if (locate_look(l->path, &found, &held) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
+    take_away(l->path, at->nonce);
   close(l->fd);
   l->fd = -1;
 }

@@ -6,12 +6,12 @@
 #include "distributed/net/socket.h"
 
 typedef struct lm_locator {
-  enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_AGENT, LM_BY_PMIX } by;
+  enum { LM_BY_ADDRESS, LM_BY_FILE, LM_BY_TORCHRUN, LM_BY_PMIX } by;
   char host[LM_ADDRESS_MAX]; /* BY_ADDRESS: of the store */
   int port;
-  char agent[LM_ADDRESS_MAX]; /* BY_AGENT: torchrun's store */
-  char path[1024];            /* the file, or the agent's or PMIx's key */
-  int fd;                     /* BY_FILE: the file that rank 0 has published and holds a lock on; else -1 */
+  char torchrun[LM_ADDRESS_MAX]; /* BY_TORCHRUN: torchrun's store */
+  char path[1024];               /* the file, or torchrun's or PMIx's key */
+  int fd;                        /* BY_FILE: the file that rank 0 has published and holds a lock on; else -1 */
 } lm_locator;
 
 typedef struct lm_location {

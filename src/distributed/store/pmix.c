@@ -21,7 +21,6 @@ void lm_pmix_leave(void) {}
 #else
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <pmix.h>
 #include <poll.h>
 #include <pthread.h>
@@ -31,10 +30,9 @@ void lm_pmix_leave(void) {}
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum {
   VALUE = 512,
@@ -58,7 +56,7 @@ static struct pmix {
 
 /* ---- the library */
 
-static lm_status load(void) {
+static lm_status pmix_load(void) {
   const struct {
     const char *name;
     void *at;
@@ -80,17 +78,17 @@ static lm_status load(void) {
 
 lm_status lm_pmix_is_there(void) {
   pthread_mutex_lock(&lock);
-  lm_status status = load();
+  lm_status status = pmix_load();
   pthread_mutex_unlock(&lock);
   return status;
 }
 
-static lm_status failed(const char *call, pmix_status_t code) {
+static lm_status pmix_failed(const char *call, pmix_status_t code) {
   return lm_fail(LM_E_IO, "%s: %s", call, pmix.error(code));
 }
 
 /* A process that began with PMIx and ends without this has failed, says mpirun. */
-static void finish(void) {
+static void pmix_finish(void) {
   if (!pmix.ready || pmix.process != getpid()) return;
   pmix.finalize(NULL, 0);
   pmix.ready = false;
@@ -98,15 +96,15 @@ static void finish(void) {
 
 void lm_pmix_leave(void) {
   pthread_mutex_lock(&lock);
-  finish();
+  pmix_finish();
   pthread_mutex_unlock(&lock);
 }
 
 /* Kept until the process ends, or leaves it: Open MPI 4's MPI_Init, which may come later in it, cannot begin with PMIx
  * anew, but shares it. */
-static lm_status begin(void) {
+static lm_status pmix_begin(void) {
   lm_status status = LM_OK;
-  TRY(load());
+  TRY(pmix_load());
   if (pmix.ready && pmix.process != getpid())
     return lm_fail(LM_E_STATE, "this process was forked from the one that began with PMIx, which alone can use it");
   if (pmix.ready) return LM_OK;
@@ -124,7 +122,7 @@ static lm_status begin(void) {
   static bool finishes;
   pmix.ready = true;
   pmix.process = getpid();
-  if (!finishes) finishes = atexit(finish) == 0;
+  if (!finishes) finishes = atexit(pmix_finish) == 0;
 done:
   return status;
 }
@@ -135,7 +133,7 @@ lm_status lm_pmix_put(const char *key, const char *value) {
   lm_status status = LM_OK;
   char text[VALUE];
   pthread_mutex_lock(&lock);
-  TRY(begin());
+  TRY(pmix_begin());
   if (pmix.self.rank != 0) {
     status = lm_fail(LM_E_ARG, "rank 0 is rank %u of the launcher's job; give init_method tcp:// or file://",
                      (unsigned)pmix.self.rank);
@@ -145,7 +143,7 @@ lm_status lm_pmix_put(const char *key, const char *value) {
   pmix_value_t v = {.type = PMIX_STRING, .data.string = text};
   pmix_status_t code = pmix.put(PMIX_GLOBAL, key, &v);
   if (code == PMIX_SUCCESS) code = pmix.commit();
-  if (code != PMIX_SUCCESS) status = failed("PMIx_Put", code);
+  if (code != PMIX_SUCCESS) status = pmix_failed("PMIx_Put", code);
 done:
   pthread_mutex_unlock(&lock);
   return status;
@@ -156,14 +154,14 @@ done:
 typedef struct question {
   _Atomic int holders;   /* who asks, and the library */
   _Atomic bool answered; /* code and value are there */
-  int bell;              /* an eventfd: readable once answered */
+  int bell;              /* rings once answered */
   pmix_status_t code;
   pmix_proc_t whom;
   pmix_info_t how;
   char key[KEY], value[VALUE];
 } question;
 
-static void let_go(question *q) {
+static void pmix_let_go(question *q) {
   if (atomic_fetch_sub(&q->holders, 1) > 1) return;
   close(q->bell);
   lm_free(q);
@@ -171,23 +169,22 @@ static void let_go(question *q) {
 
 static void take_answer(pmix_status_t code, pmix_value_t *value, void *ctx) {
   question *q = ctx;
-  uint64_t one = 1;
   q->code = code;
   if (code == PMIX_SUCCESS && value && value->type == PMIX_STRING && value->data.string)
     snprintf(q->value, sizeof q->value, "%s", value->data.string);
   atomic_store(&q->answered, true);
-  while (write(q->bell, &one, sizeof one) < 0 && errno == EINTR) continue;
-  let_go(q);
+  lm_bell_ring(q->bell);
+  pmix_let_go(q);
 }
 
 /* Of rank 0, which may be on another node. "At once or not at all" (PMIX_IMMEDIATE) would never find it there: only
  * waiting fetches from other nodes. */
-static lm_status ask(const char *key, question **out) {
+static lm_status pmix_ask(const char *key, question **out) {
   lm_status status = LM_OK;
   question *q = lm_calloc(1, sizeof *q);
   if (!q) return LM_E_OOM;
   atomic_store(&q->holders, 2);
-  q->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  q->bell = lm_bell_new();
   q->whom = pmix.self;
   q->whom.rank = 0;
   snprintf(q->key, sizeof q->key, "%s", key);
@@ -196,7 +193,7 @@ static lm_status ask(const char *key, question **out) {
   if (code == PMIX_SUCCESS) {
     *out = q;
   } else {
-    status = failed("PMIx_Get", code);
+    status = pmix_failed("PMIx_Get", code);
     if (q->bell >= 0) close(q->bell);
     lm_free(q);
   }
@@ -206,17 +203,17 @@ static lm_status ask(const char *key, question **out) {
 lm_status lm_pmix_get(const char *key, char *value, size_t capacity, const lm_patience *p) {
   question *q = NULL;
   pthread_mutex_lock(&lock);
-  lm_status status = begin();
-  if (status == LM_OK) status = ask(key, &q);
+  lm_status status = pmix_begin();
+  if (status == LM_OK) status = pmix_ask(key, &q);
   pthread_mutex_unlock(&lock);
   if (status != LM_OK) return status;
   while (status == LM_OK && !atomic_load(&q->answered)) status = lm_net_await(q->bell, POLLIN, p);
   if (status == LM_OK && q->code != PMIX_SUCCESS) {
-    status = failed("PMIx_Get", q->code);
+    status = pmix_failed("PMIx_Get", q->code);
   } else if (status == LM_OK) {
     snprintf(value, capacity, "%s", q->value);
   }
-  let_go(q);
+  pmix_let_go(q);
   return status;
 }
 

@@ -36,16 +36,24 @@ lm_status lm_message_next(const lm_bytes *in, lm_message *kind, lm_reader *field
   return LM_OK;
 }
 
-void lm_put_cards(lm_bytes *b, const lm_cards *cards) {
-  lm_put_u32(b, cards->n);
-  for (uint32_t i = 0; i < cards->n; i++) lm_put_u64(b, cards->id[i]);
+void lm_put_member(lm_bytes *b, const lm_member *m) {
+  lm_put_text(b, m->host);
+  lm_put_text(b, m->host_id);
+  lm_put_text(b, m->unix_address);
+  lm_put_text(b, m->tcp_address);
+  lm_put_u32(b, m->cards.n);
+  for (uint32_t i = 0; i < m->cards.n; i++) lm_put_u64(b, m->cards.id[i]);
 }
 
-void lm_get_cards(lm_reader *r, lm_cards *out) {
-  out->n = lm_get_u32(r);
-  if (out->n > LM_DEVICE_MAX) {
-    out->n = 0;
+void lm_get_member(lm_reader *r, lm_member *out) {
+  lm_get_text(r, out->host, sizeof out->host);
+  lm_get_text(r, out->host_id, sizeof out->host_id);
+  lm_get_text(r, out->unix_address, sizeof out->unix_address);
+  lm_get_text(r, out->tcp_address, sizeof out->tcp_address);
+  out->cards.n = lm_get_u32(r);
+  if (out->cards.n > LM_DEVICE_MAX) {
+    out->cards.n = 0;
     r->failed = true;
   }
-  for (uint32_t i = 0; i < out->n; i++) out->id[i] = lm_get_u64(r);
+  for (uint32_t i = 0; i < out->cards.n; i++) out->cards.id[i] = lm_get_u64(r);
 }

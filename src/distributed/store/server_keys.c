@@ -5,51 +5,48 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 
-static const char no_memory[] = "the store has no memory left to serve it";
-
-static uint64_t hash_of(const char *key, size_t n) { /* FNV-1a */
+static uint64_t server_hash_of(const char *key, size_t n) { /* FNV-1a */
   uint64_t h = 14695981039346656037u;
   for (size_t i = 0; i < n; i++) h = (h ^ (unsigned char)key[i]) * 1099511628211u;
   return h;
 }
 
 /* Where the entry of that key is, or would be put. */
-static lm_entry **find(lm_server *s, const char *key, size_t n) {
-  uint64_t hash = hash_of(key, n);
+static lm_entry **server_find(lm_server *s, const char *key, size_t n) {
+  uint64_t hash = server_hash_of(key, n);
   lm_entry **p = &s->slots[hash % LM_KEY_SLOTS];
   while (*p && ((*p)->hash != hash || (*p)->n_key != n || memcmp((*p)->key, key, n) != 0)) p = &(*p)->next;
   return p;
 }
 
-static size_t cost(const lm_entry *e) { return sizeof *e + e->n_key + (e->value ? e->n : 0); }
+static size_t server_cost(const lm_entry *e) { return sizeof *e + e->n_key + (e->value ? e->n : 0); }
 
 /* An entry for the key, made if there is none; NULL without memory. */
 static lm_entry *entry_of(lm_server *s, const char *key, size_t n) {
-  lm_entry **p = find(s, key, n);
+  lm_entry **p = server_find(s, key, n);
   if (*p) return *p;
   lm_entry *e = lm_calloc(1, sizeof *e + n + 1);
   if (!e) return NULL;
-  e->hash = hash_of(key, n);
+  e->hash = server_hash_of(key, n);
   e->n_key = n;
   memcpy(e->key, key, n);
   *p = e;
-  s->stored += cost(e);
+  s->stored += server_cost(e);
   return e;
 }
 
 /* Takes an entry away that says nothing any more. */
-static void tidy(lm_server *s, lm_entry **p) {
+static void server_tidy(lm_server *s, lm_entry **p) {
   lm_entry *e = *p;
   if (e->value || e->waiters) return;
-  s->stored -= cost(e);
+  s->stored -= server_cost(e);
   *p = e->next;
   lm_free(e);
 }
 
-static void reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n) {
+void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n) {
   size_t at = lm_message_begin(&c->out, LM_M_REPLY);
   lm_put_u32(&c->out, id);
   lm_put_u8(&c->out, found);
@@ -59,13 +56,13 @@ static void reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char 
 }
 
 /* False, and the member is dropped, where it is too much. */
-static bool store(lm_server *s, lm_conn *c, const char *key, size_t n_key, const char *value, size_t n) {
+static bool server_store_value(lm_server *s, lm_conn *c, const char *key, size_t n_key, const char *value, size_t n) {
   if (n > LM_VALUE_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "set a value of more than 32 MiB in the store; the most is 32 MiB");
     return false;
   }
-  const lm_entry *old = *find(s, key, n_key);
-  if (s->stored + n + sizeof *old + n_key - (old ? cost(old) : 0) > LM_VALUES_MAX) {
+  const lm_entry *old = *server_find(s, key, n_key);
+  if (s->stored + n + sizeof *old + n_key - (old ? server_cost(old) : 0) > LM_VALUES_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR,
                  "set a value that takes the store past 256 MiB in all; delete keys that are no more needed");
     return false;
@@ -74,21 +71,21 @@ static bool store(lm_server *s, lm_conn *c, const char *key, size_t n_key, const
   lm_entry *e = copy ? entry_of(s, key, n_key) : NULL;
   if (!e) {
     lm_free(copy);
-    lm_conn_drop(s, c, LM_FAILURE_ERROR, no_memory);
+    lm_conn_no_memory(s, c);
     return false;
   }
   if (n > 0) memcpy(copy, value, n);
-  s->stored -= cost(e);
+  s->stored -= server_cost(e);
   lm_free(e->value);
   e->value = copy;
   e->n = n;
-  s->stored += cost(e);
+  s->stored += server_cost(e);
   while (e->waiters) {
     lm_waiter *w = e->waiters;
     e->waiters = w->next;
     s->stored -= sizeof *w;
     w->conn->waits--;
-    reply(s, w->conn, w->id, true, e->value, e->n);
+    lm_server_reply(s, w->conn, w->id, true, e->value, e->n);
     lm_free(w);
   }
   return true;
@@ -104,7 +101,7 @@ bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r) {
   size_t n_key, n;
   const char *key = read_key(r, &n_key), *value = lm_get_string(r, &n);
   if (!lm_reader_done(r)) return false;
-  store(s, c, key, n_key, value, n);
+  server_store_value(s, c, key, n_key, value, n);
   return true;
 }
 
@@ -114,11 +111,11 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
   const char *key = read_key(r, &n);
   uint8_t wait = lm_get_u8(r);
   if (!lm_reader_done(r) || wait > 1) return false;
-  lm_entry *e = *find(s, key, n);
+  lm_entry *e = *server_find(s, key, n);
   if (e && e->value) {
-    reply(s, c, id, true, e->value, e->n);
+    lm_server_reply(s, c, id, true, e->value, e->n);
   } else if (!wait) {
-    reply(s, c, id, false, NULL, 0);
+    lm_server_reply(s, c, id, false, NULL, 0);
   } else if (s->stored + sizeof(lm_waiter) + sizeof *e + n > LM_VALUES_MAX) {
     lm_conn_drop(s, c, LM_FAILURE_ERROR, "waits for more keys than the store can remember");
   } else {
@@ -126,7 +123,7 @@ bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r) {
     e = w ? entry_of(s, key, n) : NULL;
     if (!e) {
       lm_free(w);
-      lm_conn_drop(s, c, LM_FAILURE_ERROR, no_memory);
+      lm_conn_no_memory(s, c);
       return true;
     }
     *w = (lm_waiter){c, id, e->waiters};
@@ -144,18 +141,18 @@ bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r) {
   const char *key = read_key(r, &n_key);
   uint64_t delta = lm_get_u64(r), sum = 0;
   if (!lm_reader_done(r)) return false;
-  const lm_entry *e = *find(s, key, n_key);
+  const lm_entry *e = *server_find(s, key, n_key);
   if (e && e->value) {
     char *end = text;
     if (e->n < sizeof text) memcpy(text, e->value, e->n);
     sum = (uint64_t)strtoll(text, &end, 10);
     if (e->n == 0 || e->n >= sizeof text || end != text + e->n) {
-      reply(s, c, id, false, NULL, 0); /* not a number */
+      lm_server_reply(s, c, id, false, NULL, 0); /* not a number */
       return true;
     }
   }
   int n = snprintf(text, sizeof text, "%" PRId64, (int64_t)(sum + delta));
-  if (store(s, c, key, n_key, text, (size_t)n)) reply(s, c, id, true, text, (size_t)n);
+  if (server_store_value(s, c, key, n_key, text, (size_t)n)) lm_server_reply(s, c, id, true, text, (size_t)n);
   return true;
 }
 
@@ -169,7 +166,7 @@ static void drop_keys(lm_server *s, const char *prefix, size_t n) {
         lm_free(e->value);
         e->value = NULL;
         e->n = 0;
-        tidy(s, p);
+        server_tidy(s, p);
       }
       if (*p == e) p = &e->next;
     }
@@ -182,7 +179,7 @@ bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r) {
   if (!lm_reader_done(r)) return false;
   size_t n = (size_t)snprintf(prefix, sizeof prefix, "group/%u/", group);
   size_t n_key = (size_t)snprintf(key, sizeof key, "%sdone", prefix);
-  const lm_entry *e = *find(s, key, n_key);
+  const lm_entry *e = *server_find(s, key, n_key);
   int done = 1;
   if (e && e->value && e->n < sizeof count) {
     memcpy(count, e->value, e->n);
@@ -193,7 +190,7 @@ bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r) {
   if (done >= s->size)
     drop_keys(s, prefix, n);
   else
-    store(s, c, key, n_key, count, (size_t)length);
+    server_store_value(s, c, key, n_key, count, (size_t)length);
   return true;
 }
 
@@ -212,7 +209,7 @@ void lm_server_wait_no_more(lm_server *s, lm_conn *c) {
         c->waits--;
         lm_free(it);
       }
-      tidy(s, p);
+      server_tidy(s, p);
       if (*p == e) p = &e->next;
     }
 }

@@ -5,7 +5,6 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "distributed/store/protocol.h"
 #include "distributed/store/server_private.h"
 #include "distributed/store/words.h"
 
@@ -36,7 +35,7 @@ void lm_server_publish(lm_server *s, const lm_failure *failure) {
 }
 
 /* What the store itself found out about a rank. */
-static void found(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
+static void server_found_failure(lm_server *s, lm_failure_kind kind, int rank, const char *why) {
   const lm_ticket *last = &s->seats[rank].last.ticket;
   char here[64] = "";
   if (!s->seats[rank].joined) gethostname(here, sizeof here - 1); /* rank 0, which is here */
@@ -82,13 +81,7 @@ static void send_welcome(lm_server *s) {
   lm_bytes b = {0};
   size_t at = lm_message_begin(&b, LM_M_WELCOME);
   lm_put_u32(&b, (uint32_t)s->size);
-  for (int r = 0; r < s->size; r++) {
-    lm_put_text(&b, s->seats[r].who.host);
-    lm_put_text(&b, s->seats[r].who.host_id);
-    lm_put_text(&b, s->seats[r].who.unix_address);
-    lm_put_text(&b, s->seats[r].who.tcp_address);
-    lm_put_cards(&b, &s->seats[r].who.cards);
-  }
+  for (int r = 0; r < s->size; r++) lm_put_member(&b, &s->seats[r].who);
   lm_message_end(&b, at);
   for (int r = 0; r < s->size; r++) {
     lm_conn *c = s->seats[r].conn;
@@ -147,11 +140,7 @@ bool lm_server_join(lm_server *s, lm_conn *c, lm_reader *r) {
     return refuse(s, c, why);
   }
   uint32_t rank = lm_get_u32(r), size = lm_get_u32(r), generation = lm_get_u32(r);
-  lm_get_text(r, who.host, sizeof who.host);
-  lm_get_text(r, who.host_id, sizeof who.host_id);
-  lm_get_text(r, who.unix_address, sizeof who.unix_address);
-  lm_get_text(r, who.tcp_address, sizeof who.tcp_address);
-  lm_get_cards(r, &who.cards);
+  lm_get_member(r, &who);
   if (!lm_reader_done(r)) return false;
   if (generation > (uint32_t)s->generation) return turn_away_early(s, c);
   if (generation < (uint32_t)s->generation) {
@@ -194,7 +183,7 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
   const char *fields = r->at;
   size_t bytes = (size_t)(r->end - r->at);
-  lm_place last;
+  lm_member_call last;
   uint32_t n = lm_get_u32(r);
   if (n > GROUPS_MAX || seat->left) return false;
   for (uint32_t i = 0; i < n; i++) {
@@ -209,7 +198,7 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   seat->left = true;
   seat->n_open = 0;
   tell_left(s, c->rank, fields, bytes);
-  if (!s->welcomed) found(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
+  if (!s->welcomed) server_found_failure(s, LM_FAILURE_LEFT, c->rank, "gave up before all had joined");
   return true;
 }
 
@@ -218,7 +207,7 @@ void lm_server_lost(lm_server *s, lm_conn *c) {
   int rank = c->rank;
   seat->died = !seat->left;
   seat->n_open = 0;
-  if (seat->died) found(s, c->as, rank, c->why);
+  if (seat->died) server_found_failure(s, c->as, rank, c->why);
   seat->conn = NULL;
   c->rank = -1;
 }
@@ -246,7 +235,7 @@ void lm_server_silence(lm_server *s) {
     if (seat->frozen && !was_frozen) {
       char why[64];
       snprintf(why, sizeof why, "no sign of life for %.3g s", s->now - seat->conn->heard);
-      found(s, LM_FAILURE_FROZEN, r, why);
+      server_found_failure(s, LM_FAILURE_FROZEN, r, why);
     }
     if (seat->frozen) until = s->now + s->heartbeat_timeout;
     if (next <= 0 || until < next) next = until;
@@ -257,7 +246,7 @@ void lm_server_silence(lm_server *s) {
 /* The owner has gone before all had come: nobody can be welcomed any more. */
 void lm_server_abandoned(lm_server *s) {
   if (s->welcomed || s->cause.kind) return;
-  found(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
+  server_found_failure(s, LM_FAILURE_LEFT, 0, "gave up before all had joined");
 }
 
 bool lm_server_over(const lm_server *s) {

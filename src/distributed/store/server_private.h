@@ -8,7 +8,8 @@
 
 #include <stdatomic.h>
 
-#include "distributed/store/client.h"
+#include "distributed/net/auth.h"
+#include "distributed/store/protocol.h"
 #include "distributed/store/server.h"
 
 enum {
@@ -43,11 +44,11 @@ typedef struct lm_conn_list {
   int n;
 } lm_conn_list;
 
-typedef struct lm_place { /* a call somebody is in */
+typedef struct lm_member_call { /* a call somebody is in */
   uint32_t group;
   lm_ticket ticket;
   double since; /* when the store first heard of it */
-} lm_place;
+} lm_member_call;
 
 enum { LM_PASSED = 4 };
 
@@ -55,10 +56,10 @@ typedef struct lm_seat { /* a rank */
   lm_conn *conn;         /* while it is there */
   bool joined, left, died, frozen;
   lm_member who;
-  lm_place last;  /* the call entered last; seq 0 and no text: none */
-  lm_place *open; /* calls it has waited in for long, one a group */
+  lm_member_call last;  /* the call entered last; seq 0 and no text: none */
+  lm_member_call *open; /* calls it has waited in for long, one a group */
   int n_open, capacity;
-  lm_place passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
+  lm_member_call passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
   unsigned n_passed;
 } lm_seat;
 
@@ -106,17 +107,25 @@ struct lm_server {
   char chunk[64 << 10]; /* what is read goes here first */
 };
 
-/* ---- server.c: connections */
+/* ---- server_conn.c: connections */
 
 /* After adding to c->out: it is sent at the end of the round. */
 void lm_conn_queued(lm_server *s, lm_conn *c);
 /* It is of no more use. `why` is static text. */
 void lm_conn_drop(lm_server *s, lm_conn *c, lm_failure_kind as, const char *why);
+void lm_conn_no_memory(lm_server *s, lm_conn *c);
 /* Nothing more is read from it; it closes when what it has to hear is sent. */
 void lm_conn_close_gently(lm_server *s, lm_conn *c);
 /* Nobody new may come. */
 void lm_server_close_listener(lm_server *s);
 void lm_conn_move(lm_conn *c, lm_conn_list *list);
+void lm_conn_free(lm_server *s, lm_conn *c);
+/* What epoll says of it. */
+void lm_conn_serve(lm_server *s, lm_conn *c, uint32_t events);
+/* Ends a round: sends what there is to send, and takes leave of who is gone, which gives others something to hear. */
+void lm_conns_settle(lm_server *s);
+void lm_server_accept(lm_server *s);
+void lm_server_listen(lm_server *s, bool on); /* off: until s->listen_at */
 
 /* ---- handlers: false is nonsense */
 
@@ -147,6 +156,8 @@ bool lm_server_set(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_get(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_add(lm_server *s, lm_conn *c, lm_reader *r);
 bool lm_server_forget(lm_server *s, lm_conn *c, lm_reader *r);
+/* To a question of that number. */
+void lm_server_reply(lm_server *s, lm_conn *c, uint32_t id, bool found, const char *value, size_t n);
 void lm_server_wait_no_more(lm_server *s, lm_conn *c);
 void lm_server_free_keys(lm_server *s);
 

@@ -2,16 +2,13 @@
 #include "distributed/store/sigterm.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 static const double grace = 1.0, last_words = 0.05; /* seconds */
 
@@ -25,24 +22,19 @@ static _Atomic bool asked, quit;
 static _Atomic int waits, stores;
 static _Atomic int64_t failed_at = -1000000; /* microseconds of lm_seconds() */
 
-void lm_term_wait_begins(void) { atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed); }
+void lm_sigterm_wait_begins(void) { atomic_fetch_add_explicit(&waits, 1, memory_order_relaxed); }
 
-void lm_term_wait_ends(void) { atomic_fetch_sub_explicit(&waits, 1, memory_order_release); }
+void lm_sigterm_wait_ends(void) { atomic_fetch_sub_explicit(&waits, 1, memory_order_release); }
 
-void lm_term_failed(void) { atomic_store(&failed_at, (int64_t)(lm_seconds() * 1e6)); }
+void lm_sigterm_failed(void) { atomic_store(&failed_at, (int64_t)(lm_seconds() * 1e6)); }
 
-void lm_term_stores(int by) { atomic_fetch_add(&stores, by); }
+void lm_sigterm_stores(int by) { atomic_fetch_add(&stores, by); }
 
 static bool failed_just_now(void) { return lm_seconds() - (double)atomic_load(&failed_at) * 1e-6 < grace; }
 
 static bool nobody_waits(void) { return atomic_load_explicit(&waits, memory_order_acquire) == 0 && !failed_just_now(); }
 
-bool lm_term_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
-
-static void ring(void) {
-  uint64_t one = 1;
-  while (write(atomic_load(&bell), &one, sizeof one) < 0 && errno == EINTR) continue;
-}
+bool lm_sigterm_asked(void) { return atomic_load_explicit(&asked, memory_order_relaxed); }
 
 /* On the script's thread: nothing but what a handler may do. A forked child shares our bell; its signals are not ours.
  */
@@ -51,7 +43,7 @@ static void on_term(int signal_number) {
   bool ours = atomic_load(&owner) == (int)getpid();
   if (ours && (atomic_load(&stores) > 0 || !nobody_waits())) {
     atomic_store(&asked, true);
-    ring();
+    lm_bell_ring(atomic_load(&bell));
   } else {
     signal(signal_number, SIG_DFL);
     raise(signal_number);
@@ -78,10 +70,9 @@ static void give_time(void) {
     nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
-static void *serve(void *arg) {
+static void *sigterm_serve(void *arg) {
   for (;;) {
-    uint64_t count;
-    while (read(atomic_load(&bell), &count, sizeof count) < 0 && errno == EINTR) continue;
+    lm_bell_silence(atomic_load(&bell));
     if (atomic_load(&asked)) {
       give_time();
       end_process();
@@ -110,13 +101,9 @@ static lm_status install(void) {
   }
   atomic_store(&owner, (int)getpid());
   atomic_store(&quit, false);
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = pthread_create(&thread, NULL, serve, NULL);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int error = lm_thread_start(&thread, sigterm_serve, NULL);
   if (error) return lm_fail(LM_E_STATE, "no thread to watch for SIGTERM: %s", strerror(error));
-  pthread_setname_np(thread, "lm-term");
+  pthread_setname_np(thread, "lm-sigterm");
   give_stack();
   struct sigaction handler = {.sa_handler = on_term, .sa_flags = SA_RESTART | SA_ONSTACK};
   sigemptyset(&handler.sa_mask);
@@ -125,7 +112,7 @@ static lm_status install(void) {
   return LM_OK;
 }
 
-lm_status lm_term_watch(void) {
+lm_status lm_sigterm_watch(void) {
   pthread_mutex_lock(&lock);
   lm_status status = users == 0 ? install() : LM_OK;
   if (status == LM_OK) users++;
@@ -133,7 +120,7 @@ lm_status lm_term_watch(void) {
   return status;
 }
 
-void lm_term_unwatch(void) {
+void lm_sigterm_unwatch(void) {
   pthread_mutex_lock(&lock);
   if (--users == 0 && mine) {
     mine = false;
@@ -142,7 +129,7 @@ void lm_term_unwatch(void) {
     if (atomic_load(&asked)) {
       pthread_detach(thread); /* it is about to end the process */
     } else {
-      ring();
+      lm_bell_ring(atomic_load(&bell));
       pthread_join(thread, NULL);
       if (atomic_load(&asked)) end_process(); /* came just now: the thread may have missed it */
     }

@@ -9,14 +9,14 @@
 
 /* Between the two (they count), SIGTERM is caught if its action was the default: if a call waits for other ranks, or
  * failed a moment ago, the process gets a second to say so; then the signal takes its course. */
-lm_status lm_term_watch(void);
-void lm_term_unwatch(void);
+lm_status lm_sigterm_watch(void);
+void lm_sigterm_unwatch(void);
 /* Around each call that waits for other ranks. Without a system call. */
-void lm_term_wait_begins(void);
-void lm_term_wait_ends(void);
-void lm_term_failed(void); /* a call has failed for what happened to others */
-bool lm_term_asked(void);
+void lm_sigterm_wait_begins(void);
+void lm_sigterm_wait_ends(void);
+void lm_sigterm_failed(void); /* a call has failed for what happened to others */
+bool lm_sigterm_asked(void);
 /* This process has one more store (or one less): what the others have yet to hear gets a moment to leave. */
-void lm_term_stores(int by);
+void lm_sigterm_stores(int by);
 
 #endif

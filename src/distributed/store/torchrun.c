@@ -17,7 +17,7 @@ static void put_text(lm_bytes *b, const char *s) {
   lm_put(b, s, strlen(s));
 }
 
-static lm_status reach(const char *address, const lm_patience *p, int *fd) {
+static lm_status torchrun_reach(const char *address, const lm_patience *p, int *fd) {
   lm_status status = lm_net_connect(address, p, fd);
   if (status != LM_E_IO) return status;
   char which[LM_ADDRESS_MAX + 48];
@@ -25,9 +25,9 @@ static lm_status reach(const char *address, const lm_patience *p, int *fd) {
   return lm_fail_in(status, which);
 }
 
-lm_status lm_agent_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+lm_status lm_torchrun_seen_from(const char *address, char host[LM_ADDRESS_MAX], const lm_patience *p) {
   int fd;
-  lm_status status = reach(address, p, &fd);
+  lm_status status = torchrun_reach(address, p, &fd);
   if (status != LM_OK) return status;
   status = lm_net_told_host(fd, address, host);
   close(fd);
@@ -35,11 +35,11 @@ lm_status lm_agent_seen_from(const char *address, char host[LM_ADDRESS_MAX], con
 }
 
 /* Connects, sends what is asked for `key` (and `value`, unless NULL), and waits until the key is there. */
-static lm_status start(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
+static lm_status torchrun_ask(const char *address, const char *key, const char *value, const lm_patience *p, int *fd) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint8_t reply = STOP_WAITING;
-  TRY(reach(address, p, fd));
+  TRY(torchrun_reach(address, p, fd));
   lm_put_u8(&b, VALIDATE);
   lm_put_u32(&b, MAGIC);
   if (value) {
@@ -50,10 +50,7 @@ static lm_status start(const char *address, const char *key, const char *value, 
   lm_put_u8(&b, WAIT);
   lm_put_u64(&b, 1);
   put_text(&b, key);
-  if (b.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (b.failed) TRY(LM_E_OOM);
   TRY(lm_net_write(*fd, b.data, b.n, p));
   TRY(lm_net_read(*fd, &reply, sizeof reply, p));
   if (reply != STOP_WAITING) status = lm_fail(LM_E_IO, "what answers at %s is not torchrun's store", address);
@@ -63,25 +60,22 @@ done:
   return status;
 }
 
-lm_status lm_agent_set(const char *address, const char *key, const char *value, const lm_patience *p) {
+lm_status lm_torchrun_set(const char *address, const char *key, const char *value, const lm_patience *p) {
   int fd = -1;
-  lm_status status = start(address, key, value, p, &fd);
+  lm_status status = torchrun_ask(address, key, value, p, &fd);
   if (fd >= 0) close(fd);
   return status;
 }
 
-lm_status lm_agent_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
+lm_status lm_torchrun_get(const char *address, const char *key, char *value, size_t capacity, const lm_patience *p) {
   lm_status status = LM_OK;
   lm_bytes b = {0};
   uint64_t n = 0;
   int fd = -1;
-  TRY(start(address, key, NULL, p, &fd));
+  TRY(torchrun_ask(address, key, NULL, p, &fd));
   lm_put_u8(&b, GET);
   put_text(&b, key);
-  if (b.failed) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (b.failed) TRY(LM_E_OOM);
   TRY(lm_net_write(fd, b.data, b.n, p));
   TRY(lm_net_read(fd, &n, sizeof n, p));
   if (n >= capacity) n = capacity - 1;

@@ -28,7 +28,7 @@ static void add_rank(text *t, int rank, const char *host) {
   if (host[0]) add(t, " on host %s", host);
 }
 
-static bool is_told(const lm_ticket *call) { return call->what[0] != 0; }
+static bool words_has_call(const lm_ticket *call) { return call->what[0] != 0; }
 
 static void add_call(text *t, const lm_ticket *call, bool numbered) {
   add(t, "%s", call->what);
@@ -53,7 +53,7 @@ const char *lm_call_text(const lm_ticket *call, char *out, size_t capacity) {
 /* "rank 1 on host b waits in broadcast float32 [3] from rank 0 at a.lua:9" */
 static void add_party(text *t, const lm_party *p) {
   add_rank(t, p->rank, p->host);
-  if (!is_told(&p->call)) return;
+  if (!words_has_call(&p->call)) return;
   add(t, p->standing == LM_WAITS ? " waits in " : " came to ");
   add_call(t, &p->call, false);
 }
@@ -77,8 +77,8 @@ static void add_details(text *t, const lm_failure *f, const char *message) {
       return;
     case LM_FAILURE_LEFT:
       if (!shown) break;
-      add(t, "it ended, or destroyed its process group%s", is_told(&who->call) ? ", after " : "");
-      if (is_told(&who->call)) add_call(t, &who->call, false);
+      add(t, "it ended, or destroyed its process group%s", words_has_call(&who->call) ? ", after " : "");
+      if (words_has_call(&who->call)) add_call(t, &who->call, false);
       add(t, "; ");
       add_party(t, other);
       if (strncmp(other->call.what, "DistributedDataParallel", 23) == 0)
@@ -93,7 +93,7 @@ static void add_details(text *t, const lm_failure *f, const char *message) {
     default: break;
   }
   add(t, "%s", message);
-  if (who->standing != LM_LAST_IN || !is_told(&who->call)) return;
+  if (who->standing != LM_LAST_IN || !words_has_call(&who->call)) return;
   add(t, "%slast in ", *message ? "; " : "");
   add_call(t, &who->call, false);
 }
@@ -135,7 +135,7 @@ static void add_absent(text *t, const lm_party *p) {
   switch (p->standing) {
     case LM_HAS_LEFT:
     case LM_HAS_DIED:
-      add(t, " has %s%s", p->standing == LM_HAS_LEFT ? "left" : "died", is_told(&p->call) ? ", last in " : "");
+      add(t, " has %s%s", p->standing == LM_HAS_LEFT ? "left" : "died", words_has_call(&p->call) ? ", last in " : "");
       add_call(t, &p->call, false);
       break;
     case LM_WAITS:

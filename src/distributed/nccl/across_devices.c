@@ -44,8 +44,8 @@ static clique *clique_of(uint64_t cards) {
   return q;
 }
 
-static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const cudaStream_t *stream, int root,
-                            bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
+static ncclResult_t clique_enqueue(const clique *q, int n, lm_tensor *const *t, const cudaStream_t *stream, int root,
+                                   bool reduce, ncclDataType_t type, ncclRedOp_t sum) {
   int to = place_of(q->cards, lm_device_physical(t[root]->device));
   ncclResult_t result = ncclGroupStart();
   if (result != ncclSuccess) return result;
@@ -58,7 +58,7 @@ static ncclResult_t enqueue(const clique *q, int n, lm_tensor *const *t, const c
   return result == ncclSuccess ? ended : result;
 }
 
-lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
+lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken) {
   lm_status status = LM_OK;
   const char *who = reduce ? "reduce_add" : "broadcast";
   uint64_t cards = 0;
@@ -87,7 +87,7 @@ lm_status lm_nccl_within(int n, lm_tensor *const *t, int root, bool reduce, bool
   lm_nccl_hold_signals(&signals);
   clique *q = clique_of(cards);
   if (q && q->works) {
-    ncclResult_t result = enqueue(q, n, t, stream, root, reduce, type, sum);
+    ncclResult_t result = clique_enqueue(q, n, t, stream, root, reduce, type, sum);
     *taken = result == ncclSuccess;
     if (!*taken) {
       status = lm_nccl_fail(who, result, ncclGetLastError(NULL));

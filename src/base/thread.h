@@ -1,0 +1,59 @@
+/* Threads, and what they wait for. Times are lm_seconds()'s. */
+#ifndef LM_BASE_THREAD_H
+#define LM_BASE_THREAD_H
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+/* A thread that takes no signals: they are for the threads of scripts. 0, or what went wrong as an errno. */
+static inline int lm_thread_start(pthread_t *thread, void *(*body)(void *), void *arg) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int problem = pthread_create(thread, NULL, body, arg);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return problem;
+}
+
+/* At least 0. */
+static inline struct timespec lm_timespec(double seconds) {
+  if (!(seconds > 0)) seconds = 0;
+  if (seconds > 9e9) seconds = 9e9;
+  time_t whole = (time_t)seconds;
+  return (struct timespec){.tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9)};
+}
+
+static inline void lm_cond_init(pthread_cond_t *cond) {
+  pthread_condattr_t monotonic;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_cond_init(cond, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+}
+
+/* False once that time has come, which INFINITY never does. */
+static inline bool lm_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, double until) {
+  struct timespec at = lm_timespec(until);
+  if (until > 9e9) return pthread_cond_wait(cond, lock) == 0;
+  return pthread_cond_timedwait(cond, lock, &at) != ETIMEDOUT;
+}
+
+/* A bell is a descriptor that polls as readable from a ring until it is silenced. -1, with errno, if there is none to
+ * be had. */
+static inline int lm_bell_new(void) { return eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); }
+static inline void lm_bell_ring(int bell) {
+  uint64_t one = 1;
+  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) continue; /* full: it rings already */
+}
+static inline void lm_bell_silence(int bell) {
+  uint64_t rings;
+  while (read(bell, &rings, sizeof rings) < 0 && errno == EINTR) continue;
+}
+
+#endif

@@ -1,0 +1,261 @@
+/* Backward passes from their first gradient to the end, and the parameters' hooks that tell of gradients. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/ddp/reducer_core.h"
+
+/* How many slots `pick` takes, and the first few of their names: "'a', 'b', 'c' and 4 more". */
+static int name_slots(const lm_reducer *r, bool (*pick)(const lm_slot *s), char *out, size_t capacity) {
+  enum { FEW = 5 };
+  int n = 0;
+  size_t used = 0;
+  out[0] = '\0';
+  for (int i = 0; i < r->n; i++) {
+    if (!pick(&r->slot[i]) || ++n > FEW || used >= capacity) continue;
+    used += (size_t)snprintf(out + used, capacity - used, "%s'%s'", n > 1 ? ", " : "", lm_brief(r->slot[i].name, 100));
+  }
+  if (n > FEW && used < capacity) snprintf(out + used, capacity - used, " and %d more", n - FEW);
+  return n;
+}
+
+/* t: the slot's parameter, or a gradient of it. */
+static bool slot_fits(const lm_slot *s, const lm_tensor *t) {
+  return t->dtype == s->view->dtype && t->device == s->view->device && lm_same_shape(t, s->view);
+}
+
+lm_status lm_slot_check(const lm_slot *s, const lm_tensor *t) {
+  if (slot_fits(s, t)) return LM_OK;
+  return lm_fail(
+      LM_E_STATE, LM_DDP ": '%s' was %s %s on %s when the model was wrapped, and is %s %s on %s now: convert it before",
+      s->name, lm_dtype_name((lm_dtype)s->view->dtype), lm_shape_of(s->view), lm_device_name(s->view->device),
+      lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), lm_device_name(t->device));
+}
+
+void lm_pass_forget(lm_reducer *r) {
+  for (int i = 0; i < r->n; i++) {
+    lm_slot *s = &r->slot[i];
+    if (r->g) lm_set_grad_home(s->param, slot_fits(s, s->param) ? s->view : NULL);
+    s->fires = 0;
+    s->absent = s->ready = s->scaled = false;
+  }
+  for (int b = 0; b < r->nbuckets; b++) {
+    r->bucket[b].waits_for = r->bucket[b].nslots;
+    lm_work_release(r->bucket[b].work);
+    lm_release(r->bucket[b].wire);
+    r->bucket[b].work = NULL;
+    r->bucket[b].wire = NULL;
+    r->bucket[b].asks = false;
+  }
+  r->launched = r->reduced = r->narrived = 0;
+  r->begun = r->told = r->known = false;
+}
+
+/* What the bucket gets of this slot is there. From now on its place belongs to all ranks, and is nobody's home. */
+static lm_status slot_set_ready(lm_reducer *r, int i) {
+  lm_status status = LM_OK;
+  lm_slot *s = &r->slot[i];
+  lm_tensor *grad = lm_grad_of(s->param), *copy = NULL;
+  if (s->absent && grad && lm_is_same_view(grad, s->view)) {
+    /* It leaves its place, which others may fill, until it is known whether they have a gradient. */
+    TRY(lm_call(LM_OP_clone, &(lm_clone_args){grad, LM_PRESERVE}, &copy));
+    TRY(lm_set_grad(s->param, copy));
+    grad = s->view;
+  }
+  TRY(lm_reduce_put(r, i, grad));
+  if (!s->absent) TRY(lm_slot_show(s));
+  TRY(lm_set_grad_home(s->param, NULL));
+  s->ready = true;
+  r->bucket[s->bucket].waits_for--;
+done:
+  lm_release(copy);
+  return status;
+}
+
+static lm_status pass_set_absent_ready(lm_reducer *r) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < r->n; i++) {
+    if (r->slot[i].absent && !r->slot[i].ready) TRY(slot_set_ready(r, i));
+  }
+done:
+  return status;
+}
+
+static bool slot_is_missing(const lm_slot *s) { return !s->ready; }
+
+/* The end of backward. Which parameters got nothing? */
+static lm_status pass_settle(lm_reducer *r) {
+  lm_status status = LM_OK;
+  if (r->config.static_graph && !r->settled) { /* this was the first pass: so it shall be */
+    for (int i = 0; i < r->n; i++) {
+      lm_slot *s = &r->slot[i];
+      s->expected = s->fires;
+      s->absent = s->fires == 0;
+    }
+    TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
+    r->settled = true;
+    for (int i = 0; i < r->n; i++) TRY(slot_set_ready(r, i));
+  }
+  for (int i = 0; i < r->n && r->config.find_unused && !r->config.static_graph; i++) {
+    /* Part of the graph, but its gradient was undefined. */
+    if (!r->slot[i].ready) r->slot[i].absent = true;
+  }
+  TRY(pass_set_absent_ready(r));
+  char names[640];
+  int n = name_slots(r, slot_is_missing, names, sizeof names);
+  if (n == 0) goto done;
+  if (r->config.static_graph) {
+    status = lm_fail(LM_E_STATE,
+                     LM_DDP
+                     ": %d of %d parameters got fewer gradients in this backward pass than in the first (%s): "
+                     "with {static_graph = true} all have to be alike",
+                     n, r->n, names);
+  } else {
+    status = lm_fail(LM_E_STATE,
+                     LM_DDP
+                     ": %d of %d parameters got no gradient in this backward pass: %s. If the loss does not use "
+                     "all of the model, wrap it with {find_unused_parameters = true}",
+                     n, r->n, names);
+  }
+  lm_reducer_publish(r, status);
+done:
+  return status;
+}
+
+/* What anybody had a gradient for has the average now, whether it was absent here or a hook has changed its .grad. */
+static lm_status pass_hand_out(lm_reducer *r) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < r->n; i++) {
+    lm_slot *s = &r->slot[i];
+    if ((s->used || s->absent) && lm_used_anywhere(r, i)) TRY(lm_slot_show(s));
+    s->used = false;
+  }
+done:
+  return status;
+}
+
+lm_status lm_pass_end(lm_reducer *r) {
+  lm_status status = LM_OK;
+  r->averaged = true;
+  TRY(lm_buckets_rebuild(r));
+  lm_pass_forget(r);
+done:
+  return status;
+}
+
+static lm_status pass_finish(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
+  (void)grad, (void)replacement;
+  lm_status status = LM_OK;
+  lm_reducer *r = ctx;
+  if (!r->g) TRY(lm_reducer_usable(r));
+  TRY(pass_settle(r));
+  TRY(lm_reduce_finish(r));
+  TRY(pass_hand_out(r));
+  TRY(lm_pass_end(r));
+done:
+  return status;
+}
+
+/* Backward is over. If it failed, the pass is forgotten as if nothing had been; but if the others count on it already,
+ * they have to know why they wait in vain. */
+static void pass_leave(void *ctx) {
+  lm_reducer *r = ctx;
+  if (r->begun) {
+    if (r->told && r->g) lm_reducer_publish(r, LM_E_STATE);
+    lm_pass_forget(r);
+  }
+  lm_reducer_release(r);
+}
+
+static lm_status pass_begin(lm_reducer *r) {
+  lm_status status = LM_OK;
+  TRY(lm_reducer_usable(r));
+  atomic_fetch_add(&r->rc, 1);
+  TRY(lm_backward_finally((lm_hook){pass_finish, r, pass_leave}));
+  r->begun = true;
+  if (r->config.static_graph && !r->settled) goto done; /* nothing is sent before it is known what there is */
+  for (int i = 0; i < r->n; i++) {
+    lm_slot *s = &r->slot[i];
+    s->absent = r->config.static_graph ? s->expected == 0 : r->config.find_unused && !lm_backward_reaches(s->param);
+  }
+  TRY(lm_facts_tell(r, LM_ARRIVAL_BACKWARD));
+  TRY(pass_set_absent_ready(r));
+done:
+  return status;
+}
+
+/* ---- hooks */
+
+typedef struct hook_context { /* the context of one parameter's hook */
+  lm_reducer *r;
+  int i;
+} hook_context;
+
+static lm_status once_more(const lm_reducer *r, const lm_slot *s) {
+  if (r->config.static_graph) {
+    lm_fail(LM_E_STATE,
+            LM_DDP
+            ": '%s' got more gradients in this backward pass than in the first (%d): with {static_graph = true} "
+            "all have to be alike",
+            s->name, s->expected);
+  } else if (s->absent) {
+    lm_fail(LM_E_STATE,
+            LM_DDP
+            ": '%s' got a gradient although the graph did not show that it would (is part of it recomputed in "
+            "backward?); with {static_graph = true} instead of find_unused_parameters that is allowed",
+            s->name);
+  } else {
+    lm_fail(LM_E_STATE,
+            LM_DDP
+            ": '%s' got two gradients in one backward pass (is part of the graph recomputed in backward?); "
+            "with {static_graph = true} that is allowed",
+            s->name);
+  }
+  return lm_reducer_publish(r, LM_E_STATE);
+}
+
+static lm_status on_gradient(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
+  (void)replacement;
+  const hook_context *w = ctx;
+  lm_reducer *r = w->r;
+  lm_status status = LM_OK;
+  lm_slot *s = &r->slot[w->i];
+  if (!r->g) TRY(lm_reducer_usable(r));
+  TRY(lm_slot_check(s, grad));
+  TRY(lm_slot_check(s, s->param)); /* which may have been converted since the forward pass */
+  s->used = true;
+  if (!r->sync) goto done;
+  if (!r->begun) TRY(pass_begin(r));
+  if (s->ready) TRY(once_more(r, s));
+  s->fires++;
+  if (r->config.static_graph && !r->settled) {
+    if (s->fires == 1) r->arrived[r->narrived++] = w->i;
+    goto done;
+  }
+  if (r->config.static_graph && s->fires < s->expected) goto done;
+  TRY(slot_set_ready(r, w->i));
+  r->arrived[r->narrived++] = w->i;
+  TRY(lm_reduce_advance(r));
+done:
+  return status;
+}
+
+static void hook_context_free(void *ctx) {
+  hook_context *w = ctx;
+  lm_reducer_release(w->r);
+  lm_free(w);
+}
+
+lm_status lm_reducer_add_hooks(lm_reducer *r) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < r->n; i++) {
+    hook_context *w = lm_malloc(sizeof *w);
+    if (!w) TRY(LM_E_OOM);
+    *w = (hook_context){r, i};
+    atomic_fetch_add(&r->rc, 1);
+    TRY(lm_register_accumulate_hook(r->slot[i].param, (lm_hook){on_gradient, w, hook_context_free}, &r->slot[i].hook));
+    TRY(lm_set_grad_home(r->slot[i].param, r->slot[i].view));
+  }
+done:
+  return status;
+}

@@ -1,0 +1,195 @@
+#define _GNU_SOURCE
+#include "mp/envelope.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "mp/channel.h"
+
+enum {
+  MAGIC = 0x4c4d5033,
+  MOST_FDS = 250 /* the kernel's limit for a message is a little above */
+};
+
+lm_status lm_envelope_broken(int error) {
+  if (error == EPIPE || error == ECONNRESET || error == 0) return lm_fail(LM_E_IO, "closed");
+  return lm_fail(LM_E_IO, "the connection broke: %s", strerror(error));
+}
+
+/* ---- descriptors */
+
+int lm_luggage_take(lm_luggage *l) {
+  if (l->next >= l->n) return -1;
+  int fd = l->fd[l->next];
+  l->fd[l->next++] = -1;
+  return fd;
+}
+
+void lm_luggage_drop(lm_luggage *l) {
+  for (uint32_t i = l->next; i < l->n; i++) close(l->fd[i]);
+  lm_free(l->fd);
+  *l = (lm_luggage){0};
+}
+
+static lm_status put_luggage(lm_luggage *l, const struct cmsghdr *c) {
+  uint32_t count = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+  int *more = lm_realloc(l->fd, (l->n + count) * sizeof *more);
+  if (more) l->fd = more;
+  for (uint32_t i = 0; i < count; i++) {
+    int fd;
+    memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+    if (more) {
+      more[l->n++] = fd;
+    } else {
+      close(fd);
+    }
+  }
+  return more ? LM_OK : LM_E_OOM;
+}
+
+/* ---- sending */
+
+/* One message. *sent is false, and nothing was sent, where there is no room. */
+static lm_status send_message(int fd, const lm_heading *h, const void *body, size_t n, const int *fds, bool *sent) {
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
+  struct iovec parts[] = {{(void *)h, sizeof *h}, {(void *)body, n}};
+  struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
+  if (h->nfds > 0) {
+    memset(control, 0, CMSG_SPACE(h->nfds * sizeof(int)));
+    m.msg_control = control;
+    m.msg_controllen = CMSG_SPACE(h->nfds * sizeof(int));
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(h->nfds * sizeof(int));
+    memcpy(CMSG_DATA(c), fds, h->nfds * sizeof(int));
+  }
+  ssize_t k;
+  do { k = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT); } while (k < 0 && errno == EINTR);
+  *sent = k >= 0;
+  /* ETOOMANYREFS: too many descriptors under way */
+  return k >= 0 || errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS ? LM_OK : lm_envelope_broken(errno);
+}
+
+/* More descriptors than a message takes go into a socket of their own, and that is sent. */
+static lm_status fill_socket(const int *fds, uint32_t n, int *out, bool *room) {
+  lm_status status = LM_OK;
+  int ends[2] = {-1, -1};
+  *room = true;
+  TRY(lm_channel_pair(ends));
+  for (uint32_t at = 0; at < n && *room; at += MOST_FDS) {
+    lm_heading h = {.magic = MAGIC, .nfds = n - at < MOST_FDS ? n - at : MOST_FDS};
+    TRY(send_message(ends[0], &h, "", 0, fds + at, room));
+  }
+done:
+  if (ends[0] >= 0) close(ends[0]);
+  if (status == LM_OK && *room) {
+    *out = ends[1];
+  } else if (ends[1] >= 0) {
+    close(ends[1]);
+  }
+  return status;
+}
+
+lm_status lm_envelope_send(int fd, const lm_heading *heading, const void *body, size_t n, const int *fds, bool *sent) {
+  lm_status status = LM_OK;
+  lm_heading h = *heading;
+  int bundle = -1;
+  *sent = false;
+  h.magic = MAGIC;
+  if (h.nfds > MOST_FDS) {
+    bool room;
+    TRY(fill_socket(fds, h.nfds, &bundle, &room));
+    if (!room) return LM_OK;
+    fds = &bundle;
+    h.nfds = 1;
+    h.flags |= LM_FDS_IN_SOCKET;
+  }
+  TRY(send_message(fd, &h, body, n, fds, sent));
+done:
+  if (bundle >= 0) close(bundle);
+  return status;
+}
+
+/* ---- receiving */
+
+/* One message, if there is one: *got. Its descriptors are appended to l; *n becomes the number of bytes in body. */
+static lm_status receive_message(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed) {
+  lm_status status = LM_OK;
+  _Alignas(struct cmsghdr) char control[CMSG_SPACE(MOST_FDS * sizeof(int))];
+  struct iovec parts[] = {{h, sizeof *h}, {body, *n}};
+  struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof control};
+  uint32_t before = l->n;
+  ssize_t k;
+  *got = false;
+  /* ECONNRESET is told once: the other side closed without reading all; what it sent before that is still there. */
+  do { k = recvmsg(fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (k < 0) return errno == EAGAIN ? LM_OK : lm_envelope_broken(errno);
+  if (k == 0) {
+    *closed = true;
+    return LM_OK;
+  }
+  for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    lm_status problem = put_luggage(l, c);
+    if (problem != LM_OK) status = problem;
+  }
+  if (status != LM_OK) return lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
+  if (m.msg_flags & MSG_CTRUNC) return lm_fail(LM_E_IO, "descriptors were lost: this process has too many open");
+  if ((size_t)k < sizeof *h || (m.msg_flags & MSG_TRUNC) || h->magic != MAGIC || h->nfds != l->n - before) {
+    return lm_fail(LM_E_IO, "the message makes no sense");
+  }
+  *n = (size_t)k - sizeof *h;
+  *got = true;
+  return LM_OK;
+}
+
+static lm_status empty_socket(lm_luggage *l) {
+  lm_status status = LM_OK;
+  int fd = lm_luggage_take(l);
+  lm_luggage all = {0};
+  bool got = true, closed = false;
+  while (got) {
+    lm_heading h;
+    size_t n = 0;
+    TRY(receive_message(fd, &h, NULL, &n, &all, &got, &closed));
+  }
+  lm_luggage_drop(l);
+  *l = all;
+  all = (lm_luggage){0};
+done:
+  lm_luggage_drop(&all);
+  if (fd >= 0) close(fd);
+  return status;
+}
+
+bool lm_envelope_peek(int fd, lm_heading *h) {
+  ssize_t k;
+  do { k = recv(fd, h, sizeof *h, MSG_PEEK | MSG_DONTWAIT); } while (k < 0 && (errno == EINTR || errno == ECONNRESET));
+  return k == (ssize_t)sizeof *h;
+}
+
+/* Where descriptors cannot be taken in, they would be lost with their message. */
+static lm_status check_room(int fd, uint32_t n) {
+  int all[MOST_FDS + 1], error = 0;
+  uint32_t had = 0;
+  if (n > MOST_FDS + 1) return LM_OK; /* the message makes no sense */
+  while (had < n && (all[had] = fcntl(fd, F_DUPFD_CLOEXEC, 0)) >= 0) had++;
+  if (had < n) error = errno;
+  for (uint32_t i = 0; i < had; i++) close(all[i]);
+  return error ? lm_fail(LM_E_OOM, "its descriptors cannot be taken in: %s", strerror(error)) : LM_OK;
+}
+
+lm_status lm_envelope_receive(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed) {
+  lm_status status = LM_OK;
+  *got = false;
+  if (lm_envelope_peek(fd, h)) TRY(check_room(fd, h->nfds));
+  TRY(receive_message(fd, h, body, n, l, got, closed));
+  if (*got && (h->flags & LM_FDS_IN_SOCKET)) TRY(empty_socket(l));
+done:
+  return status;
+}

@@ -1,0 +1,38 @@
+/* One message of the kernel's, whole or not at all: a heading, bytes and descriptors. More descriptors than one takes
+ * go in a socket of their own, which is sent instead. Private to mp/. */
+#ifndef LM_MP_ENVELOPE_H
+#define LM_MP_ENVELOPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* Which follow: the body, or one descriptor more, first of all, of a memory file that holds it; the other descriptors,
+ * or one of a socket in which they are. */
+enum { LM_BODY_IN_FILE = 1, LM_FDS_IN_SOCKET = 2 };
+
+typedef struct lm_heading {
+  uint32_t magic, nfds, flags, reserved;
+  uint64_t number;
+} lm_heading;
+
+typedef struct lm_luggage { /* descriptors that came; -1: taken */
+  int *fd;
+  uint32_t n, next;
+} lm_luggage;
+
+int lm_luggage_take(lm_luggage *l); /* -1: there is no more */
+void lm_luggage_drop(lm_luggage *l);
+
+/* *sent is false, and nothing was sent, where there is no room. */
+lm_status lm_envelope_send(int fd, const lm_heading *h, const void *body, size_t n, const int *fds, bool *sent);
+/* The next one, if there is one: *got. *n: room in body, then what came. *closed: none will come. LM_E_OOM, and it
+ * stays where it is, while there are not enough free descriptors for it. */
+lm_status lm_envelope_receive(int fd, lm_heading *h, void *body, size_t *n, lm_luggage *l, bool *got, bool *closed);
+/* The next one's heading; it stays where it is. False if there is none. */
+bool lm_envelope_peek(int fd, lm_heading *h);
+lm_status lm_envelope_broken(int error); /* the error for a socket's errno; 0: its other end is closed */
+
+#endif

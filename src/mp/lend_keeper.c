@@ -1,0 +1,151 @@
+/* The thread that looks after what is lent and what was borrowed and let go. */
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "mp/lend_core.h"
+
+enum { AT_EXIT = 3 /* seconds */ };
+
+struct lm_keeper lm_keeper = {.lock = PTHREAD_MUTEX_INITIALIZER, .bell = -1};
+static bool runs, stops;
+static pthread_t thread;
+
+int lm_lent(void) {
+  pthread_mutex_lock(&lm_keeper.lock);
+  int n = lm_keeper.nloans + lm_keeper.nreturned;
+  pthread_mutex_unlock(&lm_keeper.lock);
+  return n;
+}
+
+static void collect_returned(void) {
+  pthread_mutex_lock(&lm_keeper.lock);
+  lm_borrowed *list = lm_keeper.returned;
+  lm_keeper.returned = NULL;
+  pthread_mutex_unlock(&lm_keeper.lock);
+  for (lm_borrowed *next; list; list = next) {
+    next = list->next;
+    bool gone = lm_borrowed_give_back(list);
+    pthread_mutex_lock(&lm_keeper.lock);
+    if (gone) {
+      lm_keeper.nreturned--;
+    } else {
+      list->next = lm_keeper.returned;
+      lm_keeper.returned = list;
+    }
+    pthread_mutex_unlock(&lm_keeper.lock);
+  }
+}
+
+/* Loans whose pipes have no writing end left, `at` being theirs, go to `ending`. */
+static void collect_loans(const struct pollfd *at, lm_loan *const *of, int n, lm_loan **ending) {
+  pthread_mutex_lock(&lm_keeper.lock);
+  for (int i = 0; i < n; i++) {
+    if (!(at[i].revents & (POLLHUP | POLLERR | POLLNVAL))) continue;
+    lm_loan **from = &lm_keeper.loans;
+    while (*from != of[i]) from = &(*from)->next;
+    *from = of[i]->next;
+    of[i]->next = *ending;
+    *ending = of[i];
+  }
+  pthread_mutex_unlock(&lm_keeper.lock);
+  for (lm_loan *l; (l = *ending);) {
+    if (!lm_loan_is_over(l)) {
+      ending = &l->next;
+      continue;
+    }
+    *ending = l->next;
+    lm_loan_free(l);
+    pthread_mutex_lock(&lm_keeper.lock);
+    lm_keeper.nloans--; /* its memory is there again for who sees that */
+    pthread_mutex_unlock(&lm_keeper.lock);
+  }
+}
+
+static void *keeper_run(void *unused) {
+  enum { BRIEFLY = 1, WITHOUT_MEMORY = 100 }; /* ms */
+  struct pollfd *at = NULL;
+  lm_loan **of = NULL, *ending = NULL;
+  int room = 0;
+  (void)unused;
+  for (;;) {
+    int n = 0;
+    pthread_mutex_lock(&lm_keeper.lock);
+    bool over = stops, waits = lm_keeper.returned || ending;
+    if (room < lm_keeper.nloans + 1) {
+      struct pollfd *more = realloc(at, (size_t)(2 * lm_keeper.nloans + 8) * sizeof *more);
+      if (more) at = more;
+      lm_loan **further = more ? realloc(of, (size_t)(2 * lm_keeper.nloans + 8) * sizeof *further) : NULL;
+      if (further) of = further;
+      if (further) room = 2 * lm_keeper.nloans + 8;
+    }
+    for (lm_loan *l = lm_keeper.loans; l && n + 1 < room; l = l->next) {
+      at[n + 1] = (struct pollfd){.fd = l->fd};
+      of[n++] = l;
+    }
+    pthread_mutex_unlock(&lm_keeper.lock);
+    if (over) break;
+    if (room == 0) {
+      poll(NULL, 0, WITHOUT_MEMORY);
+      continue;
+    }
+    at[0] = (struct pollfd){.fd = lm_keeper.bell, .events = POLLIN};
+    if (poll(at, (nfds_t)(n + 1), waits ? BRIEFLY : -1) < 0) continue;
+    if (at[0].revents) lm_bell_silence(lm_keeper.bell);
+    collect_loans(at + 1, of, n, &ending);
+    collect_returned();
+  }
+  free(at);
+  free(of);
+  return NULL;
+}
+
+/* What was lent is gone with this process: others get a moment to be done with it. */
+static void keeper_leave(void) {
+  double deadline = lm_seconds() + AT_EXIT;
+  for (;;) {
+    pthread_mutex_lock(&lm_keeper.lock);
+    int left = lm_keeper.nloans;
+    pthread_mutex_unlock(&lm_keeper.lock);
+    if (left == 0) break;
+    if (lm_seconds() > deadline) {
+      lm_say(
+          "mp: this process ends while others may still have tensors of its devices' memory (messages: %d), and that "
+          "memory goes with it: a sender has to live until they have let go",
+          left);
+      break;
+    }
+    usleep(1000);
+  }
+  pthread_mutex_lock(&lm_keeper.lock);
+  stops = true;
+  pthread_mutex_unlock(&lm_keeper.lock);
+  lm_bell_ring(lm_keeper.bell);
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec++; /* a device may hang */
+  pthread_timedjoin_np(thread, NULL, &until);
+}
+
+lm_status lm_keeper_start(void) {
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&lm_keeper.lock);
+  if (runs) goto done;
+  if (lm_keeper.bell < 0 && (lm_keeper.bell = lm_bell_new()) < 0)
+    TRY(lm_fail(LM_E_OOM, "no descriptor to be had: %s", strerror(errno)));
+  if (getrandom(lm_keeper.self, sizeof lm_keeper.self, 0) != (ssize_t)sizeof lm_keeper.self)
+    TRY(lm_fail(LM_E_IO, "no random number to be had: %s", strerror(errno)));
+  int problem = lm_thread_start(&thread, keeper_run, NULL);
+  if (problem) TRY(lm_fail(LM_E_IO, "no thread to be had: %s", strerror(problem)));
+  runs = true;
+  atexit(keeper_leave);
+done:
+  pthread_mutex_unlock(&lm_keeper.lock);
+  return status;
+}

@@ -1,0 +1,277 @@
+/* Letters: a parcel as it goes to another process. */
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/bytes.h"
+#include "base/mem.h"
+#include "mp/channel.h"
+#include "mp/envelope.h"
+#include "mp/lend.h"
+#include "mp/share.h"
+
+enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
+
+/* ---- tensors as text: which file, where in it, what it looks like */
+
+static void put_tensor(lm_bytes *b, const lm_tensor *t, uint32_t file, uint32_t storage) {
+  const lm_segment *s = lm_segment_of(t);
+  size_t element = lm_dtype_size((lm_dtype)t->dtype);
+  lm_put_u32(b, file);
+  lm_put_u32(b, storage);
+  lm_put_u64(b, s ? (uint64_t)((char *)t->storage->data - s->base) : 0);
+  lm_put_u64(b, t->storage->bytes);
+  lm_put_u64(b, t->numel > 0 ? (uint64_t)(t->data - (char *)t->storage->data) / element : 0);
+  lm_put_u8(b, (uint8_t)t->dtype);
+  lm_put_u32(b, t->device);
+  lm_put_u8(b, lm_requires_grad(t));
+  lm_put_u8(b, t->ndim);
+  for (int d = 0; d < t->ndim; d++) {
+    lm_put_u64(b, (uint64_t)t->size[d]);
+    lm_put_u64(b, (uint64_t)t->stride[d]);
+  }
+}
+
+typedef struct arrival { /* a parcel as it is unpacked */
+  lm_segment **files;
+  uint32_t nfiles;
+  lm_tensor **places; /* for each storage number, a tensor over it; filled as they come */
+  int nplaces;
+  lm_borrowing *borrowing;
+} arrival;
+
+static lm_status get_tensor(lm_reader *r, arrival *a, lm_tensor **out) {
+  uint32_t file = lm_get_u32(r), number = lm_get_u32(r);
+  uint64_t at = lm_get_u64(r), bytes = lm_get_u64(r), offset = lm_get_u64(r);
+  int dtype = lm_get_u8(r);
+  lm_device device = (lm_device)lm_get_u32(r);
+  bool requires_grad = lm_get_u8(r);
+  int ndim = lm_get_u8(r);
+  int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
+  bool on_cpu = LM_DEVICE_KIND(device) == LM_CPU;
+  if (ndim > LM_MAX_DIMS || dtype >= LM_DTYPE_COUNT || (on_cpu && LM_DEVICE_ORDINAL(device) >= LM_DEVICE_MAX)) {
+    r->failed = true;
+  }
+  for (int d = 0; d < ndim && !r->failed; d++) {
+    size[d] = (int64_t)lm_get_u64(r);
+    stride[d] = (int64_t)lm_get_u64(r);
+  }
+  if (r->failed || number >= (uint32_t)a->nplaces) return lm_fail(LM_E_IO, "the message makes no sense");
+  lm_status status = LM_OK;
+  lm_tensor **place = &a->places[number];
+  if (!on_cpu) TRY(lm_borrow_device(r, &device));
+  if (bytes == 0) {
+    TRY(lm_tensor_empty((lm_dtype)dtype, device, ndim, size, LM_CONTIGUOUS, out));
+  } else {
+    if (!*place && !on_cpu) TRY(lm_borrow(a->borrowing, r, device, bytes, place));
+    if (!*place) {
+      if (file >= a->nfiles) return lm_fail(LM_E_IO, "the message makes no sense");
+      TRY(lm_segment_tensor(a->files[file], at, bytes, place));
+    }
+    (*place)->dtype = (int8_t)dtype; /* it only lends its storage */
+    if (on_cpu) (*place)->device = (*place)->storage->device = device;
+    TRY(lm_tensor_view(*place, ndim, size, stride, (int64_t)offset, out));
+  }
+  if (requires_grad) TRY(lm_set_requires_grad(*out, true));
+done:
+  return status;
+}
+
+/* ---- handles as text: their kind and file; their sockets come after all files */
+
+enum { NO_FILE = UINT32_MAX };
+
+static lm_status get_handle(lm_reader *r, const arrival *a, lm_luggage *l, lm_handle **out) {
+  lm_handle_kind kind = (lm_handle_kind)lm_get_u8(r);
+  uint32_t file = lm_get_u32(r);
+  int fds[LM_HANDLE_SOCKETS];
+  if (r->failed || (file != NO_FILE && file >= a->nfiles)) return lm_fail(LM_E_IO, "the message makes no sense");
+  for (int i = 0; i < lm_handle_sockets(kind); i++) fds[i] = lm_luggage_take(l);
+  lm_segment *words = file == NO_FILE ? NULL : a->files[file];
+  if (words) lm_segment_retain(words);
+  return lm_handle_of(kind, fds, words, out);
+}
+
+/* ---- sending */
+
+struct lm_letter {
+  lm_parcel *kept; /* keeps the descriptors open */
+  lm_lending *lending;
+  lm_segment *file; /* the body's, if it is long */
+  lm_bytes body;    /* u32 tensors, files, leases, handles; the tensors, the handles, the text */
+  int *fds;
+  uint32_t nfds;
+};
+
+void lm_letter_free(lm_letter *l) {
+  if (!l) return;
+  lm_lending_free(l->lending);
+  lm_parcel_free(l->kept);
+  lm_segment_release(l->file);
+  lm_bytes_free(&l->body);
+  lm_free(l->fds);
+  lm_free(l);
+}
+
+/* The number of s among the files from fds[first] on. */
+static uint32_t file_number(lm_letter *l, uint32_t first, const lm_segment *s) {
+  uint32_t i = first;
+  while (i < l->nfds && l->fds[i] != s->fd) i++;
+  if (i == l->nfds) l->fds[l->nfds++] = s->fd;
+  return i - first;
+}
+
+static lm_status put_things(lm_letter *l, uint32_t first) {
+  const lm_parcel *p = l->kept;
+  lm_status status = LM_OK;
+  lm_storage **storages = lm_calloc((size_t)p->ntensors, sizeof *storages);
+  if (!storages) return LM_E_OOM;
+  int nstorages = 0;
+  for (int i = 0; i < p->ntensors; i++) {
+    const lm_tensor *t = p->tensors[i];
+    const lm_segment *s = lm_segment_of(t);
+    int storage = 0;
+    bool on_cpu = LM_DEVICE_KIND(t->device) == LM_CPU;
+    if (!s && on_cpu && t->storage->bytes > 0) TRY(lm_fail(LM_E_STATE, "tensor %d is not in shared memory", i + 1));
+    while (storage < nstorages && storages[storage] != t->storage) storage++;
+    bool is_new = storage == nstorages;
+    if (is_new) storages[nstorages++] = t->storage;
+    put_tensor(&l->body, t, s ? file_number(l, first, s) : 0, (uint32_t)storage);
+    if (on_cpu) continue;
+    TRY(lm_lend_put_device(&l->body, t->device));
+    if (is_new && t->storage->bytes > 0) TRY(lm_lending_put(l->lending, i, &l->body));
+  }
+  for (int i = 0; i < p->nhandles; i++) {
+    const lm_handle *h = p->handles[i];
+    lm_put_u8(&l->body, (uint8_t)h->kind);
+    lm_put_u32(&l->body, h->words ? file_number(l, first, h->words) : NO_FILE);
+  }
+done:
+  lm_free(storages);
+  return status;
+}
+
+/* A body that is long becomes a file of its own. */
+static lm_status finish_body(lm_letter *l, const lm_content *c, uint32_t first) {
+  size_t n = l->body.n + c->n;
+  uint32_t files = l->nfds - first;
+  if (!l->body.failed) memcpy(l->body.data + sizeof(uint32_t), &files, sizeof files);
+  if (n <= INLINE) {
+    lm_put(&l->body, c->text, c->n);
+    return l->body.failed ? LM_E_OOM : LM_OK;
+  }
+  if (l->body.failed) return LM_E_OOM;
+  lm_status status = lm_segment_new(n, &l->file);
+  if (status != LM_OK) return status;
+  memcpy(l->file->base, l->body.data, l->body.n);
+  memcpy(l->file->base + l->body.n, c->text, c->n);
+  l->fds[0] = l->file->fd;
+  lm_bytes_free(&l->body);
+  return LM_OK;
+}
+
+lm_status lm_letter_new(const lm_content *c, lm_letter **out) {
+  lm_status status = LM_OK;
+  const uint32_t first = 1; /* fds[0] is the body's place */
+  *out = NULL;
+  lm_letter *l = lm_calloc(1, sizeof *l);
+  if (!l ||
+      !(l->fds = lm_calloc((size_t)(2 * c->ntensors + 1 + c->nhandles * (1 + LM_HANDLE_SOCKETS)) + first, sizeof(int))))
+    TRY(LM_E_OOM);
+  l->nfds = first;
+  lm_content things = *c;
+  things.n = 0;
+  TRY(lm_parcel_new(&things, &l->kept));
+  TRY(lm_lending_new(l->kept->ntensors, l->kept->tensors, &l->lending));
+  int *leases = l->fds + c->ntensors + c->nhandles + first; /* behind all files there may be */
+  uint32_t nleases = lm_lending_descriptors(l->lending, leases);
+  lm_put_u32(&l->body, (uint32_t)c->ntensors);
+  lm_put_u32(&l->body, 0);
+  lm_put_u32(&l->body, nleases);
+  lm_put_u32(&l->body, (uint32_t)c->nhandles);
+  TRY(put_things(l, first));
+  TRY(finish_body(l, c, first));
+  memmove(l->fds + l->nfds, leases, nleases * sizeof *leases);
+  l->nfds += nleases;
+  for (int i = 0; i < c->nhandles; i++) {
+    for (int k = 0; k < lm_handle_sockets(c->handles[i]->kind); k++) l->fds[l->nfds++] = l->kept->handles[i]->fd[k];
+  }
+  *out = l;
+  l = NULL;
+done:
+  lm_letter_free(l);
+  return status;
+}
+
+uint32_t lm_letter_descriptors(const lm_letter *l) { return l->nfds - 1; }
+
+lm_status lm_letter_post(int fd, lm_letter *l, uint64_t number, bool *sent) {
+  lm_heading h = {.nfds = l->file ? l->nfds : l->nfds - 1, .flags = l->file ? LM_BODY_IN_FILE : 0, .number = number};
+  return lm_envelope_send(fd, &h, l->body.data, l->body.n, l->file ? l->fds : l->fds + 1, sent);
+}
+
+/* ---- receiving */
+
+static lm_status unpack(const char *body, size_t n, lm_luggage *l, lm_parcel **out) {
+  lm_status status = LM_OK;
+  arrival a = {0};
+  lm_parcel *p = NULL;
+  lm_reader r = lm_reader_of(body, n);
+  uint32_t ntensors = lm_get_u32(&r), nfiles = lm_get_u32(&r), nleases = lm_get_u32(&r), nhandles = lm_get_u32(&r);
+  uint32_t there = l->n - l->next;
+  if (r.failed || ntensors > n / 32 || nhandles > n / 5 || nfiles > there || nleases > there - nfiles) {
+    return lm_fail(LM_E_IO, "the message makes no sense");
+  }
+  if (!(p = lm_parcel_empty("", 0, (int)ntensors, (int)nhandles)) ||
+      !(a.places = lm_calloc(ntensors, sizeof *a.places)) || !(a.files = lm_calloc(nfiles, sizeof *a.files)))
+    TRY(LM_E_OOM);
+  a.nplaces = (int)ntensors;
+  for (; a.nfiles < nfiles; a.nfiles++) TRY(lm_segment_open(lm_luggage_take(l), &a.files[a.nfiles]));
+  l->next += nleases;
+  TRY(lm_borrowing_new(nleases, l->fd + l->next - nleases, &a.borrowing));
+  for (uint32_t i = 0; i < ntensors; i++) TRY(get_tensor(&r, &a, &p->tensors[i]));
+  for (uint32_t i = 0; i < nhandles; i++) TRY(get_handle(&r, &a, l, &p->handles[i]));
+  size_t bytes = (size_t)(r.end - r.at);
+  char *text = lm_realloc(p->text, bytes);
+  if (!text) TRY(LM_E_OOM);
+  memcpy(text, r.at, bytes);
+  p->text = text;
+  p->n = bytes;
+  *out = p;
+  p = NULL;
+done:
+  for (int i = 0; i < a.nplaces; i++) lm_release(a.places[i]);
+  for (uint32_t i = 0; i < a.nfiles; i++) lm_segment_release(a.files[i]);
+  lm_borrowing_free(a.borrowing);
+  lm_free(a.places);
+  lm_free(a.files);
+  lm_parcel_free(p);
+  return status;
+}
+
+bool lm_letter_peek(int fd, uint64_t *number) {
+  lm_heading h;
+  bool there = lm_envelope_peek(fd, &h);
+  *number = there ? h.number : 0;
+  return there;
+}
+
+lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed) {
+  lm_status status = LM_OK;
+  char body[INLINE];
+  size_t n = sizeof body;
+  lm_heading h;
+  lm_luggage l = {0};
+  lm_segment *file = NULL;
+  bool got = false;
+  *out = NULL;
+  TRY(lm_envelope_receive(fd, &h, body, &n, &l, &got, closed));
+  if (!got) goto done;
+  if (h.flags & LM_BODY_IN_FILE) TRY(lm_segment_open(lm_luggage_take(&l), &file));
+  TRY(file ? unpack(file->base, file->bytes, &l, out) : unpack(body, n, &l, out));
+done:
+  /* Not to be tried again: the message has left the socket. */
+  if (status == LM_E_OOM && got) status = lm_fail(LM_E_IO, "there was no memory for what came, and it is lost");
+  lm_segment_release(file);
+  lm_luggage_drop(&l);
+  return status;
+}
