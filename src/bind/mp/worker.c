@@ -28,7 +28,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "bind/handles.h"
+#include "bind/mp/handles.h"
 #include "mp/channel.h"
 #include "mp/lend.h"
 #include "mp/process.h"

@@ -18,7 +18,7 @@
  *   mp_release(h)                 mp_held(h)   how often it is held through this handle
  *   mp_event_set(h, on)           mp_event_wait(h, seconds)
  */
-#include "bind/handles.h"
+#include "bind/mp/handles.h"
 
 #include <poll.h>
 #include <unistd.h>
