@@ -28,6 +28,16 @@ lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, c
   return LM_OK;
 }
 
+lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype dtype,
+                        lm_tensor **out) {
+  lm_status status = lm_read_tensor(L, s, i, fn, arg, out);
+  if (status != LM_OK) return status;
+  const lm_tensor *t = *out;
+  if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s: a contiguous tensor of dtype %s on the CPU expected, got %s", fn, arg,
+                 lm_dtype_name(dtype), lm_got(L, s, i));
+}
+
 bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
   enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
   if (lua_type(L, i) != TCDATA) return false;
@@ -260,13 +270,109 @@ bool lm_field(lua_State *L, int i, const char *name) {
   return false;
 }
 
-#define FIELD(kind, type)                                                                                        \
-  lm_status lm_field_##kind(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, type *out) { \
-    if (!lm_field(L, i, name)) return LM_OK;                                                                     \
-    lm_status status = lm_read_##kind(L, s, lua_gettop(L), fn, name, out);                                       \
-    lua_pop(L, 1);                                                                                               \
-    return status;                                                                                               \
+static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_format *out) {
+  const char *name = lm_to_text(L, i);
+  for (int n = 0; name && lm_names_memory_format[n]; n++) {
+    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
+    *out = (lm_format)n;
+    return LM_OK;
   }
-FIELD(number, double)
-FIELD(int, int64_t)
-FIELD(bool, bool)
+  return expected(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
+}
+
+static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, const lm_option *o) {
+  int value = lua_gettop(L);
+  switch (o->kind) {
+    case LM_OPTION_BOOL: return lm_read_bool(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_NUMBER: return lm_read_number(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_INT: return lm_read_int(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_TEXT: return lm_read_text(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_DTYPE: return lm_read_dtype(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_DEVICE: return lm_read_device(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_FORMAT: return read_format(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_OTHER: break;
+  }
+  return LM_OK;
+}
+
+/* The key is at the top but one. */
+static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_option *options) {
+  enum { MOST = 16 };
+  const char *names[MOST], *key = lm_to_text(L, -2);
+  if (lua_type(L, -2) != LUA_TSTRING)
+    return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
+                   luaL_typename(L, -2));
+  if (!key) return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
+  for (int k = 0; k < n && k < MOST; k++) names[k] = options[k].name;
+  const char *near = lm_nearest(key, n < MOST ? n : MOST, names);
+  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_brief(key, 60), near);
+  return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_brief(key, 60), names[0],
+                 n > 1 ? " and others" : "");
+}
+
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options) {
+  lm_status status = LM_OK;
+  if (i == 0 || lua_isnoneornil(L, i)) return LM_OK;
+  if (lua_type(L, i) != LUA_TTABLE)
+    return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, options[0].name,
+                   luaL_typename(L, i));
+  bool empty = true;
+  int top = lua_gettop(L);
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    const char *key = lm_to_text(L, -2);
+    int k = 0;
+    empty = false;
+    while (k < n && !(key && strcmp(options[k].name, key) == 0)) k++;
+    TRY(k < n ? read_option(L, s, fn, &options[k]) : unknown_option(L, fn, n, options));
+  }
+  if (empty) status = lm_check_empty(L, i, fn, "options");
+done:
+  lua_settop(L, top);
+  return status;
+}
+
+/* ---- raising */
+
+void lm_need(lua_State *L, lm_status status) {
+  if (status != LM_OK) lm_raise(L, status);
+}
+
+#define NEED(kind, type)                                                      \
+  type lm_need_##kind(lua_State *L, int i, const char *fn, const char *arg) { \
+    type value = 0;                                                           \
+    lm_need(L, lm_read_##kind(L, LM_STATE(L), i, fn, arg, &value));           \
+    return value;                                                             \
+  }
+NEED(tensor, lm_tensor *)
+NEED(number, double)
+NEED(int, int64_t)
+NEED(text, const char *)
+NEED(bool, bool)
+NEED(dtype, lm_dtype)
+
+lm_device lm_need_device(lua_State *L, int i, const char *fn) {
+  lm_device device = LM_NO_DEVICE;
+  lm_need(L, lm_read_device(L, LM_STATE(L), i, fn, "device", &device));
+  return device;
+}
+
+void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
+  if (lua_type(L, i) == LUA_TFUNCTION) return;
+  const char *last = strrchr(fn, '.');
+  lm_raise_text(L, "%s: a function expected, got %s: lm.%s(%sfunction() … end)", last ? last + 1 : fn,
+                lm_got(L, LM_STATE(L), i), fn, before);
+}
+
+const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n) {
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_text(L, "%s: a list of strings expected", fn);
+  *n = (int)lua_objlen(L, i);
+  const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, i, k + 1);
+    if (!(out[before + k] = lm_to_text(L, -1)))
+      lm_raise_text(L, "%s: a list of strings expected, without zero bytes", fn);
+    lua_pop(L, 1);
+  }
+  out[before + *n] = NULL;
+  return out;
+}

@@ -297,34 +297,34 @@ bool lm_supervisor_printed(lm_supervisor *s) {
 
 /* ---- events. Each of these fills *out and says true if there is one of its kind. */
 
-static bool next_signal(lm_supervisor *s, lm_event *out) {
+static bool next_signal(lm_supervisor *s, lm_supervisor_event *out) {
   unsigned char number;
   while (read(s->signals, &number, 1) == 1) {
     if (number == SIGCHLD) continue;
-    *out = (lm_event){.kind = LM_EVENT_SIGNAL, .signal = number};
+    *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_SIGNAL, .signal = number};
     return true;
   }
   return false;
 }
 
-static bool next_closed(lm_supervisor *s, lm_event *out) {
+static bool next_closed(lm_supervisor *s, lm_supervisor_event *out) {
   for (int k = 0; k < STREAMS; k++) {
     if (!s->closed[k] || s->closed_told[k]) continue;
     s->closed_told[k] = true;
-    *out = (lm_event){.kind = LM_EVENT_CLOSED, .stream = k + 1};
+    *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_CLOSED, .stream = k + 1};
     return true;
   }
   return false;
 }
 
-static bool read_stream(lm_supervisor *s, int i, int k, lm_event *out) {
+static bool read_stream(lm_supervisor *s, int i, int k, lm_supervisor_event *out) {
   child *c = &s->children[i];
   c->ready[k] = false;
   if (c->stream[k] < 0) return false;
   ssize_t n = read(c->stream[k], s->chunk, sizeof s->chunk);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  *out =
-      (lm_event){.kind = LM_EVENT_OUTPUT, .id = i + 1, .stream = k + 1, .text = s->chunk, .n = n > 0 ? (size_t)n : 0};
+  *out = (lm_supervisor_event){
+      .kind = LM_SUPERVISOR_OUTPUT, .id = i + 1, .stream = k + 1, .text = s->chunk, .n = n > 0 ? (size_t)n : 0};
   if (n <= 0) {
     close(c->stream[k]);
     c->stream[k] = -1;
@@ -334,7 +334,7 @@ static bool read_stream(lm_supervisor *s, int i, int k, lm_event *out) {
 
 static bool crowded(const lm_supervisor *s) { return s->queue[0].n + s->queue[1].n > CROWDED; }
 
-static bool next_ended(lm_supervisor *s, lm_event *out) {
+static bool next_ended(lm_supervisor *s, lm_supervisor_event *out) {
   for (int i = 0; i < s->n; i++) {
     child *c = &s->children[i];
     if (c->told || !c->process.ended) continue;
@@ -344,14 +344,15 @@ static bool next_ended(lm_supervisor *s, lm_event *out) {
       }
     }
     c->told = true;
-    *out = (lm_event){.kind = LM_EVENT_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
+    *out = (lm_supervisor_event){
+        .kind = LM_SUPERVISOR_ENDED, .id = i + 1, .code = c->process.code, .signal = c->process.signal};
     lm_process_close(&c->process);
     return true;
   }
   return false;
 }
 
-static bool next_output(lm_supervisor *s, lm_event *out) {
+static bool next_output(lm_supervisor *s, lm_supervisor_event *out) {
   for (int seen = 0; seen < s->n * STREAMS && !crowded(s); seen++) {
     int at = s->turn++ % (s->n * STREAMS);
     s->turn %= s->n * STREAMS;
@@ -378,9 +379,9 @@ static void wait_for_any(lm_supervisor *s, double seconds) {
   }
 }
 
-lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_event *out) {
+lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out) {
   double deadline = lm_seconds() + seconds;
-  *out = (lm_event){.kind = LM_EVENT_NONE};
+  *out = (lm_supervisor_event){.kind = LM_SUPERVISOR_NONE};
   lm_status status = grow(s); /* makes `polled` where nothing was started */
   while (status == LM_OK) {
     for (int k = 0; k < STREAMS; k++) flush(s, k);

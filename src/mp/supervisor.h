@@ -14,20 +14,20 @@
 typedef struct lm_supervisor lm_supervisor;
 
 typedef enum lm_event_kind {
-  LM_EVENT_NONE,   /* nothing within the time */
-  LM_EVENT_OUTPUT, /* id, stream, text, n; n 0: the end of the stream */
-  LM_EVENT_ENDED,  /* id, code, signal; what it wrote until then came before, as a rule */
-  LM_EVENT_SIGNAL, /* signal: one came for this process */
-  LM_EVENT_CLOSED, /* stream: nobody reads this process's own output any more */
+  LM_SUPERVISOR_NONE,   /* nothing within the time */
+  LM_SUPERVISOR_OUTPUT, /* id, stream, text, n; n 0: the end of the stream */
+  LM_SUPERVISOR_ENDED,  /* id, code, signal; what it wrote until then came before, as a rule */
+  LM_SUPERVISOR_SIGNAL, /* signal: one came for this process */
+  LM_SUPERVISOR_CLOSED, /* stream: nobody reads this process's own output any more */
 } lm_event_kind;
 
-typedef struct lm_event {
+typedef struct lm_supervisor_event {
   lm_event_kind kind;
   int id, stream; /* stream: 1 or 2 */
   int code, signal;
   const char *text; /* valid until the next call */
   size_t n;
-} lm_event;
+} lm_supervisor_event;
 
 LM_API lm_status lm_supervisor_new(lm_supervisor **out);
 /* Kills and sweeps what is left, gives the signals back. NULL is fine. */
@@ -39,7 +39,7 @@ LM_API lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, 
                                      pid_t *pid);
 /* The next event; waits for `seconds` at most (< 0: as long as it takes). Meanwhile prints what lm_supervisor_print was
  * given; while too much of that waits for a slow reader, the processes' output is left where it is. */
-LM_API lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_event *out);
+LM_API lm_status lm_supervisor_next(lm_supervisor *s, double seconds, lm_supervisor_event *out);
 /* To a process and its group; nothing happens once it has ended. */
 LM_API void lm_supervisor_signal(lm_supervisor *s, int id, int signal);
 /* Text for this process's standard output (1) or error (2). Never waits. */

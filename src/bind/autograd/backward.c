@@ -5,7 +5,6 @@
 typedef struct pass {
   lm_tensor **roots, **grads, **inputs; /* retained: hooks may free them */
   int nroots, ngrads, ninputs;
-  bool retain_given;
   lm_backward_args args;
 } pass;
 
@@ -14,7 +13,7 @@ static void drop_list(int n, lm_tensor **list) {
   lm_free(list);
 }
 
-static void drop(pass *p) {
+static void drop_pass(pass *p) {
   drop_list(p->nroots, p->roots);
   drop_list(p->ngrads, p->grads);
   drop_list(p->ninputs, p->inputs);
@@ -41,13 +40,6 @@ done:
   return status;
 }
 
-static lm_status read_flag(lua_State *L, const lm_lua *s, int options, const char *fn, const char *name, bool *out) {
-  if (!lm_field(L, options, name)) return LM_OK;
-  lm_status status = lm_read_bool(L, s, lua_gettop(L), fn, name, out);
-  lua_pop(L, 1);
-  return status;
-}
-
 static lm_status read_grads(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, pass *p) {
   lm_status status = read_some(L, s, i, fn, name, true, &p->ngrads, &p->grads);
   if (status != LM_OK || p->ngrads == p->nroots) return status;
@@ -55,10 +47,26 @@ static lm_status read_grads(lua_State *L, const lm_lua *s, int i, const char *fn
                  p->nroots, p->nroots == 1 ? "" : "s");
 }
 
+/* The options at i, but that named `grads`, which the caller reads. */
+static lm_status read_modes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *grads,
+                            lm_backward_args *a, bool inputs) {
+  const lm_option options[] = {{grads, LM_OPTION_OTHER, NULL},
+                               {"retain_graph", LM_OPTION_BOOL, &a->retain_graph},
+                               {"create_graph", LM_OPTION_BOOL, &a->create_graph},
+                               {"allow_unused", LM_OPTION_BOOL, &a->allow_unused}};
+  lm_status status = lm_read_options(L, s, i, fn, inputs ? 4 : 3, options);
+  if (status != LM_OK || lua_type(L, i) != LUA_TTABLE) return status;
+  if (lm_field(L, i, "retain_graph")) {
+    lua_pop(L, 1);
+  } else {
+    a->retain_graph = a->create_graph;
+  }
+  return LM_OK;
+}
+
 /* backward(x or list, gradient | {gradient, retain_graph, create_graph}): gradient may be both
  * positional and followed by options. */
 static lm_status run_backward(lua_State *L, lm_lua *s, pass *p) {
-  static const char *const names[] = {"gradient", "retain_graph", "create_graph"};
   const char *fn = "backward";
   lm_status status;
   int options = 0;
@@ -67,25 +75,17 @@ static lm_status run_backward(lua_State *L, lm_lua *s, pass *p) {
   if (positional) TRY(read_grads(L, s, 2, fn, "gradient", p));
   options = positional ? 3 : lua_isnoneornil(L, 2) ? 3 : 2;
   if (options == 2 && !lua_isnoneornil(L, 3)) options = 3;
-  TRY(lm_check_options(L, options, fn, 3, names));
-  if (lua_type(L, options) == LUA_TTABLE) {
-    if (lm_field(L, options, "gradient")) {
-      if (positional) {
-        status = lm_fail(LM_E_ARG, "backward: gradient is given twice, by position and by name");
-        goto done;
-      }
-      TRY(read_grads(L, s, lua_gettop(L), fn, "gradient", p));
-    }
-    TRY(read_flag(L, s, options, fn, "create_graph", &p->args.create_graph));
-    p->args.retain_graph = p->args.create_graph;
-    TRY(read_flag(L, s, options, fn, "retain_graph", &p->args.retain_graph));
+  TRY(read_modes(L, s, options, fn, "gradient", &p->args, false));
+  if (lua_type(L, options) == LUA_TTABLE && lm_field(L, options, "gradient")) {
+    if (positional) TRY(lm_fail(LM_E_ARG, "backward: gradient is given twice, by position and by name"));
+    TRY(read_grads(L, s, lua_gettop(L), fn, "gradient", p));
   }
   p->args.nroots = p->nroots;
   p->args.roots = p->roots;
   p->args.grads = p->grads;
   TRY(lm_backward_in(L, s, &p->args, NULL));
 done:
-  drop(p);
+  drop_pass(p);
   return status;
 }
 
@@ -94,7 +94,7 @@ static int bind_backward(lua_State *L) {
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "backward");
   lm_pace(L, s);
-  if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  lm_callbacks_drain(L, s->callbacks);
   lm_note_line(L, s); /* DistributedDataParallel waits for other ranks in it */
   pass p = {0};
   lm_status status = run_backward(L, s, &p);
@@ -104,33 +104,18 @@ static int bind_backward(lua_State *L) {
 /* grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused}). The handles for
  * the results stand in the list at stack index 4 before anything is read. */
 static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int boxes) {
-  static const char *const names[] = {"grad_outputs", "retain_graph", "create_graph", "allow_unused"};
   const char *fn = "grad";
   lm_tensor **out = NULL;
   lm_status status;
-  TRY(lm_check_options(L, 3, fn, 4, names));
   TRY(read_some(L, s, 1, fn, "outputs", false, &p->nroots, &p->roots));
   TRY(read_some(L, s, 2, fn, "inputs", false, &p->ninputs, &p->inputs));
-  if (p->ninputs != boxes) {
-    status = lm_fail(LM_E_ARG, "grad: inputs: a list that changes while it is read");
-    goto done;
-  }
-  if (p->ninputs == 0) {
-    status = lm_fail(LM_E_ARG, "grad: inputs: at least one tensor expected");
-    goto done;
-  }
-  if (lua_type(L, 3) == LUA_TTABLE) {
-    if (lm_field(L, 3, "grad_outputs")) TRY(read_grads(L, s, lua_gettop(L), fn, "grad_outputs", p));
-    TRY(read_flag(L, s, 3, fn, "create_graph", &p->args.create_graph));
-    p->args.retain_graph = p->args.create_graph;
-    TRY(read_flag(L, s, 3, fn, "retain_graph", &p->args.retain_graph));
-    TRY(read_flag(L, s, 3, fn, "allow_unused", &p->args.allow_unused));
-  }
+  if (p->ninputs != boxes) TRY(lm_fail(LM_E_ARG, "grad: inputs: a list that changes while it is read"));
+  if (p->ninputs == 0) TRY(lm_fail(LM_E_ARG, "grad: inputs: at least one tensor expected"));
+  TRY(read_modes(L, s, 3, fn, "grad_outputs", &p->args, true));
+  if (lua_type(L, 3) == LUA_TTABLE && lm_field(L, 3, "grad_outputs"))
+    TRY(read_grads(L, s, lua_gettop(L), fn, "grad_outputs", p));
   out = lm_calloc((size_t)p->ninputs, sizeof *out);
-  if (!out) {
-    status = LM_E_OOM;
-    goto done;
-  }
+  if (!out) TRY(LM_E_OOM);
   p->args.nroots = p->nroots;
   p->args.roots = p->roots;
   p->args.grads = p->grads;
@@ -146,7 +131,7 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int boxes) {
   }
 done:
   lm_free(out);
-  drop(p);
+  drop_pass(p);
   return status;
 }
 
@@ -155,7 +140,7 @@ static int bind_grad(lua_State *L) {
   lua_settop(L, 3);
   luaL_checkstack(L, 20 + LM_HOOK_SLOTS, "grad");
   lm_pace(L, s);
-  if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  lm_callbacks_drain(L, s->callbacks);
   int n = lua_type(L, 2) == LUA_TTABLE ? (int)lua_objlen(L, 2) : 1;
   lua_createtable(L, n, 0);
   for (int i = 1; i <= n; i++) {
@@ -163,8 +148,7 @@ static int bind_grad(lua_State *L) {
     lua_rawseti(L, 4, i);
   }
   pass p = {0};
-  lm_status status = run_grad(L, s, &p, n);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, run_grad(L, s, &p, n));
   lua_settop(L, 4);
   for (int i = 1; i <= n; i++) { /* unused: nil */
     lua_rawgeti(L, 4, i);
@@ -177,4 +161,4 @@ static int bind_grad(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_autograd_functions[] = {{"backward", bind_backward}, {"grad", bind_grad}, {NULL, NULL}};
+const luaL_Reg lm_backward_functions[] = {{"backward", bind_backward}, {"grad", bind_grad}, {NULL, NULL}};

@@ -49,8 +49,7 @@ static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_i
 static int bind_header(lua_State *L) {
   lm_image im;
   lua_settop(L, HEADER);
-  lm_status status = lm_attempt_twice(L, LM_STATE(L), read_header, &im);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), read_header, &im));
   lua_pushnumber(L, (double)im.height);
   lua_pushnumber(L, (double)im.width);
   lua_pushinteger(L, im.channels);
@@ -80,20 +79,7 @@ done:
   return status;
 }
 
-static int give_tensor(lua_State *L, int n, lm_attempt f) {
-  lm_lua *s = LM_STATE(L);
-  lm_tensor *t = NULL;
-  lua_settop(L, n);
-  lm_pace(L, s);
-  lm_box *box = lm_box_new(L);
-  lm_status status = lm_attempt_twice(L, s, f, &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, box, t);
-  lm_pace_count(s, t);
-  return 1;
-}
-
-static int bind_decode(lua_State *L) { return give_tensor(L, AT_LEAST, decode); }
+static int bind_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
 
 /* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
 
@@ -115,8 +101,9 @@ static lm_status encode_jpeg(lua_State *L, lm_lua *s, void *arg) {
 static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
   return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
 }
-static int bind_encode_jpeg(lua_State *L) { return give_tensor(L, 2, encode_jpeg); }
-static int bind_encode_png(lua_State *L) { return give_tensor(L, 2, encode_png); }
+
+static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
+static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
 
 /* ---- read_file(path) -> bytes, write_file(path, bytes) */
 
@@ -125,7 +112,8 @@ static lm_status read_file(lua_State *L, lm_lua *s, void *arg) {
   lm_status status = lm_read_text(L, s, 1, "read_file", "path", &path);
   return status == LM_OK ? lm_read_whole(path, arg) : status;
 }
-static int bind_read_file(lua_State *L) { return give_tensor(L, 1, read_file); }
+
+static int bind_read_file(lua_State *L) { return lm_return_tensor(L, 1, read_file); }
 
 static lm_status write_file(lua_State *L, lm_lua *s, void *arg) {
   static const char fn[] = "write_file";
@@ -143,8 +131,8 @@ done:
 
 static int bind_write_file(lua_State *L) {
   lua_settop(L, 2);
-  lm_status status = lm_attempt_twice(L, LM_STATE(L), write_file, NULL);
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_file, NULL));
+  return 0;
 }
 
 const luaL_Reg lm_image_functions[] = {{"image_header", bind_header},

@@ -28,29 +28,19 @@ done:
 }
 
 static int bind_image_transform(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   transforming t = {0};
-  lm_status status;
   lua_settop(L, 4);
   if (lua_type(L, 3) != LUA_TTABLE)
-    return lm_raise_text(L, "%s: numbers: a list expected, got %s", fn, lm_got(L, s, 3));
-  lm_pace(L, s);
-  lm_box *box = lm_box_new(L); /* 5 */
+    return lm_raise_text(L, "%s: numbers: a list expected, got %s", fn, lm_got(L, LM_STATE(L), 3));
   t.n = (int)lua_objlen(L, 3);
-  t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 6 */
+  t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 5 */
   for (int i = 0; i < t.n; i++) {
     lua_rawgeti(L, 3, i + 1);
-    TRY(lm_read_number(L, s, -1, fn, "numbers", &t.v[i]));
+    t.v[i] = lm_need_number(L, 6, fn, "numbers");
     lua_pop(L, 1);
   }
-  TRY(lm_read_text(L, s, 1, fn, "name", &t.name));
-  TRY(lm_attempt_twice(L, s, run_transform, &t));
-  lm_box_fill(s, box, t.out);
-  lm_pace_count(s, t.out);
-  lua_settop(L, 5);
-  return 1;
-done:
-  return lm_raise(L, status);
+  t.name = lm_need_text(L, 1, fn, "name");
+  return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
 }
 
 /* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */

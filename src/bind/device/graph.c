@@ -31,7 +31,7 @@ typedef struct graph {
   double first[KEPT];      /* and what it is before the first */
 } graph;
 
-static void release(graph *g) {
+static void release_graph(graph *g) {
   if (g->recorded) lm_graph_free(g->recorded);
   lm_release(g->count);
   lm_release(g->step);
@@ -40,15 +40,11 @@ static void release(graph *g) {
   g->count = g->step = g->kept = NULL;
 }
 
-static int graph_gc(lua_State *L) {
-  release(lua_touserdata(L, 1));
-  return 0;
-}
-
-static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), graph_gc};
+static void close_graph(void *object) { release_graph(object); }
+static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close_graph, "a captured graph", NULL};
 
 /* Elements at to at + n - 1 of x, on the device, become `numbers`. */
-static lm_status put(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
+static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
   lm_status status;
   lm_tensor *host = NULL, *there = NULL;
   TRY(lm_tensor_empty((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
@@ -62,7 +58,7 @@ done:
 }
 
 /* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
-static lm_status begin(graph *g, lm_stream *s) {
+static lm_status begin_capture(graph *g, lm_stream *s) {
   lm_status status;
   if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: a capture is under way on this thread already"));
   const lm_driver *driver = lm_driver_of(g->device);
@@ -70,7 +66,7 @@ static lm_status begin(graph *g, lm_stream *s) {
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
   TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
-  TRY(put(g->count, 0, 1, &(int64_t){0}));
+  TRY(put_numbers(g->count, 0, 1, &(int64_t){0}));
   g->start = lm_generator_get(g->device);
   g->next = g->start.offset;
   TRY(lm_graph_begin(s, &g->recorded));
@@ -94,7 +90,7 @@ done:
 }
 
 /* Nothing of the capture has run: its random numbers are given back, to be drawn by the first replay. */
-static lm_status end(graph *g, bool keep) {
+static lm_status end_capture(graph *g, bool keep) {
   lm_status status = LM_OK;
   lm_generator_set_extra(NULL);
   lm_optim_set_kept(NULL, NULL, 0);
@@ -103,28 +99,22 @@ static lm_status end(graph *g, bool keep) {
   g->blocks = lm_generator_get(g->device).offset - g->start.offset;
   lm_generator_set(g->device, g->start);
   if (status == LM_OK) status = ended;
-  if (status == LM_OK && keep) status = put(g->step, 0, 1, &(int64_t){(int64_t)g->blocks});
-  if (status == LM_OK && keep) status = put(g->kept, 0, KEPT, g->first);
+  if (status == LM_OK && keep) status = put_numbers(g->step, 0, 1, &(int64_t){(int64_t)g->blocks});
+  if (status == LM_OK && keep) status = put_numbers(g->kept, 0, KEPT, g->first);
   return status;
 }
 
 static int bind_capture(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_device device = LM_NO_DEVICE;
-  int64_t id = 0;
-  lm_status status;
-  TRY(lm_read_device(L, s, 1, "graph", "device", &device));
-  TRY(lm_read_int(L, s, 2, "graph", "stream", &id));
-  if (lua_type(L, 3) != LUA_TFUNCTION)
-    TRY(lm_fail(LM_E_ARG, "graph: a function expected, got %s: lm.cuda.graph(function() … end)", lm_got(L, s, 3)));
-  lm_stream *side = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
-  if (!side) TRY(lm_fail(LM_E_ARG, "graph: %s has no stream %d", lm_device_name(device), (int)id));
+  lm_stream *side = lm_need_stream(L, 1, "graph");
+  lm_device device = side->device;
+  lm_need_function(L, 3, "cuda.graph", "");
   lua_gc(L, LUA_GCCOLLECT, 0);
   lua_gc(L, LUA_GCCOLLECT, 0);
   graph *g = lm_object_new(L, &graph_type);
   g->device = device;
   lua_insert(L, 3); /* before f */
-  TRY(begin(g, side));
+  lm_need(L, begin_capture(g, side));
 
   /* No collection meanwhile: what a finalizer frees would go to the graph's memory. */
   lm_stream *before = lm_stream_current(device);
@@ -133,15 +123,13 @@ static int bind_capture(lua_State *L) {
   lua_gc(L, LUA_GCSTOP, 0);
   lm_stream_set_current(side);
   int failed = lm_pcall(L, lua_gettop(L) - 4, LUA_MULTRET);
-  status = end(g, !failed);
+  lm_status status = end_capture(g, !failed);
   lm_stream_set_current(before);
   lua_gc(L, LUA_GCRESTART, 0);
   s->step_at = step_at;
   if (!failed && status == LM_OK) return lua_gettop(L) - 2;
-  release(g);
-  if (failed) return lua_error(L);
-done:
-  return lm_raise(L, status);
+  release_graph(g);
+  return failed ? lua_error(L) : lm_raise(L, status);
 }
 
 static int bind_replay(lua_State *L) {
@@ -187,8 +175,8 @@ static int bind_keep(lua_State *L) {
     numbers[i] = lua_tonumber(L, -1);
     lua_pop(L, 1);
   }
-  lm_status status = put(g->kept, at, n, numbers);
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  lm_need(L, put_numbers(g->kept, at, n, numbers));
+  return 0;
 }
 
 static int bind_kept_at(lua_State *L) {

@@ -5,16 +5,10 @@
 
 static int bind_setting(lua_State *L) {
   lm_setting setting = LM_SETTING_COUNT;
-  bool value = false;
-  const char *name;
-  lm_status status = lm_read_text(L, LM_STATE(L), 1, "setting", "name", &name);
-  if (status == LM_OK) status = lm_setting_find(name, &setting);
-  if (status == LM_OK && !lua_isnoneornil(L, 2)) {
-    status = lm_read_bool(L, LM_STATE(L), 2, name, "the value", &value);
-  }
-  if (status != LM_OK) return lm_raise(L, status);
+  const char *name = lm_need_text(L, 1, "setting", "name");
+  lm_need(L, lm_setting_find(name, &setting));
   lua_pushboolean(L, lm_setting_get(setting));
-  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, value);
+  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, lm_need_bool(L, 2, name, "the value"));
   return 1;
 }
 
@@ -34,4 +28,4 @@ static int bind_cuda_version(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_backends_functions[] = {{"setting", bind_setting}, {"cuda_version", bind_cuda_version}, {NULL, NULL}};
+const luaL_Reg lm_setting_functions[] = {{"setting", bind_setting}, {"cuda_version", bind_cuda_version}, {NULL, NULL}};

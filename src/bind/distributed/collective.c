@@ -1,59 +1,49 @@
 /* Collectives, and the works that asynchronous ones give. */
 #include "distributed/group/collective.h"
-#include "base/mem.h"
-#include "bind/bind.h"
-#include "distributed/group/world.h"
 
-typedef struct work_box {
-  lm_user user; /* of its group, which its environment keeps alive */
+#include "base/mem.h"
+#include "bind/distributed/group.h"
+
+typedef struct work_handle {
+  lm_dependent of_group; /* which its environment keeps alive */
   lm_work *work;
   lm_group *group; /* NULL once closed: then the work is done, one way or another */
   lm_collective kind;
-} work_box;
+} work_handle;
 
-static int gc_work(lua_State *L);
-static const lm_object_type work_type = {"luminary.work", sizeof(work_box), gc_work};
+static const lm_object_type work_type;
 
 static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks ? rank : g->ranks[rank]; }
 
 /* ---- works */
 
-static void close_work(lm_user *user) { ((work_box *)user)->group = NULL; }
+static void lose_group(void *work) { ((work_handle *)work)->group = NULL; }
 
-static work_box *self(lua_State *L, const char *fn) {
-  work_box *box = lm_to_object(L, 1, &work_type);
-  if (!box || !box->work) {
+static work_handle *self(lua_State *L, const char *fn) {
+  work_handle *handle = lm_to_object(L, 1, &work_type);
+  if (!handle || !handle->work)
     lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_got(L, LM_STATE(L), 1), fn);
-  }
-  return box;
+  return handle;
 }
 
-static int gc_work(lua_State *L) {
-  work_box *box = lm_to_object(L, 1, &work_type);
-  if (!box) return 0;
-  lm_user_leave(&box->user);
-  lm_work *work = box->work;
-  box->work = NULL;
+static void close_work(void *object) {
+  work_handle *handle = object;
+  lm_dependent_leave(&handle->of_group);
+  lm_work *work = handle->work;
+  handle->work = NULL;
   lm_work_release(work);
-  return 0;
 }
 
 /* work:wait([seconds]) -> true: until it is done here. Raises what it failed with, or that the time is over. */
 static int work_wait(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  work_box *box = self(L, "wait");
-  double seconds = -1;
-  lm_status status;
-  if (!lua_isnoneornil(L, 2)) {
-    TRY(lm_read_number(L, s, 2, "wait", "seconds", &seconds));
-    if (!(seconds >= 0)) return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
-  }
-  lm_note_line(L, s);
-  TRY(lm_work_wait(box->work, seconds));
+  work_handle *handle = self(L, "wait");
+  double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
+  if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
+    return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_work_wait(handle->work, seconds));
   lua_pushboolean(L, 1);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 /* work:is_completed() -> whether wait would return (or raise) at once */
@@ -64,54 +54,37 @@ static int work_is_completed(lua_State *L) {
 
 /* work:source_rank() -> who sent what a finished irecv received; nil before, and once the group is gone */
 static int work_source(lua_State *L) {
-  work_box *box = self(L, "source_rank");
-  int peer = lm_work_done(box->work) ? lm_work_peer(box->work) : -1;
-  if (peer < 0 || !box->group) return 0;
-  lua_pushinteger(L, in_world(box->group, peer));
+  work_handle *handle = self(L, "source_rank");
+  int peer = lm_work_done(handle->work) ? lm_work_peer(handle->work) : -1;
+  if (peer < 0 || !handle->group) return 0;
+  lua_pushinteger(L, in_world(handle->group, peer));
   return 1;
 }
 
 static int work_text(lua_State *L) {
-  work_box *box = self(L, "tostring");
-  lua_pushfstring(L, "Work(%s%s)", lm_collective_name(box->kind), lm_work_done(box->work) ? ", completed" : "");
+  work_handle *handle = self(L, "tostring");
+  lua_pushfstring(L, "Work(%s%s)", lm_collective_name(handle->kind), lm_work_done(handle->work) ? ", completed" : "");
   return 1;
 }
 
-static void set_method(lua_State *L, const char *name, lua_CFunction f) {
-  lua_pushvalue(L, lua_upvalueindex(1));
-  lua_pushvalue(L, lua_upvalueindex(2));
-  lua_pushcclosure(L, f, 2);
-  lua_setfield(L, -2, name);
-}
+static const luaL_Reg work_methods[] = {{"wait", work_wait},
+                                        {"is_completed", work_is_completed},
+                                        {"source_rank", work_source},
+                                        {"__tostring", work_text},
+                                        {NULL, NULL}};
+static const lm_object_type work_type = {"luminary.work", sizeof(work_handle), close_work, "a work", work_methods};
 
 /* An empty work of the group whose handle is at `group`. */
-static work_box *new_work(lua_State *L, int group) {
-  work_box *box = lm_object_new(L, &work_type);
-  box->user.close = close_work;
-  lua_getmetatable(L, -1);
-  lua_getfield(L, -1, "__index");
-  if (lua_isnil(L, -1)) { /* the first one */
-    lua_createtable(L, 0, 3);
-    lua_replace(L, -2);
-    set_method(L, "wait", work_wait);
-    set_method(L, "is_completed", work_is_completed);
-    set_method(L, "source_rank", work_source);
-    lua_setfield(L, -2, "__index");
-    set_method(L, "__tostring", work_text);
-    lua_pop(L, 1);
-  } else {
-    lua_pop(L, 2);
-  }
-  lua_createtable(L, 1, 0);
-  lua_pushvalue(L, group);
-  lua_rawseti(L, -2, 1);
-  lua_setfenv(L, -2);
-  return box;
+static work_handle *new_work(lua_State *L, int group) {
+  work_handle *handle = lm_object_new(L, &work_type);
+  handle->of_group.close = lose_group;
+  lm_object_keeps(L, group);
+  return handle;
 }
 
 /* ---- the call */
 
-typedef struct run {
+typedef struct collective_call {
   lm_collective kind;
   lm_group *g;
   lm_reduce_op op;
@@ -120,7 +93,7 @@ typedef struct run {
   double scale;
   lm_tensor *t, **first, **second;
   int n, n2;
-} run;
+} collective_call;
 
 enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
 
@@ -162,7 +135,7 @@ static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, 
   return status;
 }
 
-static lm_status read_run(lua_State *L, const lm_lua *s, run *r) {
+static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
   lm_status status;
   int number;
   double timeout;
@@ -189,7 +162,7 @@ done:
   return status;
 }
 
-static lm_status start(run *r, lm_work **work) {
+static lm_status start_call(collective_call *r, lm_work **work) {
   switch (r->kind) {
     case LM_ALL_REDUCE:
       if (r->scaled) return lm_all_reduce_scaled(r->g, r->t, r->scale, work);
@@ -213,10 +186,10 @@ static lm_status start(run *r, lm_work **work) {
 }
 
 /* Who a recv was from is known from its work alone. */
-static lm_status receive(run *r) {
+static lm_status receive(collective_call *r) {
   lm_work *work = NULL;
   lm_status status;
-  TRY(start(r, &work));
+  TRY(start_call(r, &work));
   TRY(lm_work_wait(work, -1));
   r->peer = lm_work_peer(work);
 done:
@@ -228,28 +201,28 @@ done:
  * async; of a recv, who it was from. What a collective does not have is nil. */
 static int bind_run(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  run r = {0};
+  collective_call r = {0};
   lm_status status;
   lua_settop(L, SCALE);
-  work_box *box = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
+  work_handle *handle = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
   lm_note_line(L, s);
-  TRY(read_run(L, s, &r));
-  if (box) {
-    TRY(start(&r, &box->work));
-    box->group = r.g;
-    box->kind = r.kind;
-    lm_group_join(L, GROUP, &box->user);
+  TRY(read_call(L, s, &r));
+  if (handle) {
+    TRY(start_call(&r, &handle->work));
+    handle->group = r.g;
+    handle->kind = r.kind;
+    lm_group_carries(L, GROUP, &handle->of_group);
   } else if (r.kind == LM_RECV) {
     TRY(receive(&r));
   } else {
-    TRY(start(&r, NULL));
+    TRY(start_call(&r, NULL));
   }
 done:
   lm_free(r.first);
   lm_free(r.second);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.kind)));
-  if (!box && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
-  return box || r.kind == LM_RECV;
+  if (!handle && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
+  return handle || r.kind == LM_RECV;
 }
 
 /* ---- several at once */
@@ -308,11 +281,11 @@ static int bind_batch(lua_State *L) {
   if (n > 0) TRY(lm_batch_p2p(g, n, list, works));
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, BATCH_WORKS, i + 1);
-    work_box *box = lm_to_object(L, -1, &work_type);
-    box->work = works[i];
-    box->group = g;
-    box->kind = list[i].sending ? LM_SEND : LM_RECV;
-    lm_group_join(L, BATCH_GROUP, &box->user);
+    work_handle *handle = lm_to_object(L, -1, &work_type);
+    handle->work = works[i];
+    handle->group = g;
+    handle->kind = list[i].sending ? LM_SEND : LM_RECV;
+    lm_group_carries(L, BATCH_GROUP, &handle->of_group);
     lua_pop(L, 1);
   }
 done:
@@ -348,60 +321,41 @@ done:
 
 /* ---- objects travel as bytes */
 
-typedef struct bytes {
-  const char *data;
-  size_t n;
-  lm_tensor *t;
-} bytes;
-
 static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
-  (void)L, (void)s;
-  bytes *b = arg;
-  const int64_t size = (int64_t)b->n;
-  return lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, &b->t);
+  lm_tensor **out = arg;
+  int64_t size = 0;
+  size_t n;
+  lm_status status = LM_OK;
+  const char *data = lua_tolstring(L, 1, &n);
+  if (!lua_isnil(L, 2)) TRY(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
+  if (size < 0) TRY(lm_fail(LM_E_ARG, "dist_bytes: n: %lld is less than 0", (long long)size));
+  if ((size_t)size < n) size = (int64_t)n;
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
+  memcpy((*out)->data, data, n);
+  memset((*out)->data + n, 0, (size_t)size - n);
+done:
+  return status;
 }
 
 /* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
 static int bind_bytes(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  bytes b = {0};
-  int64_t n = 0;
-  lua_settop(L, 2);
   if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: a string expected");
-  lm_pace(L, s);
-  lm_box *box = lm_box_new(L);
-  b.data = lua_tolstring(L, 1, &b.n);
-  size_t length = b.n;
-  lm_status status = lua_isnil(L, 2) ? LM_OK : lm_read_int(L, s, 2, "dist_bytes", "n", &n);
-  if (status == LM_OK && n < 0) status = lm_fail(LM_E_ARG, "dist_bytes: n: %lld is less than 0", (long long)n);
-  if (status == LM_OK && (size_t)n > b.n) b.n = (size_t)n;
-  if (status == LM_OK) status = lm_attempt_twice(L, s, make_bytes, &b);
-  if (status != LM_OK) return lm_raise(L, status);
-  memcpy(b.t->data, b.data, length);
-  memset(b.t->data + length, 0, b.n - length);
-  lm_box_fill(s, box, b.t);
-  lm_pace_count(s, b.t);
-  return 1;
+  return lm_return_tensor(L, 2, make_bytes);
 }
 
 /* dist_text(uint8 tensor, n) -> its first n bytes as a string */
 static int bind_text(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_tensor *t = NULL;
-  int64_t n = 0;
-  lm_status status;
+  lm_tensor *t;
   lm_box *held = lm_box_new(L); /* making the string may collect, and x be freed or given other memory */
-  TRY(lm_read_tensor(L, s, 1, "dist_text", "the tensor", &t));
-  TRY(lm_read_int(L, s, 2, "dist_text", "n", &n));
-  if (t->dtype != LM_U8 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t) || n < 0 || n > t->numel) {
-    return lm_raise_text(L, "dist_text: a uint8 tensor of at least %lld elements on the CPU expected", (long long)n);
-  }
-  TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
+  lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
+  int64_t n = lm_need_int(L, 2, "dist_text", "n");
+  if (n < 0 || n > t->numel)
+    return lm_raise_text(L, "dist_text: %lld of %lld bytes", (long long)n, (long long)t->numel);
+  lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
   lm_box_fill(s, held, t);
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 const luaL_Reg lm_collective_functions[] = {

@@ -1,77 +1,55 @@
 /* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
 #include "distributed/ddp/reducer.h"
-#include "distributed/store/failure.h"
 
 #include "base/mem.h"
-#include "bind/bind.h"
+#include "bind/distributed/group.h"
+#include "distributed/store/failure.h"
 
-typedef struct reducer_box {
-  lm_user user;  /* of its group, which its environment keeps alive */
-  lm_reducer *r; /* NULL once closed */
-  int local;     /* depth of no_sync */
+typedef struct reducer_handle {
+  lm_dependent of_group; /* which its environment keeps alive */
+  lm_reducer *r;         /* NULL once closed */
+  int local;             /* depth of no_sync */
   lm_lua *s;
-} reducer_box;
+} reducer_handle;
 
 static const char ddp[] = "DistributedDataParallel";
-static int gc_reducer(lua_State *L);
-static const lm_object_type reducer_type = {"luminary.reducer", sizeof(reducer_box), gc_reducer};
 
-static void close_reducer(lm_user *user) {
-  reducer_box *box = (reducer_box *)user;
-  lm_reducer *r = box->r;
-  lm_user_leave(user);
-  box->r = NULL;
+static void close_reducer(void *object) {
+  reducer_handle *handle = object;
+  lm_reducer *r = handle->r;
+  lm_dependent_leave(&handle->of_group);
+  handle->r = NULL;
   lm_reducer_close(r);
 }
+static const lm_object_type reducer_type = {"luminary.reducer", sizeof(reducer_handle), close_reducer, "a reducer",
+                                            NULL};
 
-static int gc_reducer(lua_State *L) {
-  reducer_box *box = lm_to_object(L, 1, &reducer_type);
-  if (box) close_reducer(&box->user);
-  return 0;
-}
-
-static reducer_box *self(lua_State *L) {
-  reducer_box *box = lm_to_object(L, 1, &reducer_type);
-  if (!box) lm_raise_text(L, "%s: a reducer expected", ddp);
-  if (!box->r) lm_raise_text(L, "%s: its process group was destroyed", ddp);
-  return box;
-}
-
-static reducer_box *new_reducer(lua_State *L, lm_lua *s, int group) {
-  reducer_box *box = lm_object_new(L, &reducer_type);
-  box->user.close = close_reducer;
-  box->s = s;
-  lua_createtable(L, 1, 0);
-  lua_pushvalue(L, group);
-  lua_rawseti(L, -2, 1);
-  lua_setfenv(L, -2);
-  return box;
+static reducer_handle *self(lua_State *L) {
+  reducer_handle *handle = lm_need_object(L, 1, &reducer_type, ddp);
+  if (!handle->r) lm_raise_text(L, "%s: its process group was destroyed", ddp);
+  return handle;
 }
 
 /* ---- making one */
 
-static lm_status bytes(lua_State *L, const lm_lua *s, const char *name, size_t *out) {
-  int64_t n = (int64_t)*out;
-  lm_status status = lm_field_int(L, s, 4, ddp, name, &n);
-  if (status == LM_OK && n < 1) status = lm_fail(LM_E_ARG, "%s: %s: at least 1 expected", ddp, name);
-  *out = (size_t)n;
-  return status;
-}
-
-static lm_status make(lua_State *L, const lm_lua *s, reducer_box *box) {
+static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *handle) {
   lm_status status;
   lm_group *g;
   lm_tensor **params = NULL;
   const char **names = NULL;
   int n = 0;
-  lm_reducer_config config = {.first_bytes = (size_t)1 << 20, .cap_bytes = (size_t)25 << 20, .weighted = true};
+  int64_t first = 1 << 20, cap = 25 << 20;
+  lm_reducer_config config = {.weighted = true};
   TRY(lm_read_group(L, s, 1, ddp, &g));
   TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
-  TRY(bytes(L, s, "first_bytes", &config.first_bytes));
-  TRY(bytes(L, s, "cap_bytes", &config.cap_bytes));
-  TRY(lm_field_bool(L, s, 4, ddp, "find_unused", &config.find_unused));
-  TRY(lm_field_bool(L, s, 4, ddp, "static_graph", &config.static_graph));
-  TRY(lm_field_bool(L, s, 4, ddp, "weighted", &config.weighted));
+  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_OPTION_INT, &first}, {"cap_bytes", LM_OPTION_INT, &cap},
+                      {"find_unused", LM_OPTION_BOOL, &config.find_unused},
+                      {"static_graph", LM_OPTION_BOOL, &config.static_graph},
+                      {"weighted", LM_OPTION_BOOL, &config.weighted}));
+  if (first < 1 || cap < 1)
+    TRY(lm_fail(LM_E_ARG, "%s: %s: at least 1 expected", ddp, first < 1 ? "first_bytes" : "cap_bytes"));
+  config.first_bytes = (size_t)first;
+  config.cap_bytes = (size_t)cap;
   names = lm_malloc((size_t)n * sizeof *names);
   if (!names) TRY(LM_E_OOM);
   for (int i = 0; i < n; i++) {
@@ -80,7 +58,7 @@ static lm_status make(lua_State *L, const lm_lua *s, reducer_box *box) {
     lua_pop(L, 1);
   }
   if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: no parameters: nothing to average", ddp));
-  TRY(lm_reducer_new(g, n, params, names, &config, &box->r));
+  TRY(lm_reducer_new(g, n, params, names, &config, &handle->r));
 done:
   lm_free(params);
   lm_free(names);
@@ -94,11 +72,13 @@ static int bind_new(lua_State *L) {
   if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
     return lm_raise_text(L, "%s: a list of names and a table of options expected", ddp);
   }
-  reducer_box *box = new_reducer(L, s, 1);
+  reducer_handle *handle = lm_object_new(L, &reducer_type);
+  handle->of_group.close = close_reducer;
+  handle->s = s;
+  lm_object_keeps(L, 1);
   lm_note_line(L, s);
-  lm_status status = make(L, s, box);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_group_join(L, 1, &box->user);
+  lm_need(L, make_reducer(L, s, handle));
+  lm_group_carries(L, 1, &handle->of_group);
   return 1;
 }
 
@@ -106,56 +86,51 @@ static int bind_new(lua_State *L) {
 
 /* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
 static int bind_forward(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  reducer_box *box = self(L);
-  lm_forward f = {.sync = box->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
+  reducer_handle *handle = self(L);
+  lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
   int root = 0;
-  lm_status status;
-  TRY(lm_read_number(L, s, 2, ddp, "weight", &f.weight));
-  lm_note_line(L, s);
-  TRY(lm_reducer_forward(box->r, &f, &root));
+  f.weight = lm_need_number(L, 2, ddp, "weight");
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_reducer_forward(handle->r, &f, &root));
   if (!f.sync || !f.training || !f.buffers) return 0;
   lua_pushinteger(L, root);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
 static int bind_no_sync(lua_State *L) {
-  reducer_box *box = self(L);
-  box->local++;
+  reducer_handle *handle = self(L);
+  handle->local++;
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
-  box->local--;
+  handle->local--;
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
 /* reducer_join(r, shadow, f, ...): f's results, after shadow() */
 static int bind_join(lua_State *L) {
-  reducer_box *box = self(L);
+  reducer_handle *handle = self(L);
   lm_note_line(L, LM_STATE(L));
-  lm_status status = lm_reducer_join(box->r, true);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_reducer_join(handle->r, true));
   int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
   if (!failed && lua_checkstack(L, 4)) {
     lua_pushvalue(L, 2);
     failed = lm_pcall(L, 0, 0);
   }
-  if (box->r) lm_reducer_join(box->r, false);
+  if (handle->r) lm_reducer_join(handle->r, false);
   return failed ? lua_error(L) : lua_gettop(L) - 2;
 }
 
 /* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
 static int bind_shadow(lua_State *L) {
   static const char *const names[] = {"buffers", "backward", "over"};
-  reducer_box *box = self(L);
+  reducer_handle *handle = self(L);
   lm_shadow what;
   int root = 0;
   luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
-  lua_State *before = lm_running_begin(L, box->s); /* it may call a communication hook */
-  lm_status status = lm_reducer_shadow(box->r, &what, &root);
-  box->s->running = before;
-  if (status != LM_OK) return lm_raise(L, status);
+  lua_State *before = lm_running_begin(L, handle->s); /* it may call a communication hook */
+  lm_status status = lm_reducer_shadow(handle->r, &what, &root);
+  handle->s->running = before;
+  lm_need(L, status);
   lua_pushstring(L, names[what]);
   lua_pushinteger(L, root);
   return 2;
@@ -172,7 +147,7 @@ static int bind_buckets(lua_State *L) {
 /* ---- communication hooks */
 
 typedef struct hook_call {
-  reducer_box *box;
+  reducer_handle *handle;
   int bucket;
   bool last;
   lm_tensor *content;
@@ -180,23 +155,21 @@ typedef struct hook_call {
 
 static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   hook_call *c = arg;
+  (void)s;
   lm_reg_get(L, &lm_reg_weak);
-  lua_pushlightuserdata(L, c->box);
+  lua_pushlightuserdata(L, c->handle);
   lua_rawget(L, -2);
   lua_pushinteger(L, c->bucket + 1);
   lua_pushboolean(L, c->last);
   lua_call(L, 2, 1);
   if (lua_isnil(L, -1)) return 0;
-  lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, s, lua_gettop(L), "register_comm_hook", "the hook's result", &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  c->content = lm_retain(t);
+  c->content = lm_retain(lm_need_tensor(L, lua_gettop(L), "register_comm_hook", "the hook's result"));
   return 0;
 }
 
 static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content) {
-  hook_call c = {.box = ctx, .bucket = bucket, .last = last};
-  lm_status status = lm_call_lua(c.box->s->home, run_hook, &c);
+  hook_call c = {.handle = ctx, .bucket = bucket, .last = last};
+  lm_status status = lm_call_lua(c.handle->s->callbacks, run_hook, &c);
   *content = c.content;
   return status;
 }
@@ -205,54 +178,49 @@ static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content
  * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
 static int bind_set_hook(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  reducer_box *box = self(L);
+  reducer_handle *handle = self(L);
   const char *name = luaL_checkstring(L, 2);
   lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
   if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
   if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
   if (lua_type(L, 3) == LUA_TFUNCTION) {
     hook.call = call_hook;
-    hook.ctx = box;
+    hook.ctx = handle;
   }
   lm_note_line(L, s);
-  lm_status status = lm_reducer_set_hook(box->r, &hook);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_reducer_set_hook(handle->r, &hook));
   if (!hook.call) return 0;
   lua_getfenv(L, 1); /* which keeps it alive */
   lua_pushvalue(L, 3);
   lua_rawseti(L, -2, 2);
   lm_reg_get(L, &lm_reg_weak); /* where run_hook finds it */
-  lua_pushlightuserdata(L, box);
+  lua_pushlightuserdata(L, handle);
   lua_pushvalue(L, 3);
   lua_rawset(L, -3);
   return 0;
 }
 
-static int bucket_at(lua_State *L, const reducer_box *box) {
+static int need_bucket(lua_State *L, const reducer_handle *handle) {
   bool shared;
-  int64_t k = 0;
-  lm_status status = lm_read_int(L, LM_STATE(L), 2, ddp, "bucket", &k);
-  if (status == LM_OK && (k < 1 || k > lm_reducer_buckets(box->r, &shared))) {
-    status = lm_fail(LM_E_INDEX, "%s: there is no bucket %lld", ddp, (long long)k);
-  }
-  if (status != LM_OK) lm_raise(L, status);
+  int64_t k = lm_need_int(L, 2, ddp, "bucket");
+  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared))
+    lm_raise_text(L, "%s: there is no bucket %lld", ddp, (long long)k);
   return (int)k - 1;
+}
+
+static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
+  (void)s;
+  const reducer_handle *handle = lua_touserdata(L, 1);
+  if (!handle->r) return lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp); /* by a finalizer */
+  return lm_reducer_buffer(handle->r, (int)lua_tointeger(L, 2) - 1, arg);
 }
 
 /* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their places */
 static int bind_buffer(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  reducer_box *box = self(L);
-  lm_tensor *t = NULL;
-  int n = lm_reducer_params(box->r);
-  lm_box *buffer = lm_box_new(L);
-  int *param = lua_newuserdata(L, (size_t)n * sizeof *param);
-  box = self(L); /* a finalizer may have closed its group */
-  int k = bucket_at(L, box);
-  lm_status status = lm_reducer_buffer(box->r, k, &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, buffer, t);
-  n = lm_reducer_members(box->r, k, param);
+  int k = need_bucket(L, self(L));
+  lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
+  int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
+  int n = lm_reducer_members(self(L)->r, k, param);
   lua_createtable(L, n, 0);
   for (int i = 0; i < n; i++) {
     lua_pushinteger(L, param[i] + 1);
@@ -262,21 +230,23 @@ static int bind_buffer(lua_State *L) {
   return 2;
 }
 
+static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
+  int64_t i;
+  const reducer_handle *handle = lua_touserdata(L, 1);
+  lm_status status;
+  TRY(lm_read_int(L, s, 2, ddp, "parameter", &i));
+  if (!handle->r) TRY(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
+  if (i < 1 || i > lm_reducer_params(handle->r))
+    TRY(lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i));
+  TRY(lm_reducer_gradient(handle->r, (int)i - 1, arg));
+done:
+  return status;
+}
+
 /* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
 static int bind_gradient(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  int64_t i = 0;
-  lm_tensor *t = NULL;
-  lm_box *gradient = lm_box_new(L);
-  reducer_box *box = self(L);
-  lm_status status = lm_read_int(L, s, 2, ddp, "parameter", &i);
-  if (status == LM_OK && (i < 1 || i > lm_reducer_params(box->r))) {
-    status = lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i);
-  }
-  if (status == LM_OK) status = lm_reducer_gradient(box->r, (int)i - 1, &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, gradient, t);
-  return 1;
+  self(L);
+  return lm_return_tensor(L, 2, get_gradient);
 }
 
 /* ---- sharing */
@@ -305,25 +275,22 @@ static int bind_share_text(lua_State *L) {
   lm_group *g;
   char *theirs = NULL;
   size_t n = 0;
-  lm_status status;
   if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a text expected", ddp);
   const char *mine = lua_tolstring(L, 2, &n);
   lm_box *owner = lm_box_new(L); /* of the bytes, while Lua makes a string of them */
   lm_tensor *t = NULL;
   lm_note_line(L, s);
-  TRY(lm_read_group(L, s, 1, ddp, &g));
-  TRY(lm_share_bytes(g, 0, mine, n, &theirs, &n));
-  TRY(lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){(int64_t)n}, theirs, n, lm_free, theirs, &t));
+  lm_need(L, lm_read_group(L, s, 1, ddp, &g));
+  lm_need(L, lm_share_bytes(g, 0, mine, n, &theirs, &n));
+  lm_need(L, lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){(int64_t)n}, theirs, n, lm_free, theirs, &t));
   lm_box_fill(s, owner, t);
   lua_pushlstring(L, theirs, n);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 /* reducer_fail(group, message): tells all ranks that this one is going to raise this */
 static int bind_fail(lua_State *L) {
-  lm_group *g = lm_to_group(L, LM_STATE(L), 1);
+  lm_group *g = lm_to_group(L, 1);
   if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
   lm_note_line(L, LM_STATE(L));
   char message[LM_FAILURE_MESSAGE];

@@ -17,16 +17,12 @@
 enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
 
 /* The tree belongs to a userdata while Lua runs, so that an error frees it. */
-static int free_holder(lua_State *L);
-static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_holder};
-static int free_holder(lua_State *L) {
-  cJSON **tree = lm_to_object(L, 1, &holder_type);
-  if (tree) {
-    cJSON_Delete(*tree);
-    *tree = NULL;
-  }
-  return 0;
+static void free_tree(void *object) {
+  cJSON **tree = object;
+  cJSON_Delete(*tree);
+  *tree = NULL;
 }
+static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_tree, NULL, NULL};
 
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
@@ -152,8 +148,7 @@ static int bind_encode(lua_State *L) {
   if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
   cJSON **tree = lm_object_new(L, &holder_type);
   int left = MOST;
-  lm_status status = encode(L, 1, 0, &left, tree);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, encode(L, 1, 0, &left, tree));
   char *text = cJSON_PrintUnformatted(*tree);
   if (!text) return lm_raise(L, no_memory());
   cJSON_Delete(*tree);
@@ -230,8 +225,7 @@ static int bind_decode(lua_State *L) {
     return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
   }
   push(L, *tree);
-  cJSON_Delete(*tree);
-  *tree = NULL;
+  free_tree(tree);
   return 1;
 }
 

@@ -79,40 +79,26 @@ done:
 }
 
 static int bind_save(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
   if (lua_type(L, 2) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: tensors: a table expected");
   if (lua_type(L, 3) != LUA_TTABLE && !lua_isnil(L, 3)) {
     return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
   }
   if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names: a list of strings expected");
-  lm_status status = lm_attempt_twice(L, s, save, NULL);
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), save, NULL));
+  return 0;
 }
 
 /* ---- safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order, and of the tensors
  * that have no dtype here "'name' (dtype)": a list */
 
 /* An open file as a userdata, so that an error in Lua closes it. */
-static int close_file(lua_State *L) {
-  lm_safetensors **f = lua_touserdata(L, 1);
+static void close_file(void *object) {
+  lm_safetensors **f = object;
   lm_safetensors_close(*f);
   *f = NULL;
-  return 0;
 }
-
-static lm_safetensors **new_file(lua_State *L) {
-  lm_safetensors **f = lua_newuserdata(L, sizeof *f);
-  *f = NULL;
-  if (luaL_newmetatable(L, "luminary.file")) {
-    lua_pushcfunction(L, close_file);
-    lua_setfield(L, -2, "__gc");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
-  }
-  lua_setmetatable(L, -2);
-  return f;
-}
+static const lm_object_type file_type = {"luminary.file", sizeof(lm_safetensors *), close_file, NULL, NULL};
 
 typedef struct loading {
   lm_safetensors *file;
@@ -147,22 +133,15 @@ static lm_status load_tensor(lua_State *L, lm_lua *s, void *arg) {
 }
 
 static int bind_load(lua_State *L) {
-  static const char *const options[] = {"device", "mmap"};
-  static const char fn[] = "load";
   lm_lua *s = LM_STATE(L);
   loading v = {.device = LM_DEVICE(LM_CPU, 0)};
-  lm_status status;
   lua_settop(L, 2);
-  TRY(lm_read_text(L, s, 1, fn, "path", &v.path));
-  if (!lua_isnil(L, 2)) {
-    TRY(lm_check_options(L, 2, fn, 2, options));
-    if (lm_field(L, 2, "device")) TRY(lm_read_device(L, s, lua_gettop(L), fn, "device", &v.device));
-    TRY(lm_field_bool(L, s, 2, fn, "mmap", &v.mmap));
-    lua_settop(L, 2);
-  }
+  v.path = lm_need_text(L, 1, "load", "path");
+  lm_need(L,
+          LM_READ_OPTIONS(L, s, 2, "load", {"device", LM_OPTION_DEVICE, &v.device}, {"mmap", LM_OPTION_BOOL, &v.mmap}));
   lm_pace(L, s);
-  lm_safetensors **file = new_file(L); /* 3 */
-  TRY(lm_attempt_twice(L, s, open_file, &v));
+  lm_safetensors **file = lm_object_new(L, &file_type); /* 3 */
+  lm_need(L, lm_attempt_twice(L, s, open_file, &v));
   *file = v.file;
   lua_newtable(L); /* 4: tensors */
   lua_newtable(L); /* 5: metadata */
@@ -180,7 +159,7 @@ static int bind_load(lua_State *L) {
       continue;
     }
     lm_box *box = lm_box_new(L);
-    TRY(lm_attempt_twice(L, s, load_tensor, &v));
+    lm_need(L, lm_attempt_twice(L, s, load_tensor, &v));
     lm_box_fill(s, box, v.t);
     lm_pace_count(s, v.t);
     lua_rawset(L, 4);
@@ -189,11 +168,8 @@ static int bind_load(lua_State *L) {
     lua_pushstring(L, lm_safetensors_value(v.file, i));
     lua_setfield(L, 5, lm_safetensors_key(v.file, i));
   }
-  *file = NULL;
-  lm_safetensors_close(v.file);
+  close_file(file);
   return 4;
-done:
-  return lm_raise(L, status);
 }
 
 /* ---- read_idx(path) */
@@ -204,34 +180,20 @@ static lm_status read_idx(lua_State *L, lm_lua *s, void *arg) {
   return status == LM_OK ? lm_idx_read(path, arg) : status;
 }
 
-static int bind_read_idx(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  lm_tensor *t = NULL;
-  lua_settop(L, 1);
-  lm_pace(L, s);
-  lm_box *box = lm_box_new(L);
-  lm_status status = lm_attempt_twice(L, s, read_idx, &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, box, t);
-  lm_pace_count(s, t);
-  return 1;
-}
+static int bind_read_idx(lua_State *L) { return lm_return_tensor(L, 1, read_idx); }
 
 /* ---- file_kind(path) */
 
 static int bind_file_kind(lua_State *L) {
-  const char *path;
   struct stat info;
-  lm_status status = lm_read_text(L, LM_STATE(L), 1, "file_kind", "path", &path);
-  if (status != LM_OK) return lm_raise(L, status);
-  if (stat(path, &info) != 0) return 0;
+  if (stat(lm_need_text(L, 1, "file_kind", "path"), &info) != 0) return 0;
   lua_pushstring(L, lm_file_kind(info.st_mode));
   lua_pushnumber(L, (double)info.st_size);
   return 2;
 }
 
-const luaL_Reg lm_io_functions[] = {{"safetensors_save", bind_save},
-                                    {"safetensors_load", bind_load},
-                                    {"read_idx", bind_read_idx},
-                                    {"file_kind", bind_file_kind},
-                                    {NULL, NULL}};
+const luaL_Reg lm_tensor_file_functions[] = {{"safetensors_save", bind_save},
+                                             {"safetensors_load", bind_load},
+                                             {"read_idx", bind_read_idx},
+                                             {"file_kind", bind_file_kind},
+                                             {NULL, NULL}};

@@ -29,21 +29,19 @@
 
 /* ---- handles */
 
-static int gc_handle(lua_State *L) {
-  lm_handle **h = lua_touserdata(L, 1);
+static void close_handle(void *object) {
+  lm_handle **h = object;
   lm_handle_free(*h);
   *h = NULL;
-  return 0;
 }
-
-static const lm_object_type handle_type = {"luminary.mp.handle", sizeof(lm_handle *), gc_handle};
+static const lm_object_type handle_type = {"luminary.mp.handle", sizeof(lm_handle *), close_handle, NULL, NULL};
 
 lm_handle *lm_to_handle(lua_State *L, int i) {
   lm_handle **h = lm_to_object(L, i, &handle_type);
   return h ? *h : NULL;
 }
 
-static lm_handle *check_handle(lua_State *L, int i, lm_handle_kind kind) {
+static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
   lm_handle *h = lm_to_handle(L, i);
   if (!h) luaL_argerror(L, i, "an open handle expected");
   if (kind && h->kind != kind) luaL_argerror(L, i, "a handle of another kind");
@@ -52,35 +50,32 @@ static lm_handle *check_handle(lua_State *L, int i, lm_handle_kind kind) {
 
 static int bind_queue(lua_State *L) {
   double capacity = luaL_checknumber(L, 1);
-  lm_handle **h = lm_object_new(L, &handle_type);
-  lm_status status = lm_queue_new((uint64_t)capacity, h);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  lm_need(L, lm_queue_new((uint64_t)capacity, lm_object_new(L, &handle_type)));
+  return 1;
 }
 
 static int bind_pipe(lua_State *L) {
   lm_handle *ends[2] = {NULL, NULL};
   lm_handle **a = lm_object_new(L, &handle_type), **b = lm_object_new(L, &handle_type);
-  lm_status status = lm_connection_pair(ends);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_connection_pair(ends));
   *a = ends[0];
   *b = ends[1];
   return 2;
 }
 
 static int bind_lock(lua_State *L) {
-  lm_handle **h = lm_object_new(L, &handle_type);
-  lm_status status = lm_lock_new(h);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));
+  return 1;
 }
 
 static int bind_event(lua_State *L) {
-  lm_handle **h = lm_object_new(L, &handle_type);
-  lm_status status = lm_flag_new(h);
-  return status == LM_OK ? 1 : lm_raise(L, status);
+  lm_need(L, lm_flag_new(lm_object_new(L, &handle_type)));
+  return 1;
 }
 
 static int bind_close_handle(lua_State *L) {
-  if (lm_to_handle(L, 1)) gc_handle(L);
+  void *h = lm_to_object(L, 1, &handle_type);
+  if (h) close_handle(h);
   return 0;
 }
 
@@ -127,15 +122,14 @@ void lm_content_forget(lm_content *c) {
   *c = (lm_content){0};
 }
 
-static int gc_parcel(lua_State *L) {
-  lm_parcel **held = lua_touserdata(L, 1);
+static void close_parcel(void *object) {
+  lm_parcel **held = object;
   lm_parcel_free(*held);
   *held = NULL;
-  return 0;
 }
 
 lm_parcel **lm_parcel_held(lua_State *L, lm_lua *s) {
-  static const lm_object_type parcel_type = {"luminary.parcel", sizeof(lm_parcel *), gc_parcel};
+  static const lm_object_type parcel_type = {"luminary.parcel", sizeof(lm_parcel *), close_parcel, NULL, NULL};
   lm_pace(L, s);
   return lm_object_new(L, &parcel_type);
 }
@@ -195,7 +189,7 @@ static lm_status write_letter(lua_State *L, lm_lua *s, void *out) {
 
 static int bind_put(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_handle *h = check_handle(L, 1, 0);
+  lm_handle *h = need_handle(L, 1, 0);
   double seconds = luaL_checknumber(L, 5);
   bool direct = lua_toboolean(L, 6), sent = false;
   lm_letter *letter = NULL;
@@ -224,7 +218,7 @@ typedef struct getting {
   bool closed;
 } getting;
 
-static lm_status get(lua_State *L, lm_lua *s, void *arg) {
+static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
   getting *g = arg;
   lm_status status = LM_OK;
   lm_tensor *claims = NULL;
@@ -247,10 +241,9 @@ done:
 static int bind_get(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 4);
-  getting g = {check_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
+  getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
   g.held = lm_parcel_held(L, s);
-  lm_status status = lm_attempt_twice(L, s, get, &g);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, take_message, &g));
   if (*g.held) return lm_parcel_push(L, s, g.held);
   if (g.closed) return 0;
   lua_pushboolean(L, 0);
@@ -258,16 +251,15 @@ static int bind_get(lua_State *L) {
 }
 
 static int bind_poll(lua_State *L) {
-  lm_handle *h = check_handle(L, 1, 0);
+  lm_handle *h = need_handle(L, 1, 0);
   bool ready;
-  lm_status status = lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready));
   lua_pushboolean(L, ready);
   return 1;
 }
 
 static int bind_queue_size(lua_State *L) {
-  lm_handle *h = check_handle(L, 1, LM_QUEUE);
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
   lua_pushnumber(L, (double)lm_queue_size(h));
   lua_pushnumber(L, (double)lm_queue_capacity(h));
   lua_pushnumber(L, (double)lm_queue_backlog(h, 0));
@@ -275,29 +267,27 @@ static int bind_queue_size(lua_State *L) {
 }
 
 static int bind_queue_has(lua_State *L) {
-  lm_handle *h = check_handle(L, 1, LM_QUEUE);
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
   bool has;
-  lm_status status = lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has));
   lua_pushboolean(L, has);
   return 1;
 }
 
 static int bind_queue_flush(lua_State *L) {
-  lm_handle *h = check_handle(L, 1, LM_QUEUE);
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
   lua_pushboolean(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
   return 1;
 }
 
 static int bind_queue_done(lua_State *L) {
-  lm_status status = lm_queue_done(check_handle(L, 1, LM_QUEUE));
+  lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
 }
 
 static int bind_queue_join(lua_State *L) {
   bool done;
-  lm_status status = lm_queue_wait_done(check_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done));
   lua_pushboolean(L, done);
   return 1;
 }
@@ -306,7 +296,7 @@ static int bind_queue_join(lua_State *L) {
 
 static int bind_acquire(lua_State *L) {
   lm_grasp got;
-  lm_status status = lm_lock_acquire(check_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
+  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
   if (got == LM_GRASP_NONE) return 0;
   lua_pushinteger(L, got);
@@ -314,22 +304,22 @@ static int bind_acquire(lua_State *L) {
 }
 
 static int bind_release(lua_State *L) {
-  lm_status status = lm_lock_release(check_handle(L, 1, LM_LOCK));
+  lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
 }
 
 static int bind_held(lua_State *L) {
-  lua_pushinteger(L, check_handle(L, 1, LM_LOCK)->depth);
+  lua_pushinteger(L, need_handle(L, 1, LM_LOCK)->depth);
   return 1;
 }
 
 static int bind_event_set(lua_State *L) {
-  lm_flag_set(check_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
+  lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
   return 0;
 }
 
 static int bind_event_wait(lua_State *L) {
-  lua_pushboolean(L, lm_flag_wait(check_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
+  lua_pushboolean(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
   return 1;
 }
 

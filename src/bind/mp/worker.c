@@ -42,8 +42,6 @@ typedef struct worker {
   lm_lua_thread *thread; /* NULL: none */
 } worker;
 
-static const char type_name[] = "luminary.worker";
-
 static void close_channel(worker *w) {
   if (!w->borrowed) lm_channel_close(w->fd, w->passed);
   w->fd = -1;
@@ -60,54 +58,30 @@ static void close_worker(worker *w, double patience) {
   }
 }
 
-static int bind_close(lua_State *L) {
-  close_worker(luaL_checkudata(L, 1, type_name), luaL_optnumber(L, 2, 2));
-  return 0;
-}
+static void collect_worker(void *object) { close_worker(object, 2); }
+static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), collect_worker, "a worker", NULL};
 
-static int gc_worker(lua_State *L) {
-  close_worker(luaL_checkudata(L, 1, type_name), 2);
+static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
+
+static int bind_close(lua_State *L) {
+  close_worker(need_worker(L), luaL_optnumber(L, 2, 2));
   return 0;
 }
 
 static worker *new_worker(lua_State *L) {
-  worker *w = lua_newuserdata(L, sizeof *w);
-  *w = (worker){.fd = -1, .process = {.pidfd = -1}};
-  if (luaL_newmetatable(L, type_name)) {
-    lua_pushcfunction(L, gc_worker);
-    lua_setfield(L, -2, "__gc");
-    lua_pushboolean(L, 0);
-    lua_setfield(L, -2, "__metatable");
-  }
-  lua_setmetatable(L, -2);
+  worker *w = lm_object_new(L, &worker_type);
+  w->fd = w->process.pidfd = -1;
   return w;
-}
-
-/* The strings of the list at i, closed by NULL, in a userdata on the stack; the list keeps them alive. */
-static const char **strings(lua_State *L, int i, int before, int *n) {
-  luaL_checktype(L, i, LUA_TTABLE);
-  *n = (int)lua_objlen(L, i);
-  const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
-  for (int k = 0; k < *n; k++) {
-    lua_rawgeti(L, i, k + 1);
-    if (!(out[before + k] = lm_to_text(L, -1))) {
-      lm_raise_text(L, "mp_process: lists of strings expected, got %s", lm_got(L, LM_STATE(L), lua_gettop(L)));
-    }
-    lua_pop(L, 1);
-  }
-  out[before + *n] = NULL;
-  return out;
 }
 
 static int bind_process(lua_State *L) {
   int nargs, nchanges, ends[2] = {-1, -1};
   char **env = NULL;
   lm_status status;
-  const char *path;
-  status = lm_read_text(L, LM_STATE(L), 1, "mp_process", "path", &path);
-  if (status != LM_OK) return lm_raise(L, status);
+  const char *path = lm_need_text(L, 1, "mp_process", "path");
   lua_settop(L, 3);
-  const char **argv = strings(L, 2, 1, &nargs), **changes = strings(L, 3, 0, &nchanges);
+  const char **argv = lm_need_strings(L, 2, "mp_process", 1, &nargs),
+             **changes = lm_need_strings(L, 3, "mp_process", 0, &nchanges);
   argv[0] = path;
   worker *w = new_worker(L);
   TRY(lm_process_env(nchanges, changes, &env));
@@ -127,9 +101,7 @@ done:
 static int bind_thread(lua_State *L) {
   int ends[2] = {-1, -1};
   lm_status status;
-  const char *chunk;
-  status = lm_read_text(L, LM_STATE(L), 1, "mp_thread", "chunk", &chunk);
-  if (status != LM_OK) return lm_raise(L, status);
+  const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
   worker *w = new_worker(L);
   w->passed = true;
   TRY(lm_channel_pair(ends));
@@ -146,8 +118,7 @@ static int bind_pair(lua_State *L) {
   int ends[2];
   bool thread = lua_toboolean(L, 1);
   worker *a = new_worker(L), *b = new_worker(L);
-  lm_status status = lm_channel_pair(ends);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_channel_pair(ends));
   a->passed = b->passed = thread;
   a->fd = ends[0];
   b->fd = ends[1];
@@ -172,7 +143,7 @@ static int bind_parent(lua_State *L) {
 
 static int bind_send(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  worker *w = luaL_checkudata(L, 1, type_name);
+  worker *w = need_worker(L);
   lm_content content;
   lm_parcel *parcel = NULL;
   lm_status status;
@@ -195,13 +166,12 @@ done:
 
 static int bind_receive(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  worker *w = luaL_checkudata(L, 1, type_name);
+  worker *w = need_worker(L);
   double seconds = luaL_checknumber(L, 2);
   bool closed = false;
   lm_parcel **held = lm_parcel_held(L, s);
   if (w->fd < 0) return 0;
-  lm_status status = lm_channel_receive(w->fd, w->passed, seconds, held, &closed);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_channel_receive(w->fd, w->passed, seconds, held, &closed));
   if (*held) return lm_parcel_push(L, s, held);
   if (closed) { /* from now on only its end is waited for */
     close_channel(w);
@@ -243,7 +213,7 @@ static int bind_wait(lua_State *L) {
     for (int i = 1; i <= count; i++) {
       lua_rawgeti(L, 1, i);
       lm_handle *h = lm_to_handle(L, -1);
-      worker *w = h ? NULL : luaL_checkudata(L, -1, type_name);
+      worker *w = h ? NULL : lm_need_object(L, lua_gettop(L), &worker_type, "lm.mp");
       lua_pop(L, 1);
       if (h && h->fd[0] >= 0) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
       if (w && look(w, polls, &n, &most)) return 0;
@@ -255,11 +225,8 @@ static int bind_wait(lua_State *L) {
 }
 
 static int bind_ended(lua_State *L) {
-  worker *w = luaL_checkudata(L, 1, type_name);
-  if (w->process.pid > 0) {
-    lm_status status = lm_process_wait(&w->process, 0);
-    if (status != LM_OK) return lm_raise(L, status);
-  }
+  worker *w = need_worker(L);
+  if (w->process.pid > 0) lm_need(L, lm_process_wait(&w->process, 0));
   if (!has_ended(w)) return 0;
   const char *error = w->thread ? lm_lua_thread_error(w->thread) : "";
   lua_pushinteger(L, w->thread ? *error != 0 : w->process.signal ? -1 : w->process.code);
@@ -273,7 +240,7 @@ static int bind_ended(lua_State *L) {
 }
 
 static int bind_signal(lua_State *L) {
-  worker *w = luaL_checkudata(L, 1, type_name);
+  worker *w = need_worker(L);
   int number = luaL_checkint(L, 2);
   if (w->thread) lm_lua_thread_interrupt(w->thread);
   lm_process_signal(&w->process, number);
@@ -281,7 +248,7 @@ static int bind_signal(lua_State *L) {
 }
 
 static int bind_pid(lua_State *L) {
-  const worker *w = luaL_checkudata(L, 1, type_name);
+  const worker *w = need_worker(L);
   if (w->process.pid <= 0) return 0;
   lua_pushinteger(L, w->process.pid);
   return 1;
@@ -316,18 +283,12 @@ static int bind_share(lua_State *L) {
 }
 
 static int bind_is_shared(lua_State *L) {
-  lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "is_shared", "x", &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  lua_pushboolean(L, lm_is_shared(t));
+  lua_pushboolean(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
   return 1;
 }
 
 static int bind_unfit(lua_State *L) {
-  lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "mp_unfit", "x", &t);
-  if (status != LM_OK) return lm_raise(L, status);
-  if (lm_lend_check(t) == LM_OK) return 0;
+  if (lm_lend_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
   lua_pushstring(L, lm_error());
   return 1;
 }
@@ -337,7 +298,7 @@ static int bind_lent(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_mp_functions[] = {
+const luaL_Reg lm_worker_functions[] = {
     {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},
     {"mp_send", bind_send},           {"mp_receive", bind_receive}, {"mp_wait", bind_wait}, {"mp_ended", bind_ended},
     {"mp_signal", bind_signal},       {"mp_close", bind_close},     {"mp_pid", bind_pid},   {"mp_share", bind_share},

@@ -43,7 +43,7 @@ done:
   return status;
 }
 
-static lm_status run(lua_State *L, lm_lua *s, void *arg) {
+static lm_status run_rescale(lua_State *L, lm_lua *s, void *arg) {
   rescaling *r = arg;
   lm_status status = LM_OK;
   lm_tensor **from = NULL, **to = NULL, **owner = NULL, **made = NULL;
@@ -71,24 +71,15 @@ done:
   return status;
 }
 
-static int rescale(lua_State *L, const char *fn, bool grads) {
-  lm_lua *s = LM_STATE(L);
-  rescaling r = {.fn = fn, .grads = grads};
-  lm_status status;
+static int return_found(lua_State *L, const char *fn, bool grads) {
   lua_settop(L, 3);
   luaL_checkstack(L, 32, fn);
-  lm_box *b = lm_box_new(L);
-  TRY(lm_read_number(L, s, 3, fn, "factor", &r.factor));
-  lm_pace(L, s);
-  TRY(lm_attempt_twice(L, s, run, &r));
-  lm_box_fill(s, b, r.found);
-  return 1;
-done:
-  return lm_raise(L, status);
+  rescaling r = {.fn = fn, .grads = grads, .factor = lm_need_number(L, 3, fn, "factor")};
+  return lm_return_tensors(L, 3, 1, run_rescale, &r, &r.found);
 }
 
-static int bind_rescale(lua_State *L) { return rescale(L, "rescale", false); }
-static int bind_rescale_grads(lua_State *L) { return rescale(L, "rescale_grads", true); }
+static int bind_rescale(lua_State *L) { return return_found(L, "rescale", false); }
+static int bind_rescale_grads(lua_State *L) { return return_found(L, "rescale_grads", true); }
 
 const luaL_Reg lm_rescale_functions[] = {
     {"rescale", bind_rescale}, {"rescale_grads", bind_rescale_grads}, {NULL, NULL}};

@@ -1,7 +1,7 @@
 /* Optimizer steps: one call a group. */
-#include "optim/optim.h"
 #include "base/mem.h"
 #include "bind/bind.h"
+#include "optim/optim.h"
 
 typedef struct group {
   int n;
@@ -11,7 +11,7 @@ typedef struct group {
   double next[LM_OPTIM_CARRIED];
 } group;
 
-static void drop(group *g) {
+static void release_group(group *g) {
   for (int i = 0; i < g->n && g->grad; i++) lm_release(g->grad[i]);
   lm_free(g->param);
   lm_free(g->grad);
@@ -99,7 +99,11 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
   int options, carried;
   int64_t count = 1;
   bool there;
-  const char *kind = lm_field(L, 1, "kind") ? lm_to_text(L, -1) : NULL;
+  const char *kind = NULL;
+  TRY(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
+                      {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
+                      {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
+                      {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
   const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
   if (!o) return lm_fail(LM_E_ARG, "%s: kind: an optimizer's name such as \"SGD\" expected", fn);
   step->optimizer = o;
@@ -115,20 +119,16 @@ static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step
     TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
     if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried: %s is missing", fn, o->carried[i]));
   }
-  TRY(lm_field_int(L, s, 1, fn, "step", &count));
   if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)count));
   step->numbers.t = (double)count;
-  TRY(lm_field_bool(L, s, 1, fn, "first", &step->numbers.first));
 done:
   return status;
 }
 
-static lm_status run(lua_State *L, lm_lua *s, void *arg) {
-  static const char *const names[] = {"kind", "options", "params", "grads", "states", "carried", "step", "first"};
+static lm_status run_step(lua_State *L, lm_lua *s, void *arg) {
   group *g = arg;
   lm_status status;
   *g = (group){0};
-  TRY(lm_check_options(L, 1, fn, sizeof names / sizeof *names, names));
   TRY(read_numbers(L, s, &g->step));
   g->modes = lm_optimizer_modes(g->step.optimizer, g->step.numbers.option);
   TRY(read_lists(L, s, g));
@@ -138,7 +138,7 @@ static lm_status run(lua_State *L, lm_lua *s, void *arg) {
   for (int k = 0; k < LM_OPTIM_STATES; k++) g->step.state[k] = g->state[k];
   TRY(lm_optim_run(&g->step, g->next));
 done:
-  drop(g);
+  release_group(g);
   return status;
 }
 
@@ -149,8 +149,7 @@ static int bind_optim_step(lua_State *L) {
   luaL_checkstack(L, 32, fn);
   lm_pace(L, s);
   group g = {0};
-  lm_status status = lm_attempt_twice(L, s, run, &g);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, run_step, &g));
   int carried = g.step.optimizer->n_carried;
   lua_pushinteger(L, g.n);
   for (int i = 0; i < carried; i++) lua_pushnumber(L, g.next[i]);
@@ -191,18 +190,10 @@ static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
 }
 
 static int bind_total_norm(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   clipping c = {.fn = "total_norm", .work = measure};
-  lua_settop(L, 3);
-  lm_box *b = lm_box_new(L);
-  lm_status status;
-  TRY(lm_read_number(L, s, 2, c.fn, "p", &c.p));
-  TRY(lm_read_bool(L, s, 3, c.fn, "of_grads", &c.of_grads));
-  TRY(lm_attempt_twice(L, s, clip, &c));
-  lm_box_fill(s, b, c.total);
-  return 1;
-done:
-  return lm_raise(L, status);
+  c.p = lm_need_number(L, 2, c.fn, "p");
+  c.of_grads = lm_need_bool(L, 3, c.fn, "of_grads");
+  return lm_return_tensors(L, 3, 1, clip, &c, &c.total);
 }
 
 static lm_status scale(clipping *c, int n, lm_tensor *const *grads) {
@@ -210,28 +201,20 @@ static lm_status scale(clipping *c, int n, lm_tensor *const *grads) {
 }
 
 static int bind_clip_with_norm(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = scale};
-  lua_settop(L, 3);
-  lm_status status;
-  TRY(lm_read_number(L, s, 2, c.fn, "max_norm", &c.most));
-  TRY(lm_read_tensor(L, s, 3, c.fn, "total", &c.total));
-  TRY(lm_attempt_twice(L, s, clip, &c));
-done:
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  c.most = lm_need_number(L, 2, c.fn, "max_norm");
+  c.total = lm_need_tensor(L, 3, c.fn, "total");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  return 0;
 }
 
 static lm_status limit(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
 
 static int bind_clip_value(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   clipping c = {.fn = "clip_value", .of_grads = true, .work = limit};
-  lua_settop(L, 2);
-  lm_status status;
-  TRY(lm_read_number(L, s, 2, c.fn, "most", &c.most));
-  TRY(lm_attempt_twice(L, s, clip, &c));
-done:
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  c.most = lm_need_number(L, 2, c.fn, "most");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  return 0;
 }
 
 /* zero_grad(params, set_to_none = true) */
@@ -261,22 +244,14 @@ done:
 }
 
 static int bind_zero_grad(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  bool to_none = true;
-  lua_settop(L, 2);
-  lm_status status;
-  if (!lua_isnil(L, 2)) TRY(lm_read_bool(L, s, 2, "zero_grad", "set_to_none", &to_none));
-  TRY(lm_attempt_twice(L, s, zero, &to_none));
-done:
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), zero, &to_none));
+  return 0;
 }
 
 /* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
 static int bind_has_grad(lua_State *L) {
-  lm_tensor *param;
-  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, "has_grad", "param", &param);
-  if (status != LM_OK) return lm_raise(L, status);
-  lua_pushboolean(L, lm_grad_of(param) != NULL);
+  lua_pushboolean(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
   return 1;
 }
 

@@ -18,20 +18,17 @@ void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
 }
 
 /* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
-static int get_shape(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_shape(lua_State *L, lm_tensor *t) {
   lm_push_sizes(L, t->ndim, t->size);
   return 1;
 }
 
-static int get_dtype(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_dtype(lua_State *L, lm_tensor *t) {
   lua_pushstring(L, lm_dtype_name(t->dtype));
   return 1;
 }
 
-static int get_device(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_device(lua_State *L, lm_tensor *t) {
   lua_pushstring(L, lm_device_name(t->device));
   return 1;
 }
@@ -53,17 +50,9 @@ done:
 }
 
 /* A getter that gives a tensor on memory which is there already. */
-static int push_tensor(lua_State *L, lm_lua *s, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
-  lm_box *b = lm_box_new(L);
+static int push_tensor(lua_State *L, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
   getting g = {.name = name, .make = make};
-  lm_status status = lm_attempt_twice(L, s, attempt_getting, &g);
-  if (status != LM_OK) return lm_raise(L, status);
-  if (g.out[0]) {
-    lm_box_fill(s, b, g.out[0]);
-  } else {
-    lua_pushnil(L);
-  }
-  return 1;
+  return lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
 }
 
 static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
@@ -71,31 +60,27 @@ static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
   return LM_OK;
 }
 
-static int get_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
+static int get_grad(lua_State *L, lm_tensor *t) {
   (void)t;
-  return push_tensor(L, s, "grad", make_grad);
+  return push_tensor(L, "grad", make_grad);
 }
 
-static int get_requires_grad(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_requires_grad(lua_State *L, lm_tensor *t) {
   lua_pushboolean(L, lm_requires_grad(t));
   return 1;
 }
 
-static int get_is_leaf(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_is_leaf(lua_State *L, lm_tensor *t) {
   lua_pushboolean(L, lm_is_leaf(t));
   return 1;
 }
 
-static int get_is_cuda(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_is_cuda(lua_State *L, lm_tensor *t) {
   lua_pushboolean(L, LM_DEVICE_KIND(t->device) == LM_CUDA);
   return 1;
 }
 
-static int get_ndim(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_ndim(lua_State *L, lm_tensor *t) {
   lua_pushinteger(L, t->ndim);
   return 1;
 }
@@ -106,9 +91,9 @@ static lm_status make_T(lm_tensor *t, lm_tensor **out) {
   return lm_call(LM_OP_permute, &a, out);
 }
 
-static int get_T(lua_State *L, lm_lua *s, lm_tensor *t) {
+static int get_T(lua_State *L, lm_tensor *t) {
   (void)t;
-  return push_tensor(L, s, "T", make_T);
+  return push_tensor(L, "T", make_T);
 }
 
 /* T of the last two dims. */
@@ -117,21 +102,16 @@ static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
   return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
 }
 
-static int get_mT(lua_State *L, lm_lua *s, lm_tensor *t) {
+static int get_mT(lua_State *L, lm_tensor *t) {
   (void)t;
-  return push_tensor(L, s, "mT", make_mT);
+  return push_tensor(L, "mT", make_mT);
 }
 
-static int get_grad_fn(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_grad_fn(lua_State *L, lm_tensor *t) {
   char copy[256]; /* of what the graph holds */
   const char *name = lm_grad_fn_name(t);
-  if (name) {
-    snprintf(copy, sizeof copy, "%s", name);
-    lua_pushstring(L, copy);
-  } else {
-    lua_pushnil(L);
-  }
+  if (name) snprintf(copy, sizeof copy, "%s", name);
+  lua_pushstring(L, name ? copy : NULL);
   return 1;
 }
 
@@ -139,32 +119,29 @@ static lm_status make_data(lm_tensor *t, lm_tensor **out) {
   return lm_call(LM_OP_detach, &(lm_detach_args){.x = t}, out);
 }
 
-static int get_data(lua_State *L, lm_lua *s, lm_tensor *t) {
+static int get_data(lua_State *L, lm_tensor *t) {
   (void)t;
-  return push_tensor(L, s, "data", make_data);
+  return push_tensor(L, "data", make_data);
 }
 
-static int get_itemsize(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_itemsize(lua_State *L, lm_tensor *t) {
   lua_pushinteger(L, (lua_Integer)lm_dtype_size(t->dtype));
   return 1;
 }
 
-static int get_nbytes(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_nbytes(lua_State *L, lm_tensor *t) {
   lua_pushnumber(L, (double)t->numel * (double)lm_dtype_size(t->dtype));
   return 1;
 }
 
-static int get_version(lua_State *L, lm_lua *s, lm_tensor *t) {
-  (void)s;
+static int get_version(lua_State *L, lm_tensor *t) {
   lua_pushnumber(L, lm_version(t));
   return 1;
 }
 
 static const struct getter {
   const char *name;
-  int (*get)(lua_State *L, lm_lua *s, lm_tensor *t);
+  int (*get)(lua_State *L, lm_tensor *t);
 } getters[] = {
     {"shape", get_shape},
     {"dtype", get_dtype},
@@ -193,13 +170,6 @@ void lm_push_getters(lua_State *L) {
   }
 }
 
-static lm_tensor *self(lua_State *L, lm_lua *s, const char *fn) {
-  lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, s, 1, fn, "x", &t);
-  if (status != LM_OK) lm_raise(L, status);
-  return t;
-}
-
 /* What is neither method nor field is an error (tensor.lua), which the table of methods raises. Names as of metamethods
  * are nil, as other libraries look whether there are such. */
 static int no_field(lua_State *L) {
@@ -218,15 +188,14 @@ int lm_bind_index(lua_State *L) {
   lua_rawget(L, lua_upvalueindex(4));
   if (lua_isnil(L, -1)) return no_field(L);
   int i = (int)lua_tointeger(L, -1);
-  lm_lua *s = LM_STATE(L);
-  return getters[i].get(L, s, self(L, s, getters[i].name));
+  return getters[i].get(L, lm_need_tensor(L, 1, getters[i].name, "x"));
 }
 
 int lm_bind_newindex(lua_State *L) {
   if (lua_type(L, 2) != LUA_TSTRING) return lm_index_set(L);
   lm_lua *s = LM_STATE(L);
   const char *key = lm_to_text(L, 2);
-  lm_tensor *value = NULL, *t = self(L, s, key ? key : "a field");
+  lm_tensor *value = NULL, *t = lm_need_tensor(L, 1, key ? key : "a field", "x");
   lm_status status;
   if (!key) {
     status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_got(L, s, 2));
@@ -276,7 +245,7 @@ int lm_bind_le(lua_State *L) {
 }
 
 int lm_bind_len(lua_State *L) {
-  lm_tensor *t = self(L, LM_STATE(L), "#");
+  lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
   if (t->ndim == 0) return lm_raise_text(L, "#: a 0-d tensor has no first size");
   lua_pushnumber(L, (double)t->size[0]);
   return 1;
@@ -312,8 +281,7 @@ int lm_bind_tostring(lua_State *L) {
   lua_settop(L, 1);
   lua_pushcfunction(L, push_text); /* before there is a text to leak */
   char *text = NULL;
-  lm_status status = lm_attempt_twice(L, s, attempt_print, &text);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, attempt_print, &text));
   lua_pushlightuserdata(L, text);
   int failed = lua_pcall(L, 1, 1, 0);
   lm_free(text);

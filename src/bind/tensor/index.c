@@ -98,7 +98,7 @@ typedef struct picked {
 
 static lm_tensor *own(picked *p, lm_tensor *t) { return p->owned[p->nowned++] = t; }
 
-static void drop(picked *p) {
+static void release_picked(picked *p) {
   while (p->nowned > 0) lm_release(p->owned[--p->nowned]);
 }
 
@@ -245,7 +245,7 @@ static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
     r->out = lm_retain(p.view);
   }
 done:
-  drop(&p);
+  release_picked(&p);
   return status;
 }
 
@@ -259,8 +259,7 @@ int lm_index_get(lua_State *L) {
   lm_pace(L, s);
   lm_box *b = lm_box_new(L);
   reading r = {0};
-  lm_status status = lm_attempt_twice(L, s, attempt_get, &r);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, attempt_get, &r));
   t = lm_to_tensor(L, s, 1);
   if (r.out == t) { /* x[{}] */
     lm_release(r.out);
@@ -273,8 +272,7 @@ int lm_index_get(lua_State *L) {
   double number;
   int64_t whole = 0;
   bool is_float = lm_dtype_is_float(r.out->dtype);
-  status = is_float ? lm_tensor_item_f64(r.out, &number) : lm_tensor_item_i64(r.out, &whole);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, is_float ? lm_tensor_item_f64(r.out, &number) : lm_tensor_item_i64(r.out, &whole));
   if (is_float) {
     lua_pushnumber(L, number);
   } else {
@@ -336,7 +334,7 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   }
   lm_release(out[0]);
 done:
-  drop(&p);
+  release_picked(&p);
   lm_release(trimmed);
   lm_release(owned);
   return status;
@@ -346,6 +344,6 @@ int lm_index_set(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 3);
   lm_pace(L, s);
-  lm_status status = lm_attempt_twice(L, s, attempt_set, NULL);
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, attempt_set, NULL));
+  return 0;
 }

@@ -1,12 +1,7 @@
 /* Methods that are no ops: facts about a tensor, conversions, its handle. */
 #include "bind/bind.h"
 
-static lm_tensor *self(lua_State *L, const char *fn) {
-  lm_tensor *t = NULL;
-  lm_status status = lm_read_tensor(L, LM_STATE(L), 1, fn, "x", &t);
-  if (status != LM_OK) lm_raise(L, status);
-  return t;
-}
+static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
 
 /* The same for a method without arguments. */
 static lm_tensor *self_alone(lua_State *L, const char *fn) {
@@ -20,14 +15,11 @@ static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const 
     lm_push_sizes(L, t->ndim, v);
     return 1;
   }
-  int64_t dim;
   int d = 0;
-  lm_status status;
-  TRY(lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
-  TRY(lm_dim(fn, dim, t->ndim, &d));
-  if (t->ndim == 0) status = lm_fail(LM_E_SHAPE, "%s: a 0-d tensor has no dims", fn);
-done:
-  if (status != LM_OK) return lm_raise(L, status);
+  int64_t dim;
+  lm_need(L, lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
+  lm_need(L, lm_dim(fn, dim, t->ndim, &d));
+  if (t->ndim == 0) return lm_raise_text(L, "%s: a 0-d tensor has no dims", fn);
   lua_pushnumber(L, (double)v[d]);
   return 1;
 }
@@ -70,34 +62,16 @@ static int bind_get_device(lua_State *L) {
   return 1;
 }
 
-static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, lm_format *out) {
-  const char *name = lm_to_text(L, i);
-  for (int n = 0; name && lm_names_memory_format[n]; n++) {
-    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
-    *out = (lm_format)n;
-    return LM_OK;
-  }
-  return lm_fail(LM_E_ARG, "%s: memory_format: \"preserve\", \"contiguous\" or \"channels_last\" expected, got %s", fn,
-                 lm_got(L, s, i));
-}
-
 static bool is_laid_out(const lm_tensor *t, lm_format format) {
   return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
 }
 
 static int bind_is_contiguous(lua_State *L) {
-  static const char *const names[] = {"memory_format"};
   lm_tensor *t = self(L, "is_contiguous");
   lm_format format = LM_CONTIGUOUS;
-  lm_status status;
-  TRY(lm_check_options(L, 2, "is_contiguous", 1, names));
-  if (lua_type(L, 2) == LUA_TTABLE && lm_field(L, 2, "memory_format")) {
-    TRY(read_format(L, LM_STATE(L), lua_gettop(L), "is_contiguous", &format));
-  }
+  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
   lua_pushboolean(L, is_laid_out(t, format));
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 /* ---- to */
@@ -141,7 +115,7 @@ done:
 
 /* The arguments are at 1..top. */
 static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
-  static const char *const names[] = {"dtype", "device", "copy", "memory_format", "non_blocking"};
+  lm_format format = LM_PRESERVE;
   lm_status status;
   int options = 0;
   c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
@@ -153,21 +127,11 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   if (top == 1 && !options)
     return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
   for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
-  if (options) {
-    int last = lua_gettop(L);
-    TRY(lm_check_options(L, options, "to", 5, names));
-    if (lm_field(L, options, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "to", "dtype", &c->args.dtype));
-    if (lm_field(L, options, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "to", "device", &c->args.device));
-    if (lm_field(L, options, "copy")) TRY(lm_read_bool(L, s, lua_gettop(L), "to", "copy", &c->copy));
-    if (lm_field(L, options, "non_blocking"))
-      TRY(lm_read_bool(L, s, lua_gettop(L), "to", "non_blocking", &c->args.non_blocking));
-    if (lm_field(L, options, "memory_format")) {
-      lm_format format = LM_PRESERVE;
-      TRY(read_format(L, s, lua_gettop(L), "to", &format));
-      c->args.memory_format = (int)format;
-    }
-    lua_settop(L, last);
-  }
+  TRY(LM_READ_OPTIONS(L, s, options, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
+                      {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
+                      {"memory_format", LM_OPTION_FORMAT, &format},
+                      {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking}));
+  c->args.memory_format = (int)format;
 done:
   return status;
 }
@@ -192,8 +156,7 @@ static int bind_to(lua_State *L) {
   luaL_checkstack(L, 12, "to");
   conversion c = {0};
   converting to = {.top = lua_gettop(L)};
-  lm_status status = read_conversion(L, s, to.top, &c);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, read_conversion(L, s, to.top, &c));
   const lm_tensor *x = c.args.x;
   bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
               (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
@@ -202,13 +165,7 @@ static int bind_to(lua_State *L) {
     lua_pushvalue(L, 1);
     return 1;
   }
-  lm_pace(L, s);
-  lm_box *b = lm_box_new(L);
-  status = lm_attempt_twice(L, s, attempt_to, &to);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, b, to.out[0]);
-  lm_pace_count(s, to.out[0]);
-  return 1;
+  return lm_return_tensors(L, to.top, 1, attempt_to, &to, to.out);
 }
 
 /* ---- the handle */
@@ -258,42 +215,30 @@ done:
 }
 
 static int bind_become(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  lm_tensor *t, *from;
-  lm_status status;
-  TRY(lm_read_tensor(L, s, 1, "become", "x", &t));
-  TRY(lm_read_tensor(L, s, 2, "become", "from", &from));
-  TRY(lm_become("become", t, from));
+  lm_tensor *t = lm_need_tensor(L, 1, "become", "x");
+  lm_need(L, lm_become("become", t, lm_need_tensor(L, 2, "become", "from")));
   lua_settop(L, 1);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 /* ---- recording */
 static int bind_requires_grad_(lua_State *L) {
   lm_tensor *t = self(L, "requires_grad_");
-  bool on = true;
-  lm_status status;
-  if (!lua_isnoneornil(L, 2)) TRY(lm_read_bool(L, LM_STATE(L), 2, "requires_grad_", "on", &on));
-  TRY(lm_set_requires_grad(t, on));
+  lm_need(L, lm_set_requires_grad(t, lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "requires_grad_", "on")));
   lua_settop(L, 1);
   return 1;
-done:
-  return lm_raise(L, status);
 }
 
 static int bind_retain_grad(lua_State *L) {
-  lm_status status = lm_retain_grad(self_alone(L, "retain_grad"));
-  return status == LM_OK ? 0 : lm_raise(L, status);
+  lm_need(L, lm_retain_grad(self_alone(L, "retain_grad")));
+  return 0;
 }
 
 /* The handle goes over to a tensor of the same memory outside the graph. */
 static int bind_detach_(lua_State *L) {
   lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];
-  lm_status status = lm_call(LM_OP_detach, &a, out);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_call(LM_OP_detach, &a, out));
   lm_box *b = lm_to_box(L, LM_STATE(L), 1);
   lm_let_go(LM_STATE(L), b->t);
   b->t = out[0];
@@ -301,7 +246,7 @@ static int bind_detach_(lua_State *L) {
   return 1;
 }
 
-const luaL_Reg lm_tensor_functions[] = {
+const luaL_Reg lm_tensor_methods[] = {
     {"size", bind_size},
     {"stride", bind_stride},
     {"dim", bind_dim},

@@ -220,14 +220,9 @@ done:
   return status;
 }
 
-typedef struct making {
-  lm_tensor *out;
-} making;
-
 static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   static const char *const names[] = {"dtype", "device", "requires_grad"};
-  making *m = arg;
-  lm_tensor *t = NULL;
+  lm_tensor *t = NULL, **out = arg;
   lm_dtype dtype = LM_NO_DTYPE;
   lm_device device = LM_NO_DEVICE;
   bool requires_grad = false;
@@ -237,14 +232,8 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
     return lm_fail(LM_E_ARG, "tensor: %s is an option, and stands among the values: lm.tensor({…}, {%s = …})", names[i],
                    names[i]);
   }
-  TRY(lm_check_options(L, 2, "tensor", 3, names));
-  if (lua_type(L, 2) == LUA_TTABLE) {
-    if (lm_field(L, 2, "dtype")) TRY(lm_read_dtype(L, s, lua_gettop(L), "tensor", "dtype", &dtype));
-    if (lm_field(L, 2, "device")) TRY(lm_read_device(L, s, lua_gettop(L), "tensor", "device", &device));
-    if (lm_field(L, 2, "requires_grad")) {
-      TRY(lm_read_bool(L, s, lua_gettop(L), "tensor", "requires_grad", &requires_grad));
-    }
-  }
+  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
+                      {names[2], LM_OPTION_BOOL, &requires_grad}));
   if (lm_to_box(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
@@ -253,27 +242,17 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
     TRY(lm_from_table(L, s, 1, dtype, device == LM_NO_DEVICE ? lm_default_device() : device, &t));
   }
   if (requires_grad) TRY(lm_set_requires_grad(t, true));
-  m->out = lm_retain(t);
+  *out = lm_retain(t);
 done:
   lm_release(t);
   return status;
 }
 
 static int bind_tensor(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   if (lua_gettop(L) > 2) {
     return lm_raise_text(L, "tensor: takes a value and options; a list goes in a table: lm.tensor({1, 2, 3})");
   }
-  lua_settop(L, 2);
-  lm_pace(L, s);
-  lm_box *b = lm_box_new(L);
-  making m = {0};
-  lm_status status = lm_attempt_twice(L, s, attempt_tensor, &m);
-  if (status != LM_OK) return lm_raise(L, status);
-  lm_box_fill(s, b, m.out);
-  lm_pace_count(s, m.out);
-  lua_settop(L, 3);
-  return 1;
+  return lm_return_tensor(L, 2, attempt_tensor);
 }
 
 /* ---- to Lua */
@@ -325,8 +304,7 @@ static int bind_totable(lua_State *L) {
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
   lm_box *host = lm_box_new(L);
   lm_tensor *t = NULL;
-  lm_status status = lm_attempt_twice(L, s, attempt_host, &t);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, attempt_host, &t));
   lm_box_fill(s, host, t); /* it has a handle, since pushing may raise */
   push_nested(L, t, 0, t->data);
   lm_box_drop(s, host, "was used by totable");
@@ -352,10 +330,8 @@ done:
 }
 
 static int bind_item(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
   picking p = {0};
-  lm_status status = lm_attempt_twice(L, s, attempt_item, &p);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), attempt_item, &p));
   if (p.dtype == LM_BOOL) {
     lua_pushboolean(L, p.whole != 0);
   } else if (lm_dtype_is_float(p.dtype)) {

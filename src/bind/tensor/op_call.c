@@ -27,7 +27,7 @@ typedef struct frame {
   } args;
 } frame;
 
-static void clean(frame *f) {
+static void release_frame(frame *f) {
   for (int i = 0; i < f->nowned; i++) lm_release(f->owned[i]);
   lm_free(f->list);
   f->nowned = 0;
@@ -188,7 +188,7 @@ done:
   return status;
 }
 
-static void show(lua_State *L, int i, const char *name, char *out, size_t bytes) {
+static void show_value(lua_State *L, int i, const char *name, char *out, size_t bytes) {
   switch (lua_type(L, i)) {
     case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
     case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
@@ -210,11 +210,11 @@ static lm_status too_many(lua_State *L, const frame *f, int given) {
   size_t used = method ? (size_t)snprintf(call, sizeof call, "x:%s(", op->name)
                        : (size_t)snprintf(call, sizeof call, "lm.%s(", op->name);
   for (int i = method ? 1 : 0; i < positional && used < sizeof call; i++) {
-    show(L, i + 1, op->arg[i].name, value, sizeof value);
+    show_value(L, i + 1, op->arg[i].name, value, sizeof value);
     used += (size_t)snprintf(call + used, sizeof call - used, "%s, ", value);
   }
   const char *option = op->arg[positional].name;
-  show(L, positional + 1, "…", value, sizeof value);
+  show_value(L, positional + 1, "…", value, sizeof value);
   return lm_fail(LM_E_ARG, "%s: %s is an option: %.*s{%s = %s})", op->name, option,
                  (int)(used < sizeof call ? used : sizeof call - 1), call, option, value);
 }
@@ -271,7 +271,7 @@ done:
   return status;
 }
 
-static lm_status attempt(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) {
+static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) {
   lm_status status;
   f->nowned = 0;
   f->list = NULL;
@@ -286,7 +286,7 @@ static lm_status attempt(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) {
   const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
   f->shares = status == LM_OK && x && x->storage == out[0]->storage;
 done:
-  clean(f);
+  release_frame(f);
   return status;
 }
 
@@ -303,10 +303,10 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   lm_box *box[LM_MAX_OUTS];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
   for (int i = 0; i < op->outs && !writes; i++) box[i] = lm_box_new(L);
-  lm_status status = attempt(L, s, &f, out);
+  lm_status status = attempt_op(L, s, &f, out);
   if (status == LM_E_OOM) {
     lua_gc(L, LUA_GCCOLLECT, 0);
-    status = attempt(L, s, &f, out);
+    status = attempt_op(L, s, &f, out);
   }
   if (status != LM_OK) return lm_raise(L, status);
   if (op->kind == LM_COMP) lm_show_warning(L);
@@ -337,75 +337,6 @@ int lm_bind_op_in_place(lua_State *L) {
   return lm_run_op(L, (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops), true);
 }
 
-/* x:max() is a value, x:max(dim) values and indices, x:max(other) the larger of each pair. */
-static int choose(lua_State *L, const char *fn, lm_op_id all, lm_op_id along, lm_op_id pairs) {
-  lm_lua *s = LM_STATE(L);
-  int second = lua_type(L, 2);
-  if (second == LUA_TNUMBER) return lm_run_op(L, along, false);
-  if (second == LUA_TUSERDATA) return lm_run_op(L, pairs, false);
-  if (second == LUA_TTABLE && lm_field(L, 2, "dim")) {
-    bool one = lua_type(L, -1) == LUA_TNUMBER;
-    lua_pop(L, 1);
-    return lm_run_op(L, one ? along : all, false);
-  }
-  if (lua_gettop(L) > 0 && second <= LUA_TNIL && !lm_to_box(L, s, 1)) {
-    return lm_raise_text(L, "%s: x: a tensor expected, got %s", fn, lm_got(L, s, 1));
-  }
-  return lm_run_op(L, all, false);
-}
-
-int lm_bind_max(lua_State *L) { return choose(L, "max", LM_OP_amax, LM_OP_max_dim, LM_OP_maximum); }
-int lm_bind_min(lua_State *L) { return choose(L, "min", LM_OP_amin, LM_OP_min_dim, LM_OP_minimum); }
-
-/* Is {key = true} among the options at the end? */
-static bool is_asked(lua_State *L, const char *key) {
-  int top = lua_gettop(L);
-  while (top > 0 && lua_isnil(L, top)) top--;
-  if (top < 2 || lua_type(L, top) != LUA_TTABLE || !lm_field(L, top, key)) return false;
-  bool asked = lua_type(L, -1) == LUA_TBOOLEAN && lua_toboolean(L, -1);
-  lua_pop(L, 1);
-  return asked;
-}
-
-/* With return_indices it has two results, which is another op. */
-int lm_bind_max_pool2d(lua_State *L) {
-  return lm_run_op(L, is_asked(L, "return_indices") ? LM_OP_max_pool2d_with_indices : LM_OP_max_pool2d, false);
-}
-
-enum { ALL_INDICES = 1 };
-
-static lm_status take_columns(lua_State *L, lm_lua *s, void *arg) {
-  lm_tensor **column = arg, *all;
-  lm_status status = LM_OK;
-  TRY(lm_read_tensor(L, s, ALL_INDICES, "nonzero", "x", &all));
-  for (int d = 0; d < all->size[1]; d++) {
-    lm_select_args a = {.x = all, .dim = 1, .index = d + 1};
-    if (!column[d]) TRY(lm_call(LM_OP_select, &a, &column[d]));
-  }
-done:
-  return status;
-}
-
-/* With as_tuple it has a result for each dim: the columns of what it has otherwise. */
-int lm_bind_nonzero(lua_State *L) {
-  lm_lua *s = LM_STATE(L);
-  if (!is_asked(L, "as_tuple")) return lm_run_op(L, LM_OP_nonzero, false);
-  lm_run_op(L, LM_OP_nonzero, false);
-  lua_replace(L, ALL_INDICES);
-  lua_settop(L, ALL_INDICES);
-  lm_tensor *column[LM_MAX_DIMS] = {NULL};
-  lm_box *box[LM_MAX_DIMS];
-  int n = (int)lm_to_tensor(L, s, ALL_INDICES)->size[1];
-  luaL_checkstack(L, n + LUA_MINSTACK, "nonzero");
-  for (int d = 0; d < n; d++) box[d] = lm_box_new(L);
-  lm_status status = lm_attempt_twice(L, s, take_columns, column);
-  for (int d = 0; d < n; d++) {
-    if (status != LM_OK) lm_release(column[d]);
-    if (status == LM_OK) lm_box_fill(s, box[d], column[d]);
-  }
-  return status == LM_OK ? n : lm_raise(L, status);
-}
-
 /* ---- a + b: two operands, no options */
 typedef struct operands {
   lm_op_id id;
@@ -434,7 +365,7 @@ static lm_status attempt_arith(lua_State *L, lm_lua *s, void *arg) {
   }
   status = lm_call(a->id, f.args.bytes, a->out);
 done:
-  clean(&f);
+  release_frame(&f);
   return status;
 }
 
@@ -445,8 +376,7 @@ int lm_bind_arith(lua_State *L) {
   lm_box *box = lm_box_new(L);
   lm_tensor *out;
   operands a = {id, &out};
-  lm_status status = lm_attempt_twice(L, s, attempt_arith, &a);
-  if (status != LM_OK) return lm_raise(L, status);
+  lm_need(L, lm_attempt_twice(L, s, attempt_arith, &a));
   lm_box_fill(s, box, out);
   lm_pace_count(s, out);
   return 1;
