@@ -333,17 +333,12 @@ done:
 
 /* ---- raising */
 
-void lm_need(lua_State *L, lm_status status) {
-  if (status != LM_OK) lm_raise(L, status);
-}
-
 #define NEED(kind, type)                                                      \
   type lm_need_##kind(lua_State *L, int i, const char *fn, const char *arg) { \
     type value = 0;                                                           \
     lm_need(L, lm_read_##kind(L, LM_STATE(L), i, fn, arg, &value));           \
     return value;                                                             \
   }
-NEED(tensor, lm_tensor *)
 NEED(number, double)
 NEED(int, int64_t)
 NEED(text, const char *)

@@ -88,6 +88,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "backend/known/kinds.h"
 #include "base/clock.h"
 #include "base/nearest.h"
 
@@ -308,8 +309,14 @@ lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, 
   lm_read_options(L, s, i, fn, sizeof((lm_option[]){__VA_ARGS__}) / sizeof(lm_option), (lm_option[]){__VA_ARGS__})
 
 /* The same where the C frame owns nothing: they raise. */
-void lm_need(lua_State *L, lm_status status);
-lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg);
+static inline void lm_need(lua_State *L, lm_status status) {
+  if (status != LM_OK) lm_raise(L, status);
+}
+static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
+  lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
+  if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
+  return t;
+}
 double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
 int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
 const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);

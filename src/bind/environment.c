@@ -65,14 +65,6 @@ static bool push_own(lua_State *L) {
   return true;
 }
 
-/* What the CUDA driver reads once, when it is first asked for its devices. */
-static bool comes_too_late(const char *name) {
-  static const char *const read_once[] = {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LM_CUDA_VIRTUAL"};
-  for (size_t i = 0; i < sizeof read_once / sizeof *read_once; i++)
-    if (strcmp(name, read_once[i]) == 0) return lm_device_asked(LM_CUDA);
-  return false;
-}
-
 static int bind_setenv(lua_State *L) {
   lua_settop(L, 2);
   if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
@@ -81,9 +73,10 @@ static int bind_setenv(lua_State *L) {
     return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected, got %s",
                          lm_got(L, LM_STATE(L), name ? 2 : 1));
   }
-  if (comes_too_late(name))
-    return lm_raise_text(
-        L, "setenv: %s is read when CUDA devices are first asked for, which has happened; set it before", name);
+  int kind = lm_device_has_read(name);
+  if (kind >= 0)
+    return lm_raise_text(L, "setenv: %s is read when %s devices are first asked for, which has happened; set it before",
+                         name, lm_device_kind_name(kind));
   if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
   if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));

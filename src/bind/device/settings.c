@@ -1,5 +1,5 @@
 /* What stands behind lm.backends: settings, and versions of libraries. */
-#include "base/setting.h"
+#include "backend/known/setting.h"
 #include "bind/bind.h"
 #include "op/backend.h"
 

@@ -127,6 +127,7 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   if (top == 1 && !options)
     return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
   for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
+  if (!options) return LM_OK;
   TRY(LM_READ_OPTIONS(L, s, options, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
                       {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
                       {"memory_format", LM_OPTION_FORMAT, &format},

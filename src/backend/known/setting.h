@@ -1,7 +1,7 @@
 /* What scripts choose for libraries that may not be loaded, or not be there at all: kept here, read where it matters.
  * lm.backends.* in Lua. */
-#ifndef LM_BASE_SETTING_H
-#define LM_BASE_SETTING_H
+#ifndef LM_BACKEND_KNOWN_SETTING_H
+#define LM_BACKEND_KNOWN_SETTING_H
 
 #include <stdbool.h>
 

@@ -1,4 +1,4 @@
-#include "base/setting.h"
+#include "backend/known/setting.h"
 
 #include <stdatomic.h>
 #include <string.h>
