@@ -502,7 +502,7 @@ describe("a supervisor", function()
     local want = {
       "this process has a supervisor already", "cannot start /nonexistent/program: No such file or directory",
       "argv: at least the program's path expected", "argv: a list of strings expected",
-      "env: a list of strings expected", "table expected", "luminary.supervisor expected", "1 or 2 expected",
+      "env: a list of strings expected", "table expected", "a supervisor expected", "1 or 2 expected",
       "the supervisor is closed", "SIGKILL\tsignal 64",
     }
     assert.equal(#want, #lines, text)

@@ -88,6 +88,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
+#include "backend/known/kinds.h"
 #include "base/clock.h"
 #include "base/nearest.h"
 
@@ -104,18 +105,18 @@ typedef struct lm_scope {
   lm_box *boxes;
 } lm_scope;
 
-struct lm_home;
+typedef struct lm_callbacks lm_callbacks;
 
 /* Where the tensors' metatable holds that of lists of sizes. */
 enum { LM_SIZES = 1 };
 
 /* One for each Lua state: upvalue 1 of every closure of ours; upvalue 2 is the tensors' metatable. */
 typedef struct lm_lua {
-  const void *metatable;        /* a userdata is a tensor if this is its metatable */
-  int worlds, worlds_before;    /* of dist: open, and opened in all */
-  lua_State *running;           /* the coroutine inside lm_backward, for hooks */
-  struct lm_home *home;         /* hooks.c */
-  struct callback *in_backward; /* the custom function that runs */
+  const void *metatable;     /* a userdata is a tensor if this is its metatable */
+  int worlds, worlds_before; /* of dist: open, and opened in all */
+  lua_State *running;        /* the coroutine inside lm_backward, for hooks */
+  lm_callbacks *callbacks;
+  struct lm_callback *in_backward; /* the custom function that runs */
   lm_scope *scope;
   /* While a reader has Lua code run (lm_to_int64), the call may hold tensors it read before without a reference. What
    * handles let go of meanwhile is kept until the next call makes a step of the collector. */
@@ -186,12 +187,20 @@ int lm_box_gc(lua_State *L);
 typedef struct lm_object_type {
   const char *name; /* "luminary.event": of the process's one metatable of the type in each state */
   size_t bytes;
-  lua_CFunction gc;
+  void (*close)(void *object); /* when it is collected; closing it twice is fine */
+  const char *noun;            /* "an event", for messages */
+  const luaL_Reg *methods;     /* NULL: none */
 } lm_object_type;
-/* On the stack, all zeros. */
+/* On the stack, all zeros. From a closure of ours alone: methods get its upvalues. */
 void *lm_object_new(lua_State *L, const lm_object_type *type);
 /* NULL if the value at i is none of the type. */
 void *lm_to_object(lua_State *L, int i, const lm_object_type *type);
+/* Raises if it is none. */
+void *lm_need_object(lua_State *L, int i, const lm_object_type *type, const char *fn);
+/* Of a type whose objects begin with a pointer, which is NULL once they are closed: the pointer. */
+void *lm_need_held(lua_State *L, int i, const lm_object_type *type, const char *fn);
+/* The object on top keeps the value at i alive. */
+void lm_object_keeps(lua_State *L, int i);
 
 /* ---- collector.c: Lua's collector cannot see memory off its heap, so we drive it by bytes */
 void lm_pace_step(lua_State *L, lm_lua *s);
@@ -210,10 +219,15 @@ static inline void lm_pace_count(lm_lua *s, const lm_tensor *t) {
 }
 /* So does a descriptor, of which a process may have some 1,000: a collection for every 256. */
 enum { LM_PACE_DESCRIPTOR = 256 << 10 };
+typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
+/* Runs f by lm_attempt_twice with the arguments at 1 to nargs; the tensors it makes become the call's n results, nil
+ * where it leaves NULL. arg may be `made`. */
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, lm_tensor **made);
+/* The same for one, whose f takes a lm_tensor ** to put it at. */
+int lm_return_tensor(lua_State *L, int nargs, lm_attempt f);
 /* Runs f; if it was out of memory, collects everything and runs it once more. f owns nothing when
  * it returns an error and never raises. The stack is as high as before for each run. f reads its tensors
  * itself, since finalizers that run between may free them. */
-typedef lm_status (*lm_attempt)(lua_State *L, lm_lua *s, void *arg);
 lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg);
 
 /* ---- error.c */
@@ -230,8 +244,6 @@ void lm_push_where(lua_State *L);
  * end. Allocates nothing of its own in Lua. */
 int lm_pcall(lua_State *L, int nargs, int nresults);
 int lm_note_traceback(lua_State *L); /* its handler */
-/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
-int lm_bind_traceback_of(lua_State *L);
 /* Where ranks wait is told by the script's line: says it to the core (lm_set_where) if this state has an open world.
  * For calls that may wait for other ranks; makes no garbage. */
 void lm_note_line(lua_State *L, const lm_lua *s);
@@ -240,17 +252,8 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i);
 /* The string at i as C reads it; NULL if there is none, or if it holds a zero byte, which would cut it. lm_got says
  * which. The value keeps it alive. */
 const char *lm_to_text(lua_State *L, int i);
-/* Checks the keys of the options table at i against `names`. */
-lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const char *const *names);
-int lm_bind_nearest(lua_State *L);
-int lm_bind_error_at_caller(lua_State *L);
-int lm_bind_help(lua_State *L);
-int lm_bind_op_list(lua_State *L);
-int lm_bind_own_files(lua_State *L);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
-int lm_bind_set_warnings(lua_State *L);
-int lm_bind_warn(lua_State *L);
 
 /* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
@@ -272,6 +275,9 @@ lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, co
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
 /* Sizes (dims false) or dims (true) from a number or a list. */
 lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out);
+/* A contiguous tensor on the CPU of that dtype. */
+lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype dtype,
+                        lm_tensor **out);
 /* A list of tensors into a malloc'ed array of yours; `holes` allows false. */
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out);
@@ -281,20 +287,59 @@ bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out);
 bool lm_field(lua_State *L, int i, const char *name);
 /* For a table at i in which nothing was found: an error if it has a metatable with __index or __len. */
 lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg);
-/* The same read into out, which stays as it is where the field is nil. */
-lm_status lm_field_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, double *out);
-lm_status lm_field_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, int64_t *out);
-lm_status lm_field_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *name, bool *out);
+/* The options at i by name, in one walk; what is not given stays as it is. Any other name is an error that tells the
+ * nearest. i may be nil or nothing, or 0: no options. */
+typedef struct lm_option {
+  const char *name;
+  /* LM_OPTION_OTHER: known, and read by the caller */
+  enum {
+    LM_OPTION_BOOL,
+    LM_OPTION_NUMBER,
+    LM_OPTION_INT,
+    LM_OPTION_TEXT, /* kept alive by the table */
+    LM_OPTION_DTYPE,
+    LM_OPTION_DEVICE,
+    LM_OPTION_FORMAT,
+    LM_OPTION_OTHER
+  } kind;
+  void *out;
+} lm_option;
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options);
+#define LM_READ_OPTIONS(L, s, i, fn, ...) \
+  lm_read_options(L, s, i, fn, sizeof((lm_option[]){__VA_ARGS__}) / sizeof(lm_option), (lm_option[]){__VA_ARGS__})
 
-/* ---- decode.c: any op's call */
+/* The same where the C frame owns nothing: they raise. */
+static inline void lm_need(lua_State *L, lm_status status) {
+  if (status != LM_OK) lm_raise(L, status);
+}
+static inline lm_tensor *lm_need_tensor(lua_State *L, int i, const char *fn, const char *arg) {
+  lm_tensor *t = lm_to_tensor(L, LM_STATE(L), i);
+  if (!t) lm_need(L, lm_read_tensor(L, LM_STATE(L), i, fn, arg, &t));
+  return t;
+}
+double lm_need_number(lua_State *L, int i, const char *fn, const char *arg);
+int64_t lm_need_int(lua_State *L, int i, const char *fn, const char *arg);
+const char *lm_need_text(lua_State *L, int i, const char *fn, const char *arg);
+bool lm_need_bool(lua_State *L, int i, const char *fn, const char *arg);
+lm_dtype lm_need_dtype(lua_State *L, int i, const char *fn, const char *arg);
+lm_device lm_need_device(lua_State *L, int i, const char *fn);
+/* `before` is what stands before the function in the call that the message shows: "{…}, ", or "". */
+void lm_need_function(lua_State *L, int i, const char *fn, const char *before);
+/* The strings of the list at i, closed by NULL, in a userdata on the stack, after `before` places; the list keeps them
+ * alive. */
+const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n);
+
+/* ---- defaults.c: the device at i, or the default one; raises */
+lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
+
+/* ---- device/stream.c: of the device at i, that of the number at i + 1; raises */
+lm_stream *lm_need_stream(lua_State *L, int i, const char *fn);
+
+/* ---- op_call.c: any op's call */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
-int lm_bind_max(lua_State *L);
-int lm_bind_min(lua_State *L);
-int lm_bind_max_pool2d(lua_State *L);
-int lm_bind_nonzero(lua_State *L);
 
 /* ---- fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
@@ -309,7 +354,7 @@ int lm_bind_tostring(lua_State *L);
 /* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
-/* ---- modes.c */
+/* ---- scope.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
 
@@ -326,20 +371,6 @@ void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* A new CPU tensor (moved to `device`) from what stands at i: nested lists, a number, a boolean. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- dist.c: worlds, groups, works */
-/* The group of the handle at i; NULL if it is none or has been closed. */
-struct lm_group *lm_to_group(lua_State *L, const lm_lua *s, int i);
-/* The same for calls on it: says what is wrong with the handle, and fails if a rank of its world has failed. */
-lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, struct lm_group **out);
-/* What stands on a group (works, reducers) has to end before it, whichever of the handles the collector takes first:
- * close is called when the group is about to close. Part of a userdata; leave before that goes. */
-typedef struct lm_user {
-  struct lm_user *next, **pprev; /* in a list, if pprev */
-  void (*close)(struct lm_user *);
-} lm_user;
-void lm_group_join(lua_State *L, int i, lm_user *user); /* the group's handle at i */
-void lm_user_leave(lm_user *user);                      /* twice is fine */
-
 /* ---- threads.c: a Lua state on a thread of its own */
 typedef struct lm_lua_thread lm_lua_thread;
 /* Runs a chunk of Lua that finds fd (mp/channel.h, passed) in the global LM_CHANNEL; fd is taken over unless it fails.
@@ -355,39 +386,30 @@ void lm_lua_threads_end(double seconds);
 /* exit() called on this thread, if it is the process's first, does not pull the rug from under threads that compute. */
 void lm_lua_threads_at_exit(void);
 
-extern const luaL_Reg lm_tensor_functions[]; /* tensor_methods.c: methods */
-extern const luaL_Reg lm_handle_functions[];
-extern const luaL_Reg lm_table_functions[]; /* table.c */
-extern const luaL_Reg lm_table_methods[];
-extern const luaL_Reg lm_mode_functions[];       /* modes.c */
-extern const luaL_Reg lm_autograd_functions[];   /* autograd.c */
-extern const luaL_Reg lm_hook_functions[];       /* hooks.c */
-extern const luaL_Reg lm_runtime_functions[];    /* runtime.c */
-extern const luaL_Reg lm_optim_functions[];      /* optim.c */
-extern const luaL_Reg lm_rescale_functions[];    /* rescale.c */
-extern const luaL_Reg lm_io_functions[];         /* io.c */
-extern const luaL_Reg lm_data_functions[];       /* data.c */
-extern const luaL_Reg lm_transform_functions[];  /* transform.c */
-extern const luaL_Reg lm_record_functions[];     /* records.c */
-extern const luaL_Reg lm_json_functions[];       /* json.c */
-extern const luaL_Reg lm_mp_functions[];         /* mp.c */
-extern const luaL_Reg lm_mp_handle_functions[];  /* handles.c */
-extern const luaL_Reg lm_process_functions[];    /* process.c */
-extern const luaL_Reg lm_dist_functions[];       /* dist.c */
-extern const luaL_Reg lm_collective_functions[]; /* collective.c */
-extern const luaL_Reg lm_reducer_functions[];    /* reducer.c */
-extern const luaL_Reg lm_device_functions[];     /* device.c */
-extern const luaL_Reg lm_graph_functions[];      /* graph.c */
-extern const luaL_Reg lm_backends_functions[];   /* backends.c */
-extern const luaL_Reg lm_image_functions[];      /* image.c */
+/* ---- what each file adds to the module, and two of them to the methods of tensors */
+/* clang-format off */
+#define LM_FUNCTION_LISTS(X)                                                                                          \
+  X(error) X(warning) X(protected_call) X(help) X(environment) X(default) /* bind/ */                                 \
+  X(handle) X(table) X(random) X(scope)                                   /* bind/tensor/ */                          \
+  X(mode) X(backward) X(hook) X(custom)                                   /* bind/autograd/ */                        \
+  X(optim) X(rescale)                                                     /* bind/optim/ */                           \
+  X(device) X(stream) X(memory) X(graph) X(setting)                       /* bind/device/ */                          \
+  X(bytes) X(folder) X(source) X(tar) X(csv) X(batch) X(image) X(transform) /* bind/data/ */                          \
+  X(json) X(tensor_file)                                                  /* bind/io/ */                              \
+  X(world) X(group) X(collective) X(reducer)                              /* bind/distributed/ */                     \
+  X(worker) X(mp_handle) X(supervisor)                                    /* bind/mp/ */
+/* clang-format on */
+#define X(name) extern const luaL_Reg lm_##name##_functions[];
+LM_FUNCTION_LISTS(X)
+#undef X
+extern const luaL_Reg lm_tensor_methods[], lm_table_methods[], lm_variant_functions[];
 
-/* ---- hooks.c: Lua functions that the core calls */
-lm_status lm_home_new(lm_lua *s, struct lm_home **out);
-void lm_home_close(struct lm_home *h);
-/* Forget functions whose owner in the core has gone. */
-void lm_home_drain(lua_State *L, struct lm_home *h);
-bool lm_home_waiting(const struct lm_home *h);
-/* A handle with hooks is collected while the graph may still call them. Box at index 1. */
+/* ---- autograd/callbacks.c: Lua functions that the core calls */
+lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out);
+void lm_callbacks_close(lm_callbacks *h);
+/* Forget functions whose owner in the core has gone, if there are any. */
+void lm_callbacks_drain(lua_State *L, lm_callbacks *h);
+/* A handle with hooks is collected while the graph may still call them. It is at index 1. */
 void lm_hooks_orphan(lua_State *L, lm_lua *s);
 /* Binds `running` for the time of a call that may run hooks: what begin gives is to become s->running again. The Lua
  * stack has room for LM_HOOK_SLOTS more by then. */
@@ -397,7 +419,7 @@ lm_status lm_backward_in(lua_State *L, lm_lua *s, const lm_backward_args *a, lm_
 /* Runs body on the coroutine whose call into the core this is part of. What it raises is kept as it is until the
  * binding raises it again, and is an LM_E_LUA up to there. */
 typedef int (*lm_lua_body)(lua_State *L, lm_lua *s, void *arg);
-lm_status lm_call_lua(struct lm_home *h, lm_lua_body body, void *arg);
+lm_status lm_call_lua(lm_callbacks *h, lm_lua_body body, void *arg);
 int lm_bind_protected(lua_State *L);
 
 #endif

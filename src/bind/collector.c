@@ -42,7 +42,7 @@ static void adapt(lm_lua *s, double now) {
 }
 
 void lm_pace_step(lua_State *L, lm_lua *s) {
-  if (lm_home_waiting(s->home)) lm_home_drain(L, s->home);
+  lm_callbacks_drain(L, s->callbacks);
   if (s->kept) lm_let_go_kept(s);
   if (lm_anomaly()) lm_note_anomaly(L);
   if (s->budget == 0) s->budget = least_budget;
@@ -70,4 +70,37 @@ lm_status lm_attempt_twice(lua_State *L, lm_lua *s, lm_attempt f, void *arg) {
   lua_settop(L, top);
   lua_gc(L, LUA_GCCOLLECT, 0);
   return f(L, s, arg);
+}
+
+/* Nobody else has it, or what it lies on. */
+static bool is_new(const lm_tensor *t) {
+  return atomic_load_explicit(&t->rc, memory_order_relaxed) == 1 &&
+         atomic_load_explicit(&t->storage->rc, memory_order_relaxed) == 1;
+}
+
+int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, lm_tensor **made) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *box[LM_MAX_OUTS];
+  lua_settop(L, nargs);
+  lm_pace(L, s);
+  for (int i = 0; i < n; i++) {
+    made[i] = NULL;
+    box[i] = lm_box_new(L);
+  }
+  lm_need(L, lm_attempt_twice(L, s, f, arg));
+  for (int i = 0; i < n; i++) {
+    if (!made[i]) {
+      lua_pushnil(L);
+      lua_replace(L, nargs + 1 + i);
+      continue;
+    }
+    lm_box_fill(s, box[i], made[i]);
+    if (is_new(made[i])) lm_pace_count(s, made[i]);
+  }
+  return n;
+}
+
+int lm_return_tensor(lua_State *L, int nargs, lm_attempt f) {
+  lm_tensor *made;
+  return lm_return_tensors(L, nargs, 1, f, &made, &made);
 }

@@ -1,10 +1,7 @@
 /* From a status to a Lua error, and the words in it. */
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 
-#include "base/log.h"
-#include "base/stack.h"
 #include "bind/bind.h"
 #include "distributed/group/world.h"
 
@@ -50,76 +47,6 @@ void lm_note_anomaly(lua_State *L) {
   luaL_checkstack(L, 4, "anomaly");
   if (find_caller(L, &ar)) snprintf(line, sizeof line, "%s:%d", ar.short_src, ar.currentline);
   lm_anomaly_at(line);
-}
-
-/* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */
-static bool is_caught(lua_State *L) {
-  lua_Debug ar;
-  bool main = lua_pushthread(L), caught = !main;
-  lua_pop(L, 1);
-  lm_reg_get(L, &lm_reg_catchers);
-  int catchers = lua_gettop(L);
-  for (int level = 1; !caught && lua_getstack(L, level, &ar); level++) {
-    lua_getinfo(L, "f", &ar);
-    lua_rawget(L, catchers);
-    caught = lua_toboolean(L, -1);
-    lua_pop(L, 1);
-  }
-  lua_pop(L, 1);
-  return caught;
-}
-
-static _Thread_local bool passing; /* an error of lm_pcall's is on its way out, unless somebody has caught it */
-
-/* What passes through a protected call of ours loses its frames: they are noted beside the message, for
- * core.traceback_of, and where nobody catches the error they are part of it. */
-int lm_note_traceback(lua_State *L) {
-  if (lua_type(L, 1) != LUA_TSTRING || !lua_checkstack(L, 16)) return 1;
-  lua_settop(L, 1);
-  lm_reg_get(L, &lm_reg_traceback); /* 2: {message, frames} */
-  lua_rawgeti(L, 2, 1);
-  if (passing && lua_rawequal(L, 1, 3)) {
-    lua_settop(L, 1);
-    return 1; /* the innermost call knows most */
-  }
-  luaL_traceback(L, L, NULL, 1); /* 4 */
-  lua_pushvalue(L, 1);
-  if (!is_caught(L)) {
-    lua_pushliteral(L, "\n");
-    lua_pushvalue(L, 4);
-    lua_concat(L, 3);
-  }
-  lua_pushvalue(L, -1);
-  lua_rawseti(L, 2, 1);
-  lua_pushvalue(L, 4);
-  lua_rawseti(L, 2, 2);
-  return 1;
-}
-
-int lm_bind_traceback_of(lua_State *L) {
-  lua_settop(L, 1);
-  lm_reg_get(L, &lm_reg_traceback);
-  lua_rawgeti(L, 2, 1);
-  if (lua_type(L, 1) != LUA_TSTRING || !lua_rawequal(L, 1, 3)) return 0;
-  lua_rawgeti(L, 2, 2);
-  return 1;
-}
-
-int lm_pcall(lua_State *L, int nargs, int nresults) {
-  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries */
-  if (lm_stack_left() >= RESERVE) {
-    int handler = lua_gettop(L) - nargs;
-    lm_reg_get(L, &lm_reg_noting);
-    lua_insert(L, handler);
-    passing = false;
-    int failed = lua_pcall(L, nargs, nresults, handler);
-    passing = failed != 0;
-    lua_remove(L, handler);
-    return failed;
-  }
-  lua_pop(L, nargs + 1);
-  lm_reg_get(L, &lm_reg_too_deep);
-  return LUA_ERRRUN;
 }
 
 static int raise_message(lua_State *L, const char *message) {
@@ -168,43 +95,6 @@ static const char *got_string(lua_State *L, int i, char *out, size_t capacity) {
   lm_write_bytes(start, sizeof start, text, n < SOME ? n : SOME);
   snprintf(out, capacity, "string '%s'%s", lm_brief(start, 60), memchr(text, 0, n) ? ", which has a zero byte" : "");
   return out;
-}
-
-/* ---- warnings: once for each line of the caller's */
-static atomic_bool silent;
-
-/* set_warnings(on): whether there are any. Gives what was before. */
-int lm_bind_set_warnings(lua_State *L) {
-  bool on;
-  lm_status status = lm_read_bool(L, LM_STATE(L), 1, "set_warnings", "on", &on);
-  if (status != LM_OK) return lm_raise(L, status);
-  lua_pushboolean(L, !atomic_exchange(&silent, !on));
-  return 1;
-}
-
-/* warn(text) */
-int lm_bind_warn(lua_State *L) {
-  lm_warn("%s", luaL_checkstring(L, 1));
-  lm_show_warning(L);
-  return 0;
-}
-
-void lm_show_warning(lua_State *L) {
-  const char *text = lm_take_warning();
-  if (!text || atomic_load(&silent)) return;
-  int top = lua_gettop(L);
-  luaL_checkstack(L, 8, "warning");
-  lm_reg_get(L, &lm_reg_warned);
-  lm_push_where(L);
-  lua_pushvalue(L, -1);
-  lua_rawget(L, -3);
-  if (lua_isnil(L, -1)) {
-    lm_say("%swarning: %s", lua_tostring(L, -2), text);
-    lua_pushvalue(L, -2);
-    lua_pushboolean(L, 1);
-    lua_rawset(L, -5);
-  }
-  lua_settop(L, top);
 }
 
 /* The name of the class that the value at i is, or is an object of (base/class.lua); NULL for others. Lua's own memory,
@@ -259,44 +149,8 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
   }
 }
 
-lm_status lm_check_options(lua_State *L, int i, const char *fn, int n, const char *const *names) {
-  if (lua_isnoneornil(L, i)) return LM_OK;
-  if (lua_type(L, i) != LUA_TTABLE) {
-    return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, names[0],
-                   luaL_typename(L, i));
-  }
-  bool empty = true;
-  lua_pushnil(L);
-  while (lua_next(L, i)) {
-    empty = false;
-    lua_pop(L, 1);
-    if (lua_type(L, -1) != LUA_TSTRING) {
-      lua_pop(L, 1);
-      return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
-                     luaL_typename(L, -1));
-    }
-    const char *key = lm_to_text(L, -1);
-    if (!key) {
-      lua_pop(L, 1);
-      return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
-    }
-    int k = 0;
-    while (k < n && strcmp(names[k], key) != 0) k++;
-    if (k < n) continue;
-    const char *near = lm_nearest(key, n, names);
-    lm_fail(LM_E_ARG, "%s: no option '%s'; %s '%s'%s", fn, lm_brief(key, 60), near ? "did you mean" : "there is",
-            near ? near : names[0],
-            near    ? "?"
-            : n > 1 ? " and others"
-                    : "");
-    lua_pop(L, 1);
-    return LM_E_ARG;
-  }
-  return empty ? lm_check_empty(L, i, fn, "options") : LM_OK;
-}
-
 /* own_files(prefix): chunk names that start so are ours, and errors are raised beyond them. */
-int lm_bind_own_files(lua_State *L) {
+static int bind_own_files(lua_State *L) {
   luaL_checktype(L, 1, LUA_TSTRING);
   lua_pushlightuserdata(L, (void *)&lm_reg_own_files);
   lua_pushvalue(L, 1);
@@ -304,7 +158,7 @@ int lm_bind_own_files(lua_State *L) {
   return 0;
 }
 
-int lm_bind_error_at_caller(lua_State *L) {
+static int bind_error_at_caller(lua_State *L) {
   if (lua_isnoneornil(L, 1)) return lm_raise_text(L, "error_at_caller: a message expected");
   if (lua_type(L, 1) != LUA_TSTRING) { /* an error value that is no text goes as it is */
     lua_settop(L, 1);
@@ -318,7 +172,7 @@ int lm_bind_error_at_caller(lua_State *L) {
 }
 
 /* nearest(word, list) */
-int lm_bind_nearest(lua_State *L) {
+static int bind_nearest(lua_State *L) {
   enum { MOST = 512 };
   const char *names[MOST];
   if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TTABLE) {
@@ -332,10 +186,9 @@ int lm_bind_nearest(lua_State *L) {
     lua_pop(L, 1);
   }
   const char *near = lm_nearest(lua_tostring(L, 1), n, names);
-  if (near) {
-    lua_pushstring(L, near);
-  } else {
-    lua_pushnil(L);
-  }
+  lua_pushstring(L, near);
   return 1;
 }
+
+const luaL_Reg lm_error_functions[] = {
+    {"own_files", bind_own_files}, {"error_at_caller", bind_error_at_caller}, {"nearest", bind_nearest}, {NULL, NULL}};

@@ -43,7 +43,7 @@ static void push_signature(lua_State *L, const lm_op *op, const char *name) {
 }
 
 /* help(name): signature with defaults, and what the op does; nil for what is no op. */
-int lm_bind_help(lua_State *L) {
+static int bind_help(lua_State *L) {
   const char *name = lm_to_text(L, 1);
   if (!name) return lm_raise_text(L, "help: the name of an op expected");
   int id = lm_op_find(name);
@@ -68,7 +68,7 @@ int lm_bind_help(lua_State *L) {
   return 1;
 }
 
-int lm_bind_op_list(lua_State *L) {
+static int bind_op_list(lua_State *L) {
   lua_createtable(L, LM_OP_COUNT, 0);
   for (int i = 0; i < LM_OP_COUNT; i++) {
     lua_pushstring(L, lm_ops[i].name);
@@ -76,3 +76,5 @@ int lm_bind_op_list(lua_State *L) {
   }
   return 1;
 }
+
+const luaL_Reg lm_help_functions[] = {{"help", bind_help}, {"op_list", bind_op_list}, {NULL, NULL}};

@@ -70,8 +70,8 @@ static void describe_ops(lua_State *L, lm_lua *s) {
 
 static int close_state(lua_State *L) {
   lm_lua *s = lua_touserdata(L, 1);
-  lm_home_close(s->home);
-  s->home = NULL;
+  lm_callbacks_close(s->callbacks);
+  s->callbacks = NULL;
   lm_let_go_kept(s);
   return 0;
 }
@@ -119,6 +119,14 @@ static void set_ops(lua_State *L) {
     lua_pushvalue(L, -2);
     lua_rawset(L, METHODS);
     lua_rawset(L, OPS);
+  }
+}
+
+/* In the place of the op of that name, if there is one. */
+static void set_variants(lua_State *L) {
+  for (const luaL_Reg *f = lm_variant_functions; f->name; f++) {
+    set_function(L, METHODS, f->name, f->func);
+    set_function(L, lm_op_find(f->name) >= 0 ? OPS : MODULE, f->name, f->func);
   }
 }
 
@@ -196,7 +204,7 @@ static void make_state(lua_State *L) {
   lua_pushcfunction(L, close_state);
   lua_setfield(L, -2, "__gc");
   lua_setmetatable(L, -2);
-  if (lm_home_new(s, &s->home) != LM_OK) lm_raise(L, LM_E_OOM);
+  if (lm_callbacks_new(s, &s->callbacks) != LM_OK) lm_raise(L, LM_E_OOM);
   describe_ops(L, s);
 }
 
@@ -222,33 +230,13 @@ int luaopen_luminary_core(lua_State *L) {
   push_closure(L, lm_bind_protected, 0);
   reg_set(L, &lm_reg_protected);
   set_ops(L);
-  set_functions(L, METHODS, lm_tensor_functions);
+  set_functions(L, METHODS, lm_tensor_methods);
   set_functions(L, METHODS, lm_table_methods);
   set_metamethods(L);
-  static const luaL_Reg *const lists[] = {
-      lm_handle_functions,  lm_table_functions,  lm_mode_functions,      lm_autograd_functions, lm_hook_functions,
-      lm_runtime_functions, lm_optim_functions,  lm_rescale_functions,   lm_json_functions,     lm_process_functions,
-      lm_io_functions,      lm_data_functions,   lm_transform_functions, lm_dist_functions,     lm_collective_functions,
-      lm_reducer_functions, lm_mp_functions,     lm_device_functions,    lm_graph_functions,    lm_backends_functions,
-      lm_image_functions,   lm_record_functions, lm_mp_handle_functions};
-  for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) set_functions(L, MODULE, lists[i]);
-  static const luaL_Reg words[] = {{"help", lm_bind_help},
-                                   {"op_list", lm_bind_op_list},
-                                   {"nearest", lm_bind_nearest},
-                                   {"error_at_caller", lm_bind_error_at_caller},
-                                   {"traceback_of", lm_bind_traceback_of},
-                                   {"own_files", lm_bind_own_files},
-                                   {"set_warnings", lm_bind_set_warnings},
-                                   {"warn", lm_bind_warn},
-                                   {"max", lm_bind_max},
-                                   {"min", lm_bind_min},
-                                   {NULL, NULL}};
-  set_functions(L, MODULE, words);
-  for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
-  for (int table = METHODS; table <= OPS; table++) {
-    set_function(L, table, "max_pool2d", lm_bind_max_pool2d);
-    set_function(L, table, "nonzero", lm_bind_nonzero);
-  }
+#define X(name) set_functions(L, MODULE, lm_##name##_functions);
+  LM_FUNCTION_LISTS(X)
+#undef X
+  set_variants(L);
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);

@@ -14,10 +14,10 @@
 #include "base/plugin.h"
 #include "base/variable.h"
 #include "device/driver.h"
+#include "device/known.h"
 
-enum { NAME_BYTES = 24, KNOWN_KINDS = 2, WHY_BYTES = 1024 };
+enum { NAME_BYTES = 24, WHY_BYTES = 1024 };
 
-static const char *const known[KNOWN_KINDS] = {[LM_CPU] = "cpu", [LM_CUDA] = "cuda"};
 static _Atomic(const lm_driver *) drivers[LM_DEVICE_KINDS];
 static char names[LM_DEVICE_KINDS][LM_DEVICE_MAX][NAME_BYTES];
 static pthread_once_t named = PTHREAD_ONCE_INIT;
@@ -28,7 +28,8 @@ static void name_kind(int kind, const char *name) {
 }
 
 static void name_all(void) {
-  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) name_kind(kind, kind < KNOWN_KINDS ? known[kind] : "device");
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
+    name_kind(kind, kind < lm_known_count ? lm_known_kinds[kind].name : "device");
   snprintf(names[LM_CPU][0], NAME_BYTES, "cpu");
 }
 
@@ -40,7 +41,7 @@ const char *lm_device_name(lm_device device) {
 }
 
 static const char *kind_name(int kind) {
-  if (kind < KNOWN_KINDS) return known[kind];
+  if (kind < lm_known_count) return lm_known_kinds[kind].name;
   const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
   return driver ? driver->name : NULL;
 }
@@ -60,7 +61,7 @@ lm_status lm_driver_register(const lm_driver *driver, int *out) {
   while (kind < LM_DEVICE_KINDS && kind_name(kind) && strcmp(kind_name(kind), driver->name) != 0) kind++;
   const lm_driver *old = kind < LM_DEVICE_KINDS ? atomic_load(&drivers[kind]) : NULL;
   if (kind < LM_DEVICE_KINDS && !old) {
-    if (kind >= KNOWN_KINDS) name_kind(kind, driver->name);
+    if (kind >= lm_known_count) name_kind(kind, driver->name);
     atomic_store(&drivers[kind], driver);
   }
   pthread_mutex_unlock(&lock);
@@ -117,29 +118,31 @@ static kind_state states[LM_DEVICE_KINDS];
 static _Atomic bool asked[LM_DEVICE_KINDS];
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
-static int virtual_devices(void) {
-  const char *text = lm_variable_get(LM_VAR_CUDA_VIRTUAL);
+static int devices_of_each(const lm_known_kind *known) {
+  const char *text = known ? lm_variable_get(known->split) : NULL;
   int n = text ? atoi(text) : 1;
   return n < 1 ? 1 : n < LM_DEVICE_MAX ? n : LM_DEVICE_MAX;
 }
 
 static void ask(int kind, kind_state *s) {
+  const lm_known_kind *known = lm_known_kind_of(kind);
   bool found;
   s->each = 1;
-  if (kind == LM_CUDA && !lm_driver_of(LM_DEVICE(kind, 0))) {
-    if (load("cuda", &found) != LM_OK) {
-      snprintf(s->why, sizeof s->why, "CUDA: %s", lm_error());
+  if (known && !lm_driver_of(LM_DEVICE(kind, 0))) {
+    if (load(known->name, &found) != LM_OK) {
+      snprintf(s->why, sizeof s->why, "%s: %s", known->title, lm_error());
     } else if (!found) {
       snprintf(s->why, sizeof s->why,
-               "CUDA: the CUDA backend is not built here (there is no luminary_backend_cuda.so on LM_BACKEND_PATH or "
-               "beside the library)");
+               "%s: the %s backend is not built here (there is no luminary_backend_%s.so on LM_BACKEND_PATH or beside "
+               "the library)",
+               known->title, known->title, known->name);
     }
   }
   const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
   if (!driver) return;
   s->count = driver->count();
   if (s->count > 0) {
-    if (kind == LM_CUDA) s->each = virtual_devices();
+    s->each = devices_of_each(known);
     if (s->count > LM_DEVICE_MAX / s->each) s->count = LM_DEVICE_MAX / s->each;
     s->count *= s->each;
   } else {
@@ -152,7 +155,7 @@ static void ask(int kind, kind_state *s) {
 static const kind_state *state_of(int kind) {
   if (kind < 0 || kind >= LM_DEVICE_KINDS) return NULL;
   if (atomic_load_explicit(&asked[kind], memory_order_acquire)) return &states[kind];
-  if (kind != LM_CUDA && !lm_driver_of(LM_DEVICE(kind, 0))) return NULL;
+  if (!lm_known_kind_of(kind) && !lm_driver_of(LM_DEVICE(kind, 0))) return NULL;
   pthread_mutex_lock(&asking);
   if (!atomic_load(&asked[kind])) {
     ask(kind, &states[kind]);
@@ -177,14 +180,22 @@ const char *lm_device_why_none(int kind) {
   return s ? s->why : "no driver of that kind is loaded";
 }
 
-/* What a CUDA driver leaves on a machine, or a runtime that is in the process already. */
+static bool was_asked(int kind) { return kind >= 0 && kind < LM_DEVICE_KINDS && atomic_load(&asked[kind]); }
+
 bool lm_device_likely(int kind) {
-  static const char *const traces[] = {"/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/nvhost-ctrl"};
-  if (kind != LM_CUDA || lm_device_asked(kind)) return lm_device_count(kind) > 0;
-  if (dlsym(RTLD_DEFAULT, "cudaGetDeviceCount")) return true;
-  for (size_t i = 0; i < sizeof traces / sizeof *traces; i++)
-    if (access(traces[i], F_OK) == 0) return true;
+  const lm_known_kind *known = lm_known_kind_of(kind);
+  if (!known || was_asked(kind)) return lm_device_count(kind) > 0;
+  if (dlsym(RTLD_DEFAULT, known->symbol)) return true;
+  for (const char *const *trace = known->traces; *trace; trace++)
+    if (access(*trace, F_OK) == 0) return true;
   return false;
+}
+
+int lm_device_has_read(const char *variable) {
+  for (int kind = LM_CPU + 1; kind < lm_known_count; kind++)
+    for (const char *const *name = lm_known_kinds[kind].read_once; *name; name++)
+      if (strcmp(*name, variable) == 0 && was_asked(kind)) return kind;
+  return -1;
 }
 
 lm_status lm_device_enter(lm_device device) {
@@ -192,8 +203,6 @@ lm_status lm_device_enter(lm_device device) {
   if (!driver) return lm_fail(LM_E_DEVICE, "there is no %s here", lm_device_name(device));
   return driver->enter ? driver->enter(lm_device_physical(device)) : LM_OK;
 }
-
-bool lm_device_asked(int kind) { return kind >= 0 && kind < LM_DEVICE_KINDS && atomic_load(&asked[kind]); }
 
 /* ---- names */
 
@@ -216,8 +225,8 @@ static lm_status unknown_kind(const char *name, size_t length, const char *rest)
   if (nearest)
     return lm_fail(LM_E_DEVICE, "device: '%s' is not known; did you mean '%s%s'?", lm_brief(name, 60), nearest,
                    lm_brief(rest, 8));
-  return lm_fail(LM_E_DEVICE, "device: '%s' is not known; devices are written 'cpu', 'cpu:1' or 'cuda:0'",
-                 lm_brief(name, 60));
+  return lm_fail(LM_E_DEVICE, "device: '%s' is not known; devices are written 'cpu', 'cpu:1' or '%s:0'",
+                 lm_brief(name, 60), lm_known_kinds[lm_known_count - 1].name);
 }
 
 /* ":12" to 12; -1 if it is not that, LM_DEVICE_MAX if it is too large. */
@@ -263,9 +272,11 @@ lm_status lm_device_parse(const char *name, lm_device *out) {
   if (ordinal < 0)
     return lm_fail(LM_E_DEVICE, "device: '%s' is not known; what follows '%s:' is a number that counts from 0",
                    lm_brief(name, 60), kind_name(kind));
-  if (count == 0)
-    return lm_fail(LM_E_DEVICE, "device: '%s' asks for %s, and there is none here (%s); 'cpu' is always there",
-                   lm_brief(name, 60), kind == LM_CUDA ? "a CUDA device" : kind_name(kind), lm_device_why_none(kind));
+  if (count == 0) {
+    const lm_known_kind *known = lm_known_kind_of(kind);
+    return lm_fail(LM_E_DEVICE, "device: '%s' asks for a %s device, and there is none here (%s); 'cpu' is always there",
+                   lm_brief(name, 60), known ? known->title : kind_name(kind), lm_device_why_none(kind));
+  }
   if (ordinal >= count)
     return lm_fail(LM_E_DEVICE, "device: there is no '%s'; %s devices go from %s:0 to %s:%d", lm_brief(name, 60),
                    kind_name(kind), kind_name(kind), kind_name(kind), count - 1);

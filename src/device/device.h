@@ -9,7 +9,7 @@
 #include "base/status.h"
 
 typedef uint16_t lm_device; /* kind << 8 | ordinal */
-enum { LM_CPU = 0, LM_CUDA = 1, LM_DEVICE_KINDS = 8, LM_DEVICE_MAX = 64, LM_NO_DEVICE = 0xffff };
+enum { LM_CPU = 0, LM_DEVICE_KINDS = 8, LM_DEVICE_MAX = 64, LM_NO_DEVICE = 0xffff };
 
 #define LM_DEVICE(kind, ordinal) ((lm_device)((kind) << 8 | (ordinal)))
 #define LM_DEVICE_KIND(device) ((device) >> 8)
@@ -24,7 +24,7 @@ LM_API const char *lm_device_kind_name(int kind); /* "?" for one nobody has regi
 /* A static string per device: "cpu" for cpu:0, else "kind:ordinal". Never NULL. */
 LM_API const char *lm_device_name(lm_device device);
 /* How many devices of a kind there are (0 without a driver; LM_DEVICE_MAX for the CPU). Loads the kind's plug-in.
- * LM_CUDA_VIRTUAL=2 makes two of each card. */
+ * A variable (LM_CUDA_VIRTUAL=2) may make two of each card. */
 LM_API int lm_device_count(int kind);
 /* The one a kind's bare name stands for on this thread ("cuda"): ordinal 0 until set. "cpu" always is cpu:0. */
 LM_API lm_device lm_device_current(int kind);
@@ -39,7 +39,8 @@ LM_API lm_status lm_device_enter(lm_device device);
 LM_API const char *lm_device_why_none(int kind);
 /* Has the plug-in luminary_backend_<name>.so loaded, from LM_BACKEND_PATH or from beside the core, once. */
 LM_API lm_status lm_device_load(const char *name);
-/* Whether the kind's driver was asked for its devices: too late then for LM_CUDA_VIRTUAL and CUDA_VISIBLE_DEVICES. */
-LM_API bool lm_device_asked(int kind);
+/* The kind whose driver reads the environment variable once, if it has been asked for its devices: too late then to set
+ * it; else -1. */
+LM_API int lm_device_has_read(const char *variable);
 
 #endif

@@ -32,10 +32,10 @@ static size_t count, room;
 static block *idle[CLASSES], *waiting;
 
 static const lm_driver *pinning_driver(void) {
-  lm_device_count(LM_CUDA); /* loads it */
-  for (int kind = LM_CUDA; kind < LM_DEVICE_KINDS; kind++) {
+  for (int kind = LM_CPU + 1; kind < LM_DEVICE_KINDS; kind++) {
+    int count = lm_device_count(kind); /* loads it */
     const lm_driver *driver = lm_driver_of(LM_DEVICE(kind, 0));
-    if (driver && driver->host_alloc && lm_device_count(kind) > 0) return driver;
+    if (driver && driver->host_alloc && count > 0) return driver;
   }
   return NULL;
 }
@@ -133,7 +133,7 @@ lm_status lm_pinned_alloc(size_t bytes, void **out) {
   lm_status status = LM_OK;
   const lm_driver *driver = pinning_driver();
   *out = NULL;
-  if (!driver) return lm_fail(LM_E_MISSING, "pin_memory: no device needs it: %s", lm_device_why_none(LM_CUDA));
+  if (!driver) return lm_fail(LM_E_MISSING, "pin_memory: no device needs it: %s", lm_device_why_none(LM_CPU + 1));
   int log2 = SMALLEST_LOG2;
   while (log2 < LARGEST_LOG2 && (size_t)1 << log2 < bytes) log2++;
   if (lm_alloc_must_fail() || (size_t)1 << log2 < bytes)

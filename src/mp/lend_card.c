@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "device/driver.h"
+#include "device/known.h"
 #include "mp/lend.h"
 
 enum { CARD_BYTES = 64, KIND_BYTES = 32 };
@@ -68,10 +69,11 @@ lm_status lm_borrow_device(lm_reader *r, lm_device *out) {
     found = true;
   }
   if (found) return LM_OK;
-  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  const lm_known_kind *known = lm_known_kind_of(kind);
+  const char *chooser = known ? known->read_once[0] : "its driver", *visible = known ? getenv(chooser) : NULL;
   bool none = lm_device_count(kind) == 0;
-  return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s); send x:cpu()",
-                 card, none ? "" : "CUDA_VISIBLE_DEVICES: ",
+  return lm_fail(LM_E_DEVICE, "a tensor lies on the card %s, which this process does not see (%s%s%s); send x:cpu()",
+                 card, none ? "" : chooser, none ? "" : ": ",
                  none      ? lm_device_why_none(kind)
                  : visible ? lm_brief(visible, 80)
                            : "not set");

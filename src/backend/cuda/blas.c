@@ -7,8 +7,8 @@
 
 #include "backend/cuda/cache.h"
 #include "backend/cuda/context.h"
+#include "backend/known/setting.h"
 #include "base/mem.h"
-#include "base/setting.h"
 
 enum { WORKSPACE = 32 << 20, MOST_ALIGN = 256, CHOICES = 4 };
 

@@ -8,9 +8,9 @@
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/cudnn_pool.h"
+#include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/setting.h"
 
 /* ---- our own kernels */
 

@@ -7,6 +7,7 @@
 #ifndef LM_CUDA_CUDA_H
 #define LM_CUDA_CUDA_H
 
+#include "backend/known/kinds.h"
 #include "bad.h"
 #include "op/backend.h"
 #include "optim/optim.h"

@@ -1,19 +1,21 @@
 /* Collectives among the devices of one process, by the group library that has them. */
+#include "device/known.h"
 #include "device/stream.h"
 #include "distributed/group/collective.h"
 #include "distributed/group/world.h"
 
-/* NULL without it. Looked for once: DataParallel asks in each step. */
-static const lm_group_table *library(void) {
-  static _Atomic(const lm_group_table *) found;
-  static _Atomic bool missing;
-  const lm_group_table *table = atomic_load(&found);
-  if (table || atomic_load(&missing)) return table;
-  if (lm_group_table_find("nccl", &table) == LM_OK && table->across_devices) {
-    atomic_store(&found, table);
+/* For devices of that kind; NULL without one. Looked for once: DataParallel asks in each step. */
+static const lm_group_table *library_for(int kind) {
+  static _Atomic(const lm_group_table *) found[LM_DEVICE_KINDS];
+  static _Atomic bool missing[LM_DEVICE_KINDS];
+  const lm_known_kind *known = lm_known_kind_of(kind);
+  const lm_group_table *table = atomic_load(&found[kind]);
+  if (table || !known || atomic_load(&missing[kind])) return table;
+  if (lm_group_table_find(known->group, &table) == LM_OK && table->across_devices) {
+    atomic_store(&found[kind], table);
     return table;
   }
-  atomic_store(&missing, true);
+  atomic_store(&missing[kind], true);
   return NULL;
 }
 
@@ -44,7 +46,7 @@ lm_status lm_devices_collective(int n, lm_tensor *const *t, int root, bool reduc
   if (root < 0 || root >= n) return lm_fail(LM_E_ARG, "device_collective: no tensor %d among %d", root + 1, n);
   for (int i = 0; i < n; i++) /* which costs nothing, and is so as a rule: nothing is loaded for the CPU */
     if (LM_DEVICE_KIND(t[i]->device) == LM_CPU) return LM_OK;
-  const lm_group_table *table = library();
+  const lm_group_table *table = library_for(LM_DEVICE_KIND(t[root]->device));
   if (!table || lm_graph_capturing() || !devices_fit(table, n, t)) return LM_OK;
   for (int i = 0; i < n; i++) TRY(devices_order(t[i], (i == root) == reduce));
   TRY(table->across_devices(n, t, root, reduce, taken));

@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "device/driver.h"
+#include "device/known.h"
 #include "distributed/group/issued.h"
 #include "distributed/group/world_core.h"
 
@@ -102,13 +103,16 @@ static uint64_t card_id(lm_device device) {
   return id;
 }
 
+/* Of the first kind that has some, and the group for them. */
 void lm_world_cards(lm_cards *out) {
   const lm_group_table *table;
-  int devices = lm_device_likely(LM_CUDA) ? lm_device_count(LM_CUDA) : 0;
   out->n = 0;
-  if (devices == 0 || lm_group_table_find("nccl", &table) != LM_OK) return;
-  int chosen = LM_DEVICE_ORDINAL(lm_device_current(LM_CUDA)), first = chosen > 0 ? chosen : 0;
-  for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = card_id(LM_DEVICE(LM_CUDA, i));
+  for (int kind = LM_CPU + 1; kind < lm_known_count && out->n == 0; kind++) {
+    int devices = lm_device_likely(kind) ? lm_device_count(kind) : 0;
+    if (devices == 0 || lm_group_table_find(lm_known_kinds[kind].group, &table) != LM_OK) continue;
+    int chosen = LM_DEVICE_ORDINAL(lm_device_current(kind)), first = chosen > 0 ? chosen : 0;
+    for (int i = first; i < (chosen > 0 ? chosen + 1 : devices); i++) out->id[out->n++] = card_id(LM_DEVICE(kind, i));
+  }
 }
 
 /* Members lie in the order of their ranks. */

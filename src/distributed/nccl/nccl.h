@@ -16,6 +16,7 @@
 #include <signal.h>
 #include <stdbool.h>
 
+#include "backend/known/kinds.h"
 #include "distributed/group/group.h"
 
 typedef struct lm_nccl_comm lm_nccl_comm;

@@ -1,0 +1,373 @@
+/* Readers of one Lua value. None of them raises, so callers can release what they own; none of them
+ * allocates in Lua, so no finalizer runs between reading a handle and using it. The one that runs Lua code
+ * sees to it that nothing goes meanwhile. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+
+static const double exact = 9007199254740992.0; /* 2^53: integers up to here are exact in a double */
+
+const char *lm_dot_hint(const char *fn, const char *arg, int type) {
+  static _Thread_local char text[96];
+  bool dotted = strcmp(arg, "x") == 0 && (type == LUA_TNONE || type == LUA_TNIL || type == LUA_TNUMBER);
+  snprintf(text, sizeof text, " (as a method it is x:%s(…), with a colon)", fn);
+  return dotted ? text : "";
+}
+
+static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char *want) {
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", fn, arg, want, lm_got(L, s, i),
+                 lm_dot_hint(fn, arg, lua_type(L, i)));
+}
+
+lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
+  lm_box *b = lm_to_box(L, s, i);
+  if (!b) return expected(L, s, i, fn, arg, "a tensor");
+  if (!b->t) return lm_fail(LM_E_STATE, "%s: %s: this tensor %s", fn, arg, b->why ? b->why : "is empty");
+  *out = b->t;
+  return LM_OK;
+}
+
+lm_status lm_read_plain(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype dtype,
+                        lm_tensor **out) {
+  lm_status status = lm_read_tensor(L, s, i, fn, arg, out);
+  if (status != LM_OK) return status;
+  const lm_tensor *t = *out;
+  if (t->dtype == dtype && lm_is_contiguous(t) && LM_DEVICE_KIND(t->device) == LM_CPU) return LM_OK;
+  return lm_fail(LM_E_DTYPE, "%s: %s: a contiguous tensor of dtype %s on the CPU expected, got %s", fn, arg,
+                 lm_dtype_name(dtype), lm_got(L, s, i));
+}
+
+bool lm_to_int64(lua_State *L, const lm_lua *s, int i, int64_t *out) {
+  enum { TCDATA = 10 }; /* LuaJIT's type of FFI values; no public name */
+  if (lua_type(L, i) != TCDATA) return false;
+  if (i < 0) i = lua_gettop(L) + 1 + i;
+  lm_reg_get(L, &lm_reg_is_int64);
+  if (lua_type(L, -1) != LUA_TFUNCTION) {
+    lua_pop(L, 1);
+    return false;
+  }
+  lua_pushvalue(L, i);
+  lm_lua *state = (lm_lua *)s;
+  state->asking++; /* a debug hook may run, and free what the call has read */
+  bool is = lua_pcall(L, 1, 1, 0) == 0 && lua_toboolean(L, -1);
+  state->asking--;
+  lua_pop(L, 1);
+  if (is) memcpy(out, lua_topointer(L, i), sizeof *out);
+  return is;
+}
+
+lm_status lm_read_scalar(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out,
+                         lm_tensor **owned) {
+  *owned = NULL;
+  int64_t whole;
+  switch (lua_type(L, i)) {
+    case LUA_TUSERDATA: return lm_read_tensor(L, s, i, fn, arg, out);
+    case LUA_TNUMBER: {
+      lm_status status = lm_tensor_number(lua_tonumber(L, i), owned);
+      *out = *owned;
+      return status;
+    }
+    case LUA_TBOOLEAN: {
+      lm_status status = lm_tensor_number(lua_toboolean(L, i), owned);
+      *out = *owned;
+      return status;
+    }
+    default: break;
+  }
+  if (!lm_to_int64(L, s, i, &whole)) return expected(L, s, i, fn, arg, "a tensor or a number");
+  lm_status status = lm_tensor_number(0, owned);
+  if (status == LM_OK) memcpy((*owned)->data, &whole, sizeof whole);
+  *out = *owned;
+  return status;
+}
+
+lm_status lm_read_number(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, double *out) {
+  int64_t whole;
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    *out = lua_tonumber(L, i);
+  } else if (lm_to_int64(L, s, i, &whole)) {
+    *out = (double)whole;
+  } else {
+    return expected(L, s, i, fn, arg, "a number");
+  }
+  return LM_OK;
+}
+
+lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    double v = lua_tonumber(L, i);
+    if (!(v >= -exact && v <= exact) || v != (double)(int64_t)v) return expected(L, s, i, fn, arg, "an integer");
+    *out = (int64_t)v;
+    return LM_OK;
+  }
+  if (lm_to_int64(L, s, i, out)) return LM_OK;
+  return expected(L, s, i, fn, arg, "an integer");
+}
+
+lm_status lm_read_bool(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool *out) {
+  if (lua_type(L, i) != LUA_TBOOLEAN) return expected(L, s, i, fn, arg, "true or false");
+  *out = lua_toboolean(L, i);
+  return LM_OK;
+}
+
+lm_status lm_read_text(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const char **out) {
+  const char *text = lm_to_text(L, i);
+  if (!text) return expected(L, s, i, fn, arg, "a string");
+  *out = text;
+  return LM_OK;
+}
+
+lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  lm_status status = lm_read_int(L, s, i, fn, arg, out);
+  if (status != LM_OK) return lua_type(L, i) == LUA_TNUMBER ? status : expected(L, s, i, fn, arg, "a dim (an integer)");
+  if (*out == 0)
+    return lm_fail(LM_E_ARG, "%s: %s: dims count from 1 (or from -1, the last); there is no dim 0", fn, arg);
+  if (*out > INT16_MAX || *out < INT16_MIN) {
+    return lm_fail(LM_E_ARG, "%s: %s: there is no dim %lld", fn, arg, (long long)*out);
+  }
+  if (*out > 0) --*out;
+  return LM_OK;
+}
+
+lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out) {
+  const char *name = lm_to_text(L, i);
+  if (!name) return expected(L, s, i, fn, arg, "a dtype such as \"float32\"");
+  for (int d = 0; d < LM_DTYPE_COUNT; d++) {
+    if (s->dtype_name[d] == name) {
+      *out = (lm_dtype)d;
+      return LM_OK;
+    }
+  }
+  lm_status status = lm_dtype_parse(name, out);
+  return status == LM_OK ? status : lm_fail_in(status, fn);
+}
+
+lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out) {
+  char name[32];
+  const char *text;
+  if (lua_type(L, i) == LUA_TNUMBER) {
+    double v = lua_tonumber(L, i);
+    if (!(v >= 0 && v < LM_DEVICE_MAX) || v != (int)v)
+      return expected(L, s, i, fn, arg, "a device (a CUDA ordinal from 0)");
+    snprintf(name, sizeof name, "cuda:%d", (int)v);
+    text = name;
+  } else if ((text = lm_to_text(L, i))) {
+    if (text == s->device_cpu) {
+      *out = LM_DEVICE(LM_CPU, 0);
+      return LM_OK;
+    }
+  } else {
+    return expected(L, s, i, fn, arg, "a device such as \"cpu\"");
+  }
+  lm_status status = lm_device_parse(text, out);
+  return status == LM_OK ? status : lm_fail_in(status, fn);
+}
+
+/* By metatable it may seem to have entries, and nothing here would see them. */
+lm_status lm_check_empty(lua_State *L, int i, const char *fn, const char *arg) {
+  int top = lua_gettop(L);
+  bool stands_in = lua_getmetatable(L, i) && !lm_field(L, top + 1, "__plain") &&
+                   (lm_field(L, top + 1, "__index") || lm_field(L, top + 1, "__len"));
+  lua_settop(L, top);
+  if (!stands_in) return LM_OK;
+  return lm_fail(
+      LM_E_ARG, "%s: %s: a plain table expected, got an empty one whose metatable stands in for its entries: copy them",
+      fn, arg);
+}
+
+static bool is_list(lua_State *L, int i) { /* a table whose keys are numbers */
+  if (lua_type(L, i) != LUA_TTABLE) return false;
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TNUMBER) {
+      lua_pop(L, 1);
+      return false;
+    }
+  }
+  return true;
+}
+
+lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out) {
+  lm_status (*read)(lua_State *, const lm_lua *, int, const char *, const char *, int64_t *) =
+      dims ? lm_read_dim : lm_read_int;
+  if (lua_type(L, i) != LUA_TTABLE) {
+    out->n = 1;
+    lm_status status = read(L, s, i, fn, arg, &out->v[0]);
+    if (status == LM_OK || lua_type(L, i) == LUA_TNUMBER) return status;
+    return expected(L, s, i, fn, arg, dims ? "a dim or a list of dims" : "an integer or a list of integers");
+  }
+  size_t n = lua_objlen(L, i);
+  if (n > LM_MAX_DIMS) {
+    return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %zu", fn, arg, LM_MAX_DIMS, n);
+  }
+  if (!is_list(L, i)) {
+    const char *got = lm_got(L, s, i);
+    bool plain = strcmp(got, "table") == 0;
+    return lm_fail(LM_E_ARG, "%s: %s: a list expected, got %s", fn, arg,
+                   plain ? "a table with named fields; options come last" : got);
+  }
+  for (size_t k = 0; k < n; k++) {
+    lua_rawgeti(L, i, (int)k + 1);
+    lm_status status = read(L, s, lua_gettop(L), fn, arg, &out->v[k]);
+    lua_pop(L, 1);
+    if (status != LM_OK) return status;
+  }
+  out->n = (int)n;
+  return n > 0 ? LM_OK : lm_check_empty(L, i, fn, arg);
+}
+
+lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
+                       lm_tensor ***out) {
+  lm_status status = LM_OK;
+  if (lm_to_box(L, s, i)) {
+    return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected, got one tensor: put it in a table", fn, arg);
+  }
+  if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
+  size_t count = lua_objlen(L, i);
+  if (count == 0 && (status = lm_check_empty(L, i, fn, arg)) != LM_OK) return status;
+  if (count > 1 << 20) return lm_fail(LM_E_ARG, "%s: %s: %zu tensors are too many", fn, arg, count);
+  lm_tensor **list = lm_malloc(count * sizeof *list);
+  if (!list) return LM_E_OOM;
+  for (size_t k = 0; k < count && status == LM_OK; k++) {
+    lua_rawgeti(L, i, (int)k + 1);
+    list[k] = NULL;
+    bool hole = holes && !lua_toboolean(L, -1);
+    if (!hole) {
+      lm_box *b = lm_to_box(L, s, lua_gettop(L));
+      if (b && b->t) {
+        list[k] = b->t;
+      } else if (b) {
+        status = lm_fail(LM_E_STATE, "%s: %s[%zu]: this tensor %s", fn, arg, k + 1, b->why ? b->why : "is empty");
+      } else {
+        status =
+            lm_fail(LM_E_ARG, "%s: %s[%zu]: a tensor expected, got %s", fn, arg, k + 1, lm_got(L, s, lua_gettop(L)));
+      }
+    }
+    lua_pop(L, 1);
+  }
+  if (status != LM_OK) {
+    lm_free(list);
+    return status;
+  }
+  *n = (int)count;
+  *out = list;
+  return LM_OK;
+}
+
+/* By walking: looking a C string up would make a Lua string, which may collect. */
+bool lm_field(lua_State *L, int i, const char *name) {
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    const char *key = lm_to_text(L, -2);
+    if (key && strcmp(key, name) == 0) {
+      lua_remove(L, -2);
+      return true;
+    }
+    lua_pop(L, 1);
+  }
+  return false;
+}
+
+static lm_status read_format(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_format *out) {
+  const char *name = lm_to_text(L, i);
+  for (int n = 0; name && lm_names_memory_format[n]; n++) {
+    if (strcmp(lm_names_memory_format[n], name) != 0) continue;
+    *out = (lm_format)n;
+    return LM_OK;
+  }
+  return expected(L, s, i, fn, arg, "\"preserve\", \"contiguous\" or \"channels_last\"");
+}
+
+static lm_status read_option(lua_State *L, const lm_lua *s, const char *fn, const lm_option *o) {
+  int value = lua_gettop(L);
+  switch (o->kind) {
+    case LM_OPTION_BOOL: return lm_read_bool(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_NUMBER: return lm_read_number(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_INT: return lm_read_int(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_TEXT: return lm_read_text(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_DTYPE: return lm_read_dtype(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_DEVICE: return lm_read_device(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_FORMAT: return read_format(L, s, value, fn, o->name, o->out);
+    case LM_OPTION_OTHER: break;
+  }
+  return LM_OK;
+}
+
+/* The key is at the top but one. */
+static lm_status unknown_option(lua_State *L, const char *fn, int n, const lm_option *options) {
+  enum { MOST = 16 };
+  const char *names[MOST], *key = lm_to_text(L, -2);
+  if (lua_type(L, -2) != LUA_TSTRING)
+    return lm_fail(LM_E_ARG, "%s: option names are strings; the table has a %s among its keys", fn,
+                   luaL_typename(L, -2));
+  if (!key) return lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", fn);
+  for (int k = 0; k < n && k < MOST; k++) names[k] = options[k].name;
+  const char *near = lm_nearest(key, n < MOST ? n : MOST, names);
+  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", fn, lm_brief(key, 60), near);
+  return lm_fail(LM_E_ARG, "%s: no option '%s'; there is '%s'%s", fn, lm_brief(key, 60), names[0],
+                 n > 1 ? " and others" : "");
+}
+
+lm_status lm_read_options(lua_State *L, const lm_lua *s, int i, const char *fn, int n, const lm_option *options) {
+  lm_status status = LM_OK;
+  if (i == 0 || lua_isnoneornil(L, i)) return LM_OK;
+  if (lua_type(L, i) != LUA_TTABLE)
+    return lm_fail(LM_E_ARG, "%s: options are one table at the end ({%s = …}), got %s", fn, options[0].name,
+                   luaL_typename(L, i));
+  bool empty = true;
+  int top = lua_gettop(L);
+  for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+    const char *key = lm_to_text(L, -2);
+    int k = 0;
+    empty = false;
+    while (k < n && !(key && strcmp(options[k].name, key) == 0)) k++;
+    TRY(k < n ? read_option(L, s, fn, &options[k]) : unknown_option(L, fn, n, options));
+  }
+  if (empty) status = lm_check_empty(L, i, fn, "options");
+done:
+  lua_settop(L, top);
+  return status;
+}
+
+/* ---- raising */
+
+#define NEED(kind, type)                                                      \
+  type lm_need_##kind(lua_State *L, int i, const char *fn, const char *arg) { \
+    type value = 0;                                                           \
+    lm_need(L, lm_read_##kind(L, LM_STATE(L), i, fn, arg, &value));           \
+    return value;                                                             \
+  }
+NEED(number, double)
+NEED(int, int64_t)
+NEED(text, const char *)
+NEED(bool, bool)
+NEED(dtype, lm_dtype)
+
+lm_device lm_need_device(lua_State *L, int i, const char *fn) {
+  lm_device device = LM_NO_DEVICE;
+  lm_need(L, lm_read_device(L, LM_STATE(L), i, fn, "device", &device));
+  return device;
+}
+
+void lm_need_function(lua_State *L, int i, const char *fn, const char *before) {
+  if (lua_type(L, i) == LUA_TFUNCTION) return;
+  const char *last = strrchr(fn, '.');
+  lm_raise_text(L, "%s: a function expected, got %s: lm.%s(%sfunction() … end)", last ? last + 1 : fn,
+                lm_got(L, LM_STATE(L), i), fn, before);
+}
+
+const char **lm_need_strings(lua_State *L, int i, const char *fn, int before, int *n) {
+  if (lua_type(L, i) != LUA_TTABLE) lm_raise_text(L, "%s: a list of strings expected", fn);
+  *n = (int)lua_objlen(L, i);
+  const char **out = lua_newuserdata(L, (size_t)(before + *n + 1) * sizeof *out);
+  for (int k = 0; k < *n; k++) {
+    lua_rawgeti(L, i, k + 1);
+    if (!(out[before + k] = lm_to_text(L, -1)))
+      lm_raise_text(L, "%s: a list of strings expected, without zero bytes", fn);
+    lua_pop(L, 1);
+  }
+  out[before + *n] = NULL;
+  return out;
+}

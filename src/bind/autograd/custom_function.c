@@ -1,0 +1,156 @@
+/* lm.autograd.Function: ops whose backward is a Lua function. */
+#include "base/mem.h"
+#include "bind/autograd/callback.h"
+
+typedef struct custom_callback {
+  lm_callback base;
+  struct lm_node *node; /* which owns the callback */
+  int nin, nsaved;
+  int saved[]; /* the input that each saved tensor is (0..), or result -1 - k, or OTHER */
+} custom_callback;
+
+enum { OTHER = INT32_MAX };
+
+typedef struct custom_call {
+  custom_callback *c;
+  int ngrad;
+  lm_tensor *const *grads;
+  lm_tensor **gin;
+} custom_call;
+
+/* backward(grads) -> list of gradients, false or nil for none */
+static int run_custom(lua_State *L, lm_lua *s, void *arg) {
+  const custom_call *p = arg;
+  s->in_backward = &p->c->base;
+  if (!lm_callback_push(L, p->c)) return lm_raise_text(L, "backward: its function is gone");
+  lua_createtable(L, p->ngrad, 0);
+  for (int i = 0; i < p->ngrad; i++) {
+    if (p->grads[i]) {
+      lm_box_fill(s, lm_box_new(L), lm_retain(p->grads[i]));
+    } else {
+      lua_pushboolean(L, 0);
+    }
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_call(L, 1, 1);
+  int result = lua_gettop(L);
+  if (lua_type(L, result) != LUA_TTABLE) return lm_raise_text(L, "backward: a list of gradients expected");
+  for (int i = 0; i < p->c->nin; i++) {
+    lua_rawgeti(L, result, i + 1);
+    lm_tensor *t = NULL;
+    if (lua_toboolean(L, -1)) {
+      lm_status status = lm_read_tensor(L, s, lua_gettop(L), "backward", "gradient", &t);
+      if (status != LM_OK) {
+        while (i-- > 0) {
+          lm_release(p->gin[i]);
+          p->gin[i] = NULL;
+        }
+        return lm_raise(L, status);
+      }
+    }
+    p->gin[i] = lm_retain(t);
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
+static lm_status call_custom(void *ctx, int ngrad, lm_tensor *const *grads, int nin, lm_tensor **gin) {
+  for (int i = 0; i < nin; i++) gin[i] = NULL;
+  custom_callback *c = ctx;
+  return lm_call_lua(c->base.owner, run_custom, &(custom_call){c, ngrad, grads, gin});
+}
+
+typedef struct lists {
+  lm_tensor **in, **out, **saved;
+  int nin, nout, nsaved;
+} lists;
+
+static void free_lists(lists *l) {
+  lm_free(l->in);
+  lm_free(l->out);
+  lm_free(l->saved);
+}
+
+static int index_in(const lm_tensor *t, int n, lm_tensor *const *list) {
+  int i = 0;
+  while (i < n && list[i] != t) i++;
+  return i < n ? i : -1;
+}
+
+/* *recorded is NULL where no input asks for a gradient. */
+static lm_status record(lua_State *L, lm_lua *s, void *arg) {
+  custom_callback **recorded = arg;
+  lists l = {0};
+  lm_status status;
+  const char *fn = lua_tostring(L, 1);
+  TRY(lm_read_list(L, s, 3, fn, "inputs", false, &l.nin, &l.in));
+  TRY(lm_read_list(L, s, 4, fn, "outputs", false, &l.nout, &l.out));
+  TRY(lm_read_list(L, s, 5, fn, "saved", false, &l.nsaved, &l.saved));
+  custom_callback *c =
+      (custom_callback *)lm_callback_new(s->callbacks, sizeof *c + (size_t)l.nsaved * sizeof c->saved[0]);
+  if (!c) TRY(s->callbacks ? LM_E_OOM : LM_E_STATE);
+  c->nsaved = l.nsaved;
+  c->nin = l.nin;
+  for (int i = 0; i < l.nsaved; i++) {
+    int in = index_in(l.saved[i], l.nin, l.in), out = index_in(l.saved[i], l.nout, l.out);
+    c->saved[i] = in >= 0 ? in : out >= 0 ? -1 - out : OTHER;
+  }
+  lm_custom custom = {.name = fn,
+                      .fn = call_custom,
+                      .ctx = c,
+                      .release = lm_callback_release,
+                      .nin = l.nin,
+                      .nout = l.nout,
+                      .nsaved = l.nsaved,
+                      .in = l.in,
+                      .out = l.out,
+                      .saved = l.saved};
+  TRY(lm_custom_record(&custom)); /* releases the callback where it fails */
+  c->node = l.nout > 0 ? lm_custom_node(l.out[0]) : NULL;
+  *recorded = c->node ? c : NULL;
+done:
+  free_lists(&l);
+  return status;
+}
+
+/* custom_record(name, backward, inputs, outputs, saved) */
+static int bind_custom_record(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 5);
+  lm_callbacks_drain(L, s->callbacks);
+  if (lua_type(L, 1) != LUA_TSTRING || lua_type(L, 2) != LUA_TFUNCTION) {
+    return lm_raise_text(L, "custom_record: a name, a function and three lists of tensors expected");
+  }
+  if (lm_anomaly()) lm_note_anomaly(L);
+  custom_callback *c = NULL;
+  lm_need(L, lm_attempt_twice(L, s, record, &c));
+  if (c) lm_callback_keep(L, &c->base, 2);
+  return 0;
+}
+
+typedef struct fetching {
+  const custom_callback *c;
+  int i;
+  lm_tensor *out;
+} fetching;
+
+static lm_status fetch(lua_State *L, lm_lua *s, void *arg) {
+  (void)L, (void)s;
+  fetching *f = arg;
+  int from = f->c->saved[f->i];
+  int in = from >= 0 && from != OTHER ? from : -1, out = from < 0 ? -1 - from : -1;
+  return lm_custom_saved(f->c->node, f->i, in, out, &f->out);
+}
+
+/* custom_saved(i): inside a backward of custom_record, the i-th saved tensor with its history. */
+static int bind_custom_saved(lua_State *L) {
+  fetching f = {.c = (custom_callback *)LM_STATE(L)->in_backward};
+  int64_t i = lm_need_int(L, 1, "saved_tensors", "i");
+  if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: only inside backward");
+  if (i < 1 || i > f.c->nsaved) return lm_raise_text(L, "saved_tensors: %d were saved", f.c->nsaved);
+  f.i = (int)i - 1;
+  return lm_return_tensors(L, 1, 1, fetch, &f, &f.out);
+}
+
+const luaL_Reg lm_custom_functions[] = {
+    {"custom_record", bind_custom_record}, {"custom_saved", bind_custom_saved}, {NULL, NULL}};

@@ -1,0 +1,106 @@
+/* Hooks on gradients, and functions that are computed again in backward. */
+#include <stdio.h>
+
+#include "bind/autograd/callback.h"
+
+typedef struct hook_call {
+  lm_callback *c;
+  lm_tensor *grad, **replacement;
+} hook_call;
+
+static int run_hook(lua_State *L, lm_lua *s, void *arg) {
+  const hook_call *p = arg;
+  s->in_backward = NULL;
+  if (!lm_callback_push(L, p->c)) return 0; /* it was removed meanwhile */
+  if (p->grad) lm_box_fill(s, lm_box_new(L), lm_retain(p->grad));
+  lua_call(L, p->grad ? 1 : 0, 1);
+  if (lua_isnil(L, -1)) return 0;
+  *p->replacement = lm_retain(lm_need_tensor(L, lua_gettop(L), "hook", "result"));
+  return 0;
+}
+
+static lm_status call_hook(void *ctx, lm_tensor *grad, lm_tensor **replacement) {
+  lm_callback *c = ctx;
+  lm_retain(grad); /* .grad itself after accumulation: a finalizer may set that to nil */
+  lm_status status = lm_call_lua(c->owner, run_hook, &(hook_call){c, grad, replacement});
+  lm_release(grad);
+  return status;
+}
+
+/* _register_hook(x, f, accumulate) -> id */
+static int bind_register(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 3);
+  bool accumulate = lua_toboolean(L, 3);
+  const char *fn = accumulate ? "register_post_accumulate_grad_hook" : "register_hook";
+  lm_callbacks_drain(L, s->callbacks);
+  lm_tensor *t = lm_need_tensor(L, 1, fn, "x");
+  if (lua_type(L, 2) != LUA_TFUNCTION)
+    return lm_raise_text(L, "%s: a function of the gradient expected, got %s", fn, lm_got(L, s, 2));
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b->hooked) {
+    lua_newtable(L);
+    lua_setfenv(L, 1);
+    b->hooked = true;
+  }
+  lm_callback *c = lm_callback_new(s->callbacks, sizeof *c);
+  if (!c) return lm_raise(L, LM_E_STATE);
+  lua_getfenv(L, 1);
+  lm_callback_keep_here(L, c, 2);
+  int64_t id = 0;
+  lm_hook hook = {call_hook, c, lm_callback_release};
+  t = lm_to_tensor(L, s, 1); /* a finalizer may have run */
+  if (!t) {
+    lm_callback_release(c);
+    return lm_raise_text(L, "%s: x: this tensor was freed meanwhile", fn);
+  }
+  /* where it fails it has released the callback */
+  lm_need(L, accumulate ? lm_register_accumulate_hook(t, hook, &id) : lm_register_hook(t, hook, &id));
+  lua_pushnumber(L, (double)id);
+  lua_pushlightuserdata(L, c);
+  return 2;
+}
+
+/* _remove_hook(x, id, callback) */
+static int bind_remove(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b) return 0;
+  if (b->t) lm_remove_hook(b->t, (int64_t)lua_tonumber(L, 2));
+  if (b->hooked && lua_type(L, 3) == LUA_TLIGHTUSERDATA) {
+    lua_getfenv(L, 1);
+    lua_pushvalue(L, 3);
+    lua_pushnil(L);
+    lua_rawset(L, -3);
+  }
+  return 0;
+}
+
+/* checkpoint(f, again, ...) -> f(...), recorded without saving anything; again() computes it once more. */
+static int bind_checkpoint(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (lua_type(L, 1) != LUA_TFUNCTION || lua_type(L, 2) != LUA_TFUNCTION) {
+    return lm_raise_text(L, "checkpoint: two functions expected");
+  }
+  luaL_checkstack(L, 10, "checkpoint");
+  lm_callbacks_drain(L, s->callbacks);
+  lm_callback *c = lm_callback_new(s->callbacks, sizeof *c);
+  if (!c) return lm_raise(L, s->callbacks ? LM_E_OOM : LM_E_STATE);
+  int top = lua_gettop(L);
+  lm_callback_keep(L, c, 2);
+  lm_push_where(L);
+  char where[96];
+  snprintf(where, sizeof where, "%s", lua_tostring(L, -1));
+  size_t n = strlen(where);
+  if (n >= 2 && strcmp(where + n - 2, ": ") == 0) where[n - 2] = '\0';
+  lua_settop(L, top);
+  lua_remove(L, 2);
+  lm_recipe *r;
+  lm_need(L, lm_recipe_begin((lm_hook){call_hook, c, lm_callback_release}, where, &r));
+  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
+  lm_recipe_end(r);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+const luaL_Reg lm_hook_functions[] = {
+    {"checkpoint", bind_checkpoint}, {"_register_hook", bind_register}, {"_remove_hook", bind_remove}, {NULL, NULL}};

@@ -1,0 +1,122 @@
+/* Modes of recording and of autocast. Their scopes are functions that run f in a mode and restore the mode however f
+ * ends. They are C functions because a yield across a C call is an error, where a Lua pcall would let a coroutine leak
+ * the mode. */
+#include "bind/bind.h"
+
+static int with_grad(lua_State *L, const char *fn, bool on) {
+  lm_need_function(L, 1, fn, "");
+  bool before = lm_grad_enabled();
+  lm_set_grad_enabled(on);
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
+  lm_set_grad_enabled(before);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+static int bind_no_grad(lua_State *L) { return with_grad(L, "no_grad", false); }
+static int bind_enable_grad(lua_State *L) { return with_grad(L, "enable_grad", true); }
+
+static int bind_is_grad_enabled(lua_State *L) {
+  lua_pushboolean(L, lm_grad_enabled());
+  return 1;
+}
+
+static int bind_set_grad_enabled(lua_State *L) {
+  bool on = lm_need_bool(L, 1, "set_grad_enabled", "on");
+  lua_pushboolean(L, lm_grad_enabled());
+  lm_set_grad_enabled(on);
+  return 1;
+}
+
+/* detect_anomaly(f, ...) */
+static int bind_detect_anomaly(lua_State *L) {
+  lm_need_function(L, 1, "autograd.detect_anomaly", "");
+  bool before = lm_anomaly();
+  lm_set_anomaly(true);
+  LM_STATE(L)->step_at = 0;
+  int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
+  lm_set_anomaly(before);
+  return failed ? lua_error(L) : lua_gettop(L);
+}
+
+/* set_detect_anomaly(on) -> whether it was */
+static int bind_set_detect_anomaly(lua_State *L) {
+  bool on = lm_need_bool(L, 1, "set_detect_anomaly", "on");
+  lua_pushboolean(L, lm_anomaly());
+  lm_set_anomaly(on);
+  LM_STATE(L)->step_at = 0;
+  return 1;
+}
+
+/* is_checkpointing(): inside the function of a checkpoint, the first time or again */
+static int bind_is_checkpointing(lua_State *L) {
+  lua_pushboolean(L, lm_recipe_here());
+  return 1;
+}
+
+static int bind_is_anomaly_enabled(lua_State *L) {
+  lua_pushboolean(L, lm_anomaly());
+  return 1;
+}
+
+/* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
+ * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
+ * bfloat16 elsewhere, by default. */
+static int bind_autocast(lua_State *L) {
+  lm_device device = LM_NO_DEVICE;
+  lm_dtype dtype = LM_NO_DTYPE;
+  bool enabled = true, cached = true;
+  if (lua_type(L, 1) != LUA_TTABLE) {
+    return lm_raise_text(L, "autocast: options expected first: lm.autocast({dtype = \"bfloat16\"}, function() … end)");
+  }
+  lm_need_function(L, 2, "autocast", "{…}, ");
+  int top = lua_gettop(L);
+  luaL_checkstack(L, 8, "autocast");
+  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 1, "autocast", {"device", LM_OPTION_DEVICE, &device},
+                             {"dtype", LM_OPTION_DTYPE, &dtype}, {"enabled", LM_OPTION_BOOL, &enabled},
+                             {"cache_enabled", LM_OPTION_BOOL, &cached}));
+  if (dtype != LM_NO_DTYPE && dtype != LM_BF16 && dtype != LM_F16)
+    return lm_raise_text(L, "autocast: dtype: \"bfloat16\" or \"float16\" expected, got \"%s\"", lm_dtype_name(dtype));
+  lm_autocast mode = lm_autocast_get();
+  mode.uncached = !cached;
+  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++) {
+    if (device != LM_NO_DEVICE && LM_DEVICE_KIND(device) != kind) continue;
+    mode.on = (uint8_t)((mode.on & ~(1u << kind)) | (unsigned)enabled << kind);
+    mode.dtype[kind] = (uint8_t)(dtype != LM_NO_DTYPE ? dtype : kind == LM_CUDA ? LM_F16 : LM_BF16);
+  }
+  lm_autocast before = lm_autocast_enter(mode);
+  int failed = lm_pcall(L, top - 2, LUA_MULTRET);
+  lm_autocast_leave(before);
+  return failed ? lua_error(L) : lua_gettop(L) - 1;
+}
+
+/* is_autocast_enabled([device]): for the kind of that device, or for any. */
+static int bind_is_autocast_enabled(lua_State *L) {
+  uint8_t on = lm_autocast_get().on;
+  if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
+  lua_pushboolean(L, on != 0);
+  return 1;
+}
+
+/* get_autocast_dtype([device]) -> what products of tensors there become within the scope, or nil outside of one. */
+static int bind_get_autocast_dtype(lua_State *L) {
+  int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
+  lm_autocast mode = lm_autocast_get();
+  if (!(mode.on >> kind & 1)) return 0;
+  lua_pushstring(L, lm_dtype_name((lm_dtype)mode.dtype[kind]));
+  return 1;
+}
+
+const luaL_Reg lm_mode_functions[] = {
+    {"no_grad", bind_no_grad},
+    {"enable_grad", bind_enable_grad},
+    {"is_grad_enabled", bind_is_grad_enabled},
+    {"set_grad_enabled", bind_set_grad_enabled},
+    {"detect_anomaly", bind_detect_anomaly},
+    {"set_detect_anomaly", bind_set_detect_anomaly},
+    {"is_anomaly_enabled", bind_is_anomaly_enabled},
+    {"is_checkpointing", bind_is_checkpointing},
+    {"autocast", bind_autocast},
+    {"is_autocast_enabled", bind_is_autocast_enabled},
+    {"get_autocast_dtype", bind_get_autocast_dtype},
+    {NULL, NULL},
+};

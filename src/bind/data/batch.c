@@ -1,0 +1,61 @@
+/* What loaders do per element. */
+#include "data/gather.h"
+
+#include "bind/bind.h"
+
+/* ---- gather_rows(x, index, {dtype, scale, bias}) */
+
+static const char fn[] = "gather_rows";
+
+typedef struct gathering {
+  lm_tensor *rows;
+  lm_dtype dtype;
+  double scale, bias;
+} gathering;
+
+static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
+  gathering *v = arg;
+  lm_tensor *x, *index;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, fn, "x", &x));
+  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
+  TRY(LM_READ_OPTIONS(L, s, 3, fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
+                      {"bias", LM_OPTION_NUMBER, &v->bias}));
+  TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
+done:
+  return status;
+}
+
+static int bind_gather_rows(lua_State *L) {
+  gathering v = {.dtype = LM_NO_DTYPE, .scale = 1};
+  return lm_return_tensors(L, 3, 1, gather, &v, &v.rows);
+}
+
+/* ---- permutation(n, seed), draws(n, seed, count) */
+
+static lm_status permute(lua_State *L, lm_lua *s, void *arg) {
+  int64_t n, seed;
+  lm_status status;
+  TRY(lm_read_int(L, s, 1, "permutation", "n", &n));
+  TRY(lm_read_int(L, s, 2, "permutation", "seed", &seed));
+  TRY(lm_permutation(n, (uint64_t)seed, arg));
+done:
+  return status;
+}
+
+static lm_status draw(lua_State *L, lm_lua *s, void *arg) {
+  int64_t n, seed, count;
+  lm_status status;
+  TRY(lm_read_int(L, s, 1, "draws", "n", &n));
+  TRY(lm_read_int(L, s, 2, "draws", "seed", &seed));
+  TRY(lm_read_int(L, s, 3, "draws", "count", &count));
+  TRY(lm_draws(n, count, (uint64_t)seed, arg));
+done:
+  return status;
+}
+
+static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
+static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw); }
+
+const luaL_Reg lm_batch_functions[] = {
+    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {"draws", bind_draws}, {NULL, NULL}};

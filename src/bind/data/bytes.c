@@ -1,0 +1,39 @@
+/* Bytes as tensors, and text in them:
+ *
+ *   bytes_of(path)           uint8 [n]: a file, plain or gzipped        bytes_tensor(text)  the same of a string
+ *   count_up(t)              adds one to an int64 tensor of one element, whoever else does meanwhile
+ */
+#include "bind/bind.h"
+#include "io/unpacked.h"
+
+static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
+  const char *path;
+  lm_status status = lm_read_text(L, s, 1, "bytes_of", "path", &path);
+  return status == LM_OK ? lm_read_unpacked(path, arg) : status;
+}
+
+static lm_status bytes_tensor(lua_State *L, lm_lua *s, void *arg) {
+  lm_tensor **out = arg;
+  (void)s;
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_fail(LM_E_ARG, "bytes_tensor: a string expected");
+  size_t n;
+  const char *text = lua_tolstring(L, 1, &n);
+  int64_t size = (int64_t)n;
+  lm_status status = lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out);
+  if (status == LM_OK && n) memcpy((*out)->data, text, n);
+  return status;
+}
+
+static int bind_bytes_of(lua_State *L) { return lm_return_tensor(L, 1, bytes_of); }
+static int bind_bytes_tensor(lua_State *L) { return lm_return_tensor(L, 1, bytes_tensor); }
+
+static int bind_count_up(lua_State *L) {
+  lm_tensor *t;
+  lm_need(L, lm_read_plain(L, LM_STATE(L), 1, "count_up", "t", LM_I64, &t));
+  if (t->numel != 1) return lm_raise_text(L, "count_up: t: one element expected");
+  __atomic_fetch_add((int64_t *)t->data, 1, __ATOMIC_RELAXED);
+  return 0;
+}
+
+const luaL_Reg lm_bytes_functions[] = {
+    {"bytes_of", bind_bytes_of}, {"bytes_tensor", bind_bytes_tensor}, {"count_up", bind_count_up}, {NULL, NULL}};

@@ -1,0 +1,144 @@
+/* Encoded images, and files as bytes. */
+#include "image/image.h"
+
+#include "bind/bind.h"
+#include "io/whole.h"
+
+/* A Lua string, or a tensor of bytes: borrowed. */
+static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, const uint8_t **out,
+                            size_t *n) {
+  if (lua_type(L, i) == LUA_TSTRING) {
+    *out = (const uint8_t *)lua_tolstring(L, i, n);
+    return LM_OK;
+  }
+  lm_tensor *t;
+  if (!lm_to_box(L, s, i)) {
+    return lm_fail(LM_E_ARG, "%s: %s: a string or a uint8 tensor expected, got %s", fn, arg, lm_got(L, s, i));
+  }
+  lm_status status = lm_read_tensor(L, s, i, fn, arg, &t);
+  if (status != LM_OK) return status;
+  if (t->dtype != LM_U8 || t->ndim != 1 || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t)) {
+    return lm_fail(LM_E_ARG,
+                   "%s: %s: bytes are a string or a uint8 tensor of one dim on the CPU, contiguous, got %s %s", fn, arg,
+                   lm_dtype_name((lm_dtype)t->dtype), lm_got(L, s, i));
+  }
+  *out = (const uint8_t *)t->data;
+  *n = (size_t)t->numel;
+  return LM_OK;
+}
+
+/* ---- image_header(bytes, name, max_pixels, upright, allow_corrupt) -> height, width, channels, format
+ * image_decode(the same, mode from 0, crop of four integers | nil, at_least of two | nil) -> tensor */
+
+enum { HEADER = 5, MODE, CROP, AT_LEAST };
+
+static lm_status read_image(lua_State *L, const lm_lua *s, const char *fn, lm_image *im) {
+  lm_status status;
+  TRY(lm_read_text(L, s, 2, fn, "name", &im->name));
+  TRY(read_bytes(L, s, 1, fn, "bytes", &im->bytes, &im->nbytes));
+  TRY(lm_read_int(L, s, 3, fn, "max_pixels", &im->max_pixels));
+  TRY(lm_read_bool(L, s, 4, fn, "apply_exif_orientation", &im->upright));
+  TRY(lm_read_bool(L, s, 5, fn, "allow_corrupt", &im->allow_corrupt));
+  TRY(lm_image_read_header(im));
+done:
+  return status;
+}
+
+static lm_status read_header(lua_State *L, lm_lua *s, void *arg) { return read_image(L, s, "open_image", arg); }
+
+static int bind_header(lua_State *L) {
+  lm_image im;
+  lua_settop(L, HEADER);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), read_header, &im));
+  lua_pushnumber(L, (double)im.height);
+  lua_pushnumber(L, (double)im.width);
+  lua_pushinteger(L, im.channels);
+  lua_pushstring(L, im.format == LM_IMAGE_PNG ? "png" : "jpeg");
+  return 4;
+}
+
+static lm_status decode(lua_State *L, lm_lua *s, void *arg) {
+  static const char fn[] = "decode";
+  lm_image im;
+  int64_t mode;
+  lm_ints crop = {.n = -1}, at_least = {.n = -1}; /* not given */
+  lm_status status;
+  TRY(read_image(L, s, fn, &im));
+  TRY(lm_read_int(L, s, MODE, fn, "mode", &mode));
+  if (!lua_isnil(L, CROP)) TRY(lm_read_ints(L, s, CROP, fn, "crop", false, &crop));
+  if (!lua_isnil(L, AT_LEAST)) TRY(lm_read_ints(L, s, AT_LEAST, fn, "at_least", false, &at_least));
+  if (crop.n >= 0 && crop.n != 4) {
+    return lm_fail(LM_E_ARG, "decode: crop: {top, left, height, width} expected, got %d numbers", crop.n);
+  }
+  if (at_least.n >= 0 && at_least.n != 2) {
+    return lm_fail(LM_E_ARG, "decode: at_least: {height, width} expected, got %d numbers", at_least.n);
+  }
+  lm_image_crop part = {crop.v[0], crop.v[1], crop.v[2], crop.v[3]};
+  TRY(lm_image_decode(&im, (lm_image_mode)mode, crop.n > 0 ? &part : NULL, at_least.n > 0 ? at_least.v : NULL, arg));
+done:
+  return status;
+}
+
+static int bind_decode(lua_State *L) { return lm_return_tensor(L, AT_LEAST, decode); }
+
+/* ---- encode_jpeg(image, quality), encode_png(image, level) -> bytes */
+
+static lm_status encode(lua_State *L, lm_lua *s, const char *fn, const char *option,
+                        lm_status (*f)(const lm_tensor *, int, lm_tensor **), lm_tensor **out) {
+  lm_tensor *pixels;
+  int64_t value;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, fn, "image", &pixels));
+  TRY(lm_read_int(L, s, 2, fn, option, &value));
+  TRY(f(pixels, value < 0 || value > 1000 ? -1 : (int)value, out));
+done:
+  return status;
+}
+
+static lm_status encode_jpeg(lua_State *L, lm_lua *s, void *arg) {
+  return encode(L, s, "encode_jpeg", "quality", lm_image_encode_jpeg, arg);
+}
+static lm_status encode_png(lua_State *L, lm_lua *s, void *arg) {
+  return encode(L, s, "encode_png", "compression_level", lm_image_encode_png, arg);
+}
+
+static int bind_encode_jpeg(lua_State *L) { return lm_return_tensor(L, 2, encode_jpeg); }
+static int bind_encode_png(lua_State *L) { return lm_return_tensor(L, 2, encode_png); }
+
+/* ---- read_file(path) -> bytes, write_file(path, bytes) */
+
+static lm_status read_file(lua_State *L, lm_lua *s, void *arg) {
+  const char *path;
+  lm_status status = lm_read_text(L, s, 1, "read_file", "path", &path);
+  return status == LM_OK ? lm_read_whole(path, arg) : status;
+}
+
+static int bind_read_file(lua_State *L) { return lm_return_tensor(L, 1, read_file); }
+
+static lm_status write_file(lua_State *L, lm_lua *s, void *arg) {
+  static const char fn[] = "write_file";
+  const char *path;
+  const uint8_t *bytes;
+  size_t n;
+  lm_status status;
+  (void)arg;
+  TRY(lm_read_text(L, s, 1, fn, "path", &path));
+  TRY(read_bytes(L, s, 2, fn, "bytes", &bytes, &n));
+  TRY(lm_write_whole(path, bytes, n));
+done:
+  return status;
+}
+
+static int bind_write_file(lua_State *L) {
+  lua_settop(L, 2);
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), write_file, NULL));
+  return 0;
+}
+
+const luaL_Reg lm_image_functions[] = {{"image_header", bind_header},
+                                       {"image_decode", bind_decode},
+                                       {"encode_jpeg", bind_encode_jpeg},
+                                       {"encode_png", bind_encode_png},
+                                       {"read_file", bind_read_file},
+                                       {"write_file", bind_write_file},
+                                       {NULL, NULL}};

@@ -1,0 +1,55 @@
+/* Transforms of images. */
+#include "image/transform.h"
+
+#include "bind/bind.h"
+#include "philox.h"
+#include "tensor/generator.h"
+
+/* ---- image_transform(name, x, numbers [, out]) */
+
+static const char fn[] = "image_transform";
+
+typedef struct transforming {
+  const char *name;
+  int n;
+  double *v;
+  lm_tensor *out;
+} transforming;
+
+static lm_status run_transform(lua_State *L, lm_lua *s, void *arg) {
+  transforming *t = arg;
+  lm_tensor *x, *given = NULL;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 2, fn, "x", &x));
+  if (!lua_isnil(L, 4)) TRY(lm_read_tensor(L, s, 4, fn, "out", &given));
+  TRY(lm_image_transform(t->name, x, t->n, t->v, given, &t->out));
+done:
+  return status;
+}
+
+static int bind_image_transform(lua_State *L) {
+  transforming t = {0};
+  lua_settop(L, 4);
+  if (lua_type(L, 3) != LUA_TTABLE)
+    return lm_raise_text(L, "%s: numbers: a list expected, got %s", fn, lm_got(L, LM_STATE(L), 3));
+  t.n = (int)lua_objlen(L, 3);
+  t.v = lua_newuserdata(L, ((size_t)t.n + 1) * sizeof *t.v); /* 5 */
+  for (int i = 0; i < t.n; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    t.v[i] = lm_need_number(L, 6, fn, "numbers");
+    lua_pop(L, 1);
+  }
+  t.name = lm_need_text(L, 1, fn, "name");
+  return lm_return_tensors(L, 5, 1, run_transform, &t, &t.out);
+}
+
+/* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */
+
+static int bind_uniform_number(lua_State *L) {
+  lm_draw d = lm_generator_take(LM_DEVICE(LM_CPU, 0), 1);
+  lua_pushnumber(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
+  return 1;
+}
+
+const luaL_Reg lm_transform_functions[] = {
+    {"image_transform", bind_image_transform}, {"uniform_number", bind_uniform_number}, {NULL, NULL}};

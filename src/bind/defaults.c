@@ -1,0 +1,63 @@
+/* Defaults, and words for dtypes checked:
+ *
+ *   set_default_dtype(d)  get_default_dtype()  set_default_device(d)  get_default_device()
+ *   dtype(v)         canonical dtype string ("float" -> "float32"), checked
+ *   dtype_size(d)    bytes      is_floating_point(dtype or tensor)
+ */
+#include "bind/bind.h"
+
+lm_device lm_device_or_default(lua_State *L, int i, const char *fn) {
+  return lua_isnoneornil(L, i) ? lm_default_device() : lm_need_device(L, i, fn);
+}
+
+static int bind_set_default_dtype(lua_State *L) {
+  lm_dtype d = lm_need_dtype(L, 1, "set_default_dtype", "dtype");
+  if (!lm_dtype_is_float(d))
+    return lm_raise_text(L, "set_default_dtype: a floating dtype expected, got %s", lm_dtype_name(d));
+  lm_set_default_dtype(d);
+  return 0;
+}
+
+static int bind_get_default_dtype(lua_State *L) {
+  lua_pushstring(L, lm_dtype_name(lm_default_dtype()));
+  return 1;
+}
+
+static int bind_set_default_device(lua_State *L) {
+  lm_set_default_device(lua_isnoneornil(L, 1) ? LM_DEVICE(LM_CPU, 0) : lm_need_device(L, 1, "set_default_device"));
+  return 0;
+}
+
+static int bind_get_default_device(lua_State *L) {
+  lua_pushstring(L, lm_device_name(lm_default_device()));
+  return 1;
+}
+
+static int bind_dtype(lua_State *L) {
+  lua_pushstring(L, lm_dtype_name(lm_need_dtype(L, 1, "dtype", "dtype")));
+  return 1;
+}
+
+static int bind_dtype_size(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(lm_need_dtype(L, 1, "dtype_size", "dtype")));
+  return 1;
+}
+
+static int bind_is_floating_point(lua_State *L) {
+  static const char fn[] = "is_floating_point";
+  bool named = lua_type(L, 1) == LUA_TSTRING;
+  lua_pushboolean(
+      L, lm_dtype_is_float(named ? lm_need_dtype(L, 1, fn, "dtype") : (lm_dtype)lm_need_tensor(L, 1, fn, "x")->dtype));
+  return 1;
+}
+
+const luaL_Reg lm_default_functions[] = {
+    {"set_default_dtype", bind_set_default_dtype},
+    {"get_default_dtype", bind_get_default_dtype},
+    {"set_default_device", bind_set_default_device},
+    {"get_default_device", bind_get_default_device},
+    {"dtype", bind_dtype},
+    {"dtype_size", bind_dtype_size},
+    {"is_floating_point", bind_is_floating_point},
+    {NULL, NULL},
+};

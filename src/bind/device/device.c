@@ -1,0 +1,100 @@
+/* Devices: what lm.cuda is made of, with stream.c and memory.c.
+ *
+ *   device(v)        canonical device string of a string or CUDA ordinal ("cpu:0" -> "cpu"), checked
+ *   device_count(kind)  of "cpu" or "cuda"          device_why_none(kind) -> text or nil
+ *   device_current(kind) -> device      device_set_current(device)      with_device(device, f, ...)
+ *   device_properties(device) -> table  device_peers(device, other) -> boolean
+ *   synchronize(device)
+ */
+#include "bind/bind.h"
+#include "device/driver.h"
+
+static int need_kind(lua_State *L, const char *fn) {
+  const char *kind = lm_to_text(L, 1);
+  if (!kind || (strcmp(kind, "cpu") != 0 && strcmp(kind, "cuda") != 0))
+    return lm_raise_text(L, "%s: \"cpu\" or \"cuda\" expected, got %s", fn, lm_got(L, LM_STATE(L), 1));
+  return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
+}
+
+static int bind_device(lua_State *L) {
+  lua_pushstring(L, lm_device_name(lm_need_device(L, 1, "device")));
+  return 1;
+}
+
+static int bind_count(lua_State *L) {
+  lua_pushinteger(L, lm_device_count(need_kind(L, "device_count")));
+  return 1;
+}
+
+static int bind_device_current(lua_State *L) {
+  lua_pushstring(L, lm_device_name(lm_device_current(need_kind(L, "device_current"))));
+  return 1;
+}
+
+static int bind_device_set_current(lua_State *L) {
+  lm_device_set_current(lm_need_device(L, 1, "set_device"));
+  return 0;
+}
+
+static int bind_with_device(lua_State *L) {
+  lm_device device = lm_need_device(L, 1, "device"), before = lm_device_current(LM_DEVICE_KIND(device));
+  lm_need_function(L, 2, "cuda.device", "1, ");
+  lm_device_set_current(device);
+  int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
+  lm_device_set_current(before);
+  return failed ? lua_error(L) : lua_gettop(L) - 1;
+}
+
+static int bind_why_none(lua_State *L) {
+  int kind = need_kind(L, "device_why_none");
+  lua_pushstring(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
+  return 1;
+}
+
+static void put_property(void *ctx, const lm_property *p) { /* the table is on top */
+  lua_State *L = ctx;
+  if (p->kind == LM_PROPERTY_TEXT) {
+    lua_pushstring(L, p->text);
+  } else {
+    lua_pushnumber(L, p->number);
+  }
+  lua_setfield(L, -2, p->name);
+}
+
+/* Pushing may raise, so the driver's call is protected from Lua's errors by having the table's room made by Lua: what
+ * is left is running out of memory for a string, which LuaJIT raises through C frames of ours that own nothing. */
+static int bind_properties(lua_State *L) {
+  lm_device device = lm_need_device(L, 1, "device_properties");
+  const lm_driver *driver = lm_driver_of(device);
+  lua_createtable(L, 0, 128);
+  if (driver && driver->properties) lm_need(L, driver->properties(lm_device_physical(device), put_property, L));
+  return 1;
+}
+
+static int bind_peers(lua_State *L) {
+  lm_device a = lm_need_device(L, 1, "can_device_access_peer"), b = lm_need_device(L, 2, "can_device_access_peer");
+  const lm_driver *driver = lm_driver_of(a);
+  int from = lm_device_physical(a), to = lm_device_physical(b);
+  bool same = LM_DEVICE_KIND(a) == LM_DEVICE_KIND(b);
+  lua_pushboolean(
+      L, same && a != b && (from == to || (driver && driver->can_access_peer && driver->can_access_peer(from, to))));
+  return 1;
+}
+
+static int bind_synchronize(lua_State *L) {
+  lm_need(L, lm_device_synchronize(lm_device_or_default(L, 1, "synchronize")));
+  return 0;
+}
+
+const luaL_Reg lm_device_functions[] = {
+    {"device", bind_device},
+    {"device_count", bind_count},
+    {"device_current", bind_device_current},
+    {"device_set_current", bind_device_set_current},
+    {"with_device", bind_with_device},
+    {"device_why_none", bind_why_none},
+    {"device_properties", bind_properties},
+    {"device_peers", bind_peers},
+    {"synchronize", bind_synchronize},
+    {NULL, NULL},
+};

@@ -1,0 +1,195 @@
+/* Whole-step capture (device/stream.h) for Lua:
+ *
+ *   graph_capture(device, stream, f, ...) -> graph, what f returned      f runs once; its kernels are recorded, not run
+ *   graph_replay(graph)                                                  on the current stream of its device
+ *   graph_is_capturing() -> boolean                                      on this thread
+ *   graph_keep(graph, at, list)                                          the numbers below from `at` on, from 0
+ *   optim_kept_at() -> integer                                           where those of the last captured step begin
+ *
+ * What changes from one replay to the next lies in device memory, which captured kernels read: how far the random
+ * sequence has come since the capture (tensor/generator.h), to which the graph's last node adds; and what optimizers
+ * keep, such as the numbers of their steps (optim/optim.h). */
+#include <string.h>
+
+#include "autograd/autograd.h"
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "device/driver.h"
+#include "op/check.h"
+#include "optim/optim.h"
+#include "tensor/generator.h"
+
+enum { KEPT = 512 };
+
+typedef struct graph {
+  lm_graph *recorded;
+  lm_device device;
+  lm_draw start;           /* of the capture */
+  uint64_t blocks, next;   /* drawn by one replay; the offset that the number in device memory stands for */
+  lm_tensor *count, *step; /* int64 [1]: that number, and what a replay adds to it */
+  lm_tensor *kept;         /* float64 [KEPT]: what optimizers keep there from replay to replay */
+  double first[KEPT];      /* and what it is before the first */
+} graph;
+
+static void release_graph(graph *g) {
+  if (g->recorded) lm_graph_free(g->recorded);
+  lm_release(g->count);
+  lm_release(g->step);
+  lm_release(g->kept);
+  g->recorded = NULL;
+  g->count = g->step = g->kept = NULL;
+}
+
+static void close_graph(void *object) { release_graph(object); }
+static const lm_object_type graph_type = {"luminary.graph", sizeof(graph), close_graph, "a captured graph", NULL};
+
+/* Elements at to at + n - 1 of x, on the device, become `numbers`. */
+static lm_status put_numbers(lm_tensor *x, int64_t at, int64_t n, const void *numbers) {
+  lm_status status;
+  lm_tensor *host = NULL, *there = NULL;
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, &host));
+  memcpy(host->data, numbers, (size_t)n * lm_dtype_size((lm_dtype)x->dtype));
+  TRY(lm_tensor_view(x, 1, &n, &(int64_t){1}, at, &there));
+  TRY(lm_copy(host, there));
+done:
+  lm_release(there);
+  lm_release(host);
+  return status;
+}
+
+/* All is quiet before the capture: whatever it reads is there, so it has to wait for nothing. */
+static lm_status begin_capture(graph *g, lm_stream *s) {
+  lm_status status;
+  if (lm_graph_capturing()) TRY(lm_fail(LM_E_STATE, "graph: a capture is under way on this thread already"));
+  const lm_driver *driver = lm_driver_of(g->device);
+  if (!driver->capture_begin) TRY(lm_fail(LM_E_MISSING, "graph: %s has no capture", lm_device_name(g->device)));
+  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->count));
+  TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
+  TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
+  TRY(put_numbers(g->count, 0, 1, &(int64_t){0}));
+  g->start = lm_generator_get(g->device);
+  g->next = g->start.offset;
+  TRY(lm_graph_begin(s, &g->recorded));
+  lm_generator_set_extra((const uint64_t *)g->count->data);
+  lm_optim_set_kept((double *)g->kept->data, g->first, KEPT);
+done:
+  return status;
+}
+
+/* The last node: after all that reads the numbers, on whichever stream. Of `kept`, which kernels know by its address
+ * alone, it is noted that replays use it. */
+static lm_status count_on(graph *g) {
+  lm_status status;
+  lm_tensor *same = NULL;
+  TRY(lm_graph_gather(g->recorded));
+  TRY(lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = g->count, .other = g->step, .alpha = 1}, &same));
+  TRY(lm_use_write(lm_tensor_used(g->kept), lm_stream_current(g->device)));
+done:
+  lm_release(same);
+  return status;
+}
+
+/* Nothing of the capture has run: its random numbers are given back, to be drawn by the first replay. */
+static lm_status end_capture(graph *g, bool keep) {
+  lm_status status = LM_OK;
+  lm_generator_set_extra(NULL);
+  lm_optim_set_kept(NULL, NULL, 0);
+  if (keep) status = count_on(g);
+  lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
+  g->blocks = lm_generator_get(g->device).offset - g->start.offset;
+  lm_generator_set(g->device, g->start);
+  if (status == LM_OK) status = ended;
+  if (status == LM_OK && keep) status = put_numbers(g->step, 0, 1, &(int64_t){(int64_t)g->blocks});
+  if (status == LM_OK && keep) status = put_numbers(g->kept, 0, KEPT, g->first);
+  return status;
+}
+
+static int bind_capture(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_stream *side = lm_need_stream(L, 1, "graph");
+  lm_device device = side->device;
+  lm_need_function(L, 3, "cuda.graph", "");
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  graph *g = lm_object_new(L, &graph_type);
+  g->device = device;
+  lua_insert(L, 3); /* before f */
+  lm_need(L, begin_capture(g, side));
+
+  /* No collection meanwhile: what a finalizer frees would go to the graph's memory. */
+  lm_stream *before = lm_stream_current(device);
+  size_t step_at = s->step_at;
+  s->step_at = SIZE_MAX;
+  lua_gc(L, LUA_GCSTOP, 0);
+  lm_stream_set_current(side);
+  int failed = lm_pcall(L, lua_gettop(L) - 4, LUA_MULTRET);
+  lm_status status = end_capture(g, !failed);
+  lm_stream_set_current(before);
+  lua_gc(L, LUA_GCRESTART, 0);
+  s->step_at = step_at;
+  if (!failed && status == LM_OK) return lua_gettop(L) - 2;
+  release_graph(g);
+  return failed ? lua_error(L) : lm_raise(L, status);
+}
+
+static int bind_replay(lua_State *L) {
+  graph *g = lm_to_object(L, 1, &graph_type);
+  lm_status status;
+  if (!g || !g->recorded)
+    return lm_raise_text(L, "replay: a captured graph expected, got %s", lm_got(L, LM_STATE(L), 1));
+  lm_stream *s = lm_stream_current(g->device);
+  if (!s) return lm_raise(L, LM_E_DEVICE);
+  if (g->blocks > 0) {
+    lm_draw draw = lm_generator_take(g->device, g->blocks);
+    if (draw.seed != g->start.seed)
+      TRY(lm_fail(LM_E_STATE,
+                  "replay: the random seed of %s has changed since the capture, which draws by the old one; "
+                  "seed before capturing",
+                  lm_device_name(g->device)));
+    if (draw.offset != g->next) { /* others have drawn meanwhile */
+      lm_tensor *by = NULL, *same = NULL;
+      status = lm_tensor_number((double)draw.offset - (double)g->start.offset, &by);
+      if (status == LM_OK) status = lm_op_run(LM_OP_fill_, &(lm_fill__args){.x = g->count, .value = by}, &same);
+      lm_release(same);
+      lm_release(by);
+      if (status != LM_OK) goto done;
+    }
+    g->next = draw.offset + g->blocks;
+  }
+  TRY(lm_graph_launch(g->recorded, s));
+  lm_autocast_forget(); /* its weights' counts of writes do not tell of a replay */
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+static int bind_keep(lua_State *L) {
+  graph *g = lm_to_object(L, 1, &graph_type);
+  double numbers[KEPT];
+  lua_Integer at = lua_tointeger(L, 2);
+  if (!g || !g->recorded || lua_type(L, 3) != LUA_TTABLE)
+    return lm_raise_text(L, "graph_keep: a graph and a list expected");
+  int n = (int)lua_objlen(L, 3);
+  if (at < 0 || n < 1 || at + n > KEPT) return lm_raise_text(L, "graph_keep: there are %d numbers", KEPT);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    numbers[i] = lua_tonumber(L, -1);
+    lua_pop(L, 1);
+  }
+  lm_need(L, put_numbers(g->kept, at, n, numbers));
+  return 0;
+}
+
+static int bind_kept_at(lua_State *L) {
+  lua_pushinteger(L, lm_optim_kept_at());
+  return 1;
+}
+
+static int bind_is_capturing(lua_State *L) {
+  lua_pushboolean(L, lm_graph_capturing() != NULL);
+  return 1;
+}
+
+const luaL_Reg lm_graph_functions[] = {
+    {"graph_capture", bind_capture},           {"graph_replay", bind_replay},   {"graph_keep", bind_keep},
+    {"graph_is_capturing", bind_is_capturing}, {"optim_kept_at", bind_kept_at}, {NULL, NULL},
+};

@@ -1,0 +1,121 @@
+/* Memory of devices, and of the host where devices reach it:
+ *
+ *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
+ *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
+ *   device_memory(device) -> free, total bytes        device_set_fraction(device, share)
+ *   pin_memory(x) -> a pinned copy, or x itself where there is nothing to pin for         is_pinned(x)
+ *   live_tensors()   headers alive in the process (leak specs)
+ *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
+ */
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "device/alloc.h"
+#include "device/driver.h"
+#include "op/check.h"
+
+static int push_bytes(lua_State *L, size_t bytes) {
+  lua_pushnumber(L, (double)bytes);
+  return 1;
+}
+
+static lm_memory_stats stats_of(lua_State *L, const char *fn) {
+  return lm_memory_stats_of(lm_device_or_default(L, 1, fn));
+}
+
+static int bind_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "memory_allocated").allocated); }
+static int bind_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "memory_reserved").reserved); }
+static int bind_max_allocated(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_allocated").max_allocated); }
+static int bind_max_reserved(lua_State *L) { return push_bytes(L, stats_of(L, "max_memory_reserved").max_reserved); }
+
+static int bind_reset_peak(lua_State *L) {
+  lm_memory_reset_peak(lm_device_or_default(L, 1, "reset_peak_memory_stats"));
+  return 0;
+}
+
+static int bind_empty_cache(lua_State *L) {
+  lm_memory_empty_cache(lm_device_or_default(L, 1, "empty_cache"));
+  return 0;
+}
+
+static int bind_memory(lua_State *L) {
+  lm_device device = lm_need_device(L, 1, "mem_get_info");
+  const lm_driver *driver = lm_driver_of(device);
+  size_t free = 0, total = 0;
+  if (!driver || !driver->memory)
+    return lm_raise_text(L, "mem_get_info: %s does not tell its memory", lm_device_name(device));
+  lm_need(L, driver->memory(lm_device_physical(device), &free, &total));
+  lua_pushnumber(L, (double)free);
+  lua_pushnumber(L, (double)total);
+  return 2;
+}
+
+static int bind_set_fraction(lua_State *L) {
+  double share = lm_need_number(L, 2, "set_per_process_memory_fraction", "fraction");
+  lm_need(L, lm_memory_set_fraction(lm_need_device(L, 1, "set_per_process_memory_fraction"), share));
+  return 0;
+}
+
+/* ---- pinned host memory */
+
+static lm_status attempt_pin(lua_State *L, lm_lua *s, void *arg) {
+  lm_status status;
+  lm_tensor **out = arg, *x, *copy = NULL;
+  void *memory = NULL;
+  TRY(lm_read_tensor(L, s, 1, "pin_memory", "x", &x));
+  size_t bytes = lm_nbytes(x);
+  TRY(lm_pinned_alloc(bytes > 0 ? bytes : 1, &memory));
+  TRY(lm_tensor_foreign((lm_dtype)x->dtype, LM_DEVICE(LM_CPU, 0), x->ndim, x->size, memory, bytes, lm_pinned_free,
+                        memory, &copy));
+  TRY(lm_copy(x, copy));
+  *out = lm_retain(copy);
+done:
+  lm_release(copy);
+  return status;
+}
+
+static int bind_pin_memory(lua_State *L) {
+  lm_tensor *x = lm_need_tensor(L, 1, "pin_memory", "x");
+  if (LM_DEVICE_KIND(x->device) != LM_CPU)
+    return lm_raise_text(L, "pin_memory: x is on %s; only memory of the host can be pinned", lm_device_name(x->device));
+  if (lm_device_count(LM_CUDA) > 0 && !lm_is_pinned(x->data)) return lm_return_tensor(L, 1, attempt_pin);
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int bind_is_pinned(lua_State *L) {
+  const lm_tensor *x = lm_need_tensor(L, 1, "is_pinned", "x");
+  lua_pushboolean(L, LM_DEVICE_KIND(x->device) == LM_CPU && lm_is_pinned(x->data));
+  return 1;
+}
+
+/* ---- for specs */
+
+static int bind_live_tensors(lua_State *L) {
+  lm_callbacks_drain(L, LM_STATE(L)->callbacks); /* functions that hold tensors, of graphs that are gone */
+  lua_pushnumber(L, (double)lm_live_tensors());
+  return 1;
+}
+
+static int bind_fail_alloc_from(lua_State *L) {
+  lm_alloc_fail_from((long)lm_need_int(L, 1, "_fail_alloc_from", "n"));
+  return 0;
+}
+
+static int bind_alloc_count(lua_State *L) { return push_bytes(L, (size_t)lm_alloc_count()); }
+
+const luaL_Reg lm_memory_functions[] = {
+    {"memory_allocated", bind_allocated},
+    {"memory_reserved", bind_reserved},
+    {"max_memory_allocated", bind_max_allocated},
+    {"max_memory_reserved", bind_max_reserved},
+    {"reset_peak_memory_stats", bind_reset_peak},
+    {"empty_cache", bind_empty_cache},
+    {"device_memory", bind_memory},
+    {"device_set_fraction", bind_set_fraction},
+    {"pin_memory", bind_pin_memory},
+    {"is_pinned", bind_is_pinned},
+    {"live_tensors", bind_live_tensors},
+    {"_fail_alloc_from", bind_fail_alloc_from},
+    {"_alloc_count", bind_alloc_count},
+    {NULL, NULL},
+};

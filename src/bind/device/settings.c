@@ -1,0 +1,31 @@
+/* What stands behind lm.backends: settings, and versions of libraries. */
+#include "backend/known/setting.h"
+#include "bind/bind.h"
+#include "op/backend.h"
+
+static int bind_setting(lua_State *L) {
+  lm_setting setting = LM_SETTING_COUNT;
+  const char *name = lm_need_text(L, 1, "setting", "name");
+  lm_need(L, lm_setting_find(name, &setting));
+  lua_pushboolean(L, lm_setting_get(setting));
+  if (!lua_isnoneornil(L, 2)) lm_setting_set(setting, lm_need_bool(L, 2, name, "the value"));
+  return 1;
+}
+
+/* Loads the backend: libraries have versions also where there is no device. */
+static int bind_cuda_version(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "cuda_version: a library's name expected");
+  int64_t version = 0;
+  if (lm_device_load("cuda") == LM_OK) {
+    const lm_backend *backend = lm_backend_of(LM_DEVICE(LM_CUDA, 0));
+    if (backend && backend->version) version = backend->version(lua_tostring(L, 1));
+  }
+  if (version > 0) {
+    lua_pushnumber(L, (double)version);
+  } else {
+    lua_pushnil(L);
+  }
+  return 1;
+}
+
+const luaL_Reg lm_setting_functions[] = {{"setting", bind_setting}, {"cuda_version", bind_cuda_version}, {NULL, NULL}};

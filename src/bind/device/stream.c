@@ -1,0 +1,161 @@
+/* Streams and their events. Streams are named by device and number; they live as long as the process.
+ *
+ *   stream_current(device) -> id        stream_new(device, priority) -> id      stream_priority(device, id)
+ *   with_stream(device, id, f, ...)     stream_set(device, id)
+ *   stream_native(device, id) -> lightuserdata
+ *   stream_wait(device, id, device_on, id_on)     stream_synchronize(device, id)
+ *   stream_query(device, id) -> boolean           record_stream(x, device, id)
+ *   event_new(device, timing) -> event  event_record(e, device, id)   event_wait(e, device, id)
+ *   event_query(e)                      event_synchronize(e)          event_elapsed(from, to) -> milliseconds
+ */
+#include "bind/bind.h"
+
+lm_stream *lm_need_stream(lua_State *L, int i, const char *fn) {
+  lm_device device = lm_need_device(L, i, fn);
+  int64_t id = lm_need_int(L, i + 1, fn, "stream");
+  if (id == 0) lm_stream_current(device); /* has the default stream made */
+  lm_stream *s = id >= 0 && id < LM_STREAM_MAX ? lm_stream_by_id(device, (int)id) : NULL;
+  if (!s) lm_raise_text(L, "%s: %s has no stream %d", fn, lm_device_name(device), (int)id);
+  return s;
+}
+
+static int push_stream(lua_State *L, const lm_stream *s) {
+  if (!s) return lm_raise(L, LM_E_DEVICE);
+  lua_pushinteger(L, s->id);
+  return 1;
+}
+
+static int bind_stream_current(lua_State *L) {
+  return push_stream(L, lm_stream_current(lm_need_device(L, 1, "current_stream")));
+}
+
+static int bind_stream_new(lua_State *L) {
+  lm_stream *s = NULL;
+  lm_device device = lm_need_device(L, 1, "Stream");
+  int64_t priority = lm_need_int(L, 2, "Stream", "priority");
+  if (priority < -100 || priority > 100)
+    return lm_raise_text(L, "Stream: priority: a small integer expected, 0 or negative for urgent work");
+  lm_need(L, lm_stream_new(device, (int)priority, &s));
+  return push_stream(L, s);
+}
+
+static int bind_stream_priority(lua_State *L) {
+  lua_pushinteger(L, lm_need_stream(L, 1, "priority")->priority);
+  return 1;
+}
+
+static int bind_stream_native(lua_State *L) {
+  lua_pushlightuserdata(L, lm_need_stream(L, 1, "native")->native);
+  return 1;
+}
+
+static int bind_stream_set(lua_State *L) {
+  lm_stream_set_current(lm_need_stream(L, 1, "set_stream"));
+  return 0;
+}
+
+static int bind_with_stream(lua_State *L) {
+  lm_stream *s = lm_need_stream(L, 1, "stream"), *before = lm_stream_current(s->device);
+  lm_need_function(L, 3, "cuda.stream", "s, ");
+  lm_stream_set_current(s);
+  int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
+  lm_stream_set_current(before);
+  return failed ? lua_error(L) : lua_gettop(L) - 2;
+}
+
+static int bind_stream_wait(lua_State *L) {
+  lm_stream *waiter = lm_need_stream(L, 1, "wait_stream");
+  lm_need(L, lm_stream_wait(waiter, lm_need_stream(L, 3, "wait_stream")));
+  return 0;
+}
+
+static int bind_stream_synchronize(lua_State *L) {
+  lm_need(L, lm_stream_synchronize(lm_need_stream(L, 1, "synchronize")));
+  return 0;
+}
+
+static int bind_stream_query(lua_State *L) {
+  bool done = true;
+  lm_need(L, lm_stream_query(lm_need_stream(L, 1, "query"), &done));
+  lua_pushboolean(L, done);
+  return 1;
+}
+
+static int bind_record_stream(lua_State *L) {
+  lm_tensor *t = lm_need_tensor(L, 1, "record_stream", "x");
+  lm_stream *s = lm_need_stream(L, 2, "record_stream");
+  if (s->device != t->device)
+    return lm_raise_text(L, "record_stream: a stream of %s expected, got one of %s", lm_device_name(t->device),
+                         lm_device_name(s->device));
+  lm_use_note(lm_tensor_used(t), s);
+  return 0;
+}
+
+/* ---- events */
+static void close_event(void *object) {
+  lm_event **e = object;
+  lm_event_free(*e);
+  *e = NULL;
+}
+static const lm_object_type event_type = {"luminary.event", sizeof(lm_event *), close_event, "an event", NULL};
+
+static lm_event *event_at(lua_State *L, int i, const char *fn) { return lm_need_held(L, i, &event_type, fn); }
+
+static int bind_event_new(lua_State *L) {
+  lm_device device = lm_need_device(L, 1, "Event");
+  lm_event **e = lm_object_new(L, &event_type);
+  lm_need(L, lm_event_new(device, lua_toboolean(L, 2), e));
+  return 1;
+}
+
+static int bind_event_record(lua_State *L) {
+  lm_event *e = event_at(L, 1, "record");
+  lm_need(L, lm_event_record(e, lm_need_stream(L, 2, "record")));
+  return 0;
+}
+
+static int bind_event_wait(lua_State *L) {
+  lm_event *e = event_at(L, 1, "wait");
+  lm_need(L, lm_event_wait(e, lm_need_stream(L, 2, "wait")));
+  return 0;
+}
+
+static int bind_event_query(lua_State *L) {
+  bool done = true;
+  lm_need(L, lm_event_query(event_at(L, 1, "query"), &done));
+  lua_pushboolean(L, done);
+  return 1;
+}
+
+static int bind_event_synchronize(lua_State *L) {
+  lm_need(L, lm_event_synchronize(event_at(L, 1, "synchronize")));
+  return 0;
+}
+
+static int bind_event_elapsed(lua_State *L) {
+  double milliseconds = 0;
+  lm_event *from = event_at(L, 1, "elapsed_time");
+  lm_need(L, lm_event_elapsed(from, event_at(L, 2, "elapsed_time"), &milliseconds));
+  lua_pushnumber(L, milliseconds);
+  return 1;
+}
+
+const luaL_Reg lm_stream_functions[] = {
+    {"stream_current", bind_stream_current},
+    {"stream_new", bind_stream_new},
+    {"stream_priority", bind_stream_priority},
+    {"stream_native", bind_stream_native},
+    {"stream_set", bind_stream_set},
+    {"with_stream", bind_with_stream},
+    {"stream_wait", bind_stream_wait},
+    {"stream_synchronize", bind_stream_synchronize},
+    {"stream_query", bind_stream_query},
+    {"record_stream", bind_record_stream},
+    {"event_new", bind_event_new},
+    {"event_record", bind_event_record},
+    {"event_wait", bind_event_wait},
+    {"event_query", bind_event_query},
+    {"event_synchronize", bind_event_synchronize},
+    {"event_elapsed", bind_event_elapsed},
+    {NULL, NULL},
+};

@@ -1,0 +1,364 @@
+/* Collectives, and the works that asynchronous ones give. */
+#include "distributed/group/collective.h"
+
+#include "base/mem.h"
+#include "bind/distributed/group.h"
+
+typedef struct work_handle {
+  lm_dependent of_group; /* which its environment keeps alive */
+  lm_work *work;
+  lm_group *group; /* NULL once closed: then the work is done, one way or another */
+  lm_collective kind;
+} work_handle;
+
+static const lm_object_type work_type;
+
+static int in_world(const lm_group *g, int rank) { return rank < 0 || !g->ranks ? rank : g->ranks[rank]; }
+
+/* ---- works */
+
+static void lose_group(void *work) { ((work_handle *)work)->group = NULL; }
+
+static work_handle *self(lua_State *L, const char *fn) {
+  work_handle *handle = lm_to_object(L, 1, &work_type);
+  if (!handle || !handle->work)
+    lm_raise_text(L, "%s: a work expected, got %s: work:%s()", fn, lm_got(L, LM_STATE(L), 1), fn);
+  return handle;
+}
+
+static void close_work(void *object) {
+  work_handle *handle = object;
+  lm_dependent_leave(&handle->of_group);
+  lm_work *work = handle->work;
+  handle->work = NULL;
+  lm_work_release(work);
+}
+
+/* work:wait([seconds]) -> true: until it is done here. Raises what it failed with, or that the time is over. */
+static int work_wait(lua_State *L) {
+  work_handle *handle = self(L, "wait");
+  double seconds = lua_isnoneornil(L, 2) ? -1 : lm_need_number(L, 2, "wait", "seconds");
+  if (!lua_isnoneornil(L, 2) && !(seconds >= 0))
+    return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_work_wait(handle->work, seconds));
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* work:is_completed() -> whether wait would return (or raise) at once */
+static int work_is_completed(lua_State *L) {
+  lua_pushboolean(L, lm_work_done(self(L, "is_completed")->work));
+  return 1;
+}
+
+/* work:source_rank() -> who sent what a finished irecv received; nil before, and once the group is gone */
+static int work_source(lua_State *L) {
+  work_handle *handle = self(L, "source_rank");
+  int peer = lm_work_done(handle->work) ? lm_work_peer(handle->work) : -1;
+  if (peer < 0 || !handle->group) return 0;
+  lua_pushinteger(L, in_world(handle->group, peer));
+  return 1;
+}
+
+static int work_text(lua_State *L) {
+  work_handle *handle = self(L, "tostring");
+  lua_pushfstring(L, "Work(%s%s)", lm_collective_name(handle->kind), lm_work_done(handle->work) ? ", completed" : "");
+  return 1;
+}
+
+static const luaL_Reg work_methods[] = {{"wait", work_wait},
+                                        {"is_completed", work_is_completed},
+                                        {"source_rank", work_source},
+                                        {"__tostring", work_text},
+                                        {NULL, NULL}};
+static const lm_object_type work_type = {"luminary.work", sizeof(work_handle), close_work, "a work", work_methods};
+
+/* An empty work of the group whose handle is at `group`. */
+static work_handle *new_work(lua_State *L, int group) {
+  work_handle *handle = lm_object_new(L, &work_type);
+  handle->of_group.close = lose_group;
+  lm_object_keeps(L, group);
+  return handle;
+}
+
+/* ---- the call */
+
+typedef struct collective_call {
+  lm_collective kind;
+  lm_group *g;
+  lm_reduce_op op;
+  int peer, tag; /* peer: in the group */
+  bool scaled;
+  double scale;
+  lm_tensor *t, **first, **second;
+  int n, n2;
+} collective_call;
+
+enum { KIND = 1, GROUP, ASYNC, TIMEOUT, OP, PEER, TAG, TENSOR, FIRST, SECOND, SCALE };
+
+static lm_status read_name(lua_State *L, int i, const char *fn, int n, const char *(*name)(int), int *out) {
+  const char *text = lm_to_text(L, i);
+  if (!text) return lm_fail(LM_E_ARG, "%s: a name expected, got %s", fn, lm_got(L, LM_STATE(L), i));
+  for (*out = 0; *out < n; ++*out) {
+    if (strcmp(text, name(*out)) == 0) return LM_OK;
+  }
+  return lm_fail(LM_E_ARG, "%s: there is no '%s'", fn, text);
+}
+
+static const char *kind_name(int i) { return lm_collective_name((lm_collective)i); }
+static const char *op_name(int i) { return lm_reduce_op_name((lm_reduce_op)i); }
+
+/* A rank in the world, as the group numbers it. */
+static lm_status read_peer(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_group *g, int *peer) {
+  int64_t rank;
+  *peer = -1;
+  if (lua_isnil(L, i)) return LM_OK;
+  lm_status status = lm_read_int(L, s, i, fn, "the rank", &rank);
+  if (status != LM_OK) return status;
+  for (*peer = 0; *peer < g->size; ++*peer) {
+    if ((g->ranks ? g->ranks[*peer] : *peer) == rank) return LM_OK;
+  }
+  const lm_ints ranks = {.n = g->size < LM_MAX_DIMS ? g->size : LM_MAX_DIMS};
+  int64_t list[LM_MAX_DIMS];
+  for (int k = 0; k < ranks.n; k++) list[k] = in_world(g, k);
+  return lm_fail(LM_E_ARG, "%s: rank %lld is not in this group of %d (ranks %s%s, numbered as in the world)", fn,
+                 (long long)rank, g->size, lm_shape_text(ranks.n, list), ranks.n < g->size ? " and more" : "");
+}
+
+static lm_status read_tag(lua_State *L, const lm_lua *s, int i, const char *fn, int *out) {
+  int64_t tag = 0;
+  lm_status status = lua_isnil(L, i) ? LM_OK : lm_read_int(L, s, i, fn, "tag", &tag);
+  if (status == LM_OK && (tag < 0 || tag > INT32_MAX))
+    status = lm_fail(LM_E_ARG, "%s: tag: an integer from 0 to %d expected, got %lld", fn, INT32_MAX, (long long)tag);
+  *out = (int)tag;
+  return status;
+}
+
+static lm_status read_call(lua_State *L, const lm_lua *s, collective_call *r) {
+  lm_status status;
+  int number;
+  double timeout;
+  TRY(read_name(L, KIND, "dist", LM_COLLECTIVES, kind_name, &number));
+  r->kind = (lm_collective)number;
+  const char *fn = lm_collective_name(r->kind);
+  TRY(lm_read_group(L, s, GROUP, fn, &r->g));
+  if (!lua_isnil(L, OP)) {
+    TRY(read_name(L, OP, fn, LM_REDUCE_OPS, op_name, &number));
+    r->op = (lm_reduce_op)number;
+  }
+  TRY(read_peer(L, s, PEER, fn, r->g, &r->peer));
+  TRY(read_tag(L, s, TAG, fn, &r->tag));
+  r->scaled = !lua_isnil(L, SCALE);
+  if (r->scaled) TRY(lm_read_number(L, s, SCALE, fn, "scale", &r->scale));
+  if (r->kind != LM_BARRIER && r->kind != LM_ALL_TO_ALL) TRY(lm_read_tensor(L, s, TENSOR, fn, "the tensor", &r->t));
+  if (!lua_isnil(L, FIRST)) TRY(lm_read_list(L, s, FIRST, fn, "the list of tensors", false, &r->n, &r->first));
+  if (!lua_isnil(L, SECOND)) TRY(lm_read_list(L, s, SECOND, fn, "the list of inputs", false, &r->n2, &r->second));
+  if (!lua_isnil(L, TIMEOUT)) {
+    TRY(lm_read_number(L, s, TIMEOUT, fn, "timeout", &timeout));
+    lm_collective_timeout(timeout);
+  }
+done:
+  return status;
+}
+
+static lm_status start_call(collective_call *r, lm_work **work) {
+  switch (r->kind) {
+    case LM_ALL_REDUCE:
+      if (r->scaled) return lm_all_reduce_scaled(r->g, r->t, r->scale, work);
+      return lm_all_reduce(r->g, r->t, r->op, work);
+    case LM_BROADCAST: return lm_group_broadcast(r->g, r->t, r->peer, work);
+    case LM_REDUCE: return lm_reduce(r->g, r->t, r->peer, r->op, work);
+    case LM_ALL_GATHER: return lm_all_gather(r->g, r->t, r->n, r->first, work);
+    case LM_GATHER: return lm_gather(r->g, r->t, r->peer, r->n, r->first, work);
+    case LM_SCATTER: return lm_scatter(r->g, r->t, r->peer, r->n, r->first, work);
+    case LM_REDUCE_SCATTER: return lm_reduce_scatter(r->g, r->t, r->n, r->first, r->op, work);
+    case LM_ALL_TO_ALL:
+      if (r->n != r->n2) {
+        return lm_fail(LM_E_ARG, "all_to_all: %d outputs and %d inputs; each rank needs one of each", r->n, r->n2);
+      }
+      return lm_all_to_all(r->g, r->n, r->second, r->first, work);
+    case LM_BARRIER: return lm_barrier(r->g, work);
+    case LM_SEND: return lm_send(r->g, r->t, r->peer, r->tag, work);
+    case LM_RECV: return lm_recv(r->g, r->t, r->peer, r->tag, work);
+    default: return lm_fail(LM_E_ARG, "dist: %s is no call of its own", lm_collective_name(r->kind));
+  }
+}
+
+/* Who a recv was from is known from its work alone. */
+static lm_status receive(collective_call *r) {
+  lm_work *work = NULL;
+  lm_status status;
+  TRY(start_call(r, &work));
+  TRY(lm_work_wait(work, -1));
+  r->peer = lm_work_peer(work);
+done:
+  lm_work_release(work);
+  return status;
+}
+
+/* dist_run(collective, group, async, timeout, op, rank in the world, tag, t, list, list of inputs, scale) -> a work if
+ * async; of a recv, who it was from. What a collective does not have is nil. */
+static int bind_run(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  collective_call r = {0};
+  lm_status status;
+  lua_settop(L, SCALE);
+  work_handle *handle = lua_toboolean(L, ASYNC) ? new_work(L, GROUP) : NULL;
+  lm_note_line(L, s);
+  TRY(read_call(L, s, &r));
+  if (handle) {
+    TRY(start_call(&r, &handle->work));
+    handle->group = r.g;
+    handle->kind = r.kind;
+    lm_group_carries(L, GROUP, &handle->of_group);
+  } else if (r.kind == LM_RECV) {
+    TRY(receive(&r));
+  } else {
+    TRY(start_call(&r, NULL));
+  }
+done:
+  lm_free(r.first);
+  lm_free(r.second);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, lm_collective_name(r.kind)));
+  if (!handle && r.kind == LM_RECV) lua_pushinteger(L, in_world(r.g, r.peer));
+  return handle || r.kind == LM_RECV;
+}
+
+/* ---- several at once */
+
+enum { BATCH_GROUP = 1, BATCH_TIMEOUT, BATCH_LIST, BATCH_WORKS };
+static const char batch_name[] = "batch_isend_irecv";
+
+/* The entry on top of the stack: {op, tensor, peer, tag}. */
+static lm_status read_p2p(lua_State *L, const lm_lua *s, const lm_group *g, lm_p2p *out) {
+  lm_status status;
+  static const char *const fields[] = {"op", "tensor", "peer", "tag"};
+  int at = lua_gettop(L);
+  if (lua_type(L, at) != LUA_TTABLE)
+    return lm_fail(LM_E_ARG, "%s: a table expected, got %s", batch_name, lm_got(L, s, at));
+  for (int k = 0; k < 4; k++)
+    if (!lm_field(L, at, fields[k])) lua_pushnil(L);
+  out->sending = lm_to_text(L, at + 1) && strcmp(lua_tostring(L, at + 1), "isend") == 0;
+  TRY(lm_read_tensor(L, s, at + 2, batch_name, "tensor", &out->t));
+  TRY(read_peer(L, s, at + 3, batch_name, g, &out->peer));
+  TRY(read_tag(L, s, at + 4, batch_name, &out->tag));
+done:
+  lua_settop(L, at);
+  return status;
+}
+
+/* dist_batch(group, timeout, list of {op = "isend" or "irecv", tensor, peer in the world, tag}) -> list of works */
+static int bind_batch(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_group *g;
+  double timeout;
+  lm_p2p *list = NULL;
+  lm_work **works = NULL;
+  lm_status status;
+  lua_settop(L, BATCH_LIST);
+  luaL_checktype(L, BATCH_LIST, LUA_TTABLE);
+  int n = (int)lua_objlen(L, BATCH_LIST);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    new_work(L, BATCH_GROUP);
+    lua_rawseti(L, BATCH_WORKS, i + 1);
+  }
+  lm_note_line(L, s);
+  TRY(lm_read_group(L, s, BATCH_GROUP, batch_name, &g));
+  list = lm_calloc((size_t)n + 1, sizeof *list);
+  works = lm_calloc((size_t)n + 1, sizeof *works);
+  if (!list || !works) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, BATCH_LIST, i + 1);
+    TRY(read_p2p(L, s, g, &list[i]));
+    lua_pop(L, 1);
+  }
+  if (!lua_isnil(L, BATCH_TIMEOUT)) {
+    TRY(lm_read_number(L, s, BATCH_TIMEOUT, batch_name, "timeout", &timeout));
+    lm_collective_timeout(timeout);
+  }
+  if (n > 0) TRY(lm_batch_p2p(g, n, list, works));
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, BATCH_WORKS, i + 1);
+    work_handle *handle = lm_to_object(L, -1, &work_type);
+    handle->work = works[i];
+    handle->group = g;
+    handle->kind = list[i].sending ? LM_SEND : LM_RECV;
+    lm_group_carries(L, BATCH_GROUP, &handle->of_group);
+    lua_pop(L, 1);
+  }
+done:
+  lm_free(list);
+  lm_free(works);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, batch_name));
+  lua_settop(L, BATCH_WORKS);
+  return 1;
+}
+
+/* device_collective(list, root, reduce) -> whether it was done: the tensors, each on a device of its own, become what
+ * list[root] is or, with reduce, list[root] becomes their sum */
+static int bind_devices(lua_State *L) {
+  static const char fn[] = "device_collective";
+  lm_lua *s = LM_STATE(L);
+  lm_tensor **list = NULL;
+  int n = 0;
+  int64_t root;
+  bool taken = false;
+  lm_status status;
+  lua_settop(L, 3);
+  TRY(lm_read_list(L, s, 1, fn, "the list of tensors", false, &n, &list));
+  TRY(lm_read_int(L, s, 2, fn, "root", &root));
+  if (root < 1 || root > n)
+    TRY(lm_fail(LM_E_ARG, "%s: root: there is no tensor %lld among %d", fn, (long long)root, n));
+  TRY(lm_devices_collective(n, list, (int)root - 1, lua_toboolean(L, 3), &taken));
+done:
+  lm_free(list);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, taken);
+  return 1;
+}
+
+/* ---- objects travel as bytes */
+
+static lm_status make_bytes(lua_State *L, lm_lua *s, void *arg) {
+  lm_tensor **out = arg;
+  int64_t size = 0;
+  size_t n;
+  lm_status status = LM_OK;
+  const char *data = lua_tolstring(L, 1, &n);
+  if (!lua_isnil(L, 2)) TRY(lm_read_int(L, s, 2, "dist_bytes", "n", &size));
+  if (size < 0) TRY(lm_fail(LM_E_ARG, "dist_bytes: n: %lld is less than 0", (long long)size));
+  if ((size_t)size < n) size = (int64_t)n;
+  TRY(lm_tensor_empty(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &size, LM_CONTIGUOUS, out));
+  memcpy((*out)->data, data, n);
+  memset((*out)->data + n, 0, (size_t)size - n);
+done:
+  return status;
+}
+
+/* dist_bytes(string [, n]) -> uint8 tensor of it, with zeros after it up to n */
+static int bind_bytes(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "dist_bytes: a string expected");
+  return lm_return_tensor(L, 2, make_bytes);
+}
+
+/* dist_text(uint8 tensor, n) -> its first n bytes as a string */
+static int bind_text(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *t;
+  lm_box *held = lm_box_new(L); /* making the string may collect, and x be freed or given other memory */
+  lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
+  int64_t n = lm_need_int(L, 2, "dist_text", "n");
+  if (n < 0 || n > t->numel)
+    return lm_raise_text(L, "dist_text: %lld of %lld bytes", (long long)n, (long long)t->numel);
+  lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
+  lm_box_fill(s, held, t);
+  lua_pushlstring(L, t->data, (size_t)n);
+  return 1;
+}
+
+const luaL_Reg lm_collective_functions[] = {
+    {"dist_run", bind_run},   {"dist_batch", bind_batch},          {"dist_bytes", bind_bytes},
+    {"dist_text", bind_text}, {"device_collective", bind_devices}, {NULL, NULL},
+};

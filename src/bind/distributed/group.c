@@ -1,0 +1,149 @@
+/* Process groups: which there are, and their members. */
+#include "bind/distributed/group.h"
+#include "base/mem.h"
+
+typedef struct group_handle {
+  lm_dependent of_world;
+  lm_group *group;        /* NULL once closed */
+  lm_world_handle *world; /* NULL: solo. The handle's environment keeps it alive */
+  lm_dependent *dependents;
+} group_handle;
+
+static void close_group(void *object) {
+  group_handle *handle = object;
+  if (!handle->group) return;
+  lm_dependent_leave(&handle->of_world);
+  lm_dependents_close(&handle->dependents);
+  lm_group *group = handle->group;
+  handle->group = NULL;
+  lm_group_close(group);
+}
+static const lm_object_type group_type = {"luminary.group", sizeof(group_handle), close_group, "a process group", NULL};
+
+int lm_bind_close_group(lua_State *L) {
+  void *group = lm_to_object(L, 1, &group_type);
+  if (!group) return lm_raise_text(L, "dist_close: a world or a group expected");
+  close_group(group);
+  return 0;
+}
+
+lm_group *lm_to_group(lua_State *L, int i) {
+  const group_handle *handle = lm_to_object(L, i, &group_type);
+  return handle ? handle->group : NULL;
+}
+
+lm_status lm_read_group(lua_State *L, const lm_lua *s, int i, const char *fn, lm_group **out) {
+  const group_handle *handle = lm_to_object(L, i, &group_type);
+  if (!handle) return lm_fail(LM_E_ARG, "%s: a process group expected, got %s", fn, lm_got(L, s, i));
+  if (!handle->group) return lm_fail(LM_E_STATE, "%s: this process group was destroyed", fn);
+  if (handle->world) {
+    lm_status status = lm_world_check(handle->world->world);
+    if (status != LM_OK) return lm_fail_in(status, fn);
+  }
+  *out = handle->group;
+  return LM_OK;
+}
+
+void lm_group_carries(lua_State *L, int i, lm_dependent *d) {
+  group_handle *handle = lm_to_object(L, i, &group_type);
+  if (handle) lm_dependent_join(&handle->dependents, d);
+}
+
+static group_handle *new_group(lua_State *L) {
+  group_handle *handle = lm_object_new(L, &group_type);
+  handle->of_world.close = close_group;
+  return handle;
+}
+
+/* dist_has(backend, who asks) -> as get_backend will say it; raises if there is no such backend, naming what there is
+ */
+static int bind_has(lua_State *L) {
+  char text[LM_GROUP_TEXT];
+  const char *fn = lm_to_text(L, 2);
+  if (!fn) return lm_raise_text(L, "dist_has: two names expected");
+  lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
+  lua_pushstring(L, text);
+  return 1;
+}
+
+static int bind_solo(lua_State *L) {
+  lm_need(L, lm_group_solo(&new_group(L)->group));
+  return 1;
+}
+
+/* The list of ranks at 3. */
+static lm_status open_group(lua_State *L, const lm_lua *s, group_handle *handle) {
+  lm_status status;
+  int64_t rank;
+  double timeout = 0;
+  int n = (int)lua_objlen(L, 3);
+  int *ranks = lm_malloc((size_t)n * sizeof *ranks);
+  if (!ranks) return LM_E_OOM;
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 3, i + 1);
+    TRY(lm_read_int(L, s, lua_gettop(L), "new_group", "a rank", &rank));
+    lua_pop(L, 1);
+    ranks[i] = rank < 0 || rank > INT32_MAX ? -1 : (int)rank;
+  }
+  if (!lua_isnil(L, 4)) TRY(lm_read_number(L, s, 4, "new_group", "timeout", &timeout));
+  TRY(lm_group_new(handle->world->world, lua_tostring(L, 2), n, ranks, timeout, &handle->group));
+done:
+  lm_free(ranks);
+  return status;
+}
+
+/* dist_group(world, backend, ranks in the world ascending [, timeout]) -> group, or nil for a rank outside it */
+static int bind_group(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 4);
+  lm_world_handle *world = lm_need_world(L, 1, "new_group");
+  if (!lm_to_text(L, 2) || lua_type(L, 3) != LUA_TTABLE) {
+    return lm_raise_text(L, "new_group: a backend and a list of ranks expected");
+  }
+  group_handle *handle = new_group(L); /* 5 */
+  handle->world = world;
+  lm_object_keeps(L, 1);
+  lm_note_line(L, s);
+  lm_need(L, lm_world_check(world->world));
+  lm_need(L, open_group(L, s, handle));
+  if (!handle->group) return 0;
+  lm_dependent_join(&world->groups, &handle->of_world);
+  lua_settop(L, 5);
+  return 1;
+}
+
+/* dist_members(group) -> this rank in it, its size, its members' ranks in the world */
+static int bind_members(lua_State *L) {
+  const lm_group *g = lm_to_group(L, 1);
+  if (!g) return lm_raise_text(L, "dist_members: a process group expected");
+  lua_pushinteger(L, g->rank);
+  lua_pushinteger(L, g->size);
+  lua_createtable(L, g->size, 0);
+  for (int i = 0; i < g->size; i++) {
+    lua_pushinteger(L, g->ranks ? g->ranks[i] : i);
+    lua_rawseti(L, -2, i + 1);
+  }
+  return 3;
+}
+
+/* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
+static int bind_nccl_version(lua_State *L) {
+  const lm_group_table *table;
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->version) {
+    lua_pushinteger(L, table->version());
+    return 1;
+  }
+  lua_pushnil(L);
+  lua_pushstring(L, lm_error());
+  return 2;
+}
+
+const luaL_Reg lm_group_functions[] = {
+    {"dist_has", bind_has},
+    {"dist_solo", bind_solo},
+    {"dist_group", bind_group},
+    {"dist_members", bind_members},
+    {"nccl_version", bind_nccl_version},
+    {NULL, NULL},
+};

@@ -1,0 +1,316 @@
+/* DistributedDataParallel's core: reducers as Lua holds them, and what the ranks of a model share. */
+#include "distributed/ddp/reducer.h"
+
+#include "base/mem.h"
+#include "bind/distributed/group.h"
+#include "distributed/store/failure.h"
+
+typedef struct reducer_handle {
+  lm_dependent of_group; /* which its environment keeps alive */
+  lm_reducer *r;         /* NULL once closed */
+  int local;             /* depth of no_sync */
+  lm_lua *s;
+} reducer_handle;
+
+static const char ddp[] = "DistributedDataParallel";
+
+static void close_reducer(void *object) {
+  reducer_handle *handle = object;
+  lm_reducer *r = handle->r;
+  lm_dependent_leave(&handle->of_group);
+  handle->r = NULL;
+  lm_reducer_close(r);
+}
+static const lm_object_type reducer_type = {"luminary.reducer", sizeof(reducer_handle), close_reducer, "a reducer",
+                                            NULL};
+
+static reducer_handle *self(lua_State *L) {
+  reducer_handle *handle = lm_need_object(L, 1, &reducer_type, ddp);
+  if (!handle->r) lm_raise_text(L, "%s: its process group was destroyed", ddp);
+  return handle;
+}
+
+/* ---- making one */
+
+static lm_status make_reducer(lua_State *L, const lm_lua *s, reducer_handle *handle) {
+  lm_status status;
+  lm_group *g;
+  lm_tensor **params = NULL;
+  const char **names = NULL;
+  int n = 0;
+  int64_t first = 1 << 20, cap = 25 << 20;
+  lm_reducer_config config = {.weighted = true};
+  TRY(lm_read_group(L, s, 1, ddp, &g));
+  TRY(lm_read_list(L, s, 2, ddp, "parameters", false, &n, &params));
+  TRY(LM_READ_OPTIONS(L, s, 4, ddp, {"first_bytes", LM_OPTION_INT, &first}, {"cap_bytes", LM_OPTION_INT, &cap},
+                      {"find_unused", LM_OPTION_BOOL, &config.find_unused},
+                      {"static_graph", LM_OPTION_BOOL, &config.static_graph},
+                      {"weighted", LM_OPTION_BOOL, &config.weighted}));
+  if (first < 1 || cap < 1)
+    TRY(lm_fail(LM_E_ARG, "%s: %s: at least 1 expected", ddp, first < 1 ? "first_bytes" : "cap_bytes"));
+  config.first_bytes = (size_t)first;
+  config.cap_bytes = (size_t)cap;
+  names = lm_malloc((size_t)n * sizeof *names);
+  if (!names) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, 3, i + 1);                               /* the list keeps the string alive */
+    names[i] = lm_to_text(L, -1) ? lm_to_text(L, -1) : "?"; /* for messages */
+    lua_pop(L, 1);
+  }
+  if (n == 0) TRY(lm_fail(LM_E_ARG, "%s: no parameters: nothing to average", ddp));
+  TRY(lm_reducer_new(g, n, params, names, &config, &handle->r));
+done:
+  lm_free(params);
+  lm_free(names);
+  return status;
+}
+
+/* reducer_new(group, parameters, names, {first_bytes, cap_bytes, find_unused, static_graph, weighted}) */
+static int bind_new(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 4);
+  if (lua_type(L, 3) != LUA_TTABLE || lua_type(L, 4) != LUA_TTABLE) {
+    return lm_raise_text(L, "%s: a list of names and a table of options expected", ddp);
+  }
+  reducer_handle *handle = lm_object_new(L, &reducer_type);
+  handle->of_group.close = close_reducer;
+  handle->s = s;
+  lm_object_keeps(L, 1);
+  lm_note_line(L, s);
+  lm_need(L, make_reducer(L, s, handle));
+  lm_group_carries(L, 1, &handle->of_group);
+  return 1;
+}
+
+/* ---- forward passes */
+
+/* reducer_forward(r, weight, training, buffers) -> the rank whose buffers all take, or nil if none are due */
+static int bind_forward(lua_State *L) {
+  reducer_handle *handle = self(L);
+  lm_forward f = {.sync = handle->local == 0, .training = lua_toboolean(L, 3), .buffers = lua_toboolean(L, 4)};
+  int root = 0;
+  f.weight = lm_need_number(L, 2, ddp, "weight");
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_reducer_forward(handle->r, &f, &root));
+  if (!f.sync || !f.training || !f.buffers) return 0;
+  lua_pushinteger(L, root);
+  return 1;
+}
+
+/* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
+static int bind_no_sync(lua_State *L) {
+  reducer_handle *handle = self(L);
+  handle->local++;
+  int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
+  handle->local--;
+  return failed ? lua_error(L) : lua_gettop(L) - 1;
+}
+
+/* reducer_join(r, shadow, f, ...): f's results, after shadow() */
+static int bind_join(lua_State *L) {
+  reducer_handle *handle = self(L);
+  lm_note_line(L, LM_STATE(L));
+  lm_need(L, lm_reducer_join(handle->r, true));
+  int failed = lm_pcall(L, lua_gettop(L) - 3, LUA_MULTRET);
+  if (!failed && lua_checkstack(L, 4)) {
+    lua_pushvalue(L, 2);
+    failed = lm_pcall(L, 0, 0);
+  }
+  if (handle->r) lm_reducer_join(handle->r, false);
+  return failed ? lua_error(L) : lua_gettop(L) - 2;
+}
+
+/* reducer_shadow(r) -> "buffers", "backward" or "over", and a rank */
+static int bind_shadow(lua_State *L) {
+  static const char *const names[] = {"buffers", "backward", "over"};
+  reducer_handle *handle = self(L);
+  lm_shadow what;
+  int root = 0;
+  luaL_checkstack(L, LM_HOOK_SLOTS, ddp);
+  lua_State *before = lm_running_begin(L, handle->s); /* it may call a communication hook */
+  lm_status status = lm_reducer_shadow(handle->r, &what, &root);
+  handle->s->running = before;
+  lm_need(L, status);
+  lua_pushstring(L, names[what]);
+  lua_pushinteger(L, root);
+  return 2;
+}
+
+/* reducer_buckets(r) -> how many, whether the ranks share their memory */
+static int bind_buckets(lua_State *L) {
+  bool shared;
+  lua_pushinteger(L, lm_reducer_buckets(self(L)->r, &shared));
+  lua_pushboolean(L, shared);
+  return 2;
+}
+
+/* ---- communication hooks */
+
+typedef struct hook_call {
+  reducer_handle *handle;
+  int bucket;
+  bool last;
+  lm_tensor *content;
+} hook_call;
+
+static int run_hook(lua_State *L, lm_lua *s, void *arg) {
+  hook_call *c = arg;
+  (void)s;
+  lm_reg_get(L, &lm_reg_weak);
+  lua_pushlightuserdata(L, c->handle);
+  lua_rawget(L, -2);
+  lua_pushinteger(L, c->bucket + 1);
+  lua_pushboolean(L, c->last);
+  lua_call(L, 2, 1);
+  if (lua_isnil(L, -1)) return 0;
+  c->content = lm_retain(lm_need_tensor(L, lua_gettop(L), "register_comm_hook", "the hook's result"));
+  return 0;
+}
+
+static lm_status call_hook(void *ctx, int bucket, bool last, lm_tensor **content) {
+  hook_call c = {.handle = ctx, .bucket = bucket, .last = last};
+  lm_status status = lm_call_lua(c.handle->s->callbacks, run_hook, &c);
+  *content = c.content;
+  return status;
+}
+
+/* reducer_set_hook(r, name [, f]): "allreduce", "fp16_compress" or "bf16_compress", or f(bucket, last) -> what becomes
+ * of the bucket, or nil, to be asked once more with `last` at the end of backward. Buckets count from 1. */
+static int bind_set_hook(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  reducer_handle *handle = self(L);
+  const char *name = luaL_checkstring(L, 2);
+  lm_comm_hook hook = {.name = name, .wire = LM_DTYPE_COUNT};
+  if (strcmp(name, "fp16_compress") == 0) hook.wire = LM_F16;
+  if (strcmp(name, "bf16_compress") == 0) hook.wire = LM_BF16;
+  if (lua_type(L, 3) == LUA_TFUNCTION) {
+    hook.call = call_hook;
+    hook.ctx = handle;
+  }
+  lm_note_line(L, s);
+  lm_need(L, lm_reducer_set_hook(handle->r, &hook));
+  if (!hook.call) return 0;
+  lua_getfenv(L, 1); /* which keeps it alive */
+  lua_pushvalue(L, 3);
+  lua_rawseti(L, -2, 2);
+  lm_reg_get(L, &lm_reg_weak); /* where run_hook finds it */
+  lua_pushlightuserdata(L, handle);
+  lua_pushvalue(L, 3);
+  lua_rawset(L, -3);
+  return 0;
+}
+
+static int need_bucket(lua_State *L, const reducer_handle *handle) {
+  bool shared;
+  int64_t k = lm_need_int(L, 2, ddp, "bucket");
+  if (k < 1 || k > lm_reducer_buckets(handle->r, &shared))
+    lm_raise_text(L, "%s: there is no bucket %lld", ddp, (long long)k);
+  return (int)k - 1;
+}
+
+static lm_status get_buffer(lua_State *L, lm_lua *s, void *arg) {
+  (void)s;
+  const reducer_handle *handle = lua_touserdata(L, 1);
+  if (!handle->r) return lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp); /* by a finalizer */
+  return lm_reducer_buffer(handle->r, (int)lua_tointeger(L, 2) - 1, arg);
+}
+
+/* reducer_buffer(r, bucket) -> its memory, a list of numbers of parameters in the order of their places */
+static int bind_buffer(lua_State *L) {
+  int k = need_bucket(L, self(L));
+  lm_return_tensor(L, 2, get_buffer);                                                     /* 3 */
+  int *param = lua_newuserdata(L, (size_t)lm_reducer_params(self(L)->r) * sizeof *param); /* 4 */
+  int n = lm_reducer_members(self(L)->r, k, param);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushinteger(L, param[i] + 1);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_remove(L, -2);
+  return 2;
+}
+
+static lm_status get_gradient(lua_State *L, lm_lua *s, void *arg) {
+  int64_t i;
+  const reducer_handle *handle = lua_touserdata(L, 1);
+  lm_status status;
+  TRY(lm_read_int(L, s, 2, ddp, "parameter", &i));
+  if (!handle->r) TRY(lm_fail(LM_E_STATE, "%s: its process group was destroyed", ddp));
+  if (i < 1 || i > lm_reducer_params(handle->r))
+    TRY(lm_fail(LM_E_INDEX, "%s: there is no parameter %lld", ddp, (long long)i));
+  TRY(lm_reducer_gradient(handle->r, (int)i - 1, arg));
+done:
+  return status;
+}
+
+/* reducer_gradient(r, i) -> parameter i's in its bucket's memory */
+static int bind_gradient(lua_State *L) {
+  self(L);
+  return lm_return_tensor(L, 2, get_gradient);
+}
+
+/* ---- sharing */
+
+/* reducer_share(group, tensors, root): all become root's */
+static int bind_share(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_group *g;
+  lm_tensor **t = NULL;
+  int n = 0;
+  int64_t root = 0;
+  lm_status status;
+  lm_note_line(L, s);
+  TRY(lm_read_group(L, s, 1, ddp, &g));
+  TRY(lm_read_int(L, s, 3, ddp, "root", &root));
+  TRY(lm_read_list(L, s, 2, ddp, "tensors", false, &n, &t));
+  TRY(lm_share_tensors(g, n, t, (int)root));
+done:
+  lm_free(t);
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* reducer_share_text(group, text) -> rank 0's */
+static int bind_share_text(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_group *g;
+  char *theirs = NULL;
+  size_t n = 0;
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a text expected", ddp);
+  const char *mine = lua_tolstring(L, 2, &n);
+  lm_box *owner = lm_box_new(L); /* of the bytes, while Lua makes a string of them */
+  lm_tensor *t = NULL;
+  lm_note_line(L, s);
+  lm_need(L, lm_read_group(L, s, 1, ddp, &g));
+  lm_need(L, lm_share_bytes(g, 0, mine, n, &theirs, &n));
+  lm_need(L, lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){(int64_t)n}, theirs, n, lm_free, theirs, &t));
+  lm_box_fill(s, owner, t);
+  lua_pushlstring(L, theirs, n);
+  return 1;
+}
+
+/* reducer_fail(group, message): tells all ranks that this one is going to raise this */
+static int bind_fail(lua_State *L) {
+  lm_group *g = lm_to_group(L, 1);
+  if (!g || lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a group and a message expected", ddp);
+  lm_note_line(L, LM_STATE(L));
+  char message[LM_FAILURE_MESSAGE];
+  lm_write_bytes(message, sizeof message, lua_tostring(L, 2), lua_objlen(L, 2));
+  lm_share_failure(g, message);
+  return 0;
+}
+
+const luaL_Reg lm_reducer_functions[] = {
+    {"reducer_new", bind_new},
+    {"reducer_forward", bind_forward},
+    {"reducer_no_sync", bind_no_sync},
+    {"reducer_join", bind_join},
+    {"reducer_shadow", bind_shadow},
+    {"reducer_buckets", bind_buckets},
+    {"reducer_share", bind_share},
+    {"reducer_share_text", bind_share_text},
+    {"reducer_fail", bind_fail},
+    {"reducer_set_hook", bind_set_hook},
+    {"reducer_buffer", bind_buffer},
+    {"reducer_gradient", bind_gradient},
+    {NULL, NULL},
+};

@@ -1,0 +1,206 @@
+/* Worlds: all ranks of a job, and how they fare. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bind/distributed/group.h"
+#include "distributed/store/pmix.h"
+#include "distributed/store/words.h"
+
+void lm_dependent_join(lm_dependent **list, lm_dependent *d) {
+  d->next = *list;
+  d->pprev = list;
+  if (d->next) d->next->pprev = &d->next;
+  *list = d;
+}
+
+void lm_dependent_leave(lm_dependent *d) {
+  if (!d->pprev) return;
+  *d->pprev = d->next;
+  if (d->next) d->next->pprev = d->pprev;
+  d->pprev = NULL;
+}
+
+void lm_dependents_close(lm_dependent **list) {
+  while (*list) {
+    lm_dependent *d = *list;
+    lm_dependent_leave(d);
+    d->close(d);
+  }
+}
+
+/* ---- handles */
+
+static void close_world(void *object) {
+  lm_world_handle *handle = object;
+  if (!handle->world) return;
+  lm_dependents_close(&handle->groups);
+  lm_world *world = handle->world;
+  handle->world = NULL;
+  handle->s->worlds--;
+  lm_world_close(world);
+}
+static const lm_object_type world_type = {"luminary.world", sizeof(lm_world_handle), close_world, "a world", NULL};
+
+lm_world_handle *lm_need_world(lua_State *L, int i, const char *fn) {
+  lm_world_handle *handle = lm_need_object(L, i, &world_type, fn);
+  if (!handle->world) lm_raise_text(L, "%s: the process group was destroyed", fn);
+  return handle;
+}
+
+/* ---- opening and closing */
+
+/* Once a process, whichever of its threads is rank 0 first. */
+static void say_without_token(const lm_world_config *c) {
+  static _Atomic bool said;
+  /* Where only the job's own user can read where the store is, what stands there with it is a secret. */
+  bool secret = strncmp(c->init_method, "pmix:", 5) == 0 || strncmp(c->init_method, "file:", 5) == 0;
+  if (c->rank != 0 || c->token || secret || atomic_exchange(&said, true)) return;
+  fprintf(stderr,
+          "luminary: no LM_TOKEN is set: the job's id alone ('%s') keeps strays out of this process group; "
+          "`luminary run` makes a token, or set LM_TOKEN to a secret on all ranks\n",
+          c->job && *c->job ? c->job : c->init_method);
+}
+
+/* dist_open{init_method, rank, size, timeout, heartbeat_timeout, offers_nccl [, job] [, token]} -> world */
+static int bind_open(lua_State *L) {
+  static const char fn[] = "init_process_group";
+  lm_lua *s = LM_STATE(L);
+  int64_t rank = INT64_MAX, size = INT64_MAX;
+  lm_world_config c = {.generation = s->worlds_before, .timeout = NAN, .heartbeat_timeout = NAN};
+  lua_settop(L, 1);
+  lm_world_handle *handle = lm_object_new(L, &world_type);
+  handle->s = s;
+  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "%s: a table expected", fn);
+  lm_need(L,
+          LM_READ_OPTIONS(L, s, 1, fn, {"init_method", LM_OPTION_TEXT, &c.init_method}, {"rank", LM_OPTION_INT, &rank},
+                          {"size", LM_OPTION_INT, &size}, {"timeout", LM_OPTION_NUMBER, &c.timeout},
+                          {"heartbeat_timeout", LM_OPTION_NUMBER, &c.heartbeat_timeout},
+                          {"offers_nccl", LM_OPTION_BOOL, &c.offers_nccl}, {"job", LM_OPTION_TEXT, &c.job},
+                          {"token", LM_OPTION_TEXT, &c.token}));
+  const char *missing = !c.init_method               ? "init_method"
+                        : rank == INT64_MAX          ? "rank"
+                        : size == INT64_MAX          ? "size"
+                        : isnan(c.timeout)           ? "timeout"
+                        : isnan(c.heartbeat_timeout) ? "heartbeat_timeout"
+                                                     : NULL;
+  if (missing) return lm_raise_text(L, "%s: %s is missing", fn, missing);
+  if (rank < INT32_MIN || rank > INT32_MAX || size < INT32_MIN || size > INT32_MAX)
+    return lm_raise_text(L, "%s: rank %lld of %lld is out of range", fn, (long long)rank, (long long)size);
+  c.rank = (int)rank;
+  c.size = (int)size;
+  s->worlds++; /* its line is told, to whom it may have to wait for */
+  lm_note_line(L, s);
+  lm_status status = lm_world_open(&c, &handle->world);
+  if (status != LM_OK) s->worlds--;
+  lm_need(L, status);
+  s->worlds_before++;
+  say_without_token(&c);
+  return 1;
+}
+
+/* dist_close(world or group); a second time is fine */
+static int bind_close(lua_State *L) {
+  void *world = lm_to_object(L, 1, &world_type);
+  if (!world) return lm_bind_close_group(L);
+  close_world(world);
+  return 0;
+}
+
+/* dist_pmix() -> true, or false and why this process cannot meet others by PMIx */
+static int bind_pmix(lua_State *L) {
+  bool there = lm_pmix_is_there() == LM_OK;
+  lua_pushboolean(L, there);
+  if (there) return 1;
+  lua_pushstring(L, lm_error());
+  return 2;
+}
+
+/* dist_local_rank(world) -> this rank's place among those of its host */
+static int bind_local_rank(lua_State *L) {
+  lua_pushinteger(L, lm_world_local_rank(lm_need_world(L, 1, "dist_local_rank")->world));
+  return 1;
+}
+
+/* dist_backend(world) -> the default one, which all ranks agree on */
+static int bind_backend(lua_State *L) {
+  const char *backend;
+  lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
+  lua_pushstring(L, backend);
+  return 1;
+}
+
+/* ---- health */
+
+static const char *failure_name(lm_failure_kind kind) {
+  static const char *const names[] = {"none", "error", "died", "frozen", "mismatch", "absent", "left", "unreachable"};
+  _Static_assert(sizeof names / sizeof *names == LM_FAILURE_KINDS, "a name for each");
+  return (unsigned)kind < LM_FAILURE_KINDS ? names[kind] : "none";
+}
+
+static void set_number(lua_State *L, const char *key, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void set_text(lua_State *L, const char *key, const char *value) {
+  lua_pushstring(L, value);
+  lua_setfield(L, -2, key);
+}
+
+static void push_party(lua_State *L, const lm_party *p) {
+  static const char *const standings[] = {"", "not joined", "no call", "waits", "came", "last in", "left", "died"};
+  _Static_assert(sizeof standings / sizeof *standings == LM_STANDINGS, "a name for each");
+  lua_createtable(L, 0, 6);
+  set_number(L, "rank", p->rank);
+  set_text(L, "host", p->host);
+  if (p->standing != LM_NOT_KNOWN) set_text(L, "standing", standings[p->standing]);
+  if (p->seconds > 0) set_number(L, "seconds", p->seconds);
+  if (!p->call.what[0]) return;
+  set_text(L, "call", p->call.what);
+  set_text(L, "where", p->call.where);
+}
+
+/* dist_cause(world) -> nil while all is well, else {kind, told_by, where, message, text, rank, host, who, other}; of
+ * `other`, as of `who`: {rank, host, standing, seconds, call, where}, as far as they are known */
+static int bind_cause(lua_State *L) {
+  lm_world *world = lm_need_world(L, 1, "dist_cause")->world;
+  lm_failure f;
+  char text[1024];
+  if (!lm_world_cause(world, &f)) return 0;
+  lua_createtable(L, 0, 9);
+  set_text(L, "kind", failure_name(f.kind));
+  set_number(L, "told_by", f.told_by);
+  set_text(L, "where", f.where);
+  set_text(L, "message", f.message);
+  set_text(L, "text", lm_failure_text(&f, text, sizeof text));
+  set_number(L, "rank", f.who.rank);
+  set_text(L, "host", f.who.host);
+  push_party(L, &f.who);
+  lua_setfield(L, -2, "who");
+  if (f.other.rank >= 0) {
+    push_party(L, &f.other);
+    lua_setfield(L, -2, "other");
+  }
+  return 1;
+}
+
+/* dist_fail(world, where, message): tells all ranks that this one failed */
+static int bind_fail(lua_State *L) {
+  lm_world *world = lm_need_world(L, 1, "dist_fail")->world;
+  if (lua_type(L, 2) != LUA_TSTRING || lua_type(L, 3) != LUA_TSTRING) {
+    return lm_raise_text(L, "dist_fail: a world and two strings expected");
+  }
+  char message[LM_FAILURE_MESSAGE];
+  lm_write_bytes(message, sizeof message, lua_tostring(L, 3), lua_objlen(L, 3));
+  lm_world_fail(world, lua_tostring(L, 2), message);
+  return 0;
+}
+
+const luaL_Reg lm_world_functions[] = {
+    {"dist_open", bind_open},   {"dist_close", bind_close},
+    {"dist_pmix", bind_pmix},   {"dist_local_rank", bind_local_rank},
+    {"dist_backend", bind_backend},
+    {"dist_cause", bind_cause},
+    {"dist_fail", bind_fail},   {NULL, NULL},
+};

@@ -1,0 +1,100 @@
+/* What belongs to the process, or to a thread that runs a script of its own: compute threads, time, environment.
+ *
+ *   set_num_threads(n)  get_num_threads()  time()  seconds, monotonic
+ *   setenv(name, value | nil)  getenv(name)   as the C library sees it
+ */
+#include <stdlib.h>
+
+#include "base/worker.h"
+#include "bind/bind.h"
+#include "op/backend.h"
+
+static const lm_backend *need_cpu(lua_State *L) {
+  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
+  if (!cpu) lm_raise(L, LM_E_MISSING);
+  return cpu;
+}
+
+static int bind_set_num_threads(lua_State *L) {
+  int64_t n = lm_need_int(L, 1, "set_num_threads", "n");
+  if (n < 1 || n > 4096) return lm_raise_text(L, "set_num_threads: n: 1 to 4096 expected, got %lld", (long long)n);
+  need_cpu(L)->set_threads((int)n);
+  return 0;
+}
+
+static int bind_get_num_threads(lua_State *L) {
+  lua_pushinteger(L, need_cpu(L)->get_threads());
+  return 1;
+}
+
+static int bind_time(lua_State *L) {
+  lua_pushnumber(L, lm_seconds());
+  return 1;
+}
+
+/* What a worker thread set: a table in its state's registry, from names to strings, or false where it removed one. */
+static const char own_environment;
+
+static int set_own(lua_State *L) { /* name at 1, value at 2 */
+  lm_reg_get(L, &own_environment);
+  if (!lua_istable(L, -1)) {
+    lua_newtable(L);
+    lua_pushlightuserdata(L, (void *)&own_environment);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+  }
+  lua_pushvalue(L, 1);
+  if (lua_isnoneornil(L, 2)) {
+    lua_pushboolean(L, 0);
+  } else {
+    lua_pushvalue(L, 2);
+    lua_tostring(L, -1);
+  }
+  lua_rawset(L, -3);
+  return 0;
+}
+
+/* True with the value (or nil) on the stack if the worker has set or removed the name at 1. */
+static bool push_own(lua_State *L) {
+  lm_reg_get(L, &own_environment);
+  if (!lua_istable(L, -1)) return false;
+  lua_pushvalue(L, 1);
+  lua_rawget(L, -2);
+  if (lua_isnil(L, -1)) return false;
+  if (!lua_toboolean(L, -1)) lua_pushnil(L);
+  return true;
+}
+
+static int bind_setenv(lua_State *L) {
+  lua_settop(L, 2);
+  if (lua_type(L, 2) == LUA_TNUMBER) lua_tostring(L, 2); /* in place */
+  const char *name = lm_to_text(L, 1), *value = lm_to_text(L, 2);
+  if (!name || !(lua_isnil(L, 2) || value)) {
+    return lm_raise_text(L, "setenv: a name and a string (or nil, to remove it) expected, got %s",
+                         lm_got(L, LM_STATE(L), name ? 2 : 1));
+  }
+  int kind = lm_device_has_read(name);
+  if (kind >= 0)
+    return lm_raise_text(L, "setenv: %s is read when %s devices are first asked for, which has happened; set it before",
+                         name, lm_device_kind_name(kind));
+  if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
+  int failed = value ? setenv(name, value, 1) : unsetenv(name);
+  if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));
+  return 0;
+}
+
+static int bind_getenv(lua_State *L) {
+  const char *name = lm_need_text(L, 1, "getenv", "name");
+  if (lm_is_worker() && push_own(L)) return 1;
+  lua_pushstring(L, getenv(name));
+  return 1;
+}
+
+const luaL_Reg lm_environment_functions[] = {
+    {"set_num_threads", bind_set_num_threads},
+    {"get_num_threads", bind_get_num_threads},
+    {"time", bind_time},
+    {"setenv", bind_setenv},
+    {"getenv", bind_getenv},
+    {NULL, NULL},
+};

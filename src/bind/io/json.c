@@ -1,0 +1,232 @@
+/* JSON text of plain Lua values and back, by cJSON: descriptions in checkpoints, the CLI's reports.
+ *
+ *   json_encode(value)  text without spaces; a table with a [1] is an array, any other an object of
+ *                       its string keys in sorted order, so that equal tables give equal text
+ *   json_decode(text [, null])
+ *       a key that is there twice is an error, and so is null unless a value is given that stands for it
+ */
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "io/safetensors_names.h"
+
+enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
+
+/* The tree belongs to a userdata while Lua runs, so that an error frees it. */
+static void free_tree(void *object) {
+  cJSON **tree = object;
+  cJSON_Delete(*tree);
+  *tree = NULL;
+}
+static const lm_object_type holder_type = {"luminary.json", sizeof(cJSON *), free_tree, NULL, NULL};
+
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* Fails without a message when memory runs out inside cJSON. */
+static lm_status no_memory(void) { return lm_fail(LM_E_OOM, "json_encode: out of memory"); }
+
+/* The shortest text that reads back as v: cJSON's own may lose the last bits. In any locale. */
+static cJSON *create_number(double v) {
+  char text[40], *to = text;
+  for (int digits = 15; digits <= 17; digits++) {
+    snprintf(text, sizeof text, "%.*g", digits, v);
+    if (strtod(text, NULL) == v) break;
+  }
+  for (const char *from = text; *from; from++) {
+    if (strchr("0123456789+-e.", *from)) {
+      *to++ = *from;
+    } else if (to == text || to[-1] != '.') { /* the locale's point, of one byte or more */
+      *to++ = '.';
+    }
+  }
+  *to = 0;
+  return cJSON_CreateRaw(text);
+}
+
+/* Nothing below raises or allocates in Lua: keys and values are on the stack already when read. */
+static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out);
+
+static lm_status encode_array(lua_State *L, int i, int depth, int *left, cJSON *array) {
+  lm_status status = LM_OK;
+  for (int k = 1; status == LM_OK; k++) {
+    lua_rawgeti(L, i, k);
+    cJSON *item = NULL;
+    bool end = lua_isnil(L, -1);
+    if (!end) status = encode(L, lua_gettop(L), depth + 1, left, &item);
+    lua_pop(L, 1);
+    if (end) break;
+    if (status == LM_OK && !cJSON_AddItemToArray(array, item)) status = no_memory();
+  }
+  return status;
+}
+
+static lm_status encode_object(lua_State *L, int i, int depth, int *left, cJSON *object) {
+  lm_status status = LM_OK;
+  size_t n = 0, room = 0;
+  const char **names = NULL; /* Lua's own, kept alive by the table */
+  lua_pushnil(L);
+  while (lua_next(L, i)) {
+    lua_pop(L, 1);
+    if (lua_type(L, -1) != LUA_TSTRING) {
+      lm_fail(LM_E_ARG, "json_encode: a %s as key; keys are strings, or 1 to n", luaL_typename(L, -1));
+      lua_pop(L, 1);
+      status = LM_E_ARG;
+      goto done;
+    }
+    if (n == room) {
+      room = room ? 2 * room : 16;
+      const char **more = (const char **)lm_realloc((void *)names, room * sizeof *names);
+      if (!more) {
+        lua_pop(L, 1);
+        status = LM_E_OOM;
+        goto done;
+      }
+      names = more;
+    }
+    names[n++] = lua_tostring(L, -1);
+  }
+  if (n > 1) qsort((void *)names, n, sizeof *names, compare_names);
+  for (size_t k = 0; k < n && status == LM_OK; k++) {
+    cJSON *item = NULL;
+    if (!lm_field(L, i, names[k])) { /* the name holds a zero byte, so it was cut */
+      status = lm_fail(LM_E_ARG, "json_encode: a key with a zero byte, '%s\\0...'", lm_brief(names[k], 60));
+      break;
+    }
+    status = encode(L, lua_gettop(L), depth + 1, left, &item);
+    lua_pop(L, 1);
+    if (status == LM_OK && !cJSON_AddItemToObject(object, names[k], item)) {
+      cJSON_Delete(item);
+      status = no_memory();
+    }
+  }
+done:
+  lm_free((void *)names);
+  return status;
+}
+
+static lm_status encode(lua_State *L, int i, int depth, int *left, cJSON **out) {
+  lm_status status = LM_OK;
+  *out = NULL;
+  if (depth > DEEPEST || !lua_checkstack(L, 8)) {
+    return lm_fail(LM_E_ARG, "json_encode: nested too deep, or a table that contains itself");
+  }
+  if (--*left < 0) return lm_fail(LM_E_ARG, "json_encode: more than %d values", MOST);
+  switch (lua_type(L, i)) {
+    case LUA_TBOOLEAN: *out = cJSON_CreateBool(lua_toboolean(L, i)); break;
+    case LUA_TSTRING:
+      if (strlen(lua_tostring(L, i)) != lua_objlen(L, i)) {
+        return lm_fail(LM_E_ARG, "json_encode: a string with a zero byte");
+      }
+      *out = cJSON_CreateString(lua_tostring(L, i));
+      break;
+    case LUA_TNUMBER:
+      if (!isfinite(lua_tonumber(L, i))) return lm_fail(LM_E_ARG, "json_encode: JSON has no %g", lua_tonumber(L, i));
+      *out = create_number(lua_tonumber(L, i));
+      break;
+    case LUA_TTABLE:
+      lua_rawgeti(L, i, 1);
+      bool list = !lua_isnil(L, -1);
+      lua_pop(L, 1);
+      *out = list ? cJSON_CreateArray() : cJSON_CreateObject();
+      if (*out) status = (list ? encode_array : encode_object)(L, i, depth, left, *out);
+      break;
+    default: return lm_fail(LM_E_ARG, "json_encode: a %s has no JSON", luaL_typename(L, i));
+  }
+  if (!*out) return no_memory();
+  if (status != LM_OK) {
+    cJSON_Delete(*out);
+    *out = NULL;
+  }
+  return status;
+}
+
+static int bind_encode(lua_State *L) {
+  if (lua_gettop(L) != 1) return lm_raise_text(L, "json_encode: one value expected");
+  cJSON **tree = lm_object_new(L, &holder_type);
+  int left = MOST;
+  lm_need(L, encode(L, 1, 0, &left, tree));
+  char *text = cJSON_PrintUnformatted(*tree);
+  if (!text) return lm_raise(L, no_memory());
+  cJSON_Delete(*tree);
+  *tree = cJSON_CreateStringReference(text); /* so that the text is not lost if Lua runs out of memory */
+  if (*tree) (*tree)->type &= ~cJSON_IsReference;
+  lua_pushstring(L, text);
+  if (!*tree) cJSON_free(text);
+  return 1;
+}
+
+/* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). What stands for null is at 2. */
+static void push(lua_State *L, const cJSON *item) {
+  luaL_checkstack(L, 8, "json_decode");
+  if (cJSON_IsArray(item)) {
+    lua_createtable(L, cJSON_GetArraySize(item), 0);
+    int k = 0;
+    for (const cJSON *c = item->child; c; c = c->next) {
+      push(L, c);
+      lua_rawseti(L, -2, ++k);
+    }
+  } else if (cJSON_IsObject(item)) {
+    lua_newtable(L);
+    for (const cJSON *c = item->child; c; c = c->next) {
+      lua_pushstring(L, c->string);
+      lua_pushvalue(L, -1);
+      lua_rawget(L, -3);
+      if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: the key '%s' is there twice", c->string);
+      lua_pop(L, 1);
+      push(L, c);
+      lua_rawset(L, -3);
+    }
+  } else if (cJSON_IsString(item)) {
+    lua_pushstring(L, item->valuestring);
+  } else if (cJSON_IsNumber(item)) {
+    lua_pushnumber(L, item->valuedouble);
+  } else if (cJSON_IsBool(item)) {
+    lua_pushboolean(L, cJSON_IsTrue(item));
+  } else if (!lua_isnoneornil(L, 2)) {
+    lua_pushvalue(L, 2);
+  } else {
+    lm_raise_text(L, "json_decode: a null, for which Lua has no value");
+  }
+}
+
+/* How many arrays and objects are open at `end`. */
+static int depth_at(const char *text, const char *end) {
+  int depth = 0;
+  bool quoted = false;
+  for (const char *p = text; p < end; p++) {
+    if (quoted && *p == '\\') {
+      p++;
+    } else if (*p == '"') {
+      quoted = !quoted;
+    } else if (!quoted) {
+      depth += (*p == '[' || *p == '{') - (*p == ']' || *p == '}');
+    }
+  }
+  return depth;
+}
+
+static int bind_decode(lua_State *L) {
+  lua_settop(L, 2);
+  if (lua_type(L, 1) != LUA_TSTRING) return lm_raise_text(L, "json_decode: text expected, got %s", luaL_typename(L, 1));
+  size_t n;
+  const char *text = lua_tolstring(L, 1, &n), *end = NULL;
+  if (lm_json_has_zero(text, n)) return lm_raise_text(L, "json_decode: a string with a zero byte");
+  cJSON **tree = lm_object_new(L, &holder_type);
+  *tree = cJSON_ParseWithLengthOpts(text, n + 1, &end, 1);
+  if (!*tree) {
+    int at = (int)(end ? end - text + 1 : 1);
+    if (end && depth_at(text, end) >= CJSON_NESTING_LIMIT) {
+      return lm_raise_text(L, "json_decode: nested more than %d deep at byte %d", CJSON_NESTING_LIMIT, at);
+    }
+    return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
+  }
+  push(L, *tree);
+  free_tree(tree);
+  return 1;
+}
+
+const luaL_Reg lm_json_functions[] = {{"json_encode", bind_encode}, {"json_decode", bind_decode}, {NULL, NULL}};

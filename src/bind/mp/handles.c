@@ -1,0 +1,346 @@
+/* Queues, connections, locks and events of lm.mp (lua/luminary/mp uses them). Waits end early where a signal comes, so
+ * that what it asked for happens: whoever calls them calls again.
+ *
+ *   mp_queue(capacity)            0: none
+ *   mp_pipe()                     the two ends
+ *   mp_lock()  mp_event()
+ *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
+ *   mp_put(h, text, tensors, handles, seconds, direct)
+ *       into a queue or a connection: whether there was room for it within `seconds`, and whether anything waits in
+ * this process's memory now. direct: nothing may mp_get(h, seconds [, claims, i]) text, tensors, handles; false if
+ * nothing came within `seconds`, nil at a connection's end. claims: an int64 tensor whose element i becomes the number
+ * of a queue's message before it leaves the queue mp_poll(h, seconds)           whether there is something to get, or
+ * the end mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
+ *   mp_queue_has(h, number)       whether that message, claimed by somebody who died, is still there
+ *   mp_queue_flush(h, seconds)    whether nothing waits in this process any more
+ *   mp_queue_done(h)              mp_queue_join(h, seconds)   whether all are done with
+ *   mp_acquire(h, seconds)        nil, or 1; 2 if who held it before ended without releasing it. No signal ends it
+ *   mp_release(h)                 mp_held(h)   how often it is held through this handle
+ *   mp_event_set(h, on)           mp_event_wait(h, seconds)
+ */
+#include "bind/mp/handles.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "mp/lock.h"
+#include "mp/queue.h"
+
+/* ---- handles */
+
+static void close_handle(void *object) {
+  lm_handle **h = object;
+  lm_handle_free(*h);
+  *h = NULL;
+}
+static const lm_object_type handle_type = {"luminary.mp.handle", sizeof(lm_handle *), close_handle, NULL, NULL};
+
+lm_handle *lm_to_handle(lua_State *L, int i) {
+  lm_handle **h = lm_to_object(L, i, &handle_type);
+  return h ? *h : NULL;
+}
+
+static lm_handle *need_handle(lua_State *L, int i, lm_handle_kind kind) {
+  lm_handle *h = lm_to_handle(L, i);
+  if (!h) luaL_argerror(L, i, "an open handle expected");
+  if (kind && h->kind != kind) luaL_argerror(L, i, "a handle of another kind");
+  return h;
+}
+
+static int bind_queue(lua_State *L) {
+  double capacity = luaL_checknumber(L, 1);
+  lm_need(L, lm_queue_new((uint64_t)capacity, lm_object_new(L, &handle_type)));
+  return 1;
+}
+
+static int bind_pipe(lua_State *L) {
+  lm_handle *ends[2] = {NULL, NULL};
+  lm_handle **a = lm_object_new(L, &handle_type), **b = lm_object_new(L, &handle_type);
+  lm_need(L, lm_connection_pair(ends));
+  *a = ends[0];
+  *b = ends[1];
+  return 2;
+}
+
+static int bind_lock(lua_State *L) {
+  lm_need(L, lm_lock_new(lm_object_new(L, &handle_type)));
+  return 1;
+}
+
+static int bind_event(lua_State *L) {
+  lm_need(L, lm_flag_new(lm_object_new(L, &handle_type)));
+  return 1;
+}
+
+static int bind_close_handle(lua_State *L) {
+  void *h = lm_to_object(L, 1, &handle_type);
+  if (h) close_handle(h);
+  return 0;
+}
+
+static int bind_is_handle(lua_State *L) {
+  lua_pushboolean(L, lm_to_object(L, 1, &handle_type) != NULL);
+  return 1;
+}
+
+static int bind_is_open(lua_State *L) {
+  lua_pushboolean(L, lm_to_handle(L, 1) != NULL);
+  return 1;
+}
+
+/* ---- parcels */
+
+lm_status lm_content_read(lua_State *L, const lm_lua *s, int i, const char *fn, lm_content *out) {
+  lm_tensor **tensors = NULL;
+  *out = (lm_content){0};
+  size_t n = 0;
+  out->text = lua_tolstring(L, i, &n);
+  if (!out->text) return lm_fail(LM_E_ARG, "%s: text: a string expected, got %s", fn, lm_got(L, s, i));
+  out->n = n;
+  lm_status status = lm_read_list(L, s, i + 1, fn, "tensors", false, &out->ntensors, &tensors);
+  if (status != LM_OK) return status;
+  out->tensors = tensors;
+  if (lua_isnil(L, i + 2)) return LM_OK;
+  if (!lua_istable(L, i + 2)) return lm_fail(LM_E_ARG, "%s: handles: a list expected", fn);
+  out->nhandles = (int)lua_objlen(L, i + 2);
+  lm_handle **handles = lm_calloc((size_t)out->nhandles, sizeof *handles);
+  if (!handles) return LM_E_OOM;
+  out->handles = handles;
+  for (int k = 0; k < out->nhandles; k++) {
+    lua_rawgeti(L, i + 2, k + 1);
+    handles[k] = lm_to_handle(L, -1);
+    lua_pop(L, 1);
+    if (!handles[k]) return lm_fail(LM_E_STATE, "%s: handle %d was closed", fn, k + 1);
+  }
+  return LM_OK;
+}
+
+void lm_content_forget(lm_content *c) {
+  lm_free((void *)c->tensors);
+  lm_free((void *)c->handles);
+  *c = (lm_content){0};
+}
+
+static void close_parcel(void *object) {
+  lm_parcel **held = object;
+  lm_parcel_free(*held);
+  *held = NULL;
+}
+
+lm_parcel **lm_parcel_held(lua_State *L, lm_lua *s) {
+  static const lm_object_type parcel_type = {"luminary.parcel", sizeof(lm_parcel *), close_parcel, NULL, NULL};
+  lm_pace(L, s);
+  return lm_object_new(L, &parcel_type);
+}
+
+int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held) {
+  lm_parcel *p = *held;
+  const lm_segment *last = NULL;
+  lua_pushlstring(L, p->text, p->n);
+  lua_createtable(L, p->ntensors, 0);
+  for (int i = 0; i < p->ntensors; i++) {
+    lm_box *b = lm_box_new(L);
+    const lm_segment *segment = lm_segment_of(p->tensors[i]);
+    if (segment && segment != last) s->fresh += LM_PACE_DESCRIPTOR;
+    last = segment;
+    lm_box_fill(s, b, p->tensors[i]);
+    lm_pace_count(s, p->tensors[i]);
+    p->tensors[i] = NULL;
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_createtable(L, p->nhandles, 0);
+  for (int i = 0; i < p->nhandles; i++) {
+    lm_handle **h = lm_object_new(L, &handle_type);
+    *h = p->handles[i];
+    p->handles[i] = NULL;
+    lua_rawseti(L, -2, i + 1);
+  }
+  lm_parcel_free(p);
+  *held = NULL;
+  return 3;
+}
+
+/* ---- queues and connections */
+
+static lm_status send_within(int fd, lm_letter *l, double seconds, bool *sent) {
+  lm_status status = LM_OK;
+  double deadline = lm_seconds() + seconds;
+  for (;;) {
+    bool ready;
+    TRY(lm_letter_post(fd, l, 0, sent));
+    double left = deadline - lm_seconds();
+    if (*sent || left <= 0) break;
+    TRY(lm_channel_wait(fd, POLLOUT, left, &ready));
+    if (!ready) break;
+    usleep(1000); /* too many descriptors under way */
+  }
+done:
+  return status;
+}
+
+static lm_status write_letter(lua_State *L, lm_lua *s, void *out) {
+  lm_content content;
+  lm_status status = lm_content_read(L, s, 2, "mp_put", &content);
+  if (status == LM_OK) status = lm_letter_new(&content, out);
+  lm_content_forget(&content);
+  return status;
+}
+
+static int bind_put(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_handle *h = need_handle(L, 1, 0);
+  double seconds = luaL_checknumber(L, 5);
+  bool direct = lua_toboolean(L, 6), sent = false;
+  lm_letter *letter = NULL;
+  lm_status status;
+  lua_settop(L, 6);
+  TRY(lm_attempt_twice(L, s, write_letter, &letter));
+  if (h->kind == LM_QUEUE) {
+    TRY(lm_queue_put(h, letter, direct, seconds, &sent));
+    if (sent) letter = NULL;
+  } else {
+    TRY(send_within(h->fd[0], letter, seconds, &sent));
+  }
+done:
+  lm_letter_free(letter);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushboolean(L, sent);
+  lua_pushboolean(L, h->backlog && lm_queue_backlog(h, 0) > 0);
+  return 2;
+}
+
+typedef struct getting {
+  lm_handle *h;
+  double seconds;
+  int i;
+  lm_parcel **held;
+  bool closed;
+} getting;
+
+static lm_status take_message(lua_State *L, lm_lua *s, void *arg) {
+  getting *g = arg;
+  lm_status status = LM_OK;
+  lm_tensor *claims = NULL;
+  _Atomic int64_t *claim = NULL;
+  bool ready;
+  if (g->i > 0) {
+    TRY(lm_read_tensor(L, s, 3, "mp_get", "claims", &claims));
+    if (claims->dtype != LM_I64 || g->i > claims->numel) return lm_fail(LM_E_ARG, "mp_get: claims: no such int64");
+    claim = (_Atomic int64_t *)claims->data + (g->i - 1);
+  }
+  if (g->h->kind == LM_QUEUE) return lm_queue_get(g->h, g->seconds, claim, g->held);
+  TRY(lm_letter_take(g->h->fd[0], g->held, &g->closed));
+  if (*g->held || g->closed || g->seconds <= 0) goto done;
+  TRY(lm_channel_wait(g->h->fd[0], POLLIN, g->seconds, &ready));
+  if (ready) TRY(lm_letter_take(g->h->fd[0], g->held, &g->closed));
+done:
+  return status;
+}
+
+static int bind_get(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 4);
+  getting g = {need_handle(L, 1, 0), luaL_checknumber(L, 2), luaL_optint(L, 4, 0), NULL, false};
+  g.held = lm_parcel_held(L, s);
+  lm_need(L, lm_attempt_twice(L, s, take_message, &g));
+  if (*g.held) return lm_parcel_push(L, s, g.held);
+  if (g.closed) return 0;
+  lua_pushboolean(L, 0);
+  return 1;
+}
+
+static int bind_poll(lua_State *L) {
+  lm_handle *h = need_handle(L, 1, 0);
+  bool ready;
+  lm_need(L, lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready));
+  lua_pushboolean(L, ready);
+  return 1;
+}
+
+static int bind_queue_size(lua_State *L) {
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
+  lua_pushnumber(L, (double)lm_queue_size(h));
+  lua_pushnumber(L, (double)lm_queue_capacity(h));
+  lua_pushnumber(L, (double)lm_queue_backlog(h, 0));
+  return 3;
+}
+
+static int bind_queue_has(lua_State *L) {
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
+  bool has;
+  lm_need(L, lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has));
+  lua_pushboolean(L, has);
+  return 1;
+}
+
+static int bind_queue_flush(lua_State *L) {
+  lm_handle *h = need_handle(L, 1, LM_QUEUE);
+  lua_pushboolean(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
+  return 1;
+}
+
+static int bind_queue_done(lua_State *L) {
+  lm_status status = lm_queue_done(need_handle(L, 1, LM_QUEUE));
+  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Queue:task_done"));
+}
+
+static int bind_queue_join(lua_State *L) {
+  bool done;
+  lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done));
+  lua_pushboolean(L, done);
+  return 1;
+}
+
+/* ---- locks and events */
+
+static int bind_acquire(lua_State *L) {
+  lm_grasp got;
+  lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
+  if (got == LM_GRASP_NONE) return 0;
+  lua_pushinteger(L, got);
+  return 1;
+}
+
+static int bind_release(lua_State *L) {
+  lm_status status = lm_lock_release(need_handle(L, 1, LM_LOCK));
+  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
+}
+
+static int bind_held(lua_State *L) {
+  lua_pushinteger(L, need_handle(L, 1, LM_LOCK)->depth);
+  return 1;
+}
+
+static int bind_event_set(lua_State *L) {
+  lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
+  return 0;
+}
+
+static int bind_event_wait(lua_State *L) {
+  lua_pushboolean(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
+  return 1;
+}
+
+const luaL_Reg lm_mp_handle_functions[] = {{"mp_queue", bind_queue},
+                                           {"mp_pipe", bind_pipe},
+                                           {"mp_lock", bind_lock},
+                                           {"mp_event", bind_event},
+                                           {"mp_is_handle", bind_is_handle},
+                                           {"mp_close_handle", bind_close_handle},
+                                           {"mp_is_open", bind_is_open},
+                                           {"mp_put", bind_put},
+                                           {"mp_get", bind_get},
+                                           {"mp_poll", bind_poll},
+                                           {"mp_queue_size", bind_queue_size},
+                                           {"mp_queue_has", bind_queue_has},
+                                           {"mp_queue_flush", bind_queue_flush},
+                                           {"mp_queue_done", bind_queue_done},
+                                           {"mp_queue_join", bind_queue_join},
+                                           {"mp_acquire", bind_acquire},
+                                           {"mp_release", bind_release},
+                                           {"mp_held", bind_held},
+                                           {"mp_event_set", bind_event_set},
+                                           {"mp_event_wait", bind_event_wait},
+                                           {NULL, NULL}};

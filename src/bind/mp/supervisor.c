@@ -1,0 +1,170 @@
+/* Processes of the launcher (mp/supervisor.h).
+ *
+ *   process_supervisor()     a supervisor, or an error if there is one already; its methods:
+ *     :start{argv = list, env = list of "NAME=value" or "NAME" to leave it out, input = bool}   id, pid
+ *     :next(seconds)         waits (< 0: for ever); gives nothing, or one of
+ *                              "output", id, stream (1 or 2), text ("" at its end)
+ *                              "ended", id, code, signal (nil if it exited)
+ *                              "signal", number
+ *                              "closed", stream    nobody reads our own output there
+ *     :signal(id, number)    :print(stream, text)    :printed()    :sweep(seconds) -> how many are left
+ *     :file() -> path        :port() -> number       :close()
+ *   process_self()           path of the program that runs here
+ *   process_cores()          cores it may use
+ *   signal_name(number)      "SIGKILL"
+ */
+#include <limits.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "mp/supervisor.h"
+
+static void free_supervisor(void *object) {
+  lm_supervisor **s = object;
+  lm_supervisor_free(*s);
+  *s = NULL;
+}
+
+static const lm_object_type supervisor_type;
+
+static lm_supervisor *self(lua_State *L) { return lm_need_held(L, 1, &supervisor_type, "process"); }
+
+static int bind_start(lua_State *L) {
+  lm_supervisor *s = self(L);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lua_settop(L, 2);
+  int nargs, nenv, id = 0;
+  pid_t pid = 0;
+  char **env = NULL;
+  lua_getfield(L, 2, "argv"); /* 3 */
+  lua_getfield(L, 2, "env");  /* 4 */
+  const char **argv = lm_need_strings(L, 3, "process: start: argv", 0, &nargs),
+             **changes = lm_need_strings(L, 4, "process: start: env", 0, &nenv);
+  if (nargs == 0) return lm_raise_text(L, "process: start: argv: at least the program's path expected");
+  bool input = lm_field(L, 2, "input") && lua_toboolean(L, -1);
+  lm_status status;
+  TRY(lm_process_env(nenv, changes, &env));
+  TRY(lm_supervisor_start(s, argv, env, input, &id, &pid));
+done:
+  lm_free(env);
+  if (status != LM_OK) return lm_raise(L, status);
+  lua_pushinteger(L, id);
+  lua_pushinteger(L, pid);
+  return 2;
+}
+
+static int bind_next(lua_State *L) {
+  lm_supervisor *s = self(L);
+  double seconds = luaL_checknumber(L, 2);
+  lm_supervisor_event event;
+  lm_need(L, lm_supervisor_next(s, seconds, &event));
+  switch (event.kind) {
+    case LM_SUPERVISOR_NONE: return 0;
+    case LM_SUPERVISOR_OUTPUT:
+      lua_pushliteral(L, "output");
+      lua_pushinteger(L, event.id);
+      lua_pushinteger(L, event.stream);
+      lua_pushlstring(L, event.n ? event.text : "", event.n);
+      return 4;
+    case LM_SUPERVISOR_ENDED:
+      lua_pushliteral(L, "ended");
+      lua_pushinteger(L, event.id);
+      lua_pushinteger(L, event.code);
+      if (!event.signal) return 3;
+      lua_pushinteger(L, event.signal);
+      return 4;
+    case LM_SUPERVISOR_SIGNAL:
+      lua_pushliteral(L, "signal");
+      lua_pushinteger(L, event.signal);
+      return 2;
+    case LM_SUPERVISOR_CLOSED:
+      lua_pushliteral(L, "closed");
+      lua_pushinteger(L, event.stream);
+      return 2;
+  }
+  return 0;
+}
+
+static int bind_signal(lua_State *L) {
+  lm_supervisor *s = self(L);
+  lm_supervisor_signal(s, (int)luaL_checkinteger(L, 2), (int)luaL_checkinteger(L, 3));
+  return 0;
+}
+
+static int bind_print(lua_State *L) {
+  lm_supervisor *s = self(L);
+  int stream = (int)luaL_checkinteger(L, 2);
+  size_t n;
+  const char *text = luaL_checklstring(L, 3, &n);
+  luaL_argcheck(L, stream == 1 || stream == 2, 2, "1 or 2 expected");
+  lm_need(L, lm_supervisor_print(s, stream, text, n));
+  return 0;
+}
+
+static int bind_printed(lua_State *L) {
+  lua_pushboolean(L, lm_supervisor_printed(self(L)));
+  return 1;
+}
+
+static int bind_sweep(lua_State *L) {
+  int left = 0;
+  lm_supervisor *s = self(L);
+  lm_supervisor_sweep(s, luaL_checknumber(L, 2), &left);
+  lua_pushinteger(L, left);
+  return 1;
+}
+
+static int bind_file(lua_State *L) {
+  char path[64];
+  lm_need(L, lm_supervisor_file(self(L), path, sizeof path));
+  lua_pushstring(L, path);
+  return 1;
+}
+
+static int bind_port(lua_State *L) {
+  int port = 0;
+  lm_need(L, lm_supervisor_port(self(L), &port));
+  lua_pushinteger(L, port);
+  return 1;
+}
+
+static int bind_close(lua_State *L) {
+  free_supervisor(lm_need_object(L, 1, &supervisor_type, "process"));
+  return 0;
+}
+
+static const luaL_Reg methods[] = {{"start", bind_start}, {"next", bind_next},       {"signal", bind_signal},
+                                   {"print", bind_print}, {"printed", bind_printed}, {"sweep", bind_sweep},
+                                   {"file", bind_file},   {"port", bind_port},       {"close", bind_close},
+                                   {NULL, NULL}};
+static const lm_object_type supervisor_type = {"luminary.supervisor", sizeof(lm_supervisor *), free_supervisor,
+                                               "a supervisor", methods};
+
+static int bind_supervisor(lua_State *L) {
+  lm_need(L, lm_supervisor_new(lm_object_new(L, &supervisor_type)));
+  return 1;
+}
+
+static int bind_self(lua_State *L) {
+  char path[PATH_MAX];
+  lm_need(L, lm_process_self(path, sizeof path));
+  lua_pushstring(L, path);
+  return 1;
+}
+
+static int bind_cores(lua_State *L) {
+  lua_pushinteger(L, lm_process_cores());
+  return 1;
+}
+
+static int bind_signal_name(lua_State *L) {
+  lua_pushstring(L, lm_signal_name((int)luaL_checkinteger(L, 1)));
+  return 1;
+}
+
+const luaL_Reg lm_supervisor_functions[] = {{"process_supervisor", bind_supervisor},
+                                            {"process_self", bind_self},
+                                            {"process_cores", bind_cores},
+                                            {"signal_name", bind_signal_name},
+                                            {NULL, NULL}};

@@ -1,0 +1,305 @@
+/* Workers of lm.mp, which run a function in another Lua state, and the channels to them (lua/luminary/mp uses them).
+ *
+ *   mp_process(path, arguments, changes)
+ *       a process by exec; its end of the channel is its descriptor 3. changes: list of "NAME=value", or "NAME" to
+ *       leave it out of the environment
+ *   mp_thread(chunk)              a thread whose state runs a chunk of Lua (threads.c)
+ *   mp_pair(thread)               the two ends of a channel in one state
+ *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
+ *   mp_send(worker, text, tensors, handles)
+ *       for processes the tensors have to be shared (mp_share); handles: of handles.c, nil for none
+ *   mp_receive(worker, seconds)   text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s:
+ * waits until something or a signal comes mp_wait(workers, seconds)     until one of them, workers or handles of queues
+ * and connections, has something to read or has ended, or a signal came mp_ended(worker) nil while it runs; then its
+ * exit code, the signal that ended it or nil, and of a thread the message of an error outside the function
+ *   mp_signal(worker, number)     a thread is interrupted, whatever the number
+ *   mp_close(worker [, seconds])  kills it if it runs; a thread is interrupted and given 2 s
+ *   mp_pid(worker)                a process's id; nil for a thread
+ *   mp_share(tensors)
+ *       moves them to shared memory; if a tensor outside the list has memory in common with one of them, nothing is
+ *       moved and its number is returned
+ *   mp_is_shared(x)
+ *   mp_unfit(x)                   why x cannot be lent to another process; nil if it can
+ *   mp_lent()                     how many messages' tensors are lent, with borrowed ones that wait to go back (lend.h)
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/mem.h"
+#include "bind/mp/handles.h"
+#include "mp/channel.h"
+#include "mp/lend.h"
+#include "mp/process.h"
+#include "mp/share.h"
+
+typedef struct worker {
+  int fd;                /* -1 once closed */
+  bool passed;           /* to another thread: parcels change hands */
+  bool borrowed;         /* fd is closed by its thread */
+  lm_process process;    /* pid 0: none */
+  lm_lua_thread *thread; /* NULL: none */
+} worker;
+
+static void close_channel(worker *w) {
+  if (!w->borrowed) lm_channel_close(w->fd, w->passed);
+  w->fd = -1;
+}
+
+static void close_worker(worker *w, double patience) {
+  close_channel(w);
+  if (w->process.pid > 0) lm_process_close(&w->process);
+  if (w->thread) {
+    double deadline = lm_seconds() + patience;
+    while (!lm_lua_thread_wait(w->thread, 0.05) && lm_seconds() < deadline) lm_lua_thread_interrupt(w->thread);
+    lm_lua_thread_forget(w->thread);
+    w->thread = NULL;
+  }
+}
+
+static void collect_worker(void *object) { close_worker(object, 2); }
+static const lm_object_type worker_type = {"luminary.worker", sizeof(worker), collect_worker, "a worker", NULL};
+
+static worker *need_worker(lua_State *L) { return lm_need_object(L, 1, &worker_type, "lm.mp"); }
+
+static int bind_close(lua_State *L) {
+  close_worker(need_worker(L), luaL_optnumber(L, 2, 2));
+  return 0;
+}
+
+static worker *new_worker(lua_State *L) {
+  worker *w = lm_object_new(L, &worker_type);
+  w->fd = w->process.pidfd = -1;
+  return w;
+}
+
+static int bind_process(lua_State *L) {
+  int nargs, nchanges, ends[2] = {-1, -1};
+  char **env = NULL;
+  lm_status status;
+  const char *path = lm_need_text(L, 1, "mp_process", "path");
+  lua_settop(L, 3);
+  const char **argv = lm_need_strings(L, 2, "mp_process", 1, &nargs),
+             **changes = lm_need_strings(L, 3, "mp_process", 0, &nchanges);
+  argv[0] = path;
+  worker *w = new_worker(L);
+  TRY(lm_process_env(nchanges, changes, &env));
+  TRY(lm_channel_pair(ends));
+  lm_process_plan plan = {
+      .argv = argv, .env = env, .in = STDIN_FILENO, .out = STDOUT_FILENO, .err = STDERR_FILENO, .extra = ends[1]};
+  TRY(lm_process_start(&plan, &w->process));
+  w->fd = ends[0];
+  ends[0] = -1;
+done:
+  lm_free(env);
+  lm_channel_close(ends[0], false);
+  lm_channel_close(ends[1], false);
+  return status == LM_OK ? 1 : lm_raise(L, status);
+}
+
+static int bind_thread(lua_State *L) {
+  int ends[2] = {-1, -1};
+  lm_status status;
+  const char *chunk = lm_need_text(L, 1, "mp_thread", "chunk");
+  worker *w = new_worker(L);
+  w->passed = true;
+  TRY(lm_channel_pair(ends));
+  TRY(lm_lua_thread_start(chunk, ends[1], &w->thread));
+  w->fd = ends[0];
+  return 1;
+done:
+  lm_channel_close(ends[0], true);
+  lm_channel_close(ends[1], true);
+  return lm_raise(L, status);
+}
+
+static int bind_pair(lua_State *L) {
+  int ends[2];
+  bool thread = lua_toboolean(L, 1);
+  worker *a = new_worker(L), *b = new_worker(L);
+  lm_need(L, lm_channel_pair(ends));
+  a->passed = b->passed = thread;
+  a->fd = ends[0];
+  b->fd = ends[1];
+  return 2;
+}
+
+static int bind_parent(lua_State *L) {
+  int fd = luaL_checkint(L, 1), kind = 0;
+  bool thread = lua_toboolean(L, 2);
+  socklen_t n = sizeof kind;
+  if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &kind, &n) != 0 || kind != SOCK_SEQPACKET) {
+    return lm_raise_text(L, "mp_parent: descriptor %d is no channel: only lm.mp starts workers", fd);
+  }
+  worker *w = new_worker(L);
+  w->fd = fd;
+  w->passed = w->borrowed = thread;
+  if (!thread) fcntl(fd, F_SETFD, FD_CLOEXEC); /* what this process starts has no part in it */
+  return 1;
+}
+
+/* ---- parcels */
+
+static int bind_send(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  worker *w = need_worker(L);
+  lm_content content;
+  lm_parcel *parcel = NULL;
+  lm_status status;
+  lua_settop(L, 4);
+  TRY(lm_content_read(L, s, 2, "mp_send", &content));
+  if (w->fd < 0) {
+    status = lm_fail(LM_E_IO, "closed");
+  } else if (w->passed) {
+    TRY(lm_parcel_new(&content, &parcel));
+    TRY(lm_channel_pass(w->fd, parcel));
+    parcel = NULL;
+  } else {
+    TRY(lm_channel_send(w->fd, &content));
+  }
+done:
+  lm_parcel_free(parcel);
+  lm_content_forget(&content);
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+static int bind_receive(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  worker *w = need_worker(L);
+  double seconds = luaL_checknumber(L, 2);
+  bool closed = false;
+  lm_parcel **held = lm_parcel_held(L, s);
+  if (w->fd < 0) return 0;
+  lm_need(L, lm_channel_receive(w->fd, w->passed, seconds, held, &closed));
+  if (*held) return lm_parcel_push(L, s, held);
+  if (closed) { /* from now on only its end is waited for */
+    close_channel(w);
+    return 0;
+  }
+  lua_pushboolean(L, 0);
+  return 1;
+}
+
+/* ---- how they fare */
+
+static bool has_ended(const worker *w) {
+  return w->process.pid > 0 ? w->process.ended : !w->thread || lm_lua_thread_wait(w->thread, 0);
+}
+
+/* Whether the worker at the top has anything to tell; else what to poll for it. */
+static bool look(worker *w, struct pollfd *polls, int *n, double *most) {
+  if (w->process.pid > 0 && w->process.pidfd < 0) {
+    if (lm_process_wait(&w->process, 0) != LM_OK || w->process.ended) return true;
+    *most = 0.01; /* nothing to poll for its end */
+  }
+  if (w->fd < 0 && has_ended(w)) return true;
+  if (w->fd >= 0) polls[(*n)++] = (struct pollfd){.fd = w->fd, .events = POLLIN};
+  if (w->process.pid > 0 && w->process.pidfd >= 0) {
+    polls[(*n)++] = (struct pollfd){.fd = w->process.pidfd, .events = POLLIN};
+  }
+  if (w->thread && w->fd < 0) *most = 0.01; /* its end of the channel is closed, and it about to end */
+  return false;
+}
+
+static int bind_wait(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  double deadline = lm_seconds() + luaL_checknumber(L, 2);
+  int count = (int)lua_objlen(L, 1);
+  struct pollfd *polls = lua_newuserdata(L, (size_t)(2 * count + 1) * sizeof *polls);
+  for (;;) {
+    int n = 0;
+    double most = 1, left = deadline - lm_seconds();
+    for (int i = 1; i <= count; i++) {
+      lua_rawgeti(L, 1, i);
+      lm_handle *h = lm_to_handle(L, -1);
+      worker *w = h ? NULL : lm_need_object(L, lua_gettop(L), &worker_type, "lm.mp");
+      lua_pop(L, 1);
+      if (h && h->fd[0] >= 0) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
+      if (w && look(w, polls, &n, &most)) return 0;
+    }
+    if (left < 0) left = 0;
+    int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
+    if (found != 0 || left == 0) return 0; /* also after a signal: a hook may wait to raise */
+  }
+}
+
+static int bind_ended(lua_State *L) {
+  worker *w = need_worker(L);
+  if (w->process.pid > 0) lm_need(L, lm_process_wait(&w->process, 0));
+  if (!has_ended(w)) return 0;
+  const char *error = w->thread ? lm_lua_thread_error(w->thread) : "";
+  lua_pushinteger(L, w->thread ? *error != 0 : w->process.signal ? -1 : w->process.code);
+  if (w->process.signal) {
+    lua_pushinteger(L, w->process.signal);
+  } else {
+    lua_pushnil(L);
+  }
+  lua_pushstring(L, error);
+  return 3;
+}
+
+static int bind_signal(lua_State *L) {
+  worker *w = need_worker(L);
+  int number = luaL_checkint(L, 2);
+  if (w->thread) lm_lua_thread_interrupt(w->thread);
+  lm_process_signal(&w->process, number);
+  return 0;
+}
+
+static int bind_pid(lua_State *L) {
+  const worker *w = need_worker(L);
+  if (w->process.pid <= 0) return 0;
+  lua_pushinteger(L, w->process.pid);
+  return 1;
+}
+
+/* ---- shared memory */
+
+static lm_status share(lua_State *L, lm_lua *s, void *which) {
+  int n = 0;
+  lm_tensor **tensors = NULL;
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, "share_memory_", "tensors", false, &n, &tensors));
+  bool was = true;
+  for (int i = 0; i < n && was; i++) was = lm_is_shared(tensors[i]);
+  if (was) goto done;
+  status = lm_share(n, tensors, which);
+  s->fresh += LM_PACE_DESCRIPTOR;
+done:
+  lm_free(tensors);
+  return status;
+}
+
+static int bind_share(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  int which = 0;
+  lm_pace(L, s);
+  lm_status status = lm_attempt_twice(L, s, share, &which);
+  if (status == LM_OK) return 0;
+  if (status != LM_E_STATE) return lm_raise(L, lm_fail_in(status, "share_memory_"));
+  lua_pushinteger(L, which + 1);
+  return 1;
+}
+
+static int bind_is_shared(lua_State *L) {
+  lua_pushboolean(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
+  return 1;
+}
+
+static int bind_unfit(lua_State *L) {
+  if (lm_lend_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
+  lua_pushstring(L, lm_error());
+  return 1;
+}
+
+static int bind_lent(lua_State *L) {
+  lua_pushinteger(L, lm_lent());
+  return 1;
+}
+
+const luaL_Reg lm_worker_functions[] = {
+    {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},
+    {"mp_send", bind_send},           {"mp_receive", bind_receive}, {"mp_wait", bind_wait}, {"mp_ended", bind_ended},
+    {"mp_signal", bind_signal},       {"mp_close", bind_close},     {"mp_pid", bind_pid},   {"mp_share", bind_share},
+    {"mp_is_shared", bind_is_shared}, {"mp_unfit", bind_unfit},     {"mp_lent", bind_lent}, {NULL, NULL}};

@@ -1,0 +1,85 @@
+/* What loss scaling and master weights are made of:
+ *
+ *   rescale(from, to, factor) -> found    to[i] = from[i] * factor
+ *   rescale_grads(from, to, factor) -> found    the same of the .grad of those that have one; to[i] gets one if it has
+ *                                   none, of its own dtype
+ *
+ * Lists of tensors; `to` may be `from`, or nil for it. found: a 0-d float32 tensor, 1 if a value was infinite or NaN,
+ * else 0. Gradients get no handle in Lua, which would lie on their memory. */
+#include "optim/rescale.h"
+
+#include "base/mem.h"
+#include "bind/bind.h"
+
+typedef struct rescaling {
+  const char *fn;
+  bool grads;
+  double factor;
+  lm_tensor *found;
+} rescaling;
+
+/* The gradients of those that have one, in place of the tensors; made[i]: a new one, which is to become to[i]'s. */
+static lm_status take_grads(const rescaling *r, int *n, lm_tensor **from, lm_tensor **to, lm_tensor **owner,
+                            lm_tensor **made) {
+  lm_status status = LM_OK;
+  int there = 0;
+  for (int i = 0; i < *n; i++) {
+    lm_tensor *x = lm_grad_of(from[i]), *y = lm_grad_of(to[i]);
+    if (!x) continue;
+    if (!lm_same_shape(from[i], to[i])) {
+      return lm_fail(LM_E_SHAPE, "%s: tensor %d is %s here and %s there", r->fn, i + 1, lm_shape_of(from[i]),
+                     lm_shape_of(to[i]));
+    }
+    owner[there] = to[i];
+    if (!y) {
+      TRY(lm_tensor_empty_like(x, (lm_dtype)to[i]->dtype, to[i]->device, &made[there]));
+      y = made[there];
+    }
+    from[there] = x;
+    to[there++] = y;
+  }
+  *n = there;
+done:
+  return status;
+}
+
+static lm_status run_rescale(lua_State *L, lm_lua *s, void *arg) {
+  rescaling *r = arg;
+  lm_status status = LM_OK;
+  lm_tensor **from = NULL, **to = NULL, **owner = NULL, **made = NULL;
+  int n = 0, nto = 0;
+  TRY(lm_read_list(L, s, 1, r->fn, "from", false, &n, &from));
+  TRY(lm_read_list(L, s, lua_isnil(L, 2) ? 1 : 2, r->fn, "to", false, &nto, &to));
+  if (n != nto) TRY(lm_fail(LM_E_ARG, "%s: %d tensors to be read and %d to be written", r->fn, n, nto));
+  owner = lm_calloc(2 * (size_t)n + 1, sizeof *owner);
+  if (!owner) TRY(LM_E_OOM);
+  made = owner + n;
+  if (r->grads) TRY(take_grads(r, &n, from, to, owner, made));
+  TRY(lm_rescale(r->fn, n, from, to, r->factor, &r->found));
+  for (int i = 0; i < n; i++) {
+    if (made[i]) TRY(lm_set_grad(owner[i], made[i]));
+  }
+done:
+  for (int i = 0; owner && i < nto; i++) lm_release(made[i]);
+  if (status != LM_OK) {
+    lm_release(r->found);
+    r->found = NULL;
+  }
+  lm_free(owner);
+  lm_free(from);
+  lm_free(to);
+  return status;
+}
+
+static int return_found(lua_State *L, const char *fn, bool grads) {
+  lua_settop(L, 3);
+  luaL_checkstack(L, 32, fn);
+  rescaling r = {.fn = fn, .grads = grads, .factor = lm_need_number(L, 3, fn, "factor")};
+  return lm_return_tensors(L, 3, 1, run_rescale, &r, &r.found);
+}
+
+static int bind_rescale(lua_State *L) { return return_found(L, "rescale", false); }
+static int bind_rescale_grads(lua_State *L) { return return_found(L, "rescale_grads", true); }
+
+const luaL_Reg lm_rescale_functions[] = {
+    {"rescale", bind_rescale}, {"rescale_grads", bind_rescale_grads}, {NULL, NULL}};

@@ -1,0 +1,264 @@
+/* Optimizer steps: one call a group. */
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "optim/optim.h"
+
+typedef struct group {
+  int n;
+  lm_tensor **param, **grad, **state[LM_OPTIM_STATES];
+  lm_optim_step step;
+  unsigned modes;
+  double next[LM_OPTIM_CARRIED];
+} group;
+
+static void release_group(group *g) {
+  for (int i = 0; i < g->n && g->grad; i++) lm_release(g->grad[i]);
+  lm_free(g->param);
+  lm_free(g->grad);
+  for (int k = 0; k < LM_OPTIM_STATES; k++) lm_free(g->state[k]);
+}
+
+static const char fn[] = "optim_step";
+
+/* Entry k of the list at stack index i (0: no list); NULL for nil or false. */
+static lm_status entry(lua_State *L, const lm_lua *s, int i, int k, const char *name, lm_tensor **out) {
+  lm_status status = LM_OK;
+  *out = NULL;
+  if (i == 0) return LM_OK;
+  lua_rawgeti(L, i, k);
+  if (lua_toboolean(L, -1)) status = lm_read_tensor(L, s, lua_gettop(L), fn, name, out);
+  lua_pop(L, 1);
+  return status;
+}
+
+/* The index of the list that the table at index i has as `name`, or 0. */
+static lm_status list_at(lua_State *L, int i, const char *name, int *out) {
+  *out = 0;
+  if (!lm_field(L, i, name)) return LM_OK;
+  if (lua_type(L, -1) != LUA_TTABLE) return lm_fail(LM_E_ARG, "%s: %s: a list expected", fn, name);
+  *out = lua_gettop(L);
+  return LM_OK;
+}
+
+static lm_status not_a_tensor(const char *name, int k) {
+  return lm_fail(LM_E_ARG, "%s: %s[%d]: a tensor expected", fn, name, k);
+}
+
+/* Those parameters that have a gradient, with their states. */
+static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
+  const lm_optimizer *o = g->step.optimizer;
+  lm_status status;
+  int params, grads, all, states[LM_OPTIM_STATES] = {0};
+  TRY(list_at(L, 1, "params", &params));
+  TRY(list_at(L, 1, "grads", &grads));
+  TRY(list_at(L, 1, "states", &all));
+  for (int k = 0; all && k < o->n_states; k++)
+    if (lm_optimizer_has(o, g->modes, k)) TRY(list_at(L, all, o->state[k].name, &states[k]));
+  if (params == 0) TRY(lm_fail(LM_E_ARG, "%s: params: a list of tensors expected", fn));
+  size_t count = lua_objlen(L, params);
+  bool there = (g->param = lm_malloc(count * sizeof *g->param)) && (g->grad = lm_malloc(count * sizeof *g->grad));
+  for (int k = 0; there && k < o->n_states; k++) there = (g->state[k] = lm_malloc(count * sizeof *g->state[k])) != NULL;
+  if (!there && count > 0) return LM_E_OOM;
+  for (size_t i = 0; i < count; i++) {
+    lm_tensor *param, *grad;
+    int at = g->n, n = (int)i + 1;
+    TRY(entry(L, s, params, n, "params", &param));
+    if (!param) TRY(not_a_tensor("params", n));
+    TRY(entry(L, s, grads, n, "grads", &grad));
+    if (!grads) grad = lm_grad_of(param);
+    if (!grad) continue;
+    for (int k = 0; k < o->n_states; k++) {
+      if (!lm_optimizer_has(o, g->modes, k)) continue;
+      TRY(entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
+      if (!g->state[k][at]) TRY(not_a_tensor(o->state[k].name, n));
+    }
+    g->param[at] = param;
+    g->grad[at] = lm_retain(grad); /* .grad has no handle that would keep it */
+    g->n++;
+  }
+done:
+  return status;
+}
+
+/* A number of the list at index i, or a boolean as 1 or 0; *there: whether it is not nil. */
+static lm_status number_at(lua_State *L, const lm_lua *s, int i, int k, const char *name, double *out, bool *there) {
+  lm_status status = LM_OK;
+  lua_rawgeti(L, i, k);
+  *there = !lua_isnil(L, -1);
+  if (lua_isboolean(L, -1)) {
+    *out = lua_toboolean(L, -1);
+  } else if (*there) {
+    status = lm_read_number(L, s, lua_gettop(L), fn, name, out);
+  }
+  lua_pop(L, 1);
+  return status;
+}
+
+static lm_status read_numbers(lua_State *L, const lm_lua *s, lm_optim_step *step) {
+  lm_status status;
+  int options, carried;
+  int64_t count = 1;
+  bool there;
+  const char *kind = NULL;
+  TRY(LM_READ_OPTIONS(L, s, 1, fn, {"kind", LM_OPTION_TEXT, &kind}, {"step", LM_OPTION_INT, &count},
+                      {"first", LM_OPTION_BOOL, &step->numbers.first}, {"options", LM_OPTION_OTHER, NULL},
+                      {"params", LM_OPTION_OTHER, NULL}, {"grads", LM_OPTION_OTHER, NULL},
+                      {"states", LM_OPTION_OTHER, NULL}, {"carried", LM_OPTION_OTHER, NULL}));
+  const lm_optimizer *o = kind ? lm_optimizer_of(kind) : NULL;
+  if (!o) return lm_fail(LM_E_ARG, "%s: kind: an optimizer's name such as \"SGD\" expected", fn);
+  step->optimizer = o;
+  TRY(list_at(L, 1, "options", &options));
+  for (int i = 0; i < o->n_options; i++) {
+    double *value = &step->numbers.option[i];
+    *value = o->option[i].value;
+    if (options && !o->option[i].fixed) TRY(number_at(L, s, options, i + 1, o->option[i].name, value, &there));
+  }
+  TRY(list_at(L, 1, "carried", &carried));
+  step->numbers.carries = carried != 0;
+  for (int i = 0; carried && i < o->n_carried; i++) {
+    TRY(number_at(L, s, carried, i + 1, o->carried[i], &step->numbers.carried[i], &there));
+    if (!there) TRY(lm_fail(LM_E_ARG, "%s: carried: %s is missing", fn, o->carried[i]));
+  }
+  if (count < 1) TRY(lm_fail(LM_E_ARG, "%s: step: steps count from 1, got %lld", fn, (long long)count));
+  step->numbers.t = (double)count;
+done:
+  return status;
+}
+
+static lm_status run_step(lua_State *L, lm_lua *s, void *arg) {
+  group *g = arg;
+  lm_status status;
+  *g = (group){0};
+  TRY(read_numbers(L, s, &g->step));
+  g->modes = lm_optimizer_modes(g->step.optimizer, g->step.numbers.option);
+  TRY(read_lists(L, s, g));
+  g->step.n = g->n;
+  g->step.param = g->param;
+  g->step.grad = g->grad;
+  for (int k = 0; k < LM_OPTIM_STATES; k++) g->step.state[k] = g->state[k];
+  TRY(lm_optim_run(&g->step, g->next));
+done:
+  release_group(g);
+  return status;
+}
+
+static int bind_optim_step(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  if (lua_type(L, 1) != LUA_TTABLE) return lm_raise_text(L, "optim_step: one table expected");
+  lua_settop(L, 1);
+  luaL_checkstack(L, 32, fn);
+  lm_pace(L, s);
+  group g = {0};
+  lm_need(L, lm_attempt_twice(L, s, run_step, &g));
+  int carried = g.step.optimizer->n_carried;
+  lua_pushinteger(L, g.n);
+  for (int i = 0; i < carried; i++) lua_pushnumber(L, g.next[i]);
+  return 1 + carried;
+}
+
+/* total_norm(list, p, of_grads) -> a tensor; clip_with_norm(params, max_norm, total); clip_value(params, most) */
+typedef struct clipping {
+  const char *fn;
+  double most, p;
+  bool of_grads;
+  lm_tensor *total;
+  lm_status (*work)(struct clipping *c, int n, lm_tensor *const *list);
+} clipping;
+
+static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
+  clipping *c = arg;
+  lm_tensor **list = NULL;
+  int n;
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, c->fn, "list", false, &n, &list));
+  if (c->of_grads) {
+    int there = 0;
+    for (int i = 0; i < n; i++) {
+      lm_tensor *grad = lm_grad_of(list[i]);
+      if (grad) list[there++] = grad;
+    }
+    n = there;
+  }
+  TRY(c->work(c, n, list));
+done:
+  lm_free(list);
+  return status;
+}
+
+static lm_status measure(clipping *c, int n, lm_tensor *const *list) {
+  return lm_total_norm(n, list, c->of_grads, c->p, &c->total);
+}
+
+static int bind_total_norm(lua_State *L) {
+  clipping c = {.fn = "total_norm", .work = measure};
+  c.p = lm_need_number(L, 2, c.fn, "p");
+  c.of_grads = lm_need_bool(L, 3, c.fn, "of_grads");
+  return lm_return_tensors(L, 3, 1, clip, &c, &c.total);
+}
+
+static lm_status scale(clipping *c, int n, lm_tensor *const *grads) {
+  return lm_clip_with_norm(n, grads, c->most, c->total);
+}
+
+static int bind_clip_with_norm(lua_State *L) {
+  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = scale};
+  c.most = lm_need_number(L, 2, c.fn, "max_norm");
+  c.total = lm_need_tensor(L, 3, c.fn, "total");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  return 0;
+}
+
+static lm_status limit(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
+
+static int bind_clip_value(lua_State *L) {
+  clipping c = {.fn = "clip_value", .of_grads = true, .work = limit};
+  c.most = lm_need_number(L, 2, c.fn, "most");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  return 0;
+}
+
+/* zero_grad(params, set_to_none = true) */
+static lm_status zero(lua_State *L, lm_lua *s, void *arg) {
+  const bool *to_none = arg;
+  lm_tensor **params = NULL, *out[LM_MAX_OUTS];
+  int n = 0;
+  bool recording = lm_grad_enabled();
+  lm_status status;
+  TRY(lm_read_list(L, s, 1, "zero_grad", "params", false, &n, &params));
+  lm_set_grad_enabled(false);
+  for (int i = 0; i < n; i++) {
+    lm_tensor *grad = lm_grad_of(params[i]);
+    if (!grad) continue;
+    if (*to_none) {
+      TRY(lm_set_grad(params[i], NULL));
+    } else {
+      lm_zero__args a = {.x = grad};
+      TRY(lm_call(LM_OP_zero_, &a, out));
+      lm_release(out[0]);
+    }
+  }
+done:
+  lm_set_grad_enabled(recording);
+  lm_free(params);
+  return status;
+}
+
+static int bind_zero_grad(lua_State *L) {
+  bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), zero, &to_none));
+  return 0;
+}
+
+/* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
+static int bind_has_grad(lua_State *L) {
+  lua_pushboolean(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
+  return 1;
+}
+
+const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},
+                                       {"total_norm", bind_total_norm},
+                                       {"clip_with_norm", bind_clip_with_norm},
+                                       {"clip_value", bind_clip_value},
+                                       {"zero_grad", bind_zero_grad},
+                                       {"has_grad", bind_has_grad},
+                                       {NULL, NULL}};

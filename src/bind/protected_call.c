@@ -1,0 +1,76 @@
+/* lua_pcall for functions of the script's, and the frames of errors that pass through it. */
+#include "base/stack.h"
+#include "bind/bind.h"
+
+/* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */
+static bool is_caught(lua_State *L) {
+  lua_Debug ar;
+  bool main = lua_pushthread(L), caught = !main;
+  lua_pop(L, 1);
+  lm_reg_get(L, &lm_reg_catchers);
+  int catchers = lua_gettop(L);
+  for (int level = 1; !caught && lua_getstack(L, level, &ar); level++) {
+    lua_getinfo(L, "f", &ar);
+    lua_rawget(L, catchers);
+    caught = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return caught;
+}
+
+static _Thread_local bool passing; /* an error of lm_pcall's is on its way out, unless somebody has caught it */
+
+/* What passes through a protected call of ours loses its frames: they are noted beside the message, for
+ * core.traceback_of, and where nobody catches the error they are part of it. */
+int lm_note_traceback(lua_State *L) {
+  if (lua_type(L, 1) != LUA_TSTRING || !lua_checkstack(L, 16)) return 1;
+  lua_settop(L, 1);
+  lm_reg_get(L, &lm_reg_traceback); /* 2: {message, frames} */
+  lua_rawgeti(L, 2, 1);
+  if (passing && lua_rawequal(L, 1, 3)) {
+    lua_settop(L, 1);
+    return 1; /* the innermost call knows most */
+  }
+  luaL_traceback(L, L, NULL, 1); /* 4 */
+  lua_pushvalue(L, 1);
+  if (!is_caught(L)) {
+    lua_pushliteral(L, "\n");
+    lua_pushvalue(L, 4);
+    lua_concat(L, 3);
+  }
+  lua_pushvalue(L, -1);
+  lua_rawseti(L, 2, 1);
+  lua_pushvalue(L, 4);
+  lua_rawseti(L, 2, 2);
+  return 1;
+}
+
+/* traceback_of(message): the frames that lm_pcall saw when this was raised, if it was the last; else nothing. */
+static int bind_traceback_of(lua_State *L) {
+  lua_settop(L, 1);
+  lm_reg_get(L, &lm_reg_traceback);
+  lua_rawgeti(L, 2, 1);
+  if (lua_type(L, 1) != LUA_TSTRING || !lua_rawequal(L, 1, 3)) return 0;
+  lua_rawgeti(L, 2, 2);
+  return 1;
+}
+
+int lm_pcall(lua_State *L, int nargs, int nresults) {
+  enum { RESERVE = 256 << 10 }; /* for what is called without asking: kernels, libraries */
+  if (lm_stack_left() >= RESERVE) {
+    int handler = lua_gettop(L) - nargs;
+    lm_reg_get(L, &lm_reg_noting);
+    lua_insert(L, handler);
+    passing = false;
+    int failed = lua_pcall(L, nargs, nresults, handler);
+    passing = failed != 0;
+    lua_remove(L, handler);
+    return failed;
+  }
+  lua_pop(L, nargs + 1);
+  lm_reg_get(L, &lm_reg_too_deep);
+  return LUA_ERRRUN;
+}
+
+const luaL_Reg lm_protected_call_functions[] = {{"traceback_of", bind_traceback_of}, {NULL, NULL}};

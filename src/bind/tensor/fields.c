@@ -1,0 +1,289 @@
+/* x.name, x.name = value, and the operators that are not arithmetic. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+#include "tensor/print.h"
+
+void lm_push_sizes(lua_State *L, int n, const int64_t *v) {
+  int64_t size[LM_MAX_DIMS]; /* the table may collect, and v is a tensor's */
+  memcpy(size, v, sizeof size);
+  lua_createtable(L, n, 0);
+  for (int i = 0; i < n; i++) {
+    lua_pushnumber(L, (double)size[i]);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_rawgeti(L, lua_upvalueindex(2), LM_SIZES);
+  lua_setmetatable(L, -2);
+}
+
+/* ---- getters: each pushes one value. t is gone once something was allocated in Lua. */
+static int get_shape(lua_State *L, lm_tensor *t) {
+  lm_push_sizes(L, t->ndim, t->size);
+  return 1;
+}
+
+static int get_dtype(lua_State *L, lm_tensor *t) {
+  lua_pushstring(L, lm_dtype_name(t->dtype));
+  return 1;
+}
+
+static int get_device(lua_State *L, lm_tensor *t) {
+  lua_pushstring(L, lm_device_name(t->device));
+  return 1;
+}
+
+typedef struct getting {
+  const char *name;
+  lm_status (*make)(lm_tensor *t, lm_tensor **out);
+  lm_tensor *out[LM_MAX_OUTS];
+} getting;
+
+static lm_status attempt_getting(lua_State *L, lm_lua *s, void *arg) {
+  getting *g = arg;
+  lm_tensor *t;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, g->name, "x", &t));
+  TRY(g->make(t, g->out));
+done:
+  return status;
+}
+
+/* A getter that gives a tensor on memory which is there already. */
+static int push_tensor(lua_State *L, const char *name, lm_status (*make)(lm_tensor *t, lm_tensor **out)) {
+  getting g = {.name = name, .make = make};
+  return lm_return_tensors(L, 1, 1, attempt_getting, &g, g.out);
+}
+
+static lm_status make_grad(lm_tensor *t, lm_tensor **out) {
+  out[0] = lm_retain(lm_grad_of(t));
+  return LM_OK;
+}
+
+static int get_grad(lua_State *L, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, "grad", make_grad);
+}
+
+static int get_requires_grad(lua_State *L, lm_tensor *t) {
+  lua_pushboolean(L, lm_requires_grad(t));
+  return 1;
+}
+
+static int get_is_leaf(lua_State *L, lm_tensor *t) {
+  lua_pushboolean(L, lm_is_leaf(t));
+  return 1;
+}
+
+static int get_is_cuda(lua_State *L, lm_tensor *t) {
+  lua_pushboolean(L, LM_DEVICE_KIND(t->device) == LM_CUDA);
+  return 1;
+}
+
+static int get_ndim(lua_State *L, lm_tensor *t) {
+  lua_pushinteger(L, t->ndim);
+  return 1;
+}
+
+static lm_status make_T(lm_tensor *t, lm_tensor **out) {
+  lm_permute_args a = {.x = t, .dims = {.n = t->ndim}};
+  for (int i = 0; i < t->ndim; i++) a.dims.v[i] = t->ndim - 1 - i;
+  return lm_call(LM_OP_permute, &a, out);
+}
+
+static int get_T(lua_State *L, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, "T", make_T);
+}
+
+/* T of the last two dims. */
+static lm_status make_mT(lm_tensor *t, lm_tensor **out) {
+  if (t->ndim < 2) return lm_fail(LM_E_SHAPE, "mT: x is %s; at least 2 dims wanted", lm_shape_of(t));
+  return lm_call(LM_OP_transpose, &(lm_transpose_args){.x = t, .dim0 = t->ndim - 2, .dim1 = t->ndim - 1}, out);
+}
+
+static int get_mT(lua_State *L, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, "mT", make_mT);
+}
+
+static int get_grad_fn(lua_State *L, lm_tensor *t) {
+  char copy[256]; /* of what the graph holds */
+  const char *name = lm_grad_fn_name(t);
+  if (name) snprintf(copy, sizeof copy, "%s", name);
+  lua_pushstring(L, name ? copy : NULL);
+  return 1;
+}
+
+static lm_status make_data(lm_tensor *t, lm_tensor **out) {
+  return lm_call(LM_OP_detach, &(lm_detach_args){.x = t}, out);
+}
+
+static int get_data(lua_State *L, lm_tensor *t) {
+  (void)t;
+  return push_tensor(L, "data", make_data);
+}
+
+static int get_itemsize(lua_State *L, lm_tensor *t) {
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(t->dtype));
+  return 1;
+}
+
+static int get_nbytes(lua_State *L, lm_tensor *t) {
+  lua_pushnumber(L, (double)t->numel * (double)lm_dtype_size(t->dtype));
+  return 1;
+}
+
+static int get_version(lua_State *L, lm_tensor *t) {
+  lua_pushnumber(L, lm_version(t));
+  return 1;
+}
+
+static const struct getter {
+  const char *name;
+  int (*get)(lua_State *L, lm_tensor *t);
+} getters[] = {
+    {"shape", get_shape},
+    {"dtype", get_dtype},
+    {"device", get_device},
+    {"grad", get_grad},
+    {"requires_grad", get_requires_grad},
+    {"is_leaf", get_is_leaf},
+    {"is_cuda", get_is_cuda},
+    {"ndim", get_ndim},
+    {"T", get_T},
+    {"mT", get_mT},
+    {"grad_fn", get_grad_fn},
+    {"data", get_data},
+    {"itemsize", get_itemsize},
+    {"nbytes", get_nbytes},
+    {"_version", get_version},
+};
+enum { GETTERS = sizeof getters / sizeof *getters };
+
+/* A table of their numbers by name: one lookup at run time. */
+void lm_push_getters(lua_State *L) {
+  lua_createtable(L, 0, GETTERS);
+  for (int i = 0; i < GETTERS; i++) {
+    lua_pushinteger(L, i);
+    lua_setfield(L, -2, getters[i].name);
+  }
+}
+
+/* What is neither method nor field is an error (methods.lua), which the table of methods raises. Names as of
+ * metamethods are nil, as other libraries look whether there are such. */
+static int no_field(lua_State *L) {
+  if (strncmp(lua_tostring(L, 2), "__", 2) == 0) return 0;
+  lua_pushvalue(L, 2);
+  lua_gettable(L, lua_upvalueindex(3));
+  return 1;
+}
+
+int lm_bind_index(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_index_get(L);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(3));
+  if (!lua_isnil(L, -1)) return 1;
+  lua_pushvalue(L, 2);
+  lua_rawget(L, lua_upvalueindex(4));
+  if (lua_isnil(L, -1)) return no_field(L);
+  int i = (int)lua_tointeger(L, -1);
+  return getters[i].get(L, lm_need_tensor(L, 1, getters[i].name, "x"));
+}
+
+int lm_bind_newindex(lua_State *L) {
+  if (lua_type(L, 2) != LUA_TSTRING) return lm_index_set(L);
+  lm_lua *s = LM_STATE(L);
+  const char *key = lm_to_text(L, 2);
+  lm_tensor *value = NULL, *t = lm_need_tensor(L, 1, key ? key : "a field", "x");
+  lm_status status;
+  if (!key) {
+    status = lm_fail(LM_E_ARG, "tensors have no field of that name, %s", lm_got(L, s, 2));
+  } else if (strcmp(key, "requires_grad") == 0) {
+    bool on;
+    TRY(lm_read_bool(L, s, 3, "requires_grad", "value", &on));
+    TRY(lm_set_requires_grad(t, on));
+  } else if (strcmp(key, "grad") == 0) {
+    if (!lua_isnil(L, 3)) TRY(lm_read_tensor(L, s, 3, "grad", "value", &value));
+    TRY(lm_set_grad(t, value));
+  } else if (strcmp(key, "data") == 0) {
+    TRY(lm_read_tensor(L, s, 3, "data", "value", &value));
+    TRY(lm_become("data", t, value));
+  } else {
+    static const char *const settable[] = {"requires_grad", "grad", "data"};
+    const char *near = lm_nearest(key, 3, settable);
+    status = near ? lm_fail(LM_E_ARG, "tensors have no field '%s' to set; did you mean '%s'?", lm_brief(key, 60), near)
+                  : lm_fail(LM_E_ARG, "tensors have no field '%s' to set; there are requires_grad, grad and data",
+                            lm_brief(key, 60));
+  }
+done:
+  return status == LM_OK ? 0 : lm_raise(L, status);
+}
+
+/* ---- operators */
+int lm_bind_eq(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_tensor *a = lm_to_tensor(L, s, 1), *b = lm_to_tensor(L, s, 2);
+  lua_pushboolean(L, a && a == b);
+  return 1;
+}
+
+int lm_bind_lt(lua_State *L) {
+  return lm_raise_text(L,
+                       "< and > give one boolean in Lua: a:item() < b:item() compares tensors of one element, "
+                       "a:lt(b) and a:gt(b) give a tensor of booleans");
+}
+
+int lm_bind_concat(lua_State *L) {
+  return lm_raise_text(L, "a tensor is no text: x:item() is the number of one element, tostring(x) what print shows");
+}
+
+int lm_bind_le(lua_State *L) {
+  return lm_raise_text(L,
+                       "<= and >= give one boolean in Lua: a:item() <= b:item() compares tensors of one element, "
+                       "a:le(b) and a:ge(b) give a tensor of booleans");
+}
+
+int lm_bind_len(lua_State *L) {
+  lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
+  if (t->ndim == 0) return lm_raise_text(L, "#: a 0-d tensor has no first size");
+  lua_pushnumber(L, (double)t->size[0]);
+  return 1;
+}
+
+static int push_text(lua_State *L) {
+  lua_pushstring(L, lua_touserdata(L, 1));
+  return 1;
+}
+
+static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
+  char **text = arg, suffix[96] = "";
+  lm_tensor *t;
+  lm_status status = lm_read_tensor(L, s, 1, "tostring", "x", &t);
+  if (status != LM_OK) return status;
+  const char *made_by = lm_grad_fn_name(t);
+  if (made_by) {
+    snprintf(suffix, sizeof suffix, ", grad_fn=<%s>", made_by);
+  } else if (lm_requires_grad(t)) {
+    snprintf(suffix, sizeof suffix, ", requires_grad=true");
+  }
+  return lm_tensor_print(t, suffix[0] ? suffix : NULL, text);
+}
+
+int lm_bind_tostring(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_got(L, s, 1));
+  if (!b->t) {
+    lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");
+    return 1;
+  }
+  lua_settop(L, 1);
+  lua_pushcfunction(L, push_text); /* before there is a text to leak */
+  char *text = NULL;
+  lm_need(L, lm_attempt_twice(L, s, attempt_print, &text));
+  lua_pushlightuserdata(L, text);
+  int failed = lua_pcall(L, 1, 1, 0);
+  lm_free(text);
+  return failed ? lua_error(L) : 1;
+}

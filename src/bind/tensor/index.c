@@ -1,0 +1,349 @@
+/* x[key] and x[key] = value. A key is an integer, a tensor, or a list with one entry a dim:
+ *   2 or -1      one entry; the dim goes        {}           all of the dim
+ *   {2}, {2, 5}  a range, ends included         {1, 9, 2}    with a step
+ *   int64 tensor the entries it names           bool tensor  a mask over as many dims as it has
+ *   "..."        as many dims as are left   "newaxis"    a dim of size 1 more (lm.newaxis)
+ * Basic entries become views; tensors go to index_get and index_put_ together. */
+#include "base/mem.h"
+#include "bind/bind.h"
+
+typedef enum entry_kind { AT, RANGE, WHOLE, REST, PLACES, MASK, NEW } entry_kind;
+typedef struct entry {
+  entry_kind kind;
+  int64_t first, last, step;
+  lm_tensor *t;
+} entry;
+
+enum { MOST_ENTRIES = 2 * LM_MAX_DIMS + 1, MOST_OWNED = 4 * LM_MAX_DIMS };
+
+static lm_status read_range(lua_State *L, const lm_lua *s, int i, entry *e) {
+  lm_ints v = {0};
+  lm_status status;
+  TRY(lm_read_ints(L, s, i, "x[…]", "range", false, &v));
+  if (v.n == 0) {
+    e->kind = WHOLE;
+    return LM_OK;
+  }
+  if (v.n > 3) return lm_fail(LM_E_ARG, "x[…]: a range is {first, last} or {first, last, step}, got %d numbers", v.n);
+  *e = (entry){.kind = RANGE, .first = v.v[0], .last = v.n > 1 ? v.v[1] : v.v[0], .step = v.n > 2 ? v.v[2] : 1};
+done:
+  return status;
+}
+
+static lm_status bad_entry(lua_State *L, const lm_lua *s, int i) {
+  return lm_fail(LM_E_ARG, "x[…]: an integer, a range, a tensor, \"...\" or lm.newaxis expected, got %s",
+                 lm_got(L, s, i));
+}
+
+static lm_status read_entry(lua_State *L, const lm_lua *s, int i, entry *e) {
+  *e = (entry){.kind = AT};
+  lm_status status = LM_OK;
+  switch (lua_type(L, i)) {
+    case LUA_TTABLE: return read_range(L, s, i, e);
+    case LUA_TUSERDATA:
+      TRY(lm_read_tensor(L, s, i, "x[…]", "index", &e->t));
+      e->kind = e->t->dtype == LM_BOOL ? MASK : PLACES;
+      break;
+    case LUA_TSTRING:
+      if (!lm_to_text(L, i)) return bad_entry(L, s, i);
+      if (strcmp(lua_tostring(L, i), "...") == 0) {
+        e->kind = REST;
+      } else if (strcmp(lua_tostring(L, i), "newaxis") == 0) {
+        e->kind = NEW;
+      } else {
+        return bad_entry(L, s, i);
+      }
+      break;
+    default:
+      if (lm_read_int(L, s, i, "x[…]", "index", &e->first) != LM_OK) return bad_entry(L, s, i);
+  }
+done:
+  return status;
+}
+
+/* The key at stack index 2. */
+static lm_status read_key(lua_State *L, const lm_lua *s, int *n, entry *e) {
+  lm_status status = LM_OK;
+  *n = 1;
+  if (lua_type(L, 2) != LUA_TTABLE) return read_entry(L, s, 2, &e[0]);
+  size_t count = lua_objlen(L, 2);
+  if (count > MOST_ENTRIES)
+    return lm_fail(LM_E_ARG, "x[…]: %zu entries; tensors have at most %d dims", count, LM_MAX_DIMS);
+  for (size_t k = 0; k < count && status == LM_OK; k++) {
+    lua_rawgeti(L, 2, (int)k + 1);
+    status = read_entry(L, s, lua_gettop(L), &e[k]);
+    lua_pop(L, 1);
+  }
+  *n = (int)count;
+  if (status == LM_OK && count == 0) { /* x[{}] is all of x, but {first = 1} is a mistake */
+    lua_pushnil(L);
+    if (lua_next(L, 2)) {
+      status = lm_fail(LM_E_ARG, "x[…]: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
+      lua_pop(L, 2);
+    } else {
+      status = lm_check_empty(L, 2, "x[…]", "key");
+    }
+  }
+  return status;
+}
+
+/* What a key picks: a view by its basic entries, and index tensors for its dims. */
+typedef struct picked {
+  lm_tensor *view;
+  int nindices; /* 0: the view alone */
+  lm_tensor *indices[LM_MAX_DIMS];
+  int nowned;
+  lm_tensor *owned[MOST_OWNED];
+} picked;
+
+static lm_tensor *own(picked *p, lm_tensor *t) { return p->owned[p->nowned++] = t; }
+
+static void release_picked(picked *p) {
+  while (p->nowned > 0) lm_release(p->owned[--p->nowned]);
+}
+
+static lm_status pick_mask(picked *p, lm_tensor *mask, int dim) {
+  lm_tensor *out[LM_MAX_OUTS], *places;
+  lm_status status;
+  for (int k = 0; k < mask->ndim; k++) {
+    if (mask->size[k] != p->view->size[dim + k]) {
+      return lm_fail(LM_E_SHAPE, "x[…]: a mask %s does not fit dim %d on of %s", lm_shape_of(mask), dim + 1,
+                     lm_shape_of(p->view));
+    }
+  }
+  lm_nonzero_args find = {.x = mask};
+  TRY(lm_call(LM_OP_nonzero, &find, out));
+  places = own(p, out[0]);
+  for (int k = 0; k < mask->ndim; k++) {
+    lm_select_args column = {.x = places, .dim = 1, .index = k + 1};
+    TRY(lm_call(LM_OP_select, &column, out));
+    p->indices[dim + k] = own(p, out[0]);
+  }
+done:
+  return status;
+}
+
+/* An integer or a range against x's own dim, which the views it is taken from may have lost. */
+static lm_status check_entry(const lm_tensor *x, int dim, const entry *e) {
+  int64_t size = x->size[dim], first = e->first < 0 ? e->first + size + 1 : e->first;
+  if (e->first == 0) return lm_fail(LM_E_INDEX, "x[…]: elements count from 1; there is no element 0");
+  if (e->kind == AT) {
+    if (first >= 1 && first <= size) return LM_OK;
+    return lm_fail(LM_E_INDEX, "x[…]: index %lld is out of range for dim %d of %s", (long long)e->first, dim + 1,
+                   lm_shape_of(x));
+  }
+  int64_t last = e->last < 0 ? e->last + size + 1 : e->last; /* first - 1 makes an empty range */
+  if (first >= 1 && first <= size + 1 && last >= 0 && last <= size) return LM_OK;
+  return lm_fail(LM_E_INDEX, "x[…]: range {%lld, %lld} is out of range for dim %d of %s", (long long)e->first,
+                 (long long)e->last, dim + 1, lm_shape_of(x));
+}
+
+/* Of x, by an entry; `rest`: those of "...". */
+static int dims_of(const entry *e, int rest) {
+  if (e->kind == REST) return rest;
+  return e->kind == NEW ? 0 : e->kind == MASK ? e->t->ndim : 1;
+}
+
+static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
+  lm_status status = LM_OK;
+  lm_tensor *out[LM_MAX_OUTS];
+  int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
+  bool rest = false;
+  for (int i = 0; i < n; i++) {
+    if (e[i].kind == REST && rest) return lm_fail(LM_E_ARG, "x[…]: \"...\" may stand once");
+    rest |= e[i].kind == REST;
+    used += dims_of(&e[i], 0);
+    if (e[i].kind == MASK && e[i].t->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a mask needs at least one dim");
+  }
+  if (used > x->ndim) {
+    if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "x[…]: a 0-d tensor has nothing to index; x:item() is its value");
+    return lm_fail(LM_E_SHAPE, "x[…]: %d indices for %s, which has %d dim%s", used, lm_shape_of(x), x->ndim,
+                   x->ndim == 1 ? "" : "s");
+  }
+  p->view = x;
+  for (int i = 0; i < n; i++) {
+    switch (e[i].kind) {
+      case AT: {
+        TRY(check_entry(x, source, &e[i]));
+        lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
+        TRY(lm_call(LM_OP_select, &a, out));
+        p->view = own(p, out[0]);
+        break;
+      }
+      case RANGE: {
+        TRY(check_entry(x, source, &e[i]));
+        lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
+        TRY(lm_call(LM_OP_slice, &a, out));
+        p->view = own(p, out[0]);
+        dim++;
+        break;
+      }
+      case NEW: {
+        lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
+        TRY(lm_call(LM_OP_unsqueeze, &a, out));
+        p->view = own(p, out[0]);
+        break;
+      }
+      case WHOLE: dim++; break;
+      case REST: dim += x->ndim - used; break;
+      case PLACES:
+        p->indices[dim++] = e[i].t;
+        p->nindices = dim;
+        break;
+      case MASK:
+        TRY(pick_mask(p, e[i].t, dim));
+        dim += e[i].t->ndim;
+        p->nindices = dim;
+        break;
+    }
+    source += dims_of(&e[i], x->ndim - used);
+  }
+done:
+  return status;
+}
+
+/* ---- reading */
+
+/* One element named by integers alone, of a tensor in this process's memory that records nothing:
+ * a Lua value at once. */
+static bool push_one(lua_State *L, const lm_lua *s, lm_tensor *t, int n, const entry *e) {
+  if (n != t->ndim || LM_DEVICE_KIND(t->device) != LM_CPU || (lm_grad_enabled() && lm_requires_grad(t))) return false;
+  int64_t offset = 0;
+  (void)s;
+  for (int d = 0; d < n; d++) {
+    if (e[d].kind != AT) return false;
+    int64_t i = e[d].first > 0 ? e[d].first - 1 : e[d].first + t->size[d];
+    if (e[d].first == 0 || i < 0 || i >= t->size[d]) return false; /* select words the error */
+    offset += i * t->stride[d];
+  }
+  lm_push_element(L, t->dtype, t->data + offset * (int64_t)lm_dtype_size(t->dtype));
+  return true;
+}
+
+typedef struct reading {
+  lm_tensor *out;
+  bool one; /* every dim was named by an integer */
+} reading;
+
+static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
+  reading *r = arg;
+  entry e[MOST_ENTRIES];
+  picked p = {0};
+  lm_tensor *x, *out[LM_MAX_OUTS];
+  int n;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "x[…]", "x", &x));
+  TRY(read_key(L, s, &n, e));
+  TRY(pick(x, n, e, &p));
+  r->one = p.nindices == 0 && p.view->ndim == 0;
+  for (int i = 0; i < n; i++) r->one &= e[i].kind == AT || e[i].kind == REST;
+  if (p.nindices > 0) {
+    lm_index_get_args a = {.x = p.view, .indices = {p.nindices, p.indices}};
+    TRY(lm_call(LM_OP_index_get, &a, out));
+    r->out = out[0];
+  } else {
+    r->out = lm_retain(p.view);
+  }
+done:
+  release_picked(&p);
+  return status;
+}
+
+int lm_index_get(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 2);
+  lm_tensor *t = lm_to_tensor(L, s, 1);
+  entry e[MOST_ENTRIES];
+  int n;
+  if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
+  lm_pace(L, s);
+  lm_box *b = lm_box_new(L);
+  reading r = {0};
+  lm_need(L, lm_attempt_twice(L, s, attempt_get, &r));
+  t = lm_to_tensor(L, s, 1);
+  if (r.out == t) { /* x[{}] */
+    lm_release(r.out);
+    lua_settop(L, 1);
+    return 1;
+  }
+  lm_box_fill(s, b, r.out);
+  if (!t || r.out->storage != t->storage) lm_pace_count(s, r.out);
+  if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
+  double number;
+  int64_t whole = 0;
+  bool is_float = lm_dtype_is_float(r.out->dtype);
+  lm_need(L, is_float ? lm_tensor_item_f64(r.out, &number) : lm_tensor_item_i64(r.out, &whole));
+  if (is_float) {
+    lua_pushnumber(L, number);
+  } else {
+    uint8_t truth = whole != 0;
+    lm_push_element(L, r.out->dtype == LM_BOOL ? LM_BOOL : LM_I64, r.out->dtype == LM_BOOL ? (void *)&truth : &whole);
+  }
+  lm_box_drop(s, b, "was read as a number");
+  return 1;
+}
+
+/* ---- writing */
+
+/* A value without its leading dims of size 1, as PyTorch takes it: x[2] = f(batch of one). */
+static lm_status trim(lm_tensor *value, lm_tensor **out) {
+  lm_view_args a = {.x = value};
+  int ones = 0;
+  while (ones < value->ndim && value->size[ones] == 1) ones++;
+  if (ones == 0) {
+    *out = lm_retain(value);
+    return LM_OK;
+  }
+  a.size.n = value->ndim - ones;
+  memcpy(a.size.v, value->size + ones, sizeof(int64_t) * (size_t)a.size.n);
+  lm_tensor *made[LM_MAX_OUTS];
+  lm_status status = lm_call(LM_OP_view, &a, made);
+  if (status == LM_OK) *out = made[0];
+  return status;
+}
+
+static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
+  (void)arg;
+  entry e[MOST_ENTRIES];
+  picked p = {0};
+  lm_tensor *x, *value, *owned = NULL, *trimmed = NULL, *out[LM_MAX_OUTS];
+  int n;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "x[…] = value", "x", &x));
+  TRY(read_key(L, s, &n, e));
+  if (lua_type(L, 3) == LUA_TTABLE) {
+    TRY(lm_from_table(L, s, 3, x->dtype, x->device, &owned));
+    value = owned;
+  } else {
+    TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
+  }
+  TRY(trim(value, &trimmed));
+  value = trimmed;
+  if (n == 1 && e[0].kind == MASK && value->ndim == 0 && lm_same_shape(e[0].t, x)) {
+    lm_masked_fill_args a = {.x = x, .mask = e[0].t, .value = value};
+    TRY(lm_call_inplace(LM_OP_masked_fill, &a, out));
+  } else {
+    TRY(pick(x, n, e, &p));
+    if (p.nindices > 0) {
+      lm_index_put__args a = {.x = p.view, .indices = {p.nindices, p.indices}, .values = value};
+      TRY(lm_call(LM_OP_index_put_, &a, out));
+    } else {
+      lm_copy__args a = {.x = p.view, .src = value};
+      TRY(lm_call(LM_OP_copy_, &a, out));
+    }
+  }
+  lm_release(out[0]);
+done:
+  release_picked(&p);
+  lm_release(trimmed);
+  lm_release(owned);
+  return status;
+}
+
+int lm_index_set(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 3);
+  lm_pace(L, s);
+  lm_need(L, lm_attempt_twice(L, s, attempt_set, NULL));
+  return 0;
+}

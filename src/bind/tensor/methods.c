@@ -1,0 +1,269 @@
+/* Methods that are no ops: facts about a tensor, conversions, its handle. */
+#include "bind/bind.h"
+
+static lm_tensor *self(lua_State *L, const char *fn) { return lm_need_tensor(L, 1, fn, "x"); }
+
+/* The same for a method without arguments. */
+static lm_tensor *self_alone(lua_State *L, const char *fn) {
+  int given = lua_gettop(L) - 1;
+  if (given > 0) lm_raise_text(L, "%s: takes 0 arguments, got %d", fn, given);
+  return self(L, fn);
+}
+
+static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const int64_t *v) {
+  if (lua_isnoneornil(L, 2)) {
+    lm_push_sizes(L, t->ndim, v);
+    return 1;
+  }
+  int d = 0;
+  int64_t dim;
+  lm_need(L, lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
+  lm_need(L, lm_dim(fn, dim, t->ndim, &d));
+  if (t->ndim == 0) return lm_raise_text(L, "%s: a 0-d tensor has no dims", fn);
+  lua_pushnumber(L, (double)v[d]);
+  return 1;
+}
+
+static int bind_size(lua_State *L) {
+  lm_tensor *t = self(L, "size");
+  return sizes_or_one(L, "size", t, t->size);
+}
+
+static int bind_stride(lua_State *L) {
+  lm_tensor *t = self(L, "stride");
+  return sizes_or_one(L, "stride", t, t->stride);
+}
+
+static int bind_dim(lua_State *L) {
+  lua_pushinteger(L, self_alone(L, "dim")->ndim);
+  return 1;
+}
+
+static int bind_numel(lua_State *L) {
+  lua_pushnumber(L, (double)self_alone(L, "numel")->numel);
+  return 1;
+}
+
+static int bind_element_size(lua_State *L) {
+  lua_pushinteger(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype));
+  return 1;
+}
+
+static int bind_storage_offset(lua_State *L) {
+  lm_tensor *t = self_alone(L, "storage_offset");
+  lua_pushnumber(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
+  return 1;
+}
+
+/* The ordinal of a CUDA device, -1 for the CPU. */
+static int bind_get_device(lua_State *L) {
+  lm_device d = self_alone(L, "get_device")->device;
+  lua_pushinteger(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
+  return 1;
+}
+
+static bool is_laid_out(const lm_tensor *t, lm_format format) {
+  return format == LM_PRESERVE || (format == LM_CONTIGUOUS ? lm_is_contiguous(t) : lm_is_channels_last(t));
+}
+
+static int bind_is_contiguous(lua_State *L) {
+  lm_tensor *t = self(L, "is_contiguous");
+  lm_format format = LM_CONTIGUOUS;
+  lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
+  lua_pushboolean(L, is_laid_out(t, format));
+  return 1;
+}
+
+/* ---- to */
+typedef struct conversion {
+  lm_to_copy_args args;
+  bool copy;
+} conversion;
+
+/* A dtype's or a device's name, an ordinal, or a tensor to be like. */
+static lm_status read_target(lua_State *L, const lm_lua *s, int i, conversion *c) {
+  lm_tensor *like;
+  lm_status status;
+  switch (lua_type(L, i)) {
+    case LUA_TNUMBER: return lm_read_device(L, s, i, "to", "device", &c->args.device);
+    case LUA_TSTRING: {
+      lm_dtype dtype;
+      lm_device device;
+      const char *name; /* what does not look like a device is a dtype's typo */
+      TRY(lm_read_text(L, s, i, "to", "device or dtype", &name));
+      if (lm_dtype_parse(name, &dtype) == LM_OK) {
+        c->args.dtype = dtype;
+        return LM_OK;
+      }
+      if (strncmp(name, "cpu", 3) == 0 || strncmp(name, "cuda", 4) == 0 || strchr(name, ':') ||
+          lm_device_parse(name, &device) == LM_OK) {
+        return lm_read_device(L, s, i, "to", "device", &c->args.device);
+      }
+      return lm_fail_in(lm_dtype_parse(name, &dtype), "to: neither a device nor a dtype");
+    }
+    case LUA_TUSERDATA:
+      TRY(lm_read_tensor(L, s, i, "to", "other", &like));
+      c->args.dtype = like->dtype;
+      c->args.device = like->device;
+      return LM_OK;
+    default: break;
+  }
+  status = lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got %s", lm_got(L, s, i));
+done:
+  return status;
+}
+
+/* The arguments are at 1..top. */
+static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
+  lm_format format = LM_PRESERVE;
+  lm_status status;
+  int options = 0;
+  c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
+  TRY(lm_read_tensor(L, s, 1, "to", "x", &c->args.x));
+  while (top > 1 && lua_isnil(L, top)) top--;
+  if (top > 1 && lua_type(L, top) == LUA_TTABLE) options = top--;
+  if (top > 3)
+    return lm_fail(LM_E_ARG, "to: at most a device and a dtype expected, and options: x:to(\"cpu\", \"float64\")");
+  if (top == 1 && !options)
+    return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
+  for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
+  if (!options) return LM_OK;
+  TRY(LM_READ_OPTIONS(L, s, options, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
+                      {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
+                      {"memory_format", LM_OPTION_FORMAT, &format},
+                      {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking}));
+  c->args.memory_format = (int)format;
+done:
+  return status;
+}
+
+typedef struct converting {
+  int top;
+  lm_tensor *out[LM_MAX_OUTS];
+} converting;
+
+static lm_status attempt_to(lua_State *L, lm_lua *s, void *arg) {
+  converting *to = arg;
+  conversion c = {0};
+  lm_status status;
+  TRY(read_conversion(L, s, to->top, &c));
+  TRY(lm_call(LM_OP_to_copy, &c.args, to->out));
+done:
+  return status;
+}
+
+static int bind_to(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  luaL_checkstack(L, 12, "to");
+  conversion c = {0};
+  converting to = {.top = lua_gettop(L)};
+  lm_need(L, read_conversion(L, s, to.top, &c));
+  const lm_tensor *x = c.args.x;
+  bool same = (c.args.dtype == LM_NO_DTYPE || c.args.dtype == (lm_dtype)x->dtype) &&
+              (c.args.device == LM_NO_DEVICE || c.args.device == x->device) &&
+              is_laid_out(x, (lm_format)c.args.memory_format);
+  if (same && !c.copy) {
+    lua_pushvalue(L, 1);
+    return 1;
+  }
+  return lm_return_tensors(L, to.top, 1, attempt_to, &to, to.out);
+}
+
+/* ---- the handle */
+static int bind_data_ptr(lua_State *L) {
+  lm_tensor *t = self_alone(L, "data_ptr");
+  lm_reg_get(L, &lm_reg_pointer);
+  lua_pushlightuserdata(L, t->data);
+  if (lua_type(L, -2) == LUA_TFUNCTION) lua_call(L, 1, 1);
+  return 1;
+}
+
+/* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
+static int bind_free(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_box *b = lm_to_box(L, s, 1);
+  if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
+  if (b->t) lm_box_drop(s, b, "was freed by x:free()");
+  return 0;
+}
+
+static int bind_is_tensor(lua_State *L) {
+  lua_pushboolean(L, lm_to_box(L, LM_STATE(L), 1) != NULL);
+  return 1;
+}
+
+static int bind_is_alive(lua_State *L) {
+  lua_pushboolean(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL);
+  return 1;
+}
+
+lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
+  if (t == from) return LM_OK;
+  bool asks = lm_requires_grad(t);
+  lm_status status = LM_OK;
+  if (asks && !lm_dtype_is_float(from->dtype)) {
+    return lm_fail(LM_E_DTYPE, "%s: x requires grad and cannot become %s", fn, lm_dtype_name(from->dtype));
+  }
+  if (asks && !lm_is_leaf(t)) {
+    return lm_fail(LM_E_STATE, "%s: x is the result of %s; only a leaf can become another tensor", fn,
+                   lm_grad_fn_name(t));
+  }
+  if (asks) TRY(lm_set_requires_grad(t, false)); /* what the graph knows of the leaf is made anew */
+  lm_tensor_become(t, from);
+  if (asks) TRY(lm_set_requires_grad(t, true));
+done:
+  return status;
+}
+
+static int bind_become(lua_State *L) {
+  lm_tensor *t = lm_need_tensor(L, 1, "become", "x");
+  lm_need(L, lm_become("become", t, lm_need_tensor(L, 2, "become", "from")));
+  lua_settop(L, 1);
+  return 1;
+}
+
+/* ---- recording */
+static int bind_requires_grad_(lua_State *L) {
+  lm_tensor *t = self(L, "requires_grad_");
+  lm_need(L, lm_set_requires_grad(t, lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "requires_grad_", "on")));
+  lua_settop(L, 1);
+  return 1;
+}
+
+static int bind_retain_grad(lua_State *L) {
+  lm_need(L, lm_retain_grad(self_alone(L, "retain_grad")));
+  return 0;
+}
+
+/* The handle goes over to a tensor of the same memory outside the graph. */
+static int bind_detach_(lua_State *L) {
+  lm_detach_args a = {.x = self_alone(L, "detach_")};
+  lm_tensor *out[LM_MAX_OUTS];
+  lm_need(L, lm_call(LM_OP_detach, &a, out));
+  lm_box *b = lm_to_box(L, LM_STATE(L), 1);
+  lm_let_go(LM_STATE(L), b->t);
+  b->t = out[0];
+  lua_settop(L, 1);
+  return 1;
+}
+
+const luaL_Reg lm_tensor_methods[] = {
+    {"size", bind_size},
+    {"stride", bind_stride},
+    {"dim", bind_dim},
+    {"numel", bind_numel},
+    {"element_size", bind_element_size},
+    {"storage_offset", bind_storage_offset},
+    {"get_device", bind_get_device},
+    {"is_contiguous", bind_is_contiguous},
+    {"to", bind_to},
+    {"data_ptr", bind_data_ptr},
+    {"free", bind_free},
+    {"requires_grad_", bind_requires_grad_},
+    {"retain_grad", bind_retain_grad},
+    {"detach_", bind_detach_},
+    {NULL, NULL},
+};
+
+const luaL_Reg lm_handle_functions[] = {
+    {"is_tensor", bind_is_tensor}, {"is_alive", bind_is_alive}, {"become", bind_become}, {NULL, NULL}};

@@ -1,0 +1,347 @@
+/* Nested Lua lists to tensors and back. */
+#include <math.h>
+#include <stdio.h>
+
+#include "bind/bind.h"
+
+static const double exact = 9007199254740992.0; /* 2^53 */
+static const int64_t MOST_ELEMENTS = (int64_t)1 << 31;
+
+static void push_int(lua_State *L, int64_t v) {
+  if (v >= -(int64_t)exact && v <= (int64_t)exact) {
+    lua_pushnumber(L, (double)v);
+    return;
+  }
+  lm_reg_get(L, &lm_reg_int64);
+  if (lua_type(L, -1) != LUA_TFUNCTION) { /* a LuaJIT without FFI */
+    lua_pop(L, 1);
+    lua_pushnumber(L, (double)v);
+    return;
+  }
+  lua_pushnumber(L, (double)(v >> 32));
+  lua_pushnumber(L, (double)(uint32_t)v);
+  lua_call(L, 2, 1);
+}
+
+void lm_push_element(lua_State *L, lm_dtype dtype, const void *p) {
+  switch (dtype) {
+    case LM_BOOL: lua_pushboolean(L, *(const uint8_t *)p); break;
+    case LM_U8: lua_pushnumber(L, *(const uint8_t *)p); break;
+    case LM_I32: lua_pushnumber(L, *(const int32_t *)p); break;
+    case LM_I64: push_int(L, *(const int64_t *)p); break;
+    case LM_F16: lua_pushnumber(L, lm_half_to_float(*(const uint16_t *)p)); break;
+    case LM_BF16: lua_pushnumber(L, lm_bf16_to_float(*(const uint16_t *)p)); break;
+    case LM_F32: lua_pushnumber(L, *(const float *)p); break;
+    case LM_F64: lua_pushnumber(L, *(const double *)p); break;
+    default: lua_pushnil(L);
+  }
+}
+
+/* ---- from Lua */
+typedef struct shape {
+  int ndim;
+  int64_t size[LM_MAX_DIMS], numel;
+} shape;
+
+/* Where in the nesting something is wrong: "[2][1]". */
+typedef struct place {
+  int depth;
+  int64_t at[LM_MAX_DIMS];
+} place;
+
+static const char *place_text(const place *at) {
+  static _Thread_local char text[128];
+  size_t used = 0;
+  text[0] = 0;
+  for (int i = 0; i < at->depth && used < sizeof text; i++) {
+    used += (size_t)snprintf(text + used, sizeof text - used, "[%lld]", (long long)at->at[i]);
+  }
+  return text;
+}
+
+/* Sizes along the first elements; that all rows agree is checked while filling. */
+static lm_status measure(lua_State *L, const lm_lua *s, int i, shape *out) {
+  int top = lua_gettop(L);
+  lm_status status = LM_OK;
+  out->ndim = 0;
+  out->numel = 1;
+  lua_pushvalue(L, i);
+  while (lua_type(L, -1) == LUA_TTABLE) {
+    if (out->ndim == LM_MAX_DIMS) {
+      status = lm_fail(LM_E_ARG, "tensor: lists are nested deeper than %d dims", LM_MAX_DIMS);
+      goto done;
+    }
+    size_t n = lua_objlen(L, -1);
+    if (n == 0) {
+      lua_pushnil(L);
+      if (lua_next(L, -2)) {
+        status = lm_fail(LM_E_ARG, "tensor: a list expected, got a table with key %s", lm_got(L, s, lua_gettop(L) - 1));
+        goto done;
+      }
+      TRY(lm_check_empty(L, lua_gettop(L), "tensor", "x"));
+    }
+    out->size[out->ndim++] = (int64_t)n;
+    if (__builtin_mul_overflow(out->numel, (int64_t)n, &out->numel) || out->numel > MOST_ELEMENTS) {
+      status = lm_fail(LM_E_ARG, "tensor: lists of more than %lld elements: the same list may stand in many places",
+                       (long long)MOST_ELEMENTS);
+      goto done;
+    }
+    if (n == 0) break;
+    lua_rawgeti(L, -1, 1);
+  }
+done:
+  lua_settop(L, top);
+  return status;
+}
+
+/* All booleans make a bool tensor, an int64 cdata an int64 one, everything else the default. Looks
+ * at the first row of each level only as far as needed: numbers may follow booleans. Rows that are not as
+ * measured end it, since filling will refuse them: tables may hold one another many times over. */
+static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh, int depth) {
+  int64_t whole;
+  if (depth < sh->ndim) {
+    if (lua_type(L, i) != LUA_TTABLE || (int64_t)lua_objlen(L, i) != sh->size[depth]) return lm_default_dtype();
+  } else {
+    if (lua_type(L, i) == LUA_TBOOLEAN) return LM_BOOL;
+    return lm_to_int64(L, s, i, &whole) ? LM_I64 : lm_default_dtype();
+  }
+  lm_dtype found = LM_NO_DTYPE;
+  for (int64_t k = 1; k <= sh->size[depth]; k++) {
+    lua_rawgeti(L, i, (int)k);
+    lm_dtype d = find_dtype(L, s, lua_gettop(L), sh, depth + 1);
+    lua_pop(L, 1);
+    if (d == lm_default_dtype()) return d;
+    if (d != LM_NO_DTYPE && (found == LM_NO_DTYPE || d == LM_I64)) found = d;
+  }
+  return found == LM_NO_DTYPE && depth == 0 ? lm_default_dtype() : found;
+}
+
+static lm_status store(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const place *at) {
+  double v = 0;
+  int64_t whole = 0;
+  bool is_whole = false;
+  switch (lua_type(L, i)) {
+    case LUA_TNUMBER: v = lua_tonumber(L, i); break;
+    case LUA_TBOOLEAN: v = lua_toboolean(L, i); break;
+    default:
+      is_whole = lm_to_int64(L, s, i, &whole);
+      if (!is_whole) {
+        return lm_fail(LM_E_ARG, "tensor: a number or a boolean expected at %s, got %s%s",
+                       at->depth ? place_text(at) : "argument 1", lm_got(L, s, i),
+                       lm_to_tensor(L, s, i) ? " (lm.stack joins tensors)" : "");
+      }
+      v = (double)whole;
+  }
+  if (lm_dtype_is_int(dtype) && !is_whole) {
+    if (!(v > -9223372036854775808.0 && v < 9223372036854775808.0)) {
+      return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? place_text(at) : "argument 1",
+                     lm_dtype_name(dtype));
+    }
+    whole = (int64_t)v;
+  }
+  switch (dtype) {
+    case LM_BOOL: *(uint8_t *)p = v != 0; break;
+    case LM_U8:
+    case LM_I32:
+      if (dtype == LM_U8 ? whole < 0 || whole > UINT8_MAX : whole < INT32_MIN || whole > INT32_MAX) {
+        return lm_fail(LM_E_ARG, "tensor: %lld at %s does not fit %s", (long long)whole,
+                       at->depth ? place_text(at) : "argument 1", lm_dtype_name(dtype));
+      }
+      if (dtype == LM_U8) {
+        *(uint8_t *)p = (uint8_t)whole;
+      } else {
+        *(int32_t *)p = (int32_t)whole;
+      }
+      break;
+    case LM_I64: *(int64_t *)p = whole; break;
+    case LM_F16: *(uint16_t *)p = lm_float_to_half((float)v); break;
+    case LM_BF16: *(uint16_t *)p = lm_float_to_bf16((float)v); break;
+    case LM_F32: *(float *)p = (float)v; break;
+    case LM_F64: *(double *)p = v; break;
+    default: return lm_fail(LM_E_DTYPE, "tensor: unknown dtype");
+  }
+  return LM_OK;
+}
+
+/* The list at stack index i into p, which moves on. */
+static lm_status fill(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p, place *at) {
+  lm_status status;
+  int depth = at->depth;
+  if (depth == sh->ndim) {
+    if (lua_type(L, i) == LUA_TTABLE) {
+      return lm_fail(LM_E_SHAPE, "tensor: rows differ: a list at %s where a number is expected", place_text(at));
+    }
+    TRY(store(L, s, i, dtype, *p, at));
+    *p += lm_dtype_size(dtype);
+    return LM_OK;
+  }
+  if (lua_type(L, i) != LUA_TTABLE) {
+    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s at %s where a list of %lld is expected", lm_got(L, s, i),
+                   place_text(at), (long long)sh->size[depth]);
+  }
+  int64_t n = (int64_t)lua_objlen(L, i);
+  if (n != sh->size[depth]) {
+    return lm_fail(LM_E_SHAPE, "tensor: rows differ: %s has %lld elements where %lld are expected", place_text(at),
+                   (long long)n, (long long)sh->size[depth]);
+  }
+  at->depth++;
+  for (int64_t k = 1; k <= n; k++) {
+    at->at[depth] = k;
+    lua_rawgeti(L, i, (int)k);
+    status = fill(L, s, lua_gettop(L), sh, dtype, p, at);
+    lua_pop(L, 1);
+    if (status != LM_OK) return status;
+  }
+  at->depth--;
+  return LM_OK;
+done:
+  return status;
+}
+
+lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  lm_tensor *t = NULL;
+  lm_status status;
+  shape sh;
+  place at = {0};
+  if (!lua_checkstack(L, 4 * LM_MAX_DIMS)) return lm_fail(LM_E_OOM, "tensor: out of memory for Lua's stack");
+  TRY(measure(L, s, i, &sh));
+  if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);
+  TRY(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
+  char *p = t->data;
+  TRY(fill(L, s, i, &sh, dtype, &p, &at));
+  if (device != LM_NO_DEVICE && device != t->device) {
+    lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = device, .memory_format = LM_PRESERVE};
+    TRY(lm_op_run(LM_OP_to_copy, &a, out));
+  } else {
+    *out = lm_retain(t);
+  }
+done:
+  lm_release(t);
+  return status;
+}
+
+static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
+  static const char *const names[] = {"dtype", "device", "requires_grad"};
+  lm_tensor *t = NULL, **out = arg;
+  lm_dtype dtype = LM_NO_DTYPE;
+  lm_device device = LM_NO_DEVICE;
+  bool requires_grad = false;
+  lm_status status;
+  for (int i = 0; i < 3 && lua_type(L, 1) == LUA_TTABLE; i++) {
+    if (!lm_field(L, 1, names[i])) continue;
+    return lm_fail(LM_E_ARG, "tensor: %s is an option, and stands among the values: lm.tensor({…}, {%s = …})", names[i],
+                   names[i]);
+  }
+  TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
+                      {names[2], LM_OPTION_BOOL, &requires_grad}));
+  if (lm_to_box(L, s, 1)) { /* a copy, outside the graph */
+    lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
+    TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
+    TRY(lm_op_run(LM_OP_to_copy, &a, &t));
+  } else {
+    TRY(lm_from_table(L, s, 1, dtype, device == LM_NO_DEVICE ? lm_default_device() : device, &t));
+  }
+  if (requires_grad) TRY(lm_set_requires_grad(t, true));
+  *out = lm_retain(t);
+done:
+  lm_release(t);
+  return status;
+}
+
+static int bind_tensor(lua_State *L) {
+  if (lua_gettop(L) > 2) {
+    return lm_raise_text(L, "tensor: takes a value and options; a list goes in a table: lm.tensor({1, 2, 3})");
+  }
+  return lm_return_tensor(L, 2, attempt_tensor);
+}
+
+/* ---- to Lua */
+static void push_nested(lua_State *L, const lm_tensor *t, int dim, const char *p) {
+  if (dim == t->ndim) {
+    lm_push_element(L, t->dtype, p);
+    return;
+  }
+  int64_t n = t->size[dim];
+  lua_createtable(L, n > INT32_MAX / 2 ? 0 : (int)n, 0);
+  for (int64_t i = 0; i < n; i++) {
+    push_nested(L, t, dim + 1, p + i * t->stride[dim] * (int64_t)lm_dtype_size(t->dtype));
+    lua_rawseti(L, -2, (int)i + 1);
+  }
+}
+
+/* Rows count too: of sizes [n, 0] there are n. */
+static lm_status check_extent(const lm_tensor *t) {
+  int64_t entries = 1;
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->size[d] > 0 && __builtin_mul_overflow(entries, t->size[d], &entries)) entries = INT64_MAX;
+    if (entries > MOST_ELEMENTS) {
+      return lm_fail(LM_E_ARG, "totable: %s is more than lists can hold", lm_shape_of(t));
+    }
+  }
+  return LM_OK;
+}
+
+/* x's values on the CPU, in a tensor that nobody else has: finalizers may free x, or give it other memory. */
+static lm_status attempt_host(lua_State *L, lm_lua *s, void *arg) {
+  lm_tensor *t, **out = arg;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "totable", "x", &t));
+  TRY(check_extent(t));
+  if (LM_DEVICE_KIND(t->device) == LM_CPU) {
+    TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, out));
+  } else {
+    lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = LM_DEVICE(LM_CPU, 0), .memory_format = LM_PRESERVE};
+    TRY(lm_op_run(LM_OP_to_copy, &a, out));
+  }
+done:
+  return status;
+}
+
+/* x:totable(): nested lists; a number for a 0-d tensor. */
+static int bind_totable(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lua_settop(L, 1);
+  luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
+  lm_box *host = lm_box_new(L);
+  lm_tensor *t = NULL;
+  lm_need(L, lm_attempt_twice(L, s, attempt_host, &t));
+  lm_box_fill(s, host, t); /* it has a handle, since pushing may raise */
+  push_nested(L, t, 0, t->data);
+  lm_box_drop(s, host, "was used by totable");
+  return 1;
+}
+
+typedef struct picking {
+  lm_dtype dtype;
+  double number;
+  int64_t whole;
+} picking;
+
+static lm_status attempt_item(lua_State *L, lm_lua *s, void *arg) {
+  picking *p = arg;
+  lm_tensor *t;
+  lm_status status;
+  TRY(lm_read_tensor(L, s, 1, "item", "x", &t));
+  if (t->numel != 1) TRY(lm_fail(LM_E_SHAPE, "item: a tensor of one element expected, got %s", lm_shape_of(t)));
+  p->dtype = (lm_dtype)t->dtype;
+  TRY(lm_dtype_is_float(p->dtype) ? lm_tensor_item_f64(t, &p->number) : lm_tensor_item_i64(t, &p->whole));
+done:
+  return status;
+}
+
+static int bind_item(lua_State *L) {
+  picking p = {0};
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), attempt_item, &p));
+  if (p.dtype == LM_BOOL) {
+    lua_pushboolean(L, p.whole != 0);
+  } else if (lm_dtype_is_float(p.dtype)) {
+    lua_pushnumber(L, p.number);
+  } else {
+    push_int(L, p.whole);
+  }
+  return 1;
+}
+
+const luaL_Reg lm_table_functions[] = {{"tensor", bind_tensor}, {NULL, NULL}};
+const luaL_Reg lm_table_methods[] = {
+    {"totable", bind_totable}, {"tolist", bind_totable}, {"item", bind_item}, {NULL, NULL}};

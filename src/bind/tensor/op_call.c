@@ -1,0 +1,383 @@
+/* One closure for every op: its descriptor says how a Lua call becomes an argument struct. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "bind/bind.h"
+
+enum { ARGS_BYTES = 512, FEW = 8 };
+_Static_assert(sizeof(lm_args_room) <= ARGS_BYTES, "room for every op's arguments");
+
+/* A call being decoded: the argument struct, and what has to be released after it. */
+typedef struct frame {
+  lm_op_id id;
+  const lm_op *op;
+  int top; /* arguments are at 1..top */
+  bool in_place, requires_grad;
+  bool shares; /* the result lies in the first tensor's memory */
+  int nowned;
+  lm_tensor *owned[LM_MAX_ARGS]; /* numbers made 0-d */
+  lm_tensor **list;              /* of the TL argument */
+  uint32_t given;                /* bit i: argument i has a value */
+  union {
+    char bytes[ARGS_BYTES];
+    int64_t whole;
+    double number;
+    void *pointer;
+  } args;
+} frame;
+
+static void release_frame(frame *f) {
+  for (int i = 0; i < f->nowned; i++) lm_release(f->owned[i]);
+  lm_free(f->list);
+  f->nowned = 0;
+  f->list = NULL;
+}
+
+static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, int64_t *out) {
+  lm_ints v;
+  lm_status status;
+  TRY(lm_read_ints(L, s, i, fn, arg, false, &v));
+  if (v.n != 2 && lua_type(L, i) == LUA_TTABLE) {
+    return lm_fail(LM_E_ARG, "%s: %s: an integer or a pair expected, got a list of %d", fn, arg, v.n);
+  }
+  out[0] = v.v[0];
+  out[1] = v.v[v.n - 1];
+done:
+  return status;
+}
+
+static lm_status read_name(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int *out) {
+  int n = 0;
+  const char *given = lm_to_text(L, i);
+  if (given) {
+    for (; a->names[n]; n++) {
+      if (strcmp(a->names[n], given) == 0) {
+        *out = n;
+        return LM_OK;
+      }
+    }
+    const char *near = lm_nearest(given, n, a->names);
+    if (near) return lm_fail(LM_E_ARG, "%s: %s: no '%s'; did you mean '%s'?", fn, a->name, lm_brief(given, 60), near);
+  }
+  char choices[160] = "";
+  size_t used = 0;
+  for (n = 0; a->names[n] && used < sizeof choices; n++) {
+    used += (size_t)snprintf(choices + used, sizeof choices - used, "%s'%s'", n ? ", " : "", a->names[n]);
+  }
+  return lm_fail(LM_E_ARG, "%s: %s: one of %s expected, got %s", fn, a->name, choices, lm_got(L, s, i));
+}
+
+/* A number or a pair, or "valid" or "same". */
+static lm_status read_padding(lua_State *L, const lm_lua *s, int i, const char *fn, const lm_arg *a, int64_t *out) {
+  if (lua_type(L, i) != LUA_TSTRING) return read_pair(L, s, i, fn, a->name, out);
+  int choice;
+  lm_status status = read_name(L, s, i, fn, a, &choice);
+  if (status == LM_OK) out[0] = out[1] = choice ? LM_PAD_SAME : 0;
+  return status;
+}
+
+/* Argument `a` from the value at i. */
+static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg *a, int i) {
+  const char *fn = f->op->name;
+  void *p = f->args.bytes + a->offset;
+  switch (a->kind) {
+    case LM_ARG_T: return lm_read_tensor(L, s, i, fn, a->name, p);
+    case LM_ARG_T_OPT: return lua_isnil(L, i) ? LM_OK : lm_read_tensor(L, s, i, fn, a->name, p);
+    case LM_ARG_S_OPT:
+    case LM_ARG_S: {
+      lm_tensor *owned;
+      lm_status status = lm_read_scalar(L, s, i, fn, a->name, p, &owned);
+      if (owned) f->owned[f->nowned++] = owned;
+      return status;
+    }
+    case LM_ARG_TL:
+    case LM_ARG_TL_HOLES: {
+      bool holes = a->kind == LM_ARG_TL_HOLES;
+      lm_list *list = p;
+      lm_status status = lm_read_list(L, s, i, fn, a->name, holes, &list->n, &list->v);
+      if (status == LM_OK) f->list = list->v;
+      return status;
+    }
+    case LM_ARG_F:
+    case LM_ARG_F_REQ: return lm_read_number(L, s, i, fn, a->name, p);
+    case LM_ARG_I:
+    case LM_ARG_I_REQ:
+    case LM_ARG_I_OPT: return lm_read_int(L, s, i, fn, a->name, p);
+    case LM_ARG_B: return lm_read_bool(L, s, i, fn, a->name, p);
+    case LM_ARG_I2: return read_pair(L, s, i, fn, a->name, p);
+    case LM_ARG_PAD2: return read_padding(L, s, i, fn, a, p);
+    case LM_ARG_DIM:
+    case LM_ARG_DIM_OPT: return lm_read_dim(L, s, i, fn, a->name, p);
+    case LM_ARG_DIMS_OPT: return lm_read_ints(L, s, i, fn, a->name, true, p);
+    case LM_ARG_SIZE:
+    case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, p);
+    case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, p);
+    case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, p);
+    case LM_ARG_E: return read_name(L, s, i, fn, a, p);
+  }
+  return lm_fail(LM_E_ARG, "%s: %s: of unknown kind", fn, a->name);
+}
+
+/* Is the table at i options (string keys) rather than a list? An empty one is a list only where a
+ * list of sizes, dims or tensors is due. */
+static bool is_options(lua_State *L, const lm_op *op, int i) {
+  if (lua_type(L, i) != LUA_TTABLE || lua_objlen(L, i) > 0) return false;
+  lua_pushnil(L);
+  if (lua_next(L, i)) {
+    bool named = lua_type(L, -2) == LUA_TSTRING;
+    lua_pop(L, 2);
+    return named;
+  }
+  if (i > op->npositional) return true;
+  lm_arg_kind kind = op->arg[i - 1].kind;
+  return !(kind == LM_ARG_SIZE || kind == LM_ARG_SIZE_OPT || kind == LM_ARG_TL || kind == LM_ARG_TL_HOLES ||
+           kind == LM_ARG_DIMS_OPT);
+}
+
+static lm_status unknown_option(const lm_op *op, const char *key) {
+  const char *names[LM_MAX_ARGS + 1];
+  int n = 0;
+  for (int i = 1; i < op->nargs; i++) names[n++] = op->arg[i].name;
+  if (op->kind == LM_NEW) names[n++] = "requires_grad";
+  if (n == 0) return lm_fail(LM_E_ARG, "%s: no option '%s'; there are none", op->name, lm_brief(key, 60));
+  const char *near = lm_nearest(key, n, names);
+  if (near) return lm_fail(LM_E_ARG, "%s: no option '%s'; did you mean '%s'?", op->name, lm_brief(key, 60), near);
+  char all[256] = "";
+  size_t used = 0;
+  for (int i = 0; i < n && used < sizeof all; i++) {
+    used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", i ? ", " : "", names[i]);
+  }
+  return lm_fail(LM_E_ARG, "%s: no option '%s'; there are %s", op->name, lm_brief(key, 60), all);
+}
+
+static lm_status read_options(lua_State *L, const lm_lua *s, frame *f, int table) {
+  const lm_op *op = f->op;
+  const char *const *key = s->key[f->id];
+  lm_status status = LM_OK;
+  bool empty = true;
+  lua_pushnil(L);
+  while (lua_next(L, table)) {
+    empty = false;
+    if (lua_type(L, -2) != LUA_TSTRING) {
+      status = lm_fail(LM_E_ARG, "%s: the table at the end mixes names and list entries", op->name);
+      goto done;
+    }
+    const char *given = lua_tostring(L, -2); /* interned: equal strings have equal addresses */
+    int i = 1, value = lua_gettop(L);
+    while (i < op->nargs && key[i] != given) i++;
+    if (i < op->nargs) {
+      if (f->given & 1u << i) {
+        status = lm_fail(LM_E_ARG, "%s: %s is given twice, by position and by name", op->name, given);
+        goto done;
+      }
+      f->given |= 1u << i;
+      TRY(read_arg(L, s, f, &op->arg[i], value));
+    } else if (given == s->key_requires_grad && op->kind == LM_NEW) {
+      TRY(lm_read_bool(L, s, value, op->name, "requires_grad", &f->requires_grad));
+    } else {
+      status = lm_to_text(L, -2) ? unknown_option(op, given)
+                                 : lm_fail(LM_E_ARG, "%s: an option's name has a zero byte", op->name);
+      goto done;
+    }
+    lua_pop(L, 1);
+  }
+  return empty ? lm_check_empty(L, table, op->name, "options") : LM_OK;
+done:
+  lua_pop(L, 2);
+  return status;
+}
+
+static void show_value(lua_State *L, int i, const char *name, char *out, size_t bytes) {
+  switch (lua_type(L, i)) {
+    case LUA_TNUMBER: snprintf(out, bytes, "%.14g", lua_tonumber(L, i)); break;
+    case LUA_TBOOLEAN: snprintf(out, bytes, "%s", lua_toboolean(L, i) ? "true" : "false"); break;
+    case LUA_TSTRING: snprintf(out, bytes, "\"%s\"", lm_brief(lua_tostring(L, i), 40)); break;
+    default: snprintf(out, bytes, "%s", name);
+  }
+}
+
+/* "sum: keepdim is an option: x:sum(1, {keepdim = true})" */
+static lm_status too_many(lua_State *L, const frame *f, int given) {
+  const lm_op *op = f->op;
+  int positional = op->npositional;
+  if (op->nargs == positional || given < positional + 1) {
+    return lm_fail(LM_E_ARG, "%s: takes %d argument%s, got %d", op->name, positional, positional == 1 ? "" : "s",
+                   given);
+  }
+  char call[200], value[64];
+  bool method = op->kind != LM_NEW && op->arg[0].kind != LM_ARG_TL;
+  size_t used = method ? (size_t)snprintf(call, sizeof call, "x:%s(", op->name)
+                       : (size_t)snprintf(call, sizeof call, "lm.%s(", op->name);
+  for (int i = method ? 1 : 0; i < positional && used < sizeof call; i++) {
+    show_value(L, i + 1, op->arg[i].name, value, sizeof value);
+    used += (size_t)snprintf(call + used, sizeof call - used, "%s, ", value);
+  }
+  const char *option = op->arg[positional].name;
+  show_value(L, positional + 1, "…", value, sizeof value);
+  return lm_fail(LM_E_ARG, "%s: %s is an option: %.*s{%s = %s})", op->name, option,
+                 (int)(used < sizeof call ? used : sizeof call - 1), call, option, value);
+}
+
+static lm_status missing(lua_State *L, const lm_lua *s, const frame *f, uint32_t bits) {
+  static const char *const want[] = {
+      [LM_ARG_T] = "a tensor",
+      [LM_ARG_S] = "a tensor or a number",
+      [LM_ARG_TL] = "a list of tensors",
+      [LM_ARG_TL_HOLES] = "a list of tensors",
+      [LM_ARG_F_REQ] = "a number",
+      [LM_ARG_I_REQ] = "an integer",
+      [LM_ARG_DIM] = "a dim (an integer)",
+      [LM_ARG_SIZE] = "sizes (integers, or a list of them)",
+  };
+  int i = __builtin_ctz(bits);
+  const lm_arg *a = &f->op->arg[i];
+  const char *got = i < f->top ? lm_got(L, s, i + 1) : "nothing";
+  return lm_fail(LM_E_ARG, "%s: %s: %s expected, got %s%s", f->op->name, a->name, want[a->kind], got,
+                 lm_dot_hint(f->op->name, a->name, i < f->top ? lua_type(L, i + 1) : LUA_TNONE));
+}
+
+static lm_status decode(lua_State *L, const lm_lua *s, frame *f) {
+  const lm_op *op = f->op;
+  lm_status status = LM_OK;
+  int positional = op->npositional, top = f->top, options = 0;
+  memcpy(f->args.bytes, s->defaults + s->default_at[f->id], op->size);
+  while (top > 0 && lua_isnil(L, top)) top--;
+  if (top > 0 && is_options(L, op, top) && (top > 1 || op->kind == LM_NEW)) options = top--;
+  for (int i = 0; i < positional && i < top; i++) {
+    const lm_arg *a = &op->arg[i];
+    if (i == positional - 1 && s->variadic[f->id] && lua_type(L, i + 1) == LUA_TNUMBER) {
+      lm_ints *v = (lm_ints *)(f->args.bytes + a->offset);
+      if (top - i > LM_MAX_DIMS) {
+        return lm_fail(LM_E_ARG, "%s: %s: at most %d entries expected, got %d", op->name, a->name, LM_MAX_DIMS,
+                       top - i);
+      }
+      for (v->n = 0; i + v->n < top; v->n++) {
+        TRY(a->kind == LM_ARG_DIMS_OPT ? lm_read_dim(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n])
+                                       : lm_read_int(L, s, i + 1 + v->n, op->name, a->name, &v->v[v->n]));
+      }
+      f->given |= 1u << i;
+      top = i + 1;
+    } else if (!lua_isnil(L, i + 1)) {
+      TRY(read_arg(L, s, f, a, i + 1));
+      f->given |= 1u << i;
+    }
+  }
+  if (top > positional) return too_many(L, f, top);
+  if (options) TRY(read_options(L, s, f, options));
+  uint32_t lacking = s->required[f->id] & ~f->given;
+  if (lacking) return missing(L, s, f, lacking);
+done:
+  return status;
+}
+
+static lm_status attempt_op(lua_State *L, lm_lua *s, frame *f, lm_tensor **out) {
+  lm_status status;
+  f->nowned = 0;
+  f->list = NULL;
+  f->given = 0;
+  f->requires_grad = false;
+  TRY(decode(L, s, f));
+  TRY(f->in_place ? lm_call_inplace(f->id, f->args.bytes, out) : lm_call(f->id, f->args.bytes, out));
+  if (f->requires_grad) {
+    status = lm_set_requires_grad(out[0], true);
+    if (status != LM_OK) lm_release(out[0]);
+  }
+  const lm_tensor *x = f->op->ntensor ? LM_ARG_TENSOR(f->args.bytes, f->op->tensor[0]) : NULL;
+  f->shares = status == LM_OK && x && x->storage == out[0]->storage;
+done:
+  release_frame(f);
+  return status;
+}
+
+int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
+  lm_lua *s = LM_STATE(L);
+  const lm_op *op = &lm_ops[id];
+  frame f;
+  f.id = id;
+  f.op = op;
+  f.top = lua_gettop(L);
+  f.in_place = in_place;
+  bool writes = in_place || op->kind == LM_WRITE;
+  lm_pace(L, s);
+  lm_box *box[LM_MAX_OUTS];
+  lm_tensor *out[LM_MAX_OUTS] = {NULL};
+  for (int i = 0; i < op->outs && !writes; i++) box[i] = lm_box_new(L);
+  lm_status status = attempt_op(L, s, &f, out);
+  if (status == LM_E_OOM) {
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    status = attempt_op(L, s, &f, out);
+  }
+  if (status != LM_OK) return lm_raise(L, status);
+  if (op->kind == LM_COMP) lm_show_warning(L);
+  if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
+    lm_box *self = lm_to_box(L, s, 1);
+    if (self && self->t == out[0]) {
+      lm_release(out[0]);
+      lua_pushvalue(L, 1);
+      return 1;
+    }
+  }
+  if (writes) { /* its first argument came by another way than a handle: a number */
+    lm_release(out[0]);
+    return lm_raise_text(L, "%s: writes in place into a tensor, and got a number", op->name);
+  }
+  for (int i = 0; i < op->outs; i++) {
+    lm_box_fill(s, box[i], out[i]);
+    if (!f.shares) lm_pace_count(s, out[i]);
+  }
+  return op->outs;
+}
+
+int lm_bind_op(lua_State *L) {
+  return lm_run_op(L, (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops), false);
+}
+
+int lm_bind_op_in_place(lua_State *L) {
+  return lm_run_op(L, (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops), true);
+}
+
+/* ---- a + b: two operands, no options */
+typedef struct operands {
+  lm_op_id id;
+  lm_tensor **out;
+} operands;
+
+static lm_status attempt_arith(lua_State *L, lm_lua *s, void *arg) {
+  operands *a = arg;
+  const lm_op *op = &lm_ops[a->id];
+  frame f;
+  lm_status status;
+  lm_tensor *owned;
+  f.nowned = 0;
+  f.list = NULL;
+  memcpy(f.args.bytes, s->defaults + s->default_at[a->id], op->size);
+  for (int i = 0; i < op->npositional; i++) {
+    lm_tensor **p = (lm_tensor **)(f.args.bytes + op->arg[i].offset);
+    lm_box *b = lm_to_box(L, s, i + 1);
+    if (b && b->t) {
+      *p = b->t;
+      continue;
+    }
+    status = lm_read_scalar(L, s, i + 1, op->name, op->arg[i].name, p, &owned);
+    if (owned) f.owned[f.nowned++] = owned;
+    if (status != LM_OK) goto done;
+  }
+  status = lm_call(a->id, f.args.bytes, a->out);
+done:
+  release_frame(&f);
+  return status;
+}
+
+int lm_bind_arith(lua_State *L) {
+  lm_lua *s = LM_STATE(L);
+  lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
+  lm_pace(L, s);
+  lm_box *box = lm_box_new(L);
+  lm_tensor *out;
+  operands a = {id, &out};
+  lm_need(L, lm_attempt_twice(L, s, attempt_arith, &a));
+  lm_box_fill(s, box, out);
+  lm_pace_count(s, out);
+  return 1;
+}
