@@ -21,6 +21,8 @@
 #include "device/segments.h"
 
 enum { ID_BYTES = 16, CARD_BYTES = 64, KIND_BYTES = 32, AT_EXIT = 3 /* seconds */ };
+/* A driver has some 20,000 events for other processes, and then fails. */
+enum { MOST_EVENTS = 512 };
 
 typedef struct loan { /* what one letter lent */
   uint64_t number;
@@ -29,7 +31,7 @@ typedef struct loan { /* what one letter lent */
   lm_tensor **tensors; /* NULL for those on the CPU */
   struct mark {
     lm_device device;
-    void *event; /* NULL: the device has none for other processes */
+    void *event; /* NULL: the device has none for other processes, or no more */
     char handle[LM_IPC_BYTES];
   } * events; /* one a device */
   struct loan *next;
@@ -70,6 +72,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all that follows,
 static loan *loans;
 static borrowed *returned;
 static int nloans, nreturned, wake = -1;
+static _Atomic int nevents;
 static uint64_t latest; /* loan's number */
 static bool runs, stops;
 static pthread_t keeper;
@@ -89,7 +92,9 @@ int lm_lent(void) {
 static void give_events(const loan *l) {
   for (int i = 0; i < l->nevents; i++) {
     lm_device device = l->events[i].device;
-    if (l->events[i].event) lm_driver_of(device)->event_destroy(lm_device_physical(device), l->events[i].event);
+    if (!l->events[i].event) continue;
+    lm_driver_of(device)->event_destroy(lm_device_physical(device), l->events[i].event);
+    atomic_fetch_sub(&nevents, 1);
   }
 }
 
@@ -124,14 +129,17 @@ static void release_lease(lease *l) {
 static bool release_mapping(mapping *m) {
   if (!lm_graph_keep_out()) return false;
   pthread_mutex_lock(&opening);
-  if (--m->rc == 0) {
+  bool last = --m->rc == 0;
+  if (last) {
     mapping **at = &mappings;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+  }
+  pthread_mutex_unlock(&opening);
+  if (last) { /* it waits for all that the device was given, which may wait for what the script is yet to receive */
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);
     lm_free(m);
   }
-  pthread_mutex_unlock(&opening);
   lm_graph_let_in();
   return true;
 }
@@ -477,9 +485,10 @@ static lm_status mark(loan *l, lm_device device) {
     const lm_tensor *t = l->tensors[i];
     if (t && t->device == device) TRY(lm_use_read(lm_tensor_used(t), s));
   }
-  TRY(driver->ipc_event_create(ordinal, &m->event));
+  if (atomic_load(&nevents) < MOST_EVENTS) TRY(driver->ipc_event_create(ordinal, &m->event));
   l->nevents++;
   if (m->event) {
+    atomic_fetch_add(&nevents, 1);
     TRY(driver->event_record(ordinal, m->event, s->native));
     TRY(driver->ipc_event_export(ordinal, m->event, m->handle));
   } else {

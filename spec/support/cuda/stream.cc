@@ -426,6 +426,11 @@ LM_FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flag
   if (flags & cudaEventInterprocess) {
     if (!(flags & cudaEventDisableTiming)) return lm_fake_result(cudaErrorInvalidValue);
     if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
+    /* Nvidia tells no number, but there are some 20,000. */
+    static const long most = lm_fake_setting("LM_FAKE_CUDA_IPC_EVENTS", 20000);
+    long n = 0;
+    for (auto &e : get().events) n += e.first->shared && !e.first->foreign;
+    if (n >= most) return lm_fake_result(cudaErrorMemoryAllocation);
     shared = share(memfd_create("fake_cuda_event", MFD_CLOEXEC), true, "");
     if (!shared) return lm_fake_result(cudaErrorMapBufferObjectFailed);
   }
