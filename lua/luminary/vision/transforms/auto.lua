@@ -61,14 +61,14 @@ local function augment(self, x, level, bins, most, bits, out)
 end
 
 local function common(self, who, opts)
-  self.bins = opts.num_magnitude_bins
+  self.num_magnitude_bins, self.interpolation = opts.num_magnitude_bins, opts.interpolation
   self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
 end
 
 --- transforms.RandAugment([{num_ops = 2, magnitude = 9, num_magnitude_bins = 31, interpolation = "nearest", fill}]):
 --- num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins - 1
 --- (Cubuk et al. 2019). Of images of 1 or 3 channels.
-local RandAugment = define "RandAugment"
+local RandAugment = define("RandAugment", "num_ops magnitude num_magnitude_bins interpolation fill")
 RandAugment.draws = true
 
 function RandAugment:init(opts)
@@ -92,7 +92,7 @@ function RandAugment:_apply(x, out)
     Color = 0.9, Contrast = 0.9, Sharpness = 0.9,
   }
   for i = 1, self.num_ops do
-    x = augment(self, x, self.magnitude, self.bins, most, 4, i == self.num_ops and out or nil)
+    x = augment(self, x, self.magnitude, self.num_magnitude_bins, most, 4, i == self.num_ops and out or nil)
   end
   return x
 end
@@ -104,7 +104,7 @@ local widest = {
 
 --- transforms.TrivialAugmentWide([{num_magnitude_bins = 31, interpolation = "nearest", fill}]): any one of
 --- RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).
-local TrivialAugmentWide = define "TrivialAugmentWide"
+local TrivialAugmentWide = define("TrivialAugmentWide", "num_magnitude_bins interpolation fill")
 TrivialAugmentWide.draws = true
 
 function TrivialAugmentWide:init(opts)
@@ -115,4 +115,4 @@ function TrivialAugmentWide:init(opts)
   common(self, who, opts)
 end
 
-function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.bins, widest, 6, out) end
+function TrivialAugmentWide:_apply(x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end

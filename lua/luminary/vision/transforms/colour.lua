@@ -9,7 +9,7 @@ local fail, define, run = options.fail, base.define, image.run
 
 --- transforms.ToDtype(dtype [, {scale = false}]): the image in that dtype; with scale, from 0 to 255 (uint8) becomes
 --- from 0 to 1 (floats), and the other way round.
-local ToDtype = define "ToDtype"
+local ToDtype = define("ToDtype", "dtype scale")
 
 function ToDtype:init(dtype, opts)
   self.dtype = core.dtype(options.arg("ToDtype", "dtype", dtype, "string"))
@@ -20,7 +20,7 @@ end
 function ToDtype:_apply(x, out) return image.to_dtype("ToDtype", x, self.dtype, self.scale, out) end
 
 --- transforms.ConvertImageDtype([dtype = "float32"]): ToDtype with scale.
-local ConvertImageDtype = define "ConvertImageDtype"
+local ConvertImageDtype = define("ConvertImageDtype", "dtype")
 
 function ConvertImageDtype:init(dtype)
   self.dtype = core.dtype(options.arg("ConvertImageDtype", "dtype", dtype or "float32", "string"))
@@ -39,29 +39,32 @@ end
 
 --- transforms.Normalize(mean, std): (x - mean) / std of a float image, each a list of one number for each channel. In
 --- a Compose after ToTensor() or ToDtype("float32", {scale = true}) both are one pass.
-local Normalize = define "Normalize"
-function Normalize:init(mean, std) self.statistics = image.statistics("Normalize", mean, std) end
+local Normalize = define("Normalize", "mean std")
+function Normalize:init(mean, std)
+  self.statistics = image.statistics("Normalize", mean, std)
+  self.mean, self.std = mean, std
+end
 function Normalize:_apply(x, out) return image.normalize(x, self.statistics, false, out) end
 function Normalize:_apply_scaled(x, out) return image.normalize(x, self.statistics, true, out) end
 
 -- ---- grey
 
 --- transforms.Grayscale([{num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue, as 1 or 3 channels.
-local Grayscale = define "Grayscale"
+local Grayscale = define("Grayscale", "num_output_channels")
 
 function Grayscale:init(opts)
   opts = options.check("Grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
-  self.channels = opts.num_output_channels
-  if self.channels ~= 1 and self.channels ~= 3 then
-    fail("Grayscale: num_output_channels has to be 1 or 3, got %d", self.channels)
+  self.num_output_channels = opts.num_output_channels
+  if self.num_output_channels ~= 1 and self.num_output_channels ~= 3 then
+    fail("Grayscale: num_output_channels has to be 1 or 3, got %d", self.num_output_channels)
   end
 end
 
-function Grayscale:_apply(x, out) return run("grayscale", x, {self.channels}, out) end
+function Grayscale:_apply(x, out) return run("grayscale", x, {self.num_output_channels}, out) end
 
--- Classes that do something with probability p: name, what is done, names of arguments, their defaults and checks.
-local function define_maybe(name, change)
-  local new = define(name)
+-- Classes that do something with probability p: name, what print shows, what is done.
+local function define_maybe(name, shows, change)
+  local new = define(name, shows)
   new.draws = true
   function new:_apply(x, out)
     if not image.chance(self.p) then return x end
@@ -73,7 +76,7 @@ end
 local function probability(who, p, default) return options.arg(who, "p", p or default, "probability") end
 
 --- transforms.RandomGrayscale([p = 0.1]): grey with probability p, with as many channels as before.
-local RandomGrayscale = define_maybe("RandomGrayscale", function(_, x, out)
+local RandomGrayscale = define_maybe("RandomGrayscale", "p", function(_, x, out)
   local _, _, channels = image.size(x)
   return run("grayscale", x, {channels}, out)
 end)
@@ -83,7 +86,7 @@ function RandomGrayscale:init(p) self.p = probability("RandomGrayscale", p, 0.1)
 
 --- transforms.ColorJitter([{brightness, contrast, saturation, hue}]): each adjusted by a random factor, in a random
 --- order: from 1 - v to 1 + v, or from {least, largest}; hue from -v to v, at most 0.5.
-local ColorJitter = define "ColorJitter"
+local ColorJitter = define("ColorJitter", "brightness contrast saturation hue")
 ColorJitter.draws = true
 local kinds = {"brightness", "contrast", "saturation", "hue"}
 
@@ -102,7 +105,7 @@ function ColorJitter:init(opts)
     end
     if v ~= nil then
       v = image.range(who, kind, v, low, high)
-      if v[1] ~= middle or v[2] ~= middle then self.ranges[i] = v end
+      if v[1] ~= middle or v[2] ~= middle then self.ranges[i], self[kind] = v, v end
     end
   end
 end
@@ -127,7 +130,7 @@ end
 
 --- transforms.GaussianBlur(kernel_size [, {sigma = {0.1, 2}}]): functional.gaussian_blur with a sigma from {least,
 --- largest}, or with that one.
-local GaussianBlur = define "GaussianBlur"
+local GaussianBlur = define("GaussianBlur", "kernel_size sigma")
 GaussianBlur.draws = true
 
 function GaussianBlur:init(kernel_size, opts)
@@ -143,11 +146,11 @@ function GaussianBlur:_apply(x, out)
 end
 
 --- transforms.RandomInvert([p = 0.5]): black for white with probability p.
-local RandomInvert = define_maybe("RandomInvert", function(_, x, out) return run("invert", x, {}, out) end)
+local RandomInvert = define_maybe("RandomInvert", "p", function(_, x, out) return run("invert", x, {}, out) end)
 function RandomInvert:init(p) self.p = probability("RandomInvert", p, 0.5) end
 
 --- transforms.RandomPosterize(bits [, p = 0.5]): with probability p the upper bits of each value alone.
-local RandomPosterize = define_maybe("RandomPosterize", function(self, x, out)
+local RandomPosterize = define_maybe("RandomPosterize", "bits p", function(self, x, out)
   return run("posterize", x, {self.bits}, out)
 end)
 
@@ -157,7 +160,7 @@ function RandomPosterize:init(bits, p)
 end
 
 --- transforms.RandomSolarize(threshold [, p = 0.5]): with probability p values from the threshold on are inverted.
-local RandomSolarize = define_maybe("RandomSolarize", function(self, x, out)
+local RandomSolarize = define_maybe("RandomSolarize", "threshold p", function(self, x, out)
   return run("solarize", x, {self.threshold}, out)
 end)
 
@@ -167,22 +170,22 @@ function RandomSolarize:init(threshold, p)
 end
 
 --- transforms.RandomAutocontrast([p = 0.5]): with probability p each channel stretched from black to white.
-local RandomAutocontrast = define_maybe("RandomAutocontrast", function(_, x, out)
+local RandomAutocontrast = define_maybe("RandomAutocontrast", "p", function(_, x, out)
   return run("autocontrast", x, {}, out)
 end)
 function RandomAutocontrast:init(p) self.p = probability("RandomAutocontrast", p, 0.5) end
 
 --- transforms.RandomEqualize([p = 0.5]): with probability p each channel's values spread evenly; of uint8 images.
-local RandomEqualize = define_maybe("RandomEqualize", function(_, x, out) return run("equalize", x, {}, out) end)
+local RandomEqualize = define_maybe("RandomEqualize", "p", function(_, x, out) return run("equalize", x, {}, out) end)
 function RandomEqualize:init(p) self.p = probability("RandomEqualize", p, 0.5) end
 
 --- transforms.RandomAdjustSharpness(sharpness_factor [, p = 0.5]): with probability p blurred (0) or sharpened (above
 --- 1).
-local RandomAdjustSharpness = define_maybe("RandomAdjustSharpness", function(self, x, out)
-  return run("sharpness", x, {self.factor}, out)
+local RandomAdjustSharpness = define_maybe("RandomAdjustSharpness", "sharpness_factor p", function(self, x, out)
+  return run("sharpness", x, {self.sharpness_factor}, out)
 end)
 
 function RandomAdjustSharpness:init(sharpness_factor, p)
-  self.factor = image.number("RandomAdjustSharpness", "sharpness_factor", sharpness_factor, 0)
+  self.sharpness_factor = image.number("RandomAdjustSharpness", "sharpness_factor", sharpness_factor, 0)
   self.p = probability("RandomAdjustSharpness", p, 0.5)
 end

@@ -26,7 +26,7 @@ end
 --- {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size bounds the
 --- larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode a JPEG at
 --- a half, a quarter or an eighth of its size.
-local Resize = define "Resize"
+local Resize = define("Resize", "size interpolation max_size antialias")
 
 function Resize:init(size, opts)
   opts = options.check("Resize", opts, {
@@ -34,6 +34,7 @@ function Resize:init(size, opts)
     scaled = {"boolean", true},
   }, "interpolation")
   self.size, self.max_size = image.resize_size("Resize", size, opts.max_size)
+  self.interpolation, self.antialias = opts.interpolation, opts.antialias
   self.mode, self.scaled = image.resize_mode("Resize", opts.interpolation, opts.antialias), opts.scaled
 end
 
@@ -55,7 +56,7 @@ end
 
 --- transforms.CenterCrop(size): the middle, of {height, width} or of a square; an image that is smaller gets zeros
 --- around it.
-local CenterCrop = define "CenterCrop"
+local CenterCrop = define("CenterCrop", "size")
 function CenterCrop:init(size) self.height, self.width = image.pair("CenterCrop", "size", size) end
 
 function CenterCrop:_apply(x, _)
@@ -75,7 +76,7 @@ end
 --- transforms.Pad(padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all sides, {left and
 --- right, top and bottom} or {left, top, right, bottom}; other modes are "edge" (the last pixel), "reflect" (without
 --- it) and "symmetric" (with it). fill: a number, or a list of one for each channel.
-local Pad = define "Pad"
+local Pad = define("Pad", "padding fill padding_mode")
 
 function Pad:init(padding, opts)
   opts = options.check("Pad", opts, {fill = {"any", 0}, padding_mode = {"string", "constant"}}, "fill")
@@ -88,7 +89,7 @@ function Pad:_apply(x, out) return image.pad(x, self.padding, self.padding_mode,
 --- transforms.RandomCrop(size [, {padding, pad_if_needed = false, fill = 0, padding_mode = "constant"}]): a part of
 --- {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much more as it
 --- takes.
-local RandomCrop = define "RandomCrop"
+local RandomCrop = define("RandomCrop", "size padding pad_if_needed fill padding_mode")
 RandomCrop.draws = true
 
 function RandomCrop:init(size, opts)
@@ -127,7 +128,7 @@ end
 --- transforms.RandomResizedCrop(size [, {scale = {0.08, 1}, ratio = {3 / 4, 4 / 3}, interpolation = "bilinear",
 --- antialias = true, scaled = true}]): a random part of the image, its area and its width by its height in these
 --- ranges, resized to {height, width}, or to a square. scaled: as of Resize.
-local RandomResizedCrop = define "RandomResizedCrop"
+local RandomResizedCrop = define("RandomResizedCrop", "size scale ratio interpolation antialias")
 RandomResizedCrop.draws = true
 
 function RandomResizedCrop:init(size, opts)
@@ -138,6 +139,7 @@ function RandomResizedCrop:init(size, opts)
   }, "scale")
   self.height, self.width = image.pair(who, "size", size)
   self.scale, self.ratio = image.range(who, "scale", opts.scale, 0), image.range(who, "ratio", opts.ratio, 1e-6, 1e6)
+  self.interpolation, self.antialias = opts.interpolation, opts.antialias
   self.mode, self.scaled = image.resize_mode(who, opts.interpolation, opts.antialias), opts.scaled
 end
 
@@ -178,8 +180,8 @@ function RandomResizedCrop:from_encoded(encoded, opts)
 end
 
 -- What is done with probability p, by `change(x, out)`.
-local function define_maybe(name, change)
-  local new = define(name)
+local function define_maybe(name, shows, change)
+  local new = define(name, shows)
   new.draws = true
   function new:_apply(x, out)
     if not image.chance(self.p) then return x end
@@ -189,11 +191,15 @@ local function define_maybe(name, change)
 end
 
 --- transforms.RandomHorizontalFlip([p = 0.5]): left and right exchanged with probability p.
-local HorizontalFlip = define_maybe("RandomHorizontalFlip", function(_, x, out) return run("flip", x, {1, 0}, out) end)
+local HorizontalFlip = define_maybe("RandomHorizontalFlip", "p", function(_, x, out)
+  return run("flip", x, {1, 0}, out)
+end)
 function HorizontalFlip:init(p) self.p = options.arg("RandomHorizontalFlip", "p", p or 0.5, "probability") end
 
 --- transforms.RandomVerticalFlip([p = 0.5]): top and bottom exchanged with probability p.
-local VerticalFlip = define_maybe("RandomVerticalFlip", function(_, x, out) return run("flip", x, {0, 1}, out) end)
+local VerticalFlip = define_maybe("RandomVerticalFlip", "p", function(_, x, out)
+  return run("flip", x, {0, 1}, out)
+end)
 function VerticalFlip:init(p) self.p = options.arg("RandomVerticalFlip", "p", p or 0.5, "probability") end
 
 -- {from, to} in degrees from a number, which stands for both ways.
@@ -208,7 +214,7 @@ end
 
 --- transforms.RandomRotation(degrees [, {interpolation = "nearest", expand = false, center, fill = 0}]): turned by
 --- -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.
-local RandomRotation = define "RandomRotation"
+local RandomRotation = define("RandomRotation", "degrees interpolation expand center fill")
 RandomRotation.draws = true
 
 function RandomRotation:init(degrees, opts)
@@ -217,7 +223,7 @@ function RandomRotation:init(degrees, opts)
     interpolation = {"string", "nearest"}, expand = {"boolean", false}, center = {"table"}, fill = {"any", 0},
   }, "interpolation")
   self.degrees, self.bilinear = angles(who, "degrees", degrees), image.is_bilinear(who, opts.interpolation)
-  self.expand, self.fill = opts.expand, image.fill(who, opts.fill)
+  self.interpolation, self.expand, self.fill = opts.interpolation, opts.expand, image.fill(who, opts.fill)
   self.center = opts.center and image.list(who, "center", opts.center, {2})
 end
 
@@ -229,7 +235,7 @@ end
 --- transforms.RandomAffine(degrees [, {translate, scale, shear, interpolation = "nearest", fill = 0, center}]):
 --- turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
 --- largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.
-local RandomAffine = define "RandomAffine"
+local RandomAffine = define("RandomAffine", "degrees translate scale shear interpolation fill center")
 RandomAffine.draws = true
 
 function RandomAffine:init(degrees, opts)
@@ -239,10 +245,12 @@ function RandomAffine:init(degrees, opts)
     fill = {"any", 0}, center = {"table"},
   }, "translate")
   self.degrees, self.bilinear = angles(who, "degrees", degrees), image.is_bilinear(who, opts.interpolation)
+  self.interpolation = opts.interpolation
   self.translate = opts.translate and image.list(who, "translate", opts.translate, {2}, 0, 1)
   self.scale = opts.scale and image.range(who, "scale", opts.scale, 1e-6, 1e6)
   self.shear = opts.shear and angles(who, "shear", opts.shear, {2, 4})
-  self.fill, self.center = image.fill(who, opts.fill), opts.center and image.list(who, "center", opts.center, {2})
+  self.fill = image.fill(who, opts.fill)
+  self.center = opts.center and image.list(who, "center", opts.center, {2})
 end
 
 function RandomAffine:_apply(x, out)
@@ -264,7 +272,8 @@ end
 
 --- transforms.RandomPerspective([{distortion_scale = 0.5, p = 0.5, interpolation = "bilinear", fill = 0}]): with
 --- probability p seen from elsewhere: each corner moved by up to distortion_scale of half a side.
-local RandomPerspective = define_maybe("RandomPerspective", function(self, x, out)
+local seen = "p distortion_scale interpolation fill"
+local RandomPerspective = define_maybe("RandomPerspective", seen, function(self, x, out)
   local h, w = image.size(x)
   local bound_y = math.floor(self.distortion_scale * math.floor(h / 2)) + 1
   local bound_x = math.floor(self.distortion_scale * math.floor(w / 2)) + 1
@@ -284,14 +293,14 @@ function RandomPerspective:init(opts)
     distortion_scale = {"probability", 0.5}, p = {"probability", 0.5}, interpolation = {"string", "bilinear"},
     fill = {"any", 0},
   }, "distortion_scale")
-  self.distortion_scale, self.p = opts.distortion_scale, opts.p
+  self.distortion_scale, self.p, self.interpolation = opts.distortion_scale, opts.p, opts.interpolation
   self.bilinear, self.fill = image.is_bilinear(who, opts.interpolation), image.fill(who, opts.fill)
 end
 
 --- transforms.RandomErasing([{p = 0.5, scale = {0.02, 0.33}, ratio = {0.3, 3.3}, value = 0}]): with probability p a
 --- random part, its area and its height by its width in these ranges, becomes value: a number, a list of one for each
 --- channel, or "random", for standard normal numbers. Of float images.
-local RandomErasing = define_maybe("RandomErasing", function(self, x, out)
+local RandomErasing = define_maybe("RandomErasing", "p scale ratio value", function(self, x, out)
   local height, width, channels = image.size(x)
   if self.value == "random" and not core.is_floating_point(x) then
     fail("RandomErasing: value = 'random' is for float images, got %s; ToTensor() before it gives one", x.dtype)

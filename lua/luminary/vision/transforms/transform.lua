@@ -55,11 +55,31 @@ end
 --- such; a class of one's own may define it and say so.
 function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
 
+local function shown(v)
+  if type(v) == "boolean" then return v and "True" or "False" end
+  if type(v) ~= "table" then return tostring(v) end
+  local list = {}
+  for i, one in ipairs(v) do list[i] = shown(one) end
+  return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
+end
+
+--- The transform with its parameters (`shows`: names of fields), as torchvision writes them.
+function Transform:repr()
+  local list = {}
+  for name in (self.shows or ""):gmatch "%S+" do
+    local v = self[name]
+    if name == "size" and v == nil then v = {self.height, self.width} end
+    if v ~= nil then list[#list + 1] = name .. "=" .. shown(v) end
+  end
+  return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
+end
+
 local transforms = {Transform = Transform}
 
-local function define(name)
+-- shows: what print shows of its fields.
+local function define(name, shows)
   local new = class.define(name, Transform)
-  new.ours, new.draws = true, false
+  new.ours, new.draws, new.shows = true, false, shows
   transforms[name] = new
   return new
 end
@@ -106,10 +126,11 @@ function Container:set_parts(list)
   self.draws = true
 end
 
---- The transform with those inside it, one a line.
+--- The container with the transforms in it, one a line.
 function Container:repr()
   local lines = {}
-  for i, part in ipairs(self.transforms) do lines[i] = "  " .. tostring(part):gsub("\n", "\n  ") end
+  if self.p then lines[1] = "  p=" .. shown(self.p) end
+  for _, part in ipairs(self.transforms) do lines[#lines + 1] = "  " .. tostring(part):gsub("\n", "\n  ") end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
@@ -257,6 +278,7 @@ function RandomChoice:init(list, opts)
   self.sums = {}
   local total = 0
   p = p and image.list("RandomChoice", "p", p, {n}, 0)
+  self.p = p
   for i = 1, n do
     total = total + (p and p[i] or 1)
     self.sums[i] = total
