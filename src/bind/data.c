@@ -3,7 +3,7 @@
 
 #include "bind/bind.h"
 
-/* ---- gather_rows(x, index, {dtype, scale, bias}) */
+/* ---- gather_rows(x, index, {dtype, scale, bias}): rows by an index; the row itself by a number */
 
 static const char fn[] = "gather_rows";
 
@@ -18,6 +18,11 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   lm_tensor *x, *index;
   lm_status status;
   TRY(lm_read_tensor(L, s, 1, fn, "x", &x));
+  if (lua_type(L, 2) == LUA_TNUMBER) {
+    int64_t k;
+    TRY(lm_read_int(L, s, 2, fn, "index", &k));
+    return lm_row_gather(x, k, v->dtype, v->scale, v->bias, &v->rows);
+  }
   TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
   TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
 done:

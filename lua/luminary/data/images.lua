@@ -26,7 +26,6 @@ function Images:hold(images, labels, opts)
   self.images, self.labels = core.keep(images), core.keep(labels:add_(opts.base))
   self.targets = self.labels -- torchvision's name
   self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
-  self.channels = core.keep(core.ops.arange(1, images.shape[2] + 1))
 end
 
 --- Whether a transform is for one sample.
@@ -43,7 +42,7 @@ function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image, label = core.gather_rows(self.images:select(1, i), self.channels, CONVERTED), self.labels[i]
+  local image, label = core.gather_rows(self.images, i, CONVERTED), self.labels[i]
   if self.transform then image = self.transform(image) end
   if self.target_transform then label = self.target_transform(label) end
   return image, label
