@@ -58,17 +58,17 @@ describe("rows of a tensor", function()
         expected = expected:index_select(1, index)
         assert(x == bytes and lm.equal(rows, expected:to(rows.dtype)) or lm.allclose(rows:double(), expected))
         for k, i in ipairs { 4, 1, 4 } do
-          local row = core.gather_rows(x, i, opts)
+          local row = core.gather_row(x, i, opts)
           assert.same({ x.shape[2], x.shape[3] }, row.shape)
           assert(lm.equal(row, rows:select(1, k)))
         end
         for _, wrong in ipairs { 0, 6, -1 } do
-          assert.matches("index %-?%d at place 1 is not in 1 to 5", message(core.gather_rows, x, wrong, opts))
+          assert.matches("index %-?%d at place 1 is not in 1 to 5", message(core.gather_row, x, wrong, opts))
         end
       end
     end
-    assert.matches("index: an integer expected", message(core.gather_rows, bytes, 1.5))
-    assert.matches("a 0%-d tensor has no rows", message(core.gather_rows, lm.tensor(3), 1))
+    assert.matches("gather_row: number: an integer expected", message(core.gather_row, bytes, 1.5))
+    assert.matches("a 0%-d tensor has no rows", message(core.gather_row, lm.tensor(3), 1))
   end)
 end)
 

@@ -175,6 +175,26 @@ describe("a tensor in a GPU's memory", function()
     other:join()
   end)
 
+  it("comes back to its owner with an event that stays until the owner's stream has waited for it", function()
+    if not is_fake then pending("the stand-in alone tells of an event that is destroyed too early") end
+    local other, to, from = server(function(to, from)
+      local lm_, core_ = require "luminary", require "luminary.core"
+      from:put((to:get {timeout = 30}):add_(1))
+      local deadline = lm_.time() + 1
+      repeat
+        collectgarbage()
+        os.execute "sleep 0.01"
+      until core_.mp_lent() == 0 or lm_.time() > deadline
+      from:put {pcall(lm_.cuda.synchronize)}
+    end)
+    local x = lm.zeros({1000}, {device = device})
+    to:put(x)
+    local back = from:get(LONG)
+    assert.same({true}, from:get(LONG))
+    assert.equal(1000, back:sum():item())
+    other:join()
+  end)
+
   it("is kept while the receiver has it, and no longer", function()
     lm.cuda.synchronize()
     collectgarbage()

@@ -3,11 +3,11 @@
 
 #include "bind/bind.h"
 
-/* ---- gather_rows(x, index, {dtype, scale, bias}): rows by an index; the row itself by a number */
-
-static const char fn[] = "gather_rows";
+/* ---- gather_rows(x, index, {dtype, scale, bias}), gather_row(x, number, {…}) */
 
 typedef struct gathering {
+  const char *fn;
+  bool one;
   lm_tensor *rows;
   lm_dtype dtype;
   double scale, bias;
@@ -17,22 +17,22 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   lm_status status;
-  TRY(lm_read_tensor(L, s, 1, fn, "x", &x));
-  if (lua_type(L, 2) == LUA_TNUMBER) {
+  TRY(lm_read_tensor(L, s, 1, v->fn, "x", &x));
+  if (v->one) {
     int64_t k;
-    TRY(lm_read_int(L, s, 2, fn, "index", &k));
+    TRY(lm_read_int(L, s, 2, v->fn, "number", &k));
     return lm_row_gather(x, k, v->dtype, v->scale, v->bias, &v->rows);
   }
-  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
+  TRY(lm_read_tensor(L, s, 2, v->fn, "index", &index));
   TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
 done:
   return status;
 }
 
-static int bind_gather_rows(lua_State *L) {
+static int gathering_of(lua_State *L, const char *fn, bool one) {
   static const char *const options[] = {"dtype", "scale", "bias"};
   lm_lua *s = LM_STATE(L);
-  gathering v = {.dtype = LM_NO_DTYPE, .scale = 1};
+  gathering v = {.fn = fn, .one = one, .dtype = LM_NO_DTYPE, .scale = 1};
   lm_status status;
   lua_settop(L, 3);
   lm_pace(L, s);
@@ -51,6 +51,9 @@ static int bind_gather_rows(lua_State *L) {
 done:
   return lm_raise(L, status);
 }
+
+static int bind_gather_rows(lua_State *L) { return gathering_of(L, "gather_rows", false); }
+static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", true); }
 
 /* ---- permutation(n, seed), draws(n, seed, count) */
 
@@ -87,5 +90,8 @@ done:
 static int bind_permutation(lua_State *L) { return drawing_of(L, "permutation", false); }
 static int bind_draws(lua_State *L) { return drawing_of(L, "draws", true); }
 
-const luaL_Reg lm_data_functions[] = {
-    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {"draws", bind_draws}, {NULL, NULL}};
+const luaL_Reg lm_data_functions[] = {{"gather_rows", bind_gather_rows},
+                                      {"gather_row", bind_gather_row},
+                                      {"permutation", bind_permutation},
+                                      {"draws", bind_draws},
+                                      {NULL, NULL}};

@@ -57,9 +57,9 @@ typedef struct place { /* where memory is, for any process */
   uint64_t offset;           /* there */
 } place;
 
-typedef struct borrowed { /* the owner of a storage over it */
+typedef struct borrowed { /* the owner of a storage over it; or what came with one's own, until it is waited for */
   place at;
-  mapping *map;
+  mapping *map; /* NULL: one's own */
   lease *of[2]; /* of the owner, and of the letter */
   lm_device device;
   lm_storage *storage; /* valid while the release runs */
@@ -148,10 +148,8 @@ static bool release_mapping(mapping *m) {
  * over, too. */
 static bool give_back(borrowed *b) {
   bool over;
-  if (b->map) {
-    if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
-    if (!release_mapping(b->map)) return false;
-  }
+  if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
+  if (b->map && !release_mapping(b->map)) return false;
   for (int i = 0; i < 2; i++) release_lease(b->of[i]);
   lm_free(b);
   return true;
@@ -162,16 +160,20 @@ static void wake_keeper(void) {
   (void)n; /* it is awake if there is no room */
 }
 
-/* Finalizers come here: no driver is called. */
-static void return_borrowed(void *owner) {
-  borrowed *b = owner;
-  b->used = b->storage ? atomic_load(&b->storage->used) : 0;
+static void give_to_keeper(borrowed *b) {
   pthread_mutex_lock(&lock);
   b->next = returned;
   returned = b;
   nreturned++;
   pthread_mutex_unlock(&lock);
   wake_keeper();
+}
+
+/* Finalizers come here: no driver is called. */
+static void return_borrowed(void *owner) {
+  borrowed *b = owner;
+  b->used = b->storage ? atomic_load(&b->storage->used) : 0;
+  give_to_keeper(b);
 }
 
 /* ---- the thread */
@@ -719,15 +721,14 @@ lm_status lm_borrow(lm_borrowing *b, lm_reader *r, lm_device device, size_t byte
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be received while a graph is captured", lm_device_name(device));
   bool is_own = memcmp(at.owner, self, sizeof self) == 0;
+  if (!is_own && has_gone(b->leases[of])) return gone(device);
+  made = lm_calloc(1, sizeof *made);
+  if (!made) return LM_E_OOM;
+  *made = (borrowed){.at = at, .device = device};
   if (is_own) {
     TRY(own(&at, bytes, out));
-    device = (*out)->device;
-  } else if (has_gone(b->leases[of])) {
-    return gone(device);
+    made->device = device = (*out)->device;
   } else {
-    made = lm_calloc(1, sizeof *made);
-    if (!made) return LM_E_OOM;
-    *made = (borrowed){.at = at, .device = device};
     TRY(open_mapping(device, at.handle, &made->map));
     made->of[0] = retain_lease(b->leases[of]);
     made->of[1] = retain_lease(b->leases[0]);
@@ -745,6 +746,12 @@ lm_status lm_borrow(lm_borrowing *b, lm_reader *r, lm_device device, size_t byte
   bool from_elsewhere = memcmp(sender, self, sizeof self) != 0;
   if (from_elsewhere && has_event && !has_gone(b->leases[0])) TRY(wait_for(b, event, device, s));
   TRY(lm_use_write(lm_tensor_used(*out), s));
+  if (is_own && from_elsewhere) { /* its sender's event stays until the stream has come to wait for it */
+    made->of[0] = retain_lease(b->leases[0]);
+    made->used = atomic_load(lm_tensor_used(*out));
+    give_to_keeper(made);
+    made = NULL;
+  }
 done:
   lm_free(made);
   if (status != LM_OK) {

@@ -42,7 +42,7 @@ function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image, label = core.gather_rows(self.images, i, CONVERTED), self.labels[i]
+  local image, label = core.gather_row(self.images, i, CONVERTED), self.labels[i]
   if self.transform then image = self.transform(image) end
   if self.target_transform then label = self.target_transform(label) end
   return image, label
