@@ -331,7 +331,7 @@ describe("wrong arguments to", function()
       ["luminary has no 'device'; devices are strings"] = function() return lm.device "cuda" end,
       ["tensors have no field or method 'cumsum_' in this version"] = function() x:cumsum_(1) end,
       ["mp has no 'set_start_method'; each is given its own"] = function() lm.mp.set_start_method "spawn" end,
-      ["mp has no 'Barrier' in this version"] = function() lm.mp.Barrier(2) end,
+      ["mp has no 'Manager' in this version"] = function() lm.mp.Manager(2) end,
       ["mp has no 'JoinableQueue'; here it is 'Queue'"] = function() lm.mp.JoinableQueue() end,
       ["dist has no 'TCPStore'; init_process_group makes the store"] = function() dist.TCPStore() end,
       ["dist has no 'get_node_local_rank'; here it is 'get_local_rank'"] = function() dist.get_node_local_rank() end,

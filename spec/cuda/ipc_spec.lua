@@ -175,6 +175,26 @@ describe("a tensor in a GPU's memory", function()
     other:join()
   end)
 
+  it("comes back to its owner with an event that stays until the owner's stream has waited for it", function()
+    if not is_fake then pending("the stand-in alone tells of an event that is destroyed too early") end
+    local other, to, from = server(function(to, from)
+      local lm_, core_ = require "luminary", require "luminary.core"
+      from:put((to:get {timeout = 30}):add_(1))
+      local deadline = lm_.time() + 1
+      repeat
+        collectgarbage()
+        os.execute "sleep 0.01"
+      until core_.mp_lent() == 0 or lm_.time() > deadline
+      from:put {pcall(lm_.cuda.synchronize)}
+    end)
+    local x = lm.zeros({1000}, {device = device})
+    to:put(x)
+    local back = from:get(LONG)
+    assert.same({true}, from:get(LONG))
+    assert.equal(1000, back:sum():item())
+    other:join()
+  end)
+
   it("is kept while the receiver has it, and no longer", function()
     lm.cuda.synchronize()
     collectgarbage()
@@ -401,6 +421,68 @@ describe("a tensor in a GPU's memory", function()
     assert.matches("cudaIpcOpenEventHandle: error 1", said[2], 1, true)
     assert.matches("cudaStreamWaitEvent: error 1", said[3], 1, true)
     assert.equal(3, said[4])
+    other:join()
+  end)
+
+  it("waits for the device itself where it would need more events than a driver has", function()
+    if not is_fake then pending("the stand-in alone has as few events as wanted") end
+    local folder = temp.folder()
+    finally(function() temp.remove(folder) end)
+    local path = temp.write(folder .. "/script.lua", [[
+      local lm = require "luminary"
+      local q, sum, x = lm.mp.Queue(), lm.mp.Queue(), lm.zeros({4}, {device = "cuda"})
+      local other = lm.mp.Process {args = {q, sum, 540}, target = function(q, sum, n)
+        local kept = {}
+        for i = 1, n do kept[i] = q:get {timeout = 30} end
+        sum:put(kept[n]:sum():item())
+      end}
+      other:start()
+      for _ = 1, 540 do q:put(x:add_(1)) end
+      print(sum:get {timeout = 30})
+      other:join()
+    ]])
+    local ok, text = temp.run(folder, "ulimit -n $(ulimit -H -n); LM_FAKE_CUDA_IPC_EVENTS=520 luajit " .. path)
+    assert(ok, text)
+    assert.equal("2160\n", text)
+  end)
+
+  it("comes while another is let go, which waits for all that the device was given", function()
+    if not is_fake then pending("the stand-in's work waits for a sender that was stopped") end
+    local soon = mp.Queue()
+    local other, to, from = server(function(to, from)
+      local lm_, f = require "luminary", require "ffi"
+      f.cdef "int getpid(void); int raise(int);"
+      from:put(f.C.getpid())
+      local n = 3 * 2 ^ 20 -- floats: each has a segment of its own
+      local first, late = lm_.ones({n}, {device = "cuda"}), lm_.ones({n}, {device = "cuda"})
+      local next, queue = lm_.ones({n}, {device = "cuda"}), to:get {timeout = 30}
+      from:put(first)
+      queue:put(next)
+      lm_.cuda.synchronize()
+      from:put(late:mul_(2))
+      f.C.raise(19) -- SIGSTOP
+    end)
+    local pid = from:get(LONG)
+    to:put(soon)
+    wait_until("the sender has stopped", function()
+      local file = assert(io.open(("/proc/%d/stat"):format(pid)))
+      local text = file:read "*a"
+      file:close()
+      return text:match "%) (%a)" == "T"
+    end)
+    os.execute(("(sleep 8; kill -CONT %d) > /dev/null 2>&1 &"):format(pid)) -- should it hang
+    local first, began = from:get(LONG), lm.time()
+    assert.equal(1, first[1])
+    local late = lm.cuda.stream(lm.cuda.Stream(), function() return from:get(LONG) end) -- a stream that now waits
+    first = nil -- luacheck: ignore
+    collectgarbage()
+    os.execute "sleep 0.1"
+    assert.equal(3 * 2 ^ 20, soon:get(LONG):numel())
+    assert.is_true(lm.time() - began < 6)
+    ffi.C.kill(pid, 18) -- SIGCONT
+    assert.equal(2, late[1])
+    late = nil -- luacheck: ignore
+    collectgarbage()
     other:join()
   end)
 

@@ -3,6 +3,7 @@ local lm = require "luminary"
 local sets = require "spec.support.sets"
 local tar = require "spec.support.tar"
 local data = lm.data
+local gathers = require("luminary.data.dataset").gathers
 local write, says, plain, same_with_workers, folder =
   sets.write, sets.says, sets.plain, sets.same_with_workers, sets.folder
 teardown(sets.remove)
@@ -96,9 +97,9 @@ describe("CIFAR", function()
     }
     for k, transform in ipairs(at_once) do
       local name = tostring(transform)
-      assert(set_of(transform).sets[1].get_batch, name)
+      assert(gathers(set_of(transform).sets[1]), name)
       local one_by_one = set_of(function(x) return (transform(x)) end)
-      assert.is_nil(one_by_one.sets[1].get_batch)
+      assert.is_false(gathers(one_by_one.sets[1]))
       local function epoch(set, workers)
         local images, labels = {}, {}
         local opts = {batch_size = 8, shuffle = true, seed = 7, num_workers = workers}
@@ -117,13 +118,45 @@ describe("CIFAR", function()
       function(x) return x end, T.Lambda(function(x) return x end), Twice(), T.Compose {T.Resize(16), Twice()},
       T.RandomApply {Twice()}, lm.nn.Identity(),
     }
-    for _, transform in ipairs(alone) do assert.is_nil(set_of(transform).sets[1].get_batch, tostring(transform)) end
-    assert(set_of(T.Normalize({0.5}, {0.25})).get_batch) -- not where the order of what is drawn would be another
-    assert.is_nil(set_of(T.RandomHorizontalFlip()).get_batch)
-    assert.is_nil(data.CIFAR10 {root = folder .. "/random", target_transform = function(y) return y end}.get_batch)
+    for _, transform in ipairs(alone) do assert.is_false(gathers(set_of(transform).sets[1]), tostring(transform)) end
+    assert(gathers(set_of(T.Normalize({0.5}, {0.25})))) -- not where the order of what is drawn would be another
+    assert.is_false(gathers(set_of(T.RandomHorizontalFlip())))
+    local function same(y) return y end
+    assert.is_false(gathers(data.CIFAR10 {root = folder .. "/random", target_transform = same}))
     local Other = data.CIFAR10:extend "Other" -- whose samples are its own
     function Other.get(_, i) return i end
-    assert.is_nil(Other({root = folder .. "/random"}).get_batch)
+    assert.is_false(gathers(Other {root = folder .. "/random"}))
+  end)
+
+  it("take a transform that is set later, in splits and in workers too", function()
+    local T = lm.vision.transforms
+    local set = data.CIFAR10 {root = folder .. "/random"}
+    local parts = data.ConcatDataset {data.random_split(set, {12, #set - 12}, {seed = 1})[1], set}
+    local loaders = {}
+    for k, opts in ipairs {{}, {num_workers = 2}, {num_workers = 1, worker_type = "process"}} do
+      opts.batch_size = 8
+      loaders[k] = data.DataLoader(parts, opts)
+    end
+    local function first(k)
+      local x, y = loaders[k]:iter()()
+      return x, y
+    end
+    local x, y = first(1)
+    local add = 1
+    for _, step in ipairs {
+      {"transform", function(img) return img + add end}, {"target_transform", function(label) return label + 100 end},
+      {"transform", T.Normalize({0.5}, {0.25})}, {"target_transform"}, {"transform"},
+    } do
+      set[step[1]] = step[2]
+      local expected = set.transform and (type(set.transform) == "function" and x + 1 or (x - 0.5) / 0.25) or x
+      for k = 1, 3 do
+        local images, labels = first(k)
+        assert(lm.allclose(images, expected))
+        assert(lm.equal(labels, set.target_transform and y + 100 or y))
+      end
+    end
+    set.transform = function(img) return img end
+    says("CIFAR10:get_batch: this set gives its samples one by one: set:get(i)", set.get_batch, set, lm.tensor {1})
   end)
 
   it("says what is missing or broken", function()

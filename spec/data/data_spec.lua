@@ -42,6 +42,34 @@ local function count_to(n)
   return list
 end
 
+describe("rows of a tensor", function()
+  it("are gathered by an index, and one by its number, in the dtype asked for", function()
+    local core = require "luminary.core"
+    local bytes = lm.randint(0, 256, { 5, 2, 3 }, { dtype = "uint8" })
+    local index = lm.tensor({ 4, 1, 4 }, { dtype = "int64" })
+    for _, x in ipairs { bytes, bytes:transpose(2, 3), bytes:float(), bytes:to "int32" } do
+      for _, opts in ipairs { {}, { dtype = "float32", scale = 1 / 255 }, { dtype = "float32", scale = 2, bias = 1 },
+        { dtype = "float64", scale = 0.5 } } do
+        local rows = core.gather_rows(x, index, opts)
+        local expected = x:double() * (opts.scale or 1) + (opts.bias or 0)
+        assert.equal(opts.dtype or x.dtype, rows.dtype)
+        expected = expected:index_select(1, index)
+        assert(x == bytes and lm.equal(rows, expected:to(rows.dtype)) or lm.allclose(rows:double(), expected))
+        for k, i in ipairs { 4, 1, 4 } do
+          local row = core.gather_row(x, i, opts)
+          assert.same({ x.shape[2], x.shape[3] }, row.shape)
+          assert(lm.equal(row, rows:select(1, k)))
+        end
+        for _, wrong in ipairs { 0, 6, -1 } do
+          assert.matches("index %-?%d at place 1 is not in 1 to 5", message(core.gather_row, x, wrong, opts))
+        end
+      end
+    end
+    assert.matches("gather_row: number: an integer expected", message(core.gather_row, bytes, 1.5))
+    assert.matches("a 0%-d tensor has no rows", message(core.gather_row, lm.tensor(3), 1))
+  end)
+end)
+
 describe("a Dataset", function()
   it("is extended with get and len", function()
     local set = Numbers(3)
@@ -86,6 +114,9 @@ describe("a Dataset", function()
     assert.equal(0, data.Subset(set, {}):len())
     local tensors = data.Subset(data.TensorDataset(lm.arange(4)), lm.tensor({ 4, 2 }, { dtype = "int64" }))
     assert.same({ 1, 3 }, tensors:get_batch(lm.tensor({ 2, 1 }, { dtype = "int64" })):totable())
+    local Own = data.TensorDataset:extend "Own" -- whose get counts
+    function Own.get(_, i) return i * 10 end
+    assert.same({ 10, 20 }, data.DataLoader(Own(lm.zeros(2)), { batch_size = 2 }):iter()():totable())
   end)
 
   it("is split at random into parts that are disjoint and complete", function()

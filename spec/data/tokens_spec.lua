@@ -55,6 +55,19 @@ describe("a TokenDataset", function()
     says("TokenDataset: the list of indices has to be a tensor, got number 3", set.get_batch, set, 3)
   end)
 
+  it("takes a transform that is set later, as a CSVDataset does", function()
+    local set = data.TokenDataset(tokens("later.bin", "uint16_t", 100, function(i) return i end), {block_size = 4})
+    local rows = data.CSVDataset(write("later.csv", "a,b\n1,2\n3,4\n"), {label = "b"})
+    local function first(of) return (data.DataLoader(of, {batch_size = 2}):iter()()):double() end
+    for _, of in ipairs {set, rows} do
+      local before = first(of)
+      of.transform = function(x, ...) return x + 10, ... end
+      assert(lm.equal(before + 10, first(of)))
+      of.transform = nil
+      assert(lm.equal(before, first(of)))
+    end
+  end)
+
   it("has an error for a file that changes, in workers too", function()
     local path = tokens("v.bin", "uint16_t", 5000, function(i) return i end)
     local set = data.TokenDataset(path, {block_size = 4})

@@ -1,4 +1,5 @@
--- lm.mp.Lock, RLock, Event, Value and Array, between processes and threads, and when their holders are killed.
+-- lm.mp.Lock, RLock, Event, Semaphore, Condition, Barrier, Value and Array, between processes and threads, and when
+-- their holders are killed.
 local lm = require "luminary"
 local mp = lm.mp
 
@@ -98,6 +99,212 @@ describe("a Lock", function()
     assert.is_true(took >= 0.25 and took < 5)
     holder:kill()
     holder:join(20)
+  end)
+end)
+
+describe("a Semaphore", function()
+  for _, method in ipairs {"process", "thread"} do
+    it("is held by no more than it has permits, by " .. method, function()
+      local semaphore, inside, most = mp.Semaphore(2), mp.Value("int64"), mp.Value("int64")
+      local function count(by)
+        return inside:with(function(v)
+          v.value = v.value + by
+          most.value = math.max(most.value, v.value)
+        end)
+      end
+      mp.spawn(function(_, sem, f)
+        require("ffi").cdef "int usleep(unsigned);"
+        for _ = 1, 20 do
+          sem:with(function()
+            f(1)
+            require("ffi").C.usleep(500)
+            f(-1)
+          end)
+        end
+      end, {nprocs = 4, args = {semaphore, count}, method = method})
+      assert.equal(2, most.value)
+      assert.equal(2, semaphore:get_value())
+    end)
+  end
+
+  it("has the permits of one who was killed again, and tells so", function()
+    local semaphore, event = mp.BoundedSemaphore(3), mp.Event()
+    local holder = mp.Process {target = function(sem, e)
+      sem:acquire()
+      sem:acquire()
+      e:set()
+      while true do end
+    end, args = {semaphore, event}}:start()
+    assert.is_true(event:wait(20))
+    assert.equal(1, semaphore:get_value())
+    assert.same({true, false}, {semaphore:acquire(0)})
+    assert.is_false((semaphore:acquire(0.1)))
+    holder:kill()
+    assert.same({true, true}, {semaphore:acquire(20)})
+    assert.same({true, true}, {semaphore:acquire(20)})
+    assert.is_false((semaphore:acquire(0)))
+    for _ = 1, 3 do semaphore:release() end
+    assert.equal(3, semaphore:get_value())
+    assert.matches("BoundedSemaphore:release: it was released more often than acquired",
+      problem_of(semaphore.release, semaphore))
+    holder:join(20)
+  end)
+
+  it("is a signal, too: one releases what others acquire", function()
+    local signal, done = mp.Semaphore(0), mp.Semaphore(0)
+    local other = mp.Process {target = function(a, b)
+      for _ = 1, 50 do
+        a:acquire()
+        b:release()
+      end
+    end, args = {signal, done}}:start()
+    for _ = 1, 50 do
+      signal:release()
+      assert.is_true((done:acquire(20)))
+    end
+    other:join(20)
+    assert.equal(0, signal:get_value() + done:get_value())
+  end)
+
+  it("says what is wrong", function()
+    local semaphore = mp.Semaphore()
+    assert.equal("Semaphore(1 to be had)", tostring(semaphore))
+    assert.matches("Semaphore:acquire: called with nil", problem_of(semaphore.acquire))
+    assert.matches("the number of permits has to be", problem_of(mp.Semaphore, -1))
+    assert.matches("70000 permits are too many; 65536 at most", problem_of(mp.BoundedSemaphore, 7e4))
+    assert.matches("timeout has to be a number", problem_of(semaphore.acquire, semaphore, "soon"))
+    assert.matches("mp_sync_spec.lua:%d+: inside", problem_of(semaphore.with, semaphore, function() error "inside" end))
+    assert.equal(1, semaphore:get_value())
+  end)
+end)
+
+describe("a Condition", function()
+  for _, method in ipairs {"process", "thread"} do
+    it("wakes who waits for a change by " .. method, function()
+      local condition, v = mp.Condition(), mp.Value("int64")
+      local others = mp.spawn(function(_, c, n)
+        c:with(function()
+          c:wait_for(function() return n.value == 1 end)
+          n.value = n.value + 1
+          c:notify_all()
+          c:wait_for(function() return n.value >= 2 end)
+        end)
+      end, {nprocs = 1, args = {condition, v}, method = method, join = false})
+      condition:with(function()
+        v.value = 1
+        condition:notify()
+        assert.is_true(condition:wait_for(function() return v.value == 2 end, 20))
+      end)
+      others:join()
+    end)
+  end
+
+  it("goes on when one who waits, and one who holds it, is killed", function()
+    local condition, ready, v = mp.Condition(mp.Lock()), mp.Queue(), mp.Value("int64")
+    local function wait(c, q, n)
+      c:with(function()
+        q:put(true)
+        c:wait_for(function() return n.value == 1 end)
+        q:put "woken"
+      end)
+    end
+    local dies = mp.Process {target = wait, args = {condition, ready, v}}:start()
+    local lives = mp.Process {target = wait, args = {condition, ready, v}}:start()
+    for _ = 1, 2 do assert.is_true(ready:get {timeout = 20}) end
+    local holder = mp.Process {target = function(c, q)
+      c:acquire()
+      q:put "held"
+      while true do end
+    end, args = {condition, ready}}:start()
+    assert.equal("held", ready:get {timeout = 20})
+    dies:kill()
+    holder:kill()
+    condition:with(function()
+      v.value = 1
+      condition:notify(1)
+    end)
+    assert.equal("woken", ready:get {timeout = 20})
+    for _, p in ipairs {dies, lives, holder} do assert.is_true(p:join(20)) end
+  end)
+
+  it("says what is wrong, and waits no longer than its timeout", function()
+    local condition = mp.Condition()
+    assert.matches("Condition:wait: its lock is not held here", problem_of(condition.wait, condition))
+    assert.matches("Condition:notify: its lock is not held here", problem_of(condition.notify, condition))
+    assert.matches("the lock has to be an lm.mp.Lock or RLock, got number 3", problem_of(mp.Condition, 3))
+    condition:with(function()
+      condition:acquire() -- twice
+      local began = lm.time()
+      assert.is_false(condition:wait(0.1))
+      assert.is_true(lm.time() - began >= 0.1)
+      condition:release()
+      assert.is_false(condition:wait_for(function() return false end, 0.05))
+    end)
+  end)
+end)
+
+describe("a Barrier", function()
+  for _, method in ipairs {"process", "thread"} do
+    it("holds each until all are there, by " .. method, function()
+      local total = mp.Value("int64")
+      local barrier = mp.Barrier(3, {action = function() total:with(function(v) v.value = v.value + 100 end) end})
+      mp.spawn(function(_, b, v)
+        for round = 1, 10 do
+          v:with(function() v.value = v.value + 1 end)
+          local index = b:wait(20)
+          assert(index >= 0 and index < 3)
+          assert(v.value >= 103 * round)
+          b:wait(20)
+        end
+      end, {nprocs = 3, args = {barrier, total}, method = method})
+      assert.equal(10 * 203, total.value)
+      assert.equal(0, barrier.n_waiting)
+      assert.is_false(barrier.broken)
+    end)
+  end
+
+  it("does without one who was killed there", function()
+    local barrier, q = mp.Barrier(2), mp.Queue()
+    local function wait(b, to) to:put(b:wait(20)) end
+    local dies = mp.Process {target = wait, args = {barrier, q}}:start()
+    local deadline = lm.time() + 20
+    repeat until barrier.n_waiting == 1 or lm.time() > deadline
+    dies:kill()
+    dies:join(20)
+    assert.equal(0, barrier.n_waiting)
+    local lives = mp.Process {target = wait, args = {barrier, q}}:start()
+    local mine = barrier:wait(20)
+    assert.equal(1, mine + q:get {timeout = 20})
+    lives:join(20)
+  end)
+
+  it("breaks, and is mended", function()
+    local barrier = mp.Barrier(2, {timeout = 0.1})
+    assert.equal("Barrier(0 of 2 wait)", tostring(barrier))
+    assert.matches("Barrier:wait: the others did not come in time, and it is broken now", problem_of(barrier.wait,
+      barrier))
+    assert.is_true(barrier.broken)
+    assert.matches("it is broken; barrier:reset%(%) mends it", problem_of(barrier.wait, barrier))
+    barrier:reset()
+    assert.is_false(barrier.broken)
+    local one = mp.Barrier(1, {action = function() error "oh" end})
+    assert.matches("oh", problem_of(one.wait, one))
+    assert.is_true(one.broken)
+    for method, said in pairs {reset = "it was reset", abort = "it was broken"} do
+      local q = mp.Queue()
+      local waits = mp.Process {target = function(b, to)
+        local _, problem = pcall(b.wait, b, 20)
+        to:put(problem)
+      end, args = {barrier, q}}:start()
+      local deadline = lm.time() + 20
+      repeat until barrier.n_waiting == 1 or lm.time() > deadline
+      barrier[method](barrier)
+      assert.matches(said, q:get {timeout = 20})
+      waits:join(20)
+      barrier:reset()
+    end
+    assert.matches("parties has to be", problem_of(mp.Barrier))
+    assert.matches("Barrier:wait: called with nil", problem_of(barrier.wait))
   end)
 end)
 

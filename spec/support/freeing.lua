@@ -290,6 +290,7 @@ try("tensor of a tensor", function() return { x23(), { requires_grad = true } } 
 local index = function() return lm.tensor({ 2, 1 }, { dtype = "int64" }) end
 try("gather_rows", function() return { x23(), index(), { scale = 2, bias = 1, dtype = "float64" } } end,
   core.gather_rows)
+try("gather_row", function() return { x23(), 2, { scale = 2, bias = 1, dtype = "float64" } } end, core.gather_row)
 try("permutation", function() return { 5, 3 } end, core.permutation)
 try("cat", function() return { { x23(), x23() }, 1 } end, lm.cat)
 try("stack", function() return { { x23(), x23() }, 1 } end, lm.stack)

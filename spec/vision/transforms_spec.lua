@@ -270,10 +270,60 @@ describe("Compose", function()
     assert.equal(7, label)
     assert(lm.equal(y, (F.center_crop(x, 4) + 1) * 2))
     assert.same({ 2, 3, 4, 4 }, t(lm.stack { x, x }).shape)
-    assert.matches("Compose%(\n  CenterCrop\n", tostring(T.Compose { T.CenterCrop(4), T.ToTensor() }))
     assert.matches("transform 2 has to be a transform or a function, got number 3",
       message(T.Compose, { T.ToTensor(), 3 }))
     assert.matches("a list of transforms expected", message(T.Compose, {}))
+  end)
+
+  it("shows its members with their parameters", function()
+    local Own = T.Transform:extend "Own"
+    assert.equal([[
+Compose(
+  Resize(size=256, interpolation=bilinear, antialias=True)
+  Resize(size=(3, 4), interpolation=nearest, antialias=True)
+  CenterCrop(size=(224, 224))
+  Pad(padding=(3, 3, 3, 3), fill=0, padding_mode=constant)
+  RandomCrop(size=(32, 32), padding=(4, 4, 4, 4), pad_if_needed=False, fill=(1, 2, 3), padding_mode=constant)
+  RandomResizedCrop(size=(8, 8), scale=(0.5, 1), ratio=(0.75, 1.5), interpolation=bilinear, antialias=True)
+  RandomHorizontalFlip(p=0.5)
+  RandomRotation(degrees=(-10, 10), interpolation=nearest, expand=False, fill=0)
+  RandomAffine(degrees=(-10, 10), translate=(0.1, 0.1), interpolation=nearest, fill=0)
+  RandomPerspective(p=0.5, distortion_scale=0.5, interpolation=bilinear, fill=0)
+  RandomErasing(p=0.5, scale=(0.02, 0.33), ratio=(0.3, 3.3), value=random)
+  ToTensor()
+  ToDtype(dtype=float32, scale=True)
+  Normalize(mean=(0.5, 0.5), std=(0.25, 0.2))
+  Grayscale(num_output_channels=1)
+  ColorJitter(brightness=(0.6, 1.4), hue=(-0.1, 0.1))
+  GaussianBlur(kernel_size=(3, 3), sigma=(0.1, 2))
+  RandomPosterize(bits=3, p=0.5)
+  RandomSolarize(threshold=0.5, p=0.5)
+  RandomAdjustSharpness(sharpness_factor=2, p=0.5)
+  RandAugment(num_ops=2, magnitude=9, num_magnitude_bins=31, interpolation=nearest)
+  TrivialAugmentWide(num_magnitude_bins=31, interpolation=nearest)
+  RandomApply(
+    p=0.3
+    RandomVerticalFlip(p=0.25)
+  )
+  RandomChoice(
+    p=(0.2, 0.8)
+    MixUp(alpha=1, num_classes=3)
+    CutMix(alpha=0.5)
+  )
+  Identity()
+  Own()
+)]], tostring(T.Compose {
+      T.Resize(256), T.Resize({ 3, 4 }, { interpolation = "nearest" }), T.CenterCrop(224), T.Pad(3),
+      T.RandomCrop(32, { padding = 4, fill = { 1, 2, 3 } }), T.RandomResizedCrop(8, { scale = { 0.5, 1 },
+        ratio = { 0.75, 1.5 } }), T.RandomHorizontalFlip(), T.RandomRotation(10), T.RandomAffine(10,
+        { translate = { 0.1, 0.1 } }), T.RandomPerspective(), T.RandomErasing { value = "random" }, T.ToTensor(),
+      T.ToDtype("float32", { scale = true }), T.Normalize({ 0.5, 0.5 }, { 0.25, 0.2 }), T.Grayscale(),
+      T.ColorJitter { brightness = 0.4, hue = 0.1 }, T.GaussianBlur(3), T.RandomPosterize(3), T.RandomSolarize(0.5),
+      T.RandomAdjustSharpness(2), T.RandAugment(), T.TrivialAugmentWide(),
+      T.RandomApply({ T.RandomVerticalFlip(0.25) }, { p = 0.3 }),
+      T.RandomChoice({ T.MixUp { num_classes = 3 }, T.CutMix { alpha = 0.5 } }, { p = { 0.2, 0.8 } }), T.Identity(),
+      Own(),
+    }))
   end)
 
   it("keeps what a function has kept", function()

@@ -33,17 +33,34 @@ static int threads_for(const lm_tensor *t) {
   return t->numel < WORTH_THREADS || !b ? 1 : b->get_threads();
 }
 
-/* x: uint8, contiguous. In double, so that a scale of 1/255 gives what dividing by 255 would. */
+typedef struct conversion {
+  double scale, bias;
+  float value[UINT8_MAX + 1];
+  bool made;
+} conversion;
+
+/* What each byte becomes; in double, so that a scale of 1/255 gives what dividing by 255 would. */
+static const float *values_of(double scale, double bias) {
+  static _Thread_local conversion latest;
+  if (!latest.made || latest.scale != scale || latest.bias != bias) {
+    latest = (conversion){.scale = scale, .bias = bias, .made = true};
+    for (int i = 0; i <= UINT8_MAX; i++) latest.value[i] = (float)(i * scale + bias);
+  }
+  return latest.value;
+}
+
+static void convert_row(const uint8_t *restrict p, int64_t n, const float *restrict value, float *restrict q) {
+  for (int64_t i = 0; i < n; i++) q[i] = value[p[i]];
+}
+
+/* x: uint8, contiguous. */
 static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
   int64_t width = out->size[0] ? out->numel / out->size[0] : 0;
   const uint8_t *from = (const uint8_t *)x->data;
+  const float *value = values_of(scale, bias);
   float *to = (float *)out->data;
 #pragma omp parallel for num_threads(threads_for(out)) if (out->numel >= WORTH_THREADS)
-  for (int64_t k = 0; k < out->size[0]; k++) {
-    const uint8_t *restrict p = from + (at[k] - 1) * width;
-    float *restrict q = to + k * width;
-    for (int64_t i = 0; i < width; i++) q[i] = (float)(p[i] * scale + bias);
-  }
+  for (int64_t k = 0; k < out->size[0]; k++) convert_row(from + (at[k] - 1) * width, width, value, to + k * width);
 }
 
 /* t = t * scale + bias, in place. */
@@ -88,6 +105,27 @@ lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double 
   *out = rows;
   rows = NULL;
 done:
+  lm_release(rows);
+  return status;
+}
+
+lm_status lm_row_gather(lm_tensor *x, int64_t k, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *index = NULL, *rows = NULL;
+  bool converts = x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x) && x->ndim > 0 &&
+                  LM_DEVICE_KIND(x->device) == LM_CPU && k >= 1 && k <= x->size[0];
+  if (converts) {
+    TRY(lm_tensor_empty(LM_F32, x->device, x->ndim - 1, x->size + 1, LM_CONTIGUOUS, out));
+    int64_t width = (*out)->numel;
+    convert_row((const uint8_t *)x->data + (k - 1) * width, width, values_of(scale, bias), (float *)(*out)->data);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){1}, LM_CONTIGUOUS, &index));
+  *(int64_t *)index->data = k;
+  TRY(lm_rows_gather(x, index, dtype, scale, bias, &rows));
+  TRY(lm_tensor_view(rows, rows->ndim - 1, rows->size + 1, rows->stride + 1, 0, out));
+done:
+  lm_release(index);
   lm_release(rows);
   return status;
 }

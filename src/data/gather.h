@@ -10,6 +10,9 @@
 LM_API lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double scale, double bias,
                                 lm_tensor **out);
 
+/* Row k, from 1 on, by itself: [...]. */
+LM_API lm_status lm_row_gather(lm_tensor *x, int64_t k, lm_dtype dtype, double scale, double bias, lm_tensor **out);
+
 /* int64 [n]: 1 to n in an order that depends on the seed alone (Fisher and Yates over Philox). */
 LM_API lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out);
 

@@ -53,14 +53,17 @@ lm_status lm_lender_gone(lm_device device) {
 static bool release_mapping(mapping *m) {
   if (!lm_graph_keep_out()) return false;
   pthread_mutex_lock(&opening);
-  if (--m->rc == 0) {
+  bool last = --m->rc == 0;
+  if (last) {
     mapping **at = &mappings;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+  }
+  pthread_mutex_unlock(&opening);
+  if (last) { /* it waits for all that the device was given, which may wait for what the script is yet to receive */
     lm_driver_of(m->device)->ipc_close(m->ordinal, m->base);
     lm_free(m);
   }
-  pthread_mutex_unlock(&opening);
   lm_graph_let_in();
   return true;
 }
@@ -69,25 +72,27 @@ static bool release_mapping(mapping *m) {
  * over, too. */
 bool lm_borrowed_give_back(lm_borrowed *b) {
   bool over;
-  if (b->map) {
-    if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
-    if (!release_mapping(b->map)) return false;
-  }
+  if (lm_use_is_over(b->device, &b->used, &b->mark, &over) == LM_OK && !over) return false;
+  if (b->map && !release_mapping(b->map)) return false;
   for (int i = 0; i < 2; i++) lm_lease_release(b->of[i]);
   lm_free(b);
   return true;
 }
 
-/* Finalizers come here: no driver is called. */
-static void return_borrowed(void *owner) {
-  lm_borrowed *b = owner;
-  b->used = b->storage ? atomic_load(&b->storage->used) : 0;
+static void give_to_keeper(lm_borrowed *b) {
   pthread_mutex_lock(&lm_keeper.lock);
   b->next = lm_keeper.returned;
   lm_keeper.returned = b;
   lm_keeper.nreturned++;
   pthread_mutex_unlock(&lm_keeper.lock);
   lm_bell_ring(lm_keeper.bell);
+}
+
+/* Finalizers come here: no driver is called. */
+static void return_borrowed(void *owner) {
+  lm_borrowed *b = owner;
+  b->used = b->storage ? atomic_load(&b->storage->used) : 0;
+  give_to_keeper(b);
 }
 
 lm_borrowed *lm_borrowed_of(const lm_storage *s) {
@@ -206,15 +211,14 @@ lm_status lm_borrow(lm_borrowing *b, lm_reader *r, lm_device device, size_t byte
   if (lm_graph_capturing())
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be received while a graph is captured", lm_device_name(device));
   bool is_own = memcmp(m.at.owner, lm_keeper.self, sizeof lm_keeper.self) == 0;
+  if (!is_own && lm_lender_has_gone(b->leases[m.lease])) return lm_lender_gone(device);
+  made = lm_calloc(1, sizeof *made);
+  if (!made) return LM_E_OOM;
+  *made = (lm_borrowed){.at = m.at, .device = device};
   if (is_own) {
     TRY(borrow_original(&m.at, bytes, out));
-    device = (*out)->device;
-  } else if (lm_lender_has_gone(b->leases[m.lease])) {
-    return lm_lender_gone(device);
+    made->device = device = (*out)->device;
   } else {
-    made = lm_calloc(1, sizeof *made);
-    if (!made) return LM_E_OOM;
-    *made = (lm_borrowed){.at = m.at, .device = device};
     TRY(open_mapping(device, m.at.handle, &made->map));
     made->of[0] = lm_lease_retain(b->leases[m.lease]);
     made->of[1] = lm_lease_retain(b->leases[0]);
@@ -229,6 +233,12 @@ lm_status lm_borrow(lm_borrowing *b, lm_reader *r, lm_device device, size_t byte
   bool from_elsewhere = memcmp(m.sender, lm_keeper.self, sizeof lm_keeper.self) != 0;
   if (from_elsewhere && m.has_event && !lm_lender_has_gone(b->leases[0])) TRY(borrow_wait_for(b, m.event, device, s));
   TRY(lm_use_write(lm_tensor_used(*out), s));
+  if (is_own && from_elsewhere) { /* its sender's event stays until the stream has come to wait for it */
+    made->of[0] = lm_lease_retain(b->leases[0]);
+    made->used = atomic_load(lm_tensor_used(*out));
+    give_to_keeper(made);
+    made = NULL;
+  }
 done:
   lm_free(made);
   if (status != LM_OK) {

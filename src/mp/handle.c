@@ -9,12 +9,14 @@
 #include "base/mem.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
+#include "mp/semaphore.h"
 
 int lm_handle_sockets(lm_handle_kind kind) { return kind == LM_QUEUE ? 2 : kind == LM_CONNECTION; }
 
 static size_t words_size(lm_handle_kind kind) {
   if (kind == LM_QUEUE) return sizeof(lm_queue_words);
   if (kind == LM_LOCK) return sizeof(lm_lock_words);
+  if (kind == LM_SEMAPHORE) return sizeof(lm_semaphore_words);
   return kind == LM_FLAG ? sizeof(lm_flag_words) : 0;
 }
 
@@ -68,6 +70,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
 void lm_handle_free(lm_handle *h) {
   if (!h) return;
   if (h->kind == LM_LOCK) lm_lock_abandon(h);
+  if (h->kind == LM_SEMAPHORE) lm_semaphore_abandon(h);
   if (h->backlog) lm_backlog_leave(h->backlog);
   close_all(h->fd, LM_HANDLE_SOCKETS);
   lm_segment_release(h->words);

@@ -6,16 +6,23 @@
 
 #include "mp/share.h"
 
-typedef enum lm_handle_kind { LM_CONNECTION = 1, LM_QUEUE, LM_LOCK, LM_FLAG, LM_HANDLE_KINDS } lm_handle_kind;
+typedef enum lm_handle_kind {
+  LM_CONNECTION = 1,
+  LM_QUEUE,
+  LM_LOCK,
+  LM_FLAG,
+  LM_SEMAPHORE,
+  LM_HANDLE_KINDS
+} lm_handle_kind;
 
 enum { LM_HANDLE_SOCKETS = 2 };
 
 typedef struct lm_handle {
   lm_handle_kind kind;
   int fd[LM_HANDLE_SOCKETS];  /* to read from, and to write to; a connection has one for both. -1: none, or closed */
-  lm_segment *words;          /* of a queue, lock or flag */
+  lm_segment *words;          /* of a queue, lock, flag or semaphore */
   struct lm_backlog *backlog; /* of a queue: what waits for room in the socket (queue.h) */
-  int depth;                  /* of a lock: how often it is held through this handle */
+  int depth;                  /* of a lock or semaphore: how often it is held through this handle */
 } lm_handle;
 
 /* Takes the sockets over, and the segment's reference, also by an error. */

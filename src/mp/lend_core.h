@@ -17,7 +17,7 @@ typedef struct lm_loan { /* what one letter lent */
   lm_tensor **tensors; /* NULL for those on the CPU */
   struct lm_loan_event {
     lm_device device;
-    void *event; /* NULL: the device has none for other processes */
+    void *event; /* NULL: the device has none for other processes, or no more */
     char handle[LM_IPC_BYTES];
   } * events; /* one a device */
   struct lm_loan *next;
@@ -44,9 +44,10 @@ typedef struct lm_lent_message {
   char event[LM_IPC_BYTES]; /* to wait for */
 } lm_lent_message;
 
-typedef struct lm_borrowed { /* the owner of a storage over it */
+/* The owner of a storage over it; or what came with one's own, until it is waited for. */
+typedef struct lm_borrowed {
   lm_lent_at at;
-  struct mapping *map;
+  struct mapping *map; /* NULL: one's own */
   lm_lease *of[2]; /* of the owner, and of the letter */
   lm_device device;
   lm_storage *storage; /* valid while the release runs */

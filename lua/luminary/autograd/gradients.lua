@@ -3,10 +3,13 @@ local core = require "luminary.core"
 
 local gradients = {}
 
-local in_vector = setmetatable({}, {__mode = "k"}) -- parameters
+local in_vector = setmetatable({}, {__mode = "k"}) -- by parameter: both vectors
 
---- This parameter's .grad is part of something that is to see it.
-function gradients.stay(p) in_vector[p] = true end
+--- This parameter and its .grad are parts of two vectors, {parameters, gradients}, which are to see what changes.
+function gradients.stay(p, vectors) in_vector[p] = vectors end
+
+--- The two vectors of a parameter, if it has them.
+function gradients.vectors_of(p) return in_vector[p] end
 
 --- Drops the gradients of a list of parameters, or fills them with zeros.
 function gradients.zero(params, to_none)

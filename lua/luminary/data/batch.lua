@@ -101,7 +101,7 @@ end
 --- The batch of these sample numbers: an int64 tensor, or a list. recipe.at is the number that is asked for.
 function batches.fetch(recipe, numbers)
   local set = recipe.set
-  if set.get_batch and not recipe.collate_fn then
+  if not recipe.collate_fn and dataset.gathers(set) then
     return given("the set's :get_batch", set:get_batch(dataset.numbers("DataLoader", numbers)))
   end
   local list, samples = core.is_tensor(numbers) and numbers:totable() or numbers, {}

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local Dataset = require("luminary.data.dataset").Dataset
+local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.records"
 local fail = options.fail
 
@@ -21,7 +21,7 @@ local fail = options.fail
 --- NA, N/A, NaN, null), a row with more or fewer fields and quotes at wrong places are errors that name line and
 --- column. missing = "nan": missing numbers are NaN. on_error = "skip": rows with errors are left out, set:skipped()
 --- counts.
-local CSVDataset = class.define("CSVDataset", Dataset)
+local CSVDataset = class.define("CSVDataset", dataset.Dataset)
 CSVDataset.__makes = "rows"
 
 -- A column, or a list of them, as a list; nil as an empty one.
@@ -173,8 +173,10 @@ function CSVDataset:init(path, opts)
   end
   read(self, opts, starts, wanted)
   core.keep {self.text, self.spans}
-  if not (self.texts or opts.transform or opts.target_transform) then self.get_batch = self.gather end
 end
+
+--- Whether there are texts or transforms.
+function CSVDataset:one_by_one() return (self.texts or self.transform or self.target_transform) ~= nil end
 
 function CSVDataset:len() return self.rows end
 
@@ -199,13 +201,13 @@ function CSVDataset:get(i)
   return unpack(sample)
 end
 
---- The samples of a 1-d int64 tensor of numbers: features [N, F], labels [N], targets, as there are.
-function CSVDataset:gather(index)
+-- Features [N, F], labels [N], targets, as there are.
+dataset.define_get_batch(CSVDataset, function(self, index)
   local batch = {}
   for _, column in ipairs {self.features or false, self.labels or false, self.targets or false} do
     if column then batch[#batch + 1] = core.gather_rows(column, index) end
   end
   return unpack(batch)
-end
+end)
 
 return {CSVDataset = CSVDataset}

@@ -1,7 +1,8 @@
 --- Datasets: anything with :get(i), which gives one sample as one or more values, and :len(). Samples
 --- count from 1. A set that can gather many samples at once also has :get_batch(index), which takes a
---- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it. One whose `draws` is true
---- draws random numbers for each sample, in their order.
+--- 1-d int64 tensor of sample numbers and gives the batched tensors; the loader prefers it, unless :one_by_one(), where
+--- a set has it, is true at that moment. One whose `draws` is true, or gives true when called, draws random numbers for
+--- each sample, in their order.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
@@ -74,6 +75,34 @@ function TensorDataset:get_batch(index)
   return unpack(batch)
 end
 
+-- Whether a class's own :get counts more than the :get_batch of one that it extends.
+local function gets_otherwise(set)
+  local record = class.record(set)
+  if not record or rawget(record.values, "get_batch") then return false end
+  local of = record.class
+  while of and rawget(of, "get") == nil and rawget(of, "get_batch") == nil do of = of.super end
+  return of ~= nil and rawget(of, "get_batch") == nil
+end
+
+-- Whether a set's samples can be had many at once now: its fields may have changed since it was made.
+local function gathers(set)
+  return set.get_batch ~= nil and not (set.one_by_one and set:one_by_one()) and not gets_otherwise(set)
+end
+
+local function draws(set)
+  if type(set.draws) == "function" then return set:draws() end
+  return set.draws
+end
+
+-- The :get_batch of a class whose :one_by_one() may be true.
+local function define_get_batch(of, gather)
+  --- The samples of a 1-d int64 tensor of numbers, as batched tensors, where they are not one_by_one.
+  function of:get_batch(index)
+    if self:one_by_one() then fail("%s:get_batch: this set gives its samples one by one: set:get(i)", self.__name) end
+    return gather(self, index)
+  end
+end
+
 local function check(who, set)
   if not class.has(set, "get", "len") then
     fail("%s: a dataset wanted, with :get(i) and :len(), got %s", who, options.describe(set))
@@ -106,14 +135,18 @@ function Subset:init(set, indices)
       fail("Subset: indices from %d to %d, but the set has samples 1 to %d", low:item(), high:item(), n)
     end
   end
-  if set.get_batch then self.get_batch, self.draws = self.gather, set.draws end
 end
 
+--- Whether the set it is of gives its samples one by one.
+function Subset:one_by_one() return not gathers(self.set) end
+--- Whether the set it is of draws random numbers.
+function Subset:draws() return draws(self.set) end
 function Subset:len() return self.indices.shape[1] end
 function Subset:get(i) return self.set:get(self.indices:select(1, self:index(i)):item()) end
 
---- The samples of a 1-d int64 tensor of numbers, as batched tensors.
-function Subset:gather(index) return self.set:get_batch(core.gather_rows(self.indices, index)) end
+define_get_batch(Subset, function(self, index)
+  return self.set:get_batch(core.gather_rows(self.indices, index))
+end)
 
 --- data.ConcatDataset{a, b, …}: the samples of several sets, one set after the other. `sets` is the list,
 --- `cumulative_sizes` how many samples end with each.
@@ -124,13 +157,19 @@ function ConcatDataset:init(sets)
     fail("ConcatDataset: a list of sets wanted, ConcatDataset{a, b}, got %s", options.describe(sets))
   end
   self.sets, self.cumulative_sizes = {}, {}
-  local total, at_once = 0, true
+  local total = 0
   for i, set in ipairs(sets) do
     total = total + length_of("ConcatDataset", check("ConcatDataset", set))
     self.sets[i], self.cumulative_sizes[i] = set, total
-    at_once = at_once and set.get_batch and not set.draws -- which would be drawn set by set
   end
-  if at_once then self.get_batch = self.gather end
+end
+
+--- Whether any of the sets does, or draws random numbers.
+function ConcatDataset:one_by_one()
+  for _, set in ipairs(self.sets) do
+    if not gathers(set) or draws(set) then return true end -- random numbers would be drawn set by set
+  end
+  return false
 end
 
 function ConcatDataset:len() return self.cumulative_sizes[#self.sets] end
@@ -149,7 +188,7 @@ function ConcatDataset:get(i)
 end
 
 -- Each set gives its samples of the batch, which are then put into the order asked for.
-function ConcatDataset:gather(index)
+define_get_batch(ConcatDataset, function(self, index)
   local wanted, place, columns, n, sets = {}, {}, {}, 0, 0
   for k, i in ipairs(index:totable()) do
     local which, before = holder(self, self:index(i))
@@ -181,7 +220,7 @@ function ConcatDataset:gather(index)
     batch[c] = #parts == 1 and all or core.gather_rows(all, order)
   end
   return unpack(batch)
-end
+end)
 
 --- data.IterableDataset: a stream of samples. Extend it and write iter, whose iterator gives a sample, one or more
 --- values, at each call, and nil at the end; and len, if it is known. A loader batches samples as they come.
@@ -227,6 +266,7 @@ end
 return {
   Dataset = Dataset, TensorDataset = TensorDataset, Subset = Subset, ConcatDataset = ConcatDataset,
   IterableDataset = IterableDataset,
-  random_split = options.named("random_split", random_split), check = check,
+  random_split = options.named("random_split", random_split), check = check, gathers = gathers,
+  define_get_batch = define_get_batch,
   length = length_of, numbers = numbers,
 }

@@ -2,11 +2,11 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local Dataset = require("luminary.data.dataset").Dataset
+local dataset = require "luminary.data.dataset"
 
---- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where a transform takes batches
---- (transforms.Transform), or there is none, the set has :get_batch(index).
-local Images = class.define("Images", Dataset)
+--- images: uint8 [N, C, H, W]. A sample is a float32 image in [0, 1] and its label. Where the transform takes batches
+--- (transforms.Transform), or there is none, samples are gathered by :get_batch(index).
+local Images = class.define("Images", dataset.Dataset)
 Images.__makes = "images"
 
 local CONVERTED = {dtype = "float32", scale = 1 / 255}
@@ -26,28 +26,33 @@ function Images:hold(images, labels, opts)
   self.images, self.labels = core.keep(images), core.keep(labels:add_(opts.base))
   self.targets = self.labels -- torchvision's name
   self.train, self.transform, self.target_transform = opts.train, opts.transform, opts.target_transform
-  self.channels = core.keep(core.ops.arange(1, images.shape[2] + 1))
-  local transform = opts.transform
-  if self.get ~= Images.get or opts.target_transform then return end -- those are for one sample
-  if transform and not (class.has(transform, "takes_batches") and transform:takes_batches()) then return end
-  self.get_batch, self.draws = self.gather, transform ~= nil and transform.draws ~= false
 end
+
+--- Whether a transform is for one sample.
+function Images:one_by_one()
+  local transform = self.transform
+  if self.target_transform then return true end
+  return transform ~= nil and not (class.has(transform, "takes_batches") and transform:takes_batches())
+end
+
+--- Whether the transform draws random numbers.
+function Images:draws() return self.transform ~= nil and self.transform.draws ~= false end
 
 function Images:len() return self.labels.shape[1] end
 
 function Images:get(i)
   i = self:index(i)
-  local image, label = core.gather_rows(self.images:select(1, i), self.channels, CONVERTED), self.labels[i]
+  local image, label = core.gather_row(self.images, i, CONVERTED), self.labels[i]
   if self.transform then image = self.transform(image) end
   if self.target_transform then label = self.target_transform(label) end
   return image, label
 end
 
---- The samples of a 1-d int64 tensor of numbers: images [N, C, H, W], transformed, and labels [N].
-function Images:gather(index)
+-- Images [N, C, H, W], transformed, and labels [N].
+dataset.define_get_batch(Images, function(self, index)
   local images = core.gather_rows(self.images, index, CONVERTED)
   if self.transform then images = self.transform(images) end
   return images, core.gather_rows(self.labels, index)
-end
+end)
 
 return Images

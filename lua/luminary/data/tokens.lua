@@ -2,8 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local Dataset = require("luminary.data.dataset").Dataset
-local numbers = require("luminary.data.dataset").numbers
+local dataset = require "luminary.data.dataset"
 local records = require "luminary.data.records"
 local fail = options.fail
 
@@ -16,7 +15,7 @@ local fail = options.fail
 --- The file is never in memory as a whole: what is asked for is read from the system's cache of it, which all workers
 --- share. If it is written to or cut down after the set was made, reading is an error. transform(x, y) gives the
 --- sample.
-local TokenDataset = class.define("TokenDataset", Dataset)
+local TokenDataset = class.define("TokenDataset", dataset.Dataset)
 TokenDataset.__makes = "path"
 
 local sizes = {uint8 = 1, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, int64 = 8}
@@ -43,23 +42,27 @@ function TokenDataset:init(path, opts)
     fail("TokenDataset: %s has %d tokens; a block of %d and the token after it want more", path, self.tokens,
       opts.block_size)
   end
-  if not opts.transform then self.get_batch = self.gather end
 end
+
+--- Whether there is a transform.
+function TokenDataset:one_by_one() return self.transform ~= nil end
 
 function TokenDataset:len() return math.floor((self.tokens - self.block_size - 1) / self.stride) + 1 end
 
+-- The samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
+local function blocks(self, index)
+  index = dataset.numbers("TokenDataset", index)
+  return core.source_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
+    self.base, self.vocab_size or 0)
+end
+
 function TokenDataset:get(i)
-  local x, y = self:gather(core.tensor({self:index(i)}, {dtype = "int64"}))
+  local x, y = blocks(self, core.tensor({self:index(i)}, {dtype = "int64"}))
   x, y = x:select(1, 1), y:select(1, 1)
   if self.transform then return self.transform(x, y) end
   return x, y
 end
 
---- The samples of a 1-d int64 tensor of numbers, or of a list: x and y, int64 [N, block_size].
-function TokenDataset:gather(index)
-  index = numbers("TokenDataset", index)
-  return core.source_blocks(records.source(self), index, self.dtype, self.offset, self.block_size, self.stride,
-    self.base, self.vocab_size or 0)
-end
+dataset.define_get_batch(TokenDataset, blocks)
 
 return {TokenDataset = TokenDataset}

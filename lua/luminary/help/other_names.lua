@@ -273,8 +273,7 @@ other.models = with(pairs_of("", [[
 })
 
 other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue=Queue]], [[
-  Semaphore BoundedSemaphore Condition Barrier Manager current_process parent_process active_children get_logger
-  log_to_stderr]]), {
+  Manager current_process parent_process active_children get_logger log_to_stderr]]), {
   RawValue = "lm.zeros({}):share_memory_() is that; lm.mp.Value has a lock, too",
   RawArray = "lm.zeros(n):share_memory_() is that; lm.mp.Array has a lock, too",
   set_start_method = "each is given its own: mp.spawn(f, {method = \"process\" or \"thread\"})",

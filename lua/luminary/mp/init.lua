@@ -2,6 +2,7 @@
 --- travel by the carrier (carrier.lua), and tensors are shared.
 local options = require "luminary.base.options"
 local lock = require "luminary.mp.lock"
+local semaphore = require "luminary.mp.semaphore"
 return options.strict("mp", {
   spawn = require "luminary.mp.spawn",
   Process = require "luminary.mp.process",
@@ -9,5 +10,7 @@ return options.strict("mp", {
   Queue = require "luminary.mp.queue",
   Pipe = require "luminary.mp.pipe",
   Lock = lock.Lock, RLock = lock.RLock, Event = lock.Event, Value = lock.Value, Array = lock.Array,
+  Semaphore = semaphore.Semaphore, BoundedSemaphore = semaphore.BoundedSemaphore, Condition = semaphore.Condition,
+  Barrier = semaphore.Barrier,
   set_executable = require("luminary.mp.worker").set_executable,
 })

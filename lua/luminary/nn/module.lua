@@ -264,7 +264,8 @@ function Module:zeroGradParameters() self:zero_grad {set_to_none = false} end
 --- Torch7's x, dx = net:getParameters(): all parameters as one 1-d tensor, and all gradients, zeros where there are
 --- none. From then on the parameters and their .grad are views of the two: what changes one changes the other, and
 --- dx:zero_() begins a step. Parameters have to be of one dtype and device. Call it once, when the model is where it
---- stays: a module that is moved later leaves the two behind, as it does in Torch7.
+--- stays: a module that is moved later leaves the two behind, as it does in Torch7. Not so net:share_memory(), which
+--- takes them along; what is sent to others then is net and x.
 function Module:getParameters()
   local params, n = self:parameters(), 0
   for i, p in ipairs(params) do
@@ -272,11 +273,16 @@ function Module:getParameters()
       fail("%s:getParameters: parameter 1 is %s on %s, parameter %d %s on %s; all have to be alike", self.__name,
         params[1].dtype, params[1].device, i, p.dtype, p.device)
     end
+    if p.device:find "^cpu" and p:is_shared() then
+      fail("%s:getParameters: the parameters are in shared memory, which the vectors would leave: "
+        .. "net:getParameters() comes before net:share_memory(), and other processes are sent x with net", self.__name)
+    end
     n = n + p:numel()
   end
   if n == 0 then fail("%s:getParameters: there are no parameters", self.__name) end
   local like = {dtype = params[1].dtype, device = params[1].device}
   local flat, grads, first = ops.empty({n}, like), ops.zeros({n}, like), 1
+  local vectors = {flat, grads}
   for _, p in ipairs(params) do
     local count, grad = p:numel(), p.grad
     local function part(of) return of:narrow(1, first, count):view(p.shape) end
@@ -285,7 +291,7 @@ function Module:getParameters()
     p.grad = nil
     core.become(p, part(flat))
     p.grad = part(grads)
-    gradients.stay(p)
+    gradients.stay(p, vectors)
     first = first + count
   end
   return core.keep(flat), core.keep(grads)
@@ -371,6 +377,9 @@ function Module:share_memory()
     for i, t in ipairs(tensors) do
       list[#list + 1], names[#names + 1] = t, found[i]
       if t.grad then list[#list + 1], names[#names + 1] = t.grad, found[i] .. ".grad" end
+      for _, vector in ipairs(gradients.vectors_of(t) or {}) do
+        list[#list + 1], names[#names + 1] = vector, "the vector with " .. found[i]
+      end
     end
   end
   require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)

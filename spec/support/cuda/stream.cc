@@ -1,5 +1,6 @@
 /* Streams: queues whose work is done when somebody waits, and events between them. */
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,9 +15,9 @@
 #include "runtime.h"
 
 /* Of an event between processes, in a memory file: how often it was recorded, which of those is reached, and which
- * somebody waits for. */
+ * somebody waits for; and whose stream has yet to pass such a wait, a process and its descriptor of the file. */
 struct shared_words {
-  std::atomic<uint64_t> recorded, reached, wanted;
+  std::atomic<uint64_t> recorded, reached, wanted, waiter;
 };
 struct shared_event {
   int fd;
@@ -296,15 +297,33 @@ static void begin_to_serve() {
 
 /* A gate stands in the stream until the other process has come so far. */
 static cudaError_t wait_for_foreign(const lm_fake_stream &stream, const CUevent_st *event) {
-  uint64_t times = event->shared->words->recorded, wanted = event->shared->words->wanted;
-  if (event->shared->words->reached >= times) return cudaSuccess;
+  shared_event_ref shared = event->shared;
+  uint64_t times = shared->words->recorded, wanted = shared->words->wanted;
+  uint64_t self = (uint64_t)getpid() << 32 | (uint32_t)shared->fd;
+  lm_fake_queued passed = {};
+  passed.op = {[shared, self] {
+                 uint64_t mine = self;
+                 shared->words->waiter.compare_exchange_strong(mine, 0);
+                 return 0;
+               },
+               0};
+  if (!stream->capture) shared->words->waiter = self;
+  if (shared->words->reached >= times) return lm_fake_result(lm_fake_push(stream, passed));
   while (wanted < times && !event->shared->words->wanted.compare_exchange_weak(wanted, times)) continue;
   lm_fake_gate_ref gate;
   int code = lm_fake_gate_push(stream, &gate);
   if (code != 0) return lm_fake_result(code);
   get().awaited.push_back({gate, {event->shared, times}});
   begin_to_serve();
-  return cudaSuccess;
+  return lm_fake_result(lm_fake_push(stream, passed));
+}
+
+/* By a process that is there. */
+static bool is_waited_for(const shared_event &event) {
+  uint64_t waiter = event.words->waiter;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)(waiter >> 32), (int)(uint32_t)waiter);
+  return waiter != 0 && access(path, F_OK) == 0;
 }
 
 /* ---- streams ---- */
@@ -426,6 +445,11 @@ LM_FAKE_API cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flag
   if (flags & cudaEventInterprocess) {
     if (!(flags & cudaEventDisableTiming)) return lm_fake_result(cudaErrorInvalidValue);
     if (!lm_fake_has_ipc()) return lm_fake_result(cudaErrorNotSupported);
+    /* Nvidia tells no number, but there are some 20,000. */
+    static const long most = lm_fake_setting("LM_FAKE_CUDA_IPC_EVENTS", 20000);
+    long n = 0;
+    for (auto &e : get().events) n += e.first->shared && !e.first->foreign;
+    if (n >= most) return lm_fake_result(cudaErrorMemoryAllocation);
     shared = share(memfd_create("fake_cuda_event", MFD_CLOEXEC), true, "");
     if (!shared) return lm_fake_result(cudaErrorMapBufferObjectFailed);
   }
@@ -445,6 +469,10 @@ LM_FAKE_API cudaError_t cudaEventDestroy(cudaEvent_t event) {
   int code = lm_fake_begin(__func__);
   lm_fake_guard lock(lm_fake_state);
   if (!get().events.erase(event)) return lm_fake_result(cudaErrorInvalidResourceHandle);
+  if (event->shared && !event->foreign && is_waited_for(*event->shared)) {
+    fputs("fake CUDA: an event is destroyed while a stream of another process has yet to wait for it\n", stderr);
+    if (lm_fake_sticky == 0) lm_fake_sticky = cudaErrorIllegalAddress;
+  }
   delete event;
   lm_fake_count("event", -1);
   return lm_fake_result(code);

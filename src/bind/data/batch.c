@@ -3,11 +3,11 @@
 
 #include "bind/bind.h"
 
-/* ---- gather_rows(x, index, {dtype, scale, bias}) */
-
-static const char fn[] = "gather_rows";
+/* ---- gather_rows(x, index, {dtype, scale, bias}), gather_row(x, number, {…}) */
 
 typedef struct gathering {
+  const char *fn;
+  bool one;
   lm_tensor *rows;
   lm_dtype dtype;
   double scale, bias;
@@ -17,19 +17,27 @@ static lm_status gather(lua_State *L, lm_lua *s, void *arg) {
   gathering *v = arg;
   lm_tensor *x, *index;
   lm_status status;
-  TRY(lm_read_tensor(L, s, 1, fn, "x", &x));
-  TRY(lm_read_tensor(L, s, 2, fn, "index", &index));
-  TRY(LM_READ_OPTIONS(L, s, 3, fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
+  TRY(lm_read_tensor(L, s, 1, v->fn, "x", &x));
+  TRY(LM_READ_OPTIONS(L, s, 3, v->fn, {"dtype", LM_OPTION_DTYPE, &v->dtype}, {"scale", LM_OPTION_NUMBER, &v->scale},
                       {"bias", LM_OPTION_NUMBER, &v->bias}));
+  if (v->one) {
+    int64_t k;
+    TRY(lm_read_int(L, s, 2, v->fn, "number", &k));
+    return lm_row_gather(x, k, v->dtype, v->scale, v->bias, &v->rows);
+  }
+  TRY(lm_read_tensor(L, s, 2, v->fn, "index", &index));
   TRY(lm_rows_gather(x, index, v->dtype, v->scale, v->bias, &v->rows));
 done:
   return status;
 }
 
-static int bind_gather_rows(lua_State *L) {
-  gathering v = {.dtype = LM_NO_DTYPE, .scale = 1};
+static int gathering_of(lua_State *L, const char *fn, bool one) {
+  gathering v = {.fn = fn, .one = one, .dtype = LM_NO_DTYPE, .scale = 1};
   return lm_return_tensors(L, 3, 1, gather, &v, &v.rows);
 }
+
+static int bind_gather_rows(lua_State *L) { return gathering_of(L, "gather_rows", false); }
+static int bind_gather_row(lua_State *L) { return gathering_of(L, "gather_row", true); }
 
 /* ---- permutation(n, seed), draws(n, seed, count) */
 
@@ -58,4 +66,8 @@ static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permut
 static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw); }
 
 const luaL_Reg lm_batch_functions[] = {
-    {"gather_rows", bind_gather_rows}, {"permutation", bind_permutation}, {"draws", bind_draws}, {NULL, NULL}};
+    {"gather_rows", bind_gather_rows},
+    {"gather_row", bind_gather_row},
+    {"permutation", bind_permutation},
+    {"draws", bind_draws},
+    {NULL, NULL}};

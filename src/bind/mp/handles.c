@@ -17,6 +17,9 @@
  *   mp_acquire(h, seconds)        nil, or 1; 2 if who held it before ended without releasing it. No signal ends it
  *   mp_release(h)                 mp_held(h)   how often it is held through this handle
  *   mp_event_set(h, on)           mp_event_wait(h, seconds)
+ *   mp_semaphore(permits)         mp_permit(h, seconds)         as mp_acquire, but signals end it, and it may end early
+ *   mp_permit_back(h, bounded)    mp_permits(h)                 how many are to be had
+ *   mp_changed(h)                 mp_wait_changed(h, changed, seconds)   whether another was released since
  */
 #include "bind/mp/handles.h"
 
@@ -26,6 +29,7 @@
 #include "base/mem.h"
 #include "mp/lock.h"
 #include "mp/queue.h"
+#include "mp/semaphore.h"
 
 /* ---- handles */
 
@@ -323,6 +327,45 @@ static int bind_event_wait(lua_State *L) {
   return 1;
 }
 
+/* ---- semaphores */
+
+static int bind_semaphore(lua_State *L) {
+  uint32_t permits = (uint32_t)luaL_checknumber(L, 1);
+  lm_handle **h = lm_object_new(L, &handle_type);
+  lm_status status = lm_semaphore_new(permits, h);
+  return status == LM_OK ? 1 : lm_raise(L, status);
+}
+
+static int bind_permit(lua_State *L) {
+  lm_grasp got;
+  lm_status status = lm_semaphore_acquire(check_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
+  if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
+  if (got == LM_GRASP_NONE) return 0;
+  lua_pushinteger(L, got);
+  return 1;
+}
+
+static int bind_permit_back(lua_State *L) {
+  lm_status status = lm_semaphore_release(check_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
+  return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
+}
+
+static int bind_permits(lua_State *L) {
+  lua_pushnumber(L, lm_semaphore_value(check_handle(L, 1, LM_SEMAPHORE)));
+  return 1;
+}
+
+static int bind_changed(lua_State *L) {
+  lua_pushnumber(L, lm_semaphore_changed(check_handle(L, 1, LM_SEMAPHORE)));
+  return 1;
+}
+
+static int bind_wait_changed(lua_State *L) {
+  lm_handle *h = check_handle(L, 1, LM_SEMAPHORE);
+  lua_pushboolean(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
+  return 1;
+}
+
 const luaL_Reg lm_mp_handle_functions[] = {{"mp_queue", bind_queue},
                                            {"mp_pipe", bind_pipe},
                                            {"mp_lock", bind_lock},
@@ -343,4 +386,10 @@ const luaL_Reg lm_mp_handle_functions[] = {{"mp_queue", bind_queue},
                                            {"mp_held", bind_held},
                                            {"mp_event_set", bind_event_set},
                                            {"mp_event_wait", bind_event_wait},
+                                           {"mp_semaphore", bind_semaphore},
+                                           {"mp_permit", bind_permit},
+                                           {"mp_permit_back", bind_permit_back},
+                                           {"mp_permits", bind_permits},
+                                           {"mp_changed", bind_changed},
+                                           {"mp_wait_changed", bind_wait_changed},
                                            {NULL, NULL}};

@@ -31,6 +31,23 @@ Transform.__missing = {
 }
 Transform.strict = true
 
+local function shown(v)
+  if type(v) == "boolean" then return v and "True" or "False" end
+  if type(v) ~= "table" then return tostring(v) end
+  local list = {}
+  for i, one in ipairs(v) do list[i] = shown(one) end
+  return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
+end
+
+--- The transform with its parameters (`shows`, fields), as torchvision writes them.
+function Transform:repr()
+  local list = {}
+  for _, name in ipairs(self.shows or {}) do
+    if self[name] ~= nil then list[#list + 1] = name .. "=" .. shown(self[name]) end
+  end
+  return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
+end
+
 -- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
 -- (`draws`), for a batch. `ours`: nobody but the caller has what _apply gives, unless it is what went in.
 
@@ -71,7 +88,10 @@ local function define(name)
   return function(entry)
     add_entry(name)(entry)
     local new, takes, apply = class.define(name, Transform), arguments.of(entry.takes, entry.options), entry.apply
-    new.ours, new.draws = true, entry.draws or entry.chance or false
+    new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, {}
+    for _, rows in ipairs {entry.takes or {}, entry.options or {}} do
+      for _, row in ipairs(rows) do new.shows[#new.shows + 1] = row[1] end
+    end
     new.init = takes:constructor(name, entry.made)
     new._apply = entry.chance and function(self, x, out)
       if not image.chance(self.p) then return x end
@@ -125,10 +145,10 @@ function Container:set_parts(list)
   self.draws = true
 end
 
---- The transform with those inside it, one a line.
+--- The container with the transforms in it, one a line.
 function Container:repr()
-  local lines = {}
-  for i, part in ipairs(self.transforms) do lines[i] = "  " .. tostring(part):gsub("\n", "\n  ") end
+  local lines = {self.p and "  p=" .. shown(self.p)}
+  for _, part in ipairs(self.transforms) do lines[#lines + 1] = "  " .. tostring(part):gsub("\n", "\n  ") end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
 end
 
@@ -274,6 +294,7 @@ function RandomChoice:init(list, opts)
   self.sums = {}
   local total = 0
   p = p and image.list("RandomChoice", "p", p, {n}, 0)
+  self.p = p
   for i = 1, n do
     total = total + (p and p[i] or 1)
     self.sums[i] = total

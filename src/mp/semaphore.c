@@ -1,0 +1,111 @@
+#include "mp/semaphore.h"
+
+#include <errno.h>
+#include <string.h>
+
+static lm_semaphore_words *words_of(const lm_handle *h) { return (lm_semaphore_words *)h->words->base; }
+
+/* No more than there is room for, whatever another process wrote there. */
+static uint32_t permits_of(const lm_handle *h) {
+  size_t room = (h->words->bytes - sizeof(lm_semaphore_words)) / sizeof(pthread_mutex_t);
+  uint32_t permits = words_of(h)->permits;
+  return permits < room ? permits : (uint32_t)room;
+}
+
+lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {
+  lm_status status = LM_OK;
+  lm_segment *words = NULL;
+  *out = NULL;
+  TRY(lm_segment_new(sizeof(lm_semaphore_words) + permits * sizeof(pthread_mutex_t), &words));
+  TRY(lm_handle_of(LM_SEMAPHORE, NULL, words, out));
+  words_of(*out)->permits = permits;
+  for (uint32_t i = 0; i < permits; i++) TRY(lm_robust_init(&words_of(*out)->permit[i]));
+  return LM_OK;
+done:
+  lm_handle_free(*out);
+  *out = NULL;
+  return status;
+}
+
+static void tell(lm_semaphore_words *w) {
+  atomic_fetch_add(&w->changed, 1);
+  lm_word_wake(&w->changed);
+}
+
+static lm_status try_permit(pthread_mutex_t *m, lm_grasp *out) {
+  int problem = pthread_mutex_trylock(m);
+  *out = problem == 0 ? LM_GRASP_IT : LM_GRASP_NONE;
+  if (problem == EOWNERDEAD && (problem = pthread_mutex_consistent(m)) == 0) *out = LM_GRASP_LEFT;
+  if (problem == 0 || problem == EBUSY || problem == EDEADLK) return LM_OK; /* EDEADLK: this thread has it */
+  return lm_fail(LM_E_IO, "the semaphore is broken: %s", strerror(problem));
+}
+
+static lm_status try_all(lm_handle *h, lm_grasp *out) {
+  lm_status status = LM_OK;
+  lm_semaphore_words *w = words_of(h);
+  *out = LM_GRASP_NONE;
+  for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
+    TRY(try_permit(&w->permit[i], out));
+    h->depth += *out != LM_GRASP_NONE;
+    if (*out != LM_GRASP_NONE) return LM_OK;
+  }
+  uint32_t extra = atomic_load(&w->extra);
+  while (extra > 0 && !atomic_compare_exchange_weak(&w->extra, &extra, extra - 1)) continue;
+  if (extra > 0) *out = LM_GRASP_IT;
+done:
+  return status;
+}
+
+lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_grasp *out) {
+  static const double LOOK = 0.05; /* the kernel tells nobody of a permit that it took back */
+  uint32_t seen = lm_semaphore_changed(h);
+  lm_status status = try_all(h, out);
+  if (status != LM_OK || *out != LM_GRASP_NONE || seconds <= 0) return status;
+  lm_semaphore_wait(h, seen, seconds < LOOK ? seconds : LOOK);
+  return try_all(h, out);
+}
+
+/* Of those that this thread holds. */
+static bool give_one(lm_handle *h) {
+  for (uint32_t i = 0, n = permits_of(h); i < n; i++) {
+    if (pthread_mutex_unlock(&words_of(h)->permit[i]) == 0) return true;
+  }
+  return false;
+}
+
+lm_status lm_semaphore_release(lm_handle *h, bool bounded) {
+  if (give_one(h)) {
+    h->depth -= h->depth > 0;
+  } else if (bounded && lm_semaphore_value(h) >= permits_of(h)) {
+    return lm_fail(LM_E_STATE, "it was released more often than acquired");
+  } else {
+    atomic_fetch_add(&words_of(h)->extra, 1);
+  }
+  tell(words_of(h));
+  return LM_OK;
+}
+
+uint32_t lm_semaphore_value(lm_handle *h) {
+  lm_semaphore_words *w = words_of(h);
+  uint32_t n = 0;
+  for (uint32_t i = 0, permits = permits_of(h); i < permits; i++) {
+    lm_grasp got;
+    if (try_permit(&w->permit[i], &got) != LM_OK || got == LM_GRASP_NONE) continue;
+    pthread_mutex_unlock(&w->permit[i]);
+    n++;
+  }
+  if (n > 0) tell(w); /* somebody may have found them taken */
+  return n + atomic_load(&w->extra);
+}
+
+uint32_t lm_semaphore_changed(const lm_handle *h) { return atomic_load(&words_of(h)->changed); }
+
+bool lm_semaphore_wait(lm_handle *h, uint32_t changed, double seconds) {
+  if (lm_semaphore_changed(h) == changed) lm_word_wait(&words_of(h)->changed, changed, seconds);
+  return lm_semaphore_changed(h) != changed;
+}
+
+void lm_semaphore_abandon(lm_handle *h) {
+  for (; h->depth > 0; h->depth--) give_one(h);
+  tell(words_of(h));
+}
