@@ -4,6 +4,7 @@ local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entries"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local fail = options.fail
 
@@ -38,7 +39,7 @@ Transform.strict = true
 --- random numbers are drawn: as its images would be, one after the other.
 function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
-  image.check(self.__name, img)
+  checks.check(self.__name, img)
   if self.draws and img.ndim == 4 then
     return image.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
@@ -273,7 +274,7 @@ function RandomChoice:init(list, opts)
   local p = options.check("RandomChoice", opts, {p = {"table"}}, "p").p
   self.sums = {}
   local total = 0
-  p = p and image.list("RandomChoice", "p", p, {n}, 0)
+  p = p and checks.list("RandomChoice", "p", p, {n}, 0)
   for i = 1, n do
     total = total + (p and p[i] or 1)
     self.sums[i] = total
