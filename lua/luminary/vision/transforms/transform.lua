@@ -74,10 +74,10 @@ local function define(name)
     local new, takes, apply = class.define(name, Transform), arguments.of(entry.takes, entry.options), entry.apply
     new.ours, new.draws = true, entry.draws or entry.chance or false
     new.init = takes:constructor(name, entry.made)
-    new._apply = entry.chance and function(self, x, out)
+    rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
       if not image.chance(self.p) then return x end
       return apply(self, x, out)
-    end or apply
+    end or apply)
     new.__help = takes:help("transforms." .. name, entry.help)
     transforms[name] = new
     return new
