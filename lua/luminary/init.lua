@@ -58,16 +58,6 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- ---- values
 --- lm.version: luminary's version, "major.minor.patch".
---- lm.FloatTensor(2, 3), lm.FloatTensor{1, 2}: Torch's constructor: a float32 tensor of those sizes, uninitialized, or
---- of those values.
---- lm.DoubleTensor(2, 3), lm.DoubleTensor{1, 2}: a float64 tensor of those sizes, uninitialized, or of those values.
---- lm.HalfTensor(2, 3), lm.HalfTensor{1, 2}: a float16 tensor of those sizes, uninitialized, or of those values.
---- lm.BFloat16Tensor(2, 3), lm.BFloat16Tensor{1, 2}: a bfloat16 tensor of those sizes, uninitialized, or of those
---- values.
---- lm.LongTensor(2, 3), lm.LongTensor{1, 2}: an int64 tensor of those sizes, uninitialized, or of those values.
---- lm.IntTensor(2, 3), lm.IntTensor{1, 2}: an int32 tensor of those sizes, uninitialized, or of those values.
---- lm.ByteTensor(2, 3), lm.ByteTensor{1, 2}: a uint8 tensor of those sizes, uninitialized, or of those values.
---- lm.BoolTensor(2, 3), lm.BoolTensor{1, 2}: a bool tensor of those sizes, uninitialized, or of those values.
 --- lm.newaxis: in an index a dim of size 1 more: x[{{}, lm.newaxis}] of [n] is [n, 1].
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
@@ -141,6 +131,9 @@ return setmetatable(options.exact_all(lm), {
       value = require("luminary." .. modules[key])
     elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
       local make = require("luminary.tensor.typed_constructors")[key]
+      --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),
+      --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ByteTensor (uint8), BoolTensor. (2, 3) is of those
+      --- sizes, uninitialized; {1, 2} of those values.
       value = make and function(...) return make("cpu", ...) end
     elseif values[key] then
       local module, field = unpack(values[key])

@@ -114,7 +114,7 @@ local function add_methods(lines, of)
   end
 end
 
-local function is_op(entry) return rawget(ops, entry.name:gsub("_$", "")) ~= nil end
+local function is_op(entry) return rawget(ops, entry.name) ~= nil or rawget(ops, (entry.name:gsub("_$", ""))) ~= nil end
 
 local function add_library(lines, name)
   lines[#lines + 1] = ("\n## %s\n"):format(name)

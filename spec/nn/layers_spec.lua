@@ -334,6 +334,13 @@ describe("a layer that is an entry", function()
     assert.equal(1.5, Scaled { by = 0.5 }(x):item())
   end)
 
+  it("is extended, and its init called, with arguments by name too", function()
+    local Mine, Other = Scaled:extend("Mine"), Scaled:extend("Other")
+    function Mine:init(by) Scaled.init(self, { by = by, mode = "down" }) end
+    assert.equal(1, Mine(0.5)(lm.ones { 1 }):item())
+    assert.equal(4, Other({ by = 3 })(lm.ones { 1 }):item())
+  end)
+
   it("prints as its entry says, and is explained by it", function()
     assert.equal("Scaled(by=3.0, shift=0.5, mode='down')", tostring(Scaled(3, 0.5, { mode = "down" })))
     assert.equal('nn.Scaled(by [, shift = 1] [, {mode = "up"}]): x times by, and more', Scaled.__help)

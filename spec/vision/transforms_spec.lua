@@ -270,6 +270,9 @@ describe("Compose", function()
     assert.equal(7, label)
     assert(lm.equal(y, (F.center_crop(x, 4) + 1) * 2))
     assert.same({ 2, 3, 4, 4 }, t(lm.stack { x, x }).shape)
+    local batch = lm.arange(2 * 3 * 6 * 6):reshape { 2, 3, 6, 6 }:to "uint8"
+    local cropped = T.Compose { T.RandomHorizontalFlip(1), T.CenterCrop(4) }(batch)
+    assert(lm.equal(F.center_crop(F.hflip(batch), 4), cropped))
     assert.matches("transform 2 has to be a transform or a function, got number 3",
       message(T.Compose, { T.ToTensor(), 3 }))
     assert.matches("a list of transforms expected", message(T.Compose, {}))

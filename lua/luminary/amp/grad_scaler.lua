@@ -216,27 +216,21 @@ end
 --- The scale, a number; 1 where scaling is not enabled.
 function GradScaler:get_scale() return self.enabled and self.current or 1 end
 
---- What the scale is multiplied by after growth_interval good iterations.
-function GradScaler:get_growth_factor() return self.growth_factor end
---- What the scale is multiplied by after an overflow.
-function GradScaler:get_backoff_factor() return self.backoff_factor end
---- How many good iterations it takes for the scale to grow.
-function GradScaler:get_growth_interval() return self.growth_interval end
 --- Whether it scales at all.
 function GradScaler:is_enabled() return self.enabled end
 
-local function setter(key, kind)
+for key, kind in pairs {growth_factor = "number", backoff_factor = "number", growth_interval = "count"} do
+  --- get_growth_factor and get_backoff_factor: what the scale is multiplied by after get_growth_interval good
+  --- iterations, and after an overflow.
+  GradScaler["get_" .. key] = function(self) return self[key] end
   --- Sets what the method of that name with get_ gives.
-  return function(self, value)
+  GradScaler["set_" .. key] = function(self, value)
     local all = {growth_factor = self.growth_factor, backoff_factor = self.backoff_factor}
     all[key] = options.arg("GradScaler:set_" .. key, key, value, kind)
     check("GradScaler:set_" .. key, all)
     self[key] = value
   end
 end
-GradScaler.set_growth_factor = setter("growth_factor", "number")
-GradScaler.set_backoff_factor = setter("backoff_factor", "number")
-GradScaler.set_growth_interval = setter("growth_interval", "count")
 
 --- Plain values, under PyTorch's names; empty where scaling is not enabled.
 function GradScaler:state_dict()

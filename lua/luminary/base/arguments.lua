@@ -69,8 +69,9 @@ function Takes:options(who, given) return options.check(who, given, self.spec, s
 
 --- An `init` that fills the object's fields so, and then calls made(object), if it is given.
 function Takes:constructor(who, made)
-  local function init(object, ...)
-    self:fill(object, who, ...)
+  local init
+  function init(object, ...)
+    self:fill(object, who, options.by_name(who, init, 1, ...))
     if made then made(object) end
   end
   options.set_parameters(init, self.parameters)

@@ -167,6 +167,11 @@ function options.check(who, given, spec, first)
   return out
 end
 
+--- The same, into an object or table, whose fields of these names they become.
+function options.fill(into, who, given, spec, first)
+  for name, value in pairs(options.check(who, given, spec, first)) do into[name] = value end
+end
+
 -- The names of f's parameters; `more`: it takes others after them.
 local parameters = setmetatable({}, {__mode = "k", __index = function(t, f)
   local info = debug.getinfo(f, "u")

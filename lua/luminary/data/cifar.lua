@@ -93,8 +93,8 @@ local function rows_of(set, path, bytes)
 end
 
 function CIFAR10:init(opts)
-  local coarse = self.coarse_classes and {coarse = {"boolean", false}, on_error = {"string", "raise"}}
-  opts = Images.options(self.__name, opts, coarse or {on_error = {"string", "raise"}})
+  local coarse = self.coarse_classes and {coarse = {"boolean", false}, on_error = records.on_error}
+  opts = Images.options(self.__name, opts, coarse or {on_error = records.on_error})
   records.begin(self, opts.on_error)
   local names = self.files[opts.train and "train" or "test"]
   local path = records.find(self, opts.root, {names[1], self.archive})

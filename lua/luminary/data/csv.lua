@@ -141,10 +141,9 @@ function CSVDataset:init(path, opts)
   self.path = options.arg("CSVDataset", "path", path, "string")
   opts = options.check("CSVDataset", opts, {
     features = {"any"}, label = {"any"}, target = {"any"}, text = {"any"}, header = {"boolean", true},
-    delimiter = {"string", ","}, missing = {"string", "error"}, classes = {"table"}, base = {"integer", 1},
-    transform = {"callable"}, target_transform = {"callable"}, on_error = {"string", "raise"},
+    delimiter = {"string", ","}, missing = {{"error", "nan"}, "error"}, classes = {"table"}, base = {"integer", 1},
+    transform = {"callable"}, target_transform = {"callable"}, on_error = records.on_error,
   }, "features")
-  options.choice("CSVDataset", "missing", opts.missing, {"error", "nan"})
   if #opts.delimiter ~= 1 or opts.delimiter:find '[%w"\r\n]' then
     fail("CSVDataset: delimiter has to be one character, such as ',', ';' or a tab, got %s",
       options.describe(opts.delimiter))

@@ -11,20 +11,18 @@ local fail = options.fail
 local FakeData = class.define("FakeData", Dataset)
 
 function FakeData:init(opts)
-  opts = options.check("FakeData", opts, {
+  options.fill(self, "FakeData", opts, {
     size = {"natural", 1000}, image_size = {"table", {3, 224, 224}}, num_classes = {"count", 10}, base = {"integer", 1},
     transform = {"callable"}, target_transform = {"callable"}, random_offset = {"natural", 0},
   }, "size")
-  local bytes = #opts.image_size == 3 and 1 or 0
-  for _, n in ipairs(opts.image_size) do
+  local bytes = #self.image_size == 3 and 1 or 0
+  for _, n in ipairs(self.image_size) do
     bytes = type(n) == "number" and n >= 1 and n % 1 == 0 and bytes * n or 0
   end
   if bytes == 0 or bytes > 2 ^ 31 then
-    fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(opts.image_size))
+    fail("FakeData: image_size has to be {channels, height, width}, got %s", options.describe(self.image_size))
   end
-  self.size, self.image_size, self.num_classes, self.base = opts.size, opts.image_size, opts.num_classes, opts.base
-  self.transform, self.target_transform = opts.transform, opts.target_transform
-  self.random_offset, self.bytes = opts.random_offset, bytes
+  self.bytes = bytes
 end
 
 function FakeData:len() return self.size end

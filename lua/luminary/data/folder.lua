@@ -66,7 +66,7 @@ function DatasetFolder:init(root, opts)
   opts = options.check(who, opts, {
     loader = {"function", self.loader}, extensions = {"any", self.extensions}, is_valid_file = {"function"},
     transform = {"callable"}, target_transform = {"callable"}, base = {"integer", 1}, allow_empty = {"boolean", false},
-    on_error = {"string", "raise"},
+    on_error = records.on_error,
   }, "transform")
   if not opts.loader then fail("%s: {loader = function(path) … end} says what a sample is", who) end
   if core.file_kind(self.root) ~= "a folder" then

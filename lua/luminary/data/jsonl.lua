@@ -17,11 +17,10 @@ JSONLinesDataset.__makes = "path"
 
 function JSONLinesDataset:init(path, opts)
   self.path = options.arg("JSONLinesDataset", "path", path, "string")
-  opts = options.check("JSONLinesDataset", opts, {
-    fields = {"table"}, transform = {"callable"}, null = {"any"}, on_error = {"string", "raise"},
+  options.fill(self, "JSONLinesDataset", opts, {
+    fields = {"table"}, transform = {"callable"}, null = {"any"}, on_error = records.on_error,
   }, "fields")
-  records.begin(self, opts.on_error)
-  self.fields, self.transform, self.null = opts.fields, opts.transform, opts.null
+  records.begin(self, self.on_error)
   self.starts = core.keep(core.source_lines((records.source(self)))) -- of lines, from byte 0; the end at last
 end
 

@@ -65,10 +65,9 @@ function DataLoader:init(set, opts)
     batch_size = {"count"}, shuffle = {"boolean"}, sampler = {"any"}, batch_sampler = {"any"},
     collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean"},
     seed = {"natural"}, prefetch_factor = {"count", 2}, persistent_workers = {"boolean", false},
-    worker_init_fn = {"function"}, worker_type = {"string", "thread"}, timeout = {"positive", 0},
+    worker_init_fn = {"function"}, worker_type = {{"thread", "process"}, "thread"}, timeout = {"positive", 0},
     device = {"any"}, shard_ranks = {"boolean"},
   }, "batch_size")
-  options.choice("DataLoader", "worker_type", opts.worker_type, {"thread", "process"})
   if opts.num_workers > MOST_WORKERS then
     fail("DataLoader: num_workers: %.0f are too many; %d at most", opts.num_workers, MOST_WORKERS)
   end

@@ -55,9 +55,12 @@ end
 
 -- ---- records that cannot be read
 
+--- The option on_error of such sets.
+records.on_error = {{"raise", "skip"}, "raise"}
+
 --- Sets what set:skipped() says and whether errors are raised.
 function records.begin(set, on_error)
-  set.on_error = options.choice(set.__name, "on_error", on_error, {"raise", "skip"})
+  set.on_error = on_error
   set.faults = core.keep(core.ops.zeros({1}, {dtype = "int64"}))
 end
 

@@ -51,12 +51,12 @@ local Random = class.define("RandomSampler", Sampler)
 
 function Random:init(set, opts)
   self.set = dataset.check("RandomSampler", set)
-  opts = options.check("RandomSampler", opts, {
+  self.epoch = 0
+  options.fill(self, "RandomSampler", opts, {
     replacement = {"boolean", false}, num_samples = {"count"}, seed = {"natural"},
   }, "replacement")
-  self.replacement, self.num_samples, self.seed, self.epoch = opts.replacement, opts.num_samples, opts.seed, 0
-  if opts.num_samples and dataset.length("RandomSampler", set) == 0 then
-    fail("RandomSampler: num_samples = %d of a set that has none", opts.num_samples)
+  if self.num_samples and dataset.length("RandomSampler", set) == 0 then
+    fail("RandomSampler: num_samples = %d of a set that has none", self.num_samples)
   end
 end
 
@@ -249,8 +249,7 @@ end
 
 function Distributed:len() return self.share end
 
---- Another epoch, another order. loader:epoch(n) calls it.
-function Distributed:set_epoch(epoch) self.epoch = options.arg("set_epoch", "epoch", epoch, "natural") end
+Distributed.set_epoch = Random.set_epoch
 
 --- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Distributed:indices()

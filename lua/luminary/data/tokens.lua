@@ -22,25 +22,22 @@ local sizes = {uint8 = 1, int16 = 2, uint16 = 2, int32 = 4, uint32 = 4, int64 = 
 
 function TokenDataset:init(path, opts)
   self.path = options.arg("TokenDataset", "path", path, "string")
-  opts = options.check("TokenDataset", opts, {
-    block_size = {"count"}, dtype = {"string", "uint16"}, stride = {"count"}, base = {"integer", 1},
-    vocab_size = {"count"}, offset = {"natural", 0}, transform = {"callable"},
+  options.fill(self, "TokenDataset", opts, {
+    block_size = {"count"}, dtype = {{"uint8", "int16", "uint16", "int32", "uint32", "int64"}, "uint16"},
+    stride = {"count"}, base = {"integer", 1}, vocab_size = {"count"}, offset = {"natural", 0},
+    transform = {"callable"},
   }, "block_size")
-  if not opts.block_size then fail("TokenDataset: {block_size = …} says how many tokens a sample has") end
-  options.choice("TokenDataset", "dtype", opts.dtype, {"uint8", "int16", "uint16", "int32", "uint32", "int64"})
-  for _, name in ipairs {"block_size", "dtype", "base", "vocab_size", "offset", "transform"} do
-    self[name] = opts[name]
-  end
-  self.stride = opts.stride or opts.block_size
-  local item, _, bytes = sizes[opts.dtype], records.source(self)
-  if bytes < opts.offset or (bytes - opts.offset) % item ~= 0 then
+  if not self.block_size then fail("TokenDataset: {block_size = …} says how many tokens a sample has") end
+  self.stride = self.stride or self.block_size
+  local item, _, bytes = sizes[self.dtype], records.source(self)
+  if bytes < self.offset or (bytes - self.offset) % item ~= 0 then
     fail("TokenDataset: %s has %d bytes, which is no number of tokens of %d bytes after the first %d", path, bytes,
-      item, opts.offset)
+      item, self.offset)
   end
-  self.tokens = (bytes - opts.offset) / item
-  if self.tokens <= opts.block_size then
+  self.tokens = (bytes - self.offset) / item
+  if self.tokens <= self.block_size then
     fail("TokenDataset: %s has %d tokens; a block of %d and the token after it want more", path, self.tokens,
-      opts.block_size)
+      self.block_size)
   end
 end
 

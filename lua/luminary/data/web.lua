@@ -123,7 +123,7 @@ function WebDataset:init(shards, opts)
   self.shards = shards_of(shards)
   opts = options.check("WebDataset", opts, {
     fields = {"table"}, transform = {"callable"}, decode = {"table", {}, true}, base = {"integer", 1}, null = {"any"},
-    shuffle = {"natural", 0}, shuffle_shards = {"boolean", false}, on_error = {"string", "raise"},
+    shuffle = {"natural", 0}, shuffle_shards = {"boolean", false}, on_error = records.on_error,
   }, "fields")
   records.begin(self, opts.on_error)
   for _, name in ipairs {"transform", "base", "null", "shuffle", "shuffle_shards"} do self[name] = opts[name] end

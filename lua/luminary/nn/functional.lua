@@ -41,8 +41,7 @@ F.binary_cross_entropy_with_logits = ops.bce_with_logits
 --- F.gelu(x [, {approximate = "none" | "tanh"}]): x * Phi(x), exact or by its tanh approximation
 function F.gelu(x, opts)
   if opts == nil then return ops.gelu(x) end
-  local approximate = options.check("gelu", opts, {approximate = {"string", "none"}}, "approximate").approximate
-  options.choice("gelu", "approximate", approximate, {"none", "tanh"})
+  local approximate = options.check("gelu", opts, {approximate = {{"none", "tanh"}, "none"}}, "approximate").approximate
   return (approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x)
 end
 

@@ -78,9 +78,8 @@ function init.xavier_normal_(t, opts) return init.normal_(t, 0, xavier_std("xavi
 
 local function kaiming_std(who, t, opts)
   opts = options.check(who, opts, {
-    a = {"number", 0}, mode = {"string", "fan_in"}, nonlinearity = {"string", "leaky_relu"},
+    a = {"number", 0}, mode = {{"fan_in", "fan_out"}, "fan_in"}, nonlinearity = {"string", "leaky_relu"},
   }, "a")
-  options.choice(who, "mode", opts.mode, {"fan_in", "fan_out"})
   local fan_in, fan_out = fans(who, t)
   local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
   return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)

@@ -59,9 +59,8 @@ function Conv2d:init(in_channels, out_channels, kernel_size, opts)
   self.kernel_size = arg("Conv2d", "kernel_size", kernel_size, "pair")
   opts = layer.options("Conv2d", opts, {
     stride = {"pair", {1, 1}}, padding = {"padding", {0, 0}}, dilation = {"pair", {1, 1}}, groups = {"count", 1},
-    bias = {"boolean", true}, padding_mode = {"string", "zeros"},
+    bias = {"boolean", true}, padding_mode = {{"zeros", "reflect", "replicate", "circular"}, "zeros"},
   }, "stride")
-  options.choice("Conv2d", "padding_mode", opts.padding_mode, {"zeros", "reflect", "replicate", "circular"})
   if opts.padding == "same" and (opts.stride[1] ~= 1 or opts.stride[2] ~= 1) then
     options.fail("Conv2d: padding = 'same' is for a stride of 1, and stride is %s", layer.tuple(opts.stride))
   end

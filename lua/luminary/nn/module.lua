@@ -353,14 +353,10 @@ function Module:to(...)
   end)
 end
 
---- Parameters and buffers in float32, in place. Gives the module.
-function Module:float() return self:to("float32") end
---- Parameters and buffers in float64, in place. Gives the module.
-function Module:double() return self:to("float64") end
---- Parameters and buffers in float16, in place. Gives the module.
-function Module:half() return self:to("float16") end
---- Parameters and buffers in bfloat16, in place. Gives the module.
-function Module:bfloat16() return self:to("bfloat16") end
+for name, dtype in pairs {float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16"} do
+  --- Parameters and buffers in the dtype of that name, half being float16, in place. Gives the module.
+  Module[name] = function(self) return self:to(dtype) end
+end
 --- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
 --- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.

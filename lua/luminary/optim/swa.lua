@@ -30,18 +30,16 @@ local AveragedModel = class.define("AveragedModel", Module)
 function AveragedModel:init(model, opts)
   local who = "AveragedModel"
   model = bare(who, model)
-  opts = options.check(who, opts, {
+  options.fill(self, who, opts, {
     decay = {"probability"}, avg_fn = {"function"}, multi_avg_fn = {"function"}, use_buffers = {"boolean", false},
     device = {"any"},
   }, "device")
-  if (opts.decay and 1 or 0) + (opts.avg_fn and 1 or 0) + (opts.multi_avg_fn and 1 or 0) > 1 then
+  if (self.decay and 1 or 0) + (self.avg_fn and 1 or 0) + (self.multi_avg_fn and 1 or 0) > 1 then
     fail("%s: one of decay, avg_fn and multi_avg_fn says how to average, not several", who)
   end
   self.module = model:clone()
-  if opts.device then self.module:to(core.device(opts.device)) end
+  if self.device then self.module:to(core.device(self.device)) end
   self:register_buffer("n_averaged", core.tensor(0, {dtype = "int64"}))
-  self.decay, self.avg_fn, self.multi_avg_fn, self.use_buffers = opts.decay, opts.avg_fn, opts.multi_avg_fn,
-    opts.use_buffers
 end
 
 function AveragedModel:forward(...) return self.module(...) end

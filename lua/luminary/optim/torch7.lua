@@ -49,12 +49,23 @@ local function define(who, spec, update)
       if state[key] ~= nil then options.arg(who, "the state's " .. key, state[key], row[1]) end
     end
     return x, core.no_grad(function()
-      return update(x:detach(), checked, state, function() return evaluate(who, feval, x) end)
+      return update(x:detach(), checked, state, function()
+        local loss, grad = evaluate(who, feval, x)
+        if (checked.weightDecay or 0) ~= 0 then grad = ops.add(grad, x:detach(), {alpha = checked.weightDecay}) end
+        return loss, grad
+      end)
     end)
   end
 end
 
 local function decayed(o, count) return o.learningRate / (1 + count * o.learningRateDecay) end
+
+-- The rate of this evaluation, which is counted.
+local function counted_rate(o, state)
+  local count = state.evalCounter or 0
+  state.evalCounter = count + 1
+  return decayed(o, count)
+end
 
 -- A tensor of the state, made when first wanted.
 local function held(state, name, make)
@@ -74,7 +85,6 @@ define("sgd", {
   if o.nesterov and (o.momentum == 0 or (o.dampening or o.momentum) ~= 0) then
     fail("sgd: nesterov wants a momentum above 0 and dampening = 0")
   end
-  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
   if o.momentum ~= 0 then
     if state.dfdx then
       state.dfdx:mul_(o.momentum):add_(grad, {alpha = 1 - (o.dampening or o.momentum)})
@@ -83,9 +93,7 @@ define("sgd", {
     end
     grad = o.nesterov and ops.add(grad, state.dfdx, {alpha = o.momentum}) or state.dfdx
   end
-  state.evalCounter = state.evalCounter or 0
-  x:add_(grad, {alpha = -decayed(o, state.evalCounter)})
-  state.evalCounter = state.evalCounter + 1
+  x:add_(grad, {alpha = -counted_rate(o, state)})
   return {loss}
 end)
 
@@ -97,7 +105,6 @@ define("adam", {
   weightDecay = {"positive", 0},
 }, function(x, o, state, feval)
   local loss, grad = feval()
-  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
   local m = held(state, "m", function() return ops.zeros_like(x) end)
   local v = held(state, "v", function() return ops.zeros_like(x) end)
   local rate = decayed(o, state.t or 0)
@@ -113,12 +120,9 @@ end)
 --- (Duchi, Hazan and Singer 2011).
 define("adagrad", {learningRate = {"number", 1e-3}, weightDecay = {"positive", 0}}, function(x, o, state, feval)
   local loss, grad = feval()
-  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
   local sum = held(state, "paramVariance", function() return ops.zeros_like(x) end)
   sum:add_(ops.square(grad))
-  state.evalCounter = state.evalCounter or 0
-  x:add_(ops.div(grad, ops.sqrt(sum):add_(1e-10)), {alpha = -decayed(o, state.evalCounter)})
-  state.evalCounter = state.evalCounter + 1
+  x:add_(ops.div(grad, ops.sqrt(sum):add_(1e-10)), {alpha = -counted_rate(o, state)})
   return {loss}
 end)
 
@@ -129,7 +133,6 @@ define("rmsprop", {
   weightDecay = {"positive", 0},
 }, function(x, o, state, feval)
   local loss, grad = feval()
-  if o.weightDecay ~= 0 then grad = ops.add(grad, x, {alpha = o.weightDecay}) end
   local mean = held(state, "m", function() return ops.full_like(x, o.initialMean) end)
   mean:mul_(o.alpha):add_(ops.square(grad), {alpha = 1 - o.alpha})
   x:add_(ops.div(grad, ops.sqrt(mean):add_(o.epsilon)), {alpha = -o.learningRate})

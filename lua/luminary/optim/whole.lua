@@ -128,7 +128,7 @@ local Muon = class.define("Muon", Whole)
 Muon.spec = {
   lr = {"positive", 0.001}, weight_decay = {"positive", 0.1}, momentum = {"positive", 0.95},
   nesterov = {"boolean", true}, ns_coefficients = {"table", {3.4445, -4.775, 2.0315}}, eps = {"positive", 1e-7},
-  ns_steps = {"natural", 5}, adjust_lr_fn = {"string"},
+  ns_steps = {"natural", 5}, adjust_lr_fn = {{"original", "match_rms_adamw", "spectral_unclamped"}},
 }
 Muon.states = {"momentum_buffer"}
 Muon.counts = false
@@ -146,9 +146,6 @@ function Muon:check_group(group)
   if #list ~= 3 then fail("Muon: ns_coefficients are three numbers, got %d", #list) end
   for i = 1, 3 do options.arg("Muon", ("ns_coefficients[%d]"):format(i), list[i], "number") end
   if group.ns_steps >= 100 then fail("Muon: ns_steps has to be below 100, got %d", group.ns_steps) end
-  if group.adjust_lr_fn then
-    options.choice("Muon", "adjust_lr_fn", group.adjust_lr_fn, {"original", "match_rms_adamw", "spectral_unclamped"})
-  end
 end
 
 --- Another group, of parameters of 2 dims: {params = list, lr = …}.

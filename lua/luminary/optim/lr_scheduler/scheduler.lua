@@ -17,13 +17,6 @@ Scheduler.settings = {}
 
 -- ---- arguments
 
---- The options of a schedule, checked: see options.check. All have last_epoch: the epoch after which a run goes on that
---- is resumed without a state_dict.
-function Scheduler.options(who, opts, spec, first)
-  spec.last_epoch = {"integer", -1}
-  return options.check(who, opts, spec, first)
-end
-
 --- The optimizer, or an error.
 function Scheduler.optimizer_of(who, optimizer)
   if not class.record(optimizer) or type(optimizer.param_groups) ~= "table" then

@@ -125,7 +125,7 @@ function Sequential:init(optimizer, schedulers, milestones, opts)
       fail("%s: schedulers[%d] is a %s, which can only be the first", who, i, self.schedulers[i].__name)
     end
   end
-  self.last_epoch = Scheduler.options(who, opts, {}, "last_epoch").last_epoch + 1
+  self.last_epoch = options.check(who, opts, {last_epoch = {"integer", -1}}, "last_epoch").last_epoch + 1
   self.step_count = 1
   for _, group in ipairs(optimizer.param_groups) do group.lr = group.initial_lr end
   self:undo()

@@ -1,5 +1,6 @@
 --- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local transform = require("luminary.vision.transforms.transform").define
 local run = image.run
@@ -62,7 +63,7 @@ end
 local BINS = {"num_magnitude_bins", "count", 31}
 
 transform "RandAugment" {
-  options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(image.mapping)}, draws = true,
+  options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(checks.mapping)}, draws = true,
   made = function(self)
     if self.magnitude >= self.num_magnitude_bins then
       options.fail("RandAugment: magnitude has to be less than num_magnitude_bins, %d, got %d", self.num_magnitude_bins,
@@ -90,7 +91,7 @@ local widest = {
 }
 
 transform "TrivialAugmentWide" {
-  options = {BINS, unpack(image.mapping)}, draws = true,
+  options = {BINS, unpack(checks.mapping)}, draws = true,
   apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
   help = [[any one of RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).]],
 }

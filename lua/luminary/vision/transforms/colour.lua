@@ -1,6 +1,7 @@
 --- Transforms of pixels' values.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local transform = require("luminary.vision.transforms.transform").define
 local fail, run = options.fail, image.run
@@ -33,7 +34,7 @@ ToTensor.scales_to = "float32"
 
 local Normalize = transform "Normalize" {
   takes = {{"mean", "any?"}, {"std", "any?"}},
-  made = function(self) self.statistics = image.statistics("Normalize", self.mean, self.std) end,
+  made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
   apply = function(self, x, out) return image.normalize(x, self.statistics, false, out) end,
   help = [[(x - mean) / std of a float image, each a list of one number for each channel. In a Compose after
     ToTensor() or ToDtype("float32", {scale = true}) both are one pass.]],
@@ -74,11 +75,11 @@ transform "ColorJitter" {
       local v = self[kind]
       local middle, low, high = kind == "hue" and 0 or 1, kind == "hue" and -0.5 or 0, kind == "hue" and 0.5 or nil
       if type(v) == "number" then
-        image.number("ColorJitter", kind, v, 0, high)
+        checks.number("ColorJitter", kind, v, 0, high)
         v = {math.max(middle - v, low), middle + v}
       end
       if v ~= nil then
-        v = image.range("ColorJitter", kind, v, low, high)
+        v = checks.range("ColorJitter", kind, v, low, high)
         if v[1] ~= middle or v[2] ~= middle then self.ranges[i] = v end
       end
     end
@@ -105,11 +106,11 @@ transform "ColorJitter" {
 }
 
 transform "GaussianBlur" {
-  takes = {{"kernel_size", image.kernel_size}}, options = {{"sigma", "any", {0.1, 2}}}, draws = true,
+  takes = {{"kernel_size", checks.kernel_size}}, options = {{"sigma", "any", {0.1, 2}}}, draws = true,
   made = function(self)
     local sigma = self.sigma
     if type(sigma) == "number" then sigma = {sigma, sigma} end
-    self.sigma = image.range("GaussianBlur", "sigma", sigma, 1e-6)
+    self.sigma = checks.range("GaussianBlur", "sigma", sigma, 1e-6)
   end,
   apply = function(self, x, out)
     local sigma = image.uniform(self.sigma[1], self.sigma[2])
@@ -119,7 +120,7 @@ transform "GaussianBlur" {
 }
 
 local function bits(who, name, v)
-  image.whole(who, name, v, 0)
+  checks.whole(who, name, v, 0)
   if v > 8 then fail("%s: %s has to be from 0 to 8, got %d", who, name, v) end
   return v
 end
@@ -135,11 +136,11 @@ end
 
 random("RandomInvert", "invert", nil, "black for white with probability p.")
 random("RandomPosterize", "posterize", {"bits", bits}, "with probability p the upper bits of each value alone.")
-random("RandomSolarize", "solarize", {"threshold", image.number},
+random("RandomSolarize", "solarize", {"threshold", checks.number},
   "with probability p values from the threshold on are inverted.")
 random("RandomAutocontrast", "autocontrast", nil, "with probability p each channel stretched from black to white.")
 random("RandomEqualize", "equalize", nil,
   "with probability p each channel's values spread evenly; of uint8 images.")
 random("RandomAdjustSharpness", "sharpness",
-  {"sharpness_factor", function(who, name, v) return image.number(who, name, v, 0) end},
+  {"sharpness_factor", function(who, name, v) return checks.number(who, name, v, 0) end},
   "with probability p blurred (0) or sharpened (above 1).")

@@ -4,18 +4,19 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
-local fail, check = options.fail, image.check
+local fail, check = options.fail, checks.check
 
 local F = {}
 
-local center = {"center", image.point}
-local resizing, bordering = arguments.of(nil, image.resizing), arguments.of(nil, image.bordering)
-local resize_takes = arguments.of(nil, {image.resizing[1], {"max_size", "any"}, image.resizing[2]})
-local mapping = arguments.of(nil, {image.mapping[1], image.mapping[2], center})
-local rotating = arguments.of(nil, {image.mapping[1], {"expand", "boolean", false}, center, image.mapping[2]})
+local center = {"center", checks.point}
+local resizing, bordering = arguments.of(nil, checks.resizing), arguments.of(nil, checks.bordering)
+local resize_takes = arguments.of(nil, {checks.resizing[1], {"max_size", "any"}, checks.resizing[2]})
+local mapping = arguments.of(nil, {checks.mapping[1], checks.mapping[2], center})
+local rotating = arguments.of(nil, {checks.mapping[1], {"expand", "boolean", false}, center, checks.mapping[2]})
 local perspective = arguments.of(nil, {
-  {"interpolation", {"nearest", "bilinear"}, "bilinear"}, image.mapping[2], {"coefficients", "table"},
+  {"interpolation", {"nearest", "bilinear"}, "bilinear"}, checks.mapping[2], {"coefficients", "table"},
 })
 
 --- transforms.functional.resize(img, size [, {interpolation = "bilinear", max_size, antialias = true}]): size is
@@ -25,7 +26,7 @@ function F.resize(img, size, opts)
   local who = "resize"
   local h, w = image.size(check(who, img))
   opts = resize_takes:options(who, opts)
-  local checked, max_size = image.resize_size(who, size, opts.max_size)
+  local checked, max_size = checks.resize_size(who, size, opts.max_size)
   local height, width = image.resized(who, h, w, checked, max_size)
   return image.resize(img, height, width, image.resize_mode(opts))
 end
@@ -34,10 +35,10 @@ end
 --- columns from the corner; beyond the image's borders there are zeros, and then it is a new tensor.
 function F.crop(img, top, left, height, width)
   check("crop", img)
-  image.whole("crop", "top", top, -2 ^ 24)
-  image.whole("crop", "left", left, -2 ^ 24)
-  image.whole("crop", "height", height)
-  image.whole("crop", "width", width)
+  checks.whole("crop", "top", top, -2 ^ 24)
+  checks.whole("crop", "left", left, -2 ^ 24)
+  checks.whole("crop", "height", height)
+  checks.whole("crop", "width", width)
   return image.crop(img, top, left, height, width)
 end
 
@@ -45,7 +46,7 @@ end
 --- is smaller gets zeros around it.
 function F.center_crop(img, output_size)
   local h, w = image.size(check("center_crop", img))
-  local height, width = image.pair("center_crop", "output_size", output_size)
+  local height, width = checks.pair("center_crop", "output_size", output_size)
   local top, left = image.centre(h, w, height, width)
   return image.crop(img, top, left, height, width)
 end
@@ -56,7 +57,7 @@ function F.resized_crop(img, top, left, height, width, size, opts)
   local who = "resized_crop"
   check(who, img)
   opts = resizing:options(who, opts)
-  local new_height, new_width = image.pair(who, "size", size)
+  local new_height, new_width = checks.pair(who, "size", size)
   local part = F.crop(img, top, left, height, width)
   return image.resize(part, new_height, new_width, image.resize_mode(opts))
 end
@@ -67,8 +68,8 @@ end
 function F.pad(img, padding, opts)
   check("pad", img)
   opts = bordering:options("pad", opts)
-  padding = image.padding("pad", "padding", padding)
-  image.check_border("pad", opts)
+  padding = checks.padding("pad", "padding", padding)
+  checks.check_border("pad", opts)
   return image.pad(img, padding, opts.padding_mode, opts.fill)
 end
 
@@ -84,7 +85,7 @@ function F.vertical_flip(img) return image.run("flip", check("vertical_flip", im
 function F.rotate(img, angle, opts)
   local who = "rotate"
   check(who, img)
-  return image.rotate(img, image.number(who, "angle", angle), rotating:options(who, opts))
+  return image.rotate(img, checks.number(who, "angle", angle), rotating:options(who, opts))
 end
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
@@ -95,10 +96,10 @@ function F.affine(img, angle, translate, scale, shear, opts)
   check(who, img)
   opts = mapping:options(who, opts)
   if type(shear) == "number" then shear = {shear, 0} end
-  image.number(who, "scale", scale)
+  checks.number(who, "scale", scale)
   if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
-  local m = image.affine_matrix(image.number(who, "angle", angle), image.list(who, "translate", translate, {2}), scale,
-    image.list(who, "shear", shear, {2}),
+  local m = image.affine_matrix(checks.number(who, "angle", angle), checks.list(who, "translate", translate, {2}),
+    scale, checks.list(who, "shear", shear, {2}),
     image.from_middle(img, opts.center))
   return image.affine(img, m, opts)
 end
@@ -113,14 +114,14 @@ function F.perspective(img, startpoints, endpoints, opts)
   local coefficients
   if opts.coefficients then
     if startpoints or endpoints then fail("%s: points or coefficients, not both", who) end
-    coefficients = image.list(who, "coefficients", opts.coefficients, {8})
+    coefficients = checks.list(who, "coefficients", opts.coefficients, {8})
   else
     local points = {startpoints, endpoints}
     for i, name in ipairs {"startpoints", "endpoints"} do
       if not options.is_plain(points[i]) or #points[i] ~= 4 then
         fail("%s: %s has to be a list of four {x, y}, got %s", who, name, options.describe(points[i]))
       end
-      for k = 1, 4 do image.list(who, ("%s[%d]"):format(name, k), points[i][k], {2}) end
+      for k = 1, 4 do checks.list(who, ("%s[%d]"):format(name, k), points[i][k], {2}) end
     end
     coefficients = image.perspective_numbers(who, startpoints, endpoints)
   end
@@ -138,14 +139,14 @@ for operation, range in pairs {
 } do
   local who = "adjust_" .. operation
   F[who] = function(img, factor)
-    return image.run(operation, check(who, img), {image.number(who, "factor", factor, range[1], range[2])})
+    return image.run(operation, check(who, img), {checks.number(who, "factor", factor, range[1], range[2])})
   end
 end
 
 --- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): gain * img^gamma, of images from 0 to 1.
 function F.adjust_gamma(img, gamma, gain)
   return image.run("gamma", check("adjust_gamma", img), {
-    image.number("adjust_gamma", "gamma", gamma, 0), image.number("adjust_gamma", "gain", gain or 1),
+    checks.number("adjust_gamma", "gamma", gamma, 0), checks.number("adjust_gamma", "gain", gain or 1),
   })
 end
 
@@ -154,13 +155,13 @@ function F.invert(img) return image.run("invert", check("invert", img), {}) end
 
 --- transforms.functional.posterize(img, bits): the upper bits of each value alone, 0 to 8 of them.
 function F.posterize(img, bits)
-  image.whole("posterize", "bits", bits, 0)
+  checks.whole("posterize", "bits", bits, 0)
   return image.run("posterize", check("posterize", img), {bits})
 end
 
 --- transforms.functional.solarize(img, threshold): values from the threshold on are inverted.
 function F.solarize(img, threshold)
-  return image.run("solarize", check("solarize", img), {image.number("solarize", "threshold", threshold)})
+  return image.run("solarize", check("solarize", img), {checks.number("solarize", "threshold", threshold)})
 end
 
 --- transforms.functional.autocontrast(img): each channel stretched from black to white.
@@ -179,11 +180,11 @@ end
 function F.gaussian_blur(img, kernel_size, opts)
   local who = "gaussian_blur"
   check(who, img)
-  local size = image.kernel_size(who, "kernel_size", kernel_size)
+  local size = checks.kernel_size(who, "kernel_size", kernel_size)
   local sigma = options.check(who, opts, {sigma = {"any"}}, "sigma").sigma
   if sigma == nil then sigma = {size[1] * 0.15 + 0.35, size[2] * 0.15 + 0.35} end
   if type(sigma) == "number" then sigma = {sigma, sigma} end
-  sigma = image.list(who, "sigma", sigma, {1, 2})
+  sigma = checks.list(who, "sigma", sigma, {1, 2})
   sigma[2] = sigma[2] or sigma[1]
   for i = 1, 2 do
     if sigma[i] <= 0 then fail("%s: sigma has to be above 0, got %g", who, sigma[i]) end
@@ -200,7 +201,7 @@ end
 
 --- transforms.functional.normalize(img, mean, std): (img - mean) / std, each a list of one number for each channel.
 function F.normalize(img, mean, std)
-  return image.normalize(check("normalize", img), image.statistics("normalize", mean, std), false)
+  return image.normalize(check("normalize", img), checks.statistics("normalize", mean, std), false)
 end
 
 --- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
@@ -227,10 +228,10 @@ end
 function F.erase(img, i, j, h, w, v)
   check("erase", img)
   local height, width = image.size(img)
-  image.whole("erase", "i", i, 0)
-  image.whole("erase", "j", j, 0)
-  image.whole("erase", "h", h)
-  image.whole("erase", "w", w)
+  checks.whole("erase", "i", i, 0)
+  checks.whole("erase", "j", j, 0)
+  checks.whole("erase", "h", h)
+  checks.whole("erase", "w", w)
   if i + h > height or j + w > width then
     fail("erase: rows %d to %d and columns %d to %d are not within %d x %d", i, i + h - 1, j, j + w - 1, height, width)
   end
@@ -239,7 +240,7 @@ function F.erase(img, i, j, h, w, v)
   if core.is_tensor(v) then
     part:copy_(v:expand(part.shape))
   else
-    part:fill_(image.number("erase", "v", v))
+    part:fill_(checks.number("erase", "v", v))
   end
   return copy
 end

@@ -1,6 +1,7 @@
 --- Transforms of where pixels are.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local transform = require("luminary.vision.transforms.transform").define
 local fail, run = options.fail, image.run
@@ -34,9 +35,9 @@ local function decode(encoded, opts, part, height, width, scaled)
 end
 
 local Resize = transform "Resize" {
-  takes = {{"size", "any?"}}, options = rows(image.resizing, {{"max_size", "any"}}, SCALED),
+  takes = {{"size", "any?"}}, options = rows(checks.resizing, {{"max_size", "any"}}, SCALED),
   made = function(self)
-    self.size, self.max_size = image.resize_size("Resize", self.size, self.max_size)
+    self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
     self.mode = image.resize_mode(self)
   end,
   apply = function(self, x, out)
@@ -60,7 +61,7 @@ function Resize:from_encoded(encoded, opts)
 end
 
 -- Its height and width, of its argument `size`.
-local function take_sides(self) self.height, self.width = image.pair(self.__name, "size", self.size) end
+local function take_sides(self) self.height, self.width = checks.pair(self.__name, "size", self.size) end
 
 local CenterCrop = transform "CenterCrop" {
   takes = {{"size", "any?"}}, made = take_sides,
@@ -81,8 +82,8 @@ function CenterCrop:from_encoded(encoded, opts)
 end
 
 transform "Pad" {
-  takes = {{"padding", image.padding}}, options = image.bordering,
-  made = function(self) image.check_border("Pad", self) end,
+  takes = {{"padding", checks.padding}}, options = checks.bordering,
+  made = function(self) checks.check_border("Pad", self) end,
   apply = function(self, x, out) return image.pad(x, self.padding, self.padding_mode, self.fill, out) end,
   help = [[padding is a number for all sides, {left and right, top and bottom} or {left, top, right, bottom}; other
     modes are "edge" (the last pixel), "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of
@@ -91,11 +92,11 @@ transform "Pad" {
 
 transform "RandomCrop" {
   takes = {{"size", "any?"}}, draws = true,
-  options = rows({{"padding", image.padding}, {"pad_if_needed", "boolean", false}}, image.bordering),
+  options = rows({{"padding", checks.padding}, {"pad_if_needed", "boolean", false}}, checks.bordering),
   made = function(self)
     take_sides(self)
     self.padding = self.padding or {0, 0, 0, 0}
-    image.check_border("RandomCrop", self)
+    checks.check_border("RandomCrop", self)
   end,
   apply = function(self, x, out)
     local h, w = image.size(x)
@@ -125,9 +126,9 @@ transform "RandomCrop" {
 local RandomResizedCrop = transform "RandomResizedCrop" {
   takes = {{"size", "any?"}}, draws = true,
   options = rows({
-    {"scale", image.range_within(0), {0.08, 1}},
-    {"ratio", image.range_within(1e-6, 1e6), {3 / 4, 4 / 3}, says = "{3 / 4, 4 / 3}"},
-  }, image.resizing, SCALED),
+    {"scale", checks.range_within(0), {0.08, 1}},
+    {"ratio", checks.range_within(1e-6, 1e6), {3 / 4, 4 / 3}, says = "{3 / 4, 4 / 3}"},
+  }, checks.resizing, SCALED),
   made = function(self)
     take_sides(self)
     self.mode = image.resize_mode(self)
@@ -180,8 +181,8 @@ flip("RandomHorizontalFlip", {1, 0}, "left and right exchanged with probability 
 flip("RandomVerticalFlip", {0, 1}, "top and bottom exchanged with probability p.")
 
 transform "RandomRotation" {
-  takes = {{"degrees", image.angles}}, draws = true,
-  options = rows(image.mapping, {{"expand", "boolean", false}, {"center", image.point}}),
+  takes = {{"degrees", checks.angles}}, draws = true,
+  options = rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}}),
   apply = function(self, x, out)
     local angle = image.uniform(self.degrees[1], self.degrees[2])
     return image.rotate(x, angle, self, not self.expand and out or nil)
@@ -190,12 +191,12 @@ transform "RandomRotation" {
 }
 
 transform "RandomAffine" {
-  takes = {{"degrees", image.angles}}, draws = true,
+  takes = {{"degrees", checks.angles}}, draws = true,
   options = rows({
-    {"translate", function(who, name, v) return image.list(who, name, v, {2}, 0, 1) end},
-    {"scale", image.range_within(1e-6, 1e6)},
-    {"shear", function(who, name, v) return image.angles(who, name, v, {2, 4}) end},
-  }, image.mapping, {{"center", image.point}}),
+    {"translate", function(who, name, v) return checks.list(who, name, v, {2}, 0, 1) end},
+    {"scale", checks.range_within(1e-6, 1e6)},
+    {"shear", function(who, name, v) return checks.angles(who, name, v, {2, 4}) end},
+  }, checks.mapping, {{"center", checks.point}}),
   apply = function(self, x, out)
     local h, w = image.size(x)
     local angle = image.uniform(self.degrees[1], self.degrees[2])
@@ -218,7 +219,7 @@ transform "RandomAffine" {
 
 transform "RandomPerspective" {
   options = {{"distortion_scale", "probability", 0.5}, {"p", "probability", 0.5},
-    {"interpolation", {"nearest", "bilinear"}, "bilinear"}, {"fill", image.channels, 0}},
+    {"interpolation", {"nearest", "bilinear"}, "bilinear"}, {"fill", checks.channels, 0}},
   chance = true,
   apply = function(self, x, out)
     local h, w = image.size(x)
@@ -238,8 +239,8 @@ transform "RandomPerspective" {
 
 transform "RandomErasing" {
   options = {
-    {"p", "probability", 0.5}, {"scale", image.range_within(0, 1), {0.02, 0.33}},
-    {"ratio", image.range_within(1e-6, 1e6), {0.3, 3.3}}, {"value", "any", 0},
+    {"p", "probability", 0.5}, {"scale", checks.range_within(0, 1), {0.02, 0.33}},
+    {"ratio", checks.range_within(1e-6, 1e6), {0.3, 3.3}}, {"value", "any", 0},
   },
   chance = true,
   made = function(self)
@@ -249,7 +250,7 @@ transform "RandomErasing" {
       fail("RandomErasing: value has to be a number, a list of one for each channel, or 'random', got %s",
         options.describe(value))
     end
-    self.value = image.channels("RandomErasing", "value", value)
+    self.value = checks.channels("RandomErasing", "value", value)
   end,
   apply = function(self, x, out)
     local height, width, channels = image.size(x)

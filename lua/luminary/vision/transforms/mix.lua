@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local base = require "luminary.vision.transforms.transform"
 local fail, describe, ops = options.fail, options.describe, core.ops
@@ -60,7 +61,7 @@ local function one_hot(self, labels, n)
 end
 
 local function check_batch(self, x)
-  image.check(self.__name, x)
+  checks.check(self.__name, x)
   if x.ndim ~= 4 then fail("%s: a batch [N, C, H, W] expected, got %s", self.__name, describe(x)) end
   if x.shape[1] == 0 then fail("%s: a batch without images: %s", self.__name, describe(x)) end
 end
@@ -71,7 +72,7 @@ local function define(name)
   new.of_batch, new.shows = true, "alpha num_classes"
   function new:init(opts)
     opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
-    self.alpha, self.num_classes = image.number(name, "alpha", opts.alpha), opts.num_classes
+    self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
     if self.alpha <= 0 then fail("%s: alpha has to be above 0, got %g", name, self.alpha) end
   end
   return new

@@ -4,6 +4,7 @@ local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
 local entries = require "luminary.base.entries"
 local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.checks"
 local image = require "luminary.vision.transforms.image"
 local fail = options.fail
 
@@ -55,7 +56,7 @@ end
 --- random numbers are drawn: as its images would be, one after the other.
 function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
-  image.check(self.__name, img)
+  checks.check(self.__name, img)
   if self.draws and img.ndim == 4 then
     return image.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
@@ -93,10 +94,10 @@ local function define(name)
       for _, row in ipairs(rows) do new.shows[#new.shows + 1] = row[1] end
     end
     new.init = takes:constructor(name, entry.made)
-    new._apply = entry.chance and function(self, x, out)
+    rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
       if not image.chance(self.p) then return x end
       return apply(self, x, out)
-    end or apply
+    end or apply)
     new.__help = takes:help("transforms." .. name, entry.help)
     transforms[name] = new
     return new
@@ -293,7 +294,7 @@ function RandomChoice:init(list, opts)
   local p = options.check("RandomChoice", opts, {p = {"table"}}, "p").p
   self.sums = {}
   local total = 0
-  p = p and image.list("RandomChoice", "p", p, {n}, 0)
+  p = p and checks.list("RandomChoice", "p", p, {n}, 0)
   self.p = p
   for i = 1, n do
     total = total + (p and p[i] or 1)

@@ -1,0 +1,188 @@
+--- Checks of transforms' images and arguments. Those of (who, name, value) are kinds of arguments, see options.arg.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local fail, describe = options.fail, options.describe
+
+local checks = {}
+
+--- x, if it is an image or a batch of them. `channels`: 1 or 3 alone.
+function checks.check(who, x)
+  if not core.is_tensor(x) then
+    fail("%s: an image expected, a tensor [C, H, W], or a batch [N, C, H, W], got %s", who, describe(x))
+  end
+  local ndim = x.ndim
+  if ndim ~= 3 and ndim ~= 4 then
+    fail("%s: an image [C, H, W] or a batch [N, C, H, W] expected, got %s", who, describe(x))
+  end
+  if x.requires_grad then
+    fail("%s: transforms record no gradient, and this image requires one; x:detach() does not", who)
+  end
+  return x
+end
+
+--- A number that is neither NaN nor infinite, from `low` to `high`, if they are given.
+function checks.number(who, name, v, low, high)
+  if type(v) ~= "number" or not (v > -1 / 0 and v < 1 / 0) or low and v < low or high and v > high then
+    local wanted = ""
+    if low then wanted = (high and " from %g to %g" or " of at least %g"):format(low, high) end
+    fail("%s: %s has to be a number%s, got %s", who, name, wanted, describe(v))
+  end
+  return v
+end
+
+--- An integer from `low` (1) on; larger ones than 2^24 are no sides of images.
+function checks.whole(who, name, v, low)
+  low = low or 1
+  if type(v) ~= "number" or v ~= math.floor(v) or v < low or v > 2 ^ 24 then
+    fail("%s: %s has to be an integer from %d to 2^24, got %s", who, name, low, describe(v))
+  end
+  return v
+end
+
+--- A list of `count` numbers (or of one of several counts), each checked by checks.number.
+function checks.list(who, name, v, counts, low, high)
+  local fits = options.is_plain(v)
+  if fits then
+    fits = false
+    for _, count in ipairs(counts) do fits = fits or #v == count end
+  end
+  if not fits then
+    fail("%s: %s has to be a list of %s numbers, got %s", who, name, table.concat(counts, " or "), describe(v))
+  end
+  local list = {}
+  for i = 1, #v do list[i] = checks.number(who, ("%s[%d]"):format(name, i), v[i], low, high) end
+  return list
+end
+
+--- {least, largest}.
+function checks.range(who, name, v, low, high)
+  v = checks.list(who, name, v, {2}, low, high)
+  if v[1] > v[2] then fail("%s: %s has to be {least, largest}, got {%g, %g}", who, name, v[1], v[2]) end
+  return v
+end
+
+--- Height and width from a number or a list of both.
+function checks.pair(who, name, v)
+  if type(v) == "number" then return checks.whole(who, name, v), v end
+  if not options.is_plain(v) or #v ~= 2 and #v ~= 1 then
+    fail("%s: %s has to be an integer or {height, width}, got %s", who, name, describe(v))
+  end
+  return checks.whole(who, name, v[1]), checks.whole(who, name, v[2] or v[1])
+end
+
+--- Numbers for all channels: a number, or a list of one for each. nil stays.
+function checks.channels(who, name, v)
+  if v == nil or v == false then return nil end
+  if type(v) == "number" then return {checks.number(who, name, v)} end
+  if not options.is_plain(v) or #v == 0 then
+    fail("%s: %s has to be a number, or a list of one for each channel, got %s", who, name, describe(v))
+  end
+  return checks.list(who, name, v, {#v})
+end
+
+--- A point in pixels from the upper left corner: {x, y}.
+function checks.point(who, name, v) return checks.list(who, name, options.arg(who, name, v, "table"), {2}) end
+
+--- {from, to} in degrees from a number, which stands for both ways; or one, or one of several counts, of numbers.
+function checks.angles(who, name, v, counts)
+  if type(v) == "number" then return {-checks.number(who, name, v, 0), v} end
+  v = checks.list(who, name, v, counts or {2})
+  for i = 1, #v, 2 do
+    if v[i] > v[i + 1] then fail("%s: %s has to be {least, largest}, got {%g, %g}", who, name, v[i], v[i + 1]) end
+  end
+  return v
+end
+
+--- A kind of arguments (see options.arg): a range {least, largest} from low to high.
+function checks.range_within(low, high)
+  return function(who, name, v) return checks.range(who, name, options.arg(who, name, v, "table"), low, high) end
+end
+
+--- {smaller side} or {height, width}, and max_size.
+function checks.resize_size(who, size, max_size)
+  local checked
+  if max_size ~= nil then checks.whole(who, "max_size", max_size) end
+  if size == nil then
+    if max_size == nil then fail("%s: size has to be given, or max_size", who) end
+  elseif type(size) == "number" or options.is_plain(size) and #size == 1 then
+    checked = {checks.whole(who, "size", type(size) == "number" and size or size[1])}
+    if max_size and max_size <= checked[1] then
+      fail("%s: max_size has to be greater than size, of the smaller side, which is %d, got %d", who, checked[1],
+        max_size)
+    end
+  else
+    checked = {checks.pair(who, "size", size)}
+    if max_size then fail("%s: max_size goes with a size of one number, for the smaller side", who) end
+  end
+  return checked, max_size
+end
+
+--- Left, top, right and bottom from a number, {left and right, top and bottom} or all four.
+function checks.padding(who, name, v)
+  if type(v) == "number" then v = {v} end
+  if not options.is_plain(v) or #v ~= 1 and #v ~= 2 and #v ~= 4 then
+    fail("%s: %s has to be an integer, {left and right, top and bottom} or {left, top, right, bottom}, got %s", who,
+      name, describe(v))
+  end
+  for i = 1, #v do checks.whole(who, name, v[i], 0) end
+  if #v == 1 then return {v[1], v[1], v[1], v[1]} end
+  if #v == 2 then return {v[1], v[2], v[1], v[2]} end
+  return {v[1], v[2], v[3], v[4]}
+end
+
+--- An error where these options do not go together.
+function checks.check_border(who, o)
+  if o.padding_mode ~= "constant" and o.fill and #o.fill > 1 then
+    fail("%s: fill is of one number for padding_mode '%s', got %d", who, o.padding_mode, #o.fill)
+  end
+end
+
+--- An odd number, or two of them: {along x, along y}.
+function checks.kernel_size(who, name, v)
+  if type(v) == "number" then v = {v, v} end
+  if not options.is_plain(v) or #v ~= 2 then
+    fail("%s: %s has to be an odd integer or two, {along x, along y}, got %s", who, name, describe(v))
+  end
+  for i = 1, 2 do
+    checks.whole(who, name, v[i])
+    if v[i] % 2 == 0 or v[i] > 4095 then fail("%s: %s has to be odd and at most 4095, got %d", who, name, v[i]) end
+  end
+  return {v[1], v[2]}
+end
+
+--- Checked mean and std, as image.normalize takes them: a number or a list of one for each channel.
+function checks.statistics(who, mean, std)
+  local function list(name, v)
+    if type(v) ~= "number" and not options.is_plain(v) then
+      fail("%s: %s has to be a list of one number for each channel, got %s", who, name, describe(v))
+    end
+    return checks.channels(who, name, v)
+  end
+  mean, std = list("mean", mean), list("std", std)
+  for i, v in ipairs(std) do
+    if v == 0 then fail("%s: std[%d] is 0, which nothing can be divided by", who, i) end
+  end
+  local n = math.max(#mean, #std)
+  for _, v in ipairs {mean, std} do
+    if #v ~= n and #v ~= 1 then fail("%s: mean has %d numbers and std %d", who, #mean, #std) end
+    for i = #v + 1, n do v[i] = v[1] end
+  end
+  local numbers = {0}
+  for _, v in ipairs {mean, std} do
+    for i = 1, n do numbers[#numbers + 1] = v[i] end
+  end
+  return numbers
+end
+
+-- ---- options that several have
+
+--- The options of what resizes; of what maps pixels to others.
+checks.resizing = {{"interpolation", {"nearest", "nearest-exact", "bilinear", "bicubic"}, "bilinear"},
+  {"antialias", "boolean", true}}
+checks.mapping = {{"interpolation", {"nearest", "bilinear"}, "nearest"}, {"fill", checks.channels}}
+
+--- The options of what pads.
+checks.bordering = {{"fill", checks.channels, 0},
+  {"padding_mode", {"constant", "edge", "reflect", "symmetric"}, "constant"}}
+
+return checks
