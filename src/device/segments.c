@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/variable.h"
+#include "device/block_tree.h"
 #include "device/stream_core.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -21,18 +22,7 @@ static const lm_segment_rules usual = {.round = 512,
                                        .large_limit = 10 << 20,
                                        .large_round = 2 << 20};
 
-typedef struct block {
-  char *p;
-  size_t size;
-  uint64_t pending; /* while free: streams that may still use it, beside its own (bits of lm_used) */
-  lm_arena *arena;
-  uint8_t stream;
-  bool small, free;
-  uint32_t priority;            /* in its tree */
-  struct block *before, *after; /* in its segment */
-  struct block *left, *right;   /* while free: in a tree */
-  struct block *next;           /* in use: of the same bucket; else a spare one */
-} block;
+typedef lm_block block;
 
 struct lm_arena {
   lm_device device;
@@ -111,67 +101,17 @@ static void open_to(const heap *h, const block *b, size_t bytes) {
 static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
 #endif
 
-/* ---- trees of free blocks: ordered by size, then address; heap-ordered by a number that is as good as random */
-
-static uint32_t scatter(const void *p) { return (uint32_t)((uint64_t)(uintptr_t)p * 0x9E3779B97F4A7C15u >> 32); }
-
-static bool is_less(const block *a, const block *b) { return a->size != b->size ? a->size < b->size : a->p < b->p; }
-
-static void tree_add(block **at, block *b) {
-  b->priority = scatter(b->p);
-  while (*at && (*at)->priority >= b->priority) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
-  block *rest = *at, **left = &b->left, **right = &b->right;
-  *at = b;
-  while (rest) {
-    if (is_less(rest, b)) {
-      *left = rest;
-      left = &rest->right;
-      rest = rest->right;
-    } else {
-      *right = rest;
-      right = &rest->left;
-      rest = rest->left;
-    }
-  }
-  *left = *right = NULL;
-}
-
-static void tree_remove(block **at, block *b) {
-  while (*at != b) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
-  block *left = b->left, *right = b->right;
-  while (left && right) {
-    if (left->priority > right->priority) {
-      *at = left;
-      at = &left->right;
-      left = left->right;
-    } else {
-      *at = right;
-      at = &right->left;
-      right = right->left;
-    }
-  }
-  *at = left ? left : right;
-}
-
-/* The smallest of at least `size`. */
-static block *tree_fit(block *t, size_t size) {
-  block *best = NULL;
-  while (t) {
-    if (t->size >= size) best = t;
-    t = t->size >= size ? t->left : t->right;
-  }
-  return best;
-}
+/* ---- free blocks */
 
 static block **tree_of(const block *b) { return &b->arena->tree[b->small][b->stream]; }
 
 static void put_free(block *b) {
   b->free = true;
-  tree_add(tree_of(b), b);
+  lm_block_tree_add(tree_of(b), b);
 }
 
 static void take_free(block *b) {
-  tree_remove(tree_of(b), b);
+  lm_block_tree_remove(tree_of(b), b);
   b->free = false;
 }
 
@@ -202,7 +142,7 @@ static void give_spare(heap *h, block *b) {
   h->nspare++;
 }
 
-static block **bucket_of(heap *h, const void *p) { return &h->bucket[scatter(p) & (h->nbuckets - 1)]; }
+static block **bucket_of(heap *h, const void *p) { return &h->bucket[lm_address_hash(p) & (h->nbuckets - 1)]; }
 
 /* Longer chains do no harm where there is no memory for more buckets. */
 static void grow_buckets(heap *h) {
@@ -266,7 +206,7 @@ static block *cut(heap *h, block *b, size_t size) {
 static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
   block *best = NULL;
   for (int id = 0; id < LM_STREAM_MAX; id++) {
-    block *b = tree_fit(a->tree[small][id], size);
+    block *b = lm_block_tree_fit(a->tree[small][id], size);
     if (b && (!best || b->size < best->size)) best = b;
   }
   return best;
@@ -360,7 +300,7 @@ static lm_status out_of_memory(const heap *h, size_t bytes) {
 static lm_status find(heap *h, lm_arena *a, int stream, size_t size, block **out) {
   bool small = size <= h->rules.small_limit;
   if (!have_spares(h, 2)) return LM_E_OOM;
-  if ((*out = tree_fit(a->tree[small][stream], size))) return LM_OK;
+  if ((*out = lm_block_tree_fit(a->tree[small][stream], size))) return LM_OK;
   lm_status status = new_segment(h, a, stream, size, out);
   if (status != LM_E_OOM) return status;
   if (!have_spares(h, 2)) return LM_E_OOM;
