@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "bind/bind.h"
 #include "op/backend.h"
 
@@ -77,7 +77,7 @@ static int bind_setenv(lua_State *L) {
   if (kind >= 0)
     return lm_raise_text(L, "setenv: %s is read when %s devices are first asked for, which has happened; set it before",
                          name, lm_device_kind_name(kind));
-  if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
+  if (lm_is_script_thread() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
   if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));
   return 0;
@@ -85,7 +85,7 @@ static int bind_setenv(lua_State *L) {
 
 static int bind_getenv(lua_State *L) {
   const char *name = lm_need_text(L, 1, "getenv", "name");
-  if (lm_is_worker() && push_own(L)) return 1;
+  if (lm_is_script_thread() && push_own(L)) return 1;
   lua_pushstring(L, getenv(name));
   return 1;
 }

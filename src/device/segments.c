@@ -382,14 +382,14 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
   pthread_mutex_unlock(&h->lock);
 }
 
-void *lm_segments_base(lm_device device, const void *p, bool *pooled) {
+void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
   heap *h = find_heap(device);
-  *pooled = false;
+  *of_graph = false;
   if (!h) return NULL;
   pthread_mutex_lock(&h->lock);
   block *b = *bucket_of(h, p);
   while (b && b->p != p) b = b->next;
-  if (b) *pooled = b->arena != &h->shared;
+  if (b) *of_graph = b->arena != &h->shared;
   while (b && b->before) b = b->before;
   pthread_mutex_unlock(&h->lock);
   return b ? b->p : NULL;

@@ -69,13 +69,12 @@ LM_API lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *millisec
 /* ---- capture: what a thread enqueues between begin and end becomes a graph instead of running. Memory asked for
  * meanwhile comes from the graph's own arena, which lives as long as the graph. One capture at a time a thread.
  *
- * A stream is                  and becomes   by                                                       of
- *   idle                       running       lm_stream_touch, after work was given to it              any thread
- *   running                    idle          the device, once all is done; lm_stream_done notes it    any thread that
- * waited idle or running            captured      lm_graph_begin, which waits for the whole device first   the
- * capturing thread idle or running            captured      waiting for a stream or event of the capture the capturing
- * thread captured                   idle          lm_graph_end, whether the graph is kept or thrown away   the
- * capturing thread
+ * A stream that is    becomes    by
+ *   idle               running    work given to it, after which lm_stream_touch is called; any thread
+ *   running            idle       the device, once all is done; who waited for that calls lm_stream_done
+ *   idle or running    captured   lm_graph_begin, which waits for the whole device first; the capturing thread
+ *   idle or running    captured   waiting for a stream or an event of the capture; the capturing thread
+ *   captured           idle       lm_graph_end, whether the graph is kept or thrown away; the capturing thread
  *
  * lm_captures is held for writing where a stream becomes captured, and for reading by whoever records an event on it.
  *

@@ -418,7 +418,7 @@ static lm_status gone(lm_device device) {
 lm_status lm_lend_check(const lm_tensor *t) {
   const lm_storage *root = root_of(t);
   const borrowed *b = borrowed_of(root);
-  bool pooled;
+  bool of_graph;
   if (LM_DEVICE_KIND(t->device) == LM_CPU || root->bytes == 0) return LM_OK;
   if (!lm_is_lendable(t->device))
     return lm_fail(LM_E_DEVICE, "memory on %s cannot be shared with another process; send x:cpu()",
@@ -427,12 +427,12 @@ lm_status lm_lend_check(const lm_tensor *t) {
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be sent to another process while a graph is captured",
                    lm_device_name(t->device));
   if (b) return has_gone(b->of[0]) ? gone(t->device) : LM_OK;
-  if (root->foreign_release || !lm_segments_base(t->device, root->data, &pooled))
+  if (root->foreign_release || !lm_segments_base(t->device, root->data, &of_graph))
     return lm_fail(LM_E_DEVICE,
                    "memory on %s that Luminary did not allocate cannot be shared with another process; "
                    "send x:clone()",
                    lm_device_name(t->device));
-  if (pooled)
+  if (of_graph)
     return lm_fail(LM_E_STATE,
                    "memory of a captured graph, which its replays write, cannot be shared with another "
                    "process; send x:clone()");
@@ -565,8 +565,8 @@ lm_status lm_lending_put(const lm_lending *l, int index, lm_bytes *out) {
     at = b->at;
     at.offset += within;
   } else {
-    bool pooled;
-    char *base = lm_segments_base(t->device, root->data, &pooled);
+    bool of_graph;
+    char *base = lm_segments_base(t->device, root->data, &of_graph);
     at = (place){.loan = l->what->number, .index = (uint32_t)index};
     memcpy(at.owner, self, sizeof self);
     TRY(lm_driver_of(t->device)->ipc_export(lm_device_physical(t->device), base, at.handle));

@@ -347,13 +347,14 @@ static int bind_bytes(lua_State *L) {
 static int bind_text(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
-  lm_box *held = lm_box_new(L); /* making the string may collect, and x be freed or given other memory */
+  lm_tensor_handle *held =
+      lm_tensor_handle_new(L); /* making the string may collect, and x be freed or given other memory */
   lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
   int64_t n = lm_need_int(L, 2, "dist_text", "n");
   if (n < 0 || n > t->numel)
     return lm_raise_text(L, "dist_text: %lld of %lld bytes", (long long)n, (long long)t->numel);
   lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
-  lm_box_fill(s, held, t);
+  lm_tensor_handle_fill(s, held, t);
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 }

@@ -158,9 +158,9 @@ static int bind_load(lua_State *L) {
       lua_pop(L, 1);
       continue;
     }
-    lm_box *box = lm_box_new(L);
+    lm_tensor_handle *handle = lm_tensor_handle_new(L);
     lm_need(L, lm_attempt_twice(L, s, load_tensor, &v));
-    lm_box_fill(s, box, v.t);
+    lm_tensor_handle_fill(s, handle, v.t);
     lm_pace_count(s, v.t);
     lua_rawset(L, 4);
   }

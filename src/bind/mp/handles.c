@@ -140,11 +140,11 @@ int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held) {
   lua_pushlstring(L, p->text, p->n);
   lua_createtable(L, p->ntensors, 0);
   for (int i = 0; i < p->ntensors; i++) {
-    lm_box *b = lm_box_new(L);
+    lm_tensor_handle *b = lm_tensor_handle_new(L);
     const lm_segment *segment = lm_segment_of(p->tensors[i]);
     if (segment && segment != last) s->fresh += LM_PACE_DESCRIPTOR;
     last = segment;
-    lm_box_fill(s, b, p->tensors[i]);
+    lm_tensor_handle_fill(s, b, p->tensors[i]);
     lm_pace_count(s, p->tensors[i]);
     p->tensors[i] = NULL;
     lua_rawseti(L, -2, i + 1);

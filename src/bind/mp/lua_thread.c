@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "bind/bind.h"
 #include "distributed/group/group.h"
 #include "mp/channel.h"
@@ -123,7 +123,7 @@ static void unref(lm_lua_thread *t) { /* with the lock held */
 
 static void *run(void *arg) {
   lm_lua_thread *t = arg;
-  lm_worker_begin();
+  lm_script_thread_begin();
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
   sigaltstack(&stack, NULL);

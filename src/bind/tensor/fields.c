@@ -272,7 +272,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
 
 int lm_bind_tostring(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_got(L, s, 1));
   if (!b->t) {
     lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");

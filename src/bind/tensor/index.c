@@ -257,7 +257,7 @@ int lm_index_get(lua_State *L) {
   int n;
   if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
   lm_pace(L, s);
-  lm_box *b = lm_box_new(L);
+  lm_tensor_handle *b = lm_tensor_handle_new(L);
   reading r = {0};
   lm_need(L, lm_attempt_twice(L, s, attempt_get, &r));
   t = lm_to_tensor(L, s, 1);
@@ -266,7 +266,7 @@ int lm_index_get(lua_State *L) {
     lua_settop(L, 1);
     return 1;
   }
-  lm_box_fill(s, b, r.out);
+  lm_tensor_handle_fill(s, b, r.out);
   if (!t || r.out->storage != t->storage) lm_pace_count(s, r.out);
   if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
   double number;
@@ -279,7 +279,7 @@ int lm_index_get(lua_State *L) {
     uint8_t truth = whole != 0;
     lm_push_element(L, r.out->dtype == LM_BOOL ? LM_BOOL : LM_I64, r.out->dtype == LM_BOOL ? (void *)&truth : &whole);
   }
-  lm_box_drop(s, b, "was read as a number");
+  lm_tensor_handle_drop(s, b, "was read as a number");
   return 1;
 }
 

@@ -181,14 +181,14 @@ static int bind_data_ptr(lua_State *L) {
 /* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
 static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
-  if (b->t) lm_box_drop(s, b, "was freed by x:free()");
+  if (b->t) lm_tensor_handle_drop(s, b, "was freed by x:free()");
   return 0;
 }
 
 static int bind_is_tensor(lua_State *L) {
-  lua_pushboolean(L, lm_to_box(L, LM_STATE(L), 1) != NULL);
+  lua_pushboolean(L, lm_to_tensor_handle(L, LM_STATE(L), 1) != NULL);
   return 1;
 }
 
@@ -240,7 +240,7 @@ static int bind_detach_(lua_State *L) {
   lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];
   lm_need(L, lm_call(LM_OP_detach, &a, out));
-  lm_box *b = lm_to_box(L, LM_STATE(L), 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1);
   lm_let_go(LM_STATE(L), b->t);
   b->t = out[0];
   lua_settop(L, 1);

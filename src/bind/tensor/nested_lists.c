@@ -234,7 +234,7 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   }
   TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
                       {names[2], LM_OPTION_BOOL, &requires_grad}));
-  if (lm_to_box(L, s, 1)) { /* a copy, outside the graph */
+  if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
     TRY(lm_op_run(LM_OP_to_copy, &a, &t));
@@ -302,12 +302,12 @@ static int bind_totable(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
-  lm_box *host = lm_box_new(L);
+  lm_tensor_handle *host = lm_tensor_handle_new(L);
   lm_tensor *t = NULL;
   lm_need(L, lm_attempt_twice(L, s, attempt_host, &t));
-  lm_box_fill(s, host, t); /* it has a handle, since pushing may raise */
+  lm_tensor_handle_fill(s, host, t); /* it has a handle, since pushing may raise */
   push_nested(L, t, 0, t->data);
-  lm_box_drop(s, host, "was used by totable");
+  lm_tensor_handle_drop(s, host, "was used by totable");
   return 1;
 }
 

@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "distributed/group/call.h"
 #include "distributed/group/issued.h"
 #include "op/op.h"

@@ -9,26 +9,26 @@
 
 enum { OPEN_MAX = 1024 };
 
-static bool has_place(const lm_place *p) { return p->ticket.what[0] != 0; }
+static bool has_place(const lm_call_place *p) { return p->ticket.what[0] != 0; }
 
 /* ---- do they agree */
 
 /* The member's call in this group, if it is known to be in (or to have been in) the one of that number. */
-static const lm_place *place_in(const lm_seat *seat, uint32_t group, uint64_t seq) {
+static const lm_call_place *place_in(const lm_seat *seat, uint32_t group, uint64_t seq) {
   for (int i = 0; i < seat->n_open; i++)
     if (seat->open[i].group == group && seat->open[i].ticket.seq == seq) return &seat->open[i];
   for (int i = 0; i < LM_PASSED; i++)
     if (seat->passed[i].group == group && seat->passed[i].ticket.seq == seq && has_place(&seat->passed[i]))
       return &seat->passed[i];
-  const lm_place *last = &seat->last;
+  const lm_call_place *last = &seat->last;
   return last->group == group && last->ticket.seq == seq && has_place(last) ? last : NULL;
 }
 
-static bool waits_in(const lm_seat *seat, const lm_place *p) {
+static bool waits_in(const lm_seat *seat, const lm_call_place *p) {
   return p >= seat->open && p < seat->open + seat->n_open;
 }
 
-static void show(const lm_server *s, int rank, const lm_place *p, lm_party *out) {
+static void show(const lm_server *s, int rank, const lm_call_place *p, lm_party *out) {
   *out = (lm_party){.rank = rank, .standing = waits_in(&s->seats[rank], p) ? LM_WAITS : LM_CAME, .call = p->ticket};
   snprintf(out->host, sizeof out->host, "%s", s->seats[rank].who.host);
 }
@@ -38,13 +38,13 @@ static void show(const lm_server *s, int rank, const lm_place *p, lm_party *out)
 static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, uint64_t other) {
   int n[2] = {0, 0}, first[2] = {-1, -1};
   for (int r = 0; r < s->size; r++) {
-    const lm_place *p = place_in(&s->seats[r], group, seq);
+    const lm_call_place *p = place_in(&s->seats[r], group, seq);
     if (!p || (p->ticket.hash != hash && p->ticket.hash != other)) continue;
     int side = p->ticket.hash == other;
     if (n[side]++ == 0) first[side] = r;
   }
   int odd = n[0] == n[1] ? first[0] < first[1] : n[1] < n[0];
-  const lm_place *p = place_in(&s->seats[first[odd]], group, seq);
+  const lm_call_place *p = place_in(&s->seats[first[odd]], group, seq);
   lm_failure failure = lm_failure_of(LM_FAILURE_MISMATCH, first[odd], "", -1);
   show(s, first[odd], p, &failure.who);
   show(s, first[!odd], place_in(&s->seats[first[!odd]], group, seq), &failure.other);
@@ -57,11 +57,11 @@ static void mismatch(lm_server *s, uint32_t group, uint64_t seq, uint64_t hash, 
 
 /* Member `rank` has told of a call: does anybody who waits contradict? */
 static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
-  const lm_place *mine = place_in(&s->seats[rank], group, seq);
+  const lm_call_place *mine = place_in(&s->seats[rank], group, seq);
   if (s->cause.kind || seq == 0 || !mine) return;
   for (int r = 0; r < s->size; r++) {
     const lm_seat *seat = &s->seats[r];
-    const lm_place *p = r == rank ? NULL : place_in(seat, group, seq);
+    const lm_call_place *p = r == rank ? NULL : place_in(seat, group, seq);
     if (!p || p->ticket.hash == mine->ticket.hash) continue;
     if (!waits_in(seat, p) && !waits_in(&s->seats[rank], mine)) continue;
     mismatch(s, group, seq, mine->ticket.hash, p->ticket.hash);
@@ -71,7 +71,7 @@ static void compare(lm_server *s, int rank, uint32_t group, uint64_t seq) {
 
 /* ---- what they tell */
 
-static bool read_place(lm_server *s, lm_reader *r, lm_place *out) {
+static bool read_place(lm_server *s, lm_reader *r, lm_call_place *out) {
   out->group = lm_get_u32(r);
   lm_get_ticket(r, &out->ticket);
   out->since = s->now;
@@ -79,7 +79,7 @@ static bool read_place(lm_server *s, lm_reader *r, lm_place *out) {
 }
 
 /* The last call, which keeps the time when it was first heard of. */
-static void remember(lm_seat *seat, const lm_place *p) {
+static void remember(lm_seat *seat, const lm_call_place *p) {
   const lm_ticket *a = &seat->last.ticket, *b = &p->ticket;
   bool same = seat->last.group == p->group && a->seq == b->seq && a->hash == b->hash && strcmp(a->where, b->where) == 0;
   double since = seat->last.since;
@@ -88,7 +88,7 @@ static void remember(lm_seat *seat, const lm_place *p) {
 }
 
 bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_place p;
+  lm_call_place p;
   if (!read_place(s, r, &p)) return false;
   if (!has_place(&p) || s->seats[c->rank].left) return true;
   remember(&s->seats[c->rank], &p);
@@ -98,7 +98,7 @@ bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
 
 bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
-  lm_place p;
+  lm_call_place p;
   if (!read_place(s, r, &p)) return false;
   if (!has_place(&p) || seat->left) return true;
   seat->passed[seat->n_passed++ % LM_PASSED] = p;
@@ -108,17 +108,17 @@ bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
 
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
-  lm_place p;
+  lm_call_place p;
   if (!read_place(s, r, &p)) return false;
   if (seat->left) return true;
   remember(seat, &p);
-  lm_place *at = seat->open, *end = seat->open + seat->n_open;
+  lm_call_place *at = seat->open, *end = seat->open + seat->n_open;
   while (at < end && at->group != p.group) at++;
   if (at == end) {
     if (seat->n_open == OPEN_MAX) return false;
     if (seat->n_open == seat->capacity) {
       int capacity = seat->capacity ? 2 * seat->capacity : 4;
-      lm_place *grown = lm_realloc(seat->open, (size_t)capacity * sizeof *grown);
+      lm_call_place *grown = lm_realloc(seat->open, (size_t)capacity * sizeof *grown);
       if (!grown) {
         lm_conn_drop(s, c, LM_FAILURE_ERROR, "the store has no memory left to serve it");
         return true;
@@ -158,7 +158,7 @@ static bool has_come(const lm_seat *seat, uint32_t group, uint64_t seq) {
 
 static void put_absent(const lm_server *s, int rank, lm_bytes *out) {
   const lm_seat *seat = &s->seats[rank];
-  const lm_place *open = NULL, *at = &seat->last;
+  const lm_call_place *open = NULL, *at = &seat->last;
   lm_party party = {.rank = rank, .standing = LM_NO_CALL};
   for (int i = 0; i < seat->n_open; i++)
     if (!open || seat->open[i].since > open->since) open = &seat->open[i];

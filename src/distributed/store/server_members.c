@@ -194,7 +194,7 @@ bool lm_server_goodbye(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];
   const char *fields = r->at;
   size_t bytes = (size_t)(r->end - r->at);
-  lm_place last;
+  lm_call_place last;
   uint32_t n = lm_get_u32(r);
   if (n > GROUPS_MAX || seat->left) return false;
   for (uint32_t i = 0; i < n; i++) {

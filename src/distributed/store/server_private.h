@@ -43,11 +43,11 @@ typedef struct lm_conn_list {
   int n;
 } lm_conn_list;
 
-typedef struct lm_place { /* a call somebody is in */
+typedef struct lm_call_place { /* a call somebody is in */
   uint32_t group;
   lm_ticket ticket;
   double since; /* when the store first heard of it */
-} lm_place;
+} lm_call_place;
 
 enum { LM_PASSED = 4 };
 
@@ -55,10 +55,10 @@ typedef struct lm_seat { /* a rank */
   lm_conn *conn;         /* while it is there */
   bool joined, left, died, frozen;
   lm_member who;
-  lm_place last;  /* the call entered last; seq 0 and no text: none */
-  lm_place *open; /* calls it has waited in for long, one a group */
+  lm_call_place last;  /* the call entered last; seq 0 and no text: none */
+  lm_call_place *open; /* calls it has waited in for long, one a group */
   int n_open, capacity;
-  lm_place passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
+  lm_call_place passed[LM_PASSED]; /* calls it went on from before it met the others, the newest few */
   unsigned n_passed;
 } lm_seat;
 

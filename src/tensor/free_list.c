@@ -1,4 +1,4 @@
-#include "tensor/pool.h"
+#include "tensor/free_list.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static void *out_of_memory(size_t bytes) {
   return NULL;
 }
 
-lm_tensor *lm_pool_tensor(void) {
+lm_tensor *lm_header_take(void) {
   if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_tensor));
   lm_tensor *t = lists.tensors;
   if (t) {
@@ -69,7 +69,7 @@ lm_tensor *lm_pool_tensor(void) {
   return t;
 }
 
-void lm_pool_return_tensor(lm_tensor *t) {
+void lm_header_give(lm_tensor *t) {
   atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
   if (!lists.drained_at_exit) arm();
   if (!lists.drained_at_exit || lists.ntensors >= KEEP) {
@@ -81,7 +81,7 @@ void lm_pool_return_tensor(lm_tensor *t) {
   lists.ntensors++;
 }
 
-lm_storage *lm_pool_storage(void) {
+lm_storage *lm_storage_take(void) {
   if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_storage));
   lm_storage *s = lists.storages;
   if (s) {
@@ -102,7 +102,7 @@ lm_storage *lm_pool_storage(void) {
   return s;
 }
 
-void lm_pool_return_storage(lm_storage *s) {
+void lm_storage_give(lm_storage *s) {
   if (!lists.drained_at_exit) arm();
   if (!lists.drained_at_exit || lists.nstorages >= KEEP) {
     free(s);
