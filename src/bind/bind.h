@@ -126,6 +126,24 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
+/* The one result of a call. */
+static inline int lm_return_bool(lua_State *L, bool value) {
+  lua_pushboolean(L, value);
+  return 1;
+}
+static inline int lm_return_number(lua_State *L, double value) {
+  lua_pushnumber(L, value);
+  return 1;
+}
+static inline int lm_return_int(lua_State *L, lua_Integer value) {
+  lua_pushinteger(L, value);
+  return 1;
+}
+static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil */
+  lua_pushstring(L, value);
+  return 1;
+}
+
 /* ---- tensor/handle.c */
 static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
   lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);

@@ -186,8 +186,7 @@ static int bind_nearest(lua_State *L) {
     lua_pop(L, 1);
   }
   const char *near = lm_nearest(lua_tostring(L, 1), n, names);
-  lua_pushstring(L, near);
-  return 1;
+  return lm_return_text(L, near);
 }
 
 const luaL_Reg lm_error_functions[] = {

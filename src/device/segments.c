@@ -181,7 +181,7 @@ static block *forget_used(heap *h, const void *p) {
 /* ---- taking */
 
 /* Takes the first `size` bytes of a free block. Needs a spare node. */
-static block *cut(heap *h, block *b, size_t size) {
+static block *cut_block(heap *h, block *b, size_t size) {
   size_t rest = b->size - size;
   take_free(b);
   if (b->small ? rest >= h->rules.round : rest > h->rules.small_limit) {
@@ -297,7 +297,7 @@ static lm_status out_of_memory(const heap *h, size_t bytes) {
 }
 
 /* Locked. A free block of at least `size` for the stream, the driver's memory before other streams'. */
-static lm_status find(heap *h, lm_arena *a, int stream, size_t size, block **out) {
+static lm_status find_block(heap *h, lm_arena *a, int stream, size_t size, block **out) {
   bool small = size <= h->rules.small_limit;
   if (!have_spares(h, 2)) return LM_E_OOM;
   if ((*out = lm_block_tree_fit(a->tree[small][stream], size))) return LM_OK;
@@ -319,13 +319,13 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
   if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return out_of_memory(h, bytes);
   size_t size = round_up(bytes, h->rules.round);
   pthread_mutex_lock(&h->lock);
-  status = find(h, a, s->id, size, &b);
+  status = find_block(h, a, s->id, size, &b);
   if (status != LM_OK) {
     if (status == LM_E_OOM) status = out_of_memory(h, bytes);
     pthread_mutex_unlock(&h->lock);
     return status;
   }
-  b = cut(h, b, size);
+  b = cut_block(h, b, size);
   uint64_t pending = b->pending | LM_USED_BIT(b->stream);
   b->pending = 0;
   b->stream = s->id;
@@ -354,7 +354,7 @@ static void take_in(heap *h, block *b, block *n) {
   give_spare(h, n);
 }
 
-static bool joins(const block *b, const block *n) { return n && n->free && n->arena == b->arena; }
+static bool may_join(const block *b, const block *n) { return n && n->free && n->arena == b->arena; }
 
 void lm_segments_free(lm_device device, void *p, uint64_t used) {
   heap *h = find_heap(device);
@@ -366,11 +366,11 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     b->pending = used & LM_USED_BITS;
     if (launched) b->pending |= LM_USED_BIT(launched->id);
     open_to(h, b, 0);
-    if (joins(b, b->after)) {
+    if (may_join(b, b->after)) {
       take_free(b->after);
       take_in(h, b, b->after);
     }
-    if (joins(b, b->before)) {
+    if (may_join(b, b->before)) {
       block *n = b->before;
       take_free(n);
       take_in(h, n, b);

@@ -23,7 +23,7 @@ static void init_queues(void) {
 }
 
 static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
-static lm_stream_state *state(lm_stream *s) { return (lm_stream_state *)s; }
+static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
 
 /* Locked. */
 static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream **out) {
@@ -108,13 +108,13 @@ done:
   return status;
 }
 
-void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state(s)->given, 1, memory_order_release); }
+void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state_of(s)->given, 1, memory_order_release); }
 
 uint64_t lm_stream_mask(lm_device device) {
   uint64_t mask = 0;
   lm_stream *s;
   for (int id = 0; (s = lm_stream_by_id(device, id)); id++)
-    if (atomic_load_explicit(&state(s)->given, memory_order_acquire) > 0) mask |= LM_USED_BIT(id);
+    if (atomic_load_explicit(&state_of(s)->given, memory_order_acquire) > 0) mask |= LM_USED_BIT(id);
   return mask;
 }
 
@@ -128,10 +128,10 @@ static void raise_to(_Atomic uint64_t *at, uint64_t value) {
   while (old < value && !atomic_compare_exchange_weak(at, &old, value)) continue;
 }
 
-void lm_stream_done(lm_stream *s, uint64_t given) { raise_to(&state(s)->done, given); }
+void lm_stream_done(lm_stream *s, uint64_t given) { raise_to(&state_of(s)->done, given); }
 
 bool lm_stream_is_done(lm_stream *s, uint64_t given) {
-  return atomic_load_explicit(&state(s)->done, memory_order_acquire) >= given;
+  return atomic_load_explicit(&state_of(s)->done, memory_order_acquire) >= given;
 }
 
 lm_status lm_stream_mark(lm_stream *s, void **event) {
@@ -160,7 +160,7 @@ lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture
   lm_status status =
       lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), event, waiter->native);
   if (joins) {
-    if (status == LM_OK) atomic_store(&state(waiter)->capture, capture);
+    if (status == LM_OK) atomic_store(&state_of(waiter)->capture, capture);
     pthread_rwlock_unlock(&lm_captures);
   }
   return status;
@@ -186,7 +186,7 @@ static bool has_nothing_to_wait_for(lm_stream *waiter, lm_stream *on) {
 
 lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   if (waiter == on || !waiter->native || !on->native || has_nothing_to_wait_for(waiter, on)) return LM_OK;
-  lm_stream_state *w = state(waiter);
+  lm_stream_state *w = state_of(waiter);
   bool counted = waiter->device == on->device;
   uint64_t given = lm_stream_given(on);
   if (lm_stream_is_done(on, given)) return LM_OK;

@@ -368,7 +368,7 @@ typedef union element {
 } element;
 
 /* The element's bytes on the host. */
-static lm_status fetch(const lm_tensor *t, element *out) {
+static lm_status fetch_element(const lm_tensor *t, element *out) {
   if (t->numel != 1)
     return lm_fail(LM_E_ARG, "item: a tensor of sizes %s has %lld elements; one is wanted", lm_shape_of(t),
                    (long long)t->numel);
@@ -380,7 +380,7 @@ static lm_status fetch(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
-  lm_status status = fetch(t, &e);
+  lm_status status = fetch_element(t, &e);
   if (status != LM_OK) return status;
   switch ((lm_dtype)t->dtype) {
     case LM_BOOL: *out = e.u8 != 0; break;
@@ -399,7 +399,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
   element e;
   double value;
   if (t->dtype == LM_I64) {
-    lm_status status = fetch(t, &e);
+    lm_status status = fetch_element(t, &e);
     if (status == LM_OK) *out = e.i64;
     return status;
   }

@@ -93,8 +93,7 @@ static int bind_forward(lua_State *L) {
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_forward(handle->r, &f, &root));
   if (!f.sync || !f.training || !f.buffers) return 0;
-  lua_pushinteger(L, root);
-  return 1;
+  return lm_return_int(L, root);
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */

@@ -132,16 +132,14 @@ static int bind_host(lua_State *L) {
   int64_t rank = lm_need_int(L, 2, "dist_host", "rank");
   if (rank < 0 || rank >= lm_world_size(w))
     return lm_raise_text(L, "dist_host: there is no rank %lld", (long long)rank);
-  lua_pushstring(L, lm_world_host(w, (int)rank));
-  return 1;
+  return lm_return_text(L, lm_world_host(w, (int)rank));
 }
 
 /* dist_backend(world) -> the default one, which all ranks agree on */
 static int bind_backend(lua_State *L) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
-  lua_pushstring(L, backend);
-  return 1;
+  return lm_return_text(L, backend);
 }
 
 /* ---- health */
