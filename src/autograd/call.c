@@ -279,9 +279,9 @@ static lm_status write(lm_op_id id, const void *args, bool in_place, lm_tensor *
   }
   TRY(lm_grad_need(base ? base : x, &m));
   if (base) {
-    lm_place place;
+    lm_view_place place;
     lm_meta meta;
-    lm_place_of(x, base, &place);
+    lm_view_place_of(x, base, &place);
     lm_meta_of(base, &meta);
     TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &place, &meta, &over));
   }

@@ -21,7 +21,7 @@
 
 #include "autograd/run.h"
 #include "base/mem.h"
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "device/stream.h"
 #include "op/backend.h"
 

@@ -179,7 +179,7 @@ lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;
     case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, wish, gin)); break;
-    default: TRY(lm_place_backward(n, g[0], gin)); break;
+    default: TRY(lm_view_place_backward(n, g[0], gin)); break;
   }
 done:
   return status;

@@ -65,12 +65,12 @@ typedef enum lm_node_kind {
 } lm_node_kind;
 
 /* A view's place within its base: sizes and strides of both, the view's offset in elements. */
-typedef struct lm_place {
+typedef struct lm_view_place {
   int ndim, base_ndim;
   int64_t offset;
   int64_t size[LM_MAX_DIMS], stride[LM_MAX_DIMS];
   int64_t base_size[LM_MAX_DIMS], base_stride[LM_MAX_DIMS];
-} lm_place;
+} lm_view_place;
 
 struct lm_node {
   _Atomic int32_t rc;
@@ -93,8 +93,8 @@ struct lm_node {
   char *line;                       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
   lm_edge *edge;                    /* one for each tensor argument, then one for each tensor of an EACH list */
   lm_out *out;                      /* [nout] */
-  void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_place; int64_t
-                    strides of a leaf */
+  void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_view_place;
+                    int64_t strides of a leaf */
   /* LM_NODE_OP: */
   uint32_t version[LM_MAX_TENSOR_ARGS]; /* of the saved arguments */
   uint32_t result_version[LM_MAX_OUTS];
@@ -174,13 +174,14 @@ static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
 
 /* view.c. Remember that v is a view of x. */
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
-void lm_place_of(const lm_tensor *view, const lm_tensor *base, lm_place *out);
+void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out);
 /* A node that reads `place` out of what `base` leads to; meta: the view's. */
-lm_status lm_extract_node(lm_edge base, const lm_place *place, const lm_meta *meta, lm_node **out);
+lm_status lm_extract_node(lm_edge base, const lm_view_place *place, const lm_meta *meta, lm_node **out);
 /* A node for base once its part at `place` was written by `written`. */
-lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_place *place, const lm_meta *meta, lm_node **out);
+lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_place *place, const lm_meta *meta,
+                            lm_node **out);
 /* Gradients of EXTRACT, EMBED and OVERWRITE nodes: gin as lm_custom_fn's. */
-lm_status lm_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
+lm_status lm_view_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin);
 
 typedef struct lm_wish { /* for an edge's gradient */
   bool wanted;

@@ -21,7 +21,7 @@ done:
 
 lm_tensor *lm_view_base(const lm_tensor *t) { return t->grad ? t->grad->base : NULL; }
 
-void lm_place_of(const lm_tensor *view, const lm_tensor *base, lm_place *out) {
+void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out) {
   out->ndim = view->ndim;
   out->base_ndim = base->ndim;
   out->offset = view->numel == 0 ? 0 : (view->data - base->data) / (int64_t)lm_dtype_size((lm_dtype)view->dtype);
@@ -38,9 +38,9 @@ static lm_status refresh(lm_tensor *v, lm_grad *m) {
   lm_watch *watch = NULL;
   TRY(lm_history(m->base, &base));
   if (base.node) {
-    lm_place place;
+    lm_view_place place;
     lm_meta meta;
-    lm_place_of(v, m->base, &place);
+    lm_view_place_of(v, m->base, &place);
     lm_meta_of(v, &meta);
     TRY(lm_watch_successor(m, &watch));
     status = lm_extract_node(base, &place, &meta, &node);
@@ -83,7 +83,7 @@ done:
 /* ---- between a base's sizes and a view's */
 
 /* Elements from the base's first to its last. */
-static int64_t span_of(const lm_place *p) {
+static int64_t span_of(const lm_view_place *p) {
   int64_t span = 1;
   for (int d = 0; d < p->base_ndim; d++) {
     if (p->base_size[d] == 0) return 0;
@@ -92,31 +92,31 @@ static int64_t span_of(const lm_place *p) {
   return span;
 }
 
-static bool laid_out_as_base(const lm_tensor *t, const lm_place *p) {
+static bool laid_out_as_base(const lm_tensor *t, const lm_view_place *p) {
   for (int d = 0; d < t->ndim; d++) {
     if (t->size[d] > 1 && t->stride[d] != p->base_stride[d]) return false;
   }
   return true;
 }
 
-static lm_status as_base(lm_tensor *flat, const lm_place *p, lm_tensor **out) {
+static lm_status as_base(lm_tensor *flat, const lm_view_place *p, lm_tensor **out) {
   return lm_tensor_view(flat, p->base_ndim, p->base_size, p->base_stride, 0, out);
 }
 
 /* The view's elements; dims it repeats (stride 0) once if `once`. */
-static lm_status as_view(lm_tensor *flat, const lm_place *p, bool once, lm_tensor **out) {
+static lm_status as_view(lm_tensor *flat, const lm_view_place *p, bool once, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   for (int d = 0; d < p->ndim; d++) size[d] = once && p->stride[d] == 0 && p->size[d] > 1 ? 1 : p->size[d];
   return lm_tensor_view(flat, p->ndim, size, p->stride, p->offset, out);
 }
 
-static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_place *p, lm_tensor **out) {
+static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_place *p, lm_tensor **out) {
   lm_zeros_args args = {.size = {.n = 1, .v = {span_of(p)}}, .dtype = dtype, .device = device};
   return lm_op_run(LM_OP_zeros, &args, out);
 }
 
 /* g [base's sizes] -> its part at p [view's sizes]. */
-static lm_status extract(lm_tensor *g, const lm_place *p, lm_tensor **out) {
+static lm_status extract(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *whole = NULL;
   if (laid_out_as_base(g, p)) {
@@ -134,7 +134,7 @@ done:
 }
 
 /* g [view's sizes] -> zeros [base's sizes] with g added at p. */
-static lm_status embed(lm_tensor *g, const lm_place *p, lm_tensor **out) {
+static lm_status embed(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *summed = NULL;
   lm_sum_args sum = {.x = g, .dim = {.n = 0}, .keepdim = true, .dtype = LM_NO_DTYPE};
@@ -153,8 +153,8 @@ done:
   return status;
 }
 
-static lm_status place_node(lm_node_kind kind, const lm_place *p, const lm_meta *meta, lm_edge first, lm_edge second,
-                            lm_node **out) {
+static lm_status place_node(lm_node_kind kind, const lm_view_place *p, const lm_meta *meta, lm_edge first,
+                            lm_edge second, lm_node **out) {
   lm_status status = LM_OK;
   TRY(lm_node_new(kind, 1, 2, sizeof *p, out));
   memcpy((*out)->payload, p, sizeof *p);
@@ -165,16 +165,17 @@ done:
   return status;
 }
 
-lm_status lm_extract_node(lm_edge base, const lm_place *place, const lm_meta *meta, lm_node **out) {
+lm_status lm_extract_node(lm_edge base, const lm_view_place *place, const lm_meta *meta, lm_node **out) {
   return place_node(LM_NODE_EXTRACT, place, meta, base, (lm_edge){NULL, 0}, out);
 }
 
-lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_place *place, const lm_meta *meta, lm_node **out) {
+lm_status lm_overwrite_node(lm_edge base, lm_edge written, const lm_view_place *place, const lm_meta *meta,
+                            lm_node **out) {
   return place_node(LM_NODE_OVERWRITE, place, meta, base, written, out);
 }
 
 /* extract or embed, recorded where recording is on: each is the other's gradient. */
-static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_place *p, lm_tensor **out) {
+static lm_status apply(lm_node_kind kind, lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
   lm_node *node = NULL;
@@ -196,7 +197,7 @@ done:
 }
 
 /* g with zeros at p. */
-static lm_status outside(lm_tensor *g, const lm_place *p, lm_tensor **out) {
+static lm_status outside(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *part = NULL, *filled = NULL, *mask = NULL, *one = NULL, *zero = NULL;
   TRY(lm_tensor_number(1, &one));
@@ -216,9 +217,9 @@ done:
   return status;
 }
 
-lm_status lm_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin) {
+lm_status lm_view_place_backward(const lm_node *n, lm_tensor *g, lm_tensor **gin) {
   lm_status status = LM_OK;
-  const lm_place *p = n->payload;
+  const lm_view_place *p = n->payload;
   switch ((lm_node_kind)n->kind) {
     case LM_NODE_EXTRACT: return apply(LM_NODE_EMBED, g, p, &gin[0]);
     case LM_NODE_EMBED: return apply(LM_NODE_EXTRACT, g, p, &gin[0]);

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-bool lm_plugin_home(char folder[LM_PLUGIN_PATH]) {
+bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]) {
   Dl_info self;
-  if (!dladdr((void *)lm_plugin_home, &self) || !self.dli_fname) return false;
+  if (!dladdr((void *)lm_plugin_folder, &self) || !self.dli_fname) return false;
   const char *slash = strrchr(self.dli_fname, '/');
   size_t n = slash ? (size_t)(slash - self.dli_fname) : 0;
   if (n == 0 || n >= LM_PLUGIN_PATH - 2 * LM_PLUGIN_NAME) return false;
@@ -32,7 +32,7 @@ static bool folder_at(const lm_plugin_family *family, int i, char folder[LM_PLUG
     }
     at = at[n] ? at + n + 1 : NULL;
   }
-  return i == 0 && lm_plugin_home(folder);
+  return i == 0 && lm_plugin_folder(folder);
 }
 
 bool lm_plugin_is_name(const char *name) {

@@ -24,7 +24,7 @@ lm_status lm_plugin_load(const lm_plugin_family *family, const char *name, void 
 /* Letters, digits and '_', short enough: keeps paths out of names. */
 bool lm_plugin_is_name(const char *name);
 /* The folder this library lies in. */
-bool lm_plugin_home(char folder[LM_PLUGIN_PATH]);
+bool lm_plugin_folder(char folder[LM_PLUGIN_PATH]);
 
 /* ---- for messages: names, each once */
 typedef struct lm_plugin_names {

@@ -21,7 +21,7 @@ static lm_status expected(lua_State *L, const lm_lua *s, int i, const char *fn, 
 }
 
 lm_status lm_read_tensor(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_tensor **out) {
-  lm_box *b = lm_to_box(L, s, i);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (!b) return expected(L, s, i, fn, arg, "a tensor");
   if (!b->t) return lm_fail(LM_E_STATE, "%s: %s: this tensor %s", fn, arg, b->why ? b->why : "is empty");
   *out = b->t;
@@ -221,7 +221,7 @@ lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, con
 lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool holes, int *n,
                        lm_tensor ***out) {
   lm_status status = LM_OK;
-  if (lm_to_box(L, s, i)) {
+  if (lm_to_tensor_handle(L, s, i)) {
     return lm_fail(LM_E_ARG, "%s: %s: a list of tensors expected, got one tensor: put it in a table", fn, arg);
   }
   if (!is_list(L, i)) return expected(L, s, i, fn, arg, "a list of tensors");
@@ -235,7 +235,7 @@ lm_status lm_read_list(lua_State *L, const lm_lua *s, int i, const char *fn, con
     list[k] = NULL;
     bool hole = holes && !lua_toboolean(L, -1);
     if (!hole) {
-      lm_box *b = lm_to_box(L, s, lua_gettop(L));
+      lm_tensor_handle *b = lm_to_tensor_handle(L, s, lua_gettop(L));
       if (b && b->t) {
         list[k] = b->t;
       } else if (b) {

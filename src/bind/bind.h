@@ -1,8 +1,9 @@
-/* The Lua C API: everything that sees a lua_State. One file a subject.
+/* The Lua C API: everything that sees a lua_State. One file a subject, in rooms; this header is what they share.
  *
  * What `require "luminary.core"` holds (lua/ builds `require "luminary"` from it). Tensors are
  * userdata; `opts` is a trailing table with string keys; unknown options are errors that name the
  * nearest known one; errors are Lua errors at the first line outside luminary's own Lua files.
+ * What is not named here stands at the head of the file that adds it.
  *
  *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
@@ -14,17 +15,13 @@
  *   tensor(v, {dtype, device, requires_grad})     from nested lists, a number, a boolean or a tensor
  *   is_tensor(v)     true for a live or dropped tensor handle; is_alive(v) for a live one
  *   become(t, from)  t takes over from's storage, sizes, dtype, device in place (module:to, load)
- *   live_tensors()   headers alive in the process (leak specs)
  *   max(x [, dim | other] [, opts])  min likewise: what x:max() and x:min() do
- *   split(x, size | sizes, dim)  chunk(x, n, dim)  unbind(x, dim)    lists of views
  *
  *   no_grad(f, ...)  enable_grad(f, ...)          return what f returns; restore on error
  *   is_grad_enabled()  set_grad_enabled(on)       the second returns the mode before
  *   detect_anomaly(f, ...)   set_detect_anomaly(on)   is_anomaly_enabled()
  *   autocast({device, dtype, enabled, cache_enabled}, f, ...)    is_autocast_enabled([device])
  *   get_autocast_dtype([device])
- *   scope(f, ...)    drops the handles f made and neither returned (tables included) nor kept
- *   keep(x)          spares a tensor or the tensors in a table, at any depth; returns x
  *
  *   backward(tensors, {gradient = t | list, retain_graph, create_graph})
  *   grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused})   list
@@ -33,19 +30,6 @@
  *   custom_record(name, backward, inputs, outputs, saved)   ties outputs to inputs; backward(grads)
  *                    returns a list of gradients for inputs; in it custom_saved(i) is saved[i]
  *                    (autograd/init.lua uses it)
- *
- *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
- *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before
- *   memory_allocated(device)  memory_reserved(device)  max_memory_allocated(device)
- *   max_memory_reserved(device)  reset_peak_memory_stats(device)  empty_cache(device)
- *   set_num_threads(n)  get_num_threads()  synchronize(device)  time()  seconds, monotonic
- *   setenv(name, value | nil)  getenv(name)   as the C library sees it
- *   set_default_dtype(d)  get_default_dtype()  set_default_device(d)  get_default_device()
- *   device(v)        canonical device string of a string or CUDA ordinal ("cpu:0" -> "cpu"), checked
- *   dtype(v)         canonical dtype string ("float" -> "float32"), checked
- *   dtype_size(d)    bytes      is_floating_point(dtype or tensor)
- *   device_count(kind)  of "cpu" or "cuda"
- *   _fail_alloc_from(n)  _alloc_count()           fault injection (base/mem.h)
  *
  *   optim_step{kind = an optimizer's name, options = list of its numbers in its entry's order, params = list,
  *              grads = list or nil (each param's .grad; params without one are skipped), states = lists by name
@@ -57,8 +41,6 @@
  *   zero_grad(params [, set_to_none = true])      for lists of tensors
  *   has_grad(param)  whether it has a .grad
  *
- *   json_encode(value)  json_decode(text [, null]) plain values as JSON text and back (json.c)
- *
  *   safetensors_save(path, tensors by name, metadata of strings by name, names in order)
  *   safetensors_load(path, {device, mmap}) -> tensors by name, metadata, names in file order
  *   read_idx(path)   uint8 tensor, from plain or gzipped IDX
@@ -67,18 +49,14 @@
  *   image_decode(the same, mode from 0, {top, left, height, width} | nil, {height, width} | nil) -> uint8 [C, H, W]
  *   encode_jpeg(image, quality)  encode_png(image, level) -> uint8 tensor of bytes
  *   file_kind(path)  "a regular file", "a folder", "a FIFO", "a socket" or "a device", and its size; nothing if there
- * is nothing. Opens nothing
+ *                    is nothing. Opens nothing
  *   gather_rows(x, index, {scale, bias, dtype})    rows of x by a 1-d int64 index from 1, converted
  *   permutation(n, seed)  int64 tensor: 1 to n in an order that depends on seed alone
  *   image_transform(name, x, numbers [, out])     a transform of image/transform.h, into `out` if it is given
  *   uniform_number() the CPU's next random number, from 0 to less than 1
  *   draws(n, seed, count) int64 tensor: `count` numbers from 1 to n, with replacement, that depend on seed alone
- *   bytes_of, span_text, scan_folder, source_*, tar_*, csv_*    what data sets read (records.c)
- *
- *   device_*, stream_*, event_*, with_device, with_stream, pin_memory, is_pinned    devices and their streams
- * (device.c) graph_*          whole-step capture (graph.c) setting(name [, value])       a boolean of base/setting.h,
- * as it was before cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
- * (backends.c) reducer_*        what DistributedDataParallel stands on (reducer.c)
+ *   setting(name [, value])       a boolean of backend/known/setting.h, as it was before
+ *   cuda_version(library)         of "cuda", "cudnn", "cublaslt": a number, or nil where it is not there
  */
 #ifndef LM_BIND_BIND_H
 #define LM_BIND_BIND_H
@@ -93,16 +71,16 @@
 #include "base/nearest.h"
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
-typedef struct lm_box {
+typedef struct lm_tensor_handle {
   lm_tensor *t;
-  const char *why;              /* text after "this tensor", kept alive by the state's table of sites */
-  struct lm_box *next, **pprev; /* in the list of its scope, if pprev */
-  bool hooked;                  /* has an environment of its own, with hooks */
-} lm_box;
+  const char *why;                        /* text after "this tensor", kept alive by the state's table of sites */
+  struct lm_tensor_handle *next, **pprev; /* in the list of its scope, if pprev */
+  bool hooked;                            /* has an environment of its own, with hooks */
+} lm_tensor_handle;
 
 typedef struct lm_scope {
   struct lm_scope *outer;
-  lm_box *boxes;
+  lm_tensor_handle *handles;
 } lm_scope;
 
 typedef struct lm_callbacks lm_callbacks;
@@ -148,9 +126,27 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
 
-/* ---- tensor_box.c: handles */
-static inline lm_box *lm_to_box(lua_State *L, const lm_lua *s, int i) {
-  lm_box *b = (lm_box *)lua_touserdata(L, i);
+/* The one result of a call. */
+static inline int lm_return_bool(lua_State *L, bool value) {
+  lua_pushboolean(L, value);
+  return 1;
+}
+static inline int lm_return_number(lua_State *L, double value) {
+  lua_pushnumber(L, value);
+  return 1;
+}
+static inline int lm_return_int(lua_State *L, lua_Integer value) {
+  lua_pushinteger(L, value);
+  return 1;
+}
+static inline int lm_return_text(lua_State *L, const char *value) { /* NULL: nil */
+  lua_pushstring(L, value);
+  return 1;
+}
+
+/* ---- tensor/handle.c */
+static inline lm_tensor_handle *lm_to_tensor_handle(lua_State *L, const lm_lua *s, int i) {
+  lm_tensor_handle *b = (lm_tensor_handle *)lua_touserdata(L, i);
   if (!b || !lua_getmetatable(L, i)) return NULL;
   const void *metatable = lua_topointer(L, -1);
   lua_pop(L, 1);
@@ -158,30 +154,30 @@ static inline lm_box *lm_to_box(lua_State *L, const lm_lua *s, int i) {
 }
 /* NULL if it is no tensor or a dead handle. */
 static inline lm_tensor *lm_to_tensor(lua_State *L, const lm_lua *s, int i) {
-  lm_box *b = lm_to_box(L, s, i);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   return b ? b->t : NULL;
 }
 /* An empty handle on the stack. Made before arguments are read, since it may collect. */
-lm_box *lm_box_new(lua_State *L);
+lm_tensor_handle *lm_tensor_handle_new(lua_State *L);
 /* The handle takes the reference over. */
-static inline void lm_box_fill(lm_lua *s, lm_box *b, lm_tensor *t) {
+static inline void lm_tensor_handle_fill(lm_lua *s, lm_tensor_handle *b, lm_tensor *t) {
   b->t = t;
   if (s->scope) {
-    b->next = s->scope->boxes;
-    b->pprev = &s->scope->boxes;
+    b->next = s->scope->handles;
+    b->pprev = &s->scope->handles;
     if (b->next) b->next->pprev = &b->next;
-    s->scope->boxes = b;
+    s->scope->handles = b;
   }
 }
 /* No scope will drop it. */
-void lm_box_unlink(lm_box *b);
+void lm_tensor_handle_unlink(lm_tensor_handle *b);
 /* Releases the tensor; `why` ends the sentence "this tensor …". */
-void lm_box_drop(lm_lua *s, lm_box *b, const char *why);
+void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why);
 /* A reference that a handle had; at once, but for the while that a reader has Lua code run. */
 void lm_let_go(lm_lua *s, lm_tensor *t);
 /* What was kept for that while. Where no call is reading. */
 void lm_let_go_kept(lm_lua *s);
-int lm_box_gc(lua_State *L);
+int lm_tensor_handle_gc(lua_State *L);
 
 /* ---- object.c: userdata of other types */
 typedef struct lm_object_type {
@@ -255,7 +251,7 @@ const char *lm_to_text(lua_State *L, int i);
 /* Says what lm_warn was given, once for each line of the caller's. */
 void lm_show_warning(lua_State *L);
 
-/* ---- arg.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
+/* ---- arguments.c: readers of one value; none raises or allocates in Lua. fn and arg word the message. */
 /* Tensors are borrowed from their handles: good until something allocates in Lua or runs Lua code, since a finalizer or
  * a debug hook may free them. So calls make what they return first, then read, then use. */
 /* x.item() gives nothing for x, and x.view(4, -1) a number: what messages add to say so, or "". */
@@ -335,13 +331,13 @@ lm_device lm_device_or_default(lua_State *L, int i, const char *fn);
 /* ---- device/stream.c: of the device at i, that of the number at i + 1; raises */
 lm_stream *lm_need_stream(lua_State *L, int i, const char *fn);
 
-/* ---- op_call.c: any op's call */
+/* ---- tensor/op_call.c: any op's call */
 int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
 
-/* ---- fields.c: what x.name and x.name = v do; metamethods */
+/* ---- tensor/fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
 int lm_bind_newindex(lua_State *L);
 void lm_push_getters(lua_State *L);
@@ -354,24 +350,24 @@ int lm_bind_tostring(lua_State *L);
 /* A list of sizes. From a closure of ours alone: it looks into upvalue 2. */
 void lm_push_sizes(lua_State *L, int n, const int64_t *v);
 
-/* ---- scope.c */
+/* ---- tensor/scope.c */
 int lm_bind_scope(lua_State *L); /* upvalue 3: its body */
 int lm_bind_scope_body(lua_State *L);
 
-/* ---- index.c: x[key] and x[key] = value; key at 2, value at 3 */
+/* ---- tensor/index.c: x[key] and x[key] = value; key at 2, value at 3 */
 int lm_index_get(lua_State *L);
 int lm_index_set(lua_State *L);
 
-/* ---- tensor_methods.c: t takes over from's memory, sizes, dtype and device; a leaf goes on requiring grad */
+/* ---- tensor/methods.c: t takes over from's memory, sizes, dtype and device; a leaf goes on requiring grad */
 lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from);
 
-/* ---- table.c: nested tables */
+/* ---- tensor/nested_lists.c: nested tables */
 /* One element: a Lua number, a boolean for bool, cdata for integers beyond 2^53. CPU memory. */
 void lm_push_element(lua_State *L, lm_dtype dtype, const void *p);
 /* A new CPU tensor (moved to `device`) from what stands at i: nested lists, a number, a boolean. */
 lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm_device device, lm_tensor **out);
 
-/* ---- threads.c: a Lua state on a thread of its own */
+/* ---- mp/lua_thread.c: a Lua state on a thread of its own */
 typedef struct lm_lua_thread lm_lua_thread;
 /* Runs a chunk of Lua that finds fd (mp/channel.h, passed) in the global LM_CHANNEL; fd is taken over unless it fails.
  * *out is yours to forget. */

@@ -80,12 +80,12 @@ static bool is_new(const lm_tensor *t) {
 
 int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, lm_tensor **made) {
   lm_lua *s = LM_STATE(L);
-  lm_box *box[LM_MAX_OUTS];
+  lm_tensor_handle *handle[LM_MAX_OUTS];
   lua_settop(L, nargs);
   lm_pace(L, s);
   for (int i = 0; i < n; i++) {
     made[i] = NULL;
-    box[i] = lm_box_new(L);
+    handle[i] = lm_tensor_handle_new(L);
   }
   lm_need(L, lm_attempt_twice(L, s, f, arg));
   for (int i = 0; i < n; i++) {
@@ -94,7 +94,7 @@ int lm_return_tensors(lua_State *L, int nargs, int n, lm_attempt f, void *arg, l
       lua_replace(L, nargs + 1 + i);
       continue;
     }
-    lm_box_fill(s, box[i], made[i]);
+    lm_tensor_handle_fill(s, handle[i], made[i]);
     if (is_new(made[i])) lm_pace_count(s, made[i]);
   }
   return n;

@@ -18,29 +18,19 @@ static int bind_set_default_dtype(lua_State *L) {
   return 0;
 }
 
-static int bind_get_default_dtype(lua_State *L) {
-  lua_pushstring(L, lm_dtype_name(lm_default_dtype()));
-  return 1;
-}
+static int bind_get_default_dtype(lua_State *L) { return lm_return_text(L, lm_dtype_name(lm_default_dtype())); }
 
 static int bind_set_default_device(lua_State *L) {
   lm_set_default_device(lua_isnoneornil(L, 1) ? LM_DEVICE(LM_CPU, 0) : lm_need_device(L, 1, "set_default_device"));
   return 0;
 }
 
-static int bind_get_default_device(lua_State *L) {
-  lua_pushstring(L, lm_device_name(lm_default_device()));
-  return 1;
-}
+static int bind_get_default_device(lua_State *L) { return lm_return_text(L, lm_device_name(lm_default_device())); }
 
-static int bind_dtype(lua_State *L) {
-  lua_pushstring(L, lm_dtype_name(lm_need_dtype(L, 1, "dtype", "dtype")));
-  return 1;
-}
+static int bind_dtype(lua_State *L) { return lm_return_text(L, lm_dtype_name(lm_need_dtype(L, 1, "dtype", "dtype"))); }
 
 static int bind_dtype_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)lm_dtype_size(lm_need_dtype(L, 1, "dtype_size", "dtype")));
-  return 1;
+  return lm_return_int(L, (lua_Integer)lm_dtype_size(lm_need_dtype(L, 1, "dtype_size", "dtype")));
 }
 
 static int bind_is_floating_point(lua_State *L) {

@@ -5,7 +5,7 @@
  */
 #include <stdlib.h>
 
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "bind/bind.h"
 #include "op/backend.h"
 
@@ -22,15 +22,9 @@ static int bind_set_num_threads(lua_State *L) {
   return 0;
 }
 
-static int bind_get_num_threads(lua_State *L) {
-  lua_pushinteger(L, need_cpu(L)->get_threads());
-  return 1;
-}
+static int bind_get_num_threads(lua_State *L) { return lm_return_int(L, need_cpu(L)->get_threads()); }
 
-static int bind_time(lua_State *L) {
-  lua_pushnumber(L, lm_seconds());
-  return 1;
-}
+static int bind_time(lua_State *L) { return lm_return_number(L, lm_seconds()); }
 
 /* What a worker thread set: a table in its state's registry, from names to strings, or false where it removed one. */
 static const char own_environment;
@@ -77,7 +71,7 @@ static int bind_setenv(lua_State *L) {
   if (kind >= 0)
     return lm_raise_text(L, "setenv: %s is read when %s devices are first asked for, which has happened; set it before",
                          name, lm_device_kind_name(kind));
-  if (lm_is_worker() && *name && !strchr(name, '=')) return set_own(L);
+  if (lm_is_script_thread() && *name && !strchr(name, '=')) return set_own(L);
   int failed = value ? setenv(name, value, 1) : unsetenv(name);
   if (failed) return lm_raise_text(L, "setenv: '%s' is no name for an environment variable", lm_brief(name, 60));
   return 0;
@@ -85,9 +79,8 @@ static int bind_setenv(lua_State *L) {
 
 static int bind_getenv(lua_State *L) {
   const char *name = lm_need_text(L, 1, "getenv", "name");
-  if (lm_is_worker() && push_own(L)) return 1;
-  lua_pushstring(L, getenv(name));
-  return 1;
+  if (lm_is_script_thread() && push_own(L)) return 1;
+  return lm_return_text(L, getenv(name));
 }
 
 const luaL_Reg lm_environment_functions[] = {

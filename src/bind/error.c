@@ -117,7 +117,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
   static _Thread_local char text[200];
   bool object;
   const char *name = class_name(L, i, &object);
-  lm_box *b;
+  lm_tensor_handle *b;
   int64_t whole;
   if (name) {
     snprintf(text, sizeof text, object ? "an object of class %s" : "the class %s itself", lm_brief(name, 60));
@@ -129,7 +129,7 @@ const char *lm_got(lua_State *L, const lm_lua *s, int i) {
     case LUA_TNUMBER: snprintf(text, sizeof text, "number %.14g", lua_tonumber(L, i)); return text;
     case LUA_TSTRING: return got_string(L, i, text, sizeof text);
     case LUA_TUSERDATA:
-      b = lm_to_box(L, s, i);
+      b = lm_to_tensor_handle(L, s, i);
       if (!b) return "userdata that is no tensor";
       if (!b->t) return "a dead tensor";
       snprintf(text, sizeof text, "a tensor %s", lm_shape_of(b->t));
@@ -186,8 +186,7 @@ static int bind_nearest(lua_State *L) {
     lua_pop(L, 1);
   }
   const char *near = lm_nearest(lua_tostring(L, 1), n, names);
-  lua_pushstring(L, near);
-  return 1;
+  return lm_return_text(L, near);
 }
 
 const luaL_Reg lm_error_functions[] = {

@@ -140,7 +140,7 @@ static void set_metamethods(lua_State *L) {
     push_op(L, arith[i].op, lm_bind_arith);
     lua_setfield(L, METATABLE, arith[i].name);
   }
-  set_function(L, METATABLE, "__gc", lm_box_gc);
+  set_function(L, METATABLE, "__gc", lm_tensor_handle_gc);
   set_function(L, METATABLE, "__eq", lm_bind_eq);
   set_function(L, METATABLE, "__lt", lm_bind_lt);
   set_function(L, METATABLE, "__le", lm_bind_le);

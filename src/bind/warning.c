@@ -9,8 +9,7 @@ static atomic_bool silent;
 /* set_warnings(on): whether there are any. Gives what was before. */
 static int bind_set_warnings(lua_State *L) {
   bool on = lm_need_bool(L, 1, "set_warnings", "on");
-  lua_pushboolean(L, !atomic_exchange(&silent, !on));
-  return 1;
+  return lm_return_bool(L, !atomic_exchange(&silent, !on));
 }
 
 /* warn(text) */

@@ -1,193 +1,16 @@
+/* Memory of every device: by segments where the driver has streams or rules for them, else by size classes. */
 #include "device/alloc.h"
 
-#include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdlib.h>
-
-#include "base/log.h"
-#include "base/mem.h"
 #include "device/segments.h"
+#include "device/size_classes.h"
 #include "device/stream_core.h"
-
-/* AddressSanitizer has to see every block come and go. */
-#if defined(__SANITIZE_ADDRESS__)
-enum { CACHING = 0 };
-#else
-enum { CACHING = 1 };
-#endif
-
-/* Size classes: steps of 64 bytes up to 4 KB, then eight to each power of two (at most an eighth of
- * a block is unused, and pages of it that are never touched cost nothing) up to 2^LARGEST bytes. */
-enum { STEP_LOG2 = 6, FINE_LOG2 = 12, LARGEST = 47, FINE = 1 << (FINE_LOG2 - STEP_LOG2) };
-enum { CLASSES = FINE + (LARGEST - FINE_LOG2) * 8 };
-
-/* Programs whose sizes keep changing fill every class in turn. What is held may grow to this much
- * above twice what was ever in use at a time; then the cache is emptied. */
-static const size_t slack_bytes = (size_t)256 << 20;
-
-/* Where no more is in use than was before, a large request whose class is empty takes a cached block of up to
- * sixteen times its size rather than fresh pages: the last, smaller batch of an epoch then lives in the memory of
- * the others. */
-enum { LEND_FROM = 1 << 16, LEND_CLASSES = 32, LENT = 64 };
-
-typedef struct bin { /* freed blocks of one class, as a stack outside the blocks: they may be on a card */
-  void **block;
-  uint32_t n, room;
-} bin;
-
-typedef struct loan { /* a block in use for less than its class */
-  void *block;
-  int class;
-} loan;
-
-typedef struct pool {
-  pthread_mutex_t lock;
-  int nlent;
-  loan lent[LENT];
-  lm_memory_stats stats;
-  size_t peak; /* as stats.max_allocated, but never reset */
-  bin bins[CLASSES];
-} pool;
-
-static pool pools[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* 3 MB of which only devices in use are touched */
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-static void init_pools(void) {
-  for (int kind = 0; kind < LM_DEVICE_KINDS; kind++)
-    for (int i = 0; i < LM_DEVICE_MAX; i++) pthread_mutex_init(&pools[kind][i].lock, NULL);
-}
-
-static pool *pool_of(lm_device device) { return &pools[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
-
-/* bytes: 1 to 2^LARGEST. *size: bytes of a block of the class. */
-static int class_of(size_t bytes, size_t *size) {
-  size_t last = bytes - 1;
-  if (bytes <= (size_t)1 << FINE_LOG2) {
-    *size = ((last >> STEP_LOG2) + 1) << STEP_LOG2;
-    return (int)(last >> STEP_LOG2);
-  }
-  int exponent = 63 - __builtin_clzll(last), eighth = (int)(last >> (exponent - 3)) & 7;
-  *size = (size_t)(8 + eighth + 1) << (exponent - 3);
-  return FINE + (exponent - FINE_LOG2) * 8 + eighth;
-}
-
-static void count_in(pool *p, size_t size) {
-  lm_memory_stats *s = &p->stats;
-  s->allocated += size;
-  if (s->allocated > s->max_allocated) s->max_allocated = s->allocated;
-  if (s->allocated > p->peak) p->peak = s->allocated;
-}
-
-static void count_reserved(pool *p, size_t size) {
-  p->stats.reserved += size;
-  if (p->stats.reserved > p->stats.max_reserved) p->stats.max_reserved = p->stats.reserved;
-}
-
-static lm_status out_of_memory(lm_device device, size_t bytes) {
-  lm_memory_stats s = lm_memory_stats_of(device);
-  return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes asked for, %zu allocated, %zu reserved",
-                 lm_device_name(device), bytes, s.allocated, s.reserved);
-}
-
-static void *take_cached(pool *p, int class, size_t size) {
-  void *block = NULL;
-  pthread_mutex_lock(&p->lock);
-  bool lends = size >= LEND_FROM && p->nlent < LENT && p->stats.allocated + size <= p->peak;
-  int last = lends && class + LEND_CLASSES < CLASSES ? class + LEND_CLASSES : class;
-  for (int c = class; c <= last && !block; c++) {
-    bin *b = &p->bins[c];
-    if (b->n == 0) continue;
-    block = b->block[--b->n];
-    if (c != class) p->lent[p->nlent++] = (loan){block, c};
-    count_in(p, size);
-  }
-  pthread_mutex_unlock(&p->lock);
-  return block;
-}
-
-/* The class of a block that comes back. */
-static int own_class(pool *p, const void *block, int class) {
-  for (int i = 0; i < p->nlent; i++) {
-    if (p->lent[i].block != block) continue;
-    class = p->lent[i].class;
-    p->lent[i] = p->lent[--p->nlent];
-    break;
-  }
-  return class;
-}
-
-static bool holds_too_much(pool *p, size_t size) {
-  pthread_mutex_lock(&p->lock);
-  bool too_much = p->stats.reserved > p->stats.allocated && p->stats.reserved + size > 2 * p->peak + slack_bytes;
-  pthread_mutex_unlock(&p->lock);
-  return too_much;
-}
-
-/* From size classes, for drivers whose work is done at once. */
-static lm_status alloc_class(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
-  if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(device, bytes);
-  pthread_once(&once, init_pools);
-  pool *p = pool_of(device);
-  size_t size = bytes;
-  int class = CACHING ? class_of(bytes, &size) : 0;
-  if (CACHING && (*out = take_cached(p, class, size))) return LM_OK;
-
-  if (CACHING && holds_too_much(p, size)) lm_memory_empty_cache(device);
-  lm_status status = driver->alloc(lm_device_physical(device), size, out);
-  if (status == LM_E_OOM) {
-    lm_memory_empty_cache(device);
-    status = driver->alloc(lm_device_physical(device), size, out);
-  }
-  if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(device, bytes) : status;
-  pthread_mutex_lock(&p->lock);
-  count_reserved(p, size);
-  count_in(p, size);
-  pthread_mutex_unlock(&p->lock);
-  lm_log(LM_LOG_ALLOC, "%s: %zu bytes from the driver for %zu", lm_device_name(device), size, bytes);
-  return LM_OK;
-}
-
-static size_t class_bytes(int class) {
-  if (class < FINE) return (size_t)(class + 1) << STEP_LOG2;
-  int exponent = FINE_LOG2 + (class - FINE) / 8;
-  return (size_t)(8 + (class - FINE) % 8 + 1) << (exponent - 3);
-}
-
-/* False if the bin cannot grow. */
-static bool put_cached(bin *b, void *block) {
-  if (b->n == b->room) {
-    uint32_t room = b->room ? 2 * b->room : 8;
-    void **grown = realloc(b->block, room * sizeof *grown);
-    if (!grown) return false;
-    b->block = grown;
-    b->room = room;
-  }
-  b->block[b->n++] = block;
-  return true;
-}
-
-static void free_class(lm_device device, void *block, size_t bytes) {
-  pool *p = pool_of(device);
-  size_t size = bytes;
-  int class = CACHING ? class_of(bytes, &size) : 0;
-  pthread_mutex_lock(&p->lock);
-  p->stats.allocated -= size;
-  if (CACHING) size = class_bytes(class = own_class(p, block, class));
-  bool kept = CACHING && put_cached(&p->bins[class], block);
-  if (!kept) p->stats.reserved -= size;
-  pthread_mutex_unlock(&p->lock);
-  if (!kept) lm_driver_of(device)->free(lm_device_physical(device), block, size);
-}
-
-/* ---- every device */
 
 lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_used *used) {
   const lm_driver *driver = lm_driver_of(device);
   uint64_t word = 0;
   *out = NULL;
   if (!driver) return lm_fail(LM_E_DEVICE, "memory: there is no %s here", lm_device_name(device));
-  if (!lm_is_segmented(driver)) return alloc_class(driver, device, bytes, out);
+  if (!lm_is_segmented(driver)) return lm_classes_alloc(device, bytes, out);
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   lm_status status = lm_segments_alloc(device, bytes, s, out);
@@ -201,7 +24,7 @@ void lm_device_free_used(lm_device device, void *p, size_t bytes, uint64_t used)
   if (lm_is_segmented(lm_driver_of(device))) {
     lm_segments_free(device, p, used);
   } else {
-    free_class(device, p, bytes);
+    lm_classes_free(device, p, bytes);
   }
 }
 
@@ -218,52 +41,27 @@ static bool has_segments(lm_device device) {
 }
 
 lm_memory_stats lm_memory_stats_of(lm_device device) {
-  if (has_segments(device)) return lm_segments_stats(device);
-  pthread_once(&once, init_pools);
-  pool *p = pool_of(device);
-  pthread_mutex_lock(&p->lock);
-  lm_memory_stats stats = p->stats;
-  pthread_mutex_unlock(&p->lock);
-  return stats;
+  return has_segments(device) ? lm_segments_stats(device) : lm_classes_stats(device);
 }
 
 void lm_memory_reset_peak(lm_device device) {
   if (has_segments(device)) {
     lm_segments_reset_peak(device);
-    return;
+  } else {
+    lm_classes_reset_peak(device);
   }
-  pthread_once(&once, init_pools);
-  pool *p = pool_of(device);
-  pthread_mutex_lock(&p->lock);
-  p->stats.max_allocated = p->stats.allocated;
-  p->stats.max_reserved = p->stats.reserved;
-  pthread_mutex_unlock(&p->lock);
 }
 
 void lm_memory_empty_cache(lm_device device) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return;
-  if (lm_is_segmented(driver)) {
-    lm_graph_drain();
-    lm_segments_empty_cache(device);
-    if (driver->host_alloc) lm_pinned_empty_cache();
+  if (!lm_is_segmented(driver)) {
+    lm_classes_empty_cache(device);
     return;
   }
-  pthread_once(&once, init_pools);
-  pool *p = pool_of(device);
-  size_t given_back = 0;
-  pthread_mutex_lock(&p->lock);
-  for (int class = 0; class < CLASSES; class ++) {
-    bin *b = &p->bins[class];
-    size_t size = class_bytes(class);
-    for (uint32_t i = 0; i < b->n; i++) driver->free(lm_device_physical(device), b->block[i], size);
-    given_back += b->n * size;
-    free(b->block);
-    *b = (bin){0};
-  }
-  p->stats.reserved -= given_back;
-  pthread_mutex_unlock(&p->lock);
-  if (given_back) lm_log(LM_LOG_ALLOC, "%s: %zu cached bytes given back", lm_device_name(device), given_back);
+  lm_graph_drain();
+  lm_segments_empty_cache(device);
+  if (driver->host_alloc) lm_pinned_empty_cache();
 }
 
 lm_status lm_memory_set_fraction(lm_device device, double fraction) {

@@ -1,6 +1,5 @@
-/* One caching allocator policy for every device, the CPU included: fresh pages cost more than
- * arithmetic. Freed blocks are kept by size and handed out again; under pressure all cached
- * blocks of the device go back to the driver and the request is tried once more. */
+/* Memory of every device, the CPU included, is cached: fresh pages cost more than arithmetic. size_classes.h and
+ * segments.h say how. */
 #ifndef LM_DEVICE_ALLOC_H
 #define LM_DEVICE_ALLOC_H
 

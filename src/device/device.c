@@ -83,7 +83,7 @@ static const lm_plugin_family family = {"backend", LM_VAR_BACKEND_PATH, "lm_back
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 /* *found: there is a plug-in of that name, and it has registered. */
-static lm_status load(const char *name, bool *found) {
+static lm_status load_plugin(const char *name, bool *found) {
   lm_status status, (*plugin)(void) = NULL;
   char path[LM_PLUGIN_PATH];
   pthread_mutex_lock(&loading);
@@ -99,7 +99,7 @@ static lm_status load(const char *name, bool *found) {
 
 lm_status lm_device_load(const char *name) {
   bool found;
-  lm_status status = load(name, &found);
+  lm_status status = load_plugin(name, &found);
   if (status != LM_OK || found) return status;
   return lm_fail(LM_E_MISSING,
                  "backend '%s': there is no luminary_backend_%s.so on LM_BACKEND_PATH or beside the library",
@@ -124,12 +124,12 @@ static int devices_of_each(const lm_known_kind *known) {
   return n < 1 ? 1 : n < LM_DEVICE_MAX ? n : LM_DEVICE_MAX;
 }
 
-static void ask(int kind, kind_state *s) {
+static void ask_driver(int kind, kind_state *s) {
   const lm_known_kind *known = lm_known_kind_of(kind);
   bool found;
   s->each = 1;
   if (known && !lm_driver_of(LM_DEVICE(kind, 0))) {
-    if (load(known->name, &found) != LM_OK) {
+    if (load_plugin(known->name, &found) != LM_OK) {
       snprintf(s->why, sizeof s->why, "%s: %s", known->title, lm_error());
     } else if (!found) {
       snprintf(s->why, sizeof s->why,
@@ -158,7 +158,7 @@ static const kind_state *state_of(int kind) {
   if (!lm_known_kind_of(kind) && !lm_driver_of(LM_DEVICE(kind, 0))) return NULL;
   pthread_mutex_lock(&asking);
   if (!atomic_load(&asked[kind])) {
-    ask(kind, &states[kind]);
+    ask_driver(kind, &states[kind]);
     atomic_store_explicit(&asked[kind], true, memory_order_release);
   }
   pthread_mutex_unlock(&asking);
@@ -249,7 +249,7 @@ static lm_status kind_of(const char *name, size_t length, int *out) {
   if (*out >= 0 || length >= sizeof word) return LM_OK;
   memcpy(word, name, length);
   word[length] = 0;
-  lm_status status = load(word, &found);
+  lm_status status = load_plugin(word, &found);
   if (status == LM_OK && found) *out = find_kind(name, length);
   return status;
 }

@@ -39,7 +39,7 @@ static spares *spares_of(lm_device device) {
   return &kept[LM_DEVICE_KIND(device)][lm_device_physical(device)];
 }
 
-static void move(spare **from, spare **to) {
+static void move_first(spare **from, spare **to) {
   spare *s = *from;
   *from = s->next;
   s->next = *to;
@@ -52,7 +52,7 @@ void *lm_event_take(lm_device device, bool timing) {
   pthread_mutex_lock(&k->lock);
   if (k->event[timing]) {
     native = k->event[timing]->native;
-    move(&k->event[timing], &k->room);
+    move_first(&k->event[timing], &k->room);
   }
   pthread_mutex_unlock(&k->lock);
   return native;

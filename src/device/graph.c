@@ -86,7 +86,7 @@ void lm_graph_free(lm_graph *g) {
 
 static lm_stream_state *state_at(lm_device device, int id) { return (lm_stream_state *)lm_stream_by_id(device, id); }
 
-static lm_status begin(const lm_driver *driver, lm_graph *g) {
+static lm_status begin_on_stream(const lm_driver *driver, lm_graph *g) {
   lm_stream *s = g->stream;
   pthread_rwlock_wrlock(&lm_captures);
   lm_status status = driver->capture_begin(lm_device_physical(s->device), s->native);
@@ -112,7 +112,7 @@ lm_status lm_graph_begin(lm_stream *s, lm_graph **out) {
   g->stream = s;
   TRY(lm_arena_new(s->device, &g->arena));
   TRY(lm_device_synchronize(s->device));
-  TRY(begin(driver, g));
+  TRY(begin_on_stream(driver, g));
   lm_stream_touch(s); /* the first to wait for it joins the capture */
   lm_arena_use(g->arena);
   capturing = g;
@@ -133,7 +133,7 @@ done:
 }
 
 /* Events recorded during the capture mean nothing outside it. */
-static void leave(lm_graph *g) {
+static void end_on_streams(lm_graph *g) {
   lm_stream_state *o;
   for (int i = 0; (o = state_at(g->device, i)); i++) {
     if (atomic_load(&o->capture) != g) continue;
@@ -164,7 +164,7 @@ lm_status lm_graph_end(lm_graph **at, bool keep) {
   } else {
     throw_away(g);
   }
-  leave(g);
+  end_on_streams(g);
   if (wanted && status == LM_OK) return LM_OK;
   lm_graph_free(g);
   *at = NULL;

@@ -41,7 +41,7 @@ static const lm_driver *pinning_driver(void) {
 }
 
 /* Index of the last block that begins at p or before; -1 if there is none. */
-static ptrdiff_t place_of(const void *p) {
+static ptrdiff_t index_of(const void *p) {
   size_t low = 0, high = count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
@@ -56,13 +56,13 @@ static ptrdiff_t place_of(const void *p) {
 
 /* Locked. The block p lies in. */
 static block *block_of(const void *p) {
-  ptrdiff_t i = place_of(p);
+  ptrdiff_t i = index_of(p);
   if (i < 0) return NULL;
   return (uintptr_t)p - (uintptr_t)all[i]->p < (uintptr_t)1 << all[i]->log2 ? all[i] : NULL;
 }
 
 /* *over: the stream has done with it. */
-static lm_status ask(use *u, bool *over) {
+static lm_status is_use_over(use *u, bool *over) {
   lm_status status = LM_OK;
   lm_device device = u->stream->device;
   *over = lm_stream_is_done(u->stream, u->given);
@@ -81,7 +81,7 @@ static lm_status reclaim(void) {
     block *b = *at;
     for (int i = 0; i < b->nuses;) {
       bool over;
-      TRY(ask(&b->uses[i], &over));
+      TRY(is_use_over(&b->uses[i], &over));
       if (over) {
         b->uses[i] = b->uses[--b->nuses];
       } else {
@@ -101,7 +101,7 @@ done:
 }
 
 /* Locked. */
-static lm_status make(const lm_driver *driver, int log2, block **out) {
+static lm_status make_block(const lm_driver *driver, int log2, block **out) {
   lm_status status;
   block *b = lm_calloc(1, sizeof *b);
   *out = NULL;
@@ -118,7 +118,7 @@ static lm_status make(const lm_driver *driver, int log2, block **out) {
   }
   TRY(driver->host_alloc((size_t)1 << log2, (void **)&b->p));
   b->log2 = log2;
-  size_t at = (size_t)(place_of(b->p) + 1);
+  size_t at = (size_t)(index_of(b->p) + 1);
   memmove(all + at + 1, all + at, (count - at) * sizeof *all);
   all[at] = b;
   count++;
@@ -144,7 +144,7 @@ lm_status lm_pinned_alloc(size_t bytes, void **out) {
   if (status == LM_OK && b) {
     idle[log2] = b->next;
   } else if (status == LM_OK) {
-    status = make(driver, log2, &b);
+    status = make_block(driver, log2, &b);
   }
   if (status == LM_OK) {
     b->live = true;
@@ -194,7 +194,7 @@ void lm_pinned_empty_cache(void) {
   const lm_driver *driver = alone && count > 0 ? pinning_driver() : NULL;
   for (int c = 0; c < CLASSES && driver; c++) {
     for (block *b; (b = idle[c]);) {
-      size_t at = (size_t)place_of(b->p);
+      size_t at = (size_t)index_of(b->p);
       idle[c] = b->next;
       memmove(all + at, all + at + 1, (count - at - 1) * sizeof *all);
       count--;

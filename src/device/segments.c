@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/variable.h"
+#include "device/block_tree.h"
 #include "device/stream_core.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -21,18 +22,7 @@ static const lm_segment_rules usual = {.round = 512,
                                        .large_limit = 10 << 20,
                                        .large_round = 2 << 20};
 
-typedef struct block {
-  char *p;
-  size_t size;
-  uint64_t pending; /* while free: streams that may still use it, beside its own (bits of lm_used) */
-  lm_arena *arena;
-  uint8_t stream;
-  bool small, free;
-  uint32_t priority;            /* in its tree */
-  struct block *before, *after; /* in its segment */
-  struct block *left, *right;   /* while free: in a tree */
-  struct block *next;           /* in use: of the same bucket; else a spare one */
-} block;
+typedef lm_block block;
 
 struct lm_arena {
   lm_device device;
@@ -111,67 +101,17 @@ static void open_to(const heap *h, const block *b, size_t bytes) {
 static void open_to(const heap *h, const block *b, size_t bytes) { (void)h, (void)b, (void)bytes; }
 #endif
 
-/* ---- trees of free blocks: ordered by size, then address; heap-ordered by a number that is as good as random */
-
-static uint32_t scatter(const void *p) { return (uint32_t)((uint64_t)(uintptr_t)p * 0x9E3779B97F4A7C15u >> 32); }
-
-static bool is_less(const block *a, const block *b) { return a->size != b->size ? a->size < b->size : a->p < b->p; }
-
-static void tree_add(block **at, block *b) {
-  b->priority = scatter(b->p);
-  while (*at && (*at)->priority >= b->priority) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
-  block *rest = *at, **left = &b->left, **right = &b->right;
-  *at = b;
-  while (rest) {
-    if (is_less(rest, b)) {
-      *left = rest;
-      left = &rest->right;
-      rest = rest->right;
-    } else {
-      *right = rest;
-      right = &rest->left;
-      rest = rest->left;
-    }
-  }
-  *left = *right = NULL;
-}
-
-static void tree_remove(block **at, block *b) {
-  while (*at != b) at = is_less(*at, b) ? &(*at)->right : &(*at)->left;
-  block *left = b->left, *right = b->right;
-  while (left && right) {
-    if (left->priority > right->priority) {
-      *at = left;
-      at = &left->right;
-      left = left->right;
-    } else {
-      *at = right;
-      at = &right->left;
-      right = right->left;
-    }
-  }
-  *at = left ? left : right;
-}
-
-/* The smallest of at least `size`. */
-static block *tree_fit(block *t, size_t size) {
-  block *best = NULL;
-  while (t) {
-    if (t->size >= size) best = t;
-    t = t->size >= size ? t->left : t->right;
-  }
-  return best;
-}
+/* ---- free blocks */
 
 static block **tree_of(const block *b) { return &b->arena->tree[b->small][b->stream]; }
 
 static void put_free(block *b) {
   b->free = true;
-  tree_add(tree_of(b), b);
+  lm_block_tree_add(tree_of(b), b);
 }
 
 static void take_free(block *b) {
-  tree_remove(tree_of(b), b);
+  lm_block_tree_remove(tree_of(b), b);
   b->free = false;
 }
 
@@ -202,7 +142,7 @@ static void give_spare(heap *h, block *b) {
   h->nspare++;
 }
 
-static block **bucket_of(heap *h, const void *p) { return &h->bucket[scatter(p) & (h->nbuckets - 1)]; }
+static block **bucket_of(heap *h, const void *p) { return &h->bucket[lm_address_hash(p) & (h->nbuckets - 1)]; }
 
 /* Longer chains do no harm where there is no memory for more buckets. */
 static void grow_buckets(heap *h) {
@@ -241,7 +181,7 @@ static block *forget_used(heap *h, const void *p) {
 /* ---- taking */
 
 /* Takes the first `size` bytes of a free block. Needs a spare node. */
-static block *cut(heap *h, block *b, size_t size) {
+static block *cut_block(heap *h, block *b, size_t size) {
   size_t rest = b->size - size;
   take_free(b);
   if (b->small ? rest >= h->rules.round : rest > h->rules.small_limit) {
@@ -266,7 +206,7 @@ static block *cut(heap *h, block *b, size_t size) {
 static block *fit_anywhere(lm_arena *a, bool small, size_t size) {
   block *best = NULL;
   for (int id = 0; id < LM_STREAM_MAX; id++) {
-    block *b = tree_fit(a->tree[small][id], size);
+    block *b = lm_block_tree_fit(a->tree[small][id], size);
     if (b && (!best || b->size < best->size)) best = b;
   }
   return best;
@@ -357,10 +297,10 @@ static lm_status out_of_memory(const heap *h, size_t bytes) {
 }
 
 /* Locked. A free block of at least `size` for the stream, the driver's memory before other streams'. */
-static lm_status find(heap *h, lm_arena *a, int stream, size_t size, block **out) {
+static lm_status find_block(heap *h, lm_arena *a, int stream, size_t size, block **out) {
   bool small = size <= h->rules.small_limit;
   if (!have_spares(h, 2)) return LM_E_OOM;
-  if ((*out = tree_fit(a->tree[small][stream], size))) return LM_OK;
+  if ((*out = lm_block_tree_fit(a->tree[small][stream], size))) return LM_OK;
   lm_status status = new_segment(h, a, stream, size, out);
   if (status != LM_E_OOM) return status;
   if (!have_spares(h, 2)) return LM_E_OOM;
@@ -379,13 +319,13 @@ lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void *
   if (lm_alloc_must_fail() || bytes > SIZE_MAX / 2) return out_of_memory(h, bytes);
   size_t size = round_up(bytes, h->rules.round);
   pthread_mutex_lock(&h->lock);
-  status = find(h, a, s->id, size, &b);
+  status = find_block(h, a, s->id, size, &b);
   if (status != LM_OK) {
     if (status == LM_E_OOM) status = out_of_memory(h, bytes);
     pthread_mutex_unlock(&h->lock);
     return status;
   }
-  b = cut(h, b, size);
+  b = cut_block(h, b, size);
   uint64_t pending = b->pending | LM_USED_BIT(b->stream);
   b->pending = 0;
   b->stream = s->id;
@@ -414,7 +354,7 @@ static void take_in(heap *h, block *b, block *n) {
   give_spare(h, n);
 }
 
-static bool joins(const block *b, const block *n) { return n && n->free && n->arena == b->arena; }
+static bool may_join(const block *b, const block *n) { return n && n->free && n->arena == b->arena; }
 
 void lm_segments_free(lm_device device, void *p, uint64_t used) {
   heap *h = find_heap(device);
@@ -426,11 +366,11 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
     b->pending = used & LM_USED_BITS;
     if (launched) b->pending |= LM_USED_BIT(launched->id);
     open_to(h, b, 0);
-    if (joins(b, b->after)) {
+    if (may_join(b, b->after)) {
       take_free(b->after);
       take_in(h, b, b->after);
     }
-    if (joins(b, b->before)) {
+    if (may_join(b, b->before)) {
       block *n = b->before;
       take_free(n);
       take_in(h, n, b);
@@ -442,14 +382,14 @@ void lm_segments_free(lm_device device, void *p, uint64_t used) {
   pthread_mutex_unlock(&h->lock);
 }
 
-void *lm_segments_base(lm_device device, const void *p, bool *pooled) {
+void *lm_segments_base(lm_device device, const void *p, bool *of_graph) {
   heap *h = find_heap(device);
-  *pooled = false;
+  *of_graph = false;
   if (!h) return NULL;
   pthread_mutex_lock(&h->lock);
   block *b = *bucket_of(h, p);
   while (b && b->p != p) b = b->next;
-  if (b) *pooled = b->arena != &h->shared;
+  if (b) *of_graph = b->arena != &h->shared;
   while (b && b->before) b = b->before;
   pthread_mutex_unlock(&h->lock);
   return b ? b->p : NULL;

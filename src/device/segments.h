@@ -21,8 +21,8 @@ void lm_arena_use(lm_arena *a);
 bool lm_is_segmented(const lm_driver *driver);
 lm_status lm_segments_alloc(lm_device device, size_t bytes, lm_stream *s, void **out);
 void lm_segments_free(lm_device device, void *p, uint64_t used);
-/* What the driver gave p's memory in; p is as from lm_segments_alloc. NULL if it is not. *pooled: it is a graph's. */
-LM_API void *lm_segments_base(lm_device device, const void *p, bool *pooled);
+/* What the driver gave p's memory in; p is as from lm_segments_alloc. NULL if it is not. *of_graph: it is a graph's. */
+LM_API void *lm_segments_base(lm_device device, const void *p, bool *of_graph);
 lm_memory_stats lm_segments_stats(lm_device device);
 void lm_segments_reset_peak(lm_device device);
 void lm_segments_empty_cache(lm_device device);

@@ -1,4 +1,4 @@
-/* Streams, what each waits for, and who uses which memory. */
+/* Streams, and what each waits for. */
 #include "device/stream.h"
 
 #include <stdlib.h>
@@ -23,10 +23,10 @@ static void init_queues(void) {
 }
 
 static queue *queue_of(lm_device device) { return &queues[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)]; }
-static lm_stream_state *state(lm_stream *s) { return (lm_stream_state *)s; }
+static lm_stream_state *state_of(lm_stream *s) { return (lm_stream_state *)s; }
 
 /* Locked. */
-static lm_status make(queue *q, lm_device device, int priority, lm_stream **out) {
+static lm_status make_stream(queue *q, lm_device device, int priority, lm_stream **out) {
   const lm_driver *driver = lm_driver_of(device);
   if (!driver) return lm_fail(LM_E_DEVICE, "stream: there is no %s here", lm_device_name(device));
   lm_stream_state *s = lm_calloc(1, sizeof *s);
@@ -56,7 +56,7 @@ static lm_stream *make_default(lm_device device) {
   pthread_mutex_lock(&q->lock);
   if (q->made > 0) {
     s = lm_stream_by_id(device, 0);
-  } else if (make(q, device, 0, &s) != LM_OK) {
+  } else if (make_stream(q, device, 0, &s) != LM_OK) {
     s = NULL;
   }
   pthread_mutex_unlock(&q->lock);
@@ -72,7 +72,7 @@ lm_stream *lm_stream_current(lm_device device) {
 void lm_stream_set_current(lm_stream *s) { current[LM_DEVICE_KIND(s->device)][LM_DEVICE_ORDINAL(s->device)] = s->id; }
 
 /* Once all are made they are given out in turn, those of the priority asked for first; never one that is captured. */
-static lm_stream *again(queue *q, int priority) {
+static lm_stream *reuse_stream(queue *q, int priority) {
   for (int same = 1; same >= 0; same--) {
     for (int i = 1; i < q->made; i++) {
       int id = 1 + (q->turn + i - 1) % (q->made - 1); /* never the default stream */
@@ -98,9 +98,9 @@ lm_status lm_stream_new(lm_device device, int priority, lm_stream **out) {
   if (priority < greatest) priority = greatest;
   pthread_mutex_lock(&q->lock);
   if (q->made < LM_STREAM_MAX) {
-    status = make(q, device, priority, out);
+    status = make_stream(q, device, priority, out);
   } else {
-    *out = again(q, priority);
+    *out = reuse_stream(q, priority);
     if (!*out) status = lm_fail(LM_E_STATE, "stream: all of %s are being captured", lm_device_name(device));
   }
   pthread_mutex_unlock(&q->lock);
@@ -108,13 +108,13 @@ done:
   return status;
 }
 
-void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state(s)->given, 1, memory_order_release); }
+void lm_stream_touch(lm_stream *s) { atomic_fetch_add_explicit(&state_of(s)->given, 1, memory_order_release); }
 
 uint64_t lm_stream_mask(lm_device device) {
   uint64_t mask = 0;
   lm_stream *s;
   for (int id = 0; (s = lm_stream_by_id(device, id)); id++)
-    if (atomic_load_explicit(&state(s)->given, memory_order_acquire) > 0) mask |= LM_USED_BIT(id);
+    if (atomic_load_explicit(&state_of(s)->given, memory_order_acquire) > 0) mask |= LM_USED_BIT(id);
   return mask;
 }
 
@@ -128,10 +128,10 @@ static void raise_to(_Atomic uint64_t *at, uint64_t value) {
   while (old < value && !atomic_compare_exchange_weak(at, &old, value)) continue;
 }
 
-void lm_stream_done(lm_stream *s, uint64_t given) { raise_to(&state(s)->done, given); }
+void lm_stream_done(lm_stream *s, uint64_t given) { raise_to(&state_of(s)->done, given); }
 
 bool lm_stream_is_done(lm_stream *s, uint64_t given) {
-  return atomic_load_explicit(&state(s)->done, memory_order_acquire) >= given;
+  return atomic_load_explicit(&state_of(s)->done, memory_order_acquire) >= given;
 }
 
 lm_status lm_stream_mark(lm_stream *s, void **event) {
@@ -155,12 +155,12 @@ done:
 }
 
 lm_status lm_stream_wait_event(lm_stream *waiter, void *event, lm_graph *capture) {
-  bool drawn_in = capture && !lm_stream_capture(waiter);
-  if (drawn_in) pthread_rwlock_wrlock(&lm_captures);
+  bool joins = capture && !lm_stream_capture(waiter);
+  if (joins) pthread_rwlock_wrlock(&lm_captures);
   lm_status status =
       lm_driver_of(waiter->device)->event_wait(lm_device_physical(waiter->device), event, waiter->native);
-  if (drawn_in) {
-    if (status == LM_OK) atomic_store(&state(waiter)->capture, capture);
+  if (joins) {
+    if (status == LM_OK) atomic_store(&state_of(waiter)->capture, capture);
     pthread_rwlock_unlock(&lm_captures);
   }
   return status;
@@ -186,17 +186,17 @@ static bool has_nothing_to_wait_for(lm_stream *waiter, lm_stream *on) {
 
 lm_status lm_stream_wait(lm_stream *waiter, lm_stream *on) {
   if (waiter == on || !waiter->native || !on->native || has_nothing_to_wait_for(waiter, on)) return LM_OK;
-  lm_stream_state *w = state(waiter);
+  lm_stream_state *w = state_of(waiter);
   bool counted = waiter->device == on->device;
   uint64_t given = lm_stream_given(on);
   if (lm_stream_is_done(on, given)) return LM_OK;
   if (counted && atomic_load_explicit(&w->seen[on->id], memory_order_acquire) >= given) return LM_OK;
-  /* Another thread may have begun to capture `on` by now: that does not draw the waiter in. */
+  /* Another thread may have begun to capture `on` by now: the waiter does not become part of that. */
   lm_graph *capture = lm_graph_capturing() == lm_stream_capture(on) ? lm_graph_capturing() : NULL;
   if (!counted && capture) return lm_graph_refuse(on->device, waiter->device);
   lm_status status = wait_by_event(waiter, on, capture);
   if (status != LM_OK) return status;
-  /* Whoever waits for this stream waits for the other too: those who find the wait done have to see this as well. */
+  /* Whoever waits for this stream now waits for the other too, so their notes of having waited are out of date. */
   lm_stream_touch(waiter);
   if (counted) raise_to(&w->seen[on->id], given);
   return LM_OK;
@@ -267,81 +267,6 @@ lm_status lm_stream_query(lm_stream *s, bool *done) {
   lm_status status = lm_graph_forbids("query");
   if (status != LM_OK) return status;
   return driver->stream_query(lm_device_physical(s->device), s->native, done);
-}
-
-/* ---- who uses memory */
-
-/* Replays of graphs that know the memory come before. */
-static lm_status wait_for_graphs(uint64_t word, lm_stream *s) {
-  lm_stream *launched = word & LM_USED_GRAPH && !lm_stream_tag(s) ? lm_stream_launched(s->device) : NULL;
-  return launched ? lm_stream_wait(s, launched) : LM_OK;
-}
-
-lm_status lm_use_read(lm_used *used, lm_stream *s) {
-  if (!s->native) return LM_OK;
-  lm_status status = LM_OK;
-  uint64_t word = atomic_load_explicit(used, memory_order_acquire), bit = LM_USED_BIT(s->id), tag = lm_stream_tag(s),
-           next;
-  if ((word & (bit | LM_USED_GRAPH)) == bit && !tag) return LM_OK;
-  do {
-    if (word && !(word & bit)) {
-      lm_stream *writer = lm_stream_by_id(s->device, (int)(word & LM_USED_WRITER));
-      if (writer) TRY(lm_stream_wait(s, writer));
-    }
-    TRY(wait_for_graphs(word, s));
-    next = (word ? word : s->id) | bit | tag;
-  } while (!atomic_compare_exchange_weak(used, &word, next));
-done:
-  return status;
-}
-
-lm_status lm_use_write(lm_used *used, lm_stream *s) {
-  if (!s->native) return LM_OK;
-  lm_status status = LM_OK;
-  uint64_t word = atomic_load_explicit(used, memory_order_acquire), mine = s->id | LM_USED_BIT(s->id),
-           tag = lm_stream_tag(s);
-  if (word == mine && !tag) return LM_OK;
-  do {
-    TRY(lm_stream_wait_mask(s, word));
-    TRY(wait_for_graphs(word, s));
-  } while (!atomic_compare_exchange_weak(used, &word, mine | (word & LM_USED_GRAPH) | tag));
-done:
-  return status;
-}
-
-/* The bit says too that the stream goes on after the writer; what cannot be made to wait now is noted all the same. */
-void lm_use_note(lm_used *used, lm_stream *s) {
-  if (!s->native || lm_use_read(used, s) == LM_OK) return;
-  uint64_t word = atomic_load(used);
-  while (!atomic_compare_exchange_weak(used, &word, (word ? word : s->id) | LM_USED_BIT(s->id))) continue;
-}
-
-lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over) {
-  lm_status status = LM_OK;
-  const lm_driver *driver = lm_driver_of(device);
-  *over = false;
-  if (*used & LM_USED_GRAPH) {
-    lm_stream *launched = lm_stream_launched(device);
-    *used = (*used & LM_USED_BITS) | (launched ? LM_USED_BIT(launched->id) : 0);
-  }
-  for (uint64_t mask; (mask = *used & LM_USED_BITS); *used = mask & (mask - 1)) {
-    lm_stream *s = lm_stream_by_id(device, __builtin_ctzll(mask) - 6);
-    bool done = true;
-    if (!s || !s->native) continue;
-    if (!*mark) TRY(lm_stream_mark(s, mark));
-    if (!*mark) return LM_OK; /* it is captured */
-    TRY(driver->event_query(lm_device_physical(device), *mark, &done));
-    if (!done) return LM_OK;
-    lm_event_give(device, false, *mark);
-    *mark = NULL;
-  }
-  *over = true;
-done:
-  if (status != LM_OK && *mark) {
-    lm_event_give(device, false, *mark);
-    *mark = NULL;
-  }
-  return status;
 }
 
 lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event) {

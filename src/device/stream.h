@@ -23,7 +23,8 @@ typedef struct lm_stream {
 /* This thread's current stream on the device: the default one until set. NULL with a message if the driver fails. */
 LM_API lm_stream *lm_stream_current(lm_device device);
 LM_API void lm_stream_set_current(lm_stream *s);
-/* A stream of the device's pool, in turn; 0 is the normal priority, negative ones are served first. */
+/* A new stream, or in turn one of those there are once LM_STREAM_MAX were made. 0 is the normal priority; negative ones
+ * are served first. */
 LM_API lm_status lm_stream_new(lm_device device, int priority, lm_stream **out);
 /* The device's stream of that number, if it was made. */
 LM_API lm_stream *lm_stream_by_id(lm_device device, int id);
@@ -47,8 +48,8 @@ LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
 /* Noted only: record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 
-/* From the thread of no stream: whether all that the word says has been done; it loses what was seen to be. *mark
- * begins as NULL and is the call's own until then. */
+/* For threads that give no work: *over tells whether all that the word names is done. Streams seen to be done are taken
+ * out of *used. *mark is NULL before the first call, and kept from call to call until all is over. */
 LM_API lm_status lm_use_is_over(lm_device device, uint64_t *used, void **mark, bool *over);
 /* The stream goes on after what another process's stream was given before it recorded the event. */
 LM_API lm_status lm_stream_wait_foreign(lm_stream *waiter, void *event);
@@ -65,10 +66,28 @@ LM_API lm_status lm_event_synchronize(lm_event *e);
 /* Milliseconds between two recorded timing events of one device. Synchronous devices measure wall time. */
 LM_API lm_status lm_event_elapsed(lm_event *from, lm_event *to, double *milliseconds);
 
-/* ---- capture: what the thread enqueues on `s` between begin and end is recorded, not run.
- * Memory asked for meanwhile comes from the graph's own pool, which lives as long as the graph. One at a time a thread.
- * Streams that wait for `s` meanwhile are recorded too. Until the end only this thread gives work to them; others may
- * wait for them, or for the device, at any time, and then wait for what ran before. */
+/* ---- capture: what a thread enqueues between begin and end becomes a graph instead of running. Memory asked for
+ * meanwhile comes from the graph's own arena, which lives as long as the graph. One capture at a time a thread.
+ *
+ * A stream that is    becomes    by
+ *   idle               running    work given to it, after which lm_stream_touch is called; any thread
+ *   running            idle       the device, once all is done; who waited for that calls lm_stream_done
+ *   idle or running    captured   lm_graph_begin, which waits for the whole device first; the capturing thread
+ *   idle or running    captured   waiting for a stream or an event of the capture; the capturing thread
+ *   captured           idle       lm_graph_end, whether the graph is kept or thrown away; the capturing thread
+ *
+ * lm_captures is held for writing where a stream becomes captured, and for reading by whoever records an event on it.
+ *
+ * While a stream is captured    the capturing thread                     other threads
+ *   giving it work              is recorded                              may not
+ *   making a stream wait for it captures that stream too                 waits for what ran before
+ *   waiting for it, the device, is LM_E_STATE: nothing of it has run yet waits for what ran before
+ *     or reading a value
+ *   work on another device      is LM_E_STATE                            runs
+ *   lm_graph_keep_out           is false                                 is false
+ *
+ * A graph is captured (begin), recorded (end), launched any number of times by any thread, let go (free), and destroyed
+ * by the next thread that uses graphs and is not capturing (lm_graph_drain): finalizers call no driver. */
 typedef struct lm_graph lm_graph;
 LM_API lm_status lm_graph_begin(lm_stream *s, lm_graph **out);
 /* After an error in between: ends the capture and throws it away (*g becomes NULL). */
@@ -77,14 +96,15 @@ LM_API lm_status lm_graph_launch(lm_graph *g, lm_stream *s);
 LM_API void lm_graph_free(lm_graph *g);
 /* The graph being captured on this thread, or NULL. */
 LM_API lm_graph *lm_graph_capturing(void);
-/* What the graph's first stream is given next comes after all that was captured so far. */
+/* Makes the graph's first stream wait for all other streams of the capture. */
 LM_API lm_status lm_graph_gather(lm_graph *g);
-/* Around what waits for a whole device, as giving memory back to the driver does, and making handles of libraries: it
- * would break captures there, of any thread. No capture begins until let_in; false, and let_in is not to follow, if one
- * is under way. */
+/* No capture begins between keep_out and let_in, on any thread. For calls that would break one: those that wait for a
+ * whole device, such as giving memory back to the driver, or make a library's handle. False if a capture is under way:
+ * then the call has to be left out, and let_in is not called. */
 LM_API bool lm_graph_keep_out(void);
 LM_API void lm_graph_let_in(void);
-/* Before this thread gives the stream work: during its capture the stream joins it. LM_E_STATE for another device's. */
+/* Before this thread gives work to the stream: it becomes part of the thread's capture, if there is one. LM_E_STATE for
+ * a stream of another device. */
 LM_API lm_status lm_graph_join(lm_stream *s);
 /* An error if this thread captures on another device: a graph has the work, and the memory, of one. */
 LM_API lm_status lm_graph_admits(lm_device device);

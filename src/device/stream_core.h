@@ -41,11 +41,10 @@ void lm_stream_set_launched(lm_stream *s);
 static inline uint64_t lm_stream_tag(lm_stream *s) {
   return atomic_load_explicit(&((lm_stream_state *)s)->capture, memory_order_relaxed) ? LM_USED_GRAPH : 0;
 }
-/* Of a capture on one device that would draw in another. */
+/* The error of a capture on one device that would have to take in work on another. */
 lm_status lm_graph_refuse(lm_device captured, lm_device other);
 static inline lm_graph *lm_stream_capture(lm_stream *s) { return atomic_load(&((lm_stream_state *)s)->capture); }
-/* Held for writing where a stream becomes captured: what others do with it is then either before that or knows of it.
- * Only the capturing thread makes a stream part of its capture, or ends that. */
+/* See the table in stream.h. */
 extern pthread_rwlock_t lm_captures;
 /* `waiter` goes on after the driver's event. `capture`: this thread's, if the event was recorded in it; what waits for
  * a captured stream is captured too. */

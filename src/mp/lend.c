@@ -61,7 +61,7 @@ static lm_storage *root_of(const lm_tensor *t) { return t->storage->whole ? t->s
 lm_status lm_lend_check(const lm_tensor *t) {
   const lm_storage *root = root_of(t);
   const lm_borrowed *b = lm_borrowed_of(root);
-  bool pooled;
+  bool of_graph;
   if (LM_DEVICE_KIND(t->device) == LM_CPU || root->bytes == 0) return LM_OK;
   if (!lm_is_lendable(t->device))
     return lm_fail(LM_E_DEVICE, "memory on %s cannot be shared with another process; send x:cpu()",
@@ -70,12 +70,12 @@ lm_status lm_lend_check(const lm_tensor *t) {
     return lm_fail(LM_E_STATE, "a tensor on %s cannot be sent to another process while a graph is captured",
                    lm_device_name(t->device));
   if (b) return lm_lender_has_gone(b->of[0]) ? lm_lender_gone(t->device) : LM_OK;
-  if (root->foreign_release || !lm_segments_base(t->device, root->data, &pooled))
+  if (root->foreign_release || !lm_segments_base(t->device, root->data, &of_graph))
     return lm_fail(LM_E_DEVICE,
                    "memory on %s that Luminary did not allocate cannot be shared with another process; "
                    "send x:clone()",
                    lm_device_name(t->device));
-  if (pooled)
+  if (of_graph)
     return lm_fail(LM_E_STATE,
                    "memory of a captured graph, which its replays write, cannot be shared with another "
                    "process; send x:clone()");
@@ -202,8 +202,8 @@ lm_status lm_lending_put(const lm_lending *l, int index, lm_bytes *out) {
   if (b) {
     m.at = b->at;
   } else {
-    bool pooled;
-    char *base = lm_segments_base(t->device, root->data, &pooled);
+    bool of_graph;
+    char *base = lm_segments_base(t->device, root->data, &of_graph);
     m.at.loan = l->what->number;
     m.at.index = (uint32_t)index;
     m.at.offset = (uint64_t)((char *)root->data - base);

@@ -5,7 +5,7 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "base/worker.h"
+#include "base/script_thread.h"
 
 typedef struct generators {
   bool seeded;                                   /* the rest is set */
@@ -16,7 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static generators shared;
 static _Thread_local generators own; /* of a worker */
 
-static generators *generators_here(void) { return lm_is_worker() ? &own : &shared; }
+static generators *generators_here(void) { return lm_is_script_thread() ? &own : &shared; }
 
 static void seed_every(uint64_t seed) {
   generators *g = generators_here();

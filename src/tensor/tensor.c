@@ -8,7 +8,7 @@
 #include "device/alloc.h"
 #include "device/driver.h"
 #include "device/stream_core.h"
-#include "tensor/pool.h"
+#include "tensor/free_list.h"
 
 static void (*_Atomic release_grad)(struct lm_grad *);
 
@@ -31,11 +31,11 @@ void lm_storage_release(lm_storage *s) {
   } else if (s->data != s->small) {
     lm_device_free_used(s->device, s->data, s->bytes, atomic_load_explicit(&s->used, memory_order_relaxed));
   }
-  lm_pool_return_storage(s);
+  lm_storage_give(s);
 }
 
 static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
-  lm_storage *s = lm_pool_storage();
+  lm_storage *s = lm_storage_take();
   if (!s) return LM_E_OOM;
   s->device = device;
   s->bytes = bytes;
@@ -44,7 +44,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
   } else if (bytes > 0) {
     lm_status status = lm_device_alloc_used(device, bytes, &s->data, &s->used);
     if (status != LM_OK) {
-      lm_pool_return_storage(s);
+      lm_storage_give(s);
       return status;
     }
   }
@@ -56,7 +56,7 @@ static lm_status new_storage(lm_device device, size_t bytes, lm_storage **out) {
 
 static void destroy(lm_tensor *t) {
   lm_storage_release(t->storage);
-  lm_pool_return_tensor(t);
+  lm_header_give(t);
 }
 
 /* A gradient may have a gradient, and so on: what a tensor's record lets go waits in a list, so that chains of any
@@ -134,7 +134,7 @@ static bool is_laid_out_as(const lm_tensor *t, const lm_tensor *home) {
 static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int64_t *size, const int8_t *order,
                            lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *t = lm_pool_tensor();
+  lm_tensor *t = lm_header_take();
   *out = NULL;
   if (!t) return LM_E_OOM;
   t->dtype = (int8_t)dtype;
@@ -156,7 +156,7 @@ static lm_status new_dense(lm_dtype dtype, lm_device device, int ndim, const int
   }
   *out = t;
 done:
-  if (status != LM_OK) lm_pool_return_tensor(t);
+  if (status != LM_OK) lm_header_give(t);
   return status;
 }
 
@@ -231,7 +231,7 @@ lm_status lm_tensor_view(lm_tensor *t, int ndim, const int64_t *size, const int6
       return lm_fail(LM_E_ARG, "view: sizes %s, strides %s from element %lld on reach outside a storage of %zu bytes",
                      lm_shape_text(ndim, size), lm_shape_text(ndim, stride), (long long)offset, t->storage->bytes);
   }
-  lm_tensor *v = lm_pool_tensor();
+  lm_tensor *v = lm_header_take();
   if (!v) return LM_E_OOM;
   v->dtype = t->dtype;
   v->device = t->device;
@@ -252,7 +252,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
                             void (*release)(void *owner), void *owner, lm_tensor **out) {
   lm_status status = LM_OK;
   size_t element = lm_dtype_size(dtype);
-  lm_tensor *t = lm_pool_tensor();
+  lm_tensor *t = lm_header_take();
   *out = NULL;
   if (!t) {
     status = LM_E_OOM;
@@ -271,7 +271,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
     status = lm_fail(LM_E_ARG, "foreign tensor: %s has to be aligned to %zu bytes", lm_dtype_name(dtype), element);
     goto done;
   }
-  lm_storage *s = lm_pool_storage();
+  lm_storage *s = lm_storage_take();
   if (!s) {
     status = LM_E_OOM;
     goto done;
@@ -287,7 +287,7 @@ lm_status lm_tensor_foreign(lm_dtype dtype, lm_device device, int ndim, const in
   *out = t;
 done:
   if (status != LM_OK) {
-    if (t) lm_pool_return_tensor(t);
+    if (t) lm_header_give(t);
     release(owner);
   }
   return status;
@@ -368,7 +368,7 @@ typedef union element {
 } element;
 
 /* The element's bytes on the host. */
-static lm_status fetch(const lm_tensor *t, element *out) {
+static lm_status fetch_element(const lm_tensor *t, element *out) {
   if (t->numel != 1)
     return lm_fail(LM_E_ARG, "item: a tensor of sizes %s has %lld elements; one is wanted", lm_shape_of(t),
                    (long long)t->numel);
@@ -380,7 +380,7 @@ static lm_status fetch(const lm_tensor *t, element *out) {
 
 lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
-  lm_status status = fetch(t, &e);
+  lm_status status = fetch_element(t, &e);
   if (status != LM_OK) return status;
   switch ((lm_dtype)t->dtype) {
     case LM_BOOL: *out = e.u8 != 0; break;
@@ -399,7 +399,7 @@ lm_status lm_tensor_item_i64(const lm_tensor *t, int64_t *out) {
   element e;
   double value;
   if (t->dtype == LM_I64) {
-    lm_status status = fetch(t, &e);
+    lm_status status = fetch_element(t, &e);
     if (status == LM_OK) *out = e.i64;
     return status;
   }

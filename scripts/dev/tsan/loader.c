@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "data/gather.h"
 #include "mp/channel.h"
 #include "op/op.h"
@@ -36,7 +36,7 @@ static void *work(void *arg) {
   int fd = (int)(intptr_t)arg;
   bool closed = false;
   lm_parcel *set = NULL, *request = NULL;
-  lm_worker_begin();
+  lm_script_thread_begin();
   EXPECT(lm_channel_receive(fd, true, -1, &set, &closed) == LM_OK);
   while (set && !closed && lm_channel_receive(fd, true, -1, &request, &closed) == LM_OK) {
     lm_tensor *made[2] = {NULL, NULL};

@@ -13,7 +13,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/relink.h"
-#include "base/worker.h"
+#include "base/script_thread.h"
 
 static _Atomic int threads;             /* 0: not set */
 static _Atomic int most;                /* what the system granted, if it was less than wanted; 0: no limit seen */
@@ -85,7 +85,7 @@ int lm_cpu_threads(void) {
 }
 
 void lm_cpu_set_threads(int n) {
-  if (lm_is_worker()) {
+  if (lm_is_script_thread()) {
     own_threads = n > 0 ? n : 0;
   } else {
     atomic_store_explicit(&threads, n > 0 ? n : 0, memory_order_relaxed);

@@ -24,7 +24,7 @@ static lm_status read_some(lua_State *L, const lm_lua *s, int i, const char *fn,
                            lm_tensor ***out) {
   lm_tensor **one = NULL;
   lm_status status;
-  if (lm_to_box(L, s, i)) {
+  if (lm_to_tensor_handle(L, s, i)) {
     one = lm_malloc(sizeof *one);
     if (!one) return LM_E_OOM;
     TRY(lm_read_tensor(L, s, i, fn, arg, one));
@@ -71,7 +71,7 @@ static lm_status run_backward(lua_State *L, lm_lua *s, pass *p) {
   lm_status status;
   int options = 0;
   TRY(read_some(L, s, 1, fn, "x", false, &p->nroots, &p->roots));
-  bool positional = lm_to_box(L, s, 2) || (lua_type(L, 2) == LUA_TTABLE && lua_objlen(L, 2) > 0);
+  bool positional = lm_to_tensor_handle(L, s, 2) || (lua_type(L, 2) == LUA_TTABLE && lua_objlen(L, 2) > 0);
   if (positional) TRY(read_grads(L, s, 2, fn, "gradient", p));
   options = positional ? 3 : lua_isnoneornil(L, 2) ? 3 : 2;
   if (options == 2 && !lua_isnoneornil(L, 3)) options = 3;
@@ -103,13 +103,13 @@ static int bind_backward(lua_State *L) {
 
 /* grad(outputs, inputs, {grad_outputs, retain_graph, create_graph, allow_unused}). The handles for
  * the results stand in the list at stack index 4 before anything is read. */
-static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int boxes) {
+static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int handles) {
   const char *fn = "grad";
   lm_tensor **out = NULL;
   lm_status status;
   TRY(read_some(L, s, 1, fn, "outputs", false, &p->nroots, &p->roots));
   TRY(read_some(L, s, 2, fn, "inputs", false, &p->ninputs, &p->inputs));
-  if (p->ninputs != boxes) TRY(lm_fail(LM_E_ARG, "grad: inputs: a list that changes while it is read"));
+  if (p->ninputs != handles) TRY(lm_fail(LM_E_ARG, "grad: inputs: a list that changes while it is read"));
   if (p->ninputs == 0) TRY(lm_fail(LM_E_ARG, "grad: inputs: at least one tensor expected"));
   TRY(read_modes(L, s, 3, fn, "grad_outputs", &p->args, true));
   if (lua_type(L, 3) == LUA_TTABLE && lm_field(L, 3, "grad_outputs"))
@@ -125,7 +125,7 @@ static lm_status run_grad(lua_State *L, lm_lua *s, pass *p, int boxes) {
   for (int i = 0; i < p->ninputs; i++) {
     if (!out[i]) continue;
     lua_rawgeti(L, 4, i + 1);
-    lm_box_fill(s, (lm_box *)lua_touserdata(L, -1), out[i]);
+    lm_tensor_handle_fill(s, (lm_tensor_handle *)lua_touserdata(L, -1), out[i]);
     lm_pace_count(s, out[i]);
     lua_pop(L, 1);
   }
@@ -144,7 +144,7 @@ static int bind_grad(lua_State *L) {
   int n = lua_type(L, 2) == LUA_TTABLE ? (int)lua_objlen(L, 2) : 1;
   lua_createtable(L, n, 0);
   for (int i = 1; i <= n; i++) {
-    lm_box_new(L);
+    lm_tensor_handle_new(L);
     lua_rawseti(L, 4, i);
   }
   pass p = {0};
@@ -152,7 +152,7 @@ static int bind_grad(lua_State *L) {
   lua_settop(L, 4);
   for (int i = 1; i <= n; i++) { /* unused: nil */
     lua_rawgeti(L, 4, i);
-    bool unused = !((lm_box *)lua_touserdata(L, -1))->t;
+    bool unused = !((lm_tensor_handle *)lua_touserdata(L, -1))->t;
     lua_pop(L, 1);
     if (!unused) continue;
     lua_pushnil(L);

@@ -26,7 +26,7 @@ static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
-      lm_box_fill(s, lm_box_new(L), lm_retain(p->grads[i]));
+      lm_tensor_handle_fill(s, lm_tensor_handle_new(L), lm_retain(p->grads[i]));
     } else {
       lua_pushboolean(L, 0);
     }
@@ -134,7 +134,7 @@ typedef struct fetching {
   lm_tensor *out;
 } fetching;
 
-static lm_status fetch(lua_State *L, lm_lua *s, void *arg) {
+static lm_status fetch_saved(lua_State *L, lm_lua *s, void *arg) {
   (void)L, (void)s;
   fetching *f = arg;
   int from = f->c->saved[f->i];
@@ -149,7 +149,7 @@ static int bind_custom_saved(lua_State *L) {
   if (!f.c || !f.c->node) return lm_raise_text(L, "saved_tensors: only inside backward");
   if (i < 1 || i > f.c->nsaved) return lm_raise_text(L, "saved_tensors: %d were saved", f.c->nsaved);
   f.i = (int)i - 1;
-  return lm_return_tensors(L, 1, 1, fetch, &f, &f.out);
+  return lm_return_tensors(L, 1, 1, fetch_saved, &f, &f.out);
 }
 
 const luaL_Reg lm_custom_functions[] = {

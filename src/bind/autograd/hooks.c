@@ -12,7 +12,7 @@ static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   const hook_call *p = arg;
   s->in_backward = NULL;
   if (!lm_callback_push(L, p->c)) return 0; /* it was removed meanwhile */
-  if (p->grad) lm_box_fill(s, lm_box_new(L), lm_retain(p->grad));
+  if (p->grad) lm_tensor_handle_fill(s, lm_tensor_handle_new(L), lm_retain(p->grad));
   lua_call(L, p->grad ? 1 : 0, 1);
   if (lua_isnil(L, -1)) return 0;
   *p->replacement = lm_retain(lm_need_tensor(L, lua_gettop(L), "hook", "result"));
@@ -37,7 +37,7 @@ static int bind_register(lua_State *L) {
   lm_tensor *t = lm_need_tensor(L, 1, fn, "x");
   if (lua_type(L, 2) != LUA_TFUNCTION)
     return lm_raise_text(L, "%s: a function of the gradient expected, got %s", fn, lm_got(L, s, 2));
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b->hooked) {
     lua_newtable(L);
     lua_setfenv(L, 1);
@@ -64,7 +64,7 @@ static int bind_register(lua_State *L) {
 /* _remove_hook(x, id, callback) */
 static int bind_remove(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
   if (b->t) lm_remove_hook(b->t, (int64_t)lua_tonumber(L, 2));
   if (b->hooked && lua_type(L, 3) == LUA_TLIGHTUSERDATA) {

@@ -15,10 +15,7 @@ static int with_grad(lua_State *L, const char *fn, bool on) {
 static int bind_no_grad(lua_State *L) { return with_grad(L, "no_grad", false); }
 static int bind_enable_grad(lua_State *L) { return with_grad(L, "enable_grad", true); }
 
-static int bind_is_grad_enabled(lua_State *L) {
-  lua_pushboolean(L, lm_grad_enabled());
-  return 1;
-}
+static int bind_is_grad_enabled(lua_State *L) { return lm_return_bool(L, lm_grad_enabled()); }
 
 static int bind_set_grad_enabled(lua_State *L) {
   bool on = lm_need_bool(L, 1, "set_grad_enabled", "on");
@@ -48,15 +45,9 @@ static int bind_set_detect_anomaly(lua_State *L) {
 }
 
 /* is_checkpointing(): inside the function of a checkpoint, the first time or again */
-static int bind_is_checkpointing(lua_State *L) {
-  lua_pushboolean(L, lm_recipe_here());
-  return 1;
-}
+static int bind_is_checkpointing(lua_State *L) { return lm_return_bool(L, lm_recipe_here()); }
 
-static int bind_is_anomaly_enabled(lua_State *L) {
-  lua_pushboolean(L, lm_anomaly());
-  return 1;
-}
+static int bind_is_anomaly_enabled(lua_State *L) { return lm_return_bool(L, lm_anomaly()); }
 
 /* autocast({device = …, dtype = …, enabled = true, cache_enabled = true}, f, ...): for tensors of one kind of device,
  * or of every kind where none is given, beside what surrounding scopes say of other kinds. dtype: float16 on CUDA and
@@ -93,8 +84,7 @@ static int bind_autocast(lua_State *L) {
 static int bind_is_autocast_enabled(lua_State *L) {
   uint8_t on = lm_autocast_get().on;
   if (!lua_isnoneornil(L, 1)) on = on >> LM_DEVICE_KIND(lm_need_device(L, 1, "is_autocast_enabled")) & 1;
-  lua_pushboolean(L, on != 0);
-  return 1;
+  return lm_return_bool(L, on != 0);
 }
 
 /* get_autocast_dtype([device]) -> what products of tensors there become within the scope, or nil outside of one. */
@@ -102,8 +92,7 @@ static int bind_get_autocast_dtype(lua_State *L) {
   int kind = LM_DEVICE_KIND(lm_device_or_default(L, 1, "get_autocast_dtype"));
   lm_autocast mode = lm_autocast_get();
   if (!(mode.on >> kind & 1)) return 0;
-  lua_pushstring(L, lm_dtype_name((lm_dtype)mode.dtype[kind]));
-  return 1;
+  return lm_return_text(L, lm_dtype_name((lm_dtype)mode.dtype[kind]));
 }
 
 const luaL_Reg lm_mode_functions[] = {

@@ -51,7 +51,7 @@ done:
   return status;
 }
 
-static lm_status draw(lua_State *L, lm_lua *s, void *arg) {
+static lm_status draw_numbers(lua_State *L, lm_lua *s, void *arg) {
   int64_t n, seed, count;
   lm_status status;
   TRY(lm_read_int(L, s, 1, "draws", "n", &n));
@@ -63,7 +63,7 @@ done:
 }
 
 static int bind_permutation(lua_State *L) { return lm_return_tensor(L, 2, permute); }
-static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw); }
+static int bind_draws(lua_State *L) { return lm_return_tensor(L, 3, draw_numbers); }
 
 const luaL_Reg lm_batch_functions[] = {
     {"gather_rows", bind_gather_rows},

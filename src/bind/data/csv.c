@@ -70,8 +70,7 @@ static int bind_csv_line_of(lua_State *L) {
   lua_settop(L, 4);
   lm_need(L, read_span(L, LM_STATE(L), "csv_line_of", &text, &meant, &span));
   for (int64_t i = 0; i < span[0]; i++) line += text->data[i] == '\n';
-  lua_pushnumber(L, (double)line);
-  return 1;
+  return lm_return_number(L, (double)line);
 }
 
 /* ---- tables */

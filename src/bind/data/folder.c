@@ -14,7 +14,7 @@ typedef struct scanning {
 static void close_scanning(void *object) { lm_folder_free(&((scanning *)object)->found); }
 static const lm_object_type scanning_type = {"luminary.scanning", sizeof(scanning), close_scanning, NULL, NULL};
 
-static lm_status scan(lua_State *L, lm_lua *s, void *arg) {
+static lm_status run_scan(lua_State *L, lm_lua *s, void *arg) {
   scanning *v = arg;
   lm_folder *f = &v->found;
   const char *root;
@@ -37,7 +37,7 @@ static int bind_scan_folder(lua_State *L) {
   scanning *v = lm_object_new(L, &scanning_type);
   v->suffix = suffix;
   v->n = n;
-  lm_return_tensors(L, SCANNING, 3, scan, v, v->made);
+  lm_return_tensors(L, SCANNING, 3, run_scan, v, v->made);
   int nclasses = (int)v->found.nclasses;
   lua_createtable(L, nclasses, 0);
   const char *name = v->found.classes.data;

@@ -12,7 +12,7 @@ static lm_status read_bytes(lua_State *L, const lm_lua *s, int i, const char *fn
     return LM_OK;
   }
   lm_tensor *t;
-  if (!lm_to_box(L, s, i)) {
+  if (!lm_to_tensor_handle(L, s, i)) {
     return lm_fail(LM_E_ARG, "%s: %s: a string or a uint8 tensor expected, got %s", fn, arg, lm_got(L, s, i));
   }
   lm_status status = lm_read_tensor(L, s, i, fn, arg, &t);

@@ -49,8 +49,7 @@ static int bind_source_line_of(lua_State *L) {
   lm_source *source = need_source(L, "source_line_of");
   int64_t line;
   lm_need(L, lm_source_line_of(source, lm_need_int(L, 2, "source_line_of", "at"), &line));
-  lua_pushnumber(L, (double)line);
-  return 1;
+  return lm_return_number(L, (double)line);
 }
 
 static lm_status source_blocks(lua_State *L, lm_lua *s, void *arg) {

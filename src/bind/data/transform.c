@@ -47,8 +47,7 @@ static int bind_image_transform(lua_State *L) {
 
 static int bind_uniform_number(lua_State *L) {
   lm_draw d = lm_generator_take(LM_DEVICE(LM_CPU, 0), 1);
-  lua_pushnumber(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
-  return 1;
+  return lm_return_number(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
 }
 
 const luaL_Reg lm_transform_functions[] = {

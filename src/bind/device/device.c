@@ -16,19 +16,12 @@ static int need_kind(lua_State *L, const char *fn) {
   return strcmp(kind, "cpu") == 0 ? LM_CPU : LM_CUDA;
 }
 
-static int bind_device(lua_State *L) {
-  lua_pushstring(L, lm_device_name(lm_need_device(L, 1, "device")));
-  return 1;
-}
+static int bind_device(lua_State *L) { return lm_return_text(L, lm_device_name(lm_need_device(L, 1, "device"))); }
 
-static int bind_count(lua_State *L) {
-  lua_pushinteger(L, lm_device_count(need_kind(L, "device_count")));
-  return 1;
-}
+static int bind_count(lua_State *L) { return lm_return_int(L, lm_device_count(need_kind(L, "device_count"))); }
 
 static int bind_device_current(lua_State *L) {
-  lua_pushstring(L, lm_device_name(lm_device_current(need_kind(L, "device_current"))));
-  return 1;
+  return lm_return_text(L, lm_device_name(lm_device_current(need_kind(L, "device_current"))));
 }
 
 static int bind_device_set_current(lua_State *L) {
@@ -47,8 +40,7 @@ static int bind_with_device(lua_State *L) {
 
 static int bind_why_none(lua_State *L) {
   int kind = need_kind(L, "device_why_none");
-  lua_pushstring(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
-  return 1;
+  return lm_return_text(L, lm_device_count(kind) > 0 ? NULL : lm_device_why_none(kind));
 }
 
 static void put_property(void *ctx, const lm_property *p) { /* the table is on top */

@@ -179,15 +179,9 @@ static int bind_keep(lua_State *L) {
   return 0;
 }
 
-static int bind_kept_at(lua_State *L) {
-  lua_pushinteger(L, lm_optim_kept_at());
-  return 1;
-}
+static int bind_kept_at(lua_State *L) { return lm_return_int(L, lm_optim_kept_at()); }
 
-static int bind_is_capturing(lua_State *L) {
-  lua_pushboolean(L, lm_graph_capturing() != NULL);
-  return 1;
-}
+static int bind_is_capturing(lua_State *L) { return lm_return_bool(L, lm_graph_capturing() != NULL); }
 
 const luaL_Reg lm_graph_functions[] = {
     {"graph_capture", bind_capture},           {"graph_replay", bind_replay},   {"graph_keep", bind_keep},

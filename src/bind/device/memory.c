@@ -13,10 +13,7 @@
 #include "device/driver.h"
 #include "op/check.h"
 
-static int push_bytes(lua_State *L, size_t bytes) {
-  lua_pushnumber(L, (double)bytes);
-  return 1;
-}
+static int push_bytes(lua_State *L, size_t bytes) { return lm_return_number(L, (double)bytes); }
 
 static lm_memory_stats stats_of(lua_State *L, const char *fn) {
   return lm_memory_stats_of(lm_device_or_default(L, 1, fn));
@@ -84,16 +81,14 @@ static int bind_pin_memory(lua_State *L) {
 
 static int bind_is_pinned(lua_State *L) {
   const lm_tensor *x = lm_need_tensor(L, 1, "is_pinned", "x");
-  lua_pushboolean(L, LM_DEVICE_KIND(x->device) == LM_CPU && lm_is_pinned(x->data));
-  return 1;
+  return lm_return_bool(L, LM_DEVICE_KIND(x->device) == LM_CPU && lm_is_pinned(x->data));
 }
 
 /* ---- for specs */
 
 static int bind_live_tensors(lua_State *L) {
   lm_callbacks_drain(L, LM_STATE(L)->callbacks); /* functions that hold tensors, of graphs that are gone */
-  lua_pushnumber(L, (double)lm_live_tensors());
-  return 1;
+  return lm_return_number(L, (double)lm_live_tensors());
 }
 
 static int bind_fail_alloc_from(lua_State *L) {

@@ -21,8 +21,7 @@ lm_stream *lm_need_stream(lua_State *L, int i, const char *fn) {
 
 static int push_stream(lua_State *L, const lm_stream *s) {
   if (!s) return lm_raise(L, LM_E_DEVICE);
-  lua_pushinteger(L, s->id);
-  return 1;
+  return lm_return_int(L, s->id);
 }
 
 static int bind_stream_current(lua_State *L) {
@@ -39,10 +38,7 @@ static int bind_stream_new(lua_State *L) {
   return push_stream(L, s);
 }
 
-static int bind_stream_priority(lua_State *L) {
-  lua_pushinteger(L, lm_need_stream(L, 1, "priority")->priority);
-  return 1;
-}
+static int bind_stream_priority(lua_State *L) { return lm_return_int(L, lm_need_stream(L, 1, "priority")->priority); }
 
 static int bind_stream_native(lua_State *L) {
   lua_pushlightuserdata(L, lm_need_stream(L, 1, "native")->native);
@@ -77,8 +73,7 @@ static int bind_stream_synchronize(lua_State *L) {
 static int bind_stream_query(lua_State *L) {
   bool done = true;
   lm_need(L, lm_stream_query(lm_need_stream(L, 1, "query"), &done));
-  lua_pushboolean(L, done);
-  return 1;
+  return lm_return_bool(L, done);
 }
 
 static int bind_record_stream(lua_State *L) {
@@ -123,8 +118,7 @@ static int bind_event_wait(lua_State *L) {
 static int bind_event_query(lua_State *L) {
   bool done = true;
   lm_need(L, lm_event_query(event_at(L, 1, "query"), &done));
-  lua_pushboolean(L, done);
-  return 1;
+  return lm_return_bool(L, done);
 }
 
 static int bind_event_synchronize(lua_State *L) {
@@ -136,8 +130,7 @@ static int bind_event_elapsed(lua_State *L) {
   double milliseconds = 0;
   lm_event *from = event_at(L, 1, "elapsed_time");
   lm_need(L, lm_event_elapsed(from, event_at(L, 2, "elapsed_time"), &milliseconds));
-  lua_pushnumber(L, milliseconds);
-  return 1;
+  return lm_return_number(L, milliseconds);
 }
 
 const luaL_Reg lm_stream_functions[] = {

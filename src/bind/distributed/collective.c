@@ -42,23 +42,18 @@ static int work_wait(lua_State *L) {
     return lm_raise_text(L, "wait: seconds: a number of at least 0 expected, got %g", seconds);
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_work_wait(handle->work, seconds));
-  lua_pushboolean(L, 1);
-  return 1;
+  return lm_return_bool(L, 1);
 }
 
 /* work:is_completed() -> whether wait would return (or raise) at once */
-static int work_is_completed(lua_State *L) {
-  lua_pushboolean(L, lm_work_done(self(L, "is_completed")->work));
-  return 1;
-}
+static int work_is_completed(lua_State *L) { return lm_return_bool(L, lm_work_done(self(L, "is_completed")->work)); }
 
 /* work:source_rank() -> who sent what a finished irecv received; nil before, and once the group is gone */
 static int work_source(lua_State *L) {
   work_handle *handle = self(L, "source_rank");
   int peer = lm_work_done(handle->work) ? lm_work_peer(handle->work) : -1;
   if (peer < 0 || !handle->group) return 0;
-  lua_pushinteger(L, in_world(handle->group, peer));
-  return 1;
+  return lm_return_int(L, in_world(handle->group, peer));
 }
 
 static int work_text(lua_State *L) {
@@ -315,8 +310,7 @@ static int bind_devices(lua_State *L) {
 done:
   lm_free(list);
   if (status != LM_OK) return lm_raise(L, status);
-  lua_pushboolean(L, taken);
-  return 1;
+  return lm_return_bool(L, taken);
 }
 
 /* ---- objects travel as bytes */
@@ -347,13 +341,14 @@ static int bind_bytes(lua_State *L) {
 static int bind_text(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *t;
-  lm_box *held = lm_box_new(L); /* making the string may collect, and x be freed or given other memory */
+  lm_tensor_handle *held =
+      lm_tensor_handle_new(L); /* making the string may collect, and x be freed or given other memory */
   lm_need(L, lm_read_plain(L, s, 1, "dist_text", "the tensor", LM_U8, &t));
   int64_t n = lm_need_int(L, 2, "dist_text", "n");
   if (n < 0 || n > t->numel)
     return lm_raise_text(L, "dist_text: %lld of %lld bytes", (long long)n, (long long)t->numel);
   lm_need(L, lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &t));
-  lm_box_fill(s, held, t);
+  lm_tensor_handle_fill(s, held, t);
   lua_pushlstring(L, t->data, (size_t)n);
   return 1;
 }

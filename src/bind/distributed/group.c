@@ -63,8 +63,7 @@ static int bind_has(lua_State *L) {
   if (!fn) return lm_raise_text(L, "dist_has: two names expected");
   lm_status status = lm_group_backend_check(lm_need_text(L, 1, fn, "backend"), text);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, fn));
-  lua_pushstring(L, text);
-  return 1;
+  return lm_return_text(L, text);
 }
 
 static int bind_solo(lua_State *L) {
@@ -130,10 +129,7 @@ static int bind_members(lua_State *L) {
 /* nccl_version() -> 22809, or nil and why the group that uses NCCL is not there */
 static int bind_nccl_version(lua_State *L) {
   const lm_group_table *table;
-  if (lm_group_table_find("nccl", &table) == LM_OK && table->version) {
-    lua_pushinteger(L, table->version());
-    return 1;
-  }
+  if (lm_group_table_find("nccl", &table) == LM_OK && table->version) { return lm_return_int(L, table->version()); }
   lua_pushnil(L);
   lua_pushstring(L, lm_error());
   return 2;

@@ -93,8 +93,7 @@ static int bind_forward(lua_State *L) {
   lm_note_line(L, LM_STATE(L));
   lm_need(L, lm_reducer_forward(handle->r, &f, &root));
   if (!f.sync || !f.training || !f.buffers) return 0;
-  lua_pushinteger(L, root);
-  return 1;
+  return lm_return_int(L, root);
 }
 
 /* reducer_no_sync(r, f, ...): f's results; backward passes after forward passes in f average nothing */
@@ -277,13 +276,13 @@ static int bind_share_text(lua_State *L) {
   size_t n = 0;
   if (lua_type(L, 2) != LUA_TSTRING) return lm_raise_text(L, "%s: a text expected", ddp);
   const char *mine = lua_tolstring(L, 2, &n);
-  lm_box *owner = lm_box_new(L); /* of the bytes, while Lua makes a string of them */
+  lm_tensor_handle *owner = lm_tensor_handle_new(L); /* of the bytes, while Lua makes a string of them */
   lm_tensor *t = NULL;
   lm_note_line(L, s);
   lm_need(L, lm_read_group(L, s, 1, ddp, &g));
   lm_need(L, lm_share_bytes(g, 0, mine, n, &theirs, &n));
   lm_need(L, lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){(int64_t)n}, theirs, n, lm_free, theirs, &t));
-  lm_box_fill(s, owner, t);
+  lm_tensor_handle_fill(s, owner, t);
   lua_pushlstring(L, theirs, n);
   return 1;
 }

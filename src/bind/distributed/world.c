@@ -126,8 +126,7 @@ static int bind_local_rank(lua_State *L) {
 static int bind_backend(lua_State *L) {
   const char *backend;
   lm_need(L, lm_world_backend(lm_need_world(L, 1, "dist_backend")->world, &backend));
-  lua_pushstring(L, backend);
-  return 1;
+  return lm_return_text(L, backend);
 }
 
 /* ---- health */

@@ -160,13 +160,13 @@ static int bind_encode(lua_State *L) {
 }
 
 /* Deep trees are refused by cJSON itself (CJSON_NESTING_LIMIT). What stands for null is at 2. */
-static void push(lua_State *L, const cJSON *item) {
+static void push_json(lua_State *L, const cJSON *item) {
   luaL_checkstack(L, 8, "json_decode");
   if (cJSON_IsArray(item)) {
     lua_createtable(L, cJSON_GetArraySize(item), 0);
     int k = 0;
     for (const cJSON *c = item->child; c; c = c->next) {
-      push(L, c);
+      push_json(L, c);
       lua_rawseti(L, -2, ++k);
     }
   } else if (cJSON_IsObject(item)) {
@@ -177,7 +177,7 @@ static void push(lua_State *L, const cJSON *item) {
       lua_rawget(L, -3);
       if (!lua_isnil(L, -1)) lm_raise_text(L, "json_decode: the key '%s' is there twice", c->string);
       lua_pop(L, 1);
-      push(L, c);
+      push_json(L, c);
       lua_rawset(L, -3);
     }
   } else if (cJSON_IsString(item)) {
@@ -224,7 +224,7 @@ static int bind_decode(lua_State *L) {
     }
     return lm_raise_text(L, "json_decode: no JSON at byte %d", at);
   }
-  push(L, *tree);
+  push_json(L, *tree);
   free_tree(tree);
   return 1;
 }

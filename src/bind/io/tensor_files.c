@@ -64,7 +64,7 @@ done:
   return status;
 }
 
-static lm_status save(lua_State *L, lm_lua *s, void *arg) {
+static lm_status save_tensors(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   saving v = {0};
   const char *path;
@@ -85,7 +85,7 @@ static int bind_save(lua_State *L) {
     return lm_raise_text(L, "safetensors_save: metadata: a table of strings expected");
   }
   if (lua_type(L, 4) != LUA_TTABLE) return lm_raise_text(L, "safetensors_save: names: a list of strings expected");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), save, NULL));
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), save_tensors, NULL));
   return 0;
 }
 
@@ -158,9 +158,9 @@ static int bind_load(lua_State *L) {
       lua_pop(L, 1);
       continue;
     }
-    lm_box *box = lm_box_new(L);
+    lm_tensor_handle *handle = lm_tensor_handle_new(L);
     lm_need(L, lm_attempt_twice(L, s, load_tensor, &v));
-    lm_box_fill(s, box, v.t);
+    lm_tensor_handle_fill(s, handle, v.t);
     lm_pace_count(s, v.t);
     lua_rawset(L, 4);
   }

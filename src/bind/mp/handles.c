@@ -83,15 +83,9 @@ static int bind_close_handle(lua_State *L) {
   return 0;
 }
 
-static int bind_is_handle(lua_State *L) {
-  lua_pushboolean(L, lm_to_object(L, 1, &handle_type) != NULL);
-  return 1;
-}
+static int bind_is_handle(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &handle_type) != NULL); }
 
-static int bind_is_open(lua_State *L) {
-  lua_pushboolean(L, lm_to_handle(L, 1) != NULL);
-  return 1;
-}
+static int bind_is_open(lua_State *L) { return lm_return_bool(L, lm_to_handle(L, 1) != NULL); }
 
 /* ---- parcels */
 
@@ -144,11 +138,11 @@ int lm_parcel_push(lua_State *L, lm_lua *s, lm_parcel **held) {
   lua_pushlstring(L, p->text, p->n);
   lua_createtable(L, p->ntensors, 0);
   for (int i = 0; i < p->ntensors; i++) {
-    lm_box *b = lm_box_new(L);
+    lm_tensor_handle *b = lm_tensor_handle_new(L);
     const lm_segment *segment = lm_segment_of(p->tensors[i]);
     if (segment && segment != last) s->fresh += LM_PACE_DESCRIPTOR;
     last = segment;
-    lm_box_fill(s, b, p->tensors[i]);
+    lm_tensor_handle_fill(s, b, p->tensors[i]);
     lm_pace_count(s, p->tensors[i]);
     p->tensors[i] = NULL;
     lua_rawseti(L, -2, i + 1);
@@ -250,16 +244,14 @@ static int bind_get(lua_State *L) {
   lm_need(L, lm_attempt_twice(L, s, take_message, &g));
   if (*g.held) return lm_parcel_push(L, s, g.held);
   if (g.closed) return 0;
-  lua_pushboolean(L, 0);
-  return 1;
+  return lm_return_bool(L, 0);
 }
 
 static int bind_poll(lua_State *L) {
   lm_handle *h = need_handle(L, 1, 0);
   bool ready;
   lm_need(L, lm_channel_wait(h->fd[0], POLLIN, luaL_checknumber(L, 2), &ready));
-  lua_pushboolean(L, ready);
-  return 1;
+  return lm_return_bool(L, ready);
 }
 
 static int bind_queue_size(lua_State *L) {
@@ -274,14 +266,12 @@ static int bind_queue_has(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
   bool has;
   lm_need(L, lm_queue_has(h, (uint64_t)luaL_checknumber(L, 2), &has));
-  lua_pushboolean(L, has);
-  return 1;
+  return lm_return_bool(L, has);
 }
 
 static int bind_queue_flush(lua_State *L) {
   lm_handle *h = need_handle(L, 1, LM_QUEUE);
-  lua_pushboolean(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
-  return 1;
+  return lm_return_bool(L, lm_queue_backlog(h, luaL_checknumber(L, 2)) == 0);
 }
 
 static int bind_queue_done(lua_State *L) {
@@ -292,8 +282,7 @@ static int bind_queue_done(lua_State *L) {
 static int bind_queue_join(lua_State *L) {
   bool done;
   lm_need(L, lm_queue_wait_done(need_handle(L, 1, LM_QUEUE), luaL_checknumber(L, 2), &done));
-  lua_pushboolean(L, done);
-  return 1;
+  return lm_return_bool(L, done);
 }
 
 /* ---- locks and events */
@@ -303,8 +292,7 @@ static int bind_acquire(lua_State *L) {
   lm_status status = lm_lock_acquire(need_handle(L, 1, LM_LOCK), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Lock:acquire"));
   if (got == LM_GRASP_NONE) return 0;
-  lua_pushinteger(L, got);
-  return 1;
+  return lm_return_int(L, got);
 }
 
 static int bind_release(lua_State *L) {
@@ -312,10 +300,7 @@ static int bind_release(lua_State *L) {
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "Lock:release"));
 }
 
-static int bind_held(lua_State *L) {
-  lua_pushinteger(L, need_handle(L, 1, LM_LOCK)->depth);
-  return 1;
-}
+static int bind_held(lua_State *L) { return lm_return_int(L, need_handle(L, 1, LM_LOCK)->depth); }
 
 static int bind_event_set(lua_State *L) {
   lm_flag_set(need_handle(L, 1, LM_FLAG), lua_toboolean(L, 2));
@@ -323,8 +308,7 @@ static int bind_event_set(lua_State *L) {
 }
 
 static int bind_event_wait(lua_State *L) {
-  lua_pushboolean(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
-  return 1;
+  return lm_return_bool(L, lm_flag_wait(need_handle(L, 1, LM_FLAG), luaL_checknumber(L, 2)));
 }
 
 /* ---- semaphores */

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "base/worker.h"
+#include "base/script_thread.h"
 #include "bind/bind.h"
 #include "distributed/group/group.h"
 #include "mp/channel.h"
@@ -62,7 +62,7 @@ static void *leave_late(void *code) {
 }
 
 /* Without destructors. What was written is flushed, unless a thread holds on to a file. */
-static void leave(int code, void *unused) {
+static void leave_process(int code, void *unused) {
   pthread_t id;
   (void)unused;
   lm_group_farewell();
@@ -76,7 +76,7 @@ static void leave(int code, void *unused) {
 static void finish_threads(void *unused) {
   (void)unused;
   lm_lua_threads_end(2);
-  if (lm_busy_threads(0) > 0) on_exit(leave, NULL);
+  if (lm_busy_threads(0) > 0) on_exit(leave_process, NULL);
 }
 
 void lm_lua_threads_at_exit(void) {
@@ -105,7 +105,7 @@ static void allow_interrupts(bool allow) {
 
 /* ---- the thread */
 
-static int body(lua_State *L) {
+static int run_chunk(lua_State *L) {
   const lm_lua_thread *t = lua_touserdata(L, 1);
   luaL_openlibs(L);
   lua_pushinteger(L, t->fd);
@@ -117,20 +117,20 @@ static int body(lua_State *L) {
   return 0;
 }
 
-static void unref(lm_lua_thread *t) { /* with the lock held */
+static void release_thread(lm_lua_thread *t) { /* with the lock held */
   if (--t->rc == 0) lm_free(t);
 }
 
-static void *run(void *arg) {
+static void *thread_main(void *arg) {
   lm_lua_thread *t = arg;
-  lm_worker_begin();
+  lm_script_thread_begin();
   lua_State *L = luaL_newstate();
   stack_t stack = {.ss_sp = t->stack, .ss_size = HANDLER_STACK};
   sigaltstack(&stack, NULL);
   if (!L) {
     snprintf(t->error, sizeof t->error, "there is no memory for another Lua state");
   } else {
-    if (lua_cpcall(L, body, t) != 0) {
+    if (lua_cpcall(L, run_chunk, t) != 0) {
       const char *message = lua_tostring(L, -1);
       if (!message) lua_pushliteral(L, "an error that is no text");
       lm_write_bytes(t->error, sizeof t->error, lua_tostring(L, -1), lua_objlen(L, -1));
@@ -154,7 +154,7 @@ static void *run(void *arg) {
   while (*at && *at != t) at = &(*at)->next;
   if (*at) *at = t->next;
   pthread_cond_broadcast(&ends);
-  unref(t);
+  release_thread(t);
   pthread_mutex_unlock(&lock);
   return NULL;
 }
@@ -181,7 +181,7 @@ lm_status lm_lua_thread_start(const char *chunk, int fd, lm_lua_thread **out) {
   }
   pthread_sigmask(SIG_BLOCK, &blocked, &before);
   pthread_mutex_lock(&lock);
-  int problem = pthread_create(&t->id, &attributes, run, t);
+  int problem = pthread_create(&t->id, &attributes, thread_main, t);
   if (problem == 0) {
     t->next = running;
     running = t;
@@ -238,7 +238,7 @@ void lm_lua_thread_forget(lm_lua_thread *t) {
     pthread_join(id, NULL); /* it has nothing left to do */
   }
   pthread_mutex_lock(&lock);
-  unref(t);
+  release_thread(t);
   pthread_mutex_unlock(&lock);
 }
 

@@ -102,31 +102,25 @@ static int bind_print(lua_State *L) {
   return 0;
 }
 
-static int bind_printed(lua_State *L) {
-  lua_pushboolean(L, lm_supervisor_printed(self(L)));
-  return 1;
-}
+static int bind_printed(lua_State *L) { return lm_return_bool(L, lm_supervisor_printed(self(L))); }
 
 static int bind_sweep(lua_State *L) {
   int left = 0;
   lm_supervisor *s = self(L);
   lm_supervisor_sweep(s, luaL_checknumber(L, 2), &left);
-  lua_pushinteger(L, left);
-  return 1;
+  return lm_return_int(L, left);
 }
 
 static int bind_file(lua_State *L) {
   char path[64];
   lm_need(L, lm_supervisor_file(self(L), path, sizeof path));
-  lua_pushstring(L, path);
-  return 1;
+  return lm_return_text(L, path);
 }
 
 static int bind_port(lua_State *L) {
   int port = 0;
   lm_need(L, lm_supervisor_port(self(L), &port));
-  lua_pushinteger(L, port);
-  return 1;
+  return lm_return_int(L, port);
 }
 
 static int bind_close(lua_State *L) {
@@ -149,19 +143,12 @@ static int bind_supervisor(lua_State *L) {
 static int bind_self(lua_State *L) {
   char path[PATH_MAX];
   lm_need(L, lm_process_self(path, sizeof path));
-  lua_pushstring(L, path);
-  return 1;
+  return lm_return_text(L, path);
 }
 
-static int bind_cores(lua_State *L) {
-  lua_pushinteger(L, lm_process_cores());
-  return 1;
-}
+static int bind_cores(lua_State *L) { return lm_return_int(L, lm_process_cores()); }
 
-static int bind_signal_name(lua_State *L) {
-  lua_pushstring(L, lm_signal_name((int)luaL_checkinteger(L, 1)));
-  return 1;
-}
+static int bind_signal_name(lua_State *L) { return lm_return_text(L, lm_signal_name((int)luaL_checkinteger(L, 1))); }
 
 const luaL_Reg lm_supervisor_functions[] = {{"process_supervisor", bind_supervisor},
                                             {"process_self", bind_self},

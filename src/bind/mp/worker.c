@@ -177,8 +177,7 @@ static int bind_receive(lua_State *L) {
     close_channel(w);
     return 0;
   }
-  lua_pushboolean(L, 0);
-  return 1;
+  return lm_return_bool(L, 0);
 }
 
 /* ---- how they fare */
@@ -188,7 +187,7 @@ static bool has_ended(const worker *w) {
 }
 
 /* Whether the worker at the top has anything to tell; else what to poll for it. */
-static bool look(worker *w, struct pollfd *polls, int *n, double *most) {
+static bool has_news(worker *w, struct pollfd *polls, int *n, double *most) {
   if (w->process.pid > 0 && w->process.pidfd < 0) {
     if (lm_process_wait(&w->process, 0) != LM_OK || w->process.ended) return true;
     *most = 0.01; /* nothing to poll for its end */
@@ -216,7 +215,7 @@ static int bind_wait(lua_State *L) {
       worker *w = h ? NULL : lm_need_object(L, lua_gettop(L), &worker_type, "lm.mp");
       lua_pop(L, 1);
       if (h && h->fd[0] >= 0) polls[n++] = (struct pollfd){.fd = h->fd[0], .events = POLLIN};
-      if (w && look(w, polls, &n, &most)) return 0;
+      if (w && has_news(w, polls, &n, &most)) return 0;
     }
     if (left < 0) left = 0;
     int found = poll(polls, (nfds_t)n, (int)((left < most ? left : most) * 1000 + 0.999));
@@ -250,13 +249,12 @@ static int bind_signal(lua_State *L) {
 static int bind_pid(lua_State *L) {
   const worker *w = need_worker(L);
   if (w->process.pid <= 0) return 0;
-  lua_pushinteger(L, w->process.pid);
-  return 1;
+  return lm_return_int(L, w->process.pid);
 }
 
 /* ---- shared memory */
 
-static lm_status share(lua_State *L, lm_lua *s, void *which) {
+static lm_status share_tensors(lua_State *L, lm_lua *s, void *which) {
   int n = 0;
   lm_tensor **tensors = NULL;
   lm_status status;
@@ -275,28 +273,22 @@ static int bind_share(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   int which = 0;
   lm_pace(L, s);
-  lm_status status = lm_attempt_twice(L, s, share, &which);
+  lm_status status = lm_attempt_twice(L, s, share_tensors, &which);
   if (status == LM_OK) return 0;
   if (status != LM_E_STATE) return lm_raise(L, lm_fail_in(status, "share_memory_"));
-  lua_pushinteger(L, which + 1);
-  return 1;
+  return lm_return_int(L, which + 1);
 }
 
 static int bind_is_shared(lua_State *L) {
-  lua_pushboolean(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
-  return 1;
+  return lm_return_bool(L, lm_is_shared(lm_need_tensor(L, 1, "is_shared", "x")));
 }
 
 static int bind_unfit(lua_State *L) {
   if (lm_lend_check(lm_need_tensor(L, 1, "mp_unfit", "x")) == LM_OK) return 0;
-  lua_pushstring(L, lm_error());
-  return 1;
+  return lm_return_text(L, lm_error());
 }
 
-static int bind_lent(lua_State *L) {
-  lua_pushinteger(L, lm_lent());
-  return 1;
-}
+static int bind_lent(lua_State *L) { return lm_return_int(L, lm_lent()); }
 
 const luaL_Reg lm_worker_functions[] = {
     {"mp_process", bind_process},     {"mp_thread", bind_thread},   {"mp_pair", bind_pair}, {"mp_parent", bind_parent},

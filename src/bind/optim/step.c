@@ -21,7 +21,7 @@ static void release_group(group *g) {
 static const char fn[] = "optim_step";
 
 /* Entry k of the list at stack index i (0: no list); NULL for nil or false. */
-static lm_status entry(lua_State *L, const lm_lua *s, int i, int k, const char *name, lm_tensor **out) {
+static lm_status list_entry(lua_State *L, const lm_lua *s, int i, int k, const char *name, lm_tensor **out) {
   lm_status status = LM_OK;
   *out = NULL;
   if (i == 0) return LM_OK;
@@ -62,14 +62,14 @@ static lm_status read_lists(lua_State *L, const lm_lua *s, group *g) {
   for (size_t i = 0; i < count; i++) {
     lm_tensor *param, *grad;
     int at = g->n, n = (int)i + 1;
-    TRY(entry(L, s, params, n, "params", &param));
+    TRY(list_entry(L, s, params, n, "params", &param));
     if (!param) TRY(not_a_tensor("params", n));
-    TRY(entry(L, s, grads, n, "grads", &grad));
+    TRY(list_entry(L, s, grads, n, "grads", &grad));
     if (!grads) grad = lm_grad_of(param);
     if (!grad) continue;
     for (int k = 0; k < o->n_states; k++) {
       if (!lm_optimizer_has(o, g->modes, k)) continue;
-      TRY(entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
+      TRY(list_entry(L, s, states[k], n, o->state[k].name, &g->state[k][at]));
       if (!g->state[k][at]) TRY(not_a_tensor(o->state[k].name, n));
     }
     g->param[at] = param;
@@ -165,7 +165,7 @@ typedef struct clipping {
   lm_status (*work)(struct clipping *c, int n, lm_tensor *const *list);
 } clipping;
 
-static lm_status clip(lua_State *L, lm_lua *s, void *arg) {
+static lm_status run_clipping(lua_State *L, lm_lua *s, void *arg) {
   clipping *c = arg;
   lm_tensor **list = NULL;
   int n;
@@ -193,32 +193,32 @@ static int bind_total_norm(lua_State *L) {
   clipping c = {.fn = "total_norm", .work = measure};
   c.p = lm_need_number(L, 2, c.fn, "p");
   c.of_grads = lm_need_bool(L, 3, c.fn, "of_grads");
-  return lm_return_tensors(L, 3, 1, clip, &c, &c.total);
+  return lm_return_tensors(L, 3, 1, run_clipping, &c, &c.total);
 }
 
-static lm_status scale(clipping *c, int n, lm_tensor *const *grads) {
+static lm_status clip_to_norm(clipping *c, int n, lm_tensor *const *grads) {
   return lm_clip_with_norm(n, grads, c->most, c->total);
 }
 
 static int bind_clip_with_norm(lua_State *L) {
-  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = scale};
+  clipping c = {.fn = "clip_with_norm", .of_grads = true, .work = clip_to_norm};
   c.most = lm_need_number(L, 2, c.fn, "max_norm");
   c.total = lm_need_tensor(L, 3, c.fn, "total");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }
 
-static lm_status limit(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
+static lm_status clip_values(clipping *c, int n, lm_tensor *const *grads) { return lm_clip_value(n, grads, c->most); }
 
 static int bind_clip_value(lua_State *L) {
-  clipping c = {.fn = "clip_value", .of_grads = true, .work = limit};
+  clipping c = {.fn = "clip_value", .of_grads = true, .work = clip_values};
   c.most = lm_need_number(L, 2, c.fn, "most");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), clip, &c));
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), run_clipping, &c));
   return 0;
 }
 
 /* zero_grad(params, set_to_none = true) */
-static lm_status zero(lua_State *L, lm_lua *s, void *arg) {
+static lm_status zero_gradients(lua_State *L, lm_lua *s, void *arg) {
   const bool *to_none = arg;
   lm_tensor **params = NULL, *out[LM_MAX_OUTS];
   int n = 0;
@@ -245,14 +245,13 @@ done:
 
 static int bind_zero_grad(lua_State *L) {
   bool to_none = lua_isnoneornil(L, 2) || lm_need_bool(L, 2, "zero_grad", "set_to_none");
-  lm_need(L, lm_attempt_twice(L, LM_STATE(L), zero, &to_none));
+  lm_need(L, lm_attempt_twice(L, LM_STATE(L), zero_gradients, &to_none));
   return 0;
 }
 
 /* has_grad(param): asked without a value of Lua's, which would lie on the gradient's memory until it is collected. */
 static int bind_has_grad(lua_State *L) {
-  lua_pushboolean(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
-  return 1;
+  return lm_return_bool(L, lm_grad_of(lm_need_tensor(L, 1, "has_grad", "param")) != NULL);
 }
 
 const luaL_Reg lm_optim_functions[] = {{"optim_step", bind_optim_step},

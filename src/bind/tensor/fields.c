@@ -23,15 +23,9 @@ static int get_shape(lua_State *L, lm_tensor *t) {
   return 1;
 }
 
-static int get_dtype(lua_State *L, lm_tensor *t) {
-  lua_pushstring(L, lm_dtype_name(t->dtype));
-  return 1;
-}
+static int get_dtype(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_dtype_name(t->dtype)); }
 
-static int get_device(lua_State *L, lm_tensor *t) {
-  lua_pushstring(L, lm_device_name(t->device));
-  return 1;
-}
+static int get_device(lua_State *L, lm_tensor *t) { return lm_return_text(L, lm_device_name(t->device)); }
 
 typedef struct getting {
   const char *name;
@@ -65,25 +59,13 @@ static int get_grad(lua_State *L, lm_tensor *t) {
   return push_tensor(L, "grad", make_grad);
 }
 
-static int get_requires_grad(lua_State *L, lm_tensor *t) {
-  lua_pushboolean(L, lm_requires_grad(t));
-  return 1;
-}
+static int get_requires_grad(lua_State *L, lm_tensor *t) { return lm_return_bool(L, lm_requires_grad(t)); }
 
-static int get_is_leaf(lua_State *L, lm_tensor *t) {
-  lua_pushboolean(L, lm_is_leaf(t));
-  return 1;
-}
+static int get_is_leaf(lua_State *L, lm_tensor *t) { return lm_return_bool(L, lm_is_leaf(t)); }
 
-static int get_is_cuda(lua_State *L, lm_tensor *t) {
-  lua_pushboolean(L, LM_DEVICE_KIND(t->device) == LM_CUDA);
-  return 1;
-}
+static int get_is_cuda(lua_State *L, lm_tensor *t) { return lm_return_bool(L, LM_DEVICE_KIND(t->device) == LM_CUDA); }
 
-static int get_ndim(lua_State *L, lm_tensor *t) {
-  lua_pushinteger(L, t->ndim);
-  return 1;
-}
+static int get_ndim(lua_State *L, lm_tensor *t) { return lm_return_int(L, t->ndim); }
 
 static lm_status make_T(lm_tensor *t, lm_tensor **out) {
   lm_permute_args a = {.x = t, .dims = {.n = t->ndim}};
@@ -111,8 +93,7 @@ static int get_grad_fn(lua_State *L, lm_tensor *t) {
   char copy[256]; /* of what the graph holds */
   const char *name = lm_grad_fn_name(t);
   if (name) snprintf(copy, sizeof copy, "%s", name);
-  lua_pushstring(L, name ? copy : NULL);
-  return 1;
+  return lm_return_text(L, name ? copy : NULL);
 }
 
 static lm_status make_data(lm_tensor *t, lm_tensor **out) {
@@ -124,20 +105,13 @@ static int get_data(lua_State *L, lm_tensor *t) {
   return push_tensor(L, "data", make_data);
 }
 
-static int get_itemsize(lua_State *L, lm_tensor *t) {
-  lua_pushinteger(L, (lua_Integer)lm_dtype_size(t->dtype));
-  return 1;
-}
+static int get_itemsize(lua_State *L, lm_tensor *t) { return lm_return_int(L, (lua_Integer)lm_dtype_size(t->dtype)); }
 
 static int get_nbytes(lua_State *L, lm_tensor *t) {
-  lua_pushnumber(L, (double)t->numel * (double)lm_dtype_size(t->dtype));
-  return 1;
+  return lm_return_number(L, (double)t->numel * (double)lm_dtype_size(t->dtype));
 }
 
-static int get_version(lua_State *L, lm_tensor *t) {
-  lua_pushnumber(L, lm_version(t));
-  return 1;
-}
+static int get_version(lua_State *L, lm_tensor *t) { return lm_return_number(L, lm_version(t)); }
 
 static const struct getter {
   const char *name;
@@ -224,8 +198,7 @@ done:
 int lm_bind_eq(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_tensor *a = lm_to_tensor(L, s, 1), *b = lm_to_tensor(L, s, 2);
-  lua_pushboolean(L, a && a == b);
-  return 1;
+  return lm_return_bool(L, a && a == b);
 }
 
 int lm_bind_lt(lua_State *L) {
@@ -247,14 +220,10 @@ int lm_bind_le(lua_State *L) {
 int lm_bind_len(lua_State *L) {
   lm_tensor *t = lm_need_tensor(L, 1, "#", "x");
   if (t->ndim == 0) return lm_raise_text(L, "#: a 0-d tensor has no first size");
-  lua_pushnumber(L, (double)t->size[0]);
-  return 1;
+  return lm_return_number(L, (double)t->size[0]);
 }
 
-static int push_text(lua_State *L) {
-  lua_pushstring(L, lua_touserdata(L, 1));
-  return 1;
-}
+static int push_text(lua_State *L) { return lm_return_text(L, lua_touserdata(L, 1)); }
 
 static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
   char **text = arg, suffix[96] = "";
@@ -272,7 +241,7 @@ static lm_status attempt_print(lua_State *L, lm_lua *s, void *arg) {
 
 int lm_bind_tostring(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_text(L, "tostring: a tensor expected, got %s", lm_got(L, s, 1));
   if (!b->t) {
     lua_pushfstring(L, "tensor (%s)", b->why ? b->why : "empty");

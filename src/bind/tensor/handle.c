@@ -2,15 +2,15 @@
 #include "base/mem.h"
 #include "bind/bind.h"
 
-lm_box *lm_box_new(lua_State *L) {
-  lm_box *b = (lm_box *)lua_newuserdata(L, sizeof *b);
+lm_tensor_handle *lm_tensor_handle_new(lua_State *L) {
+  lm_tensor_handle *b = (lm_tensor_handle *)lua_newuserdata(L, sizeof *b);
   memset(b, 0, sizeof *b);
   lua_pushvalue(L, lua_upvalueindex(2));
   lua_setmetatable(L, -2);
   return b;
 }
 
-void lm_box_unlink(lm_box *b) {
+void lm_tensor_handle_unlink(lm_tensor_handle *b) {
   if (!b->pprev) return;
   *b->pprev = b->next;
   if (b->next) b->next->pprev = b->pprev;
@@ -42,8 +42,8 @@ void lm_let_go_kept(lm_lua *s) {
   s->kept_room = 0;
 }
 
-void lm_box_drop(lm_lua *s, lm_box *b, const char *why) {
-  lm_box_unlink(b);
+void lm_tensor_handle_drop(lm_lua *s, lm_tensor_handle *b, const char *why) {
+  lm_tensor_handle_unlink(b);
   lm_tensor *t = b->t;
   b->t = NULL;
   b->why = why;
@@ -51,11 +51,11 @@ void lm_box_drop(lm_lua *s, lm_box *b, const char *why) {
 }
 
 /* __gc. Never raises but for lack of memory in Lua itself; releasing pushes to free lists. */
-int lm_box_gc(lua_State *L) {
+int lm_tensor_handle_gc(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return 0;
   if (b->hooked) lm_hooks_orphan(L, s);
-  lm_box_drop(s, b, "was collected");
+  lm_tensor_handle_drop(s, b, "was collected");
   return 0;
 }

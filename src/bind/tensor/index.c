@@ -96,7 +96,7 @@ typedef struct picked {
   lm_tensor *owned[MOST_OWNED];
 } picked;
 
-static lm_tensor *own(picked *p, lm_tensor *t) { return p->owned[p->nowned++] = t; }
+static lm_tensor *own_tensor(picked *p, lm_tensor *t) { return p->owned[p->nowned++] = t; }
 
 static void release_picked(picked *p) {
   while (p->nowned > 0) lm_release(p->owned[--p->nowned]);
@@ -113,11 +113,11 @@ static lm_status pick_mask(picked *p, lm_tensor *mask, int dim) {
   }
   lm_nonzero_args find = {.x = mask};
   TRY(lm_call(LM_OP_nonzero, &find, out));
-  places = own(p, out[0]);
+  places = own_tensor(p, out[0]);
   for (int k = 0; k < mask->ndim; k++) {
     lm_select_args column = {.x = places, .dim = 1, .index = k + 1};
     TRY(lm_call(LM_OP_select, &column, out));
-    p->indices[dim + k] = own(p, out[0]);
+    p->indices[dim + k] = own_tensor(p, out[0]);
   }
 done:
   return status;
@@ -144,7 +144,7 @@ static int dims_of(const entry *e, int rest) {
   return e->kind == NEW ? 0 : e->kind == MASK ? e->t->ndim : 1;
 }
 
-static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
+static lm_status pick_entries(lm_tensor *x, int n, const entry *e, picked *p) {
   lm_status status = LM_OK;
   lm_tensor *out[LM_MAX_OUTS];
   int used = 0, dim = 0, source = 0; /* where we are in the view, and in x */
@@ -167,21 +167,21 @@ static lm_status pick(lm_tensor *x, int n, const entry *e, picked *p) {
         TRY(check_entry(x, source, &e[i]));
         lm_select_args a = {.x = p->view, .dim = dim, .index = e[i].first};
         TRY(lm_call(LM_OP_select, &a, out));
-        p->view = own(p, out[0]);
+        p->view = own_tensor(p, out[0]);
         break;
       }
       case RANGE: {
         TRY(check_entry(x, source, &e[i]));
         lm_slice_args a = {.x = p->view, .dim = dim, .first = e[i].first, .last = e[i].last, .step = e[i].step};
         TRY(lm_call(LM_OP_slice, &a, out));
-        p->view = own(p, out[0]);
+        p->view = own_tensor(p, out[0]);
         dim++;
         break;
       }
       case NEW: {
         lm_unsqueeze_args a = {.x = p->view, .dim = dim++};
         TRY(lm_call(LM_OP_unsqueeze, &a, out));
-        p->view = own(p, out[0]);
+        p->view = own_tensor(p, out[0]);
         break;
       }
       case WHOLE: dim++; break;
@@ -234,7 +234,7 @@ static lm_status attempt_get(lua_State *L, lm_lua *s, void *arg) {
   lm_status status;
   TRY(lm_read_tensor(L, s, 1, "x[…]", "x", &x));
   TRY(read_key(L, s, &n, e));
-  TRY(pick(x, n, e, &p));
+  TRY(pick_entries(x, n, e, &p));
   r->one = p.nindices == 0 && p.view->ndim == 0;
   for (int i = 0; i < n; i++) r->one &= e[i].kind == AT || e[i].kind == REST;
   if (p.nindices > 0) {
@@ -257,7 +257,7 @@ int lm_index_get(lua_State *L) {
   int n;
   if (t && read_key(L, s, &n, e) == LM_OK && push_one(L, s, t, n, e)) return 1;
   lm_pace(L, s);
-  lm_box *b = lm_box_new(L);
+  lm_tensor_handle *b = lm_tensor_handle_new(L);
   reading r = {0};
   lm_need(L, lm_attempt_twice(L, s, attempt_get, &r));
   t = lm_to_tensor(L, s, 1);
@@ -266,7 +266,7 @@ int lm_index_get(lua_State *L) {
     lua_settop(L, 1);
     return 1;
   }
-  lm_box_fill(s, b, r.out);
+  lm_tensor_handle_fill(s, b, r.out);
   if (!t || r.out->storage != t->storage) lm_pace_count(s, r.out);
   if (!r.one || (lm_grad_enabled() && lm_requires_grad(r.out))) return 1;
   double number;
@@ -279,14 +279,14 @@ int lm_index_get(lua_State *L) {
     uint8_t truth = whole != 0;
     lm_push_element(L, r.out->dtype == LM_BOOL ? LM_BOOL : LM_I64, r.out->dtype == LM_BOOL ? (void *)&truth : &whole);
   }
-  lm_box_drop(s, b, "was read as a number");
+  lm_tensor_handle_drop(s, b, "was read as a number");
   return 1;
 }
 
 /* ---- writing */
 
 /* A value without its leading dims of size 1, as PyTorch takes it: x[2] = f(batch of one). */
-static lm_status trim(lm_tensor *value, lm_tensor **out) {
+static lm_status without_leading_ones(lm_tensor *value, lm_tensor **out) {
   lm_view_args a = {.x = value};
   int ones = 0;
   while (ones < value->ndim && value->size[ones] == 1) ones++;
@@ -317,13 +317,13 @@ static lm_status attempt_set(lua_State *L, lm_lua *s, void *arg) {
   } else {
     TRY(lm_read_scalar(L, s, 3, "x[…] = value", "value", &value, &owned));
   }
-  TRY(trim(value, &trimmed));
+  TRY(without_leading_ones(value, &trimmed));
   value = trimmed;
   if (n == 1 && e[0].kind == MASK && value->ndim == 0 && lm_same_shape(e[0].t, x)) {
     lm_masked_fill_args a = {.x = x, .mask = e[0].t, .value = value};
     TRY(lm_call_inplace(LM_OP_masked_fill, &a, out));
   } else {
-    TRY(pick(x, n, e, &p));
+    TRY(pick_entries(x, n, e, &p));
     if (p.nindices > 0) {
       lm_index_put__args a = {.x = p.view, .indices = {p.nindices, p.indices}, .values = value};
       TRY(lm_call(LM_OP_index_put_, &a, out));

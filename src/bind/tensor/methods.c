@@ -20,8 +20,7 @@ static int sizes_or_one(lua_State *L, const char *fn, const lm_tensor *t, const 
   lm_need(L, lm_read_dim(L, LM_STATE(L), 2, fn, "dim", &dim));
   lm_need(L, lm_dim(fn, dim, t->ndim, &d));
   if (t->ndim == 0) return lm_raise_text(L, "%s: a 0-d tensor has no dims", fn);
-  lua_pushnumber(L, (double)v[d]);
-  return 1;
+  return lm_return_number(L, (double)v[d]);
 }
 
 static int bind_size(lua_State *L) {
@@ -34,32 +33,23 @@ static int bind_stride(lua_State *L) {
   return sizes_or_one(L, "stride", t, t->stride);
 }
 
-static int bind_dim(lua_State *L) {
-  lua_pushinteger(L, self_alone(L, "dim")->ndim);
-  return 1;
-}
+static int bind_dim(lua_State *L) { return lm_return_int(L, self_alone(L, "dim")->ndim); }
 
-static int bind_numel(lua_State *L) {
-  lua_pushnumber(L, (double)self_alone(L, "numel")->numel);
-  return 1;
-}
+static int bind_numel(lua_State *L) { return lm_return_number(L, (double)self_alone(L, "numel")->numel); }
 
 static int bind_element_size(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype));
-  return 1;
+  return lm_return_int(L, (lua_Integer)lm_dtype_size(self_alone(L, "element_size")->dtype));
 }
 
 static int bind_storage_offset(lua_State *L) {
   lm_tensor *t = self_alone(L, "storage_offset");
-  lua_pushnumber(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
-  return 1;
+  return lm_return_number(L, (double)((t->data - (char *)t->storage->data) / (ptrdiff_t)lm_dtype_size(t->dtype)));
 }
 
 /* The ordinal of a CUDA device, -1 for the CPU. */
 static int bind_get_device(lua_State *L) {
   lm_device d = self_alone(L, "get_device")->device;
-  lua_pushinteger(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
-  return 1;
+  return lm_return_int(L, LM_DEVICE_KIND(d) == LM_CPU ? -1 : LM_DEVICE_ORDINAL(d));
 }
 
 static bool is_laid_out(const lm_tensor *t, lm_format format) {
@@ -70,8 +60,7 @@ static int bind_is_contiguous(lua_State *L) {
   lm_tensor *t = self(L, "is_contiguous");
   lm_format format = LM_CONTIGUOUS;
   lm_need(L, LM_READ_OPTIONS(L, LM_STATE(L), 2, "is_contiguous", {"memory_format", LM_OPTION_FORMAT, &format}));
-  lua_pushboolean(L, is_laid_out(t, format));
-  return 1;
+  return lm_return_bool(L, is_laid_out(t, format));
 }
 
 /* ---- to */
@@ -181,21 +170,15 @@ static int bind_data_ptr(lua_State *L) {
 /* x:free(): the handle gives its memory up now; views and graphs keep what they share. */
 static int bind_free(lua_State *L) {
   lm_lua *s = LM_STATE(L);
-  lm_box *b = lm_to_box(L, s, 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, 1);
   if (!b) return lm_raise_text(L, "free: x: a tensor expected, got %s", lm_got(L, s, 1));
-  if (b->t) lm_box_drop(s, b, "was freed by x:free()");
+  if (b->t) lm_tensor_handle_drop(s, b, "was freed by x:free()");
   return 0;
 }
 
-static int bind_is_tensor(lua_State *L) {
-  lua_pushboolean(L, lm_to_box(L, LM_STATE(L), 1) != NULL);
-  return 1;
-}
+static int bind_is_tensor(lua_State *L) { return lm_return_bool(L, lm_to_tensor_handle(L, LM_STATE(L), 1) != NULL); }
 
-static int bind_is_alive(lua_State *L) {
-  lua_pushboolean(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL);
-  return 1;
-}
+static int bind_is_alive(lua_State *L) { return lm_return_bool(L, lm_to_tensor(L, LM_STATE(L), 1) != NULL); }
 
 lm_status lm_become(const char *fn, lm_tensor *t, lm_tensor *from) {
   if (t == from) return LM_OK;
@@ -240,7 +223,7 @@ static int bind_detach_(lua_State *L) {
   lm_detach_args a = {.x = self_alone(L, "detach_")};
   lm_tensor *out[LM_MAX_OUTS];
   lm_need(L, lm_call(LM_OP_detach, &a, out));
-  lm_box *b = lm_to_box(L, LM_STATE(L), 1);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, LM_STATE(L), 1);
   lm_let_go(LM_STATE(L), b->t);
   b->t = out[0];
   lua_settop(L, 1);

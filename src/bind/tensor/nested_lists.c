@@ -116,7 +116,7 @@ static lm_dtype find_dtype(lua_State *L, const lm_lua *s, int i, const shape *sh
   return found == LM_NO_DTYPE && depth == 0 ? lm_default_dtype() : found;
 }
 
-static lm_status store(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const place *at) {
+static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, void *p, const place *at) {
   double v = 0;
   int64_t whole = 0;
   bool is_whole = false;
@@ -164,14 +164,14 @@ static lm_status store(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, voi
 }
 
 /* The list at stack index i into p, which moves on. */
-static lm_status fill(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p, place *at) {
+static lm_status fill_list(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_dtype dtype, char **p, place *at) {
   lm_status status;
   int depth = at->depth;
   if (depth == sh->ndim) {
     if (lua_type(L, i) == LUA_TTABLE) {
       return lm_fail(LM_E_SHAPE, "tensor: rows differ: a list at %s where a number is expected", place_text(at));
     }
-    TRY(store(L, s, i, dtype, *p, at));
+    TRY(store_element(L, s, i, dtype, *p, at));
     *p += lm_dtype_size(dtype);
     return LM_OK;
   }
@@ -188,7 +188,7 @@ static lm_status fill(lua_State *L, const lm_lua *s, int i, const shape *sh, lm_
   for (int64_t k = 1; k <= n; k++) {
     at->at[depth] = k;
     lua_rawgeti(L, i, (int)k);
-    status = fill(L, s, lua_gettop(L), sh, dtype, p, at);
+    status = fill_list(L, s, lua_gettop(L), sh, dtype, p, at);
     lua_pop(L, 1);
     if (status != LM_OK) return status;
   }
@@ -208,7 +208,7 @@ lm_status lm_from_table(lua_State *L, const lm_lua *s, int i, lm_dtype dtype, lm
   if (dtype == LM_NO_DTYPE) dtype = find_dtype(L, s, i, &sh, 0);
   TRY(lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), sh.ndim, sh.size, LM_CONTIGUOUS, &t));
   char *p = t->data;
-  TRY(fill(L, s, i, &sh, dtype, &p, &at));
+  TRY(fill_list(L, s, i, &sh, dtype, &p, &at));
   if (device != LM_NO_DEVICE && device != t->device) {
     lm_to_copy_args a = {.x = t, .dtype = LM_NO_DTYPE, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_op_run(LM_OP_to_copy, &a, out));
@@ -234,7 +234,7 @@ static lm_status attempt_tensor(lua_State *L, lm_lua *s, void *arg) {
   }
   TRY(LM_READ_OPTIONS(L, s, 2, "tensor", {names[0], LM_OPTION_DTYPE, &dtype}, {names[1], LM_OPTION_DEVICE, &device},
                       {names[2], LM_OPTION_BOOL, &requires_grad}));
-  if (lm_to_box(L, s, 1)) { /* a copy, outside the graph */
+  if (lm_to_tensor_handle(L, s, 1)) { /* a copy, outside the graph */
     lm_to_copy_args a = {.dtype = dtype, .device = device, .memory_format = LM_PRESERVE};
     TRY(lm_read_tensor(L, s, 1, "tensor", "x", &a.x));
     TRY(lm_op_run(LM_OP_to_copy, &a, &t));
@@ -302,12 +302,12 @@ static int bind_totable(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
   luaL_checkstack(L, 4 * LM_MAX_DIMS, "totable");
-  lm_box *host = lm_box_new(L);
+  lm_tensor_handle *host = lm_tensor_handle_new(L);
   lm_tensor *t = NULL;
   lm_need(L, lm_attempt_twice(L, s, attempt_host, &t));
-  lm_box_fill(s, host, t); /* it has a handle, since pushing may raise */
+  lm_tensor_handle_fill(s, host, t); /* it has a handle, since pushing may raise */
   push_nested(L, t, 0, t->data);
-  lm_box_drop(s, host, "was used by totable");
+  lm_tensor_handle_drop(s, host, "was used by totable");
   return 1;
 }
 

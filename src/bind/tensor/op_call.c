@@ -300,9 +300,9 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   f.in_place = in_place;
   bool writes = in_place || op->kind == LM_WRITE;
   lm_pace(L, s);
-  lm_box *box[LM_MAX_OUTS];
+  lm_tensor_handle *handle[LM_MAX_OUTS];
   lm_tensor *out[LM_MAX_OUTS] = {NULL};
-  for (int i = 0; i < op->outs && !writes; i++) box[i] = lm_box_new(L);
+  for (int i = 0; i < op->outs && !writes; i++) handle[i] = lm_tensor_handle_new(L);
   lm_status status = attempt_op(L, s, &f, out);
   if (status == LM_E_OOM) {
     lua_gc(L, LUA_GCCOLLECT, 0);
@@ -311,7 +311,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
   if (status != LM_OK) return lm_raise(L, status);
   if (op->kind == LM_COMP) lm_show_warning(L);
   if (f.top > 0 && op->outs == 1) { /* x itself (a write, contiguous): the same handle */
-    lm_box *self = lm_to_box(L, s, 1);
+    lm_tensor_handle *self = lm_to_tensor_handle(L, s, 1);
     if (self && self->t == out[0]) {
       lm_release(out[0]);
       lua_pushvalue(L, 1);
@@ -323,7 +323,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     return lm_raise_text(L, "%s: writes in place into a tensor, and got a number", op->name);
   }
   for (int i = 0; i < op->outs; i++) {
-    lm_box_fill(s, box[i], out[i]);
+    lm_tensor_handle_fill(s, handle[i], out[i]);
     if (!f.shares) lm_pace_count(s, out[i]);
   }
   return op->outs;
@@ -354,7 +354,7 @@ static lm_status attempt_arith(lua_State *L, lm_lua *s, void *arg) {
   memcpy(f.args.bytes, s->defaults + s->default_at[a->id], op->size);
   for (int i = 0; i < op->npositional; i++) {
     lm_tensor **p = (lm_tensor **)(f.args.bytes + op->arg[i].offset);
-    lm_box *b = lm_to_box(L, s, i + 1);
+    lm_tensor_handle *b = lm_to_tensor_handle(L, s, i + 1);
     if (b && b->t) {
       *p = b->t;
       continue;
@@ -373,11 +373,11 @@ int lm_bind_arith(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lm_op_id id = (lm_op_id)((const lm_op *)lua_touserdata(L, lua_upvalueindex(3)) - lm_ops);
   lm_pace(L, s);
-  lm_box *box = lm_box_new(L);
+  lm_tensor_handle *handle = lm_tensor_handle_new(L);
   lm_tensor *out;
   operands a = {id, &out};
   lm_need(L, lm_attempt_twice(L, s, attempt_arith, &a));
-  lm_box_fill(s, box, out);
+  lm_tensor_handle_fill(s, handle, out);
   lm_pace_count(s, out);
   return 1;
 }

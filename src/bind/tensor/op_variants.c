@@ -12,7 +12,7 @@ static int choose(lua_State *L, const char *fn, lm_op_id all, lm_op_id along, lm
     lua_pop(L, 1);
     return lm_run_op(L, one ? along : all, false);
   }
-  if (lua_gettop(L) > 0 && second <= LUA_TNIL && !lm_to_box(L, s, 1)) {
+  if (lua_gettop(L) > 0 && second <= LUA_TNIL && !lm_to_tensor_handle(L, s, 1)) {
     return lm_raise_text(L, "%s: x: a tensor expected, got %s", fn, lm_got(L, s, 1));
   }
   return lm_run_op(L, all, false);
@@ -58,14 +58,14 @@ static int bind_nonzero(lua_State *L) {
   lua_replace(L, ALL_INDICES);
   lua_settop(L, ALL_INDICES);
   lm_tensor *column[LM_MAX_DIMS] = {NULL};
-  lm_box *box[LM_MAX_DIMS];
+  lm_tensor_handle *handle[LM_MAX_DIMS];
   int n = (int)lm_to_tensor(L, s, ALL_INDICES)->size[1];
   luaL_checkstack(L, n + LUA_MINSTACK, "nonzero");
-  for (int d = 0; d < n; d++) box[d] = lm_box_new(L);
+  for (int d = 0; d < n; d++) handle[d] = lm_tensor_handle_new(L);
   lm_status status = lm_attempt_twice(L, s, take_columns, column);
   for (int d = 0; d < n; d++) {
     if (status != LM_OK) lm_release(column[d]);
-    if (status == LM_OK) lm_box_fill(s, box[d], column[d]);
+    if (status == LM_OK) lm_tensor_handle_fill(s, handle[d], column[d]);
   }
   return status == LM_OK ? n : lm_raise(L, status);
 }

@@ -5,15 +5,15 @@
 /* The tensors in the value at index i leave every scope up to `until` (NULL: all) and join `until`.
  * `seen` is the index of a table of tables already walked. */
 static void spare_tensors(lua_State *L, lm_lua *s, int i, int seen, lm_scope *until) {
-  lm_box *b = lm_to_box(L, s, i);
+  lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
   if (b) {
     bool was_in = b->pprev != NULL;
-    lm_box_unlink(b);
+    lm_tensor_handle_unlink(b);
     if (was_in && until && b->t) {
-      b->next = until->boxes;
-      b->pprev = &until->boxes;
+      b->next = until->handles;
+      b->pprev = &until->handles;
       if (b->next) b->next->pprev = &b->next;
-      until->boxes = b;
+      until->handles = b;
     }
     return;
   }
@@ -41,7 +41,7 @@ static int bind_keep(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   lua_settop(L, 1);
   if (!s->scope) return 1;
-  if (lm_to_box(L, s, 1)) { /* the usual case makes no table */
+  if (lm_to_tensor_handle(L, s, 1)) { /* the usual case makes no table */
     spare_tensors(L, s, 1, 0, NULL);
   } else {
     lua_newtable(L);
@@ -98,7 +98,7 @@ int lm_bind_scope(lua_State *L) {
   s->scope = &scope;
   int failed = lm_pcall(L, lua_gettop(L) - 1, LUA_MULTRET);
   s->scope = scope.outer;
-  while (scope.boxes) lm_box_drop(s, scope.boxes, why);
+  while (scope.handles) lm_tensor_handle_drop(s, scope.handles, why);
   return failed ? lua_error(L) : lua_gettop(L);
 }
 

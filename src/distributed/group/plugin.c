@@ -41,7 +41,7 @@ static lm_status backend_unknown(const char *name) {
   if (known) {
     status = lm_fail(LM_E_MISSING,
                      "backend '%s' is not built here (no luminary_group_%s.so on LM_GROUP_PATH or in %s); there is %s",
-                     name, name, lm_plugin_home(home) ? home : "the library's folder", here);
+                     name, name, lm_plugin_folder(home) ? home : "the library's folder", here);
   } else if (near) {
     status = lm_fail(LM_E_ARG, "backend '%s' is not known; did you mean '%s'? There is %s", name, near, here);
   } else {

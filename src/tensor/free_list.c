@@ -1,4 +1,4 @@
-#include "tensor/pool.h"
+#include "tensor/free_list.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static pthread_key_t at_exit;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static _Atomic long live;
 
-static void drain(void *unused) {
+static void drain_lists(void *unused) {
   (void)unused;
   for (lm_tensor *t = lists.tensors, *next; t; t = next) {
     next = t->next;
@@ -37,21 +37,21 @@ static void drain(void *unused) {
   lists = (free_lists){0};
 }
 
-static void make_key(void) { pthread_key_create(&at_exit, drain); }
+static void make_key(void) { pthread_key_create(&at_exit, drain_lists); }
 
 /* A thread's destructors run only for keys with a value; the main thread's never do. */
-static void arm(void) {
+static void arm_destructor(void) {
   pthread_once(&once, make_key);
   lists.drained_at_exit = pthread_setspecific(at_exit, &at_exit) == 0;
 }
-__attribute__((destructor)) static void drain_main_thread(void) { drain(NULL); }
+__attribute__((destructor)) static void drain_main_thread(void) { drain_lists(NULL); }
 
 static void *out_of_memory(size_t bytes) {
   lm_fail(LM_E_OOM, "out of memory: %zu bytes for a tensor's header", bytes);
   return NULL;
 }
 
-lm_tensor *lm_pool_tensor(void) {
+lm_tensor *lm_header_take(void) {
   if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_tensor));
   lm_tensor *t = lists.tensors;
   if (t) {
@@ -69,9 +69,9 @@ lm_tensor *lm_pool_tensor(void) {
   return t;
 }
 
-void lm_pool_return_tensor(lm_tensor *t) {
+void lm_header_give(lm_tensor *t) {
   atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
-  if (!lists.drained_at_exit) arm();
+  if (!lists.drained_at_exit) arm_destructor();
   if (!lists.drained_at_exit || lists.ntensors >= KEEP) {
     free(t);
     return;
@@ -81,7 +81,7 @@ void lm_pool_return_tensor(lm_tensor *t) {
   lists.ntensors++;
 }
 
-lm_storage *lm_pool_storage(void) {
+lm_storage *lm_storage_take(void) {
   if (lm_alloc_must_fail()) return out_of_memory(sizeof(lm_storage));
   lm_storage *s = lists.storages;
   if (s) {
@@ -102,8 +102,8 @@ lm_storage *lm_pool_storage(void) {
   return s;
 }
 
-void lm_pool_return_storage(lm_storage *s) {
-  if (!lists.drained_at_exit) arm();
+void lm_storage_give(lm_storage *s) {
+  if (!lists.drained_at_exit) arm_destructor();
   if (!lists.drained_at_exit || lists.nstorages >= KEEP) {
     free(s);
     return;

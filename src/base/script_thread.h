@@ -1,15 +1,15 @@
 /* A thread that runs a script of its own, as a process would: what belongs to the process elsewhere (environment
  * variables that scripts set, random state, the number of compute threads) it has for itself. */
-#ifndef LM_BASE_WORKER_H
-#define LM_BASE_WORKER_H
+#ifndef LM_BASE_SCRIPT_THREAD_H
+#define LM_BASE_SCRIPT_THREAD_H
 
 #include <stdbool.h>
 
 #include "base/status.h"
 
 /* This thread is one from now on. */
-LM_API void lm_worker_begin(void);
-LM_API bool lm_is_worker(void);
+LM_API void lm_script_thread_begin(void);
+LM_API bool lm_is_script_thread(void);
 
 /* Threads of ours that run Lua or compute, but the caller's: +1, -1, and 0 to ask; gives how many there are. Where
  * there are any, exit() may not go its usual way: destructors would take from them what they use. */

@@ -1,17 +1,17 @@
 /* Tensor headers and storages come from bounded per-thread free lists: making and dropping a small
  * result touches no lock and no allocator. Internal to tensor/. */
-#ifndef LM_TENSOR_POOL_H
-#define LM_TENSOR_POOL_H
+#ifndef LM_TENSOR_FREE_LIST_H
+#define LM_TENSOR_FREE_LIST_H
 
 #include "tensor/tensor.h"
 
 /* One reference, no storage, no grad, not a number; sizes and dtype are the caller's to fill.
  * NULL when out of memory, with the message recorded. */
-lm_tensor *lm_pool_tensor(void);
-void lm_pool_return_tensor(lm_tensor *t);
+lm_tensor *lm_header_take(void);
+void lm_header_give(lm_tensor *t);
 
 /* One reference, version 0, no data, nobody else's. NULL as above. */
-lm_storage *lm_pool_storage(void);
-void lm_pool_return_storage(lm_storage *s);
+lm_storage *lm_storage_take(void);
+void lm_storage_give(lm_storage *s);
 
 #endif

@@ -1,12 +1,12 @@
-#include "base/worker.h"
+#include "base/script_thread.h"
 
 #include <stdatomic.h>
 
-static _Thread_local bool worker;
+static _Thread_local bool script_thread;
 static _Thread_local int limit;
 
-void lm_worker_begin(void) { worker = true; }
-bool lm_is_worker(void) { return worker; }
+void lm_script_thread_begin(void) { script_thread = true; }
+bool lm_is_script_thread(void) { return script_thread; }
 
 int lm_busy_threads(int change) {
   static _Atomic int busy;
