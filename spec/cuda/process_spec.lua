@@ -48,6 +48,38 @@ describe("a process with CUDA devices", function()
     assert.matches("cuda devices go from cuda:0 to cuda:", text, 1, true)
   end)
 
+  it("works with cards that do not reach each other's memory", function()
+    if not is_fake then pending("the stand-in alone has such cards at will") end
+    local text = run("LM_CUDA_VIRTUAL= LM_FAKE_CUDA_DEVICES=3 LM_FAKE_CUDA_PEERS=0", [[
+      local nn = lm.nn
+      assert(not lm.cuda.can_device_access_peer(0, 1))
+      local x = lm.arange(24, {dtype = "float32", device = "cuda:0"}):view(4, 6)
+      local y = x:t():to("cuda:1")
+      assert(y:cpu():equal(x:cpu():t()))
+      local z = lm.zeros({6, 4}, {dtype = "bfloat16", device = "cuda:2"})
+      z:copy_(y)
+      assert(z:float():cpu():equal(x:cpu():t()))
+      z[{{1, 2}, {}}] = y[{{3, 4}, {}}]
+      assert(z[{1, 1}] == 2)
+      lm.manual_seed(1)
+      local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+      local alone = net:clone():to("cuda:0")
+      local both = nn.DataParallel(net:to("cuda:0"), {device_ids = {0, 1, 2}})
+      local images, labels = lm.rand({9, 1, 6, 6}), lm.randint(1, 4, {9})
+      for _, model in ipairs {alone, both} do
+        model:eval()
+        nn.functional.cross_entropy(model(images:to("cuda:0")), labels:to("cuda:0")):backward()
+      end
+      local theirs = both:parameters()
+      for i, p in ipairs(alone:parameters()) do
+        assert(lm.allclose(p.grad:cpu(), theirs[i].grad:cpu(), {atol = 1e-6}))
+      end
+      local total = require("luminary.nn.parallel.comm").reduce_add({x, x:to "cuda:1", x:to "cuda:2"}, "cuda:1")
+      print(total:sum():item(), total.device)
+    ]])
+    assert.equal("828\tcuda:1\n", text)
+  end)
+
   it("may use its libraries for the first time within a capture", function()
     local text = run("LM_CUDA_VIRTUAL=", [[
       local F = lm.nn.functional

@@ -83,6 +83,8 @@ unsigned lm_fake_reach(int device) {
   return mask;
 }
 
+static bool has_peers() { return lm_fake_setting("LM_FAKE_CUDA_PEERS", 1) != 0; }
+
 static int check(int device) {
   if (lm_fake_devices() == 0) return cudaErrorNoDevice;
   return device >= 0 && device < lm_fake_devices() ? 0 : cudaErrorInvalidDevice;
@@ -250,7 +252,7 @@ LM_FAKE_API cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int other)
   LM_FAKE_CALL();
   CHECK_DEVICE(device);
   CHECK_DEVICE(other);
-  *can = device != other;
+  *can = device != other && has_peers();
   return cudaSuccess;
 }
 
@@ -260,6 +262,7 @@ LM_FAKE_API cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned flags) {
   lm_fake_guard lock(lm_fake_state);
   if (other == current) return lm_fake_result(cudaErrorInvalidDevice);
   if (flags != 0) return lm_fake_result(cudaErrorInvalidValue);
+  if (!has_peers()) return lm_fake_result(cudaErrorPeerAccessUnsupported);
   if (peer[current][other]) return lm_fake_result(cudaErrorPeerAccessAlreadyEnabled);
   peer[current][other] = true;
   return cudaSuccess;
