@@ -228,6 +228,56 @@ describe("batch norm", function()
     assert.matches("x [N, C] or [N, C, L]", message(nn.BatchNorm1d(3), lm.ones { 2, 3, 4, 5 }), 1, true)
     assert.matches("batch_norm", message(nn.BatchNorm1d(3), lm.ones { 2, 4 }))
   end)
+
+  it("takes relu's gradient by the sum, also where only one of norm and addend asks for one", function()
+    local function grads(of, x_asks, addend_asks)
+      local x = lm.linspace(-2, 2, 24):view(4, 3, 2):clone()
+      local addend = lm.linspace(1, -1, 24):view(4, 3, 2):clone()
+      if x_asks then x:requires_grad_() end
+      if addend_asks then addend:requires_grad_() end
+      of(x, addend):pow(2):sum():backward()
+      return x.grad or addend.grad
+    end
+    for _, asks in ipairs { { true, false }, { false, true } } do
+      for _, training in ipairs { true, false } do
+        local mean, var, how = lm.full({ 3 }, 0.1), lm.full({ 3 }, 0.7), { training = training }
+        local function fused(x, addend) return F.batch_norm_relu(x, mean, var, nil, nil, addend, how) end
+        local function apart(x, addend) return F.relu(F.batch_norm(x, mean, var, nil, nil, how) + addend) end
+        same("gradient", grads(fused, unpack(asks)), grads(apart, unpack(asks)), { 1e-5, 1e-5 })
+      end
+    end
+  end)
+
+  it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
+    local net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU { inplace = true }, nn.BatchNorm2d(3))
+    local lonely = lm.ones { 1, 3, 1, 1 }
+    assert.matches(": batch_norm_relu: training needs", message(net:clone(), lonely))
+
+    local function run(of)
+      local x = lm.linspace(-1, 2, 96):view(4, 3, 2, 4):clone():requires_grad_()
+      local y = of(x)
+      y:pow(3):sum():backward()
+      local grads = { x.grad }
+      for _, p in ipairs(of:parameters()) do table.insert(grads, p.grad) end
+      for _, b in ipairs(of:buffers()) do table.insert(grads, b) end
+      return y, grads
+    end
+    local twin, seen = net:clone(), nil
+    twin[1]:register_forward_hook(function(_, _, y) seen = y:min():item() end)
+    assert.matches(": batch_norm: training needs", message(twin:clone(), lonely))
+    local y, grads = run(net)
+    local want, wanted = run(twin)
+    assert.is_true(seen < 0)
+    same("result", y, want, { 1e-5, 1e-5 })
+    for k, g in ipairs(wanted) do same("tensor " .. k, grads[k], g, { 1e-4, 1e-4 }) end
+
+    local Own = nn.BatchNorm2d:extend("Own")
+    function Own:forward(x) return Own.super.forward(self, x) + 1 end
+    assert.matches(": batch_norm: training needs", message(nn.Sequential(Own(3), nn.ReLU()), lonely))
+    local hooked = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())
+    hooked[2]:register_forward_pre_hook(function() end)
+    assert.matches(": batch_norm: training needs", message(hooked, lonely))
+  end)
 end)
 
 describe("a loss gives PyTorch's value and gradient:", function()
