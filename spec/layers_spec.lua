@@ -178,13 +178,15 @@ describe("a layer and its function agree:", function()
   end)
 end)
 
-describe("a convolution of single pixels", function()
+describe("a convolution", function()
   -- Against float64, whose sums another path makes.
-  local function check(x_shape, cout, stride)
-    local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], 1, 1}
+  local function check(x_shape, cout, stride, size, how)
+    size, how = size or 1, how or {}
+    local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], size, size} / size ^ 2
+    how.stride = stride
     local function passes(dtype)
       local a, b = x:to(dtype):detach():requires_grad_(), w:to(dtype):detach():requires_grad_()
-      local y = F.conv2d(a, b, nil, {stride = stride})
+      local y = F.conv2d(a, b, nil, how)
       ;(y * y):mean():backward()
       return {y:detach():double(), a.grad:double() * y:numel(), b.grad:double()}
     end
@@ -195,19 +197,25 @@ describe("a convolution of single pixels", function()
     end
   end
 
-  it("that skips some is right for any number of channels", function()
+  it("of single pixels that skips some is right for any number of channels", function()
     for _, cin in ipairs {1, 2, 3, 4, 7, 8, 9, 12, 16} do
       for _, cout in ipairs {1, 3, 8, 9, 16} do check({3, cin, 6, 8}, cout, 2) end
     end
   end)
 
-  it("is right as a matrix product, for few pixels and many, all of them or some", function()
+  it("of single pixels is right as a matrix product, for few pixels and many, all of them or some", function()
     for _, stride in ipairs {1, {2, 1}, {1, 2}, {3, 2}} do
       check({2, 40, 8, 9}, 33, stride)
       check({2, 33, 8, 9}, 40, stride)
       check({5, 32, 50, 54}, 48, stride)
       check({5, 48, 50, 54}, 32, stride)
     end
+  end)
+
+  it("is right as a matrix product also where there are several under the kernel, and some skipped", function()
+    check({3, 40, 20, 21}, 33, 2, 3, {padding = 1})
+    check({3, 33, 20, 21}, 40, {2, 1}, 3, {padding = {2, 0}, dilation = {1, 2}})
+    check({5, 48, 50, 54}, 32, {1, 2}, 2)
   end)
 end)
 
