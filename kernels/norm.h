@@ -39,14 +39,22 @@ typedef struct lm_batch_plan {
   bool training;
   double eps, momentum;
   lm_values weight, bias, running_mean, running_var;
-  lm_values mean, invstd;   /* forward: written when training; backward: read when training */
+  lm_values mean, invstd; /* forward: written where given; backward: read where given, else made of the running ones */
   lm_values dweight, dbias; /* backward: written */
   const double *partial;    /* moments or sums; NULL forward when not training */
   void *coefficients;
 } lm_batch_plan;
 int lm_batch_plan_forward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
+/* The coefficients of forward again, from mean and invstd as they were written. */
+int lm_batch_plan_again(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_plan_backward(const lm_norm_shape *shape, const lm_batch_plan *plan, void *stream);
 int lm_batch_apply(const lm_norm_shape *shape, const void *x, void *y, const void *coefficients, void *stream);
+/* y = relu of that + addend, which may be NULL. */
+int lm_batch_apply_relu(const lm_norm_shape *shape, const void *x, const void *addend, void *y,
+                        const void *coefficients, void *stream);
+/* masked = g, or 0 where relu's result is not above 0: y, or where that is NULL, what x and the coefficients give. */
+int lm_batch_mask(const lm_norm_shape *shape, const void *g, const void *x, const void *y, void *masked,
+                  const void *coefficients, void *stream);
 int lm_batch_back(const lm_norm_shape *shape, const void *g, const void *x, void *dx, const void *coefficients,
                   void *stream);
 

@@ -102,6 +102,18 @@ LM_KERNEL void lm_planes_two(S source, lm_plane_grid grid, double *partial) {
 
 /* ---- coefficients ---- */
 
+/* Of y = (x - center) * scale + shift. */
+template <class A>
+LM_DEVICE void lm_put_coefficients(const lm_batch_plan &plan, int64_t c, int64_t channel, double mean, double invstd) {
+  A *coefficients = (A *)plan.coefficients, center = (A)mean;
+  A scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
+  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
+  double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
+  coefficients[channel] = center;
+  coefficients[c + channel] = scale;
+  coefficients[2 * c + channel] = (A)(bias - lost * (double)scale);
+}
+
 template <class A>
 LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int parts) {
   __shared__ lm_two shared[LM_COLUMNS_BLOCK];
@@ -112,8 +124,6 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
   double mean = two.a, invstd;
   if (plan.training) {
     invstd = 1 / sqrt(two.b / (double)count + plan.eps);
-    lm_put_value(plan.mean, channel, mean);
-    lm_put_value(plan.invstd, channel, invstd);
     if (plan.running_mean.data && count > 0) {
       double old = lm_value_at(plan.running_mean, channel);
       lm_put_value(plan.running_mean, channel, (1 - plan.momentum) * old + plan.momentum * mean);
@@ -126,13 +136,18 @@ LM_KERNEL void lm_plan_forward(lm_batch_plan plan, int64_t c, int64_t count, int
     mean = lm_value_at(plan.running_mean, channel);
     invstd = 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
   }
-  A *coefficients = (A *)plan.coefficients, center = (A)mean;
-  A scale = (A)(plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd);
-  /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
-  double lost = mean - (double)center, bias = plan.bias.data ? lm_value_at(plan.bias, channel) : 0;
-  coefficients[channel] = center;
-  coefficients[c + channel] = scale;
-  coefficients[2 * c + channel] = (A)(bias - lost * (double)scale);
+  if (plan.mean.data) {
+    lm_put_value(plan.mean, channel, mean);
+    lm_put_value(plan.invstd, channel, invstd);
+  }
+  lm_put_coefficients<A>(plan, c, channel, mean, invstd);
+}
+
+template <class A>
+LM_KERNEL void lm_plan_again(lm_batch_plan plan, int64_t c) {
+  int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x;
+  if (threadIdx.x >= LM_WARP || channel >= c) return;
+  lm_put_coefficients<A>(plan, c, channel, lm_value_at(plan.mean, channel), lm_value_at(plan.invstd, channel));
 }
 
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h)) when mean and
@@ -143,8 +158,8 @@ LM_KERNEL void lm_plan_backward(lm_batch_plan plan, int64_t c, int64_t count, in
   int64_t channel = (int64_t)blockIdx.x * LM_WARP + threadIdx.x % LM_WARP;
   lm_two two = lm_join_parts<lm_join_sums>(plan.partial, parts, c, channel, shared);
   if (threadIdx.x >= LM_WARP || channel >= c) return;
-  double invstd =
-      plan.training ? lm_value_at(plan.invstd, channel) : 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
+  double invstd = plan.invstd.data ? lm_value_at(plan.invstd, channel)
+                                   : 1 / sqrt(lm_value_at(plan.running_var, channel) + plan.eps);
   double scale = plan.weight.data ? invstd * lm_value_at(plan.weight, channel) : invstd;
   lm_put_value(plan.dweight, channel, two.b * invstd);
   lm_put_value(plan.dbias, channel, two.a);
@@ -174,6 +189,54 @@ struct lm_apply_map {
   template <int V>
   LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
     return (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
+  }
+};
+
+template <class T, bool ADD>
+struct lm_relu_map {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  enum { COEFFICIENTS = 3 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> x, addend;
+  };
+  const T *x, *addend;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at) const {
+    item<V> in;
+    in.x = lm_load<V>(x + at);
+    if (ADD) in.addend = lm_load<V>(addend + at);
+    return in;
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
+    A y = (lm_get<A>(in.x.v[v]) - k[0]) * k[1] + k[2];
+    if (ADD) y += lm_get<A>(in.addend.v[v]);
+    return y < 0 ? (A)0 : y;
+  }
+};
+
+/* of: relu's result, or, NORM, what batch norm takes. */
+template <class T, bool NORM>
+struct lm_mask_map {
+  typedef T stored;
+  typedef lm_compute<T> A;
+  enum { COEFFICIENTS = 3 };
+  template <int V>
+  struct item {
+    lm_pack<T, V> g, of;
+  };
+  const T *g, *of;
+  template <int V>
+  LM_DEVICE item<V> load(int64_t at) const {
+    return {lm_load<V>(g + at), lm_load<V>(of + at)};
+  }
+  template <int V>
+  LM_DEVICE A value(const item<V> &in, int v, const A *k) const {
+    A y = lm_get<A>(in.of.v[v]);
+    if (NORM) y = (y - k[0]) * k[1] + k[2];
+    return y <= 0 ? (A)0 : lm_get<A>(in.g.v[v]);
   }
 };
 
@@ -382,6 +445,11 @@ int lm_batch_plan_forward(const lm_norm_shape *s, const lm_batch_plan *plan, voi
                    lm_norm_parts(s));
 }
 
+int lm_batch_plan_again(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
+  return lm_launch(s->dtype == LM_F64 ? lm_plan_again<double> : lm_plan_again<float>,
+                   lm_blocks(s->c, LM_WARP, INT32_MAX), LM_WARP, 0, stream, *plan, s->c);
+}
+
 int lm_batch_plan_backward(const lm_norm_shape *s, const lm_batch_plan *plan, void *stream) {
   return lm_launch(s->dtype == LM_F64 ? lm_plan_backward<double> : lm_plan_backward<float>,
                    lm_blocks(s->c, LM_WARP, INT32_MAX), LM_COLUMNS_BLOCK, 0, stream, *plan, s->c, s->count,
@@ -428,6 +496,29 @@ int lm_batch_apply(const lm_norm_shape *s, const void *x, void *y, const void *c
     typedef decltype(element) T;
     return launch_map(s, lm_apply_map<T>{(const T *)x}, lm_is_packed(x) && lm_is_packed(y), coefficients, (T *)y,
                       stream);
+  });
+}
+
+int lm_batch_apply_relu(const lm_norm_shape *s, const void *x, const void *addend, void *y, const void *coefficients,
+                        void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    bool aligned = lm_is_packed(x) && lm_is_packed(addend) && lm_is_packed(y);
+    if (addend)
+      return launch_map(s, lm_relu_map<T, true>{(const T *)x, (const T *)addend}, aligned, coefficients, (T *)y,
+                        stream);
+    return launch_map(s, lm_relu_map<T, false>{(const T *)x, NULL}, aligned, coefficients, (T *)y, stream);
+  });
+}
+
+int lm_batch_mask(const lm_norm_shape *s, const void *g, const void *x, const void *y, void *masked,
+                  const void *coefficients, void *stream) {
+  return lm_for_float(s->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    const T *of = (const T *)(y ? y : x);
+    bool aligned = lm_is_packed(g) && lm_is_packed(of) && lm_is_packed(masked);
+    if (y) return launch_map(s, lm_mask_map<T, false>{(const T *)g, of}, aligned, coefficients, (T *)masked, stream);
+    return launch_map(s, lm_mask_map<T, true>{(const T *)g, of}, aligned, coefficients, (T *)masked, stream);
   });
 }
 

@@ -58,6 +58,34 @@ describe("models.", function()
     end)
   end
 
+  it("resnets train alike where hooks look between their norms and ReLUs", function()
+    for _, name in ipairs { "resnet18", "resnet50" } do
+      local net = models[name] { num_classes = 3 }:double()
+      net:apply(function(m)
+        if m:is(lm.nn.BatchNorm2d) then
+          m.weight:detach():uniform_(0.5, 1.5)
+          m.bias:detach():normal_()
+        end
+      end)
+      local twin, seen = net:clone(), 0
+      twin:apply(function(m)
+        if m:is(lm.nn.BatchNorm2d) then m:register_forward_hook(function() seen = seen + 1 end) end
+      end)
+      local x = lm.randn({ 2, 3, 40, 40 }, { dtype = "float64" })
+      local y, want, target = net(x), twin(x), lm.tensor({ 1, 3 }, { dtype = "int64" })
+      assert.equal(name == "resnet18" and 20 or 53, seen)
+      lm.nn.functional.cross_entropy(y, target):backward()
+      lm.nn.functional.cross_entropy(want, target):backward()
+      assert.near(0, (y - want):abs():max():item(), 1e-9)
+      local wanted = {}
+      for key, p in twin:named_parameters() do wanted[key] = p.grad end
+      for key, p in net:named_parameters() do
+        local largest = wanted[key]:abs():max():item()
+        assert.near(0, (p.grad - wanted[key]):abs():max():item(), 1e-7 * largest + 1e-12, key)
+      end
+    end
+  end)
+
   it("all take num_classes, and nothing else that they do not know", function()
     assert.equal(7, models.resnet18 { num_classes = 7 }.fc.weight.shape[1])
     assert.equal(5, models.mobilenet_v2 { num_classes = 5 }.classifier[2].bias.shape[1])

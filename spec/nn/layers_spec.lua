@@ -176,13 +176,15 @@ describe("a layer and its function agree:", function()
   end)
 end)
 
-describe("a convolution of single pixels", function()
+describe("a convolution", function()
   -- Against float64, whose sums another path makes.
-  local function check(x_shape, cout, stride)
-    local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], 1, 1}
+  local function check(x_shape, cout, stride, size, how)
+    size, how = size or 1, how or {}
+    local x, w = lm.randn(x_shape), lm.randn {cout, x_shape[2], size, size} / size ^ 2
+    how.stride = stride
     local function passes(dtype)
       local a, b = x:to(dtype):detach():requires_grad_(), w:to(dtype):detach():requires_grad_()
-      local y = F.conv2d(a, b, nil, {stride = stride})
+      local y = F.conv2d(a, b, nil, how)
       ;(y * y):mean():backward()
       return {y:detach():double(), a.grad:double() * y:numel(), b.grad:double()}
     end
@@ -193,19 +195,25 @@ describe("a convolution of single pixels", function()
     end
   end
 
-  it("that skips some is right for any number of channels", function()
+  it("of single pixels that skips some is right for any number of channels", function()
     for _, cin in ipairs {1, 2, 3, 4, 7, 8, 9, 12, 16} do
       for _, cout in ipairs {1, 3, 8, 9, 16} do check({3, cin, 6, 8}, cout, 2) end
     end
   end)
 
-  it("is right as a matrix product, for few pixels and many, all of them or some", function()
+  it("of single pixels is right as a matrix product, for few pixels and many, all of them or some", function()
     for _, stride in ipairs {1, {2, 1}, {1, 2}, {3, 2}} do
       check({2, 40, 8, 9}, 33, stride)
       check({2, 33, 8, 9}, 40, stride)
       check({5, 32, 50, 54}, 48, stride)
       check({5, 48, 50, 54}, 32, stride)
     end
+  end)
+
+  it("is right as a matrix product also where there are several under the kernel, and some skipped", function()
+    check({3, 40, 20, 21}, 33, 2, 3, {padding = 1})
+    check({3, 33, 20, 21}, 40, {2, 1}, 3, {padding = {2, 0}, dilation = {1, 2}})
+    check({5, 48, 50, 54}, 32, {1, 2}, 2)
   end)
 end)
 
@@ -225,6 +233,56 @@ describe("batch norm", function()
     assert.matches("x [N, C, H, W] wanted, got a tensor [2, 3]", message(nn.BatchNorm2d(3), lm.ones { 2, 3 }), 1, true)
     assert.matches("x [N, C] or [N, C, L]", message(nn.BatchNorm1d(3), lm.ones { 2, 3, 4, 5 }), 1, true)
     assert.matches("batch_norm", message(nn.BatchNorm1d(3), lm.ones { 2, 4 }))
+  end)
+
+  it("takes relu's gradient by the sum, also where only one of norm and addend asks for one", function()
+    local function grads(of, x_asks, addend_asks)
+      local x = lm.linspace(-2, 2, 24):view(4, 3, 2):clone()
+      local addend = lm.linspace(1, -1, 24):view(4, 3, 2):clone()
+      if x_asks then x:requires_grad_() end
+      if addend_asks then addend:requires_grad_() end
+      of(x, addend):pow(2):sum():backward()
+      return x.grad or addend.grad
+    end
+    for _, asks in ipairs { { true, false }, { false, true } } do
+      for _, training in ipairs { true, false } do
+        local mean, var, how = lm.full({ 3 }, 0.1), lm.full({ 3 }, 0.7), { training = training }
+        local function fused(x, addend) return F.batch_norm_relu(x, mean, var, nil, nil, addend, how) end
+        local function apart(x, addend) return F.relu(F.batch_norm(x, mean, var, nil, nil, how) + addend) end
+        same("gradient", grads(fused, unpack(asks)), grads(apart, unpack(asks)), { 1e-5, 1e-5 })
+      end
+    end
+  end)
+
+  it("and a ReLU after it in a Sequential are one op, unless somebody looks between them", function()
+    local net = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU { inplace = true }, nn.BatchNorm2d(3))
+    local lonely = lm.ones { 1, 3, 1, 1 }
+    assert.matches(": batch_norm_relu: training needs", message(net:clone(), lonely))
+
+    local function run(of)
+      local x = lm.linspace(-1, 2, 96):view(4, 3, 2, 4):clone():requires_grad_()
+      local y = of(x)
+      y:pow(3):sum():backward()
+      local grads = { x.grad }
+      for _, p in ipairs(of:parameters()) do table.insert(grads, p.grad) end
+      for _, b in ipairs(of:buffers()) do table.insert(grads, b) end
+      return y, grads
+    end
+    local twin, seen = net:clone(), nil
+    twin[1]:register_forward_hook(function(_, _, y) seen = y:min():item() end)
+    assert.matches(": batch_norm: training needs", message(twin:clone(), lonely))
+    local y, grads = run(net)
+    local want, wanted = run(twin)
+    assert.is_true(seen < 0)
+    same("result", y, want, { 1e-5, 1e-5 })
+    for k, g in ipairs(wanted) do same("tensor " .. k, grads[k], g, { 1e-4, 1e-4 }) end
+
+    local Own = nn.BatchNorm2d:extend("Own")
+    function Own:forward(x) return Own.super.forward(self, x) + 1 end
+    assert.matches(": batch_norm: training needs", message(nn.Sequential(Own(3), nn.ReLU()), lonely))
+    local hooked = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU())
+    hooked[2]:register_forward_pre_hook(function() end)
+    assert.matches(": batch_norm: training needs", message(hooked, lonely))
   end)
 end)
 

@@ -142,6 +142,7 @@ static lm_status new_node(lm_op_id id, const void *args, const survey *s, const 
   for (int k = 0; k < op->ntensor; k++) {
     node->edge[k] = (lm_edge){lm_node_retain(s->edge[k].node), s->edge[k].slot};
     lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **place = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
+    node->given |= (uint8_t)((t != NULL) << k);
     if (!(s->touched.args >> k & 1) || !t) continue;
     node->saves = node->saves || !t->number;
     TRY(save(t, written, place));

@@ -75,10 +75,11 @@ typedef struct lm_view_place {
 struct lm_node {
   _Atomic int32_t rc;
   uint8_t kind, nout;
-  bool spent;  /* what it had saved was released by a backward pass */
-  bool saves;  /* anything at all */
-  bool hollow; /* what it saves is to be computed again first, by its recipe */
-  int16_t op;  /* LM_NODE_OP: which */
+  bool spent;    /* what it had saved was released by a backward pass */
+  bool saves;    /* anything at all */
+  bool hollow;   /* what it saves is to be computed again first, by its recipe */
+  uint8_t given; /* LM_NODE_OP: bit k: the op's k-th tensor argument was there */
+  int16_t op;    /* LM_NODE_OP: which */
   uint16_t block;
   int32_t nedge;
   uint64_t number;

@@ -19,7 +19,7 @@ return function(context)
 
   local function compiled(row)
     local entry, touched = row.entry, {args = 0, results = 0, list = false}
-    local used, conditions, sometimes = {}, {}, {}
+    local used, conditions, sometimes, while_recording = {}, {}, {}, {}
     local function wrong(...) fail(entry, "%s: %s", row.label, (...):format(select(2, ...))) end
     local function touch(what, bit)
       if #conditions > 0 then
@@ -98,6 +98,13 @@ return function(context)
           if not own then wrong("size_of() is of the argument that the formula is for") end
           return ("lm_rule_size(r, %d)"):format(a.place - 1), "ints"
         end
+        if name == "given" then
+          local a = trees[1] and entry.args[trees[1][2]]
+          if not a or not a.is.optional then wrong("given() is of an argument that may be left out") end
+          local c = ("lm_rule_given(r, %d)"):format(a.place - 1)
+          while_recording[c] = "a->" .. a.name
+          return c, "number"
+        end
         if list[name] then return call(name, trees) end
         if not functions[name] then wrong("'%s' is no op and no function of autograd/formulas.h", name) end
         return ("lm_f_%s(%s)"):format(name, table.concat({"e", unpack(map(trees, function(part)
@@ -107,9 +114,9 @@ return function(context)
       if kind == "?" then
         local c, of = emit(tree[2])
         if of == "tensor" then return call("where", {tree[2], tree[3], tree[4]}) end
-        conditions[#conditions + 1] = within(c)
+        conditions[#conditions + 1] = while_recording[c] or within(c)
         local yes, of_yes = emit(tree[3])
-        conditions[#conditions] = "!" .. within(c)
+        conditions[#conditions] = "!" .. conditions[#conditions]
         local no, of_no = emit(tree[4])
         conditions[#conditions] = nil
         return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes

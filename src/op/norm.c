@@ -43,20 +43,28 @@ done:
   return status;
 }
 
-lm_status lm_op_batch_norm(const lm_batch_norm_args *a, lm_tensor **out) {
-  const lm_op_id op = LM_OP_batch_norm;
+static lm_status check_like_x(lm_op_id op, const char *arg, const lm_tensor *t, const lm_tensor *x) {
+  if (t->dtype != x->dtype || !lm_same_shape(t, x))
+    return lm_fail(LM_E_SHAPE, "%s: %s has to be %s %s as x, is %s %s", lm_ops[op].name, arg, lm_dtype_name(x->dtype),
+                   lm_shape_of(x), lm_dtype_name(t->dtype), lm_shape_of(t));
+  return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)x, (lm_tensor *)t});
+}
+
+/* batch_norm, or batch_norm_relu, whose gradient has mean and inverse deviation from here when not training too. */
+static lm_status batch_forward(lm_op_id op, const lm_batch_norm_relu_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *y = NULL, *mean = NULL, *invstd = NULL;
+  const bool relu = op == LM_OP_batch_norm_relu;
+  lm_tensor *x = NULL, *weight = NULL, *bias = NULL, *addend = NULL, *y = NULL, *mean = NULL, *invstd = NULL;
   TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, a->bias));
   int64_t channels = a->x->size[1];
   if (a->training && a->x->numel == channels && channels > 0) {
-    status = lm_fail(
-        LM_E_SHAPE, "batch_norm: training needs more than one value a channel, got x %s; use a larger batch or :eval()",
-        lm_shape_of(a->x));
+    status =
+        lm_fail(LM_E_SHAPE, "%s: training needs more than one value a channel, got x %s; use a larger batch or :eval()",
+                lm_ops[op].name, lm_shape_of(a->x));
     goto done;
   }
   if (!a->training && (!a->running_mean || !a->running_var)) {
-    status = lm_fail(LM_E_ARG, "batch_norm: running_mean and running_var are needed when not training");
+    status = lm_fail(LM_E_ARG, "%s: running_mean and running_var are needed when not training", lm_ops[op].name);
     goto done;
   }
   if (a->training && a->running_mean) TRY(lm_check_writable(op, a->running_mean));
@@ -65,14 +73,26 @@ lm_status lm_op_batch_norm(const lm_batch_norm_args *a, lm_tensor **out) {
   TRY(lm_laid_out(a->x, LM_PRESERVE, &x));
   TRY(as_contiguous(a->weight, &weight));
   TRY(as_contiguous(a->bias, &bias));
+  if (a->addend) {
+    TRY(check_like_x(op, "addend", a->addend, x));
+    TRY(lm_laid_out_like(a->addend, x, &addend));
+  }
   TRY(lm_tensor_empty_like(x, x->dtype, x->device, &y));
-  if (a->training) {
+  if (a->training || relu) {
     TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &channels, LM_CONTIGUOUS, &mean));
     TRY(lm_tensor_empty(stat_dtype(x), x->device, 1, &channels, LM_CONTIGUOUS, &invstd));
   }
-  lm_batch_norm_args job = *a;
-  job.x = x, job.weight = weight, job.bias = bias;
-  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, mean, invstd}));
+  lm_batch_norm_relu_args job = *a;
+  job.x = x, job.weight = weight, job.bias = bias, job.addend = addend;
+  lm_batch_norm_args plain = {.x = x,
+                              .running_mean = a->running_mean,
+                              .running_var = a->running_var,
+                              .weight = weight,
+                              .bias = bias,
+                              .training = a->training,
+                              .momentum = a->momentum,
+                              .eps = a->eps};
+  TRY(lm_dispatch(op, x->device, relu ? (const void *)&job : &plain, (lm_tensor *[]){y, mean, invstd}));
   if (a->training && a->running_mean) lm_bump(a->running_mean, op);
   if (a->training && a->running_var) lm_bump(a->running_var, op);
   out[0] = lm_retain(y);
@@ -82,16 +102,27 @@ done:
   lm_release(x);
   lm_release(weight);
   lm_release(bias);
+  lm_release(addend);
   lm_release(y);
   lm_release(mean);
   lm_release(invstd);
   return status;
 }
 
-static lm_status check_grad(lm_op_id op, const lm_tensor *grad, const lm_tensor *x) {
-  if (grad->dtype == x->dtype && lm_same_shape(grad, x)) return LM_OK;
-  return lm_fail(LM_E_SHAPE, "%s: grad has to be %s %s as x, is %s %s", lm_ops[op].name, lm_dtype_name(x->dtype),
-                 lm_shape_of(x), lm_dtype_name(grad->dtype), lm_shape_of(grad));
+lm_status lm_op_batch_norm(const lm_batch_norm_args *a, lm_tensor **out) {
+  const lm_batch_norm_relu_args same = {.x = a->x,
+                                        .running_mean = a->running_mean,
+                                        .running_var = a->running_var,
+                                        .weight = a->weight,
+                                        .bias = a->bias,
+                                        .training = a->training,
+                                        .momentum = a->momentum,
+                                        .eps = a->eps};
+  return batch_forward(LM_OP_batch_norm, &same, out);
+}
+
+lm_status lm_op_batch_norm_relu(const lm_batch_norm_relu_args *a, lm_tensor **out) {
+  return batch_forward(LM_OP_batch_norm_relu, a, out);
 }
 
 lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_tensor **out) {
@@ -100,7 +131,7 @@ lm_status lm_op_batch_norm_backward(const lm_batch_norm_backward_args *a, lm_ten
   lm_tensor *x = NULL, *grad = NULL, *weight = NULL, *mean = NULL, *invstd = NULL;
   lm_tensor *dx = NULL, *dweight = NULL, *dbias = NULL;
   TRY(check_batch(op, a->x, a->running_mean, a->running_var, a->weight, NULL));
-  TRY(check_grad(op, a->grad, a->x));
+  TRY(check_like_x(op, "grad", a->grad, a->x));
   int64_t channels = a->x->size[1];
   TRY(check_param(op, "save_mean", a->save_mean, a->x, 1, &channels));
   TRY(check_param(op, "save_invstd", a->save_invstd, a->x, 1, &channels));
@@ -134,6 +165,37 @@ done:
   lm_release(dx);
   lm_release(dweight);
   lm_release(dbias);
+  return status;
+}
+
+lm_status lm_op_batch_norm_relu_backward(const lm_batch_norm_relu_backward_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_batch_norm_relu_backward;
+  lm_status status = LM_OK;
+  lm_tensor *in[7] = {NULL}, *made[4] = {NULL}, *x = a->x;
+  TRY(check_batch(op, x, NULL, NULL, a->weight, a->bias));
+  TRY(check_param(op, "save_mean", a->save_mean, x, 1, &x->size[1]));
+  TRY(check_param(op, "save_invstd", a->save_invstd, x, 1, &x->size[1]));
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){x, a->save_mean, a->save_invstd}));
+  TRY(check_like_x(op, "grad", a->grad, x));
+  if (a->y) TRY(check_like_x(op, "y", a->y, x));
+  TRY(lm_laid_out(x, LM_PRESERVE, &in[0]));
+  TRY(lm_laid_out_like(a->grad, in[0], &in[1]));
+  if (a->y) TRY(lm_laid_out_like(a->y, in[0], &in[2]));
+  TRY(as_contiguous(a->weight, &in[3]));
+  TRY(as_contiguous(a->bias, &in[4]));
+  TRY(as_contiguous(a->save_mean, &in[5]));
+  TRY(as_contiguous(a->save_invstd, &in[6]));
+  lm_dtype param = a->weight ? (lm_dtype)a->weight->dtype : stat_dtype(x);
+  TRY(lm_tensor_empty_like(in[0], x->dtype, x->device, &made[0]));
+  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[1]));
+  TRY(lm_tensor_empty(param, x->device, 1, &x->size[1], LM_CONTIGUOUS, &made[2]));
+  if (a->y) TRY(lm_tensor_empty_like(in[0], x->dtype, x->device, &made[3]));
+  lm_batch_norm_relu_backward_args job = {in[1], in[0], in[2], in[3], in[4], in[5], in[6], a->training, a->eps};
+  TRY(lm_dispatch(op, x->device, &job, made));
+  for (int i = 0; i < 4; i++) out[i] = lm_retain(made[i]);
+done:
+  for (int i = 0; i < 7; i++) lm_release(in[i]);
+  for (int i = 0; i < 4; i++) lm_release(made[i]);
   return status;
 }
 
@@ -202,7 +264,7 @@ lm_status lm_op_layer_norm_backward(const lm_layer_norm_backward_args *a, lm_ten
   const lm_ints *shape = &a->normalized_shape;
   int64_t size[LM_MAX_DIMS];
   TRY(check_layer(op, a->x, shape, a->weight, NULL));
-  TRY(check_grad(op, a->grad, a->x));
+  TRY(check_like_x(op, "grad", a->grad, a->x));
   stat_sizes(a->x, shape->n, size);
   TRY(check_param(op, "save_mean", a->save_mean, a->x, a->x->ndim, size));
   TRY(check_param(op, "save_rstd", a->save_rstd, a->x, a->x->ndim, size));

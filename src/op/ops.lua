@@ -31,7 +31,7 @@
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
 ---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x. Dims in formulas count from 0. Tensors and numbers may be
+---             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Dims in formulas count from 0. Tensors and numbers may be
 ---             calculated with; ? : is `where` of tensors. Ops have their defaults; what is no op is a function of
 ---             autograd/formulas.c. Of an elementwise op a formula of such ops is one fused kernel too. For several
 ---             arguments, "x, weight": one call has all of their gradients as results. For a list: of its tensor
@@ -633,6 +633,23 @@ op "batch_norm_backward" {
   results = 3,
   grad = "composite",
   help = "gradients of batch_norm: x, weight, bias",
+}
+op "batch_norm_relu" {
+  "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  writes = {"running_mean", "running_var", when = "training"},
+  grad = {
+    ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
+      .. "training, eps)",
+  },
+  help = "relu(batch_norm(x) + addend) in fewer passes over memory; addend, of x's shape, may be nil",
+}
+op "batch_norm_relu_backward" {
+  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
+  results = 4,
+  grad = "composite",
+  help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
+    .. "the fourth is nil too",
 }
 op "layer_norm" {
   "x", "normalized_shape: size", "weight?", "bias?", options = {"eps: number = 1e-5"}, hidden = 2,

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local nn = require "luminary.nn"
 local common = require "luminary.models.common"
 
-local F = nn.functional
+local norm_relu = require("luminary.nn.fused").norm_relu
 
 local function conv(cin, cout, size, stride)
   return nn.Conv2d(cin, cout, size, {stride = stride, padding = (size - 1) / 2, bias = false})
@@ -23,8 +23,8 @@ function BasicBlock:init(cin, width, stride, downsample)
 end
 
 function BasicBlock:forward(x)
-  local y = self.bn2(self.conv2(F.relu_(self.bn1(self.conv1(x)))))
-  return F.relu_(y:add_(self.downsample and self.downsample(x) or x))
+  local y = norm_relu(self.bn1, self.conv1(x))
+  return norm_relu(self.bn2, self.conv2(y), self.downsample and self.downsample(x) or x)
 end
 
 -- Three, the first and last of which change the number of channels.
@@ -42,9 +42,9 @@ function Bottleneck:init(cin, width, stride, downsample)
 end
 
 function Bottleneck:forward(x)
-  local y = F.relu_(self.bn1(self.conv1(x)))
-  y = self.bn3(self.conv3(F.relu_(self.bn2(self.conv2(y)))))
-  return F.relu_(y:add_(self.downsample and self.downsample(x) or x))
+  local y = norm_relu(self.bn1, self.conv1(x))
+  y = norm_relu(self.bn2, self.conv2(y))
+  return norm_relu(self.bn3, self.conv3(y), self.downsample and self.downsample(x) or x)
 end
 
 local ResNet = class.define("ResNet", nn.Module)
@@ -72,7 +72,7 @@ function ResNet:init(block, counts, num_classes)
 end
 
 function ResNet:forward(x)
-  x = self.maxpool(F.relu_(self.bn1(self.conv1(x))))
+  x = self.maxpool(norm_relu(self.bn1, self.conv1(x)))
   x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
   return self.fc(self.avgpool(x):flatten(2))
 end

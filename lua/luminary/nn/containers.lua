@@ -4,6 +4,7 @@
 --- next used.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
+local fused = require "luminary.nn.fused"
 local Module = require "luminary.nn.module"
 local records = require "luminary.nn.record"
 
@@ -53,7 +54,15 @@ end
 
 function Sequential:forward(x)
   records.of(self) -- which checks what the list holds
-  for _, module in ipairs(self) do x = module(x) end
+  local i = 1
+  while i <= #self do
+    local module, after = rawget(self, i), rawget(self, i + 1)
+    if after and fused.is_norm_relu(module, after) then
+      x, i = fused.norm_relu(module, x), i + 2
+    else
+      x, i = module(x), i + 1
+    end
+  end
   return x
 end
 

@@ -10,8 +10,8 @@ for _, name in ipairs {
   "relu6", "relu6_",
   "relu", "relu_", "leaky_relu", "leaky_relu_", "silu", "silu_", "tanh", "sigmoid", "softplus", "softmax",
   "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "max_unpool2d",
-  "batch_norm", "layer_norm", "dropout", "embedding", "one_hot", "cross_entropy", "nll_loss", "mse_loss",
-  "bce_with_logits", "binary_cross_entropy",
+  "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "embedding", "one_hot", "cross_entropy", "nll_loss",
+  "mse_loss", "bce_with_logits", "binary_cross_entropy",
 } do
   F[name] = ops[name]
 end

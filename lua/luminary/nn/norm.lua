@@ -64,11 +64,16 @@ function BatchNorm:next_momentum()
   return self.momentum or 1 / self.num_batches_tracked:item()
 end
 
+--- The options of F.batch_norm for this batch, which is counted.
+function BatchNorm:next_options()
+  return {
+    training = self.training or not self.track_running_stats, momentum = self:next_momentum() or 0, eps = self.eps,
+  }
+end
+
 function BatchNorm:forward(x)
   self:check_input(x)
-  return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, {
-    training = self.training or not self.track_running_stats, momentum = self:next_momentum() or 0, eps = self.eps,
-  })
+  return ops.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, self:next_options())
 end
 
 function BatchNorm:extra_repr()

@@ -20,7 +20,7 @@ bool lm_wino_takes(const lm_conv_job *job);
 bool lm_wino_pays(const lm_conv_job *job);
 lm_status lm_wino_conv(const lm_conv_job *job);
 
-/* conv_product.c: 1 x 1 kernels, float32. */
+/* conv_product.c: float32; 1 x 1 kernels, and the weights' gradient of larger ones with a stride. */
 bool lm_product_pays(const lm_conv_job *job);
 lm_status lm_product_conv(const lm_conv_job *job);
 

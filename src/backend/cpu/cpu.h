@@ -35,7 +35,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
   /* pool.c, norm.c, dropout.c, loss.c */                                                                             \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
-  X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward)           \
+  X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
+  X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
   X(dropout) X(nll_loss) X(nll_loss_backward)                                                                         \
   /* fill.c */                                                                                                        \
   X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)

@@ -99,23 +99,30 @@ static void batch_moments(const lm_norm_loops_of *loops, const lm_tensor *x, con
   }
 }
 
-/* y = (x - mean) * scale + shift a channel; the arrays are in the compute type. */
-static void batch_apply(const lm_norm_loops_of *loops, const lm_tensor *x, lm_tensor *y, const shape *s,
-                        const void *mean, const void *scale, const void *shift, lm_dtype acc) {
-  size_t width = lm_dtype_size(x->dtype);
+/* What becomes of a channel's elements: (x - mean) * scale + shift. The arrays are in the compute type. */
+typedef struct affine {
+  const void *mean, *scale, *shift;
+  lm_dtype acc;
+} affine;
+
+/* y = (x - mean) * scale + shift a channel; relu: of that, and of an addend more if there is one. */
+static void batch_apply(const lm_norm_loops_of *loops, const char *x, const char *addend, char *y, lm_dtype dtype,
+                        const shape *s, const affine *by, bool relu) {
+  size_t width = lm_dtype_size(dtype);
   int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(lm_cpu_share(0.25 * (double)x->numel))
+#pragma omp parallel num_threads(lm_cpu_share(0.25 * (double)(s->c * s->count)))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
     if (s->interleaved) {
       size_t at = (size_t)(from * s->c) * width;
-      loops->rows_apply(x->data + at, y->data + at, to - from, s->c, mean, scale, shift);
+      loops->rows_apply(x + at, addend ? addend + at : NULL, y + at, to - from, s->c, by->mean, by->scale, by->shift,
+                        relu);
     } else {
       for (int64_t u = from; u < to; u++) {
         int64_t c = u % s->c;
         size_t at = (size_t)(u * s->run) * width;
-        loops->run_apply(x->data + at, y->data + at, s->run, get_acc(mean, acc, c), get_acc(scale, acc, c),
-                         get_acc(shift, acc, c));
+        loops->run_apply(x + at, addend ? addend + at : NULL, y + at, s->run, get_acc(by->mean, by->acc, c),
+                         get_acc(by->scale, by->acc, c), get_acc(by->shift, by->acc, c), relu);
       }
     }
   }
@@ -127,11 +134,10 @@ static void update_running(lm_tensor *running, int64_t c, double momentum, doubl
   lm_number_put(running, at, (1 - momentum) * lm_number_get(running, at) + momentum * value);
 }
 
-lm_status lm_cpu_batch_norm(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_args *a = args;
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[a->x->dtype];
+static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
+  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
-  lm_dtype acc = acc_dtype(a->x->dtype);
   if (s.c == 0) return LM_OK;
 
   /* mean, m2; the moments' parts; mean, scale, shift in the compute type */
@@ -148,8 +154,6 @@ lm_status lm_cpu_batch_norm(const void *args, lm_tensor *const *out) {
     if (a->training) {
       mu = mean[c];
       invstd = 1 / sqrt(m2[c] / (double)s.count + a->eps);
-      lm_number_put(out[1], c, mu);
-      lm_number_put(out[2], c, invstd);
       if (s.count > 0) {
         update_running(a->running_mean, c, a->momentum, mu);
         update_running(a->running_var, c, a->momentum, m2[c] / (double)(s.count - 1));
@@ -158,31 +162,59 @@ lm_status lm_cpu_batch_norm(const void *args, lm_tensor *const *out) {
       mu = lm_number_get(a->running_mean, c * a->running_mean->stride[0]);
       invstd = 1 / sqrt(lm_number_get(a->running_var, c * a->running_var->stride[0]) + a->eps);
     }
+    if (out[1]) lm_number_put(out[1], c, mu), lm_number_put(out[2], c, invstd);
     put_acc(center, acc, c, mu);
     put_acc(scale, acc, c, a->weight ? invstd * lm_number_get(a->weight, c) : invstd);
     /* What rounding the mean loses is made up for here; it shows where the mean is large beside the deviation. */
     double lost = mu - get_acc(center, acc, c);
     put_acc(shift, acc, c, (a->bias ? lm_number_get(a->bias, c) : 0) - lost * get_acc(scale, acc, c));
   }
-  batch_apply(loops, a->x, out[0], &s, center, scale, shift, acc);
+  const affine by = {center, scale, shift, acc};
+  batch_apply(loops, a->x->data, a->addend ? a->addend->data : NULL, out[0]->data, dtype, &s, &by, relu);
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
 }
 
-/* Sums of g and of g * (x - mean) a channel. center: mean in the compute type; scratch: parts * c * 4
- * doubles. */
-static void batch_sums(const lm_norm_loops_of *loops, const lm_tensor *g, const lm_tensor *x, const shape *s,
-                       const double *mean, const void *center, double *sum_g, double *sum_gx, double *scratch) {
-  size_t width = lm_dtype_size(x->dtype);
+lm_status lm_cpu_batch_norm(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_args *a = args;
+  const lm_batch_norm_relu_args same = {.x = a->x,
+                                        .running_mean = a->running_mean,
+                                        .running_var = a->running_var,
+                                        .weight = a->weight,
+                                        .bias = a->bias,
+                                        .training = a->training,
+                                        .momentum = a->momentum,
+                                        .eps = a->eps};
+  return batch_forward(&same, false, out);
+}
+
+lm_status lm_cpu_batch_norm_relu(const void *args, lm_tensor *const *out) { return batch_forward(args, true, out); }
+
+/* `in`, `elements` further on. */
+static lm_norm_back back_at(const lm_norm_back *in, int64_t elements, size_t width) {
+  const size_t at = (size_t)elements * width;
+  lm_norm_back there = *in;
+  there.g = (const char *)in->g + at;
+  there.x = (const char *)in->x + at;
+  if (in->y) there.y = (const char *)in->y + at;
+  if (in->masked) there.masked = (char *)in->masked + at;
+  return there;
+}
+
+/* Sums of g and of g * (x - mean) a channel. scratch: parts * c * 4 doubles. */
+static void batch_sums(const lm_norm_loops_of *loops, const lm_norm_back *in, lm_dtype dtype, const shape *s,
+                       const affine *by, double *sum_g, double *sum_gx, double *scratch) {
+  size_t width = lm_dtype_size(dtype);
   memset(sum_g, 0, (size_t)s->c * sizeof *sum_g);
   memset(sum_gx, 0, (size_t)s->c * sizeof *sum_gx);
   if (!s->interleaved) {
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
     for (int64_t c = 0; c < s->c; c++) {
       for (int64_t n = 0; n < s->images; n++) {
-        size_t at = (size_t)((n * s->c + c) * s->run) * width;
+        lm_norm_back plane = back_at(in, (n * s->c + c) * s->run, width);
         double sg, sgx;
-        loops->run_sums(g->data + at, x->data + at, s->run, mean[c], &sg, &sgx);
+        loops->run_sums(&plane, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
+                        get_acc(by->shift, by->acc, c), &sg, &sgx);
         sum_g[c] += sg;
         sum_gx[c] += sgx;
       }
@@ -190,12 +222,12 @@ static void batch_sums(const lm_norm_loops_of *loops, const lm_tensor *g, const 
     return;
   }
   int64_t parts = parts_of(s->count, s->c);
-#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)x->numel))
+#pragma omp parallel for num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
   for (int64_t p = 0; p < parts; p++) {
     int64_t from = s->count * p / parts, to = s->count * (p + 1) / parts;
-    size_t at = (size_t)(from * s->c) * width;
+    lm_norm_back part = back_at(in, from * s->c, width);
     double *mine = scratch + p * 4 * s->c;
-    loops->rows_sums(g->data + at, x->data + at, to - from, s->c, center, mine, mine + s->c, mine + 2 * s->c);
+    loops->rows_sums(&part, to - from, s->c, by->mean, by->scale, by->shift, mine, mine + s->c, mine + 2 * s->c);
   }
   for (int64_t p = 0; p < parts; p++) {
     const double *part_g = scratch + p * 4 * s->c, *part_gx = part_g + s->c;
@@ -203,68 +235,109 @@ static void batch_sums(const lm_norm_loops_of *loops, const lm_tensor *g, const 
   }
 }
 
-/* dx = g * a + (x - mean) * b + k a channel. */
-static void batch_back(const lm_norm_loops_of *loops, const lm_tensor *g, const lm_tensor *x, lm_tensor *dx,
-                       const shape *s, const void *mean, const void *a, const void *b, const void *k, lm_dtype acc) {
-  size_t width = lm_dtype_size(x->dtype);
+/* dx = g * scale + (x - mean) * b + k a channel; relu: where (x - mean) * scale + shift is above 0, without g
+ * elsewhere. */
+static void batch_back(const lm_norm_loops_of *loops, const char *g, const char *x, char *dx, lm_dtype dtype,
+                       const shape *s, const affine *by, const void *b, const void *k, bool relu) {
+  size_t width = lm_dtype_size(dtype);
   int64_t units = s->interleaved ? s->count : s->images * s->c;
-#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)x->numel))
+#pragma omp parallel num_threads(lm_cpu_share(0.5 * (double)(s->c * s->count)))
   {
     int64_t n = omp_get_num_threads(), me = omp_get_thread_num(), from = units * me / n, to = units * (me + 1) / n;
     if (s->interleaved) {
       size_t at = (size_t)(from * s->c) * width;
-      loops->rows_back(g->data + at, x->data + at, dx->data + at, to - from, s->c, mean, a, b, k);
+      loops->rows_back(g + at, x + at, dx + at, to - from, s->c, by->mean, by->scale, b, k, relu ? by->shift : NULL);
     } else {
       for (int64_t u = from; u < to; u++) {
         int64_t c = u % s->c;
         size_t at = (size_t)(u * s->run) * width;
-        loops->run_back(g->data + at, x->data + at, dx->data + at, s->run, get_acc(mean, acc, c), get_acc(a, acc, c),
-                        get_acc(b, acc, c), get_acc(k, acc, c));
+        double shift = get_acc(by->shift, by->acc, c);
+        loops->run_back(g + at, x + at, dx + at, s->run, get_acc(by->mean, by->acc, c), get_acc(by->scale, by->acc, c),
+                        get_acc(b, by->acc, c), get_acc(k, by->acc, c), relu ? &shift : NULL);
       }
     }
   }
 }
 
+typedef struct backward {
+  const lm_tensor *g, *x, *y;     /* y: relu's result where it had an addend, else NULL */
+  const lm_tensor *weight, *bias; /* may be NULL */
+  const lm_tensor *mean, *spread; /* a channel */
+  bool training, relu, is_var;    /* is_var: spread is the variance, else the inverse deviation */
+  double eps;
+} backward;
+
 /* With h = (x - mean) * invstd over m values: dx = weight * invstd * (g - mean(g) - h * mean(g * h))
  * when mean and invstd come from the batch (Ioffe, Szegedy, 2015), else weight * invstd * g. */
-lm_status lm_cpu_batch_norm_backward(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_backward_args *a = args;
-  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[a->x->dtype];
+static lm_status batch_backward(const backward *a, lm_tensor *const *out) {
+  lm_dtype dtype = (lm_dtype)a->x->dtype, acc = acc_dtype(dtype);
+  const lm_norm_loops_of *loops = &LM_ISA_PICK(lm_norm_loops)->of[dtype];
   shape s = shape_of(a->x);
-  lm_dtype acc = acc_dtype(a->x->dtype);
   if (s.c == 0) return LM_OK;
-  size_t bytes = (size_t)(4 + 4 * parts_of(s.count, s.c) + 4) * (size_t)s.c * sizeof(double);
+  size_t bytes = (size_t)(3 + 4 * parts_of(s.count, s.c) + 5) * (size_t)s.c * sizeof(double);
   void *scratch;
   lm_status status = lm_device_alloc(a->x->device, bytes, &scratch);
   if (status != LM_OK) return status;
-  double *mean = scratch, *invstd = mean + s.c, *sum_g = invstd + s.c, *sum_gx = sum_g + s.c;
-  double *center = sum_gx + s.c, *ga = center + s.c, *xb = ga + s.c, *k = xb + s.c, *parts = k + s.c;
+  double *invstd = scratch, *sum_g = invstd + s.c, *sum_gx = sum_g + s.c;
+  double *center = sum_gx + s.c, *scale = center + s.c, *shift = scale + s.c, *b = shift + s.c, *k = b + s.c;
+  double *parts = k + s.c;
 
   for (int64_t c = 0; c < s.c; c++) {
-    mean[c] =
-        a->training ? lm_number_get(a->save_mean, c) : lm_number_get(a->running_mean, c * a->running_mean->stride[0]);
-    invstd[c] = a->training ? lm_number_get(a->save_invstd, c)
-                            : 1 / sqrt(lm_number_get(a->running_var, c * a->running_var->stride[0]) + a->eps);
-    put_acc(center, acc, c, mean[c]);
+    double spread = lm_number_get(a->spread, c * a->spread->stride[0]);
+    invstd[c] = a->is_var ? 1 / sqrt(spread + a->eps) : spread;
+    put_acc(center, acc, c, lm_number_get(a->mean, c * a->mean->stride[0]));
+    put_acc(scale, acc, c, a->weight ? invstd[c] * lm_number_get(a->weight, c) : invstd[c]);
+    put_acc(shift, acc, c, a->bias ? lm_number_get(a->bias, c) : 0);
   }
-  batch_sums(loops, a->grad, a->x, &s, mean, center, sum_g, sum_gx, parts);
+  const affine by = {center, scale, shift, acc};
+  /* The masked gradient is kept where it is a result, or all that dx is made of. */
+  char *masked = !a->relu ? NULL : a->y ? out[3]->data : a->training ? NULL : out[0]->data;
+  const lm_norm_back in = {a->g->data, a->x->data, a->relu, a->y ? a->y->data : NULL, masked};
+  batch_sums(loops, &in, dtype, &s, &by, sum_g, sum_gx, parts);
+  const char *g = masked ? masked : a->g->data;
   for (int64_t c = 0; c < s.c; c++) {
-    double scale = a->weight ? invstd[c] * lm_number_get(a->weight, c) : invstd[c];
+    double slope = a->weight ? invstd[c] * lm_number_get(a->weight, c) : invstd[c];
     lm_number_put(out[1], c, sum_gx[c] * invstd[c]);
     lm_number_put(out[2], c, sum_g[c]);
-    put_acc(ga, acc, c, scale);
-    put_acc(xb, acc, c, -scale * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
-    put_acc(k, acc, c, -scale * sum_g[c] / (double)s.count);
+    put_acc(b, acc, c, -slope * invstd[c] * invstd[c] * sum_gx[c] / (double)s.count);
+    put_acc(k, acc, c, -slope * sum_g[c] / (double)s.count);
   }
   if (a->training) {
-    batch_back(loops, a->grad, a->x, out[0], &s, center, ga, xb, k, acc);
+    batch_back(loops, g, a->x->data, out[0]->data, dtype, &s, &by, b, k, a->relu && !masked);
   } else {
     memset(center, 0, (size_t)s.c * sizeof *center);
-    memset(k, 0, (size_t)s.c * sizeof *k);
-    batch_apply(loops, a->grad, out[0], &s, center, ga, k, acc);
+    memset(shift, 0, (size_t)s.c * sizeof *shift);
+    batch_apply(loops, g, NULL, out[0]->data, dtype, &s, &by, false);
   }
   lm_device_free(a->x->device, scratch, bytes);
   return LM_OK;
+}
+
+lm_status lm_cpu_batch_norm_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_backward_args *a = args;
+  return batch_backward(&(backward){.g = a->grad,
+                                    .x = a->x,
+                                    .weight = a->weight,
+                                    .mean = a->training ? a->save_mean : a->running_mean,
+                                    .spread = a->training ? a->save_invstd : a->running_var,
+                                    .is_var = !a->training,
+                                    .training = a->training,
+                                    .eps = a->eps},
+                        out);
+}
+
+lm_status lm_cpu_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_relu_backward_args *a = args;
+  return batch_backward(&(backward){.g = a->grad,
+                                    .x = a->x,
+                                    .y = a->y,
+                                    .weight = a->weight,
+                                    .bias = a->bias,
+                                    .mean = a->save_mean,
+                                    .spread = a->save_invstd,
+                                    .training = a->training,
+                                    .relu = true},
+                        out);
 }
 
 static int64_t product(const lm_ints *shape) {

@@ -24,8 +24,7 @@ static lm_status shape_of(const lm_tensor *x, lm_norm_shape *s) {
 
 static size_t partial_bytes(int parts, int64_t c) { return (size_t)parts * 3 * (size_t)c * sizeof(double); }
 
-lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
-  const lm_batch_norm_args *a = args;
+static lm_status batch_forward(const lm_batch_norm_relu_args *a, bool relu, lm_tensor *const *out) {
   lm_status status = LM_OK;
   lm_norm_shape s;
   void *stream, *scratch = NULL;
@@ -49,9 +48,51 @@ lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
                         .coefficients = (char *)scratch + parts};
   if (a->training) TRY(LAUNCH("moments", lm_batch_moments(&s, a->x->data, scratch, stream)));
   TRY(LAUNCH("plan", lm_batch_plan_forward(&s, &plan, stream)));
-  TRY(LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, stream)));
+  if (relu) {
+    const void *addend = a->addend ? a->addend->data : NULL;
+    TRY(LAUNCH("apply", lm_batch_apply_relu(&s, a->x->data, addend, out[0]->data, plan.coefficients, stream)));
+  } else {
+    TRY(LAUNCH("apply", lm_batch_apply(&s, a->x->data, out[0]->data, plan.coefficients, stream)));
+  }
 done:
   if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
+  return status;
+}
+
+lm_status lm_cuda_batch_norm(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_args *a = args;
+  const lm_batch_norm_relu_args same = {.x = a->x,
+                                        .running_mean = a->running_mean,
+                                        .running_var = a->running_var,
+                                        .weight = a->weight,
+                                        .bias = a->bias,
+                                        .training = a->training,
+                                        .momentum = a->momentum,
+                                        .eps = a->eps};
+  return batch_forward(&same, false, out);
+}
+
+lm_status lm_cuda_batch_norm_relu(const void *args, lm_tensor *const *out) { return batch_forward(args, true, out); }
+
+/* g: the gradient of what batch norm gave. Of the plan what says how; the rest is filled in. */
+static lm_status batch_backward(const lm_norm_shape *s, lm_batch_plan plan, const void *g, const lm_tensor *x,
+                                lm_tensor *const *out, void *stream) {
+  lm_status status = LM_OK;
+  void *scratch = NULL;
+  size_t parts = partial_bytes(lm_norm_parts(s), s->c), bytes = parts + 4 * (size_t)s->c * sizeof(double);
+  TRY(lm_cuda_scratch(x->device, bytes, &scratch));
+  plan.dweight = values_of(out[1]), plan.dbias = values_of(out[2]);
+  plan.partial = scratch;
+  plan.coefficients = (char *)scratch + parts;
+  TRY(LAUNCH("sums", lm_batch_sums(s, g, x->data, plan.mean.data ? plan.mean : plan.running_mean, scratch, stream)));
+  TRY(LAUNCH("plan", lm_batch_plan_backward(s, &plan, stream)));
+  if (plan.training) {
+    TRY(LAUNCH("back", lm_batch_back(s, g, x->data, out[0]->data, plan.coefficients, stream)));
+  } else { /* statistics that do not depend on x: dx = g * scale */
+    TRY(LAUNCH("back", lm_batch_apply(s, g, out[0]->data, plan.coefficients, stream)));
+  }
+done:
+  if (scratch) lm_cuda_scratch_done(x->device, scratch, bytes);
   return status;
 }
 
@@ -59,33 +100,46 @@ lm_status lm_cuda_batch_norm_backward(const void *args, lm_tensor *const *out) {
   const lm_batch_norm_backward_args *a = args;
   lm_status status = LM_OK;
   lm_norm_shape s;
-  void *stream, *scratch = NULL;
-  size_t bytes = 0;
+  void *stream;
   if (a->x->size[1] == 0) return LM_OK;
   TRY(shape_of(a->x, &s));
-  size_t parts = partial_bytes(lm_norm_parts(&s), s.c);
-  bytes = parts + 4 * (size_t)s.c * sizeof(double);
   TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
   lm_batch_plan plan = {.training = a->training,
                         .eps = a->eps,
                         .weight = values_of(a->weight),
                         .running_mean = values_of(a->running_mean),
                         .running_var = values_of(a->running_var),
+                        .mean = values_of(a->training ? a->save_mean : NULL),
+                        .invstd = values_of(a->training ? a->save_invstd : NULL)};
+  TRY(batch_backward(&s, plan, a->grad->data, a->x, out, stream));
+done:
+  return status;
+}
+
+lm_status lm_cuda_batch_norm_relu_backward(const void *args, lm_tensor *const *out) {
+  const lm_batch_norm_relu_backward_args *a = args;
+  lm_status status = LM_OK;
+  lm_norm_shape s;
+  void *stream, *scratch = NULL, *masked;
+  size_t values = 0, bytes = 0;
+  if (a->x->size[1] == 0) return LM_OK;
+  TRY(shape_of(a->x, &s));
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  values = a->y ? 0 : ((size_t)a->x->numel * lm_dtype_size((lm_dtype)a->x->dtype) + 15) & ~(size_t)15;
+  bytes = values + 3 * (size_t)s.c * sizeof(double);
+  TRY(lm_cuda_scratch(a->x->device, bytes, &scratch));
+  masked = a->y ? out[3]->data : scratch;
+  lm_batch_plan plan = {.training = a->training,
+                        .eps = a->eps,
+                        .weight = values_of(a->weight),
+                        .bias = values_of(a->bias),
                         .mean = values_of(a->save_mean),
                         .invstd = values_of(a->save_invstd),
-                        .dweight = values_of(out[1]),
-                        .dbias = values_of(out[2]),
-                        .partial = scratch,
-                        .coefficients = (char *)scratch + parts};
-  TRY(LAUNCH("sums", lm_batch_sums(&s, a->grad->data, a->x->data, a->training ? plan.mean : plan.running_mean, scratch,
+                        .coefficients = (char *)scratch + values};
+  TRY(LAUNCH("plan", lm_batch_plan_again(&s, &plan, stream)));
+  TRY(LAUNCH("mask", lm_batch_mask(&s, a->grad->data, a->x->data, a->y ? a->y->data : NULL, masked, plan.coefficients,
                                    stream)));
-  TRY(LAUNCH("plan", lm_batch_plan_backward(&s, &plan, stream)));
-  if (a->training) {
-    TRY(LAUNCH("back", lm_batch_back(&s, a->grad->data, a->x->data, out[0]->data, plan.coefficients, stream)));
-  } else { /* statistics that do not depend on x: dx = g * scale */
-    TRY(LAUNCH("back", lm_batch_apply(&s, a->grad->data, out[0]->data, plan.coefficients, stream)));
-  }
+  TRY(batch_backward(&s, plan, masked, a->x, out, stream));
 done:
   if (scratch) lm_cuda_scratch_done(a->x->device, scratch, bytes);
   return status;

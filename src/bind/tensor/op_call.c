@@ -323,6 +323,11 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place) {
     return lm_raise_text(L, "%s: writes in place into a tensor, and got a number", op->name);
   }
   for (int i = 0; i < op->outs; i++) {
+    if (!out[i]) {
+      lua_pushnil(L);
+      lua_replace(L, i - op->outs - 1);
+      continue;
+    }
     lm_tensor_handle_fill(s, handle[i], out[i]);
     if (!f.shares) lm_pace_count(s, out[i]);
   }

@@ -19,6 +19,15 @@ static inline int64_t block_rows(int64_t c) {
   return rows < 4 ? 4 : rows > 256 ? 256 : rows;
 }
 
+#define INLINE static inline __attribute__((always_inline))
+
+/* Where relu's gradient is asked for, by what its result is known, and whether the masked gradient is kept. */
+typedef enum relu_kind { NO_RELU, RELU, RELU_OF_Y, RELU_KEPT } relu_kind;
+
+static inline relu_kind relu_kind_of(const lm_norm_back *in) {
+  return !in->relu ? NO_RELU : in->y ? RELU_OF_Y : in->masked ? RELU_KEPT : RELU;
+}
+
 #define LM_E F16
 #include "backend/cpu/isa/norm_layer.inc"
 #include "backend/cpu/isa/norm_rows.inc"
