@@ -2,7 +2,7 @@
 --- held by a process that ends, by kill -9 too, is there again for the others.
 local core = require "luminary.core"
 local lock = require "luminary.mp.lock"
-local options = require "luminary.options"
+local options = require "luminary.base.options"
 local shared = require "luminary.mp.shared"
 local fail = options.fail
 
