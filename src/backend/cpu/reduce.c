@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/fold.h"
+#include "backend/cpu/reduce_plan.h"
 #include "base/mem.h"
 
 enum { TILE_ROWS = 8 };

@@ -20,24 +20,24 @@ static inline int64_t block_rows(int64_t c) {
 }
 
 #define LM_E F16
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
+#include "backend/cpu/isa/templates/norm_layer.inc"
+#include "backend/cpu/isa/templates/norm_rows.inc"
+#include "backend/cpu/isa/templates/norm_run.inc"
 #undef LM_E
 #define LM_E BF16
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
+#include "backend/cpu/isa/templates/norm_layer.inc"
+#include "backend/cpu/isa/templates/norm_rows.inc"
+#include "backend/cpu/isa/templates/norm_run.inc"
 #undef LM_E
 #define LM_E F32
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
+#include "backend/cpu/isa/templates/norm_layer.inc"
+#include "backend/cpu/isa/templates/norm_rows.inc"
+#include "backend/cpu/isa/templates/norm_run.inc"
 #undef LM_E
 #define LM_E F64
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
+#include "backend/cpu/isa/templates/norm_layer.inc"
+#include "backend/cpu/isa/templates/norm_rows.inc"
+#include "backend/cpu/isa/templates/norm_run.inc"
 #undef LM_E
 
 #define TABLE(E)                                                                               \

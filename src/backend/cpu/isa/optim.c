@@ -13,20 +13,20 @@ enum { LANES = 16 };
 #define SUFFIX f32
 #define ID F16
 #define STORED uint16_t
-#include "optim_loops.inc"
+#include "backend/cpu/isa/templates/optim.inc"
 #define ID BF16
 #define STORED uint16_t
-#include "optim_loops.inc"
+#include "backend/cpu/isa/templates/optim.inc"
 #define ID F32
 #define STORED float
-#include "optim_loops.inc"
+#include "backend/cpu/isa/templates/optim.inc"
 #undef REAL
 #undef SUFFIX
 #define REAL double
 #define SUFFIX f64
 #define ID F64
 #define STORED double
-#include "optim_loops.inc"
+#include "backend/cpu/isa/templates/optim.inc"
 
 #define BY_DTYPE(loop) \
   { [LM_F16] = loop##_F16, [LM_BF16] = loop##_BF16, [LM_F32] = loop##_F32, [LM_F64] = loop##_F64 }

@@ -26,4 +26,4 @@ typedef float num;
 #define REMAINDER lm_remainderf
 #define ISNAN(v) ((v) != (v))
 
-#include "backend/cpu/isa/point_loops.inc"
+#include "backend/cpu/isa/templates/point.inc"

@@ -15,4 +15,4 @@ typedef int64_t num;
 #define REMAINDER lm_remainder_i64
 #define ISNAN(v) ((void)(v), 0)
 
-#include "backend/cpu/isa/point_loops.inc"
+#include "backend/cpu/isa/templates/point.inc"

@@ -12,4 +12,4 @@ typedef double total;
 #define POW pow
 #define ABS fabs
 
-#include "backend/cpu/isa/reduce_loops.inc"
+#include "backend/cpu/isa/templates/reduce.inc"

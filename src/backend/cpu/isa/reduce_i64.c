@@ -8,4 +8,4 @@ typedef int64_t total;
 #define HIGHEST INT64_MAX
 #define ISNAN(v) 0
 
-#include "backend/cpu/isa/reduce_loops.inc"
+#include "backend/cpu/isa/templates/reduce.inc"

@@ -6,4 +6,4 @@ typedef float num;
 #define EXP lm_expf
 #define LOG logf
 
-#include "backend/cpu/isa/softmax_loops.inc"
+#include "backend/cpu/isa/templates/softmax.inc"

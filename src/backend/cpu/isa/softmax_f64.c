@@ -6,4 +6,4 @@ typedef double num;
 #define EXP exp
 #define LOG log
 
-#include "backend/cpu/isa/softmax_loops.inc"
+#include "backend/cpu/isa/templates/softmax.inc"
