@@ -33,12 +33,12 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* index.c, topk.c */                                                                                               \
   X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
-  /* pooling.c, norm.c, dropout.c, loss.c */                                                                          \
+  /* pooling.c, norm.c, loss.c */                                                                                    \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(layer_norm) X(layer_norm_backward)           \
-  X(dropout) X(nll_loss) X(nll_loss_backward)                                                                         \
+  X(nll_loss) X(nll_loss_backward)                                                                                    \
   /* fill.c */                                                                                                        \
-  X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
+  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
 /* clang-format on */
 
 #define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);

@@ -31,7 +31,6 @@ static double rate(lm_dtype dtype) {
 static double work(const lm_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
 static void by_loops(const lm_gemm *g) {
-  const struct lm_gemm_loops *loops = LM_ISA_PICK(lm_gemm_loops);
   lm_small_gemm s = {.m = g->m,
                      .n = g->n,
                      .k = g->k,
@@ -45,13 +44,7 @@ static void by_loops(const lm_gemm *g) {
                      .ldc = g->ldc,
                      .alpha = g->alpha,
                      .beta = g->beta};
-  switch (g->dtype) {
-    case LM_U8: loops->u8(&s); break;
-    case LM_I32: loops->i32(&s); break;
-    case LM_I64: loops->i64(&s); break;
-    case LM_F32: loops->f32(&s); break;
-    default: loops->f64(&s); break;
-  }
+  LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
 }
 
 /* OpenBLAS's own threads would stand beside OpenMP's, spinning: it computes on the thread that calls. */
