@@ -1,5 +1,5 @@
 /* Reductions: each result is a fold over the elements of x that lie along the reduced dims. Plain C; the caller decides
- * the geometry (src/backend/cuda/fold.c), reduce.cuh is the device's part. */
+ * the geometry (src/backend/cuda/reduce_plan.c), reduce.cuh is the device's part. */
 #ifndef LM_KERNELS_REDUCE_H
 #define LM_KERNELS_REDUCE_H
 

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/cudnn_plan.h"
+#include "backend/cuda/libraries/cudnn_plan.h"
 
 enum { PLANS = 3, JSON_MAX = 1 << 16 };
 

@@ -384,44 +384,44 @@ end
 
 local function loops()
   local body = {[[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included for each dtype by optim_loops.inc. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included for each dtype by templates/optim.inc. */
 ]]}
   for _, f in ipairs(families) do
     local function flags(of) return table.concat(map(f.modes, of), ", ") end
     local function has(state) return state.when and "with_" .. state.when end
     local gets, puts = {}, {}
     for i, state in ipairs(f.states) do
-      local get = ("GET(s%d[i])"):format(i)
-      gets[i] = ("REAL %s = %s;"):format(state[1], has(state) and has(state) .. " ? " .. get .. " : 0" or get)
-      puts[i] = ("%ss%d[i] = PUT(%s);"):format(has(state) and "if (" .. has(state) .. ") " or "", i, state[1])
+      local get = ("LM_LOAD(s%d[i])"):format(i)
+      gets[i] = ("LM_ACC %s = %s;"):format(state[1], has(state) and has(state) .. " ? " .. get .. " : 0" or get)
+      puts[i] = ("%ss%d[i] = LM_STORE(%s);"):format(has(state) and "if (" .. has(state) .. ") " or "", i, state[1])
     end
     body[#body + 1] = fill([[
 
-INLINE void FN(${lower}_form)(const NAMED(lm_$lower, SUFFIX) *c$flags, int64_t n,
-    STORED *restrict ps, const STORED *restrict gs$states) {
+LM_INLINE void LM_FN(${lower}_form)(const LM_ISA_JOIN(lm_$lower, LM_REAL_NAME) *c$flags, int64_t n,
+    LM_ELEM *restrict ps, const LM_ELEM *restrict gs$states) {
   for (int64_t i = 0; i < n; i++) {
-    REAL p = GET(ps[i]);
+    LM_ACC p = LM_LOAD(ps[i]);
     $gets
-    NAMED(lm_${lower}_update, SUFFIX)(c$given, GET(gs[i]), &p$pointers);
-    ps[i] = PUT(p);
+    LM_ISA_JOIN(lm_${lower}_update, LM_REAL_NAME)(c$given, LM_LOAD(gs[i]), &p$pointers);
+    ps[i] = LM_STORE(p);
     $puts
   }
 }
 
-static void FN($lower)(const lm_optim_coefficients *given, int64_t n, void *p, const void *g,
+static void LM_FN($lower)(const lm_optim_coefficients *given, int64_t n, void *p, const void *g,
     void *const *state) {
-  const NAMED(lm_$lower, SUFFIX) c = given->SUFFIX.$lower;
+  const LM_ISA_JOIN(lm_$lower, LM_REAL_NAME) c = given->LM_REAL_NAME.$lower;
   switch (given->modes) {
     $cases
   }
 }
 ]], {
       lower = f.lower, flags = spaced(flags(function(mode) return "int with_" .. mode[1] end)),
-      states = spaced(table.concat(map(f.states, function(_, i) return "STORED *restrict s" .. i end), ", ")),
+      states = spaced(table.concat(map(f.states, function(_, i) return "LM_ELEM *restrict s" .. i end), ", ")),
       gets = gets, puts = puts, given = spaced(flags(function(mode) return "with_" .. mode[1] end)),
       pointers = spaced(table.concat(map(f.states, function(state) return "&" .. state[1] end), ", ")),
       cases = map(forms(f), function(form)
-        return ("case %s: FN(%s_form)(&c%s, n, p, g%s); break;"):format(form.label, f.lower,
+        return ("case %s: LM_FN(%s_form)(&c%s, n, p, g%s); break;"):format(form.label, f.lower,
           spaced(table.concat(form.flags, ", ")),
           spaced(table.concat(map(f.states, function(_, i) return ("state[%d]"):format(i - 1) end), ", ")))
       end),

@@ -25,21 +25,20 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
 
 /* clang-format off */
 #define LM_CPU_KERNELS(X)                                                                                             \
-  /* reduce.c, extreme.c, softmax.c */                                                                                \
+  /* reduce.c, argmax.c, softmax.c */                                                                                 \
   X(sum) X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
   X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)                                               \
-  /* matmul.c, conv.c */                                                                                              \
+  /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, sort.c */                                                                                               \
+  /* index.c, topk.c */                                                                                               \
   X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
-  /* pool.c, norm.c, dropout.c, loss.c */                                                                             \
+  /* pooling.c, norm.c, loss.c */                                                                                    \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
-  X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
-  X(dropout) X(nll_loss) X(nll_loss_backward)                                                                         \
+  X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward) X(nll_loss) X(nll_loss_backward)                   \
   /* fill.c */                                                                                                        \
-  X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
+  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(randperm) X(arange) X(linspace)
 /* clang-format on */
 
 #define X(name) lm_status lm_cpu_##name(const void *args, lm_tensor *const *out);

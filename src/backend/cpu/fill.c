@@ -1,4 +1,4 @@
-/* Constants, sequences and random numbers. Every element of a draw depends on its place, counted row-major,
+/* Constants, sequences, random numbers and dropout. Every element of a draw depends on its place, counted row-major,
  * and on the draw alone (kernels/philox.h): not on layout or threads. */
 #include <math.h>
 #include <string.h>
@@ -80,7 +80,7 @@ lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
 /* How many blocks n results of `words` 32-bit words take. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
-static lm_status draw(lm_tensor *x, lm_dtype compute, int words, void (*source)(const void *, int64_t, int, void *),
+static lm_status fill_drawn(lm_tensor *x, lm_dtype compute, int words, void (*source)(const void *, int64_t, int, void *),
                       double a, double b) {
   if (x->numel == 0) return LM_OK;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
@@ -94,22 +94,22 @@ lm_status lm_cpu_uniform_(const void *args, lm_tensor *const *out) {
   const lm_uniform__args *a = args;
   (void)out;
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
-  if (a->x->dtype == LM_F64) return draw(a->x, LM_F64, 2, loops->uniform_f64, a->from, a->to);
-  return draw(a->x, LM_F32, 1, loops->uniform_f32, a->from, a->to);
+  if (a->x->dtype == LM_F64) return fill_drawn(a->x, LM_F64, 2, loops->uniform_f64, a->from, a->to);
+  return fill_drawn(a->x, LM_F32, 1, loops->uniform_f32, a->from, a->to);
 }
 
 lm_status lm_cpu_normal_(const void *args, lm_tensor *const *out) {
   const lm_normal__args *a = args;
   (void)out;
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
-  if (a->x->dtype == LM_F64) return draw(a->x, LM_F64, 2, loops->normal_f64, a->mean, a->std);
-  return draw(a->x, LM_F32, 1, loops->normal_f32, a->mean, a->std);
+  if (a->x->dtype == LM_F64) return fill_drawn(a->x, LM_F64, 2, loops->normal_f64, a->mean, a->std);
+  return fill_drawn(a->x, LM_F32, 1, loops->normal_f32, a->mean, a->std);
 }
 
 lm_status lm_cpu_bernoulli_(const void *args, lm_tensor *const *out) {
   const lm_bernoulli__args *a = args;
   (void)out;
-  return draw(a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, a->p, 0);
+  return fill_drawn(a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, a->p, 0);
 }
 
 static void integers(const void *context, int64_t first, int n, void *tile) {
@@ -129,6 +129,24 @@ lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
   if (a->x->numel == 0) return LM_OK;
   lm_random r = {.draw = lm_generator_take(a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
   run_source(a->x, LM_I64, integers, &r);
+  return LM_OK;
+}
+
+/* x is dense; element i in memory order takes word i of the draw. */
+lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
+  const lm_dropout_args *a = args;
+  enum { PART = 4096 };
+  int64_t n = a->x->numel, parts = (n + PART - 1) / PART;
+  lm_draw draw = lm_generator_take(a->x->device, blocks_of(n, 1));
+  uint32_t threshold = (uint32_t)ceil(a->p * 0x1p24);
+  double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
+  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
+#pragma omp parallel for num_threads(lm_cpu_share((double)n * 0.5))
+  for (int64_t i = 0; i < parts; i++) {
+    int64_t to = (i + 1) * PART < n ? (i + 1) * PART : n;
+    loops->dropout[a->x->dtype](a->x->data, out[0]->data, (uint8_t *)out[1]->data, i * PART, to, draw, threshold,
+                                scale);
+  }
   return LM_OK;
 }
 

@@ -1,4 +1,4 @@
-/* Optimizer steps and gradient norms: one parallel region for all tensors, whose elements are dealt
+/* Optimizer steps, gradients' norms and their scaling: one parallel region for all tensors, whose elements are dealt
  * out in chunks, so that a network of many small parameters costs what one large one does. */
 #include <math.h>
 #include <omp.h>
@@ -6,6 +6,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/optim.h"
+#include "backend/cpu/isa/point.h"
 #include "base/mem.h"
 
 enum { CHUNK = 16384 /* elements */, SHARES = 16 /* a thread */ };
@@ -66,11 +67,10 @@ static double norm_of(const lm_tensor *t, double p, int64_t from, int64_t n) {
   return p == 1 ? loops->sum_abs[t->dtype](n, x) : loops->sum_powers[t->dtype](n, x, p);
 }
 
-/* A number a chunk, put together in order: the same whatever the number of threads. */
-lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
+/* Calls each(context, tensor, first element, number of elements, chunk's number) for every chunk, from all threads. */
+static void for_each_chunk(int n, lm_tensor *const *tensors,
+                           void (*each)(void *context, int i, int64_t from, int64_t n, int64_t chunk), void *context) {
   int64_t chunks = count_chunks(n, tensors);
-  double *part = lm_malloc((size_t)chunks * sizeof *part);
-  if (!part) return LM_E_OOM;
 #pragma omp parallel num_threads(lm_cpu_share((double)chunks *CHUNK * 0.2))
   {
     int64_t me = omp_get_thread_num(), team = omp_get_num_threads(), base = 0;
@@ -79,11 +79,29 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *ou
       int64_t end = base + chunks_of(tensors[i]);
       for (int64_t c = larger(first, base); c < smaller(last, end); c++) {
         int64_t from = (c - base) * CHUNK;
-        part[c] = norm_of(tensors[i], p, from, smaller(CHUNK, tensors[i]->numel - from));
+        each(context, i, from, smaller(CHUNK, tensors[i]->numel - from), c);
       }
       base = end;
     }
   }
+}
+
+typedef struct norms {
+  lm_tensor *const *tensors;
+  double p, *part; /* part: of each chunk */
+} norms;
+
+static void norm_chunk(void *context, int i, int64_t from, int64_t n, int64_t chunk) {
+  const norms *job = context;
+  job->part[chunk] = norm_of(job->tensors[i], job->p, from, n);
+}
+
+/* Put together in the chunks' order: the same whatever the number of threads. */
+lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *out) {
+  int64_t chunks = count_chunks(n, tensors);
+  double *part = lm_malloc((size_t)chunks * sizeof *part);
+  if (!part) return LM_E_OOM;
+  for_each_chunk(n, tensors, norm_chunk, &(norms){tensors, p, part});
   double total = 0;
   for (int64_t c = 0; c < chunks; c++) {
     if (!isinf(p)) {
@@ -94,5 +112,41 @@ lm_status lm_cpu_norms(int n, lm_tensor *const *tensors, double p, lm_tensor *ou
   }
   lm_free(part);
   *(double *)out->data = total;
+  return LM_OK;
+}
+
+/* ---- scaling */
+
+typedef struct scaling {
+  lm_tensor *const *from, *const *to;
+  double factor;
+  _Atomic bool bad; /* some element was infinite or NaN */
+} scaling;
+
+static void rescale_chunk(void *context, int i, int64_t first, int64_t n, int64_t chunk) {
+  scaling *job = context;
+  lm_dtype from = (lm_dtype)job->from[i]->dtype, to = (lm_dtype)job->to[i]->dtype;
+  const char *x = job->from[i]->data + (size_t)first * lm_dtype_size(from);
+  char *y = job->to[i]->data + (size_t)first * lm_dtype_size(to);
+  const struct lm_optim_loops *loops = LM_ISA_PICK(lm_optim_loops);
+  bool bad = false;
+  (void)chunk;
+  if (from == to) bad = loops->rescale[from](n, x, y, job->factor);
+  lm_dtype compute = from == LM_F64 || to == LM_F64 ? LM_F64 : LM_F32;
+  const struct lm_point_loops *memory = lm_point_loops_of(compute);
+  for (int64_t at = 0; from != to && at < n; at += LM_TILE) {
+    _Alignas(64) char tile[LM_TILE_BYTES];
+    int part = (int)smaller(LM_TILE, n - at);
+    memory->load[from](tile, x + (size_t)at * lm_dtype_size(from), 1, part);
+    bad |= loops->rescale[compute](part, tile, tile, job->factor);
+    memory->store[to](y + (size_t)at * lm_dtype_size(to), 1, tile, part);
+  }
+  if (bad) atomic_store_explicit(&job->bad, true, memory_order_relaxed);
+}
+
+lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, double factor, lm_tensor *found) {
+  scaling job = {.from = from, .to = to, .factor = factor};
+  for_each_chunk(n, to, rescale_chunk, &job);
+  if (job.bad) *(float *)found->data = 1;
   return LM_OK;
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/fold.h"
+#include "backend/cpu/reduce_plan.h"
 #include "base/mem.h"
 
 enum { TILE_ROWS = 8 };
@@ -125,7 +125,7 @@ static void all_parts(const lm_fold_plan *p, lm_fold fold, const lm_total *c, lm
     int64_t part = task / p->units;
     fold_part(p, fold, &u, part, c + u.index, scratch + part * kept + u.index);
   }
-  for (int64_t part = 1; part < p->parts; part++) p->folds->merge[fold](scratch, scratch + part * kept, kept);
+  for (int64_t part = 1; part < p->parts; part++) p->folds->merge(fold, scratch, scratch + part * kept, kept);
 }
 
 static lm_status in_parts(const reduction *r) {

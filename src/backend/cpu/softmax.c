@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/fold.h"
+#include "backend/cpu/reduce_plan.h"
 #include "device/alloc.h"
 
 typedef struct softmax {

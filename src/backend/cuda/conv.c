@@ -5,9 +5,9 @@
  */
 #include "conv.h"
 
-#include "backend/cuda/context.h"
+#include "backend/cuda/runtime/context.h"
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/cudnn_pool.h"
+#include "backend/cuda/libraries/cudnn_handles.h"
 #include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"

@@ -42,9 +42,9 @@ typedef struct lm_cuda_facts {
   char name[256];
 } lm_cuda_facts;
 const lm_cuda_facts *lm_cuda_facts_of(lm_device device);
-extern const lm_driver lm_cuda_driver; /* driver.c */
+extern const lm_driver lm_cuda_driver; /* runtime/driver.c */
 
-int64_t lm_cuda_version(const char *library); /* version.c */
+int64_t lm_cuda_version(const char *library); /* runtime/version.c */
 
 lm_status lm_cuda_point(const lm_point *job);
 lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst);
@@ -55,15 +55,15 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
 
 /* clang-format off */
 #define LM_CUDA_KERNELS(X)                                                                                            \
-  /* reduce.c, extreme.c, softmax.c, loss.c */                                                                        \
+  /* reduce.c, argmax.c, softmax.c, loss.c */                                                                         \
   X(sum) X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
   X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward) X(nll_loss) X(nll_loss_backward)              \
   /* matmul.c, conv.c */                                                                                              \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, sort.c, cat.c */                                                                                        \
+  /* index.c, topk.c, cat.c */                                                                                        \
   X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
   X(one_hot) X(embedding) X(embedding_backward) X(randperm)                                                           \
-  /* pool.c, norm.c */                                                                                                \
+  /* pooling.c, norm.c */                                                                                             \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \

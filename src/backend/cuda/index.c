@@ -4,7 +4,7 @@
 #include "index.h"
 
 #include "backend/cuda/cuda.h"
-#include "backend/cuda/index_job.h"
+#include "backend/cuda/sort_pairs.h"
 #include "cub.h"
 
 _Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/merged_dims.h");

@@ -2,7 +2,7 @@
  * dtypes it lacks. */
 #include "matmul.h"
 
-#include "backend/cuda/blas.h"
+#include "backend/cuda/libraries/cublas.h"
 #include "op/product.h"
 
 /* What cuBLASLt has no kernel for. */

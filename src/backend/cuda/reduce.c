@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "backend/cuda/fold.h"
+#include "backend/cuda/reduce_plan.h"
 
 static lm_status reduce(lm_fold_job job, const lm_tensor *x, const lm_ints *dims, const lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};

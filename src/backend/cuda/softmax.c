@@ -1,7 +1,7 @@
 /* Softmax, its logarithm and their gradients along one dim. */
 #include "softmax.h"
 
-#include "backend/cuda/fold.h"
+#include "backend/cuda/reduce_plan.h"
 
 /* Whether every line is contiguous and begins where packs of 16 bytes may be used, on a side. */
 static bool is_packed(const lm_tensor *t, int64_t dim) {

@@ -1,52 +1,33 @@
-/* Element types as the loops in isa/ see them: what memory holds, what the arithmetic is done in,
- * and the way from one to the other. A loop file's template (a .inc) is included once for each type
- * with LM_E set to its id: LM_ELEM, LM_ACC, LM_LOAD, LM_STORE and LM_FN then speak of that type. */
+/* Element types as loops see them. A template (templates/, .inc) is included once for each type with LM_E set to the
+ * type's id; what stands here then speaks of that type: LM_ELEM is what memory holds, LM_ACC what the arithmetic is done
+ * in, LM_LOAD and LM_STORE lead from one to the other, and LM_FN(name) is the name of a function of the template. */
 #ifndef LM_CPU_ISA_ELEM_H
 #define LM_CPU_ISA_ELEM_H
 
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+#include <math.h>
 
 #include "backend/cpu/isa.h"
+#include "convert.h"
 #include "tensor/dtype.h"
 
-typedef uint8_t lm_elem_U8, lm_acc_U8;
-typedef int32_t lm_elem_I32, lm_acc_I32;
-typedef int64_t lm_elem_I64, lm_acc_I64;
-typedef uint16_t lm_elem_F16, lm_elem_BF16;
-typedef float lm_acc_F16, lm_acc_BF16;
-typedef float lm_elem_F32, lm_acc_F32;
-typedef double lm_elem_F64, lm_acc_F64;
+#define X(id, name, type, bytes) typedef type lm_elem_##id;
+LM_DTYPES(X)
+#undef X
+typedef bool lm_acc_BOOL;
+typedef uint8_t lm_acc_U8;
+typedef int32_t lm_acc_I32;
+typedef int64_t lm_acc_I64;
+typedef float lm_acc_F16, lm_acc_BF16, lm_acc_F32;
+typedef double lm_acc_F64;
 
-#define LM_ELEM_PLAIN(E)                                            \
-  static inline lm_acc_##E lm_load_##E(lm_elem_##E v) { return v; } \
-  static inline lm_elem_##E lm_store_##E(lm_acc_##E v) { return v; }
-LM_ELEM_PLAIN(U8)
-LM_ELEM_PLAIN(I32)
-LM_ELEM_PLAIN(I64)
-LM_ELEM_PLAIN(F32)
-LM_ELEM_PLAIN(F64)
-#undef LM_ELEM_PLAIN
+#define LM_FN(name) LM_ISA_JOIN(name, LM_E)
+#define LM_ELEM LM_FN(lm_elem)
+#define LM_ACC LM_FN(lm_acc)
+#define LM_LOAD(v) ((LM_ACC)LM_FN(LM_GET)(v))
+#define LM_STORE(v) ((LM_ELEM)LM_FN(LM_PUT)(v))
 
-static inline float lm_load_BF16(uint16_t v) { return lm_bf16_to_float(v); }
-static inline uint16_t lm_store_BF16(float v) { return lm_float_to_bf16(v); }
-#if defined(__F16C__)
-static inline float lm_load_F16(uint16_t v) { return _cvtsh_ss(v); }
-static inline uint16_t lm_store_F16(float v) { return _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT); }
-#else
-static inline float lm_load_F16(uint16_t v) { return lm_half_to_float(v); }
-static inline uint16_t lm_store_F16(float v) { return lm_float_to_half(v); }
-#endif
-
-#define LM_NAN_U8(v) 0
-#define LM_NAN_I32(v) 0
-#define LM_NAN_I64(v) 0
-#define LM_NAN_F16(v) ((v) != (v))
-#define LM_NAN_BF16(v) ((v) != (v))
-#define LM_NAN_F32(v) ((v) != (v))
-#define LM_NAN_F64(v) ((v) != (v))
-
+/* Below and above every number, and whether one is NaN. */
+#define LM_LOWEST LM_FN(LM_LOWEST)
 #define LM_LOWEST_U8 0
 #define LM_LOWEST_I32 INT32_MIN
 #define LM_LOWEST_I64 INT64_MIN
@@ -54,13 +35,15 @@ static inline uint16_t lm_store_F16(float v) { return lm_float_to_half(v); }
 #define LM_LOWEST_BF16 (-INFINITY)
 #define LM_LOWEST_F32 (-INFINITY)
 #define LM_LOWEST_F64 (-INFINITY)
+#define LM_HIGHEST LM_FN(LM_HIGHEST)
+#define LM_HIGHEST_I64 INT64_MAX
+#define LM_HIGHEST_F32 INFINITY
+#define LM_HIGHEST_F64 INFINITY
+#define LM_NAN(v) ((v) != (v)) /* of integers none, which the compiler knows */
 
-#define LM_ELEM LM_ISA_JOIN(lm_elem, LM_E)
-#define LM_ACC LM_ISA_JOIN(lm_acc, LM_E)
-#define LM_LOAD LM_ISA_JOIN(lm_load, LM_E)
-#define LM_STORE LM_ISA_JOIN(lm_store, LM_E)
-#define LM_LOWEST LM_ISA_JOIN(LM_LOWEST, LM_E)
-#define LM_NAN LM_ISA_JOIN(LM_NAN, LM_E)
-#define LM_FN(name) LM_ISA_JOIN(name, LM_E)
+/* Tables of a loop for each floating dtype. */
+#define LM_FLOATS(loop) [LM_F16] = loop##_F16, [LM_BF16] = loop##_BF16, [LM_F32] = loop##_F32, [LM_F64] = loop##_F64
+
+#define LM_INLINE static inline __attribute__((always_inline, unused))
 
 #endif

@@ -1,5 +1,7 @@
 #include "backend/cpu/isa/fill.h"
 
+#include "backend/cpu/isa/elem.h"
+
 /* Before philox.h, so that its log, sin and cos are vector forms. gcc would make one sincos of the two, which
  * has none: other names for the same functions keep them apart. */
 #include "scalar.h"
@@ -124,8 +126,12 @@ static void bernoulli(const void *context, int64_t first, int n, void *tile) {
   spread_f32(tile, n, value);
 }
 
+#define LM_TEMPLATE "backend/cpu/isa/templates/dropout.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
 const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_f32,
                                                          .uniform_f64 = uniform_f64,
                                                          .normal_f32 = normal_f32,
                                                          .normal_f64 = normal_f64,
-                                                         .bernoulli = bernoulli};
+                                                         .bernoulli = bernoulli,
+                                                         .dropout = {LM_FLOATS(dropout)}};

@@ -1,8 +1,9 @@
-/* Random numbers into tiles: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says. */
+/* Random numbers into tiles, and dropout: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says. */
 #ifndef LM_CPU_ISA_FILL_H
 #define LM_CPU_ISA_FILL_H
 
 #include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
 #include "tensor/generator.h"
 
 typedef struct lm_random {
@@ -18,6 +19,10 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*normal_f32)(const void *context, int64_t first, int n, void *tile);
   void (*normal_f64)(const void *context, int64_t first, int n, void *tile);
   void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
+  /* Elements from .. to - 1 of a draw (from: a multiple of 4): keep[i] is whether the upper 24 bits of its random word
+   * reach `threshold`, y[i] is x[i] * scale or 0. By the dtype of x and y. */
+  void (*dropout[LM_DTYPE_COUNT])(const void *x, void *y, uint8_t *keep, int64_t from, int64_t to, lm_draw draw,
+                                  uint32_t threshold, double scale);
 };
 
 LM_ISA_DECLARE(struct lm_fill_loops, lm_fill_loops);

@@ -4,20 +4,13 @@
 
 enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
 
-#define LM_E U8
-#include "backend/cpu/isa/gemm_loops.inc"
-#undef LM_E
-#define LM_E I32
-#include "backend/cpu/isa/gemm_loops.inc"
-#undef LM_E
-#define LM_E I64
-#include "backend/cpu/isa/gemm_loops.inc"
-#undef LM_E
+#define LM_TEMPLATE "backend/cpu/isa/templates/gemm.inc"
+#include "backend/cpu/isa/templates/each_integer.inc"
 #define LM_E F32
-#include "backend/cpu/isa/gemm_loops.inc"
+#include LM_TEMPLATE
 #undef LM_E
 #define LM_E F64
-#include "backend/cpu/isa/gemm_loops.inc"
-#undef LM_E
+#include LM_TEMPLATE
 
-const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {gemm_U8, gemm_I32, gemm_I64, gemm_F32, gemm_F64};
+const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {
+    {[LM_U8] = gemm_U8, [LM_I32] = gemm_I32, [LM_I64] = gemm_I64, [LM_F32] = gemm_F32, [LM_F64] = gemm_F64}};

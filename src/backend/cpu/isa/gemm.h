@@ -2,9 +2,8 @@
 #ifndef LM_CPU_ISA_GEMM_H
 #define LM_CPU_ISA_GEMM_H
 
-#include <stdint.h>
-
 #include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
 
 /* C [m, n] = alpha A B + beta C; element (i, j) of A [m, k] is a[i * a_row + j * a_col], so of B
  * [k, n]; C has ldc elements a row. beta 0 never reads C; integers wrap around. */
@@ -17,11 +16,7 @@ typedef struct lm_small_gemm {
 } lm_small_gemm;
 
 struct lm_gemm_loops {
-  void (*u8)(const lm_small_gemm *g);
-  void (*i32)(const lm_small_gemm *g);
-  void (*i64)(const lm_small_gemm *g);
-  void (*f32)(const lm_small_gemm *g);
-  void (*f64)(const lm_small_gemm *g);
+  void (*of[LM_DTYPE_COUNT])(const lm_small_gemm *g); /* NULL for bool and 16-bit floats */
 };
 
 LM_ISA_DECLARE(struct lm_gemm_loops, lm_gemm_loops);

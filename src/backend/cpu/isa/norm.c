@@ -1,6 +1,5 @@
 #include "backend/cpu/isa/norm.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
@@ -28,26 +27,14 @@ static inline relu_kind relu_kind_of(const lm_norm_back *in) {
   return !in->relu ? NO_RELU : in->y ? RELU_OF_Y : in->masked ? RELU_KEPT : RELU;
 }
 
-#define LM_E F16
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
-#undef LM_E
-#define LM_E BF16
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
-#undef LM_E
-#define LM_E F32
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
-#undef LM_E
-#define LM_E F64
-#include "backend/cpu/isa/norm_layer.inc"
-#include "backend/cpu/isa/norm_rows.inc"
-#include "backend/cpu/isa/norm_run.inc"
-#undef LM_E
+#define LM_TEMPLATE "backend/cpu/isa/templates/norm_run.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+#undef LM_TEMPLATE
+#define LM_TEMPLATE "backend/cpu/isa/templates/norm_rows.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+#undef LM_TEMPLATE
+#define LM_TEMPLATE "backend/cpu/isa/templates/norm_layer.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
 
 #define TABLE(E)                                                                               \
   [LM_##E] = {rows_moments_##E, rows_apply_##E, rows_sums_##E, rows_back_##E, run_moments_##E, \

@@ -1,4 +1,4 @@
-/* Optimizers' inner loops over n elements of one parameter, by the parameter's dtype. */
+/* Inner loops over n elements of one tensor, by its dtype: optimizers' steps, norms, scaling. */
 #ifndef LM_CPU_ISA_OPTIM_H
 #define LM_CPU_ISA_OPTIM_H
 
@@ -24,6 +24,8 @@ struct lm_optim_loops {
   double (*sum_squares[LM_DTYPE_COUNT])(int64_t n, const void *x);
   double (*sum_powers[LM_DTYPE_COUNT])(int64_t n, const void *x, double power);
   double (*largest_abs[LM_DTYPE_COUNT])(int64_t n, const void *x);
+  /* y[i] = x[i] * factor; whether some x[i] is infinite or NaN. y may be x. */
+  bool (*rescale[LM_DTYPE_COUNT])(int64_t n, const void *x, void *y, double factor);
 };
 LM_ISA_DECLARE(struct lm_optim_loops, lm_optim_loops);
 

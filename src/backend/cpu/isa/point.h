@@ -25,14 +25,14 @@ struct lm_point_loops {
   lm_point_loop *const *kernel;
 };
 
-LM_ISA_DECLARE(struct lm_point_loops, lm_point_f32);
-LM_ISA_DECLARE(struct lm_point_loops, lm_point_f64);
-LM_ISA_DECLARE(struct lm_point_loops, lm_point_i64);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_F32);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_F64);
+LM_ISA_DECLARE(struct lm_point_loops, lm_point_I64);
 
 static inline const struct lm_point_loops *lm_point_loops_of(lm_dtype compute) {
-  return compute == LM_F32   ? LM_ISA_PICK(lm_point_f32)
-         : compute == LM_F64 ? LM_ISA_PICK(lm_point_f64)
-                             : LM_ISA_PICK(lm_point_i64);
+  return compute == LM_F32   ? LM_ISA_PICK(lm_point_F32)
+         : compute == LM_F64 ? LM_ISA_PICK(lm_point_F64)
+                             : LM_ISA_PICK(lm_point_I64);
 }
 
 #endif

@@ -39,21 +39,21 @@ struct lm_reduce_loops {
   void (*row[LM_FOLDS])(lm_total *total, const void *x, int64_t n, lm_total c);
   /* rows of cols (at most LM_FOLD_COLS) elements, `step` elements apart, into a total and with a c a column. */
   void (*cols[LM_FOLDS])(lm_total *total, const void *x, int64_t step, int rows, int cols, const lm_total *c);
-  void (*merge[LM_FOLDS])(lm_total *total, const lm_total *part, int64_t n);
+  void (*merge)(lm_fold fold, lm_total *total, const lm_total *part, int64_t n);
   /* The first place of an extreme in n elements (a NaN where it is NaN); n if there is none. */
   int64_t (*find)(const void *x, int64_t n, lm_total extreme);
   /* One more row into the best so far and the rows they came from, a column each: the first of equals. */
   void (*track)(void *best, int64_t *from, const void *x, int64_t row, int cols, bool largest);
 };
 
-LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_f32);
-LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_f64);
-LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_i64);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F32);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_F64);
+LM_ISA_DECLARE(struct lm_reduce_loops, lm_reduce_I64);
 
 static inline const struct lm_reduce_loops *lm_reduce_loops_of(lm_dtype compute) {
-  return compute == LM_F32   ? LM_ISA_PICK(lm_reduce_f32)
-         : compute == LM_F64 ? LM_ISA_PICK(lm_reduce_f64)
-                             : LM_ISA_PICK(lm_reduce_i64);
+  return compute == LM_F32   ? LM_ISA_PICK(lm_reduce_F32)
+         : compute == LM_F64 ? LM_ISA_PICK(lm_reduce_F64)
+                             : LM_ISA_PICK(lm_reduce_I64);
 }
 
 #endif

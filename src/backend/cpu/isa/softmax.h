@@ -23,11 +23,11 @@ struct lm_softmax_loops { /* y: NULL but for gradients. out may be x. */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };
 
-LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_f32);
-LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_f64);
+LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_F32);
+LM_ISA_DECLARE(struct lm_softmax_loops, lm_softmax_F64);
 
 static inline const struct lm_softmax_loops *lm_softmax_loops_of(lm_dtype compute) {
-  return compute == LM_F64 ? LM_ISA_PICK(lm_softmax_f64) : LM_ISA_PICK(lm_softmax_f32);
+  return compute == LM_F64 ? LM_ISA_PICK(lm_softmax_F64) : LM_ISA_PICK(lm_softmax_F32);
 }
 
 #endif

@@ -1,0 +1,482 @@
+/* Pooling: a thread for each pack of neighbouring channels of the result. Gradients are gathered, not scattered: each
+ * place adds up the windows it lies in, so that every element is written once and always the same. */
+#include "pooling.h"
+
+#include "vectors.cuh"
+
+enum { LM_POOL_BLOCK = 256, LM_POOL_WIDE = 32 /* places in a window from which many threads share it */ };
+
+/* ---- windows */
+
+struct lm_line {
+  lm_pool_line a;
+  lm_divider by_stride;
+};
+
+struct lm_window {
+  int32_t begin, end, count; /* places begin, begin + dilation, … below end; count: what a mean divides by */
+};
+
+/* i * n / d, rounded down. */
+LM_DEVICE int32_t lm_share(int32_t i, int32_t n, int32_t d) {
+  uint64_t product = (uint64_t)(uint32_t)i * (uint32_t)n;
+  if (product >> 32 == 0) return (int32_t)((uint32_t)product / (uint32_t)d);
+  return (int32_t)(product / (uint32_t)d);
+}
+LM_DEVICE int32_t lm_share_up(int32_t i, int32_t n, int32_t d) {
+  int32_t down = lm_share(i, n, d);
+  return down + ((int64_t)down * d < (int64_t)i * n);
+}
+
+LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padding) {
+  const lm_pool_line &a = line.a;
+  if (a.kernel == 0) {
+    int32_t begin = lm_share(o, a.in, a.out), end = lm_share_up(o + 1, a.in, a.out);
+    return {begin, end, end - begin};
+  }
+  int32_t from = o * a.stride - a.padding, end = from + (a.kernel - 1) * a.dilation + 1, begin = from;
+  int32_t padded = (end < a.in + a.padding ? end : a.in + a.padding) - from;
+  if (begin < 0) begin += (-begin + a.dilation - 1) / a.dilation * a.dilation;
+  if (end > a.in) end = a.in;
+  return {begin, end, a.divisor != 0 ? a.divisor : count_padding ? padded : end - begin};
+}
+
+/* Windows first to last - 1 may hold place i. */
+LM_DEVICE void lm_windows_with(const lm_line &line, int32_t i, int32_t *first, int32_t *last) {
+  const lm_pool_line &a = line.a;
+  if (a.kernel == 0) {
+    *first = lm_share(i, a.out, a.in);
+    *last = lm_share_up(i + 1, a.out, a.in);
+    return;
+  }
+  int32_t at = i + a.padding, reach = (a.kernel - 1) * a.dilation;
+  *first = at > reach ? (int32_t)lm_divide((uint32_t)(at - reach + a.stride - 1), line.by_stride) : 0;
+  *last = (int32_t)lm_divide((uint32_t)at, line.by_stride) + 1;
+  if (*last > a.out) *last = a.out;
+}
+
+/* ---- which pack a thread has */
+
+/* Packs of [planes, rows, columns, c], fewer than 2^31. */
+struct lm_grid {
+  uint32_t packs;
+  lm_divider c, columns, rows; /* c: packs of channels */
+};
+
+struct lm_spot {
+  int32_t channel, x, y; /* channel: of the pack's first element */
+  int64_t plane;
+};
+
+template <int V>
+LM_DEVICE lm_spot lm_spot_of(const lm_grid &grid, uint32_t i) {
+  lm_spot s;
+  uint32_t channel, x, y;
+  uint32_t rest = lm_divide_rest(i, grid.c, &channel);
+  rest = lm_divide_rest(rest, grid.columns, &x);
+  s.plane = lm_divide_rest(rest, grid.rows, &y);
+  s.channel = (int32_t)channel * V;
+  s.x = (int32_t)x;
+  s.y = (int32_t)y;
+  return s;
+}
+
+struct lm_pool {
+  lm_line y, x;
+  int32_t c;
+  bool count_padding;
+  LM_DEVICE int64_t in(int64_t plane, int32_t at_y, int32_t at_x) const {
+    return ((plane * y.a.in + at_y) * x.a.in + at_x) * c;
+  }
+  LM_DEVICE int64_t out(int64_t plane, int32_t at_y, int32_t at_x) const {
+    return ((plane * y.a.out + at_y) * x.a.out + at_x) * c;
+  }
+};
+
+/* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
+ * where fewer places are left: the first one is loaded again then. */
+template <int V, class T, class F>
+LM_DEVICE void lm_each_place(const lm_pool &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
+  enum { FLIGHT = 4 };
+  const T *plane = src + p.in(s.plane, 0, 0) + s.channel;
+  int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
+  while (y < wy.end) {
+    lm_pack<T, V> in[FLIGHT];
+    int32_t place[FLIGHT];
+    bool held[FLIGHT];
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++) {
+      held[u] = y < wy.end;
+      place[u] = held[u] ? y * p.x.a.in + x : first;
+      in[u] = lm_load<V>(plane + place[u] * p.c);
+      x += p.x.a.dilation;
+      if (x >= wx.end) x = wx.begin, y += p.y.a.dilation;
+    }
+    LM_UNROLL
+    for (int u = 0; u < FLIGHT; u++) {
+      if (held[u]) f(place[u], in[u]);
+    }
+  }
+}
+
+/* ---- largest */
+
+/* What values are compared in, and what no value is below. */
+template <class T>
+struct lm_ranked {
+  typedef lm_compute<T> type;
+  static LM_DEVICE type lowest() { return -(type)INFINITY; }
+};
+template <>
+struct lm_ranked<uint8_t> {
+  typedef int32_t type;
+  static LM_DEVICE type lowest() { return INT32_MIN; }
+};
+template <>
+struct lm_ranked<int32_t> : lm_ranked<uint8_t> {};
+template <>
+struct lm_ranked<int64_t> {
+  typedef int64_t type;
+  static LM_DEVICE type lowest() { return INT64_MIN; }
+};
+
+/* A NaN wins and stays; the first of equals wins. */
+template <class T, int V>
+LM_KERNEL void lm_pool_max_kernel(lm_pool p, lm_grid grid, const T *src, T *dst, int64_t *places) {
+  typedef typename lm_ranked<T>::type A;
+  uint32_t i = (uint32_t)lm_thread();
+  if (i >= grid.packs) return;
+  lm_spot s = lm_spot_of<V>(grid, i);
+  lm_window wy = lm_window_of(p.y, s.y, false), wx = lm_window_of(p.x, s.x, false);
+  A best[V];
+  int32_t at[V];
+  LM_UNROLL
+  for (int v = 0; v < V; v++) best[v] = lm_ranked<T>::lowest(), at[v] = wy.begin * p.x.a.in + wx.begin;
+  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
+    LM_UNROLL
+    for (int v = 0; v < V; v++) {
+      A value = lm_get<A>(in.v[v]);
+      bool take = value > best[v] || value != value;
+      best[v] = take ? value : best[v];
+      at[v] = take ? place : at[v];
+    }
+  });
+  int64_t to = p.out(s.plane, s.y, s.x) + s.channel;
+  lm_pack<T, V> values;
+  lm_pack<int64_t, V> found;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) values.v[v] = lm_put<T>(best[v]), found.v[v] = (int64_t)at[v] + 1;
+  lm_store(dst + to, values);
+  lm_store(places + to, found);
+}
+
+/* `place` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
+LM_DEVICE void lm_bad_place(const lm_pool &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
+                            int32_t channel, int64_t place) {
+  int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
+  lm_report_bad(bad, kind, position, place, (int64_t)p.y.a.in * p.x.a.in);
+}
+
+template <class T, int V>
+LM_KERNEL void lm_pool_max_back_kernel(lm_pool p, lm_grid grid, const T *src, T *dst, const int64_t *places, lm_bad bad,
+                                       int bad_kind, int64_t first_plane) {
+  typedef lm_compute<T> A;
+  uint32_t i = (uint32_t)lm_thread();
+  if (i >= grid.packs) return;
+  lm_spot s = lm_spot_of<V>(grid, i);
+  int64_t mine = (int64_t)s.y * p.x.a.in + s.x + 1, limit = (int64_t)p.y.a.in * p.x.a.in;
+  int32_t y0, y1, x0, x1;
+  lm_windows_with(p.y, s.y, &y0, &y1);
+  lm_windows_with(p.x, s.x, &x0, &x1);
+  A sum[V] = {};
+  for (int32_t y = y0; y < y1; y++) {
+    for (int32_t x = x0; x < x1; x++) {
+      int64_t at = p.out(s.plane, y, x) + s.channel;
+      lm_pack<int64_t, V> place = lm_load<V>(places + at);
+      lm_pack<T, V> g = lm_load<V>(src + at);
+      int32_t wrong = -1;
+      int64_t wrong_place = 0;
+      LM_UNROLL
+      for (int v = 0; v < V; v++) {
+        if (place.v[v] == mine) sum[v] += lm_get<A>(g.v[v]);
+        if ((uint64_t)(place.v[v] - 1) >= (uint64_t)limit) wrong = v, wrong_place = place.v[v];
+      }
+      if (wrong >= 0) lm_bad_place(p, bad, bad_kind, first_plane + s.plane, y, x, s.channel + wrong, wrong_place);
+    }
+  }
+  lm_pack<T, V> out;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) out.v[v] = lm_put<T>(sum[v]);
+  lm_store(dst + p.in(s.plane, s.y, s.x) + s.channel, out);
+}
+
+/* A thread a channel of a plane: in order, so deterministic. sums were cleared. */
+template <class T>
+LM_KERNEL void lm_pool_max_scatter_kernel(lm_pool p, int64_t channels, const T *src, lm_compute<T> *sums,
+                                          const int64_t *places, lm_bad bad, int bad_kind) {
+  int64_t limit = (int64_t)p.y.a.in * p.x.a.in;
+  for (int64_t i = lm_thread(); i < channels; i += lm_threads()) {
+    int64_t plane = i / p.c;
+    int32_t channel = (int32_t)(i % p.c);
+    lm_compute<T> *sum = sums + p.in(plane, 0, 0) + channel;
+    for (int32_t y = 0; y < p.y.a.out; y++) {
+      for (int32_t x = 0; x < p.x.a.out; x++) {
+        int64_t at = p.out(plane, y, x) + channel, place = places[at];
+        if (place < 1 || place > limit) {
+          lm_bad_place(p, bad, bad_kind, plane, y, x, channel, place);
+        } else {
+          sum[(place - 1) * p.c] += lm_get<lm_compute<T>>(src[at]);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+LM_KERNEL void lm_pool_round(const lm_compute<T> *sums, T *dst, int64_t n) {
+  for (int64_t i = lm_thread(); i < n; i += lm_threads()) dst[i] = lm_put<T>(sums[i]);
+}
+
+/* ---- mean */
+
+template <class T, int V>
+LM_KERNEL void lm_pool_avg_kernel(lm_pool p, lm_grid grid, const T *src, T *dst) {
+  typedef lm_compute<T> A;
+  uint32_t i = (uint32_t)lm_thread();
+  if (i >= grid.packs) return;
+  lm_spot s = lm_spot_of<V>(grid, i);
+  lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
+  A sum[V] = {};
+  lm_each_place<V>(p, s, wy, wx, src, [&](int32_t, const lm_pack<T, V> &in) {
+    LM_UNROLL
+    for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
+  });
+  A count = (A)((int64_t)wy.count * wx.count);
+  lm_pack<T, V> out;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) out.v[v] = lm_put<T>(sum[v] / count);
+  lm_store(dst + p.out(s.plane, s.y, s.x) + s.channel, out);
+}
+
+/* Large windows of planes of one channel: a warp each. */
+template <class T>
+LM_KERNEL void lm_pool_avg_warp(lm_pool p, lm_grid grid, const T *src, T *dst) {
+  typedef lm_compute<T> A;
+  uint32_t i = (uint32_t)(lm_thread() / LM_WARP);
+  if (i >= grid.packs) return; /* whole warps */
+  lm_spot s = lm_spot_of<1>(grid, i);
+  lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
+  const T *corner = src + p.in(s.plane, wy.begin, wx.begin);
+  uint32_t width = (uint32_t)(wx.end - wx.begin), pitch = (uint32_t)p.x.a.in;
+  int64_t places = (int64_t)(wy.end - wy.begin) * width;
+  A sum = 0;
+  if (width == pitch) { /* whole rows lie together */
+    for (int64_t k = lm_lane(); k < places; k += LM_WARP) sum += lm_get<A>(corner[k]);
+  } else {
+    for (uint32_t k = (uint32_t)lm_lane(); k < places; k += LM_WARP)
+      sum += lm_get<A>(corner[(int64_t)(k / width) * pitch + k % width]);
+  }
+  sum = lm_warp_reduce(sum, lm_add_of());
+  if (lm_lane() == 0) dst[p.out(s.plane, s.y, s.x)] = lm_put<T>(sum / (A)((int64_t)wy.count * wx.count));
+}
+
+/* Large windows of interleaved channels: a block for `across` packs of one window's channels, its rows of threads
+ * sharing the places. */
+template <class T, int V>
+LM_KERNEL void lm_pool_avg_block(lm_pool p, lm_grid grid, int across, const T *src, T *dst) {
+  typedef lm_compute<T> A;
+  __shared__ A shared[LM_POOL_BLOCK];
+  int t = (int)threadIdx.x;
+  lm_spot s = lm_spot_of<1>(grid, blockIdx.x); /* channel: of `across` packs */
+  int32_t channel = (s.channel * across + t % across) * V;
+  lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
+  int32_t width = wx.end - wx.begin, row = t / across, rows = LM_POOL_BLOCK / across;
+  A sum[V] = {};
+  if (channel < p.c) {
+    int32_t y = wy.begin + row / width, x = row % width;
+    while (y < wy.end) {
+      lm_pack<T, V> in = lm_load<V>(src + p.in(s.plane, y, wx.begin + x) + channel);
+      LM_UNROLL
+      for (int v = 0; v < V; v++) sum[v] += lm_get<A>(in.v[v]);
+      for (x += rows; x >= width; x -= width) y++;
+    }
+  }
+  lm_pack<T, V> out;
+  A count = (A)((int64_t)wy.count * wx.count);
+  LM_UNROLL
+  for (int v = 0; v < V; v++) {
+    __syncthreads();
+    shared[t] = sum[v];
+    __syncthreads();
+    for (int half = LM_POOL_BLOCK / 2; half >= across; half /= 2) {
+      if (t < half) shared[t] += shared[t + half];
+      __syncthreads();
+    }
+    out.v[v] = lm_put<T>(shared[t % across] / count);
+  }
+  if (t < across && channel < p.c) lm_store(dst + p.out(s.plane, s.y, s.x) + channel, out);
+}
+
+template <class T, int V>
+LM_KERNEL void lm_pool_avg_back_kernel(lm_pool p, lm_grid grid, const T *src, T *dst) {
+  typedef lm_compute<T> A;
+  uint32_t i = (uint32_t)lm_thread();
+  if (i >= grid.packs) return;
+  lm_spot s = lm_spot_of<V>(grid, i);
+  int32_t y0, y1, x0, x1;
+  lm_windows_with(p.y, s.y, &y0, &y1);
+  lm_windows_with(p.x, s.x, &x0, &x1);
+  A sum[V] = {};
+  for (int32_t y = y0; y < y1; y++) {
+    int64_t down = lm_window_of(p.y, y, p.count_padding).count;
+    for (int32_t x = x0; x < x1; x++) {
+      A share = 1 / (A)(down * lm_window_of(p.x, x, p.count_padding).count);
+      lm_pack<T, V> g = lm_load<V>(src + p.out(s.plane, y, x) + s.channel);
+      LM_UNROLL
+      for (int v = 0; v < V; v++) sum[v] += lm_get<A>(g.v[v]) * share;
+    }
+  }
+  lm_pack<T, V> out;
+  LM_UNROLL
+  for (int v = 0; v < V; v++) out.v[v] = lm_put<T>(sum[v]);
+  lm_store(dst + p.in(s.plane, s.y, s.x) + s.channel, out);
+}
+
+/* ---- launching */
+
+static lm_line line_of(const lm_pool_line *a) {
+  lm_line line = {*a, lm_divider_make((uint32_t)(a->stride > 0 ? a->stride : 1))};
+  return line;
+}
+
+static lm_pool pool_of(const lm_pool_job *job) {
+  lm_pool p = {line_of(&job->y), line_of(&job->x), job->c, job->count_padding};
+  return p;
+}
+
+/* Calls launch(grid, first plane) for as many planes at a time as 32-bit indices reach; c: packs of channels in a
+ * [rows, columns] plane. */
+template <class F>
+static int for_planes(const lm_pool_job *job, int32_t rows, int32_t columns, int32_t c, F launch) {
+  int64_t each = (int64_t)rows * columns * c, most = (LM_POOL_PLANE_MAX - 1) / each;
+  int error = 0;
+  for (int64_t plane = 0; plane < job->planes && error == 0; plane += most) {
+    int64_t planes = job->planes - plane < most ? job->planes - plane : most;
+    lm_grid grid = {(uint32_t)(planes * each), lm_divider_make((uint32_t)c), lm_divider_make((uint32_t)columns),
+                    lm_divider_make((uint32_t)rows)};
+    error = launch(grid, plane);
+  }
+  return error;
+}
+
+template <int N>
+struct lm_pool_width {
+  enum { value = N };
+};
+/* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose places are many more. */
+template <class T, class F>
+static int for_width(const lm_pool_job *job, F f) {
+  constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;
+  if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->places))
+    return f(lm_pool_width<V>{});
+  return f(lm_pool_width<1>{});
+}
+
+template <class T>
+static int launch_max(const lm_pool_job *job, void *stream) {
+  return for_width<T>(job, [&](auto width) {
+    constexpr int V = decltype(width)::value;
+    return for_planes(job, job->y.out, job->x.out, job->c / V, [&](lm_grid grid, int64_t plane) {
+      int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
+      return lm_launch(lm_pool_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK, 0,
+                       stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out, job->places + out);
+    });
+  });
+}
+
+int lm_pool_max(const lm_pool_job *job, void *stream) {
+  switch (job->dtype) {
+    case LM_U8: return launch_max<uint8_t>(job, stream);
+    case LM_I32: return launch_max<int32_t>(job, stream);
+    case LM_I64: return launch_max<int64_t>(job, stream);
+    default: return lm_for_float(job->dtype, [&](auto e) { return launch_max<decltype(e)>(job, stream); });
+  }
+}
+
+int lm_pool_max_back(const lm_pool_job *job, void *stream) {
+  return lm_for_float(job->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return for_width<T>(job, [&](auto width) {
+      constexpr int V = decltype(width)::value;
+      return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
+        int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
+        return lm_launch(lm_pool_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK,
+                         0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
+                         job->places + out, job->bad, job->bad_kind, plane);
+      });
+    });
+  });
+}
+
+int lm_pool_max_scatter(const lm_pool_job *job, float *sums, void *stream) {
+  return lm_for_float(job->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    typedef lm_compute<T> A;
+    int64_t n = job->planes * job->y.in * job->x.in * job->c, channels = job->planes * job->c;
+    A *sum = sizeof(T) < sizeof(A) ? (A *)sums : (A *)job->dst;
+    if (n == 0) return 0;
+    int error = (int)cudaMemsetAsync(sum, 0, (size_t)n * sizeof(A), (cudaStream_t)stream);
+    if (error != 0) return error;
+    error = lm_launch(lm_pool_max_scatter_kernel<T>, lm_blocks(channels, 64, INT32_MAX), 64, 0, stream, pool_of(job),
+                      channels, (const T *)job->src, sum, job->places, job->bad, job->bad_kind);
+    if (error != 0 || sizeof(T) == sizeof(A)) return error;
+    return lm_launch(lm_pool_round<T>, lm_blocks(n, LM_POOL_BLOCK * 4, 1 << 20), LM_POOL_BLOCK, 0, stream, sum,
+                     (T *)job->dst, n);
+  });
+}
+
+/* Places in a window, about. */
+static int64_t places_of(const lm_pool_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
+
+template <class T>
+static int launch_avg(const lm_pool_job *job, void *stream) {
+  bool wide = places_of(&job->y) * places_of(&job->x) >= LM_POOL_WIDE;
+  return for_width<T>(job, [&](auto width) {
+    constexpr int V = decltype(width)::value;
+    int32_t packs = job->c / V, across = 1;
+    while (across < LM_WARP && across < packs) across *= 2;
+    int32_t units = wide ? (packs + across - 1) / across : packs; /* of channels */
+    return for_planes(job, job->y.out, job->x.out, units, [&](lm_grid grid, int64_t plane) {
+      const T *src = (const T *)job->src + plane * job->y.in * job->x.in * job->c;
+      T *dst = (T *)job->dst + plane * job->y.out * job->x.out * job->c;
+      if (!wide)
+        return lm_launch(lm_pool_avg_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK, 0,
+                         stream, pool_of(job), grid, src, dst);
+      if (job->c == 1)
+        return lm_launch(lm_pool_avg_warp<T>, lm_blocks(grid.packs, LM_POOL_BLOCK / LM_WARP, INT32_MAX), LM_POOL_BLOCK,
+                         0, stream, pool_of(job), grid, src, dst);
+      return lm_launch(lm_pool_avg_block<T, V>, grid.packs, LM_POOL_BLOCK, 0, stream, pool_of(job), grid, across, src,
+                       dst);
+    });
+  });
+}
+
+int lm_pool_avg(const lm_pool_job *job, void *stream) {
+  if (job->y.out == 0 || job->x.out == 0) return 0;
+  if (job->dtype == LM_I64) return launch_avg<int64_t>(job, stream);
+  return lm_for_float(job->dtype, [&](auto element) { return launch_avg<decltype(element)>(job, stream); });
+}
+
+int lm_pool_avg_back(const lm_pool_job *job, void *stream) {
+  return lm_for_float(job->dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return for_width<T>(job, [&](auto width) {
+      constexpr int V = decltype(width)::value;
+      return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
+        int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
+        return lm_launch(lm_pool_avg_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK,
+                         0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in);
+      });
+    });
+  });
+}

@@ -1,0 +1,115 @@
+/* conv2d and its gradients: brings operands into the layout and type that kernels take, and chooses
+ * among them. LM_CONV=direct, winograd or auto (Winograd where it is faster) in the environment:
+ * direct convolution has about a tenth of Winograd's rounding error. */
+#include "backend/cpu/conv/conv.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/onednn/onednn.h"
+#include "base/log.h"
+#include "base/variable.h"
+
+typedef enum mode { AUTO, DIRECT, WINOGRAD } mode;
+static mode chosen = AUTO;
+
+static void read_mode(void) {
+  static const char *const names[] = {"auto", "direct", "winograd"};
+  const char *wanted = lm_variable_get(LM_VAR_CONV);
+  for (int i = 0; wanted && i < 3; i++)
+    if (!strcmp(wanted, names[i])) chosen = (mode)i;
+}
+
+/* x, y channels-last, w contiguous, all of job->dtype. *done is false where bfloat16 has no kernel. */
+static lm_status convolve(const lm_conv_job *job, bool *done_) {
+  lm_status status = LM_OK;
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, read_mode);
+  const lm_conv_shape *s = &job->shape;
+  *done_ = true;
+  if (chosen != DIRECT && lm_wino_takes(job) && (chosen == WINOGRAD || lm_wino_pays(job))) {
+    if (lm_log_on(LM_LOG_OP))
+      lm_log(LM_LOG_OP, "Winograd: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
+             (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+    return lm_wino_conv(job);
+  }
+  if (lm_product_pays(job)) {
+    lm_log(LM_LOG_OP, "matrix product: x [%lld, %lld, %lld, %lld], %lld channels out, pass %d", (long long)s->n,
+           (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k, (int)job->pass);
+    return lm_product_conv(job);
+  }
+  if (job->dtype != LM_F64 && s->n > 0 && s->c > 0 && s->k > 0 && s->h > 0 && s->w > 0) {
+    TRY(lm_dnn_conv(job, done_));
+    if (*done_ || job->dtype == LM_BF16) goto done;
+    *done_ = true;
+  }
+  if (job->dtype == LM_BF16)
+    *done_ = false;
+  else
+    TRY(lm_im2col_conv(job));
+done:
+  return status;
+}
+
+/* t itself, or a copy of another dtype or layout. */
+static lm_status prepare(lm_tensor *t, lm_dtype dtype, lm_format format, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (!t) return LM_OK;
+  if (t->dtype == dtype && (format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t))) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty(dtype, t->device, t->ndim, t->size, format, out));
+  TRY(lm_cpu_copy(t, *out));
+done:
+  return status;
+}
+
+static lm_status run_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
+  lm_status status;
+  lm_tensor *in[3] = {NULL}, *bias = NULL;
+  int made = lm_conv_result(c->pass);
+  lm_tensor *result = c->t[made];
+  for (int i = 0; i < 3; i++) {
+    lm_format format = i == 1 ? LM_CONTIGUOUS : LM_CHANNELS_LAST;
+    if (i != made)
+      TRY(prepare(c->t[i], dtype, format, &in[i]));
+    else if (result->dtype == dtype)
+      in[i] = lm_retain(result);
+    else
+      TRY(lm_tensor_empty(dtype, result->device, 4, result->size, format, &in[i]));
+  }
+  TRY(prepare(c->bias, dtype, LM_CONTIGUOUS, &bias));
+  lm_conv_job job = {.pass = c->pass,
+                     .shape = c->shape,
+                     .dtype = dtype,
+                     .device = result->device,
+                     .x = in[0]->data,
+                     .w = in[1]->data,
+                     .y = in[2]->data,
+                     .bias = bias ? bias->data : NULL};
+  TRY(convolve(&job, done_));
+  if (*done_ && in[made] != result) TRY(lm_cpu_copy(in[made], result));
+done:
+  for (int i = 0; i < 3; i++) lm_release(in[i]);
+  lm_release(bias);
+  return status;
+}
+
+static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
+  lm_status status;
+  lm_conv_call call;
+  bool done_ = false;
+  lm_dtype dtype = (lm_dtype)out[0]->dtype;
+  TRY(lm_conv_call_of(op, args, out, &call));
+  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(run_in(&call, LM_BF16, &done_));
+  if (!done_) TRY(run_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
+done:
+  return status;
+}
+
+lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d, args, out); }
+lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_input, args, out); }
+lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_weight, args, out); }

@@ -1,0 +1,30 @@
+/* The ways the CPU has to compute a convolution. conv.c chooses; all take channels-last images,
+ * x [n, h, w, c] and y [n, oh, ow, k] in memory, and weights w [k, c / groups, kh, kw], dense. */
+#ifndef LM_CPU_CONV_H
+#define LM_CPU_CONV_H
+
+#include "op/conv.h"
+
+typedef struct lm_conv_job {
+  lm_conv_pass pass;
+  lm_conv_shape shape;
+  lm_dtype dtype;
+  lm_device device; /* whose allocator gives scratch memory */
+  void *x, *w, *y;  /* the one that `pass` computes is written, the others are read */
+  const void *bias; /* [k] or NULL; forward only */
+} lm_conv_job;
+
+/* winograd.c: float32, 3 x 3 kernels, stride 1, on CPUs with AVX-512. */
+bool lm_wino_takes(const lm_conv_job *job);
+/* Worth it: faster than oneDNN's direct convolution. */
+bool lm_wino_pays(const lm_conv_job *job);
+lm_status lm_wino_conv(const lm_conv_job *job);
+
+/* product_1x1.c: float32; 1 x 1 kernels, and the weights' gradient of larger ones with a stride. */
+bool lm_product_pays(const lm_conv_job *job);
+lm_status lm_product_conv(const lm_conv_job *job);
+
+/* im2col.c: float32 and float64, any sizes, by matrix products. */
+lm_status lm_im2col_conv(const lm_conv_job *job);
+
+#endif

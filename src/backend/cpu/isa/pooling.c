@@ -1,0 +1,32 @@
+#include "backend/cpu/isa/pooling.h"
+
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+
+enum {
+  LANES = 16, /* a vector's worth of channels */
+  TILE = 256  /* channels whose partial results stay in the first-level cache */
+};
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define LM_TEMPLATE "backend/cpu/isa/templates/pooling_max.inc"
+#include "backend/cpu/isa/templates/each_integer.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+#undef LM_TEMPLATE
+#define LM_TEMPLATE "backend/cpu/isa/templates/pooling_avg.inc"
+#define LM_E I64
+#include LM_TEMPLATE
+#undef LM_E
+#include "backend/cpu/isa/templates/each_float.inc"
+#undef LM_TEMPLATE
+#define LM_TEMPLATE "backend/cpu/isa/templates/pooling_back.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
+const struct lm_pool_loops LM_ISA_NAME(lm_pool_loops) = {
+    .max = {[LM_U8] = max_U8, [LM_I32] = max_I32, [LM_I64] = max_I64, LM_FLOATS(max)},
+    .max_back = {LM_FLOATS(max_back)},
+    .avg = {[LM_I64] = avg_I64, LM_FLOATS(avg)},
+    .avg_back = {LM_FLOATS(avg_back)},
+};

@@ -1,0 +1,33 @@
+#include "backend/cpu/isa/reduce.h"
+
+#include "backend/cpu/isa/functions.h"
+
+/* LANES running results keep a few vector registers busy; BLOCK elements go into them before they are added to
+ * the total, so that a float lane sums BLOCK / LANES numbers. */
+enum { LANES = 64, BLOCK = 4096 };
+
+#define IS_MAX(fold) ((fold) == LM_FOLD_MAX || (fold) == LM_FOLD_ABS_MAX)
+#define IS_MIN(fold) ((fold) == LM_FOLD_MIN || (fold) == LM_FOLD_ABS_MIN)
+
+/* The folds that a compute type has, the type of its totals and their place in lm_total. */
+#define FOLDS_I64(X) X(SUM) X(NONZERO) X(MAX) X(MIN)
+#define FOLDS_F32(X) FOLDS_I64(X) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
+#define FOLDS_F64(X) FOLDS_F32(X)
+#define TOTAL LM_FN(TOTAL)
+#define TOTAL_I64 int64_t
+#define TOTAL_F32 double
+#define TOTAL_F64 double
+#define MEMBER LM_FN(MEMBER)
+#define MEMBER_I64 i
+#define MEMBER_F32 f
+#define MEMBER_F64 f
+#define LM_EXP_I64(v) (v) /* never of use: integers have no such fold */
+
+#define LM_E F32
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+#define LM_E F64
+#include "backend/cpu/isa/templates/reduce.inc"
+#undef LM_E
+#define LM_E I64
+#include "backend/cpu/isa/templates/reduce.inc"

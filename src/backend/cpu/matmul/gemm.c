@@ -1,0 +1,172 @@
+/* Which code multiplies which matrices: oneDNN float32, OpenBLAS float64, loops of our own integers
+ * and whatever is too small for a library's preparations. */
+#include "backend/cpu/matmul/gemm.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/onednn/guard.h"
+#include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/onednn/onednn.h"
+
+#include <cblas.h> /* last: it defines I, as complex.h does */
+
+/* Rows or columns go to threads in multiples of this. */
+enum { GRAIN = 16 };
+
+/* Below so many multiplications our own loops are done before a library has looked at its arguments. */
+static bool is_small(const lm_gemm *g) {
+  double work = (double)g->m * (double)g->n * (double)g->k;
+  return work <= (g->dtype == LM_F32 ? 512 : 64);
+}
+
+/* About how many multiplications a nanosecond one thread does. */
+static double rate(lm_dtype dtype) {
+  return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 25 : dtype == LM_U8 || dtype == LM_I32 ? 10 : 2;
+}
+
+static double work(const lm_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
+
+static void by_loops(const lm_gemm *g) {
+  lm_small_gemm s = {.m = g->m,
+                     .n = g->n,
+                     .k = g->k,
+                     .a = g->a,
+                     .b = g->b,
+                     .c = g->c,
+                     .a_row = g->ta ? 1 : g->lda,
+                     .a_col = g->ta ? g->lda : 1,
+                     .b_row = g->tb ? 1 : g->ldb,
+                     .b_col = g->tb ? g->ldb : 1,
+                     .ldc = g->ldc,
+                     .alpha = g->alpha,
+                     .beta = g->beta};
+  LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
+}
+
+/* OpenBLAS's own threads would stand beside OpenMP's, spinning: it computes on the thread that calls. */
+static void single_threaded_blas(void) { openblas_set_num_threads(1); }
+
+static _Atomic int blas_callers; /* threads about to be in OpenBLAS */
+static _Atomic int blas_buffers; /* how many it could have at once */
+
+/* Each thread in OpenBLAS wants a buffer of 128 MB of addresses, which it keeps for the next; where it gets none it
+ * asks again for ever. True if there is room for `parts` more; then blas_leave(parts) comes after. */
+static bool blas_enter(int parts) {
+  const size_t each = (128 << 20) + (64 << 10);
+  int callers = atomic_fetch_add(&blas_callers, parts) + parts, buffers = atomic_load(&blas_buffers);
+  if (callers <= buffers) return true;
+  size_t bytes = (size_t)(callers - buffers) * each;
+  void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) {
+    atomic_fetch_sub(&blas_callers, parts);
+    return false;
+  }
+  munmap(room, bytes);
+  while (buffers < callers && !atomic_compare_exchange_weak(&blas_buffers, &buffers, callers)) continue;
+  return true;
+}
+
+static void blas_leave(int parts) { atomic_fetch_sub(&blas_callers, parts); }
+
+static bool fits_int(const lm_gemm *g) {
+  return g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX && g->lda <= INT_MAX && g->ldb <= INT_MAX &&
+         g->ldc <= INT_MAX;
+}
+
+static bool suits_blas(const lm_gemm *g) { return g->dtype == LM_F64 && !is_small(g) && fits_int(g); }
+
+/* One matrix on this thread. */
+static void one(const lm_gemm *g, bool by_blas) {
+  if (by_blas && suits_blas(g))
+    cblas_dgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans, g->tb ? CblasTrans : CblasNoTrans, (int)g->m,
+                (int)g->n, (int)g->k, g->alpha, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
+  else
+    by_loops(g);
+}
+
+/* Part `part` of `parts` of the larger side of C. */
+static lm_gemm slice(const lm_gemm *g, int part, int parts) {
+  lm_gemm s = *g;
+  bool by_rows = g->m >= g->n;
+  int64_t size = by_rows ? g->m : g->n, grains = (size + GRAIN - 1) / GRAIN;
+  int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
+  if (end > size) end = size;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  if (by_rows) {
+    s.m = end - begin;
+    s.a = (const char *)g->a + begin * (g->ta ? 1 : g->lda) * bytes;
+    s.c = (char *)g->c + begin * g->ldc * bytes;
+  } else {
+    s.n = end - begin;
+    s.b = (const char *)g->b + begin * (g->tb ? g->ldb : 1) * bytes;
+    s.c = (char *)g->c + begin * bytes;
+  }
+  return s;
+}
+
+static void by_slices(const lm_gemm *g) {
+  int parts = lm_cpu_share(work(g) / rate(g->dtype));
+  bool by_blas = suits_blas(g) && blas_enter(parts);
+#pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
+  for (int part = 0; part < parts; part++) {
+    lm_gemm s = slice(g, part, parts);
+    if (s.m > 0 && s.n > 0) one(&s, by_blas);
+  }
+  if (by_blas) blas_leave(parts);
+}
+
+static lm_gemm member(const lm_gemm *g, int64_t i) {
+  lm_gemm s = *g;
+  int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
+  s.batch = 1;
+  s.a = (const char *)g->a + i * g->step_a * bytes;
+  s.b = (const char *)g->b + i * g->step_b * bytes;
+  s.c = (char *)g->c + i * g->step_c * bytes;
+  return s;
+}
+
+static lm_status sgemm(const lm_gemm *g) {
+  if (is_small(g)) {
+    by_loops(g);
+    return LM_OK;
+  }
+  return lm_dnn_sgemm(g->ta, g->tb, g->m, g->n, g->k, (float)g->alpha, g->a, g->lda, g->b, g->ldb, (float)g->beta, g->c,
+                      g->ldc);
+}
+
+lm_status lm_cpu_gemm(const lm_gemm *g) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  lm_status status = LM_OK;
+  if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
+  if (g->dtype == LM_F64) pthread_once(&once, single_threaded_blas);
+  if (g->dtype == LM_F32 && !is_small(g)) TRY(lm_dnn_guard_products());
+  /* Matrices of a batch side by side, unless they are few and large. */
+  int parts = g->batch > 1 ? lm_cpu_share(work(g) * (double)g->batch / rate(g->dtype)) : 1;
+  if (parts > g->batch) parts = (int)g->batch;
+  if (parts > 1 && (g->batch >= 4 * parts || lm_cpu_share(work(g) / rate(g->dtype)) == 1)) {
+    bool good = true, by_blas = suits_blas(g) && blas_enter(parts);
+#pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
+    for (int64_t i = 0; i < g->batch; i++) {
+      lm_gemm s = member(g, i);
+      if (g->dtype == LM_F32)
+        good = sgemm(&s) == LM_OK && good;
+      else
+        one(&s, by_blas);
+    }
+    if (by_blas) blas_leave(parts);
+    return good ? LM_OK : lm_fail(LM_E_STATE, "a product of float32 matrices failed in oneDNN");
+  }
+  for (int64_t i = 0; i < g->batch; i++) {
+    lm_gemm s = member(g, i);
+    if (g->dtype == LM_F32)
+      TRY(sgemm(&s));
+    else
+      by_slices(&s);
+  }
+done:
+  return status;
+}

@@ -1,0 +1,71 @@
+/* mm, bmm, addmm, linear: from tensors of any strides to matrices a library takes. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/matmul/gemm.h"
+#include "backend/cpu/onednn/onednn.h"
+#include "op/product.h"
+
+static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
+  lm_status status;
+  lm_matrix a = {0}, b = {0};
+  lm_tensor *sum = NULL, *spread = NULL;
+  TRY(lm_matrix_of(p->x, dtype, &a));
+  TRY(lm_matrix_of(p->other, dtype, &b));
+  if (y->dtype == dtype)
+    sum = lm_retain(y);
+  else
+    TRY(lm_tensor_empty(dtype, y->device, y->ndim, y->size, LM_CONTIGUOUS, &sum));
+  if (p->beta != 0) {
+    int64_t stride[LM_MAX_DIMS];
+    lm_product_spread(p, y, stride);
+    TRY(lm_tensor_view((lm_tensor *)p->input, y->ndim, y->size, stride, 0, &spread));
+    TRY(lm_cpu_copy(spread, sum));
+  }
+  int64_t n = y->size[y->ndim - 2], m = y->size[y->ndim - 1];
+  lm_gemm job = {.dtype = dtype,
+                 .device = y->device,
+                 .batch = y->ndim == 3 ? y->size[0] : 1,
+                 .m = n,
+                 .n = m,
+                 .k = a.columns,
+                 .ta = a.transposed,
+                 .tb = b.transposed != p->turned,
+                 .a = a.t->data,
+                 .b = b.t->data,
+                 .c = sum->data,
+                 .lda = a.ld,
+                 .ldb = b.ld,
+                 .ldc = m,
+                 .step_a = a.step,
+                 .step_b = b.step,
+                 .step_c = n * m,
+                 .alpha = p->alpha,
+                 .beta = p->beta};
+  *done_ = true;
+  if (dtype == LM_BF16)
+    TRY(lm_dnn_gemm_bf16(&job, done_));
+  else
+    TRY(lm_cpu_gemm(&job));
+  if (*done_ && sum != y) TRY(lm_cpu_copy(sum, y));
+done:
+  lm_release(a.copy);
+  lm_release(b.copy);
+  lm_release(sum);
+  lm_release(spread);
+  return status;
+}
+
+static lm_status multiply(lm_op_id op, const void *args, lm_tensor *y) {
+  lm_status status = LM_OK;
+  lm_product p = lm_product_of(op, args);
+  bool done_ = false;
+  lm_dtype dtype = (lm_dtype)y->dtype;
+  if (dtype == LM_BF16 && p.x->size[p.x->ndim - 1] > 0 && lm_dnn_has_bf16()) TRY(multiply_in(&p, LM_BF16, y, &done_));
+  if (!done_) TRY(multiply_in(&p, dtype == LM_F16 || dtype == LM_BF16 ? LM_F32 : dtype, y, &done_));
+done:
+  return status;
+}
+
+lm_status lm_cpu_mm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_mm, args, out[0]); }
+lm_status lm_cpu_bmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_bmm, args, out[0]); }
+lm_status lm_cpu_addmm(const void *args, lm_tensor *const *out) { return multiply(LM_OP_addmm, args, out[0]); }
+lm_status lm_cpu_linear(const void *args, lm_tensor *const *out) { return multiply(LM_OP_linear, args, out[0]); }

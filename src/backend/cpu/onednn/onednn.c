@@ -1,0 +1,453 @@
+#include "backend/cpu/onednn/onednn.h"
+
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/onednn/guard.h"
+#include "backend/cpu/onednn/onednn_version.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "device/alloc.h"
+
+lm_status lm_dnn_failed(dnnl_status_t status, const char *what) {
+  if (status == dnnl_success) return LM_OK;
+  if (status == dnnl_out_of_memory) return lm_fail(LM_E_OOM, "out of memory in oneDNN (%s)", what);
+  return lm_fail(LM_E_STATE, "oneDNN's %s failed with status %d", what, (int)status);
+}
+
+static dnnl_engine_t engine;
+static dnnl_stream_t stream; /* has no state on a CPU: threads share it */
+static dnnl_primitive_attr_t plain_attr;
+static dnnl_status_t start_status;
+
+static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
+  dnnl_status_t status = dnnl_primitive_attr_create(out);
+  /* Scratch memory is ours to give, or threads could not run one primitive at a time each. */
+  return status ? status : dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+}
+
+static void start(void) {
+  lm_dnn_guard_stack();
+  start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
+  if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
+  if (!start_status) start_status = make_attr(&plain_attr);
+  /* We keep primitives ourselves; and version 2.6's cache gives an iterator over implementations the one it
+   * holds, whichever was asked for. */
+  if (!start_status) start_status = dnnl_set_primitive_cache_capacity(0);
+}
+
+/* Before any call into oneDNN on this thread, which runs its own OpenMP regions. */
+static lm_status begin(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, start);
+  if (omp_get_max_threads() != lm_cpu_threads()) omp_set_num_threads(lm_cpu_threads());
+  return lm_dnn_failed(start_status, "start");
+}
+
+lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
+                       const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+  lm_status status;
+  TRY(begin());
+  DNN(dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
+done:
+  return status;
+}
+
+/* Intel's vdpbf16ps does half the arithmetic of the float32 instructions in the same time (88 against 178 GF/s a core
+ * on an Emerald Rapids), so that only tiles (AMX) win there; AMD's does twice as much. */
+bool lm_dnn_has_bf16(void) {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  bool intel = __builtin_cpu_is("intel");
+  return dnnl_get_effective_cpu_isa() >= (intel ? dnnl_cpu_isa_avx512_core_amx : dnnl_cpu_isa_avx512_core_bf16);
+#else
+  return false;
+#endif
+}
+
+/* ---- A primitive ready to run, kept by what it computes. */
+
+enum { KEY = 20, ARGS = 4, KEPT = 256 };
+
+typedef struct kernel {
+  int64_t key[KEY];
+  _Atomic int refs; /* one is the cache's */
+  uint64_t used;    /* when last; under the cache's lock */
+  dnnl_primitive_t run;
+  int nargs, arg[ARGS]; /* DNNL_ARG_* */
+  lm_md desc[ARGS];     /* this and the others belong to `run` and `pack` */
+  /* One argument may want a layout of oneDNN's own: `pack` converts it from `plain` before the run, or
+   * to it afterwards where it is the result. */
+  int packed; /* its index, or -1 */
+  bool unpack;
+  dnnl_primitive_t pack;
+  lm_md plain;
+  lm_md scratch, pack_scratch; /* of zero size where not wanted */
+} kernel;
+
+static struct {
+  pthread_mutex_t lock;
+  kernel *slot[KEPT];
+  uint64_t clock;
+} kept = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void kernel_release(kernel *k) {
+  if (!k || atomic_fetch_sub(&k->refs, 1) != 1) return;
+  if (k->run) dnnl_primitive_destroy(k->run);
+  if (k->pack) dnnl_primitive_destroy(k->pack);
+  lm_free(k);
+}
+
+/* NULL if it is not there. *slot is where to put one: empty, or the least recently used. Locked. */
+static kernel *find(const int64_t *key, kernel ***slot) {
+  *slot = NULL;
+  for (int i = 0; i < KEPT; i++) {
+    kernel **s = &kept.slot[i];
+    if (*s && !memcmp((*s)->key, key, sizeof(*s)->key)) {
+      (*s)->used = ++kept.clock;
+      atomic_fetch_add(&(*s)->refs, 1);
+      return *s;
+    }
+    if (!*slot || (**slot && (!*s || (*s)->used < (**slot)->used))) *slot = s;
+  }
+  return NULL;
+}
+
+static kernel *kernel_kept(const int64_t *key) {
+  kernel **slot;
+  pthread_mutex_lock(&kept.lock);
+  kernel *found = find(key, &slot);
+  pthread_mutex_unlock(&kept.lock);
+  return found;
+}
+
+/* From now on the cache holds it too. Two threads may have made the same: the first one's stays. */
+static void kernel_keep(kernel *k) {
+  kernel **slot, *old = NULL;
+  pthread_mutex_lock(&kept.lock);
+  kernel *other = find(k->key, &slot);
+  if (!other) {
+    old = *slot;
+    *slot = k;
+    k->used = ++kept.clock;
+    atomic_fetch_add(&k->refs, 1);
+  }
+  pthread_mutex_unlock(&kept.lock);
+  kernel_release(other);
+  kernel_release(old);
+}
+
+static lm_status kernel_new(const int64_t *key, kernel **out) {
+  kernel *k = lm_dnn_guard_room() == LM_OK ? lm_calloc(1, sizeof *k) : NULL;
+  if (!k) return LM_E_OOM;
+  memcpy(k->key, key, sizeof k->key);
+  k->refs = 1;
+  k->packed = -1;
+  *out = k;
+  return LM_OK;
+}
+
+/* Makes the primitive. Descriptions are then asked of what it keeps itself: they live as long as it does. */
+static lm_status primitive_new(const_dnnl_primitive_desc_t pd, dnnl_primitive_t *out,
+                               const_dnnl_primitive_desc_t *kept_pd) {
+  lm_status status;
+  DNN(dnnl_primitive_create(out, pd));
+  DNN(dnnl_primitive_get_primitive_desc(*out, kept_pd));
+done:
+  return status;
+}
+
+static lm_md wanted(const_dnnl_primitive_desc_t pd, dnnl_query_t what) {
+  return dnnl_primitive_desc_query_md(pd, what, 0);
+}
+
+/* Argument `index` is plain in memory; make the conversion if its description differs. */
+static lm_status kernel_pack(kernel *k, int index, lm_md plain, bool unpack) {
+  lm_status status = LM_OK;
+  dnnl_primitive_desc_t pd = NULL;
+  const_dnnl_primitive_desc_t own;
+  lm_md packed = k->desc[index];
+  if (dnnl_memory_desc_equal(plain, packed)) return LM_OK;
+  DNN(dnnl_reorder_primitive_desc_create(&pd, unpack ? packed : plain, engine, unpack ? plain : packed, engine,
+                                         plain_attr));
+  TRY(primitive_new(pd, &k->pack, &own));
+  k->pack_scratch = wanted(own, dnnl_query_scratchpad_md);
+  k->packed = index;
+  k->unpack = unpack;
+  k->plain = wanted(own, unpack ? dnnl_query_dst_md : dnnl_query_src_md);
+done:
+  if (pd) dnnl_primitive_desc_destroy(pd);
+  return status;
+}
+
+enum { ALIGN = 64 };
+static size_t room(lm_md d) { return (dnnl_memory_desc_get_size(d) + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* data: one address for each argument. */
+static lm_status kernel_run(const kernel *k, lm_device device, void *const *data) {
+  lm_status status;
+  dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
+  size_t packed_bytes = k->packed >= 0 ? room(k->desc[k->packed]) : 0;
+  size_t scratch_bytes = room(k->scratch), pack_bytes = k->pack ? room(k->pack_scratch) : 0;
+  size_t bytes = packed_bytes + (scratch_bytes > pack_bytes ? scratch_bytes : pack_bytes);
+  void *own = NULL;
+  if (bytes) TRY(lm_device_alloc(device, bytes, &own));
+  void *work = (char *)own + packed_bytes;
+  dnnl_exec_arg_t arg[ARGS + 1];
+  for (int i = 0; i < k->nargs; i++) {
+    DNN(dnnl_memory_create(&memory[i], k->desc[i], engine, i == k->packed ? own : data[i]));
+    arg[i] = (dnnl_exec_arg_t){k->arg[i], memory[i]};
+  }
+  DNN(dnnl_memory_create(&scratch, k->scratch, engine, scratch_bytes ? work : NULL));
+  arg[k->nargs] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, scratch};
+  dnnl_exec_arg_t conversion[3];
+  if (k->pack) {
+    DNN(dnnl_memory_create(&plain, k->plain, engine, data[k->packed]));
+    DNN(dnnl_memory_create(&pack_scratch, k->pack_scratch, engine, pack_bytes ? work : NULL));
+    conversion[0] = (dnnl_exec_arg_t){DNNL_ARG_FROM, k->unpack ? memory[k->packed] : plain};
+    conversion[1] = (dnnl_exec_arg_t){DNNL_ARG_TO, k->unpack ? plain : memory[k->packed]};
+    conversion[2] = (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, pack_scratch};
+  }
+  if (k->pack && !k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
+  DNN(dnnl_primitive_execute(k->run, stream, k->nargs + 1, arg));
+  if (k->pack && k->unpack) DNN(dnnl_primitive_execute(k->pack, stream, 3, conversion));
+  DNN(dnnl_stream_wait(stream));
+done:
+  for (int i = 0; i < k->nargs; i++)
+    if (memory[i]) dnnl_memory_destroy(memory[i]);
+  if (plain) dnnl_memory_destroy(plain);
+  if (scratch) dnnl_memory_destroy(scratch);
+  if (pack_scratch) dnnl_memory_destroy(pack_scratch);
+  if (own) lm_device_free(device, own, bytes);
+  return status;
+}
+
+const char *lm_dnn_name(const_dnnl_primitive_desc_t pd) {
+  const char *name = "";
+  dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name);
+  return name;
+}
+
+/* ---- bfloat16 matrices */
+
+static lm_status matrix_desc(lm_md *d, int64_t batch, int64_t rows, int64_t columns, int64_t step, int64_t ld,
+                             bool transposed) {
+  dnnl_dims_t size = {step ? batch : 1, rows, columns};
+  dnnl_dims_t stride = {step ? step : rows * columns, transposed ? 1 : ld, transposed ? ld : 1};
+  return lm_md_strided(d, 3, size, dnnl_bf16, stride);
+}
+
+static lm_status make_gemm(const lm_gemm *job, const int64_t *key, kernel **out) {
+  static const int arg[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
+  static const dnnl_query_t query[] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md};
+  lm_status status;
+  kernel *k = NULL;
+  lm_md md[3] = {0};
+  dnnl_primitive_attr_t attr = NULL;
+  dnnl_primitive_desc_t pd = NULL;
+  const_dnnl_primitive_desc_t own;
+  TRY(kernel_new(key, &k));
+  TRY(matrix_desc(&md[0], job->batch, job->m, job->k, job->step_a, job->lda, job->ta));
+  TRY(matrix_desc(&md[1], job->batch, job->k, job->n, job->step_b, job->ldb, job->tb));
+  TRY(matrix_desc(&md[2], job->batch, job->m, job->n, job->step_c, job->ldc, false));
+  DNN(make_attr(&attr));
+  TRY(lm_dnn_matmul_desc(md, (float)job->alpha, (float)job->beta, engine, attr, &pd));
+  if (!pd) goto done;
+  TRY(primitive_new(pd, &k->run, &own));
+  k->nargs = 3;
+  for (int i = 0; i < 3; i++) {
+    k->arg[i] = arg[i];
+    k->desc[i] = wanted(own, query[i]);
+  }
+  k->scratch = wanted(own, dnnl_query_scratchpad_md);
+  lm_log(LM_LOG_OP, "oneDNN %s: bfloat16 [%lld, %lld] times [%lld, %lld]", lm_dnn_name(pd), (long long)job->m,
+         (long long)job->k, (long long)job->k, (long long)job->n);
+  kernel_keep(k);
+  *out = k;
+  k = NULL;
+done:
+  if (pd) dnnl_primitive_desc_destroy(pd);
+  if (attr) dnnl_primitive_attr_destroy(attr);
+  for (int i = 0; i < 3; i++) lm_md_free(md[i]);
+  kernel_release(k);
+  return status;
+}
+
+lm_status lm_dnn_gemm_bf16(const lm_gemm *job, bool *done_) {
+  lm_status status;
+  kernel *k = NULL;
+  *done_ = false;
+  if (job->batch > 1 && !job->step_a && !job->step_b) return LM_OK; /* oneDNN broadcasts one side only */
+  TRY(begin());
+  int64_t key[KEY] = {100,     lm_cpu_threads(), job->batch, job->m,   job->n,      job->k,      job->ta,
+                      job->tb, job->lda,         job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
+  memcpy(&key[14], &job->alpha, sizeof job->alpha);
+  memcpy(&key[15], &job->beta, sizeof job->beta);
+  if (!(k = kernel_kept(key))) TRY(make_gemm(job, key, &k));
+  if (!k) goto done;
+  TRY(kernel_run(k, job->device, (void *[]){(void *)job->a, (void *)job->b, job->c}));
+  *done_ = true;
+done:
+  kernel_release(k);
+  return status;
+}
+
+/* ---- convolution */
+
+static void conv_forget(lm_conv_mds *d) {
+  lm_md_free(d->x);
+  lm_md_free(d->y);
+  lm_md_free(d->w);
+  lm_md_free(d->w_forward);
+  lm_md_free(d->plain);
+  lm_md_free(d->bias);
+}
+
+static lm_status conv_describe(const lm_conv_job *job, lm_conv_mds *d) {
+  lm_status status;
+  const lm_conv_shape *s = &job->shape;
+  dnnl_data_type_t type = job->dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32;
+  /* The sum over a batch is worth more than bfloat16's 8 bits until it is converted. */
+  dnnl_data_type_t sum_type = job->pass == LM_CONV_WEIGHT ? dnnl_f32 : type;
+  dnnl_dims_t x = {s->n, s->c, s->h, s->w}, y = {s->n, s->k, s->oh, s->ow};
+  bool grouped = s->groups > 1;
+  dnnl_dims_t w_plain = {s->k, s->c, s->kh, s->kw};
+  dnnl_dims_t w_grouped = {s->groups, s->k / s->groups, s->c / s->groups, s->kh, s->kw};
+  const int64_t *w = grouped ? w_grouped : w_plain;
+  int ndim = grouped ? 5 : 4;
+  TRY(lm_md_tagged(&d->x, 4, x, type, dnnl_nhwc));
+  TRY(lm_md_tagged(&d->y, 4, y, type, dnnl_nhwc));
+  TRY(lm_md_tagged(&d->w, ndim, w, sum_type, dnnl_format_tag_any));
+  TRY(lm_md_tagged(&d->w_forward, ndim, w, type, dnnl_format_tag_any));
+  TRY(lm_md_tagged(&d->plain, ndim, w, type, grouped ? dnnl_goihw : dnnl_oihw));
+  if (job->bias) TRY(lm_md_tagged(&d->bias, 1, (dnnl_dims_t){s->k}, type, dnnl_a));
+  for (int i = 0; i < 2; i++) {
+    d->stride[i] = s->stride[i];
+    d->padding[i] = s->padding[i];
+    d->dilation[i] = s->dilation[i] - 1; /* oneDNN counts the gaps */
+  }
+done:
+  return status;
+}
+
+/* oneDNN's first choice is its newest kernel, brgconv. The older one behind it is up to 1.9 times faster: with AVX-512
+ * where rows are short or there is one channel; with AVX2, for which version 3 has brgconv too, where channels do not
+ * fill a vector, and where there are so few pixels that it matters that weights are packed slower for brgconv. A rule
+ * and not a measurement, so that the same program computes the same bits every time. */
+static bool prefers_jit(const lm_conv_job *job, const char *first) {
+  const lm_conv_shape *s = &job->shape;
+  if (job->pass != LM_CONV_FORWARD || job->dtype != LM_F32 || strncmp(first, "brg", 3) != 0) return false;
+  if (strstr(first, "1x1")) return false;
+  if (strstr(first, ":avx512")) return s->ow <= 4 || s->c == 1;
+  return s->c / s->groups % 8 != 0 || s->n * s->oh * s->ow < 64;
+}
+
+/* Where they skip pixels and channels do not fill a vector, the 1x1 kernels of 2.6.3 for AVX2 give wrong gradients of
+ * weights, and spoil the heap. */
+static bool is_faulty(const lm_conv_job *job, const char *name) {
+  const lm_conv_shape *s = &job->shape;
+  return strstr(name, "1x1") && (s->stride[0] > 1 || s->stride[1] > 1) && s->c / s->groups % 8 != 0;
+}
+
+/* *out is NULL if there is none but the reference implementation, which takes seconds. */
+static lm_status conv_choose(const lm_conv_job *job, const lm_conv_mds *d, dnnl_primitive_desc_t *out) {
+  lm_status status;
+  dnnl_primitive_desc_t first = NULL;
+  *out = NULL;
+  TRY(lm_dnn_conv_desc(job->pass, d, "", engine, plain_attr, &first));
+  if (!first || strstr(lm_dnn_name(first), "ref")) goto done;
+  bool faulty = is_faulty(job, lm_dnn_name(first));
+  if (faulty || prefers_jit(job, lm_dnn_name(first)))
+    TRY(lm_dnn_conv_desc(job->pass, d, "jit:", engine, plain_attr, out));
+  if (!*out && !faulty) {
+    *out = first;
+    first = NULL;
+  }
+done:
+  if (first) dnnl_primitive_desc_destroy(first);
+  return status;
+}
+
+/* Which description and which argument each of x, w, y and the bias is, in this order, for each pass. */
+static const struct conv_arg {
+  dnnl_query_t query[3];
+  int arg[3];
+} conv_args[] = {
+    [LM_CONV_FORWARD] = {{dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md},
+                         {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST}},
+    [LM_CONV_INPUT] = {{dnnl_query_diff_src_md, dnnl_query_weights_md, dnnl_query_diff_dst_md},
+                       {DNNL_ARG_DIFF_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DIFF_DST}},
+    [LM_CONV_WEIGHT] = {{dnnl_query_src_md, dnnl_query_diff_weights_md, dnnl_query_diff_dst_md},
+                        {DNNL_ARG_SRC, DNNL_ARG_DIFF_WEIGHTS, DNNL_ARG_DIFF_DST}},
+};
+
+static lm_status make_conv(const lm_conv_job *job, const int64_t *key, kernel **out) {
+  lm_status status;
+  kernel *k = NULL;
+  dnnl_primitive_desc_t pd = NULL;
+  const_dnnl_primitive_desc_t own;
+  lm_conv_mds d = {0};
+  TRY(kernel_new(key, &k));
+  TRY(conv_describe(job, &d));
+  TRY(conv_choose(job, &d, &pd));
+  if (!pd) goto done;
+  TRY(primitive_new(pd, &k->run, &own));
+  for (int i = 0; i < 3; i++) {
+    k->arg[i] = conv_args[job->pass].arg[i];
+    k->desc[i] = wanted(own, conv_args[job->pass].query[i]);
+  }
+  k->arg[3] = DNNL_ARG_BIAS;
+  k->desc[3] = dnnl_primitive_desc_query_md(own, dnnl_query_weights_md, 1);
+  k->nargs = job->bias ? 4 : 3;
+  k->scratch = wanted(own, dnnl_query_scratchpad_md);
+  TRY(kernel_pack(k, 1, d.plain, job->pass == LM_CONV_WEIGHT));
+  const lm_conv_shape *s = &job->shape;
+  static const char *const pass[] = {"conv2d", "conv2d_input", "conv2d_weight"};
+  lm_log(LM_LOG_OP, "oneDNN %s: %s x [%lld, %lld, %lld, %lld], weight [%lld, %lld, %lld, %lld]", lm_dnn_name(pd),
+         pass[job->pass], (long long)s->n, (long long)s->c, (long long)s->h, (long long)s->w, (long long)s->k,
+         (long long)(s->c / s->groups), (long long)s->kh, (long long)s->kw);
+  kernel_keep(k);
+  *out = k;
+  k = NULL;
+done:
+  if (pd) dnnl_primitive_desc_destroy(pd);
+  conv_forget(&d);
+  kernel_release(k);
+  return status;
+}
+
+lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
+  lm_status status;
+  kernel *k = NULL;
+  const lm_conv_shape *s = &job->shape;
+  *done_ = false;
+  TRY(begin());
+  const int64_t key[KEY] = {job->pass,
+                            job->dtype,
+                            lm_cpu_threads(),
+                            job->bias != NULL,
+                            s->n,
+                            s->c,
+                            s->h,
+                            s->w,
+                            s->k,
+                            s->kh,
+                            s->kw,
+                            s->groups,
+                            s->stride[0],
+                            s->stride[1],
+                            s->padding[0],
+                            s->padding[1],
+                            s->dilation[0],
+                            s->dilation[1]};
+  if (!(k = kernel_kept(key))) TRY(make_conv(job, key, &k));
+  if (!k) goto done;
+  TRY(kernel_run(k, job->device, (void *[]){job->x, job->w, job->y, (void *)job->bias}));
+  *done_ = true;
+done:
+  kernel_release(k);
+  return status;
+}

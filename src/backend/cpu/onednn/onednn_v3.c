@@ -1,0 +1,91 @@
+/* oneDNN 3: memory is described by handles, and what was made by `..._primitive_desc_create` moves on to the next
+ * implementation itself. */
+#include <string.h>
+
+#include "backend/cpu/onednn/onednn_version.h"
+
+#if DNNL_VERSION_MAJOR != 3
+#error "onednn_v3.c is for oneDNN 3"
+#endif
+
+lm_status lm_md_strided(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, const int64_t *stride) {
+  lm_status status;
+  dnnl_memory_desc_t d = NULL;
+  DNN(dnnl_memory_desc_create_with_strides(&d, ndim, size, type, stride));
+  *out = d;
+done:
+  return status;
+}
+
+lm_status lm_md_tagged(lm_md *out, int ndim, const int64_t *size, dnnl_data_type_t type, dnnl_format_tag_t tag) {
+  lm_status status;
+  dnnl_memory_desc_t d = NULL;
+  DNN(dnnl_memory_desc_create_with_tag(&d, ndim, size, type, tag));
+  *out = d;
+done:
+  return status;
+}
+
+void lm_md_free(lm_md md) {
+  if (md) dnnl_memory_desc_destroy((dnnl_memory_desc_t)md);
+}
+
+lm_status lm_dnn_matmul_desc(const lm_md *md, float alpha, float beta, dnnl_engine_t engine, dnnl_primitive_attr_t attr,
+                             dnnl_primitive_desc_t *out) {
+  lm_status status;
+  dnnl_post_ops_t post = NULL;
+  *out = NULL;
+  DNN(dnnl_post_ops_create(&post));
+  if (alpha != 1) DNN(dnnl_post_ops_append_eltwise(post, dnnl_eltwise_linear, alpha, 0));
+  if (beta != 0) DNN(dnnl_post_ops_append_sum(post, beta, 0, dnnl_data_type_undef));
+  DNN(dnnl_primitive_attr_set_post_ops(attr, post));
+  dnnl_status_t made = dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attr);
+  if (made == dnnl_unimplemented) goto done;
+  DNN(made);
+done:
+  if (post) dnnl_post_ops_destroy(post);
+  return status;
+}
+
+static dnnl_status_t forward_desc(const lm_conv_mds *d, lm_md w, dnnl_engine_t engine, const_dnnl_primitive_attr_t attr,
+                                  dnnl_primitive_desc_t *out) {
+  return dnnl_convolution_forward_primitive_desc_create(out, engine, dnnl_forward_training, dnnl_convolution_direct,
+                                                        d->x, w, d->bias, d->y, d->stride, d->dilation, d->padding,
+                                                        d->padding, attr);
+}
+
+lm_status lm_dnn_conv_desc(lm_conv_pass pass, const lm_conv_mds *d, const char *kind, dnnl_engine_t engine,
+                           const_dnnl_primitive_attr_t attr, dnnl_primitive_desc_t *out) {
+  lm_status status = LM_OK;
+  dnnl_status_t made;
+  dnnl_primitive_desc_t hint = NULL, found = NULL;
+  *out = NULL;
+  if (pass == LM_CONV_FORWARD) {
+    made = forward_desc(d, d->w, engine, attr, &found);
+  } else {
+    made = forward_desc(d, d->w_forward, engine, attr, &hint);
+    if (made == dnnl_unimplemented) goto done;
+    DNN(made);
+    if (pass == LM_CONV_INPUT)
+      made = dnnl_convolution_backward_data_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x, d->w,
+                                                                  d->y, d->stride, d->dilation, d->padding, d->padding,
+                                                                  hint, attr);
+    else
+      made = dnnl_convolution_backward_weights_primitive_desc_create(&found, engine, dnnl_convolution_direct, d->x,
+                                                                     d->w, NULL, d->y, d->stride, d->dilation,
+                                                                     d->padding, d->padding, hint, attr);
+  }
+  if (made == dnnl_unimplemented) goto done;
+  DNN(made);
+  while (strncmp(lm_dnn_name(found), kind, strlen(kind)) != 0) {
+    made = dnnl_primitive_desc_next_impl(found);
+    if (made == dnnl_last_impl_reached) goto done;
+    DNN(made);
+  }
+  *out = found;
+  found = NULL;
+done:
+  if (found) dnnl_primitive_desc_destroy(found);
+  if (hint) dnnl_primitive_desc_destroy(hint);
+  return status;
+}

@@ -1,0 +1,224 @@
+#include "backend/cuda/libraries/cublas.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/libraries/plan_cache.h"
+#include "backend/cuda/runtime/context.h"
+#include "backend/known/setting.h"
+#include "base/mem.h"
+
+enum { WORKSPACE = 32 << 20, MOST_ALIGN = 256, CHOICES = 4 };
+
+lm_status lm_cuda_check_blas(int code, const char *call) {
+  if (code == CUBLAS_STATUS_SUCCESS) return LM_OK;
+  const char *op = lm_op_running();
+  return lm_fail(code == CUBLAS_STATUS_ALLOC_FAILED ? LM_E_OOM : LM_E_STATE, "%s%s%.*s: error %d (%s): %s",
+                 op ? op : "", op ? ": " : "", (int)strcspn(call, "("), call, code,
+                 cublasLtGetStatusName((cublasStatus_t)code), cublasLtGetStatusString((cublasStatus_t)code));
+}
+
+/* ---- what was chosen for products of a kind */
+
+/* Without padding, since every byte counts. cuBLASLt's matrices are column-major: its y is ours transposed, [n, m], and
+ * so its first factor is our b. */
+typedef struct product {
+  int64_t batch, m, n, k, lda, ldb, ldy, step_a, step_b, step_y;
+  int32_t dtype, device, ta, tb, bias, tf32;
+  int32_t align_a, align_b, align_y; /* bytes; there is no preference for a bias */
+} product;
+
+typedef struct choice {
+  lm_cached head;
+  product key;
+  bool found; /* else there is no kernel for it */
+  cublasLtMatmulDescOpaque_t how;
+  cublasLtMatrixLayoutOpaque_t a, b, y;
+  cublasLtMatmulAlgo_t algorithm;
+  size_t workspace;
+} choice;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the two below */
+static lm_cache choices;
+static cublasLtHandle_t handles[LM_DEVICE_MAX]; /* by physical ordinal; any thread may use one */
+
+static int32_t alignment(const void *p) {
+  uintptr_t low = (uintptr_t)p & -(uintptr_t)p;
+  return low == 0 || low > MOST_ALIGN ? MOST_ALIGN : (int32_t)low;
+}
+
+static product product_of(const lm_gemm *job) {
+  return (product){.batch = job->batch,
+                   .m = job->m,
+                   .n = job->n,
+                   .k = job->k,
+                   .lda = job->lda,
+                   .ldb = job->ldb,
+                   .ldy = job->ldy,
+                   .step_a = job->step_a,
+                   .step_b = job->step_b,
+                   .step_y = job->step_y,
+                   .dtype = job->dtype,
+                   .device = lm_device_physical(job->device),
+                   .ta = job->ta,
+                   .tb = job->tb,
+                   .bias = job->bias != NULL,
+                   .tf32 = job->dtype == LM_F32 && lm_setting_get(LM_SETTING_MATMUL_TF32),
+                   .align_a = alignment(job->a),
+                   .align_b = alignment(job->b),
+                   .align_y = alignment(job->y)};
+}
+
+static cudaDataType_t data_type(int dtype) {
+  switch (dtype) {
+    case LM_F16: return CUDA_R_16F;
+    case LM_BF16: return CUDA_R_16BF;
+    case LM_F64: return CUDA_R_64F;
+    default: return CUDA_R_32F;
+  }
+}
+
+static lm_status layout(const product *p, bool transposed, int64_t rows, int64_t columns, int64_t ld, int64_t step,
+                        cublasLtMatrixLayout_t out) {
+  lm_status status;
+  int32_t batch = (int32_t)p->batch;
+  TRY(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
+                                    (uint64_t)(transposed ? rows : columns), ld)));
+  if (batch > 1) {
+    TRY(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof batch)));
+    TRY(BLAS(cublasLtMatrixLayoutSetAttribute(out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step)));
+  }
+done:
+  return status;
+}
+
+static lm_status describe(const product *p, const void *bias, choice *c) {
+  lm_status status;
+  bool wide = p->dtype == LM_F64;
+  cublasComputeType_t compute = wide ? CUBLAS_COMPUTE_64F : p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  cublasOperation_t first = p->tb ? CUBLAS_OP_T : CUBLAS_OP_N, second = p->ta ? CUBLAS_OP_T : CUBLAS_OP_N;
+  cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  TRY(BLAS(cublasLtMatmulDescInit(&c->how, compute, wide ? CUDA_R_64F : CUDA_R_32F)));
+  TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first)));
+  TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second)));
+  if (p->bias) {
+    TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
+    TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
+  }
+  TRY(layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
+  TRY(layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
+  TRY(layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y));
+done:
+  return status;
+}
+
+static lm_status ask(cublasLtHandle_t handle, const product *p, choice *c) {
+  lm_status status;
+  cublasLtMatmulPreferenceOpaque_t wish;
+  cublasLtMatmulHeuristicResult_t result[CHOICES];
+  int found = 0;
+  size_t workspace = WORKSPACE;
+  /* Partial sums of 16-bit products stay in float. */
+  uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  const struct {
+    cublasLtMatmulPreferenceAttributes_t name;
+    uint32_t bytes;
+  } align[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, (uint32_t)p->align_b},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, (uint32_t)p->align_a},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, (uint32_t)p->align_y},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, (uint32_t)p->align_y}};
+  TRY(BLAS(cublasLtMatmulPreferenceInit(&wish)));
+  TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                                sizeof workspace)));
+  if (p->dtype == LM_F16 || p->dtype == LM_BF16)
+    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
+                                                  sizeof reduction)));
+  for (int i = 0; i < 4; i++)
+    TRY(BLAS(cublasLtMatmulPreferenceSetAttribute(&wish, align[i].name, &align[i].bytes, sizeof align[i].bytes)));
+  int code =
+      cublasLtMatmulAlgoGetHeuristic(handle, &c->how, &c->b, &c->a, &c->y, &c->y, &wish, CHOICES, result, &found);
+  /* A bias that it cannot add may come back as either; without one the second is a fault of ours. */
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED || (p->bias && code == CUBLAS_STATUS_INVALID_VALUE)) goto done;
+  TRY(lm_cuda_check_blas(code, "cublasLtMatmulAlgoGetHeuristic"));
+  for (int i = 0; i < found && !c->found; i++) {
+    c->found = result[i].state == CUBLAS_STATUS_SUCCESS;
+    c->algorithm = result[i].algo;
+    c->workspace = result[i].workspaceSize;
+  }
+done:
+  return status;
+}
+
+/* Locked, as is what follows. */
+static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
+
+static lm_status choose(const product *p, const void *bias, const choice **out) {
+  lm_status status;
+  choice *fresh = lm_calloc(1, sizeof *fresh);
+  if (!fresh) return LM_E_OOM;
+  fresh->key = *p;
+  TRY(make_handle(p->device));
+  TRY(describe(p, bias, fresh));
+  TRY(ask(handles[p->device], p, fresh));
+  lm_cache_put(&choices, &fresh->head, sizeof *p);
+  *out = fresh;
+  fresh = NULL;
+done:
+  lm_free(fresh);
+  return status;
+}
+
+/* What the library asks of the runtime when it chooses, or begins, a capture may forbid however it is relaxed. */
+static lm_status choose_relaxed(const product *p, const void *bias, const choice **out) {
+  char why[900];
+  int mode;
+  lm_status status = lm_cuda_relax(&mode);
+  if (status != LM_OK) return status;
+  status = choose(p, bias, out);
+  lm_cuda_unrelax(mode);
+  if (status != LM_E_STATE || !lm_graph_capturing()) return status;
+  snprintf(why, sizeof why, "%s", lm_error());
+  return lm_fail(status, "%s; a graph is being captured: warm up first, by running the same once before the capture",
+                 why);
+}
+
+lm_status lm_cuda_blas_prepare(int ordinal) {
+  pthread_mutex_lock(&lock);
+  lm_status status = make_handle(ordinal);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done_) {
+  lm_status status = LM_OK;
+  cublasLtHandle_t handle = NULL;
+  const choice *c = NULL;
+  void *workspace = NULL;
+  *done_ = false;
+  if (job->batch > INT32_MAX) return LM_OK;
+  product p = product_of(job);
+  pthread_mutex_lock(&lock);
+  c = lm_cache_find(&choices, &p, sizeof p); /* kept for good */
+  if (!c) status = choose_relaxed(&p, job->bias, &c);
+  handle = handles[p.device];
+  pthread_mutex_unlock(&lock);
+  TRY(status);
+  if (!c->found) goto done;
+  cublasLtMatmulDescOpaque_t how = c->how; /* the bias differs from call to call */
+  if (job->bias)
+    TRY(BLAS(cublasLtMatmulDescSetAttribute(&how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &job->bias, sizeof job->bias)));
+  if (c->workspace > 0) TRY(lm_cuda_scratch(job->device, c->workspace, &workspace));
+  float alpha = (float)job->alpha, beta = (float)job->beta;
+  bool wide = job->dtype == LM_F64;
+  int code = cublasLtMatmul(handle, &how, wide ? (const void *)&job->alpha : &alpha, job->b, (void *)&c->b, job->a,
+                            (void *)&c->a, wide ? (const void *)&job->beta : &beta, job->y, (void *)&c->y, job->y,
+                            (void *)&c->y, &c->algorithm, workspace, c->workspace, stream);
+  if (code == CUBLAS_STATUS_NOT_SUPPORTED) goto done; /* for all that the heuristics said */
+  TRY(lm_cuda_check_blas(code, "cublasLtMatmul"));
+  *done_ = true;
+done:
+  if (workspace) lm_cuda_scratch_done(job->device, workspace, c->workspace);
+  return status;
+}

@@ -1,0 +1,82 @@
+#include "backend/cuda/libraries/cudnn_handles.h"
+
+#include <pthread.h>
+
+#include "backend/cuda/runtime/context.h"
+#include "base/mem.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
+static lm_cudnn *idle[LM_DEVICE_MAX]; /* by physical ordinal, the last used first: its plans are the likeliest */
+static int made[LM_DEVICE_MAX];
+
+static void put(int ordinal, lm_cudnn *c) {
+  pthread_mutex_lock(&lock);
+  c->next = idle[ordinal];
+  idle[ordinal] = c;
+  pthread_cond_broadcast(&came_back);
+  pthread_mutex_unlock(&lock);
+}
+
+static lm_status make(int ordinal, lm_cudnn **out) {
+  lm_status status;
+  lm_cudnn *c = lm_calloc(1, sizeof *c);
+  if (!c) return LM_E_OOM;
+  int mode;
+  TRY(lm_cuda_relax(&mode));
+  status = CUDNN(cudnnCreate(&c->handle));
+  lm_cuda_unrelax(mode);
+  if (status != LM_OK) goto done;
+  pthread_mutex_lock(&lock);
+  made[ordinal]++;
+  pthread_mutex_unlock(&lock);
+  *out = c;
+  c = NULL;
+done:
+  lm_free(c);
+  return status;
+}
+
+/* NULL if none is idle, or, with `wait`, if there is none at all. */
+static lm_cudnn *take_idle(int ordinal, bool wait) {
+  pthread_mutex_lock(&lock);
+  while (wait && !idle[ordinal] && made[ordinal] > 0) pthread_cond_wait(&came_back, &lock);
+  lm_cudnn *c = idle[ordinal];
+  if (c) idle[ordinal] = c->next;
+  pthread_mutex_unlock(&lock);
+  return c;
+}
+
+lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
+  lm_status status = LM_OK;
+  int ordinal = lm_device_physical(device);
+  lm_cudnn *c = take_idle(ordinal, false);
+  bool alone = !c && lm_graph_keep_out();
+  if (!c && !alone) c = take_idle(ordinal, true);
+  if (!c) status = make(ordinal, &c);
+  if (alone) lm_graph_let_in();
+  TRY(status);
+  if (c->stream != stream) {
+    TRY(CUDNN(cudnnSetStream(c->handle, stream)));
+    c->stream = stream;
+  }
+  *out = c;
+  c = NULL;
+done:
+  lm_cudnn_put(device, c);
+  return status;
+}
+
+void lm_cudnn_put(lm_device device, lm_cudnn *c) {
+  if (c) put(lm_device_physical(device), c);
+}
+
+lm_status lm_cudnn_prepare(int ordinal) {
+  lm_cudnn *c = NULL;
+  pthread_mutex_lock(&lock);
+  bool there = made[ordinal] > 0;
+  pthread_mutex_unlock(&lock);
+  lm_status status = there ? LM_OK : make(ordinal, &c);
+  if (c) put(ordinal, c);
+  return status;
+}

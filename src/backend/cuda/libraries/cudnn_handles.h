@@ -1,0 +1,30 @@
+/* cuDNN handles, made at need and lent out, each with the plans that were found with it: neither is shared between
+ * threads at the same time. */
+#ifndef LM_CUDA_CUDNN_POOL_H
+#define LM_CUDA_CUDNN_POOL_H
+
+#include "backend/cuda/libraries/plan_cache.h"
+#include "backend/cuda/libraries/cudnn_plan.h"
+
+typedef struct lm_cudnn_found {
+  lm_cached head;
+  lm_cudnn_key key;
+  lm_cudnn_plan plan; /* plan.plan is NULL: the library has none */
+  bool bias_apart;    /* the key's bias is added after it */
+} lm_cudnn_found;
+
+typedef struct lm_cudnn {
+  struct lm_cudnn *next;
+  cudnnHandle_t handle;
+  void *stream;   /* that the handle works on */
+  lm_cache plans; /* of lm_cudnn_found */
+} lm_cudnn;
+
+/* A handle of the device on that stream, the caller's until it is put back. The device is current. While anybody
+ * captures none is made, since that waits for the whole device: then this waits for one to be put back. */
+lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out);
+void lm_cudnn_put(lm_device device, lm_cudnn *c); /* NULL is fine */
+/* That there is one, before a capture. */
+lm_status lm_cudnn_prepare(int ordinal);
+
+#endif

@@ -1,0 +1,274 @@
+#include "backend/cuda/runtime/context.h"
+
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/cuda/cuda.h"
+#include "device/alloc.h"
+
+/* ---- errors */
+
+static _Atomic int lost; /* the error that ended the context; it answers every call from then on */
+
+static bool is_fatal(int error) {
+  enum { CONTAINED = 226, TENSOR_MEMORY_LEAK = 721, EXTERNAL_DEVICE = 911 }; /* older toolkits lack the names */
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorNvlinkUncorrectable:
+    case CONTAINED:
+    case TENSOR_MEMORY_LEAK:
+    case cudaErrorLaunchFailure:
+    case EXTERNAL_DEVICE:
+    case cudaErrorUnknown: return true;
+    default: return false;
+  }
+}
+
+void lm_cuda_forget_error(void) { cudaGetLastError(); }
+
+/* "add: " of the op that runs, or nothing. */
+static const char *op_prefix(char text[64]) {
+  const char *op = lm_op_running();
+  snprintf(text, 64, "%s%s", op ? op : "", op ? ": " : "");
+  return text;
+}
+
+lm_status lm_cuda_check(int error, const char *call) {
+  if (error == cudaSuccess) return LM_OK;
+  char op[64];
+  lm_cuda_forget_error();
+  if (is_fatal(error)) atomic_store(&lost, error);
+  return lm_fail(error == cudaErrorMemoryAllocation ? LM_E_OOM : LM_E_STATE, "%s%.*s: error %d (%s): %s%s",
+                 op_prefix(op), (int)strcspn(call, "("), call, error, cudaGetErrorName((cudaError_t)error),
+                 cudaGetErrorString((cudaError_t)error),
+                 is_fatal(error) ? "; the CUDA context is lost: the process has to be started anew" : "");
+}
+
+lm_status lm_cuda_check_launch(int error, const char *kernel) {
+  if (error == cudaSuccess) return LM_OK;
+  char call[96];
+  snprintf(call, sizeof call, "cudaLaunchKernel of %s", kernel);
+  return lm_cuda_check(error, call);
+}
+
+static lm_status check_alive(void) {
+  int error = atomic_load_explicit(&lost, memory_order_relaxed);
+  if (error == 0) return LM_OK;
+  char op[64];
+  return lm_fail(LM_E_STATE,
+                 "%sthe CUDA context was lost by an earlier error %d (%s): the process has to be started anew",
+                 op_prefix(op), error, cudaGetErrorName((cudaError_t)error));
+}
+
+/* ---- the current card */
+
+static _Thread_local int selected; /* ordinal + 1 */
+static _Atomic int latest;         /* of any thread; 0: none yet */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* over the facts and the places */
+static lm_cuda_facts facts[LM_DEVICE_MAX];
+static _Atomic bool known[LM_DEVICE_MAX];
+
+/* Nothing here needs a context. */
+static lm_status read_facts(int ordinal) {
+  enum { OLDEST = 8 }; /* what the kernels are compiled for */
+  lm_status status = LM_OK;
+  char op[64];
+  int shared = 0, l2 = 0;
+  lm_cuda_facts f = {0};
+  static struct cudaDeviceProp properties; /* locked */
+  TRY(CUDA(cudaDeviceGetAttribute(&f.processors, cudaDevAttrMultiProcessorCount, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&f.major, cudaDevAttrComputeCapabilityMajor, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&f.minor, cudaDevAttrComputeCapabilityMinor, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal)));
+  TRY(CUDA(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, ordinal)));
+  TRY(CUDA(cudaGetDeviceProperties(&properties, ordinal)));
+  snprintf(f.name, sizeof f.name, "%s", properties.name);
+  if (f.major < OLDEST)
+    TRY(lm_fail(LM_E_DEVICE, "%s%s has compute capability %d.%d: Luminary's kernels are for %d.0 and later",
+                op_prefix(op), f.name, f.major, f.minor, OLDEST));
+  f.shared_optin = (size_t)shared;
+  f.l2 = (size_t)l2;
+  facts[ordinal] = f;
+done:
+  return status;
+}
+
+static lm_status learn_facts(int ordinal) {
+  lm_status status = LM_OK;
+  if (atomic_load_explicit(&known[ordinal], memory_order_acquire)) return LM_OK;
+  pthread_mutex_lock(&lock);
+  if (!atomic_load(&known[ordinal])) status = read_facts(ordinal);
+  if (status == LM_OK) atomic_store_explicit(&known[ordinal], true, memory_order_release);
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+lm_status lm_cuda_select(int ordinal) {
+  lm_status status;
+  TRY(check_alive());
+  if (selected == ordinal + 1) return LM_OK;
+  TRY(learn_facts(ordinal));
+  TRY(CUDA(cudaSetDevice(ordinal)));
+  selected = ordinal + 1;
+  atomic_store_explicit(&latest, selected, memory_order_relaxed);
+done:
+  return status;
+}
+
+lm_status lm_cuda_select_again(int ordinal) {
+  selected = 0;
+  return lm_cuda_select(ordinal);
+}
+
+/* A thread without a card of its own would get a context on the first one. */
+lm_status lm_cuda_select_any(void) {
+  if (selected) return check_alive();
+  int ordinal = atomic_load_explicit(&latest, memory_order_relaxed) - 1;
+  return lm_cuda_select(ordinal >= 0 ? ordinal : lm_device_physical(lm_device_current(LM_CUDA)));
+}
+
+lm_status lm_cuda_relax(int *mode) {
+  enum cudaStreamCaptureMode exchanged = cudaStreamCaptureModeRelaxed;
+  lm_status status = lm_graph_capturing() ? CUDA(cudaThreadExchangeStreamCaptureMode(&exchanged)) : LM_OK;
+  *mode = exchanged;
+  return status;
+}
+
+void lm_cuda_unrelax(int mode) {
+  enum cudaStreamCaptureMode exchanged = mode;
+  if (lm_graph_capturing()) cudaThreadExchangeStreamCaptureMode(&exchanged);
+}
+
+const lm_cuda_facts *lm_cuda_facts_of(lm_device device) { return &facts[lm_device_physical(device)]; }
+
+lm_status lm_cuda_enter(lm_device device, void **stream) {
+  lm_status status = lm_cuda_select(lm_device_physical(device));
+  if (status != LM_OK) return status;
+  lm_stream *s = lm_stream_current(device);
+  if (!s) return LM_E_STATE; /* the message is stream_create's */
+  *stream = s->native;
+  return LM_OK;
+}
+
+/* ---- scratch */
+
+lm_status lm_cuda_scratch(lm_device device, size_t bytes, void **out) {
+  return lm_device_alloc(device, bytes ? bytes : 1, out);
+}
+
+/* Another thread that gets the memory for another stream has to see that this one was given something. */
+static void note_given(lm_device device) {
+  lm_stream *s = lm_stream_current(device);
+  if (s) lm_stream_touch(s);
+}
+
+void lm_cuda_scratch_done(lm_device device, void *p, size_t bytes) {
+  note_given(device);
+  lm_device_free(device, p, bytes ? bytes : 1);
+}
+
+void lm_cuda_release(lm_tensor *t) {
+  if (!t) return;
+  note_given(t->device);
+  lm_release(t);
+}
+
+/* ---- bad values */
+
+typedef struct place {
+  void *stream;
+  lm_bad_record *record, *seen_by_card;
+  unsigned *claim, *claim_seen_by_card;
+} place;
+
+enum { MOST = LM_STREAM_MAX * 8 }; /* a card, which may stand for several devices */
+typedef struct card {
+  int n;
+  place at[MOST];                        /* as streams were made */
+  lm_bad_record *records, *seen_by_card; /* [MOST] in pinned memory, as are those: */
+  unsigned *claims, *claims_seen_by_card;
+  _Atomic bool together;
+} card;
+
+static card cards[LM_DEVICE_MAX]; /* kept for good */
+static _Atomic(place *) by_stream[LM_DEVICE_MAX][LM_STREAM_MAX];
+
+/* Locked. The host resets a place by itself: streams may be waiting, or be captured by another thread. */
+static lm_status prepare(card *c) {
+  lm_status status = LM_OK;
+  lm_bad_record *records = NULL;
+  size_t bytes = MOST * (sizeof *records + sizeof(unsigned));
+  if (c->records) return LM_OK;
+  TRY(CUDA(cudaHostAlloc((void **)&records, bytes, cudaHostAllocMapped | cudaHostAllocPortable)));
+  memset(records, 0, bytes);
+  TRY(CUDA(cudaHostGetDevicePointer((void **)&c->seen_by_card, records, 0)));
+  c->claims = (unsigned *)(records + MOST);
+  c->claims_seen_by_card = (unsigned *)(c->seen_by_card + MOST);
+  c->records = records;
+done:
+  if (status != LM_OK && records) cudaFreeHost(records);
+  return status;
+}
+
+lm_status lm_cuda_place_new(int ordinal, void *stream) {
+  card *c = &cards[ordinal];
+  pthread_mutex_lock(&lock);
+  lm_status status = prepare(c);
+  if (status == LM_OK && c->n == MOST) {
+    status = lm_fail(LM_E_STATE, "stream: the card has %d streams; there can be no more", MOST);
+  } else if (status == LM_OK) {
+    int i = c->n++;
+    c->at[i] = (place){stream, c->records + i, c->seen_by_card + i, c->claims + i, c->claims_seen_by_card + i};
+  }
+  pthread_mutex_unlock(&lock);
+  return status;
+}
+
+static place *find_place(lm_stream *s) {
+  card *c = &cards[lm_device_physical(s->device)];
+  pthread_mutex_lock(&lock);
+  place *p = c->at;
+  while (p->stream != s->native) p++;
+  pthread_mutex_unlock(&lock);
+  return p;
+}
+
+lm_status lm_cuda_bad(lm_device device, lm_bad *out) {
+  lm_stream *s = lm_stream_current(device);
+  if (!s) return LM_E_STATE;
+  _Atomic(place *) *at = &by_stream[LM_DEVICE_ORDINAL(device)][s->id];
+  place *p = atomic_load_explicit(at, memory_order_acquire);
+  if (!p) atomic_store_explicit(at, p = find_place(s), memory_order_release);
+  *out = (lm_bad){p->claim_seen_by_card, p->seen_by_card, lm_op_running_id()};
+  return LM_OK;
+}
+
+void lm_cuda_settle_all(int ordinal) { atomic_store(&cards[ordinal].together, true); }
+
+lm_status lm_cuda_settle(int ordinal, void *stream) {
+  lm_bad_record found = {0};
+  card *c = &cards[ordinal];
+  bool all = !stream || atomic_load(&c->together);
+  pthread_mutex_lock(&lock);
+  for (place *p = c->at; p < c->at + c->n; p++) {
+    if (!(all || p->stream == stream) || *(volatile int *)&p->record->kind == LM_BAD_NONE) continue;
+    if (found.kind == LM_BAD_NONE) found = *p->record;
+    *(volatile int *)&p->record->kind = LM_BAD_NONE;
+    *(volatile unsigned *)p->claim = 0; /* from here on kernels write it again */
+  }
+  pthread_mutex_unlock(&lock);
+  if (found.kind == LM_BAD_NONE) return LM_OK;
+  return lm_bad_value(found.kind, found.op, found.position, found.value, found.limit);
+}

@@ -1,0 +1,402 @@
+/* The CUDA runtime as the core's driver: memory, copies, streams, events, capture. */
+#include <cuda_runtime_api.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "backend/cuda/libraries/cublas.h"
+#include "backend/cuda/runtime/context.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries/cudnn_handles.h"
+#include "backend/cuda/runtime/properties.h"
+#include "device/alloc.h"
+
+/* ---- which cards */
+
+static char why[512];
+
+static int count(void) {
+  int n = 0;
+  cudaError_t error = cudaGetDeviceCount(&n);
+  if (error == cudaSuccess && n > 0) return n;
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  lm_cuda_forget_error();
+  snprintf(why, sizeof why, "CUDA: %s (cudaGetDeviceCount: error %d (%s): %s)%s%.64s%s",
+           error == cudaErrorInsufficientDriver ? "no driver is loaded, or it is too old"
+           : error == cudaErrorNoDevice         ? "the driver has no device"
+           : error == cudaSuccess               ? "there is no device"
+                                                : "the driver does not answer",
+           (int)error, cudaGetErrorName(error), cudaGetErrorString(error), visible ? "; CUDA_VISIBLE_DEVICES is '" : "",
+           visible ? visible : "", visible ? "'" : "");
+  return 0;
+}
+
+static const char *why_none(void) { return why; }
+
+/* ---- memory */
+
+static lm_status cuda_alloc(int ordinal, size_t bytes, void **out) {
+  lm_status status;
+  int mode;
+  *out = NULL;
+  TRY(lm_cuda_select(ordinal));
+  TRY(lm_cuda_relax(&mode));
+  status = CUDA(cudaMalloc(out, bytes));
+  lm_cuda_unrelax(mode);
+done:
+  if (status != LM_OK) *out = NULL;
+  return status;
+}
+
+/* cudaFree waits until nothing uses the memory any more. */
+static void cuda_free(int ordinal, void *p, size_t bytes) {
+  (void)bytes;
+  if (lm_cuda_select(ordinal) == LM_OK && cudaFree(p) != cudaSuccess) lm_cuda_forget_error();
+}
+
+static lm_status memory(int ordinal, size_t *left, size_t *total) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaMemGetInfo(left, total)) : status;
+}
+
+static lm_status host_alloc(size_t bytes, void **out) {
+  lm_status status;
+  int mode;
+  *out = NULL;
+  TRY(lm_cuda_select_any());
+  TRY(lm_cuda_relax(&mode));
+  status = CUDA(cudaHostAlloc(out, bytes, cudaHostAllocPortable));
+  lm_cuda_unrelax(mode);
+done:
+  if (status != LM_OK) *out = NULL;
+  return status;
+}
+
+static void host_free(void *p) {
+  if (lm_cuda_select_any() == LM_OK && cudaFreeHost(p) != cudaSuccess) lm_cuda_forget_error();
+}
+
+/* ---- copies */
+
+static bool can_access_peer(int ordinal, int peer) {
+  int can = 0;
+  if (cudaDeviceCanAccessPeer(&can, ordinal, peer) != cudaSuccess) lm_cuda_forget_error();
+  return can != 0;
+}
+
+/* Cards that can reach each other's memory do so from their first copy on; others go through the host. */
+static void open_peer(int ordinal, int peer) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static bool tried[LM_DEVICE_MAX][LM_DEVICE_MAX];
+  pthread_mutex_lock(&lock);
+  if (!tried[ordinal][peer]) {
+    tried[ordinal][peer] = true;
+    if (can_access_peer(ordinal, peer) && cudaDeviceEnablePeerAccess(peer, 0) != cudaSuccess) lm_cuda_forget_error();
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+/* *early: the driver reads memory that nobody has pinned before the call returns, through a buffer of its own. A card
+ * that can reach such memory by itself may read it later. */
+static lm_status is_read_at_once(int ordinal, const void *src, bool *early) {
+  enum { UNKNOWN, YES, NO };
+  static _Atomic int buffered[LM_DEVICE_MAX];
+  lm_status status = LM_OK;
+  struct cudaPointerAttributes memory;
+  int known = atomic_load_explicit(&buffered[ordinal], memory_order_relaxed), reaches = 0;
+  *early = false;
+  if (known == UNKNOWN) {
+    TRY(CUDA(cudaDeviceGetAttribute(&reaches, cudaDevAttrPageableMemoryAccess, ordinal)));
+    known = reaches ? NO : YES;
+    atomic_store_explicit(&buffered[ordinal], known, memory_order_relaxed);
+  }
+  if (known == NO) return LM_OK;
+  TRY(CUDA(cudaPointerGetAttributes(&memory, src)));
+  *early = memory.type == cudaMemoryTypeUnregistered;
+done:
+  return status;
+}
+
+/* Little that would be read later goes by way of pinned memory, so that nobody waits for all that the stream was given
+ * before. *staged is NULL where there is none. */
+static lm_status stage(const void *src, size_t bytes, void **staged) {
+  enum { MOST = 1 << 20 };
+  if (bytes > MOST) return LM_OK;
+  lm_status status = lm_pinned_alloc(bytes, staged);
+  if (status == LM_OK) memcpy(*staged, src, bytes);
+  return status == LM_E_OOM ? LM_OK : status;
+}
+
+static lm_status copy(void *stream, lm_device to, void *dst, lm_device from, const void *src, size_t bytes,
+                      bool later) {
+  lm_status status;
+  void *staged = NULL;
+  bool to_card = LM_DEVICE_KIND(to) == LM_CUDA, from_card = LM_DEVICE_KIND(from) == LM_CUDA;
+  int ordinal = lm_device_physical(to_card ? to : from), source = lm_device_physical(from);
+  TRY(lm_cuda_select(ordinal));
+  if (bytes == 0) return LM_OK;
+  if (to_card && !from_card && !later) TRY(is_read_at_once(ordinal, src, &later));
+  lm_stream *current = to_card && !from_card && !later ? lm_stream_current(to) : NULL;
+  if (current && current->native == stream) TRY(stage(src, bytes, &staged));
+  if (to_card && from_card && source != ordinal) {
+    open_peer(ordinal, source);
+    TRY(CUDA(cudaMemcpyPeerAsync(dst, ordinal, src, source, bytes, stream)));
+  } else {
+    enum cudaMemcpyKind kind = !to_card     ? cudaMemcpyDeviceToHost
+                               : !from_card ? cudaMemcpyHostToDevice
+                                            : cudaMemcpyDeviceToDevice;
+    TRY(CUDA(cudaMemcpyAsync(dst, staged ? staged : src, bytes, kind, stream)));
+    if (staged) lm_pinned_use(staged, current);
+  }
+  if (later || staged || (to_card && from_card)) goto done;
+  TRY(CUDA(cudaStreamSynchronize(stream)));
+  TRY(lm_cuda_settle(ordinal, stream));
+done:
+  lm_pinned_free(staged);
+  return status;
+}
+
+static lm_status synchronize(int ordinal) {
+  lm_status status;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaDeviceSynchronize()));
+  TRY(lm_cuda_settle(ordinal, NULL));
+done:
+  return status;
+}
+
+static lm_status enter(int ordinal) { return lm_cuda_select_again(ordinal); }
+
+/* ---- streams */
+
+static lm_status stream_create(int ordinal, int priority, void **out) {
+  lm_status status;
+  cudaStream_t stream = NULL;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority)));
+  TRY(lm_cuda_place_new(ordinal, stream));
+  *out = stream;
+  stream = NULL;
+done:
+  if (stream) cudaStreamDestroy(stream);
+  return status;
+}
+
+static lm_status priorities(int ordinal, int *least, int *greatest) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaDeviceGetStreamPriorityRange(least, greatest)) : status;
+}
+
+static lm_status stream_synchronize(int ordinal, void *stream) {
+  lm_status status;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaStreamSynchronize(stream)));
+  TRY(lm_cuda_settle(ordinal, stream));
+done:
+  return status;
+}
+
+static lm_status is_done(cudaError_t answer, const char *call, bool *done) {
+  *done = answer == cudaSuccess;
+  if (answer != cudaErrorNotReady) return lm_cuda_check((int)answer, call);
+  lm_cuda_forget_error();
+  return LM_OK;
+}
+
+static lm_status stream_query(int ordinal, void *stream, bool *done) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? is_done(cudaStreamQuery(stream), "cudaStreamQuery", done) : status;
+}
+
+/* ---- events */
+
+static lm_status event_create(int ordinal, bool timing, void **event) {
+  lm_status status = lm_cuda_select(ordinal);
+  if (status != LM_OK) return status;
+  return CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, timing ? cudaEventDefault : cudaEventDisableTiming));
+}
+
+static void event_destroy(int ordinal, void *event) {
+  if (lm_cuda_select(ordinal) == LM_OK && cudaEventDestroy(event) != cudaSuccess) lm_cuda_forget_error();
+}
+
+static lm_status event_record(int ordinal, void *event, void *stream) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaEventRecord(event, stream)) : status;
+}
+
+static lm_status event_wait(int ordinal, void *event, void *stream) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaStreamWaitEvent(stream, event, 0)) : status;
+}
+
+static lm_status event_query(int ordinal, void *event, bool *done) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? is_done(cudaEventQuery(event), "cudaEventQuery", done) : status;
+}
+
+static lm_status event_synchronize(int ordinal, void *event) {
+  lm_status status;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaEventSynchronize(event)));
+  TRY(lm_cuda_settle(ordinal, NULL));
+done:
+  return status;
+}
+
+static lm_status event_elapsed(void *from, void *to, double *milliseconds) {
+  float elapsed = 0;
+  lm_status status = CUDA(cudaEventElapsedTime(&elapsed, from, to));
+  *milliseconds = (double)elapsed;
+  return status;
+}
+
+/* ---- capture */
+
+static lm_status capture_begin(int ordinal, void *stream) {
+  lm_status status;
+  TRY(lm_cuda_select(ordinal));
+  TRY(lm_cuda_blas_prepare(ordinal));
+  TRY(lm_cudnn_prepare(ordinal));
+  lm_cuda_settle_all(ordinal);
+  TRY(CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal)));
+done:
+  return status;
+}
+
+static lm_status capture_end(int ordinal, void *stream, void **graph) {
+  lm_status status;
+  cudaGraph_t captured = NULL;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaStreamEndCapture(stream, &captured)));
+  if (graph) TRY(CUDA(cudaGraphInstantiate((cudaGraphExec_t *)graph, captured, 0)));
+done:
+  if (captured && cudaGraphDestroy(captured) != cudaSuccess) lm_cuda_forget_error();
+  if (status != LM_OK && graph) *graph = NULL;
+  return status;
+}
+
+static lm_status graph_launch(int ordinal, void *graph, void *stream) {
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaGraphLaunch(graph, stream)) : status;
+}
+
+static void graph_destroy(void *graph) {
+  if (cudaGraphExecDestroy(graph) != cudaSuccess) lm_cuda_forget_error();
+}
+
+/* ---- other processes */
+
+/* Why it may be that a handle is not made or not taken, beside what the runtime says. */
+static lm_status explain(lm_status status, const char *why_not) {
+  lm_saved_error said;
+  if (status == LM_OK) return LM_OK;
+  lm_error_save(status, &said);
+  return lm_fail(status, "%.700s; %s", said.message, why_not);
+}
+
+static lm_status ipc_export(int ordinal, void *p, char handle[LM_IPC_BYTES]) {
+  lm_status status;
+  cudaIpcMemHandle_t made;
+  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  TRY(lm_cuda_select(ordinal));
+  TRY(explain(CUDA(cudaIpcGetMemHandle(&made, p)),
+              "CUDA does not let other processes share this memory here (WSL and some containers and drivers have no "
+              "CUDA IPC); send x:cpu()"));
+  memcpy(handle, &made, sizeof made);
+done:
+  return status;
+}
+
+static lm_status ipc_open(int ordinal, const char handle[LM_IPC_BYTES], void **p) {
+  lm_status status;
+  cudaIpcMemHandle_t made;
+  memcpy(&made, handle, sizeof made);
+  TRY(lm_cuda_select(ordinal));
+  TRY(explain(CUDA(cudaIpcOpenMemHandle(p, made, cudaIpcMemLazyEnablePeerAccess)),
+              "the process that sent it has to be alive, and to share this one's IPC namespace (containers: --ipc=host "
+              "in both); or send x:cpu()"));
+done:
+  return status;
+}
+
+static void ipc_close(int ordinal, void *p) {
+  if (lm_cuda_select(ordinal) == LM_OK && cudaIpcCloseMemHandle(p) != cudaSuccess) lm_cuda_forget_error();
+}
+
+static lm_status ipc_event_create(int ordinal, void **event) {
+  lm_status status;
+  int has = 0;
+  *event = NULL;
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, ordinal)));
+  if (!has) return LM_OK;
+  TRY(CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming | cudaEventInterprocess)));
+done:
+  return status;
+}
+
+static lm_status ipc_event_export(int ordinal, void *event, char handle[LM_IPC_BYTES]) {
+  lm_status status;
+  cudaIpcEventHandle_t made;
+  _Static_assert(sizeof made == LM_IPC_BYTES, "a handle's size");
+  TRY(lm_cuda_select(ordinal));
+  TRY(CUDA(cudaIpcGetEventHandle(&made, event)));
+  memcpy(handle, &made, sizeof made);
+done:
+  return status;
+}
+
+static lm_status ipc_event_open(int ordinal, const char handle[LM_IPC_BYTES], void **event) {
+  cudaIpcEventHandle_t made;
+  memcpy(&made, handle, sizeof made);
+  lm_status status = lm_cuda_select(ordinal);
+  return status == LM_OK ? CUDA(cudaIpcOpenEventHandle((cudaEvent_t *)event, made)) : status;
+}
+
+/* The segment sizes are those PyTorch documents for its CUDA allocator. */
+const lm_driver lm_cuda_driver = {
+    .abi = LM_DRIVER_ABI,
+    .name = "cuda",
+    .rules = {.round = 512,
+              .small_limit = 1 << 20,
+              .small_segment = 2 << 20,
+              .large_segment = 20 << 20,
+              .large_limit = 10 << 20,
+              .large_round = 2 << 20},
+    .count = count,
+    .why_none = why_none,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .memory = memory,
+    .copy = copy,
+    .synchronize = synchronize,
+    .enter = enter,
+    .stream_create = stream_create,
+    .priorities = priorities,
+    .stream_synchronize = stream_synchronize,
+    .stream_query = stream_query,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_query = event_query,
+    .event_synchronize = event_synchronize,
+    .event_elapsed = event_elapsed,
+    .host_alloc = host_alloc,
+    .host_free = host_free,
+    .properties = lm_cuda_properties,
+    .can_access_peer = can_access_peer,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
+    .ipc_export = ipc_export,
+    .ipc_open = ipc_open,
+    .ipc_close = ipc_close,
+    .ipc_event_create = ipc_event_create,
+    .ipc_event_export = ipc_event_export,
+    .ipc_event_open = ipc_event_open,
+};

@@ -1,0 +1,42 @@
+/* Pairs sorted by key, by CUB. */
+#include "backend/cuda/sort_pairs.h"
+
+#include "cub.h"
+
+static size_t aligned(size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs) {
+  size_t keys = aligned((size_t)n * (size_t)key_bytes), values = aligned((size_t)n * sizeof(uint32_t));
+  *pairs = (lm_pairs){.device = device, .n = n, .key_bytes = key_bytes, .bytes = 2 * (keys + values)};
+  if (n > INT32_MAX) {
+    return lm_fail(LM_E_ARG, "%s: %lld entries to sort; on CUDA %d is the most", lm_op_running(), (long long)n,
+                   INT32_MAX);
+  }
+  lm_status status = lm_cuda_scratch(device, pairs->bytes, &pairs->block);
+  if (status != LM_OK) return status;
+  char *at = pairs->block;
+  pairs->keys = at;
+  pairs->sorted_keys = at + keys;
+  pairs->order = (uint32_t *)(at + 2 * keys);
+  pairs->sorted = (uint32_t *)(at + 2 * keys + values);
+  return LM_OK;
+}
+
+lm_status lm_pairs_sort(lm_pairs *p, void *stream, int bits) {
+  lm_status status = LM_OK;
+  size_t bytes = 0;
+  void *temp = NULL;
+  TRY(LAUNCH("sort", lm_cub_sort_pairs(stream, NULL, &bytes, p->key_bytes, p->keys, p->sorted_keys, p->order, p->sorted,
+                                       p->n, bits)));
+  TRY(lm_cuda_scratch(p->device, bytes, &temp));
+  status = LAUNCH("sort", lm_cub_sort_pairs(stream, temp, &bytes, p->key_bytes, p->keys, p->sorted_keys, p->order,
+                                            p->sorted, p->n, bits));
+  lm_cuda_scratch_done(p->device, temp, bytes);
+done:
+  return status;
+}
+
+void lm_pairs_close(lm_pairs *pairs) {
+  if (pairs->block) lm_cuda_scratch_done(pairs->device, pairs->block, pairs->bytes);
+  pairs->block = NULL;
+}

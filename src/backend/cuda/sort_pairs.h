@@ -1,0 +1,53 @@
+/* What the indexing, sorting and joining slots share. */
+#ifndef LM_CUDA_ORDER_H
+#define LM_CUDA_ORDER_H
+
+#include "backend/cuda/cuda.h"
+
+/* ---- elements moved as larger units */
+
+enum { LM_MAX_UNIT = 16 }; /* bytes that a thread loads at once */
+
+/* The largest power of two up to `unit` that divides `bytes`: a length, a distance, an address. */
+static inline int lm_unit_for(int unit, int64_t bytes) {
+  while (unit > 1 && bytes % unit != 0) unit /= 2;
+  return unit;
+}
+
+/* The dims from the one with the largest stride to the one with the smallest; of equal ones the first comes first. */
+static inline void lm_memory_order(int ndim, const int64_t *stride, int *order) {
+  for (int d = 0; d < ndim; d++) {
+    int at = d;
+    for (; at > 0 && stride[order[at - 1]] < stride[d]; at--) order[at] = order[at - 1];
+    order[at] = d;
+  }
+}
+
+/* ---- sorting */
+
+/* Pairs on the device, by key: `keys` and `order` are made by the caller, who finds them sorted in the other two. One
+ * block of scratch memory. */
+typedef struct lm_pairs {
+  lm_device device;
+  int64_t n;
+  int key_bytes; /* 4 or 8 */
+  void *keys, *sorted_keys;
+  uint32_t *order, *sorted;
+  void *block;
+  size_t bytes;
+} lm_pairs;
+
+/* LM_E_ARG if there are more than 2^31 - 1. */
+lm_status lm_pairs_open(lm_device device, int64_t n, int key_bytes, lm_pairs *pairs);
+/* Stable, by the keys' low bits. */
+lm_status lm_pairs_sort(lm_pairs *pairs, void *stream, int bits);
+void lm_pairs_close(lm_pairs *pairs); /* zeroed ones are fine */
+
+/* Bits that numbers up to `last` take. */
+static inline int lm_bits_of(uint64_t last) {
+  int bits = 1;
+  while (bits < 64 && last >> bits != 0) bits++;
+  return bits;
+}
+
+#endif

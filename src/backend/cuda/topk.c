@@ -1,0 +1,104 @@
+/* topk and randperm. */
+#include "sort.h"
+
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/sort_pairs.h"
+#include "tensor/generator.h"
+
+/* ---- topk */
+
+enum { LONG_LINE = 1 << 18, FEW_LINES = 32 };         /* a block a line would leave most of the device idle */
+static const int64_t SORT_AT_ONCE = INT64_C(1) << 26; /* elements; each takes 16 or 24 bytes of scratch, and CUB's */
+
+/* Some lines at a time: sorted by key, then, which keeps that order, by line. */
+static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t) {
+  lm_status status = LM_OK;
+  lm_pairs by_key = {.n = 0}, by_line = {.n = 0};
+  int key_bytes = lm_topk_key_bytes(t->dtype);
+  int64_t lines = lm_nest_count(&t->lines), most = t->n < SORT_AT_ONCE ? SORT_AT_ONCE / t->n : 1;
+  for (int64_t first = 0; first < lines; first += most) {
+    int64_t count = lines - first < most ? lines - first : most, n = count * t->n;
+    TRY(lm_pairs_open(device, n, key_bytes, &by_key));
+    TRY(LAUNCH("keys", lm_topk_keys(stream, t, first, count, by_key.keys, by_key.order)));
+    TRY(lm_pairs_sort(&by_key, stream, 8 * key_bytes));
+    if (count == 1) {
+      TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, by_key.sorted)));
+    } else {
+      TRY(lm_pairs_open(device, n, sizeof(uint32_t), &by_line));
+      TRY(LAUNCH("owners", lm_topk_owners(stream, t->n, n, by_key.sorted, by_line.keys)));
+      lm_pairs sorted = by_line; /* its keys, the other's order */
+      sorted.order = by_key.sorted;
+      TRY(lm_pairs_sort(&sorted, stream, lm_bits_of((uint64_t)count - 1)));
+      TRY(LAUNCH("take", lm_topk_take(stream, t, first, count, sorted.sorted)));
+      lm_pairs_close(&by_line);
+    }
+    lm_pairs_close(&by_key);
+  }
+done:
+  lm_pairs_close(&by_line);
+  lm_pairs_close(&by_key);
+  return status;
+}
+
+lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_topk_args *a = args;
+  const lm_tensor *x = a->x;
+  int dim = (int)a->dim;
+  void *stream;
+  lm_topk t = {.dtype = x->dtype,
+               .largest = a->largest,
+               .n = x->size[dim],
+               .k = a->k,
+               .x_stride = x->stride[dim],
+               .out_stride = out[0]->stride[dim],
+               .x = x->data,
+               .values = out[0]->data,
+               .places = (int64_t *)out[1]->data};
+  for (int d = 0; d < x->ndim; d++) {
+    if (d != dim) lm_nest_dim(&t.lines, x->size[d], x->stride[d], out[0]->stride[d], 0);
+  }
+  TRY(lm_cuda_enter(x->device, &stream));
+  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_nest_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX) {
+    status = LAUNCH("select", lm_topk_lines(stream, &t));
+  } else {
+    status = sort_lines(x->device, stream, &t);
+  }
+done:
+  return status;
+}
+
+/* ---- randperm */
+
+/* The CPU's permutation for an equal draw (kernels/sort.cu says how). */
+lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_randperm_args *a = args;
+  lm_tensor *y = out[0], *order = NULL;
+  lm_pairs pairs = {.n = 0};
+  size_t bytes = 2 * sizeof(uint32_t) * (size_t)a->n;
+  uint32_t *links = NULL;
+  void *stream, *block = NULL;
+  if (a->n == 0) return LM_OK;
+  TRY(lm_cuda_enter(y->device, &stream));
+  TRY(lm_pairs_open(y->device, a->n, sizeof(uint32_t), &pairs));
+  TRY(lm_cuda_scratch(y->device, bytes, &block));
+  if (y->dtype == LM_I64 && lm_is_contiguous(y)) {
+    order = lm_retain(y);
+  } else {
+    TRY(lm_tensor_empty(LM_I64, y->device, 1, &a->n, LM_CONTIGUOUS, &order));
+  }
+  lm_draw draw = lm_generator_take(y->device, ((uint64_t)a->n + 1) / 2);
+  TRY(LAUNCH("draw",
+             lm_randperm_targets(stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys, pairs.order)));
+  TRY(lm_pairs_sort(&pairs, stream, lm_bits_of((uint64_t)a->n - 1)));
+  links = block;
+  TRY(LAUNCH("chase", lm_randperm_chase(stream, a->n, pairs.keys, pairs.sorted_keys, pairs.sorted, links, links + a->n,
+                                        (int64_t *)order->data)));
+  if (order != y) TRY(lm_cuda_copy(order, y));
+done:
+  if (block) lm_cuda_scratch_done(y->device, block, bytes);
+  lm_pairs_close(&pairs);
+  lm_cuda_release(order);
+  return status;
+}
