@@ -27,6 +27,8 @@ typedef struct lm_content {
 LM_API lm_status lm_channel_pair(int fd[2]);
 LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 
+/* ---- letter.c */
+
 /* A message as it is sent. It keeps what it needs: the content may go. */
 typedef struct lm_letter lm_letter;
 /* The tensors have to be shared (share.h). Whether one requires a gradient goes along; its gradient and history do not.
@@ -41,6 +43,9 @@ LM_API uint32_t lm_letter_descriptors(const lm_letter *l);
 LM_API lm_status lm_letter_take(int fd, lm_parcel **out, bool *closed);
 /* The next message's number; it stays where it is. False if there is none. */
 LM_API bool lm_letter_peek(int fd, uint64_t *number);
+
+/* ---- channel.c */
+
 /* Waits until a socket has something to read (or its end), or room: `seconds` at most, < 0 as long as it takes, in
  * either case until a signal comes. */
 LM_API lm_status lm_channel_wait(int fd, short events, double seconds, bool *ready);

@@ -20,7 +20,7 @@ static size_t words_size(lm_handle_kind kind) {
   return kind == LM_FLAG ? sizeof(lm_flag_words) : 0;
 }
 
-static void close_all(const int *fds, int n) {
+void lm_close_all(const int *fds, int n) {
   for (int i = 0; i < n; i++) {
     if (fds[i] >= 0) close(fds[i]);
   }
@@ -36,7 +36,7 @@ lm_status lm_handle_of(lm_handle_kind kind, const int *fds, lm_segment *words, l
     status = LM_E_OOM;
   }
   if (!h) {
-    close_all(fds, lm_handle_sockets(kind));
+    lm_close_all(fds, lm_handle_sockets(kind));
     lm_segment_release(words);
     return status;
   }
@@ -50,7 +50,7 @@ lm_status lm_handle_with_words(lm_handle_kind kind, const int *fds, lm_handle **
   lm_segment *words = NULL;
   lm_status status = lm_segment_new(words_size(kind), &words);
   if (status == LM_OK) return lm_handle_of(kind, fds, words, out);
-  close_all(fds, lm_handle_sockets(kind));
+  lm_close_all(fds, lm_handle_sockets(kind));
   return status;
 }
 
@@ -60,7 +60,7 @@ lm_status lm_handle_copy(const lm_handle *h, lm_handle **out) {
   for (int i = 0; i < n; i++) {
     fds[i] = fcntl(h->fd[i], F_DUPFD_CLOEXEC, 0);
     if (fds[i] >= 0) continue;
-    close_all(fds, i);
+    lm_close_all(fds, i);
     return lm_fail(errno == EMFILE ? LM_E_OOM : LM_E_IO, "no descriptor to be had: %s", strerror(errno));
   }
   if (h->words) lm_segment_retain(h->words);
@@ -72,7 +72,7 @@ void lm_handle_free(lm_handle *h) {
   if (h->kind == LM_LOCK) lm_lock_abandon(h);
   if (h->kind == LM_SEMAPHORE) lm_semaphore_abandon(h);
   if (h->backlog) lm_backlog_leave(h->backlog);
-  close_all(h->fd, LM_HANDLE_SOCKETS);
+  lm_close_all(h->fd, LM_HANDLE_SOCKETS);
   lm_segment_release(h->words);
   lm_free(h);
 }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "mp/descendants.h"
+#include "mp/handle.h"
 
 enum {
   STREAMS = 2,
@@ -120,9 +121,7 @@ static lm_status guard_start(lm_supervisor *s) {
   s->to_guard = ends[1];
   ends[1] = -1;
 done:
-  for (int i = 0; i < 2; i++) {
-    if (ends[i] >= 0) close(ends[i]);
-  }
+  lm_close_all(ends, 2);
   if (quiet >= 0) close(quiet);
   return status;
 }
@@ -182,11 +181,9 @@ void lm_supervisor_free(lm_supervisor *s) {
   guard_stop(s);
   for (int i = 0; i < s->n; i++) {
     lm_process_close(&s->children[i].process);
-    for (int k = 0; k < STREAMS; k++) {
-      if (s->children[i].stream[k] >= 0) close(s->children[i].stream[k]);
-    }
+    lm_close_all(s->children[i].stream, STREAMS);
   }
-  for (int i = 0; i < s->nheld; i++) close(s->held[i]);
+  lm_close_all(s->held, s->nheld);
   for (int k = 0; k < STREAMS; k++) lm_bytes_free(&s->queue[k]);
   if (s->signals >= 0) prctl(PR_SET_CHILD_SUBREAPER, 0);
   give_signals_back(s);
@@ -234,11 +231,7 @@ lm_status lm_supervisor_start(lm_supervisor *s, const char *const *argv, char *c
   *pid = c.process.pid;
   dprintf(s->to_guard, "%d\n", (int)c.process.pid);
 done:
-  for (int k = 0; k < STREAMS; k++) {
-    for (int i = 0; i < 2; i++) {
-      if (pipes[k][i] >= 0) close(pipes[k][i]);
-    }
-  }
+  lm_close_all((int *)pipes, 2 * STREAMS);
   return status;
 }
 

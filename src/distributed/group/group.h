@@ -143,6 +143,8 @@ LM_API lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *their
 /* The way to `peer` broke ("connection reset"). Waits up to a second for the cause to become known, else it is the
  * cause. */
 LM_API lm_status lm_group_lost(lm_group *g, int peer, const char *how);
+/* What failed here may be the consequence of a failure elsewhere: a second for that to become known, as the error. */
+LM_API lm_status lm_group_await_cause(lm_group *g);
 /* "rank 1 on host b", by the rank in the world. Thread-local text. */
 LM_API const char *lm_group_peer_name(const lm_group *g, int peer);
 

@@ -340,8 +340,8 @@ lm_status lm_group_mismatch(lm_group *g, int peer, const lm_ticket *theirs) {
   return publish(w, here, &failure);
 }
 
-/* A moment for the cause to become known: what fails here may be its consequence. */
-static lm_status await_cause(lm_group *g) {
+lm_status lm_group_await_cause(lm_group *g) {
+  if (!g->core->world) return LM_OK;
   lm_client *client = g->core->world->client;
   for (double until = lm_seconds() + lost_time; lm_seconds() < until;) {
     lm_status status = lm_group_check(g);
@@ -356,7 +356,7 @@ lm_status lm_group_broken(lm_group *g, const char *how) {
   char why[512];
   lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
   if (!w) return lm_fail(LM_E_STATE, "%s", why);
-  lm_status status = await_cause(g);
+  lm_status status = lm_group_await_cause(g);
   if (status != LM_OK) return status;
   const lm_waiting *call = call_of(g->core);
   lm_failure failure = failure_of(w, LM_FAILURE_ERROR, w->rank);
@@ -369,7 +369,7 @@ lm_status lm_group_lost(lm_group *g, int peer, const char *how) {
   lm_world *w = g->core->world;
   char why[256];
   lm_write(why, sizeof why, "%s", how); /* it may be this thread's last message */
-  lm_status status = await_cause(g);
+  lm_status status = lm_group_await_cause(g);
   if (status != LM_OK) return status;
   lm_failure failure = failure_of(w, LM_FAILURE_UNREACHABLE, g->ranks[peer]);
   failure.other = party_of(w, w->rank, LM_NOT_KNOWN, NULL);

@@ -15,7 +15,6 @@
 
 static const double LEAST_NAP = 20e-6, MOST_NAP = 1e-3, NAP_SHARE = 1.0 / 16;
 static const double END_TICK = 200e-6; /* seconds between looks at the end of the process */
-static const double CAUSE_TIME = 1;    /* seconds for the cause of an error of MPI's to become known */
 static const double HEARD_TIME = 0.2;  /* seconds for mpirun to pass on why this process ends */
 static const double LEAVE_TIME = 1;    /* seconds for other threads to leave MPI when the process ends */
 
@@ -68,11 +67,8 @@ lm_status lm_mpi_failed(lm_group *g, int code) {
     lm_mpi_leave();
   }
   lm_mpi_give_up();
-  for (double since = lm_seconds(); lm_seconds() < since + CAUSE_TIME; lm_mpi_rest(g, since, 0)) {
-    lm_status status = lm_group_check(g);
-    if (status != LM_OK) return status;
-  }
-  return mpi_fail_call(g, LM_E_IO, text);
+  lm_status status = lm_group_await_cause(g);
+  return status == LM_OK ? mpi_fail_call(g, LM_E_IO, text) : status;
 }
 
 lm_status lm_mpi_did(lm_group *g, int code) {

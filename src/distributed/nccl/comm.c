@@ -18,7 +18,6 @@
 
 static const double spin_time = 250e-6;  /* seconds of polling without a rest: launching takes NCCL less, mostly */
 static const double longest_rest = 1e-3; /* seconds between two polls at last */
-static const double cause_time = 1;      /* seconds for a failure to become known of which NCCL tells an effect */
 static const double quiet_time = 5;      /* seconds for what is enqueued to end by itself when a group closes */
 static const double farewell = 10;       /* seconds that closing waits for a communicator's end */
 
@@ -183,21 +182,13 @@ static lm_status broken(lm_nccl *s, lm_status status) {
   return status;
 }
 
-/* NCCL often tells what a failure elsewhere did to it: whether there was one becomes known in a moment. */
-static lm_status comm_await_cause(lm_group *asks) {
-  lm_status status = lm_group_check(asks);
-  for (double until = lm_seconds() + cause_time; status == LM_OK && lm_seconds() < until; status = lm_group_check(asks))
-    comm_sleep(10e-3);
-  return status;
-}
-
 /* Somebody aborted the communicators. */
 static lm_status comm_aborted(lm_nccl *s, lm_group *asks) {
   char why[sizeof s->why];
   pthread_mutex_lock(&s->lock);
   memcpy(why, s->why, sizeof why);
   pthread_mutex_unlock(&s->lock);
-  lm_status status = *why ? comm_await_cause(asks) : lm_group_check(asks);
+  lm_status status = *why ? lm_group_await_cause(asks) : lm_group_check(asks);
   if (status != LM_OK) return status;
   if (*why) return lm_fail(LM_E_STATE, "%s: the group has failed before: %s", lm_nccl_caller(asks), why);
   return lm_fail(LM_E_STATE, "%s: the communicators of this group were aborted", lm_nccl_caller(asks));
@@ -214,7 +205,8 @@ static lm_status comm_failed(lm_nccl *s, lm_group *asks, ncclResult_t result) {
   lm_status status = LM_OK;
   lm_saved_error worded;
   lm_error_save(comm_fail_in_words(asks, result), &worded);
-  if (result == ncclRemoteError || result == ncclSystemError) status = comm_await_cause(asks);
+  /* NCCL often tells what a failure elsewhere did to it. */
+  if (result == ncclRemoteError || result == ncclSystemError) status = lm_group_await_cause(asks);
   return broken(s, status != LM_OK ? status : lm_error_restore(&worded));
 }
 

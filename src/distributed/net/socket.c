@@ -64,38 +64,27 @@ static lm_status socket_nap(const lm_patience *p, double seconds) {
   return now < p->deadline ? LM_OK : lm_fail(LM_E_IO, "timed out");
 }
 
-lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p) {
+static lm_status move_all(int fd, void *data, size_t n, bool out, const lm_patience *p) {
   for (char *at = data; n > 0;) {
-    ssize_t got = recv(fd, at, n, 0);
-    if (got > 0) {
-      at += got;
-      n -= (size_t)got;
-    } else if (got == 0) {
+    ssize_t moved = out ? send(fd, at, n, MSG_NOSIGNAL) : recv(fd, at, n, 0);
+    if (moved > 0) {
+      at += moved;
+      n -= (size_t)moved;
+    } else if (moved == 0 && !out) {
       return lm_fail(LM_E_IO, "closed");
-    } else if (errno == EAGAIN) {
-      lm_status status = lm_net_await(fd, POLLIN, p);
+    } else if (moved < 0 && errno == EAGAIN) {
+      lm_status status = lm_net_await(fd, out ? POLLOUT : POLLIN, p);
       if (status != LM_OK) return status;
-    } else if (errno != EINTR) {
+    } else if (moved < 0 && errno != EINTR) {
       return lm_fail(LM_E_IO, "%s", strerror(errno));
     }
   }
   return LM_OK;
 }
 
+lm_status lm_net_read(int fd, void *data, size_t n, const lm_patience *p) { return move_all(fd, data, n, false, p); }
 lm_status lm_net_write(int fd, const void *data, size_t n, const lm_patience *p) {
-  for (const char *at = data; n > 0;) {
-    ssize_t put = send(fd, at, n, MSG_NOSIGNAL);
-    if (put >= 0) {
-      at += put;
-      n -= (size_t)put;
-    } else if (errno == EAGAIN) {
-      lm_status status = lm_net_await(fd, POLLOUT, p);
-      if (status != LM_OK) return status;
-    } else if (errno != EINTR) {
-      return lm_fail(LM_E_IO, "%s", strerror(errno));
-    }
-  }
-  return LM_OK;
+  return move_all(fd, (void *)data, n, true, p);
 }
 
 /* ---- addresses */

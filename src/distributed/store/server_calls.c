@@ -86,24 +86,21 @@ static void remember(lm_seat *seat, const lm_member_call *p) {
   if (same) seat->last.since = since;
 }
 
-bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) {
-  lm_member_call p;
-  if (!read_call(s, r, &p)) return false;
-  if (!server_has_call(&p) || s->seats[c->rank].left) return true;
-  remember(&s->seats[c->rank], &p);
-  compare(s, c->rank, p.group, p.ticket.seq);
-  return true;
-}
-
-bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) {
+static bool hear_of_call(lm_server *s, lm_conn *c, lm_reader *r, bool passed) {
   lm_seat *seat = &s->seats[c->rank];
   lm_member_call p;
   if (!read_call(s, r, &p)) return false;
   if (!server_has_call(&p) || seat->left) return true;
-  seat->passed[seat->n_passed++ % LM_PASSED] = p;
+  if (passed)
+    seat->passed[seat->n_passed++ % LM_PASSED] = p;
+  else
+    remember(seat, &p);
   compare(s, c->rank, p.group, p.ticket.seq);
   return true;
 }
+
+bool lm_server_alive(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_call(s, c, r, false); }
+bool lm_server_passed(lm_server *s, lm_conn *c, lm_reader *r) { return hear_of_call(s, c, r, true); }
 
 bool lm_server_waiting(lm_server *s, lm_conn *c, lm_reader *r) {
   lm_seat *seat = &s->seats[c->rank];

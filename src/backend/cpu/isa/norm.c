@@ -27,10 +27,10 @@ static inline relu_kind relu_kind_of(const lm_norm_back *in) {
   return !in->relu ? NO_RELU : in->y ? RELU_OF_Y : in->masked ? RELU_KEPT : RELU;
 }
 
-#define LM_TEMPLATE "backend/cpu/isa/templates/norm_run.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/norm_rows.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 #undef LM_TEMPLATE
-#define LM_TEMPLATE "backend/cpu/isa/templates/norm_rows.inc"
+#define LM_TEMPLATE "backend/cpu/isa/templates/norm_run.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/norm_layer.inc"
