@@ -61,3 +61,18 @@ describe("docs/reference #lua", function()
     assert.equal("", difference, "docs/reference is not up to date: luajit scripts/dev/gen_reference.lua")
   end)
 end)
+
+describe("scripts/dev/README.md", function()
+  it("names every tool", function()
+    local tools, missing = io.open("scripts/dev/README.md"), {}
+    local page_of_tools = tools:read "*a"
+    tools:close()
+    local pipe = io.popen "find scripts/dev -type f -perm -u+x | sort"
+    for path in pipe:lines() do
+      local name = path:match "^scripts/dev/(.*)$"
+      if not page_of_tools:find("`" .. name .. "[` ]") then missing[#missing + 1] = name end
+    end
+    pipe:close()
+    assert.equal("", table.concat(missing, " "))
+  end)
+end)

@@ -46,7 +46,7 @@ describe("entries", function()
   end)
 end)
 
-describe("the generator of optimizers", function()
+describe("the generator of optimizers #lua", function()
   -- Runs it on a copy of the sources with another entry beside those that are there.
   local folder
   local function generate(entry)
@@ -103,7 +103,7 @@ describe("the generator of optimizers", function()
   end)
 end)
 
-describe("the generator of ops", function()
+describe("the generator of ops #lua", function()
   -- Runs it on a copy of the sources with another entry beside those that are there.
   local folder
   local function generate(entry)

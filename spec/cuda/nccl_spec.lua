@@ -17,7 +17,8 @@ describe("over the stand-in for NCCL", function()
   end)
 
   for n = 1, 4 do
-    it(("every collective of %d ranks gives what arithmetic says"):format(n), function()
+    local tag = n == 4 and " #speed" or ""
+    it(("every collective of %d ranks gives what arithmetic says%s"):format(n, tag), function()
       local got = ranks.run {
         n = n, timeout = 100, file = "spec/support/collectives_rank.lua",
         env = {
@@ -389,7 +390,7 @@ describe("training over NCCL", function()
     end
   end)
 
-  it("sends what backward sends in the order of the graph, by ranks that are late at random", function()
+  it("sends what backward sends in the order of the graph, by ranks that are late at random #speed", function()
     local long = os.getenv "LM_TEST_LONG" == "1"
     for _, n in ipairs { 2, 3 } do
       for _, backend in ipairs { "nccl", "cpu:gloo,cuda:nccl" } do

@@ -42,6 +42,44 @@ describe("scripts/setup #lua", function()
     assert.matches(" libdnnl%-dev ", all)
   end)
 
+  it("knows the names of other package managers", function()
+    for manager, wanted in pairs {
+      dnf = " luajit%-devel .* onednn%-devel .* openmpi%-devel .* pmix%-devel libedit +$",
+      pacman = " luajit .* onednn .* openmpi openpmix libedit +$", apt = " libdnnl%-dev ",
+    } do
+      local all = packages("", "--manager " .. manager)
+      assert.matches(wanted, all)
+      assert.not_matches("mpi", packages("", "--without mpi --manager=" .. manager))
+      assert.matches(" clang ", packages("", "--dev --manager " .. manager))
+    end
+    local ok, text, code = temp.run(folder, "scripts/setup --packages --manager brew")
+    assert.is_false(ok)
+    assert.equal(2, code)
+    assert.matches("--manager takes apt, dnf or pacman, not 'brew'", text, 1, true)
+  end)
+
+  it("installs what is missing by the manager that is there", function()
+    for manager, asks in pairs { dnf = "rpm", pacman = "pacman" } do
+      local tools = folder .. "/" .. manager
+      assert(os.execute("mkdir " .. tools) == 0)
+      for _, tool in ipairs { "sh", "dirname", "tr", "grep", "cat", "nproc" } do
+        assert(os.execute(("ln -s $(command -v %s) %s/%s"):format(tool, tools, tool)) == 0)
+      end
+      -- All but LuaJIT is there; nothing can be installed.
+      temp.write(tools .. "/id", "#!/bin/sh\necho 0\n")
+      temp.write(tools .. "/" .. manager, "#!/bin/sh\necho told: \"$@\"\nexit 9\n")
+      temp.write(tools .. "/" .. asks, ([[#!/bin/sh
+        case $1 in -S) echo told: "$@"; exit 9 ;; esac
+        for name in "$@"; do :; done
+        [ $name != luajit ]
+      ]]))
+      local ok, text = temp.run(folder, ("chmod +x %s/*; env -i PATH=%s scripts/setup --no-install"):format(
+        tools, tools))
+      assert.is_false(ok)
+      assert.matches("told: .*install.* luajit\n$", (text:gsub("%-S ", "install ")))
+    end
+  end)
+
   it("says which parts there are", function()
     local ok, text, code = temp.run(folder, "scripts/setup --packages --without gloop")
     assert.is_false(ok)
@@ -68,6 +106,14 @@ describe("a build #lua", function()
     assert(ok, text)
     assert.matches("luminary_lua", text)
     assert.not_matches("luminary_group", text)
+  end)
+
+  it("is refused for a big-endian machine, in words", function()
+    local compile = "unset LD_PRELOAD; gcc -std=gnu11 -fsyntax-only -Isrc %s src/base/bytes.c"
+    assert.is_true(temp.run(folder, compile:format "-Wall"))
+    local ok, text = temp.run(folder, compile:format "-U__BYTE_ORDER__ -D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__")
+    assert.is_false(ok)
+    assert.matches("Luminary needs a little-endian machine", text, 1, true)
   end)
 
   it("knows its parts", function()

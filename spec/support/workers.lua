@@ -18,9 +18,10 @@ local LIMIT = 900 -- seconds for one file
 
 -- These take longest; what begins late is waited for alone.
 local LONGEST = {
-  "ops_spec", "equal_spec", "mpi_spec", "data_parallel_spec", "doctor_spec", "install_spec", "train_spec", "store_spec",
-  "nccl_failing_spec", "nccl_spec", "nccl_told_spec", "launcher_spec", "chaos_spec", "memory_spec", "ranks_spec",
-  "start_spec", "collectives_spec", "plans_spec", "zero_spec", "world_spec",
+  "install_spec", "imagenet_spec", "train_spec", "mpi_spec", "models_spec", "equal_spec", "doctor_spec",
+  "store_spec", "ops_spec", "data_parallel_spec", "nccl_failing_spec", "nccl_spec", "nccl_told_spec", "launcher_spec",
+  "chaos_spec", "memory_spec", "ranks_spec", "start_spec", "collectives_spec", "plans_spec", "zero_spec",
+  "world_spec",
 }
 
 local function now()

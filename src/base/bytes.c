@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 
-/* x86 and the other machines we build for are little-endian; the asserts say so at compile time. */
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "messages are written as little-endian memory");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "Luminary needs a little-endian machine: its files and messages are memory as it lies there");
 
 void lm_bytes_free(lm_bytes *b) {
   lm_free(b->data);

@@ -1,5 +1,5 @@
 /* Backward passes over several devices, from several threads at once, with hooks and passes within them. Meant for
- * ThreadSanitizer; see tsan_groups. */
+ * ThreadSanitizer; see tsan/run. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

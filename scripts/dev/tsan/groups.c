@@ -1,6 +1,6 @@
 /* Eight threads of one process, each a rank of one world, in groups of two, four and eight at once: every collective,
- * synchronous and not, with sends and receives beside them. tsan_groups [backend]; gloo without. Meant for
- * ThreadSanitizer; see tsan_groups. */
+ * synchronous and not, with sends and receives beside them. groups [backend]; gloo without. Meant for
+ * ThreadSanitizer; see tsan/run. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

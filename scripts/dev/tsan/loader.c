@@ -1,6 +1,6 @@
 /* A loader's way of batches in C: threads that gather rows of shared tensors, are asked for them by channel and pass
  * them on, and somebody who uses them, lets them go, or leaves in the midst; several such loaders side by side. Meant
- * for ThreadSanitizer; see tsan_groups. */
+ * for ThreadSanitizer; see tsan/run. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Queues, locks and flags of lm.mp used by many threads at once, each with handles of its own. Meant for
- * ThreadSanitizer; see tsan_groups. */
+ * ThreadSanitizer; see tsan/run. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Streams, memory, pinned blocks and graphs of one device, used by many threads at once, over a driver whose streams
- * are threads: what does not wait for what it has to is a data race. Meant for ThreadSanitizer; see tsan_groups.
+ * are threads: what does not wait for what it has to is a data race. Meant for ThreadSanitizer; see tsan/run.
  *
  * Between a stream's thread and the rest of the program nothing is ordered but what CUDA orders: work comes after the
  * call that gave it, and an event's waiters after what was given before it. */

@@ -1,12 +1,12 @@
 -- The store, driven by made-up members in C (support/store/), and mutated messages (scripts/dev/fuzz/store).
 local temp = require "spec.support.temp"
 
--- These programs bring their own sanitizers.
+-- These programs bring their own sanitizers; under others they would be the same again.
 local own = "env -u LD_PRELOAD "
 local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
   .. " src/distributed/store/failure.c src/distributed/store/words.c src/distributed/store/server*.c"
 
-describe("the store", function()
+describe("the store #speed", function()
   local folder
   setup(function()
     folder = temp.folder()
