@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "autograd/composite.h"
-#include "autograd/forms.h"
 #include "autograd/rules.h"
 #include "base/mem.h"
 
@@ -306,13 +305,18 @@ done:
 
 /* ---- calling */
 
-/* The op as other ops. Their complaints are put under the name the user called. */
-static lm_status composed(lm_op_id id, const void *args, lm_tensor **out) {
-  const char *name = lm_ops[id].name;
-  lm_status status = lm_composite_of(id)(args, out);
-  if (status == LM_OK || status == LM_E_OOM) return status;
-  size_t n = strlen(name);
-  return strncmp(lm_error(), name, n) == 0 && lm_error()[n] == ':' ? status : lm_fail_in(status, name);
+/* What other ops complain about is put under the name the user called. */
+static lm_status under_name(lm_op_id id, lm_status status) {
+  return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, lm_ops[id].name);
+}
+
+/* What comes before the op itself: what it needs, and whether the call is one of other ops, which are run then. */
+static lm_status look_first(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
+  const lm_composition *c = &lm_compositions[id];
+  lm_status status = c->needs ? c->needs(args) : LM_OK;
+  if (status != LM_OK || !c->form) return status;
+  *taken = true;
+  return under_name(id, c->form(args, in_place, taken, out));
 }
 
 static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
@@ -320,14 +324,14 @@ static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
   bool taken = false;
-  if (lm_ops[id].forms) TRY(lm_run_form(id, args, false, &taken, out));
+  if (op->looks) TRY(look_first(id, args, false, &taken, out));
   if (taken) return LM_OK;
-  if (op->kind == LM_COMP) return composed(id, args, out);
+  if (op->kind == LM_COMP) return under_name(id, lm_compositions[id].made_of(args, out));
   if (op->kind == LM_WRITE) return write(id, args, false, out);
   if (!modes.no_grad && !rules->none && may_record(op, rules, args)) {
     survey s = {0};
     TRY(look(id, args, &s));
-    if (s.any) return rules->decompose ? lm_composite_of(id)(args, out) : record(id, args, &s, out);
+    if (s.any) return rules->decompose ? lm_compositions[id].made_of(args, out) : record(id, args, &s, out);
   }
   TRY(run(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float((lm_dtype)out[0]->dtype)) {
@@ -340,7 +344,7 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_ops[id].forms ? lm_run_form(id, args, true, &taken, out) : LM_OK;
+  lm_status status = lm_ops[id].looks ? look_first(id, args, true, &taken, out) : LM_OK;
   return status != LM_OK || taken ? status : write(id, args, true, out);
 }
 

@@ -136,12 +136,6 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
   return lm_expr_finish(e_, more > 0 && keepdim ? reshape(summed, a->size) : summed, out);
 }
 
-lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
-  lm_expr e, *e_ = &e;
-  lm_expr_begin(e_);
-  return lm_expr_finish(e_, sqrt(var(a->x, a->dim, a->correction, a->keepdim)), out);
-}
-
 /* ---- padding */
 
 /* Entries of a dim of n that negative pads leave. */

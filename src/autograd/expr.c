@@ -20,13 +20,17 @@ void lm_expr_end(lm_expr *e) {
   e->owned = e->first_owned;
 }
 
-lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out) {
+lm_status lm_expr_results(lm_expr *e, int n, lm_tensor *const *result, lm_tensor **out) {
   lm_status status = e->status;
-  if (status == LM_OK && !result) status = lm_fail(LM_E_STATE, "a formula gave no value");
-  if (status == LM_OK) *out = lm_retain(result);
+  for (int i = 0; i < n && status == LM_OK; i++) {
+    if (!result[i]) status = lm_fail(LM_E_STATE, "a formula gave no value");
+  }
+  for (int i = 0; i < n && status == LM_OK; i++) out[i] = lm_retain(result[i]);
   lm_expr_end(e);
   return status;
 }
+
+lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out) { return lm_expr_results(e, 1, &result, out); }
 
 bool lm_e_ok(lm_expr *e, lm_status status) {
   if (e->status == LM_OK) e->status = status;
@@ -67,6 +71,12 @@ static bool put_tensor(lm_expr *e, lm_arg_kind kind, const lm_e_value *v, lm_ten
 lm_tensor *lm_e_number(lm_expr *e, double value) {
   lm_tensor *number = NULL;
   return lm_e_ok(e, lm_tensor_number(value, &number)) ? lm_e_own(e, number) : NULL;
+}
+
+lm_tensor *lm_e_run_form(lm_expr *e, lm_op_id id, const void *args, bool in_place) {
+  lm_tensor *out = NULL;
+  if (!in_place) return lm_e_run(e, id, args);
+  return e->status == LM_OK && lm_e_ok(e, lm_call_inplace(id, args, &out)) ? lm_e_own(e, out) : NULL;
 }
 
 lm_tensor *lm_e_run(lm_expr *e, lm_op_id id, const void *args) {

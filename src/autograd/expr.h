@@ -1,5 +1,5 @@
-/* Formulas over tensors in C: `mul(g, sub(1, y))`. What the composites, and functions that gradients call, are written
- * in; the gradients themselves are calls of lm_e_<op> (op_calls.h).
+/* Formulas over tensors in C: `mul(g, sub(1, y))`. What composites in C, and functions that entries call, are written
+ * in; the entries' formulas are calls of lm_e_<op> (op_calls.h).
  *
  * Every op is a macro of its own name (op_names.h, made from ops.lua) that takes the op's arguments in
  * its order, options included; what is left out has its default. It expects an lm_expr *e_ in scope.
@@ -37,6 +37,8 @@ void lm_expr_begin(lm_expr *e);
 void lm_expr_end(lm_expr *e);
 /* Hands over a new reference to `result` and ends e. LM_E_STATE if it is undefined. */
 lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out);
+/* The same for n results. */
+lm_status lm_expr_results(lm_expr *e, int n, lm_tensor *const *result, lm_tensor **out);
 /* t, which is yours, becomes the expression's. */
 lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t);
 /* Records the status of a call that is no op; true if it went well. */
@@ -44,8 +46,16 @@ bool lm_e_ok(lm_expr *e, lm_status status);
 lm_tensor *lm_e_call(lm_expr *e, lm_op_id op, int n, const lm_e_value *v);
 /* The op on its argument struct. */
 lm_tensor *lm_e_run(lm_expr *e, lm_op_id op, const void *args);
+/* The same for the last op of a form, which may be asked for in place. */
+lm_tensor *lm_e_run_form(lm_expr *e, lm_op_id op, const void *args, bool in_place);
 /* A number as a tensor. */
 lm_tensor *lm_e_number(lm_expr *e, double value);
+
+/* Entry i of sizes or dims, from 1, or negative from the end; 0 where there is none. */
+static inline int64_t lm_e_entry(lm_ints v, int64_t i) {
+  if (i < 0) i += v.n + 1;
+  return i < 1 || i > v.n ? 0 : v.v[i - 1];
+}
 
 static inline lm_e_value lm_e_of_tensor(lm_tensor *t) { return (lm_e_value){.kind = LM_E_TENSOR, .tensor = t}; }
 static inline lm_e_value lm_e_of_none(void *none) {

@@ -1,4 +1,4 @@
-/* Every op's argument struct, id, descriptor and run function, all from ops.lua; op_entries.h is made of it. */
+/* Every op's argument struct, id, descriptor and run function, all from entries/ops.lua; op_entries.h is made of it. */
 #ifndef LM_OP_OP_H
 #define LM_OP_OP_H
 
@@ -17,8 +17,15 @@ enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 4, LM_MAX_ARGS = 16, LM_MAX_TENSOR_A
 
 typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
 typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
-/* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool. */
-typedef enum lm_gives { LM_GIVES_SAME, LM_GIVES_FLOAT, LM_GIVES_BOOL } lm_gives;
+/* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
+ * int64; an argument's. */
+typedef enum lm_gives {
+  LM_GIVES_SAME,
+  LM_GIVES_FLOAT,
+  LM_GIVES_BOOL,
+  LM_GIVES_NUMBER,
+  LM_GIVES_ARGUMENT,
+} lm_gives;
 
 typedef enum lm_arg_kind {
   LM_ARG_T,
@@ -68,11 +75,13 @@ typedef struct lm_op {
   uint8_t nnumber;                     /* F arguments; of POINT ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
-  uint8_t gives;                       /* lm_gives */
+  uint8_t gives, gives_of;             /* lm_gives; the tensor whose dtype it is */
+  bool integers;                       /* only of these and bool */
+  int8_t whole;                        /* which F argument has to be integral among integers, or -1 */
   uint8_t divides;                     /* which tensor, from 1, may not be 0 among integers; 0: none */
   uint8_t writes;                      /* bit k: its k-th tensor changes beside the results */
   uint8_t masks;                       /* bit k: its k-th tensor has to be bool */
-  bool forms;                          /* autograd/forms.h */
+  bool looks;                          /* at its arguments before a call: needs or forms (autograd/composite.h) */
   int16_t writes_when;                 /* offset of the B argument that says so, or -1 */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */

@@ -3,6 +3,7 @@
 
 typedef int64_t num;
 #define LM_POINT_TABLE lm_point_i64
+#define LM_WHOLE
 
 #define POW lm_pow_i64
 #define ABS(v) ((v) < 0 ? -(v) : (v))
