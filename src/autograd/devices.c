@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/run.h"
+#include "autograd/pass.h"
 #include "base/mem.h"
 #include "base/worker.h"
 #include "device/stream.h"

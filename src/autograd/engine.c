@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/run.h"
+#include "autograd/pass.h"
 #include "base/mem.h"
 
 typedef struct lm_finally {
