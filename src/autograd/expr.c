@@ -55,19 +55,6 @@ lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t) {
   return t;
 }
 
-static double number_of(const lm_e_value *v) { return v->kind == LM_E_NUMBER ? v->number : 0; }
-
-static lm_ints ints_of(const lm_e_value *v) {
-  if (v->kind == LM_E_INTS) return v->ints;
-  return (lm_ints){.n = 1, .v = {(int64_t)number_of(v)}};
-}
-
-/* Tensor arguments, numbers made into tensors. False if a required one is undefined. */
-static bool put_tensor(lm_expr *e, lm_arg_kind kind, const lm_e_value *v, lm_tensor **field) {
-  *field = v->kind == LM_E_NUMBER ? lm_e_number(e, v->number) : v->kind == LM_E_TENSOR ? v->tensor : NULL;
-  return *field || kind == LM_ARG_T_OPT || kind == LM_ARG_S_OPT;
-}
-
 lm_tensor *lm_e_number(lm_expr *e, double value) {
   lm_tensor *number = NULL;
   return lm_e_ok(e, lm_tensor_number(value, &number)) ? lm_e_own(e, number) : NULL;
@@ -88,46 +75,4 @@ lm_tensor *lm_e_run(lm_expr *e, lm_op_id id, const void *args) {
     kept = (lm_e_own(e, out[i]) || !out[i]) && kept;
   }
   return kept ? out[0] : NULL;
-}
-
-lm_tensor *lm_e_call(lm_expr *e, lm_op_id id, int n, const lm_e_value *v) {
-  if (e->status != LM_OK) return NULL;
-  const lm_op *op = &lm_ops[id];
-  lm_args_room args;
-  lm_op_defaults(id, &args);
-  for (int i = 0; i < n && i < op->nargs; i++) {
-    const lm_arg *arg = &op->arg[i];
-    void *field = (char *)&args + arg->offset;
-    switch (arg->kind) {
-      case LM_ARG_T:
-      case LM_ARG_T_OPT:
-      case LM_ARG_S_OPT:
-      case LM_ARG_S:
-        if (!put_tensor(e, arg->kind, &v[i], field)) return NULL;
-        break;
-      case LM_ARG_TL:
-      case LM_ARG_TL_HOLES: *(lm_list *)field = v[i].list; break;
-      case LM_ARG_F:
-      case LM_ARG_F_REQ: *(double *)field = number_of(&v[i]); break;
-      case LM_ARG_I:
-      case LM_ARG_I_REQ:
-      case LM_ARG_I_OPT:
-      case LM_ARG_DIM:
-      case LM_ARG_DIM_OPT: *(int64_t *)field = (int64_t)number_of(&v[i]); break;
-      case LM_ARG_B: *(bool *)field = number_of(&v[i]) != 0; break;
-      case LM_ARG_I2:
-      case LM_ARG_PAD2:
-        for (int j = 0; j < 2; j++) {
-          ((int64_t *)field)[j] = v[i].kind == LM_E_PAIR ? v[i].pair[j] : (int64_t)number_of(&v[i]);
-        }
-        break;
-      case LM_ARG_DIMS_OPT:
-      case LM_ARG_SIZE:
-      case LM_ARG_SIZE_OPT: *(lm_ints *)field = ints_of(&v[i]); break;
-      case LM_ARG_DTYPE: *(lm_dtype *)field = (lm_dtype)number_of(&v[i]); break;
-      case LM_ARG_DEVICE: *(lm_device *)field = (lm_device)number_of(&v[i]); break;
-      case LM_ARG_E: *(int *)field = (int)number_of(&v[i]); break;
-    }
-  }
-  return lm_e_run(e, id, &args);
 }

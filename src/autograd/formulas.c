@@ -17,24 +17,24 @@ static lm_ints kept_size(lm_ints dims, lm_ints size) {
   return kept;
 }
 
-lm_tensor *lm_f_kept(lm_expr *e_, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_kept(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g || keepdim || g->ndim == size.n) return g;
-  return reshape(g, kept_size(dims, size));
+  return lm_e_reshape(e, g, kept_size(dims, size));
 }
 
-lm_tensor *lm_f_scaled(lm_expr *e_, lm_tensor *g, double factor) {
+lm_tensor *lm_f_scaled(lm_expr *e, lm_tensor *g, double factor) {
   if (!g || factor == 1) return g;
-  return factor == -1 ? neg(g) : mul(g, factor);
+  return factor == -1 ? lm_e_neg(e, g) : lm_e_mul(e, g, lm_e_number(e, factor));
 }
 
-lm_tensor *lm_f_zeros_of(lm_expr *e_, lm_tensor *g, lm_ints size) {
-  return g ? zeros(size, g->dtype, g->device) : NULL;
+lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
+  return g ? lm_e_zeros(e, size, g->dtype, g->device) : NULL;
 }
 
-lm_tensor *lm_f_spread(lm_expr *e_, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_spread(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
-  if (g->ndim != 0) g = kept(g, dims, keepdim, size);
-  return expand(g, size);
+  if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
+  return lm_e_expand(e, g, size);
 }
 
 double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
@@ -47,25 +47,25 @@ double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
   return n;
 }
 
-lm_tensor *lm_f_place_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
   if (!g) return NULL;
-  if (size.n == 0) return reshape(g, size);
+  if (size.n == 0) return lm_e_reshape(e, g, size);
   if (dim == LM_NO_DIM) dim = -1;
   if (!keepdim) {
-    g = unsqueeze(g, normal_dim(dim, size.n));
-    index = unsqueeze(index, normal_dim(dim, size.n));
+    g = lm_e_unsqueeze(e, g, normal_dim(dim, size.n));
+    index = lm_e_unsqueeze(e, index, normal_dim(dim, size.n));
   }
-  return scatter_add(zeros_of(g, size), dim, index, g);
+  return lm_e_scatter_add(e, lm_f_zeros_of(e, g, size), dim, index, g);
 }
 
-lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {
+lm_tensor *lm_f_rows(lm_expr *e, lm_tensor *g) {
   if (!g || g->ndim == 2) return g;
   lm_ints size = {.n = 2, .v = {1, g->size[g->ndim - 1]}};
   for (int d = 0; d < g->ndim - 1; d++) size.v[0] *= g->size[d];
-  return reshape(g, size);
+  return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
+lm_tensor *lm_f_cat_grad(lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
   if (!g) return NULL;
   const lm_ints *own = &sizes[at];
   if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* the empty tensor cat ignores */
@@ -73,74 +73,77 @@ lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *
   for (; before->n < at; before->n++) {
     if (sizes[before->n].n == g->ndim) before->size += sizes[before->n].v[d];
   }
-  return narrow(g, d, before->size + 1, own->v[d]);
+  return lm_e_narrow(e, g, d, before->size + 1, own->v[d]);
 }
 
-lm_tensor *lm_f_scattered_grad(lm_expr *e_, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
+lm_tensor *lm_f_scattered_grad(lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
   if (!g) return NULL;
-  lm_tensor *r = gather(g, dim, index);
+  lm_tensor *r = lm_e_gather(e, g, dim, index);
   for (int d = 0; r && d < size.n && d < r->ndim; d++) {
     if (r->size[d] == size.v[d]) continue;
     lm_ints wider = size_of(r);
     wider.v[d] = size.v[d];
-    r = r->size[d] == 0 ? zeros_of(g, wider) : slice_backward(r, wider, d, 1, 1);
+    r = r->size[d] == 0 ? lm_f_zeros_of(e, g, wider) : lm_e_slice_backward(e, r, wider, d, 1, 1);
   }
   return r;
 }
 
-static lm_tensor *flat_plane(lm_expr *e_, lm_tensor *g) {
+static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   lm_ints size = {.n = g->ndim - 1};
   memcpy(size.v, g->size, sizeof(int64_t) * (size_t)size.n);
   size.v[size.n - 1] *= g->size[g->ndim - 1];
-  return reshape(g, size);
+  return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_pooled_places(lm_expr *e_, lm_tensor *g, lm_tensor *places) {
+lm_tensor *lm_f_pooled_places(lm_expr *e, lm_tensor *g, lm_tensor *places) {
   if (!g) return NULL;
-  return reshape(gather(flat_plane(e_, g), g->ndim - 2, flat_plane(e_, places)), size_of(places));
+  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, places));
+  return lm_e_reshape(e, values, size_of(places));
 }
 
-lm_tensor *lm_f_unpermuted(lm_expr *e_, lm_tensor *g, lm_ints dims) {
+lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   if (!g) return NULL;
   lm_ints back = {.n = g->ndim};
   for (int i = 0; i < g->ndim; i++) { back.v[dims.n < 0 ? g->ndim - 1 - i : normal_dim(dims.v[i], g->ndim)] = i; }
-  return permute(g, back);
+  return lm_e_permute(e, g, back);
 }
 
 /* Entries count from 1, or from -1 at the end. */
 static int64_t normal_entry(int64_t entry, int64_t n) { return entry < 0 ? entry + n + 1 : entry; }
 
-lm_tensor *lm_f_select_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t index, lm_ints size) {
+lm_tensor *lm_f_select_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t index, lm_ints size) {
   int d = normal_dim(dim, size.n);
-  return slice_backward(unsqueeze(g, d), size, d, normal_entry(index, size.v[d]), 1);
+  return lm_e_slice_backward(e, lm_e_unsqueeze(e, g, d), size, d, normal_entry(index, size.v[d]), 1);
 }
 
-lm_tensor *lm_f_slice_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
+lm_tensor *lm_f_slice_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
   if (!g) return NULL;
   int d = normal_dim(dim, size.n);
-  if (g->size[d] == 0) return zeros_of(g, size);
+  if (g->size[d] == 0) return lm_f_zeros_of(e, g, size);
   first = normal_entry(first, size.v[d]);
-  return slice_backward(g, size, d, first < 1 ? 1 : first, step);
+  return lm_e_slice_backward(e, g, size, d, first < 1 ? 1 : first, step);
 }
 
-lm_tensor *lm_f_slice_grad_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
+lm_tensor *lm_f_slice_grad_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
   if (!g) return NULL;
   int d = normal_dim(dim, size.n);
   int64_t n = size.v[d];
-  if (n == 0) return narrow(g, d, 1, 0);
+  if (n == 0) return lm_e_narrow(e, g, d, 1, 0);
   first = normal_entry(first, g->size[d]);
-  return slice(g, d, first, first + (n - 1) * step, step);
+  return lm_e_slice(e, g, d, first, first + (n - 1) * step, step);
 }
 
-lm_tensor *lm_f_along(lm_expr *e_, lm_tensor *t, int64_t dim, int64_t ndim) {
+lm_tensor *lm_f_along(lm_expr *e, lm_tensor *t, int64_t dim, int64_t ndim) {
   lm_ints size = {.n = (int)ndim};
   if (!t) return NULL;
   for (int d = 0; d < ndim; d++) size.v[d] = d == dim ? t->size[0] : 1;
-  return reshape(t, size);
+  return lm_e_reshape(e, t, size);
 }
 
-lm_tensor *lm_f_reduced(lm_expr *e_, lm_tensor *t, int reduction) {
-  return reduction == LM_NONE ? t : reduction == LM_MEAN ? mean(t) : sum(t);
+lm_tensor *lm_f_reduced(lm_expr *e, lm_tensor *t, int reduction) {
+  const lm_ints all = {.n = -1};
+  if (reduction == LM_NONE) return t;
+  return reduction == LM_MEAN ? lm_e_mean(e, t, all, false, LM_NO_DTYPE) : lm_e_sum(e, t, all, false, LM_NO_DTYPE);
 }
 
 /* 0 where conv2d will say what is wrong. */
@@ -155,9 +158,9 @@ int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *di
   return same_places(weight, dilation, i) / 2;
 }
 
-lm_tensor *lm_f_padded_to_same(lm_expr *e_, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
+lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
   int64_t rows = same_places(weight, dilation, 1) % 2, columns = same_places(weight, dilation, 2) % 2;
-  return rows || columns ? pad(x, ((lm_ints){4, {0, columns, 0, rows}})) : x;
+  return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, 0) : x;
 }
 
 /* ---- numbers, sizes and words */
@@ -184,7 +187,7 @@ double lm_f_value_of(lm_expr *e, lm_tensor *t) {
 
 double lm_f_power_of_ten(lm_expr *e, double exponent) {
   (void)e;
-  return (pow)(10, exponent);
+  return pow(10, exponent);
 }
 
 bool lm_f_same_size(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {

@@ -68,21 +68,4 @@ lm_ints lm_f_all_but(struct lm_expr *e, int64_t one, int64_t n);
 double lm_f_least_of(struct lm_expr *e, lm_tensor *t);
 double lm_f_largest_of(struct lm_expr *e, lm_tensor *t);
 
-#define along(...) lm_f_along(e_, __VA_ARGS__)
-#define reduced(...) lm_f_reduced(e_, __VA_ARGS__)
-#define scaled(...) lm_f_scaled(e_, __VA_ARGS__)
-#define zeros_of(...) lm_f_zeros_of(e_, __VA_ARGS__)
-#define kept(...) lm_f_kept(e_, __VA_ARGS__)
-#define spread(...) lm_f_spread(e_, __VA_ARGS__)
-#define count(...) lm_f_count(e_, __VA_ARGS__)
-#define place_grad(...) lm_f_place_grad(e_, __VA_ARGS__)
-#define rows(...) lm_f_rows(e_, __VA_ARGS__)
-#define cat_grad(...) lm_f_cat_grad(e_, __VA_ARGS__)
-#define scattered_grad(...) lm_f_scattered_grad(e_, __VA_ARGS__)
-#define pooled_places(...) lm_f_pooled_places(e_, __VA_ARGS__)
-#define unpermuted(...) lm_f_unpermuted(e_, __VA_ARGS__)
-#define select_grad(...) lm_f_select_grad(e_, __VA_ARGS__)
-#define slice_grad(...) lm_f_slice_grad(e_, __VA_ARGS__)
-#define slice_grad_grad(...) lm_f_slice_grad_grad(e_, __VA_ARGS__)
-
 #endif

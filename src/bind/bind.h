@@ -291,9 +291,7 @@ int lm_run_op(lua_State *L, lm_op_id id, bool in_place);
 int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
-int lm_bind_max(lua_State *L);
-int lm_bind_min(lua_State *L);
-int lm_bind_max_pool2d(lua_State *L);
+int lm_bind_overload(lua_State *L);
 int lm_bind_nonzero(lua_State *L);
 
 /* ---- fields.c: what x.name and x.name = v do; metamethods */

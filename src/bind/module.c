@@ -240,15 +240,17 @@ int luaopen_luminary_core(lua_State *L) {
                                    {"own_files", lm_bind_own_files},
                                    {"set_warnings", lm_bind_set_warnings},
                                    {"warn", lm_bind_warn},
-                                   {"max", lm_bind_max},
-                                   {"min", lm_bind_min},
                                    {NULL, NULL}};
   set_functions(L, MODULE, words);
-  for (int i = 0; i < 2; i++) set_function(L, METHODS, i ? "min" : "max", i ? lm_bind_min : lm_bind_max);
-  for (int table = METHODS; table <= OPS; table++) {
-    set_function(L, table, "max_pool2d", lm_bind_max_pool2d);
-    set_function(L, table, "nonzero", lm_bind_nonzero);
+  for (const lm_overload *o = lm_overloads; o->name; o++) {
+    int tables[] = {METHODS, lm_op_find(o->name) >= 0 ? OPS : MODULE};
+    for (int i = 0; i < 2; i++) {
+      lua_pushlightuserdata(L, (void *)o);
+      push_closure(L, lm_bind_overload, 1);
+      lua_setfield(L, tables[i], o->name);
+    }
   }
+  for (int table = METHODS; table <= OPS; table++) set_function(L, table, "nonzero", lm_bind_nonzero);
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);

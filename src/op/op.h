@@ -89,6 +89,14 @@ typedef struct lm_op {
 } lm_op;
 
 LM_API extern const lm_op lm_ops[LM_OP_COUNT];
+
+/* A name that stands for several ops: by the kind of its second argument (or {dim = number}), or by an option. */
+typedef struct lm_overload {
+  const char *name, *option; /* option: NULL if there is none */
+  lm_op_id op, number, tensor, with;
+} lm_overload;
+LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */
+
 /* Fill an argument struct with the defaults. */
 static inline void lm_op_defaults(lm_op_id op, void *args) { memcpy(args, lm_ops[op].defaults, lm_ops[op].size); }
 /* -1 if there is none. */
@@ -100,6 +108,11 @@ LM_API int lm_op_find(const char *name);
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
 /* POINT ops into an existing first argument: x keeps dtype, shape and place. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
+
+/* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */
+LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
+/* The same; with `later`, between a device and pinned host memory, it may go on after the return. */
+LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 /* The dtype an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d
  * ones before Lua numbers. NULL entries are skipped. */

@@ -443,12 +443,6 @@ const lm_composition lm_compositions[LM_OP_COUNT] = {
     return table.concat(body)
   end
 
-  function rules.names()
-    return context.made .. "\n" .. table.concat(map(list, function(entry)
-      return fill("#undef $name\n#define $name(...) LM_NAMED($name, __VA_ARGS__)\n", entry)
-    end))
-  end
-
   local function function_of(row)
     local lines, touched, used, sometimes = compiled_gradient(row)
     local locals = {}

@@ -6,7 +6,6 @@
 --- op_entries.c          descriptors, defaults, names
 --- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
 --- op_calls.c            those, what calls need, forms and formulas, and the table of these
---- op_names.h            for C: mul(a, b) is lm_e_call(…) (part of autograd/expr.h)
 --- op_rules.c            the gradients as functions over tensors, and their table
 --- point_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- point_loops_of.inc    the CPU's loops over them, included for each compute type
@@ -346,6 +345,18 @@ static const lm_${name}_args defaults_$name = {$defaults};
     }) .. (runners[entry.c_kind] or runners.PRIM):gsub("%$name", entry.name)
   end
   body[#body + 1] = "\nconst lm_op lm_ops[LM_OP_COUNT] = {\n" .. table.concat(map(list, descriptor)) .. "};\n"
+  body[#body + 1] = "\nconst lm_overload lm_overloads[] = {\n"
+  for _, name in ipairs(sorted(list.overloads)) do
+    local o = list.overloads[name]
+    local function id(key)
+      local op = o[key] or o[1]
+      if not list[op] then error(("%s: overload %s: there is no op '%s'"):format(path, name, op), 0) end
+      return "LM_OP_" .. op
+    end
+    body[#body + 1] = ("    {%s, %s, %s, %s, %s, %s},\n"):format(quoted(name), o.option and quoted(o.option) or "NULL",
+      id(1), id "number", id "tensor", id "with")
+  end
+  body[#body + 1] = "    {0},\n};\n"
   body[#body + 1] = fill([[
 
 static const uint16_t op_of_gradient[] = {
@@ -363,7 +374,6 @@ put("op_entries.h", header())
 put("op_entries.c", tables())
 put("op_calls.h", rules.calls_header())
 put("op_calls.c", rules.calls())
-put("op_names.h", rules.names())
 put("op_rules.c", rules.gradients())
 put("point_scalars.h", point.scalars())
 put("point_loops_of.inc", point.loops())

@@ -1017,5 +1017,12 @@ op "randn_like" {
   help = "standard normal, shaped and laid out like x",
 }
 
+--- Names that stand for several ops, by what is given: the first, or that for a `number` or a `tensor` in the second
+--- place; or with an `option` that is true.
+list.overloads = {
+  max = {"amax", number = "max_dim", tensor = "maximum"},
+  max_pool2d = {"max_pool2d", option = "return_indices", with = "max_pool2d_with_indices"},
+  min = {"amin", number = "min_dim", tensor = "minimum"},
+}
 
 return list
