@@ -101,7 +101,9 @@ describe("the generator of optimizers", function()
       ["optimizer Extra: 'size' is a state and a number"] = { states = '{{"size"}}' },
       ["optimizer Extra: update has to stand in the file as it is"] = { update = [["a;\nb;"]] },
     } do
-      assert.matches(text, generate(with(changes)), 1, true)
+      local said = generate(with(changes))
+      assert.matches("lua/luminary/optim/entries.lua:%d+: ", said)
+      assert.matches(text, said, 1, true)
     end
   end)
 end)

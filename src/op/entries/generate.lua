@@ -17,12 +17,9 @@ for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
 end
 local text, formula = require "text", require "formula"
 local path = "src/op/entries/ops.lua"
-local list, whole = require "ops", text.read(source .. "/" .. path)
+local list = require "ops"
+local fail, line = text.of_entries(source, path, "op")
 local map, fill = text.map, text.fill
-
-local function fail(entry, format, ...)
-  error(("%s:%d: op %s: %s"):format(path, entry.line, entry.name, format:format(...)), 0)
-end
 
 -- ---- arguments
 
@@ -173,13 +170,7 @@ local function rows_of(entry)
 end
 for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
 
-local context = {source = source, list = list, text = text, formula = formula, path = path, whole = whole, fail = fail}
-
---- What takes a reader of C to a formula in the file of entries.
-function context.line(entry, given)
-  return ("#line %d \"%s\""):format(text.line_of(whole, given, entry.line) or entry.line, path)
-end
-
+local context = {source = source, list = list, text = text, formula = formula, fail = fail, line = line}
 context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/ops.lua. */"
 local point = require "elementwise" (context)
 local rules = require "formulas" (context)
