@@ -17,9 +17,10 @@ struct lm_numbers {
   num of[LM_POINT_NUMBERS];
 };
 
-/* ---- the rows that op/ops.lua became */
+/* ---- the rows that op/entries/ops.lua became */
 
 #define LM_REAL
+#define LM_WHOLE
 #define LM_ELEMENT     \
   template <class num> \
   LM_DEVICE

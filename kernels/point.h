@@ -1,5 +1,5 @@
-/* Elementwise kernels: a launcher for each elementwise op of op/ops.lua and each compute type that it has, and for each
- * fused gradient. */
+/* Elementwise kernels: a launcher for each elementwise op of op/entries/ops.lua and each compute type that it has, and
+ * for each fused gradient. */
 #ifndef LM_KERNELS_POINT_H
 #define LM_KERNELS_POINT_H
 

@@ -194,7 +194,7 @@ describe("the numbers of plug-ins", function()
     local text = temp.read(path)
     local at, last = text:find(from, 1, true)
     temp.write(path, text:sub(1, at - 1) .. to .. text:sub(last + 1))
-    for _, script in ipairs { "op/generate.lua", "codegen/abi.lua" } do
+    for _, script in ipairs { "op/entries/generate.lua", "codegen/abi.lua" } do
       local ok, said = temp.run(folder, ("luajit %s/src/%s %s %s/out"):format(folder, script, folder, folder))
       assert(ok, said)
     end
@@ -207,8 +207,8 @@ describe("the numbers of plug-ins", function()
     local before = numbers("src/op/backend.h", "int abi;", "int abi;")
     assert(before.DRIVER and before.BACKEND and before.GROUP)
     assert.same(before, numbers("src/op/backend.h", "int abi;", "int  abi; /* of what it was built with */"))
-    assert.same(before, numbers("src/op/ops.lua", "natural logarithm", "logarithm"))
-    local after = numbers("src/op/ops.lua", [["negative_slope: number = 0.01"]],
+    assert.same(before, numbers("src/op/entries/ops.lua", "natural logarithm", "logarithm"))
+    local after = numbers("src/op/entries/ops.lua", [["negative_slope: number = 0.01"]],
       [["negative_slope: number = 0.01", "offset: number = 0"]])
     assert.same({ before.DRIVER, before.GROUP }, { after.DRIVER, after.GROUP })
     assert.not_equal(before.BACKEND, after.BACKEND)

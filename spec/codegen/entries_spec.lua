@@ -98,7 +98,9 @@ describe("the generator of optimizers #lua", function()
       ["optimizer Extra: 'size' is a state and a number"] = { states = '{{"size"}}' },
       ["optimizer Extra: update has to stand in the file as it is"] = { update = [["a;\nb;"]] },
     } do
-      assert.matches(text, generate(with(changes)), 1, true)
+      local said = generate(with(changes))
+      assert.matches("lua/luminary/optim/entries.lua:%d+: ", said)
+      assert.matches(text, said, 1, true)
     end
   end)
 end)
@@ -112,11 +114,11 @@ describe("the generator of ops #lua", function()
       cp -r src/codegen src/op OUT/src/ && cp src/autograd/formulas.h OUT/src/autograd/ &&
       cp lua/luminary/base/entries.lua OUT/lua/luminary/base/]])
       :gsub("OUT", folder)))
-    local file = assert(io.open("src/op/ops.lua"))
+    local file = assert(io.open("src/op/entries/ops.lua"))
     local text = file:read("*a"):gsub("return list%s*$", function() return entry .. "\nreturn list\n" end)
     file:close()
-    temp.write(folder .. "/src/op/ops.lua", text)
-    local pipe = io.popen(("luajit %s/src/op/generate.lua %s %s/out 2>&1"):format(folder, folder, folder))
+    temp.write(folder .. "/src/op/entries/ops.lua", text)
+    local pipe = io.popen(("luajit %s/src/op/entries/generate.lua %s %s/out 2>&1"):format(folder, folder, folder))
     local said = pipe:read("*a")
     pipe:close()
     return said
@@ -147,8 +149,8 @@ typedef struct lm_halved_args {
     assert.matches("/* op halved, elementwise: x * by */\nLM_ELEMENT num lm_of_halved(num x, num by) {\n"
       .. "  return (num)(x * by);", written "point_scalars.h", 1, true)
     assert.matches("g * by + 0 * (((x > 1) & (y > 2)) ? g : K(0.5))", written "point_scalars.h", 1, true)
-    assert.matches('lm_tensor %*y = r%->y%[0%];\n#line %d+ "src/op/ops.lua"\n  return lm_e_add%(e, lm_e_mul%(e, g, '
-      .. "lm_e_number%(e, a%->by%)%)", written "op_rules.c")
+    assert.matches('lm_tensor %*y = r%->y%[0%];\n#line %d+ "src/op/entries/ops.lua"\n  return lm_e_add%(e, '
+      .. "lm_e_mul%(e, g, lm_e_number%(e, a%->by%)%)", written "op_rules.c")
     assert.matches(".touched = {.args = 1, .results = 1}", written "op_rules.c", 1, true)
   end)
 
@@ -158,6 +160,41 @@ typedef struct lm_halved_args {
     }]])
     assert.matches("lm_touched t = {0};\n  if (a->flag) t.args |= 1;\n  if (!a->flag) t.args |= 2;",
       written "op_rules.c", 1, true)
+  end)
+
+  it("writes ops that are formulas of others, what they need and their other forms", function()
+    assert.equal("", generate [[op "extra" {
+      "x", "weight?", options = {"reduction: reduction = mean", "stride: pair = 1"}, results = 2,
+      needs = {{"ndim_of(x) == 2", "x is {x}, 100% {dtype_of(x)}, stride {{stride[1]}}"},
+        {"!is_bool(x)", "x is bool", warn = true}},
+      forms = {{when = "reduction == 'none' && !given(weight)", "sigmoid(x)", "relu(x)"}},
+      formula = {"n = size_of(x)[-1]", "rows = reshape(x, [n, -1])",
+        "reduced(rows / n, reduction)", "stack([x, rows])"},
+      help = "h",
+    }]])
+    local c = written("op_calls.c"):gsub("%s+", " ")
+    assert.matches('if (!((lm_f_ndim_of(e, a->x)) == 2)) return lm_fail(LM_E_SHAPE, '
+      .. '"extra: x is %s, 100%% %s, stride {%.15g}"', c, 1, true)
+    assert.matches('lm_warn("extra: x is bool")', c, 1, true)
+    assert.matches("if ((a->reduction == 0) && (!(lm_f_given(e, a->weight)))) {", c, 1, true)
+    assert.matches("lm_e_run_form(e, LM_OP_sigmoid, &(lm_sigmoid_args){.x = a->x}, in_place)", c, 1, true)
+    assert.matches("const double n = lm_e_entry(lm_f_size_of(e, a->x), -1);", c, 1, true)
+    assert.matches("lm_e_reshape(e, a->x, ((lm_ints){2, {n, -1}}));", c, 1, true)
+    assert.matches("(lm_list){2, (lm_tensor *[]){a->x, rows}}", c, 1, true)
+    assert.matches("[LM_OP_extra] = {.needs = needs_extra, .form = form_extra, .made_of = made_of_extra}", c, 1, true)
+  end)
+
+  it("writes ops of integers alone, and for dtypes of their own", function()
+    assert.equal("", generate [[
+      op "extra" {
+        "x: scalar", "n: scalar", elementwise = "(x & ~n) << 1 | !x", takes = "integers", grad = "none", help = "h"}
+      op "like" {"x", "n: scalar", elementwise = "x + n", gives = "x", grad = "none", help = "h"}]])
+    assert.matches("return (num)((x & ~n) << 1 | x == 0);", written "point_scalars.h", 1, true)
+    assert.matches("#ifdef LM_WHOLE\n    [LM_OP_extra] = point_extra,\n#endif", written "point_loops_of.inc", 1, true)
+    assert.matches("lm_point_i64_extra;", written "point_launchers.h", 1, true)
+    assert.not_matches("lm_point_f32_extra", written "point_launchers.h", 1, true)
+    assert.matches(".integers = true", written "op_entries.c", 1, true)
+    assert.matches(".gives = LM_GIVES_ARGUMENT", written "op_entries.c", 1, true)
   end)
 
   it("refuses entries that make no sense, by file, line, op and argument", function()
@@ -184,10 +221,26 @@ typedef struct lm_halved_args {
       ["op extra: grad of x: size_of() is of the argument"] = entry('"x", "z"',
         'grad = {x = "reshape(g, size_of(z))"}'),
       ["op extra: writes: z is no tensor of it"] = entry('"x"', 'writes = {"z"}'),
+      ["op extra: elementwise: '&' is for ops with takes"] = entry('"x"', 'elementwise = "x & 1"'),
+      ["op extra: gives 'z'"] = entry('"x"', 'elementwise = "x", gives = "z"'),
+      ["op extra: whole: x is no number of it"] = entry('"x"', 'elementwise = "x", whole = "x"'),
+      ["op extra: formula: there is no 'z'"] = entry('"x"', 'formula = "x + z"'),
+      ["op extra: formula: 2 values expected, got 1"] = entry('"x"', 'results = 2, formula = "x + 1"'),
+      ["op extra: formula: gives a number"] = entry('"x"', 'formula = "ndim_of(x)"'),
+      ["op extra: formula: ndim_of has 1 arguments, got 0"] = entry('"x"', 'formula = "x + ndim_of()"'),
+      ["op extra: formula: along: argument 2 is a number, got a tensor"] = entry('"x"', 'formula = "along(x, x, 1)"'),
+      ["op extra: formula: 'x' is something else already"] = entry('"x"', 'formula = {"x = x + 1", "x"}'),
+      ["op extra: formula: 'most' is none of reduction's names"] = entry('"x", "r: reduction = sum"',
+        [[formula = "r == 'most' ? x : -x"]]),
+      ["op extra: formula: tensors have no operator &"] = entry('"x"', 'formula = "x & x"'),
+      ["op extra: needs: exp is an op, and here are only numbers"] = entry('"x"', 'needs = {{"exp(x)", "m"}}'),
+      ["op extra: needs: {condition, message} expected"] = entry('"x"', 'needs = {{"true"}}'),
+      ["op extra: forms: {when = condition, formula} expected"] = entry('"x"', 'forms = {{"x"}}'),
+      ["op extra: grad is a table"] = entry('"x"', 'grad = "formula"'),
       ["op extra: divides: z is no tensor of it"] = entry('"x"', 'elementwise = "x", divides = "z"'),
     } do
       local said = generate(given)
-      assert.matches("src/op/ops.lua:%d+: ", said)
+      assert.matches("src/op/entries/ops.lua:%d+: ", said)
       assert.matches(text, said, 1, true)
     end
   end)

@@ -5,7 +5,7 @@
 --
 -- The second argument names the positional arguments; a case's further keys are options. A case gives
 -- each argument a value: tensors by t (floats), i (indices from 1), b (bool), v (these values), n (integer
--- valued), anything else as itself. Dims and indices are Lua's, from 1; in the Python expression dims are
+-- valued; `whole`: int64, for ops of integers alone), anything else as itself. Dims and indices are Lua's, from 1; in the Python expression dims are
 -- converted, and index tensors hold PyTorch's numbers.
 --
 --   defaults   options where a case gives none, for the Python expression
@@ -30,7 +30,7 @@ local function pos(shape) return t(shape, { lo = 0.3, hi = 2.5 }) end
 local function sep(shape) return t(shape, { sep = true }) end
 local function i(shape, n) return { tensor = "index", shape = shape, n = n } end
 local function b(shape) return { tensor = "bool", shape = shape } end
-local function n(shape, lo, hi) return { tensor = "int", shape = shape, lo = lo, hi = hi } end
+local function n(shape, lo, hi, whole) return { tensor = "int", shape = shape, lo = lo, hi = hi, whole = whole } end
 local function v(values, shape) return { tensor = "values", values = values, shape = shape or { #values } } end
 local special = v { nan, inf, -inf, 0, -0.0, 1, -1, 0.5, -0.5, 3, -20, 100, -100, 1e-30 }
 local special2 = v { 1, nan, inf, 0, 2, -inf, 0, nan, -inf, -0.0, 5, 0.5, 3, 1e30 }

@@ -1,4 +1,4 @@
-/* Autocast: what an op's tensors become before it runs, as its entry in op/ops.lua says, as in PyTorch's
+/* Autocast: what an op's tensors become before it runs, as its entry in op/entries/ops.lua says, as in PyTorch's
  * ATen/autocast_mode.cpp.
  *
  * Weights are used many times while a scope lasts, and cast once: a leaf that requires grad keeps its low copy until

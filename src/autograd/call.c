@@ -1,13 +1,7 @@
-/* Calling an op: autocast (autocast.c), then the op itself, and a node where its inputs want gradients.
- *
- * Whatever can fail is done before the op runs, since some ops change what they are given (in-place
- * writes, running statistics); only headers that save visible results come after it. */
-#include <string.h>
-
+/* Calling an op: autocast (autocast.c), what it needs and its other forms, then the op itself, recorded where its
+ * inputs want gradients (record.c). */
 #include "autograd/composite.h"
-#include "autograd/forms.h"
-#include "autograd/rules.h"
-#include "base/mem.h"
+#include "autograd/record.h"
 
 static _Thread_local lm_modes modes;
 
@@ -24,313 +18,32 @@ lm_modes lm_modes_swap(lm_modes m) {
   return earlier;
 }
 
-static const lm_list *list_of(const lm_op *op, const void *args) {
-  return (const lm_list *)((const char *)args + op->list);
+/* What other ops complain about is put under the name the user called. */
+static lm_status under_name(lm_op_id id, lm_status status) {
+  return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, lm_ops[id].name);
 }
 
-static lm_status run(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
-  lm_tensor *results[LM_MAX_OUTS] = {NULL};
-  const lm_op *op = &lm_ops[id];
-  if (in_place) return lm_op_run_inplace(id, args, out);
-  if (op->aux == 0) return lm_op_run(id, args, out);
-  lm_status status = lm_op_run(id, args, results);
-  if (status != LM_OK) return status;
-  for (int i = 0; i < op->outs; i++) out[i] = results[i];
-  for (int i = op->outs; i < op->outs + op->aux; i++) lm_release(results[i]);
-  return LM_OK;
+/* What comes before the op itself: what it needs, and whether the call is one of other ops, which are run then. */
+static lm_status look_first(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
+  const lm_composition *c = &lm_compositions[id];
+  lm_status status = c->needs ? c->needs(args) : LM_OK;
+  if (status != LM_OK || !c->form) return status;
+  *taken = true;
+  return under_name(id, c->form(args, in_place, taken, out));
 }
 
-/* ---- what a call would record */
-
-typedef struct survey {
-  lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */
-  bool any;                         /* somebody wants a gradient */
-  lm_touched touched;               /* so these have to be saved */
-} survey;
-
-/* Quick: false means that no input can want a gradient. */
-static bool may_record(const lm_op *op, const lm_rules *rules, const void *args) {
-  for (int k = 0; k < op->ntensor; k++) {
-    const lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]);
-    if (t && t->grad) return true;
-  }
-  if (rules->each) {
-    const lm_list *list = list_of(op, args);
-    for (int i = 0; i < list->n; i++) {
-      if (list->v[i] && list->v[i]->grad) return true;
-    }
-  }
-  return false;
-}
-
-static void touch(lm_touched *all, lm_touched more) {
-  all->args |= more.args;
-  all->results |= more.results;
-  all->list = all->list || more.list;
-}
-
-static const char *argument_name(const lm_op *op, int k) {
-  for (int i = 0; i < op->nargs; i++) {
-    if (op->arg[i].offset == op->tensor[k]) return op->arg[i].name;
-  }
-  return "x";
-}
-
-static lm_status look(lm_op_id id, const void *args, survey *s) {
+static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
   const lm_rules *rules = &lm_rule_table[id];
-  for (int k = 0; k < op->ntensor; k++) {
-    TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
-    if (!s->edge[k].node) continue;
-    s->any = true;
-    const lm_row *row = &rules->arg[k];
-    if (rules->decompose) continue;
-    if (row->kind == LM_RULE_MISSING) {
-      return lm_fail(LM_E_MISSING, "%s: there is no gradient for %s; detach() it, or call this within no_grad",
-                     op->name, argument_name(op, k));
-    }
-    touch(&s->touched, row->touches ? row->touches(args) : row->touched);
-  }
-  if (rules->each) {
-    const lm_list *list = list_of(op, args);
-    for (int i = 0; i < list->n; i++) s->any = s->any || (list->v[i] && lm_requires_grad(list->v[i]));
-    touch(&s->touched, rules->list.touched);
-  }
-done:
-  return status;
-}
-
-/* ---- nodes */
-
-/* What the node keeps of t: its values, which an op about to write into `written` must not reach. */
-static lm_status save(lm_tensor *t, const lm_tensor *written, lm_tensor **out) {
-  if (written && t->storage == written->storage) {
-    return lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, out);
-  }
-  return lm_alias(t, out);
-}
-
-static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
-
-/* A node that holds all but the results. */
-static lm_status new_node(lm_op_id id, const void *args, const survey *s, const lm_tensor *written, lm_node **out) {
-  lm_status status = LM_OK;
-  const lm_op *op = &lm_ops[id];
-  const lm_rules *rules = &lm_rule_table[id];
-  const lm_list *list = op->list >= 0 && (rules->each || s->touched.list) ? list_of(op, args) : NULL;
-  size_t n = list ? (size_t)list->n : 0, head = aligned(op->size);
-  size_t bytes = head + n * (sizeof(lm_tensor *) + (rules->each ? sizeof(lm_ints) : 0) + sizeof(uint32_t));
-  lm_node *node = NULL;
-  TRY(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
-  node->op = (int16_t)id;
-  memcpy(node->payload, args, op->size);
-  for (int k = 0; k < op->ntensor; k++) LM_ARG_TENSOR(node->payload, op->tensor[k]) = NULL;
-  lm_list *kept = op->list >= 0 ? (lm_list *)((char *)node->payload + op->list) : NULL;
-  if (kept) kept->v = NULL;
-  if (list) {
-    char *p = (char *)node->payload + head;
-    kept->v = (lm_tensor **)p;
-    p += n * sizeof(lm_tensor *);
-    if (rules->each) {
-      node->list_size = (lm_ints *)p;
-      p += n * sizeof(lm_ints);
-    }
-    node->list_version = (uint32_t *)p;
-  }
-
-  for (int k = 0; k < op->ntensor; k++) {
-    node->edge[k] = (lm_edge){lm_node_retain(s->edge[k].node), s->edge[k].slot};
-    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **place = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
-    node->given |= (uint8_t)((t != NULL) << k);
-    if (!(s->touched.args >> k & 1) || !t) continue;
-    node->saves = node->saves || !t->number;
-    TRY(save(t, written, place));
-    node->version[k] = lm_version(*place);
-  }
-  for (size_t i = 0; i < n; i++) {
-    lm_tensor *t = list->v[i];
-    if (!t) continue;
-    if (rules->each) {
-      lm_edge *e = &node->edge[op->ntensor + (int)i];
-      TRY(lm_history(t, e));
-      lm_node_retain(e->node);
-      node->list_size[i].n = t->ndim;
-      memcpy(node->list_size[i].v, t->size, sizeof t->size);
-    }
-    if (!s->touched.list) continue;
-    node->saves = true;
-    TRY(save(t, written, &kept->v[i]));
-    node->list_version[i] = lm_version(t);
-  }
-  *out = node;
-  node = NULL;
-done:
-  lm_node_release(node);
-  return status;
-}
-
-static bool is_noted(void) { return modes.recipe || modes.refill; }
-
-static lm_status record(lm_op_id id, const void *args, const survey *s, lm_tensor **out) {
-  lm_status status = LM_OK;
-  const lm_op *op = &lm_ops[id];
-  lm_node *node = NULL;
-  lm_grad *spare[LM_MAX_OUTS] = {NULL};
-  lm_tensor *results[LM_MAX_OUTS] = {NULL};
-  TRY(new_node(id, args, s, NULL, &node));
-  if (is_noted()) TRY(lm_recipe_make_room());
-  for (int i = 0; i < op->outs; i++) TRY(lm_grad_new(&spare[i]));
-  TRY(lm_op_run(id, args, results));
-  for (int i = 0; i < op->outs + op->aux; i++) {
-    if (!(s->touched.results >> i & 1) || !results[i]) continue;
-    node->saves = true;
-    if (i < op->outs) {
-      TRY(lm_alias(results[i], &node->result[i]));
-    } else {
-      node->result[i] = lm_retain(results[i]); /* nobody else ever sees it */
-    }
-    node->result_version[i] = lm_version(results[i]);
-  }
-  if (op->kind == LM_VIEW) {
-    lm_grad *m = spare[0];
-    spare[0] = NULL;
-    TRY(lm_view_track(results[0], LM_ARG_TENSOR(args, op->tensor[0]), m));
-    m->node = lm_node_retain(node);
-    lm_meta_of(results[0], &node->out[0].meta);
-  }
-  for (int i = 0; i < op->outs; i++) {
-    out[i] = results[i];
-    if (op->kind == LM_VIEW || !lm_dtype_is_float((lm_dtype)out[i]->dtype)) continue;
-    lm_meta_of(out[i], &node->out[i].meta);
-    spare[i]->node = lm_node_retain(node);
-    spare[i]->slot = i;
-    out[i]->grad = spare[i];
-    spare[i] = NULL;
-  }
-  if (is_noted()) lm_recipe_note(node);
-done:
-  for (int i = 0; i < op->outs + op->aux; i++) {
-    if (i >= op->outs || status != LM_OK) lm_release(results[i]);
-    if (i < op->outs) lm_grad_free(spare[i]);
-  }
-  lm_node_release(node);
-  return status;
-}
-
-/* ---- writing in place */
-
-static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x, const survey *s, lm_edge base) {
-  const char *name = lm_ops[id].name;
-  if (s->edge[0].node && s->edge[0].node->kind == LM_NODE_LEAF) {
-    return lm_fail(LM_E_STATE,
-                   "%s%s: x is a leaf that requires grad, and cannot be written in place while recording; do it "
-                   "within no_grad, or on a clone()",
-                   name, suffix);
-  }
-  if (base.node && base.node->kind == LM_NODE_LEAF) {
-    return lm_fail(LM_E_STATE,
-                   "%s%s: x is a view of a leaf that requires grad, and cannot be written in place while recording; "
-                   "do it within no_grad, or on a clone()",
-                   name, suffix);
-  }
-  if (x->grad && x->grad->base && x->grad->without_grad) {
-    return lm_fail(LM_E_STATE,
-                   "%s%s: x is a view made within no_grad, and cannot be written in place while recording; make the "
-                   "view outside, or clone() it",
-                   name, suffix);
-  }
-  return LM_OK;
-}
-
-/* x is written; if a gradient is wanted, its history begins anew with this op, or, where it is a view, the
- * history of its base does. */
-static lm_status write(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
-  lm_status status = LM_OK;
-  const lm_op *op = &lm_ops[id];
-  const lm_rules *rules = &lm_rule_table[id];
-  const char *suffix = in_place ? "_" : "";
-  lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *base = NULL;
-  lm_node *node = NULL, *over = NULL;
-  lm_watch *watch = NULL;
-  lm_grad *m;
-  lm_edge base_edge = {NULL, 0};
-  survey s = {0};
-
-  if (modes.no_grad || !lm_dtype_is_float((lm_dtype)x->dtype) || !may_record(op, rules, args)) {
-    return run(id, args, in_place, out);
-  }
-  if (rules->none) {
-    TRY(lm_history(x, &s.edge[0]));
-    if (!s.edge[0].node) return run(id, args, in_place, out);
-    return lm_fail(LM_E_STATE, "%s%s: has no gradient, and x is part of a graph; detach() it, or do it within no_grad",
-                   op->name, suffix);
-  }
-  TRY(look(id, args, &s));
-  base = x->grad ? x->grad->base : NULL;
-  if (base) TRY(lm_history(base, &base_edge));
-  if (!s.any && !base_edge.node) return run(id, args, in_place, out);
-  TRY(check_write(id, suffix, x, &s, base_edge));
-
-  TRY(new_node(id, args, &s, x, &node));
-  lm_meta_of(x, &node->out[0].meta);
-  if (s.touched.results & 1) {
-    node->saves = true;
-    TRY(lm_alias(x, &node->result[0]));
-  }
-  TRY(lm_grad_need(base ? base : x, &m));
-  if (base) {
-    lm_view_place place;
-    lm_meta meta;
-    lm_view_place_of(x, base, &place);
-    lm_meta_of(base, &meta);
-    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &place, &meta, &over));
-  }
-  TRY(lm_watch_successor(m, &watch));
-  if (is_noted()) TRY(lm_recipe_make_room());
-  TRY(run(id, args, in_place, out));
-  node->result_version[0] = lm_version(x);
-  if (is_noted()) lm_recipe_note(node);
-  lm_grad_rebase(m, base ? over : node, watch);
-  watch = NULL;
-  if (base) {
-    over = NULL;
-  } else {
-    node = NULL;
-  }
-done:
-  lm_watch_release(watch);
-  lm_node_release(over);
-  lm_node_release(node);
-  return status;
-}
-
-/* ---- calling */
-
-/* The op as other ops. Their complaints are put under the name the user called. */
-static lm_status composed(lm_op_id id, const void *args, lm_tensor **out) {
-  const char *name = lm_ops[id].name;
-  lm_status status = lm_composite_of(id)(args, out);
-  if (status == LM_OK || status == LM_E_OOM) return status;
-  size_t n = strlen(name);
-  return strncmp(lm_error(), name, n) == 0 && lm_error()[n] == ':' ? status : lm_fail_in(status, name);
-}
-
-static lm_status call(lm_op_id id, const void *args, lm_tensor **out) {
-  lm_status status = LM_OK;
-  const lm_op *op = &lm_ops[id];
-  const lm_rules *rules = &lm_rule_table[id];
-  bool taken = false;
-  if (lm_ops[id].forms) TRY(lm_run_form(id, args, false, &taken, out));
-  if (taken) return LM_OK;
-  if (op->kind == LM_COMP) return composed(id, args, out);
-  if (op->kind == LM_WRITE) return write(id, args, false, out);
-  if (!modes.no_grad && !rules->none && may_record(op, rules, args)) {
-    survey s = {0};
-    TRY(look(id, args, &s));
-    if (s.any) return rules->decompose ? lm_composite_of(id)(args, out) : record(id, args, &s, out);
-  }
-  TRY(run(id, args, false, out));
+  bool is_done = false;
+  if (op->looks) TRY(look_first(id, args, false, &is_done, out));
+  if (is_done) return LM_OK;
+  if (op->kind == LM_COMP) return under_name(id, lm_compositions[id].made_of(args, out));
+  if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
+  if (!modes.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
+  if (is_done) return LM_OK;
+  TRY(lm_run_unrecorded(id, args, false, out));
   if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float((lm_dtype)out[0]->dtype)) {
     status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
     if (status != LM_OK) lm_release(out[0]);
@@ -341,14 +54,14 @@ done:
 
 lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
   bool taken = false;
-  lm_status status = lm_ops[id].forms ? lm_run_form(id, args, true, &taken, out) : LM_OK;
-  return status != LM_OK || taken ? status : write(id, args, true, out);
+  lm_status status = lm_ops[id].looks ? look_first(id, args, true, &taken, out) : LM_OK;
+  return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
 }
 
-lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call(id, args, out); }
+lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call_op(id, args, out); }
 
 lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
-  if (!modes.cast.on) return call(id, args, out);
+  if (!modes.cast.on) return call_op(id, args, out);
   const lm_op *op = &lm_ops[id];
-  return op->cast == LM_ASIS || op->kind == LM_WRITE ? call(id, args, out) : lm_autocast_call(id, args, out);
+  return op->cast == LM_ASIS || op->kind == LM_WRITE ? call_op(id, args, out) : lm_autocast_call(id, args, out);
 }

@@ -42,9 +42,9 @@ lm_status lm_composite_reshape(const lm_reshape_args *a, lm_tensor **out) {
   TRY(resolve(a->x, &a->size, &view_args.size));
   status = lm_call(LM_OP_view, &view_args, out);
   if (status == LM_E_SHAPE) { /* the strides do not allow it */
-    lm_expr e, *e_ = &e;
-    lm_expr_begin(e_);
-    return lm_expr_finish(e_, view(clone(a->x, LM_CONTIGUOUS), view_args.size), out);
+    lm_expr whole, *e = &whole;
+    lm_expr_begin(e);
+    return lm_expr_finish(e, lm_e_view(e, lm_e_clone(e, a->x, LM_CONTIGUOUS), view_args.size), out);
   }
 done:
   return status;
@@ -129,17 +129,11 @@ lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out
     *out = lm_retain(a->x);
     return LM_OK;
   }
-  lm_expr e, *e_ = &e;
-  lm_expr_begin(e_);
+  lm_expr whole, *e = &whole;
+  lm_expr_begin(e);
   bool keepdim = dims.n > more; /* else no view is needed, which would hold on to its base */
-  lm_tensor *summed = sum(a->x, dims, keepdim);
-  return lm_expr_finish(e_, more > 0 && keepdim ? reshape(summed, a->size) : summed, out);
-}
-
-lm_status lm_composite_std(const lm_std_args *a, lm_tensor **out) {
-  lm_expr e, *e_ = &e;
-  lm_expr_begin(e_);
-  return lm_expr_finish(e_, sqrt(var(a->x, a->dim, a->correction, a->keepdim)), out);
+  lm_tensor *summed = lm_e_sum(e, a->x, dims, keepdim, LM_NO_DTYPE);
+  return lm_expr_finish(e, more > 0 && keepdim ? lm_e_reshape(e, summed, a->size) : summed, out);
 }
 
 /* ---- padding */
@@ -150,14 +144,17 @@ static int64_t left_of(int64_t n, int64_t before, int64_t after) {
 }
 
 /* Which entry of a dim of n lies at each place from -before to n + after - 1; both count from 0. */
-static lm_tensor *entries(lm_expr *e_, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
-  lm_tensor *place = arange(-before, n + after, 1, LM_I64, device);
-  if (mode == LM_PAD_REPLICATE) return clamp(place, 0, n - 1);
+static lm_tensor *entries(lm_expr *e, int64_t n, int64_t before, int64_t after, int mode, lm_device device) {
+  lm_tensor *place = lm_e_arange(e, (double)-before, (double)(n + after), 1, LM_I64, device);
+  lm_tensor *last = lm_e_number(e, (double)(n - 1));
+  if (mode == LM_PAD_REPLICATE) return lm_e_clamp(e, place, lm_e_number(e, 0), last);
   if (mode == LM_PAD_CIRCULAR) { /* what is cut off is cut off first */
-    int64_t cut = before < 0 ? -before : 0;
-    return add(remainder(sub(place, cut), left_of(n, before, after)), cut);
+    lm_tensor *cut = lm_e_number(e, (double)(before < 0 ? -before : 0));
+    lm_tensor *left = lm_e_number(e, (double)left_of(n, before, after));
+    return lm_e_add(e, lm_e_remainder(e, lm_e_sub(e, place, cut, 1), left), cut, 1);
   }
-  return sub(n - 1, abs(sub(n - 1, abs(place)))); /* mirrored at 0, and at n - 1 */
+  /* mirrored at 0, and at n - 1 */
+  return lm_e_sub(e, last, lm_e_abs(e, lm_e_sub(e, last, lm_e_abs(e, place), 1)), 1);
 }
 
 /* How many more a mode gives on a side of a dim of n, of which `left` are not cut off. */
@@ -195,7 +192,7 @@ static lm_status check_pad(const lm_pad_args *a) {
 }
 
 /* The value everywhere, then x, or what is left of it, into its place. */
-static lm_tensor *pad_by_value(lm_expr *e_, const lm_pad_args *a) {
+static lm_tensor *pad_by_value(lm_expr *e, const lm_pad_args *a) {
   lm_tensor *t = a->x;
   lm_ints size = size_of(t);
   bool more = false;
@@ -207,35 +204,36 @@ static lm_tensor *pad_by_value(lm_expr *e_, const lm_pad_args *a) {
   for (int i = 0; i < a->pad.n && t; i += 2) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t before = a->pad.v[i], after = a->pad.v[i + 1], cut = before < 0 ? -before : 0;
-    if (before < 0 || after < 0) t = narrow(t, d, cut + 1, a->x->size[d] - cut + (after < 0 ? after : 0));
+    if (before < 0 || after < 0) t = lm_e_narrow(e, t, d, cut + 1, a->x->size[d] - cut + (after < 0 ? after : 0));
   }
-  if (!more) return clone(t);
+  if (!more) return lm_e_clone(e, t, LM_PRESERVE);
   bool interleaved = lm_is_channels_last(a->x) && !lm_is_contiguous(a->x);
-  lm_tensor *y = empty(size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
-  lm_tensor *inner = fill_(y, a->value);
+  lm_tensor *y = lm_e_empty(e, size, a->x->dtype, a->x->device, interleaved ? LM_CHANNELS_LAST : LM_CONTIGUOUS);
+  lm_tensor *inner = lm_e_fill_(e, y, lm_e_number(e, a->value));
   for (int i = 0; i < a->pad.n && inner && t; i += 2) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t before = a->pad.v[i];
-    inner = narrow(inner, d, (before > 0 ? before : 0) + 1, t->size[d]);
+    inner = lm_e_narrow(e, inner, d, (before > 0 ? before : 0) + 1, t->size[d]);
   }
-  copy_(inner, t);
+  lm_e_copy_(e, inner, t, false);
   return y;
 }
 
 lm_status lm_composite_pad(const lm_pad_args *a, lm_tensor **out) {
-  lm_expr e, *e_ = &e;
+  lm_expr whole, *e = &whole;
   lm_status status = check_pad(a);
   if (status != LM_OK) return status;
-  lm_expr_begin(e_);
-  if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e_, pad_by_value(e_, a), out);
+  lm_expr_begin(e);
+  if (a->mode == LM_PAD_CONSTANT) return lm_expr_finish(e, pad_by_value(e, a), out);
   lm_tensor *y = a->x;
   for (int i = 0; i < a->pad.n; i += 2) {
     int d = a->x->ndim - 1 - i / 2;
     int64_t before = a->pad.v[i], after = a->pad.v[i + 1];
     if (before == 0 && after == 0) continue;
-    y = index_select(y, d, add(entries(e_, a->x->size[d], before, after, a->mode, a->x->device), 1));
+    lm_tensor *from = entries(e, a->x->size[d], before, after, a->mode, a->x->device);
+    y = lm_e_index_select(e, y, d, lm_e_add(e, from, lm_e_number(e, 1), 1));
   }
-  return lm_expr_finish(e_, y == a->x ? clone(y) : y, out);
+  return lm_expr_finish(e, y == a->x ? lm_e_clone(e, y, LM_PRESERVE) : y, out);
 }
 
 /* ---- unpooling */
@@ -285,7 +283,7 @@ static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
 
 lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_expr e, *e_ = &e;
+  lm_expr whole, *e = &whole;
   int64_t hw[2];
   TRY(unpooled_size(a, hw));
   lm_ints size = size_of(a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
@@ -295,12 +293,12 @@ lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **o
   flat.v[1] = hw[0] * hw[1];
   size.v[size.n - 2] = hw[0];
   size.v[size.n - 1] = hw[1];
-  lm_expr_begin(e_);
-  lm_tensor *plane = unsqueeze(arange(1, rows.v[0] + 1, 1, LM_I64, a->x->device), 1);
-  lm_tensor *place[] = {plane, reshape(a->indices, rows)};
-  lm_tensor *y = zeros(flat, a->x->dtype, a->x->device);
-  if (e_->status == LM_OK) y = index_put(y, ((lm_list){2, place}), reshape(a->x, rows), 0);
-  return lm_expr_finish(e_, reshape(y, size), out);
+  lm_expr_begin(e);
+  lm_tensor *planes = lm_e_arange(e, 1, (double)rows.v[0] + 1, 1, LM_I64, a->x->device);
+  lm_tensor *place[] = {lm_e_unsqueeze(e, planes, 1), lm_e_reshape(e, a->indices, rows)};
+  lm_tensor *y = lm_e_zeros(e, flat, a->x->dtype, a->x->device);
+  if (e->status == LM_OK) y = lm_e_index_put(e, y, (lm_list){2, place}, lm_e_reshape(e, a->x, rows), false);
+  return lm_expr_finish(e, lm_e_reshape(e, y, size), out);
 done:
   return status;
 }
@@ -313,15 +311,15 @@ static lm_status bad_matmul(const lm_tensor *x, const lm_tensor *other, int64_t 
 }
 
 /* x [..., n, k], other [k, m]: one product over all rows of x. */
-static lm_tensor *folded(lm_expr *e_, lm_tensor *x, lm_tensor *other) {
+static lm_tensor *folded(lm_expr *e, lm_tensor *x, lm_tensor *other) {
   lm_ints size = size_of(x), rows = {2, {1, x->size[x->ndim - 1]}};
   for (int d = 0; d < x->ndim - 1; d++) rows.v[0] *= x->size[d];
   size.v[size.n - 1] = other->size[1];
-  return reshape(mm(x->ndim == 2 ? x : reshape(x, rows), other), size);
+  return lm_e_reshape(e, lm_e_mm(e, x->ndim == 2 ? x : lm_e_reshape(e, x, rows), other), size);
 }
 
 /* t [..., n, k] with its leading dims broadcast to `batch`, as [b, n, k]. */
-static lm_tensor *batched(lm_expr *e_, lm_tensor *t, int nbatch, const int64_t *batch) {
+static lm_tensor *batched(lm_expr *e, lm_tensor *t, int nbatch, const int64_t *batch) {
   lm_ints wide = {.n = nbatch + 2}, flat = {3, {1, t->size[t->ndim - 2], t->size[t->ndim - 1]}};
   for (int d = 0; d < nbatch; d++) {
     wide.v[d] = batch[d];
@@ -329,13 +327,13 @@ static lm_tensor *batched(lm_expr *e_, lm_tensor *t, int nbatch, const int64_t *
   }
   wide.v[nbatch] = flat.v[1];
   wide.v[nbatch + 1] = flat.v[2];
-  return reshape(expand(t, wide), flat);
+  return lm_e_reshape(e, lm_e_expand(e, t, wide), flat);
 }
 
 lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = a->x, *other = a->other, *result;
-  lm_expr e, *e_ = &e;
+  lm_expr whole, *e = &whole;
   lm_ints size = {.n = 0};
   int64_t batch[LM_MAX_DIMS];
   int nbatch;
@@ -346,31 +344,31 @@ lm_status lm_composite_matmul(const lm_matmul_args *a, lm_tensor **out) {
   int64_t k = x->size[x->ndim - 1], k2 = other->size[other->ndim > 1 ? other->ndim - 2 : 0];
   if (k != k2) return bad_matmul(x, other, k, k2);
 
-  lm_expr_begin(e_);
-  if (x->ndim == 1) x = unsqueeze(x, 0);             /* a row */
-  if (other->ndim == 1) other = unsqueeze(other, 1); /* a column */
-  TRY(e_->status);
+  lm_expr_begin(e);
+  if (x->ndim == 1) x = lm_e_unsqueeze(e, x, 0);             /* a row */
+  if (other->ndim == 1) other = lm_e_unsqueeze(e, other, 1); /* a column */
+  TRY(e->status);
   if (x->ndim == 2 && other->ndim == 2) {
-    result = mm(x, other);
+    result = lm_e_mm(e, x, other);
   } else if (other->ndim == 2) {
-    result = folded(e_, x, other);
+    result = folded(e, x, other);
   } else {
     TRY(lm_broadcast("matmul", x->ndim - 2, x->size, other->ndim - 2, other->size, &nbatch, batch));
-    result = bmm(batched(e_, x, nbatch, batch), batched(e_, other, nbatch, batch));
-    lm_ints whole = {.n = nbatch + 2};
-    memcpy(whole.v, batch, sizeof *batch * (size_t)nbatch);
-    whole.v[nbatch] = x->size[x->ndim - 2];
-    whole.v[nbatch + 1] = other->size[other->ndim - 1];
-    if (nbatch != 1) result = reshape(result, whole);
+    result = lm_e_bmm(e, batched(e, x, nbatch, batch), batched(e, other, nbatch, batch));
+    lm_ints all = {.n = nbatch + 2};
+    memcpy(all.v, batch, sizeof *batch * (size_t)nbatch);
+    all.v[nbatch] = x->size[x->ndim - 2];
+    all.v[nbatch + 1] = other->size[other->ndim - 1];
+    if (nbatch != 1) result = lm_e_reshape(e, result, all);
   }
-  TRY(e_->status);
-  if (a->x->ndim > 1 && a->other->ndim > 1) return lm_expr_finish(e_, result, out);
+  TRY(e->status);
+  if (a->x->ndim > 1 && a->other->ndim > 1) return lm_expr_finish(e, result, out);
   for (int d = 0; d < result->ndim; d++) { /* the row's or column's dim goes */
     bool added = (a->x->ndim == 1 && d == result->ndim - 2) || (a->other->ndim == 1 && d == result->ndim - 1);
     if (!added) size.v[size.n++] = result->size[d];
   }
-  return lm_expr_finish(e_, reshape(result, size), out);
+  return lm_expr_finish(e, lm_e_reshape(e, result, size), out);
 done:
-  lm_expr_end(e_);
+  lm_expr_end(e);
   return status;
 }

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/run.h"
+#include "autograd/pass.h"
 #include "base/mem.h"
 #include "base/script_thread.h"
 #include "device/stream.h"
@@ -54,7 +54,7 @@ typedef struct lane {
 } lane;
 
 typedef struct lm_team {
-  lm_run *run;
+  lm_pass *run;
   pthread_t caller;
   lm_dtype default_dtype;
   int threads;          /* OpenMP's, for each lane; 0: as they are */
@@ -92,7 +92,7 @@ static int lane_of_target(const lm_team *t, const lm_node *n) {
   return n->kind == LM_NODE_LEAF ? lane_of(t, n->out[0].meta.device) : n->lane;
 }
 
-lm_status lm_team_place(lm_run *r, int from, lm_edge e, lm_tensor ***sum) {
+lm_status lm_team_place(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
   lm_team *t = r->team;
   if (lane_of_target(t, e.node) == from) return LM_OK;
   pthread_mutex_lock(&t->lock);
@@ -113,7 +113,7 @@ lm_status lm_team_place(lm_run *r, int from, lm_edge e, lm_tensor ***sum) {
   return LM_OK;
 }
 
-bool lm_team_arrived(lm_run *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
+bool lm_team_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
   lm_team *t = r->team;
   pthread_mutex_lock(&t->lock);
   bool last = --*(leaf ? &leaf->waits_for : &target->waits_for) == 0;
@@ -138,7 +138,7 @@ static part *take_first_part(lm_team *t, const lm_node *n, int slot) {
   return taken;
 }
 
-lm_status lm_team_collect(lm_run *r, const lm_node *n, int slot, lm_tensor **sum) {
+lm_status lm_team_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum) {
   lm_status status = LM_OK;
   for (part *p; status == LM_OK && (p = take_first_part(r->team, n, slot));) {
     if (p->sum) status = lm_sum_gradient(sum, p->sum, false);
@@ -147,7 +147,7 @@ lm_status lm_team_collect(lm_run *r, const lm_node *n, int slot, lm_tensor **sum
   return status;
 }
 
-bool lm_team_leaf_is_free(lm_run *r, const lm_leaf_state *l) {
+bool lm_team_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
   lm_team *t = r->team;
   pthread_mutex_lock(&t->lock);
   bool is_free = l->waits_for == 1 && !l->grad;
@@ -192,7 +192,7 @@ static void run_errand_locked(lm_team *t) {
   t->errands = e->next;
   e->state = RUNS;
   pthread_mutex_unlock(&t->lock);
-  lm_status status = e->node ? lm_run_step(t->run, e->node) : lm_run_finish_leaf(t->run, e->leaf);
+  lm_status status = e->node ? lm_pass_step(t->run, e->node) : lm_pass_finish_leaf(t->run, e->leaf);
   pthread_mutex_lock(&t->lock);
   if (status != LM_OK) fail_locked(t, status);
   e->status = status;
@@ -204,10 +204,10 @@ static void run_errand_locked(lm_team *t) {
   }
 }
 
-lm_status lm_team_finish_leaf(lm_run *r, lm_leaf_state *l) {
+lm_status lm_team_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   lm_team *t = r->team;
   bool caller = pthread_equal(t->caller, pthread_self());
-  if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_run_finish_leaf(r, l);
+  if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_pass_finish_leaf(r, l);
   errand *e = lm_calloc(1, sizeof *e);
   if (!e) return LM_E_OOM;
   *e = (errand){.leaf = l, .number = l->last};
@@ -225,7 +225,7 @@ static bool runs_hooks(const lm_node *n) {
 }
 
 static lm_status step(lm_team *t, int k, lm_node *n) {
-  return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_run_step(t->run, n);
+  return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_pass_step(t->run, n);
 }
 
 /* Nothing of this number or a larger one is left in any lane but `own`. */
@@ -397,7 +397,7 @@ static void wait_for_hands(lm_team *t) {
 
 /* An index into lanes for each node; nodes that are not needed come behind the last. */
 static void assign(lm_team *t) {
-  lm_run *r = t->run;
+  lm_pass *r = t->run;
   t->nlanes = 1;
   t->lane[0].device = lm_edge_meta(r->edge[0])->device;
   for (int i = 0; i < r->nnodes; i++) {
@@ -419,7 +419,7 @@ static int by_lane(const void *a, const void *b) {
 }
 
 static void fill_lanes(lm_team *t) {
-  lm_run *r = t->run;
+  lm_pass *r = t->run;
   qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_lane);
   for (int i = 0; i < r->nnodes && r->node[i]->lane < LANES; i++) {
     lane *l = &t->lane[r->node[i]->lane];
@@ -441,7 +441,7 @@ done:
   return status;
 }
 
-bool lm_team_work_off(lm_run *r, lm_status *status) {
+bool lm_team_work_off(lm_pass *r, lm_status *status) {
   if (r->a->create_graph || lm_graph_capturing()) return false;
   lm_team *t = lm_calloc(1, sizeof *t);
   if (!t) return false;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "autograd/run.h"
+#include "autograd/pass.h"
 #include "base/mem.h"
 
 typedef struct lm_finally {
@@ -13,9 +13,9 @@ typedef struct lm_finally {
   struct lm_finally *next;
 } lm_finally;
 
-static _Thread_local lm_run *innermost;
+static _Thread_local lm_pass *innermost;
 
-static void end_run(lm_run *r) {
+static void end_run(lm_pass *r) {
   for (int i = 0; i < r->nnodes; i++) {
     lm_node *n = r->node[i];
     for (int s = 0; s < n->nout; s++) {
@@ -43,7 +43,7 @@ static lm_leaf_state *leaf_place(lm_leaf_state *table, int room, const lm_node *
   }
 }
 
-static lm_status leaf_of(lm_run *r, lm_node *n, lm_leaf_state **out) {
+static lm_status leaf_of(lm_pass *r, lm_node *n, lm_leaf_state **out) {
   lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
   if (!l->node && 2 * (r->nleaves + 1) > r->leaf_room) {
     lm_leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
@@ -67,8 +67,8 @@ static lm_status leaf_of(lm_run *r, lm_node *n, lm_leaf_state **out) {
 
 /* ---- finding the nodes */
 
-static lm_status claim(lm_run *r, lm_node *n) {
-  lm_run *before = NULL;
+static lm_status claim(lm_pass *r, lm_node *n) {
+  lm_pass *before = NULL;
   if (!atomic_compare_exchange_strong_explicit(&n->run, &before, r, memory_order_acq_rel, memory_order_acquire)) {
     if (before == r) return LM_OK;
     return lm_fail(LM_E_STATE,
@@ -95,7 +95,7 @@ static lm_status claim(lm_run *r, lm_node *n) {
   return LM_OK;
 }
 
-static lm_status find_nodes(lm_run *r) {
+static lm_status find_nodes(lm_pass *r) {
   lm_status status = LM_OK;
   lm_leaf_state *leaf;
   for (int i = 0; i < r->a->nroots; i++) {
@@ -116,7 +116,7 @@ static lm_status find_nodes(lm_run *r) {
       }
     }
   }
-  if (r->nnodes > LM_RUN_SMALL) {
+  if (r->nnodes > LM_PASS_SMALL) {
     r->ready = lm_malloc(sizeof *r->ready * (size_t)r->nnodes);
     if (!r->ready) {
       r->ready = r->ready_small;
@@ -127,7 +127,7 @@ done:
   return status;
 }
 
-static bool is_needed(lm_run *r, const lm_node *n) {
+static bool is_needed(lm_pass *r, const lm_node *n) {
   return n->kind == LM_NODE_LEAF ? leaf_place(r->leaf, r->leaf_room, n)->needed : n->needed;
 }
 
@@ -137,7 +137,7 @@ static int by_number(const void *a, const void *b) {
 }
 
 static int by_edge(const void *a, const void *b) {
-  const lm_run_input *m = a, *n = b;
+  const lm_pass_input *m = a, *n = b;
   uintptr_t p = (uintptr_t)m->edge.node, q = (uintptr_t)n->edge.node;
   if (p != q) return p < q ? -1 : 1;
   if (m->edge.slot != n->edge.slot) return m->edge.slot < n->edge.slot ? -1 : 1;
@@ -145,14 +145,14 @@ static int by_edge(const void *a, const void *b) {
 }
 
 /* With inputs given, only what lies between them and the roots is worked off. */
-static lm_status mark_needed(lm_run *r) {
-  if (r->a->ninputs > LM_RUN_SMALL) {
-    lm_run_input *more = lm_malloc(sizeof *more * (size_t)r->a->ninputs);
+static lm_status mark_needed(lm_pass *r) {
+  if (r->a->ninputs > LM_PASS_SMALL) {
+    lm_pass_input *more = lm_malloc(sizeof *more * (size_t)r->a->ninputs);
     if (!more) return LM_E_OOM;
     r->input = more;
   }
   for (int i = 0; i < r->a->ninputs; i++) {
-    r->input[i] = (lm_run_input){r->edge[r->a->nroots + i], i};
+    r->input[i] = (lm_pass_input){r->edge[r->a->nroots + i], i};
     lm_node *n = r->input[i].edge.node;
     if (n->kind != LM_NODE_LEAF) {
       n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
@@ -173,7 +173,7 @@ static lm_status mark_needed(lm_run *r) {
 
 /* ---- which is next */
 
-static void push_ready(lm_run *r, lm_node *n) {
+static void push_ready(lm_pass *r, lm_node *n) {
   int i = r->nready++;
   n->queued = true;
   while (i > 0 && r->ready[(i - 1) / 2]->number < n->number) {
@@ -183,7 +183,7 @@ static void push_ready(lm_run *r, lm_node *n) {
   r->ready[i] = n;
 }
 
-static lm_node *pop_ready(lm_run *r) {
+static lm_node *pop_ready(lm_pass *r) {
   lm_node *top = r->ready[0], *last = r->ready[--r->nready];
   int i = 0;
   for (int child; (child = 2 * i + 1) < r->nready; i = child) {
@@ -198,8 +198,8 @@ static lm_node *pop_ready(lm_run *r) {
 /* ---- working them off */
 
 /* lm.grad: g is what was asked for. */
-static void capture(lm_run *r, const lm_node *n, int slot, lm_tensor *g) {
-  const lm_run_input wanted = {{(lm_node *)n, slot}, 0};
+static void capture(lm_pass *r, const lm_node *n, int slot, lm_tensor *g) {
+  const lm_pass_input wanted = {{(lm_node *)n, slot}, 0};
   int k = 0;
   for (int end = r->a->ninputs; k < end;) { /* to the first that is not before it */
     int middle = k + (end - k) / 2;
@@ -215,11 +215,11 @@ static void capture(lm_run *r, const lm_node *n, int slot, lm_tensor *g) {
   }
 }
 
-lm_status lm_run_finish_leaf(lm_run *r, lm_leaf_state *l) {
+lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
   lm_status status = LM_OK;
   lm_tensor *g = NULL;
   lm_node *n = l->node;
-  lm_out *o = &n->out[0];
+  lm_node_out *o = &n->out[0];
   if (r->team) TRY(lm_team_collect(r, n, 0, &l->grad));
   g = l->grad;
   l->grad = NULL;
@@ -239,7 +239,7 @@ done:
 
 /* Where the gradient that is about to be made for the edge shall lie: in its leaf's home, if no other is to come or
  * there already. A new reference. */
-static lm_tensor *home_of(lm_run *r, lm_edge e) {
+static lm_tensor *home_of(lm_pass *r, lm_edge e) {
   if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
   if (!atomic_load_explicit(&e.node->out[0].watch->home, memory_order_relaxed)) return NULL;
   const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
@@ -247,7 +247,7 @@ static lm_tensor *home_of(lm_run *r, lm_edge e) {
   return is_free ? lm_leaf_home(e.node) : NULL;
 }
 
-static lm_status fit(lm_run *r, lm_edge e, lm_tensor **g) {
+static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
   lm_tensor *home = home_of(r, e);
   if (home) lm_tensor_offer(home);
   lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
@@ -258,7 +258,7 @@ static lm_status fit(lm_run *r, lm_edge e, lm_tensor **g) {
 
 /* Hands g, which is yours and may be NULL, along the edge. `from`: the node it comes from, one of those the target
  * waits for; NULL for a root. */
-static lm_status deliver(lm_run *r, const lm_node *from, lm_edge e, lm_tensor *g) {
+static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g) {
   lm_status status = LM_OK;
   lm_leaf_state *leaf = NULL;
   lm_tensor **sum = &e.node->out[e.slot].grad;
@@ -276,7 +276,7 @@ static lm_status deliver(lm_run *r, const lm_node *from, lm_edge e, lm_tensor *g
   if (!from) goto done;
   bool last = r->team ? lm_team_arrived(r, from, e.node, leaf) : --*(leaf ? &leaf->waits_for : &e.node->waits_for) == 0;
   if (last && leaf) {
-    status = r->team ? lm_team_finish_leaf(r, leaf) : lm_run_finish_leaf(r, leaf);
+    status = r->team ? lm_team_finish_leaf(r, leaf) : lm_pass_finish_leaf(r, leaf);
   } else if (last && !r->team) {
     push_ready(r, e.node);
   }
@@ -286,10 +286,10 @@ done:
 }
 
 /* What comes in at each result, after hooks. */
-static lm_status collect(lm_run *r, lm_node *n, lm_tensor **g, bool *any) {
+static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
   lm_status status = LM_OK;
   for (int s = 0; s < n->nout; s++) {
-    lm_out *o = &n->out[s];
+    lm_node_out *o = &n->out[s];
     if (r->team) TRY(lm_team_collect(r, n, s, &o->grad));
     g[s] = o->grad;
     o->grad = NULL;
@@ -305,13 +305,13 @@ done:
   return status;
 }
 
-lm_status lm_run_step(lm_run *r, lm_node *n) {
+lm_status lm_pass_step(lm_pass *r, lm_node *n) {
   lm_status status = LM_OK;
-  lm_tensor *small[2 * LM_RUN_SMALL] = {NULL}, **g = small, **gin;
-  lm_wish wish_small[LM_RUN_SMALL], *wish = wish_small;
+  lm_tensor *small[2 * LM_PASS_SMALL] = {NULL}, **g = small, **gin;
+  lm_wish wish_small[LM_PASS_SMALL], *wish = wish_small;
   bool any = false;
   void *big = NULL;
-  if (n->nout + n->nedge > 2 * LM_RUN_SMALL || n->nedge > LM_RUN_SMALL) {
+  if (n->nout + n->nedge > 2 * LM_PASS_SMALL || n->nedge > LM_PASS_SMALL) {
     size_t pointers = (size_t)(n->nout + n->nedge);
     big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *wish);
     if (!big) return LM_E_OOM;
@@ -356,7 +356,7 @@ done:
 
 /* ---- the whole */
 
-static lm_status root_gradient(const lm_run *r, int i, lm_tensor **out) {
+static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
   const lm_tensor *root = r->a->roots[i];
   lm_tensor *given = r->a->grads ? r->a->grads[i] : NULL;
   if (given) {
@@ -377,10 +377,10 @@ static lm_status root_gradient(const lm_run *r, int i, lm_tensor **out) {
                    &(lm_ones_like_args){.x = r->a->roots[i], .dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE}, out);
 }
 
-static lm_status take_edges(lm_run *r) {
+static lm_status take_edges(lm_pass *r) {
   lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
-  if (a->nroots + a->ninputs > LM_RUN_SMALL) {
+  if (a->nroots + a->ninputs > LM_PASS_SMALL) {
     lm_edge *more = lm_malloc(sizeof *more * (size_t)(a->nroots + a->ninputs));
     if (!more) return LM_E_OOM;
     r->edge = more;
@@ -401,7 +401,7 @@ done:
   return status;
 }
 
-static lm_status go(lm_run *r) {
+static lm_status go(lm_pass *r) {
   lm_status status = LM_OK;
   const lm_backward_args *a = r->a;
   lm_tensor *g = NULL;
@@ -418,13 +418,13 @@ static lm_status go(lm_run *r) {
     lm_node *n = r->edge[i].node;
     if (n->kind == LM_NODE_LEAF) {
       lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
-      if (l->waits_for == 0) TRY(lm_run_finish_leaf(r, l));
+      if (l->waits_for == 0) TRY(lm_pass_finish_leaf(r, l));
     } else if (n->waits_for == 0 && n->needed && !n->queued) {
       push_ready(r, n);
     }
   }
   if (!r->several_devices || !lm_team_work_off(r, &status)) {
-    while (r->nready > 0) TRY(lm_run_step(r, pop_ready(r)));
+    while (r->nready > 0) TRY(lm_pass_step(r, pop_ready(r)));
   }
   if (status != LM_OK) goto done;
   for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
@@ -442,7 +442,7 @@ done:
 
 lm_status lm_backward_finally(lm_hook hook) {
   lm_status status = LM_OK;
-  lm_run *r = innermost;
+  lm_pass *r = innermost;
   lm_finally *f = NULL;
   if (!r) TRY(lm_fail(LM_E_STATE, "backward: no pass is running that something could be done at the end of"));
   while (r->outer) r = r->outer;
@@ -458,7 +458,7 @@ done:
 
 bool lm_backward_reaches(const lm_tensor *leaf) {
   const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
-  for (lm_run *r = innermost; n && r; r = r->outer) {
+  for (lm_pass *r = innermost; n && r; r = r->outer) {
     const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
     if (l->node && l->needed) return true;
   }
@@ -479,8 +479,8 @@ static lm_status work_off(lm_finally *f, lm_status status) {
 }
 
 lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
-  lm_run r;
-  memset(&r, 0, offsetof(lm_run, edge_small));
+  lm_pass r;
+  memset(&r, 0, offsetof(lm_pass, edge_small));
   r.outer = innermost;
   r.last_finally = &r.finally;
   r.a = a;
@@ -492,7 +492,7 @@ lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
   r.nnodes = r.nready = r.nleaves = 0;
   r.node = r.node_small;
   r.ready = r.ready_small;
-  r.room = r.leaf_room = LM_RUN_SMALL;
+  r.room = r.leaf_room = LM_PASS_SMALL;
   r.leaf = r.leaf_small;
   memset(r.leaf_small, 0, sizeof r.leaf_small);
   for (int i = 0; i < a->ninputs; i++) out[i] = NULL;

@@ -5,11 +5,7 @@
 
 #include "autograd/rules.h"
 
-static lm_ints size_of(const lm_tensor *t) {
-  lm_ints s = {.n = t->ndim};
-  memcpy(s.v, t->size, sizeof s.v);
-  return s;
-}
+static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
 static int normal_dim(int64_t dim, int ndim) { return (int)(dim < 0 ? dim + ndim : dim); }
 
@@ -21,24 +17,24 @@ static lm_ints kept_size(lm_ints dims, lm_ints size) {
   return kept;
 }
 
-static lm_tensor *kept_form(lm_expr *e_, lm_tensor *t, lm_ints dims, bool keepdim, lm_ints size) {
-  if (!t || keepdim || t->ndim == size.n) return t;
-  return reshape(t, kept_size(dims, size));
+lm_tensor *lm_f_kept(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+  if (!g || keepdim || g->ndim == size.n) return g;
+  return lm_e_reshape(e, g, kept_size(dims, size));
 }
 
-lm_tensor *lm_f_scaled(lm_expr *e_, lm_tensor *g, double factor) {
+lm_tensor *lm_f_scaled(lm_expr *e, lm_tensor *g, double factor) {
   if (!g || factor == 1) return g;
-  return factor == -1 ? neg(g) : mul(g, factor);
+  return factor == -1 ? lm_e_neg(e, g) : lm_e_mul(e, g, lm_e_number(e, factor));
 }
 
-lm_tensor *lm_f_zeros_of(lm_expr *e_, lm_tensor *g, lm_ints size) {
-  return g ? zeros(size, g->dtype, g->device) : NULL;
+lm_tensor *lm_f_zeros_of(lm_expr *e, lm_tensor *g, lm_ints size) {
+  return g ? lm_e_zeros(e, size, g->dtype, g->device) : NULL;
 }
 
-lm_tensor *lm_f_spread(lm_expr *e_, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
+lm_tensor *lm_f_spread(lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size) {
   if (!g) return NULL;
-  if (g->ndim != 0) g = kept_form(e_, g, dims, keepdim, size);
-  return expand(g, size);
+  if (g->ndim != 0) g = lm_f_kept(e, g, dims, keepdim, size);
+  return lm_e_expand(e, g, size);
 }
 
 double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
@@ -51,58 +47,25 @@ double lm_f_count(lm_expr *e, lm_ints dims, lm_ints size) {
   return n;
 }
 
-lm_tensor *lm_f_var_grad(lm_expr *e_, lm_tensor *g, lm_tensor *x, lm_ints dims, int64_t correction, bool keepdim) {
+lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
   if (!g) return NULL;
-  lm_ints size = size_of(x);
-  double n = lm_f_count(e_, dims, size) - (double)correction;
-  lm_tensor *factor = mul(g, 2 / fmax(0, n));
-  return mul(kept_form(e_, factor, dims, keepdim, size), sub(x, mean(x, dims, 1)));
-}
-
-lm_tensor *lm_f_norm_grad(lm_expr *e_, lm_tensor *g, lm_tensor *x, lm_tensor *y, double p, lm_ints dims, bool keepdim) {
-  if (!g) return NULL;
-  lm_ints size = size_of(x);
-  g = kept_form(e_, g, dims, keepdim, size);
-  y = kept_form(e_, y, dims, keepdim, size);
-  if (p == 0) return zeros_like(x);
-  if (p == 1) return mul(sign(x), g);
-  if (p == 2) return mul(x, masked_fill(div(g, y), eq(y, 0), 0));
-  if (isinf(p)) { /* the largest (or smallest) share */
-    lm_tensor *hit = eq(abs(x), y);
-    return mul(where(hit, sign(x), 0), div(g, sum(hit, dims, 1)));
-  }
-  /* g sign(x) (|x| / y)^(p - 1), 0 where it is undefined */
-  lm_tensor *power = pow(abs(x), p - 1);
-  if (p < 1) power = masked_fill(power, eq(x, 0), 0);
-  return mul(mul(sign(x), power), masked_fill(div(g, pow(y, p - 1)), eq(y, 0), 0));
-}
-
-lm_tensor *lm_f_extreme_grad(lm_expr *e_, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
-  if (!g) return NULL;
-  lm_ints size = size_of(x);
-  lm_tensor *hit = eq(x, kept_form(e_, y, dims, keepdim, size));
-  return where(hit, div(kept_form(e_, g, dims, keepdim, size), sum(hit, dims, 1)), 0);
-}
-
-lm_tensor *lm_f_place_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size) {
-  if (!g) return NULL;
-  if (size.n == 0) return reshape(g, size);
+  if (size.n == 0) return lm_e_reshape(e, g, size);
   if (dim == LM_NO_DIM) dim = -1;
   if (!keepdim) {
-    g = unsqueeze(g, normal_dim(dim, size.n));
-    index = unsqueeze(index, normal_dim(dim, size.n));
+    g = lm_e_unsqueeze(e, g, normal_dim(dim, size.n));
+    index = lm_e_unsqueeze(e, index, normal_dim(dim, size.n));
   }
-  return scatter_add(zeros_of(g, size), dim, index, g);
+  return lm_e_scatter_add(e, lm_f_zeros_of(e, g, size), dim, index, g);
 }
 
-lm_tensor *lm_f_rows(lm_expr *e_, lm_tensor *g) {
+lm_tensor *lm_f_rows(lm_expr *e, lm_tensor *g) {
   if (!g || g->ndim == 2) return g;
   lm_ints size = {.n = 2, .v = {1, g->size[g->ndim - 1]}};
   for (int d = 0; d < g->ndim - 1; d++) size.v[0] *= g->size[d];
-  return reshape(g, size);
+  return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
+lm_tensor *lm_f_cat_grad(lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at, lm_before *before) {
   if (!g) return NULL;
   const lm_ints *own = &sizes[at];
   if (own->n == 1 && own->v[0] == 0 && g->ndim != 1) return NULL; /* the empty tensor cat ignores */
@@ -110,87 +73,173 @@ lm_tensor *lm_f_cat_grad(lm_expr *e_, lm_tensor *g, int64_t dim, const lm_ints *
   for (; before->n < at; before->n++) {
     if (sizes[before->n].n == g->ndim) before->size += sizes[before->n].v[d];
   }
-  return narrow(g, d, before->size + 1, own->v[d]);
+  return lm_e_narrow(e, g, d, before->size + 1, own->v[d]);
 }
 
-lm_tensor *lm_f_scattered_grad(lm_expr *e_, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
+lm_tensor *lm_f_scattered_grad(lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size) {
   if (!g) return NULL;
-  lm_tensor *r = gather(g, dim, index);
+  lm_tensor *r = lm_e_gather(e, g, dim, index);
   for (int d = 0; r && d < size.n && d < r->ndim; d++) {
     if (r->size[d] == size.v[d]) continue;
     lm_ints wider = size_of(r);
     wider.v[d] = size.v[d];
-    r = r->size[d] == 0 ? zeros_of(g, wider) : slice_backward(r, wider, d, 1, 1);
+    r = r->size[d] == 0 ? lm_f_zeros_of(e, g, wider) : lm_e_slice_backward(e, r, wider, d, 1, 1);
   }
   return r;
 }
 
-lm_tensor *lm_f_index_put_grad(lm_expr *e_, lm_tensor *g, lm_list indices, bool accumulate) {
-  return !g || accumulate ? g : index_put(g, indices, 0);
-}
-
-lm_tensor *lm_f_embedding_grad_grad(lm_expr *e_, lm_tensor *g, lm_tensor *index, int64_t padding) {
-  if (!g) return NULL;
-  lm_tensor *r = embedding(index, g);
-  return padding > 0 ? masked_fill(r, unsqueeze(eq(index, padding), -1), 0) : r;
-}
-
-lm_tensor *lm_f_channel_sum(lm_expr *e_, lm_tensor *g) {
-  if (!g) return NULL;
-  return g->ndim == 3 ? sum(g, ((lm_ints){2, {1, 2}})) : sum(g, ((lm_ints){3, {0, 2, 3}}));
-}
-
-static lm_tensor *flat_plane(lm_expr *e_, lm_tensor *g) {
+static lm_tensor *flat_plane(lm_expr *e, lm_tensor *g) {
   lm_ints size = {.n = g->ndim - 1};
   memcpy(size.v, g->size, sizeof(int64_t) * (size_t)size.n);
   size.v[size.n - 1] *= g->size[g->ndim - 1];
-  return reshape(g, size);
+  return lm_e_reshape(e, g, size);
 }
 
-lm_tensor *lm_f_pooled_places(lm_expr *e_, lm_tensor *g, lm_tensor *places) {
+lm_tensor *lm_f_pooled_places(lm_expr *e, lm_tensor *g, lm_tensor *places) {
   if (!g) return NULL;
-  return reshape(gather(flat_plane(e_, g), g->ndim - 2, flat_plane(e_, places)), size_of(places));
+  lm_tensor *values = lm_e_gather(e, flat_plane(e, g), g->ndim - 2, flat_plane(e, places));
+  return lm_e_reshape(e, values, size_of(places));
 }
 
-lm_tensor *lm_f_adaptive_pooled(lm_expr *e_, lm_tensor *g, lm_ints size) {
-  if (!g) return NULL;
-  const int64_t out[2] = {size.v[size.n - 2], size.v[size.n - 1]};
-  return adaptive_avg_pool2d(g, out);
-}
-
-lm_tensor *lm_f_dropout_grad(lm_expr *e_, lm_tensor *g, lm_tensor *mask, double p, bool training) {
-  if (!g || !training || !mask) return g;
-  return mul(mul(g, mask), p < 1 ? 1 / (1 - p) : 0);
-}
-
-lm_tensor *lm_f_unpermuted(lm_expr *e_, lm_tensor *g, lm_ints dims) {
+lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   if (!g) return NULL;
   lm_ints back = {.n = g->ndim};
   for (int i = 0; i < g->ndim; i++) { back.v[dims.n < 0 ? g->ndim - 1 - i : normal_dim(dims.v[i], g->ndim)] = i; }
-  return permute(g, back);
+  return lm_e_permute(e, g, back);
 }
 
 /* Entries count from 1, or from -1 at the end. */
 static int64_t normal_entry(int64_t entry, int64_t n) { return entry < 0 ? entry + n + 1 : entry; }
 
-lm_tensor *lm_f_select_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t index, lm_ints size) {
+lm_tensor *lm_f_select_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t index, lm_ints size) {
   int d = normal_dim(dim, size.n);
-  return slice_backward(unsqueeze(g, d), size, d, normal_entry(index, size.v[d]), 1);
+  return lm_e_slice_backward(e, lm_e_unsqueeze(e, g, d), size, d, normal_entry(index, size.v[d]), 1);
 }
 
-lm_tensor *lm_f_slice_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
+lm_tensor *lm_f_slice_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
   if (!g) return NULL;
   int d = normal_dim(dim, size.n);
-  if (g->size[d] == 0) return zeros_of(g, size);
+  if (g->size[d] == 0) return lm_f_zeros_of(e, g, size);
   first = normal_entry(first, size.v[d]);
-  return slice_backward(g, size, d, first < 1 ? 1 : first, step);
+  return lm_e_slice_backward(e, g, size, d, first < 1 ? 1 : first, step);
 }
 
-lm_tensor *lm_f_slice_grad_grad(lm_expr *e_, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
+lm_tensor *lm_f_slice_grad_grad(lm_expr *e, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size) {
   if (!g) return NULL;
   int d = normal_dim(dim, size.n);
   int64_t n = size.v[d];
-  if (n == 0) return narrow(g, d, 1, 0);
+  if (n == 0) return lm_e_narrow(e, g, d, 1, 0);
   first = normal_entry(first, g->size[d]);
-  return slice(g, d, first, first + (n - 1) * step, step);
+  return lm_e_slice(e, g, d, first, first + (n - 1) * step, step);
+}
+
+lm_tensor *lm_f_along(lm_expr *e, lm_tensor *t, int64_t dim, int64_t ndim) {
+  lm_ints size = {.n = (int)ndim};
+  if (!t) return NULL;
+  for (int d = 0; d < ndim; d++) size.v[d] = d == dim ? t->size[0] : 1;
+  return lm_e_reshape(e, t, size);
+}
+
+lm_tensor *lm_f_reduced(lm_expr *e, lm_tensor *t, int reduction) {
+  const lm_ints all = {.n = -1};
+  if (reduction == LM_NONE) return t;
+  return reduction == LM_MEAN ? lm_e_mean(e, t, all, false, LM_NO_DTYPE) : lm_e_sum(e, t, all, false, LM_NO_DTYPE);
+}
+
+/* 0 where conv2d will say what is wrong. */
+static int64_t same_places(const lm_tensor *weight, const int64_t *dilation, int64_t i) {
+  int64_t kernel = weight->ndim == 4 ? weight->size[1 + i] : 0, step = dilation[i - 1];
+  bool sound = step > 0 && step <= INT32_MAX && kernel > 0 && kernel <= INT32_MAX;
+  return sound ? step * (kernel - 1) : 0;
+}
+
+int64_t lm_f_same_padding(lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i) {
+  (void)e;
+  return same_places(weight, dilation, i) / 2;
+}
+
+lm_tensor *lm_f_padded_to_same(lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation) {
+  int64_t rows = same_places(weight, dilation, 1) % 2, columns = same_places(weight, dilation, 2) % 2;
+  return rows || columns ? lm_e_pad(e, x, (lm_ints){4, {0, columns, 0, rows}}, LM_PAD_CONSTANT, 0) : x;
+}
+
+/* ---- numbers, sizes and words */
+
+#define FACT(type, name, value)                      \
+  type lm_f_##name(lm_expr *e, const lm_tensor *t) { \
+    (void)e;                                         \
+    return value;                                    \
+  }
+FACT(bool, given, t != NULL)
+FACT(bool, is_number, t && t->number)
+FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
+FACT(bool, is_bool, t && t->dtype == LM_BOOL)
+FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
+FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
+FACT(int64_t, ndim_of, t ? t->ndim : 0)
+FACT(int64_t, numel_of, t ? t->numel : 0)
+
+double lm_f_value_of(lm_expr *e, lm_tensor *t) {
+  (void)e;
+  double value;
+  return t && lm_tensor_item_f64(t, &value) == LM_OK ? value : NAN;
+}
+
+double lm_f_power_of_ten(lm_expr *e, double exponent) {
+  (void)e;
+  return pow(10, exponent);
+}
+
+bool lm_f_same_size(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
+  (void)e;
+  return a && b && lm_same_shape(a, b);
+}
+
+lm_ints lm_f_size_of(lm_expr *e, const lm_tensor *t) {
+  (void)e;
+  lm_ints s = {.n = t ? t->ndim : 0};
+  if (t) memcpy(s.v, t->size, sizeof s.v);
+  return s;
+}
+
+int64_t lm_f_length_of(lm_expr *e, lm_ints v) {
+  (void)e;
+  return v.n < 0 ? 0 : v.n;
+}
+
+const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }
+
+lm_ints lm_f_range(lm_expr *e, int64_t first, int64_t last) {
+  (void)e;
+  lm_ints r = {.n = 0};
+  for (int64_t d = first < 0 ? 0 : first; d < last && r.n < LM_MAX_DIMS; d++) r.v[r.n++] = d;
+  return r;
+}
+
+lm_ints lm_f_all_but(lm_expr *e, int64_t one, int64_t n) {
+  lm_ints all = lm_f_range(e, 0, n), r = {.n = 0};
+  for (int i = 0; i < all.n; i++) {
+    if (all.v[i] != one) r.v[r.n++] = all.v[i];
+  }
+  return r;
+}
+
+static double extreme(lm_op_id op, lm_tensor *t) {
+  lm_tensor *found = NULL;
+  double value = NAN;
+  if (LM_DEVICE_KIND(t->device) != LM_CPU || t->numel == 0 || !lm_dtype_is_float((lm_dtype)t->dtype)) return NAN;
+  lm_amin_args args = {.x = t, .dim = {.n = -1}}; /* amax has the same */
+  if (lm_op_run(op, &args, &found) == LM_OK && lm_tensor_item_f64(found, &value) != LM_OK) value = NAN;
+  lm_release(found);
+  return value;
+}
+
+double lm_f_least_of(lm_expr *e, lm_tensor *t) {
+  (void)e;
+  return extreme(LM_OP_amin, t);
+}
+
+double lm_f_largest_of(lm_expr *e, lm_tensor *t) {
+  (void)e;
+  return extreme(LM_OP_amax, t);
 }

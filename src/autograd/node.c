@@ -63,7 +63,7 @@ __attribute__((destructor)) static void drain_main_thread(void) { drain(NULL); }
 static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
 
 lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm_node **out) {
-  size_t head = aligned(sizeof(lm_node)), outs = aligned((size_t)nout * sizeof(lm_out));
+  size_t head = aligned(sizeof(lm_node)), outs = aligned((size_t)nout * sizeof(lm_node_out));
   size_t edges = aligned((size_t)nedge * sizeof(lm_edge)), bytes = head + outs + edges + payload;
   size_t block = (bytes + GRAIN - 1) / GRAIN;
   lm_node *n = NULL;
@@ -82,7 +82,7 @@ lm_status lm_node_new(lm_node_kind kind, int nout, int nedge, size_t payload, lm
   if (lm_anomaly()) n->line = lm_anomaly_line();
   n->block = (uint16_t)(block < CLASSES ? block : BIG);
   n->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
-  n->out = (lm_out *)((char *)n + head);
+  n->out = (lm_node_out *)((char *)n + head);
   n->edge = (lm_edge *)((char *)n + head + outs);
   n->payload = (char *)n + head + outs + edges;
   *out = n;

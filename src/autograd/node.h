@@ -16,7 +16,7 @@
 
 typedef struct lm_node lm_node;
 typedef struct lm_grad lm_grad;
-struct lm_run;
+struct lm_pass;
 
 typedef struct lm_meta { /* of a result, and so of its gradient */
   int8_t dtype;
@@ -49,11 +49,11 @@ typedef struct lm_watch {
   lm_hook_entry *hooks;
 } lm_watch;
 
-typedef struct lm_out {
+typedef struct lm_node_out {
   lm_meta meta;
   lm_watch *watch;
   lm_tensor *grad; /* collected by the run that has claimed the node */
-} lm_out;
+} lm_node_out;
 
 typedef enum lm_node_kind {
   LM_NODE_OP,
@@ -84,7 +84,7 @@ struct lm_node {
   int32_t nedge;
   uint64_t number;
   /* Of the run that goes through the node: */
-  struct lm_run *_Atomic run;
+  struct lm_pass *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
   uint8_t lane;                     /* of the thread that works it off (devices.c) */
@@ -93,7 +93,7 @@ struct lm_node {
   int32_t place;                    /* there */
   char *line;                       /* of the script, where it was recorded with lm_set_anomaly; owned; may be NULL */
   lm_edge *edge;                    /* one for each tensor argument, then one for each tensor of an EACH list */
-  lm_out *out;                      /* [nout] */
+  lm_node_out *out;                 /* [nout] */
   void *payload; /* the op's argument struct with saved tensors in place, else NULL; lm_custom_state; lm_view_place;
                     int64_t strides of a leaf */
   /* LM_NODE_OP: */

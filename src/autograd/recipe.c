@@ -76,7 +76,10 @@ void lm_recipe_end(lm_recipe *r) {
   unref(r);
 }
 
-bool lm_recipe_here(void) { return lm_modes_here()->recipe || lm_modes_here()->refill; }
+bool lm_recipe_here(void) {
+  const lm_modes *modes = lm_modes_here();
+  return modes->recipe || modes->refill;
+}
 
 /* ---- recording */
 

@@ -1,5 +1,5 @@
-/* The gradients of op/ops.lua as a table, written when it is built: for each op and tensor argument, the formula and
- * what that touches. */
+/* The gradients of op/entries/ops.lua as a table, written when it is built: for each op and tensor argument, the
+ * formula and what that touches. */
 #ifndef LM_AUTOGRAD_RULES_H
 #define LM_AUTOGRAD_RULES_H
 

@@ -337,6 +337,10 @@ int lm_bind_op(lua_State *L); /* upvalue 3: the descriptor */
 int lm_bind_op_in_place(lua_State *L);
 int lm_bind_arith(lua_State *L); /* a + b and the like */
 
+/* ---- tensor/op_variants.c: names that stand for several ops */
+int lm_bind_overload(lua_State *L); /* upvalue 3: the lm_overload */
+int lm_bind_nonzero(lua_State *L);
+
 /* ---- tensor/fields.c: what x.name and x.name = v do; metamethods */
 int lm_bind_index(lua_State *L); /* upvalue 3: methods, 4: getters */
 int lm_bind_newindex(lua_State *L);
@@ -398,7 +402,7 @@ void lm_lua_threads_at_exit(void);
 #define X(name) extern const luaL_Reg lm_##name##_functions[];
 LM_FUNCTION_LISTS(X)
 #undef X
-extern const luaL_Reg lm_tensor_methods[], lm_table_methods[], lm_variant_functions[];
+extern const luaL_Reg lm_tensor_methods[], lm_table_methods[];
 
 /* ---- autograd/callbacks.c: Lua functions that the core calls */
 lm_status lm_callbacks_new(lm_lua *s, lm_callbacks **out);

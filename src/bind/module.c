@@ -122,12 +122,17 @@ static void set_ops(lua_State *L) {
   }
 }
 
-/* In the place of the op of that name, if there is one. */
-static void set_variants(lua_State *L) {
-  for (const luaL_Reg *f = lm_variant_functions; f->name; f++) {
-    set_function(L, METHODS, f->name, f->func);
-    set_function(L, lm_op_find(f->name) >= 0 ? OPS : MODULE, f->name, f->func);
+/* Names that stand for several ops. */
+static void set_overloads(lua_State *L) {
+  for (const lm_overload *o = lm_overloads; o->name; o++) {
+    int tables[] = {METHODS, lm_op_find(o->name) >= 0 ? OPS : MODULE};
+    for (int i = 0; i < 2; i++) {
+      lua_pushlightuserdata(L, (void *)o);
+      push_closure(L, lm_bind_overload, 1);
+      lua_setfield(L, tables[i], o->name);
+    }
   }
+  for (int table = METHODS; table <= OPS; table++) set_function(L, table, "nonzero", lm_bind_nonzero);
 }
 
 static void set_metamethods(lua_State *L) {
@@ -236,7 +241,7 @@ int luaopen_luminary_core(lua_State *L) {
 #define X(name) set_functions(L, MODULE, lm_##name##_functions);
   LM_FUNCTION_LISTS(X)
 #undef X
-  set_variants(L);
+  set_overloads(L);
   lua_getfield(L, MODULE, "backward");
   lua_setfield(L, METHODS, "backward");
   push_closure(L, lm_bind_scope_body, 0);

@@ -1,16 +1,22 @@
 --- Formulas as a book has them, "g * (1 - y * y)", read into trees:
 ---
----   {"number", "0.5"}  {"name", "x"}  {"nil"}  {"call", "exp", {arguments}}  {"entry", list, "1"}
----   {"-", a}  {"+", a, b}, and so on for - * / == != < <= > >= && ||  {"?", condition, a, b}
+---   {"number", "0.5"}  {"name", "x"}  {"nil"}  {"string", "mean"}  {"call", "exp", {arguments}}
+---   {"list", {parts}}  {"entry", list, index}  {"-", a}, also ! ~  {"?", condition, a, b}
+---   {"+", a, b}, and so on for - * / == != < <= > >= && || & | ^ << >>
 ---
---- with C's precedence. true and false are the numbers 1 and 0.
+--- with C's precedence. true and false are the numbers 1 and 0. A list is [1, 2], its first entry list[1].
 local formula = {}
 
 local level = {
-  ["||"] = 2, ["&&"] = 3, ["=="] = 4, ["!="] = 4, ["<"] = 5, ["<="] = 5, [">"] = 5, [">="] = 5,
-  ["+"] = 6, ["-"] = 6, ["*"] = 7, ["/"] = 7,
+  ["||"] = 2, ["&&"] = 3, ["|"] = 4, ["^"] = 5, ["&"] = 6, ["=="] = 7, ["!="] = 7, ["<"] = 8, ["<="] = 8, [">"] = 8,
+  [">="] = 8, ["<<"] = 9, [">>"] = 9, ["+"] = 10, ["-"] = 10, ["*"] = 11, ["/"] = 11,
 }
-local UNARY, ATOM = 8, 9
+local UNARY, ATOM = 12, 13
+local tests = {
+  ["!"] = true, ["||"] = true, ["&&"] = true, ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true,
+  [">="] = true,
+}
+local unary = {["-"] = true, ["!"] = true, ["~"] = true}
 
 local function tokens(text)
   local list, at = {}, 1
@@ -18,8 +24,9 @@ local function tokens(text)
     at = text:find("%S", at)
     if not at then break end
     local token = text:match("^%d+%.?%d*[eE][-+]?%d+", at) or text:match("^%d+%.?%d*", at)
-      or text:match("^[%a_][%w_]*", at) or text:match("^[=!<>]=", at) or text:match("^&&", at) or text:match("^||", at)
-      or text:match("^[-+*/<>?:(),%[%]]", at)
+      or text:match("^[%a_][%w_]*", at) or text:match("^'[^']*'", at) or text:match("^[=!<>]=", at)
+      or text:match("^&&", at) or text:match("^||", at) or text:match("^<<", at) or text:match("^>>", at)
+      or text:match("^[-+*/<>?:(),%[%]!~&|^]", at)
     if not token then error(("'%s' is not understood"):format(text:sub(at, at)), 0) end
     list[#list + 1] = token
     at = at + #token
@@ -35,6 +42,15 @@ function formula.read(text)
     if list[at] ~= token then error(("'%s' expected, got '%s'"):format(token, list[at] or "the end"), 0) end
     at = at + 1
   end
+  local function parts_to(last)
+    local parts = {}
+    while list[at] ~= last do
+      parts[#parts + 1] = expression()
+      if list[at] ~= last then expect(",") end
+    end
+    at = at + 1
+    return parts
+  end
   local function atom()
     local token = list[at]
     at = at + 1
@@ -42,8 +58,12 @@ function formula.read(text)
       local inner = expression()
       expect(")")
       return inner
-    elseif token == "-" then
-      return {"-", atom()}
+    elseif unary[token] then
+      return {token, atom()}
+    elseif token == "[" then
+      return {"list", parts_to("]")}
+    elseif token and token:find("^'") then
+      return {"string", token:sub(2, -2)}
     elseif token and token:find("^%d") then
       return {"number", token}
     elseif token == "true" or token == "false" then
@@ -55,18 +75,12 @@ function formula.read(text)
     end
     local value = {"name", token}
     if list[at] == "(" then
-      local arguments = {}
       at = at + 1
-      while list[at] ~= ")" do
-        arguments[#arguments + 1] = expression()
-        if list[at] ~= ")" then expect(",") end
-      end
-      at = at + 1
-      value = {"call", token, arguments}
+      value = {"call", token, parts_to(")")}
     end
     if list[at] == "[" then
-      value = {"entry", value, list[at + 1]}
-      at = at + 2
+      at = at + 1
+      value = {"entry", value, expression()}
       expect("]")
     end
     return value
@@ -93,26 +107,20 @@ function formula.read(text)
   return tree
 end
 
---- Calls f with each part of a tree, the whole first; f may return false to leave out what is within.
+--- Calls f with each part of a tree, the whole first.
 function formula.walk(tree, f)
-  if f(tree) == false then return end
-  for i = 2, #tree do
-    local part = tree[i]
-    if tree[1] == "call" and i == 3 then
-      for _, argument in ipairs(part) do formula.walk(argument, f) end
-    elseif type(part) == "table" then
-      formula.walk(part, f)
-    end
+  if type(tree[1]) == "string" then f(tree) end
+  for _, part in ipairs(tree) do
+    if type(part) == "table" then formula.walk(part, f) end
   end
 end
 
 --- Whether a tree is a comparison or made of them, whose value is 1 or 0.
 function formula.is_test(tree)
-  local place = level[tree[1]]
-  return #tree == 3 and place ~= nil and place <= 5
+  return tests[tree[1]] ~= nil
 end
 
---- A tree as C over numbers. leaf(part, show) gives the C of names, calls, entries and nil, and nil for all others.
+--- A tree as C over numbers. leaf(part, show) gives the C of names, calls and whatever has no place among numbers.
 function formula.c(tree, leaf)
   local show
   local function test(part, lowest)
@@ -129,8 +137,10 @@ function formula.c(tree, leaf)
         text, place = ("%s ? %s : %s"):format(test(part[2], 2), show(part[3], 2), show(part[4], 1)), 1
       elseif kind == "&&" or kind == "||" then -- both sides are computed, so that loops vectorize
         text, place = ("(%s) %s (%s)"):format(test(part[2], 0), kind:sub(1, 1), test(part[3], 0)), 1
-      elseif kind == "-" and #part == 2 then
-        text, place = "-" .. show(part[2], ATOM), UNARY
+      elseif kind == "!" then
+        return show({"==", part[2], {"number", "0"}}, lowest)
+      elseif unary[kind] and #part == 2 then
+        text, place = kind .. show(part[2], ATOM), UNARY
       else
         place = level[kind]
         text = ("%s %s %s"):format(show(part[2], place), kind, show(part[3], place + 1))

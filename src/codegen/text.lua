@@ -59,19 +59,28 @@ function text.wrap(line)
   return table.concat(out, "\n")
 end
 
---- The number of the line of a file's text in which `part` begins, from line `first` on; nil if it is nowhere.
-function text.line_of(whole, part, first)
-  local from = 1
-  for _ = 2, first or 1 do from = whole:find("\n", from, true) + 1 end
-  local at = whole:find(part, from, true)
-  return at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
-end
-
 function text.read(path)
   local file = assert(io.open(path, "rb"))
   local whole = file:read("*a")
   file:close()
   return whole
+end
+
+--- For the entries of a kind, which stand in a file: fail(entry, format, …), an error that names file, line and entry;
+--- and line(entry, part), the #line that takes a reader of C to that text of it, and whether it stands there as it is.
+function text.of_entries(source, path, kind)
+  local whole = text.read(source .. "/" .. path)
+  local function fail(entry, format, ...)
+    error(("%s:%d: %s %s: %s"):format(path, entry.line, kind, entry.name, format:format(...)), 0)
+  end
+  local function line(entry, part)
+    local from = 1
+    for _ = 2, entry.line do from = whole:find("\n", from, true) + 1 end
+    local at = whole:find(part, from, true)
+    local number = at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
+    return ("#line %d \"%s\""):format(number or entry.line, path), at ~= nil
+  end
+  return fail, line
 end
 
 --- Writes a file, unless it has that text already: what depends on it is not built again.

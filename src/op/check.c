@@ -1,9 +1,5 @@
 #include "op/check.h"
 
-#include <string.h>
-
-#include "op/stream_order.h"
-
 lm_status lm_check_same_device(lm_op_id op, int n, lm_tensor *const *t) {
   const lm_tensor *first = NULL;
   for (int i = 0; i < n; i++) {
@@ -42,15 +38,6 @@ lm_status lm_check_writable(lm_op_id op, const lm_tensor *t) {
   return lm_fail(LM_E_ARG,
                  "%s: cannot write in place to %s: some of its elements share memory (expanded); :clone() it first",
                  lm_ops[op].name, lm_shape_of(t));
-}
-
-lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
-  const lm_backend *backend = lm_backend_of(device);
-  if (!backend) return LM_E_MISSING;
-  if (!backend->op[op]) {
-    return lm_fail(LM_E_MISSING, "%s: has no %s kernel yet", lm_ops[op].name, lm_device_name(device));
-  }
-  return lm_is_ordered(device) ? lm_ordered_op(backend, op, device, args, out) : backend->op[op](args, out);
 }
 
 lm_status lm_dims(lm_op_id op, const lm_ints *dims, int ndim, lm_ints *out) {

@@ -5,6 +5,7 @@
  * [n, x's other dims...]. Entries count from 1, or negative from the end. */
 #include <string.h>
 
+#include "op/index_tensor.h"
 #include "op/layout.h"
 
 typedef struct picked {

@@ -15,10 +15,5 @@ lm_format lm_gradient_format(const lm_ints *size);
 lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out);
 /* The same for the strides of `like`, which is dense and has t's sizes. */
 lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
-/* Class labels or indices as contiguous int64; LM_E_DTYPE unless t is int64, int32 or uint8. */
-lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out);
-/* The error for a label or index that is not one of `classes`: element `place` (from 0, in row-major
- * order) of `arg`, which is t. */
-lm_status lm_bad_label(lm_op_id op, const char *arg, const lm_tensor *t, int64_t place, int64_t label, int64_t classes);
 
 #endif

@@ -19,6 +19,20 @@ lm_status lm_run_point(lm_op_id id, const void *args, lm_tensor *into, lm_tensor
   return lm_point_run((int)id, op->ntensor, in, op->nnumber ? number : NULL, into, out);
 }
 
+_Thread_local lm_running lm_now_running = {NULL, -1};
+
+const char *lm_op_running(void) { return lm_now_running.name; }
+int lm_op_running_id(void) { return lm_now_running.op; }
+
+lm_status lm_dispatch(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
+  const lm_backend *backend = lm_backend_of(device);
+  if (!backend) return LM_E_MISSING;
+  if (!backend->op[op]) {
+    return lm_fail(LM_E_MISSING, "%s: has no %s kernel yet", lm_ops[op].name, lm_device_name(device));
+  }
+  return lm_is_ordered(device) ? lm_ordered_op(backend, op, device, args, out) : backend->op[op](args, out);
+}
+
 lm_status lm_run_write(lm_op_id id, const void *args, lm_op_fn fn, lm_tensor **out) {
   lm_tensor *x = LM_ARG_TENSOR(args, lm_ops[id].tensor[0]);
   lm_status status = lm_check_writable(id, x);

@@ -1,4 +1,4 @@
-/* Every op's argument struct, id, descriptor and run function, all from ops.lua; op_entries.h is made of it. */
+/* Every op's argument struct, id, descriptor and run function, all from entries/ops.lua; op_entries.h is made of it. */
 #ifndef LM_OP_OP_H
 #define LM_OP_OP_H
 
@@ -17,8 +17,15 @@ enum { LM_NO_DIM = INT32_MAX, LM_MAX_OUTS = 4, LM_MAX_ARGS = 16, LM_MAX_TENSOR_A
 
 typedef enum lm_op_kind { LM_POINT, LM_VIEW, LM_PRIM, LM_WRITE, LM_NEW, LM_COMP } lm_op_kind;
 typedef enum lm_cast_rule { LM_LOWER, LM_KEEP, LM_KEEP_GPU, LM_BANNED_GPU, LM_WIDEST, LM_ASIS } lm_cast_rule;
-/* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool. */
-typedef enum lm_gives { LM_GIVES_SAME, LM_GIVES_FLOAT, LM_GIVES_BOOL } lm_gives;
+/* Of elementwise ops, whose inputs have a dtype in common: that one; integers become floating; bool; bool becomes
+ * int64; an argument's. */
+typedef enum lm_gives {
+  LM_GIVES_SAME,
+  LM_GIVES_FLOAT,
+  LM_GIVES_BOOL,
+  LM_GIVES_NUMBER,
+  LM_GIVES_ARGUMENT,
+} lm_gives;
 
 typedef enum lm_arg_kind {
   LM_ARG_T,
@@ -68,11 +75,13 @@ typedef struct lm_op {
   uint8_t nnumber;                     /* F arguments; of POINT ops they follow the tensors */
   uint16_t tensor[LM_MAX_TENSOR_ARGS]; /* their offsets */
   int16_t list;                        /* offset of the TL argument, or -1 */
-  uint8_t gives;                       /* lm_gives */
+  uint8_t gives, gives_of;             /* lm_gives; the tensor whose dtype it is */
+  bool integers;                       /* only of these and bool */
+  int8_t whole;                        /* which F argument has to be integral among integers, or -1 */
   uint8_t divides;                     /* which tensor, from 1, may not be 0 among integers; 0: none */
   uint8_t writes;                      /* bit k: its k-th tensor changes beside the results */
   uint8_t masks;                       /* bit k: its k-th tensor has to be bool */
-  bool forms;                          /* autograd/forms.h */
+  bool looks;                          /* at its arguments before a call: needs or forms (autograd/composite.h) */
   int16_t writes_when;                 /* offset of the B argument that says so, or -1 */
   const lm_arg *arg;
   const void *defaults; /* an argument struct; tensors NULL */
@@ -80,6 +89,14 @@ typedef struct lm_op {
 } lm_op;
 
 LM_API extern const lm_op lm_ops[LM_OP_COUNT];
+
+/* A name that stands for several ops: by the kind of its second argument (or {dim = number}), or by an option. */
+typedef struct lm_overload {
+  const char *name, *option; /* option: NULL if there is none */
+  lm_op_id op, number, tensor, with;
+} lm_overload;
+LM_API extern const lm_overload lm_overloads[]; /* ends with a NULL name */
+
 /* Fill an argument struct with the defaults. */
 static inline void lm_op_defaults(lm_op_id op, void *args) { memcpy(args, lm_ops[op].defaults, lm_ops[op].size); }
 /* -1 if there is none. */
@@ -91,6 +108,11 @@ LM_API int lm_op_find(const char *name);
 LM_API lm_status lm_op_run(lm_op_id op, const void *args, lm_tensor **out);
 /* POINT ops into an existing first argument: x keeps dtype, shape and place. */
 LM_API lm_status lm_op_run_inplace(lm_op_id op, const void *args, lm_tensor **out);
+
+/* A copy of src's values in dst (any dtypes, devices, strides; sizes equal). */
+LM_API lm_status lm_copy(const lm_tensor *src, lm_tensor *dst);
+/* The same; with `later`, between a device and pinned host memory, it may go on after the return. */
+LM_API lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later);
 
 /* The dtype an op on these tensors computes in, by PyTorch's rule: dimensioned tensors before 0-d
  * ones before Lua numbers. NULL entries are skipped. */

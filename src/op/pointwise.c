@@ -49,63 +49,67 @@ static lm_status check_mask(int kernel, const char *arg, const lm_tensor *mask) 
                  lm_dtype_name(mask->dtype));
 }
 
-static bool fractional(double v) { return !isinf(v) && v != floor(v); } /* NaN counts */
+/* The dtype that the inputs of an op with masks have in common. */
+static lm_status common_beside_masks(const lm_op *op, int nin, lm_tensor *const *in, lm_dtype *common) {
+  lm_status status = LM_OK;
+  lm_tensor *values[LM_POINT_MAX_IN] = {NULL};
+  int n = 0;
+  bool numbers = true;
+  for (int i = 0; i < nin; i++) {
+    if (op->masks >> i & 1) {
+      TRY(check_mask((int)(op - lm_ops), op->arg[i].name, in[i]));
+    } else {
+      numbers = numbers && in[i]->number;
+      values[n++] = in[i];
+    }
+  }
+  /* Numbers of Lua alone do not say whether they are integers, or happen to be whole. */
+  *common = numbers ? lm_default_dtype() : lm_result_type(n, values);
+done:
+  return status;
+}
 
-/* The dtype the op computes in (before storing): PyTorch's rules and refusals, op by op. */
+static bool is_whole(double v) { return !isinf(v) && v == floor(v); }
+
+/* What the op refuses of a dtype that is not floating. */
+static lm_status check_integers(const lm_op *op, lm_dtype common, const double *number) {
+  if (common == LM_BOOL && op->not_bool) {
+    return lm_fail(LM_E_DTYPE, "%s: not defined for bool; %s", op->name, op->not_bool);
+  }
+  if (op->whole >= 0 && !is_whole(number[op->whole])) {
+    return lm_fail(LM_E_DTYPE, "%s: %s is %g, and integers need an integral one", op->name,
+                   op->arg[op->ntensor + op->whole].name, number[op->whole]);
+  }
+  return LM_OK;
+}
+
+/* The dtype the op computes in (before storing): PyTorch's rules and refusals. */
 static lm_status plan(int kernel, int nin, lm_tensor *const *in, const double *number, lm_dtype *compute,
                       lm_dtype *result) {
   lm_status status = LM_OK;
   lm_dtype common;
-  for (int i = 0; kernel < LM_OP_COUNT && lm_ops[kernel].masks >> i; i++) {
-    if (lm_ops[kernel].masks >> i & 1) TRY(check_mask(kernel, lm_ops[kernel].arg[i].name, in[i]));
-  }
-  switch (kernel) {
-    case LM_OP_where:
-      /* Two numbers of Lua do not say whether they are integers, or happen to be whole. */
-      common = in[1]->number && in[2]->number ? lm_default_dtype() : lm_result_type(2, in + 1);
-      break;
-    case LM_OP_masked_fill:
-      if (in[2]->ndim != 0) {
-        return lm_fail(LM_E_SHAPE, "masked_fill: value has to be a number or 0-d, got %s", lm_shape_of(in[2]));
-      }
-      common = (lm_dtype)in[0]->dtype;
-      break;
-    default: common = lm_result_type(nin, in);
-  }
   if (kernel >= LM_OP_COUNT) {
-    *compute = common == LM_F64 ? LM_F64 : LM_F32;
+    *compute = lm_result_type(nin, in) == LM_F64 ? LM_F64 : LM_F32;
     *result = (lm_dtype)in[0]->dtype;
     return LM_OK;
   }
-  if (common == LM_BOOL && lm_ops[kernel].not_bool) {
-    return lm_fail(LM_E_DTYPE, "%s: not defined for bool; %s", name_of(kernel), lm_ops[kernel].not_bool);
+  const lm_op *op = &lm_ops[kernel];
+  if (op->masks) {
+    TRY(common_beside_masks(op, nin, in, &common));
+  } else {
+    common = lm_result_type(nin, in);
   }
+  if (op->gives == LM_GIVES_ARGUMENT) common = (lm_dtype)in[op->gives_of]->dtype;
   if (!lm_dtype_is_float(common)) {
-    switch (kernel) {
-      case LM_OP_add:
-      case LM_OP_sub:
-        if (fractional(number[0]) || isinf(number[0])) {
-          return lm_fail(LM_E_DTYPE, "%s: alpha is %g, and integers need an integral one", name_of(kernel), number[0]);
-        }
-        break;
-      case LM_OP_square:
-        if (common == LM_BOOL) common = LM_I64;
-        break;
-      case LM_OP_pow:
-        if (in[1]->number && *(const int64_t *)in[1]->data < 0) {
-          return lm_fail(LM_E_ARG, "pow: integers to a negative integer power are not integers; use x:float()");
-        }
-        break;
-      default: break;
-    }
+    TRY(check_integers(op, common, number));
+    if (op->gives == LM_GIVES_FLOAT) common = lm_default_dtype();
+    if (op->gives == LM_GIVES_NUMBER && common == LM_BOOL) common = LM_I64;
+  } else if (op->integers) {
+    return lm_fail(LM_E_DTYPE, "%s: is for integers and bool, got %s; use :long() first", op->name,
+                   lm_dtype_name(common));
   }
-  if (kernel == LM_OP_sub && (in[0]->dtype == LM_BOOL || in[1]->dtype == LM_BOOL)) {
-    return lm_fail(LM_E_DTYPE, "sub: not defined for bool; use :ne, :logical_not, or :int() first");
-  }
-  lm_gives gives = (lm_gives)lm_ops[kernel].gives;
-  if (gives == LM_GIVES_FLOAT && !lm_dtype_is_float(common)) common = lm_default_dtype();
   *compute = compute_type(common);
-  *result = gives == LM_GIVES_BOOL ? LM_BOOL : common;
+  *result = op->gives == LM_GIVES_BOOL ? LM_BOOL : common;
 done:
   return status;
 }

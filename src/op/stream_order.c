@@ -1,16 +1,9 @@
 #include "op/stream_order.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/variable.h"
 #include "device/alloc.h"
 #include "op/pointwise.h"
-
-_Thread_local lm_running lm_now_running = {NULL, -1};
-
-const char *lm_op_running(void) { return lm_now_running.name; }
-int lm_op_running_id(void) { return lm_now_running.op; }
+#include "op/run.h"
 
 /* LM_SYNC=1: errors are raised at the line of the op that made them. */
 static bool waits_for_each(void) {
@@ -23,22 +16,22 @@ static bool waits_for_each(void) {
   return w == 2;
 }
 
-lm_status lm_order_begin(lm_device device, lm_stream **s) {
+lm_status lm_stream_order_begin(lm_device device, lm_stream **s) {
   *s = NULL;
   if (!lm_is_ordered(device)) return LM_OK;
   *s = lm_stream_current(device);
   return *s ? lm_graph_join(*s) : LM_E_STATE; /* the message is the driver's */
 }
 
-lm_status lm_order_read(lm_stream *s, const lm_tensor *t) {
+lm_status lm_stream_order_read(lm_stream *s, const lm_tensor *t) {
   return s && t && t->device == s->device ? lm_use_read(lm_tensor_used(t), s) : LM_OK;
 }
 
-lm_status lm_order_write(lm_stream *s, const lm_tensor *t) {
+lm_status lm_stream_order_write(lm_stream *s, const lm_tensor *t) {
   return s && t && t->device == s->device ? lm_use_write(lm_tensor_used(t), s) : LM_OK;
 }
 
-lm_status lm_order_end(lm_stream *s, lm_status status) {
+lm_status lm_stream_order_end(lm_stream *s, lm_status status) {
   if (!s) return status;
   lm_stream_touch(s);
   if (status != LM_OK || !waits_for_each() || lm_graph_capturing()) return status;
@@ -48,10 +41,10 @@ lm_status lm_order_end(lm_stream *s, lm_status status) {
 /* All tensors an op reads. */
 static lm_status read_all(lm_stream *s, const lm_op *op, const void *args) {
   lm_status status = LM_OK;
-  for (int i = 0; i < op->ntensor; i++) TRY(lm_order_read(s, LM_ARG_TENSOR(args, op->tensor[i])));
+  for (int i = 0; i < op->ntensor; i++) TRY(lm_stream_order_read(s, LM_ARG_TENSOR(args, op->tensor[i])));
   if (op->list >= 0) {
     const lm_list *list = (const lm_list *)((const char *)args + op->list);
-    for (int i = 0; i < list->n; i++) TRY(lm_order_read(s, list->v[i]));
+    for (int i = 0; i < list->n; i++) TRY(lm_stream_order_read(s, list->v[i]));
   }
 done:
   return status;
@@ -61,10 +54,10 @@ done:
 static lm_status write_all(lm_stream *s, lm_op_id id, const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
   const lm_op *op = &lm_ops[id];
-  for (int i = 0; i < op->outs + op->aux; i++) TRY(lm_order_write(s, out[i]));
+  for (int i = 0; i < op->outs + op->aux; i++) TRY(lm_stream_order_write(s, out[i]));
   bool writes = op->writes && (op->writes_when < 0 || *((const bool *)args + op->writes_when));
   for (int i = 0; writes && i < op->ntensor; i++) {
-    if (op->writes >> i & 1) TRY(lm_order_write(s, LM_ARG_TENSOR(args, op->tensor[i])));
+    if (op->writes >> i & 1) TRY(lm_stream_order_write(s, LM_ARG_TENSOR(args, op->tensor[i])));
   }
 done:
   return status;
@@ -75,10 +68,10 @@ lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device
   lm_status status;
   lm_stream *s;
   lm_running before = lm_run_begin(lm_ops[op].name, (int)op);
-  TRY(lm_order_begin(device, &s));
+  TRY(lm_stream_order_begin(device, &s));
   TRY(read_all(s, &lm_ops[op], args));
   TRY(write_all(s, op, args, out));
-  status = lm_order_end(s, backend->op[op](args, out));
+  status = lm_stream_order_end(s, backend->op[op](args, out));
 done:
   lm_run_end(before);
   return status;
@@ -89,10 +82,10 @@ lm_status lm_ordered_point(const lm_backend *backend, const lm_point *job) {
   lm_stream *s;
   int op = lm_point_op(job->kernel);
   lm_running before = lm_run_begin(lm_ops[op].name, op);
-  TRY(lm_order_begin(job->out->device, &s));
-  for (int i = 0; i < job->nin; i++) TRY(lm_order_read(s, job->in[i]));
-  TRY(lm_order_write(s, job->out));
-  status = lm_order_end(s, backend->point(job));
+  TRY(lm_stream_order_begin(job->out->device, &s));
+  for (int i = 0; i < job->nin; i++) TRY(lm_stream_order_read(s, job->in[i]));
+  TRY(lm_stream_order_write(s, job->out));
+  status = lm_stream_order_end(s, backend->point(job));
 done:
   lm_run_end(before);
   return status;
@@ -101,31 +94,10 @@ done:
 lm_status lm_ordered_copy(const lm_backend *backend, const lm_tensor *src, lm_tensor *dst) {
   lm_status status;
   lm_stream *s;
-  TRY(lm_order_begin(dst->device, &s));
-  TRY(lm_order_read(s, src));
-  TRY(lm_order_write(s, dst));
-  status = lm_order_end(s, backend->copy(src, dst));
+  TRY(lm_stream_order_begin(dst->device, &s));
+  TRY(lm_stream_order_read(s, src));
+  TRY(lm_stream_order_write(s, dst));
+  status = lm_stream_order_end(s, backend->copy(src, dst));
 done:
   return status;
-}
-
-/* ---- bad values */
-
-lm_status lm_bad_value(int kind, int op, int64_t position, int64_t value, int64_t limit) {
-  const char *name = op >= 0 && op < LM_OP_COUNT ? lm_ops[op].name : "a kernel";
-  if (kind == LM_BAD_DIVISION) return lm_fail(LM_E_ARG, "%s: integer division by zero", name);
-  if (op == LM_OP_nll_loss || op == LM_OP_nll_loss_backward)
-    return lm_fail(LM_E_INDEX, "%s: a label of %lld at position %lld of target: labels %s%lld", name, (long long)value,
-                   (long long)position, value == 0 ? "count from 1, here up to " : "go from 1 to ", (long long)limit);
-  bool from_end = op == LM_OP_index_get || op == LM_OP_index_put_;
-  return lm_bad_index(name, kind == LM_BAD_LABEL ? "label" : "index", value, position, limit, from_end);
-}
-
-lm_status lm_bad_index(const char *op, const char *what, int64_t value, int64_t position, int64_t limit,
-                       bool from_end) {
-  const char *hint = value != 0                   ? from_end ? ", or negative from the end" : ""
-                     : strcmp(what, "label") == 0 ? ": labels count from 1"
-                                                  : ": indices count from 1";
-  return lm_fail(LM_E_INDEX, "%s: %s %lld at position %lld is not in 1 to %lld%s", op, what, (long long)value,
-                 (long long)position, (long long)limit, hint);
 }

@@ -5,29 +5,15 @@
 
 #include "op/backend.h"
 
-/* Which op runs on this thread, for messages of what lies below. */
-typedef struct lm_running {
-  const char *name; /* NULL: none */
-  int op;           /* -1: it is not one of ops.lua's */
-} lm_running;
-extern _Thread_local lm_running lm_now_running;
-
-static inline lm_running lm_run_begin(const char *name, int op) {
-  lm_running before = lm_now_running;
-  lm_now_running = (lm_running){name, op};
-  return before;
-}
-static inline void lm_run_end(lm_running before) { lm_now_running = before; }
-
 static inline bool lm_is_ordered(lm_device device) { return LM_DEVICE_KIND(device) != LM_CPU; }
 
 /* The stream the slot will enqueue on; *s is NULL for the CPU, and the next three do nothing. */
-lm_status lm_order_begin(lm_device device, lm_stream **s);
+lm_status lm_stream_order_begin(lm_device device, lm_stream **s);
 /* t may be NULL or on another device: numbers are read on the host. */
-lm_status lm_order_read(lm_stream *s, const lm_tensor *t);
-lm_status lm_order_write(lm_stream *s, const lm_tensor *t);
+lm_status lm_stream_order_read(lm_stream *s, const lm_tensor *t);
+lm_status lm_stream_order_write(lm_stream *s, const lm_tensor *t);
 /* Notes that the slot was called, whose status passes through; with LM_SYNC=1 waits for it. */
-lm_status lm_order_end(lm_stream *s, lm_status status);
+lm_status lm_stream_order_end(lm_stream *s, lm_status status);
 
 /* The backend's op slot, point slot and copy slot, each in order. */
 lm_status lm_ordered_op(const lm_backend *backend, lm_op_id op, lm_device device, const void *args,

@@ -33,14 +33,14 @@ static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *ds
                    "graph: a copy between %s and %s during the capture: a graph can only copy from and to pinned "
                    "memory with {non_blocking = true}; move it out of what is captured",
                    lm_device_name(src->device), lm_device_name(dst->device));
-  TRY(lm_order_read(s, src));
-  TRY(lm_order_write(s, dst));
+  TRY(lm_stream_order_read(s, src));
+  TRY(lm_stream_order_write(s, dst));
   uint64_t given = lm_stream_given(s);
   status =
       lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data, lm_nbytes(dst), later);
   if (later) lm_pinned_use(host, s);
   if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
-  status = lm_order_end(s, status);
+  status = lm_stream_order_end(s, status);
 done:
   return status;
 }
@@ -57,7 +57,7 @@ static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
   if (!on_host(src) && !on_host(dst)) {
     if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
     TRY(lm_graph_join(other));
-    TRY(lm_order_read(other, src));
+    TRY(lm_stream_order_read(other, src));
     TRY(lm_stream_wait(s, other));
   }
   TRY(wait_and_copy(s, src, dst, later));

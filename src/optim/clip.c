@@ -67,10 +67,10 @@ static lm_status gather(int n, lm_tensor *const *grads, double p, lm_tensor **de
     lm_device device = grads[begin]->device;
     for (end = begin + 1; end < n && grads[end]->device == device;) end++;
     TRY(lm_tensor_empty(LM_F64, device, 0, NULL, LM_CONTIGUOUS, &part));
-    TRY(lm_order_begin(device, &s));
-    for (int i = begin; s && i < end; i++) TRY(lm_order_read(s, dense[i]));
-    TRY(lm_order_write(s, part));
-    TRY(lm_order_end(s, lm_backend_of(device)->norms(end - begin, dense + begin, p, part)));
+    TRY(lm_stream_order_begin(device, &s));
+    for (int i = begin; s && i < end; i++) TRY(lm_stream_order_read(s, dense[i]));
+    TRY(lm_stream_order_write(s, part));
+    TRY(lm_stream_order_end(s, lm_backend_of(device)->norms(end - begin, dense + begin, p, part)));
     TRY(bring(&part, grads[0]->device, LM_F64));
     if (*total) {
       TRY(apply(isinf(p) ? LM_OP_maximum : LM_OP_add, total, part, &alpha));

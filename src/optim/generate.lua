@@ -12,12 +12,9 @@ local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
 local path = "lua/luminary/optim/entries.lua"
-local list, whole = require "luminary.optim.entries", text.read(source .. "/" .. path)
+local list = require "luminary.optim.entries"
+local fail, line_of = text.of_entries(source, path, "optimizer")
 local map, fill = text.map, text.fill
-
-local function fail(entry, format, ...)
-  error(("%s: optimizer %s: %s"):format(path, entry.name, format:format(...)), 0)
-end
 
 -- ---- entries as the code needs them
 
@@ -39,7 +36,8 @@ end
 
 -- The family of an entry: everything its code is written from.
 local function family_of(entry)
-  if not text.line_of(whole, entry.update) then fail(entry, "update has to stand in the file as it is, in [[ ]]") end
+  local _, stands = line_of(entry, entry.update)
+  if not stands then fail(entry, "update has to stand in the file as it is, in [[ ]]") end
   local f = {
     entry = entry, lower = entry.name:lower(), upper = entry.name:upper(), numbers = numbers_of(entry),
     carried = entry.carried or {}, modes = entry.modes, states = entry.states, bit = {},
@@ -148,20 +146,10 @@ local precisions = {
 
 local function spaced(c) return c == "" and "" or ", " .. c end
 
--- const float a = c->a, b = c->b; in lines of a readable length
+-- const float a = c->a, b = c->b;
 local function declared(real, names, value)
-  local lines, line = {}, nil
-  for i, name in ipairs(names) do
-    local part = ("%s = %s"):format(name, value(name, i))
-    if line and #line + #part < 110 then
-      line = line .. ", " .. part
-    else
-      if line then lines[#lines + 1] = line .. ";" end
-      line = ("const %s %s"):format(real, part)
-    end
-  end
-  if line then lines[#lines + 1] = line .. ";" end
-  return lines
+  local parts = map(names, function(name) return ("%s = %s"):format(name, value(name)) end)
+  return #parts > 0 and {("const %s %s;"):format(real, table.concat(parts, ", "))} or {}
 end
 
 local function trimmed(update)
@@ -196,7 +184,7 @@ LM_DEVICE_CODE void lm_${lower}_update_$suffix(const lm_${lower}_$suffix *c$flag
     lower = f.lower, suffix = precision.suffix, real = precision.real,
     flags = spaced(flags), pointers = spaced(pointers),
     coefficients = declared(precision.real, f.coefficients, function(name) return "c->" .. name end),
-    values = values, line = {("#line %d \"%s\""):format(text.line_of(whole, f.entry.update), path)},
+    values = values, line = {(line_of(f.entry, f.entry.update))},
     update = map(trimmed(f.entry.update), function(line) return text.replace(line, precision.words) end),
     after = {"#line @here@"},
     back = map(f.states, function(state) return ("*%s_at = %s;"):format(state[1], state[1]) end),

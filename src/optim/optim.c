@@ -176,12 +176,13 @@ static lm_status run_on(const lm_backend *backend, const lm_optim_step *s, const
   part.param = b->ready[PARAM] + begin;
   part.grad = b->ready[GRAD] + begin;
   for (int k = 0; k < LM_OPTIM_STATES; k++) part.state[k] = b->used[STATE + k] ? b->ready[STATE + k] + begin : NULL;
-  TRY(lm_order_begin(part.param[0]->device, &stream));
+  TRY(lm_stream_order_begin(part.param[0]->device, &stream));
   for (int role = 0; stream && role < ROLES; role++) {
     for (int i = begin; b->used[role] && i < end; i++)
-      TRY(role == GRAD ? lm_order_read(stream, b->ready[role][i]) : lm_order_write(stream, b->ready[role][i]));
+      TRY(role == GRAD ? lm_stream_order_read(stream, b->ready[role][i])
+                       : lm_stream_order_write(stream, b->ready[role][i]));
   }
-  status = lm_order_end(stream, backend->optim(&part));
+  status = lm_stream_order_end(stream, backend->optim(&part));
 done:
   return status;
 }

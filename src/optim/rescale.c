@@ -59,13 +59,13 @@ static lm_status new_flag(lm_device device, lm_tensor **out) {
 static lm_status run(lm_device device, int n, lm_tensor **in, lm_tensor **out, double factor, lm_tensor *flag) {
   lm_status status = LM_OK;
   lm_stream *s;
-  TRY(lm_order_begin(device, &s));
+  TRY(lm_stream_order_begin(device, &s));
   for (int i = 0; s && i < n; i++) {
-    TRY(lm_order_read(s, in[i]));
-    TRY(lm_order_write(s, out[i]));
+    TRY(lm_stream_order_read(s, in[i]));
+    TRY(lm_stream_order_write(s, out[i]));
   }
-  TRY(lm_order_write(s, flag));
-  TRY(lm_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag)));
+  TRY(lm_stream_order_write(s, flag));
+  TRY(lm_stream_order_end(s, lm_backend_of(device)->rescale(n, in, out, factor, flag)));
 done:
   return status;
 }

@@ -94,6 +94,8 @@ def make(spec, dtype, gen):
         return torch.tensor([float(v) for v in spec["values"]], dtype=torch.float64).reshape(shape).to(dtype)
     if dtype == torch.bool:
         return torch.rand(shape, generator=gen) < 0.5
+    if spec.get("whole") and dtype.is_floating_point:
+        dtype = torch.int64
     lo, hi = spec["lo"], spec["hi"]
     count = 1
     for s in shape:

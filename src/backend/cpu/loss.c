@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/number.h"
-#include "op/layout.h"
+#include "op/index_tensor.h"
 
 enum { MAX_PARTS = 32, PART = 16384 };
 

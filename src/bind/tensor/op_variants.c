@@ -1,26 +1,6 @@
 /* Functions of which each call is one of several ops, by what it is given. */
 #include "bind/bind.h"
 
-/* x:max() is a value, x:max(dim) values and indices, x:max(other) the larger of each pair. */
-static int choose(lua_State *L, const char *fn, lm_op_id all, lm_op_id along, lm_op_id pairs) {
-  lm_lua *s = LM_STATE(L);
-  int second = lua_type(L, 2);
-  if (second == LUA_TNUMBER) return lm_run_op(L, along, false);
-  if (second == LUA_TUSERDATA) return lm_run_op(L, pairs, false);
-  if (second == LUA_TTABLE && lm_field(L, 2, "dim")) {
-    bool one = lua_type(L, -1) == LUA_TNUMBER;
-    lua_pop(L, 1);
-    return lm_run_op(L, one ? along : all, false);
-  }
-  if (lua_gettop(L) > 0 && second <= LUA_TNIL && !lm_to_tensor_handle(L, s, 1)) {
-    return lm_raise_text(L, "%s: x: a tensor expected, got %s", fn, lm_got(L, s, 1));
-  }
-  return lm_run_op(L, all, false);
-}
-
-static int bind_max(lua_State *L) { return choose(L, "max", LM_OP_amax, LM_OP_max_dim, LM_OP_maximum); }
-static int bind_min(lua_State *L) { return choose(L, "min", LM_OP_amin, LM_OP_min_dim, LM_OP_minimum); }
-
 /* Is {key = true} among the options at the end? */
 static bool is_asked(lua_State *L, const char *key) {
   int top = lua_gettop(L);
@@ -31,9 +11,25 @@ static bool is_asked(lua_State *L, const char *key) {
   return asked;
 }
 
-/* With return_indices it has two results, which is another op. */
-static int bind_max_pool2d(lua_State *L) {
-  return lm_run_op(L, is_asked(L, "return_indices") ? LM_OP_max_pool2d_with_indices : LM_OP_max_pool2d, false);
+/* One of several ops that a name stands for: x:max() is a value, x:max(dim) values and indices, x:max(other) the larger
+ * of each pair. */
+static lm_op_id chosen(lua_State *L, const lm_overload *o) {
+  int second = lua_type(L, 2);
+  if (o->option && is_asked(L, o->option)) return o->with;
+  if (second == LUA_TNUMBER) return o->number;
+  if (second == LUA_TUSERDATA) return o->tensor;
+  if (second != LUA_TTABLE || !lm_field(L, 2, "dim")) return o->op;
+  bool one = lua_type(L, -1) == LUA_TNUMBER;
+  lua_pop(L, 1);
+  return one ? o->number : o->op;
+}
+
+int lm_bind_overload(lua_State *L) {
+  const lm_overload *o = lua_touserdata(L, lua_upvalueindex(3));
+  if (lua_gettop(L) > 0 && lua_type(L, 2) <= LUA_TNIL && !lm_to_tensor_handle(L, LM_STATE(L), 1)) {
+    return lm_raise_text(L, "%s: x: a tensor expected, got %s", o->name, lm_got(L, LM_STATE(L), 1));
+  }
+  return lm_run_op(L, chosen(L, o), false);
 }
 
 enum { ALL_INDICES = 1 };
@@ -51,7 +47,7 @@ done:
 }
 
 /* With as_tuple it has a result for each dim: the columns of what it has otherwise. */
-static int bind_nonzero(lua_State *L) {
+int lm_bind_nonzero(lua_State *L) {
   lm_lua *s = LM_STATE(L);
   if (!is_asked(L, "as_tuple")) return lm_run_op(L, LM_OP_nonzero, false);
   lm_run_op(L, LM_OP_nonzero, false);
@@ -69,6 +65,3 @@ static int bind_nonzero(lua_State *L) {
   }
   return status == LM_OK ? n : lm_raise(L, status);
 }
-
-const luaL_Reg lm_variant_functions[] = {
-    {"max", bind_max}, {"min", bind_min}, {"max_pool2d", bind_max_pool2d}, {"nonzero", bind_nonzero}, {NULL, NULL}};

@@ -3,7 +3,7 @@
 #ifndef LM_CPU_CONV_H
 #define LM_CPU_CONV_H
 
-#include "op/conv.h"
+#include "op/nn/conv.h"
 
 typedef struct lm_conv_job {
   lm_conv_pass pass;

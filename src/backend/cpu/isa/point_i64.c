@@ -6,4 +6,5 @@ typedef int64_t num;
 #include "backend/cpu/isa/templates/each_dtype.inc"
 
 #define LM_E I64
+#define LM_WHOLE
 #include "backend/cpu/isa/templates/point.inc"

@@ -7,7 +7,7 @@
 
 #include <cudnn.h>
 
-#include "op/conv.h"
+#include "op/nn/conv.h"
 
 /* What a plan depends on. Made from zeros, since every byte counts. */
 typedef struct lm_cudnn_key {

@@ -1,27 +1,25 @@
---- Writes what the entries of src/op/ops.lua become in C and CUDA:
+--- Writes what the entries of src/op/entries/ops.lua become in C and CUDA:
 ---
----   luajit src/op/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
+---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
 ---
 --- op_entries.h          choices, argument structs, ids of ops and of kernels, run functions (part of op/op.h)
 --- op_entries.c          descriptors, defaults, names
---- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what composites are
---- op_calls.c            those, and the table of composites
---- op_names.h            for C: mul(a, b) is lm_e_call(…) (part of autograd/expr.h)
+--- op_calls.h            for C: lm_e_<op>(e, …), an op as a call within an expression, and what C composites are
+--- op_calls.c            those, what calls need, forms and formulas, and the table of these
 --- op_rules.c            the gradients as functions over tensors, and their table
 --- point_scalars.h       for C and CUDA: one element of each elementwise op and of each fused gradient
 --- point_loops_of.inc    the CPU's loops over them, included for each compute type
 --- point_table.inc       the CUDA backend's tables of launchers
 --- point_rows.cuh, point_launchers.h, point_f32.inc, …      what the CUDA kernels are made with
 local source, out = arg[1], arg[2]
-package.path = ("%s/lua/?.lua;%s/src/codegen/?.lua;%s/src/op/?.lua;%s"):format(source, source, source, package.path)
-local text, formula = require "text", require "formula"
-local path = "src/op/ops.lua"
-local list, whole = require "ops", text.read(source .. "/" .. path)
-local map, fill = text.map, text.fill
-
-local function fail(entry, format, ...)
-  error(("%s:%d: op %s: %s"):format(path, entry.line, entry.name, format:format(...)), 0)
+for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
+  package.path = source .. folder .. "/?.lua;" .. package.path
 end
+local text, formula = require "text", require "formula"
+local path = "src/op/entries/ops.lua"
+local list = require "ops"
+local fail, line = text.of_entries(source, path, "op")
+local map, fill = text.map, text.fill
 
 -- ---- arguments
 
@@ -90,7 +88,7 @@ end
 
 local op_kinds = {view = "VIEW", write = "WRITE", new = "NEW", composite = "COMP"}
 local casts = {lower = true, keep = true, keep_gpu = true, banned_gpu = true, widest = true}
-local classes = {float = "FLOAT", bool = "BOOL"}
+local classes = {float = "FLOAT", bool = "BOOL", number = "NUMBER"}
 
 for i, entry in ipairs(list) do
   entry.id, entry.args, entry.tensors, entry.numbers = i - 1, {}, {}, {}
@@ -111,12 +109,21 @@ for i, entry in ipairs(list) do
       end
     end
   end
-  entry.c_kind = entry.elementwise and "POINT" or op_kinds[entry.kind or ""] or "PRIM"
-  if entry.kind and (entry.elementwise or not op_kinds[entry.kind]) then fail(entry, "kind '%s'", entry.kind) end
+  local composite = entry.formula and entry.grad ~= "formula" and "COMP"
+  entry.c_kind = entry.elementwise and "POINT" or composite or op_kinds[entry.kind or ""] or "PRIM"
+  if entry.kind and (entry.elementwise or entry.formula or not op_kinds[entry.kind]) then
+    fail(entry, "kind '%s'", entry.kind)
+  end
   if entry.autocast and not casts[entry.autocast] then fail(entry, "there is no autocast '%s'", entry.autocast) end
-  if entry.gives and not (classes[entry.gives] and entry.elementwise) then fail(entry, "gives '%s'", entry.gives) end
-  if type(entry.grad) == "string" and entry.grad ~= "none" and entry.grad ~= "composite" then
-    fail(entry, "grad is a table, \"none\" or \"composite\"")
+  local gives = entry.args[entry.gives]
+  if entry.gives and not (entry.elementwise and (classes[entry.gives] or gives and gives.place)) then
+    fail(entry, "gives '%s'", entry.gives)
+  end
+  if entry.takes and not (entry.elementwise and entry.takes == "integers") then
+    fail(entry, "takes '%s'", entry.takes)
+  end
+  if type(entry.grad) == "string" and entry.grad ~= "none" and not (entry.grad == "formula" and entry.formula) then
+    fail(entry, "grad is a table, \"none\" or, with a formula, \"formula\"")
   end
   if #entry.args > 16 or #entry.tensors > 8 then fail(entry, "has too many arguments") end
   for _, name in ipairs(entry.writes or {}) do
@@ -124,6 +131,9 @@ for i, entry in ipairs(list) do
   end
   if entry.divides and not (entry.args[entry.divides] and entry.args[entry.divides].place) then
     fail(entry, "divides: %s is no tensor of it", entry.divides)
+  end
+  if entry.whole and not (entry.args[entry.whole] or {}).number_place then
+    fail(entry, "whole: %s is no number of it", entry.whole)
   end
   if entry.elementwise then -- the core relies on it
     local order, last = {tensor = 1, number = 2}, 1
@@ -147,9 +157,12 @@ local function rows_of(entry)
       if a == entry.list then row.each = true end
       row.places[#row.places + 1] = a.place or 100
     end
-    local ok, tree = pcall(formula.read, given)
-    if not ok then fail(entry, "%s: %s in '%s'", row.label, tree, given) end
-    row.tree, row.name = tree, entry.name .. "_" .. names:gsub(",%s*", "_")
+    if type(given) == "string" then
+      local ok, tree = pcall(formula.read, given)
+      if not ok then fail(entry, "%s: %s in '%s'", row.label, tree, given) end
+      row.tree = tree
+    end
+    row.name = entry.name .. "_" .. names:gsub(",%s*", "_")
     rows[#rows + 1] = row
   end
   table.sort(rows, function(a, b) return a.places[1] < b.places[1] end)
@@ -157,16 +170,10 @@ local function rows_of(entry)
 end
 for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
 
-local context = {source = source, list = list, text = text, formula = formula, path = path, whole = whole, fail = fail}
-
---- What takes a reader of C to a formula in the file of entries.
-function context.line(entry, given)
-  return ("#line %d \"%s\""):format(text.line_of(whole, given, entry.line) or entry.line, path)
-end
-
-context.made = "/* Written by src/op/generate.lua from src/op/ops.lua. */"
-local point = require "generate_point" (context)
-local rules = require "generate_rules" (context)
+local context = {source = source, list = list, text = text, formula = formula, fail = fail, line = line}
+context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/ops.lua. */"
+local point = require "elementwise" (context)
+local rules = require "formulas" (context)
 
 -- ---- op_entries.h
 
@@ -264,7 +271,8 @@ local function descriptor(entry)
             .size = sizeof(lm_${name}_args), .outs = $outs, .aux = $aux,
             .nargs = $nargs, .npositional = $npositional, .ntensor = $ntensor, .nnumber = $nnumber,
             .tensor = {$tensors},
-            .list = $list, .masks = $masks, .forms = $forms,
+            .list = $list, .masks = $masks, .looks = $looks,
+            .gives_of = $gives_of, .integers = $integers, .whole = $whole,
             .not_bool = $bool,
             .writes = $writes, .writes_when = $when,
             .arg = arguments_$name,
@@ -273,7 +281,10 @@ local function descriptor(entry)
         },
 ]], {
     name = entry.name, help = quoted(entry.help), kind = entry.c_kind, cast = (entry.autocast or "asis"):upper(),
-    gives = entry.gives and classes[entry.gives] or "SAME",
+    gives = not entry.gives and "SAME" or classes[entry.gives] or "ARGUMENT",
+    gives_of = entry.args[entry.gives] and entry.args[entry.gives].place - 1 or 0,
+    integers = tostring(entry.takes == "integers"),
+    whole = entry.whole and entry.args[entry.whole].number_place or -1,
     divides = entry.divides and entry.args[entry.divides].place or 0,
     outs = entry.results or 1, aux = entry.hidden or 0, nargs = #entry.args, npositional = #entry,
     ntensor = #entry.tensors, nnumber = #entry.numbers,
@@ -281,7 +292,7 @@ local function descriptor(entry)
     list = entry.list and entry.list.field or "-1",
     writes = bits(entry, entry.writes or {}),
     masks = bits(entry, map(entry.tensors, function(a) return a.kind == "mask" and a.name or nil end)),
-    forms = tostring(entry.forms or false), bool = entry.bool and quoted(entry.bool) or "NULL",
+    looks = tostring((entry.needs or entry.forms) ~= nil), bool = entry.bool and quoted(entry.bool) or "NULL",
     when = entry.writes and entry.writes.when and entry.args[entry.writes.when].field or "-1",
     run = runs,
   })
@@ -325,6 +336,18 @@ static const lm_${name}_args defaults_$name = {$defaults};
     }) .. (runners[entry.c_kind] or runners.PRIM):gsub("%$name", entry.name)
   end
   body[#body + 1] = "\nconst lm_op lm_ops[LM_OP_COUNT] = {\n" .. table.concat(map(list, descriptor)) .. "};\n"
+  body[#body + 1] = "\nconst lm_overload lm_overloads[] = {\n"
+  for _, name in ipairs(sorted(list.overloads)) do
+    local o = list.overloads[name]
+    local function id(key)
+      local op = o[key] or o[1]
+      if not list[op] then error(("%s: overload %s: there is no op '%s'"):format(path, name, op), 0) end
+      return "LM_OP_" .. op
+    end
+    body[#body + 1] = ("    {%s, %s, %s, %s, %s, %s},\n"):format(quoted(name), o.option and quoted(o.option) or "NULL",
+      id(1), id "number", id "tensor", id "with")
+  end
+  body[#body + 1] = "    {0},\n};\n"
   body[#body + 1] = fill([[
 
 static const uint16_t op_of_gradient[] = {
@@ -342,7 +365,6 @@ put("op_entries.h", header())
 put("op_entries.c", tables())
 put("op_calls.h", rules.calls_header())
 put("op_calls.c", rules.calls())
-put("op_names.h", rules.names())
 put("op_rules.c", rules.gradients())
 put("point_scalars.h", point.scalars())
 put("point_loops_of.inc", point.loops())

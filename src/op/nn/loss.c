@@ -1,5 +1,6 @@
 /* Negative log-likelihood: x [C], [N, C] or [N, C, d1, ...] against classes [], [N] or [N, d1, ...]. */
 
+#include "op/index_tensor.h"
 #include "op/layout.h"
 
 /* Sizes of the target for an x of that size. */

@@ -1,5 +1,5 @@
 /* conv2d and its two gradients: checks, output sizes, and images without a batch dimension. */
-#include "op/conv.h"
+#include "op/nn/conv.h"
 
 #include "op/check.h"
 #include "op/stream_order.h"

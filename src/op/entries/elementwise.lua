@@ -1,9 +1,12 @@
---- The elementwise part of op/generate.lua: forward formulas and fused gradients, for the CPU and for CUDA.
+--- The elementwise part of op/entries/generate.lua: forward formulas and fused gradients, for the CPU and for CUDA.
 local functions = { -- of one element: those who include point_scalars.h define them in capitals
   exp = true, expm1 = true, log = true, log1p = true, sqrt = true, sin = true, cos = true, tanh = true, erf = true,
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true,
 }
+
+local bitwise = {["&"] = true, ["|"] = true, ["^"] = true, ["~"] = true, ["<<"] = true, [">>"] = true}
+local misplaced = {["nil"] = "nil", entry = "[]", list = "[]", string = "''"}
 
 return function(context)
   local list, text, formula, fail = context.list, context.text, context.formula, context.fail
@@ -32,8 +35,10 @@ return function(context)
           given[i] = ("K(%s)"):format(a.number)
         end
         return ("lm_of_%s(%s)"):format(name, table.concat(given, ", "))
-      elseif part[1] == "nil" or part[1] == "entry" then
-        fail(entry, "%s: '%s' has no place among numbers", label, part[1] == "nil" and "nil" or "[]")
+      elseif misplaced[part[1]] then
+        fail(entry, "%s: %s has no place among numbers", label, misplaced[part[1]])
+      elseif bitwise[part[1]] and entry.takes ~= "integers" then
+        fail(entry, "%s: '%s' is for ops with takes = \"integers\"", label, part[1])
       end
     end
     return formula.c(tree, leaf)
@@ -65,14 +70,15 @@ return function(context)
         entry = entry, name = entry.name, id = "LM_OP_" .. entry.name, c = c,
         text = entry.elementwise, label = "elementwise",
         tensors = map(entry.tensors, function(a) return a.name end), numbers = entry.numbers,
-        real = entry.gives == "float", test = entry.gives == "bool",
+        real = entry.gives == "float", integers = entry.takes == "integers", test = entry.gives == "bool",
       }
       forwards[#forwards + 1] = entry.kernel
     end
   end
 
   local function is_fused(row)
-    local fused = row.entry.elementwise and #row.places == 1 and #row.tree > 1 and row.tree[1] ~= "name"
+    local fused = row.tree and row.entry.elementwise and #row.places == 1 and #row.tree > 1 and row.tree[1] ~= "name"
+    if not fused then return false end
     formula.walk(row.tree, function(part)
       if part[1] == "call" and not (list[part[2]] and list[part[2]].elementwise) then fused = false end
     end)
@@ -106,30 +112,39 @@ return function(context)
     end
   end
 
-  local function in_order() -- those of any compute type first
-    local found = {}
-    for _, real in ipairs {false, true} do
-      for _, kernel in ipairs(forwards) do
-        if kernel.real == real then found[#found + 1] = kernel end
+  -- Those of any compute type first, then those of integers, then those of float and double alone.
+  local in_order = {}
+  for _, fits in ipairs {
+    function(kernel) return not kernel.real and not kernel.integers end,
+    function(kernel) return kernel.integers end,
+    function(kernel) return kernel.real end,
+  } do
+    for _, kernels in ipairs {forwards, gradients} do
+      for _, kernel in ipairs(kernels) do
+        if fits(kernel) then in_order[#in_order + 1] = kernel end
       end
     end
-    for _, kernel in ipairs(gradients) do found[#found + 1] = kernel end
-    return found
+  end
+  local function has(kernel, suffix)
+    if suffix == "i64" then return not kernel.real end
+    return not kernel.integers
   end
 
   local function of(kernel) return (kernel.bits and "lm_of_grad_" or "lm_of_") .. kernel.name end
   local function short(kernel) return (kernel.bits and "grad_" or "") .. kernel.name end
 
-  -- Lines for each kernel, those for float and double alone between #ifdef LM_REAL and #endif.
+  -- Lines for each kernel, those of only some compute types between #ifdef LM_REAL or LM_WHOLE and #endif.
   local function guarded(lines_of)
-    local body, real = {}, false
-    for _, kernel in ipairs(in_order()) do
-      if kernel.real and not real then
-        body[#body + 1], real = "#ifdef LM_REAL", true
+    local body, within = {}, nil
+    for _, kernel in ipairs(in_order) do
+      local guard = kernel.real and "#ifdef LM_REAL" or kernel.integers and "#ifdef LM_WHOLE" or nil
+      if guard ~= within then
+        if within then body[#body + 1] = "#endif" end
+        body[#body + 1], within = guard, guard
       end
       for _, line in ipairs(lines_of(kernel)) do body[#body + 1] = line end
     end
-    body[#body + 1] = "#endif"
+    body[#body + 1] = within and "#endif"
     return table.concat(body, "\n") .. "\n"
   end
 
@@ -140,7 +155,7 @@ return function(context)
 
 /* One element of each elementwise op, and of each gradient of one as a single formula. Whoever includes this has a type
  * num, the compute type, K(c) for a number of that type, and the functions in capitals; LM_ELEMENT begins a function.
- * LM_REAL: num is float or double. */
+ * LM_REAL: num is float or double; LM_WHOLE: it is int64_t. */
 ]] .. guarded(function(kernel)
       local parameters = {}
       for i, name in ipairs(kernel.tensors) do parameters[i] = "num " .. name end
@@ -190,8 +205,8 @@ return function(context)
     local body = {context.made, "/* By kernel; NULL where the compute type has no such op. */"}
     for _, suffix in ipairs {"f32", "f64", "i64"} do
       body[#body + 1] = ("static lm_point_launcher *const %s[LM_POINT_KERNELS] = {"):format(suffix)
-      for _, kernel in ipairs(in_order()) do
-        if suffix ~= "i64" or not kernel.real then
+      for _, kernel in ipairs(in_order) do
+        if has(kernel, suffix) then
           body[#body + 1] = ("    [%s] = %s,"):format(kernel.id, launcher(kernel, suffix))
         end
       end
@@ -202,16 +217,17 @@ return function(context)
 
   function point.launchers()
     local body = {context.made}
-    for _, kernel in ipairs(in_order()) do
-      body[#body + 1] = ("lm_point_launcher %s, %s%s;"):format(launcher(kernel, "f32"), launcher(kernel, "f64"),
-        kernel.real and "" or ", " .. launcher(kernel, "i64"))
+    for _, suffix in ipairs {"f32", "f64", "i64"} do
+      for _, kernel in ipairs(in_order) do
+        if has(kernel, suffix) then body[#body + 1] = ("lm_point_launcher %s;"):format(launcher(kernel, suffix)) end
+      end
     end
     return table.concat(body, "\n") .. "\n"
   end
 
   function point.rows()
     local body = {context.made}
-    for _, kernel in ipairs(in_order()) do
+    for _, kernel in ipairs(in_order) do
       local values = {}
       for i = 1, #kernel.tensors do values[i] = ("in_[%d]"):format(i - 1) end
       for _, a in ipairs(kernel.numbers) do values[#values + 1] = ("p_.of[%d]"):format(a.number_place) end
@@ -236,7 +252,7 @@ struct lm_row_$name {
   local function definitions(of_them, suffix, num, dtype)
     local body = {context.made}
     for _, kernel in ipairs(of_them) do
-      if suffix ~= "i64" or not kernel.real then
+      if has(kernel, suffix) then
         body[#body + 1] = ("LM_POINT_LAUNCHER(%s, lm_row_%s, %s, %s)")
           :format(launcher(kernel, suffix), short(kernel), num, dtype)
       end

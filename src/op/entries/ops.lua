@@ -1,5 +1,5 @@
 --- Every op, once. The build writes from here what C needs of it: argument structs, descriptors, scalar functions and
---- loops for the CPU, rows for CUDA, gradients, calls for formulas (op/generate.lua says which file is what).
+--- loops for the CPU, rows for CUDA, gradients, calls for formulas (op/entries/generate.lua says which file is what).
 ---
 --- An entry begins with its arguments in their order, those that may also stand by position first, in `options` those
 --- that only a name gives. "name", "name: kind", "name: kind = default"; a ? makes it one that may be left out:
@@ -15,28 +15,33 @@
 ---   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
 ---   m: reduction = mean    int, one of a choice's names
 ---
---- kind        left out: lm_op_<name> in op/ checks and allocates, the backend's slot computes, or with `elementwise`
----             generated code does. "view": shares x's storage, no kernel. "write": writes into its first tensor and
----             returns it; counted as an in-place write. "new": makes a tensor from no tensor. "composite": made of
----             other ops, by lm_composite_<name> in autograd/.
+--- kind        left out: lm_op_<name> in op/ checks and allocates, the backend's slot computes; with `elementwise` or
+---             `formula` nothing else is needed. "view": shares x's storage, no kernel. "write": writes into its first
+---             tensor and returns it; counted as an in-place write. "new": makes a tensor from no tensor. "composite":
+---             made of other ops, by lm_composite_<name> in autograd/ where a formula does not do.
 --- results     tensors that a caller sees, if not one; `hidden` more that only the gradient sees
 --- elementwise the value of one element. Tensors come first among the arguments, then numbers. Functions and other
 ---             ops of one element may be called; both sides of ? : && || are computed, so that loops vectorize. NaN
 ---             comes through wherever PyTorch's does. `name_` writes in place.
---- gives       "float": integers become floating; "bool": tests; left out: the dtype that the inputs have in common
+--- formula     the op as a formula of others, or lines of "name = formula" and then one formula for each result
+--- needs       {condition, message} rows, checked at each call: an error where the condition is false, or with
+---             `warn = true` a warning. {x} in a message is x's sizes, {p} a number; any formula may stand there
+--- forms       calls that are those of other ops: `when` a condition holds, a formula or its lines, and its own
+---             `needs`. The last op of it works in place where the call does
+--- gives       dtypes of an elementwise op. "float": integers become floating; "bool": tests; "number": bool becomes
+---             int64; an argument's name: that one's; left out: what the inputs (masks apart) have in common
+--- takes       "integers": of an elementwise op, which may have & | ^ ~ << >> then: an error for floating inputs
 --- divides     the argument that may not be 0 among integers
+--- whole       the number that has to be whole among integers
 --- bool        what to use for bool, where the op is not defined for it
---- forms       true: options or arguments may make a call into those of other ops (autograd/forms.c)
 --- writes      arguments that change beside the results; `when` that argument is true
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
 ---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Dims in formulas count from 0. Tensors and numbers may be
----             calculated with; ? : is `where` of tensors. Ops have their defaults; what is no op is a function of
----             autograd/formulas.c. Of an elementwise op a formula of such ops is one fused kernel too. For several
----             arguments, "x, weight": one call has all of their gradients as results. For a list: of its tensor
----             number `at`. What a formula touches is saved for it. "none": there is none. "composite": recorded as the
----             ops of lm_composite_<name>.
+---             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an elementwise op a formula of such ops is one fused
+---             kernel too. For several arguments, "x, weight": one call has all of their gradients as results. For a
+---             list: of its tensor number `at`. What a formula touches is saved for it. "none": there is none.
+---             "formula": recorded as the ops of `formula`.
 ---             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
 ---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
 ---             of choice: ties, 0 and NaN.
@@ -45,13 +50,19 @@
 ---             anyway; "banned_gpu": an error but on the CPU, there float32; "widest": the widest among them; left out:
 ---             nothing (elementwise ops promote by themselves)
 ---
+--- In formulas over tensors (`formula`, `forms`, `grad`) ops have their defaults and dims count from 0; tensors and
+--- numbers may be calculated with, and ? : is `where` of tensors and a choice by numbers. [1, 2] is a list of sizes,
+--- dims or tensors; size_of(x)[1] an entry from 1, or [-1] from the end; reduction == 'mean' asks for a choice. What is
+--- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
+---
 --- Shapes in help: N batch, C channels, H, W.
 local entries = require "luminary.base.entries"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
-  elementwise = "string?", gives = "string?", divides = "string?", bool = "string?", forms = "boolean?",
-  writes = "table?", grad = "table|string?", autocast = "string?", help = "string",
+  elementwise = "string?", formula = "table|string?", needs = "table?", forms = "table?", gives = "string?",
+  takes = "string?", divides = "string?", whole = "string?", bool = "string?", writes = "table?",
+  grad = "table|string?", autocast = "string?", help = "string",
 })
 
 --- Names that stand for the numbers 0, 1, …, and C's names for those.
@@ -69,13 +80,14 @@ list.choices = {
 -- ---- elementwise arithmetic
 op "add" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x + alpha * other",
+  elementwise = "x + alpha * other", whole = "alpha",
   grad = {x = "g", other = "scaled(g, alpha)"},
   help = "x + alpha * other",
 }
 op "sub" {
   "x: scalar", "other: scalar", options = {"alpha: number = 1"},
-  elementwise = "x - alpha * other",
+  elementwise = "x - alpha * other", whole = "alpha",
+  needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "g", other = "scaled(g, -alpha)"},
   help = "x - alpha * other",
 }
@@ -89,7 +101,10 @@ op "div" {
   "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
   elementwise = "x / other", gives = "float",
   grad = {x = "g / other", other = "-(g * y / other)"},
-  forms = true,
+  forms = {
+    {when = "rounding_mode == 'floor'", "floor_divide(x, other)"},
+    {when = "rounding_mode == 'trunc'", "trunc_divide(x, other)"},
+  },
   help = "x / other; integers give float32, but keep their dtype where it is rounded down ('floor') or "
     .. "towards 0 ('trunc')",
 }
@@ -119,6 +134,10 @@ op "pow" {
     exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
   },
   bool = "use :int() first",
+  needs = {
+    {"is_float(x) || is_float(exponent) || !is_number(exponent) || value_of(exponent) >= 0",
+      "integers to a negative integer power are not integers; use x:float()"},
+  },
   autocast = "keep_gpu", help = "x to the power of exponent",
 }
 op "maximum" {
@@ -172,7 +191,12 @@ op "reciprocal" {
   grad = {x = "-(g * (y * y))"},
   autocast = "keep_gpu", help = "1 / x",
 }
-op "square" {"x", elementwise = "x * x", grad = {x = "g * (x * 2)"}, autocast = "keep_gpu", help = "x * x"}
+op "square" {
+  "x",
+  elementwise = "x * x", gives = "number",
+  grad = {x = "g * (x * 2)"},
+  autocast = "keep_gpu", help = "x * x",
+}
 op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
 op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
 op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
@@ -265,7 +289,17 @@ op "round" {
   elementwise = "round(x)",
   grad = {x = "zeros_like(g)"},
   bool = "use :int() or :logical_not()",
-  forms = true,
+  needs = {
+    {"decimals == 0 || is_float(x)", "decimals are for floating x, got {dtype_of(x)}; use :float() first"},
+    {"decimals == 0 || decimals >= -largest_power(x) && decimals <= largest_power(x)", "decimals is {decimals}; "
+      .. "10^{decimals} is beyond {largest_power(x) > 38 ? 'float64' : 'float32'}, which has -{largest_power(x)} to "
+      .. "{largest_power(x)}"},
+  },
+  -- These powers are exact up to 10^22.
+  forms = {
+    {when = "decimals > 0", "round_scaled(x, power_of_ten(decimals), 1)"},
+    {when = "decimals < 0", "round_scaled(x, 1, power_of_ten(-decimals))"},
+  },
   help = "rounded to nearest, halves to even; to so many decimals, negative: to tens, hundreds, …",
 }
 op "round_scaled" {
@@ -289,7 +323,13 @@ op "clamp" {
     max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
   },
   bool = "use :int() or :logical_not()",
-  forms = true,
+  needs = {{"given(min) || given(max)", "min and max are both missing; give one of them, or both"}},
+  forms = { -- numbers: the gradient at ties is another than that of bounds that are tensors
+    {when = "is_float(x) && (!given(min) || is_number(min)) && (!given(max) || is_number(max))",
+      "clamp_range(x, given(min) ? value_of(min) : -inf, given(max) ? value_of(max) : inf)"},
+    {when = "!given(max)", "maximum(x, min)"},
+    {when = "!given(min)", "minimum(x, max)"},
+  },
   help = "x limited to [min, max], numbers or tensors, either may be nil; max where min is larger; NaN wins",
 }
 op "clamp_range" {
@@ -306,7 +346,8 @@ op "where" {
 }
 op "masked_fill" {
   "x", "mask: mask", "value: scalar",
-  elementwise = "mask != 0 ? value : x",
+  elementwise = "mask != 0 ? value : x", gives = "x",
+  needs = {{"ndim_of(value) == 0", "value has to be a number or 0-d, got {value}"}},
   grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
   help = "x with value where mask holds",
 }
@@ -345,20 +386,43 @@ op "mean" {
   grad = {x = "spread(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
   help = "mean over dim, or all",
 }
+local unbiased_or_correction = {
+  "unbiased || correction == 0 || correction == 1",
+  "unbiased = false is correction = 0, and correction is {correction}; give one of the two",
+}
 op "var" {
   "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
-  grad = {x = "var_grad(g, x, dim, correction, keepdim)"},
-  forms = true,
+  grad = {
+    x = {
+      "n = count(dim, size_of(x)) - correction",
+      "kept(g * (n > 0 ? 2 / n : inf), dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+    },
+  },
+  needs = {unbiased_or_correction},
+  forms = {{when = "!unbiased", "var(x, dim, 0, keepdim)"}},
   help = "variance; divides by n - correction; unbiased = false is correction = 0",
 }
 op "std" {
-  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"}, kind = "composite",
-  forms = true,
+  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  needs = {unbiased_or_correction},
+  formula = "sqrt(var(x, dim, unbiased ? correction : 0, keepdim))",
   help = "square root of var",
 }
 op "norm" {
   "x", "p: number = 2", "dim: dims?", options = {"keepdim = false"},
-  grad = {x = "norm_grad(g, x, y, p, dim, keepdim)"},
+  -- p infinite: the largest (or smallest) share; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
+  grad = {
+    x = {
+      "gk = kept(g, dim, keepdim, size_of(x))",
+      "yk = kept(y, dim, keepdim, size_of(x))",
+      "hit = p == inf || p == -inf ? abs(x) == yk : nil",
+      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
+      "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * masked_fill(gk / yk, yk == 0, 0) "
+        .. ": p == inf || p == -inf ? where(hit, sign(x), 0) * (gk / sum(hit, dim, true)) "
+        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) "
+        .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
+    },
+  },
   autocast = "keep_gpu", help = "p-norm over dim, or all; p may be math.huge or 0",
 }
 op "logsumexp" {
@@ -366,14 +430,20 @@ op "logsumexp" {
   grad = {x = "spread(g, dim, keepdim, size_of(x)) * exp(x - spread(y, dim, keepdim, size_of(x)))"},
   autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
 }
+local extreme_grad = {
+  x = {
+    "hit = x == kept(y, dim, keepdim, size_of(x))",
+    "hit ? kept(g, dim, keepdim, size_of(x)) / sum(hit, dim, true) : 0",
+  },
+}
 op "amax" {
   "x", "dim: dims?", options = {"keepdim = false"},
-  grad = {x = "extreme_grad(g, x, y, dim, keepdim)"},
+  grad = extreme_grad,
   help = "largest over dim, or all; ties share the gradient",
 }
 op "amin" {
   "x", "dim: dims?", options = {"keepdim = false"},
-  grad = {x = "extreme_grad(g, x, y, dim, keepdim)"},
+  grad = extreme_grad,
   help = "smallest over dim, or all; ties share the gradient",
 }
 op "max_dim" {
@@ -449,7 +519,19 @@ op "linear" {
   "x", "weight", "bias: scalar?",
   grad = {x = "linear(g, t(weight))", weight = "mm(t(rows(g)), rows(x))", bias = "g"},
   autocast = "lower",
-  forms = true,
+  -- A vector for weight is a matrix of one row, whose dim goes from the result; a bias of one number is added at last.
+  forms = {
+    {
+      when = "ndim_of(weight) == 1",
+      needs = {
+        {"ndim_of(x) > 0 && size_of(x)[-1] == size_of(weight)[1]", "x is {x}, weight {weight}: the last sizes differ"},
+        {"ndim_of(bias) == 0", "bias is {bias}; for a weight of one dim it has to be a number or 0-d"},
+      },
+      "y = squeeze(linear(x, unsqueeze(weight, 0)), -1)",
+      "given(bias) ? y + bias : y",
+    },
+    {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
+  },
   help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
     .. "weight [in] gives [...]",
 }
@@ -501,7 +583,7 @@ op "index_get" {
 }
 op "index_put" {
   "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"},
-  grad = {x = "index_put_grad(g, indices, accumulate)", values = "index_get(g, indices)"},
+  grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   autocast = "widest", help = "x with values at indices; also index_put_",
 }
 op "nonzero" {
@@ -526,7 +608,12 @@ op "embedding" {
 }
 op "embedding_backward" {
   "grad", "index", "num: int", "padding_idx: int",
-  grad = {grad = "embedding_grad_grad(g, index, padding_idx)"},
+  grad = {
+    grad = {
+      "rows = embedding(index, g)",
+      "padding_idx > 0 ? masked_fill(rows, unsqueeze(index == padding_idx, -1), 0) : rows",
+    },
+  },
   help = "gradient of embedding's weight, [num, features]",
 }
 
@@ -538,10 +625,20 @@ op "conv2d" {
   grad = {
     x = "conv2d_input(g, weight, size_of(x), stride, padding, dilation, groups)",
     weight = "conv2d_weight(g, x, size_of(weight), stride, padding, dilation, groups)",
-    bias = "channel_sum(g)",
+    bias = "sum(g, ndim_of(g) == 3 ? [1, 2] : [0, 2, 3])",
   },
   autocast = "lower",
-  forms = true,
+  forms = {
+    {
+      when = "padding == 'same'",
+      needs = {
+        {"stride[1] == 1 && stride[2] == 1",
+          "padding = \"same\" is for a stride of 1, and stride is {{stride[1]}, {stride[2]}}"},
+      },
+      "conv2d(padded_to_same(x, weight, dilation), weight, bias, stride, "
+        .. "[same_padding(weight, dilation, 1), same_padding(weight, dilation, 2)], dilation, groups)",
+    },
+  },
   help = "convolution; weight [out, C / groups, kH, kW]; padding 'valid' is none, 'same' keeps H and W (stride 1)",
 }
 op "conv2d_input" {
@@ -611,12 +708,15 @@ op "adaptive_avg_pool2d" {
 }
 op "adaptive_avg_pool2d_backward" {
   "grad", "size: size",
-  grad = {grad = "adaptive_pooled(g, size_of(grad))"},
+  grad = {grad = "adaptive_avg_pool2d(g, [size_of(grad)[-2], size_of(grad)[-1]])"},
   help = "gradient of adaptive_avg_pool2d for an input of that size",
 }
 
 -- ---- normalization, dropout
--- y1, y2 are mean and inverse deviation, also of layer_norm.
+-- y1, y2 are mean and inverse deviation, also of layer_norm. With xhat = (x - mean) invstd and w the weight, for n
+-- elements that share statistics:
+--   dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
+-- For double backward the statistics are made anew from x, since their gradients matter too.
 op "batch_norm" {
   "x", "running_mean?", "running_var?", "weight?", "bias?",
   options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
@@ -631,7 +731,17 @@ op "batch_norm_backward" {
   "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
   "eps: number = 1e-5",
   results = 3,
-  grad = "composite",
+  grad = "formula",
+  formula = { -- x [N, C, ...]: statistics a channel
+    "dims = all_but(1, ndim_of(x))",
+    "centred = x - (training ? mean(x, dims, true) : along(running_mean, 1, ndim_of(x)))",
+    "invstd = rsqrt((training ? mean(square(centred), dims, true) : along(running_var, 1, ndim_of(x))) + eps)",
+    "xhat = centred * invstd",
+    "wg = given(weight) ? grad * along(weight, 1, ndim_of(x)) : grad",
+    "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
+    "sum(grad * xhat, dims)",
+    "sum(grad, dims)",
+  },
   help = "gradients of batch_norm: x, weight, bias",
 }
 op "batch_norm_relu" {
@@ -647,7 +757,21 @@ op "batch_norm_relu" {
 op "batch_norm_relu_backward" {
   "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
   results = 4,
-  grad = "composite",
+  grad = "formula",
+  formula = {
+    "dims = all_but(1, ndim_of(x))",
+    "centred = x - (training ? mean(x, dims, true) : along(save_mean, 1, ndim_of(x)))",
+    "invstd = training ? rsqrt(mean(square(centred), dims, true) + eps) : along(save_invstd, 1, ndim_of(x))",
+    "xhat = centred * invstd",
+    "scaled_x = given(weight) ? xhat * along(weight, 1, ndim_of(x)) : xhat",
+    "before_relu = given(y) ? y : given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+    "masked = masked_fill(grad, before_relu <= 0, 0)",
+    "wg = given(weight) ? masked * along(weight, 1, ndim_of(x)) : masked",
+    "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
+    "sum(masked * xhat, dims)",
+    "sum(masked, dims)",
+    "given(y) ? masked : nil",
+  },
   help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
     .. "the fourth is nil too",
 }
@@ -658,13 +782,24 @@ op "layer_norm" {
 }
 op "layer_norm_backward" {
   "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5", results = 3,
-  grad = "composite",
+  grad = "formula",
+  formula = { -- statistics over the last dims
+    "first = ndim_of(x) - length_of(normalized_shape)",
+    "dims = range(first, ndim_of(x))",
+    "centred = x - mean(x, dims, true)",
+    "invstd = rsqrt(mean(square(centred), dims, true) + eps)",
+    "xhat = centred * invstd",
+    "wg = given(weight) ? grad * weight : grad",
+    "invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true))",
+    "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
+    "first > 0 ? sum(grad, range(0, first)) : grad",
+  },
   help = "gradients of layer_norm: x, weight, bias",
 }
 -- y1 is the mask.
 op "dropout" {
   "x", "p: number = 0.5", "training = true", hidden = 1,
-  grad = {x = "dropout_grad(g, y1, p, training)"},
+  grad = {x = "training && p > 0 ? g * y1 * (p < 1 ? 1 / (1 - p) : 0) : g"},
   help = "zeros with probability p, the rest divided by 1 - p",
 }
 
@@ -683,20 +818,73 @@ op "nll_loss_backward" {
 op "cross_entropy" {
   "x", "target",
   options = {"weight?", "ignore_index: int = -100", "label_smoothing: number = 0", "reduction: reduction = mean"},
-  kind = "composite",
+  needs = {
+    {"ndim_of(x) > 0", "x needs a dim of classes: [C], [N, C] or [N, C, ...]"},
+    {"label_smoothing >= 0 && label_smoothing <= 1", "label_smoothing is {label_smoothing}; it has to be from 0 to 1"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[ndim_of(x) > 1 ? 2 : 1]",
+      "weight is {weight}; it has to hold one number for each of {size_of(x)[ndim_of(x) > 1 ? 2 : 1]} classes"},
+    {"!is_float(target) || same_size(x, target)",
+      "target is {dtype_of(target)} {target}; probabilities have to be x's size {x}, and classes integers"},
+    {"is_float(target) || ndim_of(target) == ndim_of(x) - 1",
+      "target is {target}; for x of {x} it has one dim less, without the classes"},
+  },
+  -- Where one part does not count it is nil, and so is all that is made of it. No batch is one of one.
+  formula = {
+    "xs = ndim_of(x) == 1 ? unsqueeze(x, 0) : x",
+    "targets = ndim_of(x) == 1 ? unsqueeze(target, 0) : target",
+    "classes = size_of(xs)[2]",
+    "smooth = label_smoothing > 0 && !is_float(target)",
+    "logp = log_softmax(xs, 1)",
+    "terms = !smooth && !is_float(target) ? nil : given(weight) ? logp * along(weight, 1, ndim_of(logp)) : logp",
+    -- against probabilities; the mean is over everything but the classes
+    "soft = !is_float(target) ? nil "
+      .. ": label_smoothing > 0 ? targets * (1 - label_smoothing) + label_smoothing / classes : targets",
+    "distance = -(terms * soft)",
+    -- the part of label smoothing that spreads over all classes
+    "ignored = smooth ? targets == ignore_index : nil",
+    "evenly = smooth ? masked_fill(-sum(terms, 1), ignored, 0) : nil",
+    "counts = given(weight) && smooth "
+      .. "? masked_fill(index_select(weight, 0, flatten(masked_fill(targets, ignored, 1))), flatten(ignored), 0) "
+      .. ": !ignored",
+    "even = reduction == 'mean' ? sum(evenly) / sum(counts) : reduced(evenly, reduction)",
+    "hard = is_float(target) ? nil : nll_loss(logp, targets, weight, ignore_index, reduction)",
+    "loss = smooth ? hard * (1 - label_smoothing) + even * (label_smoothing / classes) "
+      .. ": !is_float(target) ? hard : reduction == 'none' ? sum(distance, 1) "
+      .. ": sum(distance) / (reduction == 'mean' ? numel_of(logp) / classes : 1)",
+    "ndim_of(x) == 1 && reduction == 'none' ? reshape(loss, []) : loss",
+  },
   autocast = "keep", help = "log_softmax and nll_loss; x [N, C] or [N, C, ...], target classes or probabilities",
 }
 op "mse_loss" {
-  "x", "target", options = {"reduction: reduction = mean"}, kind = "composite",
+  "x", "target", options = {"reduction: reduction = mean"},
+  needs = {
+    {"same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
+      .. "meant: give them the same size", warn = true},
+  },
+  formula = "reduced(square(x - target), reduction)",
   autocast = "keep", help = "squared difference",
 }
+local same_size = {"same_size(x, target)", "x is {x}, target {target}; they have to be the same size"}
 op "binary_cross_entropy" {
-  "x", "target", options = {"weight?", "reduction: reduction = mean"}, kind = "composite",
+  "x", "target", options = {"weight?", "reduction: reduction = mean"},
+  needs = {
+    same_size,
+    {"!(least_of(x) < 0 || largest_of(x) > 1)", "x has values from {least_of(x)} to {largest_of(x)}, and "
+      .. "probabilities are from 0 to 1; bce_with_logits takes logits"}, -- which would be NaN by mistake
+  },
+  formula = {"loss = bce(x, target)", "reduced(given(weight) ? loss * weight : loss, reduction)"},
   autocast = "banned_gpu",
   help = "binary cross-entropy of probabilities x; bce_with_logits of what would be given to a sigmoid is safer",
 }
 op "bce_with_logits" {
-  "x", "target", options = {"weight?", "pos_weight?", "reduction: reduction = mean"}, kind = "composite",
+  "x", "target", options = {"weight?", "pos_weight?", "reduction: reduction = mean"},
+  needs = {same_size},
+  -- (1 - t) x - (1 + (pos_weight - 1) t) log_sigmoid(x), times weight
+  formula = {
+    "positive = given(pos_weight) ? log_sigmoid(x) * ((pos_weight - 1) * target + 1) : log_sigmoid(x)",
+    "loss = (1 - target) * x - positive",
+    "reduced(given(weight) ? loss * weight : loss, reduction)",
+  },
   autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
 }
 
@@ -789,7 +977,7 @@ op "scatter_add_" {
 }
 op "index_put_" {
   "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
-  grad = {x = "index_put_grad(g, indices, accumulate)", values = "index_get(g, indices)"},
+  grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
   help = "writes values at indices",
 }
 
@@ -860,5 +1048,12 @@ op "randn_like" {
   help = "standard normal, shaped and laid out like x",
 }
 
+--- Names that stand for several ops, by what is given: the first, or that for a `number` or a `tensor` in the second
+--- place; or with an `option` that is true.
+list.overloads = {
+  max = {"amax", number = "max_dim", tensor = "maximum"},
+  max_pool2d = {"max_pool2d", option = "return_indices", with = "max_pool2d_with_indices"},
+  min = {"amin", number = "min_dim", tensor = "minimum"},
+}
 
 return list

@@ -1,0 +1,69 @@
+/* Joining tensors along a dim. The slot's list has no tensors to be skipped. */
+#include <string.h>
+
+#include "base/mem.h"
+#include "op/layout.h"
+
+static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as PyTorch does */
+
+/* Output sizes; *first is the first tensor that counts, NULL when all are of size [0]. */
+static lm_status cat_size(const lm_cat_args *a, const lm_tensor **first, int *dim, int64_t *size, bool *last) {
+  lm_status status = LM_OK;
+  *first = NULL;
+  *last = true;
+  for (int i = 0; i < a->tensors.n; i++) {
+    const lm_tensor *t = a->tensors.v[i];
+    if (!t) return lm_fail(LM_E_ARG, "cat: entry %d of the list is nil", i + 1);
+    if (t->ndim == 0) return lm_fail(LM_E_SHAPE, "cat: entry %d is 0-d and has no dim to join; use lm.stack", i + 1);
+    if (is_skipped(t)) continue;
+    if (!*first) {
+      *first = t;
+      TRY(lm_dim("cat", a->dim == LM_NO_DIM ? 0 : a->dim, t->ndim, dim));
+      memcpy(size, t->size, sizeof t->size);
+      size[*dim] = 0;
+    }
+    bool fits = t->ndim == (*first)->ndim;
+    for (int d = 0; fits && d < t->ndim; d++) fits = d == *dim || t->size[d] == size[d];
+    if (!fits) {
+      return lm_fail(LM_E_SHAPE, "cat: entry %d is %s, the first is %s; sizes have to agree in all dims but dim %d",
+                     i + 1, lm_shape_of(t), lm_shape_of(*first), *dim + 1);
+    }
+    size[*dim] += t->size[*dim];
+    *last = *last && lm_format_of(t) == LM_CHANNELS_LAST;
+  }
+done:
+  return status;
+}
+
+lm_status lm_op_cat(const lm_cat_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor **list = NULL, *result = NULL;
+  const lm_tensor *first;
+  int dim = 0;
+  int64_t size[LM_MAX_DIMS] = {0};
+  bool channels_last;
+  if (a->tensors.n == 0) return lm_fail(LM_E_ARG, "cat: the list is empty");
+  TRY(cat_size(a, &first, &dim, size, &channels_last));
+  TRY(lm_check_same_device(LM_OP_cat, a->tensors.n, a->tensors.v));
+  TRY(lm_tensor_empty(lm_result_type(a->tensors.n, a->tensors.v), a->tensors.v[0]->device, first ? first->ndim : 1,
+                      size, first && channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &result));
+  if (result->numel > 0) {
+    lm_cat_args args = {.tensors = {0, NULL}, .dim = dim};
+    list = lm_malloc(sizeof *list * (size_t)a->tensors.n);
+    if (!list) {
+      status = LM_E_OOM;
+      goto done;
+    }
+    args.tensors.v = list;
+    for (int i = 0; i < a->tensors.n; i++) {
+      if (a->tensors.v[i]->numel > 0) list[args.tensors.n++] = a->tensors.v[i];
+    }
+    TRY(lm_dispatch(LM_OP_cat, result->device, &args, &result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_free(list);
+  lm_release(result);
+  return status;
+}

@@ -1,0 +1,535 @@
+--- The part of op/entries/generate.lua for autograd/: ops as calls within expressions, and what is made of those:
+--- gradients, composites, forms and what a call needs.
+return function(context)
+  local list, text, formula, fail = context.list, context.text, context.formula, context.fail
+  local map, fill = text.map, text.fill
+
+  local function kind_of_c(c)
+    if c:find("lm_tensor %*") then return "tensor" end
+    if c:find("lm_ints ") then return c:find("%*") and "other" or "ints" end
+    if c:find("struct") then return "other" end
+    return c:find("lm_list") and "list" or c:find("char %*") and "text" or c:find("%*") and "pair" or "number"
+  end
+
+  -- What a formula may call beside ops, by the prototypes of autograd/formulas.h: what it gives, what it takes.
+  local functions = {}
+  local formulas_h = text.read(context.source .. "/src/autograd/formulas.h")
+  for result, name, takes in formulas_h:gmatch("\n([%w_ ]+%*?)lm_f_([%w_]+)%(struct lm_expr %*e,?([^)]*)%)") do
+    local parameters = {}
+    for parameter in takes:gmatch("[^,]+") do parameters[#parameters + 1] = kind_of_c(parameter) end
+    functions[name] = {gives = kind_of_c(result), takes = parameters}
+  end
+
+  local operators = {
+    ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div", ["=="] = "eq", ["!="] = "ne",
+    ["<"] = "lt", ["<="] = "le", [">"] = "gt", [">="] = "ge", ["&&"] = "logical_and", ["||"] = "logical_or",
+  }
+  local constants = {inf = "INFINITY", nan = "NAN"}
+  local reserved = {a = true, e = true, r = true, args = true, out = true, whole = true, in_place = true, taken = true}
+  local c_types = {tensor = "lm_tensor *const ", number = "const double ", ints = "const lm_ints "}
+
+  local function within(c) return c:find("[^%w_.>%-]") and "(" .. c .. ")" or c end
+
+  -- ---- a formula as C over tensors
+
+  -- A function that writes trees as C, of an entry's formula called `label`. `scope.name` gives the C and the kind of
+  -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.size_of`
+  -- is for that function; `scope.pure`: no ops, which need an lm_expr.
+  local function emitter(entry, label, scope)
+    local conditions, emit = {}, nil
+    local function wrong(format, ...) fail(entry, "%s: " .. format, label, ...) end
+
+    -- The number of a choice's name, "mean", for the argument that a tree names.
+    local function chosen(a, name)
+      if not (a and a.is.choice) then return nil end
+      if a.is.of == "pair" then return name == "same" and "LM_PAD_SAME" or "0" end
+      for i, choice in ipairs(list.choices[a.is.choice]) do
+        if choice == name then return tostring(i - 1) end
+      end
+      wrong("'%s' is none of %s's names", name, a.is.choice)
+    end
+
+    -- An argument of an op's call from a tree, or its default.
+    local function passed(a, tree, name)
+      local is = a.is
+      if not tree then
+        if is.of == "tensor" and is.optional then return "NULL" end
+        if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" then
+          wrong("%s lacks its argument %s", name, a.name)
+        end
+        return is.pair and "(const int64_t[2])" .. a.value or is.of == "ints" and "(lm_ints)" .. a.value or a.value
+      end
+      if tree[1] == "string" and is.choice then return chosen(a, tree[2]) end
+      if tree[1] == "list" and is.of == "pair" then
+        local parts = map(tree[2], function(part) return (emit(part)) end)
+        return ("(const int64_t[2]){%s}"):format(table.concat(parts, ", "))
+      end
+      local c, of = emit(tree)
+      if of == "nil" and is.of == "tensor" then return "NULL" end
+      if of == is.of then return c end
+      if of == "number" and is.of == "tensor" then return ("lm_e_number(e, %s)"):format(c) end
+      if of == "number" and is.of == "ints" then return ("(lm_ints){1, {%s}}"):format(c) end
+      wrong("%s: argument %s is a %s, got a %s", name, a.name, a.kind, of)
+    end
+    local function call(name, trees, in_place)
+      local other = list[name]
+      if scope.pure then wrong("%s is an op, and here are only numbers", name) end
+      if #trees > #other.args then wrong("%s has %d arguments, got %d", name, #other.args, #trees) end
+      local values = map(other.args, function(a, i) return passed(a, trees[i], name) end)
+      if in_place and other.elementwise then
+        for i, a in ipairs(other.args) do values[i] = (".%s = %s"):format(a.name, values[i]) end
+        return ("lm_e_run_form(e, LM_OP_%s, &(lm_%s_args){%s}, in_place)"):format(name, name,
+          table.concat(values, ", ")), "tensor"
+      end
+      return ("lm_e_%s(e, %s)"):format(name, table.concat(values, ", ")), "tensor"
+    end
+    local function function_call(name, trees)
+      local f = functions[name]
+      if not f then wrong("'%s' is no op and no function of autograd/formulas.h", name) end
+      if #trees ~= #f.takes then wrong("%s has %d arguments, got %d", name, #f.takes, #trees) end
+      local values = map(trees, function(tree, i)
+        local c, of = emit(tree)
+        if of ~= f.takes[i] and not (of == "nil" and f.takes[i] == "tensor") then
+          wrong("%s: argument %d is a %s, got a %s", name, i, f.takes[i], of)
+        end
+        return c
+      end)
+      table.insert(values, 1, "e")
+      return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.gives
+    end
+
+    local function of_name(name)
+      local a = entry.args[name]
+      if a then
+        if scope.touch then scope.touch(a, table.concat(conditions, " && ")) end
+        return "a->" .. name, a.is.of
+      end
+      local c, of = scope.name(name, table.concat(conditions, " && "))
+      if not c and constants[name] then return constants[name], "number" end
+      if not c then wrong("there is no '%s'", name) end
+      return c, of
+    end
+
+    local function of_list(trees)
+      local kind
+      local parts = map(trees, function(tree)
+        local c, of = emit(tree)
+        if of ~= (kind or of) or of ~= "tensor" and of ~= "number" then wrong("a list holds tensors or numbers") end
+        kind = of
+        return c
+      end)
+      local c = table.concat(parts, ", ")
+      if kind == "tensor" then return ("((lm_list){%d, (lm_tensor *[]){%s}})"):format(#parts, c), "list" end
+      return ("((lm_ints){%d, {%s}})"):format(#parts, #parts == 0 and "0" or c), "ints"
+    end
+
+    local function of_entry(of_what, index)
+      local c, of = emit(of_what)
+      local at, of_index = emit(index)
+      if of == "pair" then return ("%s[%s - 1]"):format(c, at), "number" end
+      if of ~= "ints" or of_index ~= "number" then wrong("only sizes, dims and pairs have entries, by number") end
+      return ("lm_e_entry(%s, %s)"):format(c, at), "number"
+    end
+
+    local function of_choice(tree)
+      local c, of = emit(tree[2])
+      if of == "tensor" then return call("where", {{"c", c, of}, tree[3], tree[4]}) end
+      local own = true -- a condition on arguments alone is known when a call is recorded
+      formula.walk(tree[2], function(part) own = own and (part[1] ~= "name" or entry.args[part[2]] ~= nil) end)
+      local place = own and #conditions + 1 or nil
+      local when = within(scope.while_recording and scope.while_recording(c) or c)
+      if place then conditions[place] = when end
+      local yes, of_yes = emit(tree[3])
+      if place then conditions[place] = "!" .. when end
+      local no, of_no = emit(tree[4])
+      if place then conditions[place] = nil end
+      if of_yes ~= of_no and of_yes ~= "nil" and of_no ~= "nil" then
+        if of_yes == "number" then yes, of_yes = ("lm_e_number(e, %s)"):format(yes), "tensor" end
+        if of_no == "number" then no, of_no = ("lm_e_number(e, %s)"):format(no), "tensor" end
+        if of_yes ~= of_no then wrong("? : between a %s and a %s", of_yes, of_no) end
+      end
+      return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes
+    end
+
+    function emit(tree, in_place)
+      local kind = tree[1]
+      if kind == "number" then return tree[2], "number" end
+      if kind == "nil" then return "NULL", "nil" end
+      if kind == "c" then return tree[2], tree[3] end -- a part that is written already
+      if kind == "string" then return ('"%s"'):format(tree[2]), "text" end
+      if kind == "name" then return of_name(tree[2]) end
+      if kind == "list" then return of_list(tree[2]) end
+      if kind == "entry" then return of_entry(tree[2], tree[3]) end
+      if kind == "?" then return of_choice(tree) end
+      if kind == "call" then
+        local name, trees = tree[2], tree[3]
+        if name == "size_of" and scope.size_of then return scope.size_of(trees, wrong), "ints" end
+        if name == "given" and scope.given then return scope.given(trees, wrong), "number" end
+        if list[name] then return call(name, trees, in_place) end
+        return function_call(name, trees)
+      end
+      local c, of = emit(tree[2])
+      if #tree == 2 then
+        if of == "tensor" then return call(kind == "!" and "logical_not" or "neg", {{"c", c, of}}) end
+        return kind .. within(c), of
+      end
+      if tree[3][1] == "string" and tree[2][1] == "name" then
+        local a = entry.args[tree[2][2]]
+        local number = chosen(a, tree[3][2])
+        if number then return ("%s%s %s %s"):format(c, a.is.pair and "[0]" or "", kind, number), "number" end
+      end
+      local c2, of2 = emit(tree[3])
+      if of == "number" and of2 == "number" then
+        return ("%s%s %s %s"):format(kind == "/" and "(double)" or "", within(c), kind, within(c2)), "number"
+      end
+      if not operators[kind] then wrong("tensors have no operator %s", kind) end
+      return call(operators[kind], {{"c", c, of}, {"c", c2, of2}})
+    end
+    return emit, wrong
+  end
+
+  local function read(entry, label, given)
+    local ok, tree = pcall(formula.read, given)
+    if not ok then fail(entry, "%s: %s in '%s'", label, tree, given) end
+    return tree
+  end
+
+  -- The lines of a formula, "name = formula" or "formula": C that defines the names, and what the others are.
+  -- `root` is passed on with the trees of the latter.
+  local function compiled(entry, label, given, scope, root)
+    local body, values, known, outside = {}, {}, {}, scope.name
+    scope.name = function(name, condition)
+      if known[name] then return name, known[name] end
+      return outside(name, condition)
+    end
+    local emit, wrong = emitter(entry, label, scope)
+    for _, line in ipairs(type(given) == "table" and given or {given}) do
+      local name, rest = line:match("^([%a_][%w_]*) = (.*)$")
+      local c, of = emit(read(entry, label, rest or line), not name and root)
+      if name then
+        if not c_types[of] then wrong("%s is a %s, and has no name", name, of) end
+        if entry.args[name] or outside(name) or known[name] or reserved[name] then
+          wrong("'%s' is something else already", name)
+        end
+        known[name] = of
+        body[#body + 1] = context.line(entry, line)
+        body[#body + 1] = ("%s%s = %s;"):format(c_types[of], name, c)
+      else
+        values[#values + 1] = {c = c, of = of, line = context.line(entry, line)}
+      end
+    end
+    return body, values
+  end
+
+  -- ---- gradients
+
+  local function compiled_gradient(row)
+    local entry, touched, used, sometimes = row.entry, {args = 0, results = 0, list = false}, {}, {}
+    local function touch(what, bit, condition)
+      if condition ~= "" then
+        sometimes[#sometimes + 1] = {when = condition, what = what, bit = bit}
+      elseif what == "list" then
+        touched.list = true
+      elseif touched[what] % (2 * bit) < bit then
+        touched[what] = touched[what] + bit
+      end
+    end
+    local was_given = {} -- an argument is not kept to know that it was there
+    local body, values = compiled(entry, row.label, row.text, {
+      given = function(trees, wrong)
+        local a = trees[1] and entry.args[trees[1][2]]
+        if not a or not a.is.optional then wrong("given() is of an argument that may be left out") end
+        local c = ("lm_rule_given(r, %d)"):format(a.place - 1)
+        was_given[c] = "a->" .. a.name
+        return c
+      end,
+      while_recording = function(c) return (c:gsub("lm_rule_given%(r, %d+%)", was_given)) end,
+      touch = function(a, condition)
+        used.a = true
+        if a.is.of == "tensor" then touch("args", 2 ^ (a.place - 1), condition) end
+        if a.is.of == "list" then touch("list", nil, condition) end
+      end,
+      name = function(name, condition)
+        if row.each and (name == "sizes" or name == "at" or name == "before") then
+          return ({sizes = "r->node->list_size", at = "r->at", before = "&r->before"})[name],
+            name == "at" and "number" or "other"
+        end
+        local letter, number = name:match("^([gy])(%d?)$")
+        local k = tonumber(number) or 0
+        if not letter or k >= (entry.results or 1) + (letter == "y" and entry.hidden or 0) then return nil end
+        used[name] = ("r->%s[%d]"):format(letter, k)
+        if letter == "y" then touch("results", 2 ^ k, condition or "") end
+        return name, "tensor"
+      end,
+      size_of = function(trees, wrong)
+        local a, own = trees[1] and entry.args[trees[1][2]], false
+        for _, place in ipairs(row.places) do own = own or a and a.place == place end
+        if not own then wrong("size_of() is of the argument that the formula is for") end
+        return ("lm_rule_size(r, %d)"):format(a.place - 1)
+      end,
+    })
+    if #values ~= 1 then fail(entry, "%s: one value expected, got %d", row.label, #values) end
+    body[#body + 1] = values[1].line
+    body[#body + 1] = ("return %s;"):format(values[1].c)
+    return body, touched, used, sometimes
+  end
+
+  -- ---- what is written
+
+  local rules = {}
+
+  local function signature(entry)
+    return ("lm_tensor *lm_e_%s(lm_expr *e, %s)"):format(entry.name, table.concat(map(entry.args, function(a)
+      return (a.is.pair and "const int64_t *" or a.is.c) .. a.name
+    end), ", "))
+  end
+
+  local function is_c_composite(entry) return entry.c_kind == "COMP" and not entry.formula end
+
+  function rules.calls_header()
+    local composites = {}
+    for _, entry in ipairs(list) do
+      if is_c_composite(entry) then
+        composites[#composites + 1] = ("lm_status lm_composite_%s(const lm_%s_args *a, lm_tensor **out);"):format(
+          entry.name, entry.name)
+      end
+    end
+    return fill([[
+$made
+#ifndef LM_OP_CALLS_H
+#define LM_OP_CALLS_H
+
+#include "autograd/autograd.h"
+
+typedef struct lm_expr lm_expr;
+
+/* Written in autograd/: an op as others. */
+$composites
+
+/* An op within an expression (autograd/expr.h). Undefined where a tensor that it needs is. */
+$calls
+
+#endif
+]], {
+      made = context.made, composites = composites,
+      calls = map(list, function(entry) return signature(entry) .. ";" end),
+    })
+  end
+
+  -- ---- needs, forms, composites
+
+  local about = { -- what an error is about, by what its condition asks
+    is_float = "DTYPE", is_bool = "DTYPE", dtype_of = "DTYPE", ndim_of = "SHAPE", size_of = "SHAPE",
+    same_size = "SHAPE", numel_of = "SHAPE",
+  }
+
+  local function plain(entry, label) -- arguments and functions of them, without ops
+    return emitter(entry, label, {pure = true, name = function() end})
+  end
+
+  -- {condition, message}, the message's {formula} filled in, as C that gives an error or a warning.
+  local function needs_in_c(entry, rows)
+    return map(rows or {}, function(row)
+      if type(row[1]) ~= "string" or type(row[2]) ~= "string" then
+        fail(entry, "needs: {condition, message} expected")
+      end
+      local emit, wrong = plain(entry, "needs")
+      local tree, code = read(entry, "needs", row[1]), "ARG"
+      formula.walk(tree, function(part) code = part[1] == "call" and about[part[2]] or code end)
+      local values = {}
+      local message = row[2]:gsub("%%", "%%%%"):gsub('["\\]', "\\%0"):gsub("{([^{}]+)}", function(inner)
+        local c, of = emit(read(entry, "needs", inner))
+        values[#values + 1] = of == "tensor" and ("lm_shape_of(%s)"):format(c)
+          or of == "ints" and ("lm_f_text_of(e, %s)"):format(c) or of == "number" and ("(double)(%s)"):format(c)
+          or of == "text" and c or wrong("a %s has no words: '%s'", of, inner)
+        return of == "number" and "%.15g" or "%s"
+      end)
+      table.insert(values, 1, ('"%s: %s"'):format(entry.name, message))
+      local words = table.concat(values, ", ")
+      return ("if (!(%s)) %s(%s);"):format(emit(tree), row.warn and "lm_warn" or "return lm_fail",
+        row.warn and words or ("LM_E_%s, %s"):format(code, words))
+    end)
+  end
+
+  -- The formulas of a composite or a form, as C that fills `out`.
+  local function made_of(entry, label, lines, in_place)
+    local body, values = compiled(entry, label, lines, {name = function() end}, in_place)
+    local expected = entry.results or 1
+    if #values ~= expected then fail(entry, "%s: %d values expected, got %d", label, expected, #values) end
+    local given = map(values, function(value)
+      if value.of ~= "tensor" then fail(entry, "%s: gives a %s, not a tensor", label, value.of) end
+      return value.c
+    end)
+    table.insert(body, 1, "lm_expr_begin(e);")
+    body[#body + 1] = values[1].line
+    body[#body + 1] = ("return lm_expr_results(e, %d, (lm_tensor *[]){%s}, out);"):format(#given,
+      table.concat(given, ", "))
+    body[#body + 1] = "#line @here@"
+    return body
+  end
+
+  local begin = [[
+static lm_status ${what}_$name(const void *args$more) {
+  const lm_${name}_args *a = args;
+  $local
+  $body
+}
+]]
+  local expression = {"lm_expr whole, *e = &whole;"}
+
+  local function parts_of(entry)
+    local functions_of, fields = {}, {}
+    local function add(what, more, locals, body)
+      functions_of[#functions_of + 1] = fill(begin, {
+        what = what, name = entry.name, more = more, ["local"] = locals, body = body,
+      })
+      fields[#fields + 1] = (".%s = %s_%s"):format(what, what, entry.name)
+    end
+    if entry.needs then
+      local body = needs_in_c(entry, entry.needs)
+      body[#body + 1] = "return LM_OK;"
+      add("needs", "", {"lm_expr *const e = NULL;", "(void)e;"}, body)
+    end
+    if entry.forms then
+      local body = {}
+      for _, form in ipairs(entry.forms) do
+        if not form.when then fail(entry, "forms: {when = condition, formula} expected") end
+        body[#body + 1] = ("if (%s) {"):format((plain(entry, "forms")(read(entry, "forms", form.when))))
+        for _, lines in ipairs {needs_in_c(entry, form.needs), made_of(entry, "forms", form, true)} do
+          for _, line in ipairs(lines) do body[#body + 1] = line:find("^#") and line or "  " .. line end
+        end
+        body[#body + 1] = "}"
+      end
+      body[#body + 1] = "*taken = false;"
+      body[#body + 1] = "return LM_OK;"
+      table.insert(body, 1, "(void)in_place;")
+      add("form", ", bool in_place, bool *taken, lm_tensor **out", expression, body)
+    end
+    if entry.formula then
+      add("made_of", ", lm_tensor **out", expression, made_of(entry, "formula", entry.formula))
+    elseif is_c_composite(entry) then
+      add("made_of", ", lm_tensor **out", {}, {("return lm_composite_%s(a, out);"):format(entry.name)})
+    end
+    return table.concat(functions_of), fields
+  end
+
+  function rules.calls()
+    local body, rows = {context.made .. [[
+
+#include "autograd/composite.h"
+#include "autograd/formulas.h"
+#include "base/log.h"
+#include "autograd/expr.h"
+
+]]}, {}
+    for _, entry in ipairs(list) do
+      local needed = {}
+      for _, a in ipairs(entry.tensors) do
+        if not a.is.optional then needed[#needed + 1] = "!" .. a.name end
+      end
+      local parts, fields = parts_of(entry)
+      if #fields > 0 then
+        rows[#rows + 1] = ("[LM_OP_%s] = {%s},"):format(entry.name, table.concat(fields, ", "))
+      end
+      body[#body + 1] = fill([[
+$signature {
+  $check
+  const lm_${name}_args a = {$values};
+  return lm_e_run(e, LM_OP_$name, &a);
+}
+]], {
+        signature = signature(entry), name = entry.name,
+        check = #needed > 0 and {("if (%s) return NULL;"):format(table.concat(needed, " || "))} or {},
+        values = table.concat(map(entry.args, function(a)
+          return (a.is.pair and ".%s = {%s[0], %s[1]}" or ".%s = %s"):format(a.name, a.name, a.name)
+        end), ", "),
+      }) .. parts
+    end
+    body[#body + 1] = fill([[
+
+const lm_composition lm_compositions[LM_OP_COUNT] = {
+    $rows
+};
+]], {rows = rows})
+    return table.concat(body)
+  end
+
+  local function function_of(row)
+    local lines, touched, used, sometimes = compiled_gradient(row)
+    local locals = {}
+    if used.a then locals[1] = fill("const lm_${name}_args *a = r->args;\n", row.entry):gsub("\n", "") end
+    for _, name in ipairs {"g", "g1", "g2", "y", "y1", "y2"} do
+      if used[name] then locals[#locals + 1] = ("lm_tensor *%s = %s;"):format(name, used[name]) end
+    end
+    if table.concat(lines):find("%(e,") then table.insert(locals, 1, "lm_expr *e = &r->e;") end
+    if #locals == 0 then locals[1] = "(void)r;" end
+    local body = fill([[
+
+static lm_tensor *grad_$name(lm_rule *r) {
+  $locals
+  $lines
+  $after
+}
+]], {name = row.name, locals = locals, lines = lines, after = {"#line @here@"}})
+    local masks = {}
+    for _, what in ipairs {"args", "results", "list"} do
+      local value = touched[what]
+      if value and value ~= 0 then masks[#masks + 1] = (".%s = %s"):format(what, tostring(value)) end
+    end
+    local mask = #masks > 0 and table.concat(masks, ", ") or "0"
+    local fields = {
+      (".kind = LM_RULE_%s"):format(row.each and "EACH" or #row.places > 1 and "JOINT" or row.kernel and "POINT" or
+        "FORMULA"),
+      (".touched = {%s}"):format(mask), ".fn = grad_" .. row.name,
+    }
+    if #sometimes > 0 then
+      body = body .. fill([[
+
+static lm_touched touches_$name(const void *args) {
+  const lm_${op}_args *a = args;
+  lm_expr *const e = NULL;
+  (void)e;
+  lm_touched t = {$mask};
+  $lines
+  return t;
+}
+]], {name = row.name, op = row.entry.name, mask = mask, lines = map(sometimes, function(one)
+        if one.what == "list" then return ("if (%s) t.list = true;"):format(one.when) end
+        return ("if (%s) t.%s |= %d;"):format(one.when, one.what, one.bit)
+      end)})
+      fields[#fields + 1] = ".touches = touches_" .. row.name
+    end
+    if row.kernel then
+      fields[#fields + 1] = (".reads = %d, .kernel = %s"):format(row.kernel.bits, row.kernel.id)
+    end
+    return body, table.concat(fields, ", ")
+  end
+
+  function rules.gradients()
+    local body, rows = {context.made .. [[
+
+#include "autograd/formulas.h"
+#include "autograd/rules.h"
+]]}, {}
+    for _, entry in ipairs(list) do
+      local fields = {}
+      if entry.grad == "none" or (#entry.tensors == 0 and not entry.list) then fields[1] = ".none = true" end
+      if entry.grad == "formula" then fields[1] = ".decompose = true" end
+      for _, row in ipairs(entry.rows) do
+        local c, row_fields = function_of(row)
+        body[#body + 1] = c
+        if row.each then fields[#fields + 1] = (".each = true, .list = {%s}"):format(row_fields) end
+        for part, place in ipairs(row.each and {} or row.places) do
+          fields[#fields + 1] = (".arg[%d] = {%s, .part = %d}"):format(place - 1, row_fields, part - 1)
+        end
+      end
+      if #fields > 0 then
+        rows[#rows + 1] = ("    [LM_OP_%s] = {%s},"):format(entry.name, table.concat(fields, ", "))
+      end
+    end
+    body[#body + 1] = "\nconst lm_rules lm_rule_table[LM_OP_COUNT] = {\n" .. table.concat(rows, "\n") .. "\n};\n"
+    return table.concat(body)
+  end
+
+  return rules
+end
