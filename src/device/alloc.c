@@ -10,7 +10,7 @@ lm_status lm_device_alloc_used(lm_device device, size_t bytes, void **out, lm_us
   uint64_t word = 0;
   *out = NULL;
   if (!driver) return lm_fail(LM_E_DEVICE, "memory: there is no %s here", lm_device_name(device));
-  if (!lm_is_segmented(driver)) return lm_classes_alloc(device, bytes, out);
+  if (!lm_is_segmented(driver)) return lm_classes_alloc(driver, device, bytes, out);
   lm_stream *s = lm_stream_current(device);
   if (!s) return LM_E_STATE; /* the message is the driver's */
   lm_status status = lm_segments_alloc(device, bytes, s, out);

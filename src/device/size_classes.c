@@ -123,8 +123,7 @@ static bool holds_too_much(cache *p, size_t size) {
   return too_much;
 }
 
-lm_status lm_classes_alloc(lm_device device, size_t bytes, void **out) {
-  const lm_driver *driver = lm_driver_of(device);
+lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
   if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(device, bytes);
   pthread_once(&once, init_caches);
   cache *p = cache_of(device);

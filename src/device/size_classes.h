@@ -4,8 +4,9 @@
 #define LM_DEVICE_SIZE_CLASSES_H
 
 #include "device/alloc.h"
+#include "device/driver.h"
 
-lm_status lm_classes_alloc(lm_device device, size_t bytes, void **out);
+lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out);
 /* `bytes` as given to lm_classes_alloc. */
 void lm_classes_free(lm_device device, void *p, size_t bytes);
 lm_memory_stats lm_classes_stats(lm_device device);

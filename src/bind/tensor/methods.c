@@ -102,9 +102,18 @@ done:
   return status;
 }
 
+static lm_status read_conversion_options(lua_State *L, const lm_lua *s, int i, conversion *c) {
+  lm_format format = LM_PRESERVE;
+  lm_status status = LM_READ_OPTIONS(L, s, i, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
+                                     {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
+                                     {"memory_format", LM_OPTION_FORMAT, &format},
+                                     {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking});
+  c->args.memory_format = (int)format;
+  return status;
+}
+
 /* The arguments are at 1..top. */
 static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, conversion *c) {
-  lm_format format = LM_PRESERVE;
   lm_status status;
   int options = 0;
   c->args = (lm_to_copy_args){.dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE, .memory_format = LM_PRESERVE};
@@ -116,12 +125,7 @@ static lm_status read_conversion(lua_State *L, const lm_lua *s, int top, convers
   if (top == 1 && !options)
     return lm_fail(LM_E_ARG, "to: a dtype, a device, a tensor or options expected, got nothing");
   for (int i = 2; i <= top; i++) TRY(read_target(L, s, i, c));
-  if (!options) return LM_OK;
-  TRY(LM_READ_OPTIONS(L, s, options, "to", {"dtype", LM_OPTION_DTYPE, &c->args.dtype},
-                      {"device", LM_OPTION_DEVICE, &c->args.device}, {"copy", LM_OPTION_BOOL, &c->copy},
-                      {"memory_format", LM_OPTION_FORMAT, &format},
-                      {"non_blocking", LM_OPTION_BOOL, &c->args.non_blocking}));
-  c->args.memory_format = (int)format;
+  if (options) TRY(read_conversion_options(L, s, options, c));
 done:
   return status;
 }
