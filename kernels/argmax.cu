@@ -2,13 +2,13 @@
  * before everything. */
 #include "reduce.cuh"
 
-LM_DEVICE bool lm_is_nan(float v) { return v != v; }
-LM_DEVICE bool lm_is_nan(double v) { return v != v; }
-LM_DEVICE bool lm_is_nan(int32_t) { return false; }
-LM_DEVICE bool lm_is_nan(int64_t) { return false; }
+template <class T>
+LM_DEVICE bool lm_is_nan(T v) {
+  return v != v;
+}
 
 template <class L>
-struct lm_fold_place {
+struct lm_reduce_place {
   typedef L load;
   typedef typename L::num num;
   struct state {
@@ -22,11 +22,7 @@ struct lm_fold_place {
   bool smallest;
   LM_DEVICE bool better(num a, num b) const { return (lm_is_nan(a) && !lm_is_nan(b)) || (smallest ? a < b : a > b); }
   LM_DEVICE num best(num a, num b) const { return better(b, a) ? b : a; }
-  LM_DEVICE num pad() const {
-    num lowest;
-    lm_lowest(&lowest);
-    return smallest ? lm_reversed(lowest) : lowest;
-  }
+  LM_DEVICE num pad() const { return smallest ? lm_reversed(lm_lowest<num>()) : lm_lowest<num>(); }
   LM_DEVICE state start() const { return {INT64_MAX, 0}; }
   /* A thread sees its elements in order: only a better one replaces what it has. */
   template <int K, int V>
@@ -34,7 +30,7 @@ struct lm_fold_place {
     num order[K];
     LM_UNROLL
     for (int k = 0; k < K; k++) order[k] = v[k];
-    num value = lm_fold_tree<K>(order, [this](num a, num b) { return best(a, b); });
+    num value = lm_reduce_tree<K>(order, [this](num a, num b) { return best(a, b); });
     if (s.place != INT64_MAX && !better(value, s.value)) return;
     int at = 0;
     LM_UNROLL
@@ -55,17 +51,17 @@ struct lm_fold_place {
   }
 };
 
-struct lm_fold_placed {
-  const lm_fold_job *job;
+struct lm_reduce_placed {
+  const lm_reduce_job *job;
   void *partial, *stream;
   template <class L>
   int operator()(L loader) const {
-    lm_fold_place<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_FOLD_MIN_PLACE};
-    return lm_fold_launch(job, f, partial, stream);
+    lm_reduce_place<L> f = {loader, job->out, job->place, job->out_dtype, job->kind == LM_REDUCE_MIN_PLACE};
+    return lm_reduce_launch(job, f, partial, stream);
   }
 };
 
-int lm_fold_places(const lm_fold_job *job, void *partial, void *stream) {
-  lm_fold_placed run = {job, partial, stream};
+int lm_reduce_places(const lm_reduce_job *job, void *partial, void *stream) {
+  lm_reduce_placed run = {job, partial, stream};
   return job->x_dtype >= LM_F16 ? lm_for_float_loader(job->x_dtype, run) : lm_for_int_loader(job->x_dtype, run);
 }

@@ -89,15 +89,15 @@ struct lm_cat_part_entry {
   void *to;
   int dtype;
   uint32_t first_tile;
-  int64_t size, stride[LM_NEST_DIMS];
+  int64_t size, stride[LM_DIMS_MAX];
   lm_divider by_size;
 };
 
 struct lm_cat_part_list {
   int n, ndim, dim;
   int64_t rest; /* elements of an input for one entry of `dim` */
-  int64_t size[LM_NEST_DIMS], stride[LM_NEST_DIMS];
-  lm_divider divider[LM_NEST_DIMS];
+  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
+  lm_divider divider[LM_DIMS_MAX];
   lm_cat_part_entry entry[LM_CAT_PARTS];
 };
 

@@ -27,13 +27,13 @@ typedef struct lm_cat_part {
   const void *from;
   void *to; /* its first element in the result */
   int dtype;
-  int64_t size;                 /* in the dim that joins */
-  int64_t stride[LM_NEST_DIMS]; /* in the order of lm_cat_shape's dims */
+  int64_t size;                /* in the dim that joins */
+  int64_t stride[LM_DIMS_MAX]; /* in the order of lm_cat_shape's dims */
 } lm_cat_part;
 
 typedef struct lm_cat_shape {
   int ndim, dim, dtype; /* dims in the order of the result's memory, slowest first; dim: the one that joins */
-  int64_t size[LM_NEST_DIMS], stride[LM_NEST_DIMS]; /* of the result; size[dim] is not looked at */
+  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX]; /* of the result; size[dim] is not looked at */
 } lm_cat_shape;
 
 int lm_cat_parts(void *stream, const lm_cat_shape *shape, int n, const lm_cat_part *parts);

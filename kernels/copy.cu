@@ -1,6 +1,6 @@
 #include "copy.h"
 
-#include "strided_walk.cuh"
+#include "strided.cuh"
 
 extern "C" int lm_copy_bytes(void *dst, const void *src, size_t bytes, void *stream) {
   return (int)cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, (cudaStream_t)stream);
@@ -18,8 +18,8 @@ typedef struct lm_turned {
   void *dst;
   int along, across, ndim;
   int64_t src_step, dst_step; /* from one element to the next: of `along` in src, of `across` in dst */
-  lm_divider tiles_along, tiles_across, size[LM_WALK_DIMS];
-  int64_t src_stride[LM_WALK_DIMS], dst_stride[LM_WALK_DIMS];
+  lm_divider tiles_along, tiles_across, size[LM_STRIDED_DIMS];
+  int64_t src_stride[LM_STRIDED_DIMS], dst_stride[LM_STRIDED_DIMS];
 } lm_turned;
 
 /* The block's tile: where its plane begins, and its place there. */
@@ -104,7 +104,7 @@ static bool by_words(const lm_turned *a, int width) {
   return apart % together == 0 && ((uintptr_t)a->src | (uintptr_t)a->dst) % 4 == 0;
 }
 
-extern "C" int lm_copy_turned(const lm_walk_layout *at, int dim, void *stream) {
+extern "C" int lm_copy_turned(const lm_strided_layout *at, int dim, void *stream) {
   lm_turned a = {};
   a.dst = at->data[0], a.src = at->data[1];
   a.along = (int)at->size[0], a.across = (int)at->size[dim];

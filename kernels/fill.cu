@@ -1,7 +1,7 @@
 #include "fill.h"
 
 #include "philox.h"
-#include "strided_walk.cuh"
+#include "strided.cuh"
 
 /* ---- sources: four elements of theirs, from one whose number is a multiple of 4. fma is written out, as the CPU's
  * compiler makes it of the same sums, so that numbers agree to the bit. */
@@ -12,7 +12,7 @@ LM_DEVICE lm_philox_block lm_block_of(const lm_blocks_drawn &d, int64_t block) {
 
 struct lm_arange_source {
   typedef double num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
     LM_UNROLL
     for (int j = 0; j < 4; j++) out[j] = fma((double)(i + j), s.b, s.a);
   }
@@ -20,7 +20,7 @@ struct lm_arange_source {
 
 struct lm_arange_whole_source {
   typedef int64_t num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, int64_t *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, int64_t *out) {
     LM_UNROLL
     for (int j = 0; j < 4; j++) out[j] = s.from + (i + j) * s.to;
   }
@@ -29,7 +29,7 @@ struct lm_arange_whole_source {
 /* Its second half is counted from the end, so that stop is met exactly. */
 struct lm_linspace_source {
   typedef double num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
     LM_UNROLL
     for (int j = 0; j < 4; j++, i++) {
       out[j] = i < s.to / 2 ? fma(s.b, (double)i, s.a) : fma(-s.b, (double)(s.to - 1 - i), s.stop);
@@ -39,7 +39,7 @@ struct lm_linspace_source {
 
 struct lm_uniform_f32_source {
   typedef float num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
     float from = (float)s.a, to = (float)s.b, width = to - from;
     lm_philox_block block = lm_block_of(s.draw, i / 4);
     LM_UNROLL
@@ -52,7 +52,7 @@ struct lm_uniform_f32_source {
 
 struct lm_uniform_f64_source {
   typedef double num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
     double from = s.a, to = s.b, width = to - from;
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
@@ -68,7 +68,7 @@ struct lm_uniform_f64_source {
 
 struct lm_normal_f32_source {
   typedef float num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
     float mean = (float)s.a, deviation = (float)s.b;
     lm_philox_block block = lm_block_of(s.draw, i / 4);
     LM_UNROLL
@@ -82,7 +82,7 @@ struct lm_normal_f32_source {
 
 struct lm_normal_f64_source {
   typedef double num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, double *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
       double pair[2];
@@ -95,7 +95,7 @@ struct lm_normal_f64_source {
 
 struct lm_bernoulli_source {
   typedef float num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, float *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
     float p = (float)s.a;
     lm_philox_block block = lm_block_of(s.draw, i / 4);
     LM_UNROLL
@@ -105,7 +105,7 @@ struct lm_bernoulli_source {
 
 struct lm_integers_source {
   typedef int64_t num;
-  static LM_DEVICE void four(const lm_source &s, int64_t i, int64_t *out) {
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, int64_t *out) {
     uint64_t range = (uint64_t)s.to - (uint64_t)s.from;
     LM_UNROLL
     for (int j = 0; j < 4; j += 2) {
@@ -124,25 +124,25 @@ enum { LM_FILL_BLOCK = 256 };
 
 template <class Source>
 LM_KERNEL void __launch_bounds__(LM_FILL_BLOCK)
-    lm_fill_kernel(const lm_source s, const lm_walk<1> walk, int64_t first) {
+    lm_fill_kernel(const lm_fill_source s, const lm_strided<1> walk, int64_t first) {
   uint32_t i = (blockIdx.x * LM_FILL_BLOCK + threadIdx.x) * LM_GROUP;
   if (i >= walk.n) return;
   int count = walk.n - i < LM_GROUP ? (int)(walk.n - i) : LM_GROUP;
   int64_t at[1][LM_GROUP];
   typename Source::num value[LM_GROUP];
-  lm_places<1>(walk, i, at);
+  lm_strided_places<1>(walk, i, at);
   Source::four(s, first + i, value);
   lm_store(walk, 0, at[0], value, count);
 }
 
 template <class Source>
-static int lm_fill_run(const lm_source *s, const lm_walk_layout *at, int64_t first, void *stream) {
-  lm_walk<1> walk = lm_walk_of<1>(at);
+static int lm_fill_run(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
+  lm_strided<1> walk = lm_strided_of<1>(at);
   return lm_launch(lm_fill_kernel<Source>, lm_blocks(walk.n, LM_FILL_BLOCK * LM_GROUP, INT32_MAX), LM_FILL_BLOCK, 0,
                    stream, *s, walk, first);
 }
 
-extern "C" int lm_fill_from(const lm_source *s, const lm_walk_layout *at, int64_t first, void *stream) {
+extern "C" int lm_fill_from(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
   bool wide = at->dtype[0] == LM_F64;
   switch (s->kind) {
     case LM_ARANGE: return lm_fill_run<lm_arange_source>(s, at, first, stream);

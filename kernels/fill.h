@@ -3,7 +3,7 @@
 #ifndef LM_KERNELS_FILL_H
 #define LM_KERNELS_FILL_H
 
-#include "strided_walk.h"
+#include "strided.h"
 
 /* Blocks of a seed, as kernels/philox.h counts them. */
 typedef struct lm_blocks_drawn {
@@ -13,7 +13,7 @@ typedef struct lm_blocks_drawn {
 
 enum { LM_ARANGE, LM_ARANGE_WHOLE, LM_LINSPACE, LM_UNIFORM, LM_NORMAL, LM_BERNOULLI, LM_INTEGERS };
 
-typedef struct lm_source {
+typedef struct lm_fill_source {
   int kind;
   lm_blocks_drawn draw;
   /* arange: start, step; linspace: start, step, from the end as well; uniform: from, to; normal: mean, deviation;
@@ -21,7 +21,7 @@ typedef struct lm_source {
   double a, b, stop;
   int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: -, steps */
   uint32_t keep;    /* uniform in float: the bits used of each word, as many as the result's dtype holds exactly */
-} lm_source;
+} lm_fill_source;
 
 #ifdef __cplusplus
 extern "C" {
@@ -29,7 +29,7 @@ extern "C" {
 
 /* Elements first, first + 1, … of the source into operand 0, whose dims are row-major; `first` a multiple of 4, fewer
  * than 2^31 elements. Uniform and normal numbers are doubles for float64, else floats. */
-int lm_fill_from(const lm_source *source, const lm_walk_layout *at, int64_t first, void *stream);
+int lm_fill_from(const lm_fill_source *source, const lm_strided_layout *at, int64_t first, void *stream);
 
 /* keep[i] is whether the upper 24 bits of word i reach `threshold`, y[i] is x[i] * scale or 0. Contiguous, n elements;
  * dtype: that of x and y. */

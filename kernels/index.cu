@@ -30,13 +30,13 @@ LM_DEVICE bool lm_index_place(const lm_places &p, int64_t i, int64_t given, lm_b
 /* ---- picking */
 
 template <class U, bool WIDE>
-LM_KERNEL void lm_pick_units(int64_t n, lm_nest_loops<2> nest, lm_places places, const U *x, U *out, lm_bad bad) {
+LM_KERNEL void lm_pick_units(int64_t n, lm_dims_loops<2> dims, lm_places places, const U *x, U *out, lm_bad bad) {
   int64_t first = (int64_t)blockIdx.x * TILE + threadIdx.x, offset[EACH][2] = {}, given[EACH];
   U value[EACH];
   LM_UNROLL
   for (int j = 0; j < EACH; j++) {
     int64_t u = first + j * THREADS;
-    if (u < n) lm_nest_to<WIDE>(nest, u, offset[j]);
+    if (u < n) lm_dims_offset<WIDE>(dims, u, offset[j]);
     given[j] = places.index[0][offset[j][1]]; /* past the end the first one, so that no load is conditional */
   }
   LM_UNROLL
@@ -53,12 +53,12 @@ LM_KERNEL void lm_pick_units(int64_t n, lm_nest_loops<2> nest, lm_places places,
 }
 
 template <class U>
-static int lm_pick_of(void *stream, const lm_nest *nest, const lm_places *places, const void *x, void *out,
+static int lm_pick_of(void *stream, const lm_dims *dims, const lm_places *places, const void *x, void *out,
                       lm_bad bad) {
-  int64_t n = lm_nest_count(nest);
+  int64_t n = lm_dims_count(dims);
   unsigned blocks = lm_blocks(n, TILE, INT32_MAX);
   return lm_launch(n < LM_NARROW ? lm_pick_units<U, false> : lm_pick_units<U, true>, blocks, THREADS, 0, stream, n,
-                   lm_nest_loops_of<2>(nest), *places, (const U *)x, (U *)out, bad);
+                   lm_dims_loops_of<2>(dims), *places, (const U *)x, (U *)out, bad);
 }
 
 /* f with an unsigned value of 1 to 16 bytes. */
@@ -67,37 +67,17 @@ static int lm_for_unit(int bytes, F f) {
   return bytes == 16 ? f(uint4{}) : lm_for_width(bytes, f);
 }
 
-extern "C" int lm_index_pick(void *stream, int unit, const lm_nest *nest, const lm_places *places, const void *x,
+extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_places *places, const void *x,
                              void *out, lm_bad bad) {
-  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, nest, places, x, out, bad); });
+  return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, places, x, out, bad); });
 }
 
 /* ---- scatter_add_ */
 
+/* What sums of T are kept in: integers below int64 in int32, which atomics know. */
 template <class T>
-struct lm_index_sum_type {
-  typedef int32_t type;
-};
-template <>
-struct lm_index_sum_type<int64_t> {
-  typedef int64_t type;
-};
-template <>
-struct lm_index_sum_type<lm_f16> {
-  typedef float type;
-};
-template <>
-struct lm_index_sum_type<lm_bf16> {
-  typedef float type;
-};
-template <>
-struct lm_index_sum_type<float> {
-  typedef float type;
-};
-template <>
-struct lm_index_sum_type<double> {
-  typedef double type;
-};
+using lm_index_sum_type =
+    std::conditional_t<std::is_same_v<lm_compute<T>, int64_t> && sizeof(T) < 8, int32_t, lm_compute<T>>;
 
 LM_DEVICE void lm_index_atomic_add(int32_t *p, int32_t v) { atomicAdd((int *)p, (int)v); }
 LM_DEVICE void lm_index_atomic_add(int64_t *p, int64_t v) { atomicAdd((unsigned long long *)p, (unsigned long long)v); }
@@ -105,29 +85,29 @@ LM_DEVICE void lm_index_atomic_add(float *p, float v) { atomicAdd(p, v); }
 LM_DEVICE void lm_index_atomic_add(double *p, double v) { atomicAdd(p, v); }
 
 template <class T, class S, bool WIDE>
-LM_KERNEL void lm_scatter_add_units(int64_t n, lm_nest_loops<3> nest, lm_places places, S *sums, const T *src,
+LM_KERNEL void lm_scatter_add_units(int64_t n, lm_dims_loops<3> dims, lm_places places, S *sums, const T *src,
                                     lm_bad bad) {
   int64_t u = lm_thread(), offset[3] = {0, 0, 0};
   if (u >= n) return;
-  lm_nest_to<WIDE>(nest, u, offset);
+  lm_dims_offset<WIDE>(dims, u, offset);
   if (lm_index_place(places, offset[1], places.index[0][offset[1]], bad, &offset[0]))
     lm_index_atomic_add(&sums[offset[0]], lm_get<S>(src[offset[2]]));
 }
 
 template <class T>
-static int lm_scatter_add_of(void *stream, const lm_nest *nest, const lm_places *places, void *sums, const void *src,
+static int lm_scatter_add_of(void *stream, const lm_dims *dims, const lm_places *places, void *sums, const void *src,
                              lm_bad bad) {
-  typedef typename lm_index_sum_type<T>::type S;
-  int64_t n = lm_nest_count(nest);
+  typedef lm_index_sum_type<T> S;
+  int64_t n = lm_dims_count(dims);
   return lm_launch(n < LM_NARROW ? lm_scatter_add_units<T, S, false> : lm_scatter_add_units<T, S, true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, lm_nest_loops_of<3>(nest), *places,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *places,
                    (S *)sums, (const T *)src, bad);
 }
 
-extern "C" int lm_index_scatter_add(void *stream, int dtype, const lm_nest *nest, const lm_places *places, void *sums,
+extern "C" int lm_index_scatter_add(void *stream, int dtype, const lm_dims *dims, const lm_places *places, void *sums,
                                     const void *src, lm_bad bad) {
   return lm_for_dtype(dtype,
-                      [=](auto t) { return lm_scatter_add_of<decltype(t)>(stream, nest, places, sums, src, bad); });
+                      [=](auto t) { return lm_scatter_add_of<decltype(t)>(stream, dims, places, sums, src, bad); });
 }
 
 /* ---- entries in the order of their destinations */
@@ -160,7 +140,7 @@ LM_DEVICE uint64_t lm_index_key(const lm_sorted &e, int64_t s) {
 /* How a key becomes an offset in dst. */
 typedef struct lm_key_dims {
   int n;
-  int64_t size[LM_NEST_DIMS], stride[LM_NEST_DIMS];
+  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
 } lm_key_dims;
 
 static lm_key_dims lm_key_dims_of(const lm_rows *rows) {
@@ -183,23 +163,23 @@ LM_DEVICE int64_t lm_key_offset(const lm_key_dims &dims, uint64_t key) {
 /* ---- index_put_ */
 
 template <class U, bool WIDE>
-LM_KERNEL void lm_put_units(int64_t n, int64_t columns, lm_divider by_columns, lm_nest_loops<2> nest, lm_key_dims dims,
+LM_KERNEL void lm_put_units(int64_t n, int64_t columns, lm_divider by_columns, lm_dims_loops<2> loops, lm_key_dims dims,
                             lm_sorted entries, int64_t from, U *dst, const U *src) {
   int64_t u = lm_thread(), column, offset[2] = {0, 0};
   if (u >= n) return;
   int64_t s = lm_split<WIDE>(u, columns, by_columns, &column);
   uint64_t key = lm_index_key(entries, s);
   if (key >= entries.none || (s + 1 < entries.n && lm_index_key(entries, s + 1) == key)) return;
-  lm_nest_to<WIDE>(nest, column, offset);
+  lm_dims_offset<WIDE>(loops, column, offset);
   dst[lm_key_offset(dims, key) + offset[0]] = src[(int64_t)entries.order[s] * from + offset[1]];
 }
 
 template <class U>
 static int lm_put_of(void *stream, const lm_rows *rows, const lm_sorted *entries) {
-  int64_t columns = lm_nest_count(&rows->columns), n = entries->n * columns;
+  int64_t columns = lm_dims_count(&rows->columns), n = entries->n * columns;
   bool narrow = n < LM_NARROW;
   return lm_launch(narrow ? lm_put_units<U, false> : lm_put_units<U, true>, lm_blocks(n, THREADS, INT32_MAX), THREADS,
-                   0, stream, n, columns, lm_split_divider(columns), lm_nest_loops_of<2>(&rows->columns),
+                   0, stream, n, columns, lm_split_divider(columns), lm_dims_loops_of<2>(&rows->columns),
                    lm_key_dims_of(rows), *entries, rows->from, (U *)rows->dst, (const U *)rows->src);
 }
 
@@ -211,20 +191,6 @@ extern "C" int lm_index_put(void *stream, const lm_rows *rows, const lm_sorted *
 
 enum { RUN_TILE = 64, AHEAD = 4 };
 
-/* What changes nothing when added. */
-template <class C>
-LM_DEVICE C lm_index_nothing() {
-  return (C)0;
-}
-template <>
-LM_DEVICE float lm_index_nothing<float>() {
-  return -0.0f;
-}
-template <>
-LM_DEVICE double lm_index_nothing<double>() {
-  return -0.0;
-}
-
 template <class T, class C>
 LM_DEVICE void lm_index_grow(T *p, C by) {
   *p = lm_put<T>(lm_get<C>(*p) + by);
@@ -234,17 +200,18 @@ LM_DEVICE void lm_index_grow(T *p, C by) {
  * here whether they go on in the next one: they become entries 2 tile and 2 tile + 1 of `partial` [.., columns], unless
  * this tile is all there is (partial is NULL). The first level reads src's rows, later ones the partial sums. */
 template <class T, class V, class C>
-LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_nest_loops<2> nest, lm_key_dims dims,
+LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_dims_loops<2> loops, lm_key_dims dims,
                                   lm_sorted entries, int64_t from, T *dst, const V *src, C *partial,
                                   uint64_t *partial_keys) {
   int64_t thread = lm_thread(), tile = thread / columns, column = thread - tile * columns;
   if (tile >= tiles) return;
   int64_t at[2] = {0, 0}, begin = tile * RUN_TILE;
   int64_t end = begin + RUN_TILE < entries.n ? begin + RUN_TILE : entries.n;
-  lm_nest_to<true>(nest, column, at);
+  lm_dims_offset<true>(loops, column, at);
   if (!entries.order) at[1] = column;
   uint64_t key = lm_index_key(entries, begin);
-  C sum = lm_index_nothing<C>();
+  const C nothing = (C)-0.0; /* changes nothing when added */
+  C sum = nothing;
   bool first = true;
   for (int64_t s = begin; s < end; s += AHEAD) {
     uint64_t next[AHEAD];
@@ -267,7 +234,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_nest_loops<
         }
         first = false;
         key = next[j];
-        sum = lm_index_nothing<C>();
+        sum = nothing;
       }
       sum += value[j];
     }
@@ -279,7 +246,7 @@ LM_KERNEL void lm_index_sum_tiles(int64_t tiles, int64_t columns, lm_nest_loops<
   if (first) { /* one key in all of the tile: its second entry adds nothing */
     partial[2 * tile * columns + column] = sum;
     if (column == 0) partial_keys[2 * tile] = key;
-    sum = lm_index_nothing<C>();
+    sum = nothing;
   }
   partial[(2 * tile + 1) * columns + column] = sum;
   if (column == 0) partial_keys[2 * tile + 1] = key;
@@ -295,7 +262,7 @@ static size_t lm_level_bytes(int64_t entries, int64_t columns) {
 extern "C" size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
   size_t bytes = 0;
   for (int64_t tiles = lm_tiles_of(n); tiles > 1; tiles = lm_tiles_of(2 * tiles)) {
-    bytes += lm_level_bytes(2 * tiles, lm_nest_count(&rows->columns));
+    bytes += lm_level_bytes(2 * tiles, lm_dims_count(&rows->columns));
   }
   return bytes;
 }
@@ -303,8 +270,8 @@ extern "C" size_t lm_index_sum_scratch(const lm_rows *rows, int64_t n) {
 template <class T>
 static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *entries, void *scratch) {
   typedef lm_compute<T> C;
-  int64_t columns = lm_nest_count(&rows->columns), from = rows->from;
-  lm_nest_loops<2> nest = lm_nest_loops_of<2>(&rows->columns);
+  int64_t columns = lm_dims_count(&rows->columns), from = rows->from;
+  lm_dims_loops<2> loops = lm_dims_loops_of<2>(&rows->columns);
   lm_key_dims dims = lm_key_dims_of(rows);
   lm_sorted level = *entries;
   T *dst = (T *)rows->dst;
@@ -316,10 +283,10 @@ static int lm_index_sum_of(void *stream, const lm_rows *rows, const lm_sorted *e
     uint64_t *keys = tiles > 1 ? (uint64_t *)free : NULL;
     C *partial = tiles > 1 ? (C *)(keys + 2 * tiles) : NULL;
     if (sums) {
-      RUN(lm_launch(lm_index_sum_tiles<T, C, C>, blocks, THREADS, 0, stream, tiles, columns, nest, dims, level, from,
+      RUN(lm_launch(lm_index_sum_tiles<T, C, C>, blocks, THREADS, 0, stream, tiles, columns, loops, dims, level, from,
                     dst, sums, partial, keys));
     } else {
-      RUN(lm_launch(lm_index_sum_tiles<T, T, C>, blocks, THREADS, 0, stream, tiles, columns, nest, dims, level, from,
+      RUN(lm_launch(lm_index_sum_tiles<T, T, C>, blocks, THREADS, 0, stream, tiles, columns, loops, dims, level, from,
                     dst, (const T *)rows->src, partial, keys));
     }
     if (!partial) return 0;
@@ -354,12 +321,12 @@ extern "C" int lm_index_one_hot(void *stream, const lm_places *labels, int64_t n
 }
 
 template <bool WIDE>
-LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_nest_loops<1> nest, int64_t *out) {
+LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_dims_loops<1> dims, int64_t *out) {
   int64_t i = lm_thread();
   if (i >= n) return;
-  int64_t rest = positions[i] - 1, place, *row = out + i * nest.ndim;
-  for (int d = nest.ndim - 1; d > 0; d--) {
-    rest = lm_split<WIDE>(rest, nest.size[d], nest.divider[d], &place);
+  int64_t rest = positions[i] - 1, place, *row = out + i * dims.ndim;
+  for (int d = dims.ndim - 1; d > 0; d--) {
+    rest = lm_split<WIDE>(rest, dims.size[d], dims.divider[d], &place);
     row[d] = place + 1;
   }
   row[0] = rest + 1;
@@ -367,9 +334,9 @@ LM_KERNEL void lm_unravel_rows(int64_t n, const int64_t *positions, lm_nest_loop
 
 extern "C" int lm_index_unravel(void *stream, int64_t n, const int64_t *positions, int ndim, const int64_t *size,
                                 int64_t *out) {
-  lm_nest nest = {};
-  nest.ndim = ndim;
-  for (int d = 0; d < ndim; d++) nest.size[d] = size[d];
-  return lm_launch(lm_nest_count(&nest) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, positions, lm_nest_loops_of<1>(&nest), out);
+  lm_dims dims = {};
+  dims.ndim = ndim;
+  for (int d = 0; d < ndim; d++) dims.size[d] = size[d];
+  return lm_launch(lm_dims_count(&dims) < LM_NARROW ? lm_unravel_rows<false> : lm_unravel_rows<true>,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, positions, lm_dims_loops_of<1>(&dims), out);
 }

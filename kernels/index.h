@@ -21,18 +21,18 @@ typedef struct lm_places {
   int n;
   bool negative; /* -1 is the last entry */
   int kind;      /* what is reported: op/backend.h's LM_BAD_INDEX or LM_BAD_LABEL */
-  const int64_t *index[LM_NEST_DIMS];
-  int64_t entries[LM_NEST_DIMS], step[LM_NEST_DIMS];
+  const int64_t *index[LM_DIMS_MAX];
+  int64_t entries[LM_DIMS_MAX], step[LM_DIMS_MAX];
 } lm_places;
 
-/* out, dense, in units of 1 to 16 bytes: unit u of the nest is x's at side 0 plus the entry that the indices name at
+/* out, dense, in units of 1 to 16 bytes: unit u of the dims is x's at side 0 plus the entry that the indices name at
  * side 1. Strides and steps of x are in units. */
-int lm_index_pick(void *stream, int unit, const lm_nest *nest, const lm_places *places, const void *x, void *out,
+int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_places *places, const void *x, void *out,
                   lm_bad bad);
 
 /* sums[side 0 + entry] += src[side 2], for one index at side 1; in any order, by atomics. sums: int32 for an src of
  * bool, uint8 and int32, float32 for halves, else src's own. */
-int lm_index_scatter_add(void *stream, int dtype, const lm_nest *nest, const lm_places *places, void *sums,
+int lm_index_scatter_add(void *stream, int dtype, const lm_dims *dims, const lm_places *places, void *sums,
                          const void *src, lm_bad bad);
 
 /* Entry i's key, and its place i. Keys are 4 or 8 bytes; `none` for an index that is bad or is `skipped`. */
@@ -52,9 +52,9 @@ typedef struct lm_sorted {
  * dst + (its key, a row-major number of `size`, times `stride`) + side 0. */
 typedef struct lm_rows {
   int dtype, unit; /* unit: bytes an element of lm_index_put has; sums go by dtype */
-  lm_nest columns;
+  lm_dims columns;
   int nkey;
-  int64_t size[LM_NEST_DIMS], stride[LM_NEST_DIMS];
+  int64_t size[LM_DIMS_MAX], stride[LM_DIMS_MAX];
   int64_t from;
   void *dst;
   const void *src;

@@ -5,16 +5,6 @@
 #include "reduce.cuh"
 #include "vectors.cuh"
 
-/* One floating element. */
-LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {
-  switch (dtype) {
-    case LM_F16: return lm_get<double>(((const lm_f16 *)p)[i]);
-    case LM_BF16: return lm_get<double>(((const lm_bf16 *)p)[i]);
-    case LM_F32: return ((const float *)p)[i];
-    default: return ((const double *)p)[i];
-  }
-}
-
 /* The class of position i from 0, or -1 if it counts for nothing. `report`: one thread for each position reports. */
 LM_DEVICE int64_t lm_nll_class(const lm_nll_job &job, int64_t i, bool report) {
   int64_t label = job.label[i];

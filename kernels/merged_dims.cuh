@@ -1,11 +1,11 @@
 /* The device's part of merged_dims.h: from an element's number to its offset on each side. */
-#ifndef LM_KERNELS_NEST_CUH
-#define LM_KERNELS_NEST_CUH
+#ifndef LM_KERNELS_MERGED_DIMS_CUH
+#define LM_KERNELS_MERGED_DIMS_CUH
 
 #include "launch.cuh"
 #include "merged_dims.h"
 
-/* Nests of fewer elements than this go without 64-bit divisions (WIDE = false). */
+/* Loops over fewer elements than this go without 64-bit divisions (WIDE = false). */
 static const int64_t LM_NARROW = (int64_t)1 << 31;
 
 /* The divider for lm_split; sizes that need WIDE get none. */
@@ -27,29 +27,29 @@ LM_DEVICE int64_t lm_split(int64_t n, int64_t size, lm_divider divider, int64_t 
 }
 
 template <int SIDES>
-struct lm_nest_loops {
+struct lm_dims_loops {
   int ndim; /* at least 1 */
-  lm_divider divider[LM_NEST_DIMS];
-  int64_t size[LM_NEST_DIMS];
-  int64_t stride[SIDES][LM_NEST_DIMS];
+  lm_divider divider[LM_DIMS_MAX];
+  int64_t size[LM_DIMS_MAX];
+  int64_t stride[SIDES][LM_DIMS_MAX];
 };
 
 template <int SIDES>
-static inline lm_nest_loops<SIDES> lm_nest_loops_of(const lm_nest *nest) {
-  lm_nest_loops<SIDES> loops = {};
-  loops.ndim = nest->ndim > 0 ? nest->ndim : 1;
+static inline lm_dims_loops<SIDES> lm_dims_loops_of(const lm_dims *dims) {
+  lm_dims_loops<SIDES> loops = {};
+  loops.ndim = dims->ndim > 0 ? dims->ndim : 1;
   loops.size[0] = 1;
-  for (int d = 0; d < nest->ndim; d++) {
-    loops.size[d] = nest->size[d];
-    loops.divider[d] = lm_split_divider(nest->size[d]);
-    for (int s = 0; s < SIDES; s++) loops.stride[s][d] = nest->stride[s][d];
+  for (int d = 0; d < dims->ndim; d++) {
+    loops.size[d] = dims->size[d];
+    loops.divider[d] = lm_split_divider(dims->size[d]);
+    for (int s = 0; s < SIDES; s++) loops.stride[s][d] = dims->stride[s][d];
   }
   return loops;
 }
 
 /* Adds to offset[s] that of element u on side s. */
 template <bool WIDE, int SIDES>
-LM_DEVICE void lm_nest_to(const lm_nest_loops<SIDES> &loops, int64_t u, int64_t *offset) {
+LM_DEVICE void lm_dims_offset(const lm_dims_loops<SIDES> &loops, int64_t u, int64_t *offset) {
   for (int d = loops.ndim - 1; d > 0; d--) {
     int64_t place;
     u = lm_split<WIDE>(u, loops.size[d], loops.divider[d], &place);

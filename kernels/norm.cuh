@@ -14,24 +14,9 @@ enum {
   LM_PLANES_BLOCK = 256,
 };
 
-LM_DEVICE double lm_value_at(const lm_values &n, int64_t i) {
-  i *= n.stride;
-  switch (n.dtype) {
-    case LM_F16: return lm_get<float>(((const lm_f16 *)n.data)[i]);
-    case LM_BF16: return lm_get<float>(((const lm_bf16 *)n.data)[i]);
-    case LM_F32: return ((const float *)n.data)[i];
-    default: return ((const double *)n.data)[i];
-  }
-}
-
+LM_DEVICE double lm_value_at(const lm_values &n, int64_t i) { return lm_number_at(n.data, n.dtype, i * n.stride); }
 LM_DEVICE void lm_put_value(const lm_values &n, int64_t i, double value) {
-  i *= n.stride;
-  switch (n.dtype) {
-    case LM_F16: ((lm_f16 *)n.data)[i] = lm_put<lm_f16>((float)value); break;
-    case LM_BF16: ((lm_bf16 *)n.data)[i] = lm_put<lm_bf16>((float)value); break;
-    case LM_F32: ((float *)n.data)[i] = (float)value; break;
-    default: ((double *)n.data)[i] = value;
-  }
+  lm_put_number(n.data, n.dtype, i * n.stride, value);
 }
 
 /* Of n elements: two sums, or the mean a and the sum b of squared distances from it. */
@@ -193,10 +178,6 @@ LM_KERNEL void __launch_bounds__(LM_COLUMNS_BLOCK) lm_columns_two(S source, lm_c
 
 /* ---- launching ---- */
 
-template <int N>
-struct lm_width {
-  enum { value = N };
-};
 /* Calls f with lm_width<V>, V the elements of a full pack or 1. */
 template <class T, class F>
 int lm_for_pack(bool packed, F f) {

@@ -12,13 +12,7 @@ static_assert(sizeof(lm_norm_table) + sizeof(double) * 2 <= 4096, "kernel argume
 /* ---- steps. E: what updates an element, as written from the optimizer's entry */
 
 template <class E, class A>
-struct lm_coefficients_of {
-  typedef typename E::narrow type;
-};
-template <class E>
-struct lm_coefficients_of<E, double> {
-  typedef typename E::wide type;
-};
+using lm_coefficients_of = std::conditional_t<std::is_same_v<A, double>, typename E::wide, typename E::narrow>;
 
 /* n elements of tensor i from `from` on, V at a time. MASK: which states there are, as bits. */
 template <class E, class T, int V, unsigned MASK, class C>
@@ -54,7 +48,7 @@ LM_DEVICE void lm_update_chunk(const lm_optim_table &table, unsigned modes, cons
 
 template <class E, class T, unsigned MASK>
 LM_KERNEL void __launch_bounds__(LM_OPTIM_BLOCK) lm_optim_kernel(const lm_optim_table table, const lm_optim_call call) {
-  typename lm_coefficients_of<E, lm_compute<T>>::type c;
+  lm_coefficients_of<E, lm_compute<T>> c;
   if (call.planned) { /* no choice between the two: an address of an argument would have it copied to the stack */
     E::prepare(*call.planned, &c);
   } else {

@@ -10,7 +10,7 @@
 
 #include "point.h"
 #include "scalar_cuda.cuh"
-#include "strided_walk.cuh"
+#include "strided.cuh"
 
 template <class num>
 struct lm_numbers {
@@ -103,8 +103,8 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_flat(const lm_flat<num
 /* ---- walk: operand 0 is the result, input k operand k + 1 */
 
 template <class num, int N>
-struct lm_point_walk_args {
-  lm_walk<N + 1> walk;
+struct lm_point_strided_args {
+  lm_strided<N + 1> walk;
   num value[N];
   lm_numbers<num> numbers;
   lm_bad bad;
@@ -113,13 +113,13 @@ struct lm_point_walk_args {
 };
 
 template <class Row, class num>
-LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_walk(const lm_point_walk_args<num, Row::NIN> a) {
+LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_strided(const lm_point_strided_args<num, Row::NIN> a) {
   enum { N = Row::NIN };
   uint32_t i = (blockIdx.x * LM_POINT_BLOCK + threadIdx.x) * LM_GROUP;
   if (i >= a.walk.n) return;
   int count = a.walk.n - i < LM_GROUP ? (int)(a.walk.n - i) : LM_GROUP;
   int64_t at[N + 1][LM_GROUP];
-  lm_places<N + 1>(a.walk, i, at);
+  lm_strided_places<N + 1>(a.walk, i, at);
   lm_raw raw[N];
   LM_UNROLL
   for (int k = 0; k < N; k++) {
@@ -129,7 +129,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_walk(const lm_point_wa
   LM_UNROLL
   for (int k = 0; k < N; k++) {
     if (a.walk.data[k + 1]) {
-      lm_decoder<num>::decode(x[k], raw[k], a.walk.dtype[k + 1]);
+      lm_decode(x[k], raw[k], a.walk.dtype[k + 1]);
     } else {
       LM_UNROLL
       for (int j = 0; j < LM_GROUP; j++) x[k][j] = a.value[k];
@@ -149,7 +149,7 @@ LM_KERNEL void __launch_bounds__(LM_POINT_BLOCK) lm_point_walk(const lm_point_wa
 
 /* The dtype of all inputs that are not single numbers if `flat` can run, LM_NO_DTYPE if not. */
 static inline int lm_flat_dtype(const lm_point_launch *l, int num_dtype, bool test) {
-  const lm_walk_layout *at = &l->at;
+  const lm_strided_layout *at = &l->at;
   int dtype = LM_NO_DTYPE;
   bool alike = at->ndim == 1 && at->stride[0][0] == 1;
   for (int k = 1; alike && k < at->operands; k++) {
@@ -188,51 +188,32 @@ static int lm_point_run_flat(const lm_point_launch *l, void *stream) {
 }
 
 template <class Row, class num>
-static int lm_point_run_walk(const lm_point_launch *l, void *stream) {
+static int lm_point_run_strided(const lm_point_launch *l, void *stream) {
   enum { N = Row::NIN };
-  lm_point_walk_args<num, N> a = {};
-  a.walk = lm_walk_of<N + 1>(&l->at);
+  lm_point_strided_args<num, N> a = {};
+  a.walk = lm_strided_of<N + 1>(&l->at);
   for (int k = 0; k < N; k++) a.value[k] = lm_value_in<num>(&l->value[k + 1]);
   for (int i = 0; i < LM_POINT_NUMBERS; i++) a.numbers.of[i] = lm_value_in<num>(&l->number[i]);
   a.bad = l->bad, a.bad_kind = l->bad_kind, a.first = l->first;
   unsigned blocks = lm_blocks(a.walk.n, LM_POINT_BLOCK * LM_GROUP, INT32_MAX);
-  return lm_launch(lm_point_walk<Row, num>, blocks, LM_POINT_BLOCK, 0, stream, a);
+  return lm_launch(lm_point_strided<Row, num>, blocks, LM_POINT_BLOCK, 0, stream, a);
 }
-
-template <bool test, class T>
-struct lm_flat_result {
-  typedef T type;
-};
-template <class T>
-struct lm_flat_result<true, T> {
-  typedef lm_bool type;
-};
 
 /* A row in a compute type. */
 template <class Row, class num>
 struct lm_point_runner {
   template <class T>
   static int flat(const lm_point_launch *l, void *stream) {
-    return lm_point_run_flat<Row, num, T, typename lm_flat_result<Row::TEST, T>::type>(l, stream);
+    return lm_point_run_flat<Row, num, T, std::conditional_t<Row::TEST, lm_bool, T>>(l, stream);
   }
   static int run(const lm_point_launch *l, int num_dtype, void *stream) {
-    if (lm_flat_dtype(l, num_dtype, Row::TEST) == num_dtype) return flat<num>(l, stream);
-    return lm_point_run_walk<Row, num>(l, stream);
-  }
-};
-template <class Row>
-struct lm_point_runner<Row, float> {
-  template <class T>
-  static int flat(const lm_point_launch *l, void *stream) {
-    return lm_point_run_flat<Row, float, T, typename lm_flat_result<Row::TEST, T>::type>(l, stream);
-  }
-  static int run(const lm_point_launch *l, int num_dtype, void *stream) {
-    switch (lm_flat_dtype(l, num_dtype, Row::TEST)) {
-      case LM_F32: return flat<float>(l, stream);
-      case LM_F16: return flat<lm_f16>(l, stream);
-      case LM_BF16: return flat<lm_bf16>(l, stream);
-      default: return lm_point_run_walk<Row, float>(l, stream);
+    int dtype = lm_flat_dtype(l, num_dtype, Row::TEST);
+    if (dtype == num_dtype) return flat<num>(l, stream);
+    if constexpr (std::is_same_v<num, float>) {
+      if (dtype == LM_F16) return flat<lm_f16>(l, stream);
+      if (dtype == LM_BF16) return flat<lm_bf16>(l, stream);
     }
+    return lm_point_run_strided<Row, num>(l, stream);
   }
 };
 

@@ -4,7 +4,7 @@
 #define LM_KERNELS_POINT_H
 
 #include "bad.h"
-#include "strided_walk.h"
+#include "strided.h"
 
 enum { LM_POINT_NUMBERS = 4 };
 
@@ -16,10 +16,10 @@ typedef union lm_point_value {
 } lm_point_value;
 
 typedef struct lm_point_launch {
-  lm_walk_layout at;                       /* fewer than 2^31 elements */
-  lm_point_value value[LM_WALK_OPERANDS];  /* of operands without data */
-  lm_point_value number[LM_POINT_NUMBERS]; /* its arguments that are numbers */
-  lm_bad bad;                              /* for integer division */
+  lm_strided_layout at;                      /* fewer than 2^31 elements */
+  lm_point_value value[LM_STRIDED_OPERANDS]; /* of operands without data */
+  lm_point_value number[LM_POINT_NUMBERS];   /* its arguments that are numbers */
+  lm_bad bad;                                /* for integer division */
   int bad_kind;
   int64_t first; /* elements before these, for bad values' positions */
 } lm_point_launch;

@@ -4,12 +4,12 @@
 
 #include "vectors.cuh"
 
-enum { LM_POOL_BLOCK = 256, LM_POOL_WIDE = 32 /* places in a window from which many threads share it */ };
+enum { LM_POOLING_BLOCK = 256, LM_POOLING_WIDE = 32 /* places in a window from which many threads share it */ };
 
 /* ---- windows */
 
 struct lm_line {
-  lm_pool_line a;
+  lm_pooling_line a;
   lm_divider by_stride;
 };
 
@@ -29,7 +29,7 @@ LM_DEVICE int32_t lm_share_up(int32_t i, int32_t n, int32_t d) {
 }
 
 LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padding) {
-  const lm_pool_line &a = line.a;
+  const lm_pooling_line &a = line.a;
   if (a.kernel == 0) {
     int32_t begin = lm_share(o, a.in, a.out), end = lm_share_up(o + 1, a.in, a.out);
     return {begin, end, end - begin};
@@ -43,7 +43,7 @@ LM_DEVICE lm_window lm_window_of(const lm_line &line, int32_t o, bool count_padd
 
 /* Windows first to last - 1 may hold place i. */
 LM_DEVICE void lm_windows_with(const lm_line &line, int32_t i, int32_t *first, int32_t *last) {
-  const lm_pool_line &a = line.a;
+  const lm_pooling_line &a = line.a;
   if (a.kernel == 0) {
     *first = lm_share(i, a.out, a.in);
     *last = lm_share_up(i + 1, a.out, a.in);
@@ -81,7 +81,7 @@ LM_DEVICE lm_spot lm_spot_of(const lm_grid &grid, uint32_t i) {
   return s;
 }
 
-struct lm_pool {
+struct lm_pooling {
   lm_line y, x;
   int32_t c;
   bool count_padding;
@@ -96,7 +96,7 @@ struct lm_pool {
 /* f(its place in the plane, V values) for each place of a window, row by row. A few loads are under way at once, also
  * where fewer places are left: the first one is loaded again then. */
 template <int V, class T, class F>
-LM_DEVICE void lm_each_place(const lm_pool &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
+LM_DEVICE void lm_each_place(const lm_pooling &p, const lm_spot &s, lm_window wy, lm_window wx, const T *src, F f) {
   enum { FLIGHT = 4 };
   const T *plane = src + p.in(s.plane, 0, 0) + s.channel;
   int32_t x = wx.begin, y = wx.begin < wx.end ? wy.begin : wy.end, first = y * p.x.a.in + x;
@@ -121,29 +121,14 @@ LM_DEVICE void lm_each_place(const lm_pool &p, const lm_spot &s, lm_window wy, l
 
 /* ---- largest */
 
-/* What values are compared in, and what no value is below. */
+/* What values are compared in. */
 template <class T>
-struct lm_ranked {
-  typedef lm_compute<T> type;
-  static LM_DEVICE type lowest() { return -(type)INFINITY; }
-};
-template <>
-struct lm_ranked<uint8_t> {
-  typedef int32_t type;
-  static LM_DEVICE type lowest() { return INT32_MIN; }
-};
-template <>
-struct lm_ranked<int32_t> : lm_ranked<uint8_t> {};
-template <>
-struct lm_ranked<int64_t> {
-  typedef int64_t type;
-  static LM_DEVICE type lowest() { return INT64_MIN; }
-};
+using lm_ranked = std::conditional_t<lm_is_any<T, uint8_t, int32_t>, int32_t, lm_compute<T>>;
 
 /* A NaN wins and stays; the first of equals wins. */
 template <class T, int V>
-LM_KERNEL void lm_pool_max_kernel(lm_pool p, lm_grid grid, const T *src, T *dst, int64_t *places) {
-  typedef typename lm_ranked<T>::type A;
+LM_KERNEL void lm_pooling_max_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, int64_t *places) {
+  typedef lm_ranked<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
   lm_spot s = lm_spot_of<V>(grid, i);
@@ -151,7 +136,7 @@ LM_KERNEL void lm_pool_max_kernel(lm_pool p, lm_grid grid, const T *src, T *dst,
   A best[V];
   int32_t at[V];
   LM_UNROLL
-  for (int v = 0; v < V; v++) best[v] = lm_ranked<T>::lowest(), at[v] = wy.begin * p.x.a.in + wx.begin;
+  for (int v = 0; v < V; v++) best[v] = lm_lowest<A>(), at[v] = wy.begin * p.x.a.in + wx.begin;
   lm_each_place<V>(p, s, wy, wx, src, [&](int32_t place, const lm_pack<T, V> &in) {
     LM_UNROLL
     for (int v = 0; v < V; v++) {
@@ -171,15 +156,15 @@ LM_KERNEL void lm_pool_max_kernel(lm_pool p, lm_grid grid, const T *src, T *dst,
 }
 
 /* `place` is not in the plane: the element's position in row-major order of [N, C, H, W]. */
-LM_DEVICE void lm_bad_place(const lm_pool &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
+LM_DEVICE void lm_bad_place(const lm_pooling &p, lm_bad bad, int kind, int64_t plane, int32_t y, int32_t x,
                             int32_t channel, int64_t place) {
   int64_t position = ((plane * p.c + channel) * p.y.a.out + y) * p.x.a.out + x + 1;
   lm_report_bad(bad, kind, position, place, (int64_t)p.y.a.in * p.x.a.in);
 }
 
 template <class T, int V>
-LM_KERNEL void lm_pool_max_back_kernel(lm_pool p, lm_grid grid, const T *src, T *dst, const int64_t *places, lm_bad bad,
-                                       int bad_kind, int64_t first_plane) {
+LM_KERNEL void lm_pooling_max_back_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst, const int64_t *places,
+                                          lm_bad bad, int bad_kind, int64_t first_plane) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -212,8 +197,8 @@ LM_KERNEL void lm_pool_max_back_kernel(lm_pool p, lm_grid grid, const T *src, T 
 
 /* A thread a channel of a plane: in order, so deterministic. sums were cleared. */
 template <class T>
-LM_KERNEL void lm_pool_max_scatter_kernel(lm_pool p, int64_t channels, const T *src, lm_compute<T> *sums,
-                                          const int64_t *places, lm_bad bad, int bad_kind) {
+LM_KERNEL void lm_pooling_max_scatter_kernel(lm_pooling p, int64_t channels, const T *src, lm_compute<T> *sums,
+                                             const int64_t *places, lm_bad bad, int bad_kind) {
   int64_t limit = (int64_t)p.y.a.in * p.x.a.in;
   for (int64_t i = lm_thread(); i < channels; i += lm_threads()) {
     int64_t plane = i / p.c;
@@ -233,14 +218,14 @@ LM_KERNEL void lm_pool_max_scatter_kernel(lm_pool p, int64_t channels, const T *
 }
 
 template <class T>
-LM_KERNEL void lm_pool_round(const lm_compute<T> *sums, T *dst, int64_t n) {
+LM_KERNEL void lm_pooling_round(const lm_compute<T> *sums, T *dst, int64_t n) {
   for (int64_t i = lm_thread(); i < n; i += lm_threads()) dst[i] = lm_put<T>(sums[i]);
 }
 
 /* ---- mean */
 
 template <class T, int V>
-LM_KERNEL void lm_pool_avg_kernel(lm_pool p, lm_grid grid, const T *src, T *dst) {
+LM_KERNEL void lm_pooling_avg_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -260,7 +245,7 @@ LM_KERNEL void lm_pool_avg_kernel(lm_pool p, lm_grid grid, const T *src, T *dst)
 
 /* Large windows of planes of one channel: a warp each. */
 template <class T>
-LM_KERNEL void lm_pool_avg_warp(lm_pool p, lm_grid grid, const T *src, T *dst) {
+LM_KERNEL void lm_pooling_avg_warp(lm_pooling p, lm_grid grid, const T *src, T *dst) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)(lm_thread() / LM_WARP);
   if (i >= grid.packs) return; /* whole warps */
@@ -283,14 +268,14 @@ LM_KERNEL void lm_pool_avg_warp(lm_pool p, lm_grid grid, const T *src, T *dst) {
 /* Large windows of interleaved channels: a block for `across` packs of one window's channels, its rows of threads
  * sharing the places. */
 template <class T, int V>
-LM_KERNEL void lm_pool_avg_block(lm_pool p, lm_grid grid, int across, const T *src, T *dst) {
+LM_KERNEL void lm_pooling_avg_block(lm_pooling p, lm_grid grid, int across, const T *src, T *dst) {
   typedef lm_compute<T> A;
-  __shared__ A shared[LM_POOL_BLOCK];
+  __shared__ A shared[LM_POOLING_BLOCK];
   int t = (int)threadIdx.x;
   lm_spot s = lm_spot_of<1>(grid, blockIdx.x); /* channel: of `across` packs */
   int32_t channel = (s.channel * across + t % across) * V;
   lm_window wy = lm_window_of(p.y, s.y, p.count_padding), wx = lm_window_of(p.x, s.x, p.count_padding);
-  int32_t width = wx.end - wx.begin, row = t / across, rows = LM_POOL_BLOCK / across;
+  int32_t width = wx.end - wx.begin, row = t / across, rows = LM_POOLING_BLOCK / across;
   A sum[V] = {};
   if (channel < p.c) {
     int32_t y = wy.begin + row / width, x = row % width;
@@ -308,7 +293,7 @@ LM_KERNEL void lm_pool_avg_block(lm_pool p, lm_grid grid, int across, const T *s
     __syncthreads();
     shared[t] = sum[v];
     __syncthreads();
-    for (int half = LM_POOL_BLOCK / 2; half >= across; half /= 2) {
+    for (int half = LM_POOLING_BLOCK / 2; half >= across; half /= 2) {
       if (t < half) shared[t] += shared[t + half];
       __syncthreads();
     }
@@ -318,7 +303,7 @@ LM_KERNEL void lm_pool_avg_block(lm_pool p, lm_grid grid, int across, const T *s
 }
 
 template <class T, int V>
-LM_KERNEL void lm_pool_avg_back_kernel(lm_pool p, lm_grid grid, const T *src, T *dst) {
+LM_KERNEL void lm_pooling_avg_back_kernel(lm_pooling p, lm_grid grid, const T *src, T *dst) {
   typedef lm_compute<T> A;
   uint32_t i = (uint32_t)lm_thread();
   if (i >= grid.packs) return;
@@ -344,21 +329,21 @@ LM_KERNEL void lm_pool_avg_back_kernel(lm_pool p, lm_grid grid, const T *src, T 
 
 /* ---- launching */
 
-static lm_line line_of(const lm_pool_line *a) {
+static lm_line line_of(const lm_pooling_line *a) {
   lm_line line = {*a, lm_divider_make((uint32_t)(a->stride > 0 ? a->stride : 1))};
   return line;
 }
 
-static lm_pool pool_of(const lm_pool_job *job) {
-  lm_pool p = {line_of(&job->y), line_of(&job->x), job->c, job->count_padding};
+static lm_pooling pool_of(const lm_pooling_job *job) {
+  lm_pooling p = {line_of(&job->y), line_of(&job->x), job->c, job->count_padding};
   return p;
 }
 
 /* Calls launch(grid, first plane) for as many planes at a time as 32-bit indices reach; c: packs of channels in a
  * [rows, columns] plane. */
 template <class F>
-static int for_planes(const lm_pool_job *job, int32_t rows, int32_t columns, int32_t c, F launch) {
-  int64_t each = (int64_t)rows * columns * c, most = (LM_POOL_PLANE_MAX - 1) / each;
+static int for_planes(const lm_pooling_job *job, int32_t rows, int32_t columns, int32_t c, F launch) {
+  int64_t each = (int64_t)rows * columns * c, most = (LM_POOLING_PLANE_MAX - 1) / each;
   int error = 0;
   for (int64_t plane = 0; plane < job->planes && error == 0; plane += most) {
     int64_t planes = job->planes - plane < most ? job->planes - plane : most;
@@ -369,32 +354,29 @@ static int for_planes(const lm_pool_job *job, int32_t rows, int32_t columns, int
   return error;
 }
 
-template <int N>
-struct lm_pool_width {
-  enum { value = N };
-};
 /* Calls f with the width of packs of channels: 16 bytes, or 8 of uint8, whose places are many more. */
 template <class T, class F>
-static int for_width(const lm_pool_job *job, F f) {
+static int for_width(const lm_pooling_job *job, F f) {
   constexpr int V = sizeof(T) == 1 ? 8 : lm_full_pack<T>::V;
   if (job->c % V == 0 && lm_is_packed(job->src) && lm_is_packed(job->dst) && lm_is_packed(job->places))
-    return f(lm_pool_width<V>{});
-  return f(lm_pool_width<1>{});
+    return f(lm_width<V>{});
+  return f(lm_width<1>{});
 }
 
 template <class T>
-static int launch_max(const lm_pool_job *job, void *stream) {
+static int launch_max(const lm_pooling_job *job, void *stream) {
   return for_width<T>(job, [&](auto width) {
     constexpr int V = decltype(width)::value;
     return for_planes(job, job->y.out, job->x.out, job->c / V, [&](lm_grid grid, int64_t plane) {
       int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-      return lm_launch(lm_pool_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK, 0,
-                       stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out, job->places + out);
+      return lm_launch(lm_pooling_max_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
+                       LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + in, (T *)job->dst + out,
+                       job->places + out);
     });
   });
 }
 
-int lm_pool_max(const lm_pool_job *job, void *stream) {
+int lm_pooling_max(const lm_pooling_job *job, void *stream) {
   switch (job->dtype) {
     case LM_U8: return launch_max<uint8_t>(job, stream);
     case LM_I32: return launch_max<int32_t>(job, stream);
@@ -403,22 +385,22 @@ int lm_pool_max(const lm_pool_job *job, void *stream) {
   }
 }
 
-int lm_pool_max_back(const lm_pool_job *job, void *stream) {
+int lm_pooling_max_back(const lm_pooling_job *job, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
     return for_width<T>(job, [&](auto width) {
       constexpr int V = decltype(width)::value;
       return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
         int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-        return lm_launch(lm_pool_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK,
-                         0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
+        return lm_launch(lm_pooling_max_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
+                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in,
                          job->places + out, job->bad, job->bad_kind, plane);
       });
     });
   });
 }
 
-int lm_pool_max_scatter(const lm_pool_job *job, float *sums, void *stream) {
+int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
     typedef lm_compute<T> A;
@@ -427,20 +409,20 @@ int lm_pool_max_scatter(const lm_pool_job *job, float *sums, void *stream) {
     if (n == 0) return 0;
     int error = (int)cudaMemsetAsync(sum, 0, (size_t)n * sizeof(A), (cudaStream_t)stream);
     if (error != 0) return error;
-    error = lm_launch(lm_pool_max_scatter_kernel<T>, lm_blocks(channels, 64, INT32_MAX), 64, 0, stream, pool_of(job),
+    error = lm_launch(lm_pooling_max_scatter_kernel<T>, lm_blocks(channels, 64, INT32_MAX), 64, 0, stream, pool_of(job),
                       channels, (const T *)job->src, sum, job->places, job->bad, job->bad_kind);
     if (error != 0 || sizeof(T) == sizeof(A)) return error;
-    return lm_launch(lm_pool_round<T>, lm_blocks(n, LM_POOL_BLOCK * 4, 1 << 20), LM_POOL_BLOCK, 0, stream, sum,
+    return lm_launch(lm_pooling_round<T>, lm_blocks(n, LM_POOLING_BLOCK * 4, 1 << 20), LM_POOLING_BLOCK, 0, stream, sum,
                      (T *)job->dst, n);
   });
 }
 
 /* Places in a window, about. */
-static int64_t places_of(const lm_pool_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
+static int64_t places_of(const lm_pooling_line *a) { return a->kernel ? a->kernel : a->in / (a->out ? a->out : 1); }
 
 template <class T>
-static int launch_avg(const lm_pool_job *job, void *stream) {
-  bool wide = places_of(&job->y) * places_of(&job->x) >= LM_POOL_WIDE;
+static int launch_avg(const lm_pooling_job *job, void *stream) {
+  bool wide = places_of(&job->y) * places_of(&job->x) >= LM_POOLING_WIDE;
   return for_width<T>(job, [&](auto width) {
     constexpr int V = decltype(width)::value;
     int32_t packs = job->c / V, across = 1;
@@ -450,32 +432,33 @@ static int launch_avg(const lm_pool_job *job, void *stream) {
       const T *src = (const T *)job->src + plane * job->y.in * job->x.in * job->c;
       T *dst = (T *)job->dst + plane * job->y.out * job->x.out * job->c;
       if (!wide)
-        return lm_launch(lm_pool_avg_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK, 0,
-                         stream, pool_of(job), grid, src, dst);
+        return lm_launch(lm_pooling_avg_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
+                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, src, dst);
       if (job->c == 1)
-        return lm_launch(lm_pool_avg_warp<T>, lm_blocks(grid.packs, LM_POOL_BLOCK / LM_WARP, INT32_MAX), LM_POOL_BLOCK,
-                         0, stream, pool_of(job), grid, src, dst);
-      return lm_launch(lm_pool_avg_block<T, V>, grid.packs, LM_POOL_BLOCK, 0, stream, pool_of(job), grid, across, src,
-                       dst);
+        return lm_launch(lm_pooling_avg_warp<T>, lm_blocks(grid.packs, LM_POOLING_BLOCK / LM_WARP, INT32_MAX),
+                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, src, dst);
+      return lm_launch(lm_pooling_avg_block<T, V>, grid.packs, LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, across,
+                       src, dst);
     });
   });
 }
 
-int lm_pool_avg(const lm_pool_job *job, void *stream) {
+int lm_pooling_avg(const lm_pooling_job *job, void *stream) {
   if (job->y.out == 0 || job->x.out == 0) return 0;
   if (job->dtype == LM_I64) return launch_avg<int64_t>(job, stream);
   return lm_for_float(job->dtype, [&](auto element) { return launch_avg<decltype(element)>(job, stream); });
 }
 
-int lm_pool_avg_back(const lm_pool_job *job, void *stream) {
+int lm_pooling_avg_back(const lm_pooling_job *job, void *stream) {
   return lm_for_float(job->dtype, [&](auto element) {
     typedef decltype(element) T;
     return for_width<T>(job, [&](auto width) {
       constexpr int V = decltype(width)::value;
       return for_planes(job, job->y.in, job->x.in, job->c / V, [&](lm_grid grid, int64_t plane) {
         int64_t in = plane * job->y.in * job->x.in * job->c, out = plane * job->y.out * job->x.out * job->c;
-        return lm_launch(lm_pool_avg_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOL_BLOCK, INT32_MAX), LM_POOL_BLOCK,
-                         0, stream, pool_of(job), grid, (const T *)job->src + out, (T *)job->dst + in);
+        return lm_launch(lm_pooling_avg_back_kernel<T, V>, lm_blocks(grid.packs, LM_POOLING_BLOCK, INT32_MAX),
+                         LM_POOLING_BLOCK, 0, stream, pool_of(job), grid, (const T *)job->src + out,
+                         (T *)job->dst + in);
       });
     });
   });

@@ -1,8 +1,8 @@
 /* Pooling on CUDA. A plane is one image with all its channels interleaved (channels-last, c = C), or one channel of one
  * image (contiguous, c = 1): either way [H, W, c] in memory. All functions enqueue on the stream and return a
  * cudaError_t. */
-#ifndef LM_KERNELS_POOL_H
-#define LM_KERNELS_POOL_H
+#ifndef LM_KERNELS_POOLING_H
+#define LM_KERNELS_POOLING_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,35 +16,35 @@ extern "C" {
 /* Windows along one axis of an input of `in` places: `out` of them. Sliding: `kernel` places each, `dilation` apart,
  * the first at -padding; in + 3 * padding + stride + kernel * dilation is below 2^31. Adaptive (kernel 0): `out`
  * windows share the input evenly. divisor: a mean divides by it (times the other axis's), not by its places; or 0. */
-typedef struct lm_pool_line {
+typedef struct lm_pooling_line {
   int32_t in, out;
   int32_t kernel, stride, padding, dilation, divisor;
-} lm_pool_line;
+} lm_pooling_line;
 
-typedef struct lm_pool_job {
+typedef struct lm_pooling_job {
   int dtype;
   int64_t planes;
   int32_t c;
-  lm_pool_line y, x;
+  lm_pooling_line y, x;
   bool count_padding; /* avg: a window divides by its places in the padded input */
   const void *src;    /* forward: the input, [planes, y.in, x.in, c]; backward: the gradient, in out's sizes */
   void *dst;
   int64_t *places; /* max: [planes, y.out, x.out, c], in H * W, from 1 */
   lm_bad bad;      /* max_back: a place that is not in the plane */
   int bad_kind;
-} lm_pool_job;
+} lm_pooling_job;
 
 /* A plane's elements, of the input or of the output, have to be fewer than this. */
-#define LM_POOL_PLANE_MAX ((int64_t)1 << 31)
+#define LM_POOLING_PLANE_MAX ((int64_t)1 << 31)
 
-int lm_pool_max(const lm_pool_job *job, void *stream);
+int lm_pooling_max(const lm_pooling_job *job, void *stream);
 /* By the windows' geometry: each place adds up the windows that hold it. */
-int lm_pool_max_back(const lm_pool_job *job, void *stream);
+int lm_pooling_max_back(const lm_pooling_job *job, void *stream);
 /* Without it (kernel, stride, … are not read): one thread a channel. sums: [planes, y.in, x.in, c] of float for 16-bit
  * dtypes, else NULL. */
-int lm_pool_max_scatter(const lm_pool_job *job, float *sums, void *stream);
-int lm_pool_avg(const lm_pool_job *job, void *stream);
-int lm_pool_avg_back(const lm_pool_job *job, void *stream);
+int lm_pooling_max_scatter(const lm_pooling_job *job, float *sums, void *stream);
+int lm_pooling_avg(const lm_pooling_job *job, void *stream);
+int lm_pooling_avg_back(const lm_pooling_job *job, void *stream);
 
 #ifdef __cplusplus
 }

@@ -2,13 +2,13 @@
 #include "reduce.cuh"
 
 /* Where results go and what becomes of them. */
-typedef struct lm_fold_target {
+typedef struct lm_reduce_target {
   void *out;
   int dtype, finish;
   double count, p, correction;
-} lm_fold_target;
+} lm_reduce_target;
 
-LM_DEVICE double lm_fold_finished(const lm_fold_target &to, double v) {
+LM_DEVICE double lm_reduce_finished(const lm_reduce_target &to, double v) {
   switch (to.finish) {
     case LM_FINISH_MEAN: return v / to.count;
     case LM_FINISH_VARIANCE: return v / (to.count > to.correction ? to.count - to.correction : 0);
@@ -16,25 +16,25 @@ LM_DEVICE double lm_fold_finished(const lm_fold_target &to, double v) {
     default: return v;
   }
 }
-LM_DEVICE int64_t lm_fold_finished(const lm_fold_target &to, int64_t v) {
+LM_DEVICE int64_t lm_reduce_finished(const lm_reduce_target &to, int64_t v) {
   return to.finish == LM_FINISH_ALL ? (double)v == to.count : v;
 }
 
 template <class L>
-struct lm_fold_sum {
+struct lm_reduce_sum {
   typedef L load;
   typedef typename L::num num;
   typedef typename L::total state;
   L loader;
-  lm_fold_target to;
+  lm_reduce_target to;
   LM_DEVICE num pad() const { return 0; }
   LM_DEVICE state start() const { return 0; }
   template <int K, int V>
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
-    s += (state)lm_fold_tree<K>(v, lm_add_of());
+    s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
   LM_DEVICE state operator()(state a, state b) const { return a + b; }
-  LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, lm_fold_finished(to, s)); }
+  LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, lm_reduce_finished(to, s)); }
 };
 
 /* Long code: better once than wherever it is called. */
@@ -43,7 +43,7 @@ static __device__ __attribute__((noinline)) double lm_power(double a, double b) 
 
 /* The sum of a function of the elements; which one is known at launch. */
 template <class L>
-struct lm_fold_mapped : lm_fold_sum<L> {
+struct lm_reduce_mapped : lm_reduce_sum<L> {
   typedef typename L::num num;
   typedef typename L::total state;
   int kind;
@@ -51,32 +51,32 @@ struct lm_fold_mapped : lm_fold_sum<L> {
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
     LM_UNROLL
     for (int k = 0; k < K; k++) {
-      if (kind == LM_FOLD_SQUARE) {
+      if (kind == LM_REDUCE_SQUARE) {
         v[k] = v[k] * v[k];
-      } else if (kind == LM_FOLD_ABS) {
+      } else if (kind == LM_REDUCE_ABS) {
         v[k] = v[k] < 0 ? -v[k] : v[k];
       } else {
         v[k] = v[k] != 0;
       }
     }
-    s += (state)lm_fold_tree<K>(v, lm_add_of());
+    s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
   LM_DEVICE void put(int64_t at, state s) const {
-    double v = lm_fold_finished(this->to, s);
+    double v = lm_reduce_finished(this->to, s);
     lm_put_number(this->to.out, this->to.dtype, at, this->to.finish == LM_FINISH_ROOT ? sqrt(v) : v);
   }
 };
 
 /* The sum of |x|^p. */
 template <class L>
-struct lm_fold_powers : lm_fold_sum<L> {
+struct lm_reduce_powers : lm_reduce_sum<L> {
   typedef typename L::num num;
   typedef typename L::total state;
   template <int K, int V>
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int count) const {
     LM_UNROLL
     for (int k = 0; k < K; k++) v[k] = k < count ? lm_power(v[k] < 0 ? -v[k] : v[k], (num)this->to.p) : 0;
-    s += (state)lm_fold_tree<K>(v, lm_add_of());
+    s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
   LM_DEVICE void put(int64_t at, state s) const {
     lm_put_number(this->to.out, this->to.dtype, at, lm_power(s, 1 / this->to.p));
@@ -85,31 +85,27 @@ struct lm_fold_powers : lm_fold_sum<L> {
 
 /* Integers have no powers to take. */
 template <class L>
-struct lm_fold_counted : lm_fold_sum<L> {
+struct lm_reduce_counted : lm_reduce_sum<L> {
   typedef typename L::num num;
   typedef typename L::total state;
   template <int K, int V>
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
     LM_UNROLL
     for (int k = 0; k < K; k++) v[k] = v[k] != 0;
-    s += (state)lm_fold_tree<K>(v, lm_add_of());
+    s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
 };
 
 template <class L>
-struct lm_fold_extreme {
+struct lm_reduce_extreme {
   typedef L load;
   typedef typename L::num num;
   typedef num state;
   L loader;
-  lm_fold_target to;
+  lm_reduce_target to;
   bool smallest, magnitude;
   LM_DEVICE num pad() const { return smallest ? lm_reversed(start()) : magnitude ? 0 : start(); }
-  LM_DEVICE state start() const {
-    num lowest;
-    lm_lowest(&lowest);
-    return lowest;
-  }
+  LM_DEVICE state start() const { return lm_lowest<num>(); }
   template <int K, int V>
   LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
     LM_UNROLL
@@ -117,7 +113,7 @@ struct lm_fold_extreme {
       if (magnitude && v[k] < 0) v[k] = -v[k];
       if (smallest) v[k] = lm_reversed(v[k]);
     }
-    s = lm_max_of()(lm_fold_tree<K>(v, lm_max_of()), s);
+    s = lm_max_of()(lm_reduce_tree<K>(v, lm_max_of()), s);
   }
   LM_DEVICE state operator()(state a, state b) const { return lm_max_of()(a, b); }
   LM_DEVICE void put(int64_t at, state s) const { lm_put_number(to.out, to.dtype, at, smallest ? lm_reversed(s) : s); }
@@ -127,14 +123,14 @@ struct lm_fold_extreme {
  * Chan, Golub and LeVeque ("Algorithms for Computing the Sample Variance", 1983). A chunk is first shifted by one of
  * its elements, so that a mean far from 0 costs no digits. */
 template <class L>
-struct lm_fold_deviation {
+struct lm_reduce_deviation {
   typedef L load;
   typedef typename L::num num;
   struct state {
     double count, mean, squares;
   };
   L loader;
-  lm_fold_target to;
+  lm_reduce_target to;
   LM_DEVICE num pad() const { return 0; }
   LM_DEVICE state start() const { return {0, 0, 0}; }
   template <int K, int V>
@@ -142,13 +138,13 @@ struct lm_fold_deviation {
     num shift = v[0], sum[K];
     LM_UNROLL
     for (int k = 0; k < K; k++) sum[k] = k < count ? v[k] - shift : 0;
-    num mean = lm_fold_tree<K>(sum, lm_add_of()) / count;
+    num mean = lm_reduce_tree<K>(sum, lm_add_of()) / count;
     LM_UNROLL
     for (int k = 0; k < K; k++) {
       num away = k < count ? v[k] - shift - mean : 0;
       v[k] = away * away;
     }
-    s = (*this)(s, {(double)count, (double)shift + (double)mean, (double)lm_fold_tree<K>(v, lm_add_of())});
+    s = (*this)(s, {(double)count, (double)shift + (double)mean, (double)lm_reduce_tree<K>(v, lm_add_of())});
   }
   LM_DEVICE state operator()(state a, state b) const {
     double count = a.count + b.count;
@@ -157,13 +153,13 @@ struct lm_fold_deviation {
     return {count, a.mean + apart * share, a.squares + b.squares + apart * apart * (a.count * share)};
   }
   LM_DEVICE void put(int64_t at, state s) const {
-    lm_put_number(to.out, to.dtype, at, lm_fold_finished(to, s.squares));
+    lm_put_number(to.out, to.dtype, at, lm_reduce_finished(to, s.squares));
   }
 };
 
 /* The largest element m and the sum of e^(x - m). */
 template <class L>
-struct lm_fold_logsumexp {
+struct lm_reduce_logsumexp {
   typedef L load;
   typedef typename L::num num;
   struct state {
@@ -171,7 +167,7 @@ struct lm_fold_logsumexp {
     num most;
   };
   L loader;
-  lm_fold_target to;
+  lm_reduce_target to;
   /* e^(v - most), where equal infinities differ by 0 */
   static LM_DEVICE num term(num v, num most) { return v == most ? 1 : lm_exp(v - most); }
   LM_DEVICE num pad() const { return -INFINITY; }
@@ -181,10 +177,10 @@ struct lm_fold_logsumexp {
     num order[K];
     LM_UNROLL
     for (int k = 0; k < K; k++) order[k] = v[k];
-    num most = lm_fold_tree<K>(order, lm_max_of());
+    num most = lm_reduce_tree<K>(order, lm_max_of());
     LM_UNROLL
     for (int k = 0; k < K; k++) v[k] = term(v[k], most);
-    s = (*this)(s, {(double)lm_fold_tree<K>(v, lm_add_of()), most});
+    s = (*this)(s, {(double)lm_reduce_tree<K>(v, lm_add_of()), most});
   }
   LM_DEVICE state operator()(state a, state b) const {
     num most = lm_max_of()(a.most, b.most);
@@ -195,53 +191,53 @@ struct lm_fold_logsumexp {
 
 /* ---- choosing one */
 
-static lm_fold_target lm_fold_target_of(const lm_fold_job *job) {
+static lm_reduce_target lm_reduce_target_of(const lm_reduce_job *job) {
   return {job->out, job->out_dtype, job->finish, (double)job->count, job->p, job->correction};
 }
 
 template <class L>
-static lm_fold_extreme<L> lm_fold_extreme_of(const lm_fold_job *job, L loader) {
-  return {loader, lm_fold_target_of(job), job->kind == LM_FOLD_MIN || job->kind == LM_FOLD_ABS_MIN,
-          job->kind == LM_FOLD_ABS_MAX || job->kind == LM_FOLD_ABS_MIN};
+static lm_reduce_extreme<L> lm_reduce_extreme_of(const lm_reduce_job *job, L loader) {
+  return {loader, lm_reduce_target_of(job), job->kind == LM_REDUCE_MIN || job->kind == LM_REDUCE_ABS_MIN,
+          job->kind == LM_REDUCE_ABS_MAX || job->kind == LM_REDUCE_ABS_MIN};
 }
 
-struct lm_fold_floats {
-  const lm_fold_job *job;
+struct lm_reduce_floats {
+  const lm_reduce_job *job;
   void *partial, *stream;
   template <class L>
   int operator()(L loader) const {
-    lm_fold_target to = lm_fold_target_of(job);
+    lm_reduce_target to = lm_reduce_target_of(job);
     switch (job->kind) {
-      case LM_FOLD_SUM: return lm_fold_launch(job, lm_fold_sum<L>{loader, to}, partial, stream);
-      case LM_FOLD_MAX:
-      case LM_FOLD_MIN:
-      case LM_FOLD_ABS_MAX:
-      case LM_FOLD_ABS_MIN: return lm_fold_launch(job, lm_fold_extreme_of(job, loader), partial, stream);
-      case LM_FOLD_DEVIATION: return lm_fold_launch(job, lm_fold_deviation<L>{loader, to}, partial, stream);
-      case LM_FOLD_LOGSUMEXP: return lm_fold_launch(job, lm_fold_logsumexp<L>{loader, to}, partial, stream);
-      case LM_FOLD_POWER: return lm_fold_launch(job, lm_fold_powers<L>{{loader, to}}, partial, stream);
-      default: return lm_fold_launch(job, lm_fold_mapped<L>{{loader, to}, job->kind}, partial, stream);
+      case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
+      case LM_REDUCE_MAX:
+      case LM_REDUCE_MIN:
+      case LM_REDUCE_ABS_MAX:
+      case LM_REDUCE_ABS_MIN: return lm_reduce_launch(job, lm_reduce_extreme_of(job, loader), partial, stream);
+      case LM_REDUCE_DEVIATION: return lm_reduce_launch(job, lm_reduce_deviation<L>{loader, to}, partial, stream);
+      case LM_REDUCE_LOGSUMEXP: return lm_reduce_launch(job, lm_reduce_logsumexp<L>{loader, to}, partial, stream);
+      case LM_REDUCE_POWER: return lm_reduce_launch(job, lm_reduce_powers<L>{{loader, to}}, partial, stream);
+      default: return lm_reduce_launch(job, lm_reduce_mapped<L>{{loader, to}, job->kind}, partial, stream);
     }
   }
 };
 
-struct lm_fold_ints {
-  const lm_fold_job *job;
+struct lm_reduce_ints {
+  const lm_reduce_job *job;
   void *partial, *stream;
   template <class L>
   int operator()(L loader) const {
-    lm_fold_target to = lm_fold_target_of(job);
+    lm_reduce_target to = lm_reduce_target_of(job);
     switch (job->kind) {
-      case LM_FOLD_SUM: return lm_fold_launch(job, lm_fold_sum<L>{loader, to}, partial, stream);
-      case LM_FOLD_NONZERO: return lm_fold_launch(job, lm_fold_counted<L>{{loader, to}}, partial, stream);
-      case LM_FOLD_MAX:
-      case LM_FOLD_MIN: return lm_fold_launch(job, lm_fold_extreme_of(job, loader), partial, stream);
+      case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
+      case LM_REDUCE_NONZERO: return lm_reduce_launch(job, lm_reduce_counted<L>{{loader, to}}, partial, stream);
+      case LM_REDUCE_MAX:
+      case LM_REDUCE_MIN: return lm_reduce_launch(job, lm_reduce_extreme_of(job, loader), partial, stream);
       default: return (int)cudaErrorInvalidValue;
     }
   }
 };
 
-int lm_fold_run(const lm_fold_job *job, void *partial, void *stream) {
-  if (job->x_dtype >= LM_F16) return lm_for_float_loader(job->x_dtype, lm_fold_floats{job, partial, stream});
-  return lm_for_int_loader(job->x_dtype, lm_fold_ints{job, partial, stream});
+int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream) {
+  if (job->x_dtype >= LM_F16) return lm_for_float_loader(job->x_dtype, lm_reduce_floats{job, partial, stream});
+  return lm_for_int_loader(job->x_dtype, lm_reduce_ints{job, partial, stream});
 }

@@ -5,9 +5,9 @@
  *   num pad()                        what stands for elements that are not there
  *   void chunk<K, V>(state &, num *v, int64_t first, int64_t step, int count)   the first `count` of K elements, which
  * it may overwrite; element k is number first + k / V * step + k % V of the reduced dim state operator()(state, state)
- * two joined void put(int64_t at, state)      the result, at the output's element `at` States are at most LM_FOLD_STATE
- * bytes. Threads fold chunks of some 16 elements in the loader's type and add those to totals in double or int64, so
- * long sums stay accurate; the order depends on the geometry alone. */
+ * two joined void put(int64_t at, state)      the result, at the output's element `at` States are at most
+ * LM_REDUCE_STATE bytes. Threads fold chunks of some 16 elements in the loader's type and add those to totals in double
+ * or int64, so long sums stay accurate; the order depends on the geometry alone. */
 #ifndef LM_KERNELS_REDUCE_CUH
 #define LM_KERNELS_REDUCE_CUH
 
@@ -88,11 +88,11 @@ int lm_for_int_loader(int dtype, F f) {
 
 /* v[0] becomes op over v[0] to v[K - 1], a power of two, as a tree. */
 template <int K, class T, class Op>
-LM_DEVICE T lm_fold_tree(T *v, Op op) {
+LM_DEVICE T lm_reduce_tree(T *v, Op op) {
   if constexpr (K > 1) {
     LM_UNROLL
     for (int k = 0; k < K / 2; k++) v[k] = op(v[k], v[k + K / 2]);
-    return lm_fold_tree<K / 2>(v, op);
+    return lm_reduce_tree<K / 2>(v, op);
   } else {
     return v[0];
   }
@@ -102,35 +102,20 @@ LM_DEVICE float lm_exp(float a) { return expf(a); }
 LM_DEVICE double lm_exp(double a) { return exp(a); }
 
 /* The other way round without overflow, for the smallest as the largest. */
-LM_DEVICE float lm_reversed(float v) { return -v; }
-LM_DEVICE double lm_reversed(double v) { return -v; }
-LM_DEVICE int32_t lm_reversed(int32_t v) { return ~v; }
-LM_DEVICE int64_t lm_reversed(int64_t v) { return ~v; }
-LM_DEVICE void lm_lowest(float *v) { *v = -INFINITY; }
-LM_DEVICE void lm_lowest(double *v) { *v = -INFINITY; }
-LM_DEVICE void lm_lowest(int32_t *v) { *v = INT32_MIN; }
-LM_DEVICE void lm_lowest(int64_t *v) { *v = INT64_MIN; }
+template <class T>
+LM_DEVICE T lm_reversed(T v) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return -v;
+  } else {
+    return ~v;
+  }
+}
 
 /* op over neighbouring lanes of a warp, `lanes` of them, a power of two; each gets the result. */
 template <class T, class Op>
 LM_DEVICE T lm_lanes_reduce(T value, Op op, int lanes) {
   for (int by = lanes / 2; by > 0; by /= 2) value = op(value, lm_shuffle_xor(value, by));
   return value;
-}
-
-/* A number of the dtype at an output's element; once a result. */
-template <class C>
-LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
-  switch (dtype) {
-    case LM_BOOL: ((lm_bool *)out)[at] = lm_put<lm_bool>(v); break;
-    case LM_U8: ((uint8_t *)out)[at] = lm_put<uint8_t>(v); break;
-    case LM_I32: ((int32_t *)out)[at] = lm_put<int32_t>(v); break;
-    case LM_I64: ((int64_t *)out)[at] = lm_put<int64_t>(v); break;
-    case LM_F16: ((lm_f16 *)out)[at] = lm_put<lm_f16>(v); break;
-    case LM_BF16: ((lm_bf16 *)out)[at] = lm_put<lm_bf16>(v); break;
-    case LM_F32: ((float *)out)[at] = lm_put<float>(v); break;
-    default: ((double *)out)[at] = lm_put<double>(v); break;
-  }
 }
 
 /* ---- geometry on the device */
@@ -155,26 +140,26 @@ LM_DEVICE int64_t lm_long_divide(int64_t n, lm_long_divider d) {
 }
 
 template <int SIDES>
-struct lm_fold_axes {
+struct lm_reduce_axes {
   int ndim; /* at least 1 */
-  lm_long_divider by[LM_NEST_DIMS];
-  int64_t stride[SIDES][LM_NEST_DIMS];
+  lm_long_divider by[LM_DIMS_MAX];
+  int64_t stride[SIDES][LM_DIMS_MAX];
 };
 
 template <int SIDES>
-static inline lm_fold_axes<SIDES> lm_fold_axes_of(const lm_nest *nest) {
-  lm_fold_axes<SIDES> axes = {};
-  axes.ndim = nest->ndim > 0 ? nest->ndim : 1;
-  for (int d = 0; d < nest->ndim; d++) {
-    axes.by[d] = lm_long_divider_make(nest->size[d]);
-    for (int s = 0; s < SIDES; s++) axes.stride[s][d] = nest->stride[s][d];
+static inline lm_reduce_axes<SIDES> lm_reduce_axes_of(const lm_dims *dims) {
+  lm_reduce_axes<SIDES> axes = {};
+  axes.ndim = dims->ndim > 0 ? dims->ndim : 1;
+  for (int d = 0; d < dims->ndim; d++) {
+    axes.by[d] = lm_long_divider_make(dims->size[d]);
+    for (int s = 0; s < SIDES; s++) axes.stride[s][d] = dims->stride[s][d];
   }
   return axes;
 }
 
 /* offset: of position i on each side */
 template <int SIDES>
-LM_DEVICE void lm_fold_at(const lm_fold_axes<SIDES> &axes, int64_t i, int64_t *offset) {
+LM_DEVICE void lm_reduce_at(const lm_reduce_axes<SIDES> &axes, int64_t i, int64_t *offset) {
   LM_UNROLL
   for (int s = 0; s < SIDES; s++) offset[s] = 0;
   for (int d = axes.ndim - 1; d > 0; d--) {
@@ -187,20 +172,20 @@ LM_DEVICE void lm_fold_at(const lm_fold_axes<SIDES> &axes, int64_t i, int64_t *o
   for (int s = 0; s < SIDES; s++) offset[s] += i * axes.stride[s][0];
 }
 
-typedef struct lm_fold_grid {
+typedef struct lm_reduce_grid {
   const void *x;
-  lm_fold_axes<2> kept;     /* all results; sides: x, out */
-  lm_fold_axes<1> segments; /* rows: the reduced dims but for the run; columns: all of them */
+  lm_reduce_axes<2> kept;     /* all results; sides: x, out */
+  lm_reduce_axes<1> segments; /* rows: the reduced dims but for the run; columns: all of them */
   int64_t kept_count, segment_count;
   int64_t run, run_step; /* rows: elements of a run and from one to the next */
   int64_t each, piece, out_step;
   lm_long_divider cuts;
   int lanes, groups, parts;
-} lm_fold_grid;
+} lm_reduce_grid;
 
-LM_DEVICE int64_t lm_fold_segment(const lm_fold_grid &g, int64_t segment) {
+LM_DEVICE int64_t lm_reduce_segment(const lm_reduce_grid &g, int64_t segment) {
   int64_t offset;
-  lm_fold_at(g.segments, segment, &offset);
+  lm_reduce_at(g.segments, segment, &offset);
   return offset;
 }
 
@@ -208,8 +193,8 @@ LM_DEVICE int64_t lm_fold_segment(const lm_fold_grid &g, int64_t segment) {
 
 /* Every `lanes`th of n contiguous elements, packed where they are aligned; the first is number `first`. */
 template <class F, class S>
-LM_DEVICE void lm_fold_packs(const F &f, S &state, const typename F::load::stored *x, int n, int64_t first, int lane,
-                             int lanes) {
+LM_DEVICE void lm_reduce_packs(const F &f, S &state, const typename F::load::stored *x, int n, int64_t first, int lane,
+                               int lanes) {
   typedef typename F::load::stored stored;
   enum { V = 16 / sizeof(stored), K = F::load::CHUNK, U = K / V };
   typename F::load::num v[K];
@@ -246,8 +231,8 @@ LM_DEVICE void lm_fold_packs(const F &f, S &state, const typename F::load::store
 
 /* The same with `step` elements from one to the next. */
 template <class F, class S>
-LM_DEVICE void lm_fold_steps(const F &f, S &state, const typename F::load::stored *x, int64_t step, int n,
-                             int64_t first, int lane, int lanes) {
+LM_DEVICE void lm_reduce_steps(const F &f, S &state, const typename F::load::stored *x, int64_t step, int n,
+                               int64_t first, int lane, int lanes) {
   enum { U = 8 };
   for (int i = lane; i < n; i += U * lanes) {
     typename F::load::num v[U];
@@ -264,15 +249,15 @@ LM_DEVICE void lm_fold_steps(const F &f, S &state, const typename F::load::store
 
 /* Grid: (results, parts). PACKED: runs are contiguous. */
 template <class F, bool PACKED>
-LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_rows(lm_fold_grid g, F f, typename F::state *partial) {
+LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_rows(lm_reduce_grid g, F f, typename F::state *partial) {
   typedef typename F::state state_t;
   __shared__ state_t shared[LM_WARP];
   int team = g.lanes * g.groups, member = (int)threadIdx.x & (team - 1);
-  int64_t k = (int64_t)blockIdx.x * (LM_FOLD_BLOCK / team) + threadIdx.x / team;
+  int64_t k = (int64_t)blockIdx.x * (LM_REDUCE_BLOCK / team) + threadIdx.x / team;
   int64_t offset[2] = {0, 0};
   state_t state = f.start();
   if (k < g.kept_count) {
-    lm_fold_at(g.kept, k, offset);
+    lm_reduce_at(g.kept, k, offset);
     const typename F::load::stored *x = (const typename F::load::stored *)g.x + offset[0];
     int lane = member & (g.lanes - 1);
     int64_t begin = (int64_t)blockIdx.y * g.each, end = begin + g.each;
@@ -280,11 +265,11 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_rows(lm_fold_grid g, 
     for (int64_t i = begin + member / g.lanes; i < end; i += g.groups) {
       int64_t segment = lm_long_divide(i, g.cuts), first = (i - segment * g.cuts.divisor) * g.piece;
       int n = (int)(g.run - first < g.piece ? g.run - first : g.piece);
-      const typename F::load::stored *at = x + lm_fold_segment(g, segment) + first * g.run_step;
+      const typename F::load::stored *at = x + lm_reduce_segment(g, segment) + first * g.run_step;
       if (PACKED) {
-        lm_fold_packs(f, state, at, n, first, lane, g.lanes);
+        lm_reduce_packs(f, state, at, n, first, lane, g.lanes);
       } else {
-        lm_fold_steps(f, state, at, g.run_step, n, first, lane, g.lanes);
+        lm_reduce_steps(f, state, at, g.run_step, n, first, lane, g.lanes);
       }
     }
   }
@@ -301,7 +286,8 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_rows(lm_fold_grid g, 
 
 /* Joins the states of a block's rows of threads; shared [V, rows, lanes]. The first row has the result. */
 template <int V, class F>
-LM_DEVICE void lm_fold_join_rows(const F &f, typename F::state *state, typename F::state *shared, int lanes, int rows) {
+LM_DEVICE void lm_reduce_join_rows(const F &f, typename F::state *state, typename F::state *shared, int lanes,
+                                   int rows) {
   int row = (int)threadIdx.x / lanes, threads = lanes * rows;
   for (int half = rows / 2; half > 0; half /= 2) {
     if (row >= half && row < 2 * half) {
@@ -318,11 +304,11 @@ LM_DEVICE void lm_fold_join_rows(const F &f, typename F::state *state, typename 
 
 /* Grid: (columns, parts). V neighbouring columns a thread. */
 template <class F, int V>
-LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, F f, typename F::state *partial) {
+LM_KERNEL void __launch_bounds__(LM_REDUCE_BLOCK, 3) lm_reduce_cols(lm_reduce_grid g, F f, typename F::state *partial) {
   typedef typename F::load::stored stored;
   typedef typename F::state state_t;
   enum { U = V * sizeof(stored) == 16 ? 4 : 8 };
-  __shared__ state_t shared[V * LM_FOLD_BLOCK];
+  __shared__ state_t shared[V * LM_REDUCE_BLOCK];
   int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
   int64_t k = ((int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1))) * V;
   int64_t offset[2] = {0, 0};
@@ -330,7 +316,7 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
   LM_UNROLL
   for (int v = 0; v < V; v++) state[v] = f.start();
   if (k < g.kept_count) {
-    lm_fold_at(g.kept, k, offset);
+    lm_reduce_at(g.kept, k, offset);
     const stored *x = (const stored *)g.x + offset[0];
     int64_t r = (int64_t)blockIdx.y * g.each, end = r + g.each;
     if (end > g.segment_count) end = g.segment_count;
@@ -341,7 +327,7 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
       LM_UNROLL
       for (int u = 0; u < U; u++) {
         if (r + u * rows < end) {
-          words[u] = lm_load_words<V>(x + lm_fold_segment(g, r + u * rows));
+          words[u] = lm_load_words<V>(x + lm_reduce_segment(g, r + u * rows));
           count++;
         }
       }
@@ -356,7 +342,7 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
       }
     }
   }
-  lm_fold_join_rows<V>(f, state, shared, g.lanes, rows);
+  lm_reduce_join_rows<V>(f, state, shared, g.lanes, rows);
   if (row != 0 || k >= g.kept_count) return;
   LM_UNROLL
   for (int v = 0; v < V; v++) {
@@ -371,27 +357,27 @@ LM_KERNEL void __launch_bounds__(LM_FOLD_BLOCK, 3) lm_fold_cols(lm_fold_grid g, 
 /* ---- the second launch: partial [parts, results] */
 
 template <class F>
-LM_KERNEL void lm_fold_parts(lm_fold_grid g, F f, const typename F::state *partial) {
+LM_KERNEL void lm_reduce_parts(lm_reduce_grid g, F f, const typename F::state *partial) {
   typedef typename F::state state_t;
-  __shared__ state_t shared[LM_FOLD_BLOCK];
+  __shared__ state_t shared[LM_REDUCE_BLOCK];
   int row = (int)threadIdx.x / g.lanes, rows = (int)blockDim.x / g.lanes;
   int64_t k = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
   state_t state = f.start();
   if (k < g.kept_count) {
     for (int part = row; part < g.parts; part += rows) state = f(state, partial[part * g.kept_count + k]);
   }
-  lm_fold_join_rows<1>(f, &state, shared, g.lanes, rows);
+  lm_reduce_join_rows<1>(f, &state, shared, g.lanes, rows);
   if (row != 0 || k >= g.kept_count) return;
   int64_t offset[2];
-  lm_fold_at(g.kept, k, offset);
+  lm_reduce_at(g.kept, k, offset);
   f.put(offset[1], state);
 }
 
 /* ---- launching */
 
-static inline lm_fold_grid lm_fold_grid_of(const lm_fold_job *job) {
-  lm_fold_grid g = {};
-  lm_nest segments = job->reduced;
+static inline lm_reduce_grid lm_reduce_grid_of(const lm_reduce_job *job) {
+  lm_reduce_grid g = {};
+  lm_dims segments = job->reduced;
   g.run = g.run_step = 1;
   if (!job->cols && segments.ndim > 0) {
     int last = --segments.ndim;
@@ -399,10 +385,10 @@ static inline lm_fold_grid lm_fold_grid_of(const lm_fold_job *job) {
     g.run_step = segments.stride[0][last];
   }
   g.x = job->x;
-  g.kept = lm_fold_axes_of<2>(&job->kept);
-  g.segments = lm_fold_axes_of<1>(&segments);
-  g.kept_count = lm_nest_count(&job->kept);
-  g.segment_count = lm_nest_count(&segments);
+  g.kept = lm_reduce_axes_of<2>(&job->kept);
+  g.segments = lm_reduce_axes_of<1>(&segments);
+  g.kept_count = lm_dims_count(&job->kept);
+  g.segment_count = lm_dims_count(&segments);
   g.out_step = job->kept.ndim > 0 ? job->kept.stride[1][job->kept.ndim - 1] : 0;
   g.each = job->each, g.piece = job->piece, g.cuts = lm_long_divider_make(job->cuts);
   g.lanes = job->lanes, g.groups = job->groups, g.parts = job->parts;
@@ -410,26 +396,26 @@ static inline lm_fold_grid lm_fold_grid_of(const lm_fold_job *job) {
 }
 
 template <class F>
-int lm_fold_launch(const lm_fold_job *job, F f, void *partial_, void *stream) {
+int lm_reduce_launch(const lm_reduce_job *job, F f, void *partial_, void *stream) {
   typedef typename F::state state_t;
-  static_assert(sizeof(state_t) <= LM_FOLD_STATE, "scratch memory is taken by LM_FOLD_STATE");
+  static_assert(sizeof(state_t) <= LM_REDUCE_STATE, "scratch memory is taken by LM_REDUCE_STATE");
   enum { V = sizeof(typename F::load::stored) == 8 ? 2 : 4 };
-  lm_fold_grid g = lm_fold_grid_of(job);
+  lm_reduce_grid g = lm_reduce_grid_of(job);
   state_t *partial = (state_t *)partial_;
   int status;
   if (!job->cols) {
-    dim3 grid(lm_blocks(g.kept_count, LM_FOLD_BLOCK / (g.lanes * g.groups), INT32_MAX), (unsigned)g.parts);
-    status = g.run_step == 1 ? lm_launch(lm_fold_rows<F, true>, grid, LM_FOLD_BLOCK, 0, stream, g, f, partial)
-                             : lm_launch(lm_fold_rows<F, false>, grid, LM_FOLD_BLOCK, 0, stream, g, f, partial);
+    dim3 grid(lm_blocks(g.kept_count, LM_REDUCE_BLOCK / (g.lanes * g.groups), INT32_MAX), (unsigned)g.parts);
+    status = g.run_step == 1 ? lm_launch(lm_reduce_rows<F, true>, grid, LM_REDUCE_BLOCK, 0, stream, g, f, partial)
+                             : lm_launch(lm_reduce_rows<F, false>, grid, LM_REDUCE_BLOCK, 0, stream, g, f, partial);
   } else {
     dim3 grid(lm_blocks(g.kept_count, (int64_t)g.lanes * job->pack, INT32_MAX), (unsigned)g.parts);
     dim3 block((unsigned)(g.lanes * g.groups));
-    status = job->pack == V ? lm_launch(lm_fold_cols<F, V>, grid, block, 0, stream, g, f, partial)
-                            : lm_launch(lm_fold_cols<F, 1>, grid, block, 0, stream, g, f, partial);
+    status = job->pack == V ? lm_launch(lm_reduce_cols<F, V>, grid, block, 0, stream, g, f, partial)
+                            : lm_launch(lm_reduce_cols<F, 1>, grid, block, 0, stream, g, f, partial);
   }
   if (status != 0 || g.parts == 1) return status;
   for (g.lanes = 1; g.lanes < LM_WARP && g.lanes < g.kept_count;) g.lanes *= 2;
-  return lm_launch(lm_fold_parts<F>, lm_blocks(g.kept_count, g.lanes, INT32_MAX), LM_FOLD_BLOCK, 0, stream, g, f,
+  return lm_launch(lm_reduce_parts<F>, lm_blocks(g.kept_count, g.lanes, INT32_MAX), LM_REDUCE_BLOCK, 0, stream, g, f,
                    partial);
 }
 

@@ -7,43 +7,27 @@
 #include <stddef.h>
 
 #include "merged_dims.h"
-
-/* Integers have SUM, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts. */
-typedef enum lm_fold_kind {
-  LM_FOLD_SUM,
-  LM_FOLD_ABS,
-  LM_FOLD_SQUARE,
-  LM_FOLD_POWER, /* |x|^p */
-  LM_FOLD_NONZERO,
-  LM_FOLD_MAX,
-  LM_FOLD_MIN,
-  LM_FOLD_ABS_MAX,
-  LM_FOLD_ABS_MIN,
-  LM_FOLD_DEVIATION, /* the sum of (x - mean)^2 */
-  LM_FOLD_LOGSUMEXP,
-  LM_FOLD_MAX_PLACE,
-  LM_FOLD_MIN_PLACE
-} lm_fold_kind;
+#include "reduce_kinds.h"
 
 /* What becomes of a fold's value. */
-typedef enum lm_fold_finish {
+typedef enum lm_reduce_finish {
   LM_FINISH_NONE,
   LM_FINISH_MEAN,     /* / count */
   LM_FINISH_VARIANCE, /* / max(count - correction, 0) */
-  LM_FINISH_ROOT,     /* the square root; LM_FOLD_POWER takes the pth itself */
+  LM_FINISH_ROOT,     /* the square root; LM_REDUCE_POWER takes the pth itself */
   LM_FINISH_ALL       /* == count */
-} lm_fold_finish;
+} lm_reduce_finish;
 
 enum {
-  LM_FOLD_BLOCK = 256,        /* threads */
-  LM_FOLD_STATE = 24,         /* bytes of an unfinished fold, at most */
-  LM_FOLD_MAX_PARTS = 65535,  /* of a result */
-  LM_FOLD_MAX_PIECE = 1 << 30 /* elements */
+  LM_REDUCE_BLOCK = 256,        /* threads */
+  LM_REDUCE_STATE = 24,         /* bytes of an unfinished fold, at most */
+  LM_REDUCE_MAX_PARTS = 65535,  /* of a result */
+  LM_REDUCE_MAX_PIECE = 1 << 30 /* elements */
 };
 
-typedef struct lm_fold_job {
-  lm_fold_kind kind;
-  lm_fold_finish finish;
+typedef struct lm_reduce_job {
+  lm_reduce_kind kind;
+  lm_reduce_finish finish;
   double p, correction;
   int64_t count; /* elements in each result */
   int x_dtype, out_dtype;
@@ -51,8 +35,8 @@ typedef struct lm_fold_job {
   void *out;      /* NULL where only places are wanted */
   int64_t *place; /* the places' results, from 1, laid out like out */
 
-  lm_nest kept;    /* sides: x, out; at least one element */
-  lm_nest reduced; /* side: x; its last dim is the run */
+  lm_dims kept;    /* sides: x, out; at least one element */
+  lm_dims reduced; /* side: x; its last dim is the run */
 
   /* Rows: `lanes` threads go along a run of elements, `groups` of them take runs in turn; together at most a warp, or a
    * block. Runs are cut into pieces, all pieces of a result into parts of `each` pieces.
@@ -62,18 +46,18 @@ typedef struct lm_fold_job {
   bool cols;
   int lanes, groups, parts, pack; /* pack: of columns */
   int64_t each, piece, cuts;      /* cuts: pieces in a run */
-} lm_fold_job;
+} lm_reduce_job;
 
 /* Neighbours that are loaded at once from a column-wise x of that dtype: 16 bytes, and at most 4. */
-static inline int lm_fold_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
+static inline int lm_reduce_pack(size_t bytes) { return bytes == 8 ? 2 : 4; }
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* partial: parts * results states of LM_FOLD_STATE bytes where parts > 1. Each returns a cudaError_t. */
-int lm_fold_run(const lm_fold_job *job, void *partial, void *stream);
-/* LM_FOLD_MAX_PLACE and LM_FOLD_MIN_PLACE: one reduced dim. */
-int lm_fold_places(const lm_fold_job *job, void *partial, void *stream);
+/* partial: parts * results states of LM_REDUCE_STATE bytes where parts > 1. Each returns a cudaError_t. */
+int lm_reduce_run(const lm_reduce_job *job, void *partial, void *stream);
+/* LM_REDUCE_MAX_PLACE and LM_REDUCE_MIN_PLACE: one reduced dim. */
+int lm_reduce_places(const lm_reduce_job *job, void *partial, void *stream);
 #ifdef __cplusplus
 }
 #endif

@@ -10,25 +10,11 @@ static_assert(sizeof(lm_rescale_table) <= 4096, "kernel arguments have room for 
 
 /* What both are computed in: double if one of them is. */
 template <class X, class Y>
-struct lm_rescale_real {
-  typedef float type;
-};
-template <class X>
-struct lm_rescale_real<X, double> {
-  typedef double type;
-};
-template <class Y>
-struct lm_rescale_real<double, Y> {
-  typedef double type;
-};
-template <>
-struct lm_rescale_real<double, double> {
-  typedef double type;
-};
+using lm_rescale_real = std::conditional_t<lm_is_any<double, X, Y>, double, float>;
 
 template <class X, class Y, int V>
 LM_DEVICE bool lm_rescale_pack(const X *from, Y *to, double factor) {
-  typedef typename lm_rescale_real<X, Y>::type real;
+  typedef lm_rescale_real<X, Y> real;
   lm_pack<X, V> x = lm_load<V>(from);
   lm_pack<Y, V> y;
   bool bad = false;

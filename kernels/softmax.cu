@@ -7,7 +7,7 @@
 typedef struct lm_softmax_grid {
   void *out;
   const void *x, *y;
-  lm_fold_axes<LM_SOFTMAX_SIDES> lines;
+  lm_reduce_axes<LM_SOFTMAX_SIDES> lines;
   int64_t count, length;
   int64_t step[LM_SOFTMAX_SIDES];
   int lanes;
@@ -66,7 +66,7 @@ struct lm_softmax_math {
       num most[LANES] = {x[0], x[1], x[2], x[3]};
       LM_UNROLL
       for (int k = LANES; k < K; k++) most[k % LANES] = lm_max_of()(most[k % LANES], x[k]);
-      t.most = team(lm_fold_tree<LANES>(most, lm_max_of()), lm_max_of());
+      t.most = team(lm_reduce_tree<LANES>(most, lm_max_of()), lm_max_of());
       LM_UNROLL
       for (int k = 0; k < K; k++) {
         num power = lm_exp(x[k] - t.most);
@@ -74,7 +74,7 @@ struct lm_softmax_math {
         sum[k % LANES] += power;
       }
     }
-    t.sum = team((double)lm_fold_tree<LANES>(sum, lm_add_of()), lm_add_of());
+    t.sum = team((double)lm_reduce_tree<LANES>(sum, lm_add_of()), lm_add_of());
     return t;
   }
 
@@ -85,15 +85,15 @@ struct lm_softmax_math {
     if constexpr (BACKWARD) {
       LM_UNROLL
       for (int k = 0; k < K; k++) part[k] = KIND == LM_SOFTMAX_BACKWARD ? x[k] * y[k] : x[k];
-      t->sum += (double)lm_fold_tree<K>(part, lm_add_of());
+      t->sum += (double)lm_reduce_tree<K>(part, lm_add_of());
     } else {
       lm_softmax_join<num> join;
       LM_UNROLL
       for (int k = 0; k < K; k++) part[k] = x[k];
-      num most = lm_fold_tree<K>(part, lm_max_of());
+      num most = lm_reduce_tree<K>(part, lm_max_of());
       LM_UNROLL
       for (int k = 0; k < K; k++) part[k] = join.term(x[k], most);
-      *t = join(*t, {(double)lm_fold_tree<K>(part, lm_add_of()), most});
+      *t = join(*t, {(double)lm_reduce_tree<K>(part, lm_add_of()), most});
     }
   }
 
@@ -202,7 +202,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_rows(lm_sof
   int64_t line = (int64_t)blockIdx.x * ((int)blockDim.x / g.lanes) + (int)threadIdx.x / g.lanes;
   bool active = line < g.count;
   int64_t at[LM_SOFTMAX_SIDES];
-  lm_fold_at(g.lines, active ? line : 0, at);
+  lm_reduce_at(g.lines, active ? line : 0, at);
   stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
   const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
   int64_t out_step = PACKED ? 1 : g.step[LM_SOFTMAX_OUT], x_step = PACKED ? 1 : g.step[LM_SOFTMAX_X];
@@ -306,7 +306,7 @@ LM_KERNEL void __launch_bounds__(LM_SOFTMAX_MAX_BLOCK, 1) lm_softmax_cols(lm_sof
   int64_t line = (int64_t)blockIdx.x * g.lanes + (threadIdx.x & (g.lanes - 1));
   bool active = line < g.count;
   int64_t at[LM_SOFTMAX_SIDES], length = active ? g.length : 0;
-  lm_fold_at(g.lines, active ? line : 0, at);
+  lm_reduce_at(g.lines, active ? line : 0, at);
   stored *out = (stored *)g.out + at[LM_SOFTMAX_OUT];
   const stored *xs = (const stored *)g.x + at[LM_SOFTMAX_X], *ys = (const stored *)g.y + at[LM_SOFTMAX_Y];
   int64_t out_step = g.step[LM_SOFTMAX_OUT], x_step = g.step[LM_SOFTMAX_X], y_step = g.step[LM_SOFTMAX_Y];
@@ -343,7 +343,7 @@ template <class L, int KIND>
 static int lm_softmax_launch(const lm_softmax_job *job, L loader, void *stream) {
   lm_softmax_grid g = {};
   g.out = job->out, g.x = job->x, g.y = job->y;
-  g.lines = lm_fold_axes_of<LM_SOFTMAX_SIDES>(&job->lines);
+  g.lines = lm_reduce_axes_of<LM_SOFTMAX_SIDES>(&job->lines);
   g.count = job->count, g.length = job->length, g.lanes = job->lanes;
   for (int s = 0; s < LM_SOFTMAX_SIDES; s++) g.step[s] = job->step[s];
   int each = job->cols ? job->lanes : job->threads / job->lanes;

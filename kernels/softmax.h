@@ -5,13 +5,7 @@
 #include <stdbool.h>
 
 #include "merged_dims.h"
-
-typedef enum lm_softmax_kind {
-  LM_SOFTMAX,
-  LM_LOG_SOFTMAX,
-  LM_SOFTMAX_BACKWARD, /* x is the gradient, y softmax's result */
-  LM_LOG_SOFTMAX_BACKWARD
-} lm_softmax_kind;
+#include "reduce_kinds.h"
 
 enum { LM_SOFTMAX_OUT, LM_SOFTMAX_X, LM_SOFTMAX_Y, LM_SOFTMAX_SIDES };
 
@@ -20,7 +14,7 @@ typedef struct lm_softmax_job {
   int dtype; /* of all sides, floating */
   void *out;
   const void *x, *y;     /* y: NULL but for gradients */
-  lm_nest lines;         /* all dims but the one; sides: out, x, y */
+  lm_dims lines;         /* all dims but the one; sides: out, x, y */
   int64_t count, length; /* lines, elements in each; both > 0 */
   int64_t step[LM_SOFTMAX_SIDES];
 

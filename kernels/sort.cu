@@ -10,53 +10,29 @@ enum { THREADS = 256, DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
 /* ---- keys: unsigned numbers in the order of the values, NaN the largest, -0 as 0 */
 
 template <class T>
-struct lm_topk_key {
-  typedef uint32_t type; /* bool, uint8, int32 */
-  static LM_DEVICE uint32_t of(T v) { return (uint32_t)lm_get<int64_t>(v) ^ 0x80000000u; }
-};
-template <>
-struct lm_topk_key<int64_t> {
-  typedef uint64_t type;
-  static LM_DEVICE uint64_t of(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
-};
-/* IEEE bits of negatives are flipped, of others only the sign. */
-template <>
-struct lm_topk_key<float> {
-  typedef uint32_t type;
-  static LM_DEVICE uint32_t of(float v) {
-    float positive = v + 0.0f; /* -0 becomes 0 */
-    uint32_t bits;
+using lm_topk_key = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
+
+/* Integers have their sign flipped, as have floats above 0; of those below all IEEE bits are. */
+template <class T>
+LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
+  typedef lm_topk_key<T> Key;
+  const Key sign = (Key)1 << (sizeof(Key) * 8 - 1);
+  if constexpr (std::is_same_v<lm_compute<T>, int64_t>) {
+    return (Key)lm_get<int64_t>(v) ^ sign;
+  } else {
+    lm_compute<T> number = lm_get<lm_compute<T>>(v), positive = number + 0; /* -0 becomes 0 */
+    Key bits;
     memcpy(&bits, &positive, sizeof bits);
-    return v != v ? UINT32_MAX : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return number != number ? (Key) ~(Key)0 : bits & sign ? (Key)~bits : bits | sign;
   }
-};
-template <>
-struct lm_topk_key<double> {
-  typedef uint64_t type;
-  static LM_DEVICE uint64_t of(double v) {
-    double positive = v + 0.0;
-    uint64_t bits;
-    memcpy(&bits, &positive, sizeof bits);
-    return v != v ? UINT64_MAX : bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
-  }
-};
-template <>
-struct lm_topk_key<lm_f16> {
-  typedef uint32_t type;
-  static LM_DEVICE uint32_t of(lm_f16 v) { return lm_topk_key<float>::of(lm_get<float>(v)); }
-};
-template <>
-struct lm_topk_key<lm_bf16> {
-  typedef uint32_t type;
-  static LM_DEVICE uint32_t of(lm_bf16 v) { return lm_topk_key<float>::of(lm_get<float>(v)); }
-};
+}
 
 extern "C" int lm_topk_key_bytes(int dtype) { return dtype == LM_I64 || dtype == LM_F64 ? 8 : 4; }
 
 /* What kernels need to know of an lm_topk. */
 template <class T>
 struct lm_topk_job {
-  lm_nest_loops<2> lines;
+  lm_dims_loops<2> lines;
   int64_t n, k, x_stride, out_stride;
   const T *x;
   T *values;
@@ -66,7 +42,7 @@ struct lm_topk_job {
 
 template <class T>
 static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
-  return {lm_nest_loops_of<2>(&t->lines),
+  return {lm_dims_loops_of<2>(&t->lines),
           t->n,
           t->k,
           t->x_stride,
@@ -79,8 +55,8 @@ static lm_topk_job<T> lm_topk_job_of(const lm_topk *t) {
 
 /* Smaller is better. */
 template <class T>
-LM_DEVICE typename lm_topk_key<T>::type lm_topk_rank(const lm_topk_job<T> &job, const T *line, int64_t i) {
-  typename lm_topk_key<T>::type key = lm_topk_key<T>::of(line[i * job.x_stride]);
+LM_DEVICE lm_topk_key<T> lm_topk_rank(const lm_topk_job<T> &job, const T *line, int64_t i) {
+  lm_topk_key<T> key = lm_topk_key_of(line[i * job.x_stride]);
   return job.largest ? ~key : key;
 }
 
@@ -187,13 +163,13 @@ LM_DEVICE void lm_topk_sort(Key *keys, uint32_t *places, int size) {
  * many. */
 template <class T>
 LM_KERNEL void lm_topk_block(lm_topk_job<T> job, int size) {
-  typedef typename lm_topk_key<T>::type Key;
+  typedef lm_topk_key<T> Key;
   LM_DYNAMIC_SHARED(Key, keys); /* [size], then places [size] */
   __shared__ int bins[DIGITS];
   __shared__ int kept;
   uint32_t *places = (uint32_t *)(keys + size);
   int64_t at[2] = {0, 0};
-  lm_nest_to<true>(job.lines, blockIdx.x, at);
+  lm_dims_offset<true>(job.lines, blockIdx.x, at);
   const T *line = job.x + at[0];
   for (int i = (int)threadIdx.x; i < size; i += (int)blockDim.x) { /* worse than any */
     keys[i] = (Key) ~(Key)0;
@@ -229,8 +205,8 @@ static int lm_topk_lines_of(void *stream, const lm_topk *t) {
   int size = 2, threads = LM_WARP;
   while (size < held) size *= 2;
   while (threads < 512 && threads < (t->n <= LM_TOPK_BLOCK ? size / 2 : t->n)) threads *= 2;
-  size_t shared = (size_t)size * (sizeof(typename lm_topk_key<T>::type) + sizeof(uint32_t));
-  return lm_launch(lm_topk_block<T>, (unsigned)lm_nest_count(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
+  size_t shared = (size_t)size * (sizeof(lm_topk_key<T>) + sizeof(uint32_t));
+  return lm_launch(lm_topk_block<T>, (unsigned)lm_dims_count(&t->lines), threads, shared, stream, lm_topk_job_of<T>(t),
                    size);
 }
 
@@ -241,12 +217,12 @@ extern "C" int lm_topk_lines(void *stream, const lm_topk *t) {
 /* ---- by sorting */
 
 template <class T>
-LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements, typename lm_topk_key<T>::type *keys,
+LM_KERNEL void lm_topk_fill(lm_topk_job<T> job, int64_t first, int64_t elements, lm_topk_key<T> *keys,
                             uint32_t *order) {
   int64_t u = lm_thread(), at[2] = {0, 0};
   if (u >= elements) return;
   int64_t line = u / job.n;
-  lm_nest_to<true>(job.lines, first + line, at);
+  lm_dims_offset<true>(job.lines, first + line, at);
   keys[u] = lm_topk_rank(job, job.x + at[0], u - line * job.n);
   order[u] = (uint32_t)u;
 }
@@ -256,7 +232,7 @@ extern "C" int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64
   return lm_for_dtype(t->dtype, [=](auto e) {
     typedef decltype(e) T;
     return lm_launch(lm_topk_fill<T>, lm_blocks(elements, THREADS, INT32_MAX), THREADS, 0, stream, lm_topk_job_of<T>(t),
-                     first, elements, (typename lm_topk_key<T>::type *)keys, order);
+                     first, elements, (lm_topk_key<T> *)keys, order);
   });
 }
 
@@ -275,7 +251,7 @@ LM_KERNEL void lm_topk_collect(lm_topk_job<T> job, int64_t first, int64_t result
   int64_t u = lm_thread(), at[2] = {0, 0};
   if (u >= results) return;
   int64_t line = u / job.k, j = u - line * job.k;
-  lm_nest_to<true>(job.lines, first + line, at);
+  lm_dims_offset<true>(job.lines, first + line, at);
   lm_topk_put(job, job.x + at[0], at[1], j, (int64_t)order[line * job.n + j] - line * job.n);
 }
 

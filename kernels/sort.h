@@ -16,7 +16,7 @@ extern "C" {
 typedef struct lm_topk {
   int dtype;
   bool largest;
-  lm_nest lines; /* where lines begin: side 0 in x, side 1 in values and places */
+  lm_dims lines; /* where lines begin: side 0 in x, side 1 in values and places */
   int64_t n, k;
   int64_t x_stride, out_stride; /* along the line */
   const void *x;

@@ -3,6 +3,9 @@
 #ifndef LM_KERNELS_TYPES_CUH
 #define LM_KERNELS_TYPES_CUH
 
+#include <math.h>
+#include <type_traits>
+
 #include "dtypes.h"
 #include "launch.cuh"
 
@@ -23,106 +26,88 @@ struct lm_bool {
   uint8_t bits;
 };
 
+template <class T, class... Others>
+constexpr bool lm_is_any = (std::is_same_v<T, Others> || ...);
+
 /* What arithmetic on elements of T is done in, and summed in. */
 template <class T>
-struct lm_compute_of {
-  typedef int64_t type;
-};
-template <>
-struct lm_compute_of<lm_f16> {
-  typedef float type;
-};
-template <>
-struct lm_compute_of<lm_bf16> {
-  typedef float type;
-};
-template <>
-struct lm_compute_of<float> {
-  typedef float type;
-};
-template <>
-struct lm_compute_of<double> {
-  typedef double type;
-};
-template <class T>
-using lm_compute = typename lm_compute_of<T>::type;
+using lm_compute = std::conditional_t<lm_is_any<T, lm_f16, lm_bf16, float>, float,
+                                      std::conditional_t<std::is_same_v<T, double>, double, int64_t>>;
 
 /* lm_get<C>(stored) is its value in the compute type C; lm_put<T>(value) the stored form, rounded to nearest even. */
 template <class C, class T>
 LM_DEVICE C lm_get(T v) {
-  return (C)v;
-}
-template <class C>
-LM_DEVICE C lm_get(lm_bool v) {
-  return (C)(v.bits != 0);
-}
-template <class C>
-LM_DEVICE C lm_get(lm_f16 v) {
+  if constexpr (std::is_same_v<T, lm_bool>) {
+    return (C)(v.bits != 0);
+  } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
-  return (C)lm_from_half(v.bits);
+    return (C)lm_from_half(v.bits);
 #else
-  return (C)__half2float(__ushort_as_half(v.bits));
+    return (C)__half2float(__ushort_as_half(v.bits));
 #endif
-}
-template <class C>
-LM_DEVICE C lm_get(lm_bf16 v) {
-  return (C)__uint_as_float((uint32_t)v.bits << 16);
+  } else if constexpr (std::is_same_v<T, lm_bf16>) {
+    return (C)__uint_as_float((uint32_t)v.bits << 16);
+  } else {
+    return (C)v;
+  }
 }
 
-template <class T>
-struct lm_putter {
-  template <class C>
-  static LM_DEVICE T put(C v) {
-    return (T)v;
-  }
-};
-/* As on the CPU: through int64, so that numbers out of range wrap. */
-template <>
-struct lm_putter<uint8_t> {
-  template <class C>
-  static LM_DEVICE uint8_t put(C v) {
-    return (uint8_t)(int64_t)v;
-  }
-};
-template <>
-struct lm_putter<int32_t> {
-  template <class C>
-  static LM_DEVICE int32_t put(C v) {
-    return (int32_t)(int64_t)v;
-  }
-};
-template <>
-struct lm_putter<lm_bool> {
-  template <class C>
-  static LM_DEVICE lm_bool put(C v) {
+template <class T, class C>
+LM_DEVICE T lm_put(C v) {
+  if constexpr (std::is_same_v<T, lm_bool>) {
     return lm_bool{(uint8_t)(v != 0)};
-  }
-};
-template <>
-struct lm_putter<lm_f16> {
-  template <class C>
-  static LM_DEVICE lm_f16 put(C v) {
+  } else if constexpr (lm_is_any<T, uint8_t, int32_t>) {
+    return (T)(int64_t)v; /* as on the CPU: numbers out of range wrap */
+  } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
     return lm_f16{lm_to_half((float)v)};
 #else
     return lm_f16{__half_as_ushort(__float2half_rn((float)v))};
 #endif
-  }
-};
-template <>
-struct lm_putter<lm_bf16> {
-  template <class C>
-  static LM_DEVICE lm_bf16 put(C v) {
+  } else if constexpr (std::is_same_v<T, lm_bf16>) {
 #if defined(LM_HOST_KERNELS)
     return lm_bf16{lm_to_bf16((float)v)};
 #else
     return lm_bf16{__bfloat16_as_ushort(__float2bfloat16_rn((float)v))};
 #endif
+  } else {
+    return (T)v;
   }
-};
-template <class T, class C>
-LM_DEVICE T lm_put(C v) {
-  return lm_putter<T>::put(v);
+}
+
+/* Not above any number of type C. */
+template <class C>
+LM_DEVICE C lm_lowest() {
+  if constexpr (std::is_floating_point_v<C>) {
+    return -(C)INFINITY;
+  } else {
+    return sizeof(C) == 4 ? (C)INT32_MIN : (C)INT64_MIN;
+  }
+}
+
+/* A number of the dtype, which is floating. */
+LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {
+  switch (dtype) {
+    case LM_F16: return lm_get<double>(((const lm_f16 *)p)[i]);
+    case LM_BF16: return lm_get<double>(((const lm_bf16 *)p)[i]);
+    case LM_F32: return ((const float *)p)[i];
+    default: return ((const double *)p)[i];
+  }
+}
+
+/* A number as an element of any dtype; once a result, not once an element. */
+template <class C>
+LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
+  switch (dtype) {
+    case LM_BOOL: ((lm_bool *)out)[at] = lm_put<lm_bool>(v); break;
+    case LM_U8: ((uint8_t *)out)[at] = lm_put<uint8_t>(v); break;
+    case LM_I32: ((int32_t *)out)[at] = lm_put<int32_t>(v); break;
+    case LM_I64: ((int64_t *)out)[at] = lm_put<int64_t>(v); break;
+    case LM_F16: ((lm_f16 *)out)[at] = lm_put<lm_f16>(v); break;
+    case LM_BF16: ((lm_bf16 *)out)[at] = lm_put<lm_bf16>(v); break;
+    case LM_F32: ((float *)out)[at] = lm_put<float>(v); break;
+    default: ((double *)out)[at] = lm_put<double>(v); break;
+  }
 }
 
 /* Call f with an element of the dtype's type, and give what it returns; cudaErrorInvalidValue for other dtypes. */

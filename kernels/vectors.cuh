@@ -18,29 +18,14 @@ struct lm_full_pack {
 /* What a pack moves as: words of 16 bytes, or one of its size. Left to itself the compiler cuts packs of 16-bit
  * elements in pieces. */
 template <size_t BYTES>
-struct lm_word_of {
-  typedef uint4 type;
-};
-template <>
-struct lm_word_of<1> {
-  typedef uint8_t type;
-};
-template <>
-struct lm_word_of<2> {
-  typedef uint16_t type;
-};
-template <>
-struct lm_word_of<4> {
-  typedef uint32_t type;
-};
-template <>
-struct lm_word_of<8> {
-  typedef uint2 type;
-};
+using lm_word = std::conditional_t<
+    BYTES == 1, uint8_t,
+    std::conditional_t<BYTES == 2, uint16_t,
+                       std::conditional_t<BYTES == 4, uint32_t, std::conditional_t<BYTES == 8, uint2, uint4>>>>;
 /* A pack as it lies in memory. */
 template <class T, int V>
 struct lm_words {
-  typedef typename lm_word_of<sizeof(lm_pack<T, V>)>::type type;
+  typedef lm_word<sizeof(lm_pack<T, V>)> type;
   enum { N = sizeof(lm_pack<T, V>) / sizeof(type) };
   type of[N];
 };
@@ -88,6 +73,12 @@ LM_DEVICE void lm_store(T *p, lm_pack<T, V> pack) {
   LM_UNROLL
   for (int i = 0; i < words.N; i++) __stcg((typename lm_words<T, V>::type *)p + i, words.of[i]);
 }
+
+/* A width that is known when a kernel is compiled, as an argument. */
+template <int N>
+struct lm_width {
+  enum { value = N };
+};
 
 /* Whether packs of 16 bytes may be used at p; NULL is fine. */
 static inline bool lm_is_packed(const void *p) { return (uintptr_t)p % 16 == 0; }

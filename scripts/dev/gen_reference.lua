@@ -1,10 +1,10 @@
 --- Writes docs/reference/: every public name, from what help shows (lua/luminary/help/) and the ops' entries
---- (src/op/ops.lua).
+--- (src/op/entries/ops.lua).
 ---
 ---   luajit scripts/dev/gen_reference.lua [FOLDER]     FOLDER: where to, instead of docs/reference
 local root = (arg[0]:match("^(.*)/") or ".") .. "/../.."
 local folder = arg[1] or root .. "/docs/reference"
-package.path = root .. "/src/op/?.lua;" .. package.path
+package.path = root .. "/src/op/entries/?.lua;" .. package.path
 local core = require "luminary.core"
 local help = require "luminary.help"
 local ops = require "ops"

@@ -372,7 +372,7 @@ end
 
 local function loops()
   local body = {[[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included for each dtype by templates/optim.inc. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included by templates/optim.inc. */
 ]]}
   for _, f in ipairs(families) do
     local function flags(of) return table.concat(map(f.modes, of), ", ") end

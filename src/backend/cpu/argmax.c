@@ -8,12 +8,12 @@
 #include "base/mem.h"
 
 typedef struct search {
-  lm_fold_plan plan;
+  lm_reduce_plan plan;
   bool largest;
   lm_tensor *values, *places; /* values may be NULL */
 } search;
 
-static void write_unit(const search *s, const lm_fold_unit *u, const void *best, lm_dtype in, const int64_t *place) {
+static void write_unit(const search *s, const lm_reduce_unit *u, const void *best, lm_dtype in, const int64_t *place) {
   if (s->values) {
     lm_dtype d = (lm_dtype)s->values->dtype;
     lm_point_loops_of(in)->store[d](s->values->data + u->out * (int64_t)lm_dtype_size(d), u->o_step, best, u->cols);
@@ -24,15 +24,15 @@ static void write_unit(const search *s, const lm_fold_unit *u, const void *best,
 
 /* Column by column: a value and a place that grow along the rows. */
 static void search_cols(const search *s, int64_t unit) {
-  const lm_fold_plan *p = &s->plan;
-  lm_fold_unit u = lm_fold_unit_at(p, unit);
+  const lm_reduce_plan *p = &s->plan;
+  lm_reduce_unit u = lm_reduce_unit_at(p, unit);
   _Alignas(64) char best[LM_TILE_BYTES], tile[LM_TILE_BYTES];
-  int64_t place[LM_FOLD_COLS];
+  int64_t place[LM_REDUCE_COLS];
   bool direct = p->dtype == p->compute && u.x_step == 1;
   p->loops->load[p->dtype](best, u.x, u.x_step, u.cols);
   for (int j = 0; j < u.cols; j++) place[j] = 1;
-  for (int64_t r = 1; r < p->reduced.count; r++) {
-    const char *x = u.x + r * p->reduced.x[0] * p->bytes;
+  for (int64_t r = 1; r < p->reduced_count; r++) {
+    const char *x = u.x + r * p->reduced.stride[0][0] * p->bytes;
     if (!direct) p->loops->load[p->dtype](tile, x, u.x_step, u.cols);
     p->folds->track(best, place, direct ? x : tile, r + 1, u.cols, s->largest);
   }
@@ -40,11 +40,11 @@ static void search_cols(const search *s, int64_t unit) {
 }
 
 /* One row from begin to end: its extreme, then the first element equal to it. */
-static void search_row(const search *s, const lm_fold_unit *u, int64_t begin, int64_t end, lm_total *extreme,
+static void search_row(const search *s, const lm_reduce_unit *u, int64_t begin, int64_t end, lm_total *extreme,
                        int64_t *place) {
-  const lm_fold_plan *p = &s->plan;
-  lm_fold fold = s->largest ? LM_FOLD_MAX : LM_FOLD_MIN;
-  int64_t step = p->reduced.x[0], most = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
+  const lm_reduce_plan *p = &s->plan;
+  lm_reduce_kind fold = s->largest ? LM_REDUCE_MAX : LM_REDUCE_MIN;
+  int64_t step = p->reduced.stride[0][0], most = p->dtype == p->compute && step == 1 ? 1 << 14 : LM_TILE;
   _Alignas(64) char tile[LM_TILE_BYTES];
   *extreme = p->folds->start[fold];
   *place = begin;
@@ -69,20 +69,20 @@ static void search_row(const search *s, const lm_fold_unit *u, int64_t begin, in
 }
 
 static lm_status search_rows(const search *s) {
-  const lm_fold_plan *p = &s->plan;
+  const lm_reduce_plan *p = &s->plan;
   int64_t tasks = p->units * p->parts;
   lm_total *extreme = lm_malloc((size_t)tasks * (sizeof *extreme + sizeof(int64_t)));
   if (!extreme) return LM_E_OOM;
   int64_t *place = (int64_t *)(extreme + tasks);
-#pragma omp parallel for num_threads(lm_fold_share(p)) schedule(static)
+#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
   for (int64_t task = 0; task < tasks; task++) {
     int64_t begin, end;
-    lm_fold_unit u = lm_fold_unit_at(p, task / p->parts);
-    lm_fold_part(p, task % p->parts, &begin, &end);
+    lm_reduce_unit u = lm_reduce_unit_at(p, task / p->parts);
+    lm_reduce_part(p, task % p->parts, &begin, &end);
     search_row(s, &u, begin, end, &extreme[task], &place[task]);
   }
   for (int64_t unit = 0; unit < p->units; unit++) {
-    lm_fold_unit u = lm_fold_unit_at(p, unit);
+    lm_reduce_unit u = lm_reduce_unit_at(p, unit);
     int64_t best = unit * p->parts;
     for (int64_t task = best + 1; task < (unit + 1) * p->parts; task++) {
       const lm_total a = extreme[task], b = extreme[best];
@@ -98,38 +98,34 @@ static lm_status search_rows(const search *s) {
   return LM_OK;
 }
 
-static lm_status run(const char *name, const lm_tensor *x, int64_t dim, bool largest, lm_tensor *values,
-                     lm_tensor *places) {
+static lm_status search_dim(const lm_tensor *x, int64_t dim, bool largest, lm_tensor *values, lm_tensor *places) {
   search s = {.largest = largest, .values = values, .places = places};
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[dim] = true;
-  lm_fold_plan_make(&s.plan, x, places, reduced, LM_FOLD_COLS);
-  if (s.plan.kept.count == 0) return LM_OK;
-  if (s.plan.reduced.count == 0) {
-    return lm_fail(LM_E_SHAPE, "%s: dim %lld of %s has no elements", name, (long long)dim + 1, lm_shape_of(x));
-  }
+  lm_reduce_plan_make(&s.plan, x, places, reduced, LM_REDUCE_COLS);
+  if (s.plan.kept_count == 0) return LM_OK;
   if (!s.plan.cols) return search_rows(&s);
-#pragma omp parallel for num_threads(lm_fold_share(&s.plan)) schedule(static)
+#pragma omp parallel for num_threads(lm_reduce_share(&s.plan)) schedule(static)
   for (int64_t unit = 0; unit < s.plan.units; unit++) search_cols(&s, unit);
   return LM_OK;
 }
 
 lm_status lm_cpu_max_dim(const void *args, lm_tensor *const *out) {
   const lm_max_dim_args *a = args;
-  return run("max_dim", a->x, a->dim, true, out[0], out[1]);
+  return search_dim(a->x, a->dim, true, out[0], out[1]);
 }
 
 lm_status lm_cpu_min_dim(const void *args, lm_tensor *const *out) {
   const lm_min_dim_args *a = args;
-  return run("min_dim", a->x, a->dim, false, out[0], out[1]);
+  return search_dim(a->x, a->dim, false, out[0], out[1]);
 }
 
 lm_status lm_cpu_argmax(const void *args, lm_tensor *const *out) {
   const lm_argmax_args *a = args;
-  return run("argmax", a->x, a->dim, true, NULL, out[0]);
+  return search_dim(a->x, a->dim, true, NULL, out[0]);
 }
 
 lm_status lm_cpu_argmin(const void *args, lm_tensor *const *out) {
   const lm_argmin_args *a = args;
-  return run("argmin", a->x, a->dim, false, NULL, out[0]);
+  return search_dim(a->x, a->dim, false, NULL, out[0]);
 }

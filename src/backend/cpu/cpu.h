@@ -9,6 +9,10 @@
 /* Threads for `work` elementary operations (about a nanosecond each): 1 when it is not worth a
  * parallel region. For `#pragma omp parallel for num_threads(lm_cpu_share(work))`. */
 int lm_cpu_share(double work);
+/* Where the part of `n` things that belongs to thread t of `threads` begins. */
+static inline int64_t lm_cpu_share_begin(int64_t n, int t, int threads) {
+  return n / threads * t + (n % threads < t ? n % threads : t);
+}
 /* Threads for a region on this thread: as many as are set, and all of them are there already. Fewer, and one line on
  * standard error, if the system refuses to start as many. */
 int lm_cpu_threads(void);
@@ -30,7 +34,7 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)                                               \
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, topk.c */                                                                                               \
+  /* index.c, cat.c, topk.c */                                                                                        \
   X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
   /* pooling.c, norm.c, loss.c */                                                                                    \

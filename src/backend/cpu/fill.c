@@ -80,8 +80,8 @@ lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
 /* How many blocks n results of `words` 32-bit words take. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
-static lm_status fill_drawn(lm_tensor *x, lm_dtype compute, int words, void (*source)(const void *, int64_t, int, void *),
-                      double a, double b) {
+static lm_status fill_drawn(lm_tensor *x, lm_dtype compute, int words,
+                            void (*source)(const void *, int64_t, int, void *), double a, double b) {
   if (x->numel == 0) return LM_OK;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
   uint32_t keep = x->dtype == LM_F16 ? 0xffe00000u : x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;

@@ -1,11 +1,13 @@
-/* Picking, scattering and joining. Indices are int64, contiguous, and count from 1; all are checked
+/* Picking and scattering. Indices are int64, contiguous, and count from 1; all are checked
  * before the first write. Results do not depend on the number of threads: what adds is split over
  * threads by destination, so that each element's additions happen in the order of the indices. */
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/elem.h"
 #include "base/mem.h"
 #include "device/alloc.h"
+#include "merged_dims.h"
 
 /* ---- checks */
 
@@ -47,58 +49,19 @@ static void copy_run(size_t item, int64_t n, char *dst, int64_t to, const char *
 #undef CASE
 }
 
-/* d + s. Sums of half and bfloat16 are kept in float, as PyTorch keeps index_add's, and rounded once. */
-static inline uint8_t plus_BOOL(uint8_t d, uint8_t s) { return d | s; }
-static inline uint8_t plus_U8(uint8_t d, uint8_t s) { return (uint8_t)(d + s); }
-static inline int32_t plus_I32(int32_t d, int32_t s) { return d + s; }
-static inline int64_t plus_I64(int64_t d, int64_t s) { return d + s; }
-static inline float plus_F16(float d, uint16_t s) { return d + lm_half_to_float(s); }
-static inline float plus_BF16(float d, uint16_t s) { return d + lm_bf16_to_float(s); }
-static inline float plus_F32(float d, float s) { return d + s; }
-static inline double plus_F64(double d, double s) { return d + s; }
-
-/* dtype, type of the sum, type of what is added */
-#define SUMS(X)             \
-  X(BOOL, uint8_t, uint8_t) \
-  X(U8, uint8_t, uint8_t)   \
-  X(I32, int32_t, int32_t)  \
-  X(I64, int64_t, int64_t)  \
-  X(F16, float, uint16_t)   \
-  X(BF16, float, uint16_t)  \
-  X(F32, float, float)      \
-  X(F64, double, double)
-
 typedef void (*add_run_fn)(int64_t n, char *dst, int64_t to, const char *src, int64_t from);
 typedef void (*scatter_fn)(int64_t n, char *dst, int64_t to, const int64_t *index, int64_t step, const char *src,
                            int64_t from);
 
-#define X(id, sum, type)                                                                                          \
-  static void add_run_##id(int64_t n, char *dst, int64_t to, const char *src, int64_t from) {                     \
-    sum *d = (sum *)dst;                                                                                          \
-    const type *s = (const type *)src;                                                                            \
-    if (to == 1 && from == 1) {                                                                                   \
-      for (int64_t i = 0; i < n; i++) d[i] = plus_##id(d[i], s[i]);                                               \
-    } else {                                                                                                      \
-      for (int64_t i = 0; i < n; i++) d[i * to] = plus_##id(d[i * to], s[i * from]);                              \
-    }                                                                                                             \
-  }                                                                                                               \
-  static void scatter_##id(int64_t n, char *dst, int64_t to, const int64_t *index, int64_t step, const char *src, \
-                           int64_t from) {                                                                        \
-    const type *s = (const type *)src;                                                                            \
-    for (int64_t i = 0; i < n; i++) {                                                                             \
-      sum *d = (sum *)dst + (index[i * step] - 1) * to;                                                           \
-      *d = plus_##id(*d, s[i * from]);                                                                            \
-    }                                                                                                             \
-  }
-SUMS(X)
-#undef X
+#define LM_TEMPLATE "backend/cpu/isa/templates/index_add.inc"
+#include "backend/cpu/isa/templates/each_dtype.inc"
 
 static const struct {
   add_run_fn run;
   scatter_fn scatter;
 } adders[] = {
-#define X(id, sum, type) [LM_##id] = {add_run_##id, scatter_##id},
-    SUMS(X)
+#define X(id, name, type, bytes) [LM_##id] = {add_run_##id, scatter_##id},
+    LM_DTYPES(X)
 #undef X
 };
 
@@ -123,55 +86,26 @@ static lm_status close_sums(const lm_tensor *sums, lm_tensor *out) {
   return sums == out ? LM_OK : lm_cpu_copy(sums, out);
 }
 
-/* Sum over the dims of coordinate * stride, for the element at `position` in row-major order. */
-static int64_t offset_at(int64_t position, int ndim, const int64_t *size, const int64_t *stride) {
-  int64_t offset = 0;
-  for (int d = ndim - 1; d >= 0; d--) {
-    offset += position % size[d] * stride[d];
-    position /= size[d];
-  }
-  return offset;
-}
-
-/* The part of `n` that belongs to thread t of `threads`. */
-static int64_t share_start(int64_t n, int t, int threads) {
-  return n / threads * t + (n % threads < t ? n % threads : t);
-}
-
 /* ---- gather, index_select, embedding: out[i, j] = x[index[i, j], j] for dim 0 */
 
+enum { OF_X, OF_INDEX }; /* sides */
+
 typedef struct gathering {
-  int ndim, dim;
-  int64_t size[LM_MAX_DIMS];                            /* of out, which is contiguous */
-  int64_t x_stride[LM_MAX_DIMS], i_stride[LM_MAX_DIMS]; /* i_stride is 0 where the index is shared */
+  lm_dims rows;                 /* of out, which is contiguous: all dims but the last; x has stride 0 along `dim` */
+  int64_t width;                /* of a row */
+  int64_t x_step, i_step, step; /* along a row; step: in x from one index to the next */
   const char *x;
   const int64_t *index;
   char *out;
   size_t item;
 } gathering;
 
-/* Dims after `dim` that lie evenly in x and share their index become one, so that runs are long. */
-static void merge_inner(gathering *g) {
-  while (g->ndim - 2 > g->dim) {
-    int last = g->ndim - 1, before = last - 1;
-    if (g->x_stride[before] != g->x_stride[last] * g->size[last]) break;
-    if (g->i_stride[before] != g->i_stride[last] * g->size[last]) break;
-    g->size[before] *= g->size[last];
-    g->x_stride[before] = g->x_stride[last];
-    g->i_stride[before] = g->i_stride[last];
-    g->ndim--;
-  }
-}
-
 /* Elements low .. high - 1 of one row (out's last dim). */
 static void gather_row(const gathering *g, int64_t row, int64_t low, int64_t high) {
-  int last = g->ndim - 1;
-  int64_t step = g->x_stride[g->dim], i_step = g->i_stride[last], x_step = g->dim == last ? 0 : g->x_stride[last];
-  int64_t outer[LM_MAX_DIMS];
-  for (int d = 0; d < last; d++) outer[d] = d == g->dim ? 0 : g->x_stride[d];
-  const char *x = g->x + (size_t)offset_at(row, last, g->size, outer) * g->item;
-  const int64_t *index = g->index + offset_at(row, last, g->size, g->i_stride);
-  char *out = g->out + (size_t)(row * g->size[last]) * g->item;
+  int64_t x_step = g->x_step, i_step = g->i_step, step = g->step;
+  const char *x = g->x + (size_t)lm_dims_at(&g->rows, OF_X, row) * g->item;
+  const int64_t *index = g->index + lm_dims_at(&g->rows, OF_INDEX, row);
+  char *out = g->out + (size_t)(row * g->width) * g->item;
   if (i_step == 0) { /* one index for the row */
     copy_run(g->item, high - low, out + (size_t)low * g->item, 1,
              x + (size_t)((index[0] - 1) * step + low * x_step) * g->item, x_step);
@@ -192,51 +126,44 @@ static void gather_row(const gathering *g, int64_t row, int64_t low, int64_t hig
 #undef CASE
 }
 
-static void gather_all(gathering *g) {
-  merge_inner(g);
-  int64_t n = 1, width = g->size[g->ndim - 1];
-  for (int d = 0; d < g->ndim; d++) n *= g->size[d];
+/* out[i, j] = x[index[i, j], j], where out has these sizes; i_stride: of the index along them, 0 where it is shared. */
+static lm_status gather(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *i_stride,
+                        lm_tensor *out) {
+  lm_status status = check_indices(op, "index", index->numel, (const int64_t *)index->data, x->size[dim], false);
+  if (status != LM_OK) return status;
+  int64_t x_stride[LM_MAX_DIMS], along[LM_DIMS_SIDES], n = out->numel;
+  for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
+  gathering gathered = {.x = x->data,
+                        .index = (const int64_t *)index->data,
+                        .out = out->data,
+                        .item = lm_dtype_size((lm_dtype)x->dtype),
+                        .step = x->stride[dim]};
+  gathering *g = &gathered;
+  g->rows = lm_dims_of(out->ndim, out->size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
+  int64_t width = g->width = lm_dims_pop(&g->rows, along, 0);
+  g->x_step = along[OF_X], g->i_step = along[OF_INDEX];
   int threads = lm_cpu_share((double)n);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t end = share_start(n, t + 1, threads);
-    for (int64_t p = share_start(n, t, threads); p < end;) {
+    int64_t end = lm_cpu_share_begin(n, t + 1, threads);
+    for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
       int64_t row = p / width, low = p % width, high = end - row * width < width ? end - row * width : width;
       gather_row(g, row, low, high);
       p = row * width + high;
     }
   }
+  return LM_OK;
 }
 
 lm_status lm_cpu_gather(const void *args, lm_tensor *const *out) {
   const lm_gather_args *a = args;
-  const lm_tensor *x = a->x, *index = a->index;
-  gathering g = {.ndim = x->ndim, .dim = (int)a->dim, .item = lm_dtype_size((lm_dtype)x->dtype)};
-  lm_status status =
-      check_indices("gather", "index", index->numel, (const int64_t *)index->data, x->size[a->dim], false);
-  if (status != LM_OK) return status;
-  memcpy(g.size, index->size, sizeof g.size);
-  memcpy(g.x_stride, x->stride, sizeof g.x_stride);
-  memcpy(g.i_stride, index->stride, sizeof g.i_stride);
-  g.x = x->data;
-  g.index = (const int64_t *)index->data;
-  g.out = out[0]->data;
-  gather_all(&g);
-  return LM_OK;
+  return gather("gather", a->x, (int)a->dim, a->index, a->index->stride, out[0]);
 }
 
 static lm_status select_entries(const char *op, const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
-  gathering g = {.ndim = x->ndim, .dim = dim, .item = lm_dtype_size((lm_dtype)x->dtype)};
-  lm_status status = check_indices(op, "index", index->numel, (const int64_t *)index->data, x->size[dim], false);
-  if (status != LM_OK) return status;
-  memcpy(g.size, out->size, sizeof g.size);
-  memcpy(g.x_stride, x->stride, sizeof g.x_stride);
-  g.i_stride[dim] = 1;
-  g.x = x->data;
-  g.index = (const int64_t *)index->data;
-  g.out = out->data;
-  gather_all(&g);
-  return LM_OK;
+  int64_t i_stride[LM_MAX_DIMS] = {0};
+  i_stride[dim] = 1;
+  return gather(op, x, dim, index, i_stride, out);
 }
 
 lm_status lm_cpu_index_select(const void *args, lm_tensor *const *out) {
@@ -256,26 +183,23 @@ lm_status lm_cpu_scatter_add_(const void *args, lm_tensor *const *out) {
   const lm_scatter_add__args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = NULL;
-  int dim = (int)a->dim, rest = 0;
-  int64_t size[LM_MAX_DIMS], xs[LM_MAX_DIMS], is[LM_MAX_DIMS], ss[LM_MAX_DIMS], length = index->size[dim];
+  int dim = (int)a->dim;
+  bool others[LM_MAX_DIMS];
+  int64_t length = index->size[dim];
   TRY(check_indices("scatter_add_", "index", index->numel, (const int64_t *)index->data, out[0]->size[dim], false));
   TRY(open_sums(out[0], &x));
-  for (int d = 0; d < index->ndim; d++) {
-    if (d == dim) continue;
-    size[rest] = index->size[d];
-    xs[rest] = x->stride[d];
-    is[rest] = index->stride[d];
-    ss[rest++] = src->stride[d];
-  }
+  for (int d = 0; d < index->ndim; d++) others[d] = d != dim;
+  lm_dims dims = lm_dims_of(index->ndim, index->size, others, 3,
+                            (const int64_t *[]){x->stride, index->stride, src->stride}, false);
   size_t x_item = lm_dtype_size((lm_dtype)x->dtype), src_item = lm_dtype_size((lm_dtype)src->dtype);
   scatter_fn scatter = adders[src->dtype].scatter;
   int64_t lines = index->numel / length;
   int threads = lm_cpu_share(2.0 * (double)index->numel);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t line = 0; line < lines; line++) {
-    scatter(length, x->data + (size_t)offset_at(line, rest, size, xs) * x_item, x->stride[dim],
-            (const int64_t *)index->data + offset_at(line, rest, size, is), index->stride[dim],
-            src->data + (size_t)offset_at(line, rest, size, ss) * src_item, src->stride[dim]);
+    scatter(length, x->data + (size_t)lm_dims_at(&dims, 0, line) * x_item, x->stride[dim],
+            (const int64_t *)index->data + lm_dims_at(&dims, 1, line), index->stride[dim],
+            src->data + (size_t)lm_dims_at(&dims, 2, line) * src_item, src->stride[dim]);
   }
   TRY(close_sums(x, out[0]));
 done:
@@ -298,7 +222,7 @@ static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t rows, int64_
   int threads = lm_cpu_share((double)outer * (double)n * (double)inner);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t low = share_start(outer * rows, t, threads), high = share_start(outer * rows, t + 1, threads);
+    int64_t low = lm_cpu_share_begin(outer * rows, t, threads), high = lm_cpu_share_begin(outer * rows, t + 1, threads);
     if (low == high) continue;
     for (int64_t o = low / rows; o <= (high - 1) / rows; o++) {
       for (int64_t i = 0; i < n; i++) {
@@ -357,42 +281,26 @@ done:
   return status;
 }
 
-/* The dims beside the indexed ones, merged where both sides lie evenly: rows of a strided run each. */
+/* The dims beside the indexed ones: rows of a strided run each. */
 typedef struct block {
-  int ndim; /* of the rows */
-  int64_t size[LM_MAX_DIMS], to[LM_MAX_DIMS], from[LM_MAX_DIMS];
+  lm_dims dims; /* of the rows; sides: to, from */
   int64_t rows, run, run_to, run_from;
 } block;
 
+enum { TO, FROM };
+
 static block block_of(const lm_tensor *dst, int dst_first, const lm_tensor *src, int src_first) {
-  block b = {.ndim = 0};
-  for (int d = 0; d < dst->ndim - dst_first; d++) {
-    int64_t size = dst->size[dst_first + d], to = dst->stride[dst_first + d], from = src->stride[src_first + d];
-    int last = b.ndim - 1;
-    if (size == 1) continue;
-    if (last >= 0 && b.to[last] == size * to && b.from[last] == size * from) {
-      b.size[last] *= size;
-      b.to[last] = to;
-      b.from[last] = from;
-    } else {
-      b.size[b.ndim] = size;
-      b.to[b.ndim] = to;
-      b.from[b.ndim++] = from;
-    }
-  }
-  b.rows = b.run = b.run_to = b.run_from = 1;
-  if (b.ndim > 0) {
-    b.ndim--;
-    b.run = b.size[b.ndim];
-    b.run_to = b.to[b.ndim];
-    b.run_from = b.from[b.ndim];
-  }
-  for (int d = 0; d < b.ndim; d++) b.rows *= b.size[d];
+  int64_t along[LM_DIMS_SIDES];
+  block b = {.dims = lm_dims_of(dst->ndim - dst_first, dst->size + dst_first, NULL, 2,
+                                (const int64_t *[]){dst->stride + dst_first, src->stride + src_first}, false)};
+  b.run = lm_dims_pop(&b.dims, along, 1);
+  b.run_to = along[TO], b.run_from = along[FROM];
+  b.rows = lm_dims_count(&b.dims);
   return b;
 }
 
-static inline int64_t row_offset(const block *b, int64_t row, const int64_t *stride) {
-  return b->rows == 1 ? 0 : offset_at(row, b->ndim, b->size, stride);
+static inline int64_t row_offset(const block *b, int64_t row, int side) {
+  return b->rows == 1 ? 0 : lm_dims_at(&b->dims, side, row);
 }
 
 lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
@@ -408,8 +316,8 @@ lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int64_t i = 0; i < n; i++) {
     for (int64_t r = 0; r < b.rows; r++) {
-      copy_run(item, b.run, result->data + (size_t)(i * result->stride[0] + row_offset(&b, r, b.to)) * item, b.run_to,
-               x->data + (size_t)(offset[i] + row_offset(&b, r, b.from)) * item, b.run_from);
+      copy_run(item, b.run, result->data + (size_t)(i * result->stride[0] + row_offset(&b, r, TO)) * item, b.run_to,
+               x->data + (size_t)(offset[i] + row_offset(&b, r, FROM)) * item, b.run_from);
     }
   }
   lm_device_free(x->device, offset, (size_t)n * sizeof *offset);
@@ -436,12 +344,12 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
   int threads = lm_cpu_share((double)values->numel);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t low = share_start(span, t, threads), high = share_start(span, t + 1, threads);
+    int64_t low = lm_cpu_share_begin(span, t, threads), high = lm_cpu_share_begin(span, t + 1, threads);
     for (int64_t i = 0; i < n; i++) {
       if (offset[i] < low || offset[i] >= high) continue;
       for (int64_t r = 0; r < b.rows; r++) {
-        char *to = x->data + (size_t)(offset[i] + row_offset(&b, r, b.to)) * x_item;
-        const char *from = values->data + (size_t)(i * values->stride[0] + row_offset(&b, r, b.from)) * item;
+        char *to = x->data + (size_t)(offset[i] + row_offset(&b, r, TO)) * x_item;
+        const char *from = values->data + (size_t)(i * values->stride[0] + row_offset(&b, r, FROM)) * item;
         if (add) {
           add(b.run, to, b.run_to, from, b.run_from);
         } else {
@@ -457,59 +365,6 @@ done:
   return status;
 }
 
-/* ---- cat */
-
-/* t fills its memory in the order of its part of the result. */
-static bool lies_like(const lm_tensor *t, bool channels_last) {
-  return channels_last ? lm_is_channels_last(t) : lm_is_contiguous(t);
-}
-
-lm_status lm_cpu_cat(const void *args, lm_tensor *const *out) {
-  const lm_cat_args *a = args;
-  lm_tensor *result = out[0];
-  int dim = (int)a->dim;
-  size_t item = lm_dtype_size((lm_dtype)result->dtype);
-  bool channels_last = !lm_is_contiguous(result);
-  bool blocks = true; /* every input lies as its part of the result does */
-  for (int i = 0; i < a->tensors.n; i++) {
-    blocks = blocks && a->tensors.v[i]->dtype == result->dtype && lies_like(a->tensors.v[i], channels_last);
-  }
-  if (!blocks) {
-    lm_tensor part = *result; /* a header on the stack over each part in turn */
-    for (int i = 0; i < a->tensors.n; i++) {
-      const lm_tensor *t = a->tensors.v[i];
-      part.size[dim] = t->size[dim];
-      part.numel = t->numel;
-      lm_status status = lm_cpu_copy(t, &part);
-      if (status != LM_OK) return status;
-      part.data += (size_t)(t->size[dim] * result->stride[dim]) * item;
-    }
-    return LM_OK;
-  }
-  /* what lies outside `dim` in memory, and how many elements one step of dim takes */
-  int64_t inner = result->stride[dim];
-  int64_t outer = result->numel / (result->size[dim] * inner);
-  int threads = lm_cpu_share((double)result->numel * 0.5);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int t = 0; t < threads; t++) {
-    /* threads share the work by outer index, or, where there is one only, by cutting each block */
-    int64_t low = outer > 1 ? share_start(outer, t, threads) : 0;
-    int64_t high = outer > 1 ? share_start(outer, t + 1, threads) : 1;
-    for (int64_t o = low; o < high; o++) {
-      char *to = result->data + (size_t)(o * result->size[dim] * inner) * item;
-      for (int i = 0; i < a->tensors.n; i++) {
-        const lm_tensor *from = a->tensors.v[i];
-        int64_t run = from->size[dim] * inner;
-        int64_t start = outer > 1 ? 0 : share_start(run, t, threads);
-        int64_t end = outer > 1 ? run : share_start(run, t + 1, threads);
-        memcpy(to + (size_t)start * item, from->data + (size_t)(o * run + start) * item, (size_t)(end - start) * item);
-        to += (size_t)run * item;
-      }
-    }
-  }
-  return LM_OK;
-}
-
 /* ---- nonzero, one_hot */
 
 /* x: a contiguous bool mask, out [count, ndim]. Each thread counts its part, then writes from where
@@ -523,15 +378,15 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
   if (!before) return LM_E_OOM;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t count = 0, end = share_start(x->numel, t + 1, threads);
-    for (int64_t i = share_start(x->numel, t, threads); i < end; i++) count += mask[i] != 0;
+    int64_t count = 0, end = lm_cpu_share_begin(x->numel, t + 1, threads);
+    for (int64_t i = lm_cpu_share_begin(x->numel, t, threads); i < end; i++) count += mask[i] != 0;
     before[t + 1] = count;
   }
   for (int t = 0; t < threads; t++) before[t + 1] += before[t];
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
-    int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = share_start(x->numel, t + 1, threads);
-    for (int64_t i = share_start(x->numel, t, threads); i < end; i++) {
+    int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
+    for (int64_t i = lm_cpu_share_begin(x->numel, t, threads); i < end; i++) {
       if (!mask[i]) continue;
       int64_t position = i;
       for (int d = ndim - 1; d >= 0; d--) {

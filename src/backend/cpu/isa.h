@@ -1,9 +1,9 @@
 /* Code compiled for several instruction levels, chosen at load.
  *
  * A family of loops is a file isa/<family>.c that defines one table of function pointers,
- *   const struct lm_pool_loops LM_ISA_NAME(lm_pool_loops) = {...};
- * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pool_loops,
- * lm_pool_loops). Callers outside isa/ write LM_ISA_PICK(lm_pool_loops)->forward(...). Everything
+ *   const struct lm_pooling_loops LM_ISA_NAME(lm_pooling_loops) = {...};
+ * and a header isa/<family>.h that declares the struct and LM_ISA_DECLARE(struct lm_pooling_loops,
+ * lm_pooling_loops). Callers outside isa/ write LM_ISA_PICK(lm_pooling_loops)->forward(...). Everything
  * else in isa/<family>.c is static. */
 #ifndef LM_CPU_ISA_H
 #define LM_CPU_ISA_H

@@ -8,16 +8,16 @@
 #include "base/mem.h"
 #include "device/alloc.h"
 
-static lm_status axis_new(lm_pool_axis *axis, int64_t in, int64_t out, bool inverse) {
+static lm_status axis_new(lm_pooling_axis *axis, int64_t in, int64_t out, bool inverse) {
   int32_t *block = lm_malloc((size_t)(3 * out + (inverse ? 2 * in : 0)) * sizeof *block);
   if (!block) return LM_E_OOM;
-  *axis = (lm_pool_axis){in, out, 1, block, block + out, block + 2 * out, block + 3 * out, block + 3 * out + in};
+  *axis = (lm_pooling_axis){in, out, 1, block, block + out, block + 2 * out, block + 3 * out, block + 3 * out + in};
   return LM_OK;
 }
 
-static void axis_free(lm_pool_axis *axis) { lm_free(axis->begin); }
+static void axis_free(lm_pooling_axis *axis) { lm_free(axis->begin); }
 
-static void axis_slide(lm_pool_axis *axis, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
+static void axis_slide(lm_pooling_axis *axis, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation,
                        bool count_padding) {
   axis->step = dilation;
   for (int64_t o = 0; o < axis->out; o++) {
@@ -32,13 +32,13 @@ static void axis_slide(lm_pool_axis *axis, int64_t kernel, int64_t stride, int64
 }
 
 /* Every window divides by the same. */
-static void set_divisor(lm_pool_job *job, int64_t divisor) {
+static void set_divisor(lm_pooling_work *job, int64_t divisor) {
   if (divisor == LM_NO_INT) return;
   for (int64_t o = 0; o < job->y.out; o++) job->y.count[o] = (int32_t)divisor;
   for (int64_t o = 0; o < job->x.out; o++) job->x.count[o] = 1;
 }
 
-static void axis_adapt(lm_pool_axis *axis) {
+static void axis_adapt(lm_pooling_axis *axis) {
   for (int64_t o = 0; o < axis->out; o++) {
     axis->begin[o] = (int32_t)(o * axis->in / axis->out);
     axis->end[o] = (int32_t)(((o + 1) * axis->in + axis->out - 1) / axis->out);
@@ -47,7 +47,7 @@ static void axis_adapt(lm_pool_axis *axis) {
 }
 
 /* Which windows each place lies in; begin and end grow with o. */
-static void axis_invert(lm_pool_axis *axis) {
+static void axis_invert(lm_pooling_axis *axis) {
   int64_t first = 0, last = 0;
   for (int64_t i = 0; i < axis->in; i++) {
     while (first < axis->out && axis->end[first] <= i) first++;
@@ -58,7 +58,8 @@ static void axis_invert(lm_pool_axis *axis) {
 }
 
 /* Each thread takes one range of the units, and its own piece of the scratch. */
-static int64_t run(lm_pool_loop loop, const lm_pool_job *job, int64_t units, int threads, char *scratch, size_t piece) {
+static int64_t run_units(lm_pooling_loop loop, const lm_pooling_work *job, int64_t units, int threads, char *scratch,
+                         size_t piece) {
   if (threads < 2) return loop(job, 0, units, scratch);
   int64_t found = 0;
 #pragma omp parallel num_threads(threads) reduction(+ : found)
@@ -69,10 +70,10 @@ static int64_t run(lm_pool_loop loop, const lm_pool_job *job, int64_t units, int
   return found;
 }
 
-static int share(int64_t elements) { return lm_cpu_share((double)elements * 0.25); }
+static int threads_for(int64_t elements) { return lm_cpu_share((double)elements * 0.25); }
 
 /* image: [N, C, H, W]. Contiguous images are planes of one channel each. */
-static void set_planes(lm_pool_job *job, const lm_tensor *image) {
+static void set_planes(lm_pooling_work *job, const lm_tensor *image) {
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
   job->planes = interleaved ? image->size[0] : image->size[0] * image->size[1];
   job->c = interleaved ? image->size[1] : 1;
@@ -80,36 +81,59 @@ static void set_planes(lm_pool_job *job, const lm_tensor *image) {
 
 /* Sizes of one can make it fit both layouts (C = 1, or H = W = 1): the larger of the two decides, and the
  * smaller fits any layout then, or has the other's. */
-static void set_planes_of(lm_pool_job *job, const lm_tensor *in, const lm_tensor *out) {
+static void set_planes_of(lm_pooling_work *job, const lm_tensor *in, const lm_tensor *out) {
   set_planes(job, lm_is_contiguous(in) ? out : in);
 }
 
-lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_max_pool2d_args *a = args;
+/* Sliding windows, or, without a kernel, such as share the image evenly. */
+typedef struct windows {
+  const int64_t *kernel, *stride, *padding, *dilation; /* down and across; no dilation: 1 */
+  bool count_padding;
+  int64_t divisor; /* LM_NO_INT: each its places */
+} windows;
+
+/* From src to dst, one of which is the image and, `backward` in the other order, the other has a place a window. */
+static lm_status pool(lm_pooling_loop loop, const lm_tensor *src, const lm_tensor *dst, int64_t *places,
+                      const windows *w, bool backward, int threads) {
   lm_status status = LM_OK;
-  lm_pool_job job = {.src = a->x->data, .dst = out[0]->data, .places = (int64_t *)out[1]->data, .blocks = 1};
-  set_planes_of(&job, a->x, out[0]);
-  TRY(axis_new(&job.y, a->x->size[2], out[0]->size[2], false));
-  TRY(axis_new(&job.x, a->x->size[3], out[0]->size[3], false));
-  axis_slide(&job.y, a->kernel_size[0], a->stride[0], a->padding[0], a->dilation[0], false);
-  axis_slide(&job.x, a->kernel_size[1], a->stride[1], a->padding[1], a->dilation[1], false);
-  run(LM_ISA_PICK(lm_pool_loops)->max[a->x->dtype], &job, job.planes * job.y.out,
-      share(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]), NULL, 0);
+  lm_pooling_work job = {.src = src->data, .dst = dst->data, .places = places, .blocks = 1};
+  lm_pooling_axis *axes[2] = {&job.y, &job.x};
+  const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
+  set_planes_of(&job, src, dst);
+  for (int i = 0; i < 2; i++) {
+    TRY(axis_new(axes[i], in->size[2 + i], out->size[2 + i], backward));
+    if (w->kernel) {
+      axis_slide(axes[i], w->kernel[i], w->stride[i], w->padding[i], w->dilation ? w->dilation[i] : 1,
+                 w->count_padding);
+    } else {
+      axis_adapt(axes[i]);
+    }
+    if (backward) axis_invert(axes[i]);
+  }
+  if (w->kernel) set_divisor(&job, w->divisor);
+  run_units(loop, &job, job.planes * (backward ? job.y.in : job.y.out), threads, NULL, 0);
 done:
   axis_free(&job.y);
   axis_free(&job.x);
   return status;
 }
 
+lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
+  const lm_max_pool2d_args *a = args;
+  windows w = {a->kernel_size, a->stride, a->padding, a->dilation, false, LM_NO_INT};
+  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &w, false,
+              threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
+}
+
 lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;
   lm_tensor *dx = out[0];
-  lm_pool_job job = {.src = a->grad->data, .dst = dx->data, .places = (int64_t *)a->places->data, .blocks = 1};
+  lm_pooling_work job = {.src = a->grad->data, .dst = dx->data, .places = (int64_t *)a->places->data, .blocks = 1};
   job.y.in = dx->size[2], job.y.out = a->grad->size[2];
   job.x.in = dx->size[3], job.x.out = a->grad->size[3];
   set_planes_of(&job, a->grad, dx);
-  int threads = share(dx->numel + 4 * a->grad->numel);
+  int threads = threads_for(dx->numel + 4 * a->grad->numel);
   /* Few images: share their channels, in blocks of whole cache lines. */
   if (job.planes < threads && job.c >= 32) {
     job.blocks = (threads + job.planes - 1) / (job.planes ? job.planes : 1);
@@ -123,8 +147,8 @@ lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
     bytes = piece * (size_t)threads;
     TRY(lm_device_alloc(dx->device, bytes, &scratch));
   }
-  int64_t bad =
-      run(LM_ISA_PICK(lm_pool_loops)->max_back[dx->dtype], &job, job.planes * job.blocks, threads, scratch, piece);
+  int64_t bad = run_units(LM_ISA_PICK(lm_pooling_loops)->max_back[dx->dtype], &job, job.planes * job.blocks, threads,
+                          scratch, piece);
   if (bad)
     status = lm_fail(LM_E_INDEX, "max_pool2d_backward: %lld of places are not between 1 and %lld (H * W)",
                      (long long)bad, (long long)(job.y.in * job.x.in));
@@ -135,75 +159,26 @@ done:
 
 lm_status lm_cpu_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_args *a = args;
-  lm_status status = LM_OK;
-  lm_pool_job job = {.src = a->x->data, .dst = out[0]->data};
-  set_planes_of(&job, a->x, out[0]);
-  TRY(axis_new(&job.y, a->x->size[2], out[0]->size[2], false));
-  TRY(axis_new(&job.x, a->x->size[3], out[0]->size[3], false));
-  axis_slide(&job.y, a->kernel_size[0], a->stride[0], a->padding[0], 1, a->count_include_pad);
-  axis_slide(&job.x, a->kernel_size[1], a->stride[1], a->padding[1], 1, a->count_include_pad);
-  set_divisor(&job, a->divisor_override);
-  run(LM_ISA_PICK(lm_pool_loops)->avg[a->x->dtype], &job, job.planes * job.y.out,
-      share(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]), NULL, 0);
-done:
-  axis_free(&job.y);
-  axis_free(&job.x);
-  return status;
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
+  return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &w, false,
+              threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_args *a = args;
-  lm_status status = LM_OK;
-  lm_pool_job job = {.src = a->x->data, .dst = out[0]->data};
-  set_planes_of(&job, a->x, out[0]);
-  TRY(axis_new(&job.y, a->x->size[2], out[0]->size[2], false));
-  TRY(axis_new(&job.x, a->x->size[3], out[0]->size[3], false));
-  axis_adapt(&job.y);
-  axis_adapt(&job.x);
-  run(LM_ISA_PICK(lm_pool_loops)->avg[a->x->dtype], &job, job.planes * job.y.out, share(a->x->numel + out[0]->numel),
-      NULL, 0);
-done:
-  axis_free(&job.y);
-  axis_free(&job.x);
-  return status;
+  return pool(LM_ISA_PICK(lm_pooling_loops)->avg[a->x->dtype], a->x, out[0], NULL, &(windows){0}, false,
+              threads_for(a->x->numel + out[0]->numel));
 }
 
 lm_status lm_cpu_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
-  lm_tensor *dx = out[0];
-  lm_pool_job job = {.src = a->grad->data, .dst = dx->data};
-  set_planes_of(&job, a->grad, dx);
-  TRY(axis_new(&job.y, dx->size[2], a->grad->size[2], true));
-  TRY(axis_new(&job.x, dx->size[3], a->grad->size[3], true));
-  axis_slide(&job.y, a->kernel_size[0], a->stride[0], a->padding[0], 1, a->count_include_pad);
-  axis_slide(&job.x, a->kernel_size[1], a->stride[1], a->padding[1], 1, a->count_include_pad);
-  set_divisor(&job, a->divisor_override);
-  axis_invert(&job.y);
-  axis_invert(&job.x);
-  run(LM_ISA_PICK(lm_pool_loops)->avg_back[dx->dtype], &job, job.planes * job.y.in, share(2 * dx->numel), NULL, 0);
-done:
-  axis_free(&job.y);
-  axis_free(&job.x);
-  return status;
+  windows w = {a->kernel_size, a->stride, a->padding, NULL, a->count_include_pad, a->divisor_override};
+  return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &w, true,
+              threads_for(2 * out[0]->numel));
 }
 
 lm_status lm_cpu_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
-  lm_tensor *dx = out[0];
-  lm_pool_job job = {.src = a->grad->data, .dst = dx->data};
-  set_planes_of(&job, a->grad, dx);
-  TRY(axis_new(&job.y, dx->size[2], a->grad->size[2], true));
-  TRY(axis_new(&job.x, dx->size[3], a->grad->size[3], true));
-  axis_adapt(&job.y);
-  axis_adapt(&job.x);
-  axis_invert(&job.y);
-  axis_invert(&job.x);
-  run(LM_ISA_PICK(lm_pool_loops)->avg_back[dx->dtype], &job, job.planes * job.y.in,
-      share(2 * (dx->numel + a->grad->numel)), NULL, 0);
-done:
-  axis_free(&job.y);
-  axis_free(&job.x);
-  return status;
+  return pool(LM_ISA_PICK(lm_pooling_loops)->avg_back[out[0]->dtype], a->grad, out[0], NULL, &(windows){0}, true,
+              threads_for(2 * (out[0]->numel + a->grad->numel)));
 }

@@ -1,4 +1,4 @@
-/* Reductions to numbers: sum, mean, var, norm, logsumexp, amax, amin, all, any. */
+/* Reductions to numbers: sum, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by op/reduce.c. */
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
@@ -8,10 +8,10 @@
 enum { TILE_ROWS = 8 };
 
 typedef struct reduction {
-  lm_fold_plan plan;
+  lm_reduce_plan plan;
   lm_tensor *out;
-  lm_fold first, second; /* second: with a c from the first's total; LM_FOLDS if there is none */
-  lm_total p;            /* c of the first fold */
+  lm_reduce_kind first, second; /* second: with a c from the first's total; LM_REDUCE_KINDS if there is none */
+  lm_total p;                   /* c of the first fold */
   /* What a total means for the result. number: the elements reduced. */
   void (*middle)(lm_total *total, double number); /* the second fold's c */
   lm_total (*finish)(lm_total total, lm_total c, double number, double parameter);
@@ -20,16 +20,16 @@ typedef struct reduction {
 
 /* ---- folding one part of one unit */
 
-static void fold_row(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u, int64_t begin, int64_t end, lm_total c,
-                     lm_total *total) {
+static void fold_row(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
+                     lm_total c, lm_total *total) {
   int last = p->reduced.ndim - 1;
-  int64_t step = p->reduced.x[last];
+  int64_t step = p->reduced.stride[0][last];
   bool direct = p->dtype == p->compute && step == 1 && p->reduced.size[last] >= 64;
   _Alignas(64) char tile[LM_TILE_BYTES];
   int filled = 0, num = (int)lm_dtype_size(p->compute);
-  lm_fold_walk w = lm_fold_walk_from(p, begin);
+  lm_reduce_walk w = lm_reduce_walk_from(p, begin);
   while (begin < end) {
-    int64_t run = lm_fold_walk_run(p, &w);
+    int64_t run = lm_reduce_walk_run(p, &w);
     run = run < end - begin ? run : end - begin;
     const char *x = u->x + w.offset * p->bytes;
     if (direct) {
@@ -43,12 +43,12 @@ static void fold_row(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u,
         filled = 0;
       }
     }
-    lm_fold_walk_on(p, &w, run);
+    lm_reduce_walk_on(p, &w, run);
     begin += run;
   }
 }
 
-static void fold_cols(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u, int64_t begin, int64_t end,
+static void fold_cols(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t begin, int64_t end,
                       const lm_total *c, lm_total *total) {
   enum { MOST = 64 }; /* rows a float column sums before they go into the total */
   int last = p->reduced.ndim - 1;
@@ -56,15 +56,15 @@ static void fold_cols(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u
   _Alignas(64) char tile[TILE_ROWS * LM_TILE_BYTES];
   int filled = 0;
   int64_t row = u->cols * (int64_t)lm_dtype_size(p->compute);
-  lm_fold_walk w = lm_fold_walk_from(p, begin);
+  lm_reduce_walk w = lm_reduce_walk_from(p, begin);
   while (begin < end) {
     int64_t run = 1;
     const char *x = u->x + w.offset * p->bytes;
     if (direct) {
-      run = lm_fold_walk_run(p, &w);
+      run = lm_reduce_walk_run(p, &w);
       run = run < end - begin ? run : end - begin;
       run = run < MOST ? run : MOST;
-      p->folds->cols[fold](total, x, p->reduced.x[last], (int)run, u->cols, c);
+      p->folds->cols[fold](total, x, p->reduced.stride[0][last], (int)run, u->cols, c);
     } else {
       p->loops->load[p->dtype](tile + filled * row, x, u->x_step, u->cols);
       if (++filled == TILE_ROWS || begin + 1 == end) {
@@ -72,15 +72,15 @@ static void fold_cols(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u
         filled = 0;
       }
     }
-    lm_fold_walk_on(p, &w, run);
+    lm_reduce_walk_on(p, &w, run);
     begin += run;
   }
 }
 
-static void fold_part(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u, int64_t part, const lm_total *c,
-                      lm_total *total) {
+static void fold_part(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_reduce_unit *u, int64_t part,
+                      const lm_total *c, lm_total *total) {
   int64_t begin, end;
-  lm_fold_part(p, part, &begin, &end);
+  lm_reduce_part(p, part, &begin, &end);
   for (int j = 0; j < u->cols; j++) total[j] = p->folds->start[fold];
   if (p->cols) {
     fold_cols(p, fold, u, begin, end, c, total);
@@ -91,9 +91,9 @@ static void fold_part(const lm_fold_plan *p, lm_fold fold, const lm_fold_unit *u
 
 /* ---- results */
 
-static void write_unit(const reduction *r, const lm_fold_unit *u, lm_total *total, const lm_total *c) {
+static void write_unit(const reduction *r, const lm_reduce_unit *u, lm_total *total, const lm_total *c) {
   lm_dtype d = (lm_dtype)r->out->dtype;
-  double number = (double)r->plan.reduced.count;
+  double number = (double)r->plan.reduced_count;
   for (int j = 0; r->finish && j < u->cols; j++) {
     total[j] = r->finish(total[j], c ? c[j] : (lm_total){0}, number, r->parameter);
   }
@@ -102,14 +102,14 @@ static void write_unit(const reduction *r, const lm_fold_unit *u, lm_total *tota
 }
 
 static void whole_unit(const reduction *r, int64_t unit) {
-  lm_fold_unit u = lm_fold_unit_at(&r->plan, unit);
-  lm_total total[LM_FOLD_COLS], c[LM_FOLD_COLS];
+  lm_reduce_unit u = lm_reduce_unit_at(&r->plan, unit);
+  lm_total total[LM_REDUCE_COLS], c[LM_REDUCE_COLS];
   for (int j = 0; j < u.cols; j++) c[j] = r->p;
   fold_part(&r->plan, r->first, &u, 0, c, total);
-  if (r->second != LM_FOLDS) {
+  if (r->second != LM_REDUCE_KINDS) {
     for (int j = 0; j < u.cols; j++) {
       c[j] = total[j];
-      r->middle(&c[j], (double)r->plan.reduced.count);
+      r->middle(&c[j], (double)r->plan.reduced_count);
     }
     fold_part(&r->plan, r->second, &u, 0, c, total);
   }
@@ -117,11 +117,11 @@ static void whole_unit(const reduction *r, int64_t unit) {
 }
 
 /* All parts of all units into scratch [parts, kept], then together into its first row. */
-static void all_parts(const lm_fold_plan *p, lm_fold fold, const lm_total *c, lm_total *scratch) {
-  int64_t kept = p->kept.count;
-#pragma omp parallel for num_threads(lm_fold_share(p)) schedule(static)
+static void all_parts(const lm_reduce_plan *p, lm_reduce_kind fold, const lm_total *c, lm_total *scratch) {
+  int64_t kept = p->kept_count;
+#pragma omp parallel for num_threads(lm_reduce_share(p)) schedule(static)
   for (int64_t task = 0; task < p->units * p->parts; task++) {
-    lm_fold_unit u = lm_fold_unit_at(p, task % p->units);
+    lm_reduce_unit u = lm_reduce_unit_at(p, task % p->units);
     int64_t part = task / p->units;
     fold_part(p, fold, &u, part, c + u.index, scratch + part * kept + u.index);
   }
@@ -129,39 +129,36 @@ static void all_parts(const lm_fold_plan *p, lm_fold fold, const lm_total *c, lm
 }
 
 static lm_status in_parts(const reduction *r) {
-  const lm_fold_plan *p = &r->plan;
-  int64_t kept = p->kept.count;
+  const lm_reduce_plan *p = &r->plan;
+  int64_t kept = p->kept_count;
   lm_total *scratch = lm_malloc((size_t)(kept * (p->parts + 1)) * sizeof *scratch);
   if (!scratch) return LM_E_OOM;
   lm_total *c = scratch + kept * p->parts;
   for (int64_t i = 0; i < kept; i++) c[i] = r->p;
   all_parts(p, r->first, c, scratch);
-  if (r->second != LM_FOLDS) {
+  if (r->second != LM_REDUCE_KINDS) {
     for (int64_t i = 0; i < kept; i++) {
       c[i] = scratch[i];
-      r->middle(&c[i], (double)p->reduced.count);
+      r->middle(&c[i], (double)p->reduced_count);
     }
     all_parts(p, r->second, c, scratch);
   }
   for (int64_t unit = 0; unit < p->units; unit++) {
-    lm_fold_unit u = lm_fold_unit_at(p, unit);
+    lm_reduce_unit u = lm_reduce_unit_at(p, unit);
     write_unit(r, &u, scratch + u.index, c + u.index);
   }
   lm_free(scratch);
   return LM_OK;
 }
 
-static lm_status reduce(reduction *r, const char *name, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
+static lm_status reduce(reduction *r, const lm_tensor *x, const lm_ints *dims, lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
   r->out = out;
-  lm_fold_plan_make(&r->plan, x, out, reduced, LM_FOLD_COLS);
-  if (r->plan.kept.count == 0) return LM_OK;
-  if (!r->plan.folds->row[r->first]) {
-    return lm_fail(LM_E_DTYPE, "%s: works on floating dtypes, not on %s", name, lm_dtype_name((lm_dtype)x->dtype));
-  }
+  lm_reduce_plan_make(&r->plan, x, out, reduced, LM_REDUCE_COLS);
+  if (r->plan.kept_count == 0) return LM_OK;
   if (r->plan.parts > 1) return in_parts(r);
-  int share = lm_fold_share(&r->plan);
+  int share = lm_reduce_share(&r->plan);
 #pragma omp parallel for num_threads(share) if (share > 1) schedule(static)
   for (int64_t unit = 0; unit < r->plan.units; unit++) whole_unit(r, unit);
   return LM_OK;
@@ -171,8 +168,8 @@ static lm_status reduce(reduction *r, const char *name, const lm_tensor *x, cons
 
 lm_status lm_cpu_sum(const void *args, lm_tensor *const *out) {
   const lm_sum_args *a = args;
-  reduction r = {.first = LM_FOLD_SUM, .second = LM_FOLDS};
-  return reduce(&r, "sum", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 static lm_total finish_mean(lm_total total, lm_total c, double number, double parameter) {
@@ -182,11 +179,8 @@ static lm_total finish_mean(lm_total total, lm_total c, double number, double pa
 
 lm_status lm_cpu_mean(const void *args, lm_tensor *const *out) {
   const lm_mean_args *a = args;
-  if (!lm_dtype_is_float((lm_dtype)a->x->dtype)) {
-    return lm_fail(LM_E_DTYPE, "mean: works on floating dtypes, not on %s", lm_dtype_name((lm_dtype)a->x->dtype));
-  }
-  reduction r = {.first = LM_FOLD_SUM, .second = LM_FOLDS, .finish = finish_mean};
-  return reduce(&r, "mean", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_SUM, .second = LM_REDUCE_KINDS, .finish = finish_mean};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 static void middle_mean(lm_total *total, double number) { total->f /= number; }
@@ -198,15 +192,12 @@ static lm_total finish_var(lm_total total, lm_total c, double number, double cor
 
 lm_status lm_cpu_var(const void *args, lm_tensor *const *out) {
   const lm_var_args *a = args;
-  if (!lm_dtype_is_float((lm_dtype)a->x->dtype)) {
-    return lm_fail(LM_E_DTYPE, "var: works on floating dtypes, not on %s", lm_dtype_name((lm_dtype)a->x->dtype));
-  }
-  reduction r = {.first = LM_FOLD_SUM,
-                 .second = LM_FOLD_DEVIATION,
+  reduction r = {.first = LM_REDUCE_SUM,
+                 .second = LM_REDUCE_DEVIATION,
                  .middle = middle_mean,
                  .finish = finish_var,
                  .parameter = (double)a->correction};
-  return reduce(&r, "var", a->x, &a->dim, out[0]);
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 static lm_total finish_norm(lm_total total, lm_total c, double number, double p) {
@@ -217,18 +208,18 @@ static lm_total finish_norm(lm_total total, lm_total c, double number, double p)
 lm_status lm_cpu_norm(const void *args, lm_tensor *const *out) {
   const lm_norm_args *a = args;
   bool plain = a->p == 0 || a->p == 1 || isinf(a->p);
-  lm_fold fold = a->p == 0           ? LM_FOLD_NONZERO
-                 : a->p == 1         ? LM_FOLD_ABS
-                 : a->p == 2         ? LM_FOLD_SQUARE
-                 : a->p == INFINITY  ? LM_FOLD_ABS_MAX
-                 : a->p == -INFINITY ? LM_FOLD_ABS_MIN
-                                     : LM_FOLD_POWER;
-  reduction r = {
-      .first = fold, .second = LM_FOLDS, .p = {.f = a->p}, .finish = plain ? NULL : finish_norm, .parameter = a->p};
-  if (!lm_dtype_is_float((lm_dtype)a->x->dtype)) {
-    return lm_fail(LM_E_DTYPE, "norm: works on floating dtypes, not on %s", lm_dtype_name((lm_dtype)a->x->dtype));
-  }
-  return reduce(&r, "norm", a->x, &a->dim, out[0]);
+  lm_reduce_kind fold = a->p == 0           ? LM_REDUCE_NONZERO
+                        : a->p == 1         ? LM_REDUCE_ABS
+                        : a->p == 2         ? LM_REDUCE_SQUARE
+                        : a->p == INFINITY  ? LM_REDUCE_ABS_MAX
+                        : a->p == -INFINITY ? LM_REDUCE_ABS_MIN
+                                            : LM_REDUCE_POWER;
+  reduction r = {.first = fold,
+                 .second = LM_REDUCE_KINDS,
+                 .p = {.f = a->p},
+                 .finish = plain ? NULL : finish_norm,
+                 .parameter = a->p};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 /* The largest is taken out of the exponents, unless it is infinite: then the sum is as it is. */
@@ -244,23 +235,20 @@ static lm_total finish_logsumexp(lm_total total, lm_total c, double number, doub
 
 lm_status lm_cpu_logsumexp(const void *args, lm_tensor *const *out) {
   const lm_logsumexp_args *a = args;
-  if (!lm_dtype_is_float((lm_dtype)a->x->dtype)) {
-    return lm_fail(LM_E_DTYPE, "logsumexp: works on floating dtypes, not on %s", lm_dtype_name((lm_dtype)a->x->dtype));
-  }
-  reduction r = {.first = LM_FOLD_MAX, .second = LM_FOLD_EXP, .middle = middle_finite, .finish = finish_logsumexp};
-  return reduce(&r, "logsumexp", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_MAX, .second = LM_REDUCE_EXP, .middle = middle_finite, .finish = finish_logsumexp};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cpu_amax(const void *args, lm_tensor *const *out) {
   const lm_amax_args *a = args;
-  reduction r = {.first = LM_FOLD_MAX, .second = LM_FOLDS};
-  return reduce(&r, "amax", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_MAX, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cpu_amin(const void *args, lm_tensor *const *out) {
   const lm_amin_args *a = args;
-  reduction r = {.first = LM_FOLD_MIN, .second = LM_FOLDS};
-  return reduce(&r, "amin", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_MIN, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 /* Counts of nonzero elements: all of them, or any. */
@@ -277,12 +265,13 @@ static lm_total finish_all_i(lm_total total, lm_total c, double number, double p
 lm_status lm_cpu_all(const void *args, lm_tensor *const *out) {
   const lm_all_args *a = args;
   bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
-  reduction r = {.first = LM_FOLD_NONZERO, .second = LM_FOLDS, .finish = floating ? finish_all_f : finish_all_i};
-  return reduce(&r, "all", a->x, &a->dim, out[0]);
+  reduction r = {
+      .first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS, .finish = floating ? finish_all_f : finish_all_i};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cpu_any(const void *args, lm_tensor *const *out) {
   const lm_any_args *a = args;
-  reduction r = {.first = LM_FOLD_NONZERO, .second = LM_FOLDS};
-  return reduce(&r, "any", a->x, &a->dim, out[0]);
+  reduction r = {.first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
 }

@@ -4,57 +4,53 @@
  * another) or a strip of up to `width` along a dim (cols: made from rows of the strip's width). A unit with
  * much to reduce and few others beside it is cut into parts. Both depend on the sizes alone, so results are the
  * same for any number of threads. */
-#ifndef LM_CPU_FOLD_H
-#define LM_CPU_FOLD_H
+#ifndef LM_CPU_REDUCE_PLAN_H
+#define LM_CPU_REDUCE_PLAN_H
 
 #include "backend/cpu/isa/point.h"
 #include "backend/cpu/isa/reduce.h"
+#include "merged_dims.h"
 #include "tensor/tensor.h"
 
-typedef struct lm_fold_dims {
-  int ndim;                                                    /* at least 1 */
-  int64_t size[LM_MAX_DIMS], x[LM_MAX_DIMS], out[LM_MAX_DIMS]; /* sizes, strides */
-  int64_t count;
-} lm_fold_dims;
-
-typedef struct lm_fold_plan {
+typedef struct lm_reduce_plan {
   lm_dtype compute; /* float, double or int64, from x's dtype */
   lm_dtype dtype;   /* x's */
   const char *data;
-  int64_t bytes; /* of an element of x */
-  lm_fold_dims kept, reduced;
+  int64_t bytes;         /* of an element of x */
+  lm_dims kept, reduced; /* sides: x, result; at least one dim each */
+  int64_t kept_count, reduced_count;
   bool cols;
   int width;
   int64_t strips, units, parts; /* strips along the last kept dim; all units; parts of each */
   const struct lm_point_loops *loops;
   const struct lm_reduce_loops *folds;
-} lm_fold_plan;
+} lm_reduce_plan;
 
-/* out: x's sizes along the dims that stay; reduced[d] says which go. width: of strips, at most LM_FOLD_COLS. Where a
+/* out: x's sizes along the dims that stay; reduced[d] says which go. width: of strips, at most LM_REDUCE_COLS. Where a
  * slot has several outputs they are laid out alike. */
-void lm_fold_plan_make(lm_fold_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width);
+void lm_reduce_plan_make(lm_reduce_plan *p, const lm_tensor *x, const lm_tensor *out, const bool *reduced, int width);
 
-typedef struct lm_fold_unit {
+typedef struct lm_reduce_unit {
   int64_t index; /* of its first element, counted over the kept dims */
   int cols;
   const char *x;               /* the first reduced element of its first column */
   int64_t out, x_step, o_step; /* offset of its result; strides between columns */
-} lm_fold_unit;
+} lm_reduce_unit;
 
-lm_fold_unit lm_fold_unit_at(const lm_fold_plan *p, int64_t unit);
+lm_reduce_unit lm_reduce_unit_at(const lm_reduce_plan *p, int64_t unit);
 /* Part `part` of the reduced elements: from *begin up to *end. */
-void lm_fold_part(const lm_fold_plan *p, int64_t part, int64_t *begin, int64_t *end);
+void lm_reduce_part(const lm_reduce_plan *p, int64_t part, int64_t *begin, int64_t *end);
 
 /* A walk over reduced elements in runs along the last reduced dim. */
-typedef struct lm_fold_walk {
+typedef struct lm_reduce_walk {
   int64_t index[LM_MAX_DIMS], offset; /* in elements */
-} lm_fold_walk;
+} lm_reduce_walk;
 
-lm_fold_walk lm_fold_walk_from(const lm_fold_plan *p, int64_t element);
-int64_t lm_fold_walk_run(const lm_fold_plan *p, const lm_fold_walk *w);
-void lm_fold_walk_on(const lm_fold_plan *p, lm_fold_walk *w, int64_t n);
+lm_reduce_walk lm_reduce_walk_from(const lm_reduce_plan *p, int64_t element);
+int64_t lm_reduce_walk_run(const lm_reduce_plan *p, const lm_reduce_walk *w);
+void lm_reduce_walk_on(const lm_reduce_plan *p, lm_reduce_walk *w, int64_t n);
 
 /* Threads for the whole of x. */
-int lm_fold_share(const lm_fold_plan *p);
+int lm_reduce_share(const lm_reduce_plan *p);
 
 #endif

@@ -9,7 +9,7 @@
 #include "device/alloc.h"
 
 typedef struct softmax {
-  lm_fold_plan plan;
+  lm_reduce_plan plan;
   lm_softmax_kind kind;
   const lm_tensor *x, *y; /* y: NULL but for gradients; laid out like x */
   lm_tensor *out;
@@ -23,9 +23,9 @@ static const char *beside(const softmax *s, const char *x) {
 }
 
 /* Moves n rows of a unit between a tensor and a buffer [n, cols]. */
-static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_fold_unit *u, char *buffer) {
+static void load_unit(const softmax *s, const lm_tensor *t, const char *at, const lm_reduce_unit *u, char *buffer) {
   const struct lm_point_loops *loops = s->plan.loops;
-  int64_t n = s->plan.reduced.count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t n = s->plan.reduced_count, step = t->stride[s->dim], bytes = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
   if (!s->plan.cols) {
     for (int64_t i = 0; i < n; i += 1 << 20) {
@@ -38,10 +38,10 @@ static void load_unit(const softmax *s, const lm_tensor *t, const char *at, cons
   }
 }
 
-static void store_unit(const softmax *s, const lm_fold_unit *u, const char *buffer) {
+static void store_unit(const softmax *s, const lm_reduce_unit *u, const char *buffer) {
   const struct lm_point_loops *loops = s->plan.loops;
   lm_dtype d = (lm_dtype)s->out->dtype;
-  int64_t n = s->plan.reduced.count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
+  int64_t n = s->plan.reduced_count, step = s->out->stride[s->dim], bytes = (int64_t)lm_dtype_size(d);
   int64_t num = (int64_t)lm_dtype_size(s->plan.compute);
   char *at = s->out->data + u->out * bytes;
   if (!s->plan.cols) {
@@ -57,8 +57,8 @@ static void store_unit(const softmax *s, const lm_fold_unit *u, const char *buff
 
 static void run_unit(const softmax *s, int64_t unit, char *buffer) {
   const struct lm_softmax_loops *loops = lm_softmax_loops_of(s->plan.compute);
-  lm_fold_unit u = lm_fold_unit_at(&s->plan, unit);
-  int64_t n = s->plan.reduced.count;
+  lm_reduce_unit u = lm_reduce_unit_at(&s->plan, unit);
+  int64_t n = s->plan.reduced_count;
   if (!buffer) { /* rows as they lie in memory */
     void *out = s->out->data + u.out * (int64_t)lm_dtype_size((lm_dtype)s->out->dtype);
     loops->row[s->kind](out, u.x, s->y ? beside(s, u.x) : NULL, n);
@@ -85,7 +85,8 @@ static lm_status copied_like(const lm_tensor *like, const lm_tensor *t, lm_tenso
   return status == LM_OK ? lm_cpu_copy(t, *out) : status;
 }
 
-static lm_status run(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim, lm_tensor *out) {
+static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim,
+                               lm_tensor *out) {
   lm_status status = LM_OK;
   lm_tensor *beside_x = NULL, *dense_y = NULL;
   void *buffers = NULL;
@@ -104,13 +105,13 @@ static lm_status run(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *
   reduced[dim] = true;
   /* Strips and their rows in a quarter of a megabyte. */
   int64_t n = x->size[dim], width = (1 << 16) / n;
-  width = width < 16 ? 16 : width > LM_SOFTMAX_COLS ? LM_SOFTMAX_COLS : width;
-  lm_fold_plan_make(&s.plan, s.x, out, reduced, (int)width);
+  width = width < 16 ? 16 : width > LM_SOFTMAX_STRIP ? LM_SOFTMAX_STRIP : width;
+  lm_reduce_plan_make(&s.plan, s.x, out, reduced, (int)width);
   s.plan.parts = 1;
   lm_dtype compute = s.plan.compute;
   bool direct = !s.plan.cols && s.x->stride[dim] == 1 && out->stride[dim] == 1 && (lm_dtype)s.x->dtype == compute &&
                 (lm_dtype)out->dtype == compute && (!y || (lm_dtype)y->dtype == compute);
-  int share = lm_fold_share(&s.plan);
+  int share = lm_reduce_share(&s.plan);
   if (!direct) {
     s.bytes = ((size_t)n * lm_dtype_size(compute) * (s.plan.cols ? (size_t)width : 1) + 63) / 64 * 64;
     each = s.bytes * (y ? 2 : 1);
@@ -130,20 +131,20 @@ done:
 
 lm_status lm_cpu_softmax(const void *args, lm_tensor *const *out) {
   const lm_softmax_args *a = args;
-  return run(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
+  return softmax_along(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
 }
 
 lm_status lm_cpu_log_softmax(const void *args, lm_tensor *const *out) {
   const lm_log_softmax_args *a = args;
-  return run(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
+  return softmax_along(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
 }
 
 lm_status lm_cpu_softmax_backward(const void *args, lm_tensor *const *out) {
   const lm_softmax_backward_args *a = args;
-  return run(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+  return softmax_along(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }
 
 lm_status lm_cpu_log_softmax_backward(const void *args, lm_tensor *const *out) {
   const lm_log_softmax_backward_args *a = args;
-  return run(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+  return softmax_along(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "backend/cpu/cpu.h"
+#include "merged_dims.h"
 
 /* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
  * come in a row: the next lines of the same columns. */
@@ -18,6 +19,8 @@ typedef struct plan {
   const char *scalar[LM_POINT_MAX_IN]; /* a tile of a scalar input's value */
   lm_tile_numbers numbers;
 } plan;
+
+_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS && (int)LM_DIMS_SIDES > (int)LM_POINT_MAX_IN, "merged_dims.h");
 
 typedef struct buffers {
   _Alignas(64) char in[LM_POINT_MAX_IN][LM_TILE_BYTES];
@@ -41,51 +44,28 @@ void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
 
 static lm_operand *operand(lm_tiles *t, int i) { return i < 0 ? &t->out : &t->in[i]; }
 
+/* The dims after `from` close up, and it comes to be dim `to` of them. */
 static void move_dim(lm_tiles *t, int from, int to) {
-  int64_t size = t->size[from];
-  int step = from < to ? 1 : -1;
-  for (int d = from; d != to; d += step) t->size[d] = t->size[d + step];
-  t->size[to] = size;
-  for (int i = -1; i < t->nin; i++) {
-    int64_t *stride = operand(t, i)->stride, moved = stride[from];
-    for (int d = from; d != to; d += step) stride[d] = stride[d + step];
-    stride[to] = moved;
+  for (int i = -2; i < t->nin; i++) {
+    int64_t *along = i == -2 ? t->size : operand(t, i)->stride, moved = along[from];
+    memmove(along + from, along + from + 1, (size_t)(to - from) * sizeof *along);
+    along[to] = moved;
   }
 }
 
-static void drop_dim(lm_tiles *t, int dim) {
-  move_dim(t, dim, t->ndim - 1);
-  t->ndim--;
-}
-
-static bool merges(lm_tiles *t, int dim) { /* with the dim after it */
-  for (int i = -1; i < t->nin; i++) {
-    const int64_t *stride = operand(t, i)->stride;
-    if (stride[dim] != stride[dim + 1] * t->size[dim + 1]) return false;
+/* Dims in the order of the result's memory, or as they are for a source; those that all operands allow become one. */
+static void merge_dims(lm_tiles *t) {
+  const int64_t *stride[LM_POINT_MAX_IN + 1];
+  for (int i = -1; i < t->nin; i++) stride[i + 1] = operand(t, i)->stride;
+  lm_dims dims;
+  lm_dims_set(&dims, t->ndim, t->size, NULL, t->nin + 1, stride, !t->source);
+  if (dims.ndim == 0) { /* one element: a run of one */
+    dims.ndim = 1, dims.size[0] = 1;
+    for (int s = 0; s < dims.sides; s++) dims.stride[s][0] = 1;
   }
-  return true;
-}
-
-static void simplify(lm_tiles *t) {
-  for (int d = t->ndim - 1; d >= 0; d--) {
-    if (t->size[d] == 1) drop_dim(t, d);
-  }
-  if (!t->source) {
-    for (int d = 1; d < t->ndim; d++) {
-      int to = d;
-      while (to > 0 && t->out.stride[to - 1] < t->out.stride[d]) to--;
-      if (to != d) move_dim(t, d, to);
-    }
-  }
-  for (int d = t->ndim - 2; d >= 0; d--) {
-    if (!merges(t, d)) continue;
-    t->size[d + 1] *= t->size[d];
-    drop_dim(t, d);
-  }
-  if (t->ndim == 0) { /* one element: a run of one */
-    t->ndim = 1, t->size[0] = 1;
-    for (int i = -1; i < t->nin; i++) operand(t, i)->stride[0] = 1;
-  }
+  t->ndim = dims.ndim;
+  memcpy(t->size, dims.size, sizeof t->size);
+  for (int i = -1; i < t->nin; i++) memcpy(operand(t, i)->stride, dims.stride[i + 1], sizeof t->out.stride);
 }
 
 static void describe(lm_operand *o, const lm_tiles *t) {
@@ -137,7 +117,7 @@ static void make_plan(plan *p, lm_tiles *t) {
   p->loops = lm_point_loops_of(t->compute);
   p->num = lm_dtype_size(t->compute);
   p->numbers = lm_tile_numbers_of(t->compute, t->number);
-  simplify(t);
+  merge_dims(t);
   p->numel = 1;
   for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
   p->blocked = find_block(t);

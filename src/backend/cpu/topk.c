@@ -5,6 +5,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
+#include "merged_dims.h"
 
 typedef struct entry {
   uint64_t key;
@@ -75,6 +76,9 @@ lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
   lm_dtype dtype = (lm_dtype)x->dtype;
   size_t item = lm_dtype_size(dtype);
   int64_t n = x->size[dim], lines = values->numel / a->k;
+  bool others[LM_MAX_DIMS];
+  for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
+  lm_dims dims = lm_dims_of(x->ndim, values->size, others, 2, (const int64_t *[]){x->stride, values->stride}, false);
   uint64_t flip = a->largest ? 0 : UINT64_MAX;
   int threads = lm_cpu_share(2.0 * (double)lines * (double)n);
   if (threads > lines) threads = (int)lines;
@@ -84,13 +88,7 @@ lm_status lm_cpu_topk(const void *args, lm_tensor *const *out) {
   for (int t = 0; t < threads; t++) {
     entry *heap = heaps + a->k * t;
     for (int64_t line = t; line < lines; line += threads) {
-      int64_t from = 0, to = 0, rest = line;
-      for (int d = x->ndim - 1; d >= 0; d--) {
-        if (d == dim) continue;
-        from += rest % x->size[d] * x->stride[d];
-        to += rest % x->size[d] * values->stride[d];
-        rest /= x->size[d];
-      }
+      int64_t from = lm_dims_at(&dims, 0, line), to = lm_dims_at(&dims, 1, line);
       const char *first = x->data + (size_t)from * item;
       best_of(dtype, first, n, x->stride[dim], flip, a->k, heap);
       for (int64_t i = 0; i < a->k; i++) {

@@ -2,33 +2,33 @@
 #include "backend/cuda/reduce_plan.h"
 
 /* values: NULL where only places are wanted; laid out like them. */
-static lm_status search(lm_fold_kind kind, const lm_tensor *x, int64_t dim, const lm_tensor *values,
+static lm_status search(lm_reduce_kind kind, const lm_tensor *x, int64_t dim, const lm_tensor *values,
                         const lm_tensor *places) {
   bool reduced[LM_MAX_DIMS] = {false};
   reduced[dim] = true;
-  lm_fold_job job = {.kind = kind,
-                     .out = values ? values->data : NULL,
-                     .out_dtype = values ? values->dtype : LM_NO_DTYPE,
-                     .place = (int64_t *)places->data};
+  lm_reduce_job job = {.kind = kind,
+                       .out = values ? values->data : NULL,
+                       .out_dtype = values ? values->dtype : LM_NO_DTYPE,
+                       .place = (int64_t *)places->data};
   return lm_cuda_fold(&job, x, places, reduced);
 }
 
 lm_status lm_cuda_max_dim(const void *args, lm_tensor *const *out) {
   const lm_max_dim_args *a = args;
-  return search(LM_FOLD_MAX_PLACE, a->x, a->dim, out[0], out[1]);
+  return search(LM_REDUCE_MAX_PLACE, a->x, a->dim, out[0], out[1]);
 }
 
 lm_status lm_cuda_min_dim(const void *args, lm_tensor *const *out) {
   const lm_min_dim_args *a = args;
-  return search(LM_FOLD_MIN_PLACE, a->x, a->dim, out[0], out[1]);
+  return search(LM_REDUCE_MIN_PLACE, a->x, a->dim, out[0], out[1]);
 }
 
 lm_status lm_cuda_argmax(const void *args, lm_tensor *const *out) {
   const lm_argmax_args *a = args;
-  return search(LM_FOLD_MAX_PLACE, a->x, a->dim, NULL, out[0]);
+  return search(LM_REDUCE_MAX_PLACE, a->x, a->dim, NULL, out[0]);
 }
 
 lm_status lm_cuda_argmin(const void *args, lm_tensor *const *out) {
   const lm_argmin_args *a = args;
-  return search(LM_FOLD_MIN_PLACE, a->x, a->dim, NULL, out[0]);
+  return search(LM_REDUCE_MIN_PLACE, a->x, a->dim, NULL, out[0]);
 }

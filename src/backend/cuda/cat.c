@@ -4,7 +4,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/sort_pairs.h"
 
-_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
+_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
 /* t fills its memory in the order of its part of the result. */
 static bool lies_like(const lm_tensor *t, bool channels_last) {
@@ -42,7 +42,7 @@ static lm_status join_parts(void *stream, const lm_list *list, int dim, lm_tenso
   size_t item = lm_dtype_size((lm_dtype)result->dtype);
   lm_cat_shape shape = {.ndim = result->ndim, .dtype = result->dtype};
   char *to = result->data;
-  lm_memory_order(result->ndim, result->stride, order);
+  lm_dims_order(result->ndim, result->stride, order);
   for (int d = 0; d < result->ndim; d++) {
     if (order[d] == dim) shape.dim = d;
     shape.size[d] = result->size[order[d]];

@@ -5,9 +5,9 @@
  */
 #include "conv.h"
 
-#include "backend/cuda/runtime/context.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
+#include "backend/cuda/runtime/context.h"
 #include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -70,7 +70,7 @@ typedef struct call {
   lm_tensor *t[3], *bias;
 } call;
 
-static lm_status execute(const call *c, const lm_cudnn_plan *plan, bool with_bias) {
+static lm_status execute_plan(const call *c, const lm_cudnn_plan *plan, bool with_bias) {
   lm_status status;
   void *workspace = NULL;
   size_t bytes = (size_t)plan->workspace;
@@ -83,16 +83,16 @@ done:
 }
 
 /* Milliseconds that the plan takes, after a first run. */
-static lm_status measure(const call *c, const lm_cudnn_plan *plan, bool with_bias, double *ms) {
+static lm_status measure_plan(const call *c, const lm_cudnn_plan *plan, bool with_bias, double *ms) {
   enum { RUNS = 3 };
   lm_status status;
   lm_event *from = NULL, *to = NULL;
   lm_stream *stream = lm_stream_current(c->device);
-  TRY(execute(c, plan, with_bias));
+  TRY(execute_plan(c, plan, with_bias));
   TRY(lm_event_new(c->device, true, &from));
   TRY(lm_event_new(c->device, true, &to));
   TRY(lm_event_record(from, stream));
-  for (int i = 0; i < RUNS; i++) TRY(execute(c, plan, with_bias));
+  for (int i = 0; i < RUNS; i++) TRY(execute_plan(c, plan, with_bias));
   TRY(lm_event_record(to, stream));
   TRY(lm_event_synchronize(to));
   TRY(lm_event_elapsed(from, to, ms));
@@ -104,7 +104,7 @@ done:
 
 /* The first plan that runs, or with `benchmark` the fastest of the first few; none is no error, but a failure of the
  * only ones there are is. The result is computed. */
-static lm_status search(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *best) {
+static lm_status search_plans(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *best) {
   enum { TRIED = 8 };
   lm_status status, last = LM_OK;
   lm_cudnn_search s;
@@ -117,7 +117,7 @@ static lm_status search(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *b
     double ms = 0;
     TRY(lm_cudnn_search_next(&s, &plan));
     if (!plan.plan) break;
-    last = timed ? measure(c, &plan, key->bias, &ms) : execute(c, &plan, key->bias);
+    last = timed ? measure_plan(c, &plan, key->bias, &ms) : execute_plan(c, &plan, key->bias);
     if (last == LM_OK && (!best->plan || ms < shortest)) {
       lm_cudnn_plan_free(best);
       *best = plan;
@@ -127,7 +127,7 @@ static lm_status search(const call *c, const lm_cudnn_key *key, lm_cudnn_plan *b
     ran += last == LM_OK;
     lm_cudnn_plan_free(&plan);
   }
-  if (status == LM_OK && best->plan && timed) TRY(execute(c, best, key->bias));
+  if (status == LM_OK && best->plan && timed) TRY(execute_plan(c, best, key->bias));
 done:
   lm_cudnn_search_end(&s);
   if (status == LM_E_MISSING || best->plan) status = LM_OK; /* what came after the best one does not matter */
@@ -137,17 +137,17 @@ done:
 }
 
 /* Finds a plan for the key, keeps it, and has computed the result with it, but for a bias apart. */
-static lm_status find(const call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
+static lm_status find_plan(const call *c, const lm_cudnn_key *key, const lm_cudnn_found **out) {
   lm_status status;
   lm_cudnn_found *found = lm_calloc(1, sizeof *found);
   if (!found) return LM_E_OOM;
   found->key = *key;
-  TRY(search(c, key, &found->plan));
+  TRY(search_plans(c, key, &found->plan));
   if (key->bias && !found->plan.plan) {
     lm_cudnn_key bare = *key;
     bare.bias = 0;
     found->bias_apart = true;
-    TRY(search(c, &bare, &found->plan));
+    TRY(search_plans(c, &bare, &found->plan));
   }
   if (lm_log_on(LM_LOG_OP))
     lm_log(LM_LOG_OP, "cuDNN: %s for x %s, weight %s, %s%s", found->plan.plan ? "a plan" : "no plan",
@@ -191,11 +191,11 @@ static lm_status by_cudnn(lm_cudnn *cudnn, const lm_conv_call *o, bool channels_
   lm_format format = channels_last ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
   for (int i = 0; i < 3; i++) TRY(lm_cuda_lay_out(o->t[i], format, i != made, &c.t[i]));
   if (found) {
-    TRY(execute(&c, &found->plan, key.bias && !found->bias_apart));
+    TRY(execute_plan(&c, &found->plan, key.bias && !found->bias_apart));
   } else {
     int mode;
     TRY(lm_cuda_relax(&mode)); /* engines may be compiled and loaded */
-    status = find(&c, &key, &found);
+    status = find_plan(&c, &key, &found);
     lm_cuda_unrelax(mode);
     if (status != LM_OK) goto done;
   }
@@ -214,7 +214,7 @@ bool lm_cuda_conv_contiguous(lm_dtype dtype) {
   return dtype == LM_F32 && lm_setting_get(LM_SETTING_CUDNN_ENABLED) && !lm_setting_get(LM_SETTING_CUDNN_TF32);
 }
 
-static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
+static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_status status;
   lm_conv_call o;
   lm_device device = out[0]->device;
@@ -241,6 +241,10 @@ done:
   return status;
 }
 
-lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d, args, out); }
-lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_input, args, out); }
-lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_weight, args, out); }
+lm_status lm_cuda_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
+lm_status lm_cuda_conv2d_input(const void *args, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_input, args, out);
+}
+lm_status lm_cuda_conv2d_weight(const void *args, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_weight, args, out);
+}

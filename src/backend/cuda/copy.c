@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "backend/cuda/strided_walk.h"
+#include "backend/cuda/strided.h"
 
 /* Dense, and the same order of dims in memory: the bytes are the copy. */
 static bool same_layout(const lm_tensor *a, const lm_tensor *b) {
@@ -36,10 +36,10 @@ lm_status lm_cuda_copy(const lm_tensor *src, lm_tensor *dst) {
       TRY(lm_cuda_check(lm_copy_bytes(dst->data, src->data, bytes, stream), "cudaMemcpyAsync"));
     return LM_OK;
   }
-  lm_point_launch launch = {.at = lm_cuda_walk(dst)};
-  lm_cuda_walk_add(&launch.at, src, src->stride);
-  lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
-  int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_walk_across(&launch.at, 1) : 0;
+  lm_point_launch launch = {.at = lm_cuda_strided(dst)};
+  lm_cuda_strided_add(&launch.at, src, src->stride);
+  lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
+  int across = same && launch.at.stride[0][0] == 1 ? lm_cuda_strided_across(&launch.at, 1) : 0;
   if (across) return lm_cuda_turn(&launch.at, across, stream);
   /* What holds every value of the source; an equal dtype comes back the same (half NaNs may lose their payload). */
   lm_point_launcher *launcher = src->dtype == LM_F64            ? lm_point_f64_copy

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cuda/strided_walk.h"
+#include "backend/cuda/strided.h"
 #include "copy.h"
 #include "tensor/generator.h"
 
@@ -41,13 +41,13 @@ lm_status lm_cuda_fill_(const void *args, lm_tensor *const *out) {
   }
   lm_dtype compute = value->dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(value->dtype) ? LM_F32 : LM_I64;
   if (known && lm_dtype_is_float(x->dtype)) compute = x->dtype == LM_F64 ? LM_F64 : LM_F32;
-  lm_point_launch launch = {.at = lm_cuda_walk(x)};
-  int k = lm_cuda_walk_add(&launch.at, value, (int64_t[LM_MAX_DIMS]){0});
+  lm_point_launch launch = {.at = lm_cuda_strided(x)};
+  int k = lm_cuda_strided_add(&launch.at, value, (int64_t[LM_MAX_DIMS]){0});
   if (known) {
     launch.at.data[k] = NULL;
     launch.value[k] = lm_cuda_value(value, compute);
   }
-  lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
+  lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   lm_point_launcher *launcher = compute == LM_F64   ? lm_point_f64_copy
                                 : compute == LM_F32 ? lm_point_f32_copy
                                                     : lm_point_i64_copy;
@@ -58,13 +58,13 @@ done:
 
 /* ---- sequences and random numbers */
 
-static lm_status fill_from(const char *name, lm_tensor *x, const lm_source *source) {
+static lm_status fill_from(const char *name, lm_tensor *x, const lm_fill_source *source) {
   enum { PIECE = 1 << 30 };
   lm_status status = LM_OK;
   void *stream;
   lm_tensor *row_major = NULL;
-  lm_walk_layout at = lm_cuda_walk(x);
-  lm_cuda_walk_order(&at, LM_ROW_MAJOR);
+  lm_strided_layout at = lm_cuda_strided(x);
+  lm_cuda_strided_order(&at, LM_ROW_MAJOR);
   if (at.ndim > 1 && x->numel > PIECE) { /* kernels count in 31 bits: by way of a tensor that goes in pieces */
     TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &row_major));
     TRY(fill_from(name, row_major, source));
@@ -74,7 +74,7 @@ static lm_status fill_from(const char *name, lm_tensor *x, const lm_source *sour
   TRY(lm_cuda_enter(x->device, &stream));
   int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)x->dtype);
   for (int64_t first = 0; first < x->numel; first += PIECE) {
-    lm_walk_layout piece = at;
+    lm_strided_layout piece = at;
     if (at.ndim == 1) {
       piece.size[0] = x->numel - first < PIECE ? x->numel - first : PIECE;
       piece.data[0] = x->data + first * at.stride[0][0] * bytes;
@@ -89,30 +89,30 @@ done:
 lm_status lm_cuda_arange(const void *args, lm_tensor *const *out) {
   const lm_arange_args *a = args;
   double start = isnan(a->stop) ? 0 : a->start;
-  lm_source s = {.kind = LM_ARANGE, .a = start, .b = a->step};
+  lm_fill_source s = {.kind = LM_ARANGE, .a = start, .b = a->step};
   if (!lm_dtype_is_float(out[0]->dtype) && start == trunc(start) && a->step == trunc(a->step)) {
-    s = (lm_source){.kind = LM_ARANGE_WHOLE, .from = (int64_t)start, .to = (int64_t)a->step};
+    s = (lm_fill_source){.kind = LM_ARANGE_WHOLE, .from = (int64_t)start, .to = (int64_t)a->step};
   }
   return fill_from("arange", out[0], &s);
 }
 
 lm_status lm_cuda_linspace(const void *args, lm_tensor *const *out) {
   const lm_linspace_args *a = args;
-  lm_source s = {.kind = LM_LINSPACE, .a = a->start, .stop = a->stop, .to = a->steps};
+  lm_fill_source s = {.kind = LM_LINSPACE, .a = a->start, .stop = a->stop, .to = a->steps};
   if (a->steps > 1) s.b = (a->stop - a->start) / (double)(a->steps - 1);
   if (a->steps == 1) s.stop = a->start;
   return fill_from("linspace", out[0], &s);
 }
 
 /* Takes the blocks that n results of `words` 32-bit words need. */
-static lm_blocks_drawn take(lm_device device, int64_t n, int words) {
+static lm_blocks_drawn take_blocks(lm_device device, int64_t n, int words) {
   lm_draw draw = lm_generator_take(device, ((uint64_t)n * (uint64_t)words + 3) / 4);
   return (lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()};
 }
 
-static lm_status draw(const char *name, lm_tensor *x, int words, lm_source *source) {
+static lm_status fill_drawn(const char *name, lm_tensor *x, int words, lm_fill_source *source) {
   if (x->numel == 0) return LM_OK;
-  source->draw = take(x->device, x->numel, words);
+  source->draw = take_blocks(x->device, x->numel, words);
   return fill_from(name, x, source);
 }
 
@@ -121,30 +121,30 @@ lm_status lm_cuda_uniform_(const void *args, lm_tensor *const *out) {
   (void)out;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
   uint32_t keep = a->x->dtype == LM_F16 ? 0xffe00000u : a->x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
-  lm_source s = {.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep};
-  return draw("uniform_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
+  lm_fill_source s = {.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep};
+  return fill_drawn("uniform_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
 }
 
 lm_status lm_cuda_normal_(const void *args, lm_tensor *const *out) {
   const lm_normal__args *a = args;
   (void)out;
-  lm_source s = {.kind = LM_NORMAL, .a = a->mean, .b = a->std};
-  return draw("normal_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
+  lm_fill_source s = {.kind = LM_NORMAL, .a = a->mean, .b = a->std};
+  return fill_drawn("normal_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
 }
 
 lm_status lm_cuda_bernoulli_(const void *args, lm_tensor *const *out) {
   const lm_bernoulli__args *a = args;
   (void)out;
-  lm_source s = {.kind = LM_BERNOULLI, .a = a->p};
-  return draw("bernoulli_", a->x, 1, &s);
+  lm_fill_source s = {.kind = LM_BERNOULLI, .a = a->p};
+  return fill_drawn("bernoulli_", a->x, 1, &s);
 }
 
 lm_status lm_cuda_random_(const void *args, lm_tensor *const *out) {
   const lm_random__args *a = args;
   (void)out;
   if (a->to <= a->from) return lm_fail(LM_E_ARG, "random_: from has to be less than to");
-  lm_source s = {.kind = LM_INTEGERS, .from = a->from, .to = a->to};
-  return draw("random_", a->x, 2, &s);
+  lm_fill_source s = {.kind = LM_INTEGERS, .from = a->from, .to = a->to};
+  return fill_drawn("random_", a->x, 2, &s);
 }
 
 /* ---- dropout: x is dense, y and the mask are laid out like it */
@@ -159,7 +159,7 @@ lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out) {
   double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("dropout", lm_dropout_mask(a->x->dtype, a->x->data, out[0]->data, (uint8_t *)out[1]->data, n,
-                                        take(a->x->device, n, 1), threshold, scale, stream)));
+                                        take_blocks(a->x->device, n, 1), threshold, scale, stream)));
 done:
   return status;
 }

@@ -7,7 +7,7 @@
 #include "backend/cuda/sort_pairs.h"
 #include "cub.h"
 
-_Static_assert((int)LM_NEST_DIMS == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
+_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS, "kernels/merged_dims.h");
 
 static lm_places one_index(const lm_tensor *index, int64_t entries, int64_t step) {
   return (lm_places){
@@ -39,48 +39,46 @@ static int in_units(size_t item, lengths *l, const void *a, const void *b) {
 
 /* ---- gather, index_select, embedding, index_get */
 
-static lm_status pick(lm_nest *nest, lm_places *places, const lm_tensor *x, lm_tensor *out) {
+static lm_status pick(lm_dims *dims, lm_places *places, const lm_tensor *x, lm_tensor *out) {
   lm_status status = LM_OK;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
-  int unit = (int)item, last = nest->ndim - 1;
+  int unit = (int)item, last = dims->ndim - 1;
   lm_bad bad;
   void *stream;
   TRY(lm_cuda_enter(out->device, &stream));
   TRY(lm_cuda_bad(out->device, &bad));
-  if (last >= 0 && nest->stride[0][last] == 1 && nest->stride[1][last] == 0) { /* runs, each for one index */
+  if (last >= 0 && dims->stride[0][last] == 1 && dims->stride[1][last] == 0) { /* runs, each for one index */
     lengths l = {.n = 0};
-    l.v[l.n++] = &nest->size[last];
-    for (int d = 0; d < last; d++) l.v[l.n++] = &nest->stride[0][d];
+    l.v[l.n++] = &dims->size[last];
+    for (int d = 0; d < last; d++) l.v[l.n++] = &dims->stride[0][d];
     for (int k = 0; k < places->n; k++) l.v[l.n++] = &places->step[k];
     unit = in_units(item, &l, x->data, out->data);
   }
-  TRY(LAUNCH("pick", lm_index_pick(stream, unit, nest, places, x->data, out->data, bad)));
+  TRY(LAUNCH("pick", lm_index_pick(stream, unit, dims, places, x->data, out->data, bad)));
 done:
   return status;
 }
 
+/* out [i, j] = x[index[i, j], j], where out has these sizes; i_stride: of the index along them, 0 where it is shared.
+ */
+static lm_status gather(const lm_tensor *x, int dim, const lm_tensor *index, const int64_t *size,
+                        const int64_t *i_stride, lm_tensor *out) {
+  lm_places places = one_index(index, x->size[dim], x->stride[dim]);
+  int64_t x_stride[LM_MAX_DIMS];
+  for (int d = 0; d < x->ndim; d++) x_stride[d] = d == dim ? 0 : x->stride[d];
+  lm_dims dims = lm_dims_of(x->ndim, size, NULL, 2, (const int64_t *[]){x_stride, i_stride}, false);
+  return pick(&dims, &places, x, out);
+}
+
 lm_status lm_cuda_gather(const void *args, lm_tensor *const *out) {
   const lm_gather_args *a = args;
-  const lm_tensor *x = a->x, *index = a->index;
-  lm_places places = one_index(index, x->size[a->dim], x->stride[a->dim]);
-  lm_nest nest = {.ndim = 0};
-  for (int d = 0; d < index->ndim; d++) {
-    lm_nest_dim(&nest, index->size[d], d == a->dim ? 0 : x->stride[d], index->stride[d], 0);
-  }
-  return pick(&nest, &places, x, out[0]);
+  return gather(a->x, (int)a->dim, a->index, a->index->size, a->index->stride, out[0]);
 }
 
 static lm_status select_entries(const lm_tensor *x, int dim, const lm_tensor *index, lm_tensor *out) {
-  lm_places places = one_index(index, x->size[dim], x->stride[dim]);
-  lm_nest nest = {.ndim = 0};
-  for (int d = 0; d < out->ndim; d++) {
-    if (d == dim) {
-      lm_nest_dim(&nest, out->size[d], 0, 1, 0);
-    } else {
-      lm_nest_dim(&nest, out->size[d], x->stride[d], 0, 0);
-    }
-  }
-  return pick(&nest, &places, x, out);
+  int64_t i_stride[LM_MAX_DIMS] = {0};
+  i_stride[dim] = 1;
+  return gather(x, dim, index, out->size, i_stride, out);
 }
 
 lm_status lm_cuda_index_select(const void *args, lm_tensor *const *out) {
@@ -96,18 +94,14 @@ lm_status lm_cuda_embedding(const void *args, lm_tensor *const *out) {
 lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
   const lm_index_get_args *a = args;
   lm_places places = tuple_index(&a->indices, a->x);
-  lm_nest nest = {.ndim = 0};
+  lm_dims dims = {.sides = 2};
   int order[LM_MAX_DIMS];
-  lm_memory_order(out[0]->ndim, out[0]->stride, order);
+  lm_dims_order(out[0]->ndim, out[0]->stride, order);
   for (int i = 0; i < out[0]->ndim; i++) {
     int d = order[i];
-    if (d == 0) {
-      lm_nest_dim(&nest, out[0]->size[0], 0, 1, 0);
-    } else {
-      lm_nest_dim(&nest, out[0]->size[d], a->x->stride[a->indices.n + d - 1], 0, 0);
-    }
+    lm_dims_push(&dims, out[0]->size[d], (int64_t[]){d ? a->x->stride[a->indices.n + d - 1] : 0, d == 0});
   }
-  return pick(&nest, &places, a->x, out[0]);
+  return pick(&dims, &places, a->x, out[0]);
 }
 
 /* ---- scatter_add_ */
@@ -124,7 +118,7 @@ lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = NULL;
   lm_dtype dtype = sum_dtype((lm_dtype)x->dtype);
-  lm_nest nest = {.ndim = 0};
+  int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
   void *stream;
   TRY(lm_cuda_enter(x->device, &stream));
@@ -135,11 +129,11 @@ lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
     TRY(lm_tensor_empty_like(x, dtype, x->device, &sums));
     TRY(lm_cuda_copy(x, sums));
   }
-  for (int d = 0; d < index->ndim; d++) {
-    lm_nest_dim(&nest, index->size[d], d == a->dim ? 0 : sums->stride[d], index->stride[d], src->stride[d]);
-  }
+  for (int d = 0; d < index->ndim; d++) sum_stride[d] = d == a->dim ? 0 : sums->stride[d];
+  lm_dims dims =
+      lm_dims_of(index->ndim, index->size, NULL, 3, (const int64_t *[]){sum_stride, index->stride, src->stride}, false);
   lm_places places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
-  TRY(LAUNCH("scatter", lm_index_scatter_add(stream, src->dtype, &nest, &places, sums->data, src->data, bad)));
+  TRY(LAUNCH("scatter", lm_index_scatter_add(stream, src->dtype, &dims, &places, sums->data, src->data, bad)));
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
   lm_cuda_release(sums);
@@ -186,14 +180,15 @@ static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t count, int64
   int64_t n = index->numel;
   lm_places places = one_index(index, count, 1);
   lm_rows rows = {.dtype = out->dtype,
+                  .columns = {.sides = 2},
                   .nkey = 1,
                   .size = {count},
                   .stride = {inner},
                   .from = inner,
                   .dst = out->data,
                   .src = src->data};
-  lm_nest_dim(&rows.columns, outer, count * inner, n * inner, 0);
-  lm_nest_dim(&rows.columns, inner, 1, 1, 0);
+  lm_dims_push(&rows.columns, outer, (int64_t[]){count * inner, n * inner});
+  lm_dims_push(&rows.columns, inner, (int64_t[]){1, 1});
   return place_rows(out->device, &rows, &places, n, (uint64_t)count, skipped, true);
 }
 
@@ -223,7 +218,7 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
   const lm_index_put__args *a = args;
   const lm_tensor *values = a->values;
   lm_tensor *x = out[0];
-  int indexed = a->indices.n, order[LM_MAX_DIMS];
+  int indexed = a->indices.n;
   int64_t count = 1;
   size_t item = lm_dtype_size((lm_dtype)x->dtype);
   lm_places places = tuple_index(&a->indices, x);
@@ -239,11 +234,8 @@ lm_status lm_cuda_index_put_(const void *args, lm_tensor *const *out) {
     places.step[k] = count;
     count *= x->size[k];
   }
-  lm_memory_order(x->ndim - indexed, x->stride + indexed, order);
-  for (int i = 0; i < x->ndim - indexed; i++) {
-    int d = order[i];
-    lm_nest_dim(&rows.columns, x->size[indexed + d], x->stride[indexed + d], values->stride[1 + d], 0);
-  }
+  rows.columns = lm_dims_of(x->ndim - indexed, x->size + indexed, NULL, 2,
+                            (const int64_t *[]){x->stride + indexed, values->stride + 1}, true);
   int last = rows.columns.ndim - 1;
   if (!a->accumulate && last >= 0 && rows.columns.stride[0][last] == 1 && rows.columns.stride[1][last] == 1) {
     lengths l = {.n = 0};

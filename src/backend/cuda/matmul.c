@@ -49,26 +49,26 @@ static lm_status by_blas(const lm_product *p, lm_tensor *y, void *stream, bool *
   /* Added as the product is written. */
   bool fused = input && p->beta == 1 && input->ndim == 1 && input->size[0] == y->size[c];
   if (fused) TRY(lm_cuda_lay_out((lm_tensor *)input, LM_CONTIGUOUS, true, &bias));
-  lm_gemm job = {.dtype = (lm_dtype)y->dtype,
-                 .device = y->device,
-                 .batch = y->ndim == 3 ? y->size[0] : 1,
-                 .m = y->size[r],
-                 .n = y->size[c],
-                 .k = a.columns,
-                 .ta = a.transposed,
-                 .tb = b.transposed != p->turned,
-                 .a = a.t->data,
-                 .b = b.t->data,
-                 .bias = bias ? bias->data : NULL,
-                 .y = y->data,
-                 .lda = a.ld,
-                 .ldb = b.ld,
-                 .ldy = y->size[c],
-                 .step_a = a.step,
-                 .step_b = b.step,
-                 .step_y = y->size[r] * y->size[c],
-                 .alpha = p->alpha,
-                 .beta = 0};
+  lm_cuda_gemm_job job = {.dtype = (lm_dtype)y->dtype,
+                          .device = y->device,
+                          .batch = y->ndim == 3 ? y->size[0] : 1,
+                          .m = y->size[r],
+                          .n = y->size[c],
+                          .k = a.columns,
+                          .ta = a.transposed,
+                          .tb = b.transposed != p->turned,
+                          .a = a.t->data,
+                          .b = b.t->data,
+                          .bias = bias ? bias->data : NULL,
+                          .y = y->data,
+                          .lda = a.ld,
+                          .ldb = b.ld,
+                          .ldy = y->size[c],
+                          .step_a = a.step,
+                          .step_b = b.step,
+                          .step_y = y->size[r] * y->size[c],
+                          .alpha = p->alpha,
+                          .beta = 0};
   *done_ = false;
   if (!input || fused) TRY(lm_cuda_gemm(&job, stream, done_));
   if (input && !*done_) {

@@ -22,12 +22,12 @@ typedef struct job {
   lm_optim_call call;
 } job;
 
-static lm_status launch(const job *j, int dtype, const lm_optim_table *table) {
+static lm_status launch_step(const job *j, int dtype, const lm_optim_table *table) {
   if (table->n == 0) return LM_OK;
   return LAUNCH(j->step->optimizer->name, lm_optim_update(dtype, table, &j->call, j->stream));
 }
 
-static void put(lm_optim_table *table, const lm_optim_step *s, int i) {
+static void put_param(lm_optim_table *table, const lm_optim_step *s, int i) {
   int n = table->n++;
   table->first[n + 1] = table->first[n] + chunks_of(s->param[i], LM_OPTIM_CHUNK);
   table->numel[n] = s->param[i]->numel;
@@ -45,12 +45,12 @@ static lm_status step_dtype(const job *j, lm_dtype dtype) {
     const lm_tensor *p = s->param[i];
     if (p->dtype != (int8_t)dtype || p->numel == 0) continue;
     if (!has_room(table.n, LM_OPTIM_TENSORS, table.first[table.n], chunks_of(p, LM_OPTIM_CHUNK))) {
-      TRY(launch(j, dtype, &table));
+      TRY(launch_step(j, dtype, &table));
       table.n = 0;
     }
-    put(&table, s, i);
+    put_param(&table, s, i);
   }
-  TRY(launch(j, dtype, &table));
+  TRY(launch_step(j, dtype, &table));
 done:
   return status;
 }

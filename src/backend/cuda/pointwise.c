@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cuda/strided_walk.h"
+#include "backend/cuda/strided.h"
 #include "op/pointwise.h"
 #include "point.h"
 
@@ -52,17 +52,17 @@ lm_status lm_cuda_point(const lm_point *job) {
   if (!launcher) return lm_fail(LM_E_DTYPE, "%s: has no arithmetic in %s", op->name, lm_dtype_name(job->compute));
   if (job->out->numel == 0) return LM_OK;
   int by = job->compute == LM_I64 ? lm_point_divisor(kernel) - 1 : -1;
-  lm_point_launch launch = {.at = lm_cuda_walk(job->out), .bad_kind = LM_BAD_DIVISION};
+  lm_point_launch launch = {.at = lm_cuda_strided(job->out), .bad_kind = LM_BAD_DIVISION};
   for (int i = 0; i < job->nin; i++) {
     const lm_tensor *t = job->in[i];
-    int k = lm_cuda_walk_add(&launch.at, t, job->in_stride[i]);
+    int k = lm_cuda_strided_add(&launch.at, t, job->in_stride[i]);
     if (t->device == device) continue;
     launch.at.data[k] = NULL; /* a number in host memory: goes with the launch */
     launch.value[k] = lm_cuda_value(t, job->compute);
     if (i == by && launch.value[k].i64 == 0) { return lm_fail(LM_E_ARG, "%s: integer division by zero", op->name); }
   }
   for (int i = 0; i < op->nnumber; i++) launch.number[i] = number_in(job->compute, job->number[i]);
-  lm_cuda_walk_order(&launch.at, LM_BY_MEMORY);
+  lm_cuda_strided_order(&launch.at, LM_BY_MEMORY);
   TRY(lm_cuda_enter(device, &stream));
   if (by >= 0) TRY(lm_cuda_bad(device, &launch.bad));
   TRY(lm_cuda_point_launch(op->name, launcher, &launch, device, stream));

@@ -5,17 +5,17 @@
 
 /* Contiguous images are planes of one channel each. Sizes of one can make a tensor fit both layouts (C = 1, or
  * H = W = 1): the larger of the two decides, and the smaller fits any layout then, or has the other's. */
-static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pool_job *job) {
+static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pooling_job *job) {
   const lm_tensor *image = lm_is_contiguous(in) ? out : in;
   bool interleaved = lm_is_channels_last(image) && !lm_is_contiguous(image);
-  *job = (lm_pool_job){.dtype = in->dtype,
-                       .planes = interleaved ? in->size[0] : in->size[0] * in->size[1],
-                       .c = interleaved ? (int32_t)in->size[1] : 1,
-                       .src = in->data,
-                       .dst = out->data};
+  *job = (lm_pooling_job){.dtype = in->dtype,
+                          .planes = interleaved ? in->size[0] : in->size[0] * in->size[1],
+                          .c = interleaved ? (int32_t)in->size[1] : 1,
+                          .src = in->data,
+                          .dst = out->data};
   for (int k = 0; k < 2; k++) {
     const lm_tensor *t = k == 0 ? in : out;
-    if (t->size[2] > INT32_MAX || t->size[3] > INT32_MAX || t->size[2] * t->size[3] >= LM_POOL_PLANE_MAX / job->c)
+    if (t->size[2] > INT32_MAX || t->size[3] > INT32_MAX || t->size[2] * t->size[3] >= LM_POOLING_PLANE_MAX / job->c)
       return lm_fail(LM_E_SHAPE, "%s: an image of %s is too large for one kernel: 2^31 elements or more",
                      lm_op_running(), lm_shape_of(t));
   }
@@ -23,45 +23,51 @@ static lm_status job_of(const lm_tensor *in, const lm_tensor *out, lm_pool_job *
 }
 
 /* i: 0 down, 1 across. in, out: sizes on the side of the input and of the windows. */
-static lm_status slide(lm_pool_line *line, int i, const lm_tensor *in, const lm_tensor *out, const int64_t *kernel,
-                       const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
+static lm_status slide_line(lm_pooling_line *line, int i, const lm_tensor *in, const lm_tensor *out,
+                            const int64_t *kernel, const int64_t *stride, const int64_t *padding,
+                            const int64_t *dilation) {
   int64_t step = out->size[2 + i] > 1 ? stride[i] : 1, apart = dilation ? dilation[i] : 1;
   if (in->size[2 + i] + 3 * padding[i] + step + kernel[i] * apart > INT32_MAX)
     return lm_fail(LM_E_SHAPE, "%s: windows of %lld places %lld apart with padding %lld are too large", lm_op_running(),
                    (long long)kernel[i], (long long)apart, (long long)padding[i]);
-  *line = (lm_pool_line){.in = (int32_t)in->size[2 + i],
-                         .out = (int32_t)out->size[2 + i],
-                         .kernel = (int32_t)kernel[i],
-                         .stride = (int32_t)step,
-                         .padding = (int32_t)padding[i],
-                         .dilation = (int32_t)apart};
+  *line = (lm_pooling_line){.in = (int32_t)in->size[2 + i],
+                            .out = (int32_t)out->size[2 + i],
+                            .kernel = (int32_t)kernel[i],
+                            .stride = (int32_t)step,
+                            .padding = (int32_t)padding[i],
+                            .dilation = (int32_t)apart};
   return LM_OK;
 }
 
+static lm_status slide_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out, const int64_t *kernel,
+                             const int64_t *stride, const int64_t *padding, const int64_t *dilation) {
+  lm_status status = slide_line(&job->y, 0, in, out, kernel, stride, padding, dilation);
+  return status == LM_OK ? slide_line(&job->x, 1, in, out, kernel, stride, padding, dilation) : status;
+}
+
 /* Every window divides by the same. */
-static void set_divisor(lm_pool_job *job, int64_t divisor) {
+static void set_divisor(lm_pooling_job *job, int64_t divisor) {
   if (divisor == LM_NO_INT) return;
   job->y.divisor = (int32_t)divisor;
   job->x.divisor = 1;
 }
 
 /* Windows that share the input evenly. */
-static void adapt(lm_pool_job *job, const lm_tensor *in, const lm_tensor *out) {
-  job->y = (lm_pool_line){.in = (int32_t)in->size[2], .out = (int32_t)out->size[2], .dilation = 1};
-  job->x = (lm_pool_line){.in = (int32_t)in->size[3], .out = (int32_t)out->size[3], .dilation = 1};
+static void adapt_lines(lm_pooling_job *job, const lm_tensor *in, const lm_tensor *out) {
+  job->y = (lm_pooling_line){.in = (int32_t)in->size[2], .out = (int32_t)out->size[2], .dilation = 1};
+  job->x = (lm_pooling_line){.in = (int32_t)in->size[3], .out = (int32_t)out->size[3], .dilation = 1};
 }
 
 lm_status lm_cuda_max_pool2d(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_args *a = args;
   lm_status status = LM_OK;
-  lm_pool_job job;
+  lm_pooling_job job;
   void *stream;
   TRY(job_of(a->x, out[0], &job));
-  TRY(slide(&job.y, 0, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
-  TRY(slide(&job.x, 1, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
+  TRY(slide_lines(&job, a->x, out[0], a->kernel_size, a->stride, a->padding, a->dilation));
   job.places = (int64_t *)out[1]->data;
   TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("max", lm_pool_max(&job, stream)));
+  TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
 done:
   return status;
 }
@@ -70,7 +76,7 @@ lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;
   lm_tensor *dx = out[0];
-  lm_pool_job job;
+  lm_pooling_job job;
   void *stream, *sums = NULL;
   size_t bytes = 0;
   TRY(job_of(a->grad, dx, &job));
@@ -79,76 +85,63 @@ lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   TRY(lm_cuda_enter(dx->device, &stream));
   TRY(lm_cuda_bad(dx->device, &job.bad));
   if (a->kernel_size[0] > 0) {
-    TRY(slide(&job.y, 0, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
-    TRY(slide(&job.x, 1, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
-    TRY(LAUNCH("max_back", lm_pool_max_back(&job, stream)));
+    TRY(slide_lines(&job, dx, a->grad, a->kernel_size, a->stride, a->padding, a->dilation));
+    TRY(LAUNCH("max_back", lm_pooling_max_back(&job, stream)));
   } else {
-    adapt(&job, dx, a->grad);
+    adapt_lines(&job, dx, a->grad);
     if (lm_dtype_size(dx->dtype) < sizeof(float) && dx->numel > 0) {
       bytes = (size_t)dx->numel * sizeof(float);
       TRY(lm_cuda_scratch(dx->device, bytes, &sums));
     }
-    TRY(LAUNCH("max_scatter", lm_pool_max_scatter(&job, sums, stream)));
+    TRY(LAUNCH("max_scatter", lm_pooling_max_scatter(&job, sums, stream)));
   }
 done:
   if (sums) lm_cuda_scratch_done(dx->device, sums, bytes);
   return status;
 }
 
-lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out) {
-  const lm_avg_pool2d_args *a = args;
+/* Means of sliding windows or, without a kernel, of adaptive ones, and their gradients. */
+static lm_status pool_means(const lm_tensor *src, const lm_tensor *dst, bool backward, const int64_t *kernel,
+                            const int64_t *stride, const int64_t *padding, bool count_padding, int64_t divisor) {
   lm_status status = LM_OK;
-  lm_pool_job job;
+  lm_pooling_job job;
   void *stream;
-  TRY(job_of(a->x, out[0], &job));
-  TRY(slide(&job.y, 0, a->x, out[0], a->kernel_size, a->stride, a->padding, NULL));
-  TRY(slide(&job.x, 1, a->x, out[0], a->kernel_size, a->stride, a->padding, NULL));
-  job.count_padding = a->count_include_pad;
-  set_divisor(&job, a->divisor_override);
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("avg", lm_pool_avg(&job, stream)));
+  const lm_tensor *in = backward ? dst : src, *out = backward ? src : dst;
+  TRY(job_of(src, dst, &job));
+  if (kernel) {
+    TRY(slide_lines(&job, in, out, kernel, stride, padding, NULL));
+    job.count_padding = count_padding;
+    set_divisor(&job, divisor);
+  } else {
+    adapt_lines(&job, in, out);
+  }
+  TRY(lm_cuda_enter(src->device, &stream));
+  if (backward)
+    TRY(LAUNCH("avg_back", lm_pooling_avg_back(&job, stream)));
+  else
+    TRY(LAUNCH("avg", lm_pooling_avg(&job, stream)));
 done:
   return status;
+}
+
+lm_status lm_cuda_avg_pool2d(const void *args, lm_tensor *const *out) {
+  const lm_avg_pool2d_args *a = args;
+  return pool_means(a->x, out[0], false, a->kernel_size, a->stride, a->padding, a->count_include_pad,
+                    a->divisor_override);
 }
 
 lm_status lm_cuda_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_avg_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
-  lm_pool_job job;
-  void *stream;
-  TRY(job_of(a->grad, out[0], &job));
-  TRY(slide(&job.y, 0, out[0], a->grad, a->kernel_size, a->stride, a->padding, NULL));
-  TRY(slide(&job.x, 1, out[0], a->grad, a->kernel_size, a->stride, a->padding, NULL));
-  job.count_padding = a->count_include_pad;
-  set_divisor(&job, a->divisor_override);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("avg_back", lm_pool_avg_back(&job, stream)));
-done:
-  return status;
+  return pool_means(a->grad, out[0], true, a->kernel_size, a->stride, a->padding, a->count_include_pad,
+                    a->divisor_override);
 }
 
 lm_status lm_cuda_adaptive_avg_pool2d(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_args *a = args;
-  lm_status status = LM_OK;
-  lm_pool_job job;
-  void *stream;
-  TRY(job_of(a->x, out[0], &job));
-  adapt(&job, a->x, out[0]);
-  TRY(lm_cuda_enter(a->x->device, &stream));
-  TRY(LAUNCH("avg", lm_pool_avg(&job, stream)));
-done:
-  return status;
+  return pool_means(a->x, out[0], false, NULL, NULL, NULL, false, LM_NO_INT);
 }
 
 lm_status lm_cuda_adaptive_avg_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_adaptive_avg_pool2d_backward_args *a = args;
-  lm_status status = LM_OK;
-  lm_pool_job job;
-  void *stream;
-  TRY(job_of(a->grad, out[0], &job));
-  adapt(&job, out[0], a->grad);
-  TRY(lm_cuda_enter(out[0]->device, &stream));
-  TRY(LAUNCH("avg_back", lm_pool_avg_back(&job, stream)));
-done:
-  return status;
+  return pool_means(a->grad, out[0], true, NULL, NULL, NULL, false, LM_NO_INT);
 }

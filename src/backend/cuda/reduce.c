@@ -5,7 +5,7 @@
 
 #include "backend/cuda/reduce_plan.h"
 
-static lm_status reduce(lm_fold_job job, const lm_tensor *x, const lm_ints *dims, const lm_tensor *out) {
+static lm_status reduce(lm_reduce_job job, const lm_tensor *x, const lm_ints *dims, const lm_tensor *out) {
   bool reduced[LM_MAX_DIMS] = {false};
   for (int i = 0; i < dims->n; i++) reduced[dims->v[i]] = true;
   return lm_cuda_fold(&job, x, out, reduced);
@@ -13,54 +13,54 @@ static lm_status reduce(lm_fold_job job, const lm_tensor *x, const lm_ints *dims
 
 lm_status lm_cuda_sum(const void *args, lm_tensor *const *out) {
   const lm_sum_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_SUM}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_mean(const void *args, lm_tensor *const *out) {
   const lm_mean_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_SUM, .finish = LM_FINISH_MEAN}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_SUM, .finish = LM_FINISH_MEAN}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_var(const void *args, lm_tensor *const *out) {
   const lm_var_args *a = args;
-  lm_fold_job job = {.kind = LM_FOLD_DEVIATION, .finish = LM_FINISH_VARIANCE, .correction = (double)a->correction};
+  lm_reduce_job job = {.kind = LM_REDUCE_DEVIATION, .finish = LM_FINISH_VARIANCE, .correction = (double)a->correction};
   return reduce(job, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_norm(const void *args, lm_tensor *const *out) {
   const lm_norm_args *a = args;
-  lm_fold_job job = {.p = a->p};
-  job.kind = a->p == 0           ? LM_FOLD_NONZERO
-             : a->p == 1         ? LM_FOLD_ABS
-             : a->p == 2         ? LM_FOLD_SQUARE
-             : a->p == INFINITY  ? LM_FOLD_ABS_MAX
-             : a->p == -INFINITY ? LM_FOLD_ABS_MIN
-                                 : LM_FOLD_POWER;
+  lm_reduce_job job = {.p = a->p};
+  job.kind = a->p == 0           ? LM_REDUCE_NONZERO
+             : a->p == 1         ? LM_REDUCE_ABS
+             : a->p == 2         ? LM_REDUCE_SQUARE
+             : a->p == INFINITY  ? LM_REDUCE_ABS_MAX
+             : a->p == -INFINITY ? LM_REDUCE_ABS_MIN
+                                 : LM_REDUCE_POWER;
   if (a->p == 2) job.finish = LM_FINISH_ROOT;
   return reduce(job, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_logsumexp(const void *args, lm_tensor *const *out) {
   const lm_logsumexp_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_LOGSUMEXP}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_LOGSUMEXP}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_amax(const void *args, lm_tensor *const *out) {
   const lm_amax_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_MAX}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_MAX}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_amin(const void *args, lm_tensor *const *out) {
   const lm_amin_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_MIN}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_MIN}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_all(const void *args, lm_tensor *const *out) {
   const lm_all_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_NONZERO, .finish = LM_FINISH_ALL}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO, .finish = LM_FINISH_ALL}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_any(const void *args, lm_tensor *const *out) {
   const lm_any_args *a = args;
-  return reduce((lm_fold_job){.kind = LM_FOLD_NONZERO}, a->x, &a->dim, out[0]);
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO}, a->x, &a->dim, out[0]);
 }

@@ -6,61 +6,47 @@ enum {
   SHORT_RUN = 1024 /* packs from which on a block takes a run; below, a warp or a share of one does */
 };
 
-lm_nest lm_cuda_nest(const lm_tensor *shape, const bool *take, const int64_t *a, const int64_t *b, const int64_t *c) {
-  int order[LM_MAX_DIMS], n = 0;
-  lm_nest nest = {.ndim = 0};
-  for (int d = 0; d < shape->ndim; d++) {
-    if (!take[d] || shape->size[d] == 1) continue;
-    int at = n++;
-    for (; at > 0 && a[order[at - 1]] < a[d]; at--) order[at] = order[at - 1];
-    order[at] = d;
-  }
-  for (int i = 0; i < n; i++) {
-    int d = order[i];
-    lm_nest_dim(&nest, shape->size[d], a[d], b ? b[d] : 0, c ? c[d] : 0);
-  }
-  return nest;
-}
-
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* The stride of the last dim of side 0; what has no dims is as contiguous as anything. */
-static int64_t last_stride(const lm_nest *nest) { return nest->ndim > 0 ? nest->stride[0][nest->ndim - 1] : 1; }
+static int64_t last_stride(const lm_dims *dims) { return dims->ndim > 0 ? dims->stride[0][dims->ndim - 1] : 1; }
 
 /* Parts of a result such that `blocks` become enough for the device, but at most `limit`. */
 static int64_t wanted_parts(int64_t blocks, int64_t limit, int processors) {
   int64_t parts = ceil_div((int64_t)processors * WAVES, blocks);
-  return at_least(at_most(at_most(parts, limit), LM_FOLD_MAX_PARTS), 1);
+  return at_least(at_most(at_most(parts, limit), LM_REDUCE_MAX_PARTS), 1);
 }
 
-static void plan_rows(lm_fold_job *job, size_t bytes, int processors) {
-  const lm_nest *reduced = &job->reduced;
-  int64_t results = lm_nest_count(&job->kept);
+static void plan_rows(lm_reduce_job *job, size_t bytes, int processors) {
+  const lm_dims *reduced = &job->reduced;
+  int64_t results = lm_dims_count(&job->kept);
   int64_t run = reduced->ndim > 0 ? reduced->size[reduced->ndim - 1] : 1;
-  int64_t runs = lm_nest_count(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
+  int64_t runs = lm_dims_count(reduced) / run, pack = last_stride(reduced) == 1 ? 16 / (int64_t)bytes : 1;
   int64_t packs = ceil_div(run, pack);
   bool few = results * runs * 32 < (int64_t)processors * 1024;
   job->groups = 1;
-  if (packs >= SHORT_RUN || (few && packs >= LM_FOLD_BLOCK)) {
-    job->lanes = LM_FOLD_BLOCK;
+  if (packs >= SHORT_RUN || (few && packs >= LM_REDUCE_BLOCK)) {
+    job->lanes = LM_REDUCE_BLOCK;
   } else {
     job->lanes = lm_cuda_power(ceil_div(packs, 4), 32);
-    int team = runs * packs >= 512 ? LM_FOLD_BLOCK : 32;
+    int team = runs * packs >= 512 ? LM_REDUCE_BLOCK : 32;
     job->groups = lm_cuda_power(runs, team / job->lanes);
     /* A team is a block, or lies within a warp. */
-    if (job->lanes * job->groups > 32) job->groups = LM_FOLD_BLOCK / job->lanes;
+    if (job->lanes * job->groups > 32) job->groups = LM_REDUCE_BLOCK / job->lanes;
   }
   int team = job->lanes * job->groups;
-  int64_t blocks = ceil_div(results, LM_FOLD_BLOCK / team), parts = 1;
-  if (team == LM_FOLD_BLOCK) { parts = wanted_parts(blocks, runs * packs / (LM_FOLD_BLOCK * FEW_PACKS), processors); }
+  int64_t blocks = ceil_div(results, LM_REDUCE_BLOCK / team), parts = 1;
+  if (team == LM_REDUCE_BLOCK) {
+    parts = wanted_parts(blocks, runs * packs / (LM_REDUCE_BLOCK * FEW_PACKS), processors);
+  }
   job->piece = run;
   job->cuts = 1;
-  if (runs < parts || run > LM_FOLD_MAX_PIECE) { /* runs are cut, and blocks take the pieces */
-    job->lanes = LM_FOLD_BLOCK;
+  if (runs < parts || run > LM_REDUCE_MAX_PIECE) { /* runs are cut, and blocks take the pieces */
+    job->lanes = LM_REDUCE_BLOCK;
     job->groups = 1;
-    job->piece = at_most(ceil_div(packs, ceil_div(parts, runs)) * pack, LM_FOLD_MAX_PIECE);
+    job->piece = at_most(ceil_div(packs, ceil_div(parts, runs)) * pack, LM_REDUCE_MAX_PIECE);
     job->cuts = ceil_div(run, job->piece);
   }
   job->each = ceil_div(runs * job->cuts, parts);
@@ -68,8 +54,8 @@ static void plan_rows(lm_fold_job *job, size_t bytes, int processors) {
 }
 
 /* Whether packs of neighbouring columns lie together, aligned, everywhere. */
-static bool packs_columns(const lm_fold_job *job, size_t bytes, int pack) {
-  const lm_nest *kept = &job->kept;
+static bool packs_columns(const lm_reduce_job *job, size_t bytes, int pack) {
+  const lm_dims *kept = &job->kept;
   int last = kept->ndim - 1;
   if (kept->stride[0][last] != 1 || kept->size[last] % pack != 0) return false;
   if ((uintptr_t)job->x % ((size_t)pack * bytes) != 0) return false;
@@ -82,15 +68,15 @@ static bool packs_columns(const lm_fold_job *job, size_t bytes, int pack) {
   return true;
 }
 
-static void plan_cols(lm_fold_job *job, size_t bytes, int processors) {
-  int64_t results = lm_nest_count(&job->kept), reduced = lm_nest_count(&job->reduced);
-  int pack = lm_fold_pack(bytes);
+static void plan_cols(lm_reduce_job *job, size_t bytes, int processors) {
+  int64_t results = lm_dims_count(&job->kept), reduced = lm_dims_count(&job->reduced);
+  int pack = lm_reduce_pack(bytes);
   job->pack = packs_columns(job, bytes, pack) ? pack : 1;
   /* As many rows of threads as find four elements each, beside a warp of columns at least. */
   int64_t columns = results / job->pack;
-  int lanes = lm_cuda_power(columns, LM_FOLD_BLOCK), rows = lm_cuda_power(ceil_div(reduced, 4), LM_FOLD_BLOCK);
-  while (lanes > 32 && lanes * rows > LM_FOLD_BLOCK) lanes /= 2;
-  while (lanes * rows > LM_FOLD_BLOCK) rows /= 2;
+  int lanes = lm_cuda_power(columns, LM_REDUCE_BLOCK), rows = lm_cuda_power(ceil_div(reduced, 4), LM_REDUCE_BLOCK);
+  while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
+  while (lanes * rows > LM_REDUCE_BLOCK) rows /= 2;
   job->lanes = lanes;
   job->groups = rows;
   int64_t parts = wanted_parts(ceil_div(columns, lanes), reduced / (rows * 4 * FEW_PACKS), processors);
@@ -100,14 +86,14 @@ static void plan_cols(lm_fold_job *job, size_t bytes, int processors) {
 }
 
 /* Columns where the last kept dim lies closer together than what is reduced. */
-static bool wants_cols(const lm_fold_job *job) {
-  if (lm_nest_count(&job->kept) == 1) return false;
-  if (lm_nest_count(&job->reduced) == 1) return true;
+static bool wants_cols(const lm_reduce_job *job) {
+  if (lm_dims_count(&job->kept) == 1) return false;
+  if (lm_dims_count(&job->reduced) == 1) return true;
   int64_t run = last_stride(&job->reduced);
   return run != 1 && last_stride(&job->kept) < run;
 }
 
-lm_status lm_cuda_fold(lm_fold_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced) {
+lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced) {
   lm_status status = LM_OK;
   void *stream, *partial = NULL;
   size_t bytes = lm_dtype_size((lm_dtype)x->dtype), scratch = 0;
@@ -119,10 +105,10 @@ lm_status lm_cuda_fold(lm_fold_job *job, const lm_tensor *x, const lm_tensor *ou
   }
   job->x = x->data;
   job->x_dtype = x->dtype;
-  job->kept = lm_cuda_nest(x, kept, x->stride, out->stride, NULL);
-  job->reduced = lm_cuda_nest(x, reduced, x->stride, NULL, NULL);
-  job->count = lm_nest_count(&job->reduced);
-  int64_t results = lm_nest_count(&job->kept);
+  job->kept = lm_dims_of(x->ndim, x->size, kept, 2, (const int64_t *[]){x->stride, out->stride}, true);
+  job->reduced = lm_dims_of(x->ndim, x->size, reduced, 1, (const int64_t *[]){x->stride}, true);
+  job->count = lm_dims_count(&job->reduced);
+  int64_t results = lm_dims_count(&job->kept);
   if (results == 0) return LM_OK;
   TRY(lm_cuda_enter(x->device, &stream));
   int processors = lm_cuda_facts_of(x->device)->processors;
@@ -133,13 +119,13 @@ lm_status lm_cuda_fold(lm_fold_job *job, const lm_tensor *x, const lm_tensor *ou
     plan_rows(job, bytes, processors);
   }
   if (job->parts > 1) {
-    scratch = (size_t)job->parts * (size_t)results * LM_FOLD_STATE;
+    scratch = (size_t)job->parts * (size_t)results * LM_REDUCE_STATE;
     TRY(lm_cuda_scratch(x->device, scratch, &partial));
   }
   if (job->place) {
-    TRY(LAUNCH("lm_fold_places", lm_fold_places(job, partial, stream)));
+    TRY(LAUNCH("lm_reduce_places", lm_reduce_places(job, partial, stream)));
   } else {
-    TRY(LAUNCH("lm_fold_run", lm_fold_run(job, partial, stream)));
+    TRY(LAUNCH("lm_reduce_run", lm_reduce_run(job, partial, stream)));
   }
 done:
   if (partial) lm_cuda_scratch_done(x->device, partial, scratch);

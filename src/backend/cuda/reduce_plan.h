@@ -1,13 +1,9 @@
 /* How a reduction is laid over the device: which threads fold which elements. */
-#ifndef LM_CUDA_FOLD_H
-#define LM_CUDA_FOLD_H
+#ifndef LM_CUDA_REDUCE_PLAN_H
+#define LM_CUDA_REDUCE_PLAN_H
 
 #include "backend/cuda/cuda.h"
 #include "reduce.h"
-
-/* The dims d of `shape` with take[d], by decreasing stride a, joined where all strides allow it. b and c may be NULL.
- */
-lm_nest lm_cuda_nest(const lm_tensor *shape, const bool *take, const int64_t *a, const int64_t *b, const int64_t *c);
 
 /* The least power of two that is not below n, and at most `limit`, itself one. */
 static inline int lm_cuda_power(int64_t n, int limit) {
@@ -19,6 +15,6 @@ static inline int lm_cuda_power(int64_t n, int limit) {
 /* Runs the fold that job says, over x's dims with reduced[d]. `out` has x's sizes along the others and 1 along those.
  * The job's kind, finish, p and correction are the caller's, and out and place for what is not a plain result in `out`.
  */
-lm_status lm_cuda_fold(lm_fold_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced);
+lm_status lm_cuda_fold(lm_reduce_job *job, const lm_tensor *x, const lm_tensor *out, const bool *reduced);
 
 #endif

@@ -21,7 +21,7 @@ static void plan_rows(lm_softmax_job *job) {
   int64_t held = held_in(job, job->packed ? LM_SOFTMAX_ROW : LM_SOFTMAX_LOOSE_ROW);
   if (job->length <= 32 * held) { /* lanes of a warp, with four packs each where there are that many */
     job->lanes = lm_cuda_power((job->length + 4 * pack - 1) / (4 * pack), 32);
-    job->threads = LM_FOLD_BLOCK;
+    job->threads = LM_REDUCE_BLOCK;
   } else { /* a block */
     job->lanes = 2 * lm_cuda_power((job->length + 2 * held - 1) / (2 * held), LM_SOFTMAX_MAX_BLOCK / 2);
     job->threads = job->lanes;
@@ -31,22 +31,24 @@ static void plan_rows(lm_softmax_job *job) {
 static void plan_cols(lm_softmax_job *job) {
   int64_t held = held_in(job, LM_SOFTMAX_COL);
   int rows = lm_cuda_power((job->length + held - 1) / held, LM_SOFTMAX_MAX_BLOCK);
-  int lanes = lm_cuda_power(job->count, LM_FOLD_BLOCK);
-  while (lanes > 32 && lanes * rows > LM_FOLD_BLOCK) lanes /= 2;
+  int lanes = lm_cuda_power(job->count, LM_REDUCE_BLOCK);
+  while (lanes > 32 && lanes * rows > LM_REDUCE_BLOCK) lanes /= 2;
   while (lanes * rows > LM_SOFTMAX_MAX_BLOCK) rows /= 2;
   job->lanes = lanes;
   job->threads = lanes * rows;
 }
 
-static lm_status run(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim, const lm_tensor *out) {
+static lm_status softmax_along(lm_softmax_kind kind, const lm_tensor *x, const lm_tensor *y, int64_t dim,
+                               const lm_tensor *out) {
   lm_status status = LM_OK;
   void *stream;
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < out->ndim; d++) others[d] = d != dim;
   lm_softmax_job job = {.kind = kind, .dtype = out->dtype, .out = out->data, .x = x->data, .y = y ? y->data : NULL};
-  job.lines = lm_cuda_nest(out, others, out->stride, x->stride, y ? y->stride : NULL);
+  job.lines = lm_dims_of(out->ndim, out->size, others, LM_SOFTMAX_SIDES,
+                         (const int64_t *[]){out->stride, x->stride, y ? y->stride : NULL}, true);
   job.length = out->size[dim];
-  job.count = lm_nest_count(&job.lines);
+  job.count = lm_dims_count(&job.lines);
   job.step[LM_SOFTMAX_OUT] = out->stride[dim];
   job.step[LM_SOFTMAX_X] = x->stride[dim];
   job.step[LM_SOFTMAX_Y] = y ? y->stride[dim] : 0;
@@ -66,20 +68,20 @@ done:
 
 lm_status lm_cuda_softmax(const void *args, lm_tensor *const *out) {
   const lm_softmax_args *a = args;
-  return run(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
+  return softmax_along(LM_SOFTMAX, a->x, NULL, a->dim, out[0]);
 }
 
 lm_status lm_cuda_log_softmax(const void *args, lm_tensor *const *out) {
   const lm_log_softmax_args *a = args;
-  return run(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
+  return softmax_along(LM_LOG_SOFTMAX, a->x, NULL, a->dim, out[0]);
 }
 
 lm_status lm_cuda_softmax_backward(const void *args, lm_tensor *const *out) {
   const lm_softmax_backward_args *a = args;
-  return run(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+  return softmax_along(LM_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }
 
 lm_status lm_cuda_log_softmax_backward(const void *args, lm_tensor *const *out) {
   const lm_log_softmax_backward_args *a = args;
-  return run(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
+  return softmax_along(LM_LOG_SOFTMAX_BACKWARD, a->grad, a->y, a->dim, out[0]);
 }

@@ -1,6 +1,6 @@
 /* What the indexing, sorting and joining slots share. */
-#ifndef LM_CUDA_ORDER_H
-#define LM_CUDA_ORDER_H
+#ifndef LM_CUDA_SORT_PAIRS_H
+#define LM_CUDA_SORT_PAIRS_H
 
 #include "backend/cuda/cuda.h"
 
@@ -12,15 +12,6 @@ enum { LM_MAX_UNIT = 16 }; /* bytes that a thread loads at once */
 static inline int lm_unit_for(int unit, int64_t bytes) {
   while (unit > 1 && bytes % unit != 0) unit /= 2;
   return unit;
-}
-
-/* The dims from the one with the largest stride to the one with the smallest; of equal ones the first comes first. */
-static inline void lm_memory_order(int ndim, const int64_t *stride, int *order) {
-  for (int d = 0; d < ndim; d++) {
-    int at = d;
-    for (; at > 0 && stride[order[at - 1]] < stride[d]; at--) order[at] = order[at - 1];
-    order[at] = d;
-  }
 }
 
 /* ---- sorting */

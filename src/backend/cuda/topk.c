@@ -15,7 +15,7 @@ static lm_status sort_lines(lm_device device, void *stream, const lm_topk *t) {
   lm_status status = LM_OK;
   lm_pairs by_key = {.n = 0}, by_line = {.n = 0};
   int key_bytes = lm_topk_key_bytes(t->dtype);
-  int64_t lines = lm_nest_count(&t->lines), most = t->n < SORT_AT_ONCE ? SORT_AT_ONCE / t->n : 1;
+  int64_t lines = lm_dims_count(&t->lines), most = t->n < SORT_AT_ONCE ? SORT_AT_ONCE / t->n : 1;
   for (int64_t first = 0; first < lines; first += most) {
     int64_t count = lines - first < most ? lines - first : most, n = count * t->n;
     TRY(lm_pairs_open(device, n, key_bytes, &by_key));
@@ -55,11 +55,11 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
                .x = x->data,
                .values = out[0]->data,
                .places = (int64_t *)out[1]->data};
-  for (int d = 0; d < x->ndim; d++) {
-    if (d != dim) lm_nest_dim(&t.lines, x->size[d], x->stride[d], out[0]->stride[d], 0);
-  }
+  bool others[LM_MAX_DIMS];
+  for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
+  t.lines = lm_dims_of(x->ndim, x->size, others, 2, (const int64_t *[]){x->stride, out[0]->stride}, false);
   TRY(lm_cuda_enter(x->device, &stream));
-  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_nest_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX) {
+  if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_dims_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX) {
     status = LAUNCH("select", lm_topk_lines(stream, &t));
   } else {
     status = sort_lines(x->device, stream, &t);

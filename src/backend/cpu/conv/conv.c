@@ -67,7 +67,7 @@ done:
   return status;
 }
 
-static lm_status run_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
+static lm_status convolve_in(const lm_conv_call *c, lm_dtype dtype, bool *done_) {
   lm_status status;
   lm_tensor *in[3] = {NULL}, *bias = NULL;
   int made = lm_conv_result(c->pass);
@@ -98,18 +98,22 @@ done:
   return status;
 }
 
-static lm_status run(lm_op_id op, const void *args, lm_tensor *const *out) {
+static lm_status convolve_op(lm_op_id op, const void *args, lm_tensor *const *out) {
   lm_status status;
   lm_conv_call call;
   bool done_ = false;
   lm_dtype dtype = (lm_dtype)out[0]->dtype;
   TRY(lm_conv_call_of(op, args, out, &call));
-  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(run_in(&call, LM_BF16, &done_));
-  if (!done_) TRY(run_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
+  if (dtype == LM_BF16 && lm_dnn_has_bf16()) TRY(convolve_in(&call, LM_BF16, &done_));
+  if (!done_) TRY(convolve_in(&call, dtype == LM_F64 ? LM_F64 : LM_F32, &done_));
 done:
   return status;
 }
 
-lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d, args, out); }
-lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_input, args, out); }
-lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) { return run(LM_OP_conv2d_weight, args, out); }
+lm_status lm_cpu_conv2d(const void *args, lm_tensor *const *out) { return convolve_op(LM_OP_conv2d, args, out); }
+lm_status lm_cpu_conv2d_input(const void *args, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_input, args, out);
+}
+lm_status lm_cpu_conv2d_weight(const void *args, lm_tensor *const *out) {
+  return convolve_op(LM_OP_conv2d_weight, args, out);
+}

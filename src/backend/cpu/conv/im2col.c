@@ -46,7 +46,7 @@ static plan plan_of(const lm_conv_job *job) {
   return p;
 }
 
-static void add(const plan *p, const void *from, void *to, int64_t n) {
+static void add_up(const plan *p, const void *from, void *to, int64_t n) {
   if (p->job->dtype == LM_F64)
     for (int64_t i = 0; i < n; i++) ((double *)to)[i] += ((const double *)from)[i];
   else
@@ -54,7 +54,7 @@ static void add(const plan *p, const void *from, void *to, int64_t n) {
 }
 
 /* Weights from [k, c, kh kw] as they come to [k, kh kw, c] as the products take them, or back. */
-static void permute(const plan *p, const void *from, void *to, bool back) {
+static void permute_weights(const plan *p, const void *from, void *to, bool back) {
   const int64_t taps = p->s->kh * p->s->kw;
   for (int64_t k = 0; k < p->s->k; k++)
     for (int64_t t = 0; t < taps; t++)
@@ -71,7 +71,7 @@ static void permute(const plan *p, const void *from, void *to, bool back) {
 typedef enum direction { GATHER, SCATTER } direction;
 
 /* Between patches of rows first .. last - 1 and the pixels of x, one group's channels. */
-static void move(const plan *p, direction way, int64_t first, int64_t last, int64_t group, char *patch) {
+static void move_patches(const plan *p, direction way, int64_t first, int64_t last, int64_t group, char *patch) {
   const lm_conv_shape *s = p->s;
   const int64_t run = p->c * p->size;
   for (int64_t row = first; row < last; row++) {
@@ -83,7 +83,7 @@ static void move(const plan *p, direction way, int64_t first, int64_t last, int6
         bool inside = y >= 0 && y < s->h && x >= 0 && x < s->w;
         char *pixel = inside ? (char *)p->job->x + (((n * s->h + y) * s->w + x) * s->c + group * p->c) * p->size : NULL;
         if (way == SCATTER) {
-          if (inside) add(p, patch, pixel, p->c);
+          if (inside) add_up(p, patch, pixel, p->c);
         } else if (inside) {
           memcpy(patch, pixel, (size_t)run);
         } else {
@@ -100,7 +100,7 @@ static lm_status multiply(const plan *p, int64_t first, int64_t last, int64_t gr
   const int64_t rows = last - first, depth = p->depth > 0 ? p->depth : 1, ldy = p->s->k;
   char *y = (char *)job->y + (first * p->s->k + group * p->k) * p->size;
   char *w = weights + group * p->k * p->depth * p->size;
-  lm_gemm g = {.dtype = job->dtype, .device = job->device, .batch = 1, .alpha = 1};
+  lm_cpu_gemm_job g = {.dtype = job->dtype, .device = job->device, .batch = 1, .alpha = 1};
   switch (job->pass) {
     case LM_CONV_FORWARD:
       g.m = rows, g.n = p->k, g.k = p->depth;
@@ -136,9 +136,9 @@ static lm_status run_rows(const plan *p, int64_t begin, int64_t end, char *patch
     for (int64_t row = first; job->bias && row < last; row++)
       memcpy((char *)job->y + row * row_bytes, job->bias, (size_t)row_bytes);
     for (int64_t group = 0; group < p->s->groups; group++) {
-      if (job->pass != LM_CONV_INPUT) move(p, GATHER, first, last, group, patch);
+      if (job->pass != LM_CONV_INPUT) move_patches(p, GATHER, first, last, group, patch);
       TRY(multiply(p, first, last, group, patch, weights));
-      if (job->pass == LM_CONV_INPUT) move(p, SCATTER, first, last, group, patch);
+      if (job->pass == LM_CONV_INPUT) move_patches(p, SCATTER, first, last, group, patch);
     }
   }
 done:
@@ -164,7 +164,7 @@ lm_status lm_im2col_conv(const lm_conv_job *job) {
   if (sums)
     memset(weights, 0, (size_t)(copies * p.weight_bytes));
   else
-    permute(&p, job->w, weights, false);
+    permute_weights(&p, job->w, weights, false);
   if (job->pass == LM_CONV_INPUT) memset(job->x, 0, (size_t)(p.s->n * p.s->h * p.s->w * p.s->c * p.size));
 #pragma omp parallel for num_threads(p.threads) schedule(static) reduction(&& : good) if (p.threads > 1)
   for (int part = 0; part < p.threads; part++) {
@@ -176,8 +176,8 @@ lm_status lm_im2col_conv(const lm_conv_job *job) {
     status = lm_fail(LM_E_STATE, "a matrix product inside a convolution failed");
     goto done;
   }
-  for (int part = 1; part < copies; part++) add(&p, weights + part * p.weight_bytes, weights, p.weights);
-  if (sums) permute(&p, weights, job->w, true);
+  for (int part = 1; part < copies; part++) add_up(&p, weights + part * p.weight_bytes, weights, p.weights);
+  if (sums) permute_weights(&p, weights, job->w, true);
 done:
   if (scratch) lm_device_free(job->device, scratch, bytes);
   return status;

@@ -93,21 +93,21 @@ static void gather_patches(const lm_conv_shape *s, const float *x, int64_t from,
 /* c [m, n] = a b, where a [m, k] or, `ta`, a' [k, m] and b likewise lie dense in memory. */
 static lm_status multiply(const lm_conv_job *job, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
                           const float *b, bool tb, float *c) {
-  return lm_cpu_gemm(&(lm_gemm){.dtype = LM_F32,
-                                .device = job->device,
-                                .batch = 1,
-                                .m = m,
-                                .n = n,
-                                .k = k,
-                                .ta = ta,
-                                .tb = tb,
-                                .a = a,
-                                .lda = ta ? m : k,
-                                .b = b,
-                                .ldb = tb ? k : n,
-                                .c = c,
-                                .ldc = n,
-                                .alpha = 1});
+  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = LM_F32,
+                                        .device = job->device,
+                                        .batch = 1,
+                                        .m = m,
+                                        .n = n,
+                                        .k = k,
+                                        .ta = ta,
+                                        .tb = tb,
+                                        .a = a,
+                                        .lda = ta ? m : k,
+                                        .b = b,
+                                        .ldb = tb ? k : n,
+                                        .c = c,
+                                        .ldc = n,
+                                        .alpha = 1});
 }
 
 /* The weights' gradient of a kernel of several pixels: as many patches at a time as stay in a cache, then w

@@ -1,6 +1,7 @@
 /* Element types as loops see them. A template (templates/, .inc) is included once for each type with LM_E set to the
- * type's id; what stands here then speaks of that type: LM_ELEM is what memory holds, LM_ACC what the arithmetic is done
- * in, LM_LOAD and LM_STORE lead from one to the other, and LM_FN(name) is the name of a function of the template. */
+ * type's id; what stands here then speaks of that type: LM_ELEM is what memory holds, LM_ACC what the arithmetic is
+ * done in, LM_LOAD and LM_STORE lead from one to the other, and LM_FN(name) is the name of a function of the template.
+ */
 #ifndef LM_CPU_ISA_ELEM_H
 #define LM_CPU_ISA_ELEM_H
 

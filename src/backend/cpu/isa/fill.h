@@ -1,4 +1,5 @@
-/* Random numbers into tiles, and dropout: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says. */
+/* Random numbers into tiles, and dropout: elements first .. first + n - 1 of a draw, counted as kernels/philox.h says.
+ */
 #ifndef LM_CPU_ISA_FILL_H
 #define LM_CPU_ISA_FILL_H
 

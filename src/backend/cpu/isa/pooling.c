@@ -4,6 +4,14 @@
 
 #include "backend/cpu/isa/elem.h"
 
+#if defined(__F16C__) /* contiguous images are read an element at a time, where one instruction is best */
+#include <immintrin.h>
+#undef LM_GET_F16
+#define LM_GET_F16(v) _cvtsh_ss(v)
+#undef LM_PUT_F16
+#define LM_PUT_F16(v) _cvtss_sh(v, _MM_FROUND_TO_NEAREST_INT)
+#endif
+
 enum {
   LANES = 16, /* a vector's worth of channels */
   TILE = 256  /* channels whose partial results stay in the first-level cache */
@@ -12,8 +20,8 @@ enum {
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_max.inc"
-#include "backend/cpu/isa/templates/each_integer.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
+#include "backend/cpu/isa/templates/each_integer.inc"
 #undef LM_TEMPLATE
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_avg.inc"
 #define LM_E I64
@@ -24,7 +32,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 #define LM_TEMPLATE "backend/cpu/isa/templates/pooling_back.inc"
 #include "backend/cpu/isa/templates/each_float.inc"
 
-const struct lm_pool_loops LM_ISA_NAME(lm_pool_loops) = {
+const struct lm_pooling_loops LM_ISA_NAME(lm_pooling_loops) = {
     .max = {[LM_U8] = max_U8, [LM_I32] = max_I32, [LM_I64] = max_I64, LM_FLOATS(max)},
     .max_back = {LM_FLOATS(max_back)},
     .avg = {[LM_I64] = avg_I64, LM_FLOATS(avg)},

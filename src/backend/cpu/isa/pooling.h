@@ -1,36 +1,36 @@
 /* Pooling loops. A plane is one image with all its channels interleaved (channels-last, c = C), or
  * one channel of one image (contiguous, c = 1): either way [H, W, c] in memory. */
-#ifndef LM_CPU_ISA_POOL_H
-#define LM_CPU_ISA_POOL_H
+#ifndef LM_CPU_ISA_POOLING_H
+#define LM_CPU_ISA_POOLING_H
 
 #include "backend/cpu/isa.h"
 #include "tensor/dtype.h"
 
 /* Windows along one axis. Window o covers the places begin[o], begin[o] + step, … below end[o] and
  * divides by count[o] (times the other axis's); place i lies in the windows first[i] .. last[i] - 1. */
-typedef struct lm_pool_axis {
+typedef struct lm_pooling_axis {
   int64_t in, out, step;
   int32_t *begin, *end, *count; /* [out] */
   int32_t *first, *last;        /* [in], for avg_back alone */
-} lm_pool_axis;
+} lm_pooling_axis;
 
-typedef struct lm_pool_job {
-  lm_pool_axis y, x;
+typedef struct lm_pooling_work {
+  lm_pooling_axis y, x;
   int64_t planes, c;
   const void *src; /* forward: [planes, y.in, x.in, c]; backward: the gradient, out sizes */
   void *dst;       /* forward: [planes, y.out, x.out, c]; backward: in sizes */
   int64_t *places; /* max: [planes, y.out, x.out, c], in the plane, from 1 */
   int64_t blocks;  /* max_back: channels are split in so many units */
-} lm_pool_job;
+} lm_pooling_work;
 
 /* Units from .. to - 1: rows of the destination, counted over all planes (max, avg, avg_back), or
  * plane * blocks + block (max_back). scratch: max_back of half types, a float for each place of a
  * plane's block of channels. Returns the number of bad places found (max_back), else 0. */
-typedef int64_t (*lm_pool_loop)(const lm_pool_job *job, int64_t from, int64_t to, void *scratch);
+typedef int64_t (*lm_pooling_loop)(const lm_pooling_work *job, int64_t from, int64_t to, void *scratch);
 
-struct lm_pool_loops { /* by dtype; NULL where there is none */
-  lm_pool_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
+struct lm_pooling_loops { /* by dtype; NULL where there is none */
+  lm_pooling_loop max[LM_DTYPE_COUNT], max_back[LM_DTYPE_COUNT], avg[LM_DTYPE_COUNT], avg_back[LM_DTYPE_COUNT];
 };
-LM_ISA_DECLARE(struct lm_pool_loops, lm_pool_loops);
+LM_ISA_DECLARE(struct lm_pooling_loops, lm_pooling_loops);
 
 #endif

@@ -6,8 +6,8 @@
  * the total, so that a float lane sums BLOCK / LANES numbers. */
 enum { LANES = 64, BLOCK = 4096 };
 
-#define IS_MAX(fold) ((fold) == LM_FOLD_MAX || (fold) == LM_FOLD_ABS_MAX)
-#define IS_MIN(fold) ((fold) == LM_FOLD_MIN || (fold) == LM_FOLD_ABS_MIN)
+#define IS_MAX(fold) ((fold) == LM_REDUCE_MAX || (fold) == LM_REDUCE_ABS_MAX)
+#define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
 
 /* The folds that a compute type has, the type of its totals and their place in lm_total. */
 #define FOLDS_I64(X) X(SUM) X(NONZERO) X(MAX) X(MIN)

@@ -1,4 +1,5 @@
-/* Reductions of contiguous elements of a compute type (float, double, int64). */
+/* Reductions of contiguous elements of a compute type (float, double, int64). int64 has SUM, NONZERO, MAX and MIN; what
+ * takes two passes or gives places is made of the others. */
 #ifndef LM_CPU_ISA_REDUCE_H
 #define LM_CPU_ISA_REDUCE_H
 
@@ -6,23 +7,8 @@
 #include <stdint.h>
 
 #include "backend/cpu/isa.h"
+#include "reduce_kinds.h"
 #include "tensor/dtype.h"
-
-/* Sums of something, and extremes, in which NaN wins. int64 has SUM, NONZERO, MAX and MIN. */
-typedef enum lm_fold {
-  LM_FOLD_SUM,
-  LM_FOLD_ABS,
-  LM_FOLD_SQUARE,
-  LM_FOLD_POWER, /* |x|^c */
-  LM_FOLD_NONZERO,
-  LM_FOLD_DEVIATION, /* (x - c)^2 */
-  LM_FOLD_EXP,       /* e^(x - c) */
-  LM_FOLD_MAX,
-  LM_FOLD_MIN,
-  LM_FOLD_ABS_MAX,
-  LM_FOLD_ABS_MIN,
-  LM_FOLDS
-} lm_fold;
 
 /* Totals are double for floating compute types: float sums run over at most some thousand elements, spread
  * over many lanes, before they go into one. */
@@ -31,15 +17,15 @@ typedef union lm_total {
   int64_t i;
 } lm_total;
 
-enum { LM_FOLD_COLS = 512 };
+enum { LM_REDUCE_COLS = 512 };
 
 struct lm_reduce_loops {
-  lm_total start[LM_FOLDS]; /* of no elements */
+  lm_total start[LM_REDUCE_KINDS]; /* of no elements */
   /* n contiguous elements into *total; c: what the fold's formula says. NULL where there is no such fold. */
-  void (*row[LM_FOLDS])(lm_total *total, const void *x, int64_t n, lm_total c);
-  /* rows of cols (at most LM_FOLD_COLS) elements, `step` elements apart, into a total and with a c a column. */
-  void (*cols[LM_FOLDS])(lm_total *total, const void *x, int64_t step, int rows, int cols, const lm_total *c);
-  void (*merge)(lm_fold fold, lm_total *total, const lm_total *part, int64_t n);
+  void (*row[LM_REDUCE_KINDS])(lm_total *total, const void *x, int64_t n, lm_total c);
+  /* rows of cols (at most LM_REDUCE_COLS) elements, `step` elements apart, into a total and with a c a column. */
+  void (*cols[LM_REDUCE_KINDS])(lm_total *total, const void *x, int64_t step, int rows, int cols, const lm_total *c);
+  void (*merge)(lm_reduce_kind fold, lm_total *total, const lm_total *part, int64_t n);
   /* The first place of an extreme in n elements (a NaN where it is NaN); n if there is none. */
   int64_t (*find)(const void *x, int64_t n, lm_total extreme);
   /* One more row into the best so far and the rows they came from, a column each: the first of equals. */

@@ -2,24 +2,15 @@
 #ifndef LM_CPU_ISA_SOFTMAX_H
 #define LM_CPU_ISA_SOFTMAX_H
 
-#include <stdint.h>
-
 #include "backend/cpu/isa.h"
+#include "reduce_kinds.h"
 #include "tensor/dtype.h"
 
-typedef enum lm_softmax_kind {
-  LM_SOFTMAX,
-  LM_LOG_SOFTMAX,
-  LM_SOFTMAX_BACKWARD, /* x is the gradient, y softmax's result */
-  LM_LOG_SOFTMAX_BACKWARD,
-  LM_SOFTMAX_KINDS
-} lm_softmax_kind;
-
-enum { LM_SOFTMAX_COLS = 512 };
+enum { LM_SOFTMAX_STRIP = 512 };
 
 struct lm_softmax_loops { /* y: NULL but for gradients. out may be x. */
   void (*row[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t n);
-  /* [rows, cols], cols at most LM_SOFTMAX_COLS: down every column */
+  /* [rows, cols], cols at most LM_SOFTMAX_STRIP: down every column */
   void (*cols[LM_SOFTMAX_KINDS])(void *out, const void *x, const void *y, int64_t rows, int cols);
 };
 

@@ -110,17 +110,17 @@ INLINE void transpose16(vec *r) {
 }
 
 /* Walks tiles in order; `x0` and `y0` are the tile's first pixel. */
-typedef struct walk {
+typedef struct tile_cursor {
   const lm_wino_images *im;
   int64_t n, i, j;
-} walk;
+} tile_cursor;
 
-INLINE walk walk_from(const lm_wino_images *im, int64_t tile) {
+INLINE tile_cursor tile_cursor_from(const lm_wino_images *im, int64_t tile) {
   int64_t in_image = tile % (im->th * im->tw);
-  return (walk){im, tile / (im->th * im->tw), in_image / im->tw, in_image % im->tw};
+  return (tile_cursor){im, tile / (im->th * im->tw), in_image / im->tw, in_image % im->tw};
 }
 
-INLINE void walk_on(walk *at) {
+INLINE void tile_cursor_next(tile_cursor *at) {
   if (++at->j < at->im->tw) return;
   at->j = 0;
   if (++at->i < at->im->th) return;
@@ -129,7 +129,7 @@ INLINE void walk_on(walk *at) {
 }
 
 /* Addresses of the side x side pixels of a tile, `outside` for those beyond the image. */
-INLINE void pixels(const walk *at, int side, const float *x, const float *outside, const float **out) {
+INLINE void pixels(const tile_cursor *at, int side, const float *x, const float *outside, const float **out) {
   const lm_wino_images *im = at->im;
   int64_t y0 = 4 * at->i - im->top, x0 = 4 * at->j - im->left;
   const float *first = x + ((at->n * im->h + y0) * im->w + x0) * im->c;
@@ -141,7 +141,7 @@ INLINE void pixels(const walk *at, int side, const float *x, const float *outsid
 }
 
 /* Begins to load the rows of the tile to the right; the hardware does not follow a jump every few pixels. */
-INLINE void prefetch(const walk *at, const float *x) {
+INLINE void prefetch(const tile_cursor *at, const float *x) {
   const lm_wino_images *im = at->im;
   int64_t y0 = 4 * at->i - im->top, x0 = 4 * at->j - im->left + 6;
   int64_t columns = im->w - x0 < 4 ? im->w - x0 : 4;
@@ -153,8 +153,8 @@ INLINE void prefetch(const walk *at, const float *x) {
 
 static void input(const lm_wino_images *im, const float *x, int64_t first, int64_t last, float *v, int64_t stride,
                   const float *zeros) {
-  walk at = walk_from(im, first);
-  for (int64_t tile = first; tile < last; tile++, v += im->c, walk_on(&at)) {
+  tile_cursor at = tile_cursor_from(im, first);
+  for (int64_t tile = first; tile < last; tile++, v += im->c, tile_cursor_next(&at)) {
     const float *p[36];
     pixels(&at, 6, x, zeros, p);
     prefetch(&at, x);
@@ -175,8 +175,8 @@ static void input(const lm_wino_images *im, const float *x, int64_t first, int64
 
 static void grad(const lm_wino_images *im, const float *g, int64_t first, int64_t last, float *z, int64_t stride,
                  const float *zeros) {
-  walk at = walk_from(im, first);
-  for (int64_t tile = first; tile < last; tile++, z += im->c, walk_on(&at)) {
+  tile_cursor at = tile_cursor_from(im, first);
+  for (int64_t tile = first; tile < last; tile++, z += im->c, tile_cursor_next(&at)) {
     const float *p[16];
     pixels(&at, 4, g, zeros, p);
     for (int64_t c = 0; c < im->c; c += 16) {
@@ -196,8 +196,8 @@ static void grad(const lm_wino_images *im, const float *g, int64_t first, int64_
 
 static void output(const lm_wino_images *im, const float *m, int64_t stride, int64_t first, int64_t last,
                    const float *bias, float *y, float *spare) {
-  walk at = walk_from(im, first);
-  for (int64_t tile = first; tile < last; tile++, m += im->c, walk_on(&at)) {
+  tile_cursor at = tile_cursor_from(im, first);
+  for (int64_t tile = first; tile < last; tile++, m += im->c, tile_cursor_next(&at)) {
     const float *p[16];
     pixels(&at, 4, y, spare, p);
     for (int64_t c = 0; c < im->c; c += 16) {

@@ -5,8 +5,8 @@
  * the 36 the convolution is a matrix product of tiles by channels. The 36 are planes `stride` floats
  * apart. Channels come in multiples of 16; matrices of weights are cut into panels of at most 64
  * columns, each stored [rows][width]. */
-#ifndef LM_CPU_ISA_WINO_H
-#define LM_CPU_ISA_WINO_H
+#ifndef LM_CPU_ISA_WINOGRAD_H
+#define LM_CPU_ISA_WINOGRAD_H
 
 #include <stdbool.h>
 #include <stdint.h>

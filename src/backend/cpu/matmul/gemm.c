@@ -8,8 +8,8 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/onednn/guard.h"
 #include "backend/cpu/onednn/onednn.h"
 
 #include <cblas.h> /* last: it defines I, as complex.h does */
@@ -18,7 +18,7 @@
 enum { GRAIN = 16 };
 
 /* Below so many multiplications our own loops are done before a library has looked at its arguments. */
-static bool is_small(const lm_gemm *g) {
+static bool is_small(const lm_cpu_gemm_job *g) {
   double work = (double)g->m * (double)g->n * (double)g->k;
   return work <= (g->dtype == LM_F32 ? 512 : 64);
 }
@@ -28,9 +28,9 @@ static double rate(lm_dtype dtype) {
   return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 25 : dtype == LM_U8 || dtype == LM_I32 ? 10 : 2;
 }
 
-static double work(const lm_gemm *g) { return (double)g->m * (double)g->n * (double)g->k; }
+static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }
 
-static void by_loops(const lm_gemm *g) {
+static void by_loops(const lm_cpu_gemm_job *g) {
   lm_small_gemm s = {.m = g->m,
                      .n = g->n,
                      .k = g->k,
@@ -72,15 +72,15 @@ static bool blas_enter(int parts) {
 
 static void blas_leave(int parts) { atomic_fetch_sub(&blas_callers, parts); }
 
-static bool fits_int(const lm_gemm *g) {
+static bool fits_int(const lm_cpu_gemm_job *g) {
   return g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX && g->lda <= INT_MAX && g->ldb <= INT_MAX &&
          g->ldc <= INT_MAX;
 }
 
-static bool suits_blas(const lm_gemm *g) { return g->dtype == LM_F64 && !is_small(g) && fits_int(g); }
+static bool suits_blas(const lm_cpu_gemm_job *g) { return g->dtype == LM_F64 && !is_small(g) && fits_int(g); }
 
 /* One matrix on this thread. */
-static void one(const lm_gemm *g, bool by_blas) {
+static void multiply_one(const lm_cpu_gemm_job *g, bool by_blas) {
   if (by_blas && suits_blas(g))
     cblas_dgemm(CblasRowMajor, g->ta ? CblasTrans : CblasNoTrans, g->tb ? CblasTrans : CblasNoTrans, (int)g->m,
                 (int)g->n, (int)g->k, g->alpha, g->a, (int)g->lda, g->b, (int)g->ldb, g->beta, g->c, (int)g->ldc);
@@ -89,8 +89,8 @@ static void one(const lm_gemm *g, bool by_blas) {
 }
 
 /* Part `part` of `parts` of the larger side of C. */
-static lm_gemm slice(const lm_gemm *g, int part, int parts) {
-  lm_gemm s = *g;
+static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
+  lm_cpu_gemm_job s = *g;
   bool by_rows = g->m >= g->n;
   int64_t size = by_rows ? g->m : g->n, grains = (size + GRAIN - 1) / GRAIN;
   int64_t begin = grains * part / parts * GRAIN, end = grains * (part + 1) / parts * GRAIN;
@@ -108,19 +108,19 @@ static lm_gemm slice(const lm_gemm *g, int part, int parts) {
   return s;
 }
 
-static void by_slices(const lm_gemm *g) {
+static void by_slices(const lm_cpu_gemm_job *g) {
   int parts = lm_cpu_share(work(g) / rate(g->dtype));
   bool by_blas = suits_blas(g) && blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
   for (int part = 0; part < parts; part++) {
-    lm_gemm s = slice(g, part, parts);
-    if (s.m > 0 && s.n > 0) one(&s, by_blas);
+    lm_cpu_gemm_job s = slice_of(g, part, parts);
+    if (s.m > 0 && s.n > 0) multiply_one(&s, by_blas);
   }
   if (by_blas) blas_leave(parts);
 }
 
-static lm_gemm member(const lm_gemm *g, int64_t i) {
-  lm_gemm s = *g;
+static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
+  lm_cpu_gemm_job s = *g;
   int64_t bytes = (int64_t)lm_dtype_size(g->dtype);
   s.batch = 1;
   s.a = (const char *)g->a + i * g->step_a * bytes;
@@ -129,7 +129,7 @@ static lm_gemm member(const lm_gemm *g, int64_t i) {
   return s;
 }
 
-static lm_status sgemm(const lm_gemm *g) {
+static lm_status sgemm(const lm_cpu_gemm_job *g) {
   if (is_small(g)) {
     by_loops(g);
     return LM_OK;
@@ -138,7 +138,7 @@ static lm_status sgemm(const lm_gemm *g) {
                       g->ldc);
 }
 
-lm_status lm_cpu_gemm(const lm_gemm *g) {
+lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   lm_status status = LM_OK;
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
@@ -151,17 +151,17 @@ lm_status lm_cpu_gemm(const lm_gemm *g) {
     bool good = true, by_blas = suits_blas(g) && blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
     for (int64_t i = 0; i < g->batch; i++) {
-      lm_gemm s = member(g, i);
+      lm_cpu_gemm_job s = member_of(g, i);
       if (g->dtype == LM_F32)
         good = sgemm(&s) == LM_OK && good;
       else
-        one(&s, by_blas);
+        multiply_one(&s, by_blas);
     }
     if (by_blas) blas_leave(parts);
     return good ? LM_OK : lm_fail(LM_E_STATE, "a product of float32 matrices failed in oneDNN");
   }
   for (int64_t i = 0; i < g->batch; i++) {
-    lm_gemm s = member(g, i);
+    lm_cpu_gemm_job s = member_of(g, i);
     if (g->dtype == LM_F32)
       TRY(sgemm(&s));
     else

@@ -7,7 +7,7 @@
 /* For each i of a batch: C[i] = alpha A[i] B[i] + beta C[i], row-major; C [m, n] dense in its rows.
  * A [m, k] has lda elements a row, or is stored transposed, [k, m], with `ta`; so has B [k, n].
  * Matrices of a batch lie `step` elements apart (0: one for all). beta 0 never reads C. */
-typedef struct lm_gemm {
+typedef struct lm_cpu_gemm_job {
   lm_dtype dtype;
   lm_device device; /* whose allocator gives scratch memory */
   int64_t batch, m, n, k;
@@ -17,9 +17,9 @@ typedef struct lm_gemm {
   int64_t lda, ldb, ldc;
   int64_t step_a, step_b, step_c;
   double alpha, beta;
-} lm_gemm;
+} lm_cpu_gemm_job;
 
 /* Any dtype but bool, float16 and bfloat16. */
-lm_status lm_cpu_gemm(const lm_gemm *job);
+lm_status lm_cpu_gemm(const lm_cpu_gemm_job *job);
 
 #endif

@@ -29,7 +29,7 @@ static dnnl_status_t make_attr(dnnl_primitive_attr_t *out) {
   return status ? status : dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
 }
 
-static void start(void) {
+static void start_onednn(void) {
   lm_dnn_guard_stack();
   start_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
   if (!start_status) start_status = dnnl_stream_create(&stream, engine, dnnl_stream_default_flags);
@@ -40,9 +40,9 @@ static void start(void) {
 }
 
 /* Before any call into oneDNN on this thread, which runs its own OpenMP regions. */
-static lm_status begin(void) {
+static lm_status begin_on_thread(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, start);
+  pthread_once(&once, start_onednn);
   if (omp_get_max_threads() != lm_cpu_threads()) omp_set_num_threads(lm_cpu_threads());
   return lm_dnn_failed(start_status, "start");
 }
@@ -50,7 +50,7 @@ static lm_status begin(void) {
 lm_status lm_dnn_sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, float alpha, const float *a, int64_t lda,
                        const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
   lm_status status;
-  TRY(begin());
+  TRY(begin_on_thread());
   DNN(dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, alpha, a, lda, b, ldb, beta, c, ldc));
 done:
   return status;
@@ -102,7 +102,7 @@ static void kernel_release(kernel *k) {
 }
 
 /* NULL if it is not there. *slot is where to put one: empty, or the least recently used. Locked. */
-static kernel *find(const int64_t *key, kernel ***slot) {
+static kernel *find_kernel(const int64_t *key, kernel ***slot) {
   *slot = NULL;
   for (int i = 0; i < KEPT; i++) {
     kernel **s = &kept.slot[i];
@@ -119,7 +119,7 @@ static kernel *find(const int64_t *key, kernel ***slot) {
 static kernel *kernel_kept(const int64_t *key) {
   kernel **slot;
   pthread_mutex_lock(&kept.lock);
-  kernel *found = find(key, &slot);
+  kernel *found = find_kernel(key, &slot);
   pthread_mutex_unlock(&kept.lock);
   return found;
 }
@@ -128,7 +128,7 @@ static kernel *kernel_kept(const int64_t *key) {
 static void kernel_keep(kernel *k) {
   kernel **slot, *old = NULL;
   pthread_mutex_lock(&kept.lock);
-  kernel *other = find(k->key, &slot);
+  kernel *other = find_kernel(k->key, &slot);
   if (!other) {
     old = *slot;
     *slot = k;
@@ -184,14 +184,14 @@ done:
 }
 
 enum { ALIGN = 64 };
-static size_t room(lm_md d) { return (dnnl_memory_desc_get_size(d) + ALIGN - 1) / ALIGN * ALIGN; }
+static size_t aligned_size(lm_md d) { return (dnnl_memory_desc_get_size(d) + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* data: one address for each argument. */
 static lm_status kernel_run(const kernel *k, lm_device device, void *const *data) {
   lm_status status;
   dnnl_memory_t memory[ARGS] = {0}, plain = NULL, scratch = NULL, pack_scratch = NULL;
-  size_t packed_bytes = k->packed >= 0 ? room(k->desc[k->packed]) : 0;
-  size_t scratch_bytes = room(k->scratch), pack_bytes = k->pack ? room(k->pack_scratch) : 0;
+  size_t packed_bytes = k->packed >= 0 ? aligned_size(k->desc[k->packed]) : 0;
+  size_t scratch_bytes = aligned_size(k->scratch), pack_bytes = k->pack ? aligned_size(k->pack_scratch) : 0;
   size_t bytes = packed_bytes + (scratch_bytes > pack_bytes ? scratch_bytes : pack_bytes);
   void *own = NULL;
   if (bytes) TRY(lm_device_alloc(device, bytes, &own));
@@ -240,7 +240,7 @@ static lm_status matrix_desc(lm_md *d, int64_t batch, int64_t rows, int64_t colu
   return lm_md_strided(d, 3, size, dnnl_bf16, stride);
 }
 
-static lm_status make_gemm(const lm_gemm *job, const int64_t *key, kernel **out) {
+static lm_status make_gemm(const lm_cpu_gemm_job *job, const int64_t *key, kernel **out) {
   static const int arg[] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST};
   static const dnnl_query_t query[] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md};
   lm_status status;
@@ -276,12 +276,12 @@ done:
   return status;
 }
 
-lm_status lm_dnn_gemm_bf16(const lm_gemm *job, bool *done_) {
+lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done_) {
   lm_status status;
   kernel *k = NULL;
   *done_ = false;
   if (job->batch > 1 && !job->step_a && !job->step_b) return LM_OK; /* oneDNN broadcasts one side only */
-  TRY(begin());
+  TRY(begin_on_thread());
   int64_t key[KEY] = {100,     lm_cpu_threads(), job->batch, job->m,   job->n,      job->k,      job->ta,
                       job->tb, job->lda,         job->ldb,   job->ldc, job->step_a, job->step_b, job->step_c};
   memcpy(&key[14], &job->alpha, sizeof job->alpha);
@@ -424,7 +424,7 @@ lm_status lm_dnn_conv(const lm_conv_job *job, bool *done_) {
   kernel *k = NULL;
   const lm_conv_shape *s = &job->shape;
   *done_ = false;
-  TRY(begin());
+  TRY(begin_on_thread());
   const int64_t key[KEY] = {job->pass,
                             job->dtype,
                             lm_cpu_threads(),

@@ -14,7 +14,7 @@ bool lm_dnn_has_bf16(void);
 
 /* bfloat16 matrices, and direct convolution in float32 or bfloat16. *done is false, and nothing is
  * written, where oneDNN has no implementation worth having. */
-lm_status lm_dnn_gemm_bf16(const lm_gemm *job, bool *done);
+lm_status lm_dnn_gemm_bf16(const lm_cpu_gemm_job *job, bool *done);
 lm_status lm_dnn_conv(const lm_conv_job *job, bool *done);
 
 #endif

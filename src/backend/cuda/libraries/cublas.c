@@ -49,7 +49,7 @@ static int32_t alignment(const void *p) {
   return low == 0 || low > MOST_ALIGN ? MOST_ALIGN : (int32_t)low;
 }
 
-static product product_of(const lm_gemm *job) {
+static product product_of(const lm_cuda_gemm_job *job) {
   return (product){.batch = job->batch,
                    .m = job->m,
                    .n = job->n,
@@ -80,8 +80,8 @@ static cudaDataType_t data_type(int dtype) {
   }
 }
 
-static lm_status layout(const product *p, bool transposed, int64_t rows, int64_t columns, int64_t ld, int64_t step,
-                        cublasLtMatrixLayout_t out) {
+static lm_status init_layout(const product *p, bool transposed, int64_t rows, int64_t columns, int64_t ld, int64_t step,
+                             cublasLtMatrixLayout_t out) {
   lm_status status;
   int32_t batch = (int32_t)p->batch;
   TRY(BLAS(cublasLtMatrixLayoutInit(out, data_type(p->dtype), (uint64_t)(transposed ? columns : rows),
@@ -107,14 +107,14 @@ static lm_status describe(const product *p, const void *bias, choice *c) {
     TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue)));
     TRY(BLAS(cublasLtMatmulDescSetAttribute(&c->how, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof bias)));
   }
-  TRY(layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
-  TRY(layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
-  TRY(layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y));
+  TRY(init_layout(p, p->tb, p->n, p->k, p->ldb, p->step_b, &c->b));
+  TRY(init_layout(p, p->ta, p->k, p->m, p->lda, p->step_a, &c->a));
+  TRY(init_layout(p, false, p->n, p->m, p->ldy, p->step_y, &c->y));
 done:
   return status;
 }
 
-static lm_status ask(cublasLtHandle_t handle, const product *p, choice *c) {
+static lm_status ask_heuristics(cublasLtHandle_t handle, const product *p, choice *c) {
   lm_status status;
   cublasLtMatmulPreferenceOpaque_t wish;
   cublasLtMatmulHeuristicResult_t result[CHOICES];
@@ -154,14 +154,14 @@ done:
 /* Locked, as is what follows. */
 static lm_status make_handle(int ordinal) { return handles[ordinal] ? LM_OK : BLAS(cublasLtCreate(&handles[ordinal])); }
 
-static lm_status choose(const product *p, const void *bias, const choice **out) {
+static lm_status choose_algorithm(const product *p, const void *bias, const choice **out) {
   lm_status status;
   choice *fresh = lm_calloc(1, sizeof *fresh);
   if (!fresh) return LM_E_OOM;
   fresh->key = *p;
   TRY(make_handle(p->device));
   TRY(describe(p, bias, fresh));
-  TRY(ask(handles[p->device], p, fresh));
+  TRY(ask_heuristics(handles[p->device], p, fresh));
   lm_cache_put(&choices, &fresh->head, sizeof *p);
   *out = fresh;
   fresh = NULL;
@@ -176,7 +176,7 @@ static lm_status choose_relaxed(const product *p, const void *bias, const choice
   int mode;
   lm_status status = lm_cuda_relax(&mode);
   if (status != LM_OK) return status;
-  status = choose(p, bias, out);
+  status = choose_algorithm(p, bias, out);
   lm_cuda_unrelax(mode);
   if (status != LM_E_STATE || !lm_graph_capturing()) return status;
   snprintf(why, sizeof why, "%s", lm_error());
@@ -191,7 +191,7 @@ lm_status lm_cuda_blas_prepare(int ordinal) {
   return status;
 }
 
-lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done_) {
+lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done_) {
   lm_status status = LM_OK;
   cublasLtHandle_t handle = NULL;
   const choice *c = NULL;

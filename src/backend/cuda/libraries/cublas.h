@@ -1,13 +1,13 @@
 /* Matrix products through cuBLASLt. */
-#ifndef LM_CUDA_BLAS_H
-#define LM_CUDA_BLAS_H
+#ifndef LM_CUDA_CUBLAS_H
+#define LM_CUDA_CUBLAS_H
 
 #include "backend/cuda/cuda.h"
 
 /* For each i of a batch, row-major: y[i] = alpha a[i] b[i] + beta y[i] (+ bias to each row).
  * a [m, k] has lda elements a row, or is stored transposed, [k, m], with `ta`; so has b [k, n]; y [m, n]. Matrices of a
  * batch lie `step` elements apart (0: one for all). None of the sizes is 0; beta 0 never reads y. */
-typedef struct lm_gemm {
+typedef struct lm_cuda_gemm_job {
   lm_dtype dtype; /* floating */
   lm_device device;
   int64_t batch, m, n, k;
@@ -17,12 +17,12 @@ typedef struct lm_gemm {
   int64_t lda, ldb, ldy;
   int64_t step_a, step_b, step_y;
   double alpha, beta;
-} lm_gemm;
+} lm_cuda_gemm_job;
 
 /* The card's handle, before anybody captures there: making it waits for the whole card. */
 lm_status lm_cuda_blas_prepare(int ordinal);
 /* *done is false, and nothing was enqueued, where the library has no kernel for it. */
-lm_status lm_cuda_gemm(const lm_gemm *job, void *stream, bool *done);
+lm_status lm_cuda_gemm(const lm_cuda_gemm_job *job, void *stream, bool *done);
 
 /* A cublasStatus_t as a status: "mm: cublasLtMatmul: error 14 (CUBLAS_STATUS_INTERNAL_ERROR): why". */
 lm_status lm_cuda_check_blas(int code, const char *call);

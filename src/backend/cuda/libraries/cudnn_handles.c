@@ -10,7 +10,7 @@ static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;
 static lm_cudnn *idle[LM_DEVICE_MAX]; /* by physical ordinal, the last used first: its plans are the likeliest */
 static int made[LM_DEVICE_MAX];
 
-static void put(int ordinal, lm_cudnn *c) {
+static void put_idle(int ordinal, lm_cudnn *c) {
   pthread_mutex_lock(&lock);
   c->next = idle[ordinal];
   idle[ordinal] = c;
@@ -18,7 +18,7 @@ static void put(int ordinal, lm_cudnn *c) {
   pthread_mutex_unlock(&lock);
 }
 
-static lm_status make(int ordinal, lm_cudnn **out) {
+static lm_status make_handle(int ordinal, lm_cudnn **out) {
   lm_status status;
   lm_cudnn *c = lm_calloc(1, sizeof *c);
   if (!c) return LM_E_OOM;
@@ -53,7 +53,7 @@ lm_status lm_cudnn_take(lm_device device, void *stream, lm_cudnn **out) {
   lm_cudnn *c = take_idle(ordinal, false);
   bool alone = !c && lm_graph_keep_out();
   if (!c && !alone) c = take_idle(ordinal, true);
-  if (!c) status = make(ordinal, &c);
+  if (!c) status = make_handle(ordinal, &c);
   if (alone) lm_graph_let_in();
   TRY(status);
   if (c->stream != stream) {
@@ -68,7 +68,7 @@ done:
 }
 
 void lm_cudnn_put(lm_device device, lm_cudnn *c) {
-  if (c) put(lm_device_physical(device), c);
+  if (c) put_idle(lm_device_physical(device), c);
 }
 
 lm_status lm_cudnn_prepare(int ordinal) {
@@ -76,7 +76,7 @@ lm_status lm_cudnn_prepare(int ordinal) {
   pthread_mutex_lock(&lock);
   bool there = made[ordinal] > 0;
   pthread_mutex_unlock(&lock);
-  lm_status status = there ? LM_OK : make(ordinal, &c);
-  if (c) put(ordinal, c);
+  lm_status status = there ? LM_OK : make_handle(ordinal, &c);
+  if (c) put_idle(ordinal, c);
   return status;
 }

@@ -1,10 +1,10 @@
 /* cuDNN handles, made at need and lent out, each with the plans that were found with it: neither is shared between
  * threads at the same time. */
-#ifndef LM_CUDA_CUDNN_POOL_H
-#define LM_CUDA_CUDNN_POOL_H
+#ifndef LM_CUDA_CUDNN_HANDLES_H
+#define LM_CUDA_CUDNN_HANDLES_H
 
-#include "backend/cuda/libraries/plan_cache.h"
 #include "backend/cuda/libraries/cudnn_plan.h"
+#include "backend/cuda/libraries/plan_cache.h"
 
 typedef struct lm_cudnn_found {
   lm_cached head;

@@ -35,7 +35,7 @@ static void destroy(descriptor *d) {
 /* ---- the graph */
 
 /* A new descriptor that lives as long as the search. */
-static lm_status part(lm_cudnn_search *s, cudnnBackendDescriptorType_t type, descriptor *out) {
+static lm_status new_descriptor(lm_cudnn_search *s, cudnnBackendDescriptorType_t type, descriptor *out) {
   lm_status status;
   TRY(CUDNN(cudnnBackendCreateDescriptor(type, out)));
   s->part[s->parts++] = *out;
@@ -43,12 +43,13 @@ done:
   return status;
 }
 
-static lm_status set(descriptor d, attribute name, cudnnBackendAttributeType_t type, int64_t count, const void *value) {
+static lm_status set_attribute(descriptor d, attribute name, cudnnBackendAttributeType_t type, int64_t count,
+                               const void *value) {
   return CUDNN(cudnnBackendSetAttribute(d, name, type, count, value));
 }
 
 static lm_status set_descriptor(descriptor d, attribute name, descriptor value) {
-  return set(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+  return set_attribute(d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
 
 static cudnnDataType_t data_type(int dtype) {
@@ -66,19 +67,20 @@ static cudnnDataType_t compute_type(int dtype) { return dtype == LM_F64 ? CUDNN_
 enum { ID_X = 'x', ID_W = 'w', ID_Y = 'y', ID_BIAS = 'b', ID_SUM = 's' };
 
 /* Dense [n, c, h, w] in the key's layout. ID_SUM exists only inside the graph, in the type of the arithmetic. */
-static lm_status tensor(lm_cudnn_search *s, int64_t id, int64_t n, int64_t c, int64_t h, int64_t w, descriptor *out) {
+static lm_status describe_tensor(lm_cudnn_search *s, int64_t id, int64_t n, int64_t c, int64_t h, int64_t w,
+                                 descriptor *out) {
   lm_status status;
   bool inside = id == ID_SUM;
   int64_t align = LM_CUDNN_ALIGN, size[4] = {n, c, h, w};
   int64_t first[4] = {c * h * w, h * w, w, 1}, last[4] = {c * h * w, 1, w * c, c};
   cudnnDataType_t type = inside ? compute_type(s->key.dtype) : data_type(s->key.dtype);
-  TRY(part(s, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
-  TRY(set(*out, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
-  TRY(set(*out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
-  TRY(set(*out, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size));
-  TRY(set(*out, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->key.channels_last ? last : first));
-  TRY(set(*out, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align));
-  if (inside) TRY(set(*out, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside));
+  TRY(new_descriptor(s, CUDNN_BACKEND_TENSOR_DESCRIPTOR, out));
+  TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id));
+  TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
+  TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, size));
+  TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, s->key.channels_last ? last : first));
+  TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align));
+  if (inside) TRY(set_attribute(*out, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &inside));
   TRY(CUDNN(cudnnBackendFinalize(*out)));
 done:
   return status;
@@ -90,14 +92,14 @@ static lm_status convolution(lm_cudnn_search *s, descriptor *out) {
   int64_t dims = 2;
   cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
   cudnnDataType_t type = compute_type(s->key.dtype);
-  TRY(part(s, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, shape->stride));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, shape->padding));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, shape->padding));
-  TRY(set(*out, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, shape->dilation));
+  TRY(new_descriptor(s, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, out));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &dims));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, shape->stride));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, shape->padding));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, shape->padding));
+  TRY(set_attribute(*out, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, shape->dilation));
   TRY(CUDNN(cudnnBackendFinalize(*out)));
 done:
   return status;
@@ -133,13 +135,13 @@ static lm_status operation(lm_cudnn_search *s, descriptor x, descriptor w, descr
   float one = 1, zero = 0;
   double wide_one = 1, wide_zero = 0;
   cudnnBackendAttributeType_t factor = wide ? CUDNN_TYPE_DOUBLE : CUDNN_TYPE_FLOAT;
-  TRY(part(s, operations[pass].type, out));
+  TRY(new_descriptor(s, operations[pass].type, out));
   TRY(set_descriptor(*out, operations[pass].how, how));
   TRY(set_descriptor(*out, operations[pass].x, x));
   TRY(set_descriptor(*out, operations[pass].w, w));
   TRY(set_descriptor(*out, operations[pass].y, y));
-  TRY(set(*out, operations[pass].alpha, factor, 1, wide ? (void *)&wide_one : (void *)&one));
-  TRY(set(*out, operations[pass].beta, factor, 1, wide ? (void *)&wide_zero : (void *)&zero));
+  TRY(set_attribute(*out, operations[pass].alpha, factor, 1, wide ? (void *)&wide_one : (void *)&one));
+  TRY(set_attribute(*out, operations[pass].beta, factor, 1, wide ? (void *)&wide_zero : (void *)&zero));
   TRY(CUDNN(cudnnBackendFinalize(*out)));
 done:
   return status;
@@ -151,11 +153,11 @@ static lm_status addition(lm_cudnn_search *s, descriptor sum, descriptor bias, d
   descriptor how;
   cudnnPointwiseMode_t mode = CUDNN_POINTWISE_ADD;
   cudnnDataType_t type = compute_type(s->key.dtype);
-  TRY(part(s, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &how));
-  TRY(set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
-  TRY(set(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type));
+  TRY(new_descriptor(s, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &how));
+  TRY(set_attribute(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode));
+  TRY(set_attribute(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type));
   TRY(CUDNN(cudnnBackendFinalize(how)));
-  TRY(part(s, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, out));
+  TRY(new_descriptor(s, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, out));
   TRY(set_descriptor(*out, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how));
   TRY(set_descriptor(*out, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, sum));
   TRY(set_descriptor(*out, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, bias));
@@ -170,21 +172,22 @@ lm_status lm_cudnn_search_begin(const lm_cudnn_target *target, const lm_cudnn_ke
   const lm_conv_shape *c = &key->shape;
   descriptor x, w, y, bias, sum, how, op[2];
   *s = (lm_cudnn_search){.target = *target, .key = *key};
-  TRY(tensor(s, ID_X, c->n, c->c, c->h, c->w, &x));
-  TRY(tensor(s, ID_W, c->k, c->c / c->groups, c->kh, c->kw, &w));
-  TRY(tensor(s, ID_Y, c->n, c->k, c->oh, c->ow, &y));
+  TRY(describe_tensor(s, ID_X, c->n, c->c, c->h, c->w, &x));
+  TRY(describe_tensor(s, ID_W, c->k, c->c / c->groups, c->kh, c->kw, &w));
+  TRY(describe_tensor(s, ID_Y, c->n, c->k, c->oh, c->ow, &y));
   TRY(convolution(s, &how));
   if (key->bias) {
-    TRY(tensor(s, ID_BIAS, 1, c->k, 1, 1, &bias));
-    TRY(tensor(s, ID_SUM, c->n, c->k, c->oh, c->ow, &sum));
+    TRY(describe_tensor(s, ID_BIAS, 1, c->k, 1, 1, &bias));
+    TRY(describe_tensor(s, ID_SUM, c->n, c->k, c->oh, c->ow, &sum));
     TRY(operation(s, x, w, sum, how, &op[0]));
     TRY(addition(s, sum, bias, y, &op[1]));
   } else {
     TRY(operation(s, x, w, y, how, &op[0]));
   }
-  TRY(part(s, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &s->graph));
-  TRY(set(s->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, key->bias ? 2 : 1, op));
-  if (target->handle) TRY(set(s->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle));
+  TRY(new_descriptor(s, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &s->graph));
+  TRY(set_attribute(s->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, key->bias ? 2 : 1, op));
+  if (target->handle)
+    TRY(set_attribute(s->graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle));
   TRY(CUDNN(cudnnBackendFinalize(s->graph)));
 done:
   return status;
@@ -203,14 +206,14 @@ void lm_cudnn_search_end(lm_cudnn_search *s) {
 /* ---- engines */
 
 /* The heuristics' next list into s->config; none is no error. */
-static lm_status ask(lm_cudnn_search *s, cudnnBackendHeurMode_t mode) {
+static lm_status ask_heuristics(lm_cudnn_search *s, cudnnBackendHeurMode_t mode) {
   lm_status status;
   descriptor heuristics = NULL;
   int64_t found = 0;
   drop_configs(s);
   TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics)));
   TRY(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, s->graph));
-  TRY(set(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
+  TRY(set_attribute(heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode));
   if (s->target.properties) TRY(set_descriptor(heuristics, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, s->target.properties));
   int code = cudnnBackendFinalize(heuristics);
   if (unsupported(code)) goto done;
@@ -230,7 +233,7 @@ done:
 }
 
 /* Whether the engine's arithmetic is what the key allows. */
-static lm_status allowed(const lm_cudnn_search *s, descriptor config, bool *out) {
+static lm_status is_allowed(const lm_cudnn_search *s, descriptor config, bool *out) {
   lm_status status;
   descriptor engine = NULL;
   cudnnBackendNumericalNote_t note[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -271,7 +274,7 @@ static lm_status make_plan(const lm_cudnn_search *s, descriptor config, lm_cudnn
   if (s->target.properties) {
     TRY(set_descriptor(plan.plan, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, s->target.properties));
   } else {
-    TRY(set(plan.plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->target.handle));
+    TRY(set_attribute(plan.plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &s->target.handle));
   }
   *code = cudnnBackendFinalize(plan.plan);
   if (*code != CUDNN_STATUS_SUCCESS) goto done;
@@ -293,13 +296,13 @@ lm_status lm_cudnn_search_next(lm_cudnn_search *s, lm_cudnn_plan *out) {
   while (!out->plan) {
     if (s->at == s->configs) {
       if (s->mode == MODES) break;
-      TRY(ask(s, modes[s->mode++]));
+      TRY(ask_heuristics(s, modes[s->mode++]));
       continue;
     }
     descriptor *config = &s->config[s->at++];
     bool good = false;
     int code = 0;
-    TRY(allowed(s, *config, &good));
+    TRY(is_allowed(s, *config, &good));
     if (!good) continue;
     TRY(make_plan(s, *config, out, &code));
     if (out->plan) *config = NULL;
@@ -325,9 +328,9 @@ lm_status lm_cudnn_execute(cudnnHandle_t handle, const lm_cudnn_plan *plan, cons
   const void *data[4] = {x, w, y, bias};
   int count = bias ? 4 : 3;
   TRY(CUDNN(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack)));
-  TRY(set(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id));
-  TRY(set(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data));
-  TRY(set(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
+  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, count, id));
+  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, count, data));
+  TRY(set_attribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
   TRY(CUDNN(cudnnBackendFinalize(pack)));
   TRY(CUDNN(cudnnBackendExecute(handle, plan->plan, pack)));
 done:

@@ -1,7 +1,7 @@
 /* A table from keys of fixed size to what was found for them, for plans and heuristics. Nothing is ever taken out:
  * kernels in flight and captured graphs may still need it. Not locked. */
-#ifndef LM_CUDA_CACHE_H
-#define LM_CUDA_CACHE_H
+#ifndef LM_CUDA_PLAN_CACHE_H
+#define LM_CUDA_PLAN_CACHE_H
 
 #include <stdint.h>
 #include <string.h>

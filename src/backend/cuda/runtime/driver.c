@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/libraries/cublas.h"
-#include "backend/cuda/runtime/context.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/libraries/cublas.h"
 #include "backend/cuda/libraries/cudnn_handles.h"
+#include "backend/cuda/runtime/context.h"
 #include "backend/cuda/runtime/properties.h"
 #include "device/alloc.h"
 

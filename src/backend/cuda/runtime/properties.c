@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "backend/cuda/runtime/context.h"
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/runtime/context.h"
 
 /* clang-format off */
 /* Fields of cudaDeviceProp: numbers, and arrays of them. */

@@ -1,19 +1,23 @@
-#include "backend/cuda/strided_walk.h"
+#include "backend/cuda/strided.h"
 
 #include <string.h>
 
 #include "copy.h"
+#include "merged_dims.h"
+
+_Static_assert((int)LM_STRIDED_OPERANDS == (int)LM_DIMS_SIDES && (int)LM_STRIDED_DIMS == (int)LM_DIMS_MAX,
+               "merged_dims.h");
 
 enum { PIECE = INT32_MAX }; /* kernels count elements in 31 bits */
 
-lm_walk_layout lm_cuda_walk(const lm_tensor *result) {
-  lm_walk_layout l = {.ndim = result->ndim};
+lm_strided_layout lm_cuda_strided(const lm_tensor *result) {
+  lm_strided_layout l = {.ndim = result->ndim};
   for (int d = 0; d < result->ndim; d++) l.size[d] = result->size[d];
-  lm_cuda_walk_add(&l, result, result->stride);
+  lm_cuda_strided_add(&l, result, result->stride);
   return l;
 }
 
-int lm_cuda_walk_add(lm_walk_layout *l, const lm_tensor *t, const int64_t *stride) {
+int lm_cuda_strided_add(lm_strided_layout *l, const lm_tensor *t, const int64_t *stride) {
   int k = l->operands++;
   l->data[k] = t->data;
   l->dtype[k] = t->dtype;
@@ -21,7 +25,7 @@ int lm_cuda_walk_add(lm_walk_layout *l, const lm_tensor *t, const int64_t *strid
   return k;
 }
 
-int64_t lm_cuda_walk_numel(const lm_walk_layout *l) {
+int64_t lm_cuda_strided_numel(const lm_strided_layout *l) {
   int64_t n = 1;
   for (int d = 0; d < l->ndim; d++) n *= l->size[d];
   return n;
@@ -29,71 +33,63 @@ int64_t lm_cuda_walk_numel(const lm_walk_layout *l) {
 
 /* ---- dims */
 
-static void swap_dims(lm_walk_layout *l, int a, int b) {
-  int64_t size = l->size[a];
-  l->size[a] = l->size[b], l->size[b] = size;
-  for (int k = 0; k < l->operands; k++) {
-    int64_t stride = l->stride[k][a];
-    l->stride[k][a] = l->stride[k][b], l->stride[k][b] = stride;
+static void reverse(int n, int64_t *v) {
+  for (int a = 0, b = n - 1; a < b; a++, b--) {
+    int64_t first = v[a];
+    v[a] = v[b], v[b] = first;
   }
 }
 
-static void drop_dim(lm_walk_layout *l, int dim) {
-  for (int d = dim; d + 1 < l->ndim; d++) swap_dims(l, d, d + 1);
-  l->ndim--;
+static void reverse_dims(lm_strided_layout *l) {
+  reverse(l->ndim, l->size);
+  for (int k = 0; k < l->operands; k++) reverse(l->ndim, l->stride[k]);
 }
 
-/* Dim 0 is the innermost by now. */
-static void merge(lm_walk_layout *l) {
-  for (int d = l->ndim - 1; d >= 0; d--) {
-    if (l->size[d] == 1) drop_dim(l, d);
+/* Dims come with the innermost last, as in tensors and lm_dims, and go with it first. */
+void lm_cuda_strided_order(lm_strided_layout *l, int order) {
+  const int64_t *stride[LM_STRIDED_OPERANDS];
+  for (int k = 0; k < l->operands; k++) stride[k] = l->stride[k];
+  lm_dims dims = lm_dims_of(l->ndim, l->size, NULL, l->operands, stride, order == LM_BY_MEMORY);
+  if (dims.ndim == 0) { /* one element: a run of one */
+    dims.ndim = 1, dims.size[0] = 1;
+    for (int k = 0; k < l->operands; k++) dims.stride[k][0] = 1;
   }
-  for (int d = l->ndim - 1; d > 0; d--) {
-    bool merges = true;
-    for (int k = 0; k < l->operands; k++) merges &= l->stride[k][d] == l->stride[k][d - 1] * l->size[d - 1];
-    if (!merges) continue;
-    l->size[d - 1] *= l->size[d];
-    drop_dim(l, d);
-  }
-  if (l->ndim > 0) return;
-  l->ndim = 1, l->size[0] = 1; /* one element: a run of one */
-  for (int k = 0; k < l->operands; k++) l->stride[k][0] = 1;
+  l->ndim = dims.ndim;
+  memcpy(l->size, dims.size, sizeof l->size);
+  memcpy(l->stride, dims.stride, sizeof l->stride);
+  reverse_dims(l);
 }
 
-void lm_cuda_walk_order(lm_walk_layout *l, int order) {
-  for (int a = 0, b = l->ndim - 1; a < b; a++, b--) swap_dims(l, a, b);
-  if (order == LM_BY_MEMORY) {
-    for (int d = 1; d < l->ndim; d++) {
-      for (int at = d; at > 0 && l->stride[0][at] < l->stride[0][at - 1]; at--) swap_dims(l, at, at - 1);
-    }
-  }
-  merge(l);
+/* What may be joined by now is. */
+static void merge(lm_strided_layout *l) {
+  reverse_dims(l);
+  lm_cuda_strided_order(l, LM_ROW_MAJOR);
 }
 
 /* ---- operands that run across */
 
-int lm_cuda_walk_across(const lm_walk_layout *l, int k) {
+int lm_cuda_strided_across(const lm_strided_layout *l, int k) {
   enum {
     LEAST = 16,
     WORTH = 1 << 15
   }; /* below, tiles stay empty; below that many elements, reading as it comes is fine */
-  if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < LEAST || lm_cuda_walk_numel(l) < WORTH) return 0;
+  if (!l->data[k] || l->stride[k][0] < 2 || l->size[0] < LEAST || lm_cuda_strided_numel(l) < WORTH) return 0;
   for (int d = 1; d < l->ndim; d++) {
     if (l->stride[k][d] == 1 && l->size[d] >= LEAST) return d;
   }
   return 0;
 }
 
-lm_status lm_cuda_turn(const lm_walk_layout *l, int dim, void *stream) {
+lm_status lm_cuda_turn(const lm_strided_layout *l, int dim, void *stream) {
   lm_status status = LM_OK;
-  if (lm_cuda_walk_numel(l) <= PIECE) return LAUNCH("copy", lm_copy_turned(l, dim, stream));
+  if (lm_cuda_strided_numel(l) <= PIECE) return LAUNCH("copy", lm_copy_turned(l, dim, stream));
   int widest = 1;
   for (int d = 1; d < l->ndim; d++) {
     if (l->size[d] > l->size[widest]) widest = d;
   }
   if (l->size[widest] < 2) widest = 0;
   int64_t bytes = (int64_t)lm_dtype_size((lm_dtype)l->dtype[0]);
-  lm_walk_layout half[2] = {*l, *l};
+  lm_strided_layout half[2] = {*l, *l};
   half[0].size[widest] = l->size[widest] / 2;
   half[1].size[widest] -= half[0].size[widest];
   for (int k = 0; k < 2; k++) {
@@ -105,8 +101,8 @@ done:
 }
 
 /* Operand k into `scratch`, dense in the order of the walk; dims along which it is broadcast stay so. */
-static lm_status straighten(lm_walk_layout *l, int k, void *scratch, void *stream) {
-  lm_walk_layout turn = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
+static lm_status straighten(lm_strided_layout *l, int k, void *scratch, void *stream) {
+  lm_strided_layout turn = {.operands = 2, .data = {scratch, l->data[k]}, .dtype = {l->dtype[k], l->dtype[k]}};
   int64_t next = 1;
   int along = 0;
   for (int d = 0; d < l->ndim; d++) {
@@ -122,7 +118,7 @@ static lm_status straighten(lm_walk_layout *l, int k, void *scratch, void *strea
   return lm_cuda_turn(&turn, along, stream);
 }
 
-static size_t straight_bytes(const lm_walk_layout *l, int k) {
+static size_t straight_bytes(const lm_strided_layout *l, int k) {
   size_t bytes = lm_dtype_size((lm_dtype)l->dtype[k]);
   for (int d = 0; d < l->ndim; d++) bytes *= l->stride[k][d] ? (size_t)l->size[d] : 1;
   return bytes;
@@ -133,8 +129,8 @@ static size_t straight_bytes(const lm_walk_layout *l, int k) {
 static lm_status launch_pieces(const char *name, lm_point_launcher *launcher, const lm_point_launch *launch,
                                void *stream) {
   lm_status status = LM_OK;
-  const lm_walk_layout *l = &launch->at;
-  int64_t n = lm_cuda_walk_numel(l);
+  const lm_strided_layout *l = &launch->at;
+  int64_t n = lm_cuda_strided_numel(l);
   if (n <= PIECE) return LAUNCH(name, launcher(launch, stream));
   int outer = l->ndim - 1;
   int64_t first = l->size[outer] / 2;
@@ -159,12 +155,12 @@ done:
 lm_status lm_cuda_point_launch(const char *name, lm_point_launcher *launcher, lm_point_launch *launch, lm_device device,
                                void *stream) {
   lm_status status = LM_OK;
-  lm_walk_layout *l = &launch->at;
-  void *scratch[LM_WALK_OPERANDS] = {NULL};
-  size_t bytes[LM_WALK_OPERANDS] = {0};
+  lm_strided_layout *l = &launch->at;
+  void *scratch[LM_STRIDED_OPERANDS] = {NULL};
+  size_t bytes[LM_STRIDED_OPERANDS] = {0};
   bool straightened = false;
   for (int k = 1; k < l->operands; k++) {
-    if (!lm_cuda_walk_across(l, k)) continue;
+    if (!lm_cuda_strided_across(l, k)) continue;
     bytes[k] = straight_bytes(l, k);
     TRY(lm_cuda_scratch(device, bytes[k], &scratch[k]));
     TRY(straighten(l, k, scratch[k], stream));

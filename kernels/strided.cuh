@@ -3,20 +3,20 @@
  * Elements are numbered in the order of the merged dims (dim 0 is the innermost), thread t takes 4t to 4t + 3. Where an
  * operand's four lie together and aligned they move as one vector. Loading is apart from converting, so that the loads
  * of all operands are on their way before the first is waited for; dtypes are chosen by uniform branches. */
-#ifndef LM_KERNELS_WALK_CUH
-#define LM_KERNELS_WALK_CUH
+#ifndef LM_KERNELS_STRIDED_CUH
+#define LM_KERNELS_STRIDED_CUH
 
-#include "strided_walk.h"
+#include "strided.h"
 #include "vectors.cuh"
 
 enum { LM_GROUP = 4 };
 
 /* What a kernel knows of N operands. */
 template <int N>
-struct lm_walk {
+struct lm_strided {
   char *data[N];
-  int64_t stride[LM_WALK_DIMS][N]; /* in elements */
-  lm_divider size[LM_WALK_DIMS];
+  int64_t stride[LM_STRIDED_DIMS][N]; /* in elements */
+  lm_divider size[LM_STRIDED_DIMS];
   uint32_t n;         /* < 2^31 */
   uint8_t ndim, rows; /* rows: a group never crosses the end of dim 0 */
   uint8_t dtype[N], width[N], vector[N];
@@ -32,7 +32,7 @@ static inline int lm_dtype_width(int dtype) {
 }
 
 /* Do an operand's groups lie together, aligned? */
-static inline bool lm_is_vector(const lm_walk_layout *l, int k, bool rows) {
+static inline bool lm_is_vector(const lm_strided_layout *l, int k, bool rows) {
   int width = lm_dtype_width(l->dtype[k]), together = width * LM_GROUP < 16 ? width * LM_GROUP : 16;
   if ((uintptr_t)l->data[k] % (uintptr_t)together != 0) return false;
   bool linear = true, by_rows = rows && l->stride[k][0] == 1;
@@ -47,8 +47,8 @@ static inline bool lm_is_vector(const lm_walk_layout *l, int k, bool rows) {
 
 /* For layouts of fewer than 2^31 elements. */
 template <int N>
-static inline lm_walk<N> lm_walk_of(const lm_walk_layout *l) {
-  lm_walk<N> w = {};
+static inline lm_strided<N> lm_strided_of(const lm_strided_layout *l) {
+  lm_strided<N> w = {};
   w.n = 1;
   w.ndim = (uint8_t)l->ndim;
   w.rows = l->ndim == 1 || l->size[0] % LM_GROUP == 0;
@@ -68,7 +68,7 @@ static inline lm_walk<N> lm_walk_of(const lm_walk_layout *l) {
 
 /* Where elements i to i + 3 of each operand lie, in elements; what is past the end repeats an element before it. */
 template <int N>
-LM_DEVICE void lm_places(const lm_walk<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
+LM_DEVICE void lm_strided_places(const lm_strided<N> &w, uint32_t i, int64_t (*at)[LM_GROUP]) {
   uint32_t rest[LM_GROUP], in_dim;
   int last = w.ndim - 1;
   LM_UNROLL
@@ -126,7 +126,7 @@ LM_DEVICE void lm_fetch_as(lm_raw *raw, const char *data, const int64_t *at, boo
 }
 
 template <int N>
-LM_DEVICE void lm_fetch(lm_raw *raw, const lm_walk<N> &w, int k, const int64_t *at, bool whole) {
+LM_DEVICE void lm_fetch(lm_raw *raw, const lm_strided<N> &w, int k, const int64_t *at, bool whole) {
   bool together = w.vector[k] && whole;
   switch (w.width[k]) {
     case 1: lm_fetch_as<uint8_t>(raw, w.data[k], at, together); break;
@@ -146,31 +146,22 @@ LM_DEVICE void lm_decode_as(num *out, const lm_raw &raw) {
 
 /* Stored elements as numbers. What is computed in int64 has no floating inputs. */
 template <class num>
-struct lm_decoder {
-  static LM_DEVICE void decode(num *out, const lm_raw &raw, int dtype) {
+LM_DEVICE void lm_decode(num *out, const lm_raw &raw, int dtype) {
+  if constexpr (std::is_floating_point_v<num>) {
     switch (dtype) {
-      case LM_BOOL: lm_decode_as<lm_bool>(out, raw); break;
-      case LM_U8: lm_decode_as<uint8_t>(out, raw); break;
-      case LM_I32: lm_decode_as<int32_t>(out, raw); break;
-      case LM_I64: lm_decode_as<int64_t>(out, raw); break;
-      case LM_F16: lm_decode_as<lm_f16>(out, raw); break;
-      case LM_BF16: lm_decode_as<lm_bf16>(out, raw); break;
-      case LM_F32: lm_decode_as<float>(out, raw); break;
-      default: lm_decode_as<double>(out, raw); break;
+      case LM_F16: return lm_decode_as<lm_f16>(out, raw);
+      case LM_BF16: return lm_decode_as<lm_bf16>(out, raw);
+      case LM_F32: return lm_decode_as<float>(out, raw);
+      case LM_F64: return lm_decode_as<double>(out, raw);
     }
   }
-};
-template <>
-struct lm_decoder<int64_t> {
-  static LM_DEVICE void decode(int64_t *out, const lm_raw &raw, int dtype) {
-    switch (dtype) {
-      case LM_BOOL: lm_decode_as<lm_bool>(out, raw); break;
-      case LM_U8: lm_decode_as<uint8_t>(out, raw); break;
-      case LM_I32: lm_decode_as<int32_t>(out, raw); break;
-      default: lm_decode_as<int64_t>(out, raw); break;
-    }
+  switch (dtype) {
+    case LM_BOOL: return lm_decode_as<lm_bool>(out, raw);
+    case LM_U8: return lm_decode_as<uint8_t>(out, raw);
+    case LM_I32: return lm_decode_as<int32_t>(out, raw);
+    default: return lm_decode_as<int64_t>(out, raw);
   }
-};
+}
 
 template <class T, class num>
 LM_DEVICE void lm_store_as(char *data, const int64_t *at, const num *value, bool together, int count) {
@@ -190,7 +181,7 @@ LM_DEVICE void lm_store_as(char *data, const int64_t *at, const num *value, bool
 
 /* The first `count` of four numbers into operand k. */
 template <class num, int N>
-LM_DEVICE void lm_store(const lm_walk<N> &w, int k, const int64_t *at, const num *value, int count) {
+LM_DEVICE void lm_store(const lm_strided<N> &w, int k, const int64_t *at, const num *value, int count) {
   char *data = w.data[k];
   bool together = w.vector[k] && count == LM_GROUP;
   switch (w.dtype[k]) {

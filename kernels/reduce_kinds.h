@@ -1,0 +1,32 @@
+/* Which reduction, and which softmax. For C and CUDA. */
+#ifndef LM_KERNELS_REDUCE_KINDS_H
+#define LM_KERNELS_REDUCE_KINDS_H
+
+/* Integers have SUM, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts. */
+typedef enum lm_reduce_kind {
+  LM_REDUCE_SUM,
+  LM_REDUCE_ABS,
+  LM_REDUCE_SQUARE,
+  LM_REDUCE_POWER, /* |x|^p */
+  LM_REDUCE_NONZERO,
+  LM_REDUCE_MAX,
+  LM_REDUCE_MIN,
+  LM_REDUCE_ABS_MAX,
+  LM_REDUCE_ABS_MIN,
+  LM_REDUCE_DEVIATION, /* the sum of (x - mean)^2 */
+  LM_REDUCE_LOGSUMEXP,
+  LM_REDUCE_EXP, /* the sum of e^(x - c), for the CPU's logsumexp */
+  LM_REDUCE_MAX_PLACE,
+  LM_REDUCE_MIN_PLACE,
+  LM_REDUCE_KINDS
+} lm_reduce_kind;
+
+typedef enum lm_softmax_kind {
+  LM_SOFTMAX,
+  LM_LOG_SOFTMAX,
+  LM_SOFTMAX_BACKWARD, /* x is the gradient, y softmax's result */
+  LM_LOG_SOFTMAX_BACKWARD,
+  LM_SOFTMAX_KINDS
+} lm_softmax_kind;
+
+#endif
