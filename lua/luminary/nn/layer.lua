@@ -96,6 +96,8 @@ local function forward_of(entry, names)
   local call, in_place, first = entry.call, entry.in_place, names[1]
   if in_place and #names == 0 then
     return function(self, x) return (self.inplace and in_place or call)(x) end
+  elseif in_place and #names == 1 then
+    return function(self, x) return (self.inplace and in_place or call)(x, self[first]) end
   elseif in_place then
     return function(self, x) return (self.inplace and in_place or call)(x, fields(self, names, 1)) end
   elseif entry.inputs == 2 then
