@@ -150,6 +150,22 @@ describe("a Semaphore", function()
     holder:join(20)
   end)
 
+  it("is counted without a permit being taken", function()
+    local semaphore, stop = mp.Semaphore(), mp.Event()
+    local counts = mp.spawn(function(_, sem, e)
+      while not e:is_set() do sem:get_value() end
+    end, {method = "thread", args = {semaphore, stop}, join = false})
+    local got = 0
+    for _ = 1, 20000 do
+      if not semaphore:acquire(0) then break end
+      semaphore:release()
+      got = got + 1
+    end
+    stop:set()
+    counts:join()
+    assert.equal(20000, got)
+  end)
+
   it("is a signal, too: one releases what others acquire", function()
     local signal, done = mp.Semaphore(0), mp.Semaphore(0)
     local other = mp.Process {target = function(a, b)

@@ -138,13 +138,10 @@ local Barrier = {kind = "Barrier"}
 local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
 local LOOK = 0.1 -- seconds: nobody tells of one who was killed
 
--- With the lock held: to count permits takes them for a moment.
 local function inside(self) return self.parties - self.places:get_value() end
 
 local fields = {
-  n_waiting = function(self)
-    return self.condition:with(function() return self.state[1] == FILLING and inside(self) or 0 end)
-  end,
+  n_waiting = function(self) return self.state[1] == FILLING and inside(self) or 0 end,
   broken = function(self) return self.state[1] == BROKEN end,
 }
 
