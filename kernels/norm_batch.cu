@@ -204,8 +204,7 @@ struct lm_relu_map {
   const T *x, *addend;
   template <int V>
   LM_DEVICE item<V> load(int64_t at) const {
-    item<V> in;
-    in.x = lm_load<V>(x + at);
+    item<V> in = {lm_load<V>(x + at), {}};
     if (ADD) in.addend = lm_load<V>(addend + at);
     return in;
   }

@@ -23,7 +23,8 @@ void lm_expr_end(lm_expr *e) {
 lm_status lm_expr_results(lm_expr *e, int n, lm_tensor *const *result, lm_tensor **out) {
   lm_status status = e->status;
   if (!result[0] && status == LM_OK) status = lm_fail(LM_E_STATE, "a formula gave no value");
-  for (int i = 0; i < n && status == LM_OK; i++) out[i] = result[i] ? lm_retain(result[i]) : NULL; /* nil, of further ones */
+  for (int i = 0; i < n && status == LM_OK; i++)
+    out[i] = result[i] ? lm_retain(result[i]) : NULL; /* nil, of further ones */
   lm_expr_end(e);
   return status;
 }

@@ -48,7 +48,7 @@ typedef struct lm_lent_message {
 typedef struct lm_borrowed {
   lm_lent_at at;
   struct mapping *map; /* NULL: one's own */
-  lm_lease *of[2]; /* of the owner, and of the letter */
+  lm_lease *of[2];     /* of the owner, and of the letter */
   lm_device device;
   lm_storage *storage; /* valid while the release runs */
   uint64_t used;

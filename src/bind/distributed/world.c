@@ -197,9 +197,8 @@ static int bind_fail(lua_State *L) {
 }
 
 const luaL_Reg lm_world_functions[] = {
-    {"dist_open", bind_open},   {"dist_close", bind_close},
-    {"dist_pmix", bind_pmix},   {"dist_local_rank", bind_local_rank},
-    {"dist_backend", bind_backend},
-    {"dist_cause", bind_cause},
-    {"dist_fail", bind_fail},   {NULL, NULL},
+    {"dist_open", bind_open},       {"dist_close", bind_close},
+    {"dist_pmix", bind_pmix},       {"dist_local_rank", bind_local_rank},
+    {"dist_backend", bind_backend}, {"dist_cause", bind_cause},
+    {"dist_fail", bind_fail},       {NULL, NULL},
 };

@@ -322,7 +322,7 @@ static int bind_semaphore(lua_State *L) {
 
 static int bind_permit(lua_State *L) {
   lm_grasp got;
-  lm_status status = lm_semaphore_acquire(check_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
+  lm_status status = lm_semaphore_acquire(need_handle(L, 1, LM_SEMAPHORE), luaL_checknumber(L, 2), &got);
   if (status != LM_OK) return lm_raise(L, lm_fail_in(status, "Semaphore:acquire"));
   if (got == LM_GRASP_NONE) return 0;
   lua_pushinteger(L, got);
@@ -330,22 +330,22 @@ static int bind_permit(lua_State *L) {
 }
 
 static int bind_permit_back(lua_State *L) {
-  lm_status status = lm_semaphore_release(check_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
+  lm_status status = lm_semaphore_release(need_handle(L, 1, LM_SEMAPHORE), lua_toboolean(L, 2));
   return status == LM_OK ? 0 : lm_raise(L, lm_fail_in(status, "BoundedSemaphore:release"));
 }
 
 static int bind_permits(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_value(check_handle(L, 1, LM_SEMAPHORE)));
+  lua_pushnumber(L, lm_semaphore_value(need_handle(L, 1, LM_SEMAPHORE)));
   return 1;
 }
 
 static int bind_changed(lua_State *L) {
-  lua_pushnumber(L, lm_semaphore_changed(check_handle(L, 1, LM_SEMAPHORE)));
+  lua_pushnumber(L, lm_semaphore_changed(need_handle(L, 1, LM_SEMAPHORE)));
   return 1;
 }
 
 static int bind_wait_changed(lua_State *L) {
-  lm_handle *h = check_handle(L, 1, LM_SEMAPHORE);
+  lm_handle *h = need_handle(L, 1, LM_SEMAPHORE);
   lua_pushboolean(L, lm_semaphore_wait(h, (uint32_t)luaL_checknumber(L, 2), luaL_checknumber(L, 3)));
   return 1;
 }

@@ -125,21 +125,21 @@ static lm_status patches_weight(const lm_conv_job *job) {
   for (int64_t from = 0; from < rows; from += chunk) {
     const int64_t n = rows - from < chunk ? rows - from : chunk;
     gather_patches(s, job->x, from, from + n, patches);
-    TRY(lm_cpu_gemm(&(lm_gemm){.dtype = LM_F32,
-                               .device = job->device,
-                               .batch = 1,
-                               .m = s->k,
-                               .n = depth,
-                               .k = n,
-                               .ta = true,
-                               .a = (const float *)job->y + from * s->k,
-                               .lda = s->k,
-                               .b = patches,
-                               .ldb = depth,
-                               .c = w,
-                               .ldc = depth,
-                               .alpha = 1,
-                               .beta = from > 0}));
+    TRY(lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = LM_F32,
+                                       .device = job->device,
+                                       .batch = 1,
+                                       .m = s->k,
+                                       .n = depth,
+                                       .k = n,
+                                       .ta = true,
+                                       .a = (const float *)job->y + from * s->k,
+                                       .lda = s->k,
+                                       .b = patches,
+                                       .ldb = depth,
+                                       .c = w,
+                                       .ldc = depth,
+                                       .alpha = 1,
+                                       .beta = from > 0}));
   }
 #pragma omp parallel for num_threads(lm_cpu_share((double)(s->k * depth))) schedule(static)
   for (int64_t k = 0; k < s->k; k++)
