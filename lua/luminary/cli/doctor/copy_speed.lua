@@ -1,8 +1,6 @@
 --- How fast memory is copied between GPUs and between GPUs and the host, as luminary copies it.
-local outside = require "luminary.cli.doctor.machine"
-local facts = require "luminary.cli.doctor.facts"
-
-local peers = {title = "copies, measured"}
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
 
 local LIMIT, IDLE = 90, 20 -- seconds for all of it, and for one step
 local SLOW_PEER, SLOW_PINNED = 4, 5 -- GB/s; 16 lanes of PCIe 3 do 12, 4 lanes 3
@@ -156,6 +154,4 @@ local function measure(found)
   of_batches(found, m)
 end
 
-peers.probes = {{"measure", measure}}
-
-return peers
+return {{"measure", measure}}

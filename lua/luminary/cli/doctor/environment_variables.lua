@@ -1,8 +1,6 @@
 --- Variables that change what luminary, NCCL or CUDA do, and are easily forgotten.
-local outside = require "luminary.cli.doctor.machine"
-local facts = require "luminary.cli.doctor.facts"
-
-local environment = {title = "environment"}
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
 
 -- Of NCCL's: value, severity, what it does, what then.
 local SWITCHES = {
@@ -149,6 +147,4 @@ local function ranks(found)
   end
 end
 
-environment.probes = {{"nccl", nccl}, {"visible", visible}, {"habits", habits}, {"ranks", ranks}}
-
-return environment
+return {{"nccl", nccl}, {"visible", visible}, {"habits", habits}, {"ranks", ranks}}

@@ -216,9 +216,9 @@ function outside.run(path, name, args, limit, idle)
   return result
 end
 
---- A function of doctor/child.lua in a process of its own: what it prints, as a command's result.
+--- A function of doctor/in_child_process.lua in a process of its own: what it prints, as a command's result.
 function outside.child(call, limit, idle)
-  local chunk = ("package.path, package.cpath = %q, %q; require('luminary.cli.doctor.child').%s()")
+  local chunk = ("package.path, package.cpath = %q, %q; require('luminary.cli.doctor.in_child_process').%s()")
     :format(package.path, package.cpath, call)
   local stand_in = BIN and BIN .. "/luajit"
   if stand_in and C.access(stand_in, EXECUTABLE) == 0 then

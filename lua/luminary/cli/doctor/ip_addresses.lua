@@ -1,5 +1,5 @@
 --- The addresses of this machine's interfaces: from `ip`, or where that is missing, as in slim containers, from libc.
-local outside = require "luminary.cli.doctor.machine"
+local outside = require "luminary.cli.doctor.files_and_commands"
 local ffi = require "ffi"
 
 for _, text in ipairs {

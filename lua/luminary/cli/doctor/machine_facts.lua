@@ -1,6 +1,6 @@
 --- What several probes want to know of the machine, looked up once.
-local outside = require "luminary.cli.doctor.machine"
-local addresses = require "luminary.cli.doctor.addresses"
+local outside = require "luminary.cli.doctor.files_and_commands"
+local addresses = require "luminary.cli.doctor.ip_addresses"
 
 local facts = {}
 
@@ -35,6 +35,14 @@ function facts.size(bytes)
     if bytes >= unit[2] then return (("%.1f %s"):format(bytes / unit[2], unit[1]):gsub("%.0 ", " ")) end
   end
   return ("%d bytes"):format(bytes)
+end
+
+--- A version that a library gives as one number, with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
+function facts.dotted(version, thousands)
+  local n = tonumber(version)
+  if not n then return nil end
+  if thousands then return ("%d.%d"):format(math.floor(n / 1000), math.floor(n % 1000 / 10)) end
+  return ("%d.%d.%d"):format(math.floor(n / 10000), math.floor(n % 10000 / 100), n % 100)
 end
 
 -- ---- who and where
@@ -100,6 +108,13 @@ end
 
 --- NVIDIA's GPUs on the PCI bus: {address, folder, driver, node, group = kind of IOMMU domain}.
 facts.gpus = once(function() return devices_of {["0x0300"] = true, ["0x0302"] = true} end)
+
+--- Their addresses as text.
+function facts.gpu_addresses()
+  local names = {}
+  for i, one in ipairs(facts.gpus()) do names[i] = one.address end
+  return table.concat(names, ", ")
+end
 
 --- NVSwitch chips, which have the class of a bridge.
 facts.switches = once(function() return devices_of {["0x0680"] = true} end)

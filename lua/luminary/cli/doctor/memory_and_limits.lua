@@ -1,8 +1,6 @@
 --- The machine that the ranks share: memory, shared memory, limits.
-local outside = require "luminary.cli.doctor.machine"
-local facts = require "luminary.cli.doctor.facts"
-
-local host = {title = "memory and limits"}
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
 
 local MIB, GIB = 2 ^ 20, 2 ^ 30
 local size = facts.size
@@ -140,6 +138,4 @@ local function where(found)
     .. (facts.virtual() and ", on a virtual machine" or ""))
 end
 
-host.probes = {{"shm", shm}, {"limits", limits}, {"memory", memory}, {"pages", pages}, {"where", where}}
-
-return host
+return {{"shm", shm}, {"limits", limits}, {"memory", memory}, {"pages", pages}, {"where", where}}

@@ -2,11 +2,11 @@
 ---
 --- The listener greets with GREETING. Then each request is 16 bytes, a word and a number n: "ping" is sent back,
 --- "take" is followed by n bytes and sent back after them, "give" is answered by n bytes.
-local outside = require "luminary.cli.doctor.machine"
-local addresses = require "luminary.cli.doctor.addresses"
-local sockets = require "luminary.cli.doctor.sockets"
+local outside = require "luminary.cli.doctor.files_and_commands"
+local addresses = require "luminary.cli.doctor.ip_addresses"
+local sockets = require "luminary.cli.doctor.tcp_sockets"
 
-local reach = {title = "other machines (--with)"}
+local reach = {}
 
 local GREETING, STORE = "luminary doctor 1\n", "LM" -- a store's challenge begins so
 local REQUEST = 16

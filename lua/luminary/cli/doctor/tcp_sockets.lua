@@ -1,5 +1,5 @@
 --- TCP for the doctor: nothing that blocks without a deadline, and failures by name.
-local outside = require "luminary.cli.doctor.machine"
+local outside = require "luminary.cli.doctor.files_and_commands"
 local ffi = require "ffi"
 
 for _, text in ipairs {
