@@ -1,6 +1,6 @@
 --- `luminary doctor`: what people lose days to, looked for on this machine.
 ---
---- A subject has a name for --only, a title, and files that give probes {name, f(found)}. A probe tells what it finds by
+--- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe tells what it finds by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
 local outside = require "luminary.cli.doctor.files_and_commands"

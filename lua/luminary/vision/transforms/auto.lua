@@ -1,18 +1,22 @@
 --- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local native = require "luminary.vision.transforms.native"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local cropping = require "luminary.vision.transforms.crop_and_pad"
+local draw = require "luminary.vision.transforms.random"
+local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform").define
-local run = image.run
+local run = native.run
 
 local function sheared(x, shear, how, out)
-  local h, w = image.size(x)
-  local m = image.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
-  return image.affine(x, m, how, nil, nil, out)
+  local h, w = native.size(x)
+  local m = warping.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
+  return warping.affine(x, m, how, nil, nil, out)
 end
 
 local function moved(x, translate, how, out)
-  return image.affine(x, image.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
+  return warping.affine(x, warping.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
 end
 
 local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
@@ -27,7 +31,7 @@ local ops = {
   {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
   {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
   {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
-  {"Rotate", true, function(x, v, how, out) return image.rotate(x, v, how, out) end},
+  {"Rotate", true, function(x, v, how, out) return warping.rotate(x, v, how, out) end},
   {"Brightness", true, adjusted "brightness"},
   {"Color", true, adjusted "saturation"},
   {"Contrast", true, adjusted "contrast"},
@@ -39,24 +43,24 @@ local ops = {
   {"AutoContrast", false, plain "autocontrast"},
   {"Equalize", false, function(x, _, _, out)
     if x.dtype == "uint8" then return run("equalize", x, {}, out) end
-    local bytes = image.to_dtype("equalize", x, "uint8", true)
-    return image.to_dtype("equalize", run("equalize", bytes, {}), x.dtype, true, out)
+    local bytes = pixels.to_dtype("equalize", x, "uint8", true)
+    return pixels.to_dtype("equalize", run("equalize", bytes, {}), x.dtype, true, out)
   end},
 }
 
 -- The strength at `part`, 0 to 1, of the way from none to most: `most` by the op's name, of an image of h x w.
 local function strength(name, part, most, bits)
-  if name == "Posterize" then return 8 - image.round(part * bits) end
+  if name == "Posterize" then return 8 - cropping.round(part * bits) end
   if name == "Solarize" then return 1 - part end
   return part * (most[name] or 0)
 end
 
 -- One of the ops at `level` of `bins` strengths.
 local function augment(self, x, level, bins, most, bits, out)
-  local op = ops[1 + image.below(#ops)]
-  if not level then level = image.below(bins) end
+  local op = ops[1 + draw.below(#ops)]
+  if not level then level = draw.below(bins) end
   local v = strength(op[1], bins > 1 and level / (bins - 1) or 0, most, bits)
-  if op[2] and image.uniform(0, 1) <= 0.5 then v = -v end
+  if op[2] and draw.uniform(0, 1) <= 0.5 then v = -v end
   return op[3](x, v, self, out)
 end
 
@@ -71,7 +75,7 @@ transform "RandAugment" {
     end
   end,
   apply = function(self, x, out)
-    local h, w = image.size(x)
+    local h, w = native.size(x)
     local most = {
       ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30,
       Brightness = 0.9, Color = 0.9, Contrast = 0.9, Sharpness = 0.9,

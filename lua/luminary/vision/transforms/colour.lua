@@ -2,9 +2,11 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local native = require "luminary.vision.transforms.native"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local draw = require "luminary.vision.transforms.random"
 local transform = require("luminary.vision.transforms.transform").define
-local fail, run = options.fail, image.run
+local fail, run = options.fail, native.run
 
 -- ---- dtypes and scales
 
@@ -13,20 +15,20 @@ local function dtype(who, name, v) return core.dtype(options.arg(who, name, v, "
 transform "ToDtype" {
   takes = {{"dtype", dtype}}, options = {{"scale", "boolean", false}},
   made = function(self) self.scales_to = self.scale and self.dtype or nil end,
-  apply = function(self, x, out) return image.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
+  apply = function(self, x, out) return pixels.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
   help = [[the image in that dtype; with scale, from 0 to 255 (uint8) becomes from 0 to 1 (floats), and the other way
     round.]],
 }
 
 transform "ConvertImageDtype" {
   takes = {{"dtype", dtype, "float32"}}, made = function(self) self.scales_to = self.dtype end,
-  apply = function(self, x, out) return image.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
+  apply = function(self, x, out) return pixels.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
   help = "ToDtype with scale.",
 }
 
 local ToTensor = transform "ToTensor" {
   apply = function(_, x, out)
-    return x.dtype == "uint8" and image.to_dtype("ToTensor", x, "float32", true, out) or x
+    return x.dtype == "uint8" and pixels.to_dtype("ToTensor", x, "float32", true, out) or x
   end,
   help = "uint8 as float32 from 0 to 1; floats stay as they are.",
 }
@@ -35,11 +37,11 @@ ToTensor.scales_to = "float32"
 local Normalize = transform "Normalize" {
   takes = {{"mean", "any?"}, {"std", "any?"}},
   made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
-  apply = function(self, x, out) return image.normalize(x, self.statistics, false, out) end,
+  apply = function(self, x, out) return pixels.normalize(x, self.statistics, false, out) end,
   help = [[(x - mean) / std of a float image, each a list of one number for each channel. In a Compose after
     ToTensor() or ToDtype("float32", {scale = true}) both are one pass.]],
 }
-function Normalize:_apply_scaled(x, out) return image.normalize(x, self.statistics, true, out) end
+function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statistics, true, out) end
 
 -- ---- grey
 
@@ -57,7 +59,7 @@ transform "Grayscale" {
 transform "RandomGrayscale" {
   takes = {{"p", "probability", 0.1}}, chance = true,
   apply = function(_, x, out)
-    local _, _, channels = image.size(x)
+    local _, _, channels = native.size(x)
     return run("grayscale", x, {channels}, out)
   end,
   help = "grey with probability p, with as many channels as before.",
@@ -85,10 +87,10 @@ transform "ColorJitter" {
     end
   end,
   apply = function(self, x, out)
-    local order, factors, todo = image.order(4), {}, {}
+    local order, factors, todo = draw.order(4), {}, {}
     for i = 1, 4 do
       local range = self.ranges[i]
-      if range then factors[i] = image.uniform(range[1], range[2]) end
+      if range then factors[i] = draw.uniform(range[1], range[2]) end
     end
     for _, i in ipairs(order) do
       if factors[i] then todo[#todo + 1] = i end
@@ -113,8 +115,8 @@ transform "GaussianBlur" {
     self.sigma = checks.range("GaussianBlur", "sigma", sigma, 1e-6)
   end,
   apply = function(self, x, out)
-    local sigma = image.uniform(self.sigma[1], self.sigma[2])
-    return image.blur(x, self.kernel_size, {sigma, sigma}, out)
+    local sigma = draw.uniform(self.sigma[1], self.sigma[2])
+    return pixels.blur(x, self.kernel_size, {sigma, sigma}, out)
   end,
   help = "functional.gaussian_blur with a sigma from {least, largest}, or with that one.",
 }

@@ -2,9 +2,13 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local native = require "luminary.vision.transforms.native"
+local cropping = require "luminary.vision.transforms.crop_and_pad"
+local draw = require "luminary.vision.transforms.random"
+local sizing = require "luminary.vision.transforms.resize"
+local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local transform = require("luminary.vision.transforms.transform").define
-local fail, run = options.fail, image.run
+local fail, run = options.fail, native.run
 
 -- A table of `opts` and more.
 local function merged(opts, more)
@@ -38,12 +42,12 @@ local Resize = transform "Resize" {
   takes = {{"size", "any?"}}, options = rows(checks.resizing, {{"max_size", "any"}}, SCALED),
   made = function(self)
     self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
-    self.mode = image.resize_mode(self)
+    self.mode = sizing.resize_mode(self)
   end,
   apply = function(self, x, out)
-    local h, w = image.size(x)
-    local height, width = image.resized("Resize", h, w, self.size, self.max_size)
-    return image.resize(x, height, width, self.mode, nil, out)
+    local h, w = native.size(x)
+    local height, width = sizing.resized("Resize", h, w, self.size, self.max_size)
+    return sizing.resize(x, height, width, self.mode, nil, out)
   end,
   help = [[size is {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size
     bounds the larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode
@@ -52,12 +56,12 @@ local Resize = transform "Resize" {
 
 --- resize:from_encoded(encoded [, {mode}]): an image of vision.open_image, decoded and resized.
 function Resize:from_encoded(encoded, opts)
-  local height, width = image.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
+  local height, width = sizing.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
   local x = decode(encoded, opts, nil, height, width, self.scaled)
-  local h, w = image.size(x)
-  local factor = image.round(encoded.height / h) -- the last pixels of a scaled image stand for fewer than that
+  local h, w = native.size(x)
+  local factor = cropping.round(encoded.height / h) -- the last pixels of a scaled image stand for fewer than that
   local part = {0, 0, math.min(encoded.height / factor, h), math.min(encoded.width / factor, w)}
-  return image.resize(x, height, width, self.mode, factor > 1 and part or nil)
+  return sizing.resize(x, height, width, self.mode, factor > 1 and part or nil)
 end
 
 -- Its height and width, of its argument `size`.
@@ -66,9 +70,9 @@ local function take_sides(self) self.height, self.width = checks.pair(self.__nam
 local CenterCrop = transform "CenterCrop" {
   takes = {{"size", "any?"}}, made = take_sides,
   apply = function(self, x)
-    local h, w = image.size(x)
-    local top, left = image.centre(h, w, self.height, self.width)
-    return image.crop(x, top, left, self.height, self.width)
+    local h, w = native.size(x)
+    local top, left = cropping.centre(h, w, self.height, self.width)
+    return cropping.crop(x, top, left, self.height, self.width)
   end,
   help = "the middle, of {height, width} or of a square; an image that is smaller gets zeros around it.",
 }
@@ -77,14 +81,14 @@ local CenterCrop = transform "CenterCrop" {
 function CenterCrop:from_encoded(encoded, opts)
   local h, w = encoded.height, encoded.width
   if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
-  local top, left = image.centre(h, w, self.height, self.width)
+  local top, left = cropping.centre(h, w, self.height, self.width)
   return decode(encoded, opts, {top, left, self.height, self.width})
 end
 
 transform "Pad" {
   takes = {{"padding", checks.padding}}, options = checks.bordering,
   made = function(self) checks.check_border("Pad", self) end,
-  apply = function(self, x, out) return image.pad(x, self.padding, self.padding_mode, self.fill, out) end,
+  apply = function(self, x, out) return cropping.pad(x, self.padding, self.padding_mode, self.fill, out) end,
   help = [[padding is a number for all sides, {left and right, top and bottom} or {left, top, right, bottom}; other
     modes are "edge" (the last pixel), "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of
     one for each channel.]],
@@ -99,7 +103,7 @@ transform "RandomCrop" {
     checks.check_border("RandomCrop", self)
   end,
   apply = function(self, x, out)
-    local h, w = image.size(x)
+    local h, w = native.size(x)
     local left, top, right, bottom = unpack(self.padding)
     h, w = h + top + bottom, w + left + right
     if self.pad_if_needed then
@@ -112,12 +116,12 @@ transform "RandomCrop" {
       fail("RandomCrop: a crop of %d x %d is larger than the image, %d x %d with its padding; {pad_if_needed = true} "
         .. "pads it", self.height, self.width, h, w)
     end
-    local first, second = image.below(h - self.height + 1), image.below(w - self.width + 1)
+    local first, second = draw.below(h - self.height + 1), draw.below(w - self.width + 1)
     if self.padding_mode == "constant" then
-      return image.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
+      return cropping.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
     end
-    local padded = image.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
-    return image.crop(padded, first, second, self.height, self.width)
+    local padded = cropping.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
+    return cropping.crop(padded, first, second, self.height, self.width)
   end,
   help = [[a part of {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much
     more as it takes.]],
@@ -131,11 +135,11 @@ local RandomResizedCrop = transform "RandomResizedCrop" {
   }, checks.resizing, SCALED),
   made = function(self)
     take_sides(self)
-    self.mode = image.resize_mode(self)
+    self.mode = sizing.resize_mode(self)
   end,
   apply = function(self, x, out)
-    local h, w = image.size(x)
-    return image.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
+    local h, w = native.size(x)
+    return sizing.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
   end,
   help = [[a random part of the image, its area and its width by its height in these ranges, resized to {height, width},
     or to a square. scaled: as of Resize.]],
@@ -146,18 +150,18 @@ local RandomResizedCrop = transform "RandomResizedCrop" {
 function RandomResizedCrop:get_params(height, width)
   local ratio = self.ratio
   for _ = 1, 10 do
-    local area = height * width * image.uniform(self.scale[1], self.scale[2])
-    local aspect = math.exp(image.uniform(math.log(ratio[1]), math.log(ratio[2])))
-    local w, h = image.round(math.sqrt(area * aspect)), image.round(math.sqrt(area / aspect))
+    local area = height * width * draw.uniform(self.scale[1], self.scale[2])
+    local aspect = math.exp(draw.uniform(math.log(ratio[1]), math.log(ratio[2])))
+    local w, h = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
     if w > 0 and w <= width and h > 0 and h <= height then
-      return image.below(height - h + 1), image.below(width - w + 1), h, w
+      return draw.below(height - h + 1), draw.below(width - w + 1), h, w
     end
   end
   local w, h = width, height
   if width / height < ratio[1] then
-    h = image.round(w / ratio[1])
+    h = cropping.round(w / ratio[1])
   elseif width / height > ratio[2] then
-    w = image.round(h * ratio[2])
+    w = cropping.round(h * ratio[2])
   end
   h, w = math.max(math.min(h, height), 1), math.max(math.min(w, width), 1)
   return math.floor((height - h) / 2), math.floor((width - w) / 2), h, w
@@ -168,7 +172,7 @@ end
 function RandomResizedCrop:from_encoded(encoded, opts)
   local part = {self:get_params(encoded.height, encoded.width)}
   local x = decode(encoded, opts, part, self.height, self.width, self.scaled)
-  return image.resize(x, self.height, self.width, self.mode)
+  return sizing.resize(x, self.height, self.width, self.mode)
 end
 
 local function flip(name, numbers, help)
@@ -184,8 +188,8 @@ transform "RandomRotation" {
   takes = {{"degrees", checks.angles}}, draws = true,
   options = rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}}),
   apply = function(self, x, out)
-    local angle = image.uniform(self.degrees[1], self.degrees[2])
-    return image.rotate(x, angle, self, not self.expand and out or nil)
+    local angle = draw.uniform(self.degrees[1], self.degrees[2])
+    return warping.rotate(x, angle, self, not self.expand and out or nil)
   end,
   help = "turned by -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.",
 }
@@ -198,20 +202,20 @@ transform "RandomAffine" {
     {"shear", function(who, name, v) return checks.angles(who, name, v, {2, 4}) end},
   }, checks.mapping, {{"center", checks.point}}),
   apply = function(self, x, out)
-    local h, w = image.size(x)
-    local angle = image.uniform(self.degrees[1], self.degrees[2])
+    local h, w = native.size(x)
+    local angle = draw.uniform(self.degrees[1], self.degrees[2])
     local translate, scale, shear = {0, 0}, 1, {0, 0}
     if self.translate then
       local most_x, most_y = self.translate[1] * w, self.translate[2] * h
-      translate = {image.round(image.uniform(-most_x, most_x)), image.round(image.uniform(-most_y, most_y))}
+      translate = {cropping.round(draw.uniform(-most_x, most_x)), cropping.round(draw.uniform(-most_y, most_y))}
     end
-    if self.scale then scale = image.uniform(self.scale[1], self.scale[2]) end
+    if self.scale then scale = draw.uniform(self.scale[1], self.scale[2]) end
     if self.shear then
-      shear[1] = image.uniform(self.shear[1], self.shear[2])
-      if self.shear[4] then shear[2] = image.uniform(self.shear[3], self.shear[4]) end
+      shear[1] = draw.uniform(self.shear[1], self.shear[2])
+      if self.shear[4] then shear[2] = draw.uniform(self.shear[3], self.shear[4]) end
     end
-    local m = image.affine_matrix(angle, translate, scale, shear, image.from_middle(x, self.center))
-    return image.affine(x, m, self, nil, nil, out)
+    local m = warping.affine_matrix(angle, translate, scale, shear, warping.from_middle(x, self.center))
+    return warping.affine(x, m, self, nil, nil, out)
   end,
   help = [[turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
     largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.]],
@@ -222,17 +226,17 @@ transform "RandomPerspective" {
     {"interpolation", {"nearest", "bilinear"}, "bilinear"}, {"fill", checks.channels, 0}},
   chance = true,
   apply = function(self, x, out)
-    local h, w = image.size(x)
+    local h, w = native.size(x)
     local bound_y = math.floor(self.distortion_scale * math.floor(h / 2)) + 1
     local bound_x = math.floor(self.distortion_scale * math.floor(w / 2)) + 1
-    local function near(bound) return image.below(bound) end
-    local function far(bound, size) return size - bound + image.below(bound) end
+    local function near(bound) return draw.below(bound) end
+    local function far(bound, size) return size - bound + draw.below(bound) end
     local ends = {{near(bound_x), near(bound_y)}, {far(bound_x, w), near(bound_y)},
       {far(bound_x, w), far(bound_y, h)}, {near(bound_x), far(bound_y, h)}}
     if w == 1 or h == 1 then return x end -- four corners on one line
     local starts = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}}
-    local numbers = image.perspective_numbers("RandomPerspective", starts, ends)
-    return image.perspective(x, numbers, self, out)
+    local numbers = warping.perspective_numbers("RandomPerspective", starts, ends)
+    return warping.perspective(x, numbers, self, out)
   end,
   help = "with probability p seen from elsewhere: each corner moved by up to distortion_scale of half a side.",
 }
@@ -253,20 +257,20 @@ transform "RandomErasing" {
     self.value = checks.channels("RandomErasing", "value", value)
   end,
   apply = function(self, x, out)
-    local height, width, channels = image.size(x)
+    local height, width, channels = native.size(x)
     if self.value == "random" and not core.is_floating_point(x) then
       fail("RandomErasing: value = 'random' is for float images, got %s; ToTensor() before it gives one", x.dtype)
     elseif self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
       fail("RandomErasing: value has %d numbers for %d channels", #self.value, channels)
     end
     for _ = 1, 10 do
-      local area = height * width * image.uniform(self.scale[1], self.scale[2])
-      local aspect = math.exp(image.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
-      local h, w = image.round(math.sqrt(area * aspect)), image.round(math.sqrt(area / aspect))
+      local area = height * width * draw.uniform(self.scale[1], self.scale[2])
+      local aspect = math.exp(draw.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
+      local h, w = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
       if h < height and w < width then
         local y
         if out then y = out:copy_(x) else y = x:clone() end
-        local i, j = image.below(height - h + 1), image.below(width - w + 1)
+        local i, j = draw.below(height - h + 1), draw.below(width - w + 1)
         if h == 0 or w == 0 then return y end
         local part = y:narrow(2, i + 1, h):narrow(3, j + 1, w)
         if self.value == "random" then

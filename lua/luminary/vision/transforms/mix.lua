@@ -3,26 +3,27 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local native = require "luminary.vision.transforms.native"
+local draw = require "luminary.vision.transforms.random"
 local base = require "luminary.vision.transforms.transform"
 local fail, describe, ops = options.fail, options.describe, core.ops
 
 
 local function normal()
-  return math.sqrt(-2 * math.log(1 - image.uniform(0, 1))) * math.cos(2 * math.pi * image.uniform(0, 1))
+  return math.sqrt(-2 * math.log(1 - draw.uniform(0, 1))) * math.cos(2 * math.pi * draw.uniform(0, 1))
 end
 
 -- The logarithm of a number of the gamma distribution (Marsaglia and Tsang, "A Simple Method for Generating Gamma
 -- Variables", 2000; below 1 by theirs of alpha + 1). A logarithm, since small alphas make numbers too small for
 -- doubles.
 local function log_gamma(alpha)
-  if alpha < 1 then return log_gamma(alpha + 1) + math.log(1 - image.uniform(0, 1)) / alpha end
+  if alpha < 1 then return log_gamma(alpha + 1) + math.log(1 - draw.uniform(0, 1)) / alpha end
   local d = alpha - 1 / 3
   local c = 1 / math.sqrt(9 * d)
   while true do
     local x = normal()
     local v = (1 + c * x) ^ 3
-    if v > 0 and math.log(1 - image.uniform(0, 1)) < x * x / 2 + d - d * v + d * math.log(v) then
+    if v > 0 and math.log(1 - draw.uniform(0, 1)) < x * x / 2 + d - d * v + d * math.log(v) then
       return math.log(d * v)
     end
   end
@@ -69,7 +70,7 @@ end
 local function define(name)
   local new = class.define(name, base.list.Transform)
   base.list[name] = new
-  new.of_batch, new.shows = true, "alpha num_classes"
+  new.of_batch, new.shows = true, {"alpha", "num_classes"}
   function new:init(opts)
     opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
     self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
@@ -101,9 +102,9 @@ local CutMix = define "CutMix"
 function CutMix:forward(x, labels)
   check_batch(self, x)
   labels = one_hot(self, labels, x.shape[1])
-  local h, w = image.size(x)
+  local h, w = native.size(x)
   local r = 0.5 * math.sqrt(1 - beta(self.alpha))
-  local at_x, at_y = image.below(w), image.below(h)
+  local at_x, at_y = draw.below(w), draw.below(h)
   local half_w, half_h = math.floor(r * w), math.floor(r * h)
   local left, right = math.max(at_x - half_w, 0), math.min(at_x + half_w, w)
   local top, bottom = math.max(at_y - half_h, 0), math.min(at_y + half_h, h)

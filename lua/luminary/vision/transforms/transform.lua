@@ -5,7 +5,8 @@ local class = require "luminary.base.class"
 local entries = require "luminary.base.entries"
 local options = require "luminary.base.options"
 local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local native = require "luminary.vision.transforms.native"
+local draw = require "luminary.vision.transforms.random"
 local fail = options.fail
 
 --- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
@@ -58,7 +59,7 @@ function Transform:forward(img, ...)
   if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
   checks.check(self.__name, img)
   if self.draws and img.ndim == 4 then
-    return image.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
+    return native.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
   end
   return self:_apply(img), ...
 end
@@ -95,7 +96,7 @@ local function define(name)
     end
     new.init = takes:constructor(name, entry.made)
     rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
-      if not image.chance(self.p) then return x end
+      if not draw.chance(self.p) then return x end
       return apply(self, x, out)
     end or apply)
     new.__help = takes:help("transforms." .. name, entry.help)
@@ -275,12 +276,12 @@ function RandomApply:init(list, opts)
 end
 
 function RandomApply:_apply(x, out)
-  if not image.chance(self.p) then return x end
+  if not draw.chance(self.p) then return x end
   return chain(self, 1, x, out)
 end
 
 function RandomApply:_whole(...)
-  if not image.chance(self.p) then return ... end
+  if not draw.chance(self.p) then return ... end
   return each_whole(self, 1, ...)
 end
 
@@ -304,7 +305,7 @@ function RandomChoice:init(list, opts)
 end
 
 local function chosen(self)
-  local at = image.uniform(0, self.sums[#self.sums])
+  local at = draw.uniform(0, self.sums[#self.sums])
   for i, sum in ipairs(self.sums) do
     if at < sum then return self.transforms[i] end
   end
@@ -318,7 +319,7 @@ local RandomOrder = define_container "RandomOrder"
 function RandomOrder:init(list) self:set_parts(list) end
 
 function RandomOrder:_apply(x, _)
-  for _, i in ipairs(image.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
+  for _, i in ipairs(draw.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
   return x
 end
 
@@ -327,6 +328,6 @@ local function in_order(self, order, at, ...)
   return in_order(self, order, at + 1, whole(self.transforms[order[at]], ...))
 end
 
-function RandomOrder:_whole(...) return in_order(self, image.order(#self.transforms), 1, ...) end
+function RandomOrder:_whole(...) return in_order(self, draw.order(#self.transforms), 1, ...) end
 
 return {list = transforms, define = define}
