@@ -69,7 +69,7 @@ end
 local function define(name)
   local new = class.define(name, base.list.Transform)
   base.list[name] = new
-  new.of_batch, new.shows = true, "alpha num_classes"
+  new.of_batch, new.shows = true, {"alpha", "num_classes"}
   function new:init(opts)
     opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
     self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
