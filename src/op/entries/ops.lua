@@ -38,10 +38,10 @@
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
 ---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an elementwise op a formula of such ops is one fused
----             kernel too. For several arguments, "x, weight": one call has all of their gradients as results. For a
----             list: of its tensor number `at`. What a formula touches is saved for it. "none": there is none.
----             "formula": recorded as the ops of `formula`.
+---             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an
+---             elementwise op a formula of such ops is one fused kernel too. For several arguments, "x, weight": one
+---             call has all of their gradients as results. For a list: of its tensor number `at`. What a formula
+---             touches is saved for it. "none": there is none. "formula": recorded as the ops of `formula`.
 ---             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
 ---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
 ---             of choice: ties, 0 and NaN.

@@ -82,7 +82,7 @@ transform "ColorJitter" {
       end
       if v ~= nil then
         v = checks.range("ColorJitter", kind, v, low, high)
-        if v[1] ~= middle or v[2] ~= middle then self.ranges[i] = v end
+        if v[1] ~= middle or v[2] ~= middle then self.ranges[i], self[kind] = v, v end
       end
     end
   end,
