@@ -372,7 +372,7 @@ describe("layers name wrong arguments:", function()
 end)
 
 describe("a layer that is an entry", function()
-  local layer = require "luminary.nn.layer"
+  local layer = require "luminary.nn.define_layer"
   local list, entry = layer.entries()
   entry "Scaled" {
     takes = { { "by", "number" }, { "shift", "number", 1 } }, options = { { "mode", { "up", "down" }, "up" } },

@@ -303,7 +303,7 @@ describe("a tensor", function()
     assert.same({ shape = { 2, 3 }, nested = { { 2, 3 } } }, lm.load(folder .. "/x"))
     temp.remove(folder)
     assert.equal("[2,3]", (lm.core.json_encode(x.shape):gsub("%s", "")))
-    local encode = require "luminary.distributed.encode"
+    local encode = require "luminary.distributed.encode_values"
     assert.same({ shape = { 2, 3 } }, encode.decode(encode.encode { shape = x.shape }))
     local Set = lm.data.Dataset:extend("Set")
     function Set:len() return self.n end

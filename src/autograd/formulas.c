@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "autograd/rules.h"
+#include "autograd/gradient_rules.h"
 
 static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 

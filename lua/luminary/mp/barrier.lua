@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local new_condition = require "luminary.mp.condition"
 local options = require "luminary.base.options"
 local semaphore = require "luminary.mp.semaphore"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Barrier(parties [, {action, timeout}]): as many as `parties` wait for one another. action() is called by one

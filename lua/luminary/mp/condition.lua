@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local lock = require "luminary.mp.lock"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Condition([lock]): a lock (an RLock, unless one is given) whose holders can wait until another says that what

@@ -1,7 +1,7 @@
 --- Events for processes and threads: flags that others wait for.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Event(): a flag that others wait for. It is not set at first.

@@ -1,5 +1,5 @@
 --- mp: functions in other processes and threads, and what they share. Each runs in a Lua state of its own; values
---- travel by the carrier (carrier.lua), and tensors are shared.
+--- travel by the carrier (serialization.lua), and tensors are shared.
 local options = require "luminary.base.options"
 local lock = require "luminary.mp.lock"
 local semaphore = require "luminary.mp.semaphore"

@@ -1,7 +1,7 @@
 --- Locks for processes and threads.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 --- lm.mp.Lock(): held by one thread of one process at a time. If who holds it ends, by kill -9 too, the next one gets

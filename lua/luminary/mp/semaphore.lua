@@ -2,7 +2,7 @@
 --- ends, by kill -9 too, is there again for the others.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 local function give_back(self, ok, ...)

@@ -1,7 +1,7 @@
 --- Layers without parameters: activations, softmax, Dropout, Flatten, Identity.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, activation = layer.entries()

@@ -4,9 +4,9 @@
 --- next used.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local fused = require "luminary.nn.fused"
+local fused = require "luminary.nn.fuse_batch_norm"
 local Module = require "luminary.nn.module"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local containers = {}
 

@@ -1,6 +1,6 @@
 --- Losses as modules. Targets that are classes count from 1.
 local core = require "luminary.core"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, entry = layer.entries()

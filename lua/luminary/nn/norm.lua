@@ -1,7 +1,7 @@
 --- Normalization: BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm, LocalResponseNorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
 

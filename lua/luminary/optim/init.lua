@@ -12,7 +12,7 @@ local optim = {
   lr_scheduler = require "luminary.optim.lr_scheduler",
   AveragedModel = swa.AveragedModel, SWALR = swa.SWALR, swa_utils = swa.swa_utils,
 }
-for _, file in ipairs {"elementwise", "whole"} do
+for _, file in ipairs {"elementwise_classes", "lamb_muon_adafactor"} do
   for name, class in pairs(require("luminary.optim." .. file)) do optim[name] = class end
 end
 return options.strict("optim", optim)

@@ -1,7 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-require "luminary.tensor.sizes"
+require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
@@ -245,7 +245,7 @@ function methods.where(x, condition, other) return ops.where(condition, x, other
 --- Moves x to memory that other processes see, in place; memory of a GPU is so already. Gives x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
-  require("luminary.mp.share")({x}, function(_, why) fail("share_memory_: %s", why) end)
+  require("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)
   return x
 end
 

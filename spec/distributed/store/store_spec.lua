@@ -4,7 +4,7 @@ local temp = require "spec.support.temp"
 -- These programs bring their own sanitizers; under others they would be the same again.
 local own = "env -u LD_PRELOAD "
 local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
-  .. " src/distributed/store/failure.c src/distributed/store/words.c src/distributed/store/server*.c"
+  .. " src/distributed/store/failure.c src/distributed/store/failure_text.c src/distributed/store/server*.c"
 
 describe("the store #speed", function()
   local folder

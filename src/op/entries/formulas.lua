@@ -517,7 +517,7 @@ static lm_touched touches_$name(const void *args) {
     local body, rows = {context.made .. [[
 
 #include "autograd/formulas.h"
-#include "autograd/rules.h"
+#include "autograd/gradient_rules.h"
 ]]}, {}
     for _, entry in ipairs(list) do
       local fields = {}

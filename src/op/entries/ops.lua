@@ -56,7 +56,7 @@
 --- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
 --- Shapes in help: N batch, C channels, H, W.
-local entries = require "luminary.base.entries"
+local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",

@@ -104,7 +104,7 @@ end
 -- What a loader's batch costs with pinning and without: milliseconds.
 local function measure_batch(i, bytes)
   say("step pinning a batch for cuda:%d", i)
-  local m = require("luminary.data.transfer").measure("cuda:" .. i, bytes)
+  local m = require("luminary.data.copy_to_gpu").measure("cuda:" .. i, bytes)
   say("batch %d %.1f %.3f %.3f %.3f", i, bytes / 1e6, m.pageable * 1e3, m.stage * 1e3, m.pinned * 1e3)
 end
 

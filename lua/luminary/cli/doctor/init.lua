@@ -5,7 +5,7 @@
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
 local outside = require "luminary.cli.doctor.files_and_commands"
 local facts = require "luminary.cli.doctor.machine_facts"
-local flags = require "luminary.cli.flags"
+local flags = require "luminary.cli.command_options"
 local reach = require "luminary.cli.doctor.other_machines"
 local report = require "luminary.cli.doctor.report"
 

@@ -4,7 +4,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local checks = require "luminary.vision.transforms.checks"
+local checks = require "luminary.vision.transforms.check_arguments"
 local native = require "luminary.vision.transforms.native"
 local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
 local cropping = require "luminary.vision.transforms.crop_and_pad"
