@@ -136,6 +136,7 @@ unary("reciprocal", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }
 unary "square"
 unary "sin"
 unary "cos"
+unary "sinh"
 unary "tanh"
 unary "erf"
 unary "sigmoid"

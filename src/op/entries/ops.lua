@@ -199,6 +199,13 @@ op "square" {
 }
 op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
 op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
+-- A difference of e^x - 1, which unlike one of e^x is exact near 0.
+op "sinh" {
+  "x",
+  elementwise = "0.5 * (expm1(x) - expm1(-x))", gives = "float",
+  grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
+  autocast = "keep_gpu", help = "hyperbolic sine",
+}
 op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
 -- 2 / sqrt(pi)
 op "erf" {
