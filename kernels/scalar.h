@@ -18,7 +18,20 @@ LM_VECTOR float sinf(float);
 LM_VECTOR float cosf(float);
 LM_VECTOR float tanhf(float);
 LM_VECTOR float erff(float);
+LM_VECTOR float exp2f(float);
+LM_VECTOR float log2f(float);
+LM_VECTOR float log10f(float);
+LM_VECTOR float tanf(float);
+LM_VECTOR float asinf(float);
+LM_VECTOR float acosf(float);
+LM_VECTOR float atanf(float);
+LM_VECTOR float asinhf(float);
+LM_VECTOR float acoshf(float);
+LM_VECTOR float atanhf(float);
+LM_VECTOR float erfcf(float);
 LM_VECTOR float powf(float, float);
+LM_VECTOR float atan2f(float, float);
+LM_VECTOR float hypotf(float, float);
 LM_VECTOR double exp(double);
 LM_VECTOR double expm1(double);
 LM_VECTOR double log(double);
@@ -27,7 +40,20 @@ LM_VECTOR double sin(double);
 LM_VECTOR double cos(double);
 LM_VECTOR double tanh(double);
 LM_VECTOR double erf(double);
+LM_VECTOR double exp2(double);
+LM_VECTOR double log2(double);
+LM_VECTOR double log10(double);
+LM_VECTOR double tan(double);
+LM_VECTOR double asin(double);
+LM_VECTOR double acos(double);
+LM_VECTOR double atan(double);
+LM_VECTOR double asinh(double);
+LM_VECTOR double acosh(double);
+LM_VECTOR double atanh(double);
+LM_VECTOR double erfc(double);
 LM_VECTOR double pow(double, double);
+LM_VECTOR double atan2(double, double);
+LM_VECTOR double hypot(double, double);
 #endif
 #endif
 
@@ -91,6 +117,17 @@ LM_SCALAR int64_t lm_remainder_i64(int64_t a, int64_t b) {
   if (b == 0 || b == -1) return 0;
   int64_t r = a % b;
   return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+}
+
+LM_SCALAR int64_t lm_fmod_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+
+LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t rest = lm_fmod_i64(a, b);
+    a = b;
+    b = rest;
+  }
+  return a < 0 ? -a : a;
 }
 
 /* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
