@@ -62,6 +62,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
+for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
   "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "autocast", "scope", "keep", "time",
 } do

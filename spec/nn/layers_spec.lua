@@ -28,6 +28,67 @@ local function message(f, ...)
   return tostring(err)
 end
 
+-- The ops themselves are held against PyTorch in spec/op.
+describe("an activation is its function with its fields as arguments:", function()
+  for name, pair in pairs {
+    ELU = { function() return nn.ELU(0.5) end, function(x) return F.elu(x, 0.5) end },
+    SELU = { function() return nn.SELU() end, F.selu },
+    CELU = { function() return nn.CELU { alpha = 0.5 } end, function(x) return F.celu(x, 0.5) end },
+    Mish = { function() return nn.Mish() end, F.mish },
+    Hardswish = { function() return nn.Hardswish() end, F.hardswish },
+    Hardsigmoid = { function() return nn.Hardsigmoid() end, F.hardsigmoid },
+    LogSigmoid = { function() return nn.LogSigmoid() end, F.logsigmoid },
+    Softsign = { function() return nn.Softsign() end, F.softsign },
+    Tanhshrink = { function() return nn.Tanhshrink() end, F.tanhshrink },
+    Hardtanh = { function() return nn.Hardtanh(-0.5, 1.5) end, function(x) return x:clamp(-0.5, 1.5) end },
+    Threshold = { function() return nn.Threshold(0.1, 20) end, function(x) return lm.where(x:gt(0.1), x, 20) end },
+    Hardshrink = { function() return nn.Hardshrink(0.3) end, function(x) return F.hardshrink(x, 0.3) end },
+    Softshrink = { function() return nn.Softshrink(0.3) end, function(x) return F.softshrink(x, 0.3) end },
+    Softplus = { function() return nn.Softplus(2, 1) end, function(x) return F.softplus(x, 2, 1) end },
+    Softmin = { function() return nn.Softmin(2) end, function(x) return (-x):softmax(2) end },
+    GLU = { function() return nn.GLU(2) end, function(x)
+      return x[{ {}, { 1, 2 } }] * x[{ {}, { 3, 4 } }]:sigmoid()
+    end },
+    RReLU = { function() return nn.RReLU(0.1, 0.3):eval() end, function(x) return F.leaky_relu(x, 0.2) end },
+    PReLU = { function() return nn.PReLU() end, function(x) return F.leaky_relu(x, 0.25) end },
+    PReLU_channels = { function() return nn.PReLU(4, { init = 0.5 }) end, function(x) return F.leaky_relu(x, 0.5) end },
+  } do
+    it(name, function()
+      local x = lm.randn(3, 4, 2)
+      local net = pair[1]()
+      assert.is_true(net(x):allclose(pair[2](x)))
+      if net.inplace == false then
+        net.inplace = true
+        local y = x:clone()
+        assert.equal(y, net(y))
+        assert.is_true(y:allclose(pair[2](x)))
+      end
+    end)
+  end
+
+  it("PReLU's weight learns", function()
+    local net, x = nn.PReLU(2), lm.tensor { { -1, 3 }, { -2, -4 } }
+    net(x):sum():backward()
+    assert.same({ -3, -4 }, net.weight.grad:totable())
+    assert.same({ "weight" }, (function()
+      local names = {}
+      for name in net:named_parameters() do names[#names + 1] = name end
+      return names
+    end)())
+    assert.matches("num_parameters has to be an integer of at least 1", message(nn.PReLU, 0))
+  end)
+
+  it("RReLU draws a slope for each element in training", function()
+    local x = lm.full({ 1000 }, -1)
+    for _, y in ipairs { nn.RReLU(0.1, 0.3)(x), F.rrelu(x, 0.1, 0.3, true), F.rrelu_(x:clone(), 0.1, 0.3, true) } do
+      assert.is_true(y:max():item() <= -0.1 and y:min():item() >= -0.3)
+      assert.is_true(y:std():item() > 0.03)
+    end
+    assert.matches("rrelu: lower is 0.5, upper 0.25", message(F.rrelu, x, 0.5, 0.25))
+    assert.matches("glu: dim 1 has size 3", message(F.glu, lm.zeros(3), 1))
+  end)
+end)
+
 describe("a layer gives PyTorch's output, gradients and buffers:", function()
   -- name of the golden case: how it is made; evaluation mode where the name is listed
   local cases = {

@@ -81,6 +81,46 @@ binary("remainder", "torch.remainder(x, other)", { no_special = true,
   { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
 binary("maximum", "torch.maximum(x, other)")
 binary("minimum", "torch.minimum(x, other)")
+binary("rsub", "torch.rsub(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 } })
+binary("fmod", "torch.fmod(x, other)", { no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } }, { x = n({ 9 }, -9, 9), other = n({ 9 }, -5, -1) },
+  { x = v { 1e30, -1e20, 6, -6, -0.0, inf, 5, 5, 1e-40 }, other = v { 0.3, 7, 3, 3, 2, 2, inf, 0, 3e-41 } },
+  bad = { { n({ 2 }, 1, 3), 0, message = "fmod.*integer division by zero" } } })
+binary("fmax", "torch.fmax(x, other)")
+binary("fmin", "torch.fmin(x, other)")
+binary("xlogy", "torch.xlogy(x, other)", { first = { x = t { 3, 4 }, other = pos { 3, 4 } } })
+binary("hypot", "torch.hypot(x, other)")
+binary("atan2", "torch.atan2(x, other)")
+binary("copysign", "torch.copysign(x, other)")
+binary("logaddexp", "torch.logaddexp(x, other)")
+binary("logaddexp2", "torch.logaddexp2(x, other)")
+binary("ldexp", "torch.ldexp(x, other)", { { x = t { 3 }, other = n({ 3 }, -5, 5) } })
+op("heaviside", "x values", "torch.heaviside(x, values)", { grad = false, { x = t { 3, 4 }, values = t { 4 } }, { x = special, values = v { 0.5 } },
+  { x = t { 0, 3 }, values = t {} }, bad = { { t { 2, 3 }, t { 2, 4 }, message = "heaviside.*%[2, 3%].*%[2, 4%]" } } })
+op("lerp", "x end weight", "torch.lerp(x, end, weight)", { { x = t { 3, 4 }, ["end"] = t { 3, 4 }, weight = t { 3, 4 } },
+  { x = t { 3, 4 }, ["end"] = t { 4 }, weight = 0.25 }, { x = t { 4 }, ["end"] = t { 3, 1 }, weight = 0.75 }, { x = t { 0, 3 }, ["end"] = t { 3 }, weight = 2 },
+  bad = { { t { 2, 3 }, t { 2, 4 }, 0.5, message = "lerp.*%[2, 3%].*%[2, 4%]" }, { t { 2 }, t { 2 }, message = "lerp: weight" } } })
+for name, divisor in pairs { addcmul = t { 3, 1 }, addcdiv = pos { 3, 1 } } do
+  op(name, "x tensor1 tensor2", "torch." .. name .. "(x, tensor1, tensor2, value=value)", { defaults = { value = 1 },
+    { x = t { 3, 4 }, tensor1 = t { 4 }, tensor2 = divisor }, { x = t { 3, 4 }, tensor1 = t { 3, 4 }, tensor2 = divisor, value = -0.5 },
+    { x = t { 0, 3 }, tensor1 = t { 3 }, tensor2 = t {} },
+    bad = { { t { 2, 3 }, t { 2, 4 }, t {}, message = name .. ".*%[2, 3%].*%[2, 4%]" }, { t { 2 }, t { 2 }, message = name .. ": tensor2" } } })
+end
+for name, py in pairs { bitwise_and = "x & other", bitwise_or = "x | other", bitwise_xor = "x ^ other", gcd = "torch.gcd(x, other)", lcm = "torch.lcm(x, other)" } do
+  op(name, "x other", py, { grad = false, { x = n({ 3, 4 }, -9, 9, true), other = n({ 3, 4 }, -9, 9, true) },
+    { x = n({ 3, 4 }, -90, 90, true), other = n({ 3, 1 }, -90, 90, true) }, { x = n({ 0, 4 }, -9, 9, true), other = n({ 4 }, 1, 5, true) },
+    bad = { { t { 2 }, 1, message = name .. ": is for integers and bool, got float32" } } })
+end
+for name, py in pairs { bitwise_left_shift = "x << other", bitwise_right_shift = "x >> other" } do
+  op(name, "x other", py, { grad = false, { x = n({ 3, 4 }, -9, 9, true), other = n({ 3, 4 }, 0, 5, true) },
+    { x = n({ 3, 4 }, -90, 90, true), other = n({ 4 }, 60, 66, true) }, { x = n({ 3 }, -9, 9, true), other = 2 },
+    bad = { { t { 2 }, 1, message = name .. ": is for integers and bool, got float32" }, { b { 2 }, b { 2 }, message = name .. ".*bool" } } })
+end
+op("isclose", "x other", "torch.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)", { grad = false,
+  defaults = { rtol = 1e-5, atol = 1e-8, equal_nan = false }, { x = v { 1, 1, 2, 0 }, other = v { 1, 1.1, 2, 1e-9 } },
+  { x = v { 1, 1, 2, 0 }, other = v { 1, 1.1, 2.5, 0.1 }, rtol = 0.2 }, { x = special, other = special, equal_nan = true }, { x = special, other = special2 },
+  { x = n({ 9 }, -2, 2), other = n({ 9 }, -2, 2), atol = 1 }, bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" } } })
 op("pow", "x exponent", "torch.pow(x, exponent)", { { x = pos { 3, 4 }, exponent = pos { 3, 4 } },
   { x = t { 2, 3 }, exponent = 2 }, { x = t { 2, 3 }, exponent = 3 }, { x = pos { 2, 3 }, exponent = 0.5 },
   { x = pos { 2, 3 }, exponent = -1 }, { x = t { 2, 1 }, exponent = v { 2, 3 } }, { x = special, exponent = special2 },
@@ -88,7 +128,8 @@ op("pow", "x exponent", "torch.pow(x, exponent)", { { x = pos { 3, 4 }, exponent
 for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge" } do
   binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 1, 2, 3 }, other = v { 2, 2, 2 } } })
 end
-for _, name in ipairs { "logical_and", "logical_or" } do
+
+for _, name in ipairs { "logical_and", "logical_or", "logical_xor" } do
   binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 0, 1, 0, 2 }, other = v { 0, 0, 3, 4 } } })
 end
 op("where", "condition x other", "torch.where(condition, x, other)", {
@@ -136,6 +177,32 @@ unary("reciprocal", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }
 unary "square"
 unary "sin"
 unary "cos"
+unary "sinh"
+unary "cosh"
+unary "asinh"
+unary "atan"
+unary "erfc"
+op("mul_sigmoid", "x gate", "x * torch.sigmoid(gate)", { { x = t { 3, 4 }, gate = t { 3, 4 } }, { x = t { 2, 3, 4 }, gate = t { 4 } }, { x = t { 0, 3 }, gate = t { 3 } },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds sigmoid(gate)
+  bad = { { t { 2, 3 }, t { 2, 4 }, message = "mul_sigmoid.*%[2, 3%].*%[2, 4%]" } } })
+unary "exp2"
+unary "sinc"
+unary "deg2rad"
+unary "rad2deg"
+local inner = { domain = t({ 3, 4 }, { lo = -0.9, hi = 0.9 }), domain3 = t({ 2, 3, 4, 5 }, { lo = -0.9, hi = 0.9 }) }
+for _, name in ipairs { "asin", "acos", "atanh", "erfinv" } do unary(name, nil, inner) end
+unary("tan", nil, { domain = t({ 3, 4 }, { lo = -1.4, hi = 1.4 }) })
+unary("acosh", nil, { domain = t({ 3, 4 }, { lo = 1.1, hi = 4 }), domain3 = t({ 2, 3, 4, 5 }, { lo = 1.1, hi = 4 }) })
+for _, name in ipairs { "log2", "log10" } do unary(name, nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }) end
+unary("frac")
+op("logit", "x eps", "torch.logit(x, eps)", { defaults = { eps = { py = "None" } },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds x / (1 - x)
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }) },
+  { x = t({ 3, 4 }, { lo = 0, hi = 1 }), eps = 0.2 }, { x = v { 0, 1, 0.5, 2, -1, nan } }, { x = v { 0, 1, 0.5, 2, -1 }, eps = 0.01 },
+  bad = { { t { 2 }, "a", message = "logit: eps" } } })
+op("nan_to_num", "x nan posinf neginf", "torch.nan_to_num(x, nan, posinf, neginf)", { defaults = { nan = 0, posinf = { py = "None" }, neginf = { py = "None" } },
+  { x = t { 3, 4 } }, { x = special }, { x = special, nan = 2, posinf = 3, neginf = -4 }, { x = special, posinf = 5 }, { x = t { 0, 3 } },
+  bad = { { t { 2 }, "a", message = "nan_to_num: nan" } } })
 unary "tanh"
 unary "erf"
 unary "sigmoid"
@@ -148,11 +215,34 @@ unary("relu6", "F.relu6(x)")
 op("leaky_relu", "x negative_slope", "F.leaky_relu(x, negative_slope)", { defaults = { negative_slope = 0.01 },
   { x = t { 3, 4 } }, { x = t { 3, 4 }, negative_slope = 0.2 }, { x = special }, { x = t { 0 } },
   bad = { { t { 2 }, "a", message = "leaky_relu: negative_slope" } } })
+op("threshold", "x threshold value", "F.threshold(x, threshold, value)", { { x = t { 3, 4 }, threshold = 0, value = -2 }, { x = special, threshold = 1, value = 7 },
+  { x = t { 0 }, threshold = 0, value = 0 }, bad = { { t { 2 }, 1, message = "threshold: value" } } })
+op("hardtanh", "x min_val max_val", "F.hardtanh(x, min_val, max_val)", { defaults = { min_val = -1, max_val = 1 }, { x = t { 3, 4 } },
+  { x = t { 3, 4 }, min_val = -0.5, max_val = 1.5 }, { x = special }, { x = t { 0 } },
+  differs = { int64 = gives_float, int32 = gives_float, uint8 = gives_float, bool = gives_float },
+  bad = { { t { 2 }, 1, -1, message = "hardtanh: min_val is 1, max_val %-1" } } })
+for _, name in ipairs { "elu", "celu" } do
+  op(name, "x alpha", "F." .. name .. "(x, alpha)", { defaults = { alpha = 1 }, { x = t { 3, 4 } }, { x = t { 3, 4 }, alpha = 0.7 }, { x = special }, { x = t { 0 } },
+    bad = { { t { 2 }, "a", message = name .. ": alpha" } } })
+end
+for _, name in ipairs { "hardshrink", "softshrink" } do
+  op(name, "x lambd", "F." .. name .. "(x, lambd)", { defaults = { lambd = 0.5 }, { x = t { 3, 4 } }, { x = t { 3, 4 }, lambd = 1 }, { x = special }, { x = t { 0 } },
+    bad = { { t { 2 }, "a", message = name .. ": lambd" } } })
+end
+for _, name in ipairs { "selu", "softsign", "mish", "hardsigmoid", "hardswish" } do unary(name, "F." .. name .. "(x)") end
+unary("tanhshrink", "F.tanhshrink(x)", { tol = { float16 = { 1e-3, 1e-3 }, bfloat16 = { 1e-2, 1e-2 } } }) -- PyTorch rounds tanh(x)
+op("prelu", "x weight", "F.prelu(x, weight)", { { x = t { 2, 3, 4 }, weight = t { 3 } }, { x = t { 2, 3 }, weight = t { 3 } }, { x = t { 2, 3, 4, 5 }, weight = t { 1 } },
+  { x = t {}, weight = t { 1 } }, { x = t { 0, 3 }, weight = t { 3 } },
+  bad = { { t { 2, 3, 4 }, t { 4 }, message = "prelu: weight is %[4%], x %[2, 3, 4%]" }, { t { 2 }, message = "prelu: weight" } } })
+op("softmin", "x dim", "F.softmin(x, dim)", { { x = t { 3, 4 }, dim = 2 }, { x = t { 2, 3, 4 }, dim = -2 }, bad = { { t { 2, 3 }, 3, message = "dim 3" } } })
 -- PyTorch's vectorized gelu gives NaN at infinity, where x * Phi(x) is infinity.
-unary("gelu", "F.gelu(x)", { no_special = true })
+op("gelu", "x", "F.gelu(x, approximate=approximate)", { defaults = { approximate = "none" }, { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } },
+  { x = t { 3, 4 }, approximate = "tanh" }, bad = { { 3, message = "gelu: x" }, { t { 2 }, { approximate = "tan" }, message = "gelu: approximate.*tanh" } } })
 unary("gelu_tanh", "F.gelu(x, approximate='tanh')", { no_special = true })
 unary("silu", "F.silu(x)")
-unary("softplus", "F.softplus(x, threshold=1e9)", { no_special = true })
+op("softplus", "x beta threshold", "F.softplus(x, beta, threshold)", { defaults = { beta = 1, threshold = 20 }, { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } },
+  { x = t { 3, 4 }, beta = 2 }, { x = t { 3, 4 }, beta = 3, threshold = 1 }, { x = special }, { x = t {} }, { x = t { 0, 3 } }, { x = t { 3 }, beta = -1 },
+  bad = { { 3, message = "softplus: x" }, { t { 2 }, "a", message = "softplus: beta" } } })
 for _, name in ipairs { "floor", "ceil", "trunc" } do unary(name, nil, { grad = false }) end
 op("round", "x", "torch.round(x, decimals=decimals)", { grad = false, defaults = { decimals = 0 },
   { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } }, { x = special }, { x = t { 3, 4 }, decimals = 2 },
@@ -166,7 +256,9 @@ op("round_scaled", "x factor divisor", "torch.round(x * factor / divisor) * divi
   bad = { { t { 2 }, message = "round_scaled: factor" } } })
 unary("logical_not", nil, { grad = false })
 unary("isnan", nil, { grad = false })
-unary("isfinite", nil, { grad = false })
+for _, name in ipairs { "isfinite", "isinf", "isposinf", "isneginf", "signbit" } do unary(name, nil, { grad = false }) end
+op("bitwise_not", "x", "~x", { grad = false, { x = n({ 3, 4 }, -9, 9, true) }, { x = n({ 0, 4 }, -9, 9, true) },
+  bad = { { t { 2 }, message = "bitwise_not: is for integers and bool, got float32" } } })
 
 -- ---- reductions
 local function reduction(name, py, o)

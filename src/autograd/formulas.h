@@ -54,6 +54,8 @@ bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
 const char *lm_f_dtype_of(struct lm_expr *e, const lm_tensor *t);
 /* The largest power of ten that the dtype an op on t computes in has. */
 int64_t lm_f_largest_power(struct lm_expr *e, const lm_tensor *t);
+/* The largest number that t's dtype has; 0 of integers. */
+double lm_f_largest(struct lm_expr *e, const lm_tensor *t);
 double lm_f_power_of_ten(struct lm_expr *e, double exponent);
 int64_t lm_f_ndim_of(struct lm_expr *e, const lm_tensor *t);
 int64_t lm_f_numel_of(struct lm_expr *e, const lm_tensor *t);
