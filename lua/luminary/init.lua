@@ -86,6 +86,10 @@ for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "al
   lm[name] = methods[name]
 end
 
+for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
+  lm[name] = require("luminary.tensor.products")[name]
+end
+
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)
   i = i or 0
@@ -107,7 +111,7 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models", vision = "vision",
+  amp = "amp", models = "models", vision = "vision", linalg = "linalg",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},

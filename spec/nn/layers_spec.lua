@@ -121,6 +121,18 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
     sequential = function()
       return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 3), nn.ReLU()))
     end,
+    group_norm = function() return nn.GroupNorm(2, 4) end,
+    group_norm_plain = function() return nn.GroupNorm(4, 4, { eps = 0.1, affine = false }) end,
+    instance_norm = function() return nn.InstanceNorm2d(3) end,
+    instance_norm_running = function()
+      return nn.InstanceNorm1d(3, { momentum = 0.3, affine = true, track_running_stats = true })
+    end,
+    instance_norm_eval = function()
+      return nn.InstanceNorm1d(3, { affine = true, track_running_stats = true }):eval()
+    end,
+    instance_norm_single = function() return nn.InstanceNorm1d(3, { affine = true }) end,
+    rms_norm = function() return nn.RMSNorm(6) end,
+    rms_norm_dims = function() return nn.RMSNorm({ 3, 4 }, { eps = 0.01 }) end,
     ReLU = function() return nn.ReLU() end,
     LeakyReLU = function() return nn.LeakyReLU(0.2) end,
     GELU = function() return nn.GELU() end,
@@ -358,6 +370,10 @@ describe("a loss gives PyTorch's value and gradient:", function()
     ce_weight = weighted(nn.CrossEntropyLoss, { label_smoothing = 0.1 }),
     ce_ignore = function() return nn.CrossEntropyLoss { ignore_index = 4 } end,
     ce_probabilities = function() return nn.CrossEntropyLoss() end,
+    multilabel_margin_mean = function() return nn.MultiLabelMarginLoss() end,
+    multilabel_margin_none = function() return nn.MultiLabelMarginLoss { reduction = "none" } end,
+    kl_mean = function() return nn.KLDivLoss { log_target = true } end,
+    kl_none = function() return nn.KLDivLoss { log_target = true, reduction = "none" } end,
   }
   for _, reduction in ipairs { "mean", "sum", "none" } do
     cases["ce_" .. reduction] = function() return nn.CrossEntropyLoss { reduction = reduction } end
@@ -377,6 +393,39 @@ describe("a loss gives PyTorch's value and gradient:", function()
     end)
   end
 
+  it("by module and by function", function()
+    local a, b, c = lm.randn { 3, 4 }, lm.randn { 3, 4 }, lm.rand { 3, 4 } + 0.1
+    local signs, one_each = lm.tensor { 1, -1, 1 }, lm.tensor({ 4, 1, 2 }, { dtype = "int64" })
+    local both = lm.tensor { { 1, -1, 1, 1 }, { -1, -1, 1, -1 }, { 1, 1, 1, -1 } }
+    same("l1", nn.L1Loss()(a, b), F.l1_loss(a, b))
+    same("smooth", nn.SmoothL1Loss { beta = 0.5 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.5 }))
+    same("huber", nn.HuberLoss { delta = 0.5 }(a, b), F.huber_loss(a, b, { delta = 0.5 }))
+    same("kl", nn.KLDivLoss { reduction = "batchmean" }(a, c), F.kl_div(a, c, { reduction = "sum" }) / 3)
+    same("poisson", nn.PoissonNLLLoss { full = true }(a, c), F.poisson_nll_loss(a, c, { full = true }))
+    same("gaussian", nn.GaussianNLLLoss { full = true }(a, b, c), F.gaussian_nll_loss(a, b, c, { full = true }))
+    same("soft", nn.SoftMarginLoss()(a, both), F.soft_margin_loss(a, both))
+    same("hinge", nn.HingeEmbeddingLoss(2)(a, both), F.hinge_embedding_loss(a, both, { margin = 2 }))
+    same("rank", nn.MarginRankingLoss(0.5)(a, b, both), F.margin_ranking_loss(a, b, both, { margin = 0.5 }))
+    same("cosine", nn.CosineEmbeddingLoss(0.5)(a, b, signs), F.cosine_embedding_loss(a, b, signs, { margin = 0.5 }))
+    local triplet = F.triplet_margin_loss(a, b, c, { margin = 2, p = 1, swap = true })
+    same("triplet", nn.TripletMarginLoss(2, 1, { swap = true })(a, b, c), triplet)
+    local how = { margin = 2, swap = true, distance_function = function(x, y) return (x - y + 1e-6):norm(1, -1) end }
+    same("distance", nn.TripletMarginWithDistanceLoss(how)(a, b, c), triplet)
+    local squared = F.multi_margin_loss(a, one_each, { p = 2, margin = 0.5 })
+    same("classes", nn.MultiMarginLoss(2, 0.5, lm.ones(4))(a, one_each), squared)
+    same("labels", nn.MultiLabelSoftMarginLoss()(a, c), F.multilabel_soft_margin_loss(a, c))
+    same("cosine", nn.CosineSimilarity(1)(a, b), F.cosine_similarity(a, b, { dim = 1 }))
+    same("distance", nn.PairwiseDistance(1)(a, b), F.pairwise_distance(a, b, { p = 1 }))
+  end)
+
+  it("small variances count as eps, but have a gradient", function()
+    local var = lm.zeros(2):requires_grad_()
+    local y = F.gaussian_nll_loss(lm.ones(2), lm.zeros(2), var, { eps = 0.5, reduction = "sum" })
+    y:backward()
+    same("loss", y, lm.tensor(math.log(0.5) + 2))
+    same("gradient", var.grad, lm.tensor { -1, -1 })
+  end)
+
   it("a weight moves with the module", function()
     local loss = nn.CrossEntropyLoss { weight = lm.ones { 3 } }
     loss:to("cpu:1", "float64")
@@ -392,6 +441,15 @@ end)
 
 describe("layers name wrong arguments:", function()
   local cases = {
+    { "num_groups = 3 has to divide num_channels = 4", function() nn.GroupNorm(3, 4) end },
+    { "RMSNorm: normalized_shape has to be a size", function() nn.RMSNorm("x") end },
+    { "x [N, C, L] or [C, L] wanted", function() nn.InstanceNorm1d(3)(lm.ones(2, 3, 4, 5)) end },
+    { "InstanceNorm1d: 3 channels wanted, got a tensor [2, 4, 5]",
+      function() nn.InstanceNorm1d(3)(lm.ones(2, 4, 5)) end },
+    { "batchmean", function() nn.KLDivLoss { reduction = "batch" } end },
+    { "multilabel_margin_loss: x is a tensor [2, 3], target a tensor [2, 4]",
+      function() F.multilabel_margin_loss(lm.ones(2, 3), lm.ones(2, 4):long()) end },
+    { "margin has to be a number", function() nn.MarginRankingLoss("much") end },
     { "in_features", function() nn.Linear() end },
     { "out_features has to be an integer of at least 1, got number 1.5", function() nn.Linear(3, 1.5) end },
     { "{bias = false}", function() nn.Linear(3, 4, false) end },

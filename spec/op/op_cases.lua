@@ -551,6 +551,14 @@ op("dropout", "x p training", "F.dropout(x, p, training)", { defaults = { p = 0.
   { x = t { 30, 40 } }, { x = t { 3, 4 }, p = 0 }, { x = t { 3, 4 }, p = 1 }, { x = t { 0 } },
   bad = { { t { 2 }, 1.5, message = "dropout: p.*1.5" } } })
 
+op("rms_norm", "x normalized_shape weight", "F.rms_norm(x, normalized_shape, weight, eps)", { defaults = { weight = none, eps = none },
+  { x = t { 3, 6 }, normalized_shape = { 6 }, weight = pos { 6 }, eps = 1e-5 }, { x = t { 2, 3, 4 }, normalized_shape = { 3, 4 } }, { x = t { 0, 4 }, normalized_shape = { 4 } },
+  bad = { { t { 3, 6 }, { 5 }, message = "rms_norm: normalized_shape is %[5%], x %[3, 6%]" }, { t { 3, 6 }, { 6 }, t { 5 }, message = "rms_norm: weight is %[5%]" } } })
+op("group_norm", "x num_groups weight bias", "F.group_norm(x, num_groups, weight, bias, eps)", { defaults = { weight = none, bias = none, eps = 1e-5 },
+  { x = t { 2, 4, 3 }, num_groups = 2, weight = pos { 4 }, bias = t { 4 } }, { x = t { 2, 4, 3, 2 }, num_groups = 4, eps = 0.1 }, { x = t { 3, 4 }, num_groups = 1, weight = pos { 4 } },
+  bad = { { t { 2, 4, 3 }, 3, message = "group_norm: 4 channels are not to be divided into 3 groups" }, { t { 4 }, 2, message = "group_norm: x is %[4%]" },
+    { t { 2, 4, 3 }, 2, t { 3 }, message = "group_norm: weight is %[3%].*4 channels" }, { t { 2, 4 }, 2, nil, t { 3 }, message = "group_norm: bias is %[3%]" } } })
+
 -- ---- losses
 local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }
 op("nll_loss", "x target", "F.nll_loss(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction)", { defaults = ldefaults,
@@ -587,6 +595,104 @@ op("binary_cross_entropy", "x target", "F.binary_cross_entropy(x, target, weight
   { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
   { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 }, reduction = "sum" },
   bad = { { t { 3, 4 }, t { 3 }, message = "binary_cross_entropy.*%[3, 4%].*%[3%]" } } })
+
+op("huber", "x target", "F.huber_loss(x, target, reduction='none', delta=delta)", { defaults = { delta = 1 },
+  { x = sep { 3, 4 }, target = v { 0.2, 0.1, -0.3, 0.4 } }, { x = t { 3, 1 }, target = t { 4 }, delta = 0.5 }, { x = t { 0, 3 }, target = t { 3 } },
+  { x = special, target = special2 }, bad = { { t { 3, 4 }, t { 5 }, message = "huber.*%[3, 4%].*%[5%]" } } })
+op("relative_entropy", "x target", "F.kl_div(x, target, reduction='none')", { { x = t { 3, 4 }, target = pos { 3, 4 } },
+  { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 3 }, target = v { 0, 1, 0.5 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "relative_entropy.*%[3, 4%].*%[5%]" } } })
+-- A loss of x and target: each reduction, an empty one, and sizes that do not fit.
+local function pair_loss(name, extra, o)
+  local x, target = o.x or t { 3, 4 }, o.target or t { 3, 4 }
+  local row = { { x = x, target = target }, { x = x, target = target, reduction = "sum" }, { x = x, target = target, reduction = "none" },
+    { x = t { 0, 4 }, target = t { 0, 4 }, reduction = "sum" } }
+  for _, case in ipairs(o) do row[#row + 1] = case end
+  row.defaults, row.lacks, row.grad, row.tol, row.dtypes = o.defaults or {}, o.lacks, o.grad, o.tol, o.dtypes
+  row.defaults.reduction = "mean"
+  row.bad = { { t { 3, 4 }, t { 5 }, message = name .. ".*%[5%]" },
+    { t { 2 }, t { 2 }, { reduction = "men" }, message = name .. ": reduction.*mean" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
+  op(name, "x target", ("F.%s(x, target, reduction=reduction%s)"):format(name, extra), row)
+end
+local signs = v({ 1, -1, -1, 1, 1, 1, -1, -1, 1, -1, 1, -1 }, { 3, 4 })
+pair_loss("l1_loss", "", {})
+pair_loss("huber_loss", ", delta=delta", { defaults = { delta = 1 }, { x = t { 3, 4 }, target = t { 3, 4 }, delta = 0.3 },
+  bad = { { t { 2 }, t { 2 }, { delta = 0 }, message = "huber_loss: delta is 0; it has to be positive" } } })
+pair_loss("smooth_l1_loss", ", beta=beta", { defaults = { beta = 1 }, { x = t { 3, 4 }, target = t { 3, 4 }, beta = 0.3 },
+  { x = t { 3, 4 }, target = t { 3, 4 }, beta = 0 },
+  bad = { { t { 2 }, t { 2 }, { beta = -1 }, message = "smooth_l1_loss: beta is %-1; it has to be 0 or more" } } })
+pair_loss("kl_div", ", log_target=log_target", { target = pos { 3, 4 }, defaults = { log_target = false },
+  { x = t { 3, 4 }, target = pos { 3, 4 }, reduction = "batchmean" }, { x = t { 3, 4 }, target = t { 3, 4 }, log_target = true },
+  bad = { { t { 2 }, t { 2 }, { reduction = "batch" }, message = "batchmean" } } })
+pair_loss("poisson_nll_loss", ", log_input=log_input, full=full, eps=eps", { x = pos { 3, 4 }, target = pos { 3, 4 },
+  defaults = { log_input = true, full = false, eps = 1e-8 }, { x = pos { 3, 4 }, target = n({ 3, 4 }, 0, 5), log_input = false, full = true } })
+pair_loss("soft_margin_loss", "", { target = signs })
+pair_loss("hinge_embedding_loss", ", margin=margin", { target = signs, defaults = { margin = 1 }, grad = { "x" },
+  { x = t { 3, 4 }, target = signs, margin = 0.5 } })
+pair_loss("multilabel_soft_margin_loss", ", weight=weight", { target = t({ 3, 4 }, { lo = 0, hi = 1 }), defaults = { weight = none },
+  { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
+  bad = { { t {}, t {}, message = "multilabel_soft_margin_loss: x is 0%-d" } } })
+op("gaussian_nll_loss", "x target var", "F.gaussian_nll_loss(x, target, var, full=full, eps=eps, reduction=reduction)", {
+  defaults = { full = false, eps = 1e-6, reduction = "mean" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 4 } },
+  { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3 }, full = true, reduction = "sum" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 1 }, eps = 0.1, reduction = "none" },
+  bad = { { t { 3 }, t { 3 }, v { 1, -1, 1 }, message = "gaussian_nll_loss: var has %-1" }, { t { 3 }, t { 3 }, pos { 2, 3 }, message = "gaussian_nll_loss: var is %[2, 3%]" },
+    { t { 3 }, t { 3 }, pos { 3 }, { eps = 0 }, message = "eps is 0" } } })
+local no_mean = "the mean of integers"
+op("margin_ranking_loss", "x1 x2 target", "F.margin_ranking_loss(x1, x2, target, margin=margin, reduction=reduction)", {
+  defaults = { margin = 0, reduction = "mean" }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = signs }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = signs, margin = 0.7, reduction = "none" },
+  { x1 = t { 0 }, x2 = t { 0 }, target = t { 0 }, reduction = "sum" }, grad = { "x1", "x2" },
+  lacks = { int64 = no_mean, int32 = no_mean, uint8 = no_mean },
+  bad = { { t { 3 }, t { 3 }, t { 2, 3 }, message = "margin_ranking_loss: x1 is %[3%]" } } })
+op("cosine_similarity", "x1 x2", "F.cosine_similarity(x1, x2, dim, eps)", { defaults = { dim = 2, eps = 1e-8 },
+  tol = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 1e-2 } }, -- PyTorch divides before it multiplies
+  { x1 = t { 3, 4 }, x2 = t { 3, 4 } },
+  { x1 = t { 2, 3, 4 }, x2 = t { 4 }, dim = -1 }, { x1 = t { 3, 4 }, x2 = t { 1, 4 }, dim = 1 }, { x1 = t { 0, 3 }, x2 = t { 0, 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "cosine_similarity.*%[3, 4%].*%[5%]" }, { n({ 2, 2 }, 1, 3, true), n({ 2, 2 }, 1, 3, true), message = "cosine_similarity: x1 is int64" } } })
+op("cosine_embedding_loss", "x1 x2 target", "F.cosine_embedding_loss(x1, x2, target, margin=margin, reduction=reduction)", {
+  defaults = { margin = 0, reduction = "mean" }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v { 1, -1, 1 } },
+  { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v { -1, -1, 1 }, margin = 0.2, reduction = "none" }, { x1 = t { 4 }, x2 = t { 4 }, target = v({ 1 }, {}), reduction = "sum" },
+  grad = { "x1", "x2" }, differs = { uint8 = "PyTorch takes 255 for -1" },
+  bad = { { t { 3, 4 }, t { 3, 4 }, t { 3, 4 }, message = "cosine_embedding_loss: target is %[3, 4%]" },
+    { t { 4 }, t { 4 }, t { 1 }, message = "cosine_embedding_loss: x1 is %[4%]" } } })
+op("pairwise_distance", "x1 x2", "F.pairwise_distance(x1, x2, p, eps, keepdim)", { defaults = { p = 2, eps = 1e-6, keepdim = false }, { x1 = t { 3, 4 }, x2 = t { 3, 4 } },
+  { x1 = t { 3, 4 }, x2 = t { 4 }, p = 1, keepdim = true }, { x1 = t { 4 }, x2 = t { 4 }, p = inf }, { x1 = t { 0, 3 }, x2 = t { 0, 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "pairwise_distance.*%[3, 4%].*%[5%]" } } })
+op("triplet_margin_loss", "anchor positive negative", "F.triplet_margin_loss(anchor, positive, negative, margin=margin, p=p, eps=eps, swap=swap, reduction=reduction)", {
+  defaults = { margin = 1, p = 2, eps = 1e-6, swap = false, reduction = "mean" }, { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 } },
+  { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 }, margin = 2, p = 1, swap = true, reduction = "none" },
+  { anchor = t { 4 }, positive = t { 4 }, negative = t { 4 }, reduction = "sum" },
+  bad = { { t { 3, 4 }, t { 4 }, t { 3, 4 }, message = "triplet_margin_loss: anchor is %[3, 4%]" }, { t { 4 }, t { 4 }, t { 4 }, { margin = 0 }, message = "margin is 0" } } })
+op("multi_margin_loss", "x target", "F.multi_margin_loss(x, target, p=p, margin=margin, weight=weight, reduction=reduction)", {
+  defaults = { p = 1, margin = 1, weight = none, reduction = "mean" }, { x = t { 4, 5 }, target = i({ 4 }, 5) },
+  { x = t { 4, 5 }, target = i({ 4 }, 5), p = 2, margin = 0.6, weight = pos { 5 }, reduction = "none" },
+  { x = t { 5 }, target = i({}, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" }, grad = { "x" },
+  bad = { { t { 4, 5 }, n({ 4 }, 6, 7, true), message = "multi_margin_loss.*6.*5" }, { t { 4, 5 }, i({ 3 }, 5), message = "multi_margin_loss: target is %[3%]; for x of %[4, 5%]" },
+    { t { 4, 5 }, i({ 4 }, 5), { p = 3 }, message = "multi_margin_loss: p is 3; it has to be 1 or 2" }, { t { 4, 5 }, i({ 4 }, 5), { weight = pos { 4 } }, message = "weight is %[4%].*5 classes" } } })
+
+-- ---- products and distances
+local vectors = { { t { 4 }, t { 5 }, message = "two vectors of one length" }, { t { 2, 2 }, t { 4 }, message = "two vectors of one length" } }
+op("mv", "x vec", "torch.mv(x, vec)", { { x = t { 3, 4 }, vec = t { 4 } }, { x = t { 0, 4 }, vec = t { 4 } }, { x = t { 3, 0 }, vec = t { 0 } },
+  bad = { { t { 3, 4 }, t { 3 }, message = "mv: x is %[3, 4%], vec %[3%]" }, { t { 4 }, t { 4 }, message = "mv: x is %[4%]" } } })
+op("dot", "x other", "torch.dot(x, other)", { { x = t { 7 }, other = t { 7 } }, { x = t { 0 }, other = t { 0 } }, bad = vectors })
+op("vdot", "x other", "torch.vdot(x, other)", { { x = t { 7 }, other = t { 7 } }, bad = vectors })
+op("outer", "x other", "torch.outer(x, other)", { { x = t { 3 }, other = t { 4 } }, { x = t { 0 }, other = t { 4 } },
+  bad = { { t { 3, 4 }, t { 3 }, message = "outer: x is %[3, 4%], other %[3%]; two vectors" } } })
+local scales = { beta = 1, alpha = 1 }
+op("addmv", "input x vec", "torch.addmv(input, x, vec, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3 }, x = t { 3, 4 }, vec = t { 4 } },
+  { input = t { 1 }, x = t { 3, 4 }, vec = t { 4 }, beta = 2, alpha = 3 }, { input = v { nan, nan, nan }, x = t { 3, 4 }, vec = t { 4 }, beta = 0 },
+  bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addmv: .*%[3, 4%]" } } })
+op("addr", "input x other", "torch.addr(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3, 4 }, x = t { 3 }, other = t { 4 } },
+  { input = t { 4 }, x = t { 3 }, other = t { 4 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addr: .*two vectors" } } })
+local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- the product is rounded before the sum
+op("baddbmm", "input x other", "torch.baddbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
+  { input = t { 2, 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
+  { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "baddbmm: x is %[3, 4%]" } } })
+op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between, { input = t { 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
+  { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 2, 3, 4 }, t { 2, 3, 5 }, message = "addbmm: x is %[2, 3, 4%]" } } })
+op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } }, { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: x is %[3%]; it has to be a matrix" } } })
+op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
+  { x = t { 0, 3 }, other = t { 0, 3 } }, bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross" } } })
 
 -- ---- views
 op("view", "x size", "x.view(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 3, 4 }, size = { 2, -1, 2 } },

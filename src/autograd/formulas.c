@@ -177,6 +177,11 @@ FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
+static double epsilon_of(lm_dtype dtype) {
+  static const double of[] = {[LM_F16] = 0x1p-10, [LM_BF16] = 0x1p-7, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
+  return lm_dtype_is_float(dtype) ? of[dtype] : 0;
+}
+FACT(double, epsilon_of, t ? epsilon_of((lm_dtype)t->dtype) : 0)
 FACT(int64_t, ndim_of, t ? t->ndim : 0)
 FACT(int64_t, numel_of, t ? t->numel : 0)
 
@@ -217,6 +222,16 @@ lm_ints lm_f_size_of(lm_expr *e, const lm_tensor *t) {
 int64_t lm_f_length_of(lm_expr *e, lm_ints v) {
   (void)e;
   return v.n < 0 ? 0 : v.n;
+}
+
+bool lm_f_ends_with(lm_expr *e, lm_ints v, lm_ints last) {
+  int64_t n = lm_f_length_of(e, v), k = lm_f_length_of(e, last);
+  return k <= n && memcmp(v.v + n - k, last.v, (size_t)k * sizeof *v.v) == 0;
+}
+
+bool lm_f_divides(lm_expr *e, int64_t divisor, int64_t n) {
+  (void)e;
+  return divisor > 0 && n % divisor == 0;
 }
 
 const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }

@@ -60,6 +60,7 @@ local function group_of(library, name, value)
   if library ~= require "luminary" then return FUNCTIONS end
   if index.is_inner(name) then return nil end
   if not rawget(core.ops, name) then return FUNCTIONS end
+  if name:find "_loss$" then return nil end -- losses are nn.functional's
   return rawget(core.methods, name) and OPS or NEW
 end
 

@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 
 local ops, fail = core.ops, options.fail
-local F = {}
+local F = {pdist = require("luminary.tensor.products").pdist}
 
 for _, name in ipairs {
   "relu", "relu_", "relu6", "relu6_", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu", "celu_",
@@ -13,6 +13,9 @@ for _, name in ipairs {
   "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "max_unpool2d",
   "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "embedding", "one_hot", "cross_entropy", "nll_loss",
   "mse_loss", "bce_with_logits", "binary_cross_entropy",
+  "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "soft_margin_loss",
+  "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss",
+  "multilabel_soft_margin_loss", "cosine_similarity", "pairwise_distance", "rms_norm", "group_norm",
 } do
   F[name] = ops[name]
 end
@@ -32,6 +35,99 @@ function F.local_response_norm(x, size, opts)
   squares = ops.pad(squares, {0, 0, before, size - 1 - before})
   local mean = ops.avg_pool2d(squares, {size, 1}, {stride = 1}):view(x.shape)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
+end
+
+--- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
+function F.normalize(x, opts)
+  opts = options.check("normalize", opts, {p = {"number", 2}, dim = {"integer", 2}, eps = {"number", 1e-12}}, "p")
+  options.arg("normalize", "x", x, "tensor")
+  return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
+end
+
+local reductions = {"mean", "sum", "none"}
+local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
+
+--- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
+--- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
+function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
+  local who = "triplet_margin_with_distance_loss"
+  local o = options.check(who, opts, {
+    distance_function = {"callable"}, margin = {"positive", 1}, swap = {"boolean", false},
+    reduction = {reductions, "mean"},
+  }, "distance_function")
+  options.arg(who, "anchor", anchor, "tensor")
+  options.arg(who, "positive", positive, "tensor")
+  options.arg(who, "negative", negative, "tensor")
+  if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
+    options.fail("%s: anchor is %s, positive %s, negative %s; they have to have as many dims each", who,
+      options.describe(anchor), options.describe(positive), options.describe(negative))
+  end
+  local distance = o.distance_function or ops.pairwise_distance
+  local near, far = distance(anchor, positive), distance(anchor, negative)
+  if o.swap then far = ops.minimum(far, distance(positive, negative)) end
+  return reduced((near - far + o.margin):clamp(0), o.reduction)
+end
+
+--- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
+--- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
+--- summed, over C.
+function F.multilabel_margin_loss(x, target, opts)
+  local who = "multilabel_margin_loss"
+  local o = options.check(who, opts, {reduction = {reductions, "mean"}}, "reduction")
+  options.arg(who, "x", x, "tensor")
+  options.arg(who, "target", target, "tensor")
+  if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
+  local n = x.shape[x.ndim]
+  if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
+    options.fail("%s: x is %s, target %s; both have to be [N, C] or [C]", who, options.describe(x),
+      options.describe(target))
+  end
+  local rows, labels = x:view(-1, n), target:detach():view(-1, n)
+  local places = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
+  local ends = ops.where(labels:lt(1), places, n + 1):amin(2, {keepdim = true})
+  local most = math.max(1, ends:max():item() - 1)
+  local counts = places:lt(ends):narrow(2, 1, most)
+  labels = labels:narrow(2, 1, most):masked_fill(counts:logical_not(), 1)
+  local own = ops.zeros_like(rows:detach()):scatter_add(2, labels, counts:type_as(rows)):gt(0)
+  local lacking = ops.relu(1 - rows:gather(2, labels):unsqueeze(3) + rows:unsqueeze(2))
+  local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
+  local loss = lacking:masked_fill(left_out, 0):sum {2, 3} / n
+  return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
+end
+
+--- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1,
+--- eps = 1e-5}]]]]]): x [N, C, …], each channel of each sample by its own mean and variance, whose mean over the
+--- samples the running values take up; without use_input_stats by the running values.
+function F.instance_norm(x, running_mean, running_var, weight, bias, opts)
+  local who = "instance_norm"
+  local places = {running_mean, running_var, weight, bias}
+  for i = 1, 4 do -- options in the place of what is left out
+    if places[i] ~= nil and not core.is_tensor(places[i]) and opts == nil then opts, places[i] = places[i], nil end
+  end
+  local o = options.check(who, opts, {
+    running_mean = {"tensor"}, running_var = {"tensor"}, weight = {"tensor"}, bias = {"tensor"},
+    use_input_stats = {"boolean", true}, momentum = {"number", 0.1}, eps = {"number", 1e-5},
+  }, "use_input_stats")
+  local mean, var = o.running_mean or places[1], o.running_var or places[2]
+  weight, bias = o.weight or places[3], o.bias or places[4]
+  options.arg(who, "x", x, "tensor")
+  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if not o.use_input_stats then
+    return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = o.eps})
+  end
+  local n, c, shape = x.shape[1], x.shape[2], x.shape
+  local function repeated(v) return v and ops.expand(v:view(1, c), n, c):clone():view(n * c) end
+  local means, vars = repeated(mean and mean:detach()), repeated(var and var:detach())
+  local flat_shape = {1, n * c}
+  for d = 3, x.ndim do flat_shape[d] = shape[d] end
+  local flat = ops.reshape(x, flat_shape)
+  local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
+    {training = true, momentum = o.momentum, eps = o.eps})
+  core.no_grad(function()
+    if mean then mean:copy_(means:view(n, c):mean(1)) end
+    if var then var:copy_(vars:view(n, c):mean(1)) end
+  end)
+  return y:view(shape)
 end
 
 F.logsigmoid = ops.log_sigmoid

@@ -252,6 +252,16 @@ end
 --- Whether x lies in memory that other processes see.
 function methods.is_shared(x) return core.mp_is_shared(x) end
 
+--- x:dist(other [, {p = 2}]): the p-norm of x - other. A method alone: lm.dist is lm's module of that name.
+function methods.dist(x, other, opts)
+  tensor("dist", x)
+  if type(opts) == "number" then opts = {p = opts} end
+  return ops.norm(x - tensor("dist", other, "other"), options.check("dist", opts, {p = {"number", 2}}, "p").p)
+end
+
+-- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.
+for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.tensor.products")[name] end
+
 -- ---- hooks
 local Handle = {}
 Handle.__index = Handle

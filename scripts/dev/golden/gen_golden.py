@@ -348,6 +348,20 @@ def layers():
         layer("conv_" + mode, nn.Conv2d(2, 3, 3, stride=2, padding=(2, 1), padding_mode=mode), 2, 2, 5, 6)
         layer(f"conv_{mode}_same", nn.Conv2d(2, 3, (2, 3), padding="same", padding_mode=mode), 2, 5, 6)
     layer("conv_reflect_valid", nn.Conv2d(2, 3, 3, padding="valid", padding_mode="reflect"), 2, 2, 5, 6)
+    layer("group_norm", nn.GroupNorm(2, 4), 2, 4, 3)
+    layer("group_norm_plain", nn.GroupNorm(4, 4, eps=0.1, affine=False), 2, 4, 3, 2)
+    layer("instance_norm", nn.InstanceNorm2d(3), 2, 3, 4, 3)
+    layer("instance_norm_running", nn.InstanceNorm1d(3, momentum=0.3, affine=True, track_running_stats=True), 2, 3, 4)
+    layer("instance_norm_eval", nn.InstanceNorm1d(3, affine=True, track_running_stats=True), 2, 3, 4, training=False)
+    layer("instance_norm_single", nn.InstanceNorm1d(3, affine=True), 3, 4)
+    layer("rms_norm", nn.RMSNorm(6), 3, 6)
+    layer("rms_norm_dims", nn.RMSNorm([3, 4], eps=0.01), 2, 3, 4)
+    for reduction in ("mean", "none"):
+        labels = torch.tensor([[0, 3, -1, 1, 2], [2, 1, 4, -1, 0], [-1, 0, 1, 2, 3]])
+        loss("multilabel_margin_" + reduction, nn.MultiLabelMarginLoss(reduction=reduction),
+             torch.randn(3, 5, generator=gen), labels, 1)
+        loss("kl_" + reduction, nn.KLDivLoss(reduction=reduction, log_target=True), torch.randn(3, 4, generator=gen),
+             torch.randn(3, 4, generator=gen))
     layer("avg_pool_divisor", nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True, divisor_override=4), 2, 2, 7, 6)
     save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
 

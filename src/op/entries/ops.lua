@@ -68,6 +68,7 @@ local list, op = entries.of("op", {
 --- Names that stand for the numbers 0, 1, …, and C's names for those.
 list.choices = {
   reduction = {"none", "mean", "sum", enum = {"LM_NONE", "LM_MEAN", "LM_SUM"}},
+  divergence_reduction = {"none", "mean", "sum", "batchmean"},
   rounding_mode = {"none", "floor", "trunc", enum = {"LM_EXACT", "LM_FLOOR", "LM_TRUNC"}},
   pad_mode = {
     "constant", "reflect", "replicate", "circular",
@@ -567,6 +568,24 @@ op "bce" {
   gives = "float",
   grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
   help = "binary cross-entropy of each probability x; logarithms stop at -100",
+}
+op "huber" {
+  "x", "target", options = {"delta: number = 1"},
+  elementwise = "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
+    .. ": delta * (abs(x - target) - 0.5 * delta)",
+  gives = "float",
+  grad = {
+    x = "g * maximum(-delta, minimum(delta, x - target))",
+    target = "-(g * maximum(-delta, minimum(delta, x - target)))",
+  },
+  help = "half of (x - target)^2, and from delta on a straight line of that slope",
+}
+op "relative_entropy" {
+  "x", "target",
+  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", gives = "float",
+  -- without a limit at 0, as PyTorch's
+  grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
+  help = "target (log target - x), of log-probabilities x",
 }
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
@@ -1186,6 +1205,44 @@ op "layer_norm_backward" {
   },
   help = "gradients of layer_norm: x, weight, bias",
 }
+op "rms_norm" {
+  "x", "normalized_shape: size", "weight?", options = {"eps: number = nan"},
+  needs = {
+    {"ends_with(size_of(x), normalized_shape)",
+      "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
+    {"!given(weight) || ends_with(normalized_shape, size_of(weight)) && ndim_of(weight) == length_of(normalized_shape)",
+      "weight is {weight}; it has to be of normalized_shape, {text_of(normalized_shape)}"},
+  },
+  formula = {
+    "dims = range(ndim_of(x) - length_of(normalized_shape), ndim_of(x))",
+    "scaled_x = x * rsqrt(mean(square(x), dims, true) + (eps == eps ? eps : epsilon_of(x)))",
+    "given(weight) ? scaled_x * weight : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
+}
+op "group_norm" {
+  "x", "num_groups: int", "weight?", "bias?", options = {"eps: number = 1e-5"},
+  needs = {
+    {"ndim_of(x) >= 2", "x is {x}; [N, C, ...] wanted"},
+    {"divides(num_groups, size_of(x)[2])",
+      "{size_of(x)[2]} channels are not to be divided into {num_groups} groups"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[2]",
+      "weight is {weight}; it has to hold one number for each of {size_of(x)[2]} channels"},
+    {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
+      "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
+  },
+  formula = {
+    "count = size_of(x)[1] * num_groups",
+    "each = numel_of(x) / (count > 0 ? count : 1)",
+    "normal = reshape(layer_norm(reshape(x, [count, each]), [each], nil, nil, eps), size_of(x))",
+    "scaled_x = given(weight) ? normal * along(weight, 1, ndim_of(x)) : normal",
+    "given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x [N, C, ...], the channels in num_groups groups, each of which is normalized by its own mean and variance; "
+    .. "weight and bias are of channels",
+}
 -- y1 is the mask.
 op "dropout" {
   "x", "p: number = 0.5", "training = true", hidden = 1,
@@ -1245,12 +1302,13 @@ op "cross_entropy" {
   },
   autocast = "keep", help = "log_softmax and nll_loss; x [N, C] or [N, C, ...], target classes or probabilities",
 }
+local same_or_warned = {
+  "same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
+    .. "meant: give them the same size", warn = true,
+}
 op "mse_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
-  needs = {
-    {"same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
-      .. "meant: give them the same size", warn = true},
-  },
+  needs = {same_or_warned},
   formula = "reduced(square(x - target), reduction)",
   autocast = "keep", help = "squared difference",
 }
@@ -1276,6 +1334,272 @@ op "bce_with_logits" {
     "reduced(given(weight) ? loss * weight : loss, reduction)",
   },
   autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
+}
+
+op "l1_loss" {
+  "x", "target", options = {"reduction: reduction = mean"}, needs = {same_or_warned},
+  formula = "reduced(abs(x - target), reduction)",
+  autocast = "keep", help = "absolute difference",
+}
+op "huber_loss" {
+  "x", "target", options = {"delta: number = 1", "reduction: reduction = mean"},
+  needs = {same_or_warned, {"delta > 0", "delta is {delta}; it has to be positive"}},
+  formula = "reduced(huber(x, target, delta), reduction)",
+  autocast = "keep", help = "half the squared difference, and from delta on a straight line of that slope",
+}
+op "smooth_l1_loss" {
+  "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
+  needs = {same_or_warned, {"beta >= 0", "beta is {beta}; it has to be 0 or more"}},
+  formula = "beta == 0 ? reduced(abs(x - target), reduction) : reduced(huber(x, target, beta), reduction) / beta",
+  autocast = "keep", help = "huber_loss over beta: of slope 1 from there on; beta 0 is l1_loss",
+}
+op "kl_div" {
+  "x", "target", options = {"log_target = false", "reduction: divergence_reduction = mean"},
+  formula = {
+    "loss = log_target ? exp(target) * (target - x) : relative_entropy(x, target)",
+    "reduction == 'batchmean' ? sum(loss) / (ndim_of(x) > 0 ? size_of(x)[1] : 1) : reduced(loss, reduction)",
+  },
+  autocast = "keep",
+  help = "target (log target - x): Kullback and Leibler's divergence of log-probabilities x from target, given as "
+    .. "probabilities or, log_target, their logarithms; 'batchmean' is the sum over the batch's size",
+}
+op "poisson_nll_loss" {
+  "x", "target", options = {"log_input = true", "full = false", "eps: number = 1e-8", "reduction: reduction = mean"},
+  formula = {
+    "loss = log_input ? exp(x) - target * x : x - target * log(x + eps)",
+    "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
+    "reduced(full ? loss + masked_fill(stirling, target <= 1, 0) : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "of counts target whose mean is x, or e^x with log_input; full adds Stirling's log(target!) from 2 on",
+}
+op "gaussian_nll_loss" {
+  "x", "target", "var: scalar", options = {"full = false", "eps: number = 1e-6", "reduction: reduction = mean"},
+  needs = {
+    {"eps > 0", "eps is {eps}; it has to be positive"},
+    {"ndim_of(var) <= ndim_of(x)", "var is {var}, x {x}; var has x's size, or one for each row of it"},
+    {"!(least_of(var) < 0)", "var has {least_of(var)}, and variances are not negative"},
+  },
+  formula = { -- the gradient does not see that small variances become eps
+    "shaped = ndim_of(var) > 0 && ndim_of(var) == ndim_of(x) - 1 ? unsqueeze(var, -1) : var",
+    "held = shaped < eps ? shaped - detach(shaped) + eps : shaped",
+    "loss = (log(held) + square(x - target) / held) * 0.5",
+    "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "of a normal distribution with mean x and variance var, at least eps, at target; full adds log(2 pi) / 2",
+}
+op "soft_margin_loss" {
+  "x", "target", options = {"reduction: reduction = mean"},
+  formula = "reduced(-log_sigmoid(target * x), reduction)",
+  autocast = "keep", help = "log(1 + e^(-target x)) for targets -1 and 1",
+}
+op "hinge_embedding_loss" {
+  "x", "target", options = {"margin: number = 1", "reduction: reduction = mean"},
+  formula = {
+    "lacking = margin - x",
+    "apart = lacking < 0 ? 0 : lacking",
+    "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
+  },
+  autocast = "keep", help = "of distances x: x where target is 1, what it lacks to margin where it is -1",
+}
+op "margin_ranking_loss" {
+  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  needs = {
+    {"ndim_of(x1) == ndim_of(x2) && ndim_of(x2) == ndim_of(target)",
+      "x1 is {x1}, x2 {x2}, target {target}; they have to have as many dims each"},
+  },
+  formula = {
+    "lacking = margin - target * (x1 - x2)",
+    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+  },
+  autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
+}
+op "cosine_similarity" {
+  "x1", "x2", options = {"dim: dim? = 1", "eps: number = 1e-8"},
+  needs = {{"is_float(x1) || is_float(x2)", "x1 is {dtype_of(x1)}; floating tensors wanted"}},
+  formula = { -- the gradient does not see that small lengths become eps
+    "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
+    "second = same_size(x1, x2) ? x2 : x2 + zeros_like(x1)",
+    "norm1 = norm(first, 2, [dim], true)",
+    "norm2 = norm(second, 2, [dim], true)",
+    "length1 = norm1 < eps ? norm1 - detach(norm1) + eps : norm1",
+    "length2 = norm2 < eps ? norm2 - detach(norm2) + eps : norm2",
+    "squeeze(sum(first * second, [dim], true) / (length1 * length2), [dim])",
+  },
+  autocast = "keep",
+  help = "x1 and x2's product summed over dim, over their lengths, each at least eps; 1 in one direction",
+}
+op "cosine_embedding_loss" {
+  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  needs = {
+    {"ndim_of(target) <= 1", "target is {target}; it has to be [N], or 0-d for vectors"},
+    {"ndim_of(x1) == ndim_of(target) + 1 && ndim_of(x2) == ndim_of(target) + 1",
+      "x1 is {x1}, x2 {x2}, target {target}; [N, D] with targets [N] or [D] with one target wanted"},
+  },
+  formula = {
+    "lengths = (sum(square(x1), [-1]) + 1e-12) * (sum(square(x2), [-1]) + 1e-12)",
+    "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
+    "over = cosine - margin",
+    "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over < 0 ? 0 : over) : 0), reduction)",
+  },
+  autocast = "keep", help = "1 - cosine_similarity where target is 1, what it is above margin where it is -1",
+}
+op "pairwise_distance" {
+  "x1", "x2", options = {"p: number = 2", "eps: number = 1e-6", "keepdim = false"},
+  formula = "norm(x1 - x2 + eps, p, [-1], keepdim)",
+  help = "p-norm of x1 - x2 + eps over the last dim",
+}
+op "triplet_margin_loss" {
+  "anchor", "positive", "negative",
+  options = {
+    "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
+  },
+  needs = {
+    {"ndim_of(anchor) == ndim_of(positive) && ndim_of(positive) == ndim_of(negative)",
+      "anchor is {anchor}, positive {positive}, negative {negative}; they have to have as many dims each"},
+    {"margin > 0", "margin is {margin}; it has to be positive"},
+  },
+  formula = {
+    "near = pairwise_distance(anchor, positive, p, eps)",
+    "off = pairwise_distance(anchor, negative, p, eps)",
+    "far = swap ? minimum(off, pairwise_distance(positive, negative, p, eps)) : off",
+    "lacking = near - far + margin",
+    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+  },
+  autocast = "keep",
+  help = "what negatives lack to be margin farther from anchor than positives; swap: or from positive, where that "
+    .. "is nearer",
+}
+op "multi_margin_loss" {
+  "x", "target", options = {"p: int = 1", "margin: number = 1", "weight?", "reduction: reduction = mean"},
+  needs = {
+    {"p == 1 || p == 2", "p is {p}; it has to be 1 or 2"},
+    {"ndim_of(x) <= 2", "x is {x}; [N, C] or [C] wanted"},
+    {"numel_of(x) > 0 || ndim_of(x) == 2 && size_of(x)[2] > 0", "x is {x}; there have to be classes"},
+    {"ndim_of(target) <= 1 && numel_of(target) == (ndim_of(x) == 2 ? size_of(x)[1] : 1)",
+      "target is {target}; for x of {x} it has a class for each row"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == (ndim_of(x) > 0 ? size_of(x)[-1] : 1)",
+      "weight is {weight}; it has to hold one number for each of {ndim_of(x) > 0 ? size_of(x)[-1] : 1} classes"},
+  },
+  formula = {
+    "rows_of_x = ndim_of(x) < 2 ? reshape(x, [1, numel_of(x)]) : x",
+    "classes = size_of(rows_of_x)[2]",
+    "labels = reshape(target, [size_of(rows_of_x)[1], 1])",
+    "own = gather(rows_of_x, 1, labels)",
+    "lacking = relu(margin - own + rows_of_x)",
+    "powered = p == 2 ? square(lacking) : lacking",
+    "others = masked_fill(powered, one_hot(squeeze(labels, [1]), classes) == 1, 0)",
+    "summed = sum(others, [1]) / classes",
+    "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
+    "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "what x at its class target lacks to be margin above each other class, to the power p, over C; "
+    .. "weight multiplies by the target's class",
+}
+op "multilabel_soft_margin_loss" {
+  "x", "target", options = {"weight?", "reduction: reduction = mean"},
+  needs = {{"ndim_of(x) > 0", "x is 0-d; [N, C] or [C] wanted"}},
+  formula = {
+    "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",
+    "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",
+    "reduced(loss, reduction)",
+  },
+  autocast = "keep", help = "bce_with_logits, its mean over the last dim, the classes",
+}
+
+-- ---- products and distances
+local is_matrix = {"ndim_of(x) == 2", "x is {x}; it has to be a matrix"}
+op "mv" {
+  "x", "vec",
+  needs = {
+    {"ndim_of(x) == 2 && ndim_of(vec) == 1 && size_of(x)[2] == size_of(vec)[1]",
+      "x is {x}, vec {vec}; [n, m] and [m] wanted"},
+  },
+  formula = "squeeze(mm(x, unsqueeze(vec, 1)), [1])",
+  autocast = "lower", help = "a matrix times a vector",
+}
+local two_vectors = {
+  "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
+  "x is {x}, other {other}; two vectors of one length wanted",
+}
+op "dot" {
+  "x", "other", needs = {two_vectors},
+  formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
+  help = "the sum of two vectors' products",
+}
+op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
+op "outer" {
+  "x", "other",
+  needs = {{"ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted"}},
+  formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
+  help = "[n, m] of the products of each of two vectors' elements",
+}
+op "addmv" {
+  "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = alpha == 1 ? mv(x, vec) : mv(x, vec) * alpha",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0",
+}
+op "addr" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = outer(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts, and counts not for beta 0",
+}
+local batches = {
+  "ndim_of(x) == 3 && ndim_of(other) == 3", "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted",
+}
+op "baddbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
+  formula = {
+    "product = bmm(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0",
+}
+op "addbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  needs = {
+    batches,
+    {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
+      "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted"},
+  },
+  formula = { -- the batch is one more dim to sum over
+    "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
+    "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
+    "product = mm(alpha == 1 ? wide : wide * alpha, tall)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0",
+}
+op "trace" {
+  "x", needs = {is_matrix},
+  -- every m + 1-th element, where m is the width, of the rows that have one
+  formula = {
+    "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
+    "n == 0 ? sum(x) : sum(slice(flatten(slice(x, 0, 1, n)), 0, 1, -1, size_of(x)[2] + 1))",
+  },
+  help = "the sum of a matrix's diagonal",
+}
+op "cross" {
+  "x", "other", "dim: dim? = -1",
+  needs = {
+    {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
+  },
+  formula = {
+    "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",
+    "y1 = select(other, dim, 1)", "y2 = select(other, dim, 2)", "y3 = select(other, dim, 3)",
+    "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
+  },
+  help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
 }
 
 -- ---- views
