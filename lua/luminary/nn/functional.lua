@@ -10,7 +10,7 @@ for _, name in ipairs {
   "relu6", "relu6_",
   "relu", "relu_", "leaky_relu", "leaky_relu_", "silu", "silu_", "tanh", "sigmoid", "softplus", "softmax",
   "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "max_unpool2d",
-  "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "embedding", "one_hot", "cross_entropy", "nll_loss",
+  "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "one_hot", "cross_entropy", "nll_loss",
   "mse_loss", "bce_with_logits", "binary_cross_entropy",
 } do
   F[name] = ops[name]
@@ -43,6 +43,10 @@ function F.gelu(x, opts)
   if opts == nil then return ops.gelu(x) end
   local approximate = options.check("gelu", opts, {approximate = {{"none", "tanh"}, "none"}}, "approximate").approximate
   return (approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x)
+end
+
+for _, file in ipairs {"dropout", "embedding", "rearrange"} do
+  for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
 end
 
 return options.strict("nn.functional", F)

@@ -141,6 +141,7 @@ local function field_of_container(self, key)
     fail("%s: no child %s; there are %d, from 1", record.class.__name, tostring(key), #record.child)
   end
   if type(key) == "string" and key:find("^%d") then return record_of(self).values[key] end
+  if options.is_plain(key) then return self:slice(unpack(key, 1, 2)) end
   return getmetatable(self).values[key]
 end
 
@@ -184,6 +185,7 @@ end
 
 local function assign(self, key, value)
   local record = record_of(self)
+  if record.class.field_of then key, value = record.class.field_of(self, key, value) end
   if record.class.numbered and type(key) == "number" then
     local at = place_of(record, key)
     key = record.child[at]
@@ -228,12 +230,20 @@ local function assign(self, key, value)
   if core.is_tensor(value) or options.is_plain(value) then core.keep(value) end
   record.values[key] = value
 end
--- A module without fields that is called by `call`, and its record.
+
+-- A module without fields that is called by `call`, and its record. A class with field_of(self, key, value, reading)
+-- has its fields under the names, and with the values, that this gives.
 local function blank(of, call)
   local record = {
     is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},
     __newindex = assign, __call = call,
   }
+  if of.field_of then
+    function record.__index(self, key)
+      if type(key) == "number" then key = of.field_of(self, key, nil, true) end
+      return record.values[key]
+    end
+  end
   if not of.numbered then return class.object(of, record), record end
   record.__index = field_of_container
   return class.list(of, record), record
