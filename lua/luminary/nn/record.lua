@@ -8,7 +8,7 @@ local fail = options.fail
 
 -- The record of a module (see class.lua) also has:
 --   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
---   leaves out), pre_hooks, hooks (lists of functions, or nil)
+--   leaves out), and lists of functions, or nil: hook_lists, at the end
 --
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
 -- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
@@ -250,6 +250,9 @@ local function blank(of, call)
 end
 
 return {
+  hook_lists = {
+    "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
+  },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
-  register = register,
+  register = register, nouns = nouns,
 }
