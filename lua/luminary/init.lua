@@ -106,7 +106,7 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models", vision = "vision", distributions = "distributions",
+  amp = "amp", models = "models", vision = "vision", distributions = "distributions", func = "func",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
