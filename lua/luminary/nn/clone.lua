@@ -37,6 +37,7 @@ local function copy_module(module, made)
   for _, name in ipairs(records.hook_lists) do record[name] = source[name] end
   record.most_inputs = source.most_inputs
   records.show_children(twin, record)
+  if source.on_clone then source.on_clone(twin) end
   return twin
 end
 

@@ -8,7 +8,8 @@ local fail = options.fail
 
 -- The record of a module (see class.lua) also has:
 --   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
---   leaves out), and lists of functions, or nil: hook_lists, at the end
+--   leaves out), and lists of functions, or nil: hook_lists, at the end;
+--   on_clone(twin), which is called on copies
 --
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
 -- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
