@@ -111,7 +111,7 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models", vision = "vision", linalg = "linalg",
+  amp = "amp", models = "models", vision = "vision", linalg = "linalg", distributions = "distributions", func = "func",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},

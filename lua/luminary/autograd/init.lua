@@ -19,4 +19,6 @@ for _, file in ipairs {"checkpoint", "gradcheck"} do
   for name, f in pairs(require("luminary.autograd." .. file)) do autograd[name] = f end
 end
 
+autograd.functional = require "luminary.autograd.functional"
+
 return options.strict("autograd", autograd)

@@ -34,8 +34,10 @@ local function copy_module(module, made)
   for _, part in ipairs {"kind", "transient"} do
     for name, value in pairs(source[part]) do record[part][name] = value end
   end
-  record.pre_hooks, record.hooks, record.most_inputs = source.pre_hooks, source.hooks, source.most_inputs
+  for _, name in ipairs(records.hook_lists) do record[name] = source[name] end
+  record.most_inputs = source.most_inputs
   records.show_children(twin, record)
+  if source.on_clone then source.on_clone(twin) end
   return twin
 end
 

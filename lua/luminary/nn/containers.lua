@@ -40,11 +40,67 @@ function Numbered:add(module) return self:append(module) end
 --- Torch7's net:get(i), which is net[i].
 function Numbered:get(i) return self[i] end
 
---- nn.Sequential(a, b, …): calls one after the other.
+--- Put a module before position `at`; gives the container.
+function Numbered:insert(at, module)
+  local who, modules = self.__name .. ".insert", self:children()
+  options.arg(who, "the position", at, "count")
+  check_module(who, 2, module)
+  if at > #modules + 1 then options.fail("%s: position %d, but there are %d modules", who, at, #modules) end
+  table.insert(self, at, module)
+  records.of(self)
+  return self
+end
+
+--- Add the modules of a list, or of another container, at the end; gives the container. (extend makes a class.)
+function Numbered:append_all(list)
+  if Module.is_module(list) then list = list:children() end
+  if not options.is_plain(list) then
+    options.fail("%s.append_all: a list of modules wanted, got %s", self.__name, options.describe(list))
+  end
+  for _, module in ipairs(list) do self:append(module) end
+  return self
+end
+
+--- Remove the module at a position (the last without), and give it.
+function Numbered:pop(at)
+  local module = self[at or -1]
+  table.remove(self, at and (at < 0 and self:len() + at + 1 or at) or self:len())
+  return module
+end
+
+--- A new container of the same modules from `first` (1) to `last` (-1); net[{1, 2}] is net:slice(1, 2).
+function Numbered:slice(first, last)
+  local who, modules, part = self.__name .. ".slice", self:children(), {}
+  first, last = options.arg(who, "first", first or 1, "integer"), options.arg(who, "last", last or -1, "integer")
+  if first < 0 then first = #modules + first + 1 end
+  if last < 0 then last = #modules + last + 1 end
+  if first < 1 or last > #modules then
+    options.fail("%s: %d to %d of %d modules", who, first, last, #modules)
+  end
+  local list, pairs_of, named = self:is(containers.ModuleList), {}, false
+  for i = first, last do
+    local name = records.of(self).child[i]
+    part[#part + 1], pairs_of[#part + 1], named = modules[i], {name, modules[i]}, named or not name:find "^%d+$"
+  end
+  if list then return containers.ModuleList(part) end
+  return containers.Sequential(unpack(named and {pairs_of} or part))
+end
+
+--- nn.Sequential(a, b, …): calls one after the other. nn.Sequential{{"conv", a}, {"norm", b}} names them: net.conv.
 local Sequential = class.define("Sequential", Numbered)
 containers.Sequential = Sequential
 
 function Sequential:init(...)
+  local named = ...
+  if select("#", ...) == 1 and options.is_plain(named) and options.is_plain(named[1]) then
+    for i, pair in ipairs(named) do
+      if not options.is_plain(pair) or type(pair[1]) ~= "string" or not Module.is_module(pair[2]) then
+        options.fail("Sequential: entry %d has to be {name, module}, got %s", i, options.describe(pair))
+      end
+      self:add_module(pair[1], pair[2])
+    end
+    return
+  end
   for i = 1, select("#", ...) do
     local module = select(i, ...)
     check_module("Sequential", i, module)
@@ -79,17 +135,6 @@ function ModuleList:init(list, ...)
     check_module("ModuleList", i, module)
     self[i] = module
   end
-end
-
---- Put a module before position `at`; gives the list.
-function ModuleList:insert(at, module)
-  local modules = self:children()
-  options.arg("ModuleList.insert", "the position", at, "count")
-  check_module("ModuleList.insert", 2, module)
-  if at > #modules + 1 then options.fail("ModuleList.insert: position %d, but there are %d modules", at, #modules) end
-  table.insert(modules, at, module)
-  for i, m in ipairs(modules) do self[i] = m end
-  return self
 end
 
 --- Runs of equal modules print as one line, as in PyTorch.

@@ -11,6 +11,7 @@ local fused = {}
 local function only_calls(module, class)
   local record = records.of(module)
   return record.values.forward == class.forward and not record.hooks and not record.pre_hooks
+    and not record.backward_hooks
 end
 
 --- relu(bn(x) + addend); addend may be nil, and bn any module.

@@ -3,6 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
+local ops = core.ops
 local init = {}
 
 local function fill(who, t, method, ...)
@@ -47,6 +48,7 @@ function init.ones_(t) return fill("ones_", t, "fill_", 1) end
 
 local gains = {
   linear = 1, conv1d = 1, conv2d = 1, conv3d = 1, sigmoid = 1,
+  conv_transpose1d = 1, conv_transpose2d = 1, conv_transpose3d = 1,
   tanh = 5 / 3, relu = math.sqrt(2), selu = 3 / 4,
 }
 
@@ -93,6 +95,146 @@ end
 
 --- The same with a normal distribution.
 function init.kaiming_normal_(t, opts) return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts)) end
+
+-- A fill that draws a whole tensor like t and copies it there, in float64.
+local function fill_with(who, t, make)
+  options.arg(who, "the first argument", t, "tensor")
+  core.no_grad(function() t:copy_(make({dtype = "float64", device = t.device})) end)
+  return t
+end
+
+-- P(Z < z) of a standard normal variable.
+local function normal_cdf(z)
+  if math.abs(z) == math.huge then return z > 0 and 1 or 0 end
+  return (1 + ops.erf(core.tensor(z / math.sqrt(2), {dtype = "float64"})):item()) / 2
+end
+
+-- Draws [n] values of a standard normal between low and high, by rejection: from the normal itself where that hits
+-- often, else from an exponential cut off at both ends, as Robert 1995, Simulation of truncated normal variables.
+local function truncated_normal(n, low, high, how)
+  local sign = 1
+  if high < 0 or -low > high then sign, low, high = -1, -high, -low end
+  local plain = normal_cdf(high) - normal_cdf(low) > 0.25
+  local rate = math.max(low, 1e-6)
+  local function draw()
+    if plain then
+      local z = ops.randn({n}, how)
+      return z, ops.logical_and(z:ge(low), z:le(high))
+    end
+    local z = ops.log1p(ops.rand({n}, how) * (math.exp(-rate * (high - low)) - 1)) / -rate + low
+    return z:clamp(low, high), ops.rand({n}, how):le(ops.exp((z - rate) ^ 2 * -0.5))
+  end
+  local z, good = draw()
+  while not good:all():item() do
+    local again, also = draw()
+    z, good = ops.where(good, z, again), ops.logical_or(good, also)
+  end
+  return z * sign
+end
+
+--- Drawn from a normal distribution of that mean (0) and standard deviation (1), cut off at a (-2) and b (2): values
+--- beyond are drawn again.
+function init.trunc_normal_(t, mean, std, a, b)
+  local who = "trunc_normal_"
+  mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
+  a, b = number(who, "a", a, -2), number(who, "b", b, 2)
+  if a >= b then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
+  if std <= 0 then options.fail("%s: std has to be above 0, got %g", who, std) end
+  return fill_with(who, t, function(how)
+    local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
+    return (z * std + mean):clamp(a, b):view(t.shape)
+  end)
+end
+
+local function matrix(who, t, most)
+  options.arg(who, "the first argument", t, "tensor")
+  if t.ndim < 2 or most and t.ndim > most then
+    options.fail("%s: a tensor of %s2 dims wanted, got %s", who, most and "" or "at least ", options.describe(t))
+  end
+  return t.shape[1], t:numel() / math.max(t.shape[1], 1)
+end
+
+local BLOCK = 32 -- rows that are made orthogonal to those before them by one product of matrices
+
+-- Makes the rows of a [n, m], n <= m, orthonormal, in place, by Gram and Schmidt; twice, which is enough for float64.
+local function orthonormalize(a)
+  local function remove(rows, before)
+    for _ = 1, 2 do rows:sub_(rows:matmul(before:t()):matmul(before)) end
+  end
+  local n = a.shape[1]
+  for first = 1, n, BLOCK do
+    local size = math.min(BLOCK, n - first + 1)
+    if first > 1 then remove(a:narrow(1, first, size), a:narrow(1, 1, first - 1)) end
+    for i = first, first + size - 1 do
+      local row = a:narrow(1, i, 1)
+      if i > first then remove(row, a:narrow(1, first, i - first)) end
+      row:div_(row:norm())
+    end
+  end
+  return a
+end
+
+--- A (semi)orthogonal matrix, evenly distributed (Saxe et al. 2013): t as [t.shape[1], rest] has orthonormal rows or
+--- columns, times gain. {gain = 1}
+function init.orthogonal_(t, opts)
+  local who = "orthogonal_"
+  opts = options.check(who, opts, {gain = {"number", 1}}, "gain")
+  local rows, columns = matrix(who, t)
+  if t:numel() == 0 then return t end
+  return fill_with(who, t, function(how)
+    local a = orthonormalize(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how))
+    return (rows <= columns and a or a:t()):reshape(t.shape) * opts.gain
+  end)
+end
+
+--- The identity matrix, of a tensor of 2 dims.
+function init.eye_(t)
+  local rows, columns = matrix("eye_", t, 2)
+  return fill_with("eye_", t, function(how) return ops.eye(rows, columns, how) end)
+end
+
+--- Convolutions that pass their input on: t [out, in / groups, sizes…] of 3 to 5 dims is 1 in the middle where the
+--- output's and the input's channel are the same, else 0. {groups = 1}
+function init.dirac_(t, opts)
+  local who = "dirac_"
+  opts = options.check(who, opts, {groups = {"count", 1}}, "groups")
+  options.arg(who, "the first argument", t, "tensor")
+  if t.ndim < 3 or t.ndim > 5 then
+    options.fail("%s: a tensor of 3, 4 or 5 dims wanted, got %s", who, options.describe(t))
+  end
+  local groups, shape = opts.groups, t.shape
+  if shape[1] % groups ~= 0 then
+    options.fail("%s: groups = %d has to divide the %d output channels", who, groups, shape[1])
+  end
+  return core.no_grad(function()
+    t:zero_()
+    for g = 0, groups - 1 do
+      for i = 1, math.min(shape[1] / groups, shape[2]) do
+        local place = t:select(1, g * shape[1] / groups + i):select(1, i)
+        for k = 3, #shape do place = place:select(1, math.floor(shape[k] / 2) + 1) end
+        place:fill_(1)
+      end
+    end
+    return t
+  end)
+end
+
+--- A normal distribution of mean 0, and in each column of t (of 2 dims) that share of zeros (Martens 2010).
+--- {std = 0.01}
+function init.sparse_(t, sparsity, opts)
+  local who = "sparse_"
+  opts = options.check(who, opts, {std = {"number", 0.01}}, "std")
+  options.arg(who, "sparsity", sparsity, "probability")
+  local rows, columns = matrix(who, t, 2)
+  local zeros = math.ceil(sparsity * rows)
+  return core.no_grad(function()
+    t:normal_(0, opts.std)
+    for c = 1, zeros > 0 and columns or 0 do
+      t:select(2, c):index_put_({ops.randperm(rows, {device = t.device}):narrow(1, 1, zeros)}, 0)
+    end
+    return t
+  end)
+end
 
 --- What linear and convolution layers start from: weight and bias uniform within 1 / sqrt(fan_in),
 --- which is PyTorch's kaiming_uniform_ with a = sqrt(5).

@@ -3,6 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
+local parameter = require "luminary.nn.parameter"
 
 local ops, arg = core.ops, options.arg
 local linear = {}
@@ -103,15 +104,20 @@ function Conv2d:extra_repr()
   return table.concat(parts, ", ")
 end
 
---- nn.Embedding(num_embeddings, embedding_dim [, {padding_idx, device, dtype}]): rows of a table by
---- index, which counts from 1. The row padding_idx starts as zeros and gets no gradient.
+--- nn.Embedding(num_embeddings, embedding_dim [, {padding_idx, max_norm, norm_type = 2, scale_grad_by_freq = false,
+--- device, dtype}]): rows of a table by index, which counts from 1. The row padding_idx starts as zeros and gets no
+--- gradient. max_norm, norm_type and scale_grad_by_freq are those of F.embedding.
 local Embedding = layer.define("Embedding")
 linear.Embedding = Embedding
 
 function Embedding:init(num_embeddings, embedding_dim, opts)
   self.num_embeddings = arg("Embedding", "num_embeddings", num_embeddings, "count")
   self.embedding_dim = arg("Embedding", "embedding_dim", embedding_dim, "count")
-  opts = layer.options("Embedding", opts, {padding_idx = {"integer"}}, "padding_idx")
+  opts = layer.options("Embedding", opts, {
+    padding_idx = {"integer"}, max_norm = {"positive"}, norm_type = {"number", 2},
+    scale_grad_by_freq = {"boolean", false}, sparse = {"boolean", false}, _weight = {"tensor"},
+  }, "padding_idx")
+  if opts.sparse then options.fail("Embedding: gradients are dense here; leave sparse out") end
   local pad = opts.padding_idx
   if pad then
     if pad == 0 or math.abs(pad) > num_embeddings then
@@ -119,9 +125,35 @@ function Embedding:init(num_embeddings, embedding_dim, opts)
     end
     self.padding_idx = pad < 0 and num_embeddings + pad + 1 or pad
   end
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = opts.max_norm, opts.norm_type, opts.scale_grad_by_freq
   self.how = {padding_idx = self.padding_idx or 0}
-  self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
-  self:reset_parameters()
+  if opts.max_norm or opts.scale_grad_by_freq then
+    self.how.max_norm, self.how.norm_type = opts.max_norm, opts.norm_type
+    self.how.scale_grad_by_freq = opts.scale_grad_by_freq
+  end
+  self.embed = next(self.how, next(self.how)) and require("luminary.nn.functional").embedding or ops.embedding
+  if opts._weight then
+    self.weight = parameter.new(opts._weight)
+  else
+    self.weight = layer.parameter({num_embeddings, embedding_dim}, opts)
+    self:reset_parameters()
+  end
+end
+
+--- nn.Embedding.from_pretrained(weight [, {freeze = true, …}]): a layer over the rows of weight, which training leaves
+--- as they are unless freeze is false; other options are nn.Embedding's.
+function Embedding.from_pretrained(weight, opts)
+  local who = "Embedding.from_pretrained"
+  if arg(who, "weight", weight, "tensor").ndim ~= 2 then
+    options.fail("%s: weight [num_embeddings, embedding_dim] wanted, got %s", who, options.describe(weight))
+  end
+  local own = {}
+  for name, value in pairs(opts or {}) do own[name] = value end
+  local freeze = own.freeze == nil or arg(who, "freeze", own.freeze, "boolean")
+  own.freeze, own._weight = nil, weight
+  local new = Embedding(weight.shape[1], weight.shape[2], own)
+  new.weight:requires_grad_(not freeze)
+  return new
 end
 
 --- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
@@ -132,11 +164,15 @@ function Embedding:reset_parameters()
   end
 end
 
-function Embedding:forward(index) return ops.embedding(index, self.weight, self.how) end
+function Embedding:forward(index) return self.embed(index, self.weight, self.how) end
 
 function Embedding:extra_repr()
-  local pad = self.padding_idx and ", padding_idx=" .. self.padding_idx or ""
-  return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim, pad)
+  local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
+  if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. layer.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. layer.float(self.norm_type) end
+  if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
+  return table.concat(parts, ", ")
 end
 
 return linear

@@ -22,6 +22,11 @@ local is_module, record_of, check_name, register = records.is_module, records.of
 
 local function pack(...) return {n = select("#", ...), ...} end
 
+local function call_forward(self, record, ...)
+  if not record.backward_hooks then return self:forward(...) end
+  return require "luminary.nn.backward_hooks"(self, record, ...)
+end
+
 local function call_with_hooks(self, record, ...)
   local inputs = pack(...)
   for _, hook in ipairs(record.pre_hooks or {}) do
@@ -31,7 +36,7 @@ local function call_with_hooks(self, record, ...)
       inputs.n = inputs.n or #inputs
     end
   end
-  local outputs = pack(self:forward(unpack(inputs, 1, inputs.n)))
+  local outputs = pack(call_forward(self, record, unpack(inputs, 1, inputs.n)))
   for _, hook in ipairs(record.hooks or {}) do
     local changed = pack(hook(self, inputs, unpack(outputs, 1, outputs.n)))
     if changed[1] ~= nil then outputs = changed end
@@ -41,7 +46,7 @@ end
 
 local function call(self, ...)
   local record = getmetatable(self)
-  if record.pre_hooks or record.hooks then return call_with_hooks(self, record, ...) end
+  if record.pre_hooks or record.hooks or record.backward_hooks then return call_with_hooks(self, record, ...) end
   return record.values.forward(self, ...)
 end
 
@@ -125,17 +130,50 @@ function Module:register_forward_hook(fn) return add_hook(record_of(self), "hook
 --- fn(module, inputs) before each forward; a list it returns (or one value) replaces the inputs.
 function Module:register_forward_pre_hook(fn) return add_hook(record_of(self), "pre_hooks", fn) end
 
+--- fn(module, grad_inputs, grad_outputs) when backward has come through the module: the gradients of its tensor
+--- arguments and of its tensor results, two lists with nil where there is none and n, how many; a list that it returns
+--- (or one tensor) takes the place of grad_inputs. Gives a handle with :remove().
+function Module:register_full_backward_hook(fn) return add_hook(record_of(self), "backward_hooks", fn) end
+
+--- fn(module, grad_outputs) when backward comes to the module; a list that it returns (or one tensor) takes the place
+--- of grad_outputs. Gives a handle with :remove().
+function Module:register_full_backward_pre_hook(fn)
+  if type(fn) ~= "function" then fail("%s: a hook has to be a function", self.__name) end
+  local record = record_of(self)
+  local nothing = add_hook(record, "backward_hooks", function() end) -- which has calls look for hooks
+  local handle = add_hook(record, "backward_pre_hooks", fn)
+  return {remove = function()
+    nothing.remove()
+    handle.remove()
+  end}
+end
+
+--- fn(module, dict, prefix) after state_dict has put the module's tensors into dict, whose names there begin with
+--- prefix; it may change dict. Gives a handle with :remove().
+function Module:register_state_dict_post_hook(fn) return add_hook(record_of(self), "state_hooks", fn) end
+
+--- fn(module, dict, prefix) before load_state_dict reads dict, a copy, which fn may change. Gives a handle with
+--- :remove().
+function Module:register_load_state_dict_pre_hook(fn) return add_hook(record_of(self), "load_pre_hooks", fn) end
+
+--- fn(module, {missing_keys = …, unexpected_keys = …}) after load_state_dict; it may change both lists, before they are
+--- an error. Gives a handle with :remove().
+function Module:register_load_state_dict_post_hook(fn) return add_hook(record_of(self), "load_hooks", fn) end
+
 -- ---- walking
 
--- visit(module, prefix) for self and all below, parents first, each module once. Gives the set of all.
-local function walk(self, visit, prefix, seen)
+local function joined(prefix, name) return prefix == "" and name or prefix .. "." .. name end
+
+-- visit(module, prefix) for self and all below, parents first, each module once, or at each of its places. Gives the
+-- set of all.
+local function walk(self, visit, prefix, at_each_place, seen)
   seen = seen or {}
-  if seen[self] then return seen end
+  if seen[self] and not at_each_place then return seen end
   seen[self] = true
   visit(self, prefix)
   local record = record_of(self)
   for _, name in ipairs(record.child) do
-    walk(record.values[name], visit, prefix == "" and name or prefix .. "." .. name, seen)
+    walk(record.values[name], visit, joined(prefix, name), at_each_place, seen)
   end
   return seen
 end
@@ -157,22 +195,39 @@ local function warn_of_hidden(modules, params)
   end
 end
 
+local walk_options = {
+  prefix = {"string", ""}, recurse = {"boolean", true}, remove_duplicate = {"boolean", true},
+}
+local default_walk = options.check("walk", nil, walk_options)
+
 -- Two lists, names and tensors, of all parameters or buffers, each tensor once.
-local function collect(self, kind)
+local function collect(self, kind, how)
+  how = how or default_walk
   local names, tensors, seen = {}, {}, {}
-  local modules = walk(self, function(module, prefix)
+  local function visit(module, prefix)
     local record = record_of(module)
     for _, name in ipairs(record[kind]) do
       local t = record.values[name]
-      if not seen[t] then
+      if not seen[t] or not how.remove_duplicate then
         seen[t] = true
-        names[#names + 1] = prefix == "" and name or prefix .. "." .. name
+        names[#names + 1] = joined(prefix, name)
         tensors[#tensors + 1] = t
       end
     end
-  end, "")
-  if kind == "param" then warn_of_hidden(modules, seen) end
+  end
+  if not how.recurse then
+    visit(self, how.prefix)
+  else
+    local modules = walk(self, visit, how.prefix, not how.remove_duplicate)
+    if kind == "param" then warn_of_hidden(modules, seen) end
+  end
   return tensors, names
+end
+
+local function check_walk(who, opts) return opts and options.check(who, opts, walk_options, "prefix") end
+local function check_recurse(who, opts)
+  opts = opts and options.check(who, opts, {recurse = {"boolean", true}}, "recurse")
+  return opts and {prefix = "", recurse = opts.recurse, remove_duplicate = true}
 end
 
 local function iterate(values, names)
@@ -187,14 +242,22 @@ local list_of = {__plain = true} -- the metatable of such lists
 
 function list_of.__call() fail("a list is walked by ipairs: for i, p in ipairs(net:parameters()) do … end") end
 
---- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`.
-function Module:parameters() return setmetatable(collect(self, "param"), list_of) end
---- for name, p in net:named_parameters() do
-function Module:named_parameters() return iterate(collect(self, "param")) end
---- A list of all buffers.
-function Module:buffers() return setmetatable(collect(self, "buffer"), list_of) end
---- for name, t in net:named_buffers() do
-function Module:named_buffers() return iterate(collect(self, "buffer")) end
+--- A list of all parameters, which is what optimizers take: `ipairs(net:parameters())`. {recurse = true}: false leaves
+--- out those of the modules below.
+function Module:parameters(opts)
+  return setmetatable(collect(self, "param", check_recurse("parameters", opts)), list_of)
+end
+--- for name, p in net:named_parameters() do. {prefix = "", recurse = true, remove_duplicate = true}: a prefix of the
+--- names, whether to go on below, whether a parameter that stands in several places is named once.
+function Module:named_parameters(opts)
+  return iterate(collect(self, "param", check_walk("named_parameters", opts)))
+end
+--- A list of all buffers. {recurse = true}
+function Module:buffers(opts)
+  return setmetatable(collect(self, "buffer", check_recurse("buffers", opts)), list_of)
+end
+--- for name, t in net:named_buffers() do. {prefix = "", recurse = true, remove_duplicate = true}
+function Module:named_buffers(opts) return iterate(collect(self, "buffer", check_walk("named_buffers", opts))) end
 
 local function children(self)
   local record = record_of(self)
@@ -208,19 +271,54 @@ function Module:children() return setmetatable(children(self), list_of) end
 --- for name, child in net:named_children() do
 function Module:named_children() return iterate(children(self)) end
 
-local function modules(self)
+local function modules(self, how)
   local found, names = {}, {}
   walk(self, function(module, prefix)
     found[#found + 1] = module
     names[#names + 1] = prefix
-  end, "")
+  end, how and how.prefix or "", how and not how.remove_duplicate)
   return found, names
 end
 
 --- A list of the module itself and all below it.
 function Module:modules() return setmetatable(modules(self), list_of) end
 --- for name, module in net:named_modules() do; the module itself is called "".
-function Module:named_modules() return iterate(modules(self)) end
+--- {prefix = "", remove_duplicate = true}
+function Module:named_modules(opts)
+  return iterate(modules(self, opts and options.check("named_modules", opts, {
+    prefix = {"string", ""}, remove_duplicate = {"boolean", true},
+  }, "prefix")))
+end
+
+-- What stands at a dotted name, which has to be of that kind: the value, the module that has it and its name there.
+local function find(who, self, path, kind)
+  options.arg(who, "the name", path, "string")
+  local module, at = self, ""
+  for name, dot in path:gmatch "([^.]*)(%.?)" do
+    if name == "" and dot == "" then break end
+    local record, wanted = record_of(module), dot == "" and kind or "child"
+    if record.kind[name] ~= wanted then
+      fail("%s: %s has no %s '%s'%s", who, at == "" and self.__name or ("'%s'"):format(at), records.nouns[wanted],
+        excerpt(name, 60), #record[wanted] > 0 and "; there are " .. table.concat(record[wanted], ", ") or "")
+    end
+    if dot == "" then return record.values[name], module, name end
+    module, at = record.values[name], joined(at, name)
+  end
+  return module
+end
+
+--- The module of that dotted name, as named_modules has it: net:get_submodule("blocks.0"); "" is the module itself.
+function Module:get_submodule(path) return (find("get_submodule", self, path, "child")) end
+--- Puts a module in the place of the one of that dotted name.
+function Module:set_submodule(path, module)
+  local _, parent, name = find("set_submodule", self, path, "child")
+  if not name then fail("set_submodule: a name wanted, got ''") end
+  parent:add_module(name, module)
+end
+--- The parameter of that dotted name: net:get_parameter("fc.weight").
+function Module:get_parameter(path) return (find("get_parameter", self, path, "param")) end
+--- The buffer of that dotted name: net:get_buffer("norm.running_mean").
+function Module:get_buffer(path) return (find("get_buffer", self, path, "buffer")) end
 
 --- fn(module) on all below, then on the module itself. Gives the module.
 function Module:apply(fn)
@@ -301,10 +399,10 @@ end
 
 -- change(t) for each parameter, its gradient and each buffer, all of them before the first is replaced:
 -- an error leaves the module as it was. Tensors stay the same objects, so an optimizer keeps its own.
-local function convert(self, change)
+local function convert(self, change, recurse)
   local news = {}
   for _, kind in ipairs {"param", "buffer"} do
-    for _, t in ipairs((collect(self, kind))) do
+    for _, t in ipairs((collect(self, kind, recurse == false and {prefix = "", remove_duplicate = true} or nil))) do
       local new = change(t:detach())
       news[#news + 1] = {t = t, new = new, grad = t.grad and change(t.grad:detach())}
     end
@@ -357,6 +455,15 @@ for name, dtype in pairs {float = "float32", double = "float64", half = "float16
   --- Parameters and buffers in the dtype of that name, half being float16, in place. Gives the module.
   Module[name] = function(self) return self:to(dtype) end
 end
+--- Parameters and buffers in that dtype, in place. Gives the module.
+function Module:type(dtype) return self:to(options.arg("type", "dtype", dtype, "string")) end
+--- Parameters and buffers with memory on that device, not initialized: {device = "cpu", recurse = true}. In place;
+--- gives the module.
+function Module:to_empty(opts)
+  opts = options.check("to_empty", opts, {device = {"any"}, recurse = {"boolean", true}}, "device")
+  local device = opts.device and core.device(opts.device)
+  return convert(self, function(t) return ops.empty_like(t, {device = device}) end, opts.recurse)
+end
 --- Moves parameters and buffers to the CPU, in place. Gives the module.
 function Module:cpu() return self:to("cpu") end
 --- Moves parameters and buffers to a CUDA device (the current one), in place. Gives the module.
@@ -402,10 +509,20 @@ local function state(self, prefix, out)
   return out
 end
 
+-- The hooks of this name of the module and all below: hook(module, what, prefix of its names).
+local function run_hooks(self, name, what)
+  walk(self, function(module, prefix)
+    for _, hook in ipairs(record_of(module)[name] or {}) do
+      hook(module, what, prefix == "" and "" or prefix .. ".")
+    end
+  end, "")
+end
+
 --- Parameters and buffers by dotted name, sharing the module's memory: for lm.save and load_state_dict.
 function Module:state_dict()
   local dict = {}
   for _, entry in ipairs(state(self, "", {})) do dict[entry[1]] = entry[2]:detach() end
+  run_hooks(self, "state_hooks", dict)
   return dict
 end
 
@@ -427,21 +544,9 @@ end
 
 local function shape_text(t) return "[" .. table.concat(t.shape, ", ") .. "]" end
 
---- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error
---- unless {strict = false}; a wrong shape always is. Nothing is copied when there is one. Gives
---- {missing_keys = …, unexpected_keys = …}.
-function Module:load_state_dict(dict, opts)
-  opts = options.check("load_state_dict", opts, {strict = {"boolean", true}}, "strict")
-  if not is_plain(dict) then
-    fail("load_state_dict: a table of tensors by name wanted, got %s",
-      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()"
-        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
-  end
-  local entries, own = state(self, "", {}), {}
-  for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
-  dict = without_prefix(dict, own)
-
-  local missing, unexpected, wrong = {}, {}, {}
+-- The names that dict lacks, and what is wrong with its values.
+local function compare(entries, dict)
+  local missing, wrong = {}, {}
   for _, entry in ipairs(entries) do
     local name, t = entry[1], entry[2]
     local value = dict[name]
@@ -454,6 +559,34 @@ function Module:load_state_dict(dict, opts)
         shape_text(value), shape_text(t))
     end
   end
+  return missing, wrong, {}
+end
+
+-- The tensor takes over value's memory, dtype and device.
+local function take_over(t, value)
+  t.grad = nil
+  core.become(t, value:detach())
+end
+
+--- Copy a state_dict's values into this module's tensors. Missing and unexpected keys are an error
+--- unless {strict = false}; a wrong shape always is. Nothing is copied when there is one. {assign = true}: the module's
+--- tensors become those of dict, sharing their memory, of their dtype and device. Gives
+--- {missing_keys = …, unexpected_keys = …}.
+function Module:load_state_dict(dict, opts)
+  opts = options.check("load_state_dict", opts, {strict = {"boolean", true}, assign = {"boolean", false}}, "strict")
+  if not is_plain(dict) then
+    fail("load_state_dict: a table of tensors by name wanted, got %s",
+      options.describe(dict) .. (is_module(dict) and ": pass its :state_dict()"
+        or type(dict) == "string" and ": lm.load(path) reads it" or ""))
+  end
+  local entries, own = state(self, "", {}), {}
+  for _, entry in ipairs(entries) do own[entry[1]] = entry[2] end
+  local given = without_prefix(dict, own)
+  dict = {}
+  for key, value in pairs(given) do dict[key] = value end
+  run_hooks(self, "load_pre_hooks", dict)
+
+  local missing, wrong, unexpected = compare(entries, dict)
   for key in pairs(dict) do
     if not own[key] then unexpected[#unexpected + 1] = tostring(key) end
   end
@@ -468,6 +601,10 @@ function Module:load_state_dict(dict, opts)
     end
   end
 
+  local result = {missing_keys = missing, unexpected_keys = unexpected}
+  run_hooks(self, "load_hooks", result)
+  missing, unexpected = result.missing_keys, result.unexpected_keys
+
   local problems = wrong
   if opts.strict and #unexpected > 0 then
     table.insert(problems, 1, "unexpected keys in the state_dict: " .. quoted(unexpected))
@@ -480,10 +617,14 @@ function Module:load_state_dict(dict, opts)
   end
   core.no_grad(function()
     for name, value in pairs(dict) do
-      if own[name] then own[name]:copy_(value) end
+      if own[name] and opts.assign then
+        take_over(own[name], value)
+      elseif own[name] then
+        own[name]:copy_(value)
+      end
     end
   end)
-  return {missing_keys = missing, unexpected_keys = unexpected}
+  return result
 end
 
 -- ---- printing

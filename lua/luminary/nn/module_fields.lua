@@ -8,7 +8,8 @@ local fail = options.fail
 
 -- The record of a module (see class.lua) also has:
 --   kind (name -> one of the three below), param, buffer, child (names in order), transient (buffers that state_dict
---   leaves out), pre_hooks, hooks (lists of functions, or nil)
+--   leaves out), and lists of functions, or nil: hook_lists, at the end;
+--   on_clone(twin), which is called on copies
 --
 -- Those of a container (a class with `numbered`) are tables, not userdata: its children also stand at 1, 2, …, so that
 -- ipairs, #, unpack, table.insert and table.remove work as on any list. What they write there is taken into the record
@@ -141,6 +142,7 @@ local function field_of_container(self, key)
     fail("%s: no child %s; there are %d, from 1", record.class.__name, tostring(key), #record.child)
   end
   if type(key) == "string" and key:find("^%d") then return record_of(self).values[key] end
+  if options.is_plain(key) then return self:slice(unpack(key, 1, 2)) end
   return getmetatable(self).values[key]
 end
 
@@ -184,6 +186,7 @@ end
 
 local function assign(self, key, value)
   local record = record_of(self)
+  if record.class.field_of then key, value = record.class.field_of(self, key, value) end
   if record.class.numbered and type(key) == "number" then
     local at = place_of(record, key)
     key = record.child[at]
@@ -228,18 +231,29 @@ local function assign(self, key, value)
   if core.is_tensor(value) or options.is_plain(value) then core.keep(value) end
   record.values[key] = value
 end
--- A module without fields that is called by `call`, and its record.
+
+-- A module without fields that is called by `call`, and its record. A class with field_of(self, key, value, reading)
+-- has its fields under the names, and with the values, that this gives.
 local function blank(of, call)
   local record = {
     is_module = true, kind = {}, param = {}, buffer = {}, child = {}, transient = {},
     __newindex = assign, __call = call,
   }
+  if of.field_of then
+    function record.__index(self, key)
+      if type(key) == "number" then key = of.field_of(self, key, nil, true) end
+      return record.values[key]
+    end
+  end
   if not of.numbered then return class.object(of, record), record end
   record.__index = field_of_container
   return class.list(of, record), record
 end
 
 return {
+  hook_lists = {
+    "pre_hooks", "hooks", "backward_pre_hooks", "backward_hooks", "state_hooks", "load_pre_hooks", "load_hooks",
+  },
   is_module = is_module, of = record_of, blank = blank, show_children = show_children, check_name = check_name,
-  register = register,
+  register = register, nouns = nouns,
 }

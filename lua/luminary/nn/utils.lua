@@ -72,4 +72,16 @@ function utils.clip_grad_value_(parameters, clip_value)
   core.clip_value(parameters, options.arg(who, "clip_value", clip_value, "positive"))
 end
 
+for _, file in ipairs {"vectors", "norms"} do
+  for name, f in pairs(require("luminary.nn.utils." .. file)) do utils[name] = f end
+end
+utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
+utils.parametrizations = options.strict("nn.utils.parametrizations", {
+  weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm,
+})
+utils.rnn = require "luminary.nn.utils.rnn"
+utils.stateless = options.strict("nn.utils.stateless", {
+  functional_call = function(...) return require("luminary.func").functional_call(...) end,
+})
+
 return options.strict("nn.utils", options.exact_all(utils, options.named))

@@ -25,7 +25,7 @@ local function copy_of(original, there, made)
     record.values[key] = there[value] or (Module.is_module(value) and copy_of(value, there, made)) or value
   end
   for _, part in ipairs {"kind", "param", "buffer", "child", "transient"} do record[part] = shallow(source[part]) end
-  record.pre_hooks, record.hooks = source.pre_hooks, source.hooks
+  for _, name in ipairs(records.hook_lists) do record[name] = source[name] end
   records.show_children(twin, record)
   return twin
 end

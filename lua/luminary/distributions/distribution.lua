@@ -1,0 +1,274 @@
+--- What distributions share. One is an entry with its formulas:
+---
+---   define "Exponential" {
+---     takes = {rate = "positive"}, order = {"rate"}, support = "nonnegative", help = "…",
+---     mean = function(d) return 1 / d.rate end, variance = …,
+---     rsample = function(d, shape) return -d:noise("rand", shape):log() / d.rate end,
+---     log_prob = function(d, x) return d.rate:log() - d.rate * x end,
+---   }
+---
+--- takes      its parameters and what each has to be (a name of constraints.lua), which become tensors of one shape;
+---            order: as they stand in a call
+--- either     of which two just one is given, and properties of those names compute the other
+--- event_dims how many of the parameters' last dims are one event's (0)
+--- support    what log_prob's argument has to be
+--- rsample    samples through which gradients pass; or sample, where there are no such; both of [shape…, d's shape…]
+--- log_prob, entropy, cdf, icdf and any other method
+--- mean, variance, mode, and `properties`: fields that are computed when they are read
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local constraints = require "luminary.distributions.constraints"
+
+local ops, fail = core.ops, options.fail
+
+local function property(self, key)
+  local of = debug.getmetatable(self).class
+  while of do
+    local own = rawget(of, "properties")
+    if own and own[key] then return own[key](self) end
+    of = of.super
+  end
+end
+
+local function blank(of)
+  local record = {}
+  record.__index = function(self, key)
+    local value = record.values[key]
+    if value ~= nil then return value end
+    return property(self, key)
+  end
+  return class.object(of, record)
+end
+
+local function construct(this, ...)
+  local self = blank(this)
+  self:init(class.arguments(this, ...))
+  return self
+end
+
+--- What every distribution is; batch_shape are the sizes of many such, event_shape those of one value. Options of all:
+--- {validate_args = true}, false leaves out the checks of parameters and values.
+local Distribution = class.guard(class.new("Distribution", nil, construct))
+Distribution.extend = class.methods.extend
+Distribution.init = class.methods.init
+Distribution.is = class.is
+Distribution.has_rsample = false
+Distribution.properties = {
+  stddev = function(d) return d.variance:sqrt() end,
+}
+
+local function joined(...)
+  local all = {}
+  for i = 1, select("#", ...) do
+    for _, v in ipairs((select(i, ...))) do all[#all + 1] = v end
+  end
+  return all
+end
+Distribution.joined = joined
+
+--- The shape that these broadcast to.
+function Distribution.broadcast(who, shapes)
+  local out, most = {}, 0
+  for _, shape in ipairs(shapes) do most = math.max(most, #shape) end
+  for i = 1, most do
+    out[i] = 1
+    for _, shape in ipairs(shapes) do
+      local at = i - most + #shape
+      local size = at > 0 and shape[at] or 1
+      if out[i] ~= 1 and size ~= 1 and size ~= out[i] then
+        fail("%s: parameters of shapes that do not broadcast: {%s} and {%s}", who, table.concat(out, ", "),
+          table.concat(shape, ", "))
+      end
+      if size ~= 1 then out[i] = size end
+    end
+  end
+  return out
+end
+
+-- Numbers become tensors of the dtype and device that the tensors among the values have.
+local function tensors(who, names, values)
+  local like, out = nil, {}
+  for _, name in ipairs(names) do
+    if core.is_tensor(values[name]) then like = like or values[name] end
+  end
+  local how = {dtype = like and core.is_floating_point(like) and like.dtype or core.get_default_dtype()}
+  how.device = like and like.device or nil
+  for _, name in ipairs(names) do
+    local v = values[name]
+    if type(v) == "number" or options.is_plain(v) then
+      v = core.tensor(v, how)
+    elseif not core.is_tensor(v) then
+      fail("%s: %s has to be a number or a tensor, got %s", who, name, options.describe(v))
+    elseif not core.is_floating_point(v) then
+      v = v:to(how.dtype)
+    end
+    out[name] = v
+  end
+  return out
+end
+Distribution.tensors = tensors
+
+--- Sets the shapes: those of a parameter, of which the last event_dims are one event's.
+function Distribution:set_shapes(shape, event_dims)
+  local batch = #shape - event_dims
+  self.batch_shape, self.event_shape = {unpack(shape, 1, batch)}, {unpack(shape, batch + 1)}
+end
+
+-- A sample shape as a list.
+local function shape_of(who, shape)
+  if shape == nil then return {} end
+  if type(shape) == "number" then shape = {shape} end
+  if not options.is_plain(shape) then fail("%s: a list of sizes wanted, got %s", who, options.describe(shape)) end
+  for _, size in ipairs(shape) do options.arg(who, "a size", size, "natural") end
+  return shape
+end
+
+--- Random numbers of an op ("rand" from 0 to 1, never 0; "randn") of the shape [shape…, batch…, event…].
+function Distribution:noise(op, shape, more)
+  local like = self:first_parameter()
+  local how = {dtype = like.dtype, device = like.device}
+  local x = ops[op](joined(shape, self.batch_shape, more or self.event_shape), how)
+  return op == "rand" and x:clamp(1e-38, {max = 1}) or x
+end
+
+--- The parameter of which samples have dtype and device.
+function Distribution:first_parameter()
+  for _, name in ipairs(self.order) do
+    local given = rawget(debug.getmetatable(self).values, name)
+    if given ~= nil then return given end
+  end
+end
+
+--- Samples of shape [shape…, batch_shape…, event_shape…]: d:sample(), d:sample(5), d:sample {2, 3}. No graph.
+function Distribution:sample(shape)
+  shape = shape_of(self.__name .. ".sample", shape)
+  return core.no_grad(function() return self:draw(shape):detach() end)
+end
+
+--- The same through which gradients pass to the parameters, where the distribution has them.
+function Distribution:rsample(shape)
+  if not self.has_rsample then
+    fail("%s: gradients do not pass through its samples; d:sample() draws, and d:log_prob(x) has gradients",
+      self.__name)
+  end
+  return self:draw(shape_of(self.__name .. ".rsample", shape))
+end
+
+--- A value as a tensor of the parameters' kind, which has to be in the support.
+function Distribution:value(who, x)
+  local like = self:first_parameter()
+  if not core.is_tensor(x) then
+    if type(x) ~= "number" and not options.is_plain(x) then
+      fail("%s.%s: a tensor or a number wanted, got %s", self.__name, who, options.describe(x))
+    end
+    x = core.tensor(x, {dtype = like.dtype, device = like.device})
+  end
+  if not core.is_floating_point(x) then x = x:to(like.dtype) end
+  if self.validate_args and self.support then
+    constraints.check(("%s.%s"):format(self.__name, who), "the value", x, self.support, self)
+  end
+  return x
+end
+
+--- The same distribution with that batch_shape, to which its own has to broadcast.
+function Distribution:expand(batch_shape)
+  batch_shape = shape_of(self.__name .. ".expand", batch_shape)
+  local twin = blank(debug.getmetatable(self).class)
+  for name, v in pairs(debug.getmetatable(self).values) do twin[name] = v end
+  for _, name in ipairs(self.order) do
+    local p = rawget(debug.getmetatable(self).values, name)
+    if p then twin[name] = p:expand(joined(batch_shape, self.event_shape)) end
+  end
+  twin.batch_shape = batch_shape
+  return twin
+end
+
+--- e^entropy.
+function Distribution:perplexity() return self:entropy():exp() end
+
+function Distribution:repr()
+  local parts = {}
+  for _, name in ipairs(self.order or {}) do
+    local p = rawget(debug.getmetatable(self).values, name)
+    if p then
+      parts[#parts + 1] = name .. ": " .. (p:numel() == 1 and tostring(p:item())
+        or "[" .. table.concat(p.shape, ", ") .. "]")
+    end
+  end
+  return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
+end
+
+local function not_there(name)
+  return function(self) fail("%s: has no %s in this version", self.__name, name) end
+end
+for _, name in ipairs {"log_prob", "entropy", "cdf", "icdf"} do Distribution[name] = not_there(name) end
+
+local option_rows = {validate_args = {"boolean", true}}
+
+-- The constructor of an entry.
+local function init_of(name, entry)
+  local function init(self, ...)
+    local values, n, given = {...}, #entry.order, {}
+    self.validate_args = options.check(name, values[n + 1], option_rows).validate_args
+    for i, parameter in ipairs(entry.order) do
+      if values[i] ~= nil then given[#given + 1], values[parameter] = parameter, values[i] end
+    end
+    if entry.either and #given ~= 1 or not entry.either and #given < n then
+      fail("%s: %s %s wanted, got %d argument%s", name, table.concat(entry.order, entry.either and " or " or ", "),
+        entry.either and "(one of them, by name)" or "are", #given, #given == 1 and "" or "s")
+    end
+    values = tensors(name, given, values)
+    local shapes = {}
+    for i, parameter in ipairs(given) do shapes[i] = values[parameter].shape end
+    local shape = Distribution.broadcast(name, shapes)
+    if #shape < (entry.event_dims or 0) then
+      fail("%s: %s has to have at least %d dim", name, given[1], entry.event_dims)
+    end
+    self:set_shapes(shape, entry.event_dims or 0)
+    for _, parameter in ipairs(given) do
+      local t = values[parameter]:expand(shape)
+      if self.validate_args then constraints.check(name, parameter, t, entry.takes[parameter], self) end
+      self[parameter] = core.keep(t)
+    end
+    if self.made then self:made() end
+  end
+  local parameters = {"self", unpack(entry.order)}
+  parameters[#parameters + 1] = "opts"
+  options.set_parameters(init, parameters)
+  return init
+end
+
+local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
+  sample = true, properties = true, log_prob = true, cdf = true, icdf = true}
+
+--- define "Name" {…}: the class of an entry, as the head of this file says.
+function Distribution.define(name, super)
+  return function(entry)
+    local new = class.new(name, super or Distribution)
+    new.strict, new.properties = true, {}
+    for key, f in pairs(entry.properties or {}) do new.properties[key] = f end
+    for _, key in ipairs {"mean", "variance", "mode"} do new.properties[key] = entry[key] end
+    for key, v in pairs(entry) do
+      if not reserved[key] then new[key] = v end
+    end
+    new.formula = entry
+    new.init = entry.init or init_of(name, entry)
+    new.draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
+    for _, key in ipairs {"log_prob", "cdf"} do
+      if entry[key] then new[key] = function(self, x) return entry[key](self, self:value(key, x)) end end
+    end
+    if entry.icdf then
+      new.icdf = function(self, p)
+        p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
+        if self.validate_args then constraints.check(name .. ".icdf", "the probability", p, "unit_interval") end
+        return entry.icdf(self, p)
+      end
+    end
+    new.__help = ("lm.distributions.%s(%s [, {validate_args = true}]): %s"):format(name,
+      entry.order and table.concat(entry.order, entry.either and " or " or ", ") or "…", entry.help)
+    return new
+  end
+end
+
+return Distribution

@@ -1,0 +1,16 @@
+--- lm.distributions: probability distributions, under PyTorch's names: samples, logarithms of probabilities, entropies.
+---   local d = lm.distributions.Normal(0, lm.tensor {1, 2})
+---   d:sample {3}, d:rsample {3}, d:log_prob(x), d:entropy(), d.mean, d.variance, d.stddev
+local options = require "luminary.base.options"
+local kl = require "luminary.distributions.kl"
+
+local distributions = {
+  Distribution = require "luminary.distributions.distribution",
+  kl_divergence = kl.kl_divergence, register_kl = kl.register_kl,
+}
+for _, file in ipairs {"continuous", "discrete", "gamma", "combined", "transforms"} do
+  for name, class in pairs(require("luminary.distributions." .. file)) do distributions[name] = class end
+end
+kl._register_all(distributions)
+
+return options.strict("distributions", distributions)

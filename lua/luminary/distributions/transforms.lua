@@ -1,0 +1,112 @@
+--- Invertible functions of each element, for TransformedDistribution: t(x), t:inv(y), and
+--- t:log_abs_det_jacobian(x, y), the logarithm of |dy/dx|.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local ops = core.ops
+
+local transforms = {}
+
+local function construct(this, ...)
+  local self = class.object(this, {__call = function(t, x)
+    return t:forward(options.arg(this.__name, "x", x, "tensor"))
+  end})
+  self:init(class.arguments(this, ...))
+  return self
+end
+
+--- What every transform is; one's own has forward(x), inv(y), log_abs_det_jacobian(x, y), and sign().
+local Transform = class.guard(class.new("Transform", nil, construct))
+transforms.Transform = Transform
+Transform.extend, Transform.init, Transform.is = class.methods.extend, class.methods.init, class.is
+Transform.repr = class.methods.repr
+--- 1 where larger x give larger y, -1 where smaller ones do.
+function Transform:sign() return 1 end -- luacheck: ignore self
+
+local function define(name, forward, inv, log_det)
+  local new = class.define(name, Transform)
+  transforms[name] = new
+  function new:forward(x) return forward(x, self) end
+  function new:inv(y) return inv(y, self) end
+  function new:log_abs_det_jacobian(x, y) return log_det(x, y or self:forward(x), self) end
+  return new
+end
+
+local function softplus(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
+
+--- ExpTransform(): e^x
+define("ExpTransform", function(x) return x:exp() end, function(y) return y:log() end, function(x) return x end)
+--- SigmoidTransform(): 1 / (1 + e^-x)
+define("SigmoidTransform", function(x) return x:sigmoid() end, function(y) return y:log() - (-y):log1p() end,
+  function(x) return -softplus(-x) - softplus(x) end)
+--- TanhTransform(): tanh(x)
+define("TanhTransform", function(x) return x:tanh() end,
+  function(y) return 0.5 * (y:log1p() - (-y):log1p()) end,
+  function(x) return 2 * (math.log(2) - x - softplus(-2 * x)) end)
+--- SoftplusTransform(): log(1 + e^x)
+define("SoftplusTransform", softplus, function(y) return (-(-y):expm1()):log() + y end,
+  function(x) return -softplus(-x) end)
+
+--- AffineTransform(loc, scale): loc + scale * x
+local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale * x end,
+  function(y, t) return (y - t.loc) / t.scale end,
+  function(x, _, t)
+    if type(t.scale) == "number" then return ops.full_like(x, math.log(math.abs(t.scale))) end
+    return ops.zeros_like(x) + t.scale:abs():log()
+  end)
+function Affine:init(loc, scale)
+  for name, v in pairs {loc = loc or false, scale = scale or false} do
+    if type(v) ~= "number" and not core.is_tensor(v) then
+      options.fail("AffineTransform: %s has to be a number or a tensor, got %s", name, options.describe(v or nil))
+    end
+    self[name] = v
+  end
+end
+function Affine:sign()
+  if type(self.scale) == "number" then return self.scale < 0 and -1 or 1 end
+  return self.scale:sign()
+end
+
+--- PowerTransform(exponent): x^exponent, of positive x
+local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
+  function(y, t) return y ^ (1 / t.exponent) end,
+  function(x, y, t) return (t.exponent * y / x):abs():log() end)
+function Power:init(exponent)
+  self.exponent = options.arg("PowerTransform", "exponent", exponent, "number")
+  if exponent == 0 then options.fail("PowerTransform: an exponent of 0 has no inverse") end
+end
+function Power:sign() return self.exponent < 0 and -1 or 1 end
+
+--- ComposeTransform {a, b, …}: b(a(x))
+local Compose = define("ComposeTransform",
+  function(x, t)
+    for _, part in ipairs(t.parts) do x = part(x) end
+    return x
+  end,
+  function(y, t)
+    for i = #t.parts, 1, -1 do y = t.parts[i]:inv(y) end
+    return y
+  end,
+  function(x, _, t)
+    local sum = ops.zeros_like(x)
+    for _, part in ipairs(t.parts) do
+      local y = part(x)
+      sum, x = sum + part:log_abs_det_jacobian(x, y), y
+    end
+    return sum
+  end)
+function Compose:init(parts)
+  for i, part in ipairs(options.arg("ComposeTransform", "parts", parts, "table")) do
+    if not class.is(part, Transform) then
+      options.fail("ComposeTransform: entry %d has to be a transform, got %s", i, options.describe(part))
+    end
+  end
+  self.parts = parts
+end
+function Compose:sign()
+  local sign = 1
+  for _, part in ipairs(self.parts) do sign = sign * part:sign() end
+  return sign
+end
+
+return transforms

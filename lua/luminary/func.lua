@@ -1,0 +1,357 @@
+--- lm.func: functions of functions: gradients, products with Jacobians, maps over a batch; and calls of a module with
+--- other parameters.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local check_callable = require("luminary.autograd.function").check_callable
+local records = require "luminary.nn.record"
+
+local ops, fail = core.ops, options.fail
+local func = {}
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+-- The floating tensors of a value, which is one or a table of such, in order; make(t) takes the place of each.
+local function map_tensors(who, v, make)
+  if core.is_tensor(v) then
+    if not core.is_floating_point(v) then fail("%s: a floating tensor wanted, got %s", who, v.dtype) end
+    return make(v)
+  end
+  if not options.is_plain(v) then
+    fail("%s: a tensor or a table of tensors wanted, got %s", who, options.describe(v))
+  end
+  local keys, out = {}, {}
+  for key in pairs(v) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do out[key] = map_tensors(who, v[key], make) end
+  return out
+end
+
+local depth = 0 -- how many of these are in progress: inner ones record a graph for the outer ones
+
+-- The same values as tensors of which gradients are wanted: leaves, or within another of these, and where they are
+-- recorded already, new tensors of the graph.
+local function inputs_of(who, v, list)
+  return map_tensors(who, v, function(t)
+    local x = (t.requires_grad and core.is_grad_enabled()) and ops.view(t, t.shape) or t:detach():requires_grad_(true)
+    list[#list + 1] = x
+    return x
+  end)
+end
+
+local function wants_graph(v)
+  local wanted = false
+  if core.is_tensor(v) then return v.requires_grad end
+  if options.is_plain(v) then
+    for _, each in pairs(v) do wanted = wanted or wants_graph(each) end
+  end
+  return wanted
+end
+
+-- f(...) with recording, one deeper, restored however it ends.
+local function deeper(f, ...)
+  depth = depth + 1
+  local results = pack(pcall(core.enable_grad, f, ...))
+  depth = depth - 1
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+local function without_graph(v)
+  if core.is_tensor(v) then return v:detach() end
+  if not options.is_plain(v) then return v end
+  local out = {}
+  for key, each in pairs(v) do out[key] = without_graph(each) end
+  return out
+end
+
+-- The gradients of y, zeros where it does not depend on an input.
+local function gradients(y, inputs, how)
+  how.allow_unused = true
+  local grads = y.requires_grad and core.grad(y, inputs, how) or {}
+  for i, x in ipairs(inputs) do grads[i] = grads[i] or ops.zeros_like(x) end
+  return grads
+end
+
+-- Gradients put in the places of the tensors of each of those arguments, a list.
+local function in_places(who, arguments, numbers, grads)
+  local out, used = {}, 0
+  for i, n in ipairs(numbers) do
+    out[i] = map_tensors(who, arguments[n], function()
+      used = used + 1
+      return grads[used]
+    end)
+  end
+  return out
+end
+
+local function positions(who, argnums)
+  local list = type(argnums) == "number" and {argnums} or argnums
+  for _, n in ipairs(options.arg(who, "argnums", list, "table")) do options.arg(who, "argnums", n, "count") end
+  return list
+end
+
+-- The arguments with those of these numbers as inputs, and the list of all inputs.
+local function prepared(who, arguments, numbers)
+  local list, new = {}, {n = arguments.n, unpack(arguments, 1, arguments.n)}
+  for _, n in ipairs(numbers) do
+    if n > arguments.n then fail("%s: argument %d wanted, of %d", who, n, arguments.n) end
+    new[n] = inputs_of(who, arguments[n], list)
+  end
+  return new, list
+end
+
+local grad_options = {argnums = {"any", 1}, has_aux = {"boolean", false}, create_graph = {"boolean", false}}
+
+-- A function that gives f's gradients and its results.
+local function differentiated(who, f, opts)
+  check_callable(who, f)
+  opts = options.check(who, opts, grad_options, "argnums")
+  local numbers = positions(who, opts.argnums)
+  return function(...)
+    local arguments = pack(...)
+    local keep = opts.create_graph or depth > 0
+    for i = 1, arguments.n do keep = keep or core.is_grad_enabled() and wants_graph(arguments[i]) end
+    return deeper(function()
+      local given, inputs = prepared(who, arguments, numbers)
+      local y, aux = f(unpack(given, 1, given.n))
+      if not core.is_tensor(y) or y:numel() ~= 1 then
+        fail("%s: f has to give a tensor of one number, got %s", who, options.describe(y))
+      end
+      local grads = gradients(y:reshape({}), inputs, {create_graph = keep})
+      local out = in_places(who, given, numbers, grads)
+      local result = type(opts.argnums) == "number" and out[1] or out
+      if not keep then y, aux = without_graph(y), without_graph(aux) end
+      return result, y, opts.has_aux and aux or nil
+    end)
+  end
+end
+
+--- lm.func.grad(f [, {argnums = 1, has_aux = false, create_graph = false}]): a function that gives the gradient of f,
+--- which gives one number, with respect to its argument of that number, from 1: a tensor, or a table of tensors, then a
+--- table of gradients; a list of numbers gives a list. With has_aux f gives a second result, which comes second.
+--- May be nested. Gradients are recorded themselves within another of these, where an argument records, and with
+--- create_graph.
+function func.grad(f, opts)
+  local both = differentiated("grad", f, opts)
+  return function(...)
+    local grads, _, aux = both(...)
+    if opts and opts.has_aux then return grads, aux end
+    return grads
+  end
+end
+
+--- lm.func.grad_and_value(f [, options of grad]): a function that gives f's gradient and its value; with has_aux, a
+--- third is f's second result.
+function func.grad_and_value(f, opts) return differentiated("grad_and_value", f, opts) end
+
+--- lm.func.value_and_grad(f [, options of grad]): the same with the value first: y, gradient.
+function func.value_and_grad(f, opts)
+  local both = differentiated("value_and_grad", f, opts)
+  return function(...)
+    local grads, y, aux = both(...)
+    return y, grads, aux
+  end
+end
+
+--- lm.func.vjp(f, ...): f(...), and a function that takes a tensor of the shape of f's result and gives the sum of its
+--- products with the derivatives, one result for each argument of f, which are tensors or tables of such.
+function func.vjp(f, ...)
+  local arguments = pack(...)
+  check_callable("vjp", f)
+  return deeper(function()
+    local numbers = {}
+    for i = 1, arguments.n do numbers[i] = i end
+    local given, inputs = prepared("vjp", arguments, numbers)
+    local y = f(unpack(given, 1, given.n))
+    options.arg("vjp", "what f gives", y, "tensor")
+    return without_graph(y), function(v)
+      options.arg("vjp", "v", v, "tensor")
+      local grads = gradients(y, inputs, {grad_outputs = v, retain_graph = true, create_graph = depth > 0})
+      return unpack(in_places("vjp", given, numbers, grads), 1, arguments.n)
+    end
+  end)
+end
+
+-- y and its derivative in the direction of tangents: the derivative of v^T J with respect to v, by two passes backward.
+local function jvp(who, f, primals, tangents, keep)
+  return deeper(function()
+    local inputs = {}
+    local given = {n = #primals}
+    for i, p in ipairs(primals) do given[i] = inputs_of(who, p, inputs) end
+    local directions = {}
+    for i = 1, #primals do
+      map_tensors(who, tangents[i], function(t)
+        directions[#directions + 1] = t
+        return t
+      end)
+    end
+    if #directions ~= #inputs then fail("%s: %d tangents for %d tensors", who, #directions, #inputs) end
+    for i, x in ipairs(inputs) do
+      if table.concat(directions[i].shape, ",") ~= table.concat(x.shape, ",") then
+        fail("%s: tangent %d has to be of its primal's shape, got %s for %s", who, i, options.describe(directions[i]),
+          options.describe(x))
+      end
+    end
+    local y = options.arg(who, "what f gives", f(unpack(given, 1, given.n)), "tensor")
+    if not y.requires_grad then return y, ops.zeros_like(y) end
+    local v = ops.zeros_like(y):requires_grad_(true)
+    local grads = core.grad(y, inputs, {grad_outputs = v, create_graph = true, allow_unused = true})
+    local sum
+    for i in ipairs(inputs) do
+      local part = grads[i] and grads[i].requires_grad and (grads[i] * directions[i]):sum()
+      sum = part and (sum and sum + part or part) or sum
+    end
+    local out = sum and core.grad(sum, {v}, {create_graph = keep, allow_unused = true})[1] or ops.zeros_like(y)
+    if keep then return y, out end
+    return y:detach(), out:detach()
+  end)
+end
+func._jvp = jvp
+
+--- lm.func.jvp(f, primals, tangents): f of the primals, a list, and its derivative in the direction of the tangents, a
+--- list like them.
+function func.jvp(f, primals, tangents)
+  check_callable("jvp", f)
+  options.arg("jvp", "primals", primals, "table")
+  options.arg("jvp", "tangents", tangents, "table")
+  return jvp("jvp", f, primals, tangents, depth > 0)
+end
+
+-- The Jacobians of y [out…] with respect to the inputs: tensors [out…, in…].
+local function jacobians(y, inputs, keep)
+  local rows, flat = {}, y:reshape({-1})
+  for k = 1, #inputs do rows[k] = {} end
+  for i = 1, flat:numel() do
+    local grads = gradients(flat:select(1, i), inputs, {retain_graph = true, create_graph = keep})
+    for k, g in ipairs(grads) do rows[k][i] = g end
+  end
+  for k, x in ipairs(inputs) do
+    local shape = {}
+    for _, sizes in ipairs {y.shape, x.shape} do
+      for _, size in ipairs(sizes) do shape[#shape + 1] = size end
+    end
+    rows[k] = #rows[k] > 0 and ops.stack(rows[k]):reshape(shape)
+      or ops.zeros(shape, {dtype = x.dtype, device = x.device})
+  end
+  return rows
+end
+
+local jacobian_options = {argnums = {"any", 1}}
+
+--- lm.func.jacrev(f [, {argnums = 1}]): a function that gives the Jacobian of f with respect to that argument,
+--- [sizes of f's result…, sizes of the argument…]; argnums as for grad. One pass backward for each element of the
+--- result.
+function func.jacrev(f, opts)
+  local who = "jacrev"
+  check_callable(who, f)
+  opts = options.check(who, opts, jacobian_options, "argnums")
+  local numbers = positions(who, opts.argnums)
+  return function(...)
+    local arguments = pack(...)
+    local keep = depth > 0
+    for i = 1, arguments.n do keep = keep or core.is_grad_enabled() and wants_graph(arguments[i]) end
+    return deeper(function()
+      local given, inputs = prepared(who, arguments, numbers)
+      local y = options.arg(who, "what f gives", f(unpack(given, 1, given.n)), "tensor")
+      local out = in_places(who, given, numbers, jacobians(y, inputs, keep))
+      return type(opts.argnums) == "number" and out[1] or out
+    end)
+  end
+end
+--- lm.func.jacobian(f [, {argnums = 1}]): the same as jacrev.
+func.jacobian = func.jacrev
+
+--- lm.func.hessian(f [, {argnums = 1}]): a function that gives the second derivatives of f, which gives one number,
+--- with respect to an argument, a tensor: [sizes…, sizes…].
+function func.hessian(f, opts)
+  opts = options.check("hessian", opts, {argnums = {"count", 1}}, "argnums")
+  return func.jacrev(func.grad(f, opts), opts)
+end
+
+-- How many there are along the mapped dims.
+local function mapped_size(arguments, dims)
+  local size
+  for i = 1, arguments.n do
+    if dims[i] then
+      local x, dim = options.arg("vmap", "argument " .. i, arguments[i], "tensor"), dims[i]
+      local n = x:size(dim)
+      if size and n ~= size then fail("vmap: argument %d has %d along dim %d, others %d", i, n, dim, size) end
+      size = n
+    end
+  end
+  return size or fail("vmap: none of the arguments is mapped")
+end
+
+--- lm.func.vmap(f [, {in_dims = 1, out_dims = 1}]): a function that calls f once for each slice of its arguments along
+--- in_dims, one after the other, and stacks the results along out_dims; it is no faster than the loop it is. in_dims is
+--- a dim, or a list with false for arguments that each call is given whole.
+function func.vmap(f, opts)
+  check_callable("vmap", f)
+  opts = options.check("vmap", opts, {in_dims = {"any", 1}, out_dims = {"integer", 1}}, "in_dims")
+  return function(...)
+    local arguments, dims = pack(...), {}
+    for i = 1, arguments.n do
+      if type(opts.in_dims) == "number" then
+        dims[i] = core.is_tensor(arguments[i]) and opts.in_dims
+      else
+        dims[i] = options.arg("vmap", "in_dims", opts.in_dims, "table")[i]
+      end
+    end
+    local lists, count = {}, 0
+    local size = mapped_size(arguments, dims)
+    if size == 0 then
+      fail("vmap: there is nothing along the mapped dim, so that the results' shapes are not known")
+    end
+    for k = 1, size do
+      local slices = {}
+      for i = 1, arguments.n do slices[i] = dims[i] and arguments[i]:select(dims[i], k) or arguments[i] end
+      local results = pack(f(unpack(slices, 1, arguments.n)))
+      count = results.n
+      for i = 1, results.n do
+        lists[i] = lists[i] or {}
+        lists[i][k] = options.arg("vmap", "result " .. i, results[i], "tensor")
+      end
+    end
+    for i = 1, count do lists[i] = ops.stack(lists[i], opts.out_dims) end
+    return unpack(lists, 1, count)
+  end
+end
+
+--- lm.func.functional_call(module, values, ...): module(...) with these tensors, by dotted name, in the place of its
+--- parameters and buffers, which are put back however it ends. Parameters that are one tensor at several places are
+--- replaced at all. values may be a list of such tables.
+function func.functional_call(module, values, ...)
+  local who = "functional_call"
+  if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  local by_tensor, replaced = {}, {}
+  for _, named in ipairs(options.is_plain(values) and options.is_plain(values[1]) and values or {values}) do
+    for path, t in pairs(options.arg(who, "values", named, "table")) do
+      options.arg(who, tostring(path), t, "tensor")
+      local parent, name = path:match "^(.*)%.([^.]+)$"
+      local owner = records.of(module:get_submodule(parent or ""))
+      name = name or path
+      if owner.kind[name] ~= "param" and owner.kind[name] ~= "buffer" then
+        fail("%s: %s has no parameter or buffer '%s'", who, module.__name, path)
+      end
+      by_tensor[owner.values[name]] = t
+    end
+  end
+  for _, each in ipairs(module:modules()) do
+    local record = records.of(each)
+    for _, kind in ipairs {"param", "buffer"} do
+      for _, name in ipairs(record[kind]) do
+        local was = record.values[name]
+        if by_tensor[was] then
+          replaced[#replaced + 1] = {record, name, was}
+          record.values[name] = by_tensor[was]
+        end
+      end
+    end
+  end
+  local results = pack(pcall(module, ...))
+  for _, place in ipairs(replaced) do place[1].values[place[2]] = place[3] end
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+return options.strict("func", func)

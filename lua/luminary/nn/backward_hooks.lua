@@ -1,0 +1,74 @@
+--- A module's forward between two functions that do nothing but see the gradients that pass: for the hooks of
+--- module:register_full_backward_hook and _pre_hook.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local Function = require("luminary.autograd.function").Function
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+-- What a hook returned in the place of gradients, nil being those as they are.
+local function replaced(who, grads, changed)
+  if changed == nil then return grads end
+  if core.is_tensor(changed) then changed = {n = 1, changed} end
+  if not options.is_plain(changed) then
+    options.fail("%s: a backward hook has to return a list of gradients, a tensor or nil, got %s", who,
+      options.describe(changed))
+  end
+  changed.n = grads.n
+  return changed
+end
+
+-- visit.backward sees, and may replace, the gradients of the tensors that pass.
+local Watch = Function:extend("ModuleHooks")
+
+function Watch.forward(ctx, visit, ...)
+  ctx.visit = visit
+  ctx:set_materialize_grads(false)
+  return ...
+end
+
+function Watch.backward(ctx, ...)
+  local grads = ctx.visit(pack(...))
+  return nil, unpack(grads, 1, grads.n)
+end
+
+-- The tensors among values pass through Watch.
+local function watched(values, visit)
+  local places, tensors = {}, {}
+  for i = 1, values.n do
+    if core.is_tensor(values[i]) and core.is_floating_point(values[i]) then
+      places[#places + 1], tensors[#tensors + 1] = i, values[i]
+    end
+  end
+  if #tensors == 0 then return values end
+  local out = {n = values.n, unpack(values, 1, values.n)}
+  for i, t in ipairs {Watch(visit, unpack(tensors))} do out[places[i]] = t end
+  return out
+end
+
+local function any_wants_gradient(values)
+  for i = 1, values.n do
+    if core.is_tensor(values[i]) and values[i].requires_grad then return true end
+  end
+  return false
+end
+
+return function(module, record, ...)
+  local inputs, who = pack(...), module.__name
+  if not core.is_grad_enabled() then return module:forward(...) end
+  local grad_outputs
+  local before, after = record.backward_pre_hooks or {}, record.backward_hooks
+  local function run(grads)
+    for _, hook in ipairs(after) do grads = replaced(who, grads, hook(module, grads, grad_outputs)) end
+    return grads
+  end
+  local from_inputs = any_wants_gradient(inputs)
+  if from_inputs then inputs = watched(inputs, run) end
+  local outputs = watched(pack(module:forward(unpack(inputs, 1, inputs.n))), function(grads)
+    for _, hook in ipairs(before) do grads = replaced(who, grads, hook(module, grads)) end
+    grad_outputs = grads
+    if not from_inputs then run {n = inputs.n} end
+    return grads
+  end)
+  return unpack(outputs, 1, outputs.n)
+end

@@ -1,0 +1,193 @@
+--- Modules that hold modules or parameters by name or number.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local Module = require "luminary.nn.module"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.record"
+
+local fail = options.fail
+local dictionaries = {}
+
+-- name, value of a table, in the order of names, or of a list {{name, value}, …}, in its own.
+local function each_of(who, given)
+  if not options.is_plain(given) then
+    fail("%s: a table of names, or a list {{name, value}, …} wanted, got %s", who, options.describe(given))
+  end
+  local list = {}
+  for i, pair in ipairs(given) do
+    if type(pair) ~= "table" or type(pair[1]) ~= "string" or pair[2] == nil then
+      fail("%s: entry %d has to be {name, value}, got %s", who, i, options.describe(pair))
+    end
+    list[i] = pair
+  end
+  if #list == 0 then
+    for name, value in pairs(given) do
+      if type(name) ~= "string" then fail("%s: a name has to be a string, got %s", who, options.describe(name)) end
+      list[#list + 1] = {name, value}
+    end
+    table.sort(list, function(a, b) return a[1] < b[1] end)
+  end
+  local i = 0
+  return function()
+    i = i + 1
+    if list[i] then return unpack(list[i]) end
+  end
+end
+
+-- What ModuleDict and ParameterDict share; `kind` is that of what they hold.
+local Dict = class.define("Dict", Module)
+
+function Dict:init(given)
+  if given ~= nil then self:update(given) end
+end
+
+--- How many there are; the same as #dict.
+function Dict:len() return #records.of(self)[self.kind] end
+
+--- A list of the names, in order.
+function Dict:keys() return {unpack(records.of(self)[self.kind])} end
+
+--- A list of what is held, in order.
+function Dict:values()
+  local list = {}
+  for i, name in ipairs(self:keys()) do list[i] = self[name] end
+  return list
+end
+
+--- for name, value in dict:items() do
+function Dict:items()
+  local names, i = self:keys(), 0
+  return function()
+    i = i + 1
+    if names[i] then return names[i], self[names[i]] end
+  end
+end
+
+--- Whether there is something of that name.
+function Dict:contains(name) return records.of(self).kind[name] == self.kind end
+
+--- dict:set(name, value): the same as dict[name] = value, and an error where that would be a plain field. Gives dict.
+function Dict:set(name, value)
+  self[name] = self:checked(name, value)
+  return self
+end
+
+--- Takes over what a table has, in the order of its names, or a list {{name, value}, …} in its own. Gives dict.
+function Dict:update(given)
+  for name, value in each_of(self.__name, given) do self:set(name, value) end
+  return self
+end
+
+--- Removes what has that name, and gives it.
+function Dict:pop(name)
+  if not self:contains(name) then
+    fail("%s: there is no '%s'; there are %s", self.__name, tostring(name), table.concat(self:keys(), ", "))
+  end
+  local value = self[name]
+  self[name] = nil
+  return value
+end
+
+--- Removes everything.
+function Dict:clear()
+  for _, name in ipairs(self:keys()) do self[name] = nil end
+end
+
+--- nn.ModuleDict([{name = module, …}]): modules by name: dict.conv or dict[name], dict[name] = module. A table is taken
+--- in the order of its names, a list {{name, module}, …} in its own.
+local ModuleDict = class.define("ModuleDict", Dict)
+dictionaries.ModuleDict = ModuleDict
+ModuleDict.kind = "child"
+
+--- The module, or an error where it is none.
+function ModuleDict:checked(name, v)
+  if not Module.is_module(v) then
+    fail("%s: '%s' has to be a module, got %s", self.__name, tostring(name), options.describe(v))
+  end
+  return v
+end
+
+-- The value as a parameter, which a plain tensor becomes.
+local function as_parameter(self, name, v)
+  if parameter.is(v) then return v end
+  if not core.is_tensor(v) then
+    fail("%s: %s has to be a tensor, got %s", self.__name, tostring(name), options.describe(v))
+  end
+  return parameter.new(v)
+end
+
+local function parameter_text(name, p)
+  return ("  (%s): Parameter containing: [%s of size %s]"):format(name, p.dtype, table.concat(p.shape, "x"))
+end
+
+-- One line for each parameter.
+local function parameters_repr(self)
+  local lines, record = {}, records.of(self)
+  for i, name in ipairs(record.param) do lines[i] = parameter_text(name, record.values[name]) end
+  return #lines == 0 and self.__name .. "()" or ("%s(\n%s\n)"):format(self.__name, table.concat(lines, "\n"))
+end
+
+--- nn.ParameterDict([{name = tensor, …}]): parameters by name: dict.scale or dict[name], dict[name] = tensor, which
+--- becomes an nn.Parameter. A table is taken in the order of its names, a list {{name, tensor}, …} in its own.
+local ParameterDict = class.define("ParameterDict", Dict)
+dictionaries.ParameterDict = ParameterDict
+ParameterDict.kind = "param"
+ParameterDict.checked = as_parameter
+ParameterDict.repr = parameters_repr
+
+--- A tensor that is assigned is a parameter.
+function ParameterDict:field_of(key, value)
+  if core.is_tensor(value) then value = as_parameter(self, key, value) end
+  return key, value
+end
+
+--- nn.ParameterList([{a, b, …}]): parameters by number: list[1], list[-1], #list, list[2] = tensor, which becomes an
+--- nn.Parameter; for i, p in list:iter() do. In state_dict they are "0", "1", ….
+local ParameterList = class.define("ParameterList", Module)
+dictionaries.ParameterList = ParameterList
+ParameterList.repr = parameters_repr
+ParameterList.__hint = "list:iter() walks it"
+
+--- list[i] is the field of that number from 0; one after the last may be assigned, the last be made nil.
+function ParameterList:field_of(key, value, reading)
+  if type(key) ~= "number" then return key, value end
+  local n = #records.of(self).param
+  local at = key < 0 and n + key + 1 or key
+  if at % 1 ~= 0 or at < 1 or at > (reading and n or n + 1) then
+    fail("%s: no parameter %s; there are %d, from 1", self.__name, tostring(key), n)
+  end
+  if not reading and value == nil then
+    if at < n then fail("%s: only the last parameter, %d, can be removed", self.__name, n) end
+  elseif not reading then
+    value = as_parameter(self, at, value)
+  end
+  return tostring(at - 1), value
+end
+
+function ParameterList:init(list)
+  if list ~= nil then self:extend_by(list) end
+end
+
+--- How many parameters; the same as #list.
+function ParameterList:len() return #records.of(self).param end
+
+--- for i, p in list:iter() do
+function ParameterList:iter() return ipairs(self:parameters()) end
+
+--- Adds a tensor at the end, as an nn.Parameter. Gives the list.
+function ParameterList:append(t)
+  self[self:len() + 1] = t
+  return self
+end
+
+--- Adds the tensors of a list at the end. Gives the list.
+function ParameterList:extend_by(list)
+  if not options.is_plain(list) then
+    fail("%s: a list of tensors wanted, got %s", self.__name, options.describe(list))
+  end
+  for _, t in ipairs(list) do self:append(t) end
+  return self
+end
+
+return dictionaries

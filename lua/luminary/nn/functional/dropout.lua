@@ -1,0 +1,73 @@
+--- Dropouts of whole channels, and those that keep the mean and variance of SELU's outputs.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops = core.ops
+local F = {}
+
+-- PyTorch's defaults: the alpha dropouts pass everything unless told to train.
+local function how(training)
+  return {p = {"probability", 0.5}, training = {"boolean", training}, inplace = {"boolean", false}}
+end
+
+-- x has `most` dims, or one less for a sample without a batch; unlimited without `most`.
+local function checked(who, x, opts, most)
+  opts = options.check(who, opts, how(most ~= nil), "p")
+  options.arg(who, "x", x, "tensor")
+  if most and x.ndim ~= most and x.ndim ~= most - 1 then
+    options.fail("%s: x [N, C%s] or without the batch wanted, got %s", who, (", L"):rep(most - 2), options.describe(x))
+  end
+  return opts
+end
+
+local function result(x, y, opts) return opts.inplace and x:copy_(y) or y end
+
+-- The shape of a mask of a value for each channel of each sample.
+local function channels(x, batched)
+  local shape = {}
+  for i = 1, x.ndim do shape[i] = i <= (batched and 2 or 1) and x.shape[i] or 1 end
+  return shape
+end
+
+for n = 1, 3 do
+  local who = ("dropout%dd"):format(n)
+  --- Zeros whole channels with probability p and divides the rest by 1 - p: dropout1d of x [N, C, L], dropout2d of
+  --- [N, C, H, W], dropout3d of [N, C, D, H, W], or without N. {p = 0.5, training = true, inplace = false}
+  F[who] = function(x, opts)
+    opts = checked(who, x, opts, n + 2)
+    if not opts.training or opts.p == 0 then return x end
+    local mask = ops.ones(channels(x, x.ndim == n + 2), {dtype = x.dtype, device = x.device})
+    return result(x, x * ops.dropout(mask, opts.p, true), opts)
+  end
+end
+
+local NEGATIVE = -1.7580993408473766 -- what SELU tends to at minus infinity
+
+-- What is dropped becomes NEGATIVE, and a * y + b has the mean 0 and variance 1 again
+-- (Klambauer et al. 2017, Self-Normalizing Neural Networks).
+local function alpha(x, opts, shape)
+  if not opts.training or opts.p == 0 then return x end
+  if opts.p == 1 then return result(x, x * 0, opts) end
+  local kept = ops.rand(shape, {device = x.device}):ge(opts.p):to(x.dtype)
+  local q = 1 - opts.p
+  local a = 1 / math.sqrt(q * (1 + opts.p * NEGATIVE ^ 2))
+  local b = -a * NEGATIVE * opts.p
+  return result(x, x * (kept * a) + ((1 - kept) * (a * NEGATIVE) + b), opts)
+end
+
+--- F.alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): dropout for SELU networks: dropped elements
+--- become SELU's least value, and the result keeps mean 0 and variance 1.
+function F.alpha_dropout(x, opts)
+  opts = checked("alpha_dropout", x, opts)
+  return alpha(x, opts, x.shape)
+end
+
+--- F.feature_alpha_dropout(x [, {p = 0.5, training = false, inplace = false}]): alpha_dropout of whole channels of
+--- x [N, C, …].
+function F.feature_alpha_dropout(x, opts)
+  opts = checked("feature_alpha_dropout", x, opts)
+  if x.ndim < 2 then options.fail("feature_alpha_dropout: x [N, C, …] wanted, got %s", options.describe(x)) end
+  return alpha(x, opts, channels(x, true))
+end
+
+return F

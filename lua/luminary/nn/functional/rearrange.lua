@@ -1,0 +1,102 @@
+--- Elements in other places: pixels from channels and back, channels of groups in turn; and bilinear forms.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops = core.ops
+local F = {}
+
+-- The sizes of x before its last n dims, and those n.
+local function split_shape(who, x, n)
+  options.arg(who, "x", x, "tensor")
+  if x.ndim < n then
+    options.fail("%s: x of at least %d dims wanted, [..., C, H, W], got %s", who, n, options.describe(x))
+  end
+  local before, last = {}, {}
+  for i, size in ipairs(x.shape) do table.insert(i <= x.ndim - n and before or last, size) end
+  return before, last
+end
+
+-- x as [batch…, sizes…], its dims after the batch in another order, then as [batch…, shape…].
+local function rearranged(x, batch, sizes, order, shape)
+  local function after_batch(list)
+    local all = {unpack(batch)}
+    for _, v in ipairs(list) do all[#all + 1] = v end
+    return all
+  end
+  local dims = {}
+  for i = 1, #batch do dims[i] = i end
+  for _, dim in ipairs(order) do dims[#dims + 1] = #batch + dim end
+  return ops.reshape(ops.permute(ops.reshape(x, after_batch(sizes)), dims), after_batch(shape))
+end
+
+--- F.pixel_shuffle(x, upscale_factor): x [..., C * r^2, H, W] -> [..., C, H * r, W * r] (Shi et al. 2016).
+function F.pixel_shuffle(x, upscale_factor)
+  local who, r = "pixel_shuffle", options.arg("pixel_shuffle", "upscale_factor", upscale_factor, "count")
+  local batch, last = split_shape(who, x, 3)
+  local c, h, w = unpack(last)
+  if c % (r * r) ~= 0 then
+    options.fail("%s: %d channels are no multiple of upscale_factor^2 = %d", who, c, r * r)
+  end
+  c = c / (r * r)
+  return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
+end
+
+--- F.pixel_unshuffle(x, downscale_factor): x [..., C, H * r, W * r] -> [..., C * r^2, H, W], the way back.
+function F.pixel_unshuffle(x, downscale_factor)
+  local who, r = "pixel_unshuffle", options.arg("pixel_unshuffle", "downscale_factor", downscale_factor, "count")
+  local batch, last = split_shape(who, x, 3)
+  local c, h, w = unpack(last)
+  if h % r ~= 0 or w % r ~= 0 then
+    options.fail("%s: height %d and width %d have to be multiples of downscale_factor = %d", who, h, w, r)
+  end
+  h, w = h / r, w / r
+  return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
+end
+
+--- F.channel_shuffle(x, groups): x [N, C, …], whose channels stand in groups, with one channel of each group in turn
+--- (Zhang et al. 2018).
+function F.channel_shuffle(x, groups)
+  local who = "channel_shuffle"
+  options.arg(who, "groups", groups, "count")
+  options.arg(who, "x", x, "tensor")
+  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  local shape = x.shape
+  if shape[2] % groups ~= 0 then
+    options.fail("%s: %d channels are no multiple of groups = %d", who, shape[2], groups)
+  end
+  local apart = {shape[1], groups, shape[2] / groups, unpack(shape, 3)}
+  return ops.reshape(ops.transpose(ops.reshape(x, apart), 2, 3), shape)
+end
+
+--- F.bilinear(x1, x2, weight [, bias]): y[..., o] = sum of x1[..., i] * weight[o, i, j] * x2[..., j], plus bias[o].
+function F.bilinear(x1, x2, weight, bias)
+  local who = "bilinear"
+  options.arg(who, "x1", x1, "tensor")
+  options.arg(who, "x2", x2, "tensor")
+  if options.arg(who, "weight", weight, "tensor").ndim ~= 3 then
+    options.fail("%s: weight [out, in1, in2] wanted, got %s", who, options.describe(weight))
+  end
+  local out, in1, in2 = unpack(weight.shape)
+  if x1.ndim < 1 or x2.ndim ~= x1.ndim or x1.shape[x1.ndim] ~= in1 or x2.shape[x2.ndim] ~= in2 then
+    options.fail("%s: x1 [..., %d] and x2 [..., %d] wanted, got %s and %s", who, in1, in2, options.describe(x1),
+      options.describe(x2))
+  end
+  local batch = {}
+  for i = 1, x1.ndim - 1 do
+    batch[i] = x1.shape[i]
+    if x2.shape[i] ~= batch[i] then
+      options.fail("%s: x1 and x2 have to be alike before their last dim, got %s and %s", who, options.describe(x1),
+        options.describe(x2))
+    end
+  end
+  local rows = 1
+  for _, size in ipairs(batch) do rows = rows * size end
+  local flat = ops.reshape(ops.permute(weight, {2, 1, 3}), {in1, out * in2})
+  local y = ops.reshape(ops.matmul(ops.reshape(x1, {rows, in1}), flat), {rows, out, in2})
+  y = ops.sum(y * ops.reshape(x2, {rows, 1, in2}), 3)
+  if bias then y = y + bias end
+  batch[#batch + 1] = out
+  return ops.reshape(y, batch)
+end
+
+return F

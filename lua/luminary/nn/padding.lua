@@ -1,0 +1,54 @@
+--- Paddings of the last dims: ZeroPad, ConstantPad, ReflectionPad, ReplicationPad, CircularPad with 1d, 2d, 3d.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local layer = require "luminary.nn.layer"
+
+local ops = core.ops
+local list, padding = layer.entries()
+
+-- Reads a padding of n dims: a number for all sides, or before and after the last dim, then the one before, ….
+local function sides(n)
+  return function(who, name, v)
+    if type(v) == "number" then
+      local all = {}
+      for i = 1, 2 * n do all[i] = v end
+      v = all
+    end
+    local fits = type(v) == "table" and #v == 2 * n
+    for i = 1, fits and #v or 0 do fits = fits and options.is("integer", v[i]) end
+    if not fits then
+      options.fail("%s: %s has to be an integer or a list of %d (before and after the last dim, …), got %s", who, name,
+        2 * n, options.describe(v))
+    end
+    return v
+  end
+end
+
+local modes = {
+  Zero = {mode = "constant", help = "zeros around the last %s"},
+  Constant = {mode = "constant", help = "a value around the last %s"},
+  Reflection = {mode = "reflect", help = "the last %s go on mirrored, without the edge itself"},
+  Replication = {mode = "replicate", help = "the edges of the last %s repeated"},
+  Circular = {mode = "circular", help = "around the last %s stands what is at their other side"},
+}
+local dims = {"dim", "2 dims", "3 dims"}
+
+for name, kind in pairs(modes) do
+  for n = 1, 3 do
+    local takes, prints = {{"padding", sides(n)}}, "{padding}"
+    if name == "Constant" then
+      takes[2], prints = {"value", "number"}, "padding={padding}, value={value}"
+    end
+    padding(("%sPad%dd"):format(name, n)) {
+      takes = takes, prints = prints, help = kind.help:format(dims[n])
+        .. "; a number for each side, or a list: before and after the last dim, then the one before it. Negative ones "
+        .. "cut off",
+      forward = function(self, x)
+        options.arg(self.__name, "x", x, "tensor")
+        return ops.pad(x, self.padding, {mode = kind.mode, value = self.value})
+      end,
+    }
+  end
+end
+
+return layer.classes(list)

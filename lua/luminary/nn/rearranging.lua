@@ -1,0 +1,93 @@
+--- Layers that put elements in other places, or drop whole channels; and Bilinear.
+local options = require "luminary.base.options"
+local F = require "luminary.nn.functional"
+local init = require "luminary.nn.initializers"
+local layer = require "luminary.nn.layer"
+
+local list, rearranging = layer.entries()
+
+rearranging "PixelShuffle" {
+  takes = {{"upscale_factor", "count"}}, call = F.pixel_shuffle, prints = "upscale_factor={upscale_factor}",
+  help = "[..., C * r^2, H, W] -> [..., C, H * r, W * r]",
+}
+rearranging "PixelUnshuffle" {
+  takes = {{"downscale_factor", "count"}}, call = F.pixel_unshuffle, prints = "downscale_factor={downscale_factor}",
+  help = "[..., C, H * r, W * r] -> [..., C * r^2, H, W]",
+}
+rearranging "ChannelShuffle" {
+  takes = {{"groups", "count"}}, call = F.channel_shuffle, prints = "groups={groups}",
+  help = "one channel of each group in turn",
+}
+
+for name, f in pairs {
+  Dropout1d = F.dropout1d, Dropout2d = F.dropout2d, Dropout3d = F.dropout3d, AlphaDropout = F.alpha_dropout,
+  FeatureAlphaDropout = F.feature_alpha_dropout,
+} do
+  rearranging(name) {
+    takes = {{"p", "probability", 0.5}}, options = {{"inplace", "boolean", false}},
+    forward = function(self, x) return f(x, {p = self.p, training = self.training, inplace = self.inplace}) end,
+    prints = "p={p}, inplace={inplace}",
+    help = name:find "Alpha" and "in training, dropout that keeps mean 0 and variance 1 of SELU's outputs"
+      or "in training, zeros whole channels with probability p, the rest divided by 1 - p",
+  }
+end
+
+local function size_list(who, name, v)
+  for i = 1, type(v) == "table" and math.max(#v, 1) or 1 do
+    if type(v) ~= "table" or not options.is("integer", v[i]) then
+      options.fail("%s: %s has to be a list of sizes, of which one may be -1, got %s", who, name, options.describe(v))
+    end
+  end
+  return v
+end
+
+rearranging "Unflatten" {
+  takes = {{"dim", "integer"}, {"unflattened_size", size_list}},
+  made = function(self)
+    if self.dim == 0 then options.fail("Unflatten: dim 0: dims count from 1, or from -1 at the end") end
+  end,
+  forward = function(self, x)
+    options.arg("Unflatten", "x", x, "tensor")
+    local dim, shape = self.dim < 0 and x.ndim + self.dim + 1 or self.dim, {}
+    if dim < 1 or dim > x.ndim then options.fail("Unflatten: dim %d of %s", self.dim, options.describe(x)) end
+    for i, size in ipairs(x.shape) do
+      for _, each in ipairs(i == dim and self.unflattened_size or {size}) do shape[#shape + 1] = each end
+    end
+    return x:reshape(shape)
+  end,
+  prints = "dim={dim}, unflattened_size={unflattened_size}",
+  help = "that dim as several, of the sizes of a list; dims count from 1, or from -1 at the end",
+}
+
+local classes = layer.classes(list)
+
+--- nn.Bilinear(in1_features, in2_features, out_features [, {bias = true, device, dtype}]): of x1 [..., in1] and
+--- x2 [..., in2] the bilinear forms x1 W[o] x2 + bias[o], [..., out].
+local Bilinear = layer.define("Bilinear")
+classes.Bilinear = Bilinear
+
+function Bilinear:init(in1_features, in2_features, out_features, opts)
+  self.in1_features = options.arg("Bilinear", "in1_features", in1_features, "count")
+  self.in2_features = options.arg("Bilinear", "in2_features", in2_features, "count")
+  self.out_features = options.arg("Bilinear", "out_features", out_features, "count")
+  opts = layer.options("Bilinear", opts, {bias = {"boolean", true}}, "bias")
+  self.weight = layer.parameter({out_features, in1_features, in2_features}, opts)
+  if opts.bias then self.bias = layer.parameter({out_features}, opts) end
+  self:reset_parameters()
+end
+
+--- Parameters drawn anew, uniform within 1 / sqrt(in1_features).
+function Bilinear:reset_parameters()
+  local bound = 1 / math.sqrt(self.in1_features)
+  init.uniform_(self.weight, -bound, bound)
+  if self.bias then init.uniform_(self.bias, -bound, bound) end
+end
+
+function Bilinear:forward(x1, x2) return F.bilinear(x1, x2, self.weight, self.bias) end
+
+function Bilinear:extra_repr()
+  return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features,
+    self.out_features, layer.bool(self.bias))
+end
+
+return classes

@@ -1,0 +1,110 @@
+--- Weights of a fixed norm: weight_norm and spectral_norm, both as parametrizations.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local Module = require "luminary.nn.module"
+local parametrize = require "luminary.nn.utils.parametrize"
+local records = require "luminary.nn.record"
+
+local ops, fail = core.ops, options.fail
+local norms = {}
+
+-- The norms of w's slices along dim, as a tensor of size 1 in all other dims; of all of w without dim.
+local function slice_norms(w, dim)
+  if not dim then return ops.norm(w) end
+  local others = {}
+  for i = 1, w.ndim do
+    if i ~= dim then others[#others + 1] = i end
+  end
+  if #others == 0 then return w:abs() end
+  return (w * w):sum(others, {keepdim = true}):sqrt()
+end
+
+local WeightNorm = class.define("_WeightNorm", Module)
+function WeightNorm:init(dim) self.dim = dim end
+function WeightNorm:forward(g, v) return v * (g / slice_norms(v, self.dim)) end
+function WeightNorm:right_inverse(w) return slice_norms(w, self.dim), w end
+
+local function dim_of(who, module, name, dim, default)
+  if not records.is_module(module) then fail("%s: a module wanted, got %s", who, options.describe(module)) end
+  local w = records.of(module).values[name]
+  if not core.is_tensor(w) then fail("%s: %s has no parameter '%s'", who, module.__name, tostring(name)) end
+  if dim == false then return nil, w end
+  dim = options.arg(who, "dim", dim == nil and default or dim, "integer")
+  local at = dim < 0 and w.ndim + dim + 1 or dim
+  if at < 1 or at > w.ndim then fail("%s: dim %d of %s", who, dim, options.describe(w)) end
+  return at, w
+end
+
+local function any_dim(_, _, v) return v end
+
+--- weight_norm(module [, {name = "weight", dim = 1}]): the parameter of that name as g * v / |v|, where the norms are
+--- those of v's slices along dim (of all of v with dim = false): parametrizations.weight.original0 is g, original1 is v
+--- (Salimans and Kingma 2016). Gives the module.
+function norms.weight_norm(module, opts)
+  local who = "weight_norm"
+  opts = options.check(who, opts, {name = {"string", "weight"}, dim = {any_dim}}, "name")
+  local dim = dim_of(who, module, opts.name, opts.dim, 1)
+  return parametrize.register_parametrization(module, opts.name, WeightNorm(dim))
+end
+
+local SpectralNorm = class.define("_SpectralNorm", Module)
+
+function SpectralNorm:init(w, dim, iterations, eps)
+  self.dim, self.n_power_iterations, self.eps = dim, iterations, eps
+  core.no_grad(function()
+    local m = self:as_matrix(w:detach())
+    self:register_buffer("_u", self:unit(ops.randn({m.shape[1]}, {dtype = w.dtype, device = w.device})))
+    self:register_buffer("_v", self:unit(ops.randn({m.shape[2]}, {dtype = w.dtype, device = w.device})))
+    self:iterate(m, 15)
+  end)
+end
+
+function SpectralNorm:unit(x) return x / x:norm():clamp(self.eps) end
+
+function SpectralNorm:as_matrix(w)
+  if self.dim ~= 1 then w = w:transpose(1, self.dim) end
+  return w:reshape({w.shape[1], -1})
+end
+
+-- Moves _u and _v towards the singular vectors of the largest singular value.
+function SpectralNorm:iterate(m, times)
+  for _ = 1, times do
+    self._u:copy_(self:unit(m:matmul(self._v)))
+    self._v:copy_(self:unit(m:t():matmul(self._u)))
+  end
+end
+
+function SpectralNorm:forward(w)
+  if w.ndim == 1 then return w / w:norm():clamp(self.eps) end
+  local m = self:as_matrix(w)
+  if self.training then core.no_grad(function() self:iterate(m:detach(), self.n_power_iterations) end) end
+  local u, v = self._u:clone(), self._v:clone()
+  return w / (u * m:matmul(v)):sum()
+end
+
+function SpectralNorm:right_inverse(w) return w end -- luacheck: ignore self
+
+--- spectral_norm(module [, {name = "weight", n_power_iterations = 1, eps = 1e-12, dim = 1}]): the parameter of that
+--- name divided by its largest singular value, as a matrix whose rows are dim's (Miyato et al. 2018); each reading in
+--- training moves the estimate on. Gives the module.
+function norms.spectral_norm(module, opts)
+  local who = "spectral_norm"
+  opts = options.check(who, opts, {
+    name = {"string", "weight"}, n_power_iterations = {"count", 1}, eps = {"positive", 1e-12}, dim = {"integer"},
+  }, "name")
+  local transposed = records.is_module(module) and module.__name:find "^ConvTranspose"
+  local dim, w = dim_of(who, module, opts.name, opts.dim, transposed and 2 or 1)
+  return parametrize.register_parametrization(module, opts.name,
+    SpectralNorm(w, dim, opts.n_power_iterations, opts.eps))
+end
+
+for _, which in ipairs {"weight_norm", "spectral_norm"} do
+  --- remove_weight_norm(module [, name = "weight"]), remove_spectral_norm: makes the parameter an ordinary one again,
+  --- of the value it has. Gives the module.
+  norms["remove_" .. which] = function(module, name)
+    return parametrize.remove_parametrizations(module, name or "weight")
+  end
+end
+
+return norms

@@ -1,0 +1,206 @@
+--- nn.utils.parametrize: parameters that are computed of others whenever they are read.
+---   local Symmetric = nn.Module:extend("Symmetric")
+---   function Symmetric:forward(x) return (x + x:t()) * 0.5 end
+---   nn.utils.parametrize.register_parametrization(fc, "weight", Symmetric())
+--- A parametrization is a module: forward gives the value; right_inverse(value), where it is there, gives what forward
+--- makes the value of, one tensor or several. In state_dict they are "parametrizations.weight.original" (original0, …).
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local class = require "luminary.base.class"
+local Module = require "luminary.nn.module"
+local dictionaries = require "luminary.nn.dictionaries"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.record"
+
+local fail = options.fail
+local parametrize = {}
+
+local function pack(...) return {n = select("#", ...), ...} end
+
+-- The originals of one tensor, and the modules that make it of them, one after the other.
+local List = class.define("ParametrizationList", Module)
+
+function List:init(value, first, as_parameter)
+  local originals = first.right_inverse and pack(core.no_grad(function() return first:right_inverse(value) end))
+    or {n = 1, value}
+  self.is_tensor = originals.n == 1
+  for i = 1, originals.n do
+    local t = options.arg("register_parametrization", "what right_inverse gives", originals[i], "tensor")
+    local name = self.is_tensor and "original" or "original" .. (i - 1)
+    if as_parameter then
+      self[name] = self.is_tensor and rawequal(t, value) and value or parameter.new(t, value.requires_grad)
+    else
+      self:register_buffer(name, t)
+    end
+  end
+  self.count, self.steps = originals.n, 0
+  self:append(first)
+end
+
+function List:append(module)
+  self:add_module(tostring(self.steps), module)
+  self.steps = self.steps + 1
+end
+
+-- original, or original0, …
+local function originals_of(list)
+  if list.is_tensor then return list.original end
+  local all = {}
+  for i = 1, list.count do all[i] = list["original" .. (i - 1)] end
+  return unpack(all, 1, list.count)
+end
+
+function List:forward()
+  local values = records.of(self).values
+  local x = values["0"](originals_of(self))
+  for i = 1, self.steps - 1 do x = values[tostring(i)](x) end
+  return x
+end
+
+-- Makes the originals such that forward gives the value.
+function List:assign(value)
+  core.no_grad(function()
+    for i = self.steps - 1, 0, -1 do
+      local step = records.of(self).values[tostring(i)]
+      if not step.right_inverse then
+        fail("%s: has no right_inverse, without which the parameter cannot be assigned", step.__name)
+      end
+      if i > 0 then
+        value = step:right_inverse(value)
+      else
+        local originals = pack(step:right_inverse(value))
+        for k = 1, originals.n do
+          self[self.is_tensor and "original" or "original" .. (k - 1)]:copy_(originals[k])
+        end
+      end
+    end
+  end)
+end
+
+local cache -- by list, while cached() runs
+
+-- What a list makes, once in each cached().
+local function value_of(list)
+  if not cache then return list() end
+  cache[list] = cache[list] or core.keep(list())
+  return cache[list]
+end
+
+local function lists_of(module) return records.is_module(module) and records.of(module).values.parametrizations or nil end
+
+-- From here on the module's fields are computed where there is a list.
+local function compute_on_read(module) -- also of a clone
+  local record = records.of(module)
+  local index, newindex, name = record.__index, record.__newindex, record.class.__name
+  local function list_at(key)
+    local lists = record.values.parametrizations
+    return lists and type(key) == "string" and lists:contains(key) and lists[key]
+  end
+  function record.__index(self, key)
+    local list = list_at(key)
+    if list then return value_of(list) end
+    if type(index) == "function" then return index(self, key) end
+    return index[key]
+  end
+  function record.__newindex(self, key, value)
+    local list = list_at(key)
+    if list and value ~= nil then return list:assign(options.arg(name, key, value, "tensor")) end
+    return newindex(self, key, value)
+  end
+  record.restore = function()
+    record.__index, record.__newindex, record.restore, record.on_clone = index, newindex, nil, nil
+    record.values.__name = nil
+  end
+  record.on_clone = compute_on_read
+  record.values.__name = "Parametrized" .. name
+end
+
+--- Whether module (or, with a name, that tensor of it) has parametrizations.
+function parametrize.is_parametrized(module, name)
+  local lists = lists_of(module)
+  if not lists then return false end
+  return name == nil and #lists > 0 or name ~= nil and lists:contains(name)
+end
+
+--- Lets module[name], a parameter or buffer, be what the parametrization makes of it; a second one follows the first.
+--- Gives the module. {unsafe = false}: true leaves out the check that shape and dtype stay.
+function parametrize.register_parametrization(module, name, parametrization, opts)
+  local who = "register_parametrization"
+  opts = options.check(who, opts, {unsafe = {"boolean", false}}, "unsafe")
+  for what, v in pairs {module = module or false, parametrization = parametrization or false} do
+    if not records.is_module(v) then
+      fail("%s: %s has to be a module, got %s", who, what, options.describe(v or nil))
+    end
+  end
+  if records.of(module).class.numbered then fail("%s: a %s has no parameters of its own", who, module.__name) end
+  local record = records.of(module)
+  if parametrize.is_parametrized(module, name) then
+    record.values.parametrizations[name]:append(parametrization)
+    return module
+  end
+  local kind = record.kind[name]
+  if kind ~= "param" and kind ~= "buffer" then
+    fail("%s: %s has no parameter or buffer '%s'", who, module.__name, tostring(name))
+  end
+  local value = record.values[name]
+  local list = List(value, parametrization, kind == "param")
+  local made = core.no_grad(function() return list() end)
+  if not opts.unsafe and (not core.is_tensor(made) or made.dtype ~= value.dtype
+    or table.concat(made.shape, ",") ~= table.concat(value.shape, ",")) then
+    fail("%s: the parametrization gives %s for %s; {unsafe = true} allows that", who, options.describe(made),
+      options.describe(value))
+  end
+  module[name] = nil
+  if not record.values.parametrizations then
+    module.parametrizations = dictionaries.ModuleDict()
+    compute_on_read(module)
+  end
+  record.values.parametrizations:set(name, list)
+  return module
+end
+
+--- Makes module[name] an ordinary parameter or buffer again, of the value that it has, or with
+--- {leave_parametrized = false} of the original. Gives the module.
+function parametrize.remove_parametrizations(module, name, opts)
+  local who = "remove_parametrizations"
+  opts = options.check(who, opts, {leave_parametrized = {"boolean", true}}, "leave_parametrized")
+  if not parametrize.is_parametrized(module, name) then
+    fail("%s: %s has no parametrization of '%s'", who, options.describe(module), tostring(name))
+  end
+  local lists = lists_of(module)
+  local list = lists[name]
+  local original = list.is_tensor and list.original
+  if not opts.leave_parametrized and not original then
+    fail("%s: '%s' is made of %d tensors, so that none is the original", who, name, list.count)
+  end
+  local is_parameter = parameter.is(original or list.original0)
+  local value = opts.leave_parametrized and core.no_grad(function() return list():detach():clone() end) or original
+  if original and is_parameter and opts.leave_parametrized then
+    core.no_grad(function() core.become(original, value) end)
+    value = original
+  end
+  lists:pop(name)
+  if #lists == 0 then
+    records.of(module).restore()
+    module.parametrizations = nil
+  end
+  if is_parameter then
+    module[name] = parameter.is(value) and value or parameter.new(value)
+  else
+    module:register_buffer(name, value)
+  end
+  return module
+end
+
+--- cached(f, ...): f(...), within which each value is computed once. Gives what f returns.
+function parametrize.cached(f, ...)
+  options.arg("cached", "f", f, "callable")
+  local before = cache
+  cache = before or {}
+  local results = pack(pcall(f, ...))
+  cache = before
+  if not results[1] then error(results[2], 0) end
+  return unpack(results, 2, results.n)
+end
+
+return parametrize

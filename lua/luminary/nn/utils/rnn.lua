@@ -1,0 +1,154 @@
+--- nn.utils.rnn: batches of sequences of several lengths, padded or packed.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+
+local ops, fail = core.ops, options.fail
+local rnn = {}
+
+local function check_sequences(who, sequences)
+  if not options.is_plain(sequences) or #sequences == 0 then
+    fail("%s: a list of tensors wanted, got %s", who, options.describe(sequences))
+  end
+  for i, t in ipairs(sequences) do
+    if options.arg(who, "sequence " .. i, t, "tensor").ndim < 1 then fail("%s: sequence %d has no dims", who, i) end
+  end
+end
+
+--- A list of sequences [length, …] as one tensor [longest, B, …], shorter ones followed by padding_value.
+--- {batch_first = false, padding_value = 0, padding_side = "right"}; batch_first gives [B, longest, …], padding_side
+--- "left" pads before.
+function rnn.pad_sequence(sequences, opts)
+  local who = "pad_sequence"
+  opts = options.check(who, opts, {
+    batch_first = {"boolean", false}, padding_value = {"number", 0}, padding_side = {{"right", "left"}, "right"},
+  }, "batch_first")
+  check_sequences(who, sequences)
+  local longest, padded = 0, {}
+  for _, t in ipairs(sequences) do longest = math.max(longest, t.shape[1]) end
+  for i, t in ipairs(sequences) do
+    local sides = {}
+    for k = 1, 2 * (t.ndim - 1) do sides[k] = 0 end
+    local missing = longest - t.shape[1]
+    sides[#sides + 1] = opts.padding_side == "left" and missing or 0
+    sides[#sides + 1] = opts.padding_side == "right" and missing or 0
+    padded[i] = missing > 0 and ops.pad(t, sides, {value = opts.padding_value}) or t
+  end
+  return ops.stack(padded, opts.batch_first and 1 or 2)
+end
+
+--- The sequences of a padded batch [longest, B, …] as a list; lengths is a list or a tensor. {batch_first = false}
+function rnn.unpad_sequence(padded, lengths, opts)
+  opts = options.check("unpad_sequence", opts, {batch_first = {"boolean", false}}, "batch_first")
+  if core.is_tensor(lengths) then lengths = lengths:totable() end
+  local list = {}
+  for i, n in ipairs(lengths) do list[i] = padded:select(opts.batch_first and 1 or 2, i):narrow(1, 1, n) end
+  return list
+end
+
+--- What pack_padded_sequence gives: data [all steps, …], the first step of all sequences, then the second of all that
+--- have one, …, the longest first; batch_sizes, how many each step has (int64, on the CPU); sorted_indices, the
+--- sequences in that order, and unsorted_indices, the way back, both from 1 and nil where they were in order.
+local PackedSequence = class.root("PackedSequence")
+rnn.PackedSequence = PackedSequence
+
+function PackedSequence:init(data, batch_sizes, sorted_indices, unsorted_indices)
+  self.data = core.keep(options.arg("PackedSequence", "data", data, "tensor"))
+  self.batch_sizes = core.keep(options.arg("PackedSequence", "batch_sizes", batch_sizes, "tensor"))
+  self.sorted_indices = sorted_indices and core.keep(sorted_indices)
+  self.unsorted_indices = unsorted_indices and core.keep(unsorted_indices)
+end
+
+--- The same sequences on a device or in a dtype.
+function PackedSequence:to(...)
+  return PackedSequence(self.data:to(...), self.batch_sizes, self.sorted_indices, self.unsorted_indices)
+end
+
+local function int64(list, device) return core.tensor(list, {dtype = "int64", device = device}) end
+
+--- A padded batch x [longest, B, …] of sequences of these lengths (a list, or a tensor) as a PackedSequence.
+--- {batch_first = false, enforce_sorted = true}; the longest has to come first unless enforce_sorted is false.
+function rnn.pack_padded_sequence(x, lengths, opts)
+  local who = "pack_padded_sequence"
+  opts = options.check(who, opts, {batch_first = {"boolean", false}, enforce_sorted = {"boolean", true}}, "batch_first")
+  if options.arg(who, "x", x, "tensor").ndim < 2 then
+    fail("%s: x [T, B, …] wanted, got %s", who, options.describe(x))
+  end
+  if core.is_tensor(lengths) then lengths = lengths:totable() end
+  if opts.batch_first then x = x:transpose(1, 2) end
+  options.arg(who, "lengths", lengths, "table")
+  if #lengths ~= x.shape[2] then fail("%s: %d lengths for %d sequences", who, #lengths, x.shape[2]) end
+  local order = {}
+  for i, n in ipairs(lengths) do
+    options.arg(who, "a length", n, "count")
+    if n > x.shape[1] then fail("%s: length %d of %d steps", who, n, x.shape[1]) end
+    if opts.enforce_sorted and i > 1 and n > lengths[i - 1] then
+      fail("%s: sequence %d is longer than the one before; {enforce_sorted = false} sorts them", who, i)
+    end
+    order[i] = i
+  end
+  local sorted, unsorted
+  if not opts.enforce_sorted then
+    table.sort(order, function(a, b)
+      if lengths[a] ~= lengths[b] then return lengths[a] > lengths[b] end
+      return a < b
+    end)
+    local back = {}
+    for i, k in ipairs(order) do back[k] = i end
+    sorted, unsorted = int64(order, x.device), int64(back, x.device)
+    x = ops.index_select(x, 2, sorted)
+  end
+  local parts, sizes, size = {}, {}, #lengths
+  for step = 1, lengths[order[1]] do
+    while lengths[order[size]] < step do size = size - 1 end
+    sizes[step], parts[step] = size, x:select(1, step):narrow(1, 1, size)
+  end
+  return PackedSequence(ops.cat(parts), int64(sizes), sorted, unsorted)
+end
+
+--- A PackedSequence as a padded tensor [longest, B, …] in the sequences' first order, and their lengths (int64).
+--- {batch_first = false, padding_value = 0, total_length}; total_length pads to at least that many steps.
+function rnn.pad_packed_sequence(packed, opts)
+  local who = "pad_packed_sequence"
+  opts = options.check(who, opts, {
+    batch_first = {"boolean", false}, padding_value = {"number", 0}, total_length = {"count"},
+  }, "batch_first")
+  if not class.is(packed, PackedSequence) then
+    fail("%s: a PackedSequence wanted, got %s", who, options.describe(packed))
+  end
+  local sizes, steps, lengths, first = packed.batch_sizes:totable(), {}, {}, 1
+  local count = sizes[1]
+  local longest = opts.total_length or #sizes
+  if longest < #sizes then fail("%s: total_length %d, but there are sequences of %d", who, longest, #sizes) end
+  for i = 1, count do lengths[i] = 0 end
+  local rest = packed.data.ndim - 1
+  for step, size in ipairs(sizes) do
+    local part, sides = packed.data:narrow(1, first, size), {}
+    for k = 1, 2 * rest do sides[k] = 0 end
+    sides[#sides + 1], sides[#sides + 2] = 0, count - size
+    steps[step] = size < count and ops.pad(part, sides, {value = opts.padding_value}) or part
+    first = first + size
+    for i = 1, size do lengths[i] = step end
+  end
+  for step = #sizes + 1, longest do steps[step] = ops.full_like(steps[1], opts.padding_value) end
+  local x, n = ops.stack(steps), int64(lengths)
+  if packed.unsorted_indices then
+    x = ops.index_select(x, 2, packed.unsorted_indices)
+    n = ops.index_select(n, 1, packed.unsorted_indices:to("cpu"))
+  end
+  return opts.batch_first and x:transpose(1, 2) or x, n
+end
+
+--- A list of sequences [length, …] as a PackedSequence. {enforce_sorted = true}
+function rnn.pack_sequence(sequences, opts)
+  opts = options.check("pack_sequence", opts, {enforce_sorted = {"boolean", true}}, "enforce_sorted")
+  check_sequences("pack_sequence", sequences)
+  local lengths = {}
+  for i, t in ipairs(sequences) do lengths[i] = t.shape[1] end
+  return rnn.pack_padded_sequence(rnn.pad_sequence(sequences), lengths, opts)
+end
+
+--- The sequences of a PackedSequence, as a list in their first order.
+function rnn.unpack_sequence(packed) return rnn.unpad_sequence(rnn.pad_packed_sequence(packed)) end
+
+return options.strict("nn.utils.rnn", options.exact_all(rnn, options.named))

@@ -1,0 +1,89 @@
+--- Parameters as one vector and back; layers without initial values; batch norm taken into the layer before it.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local parameter = require "luminary.nn.parameter"
+local records = require "luminary.nn.record"
+
+local ops, fail = core.ops, options.fail
+local utils = {}
+
+local function check_list(who, list)
+  if not options.is_plain(list) then
+    fail("%s: a list of parameters wanted, net:parameters(), got %s", who, options.describe(list))
+  end
+  for i, p in ipairs(list) do options.arg(who, "parameter " .. i, p, "tensor") end
+end
+
+--- All parameters of a list, one after the other, as one vector, through which gradients pass.
+function utils.parameters_to_vector(parameters)
+  check_list("parameters_to_vector", parameters)
+  local parts = {}
+  for i, p in ipairs(parameters) do parts[i] = ops.reshape(p, {-1}) end
+  if #parts == 0 then fail("parameters_to_vector: there are no parameters") end
+  return ops.cat(parts)
+end
+
+--- Copies a vector's elements into the parameters of a list, one after the other.
+function utils.vector_to_parameters(vec, parameters)
+  local who = "vector_to_parameters"
+  options.arg(who, "vec", vec, "tensor")
+  check_list(who, parameters)
+  local total, first = 0, 1
+  for _, p in ipairs(parameters) do total = total + p:numel() end
+  if vec.ndim ~= 1 or vec:numel() ~= total then
+    fail("%s: a vector of %d elements wanted, got %s", who, total, options.describe(vec))
+  end
+  core.no_grad(function()
+    for _, p in ipairs(parameters) do
+      p:copy_(vec:detach():narrow(1, first, p:numel()):view(p.shape))
+      first = first + p:numel()
+    end
+  end)
+end
+
+--- skip_init(nn.Linear, 3, 4): a layer of that class whose parameters are not drawn; what they hold is arbitrary until
+--- something is loaded or filled in.
+function utils.skip_init(layer, ...)
+  class.check("skip_init", layer)
+  local own = layer:extend(layer.__name)
+  own.strict = layer.strict
+  rawset(own, "reset_parameters", function() end)
+  rawset(own, "init", layer.init)
+  local made = own(...)
+  records.of(made).class = layer
+  setmetatable(records.of(made).values, getmetatable(layer).instance)
+  return made
+end
+
+--- The weight and bias of a convolution or linear layer that does what conv and then batch norm in evaluation did:
+--- fuse_conv_bn_weights(weight, bias or nil, running_mean, running_var, eps, bn_weight or nil, bn_bias or nil).
+function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
+  local scale = ops.rsqrt(bn_rv + bn_eps)
+  if bn_w then scale = scale * bn_w end
+  local shape = {scale:numel()}
+  for i = 2, conv_w.ndim do shape[i] = 1 end
+  local shift = (conv_b and conv_b - bn_rm or -bn_rm) * scale
+  if bn_b then shift = shift + bn_b end
+  local weight = conv_w * scale:view(shape)
+  return parameter.new(weight:detach(), conv_w.requires_grad), parameter.new(shift:detach(), conv_w.requires_grad)
+end
+
+--- A copy of a convolution (or linear layer) that does what it and then a batch norm did, both in evaluation mode.
+function utils.fuse_conv_bn_eval(conv, bn)
+  local who = "fuse_conv_bn_eval"
+  for name, module in pairs {conv = conv, bn = bn} do
+    if not records.is_module(module) then
+      fail("%s: %s has to be a module, got %s", who, name, options.describe(module))
+    end
+    if module.training then fail("%s: %s is in training mode; call its eval() first", who, name) end
+  end
+  if not bn.running_mean then fail("%s: the batch norm has no running values", who) end
+  local fused = conv:clone()
+  fused.weight, fused.bias = utils.fuse_conv_bn_weights(fused.weight, fused.bias, bn.running_mean, bn.running_var,
+    bn.eps, bn.weight, bn.bias)
+  return fused
+end
+utils.fuse_linear_bn_eval, utils.fuse_linear_bn_weights = utils.fuse_conv_bn_eval, utils.fuse_conv_bn_weights
+
+return utils

@@ -1,0 +1,452 @@
+-- lm.distributions against torch.distributions' values, and samples against means and variances.
+local lm = require "luminary"
+local D = lm.distributions
+local inf, nan = math.huge, 0 / 0
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function near(what, want, got, tolerance)
+  if type(want) ~= "table" then want = { want } end
+  want = lm.tensor(want, { dtype = "float64" }):reshape({ -1 }):totable()
+  got = got:to("float64"):reshape({ -1 }):totable()
+  assert.equal(#want, #got, what)
+  for i, w in ipairs(want) do
+    local g = got[i]
+    assert(w ~= w and g ~= g or w == g or math.abs(w - g) <= (tolerance or 1e-8) * math.max(1, math.abs(w)),
+      ("%s: %.12g for %.12g"):format(what, g, w))
+  end
+end
+
+setup(function() lm.set_default_dtype "float64" end)
+teardown(function() lm.set_default_dtype "float32" end)
+
+-- Class, arguments, and what PyTorch gives in float64; those with tensors are made when the specs run.
+local function cases() return {
+  {
+    "Normal", { 0.5, lm.tensor { 1, 2 } },
+    {
+      x = { 0.3, -1 },
+      log_prob = { -0.9389385332, -1.893335714 },
+      entropy = { 1.418938533, 2.112085714 },
+      mean = { 0.5, 0.5 },
+      variance = { 1, 4 },
+      mode = { 0.5, 0.5 },
+      cdf = { 0.4207402906, 0.2266273524 },
+    },
+  },
+  {
+    "LogNormal", { 0.5, 0.7 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -2.321069681, -1.293477947 },
+      entropy = 1.562263589,
+      mean = 2.106441435,
+      variance = 2.805647466,
+      mode = 1.010050167,
+      cdf = { 0.007461406831, 0.6086969888 },
+    },
+  },
+  {
+    "HalfNormal", { 1.5 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -0.6512564608, -1.52014535 },
+      entropy = 1.131256461,
+      mean = 1.196826841,
+      variance = 0.8176055122,
+      mode = 0,
+      cdf = { 0.1585194189, 0.8175775605 },
+    },
+  },
+  {
+    "Laplace", { 0.5, 0.7 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -0.6221865223, -2.479329379 },
+      entropy = 1.336472237,
+      mean = 0.5,
+      variance = 0.98,
+      mode = 0.5,
+      cdf = { 0.3757386465, 0.941340417 },
+    },
+  },
+  {
+    "Cauchy", { 0.5, 0.7 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -0.8665265574, -2.50936275 },
+      entropy = 2.174349303,
+      mean = nan,
+      variance = inf,
+      mode = 0.5,
+    },
+  },
+  {
+    "Uniform", { -1, 3 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -1.386294361, -1.386294361 },
+      entropy = 1.386294361,
+      mean = 1,
+      variance = 1.333333333,
+      cdf = { 0.325, 0.75 },
+    },
+  },
+  {
+    "Exponential", { 1.7 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { 0.02062825106, -2.869371749 },
+      entropy = 0.4693717489,
+      mean = 0.5882352941,
+      variance = 0.3460207612,
+      mode = 0,
+      cdf = { 0.3995044212, 0.96662673 },
+    },
+  },
+  {
+    "Gumbel", { 0.5, 0.7 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -0.6883229678, -1.903501365 },
+      entropy = 1.220540721,
+      mean = 0.9040509654,
+      variance = 0.8060176928,
+      mode = 0.5,
+      cdf = { 0.2642889683, 0.889301313 },
+    },
+  },
+  {
+    "Pareto", { 0.5, 3.7 },
+    {
+      x = { 0.7, 2 },
+      log_prob = { 0.4200604881, -4.514103497 },
+      entropy = -0.7312097299,
+      mean = 0.6851851852,
+      variance = 0.07463890906,
+      mode = 0.5,
+      cdf = { 0.7120439099, 0.9940792322 },
+    },
+  },
+  {
+    "Bernoulli", { 0.3 },
+    {
+      x = { 0, 1 },
+      log_prob = { -0.3566749439, -1.203972804 },
+      entropy = 0.6108643021,
+      mean = 0.3,
+      variance = 0.21,
+      mode = 0,
+    },
+  },
+  {
+    "Bernoulli", { { logits = -0.4 } },
+    {
+      x = { 0, 1 },
+      log_prob = { -0.5130152524, -0.9130152524 },
+      entropy = 0.6735401884,
+      mean = 0.4013123399,
+      variance = 0.2402607457,
+      mode = 0,
+    },
+  },
+  {
+    "Geometric", { 0.3 },
+    {
+      x = { 0, 4 },
+      log_prob = { -1.203972804, -2.63067258 },
+      entropy = 2.03621434,
+      mean = 2.333333333,
+      variance = 7.777777778,
+    },
+  },
+  {
+    "Poisson", { 2.5 },
+    {
+      x = { 0, 4 },
+      log_prob = { -2.5, -2.012890903 },
+      mean = 2.5,
+      variance = 2.5,
+      mode = 2,
+    },
+  },
+  {
+    "Binomial", { 5, 0.3 },
+    {
+      x = { 0, 4 },
+      log_prob = { -1.78337472, -3.563128249 },
+      mean = 1.5,
+      variance = 1.05,
+    },
+  },
+  {
+    "Gamma", { 0.5, 2 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -0.2238049505, -4.572364943 },
+      entropy = -0.6025372506,
+      mean = 0.25,
+      variance = 0.125,
+      mode = 0,
+    },
+  },
+  {
+    "Beta", { 0.5, 2 },
+    {
+      x = { 0.3, 0.9 },
+      log_prob = { -0.04237061423, -2.537586908 },
+      entropy = -0.7652789553,
+      mean = 0.2,
+      variance = 0.04571428571,
+    },
+  },
+  {
+    "Chi2", { 3 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -1.670924935, -1.572364943 },
+      entropy = 2.054119956,
+      mean = 3,
+      variance = 6,
+    },
+  },
+  {
+    "StudentT", { 3, 0.5, 2 },
+    {
+      x = { 0.3, 2 },
+      log_prob = { -1.70069161, -2.037736544 },
+      entropy = 2.466624752,
+      mean = 0.5,
+      variance = 12,
+      mode = 0.5,
+    },
+  },
+  {
+    "Categorical", { lm.tensor { 1, 2, 5 } },
+    {
+      x = { 1, 3 },
+      log_prob = { -2.079441542, -0.4700036292 },
+      entropy = 0.9002560513,
+      mean = nan,
+      variance = nan,
+    },
+  },
+  {
+    "OneHotCategorical", { lm.tensor { 1, 2, 5 } },
+    {
+      x = { { 0, 1, 0 }, { 0, 0, 1 } },
+      log_prob = { -1.386294361, -0.4700036292 },
+      entropy = 0.9002560513,
+      mean = { 0.125, 0.25, 0.625 },
+      variance = { 0.109375, 0.1875, 0.234375 },
+      mode = { 0, 0, 1 },
+    },
+  },
+  {
+    "Dirichlet", { lm.tensor { 0.5, 2, 3 } },
+    {
+      x = { { 0.2, 0.3, 0.5 }, { 0.1, 0.1, 0.8 } },
+      log_prob = { 0.9067536349, 1.094722195 },
+      entropy = -1.914676991,
+      mean = { 0.09090909091, 0.3636363636, 0.5454545455 },
+      variance = { 0.01271455817, 0.03560076287, 0.03814367451 },
+    },
+  },
+  {
+    "MultivariateNormal", { lm.tensor { 1, 2 }, { covariance_matrix = lm.tensor { { 2, 0.5 }, { 0.5, 1 } } } },
+    {
+      x = { { 0, 1 }, { 2, 2 } },
+      log_prob = { -2.689113532, -2.403399246 },
+      entropy = 3.11768496,
+      mean = { 1, 2 },
+      variance = { 2, 1 },
+      mode = { 1, 2 },
+    },
+  },
+} end
+
+local function made(case) return D[case[1]](unpack(case[2])) end
+
+describe("a distribution has PyTorch's values:", function()
+  for i, case in ipairs(cases()) do
+    it(case[1] .. " " .. i, function()
+      case = cases()[i]
+      local d, want = made(case), case[3]
+      local x = lm.tensor(want.x)
+      near("log_prob", want.log_prob, d:log_prob(x))
+      if want.entropy then near("entropy", want.entropy, d:entropy()) end
+      if want.cdf then near("cdf", want.cdf, d:cdf(x)) end
+      for _, name in ipairs { "mean", "variance", "mode" } do
+        if want[name] then near(name, want[name], d[name]) end
+      end
+      assert.is_true(d.stddev ~= nil)
+    end)
+  end
+end)
+
+describe("samples", function()
+  for i, case in ipairs(cases()) do
+    it("of " .. case[1] .. " have its mean and variance " .. i, function()
+      case = cases()[i]
+      local d = made(case)
+      lm.manual_seed(7)
+      local n = 20000
+      local x = d:sample(n)
+      local shape = { n, unpack(d.batch_shape) }
+      for _, size in ipairs(d.event_shape) do shape[#shape + 1] = size end
+      assert.same(shape, x.shape)
+      assert.is_false(x.requires_grad)
+      assert.is_true(d:log_prob(x):isfinite():all():item())
+      if case[1] == "Cauchy" then
+        near("median", 0.5, x:lt(d.loc):to("float64"):mean(), 0.03)
+      elseif case[1] == "Categorical" then
+        near("shares", { 1 / 8, 2 / 8, 5 / 8 }, lm.one_hot(x, 3):to("float64"):mean(1), 0.02)
+      else
+        x = x:to("float64")
+        local error = (d.variance / n):sqrt():reshape({ -1 })
+        local off = (x:mean(1) - d.mean):abs():reshape({ -1 })
+        assert.is_true((off / error):max():item() < 4.5, tostring(off))
+        local heavy = case[1] == "StudentT" or case[1] == "Pareto"
+        near("variance", 1, (x:var(1) / d.variance):mean(), heavy and inf or 0.15)
+      end
+    end)
+  end
+  it("of large and small parameters", function()
+    lm.manual_seed(5)
+    for _, d in ipairs { D.Poisson(200), D.Poisson(12), D.Poisson(0), D.Gamma(0.01, 1), D.Gamma(50, 3) } do
+      local x = d:sample(20000)
+      assert.is_true((x:mean() - d.mean):abs():item() <= 4.5 * (d.variance:item() / 20000) ^ 0.5, tostring(d))
+    end
+  end)
+  it("that gradients pass through", function()
+    for _, name in ipairs { "Normal", "LogNormal", "Laplace", "Cauchy", "Gumbel" } do
+      local loc, scale = lm.tensor(0.5, { requires_grad = true }), lm.tensor(2, { requires_grad = true })
+      local d = D[name](loc, scale)
+      assert.is_true(d.has_rsample)
+      d:rsample({ 3 }):sum():backward()
+      assert.is_true(loc.grad:item() ~= 0 and scale.grad:item() ~= 0)
+    end
+    assert.matches("Gamma: gradients do not pass through its samples", message(function() D.Gamma(1, 1):rsample() end))
+  end)
+end)
+
+describe("log_prob", function()
+  it("has gradients of the parameters, twice", function()
+    for _, make in ipairs {
+      function(a, b) return D.Gamma(a, b):log_prob(0.7) end, function(a, b) return D.Beta(a, b):log_prob(0.7) end,
+      function(a, b) return D.StudentT(a, b, 2):log_prob(0.7) end, function(a, b) return D.Gamma(a, b):entropy() end,
+      function(a) return D.Poisson(a):log_prob(3) end,
+      function(a, b) return D.kl_divergence(D.Normal(a, b), D.Normal(b, a)) end,
+    } do
+      local a, b = lm.tensor({ 0.6, 3 }, { requires_grad = true }), lm.tensor({ 1.2, 7 }, { requires_grad = true })
+      assert(lm.autograd.gradgradcheck(function(x, y) return make(x, y) + y * 0 end, { a, b }))
+    end
+  end)
+end)
+
+describe("kl_divergence", function()
+  it("has PyTorch's values", function()
+    local function both(name, p, q, want) near(name, want, D.kl_divergence(D[name](unpack(p)), D[name](unpack(q)))) end
+    local t = lm.tensor
+    both("Normal", { 0, 1 }, { 1, 2 }, 0.4431471806)
+    both("Gamma", { 2, 1 }, { 1, 3 }, 3.324172046)
+    both("Categorical", { t { 0.2, 0.8 } }, { t { 0.5, 0.5 } }, 0.192744757)
+    both("Bernoulli", { 0.2 }, { 0.7 }, 0.5341108087)
+    both("Exponential", { 1 }, { 2 }, 0.3068528194)
+    both("Geometric", { 0.3 }, { 0.6 }, 0.6126229913)
+    both("Laplace", { 0, 1 }, { 1, 2 }, 0.3770869011)
+    both("Poisson", { 2 }, { 3 }, 0.1890697838)
+    both("Uniform", { 0, 1 }, { -1, 2 }, 1.098612289)
+    both("Uniform", { -1, 2 }, { 0, 1 }, inf)
+    both("Beta", { 2, 1 }, { 1, 3 }, 2.094534892)
+    both("Dirichlet", { t { 1, 2 } }, { t { 3, 2 } }, 1.208240531)
+    both("MultivariateNormal", { t { 1, 2 }, { covariance_matrix = t { { 2, 0.5 }, { 0.5, 1 } } } },
+      { t { 0, 1 }, { covariance_matrix = t { { 1, 0.2 }, { 0.2, 3 } } } }, 1.019543497)
+  end)
+  it("takes formulas, and says which there is not", function()
+    assert.matches("no formula for Normal and Gamma", message(D.kl_divergence, D.Normal(0, 1), D.Gamma(1, 1)))
+    D.register_kl(D.Normal, D.Cauchy, function(p) return p.loc + 5 end)
+    near("registered", 5, D.kl_divergence(D.Normal(0, 1), D.Cauchy(0, 1)))
+    assert.matches("argument 2 has to be a distribution, got number 3", message(D.kl_divergence, D.Normal(0, 1), 3))
+  end)
+end)
+
+describe("transforms", function()
+  it("have PyTorch's values, and go back", function()
+    local x = lm.tensor { 0.3, 1.2 }
+    for _, case in ipairs {
+      { D.ExpTransform(), { 1.349858808, 3.320116923 }, { 0.3, 1.2 } },
+      { D.SigmoidTransform(), { 0.5744425168, 0.7685247835 }, { -1.408710489, -1.726564935 } },
+      { D.TanhTransform(), { 0.2913126125, 0.833654607 }, { -0.08868153985, -1.187377943 } },
+      { D.SoftplusTransform(), { 0.8543552445, 1.463282467 }, { -0.5543552445, -0.2632824673 } },
+      { D.AffineTransform(1, -2), { 0.4, -1.4 }, { 0.6931471806, 0.6931471806 } },
+      { D.PowerTransform(2), { 0.09, 1.44 }, { -0.5108256238, 0.8754687374 } },
+      { D.ComposeTransform { D.AffineTransform(0, 2), D.ExpTransform() }, { 1.822118800, 11.02317638 },
+        { 0.6 + math.log(2), 2.4 + math.log(2) } },
+    } do
+      local t, y = case[1], case[1](x)
+      near(tostring(t), case[2], y)
+      near(tostring(t), { 0.3, 1.2 }, t:inv(y))
+      near(tostring(t), case[3], t:log_abs_det_jacobian(x, y))
+    end
+    assert.matches("an exponent of 0 has no inverse", message(D.PowerTransform, 0))
+  end)
+  it("make distributions", function()
+    local d = D.TransformedDistribution(D.Normal(0, 1), { D.ExpTransform(), D.AffineTransform(1, -2) })
+    near("log_prob", { -1.612085714, -2.545459401 }, d:log_prob(lm.tensor { -1, -3 }))
+    near("cdf", { 0.5, 0.2441085958 }, d:cdf(lm.tensor { -1, -3 }))
+    assert.same({ 4, 2 }, d:expand({ 2 }):rsample({ 4 }).shape)
+    assert.matches("entry 1 has to be a transform", message(D.TransformedDistribution, D.Normal(0, 1), { 3 }))
+  end)
+end)
+
+describe("distributions", function()
+  it("expand, and join dims into events", function()
+    local d = D.Independent(D.Normal(lm.zeros(3, 2), lm.ones(2)), 1)
+    assert.same({ 3 }, d.batch_shape)
+    assert.same({ 2 }, d.event_shape)
+    assert.same({ 5, 3, 2 }, d:sample(5).shape)
+    near("log_prob", { -1.837877066, -1.837877066, -1.837877066 }, d:log_prob(lm.zeros(3, 2)))
+    near("entropy", { 2.837877066, 2.837877066, 2.837877066 }, d:entropy())
+    assert.same({ 4, 3 }, d:expand({ 4, 3 }).batch_shape)
+    assert.same({ 2, 3 }, D.Categorical(lm.ones(4)):expand({ 2, 3 }):sample().shape)
+    assert.same({ 7, 2 }, D.Dirichlet(lm.ones(2)):expand({ 7 }):sample().shape)
+    assert.same({ 3, 1 }, D.Categorical(lm.ones(1, 3)):enumerate_support().shape)
+    assert.equal("Normal(loc: 0, scale: 1)", tostring(D.Normal(0, 1)))
+  end)
+  it("compute probs of logits", function()
+    near("probs", { 0.5, 0.5 }, D.Categorical({ logits = lm.zeros(2) }).probs)
+    near("logits", 0, D.Bernoulli(0.5).logits)
+    near("icdf", 0.4 ^ 2, D.Exponential(1):icdf(D.Exponential(1):cdf(0.16)))
+  end)
+  it("take a matrix of any kind", function()
+    local c = lm.tensor { { 2, 0.5 }, { 0.5, 1 } }
+    local d = D.MultivariateNormal(lm.zeros(2), { covariance_matrix = c })
+    near("back", c:totable(), d.covariance_matrix)
+    local e = D.MultivariateNormal(lm.zeros(2), { precision_matrix = d.precision_matrix })
+    near("twice", c:totable(), e.covariance_matrix)
+    near("triangle", c:totable(), D.MultivariateNormal(lm.zeros(2), { scale_tril = d.scale_tril }).covariance_matrix)
+    assert.matches("leading block of 2 rows is not", message(D.MultivariateNormal, lm.zeros(2),
+      { covariance_matrix = lm.tensor { { 1, 2 }, { 2, 1 } } }))
+    assert.matches("one of them, got 0", message(D.MultivariateNormal, lm.zeros(2)))
+  end)
+  it("refuse parameters and values that cannot be", function()
+    assert.matches("Normal: scale has to be above 0, got %-1", message(D.Normal, 0, -1))
+    assert.matches("probs or logits", message(D.Bernoulli))
+    assert.matches("Bernoulli.log_prob: the value has to be 0 or 1, got 2", message(function()
+      D.Bernoulli(0.5):log_prob(2)
+    end))
+    assert.matches("integers from 1 to the number of categories", message(function()
+      D.Categorical(lm.ones(3)):log_prob(4)
+    end))
+    assert.matches("low has to be below high", message(D.Uniform, 2, 1))
+    assert.matches("do not broadcast", message(D.Normal, lm.zeros(2), lm.ones(3)))
+    assert.matches("loc has to be a number or a tensor, got string 'x'", message(D.Normal, "x", 1))
+    assert.matches("scale", message(D.Normal, 0))
+    near("unchecked", -inf, D.Uniform(0, 1, { validate_args = false }):log_prob(3))
+  end)
+end)

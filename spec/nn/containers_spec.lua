@@ -1,0 +1,101 @@
+-- ModuleDict, ParameterDict, ParameterList, and parts of Sequential.
+local lm = require "luminary"
+local nn = lm.nn
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function keys(dict)
+  local list = {}
+  for name in pairs(dict) do list[#list + 1] = name end
+  table.sort(list)
+  return table.concat(list, " ")
+end
+
+describe("nn.ModuleDict", function()
+  it("holds modules by name", function()
+    local d = nn.ModuleDict { b = nn.ReLU(), a = nn.Linear(2, 2) }
+    assert.same({ "a", "b" }, d:keys())
+    assert.equal(2, #d)
+    assert.equal(d.a, d["a"])
+    d.c = nn.Tanh()
+    assert.equal("a.bias a.weight", keys(d:state_dict()))
+    local seen = {}
+    for name, module in d:items() do seen[#seen + 1] = name .. "=" .. module.__name end
+    assert.equal("a=Linear b=ReLU c=Tanh", table.concat(seen, " "))
+    assert.equal("Tanh", d:pop("c").__name)
+    assert.is_false(d:contains("c"))
+    assert.equal("ModuleDict(\n  (a): Linear(in_features=2, out_features=2, bias=True)\n  (b): ReLU()\n)", tostring(d))
+    d:clear()
+    assert.equal(0, #d)
+  end)
+  it("keeps the order of a list", function()
+    assert.same({ "z", "a" }, nn.ModuleDict({ { "z", nn.ReLU() }, { "a", nn.ReLU() } }):keys())
+  end)
+  it("refuses what is none", function()
+    assert.matches("'x' has to be a module, got number 3", message(nn.ModuleDict, { x = 3 }))
+    assert.matches("the class has a field of that name", message(nn.ModuleDict, { keys = nn.ReLU() }))
+    assert.matches("there is no 'x'; there are y", message(function() nn.ModuleDict({ y = nn.ReLU() }):pop("x") end))
+  end)
+end)
+
+describe("nn.ParameterDict and nn.ParameterList", function()
+  it("make tensors parameters", function()
+    local d = nn.ParameterDict { x = lm.ones(2) }
+    d.y = lm.zeros(3)
+    assert.is_true(nn.is_parameter(d.x) and nn.is_parameter(d.y))
+    assert.same({ "x", "y" }, d:keys())
+    local list = nn.ParameterList { lm.ones(2), nn.Parameter(lm.zeros(3)) }
+    list[3] = lm.ones(1)
+    assert.equal(3, #list)
+    assert.same({ 1 }, list[-1].shape)
+    assert.equal("0 1 2", keys(list:state_dict()))
+    list[3] = nil
+    assert.equal(2, #list:parameters())
+    local n = 0
+    for i, p in list:iter() do n = n + i * p:numel() end
+    assert.equal(8, n)
+    local twin = list:clone()
+    assert.equal(2, #twin)
+    assert.is_true(twin[1]:equal(list[1]) and twin[1] ~= list[1])
+  end)
+  it("refuse what is none", function()
+    assert.matches("3 has to be a tensor, got string 'x'", message(function()
+      nn.ParameterList { lm.ones(1), lm.ones(1), "x" }
+    end))
+    assert.matches("no parameter 2; there are 1", message(function() return nn.ParameterList({ lm.ones(1) })[2] end))
+    assert.matches("only the last parameter, 2", message(function()
+      nn.ParameterList({ lm.ones(1), lm.ones(1) })[1] = nil
+    end))
+  end)
+end)
+
+describe("nn.Sequential", function()
+  it("names its children", function()
+    local net = nn.Sequential { { "fc", nn.Linear(2, 3) }, { "act", nn.ReLU() } }
+    assert.equal("fc.bias fc.weight", keys(net:state_dict()))
+    assert.equal("Linear", net.fc.__name)
+    assert.same({ 3 }, net(lm.ones(2)).shape)
+    assert.equal("fc", (net[{ 1, 1 }]:named_children()()))
+    assert.matches("entry 2 has to be {name, module}", message(nn.Sequential, { { "a", nn.ReLU() }, { 3 } }), 1, true)
+  end)
+  it("is cut, joined and added to", function()
+    local a, b, c = nn.Linear(2, 2), nn.ReLU(), nn.Tanh()
+    local net = nn.Sequential(a, c)
+    assert.equal(net, net:insert(2, b))
+    assert.equal(b, net[2])
+    local part = net[{ 2, -1 }]
+    assert.equal(2, #part)
+    assert.equal(c, part[2])
+    assert.equal(a, net:slice(-3, 1)[1])
+    assert.equal(c, net:pop())
+    assert.equal(a, net:pop(1))
+    assert.equal(3, #net:append_all { a, c })
+    assert.equal("ModuleList", nn.ModuleList({ a, b }):slice(2).__name)
+    assert.matches("1 to 4 of 3 modules", message(net.slice, net, 1, 4))
+    assert.matches("position 9, but there are 3 modules", message(net.insert, net, 9, a))
+  end)
+end)

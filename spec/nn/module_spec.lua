@@ -1,0 +1,133 @@
+-- nn.Module: finding by name, options of walks, hooks of backward and of states, assigned states.
+local lm = require "luminary"
+local nn = lm.nn
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function names(iterator)
+  local list = {}
+  for name in iterator do list[#list + 1] = name end
+  return table.concat(list, " ")
+end
+
+local function nested() return nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), nn.ReLU()) end
+
+describe("a module's parts", function()
+  it("are found by dotted names", function()
+    local net = nested()
+    assert.equal(net[1][1], net:get_submodule "0.0")
+    assert.equal(net, net:get_submodule "")
+    assert.equal(net[1][1].weight, net:get_parameter "0.0.weight")
+    assert.equal(net[1][2].running_mean, net:get_buffer "0.1.running_mean")
+    assert.matches("'0.0' has no parameter 'wait'; there are weight, bias", message(net.get_parameter, net, "0.0.wait"))
+    assert.matches("'0' has no child module '7'; there are 0, 1", message(net.get_submodule, net, "0.7.1"))
+    assert.matches("Sequential has no child module 'x'", message(net.get_parameter, net, "x.y"))
+    local tanh = nn.Tanh()
+    net:set_submodule("0.1", tanh)
+    assert.equal(tanh, net[1][2])
+  end)
+  it("are walked with a prefix, here alone, at each place", function()
+    local net, shared = nn.Module(), nn.Linear(2, 2, { bias = false })
+    net.a = shared
+    net.b, net.w = shared, nn.Parameter(lm.ones(1))
+    assert.equal("w a.weight", names(net:named_parameters()))
+    assert.equal("m.w m.a.weight m.b.weight", names(net:named_parameters { prefix = "m", remove_duplicate = false }))
+    assert.equal("w", names(net:named_parameters { recurse = false }))
+    assert.equal(1, #net:parameters { recurse = false })
+    assert.equal(" a b", names(net:named_modules { remove_duplicate = false }))
+    assert.equal("m m.a", names(net:named_modules { prefix = "m" }))
+    assert.equal(0, #nested():buffers { recurse = false })
+    assert.equal("0.1.running_mean 0.1.running_var 0.1.num_batches_tracked", names(nested():named_buffers()))
+    assert.matches("did you mean 'recurse'", message(net.parameters, net, { recurs = true }))
+  end)
+  it("take a dtype by type, and memory by to_empty", function()
+    local net = nested():type("float64")
+    assert.equal("float64", net[1][1].weight.dtype)
+    local w = net[1][1].weight
+    assert.equal(net, net:to_empty { device = "cpu" })
+    assert.equal(w, net[1][1].weight)
+    assert.same({ 3, 2 }, w.shape)
+    assert.matches("dtype has to be a string", message(net.type, net))
+  end)
+end)
+
+describe("hooks of backward", function()
+  it("see and replace gradients", function()
+    local fc, seen = nn.Linear(2, 1, { bias = false }), {}
+    fc.weight = nn.Parameter(lm.tensor { { 3, 5 } })
+    local handle = fc:register_full_backward_hook(function(module, inputs, outputs)
+      seen[#seen + 1] = { module, inputs[1]:totable(), outputs[1]:totable(), inputs.n }
+      return { inputs[1] * 10 }
+    end)
+    local x = lm.tensor({ { 1, 2 } }, { requires_grad = true })
+    fc(x):mul(2):sum():backward()
+    assert.same({ { fc, { { 6, 10 } }, { { 2 } }, 1 } }, seen)
+    assert.same({ { 60, 100 } }, x.grad:totable())
+    assert.same({ { 2, 4 } }, fc.weight.grad:totable())
+    handle.remove()
+    fc(x):sum():backward()
+    assert.equal(1, #seen)
+  end)
+  it("run where no input wants a gradient", function()
+    local fc, seen = nn.Linear(2, 1), {}
+    fc:register_full_backward_hook(function(_, inputs, outputs) seen = { inputs[1] == nil, outputs[1]:totable() } end)
+    fc(lm.ones(1, 2)):sum():backward()
+    assert.same({ true, { { 1 } } }, seen)
+    lm.no_grad(function() fc(lm.ones(1, 2)) end)
+  end)
+  it("before the module change what it is given", function()
+    local fc = nn.Linear(2, 1, { bias = false })
+    local handle = fc:register_full_backward_pre_hook(function(_, outputs) return outputs[1] * 3 end)
+    fc(lm.ones(1, 2)):sum():backward()
+    assert.same({ { 3, 3 } }, fc.weight.grad:totable())
+    handle.remove()
+    fc:zero_grad()
+    fc(lm.ones(1, 2)):sum():backward()
+    assert.same({ { 1, 1 } }, fc.weight.grad:totable())
+    fc:register_full_backward_hook(function() return "x" end)
+    assert.matches("Linear: a backward hook has to return a list", message(function()
+      fc(lm.ones({ 1, 2 }, { requires_grad = true })):sum():backward()
+    end))
+  end)
+  it("are differentiated through", function()
+    local fc = nn.Linear(2, 2):to("float64")
+    fc:register_full_backward_hook(function(_, inputs) return inputs[1] * 2 end)
+    local x = lm.randn({ 1, 2 }, { dtype = "float64", requires_grad = true })
+    local g = lm.grad((fc(x) ^ 3):sum(), { x }, { create_graph = true })[1]
+    assert.is_true(g.requires_grad)
+    assert.is_true(lm.grad(g:sum(), { x })[1]:abs():sum():item() > 0)
+  end)
+end)
+
+describe("states", function()
+  it("pass through hooks", function()
+    local net = nested()
+    net[1]:register_state_dict_post_hook(function(_, dict, prefix) dict[prefix .. "extra"] = lm.ones(1) end)
+    assert.is_true(net:state_dict()["0.extra"] ~= nil)
+    net[1]:register_load_state_dict_pre_hook(function(_, dict, prefix) dict[prefix .. "extra"] = nil end)
+    local dict = net:state_dict()
+    net:load_state_dict(dict)
+    assert.is_true(dict["0.extra"] ~= nil)
+    dict["1.odd"] = lm.ones(1)
+    local seen
+    net:register_load_state_dict_post_hook(function(_, keys) seen, keys.unexpected_keys = keys.unexpected_keys, {} end)
+    net:load_state_dict(dict)
+    assert.same({ "1.odd" }, seen)
+  end)
+  it("are assigned", function()
+    local fc = nn.Linear(2, 2)
+    local w = fc.weight
+    local dict = { weight = lm.ones({ 2, 2 }, { dtype = "float64" }), bias = lm.zeros({ 2 }, { dtype = "float64" }) }
+    fc:load_state_dict(dict, { assign = true })
+    assert.equal(w, fc.weight)
+    assert.equal("float64", w.dtype)
+    assert.equal(dict.weight:data_ptr(), w:data_ptr())
+    assert.is_true(w.requires_grad and nn.is_parameter(w))
+    fc:load_state_dict { weight = lm.zeros(2, 2), bias = lm.zeros(2) }
+    assert.equal("float64", w.dtype)
+  end)
+end)

@@ -1,0 +1,155 @@
+-- Paddings as layers, dropouts of channels, shuffles, Unflatten, Bilinear, Embedding's options: PyTorch's values.
+local lm = require "luminary"
+local nn, F = lm.nn, lm.nn.functional
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function is(want, t)
+  local got = t:detach():reshape({ -1 }):totable()
+  assert.equal(#want, #got)
+  for i, v in ipairs(want) do assert.near(v, got[i], 1e-5) end
+end
+
+local function count(...) return lm.arange((...), { dtype = "float32" }):view(select(2, ...)) end
+
+describe("a padding layer", function()
+  local x = count(6, 1, 2, 3)
+  local cases = {
+    { nn.ReflectionPad1d { 1, 2 }, "ReflectionPad1d((1, 2))", { 1, 0, 1, 2, 1, 0, 4, 3, 4, 5, 4, 3 } },
+    { nn.ReplicationPad1d { 2, 1 }, "ReplicationPad1d((2, 1))", { 0, 0, 0, 1, 2, 2, 3, 3, 3, 4, 5, 5 } },
+    { nn.CircularPad1d(1), "CircularPad1d((1, 1))", { 2, 0, 1, 2, 0, 5, 3, 4, 5, 3 } },
+    { nn.ConstantPad1d({ 1, -1 }, 2.5), "ConstantPad1d(padding=(1, -1), value=2.5)", { 2.5, 0, 1, 2.5, 3, 4 } },
+    { nn.ZeroPad2d { 1, 0, 0, 1 }, "ZeroPad2d((1, 0, 0, 1))", { 0, 0, 1, 2, 0, 3, 4, 5, 0, 0, 0, 0 } },
+  }
+  for _, case in ipairs(cases) do
+    it(case[2], function()
+      assert.equal(case[2], tostring(case[1]))
+      is(case[3], case[1](x))
+    end)
+  end
+  it("of each kind and number of dims is F.pad", function()
+    local x3 = lm.randn { 2, 2, 4, 4, 4 }
+    for n = 1, 3 do
+      for name, mode in pairs {
+        ZeroPad = "constant", ReflectionPad = "reflect", ReplicationPad = "replicate", CircularPad = "circular",
+      } do
+        local input, sides = n == 1 and x3[1][1] or n == 2 and x3[1] or x3, {}
+        for i = 1, 2 * n do sides[i] = 1 + i % 2 end
+        local y = nn[("%s%dd"):format(name, n)](sides)(input)
+        assert(y:equal(F.pad(input, sides, { mode = mode })), name .. n)
+      end
+    end
+  end)
+  it("refuses other numbers of sides", function()
+    assert.matches("padding has to be an integer or a list of 4", message(nn.ZeroPad2d, { 1, 2 }), 1, true)
+    assert.matches("value has to be a number", message(nn.ConstantPad1d, 1), 1, true)
+  end)
+end)
+
+describe("pixels and channels are shuffled:", function()
+  it("as PyTorch does", function()
+    is({ 0, 1, 2, 3, 4, 5, 6, 7 }, nn.PixelShuffle(2)(count(8, 1, 8, 1, 1)))
+    is({ 0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15 }, nn.PixelUnshuffle(2)(count(16, 1, 2, 2, 4)))
+    is({ 0, 2, 4, 1, 3, 5 }, nn.ChannelShuffle(3)(count(6, 1, 6, 1)))
+    local x = lm.randn { 2, 8, 3, 5 }
+    assert(F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2):equal(x))
+  end)
+  it("with gradients", function()
+    local x = lm.randn({ 1, 4, 2, 2 }, { dtype = "float64", requires_grad = true })
+    assert(lm.autograd.gradgradcheck(function(v) return F.pixel_shuffle(v, 2):sin() end, { x }))
+  end)
+  it("where sizes fit", function()
+    assert.matches("6 channels are no multiple of upscale_factor^2 = 4",
+      message(F.pixel_shuffle, lm.ones { 6, 1, 1 }, 2), 1, true)
+    assert.matches("have to be multiples of downscale_factor", message(F.pixel_unshuffle, lm.ones { 1, 3, 2 }, 2))
+    assert.matches("no multiple of groups = 4", message(F.channel_shuffle, lm.ones { 1, 6, 2 }, 4))
+  end)
+end)
+
+describe("dropout of channels", function()
+  it("drops whole ones and scales the rest", function()
+    for n, name in ipairs { "Dropout1d", "Dropout2d", "Dropout3d" } do
+      local shape = { 4, 50, 3, 3, 3 }
+      for _ = n + 3, 5 do shape[#shape] = nil end
+      local layer = nn[name](0.4)
+      local y = layer(lm.ones(shape)):reshape({ 200, -1 })
+      local first = y:select(2, 1):contiguous():unsqueeze(2)
+      assert(y:equal(first:expand(y.shape)))
+      assert.near(0.4, first:eq(0):to("float32"):mean():item(), 0.15)
+      assert.near(1 / 0.6, first:max():item(), 1e-5)
+      assert(layer:eval()(y:view(shape)):equal(y:view(shape)))
+      assert.equal(name .. "(p=0.4, inplace=False)", tostring(layer))
+    end
+    assert.matches("x %[N, C, L, L%]", message(F.dropout2d, lm.ones { 2, 2 }))
+  end)
+  it("keeps mean and variance in AlphaDropout", function()
+    lm.manual_seed(3)
+    local x = lm.randn { 100, 100, 4 }
+    for _, layer in ipairs { nn.AlphaDropout(0.3), nn.FeatureAlphaDropout(0.3) } do
+      local y = layer(x)
+      assert.near(0, y:mean():item(), 0.05)
+      assert.near(1, y:std():item(), 0.05)
+      assert(layer:eval()(x):equal(x))
+    end
+    assert(F.alpha_dropout(x, { p = 1, training = true }):equal(lm.zeros(x.shape)))
+    assert(F.alpha_dropout(x):equal(x))
+  end)
+end)
+
+describe("Unflatten", function()
+  it("makes one dim several", function()
+    local layer = nn.Unflatten(2, { 2, -1 })
+    assert.same({ 3, 2, 3 }, layer(lm.ones { 3, 6 }).shape)
+    assert.same({ 2, 3, 6 }, nn.Unflatten(1, { 2, 3 })(lm.ones { 6, 6 }).shape)
+    assert.same({ 3, 3, 2 }, nn.Unflatten(-1, { 3, 2 })(lm.ones { 3, 6 }).shape)
+    assert.matches("dim 3 of a tensor", message(nn.Unflatten(3, { 1 }), lm.ones { 2 }))
+    assert.matches("list of sizes", message(nn.Unflatten, 2, 3))
+  end)
+end)
+
+describe("Bilinear", function()
+  it("gives PyTorch's values, and gradients", function()
+    local x1, x2, w = count(4, 2, 2) / 3, count(6, 2, 3) / 5, count(12, 2, 2, 3) / 7
+    is({ 1.133333, 2.304762, 2.695238, 7.12381 }, F.bilinear(x1, x2, w, lm.tensor { 1, 2 }))
+    local function leaf(t) return t:to("float64"):requires_grad_() end
+    assert(lm.autograd.gradgradcheck(F.bilinear, { leaf(x1), leaf(x2), leaf(w) }))
+    local layer = nn.Bilinear(2, 3, 4)
+    assert.same({ 5, 2, 4 }, layer(lm.ones { 5, 2, 2 }, lm.ones { 5, 2, 3 }).shape)
+    assert.same({ 4 }, layer(lm.ones { 2 }, lm.ones { 3 }).shape)
+    assert.equal("Bilinear(in1_features=2, in2_features=3, out_features=4, bias=True)", tostring(layer))
+    assert.matches("x1 %[..., 2%] and x2 %[..., 3%]", message(layer, lm.ones { 2 }, lm.ones { 2 }))
+  end)
+end)
+
+describe("Embedding", function()
+  local function weight() return count(8, 4, 2) end
+  local function index(...) return lm.tensor({ ... }, { dtype = "int64" }) end
+  it("shortens the rows it looks up to max_norm", function()
+    local layer = nn.Embedding.from_pretrained(weight(), { max_norm = 3 })
+    is({ 1.664101, 2.496151, 1.952374, 2.27777 }, layer(index(2, 4)))
+    is({ 0, 1, 1.664101, 2.496151, 4, 5, 1.952374, 2.27777 }, layer.weight)
+    assert.equal("Embedding(4, 2, max_norm=3.0)", tostring(layer))
+  end)
+  it("divides gradients by how often a row occurs", function()
+    local w = weight():requires_grad_()
+    local y = F.embedding(index(2, 4, 2), w, { scale_grad_by_freq = true })
+    ;(y * lm.tensor { { 1 }, { 2 }, { 3 } }):sum():backward()
+    is({ 0, 0, 2, 2, 0, 0, 2, 2 }, w.grad)
+  end)
+  it("freezes what was trained before", function()
+    local w = weight()
+    assert.is_false(nn.Embedding.from_pretrained(w).weight.requires_grad)
+    local layer = nn.Embedding.from_pretrained(w, { freeze = false, padding_idx = 1 })
+    assert.is_true(layer.weight.requires_grad)
+    assert.equal(w:data_ptr(), layer.weight:data_ptr())
+    assert.equal("Embedding(4, 2, padding_idx=1)", tostring(layer))
+  end)
+  it("has no sparse gradients", function()
+    assert.matches("gradients are dense", message(nn.Embedding, 2, 2, { sparse = true }))
+    assert.matches("gradients are dense", message(F.embedding, index(1), weight(), { sparse = true }))
+  end)
+end)
