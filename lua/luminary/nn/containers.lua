@@ -40,17 +40,18 @@ function Numbered:add(module) return self:append(module) end
 --- Torch7's net:get(i), which is net[i].
 function Numbered:get(i) return self[i] end
 
---- nn.Sequential(a, b, …): calls one after the other.
-local Sequential = class.define("Sequential", Numbered)
-containers.Sequential = Sequential
-
-function Sequential:init(...)
+-- Modules one by one, as most containers are given them.
+function Numbered:init(...)
   for i = 1, select("#", ...) do
     local module = select(i, ...)
-    check_module("Sequential", i, module)
+    check_module(self.__name, i, module)
     self[i] = module
   end
 end
+
+--- nn.Sequential(a, b, …): calls one after the other.
+local Sequential = class.define("Sequential", Numbered)
+containers.Sequential = Sequential
 
 function Sequential:forward(x)
   records.of(self) -- which checks what the list holds

@@ -14,7 +14,7 @@ local nn = {
 nn.DataParallel = nn.parallel.DataParallel
 nn.SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
-for _, family in ipairs {"containers", "linear", "norm", "pooling", "activation", "loss"} do
+for _, family in ipairs {"containers", "tables", "linear", "norm", "pooling", "activation", "loss"} do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
 
