@@ -112,11 +112,12 @@ local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
   amp = "amp", models = "models", vision = "vision", linalg = "linalg", distributions = "distributions", func = "func",
+  paths = "paths",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
   save = {"save_load", "save"}, load = {"save_load", "load"},
-  GradScaler = {"amp.grad_scaler"},
+  GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
 
 return setmetatable(options.exact_all(lm), {

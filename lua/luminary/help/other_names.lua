@@ -95,7 +95,7 @@ other.luminary = with(pairs_of([[
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
-  class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
+  class = "nn.Module:extend(\"Name\") makes a class",
 })
 
 other.nn = with(pairs_of([[
@@ -114,8 +114,8 @@ other.nn = with(pairs_of([[
   CTCLoss
   Upsample Unfold Fold
   EmbeddingBag
-  LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
-  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule AbsCriterion MarginCriterion
+  LazyLinear LazyConv2d
+  gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss
   CrossMapLRN2d FractionalMaxPool2d LPPool1d LPPool2d LazyBatchNorm2d
@@ -158,8 +158,7 @@ other.optim = with(pairs_of([[
   CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR
   CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
   MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
-  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], [[
-  ConfusionMatrix Logger]]), {
+  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], ""), {
   SparseAdam = "gradients of Embedding are dense here: optim.Adam",
 })
 
