@@ -9,7 +9,7 @@
 #define LM_KERNELS_POINT_CUH
 
 #include "point.h"
-#include "scalar_cuda.cuh"
+#include "scalar_functions_cuda.cuh"
 #include "strided.cuh"
 
 template <class num>

@@ -66,7 +66,7 @@
 #include <string.h>
 
 #include "autograd/autograd.h"
-#include "backend/known/kinds.h"
+#include "backend/known/device_kinds.h"
 #include "base/clock.h"
 #include "base/nearest_word.h"
 

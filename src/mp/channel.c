@@ -9,8 +9,8 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "mp/envelope.h"
 #include "mp/shared_tensors.h"
+#include "mp/socket_message.h"
 
 /* ---- parcels */
 

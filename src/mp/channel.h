@@ -27,7 +27,7 @@ typedef struct lm_content {
 LM_API lm_status lm_channel_pair(int fd[2]);
 LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 
-/* ---- letter.c */
+/* ---- parcel_as_text.c */
 
 /* A message as it is sent. It keeps what it needs: the content may go. */
 typedef struct lm_letter lm_letter;

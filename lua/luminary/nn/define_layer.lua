@@ -23,6 +23,7 @@ local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
+local printed = require "luminary.nn.print_values"
 
 local layer = {}
 
@@ -43,36 +44,6 @@ end
 --- A buffer filled with a value.
 function layer.filled(size, value, opts, dtype)
   return core.ops.full(size, value, {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()})
-end
-
--- ---- text as PyTorch prints it
-
---- true -> True
-function layer.bool(v) return v and "True" or "False" end
-
---- A number that is a float in PyTorch: 1 -> 1.0, 1e-05 -> 1e-05.
-function layer.float(v)
-  local text = ("%.12g"):format(v)
-  if tonumber(text) ~= v then text = ("%.17g"):format(v) end
-  return text:find("^%-?%d+$") and text .. ".0" or text
-end
-
---- {3, 3} -> (3, 3); {5} -> (5,)
-function layer.tuple(list)
-  return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")")
-end
-
---- A number as it was given, or a tuple.
-function layer.number_or_tuple(v) return type(v) == "table" and layer.tuple(v) or tostring(v) end
-
-local floats = {number = true, positive = true, probability = true}
-
--- A field's value; `kind` is that of its row.
-local function value_text(v, kind)
-  if v == nil then return "None" end
-  if type(v) == "boolean" then return layer.bool(v) end
-  if type(v) == "string" then return "'" .. v .. "'" end
-  return floats[kind] and layer.float(v) or layer.number_or_tuple(v)
 end
 
 -- ---- entries
@@ -116,7 +87,8 @@ local function extra_repr_of(entry, takes)
     for _, row in ipairs(rows) do kinds[row[1]] = row[2] end
   end
   return function(self)
-    local text = (entry.prints or ""):gsub("{([%w_]+)}", function(name) return value_text(self[name], kinds[name]) end)
+    local function value(name) return printed.value(self[name], kinds[name]) end
+    local text = (entry.prints or ""):gsub("{([%w_]+)}", value)
     if not entry.in_place or not self.inplace then return text end
     return text .. (text == "" and "" or ", ") .. "inplace=True"
   end

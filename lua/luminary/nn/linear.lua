@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"
+local printed = require "luminary.nn.print_values"
 
 local ops, arg = core.ops, options.arg
 local linear = {}
@@ -28,7 +29,7 @@ function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 
 function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
-    layer.bool(self.bias))
+    printed.bool(self.bias))
 end
 
 --- nn.Conv2d(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1,
@@ -63,7 +64,7 @@ function Conv2d:init(in_channels, out_channels, kernel_size, opts)
     bias = {"boolean", true}, padding_mode = {{"zeros", "reflect", "replicate", "circular"}, "zeros"},
   }, "stride")
   if opts.padding == "same" and (opts.stride[1] ~= 1 or opts.stride[2] ~= 1) then
-    options.fail("Conv2d: padding = 'same' is for a stride of 1, and stride is %s", layer.tuple(opts.stride))
+    options.fail("Conv2d: padding = 'same' is for a stride of 1, and stride is %s", printed.tuple(opts.stride))
   end
   if in_channels % opts.groups ~= 0 or out_channels % opts.groups ~= 0 then
     options.fail("Conv2d: groups = %d has to divide in_channels = %d and out_channels = %d", opts.groups,
@@ -92,9 +93,9 @@ end
 
 function Conv2d:extra_repr()
   local parts = {("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
-    layer.tuple(self.kernel_size), layer.tuple(self.stride))}
+    printed.tuple(self.kernel_size), printed.tuple(self.stride))}
   local function add(name, value, default)
-    if layer.number_or_tuple(value) ~= default then parts[#parts + 1] = name .. layer.number_or_tuple(value) end
+    if printed.number_or_tuple(value) ~= default then parts[#parts + 1] = name .. printed.number_or_tuple(value) end
   end
   add("padding=", self.padding, "(0, 0)")
   add("dilation=", self.dilation, "(1, 1)")

@@ -4,6 +4,7 @@ local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
+local printed = require "luminary.nn.print_values"
 
 local ops, arg = core.ops, options.arg
 local norm = {}
@@ -79,8 +80,8 @@ end
 
 function BatchNorm:extra_repr()
   return ("%d, eps=%s, momentum=%s, affine=%s, bias=%s, track_running_stats=%s"):format(self.num_features,
-    layer.float(self.eps), self.momentum and layer.float(self.momentum) or "None", layer.bool(self.affine),
-    layer.bool(self.bias), layer.bool(self.track_running_stats))
+    printed.float(self.eps), self.momentum and printed.float(self.momentum) or "None", printed.bool(self.affine),
+    printed.bool(self.bias), printed.bool(self.track_running_stats))
 end
 
 --- nn.BatchNorm1d(num_features [, {…}]): nn.BatchNorm2d for x [N, C] or [N, C, L].
@@ -199,8 +200,8 @@ function LayerNorm:forward(x)
 end
 
 function LayerNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(layer.tuple(self.normalized_shape),
-    layer.float(self.how.eps), layer.bool(self.elementwise_affine), layer.bool(self.bias))
+  return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(printed.tuple(self.normalized_shape),
+    printed.float(self.how.eps), printed.bool(self.elementwise_affine), printed.bool(self.bias))
 end
 
 --- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): x over the root of its mean square

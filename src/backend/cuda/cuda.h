@@ -7,7 +7,7 @@
 #ifndef LM_CUDA_CUDA_H
 #define LM_CUDA_CUDA_H
 
-#include "backend/known/kinds.h"
+#include "backend/known/device_kinds.h"
 #include "bad_values.h"
 #include "op/backend.h"
 #include "optim/optim.h"

@@ -16,7 +16,7 @@
 #include <signal.h>
 #include <stdbool.h>
 
-#include "backend/known/kinds.h"
+#include "backend/known/device_kinds.h"
 #include "distributed/group/group.h"
 
 typedef struct lm_nccl_comm lm_nccl_comm;
@@ -97,7 +97,7 @@ const char *lm_nccl_version_text(void);
 /* The error for a result that is none of success and progress. `last`: what NCCL said last. */
 lm_status lm_nccl_fail(const char *who, ncclResult_t result, const char *last);
 
-/* ---- across_devices.c */
+/* ---- within_process.c */
 
 lm_status lm_nccl_across_devices(int n, lm_tensor *const *t, int root, bool reduce, bool *taken);
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/isa/elem.h"
-#include "scalar.h"
+#include "scalar_functions_cpu.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -172,8 +172,8 @@ for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
 
 local context = {source = source, list = list, text = text, formula = formula, fail = fail, line = line}
 context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/ops.lua. */"
-local point = require "elementwise" (context)
-local rules = require "formulas" (context)
+local point = require "write_elementwise" (context)
+local rules = require "write_formulas" (context)
 
 -- ---- op_entries.h
 

@@ -4,7 +4,7 @@
 
 /* Before philox.h, so that its log, sin and cos are vector forms. gcc would make one sincos of the two, which
  * has none: other names for the same functions keep them apart. */
-#include "scalar.h"
+#include "scalar_functions_cpu.h"
 #ifdef LM_VECTOR
 LM_VECTOR float lm_sinf(float) __asm__("sinf");
 LM_VECTOR float lm_cosf(float) __asm__("cosf");

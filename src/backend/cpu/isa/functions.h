@@ -2,7 +2,7 @@
 #ifndef LM_CPU_ISA_FUNCTIONS_H
 #define LM_CPU_ISA_FUNCTIONS_H
 
-#include "scalar.h"
+#include "scalar_functions_cpu.h"
 
 #include "backend/cpu/isa/elem.h"
 

@@ -9,7 +9,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
-#include "backend/cpu/onednn/guard.h"
+#include "backend/cpu/onednn/guard_stack.h"
 #include "backend/cpu/onednn/onednn.h"
 
 #include <cblas.h> /* last: it defines I, as complex.h does */

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/onednn/guard.h"
+#include "backend/cpu/onednn/guard_stack.h"
 #include "backend/cpu/onednn/onednn_version.h"
 #include "base/log.h"
 #include "base/mem.h"

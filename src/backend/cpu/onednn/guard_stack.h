@@ -1,7 +1,7 @@
 /* What oneDNN does not survive by itself: signals during its float32 products, and too little memory where it makes
  * machine code. */
-#ifndef LM_CPU_ONEDNN_GUARD_H
-#define LM_CPU_ONEDNN_GUARD_H
+#ifndef LM_ONEDNN_GUARD_STACK_H
+#define LM_ONEDNN_GUARD_STACK_H
 
 #include "base/status.h"
 

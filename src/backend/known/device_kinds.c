@@ -1,4 +1,4 @@
-#include "backend/known/kinds.h"
+#include "backend/known/device_kinds.h"
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 /* One message of the kernel's, whole or not at all: a heading, bytes and descriptors. More descriptors than one takes
  * go in a socket of their own, which is sent instead. Private to mp/. */
-#ifndef LM_MP_ENVELOPE_H
-#define LM_MP_ENVELOPE_H
+#ifndef LM_MP_SOCKET_MESSAGE_H
+#define LM_MP_SOCKET_MESSAGE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,7 +6,7 @@
  * worth of room.
  *
  * oneDNN 2.6.3 and 3.7 allocate at page boundaries only what the same call frees, on the same thread. */
-#include "backend/cpu/onednn/guard.h"
+#include "backend/cpu/onednn/guard_stack.h"
 
 #include <dnnl.h>
 #include <errno.h>

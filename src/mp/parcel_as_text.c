@@ -5,9 +5,9 @@
 #include "base/bytes.h"
 #include "base/mem.h"
 #include "mp/channel.h"
-#include "mp/envelope.h"
 #include "mp/lend.h"
 #include "mp/shared_tensors.h"
+#include "mp/socket_message.h"
 
 enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
 

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "mp/envelope.h"
+#include "mp/socket_message.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,0 +1,70 @@
+/* max_unpool2d. */
+#include "autograd/composite.h"
+
+#include "autograd/expr.h"
+#include "autograd/formulas.h"
+
+/* H and W of the result: of the smallest image that is pooled to t, or what output_size says. */
+static lm_status unpooled_size(const lm_max_unpool2d_args *a, int64_t out[2]) {
+  const lm_tensor *t = a->x;
+  bool is_image = t->ndim == 3 || t->ndim == 4;
+  if (!is_image)
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: x has to be [N, C, H, W] or [C, H, W], is %s", lm_shape_of(t));
+  if (a->indices->dtype != LM_I64 || !lm_same_shape(a->indices, t)) {
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: indices have to be int64 %s as x, are %s %s", lm_shape_of(t),
+                   lm_dtype_name((lm_dtype)a->indices->dtype), lm_shape_of(a->indices));
+  }
+  if (a->kernel_size[0] == -1) return lm_fail(LM_E_ARG, "max_unpool2d: kernel_size is missing");
+  const int64_t *stride = a->stride[0] == -1 ? a->kernel_size : a->stride, *asked = NULL;
+  if (a->output_size.n >= 0) {
+    if (a->output_size.n != 2 && a->output_size.n != t->ndim) {
+      return lm_fail(LM_E_ARG, "max_unpool2d: output_size is H and W, or all %d sizes, got %d", t->ndim,
+                     a->output_size.n);
+    }
+    asked = a->output_size.v + a->output_size.n - 2;
+  }
+  for (int i = 0; i < 2; i++) {
+    int64_t k = a->kernel_size[i], p = a->padding[i];
+    if (t->size[t->ndim - 2 + i] > INT32_MAX)
+      return lm_fail(LM_E_SHAPE, "max_unpool2d: x of %s is too large", lm_shape_of(t));
+    if (k < 1 || k > INT32_MAX || stride[i] < 1 || stride[i] > INT32_MAX || p < 0 || p > INT32_MAX) {
+      return lm_fail(LM_E_ARG, "max_unpool2d: a window of %lld with stride %lld and padding %lld", (long long)k,
+                     (long long)stride[i], (long long)p);
+    }
+    out[i] = (t->size[t->ndim - 2 + i] - 1) * stride[i] - 2 * p + k;
+    if (asked && (asked[i] <= out[i] - stride[i] || asked[i] >= out[i] + stride[i])) {
+      return lm_fail(LM_E_SHAPE, "max_unpool2d: output_size %s: dim %d has to be between %lld and %lld",
+                     lm_shape_text(a->output_size.n, a->output_size.v), t->ndim - 1 + i,
+                     (long long)(out[i] - stride[i] + 1), (long long)(out[i] + stride[i] - 1));
+    }
+    if (asked) out[i] = asked[i];
+    if (out[i] < 1) return lm_fail(LM_E_SHAPE, "max_unpool2d: nothing is pooled to %s by that", lm_shape_of(t));
+  }
+  if (out[0] > INT32_MAX / out[1]) {
+    return lm_fail(LM_E_SHAPE, "max_unpool2d: planes of %lld x %lld are too large: at most 2^31 - 1 places each",
+                   (long long)out[0], (long long)out[1]);
+  }
+  return LM_OK;
+}
+
+lm_status lm_composite_max_unpool2d(const lm_max_unpool2d_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_expr whole, *e = &whole;
+  int64_t hw[2];
+  TRY(unpooled_size(a, hw));
+  lm_ints size = lm_f_size_of(NULL, a->x), rows = {2, {1, 1}}, flat = {2, {1, 1}};
+  for (int d = 0; d < size.n - 2; d++) rows.v[0] *= size.v[d];
+  rows.v[1] = size.v[size.n - 2] * size.v[size.n - 1];
+  flat.v[0] = rows.v[0];
+  flat.v[1] = hw[0] * hw[1];
+  size.v[size.n - 2] = hw[0];
+  size.v[size.n - 1] = hw[1];
+  lm_expr_begin(e);
+  lm_tensor *planes = lm_e_arange(e, 1, (double)rows.v[0] + 1, 1, LM_I64, a->x->device);
+  lm_tensor *place[] = {lm_e_unsqueeze(e, planes, 1), lm_e_reshape(e, a->indices, rows)};
+  lm_tensor *y = lm_e_zeros(e, flat, a->x->dtype, a->x->device);
+  if (e->status == LM_OK) y = lm_e_index_put(e, y, (lm_list){2, place}, lm_e_reshape(e, a->x, rows), false);
+  return lm_expr_finish(e, lm_e_reshape(e, y, size), out);
+done:
+  return status;
+}

@@ -1,0 +1,127 @@
+/* Shapes: reshape, flatten, contiguous, stack, sum_to_size. */
+#include "autograd/composite.h"
+
+#include "autograd/expr.h"
+#include "base/mem.h"
+
+/* The sizes asked for, -1 replaced by what is left. */
+static lm_status resolve(const lm_tensor *x, const lm_ints *asked, lm_ints *out) {
+  int64_t known = 1;
+  int open = -1;
+  *out = *asked;
+  if (out->n < 0) out->n = 0;
+  for (int d = 0; d < out->n; d++) {
+    if (out->v[d] == -1 && open < 0) {
+      open = d;
+    } else if (out->v[d] < 0 || __builtin_mul_overflow(known, out->v[d], &known)) {
+      return lm_fail(LM_E_ARG, "reshape: sizes %s: one of them may be -1, the others count elements",
+                     lm_shape_text(asked->n, asked->v));
+    }
+  }
+  if (open >= 0 && known > 0) out->v[open] = x->numel / known;
+  if (open >= 0 ? known == 0 || x->numel % known != 0 : known != x->numel) {
+    return lm_fail(LM_E_SHAPE, "reshape: %s has %lld elements, which do not fit %s", lm_shape_of(x),
+                   (long long)x->numel, lm_shape_text(out->n, asked->v));
+  }
+  return LM_OK;
+}
+
+lm_status lm_composite_reshape(const lm_reshape_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_view_args view_args = {.x = a->x};
+  TRY(resolve(a->x, &a->size, &view_args.size));
+  status = lm_call(LM_OP_view, &view_args, out);
+  if (status == LM_E_SHAPE) { /* the strides do not allow it */
+    lm_expr whole, *e = &whole;
+    lm_expr_begin(e);
+    return lm_expr_finish(e, lm_e_view(e, lm_e_clone(e, a->x, LM_CONTIGUOUS), view_args.size), out);
+  }
+done:
+  return status;
+}
+
+lm_status lm_composite_flatten(const lm_flatten_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int first, last;
+  lm_reshape_args args = {.x = a->x};
+  TRY(lm_dim("flatten", a->start_dim == LM_NO_DIM ? 0 : a->start_dim, a->x->ndim, &first));
+  TRY(lm_dim("flatten", a->end_dim == LM_NO_DIM ? -1 : a->end_dim, a->x->ndim, &last));
+  if (first > last) { return lm_fail(LM_E_ARG, "flatten: start_dim %d comes after end_dim %d", first + 1, last + 1); }
+  for (int d = 0; d < a->x->ndim; d++) {
+    if (d <= first || d > last) {
+      args.size.v[args.size.n++] = a->x->size[d];
+    } else {
+      args.size.v[args.size.n - 1] *= a->x->size[d];
+    }
+  }
+  if (a->x->ndim == 0) args.size = (lm_ints){1, {1}};
+  TRY(lm_call(LM_OP_reshape, &args, out));
+done:
+  return status;
+}
+
+lm_status lm_composite_contiguous(const lm_contiguous_args *a, lm_tensor **out) {
+  bool is_so = a->memory_format == LM_PRESERVE || (a->memory_format == LM_CONTIGUOUS && lm_is_contiguous(a->x)) ||
+               (a->memory_format == LM_CHANNELS_LAST && lm_is_channels_last(a->x));
+  if (is_so) {
+    *out = lm_retain(a->x);
+    return LM_OK;
+  }
+  if (a->memory_format == LM_CHANNELS_LAST && a->x->ndim != 4) {
+    return lm_fail(LM_E_SHAPE, "contiguous: channels_last wants 4 dims, got %s", lm_shape_of(a->x));
+  }
+  return lm_call(LM_OP_clone, &(lm_clone_args){a->x, a->memory_format}, out);
+}
+
+lm_status lm_composite_stack(const lm_stack_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_list list = {0, NULL};
+  int dim;
+  if (a->tensors.n == 0) return lm_fail(LM_E_ARG, "stack: no tensors");
+  const lm_tensor *first = a->tensors.v[0];
+  TRY(lm_dim("stack", a->dim == LM_NO_DIM ? 0 : a->dim, first->ndim + 1, &dim));
+  list.v = lm_malloc(sizeof *list.v * (size_t)a->tensors.n);
+  if (!list.v) return LM_E_OOM;
+  for (; list.n < a->tensors.n; list.n++) {
+    lm_tensor *t = a->tensors.v[list.n];
+    if (!lm_same_shape(t, first)) {
+      status = lm_fail(LM_E_SHAPE, "stack: tensor %d is %s, the first %s; all have to be the same size", list.n + 1,
+                       lm_shape_of(t), lm_shape_of(first));
+      goto done;
+    }
+    TRY(lm_call(LM_OP_unsqueeze, &(lm_unsqueeze_args){t, dim}, &list.v[list.n]));
+  }
+  TRY(lm_call(LM_OP_cat, &(lm_cat_args){list, dim}, out));
+done:
+  for (int i = 0; i < list.n; i++) lm_release(list.v[i]);
+  lm_free(list.v);
+  return status;
+}
+
+lm_status lm_composite_sum_to_size(const lm_sum_to_size_args *a, lm_tensor **out) {
+  const lm_tensor *x = a->x;
+  int more = x->ndim - a->size.n;
+  lm_ints dims = {.n = 0};
+  bool fits = more >= 0 && a->size.n >= 0;
+  for (int d = 0; fits && d < x->ndim; d++) {
+    if (d < more) {
+      dims.v[dims.n++] = d;
+    } else if (a->size.v[d - more] != x->size[d]) {
+      fits = a->size.v[d - more] == 1;
+      dims.v[dims.n++] = d;
+    }
+  }
+  if (!fits) {
+    return lm_fail(LM_E_SHAPE, "sum_to_size: %s does not come from broadcasting %s", lm_shape_of(x),
+                   lm_shape_text(a->size.n < 0 ? 0 : a->size.n, a->size.v));
+  }
+  if (dims.n == 0) {
+    *out = lm_retain(a->x);
+    return LM_OK;
+  }
+  lm_expr whole, *e = &whole;
+  lm_expr_begin(e);
+  bool keepdim = dims.n > more; /* else no view is needed, which would hold on to its base */
+  lm_tensor *summed = lm_e_sum(e, a->x, dims, keepdim, LM_NO_DTYPE);
+  return lm_expr_finish(e, more > 0 && keepdim ? lm_e_reshape(e, summed, a->size) : summed, out);
+}
