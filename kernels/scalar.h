@@ -83,23 +83,31 @@ LM_SCALAR float lm_expf(float x) {
   return p * first.value * second.value;
 }
 
+/* fmodf, without its steps of one bit where the quotient is small enough to be exact in double. */
+LM_SCALAR float lm_fmodf(float a, float b) {
+  double quotient = (double)a / b;
+  if (!(fabs(quotient) < 0x1p24)) return fmodf(a, b);
+  double whole = trunc(quotient);
+  return whole == 0 ? a : copysignf((float)(a - whole * b), a);
+}
+
 /* Division rounded down and its remainder, which has b's sign: as Python's, and exact where x / b is.
  * For int64, b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */
-#define LM_FLOAT_DIVISION(type, suffix)                                      \
+#define LM_FLOAT_DIVISION(type, suffix, fmod)                                \
   LM_SCALAR type lm_remainder##suffix(type a, type b) {                      \
-    type r = fmod##suffix(a, b);                                             \
+    type r = fmod(a, b);                                                     \
     return r != 0 && (b < 0) != (r < 0) ? r + b : r;                         \
   }                                                                          \
   LM_SCALAR type lm_floor_divide##suffix(type a, type b) {                   \
     if (b == 0) return a / b;                                                \
-    type r = fmod##suffix(a, b), q = (a - r) / b;                            \
+    type r = fmod(a, b), q = (a - r) / b;                                    \
     if (r != 0 && (b < 0) != (r < 0)) q -= 1;                                \
     if (q == 0) return copysign##suffix(0, a / b);                           \
     type down = floor##suffix(q);                                            \
     return q - down > (type)0.5 ? down + 1 : down; /* q was a rounded one */ \
   }
-LM_FLOAT_DIVISION(float, f)
-LM_FLOAT_DIVISION(double, )
+LM_FLOAT_DIVISION(float, f, lm_fmodf)
+LM_FLOAT_DIVISION(double, , fmod)
 #undef LM_FLOAT_DIVISION
 
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {

@@ -85,6 +85,7 @@ binary("rsub", "torch.rsub(x, other, alpha=alpha)", { defaults = { alpha = 1 }, 
 binary("fmod", "torch.fmod(x, other)", { no_special = true,
   first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
   { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } }, { x = n({ 9 }, -9, 9), other = n({ 9 }, -5, -1) },
+  { x = v { 1e30, -1e20, 6, -6, -0.0, inf, 5, 5, 1e-40 }, other = v { 0.3, 7, 3, 3, 2, 2, inf, 0, 3e-41 } },
   bad = { { n({ 2 }, 1, 3), 0, message = "fmod.*integer division by zero" } } })
 binary("fmax", "torch.fmax(x, other)")
 binary("fmin", "torch.fmin(x, other)")
@@ -181,12 +182,15 @@ unary "cosh"
 unary "asinh"
 unary "atan"
 unary "erfc"
+op("mul_sigmoid", "x gate", "x * torch.sigmoid(gate)", { { x = t { 3, 4 }, gate = t { 3, 4 } }, { x = t { 2, 3, 4 }, gate = t { 4 } }, { x = t { 0, 3 }, gate = t { 3 } },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds sigmoid(gate)
+  bad = { { t { 2, 3 }, t { 2, 4 }, message = "mul_sigmoid.*%[2, 3%].*%[2, 4%]" } } })
 unary "exp2"
 unary "sinc"
 unary "deg2rad"
 unary "rad2deg"
 local inner = { domain = t({ 3, 4 }, { lo = -0.9, hi = 0.9 }), domain3 = t({ 2, 3, 4, 5 }, { lo = -0.9, hi = 0.9 }) }
-for _, name in ipairs { "asin", "acos", "atanh" } do unary(name, nil, inner) end
+for _, name in ipairs { "asin", "acos", "atanh", "erfinv" } do unary(name, nil, inner) end
 unary("tan", nil, { domain = t({ 3, 4 }, { lo = -1.4, hi = 1.4 }) })
 unary("acosh", nil, { domain = t({ 3, 4 }, { lo = 1.1, hi = 4 }), domain3 = t({ 2, 3, 4, 5 }, { lo = 1.1, hi = 4 }) })
 for _, name in ipairs { "log2", "log10" } do unary(name, nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }) end

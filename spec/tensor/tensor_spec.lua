@@ -503,6 +503,36 @@ describe("where", function()
   end)
 end)
 
+describe("PyTorch's other names", function()
+  it("are the ops", function()
+    local x = lm.tensor { -2, 0.5, 3 }
+    for _, pair in ipairs { { "absolute", "abs" }, { "negative", "neg" }, { "arctan", "atan" }, { "sgn", "sign" },
+      { "fix", "trunc" } } do
+      assert.same(x[pair[2]](x):totable(), x[pair[1]](x):totable())
+      assert.same(lm[pair[2]](x):totable(), lm[pair[1]](x):totable())
+    end
+    assert.same({ -1, 0.5, 1 }, x:clip(-1, 1):totable())
+    assert.same({ -4, 1, 6 }, lm.multiply(x, 2):totable())
+    assert.same({ -1, 0.25, 1.5 }, x:true_divide(2):totable())
+    assert.same({ 3, 2 }, lm.concat({ lm.zeros(1, 2), lm.zeros(2, 2) }):size())
+    assert.same({ 4, 3 }, lm.zeros(3, 4):swapaxes(1, 2).shape)
+    local y = x:clone()
+    assert.equal(y, y:clip_(-1, 1))
+    assert.same({ -1, 0.5, 1 }, y:totable())
+    assert.matches("limited to", lm.help "x:clip")
+  end)
+
+  it("float_power is in float64, ravel one dim", function()
+    local y = lm.tensor({ 2, 4 }, { dtype = "int64" }):float_power(-1)
+    assert.same({ { 0.5, 0.25 }, "float64" }, { y:totable(), y.dtype })
+    assert.same({ 2, 16 }, lm.float_power(2, lm.tensor { 1, 4 }):totable())
+    assert.same({ 4, 9 }, lm.tensor({ 2, 3 }):float_power(2):totable())
+    assert.equal("float64", lm.tensor({ 2, 3 }):float_power(2).dtype)
+    assert.same({ 1, 2, 3, 4 }, lm.tensor({ { 1, 2 }, { 3, 4 } }):ravel():totable())
+    assert.same({ 1 }, lm.tensor(3):ravel().shape)
+  end)
+end)
+
 describe("a list of values", function()
   it("holds no options", function()
     for name, v in pairs { dtype = "int64", device = "cpu", requires_grad = true } do

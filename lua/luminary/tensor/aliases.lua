@@ -21,6 +21,7 @@ end
 --- x:float_power(exponent): x to the power of exponent, both as float64.
 function functions.float_power(x, exponent)
   if core.is_tensor(x) then x = methods.to(x, "float64") end
+  if exponent == 2 then return ops.square(x) end
   if core.is_tensor(exponent) then exponent = methods.to(exponent, "float64") end
   return ops.pow(x, exponent)
 end

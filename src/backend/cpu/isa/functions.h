@@ -75,7 +75,7 @@
 #define LM_ATAN2_F32 atan2f
 #define LM_HYPOT_F32 hypotf
 #define LM_COPYSIGN_F32 copysignf
-#define LM_FMOD_F32 fmodf
+#define LM_FMOD_F32 lm_fmodf
 
 #define LM_EXP_F64 exp
 #define LM_EXPM1_F64 expm1
