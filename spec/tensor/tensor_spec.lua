@@ -506,7 +506,8 @@ end)
 describe("PyTorch's other names", function()
   it("are the ops", function()
     local x = lm.tensor { -2, 0.5, 3 }
-    for _, pair in ipairs { { "absolute", "abs" }, { "negative", "neg" }, { "arctan", "atan" }, { "sgn", "sign" }, { "fix", "trunc" } } do
+    for _, pair in ipairs { { "absolute", "abs" }, { "negative", "neg" }, { "arctan", "atan" }, { "sgn", "sign" },
+      { "fix", "trunc" } } do
       assert.same(x[pair[2]](x):totable(), x[pair[1]](x):totable())
       assert.same(lm[pair[2]](x):totable(), lm[pair[1]](x):totable())
     end
