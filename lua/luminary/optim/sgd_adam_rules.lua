@@ -97,6 +97,32 @@ optimizer "Adamax" {
   help = "Adam with the largest recent gradient in place of the root of the mean square",
 }
 
+optimizer "AdaBelief" {
+  options = {
+    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-16, "positive"},
+    {"weight_decay", 0, "positive"}, {"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", true},
+  },
+  modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}, {"amsgrad"}},
+  states = {{"exp_avg"}, {"exp_avg_var"}, {"max_exp_avg_var", when = "amsgrad"}},
+  scalars = {
+    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
+    {"step_size", "lr / (1 - pow(beta1, t))"}, {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
+  },
+  update = [[
+    g *= sign;
+    if (with_decoupled_weight_decay) p *= shrink;
+    else if (with_weight_decay) g += weight_decay * p;
+    exp_avg += fresh1 * (g - exp_avg);
+    real surprise = g - exp_avg;
+    exp_avg_var = beta2 * exp_avg_var + fresh2 * surprise * surprise + eps;
+    if (with_amsgrad) max_exp_avg_var = larger(max_exp_avg_var, exp_avg_var);
+    p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_var : exp_avg_var) * inverse_correction2 + eps);
+  ]],
+  source = "Zhuang et al., \"AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients\", 2020",
+  help = [[Adam that steps by how far gradients are from their mean: small where they differ from it, large where they
+    are as expected. Without the rectified warm-up of the authors' package]],
+}
+
 optimizer "NAdam" {
   options = {
     {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},

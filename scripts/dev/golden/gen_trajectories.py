@@ -6,9 +6,10 @@ trajectories.lua beside it. spec/optim/trajectories_spec.lua walks all of them.
 
 Each case goes 50 steps on three problems, in float32 and float64; those that maximize, on the problems upside down.
 Its parameters are written after some of the steps, and the optimizer's state_dict after 20. PyTorch keeps numbers such
-as mu_product in the default dtype: that is float64 here, which is what Luminary keeps them in. Lion and LAMB are not in
-PyTorch: here they are in NumPy, after Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023, algorithm 2,
-and You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2.
+as mu_product in the default dtype: that is float64 here, which is what Luminary keeps them in. Lion, LAMB and AdaBelief
+are not in PyTorch: here they are in NumPy, after Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023,
+algorithm 2, You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", 2020, algorithm 2,
+and Zhuang et al., "AdaBelief Optimizer: Adapting Stepsizes by the Belief in Observed Gradients", 2020, algorithm 2.
 """
 import os
 
@@ -70,7 +71,41 @@ class LAMB:
         return {"state": states, "param_groups": [dict(self.group, params=list(range(len(self.params))))]}
 
 
-OWN = {"Lion": Lion, "LAMB": LAMB}
+class AdaBelief:
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-16, weight_decay=0.0, amsgrad=False,
+                 maximize=False, decoupled_weight_decay=True):
+        self.params, self.t = params, 0
+        self.group = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, maximize=maximize,
+                          decoupled_weight_decay=decoupled_weight_decay)
+        self.m, self.s, self.most = ([numpy.zeros_like(p.detach().numpy()) for p in params] for _ in range(3))
+
+    def step(self):
+        o = self.group
+        self.t += 1
+        b1, b2 = o["betas"]
+        for p, m, s, most in zip(self.params, self.m, self.s, self.most):
+            x, g = p.detach().numpy(), p.grad.numpy()
+            g = -g if o["maximize"] else g
+            if o["decoupled_weight_decay"]:
+                x -= o["lr"] * o["weight_decay"] * x
+            else:
+                g = g + o["weight_decay"] * x
+            m[...] = b1 * m + (1 - b1) * g
+            s[...] = b2 * s + (1 - b2) * (g - m) ** 2 + o["eps"]
+            most[...] = numpy.maximum(most, s)
+            variance = (most if o["amsgrad"] else s) / (1 - b2 ** self.t)
+            x -= o["lr"] * m / (1 - b1 ** self.t) / (numpy.sqrt(variance) + o["eps"])
+
+    def state_dict(self):
+        states = {k: {"step": torch.tensor(float(self.t)), "exp_avg": torch.from_numpy(self.m[k]),
+                      "exp_avg_var": torch.from_numpy(self.s[k])} for k in range(len(self.params))}
+        if self.group["amsgrad"]:
+            for k, state in states.items():
+                state["max_exp_avg_var"] = torch.from_numpy(self.most[k])
+        return {"state": states, "param_groups": [dict(self.group, params=list(range(len(self.params))))]}
+
+
+OWN = {"Lion": Lion, "LAMB": LAMB, "AdaBelief": AdaBelief}
 
 # Every option of every optimizer is in one of its cases with another value than its default. `shape` is the
 # parameter's, [6] if there is none.
@@ -98,6 +133,8 @@ CASES = {
     "ASGD": [dict(), dict(lr=0.02, lambd=0.01, alpha=0.5, t0=10),
              dict(lr=0.002, weight_decay=0.1, t0=5, maximize=True)],
     "Lion": [dict(), dict(lr=0.01, betas=(0.8, 0.95)), dict(lr=0.01, weight_decay=0.3, maximize=True)],
+    "AdaBelief": [dict(), dict(lr=0.02, betas=(0.8, 0.95), eps=1e-6, amsgrad=True), dict(lr=0.02, weight_decay=0.3),
+                  dict(lr=0.01, weight_decay=0.1, decoupled_weight_decay=False, maximize=True)],
     "LAMB": [dict(), dict(lr=0.02, betas=(0.8, 0.95), eps=1e-3, weight_decay=0),
              dict(lr=0.02, weight_decay=0.3, bias_correction=False, shape=(2, 3)),
              dict(lr=0.01, weight_decay=0.1, maximize=True)],

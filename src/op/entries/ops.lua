@@ -1391,7 +1391,7 @@ op "gaussian_nll_loss" {
 }
 op "soft_margin_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
-  formula = "reduced(-log_sigmoid(target * x), reduction)",
+  formula = "-reduced(log_sigmoid(target * x), reduction)",
   autocast = "keep", help = "log(1 + e^(-target x)) for targets -1 and 1",
 }
 op "hinge_embedding_loss" {
@@ -1526,7 +1526,7 @@ local two_vectors = {
 }
 op "dot" {
   "x", "other", needs = {two_vectors},
-  formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
+  formula = "is_float(x) ? sum(x * other) : reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
   help = "the sum of two vectors' products",
 }
 op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
