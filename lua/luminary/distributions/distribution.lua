@@ -47,8 +47,8 @@ local function construct(this, ...)
   return self
 end
 
---- lm.distributions.Distribution: what every distribution is; batch_shape are the sizes of many such, event_shape those of one value. Options of all:
---- {validate_args = true}, false leaves out the checks of parameters and values.
+--- lm.distributions.Distribution: what every distribution is; batch_shape are the sizes of many such, event_shape those
+--- of one value. Options of all: {validate_args = true}, false leaves out the checks of parameters and values.
 local Distribution = class.guard(class.new("Distribution", nil, construct))
 Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init

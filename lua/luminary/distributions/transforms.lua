@@ -15,7 +15,8 @@ local function construct(this, ...)
   return self
 end
 
---- lm.distributions.Transform: what every transform is; one's own has forward(x), inv(y), log_abs_det_jacobian(x, y), and sign().
+--- lm.distributions.Transform: what every transform is; one's own has forward(x), inv(y),
+--- log_abs_det_jacobian(x, y), and sign().
 local Transform = class.guard(class.new("DistributionTransform", nil, construct))
 transforms.Transform = Transform
 Transform.extend, Transform.init, Transform.is = class.methods.extend, class.methods.init, class.is
