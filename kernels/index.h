@@ -1,5 +1,5 @@
 /* Picking and adding by index tensors: int64, contiguous, counted from 1. Indices out of range are reported
- * (bad.h); what they would read becomes 0, what they would write is left alone.
+ * (bad_values.h); what they would read becomes 0, what they would write is left alone.
  *
  * Functions enqueue on the stream and return a cudaError_t. */
 #ifndef LM_KERNELS_INDEX_H
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "bad.h"
+#include "bad_values.h"
 #include "merged_dims.h"
 
 #ifdef __cplusplus

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bad.h"
+#include "bad_values.h"
 
 typedef enum lm_nll_reduction { LM_NLL_NONE, LM_NLL_MEAN, LM_NLL_SUM } lm_nll_reduction;
 

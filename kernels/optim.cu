@@ -1,7 +1,7 @@
 /* Optimizer steps and norms: a block a chunk of one of the tensors in the table. */
 #include "optim.h"
 
-#include "chunks.cuh"
+#include "tensor_chunks.cuh"
 #include "vectors.cuh"
 
 enum { LM_OPTIM_BLOCK = 256 };

@@ -3,7 +3,7 @@
 #ifndef LM_KERNELS_POINT_H
 #define LM_KERNELS_POINT_H
 
-#include "bad.h"
+#include "bad_values.h"
 #include "strided.h"
 
 enum { LM_POINT_NUMBERS = 4 };

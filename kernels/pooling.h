@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "bad.h"
+#include "bad_values.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,7 +1,7 @@
 /* Many tensors times one number: a block a chunk of one of the tensors in the table. */
 #include "rescale.h"
 
-#include "chunks.cuh"
+#include "tensor_chunks.cuh"
 #include "vectors.cuh"
 
 enum { LM_RESCALE_BLOCK = 256 };

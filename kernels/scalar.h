@@ -18,7 +18,20 @@ LM_VECTOR float sinf(float);
 LM_VECTOR float cosf(float);
 LM_VECTOR float tanhf(float);
 LM_VECTOR float erff(float);
+LM_VECTOR float exp2f(float);
+LM_VECTOR float log2f(float);
+LM_VECTOR float log10f(float);
+LM_VECTOR float tanf(float);
+LM_VECTOR float asinf(float);
+LM_VECTOR float acosf(float);
+LM_VECTOR float atanf(float);
+LM_VECTOR float asinhf(float);
+LM_VECTOR float acoshf(float);
+LM_VECTOR float atanhf(float);
+LM_VECTOR float erfcf(float);
 LM_VECTOR float powf(float, float);
+LM_VECTOR float atan2f(float, float);
+LM_VECTOR float hypotf(float, float);
 LM_VECTOR double exp(double);
 LM_VECTOR double expm1(double);
 LM_VECTOR double log(double);
@@ -27,7 +40,20 @@ LM_VECTOR double sin(double);
 LM_VECTOR double cos(double);
 LM_VECTOR double tanh(double);
 LM_VECTOR double erf(double);
+LM_VECTOR double exp2(double);
+LM_VECTOR double log2(double);
+LM_VECTOR double log10(double);
+LM_VECTOR double tan(double);
+LM_VECTOR double asin(double);
+LM_VECTOR double acos(double);
+LM_VECTOR double atan(double);
+LM_VECTOR double asinh(double);
+LM_VECTOR double acosh(double);
+LM_VECTOR double atanh(double);
+LM_VECTOR double erfc(double);
 LM_VECTOR double pow(double, double);
+LM_VECTOR double atan2(double, double);
+LM_VECTOR double hypot(double, double);
 #endif
 #endif
 
@@ -57,23 +83,31 @@ LM_SCALAR float lm_expf(float x) {
   return p * first.value * second.value;
 }
 
+/* fmodf, without its steps of one bit where the quotient is small enough to be exact in double. */
+LM_SCALAR float lm_fmodf(float a, float b) {
+  double quotient = (double)a / b;
+  if (!(fabs(quotient) < 0x1p24)) return fmodf(a, b);
+  double whole = trunc(quotient);
+  return whole == 0 ? a : copysignf((float)(a - whole * b), a);
+}
+
 /* Division rounded down and its remainder, which has b's sign: as Python's, and exact where x / b is.
  * For int64, b = 0 gives 0 (callers refuse it before), and b = -1 does not trap. */
-#define LM_FLOAT_DIVISION(type, suffix)                                      \
+#define LM_FLOAT_DIVISION(type, suffix, fmod)                                \
   LM_SCALAR type lm_remainder##suffix(type a, type b) {                      \
-    type r = fmod##suffix(a, b);                                             \
+    type r = fmod(a, b);                                                     \
     return r != 0 && (b < 0) != (r < 0) ? r + b : r;                         \
   }                                                                          \
   LM_SCALAR type lm_floor_divide##suffix(type a, type b) {                   \
     if (b == 0) return a / b;                                                \
-    type r = fmod##suffix(a, b), q = (a - r) / b;                            \
+    type r = fmod(a, b), q = (a - r) / b;                                    \
     if (r != 0 && (b < 0) != (r < 0)) q -= 1;                                \
     if (q == 0) return copysign##suffix(0, a / b);                           \
     type down = floor##suffix(q);                                            \
     return q - down > (type)0.5 ? down + 1 : down; /* q was a rounded one */ \
   }
-LM_FLOAT_DIVISION(float, f)
-LM_FLOAT_DIVISION(double, )
+LM_FLOAT_DIVISION(float, f, lm_fmodf)
+LM_FLOAT_DIVISION(double, , fmod)
 #undef LM_FLOAT_DIVISION
 
 LM_SCALAR int64_t lm_floor_divide_i64(int64_t a, int64_t b) {
@@ -91,6 +125,17 @@ LM_SCALAR int64_t lm_remainder_i64(int64_t a, int64_t b) {
   if (b == 0 || b == -1) return 0;
   int64_t r = a % b;
   return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+}
+
+LM_SCALAR int64_t lm_fmod_i64(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+
+LM_SCALAR int64_t lm_gcd_i64(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t rest = lm_fmod_i64(a, b);
+    a = b;
+    b = rest;
+  }
+  return a < 0 ? -a : a;
 }
 
 /* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */

@@ -20,6 +20,17 @@ LM_SCALAR_FUNCTION(sin, sinf(x), sin(x))
 LM_SCALAR_FUNCTION(cos, cosf(x), cos(x))
 LM_SCALAR_FUNCTION(tanh, tanhf(x), tanh(x))
 LM_SCALAR_FUNCTION(erf, erff(x), erf(x))
+LM_SCALAR_FUNCTION(exp2, exp2f(x), exp2(x))
+LM_SCALAR_FUNCTION(log2, log2f(x), log2(x))
+LM_SCALAR_FUNCTION(log10, log10f(x), log10(x))
+LM_SCALAR_FUNCTION(tan, tanf(x), tan(x))
+LM_SCALAR_FUNCTION(asin, asinf(x), asin(x))
+LM_SCALAR_FUNCTION(acos, acosf(x), acos(x))
+LM_SCALAR_FUNCTION(atan, atanf(x), atan(x))
+LM_SCALAR_FUNCTION(asinh, asinhf(x), asinh(x))
+LM_SCALAR_FUNCTION(acosh, acoshf(x), acosh(x))
+LM_SCALAR_FUNCTION(atanh, atanhf(x), atanh(x))
+LM_SCALAR_FUNCTION(erfc, erfcf(x), erfc(x))
 LM_SCALAR_FUNCTION(abs, fabsf(x), fabs(x))
 LM_SCALAR_FUNCTION(floor, floorf(x), floor(x))
 LM_SCALAR_FUNCTION(ceil, ceilf(x), ceil(x))
@@ -32,6 +43,12 @@ LM_DEVICE float lm_fmod(float a, float b) { return fmodf(a, b); }
 LM_DEVICE double lm_fmod(double a, double b) { return fmod(a, b); }
 LM_DEVICE float lm_pow(float a, float b) { return powf(a, b); }
 LM_DEVICE double lm_pow(double a, double b) { return pow(a, b); }
+LM_DEVICE float lm_atan2(float a, float b) { return atan2f(a, b); }
+LM_DEVICE double lm_atan2(double a, double b) { return atan2(a, b); }
+LM_DEVICE float lm_hypot(float a, float b) { return hypotf(a, b); }
+LM_DEVICE double lm_hypot(double a, double b) { return hypot(a, b); }
+LM_DEVICE float lm_copysign(float a, float b) { return copysignf(a, b); }
+LM_DEVICE double lm_copysign(double a, double b) { return copysign(a, b); }
 
 LM_DEVICE bool lm_isnan(float x) { return x != x; }
 LM_DEVICE bool lm_isnan(double x) { return x != x; }
@@ -86,6 +103,18 @@ LM_DEVICE int64_t lm_remainder(int64_t a, int64_t b) {
   return r != 0 && (b < 0) != (r < 0) ? r + b : r;
 }
 
+LM_DEVICE int64_t lm_copysign(int64_t a, int64_t sign) { return sign < 0 ? -lm_abs(a) : lm_abs(a); }
+LM_DEVICE int64_t lm_fmod(int64_t a, int64_t b) { return b == 0 || b == -1 ? 0 : a % b; }
+
+LM_DEVICE int64_t lm_gcd(int64_t a, int64_t b) {
+  while (b != 0) {
+    int64_t rest = lm_fmod(a, b);
+    a = b;
+    b = rest;
+  }
+  return lm_abs(a);
+}
+
 /* Wraps around; a negative exponent gives the whole part of 1 / a^|e|, as PyTorch's tensor exponents do. */
 LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
   if (e < 0) return a == 1 ? 1 : a == -1 ? (e % 2 == 0 ? 1 : -1) : 0;
@@ -115,6 +144,22 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define FLOOR_DIVIDE lm_floor_divide
 #define TRUNC_DIVIDE lm_trunc_divide
 #define REMAINDER lm_remainder
+#define EXP2 lm_exp2
+#define LOG2 lm_log2
+#define LOG10 lm_log10
+#define TAN lm_tan
+#define ASIN lm_asin
+#define ACOS lm_acos
+#define ATAN lm_atan
+#define ASINH lm_asinh
+#define ACOSH lm_acosh
+#define ATANH lm_atanh
+#define ERFC lm_erfc
+#define ATAN2 lm_atan2
+#define HYPOT lm_hypot
+#define COPYSIGN lm_copysign
+#define FMOD lm_fmod
+#define GCD lm_gcd
 #define ISNAN lm_isnan
 
 #endif

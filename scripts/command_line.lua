@@ -11,7 +11,7 @@
 -- of flags: {"dtype"}, one that a network can train in, and {"devices"}, which gives a list: those named, separated by
 -- commas, else all CUDA devices, else the CPU. Lines are written as they come, into a pipe or file too.
 local lm = require "luminary"
-local flags = require "luminary.cli.flags"
+local flags = require "luminary.cli.command_options"
 
 local dtypes = {float32 = true, float64 = true, bfloat16 = true, float16 = true}
 

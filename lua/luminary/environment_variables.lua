@@ -1,6 +1,6 @@
 --- The environment variables that luminary has of its own, each once: the C code and the library read them by this
 --- table, `luminary help environment` prints it, and README's is made of it. Needs nothing of the library.
-local entries = require "luminary.base.entries"
+local entries = require "luminary.base.entry_reader"
 
 local list, variable = entries.of("variable", {
   help = "string",     -- what it does, as one sentence without its end

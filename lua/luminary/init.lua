@@ -62,6 +62,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 
 -- Every op is a function; so are the functions of the core that users call, and the methods that make tensors.
 for name, op in pairs(core.ops) do lm[name] = op end
+for name, op in pairs(require("luminary.tensor.aliases").functions) do lm[name] = op end
 for _, name in ipairs {
   "tensor", "is_tensor", "max", "min", "grad", "no_grad", "enable_grad", "autocast", "scope", "keep", "time",
 } do
@@ -85,6 +86,10 @@ for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "al
   lm[name] = methods[name]
 end
 
+for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
+  lm[name] = require("luminary.tensor.products")[name]
+end
+
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)
   i = i or 0
@@ -106,12 +111,13 @@ end
 local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
-  amp = "amp", models = "models", vision = "vision", distributions = "distributions", func = "func",
+  amp = "amp", models = "models", vision = "vision", linalg = "linalg", distributions = "distributions", func = "func",
+  paths = "paths",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
   save = {"save_load", "save"}, load = {"save_load", "load"},
-  GradScaler = {"amp.grad_scaler"},
+  GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
 
 return setmetatable(options.exact_all(lm), {

@@ -1,27 +1,66 @@
 --- lm.Timer: a stopwatch that remembers every lap.
 ---   local timer = lm.Timer()      -- runs at once
 ---   local seconds = timer:stop()  -- the lap; timer:start() begins the next
+---   print(timer:time().real)      -- seconds so far, as Torch7 asks for them; also .user and .sys
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 
 local Timer = class.root("Timer")
 
-function Timer:init()
+local there, ffi = pcall(require, "ffi")
+if there then
+  ffi.cdef [[
+    struct lm_timer_usage { long user_s, user_us, sys_s, sys_us, others[64]; };
+    int lm_timer_usage(int who, struct lm_timer_usage *) __asm__("getrusage");]]
+end
+
+-- Seconds that all threads of this process computed, and that the system did for them.
+local function processor_seconds()
+  if not there then return os.clock(), 0 end
+  local usage = ffi.new "struct lm_timer_usage"
+  ffi.C.lm_timer_usage(0, usage)
+  return tonumber(usage.user_s) + tonumber(usage.user_us) * 1e-6, tonumber(usage.sys_s) + tonumber(usage.sys_us) * 1e-6
+end
+
+function Timer:init() self:reset() end
+
+--- Forget all laps and begin one, as if new. Gives the timer.
+function Timer:reset()
   self.times = {} -- seconds of each lap
-  self:start()
+  self.user, self.sys = 0, 0
+  return self:start()
 end
 
 --- Begin a lap.
 function Timer:start()
   self.began = core.time()
+  self.user_began, self.sys_began = processor_seconds()
   return self
+end
+
+--- Torch7's name for start, that does nothing while a lap runs.
+function Timer:resume() return self.began and self or self:start() end
+
+-- Processor seconds of all laps together.
+local function spent(self)
+  if not self.began then return self.user, self.sys end
+  local user, sys = processor_seconds()
+  return self.user + user - self.user_began, self.sys + sys - self.sys_began
+end
+
+--- Seconds so far, {real, user, sys}: by the clock, and of all the process's threads in the program and in the system.
+--- What passed between stop and start does not count.
+function Timer:time()
+  local user, sys = spent(self)
+  return {real = self:sum() + (self.began and core.time() - self.began or 0), user = user, sys = sys}
 end
 
 --- End the lap; gives its seconds.
 function Timer:stop()
   if not self.began then options.fail("Timer: stop without start") end
   local seconds = core.time() - self.began
+  self.user, self.sys = spent(self)
   self.began = nil
   self.times[#self.times + 1] = seconds
   return seconds

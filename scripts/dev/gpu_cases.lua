@@ -117,7 +117,7 @@ function case.steps(only)
     SGD = { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.1 }, Adam = { lr = 0.01, amsgrad = true },
     RMSprop = { momentum = 0.9, centered = true }, ASGD = { t0 = 1 },
   }
-  for _, entry in ipairs(require "luminary.optim.entries") do
+  for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do
     local name, tried = entry.name, options[entry.name] or { lr = 0.01 }
     for _, dtype in ipairs(only and only ~= name and {} or { "float32", "float64", "bfloat16", "float16" }) do
       lm.manual_seed(1)

@@ -27,6 +27,8 @@ local probe = lm.zeros(1)
 local by_hand = {
   where = function(x, condition, other) return lm.where(condition, x, other) end,
   ["nn.functional.embedding"] = function(weight, index, ...) return F.embedding(index, weight, ...) end,
+  dist = probe.dist, -- lm.dist is a module
+  einsum = function(tensors, equation) return lm.einsum(equation, tensors) end,
   T = function(x) return x.T end,
   mT = function(x) return x.mT end,
 }
@@ -37,6 +39,17 @@ local function find(name)
   local head = name:match("^(%a+)%.")
   if head then return member(room(head), last) end
   return member(lm, name) or member(probe, name)
+end
+
+-- Arguments by name in the order in which PyTorch's user gave them, which is that of their tensors in the file.
+local text = ""
+local function in_order(kwargs)
+  local keys, at = {}, {}
+  for key, v in pairs(kwargs) do
+    keys[#keys + 1], at[key] = key, v.t and text:find('"' .. v.t .. '"', 1, true) or math.huge
+  end
+  table.sort(keys, function(a, b) return at[a] < at[b] end)
+  return keys
 end
 
 local function case(call, tensors)
@@ -60,7 +73,7 @@ local function case(call, tensors)
   end
   local args, named, n = {}, {}, #call.args
   for i, v in ipairs(call.args) do args[i] = value(v) end
-  for k, v in pairs(call.kwargs) do named[k] = value(v) end
+  for _, k in ipairs(in_order(call.kwargs)) do named[k] = value(call.kwargs[k]) end
   return args, named, n, leaves
 end
 
@@ -159,7 +172,8 @@ for _, name in ipairs(names) do
     absent[#absent + 1] = name
   else
     ops = ops + 1
-    local calls = core.json_decode(read(folder .. "/" .. name .. ".json"))
+    text = read(folder .. "/" .. name .. ".json")
+    local calls = core.json_decode(text)
     local tensors = lm.load(folder .. "/" .. name .. ".safetensors")
     local counts, first = {right = 0, refused = 0, wrong = 0}, {}
     for number, call in ipairs(calls) do

@@ -58,7 +58,7 @@ describe("work without bound", function()
       assert(u[1] == 5)]])
     refuses("more than %d+ values", doubled .. "core.json_encode(t)")
     refuses("more than %d+ values", doubled
-      .. "local text, why = require 'luminary.distributed.encode'.encode(t); error(why)")
+      .. "local text, why = require 'luminary.distributed.encode_values'.encode(t); error(why)")
   end)
 
   it("of joining many tensors grows with their number", function()

@@ -215,7 +215,7 @@ describe("other machines #lua", function()
     local job, port = listener "--listen 0"
     temp.run(folder, ("timeout 5 luajit -e '%s' %d"):format([[
       package.path = arg[2] or package.path
-      local s, o = require "luminary.cli.doctor.sockets", require "luminary.cli.doctor.machine"
+      local s, o = require "luminary.cli.doctor.tcp_sockets", require "luminary.cli.doctor.files_and_commands"
       for _, text in ipairs {"GET / HTTP/1.0\r\n\r\n", "take999999999999", "give", "ping           x"} do
         local fd = assert(s.connect("127.0.0.1", tonumber(arg[1]), 2))
         s.send(fd, #text, o.now() + 1, text)
@@ -246,12 +246,12 @@ describe("other machines #lua", function()
     job:kill(0)
     job:wait()
     local stranger = ranks.start {n = 1, timeout = 20, script = [[
-      local s = require "luminary.cli.doctor.sockets"
+      local s = require "luminary.cli.doctor.tcp_sockets"
       local listener, port = s.listen(0)
       print("port " .. port)
       io.stdout:flush()
       local fd = s.accept(listener, 15)
-      s.receive(fd, 1, require("luminary.cli.doctor.machine").now() + 15)
+      s.receive(fd, 1, require("luminary.cli.doctor.files_and_commands").now() + 15)
     ]]}
     assert(stranger:wait_for(0, "port"))
     found, code = findings("--with 127.0.0.1:" .. stranger:output(0):match("port (%d+)"))
@@ -264,7 +264,7 @@ describe("other machines #lua", function()
     -- A listener whose queue is full drops what comes, as a firewall does.
     local full = ranks.start {n = 1, timeout = 30, script = [[
       local ffi = require "ffi"
-      local s = require "luminary.cli.doctor.sockets"
+      local s = require "luminary.cli.doctor.tcp_sockets"
       local listener, port = s.listen(0)
       ffi.C.listen(listener, 0)
       for _ = 1, 3 do s.connect("127.0.0.1", port, 0.2) end
@@ -327,7 +327,7 @@ describe("this machine #lua", function()
   end)
 
   it("has the same addresses by ip and by libc", function()
-    local found = require "luminary.cli.doctor.addresses"
+    local found = require "luminary.cli.doctor.ip_addresses"
     local function sorted(list)
       local out = {}
       for i, one in ipairs(list) do out[i] = ("%s %s/%d"):format(one.interface, one.address, one.bits) end

@@ -1,6 +1,6 @@
 -- `luminary run`: ranks as real processes, from their environment to what is left of them.
 local core = require "luminary.core"
-local cause = require "luminary.cli.cause"
+local cause = require "luminary.cli.failure_cause"
 local temp = require "spec.support.temp"
 local command = "bin/luminary"
 

@@ -46,7 +46,7 @@ describe("a captured step", function()
     RAdam = {lr = 0.01, betas = {0.5, 0.9}}, ASGD = {lambd = 0.01, t0 = 3}, NAdam = {lr = 0.01, momentum_decay = 1},
     LAMB = {lr = 0.01, bias_correction = false}}
   local names = {"LAMB", "Muon"}
-  for _, entry in ipairs(require "luminary.optim.entries") do table.insert(names, entry.name) end
+  for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do table.insert(names, entry.name) end
   for _, name in ipairs(names) do
     local function make(p)
       local matrices = {p[1], p[3]} -- the weights, all that Muon takes

@@ -3,7 +3,7 @@ local lm = require "luminary"
 local core = require "luminary.core"
 if core.device_count("cuda") == 0 then return end
 local data = lm.data
-local transfer = require "luminary.data.transfer"
+local transfer = require "luminary.data.copy_to_gpu"
 -- luacheck: no self
 
 local Deep = data.Dataset:extend("Deep")

@@ -292,7 +292,7 @@ describe("a process group of one", function()
 end)
 
 describe("values as text", function()
-  local encode = require "luminary.distributed.encode"
+  local encode = require "luminary.distributed.encode_values"
 
   it("come back exactly", function()
     for _, v in ipairs { 0, 1.5, -2 ^ 53, 0.1, 5e-324, 1 / 0, -1 / 0, true, false, "", "5:x", ("x"):rep(70000) } do

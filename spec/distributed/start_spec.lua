@@ -2,7 +2,7 @@
 -- other, several interfaces. What cannot be says why, in time.
 local lm = require "luminary"
 local core = require "luminary.core"
-local environment = require "luminary.distributed.environment"
+local environment = require "luminary.distributed.rank_from_environment"
 local ranks, temp = require "spec.support.ranks", require "spec.support.temp"
 local netns, slurm = require "spec.support.netns", require "spec.support.slurm"
 local needs = require "spec.support.needs"

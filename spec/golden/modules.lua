@@ -90,6 +90,57 @@ Sigmoid()]=] },
   { "nn.Softplus()",
 [=[
 Softplus(beta=1.0, threshold=20.0)]=] },
+  { "nn.Softplus(2.5, 5.5)",
+[=[
+Softplus(beta=2.5, threshold=5.5)]=] },
+  { "nn.ELU(0.5)",
+[=[
+ELU(alpha=0.5)]=] },
+  { "nn.SELU()",
+[=[
+SELU()]=] },
+  { "nn.CELU(0.5, {inplace = true})",
+[=[
+CELU(alpha=0.5, inplace=True)]=] },
+  { "nn.Mish()",
+[=[
+Mish()]=] },
+  { "nn.Hardswish()",
+[=[
+Hardswish()]=] },
+  { "nn.Hardsigmoid()",
+[=[
+Hardsigmoid()]=] },
+  { "nn.LogSigmoid()",
+[=[
+LogSigmoid()]=] },
+  { "nn.Softsign()",
+[=[
+Softsign()]=] },
+  { "nn.Tanhshrink()",
+[=[
+Tanhshrink()]=] },
+  { "nn.Threshold(0.1, 20.5)",
+[=[
+Threshold(threshold=0.1, value=20.5)]=] },
+  { "nn.Hardshrink()",
+[=[
+Hardshrink(0.5)]=] },
+  { "nn.Softshrink(1.5)",
+[=[
+Softshrink(1.5)]=] },
+  { "nn.GLU()",
+[=[
+GLU(dim=-1)]=] },
+  { "nn.RReLU(0.1, 0.3)",
+[=[
+RReLU(lower=0.1, upper=0.3)]=] },
+  { "nn.PReLU()",
+[=[
+PReLU(num_parameters=1)]=] },
+  { "nn.PReLU(3)",
+[=[
+PReLU(num_parameters=3)]=] },
   { "nn.Dropout()",
 [=[
 Dropout(p=0.5, inplace=False)]=] },

@@ -1,7 +1,7 @@
 -- lm.mp: functions in other processes and threads, the carrier that brings values there, shared tensors.
 local lm = require "luminary"
 local core = require "luminary.core"
-local carrier = require "luminary.mp.carrier"
+local carrier = require "luminary.mp.serialization"
 local open_files = require "spec.support.open_files"
 local temp = require "spec.support.temp"
 local nn, optim, data, mp = lm.nn, lm.optim, lm.data, lm.mp

@@ -28,6 +28,67 @@ local function message(f, ...)
   return tostring(err)
 end
 
+-- The ops themselves are held against PyTorch in spec/op.
+describe("an activation is its function with its fields as arguments:", function()
+  for name, pair in pairs {
+    ELU = { function() return nn.ELU(0.5) end, function(x) return F.elu(x, 0.5) end },
+    SELU = { function() return nn.SELU() end, F.selu },
+    CELU = { function() return nn.CELU { alpha = 0.5 } end, function(x) return F.celu(x, 0.5) end },
+    Mish = { function() return nn.Mish() end, F.mish },
+    Hardswish = { function() return nn.Hardswish() end, F.hardswish },
+    Hardsigmoid = { function() return nn.Hardsigmoid() end, F.hardsigmoid },
+    LogSigmoid = { function() return nn.LogSigmoid() end, F.logsigmoid },
+    Softsign = { function() return nn.Softsign() end, F.softsign },
+    Tanhshrink = { function() return nn.Tanhshrink() end, F.tanhshrink },
+    Hardtanh = { function() return nn.Hardtanh(-0.5, 1.5) end, function(x) return x:clamp(-0.5, 1.5) end },
+    Threshold = { function() return nn.Threshold(0.1, 20) end, function(x) return lm.where(x:gt(0.1), x, 20) end },
+    Hardshrink = { function() return nn.Hardshrink(0.3) end, function(x) return F.hardshrink(x, 0.3) end },
+    Softshrink = { function() return nn.Softshrink(0.3) end, function(x) return F.softshrink(x, 0.3) end },
+    Softplus = { function() return nn.Softplus(2, 1) end, function(x) return F.softplus(x, 2, 1) end },
+    Softmin = { function() return nn.Softmin(2) end, function(x) return (-x):softmax(2) end },
+    GLU = { function() return nn.GLU(2) end, function(x)
+      return x[{ {}, { 1, 2 } }] * x[{ {}, { 3, 4 } }]:sigmoid()
+    end },
+    RReLU = { function() return nn.RReLU(0.1, 0.3):eval() end, function(x) return F.leaky_relu(x, 0.2) end },
+    PReLU = { function() return nn.PReLU() end, function(x) return F.leaky_relu(x, 0.25) end },
+    PReLU_channels = { function() return nn.PReLU(4, { init = 0.5 }) end, function(x) return F.leaky_relu(x, 0.5) end },
+  } do
+    it(name, function()
+      local x = lm.randn(3, 4, 2)
+      local net = pair[1]()
+      assert.is_true(net(x):allclose(pair[2](x)))
+      if net.inplace == false then
+        net.inplace = true
+        local y = x:clone()
+        assert.equal(y, net(y))
+        assert.is_true(y:allclose(pair[2](x)))
+      end
+    end)
+  end
+
+  it("PReLU's weight learns", function()
+    local net, x = nn.PReLU(2), lm.tensor { { -1, 3 }, { -2, -4 } }
+    net(x):sum():backward()
+    assert.same({ -3, -4 }, net.weight.grad:totable())
+    assert.same({ "weight" }, (function()
+      local names = {}
+      for name in net:named_parameters() do names[#names + 1] = name end
+      return names
+    end)())
+    assert.matches("num_parameters has to be an integer of at least 1", message(nn.PReLU, 0))
+  end)
+
+  it("RReLU draws a slope for each element in training", function()
+    local x = lm.full({ 1000 }, -1)
+    for _, y in ipairs { nn.RReLU(0.1, 0.3)(x), F.rrelu(x, 0.1, 0.3, true), F.rrelu_(x:clone(), 0.1, 0.3, true) } do
+      assert.is_true(y:max():item() <= -0.1 and y:min():item() >= -0.3)
+      assert.is_true(y:std():item() > 0.03)
+    end
+    assert.matches("rrelu: lower is 0.5, upper 0.25", message(F.rrelu, x, 0.5, 0.25))
+    assert.matches("glu: dim 1 has size 3", message(F.glu, lm.zeros(3), 1))
+  end)
+end)
+
 describe("a layer gives PyTorch's output, gradients and buffers:", function()
   -- name of the golden case: how it is made; evaluation mode where the name is listed
   local cases = {
@@ -60,6 +121,18 @@ describe("a layer gives PyTorch's output, gradients and buffers:", function()
     sequential = function()
       return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Sequential(nn.Linear(5, 3), nn.ReLU()))
     end,
+    group_norm = function() return nn.GroupNorm(2, 4) end,
+    group_norm_plain = function() return nn.GroupNorm(4, 4, { eps = 0.1, affine = false }) end,
+    instance_norm = function() return nn.InstanceNorm2d(3) end,
+    instance_norm_running = function()
+      return nn.InstanceNorm1d(3, { momentum = 0.3, affine = true, track_running_stats = true })
+    end,
+    instance_norm_eval = function()
+      return nn.InstanceNorm1d(3, { affine = true, track_running_stats = true }):eval()
+    end,
+    instance_norm_single = function() return nn.InstanceNorm1d(3, { affine = true }) end,
+    rms_norm = function() return nn.RMSNorm(6) end,
+    rms_norm_dims = function() return nn.RMSNorm({ 3, 4 }, { eps = 0.01 }) end,
     ReLU = function() return nn.ReLU() end,
     LeakyReLU = function() return nn.LeakyReLU(0.2) end,
     GELU = function() return nn.GELU() end,
@@ -297,6 +370,10 @@ describe("a loss gives PyTorch's value and gradient:", function()
     ce_weight = weighted(nn.CrossEntropyLoss, { label_smoothing = 0.1 }),
     ce_ignore = function() return nn.CrossEntropyLoss { ignore_index = 4 } end,
     ce_probabilities = function() return nn.CrossEntropyLoss() end,
+    multilabel_margin_mean = function() return nn.MultiLabelMarginLoss() end,
+    multilabel_margin_none = function() return nn.MultiLabelMarginLoss { reduction = "none" } end,
+    kl_mean = function() return nn.KLDivLoss { log_target = true } end,
+    kl_none = function() return nn.KLDivLoss { log_target = true, reduction = "none" } end,
   }
   for _, reduction in ipairs { "mean", "sum", "none" } do
     cases["ce_" .. reduction] = function() return nn.CrossEntropyLoss { reduction = reduction } end
@@ -316,6 +393,39 @@ describe("a loss gives PyTorch's value and gradient:", function()
     end)
   end
 
+  it("by module and by function", function()
+    local a, b, c = lm.randn { 3, 4 }, lm.randn { 3, 4 }, lm.rand { 3, 4 } + 0.1
+    local signs, one_each = lm.tensor { 1, -1, 1 }, lm.tensor({ 4, 1, 2 }, { dtype = "int64" })
+    local both = lm.tensor { { 1, -1, 1, 1 }, { -1, -1, 1, -1 }, { 1, 1, 1, -1 } }
+    same("l1", nn.L1Loss()(a, b), F.l1_loss(a, b))
+    same("smooth", nn.SmoothL1Loss { beta = 0.5 }(a, b), F.smooth_l1_loss(a, b, { beta = 0.5 }))
+    same("huber", nn.HuberLoss { delta = 0.5 }(a, b), F.huber_loss(a, b, { delta = 0.5 }))
+    same("kl", nn.KLDivLoss { reduction = "batchmean" }(a, c), F.kl_div(a, c, { reduction = "sum" }) / 3)
+    same("poisson", nn.PoissonNLLLoss { full = true }(a, c), F.poisson_nll_loss(a, c, { full = true }))
+    same("gaussian", nn.GaussianNLLLoss { full = true }(a, b, c), F.gaussian_nll_loss(a, b, c, { full = true }))
+    same("soft", nn.SoftMarginLoss()(a, both), F.soft_margin_loss(a, both))
+    same("hinge", nn.HingeEmbeddingLoss(2)(a, both), F.hinge_embedding_loss(a, both, { margin = 2 }))
+    same("rank", nn.MarginRankingLoss(0.5)(a, b, both), F.margin_ranking_loss(a, b, both, { margin = 0.5 }))
+    same("cosine", nn.CosineEmbeddingLoss(0.5)(a, b, signs), F.cosine_embedding_loss(a, b, signs, { margin = 0.5 }))
+    local triplet = F.triplet_margin_loss(a, b, c, { margin = 2, p = 1, swap = true })
+    same("triplet", nn.TripletMarginLoss(2, 1, { swap = true })(a, b, c), triplet)
+    local how = { margin = 2, swap = true, distance_function = function(x, y) return (x - y + 1e-6):norm(1, -1) end }
+    same("distance", nn.TripletMarginWithDistanceLoss(how)(a, b, c), triplet)
+    local squared = F.multi_margin_loss(a, one_each, { p = 2, margin = 0.5 })
+    same("classes", nn.MultiMarginLoss(2, 0.5, lm.ones(4))(a, one_each), squared)
+    same("labels", nn.MultiLabelSoftMarginLoss()(a, c), F.multilabel_soft_margin_loss(a, c))
+    same("cosine", nn.CosineSimilarity(1)(a, b), F.cosine_similarity(a, b, { dim = 1 }))
+    same("distance", nn.PairwiseDistance(1)(a, b), F.pairwise_distance(a, b, { p = 1 }))
+  end)
+
+  it("small variances count as eps, but have a gradient", function()
+    local var = lm.zeros(2):requires_grad_()
+    local y = F.gaussian_nll_loss(lm.ones(2), lm.zeros(2), var, { eps = 0.5, reduction = "sum" })
+    y:backward()
+    same("loss", y, lm.tensor(math.log(0.5) + 2))
+    same("gradient", var.grad, lm.tensor { -1, -1 })
+  end)
+
   it("a weight moves with the module", function()
     local loss = nn.CrossEntropyLoss { weight = lm.ones { 3 } }
     loss:to("cpu:1", "float64")
@@ -331,6 +441,15 @@ end)
 
 describe("layers name wrong arguments:", function()
   local cases = {
+    { "num_groups = 3 has to divide num_channels = 4", function() nn.GroupNorm(3, 4) end },
+    { "RMSNorm: normalized_shape has to be a size", function() nn.RMSNorm("x") end },
+    { "x [N, C, L] or [C, L] wanted", function() nn.InstanceNorm1d(3)(lm.ones(2, 3, 4, 5)) end },
+    { "InstanceNorm1d: 3 channels wanted, got a tensor [2, 4, 5]",
+      function() nn.InstanceNorm1d(3)(lm.ones(2, 4, 5)) end },
+    { "batchmean", function() nn.KLDivLoss { reduction = "batch" } end },
+    { "multilabel_margin_loss: x is a tensor [2, 3], target a tensor [2, 4]",
+      function() F.multilabel_margin_loss(lm.ones(2, 3), lm.ones(2, 4):long()) end },
+    { "margin has to be a number", function() nn.MarginRankingLoss("much") end },
     { "in_features", function() nn.Linear() end },
     { "out_features has to be an integer of at least 1, got number 1.5", function() nn.Linear(3, 1.5) end },
     { "{bias = false}", function() nn.Linear(3, 4, false) end },
@@ -372,7 +491,7 @@ describe("layers name wrong arguments:", function()
 end)
 
 describe("a layer that is an entry", function()
-  local layer = require "luminary.nn.layer"
+  local layer = require "luminary.nn.define_layer"
   local list, entry = layer.entries()
   entry "Scaled" {
     takes = { { "by", "number" }, { "shift", "number", 1 } }, options = { { "mode", { "up", "down" }, "up" } },

@@ -1,7 +1,5 @@
 -- x[key] and x[key] = value, in every form DESIGN names, against a model of it in plain Lua.
-local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
-package.path = here .. "/support/?.lua;" .. package.path
-local temp = require "temp"
+local temp = require "spec.support.temp"
 local lm = require "luminary"
 local nan = 0 / 0
 
@@ -442,8 +440,8 @@ end)
 describe("merged dims", function()
   it("go through the same places as the dims that they came from", function()
     local folder = temp.folder()
-    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -Werror -O1 -I%s/../kernels"
-      .. " %s/support/merged_dims.c -o %s/check && %s/check"):format(here, here, folder, folder))
+    local ok, text = temp.run(folder, ("env -u LD_PRELOAD cc -std=gnu11 -Wall -Wextra -Werror -O1 -Ikernels"
+      .. " spec/support/merged_dims.c -o %s/check && %s/check"):format(folder, folder))
     temp.remove(folder)
     assert(ok, text)
     assert.matches("ok", text)

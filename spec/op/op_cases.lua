@@ -81,6 +81,46 @@ binary("remainder", "torch.remainder(x, other)", { no_special = true,
   { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } } })
 binary("maximum", "torch.maximum(x, other)")
 binary("minimum", "torch.minimum(x, other)")
+binary("rsub", "torch.rsub(x, other, alpha=alpha)", { defaults = { alpha = 1 }, { x = t { 3 }, other = t { 3 }, alpha = 2 } })
+binary("fmod", "torch.fmod(x, other)", { no_special = true,
+  first = { x = t({ 3, 4 }, { lo = -9, hi = 9 }), other = t({ 3, 4 }, { lo = 1, hi = 4 }) },
+  { x = v { 7, -7, 7, -7 }, other = v { 2, 2, -2, -2 } }, { x = n({ 9 }, -9, 9), other = n({ 9 }, -5, -1) },
+  { x = v { 1e30, -1e20, 6, -6, -0.0, inf, 5, 5, 1e-40 }, other = v { 0.3, 7, 3, 3, 2, 2, inf, 0, 3e-41 } },
+  bad = { { n({ 2 }, 1, 3), 0, message = "fmod.*integer division by zero" } } })
+binary("fmax", "torch.fmax(x, other)")
+binary("fmin", "torch.fmin(x, other)")
+binary("xlogy", "torch.xlogy(x, other)", { first = { x = t { 3, 4 }, other = pos { 3, 4 } } })
+binary("hypot", "torch.hypot(x, other)")
+binary("atan2", "torch.atan2(x, other)")
+binary("copysign", "torch.copysign(x, other)")
+binary("logaddexp", "torch.logaddexp(x, other)")
+binary("logaddexp2", "torch.logaddexp2(x, other)")
+binary("ldexp", "torch.ldexp(x, other)", { { x = t { 3 }, other = n({ 3 }, -5, 5) } })
+op("heaviside", "x values", "torch.heaviside(x, values)", { grad = false, { x = t { 3, 4 }, values = t { 4 } }, { x = special, values = v { 0.5 } },
+  { x = t { 0, 3 }, values = t {} }, bad = { { t { 2, 3 }, t { 2, 4 }, message = "heaviside.*%[2, 3%].*%[2, 4%]" } } })
+op("lerp", "x end weight", "torch.lerp(x, end, weight)", { { x = t { 3, 4 }, ["end"] = t { 3, 4 }, weight = t { 3, 4 } },
+  { x = t { 3, 4 }, ["end"] = t { 4 }, weight = 0.25 }, { x = t { 4 }, ["end"] = t { 3, 1 }, weight = 0.75 }, { x = t { 0, 3 }, ["end"] = t { 3 }, weight = 2 },
+  bad = { { t { 2, 3 }, t { 2, 4 }, 0.5, message = "lerp.*%[2, 3%].*%[2, 4%]" }, { t { 2 }, t { 2 }, message = "lerp: weight" } } })
+for name, divisor in pairs { addcmul = t { 3, 1 }, addcdiv = pos { 3, 1 } } do
+  op(name, "x tensor1 tensor2", "torch." .. name .. "(x, tensor1, tensor2, value=value)", { defaults = { value = 1 },
+    { x = t { 3, 4 }, tensor1 = t { 4 }, tensor2 = divisor }, { x = t { 3, 4 }, tensor1 = t { 3, 4 }, tensor2 = divisor, value = -0.5 },
+    { x = t { 0, 3 }, tensor1 = t { 3 }, tensor2 = t {} },
+    bad = { { t { 2, 3 }, t { 2, 4 }, t {}, message = name .. ".*%[2, 3%].*%[2, 4%]" }, { t { 2 }, t { 2 }, message = name .. ": tensor2" } } })
+end
+for name, py in pairs { bitwise_and = "x & other", bitwise_or = "x | other", bitwise_xor = "x ^ other", gcd = "torch.gcd(x, other)", lcm = "torch.lcm(x, other)" } do
+  op(name, "x other", py, { grad = false, { x = n({ 3, 4 }, -9, 9, true), other = n({ 3, 4 }, -9, 9, true) },
+    { x = n({ 3, 4 }, -90, 90, true), other = n({ 3, 1 }, -90, 90, true) }, { x = n({ 0, 4 }, -9, 9, true), other = n({ 4 }, 1, 5, true) },
+    bad = { { t { 2 }, 1, message = name .. ": is for integers and bool, got float32" } } })
+end
+for name, py in pairs { bitwise_left_shift = "x << other", bitwise_right_shift = "x >> other" } do
+  op(name, "x other", py, { grad = false, { x = n({ 3, 4 }, -9, 9, true), other = n({ 3, 4 }, 0, 5, true) },
+    { x = n({ 3, 4 }, -90, 90, true), other = n({ 4 }, 60, 66, true) }, { x = n({ 3 }, -9, 9, true), other = 2 },
+    bad = { { t { 2 }, 1, message = name .. ": is for integers and bool, got float32" }, { b { 2 }, b { 2 }, message = name .. ".*bool" } } })
+end
+op("isclose", "x other", "torch.isclose(x, other, rtol=rtol, atol=atol, equal_nan=equal_nan)", { grad = false,
+  defaults = { rtol = 1e-5, atol = 1e-8, equal_nan = false }, { x = v { 1, 1, 2, 0 }, other = v { 1, 1.1, 2, 1e-9 } },
+  { x = v { 1, 1, 2, 0 }, other = v { 1, 1.1, 2.5, 0.1 }, rtol = 0.2 }, { x = special, other = special, equal_nan = true }, { x = special, other = special2 },
+  { x = n({ 9 }, -2, 2), other = n({ 9 }, -2, 2), atol = 1 }, bad = { { t { 2, 3 }, t { 2, 4 }, message = "%[2, 3%].*%[2, 4%]" } } })
 op("pow", "x exponent", "torch.pow(x, exponent)", { { x = pos { 3, 4 }, exponent = pos { 3, 4 } },
   { x = t { 2, 3 }, exponent = 2 }, { x = t { 2, 3 }, exponent = 3 }, { x = pos { 2, 3 }, exponent = 0.5 },
   { x = pos { 2, 3 }, exponent = -1 }, { x = t { 2, 1 }, exponent = v { 2, 3 } }, { x = special, exponent = special2 },
@@ -88,7 +128,8 @@ op("pow", "x exponent", "torch.pow(x, exponent)", { { x = pos { 3, 4 }, exponent
 for _, name in ipairs { "eq", "ne", "lt", "le", "gt", "ge" } do
   binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 1, 2, 3 }, other = v { 2, 2, 2 } } })
 end
-for _, name in ipairs { "logical_and", "logical_or" } do
+
+for _, name in ipairs { "logical_and", "logical_or", "logical_xor" } do
   binary(name, "torch." .. name .. "(x, other)", { grad = false, { x = v { 0, 1, 0, 2 }, other = v { 0, 0, 3, 4 } } })
 end
 op("where", "condition x other", "torch.where(condition, x, other)", {
@@ -136,6 +177,32 @@ unary("reciprocal", nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }
 unary "square"
 unary "sin"
 unary "cos"
+unary "sinh"
+unary "cosh"
+unary "asinh"
+unary "atan"
+unary "erfc"
+op("mul_sigmoid", "x gate", "x * torch.sigmoid(gate)", { { x = t { 3, 4 }, gate = t { 3, 4 } }, { x = t { 2, 3, 4 }, gate = t { 4 } }, { x = t { 0, 3 }, gate = t { 3 } },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds sigmoid(gate)
+  bad = { { t { 2, 3 }, t { 2, 4 }, message = "mul_sigmoid.*%[2, 3%].*%[2, 4%]" } } })
+unary "exp2"
+unary "sinc"
+unary "deg2rad"
+unary "rad2deg"
+local inner = { domain = t({ 3, 4 }, { lo = -0.9, hi = 0.9 }), domain3 = t({ 2, 3, 4, 5 }, { lo = -0.9, hi = 0.9 }) }
+for _, name in ipairs { "asin", "acos", "atanh", "erfinv" } do unary(name, nil, inner) end
+unary("tan", nil, { domain = t({ 3, 4 }, { lo = -1.4, hi = 1.4 }) })
+unary("acosh", nil, { domain = t({ 3, 4 }, { lo = 1.1, hi = 4 }), domain3 = t({ 2, 3, 4, 5 }, { lo = 1.1, hi = 4 }) })
+for _, name in ipairs { "log2", "log10" } do unary(name, nil, { domain = pos { 3, 4 }, domain3 = pos { 2, 3, 4, 5 } }) end
+unary("frac")
+op("logit", "x eps", "torch.logit(x, eps)", { defaults = { eps = { py = "None" } },
+  tol = { float16 = { 2e-3, 1e-4 }, bfloat16 = { 2e-2, 1e-3 } }, -- PyTorch rounds x / (1 - x)
+  { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }) },
+  { x = t({ 3, 4 }, { lo = 0, hi = 1 }), eps = 0.2 }, { x = v { 0, 1, 0.5, 2, -1, nan } }, { x = v { 0, 1, 0.5, 2, -1 }, eps = 0.01 },
+  bad = { { t { 2 }, "a", message = "logit: eps" } } })
+op("nan_to_num", "x nan posinf neginf", "torch.nan_to_num(x, nan, posinf, neginf)", { defaults = { nan = 0, posinf = { py = "None" }, neginf = { py = "None" } },
+  { x = t { 3, 4 } }, { x = special }, { x = special, nan = 2, posinf = 3, neginf = -4 }, { x = special, posinf = 5 }, { x = t { 0, 3 } },
+  bad = { { t { 2 }, "a", message = "nan_to_num: nan" } } })
 unary "tanh"
 unary "erf"
 unary "sigmoid"
@@ -148,11 +215,34 @@ unary("relu6", "F.relu6(x)")
 op("leaky_relu", "x negative_slope", "F.leaky_relu(x, negative_slope)", { defaults = { negative_slope = 0.01 },
   { x = t { 3, 4 } }, { x = t { 3, 4 }, negative_slope = 0.2 }, { x = special }, { x = t { 0 } },
   bad = { { t { 2 }, "a", message = "leaky_relu: negative_slope" } } })
+op("threshold", "x threshold value", "F.threshold(x, threshold, value)", { { x = t { 3, 4 }, threshold = 0, value = -2 }, { x = special, threshold = 1, value = 7 },
+  { x = t { 0 }, threshold = 0, value = 0 }, bad = { { t { 2 }, 1, message = "threshold: value" } } })
+op("hardtanh", "x min_val max_val", "F.hardtanh(x, min_val, max_val)", { defaults = { min_val = -1, max_val = 1 }, { x = t { 3, 4 } },
+  { x = t { 3, 4 }, min_val = -0.5, max_val = 1.5 }, { x = special }, { x = t { 0 } },
+  differs = { int64 = gives_float, int32 = gives_float, uint8 = gives_float, bool = gives_float },
+  bad = { { t { 2 }, 1, -1, message = "hardtanh: min_val is 1, max_val %-1" } } })
+for _, name in ipairs { "elu", "celu" } do
+  op(name, "x alpha", "F." .. name .. "(x, alpha)", { defaults = { alpha = 1 }, { x = t { 3, 4 } }, { x = t { 3, 4 }, alpha = 0.7 }, { x = special }, { x = t { 0 } },
+    bad = { { t { 2 }, "a", message = name .. ": alpha" } } })
+end
+for _, name in ipairs { "hardshrink", "softshrink" } do
+  op(name, "x lambd", "F." .. name .. "(x, lambd)", { defaults = { lambd = 0.5 }, { x = t { 3, 4 } }, { x = t { 3, 4 }, lambd = 1 }, { x = special }, { x = t { 0 } },
+    bad = { { t { 2 }, "a", message = name .. ": lambd" } } })
+end
+for _, name in ipairs { "selu", "softsign", "mish", "hardsigmoid", "hardswish" } do unary(name, "F." .. name .. "(x)") end
+unary("tanhshrink", "F.tanhshrink(x)", { tol = { float16 = { 1e-3, 1e-3 }, bfloat16 = { 1e-2, 1e-2 } } }) -- PyTorch rounds tanh(x)
+op("prelu", "x weight", "F.prelu(x, weight)", { { x = t { 2, 3, 4 }, weight = t { 3 } }, { x = t { 2, 3 }, weight = t { 3 } }, { x = t { 2, 3, 4, 5 }, weight = t { 1 } },
+  { x = t {}, weight = t { 1 } }, { x = t { 0, 3 }, weight = t { 3 } },
+  bad = { { t { 2, 3, 4 }, t { 4 }, message = "prelu: weight is %[4%], x %[2, 3, 4%]" }, { t { 2 }, message = "prelu: weight" } } })
+op("softmin", "x dim", "F.softmin(x, dim)", { { x = t { 3, 4 }, dim = 2 }, { x = t { 2, 3, 4 }, dim = -2 }, bad = { { t { 2, 3 }, 3, message = "dim 3" } } })
 -- PyTorch's vectorized gelu gives NaN at infinity, where x * Phi(x) is infinity.
-unary("gelu", "F.gelu(x)", { no_special = true })
+op("gelu", "x", "F.gelu(x, approximate=approximate)", { defaults = { approximate = "none" }, { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } },
+  { x = t { 3, 4 }, approximate = "tanh" }, bad = { { 3, message = "gelu: x" }, { t { 2 }, { approximate = "tan" }, message = "gelu: approximate.*tanh" } } })
 unary("gelu_tanh", "F.gelu(x, approximate='tanh')", { no_special = true })
 unary("silu", "F.silu(x)")
-unary("softplus", "F.softplus(x, threshold=1e9)", { no_special = true })
+op("softplus", "x beta threshold", "F.softplus(x, beta, threshold)", { defaults = { beta = 1, threshold = 20 }, { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } },
+  { x = t { 3, 4 }, beta = 2 }, { x = t { 3, 4 }, beta = 3, threshold = 1 }, { x = special }, { x = t {} }, { x = t { 0, 3 } }, { x = t { 3 }, beta = -1 },
+  bad = { { 3, message = "softplus: x" }, { t { 2 }, "a", message = "softplus: beta" } } })
 for _, name in ipairs { "floor", "ceil", "trunc" } do unary(name, nil, { grad = false }) end
 op("round", "x", "torch.round(x, decimals=decimals)", { grad = false, defaults = { decimals = 0 },
   { x = t { 3, 4 } }, { x = t { 2, 3, 4, 5 } }, { x = t {} }, { x = t { 0, 3 } }, { x = special }, { x = t { 3, 4 }, decimals = 2 },
@@ -166,7 +256,9 @@ op("round_scaled", "x factor divisor", "torch.round(x * factor / divisor) * divi
   bad = { { t { 2 }, message = "round_scaled: factor" } } })
 unary("logical_not", nil, { grad = false })
 unary("isnan", nil, { grad = false })
-unary("isfinite", nil, { grad = false })
+for _, name in ipairs { "isfinite", "isinf", "isposinf", "isneginf", "signbit" } do unary(name, nil, { grad = false }) end
+op("bitwise_not", "x", "~x", { grad = false, { x = n({ 3, 4 }, -9, 9, true) }, { x = n({ 0, 4 }, -9, 9, true) },
+  bad = { { t { 2 }, message = "bitwise_not: is for integers and bool, got float32" } } })
 
 -- ---- reductions
 local function reduction(name, py, o)
@@ -459,6 +551,14 @@ op("dropout", "x p training", "F.dropout(x, p, training)", { defaults = { p = 0.
   { x = t { 30, 40 } }, { x = t { 3, 4 }, p = 0 }, { x = t { 3, 4 }, p = 1 }, { x = t { 0 } },
   bad = { { t { 2 }, 1.5, message = "dropout: p.*1.5" } } })
 
+op("rms_norm", "x normalized_shape weight", "F.rms_norm(x, normalized_shape, weight, eps)", { defaults = { weight = none, eps = none },
+  { x = t { 3, 6 }, normalized_shape = { 6 }, weight = pos { 6 }, eps = 1e-5 }, { x = t { 2, 3, 4 }, normalized_shape = { 3, 4 } }, { x = t { 0, 4 }, normalized_shape = { 4 } },
+  bad = { { t { 3, 6 }, { 5 }, message = "rms_norm: normalized_shape is %[5%], x %[3, 6%]" }, { t { 3, 6 }, { 6 }, t { 5 }, message = "rms_norm: weight is %[5%]" } } })
+op("group_norm", "x num_groups weight bias", "F.group_norm(x, num_groups, weight, bias, eps)", { defaults = { weight = none, bias = none, eps = 1e-5 },
+  { x = t { 2, 4, 3 }, num_groups = 2, weight = pos { 4 }, bias = t { 4 } }, { x = t { 2, 4, 3, 2 }, num_groups = 4, eps = 0.1 }, { x = t { 3, 4 }, num_groups = 1, weight = pos { 4 } },
+  bad = { { t { 2, 4, 3 }, 3, message = "group_norm: 4 channels are not to be divided into 3 groups" }, { t { 4 }, 2, message = "group_norm: x is %[4%]" },
+    { t { 2, 4, 3 }, 2, t { 3 }, message = "group_norm: weight is %[3%].*4 channels" }, { t { 2, 4 }, 2, nil, t { 3 }, message = "group_norm: bias is %[3%]" } } })
+
 -- ---- losses
 local ldefaults = { weight = none, ignore_index = -100, reduction = "mean", label_smoothing = 0, pos_weight = none }
 op("nll_loss", "x target", "F.nll_loss(x, target, weight, ignore_index=base0(ignore_index), reduction=reduction)", { defaults = ldefaults,
@@ -495,6 +595,104 @@ op("binary_cross_entropy", "x target", "F.binary_cross_entropy(x, target, weight
   { x = t({ 3, 4 }, { lo = 0.1, hi = 0.9 }), target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
   { x = v { 0, 1, 0.5 }, target = v { 1, 0, 1 }, reduction = "sum" },
   bad = { { t { 3, 4 }, t { 3 }, message = "binary_cross_entropy.*%[3, 4%].*%[3%]" } } })
+
+op("huber", "x target", "F.huber_loss(x, target, reduction='none', delta=delta)", { defaults = { delta = 1 },
+  { x = sep { 3, 4 }, target = v { 0.2, 0.1, -0.3, 0.4 } }, { x = t { 3, 1 }, target = t { 4 }, delta = 0.5 }, { x = t { 0, 3 }, target = t { 3 } },
+  { x = special, target = special2 }, bad = { { t { 3, 4 }, t { 5 }, message = "huber.*%[3, 4%].*%[5%]" } } })
+op("relative_entropy", "x target", "F.kl_div(x, target, reduction='none')", { { x = t { 3, 4 }, target = pos { 3, 4 } },
+  { x = t { 3, 1 }, target = pos { 4 } }, { x = t { 3 }, target = v { 0, 1, 0.5 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "relative_entropy.*%[3, 4%].*%[5%]" } } })
+-- A loss of x and target: each reduction, an empty one, and sizes that do not fit.
+local function pair_loss(name, extra, o)
+  local x, target = o.x or t { 3, 4 }, o.target or t { 3, 4 }
+  local row = { { x = x, target = target }, { x = x, target = target, reduction = "sum" }, { x = x, target = target, reduction = "none" },
+    { x = t { 0, 4 }, target = t { 0, 4 }, reduction = "sum" } }
+  for _, case in ipairs(o) do row[#row + 1] = case end
+  row.defaults, row.lacks, row.grad, row.tol, row.dtypes = o.defaults or {}, o.lacks, o.grad, o.tol, o.dtypes
+  row.defaults.reduction = "mean"
+  row.bad = { { t { 3, 4 }, t { 5 }, message = name .. ".*%[5%]" },
+    { t { 2 }, t { 2 }, { reduction = "men" }, message = name .. ": reduction.*mean" } }
+  for _, bad in ipairs(o.bad or {}) do row.bad[#row.bad + 1] = bad end
+  op(name, "x target", ("F.%s(x, target, reduction=reduction%s)"):format(name, extra), row)
+end
+local signs = v({ 1, -1, -1, 1, 1, 1, -1, -1, 1, -1, 1, -1 }, { 3, 4 })
+pair_loss("l1_loss", "", {})
+pair_loss("huber_loss", ", delta=delta", { defaults = { delta = 1 }, { x = t { 3, 4 }, target = t { 3, 4 }, delta = 0.3 },
+  bad = { { t { 2 }, t { 2 }, { delta = 0 }, message = "huber_loss: delta is 0; it has to be positive" } } })
+pair_loss("smooth_l1_loss", ", beta=beta", { defaults = { beta = 1 }, { x = t { 3, 4 }, target = t { 3, 4 }, beta = 0.3 },
+  { x = t { 3, 4 }, target = t { 3, 4 }, beta = 0 },
+  bad = { { t { 2 }, t { 2 }, { beta = -1 }, message = "smooth_l1_loss: beta is %-1; it has to be 0 or more" } } })
+pair_loss("kl_div", ", log_target=log_target", { target = pos { 3, 4 }, defaults = { log_target = false },
+  { x = t { 3, 4 }, target = pos { 3, 4 }, reduction = "batchmean" }, { x = t { 3, 4 }, target = t { 3, 4 }, log_target = true },
+  bad = { { t { 2 }, t { 2 }, { reduction = "batch" }, message = "batchmean" } } })
+pair_loss("poisson_nll_loss", ", log_input=log_input, full=full, eps=eps", { x = pos { 3, 4 }, target = pos { 3, 4 },
+  defaults = { log_input = true, full = false, eps = 1e-8 }, { x = pos { 3, 4 }, target = n({ 3, 4 }, 0, 5), log_input = false, full = true } })
+pair_loss("soft_margin_loss", "", { target = signs })
+pair_loss("hinge_embedding_loss", ", margin=margin", { target = signs, defaults = { margin = 1 }, grad = { "x" },
+  { x = t { 3, 4 }, target = signs, margin = 0.5 } })
+pair_loss("multilabel_soft_margin_loss", ", weight=weight", { target = t({ 3, 4 }, { lo = 0, hi = 1 }), defaults = { weight = none },
+  { x = t { 3, 4 }, target = t({ 3, 4 }, { lo = 0, hi = 1 }), weight = pos { 4 }, reduction = "none" },
+  bad = { { t {}, t {}, message = "multilabel_soft_margin_loss: x is 0%-d" } } })
+op("gaussian_nll_loss", "x target var", "F.gaussian_nll_loss(x, target, var, full=full, eps=eps, reduction=reduction)", {
+  defaults = { full = false, eps = 1e-6, reduction = "mean" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 4 } },
+  { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3 }, full = true, reduction = "sum" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 1 }, eps = 0.1, reduction = "none" },
+  bad = { { t { 3 }, t { 3 }, v { 1, -1, 1 }, message = "gaussian_nll_loss: var has %-1" }, { t { 3 }, t { 3 }, pos { 2, 3 }, message = "gaussian_nll_loss: var is %[2, 3%]" },
+    { t { 3 }, t { 3 }, pos { 3 }, { eps = 0 }, message = "eps is 0" } } })
+local no_mean = "the mean of integers"
+op("margin_ranking_loss", "x1 x2 target", "F.margin_ranking_loss(x1, x2, target, margin=margin, reduction=reduction)", {
+  defaults = { margin = 0, reduction = "mean" }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = signs }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = signs, margin = 0.7, reduction = "none" },
+  { x1 = t { 0 }, x2 = t { 0 }, target = t { 0 }, reduction = "sum" }, grad = { "x1", "x2" },
+  lacks = { int64 = no_mean, int32 = no_mean, uint8 = no_mean },
+  bad = { { t { 3 }, t { 3 }, t { 2, 3 }, message = "margin_ranking_loss: x1 is %[3%]" } } })
+op("cosine_similarity", "x1 x2", "F.cosine_similarity(x1, x2, dim, eps)", { defaults = { dim = 2, eps = 1e-8 },
+  tol = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 1e-2 } }, -- PyTorch divides before it multiplies
+  { x1 = t { 3, 4 }, x2 = t { 3, 4 } },
+  { x1 = t { 2, 3, 4 }, x2 = t { 4 }, dim = -1 }, { x1 = t { 3, 4 }, x2 = t { 1, 4 }, dim = 1 }, { x1 = t { 0, 3 }, x2 = t { 0, 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "cosine_similarity.*%[3, 4%].*%[5%]" }, { n({ 2, 2 }, 1, 3, true), n({ 2, 2 }, 1, 3, true), message = "cosine_similarity: x1 is int64" } } })
+op("cosine_embedding_loss", "x1 x2 target", "F.cosine_embedding_loss(x1, x2, target, margin=margin, reduction=reduction)", {
+  defaults = { margin = 0, reduction = "mean" }, { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v { 1, -1, 1 } },
+  { x1 = t { 3, 4 }, x2 = t { 3, 4 }, target = v { -1, -1, 1 }, margin = 0.2, reduction = "none" }, { x1 = t { 4 }, x2 = t { 4 }, target = v({ 1 }, {}), reduction = "sum" },
+  grad = { "x1", "x2" }, differs = { uint8 = "PyTorch takes 255 for -1" },
+  bad = { { t { 3, 4 }, t { 3, 4 }, t { 3, 4 }, message = "cosine_embedding_loss: target is %[3, 4%]" },
+    { t { 4 }, t { 4 }, t { 1 }, message = "cosine_embedding_loss: x1 is %[4%]" } } })
+op("pairwise_distance", "x1 x2", "F.pairwise_distance(x1, x2, p, eps, keepdim)", { defaults = { p = 2, eps = 1e-6, keepdim = false }, { x1 = t { 3, 4 }, x2 = t { 3, 4 } },
+  { x1 = t { 3, 4 }, x2 = t { 4 }, p = 1, keepdim = true }, { x1 = t { 4 }, x2 = t { 4 }, p = inf }, { x1 = t { 0, 3 }, x2 = t { 0, 3 } },
+  bad = { { t { 3, 4 }, t { 5 }, message = "pairwise_distance.*%[3, 4%].*%[5%]" } } })
+op("triplet_margin_loss", "anchor positive negative", "F.triplet_margin_loss(anchor, positive, negative, margin=margin, p=p, eps=eps, swap=swap, reduction=reduction)", {
+  defaults = { margin = 1, p = 2, eps = 1e-6, swap = false, reduction = "mean" }, { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 } },
+  { anchor = t { 3, 4 }, positive = t { 3, 4 }, negative = t { 3, 4 }, margin = 2, p = 1, swap = true, reduction = "none" },
+  { anchor = t { 4 }, positive = t { 4 }, negative = t { 4 }, reduction = "sum" },
+  bad = { { t { 3, 4 }, t { 4 }, t { 3, 4 }, message = "triplet_margin_loss: anchor is %[3, 4%]" }, { t { 4 }, t { 4 }, t { 4 }, { margin = 0 }, message = "margin is 0" } } })
+op("multi_margin_loss", "x target", "F.multi_margin_loss(x, target, p=p, margin=margin, weight=weight, reduction=reduction)", {
+  defaults = { p = 1, margin = 1, weight = none, reduction = "mean" }, { x = t { 4, 5 }, target = i({ 4 }, 5) },
+  { x = t { 4, 5 }, target = i({ 4 }, 5), p = 2, margin = 0.6, weight = pos { 5 }, reduction = "none" },
+  { x = t { 5 }, target = i({}, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" }, grad = { "x" },
+  bad = { { t { 4, 5 }, n({ 4 }, 6, 7, true), message = "multi_margin_loss.*6.*5" }, { t { 4, 5 }, i({ 3 }, 5), message = "multi_margin_loss: target is %[3%]; for x of %[4, 5%]" },
+    { t { 4, 5 }, i({ 4 }, 5), { p = 3 }, message = "multi_margin_loss: p is 3; it has to be 1 or 2" }, { t { 4, 5 }, i({ 4 }, 5), { weight = pos { 4 } }, message = "weight is %[4%].*5 classes" } } })
+
+-- ---- products and distances
+local vectors = { { t { 4 }, t { 5 }, message = "two vectors of one length" }, { t { 2, 2 }, t { 4 }, message = "two vectors of one length" } }
+op("mv", "x vec", "torch.mv(x, vec)", { { x = t { 3, 4 }, vec = t { 4 } }, { x = t { 0, 4 }, vec = t { 4 } }, { x = t { 3, 0 }, vec = t { 0 } },
+  bad = { { t { 3, 4 }, t { 3 }, message = "mv: x is %[3, 4%], vec %[3%]" }, { t { 4 }, t { 4 }, message = "mv: x is %[4%]" } } })
+op("dot", "x other", "torch.dot(x, other)", { { x = t { 7 }, other = t { 7 } }, { x = t { 0 }, other = t { 0 } }, bad = vectors })
+op("vdot", "x other", "torch.vdot(x, other)", { { x = t { 7 }, other = t { 7 } }, bad = vectors })
+op("outer", "x other", "torch.outer(x, other)", { { x = t { 3 }, other = t { 4 } }, { x = t { 0 }, other = t { 4 } },
+  bad = { { t { 3, 4 }, t { 3 }, message = "outer: x is %[3, 4%], other %[3%]; two vectors" } } })
+local scales = { beta = 1, alpha = 1 }
+op("addmv", "input x vec", "torch.addmv(input, x, vec, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3 }, x = t { 3, 4 }, vec = t { 4 } },
+  { input = t { 1 }, x = t { 3, 4 }, vec = t { 4 }, beta = 2, alpha = 3 }, { input = v { nan, nan, nan }, x = t { 3, 4 }, vec = t { 4 }, beta = 0 },
+  bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addmv: .*%[3, 4%]" } } })
+op("addr", "input x other", "torch.addr(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, { input = t { 3, 4 }, x = t { 3 }, other = t { 4 } },
+  { input = t { 4 }, x = t { 3 }, other = t { 4 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "addr: .*two vectors" } } })
+local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } -- the product is rounded before the sum
+op("baddbmm", "input x other", "torch.baddbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
+  { input = t { 2, 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
+  { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "baddbmm: x is %[3, 4%]" } } })
+op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between, { input = t { 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
+  { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 2, 3, 4 }, t { 2, 3, 5 }, message = "addbmm: x is %[2, 3, 4%]" } } })
+op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } }, { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: x is %[3%]; it has to be a matrix" } } })
+op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
+  { x = t { 0, 3 }, other = t { 0, 3 } }, bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross" } } })
 
 -- ---- views
 op("view", "x size", "x.view(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 3, 4 }, size = { 2, -1, 2 } },

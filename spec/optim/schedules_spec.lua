@@ -413,7 +413,7 @@ describe("a schedule", function()
   it("goes to a process and back with its optimizer", function()
     local opt = optimizer()
     local schedule = S.StepLR(opt, 1, { gamma = 0.5 })
-    local carrier = require "luminary.mp.carrier"
+    local carrier = require "luminary.mp.serialization"
     local text, tensors = carrier.encode("spec", { opt, schedule }, {})
     local copy = carrier.decode(text, tensors)
     copy[1]:step()

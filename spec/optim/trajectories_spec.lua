@@ -3,8 +3,8 @@
 local lm = require "luminary"
 local golden = require "spec.support.golden"
 local optim = lm.optim
-local entries = require "luminary.optim.entries"
-local whole = require "luminary.optim.whole"
+local entries = require "luminary.optim.sgd_adam_rules"
+local whole = require "luminary.optim.lamb_muon_adafactor"
 local cases = dofile "spec/golden/trajectories.lua"
 local device = os.getenv("LM_SPEC_DEVICE") or "cpu"
 

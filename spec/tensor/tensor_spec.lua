@@ -303,7 +303,7 @@ describe("a tensor", function()
     assert.same({ shape = { 2, 3 }, nested = { { 2, 3 } } }, lm.load(folder .. "/x"))
     temp.remove(folder)
     assert.equal("[2,3]", (lm.core.json_encode(x.shape):gsub("%s", "")))
-    local encode = require "luminary.distributed.encode"
+    local encode = require "luminary.distributed.encode_values"
     assert.same({ shape = { 2, 3 } }, encode.decode(encode.encode { shape = x.shape }))
     local Set = lm.data.Dataset:extend("Set")
     function Set:len() return self.n end
@@ -500,6 +500,35 @@ describe("where", function()
       assert.equal("float32", lm.where(mask, unpack(pair)).dtype)
     end
     assert.equal("int64", lm.where(mask, lm.tensor({ 1, 2 }, { dtype = "int64" }), 0).dtype)
+  end)
+end)
+
+describe("PyTorch's other names", function()
+  it("are the ops", function()
+    local x = lm.tensor { -2, 0.5, 3 }
+    for _, pair in ipairs { { "absolute", "abs" }, { "negative", "neg" }, { "arctan", "atan" }, { "sgn", "sign" }, { "fix", "trunc" } } do
+      assert.same(x[pair[2]](x):totable(), x[pair[1]](x):totable())
+      assert.same(lm[pair[2]](x):totable(), lm[pair[1]](x):totable())
+    end
+    assert.same({ -1, 0.5, 1 }, x:clip(-1, 1):totable())
+    assert.same({ -4, 1, 6 }, lm.multiply(x, 2):totable())
+    assert.same({ -1, 0.25, 1.5 }, x:true_divide(2):totable())
+    assert.same({ 3, 2 }, lm.concat({ lm.zeros(1, 2), lm.zeros(2, 2) }):size())
+    assert.same({ 4, 3 }, lm.zeros(3, 4):swapaxes(1, 2).shape)
+    local y = x:clone()
+    assert.equal(y, y:clip_(-1, 1))
+    assert.same({ -1, 0.5, 1 }, y:totable())
+    assert.matches("limited to", lm.help "x:clip")
+  end)
+
+  it("float_power is in float64, ravel one dim", function()
+    local y = lm.tensor({ 2, 4 }, { dtype = "int64" }):float_power(-1)
+    assert.same({ { 0.5, 0.25 }, "float64" }, { y:totable(), y.dtype })
+    assert.same({ 2, 16 }, lm.float_power(2, lm.tensor { 1, 4 }):totable())
+    assert.same({ 4, 9 }, lm.tensor({ 2, 3 }):float_power(2):totable())
+    assert.equal("float64", lm.tensor({ 2, 3 }):float_power(2).dtype)
+    assert.same({ 1, 2, 3, 4 }, lm.tensor({ { 1, 2 }, { 3, 4 } }):ravel():totable())
+    assert.same({ 1 }, lm.tensor(3):ravel().shape)
   end)
 end)
 

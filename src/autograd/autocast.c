@@ -8,6 +8,7 @@
 
 #include "autograd/node.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "device/stream.h"
 
 typedef struct kept { /* of one leaf */

@@ -1,9 +1,10 @@
 #include "autograd/formulas.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
-#include "autograd/rules.h"
+#include "autograd/gradient_rules.h"
 
 static lm_ints size_of(const lm_tensor *t) { return lm_f_size_of(NULL, t); }
 
@@ -176,8 +177,24 @@ FACT(bool, is_float, t &&lm_dtype_is_float((lm_dtype)t->dtype))
 FACT(bool, is_bool, t && t->dtype == LM_BOOL)
 FACT(const char *, dtype_of, t ? lm_dtype_name((lm_dtype)t->dtype) : "nothing")
 FACT(int64_t, largest_power, t && t->dtype == LM_F64 ? 308 : 38)
+static double epsilon_of(lm_dtype dtype) {
+  static const double of[] = {[LM_F16] = 0x1p-10, [LM_BF16] = 0x1p-7, [LM_F32] = 0x1p-23, [LM_F64] = 0x1p-52};
+  return lm_dtype_is_float(dtype) ? of[dtype] : 0;
+}
+FACT(double, epsilon_of, t ? epsilon_of((lm_dtype)t->dtype) : 0)
 FACT(int64_t, ndim_of, t ? t->ndim : 0)
 FACT(int64_t, numel_of, t ? t->numel : 0)
+
+double lm_f_largest(lm_expr *e, const lm_tensor *t) {
+  (void)e;
+  switch (t ? (int)t->dtype : LM_NO_DTYPE) {
+    case LM_F16: return 65504;
+    case LM_BF16: return 0x1.fep127;
+    case LM_F32: return FLT_MAX;
+    case LM_F64: return DBL_MAX;
+    default: return 0;
+  }
+}
 
 double lm_f_value_of(lm_expr *e, lm_tensor *t) {
   (void)e;
@@ -205,6 +222,16 @@ lm_ints lm_f_size_of(lm_expr *e, const lm_tensor *t) {
 int64_t lm_f_length_of(lm_expr *e, lm_ints v) {
   (void)e;
   return v.n < 0 ? 0 : v.n;
+}
+
+bool lm_f_ends_with(lm_expr *e, lm_ints v, lm_ints last) {
+  int64_t n = lm_f_length_of(e, v), k = lm_f_length_of(e, last);
+  return k <= n && memcmp(v.v + n - k, last.v, (size_t)k * sizeof *v.v) == 0;
+}
+
+bool lm_f_divides(lm_expr *e, int64_t divisor, int64_t n) {
+  (void)e;
+  return divisor > 0 && n % divisor == 0;
 }
 
 const char *lm_f_text_of(lm_expr *e, lm_ints v) { return lm_shape_text((int)lm_f_length_of(e, v), v.v); }

@@ -51,9 +51,13 @@ bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
+/* From 1 to the next larger number of t's dtype; 0 of integers. */
+double lm_f_epsilon_of(struct lm_expr *e, const lm_tensor *t);
 const char *lm_f_dtype_of(struct lm_expr *e, const lm_tensor *t);
 /* The largest power of ten that the dtype an op on t computes in has. */
 int64_t lm_f_largest_power(struct lm_expr *e, const lm_tensor *t);
+/* The largest number that t's dtype has; 0 of integers. */
+double lm_f_largest(struct lm_expr *e, const lm_tensor *t);
 double lm_f_power_of_ten(struct lm_expr *e, double exponent);
 int64_t lm_f_ndim_of(struct lm_expr *e, const lm_tensor *t);
 int64_t lm_f_numel_of(struct lm_expr *e, const lm_tensor *t);
@@ -61,6 +65,9 @@ bool lm_f_same_size(struct lm_expr *e, const lm_tensor *a, const lm_tensor *b);
 lm_ints lm_f_size_of(struct lm_expr *e, const lm_tensor *t);
 int64_t lm_f_length_of(struct lm_expr *e, lm_ints v);
 const char *lm_f_text_of(struct lm_expr *e, lm_ints v);
+/* Whether the last of v's entries are those of `last`. */
+bool lm_f_ends_with(struct lm_expr *e, lm_ints v, lm_ints last);
+bool lm_f_divides(struct lm_expr *e, int64_t divisor, int64_t n);
 /* first, first + 1, ... below last; 0 to n - 1 but one. */
 lm_ints lm_f_range(struct lm_expr *e, int64_t first, int64_t last);
 lm_ints lm_f_all_but(struct lm_expr *e, int64_t one, int64_t n);

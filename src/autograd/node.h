@@ -87,7 +87,7 @@ struct lm_node {
   struct lm_pass *_Atomic run;
   int32_t waits_for; /* gradients still to come */
   bool needed, passes_on, queued;
-  uint8_t lane;                     /* of the thread that works it off (devices.c) */
+  uint8_t lane;                     /* of the thread that works it off (backward_devices.c) */
   lm_node *next;                    /* in a free list, or in the list of those to be destroyed */
   struct lm_recipe *_Atomic recipe; /* the part of the graph that saves nothing; NULL for most */
   int32_t place;                    /* there */
@@ -173,7 +173,7 @@ static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
   return LM_OK;
 }
 
-/* view.c. Remember that v is a view of x. */
+/* view_and_inplace.c. Remember that v is a view of x. */
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
 void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out);
 /* A node that reads `place` out of what `base` leads to; meta: the view's. */
@@ -189,7 +189,7 @@ typedef struct lm_wish { /* for an edge's gradient */
   lm_tensor *home; /* where it would best lie; may be NULL */
 } lm_wish;
 
-/* gradient.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
+/* node_gradients.c. Gradients of a node's inputs from those of its results (g[nout], NULL: undefined), for the
  * edges that are wanted: gin[nedge], zeroed before; new references, also after an error. */
 lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin);
 
@@ -204,12 +204,12 @@ lm_status lm_leaf_accumulate(lm_node *leaf, lm_tensor *g, bool create_graph);
 /* A copy of g added to what retain_grad keeps. */
 lm_status lm_watch_keep(lm_watch *w, lm_tensor *g, bool create_graph);
 
-/* tensor_grad.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
+/* tensor_grad_and_hooks.c. Those before the gradient goes on may replace *g, which is yours; those after see .grad. */
 lm_status lm_watch_before(lm_watch *w, const lm_meta *meta, lm_tensor **g);
 lm_status lm_watch_after(lm_watch *w);
 bool lm_watch_has_hooks(lm_watch *w); /* w may be NULL */
 
-/* call.c: backward passes run without autocast and with or without recording. */
+/* call_op.c: backward passes run without autocast and with or without recording. */
 typedef struct lm_modes {
   bool no_grad;
   lm_autocast cast;
@@ -229,7 +229,7 @@ lm_status lm_anomaly_check(const lm_node *n, lm_tensor *const *g, lm_tensor *con
 /* Adds the node's line, if it is known, to the message of an error. */
 lm_status lm_anomaly_words(const lm_node *n, lm_status status);
 
-/* recipe.c. Before a node is recorded, so that noting it cannot fail. */
+/* recompute.c. Before a node is recorded, so that noting it cannot fail. */
 lm_status lm_recipe_make_room(void);
 /* A node of an op or a user's function is complete. */
 void lm_recipe_note(lm_node *n);

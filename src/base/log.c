@@ -1,5 +1,5 @@
 #include "base/log.h"
-#include "base/variable.h"
+#include "base/environment_variable.h"
 
 #include <pthread.h>
 #include <stdarg.h>

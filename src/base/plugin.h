@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/environment_variable.h"
 #include "base/status.h"
-#include "base/variable.h"
 
 enum { LM_PLUGIN_NAME = 32, LM_PLUGIN_PATH = 1100, LM_PLUGIN_NAMES = 64 }; /* bytes, bytes, how many */
 

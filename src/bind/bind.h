@@ -7,7 +7,7 @@
  *
  *   ops              table: every op by name, and `name_` of each POINT op
  *   methods          table: the methods of tensors, ops included; Lua code may add to it
- *   sizes            the metatable of lists of sizes, x.shape and the like (sizes.lua fills it)
+ *   sizes            the metatable of lists of sizes, x.shape and the like (size_lists.lua fills it)
  *   op_list()        list of op names          help(name)  text: signature with defaults, help
  *   nearest(s, list) the nearest of a list of strings to s, or nil if none is close (for messages)
  *   error_at_caller(message)   raise at the first line outside luminary's own Lua files
@@ -68,7 +68,7 @@
 #include "autograd/autograd.h"
 #include "backend/known/kinds.h"
 #include "base/clock.h"
-#include "base/nearest.h"
+#include "base/nearest_word.h"
 
 /* A tensor handle: the userdata Lua holds. t is NULL once freed or dropped, and `why` says by whom. */
 typedef struct lm_tensor_handle {
@@ -125,6 +125,10 @@ static inline void lm_reg_get(lua_State *L, const char *key) {
   lua_pushlightuserdata(L, (void *)key);
   lua_rawget(L, LUA_REGISTRYINDEX);
 }
+/* registry[key] = the value on top, popped */
+void lm_reg_set(lua_State *L, const char *key);
+/* int64_cdata.c: what only LuaJIT's FFI can do, into the registry. */
+void lm_load_int64_cdata(lua_State *L);
 
 /* The one result of a call. */
 static inline int lm_return_bool(lua_State *L, bool value) {

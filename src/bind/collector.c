@@ -7,6 +7,7 @@
 
 #include "bind/bind.h"
 #include "device/driver.h"
+#include "device/graph.h"
 #include "device/stream.h"
 
 enum { STEPS = 16 };

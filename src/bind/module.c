@@ -5,20 +5,7 @@ const char lm_reg_sites, lm_reg_weak, lm_reg_strong, lm_reg_error, lm_reg_protec
     lm_reg_is_int64, lm_reg_own_files, lm_reg_too_deep, lm_reg_warned, lm_reg_noting, lm_reg_traceback, lm_reg_catchers;
 static const char lm_reg_module, lm_reg_anchor;
 
-/* What only FFI can do. Integers come as two 32-bit halves. */
-static const char ffi_glue[] =
-    "local ok, ffi = pcall(require, 'ffi')\n"
-    "if not ok then return end\n"
-    "local i64, u64 = ffi.typeof('int64_t'), ffi.typeof('uint64_t')\n"
-    "local function int64(high, low) return i64(high) * 4294967296LL + i64(low) end\n"
-    "local function pointer(p) return ffi.cast('void *', p) end\n"
-    "local function is_int64(v)\n"
-    "  return ffi.istype(i64, v) or (ffi.istype(u64, v) and v <= 9223372036854775807ULL)\n"
-    "end\n"
-    "return int64, pointer, is_int64\n";
-
-/* registry[key] = the value on top, popped */
-static void reg_set(lua_State *L, const char *key) {
+void lm_reg_set(lua_State *L, const char *key) {
   lua_pushlightuserdata(L, (void *)key);
   lua_insert(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
@@ -161,23 +148,15 @@ static void set_metamethods(lua_State *L) {
   lua_setfield(L, METATABLE, "__metatable");
 }
 
-static void load_ffi(lua_State *L) {
-  static const char *const keys[] = {&lm_reg_int64, &lm_reg_pointer, &lm_reg_is_int64};
-  int top = lua_gettop(L);
-  if (luaL_loadbuffer(L, ffi_glue, sizeof ffi_glue - 1, "=luminary.core") || lua_pcall(L, 0, 3, 0)) lua_error(L);
-  for (int i = 2; i >= 0; i--) reg_set(L, keys[i]);
-  lua_settop(L, top);
-}
-
 static void make_tables(lua_State *L) {
   lua_newtable(L);
-  reg_set(L, &lm_reg_sites);
+  lm_reg_set(L, &lm_reg_sites);
   lua_pushliteral(L, "stack overflow: scopes, hooks or backward passes are nested too deep in one another");
-  reg_set(L, &lm_reg_too_deep);
+  lm_reg_set(L, &lm_reg_too_deep);
   lua_createtable(L, 2, 0);
-  reg_set(L, &lm_reg_traceback);
+  lm_reg_set(L, &lm_reg_traceback);
   lua_pushcfunction(L, lm_note_traceback);
-  reg_set(L, &lm_reg_noting);
+  lm_reg_set(L, &lm_reg_noting);
   lua_createtable(L, 0, 2);
   for (const char *const *name = (const char *const[]){"pcall", "xpcall", NULL}; *name; name++) {
     lua_getglobal(L, *name);
@@ -185,21 +164,21 @@ static void make_tables(lua_State *L) {
     lua_pushboolean(L, 1);
     lua_rawset(L, -3);
   }
-  reg_set(L, &lm_reg_catchers);
+  lm_reg_set(L, &lm_reg_catchers);
   lua_newtable(L);
-  reg_set(L, &lm_reg_strong);
+  lm_reg_set(L, &lm_reg_strong);
   lua_newtable(L);
-  reg_set(L, &lm_reg_warned);
+  lm_reg_set(L, &lm_reg_warned);
   lua_createtable(L, 1, 0);
   lua_pushboolean(L, 0);
   lua_rawseti(L, -2, 1); /* the slot exists: storing an error there allocates nothing */
-  reg_set(L, &lm_reg_error);
+  lm_reg_set(L, &lm_reg_error);
   lua_newtable(L);
   lua_createtable(L, 0, 1);
   lua_pushliteral(L, "v");
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
-  reg_set(L, &lm_reg_weak);
+  lm_reg_set(L, &lm_reg_weak);
 }
 
 static void make_state(lua_State *L) {
@@ -222,7 +201,7 @@ int luaopen_luminary_core(lua_State *L) {
   lm_lua_threads_at_exit();
   lua_newtable(L); /* 1: strings kept alive */
   lua_pushvalue(L, 1);
-  reg_set(L, &lm_reg_anchor);
+  lm_reg_set(L, &lm_reg_anchor);
   make_tables(L);
   make_state(L);                    /* 2 */
   lua_createtable(L, LM_SIZES, 24); /* 3: the tensors' metatable */
@@ -231,9 +210,9 @@ int luaopen_luminary_core(lua_State *L) {
   lua_newtable(L);                  /* 6: the module */
   lm_lua *s = lua_touserdata(L, STATE);
   s->metatable = lua_topointer(L, METATABLE);
-  load_ffi(L);
+  lm_load_int64_cdata(L);
   push_closure(L, lm_bind_protected, 0);
-  reg_set(L, &lm_reg_protected);
+  lm_reg_set(L, &lm_reg_protected);
   set_ops(L);
   set_functions(L, METHODS, lm_tensor_methods);
   set_functions(L, METHODS, lm_table_methods);
@@ -258,6 +237,6 @@ int luaopen_luminary_core(lua_State *L) {
   lua_setfield(L, MODULE, "sizes");
   lua_rawseti(L, METATABLE, LM_SIZES);
   lua_pushvalue(L, MODULE);
-  reg_set(L, &lm_reg_module);
+  lm_reg_set(L, &lm_reg_module);
   return 1;
 }

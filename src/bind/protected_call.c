@@ -1,5 +1,5 @@
 /* lua_pcall for functions of the script's, and the frames of errors that pass through it. */
-#include "base/stack.h"
+#include "base/c_stack.h"
 #include "bind/bind.h"
 
 /* Whether a pcall or xpcall, or a coroutine's resume, takes what is raised here. */

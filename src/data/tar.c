@@ -8,8 +8,8 @@
 #include <zlib.h>
 
 #include "base/bytes.h"
-#include "base/file.h"
 #include "base/mem.h"
+#include "base/regular_file.h"
 
 enum { BLOCK = 512, BUFFER = 1 << 18, PIECE = 1 << 20, LONGEST_NAME = 1 << 20 };
 static const uint64_t largest = (uint64_t)1 << 30; /* a file has to fit in a string */

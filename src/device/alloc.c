@@ -1,6 +1,7 @@
 /* Memory of every device: by segments where the driver has streams or rules for them, else by size classes. */
 #include "device/alloc.h"
 
+#include "device/graph.h"
 #include "device/segments.h"
 #include "device/size_classes.h"
 #include "device/stream_core.h"

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/environment_variable.h"
 #include "base/log.h"
-#include "base/nearest.h"
+#include "base/nearest_word.h"
 #include "base/plugin.h"
-#include "base/variable.h"
 #include "device/driver.h"
 #include "device/known.h"
 

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "device/stream_core.h"
 
 struct lm_event {

@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "device/graph.h"
 #include "device/segments.h"
 #include "device/stream_core.h"
 

@@ -2,7 +2,7 @@
 #ifndef LM_DEVICE_KNOWN_H
 #define LM_DEVICE_KNOWN_H
 
-#include "base/variable.h"
+#include "base/environment_variable.h"
 #include "device/device.h"
 
 typedef struct lm_known_kind {

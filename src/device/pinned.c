@@ -6,6 +6,7 @@
 
 #include "base/mem.h"
 #include "device/alloc.h"
+#include "device/graph.h"
 #include "device/stream_core.h"
 
 enum { SMALLEST_LOG2 = 9, LARGEST_LOG2 = 47, CLASSES = LARGEST_LOG2 + 1, USES = 16 };

@@ -1,13 +1,14 @@
 #include "device/segments.h"
+#include "device/graph.h"
 
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/variable.h"
 #include "device/block_tree.h"
 #include "device/stream_core.h"
 

@@ -1,5 +1,6 @@
 /* Streams, and what each waits for. */
 #include "device/stream.h"
+#include "device/graph.h"
 
 #include <stdlib.h>
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "device/driver.h"
+#include "device/graph.h"
 #include "device/stream.h"
 
 typedef struct lm_stream_state {

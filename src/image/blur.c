@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
-#include "image/job.h"
+#include "image/transform_job.h"
 
 enum { ROWS = 32 }; /* of the result at a time */
 

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "base/mem.h"
-#include "image/job.h"
+#include "image/transform_job.h"
 
 #define LOOPS LM_PIXEL_LOOPS(job->x.dtype)
 

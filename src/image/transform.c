@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "image/job.h"
+#include "image/transform_job.h"
 
 /* Every kind takes at most as many numbers as the lists that it reads may have. */
 enum { MANY = 1 << 28 };

@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include "base/file.h"
+#include "base/regular_file.h"
 
 enum { DEFLATE_MAX_RATIO = 1032, PIECE = 1 << 24 }; /* deflate cannot shrink data by more */
 

@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "io/read.h"
+#include "io/parallel_read.h"
 #include "io/safetensors.h"
-#include "io/safetensors_names.h"
+#include "io/safetensors_dtypes.h"
 
 static const size_t LARGEST_HEADER = 100000000; /* as the reference implementation */
 

@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "io/file.h"
+#include "io/atomic_write.h"
 #include "io/safetensors.h"
-#include "io/safetensors_names.h"
+#include "io/safetensors_dtypes.h"
 
 enum { CHUNK = 1 << 16 };
 

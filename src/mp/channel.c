@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "mp/envelope.h"
-#include "mp/share.h"
+#include "mp/shared_tensors.h"
 
 /* ---- parcels */
 

@@ -31,7 +31,8 @@ LM_API lm_status lm_connection_pair(lm_handle *out[2]);
 
 /* A message as it is sent. It keeps what it needs: the content may go. */
 typedef struct lm_letter lm_letter;
-/* The tensors have to be shared (share.h). Whether one requires a gradient goes along; its gradient and history do not.
+/* The tensors have to be shared (shared_tensors.h). Whether one requires a gradient goes along; its gradient and
+ * history do not.
  */
 LM_API lm_status lm_letter_new(const lm_content *c, lm_letter **out);
 LM_API void lm_letter_free(lm_letter *l); /* NULL is fine */

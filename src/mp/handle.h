@@ -4,7 +4,7 @@
 #ifndef LM_MP_HANDLE_H
 #define LM_MP_HANDLE_H
 
-#include "mp/share.h"
+#include "mp/shared_tensors.h"
 
 typedef enum lm_handle_kind {
   LM_CONNECTION = 1,

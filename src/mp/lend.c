@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/thread.h"
+#include "device/graph.h"
 #include "device/segments.h"
 #include "mp/lend_core.h"
 

@@ -1,4 +1,4 @@
-/* The insides of lending, shared by lend.c (what this process lends), borrow.c (what it has of others) and
+/* The insides of lending, shared by lend.c (what this process lends), lend_borrowed.c (what it has of others) and
  * lend_keeper.c (the thread that looks after both). */
 #ifndef LM_MP_LEND_CORE_H
 #define LM_MP_LEND_CORE_H
@@ -77,7 +77,7 @@ void lm_loan_free(lm_loan *l); /* NULL is fine */
 /* Whether all events are reached, which a stream of another process may still wait for. */
 bool lm_loan_is_over(const lm_loan *l);
 
-/* ---- borrow.c */
+/* ---- lend_borrowed.c */
 
 lm_lease *lm_lease_retain(lm_lease *l);
 void lm_lease_release(lm_lease *l);               /* NULL is fine */

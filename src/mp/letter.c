@@ -7,7 +7,7 @@
 #include "mp/channel.h"
 #include "mp/envelope.h"
 #include "mp/lend.h"
-#include "mp/share.h"
+#include "mp/shared_tensors.h"
 
 enum { INLINE = 32 << 10 /* a body up to that is in the message itself */ };
 

@@ -17,6 +17,8 @@ lm_status lm_semaphore_new(uint32_t permits, lm_handle **out) {
   lm_status status = LM_OK;
   lm_segment *words = NULL;
   *out = NULL;
+  if (permits > LM_SEMAPHORE_MOST)
+    TRY(lm_fail(LM_E_ARG, "%u permits are too many; %d at most", permits, LM_SEMAPHORE_MOST));
   TRY(lm_segment_new(sizeof(lm_semaphore_words) + permits * sizeof(pthread_mutex_t), &words));
   TRY(lm_handle_of(LM_SEMAPHORE, NULL, words, out));
   words_of(*out)->permits = permits;

@@ -12,6 +12,7 @@ typedef struct lm_semaphore_words {
   pthread_mutex_t permit[];
 } lm_semaphore_words;
 
+enum { LM_SEMAPHORE_MOST = 65536 }; /* permits */
 LM_API lm_status lm_semaphore_new(uint32_t permits, lm_handle **out);
 /* As lm_robust_lock, but a signal ends it, and it may end early without one. */
 LM_API lm_status lm_semaphore_acquire(lm_handle *h, double seconds, lm_grasp *out);

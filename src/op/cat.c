@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "op/layout.h"
+#include "op/input_layout.h"
 
 static bool is_skipped(const lm_tensor *t) { return t->ndim == 1 && t->size[0] == 0; } /* as PyTorch does */
 

@@ -1,6 +1,7 @@
 #include "op/stream_order.h"
+#include "device/graph.h"
 
-#include "base/variable.h"
+#include "base/environment_variable.h"
 #include "device/alloc.h"
 #include "op/pointwise.h"
 #include "op/run.h"

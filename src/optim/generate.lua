@@ -1,4 +1,4 @@
---- Writes what the entries of lua/luminary/optim/entries.lua become in C and CUDA:
+--- Writes what the entries of lua/luminary/optim/sgd_adam_rules.lua become in C and CUDA:
 ---
 ---   luajit src/optim/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
 ---
@@ -11,8 +11,8 @@
 local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
-local path = "lua/luminary/optim/entries.lua"
-local list = require "luminary.optim.entries"
+local path = "lua/luminary/optim/sgd_adam_rules.lua"
+local list = require "luminary.optim.sgd_adam_rules"
 local fail, line_of = text.of_entries(source, path, "optimizer")
 local map, fill = text.map, text.fill
 
@@ -259,7 +259,7 @@ end
 
 local function header()
   local body = {fill([[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua. For C and CUDA. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/sgd_adam_rules.lua. For C and CUDA. */
 #ifndef LM_OPTIM_ENTRIES_H
 #define LM_OPTIM_ENTRIES_H
 
@@ -322,7 +322,7 @@ end
 
 local function table_of_entries()
   local body = {[[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/sgd_adam_rules.lua. */
 #include "optim/optim.h"
 
 ]]}
@@ -372,7 +372,7 @@ end
 
 local function loops()
   local body = {[[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included by templates/optim.inc. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/sgd_adam_rules.lua; included by templates/optim.inc. */
 ]]}
   for _, f in ipairs(families) do
     local function flags(of) return table.concat(map(f.modes, of), ", ") end
@@ -422,7 +422,7 @@ end
 
 local function kernels()
   local body = {[[
-/* Written by src/optim/generate.lua from lua/luminary/optim/entries.lua; included by optim.cu. */
+/* Written by src/optim/generate.lua from lua/luminary/optim/sgd_adam_rules.lua; included by optim.cu. */
 ]]}
   for _, f in ipairs(families) do
     local modes = spaced(table.concat(map(f.modes, function(mode)

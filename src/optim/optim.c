@@ -1,4 +1,5 @@
 #include "optim/optim.h"
+#include "device/graph.h"
 
 #include <string.h>
 

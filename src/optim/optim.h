@@ -1,5 +1,5 @@
 /* Optimizer steps: all parameters of a group in one call. What an optimizer computes is written from its entry
- * (lua/luminary/optim/entries.lua) by generate.lua; here is what holds for all of them. */
+ * (lua/luminary/optim/sgd_adam_rules.lua) by generate.lua; here is what holds for all of them. */
 #ifndef LM_OPTIM_OPTIM_H
 #define LM_OPTIM_OPTIM_H
 

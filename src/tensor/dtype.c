@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "base/nearest.h"
+#include "base/nearest_word.h"
+#include "half_float.h"
 
 size_t lm_dtype_size(lm_dtype dtype) {
   static const uint8_t bytes[LM_DTYPE_COUNT] = {
@@ -48,36 +49,5 @@ lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b) {
   return a > b ? a : b;
 }
 
-typedef union bits {
-  float f;
-  uint32_t u;
-} bits;
-
-/* IEEE 754 binary16: 1 sign, 5 exponent (bias 15), 10 mantissa bits. */
-float lm_half_to_float(uint16_t h) {
-  uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
-  bits v;
-  if (rest >= 0x7c00) { /* infinity, NaN */
-    v.u = 0x7f800000 | (rest & 0x3ff) << 13;
-  } else if (rest >= 0x400) {
-    v.u = (rest << 13) + ((127 - 15) << 23);
-  } else { /* below 2^-14: a multiple of 2^-24 */
-    v.f = (float)rest * 0x1p-24f;
-  }
-  v.u |= sign;
-  return v.f;
-}
-
-uint16_t lm_float_to_half(float f) {
-  bits v = {f};
-  uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000);
-  v.u &= 0x7fffffff;
-  if (v.u > 0x7f800000) return sign | 0x7e00 | (uint16_t)(v.u >> 13 & 0x1ff);
-  if (v.u >= 0x477ff000) return sign | 0x7c00; /* 65520 and above round to infinity */
-  if (v.u < 0x38800000) {                      /* below 2^-14: adding 0.5 leaves multiples of 2^-24 in the low bits */
-    v.f += 0.5f;
-    return sign | (uint16_t)(v.u - 0x3f000000);
-  }
-  uint32_t odd = v.u >> 13 & 1;
-  return sign | (uint16_t)((v.u - ((127 - 15) << 23) + 0xfff + odd) >> 13);
-}
+float lm_half_to_float(uint16_t h) { return lm_from_half(h); }
+uint16_t lm_float_to_half(float f) { return lm_to_half(f); }

@@ -1,4 +1,5 @@
 #include "tensor/tensor.h"
+#include "device/graph.h"
 
 #include <limits.h>
 #include <math.h>

@@ -8,20 +8,20 @@
 ---   nn.utils.clip_grad_norm_(lm.amp.master_params(opt), 1)
 ---   opt:step()
 ---
---- levels.lua says what the opt_levels O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
+--- opt_levels.lua says what O0 to O3 are. The low dtype is float16 on CUDA and bfloat16 on the CPU, or what
 --- cast_model_type says. Several losses are told apart by loss_id, from 1.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local levels = require "luminary.amp.levels"
-local process = require "luminary.amp.process_optimizer"
+local levels = require "luminary.amp.opt_levels"
+local process = require "luminary.amp.master_weights"
 local LossScaler = require "luminary.amp.loss_scaler"
 local nn = require "luminary.nn"
 local Optimizer = require "luminary.optim.optimizer"
 local Zero = require "luminary.optim.zero"
 local fail = options.fail
 
-local custom = require "luminary.amp.custom"
+local custom = require "luminary.amp.custom_forward_backward"
 local amp = {
   GradScaler = require "luminary.amp.grad_scaler", autocast = core.autocast, custom_fwd = custom.custom_fwd,
   custom_bwd = custom.custom_bwd,

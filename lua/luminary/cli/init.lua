@@ -58,7 +58,7 @@ local function report(trouble)
   say(trouble)
   if package.loaded["luminary.core"] or os.getenv "LM_ERROR_FILE" or os.getenv "TORCHELASTIC_ERROR_FILE" then
     local message = trouble:match("^(.-)\nstack traceback:\n") or trouble
-    local told, problem = pcall(function() require "luminary.distributed.publish"(message, trouble) end)
+    local told, problem = pcall(function() require "luminary.distributed.publish_error"(message, trouble) end)
     if not told then say(tostring(problem)) end
   end
 end

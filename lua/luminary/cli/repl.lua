@@ -4,8 +4,8 @@
 local lm = require "luminary"
 local cli = require "luminary.cli"
 local help = require "luminary.help"
-local line = require "luminary.cli.line"
-local complete = require "luminary.cli.complete"
+local line = require "luminary.cli.line_editing"
+local complete = require "luminary.cli.completion"
 
 local repl = {}
 local pcall, xpcall, select, rawset, load, type, jit_off = pcall, xpcall, select, rawset, load, type, jit.off

@@ -1,9 +1,10 @@
 --- `luminary run`: starts a script as several ranks.
 local core = require "luminary.core"
-local cause = require "luminary.cli.cause"
-local flags = require "luminary.cli.flags"
-local job = require "luminary.cli.job"
-local meeting = require "luminary.cli.meeting"
+local cause = require "luminary.cli.failure_cause"
+local flags = require "luminary.cli.command_options"
+local rank_output = require "luminary.cli.rank_output"
+local job = require "luminary.cli.run_ranks"
+local meeting = require "luminary.cli.node_rendezvous"
 local mpirun = require "luminary.cli.mpirun"
 
 local run = {}
@@ -208,7 +209,7 @@ local function run_rounds(supervisor, args, at, o, secret)
   if (o["master-port"] or 0) == 0 then o["master-port"] = supervisor:port() end
   local files = {}
   for i = 1, o.nproc do files[i] = supervisor:file() end
-  local out, problem = job.output(supervisor, o["log-dir"], o["node-rank"] * o.nproc, o.nproc)
+  local out, problem = rank_output(supervisor, o["log-dir"], o["node-rank"] * o.nproc, o.nproc)
   if not out then
     say("--log-dir: %s", problem)
     return 1

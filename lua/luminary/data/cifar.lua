@@ -3,8 +3,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local Images = require "luminary.data.images"
-local records = require "luminary.data.records"
+local Images = require "luminary.data.images_in_memory"
+local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 local PIXELS = 3 * 32 * 32

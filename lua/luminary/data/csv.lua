@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
-local records = require "luminary.data.records"
+local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.CSVDataset(path, [{features, label, target, text, header = true, delimiter = ",", missing = "error", classes,

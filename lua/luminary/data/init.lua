@@ -7,10 +7,12 @@ for _, name in ipairs {
 } do
   data[name] = require("luminary.data.dataset")[name]
 end
-for _, family in ipairs {"sampler", "mnist", "cifar", "folder", "web", "tokens", "csv", "jsonl", "fake"} do
+for _, family in ipairs {"sampler", "mnist", "cifar", "image_folder", "webdataset", "tokens", "csv", "jsonl", "fake"} do
   for name, class in pairs(require("luminary.data." .. family)) do data[name] = class end
 end
 
-for _, name in ipairs {"get_worker_info", "default_collate"} do data[name] = require("luminary.data.batch")[name] end
+for _, name in ipairs {"get_worker_info", "default_collate"} do
+  data[name] = require("luminary.data.make_batch")[name]
+end
 
 return options.strict("data", data)

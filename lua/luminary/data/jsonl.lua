@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Dataset = require("luminary.data.dataset").Dataset
-local records = require "luminary.data.records"
+local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.JSONLinesDataset(path, [{fields, transform, null, on_error = "raise"}]): a file with a JSON value on each line;

@@ -38,11 +38,11 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local batches = require "luminary.data.batch"
+local batches = require "luminary.data.make_batch"
 local dataset = require "luminary.data.dataset"
 local sampler = require "luminary.data.sampler"
-local transfer = require "luminary.data.transfer"
-local workers = require "luminary.data.workers"
+local transfer = require "luminary.data.copy_to_gpu"
+local workers = require "luminary.data.loader_workers"
 local dist = require "luminary.distributed"
 local fail = options.fail
 
@@ -104,7 +104,7 @@ function DataLoader:init(set, opts)
   self.batch_size, self.drop_last = opts.batch_size or 1, opts.drop_last or false
   self.batch_sampler, self.collate_fn = opts.batch_sampler, opts.collate_fn
   self.passes = 0 -- begun by iter()
-  self.dtypes = {} -- of columns of plain numbers: see batch.lua
+  self.dtypes = {} -- of columns of plain numbers: see make_batch.lua
   if self.is_stream then return end
   self.sampler = opts.sampler or opts.shuffle and sampler.RandomSampler(set, {seed = opts.seed})
     or sampler.SequentialSampler(set)

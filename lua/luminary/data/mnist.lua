@@ -2,8 +2,8 @@
 local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local Images = require "luminary.data.images"
-local records = require "luminary.data.records"
+local Images = require "luminary.data.images_in_memory"
+local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.MNIST([{root, train = true, base = 1, transform, target_transform}]): handwritten digits, 28 x 28 images as

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local dataset = require "luminary.data.dataset"
-local records = require "luminary.data.records"
+local records = require "luminary.data.files_and_bad_records"
 local fail = options.fail
 
 --- data.TokenDataset(path, {block_size, dtype = "uint16", stride = block_size, base = 1, vocab_size, offset = 0,

@@ -1,7 +1,7 @@
 --- dist: process groups. A script written for many ranks runs unchanged as one of one.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local environment = require "luminary.distributed.environment"
+local environment = require "luminary.distributed.rank_from_environment"
 local groups = require "luminary.distributed.groups"
 local fail = options.fail
 

@@ -4,7 +4,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local collectives = require "luminary.distributed.collectives"
 local groups = require "luminary.distributed.groups"
-local encode = require "luminary.distributed.encode"
+local encode = require "luminary.distributed.encode_values"
 local fail = options.fail
 
 local objects = {}

@@ -6,6 +6,7 @@
 --- `x.shape: …`; then a comment with nothing below it may hold several, each from a line of its own on. A class that is
 --- made of an entry brings its text along, in `__help`.
 local core = require "luminary.core"
+local aliases = require "luminary.tensor.aliases"
 
 local index = {}
 local getmetatable_of = debug.getmetatable
@@ -181,11 +182,13 @@ function index.class(name) return all().classes[name] end
 
 local inner_ops = {
   conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true,
+  min_dim = true, mul_sigmoid = true, huber = true, relative_entropy = true,
 }
 
---- Whether a name is that of an op which is there for others to be made of.
-function index.is_inner(name) return inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil end
+--- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
+function index.is_inner(name)
+  return aliases.of[name] or inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil
+end
 
 -- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.
 local function joined(lines)

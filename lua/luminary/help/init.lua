@@ -1,5 +1,6 @@
 --- What each public name is, as text: from the core for the ops, and from the comments in these files (index.lua).
 local core = require "luminary.core"
+local aliases = require "luminary.tensor.aliases"
 local class = require "luminary.base.class"
 local index = require "luminary.help.index"
 local options = require "luminary.base.options"
@@ -97,7 +98,7 @@ local function find_text(entry)
   lines = type(entry.value) == "table" and all().first[entry.value]
   if lines then return joined(lines) end
   if entry.owner == "x" or entry.owner == "lm" or entry.owner == "F" then
-    local text = core.help(entry.name)
+    local text = core.help(aliases.of[entry.name] or entry.name)
     if text then return text end
   end
   local kind = type(entry.value)

@@ -20,26 +20,24 @@ local other = {}
 
 other.tensors = with(pairs_of([[
   cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel
-  nelement=numel nDimension=dim ndimension=dim multiply=mul divide=div subtract=sub
-  negative=neg true_divide=div greater=gt less=lt greater_equal=ge less_equal=le not_equal=ne absolute=abs
-  clip=clamp clip_=clamp_ swapaxes=transpose swapdims=transpose numpy=totable
-  sgn=sign split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
-  tile=repeat_tensor mv=matmul dot=matmul inner=matmul type=to]],
+  nelement=numel nDimension=dim ndimension=dim numpy=totable
+  split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
+  tile=repeat_tensor type=to]],
   [[
-  cumsum cumprod sort argsort tril triu diag diagonal outer cross det inverse inv svd qr trace multinomial unique
-  unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ sinh
-  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount baddbmm addmv addr ger exponential_
+  cumsum cumprod sort argsort tril triu diag diagonal det inverse inv svd qr multinomial unique
+  unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv lerp sinh
+  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount exponential_
   cauchy_ isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
-  cummax cummin logcumsumexp renorm dist nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
-  acosh asinh atanh addbmm aminmax angle argwhere as_strided bitwise_not broadcast_to cholesky conj count_nonzero cov
-  corrcoef deg2rad diag_embed diff digamma dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fix fliplr flipud
-  float_power fmax fmin fmod geometric_ gcd heaviside histogram igamma imag real index_reduce isclose isneginf
-  isposinf kron lgamma lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
+  cummax cummin logcumsumexp renorm nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
+  acosh asinh atanh aminmax angle argwhere as_strided bitwise_not broadcast_to cholesky conj count_nonzero cov
+  corrcoef deg2rad diag_embed diff digamma dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fliplr flipud
+  fmax fmin fmod geometric_ gcd heaviside histogram igamma imag real index_reduce isclose isneginf
+  isposinf lgamma lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
   log10 log2 log_normal_ logaddexp logdet logical_xor logit lu matrix_exp matrix_power moveaxis
-  movedim mvlgamma nan_to_num nanmedian nanquantile nextafter pinverse polygamma prelu put_ quantile rad2deg ravel
+  movedim mvlgamma nan_to_num nanmedian nanquantile nextafter pinverse polygamma prelu put_ quantile rad2deg
   repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit slogdet solve
-  stft tensor_split to_sparse to_dense unflatten unique_consecutive vdot xlogy
+  stft tensor_split to_sparse to_dense unflatten unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
@@ -49,33 +47,30 @@ other.tensors = with(pairs_of([[
 })
 
 other.luminary = with(pairs_of([[
-  random=rand range=arange Tensor=FloatTensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div concat=cat
-  concatenate=cat multiply=mul divide=div subtract=sub negative=neg greater=gt less=lt greater_equal=ge
-  less_equal=le not_equal=ne
-  absolute=abs clip=clamp manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
+  random=rand range=arange Tensor=FloatTensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div
+  manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
-  inner=matmul dot=matmul mv=matmul distributed=dist multiprocessing=mp
-  F=nn.functional true_divide=div swapaxes=transpose swapdims=transpose tile=repeat_tensor
-  asarray=tensor scalar_tensor=tensor sgn=sign split_with_sizes=split
+  distributed=dist multiprocessing=mp
+  F=nn.functional tile=repeat_tensor asarray=tensor scalar_tensor=tensor split_with_sizes=split
   binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
   set_default_tensor_type=set_default_dtype]],
   [[
-  cumsum cumprod sort argsort tril triu diag outer cross einsum meshgrid multinomial unique flip roll prod scatter
-  logspace vstack hstack dstack column_stack tensordot bincount histc searchsorted isclose isinf normal poisson
-  compile jit vmap onnx fft linalg sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
-  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addbmm addcdiv aminmax angle argwhere as_strided
-  atleast_1d atleast_2d baddbmm bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
-  broadcast_to bucketize cartesian_prod cdist cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
-  corrcoef cosine_similarity count_nonzero cov cummax cummin default_generator deg2rad det diagonal diff digamma
-  dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud float_power fmax fmin
-  fmod frac fx gcd ger group_norm gru hann_window heaviside histogram hsplit imag real index_copy index_fill
-  initial_seed instance_norm int8 int16 uint16 inverse isin isneginf isposinf kl_div kron kthvalue layer_norm_ lgamma
+  cumsum cumprod sort argsort tril triu diag meshgrid multinomial unique flip roll prod scatter
+  logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf normal poisson
+  compile jit vmap onnx fft sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
+  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
+  atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
+  broadcast_to bucketize cartesian_prod cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
+  corrcoef count_nonzero cov cummax cummin default_generator deg2rad det diagonal diff digamma
+  dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
+  fmod frac fx gcd gru hann_window heaviside histogram hsplit imag real index_copy index_fill
+  initial_seed instance_norm int8 int16 uint16 inverse isin isneginf isposinf kthvalue layer_norm_ lgamma
   log10 log2 logaddexp logcumsumexp logdet logical_xor logit lstm lu masked_select matrix_exp matrix_power
   matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
-  pairwise_distance pinverse poisson_nll_loss polar prelu put qr quantile rad2deg randint_like ravel renorm
-  repeat_interleave result_type rms_norm rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
-  sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trace trapezoid trapz
-  triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander vdot
+  pinverse polar prelu put qr quantile rad2deg randint_like renorm
+  repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
+  sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
+  triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander
   vsplit xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
@@ -100,7 +95,7 @@ other.luminary = with(pairs_of([[
   torchvision = "lm.vision is that; lm.data has the sets, lm.models the networks", cutorch = "lm.cuda is that",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   clamp_min = at_least, clamp_max = at_most,
-  class = "nn.Module:extend(\"Name\") makes a class", CmdLine = "a command line is not in this version",
+  class = "nn.Module:extend(\"Name\") makes a class",
 })
 
 other.nn = with(pairs_of([[
@@ -114,20 +109,19 @@ other.nn = with(pairs_of([[
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
   TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
-  MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d GroupNorm InstanceNorm1d
-  InstanceNorm2d RMSNorm ELU SELU CELU PReLU Hardtanh Hardswish Hardsigmoid Mish GLU
-  Softmin Softsign Softmax2d LogSigmoid Threshold L1Loss SmoothL1Loss HuberLoss KLDivLoss
-  CosineEmbeddingLoss MarginRankingLoss TripletMarginLoss CTCLoss PoissonNLLLoss GaussianNLLLoss
-  HingeEmbeddingLoss Upsample Unfold Fold
+  MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d
+  Softmax2d
+  CTCLoss
+  Upsample Unfold Fold
   EmbeddingBag
-  CosineSimilarity PairwiseDistance LazyLinear LazyConv2d Concat ConcatTable ParallelTable JoinTable
-  CAddTable CMulTable SplitTable SelectTable Narrow Squeeze gModule AbsCriterion MarginCriterion
+  LazyLinear LazyConv2d
+  gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
   AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss
-  CrossMapLRN2d FractionalMaxPool2d Hardshrink InstanceNorm3d LPPool1d LPPool2d LazyBatchNorm2d
-  LazyConv1d LazyConvTranspose2d MaxUnpool1d MultiLabelMarginLoss MultiLabelSoftMarginLoss MultiMarginLoss
-  RReLU RNNBase SoftMarginLoss Softshrink Tanhshrink
-  TripletMarginWithDistanceLoss UpsamplingBilinear2d UpsamplingNearest2d attention quantized
+  CrossMapLRN2d FractionalMaxPool2d LPPool1d LPPool2d LazyBatchNorm2d
+  LazyConv1d LazyConvTranspose2d MaxUnpool1d
+  RNNBase
+  UpsamplingBilinear2d UpsamplingNearest2d attention quantized
   qat]]), {
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
@@ -137,16 +131,15 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  l1_loss smooth_l1_loss huber_loss kl_div normalize cosine_similarity interpolate upsample
+  interpolate upsample
   scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
-  adaptive_max_pool2d group_norm instance_norm rms_norm elu selu celu prelu hardtanh hardswish hardsigmoid mish
-  glu softmin softsign threshold gumbel_softmax unfold fold grid_sample affine_grid
-  embedding_bag pairwise_distance triplet_margin_loss margin_ranking_loss
-  cosine_embedding_loss ctc_loss hinge_embedding_loss poisson_nll_loss gaussian_nll_loss multi_margin_loss
-  multilabel_margin_loss soft_margin_loss adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
-  conv_transpose3d hardshrink lp_pool1d lp_pool2d
-  max_pool3d multi_head_attention_forward multilabel_soft_margin_loss pdist rrelu
-  softshrink tanhshrink linear_cross_entropy upsample_bilinear upsample_nearest]])
+  adaptive_max_pool2d gumbel_softmax unfold fold grid_sample affine_grid
+  embedding_bag
+  ctc_loss
+  adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
+  conv_transpose3d lp_pool1d lp_pool2d
+  max_pool3d multi_head_attention_forward
+  linear_cross_entropy upsample_bilinear upsample_nearest]])
 
 other["nn.init"] = pairs_of("", [[orthogonal]])
 
@@ -161,8 +154,7 @@ other.optim = with(pairs_of([[
   CosineAnnealingLR=lr_scheduler.CosineAnnealingLR OneCycleLR=lr_scheduler.OneCycleLR CyclicLR=lr_scheduler.CyclicLR
   CosineAnnealingWarmRestarts=lr_scheduler.CosineAnnealingWarmRestarts LambdaLR=lr_scheduler.LambdaLR
   MultiplicativeLR=lr_scheduler.MultiplicativeLR ReduceLROnPlateau=lr_scheduler.ReduceLROnPlateau
-  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], [[
-  ConfusionMatrix Logger]]), {
+  SequentialLR=lr_scheduler.SequentialLR ChainedScheduler=lr_scheduler.ChainedScheduler EMA=AveragedModel]], ""), {
   SparseAdam = "gradients of Embedding are dense here: optim.Adam",
 })
 

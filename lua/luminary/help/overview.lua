@@ -58,8 +58,9 @@ local function group_of(library, name, value)
   if type(value) ~= "function" then return VALUES end
   if rawget(require "luminary.tensor.typed_constructors", name) then return TYPED end
   if library ~= require "luminary" then return FUNCTIONS end
-  if not rawget(core.ops, name) then return FUNCTIONS end
   if index.is_inner(name) then return nil end
+  if not rawget(core.ops, name) then return FUNCTIONS end
+  if name:find "_loss$" then return nil end -- losses are nn.functional's
   return rawget(core.methods, name) and OPS or NEW
 end
 

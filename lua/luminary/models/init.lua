@@ -3,7 +3,7 @@
 local options = require "luminary.base.options"
 
 local models = {}
-for _, family in ipairs {"small", "alexnet", "resnet", "mobilenet"} do
+for _, family in ipairs {"mnist_networks", "alexnet_vgg", "resnet", "mobilenet"} do
   for name, make in pairs(require("luminary.models." .. family)) do models[name] = make end
 end
 

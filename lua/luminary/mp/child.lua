@@ -1,8 +1,8 @@
 --- The worker's side of lm.mp: receives a function and its arguments, calls it, and reports how it went.
 local core = require "luminary.core"
-local carrier = require "luminary.mp.carrier"
-local failure = require "luminary.mp.failure"
-local here = require "luminary.mp.here"
+local carrier = require "luminary.mp.serialization"
+local failure = require "luminary.mp.worker_failure"
+local here = require "luminary.mp.own_channel"
 
 local Exit = failure.Exit
 
@@ -18,7 +18,7 @@ end
 local function publish(report)
   if not package.loaded["luminary.distributed"] then return end
   report.cause_rank = blame()
-  pcall(require("luminary.distributed.publish"), report.message, report.message .. "\n\t" .. report.traceback)
+  pcall(require("luminary.distributed.publish_error"), report.message, report.message .. "\n\t" .. report.traceback)
 end
 
 -- A thread's environment variables, arguments and exit are its own; the C library's are the process's.

@@ -4,9 +4,9 @@
 --- conn:send(value), conn:recv(), conn:poll(seconds), conn:close(). A connection is at its end when all who had the
 --- other one have closed it or ended: close the one that was sent to a Process here, once that was started.
 local core = require "luminary.core"
-local carrier = require "luminary.mp.carrier"
+local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 
 local Connection = {kind = "Connection"}
 Connection.__index = Connection

@@ -4,11 +4,11 @@
 --- memory which task it takes before that leaves the queue: of a worker that is killed the pool knows what it had.
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
-local carrier = require "luminary.mp.carrier"
-local failure = require "luminary.mp.failure"
+local carrier = require "luminary.mp.serialization"
+local failure = require "luminary.mp.worker_failure"
 local options = require "luminary.base.options"
 local Queue = require "luminary.mp.queue"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local Worker = require "luminary.mp.worker"
 local fail = options.fail
 

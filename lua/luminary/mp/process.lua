@@ -3,7 +3,7 @@
 local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 local fail = options.fail
 
 local Process = {}

@@ -9,9 +9,9 @@
 --- hundreds are as many as wait; put waits then as if the queue was full.
 local core = require "luminary.core"
 local at_exit = require "luminary.mp.at_exit"
-local carrier = require "luminary.mp.carrier"
+local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 
 local Queue = {kind = "Queue"}
 Queue.__index = Queue

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Worker = require "luminary.mp.worker"
 local at_exit = require "luminary.mp.at_exit"
-local shared = require "luminary.mp.shared"
+local shared = require "luminary.mp.shared_handle"
 
 -- Seconds after the first failure until the others are asked to end, are killed, and (threads, which cannot be killed)
 -- are given up. Until the first they may end by themselves: the process group tells them what happened.

@@ -1,7 +1,7 @@
 --- A worker: another Lua state, in a process or on a thread, that runs one function. Contexts and Processes are made of
 --- these.
 local core = require "luminary.core"
-local carrier = require "luminary.mp.carrier"
+local carrier = require "luminary.mp.serialization"
 local options = require "luminary.base.options"
 local fail = options.fail
 

@@ -1,7 +1,8 @@
 --- Layers without parameters: activations, softmax, Dropout, Flatten, Identity.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local functional = require "luminary.nn.functional"
+local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, activation = layer.entries()
@@ -11,7 +12,57 @@ activation "Sigmoid" {call = ops.sigmoid, help = "1 / (1 + e^-x)"}
 activation "ReLU" {call = ops.relu, in_place = ops.relu_, help = "max(x, 0)"}
 activation "ReLU6" {call = ops.relu6, in_place = ops.relu6_, help = "min(max(x, 0), 6)"}
 activation "SiLU" {call = ops.silu, in_place = ops.silu_, help = "x * sigmoid(x)"}
-activation "Softplus" {call = ops.softplus, prints = "beta=1.0, threshold=20.0", help = "log(1 + e^x)"}
+activation "SELU" {call = ops.selu, in_place = ops.selu_, help = "elu of fixed scales that keeps mean 0 and variance 1"}
+activation "Mish" {call = ops.mish, in_place = ops.mish_, help = "x * tanh(softplus(x))"}
+activation "Hardswish" {call = ops.hardswish, in_place = ops.hardswish_, help = "x * hardsigmoid(x)"}
+activation "Hardsigmoid" {
+  call = ops.hardsigmoid, in_place = ops.hardsigmoid_, help = "x / 6 + 0.5 limited to [0, 1]",
+}
+activation "LogSigmoid" {call = ops.log_sigmoid, help = "log(sigmoid(x))"}
+activation "Softsign" {call = ops.softsign, help = "x / (1 + |x|)"}
+activation "Tanhshrink" {call = ops.tanhshrink, help = "x - tanh(x)"}
+
+activation "Softplus" {
+  takes = {{"beta", "number", 1}, {"threshold", "number", 20}}, call = ops.softplus,
+  prints = "beta={beta}, threshold={threshold}",
+  help = "log(1 + e^(beta x)) / beta; x itself where beta x is larger than threshold",
+}
+
+for _, name in ipairs {"ELU", "CELU"} do
+  activation(name) {
+    takes = {{"alpha", "number", 1}}, call = ops[name:lower()], in_place = ops[name:lower() .. "_"],
+    prints = "alpha={alpha}",
+    help = "x, or below 0 alpha * (e^" .. (name == "ELU" and "x" or "(x / alpha)") .. " - 1)",
+  }
+end
+
+activation "Hardtanh" {
+  takes = {{"min_val", "number", -1}, {"max_val", "number", 1}}, call = ops.hardtanh, in_place = ops.hardtanh_,
+  prints = "min_val={min_val}, max_val={max_val}", help = "x limited to [min_val, max_val]",
+}
+activation "Threshold" {
+  takes = {{"threshold", "number"}, {"value", "number"}}, call = ops.threshold, in_place = ops.threshold_,
+  prints = "threshold={threshold}, value={value}", help = "x where it is larger than threshold, else value",
+}
+activation "Hardshrink" {
+  takes = {{"lambd", "number", 0.5}}, call = ops.hardshrink, prints = "{lambd}", help = "x, or 0 within lambd of 0",
+}
+activation "Softshrink" {
+  takes = {{"lambd", "number", 0.5}}, call = ops.softshrink, prints = "{lambd}",
+  help = "x moved towards 0 by lambd, not beyond",
+}
+activation "GLU" {
+  takes = {{"dim", "integer", -1}}, call = functional.glu, prints = "dim={dim}",
+  help = "the first half along dim times the sigmoid of the second",
+}
+activation "RReLU" {
+  takes = {{"lower", "number", 1 / 8}, {"upper", "number", 1 / 3}}, options = {{"inplace", "boolean", false}},
+  forward = function(self, x)
+    return (self.inplace and functional.rrelu_ or functional.rrelu)(x, self.lower, self.upper, self.training)
+  end,
+  prints = "lower={lower}, upper={upper}",
+  help = "x, or below 0 x times a random slope of [lower, upper) in training, else times their mean",
+}
 
 activation "LeakyReLU" {
   takes = {{"negative_slope", "number", 0.01}}, call = ops.leaky_relu, in_place = ops.leaky_relu_,
@@ -44,6 +95,7 @@ local function along_dim(name, op, help)
     end,
   }
 end
+along_dim("Softmin", ops.softmin, "softmax of -x along dim")
 along_dim("Softmax", ops.softmax, "e^x divided by its sum along dim")
 along_dim("LogSoftmax", ops.log_softmax, "the logarithm of softmax along dim")
 
@@ -63,6 +115,23 @@ activation "Flatten" {
 }
 
 local classes = layer.classes(list)
+
+--- nn.PReLU([num_parameters = 1] [, {init = 0.25, device, dtype}]): x, or below 0 x times `weight`, a parameter: one
+--- number, or one for each channel.
+local PReLU = layer.define("PReLU")
+function PReLU:init(num_parameters, opts)
+  if type(num_parameters) == "table" then num_parameters, opts = nil, num_parameters end
+  opts = layer.options("PReLU", opts, {num_parameters = {"count", 1}, init = {"number", 0.25}}, "init")
+  self.num_parameters = num_parameters and options.arg("PReLU", "num_parameters", num_parameters, "count")
+    or opts.num_parameters
+  self.weight = layer.parameter({self.num_parameters}, opts)
+  core.no_grad(function() self.weight:fill_(opts.init) end)
+end
+classes.PReLU = PReLU
+
+function PReLU:forward(x) return ops.prelu(x, self.weight) end
+
+function PReLU:extra_repr() return "num_parameters=" .. self.num_parameters end
 
 --- nn.Identity(...): gives its input; whatever it is constructed with is ignored, as in PyTorch.
 local Identity = layer.define("Identity")

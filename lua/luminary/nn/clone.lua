@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local copy_of
 

@@ -4,9 +4,9 @@
 --- next used.
 local class = require "luminary.base.class"
 local options = require "luminary.base.options"
-local fused = require "luminary.nn.fused"
+local fused = require "luminary.nn.fuse_batch_norm"
 local Module = require "luminary.nn.module"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local containers = {}
 
@@ -86,6 +86,15 @@ function Numbered:slice(first, last)
   return containers.Sequential(unpack(named and {pairs_of} or part))
 end
 
+-- Modules one by one, as most containers are given them.
+function Numbered:init(...)
+  for i = 1, select("#", ...) do
+    local module = select(i, ...)
+    check_module(self.__name, i, module)
+    self[i] = module
+  end
+end
+
 --- nn.Sequential(a, b, …): calls one after the other. nn.Sequential{{"conv", a}, {"norm", b}} names them: net.conv.
 local Sequential = class.define("Sequential", Numbered)
 containers.Sequential = Sequential
@@ -101,11 +110,7 @@ function Sequential:init(...)
     end
     return
   end
-  for i = 1, select("#", ...) do
-    local module = select(i, ...)
-    check_module("Sequential", i, module)
-    self[i] = module
-  end
+  Numbered.init(self, ...)
 end
 
 function Sequential:forward(x)

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local fail = options.fail
 local dictionaries = {}

@@ -3,15 +3,19 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 
-local ops = core.ops
-local F = {}
+local ops, fail = core.ops, options.fail
+local F = {pdist = require("luminary.tensor.products").pdist}
 
 for _, name in ipairs {
-  "relu6", "relu6_",
-  "relu", "relu_", "leaky_relu", "leaky_relu_", "silu", "silu_", "tanh", "sigmoid", "softplus", "softmax",
+  "relu", "relu_", "relu6", "relu6_", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu", "celu_",
+  "gelu", "silu", "silu_", "mish", "tanh", "sigmoid", "softplus", "softsign", "hardtanh", "hardtanh_", "hardsigmoid",
+  "hardswish", "hardshrink", "softshrink", "tanhshrink", "threshold", "threshold_", "prelu", "softmin", "softmax",
   "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "max_unpool2d",
   "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "one_hot", "cross_entropy", "nll_loss",
   "mse_loss", "bce_with_logits", "binary_cross_entropy",
+  "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "soft_margin_loss",
+  "hinge_embedding_loss", "margin_ranking_loss", "cosine_embedding_loss", "triplet_margin_loss", "multi_margin_loss",
+  "multilabel_soft_margin_loss", "cosine_similarity", "pairwise_distance", "rms_norm", "group_norm",
 } do
   F[name] = ops[name]
 end
@@ -33,16 +37,134 @@ function F.local_response_norm(x, size, opts)
   return x / (mean * opts.alpha + opts.k) ^ opts.beta
 end
 
+--- F.normalize(x [, {p = 2, dim = 2, eps = 1e-12}]): x over its p-norm along dim, which is at least eps.
+function F.normalize(x, opts)
+  opts = options.check("normalize", opts, {p = {"number", 2}, dim = {"integer", 2}, eps = {"number", 1e-12}}, "p")
+  options.arg("normalize", "x", x, "tensor")
+  return x / ops.norm(x, opts.p, opts.dim, {keepdim = true}):clamp(opts.eps)
+end
+
+local reductions = {"mean", "sum", "none"}
+local function reduced(loss, reduction) return reduction == "none" and loss or loss[reduction](loss) end
+
+--- F.triplet_margin_with_distance_loss(anchor, positive, negative [, {distance_function, margin = 1, swap = false,
+--- reduction = "mean"}]): F.triplet_margin_loss by distance_function(a, b), F.pairwise_distance by default.
+function F.triplet_margin_with_distance_loss(anchor, positive, negative, opts)
+  local who = "triplet_margin_with_distance_loss"
+  local o = options.check(who, opts, {
+    distance_function = {"callable"}, margin = {"positive", 1}, swap = {"boolean", false},
+    reduction = {reductions, "mean"},
+  }, "distance_function")
+  options.arg(who, "anchor", anchor, "tensor")
+  options.arg(who, "positive", positive, "tensor")
+  options.arg(who, "negative", negative, "tensor")
+  if positive.ndim ~= anchor.ndim or negative.ndim ~= anchor.ndim then
+    options.fail("%s: anchor is %s, positive %s, negative %s; they have to have as many dims each", who,
+      options.describe(anchor), options.describe(positive), options.describe(negative))
+  end
+  local distance = o.distance_function or ops.pairwise_distance
+  local near, far = distance(anchor, positive), distance(anchor, negative)
+  if o.swap then far = ops.minimum(far, distance(positive, negative)) end
+  return reduced((near - far + o.margin):clamp(0), o.reduction)
+end
+
+--- F.multilabel_margin_loss(x, target [, {reduction = "mean"}]): x [N, C] or [C], target of x's size: classes from 1,
+--- of which those before the first 0 count. What each of them lacks to be 1 above each class that is none of them,
+--- summed, over C.
+function F.multilabel_margin_loss(x, target, opts)
+  local who = "multilabel_margin_loss"
+  local o = options.check(who, opts, {reduction = {reductions, "mean"}}, "reduction")
+  options.arg(who, "x", x, "tensor")
+  options.arg(who, "target", target, "tensor")
+  if x.ndim == 0 then x, target = x:view(1), target:view(-1) end
+  local n = x.shape[x.ndim]
+  if x.ndim > 2 or target.ndim ~= x.ndim or target.shape[1] ~= x.shape[1] or target.shape[x.ndim] ~= n then
+    options.fail("%s: x is %s, target %s; both have to be [N, C] or [C]", who, options.describe(x),
+      options.describe(target))
+  end
+  local rows, labels = x:view(-1, n), target:detach():view(-1, n)
+  local places = ops.arange(1, n + 1, {device = x.device, dtype = "int64"})
+  local ends = ops.where(labels:lt(1), places, n + 1):amin(2, {keepdim = true})
+  local most = math.max(1, ends:max():item() - 1)
+  local counts = places:lt(ends):narrow(2, 1, most)
+  labels = labels:narrow(2, 1, most):masked_fill(counts:logical_not(), 1)
+  local own = ops.zeros_like(rows:detach()):scatter_add(2, labels, counts:type_as(rows)):gt(0)
+  local lacking = ops.relu(1 - rows:gather(2, labels):unsqueeze(3) + rows:unsqueeze(2))
+  local left_out = counts:logical_not():unsqueeze(3):logical_or(own:unsqueeze(2))
+  local loss = lacking:masked_fill(left_out, 0):sum {2, 3} / n
+  return reduced(x.ndim == 1 and loss:squeeze(1) or loss, o.reduction)
+end
+
+--- F.instance_norm(x [, running_mean [, running_var [, weight [, bias [, {use_input_stats = true, momentum = 0.1,
+--- eps = 1e-5}]]]]]): x [N, C, …], each channel of each sample by its own mean and variance, whose mean over the
+--- samples the running values take up; without use_input_stats by the running values.
+function F.instance_norm(x, running_mean, running_var, weight, bias, opts)
+  local who = "instance_norm"
+  local places = {running_mean, running_var, weight, bias}
+  for i = 1, 4 do -- options in the place of what is left out
+    if places[i] ~= nil and not core.is_tensor(places[i]) and opts == nil then opts, places[i] = places[i], nil end
+  end
+  local o = options.check(who, opts, {
+    running_mean = {"tensor"}, running_var = {"tensor"}, weight = {"tensor"}, bias = {"tensor"},
+    use_input_stats = {"boolean", true}, momentum = {"number", 0.1}, eps = {"number", 1e-5},
+  }, "use_input_stats")
+  local mean, var = o.running_mean or places[1], o.running_var or places[2]
+  weight, bias = o.weight or places[3], o.bias or places[4]
+  options.arg(who, "x", x, "tensor")
+  if x.ndim < 3 then options.fail("%s: x [N, C, …] of 3 or more dims wanted, got %s", who, options.describe(x)) end
+  if not o.use_input_stats then
+    return ops.batch_norm(x, mean, var, weight, bias, {training = false, eps = o.eps})
+  end
+  local n, c, shape = x.shape[1], x.shape[2], x.shape
+  local function repeated(v) return v and ops.expand(v:view(1, c), n, c):clone():view(n * c) end
+  local means, vars = repeated(mean and mean:detach()), repeated(var and var:detach())
+  local flat_shape = {1, n * c}
+  for d = 3, x.ndim do flat_shape[d] = shape[d] end
+  local flat = ops.reshape(x, flat_shape)
+  local y = ops.batch_norm(flat, means, vars, repeated(weight), repeated(bias),
+    {training = true, momentum = o.momentum, eps = o.eps})
+  core.no_grad(function()
+    if mean then mean:copy_(means:view(n, c):mean(1)) end
+    if var then var:copy_(vars:view(n, c):mean(1)) end
+  end)
+  return y:view(shape)
+end
+
 F.logsigmoid = ops.log_sigmoid
 --- F.binary_cross_entropy_with_logits(input, target [, {weight, pos_weight, reduction = "mean"}]): of logits and
 --- targets from 0 to 1, of one shape; lm.bce_with_logits.
 F.binary_cross_entropy_with_logits = ops.bce_with_logits
 
---- F.gelu(x [, {approximate = "none" | "tanh"}]): x * Phi(x), exact or by its tanh approximation
-function F.gelu(x, opts)
-  if opts == nil then return ops.gelu(x) end
-  local approximate = options.check("gelu", opts, {approximate = {{"none", "tanh"}, "none"}}, "approximate").approximate
-  return (approximate == "tanh" and ops.gelu_tanh or ops.gelu)(x)
+--- F.glu(x [, dim = -1]): the first half of x along dim times the sigmoid of the second (Dauphin et al. 2017).
+function F.glu(x, dim)
+  options.arg("glu", "x", x, "tensor")
+  if dim == nil then dim = -1 end
+  local size = x:size(dim)
+  if size % 2 ~= 0 then fail("glu: dim %d has size %d, which has no halves", dim, size) end
+  return ops.mul_sigmoid(ops.narrow(x, dim, 1, size / 2), ops.narrow(x, dim, size / 2 + 1, size / 2))
+end
+
+-- What makes rrelu of x: an op and its argument.
+local function rrelu_by(x, lower, upper, training)
+  options.arg("rrelu", "x", x, "tensor")
+  lower = lower == nil and 1 / 8 or options.arg("rrelu", "lower", lower, "number")
+  upper = upper == nil and 1 / 3 or options.arg("rrelu", "upper", upper, "number")
+  if lower > upper then fail("rrelu: lower is %g, upper %g; it has to be the larger one", lower, upper) end
+  if training then return ops.mul, ops.where(ops.ge(x, 0), 1, ops.rand_like(x) * (upper - lower) + lower) end
+  return ops.leaky_relu, (lower + upper) / 2
+end
+
+--- F.rrelu(x [, lower = 1/8 [, upper = 1/3 [, training = false]]]): x, or below 0 x times a slope: in training a random
+--- one of [lower, upper) for each element, else their mean (Xu et al. 2015).
+function F.rrelu(x, lower, upper, training)
+  local op, slope = rrelu_by(x, lower, upper, training)
+  return op(x, slope)
+end
+
+--- F.rrelu_(x [, lower = 1/8 [, upper = 1/3 [, training = false]]]): F.rrelu in place.
+function F.rrelu_(x, lower, upper, training)
+  local _, slope = rrelu_by(x, lower, upper, training)
+  return (training and ops.mul_ or ops.leaky_relu_)(x, slope)
 end
 
 for _, file in ipairs {"dropout", "embedding", "rearrange"} do

@@ -1,7 +1,7 @@
 --- Layers that multiply by a weight: Linear, Conv2d, Embedding.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 local embedding = require("luminary.nn.functional.embedding").embedding
 local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"

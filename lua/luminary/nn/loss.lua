@@ -1,18 +1,21 @@
---- Losses as modules. Targets that are classes count from 1.
+--- Losses as modules, and distances. Targets that are classes count from 1.
 local core = require "luminary.core"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
+local F = require "luminary.nn.functional"
 
 local ops = core.ops
 local list, entry = layer.entries()
 
--- A loss of an input and a target, whose fields are its op's options. Tensors among them (weights of classes) become
--- buffers, so that they move with the module.
+-- A loss of an input and a target, or with `inputs` three tensors, whose fields are its op's options. Tensors among
+-- them (weights of classes) become buffers, so that they move with the module.
 local function loss(name)
   return function(row)
     local names = {}
     row.options = row.options or {}
-    table.insert(row.options, {"reduction", {"mean", "sum", "none"}, "mean"})
-    for i, option in ipairs(row.options) do names[i] = option[1] end
+    table.insert(row.options, {"reduction", row.reductions or {"mean", "sum", "none"}, "mean"})
+    for _, rows in ipairs {row.takes or {}, row.options} do
+      for _, option in ipairs(rows) do names[#names + 1] = option[1] end
+    end
     function row.made(self)
       for _, key in ipairs(names) do
         local value = self[key]
@@ -23,11 +26,16 @@ local function loss(name)
       end
     end
     local op = row.call
-    function row.forward(self, input, target)
-      local how = {}
-      for _, key in ipairs(names) do how[key] = self[key] end
-      return op(input, target, how)
+    local function how(self)
+      local given = {}
+      for _, key in ipairs(names) do given[key] = self[key] end
+      return given
     end
+    function row.forward(self, input, target) return op(input, target, how(self)) end
+    if row.inputs == 3 then
+      function row.forward(self, first, second, third) return op(first, second, third, how(self)) end
+    end
+    row.reductions = nil
     entry(name)(row)
   end
 end
@@ -53,6 +61,89 @@ loss "BCEWithLogitsLoss" {
 loss "BCELoss" {
   options = {{"weight", "tensor"}}, call = ops.binary_cross_entropy,
   help = "of probabilities. An error under autocast on a GPU",
+}
+
+loss "L1Loss" {call = ops.l1_loss, help = "|input - target|"}
+
+loss "SmoothL1Loss" {
+  options = {{"beta", "positive", 1}}, call = ops.smooth_l1_loss,
+  help = "(input - target)^2 / (2 beta) below beta, |input - target| - beta / 2 above",
+}
+
+loss "HuberLoss" {
+  options = {{"delta", "positive", 1}}, call = ops.huber_loss, help = "(input - target)^2 / 2, above delta a line",
+}
+
+loss "KLDivLoss" {
+  options = {{"log_target", "boolean", false}}, reductions = {"mean", "sum", "none", "batchmean"}, call = ops.kl_div,
+  help = "of log-probabilities and probabilities, or their logarithms with log_target",
+}
+
+loss "PoissonNLLLoss" {
+  options = {{"log_input", "boolean", true}, {"full", "boolean", false}, {"eps", "positive", 1e-8}},
+  call = ops.poisson_nll_loss, help = "of means, or their logarithms with log_input, and counts",
+}
+
+loss "GaussianNLLLoss" {
+  options = {{"full", "boolean", false}, {"eps", "positive", 1e-6}}, inputs = 3, call = ops.gaussian_nll_loss,
+  help = "forward(input, target, var): of means, targets and variances",
+}
+
+loss "SoftMarginLoss" {call = ops.soft_margin_loss, help = "log(1 + e^(-target * input)), of targets -1 and 1"}
+
+loss "HingeEmbeddingLoss" {
+  takes = {{"margin", "number", 1}}, call = ops.hinge_embedding_loss,
+  help = "of distances: themselves where the target is 1, what they lack to margin where it is -1",
+}
+
+loss "MarginRankingLoss" {
+  takes = {{"margin", "number", 0}}, inputs = 3, call = ops.margin_ranking_loss,
+  help = "forward(x1, x2, target): what x1 lacks to be margin above x2 where target is 1, below where it is -1",
+}
+
+loss "CosineEmbeddingLoss" {
+  takes = {{"margin", "number", 0}}, inputs = 3, call = ops.cosine_embedding_loss,
+  help = "forward(x1, x2, target): 1 - their cosine where target is 1, what it is above margin where it is -1",
+}
+
+loss "TripletMarginLoss" {
+  takes = {{"margin", "number", 1}, {"p", "number", 2}, {"eps", "number", 1e-6}, {"swap", "boolean", false}},
+  inputs = 3, call = ops.triplet_margin_loss,
+  help = "forward(anchor, positive, negative): what negatives lack to be margin farther from anchor than positives",
+}
+
+loss "TripletMarginWithDistanceLoss" {
+  options = {{"distance_function", "callable"}, {"margin", "number", 1}, {"swap", "boolean", false}},
+  inputs = 3, call = F.triplet_margin_with_distance_loss,
+  help = "TripletMarginLoss by a distance of one's own, distance_function(a, b)",
+}
+
+loss "MultiMarginLoss" {
+  takes = {{"p", "count", 1}, {"margin", "number", 1}, {"weight", "tensor?"}}, call = ops.multi_margin_loss,
+  help = "of scores [N, C] and classes: what the class's lacks to be margin above each other's",
+}
+
+loss "MultiLabelMarginLoss" {
+  call = F.multilabel_margin_loss, help = "of scores [N, C] and each row's classes, from 1, which end with 0",
+}
+
+loss "MultiLabelSoftMarginLoss" {
+  options = {{"weight", "tensor"}}, call = ops.multilabel_soft_margin_loss,
+  help = "of logits [N, C] and targets from 0 to 1, the mean over the classes",
+}
+
+entry "CosineSimilarity" {
+  takes = {{"dim", "integer", 2}, {"eps", "number", 1e-8}},
+  forward = function(self, x1, x2) return ops.cosine_similarity(x1, x2, {dim = self.dim, eps = self.eps}) end,
+  help = "of x1 and x2 along dim; see F.cosine_similarity",
+}
+
+entry "PairwiseDistance" {
+  takes = {{"p", "number", 2}, {"eps", "number", 1e-6}, {"keepdim", "boolean", false}},
+  forward = function(self, x1, x2)
+    return ops.pairwise_distance(x1, x2, {p = self.p, eps = self.eps, keepdim = self.keepdim})
+  end,
+  help = "p-norm of x1 - x2 over the last dim",
 }
 
 return layer.classes(list)

@@ -9,11 +9,11 @@
 --- their first assignment, which is therefore the same on every rank.
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local gradients = require "luminary.autograd.gradients"
+local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local options = require "luminary.base.options"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 local excerpt = require "luminary.base.excerpt"
 local fail, is_plain = options.fail, options.is_plain
 
@@ -485,7 +485,7 @@ function Module:share_memory()
       end
     end
   end
-  require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  require("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
   return self
 end
 

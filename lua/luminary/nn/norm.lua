@@ -1,7 +1,7 @@
---- Normalization: BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm, LocalResponseNorm.
+--- Normalization: BatchNorm1d to 3d, InstanceNorm1d to 3d, GroupNorm, LayerNorm, RMSNorm, LocalResponseNorm.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 local init = require "luminary.nn.initializers"
 local F = require "luminary.nn.functional"
 
@@ -13,13 +13,14 @@ local norm = {}
 --- track_running_stats = true, device, dtype}]): x [N, C, …], each channel by the batch's mean and
 --- variance in training, by the running ones in evaluation. momentum = false averages all batches.
 local BatchNorm = layer.define("BatchNorm")
+BatchNorm.on = true -- whether it has parameters and running values unless told
 
 function BatchNorm:init(num_features, opts)
   local who = self.__name
   self.num_features = arg(who, "num_features", num_features, "count")
   opts = layer.options(who, opts, {
-    eps = {"positive", 1e-5}, momentum = {"number", 0.1, true}, affine = {"boolean", true}, bias = {"boolean", true},
-    track_running_stats = {"boolean", true},
+    eps = {"positive", 1e-5}, momentum = {"number", 0.1, true}, affine = {"boolean", self.on}, bias = {"boolean", true},
+    track_running_stats = {"boolean", self.on},
   }, "eps")
   self.eps, self.momentum, self.affine = opts.eps, opts.momentum, opts.affine
   self.track_running_stats = opts.track_running_stats
@@ -91,18 +92,90 @@ norm.BatchNorm2d.dims, norm.BatchNorm2d.wanted = {[4] = true}, "x [N, C, H, W]"
 norm.BatchNorm3d = layer.define("BatchNorm3d", BatchNorm)
 norm.BatchNorm3d.dims, norm.BatchNorm3d.wanted = {[5] = true}, "x [N, C, D, H, W]"
 
+--- nn.InstanceNorm2d(num_features [, {eps = 1e-5, momentum = 0.1, affine = false, bias = true,
+--- track_running_stats = false, device, dtype}]): x [N, C, H, W] or [C, H, W], each channel of each sample by its own
+--- mean and variance; with track_running_stats in evaluation by the running ones.
+local InstanceNorm = layer.define("InstanceNorm", BatchNorm)
+InstanceNorm.on = false
+
+function InstanceNorm:forward(x)
+  self:check_input(x)
+  local channels = x.ndim - self.spatial
+  if x.shape[channels] ~= self.num_features then
+    options.fail("%s: %d channels wanted, got %s", self.__name, self.num_features, options.describe(x))
+  end
+  local y = F.instance_norm(channels == 1 and x:unsqueeze(1) or x, self.running_mean, self.running_var, self.weight,
+    self.bias, {
+      use_input_stats = self.training or not self.track_running_stats, momentum = self.momentum or 0, eps = self.eps,
+    })
+  return channels == 1 and y:squeeze(1) or y
+end
+
+--- nn.InstanceNorm1d(num_features [, {…}]): nn.InstanceNorm2d for x [N, C, L] or [C, L].
+norm.InstanceNorm1d = layer.define("InstanceNorm1d", InstanceNorm)
+norm.InstanceNorm1d.spatial, norm.InstanceNorm1d.wanted = 1, "x [N, C, L] or [C, L]"
+norm.InstanceNorm2d = layer.define("InstanceNorm2d", InstanceNorm)
+norm.InstanceNorm2d.spatial, norm.InstanceNorm2d.wanted = 2, "x [N, C, H, W] or [C, H, W]"
+--- nn.InstanceNorm3d(num_features [, {…}]): nn.InstanceNorm2d for x [N, C, D, H, W] or [C, D, H, W].
+norm.InstanceNorm3d = layer.define("InstanceNorm3d", InstanceNorm)
+norm.InstanceNorm3d.spatial, norm.InstanceNorm3d.wanted = 3, "x [N, C, D, H, W] or [C, D, H, W]"
+for _, name in ipairs {"InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d"} do
+  norm[name].dims = {[norm[name].spatial + 1] = true, [norm[name].spatial + 2] = true}
+end
+
+--- nn.GroupNorm(num_groups, num_channels [, {eps = 1e-5, affine = true, bias = true, device, dtype}]): x [N, C, …],
+--- each sample's channels in num_groups groups, each by its own mean and variance.
+local GroupNorm = layer.define("GroupNorm")
+norm.GroupNorm = GroupNorm
+
+function GroupNorm:init(num_groups, num_channels, opts)
+  self.num_groups = arg("GroupNorm", "num_groups", num_groups, "count")
+  self.num_channels = arg("GroupNorm", "num_channels", num_channels, "count")
+  if num_channels % num_groups ~= 0 then
+    options.fail("GroupNorm: num_groups = %d has to divide num_channels = %d", num_groups, num_channels)
+  end
+  opts = layer.options("GroupNorm", opts, {
+    eps = {"positive", 1e-5}, affine = {"boolean", true}, bias = {"boolean", true},
+  }, "eps")
+  self.affine, self.how = opts.affine, {eps = opts.eps}
+  if opts.affine then
+    self.weight = layer.parameter({num_channels}, opts)
+    if opts.bias then self.bias = layer.parameter({num_channels}, opts) end
+  end
+  self:reset_parameters()
+end
+
+--- Parameters as when the layer was made.
+function GroupNorm:reset_parameters()
+  if self.weight then init.ones_(self.weight) end
+  if self.bias then init.zeros_(self.bias) end
+end
+
+function GroupNorm:forward(x) return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.how) end
+
+function GroupNorm:extra_repr()
+  return ("%d, %d, eps=%s, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, layer.float(self.how.eps),
+    layer.bool(self.affine), layer.bool(self.bias))
+end
+
+-- The sizes of the last dims, given as a number or a list.
+local function sizes_of(who, normalized_shape)
+  local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
+  if type(shape) ~= "table" or #shape == 0 then
+    options.fail("%s: normalized_shape has to be a size or a list of sizes, got %s", who,
+      options.describe(normalized_shape))
+  end
+  for _, size in ipairs(shape) do arg(who, "normalized_shape", size, "count") end
+  return shape
+end
+
 --- nn.LayerNorm(normalized_shape [, {eps = 1e-5, elementwise_affine = true, bias = true, device, dtype}]):
 --- over the last dims, whose sizes normalized_shape gives (a number or a list).
 local LayerNorm = layer.define("LayerNorm")
 norm.LayerNorm = LayerNorm
 
 function LayerNorm:init(normalized_shape, opts)
-  local shape = type(normalized_shape) == "number" and {normalized_shape} or normalized_shape
-  if type(shape) ~= "table" or #shape == 0 then
-    options.fail("LayerNorm: normalized_shape has to be a size or a list of sizes, got %s",
-      options.describe(normalized_shape))
-  end
-  for _, size in ipairs(shape) do arg("LayerNorm", "normalized_shape", size, "count") end
+  local shape = sizes_of("LayerNorm", normalized_shape)
   self.normalized_shape = shape
   opts = layer.options("LayerNorm", opts, {
     eps = {"positive", 1e-5}, elementwise_affine = {"boolean", true}, bias = {"boolean", true},
@@ -128,6 +201,31 @@ end
 function LayerNorm:extra_repr()
   return ("%s, eps=%s, elementwise_affine=%s, bias=%s"):format(layer.tuple(self.normalized_shape),
     layer.float(self.how.eps), layer.bool(self.elementwise_affine), layer.bool(self.bias))
+end
+
+--- nn.RMSNorm(normalized_shape [, {eps, elementwise_affine = true, device, dtype}]): x over the root of its mean square
+--- over the last dims, whose sizes normalized_shape gives; eps is by default that of x's dtype.
+local RMSNorm = layer.define("RMSNorm")
+norm.RMSNorm = RMSNorm
+
+function RMSNorm:init(normalized_shape, opts)
+  self.normalized_shape = sizes_of("RMSNorm", normalized_shape)
+  opts = layer.options("RMSNorm", opts, {eps = {"positive"}, elementwise_affine = {"boolean", true}}, "eps")
+  self.elementwise_affine, self.how = opts.elementwise_affine, {eps = opts.eps}
+  if opts.elementwise_affine then self.weight = layer.parameter(self.normalized_shape, opts) end
+  self:reset_parameters()
+end
+
+--- Parameters as when the layer was made.
+function RMSNorm:reset_parameters()
+  if self.weight then init.ones_(self.weight) end
+end
+
+function RMSNorm:forward(x) return ops.rms_norm(x, self.normalized_shape, self.weight, self.how) end
+
+function RMSNorm:extra_repr()
+  return ("%s, eps=%s, elementwise_affine=%s"):format(layer.tuple(self.normalized_shape),
+    self.how.eps and layer.float(self.how.eps) or "None", layer.bool(self.elementwise_affine))
 end
 
 local list, entry = layer.entries()

@@ -1,6 +1,6 @@
 --- Pooling over windows of x [N, C, H, W] or [C, H, W]. Sizes are a number or a pair.
 local core = require "luminary.core"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, pooling = layer.entries()

@@ -14,7 +14,7 @@
 ---   local opt = Signum(net:parameters(), {lr = 0.001})
 local core = require "luminary.core"
 local class = require "luminary.base.class"
-local gradients = require "luminary.autograd.gradients"
+local gradients = require "luminary.autograd.zero_gradients"
 local hooks_add = require "luminary.base.hooks"
 local options = require "luminary.base.options"
 local fail, is_plain = options.fail, options.is_plain
@@ -238,7 +238,7 @@ function Optimizer:share_memory()
       end
     end
   end
-  require("luminary.mp.share")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
+  require("luminary.mp.share_tensors")(list, function(i, why) fail("share_memory: %s: %s", names[i], why) end)
   return self
 end
 

@@ -72,7 +72,7 @@ function Zero:check_alike()
         p.requires_grad and "" or " without gradient")
     end
   end
-  local alike = require "luminary.distributed.alike"
+  local alike = require "luminary.distributed.same_on_all_ranks"
   alike(group, who, "parameters differ", self.optimizer.__name .. "\n" .. table.concat(lines),
     "parameter")
   require("luminary.distributed").barrier {group = group} -- others may differ; then this raises their message

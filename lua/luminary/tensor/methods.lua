@@ -1,7 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-require "luminary.tensor.sizes"
+require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
 local fail = options.fail
@@ -245,12 +245,22 @@ function methods.where(x, condition, other) return ops.where(condition, x, other
 --- Moves x to memory that other processes see, in place; memory of a GPU is so already. Gives x.
 function methods.share_memory_(x)
   tensor("share_memory_", x)
-  require("luminary.mp.share")({x}, function(_, why) fail("share_memory_: %s", why) end)
+  require("luminary.mp.share_tensors")({x}, function(_, why) fail("share_memory_: %s", why) end)
   return x
 end
 
 --- Whether x lies in memory that other processes see.
 function methods.is_shared(x) return core.mp_is_shared(x) end
+
+--- x:dist(other [, {p = 2}]): the p-norm of x - other. A method alone: lm.dist is lm's module of that name.
+function methods.dist(x, other, opts)
+  tensor("dist", x)
+  if type(opts) == "number" then opts = {p = opts} end
+  return ops.norm(x - tensor("dist", other, "other"), options.check("dist", opts, {p = {"number", 2}}, "p").p)
+end
+
+-- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.
+for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.tensor.products")[name] end
 
 -- ---- hooks
 local Handle = {}

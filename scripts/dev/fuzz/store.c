@@ -15,7 +15,7 @@
 
 #include "base/mem.h"
 #include "distributed/store/client_core.h"
-#include "distributed/store/words.h"
+#include "distributed/store/failure_text.h"
 #include "store_member.h"
 
 enum { BATCH = 24, BATCHES = 48, BAD = 3, PROBE = 1 << 20, KEYS = 8 };

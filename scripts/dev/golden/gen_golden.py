@@ -348,6 +348,20 @@ def layers():
         layer("conv_" + mode, nn.Conv2d(2, 3, 3, stride=2, padding=(2, 1), padding_mode=mode), 2, 2, 5, 6)
         layer(f"conv_{mode}_same", nn.Conv2d(2, 3, (2, 3), padding="same", padding_mode=mode), 2, 5, 6)
     layer("conv_reflect_valid", nn.Conv2d(2, 3, 3, padding="valid", padding_mode="reflect"), 2, 2, 5, 6)
+    layer("group_norm", nn.GroupNorm(2, 4), 2, 4, 3)
+    layer("group_norm_plain", nn.GroupNorm(4, 4, eps=0.1, affine=False), 2, 4, 3, 2)
+    layer("instance_norm", nn.InstanceNorm2d(3), 2, 3, 4, 3)
+    layer("instance_norm_running", nn.InstanceNorm1d(3, momentum=0.3, affine=True, track_running_stats=True), 2, 3, 4)
+    layer("instance_norm_eval", nn.InstanceNorm1d(3, affine=True, track_running_stats=True), 2, 3, 4, training=False)
+    layer("instance_norm_single", nn.InstanceNorm1d(3, affine=True), 3, 4)
+    layer("rms_norm", nn.RMSNorm(6), 3, 6)
+    layer("rms_norm_dims", nn.RMSNorm([3, 4], eps=0.01), 2, 3, 4)
+    for reduction in ("mean", "none"):
+        labels = torch.tensor([[0, 3, -1, 1, 2], [2, 1, 4, -1, 0], [-1, 0, 1, 2, 3]])
+        loss("multilabel_margin_" + reduction, nn.MultiLabelMarginLoss(reduction=reduction),
+             torch.randn(3, 5, generator=gen), labels, 1)
+        loss("kl_" + reduction, nn.KLDivLoss(reduction=reduction, log_target=True), torch.randn(3, 4, generator=gen),
+             torch.randn(3, 4, generator=gen))
     layer("avg_pool_divisor", nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True, divisor_override=4), 2, 2, 7, 6)
     save_file(store, os.path.join(ROOT, "spec/golden/_nn.safetensors"))
 
@@ -459,7 +473,10 @@ MODULES = [
     ("nn.ReLU()",), ("nn.ReLU(inplace=True)", "nn.ReLU{inplace = true}"), ("nn.LeakyReLU()",),
     ("nn.LeakyReLU(0.2, inplace=True)", "nn.LeakyReLU(0.2, {inplace = true})"), ("nn.GELU()",),
     ("nn.GELU(approximate='tanh')", "nn.GELU{approximate = 'tanh'}"), ("nn.SiLU()",), ("nn.Tanh()",), ("nn.Sigmoid()",),
-    ("nn.Softplus()",), ("nn.Dropout()",), ("nn.Dropout(0.25, inplace=True)", "nn.Dropout(0.25, {inplace = true})"),
+    ("nn.Softplus()",), ("nn.Softplus(2.5, 5.5)",), ("nn.ELU(0.5)",), ("nn.SELU()",), ("nn.CELU(0.5, inplace=True)", "nn.CELU(0.5, {inplace = true})"),
+    ("nn.Mish()",), ("nn.Hardswish()",), ("nn.Hardsigmoid()",), ("nn.LogSigmoid()",), ("nn.Softsign()",), ("nn.Tanhshrink()",),
+    ("nn.Threshold(0.1, 20.5)",), ("nn.Hardshrink()",), ("nn.Softshrink(1.5)",), ("nn.GLU()",),
+    ("nn.RReLU(0.1, 0.3)",), ("nn.PReLU()",), ("nn.PReLU(3)",), ("nn.Dropout()",), ("nn.Dropout(0.25, inplace=True)", "nn.Dropout(0.25, {inplace = true})"),
     ("nn.Identity()",), ("nn.Embedding(10, 3)",), ("nn.CrossEntropyLoss()",), ("nn.NLLLoss()",), ("nn.MSELoss()",),
     ("nn.BCEWithLogitsLoss()",), ("nn.Sequential()",), ("nn.ModuleList()",),
     ("nn.Sequential(nn.Conv2d(1, 20, 3), nn.ReLU(), nn.Sequential(nn.AvgPool2d(2), nn.Identity()), nn.Linear(8, 2))",),

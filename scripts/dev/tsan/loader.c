@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/script_thread.h"
-#include "data/gather.h"
+#include "data/gather_batch.h"
 #include "mp/channel.h"
 #include "op/op.h"
 #include "tensor/generator.h"

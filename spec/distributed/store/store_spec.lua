@@ -4,13 +4,13 @@ local temp = require "spec.support.temp"
 -- These programs bring their own sanitizers; under others they would be the same again.
 local own = "env -u LD_PRELOAD "
 local sources = "src/base/*.c src/distributed/net/*.c src/distributed/store/protocol.c"
-  .. " src/distributed/store/failure.c src/distributed/store/words.c src/distributed/store/server*.c"
+  .. " src/distributed/store/failure.c src/distributed/store/failure_text.c src/distributed/store/server*.c"
 
 describe("the store #speed", function()
   local folder
   setup(function()
     folder = temp.folder()
-    local ok, text = temp.run(folder, ("for script in base/generate op/generate codegen/abi; do"
+    local ok, text = temp.run(folder, ("for script in base/generate op/entries/generate codegen/abi; do"
       .. " luajit src/$script.lua . %s || exit; done && %scc -std=gnu11 -Wall -Wextra -Werror -fwrapv"
       .. " -fno-strict-aliasing -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -I%s -Isrc -Ikernels"
       .. " -Iscripts/dev/fuzz -o %s/check spec/support/store/*.c %s -lsodium -lpthread"):format(folder, own, folder,

@@ -1,7 +1,7 @@
 /* Drives the store with made-up members. `store_check NAME` runs one check, prints what it measured, and returns 0 if
  * all was well; spec/distributed/store/store_spec.lua compiles and runs it. */
 #include "check.h"
-#include "distributed/store/words.h"
+#include "distributed/store/failure_text.h"
 
 int failures;
 lm_server *server;

@@ -1,6 +1,6 @@
 /* What the store learns of its members and tells them: failures, goodbyes, who is missing. */
 #include "check.h"
-#include "distributed/store/words.h"
+#include "distributed/store/failure_text.h"
 
 static const char *told(const lm_failure *failure) {
   static char text[1024];

@@ -4,7 +4,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa.h"
-#include "base/variable.h"
+#include "base/environment_variable.h"
 
 static int find_level(void) {
   int level = 0;

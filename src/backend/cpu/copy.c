@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/strided_tiles.h"
 
 /* Dense, and the same order of dims in memory: the bytes are the copy. */
 static bool same_layout(const lm_tensor *a, const lm_tensor *b) {

@@ -5,7 +5,7 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/fill.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/strided_tiles.h"
 #include "device/alloc.h"
 #include "philox.h"
 #include "tensor/generator.h"

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/number.h"
-#include "op/index_tensor.h"
+#include "backend/cpu/one_number.h"
+#include "op/index_checks.h"
 
 enum { MAX_PARTS = 32, PART = 16384 };
 

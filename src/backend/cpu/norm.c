@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/number.h"
+#include "backend/cpu/one_number.h"
 #include "device/alloc.h"
 
 /* x [N, C, ...] as memory: rows of c channels (channels-last, or nothing after C), or planes of one

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/tiles.h"
+#include "backend/cpu/strided_tiles.h"
 
 static const char *name_of(int kernel) { return lm_ops[lm_point_op(kernel)].name; }
 

@@ -11,6 +11,7 @@
 #include "backend/known/setting.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/graph.h"
 
 /* ---- our own kernels */
 

@@ -8,7 +8,7 @@
 #define LM_CUDA_CUDA_H
 
 #include "backend/known/kinds.h"
-#include "bad.h"
+#include "bad_values.h"
 #include "op/backend.h"
 #include "optim/optim.h"
 

@@ -3,7 +3,7 @@
 #include "matmul.h"
 
 #include "backend/cuda/libraries/cublas.h"
-#include "op/product.h"
+#include "op/matmul_call.h"
 
 /* What cuBLASLt has no kernel for. */
 static lm_status by_tiles(const lm_product *p, lm_tensor *y, void *stream) {

@@ -1,5 +1,5 @@
 /* Batch norm and layer norm: x as memory, coefficients and parts in scratch memory. The kernels are
- * kernels/norm_batch.cu and kernels/norm_layer.cu. */
+ * kernels/batch_norm.cu and kernels/layer_norm.cu. */
 #include "norm.h"
 
 #include "backend/cuda/cuda.h"

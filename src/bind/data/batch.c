@@ -1,5 +1,5 @@
 /* What loaders do per element. */
-#include "data/gather.h"
+#include "data/gather_batch.h"
 
 #include "bind/bind.h"
 

@@ -4,7 +4,7 @@
  *   count_up(t)              adds one to an int64 tensor of one element, whoever else does meanwhile
  */
 #include "bind/bind.h"
-#include "io/unpacked.h"
+#include "io/maybe_gzipped.h"
 
 static lm_status bytes_of(lua_State *L, lm_lua *s, void *arg) {
   const char *path;

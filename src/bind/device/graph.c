@@ -1,4 +1,4 @@
-/* Whole-step capture (device/stream.h) for Lua:
+/* Whole-step capture (device/graph.h) for Lua:
  *
  *   graph_capture(device, stream, f, ...) -> graph, what f returned      f runs once; its kernels are recorded, not run
  *   graph_replay(graph)                                                  on the current stream of its device
@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "bind/bind.h"
 #include "device/driver.h"
+#include "device/graph.h"
 #include "op/check.h"
 #include "optim/optim.h"
 #include "tensor/generator.h"

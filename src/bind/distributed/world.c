@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "bind/distributed/group.h"
+#include "distributed/store/failure_text.h"
 #include "distributed/store/pmix.h"
-#include "distributed/store/words.h"
 
 void lm_dependent_join(lm_dependent **list, lm_dependent *d) {
   d->next = *list;

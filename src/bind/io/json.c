@@ -12,7 +12,7 @@
 
 #include "base/mem.h"
 #include "bind/bind.h"
-#include "io/safetensors_names.h"
+#include "io/safetensors_dtypes.h"
 
 enum { DEEPEST = 256, MOST = 1 << 22 }; /* values: tables may hold one another many times over */
 

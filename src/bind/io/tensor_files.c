@@ -1,6 +1,6 @@
 /* Files: safetensors and IDX. */
-#include "base/file.h"
 #include "base/mem.h"
+#include "base/regular_file.h"
 #include "bind/bind.h"
 #include "io/idx.h"
 #include "io/safetensors.h"

@@ -314,7 +314,8 @@ static int bind_event_wait(lua_State *L) {
 /* ---- semaphores */
 
 static int bind_semaphore(lua_State *L) {
-  uint32_t permits = (uint32_t)luaL_checknumber(L, 1);
+  double n = luaL_checknumber(L, 1);
+  uint32_t permits = n >= 0 && n <= UINT32_MAX ? (uint32_t)n : UINT32_MAX;
   lm_handle **h = lm_object_new(L, &handle_type);
   lm_status status = lm_semaphore_new(permits, h);
   return status == LM_OK ? 1 : lm_raise(L, status);

@@ -32,7 +32,7 @@
 #include "mp/channel.h"
 #include "mp/lend.h"
 #include "mp/process.h"
-#include "mp/share.h"
+#include "mp/shared_tensors.h"
 
 typedef struct worker {
   int fd;                /* -1 once closed */

@@ -6,7 +6,7 @@
 
 #include "distributed/ddp/reducer.h"
 #include "distributed/group/collective.h"
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "distributed/group/shared_memory.h"
 
 #define LM_DDP "DistributedDataParallel"

@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "distributed/ddp/reducer.h"
 #include "distributed/group/collective.h"
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "op/check.h"
 
 enum { LINE = 64 };

@@ -54,7 +54,7 @@ struct lm_engine {
   lm_wire wire[];
 };
 
-/* ---- match.c */
+/* ---- match_messages.c */
 
 void lm_engine_enlist(lm_request **list, lm_request *r); /* `posted` or `offered` */
 void lm_engine_delist(lm_engine *e, lm_request *r);

@@ -1,12 +1,12 @@
-/* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (shim.cc) over our own
- * links (engine.c); all_reduce within a host through shared memory (local.c). */
+/* The group "gloo": CPU tensors between processes, on one host or several. gloo's algorithms (gloo_algorithms.cc) over
+ * our own links (engine.c); all_reduce within a host through shared memory (shared_memory_all_reduce.c). */
 #include <string.h>
 
 #include "base/mem.h"
 #include "distributed/gloo/engine.h"
-#include "distributed/gloo/local.h"
+#include "distributed/gloo/gloo_algorithms.h"
 #include "distributed/gloo/reduce_scatter.h"
-#include "distributed/gloo/shim.h"
+#include "distributed/gloo/shared_memory_all_reduce.h"
 #include "distributed/group/group.h"
 
 typedef struct state {

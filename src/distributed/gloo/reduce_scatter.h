@@ -2,7 +2,7 @@
 #ifndef LM_GLOO_RING_H
 #define LM_GLOO_RING_H
 
-#include "distributed/gloo/shim.h"
+#include "distributed/gloo/gloo_algorithms.h"
 
 /* out: this rank's part of the reduction, n elements; in: a part a rank. Needs memory for one part more, for two if out
  * shares memory with in. */

@@ -1,4 +1,5 @@
 /* Collectives among the devices of one process, by the group library that has them. */
+#include "device/graph.h"
 #include "device/known.h"
 #include "device/stream.h"
 #include "distributed/group/collective.h"

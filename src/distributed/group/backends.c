@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "device/driver.h"
 #include "device/known.h"
-#include "distributed/group/issued.h"
+#include "distributed/group/enqueued_calls.h"
 #include "distributed/group/world_core.h"
 
 /* ---- text */

@@ -2,7 +2,7 @@
 #ifndef LM_GROUP_BACKENDS_H
 #define LM_GROUP_BACKENDS_H
 
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "distributed/store/protocol.h"
 
 typedef struct lm_backends {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/group/issued.h"
+#include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
 
 static const char *const names[LM_COLLECTIVES] = {
@@ -48,7 +48,8 @@ static bool has_entry(const lm_group_table *t, lm_collective kind) {
     case LM_SCATTER: return t->scatter;
     case LM_REDUCE_SCATTER: return t->reduce_scatter;
     case LM_ALL_TO_ALL: return t->all_to_all;
-    case LM_BARRIER: return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* issued.c makes one of it */
+    case LM_BARRIER:
+      return t->enqueues ? t->all_reduce != NULL : t->barrier != NULL; /* enqueued_calls.c makes one of it */
     case LM_SEND:
     case LM_RECV: return t->post && (t->enqueues || (t->finish && t->forget));
     default: return false;

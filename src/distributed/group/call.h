@@ -1,4 +1,4 @@
-/* A collective, send or receive on its way from the front door (collective.c, p2p.c) to the group. Private to
+/* A collective, send or receive on its way from the front door (collective.c, send_recv.c) to the group. Private to
  * distributed/.
  *
  * A call owns headers of all its tensors, over the memory that those had which the script gave and, where these are
@@ -7,7 +7,7 @@
 #define LM_GROUP_CALL_H
 
 #include "distributed/group/collective.h"
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 
 typedef struct lm_written { /* memory of the script's that the call writes */
   lm_tensor *user;
@@ -60,7 +60,7 @@ lm_status lm_call_written(lm_exchange *c, lm_status status);
 /* The name of a rank of the group in the world. */
 int lm_call_world_rank(const lm_exchange *c, int rank);
 
-/* ---- work.c */
+/* ---- async_work.c */
 
 struct lm_work {
   _Atomic int rc;
@@ -111,7 +111,7 @@ static inline bool lm_work_is_done(const lm_work *w) { return atomic_load_explic
 /* What w ended with, as this thread's error. */
 lm_status lm_work_outcome(const lm_work *w);
 
-/* ---- p2p.c */
+/* ---- send_recv.c */
 
 /* As lm_work_wait and lm_work_done, for a send or receive. */
 lm_status lm_p2p_wait(lm_work *w, double seconds);

@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 #include "distributed/group/call.h"
-#include "distributed/group/issued.h"
+#include "distributed/group/enqueued_calls.h"
 
 /* ---- lists: one tensor a rank, or one for all of them */
 

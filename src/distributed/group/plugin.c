@@ -5,9 +5,9 @@
 
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/nearest.h"
+#include "base/nearest_word.h"
 #include "base/plugin.h"
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 
 static const lm_plugin_family family = {"group", LM_VAR_GROUP_PATH, LM_GROUP_PLUGIN, "backend"};
 

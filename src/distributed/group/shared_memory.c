@@ -22,11 +22,11 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/file_limit.h"
+#include "base/environment_variable.h"
+#include "base/file_size_limit.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/variable.h"
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "distributed/net/auth.h"
 
 enum { PAGE = 4096, NONCE = 32 };

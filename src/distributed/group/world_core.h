@@ -1,15 +1,15 @@
-/* The insides of a world, shared by world.c (opening and closing), rendezvous.c (how ranks find each other), groups.c,
- * waiting.c (waiting and failing) and peer_link.c. */
+/* The insides of a world, shared by world.c (opening and closing), connect_to_rank0.c (how ranks find each other),
+ * groups.c, call_timeouts.c (waiting and failing) and peer_link.c. */
 #ifndef LM_GROUP_WORLD_CORE_H
 #define LM_GROUP_WORLD_CORE_H
 
 #include <pthread.h>
 
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "distributed/net/incoming.h"
 #include "distributed/store/client.h"
-#include "distributed/store/locate.h"
 #include "distributed/store/server.h"
+#include "distributed/store/store_address.h"
 
 struct lm_world {
   int rank, size, local_rank, local_size;
@@ -35,13 +35,13 @@ unsigned lm_world_forks(void);
 /* An error in a forked child. */
 lm_status lm_world_is_ours(const lm_world *w);
 
-/* rendezvous.c: fills in key, locator, at, incoming, client and server. */
+/* connect_to_rank0.c: fills in key, locator, at, incoming, client and server. */
 lm_status lm_rendezvous(lm_world *w, const lm_world_config *config);
 
 /* peer_link.c: links that arrived for a group and were never taken. */
 void lm_link_forget(lm_world *w, uint32_t group);
 
-/* waiting.c: "call: rank 1 on host b died …"; call may be NULL. */
+/* call_timeouts.c: "call: rank 1 on host b died …"; call may be NULL. */
 lm_status lm_fail_with_cause(const char *call, const lm_failure *cause);
 
 #endif

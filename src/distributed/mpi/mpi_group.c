@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "distributed/mpi/place.h"
+#include "distributed/mpi/rank_mapping.h"
 
 static const double MEET_SPIN = 100e-6;            /* seconds; a peer that comes later than that may come much later */
 enum { SMALL = 64 << 10, SMALL_A_RANK = 4 << 10 }; /* bytes, up to which few rounds matter more than few bytes */

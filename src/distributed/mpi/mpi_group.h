@@ -23,7 +23,7 @@ enum { LM_MPI_PIECE = 1 << 20 };
 /* How long to wait busily for `bytes` that are on their way: MPI moves them only while it is called. */
 double lm_mpi_spin(size_t bytes);
 
-/* ---- ring.c: rounds in which each rank sends to the next one and receives from the one before. */
+/* ---- ring_collectives.c: rounds in which each rank sends to the next one and receives from the one before. */
 
 typedef struct lm_mpi_blocks {
   char *const *data; /* [size] */

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/graph.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 

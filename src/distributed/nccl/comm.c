@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/environment_variable.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/thread.h"
-#include "base/variable.h"
 #include "device/stream.h"
 #include "distributed/nccl/nccl.h"
 

@@ -83,7 +83,7 @@ lm_status lm_nccl_health(lm_nccl *s);
 bool lm_nccl_has_met(const lm_nccl_comm *c, int peer);
 void lm_nccl_meet(lm_nccl_comm *c, int peer);
 
-/* ---- words.c: what NCCL calls things, and says */
+/* ---- nccl_types_and_errors.c: what NCCL calls things, and says */
 
 /* LM_E_DTYPE if NCCL has no such numbers. `who` begins the message. */
 lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out);

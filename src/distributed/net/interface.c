@@ -1,5 +1,5 @@
 #include "distributed/net/interface.h"
-#include "base/variable.h"
+#include "base/environment_variable.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

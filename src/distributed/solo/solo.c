@@ -1,5 +1,5 @@
 /* The group of one process: there is nobody to exchange with, so what is gathered or scattered is copied. */
-#include "distributed/group/core.h"
+#include "distributed/group/group_core.h"
 #include "op/op.h"
 
 static lm_status open_solo(lm_group *g) {

@@ -13,7 +13,7 @@
 #include "base/thread.h"
 #include "distributed/net/incoming.h"
 #include "distributed/store/client_core.h"
-#include "distributed/store/words.h"
+#include "distributed/store/failure_text.h"
 
 enum { CHUNK = 64 << 10, OUT_MAX = 2 * LM_MESSAGE_MAX, PAIR = 12, PAIRS_MAX = 65536 };
 static const double goodbye_time = 0.5, beat_every = 1, news_every = 0.2; /* seconds */

@@ -1,5 +1,5 @@
-/* The insides of a client, shared by client.c (the connection and its thread), client_kv.c (questions to the store) and
- * client_health.c (who failed, who left). */
+/* The insides of a client, shared by client.c (the connection and its thread), client_keys.c (questions to the store)
+ * and client_health.c (who failed, who left). */
 #ifndef LM_STORE_CLIENT_CORE_H
 #define LM_STORE_CLIENT_CORE_H
 

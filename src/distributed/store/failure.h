@@ -1,5 +1,5 @@
 /* A failure, as ranks tell it to each other: what happened to whom, in fields. The first one recorded by the store is
- * the cause. words.h makes sentences of it. */
+ * the cause. failure_text.h makes sentences of it. */
 #ifndef LM_STORE_FAILURE_H
 #define LM_STORE_FAILURE_H
 

@@ -5,8 +5,8 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "distributed/store/failure_text.h"
 #include "distributed/store/server_private.h"
-#include "distributed/store/words.h"
 
 enum { GROUPS_MAX = 65536 };
 static const double hold_back = 0.15; /* seconds in which the cause of an effect may still come */

@@ -32,160 +32,168 @@ return function(context)
 
   -- ---- a formula as C over tensors
 
-  -- A function that writes trees as C, of an entry's formula called `label`. `scope.name` gives the C and the kind of
+  -- Writes trees as C, of an entry's formula called `label`. `scope.name` gives the C and the kind of
   -- names that are no arguments; `scope.touch` hears which arguments are used, under which conditions; `scope.size_of`
   -- is for that function; `scope.pure`: no ops, which need an lm_expr.
+  local Emitter = {}
+  Emitter.__index = Emitter
+
+  function Emitter:wrong(format, ...) fail(self.entry, "%s: " .. format, self.label, ...) end
+  function Emitter:erring() return function(...) self:wrong(...) end end
+
+  -- The number of a choice's name, "mean", for the argument that a tree names.
+  function Emitter:chosen(a, name)
+    if not (a and a.is.choice) then return nil end
+    if a.is.of == "pair" then return name == "same" and "LM_PAD_SAME" or "0" end
+    for i, choice in ipairs(list.choices[a.is.choice]) do
+      if choice == name then return tostring(i - 1) end
+    end
+    self:wrong("'%s' is none of %s's names", name, a.is.choice)
+  end
+
+  -- An argument of an op's call from a tree, or its default.
+  function Emitter:passed(a, tree, name)
+    local is = a.is
+    if not tree then
+      if is.of == "tensor" and is.optional then return "NULL" end
+      if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" then
+        self:wrong("%s lacks its argument %s", name, a.name)
+      end
+      return is.pair and "(const int64_t[2])" .. a.value or is.of == "ints" and "(lm_ints)" .. a.value or a.value
+    end
+    if tree[1] == "string" and is.choice then return self:chosen(a, tree[2]) end
+    if tree[1] == "list" and is.of == "pair" then
+      local parts = map(tree[2], function(part) return (self:emit(part)) end)
+      return ("(const int64_t[2]){%s}"):format(table.concat(parts, ", "))
+    end
+    local c, of = self:emit(tree)
+    if of == "nil" and is.of == "tensor" then return "NULL" end
+    if of == is.of then return c end
+    if of == "number" and is.of == "tensor" then return ("lm_e_number(e, %s)"):format(c) end
+    if of == "number" and is.of == "ints" then return ("(lm_ints){1, {%s}}"):format(c) end
+    self:wrong("%s: argument %s is a %s, got a %s", name, a.name, a.kind, of)
+  end
+
+  function Emitter:call(name, trees, in_place)
+    local other = list[name]
+    if self.scope.pure then self:wrong("%s is an op, and here are only numbers", name) end
+    if #trees > #other.args then self:wrong("%s has %d arguments, got %d", name, #other.args, #trees) end
+    local values = map(other.args, function(a, i) return self:passed(a, trees[i], name) end)
+    if in_place and other.elementwise then
+      for i, a in ipairs(other.args) do values[i] = (".%s = %s"):format(a.name, values[i]) end
+      return ("lm_e_run_form(e, LM_OP_%s, &(lm_%s_args){%s}, in_place)"):format(name, name,
+        table.concat(values, ", ")), "tensor"
+    end
+    return ("lm_e_%s(e, %s)"):format(name, table.concat(values, ", ")), "tensor"
+  end
+
+  function Emitter:function_call(name, trees)
+    local f = functions[name]
+    if not f then self:wrong("'%s' is no op and no function of autograd/formulas.h", name) end
+    if #trees ~= #f.takes then self:wrong("%s has %d arguments, got %d", name, #f.takes, #trees) end
+    local values = map(trees, function(tree, i)
+      local c, of = self:emit(tree)
+      if of ~= f.takes[i] and not (of == "nil" and f.takes[i] == "tensor") then
+        self:wrong("%s: argument %d is a %s, got a %s", name, i, f.takes[i], of)
+      end
+      return c
+    end)
+    table.insert(values, 1, "e")
+    return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.gives
+  end
+
+  function Emitter:of_name(name)
+    local a = self.entry.args[name]
+    if a then
+      if self.scope.touch then self.scope.touch(a, table.concat(self.conditions, " && ")) end
+      return "a->" .. name, a.is.of
+    end
+    local c, of = self.scope.name(name, table.concat(self.conditions, " && "))
+    if not c and constants[name] then return constants[name], "number" end
+    if not c then self:wrong("there is no '%s'", name) end
+    return c, of
+  end
+
+  function Emitter:of_list(trees)
+    local kind
+    local parts = map(trees, function(tree)
+      local c, of = self:emit(tree)
+      if of ~= (kind or of) or of ~= "tensor" and of ~= "number" then self:wrong("a list holds tensors or numbers") end
+      kind = of
+      return c
+    end)
+    local c = table.concat(parts, ", ")
+    if kind == "tensor" then return ("((lm_list){%d, (lm_tensor *[]){%s}})"):format(#parts, c), "list" end
+    return ("((lm_ints){%d, {%s}})"):format(#parts, #parts == 0 and "0" or c), "ints"
+  end
+
+  function Emitter:of_entry(of_what, index)
+    local c, of = self:emit(of_what)
+    local at, of_index = self:emit(index)
+    if of == "pair" then return ("%s[%s - 1]"):format(c, at), "number" end
+    if of ~= "ints" or of_index ~= "number" then self:wrong("only sizes, dims and pairs have entries, by number") end
+    return ("lm_e_entry(%s, %s)"):format(c, at), "number"
+  end
+
+  function Emitter:of_choice(tree)
+    local c, of = self:emit(tree[2])
+    if of == "tensor" then return self:call("where", {{"c", c, of}, tree[3], tree[4]}) end
+    local own = true -- a condition on arguments alone is known when a call is recorded
+    formula.walk(tree[2], function(part) own = own and (part[1] ~= "name" or self.entry.args[part[2]] ~= nil) end)
+    local place = own and #self.conditions + 1 or nil
+    local when = within(self.scope.while_recording and self.scope.while_recording(c) or c)
+    if place then self.conditions[place] = when end
+    local yes, of_yes = self:emit(tree[3])
+    if place then self.conditions[place] = "!" .. when end
+    local no, of_no = self:emit(tree[4])
+    if place then self.conditions[place] = nil end
+    if of_yes ~= of_no and of_yes ~= "nil" and of_no ~= "nil" then
+      if of_yes == "number" then yes, of_yes = ("lm_e_number(e, %s)"):format(yes), "tensor" end
+      if of_no == "number" then no, of_no = ("lm_e_number(e, %s)"):format(no), "tensor" end
+      if of_yes ~= of_no then self:wrong("? : between a %s and a %s", of_yes, of_no) end
+    end
+    return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes
+  end
+
+  function Emitter:emit(tree, in_place)
+    local kind = tree[1]
+    if kind == "number" then return tree[2], "number" end
+    if kind == "nil" then return "NULL", "nil" end
+    if kind == "c" then return tree[2], tree[3] end -- a part that is written already
+    if kind == "string" then return ('"%s"'):format(tree[2]), "text" end
+    if kind == "name" then return self:of_name(tree[2]) end
+    if kind == "list" then return self:of_list(tree[2]) end
+    if kind == "entry" then return self:of_entry(tree[2], tree[3]) end
+    if kind == "?" then return self:of_choice(tree) end
+    if kind == "call" then
+      local name, trees = tree[2], tree[3]
+      if name == "size_of" and self.scope.size_of then return self.scope.size_of(trees, self:erring()), "ints" end
+      if name == "given" and self.scope.given then return self.scope.given(trees, self:erring()), "number" end
+      if list[name] then return self:call(name, trees, in_place) end
+      return self:function_call(name, trees)
+    end
+    local c, of = self:emit(tree[2])
+    if #tree == 2 then
+      if of == "tensor" then return self:call(kind == "!" and "logical_not" or "neg", {{"c", c, of}}) end
+      return kind .. within(c), of
+    end
+    if tree[3][1] == "string" and tree[2][1] == "name" then
+      local a = self.entry.args[tree[2][2]]
+      local number = self:chosen(a, tree[3][2])
+      if number then return ("%s%s %s %s"):format(c, a.is.pair and "[0]" or "", kind, number), "number" end
+    end
+    local c2, of2 = self:emit(tree[3])
+    if of == "number" and of2 == "number" then
+      return ("%s%s %s %s"):format(kind == "/" and "(double)" or "", within(c), kind, within(c2)), "number"
+    end
+    if not operators[kind] then self:wrong("tensors have no operator %s", kind) end
+    return self:call(operators[kind], {{"c", c, of}, {"c", c2, of2}})
+  end
+
+  -- emit(tree), and what raises an error about it.
   local function emitter(entry, label, scope)
-    local conditions, emit = {}, nil
-    local function wrong(format, ...) fail(entry, "%s: " .. format, label, ...) end
-
-    -- The number of a choice's name, "mean", for the argument that a tree names.
-    local function chosen(a, name)
-      if not (a and a.is.choice) then return nil end
-      if a.is.of == "pair" then return name == "same" and "LM_PAD_SAME" or "0" end
-      for i, choice in ipairs(list.choices[a.is.choice]) do
-        if choice == name then return tostring(i - 1) end
-      end
-      wrong("'%s' is none of %s's names", name, a.is.choice)
-    end
-
-    -- An argument of an op's call from a tree, or its default.
-    local function passed(a, tree, name)
-      local is = a.is
-      if not tree then
-        if is.of == "tensor" and is.optional then return "NULL" end
-        if is.of == "tensor" or is.of == "list" or a.id:find("_REQ$") or a.id == "DIM" or a.id == "SIZE" then
-          wrong("%s lacks its argument %s", name, a.name)
-        end
-        return is.pair and "(const int64_t[2])" .. a.value or is.of == "ints" and "(lm_ints)" .. a.value or a.value
-      end
-      if tree[1] == "string" and is.choice then return chosen(a, tree[2]) end
-      if tree[1] == "list" and is.of == "pair" then
-        local parts = map(tree[2], function(part) return (emit(part)) end)
-        return ("(const int64_t[2]){%s}"):format(table.concat(parts, ", "))
-      end
-      local c, of = emit(tree)
-      if of == "nil" and is.of == "tensor" then return "NULL" end
-      if of == is.of then return c end
-      if of == "number" and is.of == "tensor" then return ("lm_e_number(e, %s)"):format(c) end
-      if of == "number" and is.of == "ints" then return ("(lm_ints){1, {%s}}"):format(c) end
-      wrong("%s: argument %s is a %s, got a %s", name, a.name, a.kind, of)
-    end
-    local function call(name, trees, in_place)
-      local other = list[name]
-      if scope.pure then wrong("%s is an op, and here are only numbers", name) end
-      if #trees > #other.args then wrong("%s has %d arguments, got %d", name, #other.args, #trees) end
-      local values = map(other.args, function(a, i) return passed(a, trees[i], name) end)
-      if in_place and other.elementwise then
-        for i, a in ipairs(other.args) do values[i] = (".%s = %s"):format(a.name, values[i]) end
-        return ("lm_e_run_form(e, LM_OP_%s, &(lm_%s_args){%s}, in_place)"):format(name, name,
-          table.concat(values, ", ")), "tensor"
-      end
-      return ("lm_e_%s(e, %s)"):format(name, table.concat(values, ", ")), "tensor"
-    end
-    local function function_call(name, trees)
-      local f = functions[name]
-      if not f then wrong("'%s' is no op and no function of autograd/formulas.h", name) end
-      if #trees ~= #f.takes then wrong("%s has %d arguments, got %d", name, #f.takes, #trees) end
-      local values = map(trees, function(tree, i)
-        local c, of = emit(tree)
-        if of ~= f.takes[i] and not (of == "nil" and f.takes[i] == "tensor") then
-          wrong("%s: argument %d is a %s, got a %s", name, i, f.takes[i], of)
-        end
-        return c
-      end)
-      table.insert(values, 1, "e")
-      return ("lm_f_%s(%s)"):format(name, table.concat(values, ", ")), f.gives
-    end
-
-    local function of_name(name)
-      local a = entry.args[name]
-      if a then
-        if scope.touch then scope.touch(a, table.concat(conditions, " && ")) end
-        return "a->" .. name, a.is.of
-      end
-      local c, of = scope.name(name, table.concat(conditions, " && "))
-      if not c and constants[name] then return constants[name], "number" end
-      if not c then wrong("there is no '%s'", name) end
-      return c, of
-    end
-
-    local function of_list(trees)
-      local kind
-      local parts = map(trees, function(tree)
-        local c, of = emit(tree)
-        if of ~= (kind or of) or of ~= "tensor" and of ~= "number" then wrong("a list holds tensors or numbers") end
-        kind = of
-        return c
-      end)
-      local c = table.concat(parts, ", ")
-      if kind == "tensor" then return ("((lm_list){%d, (lm_tensor *[]){%s}})"):format(#parts, c), "list" end
-      return ("((lm_ints){%d, {%s}})"):format(#parts, #parts == 0 and "0" or c), "ints"
-    end
-
-    local function of_entry(of_what, index)
-      local c, of = emit(of_what)
-      local at, of_index = emit(index)
-      if of == "pair" then return ("%s[%s - 1]"):format(c, at), "number" end
-      if of ~= "ints" or of_index ~= "number" then wrong("only sizes, dims and pairs have entries, by number") end
-      return ("lm_e_entry(%s, %s)"):format(c, at), "number"
-    end
-
-    local function of_choice(tree)
-      local c, of = emit(tree[2])
-      if of == "tensor" then return call("where", {{"c", c, of}, tree[3], tree[4]}) end
-      local own = true -- a condition on arguments alone is known when a call is recorded
-      formula.walk(tree[2], function(part) own = own and (part[1] ~= "name" or entry.args[part[2]] ~= nil) end)
-      local place = own and #conditions + 1 or nil
-      local when = within(scope.while_recording and scope.while_recording(c) or c)
-      if place then conditions[place] = when end
-      local yes, of_yes = emit(tree[3])
-      if place then conditions[place] = "!" .. when end
-      local no, of_no = emit(tree[4])
-      if place then conditions[place] = nil end
-      if of_yes ~= of_no and of_yes ~= "nil" and of_no ~= "nil" then
-        if of_yes == "number" then yes, of_yes = ("lm_e_number(e, %s)"):format(yes), "tensor" end
-        if of_no == "number" then no, of_no = ("lm_e_number(e, %s)"):format(no), "tensor" end
-        if of_yes ~= of_no then wrong("? : between a %s and a %s", of_yes, of_no) end
-      end
-      return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes
-    end
-
-    function emit(tree, in_place)
-      local kind = tree[1]
-      if kind == "number" then return tree[2], "number" end
-      if kind == "nil" then return "NULL", "nil" end
-      if kind == "c" then return tree[2], tree[3] end -- a part that is written already
-      if kind == "string" then return ('"%s"'):format(tree[2]), "text" end
-      if kind == "name" then return of_name(tree[2]) end
-      if kind == "list" then return of_list(tree[2]) end
-      if kind == "entry" then return of_entry(tree[2], tree[3]) end
-      if kind == "?" then return of_choice(tree) end
-      if kind == "call" then
-        local name, trees = tree[2], tree[3]
-        if name == "size_of" and scope.size_of then return scope.size_of(trees, wrong), "ints" end
-        if name == "given" and scope.given then return scope.given(trees, wrong), "number" end
-        if list[name] then return call(name, trees, in_place) end
-        return function_call(name, trees)
-      end
-      local c, of = emit(tree[2])
-      if #tree == 2 then
-        if of == "tensor" then return call(kind == "!" and "logical_not" or "neg", {{"c", c, of}}) end
-        return kind .. within(c), of
-      end
-      if tree[3][1] == "string" and tree[2][1] == "name" then
-        local a = entry.args[tree[2][2]]
-        local number = chosen(a, tree[3][2])
-        if number then return ("%s%s %s %s"):format(c, a.is.pair and "[0]" or "", kind, number), "number" end
-      end
-      local c2, of2 = emit(tree[3])
-      if of == "number" and of2 == "number" then
-        return ("%s%s %s %s"):format(kind == "/" and "(double)" or "", within(c), kind, within(c2)), "number"
-      end
-      if not operators[kind] then wrong("tensors have no operator %s", kind) end
-      return call(operators[kind], {{"c", c, of}, {"c", c2, of2}})
-    end
-    return emit, wrong
+    local self = setmetatable({entry = entry, label = label, scope = scope, conditions = {}}, Emitter)
+    return function(...) return self:emit(...) end, self:erring()
   end
 
   local function read(entry, label, given)
@@ -509,7 +517,7 @@ static lm_touched touches_$name(const void *args) {
     local body, rows = {context.made .. [[
 
 #include "autograd/formulas.h"
-#include "autograd/rules.h"
+#include "autograd/gradient_rules.h"
 ]]}, {}
     for _, entry in ipairs(list) do
       local fields = {}

@@ -38,10 +38,10 @@
 --- grad        for each tensor argument that may require a gradient its formula, so that double backward and every
 ---             backend come for free; recording for another one is an error. g is the gradient of the result (g1 of the
 ---             second), y the result (y1, y2 those after it, hidden ones too), nil an undefined (zero) gradient, which
----             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an elementwise op a formula of such ops is one fused
----             kernel too. For several arguments, "x, weight": one call has all of their gradients as results. For a
----             list: of its tensor number `at`. What a formula touches is saved for it. "none": there is none.
----             "formula": recorded as the ops of `formula`.
+---             every op passes on, size_of(x) the sizes of x, given(x) whether an optional x was there. Of an
+---             elementwise op a formula of such ops is one fused kernel too. For several arguments, "x, weight": one
+---             call has all of their gradients as results. For a list: of its tensor number `at`. What a formula
+---             touches is saved for it. "none": there is none. "formula": recorded as the ops of `formula`.
 ---             The engine sums to the argument's shape what broadcasting had expanded, casts to its dtype, and checks
 ---             versions. Formulas are PyTorch's (tools/autograd/derivatives.yaml) also where the gradient is a matter
 ---             of choice: ties, 0 and NaN.
@@ -56,7 +56,7 @@
 --- no op is a function of autograd/formulas.h: given(weight), ndim_of(x), is_float(x), reduced(loss, reduction), …
 ---
 --- Shapes in help: N batch, C channels, H, W.
-local entries = require "luminary.base.entries"
+local entries = require "luminary.base.entry_reader"
 
 local list, op = entries.of("op", {
   list = "string", options = "table?", kind = "string?", results = "number?", hidden = "number?",
@@ -68,11 +68,13 @@ local list, op = entries.of("op", {
 --- Names that stand for the numbers 0, 1, …, and C's names for those.
 list.choices = {
   reduction = {"none", "mean", "sum", enum = {"LM_NONE", "LM_MEAN", "LM_SUM"}},
+  divergence_reduction = {"none", "mean", "sum", "batchmean"},
   rounding_mode = {"none", "floor", "trunc", enum = {"LM_EXACT", "LM_FLOOR", "LM_TRUNC"}},
   pad_mode = {
     "constant", "reflect", "replicate", "circular",
     enum = {"LM_PAD_CONSTANT", "LM_PAD_REFLECT", "LM_PAD_REPLICATE", "LM_PAD_CIRCULAR"},
   },
+  approximate = {"none", "tanh"},
   memory_format = {"preserve", "contiguous", "channels_last"},
   padding = {"valid", "same"},
 }
@@ -90,6 +92,13 @@ op "sub" {
   needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
   grad = {x = "g", other = "scaled(g, -alpha)"},
   help = "x - alpha * other",
+}
+op "rsub" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "other - alpha * x", whole = "alpha",
+  needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
+  grad = {x = "scaled(g, -alpha)", other = "g"},
+  help = "other - alpha * x",
 }
 op "mul" {
   "x: scalar", "other: scalar",
@@ -126,6 +135,12 @@ op "remainder" {
   grad = {x = "g", other = "-(g * floor(x / other))"},
   help = "x modulo other, with other's sign",
 }
+op "fmod" {
+  "x: scalar", "other: scalar",
+  elementwise = "fmod(x, other)", divides = "other",
+  grad = {x = "g", other = "-(g * trunc(x / other))"},
+  help = "x modulo other, with x's sign",
+}
 op "pow" {
   "x: scalar", "exponent: scalar",
   elementwise = "pow(x, exponent)",
@@ -140,6 +155,58 @@ op "pow" {
   },
   autocast = "keep_gpu", help = "x to the power of exponent",
 }
+op "xlogy" {
+  "x: scalar", "other: scalar",
+  elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", gives = "float",
+  grad = {x = "x == 0 && other <= 0 ? 0 : g * log(other)", other = "g * x / other"},
+  help = "x * log(other), 0 where x is",
+}
+op "hypot" {
+  "x: scalar", "other: scalar",
+  elementwise = "hypot(x, other)", gives = "float",
+  grad = {x = "g * (x / y)", other = "g * (other / y)"},
+  help = "sqrt(x^2 + other^2), without overflow",
+}
+op "atan2" {
+  "x: scalar", "other: scalar",
+  elementwise = "atan2(x, other)", gives = "float",
+  grad = {
+    x = "x == 0 && other == 0 ? 0 : g * (other / (x * x + other * other))",
+    other = "x == 0 && other == 0 ? 0 : -(g * (x / (x * x + other * other)))",
+  },
+  autocast = "widest", help = "the angle of (other, x) in radians, from -pi to pi",
+}
+op "copysign" {
+  "x: scalar", "other: scalar",
+  elementwise = "copysign(x, other)", gives = "float",
+  grad = {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
+  help = "|x| with the sign of other, of -0 too",
+}
+op "logaddexp" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
+  gives = "float",
+  grad = {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
+  help = "log(e^x + e^other), without overflow",
+}
+op "logaddexp2" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
+  gives = "float",
+  grad = {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
+  help = "log2(2^x + 2^other), without overflow",
+}
+op "ldexp" {
+  "x: scalar", "other: scalar",
+  elementwise = "x * exp2(other)", gives = "float",
+  grad = {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"},
+  help = "x * 2^other",
+}
+op "heaviside" {
+  "x: scalar", "values: scalar",
+  elementwise = "x == 0 ? values : x > 0", grad = "none",
+  help = "0 below 0, 1 above it, values at 0",
+}
 op "maximum" {
   "x: scalar", "other: scalar",
   elementwise = "x > other || isnan(x) ? x : other",
@@ -152,6 +219,18 @@ op "minimum" {
   grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
   help = "the smaller of each pair; NaN wins",
 }
+op "fmax" {
+  "x: scalar", "other: scalar",
+  elementwise = "x >= other || isnan(other) ? x : other",
+  grad = {x = "x >= other || isnan(other) ? g : 0", other = "x >= other || isnan(other) ? 0 : g"},
+  help = "the larger of each pair; NaN only where both are",
+}
+op "fmin" {
+  "x: scalar", "other: scalar",
+  elementwise = "x <= other || isnan(other) ? x : other",
+  grad = {x = "x <= other || isnan(other) ? g : 0", other = "x <= other || isnan(other) ? 0 : g"},
+  help = "the smaller of each pair; NaN only where both are",
+}
 op "neg" {"x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"}, help = "-x"}
 op "abs" {
   "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
@@ -160,6 +239,7 @@ op "abs" {
 }
 op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
 op "exp" {"x", elementwise = "exp(x)", gives = "float", grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x"}
+op "exp2" {"x", elementwise = "exp2(x)", gives = "float", grad = {x = "g * y * 0.69314718055994531"}, help = "2^x"}
 op "expm1" {
   "x",
   elementwise = "expm1(x)", gives = "float",
@@ -171,6 +251,26 @@ op "log" {
   elementwise = "log(x)", gives = "float",
   grad = {x = "g / x"},
   autocast = "keep_gpu", help = "natural logarithm",
+}
+op "log2" {
+  "x",
+  elementwise = "log2(x)", gives = "float",
+  grad = {x = "g / (x * 0.69314718055994531)"},
+  autocast = "keep_gpu", help = "logarithm to base 2",
+}
+op "log10" {
+  "x",
+  elementwise = "log10(x)", gives = "float",
+  grad = {x = "g / (x * 2.3025850929940457)"},
+  autocast = "keep_gpu", help = "logarithm to base 10",
+}
+-- NaN as eps is smaller and larger than nothing.
+op "logit" {
+  "x", "eps: number = nan",
+  elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
+  gives = "float",
+  grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
+  help = "log(x / (1 - x)), of x limited to [eps, 1 - eps] where eps is given",
 }
 op "log1p" {
   "x",
@@ -199,6 +299,76 @@ op "square" {
 }
 op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
 op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
+op "tan" {
+  "x",
+  elementwise = "tan(x)", gives = "float",
+  grad = {x = "g * (1 + y * y)"},
+  autocast = "keep_gpu", help = "tangent of x radians",
+}
+op "asin" {
+  "x",
+  elementwise = "asin(x)", gives = "float",
+  grad = {x = "g * rsqrt(1 - x * x)"},
+  autocast = "keep_gpu", help = "the angle in radians whose sine is x",
+}
+op "acos" {
+  "x",
+  elementwise = "acos(x)", gives = "float",
+  grad = {x = "-(g * rsqrt(1 - x * x))"},
+  autocast = "keep_gpu", help = "the angle in radians whose cosine is x",
+}
+op "atan" {
+  "x",
+  elementwise = "atan(x)", gives = "float",
+  grad = {x = "g / (x * x + 1)"},
+  help = "the angle in radians whose tangent is x",
+}
+op "sinc" {
+  "x",
+  elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", gives = "float",
+  grad = {
+    x = "x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
+      .. " / (3.14159265358979324 * x * x))",
+  },
+  help = "sin(pi x) / (pi x), 1 at 0",
+}
+op "deg2rad" {
+  "x",
+  elementwise = "x * 0.017453292519943296", gives = "float",
+  grad = {x = "g * 0.017453292519943296"},
+  help = "degrees to radians",
+}
+op "rad2deg" {
+  "x",
+  elementwise = "x * 57.295779513082321", gives = "float",
+  grad = {x = "g * 57.295779513082321"},
+  help = "radians to degrees",
+}
+-- A difference of e^x - 1, which unlike one of e^x is exact near 0.
+op "sinh" {
+  "x",
+  elementwise = "0.5 * (expm1(x) - expm1(-x))", gives = "float",
+  grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
+  autocast = "keep_gpu", help = "hyperbolic sine",
+}
+op "cosh" {
+  "x",
+  elementwise = "0.5 * (exp(x) + exp(-x))", gives = "float",
+  grad = {x = "g * sinh(x)"},
+  autocast = "keep_gpu", help = "hyperbolic cosine",
+}
+op "asinh" {
+  "x", elementwise = "asinh(x)", gives = "float", grad = {x = "g * rsqrt(x * x + 1)"},
+  help = "inverse hyperbolic sine",
+}
+op "acosh" {
+  "x", elementwise = "acosh(x)", gives = "float", grad = {x = "g * rsqrt(x * x - 1)"},
+  help = "inverse hyperbolic cosine",
+}
+op "atanh" {
+  "x", elementwise = "atanh(x)", gives = "float", grad = {x = "g / (1 - x * x)"},
+  help = "inverse hyperbolic tangent",
+}
 op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
 -- 2 / sqrt(pi)
 op "erf" {
@@ -207,11 +377,39 @@ op "erf" {
   grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
   help = "error function",
 }
+op "erfc" {
+  "x",
+  elementwise = "erfc(x)", gives = "float",
+  grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
+  help = "1 - erf(x), exact where that is small",
+}
+-- The rational approximations are Blair, Edwards and Johnson's (1976) as PyTorch has them: of x within 0.7, and of
+-- sqrt(-log((1 - |x|) / 2)) beyond; then one step by Halley. 2 / sqrt(pi)
+local near = "x * (((-0.140543331 * (x * x) + 0.914624893) * (x * x) - 1.645349621) * (x * x) + 0.886226899)"
+  .. " / ((((0.012229801 * (x * x) - 0.329097515) * (x * x) + 1.442710462) * (x * x) - 2.118377725) * (x * x) + 1)"
+local z = "sqrt(-log((1 - abs(x)) * 0.5))"
+local far = ("(((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454)"
+  .. " / ((1.637067800 * z + 3.543889200) * z + 1)"):gsub("z", z)
+local first = ("(abs(x) <= 0.7 ? %s : copysign(%s, x))"):format(near, far)
+local off = ("((erf(%s) - x) / (1.1283791670955126 * exp(-(%s * %s))))"):format(first, first, first)
+op "erfinv" {
+  "x",
+  elementwise = ("abs(x) == 1 ? x / (1 - x * x) : %s - %s / (1 + %s * %s)"):format(first, off, first, off),
+  gives = "float",
+  grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
+  autocast = "keep_gpu", help = "the number whose erf is x",
+}
 op "sigmoid" {
   "x",
   elementwise = "1 / (1 + exp(-x))", gives = "float",
   grad = {x = "g * (y * (1 - y))"},
   help = "1 / (1 + e^-x)",
+}
+op "mul_sigmoid" {
+  "x", "gate",
+  elementwise = "x / (1 + exp(-gate))", gives = "float",
+  grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
+  help = "x * sigmoid(gate), which glu makes of halves",
 }
 op "log_sigmoid" {
   "x",
@@ -236,12 +434,98 @@ op "leaky_relu" {
   grad = {x = "x > 0 ? g : g * negative_slope"},
   help = "x, or negative_slope * x below 0",
 }
+op "prelu" {
+  "x", "weight",
+  elementwise = "x > 0 ? x : weight * x", gives = "float",
+  grad = {x = "x > 0 ? g : weight * g", weight = "x > 0 ? 0 : x * g"},
+  needs = {
+    {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
+      "weight is {weight}, x {x}; weight has to be of one number, or of one for each of x's channels (dim 2)"},
+  },
+  forms = {
+    {when = "ndim_of(weight) == 1 && ndim_of(x) == 0", "prelu(x, squeeze(weight, 0))"},
+    {when = "ndim_of(weight) == 1 && numel_of(weight) > 1 && ndim_of(x) > 2",
+      "prelu(x, along(weight, 1, ndim_of(x)))"},
+  },
+  help = "x, or weight * x below 0; weight of one number, or of one for each channel",
+}
+op "threshold" {
+  "x", "threshold: number", "value: number",
+  elementwise = "x <= threshold ? value : x", bool = "use :int() first",
+  grad = {x = "x <= threshold ? 0 : g"},
+  help = "x where it is larger than threshold, else value; NaN stays NaN",
+}
+op "hardtanh" {
+  "x", "min_val: number = -1", "max_val: number = 1",
+  elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", gives = "float",
+  grad = {x = "x > min_val && x < max_val ? g : 0"},
+  needs = {{"min_val <= max_val", "min_val is {min_val}, max_val {max_val}; it has to be the larger one"}},
+  help = "x limited to [min_val, max_val]; NaN stays NaN",
+}
+op "hardsigmoid" {
+  "x",
+  elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  grad = {x = "x > -3 && x < 3 ? g / 6 : 0"},
+  help = "x / 6 + 0.5 limited to [0, 1]",
+}
+op "hardswish" {
+  "x",
+  elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  grad = {x = "x < -3 ? 0 : x <= 3 ? g * (x / 3 + 0.5) : g"},
+  help = "x * hardsigmoid(x)",
+}
+op "elu" {
+  "x", "alpha: number = 1",
+  elementwise = "x > 0 ? x : alpha * expm1(x)", gives = "float",
+  grad = {x = "x > 0 ? g : g * (alpha * exp(x))"},
+  help = "x, or alpha * (e^x - 1) below 0",
+}
+-- Klambauer et al. 2017
+op "selu" {
+  "x",
+  elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", gives = "float",
+  grad = {x = "x > 0 ? g * 1.0507009873554805 : g * (1.7580993408473769 * exp(x))"},
+  help = "1.0507 * elu(x, 1.67326): keeps mean 0 and variance 1",
+}
+op "celu" {
+  "x", "alpha: number = 1",
+  elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", gives = "float",
+  needs = {{"alpha != 0", "alpha is 0, and x is divided by it"}},
+  grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
+  help = "x, or alpha * (e^(x / alpha) - 1) below 0",
+}
+op "softsign" {
+  "x",
+  elementwise = "x / (1 + abs(x))", gives = "float",
+  grad = {x = "g / ((1 + abs(x)) * (1 + abs(x)))"},
+  help = "x / (1 + |x|)",
+}
+op "hardshrink" {
+  "x", "lambd: number = 0.5",
+  elementwise = "x >= -lambd && x <= lambd ? 0 : x", gives = "float",
+  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
+  help = "x, or 0 within lambd of 0; NaN stays NaN",
+}
+op "softshrink" {
+  "x", "lambd: number = 0.5",
+  elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", gives = "float",
+  needs = {{"lambd >= 0", "lambd is {lambd}, and may not be negative"}},
+  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
+  help = "x moved towards 0 by lambd, not beyond; NaN stays NaN",
+}
+op "tanhshrink" {
+  "x",
+  elementwise = "x - tanh(x)", gives = "float",
+  grad = {x = "g * (tanh(x) * tanh(x))"},
+  help = "x - tanh(x)",
+}
 -- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
 op "gelu" {
-  "x",
+  "x", options = {"approximate: approximate = none"},
   elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", gives = "float",
   grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
-  help = "x * Phi(x), exact (erf)",
+  forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
+  help = "x * Phi(x), exact (erf), or by its approximation with approximate = 'tanh'",
 }
 -- The approximation is x s(u) with s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); the gradient
 -- s(u) (1 + x (1 - s(u)) u'), 1 - s(u) being s(-u).
@@ -261,11 +545,22 @@ op "silu" {
   grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
   help = "x * sigmoid(x)",
 }
-op "softplus" {
+-- x tanh(softplus(x)): with e = e^x and n = e (e + 2) the tanh is n / (n + 2), and 1 to the last bit from 20 on.
+local e = "exp(x > 20 ? 20 : x)"
+local n = ("%s * (%s + 2)"):format(e, e)
+local tanh = ("%s / (%s + 2)"):format(n, n)
+op "mish" {
   "x",
-  elementwise = "(x < 0 ? 0 : x) + log1p(exp(-abs(x)))", gives = "float",
-  grad = {x = "g * sigmoid(x)"},
-  autocast = "keep_gpu", help = "log(1 + e^x)",
+  elementwise = ("x * (%s)"):format(tanh), gives = "float",
+  grad = {x = ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh)},
+  help = "x * tanh(softplus(x))",
+}
+op "softplus" {
+  "x", "beta: number = 1", "threshold: number = 20",
+  elementwise = "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
+  gives = "float",
+  grad = {x = "x * beta > threshold ? g : g * sigmoid(x * beta)"},
+  autocast = "keep_gpu", help = "log(1 + e^(beta x)) / beta; x itself where beta x is larger than threshold",
 }
 op "bce" {
   "x", "target",
@@ -273,6 +568,24 @@ op "bce" {
   gives = "float",
   grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
   help = "binary cross-entropy of each probability x; logarithms stop at -100",
+}
+op "huber" {
+  "x", "target", options = {"delta: number = 1"},
+  elementwise = "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
+    .. ": delta * (abs(x - target) - 0.5 * delta)",
+  gives = "float",
+  grad = {
+    x = "g * maximum(-delta, minimum(delta, x - target))",
+    target = "-(g * maximum(-delta, minimum(delta, x - target)))",
+  },
+  help = "half of (x - target)^2, and from delta on a straight line of that slope",
+}
+op "relative_entropy" {
+  "x", "target",
+  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", gives = "float",
+  -- without a limit at 0, as PyTorch's
+  grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
+  help = "target (log target - x), of log-probabilities x",
 }
 op "floor" {
   "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
@@ -313,6 +626,7 @@ op "trunc" {
   grad = {x = "zeros_like(g)"},
   help = "rounded towards 0",
 }
+op "frac" {"x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"}, help = "x - trunc(x)"}
 -- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
 op "clamp" {
   "x", "min: scalar?", "max: scalar?",
@@ -344,6 +658,28 @@ op "where" {
   grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
   help = "x where condition holds, else other",
 }
+-- Exact at both ends.
+op "lerp" {
+  "x", "end", "weight: scalar",
+  elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", gives = "float",
+  grad = {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
+  help = "x + weight * (end - x)",
+}
+op "addcmul" {
+  "x", "tensor1", "tensor2", options = {"value: number = 1"},
+  elementwise = "x + value * tensor1 * tensor2", whole = "value",
+  grad = {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
+  autocast = "widest", help = "x + value * tensor1 * tensor2",
+}
+op "addcdiv" {
+  "x", "tensor1", "tensor2", options = {"value: number = 1"},
+  elementwise = "x + value * (tensor1 / tensor2)", gives = "float",
+  grad = {
+    x = "g", tensor1 = "g * (value / tensor2)",
+    tensor2 = "-(g * (value * tensor1 / (tensor2 * tensor2)))",
+  },
+  autocast = "widest", help = "x + value * tensor1 / tensor2",
+}
 op "masked_fill" {
   "x", "mask: mask", "value: scalar",
   elementwise = "mask != 0 ? value : x", gives = "x",
@@ -372,9 +708,78 @@ op "logical_or" {
   help = "either nonzero",
 }
 op "logical_not" {"x", elementwise = "x == 0", gives = "bool", grad = "none", help = "zero"}
+op "logical_xor" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == 0 ? other != 0 : other == 0", gives = "bool",
+  grad = "none",
+  help = "one of the two nonzero",
+}
 op "isnan" {"x", elementwise = "isnan(x)", gives = "bool", grad = "none", help = "is NaN"}
 op "isfinite" {"x", elementwise = "x - x == 0", gives = "bool", grad = "none", help = "is neither NaN nor infinite"}
 
+op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", gives = "bool", grad = "none", help = "is infinite"}
+op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", gives = "bool", grad = "none", help = "is inf"}
+op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", gives = "bool", grad = "none", help = "is -inf"}
+op "isclose" {
+  "x", "other", options = {"rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false"},
+  formula = {
+    "left = is_float(x) ? x : x / 1",
+    "right = is_float(other) ? other : other / 1",
+    "close = left == right || abs(left - right) <= abs(right) * rtol + atol && isfinite(right)",
+    "equal_nan ? close || isnan(left) && isnan(right) : close",
+  },
+  grad = "none",
+  help = "equal, or |x - other| <= atol + rtol * |other|; with equal_nan both NaN too",
+}
+op "nan_to_num" {
+  "x", "nan: number = 0", "posinf: number = nan", "neginf: number = nan",
+  elementwise = "isnan(x) ? nan : x - x == 0 ? x : x > 0 ? posinf : neginf",
+  grad = {x = "x - x == 0 ? g : 0"},
+  forms = {
+    {when = "posinf != posinf && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
+    {when = "neginf != neginf && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
+  },
+  help = "x with numbers for NaN, inf and -inf, these at first the largest and the least of x's dtype",
+}
+op "signbit" {"x", elementwise = "copysign(1, x) < 0", gives = "bool", grad = "none", help = "is negative, or -0"}
+
+-- Bits of integers; of bool too, but for shifts.
+op "bitwise_and" {
+  "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
+  help = "bits that both have",
+}
+op "bitwise_or" {
+  "x: scalar", "other: scalar", elementwise = "x | other", takes = "integers", grad = "none",
+  help = "bits that either has",
+}
+op "bitwise_xor" {
+  "x: scalar", "other: scalar", elementwise = "x ^ other", takes = "integers", grad = "none",
+  help = "bits that one of the two has",
+}
+op "bitwise_not" {
+  "x", elementwise = "~x", takes = "integers", grad = "none",
+  forms = {{when = "is_bool(x)", "logical_not(x)"}},
+  help = "all bits the other way round; logical_not of bool",
+}
+op "bitwise_left_shift" {
+  "x: scalar", "other: scalar", elementwise = "other < 0 || other > 63 ? 0 : x << (other & 63)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "x * 2^other",
+}
+op "bitwise_right_shift" {
+  "x: scalar", "other: scalar", elementwise = "x >> (other < 0 || other > 63 ? 63 : other)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "x / 2^other, rounded down",
+}
+op "gcd" {
+  "x: scalar", "other: scalar", elementwise = "gcd(x, other)", takes = "integers", bool = "use :int() first",
+  grad = "none", help = "greatest common divisor",
+}
+op "lcm" {
+  "x: scalar", "other: scalar", elementwise = "abs(trunc_divide(x, gcd(x, other)) * other)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "least common multiple",
+}
 -- ---- reductions: over dims, or over all
 op "sum" {
   "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
@@ -478,6 +883,10 @@ op "softmax" {
   "x", "dim: dim", options = {"dtype: dtype?"},
   grad = {x = "softmax_backward(g, y, dim)"},
   autocast = "keep_gpu", help = "e^x / sum of e^x along dim",
+}
+op "softmin" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "softmax of -x along dim",
 }
 op "log_softmax" {
   "x", "dim: dim", options = {"dtype: dtype?"},
@@ -796,6 +1205,44 @@ op "layer_norm_backward" {
   },
   help = "gradients of layer_norm: x, weight, bias",
 }
+op "rms_norm" {
+  "x", "normalized_shape: size", "weight?", options = {"eps: number = nan"},
+  needs = {
+    {"ends_with(size_of(x), normalized_shape)",
+      "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
+    {"!given(weight) || ends_with(normalized_shape, size_of(weight)) && ndim_of(weight) == length_of(normalized_shape)",
+      "weight is {weight}; it has to be of normalized_shape, {text_of(normalized_shape)}"},
+  },
+  formula = {
+    "dims = range(ndim_of(x) - length_of(normalized_shape), ndim_of(x))",
+    "scaled_x = x * rsqrt(mean(square(x), dims, true) + (eps == eps ? eps : epsilon_of(x)))",
+    "given(weight) ? scaled_x * weight : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
+}
+op "group_norm" {
+  "x", "num_groups: int", "weight?", "bias?", options = {"eps: number = 1e-5"},
+  needs = {
+    {"ndim_of(x) >= 2", "x is {x}; [N, C, ...] wanted"},
+    {"divides(num_groups, size_of(x)[2])",
+      "{size_of(x)[2]} channels are not to be divided into {num_groups} groups"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[2]",
+      "weight is {weight}; it has to hold one number for each of {size_of(x)[2]} channels"},
+    {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
+      "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
+  },
+  formula = {
+    "count = size_of(x)[1] * num_groups",
+    "each = numel_of(x) / (count > 0 ? count : 1)",
+    "normal = reshape(layer_norm(reshape(x, [count, each]), [each], nil, nil, eps), size_of(x))",
+    "scaled_x = given(weight) ? normal * along(weight, 1, ndim_of(x)) : normal",
+    "given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x [N, C, ...], the channels in num_groups groups, each of which is normalized by its own mean and variance; "
+    .. "weight and bias are of channels",
+}
 -- y1 is the mask.
 op "dropout" {
   "x", "p: number = 0.5", "training = true", hidden = 1,
@@ -855,12 +1302,13 @@ op "cross_entropy" {
   },
   autocast = "keep", help = "log_softmax and nll_loss; x [N, C] or [N, C, ...], target classes or probabilities",
 }
+local same_or_warned = {
+  "same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
+    .. "meant: give them the same size", warn = true,
+}
 op "mse_loss" {
   "x", "target", options = {"reduction: reduction = mean"},
-  needs = {
-    {"same_size(x, target)", "x is {x}, target {target}; they are broadcast to one size, which is probably not what is "
-      .. "meant: give them the same size", warn = true},
-  },
+  needs = {same_or_warned},
   formula = "reduced(square(x - target), reduction)",
   autocast = "keep", help = "squared difference",
 }
@@ -886,6 +1334,272 @@ op "bce_with_logits" {
     "reduced(given(weight) ? loss * weight : loss, reduction)",
   },
   autocast = "keep", help = "binary cross-entropy of sigmoid(x)",
+}
+
+op "l1_loss" {
+  "x", "target", options = {"reduction: reduction = mean"}, needs = {same_or_warned},
+  formula = "reduced(abs(x - target), reduction)",
+  autocast = "keep", help = "absolute difference",
+}
+op "huber_loss" {
+  "x", "target", options = {"delta: number = 1", "reduction: reduction = mean"},
+  needs = {same_or_warned, {"delta > 0", "delta is {delta}; it has to be positive"}},
+  formula = "reduced(huber(x, target, delta), reduction)",
+  autocast = "keep", help = "half the squared difference, and from delta on a straight line of that slope",
+}
+op "smooth_l1_loss" {
+  "x", "target", options = {"beta: number = 1", "reduction: reduction = mean"},
+  needs = {same_or_warned, {"beta >= 0", "beta is {beta}; it has to be 0 or more"}},
+  formula = "beta == 0 ? reduced(abs(x - target), reduction) : reduced(huber(x, target, beta), reduction) / beta",
+  autocast = "keep", help = "huber_loss over beta: of slope 1 from there on; beta 0 is l1_loss",
+}
+op "kl_div" {
+  "x", "target", options = {"log_target = false", "reduction: divergence_reduction = mean"},
+  formula = {
+    "loss = log_target ? exp(target) * (target - x) : relative_entropy(x, target)",
+    "reduction == 'batchmean' ? sum(loss) / (ndim_of(x) > 0 ? size_of(x)[1] : 1) : reduced(loss, reduction)",
+  },
+  autocast = "keep",
+  help = "target (log target - x): Kullback and Leibler's divergence of log-probabilities x from target, given as "
+    .. "probabilities or, log_target, their logarithms; 'batchmean' is the sum over the batch's size",
+}
+op "poisson_nll_loss" {
+  "x", "target", options = {"log_input = true", "full = false", "eps: number = 1e-8", "reduction: reduction = mean"},
+  formula = {
+    "loss = log_input ? exp(x) - target * x : x - target * log(x + eps)",
+    "stirling = full ? target * log(target) - target + log(target * 6.283185307179586) * 0.5 : nil",
+    "reduced(full ? loss + masked_fill(stirling, target <= 1, 0) : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "of counts target whose mean is x, or e^x with log_input; full adds Stirling's log(target!) from 2 on",
+}
+op "gaussian_nll_loss" {
+  "x", "target", "var: scalar", options = {"full = false", "eps: number = 1e-6", "reduction: reduction = mean"},
+  needs = {
+    {"eps > 0", "eps is {eps}; it has to be positive"},
+    {"ndim_of(var) <= ndim_of(x)", "var is {var}, x {x}; var has x's size, or one for each row of it"},
+    {"!(least_of(var) < 0)", "var has {least_of(var)}, and variances are not negative"},
+  },
+  formula = { -- the gradient does not see that small variances become eps
+    "shaped = ndim_of(var) > 0 && ndim_of(var) == ndim_of(x) - 1 ? unsqueeze(var, -1) : var",
+    "held = shaped < eps ? shaped - detach(shaped) + eps : shaped",
+    "loss = (log(held) + square(x - target) / held) * 0.5",
+    "reduced(full ? loss + 0.9189385332046727 : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "of a normal distribution with mean x and variance var, at least eps, at target; full adds log(2 pi) / 2",
+}
+op "soft_margin_loss" {
+  "x", "target", options = {"reduction: reduction = mean"},
+  formula = "reduced(-log_sigmoid(target * x), reduction)",
+  autocast = "keep", help = "log(1 + e^(-target x)) for targets -1 and 1",
+}
+op "hinge_embedding_loss" {
+  "x", "target", options = {"margin: number = 1", "reduction: reduction = mean"},
+  formula = {
+    "lacking = margin - x",
+    "apart = lacking < 0 ? 0 : lacking",
+    "reduced((target == 1 ? 0 : apart) + (target == -1 ? 0 : x), reduction)",
+  },
+  autocast = "keep", help = "of distances x: x where target is 1, what it lacks to margin where it is -1",
+}
+op "margin_ranking_loss" {
+  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  needs = {
+    {"ndim_of(x1) == ndim_of(x2) && ndim_of(x2) == ndim_of(target)",
+      "x1 is {x1}, x2 {x2}, target {target}; they have to have as many dims each"},
+  },
+  formula = {
+    "lacking = margin - target * (x1 - x2)",
+    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+  },
+  autocast = "keep", help = "what x1 lacks to be margin above x2 where target is 1, below where it is -1",
+}
+op "cosine_similarity" {
+  "x1", "x2", options = {"dim: dim? = 1", "eps: number = 1e-8"},
+  needs = {{"is_float(x1) || is_float(x2)", "x1 is {dtype_of(x1)}; floating tensors wanted"}},
+  formula = { -- the gradient does not see that small lengths become eps
+    "first = same_size(x1, x2) ? x1 : x1 + zeros_like(x2)",
+    "second = same_size(x1, x2) ? x2 : x2 + zeros_like(x1)",
+    "norm1 = norm(first, 2, [dim], true)",
+    "norm2 = norm(second, 2, [dim], true)",
+    "length1 = norm1 < eps ? norm1 - detach(norm1) + eps : norm1",
+    "length2 = norm2 < eps ? norm2 - detach(norm2) + eps : norm2",
+    "squeeze(sum(first * second, [dim], true) / (length1 * length2), [dim])",
+  },
+  autocast = "keep",
+  help = "x1 and x2's product summed over dim, over their lengths, each at least eps; 1 in one direction",
+}
+op "cosine_embedding_loss" {
+  "x1", "x2", "target", options = {"margin: number = 0", "reduction: reduction = mean"},
+  needs = {
+    {"ndim_of(target) <= 1", "target is {target}; it has to be [N], or 0-d for vectors"},
+    {"ndim_of(x1) == ndim_of(target) + 1 && ndim_of(x2) == ndim_of(target) + 1",
+      "x1 is {x1}, x2 {x2}, target {target}; [N, D] with targets [N] or [D] with one target wanted"},
+  },
+  formula = {
+    "lengths = (sum(square(x1), [-1]) + 1e-12) * (sum(square(x2), [-1]) + 1e-12)",
+    "cosine = sum(x1 * x2, [-1]) / sqrt(lengths)",
+    "over = cosine - margin",
+    "reduced((target == 1 ? 1 - cosine : 0) + (target == -1 ? (over < 0 ? 0 : over) : 0), reduction)",
+  },
+  autocast = "keep", help = "1 - cosine_similarity where target is 1, what it is above margin where it is -1",
+}
+op "pairwise_distance" {
+  "x1", "x2", options = {"p: number = 2", "eps: number = 1e-6", "keepdim = false"},
+  formula = "norm(x1 - x2 + eps, p, [-1], keepdim)",
+  help = "p-norm of x1 - x2 + eps over the last dim",
+}
+op "triplet_margin_loss" {
+  "anchor", "positive", "negative",
+  options = {
+    "margin: number = 1", "p: number = 2", "eps: number = 1e-6", "swap = false", "reduction: reduction = mean",
+  },
+  needs = {
+    {"ndim_of(anchor) == ndim_of(positive) && ndim_of(positive) == ndim_of(negative)",
+      "anchor is {anchor}, positive {positive}, negative {negative}; they have to have as many dims each"},
+    {"margin > 0", "margin is {margin}; it has to be positive"},
+  },
+  formula = {
+    "near = pairwise_distance(anchor, positive, p, eps)",
+    "off = pairwise_distance(anchor, negative, p, eps)",
+    "far = swap ? minimum(off, pairwise_distance(positive, negative, p, eps)) : off",
+    "lacking = near - far + margin",
+    "reduced(lacking < 0 ? 0 : lacking, reduction)",
+  },
+  autocast = "keep",
+  help = "what negatives lack to be margin farther from anchor than positives; swap: or from positive, where that "
+    .. "is nearer",
+}
+op "multi_margin_loss" {
+  "x", "target", options = {"p: int = 1", "margin: number = 1", "weight?", "reduction: reduction = mean"},
+  needs = {
+    {"p == 1 || p == 2", "p is {p}; it has to be 1 or 2"},
+    {"ndim_of(x) <= 2", "x is {x}; [N, C] or [C] wanted"},
+    {"numel_of(x) > 0 || ndim_of(x) == 2 && size_of(x)[2] > 0", "x is {x}; there have to be classes"},
+    {"ndim_of(target) <= 1 && numel_of(target) == (ndim_of(x) == 2 ? size_of(x)[1] : 1)",
+      "target is {target}; for x of {x} it has a class for each row"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == (ndim_of(x) > 0 ? size_of(x)[-1] : 1)",
+      "weight is {weight}; it has to hold one number for each of {ndim_of(x) > 0 ? size_of(x)[-1] : 1} classes"},
+  },
+  formula = {
+    "rows_of_x = ndim_of(x) < 2 ? reshape(x, [1, numel_of(x)]) : x",
+    "classes = size_of(rows_of_x)[2]",
+    "labels = reshape(target, [size_of(rows_of_x)[1], 1])",
+    "own = gather(rows_of_x, 1, labels)",
+    "lacking = relu(margin - own + rows_of_x)",
+    "powered = p == 2 ? square(lacking) : lacking",
+    "others = masked_fill(powered, one_hot(squeeze(labels, [1]), classes) == 1, 0)",
+    "summed = sum(others, [1]) / classes",
+    "loss = given(weight) ? summed * index_select(weight, 0, squeeze(labels, [1])) : summed",
+    "reduced(ndim_of(x) < 2 ? squeeze(loss, [0]) : loss, reduction)",
+  },
+  autocast = "keep",
+  help = "what x at its class target lacks to be margin above each other class, to the power p, over C; "
+    .. "weight multiplies by the target's class",
+}
+op "multilabel_soft_margin_loss" {
+  "x", "target", options = {"weight?", "reduction: reduction = mean"},
+  needs = {{"ndim_of(x) > 0", "x is 0-d; [N, C] or [C] wanted"}},
+  formula = {
+    "each = -(target * log_sigmoid(x) + (1 - target) * log_sigmoid(-x))",
+    "loss = sum(given(weight) ? each * weight : each, [-1]) / size_of(x)[-1]",
+    "reduced(loss, reduction)",
+  },
+  autocast = "keep", help = "bce_with_logits, its mean over the last dim, the classes",
+}
+
+-- ---- products and distances
+local is_matrix = {"ndim_of(x) == 2", "x is {x}; it has to be a matrix"}
+op "mv" {
+  "x", "vec",
+  needs = {
+    {"ndim_of(x) == 2 && ndim_of(vec) == 1 && size_of(x)[2] == size_of(vec)[1]",
+      "x is {x}, vec {vec}; [n, m] and [m] wanted"},
+  },
+  formula = "squeeze(mm(x, unsqueeze(vec, 1)), [1])",
+  autocast = "lower", help = "a matrix times a vector",
+}
+local two_vectors = {
+  "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
+  "x is {x}, other {other}; two vectors of one length wanted",
+}
+op "dot" {
+  "x", "other", needs = {two_vectors},
+  formula = "reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
+  help = "the sum of two vectors' products",
+}
+op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
+op "outer" {
+  "x", "other",
+  needs = {{"ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted"}},
+  formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
+  help = "[n, m] of the products of each of two vectors' elements",
+}
+op "addmv" {
+  "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = alpha == 1 ? mv(x, vec) : mv(x, vec) * alpha",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0",
+}
+op "addr" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = outer(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts, and counts not for beta 0",
+}
+local batches = {
+  "ndim_of(x) == 3 && ndim_of(other) == 3", "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted",
+}
+op "baddbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
+  formula = {
+    "product = bmm(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0",
+}
+op "addbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  needs = {
+    batches,
+    {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
+      "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted"},
+  },
+  formula = { -- the batch is one more dim to sum over
+    "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
+    "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
+    "product = mm(alpha == 1 ? wide : wide * alpha, tall)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0",
+}
+op "trace" {
+  "x", needs = {is_matrix},
+  -- every m + 1-th element, where m is the width, of the rows that have one
+  formula = {
+    "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
+    "n == 0 ? sum(x) : sum(slice(flatten(slice(x, 0, 1, n)), 0, 1, -1, size_of(x)[2] + 1))",
+  },
+  help = "the sum of a matrix's diagonal",
+}
+op "cross" {
+  "x", "other", "dim: dim? = -1",
+  needs = {
+    {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
+  },
+  formula = {
+    "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",
+    "y1 = select(other, dim, 1)", "y2 = select(other, dim, 2)", "y3 = select(other, dim, 3)",
+    "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
+  },
+  help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
 }
 
 -- ---- views

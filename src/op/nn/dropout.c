@@ -1,4 +1,4 @@
-#include "op/layout.h"
+#include "op/input_layout.h"
 
 lm_status lm_op_dropout(const lm_dropout_args *a, lm_tensor **out) {
   lm_status status = LM_OK;

@@ -2,8 +2,8 @@
  * their first write, and get contiguous int64; embedding's index is 1-d and its out [n, features]. */
 #include <string.h>
 
-#include "op/index_tensor.h"
-#include "op/layout.h"
+#include "op/index_checks.h"
+#include "op/input_layout.h"
 
 /* The largest label of x, for one_hot without num_classes. */
 static lm_status largest(lm_tensor *x, int64_t *out) {

@@ -1,7 +1,7 @@
 /* Negative log-likelihood: x [C], [N, C] or [N, C, d1, ...] against classes [], [N] or [N, d1, ...]. */
 
-#include "op/index_tensor.h"
-#include "op/layout.h"
+#include "op/index_checks.h"
+#include "op/input_layout.h"
 
 /* Sizes of the target for an x of that size. */
 static lm_status target_sizes(lm_op_id op, int ndim, const int64_t *size, lm_ints *out) {

@@ -1,5 +1,5 @@
 /* Batch norm and layer norm: checks, results, and the statistics kept for the gradient. */
-#include "op/layout.h"
+#include "op/input_layout.h"
 
 /* Statistics of half types are float32: a mean needs more digits than its values. */
 static lm_dtype stat_dtype(const lm_tensor *x) { return x->dtype == LM_F64 ? LM_F64 : LM_F32; }

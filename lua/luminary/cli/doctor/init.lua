@@ -1,17 +1,28 @@
 --- `luminary doctor`: what people lose days to, looked for on this machine.
 ---
---- Each file beside this one is a subject: a title and probes {name, f(found)}. A probe tells what it finds by
+--- A subject has a name for --only, a title, and files giving probes {name, f(found)}. A probe tells what it finds by
 --- found.problem, found.warning, found.note or found.ok(id, title, reason, remedy): the id never changes, the reason is
 --- what was seen and where, the remedy what to do. What cannot be read is a note, "not known".
-local outside = require "luminary.cli.doctor.machine"
-local facts = require "luminary.cli.doctor.facts"
-local flags = require "luminary.cli.flags"
-local reach = require "luminary.cli.doctor.reach"
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
+local flags = require "luminary.cli.command_options"
+local reach = require "luminary.cli.doctor.other_machines"
 local report = require "luminary.cli.doctor.report"
 
 local doctor = {}
 
 local SUBJECTS = {"gpu", "libraries", "pci", "peers", "host", "cores", "network", "reach", "environment"}
+local CONTENTS = {
+  gpu = {"GPUs and their driver", "nvidia_driver", "gpu_state"},
+  libraries = {"libraries", "core_and_cuda_load", "library_versions"},
+  pci = {"PCI: IOMMU and ACS", "pci"},
+  peers = {"copies, measured", "copy_speed"},
+  host = {"memory and limits", "memory_and_limits"},
+  cores = {"cores and threads", "cores_and_threads", "numa"},
+  network = {"network", "network", "rdma", "firewall"},
+  reach = {"other machines (--with)"},
+  environment = {"environment", "environment_variables"},
+}
 
 local USAGE = [[
 usage: luminary doctor [option ...]
@@ -94,16 +105,25 @@ local function collector(findings, subject)
   return found
 end
 
+-- The probes of a subject, in order.
+local function probes_of(name, o)
+  if name == "reach" then return reach.probes_of(o.with) end
+  local list = {}
+  for i = 2, #CONTENTS[name] do
+    for _, probe in ipairs(require("luminary.cli.doctor." .. CONTENTS[name][i])) do list[#list + 1] = probe end
+  end
+  return list
+end
+
 local function examine(o)
   local findings, subjects, asked = {}, {}, {}
   for _, name in ipairs(o.only or SUBJECTS) do asked[name] = true end
   if o.with then asked.reach = true end
   for _, name in ipairs(SUBJECTS) do
     if asked[name] and (name ~= "reach" or o.with) then
-      local subject = require("luminary.cli.doctor." .. name)
-      subjects[#subjects + 1] = {name = name, title = subject.title}
+      subjects[#subjects + 1] = {name = name, title = CONTENTS[name][1]}
       local found = collector(findings, name)
-      for _, probe in ipairs(name == "reach" and reach.probes_of(o.with) or subject.probes) do
+      for _, probe in ipairs(probes_of(name, o)) do
         local ok, problem = pcall(probe[2], found)
         if not ok then
           found.note(name .. ".failed", ("the check '%s' did not come to an end"):format(probe[1]), tostring(problem),

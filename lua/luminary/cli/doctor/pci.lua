@@ -1,10 +1,8 @@
 --- The ways between GPUs on the PCI bus: an IOMMU that translates addresses, and bridges whose access control (ACS)
 --- sends what GPUs write to each other up to the CPU. Together they make peer-to-peer copies hang, with the GPUs at
 --- 100 % utilization, or arrive wrong; each alone makes them slow.
-local outside = require "luminary.cli.doctor.machine"
-local facts = require "luminary.cli.doctor.facts"
-
-local pci = {title = "PCI: IOMMU and ACS"}
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
 
 local ACS_CAPABILITY = 0x000D -- of PCI Express' extended capabilities, which begin at byte 256
 local BITS = {"SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans"}
@@ -131,6 +129,4 @@ local function check(found)
   end
 end
 
-pci.probes = {{"check", check}}
-
-return pci
+return {{"check", check}}

@@ -17,7 +17,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 local comm = require "luminary.nn.parallel.comm"
 local sharing = require "luminary.nn.parallel.scatter_gather"
 local replicate = require "luminary.nn.parallel.replicate"

@@ -16,9 +16,9 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local groups = require "luminary.distributed.groups"
-local alike = require "luminary.distributed.alike"
+local alike = require "luminary.distributed.same_on_all_ranks"
 local Module = require "luminary.nn.module"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 local comm_hooks = require "luminary.nn.parallel.comm_hooks"
 local SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 

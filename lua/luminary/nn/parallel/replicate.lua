@@ -7,7 +7,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local comm = require "luminary.nn.parallel.comm"
 local Module = require "luminary.nn.module"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local function shallow(t)
   local copy = {}

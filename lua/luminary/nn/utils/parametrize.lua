@@ -10,7 +10,7 @@ local class = require "luminary.base.class"
 local Module = require "luminary.nn.module"
 local dictionaries = require "luminary.nn.dictionaries"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local fail = options.fail
 local parametrize = {}

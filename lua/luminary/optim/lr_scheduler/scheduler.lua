@@ -7,7 +7,7 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local class = require "luminary.base.class"
-local entries = require "luminary.base.entries"
+local entries = require "luminary.base.entry_reader"
 local options = require "luminary.base.options"
 local fail = options.fail
 

@@ -4,8 +4,12 @@
 local core = require "luminary.core"
 local arguments = require "luminary.base.arguments"
 local options = require "luminary.base.options"
-local checks = require "luminary.vision.transforms.checks"
-local image = require "luminary.vision.transforms.image"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local cropping = require "luminary.vision.transforms.crop_and_pad"
+local sizing = require "luminary.vision.transforms.resize"
+local warping = require "luminary.vision.transforms.rotate_affine_perspective"
 local fail, check = options.fail, checks.check
 
 local F = {}
@@ -24,11 +28,11 @@ local perspective = arguments.of(nil, {
 --- larger side. Other interpolations: "nearest", "nearest-exact", "bicubic".
 function F.resize(img, size, opts)
   local who = "resize"
-  local h, w = image.size(check(who, img))
+  local h, w = native.size(check(who, img))
   opts = resize_takes:options(who, opts)
   local checked, max_size = checks.resize_size(who, size, opts.max_size)
-  local height, width = image.resized(who, h, w, checked, max_size)
-  return image.resize(img, height, width, image.resize_mode(opts))
+  local height, width = sizing.resized(who, h, w, checked, max_size)
+  return sizing.resize(img, height, width, sizing.resize_mode(opts))
 end
 
 --- transforms.functional.crop(img, top, left, height, width): a view of the part that begins `top` rows and `left`
@@ -39,16 +43,16 @@ function F.crop(img, top, left, height, width)
   checks.whole("crop", "left", left, -2 ^ 24)
   checks.whole("crop", "height", height)
   checks.whole("crop", "width", width)
-  return image.crop(img, top, left, height, width)
+  return cropping.crop(img, top, left, height, width)
 end
 
 --- transforms.functional.center_crop(img, output_size): the middle, of {height, width} or of a square; an image that
 --- is smaller gets zeros around it.
 function F.center_crop(img, output_size)
-  local h, w = image.size(check("center_crop", img))
+  local h, w = native.size(check("center_crop", img))
   local height, width = checks.pair("center_crop", "output_size", output_size)
-  local top, left = image.centre(h, w, height, width)
-  return image.crop(img, top, left, height, width)
+  local top, left = cropping.centre(h, w, height, width)
+  return cropping.crop(img, top, left, height, width)
 end
 
 --- transforms.functional.resized_crop(img, top, left, height, width, size [, {interpolation = "bilinear", antialias =
@@ -59,7 +63,7 @@ function F.resized_crop(img, top, left, height, width, size, opts)
   opts = resizing:options(who, opts)
   local new_height, new_width = checks.pair(who, "size", size)
   local part = F.crop(img, top, left, height, width)
-  return image.resize(part, new_height, new_width, image.resize_mode(opts))
+  return sizing.resize(part, new_height, new_width, sizing.resize_mode(opts))
 end
 
 --- transforms.functional.pad(img, padding [, {fill = 0, padding_mode = "constant"}]): padding is a number for all
@@ -70,14 +74,14 @@ function F.pad(img, padding, opts)
   opts = bordering:options("pad", opts)
   padding = checks.padding("pad", "padding", padding)
   checks.check_border("pad", opts)
-  return image.pad(img, padding, opts.padding_mode, opts.fill)
+  return cropping.pad(img, padding, opts.padding_mode, opts.fill)
 end
 
 --- transforms.functional.horizontal_flip(img): left and right exchanged.
-function F.horizontal_flip(img) return image.run("flip", check("horizontal_flip", img), {1, 0}) end
+function F.horizontal_flip(img) return native.run("flip", check("horizontal_flip", img), {1, 0}) end
 
 --- transforms.functional.vertical_flip(img): top and bottom exchanged.
-function F.vertical_flip(img) return image.run("flip", check("vertical_flip", img), {0, 1}) end
+function F.vertical_flip(img) return native.run("flip", check("vertical_flip", img), {0, 1}) end
 
 --- transforms.functional.rotate(img, angle [, {interpolation = "nearest", expand = false, center, fill}]): turned by
 --- `angle` degrees against the clock about center, {x, y} in pixels from the upper left corner (the image's middle).
@@ -85,7 +89,7 @@ function F.vertical_flip(img) return image.run("flip", check("vertical_flip", im
 function F.rotate(img, angle, opts)
   local who = "rotate"
   check(who, img)
-  return image.rotate(img, checks.number(who, "angle", angle), rotating:options(who, opts))
+  return warping.rotate(img, checks.number(who, "angle", angle), rotating:options(who, opts))
 end
 
 --- transforms.functional.affine(img, angle, translate, scale, shear [, {interpolation = "nearest", fill, center}]):
@@ -98,10 +102,10 @@ function F.affine(img, angle, translate, scale, shear, opts)
   if type(shear) == "number" then shear = {shear, 0} end
   checks.number(who, "scale", scale)
   if scale <= 0 then fail("%s: scale has to be above 0, got %g", who, scale) end
-  local m = image.affine_matrix(checks.number(who, "angle", angle), checks.list(who, "translate", translate, {2}),
+  local m = warping.affine_matrix(checks.number(who, "angle", angle), checks.list(who, "translate", translate, {2}),
     scale, checks.list(who, "shear", shear, {2}),
-    image.from_middle(img, opts.center))
-  return image.affine(img, m, opts)
+    warping.from_middle(img, opts.center))
+  return warping.affine(img, m, opts)
 end
 
 --- transforms.functional.perspective(img, startpoints, endpoints [, {interpolation = "bilinear", fill,
@@ -123,9 +127,9 @@ function F.perspective(img, startpoints, endpoints, opts)
       end
       for k = 1, 4 do checks.list(who, ("%s[%d]"):format(name, k), points[i][k], {2}) end
     end
-    coefficients = image.perspective_numbers(who, startpoints, endpoints)
+    coefficients = warping.perspective_numbers(who, startpoints, endpoints)
   end
-  return image.perspective(img, coefficients, opts)
+  return warping.perspective(img, coefficients, opts)
 end
 
 --- transforms.functional.adjust_brightness(img, factor): 0 is black, 1 the image, 2 twice as bright.
@@ -139,40 +143,40 @@ for operation, range in pairs {
 } do
   local who = "adjust_" .. operation
   F[who] = function(img, factor)
-    return image.run(operation, check(who, img), {checks.number(who, "factor", factor, range[1], range[2])})
+    return native.run(operation, check(who, img), {checks.number(who, "factor", factor, range[1], range[2])})
   end
 end
 
 --- transforms.functional.adjust_gamma(img, gamma [, gain = 1]): gain * img^gamma, of images from 0 to 1.
 function F.adjust_gamma(img, gamma, gain)
-  return image.run("gamma", check("adjust_gamma", img), {
+  return native.run("gamma", check("adjust_gamma", img), {
     checks.number("adjust_gamma", "gamma", gamma, 0), checks.number("adjust_gamma", "gain", gain or 1),
   })
 end
 
 --- transforms.functional.invert(img): black for white.
-function F.invert(img) return image.run("invert", check("invert", img), {}) end
+function F.invert(img) return native.run("invert", check("invert", img), {}) end
 
 --- transforms.functional.posterize(img, bits): the upper bits of each value alone, 0 to 8 of them.
 function F.posterize(img, bits)
   checks.whole("posterize", "bits", bits, 0)
-  return image.run("posterize", check("posterize", img), {bits})
+  return native.run("posterize", check("posterize", img), {bits})
 end
 
 --- transforms.functional.solarize(img, threshold): values from the threshold on are inverted.
 function F.solarize(img, threshold)
-  return image.run("solarize", check("solarize", img), {checks.number("solarize", "threshold", threshold)})
+  return native.run("solarize", check("solarize", img), {checks.number("solarize", "threshold", threshold)})
 end
 
 --- transforms.functional.autocontrast(img): each channel stretched from black to white.
-function F.autocontrast(img) return image.run("autocontrast", check("autocontrast", img), {}) end
+function F.autocontrast(img) return native.run("autocontrast", check("autocontrast", img), {}) end
 
 --- transforms.functional.equalize(img): each channel's values spread evenly (by its histogram in 256 steps).
 function F.equalize(img)
   check("equalize", img)
-  if img.dtype == "uint8" then return image.run("equalize", img, {}) end
-  local bytes = image.to_dtype("equalize", img, "uint8", true)
-  return image.to_dtype("equalize", image.run("equalize", bytes, {}), img.dtype, true)
+  if img.dtype == "uint8" then return native.run("equalize", img, {}) end
+  local bytes = pixels.to_dtype("equalize", img, "uint8", true)
+  return pixels.to_dtype("equalize", native.run("equalize", bytes, {}), img.dtype, true)
 end
 
 --- transforms.functional.gaussian_blur(img, kernel_size [, {sigma}]): the image and its reflection weighted by a
@@ -189,45 +193,45 @@ function F.gaussian_blur(img, kernel_size, opts)
   for i = 1, 2 do
     if sigma[i] <= 0 then fail("%s: sigma has to be above 0, got %g", who, sigma[i]) end
   end
-  return image.blur(img, size, sigma)
+  return pixels.blur(img, size, sigma)
 end
 
 --- transforms.functional.rgb_to_grayscale(img [, {num_output_channels = 1}]): 0.2989 red + 0.587 green + 0.114 blue,
 --- as 1 or 3 channels.
 function F.rgb_to_grayscale(img, opts)
   opts = options.check("rgb_to_grayscale", opts, {num_output_channels = {"count", 1}}, "num_output_channels")
-  return image.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
+  return native.run("grayscale", check("rgb_to_grayscale", img), {opts.num_output_channels})
 end
 
 --- transforms.functional.normalize(img, mean, std): (img - mean) / std, each a list of one number for each channel.
 function F.normalize(img, mean, std)
-  return image.normalize(check("normalize", img), checks.statistics("normalize", mean, std), false)
+  return pixels.normalize(check("normalize", img), checks.statistics("normalize", mean, std), false)
 end
 
 --- transforms.functional.to_dtype(img, dtype [, {scale = false}]): in that dtype; with scale, from 0 to 255 becomes
 --- from 0 to 1, and the other way round.
 function F.to_dtype(img, dtype, opts)
   opts = options.check("to_dtype", opts, {scale = {"boolean", false}}, "scale")
-  return image.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
+  return pixels.to_dtype("to_dtype", options.arg("to_dtype", "img", img, "tensor"), core.dtype(dtype), opts.scale)
 end
 
 --- transforms.functional.convert_image_dtype(img [, dtype = "float32"]): to_dtype with scale.
 function F.convert_image_dtype(img, dtype)
   options.arg("convert_image_dtype", "img", img, "tensor")
-  return image.to_dtype("convert_image_dtype", img, core.dtype(dtype or "float32"), true)
+  return pixels.to_dtype("convert_image_dtype", img, core.dtype(dtype or "float32"), true)
 end
 
 --- transforms.functional.to_tensor(img): uint8 as float32 from 0 to 1; floats as they are.
 function F.to_tensor(img)
   check("to_tensor", img)
-  return img.dtype == "uint8" and image.to_dtype("to_tensor", img, "float32", true) or img
+  return img.dtype == "uint8" and pixels.to_dtype("to_tensor", img, "float32", true) or img
 end
 
 --- transforms.functional.erase(img, i, j, h, w, v): a copy, in which h rows and w columns from row i and column j on,
 --- counted from 0, are v: a number, or a tensor that broadcasts to [C, h, w].
 function F.erase(img, i, j, h, w, v)
   check("erase", img)
-  local height, width = image.size(img)
+  local height, width = native.size(img)
   checks.whole("erase", "i", i, 0)
   checks.whole("erase", "j", j, 0)
   checks.whole("erase", "h", h)

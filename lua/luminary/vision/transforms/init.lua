@@ -13,7 +13,11 @@ local options = require "luminary.base.options"
 
 local transforms = {functional = require "luminary.vision.transforms.functional"}
 -- Each adds its classes to the list.
-for _, family in ipairs {"geometry", "colour", "auto", "mix"} do require("luminary.vision.transforms." .. family) end
-for name, class in pairs(require("luminary.vision.transforms.transform").list) do transforms[name] = class end
+for _, family in ipairs {"geometry_classes", "colour_classes", "rand_augment", "mixup_cutmix"} do
+  require("luminary.vision.transforms." .. family)
+end
+for name, class in pairs(require("luminary.vision.transforms.transform_and_compose").list) do
+  transforms[name] = class
+end
 
 return options.strict("vision.transforms", transforms)

@@ -9,8 +9,8 @@
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/onednn/onednn.h"
+#include "base/environment_variable.h"
 #include "base/log.h"
-#include "base/variable.h"
 
 typedef enum mode { AUTO, DIRECT, WINOGRAD } mode;
 static mode chosen = AUTO;

@@ -25,6 +25,22 @@
 #define FLOOR_DIVIDE LM_FN(LM_FLOOR_DIVIDE)
 #define TRUNC_DIVIDE LM_FN(LM_TRUNC_DIVIDE)
 #define REMAINDER LM_FN(LM_REMAINDER)
+#define EXP2 LM_FN(LM_EXP2)
+#define LOG2 LM_FN(LM_LOG2)
+#define LOG10 LM_FN(LM_LOG10)
+#define TAN LM_FN(LM_TAN)
+#define ASIN LM_FN(LM_ASIN)
+#define ACOS LM_FN(LM_ACOS)
+#define ATAN LM_FN(LM_ATAN)
+#define ASINH LM_FN(LM_ASINH)
+#define ACOSH LM_FN(LM_ACOSH)
+#define ATANH LM_FN(LM_ATANH)
+#define ERFC LM_FN(LM_ERFC)
+#define ATAN2 LM_FN(LM_ATAN2)
+#define HYPOT LM_FN(LM_HYPOT)
+#define COPYSIGN LM_FN(LM_COPYSIGN)
+#define FMOD LM_FN(LM_FMOD)
+#define GCD LM_FN(LM_GCD)
 #define ISNAN LM_NAN
 
 #define LM_EXP_F32 lm_expf
@@ -45,6 +61,21 @@
 #define LM_FLOOR_DIVIDE_F32 lm_floor_dividef
 #define LM_TRUNC_DIVIDE_F32(a, b) truncf((a) / (b))
 #define LM_REMAINDER_F32 lm_remainderf
+#define LM_EXP2_F32 exp2f
+#define LM_LOG2_F32 log2f
+#define LM_LOG10_F32 log10f
+#define LM_TAN_F32 tanf
+#define LM_ASIN_F32 asinf
+#define LM_ACOS_F32 acosf
+#define LM_ATAN_F32 atanf
+#define LM_ASINH_F32 asinhf
+#define LM_ACOSH_F32 acoshf
+#define LM_ATANH_F32 atanhf
+#define LM_ERFC_F32 erfcf
+#define LM_ATAN2_F32 atan2f
+#define LM_HYPOT_F32 hypotf
+#define LM_COPYSIGN_F32 copysignf
+#define LM_FMOD_F32 lm_fmodf
 
 #define LM_EXP_F64 exp
 #define LM_EXPM1_F64 expm1
@@ -64,6 +95,21 @@
 #define LM_FLOOR_DIVIDE_F64 lm_floor_divide
 #define LM_TRUNC_DIVIDE_F64(a, b) trunc((a) / (b))
 #define LM_REMAINDER_F64 lm_remainder
+#define LM_EXP2_F64 exp2
+#define LM_LOG2_F64 log2
+#define LM_LOG10_F64 log10
+#define LM_TAN_F64 tan
+#define LM_ASIN_F64 asin
+#define LM_ACOS_F64 acos
+#define LM_ATAN_F64 atan
+#define LM_ASINH_F64 asinh
+#define LM_ACOSH_F64 acosh
+#define LM_ATANH_F64 atanh
+#define LM_ERFC_F64 erfc
+#define LM_ATAN2_F64 atan2
+#define LM_HYPOT_F64 hypot
+#define LM_COPYSIGN_F64 copysign
+#define LM_FMOD_F64 fmod
 
 #define LM_POW_I64 lm_pow_i64
 #define LM_ABS_I64(v) ((v) < 0 ? -(v) : (v))
@@ -74,5 +120,8 @@
 #define LM_FLOOR_DIVIDE_I64 lm_floor_divide_i64
 #define LM_TRUNC_DIVIDE_I64 lm_trunc_divide_i64
 #define LM_REMAINDER_I64 lm_remainder_i64
+#define LM_FMOD_I64 lm_fmod_i64
+#define LM_COPYSIGN_I64(v, sign) ((sign) < 0 ? -LM_ABS_I64(v) : LM_ABS_I64(v))
+#define LM_GCD_I64 lm_gcd_i64
 
 #endif

@@ -2,7 +2,7 @@
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/matmul/gemm.h"
 #include "backend/cpu/onednn/onednn.h"
-#include "op/product.h"
+#include "op/matmul_call.h"
 
 static lm_status multiply_in(const lm_product *p, lm_dtype dtype, lm_tensor *y, bool *done_) {
   lm_status status;

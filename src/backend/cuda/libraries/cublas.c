@@ -9,6 +9,7 @@
 #include "backend/cuda/runtime/context.h"
 #include "backend/known/setting.h"
 #include "base/mem.h"
+#include "device/graph.h"
 
 enum { WORKSPACE = 32 << 20, MOST_ALIGN = 256, CHOICES = 4 };
 

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/runtime/context.h"
 #include "base/mem.h"
+#include "device/graph.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t came_back = PTHREAD_COND_INITIALIZER;

@@ -8,6 +8,7 @@
 
 #include "backend/cuda/cuda.h"
 #include "device/alloc.h"
+#include "device/graph.h"
 
 /* ---- errors */
 

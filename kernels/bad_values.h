@@ -1,0 +1,36 @@
+/* How a kernel reports a value it may not take (a label, an index, an integer divisor of 0): the first one found is
+ * kept where the host can read it, and becomes an error at the next synchronization. The kernel itself goes on with a
+ * harmless value, so the device stays usable. For C and CUDA. */
+#ifndef LM_KERNELS_BAD_VALUES_H
+#define LM_KERNELS_BAD_VALUES_H
+
+#include <stdint.h>
+
+typedef struct lm_bad_record { /* in pinned host memory */
+  int kind;                    /* op/backend.h: LM_BAD_…; written last */
+  int op;
+  int64_t position, value, limit; /* position from 1 */
+} lm_bad_record;
+
+/* What kernels get, by value. */
+typedef struct lm_bad {
+  unsigned *claim;       /* 0, or 1 once somebody is writing the record */
+  lm_bad_record *record; /* both are the device's addresses of pinned memory, which the host resets */
+  int op;                /* the op that runs */
+} lm_bad;
+
+#if defined(__CUDACC__) || defined(LM_HOST_KERNELS)
+#include "launch.cuh"
+
+__device__ static inline void lm_report_bad(lm_bad bad, int kind, int64_t position, int64_t value, int64_t limit) {
+  if (atomicExch(bad.claim, 1u) != 0u) return;
+  bad.record->op = bad.op;
+  bad.record->position = position;
+  bad.record->value = value;
+  bad.record->limit = limit;
+  __threadfence_system();
+  *(volatile int *)&bad.record->kind = kind;
+}
+#endif
+
+#endif

@@ -1,0 +1,206 @@
+--- What amp.initialize makes of an optimizer (apex/amp/_process_optimizer.py).
+---
+--- With master weights its groups hold a float32 copy of each low parameter, whose gradient is the parameter's,
+--- unscaled; after a step the parameters become their masters' rounded values. A parameter that something else has
+--- written since (load_state_dict, the start of DistributedDataParallel) gives its value to its master before the next
+--- backward pass.
+local core = require "luminary.core"
+local gradients = require "luminary.autograd.zero_gradients"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+local low = {float16 = true, bfloat16 = true}
+
+local stashes = setmetatable({}, {__mode = "k"}) -- by optimizer
+
+local process = {}
+
+-- stash: params (the model's, in the groups' order), masters (what is in the groups, the same where no copy is needed),
+-- lows and their masters apart (pairs for the kernel), versions (of lows, as their masters have them)
+
+local function note_versions(stash)
+  for i, p in ipairs(stash.lows) do stash.versions[i] = p._version end
+end
+
+local function make_master(p)
+  local master = core.no_grad(function() return p:detach():float() end)
+  master:requires_grad_(p.requires_grad)
+  return core.keep(master)
+end
+
+-- Takes a group's parameters in, and puts masters in their place.
+local function take_group(opt, stash, group)
+  for i, p in ipairs(group.params) do
+    local master = p
+    if stash.master_weights and low[p.dtype] then
+      master = make_master(p)
+      group.params[i] = master
+      opt.known[p], opt.known[master] = nil, true
+      if opt.state[p] then
+        local state = {}
+        for key, value in pairs(opt.state[p]) do
+          state[key] = core.is_tensor(value) and core.keep(value:float()) or value
+        end
+        opt.state[master], opt.state[p] = state, nil
+      end
+      table.insert(stash.lows, p)
+      table.insert(stash.low_masters, master)
+    end
+    table.insert(stash.params, p)
+    table.insert(stash.masters, master)
+  end
+  note_versions(stash)
+end
+
+local function check_devices(stash)
+  for i, p in ipairs(stash.params) do
+    if stash.masters[i].device ~= p.device then
+      fail("amp: a parameter is on %s and its master weight on %s: the model was moved after amp.initialize; move it "
+        .. "before, net:to(%q), then call amp.initialize", p.device, stash.masters[i].device, p.device)
+    end
+  end
+end
+
+local function refresh_masters(stash)
+  local from, to = {}, {}
+  for i, p in ipairs(stash.lows) do
+    if p._version ~= stash.versions[i] then
+      from[#from + 1], to[#to + 1] = p, stash.low_masters[i]
+      stash.versions[i] = p._version
+    end
+  end
+  if #from > 0 then core.rescale(from, to, 1) end
+end
+
+-- Methods of this optimizer's own, over its class's.
+
+local function step(self, closure)
+  local stash = stashes[self]
+  if closure ~= nil then
+    fail("amp: step: a closure cannot be used: amp.scale_loss(loss, optimizer, f) comes before")
+  end
+  if stash.skip then
+    stash.skip = false
+    return nil
+  end
+  for i, rounded in ipairs(stash.lows) do
+    if core.has_grad(rounded) and not core.has_grad(stash.low_masters[i]) then
+      fail("amp: step: the model has gradients that the master weights lack: call backward inside "
+        .. "lm.amp.scale_loss(loss, optimizer, function(scaled) scaled:backward() end)")
+    end
+  end
+  local result = stash.step(self)
+  if #stash.lows > 0 then
+    core.rescale(stash.low_masters, stash.lows, 1)
+    note_versions(stash)
+  end
+  return result
+end
+
+local function zero_grad(self, opts)
+  local stash = stashes[self]
+  opts = options.check("zero_grad", opts, {set_to_none = {"boolean", true}}, "set_to_none")
+  gradients.zero(stash.params, opts.set_to_none)
+  core.zero_grad(stash.low_masters, opts.set_to_none)
+end
+
+local function add_param_group(self, given)
+  local stash = stashes[self]
+  stash.add_param_group(self, given)
+  take_group(self, stash, self.param_groups[#self.param_groups])
+end
+
+-- Under master_weights the low parameters' masters, which the model's state_dict has rounded only, in their order.
+local function state_dict(self)
+  local stash = stashes[self]
+  local dict = stash.state_dict(self)
+  if #stash.lows > 0 then dict.master_weights = {unpack(stash.low_masters)} end
+  return dict
+end
+
+local function load_state_dict(self, dict)
+  local stash = stashes[self]
+  local saved = options.is_plain(dict) and dict.master_weights or {}
+  options.arg("amp: load_state_dict", "master_weights", saved, "table")
+  if next(saved) ~= nil and #saved ~= #stash.lows then
+    fail("amp: load_state_dict: %d master weights in the state_dict, %d here: the same opt_level is wanted", #saved,
+      #stash.lows)
+  end
+  for i, t in ipairs(saved) do
+    local master = stash.low_masters[i]
+    if not core.is_tensor(t) or t.shape ~= master.shape then
+      fail("amp: load_state_dict: master weight %d has to be a tensor %s, got %s", i, tostring(master.shape),
+        options.describe(t))
+    end
+  end
+  stash.load_state_dict(self, dict)
+  if #saved == 0 then return end
+  for i, t in ipairs(saved) do stash.low_masters[i].data:copy_(t) end
+  core.rescale(stash.low_masters, stash.lows, 1)
+  note_versions(stash)
+end
+
+--- Makes opt one of amp's.
+function process.take(opt, properties)
+  local stash = {
+    master_weights = properties.master_weights, params = {}, masters = {}, lows = {}, low_masters = {}, versions = {},
+    skip = false, scaled = false, step = opt.step, add_param_group = opt.add_param_group,
+    state_dict = opt.state_dict, load_state_dict = opt.load_state_dict,
+  }
+  stashes[opt] = stash
+  for _, group in ipairs(opt.param_groups) do take_group(opt, stash, group) end
+  opt.step, opt.zero_grad, opt.add_param_group = step, zero_grad, add_param_group
+  opt.state_dict, opt.load_state_dict = state_dict, load_state_dict
+end
+
+function process.is_taken(opt) return stashes[opt] ~= nil end
+
+--- Before a backward pass: gradients that are there already, unscaled, are put aside.
+function process.before(opt)
+  local stash = stashes[opt]
+  if stash.scaled then return end -- those of a pass with delay_unscale go on adding up
+  check_devices(stash)
+  refresh_masters(stash)
+  stash.aside = {}
+  for i, master in ipairs(stash.masters) do
+    if core.has_grad(master) then stash.aside[i] = master.grad end
+  end
+  if next(stash.aside) then core.zero_grad(stash.masters, true) end
+  core.zero_grad(stash.lows, true)
+end
+
+--- After it: what it brought is unscaled, into the masters' gradients, and added to what was put aside. Gives a tensor
+--- that says whether something was infinite or NaN; nil if no gradient came.
+function process.after(opt, scale)
+  local stash = stashes[opt]
+  stash.scaled = false
+  local any = false
+  for _, p in ipairs(stash.params) do
+    any = any or core.has_grad(p)
+  end
+  local found = any and core.rescale_grads(stash.params, stash.masters, 1 / scale) or nil
+  for i, grad in pairs(stash.aside) do
+    local master = stash.masters[i]
+    master.grad = core.has_grad(master) and core.no_grad(function() return master.grad + grad end) or grad
+  end
+  stash.aside = {}
+  return found
+end
+
+--- The pass's gradients stay scaled, for others to be added to them.
+function process.delay(opt) stashes[opt].scaled = true end
+
+--- The next step is left out.
+function process.skip(opt) stashes[opt].skip = true end
+
+--- A list of what opt steps.
+function process.masters(opt)
+  local stash, list = stashes[opt], {}
+  if stash then return {unpack(stash.masters)} end
+  for _, group in ipairs(opt.param_groups) do
+    for _, p in ipairs(group.params) do list[#list + 1] = p end
+  end
+  return list
+end
+
+return process

@@ -1,0 +1,67 @@
+--- Cores and threads: what the machine has, what this process is granted, and what it would start.
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
+
+local function ranks_here() return math.max(1, tonumber(outside.env "LOCAL_WORLD_SIZE" or "") or 1) end
+
+local function threads()
+  local n = tonumber((outside.env "OMP_NUM_THREADS" or ""):match("^%s*(%d+)"))
+  return n and n > 0 and n or nil
+end
+
+-- The cores' worth that may be used, by affinity and by quota.
+local function granted()
+  local n, quota = facts.cores().n, facts.quota()
+  return quota and math.min(quota, n) or n
+end
+
+local function counts(found)
+  local n = facts.cores().n
+  if n == 0 then
+    return found.note("cores.unknown", "the number of cores is not known", "no Cpus_allowed_list in /proc/self/status",
+      "")
+  end
+  local _, online = facts.range(outside.word "/sys/devices/system/cpu/online")
+  if online > 0 and n < online then
+    found.note("cores.affinity", ("%d of %d cores may be used"):format(n, online),
+      "Cpus_allowed_list in /proc/self/status: taskset, a cpuset, Slurm or MPI's binding keeps this process to them",
+      n == 1 and online > 1 and "to undo it: taskset -c 0-" .. online - 1 .. " luminary …; mpirun --bind-to none; "
+        .. "srun --cpu-bind=none or more --cpus-per-task" or "nothing to do if that is meant; mpirun --bind-to none, "
+        .. "srun --cpus-per-task=N and docker run --cpuset-cpus change it")
+  end
+  local quota, file = facts.quota()
+  if quota and quota < n and not threads() then
+    found.warning("cores.quota", "more threads than the control group grants time for",
+      ("%.3g cores' worth of time (%s), but %d cores are seen: %d threads would start, and be stopped for most "
+        .. "of each period"):format(quota, file, n, n), ("OMP_NUM_THREADS=%d, or a larger quota (docker run "
+        .. "--cpus=%d, resources.limits.cpu)"):format(math.max(1, math.floor(quota)), n))
+  end
+  found.ok("cores.count", "cores", ("%d online, %d allowed%s"):format(online, n,
+    quota and (", %.3g by quota"):format(quota) or ""))
+end
+
+local function shares(found)
+  local n, ranks, each = facts.cores().n, ranks_here(), threads()
+  if n == 0 then return end
+  local given = outside.env "OMP_NUM_THREADS"
+  if given and not each then
+    return found.warning("cores.omp_odd", "OMP_NUM_THREADS is no number", ("it is '%s'"):format(given),
+      "unset OMP_NUM_THREADS, or give it the number of threads a rank is to have")
+  end
+  if not each then return end
+  local may = granted()
+  if each * ranks > math.max(1, math.ceil(may)) then
+    found.warning("cores.too_many", "more threads than cores",
+      ("OMP_NUM_THREADS=%d for %d %s on %.3g cores"):format(each,
+      ranks, ranks == 1 and "process" or "ranks", may), ("OMP_NUM_THREADS=%d, or fewer ranks a machine (luminary run "
+        .. "shares the cores out by itself if it is not set)"):format(math.max(1, math.floor(may / ranks))))
+  elseif each == 1 and may / ranks >= 2 then
+    found.warning("cores.one_thread", "one thread a process, with cores left over",
+      ("OMP_NUM_THREADS=1 (torchrun sets it if nobody else does), %.3g cores for %d %s"):format(may, ranks,
+        ranks == 1 and "process" or "ranks"), ("OMP_NUM_THREADS=%d"):format(math.max(1, math.floor(may / ranks))))
+  else
+    found.ok("cores.shared", "threads fit the cores", ("%d each, %d ranks, %.3g cores"):format(each, ranks, may))
+  end
+end
+
+return {{"counts", counts}, {"shares", shares}}

@@ -1,0 +1,115 @@
+--- Whether the versions of the libraries that luminary loads fit, and whether there are several of one.
+local outside = require "luminary.cli.doctor.files_and_commands"
+local facts = require "luminary.cli.doctor.machine_facts"
+
+-- ---- several copies
+
+local WATCHED = {"libcudart", "libcudnn", "libcublasLt", "libnccl"}
+
+-- The folders that the loader searches, first ones first: {path, override = by LD_LIBRARY_PATH}. One that does not
+-- answer, of a network that is down, is told of and left out.
+local function folders(found)
+  local list, seen = {}, {}
+  for path in (outside.env "LD_LIBRARY_PATH" or ""):gmatch("[^:]+") do
+    path = path:gsub("/+$", "")
+    if not seen[path] and outside.command("ls", {outside.at(path)}, 3).timed_out then
+      found.problem("libraries.folder_hangs", "a folder in LD_LIBRARY_PATH does not answer", path
+        .. ": every program looks for its libraries there first, and hangs",
+        "take it out of LD_LIBRARY_PATH, or mount it anew (df, dmesg)")
+    elseif not seen[path] then
+      list[#list + 1] = {path = path, override = true}
+    end
+    seen[path] = true
+  end
+  for path in outside.command("ldconfig", {"-p"}).out:gmatch("=>%s*(/[^\n]*)/[^/\n]*") do
+    if not seen[path] then list[#list + 1] = {path = path} end
+    seen[path] = true
+  end
+  return list
+end
+
+-- The files behind a library's name, each once: {path, version = as its name tells it, override = by LD_LIBRARY_PATH}.
+local function copies(name, all)
+  local list, seen = {}, {}
+  for _, folder in ipairs(all) do
+    for _, file in ipairs(outside.list(folder.path)) do
+      local digits = file:match("^" .. name .. "%.so%.(%d[%d.]*)$")
+      local real = digits and outside.link(folder.path .. "/" .. file)
+      if real and not seen[real] then
+        seen[real] = true
+        list[#list + 1] = {
+          path = folder.path .. "/" .. file, version = real:match("%.so%.([%d.]+)$") or digits,
+            override = folder.override,
+        }
+      end
+    end
+  end
+  return list
+end
+
+local function several(found)
+  local clean, all = true, folders(found)
+  for _, name in ipairs(WATCHED) do
+    local list, versions, texts = copies(name, all), {}, {}
+    local kinds, overridden = 0, false
+    for i, one in ipairs(list) do
+      if not versions[one.version] then kinds = kinds + 1 end
+      versions[one.version] = true
+      overridden = overridden or one.override
+      texts[i] = ("%s (%s)"):format(one.path, one.version)
+    end
+    if kinds > 1 then
+      clean = false
+      local severity = overridden and "warning" or "note"
+      found[severity]("libraries.several", ("several versions of %s"):format(name),
+        ("%s; the first one found is loaded, by luminary and by any other program"):format(table.concat(texts, ", ")),
+        overridden and "take the folders that do not belong to this CUDA out of LD_LIBRARY_PATH (packages of Python's "
+          .. "pip bring their own copies, which only they need)"
+          or "fine as long as the right one comes first (luminary doctor --verbose shows which is loaded); "
+            .. "else remove one")
+    end
+  end
+  if clean then found.ok("libraries.single", "one version of each CUDA library", table.concat(WATCHED, ", ")) end
+end
+
+-- ---- NCCL
+
+-- The CUDA version that a file of NCCL's was built with: it carries a line such as "NCCL version 2.28.9+cuda13.0".
+local function built_with(path)
+  local got = outside.command("grep", {"-a", "-o", "-m", "1", "NCCL version [0-9.]*+cuda[0-9.]*", outside.at(path)}, 10)
+  return got.out:match("NCCL version ([%d.]+)%+cuda([%d.]+)")
+end
+
+local function nccl(found)
+  local v = facts.versions()
+  if v.core ~= "yes" then return end
+  local cards, version = facts.card_count(), facts.dotted(v.nccl)
+  if not version then
+    if cards > 1 then
+      found.warning("libraries.no_nccl", "no NCCL for several GPUs", ("%d GPUs, and no libnccl.so.2"):format(cards),
+        "install it (sudo apt install libnccl2) and build luminary anew; without it ranks on GPUs talk over gloo, "
+          .. "through the host's memory")
+    end
+    return
+  end
+  local path
+  for _, one in ipairs(v.loaded) do
+    if one:find("/libnccl", 1, true) then path = one end
+  end
+  local _, cuda_version = built_with(path or "")
+  local runtime = facts.dotted(v.cuda, true)
+  if cuda_version and runtime and cuda_version:match("^%d+") ~= runtime:match("^%d+") then
+    return found.problem("libraries.nccl_cuda", "NCCL was built for another CUDA",
+      ("%s is NCCL %s for CUDA %s, the runtime is CUDA %s"):format(path, version, cuda_version, runtime),
+      ("install NCCL for CUDA %s: sudo apt install 'libnccl2=*+cuda%s'"):format(runtime:match("^%d+"), runtime))
+  end
+  found.ok("libraries.nccl", "NCCL loads", ("%s%s%s"):format(version,
+    cuda_version and ", for CUDA " .. cuda_version or "", path and ", " .. path or ""))
+end
+
+local function loaded(found)
+  local v = facts.versions()
+  if #v.loaded > 0 then found.ok("libraries.loaded", "what is loaded", table.concat(v.loaded, ", ")) end
+end
+
+return {{"several", several}, {"nccl", nccl}, {"loaded", loaded}}

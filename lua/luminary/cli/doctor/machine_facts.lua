@@ -1,0 +1,291 @@
+--- What several probes want to know of the machine, looked up once.
+local outside = require "luminary.cli.doctor.files_and_commands"
+local addresses = require "luminary.cli.doctor.ip_addresses"
+
+local facts = {}
+
+local NVIDIA = "0x10de"
+
+-- The function's first answer, ever after.
+local function once(f)
+  local asked, answer
+  return function()
+    if not asked then asked, answer = true, f() end
+    return answer
+  end
+end
+
+local MOST_CORES = 65536
+
+--- "0-3,8" as a set of numbers, and how many they are.
+function facts.range(text)
+  local set, n = {}, 0
+  for part in (text or ""):gmatch("[^,%s]+") do
+    local from, to = part:match("^(%d+)%-?(%d*)$")
+    for i = math.min(tonumber(from) or 1, MOST_CORES), math.min(tonumber(to) or tonumber(from) or 0, MOST_CORES) do
+      if not set[i] then set[i], n = true, n + 1 end
+    end
+  end
+  return set, n
+end
+
+--- Bytes as people say them.
+function facts.size(bytes)
+  for _, unit in ipairs {{"GiB", 2 ^ 30}, {"MiB", 2 ^ 20}, {"KiB", 2 ^ 10}} do
+    if bytes >= unit[2] then return (("%.1f %s"):format(bytes / unit[2], unit[1]):gsub("%.0 ", " ")) end
+  end
+  return ("%d bytes"):format(bytes)
+end
+
+--- A version that a library gives as one number, with dots: 12040 of CUDA's (`thousands`) as 12.4, 21805 as 2.18.5.
+function facts.dotted(version, thousands)
+  local n = tonumber(version)
+  if not n then return nil end
+  if thousands then return ("%d.%d"):format(math.floor(n / 1000), math.floor(n % 1000 / 10)) end
+  return ("%d.%d.%d"):format(math.floor(n / 10000), math.floor(n % 10000 / 100), n % 100)
+end
+
+-- ---- who and where
+
+local function status_line(name)
+  return (outside.read "/proc/self/status" or ""):match("\n" .. name .. ":%s*([^\n]*)")
+end
+facts.status_line = status_line
+
+--- The effective user's number; nil if not known.
+facts.user = once(function() return tonumber((status_line "Uid" or ""):match("^%d+%s+(%d+)")) end)
+
+--- The effective user's groups, a set.
+facts.groups = once(function()
+  local set = {}
+  for number in (status_line "Groups" or ""):gmatch("%d+") do set[tonumber(number)] = true end
+  local own = tonumber((status_line "Gid" or ""):match("^%d+%s+(%d+)"))
+  if own then set[own] = true end
+  return set
+end)
+
+--- "docker", "podman", "kubernetes", "container", or nil.
+facts.container = once(function()
+  local first = outside.read "/proc/1/cgroup" or ""
+  if outside.env "KUBERNETES_SERVICE_HOST" or first:find("kubepods", 1, true) then return "kubernetes" end
+  if outside.exists "/.dockerenv" or first:find("/docker", 1, true) then return "docker" end
+  if outside.exists "/run/.containerenv" then return "podman" end
+  if outside.env "SINGULARITY_NAME" or outside.env "APPTAINER_NAME" then return "apptainer" end
+  if first:find("/lxc", 1, true) or first:find("containerd", 1, true) then return "container" end
+end)
+
+--- Whether this is a virtual machine.
+facts.virtual = once(function() return (outside.read "/proc/cpuinfo" or ""):find("%f[%w]hypervisor%f[%W]") ~= nil end)
+
+facts.hostname = once(function() return outside.word "/proc/sys/kernel/hostname" end)
+
+--- A limit of this process by the kernel's name: a number, math.huge, or nil if not known.
+function facts.limit(name)
+  local soft = (outside.read "/proc/self/limits" or ""):match("\n" .. name .. "%s+(%S+)")
+  return soft == "unlimited" and math.huge or tonumber(soft)
+end
+
+-- ---- PCI
+
+-- A device's name as the kernel writes it: domain, bus, device, function.
+local ADDRESS = "^%x+:%x%x:%x%x%.%x$"
+
+local function devices_of(classes)
+  local list = {}
+  for _, name in ipairs(outside.list "/sys/bus/pci/devices") do
+    local folder = "/sys/bus/pci/devices/" .. name
+    local class = outside.word(folder .. "/class") or ""
+    if classes[class:sub(1, 6)] and outside.word(folder .. "/vendor") == NVIDIA then
+      local driver = outside.link(folder .. "/driver")
+      list[#list + 1] = {
+        address = name, folder = folder, driver = driver and driver:match("[^/]*$"),
+        node = outside.number(folder .. "/numa_node"), group = outside.word(folder .. "/iommu_group/type"),
+      }
+    end
+  end
+  return list
+end
+
+--- NVIDIA's GPUs on the PCI bus: {address, folder, driver, node, group = kind of IOMMU domain}.
+facts.gpus = once(function() return devices_of {["0x0300"] = true, ["0x0302"] = true} end)
+
+--- Their addresses as text.
+function facts.gpu_addresses()
+  local names = {}
+  for i, one in ipairs(facts.gpus()) do names[i] = one.address end
+  return table.concat(names, ", ")
+end
+
+--- NVSwitch chips, which have the class of a bridge.
+facts.switches = once(function() return devices_of {["0x0680"] = true} end)
+
+--- The bridges between a device and the CPU, from the top.
+function facts.bridges(device)
+  local list = {}
+  for name in (outside.link(device.folder) or ""):gmatch("[^/]+") do
+    if name:match(ADDRESS) and name ~= device.address then list[#list + 1] = name end
+  end
+  return list
+end
+
+--- How many GPUs there are; where a container hides the bus, how many device nodes.
+facts.card_count = once(function()
+  local nodes = 0
+  for _, name in ipairs(outside.list "/dev") do
+    if name:match("^nvidia%d+$") then nodes = nodes + 1 end
+  end
+  return math.max(#facts.gpus(), nodes)
+end)
+
+--- The version of the NVIDIA driver in the kernel, as text; nil if none is loaded, or nil and why it is not known.
+local driver_asked, driver, driver_problem
+function facts.driver()
+  if not driver_asked then
+    driver_asked = true
+    local text, problem = outside.read_of_driver "/proc/driver/nvidia/version"
+    driver, driver_problem = (text or ""):match("Kernel Module.-%s(%d+%.%d[%d.]*)"), problem
+  end
+  return driver, driver_problem
+end
+
+--- What a child of ours learns of the libraries, by name: see child.versions. `loaded`: paths; `timed_out`, `missing`.
+facts.versions = once(function()
+  local got = outside.child("versions", 30)
+  local found = {loaded = {}, timed_out = got.timed_out, missing = got.missing, code = got.code, out = got.out}
+  for line in got.out:gmatch("[^\n]+") do
+    local name, value = line:match("^([%w_]+) (.*)$")
+    if name == "loaded" then
+      found.loaded[#found.loaded + 1] = value
+    elseif name then
+      found[name] = value
+    end
+  end
+  return found
+end)
+
+-- ---- cores and memory
+
+--- The cores that this process may run on: a set, and how many.
+facts.cores = once(function()
+  local set, n = facts.range(status_line "Cpus_allowed_list")
+  return {set = set, n = n}
+end)
+
+-- The folders of this process's control group and those above it, own first, of a v1 controller and of v2.
+local function cgroup_folders(controller)
+  local list = {}
+  local function climb(base, path)
+    path = path:gsub("/+$", "")
+    while path do
+      list[#list + 1] = base .. path
+      path = path:match("^(.*)/[^/]*$")
+    end
+  end
+  for names, path in (outside.read "/proc/self/cgroup" or ""):gmatch("%d+:([^:\n]*):([^\n]*)") do
+    if names == "" then
+      climb("/sys/fs/cgroup", path)
+    elseif ("," .. names .. ","):find("," .. controller .. ",", 1, true) then
+      climb("/sys/fs/cgroup/" .. names, path)
+      if names ~= controller then climb("/sys/fs/cgroup/" .. controller, path) end
+    end
+  end
+  return list
+end
+
+--- How many cores' worth of time the control group grants, and the file that says so; nil: no limit.
+function facts.quota()
+  local least, from
+  for _, folder in ipairs(cgroup_folders "cpu") do
+    local quota, period = (outside.read(folder .. "/cpu.max") or ""):match("^(%d+) (%d+)")
+    local file = folder .. "/cpu.max"
+    if not quota then
+      quota, period = outside.number(folder .. "/cpu.cfs_quota_us"), outside.number(folder .. "/cpu.cfs_period_us")
+      file = folder .. "/cpu.cfs_quota_us"
+    end
+    quota, period = tonumber(quota), tonumber(period)
+    if quota and period and quota > 0 and period > 0 and quota / period < (least or math.huge) then
+      least, from = quota / period, file
+    end
+  end
+  return least, from
+end
+
+--- The memory that the control group grants in bytes, and the file; nil: no limit.
+function facts.memory_limit()
+  local least, from
+  for _, folder in ipairs(cgroup_folders "memory") do
+    for _, name in ipairs {"memory.max", "memory.limit_in_bytes"} do
+      local bytes = outside.number(folder .. "/" .. name)
+      if bytes and bytes < 2 ^ 62 and bytes < (least or math.huge) then least, from = bytes, folder .. "/" .. name end
+    end
+  end
+  return least, from
+end
+
+--- How many processes of this control group the kernel has ended for want of memory, and the file.
+function facts.oom_kills()
+  for _, folder in ipairs(cgroup_folders "memory") do
+    for _, name in ipairs {"memory.events", "memory.oom_control"} do
+      local n = tonumber((outside.read(folder .. "/" .. name) or ""):match("oom_kill (%d+)"))
+      if n then return n, folder .. "/" .. name end
+    end
+  end
+end
+
+--- A line of /proc/meminfo in bytes.
+function facts.memory(name)
+  local kib = (outside.read "/proc/meminfo" or ""):match("%f[%w]" .. name .. ":%s*(%d+) kB")
+  return kib and tonumber(kib) * 1024
+end
+
+-- ---- network
+
+local UP, LOOPBACK = 1, 8 -- flags of an interface
+
+--- The interfaces, in the kernel's order: {name, up, loopback, mtu, speed, physical, addresses}.
+facts.interfaces = once(function()
+  local list, by_name = {}, {}
+  for _, name in ipairs(outside.list "/sys/class/net") do
+    local folder = "/sys/class/net/" .. name
+    local flags = outside.number(folder .. "/flags")
+    if flags then
+      local state = outside.word(folder .. "/operstate")
+      by_name[name] = {
+        name = name, index = outside.number(folder .. "/ifindex") or 0, mtu = outside.number(folder .. "/mtu"),
+        up = bit.band(flags, UP) ~= 0 and state ~= "down" and state ~= "lowerlayerdown",
+        loopback = bit.band(flags, LOOPBACK) ~= 0, physical = outside.exists(folder .. "/device"), addresses = {},
+      }
+      list[#list + 1] = by_name[name]
+    end
+  end
+  for _, one in ipairs(addresses.all()) do
+    local interface = by_name[one.interface]
+    if interface then interface.addresses[#interface.addresses + 1] = one end
+  end
+  table.sort(list, function(a, b) return a.index < b.index end)
+  return list
+end)
+
+--- RDMA devices (InfiniBand, RoCE), by name.
+facts.rdma = once(function() return outside.list "/sys/class/infiniband" end)
+
+--- A variable of NCCL's and where it stands: the environment, or one of the files that NCCL reads.
+function facts.nccl(name)
+  local value = outside.env(name)
+  if value then return value, "the environment" end
+  local home = outside.env "HOME"
+  local files = {outside.env "NCCL_CONF_FILE" or home and home .. "/.nccl.conf" or "/etc/nccl.conf", "/etc/nccl.conf"}
+  for _, path in ipairs(files) do
+    value = ("\n" .. (outside.read(path) or "")):match("\n" .. name .. "=([^\n]*)")
+    if value then return value, path end
+  end
+end
+
+--- How many nodes the job of the environment has: more than 1, or 1 as far as one can see.
+function facts.nodes()
+  local world, here = tonumber(outside.env "WORLD_SIZE" or ""), tonumber(outside.env "LOCAL_WORLD_SIZE" or "")
+  local named = tonumber(outside.env "NNODES" or outside.env "SLURM_NNODES" or "") or 1
+  return math.max(named, world and here and here > 0 and math.ceil(world / here) or 1)
+end
+
+return facts

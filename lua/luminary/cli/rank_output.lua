@@ -1,0 +1,85 @@
+--- What the ranks under `luminary run` print: line by line with the rank before it, and in files of --log-dir.
+local core = require "luminary.core"
+local ffi = require "ffi"
+
+pcall(ffi.cdef, "int isatty(int fd);")
+pcall(ffi.cdef, "int mkdir(const char *path, unsigned mode);")
+
+local LONGEST_LINE = 65536
+local READER = 1 -- seconds for a reader of the output that is slow, once a signal stopped it all
+
+local Output = {}
+Output.__index = Output
+
+local function make_folder(path)
+  local at = path:match("^/") or ""
+  for part in path:gmatch("[^/]+") do
+    at = at .. part .. "/"
+    ffi.C.mkdir(at, 511) -- 0777; one that cannot be made shows when its files are opened
+  end
+end
+
+local function prefixes(stream, rank, coloured)
+  local text = ("[rank %d] "):format(rank)
+  if not coloured[stream] then return text end
+  return ("\27[%dm%s\27[0m"):format(31 + (rank + 1) % 6, text)
+end
+
+--- Where the ranks' lines go: `first` is the lowest of n ranks. nil and a message if log_dir cannot be written.
+local function output(supervisor, log_dir, first, n)
+  local plain = (core.getenv "NO_COLOR" or "") ~= "" or core.getenv "TERM" == "dumb"
+  local coloured = {not plain and ffi.C.isatty(1) == 1, not plain and ffi.C.isatty(2) == 1}
+  local self = setmetatable({supervisor = supervisor, prefix = {}, partial = {}, log = {}}, Output)
+  if log_dir then make_folder(log_dir) end
+  for rank = first, first + n - 1 do
+    self.prefix[rank], self.partial[rank], self.log[rank] = {}, {"", ""}, {}
+    for stream, name in ipairs {"stdout", "stderr"} do
+      self.prefix[rank][stream] = prefixes(stream, rank, coloured)
+      if log_dir then
+        local problem
+        self.log[rank][stream], problem = io.open(("%s/rank%d.%s"):format(log_dir, rank, name), "wb")
+        if problem then return nil, problem end
+      end
+    end
+  end
+  return self
+end
+
+local function print_lines(self, rank, stream, text)
+  local prefix = self.prefix[rank][stream]
+  self.supervisor:print(stream, (text:gsub("[^\n]*\n", function(line) return prefix .. line end)))
+end
+
+-- What a rank wrote: whole lines are printed; "" is the end, and prints what is left.
+function Output:take(rank, stream, text)
+  local log = self.log[rank][stream]
+  if log then
+    log:write(text)
+    log:flush()
+  end
+  local partial = self.partial[rank]
+  local whole, rest = (partial[stream] .. text):match("^(.*\n)(.*)$")
+  if not whole then whole, rest = "", partial[stream] .. text end
+  if rest ~= "" and (text == "" or #rest > LONGEST_LINE) then whole, rest = whole .. rest .. "\n", "" end
+  partial[stream] = rest
+  print_lines(self, rank, stream, whole)
+end
+
+--- A message of the launcher's own, on standard error.
+function Output:say(text) self.supervisor:print(2, "luminary run: " .. text .. "\n") end
+
+--- Until when readers of the output are waited for: where a signal has stopped the job there is little patience.
+function Output.deadline(stopped_by) return core.time() + (stopped_by and READER or math.huge) end
+
+--- Waits until all is printed; a signal ends that.
+function Output:close(stopped_by)
+  local deadline = self.deadline(stopped_by)
+  while not self.supervisor:printed() and core.time() < deadline do
+    if self.supervisor:next(0.02) == "signal" then break end
+  end
+  for _, logs in pairs(self.log) do
+    for _, file in pairs(logs) do file:close() end
+  end
+end
+
+return output

@@ -1,0 +1,169 @@
+--- One round of a job under `luminary run`: its ranks from start to end.
+local core = require "luminary.core"
+
+local job = {}
+
+-- Seconds. Others end by themselves once one has failed; after a signal that was passed on; from SIGTERM to SIGKILL;
+-- from then on; for what the ranks left behind; for a stopped rank to go on.
+local FAILURE, SIGNAL, TERM, KILL, SWEEP, FROZEN = 2, 30, 1, 5, 3, 10
+local SIGINT, SIGKILL, SIGPIPE, SIGTERM = 2, 9, 13, 15
+
+local Round = {}
+Round.__index = Round
+
+-- To every rank that runs. Those that the launcher ends are no causes.
+local function signal_all(self, number, ending)
+  for id, rank in pairs(self.running) do
+    rank.ended_by_us = rank.ended_by_us or ending
+    self.supervisor:signal(id, number)
+  end
+end
+
+-- SIGTERM in `seconds`, unless it comes sooner anyway.
+local function stop_in(self, seconds)
+  self.stop_at = math.min(self.stop_at or math.huge, core.time() + seconds)
+  self.next_signal = self.next_signal or SIGTERM
+end
+
+local function is_stopped(rank)
+  local file = io.open(("/proc/%d/stat"):format(rank.pid))
+  local text = file and file:read("*a") or ""
+  if file then file:close() end
+  return text:match("^.*%) (%a)") == "T"
+end
+
+-- A stopped rank is missed by the others. Where these have all ended, it is ours to notice.
+local function end_stopped(self)
+  for _, rank in pairs(self.running) do
+    if not is_stopped(rank) then
+      self.stopped_since = nil
+      return
+    end
+  end
+  self.stopped_since = self.stopped_since or core.time()
+  if core.time() - self.stopped_since < self.patience then return end
+  for id, rank in pairs(self.running) do
+    rank.frozen = true
+    self.supervisor:signal(id, SIGKILL)
+  end
+end
+
+-- What is due goes out; how long to wait for the next event.
+local function seconds_left(self)
+  if not self.stop_at and self.count > 0 and self.patience > 0 then
+    end_stopped(self)
+    return 0.5
+  end
+  if not self.stop_at then return -1 end
+  local left = self.stop_at - core.time()
+  if left > 0 then return left end
+  if self.next_signal == SIGTERM then
+    signal_all(self, SIGTERM, true)
+    self.next_signal, self.stop_at = SIGKILL, core.time() + TERM
+  elseif self.next_signal == SIGKILL then
+    signal_all(self, SIGKILL, true)
+    self.next_signal, self.stop_at = 0, core.time() + KILL
+  else -- the kernel itself is stuck with them
+    self.running = {}
+  end
+  return 0
+end
+
+local on = {}
+
+function on.output(self, id, stream, text)
+  local rank = self.ranks[id]
+  if not rank then return end
+  if text == "" then self.open = self.open - 1 end
+  self.out:take(rank.rank, stream, text)
+end
+
+function on.ended(self, id, code, signal)
+  local rank = self.running[id]
+  if not rank then return end
+  self.running[id] = nil
+  self.count = self.count + 1
+  rank.code, rank.signal, rank.order = code, signal, self.count
+  rank.after_signal = self.stopped_by ~= nil
+  if code ~= 0 and not self.stopped_by then stop_in(self, FAILURE) end
+end
+
+function on.signal(self, number)
+  if self.stopped_by and number == SIGINT and self.interrupted then
+    signal_all(self, SIGKILL, true)
+    self.next_signal, self.stop_at = 0, core.time() + KILL
+    return
+  end
+  self.interrupted = self.interrupted or number == SIGINT
+  self.stopped_by = self.stopped_by or number
+  signal_all(self, number)
+  stop_in(self, SIGNAL)
+  self.out:say(("%s passed on to the ranks; %s kills them"):format(core.signal_name(number),
+    self.interrupted and "Ctrl-C once more" or "Ctrl-C twice"))
+end
+
+function on.closed(self, stream)
+  if stream ~= 1 then return end
+  self.stopped_by = self.stopped_by or SIGPIPE
+  stop_in(self, 0)
+end
+
+local function handle(self, kind, ...)
+  if kind then on[kind](self, ...) end
+  return kind
+end
+
+local function forget_errors(ranks)
+  for _, rank in ipairs(ranks) do assert(io.open(rank.error_file, "w")):close() end
+end
+
+local function start_all(self, ranks)
+  for _, rank in ipairs(ranks) do
+    local id, pid = self.supervisor:start(rank)
+    rank.pid = pid
+    self.ranks[id], self.running[id], self.open = rank, rank, self.open + 2
+  end
+end
+
+-- Once all writers are gone what they wrote is still in the pipes. Some process may have got away with one, so silence
+-- ends it too.
+local function drain(self)
+  local deadline = self.out.deadline(self.stopped_by)
+  while self.open > 0 and core.time() < deadline do
+    local kind = handle(self, self.supervisor:next(0.5))
+    if kind == "signal" or (not kind and self.supervisor:printed()) then break end
+  end
+end
+
+--- Waits; gives the signal that came meanwhile, if one did.
+function job.pause(supervisor, seconds)
+  local deadline = core.time() + seconds
+  while core.time() < deadline do
+    local kind, number = supervisor:next(deadline - core.time())
+    if kind == "signal" then return number end
+    if kind == "closed" and number == 1 then return SIGPIPE end
+  end
+end
+
+--- Runs all ranks ({rank, argv, env, error_file, input}) to their end, and gives each its pid, code, signal, order (of
+--- ending), ended_by_us, after_signal and record. Gives the signal that stopped the launcher, if one did. Nothing
+--- of them is left.
+function job.run(supervisor, out, ranks)
+  local self = setmetatable({supervisor = supervisor, out = out, ranks = {}, running = {}, open = 0, count = 0}, Round)
+  self.patience = tonumber(core.getenv "LM_HEARTBEAT_TIMEOUT") or FROZEN
+  forget_errors(ranks)
+  start_all(self, ranks)
+  while next(self.running) do handle(self, supervisor:next(seconds_left(self))) end
+  local left = supervisor:sweep(SWEEP)
+  drain(self)
+  if left > 0 then out:say(("%d processes cannot be killed"):format(left)) end
+  for _, rank in ipairs(ranks) do
+    local file = assert(io.open(rank.error_file, "rb"))
+    local known, record = pcall(core.json_decode, file:read("*a"))
+    file:close()
+    rank.record = known and type(record) == "table" and record or nil
+  end
+  return self.stopped_by
+end
+
+return job

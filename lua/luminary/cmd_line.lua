@@ -1,0 +1,173 @@
+--- lm.CmdLine(): Torch7's command lines.
+---   local cmd = lm.CmdLine()
+---   cmd:text "Trains a network"
+---   cmd:option("-lr", 0.1, "learning rate")      -- a number; a string or a boolean, which is a flag, by their default
+---   local params = cmd:parse(arg or {})          -- params.lr; -help shows all
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+local CmdLine = class.root("CmdLine")
+
+function CmdLine:init(argseparator, keyseparator)
+  self.argseparator, self.keyseparator = argseparator or ",", keyseparator or "="
+  self.lines, self.arguments, self.options = {}, {}, {}
+end
+
+--- A line of the help text; an empty one without `text`.
+function CmdLine:text(text)
+  table.insert(self.lines, {text = text == nil and "" or options.arg("CmdLine.text", "text", text, "string")})
+end
+
+local function add(self, who, row, list)
+  if self.options[row.name] then fail("%s: there is an option or argument '%s' already", who, row.name) end
+  self.options[row.name] = row
+  table.insert(self.lines, row)
+  if list then table.insert(list, row) end
+end
+
+--- cmd:option("-name", default, help [, type]): an option; its value is params.name. A boolean is a flag, which turns
+--- the default around; a number or string stands after its name. `type`, "number", "string" or "boolean", is needed
+--- only where it is not the default's.
+function CmdLine:option(name, default, help, kind)
+  local short = options.arg("CmdLine.option", "name", name, "string"):match "^%-+(.+)$"
+  if not short then fail("CmdLine.option: the name begins with a dash: \"-%s\"", name) end
+  kind = kind or type(default)
+  if default == nil and kind == "nil" then fail("CmdLine.option: %s needs a default or a type", name) end
+  options.arg("CmdLine.option", "type", kind, {"number", "string", "boolean"})
+  add(self, "CmdLine.option", {name = short, default = default, help = help or "", kind = kind, shown = name})
+end
+
+--- cmd:argument("name", help [, type = "string"]): an argument by place, which has to be given.
+function CmdLine:argument(name, help, kind)
+  name = options.arg("CmdLine.argument", "name", name, "string")
+  kind = options.arg("CmdLine.argument", "type", kind or "string", {"number", "string"})
+  add(self, "CmdLine.argument", {name = name, help = help or "", kind = kind, shown = "<" .. name .. ">"},
+    self.arguments)
+end
+
+--- The help text is printed. Scripts' users ask for it with -help, --help or -h.
+function CmdLine:help(arguments)
+  local script, width = (arguments or arg or {})[0] or "script.lua", 0
+  io.write("Usage: ", script, #self.lines > #self.arguments and " [options]" or "")
+  for _, row in ipairs(self.arguments) do io.write(" ", row.shown) end
+  io.write("\n")
+  for _, line in ipairs(self.lines) do width = math.max(width, line.shown and #line.shown or 0) end
+  for _, line in ipairs(self.lines) do
+    if line.text then
+      io.write(line.text, "\n")
+    else
+      local default = line.default ~= nil and (" [%s]"):format(tostring(line.default)) or ""
+      io.write(("  %-" .. width .. "s %s%s\n"):format(line.shown, line.help, default))
+    end
+  end
+end
+
+--- What parse calls for a command line that is wrong: the message and the help text are printed, and the script ends
+--- with exit code 1.
+function CmdLine:error(message)
+  io.stderr:write(message, "\n\n")
+  self:help()
+  os.exit(1, true)
+end
+
+local function value_of(self, row, text)
+  if text == nil then self:error(("%s needs a value"):format(row.shown)) end
+  if row.kind == "string" then return text end
+  local number = tonumber(text)
+  if not number then self:error(("%s has to be a number, got '%s'"):format(row.shown, text)) end
+  return number
+end
+
+-- The option of "-name" or "--name", and its text after "=", if there is one.
+local function find(self, given)
+  local name, value = given:match "^%-+([^=]+)=(.*)$"
+  name = name or given:match "^%-+(.+)$"
+  local row = self.options[name]
+  if row and row.shown:sub(1, 1) == "-" then return row, value end
+  local names = {}
+  for each, other in pairs(self.options) do
+    if other.shown:sub(1, 1) == "-" then names[#names + 1] = each end
+  end
+  table.sort(names)
+  local near = core.nearest(name, names)
+  self:error(("there is no option '%s'%s"):format(given, near and "; did you mean '-" .. near .. "'?" or ""))
+end
+
+--- Reads a command line, a list such as `arg`; gives the values by name, defaults too.
+function CmdLine:parse(arguments)
+  options.arg("CmdLine.parse", "the command line", arguments, "table")
+  local params, place, i = {}, 0, 0
+  for name, row in pairs(self.options) do params[name] = row.default end
+  while i < #arguments do
+    i = i + 1
+    local given = arguments[i]
+    if (given == "-help" or given == "--help" or given == "-h") and not self.options[given:match "^%-+(.+)$"] then
+      self:help(arguments)
+      os.exit(0, true)
+    elseif given:match "^%-+%a" then
+      local row, value = find(self, given)
+      if row.kind == "boolean" then
+        if value then self:error(("%s is a flag and takes no value, got '%s'"):format(row.shown, value)) end
+        params[row.name] = not row.default
+      else
+        if not value then
+          i = i + 1
+          value = arguments[i]
+        end
+        params[row.name] = value_of(self, row, value)
+      end
+    else
+      place = place + 1
+      local row = self.arguments[place]
+      if not row then self:error(("what is '%s'?"):format(given)) end
+      params[row.name] = value_of(self, row, given)
+    end
+  end
+  if place < #self.arguments then self:error(("%s is missing"):format(self.arguments[place + 1].shown)) end
+  return params
+end
+
+--- cmd:string(prefix, params [, ignore]): a name for an experiment: the prefix and what differs from the defaults,
+--- sorted, "run,lr=0.2,momentum=0.9". Names that are true in `ignore` are left out.
+function CmdLine:string(prefix, params, ignore)
+  options.arg("CmdLine.string", "prefix", prefix, "string")
+  options.arg("CmdLine.string", "params", params, "table")
+  local parts = {}
+  for name, value in pairs(params) do
+    local row = self.options[name]
+    if row and value ~= row.default and not (ignore and ignore[name]) then
+      parts[#parts + 1] = name .. self.keyseparator .. tostring(value):gsub("/", "_")
+    end
+  end
+  table.sort(parts)
+  table.insert(parts, 1, prefix)
+  return table.concat(parts, self.argseparator)
+end
+
+--- cmd:log(path [, params]): from here on print writes to that file too, which begins with the date and params.
+function CmdLine:log(path, params)
+  local file, why = io.open(options.arg("CmdLine.log", "path", path, "string"), "w")
+  if not file then fail("CmdLine.log: %s", why) end
+  file:setvbuf "line"
+  if self.logged then self.logged:close() end
+  if not self.logged then
+    local print_before = print
+    print = function(...) -- luacheck: ignore
+      print_before(...)
+      local texts = {...}
+      for i = 1, select("#", ...) do texts[i] = tostring(texts[i]) end
+      self.logged:write(table.concat(texts, "\t"), "\n")
+    end
+  end
+  self.logged = file
+  file:write("[program started on ", os.date(), "]\n[command line arguments]\n")
+  local names = {}
+  for name in pairs(params or {}) do names[#names + 1] = tostring(name) end
+  table.sort(names)
+  for _, name in ipairs(names) do file:write(name, "\t", tostring(params[name]), "\n") end
+  file:write "[----------------------]\n"
+end
+
+return CmdLine

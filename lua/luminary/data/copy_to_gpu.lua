@@ -1,0 +1,137 @@
+--- Batches on their way to a GPU: page-locked memory, whether it pays on this machine, and copies ahead of their use.
+local core = require "luminary.core"
+local batches = require "luminary.data.make_batch"
+local stream = require "luminary.cuda.stream"
+
+local transfer = {}
+
+-- ---- what pinning costs
+
+local LEAST, MOST, TIMES = 2 ^ 14, 2 ^ 26, 5 -- bytes of a copy that is timed; how often it is
+
+local function seconds(f)
+  local began = core.time()
+  f()
+  return core.time() - began
+end
+
+--- How many seconds a copy of so many bytes from the host to a CUDA device takes, the best of a few: {pageable: from
+--- ordinary memory, stage: from there to page-locked memory, pinned: from that to the device}. The program waits for
+--- the first two.
+function transfer.measure(device, bytes)
+  local n = math.min(math.max(bytes, LEAST), MOST)
+  local here, there = core.ops.ones({n}, {dtype = "uint8"}), core.ops.empty({n}, {dtype = "uint8", device = device})
+  local best = {pageable = math.huge, stage = math.huge, pinned = math.huge}
+  for i = 0, TIMES do
+    local staged
+    local took = {}
+    took.pageable = seconds(function()
+      there:copy_(here)
+      core.synchronize(device)
+    end)
+    took.stage = seconds(function() staged = core.pin_memory(here) end)
+    took.pinned = seconds(function()
+      there:copy_(staged, {non_blocking = true})
+      core.synchronize(device)
+    end)
+    for name, one in pairs(i > 0 and took or {}) do -- 0 warms up
+      best[name] = math.min(best[name], one * math.max(bytes, LEAST) / n)
+    end
+  end
+  return best
+end
+
+local measured = {} -- by device and bytes, rounded to a power of 2
+
+local function measured_for(device, bytes)
+  local log2 = math.ceil(math.log(math.max(bytes, 1)) / math.log(2))
+  local key = device .. " " .. log2
+  if not measured[key] then
+    local ok, m = pcall(transfer.measure, device, bytes)
+    measured[key] = ok and m or {pageable = 0, stage = 0, pinned = 0} -- there was no memory for it
+  end
+  return measured[key]
+end
+
+-- What the script waits for with pinning, and without: in a worker it costs the script nothing but the copy.
+local function compare(device, bytes, by_worker)
+  local m = measured_for(device, bytes)
+  return by_worker and m.pinned or m.stage, m.pageable
+end
+
+local function bytes_of(values, n)
+  local bytes, seen = 0, {}
+  for i = 1, n do
+    batches.map(function(t)
+      bytes = bytes + t:numel() * t:element_size()
+      return t
+    end, values[i], seen)
+  end
+  return bytes
+end
+
+--- A function that puts the tensors of a batch, in a list of n values, into page-locked memory. how: device, always
+--- (pin_memory = true: where that is slower than leaving it out, one warning says so; else it is done only where it is
+--- quicker), by_worker (they come so from workers).
+function transfer.pinner(how)
+  local decided
+  return function(values, n)
+    if decided == nil then
+      local bytes = bytes_of(values, n)
+      local with, without = compare(how.device, bytes, how.by_worker)
+      decided = how.always or with <= without
+      if how.always and with > without then
+        core.warn(("DataLoader: pin_memory makes it slower on this machine: for a batch of %.3g MB the script waits "
+          .. "%.3g ms with it, %.3g ms without; leave it out"):format(bytes / 1e6, with * 1e3, without * 1e3))
+      end
+    end
+    if not decided then return end
+    local seen = {}
+    for i = 1, n do values[i] = batches.map(core.pin_memory, values[i], seen) end
+  end
+end
+
+-- ---- copies ahead
+
+--- What next_made() gives, {…} and a batch, with the batch on a device. While the script works with one, the next is
+--- under way on a stream of its own, if is_ready() says that it need not be waited for. What the script gives the
+--- device waits for the copy by itself, and memory is not used again before the streams that use it are through with
+--- it. pin(values, n) is called before.
+function transfer.ahead(device, next_made, is_ready, pin)
+  local kind, side = device:match "^%a+", nil
+  if kind ~= "cpu" then side = stream.Stream(device) end
+  local function move(values, n)
+    local seen = {}
+    for i = 1, n do
+      values[i] = batches.map(function(t) return t:to(device, {non_blocking = true}) end, values[i], seen)
+    end
+  end
+  local function load(made, ...)
+    if made == nil or ... == nil then return {} end
+    local got = {made = made, n = select("#", ...), values = {...}}
+    if pin then pin(got.values, got.n) end
+    if side then
+      core.with_stream(side.device, side.id, move, got.values, got.n)
+    else
+      move(got.values, got.n)
+    end
+    return got
+  end
+  local later
+  return function()
+    local now = later or load(next_made())
+    later = nil
+    if now.problem then error(now.problem, 0) end
+    if not now.made then return nil end
+    local ok, problem = pcall(function()
+      if is_ready() then
+        later = load(next_made())
+        core.keep(later.values or {}) -- past the scope of the script's turn
+      end
+    end)
+    if not ok then later = {problem = problem} end
+    return now.made, unpack(now.values, 1, now.n)
+  end
+end
+
+return transfer

@@ -1,0 +1,138 @@
+--- Sets of files in folders, one folder a class.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local Dataset = require("luminary.data.dataset").Dataset
+local decoding = require "luminary.data.image_samples"
+local records = require "luminary.data.files_and_bad_records"
+local fail = options.fail
+
+-- set.samples: samples[i] is made when it is asked for, of tensors, since there may be millions.
+local Samples = class.define("samples")
+
+function Samples:init(set) self.set = set end
+function Samples:len() return self.set:len() end
+function Samples:repr() return ("samples(%d pairs of a path and a label)"):format(self:len()) end
+
+local function samples_of(set)
+  local values = setmetatable({set = set}, getmetatable(Samples).instance)
+  return class.object(Samples, {values = values, __index = function(_, key)
+    if type(key) == "number" then return {set:file_of(key), set.targets[key]} end
+    return values[key]
+  end})
+end
+
+--- data.DatasetFolder(root, {loader, extensions, is_valid_file, transform, target_transform, base = 1, allow_empty =
+--- false, on_error = "raise"}): files in folders, root/class/…/file, of which the sub-folders of root are the classes:
+--- `classes` are their names, sorted, `class_to_idx` says which number each has, from `base` on. Folders in them are
+--- walked too; files stand in the order of their folders and names, as torchvision has them. Sample i is what
+--- loader(path) gives, through `transform`, and its class, a number, through `target_transform`.
+---
+--- extensions: a list such as {"txt", "md"}, in any case; without it all files are taken. is_valid_file(path) instead
+--- says which are. A class without files is an error, unless allow_empty is set. `targets` are all classes, an int64
+--- tensor, `samples` (and `imgs`) the pairs: samples[i] is {path, class}. All of it lies in tensors, so that millions
+--- of files travel to a loader's workers at once. A file of which the loader raises an error that names it is one that
+--- cannot be read: on_error = "skip" has the next one that can be stand in for it, and set:skipped() counts.
+local DatasetFolder = class.define("DatasetFolder", Dataset)
+DatasetFolder.__makes = "spans"
+
+local function suffixes_of(who, extensions)
+  if extensions == nil then return {} end
+  local list = {}
+  if type(extensions) == "string" then extensions = {extensions} end
+  for i, extension in ipairs(options.arg(who, "extensions", extensions, "table")) do
+    list[i] = "." .. options.arg(who, "an extension", extension, "string"):gsub("^%.", "")
+  end
+  return list
+end
+
+-- Leaves only the files that a function wants.
+local function sieve(self, counts, is_valid)
+  local keep = {}
+  for k in ipairs(counts) do counts[k] = 0 end
+  for i = 1, self.spans.shape[1] do
+    if is_valid(self:file_of(i)) then
+      local label = self.targets[i] + 1
+      keep[#keep + 1], counts[label] = i, counts[label] + 1
+    end
+  end
+  local which = core.tensor(keep, {dtype = "int64"})
+  self.spans, self.targets = core.gather_rows(self.spans, which), core.gather_rows(self.targets, which)
+end
+
+function DatasetFolder:init(root, opts)
+  local who = self.__name
+  self.root = options.arg(who, "root", root, "string"):gsub("(.)/+$", "%1")
+  opts = options.check(who, opts, {
+    loader = {"function", self.loader}, extensions = {"any", self.extensions}, is_valid_file = {"function"},
+    transform = {"callable"}, target_transform = {"callable"}, base = {"integer", 1}, allow_empty = {"boolean", false},
+    on_error = records.on_error,
+  }, "transform")
+  if not opts.loader then fail("%s: {loader = function(path) … end} says what a sample is", who) end
+  if core.file_kind(self.root) ~= "a folder" then
+    fail("%s: root is to be a folder with a folder for each class in it; %s is %s", who, self.root,
+      core.file_kind(self.root) or "not there")
+  end
+  records.begin(self, opts.on_error)
+  self.loader, self.transform, self.target_transform = opts.loader, opts.transform, opts.target_transform
+  self.base = opts.base
+  local suffixes, counts = opts.is_valid_file and {} or suffixes_of(who, opts.extensions)
+  self.classes, self.text, self.spans, self.targets, counts = core.scan_folder(self.root, suffixes)
+  if #self.classes == 0 then fail("%s: %s has no folders in it, which would be the classes", who, self.root) end
+  if opts.is_valid_file then sieve(self, counts, opts.is_valid_file) end
+  self.class_to_idx = {}
+  local empty = {}
+  for k, name in ipairs(self.classes) do
+    self.class_to_idx[name] = k - 1 + opts.base
+    if counts[k] == 0 then empty[#empty + 1] = name end
+  end
+  if #empty > 0 and not opts.allow_empty then
+    fail("%s: no valid file in the classes %s of %s%s; {allow_empty = true} takes them as they are", who,
+      table.concat(empty, ", "):sub(1, 200), self.root,
+      #suffixes > 0 and (" (of %s)"):format(table.concat(suffixes, ", ")) or "")
+  end
+  self.targets:add_(opts.base)
+  core.keep {self.text, self.spans, self.targets}
+  self.samples = samples_of(self)
+  self.imgs = self.samples
+end
+
+function DatasetFolder:len() return self.spans.shape[1] end
+
+--- The path of file i.
+function DatasetFolder:file_of(i) return self.root .. "/" .. core.span_text(self.text, self.spans, self:index(i)) end
+
+--- What a file holds, through the transform.
+function DatasetFolder:load(path)
+  local value = self.loader(path)
+  if self.transform then return self.transform(value) end
+  return value
+end
+
+local function read(self, i) return {self:load(self:file_of(i))}, self.targets[i] end
+
+function DatasetFolder:get(i)
+  local value, target = records.sample(self, self:index(i), read)
+  if self.target_transform then target = self.target_transform(target) end
+  return value[1], target
+end
+
+--- data.ImageFolder(root, {transform, target_transform, base = 1, extensions = {"jpg", "jpeg", "png"}, is_valid_file,
+--- loader, allow_empty = false, on_error = "raise"}): images in folders, one folder a class, as data.DatasetFolder. An
+--- image is RGB. The transform gets it as uint8 [3, H, W]; one that has :from_encoded(encoded) gets the vision.Encoded
+--- of the file, of which it decodes no more than it needs. Without one a sample is float32 in [0, 1]. A loader of your
+--- own may give what it likes.
+local ImageFolder = class.define("ImageFolder", DatasetFolder)
+ImageFolder.extensions = {"jpg", "jpeg", "png"}
+
+--- The file's vision.Encoded, unless a loader of your own is given.
+function ImageFolder.loader(path) return decoding.open(path) end
+
+function ImageFolder:load(path)
+  local value = self.loader(path)
+  if decoding.is_encoded(value) then return decoding.finish(value, self.transform) end
+  if self.transform then return self.transform(value) end
+  return value
+end
+
+return {DatasetFolder = DatasetFolder, ImageFolder = ImageFolder}

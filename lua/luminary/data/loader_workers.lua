@@ -1,0 +1,351 @@
+--- A loader's workers: threads, or processes, each with a Lua state and a copy of the set of its own. They are told
+--- which batch to make of which samples, and send it back; between threads tensors are passed on, not copied.
+---
+--- Which worker makes a batch changes nothing in it: its random numbers come from a seed of the batch's own, and what
+--- dtype columns of plain numbers have is settled by the first batch before others are asked for.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local batches = require "luminary.data.make_batch"
+local carrier = require "luminary.mp.serialization"
+local failure = require "luminary.mp.worker_failure"
+local here = require "luminary.mp.own_channel"
+local names = require "luminary.mp.code_by_name"
+local Worker = require "luminary.mp.worker"
+local fail = options.fail
+
+local workers = {}
+
+-- ---- in the worker
+
+-- Tensors on their way to another process lie in shared memory: copies do, whatever else holds the originals.
+local function copied(t) return t.is_leaf and t:detach():clone():requires_grad_(t.requires_grad) or t end
+
+-- math.random begins with much the same numbers after seeds that are near one another, as those of batches are: its own
+-- is drawn.
+local function begin_random(seed)
+  batches.begin_random(seed)
+  math.randomseed(core.ops.randint(0, 2 ^ 52, {1}, {device = "cpu"}):item())
+  batches.begin_random(seed)
+end
+
+local function pack(...) return {n = select("#", ...), values = {...}} end
+
+-- What f gives, packed; or nil and what went wrong. os.exit in f ends the worker.
+local function attempt(f)
+  local made
+  local ok, problem = failure.attempt(function() made = pack(f()) end)
+  if ok then return made end
+  if getmetatable(problem) == failure.Exit then error(problem, 0) end
+  return nil, problem
+end
+
+-- What makes batches by what the loader says a pass begins with: {recipe, init, pin}. Without a recipe nothing does,
+-- and nothing is held on to.
+local function begin(index, count, setup)
+  local recipe, made = setup.recipe, {recipe = setup.recipe, pin = setup.pin}
+  batches.worker_info = recipe and {id = index, num_workers = count, dataset = recipe.set}
+  if not recipe then return nil end
+  local ok, problem = attempt(function()
+    if setup.init then setup.init(index) end
+    made.make, made.is_shared = batches.maker(recipe, index, count, begin_random)
+  end)
+  if not ok then made.problem = problem end
+  return made
+end
+
+local function answer(made, request, processes)
+  local recipe = made.recipe
+  recipe.dtypes, recipe.at = request.dtypes, nil
+  local reply, problem = nil, made.problem
+  if made.make then reply, problem = attempt(function() return made.make(request) end) end
+  if reply and batches.has_state(recipe) then
+    reply.state, problem = attempt(function() return recipe.set:state_dict() end)
+    if problem then reply = nil end
+  end
+  if not reply then return {batch = request.batch, problem = problem, at = recipe.at} end
+  if reply.state then reply.state = reply.state.values[1] end
+  if processes then
+    reply.values = batches.map(copied, reply.values, {})
+  elseif made.pin then
+    reply.values = batches.map(core.pin_memory, reply.values, {})
+  end
+  reply.batch, reply.dtypes, reply.shared = request.batch, recipe.dtypes, made.is_shared()
+  return reply
+end
+
+local IDLE = 0.05 -- seconds after a pass: then memory is given back, which takes longer than a short pass
+
+-- What the loader says next; nil if it has gone.
+local function listen(made)
+  local text, tensors, handles
+  if not made then text, tensors, handles = core.mp_receive(here.channel, IDLE) end
+  if text == false then
+    collectgarbage()
+    collectgarbage() -- what finalizers held
+  end
+  if not text and (made or text == false) then text, tensors, handles = here.receive() end
+  if text then return carrier.decode(text, tensors, handles) end
+end
+
+--- Answers a loader until it has gone. It says what a pass begins with, and then asks for batches.
+function workers.serve(index, count, processes)
+  local how = {processes = processes, name_of = names.finder()}
+  local made
+  while true do
+    local told = listen(made)
+    if not told then return end
+    if told.batch then
+      local reply = answer(made, told, processes)
+      local sent, why = attempt(function()
+        core.mp_send(here.channel, carrier.encode("DataLoader: a batch", reply, how))
+      end)
+      if not sent then
+        core.mp_send(here.channel, carrier.encode("DataLoader", {batch = told.batch, problem = why}, how))
+      end
+    else
+      made = begin(index, count, told)
+    end
+  end
+end
+
+-- ---- where the script runs
+
+local Pool = {}
+Pool.__index = Pool
+
+-- Workers, none of which runs yet. setup: text, tensors and handles that say what a pass begins with.
+local function new_pool(loader, setup)
+  local method, count = loader.worker_type, loader.num_workers
+  local self = setmetatable({
+    list = {}, asked = {}, count = count, waiting = 0, passes = 0, setup = setup, method = method,
+    processes = method == "process",
+  }, Pool)
+  for i = 1, count do self.asked[i] = 0 end
+  self.job = Worker.job("DataLoader", workers.serve, {count, self.processes}, method)
+  return self
+end
+
+--- Worker i, which begins when it is first needed.
+function Pool:worker(i)
+  if not self.list[i] then
+    self.list[i] = Worker.start("DataLoader", {
+      method = self.method, job = self.job, index = i - 1, threads = 1,
+      environment = {LM_ERROR_FILE = false, TORCHELASTIC_ERROR_FILE = false}, -- its errors are the loader's
+    })
+    self:send(i, unpack(self.setup, 1, 3))
+  end
+  return self.list[i]
+end
+
+--- Ends the workers, those that are at work too.
+function Pool:close()
+  self.closed = true
+  for i, worker in pairs(self.list) do
+    if self.asked[i] > 0 then core.mp_signal(worker.handle, Worker.SIGKILL) end
+  end
+  for _, worker in pairs(self.list) do core.mp_close(worker.handle) end
+end
+
+local plain = function() end -- requests hold nothing that has a name
+
+function Pool:send(i, text, tensors, handles)
+  local ok, problem = pcall(core.mp_send, self.list[i].handle, text, tensors, handles)
+  if not ok and not problem:find("closed$") then error(problem, 0) end -- one that has ended tells so by its end
+end
+
+function Pool:ask(i, request)
+  if self.processes and core.is_tensor(request.numbers) then request.numbers = request.numbers:totable() end
+  self:worker(i)
+  self.asked[i], self.waiting = self.asked[i] + 1, self.waiting + 1
+  self:send(i, carrier.encode("DataLoader", request, {processes = self.processes, name_of = plain}))
+end
+
+--- A pass begins for all of them, or, if the setup is of an empty table, is over.
+function Pool:begin(setup)
+  self.setup = setup
+  for i in pairs(self.list) do self:send(i, unpack(setup, 1, 3)) end
+end
+
+--- The worker that has least to do.
+function Pool:idlest()
+  local best = 1
+  for i = 2, self.count do
+    if self.asked[best] == 0 then break end
+    if self.asked[i] < self.asked[best] then best = i end
+  end
+  return best
+end
+
+local function gone(self, i)
+  local worker = self.list[i]
+  worker:join(1)
+  local end_of = worker:failure() or {code = worker.code or 0}
+  local how = end_of.message or end_of.signal and "was ended by " .. core.signal_name(end_of.signal)
+    or ("ended with exit code %d"):format(end_of.code)
+  self:close()
+  fail("DataLoader: worker %d %s", i - 1, how)
+end
+
+-- What has come, by number of the batch. Batches other than k, the one that is asked for, outlive the scope.
+function Pool:collect(ready, k)
+  for i, worker in pairs(self.list) do
+    while self.asked[i] > 0 do
+      local text, tensors, handles = core.mp_receive(worker.handle, 0)
+      if text == nil then gone(self, i) end
+      if not text then break end
+      local reply = carrier.decode(text, tensors, handles)
+      if reply.ok ~= nil then -- its last words
+        worker.report = reply
+        gone(self, i)
+      end
+      self.asked[i], self.waiting = self.asked[i] - 1, self.waiting - 1
+      reply.worker = i
+      ready[reply.batch] = reply
+      if reply.batch ~= k then core.keep(reply.values) end
+    end
+  end
+end
+
+function Pool:wait_for(k, ready, timeout)
+  local deadline = core.time() + (timeout > 0 and timeout or math.huge)
+  while true do
+    self:collect(ready, k)
+    if ready[k] then break end
+    local left = deadline - core.time()
+    if left <= 0 then
+      self:close()
+      fail("DataLoader: batch %d has not come within %g s, the timeout", k, timeout)
+    end
+    local busy = {}
+    for i, worker in pairs(self.list) do
+      if self.asked[i] > 0 then busy[#busy + 1] = worker end
+    end
+    Worker.wait(busy, math.min(left, 1))
+  end
+  local reply = ready[k]
+  ready[k] = nil
+  return reply
+end
+
+local function raise(loader, reply)
+  local name, problem = loader.dataset.__name or "the set", reply.problem
+  local where = reply.at and ("sample %s of %s"):format(tostring(reply.at), name) or name
+  local text = ("DataLoader: worker %d, %s: %s"):format(reply.worker - 1, where, problem.message)
+  if problem.traceback ~= "" then text = text .. "\nstack traceback of the worker:\n\t" .. problem.traceback end
+  core.error_at_caller(text)
+end
+
+-- The pools of loaders between passes. Not in the loader itself, which may be sent to another thread within a set.
+local pools = setmetatable({}, {__mode = "k"})
+
+-- Workers of the loader's last pass, or new ones, that know what is to be made.
+local function pool_of(loader, recipe)
+  local pool = pools[loader]
+  pools[loader] = nil
+  if pool and (pool.closed or pool.waiting > 0 or pool.count ~= loader.num_workers
+    or pool.method ~= loader.worker_type) then
+    pool:close()
+    pool = nil
+  end
+  if pool and loader.persistent_workers and not pool.resting then return pool end
+  local setup = {carrier.encode("DataLoader", {recipe = recipe, init = loader.worker_init_fn, pin = loader.pins},
+    {processes = loader.worker_type == "process", name_of = names.kept()})}
+  if pool then
+    pool:begin(setup)
+  else
+    pool = new_pool(loader, setup)
+  end
+  pool.resting = nil
+  return pool
+end
+
+-- Threads stay for the loader's next pass, since a Lua state takes its time to begin; of the last one's they forget all
+-- that was sent to them.
+local function put_away(loader, pool)
+  if pools[loader] or pool.processes and not loader.persistent_workers then return pool:close() end
+  pools[loader] = pool
+  if loader.persistent_workers then return end
+  pool.resting = true
+  pool:begin {carrier.encode("DataLoader", {}, {})}
+end
+
+local MOST_ASKED = 64 -- of a worker at a time: as many as its channel holds, and more
+
+--- A function that gives the batches after number pass.batch, made by the loader's workers, each behind {batch = its
+--- number, shared, sets}: what pass.from is to be for going on after it; and whether the next one is there.
+--- next_numbers() says what is in each, nil at the end; pass.seed + k is batch k's seed.
+function workers.walk(loader, recipe, next_numbers, pass)
+  local pool, ready, done = pool_of(loader, recipe), {}, {}
+  local count = loader.num_workers
+  local sent, given, ended, over = pass.batch, pass.batch, false, false
+  local sets, shared = {}, pass.shared -- states of the set, by worker if they share it out
+  for i, set in pairs(pass.sets or {}) do sets[i] = set end
+  local begun = {}
+  pool.passes = pool.passes + 1
+  local function whose(k) return recipe.is_stream and (k - 1) % count + 1 or pool:idlest() end
+  local function ask()
+    local most = loader.dtypes_known and count * loader.prefetch_factor or 1
+    while not ended and sent - given < most and pool.waiting < count * MOST_ASKED do
+      local numbers = next_numbers()
+      if numbers == nil then
+        ended = true
+        break
+      end
+      sent = sent + 1
+      local i = whose(sent)
+      if not done[i] then
+        local from = not begun[i] and pass.sets and pass.sets[pass.shared and i or 1] or nil
+        begun[i] = true
+        pool:ask(i, {
+          batch = sent, pass = pool.passes, numbers = numbers, seed = pass.seed + sent, dtypes = recipe.dtypes,
+          from = from,
+        })
+      end
+    end
+  end
+  local function finish() -- once: the workers may be another iterator's by now
+    over = true
+    put_away(loader, pool)
+  end
+  local function next_batch()
+    while true do
+      if over or pool.closed then return nil end
+      ask()
+      if sent == given then
+        finish()
+        return nil
+      end
+      given = given + 1
+      local i = recipe.is_stream and whose(given)
+      if not (i and done[i]) then
+        local reply = pool:wait_for(given, ready, loader.timeout)
+        if reply.problem then
+          pool:close()
+          raise(loader, reply)
+        end
+        shared = reply.shared
+        if reply.n > 0 and reply.values[1] ~= nil then
+          for path, dtype in pairs(reply.dtypes) do recipe.dtypes[path] = dtype end
+          loader.dtypes_known = true
+          local made = {batch = given, shared = shared}
+          if reply.state ~= nil then
+            sets[shared and i or 1], made.sets = {batch = given, state = reply.state}, {}
+            for worker, set in pairs(sets) do made.sets[worker] = set end
+          end
+          ask() -- they make more while the script works with this one
+          return made, unpack(reply.values, 1, reply.n)
+        end
+        done[i], done.n = true, (done.n or 0) + 1
+        ended = ended or done.n == count
+      end
+    end
+  end
+  local function is_ready()
+    if over or pool.closed or sent == given then return true end
+    pool:collect(ready)
+    return ready[given + 1] ~= nil or recipe.is_stream and done[whose(given + 1)]
+  end
+  return next_batch, is_ready
+end
+
+return workers

@@ -1,0 +1,296 @@
+--- Samples in tar archives, as WebDataset lays them out (https://github.com/webdataset/webdataset).
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local IterableDataset = require("luminary.data.dataset").IterableDataset
+local decoding = require "luminary.data.image_samples"
+local records = require "luminary.data.files_and_bad_records"
+local fail = options.fail
+
+--- data.WebDataset(shards, [{fields, transform, decode, base = 1, null, shuffle = 0, shuffle_shards = false,
+--- on_error = "raise"}]): samples from tar archives ("shards"), plain or gzipped: paths, in a list or one pattern
+--- ("train-{000..146}.tar", "{a,b}.tar"). Files that follow one another in an archive and have the same name up to the
+--- first dot are a sample: 0001.jpg, 0001.cls. A sample is a table of its files by extension, and __key__, their name;
+--- with fields = {"jpg;png", "cls"} it is these values in order, each of the first extension that is there.
+---
+--- Files are decoded by the last part of their extension: jpg, jpeg and png as images, like data.ImageFolder's, through
+--- `transform`; cls to a label, which counts from 1 (base = 0: as in the file); txt and text stay strings; json becomes
+--- a table, with the option `null` for each null; others stay bytes. decode = {npy = function(bytes) … end} adds to
+--- that; decode = false leaves everything as bytes.
+---
+--- A loader shares the shards out over ranks and workers, or, where there are more of these than shards, the samples.
+--- shuffle_shards: the shards of a part in another order each time; shuffle: how many samples wait, undecoded, from
+--- which the next one is drawn. Only these lie in memory.
+---
+--- A sample that cannot be decoded, lacks a field or has one twice is an error that names the shard and the sample, or
+--- left out by on_error = "skip"; set:skipped() counts. An archive that is broken is left at that place.
+local WebDataset = class.define("WebDataset", IterableDataset)
+WebDataset.__makes = "shards"
+WebDataset.shard_ranks = true -- a loader asks
+
+-- ---- patterns
+
+local MOST = 1e6 -- shards
+
+local function numbers(from, to)
+  local list, first, last = {}, tonumber(from), tonumber(to)
+  local width = (from:find "^0" or to:find "^0") and math.max(#from, #to) or 1
+  if math.max(#from, #to) > 15 then fail("WebDataset: {%s..%s}: numbers have at most 15 digits", from, to) end
+  if math.abs(last - first) >= MOST then fail("WebDataset: {%s..%s} is more than a million shards", from, to) end
+  for i = first, last, first <= last and 1 or -1 do list[#list + 1] = ("%0" .. width .. "d"):format(i) end
+  return list
+end
+
+-- What stands between braces.
+local function choices_of(inner)
+  local from, to = inner:match "^(%d+)%.%.(%d+)$"
+  if from then return numbers(from, to) end
+  if not inner:find "," then fail("WebDataset: '{%s}' is to be {000..146} or {a,b}", inner) end
+  local list = {}
+  for choice in (inner .. ","):gmatch "([^,]*)," do list[#list + 1] = choice end
+  return list
+end
+
+-- All that a pattern stands for, as a shell's braces; counted before there are so many.
+local function expand(pattern, list)
+  local parts, count = {}, 1
+  local rest = pattern:gsub("([^{}]*){([^{}]*)}", function(before, inner)
+    parts[#parts + 1] = { before, choices_of(inner) }
+    count = count * #parts[#parts][2]
+    return ""
+  end)
+  if rest:find "[{}]" then fail("WebDataset: the braces of '%s' are not closed, or nested", pattern) end
+  if #list + count > MOST then fail("WebDataset: the patterns are more than a million shards") end
+  local function write(k, text)
+    if not parts[k] then
+      list[#list + 1] = text .. rest
+      return
+    end
+    for _, choice in ipairs(parts[k][2]) do write(k + 1, text .. parts[k][1] .. choice) end
+  end
+  write(1, "")
+  return list
+end
+
+local function shards_of(shards)
+  if type(shards) == "string" then shards = {shards} end
+  local list = {}
+  for i, pattern in ipairs(options.arg("WebDataset", "shards", shards, "table")) do
+    expand(options.arg("WebDataset", "shard " .. i, pattern, "string"), list)
+  end
+  if #list == 0 then fail("WebDataset: at least one shard wanted, the path of a tar archive") end
+  for _, path in ipairs(list) do
+    local kind = core.file_kind(path)
+    if kind ~= "a regular file" then fail("WebDataset: the shard %s is %s", path, kind or "not there") end
+  end
+  return list
+end
+
+-- ---- decoders: of bytes, and the name for messages
+
+local decoders = {}
+
+function decoders.cls(set, bytes)
+  local digits = bytes:match "^%s*(%-?%d+)%s*$"
+  if not digits then error(("a label is to be an integer, got '%s'"):format(bytes:sub(1, 20)), 0) end
+  local label = tonumber(digits) + set.base
+  if math.abs(label) > 2 ^ 53 then error(("a label of %d digits is too large"):format(#digits), 0) end
+  return label
+end
+
+function decoders.json(set, bytes) return core.json_decode(bytes, set.null) end
+function decoders.txt(_, bytes) return bytes end
+function decoders.jpg(set, bytes, name) return decoding.finish(decoding.encoded(bytes, name), set.transform) end
+decoders.text, decoders.jpeg, decoders.png = decoders.txt, decoders.jpg, decoders.jpg
+
+-- A decoder's error as one of the sample's: images' name it, and a transform's own are not for here.
+local function decode(set, extension, bytes, name)
+  if set.decoders == false then return bytes end
+  local kind = extension:match "[^.]*$"
+  local own = set.decoders[kind]
+  local f = decoders[kind]
+  if not own and (not f or f == decoders.jpg) then return f and f(set, bytes, name) or bytes end
+  local ok, value
+  if own then ok, value = pcall(own, bytes) else ok, value = pcall(f, set, bytes) end
+  if not ok then fail("%s: %s", name, records.reason(value, "json_decode")) end
+  if value == nil then fail("%s: its decoder gave nil", name) end
+  return value
+end
+
+-- ---- samples
+
+function WebDataset:init(shards, opts)
+  self.shards = shards_of(shards)
+  opts = options.check("WebDataset", opts, {
+    fields = {"table"}, transform = {"callable"}, decode = {"table", {}, true}, base = {"integer", 1}, null = {"any"},
+    shuffle = {"natural", 0}, shuffle_shards = {"boolean", false}, on_error = records.on_error,
+  }, "fields")
+  records.begin(self, opts.on_error)
+  for _, name in ipairs {"transform", "base", "null", "shuffle", "shuffle_shards"} do self[name] = opts[name] end
+  self.decoders, self.fields = opts.decode, opts.fields and {} or nil
+  for kind, f in pairs(opts.decode or {}) do
+    options.arg("WebDataset", "decode." .. tostring(kind), f, "function")
+  end
+  for i, field in ipairs(opts.fields or {}) do
+    self.fields[i] = {}
+    for extension in options.arg("WebDataset", "field " .. i, field, "string"):gmatch "[^;%s]+" do
+      table.insert(self.fields[i], extension:lower())
+    end
+  end
+  self.part, self.parts = 0, 1
+end
+
+--- Part i, from 0, of n: a loader's worker has it called.
+function WebDataset:shard(i, n)
+  self.parts = options.arg("WebDataset:shard", "n", n, "count")
+  self.part = options.arg("WebDataset:shard", "i", i, "natural")
+  if i >= n then fail("WebDataset:shard: part %d of %d; they count from 0", i, n) end
+end
+
+local function draw(n) return core.ops.randint(1, n + 1, {1}):item() end
+
+-- This part's shards in the order of this pass, and whether the samples are shared out instead.
+local function plan(self)
+  local whole, list = #self.shards >= self.parts, {}
+  for i, path in ipairs(self.shards) do
+    if not whole or (i - 1) % self.parts == self.part then list[#list + 1] = path end
+  end
+  if self.shuffle_shards and whole then
+    for i = #list, 2, -1 do
+      local k = draw(i)
+      list[i], list[k] = list[k], list[i]
+    end
+  end
+  return list, not whole
+end
+
+-- A function that gives samples of undecoded files, one after the other: {key, shard, files}.
+local function walk(self)
+  local list, by_sample = plan(self)
+  local at, count, tar, current = 0, 0, nil, nil
+  local function attempt(f)
+    local ok, value = records.attempt(self, list[at], f, tar or list[at])
+    if not ok then tar, current = nil, nil end
+    return ok, value
+  end
+  local function finished()
+    local done = current
+    current = nil
+    return done and not done.left_out and done or nil
+  end
+  local function begin(key)
+    count = count + 1
+    current = {key = key, shard = list[at], files = {}}
+    current.left_out = by_sample and (count - 1) % self.parts ~= self.part
+  end
+  -- The sample that this file ends, if it does.
+  local function take(name)
+    local folder = name:match "^.*/" or ""
+    local stem, extension = name:sub(#folder + 1):match "^([^.]+)%.(.*)$"
+    if not stem then return nil end
+    local key, done = folder .. stem, nil
+    extension = extension:lower()
+    if not current or current.key ~= key then
+      done = finished()
+      begin(key)
+    end
+    if current.left_out then return done end
+    if current.files[extension] then
+      records.attempt(self, list[at], fail, "WebDataset: %s: the sample '%s' has two files .%s", list[at], key,
+        extension)
+      current.left_out = true
+      return done
+    end
+    local ok, bytes = attempt(core.tar_read)
+    if ok then current.files[extension] = bytes end
+    return done
+  end
+  return function()
+    while tar or list[at + 1] do
+      local ok, name, done
+      if not tar then
+        at = at + 1
+        ok, tar = attempt(core.tar_open)
+        if not ok then tar = nil end
+      end
+      if tar then ok, name = attempt(core.tar_next) end
+      if ok and name then
+        done = take(name)
+      elseif ok and tar then
+        core.tar_close(tar)
+        tar, done = nil, finished()
+      end
+      if done then return done end
+    end
+  end
+end
+
+-- Samples in the order in which they are drawn from `room` that wait.
+local function shuffled(next_raw, room)
+  if room < 2 then return next_raw end
+  local waiting, ended = {}, false
+  return function()
+    while not ended and #waiting < room do
+      local one = next_raw()
+      waiting[#waiting + 1], ended = one, one == nil
+    end
+    local n = #waiting
+    if n == 0 then return nil end
+    local k = draw(n)
+    local one = waiting[k]
+    waiting[k] = waiting[n]
+    waiting[n] = nil
+    return one
+  end
+end
+
+local function sorted_extensions(sample)
+  local list = {}
+  for extension in pairs(sample.files) do list[#list + 1] = extension end
+  table.sort(list)
+  return list
+end
+
+local function file_of(sample, extensions)
+  for _, extension in ipairs(extensions) do
+    if sample.files[extension] then return extension, sample.files[extension] end
+  end
+  fail("WebDataset: %s: the sample '%s' has no %s, but %s", sample.shard, sample.key,
+    table.concat(extensions, " nor "), table.concat(sorted_extensions(sample), ", "))
+end
+
+local function decoded(self, sample)
+  local function value(extension, bytes)
+    return decode(self, extension, bytes, ("%s: %s.%s"):format(sample.shard, sample.key, extension))
+  end
+  local values = {}
+  if self.fields then
+    for i, extensions in ipairs(self.fields) do values[i] = value(file_of(sample, extensions)) end
+    return unpack(values, 1, #self.fields)
+  end
+  for _, extension in ipairs(sorted_extensions(sample)) do -- in order: transforms may draw random numbers
+    values[extension] = value(extension, sample.files[extension])
+  end
+  values.__key__ = sample.key
+  return values
+end
+
+--- for sample… in set:iter() do: this part's samples.
+function WebDataset:iter()
+  local next_raw = shuffled(walk(self), self.shuffle)
+  local given
+  local function next_sample()
+    local sample = next_raw()
+    if not sample then return nil end
+    return given(records.attempt(self, sample.shard, decoded, self, sample))
+  end
+  function given(ok, ...)
+    if ok then return ... end
+    return next_sample()
+  end
+  return next_sample
+end
+
+function WebDataset:repr() return ("WebDataset(%d shards)"):format(#self.shards) end
+
+return {WebDataset = WebDataset}

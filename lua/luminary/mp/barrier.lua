@@ -1,0 +1,120 @@
+--- Barriers for processes and threads, as Python's multiprocessing has them.
+local core = require "luminary.core"
+local new_condition = require "luminary.mp.condition"
+local options = require "luminary.base.options"
+local semaphore = require "luminary.mp.semaphore"
+local shared = require "luminary.mp.shared_handle"
+local fail = options.fail
+
+--- lm.mp.Barrier(parties [, {action, timeout}]): as many as `parties` wait for one another. action() is called by one
+--- of them before they go on. timeout: of wait, where it is given none. b.parties, b.n_waiting and b.broken tell of it.
+--- One who ends while it waits counts no more, and another may take its place.
+local Barrier = {kind = "Barrier"}
+
+local FILLING, DRAINING, RESETTING, BROKEN = 0, 1, 2, 3
+local LOOK = 0.1 -- seconds: nobody tells of one who was killed
+
+local function inside(self) return self.parties - self.places:get_value() end
+
+local fields = {
+  n_waiting = function(self) return self.state[1] == FILLING and inside(self) or 0 end,
+  broken = function(self) return self.state[1] == BROKEN end,
+}
+
+function Barrier.__index(self, key)
+  if fields[key] then return fields[key](self) end
+  return Barrier[key]
+end
+
+local function become(self, phase)
+  self.state[1] = phase
+  self.condition:notify_all()
+end
+
+local function check_barrier(method, self)
+  if type(self) ~= "table" or getmetatable(self) ~= Barrier then
+    fail("Barrier:%s: called with %s, not with a Barrier: use a colon, barrier:%s(…)", method, options.describe(self),
+      method)
+  end
+end
+
+-- Whether the round before has been left by all.
+local function is_free(self)
+  local phase = self.state[1]
+  if (phase == DRAINING or phase == RESETTING) and inside(self) == 0 then become(self, FILLING) end
+  return self.state[1] == FILLING or self.state[1] == BROKEN
+end
+
+-- Waits until f(), as who may break the barrier by waiting too long.
+local function wait_until(self, f, deadline)
+  while not f() do
+    local left = deadline and deadline - core.time() or LOOK
+    if left <= 0 then
+      become(self, BROKEN)
+      fail "Barrier:wait: the others did not come in time, and it is broken now"
+    end
+    self.condition:wait(math.min(left, LOOK))
+  end
+end
+
+local function run_round(self, deadline)
+  local round = self.state[2]
+  if inside(self) == self.parties then
+    local ok, problem = true, nil
+    if self.action then ok, problem = pcall(self.action) end
+    self.state[2] = round + 1
+    become(self, ok and DRAINING or BROKEN)
+    if not ok then error(problem, 0) end
+  else
+    wait_until(self, function() return self.state[2] ~= round or self.state[1] ~= FILLING end, deadline)
+  end
+  if self.state[1] ~= DRAINING then
+    fail("Barrier:wait: it %s while this one waited", self.state[1] == BROKEN and "was broken" or "was reset")
+  end
+  return inside(self) - 1
+end
+
+--- Waits until all are here, `timeout` seconds at most: a number from 0 to parties - 1, another for each. Who waits too
+--- long, or whose action fails, breaks the barrier: all who wait, and will, get an error until it is reset.
+function Barrier:wait(timeout)
+  check_barrier("wait", self)
+  timeout = shared.seconds("Barrier:wait", timeout) or self.timeout
+  local deadline = timeout and core.time() + timeout
+  return self.condition:with(function()
+    wait_until(self, function() return is_free(self) end, deadline)
+    if self.state[1] == BROKEN then fail "Barrier:wait: it is broken; barrier:reset() mends it" end
+    self.places:acquire(0)
+    local ok, index = pcall(run_round, self, deadline)
+    self.places:release()
+    is_free(self)
+    if not ok then error(index, 0) end
+    return index
+  end)
+end
+
+--- Makes it as new; who waits gets an error.
+function Barrier:reset()
+  check_barrier("reset", self)
+  self.condition:with(function() become(self, inside(self) > 0 and RESETTING or FILLING) end)
+end
+
+--- Breaks it: who waits, and will, gets an error until it is reset.
+function Barrier:abort()
+  check_barrier("abort", self)
+  self.condition:with(function() become(self, BROKEN) end)
+end
+
+function Barrier.__tostring(self)
+  return ("Barrier(%d of %d wait%s)"):format(self.n_waiting, self.parties, self.broken and ", broken" or "")
+end
+
+setmetatable(Barrier, {__call = function(_, parties, opts)
+  parties = options.arg("Barrier", "parties", parties, "count")
+  opts = options.check("Barrier", opts, {action = {"function"}, timeout = {"positive"}}, "action")
+  return setmetatable({
+    parties = parties, action = opts.action, timeout = opts.timeout, places = semaphore.BoundedSemaphore(parties),
+    condition = new_condition(), state = core.ops.zeros({2}, {dtype = "int64"}):share_memory_(), -- phase, round
+  }, Barrier)
+end})
+
+return Barrier

@@ -1,0 +1,378 @@
+--- The carrier: Lua values as text, a list of tensors and one of handles (of queues, locks and the like), for another
+--- Lua state.
+---
+--- Objects are numbered in the order in which they are met and referred to by number, so cycles and sharing cost
+--- nothing. The text has two parts: what it takes to make each object (names, bytecode), then, for each table and
+--- function in turn, what is in it. Only text from one's own parent or child is ever decoded: it holds bytecode.
+---
+---   n t f             nil, true, false
+---   d<number>;        17 digits: exact
+---   s<length>:<bytes> a string; S<n>; the n-th string again
+---   T<n>; F<n>; …     an object of one of the kinds below
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local parameter = require "luminary.nn.parameter"
+local names = require "luminary.mp.code_by_name"
+local share = require "luminary.mp.share_tensors"
+
+local ffi_ok, ffi = pcall(require, "ffi")
+local int64, uint64 = ffi_ok and ffi.typeof "int64_t", ffi_ok and ffi.typeof "uint64_t"
+
+local carrier = {}
+
+-- Tables, tensors, named values, functions, cdata, instances of classes that are userdata, handles.
+local kinds = {"T", "X", "N", "F", "C", "O", "H"}
+local function new_lists()
+  local made = {}
+  for _, kind in ipairs(kinds) do made[kind] = {} end
+  return made
+end
+
+-- ---- where a value is, for messages: "args[2].loss.hook", "fn's net.weight"
+
+local function step_text(parent, how, key)
+  if how == "upvalue" then return "'s " .. key end
+  local record = how == "metatable" and debug.getmetatable(parent) or parent
+  if type(record) == "table" and rawget(record, "values") then -- the inner tables of an object are not shown
+    if how == "metatable" or key == "values" or key == "__index" or key == "__newindex" then return "" end
+  end
+  if how == "metatable" then return "'s metatable" end
+  if how == "key" then return "'s key" end
+  if type(key) == "string" and key:find("^[%a_][%w_]*$") then return "." .. key end
+  if type(key) == "string" then return ("[%q]"):format(key) end
+  if type(key) == "number" or type(key) == "boolean" then return "[" .. tostring(key) .. "]" end
+  return core.is_tensor(key) and "[a tensor]" or "[a " .. type(key) .. "]"
+end
+
+local function path_of(way, object)
+  local steps = {}
+  while way[object] and way[object].from do
+    local came = way[object]
+    table.insert(steps, 1, step_text(came.from, came.how, came.key))
+    object = came.from
+  end
+  return #steps == 0 and "the value" or (table.concat(steps):gsub("^%.", ""))
+end
+
+-- ---- encoding
+
+-- The head of a text without objects, and what follows it for a value that is no object.
+local NOTHING = ("0;"):rep(#kinds)
+local function scalar_text(v)
+  local kind = type(v)
+  if kind == "number" then return ("d%.17g;"):format(v) end
+  if kind == "string" then return "s" .. #v .. ":" .. v end
+  if kind == "boolean" then return v and "t" or "f" end
+  return kind == "nil" and "n" or nil
+end
+
+local Encoder = {}
+Encoder.__index = Encoder
+
+function Encoder:refuse(from, how, key, why, ...)
+  local place = {}
+  if from then self.way[place] = {from = from, how = how, key = key} end
+  local path = path_of(self.way, place)
+  core.error_at_caller(("%s: %s: %s"):format(self.who, path == "" and "the value" or path,
+    why:format(...):gsub("THERE", self.there)))
+end
+
+function Encoder:string(s)
+  local known = self.strings[s]
+  if known then return "S" .. known .. ";" end
+  self.nstrings = self.nstrings + 1
+  self.strings[s] = self.nstrings
+  return "s" .. #s .. ":" .. s
+end
+
+-- A number for an object; those that have something in them wait in the queue.
+function Encoder:enter(kind, object, from, how, key, waits)
+  local list = self.lists[kind]
+  list[#list + 1] = object
+  local ref = kind .. #list .. ";"
+  self.refs[object] = ref
+  if from then self.way[object] = {from = from, how = how, key = key} end
+  if waits then self.queue[#self.queue + 1] = object end
+  return ref
+end
+
+function Encoder:tensor(t, from, how, key)
+  if not core.is_alive(t) then self:refuse(from, how, key, "a tensor that was freed cannot be sent to THERE") end
+  if t.requires_grad and not t.is_leaf then
+    self:refuse(from, how, key, "a tensor that an op computed from others with gradients cannot be sent to THERE "
+      .. "with its history; send x:detach()")
+  end
+  local unfit = self.processes and core.mp_unfit(t)
+  if unfit then self:refuse(from, how, key, "%s", unfit) end
+  return self:enter("X", t, from, how, key)
+end
+
+function Encoder:handle(h, from, how, key)
+  if not core.mp_is_open(h) then self:refuse(from, how, key, "what was closed cannot be sent to THERE") end
+  return self:enter("H", h, from, how, key)
+end
+
+function Encoder:fn(f, from, how, key)
+  if debug.getinfo(f, "S").what == "C" then
+    self:refuse(from, how, key, "a C function that no module has as a field cannot be sent to THERE")
+  end
+  return self:enter("F", f, from, how, key, true)
+end
+
+function Encoder:cdata(v, from, how, key)
+  if not ffi_ok or not (ffi.istype(int64, v) or ffi.istype(uint64, v)) then
+    self:refuse(from, how, key, "cdata of type %s cannot be sent to THERE: of cdata only 64-bit integers can",
+      ffi_ok and tostring(ffi.typeof(v)) or "?")
+  end
+  return self:enter("C", v, from, how, key)
+end
+
+local words = {thread = "a coroutine", userdata = "userdata"}
+
+-- The text of one value: `how` and `key` say how `from` leads to it.
+function Encoder:value(v, from, how, key)
+  local kind = type(v)
+  if kind == "string" then return self:string(v) end
+  local scalar = scalar_text(v)
+  if scalar then return scalar end
+  if kind == "cdata" then return self:cdata(v, from, how, key) end
+  local ref = self.refs[v]
+  if ref then return ref end
+  if kind == "userdata" and core.is_tensor(v) then return self:tensor(v, from, how, key) end
+  if kind == "userdata" and core.mp_is_handle(v) then return self:handle(v, from, how, key) end
+  local steps = kind ~= "thread" and self.name_of(v)
+  if steps then
+    self.steps[#self.steps + 1] = steps
+    return self:enter("N", v)
+  end
+  if kind == "table" then return self:enter("T", v, from, how, key, true) end
+  if class.record(v) then return self:enter("O", v, from, how, key, true) end
+  if kind == "function" then return self:fn(v, from, how, key) end
+  return self:refuse(from, how, key, "%s cannot be sent to THERE", words[kind] or kind)
+end
+
+-- What is in a table: its list, its other fields, its metatable.
+function Encoder:table_body(t, out)
+  local n = 0
+  while rawget(t, n + 1) ~= nil do n = n + 1 end
+  out[#out + 1] = n .. ";"
+  for i = 1, n do out[#out + 1] = self:value(rawget(t, i), t, "field", i) end
+  for key, value in next, t do
+    if not (type(key) == "number" and key >= 1 and key <= n and key % 1 == 0) then
+      out[#out + 1] = self:value(key, t, "key", key)
+      out[#out + 1] = self:value(value, t, "field", key)
+    end
+  end
+  out[#out + 1] = "n" .. self:value(debug.getmetatable(t), t, "metatable")
+end
+
+-- A function's upvalues. One that an earlier function has too is shared with it.
+function Encoder:function_body(f, out)
+  local n = debug.getinfo(f, "u").nups
+  out[#out + 1] = n .. ";"
+  for i = 1, n do
+    local id = debug.upvalueid(f, i)
+    local first = self.upvalues[id]
+    if first then
+      out[#out + 1] = "j" .. first
+    else
+      self.upvalues[id] = self.refs[f] .. i .. ";"
+      local name, value = debug.getupvalue(f, i)
+      out[#out + 1] = "v" .. self:value(value, f, "upvalue", name)
+    end
+  end
+end
+
+function Encoder:head()
+  local out, lists = {}, self.lists
+  for _, kind in ipairs(kinds) do out[#out + 1] = #lists[kind] .. ";" end
+  for _, t in ipairs(lists.X) do out[#out + 1] = parameter.is(t) and "p" or "x" end
+  for _, steps in ipairs(self.steps) do
+    out[#out + 1] = #steps .. ";"
+    for _, step in ipairs(steps) do
+      step = step or ""
+      out[#out + 1] = #step .. ":" .. step
+    end
+  end
+  for _, f in ipairs(lists.F) do
+    local code = string.dump(f)
+    out[#out + 1] = #code .. ":" .. code
+  end
+  for _, v in ipairs(lists.C) do
+    local digits = tostring(v):match("^%-?%d+")
+    out[#out + 1] = (ffi.istype(int64, v) and "i" or "u") .. digits .. ";"
+  end
+  return table.concat(out)
+end
+
+--- Text, list of tensors, list of handles. `who` begins the errors; options: processes (true: tensors are moved to
+--- shared memory, else they are passed on within this process), name_of (a finder of code_by_name.lua, for who encodes
+--- often; else what is loaded is looked through anew).
+function carrier.encode(who, value, options)
+  local scalar = scalar_text(value)
+  if scalar then return NOTHING .. scalar, {}, {} end
+  local self = setmetatable({
+    who = who, processes = options.processes, there = options.processes and "another process" or "another thread",
+    refs = {}, lists = new_lists(), steps = {}, queue = {}, way = {}, upvalues = {},
+    strings = {}, nstrings = 0, name_of = options.name_of or names.finder(),
+  }, Encoder)
+  local out = {self:value(value)}
+  local at = 1
+  while self.queue[at] do
+    local object = self.queue[at]
+    at = at + 1
+    out[#out + 1] = self.refs[object]
+    local kind = type(object)
+    if kind == "table" then
+      self:table_body(object, out)
+    elseif kind == "function" then
+      self:function_body(object, out)
+    else
+      out[#out + 1] = self:value(debug.getmetatable(object), object, "metatable")
+    end
+  end
+  if self.processes then
+    share(self.lists.X, function(i, why) core.error_at_caller(("%s: %s: %s"):format(who,
+      path_of(self.way, self.lists.X[i]), why)) end)
+  end
+  return self:head() .. table.concat(out), self.lists.X, self.lists.H
+end
+
+-- ---- decoding
+
+local find, sub, byte = string.find, string.sub, string.byte
+
+local function malformed() core.error_at_caller("mp: what was received is no text of the carrier") end
+
+-- Reads a text from its beginning on.
+local function reader(text)
+  local at = 1
+  local self = {}
+  function self.letter()
+    at = at + 1
+    return sub(text, at - 1, at - 1)
+  end
+  function self.peek() return sub(text, at, at) end
+  function self.number()
+    local stop = find(text, ";", at, true) or malformed()
+    local v = tonumber(sub(text, at, stop - 1)) or malformed()
+    at = stop + 1
+    return v
+  end
+  function self.digits()
+    local stop = find(text, ";", at, true) or malformed()
+    local v = sub(text, at, stop - 1)
+    at = stop + 1
+    return v
+  end
+  function self.bytes()
+    local stop = find(text, ":", at, true) or malformed()
+    local n = tonumber(sub(text, at, stop - 1)) or malformed()
+    at = stop + 1 + n
+    return sub(text, stop + 1, stop + n)
+  end
+  function self.done() return at > #text end
+  return self
+end
+
+local function integer(kind, digits)
+  local negative, value = byte(digits) == 45, kind == "i" and int64(0) or uint64(0)
+  for digit in digits:gmatch("%d") do
+    value = value * 10 + (negative and -tonumber(digit) or tonumber(digit))
+  end
+  return value
+end
+
+local function load_function(code)
+  local f, problem = loadstring(code)
+  if not f then
+    core.error_at_caller(("mp: a function's bytecode was refused (%s): both sides have to run the same LuaJIT; "
+      .. "lm.mp.set_executable(path) says which one is started"):format(problem))
+  end
+  return f
+end
+
+-- The objects by kind and number, still empty.
+local function make_objects(r, tensors, handles)
+  local counts, made = {}, new_lists()
+  made.X, made.H = tensors, handles
+  for i = 1, #kinds do counts[i] = r.number() end
+  for i = 1, counts[1] do made.T[i] = {} end
+  for i = 1, counts[2] do
+    if r.letter() == "p" then parameter.mark(tensors[i]) end
+  end
+  for i = 1, counts[3] do
+    local steps = {}
+    for k = 1, r.number() do steps[k] = r.bytes() end
+    made.N[i] = names.resolve(steps)
+  end
+  for i = 1, counts[4] do made.F[i] = load_function(r.bytes()) end
+  for i = 1, counts[5] do made.C[i] = integer(r.letter(), r.digits()) end
+  for i = 1, counts[6] do made.O[i] = newproxy() end
+  return made
+end
+
+--- The value; may load modules.
+function carrier.decode(text, tensors, handles)
+  if sub(text, 1, #NOTHING) == NOTHING then
+    local kind = sub(text, #NOTHING + 1, #NOTHING + 1)
+    if kind == "d" then return tonumber(sub(text, #NOTHING + 2, -2)) or malformed() end
+    if kind == "s" then return (sub(text, find(text, ":", #NOTHING, true) + 1)) end
+  end
+  local r = reader(text)
+  local made, strings = make_objects(r, tensors, handles), {}
+
+  local function value()
+    local kind = r.letter()
+    if kind == "n" then return nil end
+    if kind == "t" then return true end
+    if kind == "f" then return false end
+    if kind == "d" then return r.number() end
+    if kind == "s" then
+      local s = r.bytes()
+      strings[#strings + 1] = s
+      return s
+    end
+    if kind == "S" then return strings[r.number()] end
+    return (made[kind] or malformed())[r.number()]
+  end
+
+  local function fill_table(t)
+    local n = r.number()
+    for i = 1, n do rawset(t, i, value()) end
+    while r.peek() ~= "n" do
+      local key = value()
+      rawset(t, key, value())
+    end
+    r.letter()
+    debug.setmetatable(t, value())
+  end
+
+  local function fill_function(f)
+    for i = 1, r.number() do
+      if r.letter() == "j" then
+        r.letter()
+        local other = made.F[r.number()]
+        debug.upvaluejoin(f, i, other, r.number())
+      else
+        debug.setupvalue(f, i, value())
+      end
+    end
+  end
+
+  local root = value()
+  while not r.done() do
+    local kind = r.letter()
+    local object = made[kind][r.number()]
+    if kind == "T" then
+      fill_table(object)
+    elseif kind == "F" then
+      fill_function(object)
+    else
+      debug.setmetatable(object, value())
+    end
+  end
+  return root
+end
+
+return carrier

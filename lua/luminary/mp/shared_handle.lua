@@ -1,0 +1,52 @@
+--- What objects that several Lua states share have in common: a handle of the core's, which travels with them by the
+--- carrier, and waits that Ctrl-C and a thread's interrupt end.
+local core = require "luminary.core"
+local names = require "luminary.mp.code_by_name"
+local options = require "luminary.base.options"
+
+local shared = {}
+
+--- The open handle of an object of `class`; `method` words the error.
+function shared.handle(class, method, self)
+  if type(self) ~= "table" or getmetatable(self) ~= class then
+    options.fail("%s:%s: called with %s, not with a %s: use a colon, object:%s(…)", class.kind, method,
+      options.describe(self), class.kind, method)
+  end
+  local handle = rawget(self, "handle")
+  if not core.mp_is_open(handle) then options.fail("%s:%s: it was closed here", class.kind, method) end
+  return handle
+end
+
+--- Seconds to wait at most, of {timeout = s, block = true}; nil: as long as it takes.
+function shared.timeout(who, opts)
+  if opts == nil then return nil end
+  opts = options.check(who, opts, {timeout = {"positive"}, block = {"boolean", true}}, "timeout")
+  if not opts.block then return 0 end
+  return opts.timeout
+end
+
+--- The same of an argument that is a number of seconds, nil, or such a table.
+function shared.seconds(who, timeout)
+  if options.is_plain(timeout) then return shared.timeout(who, timeout) end
+  return timeout ~= nil and options.arg(who, "timeout", timeout, "positive") or nil
+end
+
+local SLICE = 0.5 -- seconds: a signal that comes just before a wait begins is seen after it
+
+--- What attempt(seconds) gives, once that is not false; false when `timeout` seconds are over (nil: never).
+function shared.wait(timeout, attempt, slice)
+  if timeout == 0 then return attempt(0) end
+  local deadline = timeout and core.time() + timeout or math.huge
+  local left = timeout or math.huge
+  repeat
+    local a, b, c = attempt(math.min(left, slice or SLICE))
+    if a ~= false then return a, b, c end
+    left = deadline - core.time()
+  until left <= 0
+  return false
+end
+
+--- The options of the carrier for what goes through a handle.
+function shared.how() return {processes = true, name_of = names.kept()} end
+
+return shared

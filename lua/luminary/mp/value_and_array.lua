@@ -1,0 +1,87 @@
+--- Numbers and lists of numbers that processes and threads share, with a lock.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local lock = require "luminary.mp.lock"
+local options = require "luminary.base.options"
+local fail = options.fail
+
+-- Python's codes of types.
+local codes = {
+  B = "uint8", i = "int32", l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
+}
+
+-- A class of userdata, so that `#array` is its length. make(dtype, …) gives the tensor of a new one; `_get` and
+-- `_set` are the instances' __index and __newindex.
+local function define(name, make)
+  local new
+  new = class.new(name, nil, function(_, dtype, ...)
+    if codes[dtype] then fail("%s: dtypes have names here: '%s' for '%s'", name, codes[dtype], dtype) end
+    local tensor = make(core.dtype(dtype), ...)
+    local values = setmetatable({tensor = tensor:share_memory_(), lock = lock.Lock()}, getmetatable(new).instance)
+    return class.object(new, {
+      values = values,
+      __index = function(_, key) return new._get(values, key) end,
+      __newindex = function(_, key, x) new._set(values, key, x) end,
+    })
+  end)
+  --- Its Lock.
+  function new:get_lock() return self.lock end
+  --- Calls f(self, left) while its lock is held (Lock:with) and gives what f gives.
+  function new:with(f)
+    options.arg("with", "f", f, "function")
+    return self.lock:with(function(left) return f(self, left) end)
+  end
+  return new
+end
+
+--- lm.mp.Value(dtype [, v = 0]): one number that processes and threads share: v.value reads and sets it. One read or
+--- one write needs no lock; v:with(function(v) v.value = v.value + 1 end) is both in one.
+local Value = define("Value", function(dtype, v, ...)
+  if select("#", ...) > 0 then fail "Value: takes a dtype and a number" end
+  if v == nil then v = 0 end
+  if type(v) ~= "number" and type(v) ~= "boolean" and type(v) ~= "cdata" then
+    fail("Value: the second argument has to be a number or a boolean, got %s", options.describe(v))
+  end
+  return core.tensor(v, {dtype = dtype})
+end)
+
+function Value:repr() return ("Value(%s)"):format(tostring(self.value)) end
+
+function Value._get(values, key)
+  if key == "value" then return values.tensor:item() end
+  return values[key]
+end
+
+function Value._set(values, key, x)
+  if key ~= "value" then fail("Value: no field '%s' to set; there is 'value'", tostring(key)) end
+  values.tensor:fill_(x)
+end
+
+--- lm.mp.Array(dtype, n or list): a shared tensor of one dim, of n zeros or of a list's numbers: a[i] reads and sets
+--- one, a.tensor is all of it, #a is its length, a:with(function(a) … end) holds its lock.
+local Array = define("Array", function(dtype, what, ...)
+  if select("#", ...) > 0 then fail "Array: takes a dtype and a size, or a list of numbers" end
+  if type(what) == "number" then
+    return core.ops.zeros({options.arg("Array", "the size", what, "count")}, {dtype = dtype})
+  end
+  if not options.is_plain(what) or type(what[1]) == "table" or what[1] == nil then
+    fail("Array: the second argument has to be a size or a list of numbers, got %s", options.describe(what))
+  end
+  return core.tensor(what, {dtype = dtype})
+end)
+
+--- How many there are: #array.
+function Array:len() return self.tensor.shape[1] end
+function Array:repr() return ("Array(%s)"):format(tostring(self.tensor)) end
+
+function Array._get(values, key)
+  if type(key) == "number" then return values.tensor[key] end
+  return values[key]
+end
+
+function Array._set(values, key, x)
+  if type(key) ~= "number" then fail("Array: no field '%s' to set", tostring(key)) end
+  values.tensor[key] = x
+end
+
+return {Value = Value, Array = Array}

@@ -1,0 +1,60 @@
+--- What goes wrong in a worker, as plain values for whoever started it.
+local core = require "luminary.core"
+local excerpt = require "luminary.base.excerpt"
+
+local function text_of(problem)
+  if type(problem) == "string" then return problem end
+  local metatable = debug.getmetatable(problem)
+  if metatable and metatable.__tostring then return tostring(problem) end
+  return ("(error object is a %s value)"):format(type(problem))
+end
+
+-- The chunk that starts a worker is nobody's line.
+local function without_start(message)
+  return (message:gsub("^luminary%.mp:1: ", ""):gsub("^%(command line%):1: ", ""))
+end
+
+-- Globals are the worker's own: the usual stumble is a function that calls another one of its script.
+local function with_hint(message)
+  local name = message:match("global '([%w_]+)' %(a nil value%)")
+  if not name then return message end
+  return ("%s; global variables are not sent to workers: make '%s' local, or pass it in args"):format(message, name)
+end
+
+-- Where the error came from, up to the frames that run workers.
+local function traceback(problem)
+  local lines = {}
+  local function is_ours(frame)
+    return frame:find("luminary/mp/", 1, true) or frame:find("luminary/data/loader_workers.lua", 1, true)
+      or frame:find("luminary/data/make_batch.lua", 1, true)
+  end
+  for frame in (core.traceback_of(problem) or debug.traceback("", 3)):gmatch("\n\t([^\n]*)") do
+    if is_ours(frame) and #lines > 0 then
+      if #lines > 1 and lines[#lines]:find("^%[C%]") then table.remove(lines) end -- xpcall, under whatever name
+      break
+    end
+    if not is_ours(frame) then lines[#lines + 1] = frame end
+  end
+  return table.concat(lines, "\n\t")
+end
+
+local failure = {}
+
+--- What os.exit raises in a thread.
+failure.Exit = {}
+
+local function handler(problem)
+  if debug.getmetatable(problem) == failure.Exit then return problem end
+  local ok, message = pcall(text_of, problem)
+  message = ok and excerpt(message) or "(an error whose __tostring failed)"
+  return {message = with_hint(without_start(message)), traceback = traceback(problem)}
+end
+
+--- Whether f() came to its end; if not, {message, traceback}, or an Exit.
+function failure.attempt(f)
+  local ok, problem = xpcall(f, handler)
+  if ok or type(problem) == "table" then return ok, problem end
+  return false, {message = tostring(problem), traceback = ""} -- the handler itself failed: no stack, no memory
+end
+
+return failure

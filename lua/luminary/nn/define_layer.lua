@@ -1,0 +1,152 @@
+--- What the layers share: those that are entries, parameters for the others, and PyTorch's way of printing values.
+---
+--- A layer without parameters around a function of tensors is an entry in a file of its family:
+---
+---   local list, activation = layer.entries()
+---   activation "LeakyReLU" {
+---     takes = {{"negative_slope", "number", 0.01}}, call = ops.leaky_relu, in_place = ops.leaky_relu_,
+---     prints = "negative_slope={negative_slope}", help = "x, or negative_slope * x below 0",
+---   }
+---   return layer.classes(list)
+---
+--- takes      its arguments, and `options`, those by name alone: rows of base/arguments.lua, and fields of the layer
+--- call       what forward calls: call(x, argument …, options); `inputs` says how many x there are. With in_place the
+---            layer has the option inplace, which calls that instead
+--- forward    instead of call, where more is done: forward(self, x)
+--- made       made(self) once its fields are there
+--- prints     what print shows between the parentheses: {field} is its value
+--- help       one sentence; the call stands before it by itself
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local entries = require "luminary.base.entry_reader"
+local options = require "luminary.base.options"
+local Module = require "luminary.nn.module"
+local parameter = require "luminary.nn.parameter"
+
+local layer = {}
+
+--- A class of the library's layers.
+function layer.define(name, base) return class.define(name, base or Module) end
+
+--- Options of every layer that has parameters, merged with its own.
+function layer.options(who, given, spec, first)
+  spec.device, spec.dtype = {"any"}, {"string"}
+  return options.check(who, given, spec, first)
+end
+
+--- An uninitialized parameter of that size, on the device and in the dtype of the layer's options.
+function layer.parameter(size, opts)
+  return parameter.new(core.ops.empty(size, {device = opts.device, dtype = opts.dtype}))
+end
+
+--- A buffer filled with a value.
+function layer.filled(size, value, opts, dtype)
+  return core.ops.full(size, value, {device = opts.device, dtype = dtype or opts.dtype or core.get_default_dtype()})
+end
+
+-- ---- text as PyTorch prints it
+
+--- true -> True
+function layer.bool(v) return v and "True" or "False" end
+
+--- A number that is a float in PyTorch: 1 -> 1.0, 1e-05 -> 1e-05.
+function layer.float(v)
+  local text = ("%.12g"):format(v)
+  if tonumber(text) ~= v then text = ("%.17g"):format(v) end
+  return text:find("^%-?%d+$") and text .. ".0" or text
+end
+
+--- {3, 3} -> (3, 3); {5} -> (5,)
+function layer.tuple(list)
+  return "(" .. table.concat(list, ", ") .. (#list == 1 and ",)" or ")")
+end
+
+--- A number as it was given, or a tuple.
+function layer.number_or_tuple(v) return type(v) == "table" and layer.tuple(v) or tostring(v) end
+
+local floats = {number = true, positive = true, probability = true}
+
+-- A field's value; `kind` is that of its row.
+local function value_text(v, kind)
+  if v == nil then return "None" end
+  if type(v) == "boolean" then return layer.bool(v) end
+  if type(v) == "string" then return "'" .. v .. "'" end
+  return floats[kind] and layer.float(v) or layer.number_or_tuple(v)
+end
+
+-- ---- entries
+
+--- An empty list, and the word that adds an entry to it.
+function layer.entries()
+  return entries.of("layer", {
+    takes = "table?", options = "table?", call = "function?", in_place = "function?", inputs = "number?",
+    forward = "function?", made = "function?", prints = "string?", help = "string",
+  })
+end
+
+-- The layer's fields of these names, from the i-th on.
+local function fields(self, names, i)
+  if names[i] == nil then return end
+  return self[names[i]], fields(self, names, i + 1)
+end
+
+-- forward, for calls of one input and `names` of fields after it.
+local function forward_of(entry, names)
+  local call, in_place, first = entry.call, entry.in_place, names[1]
+  if in_place and #names == 0 then
+    return function(self, x) return (self.inplace and in_place or call)(x) end
+  elseif in_place and #names == 1 then
+    return function(self, x) return (self.inplace and in_place or call)(x, self[first]) end
+  elseif in_place then
+    return function(self, x) return (self.inplace and in_place or call)(x, fields(self, names, 1)) end
+  elseif entry.inputs == 2 then
+    return function(self, x, y) return call(x, y, fields(self, names, 1)) end
+  elseif #names == 0 then
+    return function(_self, x) return call(x) end
+  elseif #names == 1 then
+    return function(self, x) return call(x, self[first]) end
+  end
+  return function(self, x) return call(x, fields(self, names, 1)) end
+end
+
+local function extra_repr_of(entry, takes)
+  local kinds = {}
+  for _, rows in ipairs {takes.places, takes.named} do
+    for _, row in ipairs(rows) do kinds[row[1]] = row[2] end
+  end
+  return function(self)
+    local text = (entry.prints or ""):gsub("{([%w_]+)}", function(name) return value_text(self[name], kinds[name]) end)
+    if not entry.in_place or not self.inplace then return text end
+    return text .. (text == "" and "" or ", ") .. "inplace=True"
+  end
+end
+
+local function class_of(entry)
+  local new, named, names = layer.define(entry.name), {}, {}
+  for i, row in ipairs(entry.options or {}) do named[i] = row end
+  if entry.in_place then table.insert(named, {"inplace", "boolean", false}) end
+  local takes = arguments.of(entry.takes, named)
+  for i, row in ipairs(takes.places) do names[i] = row[1] end
+  if entry.options then table.insert(names, "how") end
+  new.init = takes:constructor(entry.name, function(self)
+    if entry.made then entry.made(self) end
+    if not entry.options or entry.forward then return end
+    local how = {}
+    for _, row in ipairs(entry.options) do how[row[1]] = self[row[1]] end
+    self.how = how
+  end)
+  new.forward = entry.forward or forward_of(entry, names)
+  new.extra_repr = extra_repr_of(entry, takes)
+  new.__help = takes:help("nn." .. entry.name, entry.help)
+  return new
+end
+
+--- The classes of such a list, by name.
+function layer.classes(list)
+  local classes = {}
+  for _, entry in ipairs(list) do classes[entry.name] = class_of(entry) end
+  return classes
+end
+
+return layer

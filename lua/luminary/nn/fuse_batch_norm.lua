@@ -1,0 +1,32 @@
+--- Batch norm and what follows it in one op, where nobody can see the difference.
+local core = require "luminary.core"
+local activation = require "luminary.nn.activation"
+local norm = require "luminary.nn.norm"
+local records = require "luminary.nn.module_fields"
+
+local ops = core.ops
+local fused = {}
+
+-- Whether a call of the module is this class's forward and nothing else: no hook, and not a class with its own.
+local function only_calls(module, class)
+  local record = records.of(module)
+  return record.values.forward == class.forward and not record.hooks and not record.pre_hooks
+    and not record.backward_hooks
+end
+
+--- relu(bn(x) + addend); addend may be nil, and bn any module.
+function fused.norm_relu(bn, x, addend)
+  if only_calls(bn, norm.BatchNorm2d) and not (addend and addend.dtype ~= x.dtype) then
+    bn:check_input(x)
+    return ops.batch_norm_relu(x, bn.running_mean, bn.running_var, bn.weight, bn.bias, addend, bn:next_options())
+  end
+  local y = bn(x)
+  return ops.relu_(addend and y:add_(addend) or y)
+end
+
+--- Whether two modules, called in turn, are fused.norm_relu(first, x).
+function fused.is_norm_relu(first, second)
+  return only_calls(second, activation.ReLU) and only_calls(first, norm.BatchNorm2d)
+end
+
+return fused

@@ -1,0 +1,75 @@
+--- Many tensors as one, and back: elements in the order of memory, each tensor where kernels can read it in packs.
+local core = require "luminary.core"
+
+local ops = core.ops
+
+local joined = {}
+
+local ALIGN = 64 -- bytes at whose multiples the parts of a joined tensor begin
+
+-- What has to be known of t to see it in the joined tensor again.
+local function layout_of(t)
+  return {
+    shape = t.shape, numel = t:numel(), dtype = t.dtype, gap = -t:numel() % (ALIGN / t:element_size()),
+    channels_last = t.ndim == 4 and not t:is_contiguous() and t:is_contiguous {memory_format = "channels_last"},
+  }
+end
+
+function joined.layouts_of(list)
+  local layouts = {}
+  for i, t in ipairs(list) do layouts[i] = layout_of(t) end
+  return layouts
+end
+
+function joined.join(list, layouts)
+  local parts, zeros = {}, nil
+  for i, t in ipairs(list) do
+    if layouts[i].channels_last then t = t:permute {1, 3, 4, 2} end
+    parts[#parts + 1] = t:reshape {-1}
+    if i < #list and layouts[i].gap > 0 then
+      zeros = zeros or ops.zeros({ALIGN / t:element_size()}, {dtype = t.dtype, device = t.device})
+      parts[#parts + 1] = ops.narrow(zeros, 1, 1, layouts[i].gap)
+    end
+  end
+  return #parts == 1 and parts[1] or ops.cat(parts)
+end
+
+function joined.part_again(whole, layouts)
+  local list, start = {}, 1
+  for i, layout in ipairs(layouts) do
+    local part = ops.narrow(whole, 1, start, layout.numel)
+    if layout.channels_last then
+      local n, c, h, w = unpack(layout.shape)
+      list[i] = part:view {n, h, w, c}:permute {1, 4, 2, 3}
+    else
+      list[i] = part:view(layout.shape)
+    end
+    start = start + layout.numel + layout.gap
+  end
+  return list
+end
+
+-- Lists of positions in `list`: tensors of one dtype, of `bytes` together and at most `most` of them.
+function joined.buckets(list, bytes, most, kind_of)
+  local open, all = {}, {}
+  for i, t in ipairs(list) do
+    local kind, size = kind_of(t), t:numel() * t:element_size()
+    local bucket = open[kind]
+    if not bucket or bucket.bytes + size > bytes or #bucket == most then
+      bucket = {bytes = 0}
+      open[kind] = bucket
+      all[#all + 1] = bucket
+    end
+    bucket[#bucket + 1] = i
+    bucket.bytes = bucket.bytes + size
+  end
+  return all
+end
+
+function joined.pick(list, bucket)
+  local out = {}
+  for k, i in ipairs(bucket) do out[k] = list[i] end
+  return out
+end
+
+return joined

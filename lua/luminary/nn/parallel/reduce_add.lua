@@ -1,0 +1,79 @@
+--- Sums of tensors over devices.
+local core = require "luminary.core"
+local by_nccl = require "luminary.nn.parallel.within_process_nccl"
+local checks = require "luminary.nn.parallel.device_checks"
+local joined = require "luminary.nn.parallel.joined_tensors"
+local options = require "luminary.base.options"
+local describe, fail = by_nccl.describe, options.fail
+
+local sums = {}
+
+local function add_to(sum, t)
+  if core.is_grad_enabled() then return sum + t end
+  return sum:add_(t)
+end
+
+--- The sum of tensors of equal sizes, on `destination` (the first one's device without).
+function sums.reduce_add(list, destination)
+  checks.tensors("reduce_add", list)
+  if #list == 0 then fail("reduce_add: tensors is empty") end
+  destination = destination and core.device(destination) or list[1].device
+  local sum = by_nccl.summed(list, destination)
+  if sum then return sum end
+  sum = list[1]:to(destination)
+  for i = 2, #list do
+    local next_one = list[i]:to(destination)
+    sum = i == 2 and sum + next_one or add_to(sum, next_one)
+  end
+  return sum
+end
+
+--- The sums over d of lists[d][i], as one tensor.
+function sums.reduced(lists, layouts, destination)
+  local wholes = {}
+  for d, list in ipairs(lists) do wholes[d] = joined.join(list, layouts) end
+  local sum = by_nccl.summed(wholes, destination, #layouts > 1)
+  if sum then return sum end
+  for d, list in ipairs(lists) do
+    local here = wholes[d]:to(destination)
+    if d > 1 then
+      sum = add_to(sum, here)
+    else
+      -- What is written to is not a lone tensor of the caller's.
+      sum = #lists > 1 and #list == 1 and here.device == list[1].device and here:clone() or here
+    end
+  end
+  return sum
+end
+
+--- inputs[d][i] summed over d: a list over i. Many tensors travel as one. The sums are on `destination`, without it
+--- where inputs[1] is.
+function sums.reduce_add_coalesced(inputs, destination, buffer_size)
+  options.arg("reduce_add_coalesced", "inputs", inputs, "table")
+  local first = inputs[1] and checks.tensors("reduce_add_coalesced", inputs[1])
+  if not first or #first == 0 then fail("reduce_add_coalesced: inputs is empty") end
+  for d, list in ipairs(inputs) do
+    if #checks.tensors("reduce_add_coalesced", list) ~= #first then
+      fail("reduce_add_coalesced: %d tensors on device 1, %d on device %d", #first, #list, d)
+    end
+    for i, t in ipairs(list) do -- joined to one, they would add up in any shape
+      if describe(t) ~= describe(first[i]) then
+        fail("reduce_add_coalesced: tensor %d is %s on device 1, %s on device %d", i, describe(first[i]), describe(t),
+          d)
+      end
+    end
+  end
+  destination = destination and core.device(destination) or first[1].device
+  local bytes = checks.bytes_of("reduce_add_coalesced", buffer_size)
+  local results = {}
+  local function kind_of(t) return t.dtype end
+  for _, bucket in ipairs(joined.buckets(first, bytes, math.huge, kind_of)) do
+    local lists, layouts = {}, joined.layouts_of(joined.pick(first, bucket))
+    for d, list in ipairs(inputs) do lists[d] = joined.pick(list, bucket) end
+    local parts = joined.part_again(sums.reduced(lists, layouts, destination), layouts)
+    for k, i in ipairs(bucket) do results[i] = parts[k] end
+  end
+  return results
+end
+
+return sums

@@ -1,0 +1,70 @@
+--- Copies to all GPUs of this process at once, and sums over them, by NCCL where it is there.
+local core = require "luminary.core"
+
+local ops = core.ops
+
+local by_nccl = {}
+
+local refused = {} -- lists of devices for which that was tried in vain
+
+-- The list as a key of `refused`; nil if they are not a card each, or were refused.
+local function cards(devices)
+  local seen = {}
+  for _, device in ipairs(devices) do
+    if device:sub(1, 5) ~= "cuda:" or seen[device] then return end
+    seen[device] = true
+  end
+  local key = table.concat(devices, " ")
+  return #devices > 1 and not refused[key] and key or nil
+end
+
+-- By NCCL, where it is there: what list[root] holds to all, or with `reduce` the sum of all into list[root]. Tensors
+-- are alike and contiguous, and no gradients pass here. False if nothing was done.
+local function at_once(list, root, reduce)
+  local devices = {}
+  for i, t in ipairs(list) do devices[i] = t.device end
+  local key = cards(devices)
+  if not key or list[1]:numel() == 0 then return false end
+  local done = core.device_collective(list, root, reduce)
+  refused[key] = not done or nil
+  return done
+end
+
+local function is_recorded(t) return core.is_grad_enabled() and t.requires_grad end
+
+-- A list of what t is on the devices; nil if that cannot be done at once.
+function by_nccl.spread(t, devices)
+  local all, list, at = {t.device}, {t}, {}
+  for _, device in ipairs(devices) do
+    if device ~= t.device then all[#all + 1] = device end
+  end
+  if not cards(all) or not t:is_contiguous() or is_recorded(t) then return end
+  for d, device in ipairs(devices) do
+    at[d] = device == t.device and t or ops.empty(t.shape, {dtype = t.dtype, device = device})
+    if device ~= t.device then list[#list + 1] = at[d] end
+  end
+  return at_once(list, 1, false) and at or nil
+end
+
+--- A tensor's dtype and sizes, in words.
+function by_nccl.describe(t) return ("%s [%s]"):format(t.dtype, table.concat(t.shape, ", ")) end
+
+-- The sum of the tensors, on the destination; nil as above. `fresh`: they are nobody else's.
+function by_nccl.summed(list, destination, fresh)
+  local devices, own, root = {}, {}, nil
+  for i, t in ipairs(list) do
+    if by_nccl.describe(t) ~= by_nccl.describe(list[1]) or not t:is_contiguous() or is_recorded(t) then return end
+    devices[i], own[i] = t.device, t
+    if t.device == destination then root = i end
+  end
+  if not root and #list > 1 then root, devices[#list + 1] = #list + 1, destination end
+  if not root or not cards(devices) then return end
+  if root > #list then
+    own[root] = ops.zeros(list[1].shape, {dtype = list[1].dtype, device = destination})
+  elseif not fresh then
+    own[root] = list[root]:clone()
+  end
+  return at_once(own, root, true) and own[root] or nil
+end
+
+return by_nccl

@@ -1,0 +1,126 @@
+--- optim.ConfusionMatrix(classes): how often each class was taken for each; classes is how many, or a list of names.
+---   local confusion = optim.ConfusionMatrix {"cat", "dog"}
+---   confusion:batchAdd(net(x), labels)           -- scores or log probabilities [n, classes], and labels from 1
+---   print(confusion)                             -- and confusion.totalValid, once updateValids or print was called
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local ops, fail = core.ops, options.fail
+
+local ConfusionMatrix = class.root("ConfusionMatrix")
+
+function ConfusionMatrix:init(classes, names)
+  if type(classes) == "table" then classes, names = #classes, classes end
+  self.nclasses = options.arg("ConfusionMatrix", "classes", classes, "count")
+  self.classes = names or {}
+  --- confusion.mat: the counts, int64: a row for each class that it was, a column for each that was predicted.
+  self.mat = core.keep(ops.zeros({classes, classes}, {dtype = "int64"}))
+  self:zero()
+end
+
+--- Forgets all counts.
+function ConfusionMatrix:zero()
+  self.mat:zero_()
+  self.totalValid, self.averageValid, self.averageUnionValid = 0, 0, 0
+  self.valids, self.unionvalids = {}, {}
+  for i = 1, self.nclasses do self.valids[i], self.unionvalids[i] = 0, 0 end
+end
+
+-- Classes from 1 of what was given: a tensor of them, of rows of scores or of one-hot rows.
+local function classes_of(self, who, name, x, dims)
+  if type(x) == "number" then return ops.full({1}, x, {dtype = "int64"}) end
+  x = options.arg(who, name, x, "tensor"):detach():cpu()
+  if x.ndim == dims + 1 then
+    if x:size(-1) ~= self.nclasses then
+      fail("%s: %s has %d columns for %d classes", who, name, x:size(-1), self.nclasses)
+    end
+    x = ops.argmax(x, -1)
+  elseif x.ndim == dims + 2 and x:numel() == x:size(1) * self.nclasses then
+    x = ops.argmax(x:reshape {x:size(1), self.nclasses}, 2)
+  end
+  return ops.reshape(x, {-1}):to "int64"
+end
+
+local function count(self, who, predictions, targets)
+  local n = self.nclasses
+  if predictions:numel() ~= targets:numel() then
+    fail("%s: %d predictions for %d targets", who, predictions:numel(), targets:numel())
+  end
+  for name, each in pairs {prediction = predictions, target = targets} do
+    if each:numel() > 0 and (each:min():item() < 1 or each:max():item() > n) then
+      fail("%s: a %s is %d; classes are from 1 to %d", who, name,
+        each:min():item() < 1 and each:min():item() or each:max():item(), n)
+    end
+  end
+  local places = ops.add(ops.mul(ops.sub(targets, 1), n), predictions)
+  self.mat:view({n * n}):scatter_add_(1, places, ops.ones({places:numel()}, {dtype = "int64"}))
+end
+
+--- One sample: a class from 1, or scores, one for each class; and the class that it is.
+function ConfusionMatrix:add(prediction, target)
+  core.no_grad(function()
+    count(self, "ConfusionMatrix.add", classes_of(self, "ConfusionMatrix.add", "the prediction", prediction, 0),
+      classes_of(self, "ConfusionMatrix.add", "the target", target, 0))
+  end)
+end
+
+--- Several: classes [n], or scores [n, classes]; and the classes that they are, [n], or one-hot rows.
+function ConfusionMatrix:batchAdd(predictions, targets)
+  core.no_grad(function()
+    count(self, "ConfusionMatrix.batchAdd",
+      classes_of(self, "ConfusionMatrix.batchAdd", "predictions", predictions, 1),
+      classes_of(self, "ConfusionMatrix.batchAdd", "targets", targets, 1))
+  end)
+end
+
+-- The mean of the numbers that are numbers.
+local function mean(list)
+  local sum, n = 0, 0
+  for _, v in ipairs(list) do
+    if v == v then sum, n = sum + v, n + 1 end
+  end
+  return n > 0 and sum / n or 0 / 0
+end
+
+--- Computes, from the counts: totalValid, the share that was right; valids, that share of each class (nan for one that
+--- was not there), and averageValid, their mean; unionvalids, right ones by all that were or were taken for the class,
+--- and averageUnionValid.
+function ConfusionMatrix:updateValids()
+  local mat, n, all, right = self.mat:totable(), self.nclasses, 0, 0
+  local rows, columns = {}, {}
+  for i = 1, n do
+    rows[i], columns[i] = rows[i] or 0, columns[i] or 0
+    for k = 1, n do
+      rows[i], columns[k] = rows[i] + mat[i][k], (columns[k] or 0) + mat[i][k]
+    end
+    all, right = all + rows[i], right + mat[i][i]
+  end
+  for i = 1, n do
+    self.valids[i] = mat[i][i] / rows[i]
+    self.unionvalids[i] = mat[i][i] / (rows[i] + columns[i] - mat[i][i])
+  end
+  self.totalValid = right / all
+  self.averageValid, self.averageUnionValid = mean(self.valids), mean(self.unionvalids)
+end
+
+--- The counts and shares, as Torch7 prints them.
+function ConfusionMatrix:repr()
+  self:updateValids()
+  local n, lines = self.nclasses, {"ConfusionMatrix:"}
+  local mat, most = self.mat:totable(), self.mat:max():item()
+  local width = math.max(8, most > 0 and 1 + math.ceil(math.log10(most)) or 0)
+  for i = 1, n do
+    local cells = {}
+    for k = 1, n do cells[k] = ("%" .. width .. "d"):format(mat[i][k]) end
+    local name = self.classes[1] and ("\t[class: %s]"):format(tostring(self.classes[i] or "")) or ""
+    local first, last = i == 1 and "[" or " ", i == n and "]" or " "
+    lines[#lines + 1] = ("%s[%s]%s  %.3f%% %s"):format(first, table.concat(cells), last,
+      self.valids[i] * 100, name)
+  end
+  lines[#lines + 1] = (" + average row correct: %.14g%% "):format(self.averageValid * 100)
+  lines[#lines + 1] = (" + average rowUcol correct (VOC measure): %.14g%% "):format(self.averageUnionValid * 100)
+  lines[#lines + 1] = (" + global correct: %.14g%%"):format(self.totalValid * 100)
+  return (table.concat(lines, "\n"):gsub("%-nan", "nan"))
+end
+
+return ConfusionMatrix

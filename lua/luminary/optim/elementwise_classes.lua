@@ -1,0 +1,273 @@
+--- The classes of the optimizers in luminary.optim.sgd_adam_rules: what an entry says, as options, states and
+--- steps. Gives a table of them by name.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local Optimizer = require "luminary.optim.optimizer"
+
+-- ---- options
+
+local kinds = {number = "number", boolean = "boolean", table = "pair"}
+
+local function spec_of(entry)
+  local spec = {}
+  for _, row in ipairs(entry.options) do
+    if not row.fixed then spec[row[1]] = {kinds[type(row[2])], row[2]} end
+  end
+  return spec
+end
+
+local function is_within(interval, v)
+  local opens, low, high, closes = interval:match("^([%[%(])(.-), (.-)([%]%)])$")
+  low, high = tonumber(low), high == "inf" and math.huge or tonumber(high)
+  return (v > low or opens == "[" and v == low) and (v < high or closes == "]" and v == high)
+end
+
+local function check_limits(who, row, value)
+  local name, limits = row[1], row[3]
+  if limits == "positive" then
+    options.arg(who, name, value, "positive")
+  elseif limits and type(value) == "table" then
+    for i, v in ipairs(value) do
+      local interval = type(limits) == "table" and limits[i] or limits
+      if not is_within(interval, v) then
+        options.fail("%s: %s[%d] has to be in %s, got %g", who, name, i, interval, v)
+      end
+    end
+  elseif limits and not is_within(limits, value) then
+    options.fail("%s: %s has to be in %s, got %g", who, name, limits, value)
+  end
+end
+
+local Elementwise = class.define("Elementwise", Optimizer)
+
+function Elementwise:check_group(group)
+  local entry = self.entry
+  for _, row in ipairs(entry.options) do
+    if not row.fixed then check_limits(self.__name, row, group[row[1]]) end
+  end
+  local wrong = entry.check and entry.check(group)
+  if wrong then options.fail("%s: %s", self.__name, wrong) end
+end
+
+-- The group's options as the core takes them: one number after another, in the entry's order.
+local function numbers_of(entry, group)
+  local numbers, n = {}, 0
+  for _, row in ipairs(entry.options) do
+    local value = group[row[1]]
+    if row.as then
+      if type(value) ~= "table" then value = {value, value} end
+      numbers[n + 1], numbers[n + 2] = value[1], value[2]
+      n = n + 2
+    else
+      n = n + 1
+      numbers[n] = value
+    end
+  end
+  return numbers
+end
+
+-- ---- states
+
+local function is_on(value) return value ~= 0 and value ~= false and value ~= nil end
+
+local function make(row, group, p)
+  local start = row.start and (group[row.start] or row.start) or 0
+  return core.keep(core.ops.full_like(p:detach(), start))
+end
+
+-- The states that a group's options ask for.
+local function wanted(entry, group)
+  local rows = {}
+  for _, row in ipairs(entry.states) do
+    if not row.when or is_on(group[row.when]) then rows[#rows + 1] = row end
+  end
+  return rows
+end
+
+function Elementwise:check_state(state)
+  for _, row in ipairs(self.entry.states) do
+    local value = state[row[1]]
+    if not row.when and value == nil then return "there is no " .. row[1] end
+    if value and not core.is_tensor(value) then
+      return ("%s has to be a tensor, got %s"):format(row[1], options.describe(value))
+    end
+  end
+  for _, row in ipairs(self.entry.carried or {}) do
+    if type(state[row[1]]) ~= "number" then return row[1] .. " has to be a number" end
+  end
+  return Optimizer.check_state(self, state)
+end
+
+-- ---- steps
+
+-- The states as a list for each row, by name; nil if one is not there yet.
+local function lists_of(rows, states)
+  local lists = {}
+  for _, row in ipairs(rows) do
+    local name, list = row[1], {}
+    for i, state in ipairs(states) do
+      local t = state[name]
+      if not t then return nil end
+      list[i] = t
+    end
+    lists[name] = list
+  end
+  return lists
+end
+
+-- What a parameter has carried here: a list, or nil at first.
+local function carried_by(entry, state)
+  local list
+  for k, row in ipairs(entry.carried or {}) do
+    local value = state[row[1]]
+    if value == nil then return nil end
+    list = list or {}
+    list[k] = value
+  end
+  return list
+end
+
+local function carry_the_same(entry, states)
+  for _, row in ipairs(entry.carried or {}) do
+    local value = states[1][row[1]]
+    for _, state in ipairs(states) do
+      if state[row[1]] ~= value then return false end
+    end
+  end
+  return true
+end
+
+-- Parameters that cannot go in one call, in parts that can: alike in whether they have their states, and in what they
+-- carried here.
+local function parts_of(entry, rows, params, states)
+  local parts, by_key = {}, {}
+  for i, p in ipairs(params) do
+    local state, first = states[i], false
+    for _, row in ipairs(rows) do first = first or not state[row[1]] end
+    local key = tostring(first)
+    for _, row in ipairs(entry.carried or {}) do key = ("%s %.17g"):format(key, state[row[1]] or 0 / 0) end
+    local part = by_key[key]
+    if not part then
+      part = {params = {}, states = {}}
+      by_key[key], parts[#parts + 1] = part, part
+    end
+    part.params[#part.params + 1], part.states[#part.states + 1] = p, state
+  end
+  for _, part in ipairs(parts) do part.lists = lists_of(rows, part.states) end
+  return parts
+end
+
+-- New states in the places of those that are not there; and what to put where once the step is made.
+local function lists_made(rows, group, part)
+  local lists, made = {}, {}
+  for _, row in ipairs(rows) do
+    local name, list = row[1], {}
+    for i, state in ipairs(part.states) do
+      list[i] = state[name]
+      if not list[i] then
+        list[i] = make(row, group, part.params[i])
+        made[#made + 1] = {state, name, list[i]}
+      end
+    end
+    lists[name] = list
+  end
+  return lists, made
+end
+
+local function carry(entry, states, ...)
+  for k, row in ipairs(entry.carried) do
+    local value = select(k, ...)
+    for _, state in ipairs(states) do state[row[1]] = value end
+  end
+end
+
+-- At each replay of a captured step the device goes on with its number and what is carried, and so do we. Of steps made
+-- beside replays it is told before the next one.
+local function follow_replays(self, states, call)
+  local entry, at, who = self.entry, core.optim_kept_at(), self.__name
+  local replay = {kind = call.kind, options = call.options, params = {}, step = call.step, carried = call.carried}
+  require("luminary.cuda.graph").on_replay(function()
+    local carried = {select(2, core.optim_step(replay))}
+    if entry.carried then
+      carry(entry, states, unpack(carried))
+      replay.carried = carried
+    end
+    replay.step = replay.step + 1
+  end, function(graph)
+    local step, carried = states[1].step + 1, carried_by(entry, states[1])
+    local same = carry_the_same(entry, states)
+    for _, state in ipairs(states) do same = same and state.step + 1 == step end
+    if not same then
+      options.fail("replay: %s has stepped some of the captured parameters, and not all, since the capture: capture "
+        .. "anew", who)
+    end
+    local told = step == replay.step
+    for k, number in ipairs(carried or {}) do told = told and number == replay.carried[k] end
+    if told then return end
+    core.graph_keep(graph, at, {step, unpack(carried or {})})
+    replay.step, replay.carried = step, carried
+  end)
+end
+
+function Elementwise:advance(group, params, states, count)
+  local entry = self.entry
+  local rows, numbers = wanted(entry, group), numbers_of(entry, group)
+  local lists = lists_of(rows, states)
+  local parts = lists and carry_the_same(entry, states) and {{params = params, states = states, lists = lists}}
+    or parts_of(entry, rows, params, states)
+  for _, part in ipairs(parts) do
+    local made
+    if not part.lists then part.lists, made = lists_made(rows, group, part) end
+    local call = {
+      kind = self.kind, options = numbers, params = part.params, states = part.lists, step = count,
+      first = made ~= nil, carried = carried_by(entry, part.states[1]),
+    }
+    local capturing = core.graph_is_capturing()
+    local carried = {select(2, core.optim_step(call))}
+    if capturing and (self.counts or entry.carried) then
+      follow_replays(self, part.states, call)
+    elseif entry.carried and not capturing then
+      carry(entry, part.states, unpack(carried))
+    end
+    for _, new in ipairs(made or {}) do new[1][new[2]] = new[3] end
+  end
+end
+
+--- States made here outlive the scope by themselves; those of a class that has its own `advance` do not.
+function Elementwise:keep_states(states)
+  if self.advance ~= Elementwise.advance then Optimizer.keep_states(self, states) end
+end
+
+-- ---- classes
+
+-- Whether anything in an entry asks for the step's number.
+local function counts(entry)
+  for _, rows in ipairs {entry.scalars, entry.carried or {}} do
+    for _, row in ipairs(rows) do
+      if (row.next or row[2]):find("%f[%w_]t%f[^%w_]") then return true end
+    end
+  end
+  return false
+end
+
+local function help_of(entry)
+  local rows = {}
+  for _, row in ipairs(entry.options) do
+    if not row.fixed then rows[#rows + 1] = {row[1], "any", row[2]} end
+  end
+  local takes = arguments.of({{"params", "table"}}, rows)
+  return ("%s. %s."):format(takes:help("optim." .. entry.name, entry.help), entry.source)
+end
+
+local classes = {}
+for _, entry in ipairs(require "luminary.optim.sgd_adam_rules") do
+  local new = class.define(entry.name, entry.like and classes[entry.like] or Elementwise)
+  new.entry, new.kind, new.spec, new.counts = entry, entry.name, spec_of(entry), counts(entry)
+  new.numbers = {step = true}
+  for _, row in ipairs(entry.carried or {}) do new.numbers[row[1]] = true end
+  new.__help = help_of(entry)
+  classes[entry.name] = new
+end
+return classes

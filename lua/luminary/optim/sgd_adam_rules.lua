@@ -1,0 +1,284 @@
+--- The optimizers that treat every element alike, each told once. The build writes their C and CUDA code from here
+--- (src/optim/generate.lua), and luminary.optim makes their classes. All of an entry's names are PyTorch's.
+---
+--- options   {name, default, limits}: limits are "positive" (at least 0) or an interval such as "[0, 1)", for a pair
+---           one or two; `as` has the names of a pair's numbers below; `fixed` ones are not the user's. true and false
+---           count as 1 and 0. `check` gets a table of options within these limits and says what else is wrong.
+--- modes     options that change what is computed when they are not 0. Each has a loop with and one without, where
+---           with_<option> is constant. {name, needs = "other"}: nothing where that other one is 0.
+--- states    tensors like the parameter, 0 at first or `start`, a number or an option; with `when`, a mode, only then.
+--- carried   numbers that every parameter has, kept from step to step: their `start`, and the `next` step's.
+--- scalars   numbers of a step, in double, each of options, carried numbers, those before it, `t` (this step's number,
+---           from 1) and `first` (whether this step made the states).
+--- update    C for one element, in float, in double for double parameters: p (parameter), g (gradient), the states and
+---           what of the rest it names. sqrt, fabs, sgn (-1, 0, 1) and larger are there; NaN goes through all of them.
+local entries = require "luminary.base.entry_reader"
+
+local list, optimizer = entries.of("optimizer", {
+  options = "table", check = "function?", modes = "table", states = "table", carried = "table?", scalars = "table",
+  update = "string", source = "string", help = "string",
+})
+
+local sign = {"sign", "maximize ? -1 : 1"}
+
+optimizer "SGD" {
+  options = {
+    {"lr", 0.001, "positive"}, {"momentum", 0, "positive"}, {"dampening", 0}, {"weight_decay", 0, "positive"},
+    {"nesterov", false}, {"maximize", false},
+  },
+  check = function(o)
+    if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then return "nesterov needs a momentum and no dampening" end
+  end,
+  modes = {{"weight_decay"}, {"momentum"}, {"nesterov", needs = "momentum"}},
+  states = {{"momentum_buffer", when = "momentum"}},
+  scalars = {sign, {"fresh", "first ? 1 : 1 - dampening"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    if (with_momentum) {
+      momentum_buffer = momentum * momentum_buffer + fresh * g;
+      g = with_nesterov ? g + momentum * momentum_buffer : momentum_buffer;
+    }
+    p -= lr * g;
+  ]],
+  source = "Sutskever et al., \"On the importance of initialization and momentum in deep learning\", 2013",
+  help = [[gradient descent with momentum, Nesterov's too; the buffer of momentum begins as the first gradient]],
+}
+
+optimizer "Adam" {
+  options = {
+    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
+    {"weight_decay", 0, "positive"}, {"amsgrad", false}, {"maximize", false}, {"decoupled_weight_decay", false},
+  },
+  modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}, {"amsgrad"}},
+  states = {{"exp_avg"}, {"exp_avg_sq"}, {"max_exp_avg_sq", when = "amsgrad"}},
+  scalars = {
+    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
+    {"step_size", "lr / (1 - pow(beta1, t))"}, {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
+  },
+  update = [[
+    g *= sign;
+    if (with_decoupled_weight_decay) p *= shrink;
+    else if (with_weight_decay) g += weight_decay * p;
+    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
+    if (with_amsgrad) max_exp_avg_sq = larger(max_exp_avg_sq, exp_avg_sq);
+    p -= step_size * exp_avg / (sqrt(with_amsgrad ? max_exp_avg_sq : exp_avg_sq) * inverse_correction2 + eps);
+  ]],
+  source = "Kingma and Ba, \"Adam: A Method for Stochastic Optimization\", 2015",
+  help = [[steps by the gradient's mean over the root of its square's, both moving averages; weight_decay adds to
+    the gradient; decoupled, it shrinks the weights themselves. amsgrad (Reddi et al. 2018) takes the
+    largest second moment so far]],
+}
+
+optimizer "AdamW" {
+  like = "Adam",
+  options = {{"weight_decay", 0.01, "positive"}, {"decoupled_weight_decay", true, fixed = true}},
+  source = "Loshchilov and Hutter, \"Decoupled Weight Decay Regularization\", 2019",
+  help = "Adam whose weight decay shrinks the weights themselves",
+}
+
+optimizer "Adamax" {
+  options = {
+    {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
+    {"weight_decay", 0, "positive"}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}},
+  states = {{"exp_avg"}, {"exp_inf"}},
+  scalars = {sign, {"fresh1", "1 - beta1"}, {"step_size", "lr / (1 - pow(beta1, t))"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    exp_avg += fresh1 * (g - exp_avg);
+    exp_inf = larger(beta2 * exp_inf, fabs(g) + eps);
+    p -= step_size * exp_avg / exp_inf;
+  ]],
+  source = "Kingma and Ba, \"Adam: A Method for Stochastic Optimization\", 2015, section 7.1",
+  help = "Adam with the largest recent gradient in place of the root of the mean square",
+}
+
+optimizer "NAdam" {
+  options = {
+    {"lr", 0.002, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
+    {"weight_decay", 0, "positive"}, {"momentum_decay", 0.004, "positive"}, {"decoupled_weight_decay", false},
+    {"maximize", false},
+  },
+  modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}},
+  states = {{"exp_avg"}, {"exp_avg_sq"}},
+  carried = {{"mu_product", start = "1", next = "product"}},
+  scalars = {
+    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
+    {"mu", "beta1 * (1 - 0.5 * pow(0.96, t * momentum_decay))"},
+    {"mu_next", "beta1 * (1 - 0.5 * pow(0.96, (t + 1) * momentum_decay))"}, {"product", "mu_product * mu"},
+    {"g_size", "lr * (1 - mu) / (1 - product)"}, {"avg_size", "lr * mu_next / (1 - product * mu_next)"},
+    {"inverse_correction2", "1 / sqrt(1 - pow(beta2, t))"},
+  },
+  update = [[
+    g *= sign;
+    if (with_decoupled_weight_decay) p *= shrink;
+    else if (with_weight_decay) g += weight_decay * p;
+    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
+    p -= (g_size * g + avg_size * exp_avg) / (sqrt(exp_avg_sq) * inverse_correction2 + eps);
+  ]],
+  source = "Dozat, \"Incorporating Nesterov Momentum into Adam\", 2016",
+  help = "Adam with Nesterov's momentum",
+}
+
+optimizer "RAdam" {
+  options = {
+    {"lr", 0.001, "positive"}, {"betas", {0.9, 0.999}, "[0, 1)", as = {"beta1", "beta2"}}, {"eps", 1e-8, "positive"},
+    {"weight_decay", 0, "positive"}, {"decoupled_weight_decay", false}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}, {"decoupled_weight_decay", needs = "weight_decay"}},
+  states = {{"exp_avg"}, {"exp_avg_sq"}},
+  scalars = {
+    sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"},
+    {"step_size", "lr / (1 - pow(beta1, t))"}, {"correction2", "1 - pow(beta2, t)"},
+    {"rho_inf", "2 / (1 - beta2) - 1"}, {"rho", "rho_inf - 2 * t * pow(beta2, t) / correction2"},
+    {"rectified", "rho > 5"},
+    {"adaptive", "rho > 5 ? step_size * sqrt(correction2 * (rho - 4) * (rho - 2) * rho_inf"
+      .. " / ((rho_inf - 4) * (rho_inf - 2) * rho)) : 0"},
+  },
+  update = [[
+    g *= sign;
+    if (with_decoupled_weight_decay) p *= shrink;
+    else if (with_weight_decay) g += weight_decay * p;
+    exp_avg += fresh1 * (g - exp_avg);
+    exp_avg_sq = beta2 * exp_avg_sq + fresh2 * g * g;
+    p -= exp_avg * (rectified != 0 ? adaptive / (sqrt(exp_avg_sq) + eps) : step_size);
+  ]],
+  source = "Liu et al., \"On the Variance of the Adaptive Learning Rate and Beyond\", 2020",
+  help = [[Adam that warms up by itself; without the second moment as long as that is of too few steps (rho of at
+    most 5)]],
+}
+
+optimizer "Adagrad" {
+  options = {
+    {"lr", 0.01, "positive"}, {"lr_decay", 0, "positive"}, {"weight_decay", 0, "positive"},
+    {"initial_accumulator_value", 0, "positive"}, {"eps", 1e-10, "positive"}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}},
+  states = {{"sum", start = "initial_accumulator_value"}},
+  scalars = {sign, {"step_size", "lr / (1 + (t - 1) * lr_decay)"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    sum += g * g;
+    p -= step_size * g / (sqrt(sum) + eps);
+  ]],
+  source = "Duchi et al., \"Adaptive Subgradient Methods for Online Learning and Stochastic Optimization\", 2011",
+  help = "each element's steps by the root of its squared gradients' sum",
+}
+
+optimizer "Adadelta" {
+  options = {
+    {"lr", 1, "positive"}, {"rho", 0.9, "[0, 1]"}, {"eps", 1e-6, "positive"}, {"weight_decay", 0, "positive"},
+    {"maximize", false},
+  },
+  modes = {{"weight_decay"}},
+  states = {{"square_avg"}, {"acc_delta"}},
+  scalars = {sign, {"fresh", "1 - rho"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    square_avg = rho * square_avg + fresh * g * g;
+    real delta = sqrt(acc_delta + eps) / sqrt(square_avg + eps) * g;
+    acc_delta = rho * acc_delta + fresh * delta * delta;
+    p -= lr * delta;
+  ]],
+  source = "Zeiler, \"ADADELTA: An Adaptive Learning Rate Method\", 2012",
+  help = "steps of the size of recent steps, for the gradients' size",
+}
+
+optimizer "RMSprop" {
+  options = {
+    {"lr", 0.01, "positive"}, {"alpha", 0.99, "positive"}, {"eps", 1e-8, "positive"}, {"weight_decay", 0, "positive"},
+    {"momentum", 0, "positive"}, {"centered", false}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}, {"momentum"}, {"centered"}},
+  states = {{"square_avg"}, {"momentum_buffer", when = "momentum"}, {"grad_avg", when = "centered"}},
+  scalars = {sign, {"fresh", "1 - alpha"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    square_avg = alpha * square_avg + fresh * g * g;
+    real square = square_avg;
+    if (with_centered) {
+      grad_avg += fresh * (g - grad_avg);
+      square = larger(square_avg - grad_avg * grad_avg, 0); /* rounding may make it negative */
+    }
+    real step = g / (sqrt(square) + eps);
+    if (with_momentum) step = momentum_buffer = momentum * momentum_buffer + step;
+    p -= lr * step;
+  ]],
+  source = "Tieleman and Hinton, \"Lecture 6.5: rmsprop\", COURSERA: Neural Networks for Machine Learning, 2012",
+  help = [[steps by the gradient over the root of its square's moving average; centered, by the gradients'
+    estimated deviation (Graves 2013)]],
+}
+
+optimizer "Rprop" {
+  options = {
+    {"lr", 0.01, "positive"}, {"etas", {0.5, 1.2}, {"(0, 1)", "(1, inf)"}, as = {"etaminus", "etaplus"}},
+    {"step_sizes", {1e-6, 50}, as = {"step_size_min", "step_size_max"}}, {"maximize", false},
+  },
+  modes = {},
+  states = {{"prev"}, {"step_size", start = "lr"}},
+  scalars = {sign},
+  update = [[
+    g *= sign;
+    real turn = g * prev;
+    step_size *= turn > 0 ? etaplus : turn < 0 ? etaminus : 1;
+    step_size = step_size < step_size_min ? step_size_min : step_size;
+    step_size = step_size > step_size_max ? step_size_max : step_size;
+    g = turn < 0 ? 0 : g;
+    p -= sgn(g) * step_size;
+    prev = g;
+  ]],
+  source = "Riedmiller and Braun, \"A Direct Adaptive Method for Faster Backpropagation Learning\", 1993",
+  help = [[steps by the gradient's sign alone, for whole batches; each element has a step size of its own, lr at
+    first, that shrinks and grows by etas between step_sizes]],
+}
+
+optimizer "ASGD" {
+  options = {
+    {"lr", 0.01, "positive"}, {"lambd", 1e-4, "positive"}, {"alpha", 0.75, "positive"}, {"t0", 1e6},
+    {"weight_decay", 0, "positive"}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}},
+  states = {{"ax"}},
+  carried = {
+    {"eta", start = "lr", next = "lr / pow(1 + lambd * lr * t, alpha)"},
+    {"mu", start = "1", next = "1 / fmax(1, t - t0)"},
+  },
+  scalars = {sign, {"shrink", "1 - lambd * eta"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) g += weight_decay * p;
+    p = p * shrink - eta * g;
+    ax = mu == 1 ? p : ax + mu * (p - ax);
+  ]],
+  source = "Polyak and Juditsky, \"Acceleration of Stochastic Approximation by Averaging\", 1992",
+  help = [[gradient descent with an average of all values on the way; opt.state[p].ax is the average of the
+    parameter's values since step t0]],
+}
+
+optimizer "Lion" {
+  options = {
+    {"lr", 1e-4, "positive"}, {"betas", {0.9, 0.99}, "[0, 1)", as = {"beta1", "beta2"}},
+    {"weight_decay", 0, "positive"}, {"maximize", false},
+  },
+  modes = {{"weight_decay"}},
+  states = {{"exp_avg"}},
+  scalars = {sign, {"shrink", "1 - lr * weight_decay"}, {"fresh1", "1 - beta1"}, {"fresh2", "1 - beta2"}},
+  update = [[
+    g *= sign;
+    if (with_weight_decay) p *= shrink;
+    p -= lr * sgn(beta1 * exp_avg + fresh1 * g);
+    exp_avg = beta2 * exp_avg + fresh2 * g;
+  ]],
+  source = "Chen et al., \"Symbolic Discovery of Optimization Algorithms\", 2023, algorithm 2",
+  help = "steps by the sign of momentum; one state where Adam has two",
+}
+
+return list

@@ -1,0 +1,148 @@
+--- lm.paths: names of files and folders, and what is there, as Torch7's package paths.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local ffi = require "ffi"
+
+ffi.cdef [[
+  struct lm_paths_entry { uint64_t inode; int64_t next; unsigned short size; unsigned char kind; char name[256]; };
+  void *lm_paths_opendir(const char *) __asm__("opendir");
+  struct lm_paths_entry *lm_paths_readdir(void *) __asm__("readdir");
+  int lm_paths_closedir(void *) __asm__("closedir");
+  int lm_paths_mkdir(const char *, unsigned) __asm__("mkdir");
+  int lm_paths_rmdir(const char *) __asm__("rmdir");
+  char *lm_paths_getcwd(char *, size_t) __asm__("getcwd");]]
+
+local C = ffi.C
+local paths = {}
+
+local function text(who, path, name) return options.arg(who, name or "path", path, "string") end
+
+--- The folder that the process works in.
+function paths.cwd()
+  local buffer = ffi.new("char[?]", 65536)
+  if C.lm_paths_getcwd(buffer, 65536) == nil then options.fail("paths.cwd: the working folder is gone") end
+  return ffi.string(buffer)
+end
+
+--- paths.home: the user's folder, $HOME.
+paths.home = os.getenv "HOME" or "/"
+
+--- paths.concat(a, b, …): one path of several; one that begins with a slash begins anew. "." and ".." are resolved, a
+--- path that does not begin with a slash is in the working folder: paths.concat("a", "..", "b") is /home/me/b.
+function paths.concat(...)
+  local path = ""
+  for i = 1, select("#", ...) do
+    local part = text("paths.concat", (select(i, ...)), "argument " .. i)
+    path = part:sub(1, 1) == "/" and part or path .. "/" .. part
+    if i == 1 and part:sub(1, 1) ~= "/" then path = paths.cwd() .. path end
+  end
+  if path == "" then return paths.cwd() end
+  local parts = {}
+  for part in path:gmatch "[^/]+" do
+    if part == ".." then
+      parts[#parts] = nil
+    elseif part ~= "." then
+      parts[#parts + 1] = part
+    end
+  end
+  return "/" .. table.concat(parts, "/")
+end
+
+--- The last part of a path; without `suffix`, where it ends so: paths.basename("/a/b.lua", ".lua") is "b".
+function paths.basename(path, suffix)
+  local name = text("paths.basename", path):gsub("/+$", ""):match "[^/]*$"
+  if suffix == nil then return name end
+  suffix = text("paths.basename", suffix, "suffix"):gsub("^%.?", ".")
+  local cut = #name - #suffix
+  return cut > 0 and name:sub(cut + 1) == suffix and name:sub(1, cut) or name
+end
+
+--- A path without its last part: "." where there is no other.
+function paths.dirname(path)
+  local short = text("paths.dirname", path):gsub("(.)/+$", "%1")
+  local folder = short:match "^(.*)/[^/]*$"
+  if not folder then return "." end
+  return folder:gsub("/+$", "") ~= "" and folder or "/"
+end
+
+--- What stands after the last point of a file's name; nil where there is none.
+function paths.extname(path) return paths.basename(path):match "%.([^.]+)$" end
+
+-- What a path is, in the core's words; nil where there is nothing.
+local function kind(who, path)
+  if text(who, path) == "" then return nil end
+  return core.file_kind(path)
+end
+
+--- Whether there is a regular file.
+function paths.filep(path) return kind("paths.filep", path) == "a regular file" end
+
+--- Whether there is a folder.
+function paths.dirp(path) return kind("paths.dirp", path) == "a folder" end
+
+--- Makes a folder, and those above it that are missing. Whether it is there then.
+function paths.mkdir(path)
+  local at = text("paths.mkdir", path):match "^/" or ""
+  for part in path:gmatch "[^/]+" do
+    at = at .. part .. "/"
+    C.lm_paths_mkdir(at, 511) -- 0777, less what umask takes
+  end
+  return paths.dirp(path)
+end
+
+--- Removes an empty folder. Whether it did.
+function paths.rmdir(path) return C.lm_paths_rmdir(text("paths.rmdir", path)) == 0 end
+
+--- The names in a folder, sorted, with "." and ".."; nil where there is no such folder.
+function paths.dir(path)
+  local names, folder = {}, C.lm_paths_opendir(text("paths.dir", path))
+  if folder == nil then return nil end
+  local entry = C.lm_paths_readdir(folder)
+  while entry ~= nil do
+    names[#names + 1] = ffi.string(entry.name)
+    entry = C.lm_paths_readdir(folder)
+  end
+  C.lm_paths_closedir(folder)
+  table.sort(names)
+  return names
+end
+
+-- An iterator over the names of a folder for which wanted(name) holds.
+local function walk(who, path, wanted)
+  local names, i = paths.dir(path), 0
+  if not names then options.fail("%s: there is no folder '%s'", who, path) end
+  return function()
+    repeat i = i + 1 until names[i] == nil or wanted(names[i])
+    return names[i]
+  end
+end
+
+--- for name in paths.files(folder [, filter]) do: all names in it, "." and ".." too, or those that `filter`, a pattern
+--- or a function of a name, takes.
+function paths.files(path, filter)
+  text("paths.files", path)
+  if filter ~= nil and type(filter) ~= "function" then text("paths.files", filter, "filter") end
+  return walk("paths.files", path, function(name)
+    if type(filter) == "function" then return filter(name) end
+    return filter == nil or name:find(filter) ~= nil
+  end)
+end
+
+--- for name in paths.iterfiles(folder) do: its regular files.
+function paths.iterfiles(path)
+  text("paths.iterfiles", path)
+  return walk("paths.iterfiles", path, function(name) return paths.filep(path .. "/" .. name) end)
+end
+
+--- for name in paths.iterdirs(folder) do: the folders in it, without "." and "..".
+function paths.iterdirs(path)
+  text("paths.iterdirs", path)
+  return walk("paths.iterdirs", path, function(name)
+    return name ~= "." and name ~= ".." and paths.dirp(path .. "/" .. name)
+  end)
+end
+
+--- A name for a file that is not there yet.
+function paths.tmpname() return os.tmpname() end
+
+return options.strict("paths", paths)

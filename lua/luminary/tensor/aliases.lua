@@ -1,0 +1,34 @@
+--- Ops under other names that PyTorch has for them too, as functions of `lm` and as methods; in place with a _ where
+--- the op has that.
+local core = require "luminary.core"
+
+local ops, methods = core.ops, core.methods
+
+-- functions: what there is, by name; of: the op that a name stands for
+local aliases = {functions = {}, of = {}}
+local functions = aliases.functions
+for name, op in ([[
+  absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan arctan2=atan2 arctanh=atanh clip=clamp
+  concat=cat concatenate=cat divide=div fix=trunc greater=gt greater_equal=ge less=lt less_equal=le multiply=mul
+  negative=neg not_equal=ne sgn=sign subtract=sub swapaxes=transpose swapdims=transpose true_divide=div
+]]):gmatch "(%S+)=(%S+)" do
+  for _, ending in ipairs {"", "_"} do
+    functions[name .. ending], aliases.of[name .. ending] = rawget(ops, op .. ending), op .. ending
+    methods[name .. ending] = rawget(methods, op .. ending)
+  end
+end
+
+--- x:float_power(exponent): x to the power of exponent, both as float64.
+function functions.float_power(x, exponent)
+  if core.is_tensor(x) then x = methods.to(x, "float64") end
+  if exponent == 2 then return ops.square(x) end
+  if core.is_tensor(exponent) then exponent = methods.to(exponent, "float64") end
+  return ops.pow(x, exponent)
+end
+methods.float_power = functions.float_power
+
+--- x:ravel(): x's elements in one dim, without a copy where they lie in order.
+function functions.ravel(x) return ops.flatten(x) end
+methods.ravel = functions.ravel
+
+return aliases

@@ -1,0 +1,157 @@
+--- Products and distances that are made of other ops.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local einsum = require "luminary.tensor.einsum"
+
+local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
+local products = {einsum = einsum.of}
+
+local function letters(first, n)
+  local list = {}
+  for i = 1, n do list[i] = string.char(first:byte() + i - 1) end
+  return list
+end
+
+-- A dim from 1, of one from 1 or from the end.
+local function dim_of(who, x, dim)
+  arg(who, "dims", dim, "integer")
+  if dim == 0 or dim < -x.ndim or dim > x.ndim then
+    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
+  end
+  return dim > 0 and dim or x.ndim + 1 + dim
+end
+
+--- lm.tensordot(a, b [, {dims = 2}]): a and b's products summed over the last `dims` dims of a and the first of b, or
+--- over dims = {of a, of b}, two lists; what is left of a comes first.
+function products.tensordot(a, b, opts)
+  local who = "tensordot"
+  arg(who, "a", a, "tensor")
+  arg(who, "b", b, "tensor")
+  local dims = opts
+  if options.is_plain(opts) and (next(opts) == nil or opts.dims ~= nil) then
+    dims = options.check(who, opts, {dims = {"any"}}, "dims").dims
+  end
+  if dims == nil then dims = 2 end
+  local of_a, of_b = {}, {}
+  if type(dims) == "number" then
+    arg(who, "dims", dims, "natural")
+    if dims > math.min(a.ndim, b.ndim) then
+      fail("%s: dims is %d; a is %s, b %s", who, dims, describe(a), describe(b))
+    end
+    for i = 1, dims do of_a[i], of_b[i] = a.ndim - dims + i, i end
+  elseif options.is_plain(dims) and options.is_plain(dims[1]) and options.is_plain(dims[2])
+    and #dims[1] == #dims[2] then
+    for i, dim in ipairs(dims[1]) do of_a[i] = dim_of(who, a, dim) end
+    for i, dim in ipairs(dims[2]) do of_b[i] = dim_of(who, b, dim) end
+  else
+    fail("%s: dims has to be a number, or two lists of as many dims each, got %s", who, describe(dims))
+  end
+  local names_a, names_b, gone = letters("a", a.ndim), letters("A", b.ndim), {}
+  for i, dim in ipairs(of_a) do
+    if a.shape[dim] ~= b.shape[of_b[i]] and a.shape[dim] ~= 1 and b.shape[of_b[i]] ~= 1 then
+      fail("%s: dim %d of a %s and dim %d of b %s are not of one size", who, dim, describe(a), of_b[i], describe(b))
+    end
+    if gone[names_a[dim]] then fail("%s: dim %d of a is twice among dims", who, dim) end
+    names_b[of_b[i]], gone[names_a[dim]] = names_a[dim], true
+  end
+  local left = (table.concat(names_a) .. table.concat(names_b)):gsub("%a", function(c) return gone[c] and "" or c end)
+  return einsum.of(table.concat(names_a) .. "," .. table.concat(names_b) .. "->" .. left, a, b)
+end
+
+--- lm.inner(a, b): sums of products over the last dims of both; of a number and a tensor, their product.
+function products.inner(a, b)
+  arg("inner", "a", a, "tensor")
+  arg("inner", "b", b, "tensor")
+  if a.ndim == 0 or b.ndim == 0 then return a * b end
+  if a.shape[a.ndim] ~= b.shape[b.ndim] then
+    fail("inner: a is %s, b %s; their last sizes differ", describe(a), describe(b))
+  end
+  return products.tensordot(a, b, {dims = {{-1}, {-1}}})
+end
+
+--- lm.kron(a, b): Kronecker's product: b times each element of a, at its place.
+function products.kron(a, b)
+  arg("kron", "a", a, "tensor")
+  arg("kron", "b", b, "tensor")
+  local n, of_a, of_b, shape = math.max(a.ndim, b.ndim), {}, {}, {}
+  for d = 1, n do
+    local at_a, at_b = d - n + a.ndim, d - n + b.ndim
+    local i, j = at_a > 0 and a.shape[at_a] or 1, at_b > 0 and b.shape[at_b] or 1
+    of_a[2 * d - 1], of_a[2 * d], of_b[2 * d - 1], of_b[2 * d], shape[d] = i, 1, 1, j, i * j
+  end
+  if n > 4 then -- in pairs of dims that would be too many
+    fail("kron: a is %s, b %s; at most 4 dims", describe(a), describe(b))
+  end
+  return ops.reshape(ops.reshape(a, of_a) * ops.reshape(b, of_b), shape)
+end
+
+local AS_PRODUCT = 25 -- rows from which differences are taken by matrix products, as in PyTorch
+
+--- lm.cdist(x1, x2 [, {p = 2, compute_mode}]): [..., n, m] and [..., r, m] to [..., n, r], the p-norms of the rows'
+--- differences. compute_mode is PyTorch's: "use_mm_for_euclid_dist_if_necessary", which is the default and takes matrix
+--- products for p = 2 and more than 25 rows, "use_mm_for_euclid_dist" or "donot_use_mm_for_euclid_dist".
+function products.cdist(x1, x2, opts)
+  local who = "cdist"
+  local if_many, always = "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist"
+  if type(opts) == "number" then opts = {p = opts} end
+  local o = options.check(who, opts, {
+    p = {"positive", 2}, compute_mode = {{if_many, always, "donot_use_mm_for_euclid_dist"}, if_many},
+  }, "p")
+  arg(who, "x1", x1, "tensor")
+  arg(who, "x2", x2, "tensor")
+  if x1.ndim < 2 or x2.ndim < 2 or x1.shape[x1.ndim] ~= x2.shape[x2.ndim] then
+    fail("%s: x1 is %s, x2 %s; [..., n, m] and [..., r, m] wanted", who, describe(x1), describe(x2))
+  end
+  local many = x1.shape[x1.ndim - 1] > AS_PRODUCT or x2.shape[x2.ndim - 1] > AS_PRODUCT
+  if o.p ~= 2 or not (o.compute_mode == always or o.compute_mode == if_many and many) then
+    return ops.norm(ops.unsqueeze(x1, -2) - ops.unsqueeze(x2, -3), o.p, -1)
+  end
+  local squares = ops.sum(ops.square(x1), -1, {keepdim = true}) + ops.unsqueeze(ops.sum(ops.square(x2), -1), -2)
+  local squared = squares - ops.matmul(x1, ops.transpose(x2, -1, -2)) * 2
+  local none = ops.le(squared, 0) -- where sqrt has no gradient
+  return ops.masked_fill(ops.sqrt(ops.masked_fill(squared, none, 1)), none, 0)
+end
+
+--- lm.pdist(x [, {p = 2}]): the p-norms of the differences of all pairs of x's rows: 1 and 2, 1 and 3, …, 2 and 3, …
+function products.pdist(x, opts)
+  if type(opts) == "number" then opts = {p = opts} end
+  local o = options.check("pdist", opts, {p = {"positive", 2}}, "p")
+  arg("pdist", "x", x, "tensor")
+  if x.ndim ~= 2 then fail("pdist: x is %s; [n, m] wanted", describe(x)) end
+  local places = ops.arange(x.shape[1], {device = x.device})
+  local pairs_of = ops.nonzero(ops.gt(places, ops.unsqueeze(places, 2)))
+  return ops.norm(x:index_select(1, pairs_of:select(2, 1)) - x:index_select(1, pairs_of:select(2, 2)), o.p, 2)
+end
+
+-- lm.linalg.multi_dot, for its caller `who`.
+local function multi_dot(who, tensors)
+  if not options.is_plain(tensors) or #tensors < 2 then fail("%s: a list of 2 or more tensors wanted", who) end
+  local terms, n = {}, #tensors
+  for i, x in ipairs(tensors) do
+    arg(who, "tensor " .. i, x, "tensor")
+    local vector = x.ndim == 1 and (i == 1 or i == n)
+    if x.ndim ~= 2 and not vector then
+      fail("%s: tensor %d is %s; matrices wanted, the first and the last may be vectors", who, i, describe(x))
+    end
+    local before = tensors[i - 1]
+    if before and before.shape[before.ndim] ~= x.shape[1] then
+      fail("%s: tensor %d is %s, tensor %d %s; the sizes between them differ", who, i - 1, describe(before), i,
+        describe(x))
+    end
+    terms[i] = {x = x, labels = {i, i + 1}}
+    if vector then terms[i].labels = {i == 1 and 2 or n} end
+  end
+  local kept = {}
+  if tensors[1].ndim == 2 then kept[1] = 1 end
+  if tensors[n].ndim == 2 then kept[#kept + 1] = n + 1 end
+  return einsum.product(terms, kept)
+end
+
+--- lm.chain_matmul(a, b, …): the product of matrices in the order that costs least; lm.linalg.multi_dot of a list.
+function products.chain_matmul(...) return multi_dot("chain_matmul", {...}) end
+
+--- lm.linalg.multi_dot(tensors): the product of a list of matrices in the order that costs least; the first and the
+--- last may be vectors.
+function products.multi_dot(tensors) return multi_dot("multi_dot", tensors) end
+
+return products

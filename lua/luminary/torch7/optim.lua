@@ -1,0 +1,28 @@
+--- Torch7's optim over Torch7's tensors: luminary's functions of the same names, with x, the gradients and the state as
+--- these tensors.
+local options = require "luminary.base.options"
+local class = require "luminary.torch7.class"
+local ours = require "luminary.optim"
+local tensor = require "luminary.torch7.tensor"
+
+local optim = class.packages.optim
+
+for _, name in ipairs {"sgd", "adam", "adagrad", "rmsprop", "lbfgs"} do
+  --- optim.name(feval, x [, config [, state]]): as luminary's.
+  optim[name] = function(feval, x, config, state)
+    options.arg(name, "feval", feval, "function")
+    local _, losses = ours[name](function()
+      local loss, grad = feval(x)
+      return tensor.raw_all(loss), tensor.raw_all(grad)
+    end, tensor.raw(x, name), config, state)
+    return x, losses
+  end
+end
+optim.lswolfe = ours.lswolfe
+
+local ConfusionMatrix = ours.ConfusionMatrix:extend "ConfusionMatrix"
+function ConfusionMatrix:add(...) return self.super.add(self, unpack(tensor.raw_all {...})) end
+function ConfusionMatrix:batchAdd(...) return self.super.batchAdd(self, unpack(tensor.raw_all {...})) end
+optim.ConfusionMatrix, optim.Logger = ConfusionMatrix, ours.Logger
+
+return optim

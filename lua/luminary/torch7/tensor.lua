@@ -1,0 +1,469 @@
+--- Torch7's tensors: objects over luminary's tensors, which share their memory and are outside of autograd. What is in
+--- place in Torch7 is in place here, reductions keep their dim, and those over all give numbers.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local fail, ops, ours = options.fail, core.ops, core.methods
+
+local tensor = {}
+local methods = {}
+local raw_of = setmetatable({}, {__mode = "k"}) -- object -> tensor; userdata, since LuaJIT asks no table for its length
+local prototype = newproxy(true)
+local meta = getmetatable(prototype)
+meta.__library_object = true
+
+local dtypes = {FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", LongTensor = "int64",
+  IntTensor = "int32", ByteTensor = "uint8"}
+local names = {bool = "torch.ByteTensor", bfloat16 = "torch.BFloat16Tensor"}
+for name, dtype in pairs(dtypes) do names[dtype] = "torch." .. name end
+
+tensor.default = "float64" -- the dtype of torch.Tensor
+
+local function is(v) return raw_of[v] ~= nil end
+
+-- The object of a luminary tensor.
+local function wrap(x)
+  if x.dtype == "bool" then x = x:to "uint8" end
+  local object = newproxy(prototype)
+  raw_of[object] = core.keep(x.requires_grad and x:detach() or x)
+  return object
+end
+
+-- The luminary tensor of an object.
+local function raw(v, who)
+  local x = raw_of[v]
+  if x == nil then
+    if core.is_tensor(v) then return v end
+    fail("%s: a tensor wanted, got %s", who or "torch", options.describe(v))
+  end
+  return x
+end
+tensor.is, tensor.wrap, tensor.raw = is, wrap, raw
+
+-- f(...) on tables, tensors in them wrapped or unwrapped.
+local function each(v, f, wanted)
+  if wanted(v) then return f(v) end
+  if type(v) ~= "table" or getmetatable(v) then return v end
+  local out = {}
+  for key, value in pairs(v) do out[key] = each(value, f, wanted) end
+  return out
+end
+--- Tensors in tables too, as luminary's; and the way back.
+function tensor.raw_all(v) return each(v, raw, is) end
+function tensor.wrap_all(v) return each(v, wrap, core.is_tensor) end
+
+function meta.__torch_type(object)
+  local x = raw_of[object]
+  return x.is_cuda and x.dtype == "float32" and "torch.CudaTensor" or names[x.dtype]
+end
+
+-- ---- sizes
+
+local Sizes = {__typename = "torch.LongStorage"}
+local SizeMethods = {}
+function SizeMethods.size(s) return #s end
+function SizeMethods.totable(s) return {unpack(s)} end
+Sizes.__index = SizeMethods
+function Sizes.__tostring(s)
+  local lines = {}
+  for i, n in ipairs(s) do lines[i] = (" %d\n"):format(n) end
+  return table.concat(lines) .. ("[torch.LongStorage of size %d]\n"):format(#s)
+end
+function Sizes.__eq(a, b) return table.concat(a, ",") == table.concat(b, ",") end
+
+--- A LongStorage of these numbers: what x:size() and #x give, and what constructors take for sizes.
+function tensor.sizes(list) return setmetatable({unpack(list)}, Sizes) end
+
+-- Sizes as numbers, a list or a LongStorage.
+local function sizes_from(...)
+  local first = ...
+  return type(first) == "table" and {unpack(first)} or {...}
+end
+
+--- The dtype of "torch.FloatTensor" or "FloatTensor".
+function tensor.dtype_of(name)
+  local short = tostring(name):gsub("^torch%.", "")
+  if short == "Tensor" then return tensor.default end
+  return dtypes[short] or fail("torch: there is no tensor type '%s'", tostring(name))
+end
+
+--- torch.FloatTensor and the like: of sizes, uninitialized; of a table of values; of sizes as a LongStorage; of a
+--- tensor, whose memory is shared where the type is the same.
+function tensor.new(dtype, ...)
+  local first = ...
+  if is(first) then return wrap(raw(first):to(dtype)) end
+  if core.is_tensor(first) then return wrap(first:detach():to(dtype)) end
+  if type(first) == "table" and getmetatable(first) ~= Sizes then
+    return wrap(core.tensor(#first > 0 and tensor.raw_all(first) or {}, {dtype = dtype}))
+  end
+  local list = sizes_from(...)
+  return wrap(ops.empty(#list > 0 and list or {0}, {dtype = dtype}))
+end
+
+-- ---- indexing
+
+local function number_or_view(x) return x.ndim == 0 and x:item() or wrap(x) end
+
+-- x[{i, {a, b}, {}}] of Torch7.
+local function part(x, index)
+  local dim = 1
+  for _, at in ipairs(index) do
+    if type(at) == "number" then
+      x = ops.select(x, dim, at)
+    else
+      local n = x:size(dim)
+      local first, last = at[1] or 1, at[2] or at[1] or n
+      if first < 0 then first = n + 1 + first end
+      if last < 0 then last = n + 1 + last end
+      x = ops.narrow(x, dim, first, last - first + 1)
+      dim = dim + 1
+    end
+  end
+  return x
+end
+
+function meta.__index(object, key)
+  local x = raw_of[object]
+  if type(key) == "number" then return number_or_view(ops.select(x, 1, key)) end
+  if is(key) then return methods.maskedSelect(object, key) end
+  if type(key) == "table" then return number_or_view(part(x, key)) end
+  return methods[key]
+end
+
+function meta.__newindex(object, key, value)
+  local x = raw_of[object]
+  if is(key) then return methods[is(value) and "maskedCopy" or "maskedFill"](object, key, value) end
+  local place = type(key) == "number" and ops.select(x, 1, key) or type(key) == "table" and part(x, key)
+    or fail("torch: a tensor has no field '%s' to set", tostring(key))
+  if is(value) then place:copy_(raw(value):expand(place.shape)) else place:fill_(value) end
+end
+
+function meta.__len(object) return tensor.sizes(raw_of[object].shape) end
+
+function meta.__tostring(object)
+  local x, shape = raw_of[object], {}
+  for i, n in ipairs(x.shape) do shape[i] = tostring(n) end
+  return ("%s\n[%s of size %s]\n"):format(tostring(x), meta.__torch_type(object), table.concat(shape, "x"))
+end
+
+local function operand(v) return is(v) and raw_of[v] or v end
+for event, op in pairs {add = ops.add, sub = ops.sub, div = ops.div} do
+  meta["__" .. event] = function(a, b) return wrap(op(operand(a), operand(b))) end
+end
+function meta.__unm(a) return wrap(ops.neg(raw_of[a])) end
+-- A number, the dot product of vectors, or the matrix product, as Torch7's.
+function meta.__mul(a, b)
+  if not is(a) or not is(b) then return wrap(ops.mul(operand(a), operand(b))) end
+  a, b = raw_of[a], raw_of[b]
+  return number_or_view(a.ndim == 1 and b.ndim == 1 and ops.sum(ops.mul(a, b)) or ops.matmul(a, b))
+end
+
+-- ---- results in place
+
+-- Makes the object hold values, over its memory where the sizes are the same.
+local function put(object, values)
+  local x = raw_of[object]
+  if x.shape == values.shape then
+    x:copy_(values)
+  else
+    raw_of[object] = core.keep(ops.clone(values):to(x.dtype))
+  end
+  return object
+end
+
+-- How many of these are tensors, and a list of them as luminary's.
+local function read(...)
+  local list, count = {...}, 0
+  for i = 1, select("#", ...) do
+    if is(list[i]) then list[i], count = raw_of[list[i]], count + 1 end
+  end
+  return count, list, select("#", ...)
+end
+
+-- x:name(...) writes into x; torch.name(...) gives a new tensor, or writes into the first where there is one more
+-- than it takes. compute(source, …) gives the values of at most `tensors` tensors.
+tensor.functions = {}
+local function define(name, tensors, compute)
+  methods[name] = function(object, ...)
+    local count, list, n = read(...)
+    local elsewhere = count >= tensors or count > 0 and tensors == 2 and type(list[n]) == "number" -- x:add(y, 1)
+    if elsewhere then return put(object, compute(unpack(list, 1, n))) end
+    return put(object, compute(raw(object, name), unpack(list, 1, n)))
+  end
+  tensor.functions[name] = function(...)
+    local count, list, n = read(...)
+    if count > tensors or count == 2 and tensors == 2 and type(list[n]) == "number" then return methods[name](...) end
+    return wrap(compute(unpack(list, 1, n)))
+  end
+end
+
+for _, name in ipairs {
+  "abs", "ceil", "floor", "round", "trunc", "frac", "exp", "log", "log1p", "sqrt", "rsqrt", "neg", "sign", "sin", "cos",
+  "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "sigmoid", "erf",
+} do
+  local op = rawget(ops, name)
+  if op then define(name, 1, op) end
+end
+
+-- (x, v), (x, y), (x, v, y)
+local function scaled(op)
+  return function(x, v, y)
+    if y == nil then return op(x, v) end
+    return op(x, ops.mul(y, v))
+  end
+end
+define("add", 2, scaled(ops.add))
+define("csub", 2, scaled(ops.sub))
+define("mul", 1, ops.mul)
+define("div", 1, ops.div)
+define("pow", 1, ops.pow)
+define("clamp", 1, function(x, low, high) return ops.clamp_range(x, low, high) end)
+define("remainder", 1, ops.remainder)
+for name, op in pairs {cmul = ops.mul, cdiv = ops.div, cpow = ops.pow, cmax = ops.maximum, cmin = ops.minimum} do
+  define(name, 2, op)
+end
+for name, op in pairs {addcmul = ops.mul, addcdiv = ops.div} do
+  define(name, 3, function(x, v, a, b)
+    if b == nil then return ops.add(x, op(v, a)) end
+    return ops.add(x, ops.mul(op(a, b), v))
+  end)
+end
+local function outer(a, b) return ops.mul(ops.unsqueeze(a, 2), ops.unsqueeze(b, 1)) end
+local with_sum = {mm = "addmm", mv = "addmv", bmm = "baddbmm", ger = "addr"}
+for name, op in pairs {mm = ops.matmul, mv = ops.matmul, bmm = ops.matmul, ger = outer} do
+  define(name, 2, op)
+  -- torch.addmm([v1,] x, [v2,] a, b) and x:addmm([[v1,] v2,] a, b): v1 * x + v2 * a b
+  define(with_sum[name], 3, function(...)
+    local list, numbers = {}, {}
+    for i = 1, select("#", ...) do
+      local v = select(i, ...)
+      table.insert(type(v) == "number" and numbers or list, v)
+    end
+    local x, a, b = unpack(list)
+    local before = (#numbers == 2 or type(...) == "number") and table.remove(numbers, 1) or 1
+    return ops.add(ops.mul(x, before), ops.mul(op(a, b), numbers[1] or 1))
+  end)
+end
+
+-- ---- filling and sizes
+
+local function in_place(name, change)
+  methods[name] = function(object, ...)
+    change(raw(object, name), ...)
+    return object
+  end
+end
+in_place("fill", function(x, v) x:fill_(v) end)
+in_place("zero", function(x) x:zero_() end)
+in_place("uniform", function(x, a, b) x:uniform_(a or 0, b or 1) end)
+in_place("normal", function(x, mean, std) x:normal_(mean or 0, std or 1) end)
+in_place("bernoulli", function(x, p) x:bernoulli_(p or 0.5) end)
+in_place("random", function(x, a, b)
+  if b == nil then a, b = 1, a or 2 ^ 24 end
+  x:random_(a, b + 1)
+end)
+in_place("apply", function(x, f)
+  local flat = ours.contiguous(x):view {-1}
+  local values = flat:totable()
+  for i, v in ipairs(values) do
+    local new = f(v)
+    if new ~= nil then values[i] = new end
+  end
+  x:copy_(core.tensor(values, {dtype = x.dtype}):view(x.shape))
+end)
+in_place("map", function(x, other, f)
+  local a, b = x:reshape({-1}):totable(), raw(other, "map"):reshape({-1}):totable()
+  for i, v in ipairs(a) do a[i] = f(v, b[i]) or v end
+  x:copy_(core.tensor(a, {dtype = x.dtype}):view(x.shape))
+end)
+in_place("maskedFill", function(x, mask, v) x:masked_fill_(raw(mask):to "bool", v) end)
+in_place("maskedCopy", function(x, mask, from)
+  local at = ops.nonzero(raw(mask):reshape {-1}):reshape {-1}
+  local flat = ops.clone(x):view {-1}
+  flat:index_put_({at}, raw(from):reshape({-1}):narrow(1, 1, at:numel()):to(x.dtype))
+  x:copy_(flat:view(x.shape))
+end)
+in_place("indexAdd", function(x, dim, index, from) x:copy_(ops.index_add(x, dim, raw(index), raw(from))) end)
+in_place("indexCopy", function(x, dim, index, from)
+  for i, at in ipairs(raw(index):totable()) do ops.select(x, dim, at):copy_(ops.select(raw(from), dim, i)) end
+end)
+in_place("indexFill", function(x, dim, index, v)
+  for _, at in ipairs(raw(index):totable()) do ops.select(x, dim, at):fill_(v) end
+end)
+in_place("scatter", function(x, dim, index, v)
+  index = raw(index)
+  local from = is(v) and raw(v) or ops.full(index.shape, v, {dtype = x.dtype})
+  local keep = ops.scatter_add(ops.zeros_like(x), dim, index, ops.ones(index.shape, {dtype = x.dtype}))
+  x:copy_(ops.where(ops.gt(keep, 0), ops.scatter_add(ops.zeros_like(x), dim, index, from), x))
+end)
+
+--- x:copy(y): y's values, of as many elements, whatever the sizes.
+function methods.copy(object, other)
+  local x, from = raw(object), raw(other, "copy")
+  if x:numel() ~= from:numel() then fail("copy: %d elements into %d", from:numel(), x:numel()) end
+  x:copy_(from:reshape(x.shape))
+  return object
+end
+
+--- x:resize(…): those sizes, over the same memory where it is large enough.
+function methods.resize(object, ...)
+  local x, list, n = raw(object), sizes_from(...), 1
+  for _, size in ipairs(list) do n = n * size end
+  local flat = ours.contiguous(x):view {-1}
+  if n > flat:numel() then
+    local longer = ops.empty({n}, {dtype = x.dtype, device = x.device})
+    if flat:numel() > 0 then longer:narrow(1, 1, flat:numel()):copy_(flat) end
+    flat = longer
+  end
+  raw_of[object] = core.keep(ops.narrow(flat, 1, 1, n):view(list))
+  return object
+end
+function methods.resizeAs(object, other) return methods.resize(object, raw(other).shape) end
+
+--- x:set([y]): takes over what y has; nothing without y.
+function methods.set(object, other)
+  raw_of[object] = other and raw(other) or ops.empty({0}, {dtype = raw(object).dtype})
+  return object
+end
+
+-- ---- asking
+
+function methods.nElement(object) return raw_of[object]:numel() end
+methods.numel = methods.nElement
+function methods.dim(object) return raw_of[object]:numel() > 0 and raw_of[object].ndim or 0 end
+methods.nDimension = methods.dim
+function methods.size(object, dim)
+  if dim then return raw_of[object]:size(dim) end
+  return tensor.sizes(raw_of[object].shape)
+end
+function methods.stride(object, dim)
+  if dim then return raw_of[object]:stride(dim) end
+  return tensor.sizes(raw_of[object]:stride())
+end
+function methods.storageOffset(object) return raw_of[object]:storage_offset() + 1 end
+function methods.isContiguous(object) return raw_of[object]:is_contiguous() end
+function methods.isSameSizeAs(object, other) return raw_of[object].shape == raw(other).shape end
+function methods.equal(object, other) return raw_of[object]:equal(raw(other)) end
+function methods.totable(object) return raw_of[object]:totable() end
+--- The luminary tensor over the same memory.
+function methods.raw(object) return raw_of[object] end
+
+--- x:type(): "torch.FloatTensor"; x:type("torch.LongTensor"): x in that type.
+function methods.type(object, name)
+  if name == nil then return meta.__torch_type(object) end
+  if name == "torch.CudaTensor" then return wrap(raw_of[object]:to("cuda", "float32")) end
+  return wrap(raw_of[object]:to(tensor.dtype_of(name)))
+end
+function methods.typeAs(object, other) return methods.type(object, meta.__torch_type(other)) end
+for name, short in pairs {float = "FloatTensor", double = "DoubleTensor", long = "LongTensor", int = "IntTensor",
+  byte = "ByteTensor", half = "HalfTensor", cuda = "CudaTensor"} do
+  methods[name] = function(object) return methods.type(object, "torch." .. short) end
+end
+function methods.new(object, ...) return tensor.new(raw_of[object].dtype, ...) end
+
+-- ---- new objects
+
+local function gives(name, compute)
+  methods[name] = function(object, ...) return wrap(compute(raw(object, name), ...)) end
+end
+for _, name in ipairs {"select", "narrow", "transpose", "squeeze", "contiguous", "clone", "t", "unfold"} do
+  if rawget(ops, name) then gives(name, ops[name]) end
+end
+gives("view", function(x, ...) return ops.view(x, sizes_from(...)) end)
+gives("viewAs", function(x, other) return ops.view(x, raw(other).shape) end)
+gives("reshape", function(x, ...) return ops.clone(ops.reshape(x, sizes_from(...))) end)
+gives("expand", function(x, ...) return ops.expand(x, sizes_from(...)) end)
+gives("expandAs", function(x, other) return ops.expand(x, raw(other).shape) end)
+gives("permute", function(x, ...) return ops.permute(x, sizes_from(...)) end)
+gives("repeatTensor", function(x, ...) return ours.repeat_tensor(x, sizes_from(...)) end)
+gives("index", function(x, dim, index) return ops.index_select(x, dim, raw(index)) end)
+gives("gather", function(x, dim, index) return ops.gather(x, dim, raw(index)) end)
+gives("nonzero", function(x) return ops.nonzero(x) end)
+gives("maskedSelect", function(x, mask)
+  return ops.index_select(x:reshape {-1}, 1, ops.nonzero(raw(mask):reshape {-1}):reshape {-1})
+end)
+gives("sub", function(x, ...)
+  local index, given = {}, {...}
+  for i = 1, #given, 2 do index[#index + 1] = {given[i], given[i + 1]} end
+  return part(x, index)
+end)
+for _, name in ipairs {"lt", "le", "gt", "ge", "eq", "ne"} do
+  gives(name, function(x, other) return ops[name](x, operand(other)) end)
+end
+for _, name in ipairs {"split", "chunk"} do
+  methods[name] = function(object, n, dim)
+    local list = {}
+    for i, x in ipairs(ours[name](raw(object), n, dim)) do list[i] = wrap(x) end
+    return list
+  end
+end
+
+-- ---- reductions
+
+function methods.dot(object, other)
+  return ops.sum(ops.mul(raw(object):reshape {-1}, raw(other, "dot"):reshape {-1})):item()
+end
+local function reduction(name, whole, along)
+  methods[name] = function(object, dim, ...)
+    local x = raw(object, name)
+    if dim == nil then return whole(x) end
+    return wrap(along(x, dim, ...))
+  end
+end
+local keep = {keepdim = true}
+local function item(op) return function(x) return op(x):item() end end
+for _, name in ipairs {"sum", "mean", "prod"} do
+  local op = rawget(ops, name)
+  if op then reduction(name, item(op), function(x, dim) return op(x, dim, keep) end) end
+end
+for _, name in ipairs {"std", "var"} do
+  local op = ops[name]
+  reduction(name, item(op), function(x, dim, biased)
+    return op(x, dim, {keepdim = true, correction = biased and 0 or 1})
+  end)
+end
+for _, name in ipairs {"max", "min"} do
+  methods[name] = function(object, dim)
+    local x = raw(object, name)
+    if dim == nil then return core[name](x):item() end
+    local values, places = core[name](x, dim, keep)
+    return wrap(values), wrap(places)
+  end
+end
+methods.norm = function(object, p, dim)
+  local powers = ops.pow(ops.abs(raw(object)), p or 2)
+  if dim then return wrap(ops.pow(ops.sum(powers, dim, keep), 1 / (p or 2))) end
+  return ops.sum(powers):item() ^ (1 / (p or 2))
+end
+function methods.all(object) return ops.all(ops.ne(raw(object), 0)):item() end
+function methods.any(object) return ops.any(ops.ne(raw(object), 0)):item() end
+
+--- x:topk(k, dim, descending, sorted): the smallest, or with `descending` the largest.
+function methods.topk(object, k, dim, descending)
+  local values, places = ops.topk(raw(object), k, dim or -1, {largest = descending or false})
+  return wrap(values), wrap(places)
+end
+--- x:sort([dim [, descending]]): values in order, and where they were.
+function methods.sort(object, dim, descending)
+  return methods.topk(object, raw(object):size(dim or -1), dim, descending)
+end
+
+-- torch.name(x, …) of what gives new objects or numbers.
+for name, method in pairs(methods) do
+  if not tensor.functions[name] and name ~= "type" and name ~= "random" and name ~= "uniform" and name ~= "normal"
+    and name ~= "bernoulli" then
+    tensor.functions[name] = method
+  end
+end
+tensor.methods, tensor.put, tensor.sizes_from = methods, put, sizes_from
+
+setmetatable(methods, {__index = function(_, key)
+  if type(key) == "string" and key:sub(1, 2) ~= "__" then
+    local near = {}
+    for name in pairs(methods) do near[#near + 1] = name end
+    table.sort(near)
+    local found = core.nearest(key, near)
+    fail("torch: tensors have no '%s'%s; x:raw() is luminary's tensor", key, found and "; did you mean '" .. found
+      .. "'?" or "")
+  end
+end})
+return tensor

@@ -1,0 +1,148 @@
+--- Transforms of pixels' values.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local draw = require "luminary.vision.transforms.random"
+local transform = require("luminary.vision.transforms.transform_and_compose").define
+local fail, run = options.fail, native.run
+
+-- ---- dtypes and scales
+
+local function dtype(who, name, v) return core.dtype(options.arg(who, name, v, "string")) end
+
+transform "ToDtype" {
+  takes = {{"dtype", dtype}}, options = {{"scale", "boolean", false}},
+  made = function(self) self.scales_to = self.scale and self.dtype or nil end,
+  apply = function(self, x, out) return pixels.to_dtype("ToDtype", x, self.dtype, self.scale, out) end,
+  help = [[the image in that dtype; with scale, from 0 to 255 (uint8) becomes from 0 to 1 (floats), and the other way
+    round.]],
+}
+
+transform "ConvertImageDtype" {
+  takes = {{"dtype", dtype, "float32"}}, made = function(self) self.scales_to = self.dtype end,
+  apply = function(self, x, out) return pixels.to_dtype("ConvertImageDtype", x, self.dtype, true, out) end,
+  help = "ToDtype with scale.",
+}
+
+local ToTensor = transform "ToTensor" {
+  apply = function(_, x, out)
+    return x.dtype == "uint8" and pixels.to_dtype("ToTensor", x, "float32", true, out) or x
+  end,
+  help = "uint8 as float32 from 0 to 1; floats stay as they are.",
+}
+ToTensor.scales_to = "float32"
+
+local Normalize = transform "Normalize" {
+  takes = {{"mean", "any?"}, {"std", "any?"}},
+  made = function(self) self.statistics = checks.statistics("Normalize", self.mean, self.std) end,
+  apply = function(self, x, out) return pixels.normalize(x, self.statistics, false, out) end,
+  help = [[(x - mean) / std of a float image, each a list of one number for each channel. In a Compose after
+    ToTensor() or ToDtype("float32", {scale = true}) both are one pass.]],
+}
+function Normalize:_apply_scaled(x, out) return pixels.normalize(x, self.statistics, true, out) end
+
+-- ---- grey
+
+transform "Grayscale" {
+  options = {{"num_output_channels", "count", 1}},
+  made = function(self)
+    if self.num_output_channels ~= 1 and self.num_output_channels ~= 3 then
+      fail("Grayscale: num_output_channels has to be 1 or 3, got %d", self.num_output_channels)
+    end
+  end,
+  apply = function(self, x, out) return run("grayscale", x, {self.num_output_channels}, out) end,
+  help = "0.2989 red + 0.587 green + 0.114 blue, as 1 or 3 channels.",
+}
+
+transform "RandomGrayscale" {
+  takes = {{"p", "probability", 0.1}}, chance = true,
+  apply = function(_, x, out)
+    local _, _, channels = native.size(x)
+    return run("grayscale", x, {channels}, out)
+  end,
+  help = "grey with probability p, with as many channels as before.",
+}
+
+-- ---- colours
+
+local kinds = {"brightness", "contrast", "saturation", "hue"}
+
+transform "ColorJitter" {
+  options = {{"brightness", "any"}, {"contrast", "any"}, {"saturation", "any"}, {"hue", "any"}}, draws = true,
+  made = function(self)
+    self.ranges = {}
+    for i, kind in ipairs(kinds) do
+      local v = self[kind]
+      local middle, low, high = kind == "hue" and 0 or 1, kind == "hue" and -0.5 or 0, kind == "hue" and 0.5 or nil
+      if type(v) == "number" then
+        checks.number("ColorJitter", kind, v, 0, high)
+        v = {math.max(middle - v, low), middle + v}
+      end
+      if v ~= nil then
+        v = checks.range("ColorJitter", kind, v, low, high)
+        if v[1] ~= middle or v[2] ~= middle then self.ranges[i], self[kind] = v, v end
+      end
+    end
+  end,
+  apply = function(self, x, out)
+    local order, factors, todo = draw.order(4), {}, {}
+    for i = 1, 4 do
+      local range = self.ranges[i]
+      if range then factors[i] = draw.uniform(range[1], range[2]) end
+    end
+    for _, i in ipairs(order) do
+      if factors[i] then todo[#todo + 1] = i end
+    end
+    local y = x
+    for k, i in ipairs(todo) do
+      local made = run(kinds[i], y, {factors[i]}, k == #todo and out or nil)
+      if k > 1 then y:free() end
+      y = made
+    end
+    return y
+  end,
+  help = [[each adjusted by a random factor, in a random order: from 1 - v to 1 + v, or from {least, largest}; hue
+    from -v to v, at most 0.5.]],
+}
+
+transform "GaussianBlur" {
+  takes = {{"kernel_size", checks.kernel_size}}, options = {{"sigma", "any", {0.1, 2}}}, draws = true,
+  made = function(self)
+    local sigma = self.sigma
+    if type(sigma) == "number" then sigma = {sigma, sigma} end
+    self.sigma = checks.range("GaussianBlur", "sigma", sigma, 1e-6)
+  end,
+  apply = function(self, x, out)
+    local sigma = draw.uniform(self.sigma[1], self.sigma[2])
+    return pixels.blur(x, self.kernel_size, {sigma, sigma}, out)
+  end,
+  help = "functional.gaussian_blur with a sigma from {least, largest}, or with that one.",
+}
+
+local function bits(who, name, v)
+  checks.whole(who, name, v, 0)
+  if v > 8 then fail("%s: %s has to be from 0 to 8, got %d", who, name, v) end
+  return v
+end
+
+-- With probability p one of C's transforms with the numbers of its argument, if it has one.
+local function random(name, operation, argument, help)
+  local p, field = {"p", "probability", 0.5}, argument and argument[1]
+  transform(name) {
+    takes = argument and {argument, p} or {p}, chance = true, help = help,
+    apply = function(self, x, out) return run(operation, x, {field and self[field]}, out) end,
+  }
+end
+
+random("RandomInvert", "invert", nil, "black for white with probability p.")
+random("RandomPosterize", "posterize", {"bits", bits}, "with probability p the upper bits of each value alone.")
+random("RandomSolarize", "solarize", {"threshold", checks.number},
+  "with probability p values from the threshold on are inverted.")
+random("RandomAutocontrast", "autocontrast", nil, "with probability p each channel stretched from black to white.")
+random("RandomEqualize", "equalize", nil,
+  "with probability p each channel's values spread evenly; of uint8 images.")
+random("RandomAdjustSharpness", "sharpness",
+  {"sharpness_factor", function(who, name, v) return checks.number(who, name, v, 0) end},
+  "with probability p blurred (0) or sharpened (above 1).")

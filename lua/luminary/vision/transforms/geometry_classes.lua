@@ -1,0 +1,288 @@
+--- Transforms of where pixels are.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local cropping = require "luminary.vision.transforms.crop_and_pad"
+local draw = require "luminary.vision.transforms.random"
+local sizing = require "luminary.vision.transforms.resize"
+local warping = require "luminary.vision.transforms.rotate_affine_perspective"
+local transform = require("luminary.vision.transforms.transform_and_compose").define
+local fail, run = options.fail, native.run
+
+-- A table of `opts` and more.
+local function merged(opts, more)
+  local all = {}
+  for _, t in ipairs {opts or {}, more} do
+    for key, value in pairs(t) do all[key] = value end
+  end
+  return all
+end
+
+-- Several lists of rows as one.
+local function rows(...)
+  local all = {}
+  for _, list in ipairs {...} do
+    for _, row in ipairs(list) do all[#all + 1] = row end
+  end
+  return all
+end
+
+local SCALED = {{"scaled", "boolean", true}}
+
+-- A part {top, left, height, width} of an encoded image, or all of it, for a result of height x width: `scaled`, at a
+-- half, a quarter or an eighth of its size where that still is as large.
+local function decode(encoded, opts, part, height, width, scaled)
+  local h, w = part and part[3] or encoded.height, part and part[4] or encoded.width
+  local large = scaled and h >= 2 * height and w >= 2 * width
+  return encoded:decode(merged(opts, {crop = part, at_least = large and {height, width} or nil}))
+end
+
+local Resize = transform "Resize" {
+  takes = {{"size", "any?"}}, options = rows(checks.resizing, {{"max_size", "any"}}, SCALED),
+  made = function(self)
+    self.size, self.max_size = checks.resize_size("Resize", self.size, self.max_size)
+    self.mode = sizing.resize_mode(self)
+  end,
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    local height, width = sizing.resized("Resize", h, w, self.size, self.max_size)
+    return sizing.resize(x, height, width, self.mode, nil, out)
+  end,
+  help = [[size is {height, width}, or a number for the smaller side, which keeps the image's proportions; then max_size
+    bounds the larger one. Other interpolations: "nearest", "nearest-exact", "bicubic". scaled: from_encoded may decode
+    a JPEG at a half, a quarter or an eighth of its size.]],
+}
+
+--- resize:from_encoded(encoded [, {mode}]): an image of vision.open_image, decoded and resized.
+function Resize:from_encoded(encoded, opts)
+  local height, width = sizing.resized("Resize", encoded.height, encoded.width, self.size, self.max_size)
+  local x = decode(encoded, opts, nil, height, width, self.scaled)
+  local h, w = native.size(x)
+  local factor = cropping.round(encoded.height / h) -- the last pixels of a scaled image stand for fewer than that
+  local part = {0, 0, math.min(encoded.height / factor, h), math.min(encoded.width / factor, w)}
+  return sizing.resize(x, height, width, self.mode, factor > 1 and part or nil)
+end
+
+-- Its height and width, of its argument `size`.
+local function take_sides(self) self.height, self.width = checks.pair(self.__name, "size", self.size) end
+
+local CenterCrop = transform "CenterCrop" {
+  takes = {{"size", "any?"}}, made = take_sides,
+  apply = function(self, x)
+    local h, w = native.size(x)
+    local top, left = cropping.centre(h, w, self.height, self.width)
+    return cropping.crop(x, top, left, self.height, self.width)
+  end,
+  help = "the middle, of {height, width} or of a square; an image that is smaller gets zeros around it.",
+}
+
+--- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which the middle is decoded.
+function CenterCrop:from_encoded(encoded, opts)
+  local h, w = encoded.height, encoded.width
+  if self.height > h or self.width > w then return self:_apply(encoded:decode(opts)) end
+  local top, left = cropping.centre(h, w, self.height, self.width)
+  return decode(encoded, opts, {top, left, self.height, self.width})
+end
+
+transform "Pad" {
+  takes = {{"padding", checks.padding}}, options = checks.bordering,
+  made = function(self) checks.check_border("Pad", self) end,
+  apply = function(self, x, out) return cropping.pad(x, self.padding, self.padding_mode, self.fill, out) end,
+  help = [[padding is a number for all sides, {left and right, top and bottom} or {left, top, right, bottom}; other
+    modes are "edge" (the last pixel), "reflect" (without it) and "symmetric" (with it). fill: a number, or a list of
+    one for each channel.]],
+}
+
+transform "RandomCrop" {
+  takes = {{"size", "any?"}}, draws = true,
+  options = rows({{"padding", checks.padding}, {"pad_if_needed", "boolean", false}}, checks.bordering),
+  made = function(self)
+    take_sides(self)
+    self.padding = self.padding or {0, 0, 0, 0}
+    checks.check_border("RandomCrop", self)
+  end,
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    local left, top, right, bottom = unpack(self.padding)
+    h, w = h + top + bottom, w + left + right
+    if self.pad_if_needed then
+      local more = math.max(self.height - h, 0)
+      top, bottom, h = top + more, bottom + more, h + 2 * more
+      more = math.max(self.width - w, 0)
+      left, right, w = left + more, right + more, w + 2 * more
+    end
+    if h < self.height or w < self.width then
+      fail("RandomCrop: a crop of %d x %d is larger than the image, %d x %d with its padding; {pad_if_needed = true} "
+        .. "pads it", self.height, self.width, h, w)
+    end
+    local first, second = draw.below(h - self.height + 1), draw.below(w - self.width + 1)
+    if self.padding_mode == "constant" then
+      return cropping.crop(x, first - top, second - left, self.height, self.width, self.fill, out)
+    end
+    local padded = cropping.pad(x, {left, top, right, bottom}, self.padding_mode, self.fill)
+    return cropping.crop(padded, first, second, self.height, self.width)
+  end,
+  help = [[a part of {height, width}, or a square, of the image with padding as of Pad; pad_if_needed: and with as much
+    more as it takes.]],
+}
+
+local RandomResizedCrop = transform "RandomResizedCrop" {
+  takes = {{"size", "any?"}}, draws = true,
+  options = rows({
+    {"scale", checks.range_within(0), {0.08, 1}},
+    {"ratio", checks.range_within(1e-6, 1e6), {3 / 4, 4 / 3}, says = "{3 / 4, 4 / 3}"},
+  }, checks.resizing, SCALED),
+  made = function(self)
+    take_sides(self)
+    self.mode = sizing.resize_mode(self)
+  end,
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    return sizing.resize(x, self.height, self.width, self.mode, {self:get_params(h, w)}, out)
+  end,
+  help = [[a random part of the image, its area and its width by its height in these ranges, resized to {height, width},
+    or to a square. scaled: as of Resize.]],
+}
+
+--- crop:get_params(height, width): top, left, height and width of a part of an image of that size, drawn as
+--- torchvision draws it: in ten tries, else the middle.
+function RandomResizedCrop:get_params(height, width)
+  local ratio = self.ratio
+  for _ = 1, 10 do
+    local area = height * width * draw.uniform(self.scale[1], self.scale[2])
+    local aspect = math.exp(draw.uniform(math.log(ratio[1]), math.log(ratio[2])))
+    local w, h = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
+    if w > 0 and w <= width and h > 0 and h <= height then
+      return draw.below(height - h + 1), draw.below(width - w + 1), h, w
+    end
+  end
+  local w, h = width, height
+  if width / height < ratio[1] then
+    h = cropping.round(w / ratio[1])
+  elseif width / height > ratio[2] then
+    w = cropping.round(h * ratio[2])
+  end
+  h, w = math.max(math.min(h, height), 1), math.max(math.min(w, width), 1)
+  return math.floor((height - h) / 2), math.floor((width - w) / 2), h, w
+end
+
+--- crop:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which a random part is decoded and
+--- resized.
+function RandomResizedCrop:from_encoded(encoded, opts)
+  local part = {self:get_params(encoded.height, encoded.width)}
+  local x = decode(encoded, opts, part, self.height, self.width, self.scaled)
+  return sizing.resize(x, self.height, self.width, self.mode)
+end
+
+local function flip(name, numbers, help)
+  transform(name) {
+    takes = {{"p", "probability", 0.5}}, chance = true, help = help,
+    apply = function(_, x, out) return run("flip", x, numbers, out) end,
+  }
+end
+flip("RandomHorizontalFlip", {1, 0}, "left and right exchanged with probability p.")
+flip("RandomVerticalFlip", {0, 1}, "top and bottom exchanged with probability p.")
+
+transform "RandomRotation" {
+  takes = {{"degrees", checks.angles}}, draws = true,
+  options = rows(checks.mapping, {{"expand", "boolean", false}, {"center", checks.point}}),
+  apply = function(self, x, out)
+    local angle = draw.uniform(self.degrees[1], self.degrees[2])
+    return warping.rotate(x, angle, self, not self.expand and out or nil)
+  end,
+  help = "turned by -degrees to degrees, or by an angle in {least, largest}; the rest is functional.rotate's.",
+}
+
+transform "RandomAffine" {
+  takes = {{"degrees", checks.angles}}, draws = true,
+  options = rows({
+    {"translate", function(who, name, v) return checks.list(who, name, v, {2}, 0, 1) end},
+    {"scale", checks.range_within(1e-6, 1e6)},
+    {"shear", function(who, name, v) return checks.angles(who, name, v, {2, 4}) end},
+  }, checks.mapping, {{"center", checks.point}}),
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    local angle = draw.uniform(self.degrees[1], self.degrees[2])
+    local translate, scale, shear = {0, 0}, 1, {0, 0}
+    if self.translate then
+      local most_x, most_y = self.translate[1] * w, self.translate[2] * h
+      translate = {cropping.round(draw.uniform(-most_x, most_x)), cropping.round(draw.uniform(-most_y, most_y))}
+    end
+    if self.scale then scale = draw.uniform(self.scale[1], self.scale[2]) end
+    if self.shear then
+      shear[1] = draw.uniform(self.shear[1], self.shear[2])
+      if self.shear[4] then shear[2] = draw.uniform(self.shear[3], self.shear[4]) end
+    end
+    local m = warping.affine_matrix(angle, translate, scale, shear, warping.from_middle(x, self.center))
+    return warping.affine(x, m, self, nil, nil, out)
+  end,
+  help = [[turned as by RandomRotation, moved by up to translate, {x, y}, of the width and height, scaled in {least,
+    largest}, and sheared along x as by degrees, or by {least and largest along x, least and largest along y}.]],
+}
+
+transform "RandomPerspective" {
+  options = {{"distortion_scale", "probability", 0.5}, {"p", "probability", 0.5},
+    {"interpolation", {"nearest", "bilinear"}, "bilinear"}, {"fill", checks.channels, 0}},
+  chance = true,
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    local bound_y = math.floor(self.distortion_scale * math.floor(h / 2)) + 1
+    local bound_x = math.floor(self.distortion_scale * math.floor(w / 2)) + 1
+    local function near(bound) return draw.below(bound) end
+    local function far(bound, size) return size - bound + draw.below(bound) end
+    local ends = {{near(bound_x), near(bound_y)}, {far(bound_x, w), near(bound_y)},
+      {far(bound_x, w), far(bound_y, h)}, {near(bound_x), far(bound_y, h)}}
+    if w == 1 or h == 1 then return x end -- four corners on one line
+    local starts = {{0, 0}, {w - 1, 0}, {w - 1, h - 1}, {0, h - 1}}
+    local numbers = warping.perspective_numbers("RandomPerspective", starts, ends)
+    return warping.perspective(x, numbers, self, out)
+  end,
+  help = "with probability p seen from elsewhere: each corner moved by up to distortion_scale of half a side.",
+}
+
+transform "RandomErasing" {
+  options = {
+    {"p", "probability", 0.5}, {"scale", checks.range_within(0, 1), {0.02, 0.33}},
+    {"ratio", checks.range_within(1e-6, 1e6), {0.3, 3.3}}, {"value", "any", 0},
+  },
+  chance = true,
+  made = function(self)
+    local value = self.value
+    if value == "random" then return end
+    if type(value) ~= "number" and (not options.is_plain(value) or #value == 0) then
+      fail("RandomErasing: value has to be a number, a list of one for each channel, or 'random', got %s",
+        options.describe(value))
+    end
+    self.value = checks.channels("RandomErasing", "value", value)
+  end,
+  apply = function(self, x, out)
+    local height, width, channels = native.size(x)
+    if self.value == "random" and not core.is_floating_point(x) then
+      fail("RandomErasing: value = 'random' is for float images, got %s; ToTensor() before it gives one", x.dtype)
+    elseif self.value ~= "random" and #self.value ~= 1 and #self.value ~= channels then
+      fail("RandomErasing: value has %d numbers for %d channels", #self.value, channels)
+    end
+    for _ = 1, 10 do
+      local area = height * width * draw.uniform(self.scale[1], self.scale[2])
+      local aspect = math.exp(draw.uniform(math.log(self.ratio[1]), math.log(self.ratio[2])))
+      local h, w = cropping.round(math.sqrt(area * aspect)), cropping.round(math.sqrt(area / aspect))
+      if h < height and w < width then
+        local y
+        if out then y = out:copy_(x) else y = x:clone() end
+        local i, j = draw.below(height - h + 1), draw.below(width - w + 1)
+        if h == 0 or w == 0 then return y end
+        local part = y:narrow(2, i + 1, h):narrow(3, j + 1, w)
+        if self.value == "random" then
+          part:normal_()
+        else
+          for c = 1, channels do part:select(1, c):fill_(self.value[c] or self.value[1]) end
+        end
+        return y
+      end
+    end
+    return x
+  end,
+  help = [[with probability p a random part, its area and its height by its width in these ranges, becomes value: a
+    number, a list of one for each channel, or "random", for standard normal numbers. Of float images.]],
+}

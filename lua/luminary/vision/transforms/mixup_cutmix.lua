@@ -1,0 +1,117 @@
+--- Batches whose samples are mixed with one another, and their labels too.
+local core = require "luminary.core"
+local class = require "luminary.base.class"
+local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local draw = require "luminary.vision.transforms.random"
+local base = require "luminary.vision.transforms.transform_and_compose"
+local fail, describe, ops = options.fail, options.describe, core.ops
+
+
+local function normal()
+  return math.sqrt(-2 * math.log(1 - draw.uniform(0, 1))) * math.cos(2 * math.pi * draw.uniform(0, 1))
+end
+
+-- The logarithm of a number of the gamma distribution (Marsaglia and Tsang, "A Simple Method for Generating Gamma
+-- Variables", 2000; below 1 by theirs of alpha + 1). A logarithm, since small alphas make numbers too small for
+-- doubles.
+local function log_gamma(alpha)
+  if alpha < 1 then return log_gamma(alpha + 1) + math.log(1 - draw.uniform(0, 1)) / alpha end
+  local d = alpha - 1 / 3
+  local c = 1 / math.sqrt(9 * d)
+  while true do
+    local x = normal()
+    local v = (1 + c * x) ^ 3
+    if v > 0 and math.log(1 - draw.uniform(0, 1)) < x * x / 2 + d - d * v + d * math.log(v) then
+      return math.log(d * v)
+    end
+  end
+end
+
+local function beta(alpha)
+  local a, b = log_gamma(alpha), log_gamma(alpha)
+  return 1 / (1 + math.exp(b - a))
+end
+
+-- Each sample's neighbour before it, the last one's for the first.
+local function rolled(x)
+  local n = x.shape[1]
+  if n == 1 then return x end
+  return ops.cat({x:narrow(1, n, 1), x:narrow(1, 1, n - 1)}, 1)
+end
+
+local function mixed(x, lam) return x * lam + rolled(x) * (1 - lam) end
+
+-- Labels [N] from 1, or what is [N, classes] already, as floats of each class.
+local function one_hot(self, labels, n)
+  if not core.is_tensor(labels) or labels.ndim ~= 1 and labels.ndim ~= 2 then
+    fail("%s: labels [N] from 1, or [N, classes], expected beside the images, got %s", self.__name, describe(labels))
+  end
+  if labels.shape[1] ~= n then
+    fail("%s: %d images and labels %s", self.__name, n, describe(labels))
+  end
+  if labels.ndim == 2 then
+    if self.num_classes and labels.shape[2] ~= self.num_classes then
+      fail("%s: labels of %d classes, but num_classes is %d", self.__name, labels.shape[2], self.num_classes)
+    end
+    return core.is_floating_point(labels) and labels or labels:to("float32")
+  end
+  if not self.num_classes then fail("%s: num_classes has to be given for labels [N]", self.__name) end
+  return ops.one_hot(labels, self.num_classes):to("float32")
+end
+
+local function check_batch(self, x)
+  checks.check(self.__name, x)
+  if x.ndim ~= 4 then fail("%s: a batch [N, C, H, W] expected, got %s", self.__name, describe(x)) end
+  if x.shape[1] == 0 then fail("%s: a batch without images: %s", self.__name, describe(x)) end
+end
+
+local function define(name)
+  local new = class.define(name, base.list.Transform)
+  base.list[name] = new
+  new.of_batch, new.shows = true, {"alpha", "num_classes"}
+  function new:init(opts)
+    opts = options.check(name, opts, {alpha = {"number", 1}, num_classes = {"count"}}, "alpha")
+    self.alpha, self.num_classes = checks.number(name, "alpha", opts.alpha), opts.num_classes
+    if self.alpha <= 0 then fail("%s: alpha has to be above 0, got %g", name, self.alpha) end
+  end
+  return new
+end
+
+--- transforms.MixUp([{alpha = 1, num_classes}]): of a batch and its labels, mixup(x, y): each image and the one
+--- before it weighted by lam and 1 - lam, and their labels too (Zhang et al. 2017); lam is of the distribution
+--- Beta(alpha, alpha), one for the batch. Labels [N] become float32 [N, num_classes]. Of float images.
+local MixUp = define "MixUp"
+
+--- mixup:forward(x, labels): both mixed.
+function MixUp:forward(x, labels)
+  check_batch(self, x)
+  if not core.is_floating_point(x) then fail("MixUp: float images expected, got %s", x.dtype) end
+  labels = one_hot(self, labels, x.shape[1])
+  local lam = beta(self.alpha)
+  return mixed(x, lam), mixed(labels, lam)
+end
+
+--- transforms.CutMix([{alpha = 1, num_classes}]): of a batch and its labels, cutmix(x, y): a random part of each
+--- image is that of the one before it (Yun et al. 2019), 1 - lam of its area but for what lies beyond the border, and
+--- labels are weighted by what is seen; lam and labels as of MixUp.
+local CutMix = define "CutMix"
+
+--- cutmix:forward(x, labels): both mixed.
+function CutMix:forward(x, labels)
+  check_batch(self, x)
+  labels = one_hot(self, labels, x.shape[1])
+  local h, w = native.size(x)
+  local r = 0.5 * math.sqrt(1 - beta(self.alpha))
+  local at_x, at_y = draw.below(w), draw.below(h)
+  local half_w, half_h = math.floor(r * w), math.floor(r * h)
+  local left, right = math.max(at_x - half_w, 0), math.min(at_x + half_w, w)
+  local top, bottom = math.max(at_y - half_h, 0), math.min(at_y + half_h, h)
+  local y = x:clone()
+  if right > left and bottom > top then
+    local function part(t) return t:narrow(3, top + 1, bottom - top):narrow(4, left + 1, right - left) end
+    part(y):copy_(rolled(part(x)))
+  end
+  return y, mixed(labels, 1 - (right - left) * (bottom - top) / (w * h))
+end

@@ -1,0 +1,46 @@
+--- C's transforms by name, on an image or on each of a batch. `out`, where it can be given, is where a result may be
+--- written to; the result says whether it was.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local fail, describe = options.fail, options.describe
+
+local native = {}
+
+--- Height, width and channels.
+function native.size(x)
+  local shape = x.shape
+  local n = #shape
+  return shape[n - 1], shape[n], shape[n - 2]
+end
+
+--- A transform of C's by its name (src/image/transform.h).
+function native.run(name, x, numbers, out)
+  local stride = x:stride()
+  if stride[#stride] ~= 1 then x = x:contiguous() end
+  return core.image_transform(name, x, numbers, out)
+end
+
+--- f(image, out) of each image of a batch, as a batch.
+function native.each(who, x, f)
+  local n = x.shape[1]
+  if n == 0 then fail("%s: a batch without images: %s", who, describe(x)) end
+  local all
+  for i = 1, n do
+    local to = all and all:select(1, i)
+    local y = f(x:select(1, i), to)
+    if not all then
+      all = core.ops.empty({n, unpack(y.shape)}, {dtype = y.dtype, device = y.device})
+      to = all:select(1, i)
+    end
+    if y ~= to then
+      if y.shape ~= to.shape or y.dtype ~= to.dtype then
+        fail("%s: image %d of a batch came out as %s of %s, those before as %s of %s", who, i, describe(y), y.dtype,
+          describe(to), to.dtype)
+      end
+      to:copy_(y)
+    end
+  end
+  return all
+end
+
+return native

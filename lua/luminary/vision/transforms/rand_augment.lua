@@ -1,0 +1,101 @@
+--- RandAugment and TrivialAugment: random choices of transforms and of how strong they are.
+local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local pixels = require "luminary.vision.transforms.blur_normalize_dtype"
+local cropping = require "luminary.vision.transforms.crop_and_pad"
+local draw = require "luminary.vision.transforms.random"
+local warping = require "luminary.vision.transforms.rotate_affine_perspective"
+local transform = require("luminary.vision.transforms.transform_and_compose").define
+local run = native.run
+
+local function sheared(x, shear, how, out)
+  local h, w = native.size(x)
+  local m = warping.affine_matrix(0, {0, 0}, 1, shear, {-w / 2, -h / 2}) -- about the corner
+  return warping.affine(x, m, how, nil, nil, out)
+end
+
+local function moved(x, translate, how, out)
+  return warping.affine(x, warping.affine_matrix(0, translate, 1, {0, 0}, {0, 0}), how, nil, nil, out)
+end
+
+local function toward_zero(v) return v < 0 and math.ceil(v) or math.floor(v) end
+
+local function adjusted(name) return function(x, v, _, out) return run(name, x, {1 + v}, out) end end
+local function plain(name) return function(x, _, _, out) return run(name, x, {}, out) end end
+
+-- Each: its name, whether it goes both ways, and what it does with a strength.
+local ops = {
+  {"Identity", false, function(x) return x end},
+  {"ShearX", true, function(x, v, how, out) return sheared(x, {math.deg(math.atan(v)), 0}, how, out) end},
+  {"ShearY", true, function(x, v, how, out) return sheared(x, {0, math.deg(math.atan(v))}, how, out) end},
+  {"TranslateX", true, function(x, v, how, out) return moved(x, {toward_zero(v), 0}, how, out) end},
+  {"TranslateY", true, function(x, v, how, out) return moved(x, {0, toward_zero(v)}, how, out) end},
+  {"Rotate", true, function(x, v, how, out) return warping.rotate(x, v, how, out) end},
+  {"Brightness", true, adjusted "brightness"},
+  {"Color", true, adjusted "saturation"},
+  {"Contrast", true, adjusted "contrast"},
+  {"Sharpness", true, adjusted "sharpness"},
+  {"Posterize", false, function(x, v, _, out) return run("posterize", x, {v}, out) end},
+  {"Solarize", false, function(x, v, _, out)
+    return run("solarize", x, {v * (x.dtype == "uint8" and 255 or 1)}, out)
+  end},
+  {"AutoContrast", false, plain "autocontrast"},
+  {"Equalize", false, function(x, _, _, out)
+    if x.dtype == "uint8" then return run("equalize", x, {}, out) end
+    local bytes = pixels.to_dtype("equalize", x, "uint8", true)
+    return pixels.to_dtype("equalize", run("equalize", bytes, {}), x.dtype, true, out)
+  end},
+}
+
+-- The strength at `part`, 0 to 1, of the way from none to most: `most` by the op's name, of an image of h x w.
+local function strength(name, part, most, bits)
+  if name == "Posterize" then return 8 - cropping.round(part * bits) end
+  if name == "Solarize" then return 1 - part end
+  return part * (most[name] or 0)
+end
+
+-- One of the ops at `level` of `bins` strengths.
+local function augment(self, x, level, bins, most, bits, out)
+  local op = ops[1 + draw.below(#ops)]
+  if not level then level = draw.below(bins) end
+  local v = strength(op[1], bins > 1 and level / (bins - 1) or 0, most, bits)
+  if op[2] and draw.uniform(0, 1) <= 0.5 then v = -v end
+  return op[3](x, v, self, out)
+end
+
+local BINS = {"num_magnitude_bins", "count", 31}
+
+transform "RandAugment" {
+  options = {{"num_ops", "natural", 2}, {"magnitude", "natural", 9}, BINS, unpack(checks.mapping)}, draws = true,
+  made = function(self)
+    if self.magnitude >= self.num_magnitude_bins then
+      options.fail("RandAugment: magnitude has to be less than num_magnitude_bins, %d, got %d", self.num_magnitude_bins,
+        self.magnitude)
+    end
+  end,
+  apply = function(self, x, out)
+    local h, w = native.size(x)
+    local most = {
+      ShearX = 0.3, ShearY = 0.3, TranslateX = 150 / 331 * w, TranslateY = 150 / 331 * h, Rotate = 30,
+      Brightness = 0.9, Color = 0.9, Contrast = 0.9, Sharpness = 0.9,
+    }
+    for i = 1, self.num_ops do
+      x = augment(self, x, self.magnitude, self.num_magnitude_bins, most, 4, i == self.num_ops and out or nil)
+    end
+    return x
+  end,
+  help = [[num_ops transforms one after the other, each any of 14, at strength `magnitude` of 0 to num_magnitude_bins
+    - 1 (Cubuk et al. 2019). Of images of 1 or 3 channels.]],
+}
+
+local widest = {
+  ShearX = 0.99, ShearY = 0.99, TranslateX = 32, TranslateY = 32, Rotate = 135, Brightness = 0.99, Color = 0.99,
+  Contrast = 0.99, Sharpness = 0.99,
+}
+
+transform "TrivialAugmentWide" {
+  options = {BINS, unpack(checks.mapping)}, draws = true,
+  apply = function(self, x, out) return augment(self, x, nil, self.num_magnitude_bins, widest, 6, out) end,
+  help = [[any one of RandAugment's transforms, at any strength, over wider ranges (Müller and Hutter 2021).]],
+}

@@ -1,0 +1,116 @@
+--- Where pixels come from when an image is rotated, sheared, moved or seen in perspective.
+local options = require "luminary.base.options"
+local native = require "luminary.vision.transforms.native"
+local fail = options.fail
+local run = native.run
+
+local warping = {}
+
+local function with_fill(numbers, fill)
+  for _, v in ipairs(fill or {}) do numbers[#numbers + 1] = v end
+  return numbers
+end
+
+--- The map from an output's pixel to where it comes from, both counted from the middle: rotated by `angle` degrees,
+--- sheared and scaled about the centre, then moved. The inverse of T C R S SHy SHx C^-1, as in torchvision's
+--- _get_inverse_affine_matrix.
+function warping.affine_matrix(angle, translate, scale, shear, centre)
+  local rotation, sx, sy = math.rad(angle), math.rad(shear[1]), math.rad(shear[2])
+  local cx, cy = centre[1], centre[2]
+  local a = math.cos(rotation - sy) / math.cos(sy)
+  local b = -(a * math.tan(sx) + math.sin(rotation))
+  local c = math.sin(rotation - sy) / math.cos(sy)
+  local d = math.cos(rotation) - c * math.tan(sx)
+  local m = {d / scale, -b / scale, 0, -c / scale, a / scale, 0}
+  m[3] = cx - m[1] * (cx + translate[1]) - m[2] * (cy + translate[2])
+  m[6] = cy - m[4] * (cx + translate[1]) - m[5] * (cy + translate[2])
+  return m
+end
+
+--- x through a map of warping.affine_matrix, as height x width (x's), by the options of checks.mapping.
+function warping.affine(x, m, o, height, width, out)
+  local h, w = native.size(x)
+  local bilinear, fill = o.interpolation == "bilinear", o.fill
+  local numbers = {height or h, width or w, bilinear and 1 or 0, fill and #fill or 0, unpack(m)}
+  return run("affine", x, with_fill(numbers, fill), out)
+end
+
+--- centre, in pixels from the upper left corner, as counted from the middle.
+function warping.from_middle(x, centre)
+  local h, w = native.size(x)
+  return centre and {centre[1] - w / 2, centre[2] - h / 2} or {0, 0}
+end
+
+-- Height and width that hold an image of h x w after a map.
+local function expanded(m, h, w)
+  local left, right, top, bottom = 1 / 0, -1 / 0, 1 / 0, -1 / 0
+  for _, x in ipairs {-w / 2, w / 2} do
+    for _, y in ipairs {-h / 2, h / 2} do
+      local nx, ny = m[1] * x + m[2] * y + m[3] + w / 2, m[4] * x + m[5] * y + m[6] + h / 2
+      left, right = math.min(left, nx), math.max(right, nx)
+      top, bottom = math.min(top, ny), math.max(bottom, ny)
+    end
+  end
+  local function cut(v) return (v < 0 and math.ceil or math.floor)(v * 1e4) / 1e4 end -- what rounding has left
+  return math.ceil(cut(bottom)) - math.floor(cut(top)), math.ceil(cut(right)) - math.floor(cut(left))
+end
+
+--- Turned by `angle` degrees against the clock, by the options of checks.mapping, expand and center.
+function warping.rotate(x, angle, o, out)
+  local expand, centre = o.expand, o.center
+  local h, w = native.size(x)
+  angle = angle % 360
+  if not centre then
+    if angle == 0 then return x end
+    if angle == 180 or angle % 90 == 0 and (expand or h == w) then return run("rotate90", x, {angle / 90}, out) end
+  end
+  local m = warping.affine_matrix(-angle, {0, 0}, 1, {0, 0}, warping.from_middle(x, centre))
+  local height, width
+  if expand then height, width = expanded(m, h, w) end
+  return warping.affine(x, m, o, height, width, out)
+end
+
+-- Gaussian elimination with pivots: the solution of `rows`, each its factors and then what they make.
+local function solve(who, rows)
+  local n = #rows
+  for k = 1, n do
+    local best = k
+    for i = k + 1, n do
+      if math.abs(rows[i][k]) > math.abs(rows[best][k]) then best = i end
+    end
+    rows[k], rows[best] = rows[best], rows[k]
+    if math.abs(rows[k][k]) < 1e-12 then
+      fail("%s: four points of which three lie on a line make no perspective", who)
+    end
+    for i = k + 1, n do
+      local factor = rows[i][k] / rows[k][k]
+      for j = k, n + 1 do rows[i][j] = rows[i][j] - factor * rows[k][j] end
+    end
+  end
+  local x = {}
+  for k = n, 1, -1 do
+    local sum = rows[k][n + 1]
+    for j = k + 1, n do sum = sum - rows[k][j] * x[j] end
+    x[k] = sum / rows[k][k]
+  end
+  return x
+end
+
+--- The eight numbers of the perspective that takes endpoints to startpoints, both four of {x, y}.
+function warping.perspective_numbers(who, startpoints, endpoints)
+  local rows = {}
+  for i = 1, 4 do
+    local p, q = endpoints[i], startpoints[i]
+    rows[2 * i - 1] = {p[1], p[2], 1, 0, 0, 0, -q[1] * p[1], -q[1] * p[2], q[1]}
+    rows[2 * i] = {0, 0, 0, p[1], p[2], 1, -q[2] * p[1], -q[2] * p[2], q[2]}
+  end
+  return solve(who, rows)
+end
+
+function warping.perspective(x, coefficients, o, out)
+  local fill = o.fill
+  local numbers = {o.interpolation == "bilinear" and 1 or 0, fill and #fill or 0, unpack(coefficients)}
+  return run("perspective", x, with_fill(numbers, fill), out)
+end
+
+return warping

@@ -1,0 +1,333 @@
+--- The root of all transforms, and those made of others.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local class = require "luminary.base.class"
+local entries = require "luminary.base.entry_reader"
+local options = require "luminary.base.options"
+local checks = require "luminary.vision.transforms.check_arguments"
+local native = require "luminary.vision.transforms.native"
+local draw = require "luminary.vision.transforms.random"
+local fail = options.fail
+
+--- transforms.Transform: what every transform extends; it is called with an image, and gives back what else it is
+--- called with: local x, y = t(x, y). One's own writes forward:
+---
+---   local Noise = transforms.Transform:extend("Noise")
+---   function Noise:init(scale) self.scale = scale end
+---   function Noise:forward(img, ...) return img + lm.randn_like(img) * self.scale, ... end
+---
+--- takes_batches, as below, where forward takes batches.
+local Transform
+
+local function call(self, ...) return self:forward(...) end
+
+Transform = class.guard(class.new("Transform", nil, function(of, ...)
+  local object = class.object(of, {__call = call})
+  object:init(class.arguments(of, ...))
+  return object
+end))
+for key, method in pairs(class.methods) do Transform[key] = method end
+Transform.is = class.is
+Transform.__missing = {
+  get_params = "T.functional has what takes numbers of one's own: T.functional.crop(x, top, left, height, width)",
+}
+Transform.strict = true
+
+local function shown(v)
+  if type(v) == "boolean" then return v and "True" or "False" end
+  if type(v) ~= "table" then return tostring(v) end
+  local list = {}
+  for i, one in ipairs(v) do list[i] = shown(one) end
+  return #list == 1 and list[1] or "(" .. table.concat(list, ", ") .. ")"
+end
+
+--- The transform with its parameters (`shows`, fields), as torchvision writes them.
+function Transform:repr()
+  local list = {}
+  for _, name in ipairs(self.shows or {}) do
+    if self[name] ~= nil then list[#list + 1] = name .. "=" .. shown(self[name]) end
+  end
+  return ("%s(%s)"):format(self.__name, table.concat(list, ", "))
+end
+
+-- What those of the library have instead of forward: _apply(img [, out]), for one image and, where they draw nothing
+-- (`draws`), for a batch. `ours`: nobody but the caller has what _apply gives, unless it is what went in.
+
+--- t:forward(img, ...): img transformed, and the rest. A batch [N, C, H, W] is transformed image by image where
+--- random numbers are drawn: as its images would be, one after the other.
+function Transform:forward(img, ...)
+  if not self._apply then fail("%s: define function %s:forward(img, ...)", self.__name, self.__name) end
+  checks.check(self.__name, img)
+  if self.draws and img.ndim == 4 then
+    return native.each(self.__name, img, function(x, out) return self:_apply(x, out) end), ...
+  end
+  return self:_apply(img), ...
+end
+
+-- The forwards that transform one image at a time, by _apply; a class of the user's may have another.
+local image_wise = {[Transform.forward] = true}
+local function by_image(part)
+  return type(part) ~= "function" and class.is(part, Transform) and part._apply ~= nil
+    and image_wise[part.forward] == true
+end
+
+--- t:takes_batches(): whether t(batch) of a batch [N, C, H, W] is what its images give one after the other, random
+--- numbers included. Data sets then hand it all images of a batch at once. Transforms of images do, and Compose of
+--- such; a class of one's own may define it and say so.
+function Transform:takes_batches() return by_image(self) and self.each_image ~= false end
+
+local transforms = {Transform = Transform}
+
+-- A transform of images one by one is an entry: takes and options, which are rows of base/arguments.lua and fields;
+-- made(self), once these are there; apply(self, x, out) for an image; draws: whether it draws random numbers; chance:
+-- whether it is done with probability self.p alone; help, one sentence.
+local _, add_entry = entries.of("transform", {
+  takes = "table?", options = "table?", made = "function?", apply = "function", draws = "boolean?", chance = "boolean?",
+  help = "string",
+})
+
+local function define(name)
+  return function(entry)
+    add_entry(name)(entry)
+    local new, takes, apply = class.define(name, Transform), arguments.of(entry.takes, entry.options), entry.apply
+    new.ours, new.draws, new.shows = true, entry.draws or entry.chance or false, {}
+    for _, rows in ipairs {entry.takes or {}, entry.options or {}} do
+      for _, row in ipairs(rows) do new.shows[#new.shows + 1] = row[1] end
+    end
+    new.init = takes:constructor(name, entry.made)
+    rawset(new, "_apply", entry.chance and function(self, x, out) -- raw: an entry's apply may do without `out`
+      if not draw.chance(self.p) then return x end
+      return apply(self, x, out)
+    end or apply)
+    new.__help = takes:help("transforms." .. name, entry.help)
+    transforms[name] = new
+    return new
+  end
+end
+
+-- ---- those made of others
+
+local function is_callable(v)
+  if type(v) == "function" then return true end
+  local record = class.record(v)
+  return record ~= nil and (record.is_module or class.is(v, Transform)) or false
+end
+
+-- A checked list of what a container is made of.
+local function parts_of(who, list)
+  if not options.is_plain(list) or #list == 0 then
+    fail("%s: a list of transforms expected, got %s", who, options.describe(list))
+  end
+  local parts = {}
+  for i = 1, #list do
+    if not is_callable(list[i]) then
+      fail("%s: transform %d has to be a transform or a function, got %s", who, i, options.describe(list[i]))
+    end
+    parts[i] = list[i]
+  end
+  return parts
+end
+
+local function every(parts, test)
+  for _, part in ipairs(parts) do
+    if not test(part) then return false end
+  end
+  return true
+end
+
+local Container = class.define("Container", Transform)
+
+function Container:set_parts(list)
+  self.transforms = parts_of(self.__name, list)
+  self.each_image = every(self.transforms, function(part)
+    return by_image(part) and part.each_image ~= false
+  end)
+  self.of_batch = not every(self.transforms, function(part) return type(part) == "function" or not part.of_batch end)
+  self.ours = self.each_image and every(self.transforms, function(part) return part.ours end)
+  self.draws = true
+end
+
+--- The container with the transforms in it, one a line.
+function Container:repr()
+  local lines = {self.p and "  p=" .. shown(self.p)}
+  for _, part in ipairs(self.transforms) do lines[#lines + 1] = "  " .. tostring(part):gsub("\n", "\n  ") end
+  return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n)"
+end
+
+-- One part, with what it takes: functions and modules take the image alone.
+local function whole(part, ...)
+  if by_image(part) then return part:forward(...) end
+  if type(part) == "function" or not class.is(part, Transform) then return part((...)), select(2, ...) end
+  return part(...)
+end
+
+local function each_whole(self, first, ...)
+  if first > #self.transforms then return ... end
+  return each_whole(self, first + 1, whole(self.transforms[first], ...))
+end
+
+--- container:forward(img, ...): img transformed, and the rest. With a MixUp or CutMix in it, it draws once for the
+--- whole batch, and all of it and the rest goes to what is drawn.
+function Container:forward(img, ...)
+  if self.of_batch then return self:_whole(img, ...) end
+  return Transform.forward(self, img, ...)
+end
+
+local function define_container(name)
+  local new = class.define(name, Container)
+  transforms[name] = new
+  return new
+end
+
+-- One part after the other from `first` on. What a part of ours has made, and nobody else has, gives its memory up at
+-- once, for the next image to be laid in.
+local function chain(self, first, x, out)
+  local parts, fused = self.transforms, self.fused
+  local last, own, i = #parts, false, first
+  while i <= last do
+    local part = parts[i]
+    local y
+    if fused[i] and core.is_tensor(x) and x.dtype == "uint8" then
+      i = i + 1
+      y = parts[i]:_apply_scaled(x, i == last and out or nil)
+    elseif by_image(part) then
+      y = part:_apply(x, i == last and out or nil)
+    else
+      y = part(x)
+    end
+    local ours = by_image(part) and part.ours
+    if y ~= x then
+      if own and ours then x:free() end
+      own = ours
+    elseif not ours then
+      own = false
+    end
+    x, i = y, i + 1
+  end
+  return x
+end
+
+--- transforms.Compose(list): one transform (or function, or module) after the other. A batch goes through them image
+--- by image, so that it comes out as its images would, if all are transforms of images; functions, MixUp and CutMix
+--- see the batch, and what else Compose is called with.
+local Compose = define_container "Compose"
+
+function Compose:init(list)
+  self:set_parts(list)
+  self.draws = false
+  self.fused = {}
+  for i, part in ipairs(self.transforms) do
+    self.draws = self.draws or by_image(part) and part.draws or false
+    local following = self.transforms[i + 1]
+    self.fused[i] = following ~= nil and by_image(part) and part.scales_to == "float32"
+      and by_image(following) and following._apply_scaled ~= nil
+  end
+end
+
+function Compose:_apply(x, out) return chain(self, 1, x, out) end
+
+--- compose:forward(img, ...): img through all of them, and the rest.
+function Compose:forward(img, ...)
+  if not self.each_image then return each_whole(self, 1, img, ...) end
+  return Transform.forward(self, img, ...)
+end
+
+image_wise[Container.forward], image_wise[Compose.forward] = true, true
+
+--- compose:from_encoded(encoded [, {mode}]): an image of vision.open_image, of which no more is decoded than the
+--- first transform needs, transformed.
+function Compose:from_encoded(encoded, opts)
+  local first = self.transforms[1]
+  if by_image(first) and first.from_encoded then
+    local x = first:from_encoded(encoded, opts)
+    if self.each_image then return chain(self, 2, x) end
+    return (each_whole(self, 2, x))
+  end
+  return (self:forward(encoded:decode(opts)))
+end
+
+define "Identity" {apply = function(_, x) return x end, help = "nothing is changed."}
+
+--- transforms.Lambda(f): f(img), of an image or of a batch as it comes.
+local Lambda = class.define("Lambda", Transform)
+transforms.Lambda = Lambda
+
+function Lambda:init(f)
+  if type(f) ~= "function" then fail("Lambda: a function expected, got %s", options.describe(f)) end
+  self.f = f
+end
+
+--- lambda:forward(img, ...): f(img), and the rest.
+function Lambda:forward(img, ...) return self.f(img), ... end
+
+-- What one part makes of an image.
+local function apply_part(part, x, out)
+  if by_image(part) then return part:_apply(x, out) end
+  return (part(x))
+end
+
+--- transforms.RandomApply(list [, {p = 0.5}]): all of them one after the other, or none, with probability p.
+local RandomApply = define_container "RandomApply"
+
+function RandomApply:init(list, opts)
+  self:set_parts(list)
+  self.p = options.check("RandomApply", opts, {p = {"probability", 0.5}}, "p").p
+  self.fused = {}
+end
+
+function RandomApply:_apply(x, out)
+  if not draw.chance(self.p) then return x end
+  return chain(self, 1, x, out)
+end
+
+function RandomApply:_whole(...)
+  if not draw.chance(self.p) then return ... end
+  return each_whole(self, 1, ...)
+end
+
+--- transforms.RandomChoice(list [, {p}]): one of them, each as likely, or as the list p says. Of MixUp and CutMix one
+--- for the batch: local x, y = T.RandomChoice {T.MixUp {…}, T.CutMix {…}}(x, y).
+local RandomChoice = define_container "RandomChoice"
+
+function RandomChoice:init(list, opts)
+  self:set_parts(list)
+  local n = #self.transforms
+  local p = options.check("RandomChoice", opts, {p = {"table"}}, "p").p
+  self.sums = {}
+  local total = 0
+  p = p and checks.list("RandomChoice", "p", p, {n}, 0)
+  self.p = p
+  for i = 1, n do
+    total = total + (p and p[i] or 1)
+    self.sums[i] = total
+  end
+  if total == 0 then fail("RandomChoice: no number of p is above 0") end
+end
+
+local function chosen(self)
+  local at = draw.uniform(0, self.sums[#self.sums])
+  for i, sum in ipairs(self.sums) do
+    if at < sum then return self.transforms[i] end
+  end
+end
+
+function RandomChoice:_apply(x, out) return apply_part(chosen(self), x, out) end
+function RandomChoice:_whole(...) return whole(chosen(self), ...) end
+
+--- transforms.RandomOrder(list): all of them, in a random order.
+local RandomOrder = define_container "RandomOrder"
+function RandomOrder:init(list) self:set_parts(list) end
+
+function RandomOrder:_apply(x, _)
+  for _, i in ipairs(draw.order(#self.transforms)) do x = apply_part(self.transforms[i], x) end
+  return x
+end
+
+local function in_order(self, order, at, ...)
+  if at > #order then return ... end
+  return in_order(self, order, at + 1, whole(self.transforms[order[at]], ...))
+end
+
+function RandomOrder:_whole(...) return in_order(self, draw.order(#self.transforms), 1, ...) end
+
+return {list = transforms, define = define}

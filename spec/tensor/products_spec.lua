@@ -1,0 +1,160 @@
+-- einsum and the products made of it, lm.linalg's norms, distances.
+local lm = require "luminary"
+local F = lm.nn.functional
+
+local function close(what, got, want)
+  local near = lm.allclose(got, want, { rtol = 1e-5, atol = 1e-5 })
+  assert(near, ("%s: %s instead of %s"):format(what, tostring(got), tostring(want)))
+  assert.equal(table.concat(want.shape, ","), table.concat(got.shape, ","), what)
+end
+local function message(f, ...)
+  local ok, why = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(why)
+end
+
+describe("einsum", function()
+  local a, b, c, v, batch = nil, nil, nil, nil, nil
+  before_each(function()
+    a, b, c, v, batch = lm.randn(3, 4), lm.randn(4, 5), lm.randn(5, 2), lm.randn(4), lm.randn(2, 3, 4)
+  end)
+  after_each(function() a, b, c, v, batch = nil, nil, nil, nil, nil end)
+
+  it("of one tensor permutes, sums and takes diagonals", function()
+    close("transposed", lm.einsum("ij->ji", a), a:t())
+    close("without an arrow", lm.einsum("ba", a), a:t())
+    close("summed", lm.einsum("ij->", a), a:sum())
+    close("a dim", lm.einsum("i j -> j", a), a:sum(1))
+    local square = lm.tensor { { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 9 } }
+    close("trace", lm.einsum("ii", square), lm.tensor(15))
+    close("diagonal", lm.einsum("ii->i", square), lm.tensor { 1, 5, 9 })
+    close("of integers", lm.einsum("ij->i", square:long()), lm.tensor({ 6, 15, 24 }, { dtype = "int64" }))
+    local three = lm.randn(2, 3, 2)
+    close("among others", lm.einsum("iji->ji", three), lm.stack({ three[1]:select(2, 1), three[2]:select(2, 2) }, 2))
+  end)
+
+  it("of two is a product of matrices, batched or not, outer or elementwise", function()
+    close("matrices", lm.einsum("ij,jk", a, b), a:matmul(b))
+    close("in a list", lm.einsum("ij,jk->ki", { a, b }), a:matmul(b):t())
+    close("a vector", lm.einsum("ij,j->i", a, v), a:matmul(v))
+    close("outer", lm.einsum("i,j->ij", v, v), v:outer(v))
+    close("elementwise", lm.einsum("i,i->i", v, v), v * v)
+    close("dot", lm.einsum("i,i", v, v), v:dot(v))
+    close("batches", lm.einsum("bij,jk->bik", batch, b), batch:matmul(b))
+    close("ellipsis", lm.einsum("...ij,...kj->...ik", batch, a), batch:matmul(a:t()))
+    close("ellipsis summed", lm.einsum("...j->j", batch), batch:sum { 1, 2 })
+    close("size 1", lm.einsum("ij,ij->i", a, v:unsqueeze(1)), a:matmul(v))
+    close("empty", lm.einsum("ij,jk->ik", lm.zeros(2, 0), lm.zeros(0, 3)), lm.zeros(2, 3))
+  end)
+
+  it("of more takes the cheapest pairs first", function()
+    close("three", lm.einsum("ij,jk,kl->il", a, b, c), a:matmul(b):matmul(c))
+    -- From the left, the first product alone has 64 million elements.
+    local long, short = lm.ones(8000), lm.ones(8000)
+    close("vectors", lm.einsum("i,j,j,i->", long, short, short, long), lm.tensor(64e6))
+    local chain = {}
+    for i = 1, 8 do chain[i] = lm.eye(3) * i end
+    close("eight", lm.einsum("ab,bc,cd,de,ef,fg,gh,hi->ai", chain), lm.eye(3) * 40320)
+  end)
+
+  it("has gradients", function()
+    local x = lm.randn({ 2, 3 }, { dtype = "float64" }):requires_grad_()
+    local y = lm.randn({ 3, 2 }, { dtype = "float64" }):requires_grad_()
+    assert(lm.autograd.gradcheck(function(p, q) return lm.einsum("ij,jk,kj->ik", p, q, p) end, { x, y }))
+    assert(lm.autograd.gradcheck(function(p, q) return lm.einsum("ij,jk->i", p, q) end, { x, y }))
+  end)
+
+  it("names the subscript that is wrong", function()
+    local cases = {
+      { "subscript 'j' is 4 in operand 1 and 3 in operand 2", "ij,jk", a, a },
+      { "'ij,j' is for 2 tensors, got 1", "ij,j", a },
+      { "'ij' is for 1 tensors, got 2", "ij", a, a },
+      { "operand 1 has the subscripts 'ijk', which are 3, and is a tensor %[3, 4%]", "ijk", a },
+      { "operand 1 has the subscripts 'i', which are 1", "i", a },
+      { "subscript 'k' of the output 'ik' is in no operand", "ij->ik", a },
+      { "subscript 'i' is twice in the output 'ii'", "ij->ii", a },
+      { "'2' in 'i2' is no subscript", "i2", a },
+      { "subscript 'i' of operand 1, 'ii', is 3 and 4", "ii", a },
+      { "has two ellipses", "...i...", a },
+      { "operand 2 has to be a tensor, got number 3", "i,", v, 3 },
+    }
+    for _, case in ipairs(cases) do assert.matches(case[1], message(lm.einsum, unpack(case, 2))) end
+    assert.matches("equation has to be a string", message(lm.einsum, a))
+  end)
+end)
+
+describe("products:", function()
+  it("tensordot, inner, kron", function()
+    local a, b = lm.randn(2, 3, 4), lm.randn(4, 3, 5)
+    close("two lists", lm.tensordot(a, b, { dims = { { 2, 3 }, { 2, 1 } } }), lm.einsum("abc,cbd->ad", a, b))
+    close("a number", lm.tensordot(a, lm.ones(4, 2), { dims = 1 }), a:matmul(lm.ones(4, 2)))
+    close("none", lm.tensordot(lm.tensor { 1, 2 }, lm.tensor { 3, 4 }, 0), lm.tensor { { 3, 4 }, { 6, 8 } })
+    assert.matches("dim 1 of a a tensor %[2, 3, 4%] and dim 1 of b a tensor %[4, 3, 5%] are not of one size",
+      message(lm.tensordot, a, b, { dims = { { 1 }, { 1 } } }))
+    assert.matches("there is no dim 4", message(lm.tensordot, a, b, { dims = { { 4 }, { 1 } } }))
+    assert.matches("two lists of as many dims", message(lm.tensordot, a, b, { dims = { { 1 }, {} } }))
+    close("inner", lm.tensor({ { 1, 2 }, { 3, 4 } }):inner(lm.tensor { 5, 6 }), lm.tensor { 17, 39 })
+    assert.matches("last sizes differ", message(lm.inner, a, b))
+    close("kron", lm.tensor({ 1, 2 }):kron(lm.eye(2)), lm.tensor { { 1, 0, 2, 0 }, { 0, 1, 0, 2 } })
+  end)
+
+  it("multi_dot and chain_matmul", function()
+    local a, b, c, v = lm.randn(3, 4), lm.randn(4, 5), lm.randn(5, 2), lm.randn(4)
+    close("matrices", lm.linalg.multi_dot { a, b, c }, a:matmul(b):matmul(c))
+    close("chain", lm.chain_matmul(a, b, c), a:matmul(b):matmul(c))
+    close("vectors", lm.linalg.multi_dot { v, b, c, lm.ones(2) }, v:matmul(b):matmul(c):sum())
+    assert.matches("tensor 1 is a tensor %[3, 4%], tensor 2 a tensor %[5, 2%]", message(lm.linalg.multi_dot, { a, c }))
+    assert.matches("2 or more", message(lm.linalg.multi_dot, { a }))
+  end)
+
+  it("distances", function()
+    local x, y = lm.tensor { { 0, 0 }, { 3, 4 } }, lm.tensor { { 0, 0 }, { 0, 4 }, { 3, 0 } }
+    close("cdist", lm.cdist(x, y), lm.tensor { { 0, 4, 3 }, { 5, 3, 4 } })
+    close("p", lm.cdist(x, y, { p = 1 }), lm.tensor { { 0, 4, 3 }, { 7, 3, 4 } })
+    close("dist", x:dist(lm.zeros(2)), lm.tensor(5))
+    close("dist by p", x:dist(lm.zeros(2), { p = 1 }), lm.tensor(7))
+    close("pdist", lm.pdist(y), lm.tensor { 4, 3, 5 })
+    assert.matches("x1 is a tensor %[2, 2%], x2 a tensor %[3%]", message(lm.cdist, x, lm.ones(3)))
+    local other = lm.randn({ 4, 3 }, { dtype = "float64" })
+    local many = lm.randn({ 30, 3 }, { dtype = "float64" }):requires_grad_()
+    local products = lm.cdist(many, other)
+    close("by products", products, lm.cdist(many, other, { compute_mode = "donot_use_mm_for_euclid_dist" }))
+    local itself = lm.cdist(many, many:detach(), { compute_mode = "use_mm_for_euclid_dist" })
+    itself:sum():backward()
+    assert.is_true(many.grad:isfinite():all():item())
+  end)
+
+  it("normalize", function()
+    close("rows", F.normalize(lm.tensor { { 3, 4 }, { 0, 0 } }), lm.tensor { { 0.6, 0.8 }, { 0, 0 } })
+    local columns = F.normalize(lm.tensor { { 3, 4 }, { 1, 4 } }, { p = 1, dim = 1 })
+    close("columns", columns, lm.tensor { { 0.75, 0.5 }, { 0.25, 0.5 } })
+  end)
+end)
+
+describe("lm.linalg", function()
+  local x = lm.tensor { { 1, -2 }, { -3, 4 } }
+  it("has norms", function()
+    local linalg, inf = lm.linalg, math.huge
+    close("vector", linalg.vector_norm(x, 1), lm.tensor(10))
+    close("along a dim", linalg.vector_norm(x, inf, 1, true), lm.tensor { { 3, 4 } })
+    close("by name", linalg.vector_norm(x, { ord = 1, dim = 2 }), lm.tensor { 3, 7 })
+    close("fro", linalg.matrix_norm(x), lm.tensor(30 ^ 0.5))
+    close("columns", linalg.matrix_norm(x, 1), lm.tensor(6))
+    close("rows", linalg.matrix_norm(x, inf), lm.tensor(7))
+    close("least", linalg.matrix_norm(x, -1, { -2, -1 }, true), lm.tensor { { 4 } })
+    close("of all", linalg.norm(x), lm.tensor(30 ^ 0.5))
+    close("a matrix", linalg.norm(x, 1), lm.tensor(6))
+    close("a vector", linalg.norm(x[1], 1), lm.tensor(3))
+    close("vecdot", linalg.vecdot(x, x), lm.tensor { 5, 25 })
+    close("cross", linalg.cross(lm.tensor { 1, 0, 0 }, lm.tensor { 0, 1, 0 }), lm.tensor { 0, 0, 1 })
+  end)
+
+  it("says what is wrong", function()
+    assert.matches("ord number 3 is not in this version", message(lm.linalg.matrix_norm, x, 3))
+    assert.matches("has to have 2 dims", message(lm.linalg.matrix_norm, x[1]))
+    assert.matches("there is no dim 3", message(lm.linalg.matrix_norm, x, "fro", { 1, 3 }))
+    assert.matches("dim 1 twice", message(lm.linalg.matrix_norm, x, "fro", { 1, -2 }))
+    assert.matches("1 or 2 dims", message(lm.linalg.norm, lm.ones(1, 1, 1), 1))
+    assert.matches("linalg.*svdd?", message(function() return lm.linalg.svdd end))
+  end)
+end)

@@ -1,0 +1,190 @@
+-- Torch7's modules, criterions and optimizers: gradients against differences, and luminary's own network.
+local lm = require "luminary"
+local torch = require "luminary.torch7"
+local temp = require "spec.support.temp"
+local nn, optim = torch.nn, torch.optim
+
+setup(function() torch.manualSeed(5) end)
+
+-- The gradients of sum(module(x) * g) are those that differences give, for x and each parameter.
+local function check(name, module, x)
+  local y = module:forward(x)
+  local g = torch.randn(y:size())
+  local function loss() return torch.cmul(module:forward(x), g):sum() end
+  module:zeroGradParameters()
+  loss()
+  local dx = module:backward(x, g):clone()
+  local params, grads = module:parameters()
+  local tensors, wanted = { x, unpack(params) }, { dx, unpack(grads) }
+  for k, t in ipairs(tensors) do
+    local flat, grad = t:raw():view { -1 }, wanted[k]:raw():reshape { -1 }
+    for i = 1, math.min(flat:numel(), 6) do
+      local before, e = flat[i], 1e-5
+      flat[i] = before + e
+      local up = loss()
+      flat[i] = before - e
+      local down = loss()
+      flat[i] = before
+      assert.near((up - down) / (2 * e), grad[i], 1e-5, ("%s, tensor %d, element %d"):format(name, k, i))
+    end
+  end
+end
+
+describe("Torch7's modules", function()
+  local image, flat = { 2, 2, 6, 5 }, { 3, 4 }
+  for name, case in pairs {
+    Linear = { flat, 4, 3 }, SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 }, Tanh = { flat },
+    SpatialMaxPooling = { image, 2, 2, 2, 2 }, SpatialAveragePooling = { image, 3, 2, 2, 2 }, Sigmoid = { flat },
+    SpatialBatchNormalization = { image, 2 }, BatchNormalization = { flat, 4 }, LogSoftMax = { flat },
+    SoftMax = { flat }, ReLU = { flat }, HardTanh = { flat }, Threshold = { flat, 0.1, 0 }, View = { image, -1, 60 },
+    Reshape = { image, 60 }, Mean = { flat, 2 }, Max = { flat, 2 }, MulConstant = { flat, 3 }, Power = { { 2 }, 2 },
+    Identity = { flat }, Narrow = { flat, 2, 2, 2 }, SoftPlus = { flat }, LeakyReLU = { flat, 0.2 },
+  } do
+    it(name .. " has the gradients that differences give", function()
+      check(name, nn[name](unpack(case, 2)), torch.randn(unpack(case[1])))
+    end)
+  end
+
+  it("containers too", function()
+    local branch = nn.Sequential():add(nn.Linear(4, 3)):add(nn.Tanh())
+    check("ConcatTable", nn.Sequential():add(nn.ConcatTable():add(branch):add(nn.Linear(4, 3))):add(nn.CMulTable()),
+      torch.randn(2, 4))
+    check("Concat", nn.Concat(2):add(nn.Linear(4, 3)):add(nn.Identity()), torch.randn(2, 4))
+    check("ParallelTable", nn.Sequential():add(nn.ConcatTable():add(nn.Identity()):add(nn.Linear(4, 2)))
+      :add(nn.ParallelTable():add(nn.Linear(4, 2)):add(nn.Tanh())):add(nn.JoinTable(1, 1)), torch.randn(2, 4))
+    check("a layer inside a table", nn.Sequential():add(nn.SplitTable(2)):add(nn.CAddTable()), torch.randn(2, 3))
+  end)
+
+  it("take width before height, samples alone, and ceil", function()
+    assert.same({ 1, 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 1, 10, 10)):size():totable())
+    assert.same({ 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 10, 10)):size():totable())
+    assert.same({ 3 }, nn.Linear(2, 3):forward(torch.randn(2)):size():totable())
+    local x = torch.randn(1, 5, 5)
+    assert.same({ 1, 2, 2 }, nn.SpatialMaxPooling(2, 2, 2, 2):forward(x):size():totable())
+    assert.same({ 1, 3, 3 }, nn.SpatialMaxPooling(2, 2, 2, 2):ceil():forward(x):size():totable())
+  end)
+
+  it("LookupTable adds up gradients of its rows", function()
+    local table_of = nn.LookupTable(4, 2)
+    local index = torch.LongTensor { 2, 4, 2 }
+    assert.is_true(table_of:forward(index)[1]:equal(table_of.weight[2]))
+    table_of:zeroGradParameters()
+    table_of:backward(index, torch.ones(3, 2))
+    assert.same({ { 0, 0 }, { 2, 2 }, { 0, 0 }, { 1, 1 } }, table_of.gradWeight:totable())
+  end)
+
+  it("getParameters, updateParameters, modes, types, lists", function()
+    local net = nn.Sequential():add(nn.Linear(2, 3)):add(nn.Dropout(0.5)):add(nn.Linear(3, 1))
+    local x, dx = net:getParameters()
+    assert.equal(13, x:nElement())
+    x:fill(1)
+    assert.equal(3, net:get(1).weight[1][1] + net:get(3).bias[1] + net:get(1).bias[2])
+    net:evaluate()
+    assert.equal(10, net:forward(torch.ones(1, 2))[1][1])
+    net:backward(torch.ones(1, 2), torch.ones(1, 1))
+    assert.equal(3, net:get(3).gradWeight[1][1])
+    assert.equal(1, dx[13])
+    net:updateParameters(0.5)
+    assert.equal(0.5, net:get(3).bias[1])
+    assert.is_false(net:get(2).train)
+    assert.equal(2, #net:findModules "nn.Linear")
+    assert.equal("torch.FloatTensor", net:float():forward(torch.FloatTensor(1, 2)):type())
+    assert.is_truthy(tostring(net):find "nn.Sequential {\n  %(1%): nn.Linear")
+    assert.error_matches(function() net:add(3) end, "a module wanted")
+    assert.error_matches(function() return nn.LSTMM end, "nn has no 'LSTMM'")
+    assert.error_matches(function() nn.Linear(1, 1):backward(torch.ones(1, 1), torch.ones(1, 1)) end,
+      "backward comes after forward")
+  end)
+
+  it("take classes of one's own", function()
+    local Scale, parent = torch.class("nn.SpecScale", "nn.Module")
+    function Scale:__init(by)
+      parent.__init(self)
+      self.by = by
+    end
+    function Scale:updateOutput(x)
+      self.output:resizeAs(x):copy(x):mul(self.by)
+      return self.output
+    end
+    function Scale:updateGradInput(_, g)
+      self.gradInput:resizeAs(g):copy(g):mul(self.by)
+      return self.gradInput
+    end
+    check("own", nn.Sequential():add(nn.Linear(3, 2)):add(nn.SpecScale(3)):add(nn.Tanh()), torch.randn(2, 3))
+  end)
+
+  it("compute luminary's LeNet", function()
+    local ours = lm.nn.Sequential(lm.nn.Conv2d(1, 2, 3), lm.nn.ReLU(), lm.nn.Flatten(), lm.nn.Linear(32, 4))
+    ours:to "float64"
+    local net = nn.Sequential():add(nn.SpatialConvolution(1, 2, 3, 3)):add(nn.ReLU()):add(nn.View(32))
+      :add(nn.Linear(32, 4))
+    local criterion, x, y = nn.CrossEntropyCriterion(), torch.randn(3, 1, 6, 6), torch.LongTensor { 1, 4, 2 }
+    local p, dp = net:getParameters()
+    local first = 1
+    for _, each in ipairs(ours:parameters()) do
+      p:narrow(1, first, each:numel()):copy(torch.wrap(each:detach():reshape { -1 }))
+      first = first + each:numel()
+    end
+    local loss = lm.nn.CrossEntropyLoss()(ours(x:raw()), y:raw())
+    loss:backward()
+    assert.near(loss:item(), criterion:forward(net:forward(x), y), 1e-12)
+    dp:zero()
+    net:backward(x, criterion:backward(net.output, y))
+    local _, want = ours:getParameters()
+    assert.is_true(dp:raw():allclose(want, { atol = 1e-12 }))
+  end)
+end)
+
+describe("Torch7's criterions", function()
+  local x, y = torch.Tensor { 0.3, 0.6 }, torch.Tensor { 1, 0 }
+  for name, want in pairs {
+    MSECriterion = (0.49 + 0.36) / 2, AbsCriterion = 0.65, SmoothL1Criterion = 0.2125,
+    BCECriterion = -(math.log(0.3) + math.log(0.4)) / 2, DistKLDivCriterion = -0.15,
+  } do
+    it(name .. " and its gradient", function()
+      local c = nn[name]()
+      assert.near(want, c:forward(x, y), 1e-12)
+      local g, e = c:backward(x, y), 1e-6
+      local up = c:forward(torch.Tensor { 0.3 + e, 0.6 }, y)
+      assert.near((up - want) / e, g[1], 1e-4)
+      assert.near(2 * want, nn[name](false):forward(x, y), 1e-12)
+    end)
+  end
+  it("ClassNLLCriterion takes weights, and samples alone", function()
+    local c = nn.ClassNLLCriterion(torch.Tensor { 1, 3 })
+    assert.near((2 + 9) / 4, c:forward(torch.Tensor { { -2, -1 }, { -1, -3 } }, torch.Tensor { 1, 2 }), 1e-12)
+    assert.near(3, nn.ClassNLLCriterion():forward(torch.Tensor { -2, -3 }, 2), 1e-12)
+  end)
+end)
+
+describe("Torch7's training", function()
+  it("optim's functions lower a loss", function()
+    for name, config in pairs {
+      sgd = { learningRate = 0.3, momentum = 0.5 }, adam = { learningRate = 0.1 }, rmsprop = { learningRate = 0.1 },
+      adagrad = { learningRate = 0.5 }, lbfgs = { maxIter = 3 },
+    } do
+      local x = torch.Tensor { 3, -2 }
+      local function feval(at) return torch.cmul(at, at):sum() / 2, at:clone() end
+      local first
+      for _ = 1, 40 do
+        local same, losses = optim[name](feval, x, config)
+        assert.equal(x, same)
+        first = first or losses[1]
+      end
+      assert.equal(6.5, first)
+      assert.is_true(feval(x) < 0.5, name)
+    end
+  end)
+
+  it("scripts/torch7_mnist.lua learns, and logs", function()
+    local folder = temp.folder()
+    local ok, out = temp.run(folder, "luajit scripts/torch7_mnist.lua -trainSize 4000 -testSize 500 -save " .. folder)
+    assert.is_true(ok, out)
+    local last
+    for percent in out:gmatch "global correct: ([%d.]+)%%" do last = tonumber(percent) end
+    assert.is_true(last > 40, out)
+    assert.is_truthy(temp.read(folder .. "/train.log"):find("learningRate\t0.02\n", 1, true))
+    assert.is_truthy(temp.read(folder .. "/accuracy.log"):find "%(test%)\t\n +%d")
+    temp.remove(folder)
+  end)
+end)

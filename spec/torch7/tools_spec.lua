@@ -1,0 +1,145 @@
+-- Torch7's tools of the library itself: command lines, paths, timers, the confusion matrix and the logger.
+local lm = require "luminary"
+local temp = require "spec.support.temp"
+local optim, paths = lm.optim, lm.paths
+
+describe("optim.ConfusionMatrix", function()
+  it("counts, and prints as Torch7's", function()
+    local c = optim.ConfusionMatrix { "cat", "dog" }
+    c:add(1, 1)
+    c:add(lm.tensor { 0.1, 0.7 }, 1)
+    c:batchAdd(lm.tensor { { 0, 1 }, { 3, 1 } }, lm.tensor({ 2, 1 }, { dtype = "int64" }))
+    assert.same({ { 2, 1 }, { 0, 1 } }, c.mat:totable())
+    assert.equal("ConfusionMatrix:\n[[       2       1]   66.667% \t[class: cat]\n"
+      .. " [       0       1]]  100.000% \t[class: dog]\n + average row correct: 83.333333333333% \n"
+      .. " + average rowUcol correct (VOC measure): 58.333333333333% \n + global correct: 75%", tostring(c))
+    assert.equal(0.75, c.totalValid)
+    c:zero()
+    assert.equal(0, c.mat:sum():item())
+  end)
+  it("refuses classes that are not there", function()
+    local c = optim.ConfusionMatrix(2)
+    assert.error_matches(function() c:add(3, 1) end, "a prediction is 3; classes are from 1 to 2")
+    assert.error_matches(function() c:batchAdd(lm.ones(2, 3), lm.ones(2)) end, "3 columns for 2 classes")
+    assert.error_matches(function() c:batchAdd(lm.ones(2), lm.ones(3)) end, "2 predictions for 3 targets")
+  end)
+end)
+
+describe("optim.Logger", function()
+  it("writes a column for each name, and plots by gnuplot", function()
+    local folder = temp.folder()
+    local log = optim.Logger(folder .. "/a.log"):setNames { "train", "test" }
+    log:add { 0.5, 0.25 }
+    log:add { test = 2, train = 1 }
+    assert.equal("train\ttest\t\n 5.0000e-01\t 2.5000e-01\t\n 1.0000e+00\t 2.0000e+00\t\n",
+      temp.read(folder .. "/a.log"))
+    assert.error_matches(function() log:add { 1 } end, "1 values for 2 columns")
+    assert.error_matches(function() log:add { best = 1 } end, "no column 'best'")
+    assert.error_matches(function() log:style { "!" } end, "no style '!'")
+    temp.write(folder .. "/gnuplot", "#!/bin/sh\ncat > " .. folder .. "/plotted\n")
+    temp.write(folder .. "/p.lua", ([[local lm = require "luminary"
+      local log = lm.optim.Logger("%s/b.log"):setNames{"train"}:style "-"
+      log:add {3} log:add {4} assert(log:plot())]]):format(folder))
+    local ok, out = temp.run(folder, ("chmod +x %s/gnuplot; PATH=%s:$PATH luajit %s/p.lua"):format(folder, folder,
+      folder))
+    assert.is_true(ok, out)
+    assert.is_truthy(temp.read(folder .. "/plotted"):find("title 'train' with lines\n1 3\n2 4\ne", 1, true))
+    temp.remove(folder)
+  end)
+end)
+
+describe("lm.CmdLine", function()
+  local function line()
+    local cmd = lm.CmdLine()
+    cmd:text "Trains"
+    cmd:option("-lr", 0.1, "rate")
+    cmd:option("-name", "a", "name")
+    cmd:option("--fast", false, "no waiting")
+    return cmd
+  end
+  it("parses by the defaults' types", function()
+    assert.same({ lr = 0.1, name = "a", fast = false }, line():parse {})
+    assert.same({ lr = -2, name = "-b", fast = true }, line():parse { "-lr", "-2", "-name=-b", "--fast" })
+    local cmd = line()
+    cmd:argument("file", "what to read")
+    assert.equal("x", cmd:parse({ "x" }).file)
+    assert.equal("run,fast=true,lr=3", cmd:string("run", cmd:parse { "x", "-lr", "3", "-fast" }, { file = true }))
+  end)
+  it("says what is wrong, and ends", function()
+    local folder = temp.folder()
+    local script = temp.write(folder .. "/s.lua", [[local cmd = require("luminary").CmdLine()
+      cmd:option("-rate", 0.1, "the rate") cmd:parse(arg) print "on"]])
+    for given, wanted in pairs { ["-rata 1"] = "did you mean '-rate'", ["-rate x"] = "has to be a number, got 'x'",
+      ["-rate"] = "needs a value", more = "what is 'more'?" } do
+      local ok, out, code = temp.run(folder, ("luajit %s %s"):format(script, given))
+      assert.is_false(ok)
+      assert.equal(1, code)
+      assert.is_truthy(out:find(wanted, 1, true), out)
+    end
+    local ok, out = temp.run(folder, ("luajit %s -help"):format(script))
+    assert.is_true(ok)
+    assert.is_truthy(out:find("-rate the rate [0.1]", 1, true), out)
+    temp.remove(folder)
+  end)
+  it("log has print write to a file too", function()
+    local folder, before = temp.folder(), print
+    local cmd = line()
+    cmd:log(folder .. "/log", { lr = 3 })
+    local logging = print
+    print = before -- luacheck: ignore
+    assert.is_true(logging ~= before)
+    local text = temp.read(folder .. "/log")
+    assert.is_truthy(text:find("[command line arguments]\nlr\t3\n", 1, true), text)
+    temp.remove(folder)
+  end)
+end)
+
+describe("lm.paths", function()
+  it("takes names apart and puts them together", function()
+    assert.equal("/a/c", paths.concat("/a", "b", "..", "c"))
+    assert.equal("/c", paths.concat("/a", "/c"))
+    assert.equal(paths.cwd() .. "/a", paths.concat "a")
+    assert.equal("b.lua", paths.basename "/a/b.lua")
+    assert.equal("b", paths.basename("/a/b.lua", "lua"))
+    assert.same({ "/a", ".", "/", "/" }, { paths.dirname "/a/b/", paths.dirname "a", paths.dirname "/a",
+      paths.dirname "/" })
+    assert.equal("gz", paths.extname "a.tar.gz")
+    assert.is_nil(paths.extname "a.d/b")
+    assert.equal(os.getenv "HOME" or "/", paths.home)
+  end)
+  it("looks at folders and makes them", function()
+    local folder = temp.folder()
+    assert.is_true(paths.mkdir(folder .. "/x/y"))
+    temp.write(folder .. "/f.txt", "1")
+    assert.is_true(paths.dirp(folder .. "/x/y"))
+    assert.is_false(paths.filep(folder .. "/x"))
+    assert.is_true(paths.filep(folder .. "/f.txt"))
+    local function all(iterator)
+      local names = {}
+      for name in iterator do names[#names + 1] = name end
+      return table.concat(names, " ")
+    end
+    assert.equal(". .. f.txt x", all(paths.files(folder)))
+    assert.equal("f.txt", all(paths.files(folder, "txt$")))
+    assert.equal("f.txt", all(paths.iterfiles(folder)))
+    assert.equal("x", all(paths.iterdirs(folder)))
+    assert.is_true(paths.rmdir(folder .. "/x/y"))
+    assert.is_nil(paths.dir(folder .. "/none"))
+    assert.error_matches(function() paths.files(folder .. "/none") end, "there is no folder")
+    temp.remove(folder)
+  end)
+end)
+
+describe("lm.Timer", function()
+  it("says the time as Torch7's: stop, resume, reset", function()
+    local timer = lm.Timer()
+    local stop = lm.time() + 0.02
+    repeat until lm.time() > stop
+    timer:stop()
+    local at = timer:time()
+    assert.is_true(at.real >= 0.02 and at.user + at.sys > 0.005)
+    assert.same(at, timer:time())
+    assert.is_true(timer:resume():time().real >= at.real)
+    assert.is_true(timer:reset():time().real < at.real)
+  end)
+end)

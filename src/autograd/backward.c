@@ -1,0 +1,514 @@
+/* The backward pass. A run first claims every node that the roots lead to and counts the gradients each
+ * will get; then nodes whose gradients are complete are worked off, the latest recorded first, so that
+ * memory goes in the order it came. Nothing recurses. Leaves may be shared by graphs of other threads, so
+ * what a run knows of them is kept in a table of its own; any other node serves one run at a time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/backward_pass.h"
+#include "base/mem.h"
+
+typedef struct lm_finally {
+  lm_hook hook;
+  struct lm_finally *next;
+} lm_finally;
+
+static _Thread_local lm_pass *innermost;
+
+static void end_run(lm_pass *r) {
+  for (int i = 0; i < r->nnodes; i++) {
+    lm_node *n = r->node[i];
+    for (int s = 0; s < n->nout; s++) {
+      lm_release(n->out[s].grad);
+      n->out[s].grad = NULL;
+    }
+    atomic_store_explicit(&n->run, NULL, memory_order_release);
+  }
+  for (int i = 0; i < r->leaf_room; i++) lm_release(r->leaf[i].grad);
+  for (int i = 0; i < r->nedges; i++) lm_node_release(r->edge[i].node);
+  if (r->node != r->node_small) lm_free(r->node);
+  if (r->ready != r->ready_small) lm_free(r->ready);
+  if (r->leaf != r->leaf_small) lm_free(r->leaf);
+  if (r->edge != r->edge_small) lm_free(r->edge);
+  if (r->input != r->input_small) lm_free(r->input);
+}
+
+/* ---- the table of leaves */
+
+static lm_leaf_state *leaf_place(lm_leaf_state *table, int room, const lm_node *n) {
+  size_t i = ((uintptr_t)n >> 6) * 0x9E3779B97F4A7C15u >> 32;
+  for (;; i++) {
+    lm_leaf_state *l = &table[i & (size_t)(room - 1)];
+    if (l->node == n || !l->node) return l;
+  }
+}
+
+static lm_status leaf_of(lm_pass *r, lm_node *n, lm_leaf_state **out) {
+  lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+  if (!l->node && 2 * (r->nleaves + 1) > r->leaf_room) {
+    lm_leaf_state *more = lm_calloc((size_t)r->leaf_room * 2, sizeof *more);
+    if (!more) return LM_E_OOM;
+    for (int i = 0; i < r->leaf_room; i++) {
+      if (r->leaf[i].node) *leaf_place(more, r->leaf_room * 2, r->leaf[i].node) = r->leaf[i];
+    }
+    if (r->leaf != r->leaf_small) lm_free(r->leaf);
+    r->leaf = more;
+    r->leaf_room *= 2;
+    l = leaf_place(r->leaf, r->leaf_room, n);
+  }
+  if (!l->node) {
+    l->node = n;
+    l->needed = r->a->ninputs == 0;
+    r->nleaves++;
+  }
+  *out = l;
+  return LM_OK;
+}
+
+/* ---- finding the nodes */
+
+static lm_status claim(lm_pass *r, lm_node *n) {
+  lm_pass *before = NULL;
+  if (!atomic_compare_exchange_strong_explicit(&n->run, &before, r, memory_order_acq_rel, memory_order_acquire)) {
+    if (before == r) return LM_OK;
+    return lm_fail(LM_E_STATE,
+                   "%s: another backward pass is working on this graph (further up, in a hook, or on "
+                   "another thread)",
+                   r->name);
+  }
+  if (r->nnodes == r->room) {
+    lm_node **more = lm_malloc(sizeof *more * (size_t)r->room * 2);
+    if (!more) {
+      atomic_store_explicit(&n->run, NULL, memory_order_release);
+      return LM_E_OOM;
+    }
+    memcpy(more, r->node, sizeof *more * (size_t)r->nnodes);
+    if (r->node != r->node_small) lm_free(r->node);
+    r->node = more;
+    r->room *= 2;
+  }
+  r->node[r->nnodes++] = n;
+  n->waits_for = 0;
+  n->queued = false;
+  n->needed = n->passes_on = r->a->ninputs == 0;
+  r->several_devices |= n->out[0].meta.device != r->node[0]->out[0].meta.device;
+  return LM_OK;
+}
+
+static lm_status find_nodes(lm_pass *r) {
+  lm_status status = LM_OK;
+  lm_leaf_state *leaf;
+  for (int i = 0; i < r->a->nroots; i++) {
+    lm_node *n = r->edge[i].node;
+    TRY(n->kind == LM_NODE_LEAF ? leaf_of(r, n, &leaf) : claim(r, n));
+  }
+  for (int i = 0; i < r->nnodes; i++) {
+    lm_node *n = r->node[i];
+    for (int k = 0; k < n->nedge; k++) {
+      lm_node *to = n->edge[k].node;
+      if (!to) continue;
+      if (to->kind == LM_NODE_LEAF) {
+        TRY(leaf_of(r, to, &leaf));
+        leaf->waits_for++;
+      } else {
+        TRY(claim(r, to));
+        to->waits_for++;
+      }
+    }
+  }
+  if (r->nnodes > LM_PASS_SMALL) {
+    r->ready = lm_malloc(sizeof *r->ready * (size_t)r->nnodes);
+    if (!r->ready) {
+      r->ready = r->ready_small;
+      return LM_E_OOM;
+    }
+  }
+done:
+  return status;
+}
+
+static bool is_needed(lm_pass *r, const lm_node *n) {
+  return n->kind == LM_NODE_LEAF ? leaf_place(r->leaf, r->leaf_room, n)->needed : n->needed;
+}
+
+static int by_number(const void *a, const void *b) {
+  const lm_node *m = *(lm_node *const *)a, *n = *(lm_node *const *)b;
+  return (m->number > n->number) - (m->number < n->number);
+}
+
+static int by_edge(const void *a, const void *b) {
+  const lm_pass_input *m = a, *n = b;
+  uintptr_t p = (uintptr_t)m->edge.node, q = (uintptr_t)n->edge.node;
+  if (p != q) return p < q ? -1 : 1;
+  if (m->edge.slot != n->edge.slot) return m->edge.slot < n->edge.slot ? -1 : 1;
+  return (m->number > n->number) - (m->number < n->number);
+}
+
+/* With inputs given, only what lies between them and the roots is worked off. */
+static lm_status mark_needed(lm_pass *r) {
+  if (r->a->ninputs > LM_PASS_SMALL) {
+    lm_pass_input *more = lm_malloc(sizeof *more * (size_t)r->a->ninputs);
+    if (!more) return LM_E_OOM;
+    r->input = more;
+  }
+  for (int i = 0; i < r->a->ninputs; i++) {
+    r->input[i] = (lm_pass_input){r->edge[r->a->nroots + i], i};
+    lm_node *n = r->input[i].edge.node;
+    if (n->kind != LM_NODE_LEAF) {
+      n->needed = atomic_load_explicit(&n->run, memory_order_relaxed) == r;
+    } else {
+      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      if (l->node) l->needed = true;
+    }
+  }
+  qsort(r->input, (size_t)r->a->ninputs, sizeof *r->input, by_edge);
+  qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_number); /* edges lead to smaller numbers */
+  for (int i = 0; i < r->nnodes; i++) {
+    lm_node *n = r->node[i];
+    for (int k = 0; k < n->nedge && !n->passes_on; k++) n->passes_on = n->edge[k].node && is_needed(r, n->edge[k].node);
+    n->needed = n->needed || n->passes_on;
+  }
+  return LM_OK;
+}
+
+/* ---- which is next */
+
+static void push_ready(lm_pass *r, lm_node *n) {
+  int i = r->nready++;
+  n->queued = true;
+  while (i > 0 && r->ready[(i - 1) / 2]->number < n->number) {
+    r->ready[i] = r->ready[(i - 1) / 2];
+    i = (i - 1) / 2;
+  }
+  r->ready[i] = n;
+}
+
+static lm_node *pop_ready(lm_pass *r) {
+  lm_node *top = r->ready[0], *last = r->ready[--r->nready];
+  int i = 0;
+  for (int child; (child = 2 * i + 1) < r->nready; i = child) {
+    if (child + 1 < r->nready && r->ready[child + 1]->number > r->ready[child]->number) child++;
+    if (r->ready[child]->number <= last->number) break;
+    r->ready[i] = r->ready[child];
+  }
+  r->ready[i] = last;
+  return top;
+}
+
+/* ---- working them off */
+
+/* lm.grad: g is what was asked for. */
+static void capture(lm_pass *r, const lm_node *n, int slot, lm_tensor *g) {
+  const lm_pass_input wanted = {{(lm_node *)n, slot}, 0};
+  int k = 0;
+  for (int end = r->a->ninputs; k < end;) { /* to the first that is not before it */
+    int middle = k + (end - k) / 2;
+    if (by_edge(&r->input[middle], &wanted) < 0) {
+      k = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  for (; k < r->a->ninputs && r->input[k].edge.node == n && r->input[k].edge.slot == slot; k++) {
+    lm_tensor **out = &r->out[r->input[k].number];
+    if (!*out) *out = lm_retain(g);
+  }
+}
+
+lm_status lm_pass_finish_leaf(lm_pass *r, lm_leaf_state *l) {
+  lm_status status = LM_OK;
+  lm_tensor *g = NULL;
+  lm_node *n = l->node;
+  lm_node_out *o = &n->out[0];
+  if (r->team) TRY(lm_team_collect(r, n, 0, &l->grad));
+  g = l->grad;
+  l->grad = NULL;
+  if (!g || !l->needed) goto done;
+  TRY(lm_watch_before(o->watch, &o->meta, &g));
+  if (r->a->ninputs > 0) {
+    capture(r, n, 0, g);
+    goto done;
+  }
+  status = lm_leaf_accumulate(n, g, r->a->create_graph);
+  g = NULL;
+  if (status == LM_OK) status = lm_watch_after(o->watch);
+done:
+  lm_release(g);
+  return status;
+}
+
+/* Where the gradient that is about to be made for the edge shall lie: in its leaf's home, if no other is to come or
+ * there already. A new reference. */
+static lm_tensor *home_of(lm_pass *r, lm_edge e) {
+  if (e.node->kind != LM_NODE_LEAF || r->a->create_graph || r->a->ninputs > 0) return NULL;
+  if (!atomic_load_explicit(&e.node->out[0].watch->home, memory_order_relaxed)) return NULL;
+  const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, e.node);
+  bool is_free = r->team ? lm_team_leaf_is_free(r, l) : l->waits_for == 1 && !l->grad;
+  return is_free ? lm_leaf_home(e.node) : NULL;
+}
+
+static lm_status fit(lm_pass *r, lm_edge e, lm_tensor **g) {
+  lm_tensor *home = home_of(r, e);
+  if (home) lm_tensor_offer(home);
+  lm_status status = lm_fit_gradient(lm_edge_meta(e), g);
+  if (home) lm_tensor_offer(NULL);
+  lm_release(home);
+  return status;
+}
+
+/* Hands g, which is yours and may be NULL, along the edge. `from`: the node it comes from, one of those the target
+ * waits for; NULL for a root. */
+static lm_status deliver(lm_pass *r, const lm_node *from, lm_edge e, lm_tensor *g) {
+  lm_status status = LM_OK;
+  lm_leaf_state *leaf = NULL;
+  lm_tensor **sum = &e.node->out[e.slot].grad;
+  if (e.node->kind == LM_NODE_LEAF) {
+    leaf = leaf_place(r->leaf, r->leaf_room, e.node);
+    sum = &leaf->grad;
+  }
+  if (g) {
+    TRY(fit(r, e, &g));
+    if (r->team) TRY(lm_team_place(r, from->lane, e, &sum));
+    status = lm_sum_gradient(sum, g, r->a->create_graph);
+    g = NULL;
+    if (status != LM_OK) goto done;
+  }
+  if (!from) goto done;
+  bool last = r->team ? lm_team_arrived(r, from, e.node, leaf) : --*(leaf ? &leaf->waits_for : &e.node->waits_for) == 0;
+  if (last && leaf) {
+    status = r->team ? lm_team_finish_leaf(r, leaf) : lm_pass_finish_leaf(r, leaf);
+  } else if (last && !r->team) {
+    push_ready(r, e.node);
+  }
+done:
+  lm_release(g);
+  return status;
+}
+
+/* What comes in at each result, after hooks. */
+static lm_status collect(lm_pass *r, lm_node *n, lm_tensor **g, bool *any) {
+  lm_status status = LM_OK;
+  for (int s = 0; s < n->nout; s++) {
+    lm_node_out *o = &n->out[s];
+    if (r->team) TRY(lm_team_collect(r, n, s, &o->grad));
+    g[s] = o->grad;
+    o->grad = NULL;
+    if (!g[s]) continue;
+    *any = true;
+    if (o->watch) {
+      TRY(lm_watch_before(o->watch, &o->meta, &g[s]));
+      if (o->watch->retain) TRY(lm_watch_keep(o->watch, g[s], r->a->create_graph));
+    }
+    if (r->a->ninputs > 0) capture(r, n, s, g[s]);
+  }
+done:
+  return status;
+}
+
+lm_status lm_pass_step(lm_pass *r, lm_node *n) {
+  lm_status status = LM_OK;
+  lm_tensor *small[2 * LM_PASS_SMALL] = {NULL}, **g = small, **gin;
+  lm_wish wish_small[LM_PASS_SMALL], *wish = wish_small;
+  bool any = false;
+  void *big = NULL;
+  if (n->nout + n->nedge > 2 * LM_PASS_SMALL || n->nedge > LM_PASS_SMALL) {
+    size_t pointers = (size_t)(n->nout + n->nedge);
+    big = lm_calloc(1, pointers * sizeof *g + (size_t)n->nedge * sizeof *wish);
+    if (!big) return LM_E_OOM;
+    g = big;
+    wish = (lm_wish *)(g + pointers);
+  }
+  gin = g + n->nout;
+  TRY(collect(r, n, g, &any));
+  if (!n->passes_on) goto done;
+  for (int k = 0; k < n->nedge; k++) {
+    wish[k].wanted = n->edge[k].node && is_needed(r, n->edge[k].node);
+    wish[k].home = any && wish[k].wanted && n->kind == LM_NODE_OP ? home_of(r, n->edge[k]) : NULL;
+  }
+  if (any) {
+    status = lm_node_gradients(n, g, wish, r->a->create_graph, gin);
+    for (int k = 0; k < n->nedge; k++) lm_release(wish[k].home);
+    if (status == LM_OK && r->anomaly)
+      status = lm_anomaly_check(n, g, gin);
+    else if (status != LM_OK)
+      status = lm_anomaly_words(n, status);
+    if (status != LM_OK) goto done;
+    for (int s = 0; s < n->nout; s++) { /* before they are handed on: what nobody else holds may be written to */
+      lm_release(g[s]);
+      g[s] = NULL;
+    }
+    if (!r->a->retain_graph) lm_node_spend(n);
+  }
+  for (int k = 0; k < n->nedge; k++) {
+    if (!wish[k].wanted) continue;
+    lm_tensor *mine = gin[k];
+    gin[k] = NULL;
+    status = deliver(r, n, n->edge[k], mine);
+    if (status == LM_OK) continue;
+    if (status != LM_E_LUA && status != LM_E_OOM && n->kind == LM_NODE_CUSTOM) lm_fail_in(status, lm_node_name(n));
+    goto done;
+  }
+done:
+  for (int i = 0; i < n->nout + n->nedge; i++) lm_release(g[i]);
+  lm_free(big);
+  return status;
+}
+
+/* ---- the whole */
+
+static lm_status root_gradient(const lm_pass *r, int i, lm_tensor **out) {
+  const lm_tensor *root = r->a->roots[i];
+  lm_tensor *given = r->a->grads ? r->a->grads[i] : NULL;
+  if (given) {
+    if (!lm_same_shape(given, root)) {
+      return lm_fail(LM_E_SHAPE, "%s: the gradient is %s, but the tensor is %s", r->name, lm_shape_of(given),
+                     lm_shape_of(root));
+    }
+    *out = lm_retain(given);
+    return LM_OK;
+  }
+  if (root->numel != 1) {
+    return lm_fail(LM_E_SHAPE,
+                   "%s: a tensor of %s has no single gradient to begin with; reduce it (:sum(), :mean()), or give a "
+                   "gradient of its shape",
+                   r->name, lm_shape_of(root));
+  }
+  return lm_op_run(LM_OP_ones_like,
+                   &(lm_ones_like_args){.x = r->a->roots[i], .dtype = LM_NO_DTYPE, .device = LM_NO_DEVICE}, out);
+}
+
+static lm_status take_edges(lm_pass *r) {
+  lm_status status = LM_OK;
+  const lm_backward_args *a = r->a;
+  if (a->nroots + a->ninputs > LM_PASS_SMALL) {
+    lm_edge *more = lm_malloc(sizeof *more * (size_t)(a->nroots + a->ninputs));
+    if (!more) return LM_E_OOM;
+    r->edge = more;
+  }
+  for (int i = 0; i < a->nroots + a->ninputs; i++) {
+    lm_edge e;
+    TRY(lm_history(i < a->nroots ? a->roots[i] : a->inputs[i - a->nroots], &e));
+    if (!e.node && i < a->nroots) {
+      return lm_fail(LM_E_STATE,
+                     "%s: the tensor does not require grad: nothing it was made from does, or it was made "
+                     "within no_grad or detached",
+                     r->name);
+    }
+    if (!e.node) return lm_fail(LM_E_STATE, "%s: input %d does not require grad", r->name, i - a->nroots + 1);
+    r->edge[r->nedges++] = (lm_edge){lm_node_retain(e.node), e.slot};
+  }
+done:
+  return status;
+}
+
+static lm_status go(lm_pass *r) {
+  lm_status status = LM_OK;
+  const lm_backward_args *a = r->a;
+  lm_tensor *g = NULL;
+  TRY(take_edges(r));
+  TRY(find_nodes(r));
+  if (a->ninputs > 0) TRY(mark_needed(r));
+  for (int i = 0; i < a->nroots; i++) {
+    TRY(root_gradient(r, i, &g));
+    status = deliver(r, NULL, r->edge[i], g);
+    g = NULL;
+    if (status != LM_OK) goto done;
+  }
+  for (int i = 0; i < a->nroots; i++) {
+    lm_node *n = r->edge[i].node;
+    if (n->kind == LM_NODE_LEAF) {
+      lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+      if (l->waits_for == 0) TRY(lm_pass_finish_leaf(r, l));
+    } else if (n->waits_for == 0 && n->needed && !n->queued) {
+      push_ready(r, n);
+    }
+  }
+  if (!r->several_devices || !lm_team_work_off(r, &status)) {
+    while (r->nready > 0) TRY(lm_pass_step(r, pop_ready(r)));
+  }
+  if (status != LM_OK) goto done;
+  for (int i = 0; i < a->ninputs && !a->allow_unused; i++) {
+    if (r->out[i]) continue;
+    return lm_fail(LM_E_STATE,
+                   "%s: input %d was not used to make the outputs; with {allow_unused = true} its gradient "
+                   "is nil",
+                   r->name, i + 1);
+  }
+done:
+  return status;
+}
+
+/* ---- what hooks ask of the pass that runs them */
+
+lm_status lm_backward_finally(lm_hook hook) {
+  lm_status status = LM_OK;
+  lm_pass *r = innermost;
+  lm_finally *f = NULL;
+  if (!r) TRY(lm_fail(LM_E_STATE, "backward: no pass is running that something could be done at the end of"));
+  while (r->outer) r = r->outer;
+  f = lm_malloc(sizeof *f);
+  if (!f) TRY(LM_E_OOM);
+  *f = (lm_finally){.hook = hook};
+  *r->last_finally = f;
+  r->last_finally = &f->next;
+done:
+  if (status != LM_OK && hook.release) hook.release(hook.ctx);
+  return status;
+}
+
+bool lm_backward_reaches(const lm_tensor *leaf) {
+  const lm_node *n = leaf->grad ? leaf->grad->node : NULL;
+  for (lm_pass *r = innermost; n && r; r = r->outer) {
+    const lm_leaf_state *l = leaf_place(r->leaf, r->leaf_room, n);
+    if (l->node && l->needed) return true;
+  }
+  return false;
+}
+
+static lm_status work_off(lm_finally *f, lm_status status) {
+  while (f) {
+    lm_finally *next = f->next;
+    lm_tensor *unused = NULL;
+    if (status == LM_OK) status = f->hook.fn(f->hook.ctx, NULL, &unused);
+    lm_release(unused);
+    if (f->hook.release) f->hook.release(f->hook.ctx);
+    lm_free(f);
+    f = next;
+  }
+  return status;
+}
+
+lm_status lm_backward(const lm_backward_args *a, lm_tensor **out) {
+  lm_pass r;
+  memset(&r, 0, offsetof(lm_pass, edge_small));
+  r.outer = innermost;
+  r.last_finally = &r.finally;
+  r.a = a;
+  r.out = out;
+  r.name = a->ninputs > 0 ? "grad" : "backward";
+  r.anomaly = lm_anomaly();
+  r.edge = r.edge_small;
+  r.input = r.input_small;
+  r.nnodes = r.nready = r.nleaves = 0;
+  r.node = r.node_small;
+  r.ready = r.ready_small;
+  r.room = r.leaf_room = LM_PASS_SMALL;
+  r.leaf = r.leaf_small;
+  memset(r.leaf_small, 0, sizeof r.leaf_small);
+  for (int i = 0; i < a->ninputs; i++) out[i] = NULL;
+
+  lm_modes during = {.no_grad = !a->create_graph}, before = lm_modes_swap(during);
+  innermost = &r;
+  lm_status status = go(&r);
+  innermost = r.outer;
+  end_run(&r);
+  status = work_off(r.finally, status);
+  lm_modes_swap(before);
+  if (status != LM_OK) {
+    for (int i = 0; i < a->ninputs; i++) {
+      lm_release(out[i]);
+      out[i] = NULL;
+    }
+  }
+  return status;
+}

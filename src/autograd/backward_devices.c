@@ -1,0 +1,482 @@
+/* A backward pass over several devices: a thread for each of them.
+ *
+ * The nodes of a device are its lane. The calling thread works off the lane of the first root's device, and all nodes
+ * that run a user's function; threads that are kept for it work off the others. A lane is worked off strictly from its
+ * latest node to its first, waiting where a gradient is still to come. The latest node of all that are left has
+ * everything it needs, so somebody always goes on; and each lane does the same in every run.
+ *
+ * A lane adds to the sums of its own nodes and leaves. What it has for those of another is added up apart and joined by
+ * the order of lanes once all is there: sums have the same bits in every run.
+ *
+ * Hooks run on the calling thread, whose Lua state or reducer they belong to: a lane that meets some sends the node
+ * there, and waits; or a leaf, and goes on.
+ *
+ * Where hooks and functions may talk to other ranks (lm_backward_keep_order), their order must not depend on which lane
+ * is quicker. They run by the numbers of their nodes, the largest first, as they would on one thread: once all lanes
+ * are past whatever could come before. A leaf's number is the smallest of those its gradients came from. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "autograd/backward_pass.h"
+#include "base/mem.h"
+#include "base/script_thread.h"
+#include "device/graph.h"
+#include "device/stream.h"
+#include "op/backend.h"
+
+enum { LANES = 64 };
+
+typedef struct part { /* a gradient left by another lane */
+  lm_edge to;         /* borrowed */
+  int lane;
+  lm_tensor *sum;
+  struct part *next;
+} part;
+
+typedef struct errand { /* what a lane asks the calling thread to do */
+  lm_node *node;        /* the lane waits, and has the errand on its stack; or: */
+  lm_leaf_state *leaf;
+  uint64_t number;
+  int lane;
+  lm_status status;
+  enum { WAITS, RUNS, DONE } state;
+  struct errand *next;
+} errand;
+
+typedef struct lane {
+  lm_device device;
+  lm_node **node; /* the latest first */
+  int n, next;    /* next: the one that runs, or is to */
+  lm_stream *stream;
+  struct hand *hand;   /* NULL: the calling thread's */
+  pthread_cond_t wake; /* its next node may be ready, its errand be done, or the pass have failed */
+} lane;
+
+typedef struct lm_team {
+  lm_pass *run;
+  pthread_t caller;
+  lm_dtype default_dtype;
+  int threads;          /* OpenMP's, for each lane; 0: as they are */
+  pthread_mutex_t lock; /* over all that follows, and over waits_for of the pass's nodes and leaves */
+  part *parts;
+  errand *errands; /* the next first */
+  bool ordered;
+  bool leader_waits; /* for other lanes to get further */
+  int busy;          /* lanes of other threads that are not through */
+  lm_saved_error failed;
+  int nlanes;
+  lane lane[LANES];
+} lm_team;
+
+static _Atomic int order_kept;
+
+void lm_backward_keep_order(bool on) { atomic_fetch_add(&order_kept, on ? 1 : -1); }
+
+static void fail_locked(lm_team *t, lm_status status) {
+  if (t->failed.status != LM_OK) return;
+  lm_error_save(status, &t->failed);
+  for (int i = 0; i < t->nlanes; i++) pthread_cond_broadcast(&t->lane[i].wake);
+}
+
+/* ---- gradients between lanes */
+
+static int lane_of(const lm_team *t, lm_device device) {
+  for (int i = 0; i < t->nlanes; i++) {
+    if (t->lane[i].device == device) return i;
+  }
+  return 0;
+}
+
+static int lane_of_target(const lm_team *t, const lm_node *n) {
+  return n->kind == LM_NODE_LEAF ? lane_of(t, n->out[0].meta.device) : n->lane;
+}
+
+lm_status lm_team_place(lm_pass *r, int from, lm_edge e, lm_tensor ***sum) {
+  lm_team *t = r->team;
+  if (lane_of_target(t, e.node) == from) return LM_OK;
+  pthread_mutex_lock(&t->lock);
+  part *p = t->parts;
+  while (p && (p->to.node != e.node || p->to.slot != e.slot || p->lane != from)) p = p->next;
+  pthread_mutex_unlock(&t->lock);
+  if (!p) {
+    p = lm_calloc(1, sizeof *p);
+    if (!p) return LM_E_OOM;
+    p->to = e;
+    p->lane = from;
+    pthread_mutex_lock(&t->lock);
+    p->next = t->parts;
+    t->parts = p;
+    pthread_mutex_unlock(&t->lock);
+  }
+  *sum = &p->sum;
+  return LM_OK;
+}
+
+bool lm_team_arrived(lm_pass *r, const lm_node *from, lm_node *target, lm_leaf_state *leaf) {
+  lm_team *t = r->team;
+  pthread_mutex_lock(&t->lock);
+  bool last = --*(leaf ? &leaf->waits_for : &target->waits_for) == 0;
+  if (leaf && (leaf->last == 0 || from->number < leaf->last)) leaf->last = from->number;
+  if (last && !leaf) {
+    lane *l = &t->lane[target->lane];
+    if (l->next < l->n && l->node[l->next] == target) pthread_cond_signal(&l->wake);
+  }
+  pthread_mutex_unlock(&t->lock);
+  return last;
+}
+
+static part *take_first_part(lm_team *t, const lm_node *n, int slot) {
+  part **best = NULL;
+  pthread_mutex_lock(&t->lock);
+  for (part **p = &t->parts; *p; p = &(*p)->next) {
+    if ((*p)->to.node == n && (*p)->to.slot == slot && (!best || (*p)->lane < (*best)->lane)) best = p;
+  }
+  part *taken = best ? *best : NULL;
+  if (taken) *best = taken->next;
+  pthread_mutex_unlock(&t->lock);
+  return taken;
+}
+
+lm_status lm_team_collect(lm_pass *r, const lm_node *n, int slot, lm_tensor **sum) {
+  lm_status status = LM_OK;
+  for (part *p; status == LM_OK && (p = take_first_part(r->team, n, slot));) {
+    if (p->sum) status = lm_sum_gradient(sum, p->sum, false);
+    lm_free(p);
+  }
+  return status;
+}
+
+bool lm_team_leaf_is_free(lm_pass *r, const lm_leaf_state *l) {
+  lm_team *t = r->team;
+  pthread_mutex_lock(&t->lock);
+  bool is_free = l->waits_for == 1 && !l->grad;
+  for (const part *p = t->parts; p && is_free; p = p->next) is_free = p->to.node != l->node;
+  pthread_mutex_unlock(&t->lock);
+  return is_free;
+}
+
+/* ---- errands */
+
+/* Of one node's leaves the one that was made first: as a rule in the order of the node's edges. */
+static bool comes_before(const errand *a, const errand *b) {
+  if (a->number != b->number) return a->number > b->number;
+  return a->leaf && b->leaf && a->leaf->node->number < b->leaf->node->number;
+}
+
+static void put_locked(lm_team *t, errand *e) {
+  errand **at = &t->errands;
+  while (*at && !comes_before(e, *at)) at = &(*at)->next;
+  e->next = *at;
+  *at = e;
+  pthread_cond_signal(&t->lane[0].wake);
+}
+
+/* The lane waits until it is done. */
+static lm_status send(lm_team *t, int lane, lm_node *n) {
+  errand e = {.node = n, .number = n->number, .lane = lane}, **at = &t->errands;
+  pthread_mutex_lock(&t->lock);
+  put_locked(t, &e);
+  while (e.state == RUNS || (e.state == WAITS && t->failed.status == LM_OK)) {
+    pthread_cond_wait(&t->lane[lane].wake, &t->lock);
+  }
+  while (e.state == WAITS && *at != &e) at = &(*at)->next;
+  if (e.state == WAITS) *at = e.next;
+  lm_status status = e.state == DONE ? e.status : t->failed.status;
+  pthread_mutex_unlock(&t->lock);
+  return status;
+}
+
+static void run_errand_locked(lm_team *t) {
+  errand *e = t->errands;
+  t->errands = e->next;
+  e->state = RUNS;
+  pthread_mutex_unlock(&t->lock);
+  lm_status status = e->node ? lm_pass_step(t->run, e->node) : lm_pass_finish_leaf(t->run, e->leaf);
+  pthread_mutex_lock(&t->lock);
+  if (status != LM_OK) fail_locked(t, status);
+  e->status = status;
+  e->state = DONE;
+  if (e->node) {
+    pthread_cond_signal(&t->lane[e->lane].wake);
+  } else {
+    lm_free(e);
+  }
+}
+
+lm_status lm_team_finish_leaf(lm_pass *r, lm_leaf_state *l) {
+  lm_team *t = r->team;
+  bool caller = pthread_equal(t->caller, pthread_self());
+  if ((caller && !t->ordered) || !lm_watch_has_hooks(l->node->out[0].watch)) return lm_pass_finish_leaf(r, l);
+  errand *e = lm_calloc(1, sizeof *e);
+  if (!e) return LM_E_OOM;
+  *e = (errand){.leaf = l, .number = l->last};
+  pthread_mutex_lock(&t->lock);
+  put_locked(t, e);
+  pthread_mutex_unlock(&t->lock);
+  return LM_OK;
+}
+
+/* Somebody else's code runs with it. */
+static bool runs_hooks(const lm_node *n) {
+  bool any = n->kind == LM_NODE_CUSTOM || n->recipe;
+  for (int s = 0; s < n->nout && !any; s++) any = lm_watch_has_hooks(n->out[s].watch);
+  return any;
+}
+
+static lm_status step(lm_team *t, int k, lm_node *n) {
+  return k > 0 && runs_hooks(n) ? send(t, k, n) : lm_pass_step(t->run, n);
+}
+
+/* Nothing of this number or a larger one is left in any lane but `own`. */
+static bool is_turn_locked(const lm_team *t, uint64_t number, int own) {
+  for (int k = 0; k < t->nlanes && t->ordered; k++) {
+    const lane *l = &t->lane[k];
+    if (k != own && l->next < l->n && l->node[l->next]->number >= number) return false;
+  }
+  return true;
+}
+
+/* ---- a lane's work */
+
+/* With the lock held: the lane's next node, if its gradients are there. */
+static lm_node *next_locked(lane *l) {
+  lm_node *n = l->next < l->n ? l->node[l->next] : NULL;
+  return n && n->waits_for == 0 ? n : NULL;
+}
+
+static void step_locked(lm_team *t, int k, lm_node *n) {
+  pthread_mutex_unlock(&t->lock);
+  lm_status status = step(t, k, n);
+  pthread_mutex_lock(&t->lock);
+  t->lane[k].next++;
+  if (k > 0 && t->leader_waits) pthread_cond_signal(&t->lane[0].wake);
+  if (status != LM_OK) fail_locked(t, status);
+}
+
+static void work_off_lane(lm_team *t, int k) {
+  lane *l = &t->lane[k];
+  lm_modes before = lm_modes_swap((lm_modes){.no_grad = true});
+  lm_set_default_dtype(t->default_dtype);
+  lm_set_thread_limit(t->threads);
+  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(t->lane[i].stream); /* a lane copies to others, too */
+  pthread_mutex_lock(&t->lock);
+  while (t->failed.status == LM_OK && l->next < l->n) {
+    lm_node *n = next_locked(l);
+    if (n) {
+      step_locked(t, k, n);
+    } else {
+      pthread_cond_wait(&l->wake, &t->lock);
+    }
+  }
+  for (int i = 0; i < t->nlanes; i++) lm_stream_set_current(lm_stream_by_id(t->lane[i].device, 0));
+  t->busy--;
+  pthread_cond_signal(&t->lane[0].wake);
+  pthread_mutex_unlock(&t->lock);
+  lm_modes_swap(before);
+}
+
+static void lead(lm_team *t) {
+  lane *l = &t->lane[0];
+  int limit = lm_thread_limit();
+  if (t->threads > 0) lm_set_thread_limit(t->threads);
+  pthread_mutex_lock(&t->lock);
+  while (t->failed.status == LM_OK && (l->next < l->n || t->busy > 0 || t->errands)) {
+    lm_node *n = next_locked(l);
+    const errand *e = t->errands;
+    if (e && is_turn_locked(t, e->number, e->node ? e->lane : -1)) {
+      run_errand_locked(t);
+    } else if (n && (!t->ordered || !runs_hooks(n) || is_turn_locked(t, n->number, 0))) {
+      step_locked(t, 0, n);
+    } else {
+      t->leader_waits = e || n;
+      pthread_cond_wait(&l->wake, &t->lock);
+      t->leader_waits = false;
+    }
+  }
+  pthread_mutex_unlock(&t->lock);
+  lm_set_thread_limit(limit);
+}
+
+/* ---- the threads. They wait for the next pass, and end with the process. A pass within another's hook, or of another
+ * Lua state, gets others. */
+
+typedef struct hand {
+  pthread_cond_t wake, done;
+  lm_team *team; /* NULL: idle */
+  int lane;
+  struct hand *next; /* of those that are idle */
+} hand;
+
+static pthread_mutex_t hands_lock = PTHREAD_MUTEX_INITIALIZER; /* over all hands */
+static hand *idle;
+
+static void *be_hand(void *arg) {
+  hand *h = arg;
+  pthread_mutex_lock(&hands_lock);
+  for (;;) {
+    while (!h->team) pthread_cond_wait(&h->wake, &hands_lock);
+    pthread_mutex_unlock(&hands_lock);
+    work_off_lane(h->team, h->lane);
+    lm_busy_threads(-1);
+    pthread_mutex_lock(&hands_lock);
+    h->team = NULL;
+    h->next = idle;
+    idle = h;
+    pthread_cond_broadcast(&h->done);
+  }
+  return NULL;
+}
+
+static hand *new_hand(void) {
+  pthread_t id;
+  sigset_t all, before;
+  hand *h = lm_calloc(1, sizeof *h);
+  if (!h) return NULL;
+  pthread_cond_init(&h->wake, NULL);
+  pthread_cond_init(&h->done, NULL);
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the threads of scripts */
+  bool made = pthread_create(&id, NULL, be_hand, h) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (made) {
+    pthread_detach(id);
+    return h;
+  }
+  pthread_cond_destroy(&h->wake);
+  pthread_cond_destroy(&h->done);
+  lm_free(h);
+  return NULL;
+}
+
+static hand *take_hand(void) {
+  pthread_mutex_lock(&hands_lock);
+  hand *h = idle;
+  if (h) idle = h->next;
+  pthread_mutex_unlock(&hands_lock);
+  return h ? h : new_hand();
+}
+
+static bool take_hands(lm_team *t) {
+  for (int k = 1; k < t->nlanes; k++) {
+    if ((t->lane[k].hand = take_hand())) continue;
+    pthread_mutex_lock(&hands_lock);
+    while (--k > 0) {
+      t->lane[k].hand->next = idle;
+      idle = t->lane[k].hand;
+    }
+    pthread_mutex_unlock(&hands_lock);
+    return false;
+  }
+  return true;
+}
+
+static void set_to_work(lm_team *t) {
+  t->busy = t->nlanes - 1;
+  pthread_mutex_lock(&hands_lock);
+  for (int k = 1; k < t->nlanes; k++) {
+    hand *h = t->lane[k].hand;
+    h->lane = k;
+    h->team = t;
+    lm_busy_threads(1);
+    pthread_cond_signal(&h->wake);
+  }
+  pthread_mutex_unlock(&hands_lock);
+}
+
+static void wait_for_hands(lm_team *t) {
+  pthread_mutex_lock(&hands_lock);
+  for (int k = 1; k < t->nlanes; k++) {
+    hand *h = t->lane[k].hand;
+    while (h->team == t) pthread_cond_wait(&h->done, &hands_lock);
+  }
+  pthread_mutex_unlock(&hands_lock);
+}
+
+/* ---- lanes */
+
+/* An index into lanes for each node; nodes that are not needed come behind the last. */
+static void assign(lm_team *t) {
+  lm_pass *r = t->run;
+  t->nlanes = 1;
+  t->lane[0].device = lm_edge_meta(r->edge[0])->device;
+  for (int i = 0; i < r->nnodes; i++) {
+    lm_node *n = r->node[i];
+    lm_device device = n->out[0].meta.device;
+    n->lane = LANES;
+    if (!n->needed) continue;
+    n->lane = n->kind == LM_NODE_CUSTOM ? 0 : (uint8_t)lane_of(t, device);
+    if (n->lane > 0 || n->kind == LM_NODE_CUSTOM || t->lane[0].device == device || t->nlanes == LANES) continue;
+    n->lane = (uint8_t)t->nlanes;
+    t->lane[t->nlanes++].device = device;
+  }
+}
+
+static int by_lane(const void *a, const void *b) {
+  const lm_node *m = *(lm_node *const *)a, *n = *(lm_node *const *)b;
+  if (m->lane != n->lane) return m->lane - n->lane;
+  return (m->number < n->number) - (m->number > n->number);
+}
+
+static void fill_lanes(lm_team *t) {
+  lm_pass *r = t->run;
+  qsort(r->node, (size_t)r->nnodes, sizeof *r->node, by_lane);
+  for (int i = 0; i < r->nnodes && r->node[i]->lane < LANES; i++) {
+    lane *l = &t->lane[r->node[i]->lane];
+    if (l->n++ == 0) l->node = &r->node[i];
+  }
+}
+
+static lm_status prepare(lm_team *t) {
+  lm_status status = LM_OK;
+  int cpus = 0;
+  for (int k = 0; k < t->nlanes; k++) {
+    lane *l = &t->lane[k];
+    cpus += LM_DEVICE_KIND(l->device) == LM_CPU;
+    if (!(l->stream = lm_stream_current(l->device))) TRY(LM_E_DEVICE);
+  }
+  const lm_backend *cpu = lm_backend_of(LM_DEVICE(LM_CPU, 0));
+  if (cpus > 1 && cpu) t->threads = cpu->get_threads() / cpus > 0 ? cpu->get_threads() / cpus : 1;
+done:
+  return status;
+}
+
+bool lm_team_work_off(lm_pass *r, lm_status *status) {
+  if (r->a->create_graph || lm_graph_capturing()) return false;
+  lm_team *t = lm_calloc(1, sizeof *t);
+  if (!t) return false;
+  t->run = r;
+  t->caller = pthread_self();
+  t->default_dtype = lm_default_dtype();
+  t->ordered = atomic_load(&order_kept) > 0;
+  assign(t);
+  *status = prepare(t);
+  if (*status != LM_OK || t->nlanes == 1 || !take_hands(t)) {
+    lm_free(t);
+    return *status != LM_OK;
+  }
+  fill_lanes(t);
+  pthread_mutex_init(&t->lock, NULL);
+  for (int k = 0; k < t->nlanes; k++) pthread_cond_init(&t->lane[k].wake, NULL);
+  r->team = t;
+  set_to_work(t);
+  lead(t);
+  wait_for_hands(t);
+  r->team = NULL;
+
+  for (errand *e = t->errands, *next; e; e = next) { /* leaves that it did not come to */
+    next = e->next;
+    lm_free(e);
+  }
+  for (part *p = t->parts, *next; p; p = next) {
+    next = p->next;
+    lm_release(p->sum);
+    lm_free(p);
+  }
+  for (int k = 0; k < t->nlanes; k++) pthread_cond_destroy(&t->lane[k].wake);
+  pthread_mutex_destroy(&t->lock);
+  *status = lm_error_restore(&t->failed);
+  lm_free(t);
+  return true;
+}

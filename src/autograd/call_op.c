@@ -1,0 +1,67 @@
+/* Calling an op: autocast (autocast.c), what it needs and its other forms, then the op itself, recorded where its
+ * inputs want gradients (record_graph.c). */
+#include "autograd/composite.h"
+#include "autograd/record_graph.h"
+
+static _Thread_local lm_modes modes;
+
+bool lm_grad_enabled(void) { return !modes.no_grad; }
+void lm_set_grad_enabled(bool on) { modes.no_grad = !on; }
+lm_autocast lm_autocast_get(void) { return modes.cast; }
+void lm_autocast_set(lm_autocast mode) { modes.cast = mode; }
+
+lm_modes *lm_modes_here(void) { return &modes; }
+
+lm_modes lm_modes_swap(lm_modes m) {
+  lm_modes earlier = modes;
+  modes = m;
+  return earlier;
+}
+
+/* What other ops complain about is put under the name the user called. */
+static lm_status under_name(lm_op_id id, lm_status status) {
+  return status == LM_OK || status == LM_E_OOM ? status : lm_fail_in(status, lm_ops[id].name);
+}
+
+/* What comes before the op itself: what it needs, and whether the call is one of other ops, which are run then. */
+static lm_status look_first(lm_op_id id, const void *args, bool in_place, bool *taken, lm_tensor **out) {
+  const lm_composition *c = &lm_compositions[id];
+  lm_status status = c->needs ? c->needs(args) : LM_OK;
+  if (status != LM_OK || !c->form) return status;
+  *taken = true;
+  return under_name(id, c->form(args, in_place, taken, out));
+}
+
+static lm_status call_op(lm_op_id id, const void *args, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  const lm_rules *rules = &lm_rule_table[id];
+  bool is_done = false;
+  if (op->looks) TRY(look_first(id, args, false, &is_done, out));
+  if (is_done) return LM_OK;
+  if (op->kind == LM_COMP) return under_name(id, lm_compositions[id].made_of(args, out));
+  if (op->kind == LM_WRITE) return lm_record_write(id, args, false, out);
+  if (!modes.no_grad && !rules->none && lm_record_may(op, rules, args)) TRY(lm_record_call(id, args, &is_done, out));
+  if (is_done) return LM_OK;
+  TRY(lm_run_unrecorded(id, args, false, out));
+  if (op->kind == LM_VIEW && !rules->none && lm_dtype_is_float((lm_dtype)out[0]->dtype)) {
+    status = lm_view_track(out[0], LM_ARG_TENSOR(args, op->tensor[0]), NULL);
+    if (status != LM_OK) lm_release(out[0]);
+  }
+done:
+  return status;
+}
+
+lm_status lm_call_inplace(lm_op_id id, const void *args, lm_tensor **out) {
+  bool taken = false;
+  lm_status status = lm_ops[id].looks ? look_first(id, args, true, &taken, out) : LM_OK;
+  return status != LM_OK || taken ? status : lm_record_write(id, args, true, out);
+}
+
+lm_status lm_call_as_is(lm_op_id id, const void *args, lm_tensor **out) { return call_op(id, args, out); }
+
+lm_status lm_call(lm_op_id id, const void *args, lm_tensor **out) {
+  if (!modes.cast.on) return call_op(id, args, out);
+  const lm_op *op = &lm_ops[id];
+  return op->cast == LM_ASIS || op->kind == LM_WRITE ? call_op(id, args, out) : lm_autocast_call(id, args, out);
+}

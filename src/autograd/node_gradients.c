@@ -1,0 +1,186 @@
+/* What one node makes of its results' gradients. */
+#include <string.h>
+
+#include "autograd/gradient_rules.h"
+#include "op/check.h"
+#include "op/pointwise.h"
+
+/* ---- is what was saved still there, and still the same? */
+
+static lm_status changed(const lm_node *n, const lm_tensor *t, uint32_t expected) {
+  int id = atomic_load_explicit(&t->storage->writer, memory_order_relaxed);
+  const char *writer = id == LM_BY_COLLECTIVE ? "a collective" : "an optimizer's step", *suffix = "";
+  if (id >= 0 && id < LM_OP_COUNT) {
+    writer = lm_ops[id].name;
+    suffix = lm_ops[id].kind == LM_POINT ? "_" : "";
+  }
+  return lm_fail(LM_E_STATE,
+                 "backward: %s needs a tensor of %s %s as it was, but %s%s changed it in place (version %u, not %u); "
+                 "clone() it before writing, or do not write in place",
+                 lm_node_name(n), lm_dtype_name((lm_dtype)t->dtype), lm_shape_of(t), writer, suffix, lm_version(t),
+                 expected);
+}
+
+static lm_status check_version(const lm_node *n, const lm_tensor *t, uint32_t expected) {
+  return !t || lm_version(t) == expected ? LM_OK : changed(n, t, expected);
+}
+
+static lm_status check_saved(const lm_node *n) {
+  lm_status status = LM_OK;
+  if (n->spent) {
+    return lm_fail(LM_E_STATE,
+                   "backward: a second time through the same graph, but what %s had saved was freed by the first; "
+                   "give the first backward {retain_graph = true}",
+                   lm_node_name(n));
+  }
+  if (!n->saves) return LM_OK;
+  if (n->kind == LM_NODE_CUSTOM) {
+    const lm_custom_state *c = n->payload;
+    for (int i = 0; i < c->nsaved; i++) TRY(check_version(n, c->saved[i], c->version[i]));
+  }
+  if (n->kind == LM_NODE_OP) {
+    const lm_op *op = &lm_ops[n->op];
+    for (int k = 0; k < op->ntensor; k++) {
+      TRY(check_version(n, LM_ARG_TENSOR(n->payload, op->tensor[k]), n->version[k]));
+    }
+    for (int i = 0; i < LM_MAX_OUTS; i++) TRY(check_version(n, n->result[i], n->result_version[i]));
+    if (op->list >= 0) {
+      const lm_list *list = (const lm_list *)((const char *)n->payload + op->list);
+      for (int i = 0; list->v && i < list->n; i++) TRY(check_version(n, list->v[i], n->list_version[i]));
+    }
+  }
+done:
+  return status;
+}
+
+/* ---- formulas */
+
+/* For create_graph: saved tensors get back the history they had, results that of the node itself, and Lua
+ * numbers the gradient's precision, since alone among numbers an op would compute in the default dtype. */
+typedef struct unpacked {
+  lm_args_room args;
+  lm_tensor *y[LM_MAX_OUTS];
+} unpacked;
+
+static lm_status unpack(lm_node *n, const lm_tensor *g, lm_expr *e, unpacked *u) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[n->op];
+  memcpy(&u->args, n->payload, op->size);
+  for (int k = 0; k < op->ntensor; k++) {
+    lm_tensor **t = &LM_ARG_TENSOR(&u->args, op->tensor[k]);
+    if (*t && (*t)->number && g) {
+      lm_full_args full = {.value = *t, .dtype = (lm_dtype)g->dtype, .device = LM_DEVICE(LM_CPU, 0)};
+      lm_tensor *exact;
+      TRY(lm_op_run(LM_OP_full, &full, &exact));
+      if (!(*t = lm_e_own(e, exact))) TRY(LM_E_OOM);
+    } else if (*t && !(*t)->number) {
+      TRY(lm_attach(*t, n->edge[k]));
+    }
+  }
+  for (int i = 0; i < LM_MAX_OUTS; i++) {
+    u->y[i] = n->result[i];
+    if (!n->result[i] || i >= op->outs || !lm_dtype_is_float((lm_dtype)n->result[i]->dtype)) continue;
+    lm_tensor *y;
+    TRY(lm_alias(n->result[i], &y));
+    if (!(u->y[i] = lm_e_own(e, y))) TRY(LM_E_OOM);
+    TRY(lm_attach(y, (lm_edge){n, i}));
+  }
+done:
+  return status;
+}
+
+lm_ints lm_rule_size(lm_rule *r, int k) {
+  lm_ints size = {.n = 0};
+  lm_edge e = k < r->node->nedge ? r->node->edge[k] : (lm_edge){NULL, 0};
+  if (!e.node) {
+    lm_e_ok(&r->e, lm_fail(LM_E_STATE, "%s: its gradient asks for sizes that were not kept", lm_ops[r->op].name));
+    return size;
+  }
+  const lm_meta *meta = lm_edge_meta(e);
+  size.n = meta->ndim;
+  memcpy(size.v, meta->size, sizeof size.v);
+  return size;
+}
+
+/* The row's kernel instead of its ops. */
+static lm_status fused(const lm_node *n, const lm_row *row, lm_tensor *g, lm_tensor **out) {
+  const lm_op *op = &lm_ops[n->op];
+  lm_tensor *in[LM_MAX_TENSOR_ARGS + 2];
+  double number[LM_POINT_MAX_NUMBERS];
+  int nin = 0;
+  if (!g) return LM_OK;
+  if (row->reads >> LM_READS_G & 1) in[nin++] = g;
+  for (int k = 0; k < op->ntensor; k++) {
+    if (row->reads >> (k + 1) & 1) in[nin++] = LM_ARG_TENSOR(n->payload, op->tensor[k]);
+  }
+  if (row->reads >> LM_READS_Y & 1) in[nin++] = n->result[0];
+  for (int i = 0; i < op->nnumber; i++) {
+    number[i] = *(const double *)((const char *)n->payload + op->arg[op->ntensor + i].offset);
+  }
+  return lm_point_run(row->kernel, nin, in, op->nnumber ? number : NULL, NULL, out);
+}
+
+static lm_status op_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph,
+                              lm_tensor **gin) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[n->op];
+  const lm_rules *rules = &lm_rule_table[n->op];
+  unpacked u;
+  lm_rule r = {.op = (lm_op_id)n->op, .args = n->payload, .node = n, .g = g, .y = n->result};
+  bool joint = false;
+  lm_tensor *parts[LM_MAX_OUTS] = {NULL};
+  lm_expr_begin(&r.e);
+  if (create_graph) {
+    TRY(unpack(n, g[0], &r.e, &u));
+    r.args = &u.args;
+    r.y = u.y;
+  }
+  for (int k = 0; k < n->nedge; k++) {
+    const lm_row *row = k < op->ntensor ? &rules->arg[k] : &rules->list;
+    lm_tensor *result = NULL;
+    if (!wish[k].wanted) continue;
+    lm_tensor_offer(row->kind == LM_RULE_JOINT ? NULL : wish[k].home); /* it would be anybody's */
+    if (row->kind == LM_RULE_POINT && !create_graph) {
+      TRY(fused(n, row, g[0], &gin[k]));
+      continue;
+    }
+    if (row->kind == LM_RULE_JOINT) {
+      if (!joint && row->fn(&r)) memcpy(parts, r.e.last, sizeof parts);
+      joint = true;
+      result = parts[row->part];
+    } else {
+      r.at = k - op->ntensor;
+      result = row->fn(&r);
+    }
+    TRY(r.e.status);
+    gin[k] = lm_retain(result);
+  }
+done:
+  lm_tensor_offer(NULL);
+  lm_expr_end(&r.e);
+  return status;
+}
+
+static lm_status custom_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, lm_tensor **gin) {
+  const lm_custom_state *c = n->payload;
+  lm_status status = c->fn(c->ctx, n->nout, g, n->nedge, gin);
+  for (int k = 0; k < n->nedge; k++) {
+    if (wish[k].wanted) continue;
+    lm_release(gin[k]);
+    gin[k] = NULL;
+  }
+  return status;
+}
+
+lm_status lm_node_gradients(lm_node *n, lm_tensor *const *g, const lm_wish *wish, bool create_graph, lm_tensor **gin) {
+  lm_status status = LM_OK;
+  if (n->hollow) TRY(lm_recipe_fill(n));
+  TRY(check_saved(n));
+  switch ((lm_node_kind)n->kind) {
+    case LM_NODE_OP: TRY(op_gradients(n, g, wish, create_graph, gin)); break;
+    case LM_NODE_CUSTOM: TRY(custom_gradients(n, g, wish, gin)); break;
+    default: TRY(lm_view_place_backward(n, g[0], gin)); break;
+  }
+done:
+  return status;
+}

@@ -1,0 +1,291 @@
+/* Parts of a graph that save nothing: what their nodes need is computed again when backward comes to the first of them.
+ *
+ * While such a part is recorded, each node gives up at once what it has just saved, and notes its place in the part.
+ * Computing again records the same nodes once more; those hand what they have saved to the first ones, and go. So the
+ * graph that backward walks is the first one, with the edges and hooks it had. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "autograd/gradient_rules.h"
+#include "base/mem.h"
+
+typedef struct lm_node_list {
+  lm_node **node;
+  int n, room;
+} lm_node_list;
+
+struct lm_recipe {
+  _Atomic int rc; /* of its nodes, and of whoever records */
+  bool open;      /* more nodes may come */
+  pthread_mutex_t lock;
+  lm_node_list list; /* not retained: a node takes itself out; NULL: gone */
+  lm_hook again;
+  lm_autocast cast;
+  char where[96];
+};
+
+struct lm_refill { /* the nodes of the second time, retained */
+  lm_node_list list;
+};
+
+static lm_status make_room(lm_node_list *l) {
+  if (l->n < l->room) return LM_OK;
+  int room = l->room ? 2 * l->room : 32;
+  lm_node **more = lm_realloc(l->node, (size_t)room * sizeof *more);
+  if (!more) return LM_E_OOM;
+  l->node = more;
+  l->room = room;
+  return LM_OK;
+}
+
+static void unref(lm_recipe *r) {
+  if (atomic_fetch_sub_explicit(&r->rc, 1, memory_order_acq_rel) != 1) return;
+  if (r->again.release) r->again.release(r->again.ctx);
+  pthread_mutex_destroy(&r->lock);
+  lm_free(r->list.node);
+  lm_free(r);
+}
+
+lm_status lm_recipe_begin(lm_hook again, const char *where, lm_recipe **out) {
+  lm_modes *modes = lm_modes_here();
+  *out = NULL;
+  if (modes->recipe || modes->no_grad) {
+    if (again.release) again.release(again.ctx);
+    return LM_OK;
+  }
+  lm_recipe *r = lm_calloc(1, sizeof *r);
+  if (!r) {
+    if (again.release) again.release(again.ctx);
+    return LM_E_OOM;
+  }
+  atomic_init(&r->rc, 1);
+  pthread_mutex_init(&r->lock, NULL);
+  r->open = true;
+  r->again = again;
+  r->cast = modes->cast;
+  snprintf(r->where, sizeof r->where, "%s", where);
+  modes->recipe = *out = r;
+  return LM_OK;
+}
+
+void lm_recipe_end(lm_recipe *r) {
+  if (!r) return;
+  lm_modes_here()->recipe = NULL;
+  r->open = false;
+  unref(r);
+}
+
+bool lm_recipe_here(void) {
+  const lm_modes *modes = lm_modes_here();
+  return modes->recipe || modes->refill;
+}
+
+/* ---- recording */
+
+lm_status lm_recipe_make_room(void) {
+  lm_status status = LM_OK;
+  lm_modes *modes = lm_modes_here();
+  if (modes->refill) TRY(make_room(&modes->refill->list));
+  if (modes->recipe) {
+    pthread_mutex_lock(&modes->recipe->lock);
+    status = make_room(&modes->recipe->list);
+    pthread_mutex_unlock(&modes->recipe->lock);
+  }
+done:
+  return status;
+}
+
+/* The i-th place for a saved tensor in the node; NULL after the last. */
+static lm_tensor **saved_at(const lm_node *n, int i) {
+  if (n->kind == LM_NODE_CUSTOM) {
+    const lm_custom_state *c = n->payload;
+    return i < c->nsaved ? &c->saved[i] : NULL;
+  }
+  const lm_op *op = &lm_ops[n->op];
+  if (i < op->ntensor) return &LM_ARG_TENSOR(n->payload, op->tensor[i]);
+  i -= op->ntensor;
+  if (i < LM_MAX_OUTS) return (lm_tensor **)&n->result[i];
+  i -= LM_MAX_OUTS;
+  lm_list *list = op->list >= 0 ? (lm_list *)((char *)n->payload + op->list) : NULL;
+  return list && list->v && i < list->n ? &list->v[i] : NULL;
+}
+
+void lm_recipe_note(lm_node *n) {
+  lm_modes *modes = lm_modes_here();
+  lm_recipe *r = modes->recipe;
+  if (modes->refill) modes->refill->list.node[modes->refill->list.n++] = lm_node_retain(n);
+  if (!r) return;
+  pthread_mutex_lock(&r->lock);
+  n->recipe = r;
+  n->place = r->list.n;
+  r->list.node[r->list.n++] = n;
+  pthread_mutex_unlock(&r->lock);
+  atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
+  n->hollow = n->saves;
+  lm_tensor **t;
+  for (int i = 0; n->hollow && (t = saved_at(n, i)); i++) {
+    lm_release(*t);
+    *t = NULL;
+  }
+}
+
+void lm_recipe_forget(lm_node *n) {
+  lm_recipe *r = n->recipe;
+  pthread_mutex_lock(&r->lock);
+  r->list.node[n->place] = NULL;
+  pthread_mutex_unlock(&r->lock);
+  n->recipe = NULL;
+  unref(r);
+}
+
+/* ---- computing again */
+
+static lm_status differs(const lm_recipe *r, int i, const lm_node *was, const lm_node *is) {
+  bool same_op = strcmp(lm_node_name(was), lm_node_name(is)) == 0;
+  return lm_fail(LM_E_STATE,
+                 "checkpoint at %s: computed again for backward, its function did something else: op %d was %s and is "
+                 "%s; it has to do the same both times",
+                 r->where, i + 1, lm_node_name(was),
+                 same_op ? "that of other sizes, dtypes or inputs" : lm_node_name(is));
+}
+
+static bool same_meta(const lm_meta *a, const lm_meta *b) {
+  return a->dtype == b->dtype && a->device == b->device && a->ndim == b->ndim &&
+         memcmp(a->size, b->size, a->ndim * sizeof a->size[0]) == 0;
+}
+
+static bool alike(const lm_node *a, const lm_node *b) {
+  if (a->kind != b->kind || a->op != b->op || a->nout != b->nout || a->nedge != b->nedge || a->saves != b->saves)
+    return false;
+  if (a->kind == LM_NODE_CUSTOM &&
+      ((const lm_custom_state *)a->payload)->nsaved != ((const lm_custom_state *)b->payload)->nsaved)
+    return false;
+  for (int i = 0; i < a->nout; i++)
+    if (!same_meta(&a->out[i].meta, &b->out[i].meta)) return false;
+  return true;
+}
+
+/* Tensors of the first time that come from outside must not have been written since; those made inside have equal
+ * counts if the function does the same. */
+static bool same_versions(const lm_node *was, const lm_node *is) {
+  if (was->kind == LM_NODE_CUSTOM) {
+    const lm_custom_state *a = was->payload, *b = is->payload;
+    return memcmp(a->version, b->version, (size_t)a->nsaved * sizeof *a->version) == 0;
+  }
+  const lm_op *op = &lm_ops[was->op];
+  for (int k = 0; k < op->ntensor; k++)
+    if (was->version[k] != is->version[k]) return false;
+  const lm_list *list = op->list >= 0 ? (const lm_list *)((const char *)was->payload + op->list) : NULL;
+  for (int i = 0; list && list->v && i < list->n; i++)
+    if (was->list_version[i] != is->list_version[i]) return false;
+  return true;
+}
+
+/* Those that are left, retained, as many as were recorded. */
+static lm_status nodes_of(lm_recipe *r, lm_node ***out, int *n) {
+  pthread_mutex_lock(&r->lock);
+  *n = r->list.n;
+  *out = lm_calloc((size_t)*n, sizeof **out);
+  for (int i = 0; *out && i < *n; i++) {
+    lm_node *node = r->list.node[i];
+    int32_t rc = node ? atomic_load(&node->rc) : 0;
+    while (rc > 0 && !atomic_compare_exchange_weak(&node->rc, &rc, rc + 1)) continue;
+    if (rc > 0) (*out)[i] = node; /* else it waits for the lock, to take itself out */
+  }
+  pthread_mutex_unlock(&r->lock);
+  return *out ? LM_OK : LM_E_OOM;
+}
+
+/* `is` belongs to a part of its own, within this one: `was` takes its place there. */
+static void move_in(lm_node *was, lm_node *is) {
+  lm_recipe *outer = was->recipe, *inner = is->recipe;
+  pthread_mutex_lock(&outer->lock);
+  outer->list.node[was->place] = NULL;
+  pthread_mutex_unlock(&outer->lock);
+  pthread_mutex_lock(&inner->lock);
+  inner->list.node[is->place] = was;
+  pthread_mutex_unlock(&inner->lock);
+  was->recipe = inner; /* with the other's reference; never NULL in between: other threads ask (backward_devices.c) */
+  was->place = is->place;
+  is->recipe = NULL;
+  is->hollow = false;
+  unref(outer);
+}
+
+static lm_status hand_over(lm_recipe *r, int n, lm_node *const *was, const lm_node_list *now) {
+  lm_status status = LM_OK;
+  if (now->n != n && !(r->open && now->n > n)) {
+    return lm_fail(LM_E_STATE,
+                   "checkpoint at %s: computed again for backward, its function recorded %d ops, and %d the first "
+                   "time; it has to do the same both times",
+                   r->where, now->n, n);
+  }
+  for (int i = 0; i < n; i++) { /* before anything changes hands */
+    if (!was[i]) continue;
+    if (!alike(was[i], now->node[i])) TRY(differs(r, i, was[i], now->node[i]));
+    if (was[i]->hollow && !same_versions(was[i], now->node[i])) {
+      return lm_fail(LM_E_STATE,
+                     "checkpoint at %s: its function cannot be computed again for backward: what %s (op %d) reads was "
+                     "changed in place since",
+                     r->where, lm_node_name(was[i]), i + 1);
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    if (!was[i] || !was[i]->hollow) continue;
+    if (now->node[i]->hollow) {
+      move_in(was[i], now->node[i]);
+      continue;
+    }
+    lm_tensor **t;
+    for (int k = 0; (t = saved_at(was[i], k)); k++) { /* an empty place for a full one */
+      lm_tensor **full = saved_at(now->node[i], k);
+      *t = *full;
+      *full = NULL;
+      if (!*t || (*t)->number || !(*t)->grad) continue;
+      lm_grad_free((*t)->grad); /* a pass within the function gave it the history it had there */
+      (*t)->grad = NULL;
+    }
+    memcpy(was[i]->result_version, now->node[i]->result_version, sizeof was[i]->result_version);
+    was[i]->hollow = false;
+  }
+done:
+  return status;
+}
+
+static lm_status refill(lm_recipe *r) {
+  lm_status status = LM_OK;
+  lm_node **was = NULL;
+  lm_tensor *unused = NULL;
+  int n = 0;
+  struct lm_refill now = {{NULL, 0, 0}};
+  lm_modes before = lm_modes_swap((lm_modes){.cast = r->cast, .refill = &now});
+  status = r->again.fn(r->again.ctx, NULL, &unused);
+  lm_modes_swap(before);
+  if (status != LM_OK) goto done;
+  TRY(nodes_of(r, &was, &n));
+  TRY(hand_over(r, n, was, &now.list));
+  if (!r->open) { /* it is not needed again, and may hold whole graphs */
+    if (r->again.release) r->again.release(r->again.ctx);
+    r->again.release = NULL;
+  }
+done:
+  for (int i = 0; was && i < n; i++) lm_node_release(was[i]);
+  for (int i = 0; i < now.list.n; i++) lm_node_release(now.list.node[i]);
+  lm_free(was);
+  lm_free(now.list.node);
+  return status;
+}
+
+lm_status lm_recipe_fill(lm_node *n) {
+  lm_status status = LM_OK;
+  while (n->hollow) { /* what it belongs to may have a part of its own, which is computed again in turn */
+    lm_recipe *r = n->recipe;
+    atomic_fetch_add_explicit(&r->rc, 1, memory_order_relaxed);
+    status = refill(r);
+    unref(r);
+    TRY(status);
+  }
+done:
+  return status;
+}

@@ -1,0 +1,275 @@
+/* Recording. Whatever can fail is done before the op runs, since some ops change what they are given (in-place writes,
+ * running statistics); only headers that save visible results come after it. */
+#include "autograd/record_graph.h"
+
+#include <string.h>
+
+#include "autograd/composite.h"
+
+lm_status lm_run_unrecorded(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  lm_tensor *results[LM_MAX_OUTS] = {NULL};
+  const lm_op *op = &lm_ops[id];
+  if (in_place) return lm_op_run_inplace(id, args, out);
+  if (op->aux == 0) return lm_op_run(id, args, out);
+  lm_status status = lm_op_run(id, args, results);
+  if (status != LM_OK) return status;
+  for (int i = 0; i < op->outs; i++) out[i] = results[i];
+  for (int i = op->outs; i < op->outs + op->aux; i++) lm_release(results[i]);
+  return LM_OK;
+}
+
+/* ---- what a call would record */
+
+typedef struct survey {
+  lm_edge edge[LM_MAX_TENSOR_ARGS]; /* borrowed */
+  bool any;                         /* somebody wants a gradient */
+  lm_touched touched;               /* so these have to be saved */
+} survey;
+
+static void add_touched(lm_touched *all, lm_touched more) {
+  all->args |= more.args;
+  all->results |= more.results;
+  all->list = all->list || more.list;
+}
+
+static const char *argument_name(const lm_op *op, int k) {
+  for (int i = 0; i < op->nargs; i++) {
+    if (op->arg[i].offset == op->tensor[k]) return op->arg[i].name;
+  }
+  return "x";
+}
+
+static lm_status survey_of(lm_op_id id, const void *args, survey *s) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  const lm_rules *rules = &lm_rule_table[id];
+  for (int k = 0; k < op->ntensor; k++) {
+    TRY(lm_history(LM_ARG_TENSOR(args, op->tensor[k]), &s->edge[k]));
+    if (!s->edge[k].node) continue;
+    s->any = true;
+    const lm_row *row = &rules->arg[k];
+    if (rules->decompose) continue;
+    if (row->kind == LM_RULE_MISSING) {
+      return lm_fail(LM_E_MISSING, "%s: there is no gradient for %s; detach() it, or call this within no_grad",
+                     op->name, argument_name(op, k));
+    }
+    add_touched(&s->touched, row->touches ? row->touches(args) : row->touched);
+  }
+  if (rules->each) {
+    const lm_list *list = lm_record_list(op, args);
+    for (int i = 0; i < list->n; i++) s->any = s->any || (list->v[i] && lm_requires_grad(list->v[i]));
+    add_touched(&s->touched, rules->list.touched);
+  }
+done:
+  return status;
+}
+
+/* ---- nodes */
+
+/* What the node keeps of t: its values, which an op about to write into `written` must not reach. */
+static lm_status saved_form(lm_tensor *t, const lm_tensor *written, lm_tensor **out) {
+  if (written && t->storage == written->storage) {
+    return lm_op_run(LM_OP_clone, &(lm_clone_args){.x = t, .memory_format = LM_PRESERVE}, out);
+  }
+  return lm_alias(t, out);
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 15) & ~(size_t)15; }
+
+/* A node that holds all but the results. */
+static lm_status new_node(lm_op_id id, const void *args, const survey *s, const lm_tensor *written, lm_node **out) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  const lm_rules *rules = &lm_rule_table[id];
+  const lm_list *list = op->list >= 0 && (rules->each || s->touched.list) ? lm_record_list(op, args) : NULL;
+  size_t n = list ? (size_t)list->n : 0, head = aligned(op->size);
+  size_t bytes = head + n * (sizeof(lm_tensor *) + (rules->each ? sizeof(lm_ints) : 0) + sizeof(uint32_t));
+  lm_node *node = NULL;
+  TRY(lm_node_new(LM_NODE_OP, op->outs, op->ntensor + (rules->each ? (int)n : 0), bytes, &node));
+  node->op = (int16_t)id;
+  memcpy(node->payload, args, op->size);
+  for (int k = 0; k < op->ntensor; k++) LM_ARG_TENSOR(node->payload, op->tensor[k]) = NULL;
+  lm_list *kept = op->list >= 0 ? (lm_list *)((char *)node->payload + op->list) : NULL;
+  if (kept) kept->v = NULL;
+  if (list) {
+    char *p = (char *)node->payload + head;
+    kept->v = (lm_tensor **)p;
+    p += n * sizeof(lm_tensor *);
+    if (rules->each) {
+      node->list_size = (lm_ints *)p;
+      p += n * sizeof(lm_ints);
+    }
+    node->list_version = (uint32_t *)p;
+  }
+
+  for (int k = 0; k < op->ntensor; k++) {
+    node->edge[k] = (lm_edge){lm_node_retain(s->edge[k].node), s->edge[k].slot};
+    lm_tensor *t = LM_ARG_TENSOR(args, op->tensor[k]), **place = &LM_ARG_TENSOR(node->payload, op->tensor[k]);
+    node->given |= (uint8_t)((t != NULL) << k);
+    if (!(s->touched.args >> k & 1) || !t) continue;
+    node->saves = node->saves || !t->number;
+    TRY(saved_form(t, written, place));
+    node->version[k] = lm_version(*place);
+  }
+  for (size_t i = 0; i < n; i++) {
+    lm_tensor *t = list->v[i];
+    if (!t) continue;
+    if (rules->each) {
+      lm_edge *e = &node->edge[op->ntensor + (int)i];
+      TRY(lm_history(t, e));
+      lm_node_retain(e->node);
+      node->list_size[i].n = t->ndim;
+      memcpy(node->list_size[i].v, t->size, sizeof t->size);
+    }
+    if (!s->touched.list) continue;
+    node->saves = true;
+    TRY(saved_form(t, written, &kept->v[i]));
+    node->list_version[i] = lm_version(t);
+  }
+  *out = node;
+  node = NULL;
+done:
+  lm_node_release(node);
+  return status;
+}
+
+static lm_status run_recorded(lm_op_id id, const void *args, const survey *s, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  lm_node *node = NULL;
+  lm_grad *spare[LM_MAX_OUTS] = {NULL};
+  lm_tensor *results[LM_MAX_OUTS] = {NULL};
+  TRY(new_node(id, args, s, NULL, &node));
+  if (lm_recipe_here()) TRY(lm_recipe_make_room());
+  for (int i = 0; i < op->outs; i++) TRY(lm_grad_new(&spare[i]));
+  TRY(lm_op_run(id, args, results));
+  for (int i = 0; i < op->outs + op->aux; i++) {
+    if (!(s->touched.results >> i & 1) || !results[i]) continue;
+    node->saves = true;
+    if (i < op->outs) {
+      TRY(lm_alias(results[i], &node->result[i]));
+    } else {
+      node->result[i] = lm_retain(results[i]); /* nobody else ever sees it */
+    }
+    node->result_version[i] = lm_version(results[i]);
+  }
+  if (op->kind == LM_VIEW) {
+    lm_grad *m = spare[0];
+    spare[0] = NULL;
+    TRY(lm_view_track(results[0], LM_ARG_TENSOR(args, op->tensor[0]), m));
+    m->node = lm_node_retain(node);
+    lm_meta_of(results[0], &node->out[0].meta);
+  }
+  for (int i = 0; i < op->outs; i++) {
+    out[i] = results[i];
+    if (op->kind == LM_VIEW || !lm_dtype_is_float((lm_dtype)out[i]->dtype)) continue;
+    lm_meta_of(out[i], &node->out[i].meta);
+    spare[i]->node = lm_node_retain(node);
+    spare[i]->slot = i;
+    out[i]->grad = spare[i];
+    spare[i] = NULL;
+  }
+  if (lm_recipe_here()) lm_recipe_note(node);
+done:
+  for (int i = 0; i < op->outs + op->aux; i++) {
+    if (i >= op->outs || status != LM_OK) lm_release(results[i]);
+    if (i < op->outs) lm_grad_free(spare[i]);
+  }
+  lm_node_release(node);
+  return status;
+}
+
+/* ---- writing in place */
+
+static lm_status check_write(lm_op_id id, const char *suffix, const lm_tensor *x, const survey *s, lm_edge base) {
+  const char *name = lm_ops[id].name;
+  if (s->edge[0].node && s->edge[0].node->kind == LM_NODE_LEAF) {
+    return lm_fail(LM_E_STATE,
+                   "%s%s: x is a leaf that requires grad, and cannot be written in place while recording; do it "
+                   "within no_grad, or on a clone()",
+                   name, suffix);
+  }
+  if (base.node && base.node->kind == LM_NODE_LEAF) {
+    return lm_fail(LM_E_STATE,
+                   "%s%s: x is a view of a leaf that requires grad, and cannot be written in place while recording; "
+                   "do it within no_grad, or on a clone()",
+                   name, suffix);
+  }
+  if (x->grad && x->grad->base && x->grad->without_grad) {
+    return lm_fail(LM_E_STATE,
+                   "%s%s: x is a view made within no_grad, and cannot be written in place while recording; make the "
+                   "view outside, or clone() it",
+                   name, suffix);
+  }
+  return LM_OK;
+}
+
+/* x is written; if a gradient is wanted, its history begins anew with this op, or, where it is a view, the
+ * history of its base does. */
+lm_status lm_record_write(lm_op_id id, const void *args, bool in_place, lm_tensor **out) {
+  lm_status status = LM_OK;
+  const lm_op *op = &lm_ops[id];
+  const lm_rules *rules = &lm_rule_table[id];
+  const char *suffix = in_place ? "_" : "";
+  lm_tensor *x = LM_ARG_TENSOR(args, op->tensor[0]), *base = NULL;
+  lm_node *node = NULL, *over = NULL;
+  lm_watch *watch = NULL;
+  lm_grad *m;
+  lm_edge base_edge = {NULL, 0};
+  survey s = {0};
+
+  if (!lm_grad_enabled() || !lm_dtype_is_float((lm_dtype)x->dtype) || !lm_record_may(op, rules, args)) {
+    return lm_run_unrecorded(id, args, in_place, out);
+  }
+  if (rules->none) {
+    TRY(lm_history(x, &s.edge[0]));
+    if (!s.edge[0].node) return lm_run_unrecorded(id, args, in_place, out);
+    return lm_fail(LM_E_STATE, "%s%s: has no gradient, and x is part of a graph; detach() it, or do it within no_grad",
+                   op->name, suffix);
+  }
+  TRY(survey_of(id, args, &s));
+  base = x->grad ? x->grad->base : NULL;
+  if (base) TRY(lm_history(base, &base_edge));
+  if (!s.any && !base_edge.node) return lm_run_unrecorded(id, args, in_place, out);
+  TRY(check_write(id, suffix, x, &s, base_edge));
+
+  TRY(new_node(id, args, &s, x, &node));
+  lm_meta_of(x, &node->out[0].meta);
+  if (s.touched.results & 1) {
+    node->saves = true;
+    TRY(lm_alias(x, &node->result[0]));
+  }
+  TRY(lm_grad_need(base ? base : x, &m));
+  if (base) {
+    lm_view_place place;
+    lm_meta meta;
+    lm_view_place_of(x, base, &place);
+    lm_meta_of(base, &meta);
+    TRY(lm_overwrite_node(base_edge, (lm_edge){node, 0}, &place, &meta, &over));
+  }
+  TRY(lm_watch_successor(m, &watch));
+  if (lm_recipe_here()) TRY(lm_recipe_make_room());
+  TRY(lm_run_unrecorded(id, args, in_place, out));
+  node->result_version[0] = lm_version(x);
+  if (lm_recipe_here()) lm_recipe_note(node);
+  lm_grad_rebase(m, base ? over : node, watch);
+  watch = NULL;
+  if (base) {
+    over = NULL;
+  } else {
+    node = NULL;
+  }
+done:
+  lm_watch_release(watch);
+  lm_node_release(over);
+  lm_node_release(node);
+  return status;
+}
+
+lm_status lm_record_call(lm_op_id id, const void *args, bool *recorded, lm_tensor **out) {
+  survey s = {0};
+  lm_status status = survey_of(id, args, &s);
+  *recorded = s.any;
+  if (status != LM_OK || !s.any) return status;
+  return lm_rule_table[id].decompose ? lm_compositions[id].made_of(args, out) : run_recorded(id, args, &s, out);
+}

@@ -1,0 +1,27 @@
+/* One element of a floating tensor as a number: for what is done once a channel or a row, not once an
+ * element. */
+#ifndef LM_CPU_ONE_NUMBER_H
+#define LM_CPU_ONE_NUMBER_H
+
+#include "tensor/tensor.h"
+
+/* i: elements after the first. */
+static inline double lm_number_get(const lm_tensor *t, int64_t i) {
+  switch (t->dtype) {
+    case LM_F64: return ((const double *)t->data)[i];
+    case LM_F32: return ((const float *)t->data)[i];
+    case LM_F16: return lm_half_to_float(((const uint16_t *)t->data)[i]);
+    default: return lm_bf16_to_float(((const uint16_t *)t->data)[i]);
+  }
+}
+
+static inline void lm_number_put(lm_tensor *t, int64_t i, double v) {
+  switch (t->dtype) {
+    case LM_F64: ((double *)t->data)[i] = v; break;
+    case LM_F32: ((float *)t->data)[i] = (float)v; break;
+    case LM_F16: ((uint16_t *)t->data)[i] = lm_float_to_half((float)v); break;
+    default: ((uint16_t *)t->data)[i] = lm_float_to_bf16((float)v); break;
+  }
+}
+
+#endif

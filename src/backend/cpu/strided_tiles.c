@@ -1,0 +1,370 @@
+#include "backend/cpu/strided_tiles.h"
+
+#include <omp.h>
+
+#include "backend/cpu/cpu.h"
+#include "merged_dims.h"
+
+/* Blocks of 16 rows read a cache line of a transposed float input at a time. PILE of them, one below the other,
+ * come in a row: the next lines of the same columns. */
+enum { BLOCK_ROWS = 16, BLOCK_COLS = LM_TILE / BLOCK_ROWS, PILE = 8 };
+
+typedef struct plan {
+  lm_tiles *t;
+  const struct lm_point_loops *loops;
+  size_t num;  /* bytes of the compute type */
+  bool direct; /* every operand is linear and of the compute type, or a scalar */
+  bool blocked;
+  int64_t numel, tiles;
+  const char *scalar[LM_POINT_MAX_IN]; /* a tile of a scalar input's value */
+  lm_tile_numbers numbers;
+} plan;
+
+_Static_assert((int)LM_DIMS_MAX == (int)LM_MAX_DIMS && (int)LM_DIMS_SIDES > (int)LM_POINT_MAX_IN, "merged_dims.h");
+
+typedef struct buffers {
+  _Alignas(64) char in[LM_POINT_MAX_IN][LM_TILE_BYTES];
+  _Alignas(64) char out[LM_TILE_BYTES];
+  _Alignas(64) char turned[LM_TILE_BYTES];
+} buffers;
+
+lm_operand lm_operand_of(const lm_tensor *t) {
+  lm_operand o = {.data = t->data, .dtype = t->dtype};
+  memcpy(o.stride, t->stride, (size_t)t->ndim * sizeof *o.stride);
+  return o;
+}
+
+void lm_tiles_result(lm_tiles *t, const lm_tensor *out) {
+  t->ndim = out->ndim;
+  memcpy(t->size, out->size, (size_t)out->ndim * sizeof *t->size);
+  t->out = lm_operand_of(out);
+}
+
+/* ---- planning: operand -1 is the result */
+
+static lm_operand *operand(lm_tiles *t, int i) { return i < 0 ? &t->out : &t->in[i]; }
+
+/* The dims after `from` close up, and it comes to be dim `to` of them. */
+static void move_dim(lm_tiles *t, int from, int to) {
+  for (int i = -2; i < t->nin; i++) {
+    int64_t *along = i == -2 ? t->size : operand(t, i)->stride, moved = along[from];
+    memmove(along + from, along + from + 1, (size_t)(to - from) * sizeof *along);
+    along[to] = moved;
+  }
+}
+
+/* Dims in the order of the result's memory, or as they are for a source; those that all operands allow become one. */
+static void merge_dims(lm_tiles *t) {
+  const int64_t *stride[LM_POINT_MAX_IN + 1];
+  for (int i = -1; i < t->nin; i++) stride[i + 1] = operand(t, i)->stride;
+  lm_dims dims;
+  lm_dims_set(&dims, t->ndim, t->size, NULL, t->nin + 1, stride, !t->source);
+  if (dims.ndim == 0) { /* one element: a run of one */
+    dims.ndim = 1, dims.size[0] = 1;
+    for (int s = 0; s < dims.sides; s++) dims.stride[s][0] = 1;
+  }
+  t->ndim = dims.ndim;
+  memcpy(t->size, dims.size, sizeof t->size);
+  for (int i = -1; i < t->nin; i++) memcpy(operand(t, i)->stride, dims.stride[i + 1], sizeof t->out.stride);
+}
+
+static void describe(lm_operand *o, const lm_tiles *t) {
+  o->bytes = lm_dtype_size(o->dtype);
+  o->linear = o->scalar = true;
+  int64_t expected = 1;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    o->linear &= o->stride[d] == expected;
+    o->scalar &= o->stride[d] == 0;
+    expected *= t->size[d];
+  }
+}
+
+/* Where some input has its closest elements along another dim than the result, that dim comes second to last:
+ * blocks span it and the last. */
+static bool find_block(lm_tiles *t) {
+  int last = t->ndim - 1;
+  if (t->source || last == 0 || t->size[last] < 8) return false;
+  for (int i = 0; i < t->nin; i++) {
+    const int64_t *stride = t->in[i].stride;
+    if (stride[last] < 8) continue;
+    for (int d = 0; d < last; d++) {
+      if (stride[d] < 1 || stride[d] > 2 || t->size[d] < 8) continue;
+      move_dim(t, d, last - 1);
+      return true;
+    }
+  }
+  return false;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static int64_t clamp_to_int64(double v) {
+  return v != v ? 0 : v >= 0x1p63 ? INT64_MAX : v < -0x1p63 ? INT64_MIN : (int64_t)v;
+}
+
+lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number) {
+  lm_tile_numbers n = {{0}};
+  for (int i = 0; i < LM_POINT_MAX_NUMBERS; i++) {
+    if (compute == LM_F32) n.f32[i] = (float)number[i];
+    if (compute == LM_F64) n.f64[i] = number[i];
+    if (compute == LM_I64) n.i64[i] = clamp_to_int64(number[i]);
+  }
+  return n;
+}
+
+static void make_plan(plan *p, lm_tiles *t) {
+  p->t = t;
+  p->loops = lm_point_loops_of(t->compute);
+  p->num = lm_dtype_size(t->compute);
+  p->numbers = lm_tile_numbers_of(t->compute, t->number);
+  merge_dims(t);
+  p->numel = 1;
+  for (int d = 0; d < t->ndim; d++) p->numel *= t->size[d];
+  p->blocked = find_block(t);
+  p->direct = !t->source && !p->blocked;
+  for (int i = -1; i < t->nin; i++) {
+    lm_operand *o = operand(t, i);
+    describe(o, t);
+    p->direct &= o->scalar || (o->linear && o->dtype == t->compute);
+  }
+  p->direct &= t->out.linear;
+  p->tiles = ceil_div(p->numel, LM_TILE);
+  if (p->blocked) {
+    int64_t rows = t->size[t->ndim - 2], cols = t->size[t->ndim - 1];
+    p->tiles = ceil_div(rows, BLOCK_ROWS * PILE) * PILE * ceil_div(cols, BLOCK_COLS) * (p->numel / (rows * cols));
+  }
+}
+
+/* ---- pieces of a tile */
+
+static int64_t padded(int64_t n) { return (n + LM_LANES - 1) / LM_LANES * LM_LANES; }
+
+static void compute(const plan *p, void *out, const void *const *in, int n) {
+  p->t->kernel(out, in, &p->numbers, padded(n));
+}
+
+typedef struct cursor {
+  int64_t index[LM_MAX_DIMS];
+} cursor;
+
+static cursor seek(const lm_tiles *t, int64_t element) {
+  cursor c;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    c.index[d] = element % t->size[d];
+    element /= t->size[d];
+  }
+  return c;
+}
+
+/* Moves n elements between a tile and an operand that is not linear, run by run along the last dim. */
+static void move_runs(const plan *p, const lm_operand *o, cursor c, int n, char *tile, bool store) {
+  const lm_tiles *t = p->t;
+  int last = t->ndim - 1;
+  int64_t offset = 0;
+  for (int d = 0; d <= last; d++) offset += c.index[d] * o->stride[d];
+  while (n > 0) {
+    int64_t left = t->size[last] - c.index[last];
+    int run = left < n ? (int)left : n;
+    char *at = o->data + offset * (int64_t)o->bytes;
+    if (store) {
+      p->loops->store[o->dtype](at, o->stride[last], tile, run);
+    } else {
+      p->loops->load[o->dtype](tile, at, o->stride[last], run);
+    }
+    tile += (size_t)run * p->num;
+    n -= run;
+    c.index[last] += run;
+    offset += run * o->stride[last];
+    for (int d = last; d > 0 && c.index[d] == t->size[d]; d--) {
+      offset += o->stride[d - 1] - c.index[d] * o->stride[d];
+      c.index[d] = 0;
+      c.index[d - 1]++;
+    }
+  }
+}
+
+/* ---- the three ways through */
+
+/* No tile but for the tail: the kernel works on the tensors themselves. */
+static void run_direct(const plan *p, int64_t begin, int64_t end) {
+  const lm_tiles *t = p->t;
+  const char *in[LM_POINT_MAX_IN];
+  bool scalars = false;
+  for (int i = 0; i < t->nin; i++) {
+    in[i] = t->in[i].linear ? t->in[i].data + begin * (int64_t)p->num : p->scalar[i];
+    scalars |= !t->in[i].linear;
+  }
+  char *out = t->out.data + begin * (int64_t)p->num;
+  int64_t whole = (end - begin) / LM_LANES * LM_LANES, most = scalars ? LM_TILE : 1 << 20;
+  for (int64_t done = 0, n; done < whole; done += n) {
+    n = whole - done < most ? whole - done : most;
+    compute(p, out, (const void *const *)in, (int)n);
+    for (int i = 0; i < t->nin; i++) in[i] += t->in[i].linear ? n * (int64_t)p->num : 0;
+    out += n * (int64_t)p->num;
+  }
+  int tail = (int)(end - begin - whole);
+  if (tail == 0) return;
+  _Alignas(64) char copy[LM_POINT_MAX_IN + 1][LM_LANES * 8];
+  for (int i = 0; i < t->nin; i++) {
+    if (!t->in[i].linear) continue;
+    memcpy(copy[i], in[i], (size_t)tail * p->num);
+    lm_tile_pad(copy[i], tail, p->num);
+    in[i] = copy[i];
+  }
+  compute(p, copy[LM_POINT_MAX_IN], (const void *const *)in, tail);
+  memcpy(out, copy[LM_POINT_MAX_IN], (size_t)tail * p->num);
+}
+
+static void run_tiles(const plan *p, int64_t begin, int64_t end) {
+  const lm_tiles *t = p->t;
+  buffers b;
+  for (int64_t i = begin; i < end; i += LM_TILE) {
+    int n = end - i < LM_TILE ? (int)(end - i) : LM_TILE;
+    bool whole = n % LM_LANES == 0;
+    cursor c = seek(t, i);
+    const void *in[LM_POINT_MAX_IN];
+    bool here = t->out.linear && t->out.dtype == t->compute && (whole || !t->kernel);
+    char *out = here ? t->out.data + i * (int64_t)p->num : b.out;
+    for (int k = 0; k < t->nin; k++) {
+      const lm_operand *o = &t->in[k];
+      char *tile = t->kernel ? b.in[k] : out;
+      in[k] = tile;
+      if (p->scalar[k]) {
+        in[k] = p->scalar[k];
+      } else if (o->linear && o->dtype == t->compute && whole) {
+        in[k] = o->data + i * (int64_t)p->num;
+      } else if (o->linear) {
+        p->loops->load[o->dtype](tile, o->data + i * (int64_t)o->bytes, 1, n);
+      } else {
+        move_runs(p, o, c, n, tile, false);
+      }
+      if (t->kernel && in[k] == tile) lm_tile_pad(tile, n, p->num);
+    }
+    if (t->source) {
+      t->source(t->context, i, n, out);
+    } else if (t->kernel) {
+      compute(p, out, in, n);
+    } else if (in[0] != out && here) {
+      memcpy(out, in[0], (size_t)n * p->num);
+    } else {
+      out = (char *)in[0];
+    }
+    if (here) continue;
+    if (t->out.linear) {
+      p->loops->store[t->out.dtype](t->out.data + i * (int64_t)t->out.bytes, 1, out, n);
+    } else {
+      move_runs(p, &t->out, c, n, out, true);
+    }
+  }
+}
+
+/* Towards the cache: the next block's pieces are too short for the hardware to guess. */
+static void fetch(const char *at, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i);
+}
+
+/* A block of the last two dims into a tile [rows, cols]. */
+static void load_block(const plan *p, const lm_operand *o, const char *at, int rows, int cols, buffers *b, char *tile) {
+  int last = p->t->ndim - 1;
+  int64_t down = o->stride[last - 1], across = o->stride[last];
+  if (across > down && down > 0) {
+    if (o->dtype == p->t->compute && down == 1) {
+      p->loops->transpose(tile, at, across, rows, cols);
+      return;
+    }
+    char *turned = b->turned;
+    for (int j = 0; j < cols; j++, at += across * (int64_t)o->bytes, turned += (size_t)rows * p->num) {
+      p->loops->load[o->dtype](turned, at, down, rows);
+    }
+    p->loops->transpose(tile, b->turned, rows, rows, cols);
+    return;
+  }
+  for (int i = 0; i < rows; i++, at += down * (int64_t)o->bytes, tile += (size_t)cols * p->num) {
+    fetch(at + BLOCK_ROWS * down * (int64_t)o->bytes, cols * (int64_t)o->bytes);
+    p->loops->load[o->dtype](tile, at, across, cols);
+  }
+}
+
+static void run_blocks(const plan *p, int64_t begin, int64_t end) {
+  const lm_tiles *t = p->t;
+  int last = t->ndim - 1;
+  int64_t piles = ceil_div(t->size[last - 1], BLOCK_ROWS * PILE), across = ceil_div(t->size[last], BLOCK_COLS);
+  buffers b;
+  for (int64_t block = begin; block < end; block++) {
+    int64_t index[LM_MAX_DIMS], rest = block;
+    index[last - 1] = rest % PILE * BLOCK_ROWS, rest /= PILE;
+    index[last] = rest % across * BLOCK_COLS, rest /= across;
+    index[last - 1] += rest % piles * BLOCK_ROWS * PILE, rest /= piles;
+    if (index[last - 1] >= t->size[last - 1]) continue;
+    for (int d = last - 2; d >= 0; d--) index[d] = rest % t->size[d], rest /= t->size[d];
+    int64_t rows_left = t->size[last - 1] - index[last - 1], cols_left = t->size[last] - index[last];
+    int rows = rows_left < BLOCK_ROWS ? (int)rows_left : BLOCK_ROWS;
+    int cols = cols_left < BLOCK_COLS ? (int)cols_left : BLOCK_COLS;
+
+    const void *in[LM_POINT_MAX_IN];
+    char *at[LM_POINT_MAX_IN + 1];
+    for (int i = -1; i < t->nin; i++) {
+      const lm_operand *o = operand(p->t, i);
+      int64_t offset = 0;
+      for (int d = 0; d <= last; d++) offset += index[d] * o->stride[d];
+      at[i + 1] = o->data + offset * (int64_t)o->bytes;
+    }
+    for (int i = 0; i < t->nin; i++) {
+      in[i] = p->scalar[i] ? p->scalar[i] : b.in[i];
+      if (p->scalar[i]) continue;
+      load_block(p, &t->in[i], at[i + 1], rows, cols, &b, b.in[i]);
+      lm_tile_pad(b.in[i], rows * cols, p->num);
+    }
+    const char *out = in[0];
+    if (t->kernel) {
+      compute(p, b.out, in, rows * cols);
+      out = b.out;
+    }
+    int64_t down = t->out.stride[last - 1] * (int64_t)t->out.bytes;
+    for (int i = 0; i < rows; i++, out += (size_t)cols * p->num) {
+      char *to = at[0] + i * down;
+      fetch(to + BLOCK_ROWS * down, cols * (int64_t)t->out.bytes);
+      p->loops->store[t->out.dtype](to, t->out.stride[last], out, cols);
+    }
+  }
+}
+
+static void run_share(const plan *p, int64_t first, int64_t last) {
+  if (p->blocked) {
+    run_blocks(p, first, last);
+    return;
+  }
+  int64_t begin = first * LM_TILE, end = last * LM_TILE < p->numel ? last * LM_TILE : p->numel;
+  if (begin >= end) return;
+  if (p->direct && p->t->kernel) {
+    run_direct(p, begin, end);
+  } else {
+    run_tiles(p, begin, end);
+  }
+}
+
+void lm_tiles_run(lm_tiles *t) {
+  for (int d = 0; d < t->ndim; d++) {
+    if (t->size[d] == 0) return;
+  }
+  plan p;
+  make_plan(&p, t);
+  _Alignas(64) char scalar[LM_POINT_MAX_IN][LM_TILE_BYTES];
+  int fill = p.numel < LM_TILE ? (int)padded(p.numel) : LM_TILE;
+  for (int i = 0; i < t->nin; i++) {
+    p.scalar[i] = NULL;
+    if (!t->in[i].scalar) continue;
+    p.loops->load[t->in[i].dtype](scalar[i], t->in[i].data, 0, fill);
+    p.scalar[i] = scalar[i];
+  }
+  int parts = lm_cpu_share((double)p.numel);
+  if (parts == 1) {
+    run_share(&p, 0, p.tiles);
+    return;
+  }
+#pragma omp parallel num_threads(parts)
+  {
+    int64_t id = omp_get_thread_num(), team = omp_get_num_threads();
+    run_share(&p, p.tiles * id / team, p.tiles * (id + 1) / team);
+  }
+}

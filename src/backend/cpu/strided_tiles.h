@@ -1,0 +1,65 @@
+/* The walk behind every elementwise kernel: strided tensors of any dtype, tile by tile.
+ *
+ * Dims are ordered by the result's strides and merged where every tensor allows it. What is contiguous and
+ * already of the compute type is worked on in place; the rest passes through tiles, converted on the way.
+ * Where an input runs across the result's order (a transposed one), both go in blocks that stay in cache. */
+#ifndef LM_CPU_STRIDED_TILES_H
+#define LM_CPU_STRIDED_TILES_H
+
+#include <string.h>
+
+#include "backend/cpu/isa/point.h"
+#include "tensor/tensor.h"
+
+/* A kernel's numbers in the compute type; for int64 brought into its range. */
+typedef union lm_tile_numbers {
+  float f32[LM_POINT_MAX_NUMBERS];
+  double f64[LM_POINT_MAX_NUMBERS];
+  int64_t i64[LM_POINT_MAX_NUMBERS];
+} lm_tile_numbers;
+lm_tile_numbers lm_tile_numbers_of(lm_dtype compute, const double *number);
+
+/* Up to the next multiple of LM_LANES by repeating the last element, so that no new value appears. */
+static inline void lm_tile_pad(char *tile, int n, size_t num) {
+  int end = (n + LM_LANES - 1) / LM_LANES * LM_LANES;
+  if (n == end) return;
+  if (num == 4) {
+    uint32_t *t = (uint32_t *)tile, last = t[n - 1];
+    while (n < end) t[n++] = last;
+  } else {
+    uint64_t *t = (uint64_t *)tile, last = t[n - 1];
+    while (n < end) t[n++] = last;
+  }
+}
+
+typedef struct lm_operand {
+  char *data;
+  lm_dtype dtype;
+  int64_t stride[LM_MAX_DIMS]; /* in elements, along the result's dims; 0 where broadcast */
+  /* Found by lm_tiles_run: */
+  size_t bytes;        /* of an element */
+  bool linear, scalar; /* its elements follow one another in the order of the walk; it has only one */
+} lm_operand;
+
+typedef struct lm_tiles {
+  lm_dtype compute;
+  lm_point_loop *kernel; /* NULL: in[0] is copied */
+  /* Instead of a kernel: makes elements first .. first + n - 1, counted row-major over the result as given,
+   * from no input. Dims are then not reordered. */
+  void (*source)(const void *context, int64_t first, int n, void *tile);
+  const void *context;
+  double number[LM_POINT_MAX_NUMBERS];
+  int nin;
+  int ndim;
+  int64_t size[LM_MAX_DIMS];
+  lm_operand out, in[LM_POINT_MAX_IN];
+} lm_tiles;
+
+/* An operand with t's own strides. */
+lm_operand lm_operand_of(const lm_tensor *t);
+/* Fills ndim, size and out from a result. */
+void lm_tiles_result(lm_tiles *t, const lm_tensor *out);
+/* Runs it, on as many threads as pay. Changes t. */
+void lm_tiles_run(lm_tiles *t);
+
+#endif

@@ -1,0 +1,13 @@
+/* The C stack of this thread. Lua counts its own stack, not C's, so calls from C into Lua and back could go on until
+ * the process dies. */
+#ifndef LM_BASE_C_STACK_H
+#define LM_BASE_C_STACK_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+/* Bytes left below the caller's frame; SIZE_MAX on a stack that is not the thread's own (a host's coroutine). */
+LM_API size_t lm_stack_left(void);
+
+#endif

@@ -1,0 +1,71 @@
+#include "base/regular_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <unistd.h>
+
+const char *lm_file_kind(mode_t mode) {
+  switch (mode & S_IFMT) {
+    case S_IFREG: return "a regular file";
+    case S_IFDIR: return "a folder";
+    case S_IFIFO: return "a FIFO";
+    case S_IFSOCK: return "a socket";
+    case S_IFLNK: return "a link";
+    default: return "a device";
+  }
+}
+
+static lm_status refused(const char *path) {
+  int problem = errno;
+  bool none_left = problem == EMFILE || problem == ENFILE; /* which says nothing about the file */
+  lm_status status = lm_fail(none_left ? LM_E_OOM : LM_E_IO, "%scannot read %s: %s",
+                             none_left ? "no descriptor to be had: " : "", path, strerror(problem));
+  errno = problem;
+  return status;
+}
+
+static lm_status not_regular(const char *path, mode_t mode) {
+  lm_status status = lm_fail(LM_E_IO, "cannot read %s: it is %s, not a regular file", path, lm_file_kind(mode));
+  errno = 0;
+  return status;
+}
+
+lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info) {
+  *fd = -1;
+  int looked = flags & O_NOFOLLOW ? lstat(path, info) : stat(path, info);
+  if (looked != 0) return refused(path);
+  if (!S_ISREG(info->st_mode)) return not_regular(path, info->st_mode);
+  /* Something else may lie there by now: it is not waited for, and looked at again. */
+  int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
+  if (opened < 0) return refused(path);
+  bool known = fstat(opened, info) == 0;
+  if (known && S_ISREG(info->st_mode)) {
+    *fd = opened;
+    return LM_OK;
+  }
+  lm_status status = known ? not_regular(path, info->st_mode) : refused(path);
+  int problem = errno;
+  close(opened);
+  errno = problem;
+  return status;
+}
+
+const char *lm_gz_reason(const char *message) {
+  const char *words = strncmp(message, "<fd:", 4) == 0 ? strstr(message, ">: ") : NULL;
+  return words ? words + 3 : message;
+}
+
+lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info) {
+  struct stat now;
+  if (fstat(fd, &now) != 0) return refused(path);
+  if (now.st_size != info->st_size) {
+    return lm_fail(LM_E_IO, "%s had %lld bytes and has %lld now: it was written to while it was read", path,
+                   (long long)info->st_size, (long long)now.st_size);
+  }
+  if (now.st_mtim.tv_sec != info->st_mtim.tv_sec || now.st_mtim.tv_nsec != info->st_mtim.tv_nsec) {
+    return lm_fail(LM_E_IO, "%s was written to while it was read", path);
+  }
+  return LM_OK;
+}

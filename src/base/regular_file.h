@@ -1,0 +1,22 @@
+/* Regular files, opened to be read. */
+#ifndef LM_BASE_REGULAR_FILE_H
+#define LM_BASE_REGULAR_FILE_H
+
+#include <sys/stat.h>
+
+#include "base/status.h"
+
+/* Anything else that the path may name is LM_E_IO at once, unopened: a FIFO would wait for a writer, and opening a
+ * device may do anything. flags: more of open's, such as O_NOFOLLOW. errno tells why nothing could be opened; it is 0
+ * if there is something else. The caller closes *fd. */
+LM_API lm_status lm_file_open(const char *path, int flags, int *fd, struct stat *info);
+/* LM_E_IO if the file has another size or time of writing than `info` says: what was read of it is not to be believed.
+ */
+LM_API lm_status lm_file_unchanged(const char *path, int fd, const struct stat *info);
+/* What gzerror says of a file that zlib knows by its descriptor alone ("<fd:3>: incorrect data check"), without that.
+ */
+LM_API const char *lm_gz_reason(const char *message);
+/* "a folder", "a FIFO", ... */
+LM_API const char *lm_file_kind(mode_t mode);
+
+#endif

@@ -1,0 +1,160 @@
+#include "data/gather_batch.h"
+
+#include <string.h>
+
+#include "op/backend.h"
+#include "op/op.h"
+#include "philox.h"
+
+enum { WORTH_THREADS = 1 << 20 }; /* elements */
+
+static lm_status check_index(const lm_tensor *x, const lm_tensor *index) {
+  if (x->ndim == 0) return lm_fail(LM_E_SHAPE, "gather_rows: a 0-d tensor has no rows");
+  if (index->dtype != LM_I64 || index->ndim != 1 || !lm_is_contiguous(index)) {
+    return lm_fail(LM_E_DTYPE, "gather_rows: index has to be a contiguous 1-d int64 tensor, not %s of dtype %s",
+                   lm_shape_of(index), lm_dtype_name(index->dtype));
+  }
+  if (LM_DEVICE_KIND(x->device) != LM_CPU || LM_DEVICE_KIND(index->device) != LM_CPU) {
+    return lm_fail(LM_E_DEVICE, "gather_rows: rows are gathered on the CPU, not on %s",
+                   lm_device_name(LM_DEVICE_KIND(x->device) != LM_CPU ? x->device : index->device));
+  }
+  const int64_t *at = (const int64_t *)index->data;
+  for (int64_t k = 0; k < index->numel; k++) {
+    if (at[k] < 1 || at[k] > x->size[0]) {
+      return lm_fail(LM_E_INDEX, "gather_rows: index %lld at place %lld is not in 1 to %lld", (long long)at[k],
+                     (long long)k + 1, (long long)x->size[0]);
+    }
+  }
+  return LM_OK;
+}
+
+static int threads_for(const lm_tensor *t) {
+  const lm_backend *b = lm_backend_of(t->device);
+  return t->numel < WORTH_THREADS || !b ? 1 : b->get_threads();
+}
+
+typedef struct conversion {
+  double scale, bias;
+  float value[UINT8_MAX + 1];
+  bool made;
+} conversion;
+
+/* What each byte becomes; in double, so that a scale of 1/255 gives what dividing by 255 would. */
+static const float *values_of(double scale, double bias) {
+  static _Thread_local conversion latest;
+  if (!latest.made || latest.scale != scale || latest.bias != bias) {
+    latest = (conversion){.scale = scale, .bias = bias, .made = true};
+    for (int i = 0; i <= UINT8_MAX; i++) latest.value[i] = (float)(i * scale + bias);
+  }
+  return latest.value;
+}
+
+static void convert_row(const uint8_t *restrict p, int64_t n, const float *restrict value, float *restrict q) {
+  for (int64_t i = 0; i < n; i++) q[i] = value[p[i]];
+}
+
+/* x: uint8, contiguous. */
+static void convert_rows(const lm_tensor *x, const int64_t *at, double scale, double bias, lm_tensor *out) {
+  int64_t width = out->size[0] ? out->numel / out->size[0] : 0;
+  const uint8_t *from = (const uint8_t *)x->data;
+  const float *value = values_of(scale, bias);
+  float *to = (float *)out->data;
+#pragma omp parallel for num_threads(threads_for(out)) if (out->numel >= WORTH_THREADS)
+  for (int64_t k = 0; k < out->size[0]; k++) convert_row(from + (at[k] - 1) * width, width, value, to + k * width);
+}
+
+/* t = t * scale + bias, in place. */
+static lm_status rescale(lm_tensor *t, double scale, double bias) {
+  lm_status status = LM_OK;
+  lm_tensor *number = NULL, *same = NULL;
+  TRY(lm_tensor_number(scale, &number));
+  TRY(lm_op_run_inplace(LM_OP_mul, &(lm_mul_args){.x = t, .other = number}, &same));
+  lm_release(same);
+  lm_release(number);
+  same = number = NULL;
+  TRY(lm_tensor_number(bias, &number));
+  TRY(lm_op_run_inplace(LM_OP_add, &(lm_add_args){.x = t, .other = number, .alpha = 1}, &same));
+done:
+  lm_release(same);
+  lm_release(number);
+  return status;
+}
+
+lm_status lm_rows_gather(lm_tensor *x, lm_tensor *index, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *rows = NULL, *converted = NULL;
+  if (dtype == LM_NO_DTYPE) dtype = (lm_dtype)x->dtype;
+  TRY(check_index(x, index));
+  if (x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x)) {
+    int64_t size[LM_MAX_DIMS];
+    memcpy(size, x->size, sizeof size);
+    size[0] = index->numel;
+    TRY(lm_tensor_empty(LM_F32, x->device, x->ndim, size, LM_CONTIGUOUS, &rows));
+    convert_rows(x, (const int64_t *)index->data, scale, bias, rows);
+  } else {
+    TRY(lm_op_run(LM_OP_index_select, &(lm_index_select_args){.x = x, .dim = 0, .index = index}, &rows));
+    if (dtype != (lm_dtype)rows->dtype) {
+      lm_to_copy_args args = {.x = rows, .dtype = dtype, .device = rows->device, .memory_format = LM_PRESERVE};
+      TRY(lm_op_run(LM_OP_to_copy, &args, &converted));
+      lm_release(rows);
+      rows = converted;
+      converted = NULL;
+    }
+    if (scale != 1 || bias != 0) TRY(rescale(rows, scale, bias));
+  }
+  *out = rows;
+  rows = NULL;
+done:
+  lm_release(rows);
+  return status;
+}
+
+lm_status lm_row_gather(lm_tensor *x, int64_t k, lm_dtype dtype, double scale, double bias, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *index = NULL, *rows = NULL;
+  bool converts = x->dtype == LM_U8 && dtype == LM_F32 && lm_is_contiguous(x) && x->ndim > 0 &&
+                  LM_DEVICE_KIND(x->device) == LM_CPU && k >= 1 && k <= x->size[0];
+  if (converts) {
+    TRY(lm_tensor_empty(LM_F32, x->device, x->ndim - 1, x->size + 1, LM_CONTIGUOUS, out));
+    int64_t width = (*out)->numel;
+    convert_row((const uint8_t *)x->data + (k - 1) * width, width, values_of(scale, bias), (float *)(*out)->data);
+    return LM_OK;
+  }
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &(int64_t){1}, LM_CONTIGUOUS, &index));
+  *(int64_t *)index->data = k;
+  TRY(lm_rows_gather(x, index, dtype, scale, bias, &rows));
+  TRY(lm_tensor_view(rows, rows->ndim - 1, rows->size + 1, rows->stride + 1, 0, out));
+done:
+  lm_release(index);
+  lm_release(rows);
+  return status;
+}
+
+/* The i-th number below `below` that belongs to a seed. */
+static int64_t drawn(uint64_t seed, int64_t i, int64_t below) {
+  return (int64_t)lm_uniform_below(lm_philox_u64(lm_philox(seed, (uint64_t)i >> 1), (int)(i & 1)), (uint64_t)below);
+}
+
+lm_status lm_draws(int64_t n, int64_t count, uint64_t seed, lm_tensor **out) {
+  if (count > 0 && n < 1) return lm_fail(LM_E_ARG, "draws: nothing to draw from");
+  lm_status status = LM_OK;
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &count, LM_CONTIGUOUS, out));
+  int64_t *p = (int64_t *)(*out)->data;
+  for (int64_t i = 0; i < count; i++) p[i] = 1 + drawn(seed, i, n);
+done:
+  return status;
+}
+
+lm_status lm_permutation(int64_t n, uint64_t seed, lm_tensor **out) {
+  lm_status status = LM_OK;
+  TRY(lm_tensor_empty(LM_I64, LM_DEVICE(LM_CPU, 0), 1, &n, LM_CONTIGUOUS, out));
+  int64_t *p = (int64_t *)(*out)->data;
+  for (int64_t i = 0; i < n; i++) p[i] = i + 1;
+  for (int64_t i = n - 1; i > 0; i--) {
+    int64_t j = drawn(seed, i, i + 1), kept = p[i];
+    p[i] = p[j];
+    p[j] = kept;
+  }
+done:
+  return status;
+}

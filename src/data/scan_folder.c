@@ -1,0 +1,206 @@
+#include "data/scan_folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/mem.h"
+
+enum { DEEPEST = 64 };
+
+typedef struct names {
+  char **at;
+  size_t n, room;
+} names;
+
+static void free_names(names *l) {
+  for (size_t i = 0; i < l->n; i++) lm_free(l->at[i]);
+  lm_free(l->at);
+  *l = (names){0};
+}
+
+/* folder/name, or name alone */
+static lm_status add(names *l, const char *folder, const char *name) {
+  size_t front = folder ? strlen(folder) + 1 : 0, bytes = strlen(name) + 1;
+  if (l->n == l->room) {
+    size_t room = l->room ? 2 * l->room : 64;
+    char **more = lm_realloc(l->at, room * sizeof *more);
+    if (!more) return LM_E_OOM;
+    l->at = more;
+    l->room = room;
+  }
+  char *text = lm_malloc(front + bytes);
+  if (!text) return LM_E_OOM;
+  if (folder) {
+    memcpy(text, folder, front - 1);
+    text[front - 1] = '/';
+  }
+  memcpy(text + front, name, bytes);
+  l->at[l->n++] = text;
+  return LM_OK;
+}
+
+static int compare(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static void sort(names *l) {
+  if (l->n > 1) qsort(l->at, l->n, sizeof *l->at, compare);
+}
+
+typedef struct scan {
+  int n;
+  const char *const *suffix;
+  struct {
+    dev_t device;
+    ino_t inode;
+  } above[DEEPEST];
+} scan;
+
+static bool is_wanted(const scan *s, const char *name) {
+  size_t length = strlen(name);
+  for (int i = 0; i < s->n; i++) {
+    size_t k = strlen(s->suffix[i]);
+    if (length >= k && strcasecmp(name + length - k, s->suffix[i]) == 0) return true;
+  }
+  return s->n == 0;
+}
+
+/* What lies in a folder: the names of its folders, and of the files that are wanted. */
+static lm_status list(const scan *s, const char *path, names *folders, names *files) {
+  lm_status status = LM_OK;
+  names full = {0};
+  DIR *dir = opendir(path);
+  if (!dir) return lm_fail(LM_E_IO, "cannot read the folder %s: %s", path, strerror(errno));
+  for (;;) {
+    errno = 0;
+    struct dirent *e = readdir(dir);
+    if (!e && errno) status = lm_fail(LM_E_IO, "cannot read the folder %s: %s", path, strerror(errno));
+    if (!e) break;
+    if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0) continue;
+    bool is_folder = e->d_type == DT_DIR;
+    if (e->d_type == DT_LNK || e->d_type == DT_UNKNOWN) {
+      struct stat info;
+      TRY(add(&full, path, e->d_name));
+      is_folder = stat(full.at[0], &info) == 0 && S_ISDIR(info.st_mode);
+      free_names(&full);
+    }
+    if (is_folder ? folders != NULL : files && is_wanted(s, e->d_name)) {
+      TRY(add(is_folder ? folders : files, NULL, e->d_name));
+    }
+  }
+done:
+  free_names(&full);
+  closedir(dir);
+  return status;
+}
+
+/* The folder at root/path and all in it, from root on. */
+static lm_status walk(scan *s, const char *root, const char *path, int depth, names *found) {
+  lm_status status = LM_OK;
+  names full = {0}, inner = {0};
+  struct stat info;
+  TRY(add(&full, root, path));
+  if (stat(full.at[0], &info) != 0) {
+    status = lm_fail(LM_E_IO, "cannot read the folder %s: %s", full.at[0], strerror(errno));
+    goto done;
+  }
+  for (int i = 0; i < depth; i++) {
+    if (s->above[i].device == info.st_dev && s->above[i].inode == info.st_ino) goto done; /* a link to what it is in */
+  }
+  if (depth == DEEPEST) {
+    status = lm_fail(LM_E_IO, "%s: folders nested more than %d deep", full.at[0], DEEPEST);
+    goto done;
+  }
+  s->above[depth].device = info.st_dev;
+  s->above[depth].inode = info.st_ino;
+  TRY(add(found, NULL, path));
+  TRY(list(s, full.at[0], &inner, NULL));
+  for (size_t i = 0; i < inner.n; i++) {
+    names below = {0};
+    status = add(&below, path, inner.at[i]);
+    if (status == LM_OK) status = walk(s, root, below.at[0], depth + 1, found);
+    free_names(&below);
+    if (status != LM_OK) break;
+  }
+done:
+  free_names(&full);
+  free_names(&inner);
+  return status;
+}
+
+typedef struct texts {
+  lm_bytes text, spans, label;
+} texts;
+
+static lm_status add_class(scan *s, const char *root, const char *class, uint64_t label, texts *t) {
+  lm_status status;
+  names folders = {0}, files = {0}, full = {0};
+  TRY(walk(s, root, class, 0, &folders));
+  sort(&folders);
+  for (size_t i = 0; i < folders.n; i++) {
+    TRY(add(&full, root, folders.at[i]));
+    TRY(list(s, full.at[0], NULL, &files));
+    free_names(&full);
+    sort(&files);
+    for (size_t k = 0; k < files.n; k++) {
+      size_t before = t->text.n;
+      lm_put(&t->text, folders.at[i], strlen(folders.at[i]));
+      lm_put(&t->text, "/", 1);
+      lm_put(&t->text, files.at[k], strlen(files.at[k]));
+      lm_put_u64(&t->spans, before);
+      lm_put_u64(&t->spans, t->text.n - before);
+      lm_put_u64(&t->label, label);
+    }
+    free_names(&files);
+  }
+done:
+  free_names(&folders);
+  free_names(&files);
+  free_names(&full);
+  return status;
+}
+
+static lm_status as_tensor(const lm_bytes *b, lm_dtype dtype, int64_t columns, lm_tensor **out) {
+  if (b->failed) return lm_fail(LM_E_OOM, "out of memory: a list of files");
+  int64_t size[2] = {(int64_t)(b->n / lm_dtype_size(dtype)) / columns, columns};
+  lm_status status = lm_tensor_empty(dtype, LM_DEVICE(LM_CPU, 0), columns > 1 ? 2 : 1, size, LM_CONTIGUOUS, out);
+  if (status == LM_OK && b->n > 0) memcpy((*out)->data, b->data, b->n);
+  return status;
+}
+
+void lm_folder_free(lm_folder *f) {
+  lm_bytes_free(&f->classes);
+  lm_release(f->text);
+  lm_release(f->spans);
+  lm_release(f->label);
+  *f = (lm_folder){0};
+}
+
+lm_status lm_folder_scan(const char *root, int n, const char *const *suffix, lm_folder *out) {
+  lm_status status;
+  names classes = {0};
+  texts t = {0};
+  scan s = {.n = n, .suffix = suffix};
+  *out = (lm_folder){0};
+  TRY(list(&s, root, &classes, NULL));
+  sort(&classes);
+  for (size_t i = 0; i < classes.n; i++) {
+    lm_put(&out->classes, classes.at[i], strlen(classes.at[i]) + 1);
+    TRY(add_class(&s, root, classes.at[i], i, &t));
+  }
+  out->nclasses = (int64_t)classes.n;
+  if (out->classes.failed) status = lm_fail(LM_E_OOM, "out of memory: a list of folders");
+  if (status == LM_OK) status = as_tensor(&t.text, LM_U8, 1, &out->text);
+  if (status == LM_OK) status = as_tensor(&t.spans, LM_I64, 2, &out->spans);
+  if (status == LM_OK) status = as_tensor(&t.label, LM_I64, 1, &out->label);
+done:
+  free_names(&classes);
+  lm_bytes_free(&t.text);
+  lm_bytes_free(&t.spans);
+  lm_bytes_free(&t.label);
+  if (status != LM_OK) lm_folder_free(out);
+  return status;
+}

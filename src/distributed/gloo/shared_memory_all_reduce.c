@@ -1,0 +1,186 @@
+/* all_reduce through shared memory.
+ *
+ * A rank's region holds two small slots and two chunks. Every meeting has a number, its turn: a rank posts it when
+ * its part is done, and goes on when all have posted it. Who is past turn k knows that everybody is done with all
+ * that came before their post of k; so what is used in turns of one parity is free again two turns later.
+ *
+ * Small: each puts its tensor into the slot of the turn's parity, meets the others, and adds up all slots, in the order
+ * of the ranks.
+ *
+ * Large: chunk by chunk, each rank sums up one slice. In step k a rank
+ *   stages   chunk k: others' slices of its tensor go into its region;
+ *   reduces  chunk k - 1: its own slice over all regions, in the order of the ranks, into its tensor and into the place
+ *            in its region where it staged nothing, its own slice's;
+ *   collects chunk k - 2: others' slices out of their regions;
+ * and meets the others, so there is one meeting a chunk. Chunks are counted through all calls: two buffers are enough,
+ * since what step k writes (staged k; reduced k - 1, in another place) nobody reads before step k + 1, and what others
+ * read in step k (staged k - 1, reduced k - 2) nobody writes in it. A call's last collecting needs no meeting: the next
+ * call starts with the other buffer. */
+#include "distributed/gloo/shared_memory_all_reduce.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/group/shared_memory.h"
+
+enum {
+  SMALL = 16 << 10,
+  CHUNK = 512 << 10,
+  BLOCK = 16 << 10, /* what is reduced and then copied is still in the first cache */
+  LINE = 64,
+  FLAG = 0
+};
+
+struct lm_local {
+  lm_shared *shared;
+  int rank, size;
+  uint32_t turn;  /* of the last meeting */
+  uint64_t chunk; /* how many there were so far */
+};
+
+lm_status lm_local_open(lm_group *g, lm_local **out) {
+  lm_status status;
+  lm_local *l = NULL;
+  lm_shared *shared = NULL;
+  *out = NULL;
+  TRY(lm_shared_open(g, 2 * SMALL + 2 * CHUNK, &shared));
+  if (!shared) goto done;
+  l = lm_malloc(sizeof *l);
+  if (!l) TRY(LM_E_OOM);
+  *l = (lm_local){.shared = shared, .rank = g->rank, .size = g->size};
+  shared = NULL;
+  *out = l;
+done:
+  lm_shared_release(shared);
+  return status;
+}
+
+void lm_local_close(lm_local *l) {
+  if (l) lm_shared_release(l->shared);
+  lm_free(l);
+}
+
+static char *small_of(const lm_local *l, int rank, uint32_t turn) {
+  return lm_shared_region(l->shared, rank) + (turn & 1) * SMALL;
+}
+
+static char *chunk_of(const lm_local *l, int rank, uint64_t chunk) {
+  return lm_shared_region(l->shared, rank) + 2 * SMALL + (chunk & 1) * CHUNK;
+}
+
+static lm_status local_meet(lm_local *l) {
+  lm_status status = LM_OK;
+  l->turn++;
+  lm_shared_post(l->shared, FLAG, l->turn);
+  for (int r = 0; r < l->size && status == LM_OK; r++)
+    if (r != l->rank) status = lm_shared_wait(l->shared, r, FLAG, l->turn);
+  return status;
+}
+
+/* A call's first meeting: everybody has to have come to the same call. */
+static lm_status meet_with_ticket(lm_local *l, lm_group *g) {
+  int which = (l->turn + 1) & 1;
+  const lm_ticket *mine = lm_group_ticket(g);
+  *lm_shared_ticket(l->shared, l->rank, which) = *mine;
+  lm_status status = local_meet(l);
+  for (int r = 0; r < l->size && status == LM_OK; r++) {
+    const lm_ticket *theirs = lm_shared_ticket(l->shared, r, which);
+    if (theirs->hash == mine->hash && theirs->seq == mine->seq) continue;
+    lm_ticket copy = *theirs;
+    status = lm_group_mismatch(g, r, &copy);
+  }
+  return status;
+}
+
+static lm_status local_reduce_small(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  size_t n = (size_t)t->numel;
+  memcpy(small_of(l, l->rank, l->turn + 1), t->data, bytes);
+  lm_status status = meet_with_ticket(l, g);
+  if (status != LM_OK) return status;
+  const char *sum = small_of(l, 0, l->turn);
+  for (int r = 1; r < l->size; r++, sum = t->data) lm_reduce_into(dtype, op, t->data, sum, small_of(l, r, l->turn), n);
+  if (op == LM_REDUCE_MEAN) lm_reduce_scale(dtype, t->data, n, 1.0 / l->size);
+  return LM_OK;
+}
+
+/* ---- large ones */
+
+typedef struct job {
+  lm_local *l;
+  char *data;
+  size_t bytes, element;
+  lm_dtype dtype;
+  lm_reduce_op op;
+  uint64_t base; /* the number of this call's first chunk */
+} job;
+
+typedef struct span { /* bytes of a chunk */
+  size_t begin, end;
+} span;
+
+static size_t chunk_bytes(const job *j, uint64_t k) {
+  size_t left = j->bytes - (size_t)k * CHUNK;
+  return left < CHUNK ? left : CHUNK;
+}
+
+/* The same in all chunks of a call: in the last, shorter one a rank may have little to do, or nothing. */
+static span slice_of(const job *j, uint64_t k, int rank) {
+  size_t bytes = chunk_bytes(j, k), ranks = (size_t)j->l->size;
+  size_t part = ((chunk_bytes(j, 0) + ranks - 1) / ranks + LINE - 1) / LINE * LINE, begin = part * (size_t)rank;
+  return (span){begin < bytes ? begin : bytes, begin + part < bytes ? begin + part : bytes};
+}
+
+static void local_stage(const job *j, uint64_t k) {
+  char *to = chunk_of(j->l, j->l->rank, j->base + k), *from = j->data + k * CHUNK;
+  span mine = slice_of(j, k, j->l->rank);
+  memcpy(to, from, mine.begin);
+  memcpy(to + mine.end, from + mine.end, chunk_bytes(j, k) - mine.end);
+}
+
+static void local_reduce(const job *j, uint64_t k) {
+  const lm_local *l = j->l;
+  span mine = slice_of(j, k, l->rank);
+  char *own = j->data + k * CHUNK, *result = chunk_of(l, l->rank, j->base + k);
+  for (size_t at = mine.begin; at < mine.end; at += BLOCK) {
+    size_t bytes = mine.end - at < BLOCK ? mine.end - at : BLOCK, n = bytes / j->element;
+    const char *sum = NULL;
+    for (int r = 0; r < l->size; r++) {
+      const char *x = r == l->rank ? own + at : chunk_of(l, r, j->base + k) + at;
+      if (r > 0) lm_reduce_into(j->dtype, j->op, result + at, sum, x, n);
+      sum = r > 0 ? result + at : x;
+    }
+    if (j->op == LM_REDUCE_MEAN) lm_reduce_scale(j->dtype, result + at, n, 1.0 / l->size);
+    memcpy(own + at, result + at, bytes);
+  }
+}
+
+static void collect(const job *j, uint64_t k) {
+  char *to = j->data + k * CHUNK;
+  for (int i = 1; i < j->l->size; i++) {
+    int r = (j->l->rank + i) % j->l->size;
+    span theirs = slice_of(j, k, r);
+    memcpy(to + theirs.begin, chunk_of(j->l, r, j->base + k) + theirs.begin, theirs.end - theirs.begin);
+  }
+}
+
+static lm_status local_reduce_large(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op, size_t bytes) {
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  const job j = {l, t->data, bytes, lm_dtype_size(dtype), dtype, op, l->chunk};
+  uint64_t chunks = (bytes + CHUNK - 1) / CHUNK;
+  l->chunk += chunks;
+  for (uint64_t k = 0; k < chunks + 2; k++) {
+    if (k < chunks) local_stage(&j, k);
+    if (k >= 1 && k <= chunks) local_reduce(&j, k - 1);
+    if (k >= 2) collect(&j, k - 2);
+    if (k > chunks) break; /* nobody waits for that */
+    lm_status status = k == 0 ? meet_with_ticket(l, g) : local_meet(l);
+    if (status != LM_OK) return status;
+  }
+  return LM_OK;
+}
+
+lm_status lm_local_all_reduce(lm_local *l, lm_group *g, lm_tensor *t, lm_reduce_op op) {
+  size_t bytes = lm_nbytes(t);
+  return bytes <= SMALL ? local_reduce_small(l, g, t, op, bytes) : local_reduce_large(l, g, t, op, bytes);
+}

@@ -1,0 +1,356 @@
+/* Enqueueing: one call at a time goes to the group's functions, in the order of the calls, on a stream of the part's.
+ * The words of the storages (lm_use_read, lm_use_write) make it wait for what came before, and all later ops for it. */
+#include "distributed/group/enqueued_calls.h"
+#include "device/graph.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "distributed/group/enqueued_core.h"
+#include "distributed/group/world_core.h"
+#include "distributed/store/sigterm.h"
+
+/* ---- life */
+
+lm_status lm_issuer_new(lm_group_core *core, lm_part *part) {
+  lm_issuer *is = lm_calloc(1, sizeof *is);
+  if (!is) return LM_E_OOM;
+  is->core = core;
+  is->g = part->g;
+  is->device = LM_NO_DEVICE;
+  is->last = &is->first;
+  is->kick = -1;
+  atomic_init(&is->rc, 1);
+  pthread_mutex_init(&is->calling, NULL);
+  pthread_mutex_init(&is->lock, NULL);
+  lm_cond_init(&is->changed);
+  part->issuer = is;
+  return LM_OK;
+}
+
+void lm_issuer_retain(lm_issuer *is) { atomic_fetch_add_explicit(&is->rc, 1, memory_order_relaxed); }
+
+void lm_issuer_release(lm_issuer *is) {
+  if (!is || atomic_fetch_sub_explicit(&is->rc, 1, memory_order_acq_rel) != 1) return;
+  pthread_cond_destroy(&is->changed);
+  pthread_mutex_destroy(&is->lock);
+  pthread_mutex_destroy(&is->calling);
+  lm_free(is);
+}
+
+void lm_issuer_close(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  is->closing = true;
+  bool started = is->started;
+  pthread_mutex_unlock(&is->lock);
+  if (started) {
+    lm_bell_ring(is->kick);
+    pthread_join(is->thread, NULL);
+    lm_tickets_close(&is->ring);
+    close(is->kick);
+  }
+  lm_issuer_release(is);
+}
+
+lm_status lm_issuer_check(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  lm_status status = lm_error_restore(&is->failed);
+  pthread_mutex_unlock(&is->lock);
+  return status;
+}
+
+void lm_issuer_hold(lm_issuer *is, bool hold) {
+  hold ? pthread_mutex_lock(&is->calling) : pthread_mutex_unlock(&is->calling);
+}
+
+/* ---- devices and streams */
+
+/* Of those of one kind: what the thread has chosen, else one for each rank of the host, as dist.local_device. */
+static lm_device own_device(const lm_issuer *is, int kind) {
+  const lm_world *w = is->core->world;
+  int count = lm_device_count(kind), chosen = LM_DEVICE_ORDINAL(lm_device_current(kind));
+  if (count == 0) return LM_NO_DEVICE;
+  return LM_DEVICE(kind, chosen > 0 || !w || kind == LM_CPU ? chosen : w->local_rank % count);
+}
+
+lm_device lm_issuer_device(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  lm_device device = is->device;
+  pthread_mutex_unlock(&is->lock);
+  for (int kind = 0; kind < LM_DEVICE_KINDS && device == LM_NO_DEVICE; kind++)
+    if (is->g->table->kinds >> kind & 1) device = own_device(is, kind);
+  return device;
+}
+
+static lm_status issue_stream_of(lm_issuer *is, lm_device device, lm_stream **out) {
+  lm_stream **at = &is->stream[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+  lm_status status = *at ? LM_OK : lm_stream_new(device, -1, at);
+  *out = *at;
+  return status;
+}
+
+/* After what wrote the tensors or, for those to be written, used them. */
+static lm_status issue_order(const lm_exchange *c, lm_stream *s) {
+  lm_status status = LM_OK;
+  if (c->t) TRY(lm_use_read(lm_tensor_used(c->t), s));
+  for (int i = 0; i < c->n; i++) {
+    if (c->in) TRY(lm_use_read(lm_tensor_used(c->in[i]), s));
+    if (c->out) TRY(lm_use_read(lm_tensor_used(c->out[i]), s));
+  }
+  for (int i = 0; i < c->nwritten; i++) TRY(lm_use_write(lm_tensor_used(c->written[i].dense), s));
+done:
+  return status;
+}
+
+/* ---- one call */
+
+static lm_device device_of(const lm_exchange *c) {
+  const lm_tensor *t = c->t ? c->t : c->in ? c->in[0] : c->out ? c->out[0] : NULL;
+  return t ? t->device : LM_NO_DEVICE;
+}
+
+/* A barrier is a sum, of whatever, for which the host waits. */
+static lm_status make_barrier(lm_exchange *c) {
+  lm_device device = lm_issuer_device(c->part->issuer);
+  if (device == LM_NO_DEVICE)
+    return lm_fail(LM_E_DEVICE, "barrier: group '%s' has no device here to meet on", c->g->table->name);
+  c->empty = false;
+  c->host = true;
+  return lm_tensor_empty(LM_F32, device, 1, (int64_t[]){1}, LM_CONTIGUOUS, &c->t);
+}
+
+static lm_status issue_check(const lm_exchange *c) {
+  const char *name = lm_collective_name(c->kind);
+  if (lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "%s: a graph is being captured, and collectives of group '%s' cannot be part of one; call it before "
+                   "or after the capture",
+                   name, c->g->table->name);
+  lm_status status = lm_issuer_check(c->part->issuer);
+  return status == LM_OK ? LM_OK : lm_fail_in(status, name);
+}
+
+static lm_status work_of(lm_exchange *c, lm_work **out) {
+  lm_status status;
+  lm_issuer *is = c->part->issuer;
+  lm_work *w = NULL;
+  *out = NULL;
+  TRY(issue_check(c));
+  if (c->kind == LM_BARRIER) TRY(make_barrier(c));
+  TRY(lm_issuer_start(is));
+  TRY(lm_work_new(NULL, is, c, &w)); /* which clears c if it fails */
+  if (w->call.kind == LM_RECV) w->peer = w->call.peer;
+  if (!w->call.empty) TRY(lm_event_new(device_of(&w->call), false, &w->event));
+  *out = w;
+  return LM_OK;
+done:
+  if (w)
+    lm_work_release(w);
+  else
+    lm_call_clear(c);
+  return status;
+}
+
+/* Numbered, and known to the thread that watches. Under `calling`. */
+static void announce(lm_issuer *is, lm_work *w) {
+  bool p2p = lm_is_p2p(w);
+  w->call.ticket.seq = p2p ? 0 : atomic_fetch_add(&is->core->seq, 1) + 1;
+  if (!p2p) lm_call_name_refused(&w->call, is->refused);
+  w->matched = p2p || !lm_tickets_wanted(is->g);
+  w->sent = w->matched;
+  atomic_fetch_add(&w->rc, 1);
+  pthread_mutex_lock(&is->lock);
+  if (w->event) is->device = device_of(&w->call);
+  *is->last = w;
+  is->last = &w->next;
+  bool asleep = is->asleep;
+  is->asleep = false;
+  pthread_mutex_unlock(&is->lock);
+  if (asleep) lm_bell_ring(is->kick);
+  if (lm_log_on(LM_LOG_DIST))
+    lm_log(LM_LOG_DIST, "group %u call %llu: %s", is->core->id, (unsigned long long)w->call.ticket.seq,
+           w->call.ticket.what);
+}
+
+/* What the group's function does runs on this thread, and its waiting loops ask lm_group_check; but how long all of it
+ * may take is for the thread that watches, which sees the end too. */
+static void issue_enter_group(lm_issuer *is, const lm_ticket *ticket, lm_waiting *waiting) {
+  lm_waiting_look(waiting, is->core, ticket);
+  waiting->issuer = is;
+  lm_sigterm_wait_begins();
+}
+
+static lm_status issue_leave_group(lm_issuer *is, lm_waiting *waiting, lm_status status) {
+  lm_sigterm_wait_ends();
+  lm_waiting_looked(waiting);
+  return status != LM_OK && lm_issuer_check(is) != LM_OK ? LM_E_STATE : status; /* it was aborted, and that says why */
+}
+
+static lm_status call_group(lm_issuer *is, lm_work *w) {
+  lm_waiting waiting;
+  lm_world *world = is->core->world;
+  issue_enter_group(is, &w->call.ticket, &waiting);
+  if (world) lm_client_entered(world->client, is->core->id, &w->call.ticket);
+  lm_status status = lm_device_enter(device_of(&w->call));
+  if (status == LM_OK) status = lm_call_dispatch(&w->call);
+  return issue_leave_group(is, &waiting, status);
+}
+
+/* The group's function, its results where they belong, and the event behind both. */
+static lm_status issue_enqueue(lm_issuer *is, lm_work *w, bool mark) {
+  lm_status status;
+  lm_exchange *c = &w->call;
+  lm_stream *s, *before = NULL;
+  if (c->empty) {
+    lm_call_written(c, LM_OK);
+    return LM_OK;
+  }
+  TRY(issue_stream_of(is, device_of(c), &s));
+  before = lm_stream_current(s->device);
+  if (!before) TRY(LM_E_STATE); /* the message is the driver's */
+  TRY(issue_order(c, s));
+  lm_stream_set_current(s);
+  status = call_group(is, w);
+  lm_stream_touch(s);
+  if (!c->host && mark) status = lm_call_written(c, status);
+  if (status == LM_OK && mark) status = lm_event_record(w->event, s);
+done:
+  if (before) lm_stream_set_current(before);
+  /* The other ranks may be past this call: it must not look as if it could be tried once more. */
+  return status == LM_E_OOM ? LM_E_STATE : status;
+}
+
+/* What has run so far is not ours to know any more: from here on the thread that watches may end it. */
+static void issue_let_go(lm_issuer *is, lm_work *w, lm_status status) {
+  if (status == LM_OK && !w->call.host) lm_call_clear(&w->call); /* memory waits for its streams by itself */
+  pthread_mutex_lock(&is->lock);
+  lm_error_save(status, &w->outcome);
+  w->enqueued = true;
+  pthread_mutex_unlock(&is->lock);
+}
+
+lm_status lm_issue(lm_exchange *c, lm_work **work) {
+  lm_status status;
+  lm_issuer *is = c->part->issuer;
+  lm_work *w;
+  status = work_of(c, &w);
+  if (status != LM_OK) return status;
+  pthread_mutex_lock(&is->calling);
+  announce(is, w);
+  status = issue_enqueue(is, w, true);
+  if (status != LM_OK && !lm_is_p2p(w)) is->refused++;
+  issue_let_go(is, w, status);
+  pthread_mutex_unlock(&is->calling);
+  if (status == LM_OK && work) {
+    *work = w;
+    return LM_OK;
+  }
+  if (status == LM_OK) status = lm_issued_wait(w, -1);
+  lm_work_release(w);
+  return status;
+}
+
+/* ---- several sends and receives as one */
+
+/* Their results and events come when all of them are enqueued. */
+static lm_status close_unit(lm_issuer *is, int n, lm_work **w, lm_stream *s, lm_status status) {
+  lm_saved_error saved; /* the unit is closed whatever came before */
+  lm_waiting waiting;
+  lm_ticket ticket = {.kind = LM_SETUP, .what = "batch_isend_irecv"};
+  memcpy(ticket.where, w[0]->call.ticket.where, sizeof ticket.where);
+  lm_error_save(status, &saved);
+  lm_stream_set_current(s);
+  issue_enter_group(is, &ticket, &waiting);
+  lm_status closed = issue_leave_group(is, &waiting, is->g->table->batch(is->g, false));
+  if (lm_error_restore(&saved) == LM_OK) status = closed;
+  lm_stream_touch(s);
+  for (int i = 0; i < n; i++) {
+    if (!w[i]->call.host) status = lm_call_written(&w[i]->call, status);
+    if (status == LM_OK) status = lm_event_record(w[i]->event, s);
+  }
+  return status;
+}
+
+static lm_status issue_unit(lm_issuer *is, int n, lm_work **w) {
+  lm_status status = LM_OK;
+  const lm_group_table *table = is->g->table;
+  lm_stream *before = lm_stream_current(device_of(&w[0]->call)), *s = NULL;
+  if (!before) TRY(LM_E_STATE);
+  TRY(issue_stream_of(is, before->device, &s));
+  TRY(lm_device_enter(before->device));
+  if (table->batch) TRY(table->batch(is->g, true));
+  for (int i = 0; i < n && status == LM_OK; i++) status = issue_enqueue(is, w[i], !table->batch);
+  if (table->batch) status = close_unit(is, n, w, s, status);
+done:
+  if (before) lm_stream_set_current(before);
+  return status == LM_E_OOM ? LM_E_STATE : status;
+}
+
+lm_status lm_issue_batch(int n, lm_exchange *c, lm_work **works) {
+  lm_status status = LM_OK;
+  lm_issuer *is = c[0].part->issuer;
+  int made = 0;
+  while (made < n && status == LM_OK) {
+    status = work_of(&c[made], &works[made]);
+    if (status == LM_OK && device_of(&works[made]->call) != device_of(&works[0]->call))
+      status = lm_fail(LM_E_DEVICE, "batch_isend_irecv: a tensor on %s after one on %s; a batch is for one device",
+                       lm_device_name(device_of(&works[made]->call)), lm_device_name(device_of(&works[0]->call)));
+    made++;
+  }
+  for (int i = made; i < n; i++) lm_call_clear(&c[i]);
+  if (status == LM_OK) {
+    pthread_mutex_lock(&is->calling);
+    for (int i = 0; i < n; i++) announce(is, works[i]);
+    status = issue_unit(is, n, works);
+    for (int i = 0; i < n; i++) issue_let_go(is, works[i], status);
+    pthread_mutex_unlock(&is->calling);
+  }
+  if (status == LM_OK) return LM_OK;
+  for (int i = 0; i < made; i++) {
+    lm_work_release(works[i]);
+    works[i] = NULL;
+  }
+  return status;
+}
+
+/* ---- waiting */
+
+/* With the lock: a call that has not ended yet, none being the sign of a failure. */
+static bool has_work(const lm_issuer *is, bool p2p_too) {
+  for (const lm_work *w = is->first; w; w = w->next)
+    if (p2p_too || !lm_is_p2p(w)) return true;
+  return false;
+}
+
+lm_status lm_issuer_settle(lm_issuer *is, bool p2p_too) {
+  pthread_mutex_lock(&is->lock);
+  is->hosts++;
+  if (is->started && is->first) lm_bell_ring(is->kick);
+  while (is->failed.status == LM_OK && has_work(is, p2p_too)) pthread_cond_wait(&is->changed, &is->lock);
+  is->hosts--;
+  pthread_mutex_unlock(&is->lock);
+  return lm_issuer_check(is);
+}
+
+lm_status lm_issued_wait(lm_work *w, double seconds) {
+  lm_issuer *is = w->issuer;
+  bool waits = seconds >= 0 || w->call.host;
+  double until = seconds < 0 ? INFINITY : lm_seconds() + seconds;
+  pthread_mutex_lock(&is->lock);
+  is->hosts += waits;
+  if (waits && is->asleep) lm_bell_ring(is->kick);
+  while (waits && !lm_work_is_done(w) && lm_cond_wait_until(&is->changed, &is->lock, until)) continue;
+  is->hosts -= waits;
+  bool done = lm_work_is_done(w), failed = !done && is->failed.status != LM_OK;
+  lm_status status = lm_error_restore(&is->failed);
+  pthread_mutex_unlock(&is->lock);
+  if (done) return lm_work_outcome(w);
+  if (failed) return status;
+  if (waits) return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+  return LM_OK;
+}

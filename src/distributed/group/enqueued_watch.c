@@ -1,0 +1,271 @@
+/* The thread that watches what a part has enqueued. While calls are under way it looks again and again, more and more
+ * seldom while nothing happens; between them it sleeps until a call, a ticket or the failure of another rank wakes it.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <omp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "distributed/group/enqueued_core.h"
+#include "distributed/group/world.h"
+
+static const double first_pause = 50e-6, longest_pause = 2e-3; /* seconds between looks */
+static const double awaited_pause = 200e-6;                    /* the longest while a thread waits for a work */
+static const double health_every = 5e-3;
+static const double farewell = 5; /* seconds that tickets have to leave when the group closes */
+
+typedef struct watch {
+  lm_issuer *is;
+  lm_work *head; /* the one that `waiting` is about, or NULL */
+  lm_waiting waiting;
+  bool connected;
+  bool over; /* failed: all that is left is to end the works */
+  double pause, asked;
+  double until; /* the end of the farewell; 0 before */
+} watch;
+
+/* ---- works */
+
+static lm_work *oldest(lm_issuer *is) {
+  pthread_mutex_lock(&is->lock);
+  lm_work *w = is->first;
+  pthread_mutex_unlock(&is->lock);
+  return w;
+}
+
+/* Only this thread takes works out, so that a work once seen stays; new ones come behind. */
+static lm_work *watch_next_work(lm_issuer *is, lm_work *w) {
+  pthread_mutex_lock(&is->lock);
+  lm_work *next = w->next;
+  pthread_mutex_unlock(&is->lock);
+  return next;
+}
+
+static bool is_enqueued(lm_issuer *is, const lm_work *w, lm_status *early) {
+  pthread_mutex_lock(&is->lock);
+  bool yes = w->enqueued;
+  *early = w->outcome.status;
+  pthread_mutex_unlock(&is->lock);
+  return yes;
+}
+
+/* The oldest one has ended. */
+static void watch_end_work(lm_issuer *is, lm_work *w, lm_status status) {
+  pthread_mutex_lock(&is->lock);
+  is->first = w->next;
+  if (!is->first) is->last = &is->first;
+  w->next = NULL;
+  lm_work_finish(w, status);
+  pthread_cond_broadcast(&is->changed);
+  pthread_mutex_unlock(&is->lock);
+  lm_work_release(w);
+}
+
+/* lm_group_check and the like speak of the oldest call. */
+static void stand_in_front_of(watch *x, lm_work *w, bool completed) {
+  if (x->head == w) return;
+  if (x->head) lm_waiting_end(&x->waiting, completed);
+  if (w) lm_waiting_watch(&x->waiting, x->is->core, &w->call.ticket, w->call.timeout);
+  if (w && w->call.peer >= 0 && lm_is_p2p(w)) x->waiting.peer = w->call.peer;
+  x->head = w;
+}
+
+/* ---- tickets */
+
+static lm_status disagree(watch *x, lm_work *w, const lm_ticket *theirs) {
+  lm_waiting waiting;
+  lm_waiting_watch(&waiting, x->is->core, &w->call.ticket, w->call.timeout);
+  lm_status status = lm_group_mismatch(x->is->g, lm_tickets_prev(&x->is->ring), theirs);
+  lm_waiting_end(&waiting, false);
+  return status;
+}
+
+/* Those of new calls go out; those that have come are compared, one after the other. */
+static lm_status watch_exchange(watch *x) {
+  lm_status status = LM_OK;
+  lm_issuer *is = x->is;
+  lm_ticket theirs;
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
+    if (w->sent) continue;
+    TRY(lm_tickets_put(&is->ring, &w->call.ticket));
+    w->sent = true;
+    x->pause = first_pause;
+  }
+  if (!x->connected && x->head) {
+    TRY(lm_tickets_connect(&is->ring));
+    x->connected = true;
+  }
+  TRY(lm_tickets_move(&is->ring));
+  for (lm_work *w = oldest(is); w; w = watch_next_work(is, w)) {
+    if (w->matched) continue;
+    if (!w->sent || !lm_tickets_get(&is->ring, &theirs)) break; /* not sent: it came between these two loops */
+    if (theirs.seq != w->call.ticket.seq || theirs.hash != w->call.ticket.hash) return disagree(x, w, &theirs);
+    w->matched = true;
+    x->pause = first_pause;
+  }
+  /* Whoever has left is told of by lm_group_check. */
+  if (x->head && !x->head->matched && is->ring.gone)
+    status = lm_group_lost(is->g, lm_tickets_prev(&is->ring), is->ring.how);
+done:
+  return status;
+}
+
+/* ---- what is done */
+
+static lm_status ask_health(watch *x, bool at_once) {
+  const lm_group_table *table = x->is->g->table;
+  double now = lm_seconds();
+  if (!table->health || !x->head || (now < x->asked + health_every && !at_once)) return LM_OK;
+  x->asked = now;
+  return table->health(x->is->g) == LM_OK ? LM_OK : lm_group_broken(x->is->g, lm_error());
+}
+
+/* That its event is over may be because the group broke, here or in a call after this one; and then, as if it failed
+ * by anything but a refusal, the other ranks have to know. */
+static lm_status look_at(watch *x, lm_work *w, bool *done) {
+  lm_status early, status = LM_OK;
+  *done = false;
+  if (!is_enqueued(x->is, w, &early)) return LM_OK;
+  if (early == LM_E_STATE) TRY(lm_group_broken(x->is->g, w->outcome.message));
+  if (!w->matched) return LM_OK;
+  if (early == LM_OK && w->event) TRY(lm_event_query(w->event, done));
+  if (early != LM_OK || !w->event) *done = true;
+  if (*done) status = ask_health(x, true);
+done:
+  return status;
+}
+
+/* Its results on the host too. */
+static void complete(watch *x, lm_work *w) {
+  lm_status status = lm_error_restore(&w->outcome);
+  if (w->call.host) status = lm_call_written(&w->call, status);
+  stand_in_front_of(x, NULL, status == LM_OK);
+  watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
+}
+
+static lm_status harvest(watch *x) {
+  lm_status status = LM_OK;
+  bool done = true;
+  for (lm_work *w; done && (w = oldest(x->is));) {
+    stand_in_front_of(x, w, false);
+    TRY(look_at(x, w, &done));
+    if (!done) break;
+    complete(x, w);
+    x->pause = first_pause;
+  }
+done:
+  return status;
+}
+
+/* ---- failure */
+
+/* With the words that this thread failed with last. What is in the group's functions comes back soon, and is ended
+ * then.
+ */
+static void watch_fail(watch *x, lm_status status) {
+  lm_issuer *is = x->is;
+  pthread_mutex_lock(&is->lock);
+  lm_error_save(status == LM_E_OOM ? LM_E_STATE : status, &is->failed);
+  pthread_mutex_unlock(&is->lock);
+  lm_log(LM_LOG_DIST, "group %u, %s: aborted: %s", is->core->id, is->g->table->name, is->failed.message);
+  if (is->g->table->abort) is->g->table->abort(is->g);
+  x->over = true;
+}
+
+static void watch_end_all(watch *x) {
+  lm_issuer *is = x->is;
+  lm_status early;
+  stand_in_front_of(x, NULL, false);
+  for (lm_work *w; (w = oldest(is)) && is_enqueued(is, w, &early);) {
+    watch_end_work(is, w, lm_error_restore(&is->failed));
+  }
+  pthread_mutex_lock(&is->lock);
+  pthread_cond_broadcast(&is->changed);
+  pthread_mutex_unlock(&is->lock);
+}
+
+/* ---- the thread */
+
+static lm_status watch_look(watch *x) {
+  lm_status status;
+  lm_issuer *is = x->is;
+  stand_in_front_of(x, oldest(is), false);
+  if (lm_tickets_wanted(is->g)) TRY(watch_exchange(x));
+  TRY(harvest(x));
+  TRY(ask_health(x, false));
+  status = lm_group_check(is->g);
+done:
+  return status;
+}
+
+static void watch_sleep(watch *x, bool idle) {
+  lm_issuer *is = x->is;
+  struct pollfd polls[2 + LM_RING_LINKS] = {{.fd = is->kick, .events = POLLIN}};
+  int n = 1;
+  pthread_mutex_lock(&is->lock);
+  double most = is->hosts > 0 ? awaited_pause : longest_pause;
+  pthread_mutex_unlock(&is->lock);
+  double pause = x->pause < most ? x->pause : most;
+  struct timespec time = lm_timespec(pause);
+  if (!x->over) {
+    int wake = lm_group_wake_fd(is->g);
+    if (wake >= 0) polls[n++] = (struct pollfd){.fd = wake, .events = POLLIN};
+    if (lm_tickets_wanted(is->g)) n += lm_tickets_polls(&is->ring, polls + n);
+  }
+  ppoll(polls, (nfds_t)n, idle ? NULL : &time, NULL);
+  if (polls[0].revents) lm_bell_silence(is->kick);
+  x->pause = pause * 2;
+}
+
+/* All calls are done here, but the next rank may have to hear of the last ones still. */
+static bool has_to_tell(watch *x) {
+  double now = lm_seconds();
+  if (x->over || !lm_tickets_wanted(x->is->g) || x->is->ring.out.n == 0) return false;
+  if (x->until == 0) x->until = now + farewell;
+  return now < x->until;
+}
+
+static void *watch_calls(void *arg) {
+  lm_issuer *is = arg;
+  watch x = {.is = is, .pause = first_pause};
+  omp_set_max_active_levels(0); /* copying back is no reason for a team of threads beside the script's */
+  for (;;) {
+    pthread_mutex_lock(&is->lock);
+    bool idle = !is->first, closing = is->closing;
+    is->asleep = idle;
+    pthread_mutex_unlock(&is->lock);
+    bool tells = idle && closing && has_to_tell(&x);
+    if (idle && closing && !tells) break;
+    lm_status status = x.over ? LM_OK : watch_look(&x);
+    if (status != LM_OK) watch_fail(&x, status);
+    if (x.over) watch_end_all(&x);
+    watch_sleep(&x, idle && !tells);
+  }
+  stand_in_front_of(&x, NULL, false);
+  return NULL;
+}
+
+lm_status lm_issuer_start(lm_issuer *is) {
+  lm_status status = LM_OK;
+  pthread_mutex_lock(&is->calling);
+  if (is->started) goto done;
+  is->kick = lm_bell_new();
+  if (is->kick < 0) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(errno)));
+  if (lm_tickets_wanted(is->g)) TRY(lm_tickets_open(&is->ring, is->g, is->kick));
+  int error = lm_thread_start(&is->thread, watch_calls, is);
+  if (error) TRY(lm_fail(LM_E_IO, "a thread for group '%s': %s", is->g->table->name, strerror(error)));
+  is->started = true;
+done:
+  if (status != LM_OK) {
+    lm_tickets_close(&is->ring);
+    if (is->kick >= 0) close(is->kick);
+    is->kick = -1;
+  }
+  pthread_mutex_unlock(&is->calling);
+  return status;
+}

@@ -1,0 +1,48 @@
+/* What the members of a group tell each other through the store: keys of the group's own. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/group/world_core.h"
+
+static lm_status group_key(const lm_group *g, const char *key, char *out, size_t capacity) {
+  int n = snprintf(out, capacity, "group/%u/%d/%s", g->core->id, g->part, key);
+  return n < (int)capacity ? LM_OK : lm_fail(LM_E_ARG, "a group's key of %d bytes is too long", n);
+}
+
+lm_status lm_group_look(lm_group *g) {
+  lm_status status = lm_group_check(g);
+  bool numbered = lm_group_ticket(g)->seq > 0; /* not while the group is being opened */
+  return status == LM_OK && numbered && g->table->look ? g->table->look(g) : status;
+}
+
+static lm_status check_group(void *ctx) { return lm_group_look(ctx); }
+
+lm_status lm_group_set(lm_group *g, const char *key, const void *data, size_t n) {
+  char whole[256];
+  lm_status status = group_key(g, key, whole, sizeof whole);
+  if (status != LM_OK) return status;
+  status = lm_client_set(g->core->world->client, whole, data, n);
+  if (status == LM_E_STATE && lm_group_failed(g)) status = lm_group_check(g);
+  return status;
+}
+
+lm_status lm_group_get(lm_group *g, const char *key, void **data, size_t *n) {
+  char whole[256];
+  lm_status status = group_key(g, key, whole, sizeof whole);
+  if (status != LM_OK) return status;
+  lm_patience p = {.deadline = INFINITY, .wake_fd = -1, .check = check_group, .ctx = g};
+  return lm_client_get(g->core->world->client, whole, true, &p, NULL, data, n);
+}
+
+lm_status lm_group_read(lm_group *g, const char *key, void *out, size_t n) {
+  void *data;
+  size_t got;
+  lm_status status = lm_group_get(g, key, &data, &got);
+  if (status != LM_OK) return status;
+  if (got == n) memcpy(out, data, n);
+  lm_free(data);
+  if (got == n) return LM_OK;
+  return lm_fail(LM_E_STATE, "the store has %zu bytes of '%s', not %zu; do all ranks run one version?", got, key, n);
+}

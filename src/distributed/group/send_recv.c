@@ -1,0 +1,309 @@
+/* Send and receive. They go straight to the group: started by post, driven by whoever waits or looks; while nobody
+ * does, by a thread of the queue's, since a peer may need the bytes before it comes to where this rank waits. */
+#include <omp.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "base/thread.h"
+#include "distributed/group/call.h"
+#include "distributed/group/enqueued_calls.h"
+
+static const double farewell = 5; /* seconds that sends have to leave when the group closes */
+static const double tick = 2e-3;  /* seconds between the carrier's looks */
+
+/* ---- one round with the group: w is finished if its request is, or has failed */
+
+static lm_status p2p_ask_group(lm_work *w, bool wait, bool *done) {
+  lm_group_core *core = w->call.core;
+  lm_group *g = w->call.g;
+  lm_waiting waiting;
+  lm_status status = core->world ? lm_world_check(core->world) : LM_OK;
+  if (status != LM_OK) return lm_fail_in(status, lm_collective_name(w->call.kind));
+  if (wait) {
+    lm_waiting_begin(&waiting, core, &w->call.ticket, w->call.timeout);
+  } else {
+    lm_waiting_look(&waiting, core, &w->call.ticket);
+  }
+  if (w->call.peer >= 0) waiting.peer = w->call.peer;
+  status = g->table->finish(g, w->request, wait, done, &w->peer);
+  if (wait) {
+    lm_waiting_end(&waiting, status == LM_OK && *done);
+  } else {
+    lm_waiting_looked(&waiting);
+  }
+  return status;
+}
+
+static void p2p_forget(lm_work *w) {
+  lm_group *g = w->call.g;
+  g->table->forget(g, w->request);
+  w->request = NULL;
+}
+
+/* By the one thread that is at w. */
+static void p2p_step(lm_work *w, bool wait) {
+  bool done = false;
+  lm_status status = p2p_ask_group(w, wait, &done);
+  if (status == LM_OK && !done) return;
+  status = lm_call_written(&w->call, status);
+  p2p_forget(w);
+  lm_work_finish(w, status == LM_E_OOM ? LM_E_STATE : status); /* the message is gone: not to be tried once more */
+}
+
+/* False if it is done. */
+static bool p2p_claim(lm_work *w) {
+  lm_queue *q = w->queue;
+  pthread_mutex_lock(&q->lock);
+  while (w->busy && !lm_work_is_done(w)) pthread_cond_wait(&q->finished, &q->lock);
+  bool mine = !lm_work_is_done(w);
+  if (mine) w->busy = true;
+  pthread_mutex_unlock(&q->lock);
+  return mine;
+}
+
+/* The queue lets go of it if it is done. */
+static void give_back(lm_work *w) {
+  lm_queue *q = w->queue;
+  bool done = lm_work_is_done(w);
+  pthread_mutex_lock(&q->lock);
+  w->busy = false;
+  if (done) {
+    lm_work **at = &q->posted;
+    while (*at != w) at = &(*at)->next;
+    *at = w->next;
+  }
+  pthread_cond_broadcast(&q->finished);
+  pthread_mutex_unlock(&q->lock);
+  if (done) lm_work_release(w);
+}
+
+/* ---- waiting and looking */
+
+bool lm_p2p_done(lm_work *w) {
+  if (!lm_work_is_done(w) && p2p_claim(w)) {
+    p2p_step(w, false);
+    give_back(w);
+  }
+  return lm_work_is_done(w);
+}
+
+lm_status lm_p2p_wait(lm_work *w, double seconds) {
+  if (lm_work_is_done(w)) return lm_work_outcome(w);
+  if (seconds < 0 || seconds >= w->call.timeout) {
+    if (p2p_claim(w)) {
+      p2p_step(w, true);
+      give_back(w);
+    }
+    return lm_work_outcome(w);
+  }
+  /* Not the group's own waiting: that this time is over is no failure of the job. */
+  double until = lm_seconds() + seconds, rest = 20e-6;
+  while (!lm_p2p_done(w)) {
+    if (lm_seconds() >= until)
+      return lm_fail(LM_E_STATE, "wait: %s is not done after %g s; it goes on", w->call.ticket.what, seconds);
+    lm_group_pause(&w->call.core->g, rest);
+    if (rest < 1e-3) rest *= 2;
+  }
+  return lm_work_outcome(w);
+}
+
+/* ---- the carrier */
+
+/* One that nobody is at; NULL also if somebody waits for another, since that drives all of them. */
+static lm_work *left_alone(lm_queue *q) {
+  for (lm_work *w = q->posted; w; w = w->next)
+    if (w->busy) return NULL;
+  return q->posted;
+}
+
+static void *p2p_carry(void *arg) {
+  lm_queue *q = arg;
+  omp_set_max_active_levels(0);
+  pthread_mutex_lock(&q->lock);
+  while (!q->arrived) {
+    if (!q->posted) {
+      pthread_cond_wait(&q->posting, &q->lock);
+      continue;
+    }
+    lm_cond_wait_until(&q->posting, &q->lock, lm_seconds() + tick); /* as a rule who posts also waits, soon */
+    lm_work *w = q->arrived ? NULL : left_alone(q);
+    if (!w) continue;
+    w->busy = true;
+    pthread_mutex_unlock(&q->lock);
+    p2p_step(w, false);
+    give_back(w);
+    pthread_mutex_lock(&q->lock);
+  }
+  pthread_mutex_unlock(&q->lock);
+  return NULL;
+}
+
+void lm_p2p_close(lm_queue *q) {
+  double until = lm_seconds() + farewell, rest = 20e-6;
+  for (bool sending = true; sending && lm_seconds() < until;) {
+    lm_group *g = NULL;
+    sending = false;
+    for (lm_work *w = q->posted, *next; w; w = next) {
+      next = w->next;
+      g = &w->call.core->g;
+      if (w->call.kind != LM_SEND) continue;
+      atomic_fetch_add(&w->rc, 1); /* the script may have dropped it */
+      sending |= !lm_p2p_done(w);
+      lm_work_release(w);
+    }
+    if (sending) lm_group_pause(g, rest);
+    if (rest < 1e-3) rest *= 2;
+  }
+  while (q->posted) {
+    lm_work *w = q->posted;
+    p2p_forget(w);
+    lm_work_finish(w, lm_fail(LM_E_STATE, "%s: the group was closed first", w->call.ticket.what));
+    give_back(w);
+  }
+}
+
+/* ---- starting */
+
+/* Peers match calls by their number, so one without elements is sent too: as a byte, under its own ticket. */
+static lm_status one_byte(const lm_exchange *c, const lm_tensor *t, lm_tensor **out) {
+  return lm_tensor_empty(LM_U8, lm_call_device(c, t->device), 1, (int64_t[]){1}, LM_CONTIGUOUS, out);
+}
+
+static lm_status prepare(lm_exchange *c, lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag) {
+  lm_status status;
+  bool sending = kind == LM_SEND;
+  TRY(lm_call_begin(c, g, kind, t));
+  c->peer = peer;
+  c->tag = tag;
+  if (sending || peer != -1) TRY(lm_call_check_rank(c, peer));
+  if (c->part->issuer && peer < 0)
+    TRY(lm_fail(LM_E_ARG, "%s: from which rank? Group '%s' cannot receive from any", lm_collective_name(kind),
+                c->g->table->name));
+  if (peer == g->rank)
+    TRY(lm_fail(LM_E_ARG, "%s: rank %d is this rank itself", lm_collective_name(kind), lm_call_world_rank(c, peer)));
+  if (tag < 0) TRY(lm_fail(LM_E_ARG, "%s: tag %d; tags go from 0", lm_collective_name(kind), tag));
+  TRY(lm_call_check(c, t, !sending));
+  TRY(t->numel == 0 ? one_byte(c, t, &c->t) : sending ? lm_call_read(c, t, &c->t) : lm_call_write(c, t, false, &c->t));
+  lm_call_name(c, t);
+done:
+  return status;
+}
+
+/* Takes c's contents over. */
+static lm_status p2p_post(lm_exchange *c, bool alone, lm_work **out) {
+  lm_status status;
+  lm_waiting waiting;
+  lm_queue *q = NULL;
+  lm_work *w = NULL;
+  lm_group *g = c->g;
+  if (c->part->issuer) return lm_issue(c, out);
+  TRY(lm_queue_of(c->core, &q));
+  if (alone) TRY(lm_queue_thread(q, &q->carrying, &q->carrier, p2p_carry));
+  TRY(lm_work_new(q, NULL, c, &w));
+  if (lm_log_on(LM_LOG_DIST)) lm_log(LM_LOG_DIST, "group %u: %s", g->core->id, w->call.ticket.what);
+  lm_waiting_begin(&waiting, g->core, &w->call.ticket, w->call.timeout);
+  if (w->call.peer >= 0) waiting.peer = w->call.peer;
+  status = g->table->post(g, w->call.kind == LM_SEND, w->call.t, w->call.peer, w->call.tag, &w->request);
+  lm_waiting_end(&waiting, false);
+  if (status != LM_OK) {
+    lm_work_release(w);
+    return status;
+  }
+  atomic_fetch_add(&w->rc, 1);
+  pthread_mutex_lock(&q->lock);
+  bool first = !q->posted;
+  w->busy = !alone; /* the caller goes on with it */
+  w->next = q->posted;
+  q->posted = w;
+  if (first && alone) pthread_cond_signal(&q->posting);
+  pthread_mutex_unlock(&q->lock);
+  *out = w;
+  return LM_OK;
+done:
+  lm_call_clear(c);
+  return status;
+}
+
+/* Those of c that the part is to do, as one unit. Takes their contents over, which leaves them without a part. */
+static lm_status post_unit(const lm_part *part, int n, lm_exchange *c, lm_work **works) {
+  lm_status status = LM_OK;
+  int k = 0, *place = lm_malloc((size_t)n * sizeof *place);
+  lm_exchange *unit = lm_malloc((size_t)n * sizeof *unit);
+  lm_work **made = lm_calloc((size_t)n, sizeof *made);
+  if (!place || !unit || !made) TRY(LM_E_OOM);
+  for (int i = 0; i < n; i++) {
+    if (c[i].part != part) continue;
+    place[k] = i;
+    unit[k++] = c[i];
+    c[i] = (lm_exchange){.part = NULL};
+  }
+  if (k > 0) status = lm_issue_batch(k, unit, made);
+  for (int i = 0; i < k; i++) works[place[i]] = made[i];
+done:
+  lm_free(place);
+  lm_free(unit);
+  lm_free(made);
+  return status;
+}
+
+lm_status lm_batch_p2p(lm_group *g, int n, const lm_p2p *list, lm_work **works) {
+  lm_status status = LM_OK;
+  lm_exchange *c = lm_calloc((size_t)n, sizeof *c);
+  if (!c) return LM_E_OOM;
+  for (int i = 0; i < n; i++) works[i] = NULL;
+  for (int i = 0; i < n; i++) {
+    lm_collective kind = list[i].sending ? LM_SEND : LM_RECV;
+    TRY(prepare(&c[i], g, kind, list[i].t, list[i].peer, list[i].tag));
+  }
+  for (int i = 0; i < n; i++) /* these first: enqueueing the others may wait for their peers to come */
+    if (!c[i].part->issuer) {
+      lm_exchange one = c[i];
+      c[i] = (lm_exchange){.part = NULL};
+      TRY(p2p_post(&one, true, &works[i]));
+    }
+  for (int p = 0; p < g->core->nparts; p++)
+    if (g->core->part[p].issuer) TRY(post_unit(&g->core->part[p], n, c, works));
+done:
+  for (int i = 0; i < n; i++) {
+    lm_call_clear(&c[i]);
+    if (status == LM_OK) continue;
+    lm_work_release(works[i]); /* what was posted goes on */
+    works[i] = NULL;
+  }
+  lm_free(c);
+  return status;
+}
+
+static lm_status start_or_do(lm_group *g, lm_collective kind, lm_tensor *t, int peer, int tag, lm_work **work) {
+  lm_work *w = NULL;
+  lm_exchange c;
+  lm_status status = prepare(&c, g, kind, t, peer, tag);
+  if (status != LM_OK) {
+    lm_call_clear(&c);
+    return status;
+  }
+  TRY(p2p_post(&c, work != NULL, &w));
+  if (work) {
+    *work = w;
+    return LM_OK;
+  }
+  if (w->issuer) {
+    status = lm_work_wait(w, -1);
+  } else {
+    p2p_step(w, true);
+    give_back(w);
+    status = lm_work_outcome(w);
+  }
+done:
+  lm_work_release(w);
+  return status;
+}
+
+lm_status lm_send(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work) {
+  return start_or_do(g, LM_SEND, t, peer, tag, work);
+}
+
+lm_status lm_recv(lm_group *g, lm_tensor *t, int peer, int tag, lm_work **work) {
+  return start_or_do(g, LM_RECV, t, peer, tag, work);
+}

@@ -1,0 +1,118 @@
+#include "distributed/mpi/rank_mapping.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "distributed/mpi/runtime.h"
+
+static int number(const char *name) {
+  const char *text = getenv(name);
+  char *end;
+  long value = text && *text ? strtol(text, &end, 10) : -1;
+  return value < 0 || value > 1 << 28 || *end ? -1 : (int)value;
+}
+
+/* What the launcher says, and MPI_Init will: mpirun, or srun by PMIx. */
+static lm_mpi_place my_place(void) {
+  lm_mpi_place p = {.begun = lm_mpi_has_begun()};
+  const char *job = getenv("PMIX_NAMESPACE");
+  int rank = number("OMPI_COMM_WORLD_RANK"), size = number("OMPI_COMM_WORLD_SIZE");
+  if (rank < 0) {
+    rank = number("PMIX_RANK");
+    size = number("SLURM_STEP_NUM_TASKS");
+  }
+  if (rank >= 0 && rank < size) p.rank = rank, p.size = size;
+  snprintf(p.job, sizeof p.job, "%s", job ? job : "");
+  return p;
+}
+
+static lm_status check_one(const lm_group *g, int r, const lm_mpi_place *p) {
+  if (p->size == 0)
+    return lm_fail(LM_E_STATE,
+                   "backend mpi: %s was not started by mpirun, so that it is alone for MPI; start the ranks with "
+                   "`luminary run --backend mpi --nproc %d SCRIPT` or mpirun -np %d, or take the backend gloo",
+                   lm_group_peer_name(g, r), g->size, g->size);
+  if (p->size < g->size)
+    return lm_fail(LM_E_STATE,
+                   "backend mpi: mpirun started %d process%s with %s, fewer than the %d ranks of the group; one mpirun "
+                   "has to start all of them: mpirun -np %d",
+                   p->size, p->size == 1 ? "" : "es", lm_group_peer_name(g, r), g->size, g->size);
+  if (!p->begun && p->size != g->size)
+    return lm_fail(LM_E_STATE,
+                   "backend mpi: MPI begins once, in all %d processes that mpirun started; the first group of this "
+                   "backend has to be of all of them, not of %d",
+                   p->size, g->size);
+  return LM_OK;
+}
+
+static lm_status check_two(const lm_group *g, int a, int b, const lm_mpi_place *p) {
+  if (strcmp(p[a].job, p[b].job) != 0)
+    return lm_fail(
+        LM_E_STATE,
+        "backend mpi: %s and %s were started by two different mpiruns, which MPI cannot join; start all ranks "
+        "with one, or take the backend gloo",
+        lm_group_peer_name(g, a), lm_group_peer_name(g, b));
+  return lm_fail(LM_E_STATE,
+                 "backend mpi: %s and %s are one process for MPI (threads, or children of a rank that mpirun started); "
+                 "give each rank a process that mpirun starts, or take the backend gloo",
+                 lm_group_peer_name(g, a), lm_group_peer_name(g, b));
+}
+
+/* The same on all ranks, since they look at the same table. */
+static lm_status place_check(const lm_group *g, const lm_mpi_place *p) {
+  lm_status status = LM_OK;
+  int *who = NULL; /* [of MPI's ranks] */
+  for (int r = 0; r < g->size; r++) TRY(check_one(g, r, &p[r]));
+  for (int r = 1; r < g->size; r++)
+    if (strcmp(p[r].job, p[0].job) != 0) TRY(check_two(g, 0, r, p));
+  who = lm_malloc((size_t)p[0].size * sizeof *who);
+  if (!who) TRY(LM_E_OOM);
+  for (int i = 0; i < p[0].size; i++) who[i] = -1;
+  for (int r = 0; r < g->size; r++) {
+    if (p[r].rank >= p[0].size) TRY(lm_fail(LM_E_STATE, "backend mpi: the ranks differ in how many mpirun started"));
+    if (who[p[r].rank] >= 0) TRY(check_two(g, who[p[r].rank], r, p));
+    who[p[r].rank] = r;
+  }
+done:
+  lm_free(who);
+  return status;
+}
+
+/* The first member gathers the places and gives the table to all. */
+static lm_status place_exchange(lm_group *g, lm_mpi_place *places) {
+  lm_status status = LM_OK;
+  size_t all = (size_t)g->size * sizeof *places;
+  char key[32];
+  places[g->rank] = my_place();
+  if (g->size == 1) return LM_OK;
+  if (g->rank > 0) {
+    snprintf(key, sizeof key, "place/%d", g->rank);
+    TRY(lm_group_set(g, key, &places[g->rank], sizeof *places));
+    TRY(lm_group_read(g, "places", places, all));
+    return LM_OK;
+  }
+  for (int r = 1; r < g->size; r++) {
+    snprintf(key, sizeof key, "place/%d", r);
+    TRY(lm_group_read(g, key, &places[r], sizeof *places));
+    places[r].job[sizeof places[r].job - 1] = 0;
+  }
+  TRY(lm_group_set(g, "places", places, all));
+done:
+  return status;
+}
+
+lm_status lm_mpi_places(lm_group *g, lm_mpi_place **out) {
+  lm_status status;
+  lm_mpi_place *places = lm_calloc((size_t)g->size, sizeof *places);
+  *out = NULL;
+  if (!places) return LM_E_OOM;
+  TRY(place_exchange(g, places));
+  TRY(place_check(g, places));
+  *out = places;
+  return LM_OK;
+done:
+  lm_free(places);
+  return lm_group_failed(g) ? status : lm_fail_in(status, "new_group");
+}

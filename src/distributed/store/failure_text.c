@@ -1,0 +1,188 @@
+#include "distributed/store/failure_text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct text {
+  char *at;
+  size_t n, capacity;
+} text;
+
+__attribute__((format(printf, 2, 3))) static void add(text *t, const char *format, ...) {
+  va_list args;
+  va_start(args, format);
+  int n = vsnprintf(t->at + t->n, t->capacity - t->n, format, args);
+  va_end(args);
+  if (n > 0) t->n += (size_t)n;
+  if (t->n >= t->capacity) t->n = t->capacity - 1;
+}
+
+static text text_of(char *out, size_t capacity) {
+  out[0] = 0;
+  return (text){out, 0, capacity};
+}
+
+static void add_rank(text *t, int rank, const char *host) {
+  add(t, "rank %d", rank);
+  if (host[0]) add(t, " on host %s", host);
+}
+
+static bool words_has_call(const lm_ticket *call) { return call->what[0] != 0; }
+
+static void add_call(text *t, const lm_ticket *call, bool numbered) {
+  add(t, "%s", call->what);
+  if (numbered && call->seq > 0) add(t, " #%llu", (unsigned long long)call->seq);
+  if (call->where[0]) add(t, " at %s", call->where);
+}
+
+const char *lm_rank_text(int rank, const char *host, char *out, size_t capacity) {
+  text t = text_of(out, capacity);
+  add_rank(&t, rank, host);
+  return out;
+}
+
+const char *lm_call_text(const lm_ticket *call, char *out, size_t capacity) {
+  text t = text_of(out, capacity);
+  add_call(&t, call, false);
+  return out;
+}
+
+/* ---- failures */
+
+/* "rank 1 on host b waits in broadcast float32 [3] from rank 0 at a.lua:9" */
+static void add_party(text *t, const lm_party *p) {
+  add_rank(t, p->rank, p->host);
+  if (!words_has_call(&p->call)) return;
+  add(t, p->standing == LM_WAITS ? " waits in " : " came to ");
+  add_call(t, &p->call, false);
+}
+
+static void add_details(text *t, const lm_failure *f, const char *message) {
+  const lm_party *who = &f->who, *other = &f->other;
+  bool shown = other->rank >= 0;
+  switch (f->kind) {
+    case LM_FAILURE_MISMATCH:
+      if (!shown) break;
+      add_party(t, who->rank < other->rank ? who : other);
+      add(t, ", ");
+      add_party(t, who->rank < other->rank ? other : who);
+      return;
+    case LM_FAILURE_ABSENT:
+      if (!shown) break;
+      add_rank(t, other->rank, other->host);
+      add(t, " waited for %g s in ", other->seconds);
+      add_call(t, &other->call, false);
+      add(t, "%s%s", *message ? "; " : "", message);
+      return;
+    case LM_FAILURE_LEFT:
+      if (!shown) break;
+      add(t, "it ended, or destroyed its process group%s", words_has_call(&who->call) ? ", after " : "");
+      if (words_has_call(&who->call)) add_call(t, &who->call, false);
+      add(t, "; ");
+      add_party(t, other);
+      if (strncmp(other->call.what, "DistributedDataParallel", 23) == 0)
+        add(t, "; where its batches may be fewer than others', train within net:join(function() … end)");
+      return;
+    case LM_FAILURE_UNREACHABLE:
+      if (!shown) break;
+      add(t, "from ");
+      add_rank(t, other->rank, other->host);
+      add(t, ": %s", message);
+      return;
+    default: break;
+  }
+  add(t, "%s", message);
+  if (who->standing != LM_LAST_IN || !words_has_call(&who->call)) return;
+  add(t, "%slast in ", *message ? "; " : "");
+  add_call(t, &who->call, false);
+}
+
+const char *lm_failure_text(const lm_failure *f, char *out, size_t capacity) {
+  static const char *const what_happened[LM_FAILURE_KINDS] = {
+      [LM_FAILURE_NONE] = ": no failure",
+      [LM_FAILURE_ERROR] = " failed",
+      [LM_FAILURE_DIED] = " died without a goodbye (killed or crashed)",
+      [LM_FAILURE_FROZEN] = " is frozen or unreachable",
+      [LM_FAILURE_MISMATCH] = " came to another call than the others",
+      [LM_FAILURE_ABSENT] = " did not come",
+      [LM_FAILURE_LEFT] = " left while others still needed it",
+      [LM_FAILURE_UNREACHABLE] = " broke",
+  };
+  char details[LM_FAILURE_MESSAGE + 512];
+  const char *message = f->message, *where = f->where;
+  text t = text_of(out, capacity), d = text_of(details, sizeof details);
+  /* What was said may begin with the place, as Lua's errors do. */
+  size_t n = strlen(where);
+  bool again = n > 0 && strncmp(message, where, n) == 0 && strncmp(message + n, ": ", 2) == 0;
+  if (again) message += n + 2;
+  add_details(&d, f, message);
+
+  if (f->kind == LM_FAILURE_UNREACHABLE) add(&t, "the way to ");
+  add_rank(&t, f->who.rank, f->who.host);
+  add(&t, "%s", what_happened[f->kind < LM_FAILURE_KINDS ? f->kind : LM_FAILURE_NONE]);
+  if (f->kind == LM_FAILURE_UNREACHABLE && f->told_by >= 0 && f->told_by != f->who.rank)
+    add(&t, " (said rank %d)", f->told_by);
+  if (n > 0 && (again || !strstr(details, where))) add(&t, " at %s", where);
+  if (details[0]) add(&t, ": %s", details);
+  return out;
+}
+
+/* ---- who is missing */
+
+static void add_absent(text *t, const lm_party *p) {
+  add_rank(t, p->rank, p->host);
+  switch (p->standing) {
+    case LM_HAS_LEFT:
+    case LM_HAS_DIED:
+      add(t, " has %s%s", p->standing == LM_HAS_LEFT ? "left" : "died", words_has_call(&p->call) ? ", last in " : "");
+      add_call(t, &p->call, false);
+      break;
+    case LM_WAITS:
+      add(t, " is in ");
+      add_call(t, &p->call, true);
+      break;
+    case LM_LAST_IN:
+      add(t, " was last in ");
+      add_call(t, &p->call, true);
+      add(t, ", %.0f s ago", p->seconds);
+      break;
+    default: add(t, " has not called any collective yet"); break;
+  }
+}
+
+/* "rank 2 has not joined", "ranks 2, 3 and 5 have not joined"; many in a row become "4 to 9". */
+static void add_not_joined(text *t, const lm_party *p, int n) {
+  add(t, n == 1 ? "rank " : "ranks ");
+  for (int i = 0, to; i < n; i = to + 1) {
+    to = i;
+    while (to + 1 < n && p[to + 1].rank == p[to].rank + 1) to++;
+    if (to < i + 2) to = i;
+    add(t, "%s%d", i == 0 ? "" : to == n - 1 ? " and " : ", ", p[i].rank);
+    if (to > i) add(t, " to %d", p[to].rank);
+  }
+  add(t, n == 1 ? " has not joined" : " have not joined");
+}
+
+const char *lm_missing_text(const lm_missing *m, char *out, size_t capacity) {
+  static const char more[] = "; …";
+  text t = text_of(out, capacity);
+  int joined = 0;
+  while (joined < m->n && m->party[joined].standing != LM_NOT_JOINED) joined++;
+  for (int i = 0; i <= joined; i++) {
+    char sentence[1024];
+    text s = text_of(sentence, sizeof sentence);
+    if (i < joined) {
+      add_absent(&s, &m->party[i]);
+    } else if (joined < m->n) {
+      add_not_joined(&s, m->party + joined, m->n - joined);
+      if (m->refusal[0]) add(&s, "; refused was: %s", m->refusal);
+    } else {
+      break;
+    }
+    bool fits = t.n + s.n + 2 + sizeof more <= capacity;
+    add(&t, "%s%s", t.n > 0 ? fits ? "; " : more : "", fits || t.n == 0 ? sentence : "");
+    if (!fits) break;
+  }
+  return out;
+}

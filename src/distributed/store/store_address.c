@@ -1,0 +1,264 @@
+#include "distributed/store/store_address.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file_size_limit.h"
+#include "base/regular_file.h"
+#include "distributed/net/interface.h"
+#include "distributed/store/pmix.h"
+#include "distributed/store/torchrun.h"
+
+/* ---- the init_method */
+
+lm_status lm_locator_of(const char *method, int generation, lm_locator *out) {
+  *out = (lm_locator){.fd = -1};
+  if (strncmp(method, "tcp://", 6) == 0) {
+    out->by = LM_BY_ADDRESS;
+    lm_status status = lm_net_split(method + 6, out->host, &out->port);
+    return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method");
+  }
+  if (strncmp(method, "file://", 7) == 0) {
+    out->by = LM_BY_FILE;
+    if (method[7] != '/' || method[8] == 0)
+      return lm_fail(LM_E_ARG, "init_method '%s': a whole path is wanted, as in file:///shared/rendezvous", method);
+    if (strlen(method + 7) + 32 > sizeof out->path)
+      return lm_fail(LM_E_ARG, "init_method: a path of %zu bytes is too long", strlen(method + 7));
+    snprintf(out->path, sizeof out->path, "%s", method + 7);
+    return LM_OK;
+  }
+  if (strncmp(method, "agent://", 8) == 0) {
+    const char *slash = strchr(method + 8, '/');
+    size_t n = slash ? (size_t)(slash - method - 8) : 0;
+    out->by = LM_BY_TORCHRUN;
+    if (n == 0 || n >= sizeof out->torchrun || strlen(slash + 1) >= sizeof out->path)
+      return lm_fail(LM_E_ARG, "init_method '%s': agent://host:port/key is wanted", method);
+    memcpy(out->torchrun, method + 8, n);
+    snprintf(out->path, sizeof out->path, "%s", slash + 1);
+    char host[LM_ADDRESS_MAX];
+    int port;
+    lm_status status = lm_net_split(out->torchrun, host, &port);
+    return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method");
+  }
+  if (strcmp(method, "pmix://") == 0) {
+    out->by = LM_BY_PMIX;
+    snprintf(out->path, sizeof out->path, "luminary.%d", generation);
+    lm_status status = lm_pmix_is_there();
+    return status == LM_OK ? LM_OK : lm_fail_in(status, "init_method pmix://");
+  }
+  return lm_fail(LM_E_ARG, "init_method '%s' is not known; env://, tcp://host:port or file:///path is wanted", method);
+}
+
+lm_status lm_locator_key(const lm_locator *l, const lm_location *at, const char *token, const char *job, lm_key *out) {
+  if (l->by == LM_BY_ADDRESS) return lm_key_of(token && *token ? token : NULL, job, out);
+  char text[4096];
+  const char *secret = token && *token ? token : job;
+  int n = snprintf(text, sizeof text, "%s|%s|%s", at->nonce, l->by == LM_BY_FILE ? l->path : "", secret);
+  if (n >= (int)sizeof text) return lm_fail(LM_E_ARG, "a token or job id of %zu bytes is too long", strlen(secret));
+  return lm_key_of(token && *token ? text : NULL, text, out);
+}
+
+lm_status lm_locator_host(const lm_locator *l, char host[LM_ADDRESS_MAX], const lm_patience *p) {
+  switch (l->by) {
+    case LM_BY_ADDRESS: snprintf(host, LM_ADDRESS_MAX, "%s", l->host); return LM_OK;
+    case LM_BY_TORCHRUN: return lm_torchrun_seen_from(l->torchrun, host, p); /* what all ranks reach */
+    default: return lm_net_chosen_host("", host);
+  }
+}
+
+/* ---- "address nonce", in a file or under a key */
+
+static void locate_word(const lm_location *at, char *out, size_t capacity) {
+  snprintf(out, capacity, "luminary %s %s\n", at->address, at->nonce);
+}
+
+static lm_status understand(const char *text, lm_location *at) {
+  lm_location found = {0};
+  char end = 0, host[LM_ADDRESS_MAX];
+  int port, used = 0;
+  _Static_assert(LM_ADDRESS_MAX == 128 && sizeof found.nonce == 40, "the widths below");
+  int n = sscanf(text, "luminary %127s %39s%c%n", found.address, found.nonce, &end, &used);
+  if (n != 3 || end != '\n' || text[used] || lm_net_split(found.address, host, &port) != LM_OK)
+    return lm_fail(LM_E_IO, "it holds no address of a store");
+  *at = found;
+  return LM_OK;
+}
+
+static lm_status folder_is_there(const char *path) {
+  char folder[1024];
+  struct stat info;
+  snprintf(folder, sizeof folder, "%s", path);
+  char *slash = strrchr(folder, '/');
+  slash[slash == folder] = 0;
+  if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode)) return LM_OK;
+  return lm_fail(LM_E_ARG, "init_method file://%s: there is no folder %s", path, folder);
+}
+
+static lm_status not_ours(void) {
+  return lm_fail(LM_E_ARG, "init_method: %s; a path is wanted where nothing is yet, as in file:///shared/rendezvous",
+                 lm_error());
+}
+
+/* What is there now: LM_E_IO if it is nothing, or empty (mktemp's, say); LM_E_ARG if it is anything but a rendezvous
+ * file of ours, which is not to be waited for, replaced or removed. *held: by a rank 0 that is alive; never seen on
+ * disks without locks. */
+static lm_status locate_look(const char *path, lm_location *at, bool *held) {
+  char text[256];
+  struct stat info;
+  int fd;
+  if (lm_file_open(path, O_NOFOLLOW, &fd, &info) != LM_OK) {
+    bool gone = errno == ENOENT || errno == ESTALE;
+    return gone ? lm_fail(LM_E_IO, "%s: %s", path, strerror(errno)) : not_ours();
+  }
+  ssize_t n = read(fd, text, sizeof text);
+  int problem = errno;
+  *held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  if (n == 0) return lm_fail(LM_E_IO, "%s is empty", path);
+  if (n > 0 && n < (ssize_t)sizeof text && !memchr(text, 0, (size_t)n)) {
+    text[n] = 0;
+    if (understand(text, at) == LM_OK) return LM_OK;
+  }
+  lm_fail(LM_E_ARG, "%s %s", path, n < 0 ? strerror(problem) : "is there and is no rendezvous file");
+  return not_ours();
+}
+
+static void beside(const char *path, char *out, size_t capacity) {
+  char random[13];
+  lm_random_hex(random, 6);
+  snprintf(out, capacity, "%s.%s", path, random);
+}
+
+/* Moves a file to where nothing is; false if something is there by now, or with errno. */
+static bool locate_put(const char *from, const char *path) {
+  bool done = link(from, path) == 0;
+  if (!done && errno == EEXIST) return false;
+  if (!done) return rename(from, path) == 0; /* a disk without links */
+  unlink(from);
+  return true;
+}
+
+enum { BESIDE = 1024 + 40 };
+
+/* Removes a file of ours that was seen there: of any store that is no more if nonce is NULL. Another may have come to
+ * lie there since; so it is moved aside, looked at, and moved back if it is none. */
+static lm_status take_away(const char *path, const char *nonce) {
+  char aside[BESIDE];
+  lm_location at;
+  bool held;
+  beside(path, aside, sizeof aside);
+  if (rename(path, aside) != 0) return LM_OK; /* somebody else has removed it, or there was nothing */
+  lm_status status = locate_look(aside, &at, &held);
+  bool done = status == LM_OK ? (nonce ? strcmp(at.nonce, nonce) == 0 : !held) : status == LM_E_IO;
+  if (!done && locate_put(aside, path)) return status;
+  if (status != LM_E_ARG) unlink(aside);
+  return done ? LM_OK : status;
+}
+
+/* The file, which lies nowhere else yet, locked, and whole on the disk. */
+static lm_status locate_make_file(const char *path, const char *temporary, const char *text, int *out) {
+  int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+  flock(fd, LOCK_EX | LOCK_NB);
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
+  bool written = write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fsync(fd) == 0;
+  lm_file_limit_end(&limit);
+  *out = fd;
+  return written ? LM_OK : lm_fail(LM_E_IO, "init_method file://%s: %s: %s", path, temporary, strerror(errno));
+}
+
+static lm_status in_use(const char *path, const lm_location *found) {
+  return lm_fail(
+      LM_E_STATE,
+      "init_method file://%s: rank 0 of another job is there, with its store at %s, and goes on; jobs that run "
+      "at the same time need a path each",
+      path, found->address);
+}
+
+static lm_status write_file(lm_locator *l, const char *text) {
+  const char *path = l->path;
+  char temporary[BESIDE];
+  lm_location found;
+  bool done = false, held = false;
+  int fd = -1;
+  lm_status status = folder_is_there(path);
+  if (status != LM_OK) return status;
+  beside(path, temporary, sizeof temporary);
+  status = locate_make_file(path, temporary, text, &fd);
+  bool made = status == LM_OK;
+  /* Whole or not at all, and over nothing: whoever looks sees the old one, none or the new one. Other jobs may try the
+   * same. */
+  for (int attempt = 0; made && !done && attempt < 100; attempt++) {
+    status = locate_look(path, &found, &held);
+    if (status == LM_OK && held) status = in_use(path, &found);
+    if (status == LM_E_ARG || status == LM_E_STATE) break;
+    status = take_away(path, NULL);
+    if (status == LM_E_ARG) break;
+    done = locate_put(temporary, path);
+    int problem = errno;
+    if (!done) status = lm_fail(LM_E_IO, "init_method file://%s: %s", path, strerror(problem));
+    if (!done && problem != EEXIST) break;
+  }
+  if (done) {
+    l->fd = fd;
+    return LM_OK;
+  }
+  if (fd >= 0) {
+    unlink(temporary);
+    close(fd);
+  }
+  return status;
+}
+
+lm_status lm_locator_publish(lm_locator *l, const lm_location *at, const lm_patience *p) {
+  char text[256];
+  locate_word(at, text, sizeof text);
+  switch (l->by) {
+    case LM_BY_FILE: return write_file(l, text);
+    case LM_BY_TORCHRUN: return lm_torchrun_set(l->torchrun, l->path, text, p);
+    case LM_BY_PMIX: return lm_pmix_put(l->path, text);
+    default: return LM_OK;
+  }
+}
+
+lm_status lm_locator_find(const lm_locator *l, lm_location *at, const lm_patience *p) {
+  char text[256];
+  bool held;
+  lm_status status = LM_OK;
+  switch (l->by) {
+    case LM_BY_FILE:
+      TRY(folder_is_there(l->path));
+      TRY(locate_look(l->path, at, &held));
+      break;
+    case LM_BY_TORCHRUN:
+      TRY(lm_torchrun_get(l->torchrun, l->path, text, sizeof text, p));
+      TRY(understand(text, at));
+      break;
+    case LM_BY_PMIX:
+      TRY(lm_pmix_get(l->path, text, sizeof text, p));
+      TRY(understand(text, at));
+      break;
+    default:
+      *at = (lm_location){0};
+      snprintf(at->address, sizeof at->address, strchr(l->host, ':') ? "[%.110s]:%d" : "%.110s:%d", l->host, l->port);
+  }
+done:
+  return status;
+}
+
+void lm_locator_withdraw(lm_locator *l, const lm_location *at) {
+  lm_location found;
+  bool held;
+  if (l->by != LM_BY_FILE || l->fd < 0) return;
+  if (locate_look(l->path, &found, &held) == LM_OK && strcmp(found.nonce, at->nonce) == 0)
+    take_away(l->path, at->nonce);
+  close(l->fd);
+  l->fd = -1;
+}

@@ -1,0 +1,95 @@
+/* Images seen through a map of coordinates: rotated, sheared, in perspective. Pixels are looked up as ATen's
+ * grid_sample does with padding_mode zeros and align_corners false. */
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "image/transform_job.h"
+
+/* The numbers of a map: bilinear and how many fills there are at `at`, `coefficients` of them, then the fills. */
+static lm_status check_map(lm_image_job *job, int at, int coefficients) {
+  int64_t bilinear, fills;
+  lm_status status;
+  TRY(lm_image_whole(job, at, "bilinear", 0, 1, &bilinear));
+  TRY(lm_image_whole(job, at + 1, "the number of fills", 0, job->x.c, &fills));
+  if (job->count != at + 2 + coefficients + (int)fills) {
+    status =
+        lm_fail(LM_E_ARG, "%s: %d numbers expected, got %d", job->name, at + 2 + coefficients + (int)fills, job->count);
+  } else if (fills > 1 && fills != job->x.c) {
+    status = lm_fail(LM_E_ARG, "%s: fill has %d numbers for %d channels", job->name, (int)fills, (int)job->x.c);
+  }
+done:
+  return status;
+}
+
+/* The walk along row y of the output. */
+typedef lm_walk (*lm_walk_of)(const lm_image_job *job, int64_t y);
+
+static lm_status warp(const lm_image_job *job, int at, int coefficients, lm_walk_of walk_of) {
+  const lm_planes *x = &job->x, *y = &job->y;
+  const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
+  bool bilinear = job->v[at] != 0;
+  int fills = (int)job->v[at + 1];
+  const double *fill = job->v + at + 2 + coefficients;
+  int64_t rows = y->n * y->h, groups = (x->c + LM_MOST_CHANNELS - 1) / LM_MOST_CHANNELS;
+  int threads = lm_cpu_share((double)rows * (double)y->w * (double)(x->c + 1) * 2);
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+  for (int64_t task = 0; task < rows * groups; task++) {
+    int64_t image = task / (y->h * groups), group = task / y->h % groups, row = task % y->h;
+    int64_t first = group * LM_MOST_CHANNELS, count = x->c - first < LM_MOST_CHANNELS ? x->c - first : LM_MOST_CHANNELS;
+    double own[LM_MOST_CHANNELS] = {0};
+    void *out[LM_MOST_CHANNELS];
+    for (int64_t c = 0; c < count; c++) {
+      if (fills > 0) own[c] = fill[fills > 1 ? first + c : 0];
+      out[c] = lm_row_of(y, image, first + c, row);
+    }
+    lm_warp_from from = {.data = lm_row_of(x, image, first, 0),
+                         .channel = x->channel,
+                         .row = x->row,
+                         .width = x->w,
+                         .height = x->h,
+                         .channels = (int)count,
+                         .filled = fills > 0,
+                         .fill = own};
+    lm_walk walk = walk_of(job, row);
+    (bilinear ? loops->bilinear : loops->nearest)(&from, &walk, y->w, out);
+  }
+  return LM_OK;
+}
+
+lm_status lm_plan_affine(lm_image_job *job) {
+  lm_status status;
+  TRY(lm_image_whole(job, 0, "the height", 1, LM_MOST_SIDE, &job->y.h));
+  TRY(lm_image_whole(job, 1, "the width", 1, LM_MOST_SIDE, &job->y.w));
+  TRY(check_map(job, 2, 6));
+done:
+  return status;
+}
+
+static lm_walk affine_walk(const lm_image_job *job, int64_t row) {
+  const double *m = job->v + 4;
+  double x = -0.5 * (double)(job->y.w - 1), y = (double)row - 0.5 * (double)(job->y.h - 1);
+  return (lm_walk){.x0 = m[0] * x + m[1] * y + m[2] + 0.5 * (double)(job->x.w - 1),
+                   .dx = m[0],
+                   .y0 = m[3] * x + m[4] * y + m[5] + 0.5 * (double)(job->x.h - 1),
+                   .dy = m[3],
+                   .z0 = 1};
+}
+
+lm_status lm_run_affine(const lm_image_job *job) { return warp(job, 2, 6, affine_walk); }
+
+lm_status lm_plan_perspective(lm_image_job *job) { return check_map(job, 0, 8); }
+
+static lm_walk perspective_walk(const lm_image_job *job, int64_t row) {
+  const double *m = job->v + 2;
+  double x = 0.5, y = (double)row + 0.5;
+  lm_walk w = {.x0 = m[0] * x + m[1] * y + m[2],
+               .dx = m[0],
+               .y0 = m[3] * x + m[4] * y + m[5],
+               .dy = m[3],
+               .z0 = m[6] * x + m[7] * y + 1,
+               .dz = m[6]};
+  if (w.dz == 0 && w.z0 == 1) w.x0 -= 0.5, w.y0 -= 0.5;
+  return w;
+}
+
+lm_status lm_run_perspective(const lm_image_job *job) { return warp(job, 0, 8, perspective_walk); }

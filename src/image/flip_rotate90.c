@@ -1,0 +1,65 @@
+/* Pixels moved as they are: flips and quarter turns. */
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "image/transform_job.h"
+
+lm_status lm_plan_flip(lm_image_job *job) {
+  int64_t flag;
+  lm_status status;
+  TRY(lm_image_whole(job, 0, "horizontally", 0, 1, &flag));
+  TRY(lm_image_whole(job, 1, "vertically", 0, 1, &flag));
+done:
+  return status;
+}
+
+static void same(const void *const *in, void *const *out, int channels, int64_t n, const double *v) {
+  for (int c = 0; c < channels; c++) memcpy(out[c], in[c], (size_t)n * (size_t)v[0]);
+}
+
+lm_status lm_run_flip(const lm_image_job *job) {
+  lm_image_job turned = *job;
+  const lm_pixel_loops *loops = LM_PIXEL_LOOPS(job->x.dtype);
+  double bytes = (double)lm_dtype_size(job->x.dtype);
+  if (job->v[1] != 0) { /* written from the last row up */
+    turned.x.data += (turned.x.h - 1) * turned.x.row;
+    turned.x.row = -turned.x.row;
+  }
+  lm_image_spans(&turned, job->v[0] != 0 ? loops->reverse : same, false, &bytes, 0, 0.03 * bytes);
+  return LM_OK;
+}
+
+lm_status lm_plan_rotate90(lm_image_job *job) {
+  int64_t turns;
+  lm_status status = lm_image_whole(job, 0, "the number of quarter turns", 0, 3, &turns);
+  if (status == LM_OK && turns % 2 == 1) job->y.h = job->x.w, job->y.w = job->x.h;
+  return status;
+}
+
+/* A quarter turn is a transpose whose input or output is read from its other end. */
+lm_status lm_run_rotate90(const lm_image_job *job) {
+  const lm_planes *x = &job->x, *y = &job->y;
+  const lm_pixel_loops *loops = LM_PIXEL_LOOPS(x->dtype);
+  int64_t turns = (int64_t)job->v[0], bytes = (int64_t)lm_dtype_size(x->dtype);
+  if (turns % 2 == 0) {
+    double both[2] = {turns == 2, turns == 2};
+    lm_image_job flip = *job;
+    flip.v = both;
+    return lm_run_flip(&flip);
+  }
+  enum { ROWS = 32 };
+  int64_t parts = (y->h + ROWS - 1) / ROWS, tasks = x->n * x->c * parts;
+  int threads = lm_cpu_share((double)x->n * (double)x->c * (double)x->h * (double)x->w * 0.3);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t task = 0; task < tasks; task++) {
+    int64_t plane = task / parts, first = task % parts * ROWS, rows = y->h - first < ROWS ? y->h - first : ROWS;
+    /* Row i of y is column i of x from its upper end (3 turns: from its lower end), where columns count from the right
+     * for 1 turn. */
+    const char *src = lm_row_of(x, plane / x->c, plane % x->c, turns == 3 ? x->h - 1 : 0);
+    char *dst = lm_row_of(y, plane / x->c, plane % x->c, turns == 3 ? first : first + rows - 1);
+    int64_t column = turns == 3 ? first : x->w - first - rows;
+    loops->transpose(dst, (turns == 3 ? y->row : -y->row) / bytes, src + column * bytes,
+                     (turns == 3 ? -x->row : x->row) / bytes, x->h, rows);
+  }
+  return LM_OK;
+}

@@ -1,0 +1,88 @@
+/* Padding: borders of a number, of the edge, or of the image mirrored. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "image/transform_job.h"
+
+enum { LEFT, TOP, RIGHT, BOTTOM, MODE, FILL };
+
+/* Where pixel i, counted from the image's first, is to be found along a side of n; -1: nowhere. */
+static int64_t source_of(int64_t i, int64_t n, int mode) {
+  if (i >= 0 && i < n) return i;
+  if (mode == LM_BORDER_CONSTANT) return -1;
+  if (mode == LM_BORDER_EDGE) return i < 0 ? 0 : n - 1;
+  if (mode == LM_BORDER_REFLECT) return i < 0 ? -i : 2 * (n - 1) - i;
+  int64_t at = (i % (2 * n) + 2 * n) % (2 * n);
+  return at < n ? at : 2 * n - 1 - at;
+}
+
+lm_status lm_plan_pad(lm_image_job *job) {
+  static const char *const sides[] = {"the padding on the left", "the padding on the top", "the padding on the right",
+                                      "the padding at the bottom"};
+  int64_t by[4], mode, fills = job->count - FILL;
+  lm_status status;
+  for (int i = 0; i < 4; i++) {
+    TRY(lm_image_whole(job, i, sides[i], 0, LM_MOST_SIDE, &by[i]));
+    int64_t size = i % 2 ? job->x.h : job->x.w;
+    if (job->v[MODE] == LM_BORDER_REFLECT && by[i] >= size) {
+      return lm_fail(LM_E_ARG, "pad: %s has to be less than %lld, the image's size there, for reflect, got %lld",
+                     sides[i], (long long)size, (long long)by[i]);
+    }
+  }
+  TRY(lm_image_whole(job, MODE, "the mode", LM_BORDER_CONSTANT, LM_BORDER_SYMMETRIC, &mode));
+  if (fills != 1 && (fills != job->x.c || mode != LM_BORDER_CONSTANT)) {
+    return lm_fail(LM_E_ARG, "pad: fill has %lld numbers for %lld channels", (long long)fills, (long long)job->x.c);
+  }
+  job->y.w += by[LEFT] + by[RIGHT], job->y.h += by[TOP] + by[BOTTOM];
+  if (job->y.w > LM_MOST_SIDE || job->y.h > LM_MOST_SIDE) {
+    return lm_fail(LM_E_ARG, "pad: sides of at most %d expected, got %lld x %lld", LM_MOST_SIDE, (long long)job->y.h,
+                   (long long)job->y.w);
+  }
+done:
+  return status;
+}
+
+/* n pixels of one value. */
+static void fill_row(char *to, int64_t n, lm_dtype dtype, double value) {
+  if (dtype == LM_U8) {
+    memset(to, (uint8_t)fmax(0, fmin(255, value)), (size_t)n);
+  } else if (dtype == LM_F32) {
+    for (int64_t i = 0; i < n; i++) ((float *)to)[i] = (float)value;
+  } else {
+    for (int64_t i = 0; i < n; i++) ((double *)to)[i] = value;
+  }
+}
+
+lm_status lm_run_pad(const lm_image_job *job) {
+  const lm_planes *x = &job->x, *y = &job->y;
+  const double *v = job->v;
+  int64_t left = (int64_t)v[LEFT], top = (int64_t)v[TOP], bytes = (int64_t)lm_dtype_size(x->dtype);
+  int64_t rows = y->n * y->c * y->h;
+  int mode = (int)v[MODE], fills = job->count - FILL,
+      threads = lm_cpu_share((double)rows * (double)y->w * 0.03 * (double)bytes);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    int64_t plane = row / y->h, h = row % y->h, image = plane / y->c, c = plane % y->c;
+    int64_t from = source_of(h - top, x->h, mode);
+    char *to = lm_row_of(y, image, c, h);
+    double fill = v[FILL + (fills > 1 ? c : 0)];
+    if (from < 0) {
+      fill_row(to, y->w, x->dtype, fill);
+      continue;
+    }
+    const char *src = lm_row_of(x, image, c, from);
+    memcpy(to + left * bytes, src, (size_t)(x->w * bytes));
+    if (mode == LM_BORDER_CONSTANT) {
+      fill_row(to, left, x->dtype, fill);
+      fill_row(to + (left + x->w) * bytes, y->w - left - x->w, x->dtype, fill);
+      continue;
+    }
+    for (int64_t i = 0; i < y->w; i++) {
+      if (i == left) i += x->w;
+      if (i >= y->w) break;
+      memcpy(to + i * bytes, src + source_of(i - left, x->w, mode) * bytes, (size_t)bytes);
+    }
+  }
+  return LM_OK;
+}

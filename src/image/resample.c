@@ -1,0 +1,271 @@
+/* Resizing: two passes of weighted sums, first along x, then along y.
+ *
+ * Weights are those of ATen's upsampling (UpSampleKernel.cpp), which are Pillow's: with antialiasing the filter is
+ * stretched by the scale where that is above 1. For uint8 they are int16 numbers over a power of two, and what the
+ * first pass gives is rounded. Sums of rows run along rows; so for the pass along x a strip of rows is transposed. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "backend/cpu/cpu.h"
+#include "base/mem.h"
+#include "image/transform_job.h"
+
+enum { HEIGHT, WIDTH, MODE, ANTIALIAS, TOP, LEFT, FROM_HEIGHT, FROM_WIDTH };
+
+lm_status lm_plan_resize(lm_image_job *job) {
+  int64_t mode, antialias, top, left;
+  lm_status status;
+  TRY(lm_image_whole(job, HEIGHT, "the height", 1, LM_MOST_SIDE, &job->y.h));
+  TRY(lm_image_whole(job, WIDTH, "the width", 1, LM_MOST_SIDE, &job->y.w));
+  TRY(lm_image_whole(job, MODE, "the mode", LM_RESIZE_NEAREST, LM_RESIZE_BICUBIC, &mode));
+  TRY(lm_image_whole(job, ANTIALIAS, "antialias", 0, 1, &antialias));
+  TRY(lm_image_whole(job, TOP, "the top", 0, job->x.h - 1, &top));
+  TRY(lm_image_whole(job, LEFT, "the left", 0, job->x.w - 1, &left));
+  const double *v = job->v;
+  if (!(v[FROM_HEIGHT] > 0 && v[FROM_HEIGHT] <= (double)(job->x.h - top)) ||
+      !(v[FROM_WIDTH] > 0 && v[FROM_WIDTH] <= (double)(job->x.w - left))) {
+    status = lm_fail(LM_E_ARG, "resize: %g x %g pixels from row %lld and column %lld on of an image of %lld x %lld",
+                     v[FROM_HEIGHT], v[FROM_WIDTH], (long long)top, (long long)left, (long long)job->x.h,
+                     (long long)job->x.w);
+  }
+done:
+  return status;
+}
+
+/* ---- weights */
+
+static double triangle(double x) { return fabs(x) < 1 ? 1 - fabs(x) : 0; }
+
+/* Keys, "Cubic convolution interpolation for digital image processing", 1981. */
+static double cubic(double x, double a) {
+  x = fabs(x);
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
+}
+
+static lm_status taps_alloc(lm_taps *t, int64_t out, int64_t most, size_t bytes) {
+  size_t ints = 2 * (size_t)out * sizeof *t->first;
+  *t = (lm_taps){.out = out, .most = most};
+  t->first = lm_malloc(ints + (size_t)out * (size_t)most * bytes);
+  if (!t->first) return LM_E_OOM;
+  t->count = t->first + out;
+  t->weight = (char *)t->first + ints;
+  return LM_OK;
+}
+
+/* In double into w, `most` for each output. */
+static void weights_antialias(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
+  double stretch = scale > 1 ? scale : 1, support = (bicubic ? 2 : 1) * stretch;
+  for (int64_t o = 0; o < t->out; o++) {
+    double centre = scale * ((double)o + 0.5), total = 0, *own = w + o * t->most;
+    int64_t first = (int64_t)(centre - support + 0.5), end = (int64_t)(centre + support + 0.5);
+    if (first < 0) first = 0;
+    if (first > in - 1) first = in - 1;
+    if (end > in) end = in;
+    if (end - first > t->most) end = first + t->most;
+    if (end <= first) end = first + 1;
+    t->first[o] = first, t->count[o] = end - first;
+    for (int64_t k = 0; k < end - first; k++) {
+      double x = ((double)(first + k) - centre + 0.5) / stretch;
+      own[k] = bicubic ? cubic(x, -0.5) : triangle(x);
+      total += own[k];
+    }
+    for (int64_t k = 0; k < end - first && total != 0; k++) own[k] /= total;
+  }
+}
+
+/* Two or four neighbours, whatever the scale; those beyond the border are the border's. */
+static void weights_plain(lm_taps *t, double *w, int64_t in, double scale, bool bicubic) {
+  for (int64_t o = 0; o < t->out; o++) {
+    double at = scale * ((double)o + 0.5) - 0.5, *own = w + o * t->most;
+    if (!bicubic && at < 0) at = 0;
+    int64_t floor_at = (int64_t)floor(at), first = floor_at - (bicubic ? 1 : 0), end = first + t->most;
+    double part = at - (double)floor_at;
+    int64_t low = first < 0 ? 0 : first > in - 1 ? in - 1 : first, high = end > in ? in : end;
+    t->first[o] = low, t->count[o] = high - low > 0 ? high - low : 1;
+    for (int64_t k = 0; k < t->most; k++) own[k] = 0;
+    for (int64_t k = 0; k < t->most; k++) {
+      int64_t i = first + k;
+      i = i < 0 ? 0 : i > in - 1 ? in - 1 : i;
+      own[i - low] += bicubic ? cubic(part + 1 - (double)k, -0.75) : k == 0 ? 1 - part : part;
+    }
+  }
+}
+
+/* `extent` pixels, the last of which may be there in part, become `out`. */
+static lm_status taps_make(lm_taps *t, double extent, int64_t out, lm_dtype dtype, bool bicubic, bool antialias) {
+  int64_t in = (int64_t)ceil(extent);
+  double scale = extent / (double)out, largest = 0;
+  int64_t most = bicubic ? 4 : 2;
+  double *w = NULL;
+  lm_status status;
+  if (antialias) most = 2 * (int64_t)ceil((bicubic ? 2 : 1) * (scale > 1 ? scale : 1)) + 1;
+  TRY(taps_alloc(t, out, most, dtype == LM_U8 ? sizeof(int16_t) : lm_dtype_size(dtype)));
+  w = lm_malloc((size_t)out * (size_t)most * sizeof *w);
+  if (!w) TRY(LM_E_OOM);
+  if (antialias) {
+    weights_antialias(t, w, in, scale, bicubic);
+  } else {
+    weights_plain(t, w, in, scale, bicubic);
+  }
+  for (int64_t o = 0; o < out; o++)
+    for (int64_t k = 0; k < t->count[o]; k++) largest = fmax(largest, w[o * most + k]);
+  for (t->bits = 0; t->bits < 22; t->bits++) {
+    if ((int)(0.5 + largest * (1 << (t->bits + 1))) >= 1 << 15) break;
+  }
+  for (int64_t o = 0; o < out; o++) {
+    for (int64_t i = o * most; i < o * most + t->count[o]; i++) {
+      if (dtype == LM_U8) {
+        ((int16_t *)t->weight)[i] = (int16_t)((w[i] < 0 ? -0.5 : 0.5) + w[i] * (1 << t->bits));
+      } else if (dtype == LM_F32) {
+        ((float *)t->weight)[i] = (float)w[i];
+      } else {
+        ((double *)t->weight)[i] = w[i];
+      }
+    }
+  }
+done:
+  lm_free(w);
+  return status;
+}
+
+/* ---- the passes */
+
+/* Rows that are transposed at a time: a vector's worth. */
+static int strip_of(lm_dtype dtype) { return dtype == LM_U8 ? 32 : dtype == LM_F32 ? 32 : 16; }
+
+typedef struct resizing {
+  const lm_image_job *job;
+  const lm_pixel_loops *loops;
+  lm_planes from; /* the part that is resized */
+  lm_taps across, down;
+  bool along_x, along_y;
+  int64_t bytes, strip;
+  size_t middle, columns, results; /* scratch of a task, in bytes */
+} resizing;
+
+static void rows_along_x(const resizing *r, const char *src, int64_t rows, char *dst, int64_t dst_row, char *scratch) {
+  char *columns = scratch, *results = scratch + r->columns;
+  int64_t w = r->from.w, out = r->across.out, sstep = r->from.row / r->bytes;
+  for (int64_t y = 0; y < rows; y += r->strip) {
+    int64_t part = rows - y < r->strip ? rows - y : r->strip;
+    r->loops->transpose(columns, r->strip, src + y * r->from.row, sstep, part, w);
+    r->loops->weigh(results, r->strip, columns, r->strip, 0, r->strip, &r->across, 0, out);
+    r->loops->transpose(dst + y * dst_row, dst_row / r->bytes, results, r->strip, out, part);
+  }
+}
+
+static void resize_rows(const resizing *r, int64_t image, int64_t channel, int64_t low, int64_t high, char *scratch) {
+  const lm_planes *y = &r->job->y;
+  char *dst = lm_row_of(y, image, channel, low);
+  if (!r->along_y) {
+    rows_along_x(r, lm_row_of(&r->from, image, channel, low), high - low, dst, y->row, scratch);
+    return;
+  }
+  const lm_taps *t = &r->down;
+  int64_t first = t->first[low], end = t->first[high - 1] + t->count[high - 1], step = r->from.row;
+  const char *src = lm_row_of(&r->from, image, channel, first);
+  if (r->along_x) {
+    char *middle = scratch + r->columns + r->results;
+    step = y->w * r->bytes;
+    rows_along_x(r, src, end - first, middle, step, scratch);
+    src = middle;
+  }
+  r->loops->weigh(dst, y->row / r->bytes, src, step / r->bytes, first, y->w, t, low, high);
+}
+
+static lm_status resize_weighted(resizing *r, bool bicubic, bool antialias) {
+  const lm_planes *y = &r->job->y, *x = &r->from;
+  lm_dtype dtype = x->dtype;
+  lm_status status = LM_OK;
+  char *scratch = NULL;
+  r->along_x = r->job->v[FROM_WIDTH] != (double)y->w, r->along_y = r->job->v[FROM_HEIGHT] != (double)y->h;
+  if (r->along_x) TRY(taps_make(&r->across, r->job->v[FROM_WIDTH], y->w, dtype, bicubic, antialias));
+  if (r->along_y) TRY(taps_make(&r->down, r->job->v[FROM_HEIGHT], y->h, dtype, bicubic, antialias));
+  /* Each plane is a task, or several bands of rows where there are few planes. */
+  double values = (double)(x->n * x->c) * ((double)x->h * (double)y->w + (double)y->h * (double)y->w);
+  int threads = lm_cpu_share(values * 0.3 * (double)r->bytes);
+  int64_t planes = x->n * x->c, bands = planes >= 4 * threads ? 1 : threads, tall = (y->h + bands - 1) / bands;
+  int64_t most = 0; /* rows of the input that a band needs */
+  for (int64_t low = 0; low < y->h; low += tall) {
+    int64_t last = (low + tall < y->h ? low + tall : y->h) - 1;
+    int64_t rows = r->along_y ? r->down.first[last] + r->down.count[last] - r->down.first[low] : last + 1 - low;
+    most = rows > most ? rows : most;
+  }
+  if (r->along_x) {
+    size_t lanes = (size_t)r->strip * (size_t)r->bytes;
+    r->columns = lanes * (size_t)x->w, r->results = lanes * (size_t)y->w;
+    if (r->along_y) r->middle = (size_t)most * (size_t)y->w * (size_t)r->bytes;
+  }
+  size_t each = (r->columns + r->results + r->middle + 127) / 64 * 64;
+  if (r->along_x) {
+    scratch = lm_malloc(each * (size_t)threads);
+    if (!scratch) TRY(LM_E_OOM);
+  }
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    char *own = scratch ? scratch + each * (size_t)omp_get_thread_num() : NULL;
+    if (own) memset(own, 0, r->columns); /* a strip of few rows computes with what is there */
+#pragma omp for schedule(static)
+    for (int64_t task = 0; task < planes * bands; task++) {
+      int64_t plane = task / bands, low = task % bands * tall, high = low + tall < y->h ? low + tall : y->h;
+      if (low < high) resize_rows(r, plane / x->c, plane % x->c, low, high, own);
+    }
+  }
+done:
+  lm_free(scratch);
+  lm_free(r->across.first);
+  lm_free(r->down.first);
+  return status;
+}
+
+/* In float, as ATen, so that it is the same pixel. */
+static int64_t nearest_to(int64_t o, int64_t in, int64_t out, bool exact) {
+  float scale = (float)in / (float)out;
+  int64_t i = (int64_t)(exact ? floorf(((float)o + 0.5f) * scale) : floorf((float)o * scale));
+  return i < in - 1 ? i : in - 1;
+}
+
+static lm_status resize_nearest(const resizing *r, bool exact) {
+  const lm_planes *y = &r->job->y, *x = &r->from;
+  lm_status status = LM_OK;
+  int64_t *column = lm_malloc((size_t)y->w * sizeof *column), rows = y->n * y->c * y->h;
+  if (!column) return LM_E_OOM;
+  for (int64_t i = 0; i < y->w; i++) column[i] = nearest_to(i, x->w, y->w, exact);
+  int threads = lm_cpu_share((double)rows * (double)y->w * 0.5);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t row = 0; row < rows; row++) {
+    int64_t plane = row / y->h, h = row % y->h;
+    const char *src = lm_row_of(x, plane / y->c, plane % y->c, nearest_to(h, x->h, y->h, exact));
+    char *dst = lm_row_of(y, plane / y->c, plane % y->c, h);
+#define GATHER(type) \
+  for (int64_t i = 0; i < y->w; i++) ((type *)dst)[i] = ((const type *)src)[column[i]]
+    if (x->w == y->w) {
+      memcpy(dst, src, (size_t)(y->w * r->bytes));
+    } else if (r->bytes == 1) {
+      GATHER(uint8_t);
+    } else if (r->bytes == 4) {
+      GATHER(uint32_t);
+    } else {
+      GATHER(uint64_t);
+    }
+#undef GATHER
+  }
+  lm_free(column);
+  return status;
+}
+
+lm_status lm_run_resize(const lm_image_job *job) {
+  const double *v = job->v;
+  resizing r = {.job = job,
+                .loops = LM_PIXEL_LOOPS(job->x.dtype),
+                .from = job->x,
+                .bytes = (int64_t)lm_dtype_size(job->x.dtype),
+                .strip = strip_of(job->x.dtype)};
+  r.from.data = lm_row_of(&job->x, 0, 0, (int64_t)v[TOP]) + (int64_t)v[LEFT] * r.bytes;
+  r.from.h = (int64_t)ceil(v[FROM_HEIGHT]), r.from.w = (int64_t)ceil(v[FROM_WIDTH]);
+  bool same = v[FROM_HEIGHT] == (double)job->y.h && v[FROM_WIDTH] == (double)job->y.w;
+  if (same || v[MODE] <= LM_RESIZE_NEAREST_EXACT) return resize_nearest(&r, v[MODE] == LM_RESIZE_NEAREST_EXACT);
+  return resize_weighted(&r, v[MODE] == LM_RESIZE_BICUBIC, v[ANTIALIAS] != 0);
+}

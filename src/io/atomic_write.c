@@ -1,0 +1,157 @@
+#define _GNU_SOURCE
+#include "io/atomic_write.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file_size_limit.h"
+#include "base/mem.h"
+
+static lm_status refused(const char *what, const char *path) {
+  return lm_fail(LM_E_IO, "cannot %s %s: %s", what, path, strerror(errno));
+}
+
+static char *copy_text(const char *text) {
+  size_t bytes = strlen(text) + 1;
+  char *copy = lm_malloc(bytes);
+  return copy ? memcpy(copy, text, bytes) : NULL;
+}
+
+static bool folder_of(const char *path, char folder[PATH_MAX]) {
+  const char *slash = strrchr(path, '/');
+  size_t n = !slash || slash == path ? 1 : (size_t)(slash - path);
+  if (n >= PATH_MAX) return false;
+  memcpy(folder, slash ? path : ".", n);
+  folder[n] = 0;
+  return true;
+}
+
+static void next_name(lm_new_file *f) {
+  static _Atomic unsigned counter;
+  snprintf(f->temporary, f->room, "%s.tmp-%ld-%u", f->path, (long)getpid(), atomic_fetch_add(&counter, 1));
+}
+
+/* A file in path's folder that has no name, so that nothing is left of it if the process is killed; false where the
+ * file system has none, or no /proc is there to name it by later. */
+static bool open_nameless(lm_new_file *f) {
+  char folder[PATH_MAX], link[48];
+  struct stat info;
+  if (!folder_of(f->path, folder)) return false;
+  f->fd = open(folder, O_WRONLY | O_TMPFILE | O_CLOEXEC, 0666);
+  if (f->fd < 0) return false;
+  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+  if (stat(link, &info) == 0) return f->nameless = true;
+  close(f->fd);
+  f->fd = -1;
+  return false;
+}
+
+static void open_named(lm_new_file *f) {
+  do { /* a killed process of the same number may have left its file behind */
+    next_name(f);
+    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (f->fd < 0 && errno == EEXIST);
+}
+
+static bool give_name(lm_new_file *f) {
+  char link[48];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", f->fd);
+  bool done;
+  do {
+    next_name(f);
+    done = linkat(AT_FDCWD, link, AT_FDCWD, f->temporary, AT_SYMLINK_FOLLOW) == 0;
+  } while (!done && errno == EEXIST);
+  if (done) f->nameless = false;
+  return done;
+}
+
+lm_status lm_new_file_open(const char *path, lm_new_file *f) {
+  lm_status status = LM_OK;
+  struct stat info;
+  char target[PATH_MAX];
+  *f = (lm_new_file){.fd = -1};
+  bool replaces = stat(path, &info) == 0;
+  if (replaces) {
+    if (!S_ISREG(info.st_mode)) return lm_fail(LM_E_IO, "cannot write %s: it is not a regular file", path);
+    if (!realpath(path, target)) return refused("write", path);
+    path = target;
+  }
+  f->room = strlen(path) + 48;
+  f->path = copy_text(path);
+  f->temporary = lm_malloc(f->room);
+  if (!f->path || !f->temporary) {
+    status = LM_E_OOM;
+    goto done;
+  }
+  if (!open_nameless(f)) open_named(f);
+  if (f->fd < 0 || (replaces && fchmod(f->fd, info.st_mode & 07777) != 0)) { /* who may read it stays */
+    status = refused("write", f->path);
+    if (f->fd >= 0) {
+      if (!f->nameless) unlink(f->temporary);
+      close(f->fd);
+    }
+  }
+done:
+  if (status != LM_OK) {
+    lm_free(f->path);
+    lm_free(f->temporary);
+    *f = (lm_new_file){.fd = -1};
+  }
+  return status;
+}
+
+lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes) {
+  const char *p = data;
+  lm_file_limit limit;
+  bool failed = false;
+  lm_file_limit_begin(&limit);
+  while (bytes > 0 && !failed) {
+    ssize_t n = write(f->fd, p, bytes);
+    failed = n < 0 && errno != EINTR;
+    if (n < 0) continue;
+    p += n;
+    bytes -= (size_t)n;
+  }
+  lm_file_limit_end(&limit);
+  return failed ? refused("write", f->path) : LM_OK;
+}
+
+/* Without it the rename itself could be lost in a crash of the machine. */
+static void sync_directory(const char *path) {
+  char folder[PATH_MAX];
+  if (!folder_of(path, folder)) return;
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
+}
+
+lm_status lm_new_file_commit(lm_new_file *f) {
+  lm_status status = LM_OK;
+  if (fsync(f->fd) != 0 || (f->nameless && !give_name(f))) status = refused("write", f->path);
+  if (close(f->fd) != 0 && status == LM_OK) status = refused("write", f->path);
+  f->fd = -1;
+  if (status == LM_OK && rename(f->temporary, f->path) != 0) status = refused("replace", f->path);
+  if (status == LM_OK) {
+    sync_directory(f->path);
+    lm_free(f->temporary);
+    f->temporary = NULL;
+  }
+  lm_new_file_abandon(f);
+  return status;
+}
+
+void lm_new_file_abandon(lm_new_file *f) {
+  if (f->fd >= 0) close(f->fd);
+  if (f->temporary && !f->nameless) unlink(f->temporary);
+  lm_free(f->temporary);
+  lm_free(f->path);
+  *f = (lm_new_file){.fd = -1};
+}

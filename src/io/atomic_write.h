@@ -1,0 +1,26 @@
+/* Files written whole or not at all. */
+#ifndef LM_IO_ATOMIC_WRITE_H
+#define LM_IO_ATOMIC_WRITE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+typedef struct lm_new_file {
+  int fd;
+  char *path, *temporary; /* what it will be called; what it is called until then, in `room` bytes */
+  size_t room;
+  bool nameless; /* it is called nothing yet */
+} lm_new_file;
+
+/* A temporary file beside `path` (behind its link, if it is one), without a name where the file system has such.
+ * Refuses what is no regular file. */
+lm_status lm_new_file_open(const char *path, lm_new_file *f);
+lm_status lm_new_file_write(lm_new_file *f, const void *data, size_t bytes);
+/* Sync, rename, sync the directory; closes in any case. */
+lm_status lm_new_file_commit(lm_new_file *f);
+/* Remove the temporary file. Does nothing after commit, or on a zeroed struct with fd -1. */
+void lm_new_file_abandon(lm_new_file *f);
+
+#endif

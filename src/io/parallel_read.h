@@ -1,0 +1,20 @@
+/* Many bytes of a file at once. */
+#ifndef LM_IO_PARALLEL_READ_H
+#define LM_IO_PARALLEL_READ_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/regular_file.h"
+
+typedef struct lm_piece {
+  void *to;
+  size_t bytes;
+  uint64_t at; /* in the file */
+} lm_piece;
+
+/* Reads the pieces of a file that was opened as `info` says, by up to `threads` threads if there is much to read.
+ * LM_E_IO if the file ends before a piece does, or was written to since it was opened. */
+lm_status lm_read_pieces(const char *path, int fd, const struct stat *info, int threads, int n, const lm_piece *pieces);
+
+#endif

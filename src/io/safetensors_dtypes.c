@@ -1,0 +1,60 @@
+#include "io/safetensors_dtypes.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+const char *const lm_safetensors_dtypes[LM_DTYPE_COUNT] = {
+    [LM_BOOL] = "BOOL", [LM_U8] = "U8",     [LM_I32] = "I32", [LM_I64] = "I64",
+    [LM_F16] = "F16",   [LM_BF16] = "BF16", [LM_F32] = "F32", [LM_F64] = "F64",
+};
+
+/* RFC 3629: no overlong forms, no surrogates, nothing beyond U+10FFFF. */
+bool lm_is_utf8(const char *text, size_t bytes) {
+  const unsigned char *p = (const unsigned char *)text, *end = p + bytes;
+  while (p < end) {
+    unsigned char c = *p++;
+    if (c < 0x80) continue;
+    int more = c >= 0xf0 ? 3 : c >= 0xe0 ? 2 : 1;
+    if (c < 0xc2 || c > 0xf4 || end - p < more) return false;
+    if ((c == 0xe0 && p[0] < 0xa0) || (c == 0xed && p[0] > 0x9f)) return false;
+    if ((c == 0xf0 && p[0] < 0x90) || (c == 0xf4 && p[0] > 0x8f)) return false;
+    for (; more > 0; more--) {
+      if ((*p++ & 0xc0) != 0x80) return false;
+    }
+  }
+  return true;
+}
+
+bool lm_json_has_zero(const char *text, size_t bytes) {
+  const char *end = text + bytes;
+  if (memchr(text, 0, bytes)) return true;
+  for (const char *at = text; (at = memchr(at, '\\', (size_t)(end - at))); at = end - at > 2 ? at + 2 : end) {
+    if (end - at >= 6 && memcmp(at, "\\u0000", 6) == 0) return true;
+  }
+  return false;
+}
+
+lm_status lm_safetensors_check_name(const char *path, const char *name) {
+  if (!lm_is_utf8(name, strlen(name))) return lm_fail(LM_E_ARG, "%s: a tensor's name is not valid UTF-8", path);
+  if (strcmp(name, "__metadata__") == 0) return lm_fail(LM_E_ARG, "%s: a tensor cannot be named __metadata__", path);
+  return LM_OK;
+}
+
+static int compare(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+lm_status lm_safetensors_check_distinct(const char *path, int n, const char *const *names) {
+  lm_status status = LM_OK;
+  const char **sorted = lm_malloc(sizeof *sorted * (size_t)(n + 1));
+  if (!sorted) return LM_E_OOM;
+  memcpy(sorted, names, sizeof *sorted * (size_t)n);
+  qsort(sorted, (size_t)n, sizeof *sorted, compare);
+  for (int i = 1; i < n && status == LM_OK; i++) {
+    if (strcmp(sorted[i - 1], sorted[i]) == 0) {
+      status = lm_fail(LM_E_IO, "%s: two tensors are named '%s'", path, sorted[i]);
+    }
+  }
+  lm_free(sorted);
+  return status;
+}

@@ -1,0 +1,295 @@
+#define _GNU_SOURCE
+#include "mp/shared_tensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "autograd/autograd.h"
+#include "base/file_size_limit.h"
+#include "base/mem.h"
+#include "mp/lend.h"
+
+/* ---- segments */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the list and of all counts */
+static lm_segment *segments;
+
+static void share_unmap(lm_segment *s) {
+  if (s->base) munmap(s->base, s->bytes);
+  if (s->fd >= 0) close(s->fd);
+  lm_free(s);
+}
+
+void lm_segment_retain(lm_segment *s) {
+  pthread_mutex_lock(&lock);
+  s->rc++;
+  pthread_mutex_unlock(&lock);
+}
+
+void lm_segment_release(lm_segment *s) {
+  if (!s) return;
+  pthread_mutex_lock(&lock);
+  bool last = --s->rc == 0;
+  if (last) {
+    lm_segment **at = &segments;
+    while (*at && *at != s) at = &(*at)->next;
+    if (*at) *at = s->next;
+  }
+  pthread_mutex_unlock(&lock);
+  if (last) share_unmap(s);
+}
+
+/* Maps s->fd and makes s known, or gives the segment of the same file that is known already. */
+static lm_status share_enter(lm_segment *s, lm_segment **out) {
+  lm_status status = LM_OK;
+  struct stat file;
+  if (fstat(s->fd, &file) != 0 || file.st_size <= 0)
+    TRY(lm_fail(LM_E_IO, "shared memory: a file of no size was received"));
+  s->device = (uint64_t)file.st_dev;
+  s->inode = (uint64_t)file.st_ino;
+  s->bytes = (size_t)file.st_size;
+  pthread_mutex_lock(&lock);
+  lm_segment *known = segments;
+  while (known && (known->inode != s->inode || known->device != s->device)) known = known->next;
+  if (known) known->rc++;
+  pthread_mutex_unlock(&lock);
+  if (known) {
+    share_unmap(s);
+    *out = known;
+    return LM_OK;
+  }
+  void *base = mmap(NULL, s->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, s->fd, 0);
+  if (base == MAP_FAILED)
+    TRY(lm_fail(LM_E_OOM, "shared memory: %zu bytes cannot be mapped: %s", s->bytes, strerror(errno)));
+  s->base = base;
+  s->rc = 1;
+  pthread_mutex_lock(&lock);
+  s->next = segments;
+  segments = s;
+  pthread_mutex_unlock(&lock);
+  *out = s;
+  s = NULL;
+done:
+  if (s) share_unmap(s);
+  return status;
+}
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+lm_status lm_segment_new(size_t bytes, lm_segment **out) {
+  lm_status status = LM_OK;
+  *out = NULL;
+  lm_segment *s = lm_calloc(1, sizeof *s);
+  if (!s) return LM_E_OOM;
+  s->fd = memfd_create("luminary", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  int problem = s->fd < 0 ? errno : 0;
+  lm_file_limit limit;
+  lm_file_limit_begin(&limit);
+  while (!problem && fallocate(s->fd, 0, 0, (off_t)bytes) != 0) {
+    if (errno != EINTR) problem = errno;
+  }
+  lm_file_limit_end(&limit);
+  if (!problem && fcntl(s->fd, F_ADD_SEALS, SEALS) != 0) problem = errno;
+  if (problem) {
+    bool lack = problem == ENOMEM || problem == ENOSPC || problem == EMFILE || problem == ENFILE;
+    status = lm_fail(lack ? LM_E_OOM : LM_E_IO, "shared memory: %zu bytes were refused: %s", bytes, strerror(problem));
+    share_unmap(s);
+    return status;
+  }
+  return share_enter(s, out);
+}
+
+lm_status lm_segment_open(int fd, lm_segment **out) {
+  *out = NULL;
+  lm_segment *s = lm_calloc(1, sizeof *s);
+  if (!s) {
+    close(fd);
+    return LM_E_OOM;
+  }
+  s->fd = fd;
+  /* Nobody may cut it down under us: that would be a bus error at the next touch. */
+  int seals = fcntl(fd, F_GET_SEALS); /* -1: a file of another kind */
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    share_unmap(s);
+    return lm_fail(LM_E_IO, "shared memory: what was received is no sealed memory file");
+  }
+  return share_enter(s, out);
+}
+
+static void release_owner(void *owner) { lm_segment_release(owner); }
+
+lm_segment *lm_segment_of(const lm_tensor *t) {
+  return t->storage->foreign_release == release_owner ? t->storage->owner : NULL;
+}
+
+bool lm_is_shared(const lm_tensor *t) {
+  return t->storage->bytes == 0 || lm_segment_of(t) != NULL || lm_is_lendable(t->device);
+}
+
+lm_status lm_segment_tensor(lm_segment *s, size_t offset, size_t bytes, lm_tensor **out) {
+  *out = NULL;
+  if (bytes == 0 || bytes > s->bytes || offset > s->bytes - bytes) {
+    return lm_fail(LM_E_IO, "shared memory: a tensor of %zu bytes at %zu is outside its file of %zu", bytes, offset,
+                   s->bytes);
+  }
+  const int64_t size[] = {(int64_t)bytes};
+  lm_segment_retain(s);
+  return lm_tensor_foreign(LM_U8, LM_DEVICE(LM_CPU, 0), 1, size, s->base + offset, bytes, release_owner, s, out);
+}
+
+/* ---- moving */
+
+typedef struct mover { /* a header whose memory moves */
+  lm_tensor *t;
+  int which; /* the argument that brought it */
+  lm_tensor *place, *view;
+} mover;
+
+/* By storage, then by header: equal ones end up side by side. */
+static int by_storage(const void *a, const void *b) {
+  const mover *x = a, *y = b;
+  if (x->t->storage != y->t->storage) return x->t->storage < y->t->storage ? -1 : 1;
+  return x->t < y->t ? -1 : x->t > y->t;
+}
+
+static int sorted(mover *list, int n) {
+  int kept = 0;
+  qsort(list, (size_t)n, sizeof *list, by_storage);
+  for (int i = 0; i < n; i++) {
+    if (kept == 0 || list[i].t != list[kept - 1].t) list[kept++] = list[i];
+  }
+  return kept;
+}
+
+static int views_of(const lm_tensor *base, const mover *list, int n) {
+  int found = 0;
+  for (int i = 0; i < n; i++) found += lm_view_base(list[i].t) == base;
+  return found;
+}
+
+/* The list of headers to move: the arguments, and bases that only views among them keep alive. `list` has room for two
+ * each. */
+static int share_gather(int n, lm_tensor *const *tensors, mover *list) {
+  int count = 0;
+  for (int i = 0; i < n; i++) {
+    if (!lm_is_shared(tensors[i])) list[count++] = (mover){.t = tensors[i], .which = i};
+  }
+  int known = count = sorted(list, count);
+  for (int i = 0, group = 0; i < known; i++) {
+    if (list[i].t->storage != list[group].t->storage) group = i;
+    int end = i;
+    while (end < known && list[end].t->storage == list[group].t->storage) end++;
+    lm_tensor *base = lm_view_base(list[i].t);
+    if (!base || base->storage != list[i].t->storage) continue;
+    if (atomic_load(&base->rc) == views_of(base, list + group, end - group)) {
+      list[count++] = (mover){.t = base, .which = list[i].which};
+    }
+  }
+  return sorted(list, count);
+}
+
+static size_t aligned(size_t bytes) { return (bytes + 63) & ~(size_t)63; }
+
+static bool starts_group(const mover *list, int i) { return i == 0 || list[i].t->storage != list[i - 1].t->storage; }
+
+/* *bytes: of the segment. */
+static lm_status share_check(const mover *list, int count, size_t *bytes, int *which) {
+  *bytes = 0;
+  for (int i = 0; i < count; i++) {
+    const lm_storage *s = list[i].t->storage;
+    if (!starts_group(list, i)) continue;
+    int end = i;
+    while (end < count && list[end].t->storage == s) end++;
+    *which = list[i].which;
+    if (LM_DEVICE_KIND(s->device) != LM_CPU) {
+      return lm_fail(LM_E_DEVICE, "memory on %s cannot be shared with another process; send x:cpu()",
+                     lm_device_name(s->device));
+    }
+    if (atomic_load(&s->rc) != end - i) {
+      return lm_fail(LM_E_STATE, "it has memory in common with a tensor that would be left behind");
+    }
+    *bytes += aligned(s->bytes);
+  }
+  return LM_OK;
+}
+
+/* The tensor of t's own kind at t's place in the segment. */
+static lm_status view_like(lm_tensor *place, const lm_tensor *t, lm_tensor **out) {
+  int64_t element = (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+  int64_t offset = t->numel > 0 ? (t->data - (char *)t->storage->data) / element : 0;
+  place->dtype = t->dtype; /* `place` is seen by nobody else: it only lends its storage */
+  place->device = t->device;
+  return lm_tensor_view(place, t->ndim, t->size, t->stride, offset, out);
+}
+
+lm_status lm_share(int n, lm_tensor *const *tensors, int *which) {
+  lm_status status = LM_OK;
+  lm_segment *segment = NULL;
+  int count = 0;
+  *which = 0;
+  mover *list = lm_calloc((size_t)n * 2, sizeof *list);
+  if (!list) return LM_E_OOM;
+  count = share_gather(n, tensors, list);
+  size_t bytes, offset = 0;
+  if (count == 0) goto done;
+  TRY(share_check(list, count, &bytes, which));
+  TRY(lm_segment_new(bytes, &segment));
+  for (int i = 0; i < count; i++) {
+    lm_storage *s = list[i].t->storage;
+    if (starts_group(list, i)) {
+      TRY(lm_segment_tensor(segment, offset, s->bytes, &list[i].place));
+      memcpy(segment->base + offset, s->data, s->bytes);
+      lm_storage *now = list[i].place->storage;
+      now->device = s->device;
+      atomic_store(&now->version, atomic_load(&s->version));
+      atomic_store(&now->writer, atomic_load(&s->writer));
+      offset += aligned(s->bytes);
+    } else {
+      list[i].place = lm_retain(list[i - 1].place);
+    }
+    TRY(view_like(list[i].place, list[i].t, &list[i].view));
+  }
+  for (int i = 0; i < count; i++) lm_tensor_become(list[i].t, list[i].view);
+done:
+  for (int i = 0; i < count; i++) {
+    lm_release(list[i].view);
+    lm_release(list[i].place);
+  }
+  lm_free(list);
+  lm_segment_release(segment);
+  return status;
+}
+
+/* ---- other threads */
+
+lm_status lm_share_again(int n, lm_tensor *const *tensors, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor **places = lm_calloc((size_t)n, sizeof *places); /* of segments' storages, at the first tensor of each */
+  if (!places) return LM_E_OOM;
+  for (int i = 0; i < n; i++) {
+    lm_tensor *t = tensors[i];
+    lm_storage *storage = t->storage;
+    lm_segment *segment = lm_segment_of(t);
+    if (!segment) {
+      TRY(lm_tensor_view(t, t->ndim, t->size, t->stride, 0, &out[i]));
+    } else {
+      int first = 0;
+      while (tensors[first]->storage != storage) first++;
+      size_t offset = (size_t)((char *)storage->data - segment->base);
+      if (!places[first]) TRY(lm_segment_tensor(segment, offset, storage->bytes, &places[first]));
+      places[first]->storage->device = storage->device;
+      TRY(view_like(places[first], t, &out[i]));
+    }
+    if (lm_requires_grad(t)) TRY(lm_set_requires_grad(out[i], true));
+  }
+done:
+  for (int i = 0; i < n; i++) lm_release(places[i]);
+  lm_free(places);
+  return status;
+}

@@ -1,0 +1,139 @@
+/* Copies between any two tensors of equal sizes: within a device by its backend, between devices as bytes. */
+#include <string.h>
+
+#include "device/alloc.h"
+#include "device/graph.h"
+#include "device/stream_core.h"
+#include "op/check.h"
+#include "op/stream_order.h"
+
+static bool on_host(const lm_tensor *t) { return LM_DEVICE_KIND(t->device) == LM_CPU; }
+
+static lm_status copy_here(const lm_tensor *src, lm_tensor *dst) {
+  const lm_backend *backend = lm_backend_of(dst->device);
+  if (!backend) return LM_E_MISSING;
+  if (!backend->copy) return lm_fail(LM_E_MISSING, "copy_: there is no kernel for %s yet", lm_device_name(dst->device));
+  return lm_is_ordered(dst->device) ? lm_ordered_copy(backend, src, dst) : backend->copy(src, dst);
+}
+
+/* Dense, and element k of memory the same one in both. */
+static bool laid_out_alike(const lm_tensor *a, const lm_tensor *b) {
+  if (!lm_is_dense(a) || !lm_is_dense(b)) return false;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->size[d] != 1 && a->stride[d] != b->stride[d]) return false;
+  return true;
+}
+
+/* With `later` the host's side, if it is pinned, may still be read or written on return. */
+static lm_status wait_and_copy(lm_stream *s, const lm_tensor *src, lm_tensor *dst, bool later) {
+  lm_status status;
+  const void *host = on_host(src) ? src->data : on_host(dst) ? dst->data : NULL;
+  later = later && host && lm_is_pinned(host);
+  if (host && !later && lm_graph_capturing())
+    return lm_fail(LM_E_STATE,
+                   "graph: a copy between %s and %s during the capture: a graph can only copy from and to pinned "
+                   "memory with {non_blocking = true}; move it out of what is captured",
+                   lm_device_name(src->device), lm_device_name(dst->device));
+  TRY(lm_stream_order_read(s, src));
+  TRY(lm_stream_order_write(s, dst));
+  uint64_t given = lm_stream_given(s);
+  status =
+      lm_driver_of(s->device)->copy(s->native, dst->device, dst->data, src->device, src->data, lm_nbytes(dst), later);
+  if (later) lm_pinned_use(host, s);
+  if (on_host(dst) && !later && status == LM_OK) lm_stream_done(s, given);
+  status = lm_stream_order_end(s, status);
+done:
+  return status;
+}
+
+/* The bytes of one tensor to one laid out alike on another device, in the order of both. */
+static lm_status send(const lm_tensor *src, lm_tensor *dst, bool later) {
+  lm_status status;
+  size_t bytes = lm_nbytes(dst);
+  if (on_host(src) && on_host(dst))
+    return lm_driver_of(dst->device)->copy(NULL, dst->device, dst->data, src->device, src->data, bytes, false);
+  lm_stream *s = lm_stream_current(on_host(dst) ? src->device : dst->device), *other = NULL;
+  if (!s) return LM_E_STATE; /* the message is the driver's */
+  TRY(lm_graph_join(s));
+  if (!on_host(src) && !on_host(dst)) {
+    if (!(other = lm_stream_current(src->device))) return LM_E_STATE;
+    TRY(lm_graph_join(other));
+    TRY(lm_stream_order_read(other, src));
+    TRY(lm_stream_wait(s, other));
+  }
+  TRY(wait_and_copy(s, src, dst, later));
+  if (other) TRY(lm_stream_wait(other, s)); /* it must not write to src before it was read */
+done:
+  return status;
+}
+
+/* t, or a dense copy of it in another dtype or in the layout of `like`, on its own device. */
+static lm_status packed(const lm_tensor *t, const lm_tensor *like, lm_dtype dtype, lm_tensor **copy,
+                        const lm_tensor **out) {
+  lm_status status = LM_OK;
+  *out = t;
+  if (t->dtype == dtype && laid_out_alike(t, like)) return LM_OK;
+  TRY(lm_tensor_empty_like(like, dtype, t->device, copy));
+  TRY(copy_here(t, *copy));
+  *out = *copy;
+done:
+  return status;
+}
+
+/* The device converts, not the host: that way is faster, and pinned memory is read where it lies. */
+static lm_status to_device(const lm_tensor *src, lm_tensor *dst, bool later) {
+  lm_status status;
+  lm_tensor *copy = NULL, *landing = NULL;
+  const lm_tensor *from = src;
+  if (!lm_is_dense(src)) TRY(packed(src, dst, (lm_dtype)src->dtype, &copy, &from));
+  if (from->dtype == dst->dtype && laid_out_alike(from, dst)) {
+    status = send(from, dst, later && from == src);
+    goto done;
+  }
+  TRY(lm_tensor_empty_like(from, (lm_dtype)from->dtype, dst->device, &landing));
+  TRY(send(from, landing, later && from == src));
+  TRY(copy_here(landing, dst));
+done:
+  lm_release(copy);
+  lm_release(landing);
+  return status;
+}
+
+static lm_status from_device(const lm_tensor *src, lm_tensor *dst, bool later) {
+  lm_status status = LM_OK;
+  lm_tensor *copy = NULL, *landing = NULL;
+  const lm_tensor *from;
+  if (!lm_is_dense(dst)) TRY(lm_tensor_empty_like(dst, (lm_dtype)dst->dtype, dst->device, &landing));
+  lm_tensor *to = landing ? landing : dst;
+  TRY(packed(src, to, (lm_dtype)dst->dtype, &copy, &from));
+  TRY(send(from, to, later && !landing));
+  if (landing) TRY(copy_here(landing, dst));
+done:
+  lm_release(copy);
+  lm_release(landing);
+  return status;
+}
+
+/* Drivers of two kinds know nothing of each other. */
+static lm_status through_host(const lm_tensor *src, lm_tensor *dst) {
+  lm_status status;
+  lm_tensor *copy = NULL;
+  TRY(lm_tensor_empty_like(src, (lm_dtype)dst->dtype, LM_DEVICE(LM_CPU, 0), &copy));
+  TRY(from_device(src, copy, false));
+  TRY(to_device(copy, dst, false));
+done:
+  lm_release(copy);
+  return status;
+}
+
+lm_status lm_copy_later(const lm_tensor *src, lm_tensor *dst, bool later) {
+  if (dst->numel == 0) return LM_OK;
+  if (src->device == dst->device) return copy_here(src, dst);
+  if (!lm_backend_of(src->device) || !lm_backend_of(dst->device)) return LM_E_MISSING;
+  bool kinds_differ = LM_DEVICE_KIND(src->device) != LM_DEVICE_KIND(dst->device);
+  if (on_host(src) && kinds_differ) return to_device(src, dst, later);
+  if (!on_host(dst) && kinds_differ) return through_host(src, dst);
+  return from_device(src, dst, later);
+}
+
+lm_status lm_copy(const lm_tensor *src, lm_tensor *dst) { return lm_copy_later(src, dst, false); }

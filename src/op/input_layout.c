@@ -1,0 +1,44 @@
+#include "op/input_layout.h"
+
+lm_format lm_format_of(const lm_tensor *t) {
+  return t->ndim == 4 && lm_is_channels_last(t) && !lm_is_contiguous(t) ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+}
+
+lm_format lm_gradient_format(const lm_ints *size) {
+  return size->n == 4 && size->v[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+}
+
+static lm_status copied(lm_tensor *t, lm_tensor *fresh, lm_tensor **out) {
+  lm_status status = lm_copy(t, fresh);
+  if (status == LM_OK) {
+    *out = fresh;
+  } else {
+    lm_release(fresh);
+  }
+  return status;
+}
+
+lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out) {
+  bool fits = format == LM_CHANNELS_LAST ? lm_is_channels_last(t) : lm_is_contiguous(t);
+  if (format == LM_PRESERVE && t->ndim == 4) fits = fits || lm_is_channels_last(t);
+  if (fits) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  lm_tensor *fresh;
+  lm_status status = lm_tensor_empty(t->dtype, t->device, t->ndim, t->size,
+                                     format == LM_CHANNELS_LAST ? LM_CHANNELS_LAST : LM_CONTIGUOUS, &fresh);
+  return status == LM_OK ? copied(t, fresh, out) : status;
+}
+
+lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out) {
+  bool fits = true;
+  for (int d = 0; d < t->ndim; d++) fits = fits && (t->size[d] == 1 || t->stride[d] == like->stride[d]);
+  if (fits) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  lm_tensor *fresh;
+  lm_status status = lm_tensor_empty_like(like, t->dtype, t->device, &fresh);
+  return status == LM_OK ? copied(t, fresh, out) : status;
+}

@@ -1,0 +1,19 @@
+/* Inputs brought into the layout a kernel wants: the tensor itself where it already has it. */
+#ifndef LM_OP_INPUT_LAYOUT_H
+#define LM_OP_INPUT_LAYOUT_H
+
+#include "op/check.h"
+
+/* LM_CHANNELS_LAST for a 4-d tensor that is laid out so (and not contiguous as well), else LM_CONTIGUOUS. */
+lm_format lm_format_of(const lm_tensor *t);
+/* For the gradient of an input of that size whose own layout is not known: channels-last if it is
+ * [N, C, H, W], as convolution networks run, even where the gradient comes back contiguous through
+ * a flatten. */
+lm_format lm_gradient_format(const lm_ints *size);
+/* *out is a new reference: t, or a copy in that format. LM_PRESERVE takes contiguous and
+ * channels-last tensors as they are and makes the rest contiguous. */
+lm_status lm_laid_out(lm_tensor *t, lm_format format, lm_tensor **out);
+/* The same for the strides of `like`, which is dense and has t's sizes. */
+lm_status lm_laid_out_like(lm_tensor *t, const lm_tensor *like, lm_tensor **out);
+
+#endif

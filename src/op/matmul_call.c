@@ -1,0 +1,51 @@
+#include "op/matmul_call.h"
+
+#include "op/check.h"
+
+lm_product lm_product_of(lm_op_id op, const void *args) {
+  if (op == LM_OP_mm) {
+    const lm_mm_args *a = args;
+    return (lm_product){.x = a->x, .other = a->other, .alpha = 1};
+  }
+  if (op == LM_OP_bmm) {
+    const lm_bmm_args *a = args;
+    return (lm_product){.x = a->x, .other = a->other, .alpha = 1};
+  }
+  if (op == LM_OP_addmm) {
+    const lm_addmm_args *a = args;
+    return (lm_product){a->x, a->other, a->input, .alpha = a->alpha, .beta = a->beta};
+  }
+  const lm_linear_args *a = args;
+  return (lm_product){a->x, a->weight, a->bias, .turned = true, .alpha = 1, .beta = a->bias ? 1 : 0};
+}
+
+void lm_product_spread(const lm_product *p, const lm_tensor *y, int64_t *stride) {
+  for (int i = 0; i < y->ndim; i++) stride[i] = 0;
+  for (int i = 1; i <= p->input->ndim; i++) {
+    int d = p->input->ndim - i;
+    stride[y->ndim - i] = p->input->size[d] == 1 ? 0 : p->input->stride[d];
+  }
+}
+
+lm_status lm_matrix_of(const lm_tensor *t, lm_dtype dtype, lm_matrix *m) {
+  lm_status status = LM_OK;
+  int r = t->ndim - 2, c = t->ndim - 1;
+  int64_t rows = t->size[r], columns = t->size[c], row_step = t->stride[r], column_step = t->stride[c];
+  *m = (lm_matrix){.t = t, .rows = rows, .columns = columns, .step = t->ndim == 3 ? t->stride[0] : 0};
+  int64_t least_row = columns > 1 ? columns : 1, least_column = rows > 1 ? rows : 1;
+  if (t->dtype == (int8_t)dtype && (column_step == 1 || columns <= 1) && (row_step >= least_row || rows <= 1)) {
+    m->ld = rows <= 1 ? least_row : row_step;
+  } else if (t->dtype == (int8_t)dtype && (row_step == 1 || rows <= 1) &&
+             (column_step >= least_column || columns <= 1)) {
+    m->ld = columns <= 1 ? least_column : column_step;
+    m->transposed = true;
+  } else {
+    TRY(lm_tensor_empty(dtype, t->device, t->ndim, t->size, LM_CONTIGUOUS, &m->copy));
+    TRY(lm_copy(t, m->copy));
+    m->t = m->copy;
+    m->ld = least_row;
+    m->step = t->ndim == 3 ? rows * columns : 0;
+  }
+done:
+  return status;
+}

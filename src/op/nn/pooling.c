@@ -1,0 +1,305 @@
+/* Pooling: windows, sizes, layouts. PyTorch's rules; a contiguous or channels-last input decides the
+ * layout of the result, [C, H, W] is a batch of one. */
+#include <string.h>
+
+#include "op/input_layout.h"
+
+typedef struct windows {
+  int64_t kernel[2], stride[2], padding[2], dilation[2];
+  bool ceil_mode;
+} windows;
+
+static lm_status check_pair(lm_op_id op, const char *arg, const int64_t v[2], int64_t least) {
+  for (int i = 0; i < 2; i++)
+    if (v[i] < least || v[i] > INT32_MAX)
+      return lm_fail(LM_E_ARG, "%s: %s is {%lld, %lld}; both have to be at least %lld", lm_ops[op].name, arg,
+                     (long long)v[0], (long long)v[1], (long long)least);
+  return LM_OK;
+}
+
+static lm_status check_divisor(lm_op_id op, int64_t divisor) {
+  if (divisor == LM_NO_INT || (divisor != 0 && divisor >= -INT32_MAX && divisor <= INT32_MAX)) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: divisor_override is %lld; it has to be an integer other than 0%s", lm_ops[op].name,
+                 (long long)divisor, divisor ? ", of at most 2^31 - 1" : "");
+}
+
+/* Stride defaults to the kernel's size. */
+static lm_status check_windows(lm_op_id op, windows *w) {
+  const char *name = lm_ops[op].name;
+  if (w->kernel[0] == -1 && w->kernel[1] == -1) return lm_fail(LM_E_ARG, "%s: kernel_size is missing", name);
+  if (w->stride[0] == -1 && w->stride[1] == -1) memcpy(w->stride, w->kernel, sizeof w->stride);
+  lm_status status = LM_OK;
+  TRY(check_pair(op, "kernel_size", w->kernel, 1));
+  TRY(check_pair(op, "stride", w->stride, 1));
+  TRY(check_pair(op, "padding", w->padding, 0));
+  TRY(check_pair(op, "dilation", w->dilation, 1));
+  for (int i = 0; i < 2; i++)
+    if (w->padding[i] > w->kernel[i] / 2)
+      return lm_fail(LM_E_ARG, "%s: padding {%lld, %lld} is more than half of kernel_size {%lld, %lld}", name,
+                     (long long)w->padding[0], (long long)w->padding[1], (long long)w->kernel[0],
+                     (long long)w->kernel[1]);
+done:
+  return status;
+}
+
+static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64_t *size) {
+  bool good = ndim == 3 || ndim == 4;
+  for (int d = ndim - 3; good && d < ndim; d++) good = size[d] > 0 && size[d] <= INT32_MAX;
+  if (good) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: %s has to be [N, C, H, W] or [C, H, W] with C, H and W at least 1, is %s",
+                 lm_ops[op].name, arg, lm_shape_text(ndim, size));
+}
+
+/* Windows that fit along an axis; with ceil_mode also a last one that reaches over the end, as long
+ * as it starts inside the input or the padding before it. */
+static int64_t pooled(int64_t in, const windows *w, int i) {
+  int64_t room = in + 2 * w->padding[i] - w->dilation[i] * (w->kernel[i] - 1) - 1;
+  if (w->ceil_mode) room += w->stride[i] - 1;
+  int64_t out = (room < 0 ? -((-room + w->stride[i] - 1) / w->stride[i]) : room / w->stride[i]) + 1;
+  if (w->ceil_mode && (out - 1) * w->stride[i] >= in + w->padding[i]) out--;
+  return out;
+}
+
+/* hw: sizes of the input. */
+static lm_status pooled_size(lm_op_id op, const int64_t *hw, const windows *w, int64_t out[2]) {
+  const char *name = lm_ops[op].name;
+  for (int i = 0; i < 2; i++) {
+    out[i] = pooled(hw[i], w, i);
+    if (out[i] < 1)
+      return lm_fail(
+          LM_E_SHAPE, "%s: an input of %lld x %lld has no room for a window of %lld x %lld (padding %lld x %lld)", name,
+          (long long)hw[0], (long long)hw[1], (long long)(w->dilation[0] * (w->kernel[0] - 1) + 1),
+          (long long)(w->dilation[1] * (w->kernel[1] - 1) + 1), (long long)w->padding[0], (long long)w->padding[1]);
+    /* A dilated window can step over a small input altogether: its first place at or after 0. */
+    int64_t first = (w->dilation[i] - w->padding[i] % w->dilation[i]) % w->dilation[i];
+    if (first >= hw[i])
+      return lm_fail(
+          LM_E_SHAPE,
+          "%s: padding %lld and dilation %lld put every place of the first window outside an input of %lld x %lld",
+          name, (long long)w->padding[i], (long long)w->dilation[i], (long long)hw[0], (long long)hw[1]);
+  }
+  return LM_OK;
+}
+
+/* [C, H, W] as [1, C, H, W], in the wanted layout; a new reference. */
+static lm_status as_images(lm_tensor *t, lm_format format, lm_tensor **out) {
+  if (t->ndim == 4) return lm_laid_out(t, format, out);
+  int64_t size[4] = {1, t->size[0], t->size[1], t->size[2]};
+  int64_t stride[4] = {t->size[0] * t->stride[0], t->stride[0], t->stride[1], t->stride[2]};
+  lm_tensor *batch;
+  lm_status status = lm_tensor_view(t, 4, size, stride, 0, &batch);
+  if (status != LM_OK) return status;
+  status = lm_laid_out(batch, format, out);
+  lm_release(batch);
+  return status;
+}
+
+/* Takes the leading 1 off a fresh header. */
+static void drop_batch(lm_tensor *t) {
+  t->ndim = 3;
+  memmove(t->size, t->size + 1, 3 * sizeof *t->size);
+  memmove(t->stride, t->stride + 1, 3 * sizeof *t->stride);
+}
+
+static lm_status new_images(lm_dtype dtype, const lm_tensor *like, lm_format format, int64_t h, int64_t w,
+                            lm_tensor **out) {
+  int64_t size[4] = {like->size[0], like->size[1], h, w};
+  return lm_tensor_empty(dtype, like->device, 4, size, format, out);
+}
+
+lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *y = NULL, *places = NULL;
+  lm_max_pool2d_args job = *a;
+  windows w = {{a->kernel_size[0], a->kernel_size[1]},
+               {a->stride[0], a->stride[1]},
+               {a->padding[0], a->padding[1]},
+               {a->dilation[0], a->dilation[1]},
+               a->ceil_mode};
+  int64_t hw[2];
+  if (a->x->dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "max_pool2d: x is bool; convert it with :to(\"uint8\")");
+  TRY(check_image(LM_OP_max_pool2d, "x", a->x->ndim, a->x->size));
+  TRY(check_windows(LM_OP_max_pool2d, &w));
+  TRY(pooled_size(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2, &w, hw));
+  const int64_t *in = a->x->size + a->x->ndim - 2;
+  if (in[0] * in[1] > INT32_MAX) {
+    status = lm_fail(LM_E_SHAPE, "max_pool2d: planes of %lld x %lld are too large: at most 2^31 - 1 places each",
+                     (long long)in[0], (long long)in[1]);
+    goto done;
+  }
+  TRY(as_images(a->x, LM_PRESERVE, &x));
+  TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
+  TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
+  job.x = x;
+  memcpy(job.stride, w.stride, sizeof w.stride);
+  TRY(lm_dispatch(LM_OP_max_pool2d, x->device, &job, (lm_tensor *[]){y, places}));
+  if (a->x->ndim == 3) drop_batch(y), drop_batch(places);
+  out[0] = lm_retain(y);
+  out[1] = lm_retain(places);
+done:
+  lm_release(x);
+  lm_release(y);
+  lm_release(places);
+  return status;
+}
+
+lm_status lm_op_max_pool2d_with_indices(const lm_max_pool2d_with_indices_args *a, lm_tensor **out) {
+  lm_max_pool2d_args job = {.x = a->x, .ceil_mode = a->ceil_mode};
+  memcpy(job.kernel_size, a->kernel_size, sizeof job.kernel_size);
+  memcpy(job.stride, a->stride, sizeof job.stride);
+  memcpy(job.padding, a->padding, sizeof job.padding);
+  memcpy(job.dilation, a->dilation, sizeof job.dilation);
+  return lm_op_max_pool2d(&job, out);
+}
+
+/* size: sizes of the pooled input, to be [N,] C, H, W; grad has the same N and C. */
+static lm_status check_backward(lm_op_id op, const lm_tensor *grad, const lm_ints *size) {
+  lm_status status = LM_OK;
+  TRY(lm_check_float(op, "grad", grad));
+  TRY(check_image(op, "size", size->n, size->v));
+  bool fits = grad->ndim == size->n;
+  for (int d = 0; fits && d < size->n - 2; d++) fits = grad->size[d] == size->v[d];
+  if (!fits)
+    status = lm_fail(LM_E_SHAPE, "%s: grad is %s, which no pooling of %s gives", lm_ops[op].name, lm_shape_of(grad),
+                     lm_shape_text(size->n, size->v));
+done:
+  return status;
+}
+
+lm_status lm_op_max_pool2d_backward(const lm_max_pool2d_backward_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *grad = NULL, *places = NULL, *dx = NULL;
+  lm_max_pool2d_backward_args job = *a;
+  windows w = {{a->kernel_size[0], a->kernel_size[1]},
+               {a->stride[0], a->stride[1]},
+               {a->padding[0], a->padding[1]},
+               {a->dilation[0], a->dilation[1]},
+               false};
+  const int64_t *hw = a->size.v + a->size.n - 2;
+  TRY(check_backward(LM_OP_max_pool2d_backward, a->grad, &a->size));
+  TRY(lm_check_same_device(LM_OP_max_pool2d_backward, 2, (lm_tensor *[]){a->grad, a->places}));
+  if (a->places->dtype != LM_I64 || !lm_same_shape(a->places, a->grad)) {
+    status = lm_fail(LM_E_SHAPE, "max_pool2d_backward: places has to be int64 %s as grad, is %s %s",
+                     lm_shape_of(a->grad), lm_dtype_name(a->places->dtype), lm_shape_of(a->places));
+    goto done;
+  }
+  if (w.kernel[0] != -1 || w.kernel[1] != -1) TRY(check_windows(LM_OP_max_pool2d_backward, &w));
+  TRY(as_images(a->places, LM_PRESERVE, &places));
+  lm_format format = lm_is_channels_last(places) && places->size[1] > 1 ? LM_CHANNELS_LAST : LM_CONTIGUOUS;
+  TRY(as_images(a->grad, format, &grad));
+  TRY(new_images(grad->dtype, grad, format, hw[0], hw[1], &dx));
+  job.grad = grad;
+  job.places = places;
+  memcpy(job.stride, w.stride, sizeof w.stride);
+  TRY(lm_dispatch(LM_OP_max_pool2d_backward, grad->device, &job, &dx));
+  if (a->grad->ndim == 3) drop_batch(dx);
+  out[0] = lm_retain(dx);
+done:
+  lm_release(grad);
+  lm_release(places);
+  lm_release(dx);
+  return status;
+}
+
+lm_status lm_op_avg_pool2d(const lm_avg_pool2d_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *y = NULL;
+  lm_avg_pool2d_args job = *a;
+  windows w = {{a->kernel_size[0], a->kernel_size[1]},
+               {a->stride[0], a->stride[1]},
+               {a->padding[0], a->padding[1]},
+               {1, 1},
+               a->ceil_mode};
+  int64_t hw[2];
+  if (a->x->dtype != LM_I64) TRY(lm_check_float(LM_OP_avg_pool2d, "x", a->x));
+  TRY(check_image(LM_OP_avg_pool2d, "x", a->x->ndim, a->x->size));
+  TRY(check_windows(LM_OP_avg_pool2d, &w));
+  TRY(check_divisor(LM_OP_avg_pool2d, a->divisor_override));
+  TRY(pooled_size(LM_OP_avg_pool2d, a->x->size + a->x->ndim - 2, &w, hw));
+  TRY(as_images(a->x, LM_PRESERVE, &x));
+  TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
+  job.x = x;
+  memcpy(job.stride, w.stride, sizeof w.stride);
+  TRY(lm_dispatch(LM_OP_avg_pool2d, x->device, &job, &y));
+  if (a->x->ndim == 3) drop_batch(y);
+  out[0] = lm_retain(y);
+done:
+  lm_release(x);
+  lm_release(y);
+  return status;
+}
+
+lm_status lm_op_avg_pool2d_backward(const lm_avg_pool2d_backward_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *grad = NULL, *dx = NULL;
+  lm_avg_pool2d_backward_args job = *a;
+  windows w = {{a->kernel_size[0], a->kernel_size[1]},
+               {a->stride[0], a->stride[1]},
+               {a->padding[0], a->padding[1]},
+               {1, 1},
+               a->ceil_mode};
+  const int64_t *in = a->size.v + a->size.n - 2, *got = a->grad->size + a->grad->ndim - 2;
+  int64_t hw[2];
+  TRY(check_backward(LM_OP_avg_pool2d_backward, a->grad, &a->size));
+  TRY(check_windows(LM_OP_avg_pool2d_backward, &w));
+  TRY(check_divisor(LM_OP_avg_pool2d_backward, a->divisor_override));
+  TRY(pooled_size(LM_OP_avg_pool2d_backward, in, &w, hw));
+  if (got[0] != hw[0] || got[1] != hw[1]) {
+    status = lm_fail(LM_E_SHAPE, "avg_pool2d_backward: grad is %s; pooling %s gives %lld x %lld", lm_shape_of(a->grad),
+                     lm_shape_text(a->size.n, a->size.v), (long long)hw[0], (long long)hw[1]);
+    goto done;
+  }
+  TRY(as_images(a->grad, lm_gradient_format(&a->size), &grad));
+  TRY(new_images(grad->dtype, grad, lm_gradient_format(&a->size), in[0], in[1], &dx));
+  job.grad = grad;
+  memcpy(job.stride, w.stride, sizeof w.stride);
+  TRY(lm_dispatch(LM_OP_avg_pool2d_backward, grad->device, &job, &dx));
+  if (a->grad->ndim == 3) drop_batch(dx);
+  out[0] = lm_retain(dx);
+done:
+  lm_release(grad);
+  lm_release(dx);
+  return status;
+}
+
+lm_status lm_op_adaptive_avg_pool2d(const lm_adaptive_avg_pool2d_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *y = NULL;
+  lm_adaptive_avg_pool2d_args job = *a;
+  int64_t hw[2] = {a->output_size[0], a->output_size[1]};
+  TRY(lm_check_float(LM_OP_adaptive_avg_pool2d, "x", a->x));
+  TRY(check_image(LM_OP_adaptive_avg_pool2d, "x", a->x->ndim, a->x->size));
+  if (hw[0] == -1 && hw[1] == -1) return lm_fail(LM_E_ARG, "adaptive_avg_pool2d: output_size is missing");
+  for (int i = 0; i < 2; i++)
+    if (hw[i] == -1) hw[i] = a->x->size[a->x->ndim - 2 + i]; /* one of a pair may keep the input's */
+  TRY(check_pair(LM_OP_adaptive_avg_pool2d, "output_size", hw, 0));
+  TRY(as_images(a->x, LM_PRESERVE, &x));
+  TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
+  job.x = x;
+  memcpy(job.output_size, hw, sizeof hw);
+  TRY(lm_dispatch(LM_OP_adaptive_avg_pool2d, x->device, &job, &y));
+  if (a->x->ndim == 3) drop_batch(y);
+  out[0] = lm_retain(y);
+done:
+  lm_release(x);
+  lm_release(y);
+  return status;
+}
+
+lm_status lm_op_adaptive_avg_pool2d_backward(const lm_adaptive_avg_pool2d_backward_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *grad = NULL, *dx = NULL;
+  lm_adaptive_avg_pool2d_backward_args job = *a;
+  const int64_t *in = a->size.v + a->size.n - 2;
+  TRY(check_backward(LM_OP_adaptive_avg_pool2d_backward, a->grad, &a->size));
+  TRY(as_images(a->grad, lm_gradient_format(&a->size), &grad));
+  TRY(new_images(grad->dtype, grad, lm_gradient_format(&a->size), in[0], in[1], &dx));
+  job.grad = grad;
+  TRY(lm_dispatch(LM_OP_adaptive_avg_pool2d_backward, grad->device, &job, &dx));
+  if (a->grad->ndim == 3) drop_batch(dx);
+  out[0] = lm_retain(dx);
+done:
+  lm_release(grad);
+  lm_release(dx);
+  return status;
+}
