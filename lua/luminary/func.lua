@@ -3,7 +3,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local check_callable = require("luminary.autograd.function").check_callable
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local ops, fail = core.ops, options.fail
 local func = {}

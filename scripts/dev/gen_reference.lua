@@ -14,12 +14,14 @@ local lm = require "luminary"
 local PAGES = {
   {"tensors", "Tensors: methods and fields that are no ops", {"x"}},
   {"lm", "lm: the library itself", {
-    "lm", "lm.autograd", "lm.amp", "lm.backends", "lm.backends.cuda", "lm.checkpoint", "lm.models", "lm.parallel",
-    "lm.watch", "lm.watch.progress",
+    "lm", "lm.autograd", "lm.autograd.functional", "lm.func", "lm.amp", "lm.backends", "lm.backends.cuda",
+    "lm.checkpoint", "lm.models", "lm.parallel", "lm.watch", "lm.watch.progress",
   }},
   {"nn", "nn: layers, losses, parallel training", {
-    "nn", "F", "nn.init", "nn.utils", "nn.parallel", "nn.parallel.comm", "nn.parallel.comm_hooks",
+    "nn", "F", "nn.init", "nn.utils", "nn.utils.rnn", "nn.utils.parametrize", "nn.utils.parametrizations",
+    "nn.utils.stateless", "nn.parallel", "nn.parallel.comm", "nn.parallel.comm_hooks",
   }},
+  {"distributions", "lm.distributions: probability distributions", {"lm.distributions"}},
   {"optim", "optim: optimizers and schedules", {"optim", "optim.lr_scheduler", "optim.swa_utils"}},
   {"data", "data: sets, samplers, loaders", {"data"}},
   {"vision", "vision: images and transforms", {"vision", "transforms", "transforms.functional"}},

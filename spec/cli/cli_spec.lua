@@ -291,7 +291,7 @@ describe("the prompt", function()
     assert.matches("^optim%.lr_scheduler%.StepLR%(optimizer, step_size", explain "?StepLR")
     assert.matches("^dist%.all_reduce%(t, …%)\n  t becomes the reduction", explain "?dist.all_reduce")
     assert.matches("^x%.shape: ", explain "?shape")
-    assert.matches("^Module:parameters%(%)\n  A list of all", explain "?Module:parameters")
+    assert.matches("^Module:parameters%(opts%)\n  A list of all", explain "?Module:parameters")
     assert.matches("^Module:parameters", explain "?net:parameters")
     assert.matches("^Module:to%(…%)", explain "?net[1]:to")
     assert.matches("^x:to%(", explain "?y:to")
@@ -500,7 +500,7 @@ describe("every public name", function()
     local seen = {[lm.core] = true, [lm.ops] = true}
     for _, name in ipairs {
       "nn", "optim", "data", "dist", "mp", "autograd", "checkpoint", "parallel", "watch", "cuda", "backends", "models",
-      "vision", "Timer", "repr", "help", "save", "load", "FloatTensor",
+      "vision", "distributions", "func", "Timer", "repr", "help", "save", "load", "FloatTensor",
     } do
       assert(lm[name] ~= nil, name) -- which loads it
     end

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
 local transforms = require "luminary.distributions.transforms"
-local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution.joined
+local ops, fail, define, joined = core.ops, options.fail, Distribution.define, Distribution._joined
 
 local list = {}
 
@@ -34,7 +34,7 @@ list.Independent = define "Independent" {
     self.event_shape = joined({unpack(base.batch_shape, kept + 1)}, base.event_shape)
   end,
   first_parameter = function(d) return d.base_dist:first_parameter() end,
-  sample = function(d, shape) return d.base_dist:draw(shape) end,
+  sample = function(d, shape) return d.base_dist:_draw(shape) end,
   log_prob = function(d, x) return sum_last(d.base_dist:log_prob(x), d.reinterpreted_batch_ndims) end,
   entropy = function(d) return sum_last(d.base_dist:entropy(), d.reinterpreted_batch_ndims) end,
   mean = function(d) return d.base_dist.mean end, mode = function(d) return d.base_dist.mode end,
@@ -64,7 +64,7 @@ list.TransformedDistribution = define "TransformedDistribution" {
   end,
   first_parameter = function(d) return d.base_dist:first_parameter() end,
   sample = function(d, shape)
-    local x = d.base_dist:draw(shape)
+    local x = d.base_dist:_draw(shape)
     for _, t in ipairs(d.transforms) do x = t(x) end
     return x
   end,
@@ -154,7 +154,7 @@ list.MultivariateNormal = define "MultivariateNormal" {
     if n ~= 1 then
       fail("%s: covariance_matrix, precision_matrix or scale_tril wanted, one of them, got %d", name, n)
     end
-    loc = Distribution.tensors(name, {"loc"}, {loc = loc}).loc
+    loc = Distribution._tensors(name, {"loc"}, {loc = loc}).loc
     local size = loc.ndim > 0 and loc.shape[loc.ndim]
     if not size or given.ndim < 2 or given.shape[given.ndim] ~= size or given.shape[given.ndim - 1] ~= size then
       fail("%s: loc [..., n] and a matrix [..., n, n] wanted, got %s and %s", name, options.describe(loc),

@@ -3,7 +3,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
-local ops, define, joined = core.ops, Distribution.define, Distribution.joined
+local ops, define, joined = core.ops, Distribution.define, Distribution._joined
 
 local list = {}
 
@@ -68,7 +68,7 @@ local function several_init(name, event)
     self.validate_args = options.check(name, opts, {validate_args = {"boolean", true}}).validate_args
     if (probs == nil) == (logits == nil) then options.fail("%s: probs or logits wanted, one of them", name) end
     local key = probs ~= nil and "given_probs" or "given_logits"
-    local t = Distribution.tensors(name, {"it"}, {it = probs == nil and logits or probs}).it
+    local t = Distribution._tensors(name, {"it"}, {it = probs == nil and logits or probs}).it
     if t.ndim < 1 then options.fail("%s: a value for each category wanted, along the last dim, got one", name) end
     local what = probs ~= nil and "probs" or "logits"
     if self.validate_args then

@@ -47,8 +47,8 @@ local function construct(this, ...)
   return self
 end
 
---- What every distribution is; batch_shape are the sizes of many such, event_shape those of one value. Options of all:
---- {validate_args = true}, false leaves out the checks of parameters and values.
+--- lm.distributions.Distribution: what every distribution is; batch_shape are the sizes of many such, event_shape those
+--- of one value. Options of all: {validate_args = true}, false leaves out the checks of parameters and values.
 local Distribution = class.guard(class.new("Distribution", nil, construct))
 Distribution.extend = class.methods.extend
 Distribution.init = class.methods.init
@@ -65,7 +65,7 @@ local function joined(...)
   end
   return all
 end
-Distribution.joined = joined
+Distribution._joined = joined
 
 --- The shape that these broadcast to.
 function Distribution.broadcast(who, shapes)
@@ -107,7 +107,7 @@ local function tensors(who, names, values)
   end
   return out
 end
-Distribution.tensors = tensors
+Distribution._tensors = tensors
 
 --- Sets the shapes: those of a parameter, of which the last event_dims are one event's.
 function Distribution:set_shapes(shape, event_dims)
@@ -143,7 +143,7 @@ end
 --- Samples of shape [shape…, batch_shape…, event_shape…]: d:sample(), d:sample(5), d:sample {2, 3}. No graph.
 function Distribution:sample(shape)
   shape = shape_of(self.__name .. ".sample", shape)
-  return core.no_grad(function() return self:draw(shape):detach() end)
+  return core.no_grad(function() return self:_draw(shape):detach() end)
 end
 
 --- The same through which gradients pass to the parameters, where the distribution has them.
@@ -152,7 +152,7 @@ function Distribution:rsample(shape)
     fail("%s: gradients do not pass through its samples; d:sample() draws, and d:log_prob(x) has gradients",
       self.__name)
   end
-  return self:draw(shape_of(self.__name .. ".rsample", shape))
+  return self:_draw(shape_of(self.__name .. ".rsample", shape))
 end
 
 --- A value as a tensor of the parameters' kind, which has to be in the support.
@@ -199,10 +199,27 @@ function Distribution:repr()
   return ("%s(%s)"):format(self.__name, table.concat(parts, ", "))
 end
 
-local function not_there(name)
-  return function(self) fail("%s: has no %s in this version", self.__name, name) end
+-- The formula of that name of the distribution's entry.
+local function formula(self, name)
+  return self._formula[name] or fail("%s: has no %s in this version", self.__name, name)
 end
-for _, name in ipairs {"log_prob", "entropy", "cdf", "icdf"} do Distribution[name] = not_there(name) end
+
+--- The logarithm of the probability, or of the density, of the values x: [shape…, batch_shape…].
+function Distribution:log_prob(x) return formula(self, "log_prob")(self, self:value("log_prob", x)) end
+
+--- The mean of -log_prob over the values.
+function Distribution:entropy() return formula(self, "entropy")(self) end
+
+--- The probability of values up to x.
+function Distribution:cdf(x) return formula(self, "cdf")(self, self:value("cdf", x)) end
+
+--- The value up to which values have the probability p: the inverse of cdf.
+function Distribution:icdf(p)
+  local f = formula(self, "icdf")
+  p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
+  if self.validate_args then constraints.check(self.__name .. ".icdf", "the probability", p, "unit_interval") end
+  return f(self, p)
+end
 
 local option_rows = {validate_args = {"boolean", true}}
 
@@ -231,7 +248,7 @@ local function init_of(name, entry)
       if self.validate_args then constraints.check(name, parameter, t, entry.takes[parameter], self) end
       self[parameter] = core.keep(t)
     end
-    if self.made then self:made() end
+    if entry.made then entry.made(self) end
   end
   local parameters = {"self", unpack(entry.order)}
   parameters[#parameters + 1] = "opts"
@@ -240,7 +257,7 @@ local function init_of(name, entry)
 end
 
 local reserved = {takes = true, either = true, mean = true, variance = true, mode = true, rsample = true, help = true,
-  sample = true, properties = true, log_prob = true, cdf = true, icdf = true}
+  sample = true, properties = true, log_prob = true, cdf = true, icdf = true, entropy = true, made = true}
 
 --- define "Name" {…}: the class of an entry, as the head of this file says.
 function Distribution.define(name, super)
@@ -252,19 +269,9 @@ function Distribution.define(name, super)
     for key, v in pairs(entry) do
       if not reserved[key] then new[key] = v end
     end
-    new.formula = entry
+    new._formula = setmetatable(entry, {__index = super and super._formula})
     new.init = entry.init or init_of(name, entry)
-    new.draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
-    for _, key in ipairs {"log_prob", "cdf"} do
-      if entry[key] then new[key] = function(self, x) return entry[key](self, self:value(key, x)) end end
-    end
-    if entry.icdf then
-      new.icdf = function(self, p)
-        p = core.is_tensor(p) and p or core.tensor(p, {dtype = self:first_parameter().dtype})
-        if self.validate_args then constraints.check(name .. ".icdf", "the probability", p, "unit_interval") end
-        return entry.icdf(self, p)
-      end
-    end
+    new._draw, new.has_rsample = entry.rsample or entry.sample, entry.rsample ~= nil
     new.__help = ("lm.distributions.%s(%s [, {validate_args = true}]): %s"):format(name,
       entry.order and table.concat(entry.order, entry.either and " or " or ", ") or "…", entry.help)
     return new

@@ -2,7 +2,7 @@
 local core = require "luminary.core"
 local Distribution = require "luminary.distributions.distribution"
 local special = require "luminary.distributions.special"
-local ops, define, joined = core.ops, Distribution.define, Distribution.joined
+local ops, define, joined = core.ops, Distribution.define, Distribution._joined
 local lgamma, digamma = special.lgamma, special.digamma
 
 local list = {}
@@ -106,7 +106,7 @@ list.Chi2 = define("Chi2", list.Gamma) {
   properties = {
     concentration = function(d) return d.df * 0.5 end, rate = function(d) return ops.full_like(d.df, 0.5) end,
   },
-  log_prob = list.Gamma.formula.log_prob, sample = list.Gamma.draw,
+  log_prob = list.Gamma._formula.log_prob, sample = list.Gamma._draw,
 }
 
 list.StudentT = define "StudentT" {

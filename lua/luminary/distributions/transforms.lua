@@ -15,39 +15,45 @@ local function construct(this, ...)
   return self
 end
 
---- What every transform is; one's own has forward(x), inv(y), log_abs_det_jacobian(x, y), and sign().
-local Transform = class.guard(class.new("Transform", nil, construct))
+--- lm.distributions.Transform: what every transform is; one's own has forward(x), inv(y),
+--- log_abs_det_jacobian(x, y), and sign().
+local Transform = class.guard(class.new("DistributionTransform", nil, construct))
 transforms.Transform = Transform
 Transform.extend, Transform.init, Transform.is = class.methods.extend, class.methods.init, class.is
 Transform.repr = class.methods.repr
+
+--- The transform of x; t(x) is the same.
+function Transform:forward(x) return self._forward(x, self) end
+--- The x of which y is the transform.
+function Transform:inv(y) return self._inv(y, self) end
+--- log |dy/dx| of each element, where y is the transform of x.
+function Transform:log_abs_det_jacobian(x, y) return self._log_det(x, y or self:forward(x), self) end
 --- 1 where larger x give larger y, -1 where smaller ones do.
 function Transform:sign() return 1 end -- luacheck: ignore self
 
 local function define(name, forward, inv, log_det)
   local new = class.define(name, Transform)
   transforms[name] = new
-  function new:forward(x) return forward(x, self) end
-  function new:inv(y) return inv(y, self) end
-  function new:log_abs_det_jacobian(x, y) return log_det(x, y or self:forward(x), self) end
+  new._forward, new._inv, new._log_det = forward, inv, log_det
   return new
 end
 
 local function softplus(x) return x:clamp(0) + (-x:abs()):exp():log1p() end
 
---- ExpTransform(): e^x
+--- lm.distributions.ExpTransform(): e^x
 define("ExpTransform", function(x) return x:exp() end, function(y) return y:log() end, function(x) return x end)
---- SigmoidTransform(): 1 / (1 + e^-x)
+--- lm.distributions.SigmoidTransform(): 1 / (1 + e^-x)
 define("SigmoidTransform", function(x) return x:sigmoid() end, function(y) return y:log() - (-y):log1p() end,
   function(x) return -softplus(-x) - softplus(x) end)
---- TanhTransform(): tanh(x)
+--- lm.distributions.TanhTransform(): tanh(x)
 define("TanhTransform", function(x) return x:tanh() end,
   function(y) return 0.5 * (y:log1p() - (-y):log1p()) end,
   function(x) return 2 * (math.log(2) - x - softplus(-2 * x)) end)
---- SoftplusTransform(): log(1 + e^x)
+--- lm.distributions.SoftplusTransform(): log(1 + e^x)
 define("SoftplusTransform", softplus, function(y) return (-(-y):expm1()):log() + y end,
   function(x) return -softplus(-x) end)
 
---- AffineTransform(loc, scale): loc + scale * x
+--- lm.distributions.AffineTransform(loc, scale): loc + scale * x
 local Affine = define("AffineTransform", function(x, t) return t.loc + t.scale * x end,
   function(y, t) return (y - t.loc) / t.scale end,
   function(x, _, t)
@@ -67,7 +73,7 @@ function Affine:sign()
   return self.scale:sign()
 end
 
---- PowerTransform(exponent): x^exponent, of positive x
+--- lm.distributions.PowerTransform(exponent): x^exponent, of positive x
 local Power = define("PowerTransform", function(x, t) return x ^ t.exponent end,
   function(y, t) return y ^ (1 / t.exponent) end,
   function(x, y, t) return (t.exponent * y / x):abs():log() end)
@@ -77,7 +83,7 @@ function Power:init(exponent)
 end
 function Power:sign() return self.exponent < 0 and -1 or 1 end
 
---- ComposeTransform {a, b, …}: b(a(x))
+--- lm.distributions.ComposeTransform {a, b, …}: b(a(x))
 local Compose = define("ComposeTransform",
   function(x, t)
     for _, part in ipairs(t.parts) do x = part(x) end

@@ -57,12 +57,12 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort tril triu diag meshgrid multinomial unique flip roll prod scatter
   logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf normal poisson
-  compile jit vmap func onnx fft sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
+  compile jit vmap onnx fft sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
   atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
   broadcast_to bucketize cartesian_prod cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
   corrcoef count_nonzero cov cummax cummin default_generator deg2rad det diagonal diff digamma
-  distributions dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
+  dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
   fmod frac fx gcd gru hann_window heaviside histogram hsplit imag real index_copy index_fill
   initial_seed instance_norm int8 int16 uint16 inverse isin isneginf isposinf kthvalue layer_norm_ lgamma
   log10 log2 logaddexp logcumsumexp logdet logical_xor logit lstm lu masked_select matrix_exp matrix_power
@@ -141,15 +141,11 @@ other["nn.functional"] = pairs_of([[
   max_pool3d multi_head_attention_forward
   linear_cross_entropy upsample_bilinear upsample_nearest]])
 
-  ]])
-
-other["nn.init"] = pairs_of("", [[orthogonal ]])
+other["nn.init"] = pairs_of("", [[orthogonal]])
 
 other["nn.utils"] = pairs_of([[
   clip_grad_norm=clip_grad_norm_ clip_grad=clip_grad_norm_ checkpoint=lm.autograd.checkpoint
-  checkpoint_sequential=lm.autograd.checkpoint_sequential]], [[
-  parameters_to_vector vector_to_parameters rnn
-  parametrizations parametrize prune spectral_norm weight_norm remove_weight_norm skip_init stateless]])
+  checkpoint_sequential=lm.autograd.checkpoint_sequential]], "prune")
 
 other.optim = with(pairs_of([[
   adamw=AdamW adamax=Adamax adadelta=Adadelta rprop=Rprop asgd=ASGD
@@ -285,7 +281,7 @@ other.mp = with(pairs_of([[start_processes=spawn SimpleQueue=Queue JoinableQueue
 other.autograd = with(pairs_of([[
   no_grad=lm.no_grad enable_grad=lm.enable_grad set_grad_enabled=lm.set_grad_enabled grad_mode=lm.no_grad
   function=Function]], [[
-  profiler functional forward_ad graph jacobian hessian]]), {
+  profiler forward_ad graph jacobian hessian]]), {
   Variable = "tensors record by themselves: lm.tensor(v, {requires_grad = true})",
   inference_mode = "lm.no_grad(function() … end) is what there is",
   is_grad_enabled = "lm.is_grad_enabled() asks",

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local fail = options.fail
 local dictionaries = {}
@@ -69,7 +69,7 @@ function Dict:contains(name) return records.of(self).kind[name] == self.kind end
 
 --- dict:set(name, value): the same as dict[name] = value, and an error where that would be a plain field. Gives dict.
 function Dict:set(name, value)
-  self[name] = self:checked(name, value)
+  self[name] = self:_checked(name, value)
   return self
 end
 
@@ -101,7 +101,7 @@ dictionaries.ModuleDict = ModuleDict
 ModuleDict.kind = "child"
 
 --- The module, or an error where it is none.
-function ModuleDict:checked(name, v)
+function ModuleDict:_checked(name, v)
   if not Module.is_module(v) then
     fail("%s: '%s' has to be a module, got %s", self.__name, tostring(name), options.describe(v))
   end
@@ -133,7 +133,7 @@ end
 local ParameterDict = class.define("ParameterDict", Dict)
 dictionaries.ParameterDict = ParameterDict
 ParameterDict.kind = "param"
-ParameterDict.checked = as_parameter
+ParameterDict._checked = as_parameter
 ParameterDict.repr = parameters_repr
 
 --- A tensor that is assigned is a parameter.

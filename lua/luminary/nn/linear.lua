@@ -2,6 +2,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
+local embedding = require("luminary.nn.functional.embedding").embedding
 local init = require "luminary.nn.initializers"
 local parameter = require "luminary.nn.parameter"
 local printed = require "luminary.nn.print_values"
@@ -132,7 +133,6 @@ function Embedding:init(num_embeddings, embedding_dim, opts)
     self.how.max_norm, self.how.norm_type = opts.max_norm, opts.norm_type
     self.how.scale_grad_by_freq = opts.scale_grad_by_freq
   end
-  self.embed = next(self.how, next(self.how)) and require("luminary.nn.functional").embedding or ops.embedding
   if opts._weight then
     self.weight = parameter.new(opts._weight)
   else
@@ -165,7 +165,10 @@ function Embedding:reset_parameters()
   end
 end
 
-function Embedding:forward(index) return self.embed(index, self.weight, self.how) end
+function Embedding:forward(index)
+  if self.how.norm_type then return embedding(index, self.weight, self.how) end
+  return ops.embedding(index, self.weight, self.how)
+end
 
 function Embedding:extra_repr()
   local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}

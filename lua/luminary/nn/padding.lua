@@ -1,7 +1,7 @@
 --- Paddings of the last dims: ZeroPad, ConstantPad, ReflectionPad, ReplicationPad, CircularPad with 1d, 2d, 3d.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local ops = core.ops
 local list, padding = layer.entries()

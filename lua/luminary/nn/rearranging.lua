@@ -2,7 +2,7 @@
 local options = require "luminary.base.options"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local list, rearranging = layer.entries()
 

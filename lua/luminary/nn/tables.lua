@@ -4,7 +4,7 @@
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local containers = require "luminary.nn.containers"
-local layer = require "luminary.nn.layer"
+local layer = require "luminary.nn.define_layer"
 
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()

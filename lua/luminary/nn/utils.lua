@@ -76,11 +76,14 @@ for _, file in ipairs {"vectors", "norms"} do
   for name, f in pairs(require("luminary.nn.utils." .. file)) do utils[name] = f end
 end
 utils.parametrize = options.strict("nn.utils.parametrize", require "luminary.nn.utils.parametrize")
+--- nn.utils.parametrizations: weight_norm and spectral_norm, which are parametrizations.
 utils.parametrizations = options.strict("nn.utils.parametrizations", {
   weight_norm = utils.weight_norm, spectral_norm = utils.spectral_norm,
 })
 utils.rnn = require "luminary.nn.utils.rnn"
+--- nn.utils.stateless: functional_call, which is lm.func.functional_call.
 utils.stateless = options.strict("nn.utils.stateless", {
+  --- lm.func.functional_call(module, values, ...): the same function.
   functional_call = function(...) return require("luminary.func").functional_call(...) end,
 })
 

@@ -4,7 +4,7 @@ local class = require "luminary.base.class"
 local options = require "luminary.base.options"
 local Module = require "luminary.nn.module"
 local parametrize = require "luminary.nn.utils.parametrize"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local ops, fail = core.ops, options.fail
 local norms = {}

@@ -10,7 +10,7 @@ local class = require "luminary.base.class"
 local Module = require "luminary.nn.module"
 local dictionaries = require "luminary.nn.dictionaries"
 local parameter = require "luminary.nn.parameter"
-local records = require "luminary.nn.record"
+local records = require "luminary.nn.module_fields"
 
 local fail = options.fail
 local parametrize = {}
@@ -86,7 +86,9 @@ local function value_of(list)
   return cache[list]
 end
 
-local function lists_of(module) return records.is_module(module) and records.of(module).values.parametrizations or nil end
+local function lists_of(module)
+  return records.is_module(module) and records.of(module).values.parametrizations or nil
+end
 
 -- From here on the module's fields are computed where there is a list.
 local function compute_on_read(module) -- also of a clone

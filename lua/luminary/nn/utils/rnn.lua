@@ -46,9 +46,10 @@ function rnn.unpad_sequence(padded, lengths, opts)
   return list
 end
 
---- What pack_padded_sequence gives: data [all steps, …], the first step of all sequences, then the second of all that
---- have one, …, the longest first; batch_sizes, how many each step has (int64, on the CPU); sorted_indices, the
---- sequences in that order, and unsorted_indices, the way back, both from 1 and nil where they were in order.
+--- nn.utils.rnn.PackedSequence(data, batch_sizes): what pack_padded_sequence gives: data [steps, …], the first of all
+--- sequences, then the second of all that have one, …, the longest first; batch_sizes, how many each step has (int64,
+--- on the CPU); sorted_indices, the sequences in that order, and unsorted_indices, the way back, both from 1 and nil
+--- where they were in order.
 local PackedSequence = class.root("PackedSequence")
 rnn.PackedSequence = PackedSequence
 
