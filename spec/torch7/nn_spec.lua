@@ -96,6 +96,25 @@ describe("Torch7's modules", function()
       "backward comes after forward")
   end)
 
+  it("clone, sharing what is named", function()
+    local net = nn.Sequential():add(nn.Linear(2, 2)):add(nn.Tanh())
+    local x = torch.randn(3, 2)
+    local twin, tied = net:clone(), net:clone("weight", "bias")
+    assert.is_true(net:forward(x):equal(twin:forward(x)))
+    net:get(1).weight:zero()
+    net:get(1).bias:zero()
+    assert.equal(0, tied:forward(x):norm())
+    assert.is_true(twin:forward(x):norm() > 0)
+  end)
+
+  it("go back again when values in gradOutput have changed", function()
+    local m, x, g = nn.Linear(2, 1), torch.randn(1, 2), torch.ones(1, 1)
+    m:forward(x)
+    local once = m:updateGradInput(x, g):clone()
+    g:fill(2)
+    assert.is_true(m:updateGradInput(x, g):equal(once * 2))
+  end)
+
   it("take classes of one's own", function()
     local Scale, parent = torch.class("nn.SpecScale", "nn.Module")
     function Scale:__init(by)
@@ -174,6 +193,12 @@ describe("Torch7's training", function()
       assert.equal(6.5, first)
       assert.is_true(feval(x) < 0.5, name)
     end
+  end)
+
+  it("docs/torch7.md's program runs", function()
+    local program = assert(temp.read("docs/torch7.md"):match "```lua\n(.-)```")
+    assert(loadstring(program))()
+    torch.setdefaulttensortype "torch.DoubleTensor"
   end)
 
   it("scripts/torch7_mnist.lua learns, and logs", function()
