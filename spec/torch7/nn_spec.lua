@@ -33,7 +33,10 @@ end
 describe("Torch7's modules", function()
   local image, flat = { 2, 2, 6, 5 }, { 3, 4 }
   for name, case in pairs {
-    Linear = { flat, 4, 3 }, SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 }, Tanh = { flat },
+    SpatialFullConvolution = { image, 2, 3, 4, 3, 2, 1, 1 }, SpatialZeroPadding = { image, 1, 0, 2, 1 },
+    SpatialUpSamplingNearest = { image, 2 }, Linear = { flat, 4, 3 },
+    SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 },
+    Tanh = { flat },
     SpatialMaxPooling = { image, 2, 2, 2, 2 }, SpatialAveragePooling = { image, 3, 2, 2, 2 }, Sigmoid = { flat },
     SpatialBatchNormalization = { image, 2 }, BatchNormalization = { flat, 4 }, LogSoftMax = { flat },
     SoftMax = { flat }, ReLU = { flat }, HardTanh = { flat }, Threshold = { flat, 0.1, 0 }, View = { image, -1, 60 },
@@ -58,6 +61,8 @@ describe("Torch7's modules", function()
   it("take width before height, samples alone, and ceil", function()
     assert.same({ 1, 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 1, 10, 10)):size():totable())
     assert.same({ 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 10, 10)):size():totable())
+    assert.same({ 1, 3, 12, 9 },
+      nn.SpatialFullConvolution(2, 3, 4, 4, 2, 2, 1, 1, 1, 0):forward(torch.randn(1, 2, 6, 4)):size():totable())
     assert.same({ 3 }, nn.Linear(2, 3):forward(torch.randn(2)):size():totable())
     local x = torch.randn(1, 5, 5)
     assert.same({ 1, 2, 2 }, nn.SpatialMaxPooling(2, 2, 2, 2):forward(x):size():totable())

@@ -308,6 +308,36 @@ end
 layer("SpatialConvolution", convolution)
 layer("SpatialConvolutionMM", convolution)
 
+-- weight [in, out, kH, kW], as the transposed convolution of luminary's has it.
+local Full = ours.Module:extend "FullConvolution"
+function Full:init(i, o, kernel, stride, padding, more)
+  local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
+  self.weight = ours.Parameter(ops.empty {i, o, unpack(kernel)})
+  self.bias = ours.Parameter(ops.empty {o})
+  for _, p in ipairs(self:parameters()) do ours.init.uniform_(p, -bound, bound) end
+  self.kernel, self.more, self.how = kernel, more, {stride = stride, padding = padding}
+end
+function Full:forward(x)
+  local shape = {x:size(1), self.weight:size(2)}
+  for k = 1, 2 do
+    shape[k + 2] = (x:size(k + 2) - 1) * self.how.stride[k] - 2 * self.how.padding[k] + self.kernel[k] + self.more[k]
+  end
+  return ops.add(ops.conv2d_input(x, self.weight, shape, self.how), self.bias:view {-1, 1, 1})
+end
+layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
+  return Full(i, o, pair_of(kW, kH), pair_of(dW or 1, dH or 1), {padH or 0, padW or 0}, {adjH or 0, adjW or 0}), 4
+end)
+layer("SpatialZeroPadding", function(left, right, top, bottom)
+  return around(function(x) return ops.pad(x, {left, right or left, top or left, bottom or left}) end)
+end)
+layer("SpatialUpSamplingNearest", function(scale)
+  return around(function(x)
+    local n, c, h, w = unpack(x.shape)
+    return ops.reshape(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
+      {n, c, h * scale, w * scale})
+  end), 4
+end)
+
 local function pooling(name, make)
   local new = layer(name, make)
   function new:ceil()
