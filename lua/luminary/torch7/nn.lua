@@ -542,8 +542,11 @@ local function criterion(name, loss, classes)
       local y = type(target) == "number" and core.tensor({target}, {dtype = x.dtype}) or raw(target, name)
       if classes then
         x, y = x.ndim == 1 and ops.unsqueeze(x, 1) or x, y:to("int64"):reshape {-1}
-      elseif y.dtype ~= x.dtype then
-        y = y:to(x.dtype)
+      else
+        if y:numel() ~= x:numel() then
+          fail("nn.%s: a target of %d elements for an input of %d", name, y:numel(), x:numel())
+        end
+        y = y:to(x.dtype):reshape(x.shape)
       end
       local weights = self.weights and raw(self.weights):to(x.dtype)
       return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights)
