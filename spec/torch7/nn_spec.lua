@@ -33,7 +33,10 @@ end
 describe("Torch7's modules", function()
   local image, flat = { 2, 2, 6, 5 }, { 3, 4 }
   for name, case in pairs {
-    Linear = { flat, 4, 3 }, SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 }, Tanh = { flat },
+    SpatialFullConvolution = { image, 2, 3, 4, 3, 2, 1, 1 }, SpatialZeroPadding = { image, 1, 0, 2, 1 },
+    SpatialUpSamplingNearest = { image, 2 }, Linear = { flat, 4, 3 },
+    SpatialConvolution = { image, 2, 3, 3, 2, 2, 1, 1, 0 },
+    Tanh = { flat },
     SpatialMaxPooling = { image, 2, 2, 2, 2 }, SpatialAveragePooling = { image, 3, 2, 2, 2 }, Sigmoid = { flat },
     SpatialBatchNormalization = { image, 2 }, BatchNormalization = { flat, 4 }, LogSoftMax = { flat },
     SoftMax = { flat }, ReLU = { flat }, HardTanh = { flat }, Threshold = { flat, 0.1, 0 }, View = { image, -1, 60 },
@@ -58,6 +61,8 @@ describe("Torch7's modules", function()
   it("take width before height, samples alone, and ceil", function()
     assert.same({ 1, 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 1, 10, 10)):size():totable())
     assert.same({ 2, 8, 6 }, nn.SpatialConvolution(1, 2, 5, 3):forward(torch.randn(1, 10, 10)):size():totable())
+    assert.same({ 1, 3, 12, 9 },
+      nn.SpatialFullConvolution(2, 3, 4, 4, 2, 2, 1, 1, 1, 0):forward(torch.randn(1, 2, 6, 4)):size():totable())
     assert.same({ 3 }, nn.Linear(2, 3):forward(torch.randn(2)):size():totable())
     local x = torch.randn(1, 5, 5)
     assert.same({ 1, 2, 2 }, nn.SpatialMaxPooling(2, 2, 2, 2):forward(x):size():totable())
@@ -94,6 +99,25 @@ describe("Torch7's modules", function()
     assert.error_matches(function() return nn.LSTMM end, "nn has no 'LSTMM'")
     assert.error_matches(function() nn.Linear(1, 1):backward(torch.ones(1, 1), torch.ones(1, 1)) end,
       "backward comes after forward")
+  end)
+
+  it("clone, sharing what is named", function()
+    local net = nn.Sequential():add(nn.Linear(2, 2)):add(nn.Tanh())
+    local x = torch.randn(3, 2)
+    local twin, tied = net:clone(), net:clone("weight", "bias")
+    assert.is_true(net:forward(x):equal(twin:forward(x)))
+    net:get(1).weight:zero()
+    net:get(1).bias:zero()
+    assert.equal(0, tied:forward(x):norm())
+    assert.is_true(twin:forward(x):norm() > 0)
+  end)
+
+  it("go back again when values in gradOutput have changed", function()
+    local m, x, g = nn.Linear(2, 1), torch.randn(1, 2), torch.ones(1, 1)
+    m:forward(x)
+    local once = m:updateGradInput(x, g):clone()
+    g:fill(2)
+    assert.is_true(m:updateGradInput(x, g):equal(once * 2))
   end)
 
   it("take classes of one's own", function()
@@ -150,6 +174,10 @@ describe("Torch7's criterions", function()
       assert.near(2 * want, nn[name](false):forward(x, y), 1e-12)
     end)
   end
+  it("take targets of other sizes and as many elements, and no others", function()
+    assert.near(0.425, nn.MSECriterion():forward(x:view(2, 1), y), 1e-12)
+    assert.error_matches(function() nn.MSECriterion():forward(x, torch.zeros(3)) end, "a target of 3 elements")
+  end)
   it("ClassNLLCriterion takes weights, and samples alone", function()
     local c = nn.ClassNLLCriterion(torch.Tensor { 1, 3 })
     assert.near((2 + 9) / 4, c:forward(torch.Tensor { { -2, -1 }, { -1, -3 } }, torch.Tensor { 1, 2 }), 1e-12)
@@ -174,6 +202,12 @@ describe("Torch7's training", function()
       assert.equal(6.5, first)
       assert.is_true(feval(x) < 0.5, name)
     end
+  end)
+
+  it("docs/torch7.md's program runs", function()
+    local program = assert(temp.read("docs/torch7.md"):match "```lua\n(.-)```")
+    assert(loadstring(program))()
+    torch.setdefaulttensortype "torch.DoubleTensor"
   end)
 
   it("scripts/torch7_mnist.lua learns, and logs", function()

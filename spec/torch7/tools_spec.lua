@@ -133,13 +133,13 @@ end)
 describe("lm.Timer", function()
   it("says the time as Torch7's: stop, resume, reset", function()
     local timer = lm.Timer()
-    local stop = lm.time() + 0.02
-    repeat until lm.time() > stop
+    local stop = os.clock() + 0.02 -- of the processor, which others may keep busy meanwhile
+    repeat until os.clock() > stop
     timer:stop()
     local at = timer:time()
-    assert.is_true(at.real >= 0.02 and at.user + at.sys > 0.005)
+    assert.is_true(at.real > 0 and at.user + at.sys >= 0.019)
     assert.same(at, timer:time())
     assert.is_true(timer:resume():time().real >= at.real)
-    assert.is_true(timer:reset():time().real < at.real)
+    assert.same({ {}, 0, 0 }, { timer:reset().times, timer.user, timer.sys })
   end)
 end)

@@ -48,12 +48,17 @@ end
 --- torch.range(a, b [, step]): from a to b, with b.
 function torch.range(a, b, step)
   step = step or 1
+  for name, v in pairs {a = a or "none", b = b or "none", step = step} do
+    options.arg("torch.range", name, v, "number")
+  end
   local values, n = {}, math.floor((b - a) / step + 1e-9) + 1
   for i = 1, n do values[i] = a + (i - 1) * step end
   return wrap(core.tensor(values, {dtype = tensor.default}))
 end
 function torch.linspace(a, b, n)
-  n = n or 100
+  options.arg("torch.linspace", "a", a, "number")
+  options.arg("torch.linspace", "b", b, "number")
+  n = options.arg("torch.linspace", "n", n or 100, "count")
   local values = {}
   for i = 1, n do values[i] = n == 1 and a or a + (i - 1) * (b - a) / (n - 1) end
   return wrap(core.tensor(values, {dtype = tensor.default}))

@@ -93,9 +93,40 @@ function Module:getParameters()
     vectors[k] = flat
   end
   self:apply(function(m)
-    if m.inner then m:share() end
+    if m.inner then m:adopt() end
   end)
   return vectors[1], vectors[2]
+end
+
+local function copy_of(v, made)
+  if made[v] then return made[v] end
+  if tensor.is(v) then
+    made[v] = v:clone()
+  elseif type(v) == "userdata" and ours.Module.is_module(v) then
+    made[v] = v:clone()
+  elseif type(v) == "table" and (getmetatable(v) == nil or class.isTypeOf(v, "nn.Module")) then
+    local new = setmetatable({}, getmetatable(v))
+    made[v] = new
+    for key, each in pairs(v) do
+      if key ~= "taped" then new[key] = copy_of(each, made) end
+    end
+  else
+    return v
+  end
+  return made[v]
+end
+
+--- A copy with parameters of its own, but for those whose names are given, "weight", "gradWeight", …, which both share.
+function Module:clone(...)
+  local twin = copy_of(self, {})
+  local theirs, names = self:listModules(), {...}
+  for i, m in ipairs(twin:listModules()) do
+    for _, name in ipairs(names) do
+      if tensor.is(rawget(m, name)) then m[name]:set(theirs[i][name]) end
+    end
+    if m.inner then m:adopt() end
+  end
+  return twin
 end
 
 function Module:listModules()
@@ -130,7 +161,7 @@ function Module:type(name)
     if not m.inner then return end
     m.inner:to(name == "torch.CudaTensor" and "cuda" or tensor.dtype_of(name))
     if name == "torch.CudaTensor" then m.inner:to "float32" end
-    m:share()
+    m:adopt()
   end)
 end
 for name, kind in pairs {float = "FloatTensor", double = "DoubleTensor", cuda = "CudaTensor"} do
@@ -155,7 +186,7 @@ function Leaf:attach(inner)
 end
 
 -- The layer inside takes what weight, bias and running values have become.
-function Leaf:share()
+function Leaf:adopt()
   for name, p in self.inner:named_parameters() do p.data = raw(self[name]) end
   for name, b in self.inner:named_buffers() do
     if self[name] then self[name]:set(wrap(b)) end
@@ -204,15 +235,12 @@ end
 -- What the backward of the last forward gives: for the inputs, and for the parameters.
 local function gradients(self, gradOutput)
   local taped = self.taped or fail("%s: backward comes after forward", class.typename(self))
-  if taped.gradOutput == gradOutput and taped.grads then return taped.grads end
   local outputs, weights, wanted = {}, {}, {}
   flatten(taped.output, gradOutput, outputs, weights)
   for _, x in ipairs(taped.inputs) do wanted[#wanted + 1] = x end
   for _, p in ipairs(taped.params) do wanted[#wanted + 1] = p end
   if #wanted == 0 or #outputs == 0 then return {} end
-  taped.grads = core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
-  taped.gradOutput = gradOutput
-  return taped.grads
+  return core.grad(outputs, wanted, {grad_outputs = weights, retain_graph = true, allow_unused = true})
 end
 
 -- The gradients in the form of the input.
@@ -230,19 +258,22 @@ end
 
 function Leaf:updateGradInput(input, gradOutput)
   local grads = gradients(self, gradOutput)
+  self.taped.grads, self.taped.gradOutput = grads, gradOutput -- which accGradParameters takes
   self.gradInput = as_input(input, grads, self.taped, {i = 0})
   return self.gradInput
 end
 
 function Leaf:accGradParameters(_, gradOutput, scale)
-  local grads, i = gradients(self, gradOutput), self.taped.n
+  local taped = self.taped
+  local grads = taped and taped.gradOutput == gradOutput and taped.grads or gradients(self, gradOutput)
+  local i = self.taped.n
   for name in self.inner:named_parameters() do
     i = i + 1
     if grads[i] then
       raw(self["grad" .. name:gsub("^%l", string.upper)]):add_(grads[i], {alpha = scale or 1})
     end
   end
-  self.taped.grads = nil -- the next backward may be of another gradOutput in the same tensor
+  self.taped.grads = nil -- the next may be of other values in the same gradOutput
 end
 
 Leaf.__tostring = function(self) return class.typename(self) end
@@ -276,6 +307,36 @@ local function convolution(i, o, kW, kH, dW, dH, padW, padH)
 end
 layer("SpatialConvolution", convolution)
 layer("SpatialConvolutionMM", convolution)
+
+-- weight [in, out, kH, kW], as the transposed convolution of luminary's has it.
+local Full = ours.Module:extend "FullConvolution"
+function Full:init(i, o, kernel, stride, padding, more)
+  local bound = 1 / math.sqrt(i * kernel[1] * kernel[2])
+  self.weight = ours.Parameter(ops.empty {i, o, unpack(kernel)})
+  self.bias = ours.Parameter(ops.empty {o})
+  for _, p in ipairs(self:parameters()) do ours.init.uniform_(p, -bound, bound) end
+  self.kernel, self.more, self.how = kernel, more, {stride = stride, padding = padding}
+end
+function Full:forward(x)
+  local shape = {x:size(1), self.weight:size(2)}
+  for k = 1, 2 do
+    shape[k + 2] = (x:size(k + 2) - 1) * self.how.stride[k] - 2 * self.how.padding[k] + self.kernel[k] + self.more[k]
+  end
+  return ops.add(ops.conv2d_input(x, self.weight, shape, self.how), self.bias:view {-1, 1, 1})
+end
+layer("SpatialFullConvolution", function(i, o, kW, kH, dW, dH, padW, padH, adjW, adjH)
+  return Full(i, o, pair_of(kW, kH), pair_of(dW or 1, dH or 1), {padH or 0, padW or 0}, {adjH or 0, adjW or 0}), 4
+end)
+layer("SpatialZeroPadding", function(left, right, top, bottom)
+  return around(function(x) return ops.pad(x, {left, right or left, top or left, bottom or left}) end)
+end)
+layer("SpatialUpSamplingNearest", function(scale)
+  return around(function(x)
+    local n, c, h, w = unpack(x.shape)
+    return ops.reshape(ops.expand(ops.reshape(x, {n, c, h, 1, w, 1}), {n, c, h, scale, w, scale}),
+      {n, c, h * scale, w * scale})
+  end), 4
+end)
 
 local function pooling(name, make)
   local new = layer(name, make)
@@ -481,8 +542,11 @@ local function criterion(name, loss, classes)
       local y = type(target) == "number" and core.tensor({target}, {dtype = x.dtype}) or raw(target, name)
       if classes then
         x, y = x.ndim == 1 and ops.unsqueeze(x, 1) or x, y:to("int64"):reshape {-1}
-      elseif y.dtype ~= x.dtype then
-        y = y:to(x.dtype)
+      else
+        if y:numel() ~= x:numel() then
+          fail("nn.%s: a target of %d elements for an input of %d", name, y:numel(), x:numel())
+        end
+        y = y:to(x.dtype):reshape(x.shape)
       end
       local weights = self.weights and raw(self.weights):to(x.dtype)
       return loss(x, y, {reduction = self.sizeAverage and "mean" or "sum"}, weights)
