@@ -173,8 +173,8 @@ end
 function Embedding:extra_repr()
   local parts = {("%d, %d"):format(self.num_embeddings, self.embedding_dim)}
   if self.padding_idx then parts[#parts + 1] = "padding_idx=" .. self.padding_idx end
-  if self.max_norm then parts[#parts + 1] = "max_norm=" .. layer.float(self.max_norm) end
-  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. layer.float(self.norm_type) end
+  if self.max_norm then parts[#parts + 1] = "max_norm=" .. printed.float(self.max_norm) end
+  if self.norm_type ~= 2 then parts[#parts + 1] = "norm_type=" .. printed.float(self.norm_type) end
   if self.scale_grad_by_freq then parts[#parts + 1] = "scale_grad_by_freq=True" end
   return table.concat(parts, ", ")
 end

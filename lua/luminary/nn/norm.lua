@@ -155,8 +155,8 @@ end
 function GroupNorm:forward(x) return ops.group_norm(x, self.num_groups, self.weight, self.bias, self.how) end
 
 function GroupNorm:extra_repr()
-  return ("%d, %d, eps=%s, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, layer.float(self.how.eps),
-    layer.bool(self.affine), layer.bool(self.bias))
+  return ("%d, %d, eps=%s, affine=%s, bias=%s"):format(self.num_groups, self.num_channels, printed.float(self.how.eps),
+    printed.bool(self.affine), printed.bool(self.bias))
 end
 
 -- The sizes of the last dims, given as a number or a list.
@@ -225,8 +225,8 @@ end
 function RMSNorm:forward(x) return ops.rms_norm(x, self.normalized_shape, self.weight, self.how) end
 
 function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(layer.tuple(self.normalized_shape),
-    self.how.eps and layer.float(self.how.eps) or "None", layer.bool(self.elementwise_affine))
+  return ("%s, eps=%s, elementwise_affine=%s"):format(printed.tuple(self.normalized_shape),
+    self.how.eps and printed.float(self.how.eps) or "None", printed.bool(self.elementwise_affine))
 end
 
 local list, entry = layer.entries()

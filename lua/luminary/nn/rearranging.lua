@@ -3,6 +3,7 @@ local options = require "luminary.base.options"
 local F = require "luminary.nn.functional"
 local init = require "luminary.nn.initializers"
 local layer = require "luminary.nn.define_layer"
+local printed = require "luminary.nn.print_values"
 
 local list, rearranging = layer.entries()
 
@@ -87,7 +88,7 @@ function Bilinear:forward(x1, x2) return F.bilinear(x1, x2, self.weight, self.bi
 
 function Bilinear:extra_repr()
   return ("in1_features=%d, in2_features=%d, out_features=%d, bias=%s"):format(self.in1_features, self.in2_features,
-    self.out_features, layer.bool(self.bias))
+    self.out_features, printed.bool(self.bias))
 end
 
 return classes

@@ -5,6 +5,7 @@ local core = require "luminary.core"
 local options = require "luminary.base.options"
 local containers = require "luminary.nn.containers"
 local layer = require "luminary.nn.define_layer"
+local printed = require "luminary.nn.print_values"
 
 local ops, fail = core.ops, options.fail
 local list, entry = layer.entries()
@@ -156,7 +157,7 @@ end
 local function shape_layer(name)
   local class = layer.define(name)
   function class:init(...) self.sizes, self.count = sizes_of(name, ...) end
-  function class:extra_repr() return layer.tuple(self.sizes) end
+  function class:extra_repr() return printed.tuple(self.sizes) end
   return class
 end
 
