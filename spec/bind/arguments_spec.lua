@@ -341,7 +341,6 @@ describe("wrong arguments to", function()
         return lm.cuda.make_graphed_callables
       end,
       ["autograd has no 'no_grad'; here it is 'lm.no_grad'"] = function() return lm.autograd.no_grad end,
-      ["nn.init has no 'orthogonal_' in this version"] = function() return nn.init.orthogonal_ end,
       ["nn.utils has no 'clip_grad_norm'; here it is 'clip_grad_norm_'"] = function()
         return nn.utils.clip_grad_norm
       end,
@@ -381,7 +380,13 @@ describe("wrong arguments to", function()
       if type(f) == "function" and name:sub(1, 1) ~= "_" then abuse("init." .. name, f) end
     end
     for _, name in ipairs { "checkpoint", "checkpoint_sequential" } do abuse(name, lm.autograd[name]) end
-    for name, f in pairs(nn.utils) do abuse("utils." .. name, f) end
+    local function abuse_all(where, library)
+      for name, f in pairs(library) do
+        local is_library = type(f) == "table" and not rawget(f, "__name")
+        if is_library then abuse_all(where .. "." .. name, f) else abuse(where .. "." .. name, f) end
+      end
+    end
+    abuse_all("utils", nn.utils)
     for name, f in pairs(nn.functional) do abuse("F." .. name, f) end
   end)
 

@@ -79,7 +79,7 @@ describe("Sequential and ModuleList are lists", function()
       for _, at in ipairs { 0, 4, 9, -4, 1.5 } do
         assert.matches("no child " .. at .. "; there are 3", message(function() return net[at] end), 1, true)
       end
-      assert.matches("nothing is at", message(function() return net[{ 1, 2 }] end))
+      assert.matches("nothing is at", message(function() return net[{ 1, 2, 3 }] end))
       assert.matches("no child 9", message(function() net[9] = nn.ReLU() end))
       net[2] = 5
       assert.matches("child 2 has to be a module, got number 5", message(net.parameters, net))

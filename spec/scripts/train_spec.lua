@@ -169,7 +169,7 @@ describe("train_ddp.lua", function()
     assert(not ok)
     assert.matches("%-%-amp: 'O4' is none of off, autocast, O1 and O2", text)
     for given, message in pairs {
-      ["--optimizer adamm"] = "%-%-optimizer: 'adamm' is none of adadelta, adafactor, .*, sgd",
+      ["--optimizer adamm"] = "%-%-optimizer: 'adamm' is none of adabelief, adadelta, adafactor, .*, sgd",
       ["--optimizer lbfgs"] = "%-%-optimizer: 'lbfgs' is none of",
       ["--optimizer muon"] = "%-%-optimizer muon: Muon: parameter 2 is a tensor %[256%]; it steps parameters of 2 dims",
       ["--optimizer adam --momentum 0.5"] = "%-%-momentum: Adam has none",

@@ -8,7 +8,7 @@ local core = require "luminary.core"
 
 local names = {}
 
-local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/names%.lua$") or "\0"
+local own_files = debug.getinfo(1, "S").source:match("^(@.*)mp/code_by_name%.lua$") or "\0"
 
 -- What a fresh state has without loading a file.
 local built_in = {}

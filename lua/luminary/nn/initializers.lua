@@ -125,11 +125,12 @@ local function truncated_normal(n, low, high, how)
     return z:clamp(low, high), ops.rand({n}, how):le(ops.exp((z - rate) ^ 2 * -0.5))
   end
   local z, good = draw()
-  while not good:all():item() do
+  for _ = 1, 10000 do -- each round hits with a probability of at least 0.25, where numbers are not lost to rounding
+    if good:all():item() then return z * sign end
     local again, also = draw()
     z, good = ops.where(good, z, again), ops.logical_or(good, also)
   end
-  return z * sign
+  options.fail("trunc_normal_: no number from %g to %g standard deviations could be drawn", low, high)
 end
 
 --- Drawn from a normal distribution of that mean (0) and standard deviation (1), cut off at a (-2) and b (2): values
@@ -138,8 +139,11 @@ function init.trunc_normal_(t, mean, std, a, b)
   local who = "trunc_normal_"
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
-  if a >= b then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
-  if std <= 0 then options.fail("%s: std has to be above 0, got %g", who, std) end
+  if not (a < b) then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
+  if not (std > 0 and std < math.huge) then
+    options.fail("%s: std has to be above 0 and finite, got %g", who, std)
+  end
+  if not (math.abs(mean) < math.huge) then options.fail("%s: mean has to be finite, got %g", who, mean) end
   return fill_with(who, t, function(how)
     local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
     return (z * std + mean):clamp(a, b):view(t.shape)

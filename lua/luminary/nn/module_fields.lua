@@ -142,7 +142,7 @@ local function field_of_container(self, key)
     fail("%s: no child %s; there are %d, from 1", record.class.__name, tostring(key), #record.child)
   end
   if type(key) == "string" and key:find("^%d") then return record_of(self).values[key] end
-  if options.is_plain(key) then return self:slice(unpack(key, 1, 2)) end
+  if options.is_plain(key) and #key <= 2 then return self:slice(unpack(key, 1, 2)) end
   return getmetatable(self).values[key]
 end
 

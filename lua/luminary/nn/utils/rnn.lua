@@ -40,8 +40,10 @@ end
 --- The sequences of a padded batch [longest, B, …] as a list; lengths is a list or a tensor. {batch_first = false}
 function rnn.unpad_sequence(padded, lengths, opts)
   opts = options.check("unpad_sequence", opts, {batch_first = {"boolean", false}}, "batch_first")
+  options.arg("unpad_sequence", "padded", padded, "tensor")
   if core.is_tensor(lengths) then lengths = lengths:totable() end
   local list = {}
+  options.arg("unpad_sequence", "lengths", lengths, "table")
   for i, n in ipairs(lengths) do list[i] = padded:select(opts.batch_first and 1 or 2, i):narrow(1, 1, n) end
   return list
 end

@@ -59,6 +59,12 @@ end
 --- The weight and bias of a convolution or linear layer that does what conv and then batch norm in evaluation did:
 --- fuse_conv_bn_weights(weight, bias or nil, running_mean, running_var, eps, bn_weight or nil, bn_bias or nil).
 function utils.fuse_conv_bn_weights(conv_w, conv_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
+  local who = "fuse_conv_bn_weights"
+  options.arg(who, "conv_w", conv_w, "tensor")
+  options.arg(who, "bn_rm", bn_rm, "tensor")
+  options.arg(who, "bn_rv", bn_rv, "tensor")
+  options.arg(who, "bn_eps", bn_eps, "number")
+  for name, t in pairs {conv_b = conv_b, bn_w = bn_w, bn_b = bn_b} do options.arg(who, name, t, "tensor") end
   local scale = ops.rsqrt(bn_rv + bn_eps)
   if bn_w then scale = scale * bn_w end
   local shape = {scale:numel()}
@@ -72,13 +78,17 @@ end
 --- A copy of a convolution (or linear layer) that does what it and then a batch norm did, both in evaluation mode.
 function utils.fuse_conv_bn_eval(conv, bn)
   local who = "fuse_conv_bn_eval"
-  for name, module in pairs {conv = conv, bn = bn} do
+  for i, name in ipairs {"conv", "bn"} do
+    local module = i == 1 and conv or i == 2 and bn
     if not records.is_module(module) then
       fail("%s: %s has to be a module, got %s", who, name, options.describe(module))
     end
     if module.training then fail("%s: %s is in training mode; call its eval() first", who, name) end
   end
-  if not bn.running_mean then fail("%s: the batch norm has no running values", who) end
+  if not rawget(records.of(bn).values, "running_mean") then
+    fail("%s: bn has to be a batch norm with running values", who)
+  end
+  if not rawget(records.of(conv).values, "weight") then fail("%s: conv has to be a layer with a weight", who) end
   local fused = conv:clone()
   fused.weight, fused.bias = utils.fuse_conv_bn_weights(fused.weight, fused.bias, bn.running_mean, bn.running_var,
     bn.eps, bn.weight, bn.bias)
