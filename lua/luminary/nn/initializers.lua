@@ -139,11 +139,12 @@ function init.trunc_normal_(t, mean, std, a, b)
   local who = "trunc_normal_"
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
-  if not (a < b) then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
+  local in_order, finite = a < b, math.abs(mean) < math.huge -- which NaN is not
+  if not in_order then options.fail("%s: a has to be below b, got %g and %g", who, a, b) end
   if not (std > 0 and std < math.huge) then
     options.fail("%s: std has to be above 0 and finite, got %g", who, std)
   end
-  if not (math.abs(mean) < math.huge) then options.fail("%s: mean has to be finite, got %g", who, mean) end
+  if not finite then options.fail("%s: mean has to be finite, got %g", who, mean) end
   return fill_with(who, t, function(how)
     local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
     return (z * std + mean):clamp(a, b):view(t.shape)
