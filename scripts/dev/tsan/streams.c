@@ -11,6 +11,7 @@
 
 #include "device/alloc.h"
 #include "device/driver.h"
+#include "device/graph.h"
 #include "device/stream.h"
 
 enum { STREAMS_MOST = 16, ROOM = 1 << 18, CARD_BYTES = 3 << 19 };
