@@ -29,10 +29,30 @@ struct lm_bool {
 template <class T, class... Others>
 constexpr bool lm_is_any = (std::is_same_v<T, Others> || ...);
 
-/* What arithmetic on elements of T is done in, and summed in. */
+/* What arithmetic on elements of T is done in, and summed in. Specializations, as compilers agree on the names of kernels
+ * that take pointers to it. */
 template <class T>
-using lm_compute = std::conditional_t<lm_is_any<T, lm_f16, lm_bf16, float>, float,
-                                      std::conditional_t<std::is_same_v<T, double>, double, int64_t>>;
+struct lm_compute_of {
+  typedef int64_t type;
+};
+template <>
+struct lm_compute_of<lm_f16> {
+  typedef float type;
+};
+template <>
+struct lm_compute_of<lm_bf16> {
+  typedef float type;
+};
+template <>
+struct lm_compute_of<float> {
+  typedef float type;
+};
+template <>
+struct lm_compute_of<double> {
+  typedef double type;
+};
+template <class T>
+using lm_compute = typename lm_compute_of<T>::type;
 
 /* lm_get<C>(stored) is its value in the compute type C; lm_put<T>(value) the stored form, rounded to nearest even. */
 template <class C, class T>

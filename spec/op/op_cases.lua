@@ -636,7 +636,7 @@ pair_loss("multilabel_soft_margin_loss", ", weight=weight", { target = t({ 3, 4 
 op("gaussian_nll_loss", "x target var", "F.gaussian_nll_loss(x, target, var, full=full, eps=eps, reduction=reduction)", {
   defaults = { full = false, eps = 1e-6, reduction = "mean" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 4 } },
   { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3 }, full = true, reduction = "sum" }, { x = t { 3, 4 }, target = t { 3, 4 }, var = pos { 3, 1 }, eps = 0.1, reduction = "none" },
-  bad = { { t { 3 }, t { 3 }, v { 1, -1, 1 }, message = "gaussian_nll_loss: var has %-1" }, { t { 3 }, t { 3 }, pos { 2, 3 }, message = "gaussian_nll_loss: var is %[2, 3%]" },
+  bad = { { t { 3 }, t { 3 }, pos { 2, 3 }, message = "gaussian_nll_loss: var is %[2, 3%]" },
     { t { 3 }, t { 3 }, pos { 3 }, { eps = 0 }, message = "eps is 0" } } })
 local no_mean = "the mean of integers"
 op("margin_ranking_loss", "x1 x2 target", "F.margin_ranking_loss(x1, x2, target, margin=margin, reduction=reduction)", {
@@ -667,7 +667,7 @@ op("multi_margin_loss", "x target", "F.multi_margin_loss(x, target, p=p, margin=
   defaults = { p = 1, margin = 1, weight = none, reduction = "mean" }, { x = t { 4, 5 }, target = i({ 4 }, 5) },
   { x = t { 4, 5 }, target = i({ 4 }, 5), p = 2, margin = 0.6, weight = pos { 5 }, reduction = "none" },
   { x = t { 5 }, target = i({}, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" }, grad = { "x" },
-  bad = { { t { 4, 5 }, n({ 4 }, 6, 7, true), message = "multi_margin_loss.*6.*5" }, { t { 4, 5 }, i({ 3 }, 5), message = "multi_margin_loss: target is %[3%]; for x of %[4, 5%]" },
+  bad = { { t { 4, 5 }, n({ 4 }, 6, 7, true), message = "index 6.*1 to 5" }, { t { 4, 5 }, i({ 3 }, 5), message = "multi_margin_loss: target is %[3%]; for x of %[4, 5%]" },
     { t { 4, 5 }, i({ 4 }, 5), { p = 3 }, message = "multi_margin_loss: p is 3; it has to be 1 or 2" }, { t { 4, 5 }, i({ 4 }, 5), { weight = pos { 4 } }, message = "weight is %[4%].*5 classes" } } })
 
 -- ---- products and distances
