@@ -26,7 +26,8 @@ static int run_custom(lua_State *L, lm_lua *s, void *arg) {
   lua_createtable(L, p->ngrad, 0);
   for (int i = 0; i < p->ngrad; i++) {
     if (p->grads[i]) {
-      lm_tensor_handle_fill(s, lm_tensor_handle_new(L), lm_retain(p->grads[i]));
+      lm_tensor_handle *handle = lm_tensor_handle_new(L); /* which may raise */
+      lm_tensor_handle_fill(s, handle, lm_retain(p->grads[i]));
     } else {
       lua_pushboolean(L, 0);
     }

@@ -12,7 +12,8 @@ static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   const hook_call *p = arg;
   s->in_backward = NULL;
   if (!lm_callback_push(L, p->c)) return 0; /* it was removed meanwhile */
-  if (p->grad) lm_tensor_handle_fill(s, lm_tensor_handle_new(L), lm_retain(p->grad));
+  lm_tensor_handle *handle = p->grad ? lm_tensor_handle_new(L) : NULL; /* which may raise */
+  if (handle) lm_tensor_handle_fill(s, handle, lm_retain(p->grad));
   lua_call(L, p->grad ? 1 : 0, 1);
   if (lua_isnil(L, -1)) return 0;
   *p->replacement = lm_retain(lm_need_tensor(L, lua_gettop(L), "hook", "result"));
