@@ -29,8 +29,8 @@ struct lm_bool {
 template <class T, class... Others>
 constexpr bool lm_is_any = (std::is_same_v<T, Others> || ...);
 
-/* What arithmetic on elements of T is done in, and summed in. Specializations, as compilers agree on the names of kernels
- * that take pointers to it. */
+/* What arithmetic on elements of T is done in, and summed in. Specializations, as compilers agree on the names of
+ * kernels that take pointers to it. */
 template <class T>
 struct lm_compute_of {
   typedef int64_t type;

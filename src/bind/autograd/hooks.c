@@ -11,7 +11,7 @@ typedef struct hook_call {
 static int run_hook(lua_State *L, lm_lua *s, void *arg) {
   const hook_call *p = arg;
   s->in_backward = NULL;
-  if (!lm_callback_push(L, p->c)) return 0; /* it was removed meanwhile */
+  if (!lm_callback_push(L, p->c)) return 0;                            /* it was removed meanwhile */
   lm_tensor_handle *handle = p->grad ? lm_tensor_handle_new(L) : NULL; /* which may raise */
   if (handle) lm_tensor_handle_fill(s, handle, lm_retain(p->grad));
   lua_call(L, p->grad ? 1 : 0, 1);
