@@ -20,16 +20,19 @@ void lm_expr_end(lm_expr *e) {
   e->owned = e->first_owned;
 }
 
-lm_status lm_expr_results(lm_expr *e, int n, lm_tensor *const *result, lm_tensor **out) {
+lm_status lm_expr_results(lm_expr *e, int n, unsigned nils, lm_tensor *const *result, lm_tensor **out) {
   lm_status status = e->status;
-  if (!result[0] && status == LM_OK) status = lm_fail(LM_E_STATE, "a formula gave no value");
-  for (int i = 0; i < n && status == LM_OK; i++)
-    out[i] = result[i] ? lm_retain(result[i]) : NULL; /* nil, of further ones */
+  for (int i = 0; i < n && status == LM_OK; i++) {
+    if (!result[i] && !(nils >> i & 1)) status = lm_fail(LM_E_STATE, "a formula gave no value");
+  }
+  for (int i = 0; i < n && status == LM_OK; i++) out[i] = result[i] ? lm_retain(result[i]) : NULL;
   lm_expr_end(e);
   return status;
 }
 
-lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out) { return lm_expr_results(e, 1, &result, out); }
+lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out) {
+  return lm_expr_results(e, 1, 0, &result, out);
+}
 
 bool lm_e_ok(lm_expr *e, lm_status status) {
   if (e->status == LM_OK) e->status = status;

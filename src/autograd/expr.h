@@ -22,8 +22,8 @@ void lm_expr_begin(lm_expr *e);
 void lm_expr_end(lm_expr *e);
 /* Hands over a new reference to `result` and ends e. LM_E_STATE if it is undefined. */
 lm_status lm_expr_finish(lm_expr *e, lm_tensor *result, lm_tensor **out);
-/* The same for n results. */
-lm_status lm_expr_results(lm_expr *e, int n, lm_tensor *const *result, lm_tensor **out);
+/* The same for n results; nils: bit i: the i-th may be NULL. */
+lm_status lm_expr_results(lm_expr *e, int n, unsigned nils, lm_tensor *const *result, lm_tensor **out);
 /* t, which is yours, becomes the expression's. */
 lm_tensor *lm_e_own(lm_expr *e, lm_tensor *t);
 /* Records the status of a call that is no op; true if it went well. */

@@ -152,7 +152,8 @@ return function(context)
       if of_no == "number" then no, of_no = ("lm_e_number(e, %s)"):format(no), "tensor" end
       if of_yes ~= of_no then self:wrong("? : between a %s and a %s", of_yes, of_no) end
     end
-    return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes
+    return ("(%s ? %s : %s)"):format(within(c), yes, no), of_yes == "nil" and of_no or of_yes,
+      of_yes == "nil" or of_no == "nil"
   end
 
   function Emitter:emit(tree, in_place)
@@ -213,7 +214,7 @@ return function(context)
     local emit, wrong = emitter(entry, label, scope)
     for _, line in ipairs(type(given) == "table" and given or {given}) do
       local name, rest = line:match("^([%a_][%w_]*) = (.*)$")
-      local c, of = emit(read(entry, label, rest or line), not name and root)
+      local c, of, may_be_nil = emit(read(entry, label, rest or line), not name and root)
       if name then
         if not c_types[of] then wrong("%s is a %s, and has no name", name, of) end
         if entry.args[name] or outside(name) or known[name] or reserved[name] then
@@ -223,7 +224,7 @@ return function(context)
         body[#body + 1] = context.line(entry, line)
         body[#body + 1] = ("%s%s = %s;"):format(c_types[of], name, c)
       else
-        values[#values + 1] = {c = c, of = of, line = context.line(entry, line)}
+        values[#values + 1] = {c = c, of = of, may_be_nil = may_be_nil, line = context.line(entry, line)}
       end
     end
     return body, values
@@ -364,13 +365,15 @@ $calls
     local body, values = compiled(entry, label, lines, {name = function() end}, in_place)
     local expected = entry.results or 1
     if #values ~= expected then fail(entry, "%s: %d values expected, got %d", label, expected, #values) end
-    local given = map(values, function(value)
+    local nils = 0
+    local given = map(values, function(value, i)
+      if value.may_be_nil then nils = nils + 2 ^ (i - 1) end
       if value.of ~= "tensor" then fail(entry, "%s: gives a %s, not a tensor", label, value.of) end
       return value.c
     end)
     table.insert(body, 1, "lm_expr_begin(e);")
     body[#body + 1] = values[1].line
-    body[#body + 1] = ("return lm_expr_results(e, %d, (lm_tensor *[]){%s}, out);"):format(#given,
+    body[#body + 1] = ("return lm_expr_results(e, %d, %d, (lm_tensor *[]){%s}, out);"):format(#given, nils,
       table.concat(given, ", "))
     body[#body + 1] = "#line @here@"
     return body
