@@ -7,10 +7,12 @@
  *   mp_is_handle(v)               mp_close_handle(h)            mp_is_open(h)
  *   mp_put(h, text, tensors, handles, seconds, direct)
  *       into a queue or a connection: whether there was room for it within `seconds`, and whether anything waits in
- * this process's memory now. direct: nothing may mp_get(h, seconds [, claims, i]) text, tensors, handles; false if
- * nothing came within `seconds`, nil at a connection's end. claims: an int64 tensor whose element i becomes the number
- * of a queue's message before it leaves the queue mp_poll(h, seconds)           whether there is something to get, or
- * the end mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
+ *       this process's memory now. direct: nothing may
+ *   mp_get(h, seconds [, claims, i])
+ *       text, tensors, handles; false if nothing came within `seconds`, nil at a connection's end. claims: an int64
+ *       tensor whose element i becomes the number of a queue's message before it leaves the queue
+ *   mp_poll(h, seconds)           whether there is something to get, or the end
+ *   mp_queue_size(h)              how many there are, the capacity, and how many of them wait in this process
  *   mp_queue_has(h, number)       whether that message, claimed by somebody who died, is still there
  *   mp_queue_flush(h, seconds)    whether nothing waits in this process any more
  *   mp_queue_done(h)              mp_queue_join(h, seconds)   whether all are done with

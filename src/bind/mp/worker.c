@@ -8,10 +8,15 @@
  *   mp_parent(fd, thread)         a worker's own end: descriptor 3, or what its chunk found
  *   mp_send(worker, text, tensors, handles)
  *       for processes the tensors have to be shared (mp_share); handles: of handles.c, nil for none
- *   mp_receive(worker, seconds)   text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s:
- * waits until something or a signal comes mp_wait(workers, seconds)     until one of them, workers or handles of queues
- * and connections, has something to read or has ended, or a signal came mp_ended(worker) nil while it runs; then its
- * exit code, the signal that ended it or nil, and of a thread the message of an error outside the function
+ *   mp_receive(worker, seconds)
+ *       text, tensors, handles; false if nothing has come by then, nil if nothing will; -1 s: waits until something or
+ *       a signal comes
+ *   mp_wait(workers, seconds)
+ *       until one of them, workers or handles of queues and connections, has something to read or has ended, or a
+ *       signal came
+ *   mp_ended(worker)
+ *       nil while it runs; then its exit code, the signal that ended it or nil, and of a thread the message of an error
+ *       outside the function
  *   mp_signal(worker, number)     a thread is interrupted, whatever the number
  *   mp_close(worker [, seconds])  kills it if it runs; a thread is interrupted and given 2 s
  *   mp_pid(worker)                a process's id; nil for a thread
