@@ -71,6 +71,12 @@ local function tolerance_of(name)
   return { float32 = { 1e-5, 1e-5 }, float64 = { 1e-12, 1e-12 } }
 end
 
+-- Some steps lead away from one another (the second problem of an optimizer that maximizes): there nobody's float32
+-- is nearer to PyTorch's float32 than that is to its float64.
+local function within(bound, want, exact)
+  return { bound[1], math.max(bound[2], (want:double() - exact):abs():max():item()) }
+end
+
 describe("fifty steps give PyTorch's parameters:", function()
   for _, case in ipairs(cases) do
     local name, n, options = unpack(case)
@@ -89,10 +95,12 @@ describe("fifty steps give PyTorch's parameters:", function()
     it(("%s %d"):format(name, n), function()
       for dtype, bound in pairs(tolerance) do
         local want = stored[("%s.%d.%s"):format(name, n, dtype)]
+        local exact = stored[("%s.%d.float64"):format(name, n)]
         for which, problem in ipairs(problems) do
           local p = parameter(dtype, case)
           go(optim[name]({ p }, options), p, options, problem, 1, STEPS, function(row, got)
-            same(got, want[which][row], bound, ("%s, problem %d, step %d"):format(dtype, which, cases.seen[row]))
+            local at_row = within(bound, want[which][row], exact[which][row])
+            same(got, want[which][row], at_row, ("%s, problem %d, step %d"):format(dtype, which, cases.seen[row]))
           end)
         end
       end
