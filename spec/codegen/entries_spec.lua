@@ -21,10 +21,12 @@ describe("entries", function()
     assert.same({ { "x", 1 }, { "y", 2 } }, list.A.options)
   end)
 
-  it("have what stands in them without a name in its order, and know their line", function()
+  it("have what stands in them without a name in its order, and know their file and line", function()
     local list, word = entries.of("word", { list = "string", grad = "table|string?" })
     word "A" { "x", "y", grad = "none" }
-    assert.same({ "x", "y", name = "A", grad = "none", line = debug.getinfo(1, "l").currentline - 1 }, list.A)
+    local here = debug.getinfo(1, "Sl")
+    local where = { file = here.source:sub(2), line = here.currentline - 1 }
+    assert.same({ "x", "y", name = "A", grad = "none", file = where.file, line = where.line }, list.A)
   end)
 
   it("are checked where they stand", function()

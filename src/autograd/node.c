@@ -9,9 +9,9 @@
 
 enum { GRAIN = 64, CLASSES = 16, BIG = CLASSES };
 #if defined(__SANITIZE_ADDRESS__)
-enum { KEEP = 0 }; /* let it see every block come and go */
+enum { KEPT = 0 }; /* let it see every block come and go */
 #else
-enum { KEEP = 512 }; /* of each class of size, a thread */
+enum { KEPT = 1 << 20 }; /* bytes of each class of size, a thread: what one collection of Lua may set free */
 #endif
 
 typedef struct pools {
@@ -139,7 +139,7 @@ static void destroy(lm_node *n) {
     lm_release(n->out[i].grad);
   }
   if (!own.armed) arm();
-  if (own.armed && n->block < CLASSES && own.nnodes[n->block] < KEEP) {
+  if (own.armed && n->block < CLASSES && own.nnodes[n->block] * n->block < KEPT / GRAIN) {
     n->next = own.node[n->block];
     own.node[n->block] = n;
     own.nnodes[n->block]++;
@@ -222,7 +222,7 @@ void lm_grad_free(lm_grad *m) {
   lm_node_release(m->node);
   lm_release(m->base);
   if (!own.armed) arm();
-  if (own.armed && own.ngrads < KEEP) {
+  if (own.armed && own.ngrads < KEPT / (int)sizeof *m) {
     m->next = own.grad;
     own.grad = m;
     own.ngrads++;

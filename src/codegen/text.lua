@@ -66,19 +66,22 @@ function text.read(path)
   return whole
 end
 
---- For the entries of a kind, which stand in a file: fail(entry, format, …), an error that names file, line and entry;
---- and line(entry, part), the #line that takes a reader of C to that text of it, and whether it stands there as it is.
-function text.of_entries(source, path, kind)
-  local whole = text.read(source .. "/" .. path)
+--- For the entries of a kind: fail(entry, format, …), an error that names file (from the folder `source` on), line and
+--- entry; and line(entry, part), the #line that takes a reader of C to that text of it, and whether it stands there as
+--- it is.
+function text.of_entries(source, kind)
+  local files = {}
+  local function path_of(entry) return entry.file:sub(#source + 2) end
   local function fail(entry, format, ...)
-    error(("%s:%d: %s %s: %s"):format(path, entry.line, kind, entry.name, format:format(...)), 0)
+    error(("%s:%d: %s %s: %s"):format(path_of(entry), entry.line, kind, entry.name, format:format(...)), 0)
   end
   local function line(entry, part)
-    local from = 1
+    files[entry.file] = files[entry.file] or text.read(entry.file)
+    local whole, from = files[entry.file], 1
     for _ = 2, entry.line do from = whole:find("\n", from, true) + 1 end
     local at = whole:find(part, from, true)
     local number = at and select(2, whole:sub(1, at):gsub("\n", "")) + 1
-    return ("#line %d \"%s\""):format(number or entry.line, path), at ~= nil
+    return ("#line %d \"%s\""):format(number or entry.line, path_of(entry)), at ~= nil
   end
   return fail, line
 end

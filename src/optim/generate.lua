@@ -11,9 +11,8 @@
 local source, out = arg[1], arg[2]
 package.path = source .. "/lua/?.lua;" .. source .. "/src/codegen/?.lua;" .. package.path
 local text = require "text"
-local path = "lua/luminary/optim/sgd_adam_rules.lua"
 local list = require "luminary.optim.sgd_adam_rules"
-local fail, line_of = text.of_entries(source, path, "optimizer")
+local fail, line_of = text.of_entries(source, "optimizer")
 local map, fill = text.map, text.fill
 
 -- ---- entries as the code needs them

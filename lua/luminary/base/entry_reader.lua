@@ -25,7 +25,7 @@ end
 
 --- A list of entries, by place and by name, and the word that adds one. `fields` says which fields an entry has and
 --- their types: "string?" and the like may be left out, "table|string" is either; `list` is the type of what stands in
---- it without a name. An entry knows its `line`. An entry with `like = "Name"` takes from that entry, which stands
+--- it without a name. An entry knows its `file` and `line`. An entry with `like = "Name"` takes from that entry, which stands
 --- before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
 function entries.of(kind, fields)
   local list = {}
@@ -42,7 +42,8 @@ function entries.of(kind, fields)
         wrong("%s has to be a %s", field, (types:gsub("|", " or a ")))
       end
     end
-    local whole = {name = name, like = like, line = debug.getinfo(3, "l").currentline, unpack(entry)}
+    local info = debug.getinfo(3, "Sl")
+    local whole = {name = name, like = like, file = info.source:sub(2), line = info.currentline, unpack(entry)}
     for field, of in pairs(fields) do
       if field == "list" then of = "?" end
       local own, base = entry[field], like and list[like][field]

@@ -1,4 +1,4 @@
---- Writes what the entries of src/op/entries/ops.lua become in C and CUDA:
+--- Writes what the entries of src/op/entries/ops.lua and its families become in C and CUDA:
 ---
 ---   luajit src/op/entries/generate.lua SOURCE OUT     SOURCE: this checkout; OUT: the folder of what is written
 ---
@@ -16,9 +16,8 @@ for _, folder in ipairs {"/lua", "/src/codegen", "/src/op/entries"} do
   package.path = source .. folder .. "/?.lua;" .. package.path
 end
 local text, formula = require "text", require "formula"
-local path = "src/op/entries/ops.lua"
 local list = require "ops"
-local fail, line = text.of_entries(source, path, "op")
+local fail, line = text.of_entries(source, "op")
 local map, fill = text.map, text.fill
 
 -- ---- arguments
@@ -171,7 +170,7 @@ end
 for _, entry in ipairs(list) do entry.rows = rows_of(entry) end
 
 local context = {source = source, list = list, text = text, formula = formula, fail = fail, line = line}
-context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/ops.lua. */"
+context.made = "/* Written by src/op/entries/generate.lua from src/op/entries/families. */"
 local point = require "write_elementwise" (context)
 local rules = require "write_formulas" (context)
 
@@ -341,7 +340,7 @@ static const lm_${name}_args defaults_$name = {$defaults};
     local o = list.overloads[name]
     local function id(key)
       local op = o[key] or o[1]
-      if not list[op] then error(("%s: overload %s: there is no op '%s'"):format(path, name, op), 0) end
+      if not list[op] then error(("src/op/entries/ops.lua: overload %s: there is no op '%s'"):format(name, op), 0) end
       return "LM_OP_" .. op
     end
     body[#body + 1] = ("    {%s, %s, %s, %s, %s, %s},\n"):format(quoted(name), o.option and quoted(o.option) or "NULL",

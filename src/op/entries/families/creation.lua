@@ -1,0 +1,68 @@
+--- New tensors.
+local op = ...
+
+op "empty" {
+  "size: size", options = {"dtype: dtype?", "device: device?", "memory_format: memory_format = contiguous"},
+  kind = "new",
+  help = "uninitialized",
+}
+op "full" {
+  "size: size", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = {value = "g"},
+  help = "filled with value",
+}
+op "zeros" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "zeros"}
+op "ones" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "ones"}
+op "rand" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "uniform in [0, 1)"}
+op "randn" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "standard normal"}
+op "randint" {
+  "low: int", "high: int", "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "int64 integers in [low, high)",
+}
+op "randperm" {
+  "n: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "1 to n in random order, int64",
+}
+op "arange" {
+  "start: number", "stop: number = nan", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
+  kind = "new",
+  help = "start, start + step, … below stop; arange(n) is 0 to n - 1",
+}
+op "linspace" {
+  "start: number", "stop: number", "steps: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "steps numbers from start to stop, both included",
+}
+op "eye" {
+  "n: int", "m: int = -1", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  help = "[n, m] with ones on the diagonal",
+}
+op "empty_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "uninitialized, shaped and laid out like x",
+}
+op "zeros_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "zeros, shaped and laid out like x",
+}
+op "ones_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "ones, shaped and laid out like x",
+}
+op "full_like" {
+  "x", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = {value = "g", x = "nil"},
+  help = "filled with value, shaped and laid out like x",
+}
+op "rand_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "uniform in [0, 1), shaped and laid out like x",
+}
+op "randn_like" {
+  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
+  grad = "none",
+  help = "standard normal, shaped and laid out like x",
+}

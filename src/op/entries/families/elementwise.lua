@@ -1,0 +1,703 @@
+--- Elementwise ops: arithmetic, functions, activations, comparisons, bits.
+local op = ...
+
+op "add" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "x + alpha * other", whole = "alpha",
+  grad = {x = "g", other = "scaled(g, alpha)"},
+  help = "x + alpha * other",
+}
+op "sub" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "x - alpha * other", whole = "alpha",
+  needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
+  grad = {x = "g", other = "scaled(g, -alpha)"},
+  help = "x - alpha * other",
+}
+op "rsub" {
+  "x: scalar", "other: scalar", options = {"alpha: number = 1"},
+  elementwise = "other - alpha * x", whole = "alpha",
+  needs = {{"!is_bool(x) && !is_bool(other)", "not defined for bool; use :ne, :logical_not, or :int() first"}},
+  grad = {x = "scaled(g, -alpha)", other = "g"},
+  help = "other - alpha * x",
+}
+op "mul" {
+  "x: scalar", "other: scalar",
+  elementwise = "x * other",
+  grad = {x = "g * other", other = "g * x"},
+  help = "x * other",
+}
+op "div" {
+  "x: scalar", "other: scalar", options = {"rounding_mode: rounding_mode = none"},
+  elementwise = "x / other", gives = "float",
+  grad = {x = "g / other", other = "-(g * y / other)"},
+  forms = {
+    {when = "rounding_mode == 'floor'", "floor_divide(x, other)"},
+    {when = "rounding_mode == 'trunc'", "trunc_divide(x, other)"},
+  },
+  help = "x / other; integers give float32, but keep their dtype where it is rounded down ('floor') or "
+    .. "towards 0 ('trunc')",
+}
+op "floor_divide" {
+  "x: scalar", "other: scalar",
+  elementwise = "floor_divide(x, other)", divides = "other",
+  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
+  help = "x / other rounded down; dtype kept",
+}
+op "trunc_divide" {
+  "x: scalar", "other: scalar",
+  elementwise = "trunc_divide(x, other)", divides = "other",
+  grad = {x = "zeros_like(g)", other = "zeros_like(g)"},
+  help = "x / other rounded towards 0; dtype kept",
+}
+op "remainder" {
+  "x: scalar", "other: scalar",
+  elementwise = "remainder(x, other)", divides = "other",
+  grad = {x = "g", other = "-(g * floor(x / other))"},
+  help = "x modulo other, with other's sign",
+}
+op "fmod" {
+  "x: scalar", "other: scalar",
+  elementwise = "fmod(x, other)", divides = "other",
+  grad = {x = "g", other = "-(g * trunc(x / other))"},
+  help = "x modulo other, with x's sign",
+}
+op "pow" {
+  "x: scalar", "exponent: scalar",
+  elementwise = "pow(x, exponent)",
+  grad = {
+    x = "exponent == 0 ? 0 : g * (exponent * pow(x, exponent - 1))",
+    exponent = "x == 0 && exponent >= 0 ? 0 : g * (y * log(x))",
+  },
+  bool = "use :int() first",
+  needs = {
+    {"is_float(x) || is_float(exponent) || !is_number(exponent) || value_of(exponent) >= 0",
+      "integers to a negative integer power are not integers; use x:float()"},
+  },
+  autocast = "keep_gpu", help = "x to the power of exponent",
+}
+op "xlogy" {
+  "x: scalar", "other: scalar",
+  elementwise = "isnan(other) ? other : x == 0 ? 0 : x * log(other)", gives = "float",
+  grad = {x = "x == 0 && other <= 0 ? 0 : g * log(other)", other = "g * x / other"},
+  help = "x * log(other), 0 where x is",
+}
+op "hypot" {
+  "x: scalar", "other: scalar",
+  elementwise = "hypot(x, other)", gives = "float",
+  grad = {x = "g * (x / y)", other = "g * (other / y)"},
+  help = "sqrt(x^2 + other^2), without overflow",
+}
+op "atan2" {
+  "x: scalar", "other: scalar",
+  elementwise = "atan2(x, other)", gives = "float",
+  grad = {
+    x = "x == 0 && other == 0 ? 0 : g * (other / (x * x + other * other))",
+    other = "x == 0 && other == 0 ? 0 : -(g * (x / (x * x + other * other)))",
+  },
+  autocast = "widest", help = "the angle of (other, x) in radians, from -pi to pi",
+}
+op "copysign" {
+  "x: scalar", "other: scalar",
+  elementwise = "copysign(x, other)", gives = "float",
+  grad = {x = "x == 0 ? 0 : g * (y / x)", other = "zeros_like(g)"},
+  help = "|x| with the sign of other, of -0 too",
+}
+op "logaddexp" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == other ? x + 0.69314718055994531 : maximum(x, other) + log1p(exp(-abs(x - other)))",
+  gives = "float",
+  grad = {x = "g / (1 + exp(other - x))", other = "g / (1 + exp(x - other))"},
+  help = "log(e^x + e^other), without overflow",
+}
+op "logaddexp2" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == other ? x + 1 : maximum(x, other) + 1.4426950408889634 * log1p(exp2(-abs(x - other)))",
+  gives = "float",
+  grad = {x = "g / (1 + exp2(other - x))", other = "g / (1 + exp2(x - other))"},
+  help = "log2(2^x + 2^other), without overflow",
+}
+op "ldexp" {
+  "x: scalar", "other: scalar",
+  elementwise = "x * exp2(other)", gives = "float",
+  grad = {x = "g * exp2(other)", other = "g * (y * 0.69314718055994531)"},
+  help = "x * 2^other",
+}
+op "heaviside" {
+  "x: scalar", "values: scalar",
+  elementwise = "x == 0 ? values : x > 0", grad = "none",
+  help = "0 below 0, 1 above it, values at 0",
+}
+op "maximum" {
+  "x: scalar", "other: scalar",
+  elementwise = "x > other || isnan(x) ? x : other",
+  grad = {x = "x == other ? g * 0.5 : x < other ? 0 : g", other = "x == other ? g * 0.5 : x > other ? 0 : g"},
+  help = "the larger of each pair; NaN wins",
+}
+op "minimum" {
+  "x: scalar", "other: scalar",
+  elementwise = "x < other || isnan(x) ? x : other",
+  grad = {x = "x == other ? g * 0.5 : x > other ? 0 : g", other = "x == other ? g * 0.5 : x < other ? 0 : g"},
+  help = "the smaller of each pair; NaN wins",
+}
+op "fmax" {
+  "x: scalar", "other: scalar",
+  elementwise = "x >= other || isnan(other) ? x : other",
+  grad = {x = "x >= other || isnan(other) ? g : 0", other = "x >= other || isnan(other) ? 0 : g"},
+  help = "the larger of each pair; NaN only where both are",
+}
+op "fmin" {
+  "x: scalar", "other: scalar",
+  elementwise = "x <= other || isnan(other) ? x : other",
+  grad = {x = "x <= other || isnan(other) ? g : 0", other = "x <= other || isnan(other) ? 0 : g"},
+  help = "the smaller of each pair; NaN only where both are",
+}
+op "neg" {"x", elementwise = "-x", bool = "use :int() or :logical_not()", grad = {x = "-g"}, help = "-x"}
+op "abs" {
+  "x", elementwise = "abs(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "g * sign(x)"},
+  help = "absolute value",
+}
+op "sign" {"x", elementwise = "(x > 0) - (x < 0)", grad = {x = "zeros_like(g)"}, help = "-1, 0 or 1"}
+op "exp" {"x", elementwise = "exp(x)", gives = "float", grad = {x = "g * y"}, autocast = "keep_gpu", help = "e^x"}
+op "exp2" {"x", elementwise = "exp2(x)", gives = "float", grad = {x = "g * y * 0.69314718055994531"}, help = "2^x"}
+op "expm1" {
+  "x",
+  elementwise = "expm1(x)", gives = "float",
+  grad = {x = "g * (y + 1)"},
+  autocast = "keep_gpu", help = "e^x - 1, exact near 0",
+}
+op "log" {
+  "x",
+  elementwise = "log(x)", gives = "float",
+  grad = {x = "g / x"},
+  autocast = "keep_gpu", help = "natural logarithm",
+}
+op "log2" {
+  "x",
+  elementwise = "log2(x)", gives = "float",
+  grad = {x = "g / (x * 0.69314718055994531)"},
+  autocast = "keep_gpu", help = "logarithm to base 2",
+}
+op "log10" {
+  "x",
+  elementwise = "log10(x)", gives = "float",
+  grad = {x = "g / (x * 2.3025850929940457)"},
+  autocast = "keep_gpu", help = "logarithm to base 10",
+}
+-- NaN as eps is smaller and larger than nothing.
+op "logit" {
+  "x", "eps: number = nan",
+  elementwise = "log((x < eps ? eps : x > 1 - eps ? 1 - eps : x) / (1 - (x < eps ? eps : x > 1 - eps ? 1 - eps : x)))",
+  gives = "float",
+  grad = {x = "x < eps || x > 1 - eps ? 0 : g / (x * (1 - x)) + 0 * sqrt(x * (1 - x))"},
+  help = "log(x / (1 - x)), of x limited to [eps, 1 - eps] where eps is given",
+}
+op "log1p" {
+  "x",
+  elementwise = "log1p(x)", gives = "float",
+  grad = {x = "g / (x + 1)"},
+  autocast = "keep_gpu", help = "log(1 + x), exact near 0",
+}
+op "sqrt" {"x", elementwise = "sqrt(x)", gives = "float", grad = {x = "g / (y * 2)"}, help = "square root"}
+op "rsqrt" {
+  "x",
+  elementwise = "1 / sqrt(x)", gives = "float",
+  grad = {x = "g * -0.5 * (y * (y * y))"},
+  autocast = "keep_gpu", help = "1 / sqrt(x)",
+}
+op "reciprocal" {
+  "x",
+  elementwise = "1 / x", gives = "float",
+  grad = {x = "-(g * (y * y))"},
+  autocast = "keep_gpu", help = "1 / x",
+}
+op "square" {
+  "x",
+  elementwise = "x * x", gives = "number",
+  grad = {x = "g * (x * 2)"},
+  autocast = "keep_gpu", help = "x * x",
+}
+op "sin" {"x", elementwise = "sin(x)", gives = "float", grad = {x = "g * cos(x)"}, help = "sine of x radians"}
+op "cos" {"x", elementwise = "cos(x)", gives = "float", grad = {x = "-(g * sin(x))"}, help = "cosine of x radians"}
+op "tan" {
+  "x",
+  elementwise = "tan(x)", gives = "float",
+  grad = {x = "g * (1 + y * y)"},
+  autocast = "keep_gpu", help = "tangent of x radians",
+}
+op "asin" {
+  "x",
+  elementwise = "asin(x)", gives = "float",
+  grad = {x = "g * rsqrt(1 - x * x)"},
+  autocast = "keep_gpu", help = "the angle in radians whose sine is x",
+}
+op "acos" {
+  "x",
+  elementwise = "acos(x)", gives = "float",
+  grad = {x = "-(g * rsqrt(1 - x * x))"},
+  autocast = "keep_gpu", help = "the angle in radians whose cosine is x",
+}
+op "atan" {
+  "x",
+  elementwise = "atan(x)", gives = "float",
+  grad = {x = "g / (x * x + 1)"},
+  help = "the angle in radians whose tangent is x",
+}
+op "sinc" {
+  "x",
+  elementwise = "x == 0 ? 1 : sin(3.14159265358979324 * x) / (3.14159265358979324 * x)", gives = "float",
+  grad = {
+    x = "x == 0 ? 0 : g * ((3.14159265358979324 * x * cos(3.14159265358979324 * x) - sin(3.14159265358979324 * x))"
+      .. " / (3.14159265358979324 * x * x))",
+  },
+  help = "sin(pi x) / (pi x), 1 at 0",
+}
+op "deg2rad" {
+  "x",
+  elementwise = "x * 0.017453292519943296", gives = "float",
+  grad = {x = "g * 0.017453292519943296"},
+  help = "degrees to radians",
+}
+op "rad2deg" {
+  "x",
+  elementwise = "x * 57.295779513082321", gives = "float",
+  grad = {x = "g * 57.295779513082321"},
+  help = "radians to degrees",
+}
+-- A difference of e^x - 1, which unlike one of e^x is exact near 0.
+op "sinh" {
+  "x",
+  elementwise = "0.5 * (expm1(x) - expm1(-x))", gives = "float",
+  grad = {x = "g * (0.5 * (exp(x) + exp(-x)))"},
+  autocast = "keep_gpu", help = "hyperbolic sine",
+}
+op "cosh" {
+  "x",
+  elementwise = "0.5 * (exp(x) + exp(-x))", gives = "float",
+  grad = {x = "g * sinh(x)"},
+  autocast = "keep_gpu", help = "hyperbolic cosine",
+}
+op "asinh" {
+  "x", elementwise = "asinh(x)", gives = "float", grad = {x = "g * rsqrt(x * x + 1)"},
+  help = "inverse hyperbolic sine",
+}
+op "acosh" {
+  "x", elementwise = "acosh(x)", gives = "float", grad = {x = "g * rsqrt(x * x - 1)"},
+  help = "inverse hyperbolic cosine",
+}
+op "atanh" {
+  "x", elementwise = "atanh(x)", gives = "float", grad = {x = "g / (1 - x * x)"},
+  help = "inverse hyperbolic tangent",
+}
+op "tanh" {"x", elementwise = "tanh(x)", gives = "float", grad = {x = "g * (1 - y * y)"}, help = "hyperbolic tangent"}
+-- 2 / sqrt(pi)
+op "erf" {
+  "x",
+  elementwise = "erf(x)", gives = "float",
+  grad = {x = "g * (1.1283791670955126 * exp(-(x * x)))"},
+  help = "error function",
+}
+op "erfc" {
+  "x",
+  elementwise = "erfc(x)", gives = "float",
+  grad = {x = "-(g * (1.1283791670955126 * exp(-(x * x))))"},
+  help = "1 - erf(x), exact where that is small",
+}
+-- The rational approximations are Blair, Edwards and Johnson's (1976) as PyTorch has them: of x within 0.7, and of
+-- sqrt(-log((1 - |x|) / 2)) beyond; then one step by Halley. 2 / sqrt(pi)
+local near = "x * (((-0.140543331 * (x * x) + 0.914624893) * (x * x) - 1.645349621) * (x * x) + 0.886226899)"
+  .. " / ((((0.012229801 * (x * x) - 0.329097515) * (x * x) + 1.442710462) * (x * x) - 2.118377725) * (x * x) + 1)"
+local z = "sqrt(-log((1 - abs(x)) * 0.5))"
+local far = ("(((1.641345311 * z + 3.429567803) * z - 1.624906493) * z - 1.970840454)"
+  .. " / ((1.637067800 * z + 3.543889200) * z + 1)"):gsub("z", z)
+local first = ("(abs(x) <= 0.7 ? %s : copysign(%s, x))"):format(near, far)
+local off = ("((erf(%s) - x) / (1.1283791670955126 * exp(-(%s * %s))))"):format(first, first, first)
+op "erfinv" {
+  "x",
+  elementwise = ("abs(x) == 1 ? x / (1 - x * x) : %s - %s / (1 + %s * %s)"):format(first, off, first, off),
+  gives = "float",
+  grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
+  autocast = "keep_gpu", help = "the number whose erf is x",
+}
+op "sigmoid" {
+  "x",
+  elementwise = "1 / (1 + exp(-x))", gives = "float",
+  grad = {x = "g * (y * (1 - y))"},
+  help = "1 / (1 + e^-x)",
+}
+op "mul_sigmoid" {
+  "x", "gate",
+  elementwise = "x / (1 + exp(-gate))", gives = "float",
+  grad = {x = "g * sigmoid(gate)", gate = "g * x * (sigmoid(gate) * sigmoid(-gate))"},
+  help = "x * sigmoid(gate), which glu makes of halves",
+}
+op "log_sigmoid" {
+  "x",
+  elementwise = "(x > 0 ? 0 : x) - log1p(exp(-abs(x)))", gives = "float",
+  grad = {x = "g * sigmoid(-x)"},
+  help = "log(sigmoid(x)), without overflow",
+}
+op "relu" {
+  "x", elementwise = "x < 0 ? 0 : x", bool = "use :int() or :logical_not()",
+  grad = {x = "y <= 0 ? 0 : g"},
+  help = "max(x, 0); NaN stays NaN",
+}
+op "relu6" {
+  "x",
+  elementwise = "x < 0 ? 0 : x > 6 ? 6 : x",
+  grad = {x = "x > 0 && x < 6 ? g : 0"},
+  help = "x limited to [0, 6]; NaN stays NaN",
+}
+op "leaky_relu" {
+  "x", "negative_slope: number = 0.01",
+  elementwise = "x > 0 ? x : x * negative_slope", gives = "float",
+  grad = {x = "x > 0 ? g : g * negative_slope"},
+  help = "x, or negative_slope * x below 0",
+}
+op "prelu" {
+  "x", "weight",
+  elementwise = "x > 0 ? x : weight * x", gives = "float",
+  grad = {x = "x > 0 ? g : weight * g", weight = "x > 0 ? 0 : x * g"},
+  needs = {
+    {"ndim_of(weight) != 1 || numel_of(weight) == 1 || ndim_of(x) > 1 && size_of(x)[2] == numel_of(weight)",
+      "weight is {weight}, x {x}; weight has to be of one number, or of one for each of x's channels (dim 2)"},
+  },
+  forms = {
+    {when = "ndim_of(weight) == 1 && ndim_of(x) == 0", "prelu(x, squeeze(weight, 0))"},
+    {when = "ndim_of(weight) == 1 && numel_of(weight) > 1 && ndim_of(x) > 2",
+      "prelu(x, along(weight, 1, ndim_of(x)))"},
+  },
+  help = "x, or weight * x below 0; weight of one number, or of one for each channel",
+}
+op "threshold" {
+  "x", "threshold: number", "value: number",
+  elementwise = "x <= threshold ? value : x", bool = "use :int() first",
+  grad = {x = "x <= threshold ? 0 : g"},
+  help = "x where it is larger than threshold, else value; NaN stays NaN",
+}
+op "hardtanh" {
+  "x", "min_val: number = -1", "max_val: number = 1",
+  elementwise = "x < min_val ? min_val : x > max_val ? max_val : x", gives = "float",
+  grad = {x = "x > min_val && x < max_val ? g : 0"},
+  needs = {{"min_val <= max_val", "min_val is {min_val}, max_val {max_val}; it has to be the larger one"}},
+  help = "x limited to [min_val, max_val]; NaN stays NaN",
+}
+op "hardsigmoid" {
+  "x",
+  elementwise = "(x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  grad = {x = "x > -3 && x < 3 ? g / 6 : 0"},
+  help = "x / 6 + 0.5 limited to [0, 1]",
+}
+op "hardswish" {
+  "x",
+  elementwise = "x * (x < -3 ? 0 : x > 3 ? 6 : x + 3) / 6", gives = "float",
+  grad = {x = "x < -3 ? 0 : x <= 3 ? g * (x / 3 + 0.5) : g"},
+  help = "x * hardsigmoid(x)",
+}
+op "elu" {
+  "x", "alpha: number = 1",
+  elementwise = "x > 0 ? x : alpha * expm1(x)", gives = "float",
+  grad = {x = "x > 0 ? g : g * (alpha * exp(x))"},
+  help = "x, or alpha * (e^x - 1) below 0",
+}
+-- Klambauer et al. 2017
+op "selu" {
+  "x",
+  elementwise = "1.0507009873554805 * (x > 0 ? x : 1.6732632423543773 * expm1(x))", gives = "float",
+  grad = {x = "x > 0 ? g * 1.0507009873554805 : g * (1.7580993408473769 * exp(x))"},
+  help = "1.0507 * elu(x, 1.67326): keeps mean 0 and variance 1",
+}
+op "celu" {
+  "x", "alpha: number = 1",
+  elementwise = "x > 0 ? x : alpha * expm1(x / alpha)", gives = "float",
+  needs = {{"alpha != 0", "alpha is 0, and x is divided by it"}},
+  grad = {x = "x > 0 ? g : g * exp(x / alpha)"},
+  help = "x, or alpha * (e^(x / alpha) - 1) below 0",
+}
+op "softsign" {
+  "x",
+  elementwise = "x / (1 + abs(x))", gives = "float",
+  grad = {x = "g / ((1 + abs(x)) * (1 + abs(x)))"},
+  help = "x / (1 + |x|)",
+}
+op "hardshrink" {
+  "x", "lambd: number = 0.5",
+  elementwise = "x >= -lambd && x <= lambd ? 0 : x", gives = "float",
+  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
+  help = "x, or 0 within lambd of 0; NaN stays NaN",
+}
+op "softshrink" {
+  "x", "lambd: number = 0.5",
+  elementwise = "x > lambd ? x - lambd : x < -lambd ? x + lambd : x * 0", gives = "float",
+  needs = {{"lambd >= 0", "lambd is {lambd}, and may not be negative"}},
+  grad = {x = "x >= -lambd && x <= lambd ? 0 : g"},
+  help = "x moved towards 0 by lambd, not beyond; NaN stays NaN",
+}
+op "tanhshrink" {
+  "x",
+  elementwise = "x - tanh(x)", gives = "float",
+  grad = {x = "g * (tanh(x) * tanh(x))"},
+  help = "x - tanh(x)",
+}
+-- Phi(x) + x phi(x): 1 / sqrt(2), 1 / sqrt(2 pi)
+op "gelu" {
+  "x", options = {"approximate: approximate = none"},
+  elementwise = "0.5 * x * (1 + erf(x * 0.70710678118654752440))", gives = "float",
+  grad = {x = "g * (0.5 * (1 + erf(x * 0.70710678118654752)) + x * 0.39894228040143268 * exp(-0.5 * (x * x)))"},
+  forms = {{when = "approximate == 'tanh'", "gelu_tanh(x)"}},
+  help = "x * Phi(x), exact (erf), or by its approximation with approximate = 'tanh'",
+}
+-- The approximation is x s(u) with s the sigmoid, u = 2 sqrt(2 / pi) (x + 0.044715 x^3); the gradient
+-- s(u) (1 + x (1 - s(u)) u'), 1 - s(u) being s(-u).
+local u = "x * (1.5957691216057308 + 0.071354816272600252 * (x * x))"
+op "gelu_tanh" {
+  "x",
+  elementwise = "0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)))", gives = "float",
+  grad = {
+    x = "g * (sigmoid(" .. u .. ") * (1 + sigmoid(-(" .. u .. "))"
+      .. " * (x * (1.5957691216057308 + 0.21406444881780076 * (x * x)))))",
+  },
+  help = "gelu by its tanh approximation",
+}
+op "silu" {
+  "x",
+  elementwise = "x / (1 + exp(-x))", gives = "float",
+  grad = {x = "g * (sigmoid(x) * (1 + x * sigmoid(-x)))"},
+  help = "x * sigmoid(x)",
+}
+-- x tanh(softplus(x)): with e = e^x and n = e (e + 2) the tanh is n / (n + 2), and 1 to the last bit from 20 on.
+local e = "exp(x > 20 ? 20 : x)"
+local n = ("%s * (%s + 2)"):format(e, e)
+local tanh = ("%s / (%s + 2)"):format(n, n)
+op "mish" {
+  "x",
+  elementwise = ("x * (%s)"):format(tanh), gives = "float",
+  grad = {x = ("g * (%s + x * sigmoid(x) * (1 - %s * (%s)))"):format(tanh, tanh, tanh)},
+  help = "x * tanh(softplus(x))",
+}
+op "softplus" {
+  "x", "beta: number = 1", "threshold: number = 20",
+  elementwise = "x * beta > threshold ? x : ((x * beta < 0 ? 0 : x * beta) + log1p(exp(-abs(x * beta)))) / beta",
+  gives = "float",
+  grad = {x = "x * beta > threshold ? g : g * sigmoid(x * beta)"},
+  autocast = "keep_gpu", help = "log(1 + e^(beta x)) / beta; x itself where beta x is larger than threshold",
+}
+op "bce" {
+  "x", "target",
+  elementwise = "(target - 1) * (log1p(-x) < -100 ? -100 : log1p(-x)) - target * (log(x) < -100 ? -100 : log(x))",
+  gives = "float",
+  grad = {x = "g * (x - target) / maximum((1 - x) * x, 1e-12)", target = "g * (log(1 - x) - log(x))"},
+  help = "binary cross-entropy of each probability x; logarithms stop at -100",
+}
+op "huber" {
+  "x", "target", options = {"delta: number = 1"},
+  elementwise = "abs(x - target) < delta ? 0.5 * ((x - target) * (x - target)) "
+    .. ": delta * (abs(x - target) - 0.5 * delta)",
+  gives = "float",
+  grad = {
+    x = "g * maximum(-delta, minimum(delta, x - target))",
+    target = "-(g * maximum(-delta, minimum(delta, x - target)))",
+  },
+  help = "half of (x - target)^2, and from delta on a straight line of that slope",
+}
+op "relative_entropy" {
+  "x", "target",
+  elementwise = "(target == 0 ? 0 : target * log(target)) - target * x", gives = "float",
+  -- without a limit at 0, as PyTorch's
+  grad = {x = "-(g * target)", target = "g * ((target == 0 ? 0 : log(target)) + target / target - x)"},
+  help = "target (log target - x), of log-probabilities x",
+}
+op "floor" {
+  "x", elementwise = "floor(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded down",
+}
+op "ceil" {
+  "x", elementwise = "ceil(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded up",
+}
+op "round" {
+  "x", options = {"decimals: int = 0"},
+  elementwise = "round(x)",
+  grad = {x = "zeros_like(g)"},
+  bool = "use :int() or :logical_not()",
+  needs = {
+    {"decimals == 0 || is_float(x)", "decimals are for floating x, got {dtype_of(x)}; use :float() first"},
+    {"decimals == 0 || decimals >= -largest_power(x) && decimals <= largest_power(x)", "decimals is {decimals}; "
+      .. "10^{decimals} is beyond {largest_power(x) > 38 ? 'float64' : 'float32'}, which has -{largest_power(x)} to "
+      .. "{largest_power(x)}"},
+  },
+  -- These powers are exact up to 10^22.
+  forms = {
+    {when = "decimals > 0", "round_scaled(x, power_of_ten(decimals), 1)"},
+    {when = "decimals < 0", "round_scaled(x, 1, power_of_ten(-decimals))"},
+  },
+  help = "rounded to nearest, halves to even; to so many decimals, negative: to tens, hundreds, …",
+}
+op "round_scaled" {
+  "x", "factor: number", "divisor: number",
+  elementwise = "round(x * factor / divisor) * divisor / factor", gives = "float",
+  grad = {x = "zeros_like(g)"},
+  help = "round(x * factor / divisor) * divisor / factor, which round makes of decimals",
+}
+op "trunc" {
+  "x", elementwise = "trunc(x)", bool = "use :int() or :logical_not()",
+  grad = {x = "zeros_like(g)"},
+  help = "rounded towards 0",
+}
+op "frac" {"x", elementwise = "x - trunc(x)", bool = "use :int() first", grad = {x = "g"}, help = "x - trunc(x)"}
+-- Of tensors, ties share unless min is max, and max has what is beyond both; of numbers, x has only what is between.
+op "clamp" {
+  "x", "min: scalar?", "max: scalar?",
+  elementwise = "minimum(max, maximum(min, x))",
+  grad = {
+    x = "x < min || x > max ? 0 : min < max && (x == min || x == max) ? g * 0.5 : g",
+    min = "x < min && min <= max ? g : x == min && min < max ? g * 0.5 : 0",
+    max = "max < min || x > max && min <= max ? g : x == max && min < max ? g * 0.5 : 0",
+  },
+  bool = "use :int() or :logical_not()",
+  needs = {{"given(min) || given(max)", "min and max are both missing; give one of them, or both"}},
+  forms = { -- numbers: the gradient at ties is another than that of bounds that are tensors
+    {when = "is_float(x) && (!given(min) || is_number(min)) && (!given(max) || is_number(max))",
+      "clamp_range(x, given(min) ? value_of(min) : -inf, given(max) ? value_of(max) : inf)"},
+    {when = "!given(max)", "maximum(x, min)"},
+    {when = "!given(min)", "minimum(x, max)"},
+  },
+  help = "x limited to [min, max], numbers or tensors, either may be nil; max where min is larger; NaN wins",
+}
+op "clamp_range" {
+  "x", "min: number = -inf", "max: number = inf",
+  elementwise = "minimum(max, maximum(min, x))", gives = "float",
+  grad = {x = "x > min && x < max ? g : 0"},
+  help = "clamp of floating x to numbers",
+}
+op "where" {
+  "condition: mask", "x: scalar", "other: scalar",
+  elementwise = "condition != 0 ? x : other",
+  grad = {x = "condition ? g : 0", other = "condition ? 0 : g"},
+  help = "x where condition holds, else other",
+}
+-- Exact at both ends.
+op "lerp" {
+  "x", "end", "weight: scalar",
+  elementwise = "abs(weight) < 0.5 ? x + weight * (end - x) : end - (end - x) * (1 - weight)", gives = "float",
+  grad = {x = "g * (1 - weight)", ["end"] = "g * weight", weight = "g * (end - x)"},
+  help = "x + weight * (end - x)",
+}
+op "addcmul" {
+  "x", "tensor1", "tensor2", options = {"value: number = 1"},
+  elementwise = "x + value * tensor1 * tensor2", whole = "value",
+  grad = {x = "g", tensor1 = "g * (tensor2 * value)", tensor2 = "g * (tensor1 * value)"},
+  autocast = "widest", help = "x + value * tensor1 * tensor2",
+}
+op "addcdiv" {
+  "x", "tensor1", "tensor2", options = {"value: number = 1"},
+  elementwise = "x + value * (tensor1 / tensor2)", gives = "float",
+  grad = {
+    x = "g", tensor1 = "g * (value / tensor2)",
+    tensor2 = "-(g * (value * tensor1 / (tensor2 * tensor2)))",
+  },
+  autocast = "widest", help = "x + value * tensor1 / tensor2",
+}
+op "masked_fill" {
+  "x", "mask: mask", "value: scalar",
+  elementwise = "mask != 0 ? value : x", gives = "x",
+  needs = {{"ndim_of(value) == 0", "value has to be a number or 0-d, got {value}"}},
+  grad = {x = "mask ? 0 : g", value = "mask ? g : 0"},
+  help = "x with value where mask holds",
+}
+
+-- Comparisons and logic give bool.
+op "eq" {"x: scalar", "other: scalar", elementwise = "x == other", gives = "bool", grad = "none", help = "x == other"}
+op "ne" {"x: scalar", "other: scalar", elementwise = "x != other", gives = "bool", grad = "none", help = "x ~= other"}
+op "lt" {"x: scalar", "other: scalar", elementwise = "x < other", gives = "bool", grad = "none", help = "x < other"}
+op "le" {"x: scalar", "other: scalar", elementwise = "x <= other", gives = "bool", grad = "none", help = "x <= other"}
+op "gt" {"x: scalar", "other: scalar", elementwise = "x > other", gives = "bool", grad = "none", help = "x > other"}
+op "ge" {"x: scalar", "other: scalar", elementwise = "x >= other", gives = "bool", grad = "none", help = "x >= other"}
+op "logical_and" {
+  "x: scalar", "other: scalar",
+  elementwise = "x != 0 && other != 0", gives = "bool",
+  grad = "none",
+  help = "both nonzero",
+}
+op "logical_or" {
+  "x: scalar", "other: scalar",
+  elementwise = "x != 0 || other != 0", gives = "bool",
+  grad = "none",
+  help = "either nonzero",
+}
+op "logical_not" {"x", elementwise = "x == 0", gives = "bool", grad = "none", help = "zero"}
+op "logical_xor" {
+  "x: scalar", "other: scalar",
+  elementwise = "x == 0 ? other != 0 : other == 0", gives = "bool",
+  grad = "none",
+  help = "one of the two nonzero",
+}
+op "isnan" {"x", elementwise = "isnan(x)", gives = "bool", grad = "none", help = "is NaN"}
+op "isfinite" {"x", elementwise = "x - x == 0", gives = "bool", grad = "none", help = "is neither NaN nor infinite"}
+
+op "isinf" {"x", elementwise = "isnan(x - x) && !isnan(x)", gives = "bool", grad = "none", help = "is infinite"}
+op "isposinf" {"x", elementwise = "x > 0 && x - x != 0", gives = "bool", grad = "none", help = "is inf"}
+op "isneginf" {"x", elementwise = "x < 0 && x - x != 0", gives = "bool", grad = "none", help = "is -inf"}
+op "isclose" {
+  "x", "other", options = {"rtol: number = 1e-5", "atol: number = 1e-8", "equal_nan = false"},
+  formula = {
+    "left = is_float(x) ? x : x / 1",
+    "right = is_float(other) ? other : other / 1",
+    "close = left == right || abs(left - right) <= abs(right) * rtol + atol && isfinite(right)",
+    "equal_nan ? close || isnan(left) && isnan(right) : close",
+  },
+  grad = "none",
+  help = "equal, or |x - other| <= atol + rtol * |other|; with equal_nan both NaN too",
+}
+op "nan_to_num" {
+  "x", "nan: number = 0", "posinf: number = nan", "neginf: number = nan",
+  elementwise = "isnan(x) ? nan : x - x == 0 ? x : x > 0 ? posinf : neginf",
+  grad = {x = "x - x == 0 ? g : 0"},
+  forms = {
+    {when = "posinf != posinf && is_float(x)", "nan_to_num(x, nan, largest(x), neginf)"},
+    {when = "neginf != neginf && is_float(x)", "nan_to_num(x, nan, posinf, -largest(x))"},
+  },
+  help = "x with numbers for NaN, inf and -inf, these at first the largest and the least of x's dtype",
+}
+op "signbit" {"x", elementwise = "copysign(1, x) < 0", gives = "bool", grad = "none", help = "is negative, or -0"}
+
+-- Bits of integers; of bool too, but for shifts.
+op "bitwise_and" {
+  "x: scalar", "other: scalar", elementwise = "x & other", takes = "integers", grad = "none",
+  help = "bits that both have",
+}
+op "bitwise_or" {
+  "x: scalar", "other: scalar", elementwise = "x | other", takes = "integers", grad = "none",
+  help = "bits that either has",
+}
+op "bitwise_xor" {
+  "x: scalar", "other: scalar", elementwise = "x ^ other", takes = "integers", grad = "none",
+  help = "bits that one of the two has",
+}
+op "bitwise_not" {
+  "x", elementwise = "~x", takes = "integers", grad = "none",
+  forms = {{when = "is_bool(x)", "logical_not(x)"}},
+  help = "all bits the other way round; logical_not of bool",
+}
+op "bitwise_left_shift" {
+  "x: scalar", "other: scalar", elementwise = "other < 0 || other > 63 ? 0 : x << (other & 63)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "x * 2^other",
+}
+op "bitwise_right_shift" {
+  "x: scalar", "other: scalar", elementwise = "x >> (other < 0 || other > 63 ? 63 : other)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "x / 2^other, rounded down",
+}
+op "gcd" {
+  "x: scalar", "other: scalar", elementwise = "gcd(x, other)", takes = "integers", bool = "use :int() first",
+  grad = "none", help = "greatest common divisor",
+}
+op "lcm" {
+  "x: scalar", "other: scalar", elementwise = "abs(trunc_divide(x, gcd(x, other)) * other)", takes = "integers",
+  bool = "use :int() first", grad = "none",
+  help = "least common multiple",
+}

@@ -1,0 +1,109 @@
+--- Joining, picking, counting, and writing in place; indices count from 1.
+local op = ...
+
+op "cat" {
+  "tensors: tensors", "dim: dim?",
+  grad = {tensors = "cat_grad(g, dim, sizes, at, before)"},
+  autocast = "widest", help = "joined along dim (the first by default)",
+}
+op "pad" {
+  "x", "pad: size", "mode: pad_mode = constant", "value: number = 0", kind = "composite",
+  help = "x with pad[1] entries before and pad[2] after its last dim, pad[3] and pad[4] around the one "
+    .. "before, …; negative ones cut off; mode says what they hold: value, or x mirrored, its edge repeated, x "
+    .. "from the other side",
+}
+op "stack" {
+  "tensors: tensors", "dim: dim?", kind = "composite",
+  autocast = "widest", help = "joined along a new dim (the first by default)",
+}
+op "gather" {
+  "x", "dim: dim", "index",
+  grad = {x = "scatter_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  help = "out[i][j] = x[index[i][j]][j] for dim 1",
+}
+op "scatter_add" {
+  "x", "dim: dim", "index", "src",
+  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
+  autocast = "widest", help = "x with src added at index along dim; also scatter_add_",
+}
+op "index_select" {
+  "x", "dim: dim", "index",
+  grad = {x = "index_add(zeros_of(g, size_of(x)), dim, index, g)"},
+  help = "the entries of dim named by a 1-d index",
+}
+op "index_add" {
+  "x", "dim: dim", "index", "src",
+  grad = {x = "g", src = "index_select(g, dim, index)"},
+  help = "x with src's entries added where a 1-d index says",
+}
+op "index_get" {
+  "x", "indices: tensors or nil",
+  grad = {x = "index_put(zeros_of(g, size_of(x)), indices, g, true)"},
+  help = "x[indices]: one index tensor or nil a dim, broadcast together; masks are made indices before",
+}
+op "index_put" {
+  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"},
+  grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
+  autocast = "widest", help = "x with values at indices; also index_put_",
+}
+op "nonzero" {
+  "x", options = {"as_tuple = false"},
+  grad = "none",
+  help = "[n, ndim] indices of the nonzero elements; as_tuple: a result [n] for each dim, as x[{…}] takes them",
+}
+op "topk" {
+  "x", "k: int", "dim: dim?", options = {"largest = true", "sorted = true"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, true, size_of(x))"},
+  help = "the k largest along dim (the last by default): values, indices",
+}
+op "one_hot" {
+  "x", "num_classes: int = -1",
+  grad = "none",
+  help = "int64 zeros with a 1 at each class of x, which counts from 1",
+}
+op "embedding" {
+  "index", "weight", options = {"padding_idx: int = 0"},
+  grad = {weight = "embedding_backward(g, index, size_of(weight)[1], padding_idx)"},
+  help = "rows of weight; padding_idx gets no gradient",
+}
+op "embedding_backward" {
+  "grad", "index", "num: int", "padding_idx: int",
+  grad = {
+    grad = {
+      "rows = embedding(index, g)",
+      "padding_idx > 0 ? masked_fill(rows, unsqueeze(index == padding_idx, -1), 0) : rows",
+    },
+  },
+  help = "gradient of embedding's weight, [num, features]",
+}
+
+-- ---- writing in place
+op "copy_" {
+  "x", "src: scalar", options = {"non_blocking = false"}, kind = "write",
+  grad = {x = "nil", src = "g"},
+  help = "x becomes src, converted and broadcast; non_blocking as for to",
+}
+op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
+op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
+op "normal_" {
+  "x", "mean: number = 0", "std: number = 1", kind = "write",
+  grad = {x = "nil"},
+  help = "drawn from a normal distribution",
+}
+op "uniform_" {
+  "x", "from: number = 0", "to: number = 1", kind = "write",
+  grad = {x = "nil"},
+  help = "drawn from [from, to)",
+}
+op "random_" {"x", "from: int", "to: int", kind = "write", grad = {x = "nil"}, help = "integers drawn from [from, to)"}
+op "bernoulli_" {"x", "p: number = 0.5", kind = "write", grad = {x = "nil"}, help = "1 with probability p, else 0"}
+op "scatter_add_" {
+  "x", "dim: dim", "index", "src", kind = "write",
+  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
+  help = "adds src at index along dim",
+}
+op "index_put_" {
+  "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
+  grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},
+  help = "writes values at indices",
+}

@@ -1,0 +1,130 @@
+--- Normalization, dropout.
+local op = ...
+
+-- y1, y2 are mean and inverse deviation, also of layer_norm. With xhat = (x - mean) invstd and w the weight, for n
+-- elements that share statistics:
+--   dx = invstd (w g - mean(w g) - xhat mean(w g xhat)),  dw = sum(g xhat),  db = sum(g)
+-- For double backward the statistics are made anew from x, since their gradients matter too.
+op "batch_norm" {
+  "x", "running_mean?", "running_var?", "weight?", "bias?",
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  writes = {"running_mean", "running_var", when = "training"},
+  grad = {
+    ["x, weight, bias"] = "batch_norm_backward(g, x, weight, y1, y2, "
+      .. "training ? nil : running_mean, training ? nil : running_var, training, eps)",
+  },
+  help = "x [N, C, ...] normalized a channel; training uses the batch and updates the running values",
+}
+op "batch_norm_backward" {
+  "grad", "x", "weight?", "save_mean?", "save_invstd?", "running_mean?", "running_var?", "training = false",
+  "eps: number = 1e-5",
+  results = 3,
+  grad = "formula",
+  formula = { -- x [N, C, ...]: statistics a channel
+    "dims = all_but(1, ndim_of(x))",
+    "centred = x - (training ? mean(x, dims, true) : along(running_mean, 1, ndim_of(x)))",
+    "invstd = rsqrt((training ? mean(square(centred), dims, true) : along(running_var, 1, ndim_of(x))) + eps)",
+    "xhat = centred * invstd",
+    "wg = given(weight) ? grad * along(weight, 1, ndim_of(x)) : grad",
+    "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
+    "sum(grad * xhat, dims)",
+    "sum(grad, dims)",
+  },
+  help = "gradients of batch_norm: x, weight, bias",
+}
+op "batch_norm_relu" {
+  "x", "running_mean?", "running_var?", "weight?", "bias?", "addend?",
+  options = {"training = false", "momentum: number = 0.1", "eps: number = 1e-5"}, hidden = 2,
+  writes = {"running_mean", "running_var", when = "training"},
+  grad = {
+    ["x, weight, bias, addend"] = "batch_norm_relu_backward(g, x, given(addend) ? y : nil, weight, bias, y1, y2, "
+      .. "training, eps)",
+  },
+  help = "relu(batch_norm(x) + addend) in fewer passes over memory; addend, of x's shape, may be nil",
+}
+op "batch_norm_relu_backward" {
+  "grad", "x", "y?", "weight?", "bias?", "save_mean", "save_invstd", "training = false", "eps: number = 1e-5",
+  results = 4,
+  grad = "formula",
+  formula = {
+    "dims = all_but(1, ndim_of(x))",
+    "centred = x - (training ? mean(x, dims, true) : along(save_mean, 1, ndim_of(x)))",
+    "invstd = training ? rsqrt(mean(square(centred), dims, true) + eps) : along(save_invstd, 1, ndim_of(x))",
+    "xhat = centred * invstd",
+    "scaled_x = given(weight) ? xhat * along(weight, 1, ndim_of(x)) : xhat",
+    "before_relu = given(y) ? y : given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+    "masked = masked_fill(grad, before_relu <= 0, 0)",
+    "wg = given(weight) ? masked * along(weight, 1, ndim_of(x)) : masked",
+    "training ? invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true)) : wg * invstd",
+    "sum(masked * xhat, dims)",
+    "sum(masked, dims)",
+    "given(y) ? masked : nil",
+  },
+  help = "gradients of batch_norm_relu: x, weight, bias, addend; y is its result, nil if there was no addend; then "
+    .. "the fourth is nil too",
+}
+op "layer_norm" {
+  "x", "normalized_shape: size", "weight?", "bias?", options = {"eps: number = 1e-5"}, hidden = 2,
+  grad = {["x, weight, bias"] = "layer_norm_backward(g, x, normalized_shape, y1, y2, weight, eps)"},
+  autocast = "keep_gpu", help = "x normalized over its last dims",
+}
+op "layer_norm_backward" {
+  "grad", "x", "normalized_shape: size", "save_mean", "save_rstd", "weight?", "eps: number = 1e-5", results = 3,
+  grad = "formula",
+  formula = { -- statistics over the last dims
+    "first = ndim_of(x) - length_of(normalized_shape)",
+    "dims = range(first, ndim_of(x))",
+    "centred = x - mean(x, dims, true)",
+    "invstd = rsqrt(mean(square(centred), dims, true) + eps)",
+    "xhat = centred * invstd",
+    "wg = given(weight) ? grad * weight : grad",
+    "invstd * (wg - mean(wg, dims, true) - xhat * mean(wg * xhat, dims, true))",
+    "first > 0 ? sum(grad * xhat, range(0, first)) : grad * xhat",
+    "first > 0 ? sum(grad, range(0, first)) : grad",
+  },
+  help = "gradients of layer_norm: x, weight, bias",
+}
+op "rms_norm" {
+  "x", "normalized_shape: size", "weight?", options = {"eps: number = nan"},
+  needs = {
+    {"ends_with(size_of(x), normalized_shape)",
+      "normalized_shape is {text_of(normalized_shape)}, x {x}; it has to be x's last sizes"},
+    {"!given(weight) || ends_with(normalized_shape, size_of(weight)) && ndim_of(weight) == length_of(normalized_shape)",
+      "weight is {weight}; it has to be of normalized_shape, {text_of(normalized_shape)}"},
+  },
+  formula = {
+    "dims = range(ndim_of(x) - length_of(normalized_shape), ndim_of(x))",
+    "scaled_x = x * rsqrt(mean(square(x), dims, true) + (eps == eps ? eps : epsilon_of(x)))",
+    "given(weight) ? scaled_x * weight : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x over the root of its mean square over the last dims, plus eps, by default the least above 1 in x's dtype",
+}
+op "group_norm" {
+  "x", "num_groups: int", "weight?", "bias?", options = {"eps: number = 1e-5"},
+  needs = {
+    {"ndim_of(x) >= 2", "x is {x}; [N, C, ...] wanted"},
+    {"divides(num_groups, size_of(x)[2])",
+      "{size_of(x)[2]} channels are not to be divided into {num_groups} groups"},
+    {"!given(weight) || ndim_of(weight) == 1 && size_of(weight)[1] == size_of(x)[2]",
+      "weight is {weight}; it has to hold one number for each of {size_of(x)[2]} channels"},
+    {"!given(bias) || ndim_of(bias) == 1 && size_of(bias)[1] == size_of(x)[2]",
+      "bias is {bias}; it has to hold one number for each of {size_of(x)[2]} channels"},
+  },
+  formula = {
+    "count = size_of(x)[1] * num_groups",
+    "each = numel_of(x) / (count > 0 ? count : 1)",
+    "normal = reshape(layer_norm(reshape(x, [count, each]), [each], nil, nil, eps), size_of(x))",
+    "scaled_x = given(weight) ? normal * along(weight, 1, ndim_of(x)) : normal",
+    "given(bias) ? scaled_x + along(bias, 1, ndim_of(x)) : scaled_x",
+  },
+  autocast = "keep_gpu",
+  help = "x [N, C, ...], the channels in num_groups groups, each of which is normalized by its own mean and variance; "
+    .. "weight and bias are of channels",
+}
+-- y1 is the mask.
+op "dropout" {
+  "x", "p: number = 0.5", "training = true", hidden = 1,
+  grad = {x = "training && p > 0 ? g * y1 * (p < 1 ? 1 / (1 - p) : 0) : g"},
+  help = "zeros with probability p, the rest divided by 1 - p",
+}

@@ -1,0 +1,135 @@
+--- Matrix products, and distances.
+local op = ...
+
+op "mm" {
+  "x", "other",
+  grad = {x = "mm(g, t(other))", other = "mm(t(x), g)"},
+  autocast = "lower", help = "[n, k] times [k, m]",
+}
+op "bmm" {
+  "x", "other",
+  grad = {x = "bmm(g, transpose(other, 1, 2))", other = "bmm(transpose(x, 1, 2), g)"},
+  autocast = "lower", help = "[b, n, k] times [b, k, m]",
+}
+op "addmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  grad = {input = "scaled(g, beta)", x = "scaled(mm(g, t(other)), alpha)", other = "scaled(mm(t(x), g), alpha)"},
+  autocast = "lower", help = "beta * input + alpha * x times other; input broadcasts",
+}
+op "linear" {
+  "x", "weight", "bias: scalar?",
+  grad = {x = "linear(g, t(weight))", weight = "mm(t(rows(g)), rows(x))", bias = "g"},
+  autocast = "lower",
+  -- A vector for weight is a matrix of one row, whose dim goes from the result; a bias of one number is added at last.
+  forms = {
+    {
+      when = "ndim_of(weight) == 1",
+      needs = {
+        {"ndim_of(x) > 0 && size_of(x)[-1] == size_of(weight)[1]", "x is {x}, weight {weight}: the last sizes differ"},
+        {"ndim_of(bias) == 0", "bias is {bias}; for a weight of one dim it has to be a number or 0-d"},
+      },
+      "y = squeeze(linear(x, unsqueeze(weight, 0)), -1)",
+      "given(bias) ? y + bias : y",
+    },
+    {when = "given(bias) && ndim_of(bias) == 0", "linear(x, weight) + bias"},
+  },
+  help = "x times weight transposed, plus bias; x [..., in], weight [out, in], bias [out] or a number; "
+    .. "weight [in] gives [...]",
+}
+op "matmul" {
+  "x", "other", kind = "composite",
+  autocast = "lower", help = "matrix product; leading dims broadcast; 1-d operands are vectors",
+}
+
+-- ---- products and distances
+local is_matrix = {"ndim_of(x) == 2", "x is {x}; it has to be a matrix"}
+op "mv" {
+  "x", "vec",
+  needs = {
+    {"ndim_of(x) == 2 && ndim_of(vec) == 1 && size_of(x)[2] == size_of(vec)[1]",
+      "x is {x}, vec {vec}; [n, m] and [m] wanted"},
+  },
+  formula = "squeeze(mm(x, unsqueeze(vec, 1)), [1])",
+  autocast = "lower", help = "a matrix times a vector",
+}
+local two_vectors = {
+  "ndim_of(x) == 1 && ndim_of(other) == 1 && size_of(x)[1] == size_of(other)[1]",
+  "x is {x}, other {other}; two vectors of one length wanted",
+}
+op "dot" {
+  "x", "other", needs = {two_vectors},
+  formula = "is_float(x) ? sum(x * other) : reshape(mm(unsqueeze(x, 0), unsqueeze(other, 1)), [])",
+  help = "the sum of two vectors' products",
+}
+op "vdot" {"x", "other", needs = {two_vectors}, formula = "dot(x, other)", help = "dot, under its name in BLAS"}
+op "outer" {
+  "x", "other",
+  needs = {{"ndim_of(x) == 1 && ndim_of(other) == 1", "x is {x}, other {other}; two vectors wanted"}},
+  formula = "unsqueeze(x, 1) * unsqueeze(other, 0)",
+  help = "[n, m] of the products of each of two vectors' elements",
+}
+op "addmv" {
+  "input", "x", "vec", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = alpha == 1 ? mv(x, vec) : mv(x, vec) * alpha",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * x times the vector vec; input broadcasts, and counts not for beta 0",
+}
+op "addr" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  formula = {
+    "product = outer(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * outer(x, other); input broadcasts, and counts not for beta 0",
+}
+local batches = {
+  "ndim_of(x) == 3 && ndim_of(other) == 3", "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted",
+}
+op "baddbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"}, needs = {batches},
+  formula = {
+    "product = bmm(alpha == 1 ? x : x * alpha, other)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower", help = "beta * input + alpha * bmm(x, other); input broadcasts, and counts not for beta 0",
+}
+op "addbmm" {
+  "input", "x", "other", options = {"beta: number = 1", "alpha: number = 1"},
+  needs = {
+    batches,
+    {"size_of(x)[1] == size_of(other)[1] && size_of(x)[3] == size_of(other)[2]",
+      "x is {x}, other {other}; [b, n, k] and [b, k, m] wanted"},
+  },
+  formula = { -- the batch is one more dim to sum over
+    "wide = reshape(transpose(x, 0, 1), [size_of(x)[2], size_of(x)[1] * size_of(x)[3]])",
+    "tall = reshape(other, [size_of(x)[1] * size_of(x)[3], size_of(other)[3]])",
+    "product = mm(alpha == 1 ? wide : wide * alpha, tall)",
+    "beta == 0 ? product : add(product, input, beta)",
+  },
+  autocast = "lower",
+  help = "beta * input + alpha * the sum of a batch's products; input [n, m] broadcasts, and counts not for beta 0",
+}
+op "trace" {
+  "x", needs = {is_matrix},
+  -- every m + 1-th element, where m is the width, of the rows that have one
+  formula = {
+    "n = size_of(x)[1] < size_of(x)[2] ? size_of(x)[1] : size_of(x)[2]",
+    "n == 0 ? sum(x) : sum(slice(flatten(slice(x, 0, 1, n)), 0, 1, -1, size_of(x)[2] + 1))",
+  },
+  help = "the sum of a matrix's diagonal",
+}
+op "cross" {
+  "x", "other", "dim: dim? = -1",
+  needs = {
+    {"ndim_of(x) == ndim_of(other) && ndim_of(x) > 0", "x is {x}, other {other}; they have to have as many dims each"},
+  },
+  formula = {
+    "x1 = select(x, dim, 1)", "x2 = select(x, dim, 2)", "x3 = select(x, dim, 3)",
+    "y1 = select(other, dim, 1)", "y2 = select(other, dim, 2)", "y3 = select(other, dim, 3)",
+    "stack([x2 * y3 - x3 * y2, x3 * y1 - x1 * y3, x1 * y2 - x2 * y1], dim)",
+  },
+  help = "vector product along dim, of size 3, by default the last (as torch.linalg.cross)",
+}

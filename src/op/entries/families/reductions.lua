@@ -1,0 +1,129 @@
+--- Reductions over dims, or over all; softmax.
+local op = ...
+
+op "sum" {
+  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  grad = {x = "spread(g, dim, keepdim, size_of(x))"},
+  autocast = "keep_gpu", help = "sum over dim, or all; integers give int64",
+}
+op "mean" {
+  "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
+  grad = {x = "spread(g / count(dim, size_of(x)), dim, keepdim, size_of(x))"},
+  help = "mean over dim, or all",
+}
+local unbiased_or_correction = {
+  "unbiased || correction == 0 || correction == 1",
+  "unbiased = false is correction = 0, and correction is {correction}; give one of the two",
+}
+op "var" {
+  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  grad = {
+    x = {
+      "n = count(dim, size_of(x)) - correction",
+      "kept(g * (n > 0 ? 2 / n : inf), dim, keepdim, size_of(x)) * (x - mean(x, dim, true))",
+    },
+  },
+  needs = {unbiased_or_correction},
+  forms = {{when = "!unbiased", "var(x, dim, 0, keepdim)"}},
+  help = "variance; divides by n - correction; unbiased = false is correction = 0",
+}
+op "std" {
+  "x", "dim: dims?", options = {"correction: int = 1", "keepdim = false", "unbiased = true"},
+  needs = {unbiased_or_correction},
+  formula = "sqrt(var(x, dim, unbiased ? correction : 0, keepdim))",
+  help = "square root of var",
+}
+op "norm" {
+  "x", "p: number = 2", "dim: dims?", options = {"keepdim = false"},
+  -- p infinite: the largest (or smallest) share; else g sign(x) (|x| / y)^(p - 1), 0 where that is undefined
+  grad = {
+    x = {
+      "gk = kept(g, dim, keepdim, size_of(x))",
+      "yk = kept(y, dim, keepdim, size_of(x))",
+      "hit = p == inf || p == -inf ? abs(x) == yk : nil",
+      "power = p == 0 || p == 1 || p == 2 ? nil : pow(abs(x), p - 1)",
+      "p == 0 ? zeros_like(x) : p == 1 ? sign(x) * gk : p == 2 ? x * masked_fill(gk / yk, yk == 0, 0) "
+        .. ": p == inf || p == -inf ? where(hit, sign(x), 0) * (gk / sum(hit, dim, true)) "
+        .. ": sign(x) * (p < 1 ? masked_fill(power, x == 0, 0) : power) "
+        .. "* masked_fill(gk / pow(yk, p - 1), yk == 0, 0)",
+    },
+  },
+  autocast = "keep_gpu", help = "p-norm over dim, or all; p may be math.huge or 0",
+}
+op "logsumexp" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = {x = "spread(g, dim, keepdim, size_of(x)) * exp(x - spread(y, dim, keepdim, size_of(x)))"},
+  autocast = "keep_gpu", help = "log of the sum of e^x, without overflow",
+}
+local extreme_grad = {
+  x = {
+    "hit = x == kept(y, dim, keepdim, size_of(x))",
+    "hit ? kept(g, dim, keepdim, size_of(x)) / sum(hit, dim, true) : 0",
+  },
+}
+op "amax" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = extreme_grad,
+  help = "largest over dim, or all; ties share the gradient",
+}
+op "amin" {
+  "x", "dim: dims?", options = {"keepdim = false"},
+  grad = extreme_grad,
+  help = "smallest over dim, or all; ties share the gradient",
+}
+op "max_dim" {
+  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  help = "largest along dim, and where: values, indices from 1",
+}
+op "min_dim" {
+  "x", "dim: dim", options = {"keepdim = false"}, results = 2,
+  grad = {x = "place_grad(g, y1, dim, keepdim, size_of(x))"},
+  help = "smallest along dim, and where: values, indices from 1",
+}
+op "argmax" {
+  "x", "dim: dim?", options = {"keepdim = false"},
+  grad = "none",
+  help = "where the largest is, from 1; of the flattened x without dim",
+}
+op "argmin" {
+  "x", "dim: dim?", options = {"keepdim = false"},
+  grad = "none",
+  help = "where the smallest is, from 1; of the flattened x without dim",
+}
+op "all" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where every element is nonzero"}
+op "any" {"x", "dim: dims?", options = {"keepdim = false"}, grad = "none", help = "true where some element is nonzero"}
+op "sum_to_size" {
+  "x", "size: size", kind = "composite",
+  help = "x summed over the dims that broadcasting size to x's shape would expand",
+}
+
+-- ---- softmax
+op "softmax" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  grad = {x = "softmax_backward(g, y, dim)"},
+  autocast = "keep_gpu", help = "e^x / sum of e^x along dim",
+}
+op "softmin" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  formula = "softmax(-x, dim, dtype)", autocast = "keep_gpu", help = "softmax of -x along dim",
+}
+op "log_softmax" {
+  "x", "dim: dim", options = {"dtype: dtype?"},
+  grad = {x = "log_softmax_backward(g, y, dim)"},
+  autocast = "keep_gpu", help = "log of softmax, without overflow",
+}
+-- With r = y (grad - s) the result, s the sum of grad y: dr/dgrad is symmetric.
+op "softmax_backward" {
+  "grad", "y", "dim: dim",
+  grad = {
+    grad = "softmax_backward(g, y, dim)",
+    y = "g * (grad - sum(grad * y, dim, true)) - grad * sum(g * y, dim, true)",
+  },
+  help = "gradient of softmax from its result y",
+}
+op "log_softmax_backward" {
+  "grad", "y", "dim: dim",
+  grad = {grad = "g - sum(g * exp(y), dim, true)", y = "-(g * exp(y) * sum(grad, dim, true))"},
+  help = "gradient of log_softmax from its result y",
+}
