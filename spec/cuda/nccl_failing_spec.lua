@@ -60,6 +60,25 @@ describe("ranks that come to different calls over NCCL", function()
     end)
   end
 
+  it("hear of it behind a result that goes to the host, which does not wait for the call that never ends", function()
+    local got = succeeds(2, warm .. failed [[
+      if rank == 0 then C.usleep(200000) end -- the other one has enqueued both by then
+      local begun = now()
+      local first = dist.all_reduce(lm.ones { 8 }, { async_op = true })
+      if rank == 0 then
+        first:wait()
+        C.usleep(1500000)
+        dist.barrier()
+      end
+      local second = dist.all_reduce(lm.ones { 4 }, { async_op = true })
+      first:wait(10)
+      print(now() - begun < 1.2 and "at once" or "late")
+      second:wait(10)
+    ]], { init = "backend = 'nccl', timeout = 20" }) -- which has copies of the CPU's tensors on the card
+    assert(got[1].output:find("at once", 1, true), got.text)
+    for rank = 0, 1 do assert(got[rank].output:find("came to another call", 1, true), got.text) end
+  end)
+
   it("hear of it from a work, which was never completed", function()
     local got = succeeds(3, warm .. failed [[
       local t = full({ rank == 2 and 5 or 4 }, 1)

@@ -45,6 +45,9 @@ typedef _Atomic uint64_t lm_used;
 /* Before the stream reads (writes) what `used` stands for: waits for the writer (for all users), and is noted. */
 LM_API lm_status lm_use_read(lm_used *used, lm_stream *s);
 LM_API lm_status lm_use_write(lm_used *used, lm_stream *s);
+/* All that it names is known to be done: nobody has to wait for it any more, nor for what those streams were given
+ * since. */
+LM_API void lm_use_ended(lm_used *used);
 /* Noted only: record_stream. */
 LM_API void lm_use_note(lm_used *used, lm_stream *s);
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_core.h"
 #include "distributed/group/world.h"
 
@@ -26,7 +27,8 @@ typedef struct watch {
   bool connected;
   bool over; /* failed: all that is left is to end the works */
   double pause, asked;
-  double until; /* the end of the farewell; 0 before */
+  double until;                                    /* the end of the farewell; 0 before */
+  lm_stream *back[LM_DEVICE_KINDS][LM_DEVICE_MAX]; /* by which results go to the host */
 } watch;
 
 /* ---- works */
@@ -140,10 +142,24 @@ done:
   return status;
 }
 
-/* Its results on the host too. */
+/* Its results, which are on the device, to the host. Neither what its stream was given since, which may wait for
+ * another rank for ever, nor what the script's stream waits for may come before. */
+static lm_status copy_to_host(watch *x, lm_exchange *c) {
+  lm_status status = LM_OK;
+  for (int i = 0; i < c->nwritten && status == LM_OK; i++) {
+    lm_tensor *t = c->written[i].dense;
+    lm_stream **s = &x->back[LM_DEVICE_KIND(t->device)][LM_DEVICE_ORDINAL(t->device)];
+    if (t == c->written[i].user) continue;
+    lm_use_ended(lm_tensor_used(t));
+    if (!*s) status = lm_stream_new(t->device, 0, s);
+    if (status == LM_OK) lm_stream_set_current(*s);
+  }
+  return lm_call_written(c, status);
+}
+
 static void complete(watch *x, lm_work *w) {
   lm_status status = lm_error_restore(&w->outcome);
-  if (w->call.host) status = lm_call_written(&w->call, status);
+  if (w->call.host) status = status == LM_OK ? copy_to_host(x, &w->call) : lm_call_written(&w->call, status);
   stand_in_front_of(x, NULL, status == LM_OK);
   watch_end_work(x->is, w, status == LM_E_OOM ? LM_E_STATE : status);
 }
