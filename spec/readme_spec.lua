@@ -40,6 +40,7 @@ describe("README's page on writing programs", function()
     it("names all of " .. where, function()
       local library, missing = lm, {}
       for name in where:gmatch("[^.]+") do library = library[name] end
+      for name in pairs(getmetatable(library).lazy()) do assert(library[name]) end
       for name in pairs(library) do
         if not name:find("^_") and not page:find("`" .. name .. "`", 1, true) then missing[#missing + 1] = name end
       end

@@ -146,13 +146,7 @@ return setmetatable(options.exact_all(lm), {
       value = require("luminary." .. module)
       if field then value = value[field] end
     end
-    if value == nil then
-      local known = {}
-      for _, names in ipairs {self, modules, values} do
-        for name in pairs(names) do known[name] = true end
-      end
-      options.no_name("luminary", key, known)
-    end
+    if value == nil then options.no_name("luminary", key, self, modules, values) end
     rawset(self, key, value)
     return value
   end,

@@ -187,7 +187,7 @@ describe("the numbers of plug-ins", function()
   local function numbers(file, from, to)
     temp.remove(folder)
     os.execute((([[unset LD_PRELOAD; mkdir -p OUT/src OUT/kernels OUT/lua/luminary OUT/out &&
-      cp -r src/codegen src/op src/base src/device src/tensor OUT/src/ && cp --parents src/distributed/group/group.h
+      cp -r src/codegen src/op src/base src/device src/tensor OUT/src/ && cp --parents src/distributed/group/backend.h
       src/distributed/store/ticket.h src/autograd/formulas.h kernels/dtypes.h
       lua/luminary/base/entry_reader.lua OUT/]]):gsub("%s+", " "):gsub("OUT", folder)))
     local path = folder .. "/" .. file

@@ -1,5 +1,6 @@
 -- nn.Module: finding by name, options of walks, hooks of backward and of states, assigned states.
 local lm = require "luminary"
+local temp = require "spec.support.temp"
 local nn = lm.nn
 
 local function message(f, ...)
@@ -15,6 +16,27 @@ local function names(iterator)
 end
 
 local function nested() return nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)), nn.ReLU()) end
+
+describe("a class that nobody has used yet", function()
+  local folder
+  setup(function() folder = temp.folder() end)
+  teardown(function() temp.remove(folder) end)
+  -- Of a process of its own: another spec may have used the class.
+  local function of_new_process(code)
+    local _, said = temp.run(folder, ("luajit -e 'local nn = require([[luminary]]).nn; %s' 2>&1"):format(code))
+    return said
+  end
+  it("is there, with its name, and is filled at its first use", function()
+    assert.equal("class Mish\tMish\n", of_new_process "print(rawget(nn, [[Mish]]), rawget(nn.Mish, [[__name]]))")
+    assert.equal("nil\tfunction\tfunction\n",
+      of_new_process "print(rawget(nn.Mish, [[forward]]), type(nn.Mish.forward), type(rawget(nn.Mish, [[forward]])))")
+    assert.equal("Mine\ttrue\n",
+      of_new_process "local Mine = nn.Mish:extend [[Mine]]; print(Mine().__name, Mine():is(nn.Mish))")
+    assert.equal("Mish()\tfalse\ttrue\n",
+      of_new_process "local m = nn.Mish(); print(m, m:is(nn.Tanh), m:is(nn.Mish))")
+    assert.matches("Mish: takes at most 1 argument, got 2", of_new_process "nn.Mish({}, 2)")
+  end)
+end)
 
 describe("a module's parts", function()
   it("are found by dotted names", function()

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/block_tree.h"
+#include "device/out_of_memory.h"
 #include "device/stream_core.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -277,24 +278,8 @@ static void drop_segments(heap *h) {
   lm_graph_let_in();
 }
 
-static const char *size_text(size_t bytes, char text[32]) {
-  static const char *const unit[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double n = (double)bytes;
-  int u = 0;
-  for (; n >= 1024 && u < 5; u++) n /= 1024;
-  snprintf(text, 32, u == 0 ? "%.0f %s" : "%.1f %s", n, unit[u]);
-  return text;
-}
-
 static lm_status out_of_memory(const heap *h, size_t bytes) {
-  char asked[32], reserved[32], allocated[32], room[32], whole[32], card[80] = "", limit[80] = "";
-  size_t left = 0, total = 0;
-  if (h->driver->memory && h->driver->memory(lm_device_physical(h->device), &left, &total) == LM_OK)
-    snprintf(card, sizeof card, "%s free of %s, ", size_text(left, room), size_text(total, whole));
-  if (h->limit) snprintf(limit, sizeof limit, "; this process may reserve %s", size_text(h->limit, room));
-  return lm_fail(LM_E_OOM, "out of memory on %s: %s asked for; %s%s reserved by this process of which %s allocated%s",
-                 lm_device_name(h->device), size_text(bytes, asked), card, size_text(h->stats.reserved, reserved),
-                 size_text(h->stats.allocated, allocated), limit);
+  return lm_out_of_memory(h->driver, h->device, bytes, &h->stats, h->limit);
 }
 
 /* Locked. A free block of at least `size` for the stream, the driver's memory before other streams'. */

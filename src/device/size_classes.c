@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "device/driver.h"
+#include "device/out_of_memory.h"
 
 /* AddressSanitizer has to see every block come and go. */
 #if defined(__SANITIZE_ADDRESS__)
@@ -83,10 +84,9 @@ static void count_reserved(cache *p, size_t size) {
   if (p->stats.reserved > p->stats.max_reserved) p->stats.max_reserved = p->stats.reserved;
 }
 
-static lm_status out_of_memory(lm_device device, size_t bytes) {
-  lm_memory_stats s = lm_classes_stats(device);
-  return lm_fail(LM_E_OOM, "out of memory on %s: %zu bytes asked for, %zu allocated, %zu reserved",
-                 lm_device_name(device), bytes, s.allocated, s.reserved);
+static lm_status out_of_memory(const lm_driver *driver, lm_device device, size_t bytes) {
+  lm_memory_stats stats = lm_classes_stats(device);
+  return lm_out_of_memory(driver, device, bytes, &stats, 0);
 }
 
 static void *take_cached(cache *p, int class, size_t size) {
@@ -124,7 +124,7 @@ static bool holds_too_much(cache *p, size_t size) {
 }
 
 lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t bytes, void **out) {
-  if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(device, bytes);
+  if (lm_alloc_must_fail() || bytes > (size_t)1 << LARGEST) return out_of_memory(driver, device, bytes);
   pthread_once(&once, init_caches);
   cache *p = cache_of(device);
   size_t size = bytes;
@@ -137,7 +137,7 @@ lm_status lm_classes_alloc(const lm_driver *driver, lm_device device, size_t byt
     lm_classes_empty_cache(device);
     status = driver->alloc(lm_device_physical(device), size, out);
   }
-  if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(device, bytes) : status;
+  if (status != LM_OK) return status == LM_E_OOM ? out_of_memory(driver, device, bytes) : status;
   pthread_mutex_lock(&p->lock);
   count_reserved(p, size);
   count_in(p, size);

@@ -95,17 +95,22 @@ local function no_such(of, key) -- of: the root of the object's class
   if missing and missing[key] then fail("there is no '%s'; %s", key, missing[key]) end
 end
 
---- A class of that name; without `super` it is a root. A root may bring its own constructor, which
---- its subclasses share. The class's metatable has `instance`, the metatable of its instances' fields.
-function class.new(name, super, constructor)
-  local new = {__name = name, super = super}
+local function class_text(of) return "class " .. rawget(of, "__name") end
+
+-- Makes a class of a table with its name and `super`.
+local function made(new, constructor)
+  local super = rawget(new, "super")
   return setmetatable(new, {
     __index = super or no_such,
     __call = constructor or (super and getmetatable(super).__call) or construct,
-    __tostring = function() return "class " .. name end,
+    __tostring = class_text,
     instance = {__index = new},
   })
 end
+
+--- A class of that name; without `super` it is a root. A root may bring its own constructor, which
+--- its subclasses share. The class's metatable has `instance`, the metatable of its instances' fields.
+function class.new(name, super, constructor) return made({__name = name, super = super}, constructor) end
 
 -- A method with `self` that says so where it is called with a dot, or with more arguments than `most`. Those of the
 -- library are no methods of plain tables, which dicts and states are; a user's may be lent to one.
@@ -156,11 +161,33 @@ local function set_own_method(of, name, method)
   set_method(of, name, method, 1 / 0, true)
 end
 
---- A class of the library: constructed with more arguments than `init` names, it is an error.
-function class.define(name, super)
-  local new = class.guard(class.new(name, super))
-  new.strict = true
-  return new
+-- Classes that nobody has used yet, and what fills them then.
+local unfilled = setmetatable({}, {__mode = "k"})
+
+--- The class, with all that stands in it.
+function class.filled(of)
+  local fill = unfilled[of]
+  if not fill then return of end
+  unfilled[of] = nil
+  class.guard(made(of)).strict = true
+  fill(of)
+  return of
+end
+
+local of_unfilled = {
+  __index = function(of, key) return class.filled(of)[key] end,
+  __newindex = function(of, key, value) class.filled(of)[key] = value end,
+  __call = function(of, ...) return class.filled(of)(...) end,
+  __tostring = class_text, instance = {},
+}
+
+--- A class of the library: constructed with more arguments than `init` names, it is an error. With `fill`, that is
+--- called on the class when it is first used: most scripts use few of the many, and Lua's collector visits all that is
+--- there.
+function class.define(name, super, fill)
+  local new = {__name = name, super = super}
+  unfilled[new] = fill or function() end
+  return fill and setmetatable(new, of_unfilled) or class.filled(new)
 end
 
 --- What every class has.

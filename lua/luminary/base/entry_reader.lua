@@ -25,8 +25,8 @@ end
 
 --- A list of entries, by place and by name, and the word that adds one. `fields` says which fields an entry has and
 --- their types: "string?" and the like may be left out, "table|string" is either; `list` is the type of what stands in
---- it without a name. An entry knows its `file` and `line`. An entry with `like = "Name"` takes from that entry, which stands
---- before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
+--- it without a name. An entry knows its `file` and `line`. An entry with `like = "Name"` takes from that entry, which
+--- stands before it, what it does not give itself; rows of its tables take the places of the rows of the same name.
 function entries.of(kind, fields)
   local list = {}
   local function add(name, entry)

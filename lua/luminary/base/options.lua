@@ -246,8 +246,12 @@ local function as_ours(key, known)
 end
 
 --- The error for a name that a table of ours lacks: what it is called here, if PyTorch or Torch7 have it, or the
---- nearest. `known` has our names as keys; `what` is what such a name is of, "nn" or "tensors".
-function options.no_name(what, key, known)
+--- nearest. What follows has our names as keys; `what` is what such a name is of, "nn" or "tensors".
+function options.no_name(what, key, ...)
+  local known = {}
+  for _, table in ipairs {...} do
+    for name in pairs(table) do known[name] = true end
+  end
   if type(key) ~= "string" then fail("%s has no '%s'", what, tostring(key)) end
   local has = what == "tensors" and "tensors have no field or method" or what .. " has no"
   local shown = excerpt(key, 60)
@@ -268,12 +272,22 @@ end
 
 --- Makes reading a name that a table of functions lacks an error, which names the nearest: a misspelt option's value
 --- would be nil, which is to leave it out. rawget(t, name) asks whether it is there. Its functions take no more
---- arguments than they name. Gives t.
-function options.strict(who, t)
-  return setmetatable(options.exact_all(t), {__library = who, __index = function(_, key)
+--- arguments than they name. `later`: names that are loaded when they are first asked for, {module [, field]}. Gives t.
+function options.strict(who, t, later)
+  later = later or {}
+  local function missing(_, key)
     -- Names as of metamethods are nil: other libraries look whether there are such.
-    if type(key) ~= "string" or key:sub(1, 2) ~= "__" then options.no_name(who, key, t) end
-  end})
+    if type(key) == "string" and key:sub(1, 2) == "__" then return nil end
+    local place = later[key]
+    if not place then options.no_name(who, key, t, later) end
+    local value = require("luminary." .. place[1])
+    if place[2] then value = value[place[2]] end
+    rawset(t, key, value)
+    return value
+  end
+  return setmetatable(options.exact_all(t), {
+    __library = who, __index = missing, lazy = function() return later end,
+  })
 end
 
 --- One of a few strings, or an error that lists them and names the nearest.

@@ -7,6 +7,7 @@
 --- made of an entry brings its text along, in `__help`.
 local core = require "luminary.core"
 local aliases = require "luminary.tensor.aliases"
+local class = require "luminary.base.class"
 
 local index = {}
 local getmetatable_of = debug.getmetatable
@@ -108,7 +109,7 @@ end
 local function add_class(to, name, of)
   if to.classes[name] then return end
   to.classes[name] = of
-  for _, method in ipairs(sorted_names(of)) do
+  for _, method in ipairs(sorted_names(class.filled(of))) do
     if type(of[method]) == "function" then
       to.add(name .. ":" .. method, method, of[method], name)
     end

@@ -94,8 +94,8 @@ local function extra_repr_of(entry, takes)
   end
 end
 
-local function class_of(entry)
-  local new, named, names = layer.define(entry.name), {}, {}
+local function fill(new, entry)
+  local named, names = {}, {}
   for i, row in ipairs(entry.options or {}) do named[i] = row end
   if entry.in_place then table.insert(named, {"inplace", "boolean", false}) end
   local takes = arguments.of(entry.takes, named)
@@ -111,13 +111,14 @@ local function class_of(entry)
   new.forward = entry.forward or forward_of(entry, names)
   new.extra_repr = extra_repr_of(entry, takes)
   new.__help = takes:help("nn." .. entry.name, entry.help)
-  return new
 end
 
 --- The classes of such a list, by name.
 function layer.classes(list)
   local classes = {}
-  for _, entry in ipairs(list) do classes[entry.name] = class_of(entry) end
+  for _, entry in ipairs(list) do
+    classes[entry.name] = class.define(entry.name, Module, function(new) fill(new, entry) end)
+  end
   return classes
 end
 

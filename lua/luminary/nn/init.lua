@@ -8,16 +8,16 @@ local nn = {
   is_parameter = parameter.is,
   functional = require "luminary.nn.functional",
   init = require "luminary.nn.initializers",
-  utils = require "luminary.nn.utils",
-  parallel = require "luminary.nn.parallel",
 }
-nn.DataParallel = nn.parallel.DataParallel
-nn.SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 for _, family in ipairs {
   "containers", "tables", "dictionaries", "linear", "norm", "pooling", "activation", "loss", "padding", "rearranging",
+  "shapes",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end
 
-return options.strict("nn", nn)
+return options.strict("nn", nn, {
+  utils = {"nn.utils"}, parallel = {"nn.parallel"}, DataParallel = {"nn.parallel.data_parallel", "DataParallel"},
+  SyncBatchNorm = {"nn.parallel.sync_batch_norm"},
+})

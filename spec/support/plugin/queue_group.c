@@ -1,4 +1,4 @@
-/* A process group whose calls only enqueue (group.h), built outside the tree against the installed headers alone, for
+/* A process group whose calls only enqueue (backend.h), built outside the tree against the installed headers alone, for
  * devices without streams: the CPU, and tiny_backend.c's cards. What these enqueue they also do at once, so each call
  * has moved its bytes, by the job's store, when it returns. It trusts the core to compare tickets, and to end what is
  * stuck. QUEUE_MODE tells it what to do wrong:
@@ -16,7 +16,7 @@
 
 #include "base/mem.h"
 #include "device/stream.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 enum { WAITING = 16 };
 

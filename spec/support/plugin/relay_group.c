@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct letter { /* followed by the tensor */
   lm_ticket ticket;

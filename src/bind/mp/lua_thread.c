@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "base/script_thread.h"
 #include "bind/bind.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 #include "mp/channel.h"
 
 /* ---- interrupting: as luajit does for Ctrl-C, a signal sets a hook that raises. SIGURG is ignored by default, so a

@@ -10,7 +10,7 @@
 #define LM_DDP_REDUCER_H
 
 #include "autograd/autograd.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct lm_reducer lm_reducer;
 

@@ -16,6 +16,7 @@
 #include "base/mem.h"
 #include "convert.h"
 #include "distributed/ddp/reducer_core.h"
+#include "distributed/group/call_timeouts.h"
 #include "op/check.h"
 
 enum { FLAG_FACTS, FLAG_FULL, FLAG_SUMMED };

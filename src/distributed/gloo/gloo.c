@@ -7,7 +7,7 @@
 #include "distributed/gloo/gloo_algorithms.h"
 #include "distributed/gloo/reduce_scatter.h"
 #include "distributed/gloo/shared_memory_all_reduce.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct state {
   lm_engine *engine;

@@ -2,7 +2,7 @@
 #ifndef LM_GLOO_SHARED_MEMORY_ALL_REDUCE_H
 #define LM_GLOO_SHARED_MEMORY_ALL_REDUCE_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct lm_local lm_local;
 

@@ -3,7 +3,7 @@
 #ifndef LM_GLOO_WIRE_H
 #define LM_GLOO_WIRE_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 enum {
   LM_EAGER_MAX = 64 << 10,   /* bodies up to this size go at once and are kept by a receiver that is not there yet */

@@ -9,6 +9,7 @@
 #include "base/script_thread.h"
 #include "base/thread.h"
 #include "distributed/group/call.h"
+#include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 #include "op/op.h"
 

@@ -1,4 +1,5 @@
 #include "distributed/group/backends.h"
+#include "distributed/group/call_timeouts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

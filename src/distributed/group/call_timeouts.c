@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/thread.h"
+#include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 #include "distributed/group/world_core.h"
 #include "distributed/store/failure_text.h"

@@ -7,7 +7,7 @@
 #ifndef LM_GROUP_COLLECTIVE_H
 #define LM_GROUP_COLLECTIVE_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct lm_work lm_work;
 

@@ -2,6 +2,7 @@
  * The words of the storages (lm_use_read, lm_use_write) make it wait for what came before, and all later ops for it. */
 #include "distributed/group/enqueued_calls.h"
 #include "device/graph.h"
+#include "distributed/group/call_timeouts.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* Calls of groups that enqueue (group.h): they run by themselves, in a stream of the part's, while a thread of the
+/* Calls of groups that enqueue (backend.h): they run by themselves, in a stream of the part's, while a thread of the
  * part's watches them. Private to distributed/.
  *
  * enqueued_calls.c makes the calls, enqueued_watch.c is the thread: it finds out when a call is done (an event behind

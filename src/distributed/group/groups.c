@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "distributed/group/backends.h"
+#include "distributed/group/call_timeouts.h"
 #include "distributed/group/world_core.h"
 
 /* ---- do all ranks make the same group? The first one that comes writes down what it asks for. */

@@ -3,7 +3,7 @@
 #ifndef LM_GROUP_PEER_LINK_H
 #define LM_GROUP_PEER_LINK_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 #include "distributed/net/incoming.h"
 
 /* To a peer below this rank. Blocks under lm_group_check. *fd is yours, non-blocking; -1, without an error, if the peer

@@ -57,7 +57,7 @@ static lm_status check_table(const char *name, const char *path, const lm_group_
   if (!t) return lm_fail(LM_E_MISSING, "backend '%s': %s offers no table", name, path);
   if (t->abi != LM_GROUP_ABI)
     return lm_fail(LM_E_MISSING,
-                   "backend '%s': %s was built for version %d of distributed/group/group.h, this library has version "
+                   "backend '%s': %s was built for version %d of distributed/group/backend.h, this library has version "
                    "%d; build it anew",
                    name, path, t->abi, LM_GROUP_ABI);
   if (!t->name || !t->open || !t->close)

@@ -5,7 +5,7 @@
 #include <stddef.h>
 
 #include "convert.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef void reduce_fn(void *out, const void *a, const void *b, size_t n);
 typedef void scale_fn(void *x, size_t n, double factor);

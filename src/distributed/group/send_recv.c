@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "base/thread.h"
 #include "distributed/group/call.h"
+#include "distributed/group/call_timeouts.h"
 #include "distributed/group/enqueued_calls.h"
 
 static const double farewell = 5; /* seconds that sends have to leave when the group closes */

@@ -6,6 +6,7 @@
  * have it. The file has no name and the descriptors are closed: the last rank's end frees the memory. */
 #define _GNU_SOURCE
 #include "distributed/group/shared_memory.h"
+#include "distributed/group/call_timeouts.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

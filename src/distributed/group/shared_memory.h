@@ -3,7 +3,7 @@
 #ifndef LM_GROUP_SHARED_MEMORY_H
 #define LM_GROUP_SHARED_MEMORY_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 enum { LM_SHARED_FLAGS = 8 };
 

@@ -6,7 +6,7 @@
 #ifndef LM_GROUP_WORLD_H
 #define LM_GROUP_WORLD_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 #include "distributed/store/failure.h"
 
 typedef struct lm_world lm_world;

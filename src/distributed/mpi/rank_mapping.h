@@ -2,7 +2,7 @@
 #ifndef LM_MPI_RANK_MAPPING_H
 #define LM_MPI_RANK_MAPPING_H
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct lm_mpi_place {
   int32_t rank, size; /* of all processes that mpirun started; size 0: it did not start this one */

@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 /* A call that blocks. On the heap, since it is not taken back when it is left behind. */
 typedef struct lm_mpi_job lm_mpi_job;

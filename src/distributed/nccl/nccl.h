@@ -17,7 +17,7 @@
 #include <stdbool.h>
 
 #include "backend/known/device_kinds.h"
-#include "distributed/group/group.h"
+#include "distributed/group/backend.h"
 
 typedef struct lm_nccl_comm lm_nccl_comm;
 

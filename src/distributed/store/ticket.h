@@ -1,4 +1,4 @@
-/* What ranks that meet in a call compare. Plug-in header, by group.h. */
+/* What ranks that meet in a call compare. Plug-in header, by group/backend.h. */
 #ifndef LM_STORE_TICKET_H
 #define LM_STORE_TICKET_H
 
