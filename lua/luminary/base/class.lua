@@ -32,7 +32,7 @@ local function not_called(object) fail("%s: an object, which cannot be called%s"
 
 -- A record is made of what a kind of object has of its own.
 local function complete(of, record)
-  local values = record.values or setmetatable({}, debug_getmetatable(of).instance)
+  local values = record.values or setmetatable({}, debug_getmetatable(class.filled(of)).instance)
   record.class, record.values, record.__tostring = of, values, text
   record.__index, record.__newindex = record.__index or values, record.__newindex or of.__newindex or values
   return record
