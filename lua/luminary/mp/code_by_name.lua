@@ -5,6 +5,7 @@
 --- included; of others what their fields lead to. Data in a module has no name: it may have changed since it was
 --- loaded.
 local core = require "luminary.core"
+local class = require "luminary.base.class"
 
 local names = {}
 
@@ -195,7 +196,7 @@ function names.resolve(steps)
   for i = 2, #steps, 2 do
     local kind, step = steps[i], steps[i + 1]
     if kind == "metatable" then
-      value, text = debug.getmetatable(value), text .. "'s metatable"
+      value, text = debug.getmetatable(class.filled(value)), text .. "'s metatable"
     elseif kind == "upvalue" then
       value, text = upvalue(value, step), text .. "'s " .. step
     else
