@@ -109,14 +109,11 @@ LM_DEVICE T lm_cat_converted(const void *from, int64_t at) {
 template <class T>
 LM_DEVICE T lm_cat_load(int dtype, const void *from, int64_t at) {
   switch (dtype) {
-    case LM_BOOL: return lm_cat_converted<T, lm_bool>(from, at);
-    case LM_U8: return lm_cat_converted<T, uint8_t>(from, at);
-    case LM_I32: return lm_cat_converted<T, int32_t>(from, at);
-    case LM_I64: return lm_cat_converted<T, int64_t>(from, at);
-    case LM_F16: return lm_cat_converted<T, lm_f16>(from, at);
-    case LM_BF16: return lm_cat_converted<T, lm_bf16>(from, at);
-    case LM_F32: return lm_cat_converted<T, float>(from, at);
-    default: return lm_cat_converted<T, double>(from, at);
+#define X(id, ...) \
+  case LM_##id: return lm_cat_converted<T, lm_stored_##id>(from, at);
+    LM_DTYPES(X)
+#undef X
+    default: return T{};
   }
 }
 

@@ -4,21 +4,22 @@
 #ifndef LM_KERNELS_CONVERT_H
 #define LM_KERNELS_CONVERT_H
 
+#include "dtypes.h"
 #include "half_float.h"
 
+#define X(id, name, type, ...)                         \
+  static inline type LM_GET_##id(type v) { return v; } \
+  static inline type LM_PUT_##id(int64_t v) { return (type)v; }
+LM_INTEGER_DTYPES(X)
+#undef X
+
 #define LM_GET_BOOL(v) ((v) != 0)
-#define LM_GET_U8(v) (v)
-#define LM_GET_I32(v) (v)
-#define LM_GET_I64(v) (v)
 #define LM_GET_F16(v) lm_from_half(v)
 #define LM_GET_BF16(v) lm_from_bf16(v)
 #define LM_GET_F32(v) (v)
 #define LM_GET_F64(v) (v)
 
 #define LM_PUT_BOOL(v) ((v) != 0)
-#define LM_PUT_U8(v) ((uint8_t)(int64_t)(v))
-#define LM_PUT_I32(v) ((int32_t)(int64_t)(v))
-#define LM_PUT_I64(v) ((int64_t)(v))
 #define LM_PUT_F16(v) lm_to_half((float)(v))
 #define LM_PUT_BF16(v) lm_to_bf16((float)(v))
 #define LM_PUT_F32(v) ((float)(v))

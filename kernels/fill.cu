@@ -37,34 +37,46 @@ struct lm_linspace_source {
   }
 };
 
-struct lm_uniform_f32_source {
-  typedef float num;
-  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
-    float from = (float)s.a, to = (float)s.b, width = to - from;
-    lm_philox_block block = lm_block_of(s.draw, i / 4);
-    LM_UNROLL
-    for (int j = 0; j < 4; j++) {
-      float v = fmaf(width, lm_uniform_f32(block.word[j] & s.keep), from);
-      out[j] = v < to ? v : from; /* rounding may have reached `to`, which is excluded */
-    }
-  }
-};
-
-struct lm_uniform_f64_source {
-  typedef double num;
-  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) {
-    double from = s.a, to = s.b, width = to - from;
-    LM_UNROLL
-    for (int j = 0; j < 4; j += 2) {
-      lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);
-      LM_UNROLL
-      for (int half = 0; half < 2; half++) {
-        double v = fma(width, lm_uniform_f64(lm_philox_u64(block, half)), from);
-        out[j + half] = v < to ? v : from;
-      }
-    }
-  }
-};
+/* An element each from random bits of its own: `value` is of `bits`, and a and b are the op's numbers. */
+#define LM_SOURCE_F32(name, value)                                               \
+  struct name {                                                                  \
+    typedef float num;                                                           \
+    static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) { \
+      float a = (float)s.a, b = (float)s.b;                                      \
+      lm_philox_block block = lm_block_of(s.draw, i / 4);                        \
+      (void)b;                                                                   \
+      LM_UNROLL                                                                  \
+      for (int j = 0; j < 4; j++) {                                              \
+        uint32_t bits = block.word[j];                                           \
+        out[j] = value;                                                          \
+      }                                                                          \
+    }                                                                            \
+  };
+#define LM_SOURCE_F64(name, value)                                                \
+  struct name {                                                                   \
+    typedef double num;                                                           \
+    static LM_DEVICE void four(const lm_fill_source &s, int64_t i, double *out) { \
+      double a = s.a, b = s.b;                                                    \
+      (void)b;                                                                    \
+      LM_UNROLL                                                                   \
+      for (int j = 0; j < 4; j += 2) {                                            \
+        lm_philox_block block = lm_block_of(s.draw, (i + j) / 2);                 \
+        LM_UNROLL                                                                 \
+        for (int half = 0; half < 2; half++) {                                    \
+          uint64_t bits = lm_philox_u64(block, half);                             \
+          out[j + half] = value;                                                  \
+        }                                                                         \
+      }                                                                           \
+    }                                                                             \
+  };
+LM_SOURCE_F32(lm_uniform_f32_source, lm_between_f32(bits &s.keep, a, b))
+LM_SOURCE_F64(lm_uniform_f64_source, lm_between_f64(bits, a, b))
+LM_SOURCE_F32(lm_exponential_f32_source, lm_exponential_f32(bits, a))
+LM_SOURCE_F64(lm_exponential_f64_source, lm_exponential_f64(bits, a))
+LM_SOURCE_F32(lm_cauchy_f32_source, lm_cauchy_f32(bits, a, b))
+LM_SOURCE_F64(lm_cauchy_f64_source, lm_cauchy_f64(bits, a, b))
+LM_SOURCE_F64(lm_geometric_source, lm_geometric(bits, a))
+LM_SOURCE_F32(lm_bernoulli_source, lm_uniform_f32(bits) < a ? 1.0f : 0.0f)
 
 struct lm_normal_f32_source {
   typedef float num;
@@ -93,13 +105,14 @@ struct lm_normal_f64_source {
   }
 };
 
-struct lm_bernoulli_source {
-  typedef float num;
-  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, float *out) {
-    float p = (float)s.a;
-    lm_philox_block block = lm_block_of(s.draw, i / 4);
+/* e to the power of another source's numbers. */
+template <class Source>
+struct lm_exp_source {
+  typedef typename Source::num num;
+  static LM_DEVICE void four(const lm_fill_source &s, int64_t i, num *out) {
+    Source::four(s, i, out);
     LM_UNROLL
-    for (int j = 0; j < 4; j++) out[j] = lm_uniform_f32(block.word[j]) < p ? 1.0f : 0.0f;
+    for (int j = 0; j < 4; j++) out[j] = exp(out[j]);
   }
 };
 
@@ -142,18 +155,26 @@ static int lm_fill_run(const lm_fill_source *s, const lm_strided_layout *at, int
                    stream, *s, walk, first);
 }
 
+/* Float64 has numbers of its own. */
+template <class Narrow, class Wide>
+static int lm_fill_floats(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
+  return at->dtype[0] == LM_F64 ? lm_fill_run<Wide>(s, at, first, stream) : lm_fill_run<Narrow>(s, at, first, stream);
+}
+
 extern "C" int lm_fill_from(const lm_fill_source *s, const lm_strided_layout *at, int64_t first, void *stream) {
-  bool wide = at->dtype[0] == LM_F64;
   switch (s->kind) {
     case LM_ARANGE: return lm_fill_run<lm_arange_source>(s, at, first, stream);
     case LM_ARANGE_WHOLE: return lm_fill_run<lm_arange_whole_source>(s, at, first, stream);
     case LM_LINSPACE: return lm_fill_run<lm_linspace_source>(s, at, first, stream);
-    case LM_UNIFORM:
-      return wide ? lm_fill_run<lm_uniform_f64_source>(s, at, first, stream)
-                  : lm_fill_run<lm_uniform_f32_source>(s, at, first, stream);
-    case LM_NORMAL:
-      return wide ? lm_fill_run<lm_normal_f64_source>(s, at, first, stream)
-                  : lm_fill_run<lm_normal_f32_source>(s, at, first, stream);
+    case LM_UNIFORM: return lm_fill_floats<lm_uniform_f32_source, lm_uniform_f64_source>(s, at, first, stream);
+    case LM_NORMAL: return lm_fill_floats<lm_normal_f32_source, lm_normal_f64_source>(s, at, first, stream);
+    case LM_LOG_NORMAL:
+      return lm_fill_floats<lm_exp_source<lm_normal_f32_source>, lm_exp_source<lm_normal_f64_source>>(s, at, first,
+                                                                                                      stream);
+    case LM_EXPONENTIAL:
+      return lm_fill_floats<lm_exponential_f32_source, lm_exponential_f64_source>(s, at, first, stream);
+    case LM_CAUCHY: return lm_fill_floats<lm_cauchy_f32_source, lm_cauchy_f64_source>(s, at, first, stream);
+    case LM_GEOMETRIC: return lm_fill_run<lm_geometric_source>(s, at, first, stream);
     case LM_BERNOULLI: return lm_fill_run<lm_bernoulli_source>(s, at, first, stream);
     case LM_INTEGERS: return lm_fill_run<lm_integers_source>(s, at, first, stream);
     default: return (int)cudaErrorInvalidValue;

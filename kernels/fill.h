@@ -11,13 +11,25 @@ typedef struct lm_blocks_drawn {
   const uint64_t *extra; /* NULL, or device memory: added to the offset, so that a captured draw differs each time */
 } lm_blocks_drawn;
 
-enum { LM_ARANGE, LM_ARANGE_WHOLE, LM_LINSPACE, LM_UNIFORM, LM_NORMAL, LM_BERNOULLI, LM_INTEGERS };
+enum {
+  LM_ARANGE,
+  LM_ARANGE_WHOLE,
+  LM_LINSPACE,
+  LM_UNIFORM,
+  LM_NORMAL,
+  LM_LOG_NORMAL,
+  LM_EXPONENTIAL,
+  LM_CAUCHY,
+  LM_GEOMETRIC,
+  LM_BERNOULLI,
+  LM_INTEGERS
+};
 
 typedef struct lm_fill_source {
   int kind;
   lm_blocks_drawn draw;
-  /* arange: start, step; linspace: start, step, from the end as well; uniform: from, to; normal: mean, deviation;
-   * bernoulli: probability */
+  /* arange: start, step; linspace: start, step, from the end as well; else the op's numbers: from, to; mean, deviation;
+   * probability; … */
   double a, b, stop;
   int64_t from, to; /* arange of whole numbers: start, step; integers: from, to; linspace: -, steps */
   uint32_t keep;    /* uniform in float: the bits used of each word, as many as the result's dtype holds exactly */
@@ -28,7 +40,7 @@ extern "C" {
 #endif
 
 /* Elements first, first + 1, … of the source into operand 0, whose dims are row-major; `first` a multiple of 4, fewer
- * than 2^31 elements. Uniform and normal numbers are doubles for float64, else floats. */
+ * than 2^31 elements. Numbers are doubles for float64, else floats. */
 int lm_fill_from(const lm_fill_source *source, const lm_strided_layout *at, int64_t first, void *stream);
 
 /* keep[i] is whether the upper 24 bits of word i reach `threshold`, y[i] is x[i] * scale or 0. Contiguous, n elements;

@@ -53,6 +53,51 @@ LM_DEVICE_CODE float lm_uniform_f32(uint32_t bits) { return (float)(bits >> 8) *
 /* The upper 53 bits over 2^53: [0, 1), every value exact in a double. */
 LM_DEVICE_CODE double lm_uniform_f64(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }
 
+/* In CUDA fma is written out, as the CPU's compiler makes it of the same sums, so that numbers agree to the bit. */
+#ifdef __cplusplus
+#define LM_FMA(a, b, c) fma(a, b, c)
+#define LM_FMAF(a, b, c) fmaf(a, b, c)
+#else
+#define LM_FMA(a, b, c) ((a) * (b) + (c))
+#define LM_FMAF(a, b, c) ((a) * (b) + (c))
+#endif
+
+/* In [from, to): rounding may reach `to`, which is excluded. */
+LM_DEVICE_CODE float lm_between_f32(uint32_t bits, float from, float to) {
+  float v = LM_FMAF(to - from, lm_uniform_f32(bits), from);
+  return v < to ? v : from;
+}
+LM_DEVICE_CODE double lm_between_f64(uint64_t bits, double from, double to) {
+  double v = LM_FMA(to - from, lm_uniform_f64(bits), from);
+  return v < to ? v : from;
+}
+
+/* -ln(u) / rate with u in (0, 1], where u = 1 gives the least step instead of 0, so that others may divide by it. */
+LM_DEVICE_CODE float lm_exponential_f32(uint32_t bits, float rate) {
+  float u = (float)((bits >> 8) + 1) * 0x1p-24f, v = -logf(u);
+  return (v > 0x1p-25f ? v : 0x1p-25f) / rate;
+}
+LM_DEVICE_CODE double lm_exponential_f64(uint64_t bits, double rate) {
+  double u = (double)((bits >> 11) + 1) * 0x1p-53, v = -log(u);
+  return (v > 0x1p-54 ? v : 0x1p-54) / rate;
+}
+
+/* median + sigma tan(pi (u - 1/2)), with u in the middle of its step, so that it is finite. */
+LM_DEVICE_CODE double lm_cauchy_f64(uint64_t bits, double median, double sigma) {
+  double angle = 3.14159265358979323846 * (((double)(bits >> 12) + 0.5) * 0x1p-52 - 0.5);
+  return median + sigma * (sin(angle) / cos(angle));
+}
+LM_DEVICE_CODE float lm_cauchy_f32(uint32_t bits, float median, float sigma) {
+  float angle = 3.14159265358979323846f * (((float)(bits >> 9) + 0.5f) * 0x1p-23f - 0.5f);
+  return median + sigma * (sinf(angle) / cosf(angle));
+}
+
+/* How many trials of probability p until the first success: ceil(ln(u) / ln(1 - p)), at least 1; p in (0, 1). */
+LM_DEVICE_CODE double lm_geometric(uint64_t bits, double p) {
+  double u = (double)((bits >> 11) + 1) * 0x1p-53, trials = ceil(log(u) / log1p(-p));
+  return trials > 1 ? trials : 1;
+}
+
 /* Box and Muller: with u in (0, 1] and v in [0, 1), sqrt(-2 ln u) * (cos, sin)(2 pi v) are two
  * independent standard normals. u is the uniform above plus one step, so that ln never sees 0: the
  * largest float normal is sqrt(48 ln 2) = 5.77, the largest double one sqrt(106 ln 2) = 8.57. */

@@ -123,7 +123,7 @@ LM_DEVICE void lm_each_place(const lm_pooling &p, const lm_spot &s, lm_window wy
 
 /* What values are compared in. */
 template <class T>
-using lm_ranked = std::conditional_t<lm_is_any<T, uint8_t, int32_t>, int32_t, lm_compute<T>>;
+using lm_ranked = std::conditional_t<std::is_integral_v<T> && sizeof(T) < 8, int32_t, lm_compute<T>>;
 
 /* A NaN wins and stays; the first of equals wins. */
 template <class T, int V>
@@ -378,9 +378,10 @@ static int launch_max(const lm_pooling_job *job, void *stream) {
 
 int lm_pooling_max(const lm_pooling_job *job, void *stream) {
   switch (job->dtype) {
-    case LM_U8: return launch_max<uint8_t>(job, stream);
-    case LM_I32: return launch_max<int32_t>(job, stream);
-    case LM_I64: return launch_max<int64_t>(job, stream);
+#define X(id, ...) \
+  case LM_##id: return launch_max<lm_stored_##id>(job, stream);
+    LM_INTEGER_DTYPES(X)
+#undef X
     default: return lm_for_float(job->dtype, [&](auto e) { return launch_max<decltype(e)>(job, stream); });
   }
 }

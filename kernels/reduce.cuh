@@ -41,13 +41,21 @@ struct lm_load_half { /* float16 and bfloat16 */
     return dtype == LM_BF16 ? lm_get<float>(lm_bf16{v}) : lm_get<float>(lm_f16{v});
   }
 };
-struct lm_load_byte { /* bool and uint8 */
+struct lm_load_byte { /* bool, uint8 and int8 */
   typedef uint8_t stored;
   typedef int32_t num;
   typedef int64_t total;
   enum { CHUNK = 32 };
   int dtype;
-  LM_DEVICE int32_t operator()(uint8_t v) const { return dtype == LM_BOOL ? v != 0 : v; }
+  LM_DEVICE int32_t operator()(uint8_t v) const { return dtype == LM_BOOL ? v != 0 : dtype == LM_I8 ? (int8_t)v : v; }
+};
+struct lm_load_short { /* int16 and uint16 */
+  typedef uint16_t stored;
+  typedef int32_t num;
+  typedef int64_t total;
+  enum { CHUNK = 32 };
+  int dtype;
+  LM_DEVICE int32_t operator()(uint16_t v) const { return dtype == LM_I16 ? (int16_t)v : v; }
 };
 struct lm_load_i32 {
   typedef int32_t stored;
@@ -77,7 +85,10 @@ template <class F>
 int lm_for_int_loader(int dtype, F f) {
   switch (dtype) {
     case LM_BOOL:
-    case LM_U8: return f(lm_load_byte{dtype});
+    case LM_U8:
+    case LM_I8: return f(lm_load_byte{dtype});
+    case LM_I16:
+    case LM_U16: return f(lm_load_short{dtype});
     case LM_I32: return f(lm_load_i32{dtype});
     case LM_I64: return f(lm_load_i64{dtype});
     default: return (int)cudaErrorInvalidValue;

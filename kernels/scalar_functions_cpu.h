@@ -57,6 +57,8 @@ LM_VECTOR double hypot(double, double);
 #endif
 #endif
 
+#include "gamma_functions.h"
+
 #define LM_SCALAR static inline __attribute__((always_inline, unused))
 
 /* e^x, about 1 ulp off at most, without branches: x = n ln 2 + r, |r| <= ln 2 / 2, e^x = 2^n e^r. ln 2 is split in two

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 
+#include "gamma_functions.h"
 #include "launch.cuh"
 
 #define LM_SCALAR_FUNCTION(name, f32, f64)           \
@@ -160,6 +161,9 @@ LM_DEVICE int64_t lm_pow(int64_t a, int64_t e) {
 #define COPYSIGN lm_copysign
 #define FMOD lm_fmod
 #define GCD lm_gcd
+#define LGAMMA (num) lm_lgamma
+#define DIGAMMA (num) lm_digamma
+#define POLYGAMMA (num) lm_polygamma
 #define ISNAN lm_isnan
 
 #endif

@@ -27,7 +27,7 @@ LM_DEVICE lm_topk_key<T> lm_topk_key_of(T v) {
   }
 }
 
-extern "C" int lm_topk_key_bytes(int dtype) { return dtype == LM_I64 || dtype == LM_F64 ? 8 : 4; }
+extern "C" int lm_topk_key_bytes(int dtype) { return lm_dtype_width(dtype) == 8 ? 8 : 4; }
 
 /* What kernels need to know of an lm_topk. */
 template <class T>

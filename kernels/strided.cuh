@@ -22,15 +22,6 @@ struct lm_strided {
   uint8_t dtype[N], width[N], vector[N];
 };
 
-static inline int lm_dtype_width(int dtype) {
-  static const uint8_t width[LM_DTYPE_COUNT] = {
-#define X(id, name, type, bytes) bytes,
-      LM_DTYPES(X)
-#undef X
-  };
-  return width[dtype];
-}
-
 /* Do an operand's groups lie together, aligned? */
 static inline bool lm_is_vector(const lm_strided_layout *l, int k, bool rows) {
   int width = lm_dtype_width(l->dtype[k]), together = width * LM_GROUP < 16 ? width * LM_GROUP : 16;
@@ -149,17 +140,14 @@ template <class num>
 LM_DEVICE void lm_decode(num *out, const lm_raw &raw, int dtype) {
   if constexpr (std::is_floating_point_v<num>) {
     switch (dtype) {
-      case LM_F16: return lm_decode_as<lm_f16>(out, raw);
-      case LM_BF16: return lm_decode_as<lm_bf16>(out, raw);
-      case LM_F32: return lm_decode_as<float>(out, raw);
-      case LM_F64: return lm_decode_as<double>(out, raw);
+#define X(id, ...) \
+  case LM_##id: return lm_decode_as<lm_stored_##id>(out, raw);
+      LM_FLOAT_DTYPES(X)
     }
   }
   switch (dtype) {
-    case LM_BOOL: return lm_decode_as<lm_bool>(out, raw);
-    case LM_U8: return lm_decode_as<uint8_t>(out, raw);
-    case LM_I32: return lm_decode_as<int32_t>(out, raw);
-    default: return lm_decode_as<int64_t>(out, raw);
+    case LM_BOOL: return lm_decode_as<lm_bool>(out, raw); LM_INTEGER_DTYPES(X)
+#undef X
   }
 }
 
@@ -185,14 +173,10 @@ LM_DEVICE void lm_store(const lm_strided<N> &w, int k, const int64_t *at, const 
   char *data = w.data[k];
   bool together = w.vector[k] && count == LM_GROUP;
   switch (w.dtype[k]) {
-    case LM_BOOL: lm_store_as<lm_bool>(data, at, value, together, count); break;
-    case LM_U8: lm_store_as<uint8_t>(data, at, value, together, count); break;
-    case LM_I32: lm_store_as<int32_t>(data, at, value, together, count); break;
-    case LM_I64: lm_store_as<int64_t>(data, at, value, together, count); break;
-    case LM_F16: lm_store_as<lm_f16>(data, at, value, together, count); break;
-    case LM_BF16: lm_store_as<lm_bf16>(data, at, value, together, count); break;
-    case LM_F32: lm_store_as<float>(data, at, value, together, count); break;
-    default: lm_store_as<double>(data, at, value, together, count); break;
+#define X(id, ...) \
+  case LM_##id: lm_store_as<lm_stored_##id>(data, at, value, together, count); break;
+    LM_DTYPES(X)
+#undef X
   }
 }
 

@@ -26,8 +26,28 @@ struct lm_bool {
   uint8_t bits;
 };
 
+/* lm_stored_U8 and so on: by dtype. */
+#define X(id, name, type, ...) typedef type lm_stored_##id;
+LM_INTEGER_DTYPES(X)
+#undef X
+typedef lm_bool lm_stored_BOOL;
+typedef lm_f16 lm_stored_F16;
+typedef lm_bf16 lm_stored_BF16;
+typedef float lm_stored_F32;
+typedef double lm_stored_F64;
+
 template <class T, class... Others>
 constexpr bool lm_is_any = (std::is_same_v<T, Others> || ...);
+
+/* Bytes of an element. */
+static inline int lm_dtype_width(int dtype) {
+  static const uint8_t width[LM_DTYPE_COUNT] = {
+#define X(id, name, type, ...) sizeof(type),
+      LM_DTYPES(X)
+#undef X
+  };
+  return width[dtype];
+}
 
 /* What arithmetic on elements of T is done in, and summed in. Specializations, as compilers agree on the names of
  * kernels that take pointers to it. */
@@ -76,7 +96,7 @@ template <class T, class C>
 LM_DEVICE T lm_put(C v) {
   if constexpr (std::is_same_v<T, lm_bool>) {
     return lm_bool{(uint8_t)(v != 0)};
-  } else if constexpr (lm_is_any<T, uint8_t, int32_t>) {
+  } else if constexpr (std::is_integral_v<T> && sizeof(T) < 8) {
     return (T)(int64_t)v; /* as on the CPU: numbers out of range wrap */
   } else if constexpr (std::is_same_v<T, lm_f16>) {
 #if defined(LM_HOST_KERNELS)
@@ -119,14 +139,10 @@ LM_DEVICE double lm_number_at(const void *p, int dtype, int64_t i) {
 template <class C>
 LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
   switch (dtype) {
-    case LM_BOOL: ((lm_bool *)out)[at] = lm_put<lm_bool>(v); break;
-    case LM_U8: ((uint8_t *)out)[at] = lm_put<uint8_t>(v); break;
-    case LM_I32: ((int32_t *)out)[at] = lm_put<int32_t>(v); break;
-    case LM_I64: ((int64_t *)out)[at] = lm_put<int64_t>(v); break;
-    case LM_F16: ((lm_f16 *)out)[at] = lm_put<lm_f16>(v); break;
-    case LM_BF16: ((lm_bf16 *)out)[at] = lm_put<lm_bf16>(v); break;
-    case LM_F32: ((float *)out)[at] = lm_put<float>(v); break;
-    default: ((double *)out)[at] = lm_put<double>(v); break;
+#define X(id, ...) \
+  case LM_##id: ((lm_stored_##id *)out)[at] = lm_put<lm_stored_##id>(v); break;
+    LM_DTYPES(X)
+#undef X
   }
 }
 
@@ -134,21 +150,17 @@ LM_DEVICE void lm_put_number(void *out, int dtype, int64_t at, C v) {
 template <class F>
 int lm_for_float(int dtype, F f) {
   switch (dtype) {
-    case LM_F16: return f(lm_f16{});
-    case LM_BF16: return f(lm_bf16{});
-    case LM_F32: return f(float{});
-    case LM_F64: return f(double{});
+#define LM_CALL_FOR(id, ...) \
+  case LM_##id: return f(lm_stored_##id{});
+    LM_FLOAT_DTYPES(LM_CALL_FOR)
     default: return 1;
   }
 }
 template <class F>
 int lm_for_dtype(int dtype, F f) {
   switch (dtype) {
-    case LM_BOOL: return f(lm_bool{});
-    case LM_U8: return f(uint8_t{});
-    case LM_I32: return f(int32_t{});
-    case LM_I64: return f(int64_t{});
-    default: return lm_for_float(dtype, f);
+    LM_DTYPES(LM_CALL_FOR)
+    default: return 1;
   }
 }
 /* By size alone, for kernels that only move elements. */

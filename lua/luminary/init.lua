@@ -37,6 +37,7 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- lm.keep(x): no lm.scope drops x, or the tensors in the table x. Gives x.
 --- lm.manual_seed(seed): the random numbers of all devices begin anew from an integer.
 --- lm.get_rng_state([device]): where a device's random numbers are: a uint8 tensor, for set_rng_state.
+--- lm.initial_seed([device]): the seed that a device's random numbers last began from.
 --- lm.set_rng_state(state [, device]): goes on with random numbers from what get_rng_state gave.
 --- lm.memory_allocated([device]): bytes that tensors take on a device (the default one).
 --- lm.memory_reserved([device]): bytes that the allocator holds on a device, for tensors and for later ones.
@@ -71,12 +72,18 @@ end
 for name, most in pairs { -- arguments that it takes
   op_list = 0, live_tensors = 0, is_floating_point = 1, is_grad_enabled = 0,
   is_autocast_enabled = 1, get_autocast_dtype = 1,
-  manual_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
+  manual_seed = 1, initial_seed = 1, get_rng_state = 1, set_rng_state = 2, memory_allocated = 1,
   memory_reserved = 1, max_memory_allocated = 1, max_memory_reserved = 1, reset_peak_memory_stats = 1, empty_cache = 1,
   set_num_threads = 1, get_num_threads = 0, synchronize = 1, setenv = 2, getenv = 1, set_warnings = 1,
   set_default_dtype = 1, get_default_dtype = 0, set_default_device = 1, get_default_device = 0,
 } do
   lm[name] = options.exact(name, core[name], most)
+end
+--- The random numbers of all devices begin anew from a number that the system draws. Gives it.
+function lm.seed()
+  local seed = core.seed_generator("cpu")
+  core.manual_seed(seed)
+  return seed
 end
 function lm.set_grad_enabled(on, f, ...)
   if f == nil or type(on) ~= "boolean" then return core.set_grad_enabled(on) end
@@ -117,6 +124,7 @@ local modules = {
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
   save = {"save_load", "save"}, load = {"save_load", "load"},
+  Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
 
@@ -138,8 +146,8 @@ return setmetatable(options.exact_all(lm), {
     elseif type(key) == "string" and key:find("Tensor$") then -- lm.FloatTensor and the like
       local make = require("luminary.tensor.typed_constructors")[key]
       --- Torch's constructor of that dtype: FloatTensor (float32), DoubleTensor (float64), HalfTensor (float16),
-      --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ByteTensor (uint8), BoolTensor. (2, 3) is of those
-      --- sizes, uninitialized; {1, 2} of those values.
+      --- BFloat16Tensor, LongTensor (int64), IntTensor (int32), ShortTensor (int16), CharTensor (int8),
+      --- ByteTensor (uint8), BoolTensor. (2, 3) is of those sizes, uninitialized; {1, 2} of those values.
       value = make and function(...) return make("cpu", ...) end
     elseif values[key] then
       local module, field = unpack(values[key])

@@ -272,8 +272,8 @@ local function warn_of_lacking(path, tensors, lacking)
 end
 
 --- lm.load(path [, {device, mmap = false}]): what lm.save wrote, or the tensors by name of any safetensors file.
---- Tensors of dtypes that tensors here do not have are widened where that loses nothing (I8, I16, U16 to int32, U32 to
---- int64); others (F8_E4M3, U64, …) are left out, which is one warning that names them, or an error where none is left.
+--- Of dtypes that tensors here do not have U32 becomes int64; others (F8_E4M3, U64, …) are left out, which is one
+--- warning that names them, or an error where none is left.
 --- A file that is written to meanwhile is an error. mmap = true maps it instead of reading it: at once, and only what
 --- is used costs memory, but as long as a tensor of it lives nobody may write into the file (replace it, as lm.save
 --- does): written over in place, the tensors change; cut short, the process dies of a bus error.

@@ -131,7 +131,7 @@ describe("wrong arguments to", function()
       ["resnet18: no option 'weights': nothing is downloaded; net:load_state_dict"] = function()
         lm.models.resnet18 { weights = "IMAGENET1K_V1" }
       end,
-      ["DataLoader: no option 'generator': lm.manual_seed%(n%) is for all; loaders and samplers take {seed = n}"] =
+      ["DataLoader: generator has to be an lm.Generator, got number 1"] =
         function() data.DataLoader(data.TensorDataset(lm.ones { 4 }), { generator = 1 }) end,
       ["Linear: no option 'in_features'"] = function() nn.Linear(2, { in_features = 2, out_features = 3 }) end,
       ["Conv2d: out_channels has to be an integer of at least 1, got nil"] = function()

@@ -7,7 +7,9 @@ local compare = require "spec.support.compare"
 
 local nn, F, ops = lm.nn, lm.nn.functional, core.ops
 local random, one_of, twin = math.random, compare.one_of, compare.twin
-local dtypes = { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" }
+local dtypes = {
+  "bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+}
 
 -- As compare.same, of calls that have to succeed.
 local function same(what, tol, f, ...)

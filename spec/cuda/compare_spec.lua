@@ -7,7 +7,9 @@ local compare = require "spec.support.compare"
 
 local F = lm.nn.functional
 local random, one_of, same, twin = math.random, compare.one_of, compare.same, compare.twin
-local dtypes = { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" }
+local dtypes = {
+  "bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+}
 
 local function describe_tensor(x, view) return ("%s [%s] %s"):format(x.dtype, table.concat(x.shape, ", "), view) end
 

@@ -913,4 +913,50 @@ tensor([[false, false]])]=] },
   { "T({}, 'bool')",
 [=[
 tensor([], dtype=bool)]=] },
+  { "T(7, 'int16')",
+[=[
+tensor(7, dtype=int16)]=] },
+  { "T({0, 100, 7}, 'int16')",
+[=[
+tensor([  0, 100,   7], dtype=int16)]=] },
+  { "T({{1, 20}, {3, 4}}, 'int16')",
+[=[
+tensor([[ 1, 20],
+        [ 3,  4]], dtype=int16)]=] },
+  { "T({}, 'int16')",
+[=[
+tensor([], dtype=int16)]=] },
+  { "T({{}}, 'int16')",
+[=[
+tensor([], size=(1, 0), dtype=int16)]=] },
+  { "T({{{1}, {2}}, {{3}, {4}}}, 'int16')",
+[=[
+tensor([[[1],
+         [2]],
+
+        [[3],
+         [4]]], dtype=int16)]=] },
+  { "T(7, 'int8')",
+[=[
+tensor(7, dtype=int8)]=] },
+  { "T({0, 100, 7}, 'int8')",
+[=[
+tensor([  0, 100,   7], dtype=int8)]=] },
+  { "T({{1, 20}, {3, 4}}, 'int8')",
+[=[
+tensor([[ 1, 20],
+        [ 3,  4]], dtype=int8)]=] },
+  { "T({}, 'int8')",
+[=[
+tensor([], dtype=int8)]=] },
+  { "T({{}}, 'int8')",
+[=[
+tensor([], size=(1, 0), dtype=int8)]=] },
+  { "T({{{1}, {2}}, {{3}, {4}}}, 'int8')",
+[=[
+tensor([[[1],
+         [2]],
+
+        [[3],
+         [4]]], dtype=int8)]=] },
 }

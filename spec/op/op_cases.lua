@@ -745,10 +745,11 @@ op("normal_", "x mean std", "x.clone().normal_(mean, std)", { grad = false, rand
   bad = { { t { 2 }, 0, -1, message = "normal_: std" } } })
 op("uniform_", "x from to", "x.clone().uniform_(from_, to)", { grad = false, random = true, defaults = { from = 0, to = 1 }, { x = t { 30, 4 } },
   bad = { { t { 2 }, 1, 0, message = "uniform_" } } })
-op("random_", "x from to", "x.clone().random_(from_, to)", { grad = false, random = true, { x = t { 30, 4 }, from = 2, to = 9 },
+op("random_", "x from to", "x.clone().random_(from_, to) if to else x.clone().random_(from_) if from_ else x.clone().random_()", { grad = false, random = true,
+  defaults = { from = false, to = false }, { x = t { 30, 4 }, from = 2, to = 9 }, { x = t { 3 }, from = 2 }, { x = t { 3 } },
   bad = { { t { 2 }, 3, 3, message = "random_" } } })
-op("bernoulli_", "x p", "x.clone().bernoulli_(p)", { grad = false, random = true, defaults = { p = 0.5 }, { x = t { 30, 4 }, p = 0.3 },
-  bad = { { t { 2 }, 2, message = "bernoulli_: p" } } })
+op("bernoulli_", "x p", "x.clone().bernoulli_(p)", { grad = false, random = true, defaults = { p = 0.5 }, { x = t { 30, 4 }, p = 0.3 }, { x = t { 3, 4 }, p = t({ 4 }, { lo = 0, hi = 1 }) },
+  bad = { { t { 2 }, 2, message = "bernoulli_: p" }, { t { 2 }, v { 0.5, -1 }, message = "bernoulli_: p is %-1" } } })
 
 -- ---- new tensors
 local function creation(name, positional, py, row)
@@ -785,5 +786,47 @@ for _, name in ipairs { "empty_like", "rand_like", "randn_like" } do
   creation(name, "x", "torch." .. name .. "(x)", { random = true, { x = t { 2, 3 } }, bad = { { 1, message = name .. ": x" } } })
 end
 creation("full_like", "x value", "torch.full_like(x, value)", { { x = t { 2, 3 }, value = 7 }, bad = { { t { 2 }, message = "full_like: value" } } })
+
+-- ---- random numbers and the gamma function
+local chance = { lo = 0, hi = 1 }
+local function drawing(name, positional, py, row)
+  row.random, row.grad = true, false
+  op(name, positional, py, row)
+end
+drawing("normal", "mean std size", "torch.normal(mean, std, size) if size else torch.normal(mean, std)", { defaults = { size = false },
+  { mean = t { 3, 4 }, std = pos { 3, 4 } }, { mean = 1.5, std = pos { 3 } }, { mean = t { 2, 3 }, std = 0.5 }, { mean = 0, std = 1, size = { 2, 3 } },
+  { mean = t { 0 }, std = pos { 0 } },
+  bad = { { 0, 1, message = "normal: of two numbers a size is wanted" }, { t { 2 }, t { 2 }, { 2 }, message = "normal: tensors say how many" },
+    { t { 2 }, -1, message = "normal: a standard deviation is %-1" }, { n({ 2 }, 0, 3, true), message = "normal: draws floating" } } })
+drawing("bernoulli", "x p", "torch.bernoulli(x, p) if p else torch.bernoulli(x)", { defaults = { p = false }, { x = t({ 3, 4 }, chance) }, { x = t { 3 }, p = 0.3 },
+  { x = t({}, chance) }, { x = t { 0 } },
+  bad = { { v { 0.5, 2 }, message = "bernoulli: p is 2" }, { t { 2 }, -1, message = "bernoulli: p is %-1" } } })
+drawing("multinomial", "x num_samples replacement", "torch.multinomial(x, int(num_samples), replacement)", { defaults = { replacement = false },
+  { x = pos { 3, 5 }, num_samples = 2 }, { x = pos { 4 }, num_samples = 9, replacement = true }, { x = pos { 3, 5 }, num_samples = 1 }, { x = pos { 2, 3 }, num_samples = 4, replacement = true },
+  bad = { { t({ 4 }, chance), 5, message = "multinomial: 5 samples of 4 things" }, { t({ 4 }, chance), 0, message = "multinomial: num_samples is 0" },
+    { v { -1, 2 }, 1, message = "multinomial: weights go from %-1 to 2" }, { v { 1, nan }, 1, message = "multinomial: weights" },
+    { v { 0, 0 }, 1, message = "multinomial: a row of weights" }, { t { 2, 2, 2 }, 1, message = "multinomial: x has to be" },
+    { n({ 2 }, 1, 3, true), 1, message = "multinomial.*float" }, { v({}, { 3, 0 }), 1, message = "multinomial: x of %[3, 0%]" } } })
+drawing("poisson", "x", "torch.poisson(x)", { { x = pos { 3, 4 } }, { x = v { 0, 30, 1e5 } }, { x = t { 0 } }, bad = { { v { -1 }, message = "poisson: a rate is %-1" } } })
+drawing("binomial", "count prob", "torch.binomial(count, prob)", { { count = n({ 3, 4 }, 0, 30), prob = t({ 3, 4 }, chance) }, { count = n({ 3, 1 }, 0, 30), prob = t({ 4 }, chance) },
+  { count = t { 0 }, prob = t { 0 } },
+  bad = { { v { -1 }, v { 0.5 }, message = "binomial: a count is %-1" }, { v { 1 }, v { 1.5 }, message = "binomial: probabilities go" } } })
+drawing("randint_like", "x low high", "torch.randint_like(x, low, high)", { { x = t { 3, 4 }, low = 0, high = 5 }, { x = n({ 3 }, 0, 9, true), low = 2, high = 5 },
+  bad = { { t { 2 }, 3, 3, message = "randint_like" } } })
+for _, row in ipairs {
+  { "log_normal_", "mean std", { mean = 1, std = 2 }, { t { 2 }, 0, 0, message = "log_normal_: std is 0" } },
+  { "exponential_", "lambd", { lambd = 1 }, { t { 2 }, 0, message = "exponential_: lambd is 0" } },
+  { "cauchy_", "median sigma", { median = 0, sigma = 1 }, { t { 2 }, 0, -1, message = "cauchy_: sigma is %-1" } },
+  { "geometric_", "p", { p = 0.3 }, { t { 2 }, 1, message = "geometric_: p is 1" } },
+} do
+  local name, arguments, defaults, bad = unpack(row)
+  local case = { x = t { 30, 4 } }
+  if name == "geometric_" then case.p = 0.3 end
+  drawing(name, "x " .. arguments, ("x.clone().%s(%s)"):format(name, (arguments:gsub(" ", ", "))), { defaults = defaults, case, bad = { bad } })
+end
+unary("lgamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
+unary("digamma", nil, { domain = pos { 3, 4 }, domain3 = v { -2, -1.5, -0.3, 0.2, 0.5, 1, 2, 30 } })
+op("polygamma", "x n", "torch.polygamma(int(n), x)", { { x = pos { 3, 4 }, n = 1 }, { x = v { -1.5, 0.2, 1, 30 }, n = 1 }, { x = v { 0.2, 1, 30 }, n = 2 }, { x = pos { 3 }, n = 0 },
+  bad = { { t { 2 }, -1, message = "polygamma: n is %-1" }, { t { 2 }, 1.5, message = "polygamma: n is 1.5" } } })
 
 return rows

@@ -115,12 +115,130 @@ describe("the generator", function()
   end)
 end)
 
+describe("lm.Generator", function()
+  -- Each draw of `generator = g`, or without one from the default generator.
+  local draws = {
+    function(o) return lm.rand({ 9 }, o) end, function(o) return lm.randn({ 9 }, o) end,
+    function(o) return lm.randint(0, 1000, { 9 }, o) end, function(o) return lm.randperm(30, o) end,
+    function(o) return lm.rand_like(lm.ones(9), o) end, function(o) return lm.randn_like(lm.ones(9), o) end,
+    function(o) return lm.randint_like(lm.ones(9), 1000, o) end, function(o) return lm.normal(0, 1, { 9 }, o) end,
+    function(o) return lm.normal(lm.ones(9), lm.ones(9), o) end,
+    function(o) return lm.bernoulli(lm.ones(99) * 0.5, o) end,
+    function(o) return lm.bernoulli(lm.ones(99), 0.5, o) end, function(o) return lm.multinomial(lm.ones(99), 9, o) end,
+    function(o) return lm.multinomial(lm.ones(99), 9, true, o) end, function(o) return lm.poisson(lm.ones(99), o) end,
+    function(o) return lm.binomial(lm.ones(99) * 5, lm.ones(99) * 0.5, o) end,
+    function(o) return lm.empty(9):uniform_(0, 1, o) end, function(o) return lm.empty(9):normal_(0, 1, o) end,
+    function(o) return lm.empty(99):bernoulli_(0.5, o) end,
+    function(o) return lm.empty(99):bernoulli_(lm.ones(99) * 0.5, o) end,
+    function(o) return lm.empty(9):random_(0, 1000, o) end, function(o) return lm.empty(9):exponential_(1, o) end,
+    function(o) return lm.empty(9):log_normal_(0, 1, o) end, function(o) return lm.empty(9):cauchy_(0, 1, o) end,
+    function(o) return lm.empty(99):geometric_(0.1, o) end,
+  }
+  it("gives every draw what its seed would give by manual_seed, and leaves the default numbers alone", function()
+    for k, draw in ipairs(draws) do
+      lm.manual_seed(3)
+      local want, before = draw {}, lm.get_rng_state()
+      local g = lm.Generator():manual_seed(3)
+      assert(same_bits(want, draw { generator = g }), "draw " .. k)
+      assert(not same_bits(want, draw { generator = g }), "the second draw " .. k)
+      assert(same_bits(before, lm.get_rng_state()), "the default one after draw " .. k)
+    end
+  end)
+
+  it("has seeds and a state", function()
+    local g = lm.Generator "cpu"
+    assert.equal(67280421310721, g:initial_seed())
+    assert.equal(g, g:manual_seed(5))
+    assert.equal(5, g:initial_seed())
+    assert.equal("cpu", g.device)
+    assert.equal("Generator(cpu)", tostring(g))
+    local there = g:get_state()
+    local a = lm.rand({ 5 }, { generator = g })
+    local b = lm.rand({ 5 }, { generator = g:set_state(there) })
+    assert.is_true(same_bits(a, b))
+    local seed = g:seed()
+    assert.equal(seed, g:initial_seed())
+    assert.not_equal(seed, g:seed())
+    assert.equal("cpu:1", lm.Generator("cpu:1").device)
+    assert.equal(lm.seed(), lm.initial_seed())
+  end)
+
+  it("lm.default_generator is what manual_seed seeds", function()
+    lm.manual_seed(8)
+    assert.equal(8, lm.default_generator:initial_seed())
+    local a = lm.rand(4)
+    lm.default_generator:manual_seed(8)
+    assert.is_true(same_bits(a, lm.rand({ 4 }, { generator = lm.default_generator })))
+    assert.is_false(same_bits(a, lm.rand(4))) -- it had gone on
+  end)
+
+  it("is asked for where something else is given, and for the tensor's device", function()
+    assert.error_matches(function() lm.rand({ 2 }, { generator = 3 }) end,
+      "rand: generator: an lm.Generator expected, got number 3")
+    assert.error_matches(function() lm.rand({ 2 }, { generator = lm.Generator "cpu:1" }) end,
+      "uniform_: the generator is of cpu:1, and the tensor of cpu")
+    local g = lm.Generator()
+    assert.error_matches(function() g.seed() end, "seed: a generator expected, got nil.*colon")
+    assert.error_matches(function() g:manual_seed "x" end, "manual_seed: seed.*string 'x'")
+    assert.error_matches(function() lm.Generator "gpu" end, "gpu")
+    assert.error_matches(function() g:set_state(lm.zeros(3)) end, "state.*16 bytes")
+  end)
+
+  it("goes to initializers, samplers and splits", function()
+    local nn, data = lm.nn, lm.data
+    local function fresh() return lm.Generator():manual_seed(2) end
+    for name, fill in pairs {
+      uniform_ = function(t, o) return nn.init.uniform_(t, 0, 1, o.generator) end,
+      normal_ = function(t, o) return nn.init.normal_(t, { std = 2, generator = o.generator }) end,
+      trunc_normal_ = function(t, o) return nn.init.trunc_normal_(t, { generator = o.generator }) end,
+      xavier_uniform_ = nn.init.xavier_uniform_, xavier_normal_ = nn.init.xavier_normal_,
+      kaiming_uniform_ = nn.init.kaiming_uniform_, kaiming_normal_ = nn.init.kaiming_normal_,
+      orthogonal_ = nn.init.orthogonal_,
+      sparse_ = function(t, o) return nn.init.sparse_(t, 0.5, o) end,
+    } do
+      local before = lm.get_rng_state()
+      local a, b = fill(lm.empty(4, 5), { generator = fresh() }), fill(lm.empty(4, 5), { generator = fresh() })
+      assert(same_bits(a, b), name)
+      assert(same_bits(before, lm.get_rng_state()), name)
+    end
+    local set = data.TensorDataset(lm.arange(20))
+    for _, make in ipairs {
+      function(o) return data.RandomSampler(set, o):indices() end,
+      function(o) return data.RandomSampler(set, { replacement = true, generator = o.generator }):indices() end,
+      function(o) return data.SubsetRandomSampler({ 1, 5, 9, 11, 12 }, o):indices() end,
+      function(o) return data.WeightedRandomSampler(lm.ones(20), 9, o):indices() end,
+      function(o) return data.random_split(set, { 15, 5 }, o)[1].indices end,
+      function(o)
+        local seen = {}
+        local loader = data.DataLoader(set, { shuffle = true, batch_size = 20, generator = o.generator })
+        for x in loader:iter() do seen[1] = x end
+        return seen[1]
+      end,
+    } do
+      assert.is_true(same_bits(make { generator = fresh() }, make { generator = fresh() }))
+    end
+    assert.error_matches(function() data.RandomSampler(set, { seed = 1, generator = fresh() }) end,
+      "seed or generator, not both")
+    assert.error_matches(function() data.random_split(set, { 20 }, { generator = 1 }) end,
+      "generator has to be an lm.Generator")
+  end)
+end)
+
 describe("the same seed", function()
   local draws = {
     rand = function(dtype) return lm.rand(100003, { dtype = dtype }) end,
     randn = function(dtype) return lm.randn(100003, { dtype = dtype }) end,
     bernoulli = function(dtype) return lm.empty(100003, { dtype = dtype }):bernoulli_(0.3) end,
     dropout = function(dtype) return lm.dropout(lm.ones(100003, { dtype = dtype }), 0.3) end,
+    exponential = function(dtype) return lm.empty(40003, { dtype = dtype }):exponential_(2) end,
+    log_normal = function(dtype) return lm.empty(40003, { dtype = dtype }):log_normal_() end,
+    cauchy = function(dtype) return lm.empty(40003, { dtype = dtype }):cauchy_() end,
+    geometric = function(dtype) return lm.empty(40003, { dtype = dtype }):geometric_(0.1) end,
+    poisson = function(dtype) return lm.poisson(lm.arange(4003, { dtype = dtype }) / 100) end,
+    binomial = function(dtype)
+      return lm.binomial(lm.full({ 4003 }, 40, { dtype = dtype }), lm.arange(4003, { dtype = dtype }) / 4096)
+    end,
+    multinomial = function(dtype) return lm.multinomial(lm.arange(999, { dtype = dtype }), 9001, true) end,
   }
   it("gives the same bits with any number of threads", function()
     local before = lm.get_num_threads()
@@ -247,6 +365,139 @@ describe("distributions", function()
     near(0.3, (moments(lm.empty(n):bernoulli_(0.3))), 0.005, "p")
     assert.equal(0, lm.empty(n):bernoulli_(0):sum():item())
     assert.equal(n, lm.empty(n):bernoulli_(1):sum():item())
+  end)
+
+  it("bernoulli takes probabilities, each its own", function()
+    local p = lm.tensor { 0, 0.25, 0.75, 1 }
+    for _, dtype in ipairs { "float32", "float64", "float16" } do
+      local x = lm.bernoulli(p:to(dtype):expand(n / 4, 4))
+      assert.equal(dtype, x.dtype)
+      local mean = x:double():mean(1):totable()
+      for k = 1, 4 do near(p[k], mean[k], 0.01, dtype) end
+      assert.same({ 0, 1 }, { mean[1], mean[4] })
+    end
+    near(0.2, (moments(lm.bernoulli(lm.empty(n), 0.2))), 0.005, "p")
+    local x = lm.zeros(n, { dtype = "int8" }):bernoulli_(lm.tensor(0.3))
+    assert.equal("int8", x.dtype)
+    near(0.3, (moments(x)), 0.005, "of a tensor")
+    local q = lm.full({ 3 }, 0.5):requires_grad_()
+    lm.bernoulli(q):sum():backward()
+    assert.same({ 0, 0, 0 }, q.grad:totable())
+  end)
+
+  it("normal takes means and deviations, each its own", function()
+    local x = lm.normal(lm.tensor { -2, 0, 5 }, lm.tensor({ 1, 2, 0 }):expand(n / 4, 3))
+    assert.same({ n / 4, 3 }, x.shape)
+    local mean, std = x:mean(1):totable(), x:std(1):totable()
+    near(-2, mean[1], 0.03, "mean")
+    near(2, std[2], 0.03, "deviation")
+    assert.same({ 5, 0 }, { mean[3], std[3] })
+    assert.equal("float64", lm.normal(1, lm.ones(2, { dtype = "float64" })).dtype)
+    near(3, (moments(lm.normal(3, 0.1, { 1000 }))), 0.02, "of numbers")
+  end)
+
+  -- Chi squared of integers drawn: `probability` of k = from, from + 1, …, of which those that would come less than
+  -- five times, and all others, are one. Gives it over its degrees of freedom, which is above 2 once in 10000.
+  local function misfit(x, from, probability)
+    local count, chi, cells, rest, left = x:numel(), 0, -1, 1, x:numel()
+    for k = from, from + #probability - 1 do
+      local p = probability[k - from + 1]
+      if p * count >= 5 then
+        local seen = x:eq(k):sum():item()
+        chi, cells, rest, left = chi + (seen - p * count) ^ 2 / (p * count), cells + 1, rest - p, left - seen
+      end
+    end
+    if rest * count >= 5 then chi, cells = chi + (left - rest * count) ^ 2 / (rest * count), cells + 1 end
+    return chi / math.max(cells, 1)
+  end
+
+  it("poisson and binomial fit their probabilities, below and above where the method changes", function()
+    for _, rate in ipairs { 0.5, 4, 9.9, 10, 33, 500 } do
+      local probability, log_p = {}, -rate
+      for k = 0, math.floor(2 * rate + 20) do
+        probability[k + 1] = math.exp(log_p)
+        log_p = log_p + math.log(rate) - math.log(k + 1)
+      end
+      local bad = misfit(lm.poisson(lm.full({ 40000 }, rate)), 0, probability)
+      assert(bad < 2, ("poisson of rate %g: chi squared %g of 1"):format(rate, bad))
+    end
+    for _, case in ipairs { { 5, 0.3 }, { 30, 0.9 }, { 30, 0.5 }, { 200, 0.04 }, { 200, 0.4 }, { 1000, 0.98 } } do
+      local count, p = unpack(case)
+      local probability, log_p = {}, count * math.log(1 - p)
+      for k = 0, count do
+        probability[k + 1] = math.exp(log_p)
+        log_p = log_p + math.log((count - k) / (k + 1) * p / (1 - p))
+      end
+      local bad = misfit(lm.binomial(lm.full({ 40000 }, count), lm.full({ 40000 }, p)), 0, probability)
+      assert(bad < 2, ("binomial(%d, %g): chi squared %g of 1"):format(count, p, bad))
+    end
+    local x = lm.poisson(lm.tensor({ 0, 1e6, 1e12 }, { dtype = "float64" }):expand(500, 3))
+    assert.equal(0, x:select(2, 1):sum():item())
+    near(1, x:select(2, 2):mean():item() / 1e6, 3e-4, "mean of a large rate")
+    near(1, x:select(2, 3):mean():item() / 1e12, 3e-7, "mean of a larger one")
+    local some = lm.tensor { 7, 7, 0 }
+    assert.same({ 0, 7, 0 }, lm.binomial(some, lm.tensor { 0, 1, 0.5 }):totable())
+  end)
+
+  it("geometric_ counts trials", function()
+    for _, dtype in ipairs { "float32", "int64", "int16" } do
+      local probability = {}
+      for k = 1, 200 do probability[k] = 0.2 * 0.8 ^ (k - 1) end
+      local x = lm.empty(40000, { dtype = dtype }):geometric_(0.2)
+      assert.equal(1, x:min():item())
+      assert(misfit(x, 1, probability) < 2, dtype)
+    end
+  end)
+
+  it("exponential_, log_normal_ and cauchy_ have their quantiles", function()
+    local function below(x, at, want, what) near(want, x:lt(at):double():mean():item(), 0.005, what) end
+    for _, dtype in ipairs { "float32", "float64" } do
+      local x = lm.empty(n, { dtype = dtype }):exponential_(2)
+      assert(x:min():item() > 0)
+      for _, q in ipairs { 0.1, 0.5, 0.9 } do below(x, -math.log(1 - q) / 2, q, "exponential " .. dtype) end
+      local mean, var = moments(x)
+      near(0.5, mean, 0.01, "mean")
+      near(0.25, var, 0.01, "variance")
+      x = lm.empty(n, { dtype = dtype }):log_normal_(0.5, 2)
+      below(x, math.exp(0.5), 0.5, "log_normal " .. dtype)
+      below(x, math.exp(2.5), 0.8413, "log_normal " .. dtype)
+      x = lm.empty(n, { dtype = dtype }):cauchy_(1, 3)
+      below(x, 1, 0.5, "cauchy " .. dtype)
+      below(x, 4, 0.75, "cauchy " .. dtype)
+      below(x, -2, 0.25, "cauchy " .. dtype)
+      assert.is_true(x:isfinite():all():item())
+    end
+    assert.is_true(lm.empty(n):exponential_(1e30):gt(0):all():item())
+  end)
+
+  it("multinomial goes by weight, again and again or each thing once", function()
+    local weights = lm.tensor { 0, 1, 2, 0, 5, 0 }
+    local x = lm.multinomial(weights, 40000, true)
+    assert.equal("int64", x.dtype)
+    assert(misfit(x, 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4)
+    assert.equal(0, x:eq(1):sum():item() + x:eq(4):sum():item() + x:eq(6):sum():item())
+    x = lm.multinomial(weights:expand(20000, 6), 1)
+    assert.same({ 20000, 1 }, x.shape)
+    assert(misfit(x, 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4)
+    x = lm.multinomial(weights:expand(20000, 6), 3)
+    assert.is_true(x:sum(2):eq(2 + 3 + 5):all():item()) -- each once, none of weight 0
+    assert(misfit(x:select(2, 1), 1, { 0, 1 / 8, 2 / 8, 0, 5 / 8, 0 }) < 4) -- the first by weight
+    near(20000 * 2 / 7, x:select(2, 2):eq(3):logical_and(x:select(2, 1):eq(2)):sum():item() * 8, 900, "second after 2")
+    local row = lm.multinomial(lm.eye(3), 2, { replacement = true })
+    assert.same({ { 1, 1 }, { 2, 2 }, { 3, 3 } }, row:totable())
+    assert.same({ 0, 4 }, lm.multinomial(lm.ones(0, 3), 4, true).shape)
+  end)
+
+  it("random_ takes bounds, the upper one alone, or none", function()
+    local x = lm.empty(1000):random_(4)
+    assert.same({ 0, 3 }, { x:min():item(), x:max():item() })
+    x = lm.empty(5000, { dtype = "int8" }):random_()
+    assert.same({ 0, 127 }, { x:min():item(), x:max():item() })
+    x = lm.empty(100):random_()
+    assert(x:max():item() > 2 ^ 20 and x:max():item() <= 2 ^ 24)
+    x = lm.empty(100, { dtype = "int64" }):random_()
+    assert.is_true(x:ge(0):all():item())
+    assert.error_matches(function() lm.empty(2):random_(0) end, "random_: from is 0 and to is 0")
   end)
 
   it("dropout zeroes with its probability and scales the rest", function()

@@ -265,7 +265,7 @@ describe("promotion", function()
         pairs_seen = pairs_seen + 1
       end
     end
-    assert(pairs_seen == 16 * 18, pairs_seen)
+    assert(pairs_seen == 20 * 22, pairs_seen)
     assert(#wrong == 0, table.concat(wrong, "\n"))
   end)
 

@@ -10,8 +10,13 @@ local device = os.getenv "LM_SPEC_KIND" == "cuda" and "cuda:" .. me or "cpu"
 local over_nccl = device ~= "cpu"
 if over_nccl then lm.cuda.set_device(me) end
 
-local dtypes = { "bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64" }
-local bytes_of = { bool = 1, uint8 = 1, int32 = 4, int64 = 8, float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8 }
+local dtypes = {
+  "bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+}
+local bytes_of = {
+  bool = 1, uint8 = 1, int8 = 1, int16 = 2, uint16 = 2, int32 = 4, int64 = 8,
+  float16 = 2, bfloat16 = 2, float32 = 4, float64 = 8,
+}
 local is_float = { float16 = 2 ^ -9, bfloat16 = 2 ^ -6, float32 = 1e-6, float64 = 1e-14 } -- what a mean may be off by
 local function words(text)
   local set = {}

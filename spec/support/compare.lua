@@ -4,7 +4,7 @@ local lm = require "luminary"
 local compare = {
   long = os.getenv "LM_TEST_LONG" == "1",
   floats = { "float32", "float64", "float16", "bfloat16" },
-  integers = { "int64", "int32", "uint8", "bool" },
+  integers = { "int64", "int32", "int16", "int8", "uint16", "uint8", "bool" },
   -- a few units in the last place, of 1 and more
   tolerance = { float16 = 2e-3, bfloat16 = 1.6e-2, float32 = 3e-6, float64 = 1e-12 },
 }

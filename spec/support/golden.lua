@@ -7,7 +7,8 @@ local inf = math.huge
 -- PyTorch's assert_close defaults.
 golden.tolerance = {
   float16 = { 1e-3, 1e-5 }, bfloat16 = { 1.6e-2, 1e-5 }, float32 = { 1.3e-6, 1e-5 }, float64 = { 1e-7, 1e-7 },
-  int64 = { 0, 0 }, int32 = { 0, 0 }, uint8 = { 0, 0 }, bool = { 0, 0 },
+  int64 = { 0, 0 }, int32 = { 0, 0 },
+  int16 = { 0, 0 }, int8 = { 0, 0 }, uint16 = { 0, 0 }, uint8 = { 0, 0 }, bool = { 0, 0 },
 }
 
 local function flat(t)

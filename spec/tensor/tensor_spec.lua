@@ -4,7 +4,9 @@ local ffi = require "ffi"
 local temp = require "spec.support.temp"
 
 local inf, nan = math.huge, 0 / 0
-local DTYPES = { "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool" }
+local DTYPES = {
+  "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint16", "uint8", "bool",
+}
 
 local function facts(x) return { x.shape, x.dtype, x.device } end
 
@@ -539,5 +541,58 @@ describe("a list of values", function()
       assert.error_matches(function() lm.tensor { 1, 2, [name] = v } end,
         "tensor: " .. name .. " is an option, and stands among the values: lm.tensor%({…}, {" .. name)
     end
+  end)
+end)
+
+describe("int8, int16 and uint16", function()
+  it("are made by name, by Torch's constructors and by casts, which wrap", function()
+    assert.same({ { 2 }, "int8", "cpu" }, facts(lm.CharTensor { 1, -1 }))
+    assert.same({ { 2, 3 }, "int16", "cpu" }, facts(lm.ShortTensor(2, 3)))
+    assert.equal("int16", lm.ones({ 2 }, { dtype = "short" }).dtype)
+    local x = lm.tensor { 127, 128, -129, 40000, 65536 + 7 }
+    assert.same({ 127, -128, 127, 64, 7 }, x:char():totable())
+    assert.same({ 127, 128, -129, 40000 - 65536, 7 }, x:short():totable())
+    assert.same({ 127, 128, 65536 - 129, 40000, 7 }, x:to("uint16"):totable())
+    for dtype, past in pairs { int8 = 128, int16 = -32769, uint16 = -1 } do
+      assert.error_matches(function() lm.tensor({ 1, past }, { dtype = dtype }) end,
+        ("tensor: %%%d at %%[2%%] does not fit %s"):format(past, dtype):gsub("%%(%d)", "%1"))
+    end
+  end)
+
+  it("lie in memory as C's types do", function()
+    for dtype, ctype in pairs { int8 = "int8_t", int16 = "int16_t", uint16 = "uint16_t" } do
+      local x = lm.tensor({ 1, 100, 7 }, { dtype = dtype })
+      local p = ffi.cast(ctype .. " *", x:data_ptr())
+      assert.same({ 1, 100, 7 }, { p[0], p[1], p[2] })
+      p[1] = -3
+      assert.equal(dtype == "uint16" and 65533 or -3, x[2])
+      assert.equal(ffi.sizeof(ctype), x.itemsize)
+    end
+  end)
+
+  it("compute as integers that wrap, and promote to the first dtype that holds both", function()
+    local a, b = lm.tensor({ 100, -3 }, { dtype = "int8" }), lm.tensor({ 100, 2 }, { dtype = "int8" })
+    assert.same({ -56, -1 }, (a + b):totable())
+    assert.equal("int8", (a * 2).dtype)
+    assert.equal("float32", (a * 0.5).dtype)
+    assert.same({ 200, -1 }, (a + b:short()):totable())
+    assert.same({ "int16", 356 }, { (a + lm.tensor({ 256, 0 }, { dtype = "int16" })).dtype,
+      (a + lm.tensor({ 256, 0 }, { dtype = "int16" }))[1] })
+    assert.equal("int16", (a + b:byte()).dtype)
+    local u = lm.tensor({ 65535, 1 }, { dtype = "uint16" })
+    assert.same({ 0, 2 }, (u + 1):totable())
+    for other, want in pairs { uint8 = "uint16", int8 = "int32", int16 = "int32", int32 = "int32", int64 = "int64",
+      bool = "uint16", float16 = "float16" } do
+      assert.equal(want, (u + lm.ones({ 2 }, { dtype = other })).dtype, other)
+    end
+    assert.same({ 65535, 1, 65536 }, { u:max():item(), u:argmin():item() - 1, u:sum():item() })
+    assert.same({ 65535, 1 }, u:topk(2):totable())
+    assert.same({ 1, 65535, 1 }, lm.cat({ u:slice(1, 2, 2), u }):totable())
+    assert.same({ { 1, -1 }, -3 }, { a:sign():totable(), a[2] })
+    assert.same({ { 2, 4 }, "int16" }, { lm.tensor({ { 1, 1 }, { 2, 2 } }, { dtype = "int16" })
+      :matmul(lm.ones({ 2 }, { dtype = "int16" })):totable(), lm.ones({ 2, 2 }, { dtype = "int16" })
+      :matmul(lm.ones({ 2 }, { dtype = "int16" })).dtype })
+    assert.same({ -3, 100 }, { a:min():item(), a:max():item() })
+    assert.matches("dtype=int8", tostring(a))
   end)
 end)

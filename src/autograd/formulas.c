@@ -207,6 +207,11 @@ double lm_f_power_of_ten(lm_expr *e, double exponent) {
   return pow(10, exponent);
 }
 
+bool lm_f_is_whole(lm_expr *e, double x) {
+  (void)e;
+  return x == floor(x);
+}
+
 bool lm_f_same_size(lm_expr *e, const lm_tensor *a, const lm_tensor *b) {
   (void)e;
   return a && b && lm_same_shape(a, b);

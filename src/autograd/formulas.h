@@ -51,6 +51,7 @@ bool lm_f_is_number(struct lm_expr *e, const lm_tensor *t);
 double lm_f_value_of(struct lm_expr *e, lm_tensor *t);
 bool lm_f_is_float(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_is_bool(struct lm_expr *e, const lm_tensor *t);
+bool lm_f_is_whole(struct lm_expr *e, double x);
 /* From 1 to the next larger number of t's dtype; 0 of integers. */
 double lm_f_epsilon_of(struct lm_expr *e, const lm_tensor *t);
 const char *lm_f_dtype_of(struct lm_expr *e, const lm_tensor *t);

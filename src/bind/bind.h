@@ -273,6 +273,10 @@ lm_status lm_read_dim(lua_State *L, const lm_lua *s, int i, const char *fn, cons
 lm_status lm_read_dtype(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_dtype *out);
 /* A string, or an integer: a CUDA ordinal. */
 lm_status lm_read_device(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_device *out);
+/* random.c: an lm.Generator. */
+struct lm_generator;
+lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg,
+                            struct lm_generator **out);
 /* Sizes (dims false) or dims (true) from a number or a list. */
 lm_status lm_read_ints(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, bool dims, lm_ints *out);
 /* A contiguous tensor on the CPU of that dtype. */

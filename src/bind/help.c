@@ -21,7 +21,7 @@ static void add_default(luaL_Buffer *b, const lm_arg *a) {
     luaL_addstring(b, text);
   } else if (a->kind == LM_ARG_T_OPT || a->kind == LM_ARG_S_OPT || a->kind == LM_ARG_I_OPT ||
              a->kind == LM_ARG_DIM_OPT || a->kind == LM_ARG_DIMS_OPT || a->kind == LM_ARG_SIZE_OPT ||
-             a->kind == LM_ARG_DTYPE || a->kind == LM_ARG_DEVICE) {
+             a->kind == LM_ARG_DTYPE || a->kind == LM_ARG_DEVICE || a->kind == LM_ARG_GENERATOR) {
     luaL_addstring(b, " = nil");
   }
 }

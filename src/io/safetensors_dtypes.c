@@ -6,8 +6,9 @@
 #include "base/mem.h"
 
 const char *const lm_safetensors_dtypes[LM_DTYPE_COUNT] = {
-    [LM_BOOL] = "BOOL", [LM_U8] = "U8",     [LM_I32] = "I32", [LM_I64] = "I64",
-    [LM_F16] = "F16",   [LM_BF16] = "BF16", [LM_F32] = "F32", [LM_F64] = "F64",
+#define X(id, ...) #id,
+    LM_DTYPES(X)
+#undef X
 };
 
 /* RFC 3629: no overlong forms, no surrogates, nothing beyond U+10FFFF. */

@@ -17,17 +17,6 @@ static const size_t LARGEST_HEADER = 100000000; /* as the reference implementati
  */
 static const size_t WINDOW = (size_t)64 << 20;
 
-/* Integers that tensors have no dtype for, and a wider one that holds them all. */
-typedef struct widening {
-  const char *stored;
-  size_t bytes; /* of an element in the file */
-  lm_dtype dtype;
-  bool is_signed;
-} widening;
-static const widening widenings[] = {
-    {"I8", 1, LM_I32, true}, {"I16", 2, LM_I32, true}, {"U16", 2, LM_I32, false}, {"U32", 4, LM_I64, false}};
-enum { WIDENINGS = sizeof widenings / sizeof *widenings };
-
 /* The mapped file, shared by the handle and the tensors over it. */
 typedef struct mapping {
   _Atomic int32_t rc;
@@ -36,10 +25,10 @@ typedef struct mapping {
 } mapping;
 
 typedef struct entry {
-  const char *name;             /* the header's */
-  const char *stored;           /* its dtype's name, the header's */
-  lm_dtype dtype;               /* what it is read as; LM_NO_DTYPE: this version has none that holds it */
-  const widening *from_smaller; /* NULL: the file's bytes are the tensor's */
+  const char *name;   /* the header's */
+  const char *stored; /* its dtype's name, the header's */
+  lm_dtype dtype;     /* what it is read as; LM_NO_DTYPE: this version has none that holds it */
+  bool from_u32;      /* uint32 in the file, for which tensors have no dtype: int64 holds it */
   int ndim;
   int64_t size[LM_MAX_DIMS];
   size_t from, to; /* from the end of the header */
@@ -135,10 +124,8 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
   for (int d = 0; d < LM_DTYPE_COUNT; d++) {
     if (strcmp(dtype->valuestring, lm_safetensors_dtypes[d]) == 0) e->dtype = (lm_dtype)d;
   }
-  for (int w = 0; w < WIDENINGS; w++) {
-    if (strcmp(dtype->valuestring, widenings[w].stored) == 0) e->from_smaller = &widenings[w];
-  }
-  if (e->from_smaller) e->dtype = e->from_smaller->dtype;
+  e->from_u32 = strcmp(dtype->valuestring, "U32") == 0;
+  if (e->from_u32) e->dtype = LM_I64;
   e->stored = dtype->valuestring;
   TRY(read_shape(f, shape, e, &numel));
   if (!cJSON_IsArray(offsets) || cJSON_GetArraySize(offsets) != 2 || !is_count(offsets->child, &from) ||
@@ -150,7 +137,7 @@ static lm_status read_entry(const lm_safetensors *f, const cJSON *item, size_t d
                    (unsigned long long)to, data_bytes);
   }
   if (e->dtype != LM_NO_DTYPE) {
-    size_t item = e->from_smaller ? e->from_smaller->bytes : lm_dtype_size(e->dtype);
+    size_t item = e->from_u32 ? sizeof(uint32_t) : lm_dtype_size(e->dtype);
     if (__builtin_mul_overflow(numel, (uint64_t)item, &bytes) || bytes != to - from) {
       return lm_fail(LM_E_IO, "%s: '%s' of shape %s and dtype %s does not fill its %llu bytes", f->path, e->name,
                      lm_shape_text(e->ndim, e->size), e->stored, (unsigned long long)(to - from));
@@ -351,21 +338,14 @@ static char *landing(const entry *e, const lm_tensor *t) {
   return t->data + (bytes - (e->to - e->from));
 }
 
-/* Little-endian elements at the landing place, from the first on: each is read before what lies on it is written. */
+/* From the first on: each is read before what lies on it is written. */
 static void widen(const entry *e, const lm_tensor *t) {
-  const widening *w = e->from_smaller;
-  if (!w) return;
-  const unsigned char *from = (const unsigned char *)landing(e, t);
-  for (int64_t k = 0; k < t->numel; k++, from += w->bytes) {
-    uint64_t bits = 0;
-    for (size_t b = 0; b < w->bytes; b++) bits |= (uint64_t)from[b] << 8 * b;
-    int64_t value = (int64_t)bits, half = (int64_t)1 << (8 * w->bytes - 1);
-    if (w->is_signed && value >= half) value -= 2 * half;
-    if (w->dtype == LM_I32) {
-      ((int32_t *)t->data)[k] = (int32_t)value;
-    } else {
-      ((int64_t *)t->data)[k] = value;
-    }
+  if (!e->from_u32) return;
+  const char *from = landing(e, t);
+  for (int64_t k = 0; k < t->numel; k++, from += sizeof(uint32_t)) {
+    uint32_t value;
+    memcpy(&value, from, sizeof value);
+    ((int64_t *)t->data)[k] = value;
   }
 }
 
@@ -379,7 +359,7 @@ static lm_status map_tensor(lm_safetensors *f, const entry *e, lm_tensor **out) 
   lm_status status;
   char *data = f->map->data + f->data_at + e->from;
   size_t bytes = e->to - e->from;
-  if (e->from_smaller || bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
+  if (e->from_u32 || bytes <= LM_SMALL_BYTES || (uintptr_t)data % lm_dtype_size(e->dtype) != 0) {
     TRY(new_tensor(f, e, out));
     if (bytes > 0) memcpy(landing(e, *out), data, bytes);
   } else {

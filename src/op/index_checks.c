@@ -6,8 +6,8 @@
 #include "op/input_layout.h"
 
 lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out) {
-  if (t->dtype != LM_I64 && t->dtype != LM_I32 && t->dtype != LM_U8)
-    return lm_fail(LM_E_DTYPE, "%s: %s has to be int64, int32 or uint8, is %s; convert it with :long()",
+  if (!lm_dtype_is_int((lm_dtype)t->dtype))
+    return lm_fail(LM_E_DTYPE, "%s: %s has to be int64 or another integer dtype, is %s; convert it with :long()",
                    lm_ops[op].name, arg, lm_dtype_name(t->dtype));
   if (t->dtype == LM_I64) return lm_laid_out(t, LM_CONTIGUOUS, out);
   lm_tensor *fresh = NULL;

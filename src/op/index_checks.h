@@ -4,7 +4,7 @@
 
 #include "op/check.h"
 
-/* Class labels or indices as contiguous int64; LM_E_DTYPE unless t is int64, int32 or uint8. */
+/* Class labels or indices as contiguous int64; LM_E_DTYPE unless t is of integers. */
 lm_status lm_index_int64(lm_op_id op, const char *arg, lm_tensor *t, lm_tensor **out);
 /* The error for a label or index that is not one of `classes`: element `place` (from 0, in row-major
  * order) of `arg`, which is t. */

@@ -49,6 +49,7 @@ typedef enum lm_arg_kind {
   LM_ARG_SIZE_OPT,
   LM_ARG_DTYPE,
   LM_ARG_DEVICE,
+  LM_ARG_GENERATOR,
   LM_ARG_E,
 } lm_arg_kind;
 

@@ -1,47 +1,69 @@
 /* Random numbers: writing them into a tensor, and new tensors of them. The slots take their draws
  * from the device's generator (tensor/generator.h). */
 #include "op/check.h"
+#include "op/input_layout.h"
+#include "tensor/generator.h"
 
-static lm_status draw(lm_op_id op, lm_tensor *x, const void *args) {
+/* What x is filled with comes from the generator; NULL is the default one of x's device. */
+static lm_status draw(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g) {
+  if (g && g->device != x->device) {
+    return lm_fail(LM_E_DEVICE, "%s: the generator is of %s, and the tensor of %s", lm_ops[op].name,
+                   lm_device_name(g->device), lm_device_name(x->device));
+  }
+  if (g && !g->is_default && lm_generator_extra()) {
+    return lm_fail(
+        LM_E_STATE,
+        "%s: what a graph captures draws from the default generator, which replays know; leave generator out",
+        lm_ops[op].name);
+  }
   return x->numel ? lm_dispatch(op, x->device, args, &x) : LM_OK;
 }
 
 /* ---- in place */
 
+/* Fills x, of floats, and hands it out. */
+static lm_status fill_floats(lm_op_id op, lm_tensor *x, const void *args, const lm_generator *g, lm_tensor **out) {
+  lm_status status = lm_check_float(op, "x", x);
+  if (status == LM_OK) status = draw(op, x, args, g);
+  if (status == LM_OK) *out = lm_retain(x);
+  return status;
+}
+
 lm_status lm_op_normal_(const lm_normal__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_check_float(LM_OP_normal_, "x", a->x));
   if (!(a->std >= 0)) return lm_fail(LM_E_ARG, "normal_: std is %g; it has to be 0 or more", a->std);
-  TRY(draw(LM_OP_normal_, a->x, a));
+  return fill_floats(LM_OP_normal_, a->x, a, a->generator, out);
+}
+
+lm_status lm_op_log_normal_(const lm_log_normal__args *a, lm_tensor **out) {
+  if (!(a->std > 0)) return lm_fail(LM_E_ARG, "log_normal_: std is %g; it has to be above 0", a->std);
+  return fill_floats(LM_OP_log_normal_, a->x, a, a->generator, out);
+}
+
+lm_status lm_op_exponential_(const lm_exponential__args *a, lm_tensor **out) {
+  if (!(a->lambd > 0)) return lm_fail(LM_E_ARG, "exponential_: lambd is %g; it has to be above 0", a->lambd);
+  return fill_floats(LM_OP_exponential_, a->x, a, a->generator, out);
+}
+
+lm_status lm_op_cauchy_(const lm_cauchy__args *a, lm_tensor **out) {
+  if (!(a->sigma > 0)) return lm_fail(LM_E_ARG, "cauchy_: sigma is %g; it has to be above 0", a->sigma);
+  return fill_floats(LM_OP_cauchy_, a->x, a, a->generator, out);
+}
+
+lm_status lm_op_geometric_(const lm_geometric__args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  if (!(a->p > 0 && a->p < 1)) return lm_fail(LM_E_ARG, "geometric_: p is %g; it has to be between 0 and 1", a->p);
+  if (a->x->dtype == LM_BOOL) return lm_fail(LM_E_DTYPE, "geometric_: x is bool; numbers of trials are no such");
+  TRY(draw(LM_OP_geometric_, a->x, a, a->generator));
   *out = lm_retain(a->x);
 done:
   return status;
 }
 
 lm_status lm_op_uniform_(const lm_uniform__args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  TRY(lm_check_float(LM_OP_uniform_, "x", a->x));
   if (!(a->from <= a->to) || !isfinite(a->to - a->from)) {
     return lm_fail(LM_E_ARG, "uniform_: from %g to %g; from has to be at most to, and both finite", a->from, a->to);
   }
-  TRY(draw(LM_OP_uniform_, a->x, a));
-  *out = lm_retain(a->x);
-done:
-  return status;
-}
-
-/* The integers a dtype holds exactly: low <= i <= high. */
-static void exact_range(lm_dtype dtype, int64_t *low, int64_t *high) {
-  switch (dtype) {
-    case LM_BOOL: *low = 0, *high = 1; break;
-    case LM_U8: *low = 0, *high = UINT8_MAX; break;
-    case LM_I32: *low = INT32_MIN, *high = INT32_MAX; break;
-    case LM_F16: *low = -(1 << 11), *high = 1 << 11; break;
-    case LM_BF16: *low = -(1 << 8), *high = 1 << 8; break;
-    case LM_F32: *low = -(1 << 24), *high = 1 << 24; break;
-    case LM_F64: *low = -(INT64_C(1) << 53), *high = INT64_C(1) << 53; break;
-    default: *low = INT64_MIN, *high = INT64_MAX; break;
-  }
+  return fill_floats(LM_OP_uniform_, a->x, a, a->generator, out);
 }
 
 /* op's [from, to) has to be non-empty and exact in x's dtype. */
@@ -52,7 +74,7 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
     return lm_fail(LM_E_ARG, "%s: %s is %lld and %s is %lld; the range [%s, %s) is empty", lm_ops[op].name, from_name,
                    (long long)from, to_name, (long long)to, from_name, to_name);
   }
-  exact_range(dtype, &low, &high);
+  lm_dtype_integers(dtype, &low, &high);
   if (from < low || to - 1 > high) {
     return lm_fail(LM_E_ARG, "%s: %s holds integers from %lld to %lld, not all of [%lld, %lld)", lm_ops[op].name,
                    lm_dtype_name(dtype), (long long)low, (long long)high, (long long)from, (long long)to);
@@ -62,19 +84,95 @@ static lm_status check_range(lm_op_id op, const char *from_name, const char *to_
 
 lm_status lm_op_random_(const lm_random__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  TRY(check_range(LM_OP_random_, "from", "to", a->from, a->to, (lm_dtype)a->x->dtype));
-  TRY(draw(LM_OP_random_, a->x, a));
+  lm_random__args args = *a;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  int64_t low, high;
+  if (a->from == LM_NO_INT) args.from = 0;
+  if (a->to == LM_NO_INT && a->from != LM_NO_INT) {
+    args.from = 0, args.to = a->from;
+  } else if (a->to == LM_NO_INT) {
+    lm_dtype_integers(dtype, &low, &high);
+    args.to = high < INT64_MAX ? high + 1 : high;
+  }
+  TRY(check_range(LM_OP_random_, "from", "to", args.from, args.to, dtype));
+  TRY(draw(LM_OP_random_, a->x, &args, a->generator));
   *out = lm_retain(a->x);
 done:
   return status;
 }
 
+/* Numbers in [0, 1) as x is laid out, of float64 or float32. */
+static lm_status uniform_like(lm_op_id op, const lm_tensor *x, bool wide, lm_generator *g, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *u = NULL;
+  TRY(lm_tensor_empty_like(x, wide ? LM_F64 : LM_F32, x->device, &u));
+  TRY(draw(LM_OP_uniform_, u, &(lm_uniform__args){.x = u, .from = 0, .to = 1, .generator = g}, g));
+  *out = u;
+  u = NULL;
+done:
+  lm_release(u);
+  return status == LM_OK ? status : lm_fail_in(status, lm_ops[op].name);
+}
+
+static lm_status check_probability(lm_op_id op, double p) {
+  if (p >= 0 && p <= 1) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: p is %g; a probability is in [0, 1]", lm_ops[op].name, p);
+}
+
+/* The least and the largest element of x, which is not empty; whoever captures a graph may not look, and gets 0. */
+static lm_status extremes(lm_tensor *x, double *least, double *largest) {
+  lm_status status = LM_OK;
+  lm_tensor *end = NULL;
+  *least = *largest = 0;
+  if (x->numel == 0 || lm_generator_extra()) return LM_OK;
+  for (int k = 0; k < 2; k++) {
+    if (k == 0) TRY(lm_op_amin(&(lm_amin_args){.x = x, .dim = {.n = -1}}, &end));
+    if (k == 1) TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = -1}}, &end));
+    TRY(lm_tensor_item_f64(end, k ? largest : least));
+    lm_release(end);
+    end = NULL;
+  }
+done:
+  lm_release(end);
+  return status;
+}
+
+/* Writes into x, which is laid out as `like`, where uniform numbers are below p. */
+static lm_status bernoulli_of(lm_op_id op, lm_tensor *like, lm_tensor *p, lm_generator *g, lm_tensor *x) {
+  lm_status status;
+  lm_tensor *u = NULL, *same = NULL;
+  double least, largest;
+  TRY(lm_check_float(op, "p", p));
+  TRY(extremes(p, &least, &largest));
+  TRY(check_probability(op, least));
+  TRY(check_probability(op, largest));
+  TRY(uniform_like(op, like, p->dtype == LM_F64, g, &u));
+  TRY(lm_point_run(LM_OP_lt, 2, (lm_tensor *[]){u, p}, NULL, x, &same));
+done:
+  lm_release(same);
+  lm_release(u);
+  return status;
+}
+
 lm_status lm_op_bernoulli_(const lm_bernoulli__args *a, lm_tensor **out) {
   lm_status status = LM_OK;
-  if (!(a->p >= 0 && a->p <= 1)) return lm_fail(LM_E_ARG, "bernoulli_: p is %g; a probability is in [0, 1]", a->p);
-  TRY(draw(LM_OP_bernoulli_, a->x, a));
+  lm_bernoulli__args args = *a;
+  lm_tensor *p = NULL;
+  double number;
+  if (!a->p) {
+    TRY(lm_tensor_number(0.5, &p));
+    args.p = p;
+  }
+  if (args.p->number) {
+    TRY(lm_tensor_item_f64(args.p, &number));
+    TRY(check_probability(LM_OP_bernoulli_, number));
+    TRY(draw(LM_OP_bernoulli_, a->x, &args, a->generator));
+  } else {
+    TRY(bernoulli_of(LM_OP_bernoulli_, a->x, a->p, a->generator, a->x));
+  }
   *out = lm_retain(a->x);
 done:
+  lm_release(p);
   return status;
 }
 
@@ -98,13 +196,13 @@ static lm_status check_drawn(lm_op_id op, lm_dtype dtype) {
 }
 
 /* Takes x over: fills it uniformly in [0, 1) or normally, and hands it on. */
-static lm_status drawn(lm_op_id op, bool normal, lm_tensor *x, lm_tensor **out) {
+static lm_status drawn(lm_op_id op, bool normal, lm_generator *g, lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   TRY(check_drawn(op, (lm_dtype)x->dtype));
   if (normal) {
-    TRY(draw(LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1}));
+    TRY(draw(LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = g}, g));
   } else {
-    TRY(draw(LM_OP_uniform_, x, &(lm_uniform__args){.x = x, .from = 0, .to = 1}));
+    TRY(draw(LM_OP_uniform_, x, &(lm_uniform__args){.x = x, .from = 0, .to = 1, .generator = g}, g));
   }
   *out = x;
   x = NULL;
@@ -113,31 +211,20 @@ done:
   return status;
 }
 
-lm_status lm_op_rand(const lm_rand_args *a, lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status =
-      new_sized(LM_OP_rand, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
-  return status == LM_OK ? drawn(LM_OP_rand, false, x, out) : status;
-}
-
-lm_status lm_op_randn(const lm_randn_args *a, lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status =
-      new_sized(LM_OP_randn, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x);
-  return status == LM_OK ? drawn(LM_OP_randn, true, x, out) : status;
-}
-
-lm_status lm_op_rand_like(const lm_rand_like_args *a, lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status = new_like(a->x, a->dtype, a->device, &x);
-  return status == LM_OK ? drawn(LM_OP_rand_like, false, x, out) : status;
-}
-
-lm_status lm_op_randn_like(const lm_randn_like_args *a, lm_tensor **out) {
-  lm_tensor *x = NULL;
-  lm_status status = new_like(a->x, a->dtype, a->device, &x);
-  return status == LM_OK ? drawn(LM_OP_randn_like, true, x, out) : status;
-}
+#define NEW_DRAWN(name, normal)                                                                                    \
+  lm_status lm_op_##name(const lm_##name##_args *a, lm_tensor **out) {                                             \
+    lm_tensor *x = NULL;                                                                                           \
+    lm_status status =                                                                                             \
+        new_sized(LM_OP_##name, &a->size, a->dtype == LM_NO_DTYPE ? lm_default_dtype() : a->dtype, a->device, &x); \
+    return status == LM_OK ? drawn(LM_OP_##name, normal, a->generator, x, out) : status;                           \
+  }                                                                                                                \
+  lm_status lm_op_##name##_like(const lm_##name##_like_args *a, lm_tensor **out) {                                 \
+    lm_tensor *x = NULL;                                                                                           \
+    lm_status status = new_like(a->x, a->dtype, a->device, &x);                                                    \
+    return status == LM_OK ? drawn(LM_OP_##name##_like, normal, a->generator, x, out) : status;                    \
+  }
+NEW_DRAWN(rand, false)
+NEW_DRAWN(randn, true)
 
 lm_status lm_op_randint(const lm_randint_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
@@ -145,7 +232,23 @@ lm_status lm_op_randint(const lm_randint_args *a, lm_tensor **out) {
   lm_dtype dtype = a->dtype == LM_NO_DTYPE ? LM_I64 : a->dtype;
   TRY(check_range(LM_OP_randint, "low", "high", a->low, a->high, dtype));
   TRY(new_sized(LM_OP_randint, &a->size, dtype, a->device, &x));
-  TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = a->low, .to = a->high}));
+  TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = a->low, .to = a->high, .generator = a->generator},
+           a->generator));
+  *out = x;
+  x = NULL;
+done:
+  lm_release(x);
+  return status;
+}
+
+lm_status lm_op_randint_like(const lm_randint_like_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL;
+  int64_t low = a->high == LM_NO_INT ? 0 : a->low, high = a->high == LM_NO_INT ? a->low : a->high;
+  TRY(new_like(a->x, a->dtype, a->device, &x));
+  TRY(check_range(LM_OP_randint_like, "low", "high", low, high, (lm_dtype)x->dtype));
+  TRY(draw(LM_OP_random_, x, &(lm_random__args){.x = x, .from = low, .to = high, .generator = a->generator},
+           a->generator));
   *out = x;
   x = NULL;
 done:
@@ -162,9 +265,230 @@ lm_status lm_op_randperm(const lm_randperm_args *a, lm_tensor **out) {
   if (a->n < 0) return lm_fail(LM_E_ARG, "randperm: n is %lld", (long long)a->n);
   if (a->n > 0) TRY(check_range(LM_OP_randperm, "1", "n + 1", 1, a->n + 1, args.dtype));
   TRY(lm_tensor_empty(args.dtype, args.device, 1, &a->n, LM_CONTIGUOUS, &x));
-  TRY(draw(LM_OP_randperm, x, &args));
+  TRY(draw(LM_OP_randperm, x, &args, a->generator));
   *out = x;
   x = NULL;
+done:
+  lm_release(x);
+  return status;
+}
+
+/* ---- of a tensor */
+
+lm_status lm_op_bernoulli(const lm_bernoulli_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *result = NULL, *p = NULL, *same = NULL;
+  TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
+  if (isnan(a->p)) {
+    TRY(bernoulli_of(LM_OP_bernoulli, a->x, a->x, a->generator, result));
+  } else {
+    TRY(check_probability(LM_OP_bernoulli, a->p));
+    TRY(lm_tensor_number(a->p, &p));
+    TRY(draw(LM_OP_bernoulli_, result, &(lm_bernoulli__args){.x = result, .p = p, .generator = a->generator},
+             a->generator));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(same);
+  lm_release(p);
+  lm_release(result);
+  return status;
+}
+
+/* Of numbers alone `size` says how many; tensors broadcast. */
+lm_status lm_op_normal(const lm_normal_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *const given[] = {a->mean, a->std}, *x = NULL, *same = NULL;
+  bool numbers = a->mean->number && (!a->std || a->std->number);
+  double least = 0, largest;
+  lm_dtype dtype = a->dtype;
+  lm_device device = a->device;
+  lm_ints size = a->size;
+  if (numbers ? a->size.n < 0 : a->size.n > 0) {
+    return lm_fail(LM_E_ARG, numbers ? "normal: of two numbers a size is wanted: lm.normal(0, 1, {2, 3})"
+                                     : "normal: tensors say how many numbers are drawn; leave size out");
+  }
+  if (!numbers) {
+    TRY(lm_check_same_device(LM_OP_normal, a->std ? 2 : 1, given));
+    TRY(lm_broadcast("normal", a->mean->ndim, a->mean->size, a->std ? a->std->ndim : 0, a->std ? a->std->size : NULL,
+                     &size.n, size.v));
+    if (dtype == LM_NO_DTYPE) dtype = lm_result_type(2, given);
+    if (device == LM_NO_DEVICE) device = a->std && a->mean->ndim == 0 ? a->std->device : a->mean->device;
+  }
+  if (dtype == LM_NO_DTYPE) dtype = lm_default_dtype();
+  TRY(check_drawn(LM_OP_normal, dtype));
+  if (a->std) TRY(extremes(a->std, &least, &largest));
+  if (a->std && !(least >= 0)) {
+    TRY(lm_fail(LM_E_ARG, "normal: a standard deviation is %g; they have to be 0 or more", least));
+  }
+  TRY(new_sized(LM_OP_normal, &size, dtype, device, &x));
+  TRY(draw(LM_OP_normal_, x, &(lm_normal__args){.x = x, .mean = 0, .std = 1, .generator = a->generator}, a->generator));
+  if (a->std) {
+    TRY(lm_point_run(LM_OP_mul, 2, (lm_tensor *[]){x, a->std}, NULL, x, &same));
+    lm_release(same);
+    same = NULL;
+  }
+  TRY(lm_point_run(LM_OP_add, 2, (lm_tensor *[]){x, a->mean}, (double[]){1}, x, &same));
+  *out = x;
+  x = NULL;
+done:
+  lm_release(same);
+  lm_release(x);
+  return status;
+}
+
+lm_status lm_op_poisson(const lm_poisson_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *result = NULL;
+  lm_poisson_args args = *a;
+  double least, largest;
+  args.x = NULL;
+  TRY(lm_check_float(LM_OP_poisson, "x", a->x));
+  TRY(extremes(a->x, &least, &largest));
+  if (least < 0) TRY(lm_fail(LM_E_ARG, "poisson: a rate is %g; they have to be 0 or more", least));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &args.x));
+  TRY(lm_tensor_empty((lm_dtype)args.x->dtype, args.x->device, args.x->ndim, args.x->size, LM_CONTIGUOUS, &result));
+  TRY(draw(LM_OP_poisson, result, &args, a->generator));
+  *out = result;
+  result = NULL;
+done:
+  lm_release(result);
+  lm_release(args.x);
+  return status;
+}
+
+/* t expanded to `size` in that dtype, contiguous. */
+static lm_status spread_out(lm_tensor *t, const lm_ints *size, lm_dtype dtype, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *wide = NULL, *fresh = NULL;
+  TRY(lm_op_expand(&(lm_expand_args){.x = t, .size = *size}, &wide));
+  TRY(lm_tensor_empty(dtype, t->device, size->n, size->v, LM_CONTIGUOUS, &fresh));
+  TRY(lm_copy(wide, fresh));
+  *out = fresh;
+  fresh = NULL;
+done:
+  lm_release(fresh);
+  lm_release(wide);
+  return status;
+}
+
+lm_status lm_op_binomial(const lm_binomial_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *const given[] = {a->count, a->prob}, *result = NULL;
+  lm_binomial_args args = {.generator = a->generator};
+  lm_ints size;
+  double least, largest;
+  TRY(lm_check_same_device(LM_OP_binomial, 2, given));
+  TRY(lm_check_float(LM_OP_binomial, "count", a->count));
+  TRY(lm_check_float(LM_OP_binomial, "prob", a->prob));
+  TRY(extremes(a->count, &least, &largest));
+  if (least < 0) TRY(lm_fail(LM_E_ARG, "binomial: a count is %g; they have to be 0 or more", least));
+  TRY(extremes(a->prob, &least, &largest));
+  if (least < 0 || largest > 1) {
+    TRY(lm_fail(LM_E_ARG, "binomial: probabilities go from %g to %g; they have to be in [0, 1]", least, largest));
+  }
+  TRY(lm_broadcast("binomial", a->count->ndim, a->count->size, a->prob->ndim, a->prob->size, &size.n, size.v));
+  lm_dtype dtype = lm_result_type(2, given);
+  TRY(spread_out(a->count, &size, dtype, &args.count));
+  TRY(spread_out(a->prob, &size, dtype, &args.prob));
+  TRY(lm_tensor_empty(dtype, args.count->device, size.n, size.v, LM_CONTIGUOUS, &result));
+  TRY(draw(LM_OP_binomial, result, &args, a->generator));
+  *out = result;
+  result = NULL;
+done:
+  lm_release(result);
+  lm_release(args.count);
+  lm_release(args.prob);
+  return status;
+}
+
+/* ---- multinomial */
+
+/* Elements of at least 0 and finite, and in every row one above 0, which nobody may look for while a graph is captured.
+ */
+static lm_status check_weights(lm_tensor *x) {
+  lm_status status;
+  lm_tensor *row = NULL;
+  double least, largest;
+  TRY(extremes(x, &least, &largest));
+  if (!(least >= 0) || isinf(largest) || isnan(largest)) {
+    TRY(lm_fail(LM_E_ARG, "multinomial: weights go from %g to %g; they have to be 0 or more, and finite", least,
+                largest));
+  }
+  if (x->numel == 0 || lm_generator_extra()) return LM_OK;
+  TRY(lm_op_amax(&(lm_amax_args){.x = x, .dim = {.n = 1, .v = {1}}}, &row));
+  TRY(extremes(row, &least, &largest));
+  if (!(least > 0)) TRY(lm_fail(LM_E_ARG, "multinomial: a row of weights has none above 0"));
+done:
+  lm_release(row);
+  return status;
+}
+
+/* x [rows, n] -> places [rows, k], none twice: those of the largest x / e, with e from an exponential distribution: the
+ * first ones of n things that arrive at rates x (Efraimidis and Spirakis 2006). */
+static lm_status pick_distinct(lm_tensor *x, int64_t k, lm_generator *g, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *e = NULL, *same = NULL, *top[2] = {NULL, NULL};
+  TRY(lm_tensor_empty(x->dtype == LM_F64 ? LM_F64 : LM_F32, x->device, 2, x->size, LM_CONTIGUOUS, &e));
+  TRY(draw(LM_OP_exponential_, e, &(lm_exponential__args){.x = e, .lambd = 1, .generator = g}, g));
+  TRY(lm_point_run(LM_OP_div, 2, (lm_tensor *[]){x, e}, NULL, e, &same));
+  if (k == 1) {
+    TRY(lm_op_argmax(&(lm_argmax_args){.x = e, .dim = 1, .keepdim = true}, out));
+  } else {
+    TRY(lm_op_topk(&(lm_topk_args){.x = e, .k = k, .dim = 1, .largest = true, .sorted = true}, top));
+    *out = top[1];
+    top[1] = NULL;
+  }
+done:
+  lm_release(same);
+  lm_release(e);
+  lm_release(top[0]);
+  lm_release(top[1]);
+  return status;
+}
+
+static lm_status pick_again(lm_tensor *x, const lm_multinomial_args *a, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *places = NULL;
+  lm_multinomial_args args = *a;
+  args.x = NULL;
+  TRY(lm_laid_out(x, LM_CONTIGUOUS, &args.x));
+  TRY(lm_tensor_empty(LM_I64, x->device, 2, (int64_t[]){x->size[0], a->num_samples}, LM_CONTIGUOUS, &places));
+  TRY(draw(LM_OP_multinomial, places, &args, a->generator));
+  *out = places;
+  places = NULL;
+done:
+  lm_release(places);
+  lm_release(args.x);
+  return status;
+}
+
+lm_status lm_op_multinomial(const lm_multinomial_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *places = NULL;
+  int ndim = a->x->ndim;
+  if (ndim != 1 && ndim != 2) {
+    return lm_fail(LM_E_SHAPE, "multinomial: x has to be [n] or [rows, n], is %s", lm_shape_of(a->x));
+  }
+  int64_t n = a->x->size[ndim - 1], k = a->num_samples;
+  TRY(lm_check_float(LM_OP_multinomial, "x", a->x));
+  if (k < 1) return lm_fail(LM_E_ARG, "multinomial: num_samples is %lld; it has to be at least 1", (long long)k);
+  if (n == 0) return lm_fail(LM_E_SHAPE, "multinomial: x of %s has nothing to choose from", lm_shape_of(a->x));
+  if (!a->replacement && k > n) {
+    return lm_fail(LM_E_ARG, "multinomial: %lld samples of %lld things; with {replacement = true} things come again",
+                   (long long)k, (long long)n);
+  }
+  if (ndim == 1) {
+    TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = a->x, .dim = 0}, &x));
+  } else {
+    x = lm_retain(a->x);
+  }
+  TRY(check_weights(x));
+  TRY(x->size[0] > 0 && (k == 1 || !a->replacement) ? pick_distinct(x, k, a->generator, &places)
+                                                    : pick_again(x, a, &places));
+  if (ndim == 1) places->ndim = 1, places->size[0] = k, places->stride[0] = 1;
+  *out = places;
 done:
   lm_release(x);
   return status;

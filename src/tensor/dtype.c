@@ -5,29 +5,41 @@
 #include "base/nearest_word.h"
 #include "half_float.h"
 
-size_t lm_dtype_size(lm_dtype dtype) {
-  static const uint8_t bytes[LM_DTYPE_COUNT] = {
-#define X(id, name, type, bytes) bytes,
-      LM_DTYPES(X)
+typedef struct dtype_facts {
+  const char *name;
+  size_t bytes;
+  int64_t low, high;
+} dtype_facts;
+
+static const dtype_facts facts[LM_DTYPE_COUNT] = {
+#define X(id, name, type, low, high, ...) {name, sizeof(type), low, high},
+    LM_DTYPES(X)
 #undef X
-  };
-  return bytes[dtype];
-}
+};
 
 static const char *const names[] = {
-#define X(id, name, type, bytes) name,
+#define X(id, name, ...) name,
     LM_DTYPES(X)
 #undef X
         "float",
     "double",
     "half",
     "long",
-    "int", /* PyTorch's aliases */
+    "int",
+    "short", /* PyTorch's aliases */
 };
 enum { NAMES = sizeof names / sizeof *names };
-static const lm_dtype alias_of[NAMES - LM_DTYPE_COUNT] = {LM_F32, LM_F64, LM_F16, LM_I64, LM_I32};
+static const lm_dtype alias_of[NAMES - LM_DTYPE_COUNT] = {LM_F32, LM_F64, LM_F16, LM_I64, LM_I32, LM_I16};
 
+size_t lm_dtype_size(lm_dtype dtype) { return facts[dtype].bytes; }
 const char *lm_dtype_name(lm_dtype dtype) { return dtype >= 0 && dtype < LM_DTYPE_COUNT ? names[dtype] : "no dtype"; }
+
+bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high) {
+  return facts[dtype].low <= low && high <= facts[dtype].high;
+}
+void lm_dtype_integers(lm_dtype dtype, int64_t *low, int64_t *high) {
+  *low = facts[dtype].low, *high = facts[dtype].high;
+}
 
 lm_status lm_dtype_parse(const char *name, lm_dtype *out) {
   for (int i = 0; i < NAMES; i++) {
@@ -37,16 +49,18 @@ lm_status lm_dtype_parse(const char *name, lm_dtype *out) {
   }
   const char *nearest = lm_nearest(name, NAMES, names);
   if (nearest) return lm_fail(LM_E_DTYPE, "dtype: '%s' is not known; did you mean '%s'?", lm_brief(name, 60), nearest);
-  return lm_fail(LM_E_DTYPE,
-                 "dtype: '%s' is not known; there are float32, float64, float16, bfloat16, int64, int32, uint8, bool",
-                 lm_brief(name, 60));
+  char all[200] = "";
+  for (int d = 0; d < LM_DTYPE_COUNT; d++) strcat(strcat(all, d ? ", " : ""), names[d]);
+  return lm_fail(LM_E_DTYPE, "dtype: '%s' is not known; there are %s", lm_brief(name, 60), all);
 }
 
-/* The order of the ids is the order of promotion, but for the two 16-bit floats, neither of which
- * holds the other. */
+/* Floats are in the order of promotion, but for the two 16-bit ones, neither of which holds the other; so are integers,
+ * but where one has a sign and the other more room above. */
 lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b) {
   if ((a == LM_F16 && b == LM_BF16) || (a == LM_BF16 && b == LM_F16)) return LM_F32;
-  return a > b ? a : b;
+  lm_dtype most = a > b ? a : b, least = a > b ? b : a;
+  while (!lm_dtype_is_float(most) && !lm_dtype_holds(most, facts[least].low, facts[least].high)) most++;
+  return most;
 }
 
 float lm_half_to_float(uint16_t h) { return lm_from_half(h); }

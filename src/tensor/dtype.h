@@ -11,10 +11,13 @@
 
 LM_API size_t lm_dtype_size(lm_dtype dtype);
 LM_API const char *lm_dtype_name(lm_dtype dtype);
-/* By name, PyTorch's aliases included (float, double, half, long, int); the error names the nearest. */
+/* By name, PyTorch's aliases included (float, double, half, long, int, short); the error names the nearest. */
 LM_API lm_status lm_dtype_parse(const char *name, lm_dtype *out);
 static inline bool lm_dtype_is_float(lm_dtype d) { return d >= LM_F16; }
-static inline bool lm_dtype_is_int(lm_dtype d) { return d == LM_U8 || d == LM_I32 || d == LM_I64; }
+static inline bool lm_dtype_is_int(lm_dtype d) { return d > LM_BOOL && d < LM_F16; }
+/* Whether it holds all integers from low to high exactly; from which to which it does. */
+LM_API bool lm_dtype_holds(lm_dtype dtype, int64_t low, int64_t high);
+LM_API void lm_dtype_integers(lm_dtype dtype, int64_t *low, int64_t *high);
 /* PyTorch's promotion of two dtypes of the same standing (both dimensioned, say). */
 LM_API lm_dtype lm_dtype_promote(lm_dtype a, lm_dtype b);
 
@@ -34,6 +37,26 @@ static inline uint16_t lm_float_to_bf16(float f) { /* to nearest even; NaN stays
   } v = {f};
   if (f != f) return (uint16_t)(v.u >> 16 | 0x40);
   return (uint16_t)((v.u + 0x7fff + (v.u >> 16 & 1)) >> 16);
+}
+
+/* Element i of memory of a dtype that is bool or an integer, and of a floating one. */
+static inline int64_t lm_integer_at(lm_dtype dtype, const void *p, int64_t i) {
+  switch (dtype) {
+    case LM_BOOL: return ((const uint8_t *)p)[i] != 0;
+#define X(id, name, type, ...) \
+  case LM_##id: return ((const type *)p)[i];
+      LM_INTEGER_DTYPES(X)
+#undef X
+    default: return 0;
+  }
+}
+static inline double lm_real_at(lm_dtype dtype, const void *p, int64_t i) {
+  switch (dtype) {
+    case LM_F16: return lm_half_to_float(((const uint16_t *)p)[i]);
+    case LM_BF16: return lm_bf16_to_float(((const uint16_t *)p)[i]);
+    case LM_F32: return ((const float *)p)[i];
+    default: return ((const double *)p)[i];
+  }
 }
 
 #endif

@@ -25,38 +25,39 @@ static void seed_every(uint64_t seed) {
   g->seeded = true;
 }
 
-/* Locked. Until somebody seeds, every process draws its own numbers. */
-static lm_draw *generator_of(lm_device device) {
-  generators *g = generators_here();
-  if (!g->seeded) {
-    uint64_t seed;
-    if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
-      struct timespec now;
-      clock_gettime(CLOCK_REALTIME, &now);
-      seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
-    }
-    seed_every(seed & (((uint64_t)1 << 53) - 1)); /* a Lua number holds it */
+uint64_t lm_generator_fresh_seed(void) {
+  uint64_t seed;
+  if (getrandom(&seed, sizeof seed, GRND_NONBLOCK) != (ssize_t)sizeof seed) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    seed = (uint64_t)now.tv_sec * 1000000007u ^ (uint64_t)now.tv_nsec;
   }
-  return &g->state[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+  return seed & (((uint64_t)1 << 53) - 1);
 }
 
-lm_draw lm_generator_take(lm_device device, uint64_t blocks) {
+/* Locked. Until somebody seeds, every process draws its own numbers. */
+static lm_draw *state_of(lm_generator *g, lm_device device) {
+  if (g && !g->is_default) return &g->own;
+  generators *here = generators_here();
+  if (!here->seeded) seed_every(lm_generator_fresh_seed());
+  return &here->state[LM_DEVICE_KIND(device)][LM_DEVICE_ORDINAL(device)];
+}
+
+lm_draw lm_generator_take(lm_generator *g, lm_device device, uint64_t blocks) {
   pthread_mutex_lock(&lock);
-  lm_draw *g = generator_of(device), taken = *g;
-  g->offset += blocks;
+  lm_draw *state = state_of(g, device), taken = *state;
+  state->offset += blocks;
   pthread_mutex_unlock(&lock);
   return taken;
 }
 
-lm_draw lm_generator_get(lm_device device) { return lm_generator_take(device, 0); }
+lm_draw lm_generator_get(lm_generator *g, lm_device device) { return lm_generator_take(g, device, 0); }
 
-void lm_generator_set(lm_device device, lm_draw value) {
+void lm_generator_set(lm_generator *g, lm_device device, lm_draw value) {
   pthread_mutex_lock(&lock);
-  *generator_of(device) = value;
+  *state_of(g, device) = value;
   pthread_mutex_unlock(&lock);
 }
-
-void lm_generator_seed(lm_device device, uint64_t seed) { lm_generator_set(device, (lm_draw){.seed = seed}); }
 
 void lm_generator_seed_all(uint64_t seed) {
   pthread_mutex_lock(&lock);

@@ -4,6 +4,7 @@
 #ifndef LM_TENSOR_GENERATOR_H
 #define LM_TENSOR_GENERATOR_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "device/device.h"
@@ -12,12 +13,20 @@ typedef struct lm_draw {
   uint64_t seed, offset;
 } lm_draw; /* offset in blocks of four 32-bit values */
 
-/* Reserve `blocks` from the device's default generator. Thread-safe. */
-LM_API lm_draw lm_generator_take(lm_device device, uint64_t blocks);
-LM_API void lm_generator_seed(lm_device device, uint64_t seed); /* offset back to 0 */
-LM_API void lm_generator_seed_all(uint64_t seed);               /* every device, now and later */
-LM_API lm_draw lm_generator_get(lm_device device);
-LM_API void lm_generator_set(lm_device device, lm_draw state);
+/* One that somebody holds: with numbers of its own, or what stands for its device's default one. Wherever a generator
+ * is asked for, NULL is the default one of the device. */
+typedef struct lm_generator {
+  lm_device device;
+  bool is_default;
+  lm_draw own;
+} lm_generator;
+
+/* Reserve `blocks`. Thread-safe. */
+LM_API lm_draw lm_generator_take(lm_generator *g, lm_device device, uint64_t blocks);
+LM_API lm_draw lm_generator_get(lm_generator *g, lm_device device);
+LM_API void lm_generator_set(lm_generator *g, lm_device device, lm_draw state);
+LM_API void lm_generator_seed_all(uint64_t seed); /* the default one of every device, now and later */
+LM_API uint64_t lm_generator_fresh_seed(void);    /* from the system; a Lua number holds it */
 
 /* While a step is captured for replay: device memory whose number the captured kernels add to their draws' offsets, so
  * that each replay draws anew. NULL otherwise. Per thread. */

@@ -67,14 +67,7 @@ typedef struct printer {
   text out;
 } printer;
 
-static double float_at(const printer *p, int64_t offset) {
-  switch ((lm_dtype)p->t->dtype) {
-    case LM_F16: return (double)lm_half_to_float(((const uint16_t *)p->data)[offset]);
-    case LM_BF16: return (double)lm_bf16_to_float(((const uint16_t *)p->data)[offset]);
-    case LM_F32: return (double)((const float *)p->data)[offset];
-    default: return ((const double *)p->data)[offset];
-  }
-}
+static double float_at(const printer *p, int64_t offset) { return lm_real_at((lm_dtype)p->t->dtype, p->data, offset); }
 
 static int format_float(const printer *p, double value, char *s) {
   if (isnan(value)) return sprintf(s, "nan");
@@ -84,13 +77,10 @@ static int format_float(const printer *p, double value, char *s) {
 }
 
 static int format_at(const printer *p, int64_t offset, char *s) {
-  switch ((lm_dtype)p->t->dtype) {
-    case LM_BOOL: return sprintf(s, p->data[offset] ? "true" : "false");
-    case LM_U8: return sprintf(s, "%d", ((const uint8_t *)p->data)[offset]);
-    case LM_I32: return sprintf(s, "%d", ((const int32_t *)p->data)[offset]);
-    case LM_I64: return sprintf(s, "%lld", (long long)((const int64_t *)p->data)[offset]);
-    default: return format_float(p, float_at(p, offset), s);
-  }
+  lm_dtype dtype = (lm_dtype)p->t->dtype;
+  if (dtype == LM_BOOL) return sprintf(s, p->data[offset] ? "true" : "false");
+  if (lm_dtype_is_int(dtype)) return sprintf(s, "%lld", (long long)lm_integer_at(dtype, p->data, offset));
+  return format_float(p, float_at(p, offset), s);
 }
 
 /* ---- two passes over the elements that will be shown: what they are, then how wide they get */

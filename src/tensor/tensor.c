@@ -359,12 +359,8 @@ done:
   return status;
 }
 
-typedef union element {
-  uint8_t u8;
-  uint16_t u16;
-  int32_t i32;
+typedef union element { /* room for any */
   int64_t i64;
-  float f32;
   double f64;
 } element;
 
@@ -383,16 +379,8 @@ lm_status lm_tensor_item_f64(const lm_tensor *t, double *out) {
   element e;
   lm_status status = fetch_element(t, &e);
   if (status != LM_OK) return status;
-  switch ((lm_dtype)t->dtype) {
-    case LM_BOOL: *out = e.u8 != 0; break;
-    case LM_U8: *out = e.u8; break;
-    case LM_I32: *out = e.i32; break;
-    case LM_I64: *out = (double)e.i64; break;
-    case LM_F16: *out = (double)lm_half_to_float(e.u16); break;
-    case LM_BF16: *out = (double)lm_bf16_to_float(e.u16); break;
-    case LM_F32: *out = (double)e.f32; break;
-    default: *out = e.f64; break;
-  }
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  *out = lm_dtype_is_float(dtype) ? lm_real_at(dtype, &e, 0) : (double)lm_integer_at(dtype, &e, 0);
   return LM_OK;
 }
 

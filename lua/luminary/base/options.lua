@@ -88,6 +88,7 @@ local kinds = {
   positive = {"a number of at least 0", function(v) if type(v) == "number" and v >= 0 then return v end end},
   scale = {"a number from 2^-126 to 2^126", scale},
   probability = {"a number from 0 to 1", function(v) if type(v) == "number" and v * (1 - v) >= 0 then return v end end},
+  generator = {"an lm.Generator", function(v) if core.is_generator(v) then return v end end},
   tensor = {"a tensor", function(v) if core.is_tensor(v) then return v end end},
   pair = {"a number or a pair of numbers", pair},
   size = {"a number or a pair of numbers", function(v) return pair(v) and v end}, -- as it was given

@@ -232,11 +232,12 @@ function IterableDataset:get(_i) fail("%s: a stream of samples is walked by set:
 function IterableDataset:len() fail("%s: a stream of samples has no length unless it defines one", self.__name) end
 function IterableDataset:repr() return self.__name end
 
---- data.random_split(set, lengths [, {seed}]): disjoint Subsets of those lengths (or fractions that sum to
---- 1), drawn at random from the default generator or from a seed. Gives a list.
+--- data.random_split(set, lengths [, {seed, generator}]): disjoint Subsets of those lengths (or fractions
+--- that sum to 1), drawn at random from the default generator, from that one or from a seed. Gives a list.
 local function random_split(set, lengths, opts)
   check("random_split", set)
-  opts = options.check("random_split", opts, {seed = {"natural"}}, "seed")
+  opts = options.check("random_split", opts, {seed = {"natural"}, generator = {"generator"}}, "seed")
+  if opts.seed and opts.generator then fail("random_split: give seed or generator, not both") end
   local n, sum, counts = length_of("random_split", set), 0, {}
   if type(lengths) ~= "table" or #lengths == 0 then fail("random_split: a list of lengths wanted") end
   for i, length in ipairs(lengths) do
@@ -253,7 +254,8 @@ local function random_split(set, lengths, opts)
   elseif sum ~= n then
     fail("random_split: lengths sum to %g, the set has %d samples", sum, n)
   end
-  local order = opts.seed and core.permutation(n, opts.seed) or core.ops.randperm(n)
+  local order = opts.seed and core.permutation(n, opts.seed)
+    or core.ops.randperm(n, {device = "cpu", generator = opts.generator})
   local parts, first = {}, 1
   for i, count in ipairs(counts) do
     if count ~= math.floor(count) then fail("random_split: length %g is no integer", count) end

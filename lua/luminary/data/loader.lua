@@ -1,6 +1,6 @@
 --- data.DataLoader(set [, {batch_size = 1, shuffle = false, sampler, batch_sampler, collate_fn, drop_last = false,
 --- seed, device, pin_memory, num_workers = 0, prefetch_factor = 2, persistent_workers = false, worker_init_fn,
---- worker_type = "thread", timeout = 0, shard_ranks}]): a set in batches.
+--- worker_type = "thread", timeout = 0, shard_ranks, generator}]): a set in batches.
 ---
 ---   for x, y in loader:epoch(n) do … end     -- the sampler is told which epoch
 ---   for x, y in loader:iter() do … end
@@ -15,7 +15,8 @@
 ---
 --- With num_workers above 0 as many workers make batches ahead, up to prefetch_factor each, and the batches are the
 --- same: each one's random numbers (of this library's functions, on the CPU) come from a seed of its own, which
---- follows from `seed` and the epoch, or without a seed from manual_seed. `seed` decides the order of shuffle, too.
+--- follows from `seed` and the epoch, or without a seed from manual_seed, or from an lm.Generator, `generator`. That or
+--- `seed` decides the order of shuffle, too.
 --- Workers are threads with a Lua state each, or processes by worker_type = "process". Both get a copy of the set,
 --- collate_fn and worker_init_fn (called with the worker's number, from 0) when a pass begins, or once with
 --- persistent_workers; tensors in them are shared, not copied. Threads stay for the loader's next pass, with the
@@ -66,14 +67,14 @@ function DataLoader:init(set, opts)
     collate_fn = {"function"}, drop_last = {"boolean"}, num_workers = {"natural", 0}, pin_memory = {"boolean"},
     seed = {"natural"}, prefetch_factor = {"count", 2}, persistent_workers = {"boolean", false},
     worker_init_fn = {"function"}, worker_type = {{"thread", "process"}, "thread"}, timeout = {"positive", 0},
-    device = {"any"}, shard_ranks = {"boolean"},
+    device = {"any"}, shard_ranks = {"boolean"}, generator = {"generator"},
   }, "batch_size")
   if opts.num_workers > MOST_WORKERS then
     fail("DataLoader: num_workers: %.0f are too many; %d at most", opts.num_workers, MOST_WORKERS)
   end
   for _, name in ipairs {
     "num_workers", "seed", "prefetch_factor", "persistent_workers", "worker_init_fn", "worker_type", "timeout",
-    "pin_memory", "shard_ranks",
+    "pin_memory", "shard_ranks", "generator",
   } do
     self[name] = opts[name]
   end
@@ -106,7 +107,8 @@ function DataLoader:init(set, opts)
   self.passes = 0 -- begun by iter()
   self.dtypes = {} -- of columns of plain numbers: see make_batch.lua
   if self.is_stream then return end
-  self.sampler = opts.sampler or opts.shuffle and sampler.RandomSampler(set, {seed = opts.seed})
+  self.sampler = opts.sampler
+    or opts.shuffle and sampler.RandomSampler(set, {seed = opts.seed, generator = opts.generator})
     or sampler.SequentialSampler(set)
 end
 
@@ -194,12 +196,13 @@ end
 local MOST = 2 ^ 52
 
 -- Batch k's random numbers come from the seed that is this and k. It follows from the loader's seed and the epoch;
--- without one from where the CPU's generator stands, which stays there.
+-- without one from where its generator, or the CPU's, stands, which stays there.
 local function seed_of_pass(self, epoch)
   local base = self.seed
   if not base then
     base = 0
-    for _, byte in ipairs(core.get_rng_state("cpu"):totable()) do base = (base * 257 + byte) % 2 ^ 32 end
+    local state = core.get_rng_state(self.generator or "cpu")
+    for _, byte in ipairs(state:totable()) do base = (base * 257 + byte) % 2 ^ 32 end
   end
   return core.draws(MOST, base % 2 ^ 32 + epoch % 2 ^ 20 * 2 ^ 32, 1):item()
 end

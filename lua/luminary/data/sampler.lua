@@ -33,6 +33,14 @@ function Sampler:load_state_dict(state)
   self.epoch = self.epoch and options.arg("load_state_dict", "the sampler's epoch", epoch, "natural")
 end
 
+-- What draws does so from a seed or from a generator.
+local function check_source(who, sampler)
+  if sampler.seed and sampler.generator then fail("%s: give seed or generator, not both", who) end
+end
+
+-- 1 to n in the next order of a sampler without a seed.
+local function order_of(sampler, n) return core.ops.randperm(n, {device = "cpu", generator = sampler.generator}) end
+
 --- data.SequentialSampler(set): 1, 2, 3, …
 local Sequential = class.define("SequentialSampler", Sampler)
 function Sequential:init(set, opts)
@@ -43,18 +51,19 @@ function Sequential:len() return dataset.length("SequentialSampler", self.set) e
 --- The numbers of an epoch's samples in order, a 1-d int64 tensor.
 function Sequential:indices() return count_to(self:len()) end
 
---- data.RandomSampler(set [, {replacement = false, num_samples, seed}]): another order each epoch, from the default
---- generator, or from a seed and the epoch: loader:epoch(n) says which that is, and each pass begins the next. With
---- replacement each of num_samples (as many as the set has) is drawn from the whole set; without, more than the set has
---- are one order after the other.
+--- data.RandomSampler(set [, {replacement = false, num_samples, seed, generator}]): another order each epoch, from the
+--- default generator or that one, or from a seed and the epoch: loader:epoch(n) says which that is, and each pass
+--- begins the next. With replacement each of num_samples (as many as the set has) is drawn from the whole set; without,
+--- more than the set has are one order after the other.
 local Random = class.define("RandomSampler", Sampler)
 
 function Random:init(set, opts)
   self.set = dataset.check("RandomSampler", set)
   self.epoch = 0
   options.fill(self, "RandomSampler", opts, {
-    replacement = {"boolean", false}, num_samples = {"count"}, seed = {"natural"},
+    replacement = {"boolean", false}, num_samples = {"count"}, seed = {"natural"}, generator = {"generator"},
   }, "replacement")
+  check_source("RandomSampler", self)
   if self.num_samples and dataset.length("RandomSampler", set) == 0 then
     fail("RandomSampler: num_samples = %d of a set that has none", self.num_samples)
   end
@@ -72,25 +81,26 @@ function Random:indices()
   self.epoch = self.epoch + 1
   if self.replacement then
     if seed then return core.draws(n, seed, count) end
-    return core.ops.randint(1, n + 1, {count})
+    return core.ops.randint(1, n + 1, {count}, {device = "cpu", generator = self.generator})
   end
   local order = core.ops.empty({count}, {dtype = "int64"})
   for k = 0, math.ceil(count / n) - 1 do
-    local part = seed and core.permutation(n, seed + k * 2 ^ 32) or core.ops.randperm(n)
+    local part = seed and core.permutation(n, seed + k * 2 ^ 32) or order_of(self, n)
     local size = math.min(n, count - k * n)
     order:narrow(1, k * n + 1, size):copy_(part:narrow(1, 1, size))
   end
   return order
 end
 
---- data.SubsetRandomSampler(indices [, {seed}]): those sample numbers, a list or a 1-d int64 tensor, in another order
---- each epoch; drawn as RandomSampler draws.
+--- data.SubsetRandomSampler(indices [, {seed, generator}]): those sample numbers, a list or a 1-d int64 tensor, in
+--- another order each epoch; drawn as RandomSampler draws.
 local SubsetRandom = class.define("SubsetRandomSampler", Sampler)
 
 function SubsetRandom:init(indices, opts)
   self.subset = dataset.numbers("SubsetRandomSampler", indices)
-  opts = options.check("SubsetRandomSampler", opts, {seed = {"natural"}}, "seed")
-  self.seed, self.epoch = opts.seed, 0
+  options.fill(self, "SubsetRandomSampler", opts, {seed = {"natural"}, generator = {"generator"}}, "seed")
+  self.epoch = 0
+  check_source("SubsetRandomSampler", self)
 end
 
 function SubsetRandom:len() return self.subset.shape[1] end
@@ -101,12 +111,13 @@ function SubsetRandom:indices()
   local n, seed = self:len(), self.seed and self.seed + self.epoch
   self.epoch = self.epoch + 1
   if n == 0 then return self.subset end
-  return core.gather_rows(self.subset, seed and core.permutation(n, seed) or core.ops.randperm(n))
+  return core.gather_rows(self.subset, seed and core.permutation(n, seed) or order_of(self, n))
 end
 
---- data.WeightedRandomSampler(weights, num_samples [, {replacement = true, seed}]): num_samples sample numbers an
---- epoch, number i with a probability in proportion to weights[i], a list or a 1-d tensor. Without replacement no
---- number comes twice (Efraimidis and Spirakis 2006); then at least num_samples weights have to be above 0.
+--- data.WeightedRandomSampler(weights, num_samples [, {replacement = true, seed, generator}]): num_samples sample
+--- numbers an epoch, number i with a probability in proportion to weights[i], a list or a 1-d tensor. Without
+--- replacement no number comes twice (Efraimidis and Spirakis 2006); then at least num_samples weights have to be above
+--- 0.
 local Weighted = class.define("WeightedRandomSampler", Sampler)
 
 function Weighted:init(weights, num_samples, opts)
@@ -115,9 +126,12 @@ function Weighted:init(weights, num_samples, opts)
   if not options.is_plain(weights) then
     fail("%s: a list or a 1-d tensor of weights wanted, got %s", who, options.describe(weights))
   end
-  opts = options.check(who, opts, {replacement = {"boolean", true}, seed = {"natural"}}, "replacement")
+  options.fill(self, who, opts, {
+    replacement = {"boolean", true}, seed = {"natural"}, generator = {"generator"},
+  }, "replacement")
+  check_source(who, self)
   self.weights, self.num_samples = {}, options.arg(who, "num_samples", num_samples, "count")
-  self.replacement, self.seed, self.epoch = opts.replacement, opts.seed, 0
+  self.epoch = 0
   local total, above = 0, 0
   for i = 1, table.maxn(weights) do
     local w = weights[i]
@@ -129,7 +143,7 @@ function Weighted:init(weights, num_samples, opts)
   end
   if total == 0 then fail("%s: no weight is above 0", who) end
   if total == 1 / 0 then fail("%s: the weights are too large: their sum is infinite", who) end
-  if not opts.replacement and above < num_samples then
+  if not self.replacement and above < num_samples then
     fail("%s: %d samples without replacement of %d whose weight is above 0", who, num_samples, above)
   end
 end
@@ -151,7 +165,8 @@ local MOST = 2 ^ 52 -- how many different numbers between 0 and 1 are drawn
 
 --- The next draw.
 function Weighted:indices()
-  local seed = self.seed and self.seed + self.epoch or core.ops.randint(0, MOST, {1}, {device = "cpu"}):item()
+  local seed = self.seed and self.seed + self.epoch
+    or core.ops.randint(0, MOST, {1}, {device = "cpu", generator = self.generator}):item()
   self.epoch = self.epoch + 1
   local weights, found = self.weights, {}
   local draws = core.draws(MOST, seed, self.replacement and self.num_samples or #weights):totable()

@@ -24,50 +24,50 @@ other.tensors = with(pairs_of([[
   split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
   tile=repeat_tensor type=to]],
   [[
-  cumsum cumprod sort argsort tril triu diag diagonal det inverse inv svd qr multinomial unique
+  cumsum cumprod sort argsort tril triu diag diagonal det inverse inv svd qr unique
   unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv lerp sinh
-  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount exponential_
-  cauchy_ isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
+  cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
+  isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
   cummax cummin logcumsumexp renorm nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
   acosh asinh atanh aminmax angle argwhere as_strided bitwise_not broadcast_to cholesky conj count_nonzero cov
-  corrcoef deg2rad diag_embed diff digamma dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fliplr flipud
-  fmax fmin fmod geometric_ gcd heaviside histogram igamma imag real index_reduce isclose isneginf
-  isposinf lgamma lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
+  corrcoef deg2rad diag_embed diff dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fliplr flipud
+  fmax fmin fmod gcd heaviside histogram igamma imag real index_reduce isclose isneginf
+  isposinf lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
-  log10 log2 log_normal_ logaddexp logdet logical_xor logit lu matrix_exp matrix_power moveaxis
-  movedim mvlgamma nan_to_num nanmedian nanquantile nextafter pinverse polygamma prelu put_ quantile rad2deg
+  log10 log2 logaddexp logdet logical_xor logit lu matrix_exp matrix_power moveaxis
+  movedim nan_to_num nanmedian nanquantile nextafter pinverse prelu put_ quantile rad2deg
   repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit slogdet solve
   stft tensor_split to_sparse to_dense unflatten unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
   clamp_min = at_least, clamp_max = at_most, clamp_min_ = at_least, clamp_max_ = at_most,
-  is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false, char = false,
-  short = false, set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
+  is_cpu = "x.device says it", storage = "x.data is the tensor outside the graph", retains_grad = false,
+  set_ = "x.data = y has x take over what y has", index = "x[{i, j}] indexes",
 })
 
 other.luminary = with(pairs_of([[
   random=rand range=arange Tensor=FloatTensor from_numpy=tensor as_tensor=tensor cmul=mul cdiv=div
-  manualSeed=manual_seed seed=manual_seed setnumthreads=set_num_threads
+  manualSeed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
   distributed=dist multiprocessing=mp
   F=nn.functional tile=repeat_tensor asarray=tensor scalar_tensor=tensor split_with_sizes=split
   binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
   set_default_tensor_type=set_default_dtype]],
   [[
-  cumsum cumprod sort argsort tril triu diag meshgrid multinomial unique flip roll prod scatter
-  logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf normal poisson
-  compile jit vmap onnx fft sparse complex quantization hub profiler Generator finfo iinfo hypot atan2
+  cumsum cumprod sort argsort tril triu diag meshgrid unique flip roll prod scatter
+  logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf
+  compile jit vmap onnx fft sparse complex quantization hub profiler finfo iinfo hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
   atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
   broadcast_to bucketize cartesian_prod cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
-  corrcoef count_nonzero cov cummax cummin default_generator deg2rad det diagonal diff digamma
+  corrcoef count_nonzero cov cummax cummin deg2rad det diagonal diff
   dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
   fmod frac fx gcd gru hann_window heaviside histogram hsplit imag real index_copy index_fill
-  initial_seed instance_norm int8 int16 uint16 inverse isin isneginf isposinf kthvalue layer_norm_ lgamma
+  instance_norm inverse isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logdet logical_xor logit lstm lu masked_select matrix_exp matrix_power
   matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
-  pinverse polar prelu put qr quantile rad2deg randint_like renorm
+  pinverse polar prelu put qr quantile rad2deg renorm
   repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
   sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
   triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander
@@ -82,6 +82,8 @@ other.luminary = with(pairs_of([[
   double = "dtypes are strings: {dtype = \"float64\"}", half = "dtypes are strings: {dtype = \"float16\"}",
   float16 = "dtypes are strings: {dtype = \"float16\"}", bfloat16 = "dtypes are strings: {dtype = \"bfloat16\"}",
   int = "dtypes are strings: {dtype = \"int32\"}", int32 = "dtypes are strings: {dtype = \"int32\"}",
+  int8 = "dtypes are strings: {dtype = \"int8\"}", int16 = "dtypes are strings: {dtype = \"int16\"}",
+  short = "dtypes are strings: {dtype = \"int16\"}", uint16 = "dtypes are strings: {dtype = \"uint16\"}",
   uint8 = "dtypes are strings: {dtype = \"uint8\"}", bool = "dtypes are strings: {dtype = \"bool\"}",
   dtype = "dtypes are strings: {dtype = \"float32\"}", device = "devices are strings: {device = \"cuda:0\"}",
   inf = "math.huge is it", nan = "0 / 0 is one", pi = "math.pi is it", e = "math.exp(1) is it",
@@ -179,7 +181,6 @@ other.data = with(pairs_of([[
 local weights = "nothing is downloaded; net:load_state_dict(lm.load(path)) takes torchvision's weights, as safetensors"
 other.options = {
   weights = weights, pretrained = weights, download = "nothing is downloaded: the files have to be there",
-  generator = "lm.manual_seed(n) is for all; loaders and samplers take {seed = n}",
   multiprocessing_context = "worker_type = \"process\" or \"thread\"", maxsize = "it is the capacity",
 }
 
@@ -237,7 +238,7 @@ other.cuda = with(pairs_of([[
   reset_max_memory_cached=reset_peak_memory_stats getDeviceCount=device_count setDevice=set_device
   getDevice=current_device getMemoryUsage=mem_get_info manualSeedAll=manual_seed_all]],
   [[
-  CharTensor ShortTensor memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
+  memory_snapshot memory_usage utilization temperature power_draw clock_rate get_arch_list
   get_gencode_flags get_rng_state_all set_rng_state_all initial_seed ipc_collect nvtx profiler jiterator
   list_gpu_processes ExternalStream MemPool use_mem_pool CUDAPluggableAllocator cudart graph_pool_handle
   get_per_process_memory_fraction get_sync_debug_mode set_sync_debug_mode caching_allocator_alloc sparse tunable

@@ -7,7 +7,8 @@ local fail = options.fail
 
 -- Python's codes of types.
 local codes = {
-  B = "uint8", i = "int32", l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
+  b = "int8", B = "uint8", h = "int16", H = "uint16", i = "int32",
+  l = "int64", q = "int64", f = "float32", d = "float64", ["?"] = "bool",
 }
 
 -- A class of userdata, so that `#array` is its length. make(dtype, …) gives the tensor of a new one; `_get` and

@@ -29,13 +29,15 @@ local function number(who, name, v, default)
   return options.arg(who, name, v, "number")
 end
 
---- Drawn from [a, b); [0, 1) without.
-function init.uniform_(t, a, b)
-  return fill("uniform_", t, "uniform_", number("uniform_", "a", a, 0), number("uniform_", "b", b, 1))
+--- Drawn from [a, b); [0, 1) without. What draws takes an lm.Generator as `generator`.
+function init.uniform_(t, a, b, generator)
+  local low, high = number("uniform_", "a", a, 0), number("uniform_", "b", b, 1)
+  return fill("uniform_", t, "uniform_", low, high, {generator = generator})
 end
 --- Drawn from a normal distribution of that mean (0) and standard deviation (1).
-function init.normal_(t, mean, std)
-  return fill("normal_", t, "normal_", number("normal_", "mean", mean, 0), number("normal_", "std", std, 1))
+function init.normal_(t, mean, std, generator)
+  mean, std = number("normal_", "mean", mean, 0), number("normal_", "std", std, 1)
+  return fill("normal_", t, "normal_", mean, std, {generator = generator})
 end
 --- Every element becomes value.
 function init.constant_(t, value)
@@ -63,43 +65,52 @@ function init.calculate_gain(nonlinearity, param)
   return gains[options.choice("calculate_gain", "nonlinearity", nonlinearity, names)]
 end
 
+-- The standard deviation, and the generator.
 local function xavier_std(who, t, opts)
-  opts = options.check(who, opts, {gain = {"number", 1}}, "gain")
+  opts = options.check(who, opts, {gain = {"number", 1}, generator = {"generator"}}, "gain")
   local fan_in, fan_out = fans(who, t)
-  return opts.gain * math.sqrt(2 / (fan_in + fan_out))
+  return opts.gain * math.sqrt(2 / (fan_in + fan_out)), opts.generator
 end
 
---- Glorot and Bengio 2010: uniform with variance 2 / (fan_in + fan_out). {gain = 1}
+--- Glorot and Bengio 2010: uniform with variance 2 / (fan_in + fan_out). {gain = 1, generator}
 function init.xavier_uniform_(t, opts)
-  local a = math.sqrt(3) * xavier_std("xavier_uniform_", t, opts)
-  return init.uniform_(t, -a, a)
+  local std, generator = xavier_std("xavier_uniform_", t, opts)
+  return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
 end
 
 --- The same with a normal distribution.
-function init.xavier_normal_(t, opts) return init.normal_(t, 0, xavier_std("xavier_normal_", t, opts)) end
+function init.xavier_normal_(t, opts)
+  local std, generator = xavier_std("xavier_normal_", t, opts)
+  return init.normal_(t, 0, std, generator)
+end
 
 local function kaiming_std(who, t, opts)
   opts = options.check(who, opts, {
     a = {"number", 0}, mode = {{"fan_in", "fan_out"}, "fan_in"}, nonlinearity = {"string", "leaky_relu"},
+    generator = {"generator"},
   }, "a")
   local fan_in, fan_out = fans(who, t)
   local gain = init.calculate_gain(opts.nonlinearity, opts.nonlinearity == "leaky_relu" and opts.a or nil)
-  return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out)
+  return gain / math.sqrt(opts.mode == "fan_in" and fan_in or fan_out), opts.generator
 end
 
---- He et al. 2015: uniform with variance gain^2 / fan. {a = 0, mode = "fan_in", nonlinearity = "leaky_relu"}
+--- He et al. 2015: uniform with variance gain^2 / fan. {a = 0, mode = "fan_in", nonlinearity = "leaky_relu",
+--- generator}
 function init.kaiming_uniform_(t, opts)
-  local bound = math.sqrt(3) * kaiming_std("kaiming_uniform_", t, opts)
-  return init.uniform_(t, -bound, bound)
+  local std, generator = kaiming_std("kaiming_uniform_", t, opts)
+  return init.uniform_(t, -math.sqrt(3) * std, math.sqrt(3) * std, generator)
 end
 
 --- The same with a normal distribution.
-function init.kaiming_normal_(t, opts) return init.normal_(t, 0, kaiming_std("kaiming_normal_", t, opts)) end
+function init.kaiming_normal_(t, opts)
+  local std, generator = kaiming_std("kaiming_normal_", t, opts)
+  return init.normal_(t, 0, std, generator)
+end
 
 -- A fill that draws a whole tensor like t and copies it there, in float64.
-local function fill_with(who, t, make)
+local function fill_with(who, t, make, generator)
   options.arg(who, "the first argument", t, "tensor")
-  core.no_grad(function() t:copy_(make({dtype = "float64", device = t.device})) end)
+  core.no_grad(function() t:copy_(make({dtype = "float64", device = t.device, generator = generator})) end)
   return t
 end
 
@@ -135,7 +146,7 @@ end
 
 --- Drawn from a normal distribution of that mean (0) and standard deviation (1), cut off at a (-2) and b (2): values
 --- beyond are drawn again.
-function init.trunc_normal_(t, mean, std, a, b)
+function init.trunc_normal_(t, mean, std, a, b, generator)
   local who = "trunc_normal_"
   mean, std = number(who, "mean", mean, 0), number(who, "std", std, 1)
   a, b = number(who, "a", a, -2), number(who, "b", b, 2)
@@ -148,7 +159,7 @@ function init.trunc_normal_(t, mean, std, a, b)
   return fill_with(who, t, function(how)
     local z = truncated_normal(t:numel(), (a - mean) / std, (b - mean) / std, how)
     return (z * std + mean):clamp(a, b):view(t.shape)
-  end)
+  end, generator)
 end
 
 local function matrix(who, t, most)
@@ -180,16 +191,16 @@ local function orthonormalize(a)
 end
 
 --- A (semi)orthogonal matrix, evenly distributed (Saxe et al. 2013): t as [t.shape[1], rest] has orthonormal rows or
---- columns, times gain. {gain = 1}
+--- columns, times gain. {gain = 1, generator}
 function init.orthogonal_(t, opts)
   local who = "orthogonal_"
-  opts = options.check(who, opts, {gain = {"number", 1}}, "gain")
+  opts = options.check(who, opts, {gain = {"number", 1}, generator = {"generator"}}, "gain")
   local rows, columns = matrix(who, t)
   if t:numel() == 0 then return t end
   return fill_with(who, t, function(how)
     local a = orthonormalize(ops.randn({math.min(rows, columns), math.max(rows, columns)}, how))
     return (rows <= columns and a or a:t()):reshape(t.shape) * opts.gain
-  end)
+  end, opts.generator)
 end
 
 --- The identity matrix, of a tensor of 2 dims.
@@ -225,17 +236,18 @@ function init.dirac_(t, opts)
 end
 
 --- A normal distribution of mean 0, and in each column of t (of 2 dims) that share of zeros (Martens 2010).
---- {std = 0.01}
+--- {std = 0.01, generator}
 function init.sparse_(t, sparsity, opts)
   local who = "sparse_"
-  opts = options.check(who, opts, {std = {"number", 0.01}}, "std")
+  opts = options.check(who, opts, {std = {"number", 0.01}, generator = {"generator"}}, "std")
   options.arg(who, "sparsity", sparsity, "probability")
   local rows, columns = matrix(who, t, 2)
   local zeros = math.ceil(sparsity * rows)
   return core.no_grad(function()
-    t:normal_(0, opts.std)
+    t:normal_(0, opts.std, {generator = opts.generator})
     for c = 1, zeros > 0 and columns or 0 do
-      t:select(2, c):index_put_({ops.randperm(rows, {device = t.device}):narrow(1, 1, zeros)}, 0)
+      local order = ops.randperm(rows, {device = t.device, generator = opts.generator})
+      t:select(2, c):index_put_({order:narrow(1, 1, zeros)}, 0)
     end
     return t
   end)

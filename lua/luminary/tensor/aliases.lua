@@ -27,6 +27,14 @@ function functions.float_power(x, exponent)
 end
 methods.float_power = functions.float_power
 
+--- x:mvlgamma(p): the logarithm of the multivariate gamma function of dimension p, of elements above (p - 1) / 2.
+function functions.mvlgamma(x, p)
+  local y = ops.lgamma(x) + p * (p - 1) / 4 * math.log(math.pi)
+  for j = 1, p - 1 do y = y + ops.lgamma(x - j / 2) end
+  return y
+end
+methods.mvlgamma = functions.mvlgamma
+
 --- x:ravel(): x's elements in one dim, without a copy where they lie in order.
 function functions.ravel(x) return ops.flatten(x) end
 methods.ravel = functions.ravel

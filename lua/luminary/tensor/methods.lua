@@ -32,7 +32,8 @@ local fail = options.fail
 
 -- ---- fields
 --- x.shape: the sizes, a list.
---- x.dtype: "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8" or "bool".
+--- x.dtype: "float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint16",
+--- "uint8" or "bool".
 --- x.device: "cpu", "cuda:0", …
 --- x.ndim: how many dims.
 --- x.grad: the gradient that backward has added up, a tensor of x's shape; nil before. It may be assigned.
@@ -64,10 +65,10 @@ end
 
 for name, dtype in pairs {
   float = "float32", double = "float64", half = "float16", bfloat16 = "bfloat16", long = "int64", int = "int32",
-  byte = "uint8", bool = "bool",
+  short = "int16", char = "int8", byte = "uint8", bool = "bool",
 } do
-  --- x in the dtype of that name: float (32), double (64), half and bfloat16 (16), long (int64), int (32), byte
-  --- (uint8), bool. x itself where it has it.
+  --- x in the dtype of that name: float (32), double (64), half and bfloat16 (16), long (int64), int (32), short
+  --- (int16), char (int8), byte (uint8), bool. x itself where it has it.
   methods[name] = function(x) return methods.to(tensor(name, x), dtype) end
 end
 

@@ -7,7 +7,8 @@ local typed = {}
 
 for name, dtype in pairs {
   FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", BFloat16Tensor = "bfloat16",
-  LongTensor = "int64", IntTensor = "int32", ByteTensor = "uint8", BoolTensor = "bool",
+  LongTensor = "int64", IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8",
+  ByteTensor = "uint8", BoolTensor = "bool",
 } do
   typed[name] = function(device, ...)
     local n, first = select("#", ...), (...)

@@ -12,7 +12,7 @@ local meta = getmetatable(prototype)
 meta.__library_object = true
 
 local dtypes = {FloatTensor = "float32", DoubleTensor = "float64", HalfTensor = "float16", LongTensor = "int64",
-  IntTensor = "int32", ByteTensor = "uint8"}
+  IntTensor = "int32", ShortTensor = "int16", CharTensor = "int8", ByteTensor = "uint8"}
 local names = {bool = "torch.ByteTensor", bfloat16 = "torch.BFloat16Tensor"}
 for name, dtype in pairs(dtypes) do names[dtype] = "torch." .. name end
 

@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
+# Of these ops have no values of their own: they are those of int32, which spec/op/ops_spec.lua narrows.
+SMALL = {"int16": torch.int16, "int8": torch.int8}
 DIMS = {"dim", "dim0", "dim1", "dims", "start_dim", "end_dim"}
 
 
@@ -219,7 +221,7 @@ OTHERS = ["T([-5, 10, -100000], 'int64')", "T([-5, 10, -100000], 'int32')", "T([
 def printing():
     """PyTorch's text of many tensors: a Lua list of {expression, text}."""
     def T(values, dtype="float32"):
-        return torch.tensor(values, dtype=DTYPES[dtype])
+        return torch.tensor(values, dtype={**DTYPES, **SMALL}[dtype])
 
     def as_lua(expression):
         expression = re.sub(r"\bT\((.*?)\)($|[. ])", lambda m: "T(" + m[1].replace("[", "{").replace("]", "}") + ")" + m[2],
@@ -229,8 +231,8 @@ def printing():
 
     names = {"T": T, "arange": torch.arange, "zeros": torch.zeros, "ones": torch.ones, "nan": float("nan"), "inf": float("inf")}
     cases = [e for e in OTHERS]
-    for dtype in DTYPES:
-        wide = BOOLS if dtype == "bool" else FLOATS if DTYPES[dtype].is_floating_point else INTS
+    for dtype in (*DTYPES, *SMALL):
+        wide = BOOLS if dtype == "bool" else FLOATS if dtype in DTYPES and DTYPES[dtype].is_floating_point else INTS
         cases += [e[:-1] + f", '{dtype}')" for e in wide]
     with open(os.path.join(ROOT, "spec/golden/print.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_golden.py: expressions, and how PyTorch prints them in Lua's spelling.\nreturn {\n")
@@ -245,12 +247,13 @@ def promotion():
     def operand(kind, dtype):
         return torch.ones([2] if kind == "dims" else [], dtype=dtype)
 
-    rights = {f"{kind} {name}": operand(kind, dtype) for kind in ("dims", "zero_dim") for name, dtype in DTYPES.items()}
+    rights = {f"{kind} {name}": operand(kind, dtype) for kind in ("dims", "zero_dim")
+              for name, dtype in (DTYPES | SMALL).items()}
     rights.update({"number 3": 3, "number 0.5": 0.5})
     with open(os.path.join(ROOT, "spec/golden/promotion.lua"), "w") as out:
         out.write("-- Written by scripts/dev/golden/gen_golden.py: torch.result_type(left, right).\nreturn {\n")
         for kind in ("dims", "zero_dim"):
-            for name, dtype in DTYPES.items():
+            for name, dtype in (DTYPES | SMALL).items():
                 out.write(f'  ["{kind} {name}"] = {{\n')
                 for right, value in rights.items():
                     out.write(f'    ["{right}"] = "{lua_text(str(torch.result_type(operand(kind, dtype), value)))}",\n')
@@ -673,7 +676,7 @@ def main():
                     continue
                 try:
                     run(row, 1, row["cases"][0], dtype, store, f"1.{name}")
-                except (RuntimeError, NotImplementedError, TypeError, IndexError):
+                except (RuntimeError, NotImplementedError, TypeError, IndexError, ValueError):
                     pass  # PyTorch has it not: nothing to compare with
         save_file(store, os.path.join(ROOT, "spec/golden", row["name"] + ".safetensors"))
     print(f"{len(wanted)} files")

@@ -80,36 +80,44 @@ lm_status lm_cpu_linspace(const void *args, lm_tensor *const *out) {
 /* How many blocks n results of `words` 32-bit words take. */
 static uint64_t blocks_of(int64_t n, int words) { return ((uint64_t)n * (uint64_t)words + 3) / 4; }
 
-static lm_status fill_drawn(lm_tensor *x, lm_dtype compute, int words,
+static lm_status fill_drawn(lm_generator *g, lm_tensor *x, lm_dtype compute, int words,
                             void (*source)(const void *, int64_t, int, void *), double a, double b) {
   if (x->numel == 0) return LM_OK;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
   uint32_t keep = x->dtype == LM_F16 ? 0xffe00000u : x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
-  lm_random r = {.draw = lm_generator_take(x->device, blocks_of(x->numel, words)), .a = a, .b = b, .keep = keep};
+  lm_random r = {.draw = lm_generator_take(g, x->device, blocks_of(x->numel, words)), .a = a, .b = b, .keep = keep};
   run_source(x, compute, source, &r);
   return LM_OK;
 }
 
-lm_status lm_cpu_uniform_(const void *args, lm_tensor *const *out) {
-  const lm_uniform__args *a = args;
-  (void)out;
-  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
-  if (a->x->dtype == LM_F64) return fill_drawn(a->x, LM_F64, 2, loops->uniform_f64, a->from, a->to);
-  return fill_drawn(a->x, LM_F32, 1, loops->uniform_f32, a->from, a->to);
-}
+/* Two numbers beside x, in float or, for float64, in double. */
+#define DRAWN(name, first, second)                                                                                 \
+  lm_status lm_cpu_##name##_(const void *args, lm_tensor *const *out) {                                            \
+    const lm_##name##__args *a = args;                                                                             \
+    (void)out;                                                                                                     \
+    const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);                                                \
+    if (a->x->dtype == LM_F64) return fill_drawn(a->generator, a->x, LM_F64, 2, loops->name##_f64, first, second); \
+    return fill_drawn(a->generator, a->x, LM_F32, 1, loops->name##_f32, first, second);                            \
+  }
+DRAWN(uniform, a->from, a->to)
+DRAWN(normal, a->mean, a->std)
+DRAWN(log_normal, a->mean, a->std)
+DRAWN(exponential, a->lambd, 0)
+DRAWN(cauchy, a->median, a->sigma)
 
-lm_status lm_cpu_normal_(const void *args, lm_tensor *const *out) {
-  const lm_normal__args *a = args;
+lm_status lm_cpu_geometric_(const void *args, lm_tensor *const *out) {
+  const lm_geometric__args *a = args;
   (void)out;
-  const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
-  if (a->x->dtype == LM_F64) return fill_drawn(a->x, LM_F64, 2, loops->normal_f64, a->mean, a->std);
-  return fill_drawn(a->x, LM_F32, 1, loops->normal_f32, a->mean, a->std);
+  return fill_drawn(a->generator, a->x, LM_F64, 2, LM_ISA_PICK(lm_fill_loops)->geometric, a->p, 0);
 }
 
 lm_status lm_cpu_bernoulli_(const void *args, lm_tensor *const *out) {
   const lm_bernoulli__args *a = args;
   (void)out;
-  return fill_drawn(a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, a->p, 0);
+  double p;
+  lm_status status = lm_tensor_item_f64(a->p, &p);
+  if (status != LM_OK) return status;
+  return fill_drawn(a->generator, a->x, LM_F32, 1, LM_ISA_PICK(lm_fill_loops)->bernoulli, p, 0);
 }
 
 static void integers(const void *context, int64_t first, int n, void *tile) {
@@ -125,9 +133,9 @@ static void integers(const void *context, int64_t first, int n, void *tile) {
 lm_status lm_cpu_random_(const void *args, lm_tensor *const *out) {
   const lm_random__args *a = args;
   (void)out;
-  if (a->to <= a->from) return lm_fail(LM_E_ARG, "random_: from has to be less than to");
   if (a->x->numel == 0) return LM_OK;
-  lm_random r = {.draw = lm_generator_take(a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
+  lm_random r = {
+      .draw = lm_generator_take(a->generator, a->x->device, blocks_of(a->x->numel, 2)), .from = a->from, .to = a->to};
   run_source(a->x, LM_I64, integers, &r);
   return LM_OK;
 }
@@ -137,7 +145,7 @@ lm_status lm_cpu_dropout(const void *args, lm_tensor *const *out) {
   const lm_dropout_args *a = args;
   enum { PART = 4096 };
   int64_t n = a->x->numel, parts = (n + PART - 1) / PART;
-  lm_draw draw = lm_generator_take(a->x->device, blocks_of(n, 1));
+  lm_draw draw = lm_generator_take(NULL, a->x->device, blocks_of(n, 1));
   uint32_t threshold = (uint32_t)ceil(a->p * 0x1p24);
   double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
   const struct lm_fill_loops *loops = LM_ISA_PICK(lm_fill_loops);
@@ -155,7 +163,7 @@ lm_status lm_cpu_randperm(const void *args, lm_tensor *const *out) {
   const lm_randperm_args *a = args;
   lm_tensor *y = out[0];
   if (a->n == 0) return LM_OK;
-  lm_draw d = lm_generator_take(y->device, blocks_of(a->n, 2));
+  lm_draw d = lm_generator_take(a->generator, y->device, blocks_of(a->n, 2));
   sequence s = {.start = 1, .step = 1};
   int64_t *order = NULL;
   void *scratch = NULL;

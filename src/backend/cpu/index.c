@@ -60,7 +60,7 @@ static const struct {
   add_run_fn run;
   scatter_fn scatter;
 } adders[] = {
-#define X(id, name, type, bytes) [LM_##id] = {add_run_##id, scatter_##id},
+#define X(id, ...) [LM_##id] = {add_run_##id, scatter_##id},
     LM_DTYPES(X)
 #undef X
 };

@@ -6,14 +6,7 @@
 #include "tensor/tensor.h"
 
 /* i: elements after the first. */
-static inline double lm_number_get(const lm_tensor *t, int64_t i) {
-  switch (t->dtype) {
-    case LM_F64: return ((const double *)t->data)[i];
-    case LM_F32: return ((const float *)t->data)[i];
-    case LM_F16: return lm_half_to_float(((const uint16_t *)t->data)[i]);
-    default: return lm_bf16_to_float(((const uint16_t *)t->data)[i]);
-  }
-}
+static inline double lm_number_get(const lm_tensor *t, int64_t i) { return lm_real_at((lm_dtype)t->dtype, t->data, i); }
 
 static inline void lm_number_put(lm_tensor *t, int64_t i, double v) {
   switch (t->dtype) {

@@ -24,16 +24,8 @@ static inline uint64_t key_of_double(double v) {
 static inline uint64_t key_of_int(int64_t v) { return (uint64_t)v ^ UINT64_C(1) << 63; }
 
 static uint64_t key_at(lm_dtype dtype, const char *line, int64_t i) {
-  switch (dtype) {
-    case LM_BOOL:
-    case LM_U8: return key_of_int(((const uint8_t *)line)[i]);
-    case LM_I32: return key_of_int(((const int32_t *)line)[i]);
-    case LM_I64: return key_of_int(((const int64_t *)line)[i]);
-    case LM_F16: return key_of_double(lm_half_to_float(((const uint16_t *)line)[i]));
-    case LM_BF16: return key_of_double(lm_bf16_to_float(((const uint16_t *)line)[i]));
-    case LM_F32: return key_of_double(((const float *)line)[i]);
-    default: return key_of_double(((const double *)line)[i]);
-  }
+  return lm_dtype_is_float(dtype) ? key_of_double(lm_real_at(dtype, line, i))
+                                  : key_of_int(lm_integer_at(dtype, line, i));
 }
 
 /* Of equal keys the earlier place is better, so that the result is one and stable. */

@@ -68,7 +68,10 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
   /* fill.c */                                                                                                        \
-  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)
+  X(dropout) X(fill_) X(normal_) X(uniform_) X(random_) X(bernoulli_) X(arange) X(linspace)                         \
+  X(log_normal_) X(exponential_) X(cauchy_) X(geometric_)                                                             \
+  /* sample.c */                                                                                                      \
+  X(poisson) X(binomial) X(multinomial)
 /* clang-format on */
 
 #define X(name) lm_status lm_cuda_##name(const void *args, lm_tensor *const *out);

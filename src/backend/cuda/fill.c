@@ -105,46 +105,59 @@ lm_status lm_cuda_linspace(const void *args, lm_tensor *const *out) {
 }
 
 /* Takes the blocks that n results of `words` 32-bit words need. */
-static lm_blocks_drawn take_blocks(lm_device device, int64_t n, int words) {
-  lm_draw draw = lm_generator_take(device, ((uint64_t)n * (uint64_t)words + 3) / 4);
+static lm_blocks_drawn take_blocks(lm_generator *g, lm_device device, int64_t n, int words) {
+  lm_draw draw = lm_generator_take(g, device, ((uint64_t)n * (uint64_t)words + 3) / 4);
   return (lm_blocks_drawn){draw.seed, draw.offset, lm_generator_extra()};
 }
 
-static lm_status fill_drawn(const char *name, lm_tensor *x, int words, lm_fill_source *source) {
+static lm_status fill_drawn(const char *name, lm_generator *g, lm_tensor *x, int words, lm_fill_source source) {
   if (x->numel == 0) return LM_OK;
-  source->draw = take_blocks(x->device, x->numel, words);
-  return fill_from(name, x, source);
+  source.draw = take_blocks(g, x->device, x->numel, words);
+  return fill_from(name, x, &source);
 }
+
+/* Two numbers beside x, in float or, for float64, in double. */
+#define DRAWN(name, NAME, first, second)                                             \
+  lm_status lm_cuda_##name##_(const void *args, lm_tensor *const *out) {             \
+    const lm_##name##__args *a = args;                                               \
+    (void)out;                                                                       \
+    return fill_drawn(#name "_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,  \
+                      (lm_fill_source){.kind = LM_##NAME, .a = first, .b = second}); \
+  }
+DRAWN(normal, NORMAL, a->mean, a->std)
+DRAWN(log_normal, LOG_NORMAL, a->mean, a->std)
+DRAWN(exponential, EXPONENTIAL, a->lambd, 0)
+DRAWN(cauchy, CAUCHY, a->median, a->sigma)
 
 lm_status lm_cuda_uniform_(const void *args, lm_tensor *const *out) {
   const lm_uniform__args *a = args;
   (void)out;
   /* Rounding 24 bits to a shorter significand could reach 1: half takes 11, bfloat16 8. */
   uint32_t keep = a->x->dtype == LM_F16 ? 0xffe00000u : a->x->dtype == LM_BF16 ? 0xff000000u : 0xffffffffu;
-  lm_fill_source s = {.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep};
-  return fill_drawn("uniform_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
+  return fill_drawn("uniform_", a->generator, a->x, a->x->dtype == LM_F64 ? 2 : 1,
+                    (lm_fill_source){.kind = LM_UNIFORM, .a = a->from, .b = a->to, .keep = keep});
 }
 
-lm_status lm_cuda_normal_(const void *args, lm_tensor *const *out) {
-  const lm_normal__args *a = args;
+lm_status lm_cuda_geometric_(const void *args, lm_tensor *const *out) {
+  const lm_geometric__args *a = args;
   (void)out;
-  lm_fill_source s = {.kind = LM_NORMAL, .a = a->mean, .b = a->std};
-  return fill_drawn("normal_", a->x, a->x->dtype == LM_F64 ? 2 : 1, &s);
+  return fill_drawn("geometric_", a->generator, a->x, 2, (lm_fill_source){.kind = LM_GEOMETRIC, .a = a->p});
 }
 
 lm_status lm_cuda_bernoulli_(const void *args, lm_tensor *const *out) {
   const lm_bernoulli__args *a = args;
   (void)out;
-  lm_fill_source s = {.kind = LM_BERNOULLI, .a = a->p};
-  return fill_drawn("bernoulli_", a->x, 1, &s);
+  double p;
+  lm_status status = lm_tensor_item_f64(a->p, &p);
+  if (status != LM_OK) return status;
+  return fill_drawn("bernoulli_", a->generator, a->x, 1, (lm_fill_source){.kind = LM_BERNOULLI, .a = p});
 }
 
 lm_status lm_cuda_random_(const void *args, lm_tensor *const *out) {
   const lm_random__args *a = args;
   (void)out;
-  if (a->to <= a->from) return lm_fail(LM_E_ARG, "random_: from has to be less than to");
-  lm_fill_source s = {.kind = LM_INTEGERS, .from = a->from, .to = a->to};
-  return fill_drawn("random_", a->x, 2, &s);
+  return fill_drawn("random_", a->generator, a->x, 2,
+                    (lm_fill_source){.kind = LM_INTEGERS, .from = a->from, .to = a->to});
 }
 
 /* ---- dropout: x is dense, y and the mask are laid out like it */
@@ -159,7 +172,7 @@ lm_status lm_cuda_dropout(const void *args, lm_tensor *const *out) {
   double scale = a->p < 1 ? 1 / (1 - a->p) : 0;
   TRY(lm_cuda_enter(a->x->device, &stream));
   TRY(LAUNCH("dropout", lm_dropout_mask(a->x->dtype, a->x->data, out[0]->data, (uint8_t *)out[1]->data, n,
-                                        take_blocks(a->x->device, n, 1), threshold, scale, stream)));
+                                        take_blocks(NULL, a->x->device, n, 1), threshold, scale, stream)));
 done:
   return status;
 }

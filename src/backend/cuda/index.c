@@ -109,7 +109,7 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
 /* What sums of that dtype are kept in while others may add too. */
 static lm_dtype sum_dtype(lm_dtype dtype) {
   if (dtype == LM_F16 || dtype == LM_BF16) return LM_F32;
-  return dtype == LM_BOOL || dtype == LM_U8 ? LM_I32 : dtype;
+  return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
 }
 
 lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {

@@ -21,20 +21,9 @@ static lm_point_value number_in(lm_dtype compute, double v) {
 }
 
 lm_point_value lm_cuda_value(const lm_tensor *t, lm_dtype compute) {
-  int64_t whole = 0;
-  double number = 0;
-  bool is_whole = true;
-  switch (t->dtype) {
-    case LM_BOOL: whole = *(const uint8_t *)t->data != 0; break;
-    case LM_U8: whole = *(const uint8_t *)t->data; break;
-    case LM_I32: whole = *(const int32_t *)t->data; break;
-    case LM_I64: whole = *(const int64_t *)t->data; break;
-    case LM_F16: number = lm_half_to_float(*(const uint16_t *)t->data), is_whole = false; break;
-    case LM_BF16: number = lm_bf16_to_float(*(const uint16_t *)t->data), is_whole = false; break;
-    case LM_F32: number = *(const float *)t->data, is_whole = false; break;
-    default: number = *(const double *)t->data, is_whole = false; break;
-  }
-  if (!is_whole) return number_in(compute, number);
+  lm_dtype dtype = (lm_dtype)t->dtype;
+  if (lm_dtype_is_float(dtype)) return number_in(compute, lm_real_at(dtype, t->data, 0));
+  int64_t whole = lm_integer_at(dtype, t->data, 0);
   switch (compute) {
     case LM_F32: return (lm_point_value){.f32 = (float)whole};
     case LM_F64: return (lm_point_value){.f64 = (double)whole};

@@ -88,7 +88,7 @@ lm_status lm_cuda_randperm(const void *args, lm_tensor *const *out) {
   } else {
     TRY(lm_tensor_empty(LM_I64, y->device, 1, &a->n, LM_CONTIGUOUS, &order));
   }
-  lm_draw draw = lm_generator_take(y->device, ((uint64_t)a->n + 1) / 2);
+  lm_draw draw = lm_generator_take(a->generator, y->device, ((uint64_t)a->n + 1) / 2);
   TRY(LAUNCH("draw",
              lm_randperm_targets(stream, a->n, draw.seed, draw.offset, lm_generator_extra(), pairs.keys, pairs.order)));
   TRY(lm_pairs_sort(&pairs, stream, lm_bits_of((uint64_t)a->n - 1)));

@@ -46,7 +46,7 @@ static int bind_image_transform(lua_State *L) {
 /* ---- uniform_number(): of the CPU's generator, from 0 to less than 1 */
 
 static int bind_uniform_number(lua_State *L) {
-  lm_draw d = lm_generator_take(LM_DEVICE(LM_CPU, 0), 1);
+  lm_draw d = lm_generator_take(NULL, LM_DEVICE(LM_CPU, 0), 1);
   return lm_return_number(L, lm_uniform_f64(lm_philox_u64(lm_philox(d.seed, d.offset), 0)));
 }
 

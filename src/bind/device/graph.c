@@ -68,7 +68,7 @@ static lm_status begin_capture(graph *g, lm_stream *s) {
   TRY(lm_tensor_empty(LM_I64, g->device, 1, &(int64_t){1}, LM_CONTIGUOUS, &g->step));
   TRY(lm_tensor_empty(LM_F64, g->device, 1, &(int64_t){KEPT}, LM_CONTIGUOUS, &g->kept));
   TRY(put_numbers(g->count, 0, 1, &(int64_t){0}));
-  g->start = lm_generator_get(g->device);
+  g->start = lm_generator_get(NULL, g->device);
   g->next = g->start.offset;
   TRY(lm_graph_begin(s, &g->recorded));
   lm_generator_set_extra((const uint64_t *)g->count->data);
@@ -97,8 +97,8 @@ static lm_status end_capture(graph *g, bool keep) {
   lm_optim_set_kept(NULL, NULL, 0);
   if (keep) status = count_on(g);
   lm_status ended = lm_graph_end(&g->recorded, keep && status == LM_OK);
-  g->blocks = lm_generator_get(g->device).offset - g->start.offset;
-  lm_generator_set(g->device, g->start);
+  g->blocks = lm_generator_get(NULL, g->device).offset - g->start.offset;
+  lm_generator_set(NULL, g->device, g->start);
   if (status == LM_OK) status = ended;
   if (status == LM_OK && keep) status = put_numbers(g->step, 0, 1, &(int64_t){(int64_t)g->blocks});
   if (status == LM_OK && keep) status = put_numbers(g->kept, 0, KEPT, g->first);
@@ -141,7 +141,7 @@ static int bind_replay(lua_State *L) {
   lm_stream *s = lm_stream_current(g->device);
   if (!s) return lm_raise(L, LM_E_DEVICE);
   if (g->blocks > 0) {
-    lm_draw draw = lm_generator_take(g->device, g->blocks);
+    lm_draw draw = lm_generator_take(NULL, g->device, g->blocks);
     if (draw.seed != g->start.seed)
       TRY(lm_fail(LM_E_STATE,
                   "replay: the random seed of %s has changed since the capture, which draws by the old one; "

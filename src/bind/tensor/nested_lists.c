@@ -24,16 +24,12 @@ static void push_int(lua_State *L, int64_t v) {
 }
 
 void lm_push_element(lua_State *L, lm_dtype dtype, const void *p) {
-  switch (dtype) {
-    case LM_BOOL: lua_pushboolean(L, *(const uint8_t *)p); break;
-    case LM_U8: lua_pushnumber(L, *(const uint8_t *)p); break;
-    case LM_I32: lua_pushnumber(L, *(const int32_t *)p); break;
-    case LM_I64: push_int(L, *(const int64_t *)p); break;
-    case LM_F16: lua_pushnumber(L, lm_half_to_float(*(const uint16_t *)p)); break;
-    case LM_BF16: lua_pushnumber(L, lm_bf16_to_float(*(const uint16_t *)p)); break;
-    case LM_F32: lua_pushnumber(L, *(const float *)p); break;
-    case LM_F64: lua_pushnumber(L, *(const double *)p); break;
-    default: lua_pushnil(L);
+  if (dtype == LM_BOOL) {
+    lua_pushboolean(L, *(const uint8_t *)p);
+  } else if (lm_dtype_is_int(dtype)) {
+    push_int(L, lm_integer_at(dtype, p, 0));
+  } else {
+    lua_pushnumber(L, lm_real_at(dtype, p, 0));
   }
 }
 
@@ -132,28 +128,20 @@ static lm_status store_element(lua_State *L, const lm_lua *s, int i, lm_dtype dt
       }
       v = (double)whole;
   }
-  if (lm_dtype_is_int(dtype) && !is_whole) {
-    if (!(v > -9223372036854775808.0 && v < 9223372036854775808.0)) {
+  if (lm_dtype_is_int(dtype)) {
+    bool fits = is_whole || (v > -9223372036854775808.0 && v < 9223372036854775808.0);
+    if (fits && !is_whole) whole = (int64_t)v;
+    if (!fits || !lm_dtype_holds(dtype, whole, whole)) {
       return lm_fail(LM_E_ARG, "tensor: %.14g at %s does not fit %s", v, at->depth ? place_text(at) : "argument 1",
                      lm_dtype_name(dtype));
     }
-    whole = (int64_t)v;
   }
   switch (dtype) {
     case LM_BOOL: *(uint8_t *)p = v != 0; break;
-    case LM_U8:
-    case LM_I32:
-      if (dtype == LM_U8 ? whole < 0 || whole > UINT8_MAX : whole < INT32_MIN || whole > INT32_MAX) {
-        return lm_fail(LM_E_ARG, "tensor: %lld at %s does not fit %s", (long long)whole,
-                       at->depth ? place_text(at) : "argument 1", lm_dtype_name(dtype));
-      }
-      if (dtype == LM_U8) {
-        *(uint8_t *)p = (uint8_t)whole;
-      } else {
-        *(int32_t *)p = (int32_t)whole;
-      }
-      break;
-    case LM_I64: *(int64_t *)p = whole; break;
+#define X(id, name, type, ...) \
+  case LM_##id: *(type *)p = (type)whole; break;
+      LM_INTEGER_DTYPES(X)
+#undef X
     case LM_F16: *(uint16_t *)p = lm_float_to_half((float)v); break;
     case LM_BF16: *(uint16_t *)p = lm_float_to_bf16((float)v); break;
     case LM_F32: *(float *)p = (float)v; break;

@@ -114,6 +114,7 @@ static lm_status read_arg(lua_State *L, const lm_lua *s, frame *f, const lm_arg 
     case LM_ARG_SIZE_OPT: return lm_read_ints(L, s, i, fn, a->name, false, p);
     case LM_ARG_DTYPE: return lm_read_dtype(L, s, i, fn, a->name, p);
     case LM_ARG_DEVICE: return lm_read_device(L, s, i, fn, a->name, p);
+    case LM_ARG_GENERATOR: return lm_read_generator(L, s, i, fn, a->name, p);
     case LM_ARG_E: return read_name(L, s, i, fn, a, p);
   }
   return lm_fail(LM_E_ARG, "%s: %s: of unknown kind", fn, a->name);

@@ -1,10 +1,64 @@
-/* Random state:
+/* Random state. `where` is a generator, a device (its default one), or nothing (that of the default device):
  *
- *   manual_seed(n)   get_rng_state(device) -> uint8 tensor of 16 bytes   set_rng_state(state, device)
+ *   manual_seed(n)   get_rng_state(where) -> uint8 tensor of 16 bytes   set_rng_state(state, where)
+ *   generator(device, is_default) -> generator    is_generator(v)       generator_device(g) -> device
+ *   seed_generator(where [, n]) -> n               from the system without n      initial_seed(where) -> n
  *   with_seed(seed, f, ...)                       returns what f returns; the CPU's generator goes on as before
  */
 #include "bind/bind.h"
 #include "tensor/generator.h"
+
+static void close_generator(void *object) { (void)object; }
+static const lm_object_type generator_type = {"luminary.generator", sizeof(lm_generator), close_generator,
+                                              "a generator", NULL};
+
+lm_status lm_read_generator(lua_State *L, const lm_lua *s, int i, const char *fn, const char *arg, lm_generator **out) {
+  *out = lm_to_object(L, i, &generator_type);
+  if (*out) return LM_OK;
+  return lm_fail(LM_E_ARG, "%s: %s: an lm.Generator expected, got %s", fn, arg, lm_got(L, s, i));
+}
+
+/* NULL, and the device, for its default one. */
+static lm_generator *generator_at(lua_State *L, int i, const char *fn, lm_device *device) {
+  lm_generator *g = lm_to_object(L, i, &generator_type);
+  *device = g ? g->device : lm_device_or_default(L, i, fn);
+  return g;
+}
+
+static int bind_generator(lua_State *L) {
+  lm_device device = lm_device_or_default(L, 1, "Generator");
+  bool is_default = lua_toboolean(L, 2);
+  lm_generator *g = lm_object_new(L, &generator_type);
+  *g = (lm_generator){.device = device, .is_default = is_default, .own = {.seed = 67280421310721}};
+  return 1;
+}
+
+static int bind_is_generator(lua_State *L) { return lm_return_bool(L, lm_to_object(L, 1, &generator_type) != NULL); }
+
+static int bind_generator_device(lua_State *L) {
+  const lm_generator *g = lm_need_object(L, 1, &generator_type, "Generator");
+  return lm_return_text(L, lm_device_name(g->device));
+}
+
+static int push_seed(lua_State *L, uint64_t seed) {
+  lm_push_element(L, LM_I64, &seed);
+  return 1;
+}
+
+static int bind_seed_generator(lua_State *L) {
+  lm_device device;
+  lm_generator *g = generator_at(L, 1, "seed", &device);
+  uint64_t seed =
+      lua_isnoneornil(L, 2) ? lm_generator_fresh_seed() : (uint64_t)lm_need_int(L, 2, "manual_seed", "seed");
+  lm_generator_set(g, device, (lm_draw){.seed = seed});
+  return push_seed(L, seed);
+}
+
+static int bind_initial_seed(lua_State *L) {
+  lm_device device;
+  lm_generator *g = generator_at(L, 1, "initial_seed", &device);
+  return push_seed(L, lm_generator_get(g, device).seed);
+}
 
 static int bind_manual_seed(lua_State *L) {
   lm_generator_seed_all((uint64_t)lm_need_int(L, 1, "manual_seed", "seed"));
@@ -19,7 +73,9 @@ static lm_status attempt_state(lua_State *L, lm_lua *s, void *arg) {
 }
 
 static int bind_get_rng_state(lua_State *L) {
-  lm_draw draw = lm_generator_get(lm_device_or_default(L, 1, "get_rng_state"));
+  lm_device device;
+  lm_generator *g = generator_at(L, 1, "get_rng_state", &device);
+  lm_draw draw = lm_generator_get(g, device);
   lm_tensor *t;
   lm_return_tensors(L, 1, 1, attempt_state, &t, &t);
   for (int i = 0; i < 8; i++) {
@@ -30,7 +86,8 @@ static int bind_get_rng_state(lua_State *L) {
 }
 
 static int bind_set_rng_state(lua_State *L) {
-  lm_device device = lm_device_or_default(L, 2, "set_rng_state");
+  lm_device device;
+  lm_generator *g = generator_at(L, 2, "set_rng_state", &device);
   const lm_tensor *t = lm_need_tensor(L, 1, "set_rng_state", "state");
   if (t->dtype != LM_U8 || t->numel != STATE_BYTES || LM_DEVICE_KIND(t->device) != LM_CPU || !lm_is_contiguous(t))
     return lm_raise_text(L,
@@ -42,7 +99,7 @@ static int bind_set_rng_state(lua_State *L) {
     draw.seed |= (uint64_t)(uint8_t)t->data[i] << 8 * i;
     draw.offset |= (uint64_t)(uint8_t)t->data[8 + i] << 8 * i;
   }
-  lm_generator_set(device, draw);
+  lm_generator_set(g, device, draw);
   return 0;
 }
 
@@ -50,10 +107,10 @@ static int bind_set_rng_state(lua_State *L) {
  * nothing had been, an error or not. */
 static int bind_with_seed(lua_State *L) {
   lm_device cpu = LM_DEVICE(LM_CPU, 0);
-  lm_draw before = lm_generator_get(cpu);
-  lm_generator_set(cpu, (lm_draw){(uint64_t)luaL_checknumber(L, 1), 0});
+  lm_draw before = lm_generator_get(NULL, cpu);
+  lm_generator_set(NULL, cpu, (lm_draw){(uint64_t)luaL_checknumber(L, 1), 0});
   int failed = lm_pcall(L, lua_gettop(L) - 2, LUA_MULTRET);
-  lm_generator_set(cpu, before);
+  lm_generator_set(NULL, cpu, before);
   return failed ? lua_error(L) : lua_gettop(L) - 1;
 }
 
@@ -62,5 +119,10 @@ const luaL_Reg lm_random_functions[] = {
     {"get_rng_state", bind_get_rng_state},
     {"set_rng_state", bind_set_rng_state},
     {"with_seed", bind_with_seed},
+    {"generator", bind_generator},
+    {"is_generator", bind_is_generator},
+    {"generator_device", bind_generator_device},
+    {"seed_generator", bind_seed_generator},
+    {"initial_seed", bind_initial_seed},
     {NULL, NULL},
 };

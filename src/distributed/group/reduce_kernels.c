@@ -18,23 +18,13 @@ typedef void scale_fn(void *x, size_t n, double factor);
 #define MIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
-#define GET(dtype, v) LM_GET_##dtype(v)
-#define PUT_BOOL(v) (v)
-#define PUT_U8(v) ((uint8_t)(v))
-#define PUT_I32(v) (v)
-#define PUT_I64(v) (v)
-#define PUT_F16(v) lm_to_half(v)
-#define PUT_BF16(v) lm_to_bf16(v)
-#define PUT_F32(v) (v)
-#define PUT_F64(v) (v)
-
 #define LOOP(level, target, dtype, stored, number, op, formula)                                  \
   target static void op##_##dtype##_##level(void *out, const void *a, const void *b, size_t n) { \
     stored *o = out;                                                                             \
     const stored *pa = a, *pb = b;                                                               \
     _Pragma("omp simd") for (size_t i = 0; i < n; i++) {                                         \
-      number x = GET(dtype, pa[i]), y = GET(dtype, pb[i]);                                       \
-      o[i] = PUT_##dtype(formula(x, y));                                                         \
+      number x = LM_GET_##dtype(pa[i]), y = LM_GET_##dtype(pb[i]);                               \
+      o[i] = LM_PUT_##dtype(formula(x, y));                                                      \
     }                                                                                            \
   }
 
@@ -48,51 +38,44 @@ typedef void scale_fn(void *x, size_t n, double factor);
   LOOP(level, target, dtype, stored, number, band, AND) \
   LOOP(level, target, dtype, stored, number, bor, OR)
 
-#define SCALE(level, target, dtype, stored, number, wide)                                                  \
-  target static void scale_##dtype##_##level(void *x, size_t n, double factor) {                           \
-    stored *p = x;                                                                                         \
-    wide f = (wide)factor;                                                                                 \
-    _Pragma("omp simd") for (size_t i = 0; i < n; i++) p[i] = PUT_##dtype((number)(GET(dtype, p[i]) * f)); \
+#define INTEGER_LOOPS(id, name, type, low, high, level, target) \
+  LOOPS(level, target, id, type, type)                          \
+  BIT_LOOPS(level, target, id, type, type)
+
+#define SCALE(level, target, dtype, stored, number, wide)                                                         \
+  target static void scale_##dtype##_##level(void *x, size_t n, double factor) {                                  \
+    stored *p = x;                                                                                                \
+    wide f = (wide)factor;                                                                                        \
+    _Pragma("omp simd") for (size_t i = 0; i < n; i++) p[i] = LM_PUT_##dtype((number)(LM_GET_##dtype(p[i]) * f)); \
   }
 
 /* Floats are scaled in double: 1/3 of something is then what dividing by 3 gives, but for the rarest cases. */
-#define LEVEL(level, target)                                                              \
-  BIT_LOOPS(level, target, BOOL, uint8_t, uint8_t)                                        \
-  LOOPS(level, target, U8, uint8_t, uint8_t)                                              \
-  BIT_LOOPS(level, target, U8, uint8_t, uint8_t)                                          \
-  LOOPS(level, target, I32, int32_t, int32_t)                                             \
-  BIT_LOOPS(level, target, I32, int32_t, int32_t)                                         \
-  LOOPS(level, target, I64, int64_t, int64_t)                                             \
-  BIT_LOOPS(level, target, I64, int64_t, int64_t)                                         \
-  LOOPS(level, target, F16, uint16_t, float)                                              \
-  LOOPS(level, target, BF16, uint16_t, float)                                             \
-  LOOPS(level, target, F32, float, float)                                                 \
-  LOOPS(level, target, F64, double, double)                                               \
-  SCALE(level, target, F16, uint16_t, float, float)                                       \
-  SCALE(level, target, BF16, uint16_t, float, float)                                      \
-  SCALE(level, target, F32, float, float, double)                                         \
-  SCALE(level, target, F64, double, double, double)                                       \
-  static scale_fn *const scale_##level[LM_DTYPE_COUNT] = {[LM_F16] = scale_F16_##level,   \
-                                                          [LM_BF16] = scale_BF16_##level, \
-                                                          [LM_F32] = scale_F32_##level,   \
-                                                          [LM_F64] = scale_F64_##level};  \
-  static reduce_fn *const reduce_##level[LM_REDUCE_OPS][LM_DTYPE_COUNT] = {               \
-      [LM_REDUCE_SUM] = ROW(sum, bor, level),                                             \
-      [LM_REDUCE_MEAN] = ROW(sum, bor, level),                                            \
-      [LM_REDUCE_PRODUCT] = ROW(product, band, level),                                    \
-      [LM_REDUCE_MIN] = ROW(min, band, level),                                            \
-      [LM_REDUCE_MAX] = ROW(max, bor, level),                                             \
-      [LM_REDUCE_BAND] = BITS(band, level),                                               \
+#define LEVEL(level, target)                                                                     \
+  BIT_LOOPS(level, target, BOOL, uint8_t, uint8_t)                                               \
+  LM_INTEGER_DTYPES(INTEGER_LOOPS, level, target)                                                \
+  LOOPS(level, target, F16, uint16_t, float)                                                     \
+  LOOPS(level, target, BF16, uint16_t, float)                                                    \
+  LOOPS(level, target, F32, float, float)                                                        \
+  LOOPS(level, target, F64, double, double)                                                      \
+  SCALE(level, target, F16, uint16_t, float, float)                                              \
+  SCALE(level, target, BF16, uint16_t, float, float)                                             \
+  SCALE(level, target, F32, float, float, double)                                                \
+  SCALE(level, target, F64, double, double, double)                                              \
+  static scale_fn *const scale_##level[LM_DTYPE_COUNT] = {LM_FLOAT_DTYPES(ENTRY, scale, level)}; \
+  static reduce_fn *const reduce_##level[LM_REDUCE_OPS][LM_DTYPE_COUNT] = {                      \
+      [LM_REDUCE_SUM] = ROW(sum, bor, level),                                                    \
+      [LM_REDUCE_MEAN] = ROW(sum, bor, level),                                                   \
+      [LM_REDUCE_PRODUCT] = ROW(product, band, level),                                           \
+      [LM_REDUCE_MIN] = ROW(min, band, level),                                                   \
+      [LM_REDUCE_MAX] = ROW(max, bor, level),                                                    \
+      [LM_REDUCE_BAND] = BITS(band, level),                                                      \
       [LM_REDUCE_BOR] = BITS(bor, level)};
 
-#define ROW(op, truth, level)                                                                 \
-  {                                                                                           \
-    [LM_BOOL] = truth##_BOOL_##level, [LM_U8] = op##_U8_##level, [LM_I32] = op##_I32_##level, \
-    [LM_I64] = op##_I64_##level, [LM_F16] = op##_F16_##level, [LM_BF16] = op##_BF16_##level,  \
-    [LM_F32] = op##_F32_##level, [LM_F64] = op##_F64_##level                                  \
-  }
+#define ENTRY(id, name, type, low, high, op, level) [LM_##id] = op##_##id##_##level,
+#define ROW(op, truth, level) \
+  { [LM_BOOL] = truth##_BOOL_##level, LM_INTEGER_DTYPES(ENTRY, op, level) LM_FLOAT_DTYPES(ENTRY, op, level) }
 #define BITS(op, level) \
-  { [LM_BOOL] = op##_BOOL_##level, [LM_U8] = op##_U8_##level, [LM_I32] = op##_I32_##level, [LM_I64] = op##_I64_##level }
+  { [LM_BOOL] = op##_BOOL_##level, LM_INTEGER_DTYPES(ENTRY, op, level) }
 
 LEVEL(least, )
 #if defined(__x86_64__)

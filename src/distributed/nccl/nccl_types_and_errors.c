@@ -7,6 +7,7 @@ lm_status lm_nccl_type(const char *who, lm_dtype dtype, ncclDataType_t *out) {
   switch (dtype) {
     case LM_BOOL:
     case LM_U8: *out = ncclUint8; return LM_OK;
+    case LM_I8: *out = ncclInt8; return LM_OK;
     case LM_I32: *out = ncclInt32; return LM_OK;
     case LM_I64: *out = ncclInt64; return LM_OK;
     case LM_F16: *out = ncclFloat16; return LM_OK;

@@ -46,6 +46,7 @@ local kinds = {
   ["size?"] = {id = "SIZE_OPT", c = "lm_ints ", of = "ints", bare = "{.n = -1}", number = "-1"},
   ["dtype?"] = {id = "DTYPE", c = "lm_dtype ", of = "number", bare = "LM_NO_DTYPE", number = "LM_NO_DTYPE"},
   ["device?"] = {id = "DEVICE", c = "lm_device ", of = "number", bare = "LM_NO_DEVICE", number = "LM_NO_DEVICE"},
+  ["generator?"] = {id = "GENERATOR", c = "struct lm_generator *", of = "generator", bare = "NULL"},
 }
 for name in pairs(list.choices) do
   kinds[name] = kinds[name] or {id = "E", c = "int ", of = "number", choice = name}

@@ -13,7 +13,7 @@
 ---   p: padding      as a pair, or "valid" (0) or "same" (both LM_PAD_SAME)
 ---   d: dim          int64_t from 0; dim?: LM_NO_DIM     d: dims?  lm_ints; n = -1 where they are left out
 ---   s: size         lm_ints, of numbers or one table    dtype: dtype?, device: device?    LM_NO_DTYPE, LM_NO_DEVICE
----   m: reduction = mean    int, one of a choice's names
+---   m: reduction = mean    int, one of a choice's names    g: generator?    lm_generator *, NULL: the device's default
 ---
 --- kind        left out: lm_op_<name> in op/ checks and allocates, the backend's slot computes; with `elementwise` or
 ---             `formula` nothing else is needed. "view": shares x's storage, no kernel. "write": writes into its first
@@ -83,7 +83,7 @@ list.choices = {
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
   "elementwise", "reductions", "products", "indexing", "convolution", "normalization", "losses",
-  "views", "creation",
+  "views", "creation", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

@@ -4,7 +4,7 @@ local functions = { -- of one element: those who include point_scalars.h define 
   pow = true, abs = true, floor = true, ceil = true, round = true, trunc = true, floor_divide = true,
   trunc_divide = true, remainder = true, isnan = true, exp2 = true, log2 = true, log10 = true, tan = true, asin = true,
   acos = true, atan = true, asinh = true, acosh = true, atanh = true, erfc = true, atan2 = true, hypot = true,
-  copysign = true, fmod = true, gcd = true,
+  copysign = true, fmod = true, gcd = true, lgamma = true, digamma = true, polygamma = true,
 }
 
 local bitwise = {["&"] = true, ["|"] = true, ["^"] = true, ["~"] = true, ["<<"] = true, [">>"] = true}

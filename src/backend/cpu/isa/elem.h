@@ -11,13 +11,13 @@
 #include "convert.h"
 #include "tensor/dtype.h"
 
-#define X(id, name, type, bytes) typedef type lm_elem_##id;
-LM_DTYPES(X)
-#undef X
 typedef bool lm_acc_BOOL;
-typedef uint8_t lm_acc_U8;
-typedef int32_t lm_acc_I32;
-typedef int64_t lm_acc_I64;
+#define X(id, name, type, low, high, ...) \
+  typedef type lm_acc_##id;               \
+  enum { LM_LOWEST_##id = low };          \
+  enum { LM_HIGHEST_##id = high };
+LM_INTEGER_DTYPES(X)
+#undef X
 typedef float lm_acc_F16, lm_acc_BF16, lm_acc_F32;
 typedef double lm_acc_F64;
 
@@ -28,22 +28,21 @@ typedef double lm_acc_F64;
 #define LM_STORE(v) ((LM_ELEM)LM_FN(LM_PUT)(v))
 
 /* Below and above every number, and whether one is NaN. */
-#define LM_LOWEST LM_FN(LM_LOWEST)
-#define LM_LOWEST_U8 0
-#define LM_LOWEST_I32 INT32_MIN
-#define LM_LOWEST_I64 INT64_MIN
+#define LM_LOWEST ((LM_ACC)LM_FN(LM_LOWEST))
 #define LM_LOWEST_F16 (-INFINITY)
 #define LM_LOWEST_BF16 (-INFINITY)
 #define LM_LOWEST_F32 (-INFINITY)
 #define LM_LOWEST_F64 (-INFINITY)
-#define LM_HIGHEST LM_FN(LM_HIGHEST)
-#define LM_HIGHEST_I64 INT64_MAX
+#define LM_HIGHEST ((LM_ACC)LM_FN(LM_HIGHEST))
 #define LM_HIGHEST_F32 INFINITY
 #define LM_HIGHEST_F64 INFINITY
 #define LM_NAN(v) ((v) != (v)) /* of integers none, which the compiler knows */
 
-/* Tables of a loop for each floating dtype. */
-#define LM_FLOATS(loop) [LM_F16] = loop##_F16, [LM_BF16] = loop##_BF16, [LM_F32] = loop##_F32, [LM_F64] = loop##_F64
+/* Tables of a loop for each floating dtype, and for each integer one. */
+#define LM_DTYPE_AT(dtype) [dtype] =
+#define LM_DTYPE_ROW(id, name, type, low, high, loop) LM_DTYPE_AT(LM_##id) loop##_##id,
+#define LM_FLOATS(loop) LM_FLOAT_DTYPES(LM_DTYPE_ROW, loop)
+#define LM_INTEGERS(loop) LM_INTEGER_DTYPES(LM_DTYPE_ROW, loop)
 
 #define LM_INLINE static inline __attribute__((always_inline, unused))
 

@@ -50,37 +50,50 @@ static uint64_t join(const uint32_t word[4][BLOCKS], int half, int b) {
   return (uint64_t)word[2 * half + 1][b] << 32 | word[2 * half][b];
 }
 
-static void uniform_f32(const void *context, int64_t first, int n, void *tile) {
-  const lm_random *r = context;
-  float from = (float)r->a, to = (float)r->b, width = to - from, value[4][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  int blocks = whole_vectors((n + 3) / 4);
-  words_of(r->draw, (uint64_t)first / 4, blocks, word);
-  for (int w = 0; w < 4; w++) {
-    for (int b = 0; b < blocks; b++) {
-      float v = from + width * lm_uniform_f32(word[w][b] & r->keep);
-      value[w][b] = v < to ? v : from; /* rounding may have reached `to`, which is excluded */
-    }
+/* A loop over numbers of the tile, each from random bits of its own: `value` is of `bits`, and a and b are the op's
+ * numbers. */
+#define EACH_F32(name, value_)                                              \
+  static void name(const void *context, int64_t first, int n, void *tile) { \
+    const lm_random *r = context;                                           \
+    float a = (float)r->a, b = (float)r->b, value[4][BLOCKS];               \
+    uint32_t word[4][BLOCKS];                                               \
+    int blocks = whole_vectors((n + 3) / 4);                                \
+    (void)b;                                                                \
+    words_of(r->draw, (uint64_t)first / 4, blocks, word);                   \
+    for (int w = 0; w < 4; w++) {                                           \
+      for (int k = 0; k < blocks; k++) {                                    \
+        uint32_t bits = word[w][k];                                         \
+        value[w][k] = value_;                                               \
+      }                                                                     \
+    }                                                                       \
+    spread_f32(tile, n, value);                                             \
   }
-  spread_f32(tile, n, value);
-}
-
-static void uniform_f64(const void *context, int64_t first, int n, void *tile) {
-  const lm_random *r = context;
-  double from = r->a, to = r->b, width = to - from, value[2][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  for (int done = 0; done < n; done += MOST / 2) {
-    int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2);
-    words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);
-    for (int half = 0; half < 2; half++) {
-      for (int b = 0; b < blocks; b++) {
-        double v = from + width * lm_uniform_f64(join(word, half, b));
-        value[half][b] = v < to ? v : from;
-      }
-    }
-    spread_f64((double *)tile + done, part, value);
+#define EACH_F64(name, value_)                                                                      \
+  static void name(const void *context, int64_t first, int n, void *tile) {                         \
+    const lm_random *r = context;                                                                   \
+    double a = r->a, b = r->b, value[2][BLOCKS];                                                    \
+    uint32_t word[4][BLOCKS];                                                                       \
+    (void)b;                                                                                        \
+    for (int done = 0; done < n; done += MOST / 2) {                                                \
+      int part = n - done < MOST / 2 ? n - done : MOST / 2, blocks = whole_vectors((part + 1) / 2); \
+      words_of(r->draw, (uint64_t)(first + done) / 2, blocks, word);                                \
+      for (int half = 0; half < 2; half++) {                                                        \
+        for (int k = 0; k < blocks; k++) {                                                          \
+          uint64_t bits = join(word, half, k);                                                      \
+          value[half][k] = value_;                                                                  \
+        }                                                                                           \
+      }                                                                                             \
+      spread_f64((double *)tile + done, part, value);                                               \
+    }                                                                                               \
   }
-}
+EACH_F32(uniform_f32, lm_between_f32(bits & r->keep, a, b))
+EACH_F64(uniform_f64, lm_between_f64(bits, a, b))
+EACH_F32(exponential_f32, lm_exponential_f32(bits, a))
+EACH_F64(exponential_f64, lm_exponential_f64(bits, a))
+EACH_F32(cauchy_f32, lm_cauchy_f32(bits, a, b))
+EACH_F64(cauchy_f64, lm_cauchy_f64(bits, a, b))
+EACH_F64(geometric, lm_geometric(bits, a))
+EACH_F32(bernoulli, lm_uniform_f32(bits) < a ? 1.0f : 0.0f)
 
 static void normal_f32(const void *context, int64_t first, int n, void *tile) {
   const lm_random *r = context;
@@ -114,16 +127,17 @@ static void normal_f64(const void *context, int64_t first, int n, void *tile) {
   }
 }
 
-static void bernoulli(const void *context, int64_t first, int n, void *tile) {
-  const lm_random *r = context;
-  float p = (float)r->a, value[4][BLOCKS];
-  uint32_t word[4][BLOCKS];
-  int blocks = whole_vectors((n + 3) / 4);
-  words_of(r->draw, (uint64_t)first / 4, blocks, word);
-  for (int w = 0; w < 4; w++) {
-    for (int b = 0; b < blocks; b++) value[w][b] = lm_uniform_f32(word[w][b]) < p ? 1.0f : 0.0f;
-  }
-  spread_f32(tile, n, value);
+/* e to the power of normal numbers. */
+static void log_normal_f32(const void *context, int64_t first, int n, void *tile) {
+  float *out = tile;
+  normal_f32(context, first, n, tile);
+  for (int i = 0; i < n; i++) out[i] = expf(out[i]);
+}
+
+static void log_normal_f64(const void *context, int64_t first, int n, void *tile) {
+  double *out = tile;
+  normal_f64(context, first, n, tile);
+  for (int i = 0; i < n; i++) out[i] = exp(out[i]);
 }
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/dropout.inc"
@@ -133,5 +147,12 @@ const struct lm_fill_loops LM_ISA_NAME(lm_fill_loops) = {.uniform_f32 = uniform_
                                                          .uniform_f64 = uniform_f64,
                                                          .normal_f32 = normal_f32,
                                                          .normal_f64 = normal_f64,
+                                                         .log_normal_f32 = log_normal_f32,
+                                                         .log_normal_f64 = log_normal_f64,
+                                                         .exponential_f32 = exponential_f32,
+                                                         .exponential_f64 = exponential_f64,
+                                                         .cauchy_f32 = cauchy_f32,
+                                                         .cauchy_f64 = cauchy_f64,
+                                                         .geometric = geometric,
                                                          .bernoulli = bernoulli,
                                                          .dropout = {LM_FLOATS(dropout)}};

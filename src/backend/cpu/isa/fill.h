@@ -9,7 +9,7 @@
 
 typedef struct lm_random {
   lm_draw draw;
-  double a, b;      /* uniform: from, to; normal: mean, standard deviation; bernoulli: p */
+  double a, b;      /* an op's numbers: from, to; mean, standard deviation; p; … */
   int64_t from, to; /* of integers */
   uint32_t keep;    /* uniform_f32: the bits used of each word, as many as the result's dtype holds exactly */
 } lm_random;
@@ -19,6 +19,13 @@ struct lm_fill_loops { /* context: lm_random; first: a multiple of 4 */
   void (*uniform_f64)(const void *context, int64_t first, int n, void *tile);
   void (*normal_f32)(const void *context, int64_t first, int n, void *tile);
   void (*normal_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*log_normal_f32)(const void *context, int64_t first, int n, void *tile);
+  void (*log_normal_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*exponential_f32)(const void *context, int64_t first, int n, void *tile);
+  void (*exponential_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*cauchy_f32)(const void *context, int64_t first, int n, void *tile);
+  void (*cauchy_f64)(const void *context, int64_t first, int n, void *tile);
+  void (*geometric)(const void *context, int64_t first, int n, void *tile); /* doubles */
   void (*bernoulli)(const void *context, int64_t first, int n, void *tile); /* float 1 or 0 */
   /* Elements from .. to - 1 of a draw (from: a multiple of 4): keep[i] is whether the upper 24 bits of its random word
    * reach `threshold`, y[i] is x[i] * scale or 0. By the dtype of x and y. */

@@ -41,6 +41,9 @@
 #define COPYSIGN LM_FN(LM_COPYSIGN)
 #define FMOD LM_FN(LM_FMOD)
 #define GCD LM_FN(LM_GCD)
+#define LGAMMA LM_FN(LM_LGAMMA)
+#define DIGAMMA LM_FN(LM_DIGAMMA)
+#define POLYGAMMA LM_FN(LM_POLYGAMMA)
 #define ISNAN LM_NAN
 
 #define LM_EXP_F32 lm_expf
@@ -76,6 +79,9 @@
 #define LM_HYPOT_F32 hypotf
 #define LM_COPYSIGN_F32 copysignf
 #define LM_FMOD_F32 lm_fmodf
+#define LM_LGAMMA_F32(x) ((float)lm_lgamma(x))
+#define LM_DIGAMMA_F32(x) ((float)lm_digamma(x))
+#define LM_POLYGAMMA_F32(x, n) ((float)lm_polygamma(x, n))
 
 #define LM_EXP_F64 exp
 #define LM_EXPM1_F64 expm1
@@ -110,6 +116,9 @@
 #define LM_HYPOT_F64 hypot
 #define LM_COPYSIGN_F64 copysign
 #define LM_FMOD_F64 fmod
+#define LM_LGAMMA_F64 lm_lgamma
+#define LM_DIGAMMA_F64 lm_digamma
+#define LM_POLYGAMMA_F64 lm_polygamma
 
 #define LM_POW_I64 lm_pow_i64
 #define LM_ABS_I64(v) ((v) < 0 ? -(v) : (v))

@@ -12,5 +12,4 @@ enum { COLUMNS = 64, NARROW = 16, DEPTH = 64 };
 #define LM_E F64
 #include LM_TEMPLATE
 
-const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {
-    {[LM_U8] = gemm_U8, [LM_I32] = gemm_I32, [LM_I64] = gemm_I64, [LM_F32] = gemm_F32, [LM_F64] = gemm_F64}};
+const struct lm_gemm_loops LM_ISA_NAME(lm_gemm_loops) = {{LM_INTEGERS(gemm)[LM_F32] = gemm_F32, [LM_F64] = gemm_F64}};

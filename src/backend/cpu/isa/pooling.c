@@ -33,7 +33,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 #include "backend/cpu/isa/templates/each_float.inc"
 
 const struct lm_pooling_loops LM_ISA_NAME(lm_pooling_loops) = {
-    .max = {[LM_U8] = max_U8, [LM_I32] = max_I32, [LM_I64] = max_I64, LM_FLOATS(max)},
+    .max = {LM_INTEGERS(max) LM_FLOATS(max)},
     .max_back = {LM_FLOATS(max_back)},
     .avg = {[LM_I64] = avg_I64, LM_FLOATS(avg)},
     .avg_back = {LM_FLOATS(avg_back)},

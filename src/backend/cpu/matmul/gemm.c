@@ -25,7 +25,7 @@ static bool is_small(const lm_cpu_gemm_job *g) {
 
 /* About how many multiplications a nanosecond one thread does. */
 static double rate(lm_dtype dtype) {
-  return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 25 : dtype == LM_U8 || dtype == LM_I32 ? 10 : 2;
+  return dtype == LM_F32 ? 100 : dtype == LM_F64 ? 25 : lm_dtype_size(dtype) < 8 ? 10 : 2;
 }
 
 static double work(const lm_cpu_gemm_job *g) { return (double)g->m * (double)g->n * (double)g->k; }

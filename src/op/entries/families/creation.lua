@@ -13,16 +13,6 @@ op "full" {
 }
 op "zeros" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "zeros"}
 op "ones" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "ones"}
-op "rand" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "uniform in [0, 1)"}
-op "randn" {"size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new", help = "standard normal"}
-op "randint" {
-  "low: int", "high: int", "size: size", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  help = "int64 integers in [low, high)",
-}
-op "randperm" {
-  "n: int", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  help = "1 to n in random order, int64",
-}
 op "arange" {
   "start: number", "stop: number = nan", "step: number = 1", options = {"dtype: dtype?", "device: device?"},
   kind = "new",
@@ -55,14 +45,4 @@ op "full_like" {
   "x", "value: scalar", options = {"dtype: dtype?", "device: device?"}, kind = "new",
   grad = {value = "g", x = "nil"},
   help = "filled with value, shaped and laid out like x",
-}
-op "rand_like" {
-  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  grad = "none",
-  help = "uniform in [0, 1), shaped and laid out like x",
-}
-op "randn_like" {
-  "x", options = {"dtype: dtype?", "device: device?"}, kind = "new",
-  grad = "none",
-  help = "standard normal, shaped and laid out like x",
 }

@@ -320,6 +320,19 @@ op "erfinv" {
   grad = {x = "g * (0.88622692545275801 * exp(y * y))"},
   autocast = "keep_gpu", help = "the number whose erf is x",
 }
+op "lgamma" {
+  "x", elementwise = "lgamma(x)", gives = "float", grad = {x = "g * digamma(x)"}, autocast = "keep_gpu",
+  help = "logarithm of the gamma function's absolute value",
+}
+op "digamma" {
+  "x", elementwise = "digamma(x)", gives = "float", grad = {x = "g * polygamma(x, 1)"}, autocast = "keep_gpu",
+  help = "derivative of lgamma",
+}
+op "polygamma" {
+  "x", "n: number", elementwise = "polygamma(x, n)", gives = "float", grad = {x = "g * polygamma(x, n + 1)"},
+  needs = {{"n >= 0 && is_whole(n)", "n is {n}; a derivative's order is a whole number of at least 0"}},
+  autocast = "keep_gpu", help = "derivative of order n of digamma",
+}
 op "sigmoid" {
   "x",
   elementwise = "1 / (1 + exp(-x))", gives = "float",

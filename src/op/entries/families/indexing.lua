@@ -85,18 +85,6 @@ op "copy_" {
 }
 op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
 op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
-op "normal_" {
-  "x", "mean: number = 0", "std: number = 1", kind = "write",
-  grad = {x = "nil"},
-  help = "drawn from a normal distribution",
-}
-op "uniform_" {
-  "x", "from: number = 0", "to: number = 1", kind = "write",
-  grad = {x = "nil"},
-  help = "drawn from [from, to)",
-}
-op "random_" {"x", "from: int", "to: int", kind = "write", grad = {x = "nil"}, help = "integers drawn from [from, to)"}
-op "bernoulli_" {"x", "p: number = 0.5", kind = "write", grad = {x = "nil"}, help = "1 with probability p, else 0"}
 op "scatter_add_" {
   "x", "dim: dim", "index", "src", kind = "write",
   grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},

@@ -1,0 +1,86 @@
+/* Numbers drawn by rejection, and places drawn by weight (sample.h). */
+#include "sample.h"
+
+#include "rejection.h"
+#include "types.cuh"
+
+enum { LM_SAMPLE_BLOCK = 256, LM_SUM_BLOCK = 1024 };
+
+LM_DEVICE uint64_t lm_sample_offset(const lm_blocks_drawn &d) { return d.offset + (d.extra ? *d.extra : 0); }
+
+template <class T>
+LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
+    lm_sample_kernel(const T *x, const T *p, T *out, int64_t n, lm_blocks_drawn draw) {
+  int64_t i = lm_thread();
+  if (i >= n) return;
+  lm_uniforms u = lm_uniforms_of(draw.seed, lm_sample_offset(draw), i);
+  double v = lm_get<double>(x[i]);
+  out[i] = lm_put<T>((lm_compute<T>)(p ? lm_binomial(v, lm_get<double>(p[i]), &u) : lm_poisson(v, &u)));
+}
+
+extern "C" int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t n, lm_blocks_drawn draw,
+                                void *stream) {
+  return lm_for_float(dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return lm_launch(lm_sample_kernel<T>, lm_blocks(n, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0, stream,
+                     (const T *)x, (const T *)p, (T *)out, n, draw);
+  });
+}
+
+/* A block a row: sums within warps, of the warps before, and of what came before the block's elements. */
+template <class T>
+LM_KERNEL void __launch_bounds__(LM_SUM_BLOCK) lm_sample_sums_kernel(const T *x, double *sums, int64_t n) {
+  __shared__ double of_warp[LM_WARP];
+  const T *row = x + blockIdx.x * n;
+  double *sum = sums + blockIdx.x * n, before = 0;
+  int lane = lm_lane(), warp = (int)(threadIdx.x / LM_WARP);
+  for (int64_t first = 0; first < n; first += LM_SUM_BLOCK) {
+    int64_t j = first + threadIdx.x;
+    double upto = j < n ? lm_get<double>(row[j]) : 0;
+    for (int by = 1; by < LM_WARP; by *= 2) {
+      double other = lm_shuffle_up(upto, by);
+      if (lane >= by) upto += other;
+    }
+    if (lane == LM_WARP - 1) of_warp[warp] = upto;
+    __syncthreads();
+    double warps = 0;
+    for (int w = 0; w < warp; w++) warps += of_warp[w];
+    if (j < n) sum[j] = before + warps + upto;
+    for (int w = 0; w < LM_SUM_BLOCK / LM_WARP; w++) before += of_warp[w];
+    __syncthreads();
+  }
+}
+
+extern "C" int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream) {
+  return lm_for_float(dtype, [&](auto element) {
+    typedef decltype(element) T;
+    return lm_launch(lm_sample_sums_kernel<T>, (unsigned)rows, LM_SUM_BLOCK, 0, stream, (const T *)x, sums, n);
+  });
+}
+
+LM_KERNEL void __launch_bounds__(LM_SAMPLE_BLOCK)
+    lm_sample_places_kernel(const double *sums, int64_t *places, int64_t count, int64_t n, int64_t k,
+                            lm_blocks_drawn draw) {
+  int64_t i = lm_thread();
+  if (i >= count) return;
+  const double *sum = sums + i / k * n;
+  lm_philox_block block = lm_philox(draw.seed, lm_sample_offset(draw) + (uint64_t)i / 2);
+  double x = sum[n - 1] * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)));
+  int64_t low = 0, high = n - 1;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (sum[middle] > x) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: nothing of weight 0 */
+  places[i] = low + 1;
+}
+
+extern "C" int lm_sample_places(const double *sums, int64_t *places, int64_t rows, int64_t n, int64_t k,
+                                lm_blocks_drawn draw, void *stream) {
+  return lm_launch(lm_sample_places_kernel, lm_blocks(rows * k, LM_SAMPLE_BLOCK, INT32_MAX), LM_SAMPLE_BLOCK, 0, stream,
+                   sums, places, rows * k, n, k, draw);
+}

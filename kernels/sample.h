@@ -1,0 +1,23 @@
+/* Numbers drawn by rejection, and places drawn by weight. Functions return a cudaError_t. For C and CUDA. */
+#ifndef LM_KERNELS_SAMPLE_H
+#define LM_KERNELS_SAMPLE_H
+
+#include "fill.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* out[i]: of the rate x[i], or with `p` the successes of x[i] trials of probability p[i]. All of one floating dtype. */
+int lm_sample_counts(int dtype, const void *x, const void *p, void *out, int64_t n, lm_blocks_drawn draw, void *stream);
+
+/* sums [rows, n] of x [rows, n], a floating dtype, along its rows; then places [rows, k], from 1, by weight. */
+int lm_sample_sums(int dtype, const void *x, double *sums, int64_t rows, int64_t n, void *stream);
+int lm_sample_places(const double *sums, int64_t *places, int64_t rows, int64_t n, int64_t k, lm_blocks_drawn draw,
+                     void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,67 @@
+/* Numbers drawn by rejection, and places drawn by weight. Tensors are contiguous. What an element gets depends on its
+ * place and on the draw alone, not on threads. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/one_number.h"
+#include "base/mem.h"
+#include "rejection.h"
+#include "tensor/generator.h"
+
+lm_status lm_cpu_poisson(const void *args, lm_tensor *const *out) {
+  const lm_poisson_args *a = args;
+  int64_t n = out[0]->numel;
+  lm_draw d = lm_generator_take(a->generator, out[0]->device, (uint64_t)n * LM_ROOM);
+#pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
+  for (int64_t i = 0; i < n; i++) {
+    lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
+    lm_number_put(out[0], i, lm_poisson(lm_number_get(a->x, i), &u));
+  }
+  return LM_OK;
+}
+
+lm_status lm_cpu_binomial(const void *args, lm_tensor *const *out) {
+  const lm_binomial_args *a = args;
+  int64_t n = out[0]->numel;
+  lm_draw d = lm_generator_take(a->generator, out[0]->device, (uint64_t)n * LM_ROOM);
+#pragma omp parallel for num_threads(lm_cpu_share((double)n * 50))
+  for (int64_t i = 0; i < n; i++) {
+    lm_uniforms u = lm_uniforms_of(d.seed, d.offset, i);
+    lm_number_put(out[0], i, lm_binomial(lm_number_get(a->count, i), lm_number_get(a->prob, i), &u));
+  }
+  return LM_OK;
+}
+
+/* The first of n rising sums that is above x; the last one is, or is as good as equal. */
+static int64_t first_above(const double *sum, int64_t n, double x) {
+  int64_t low = 0, high = n - 1;
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (sum[middle] > x) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  while (low > 0 && sum[low] == sum[low - 1]) low--; /* x was rounded up to the whole sum: nothing of weight 0 */
+  return low;
+}
+
+/* x [rows, n] -> places [rows, k]. */
+lm_status lm_cpu_multinomial(const void *args, lm_tensor *const *out) {
+  const lm_multinomial_args *a = args;
+  int64_t rows = a->x->size[0], n = a->x->size[1], k = a->num_samples, *places = (int64_t *)out[0]->data;
+  lm_draw d = lm_generator_take(a->generator, out[0]->device, ((uint64_t)(rows * k) + 1) / 2);
+  double *sum = lm_malloc((size_t)n * sizeof *sum);
+  if (!sum) return LM_E_OOM;
+  for (int64_t r = 0; r < rows; r++) {
+    double total = 0;
+    for (int64_t j = 0; j < n; j++) sum[j] = total += lm_number_get(a->x, r * n + j);
+#pragma omp parallel for num_threads(lm_cpu_share((double)k * 50))
+    for (int64_t j = 0; j < k; j++) {
+      int64_t i = r * k + j;
+      lm_philox_block block = lm_philox(d.seed, d.offset + (uint64_t)i / 2);
+      places[i] = first_above(sum, n, total * lm_uniform_f64(lm_philox_u64(block, (int)(i % 2)))) + 1;
+    }
+  }
+  lm_free(sum);
+  return LM_OK;
+}
