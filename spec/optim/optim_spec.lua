@@ -106,7 +106,7 @@ describe("an optimizer", function()
         a:step()
         b:step()
       end
-      assert(got[1]:allclose(want[1]), name)
+      assert(got[1]:allclose(want[1], { rtol = 1e-5, atol = 1e-6 }), name)
     end
   end)
 
