@@ -89,6 +89,7 @@ end
 for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
   lm[name] = require("luminary.tensor.products")[name]
 end
+for name, f in pairs(require "luminary.tensor.ordering") do lm[name] = f end
 
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)

@@ -262,6 +262,8 @@ end
 -- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.
 for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.tensor.products")[name] end
 
+for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f end
+
 -- ---- hooks
 local Handle = {}
 Handle.__index = Handle
