@@ -214,6 +214,10 @@ describe("sorting, scans and medians of many elements", function()
     gives(lm.tensor { 1, 5 }, (x:nanmedian(2)))
     local sorter = int { 2, 3, 1 }
     gives(int { { 1, 3 } }, lm.searchsorted(lm.tensor { 3, 1, 2 }, lm.tensor { { 0, 3 } }, { sorter = sorter }))
+    local y = lm.tensor { 1, 2, 3 }
+    gives(lm.tensor { 1, 3, 6 }, y:cumsum_(1))
+    gives(lm.tensor { 1, 3, 18 }, y:cumprod_(1))
+    gives(lm.tensor { 1, 3, 18 }, y)
     gives(int { 2 }, lm.searchsorted(lm.tensor { 1, 2 }, lm.tensor { 1 }, { side = "right" }))
   end)
 end)

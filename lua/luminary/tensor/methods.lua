@@ -264,6 +264,11 @@ for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.ten
 
 for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f end
 
+for _, name in ipairs {"cumsum", "cumprod"} do
+  --- As cumsum and cumprod, in place.
+  methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
+end
+
 -- ---- hooks
 local Handle = {}
 Handle.__index = Handle

@@ -56,7 +56,7 @@ op "logcumsumexp" {
   grad = {
     x = "exp(x - y) * linear_recurrence(g, exp(y - shifted(y, dim, !reverse, inf)), dim, !reverse)",
   },
-  autocast = "keep_gpu", help = "log of the sum of e^x up to each element along dim; reverse: from each on",
+  help = "log of the sum of e^x up to each element along dim; reverse: from each on",
 }
 op "cummax" {
   "x", "dim: dim", results = 2,
@@ -78,7 +78,7 @@ op "prod" {
 op "nansum" {
   "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
   grad = {x = "spread(g, dim, keepdim, size_of(x)) * (x == x)"},
-  autocast = "keep_gpu", help = "sum over dim, or all, of what is not NaN; integers give int64",
+  help = "sum over dim, or all, of what is not NaN; integers give int64",
 }
 op "nanmean" {
   "x", "dim: dims?", options = {"keepdim = false", "dtype: dtype?"},
