@@ -107,9 +107,23 @@ end
 
 local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
 
+-- One quantile of lines without NaN, whose sorted entries but two are of no use.
+local function quantile_of(x, rank, interpolation)
+  local below = math.floor(rank)
+  local function at(place) return (ops.kthvalue(x, place + 1, -1, {keepdim = true})) end
+  if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
+  if interpolation == "lower" or rank == below then return at(below) end
+  if interpolation == "higher" then return at(below + 1) end
+  return ops.lerp(at(below), at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
+end
+
 -- The quantiles q, a list [m], of lines along the last dim: [..., m].
 local function quantiles_of(x, q, interpolation, without_nan)
   local n, nan = x.shape[x.ndim], ops.isnan(x)
+  local one = q.shape[1] == 1 and not q.requires_grad
+  if one and x.device == "cpu" and q.device == "cpu" and not ops.any(nan):item() then
+    return quantile_of(x, ops.mul(q, n - 1):item(), interpolation)
+  end
   local sorted = ops.sort(x, -1)
   local rank
   if without_nan then
@@ -294,7 +308,7 @@ end
 -- How often each label from 1 to n is there, or the sum of its weights.
 local function counted(labels, weights, n)
   local sums = ops.zeros(n, {dtype = weights and weights.dtype or "int64", device = labels.device})
-  local one = not weights and ops.ones(labels.shape[1], {dtype = "int64", device = labels.device})
+  local one = not weights and ops.expand(ops.ones(1, {dtype = "int64", device = labels.device}), labels.shape)
   return ops.scatter_add(sums, 1, labels, weights or one)
 end
 
@@ -333,6 +347,7 @@ function ordering.histc(x, ...)
   a_tensor(who, x)
   if not core.is_floating_point(x) then fail("%s: x has to be floating, is %s; x:float() is that", who, x.dtype) end
   local low, high, values = o.min, o.max, flat(x:detach())
+  if x.dtype ~= "float64" then values = values:float() end
   if low == high and x:numel() > 0 then
     local least, most = ops.aminmax(values)
     low, high = least:item(), most:item()
@@ -341,9 +356,11 @@ function ordering.histc(x, ...)
   if not (low > -math.huge and high < math.huge and low <= high) then
     fail("%s: bins are from min to max, which are %g and %g", who, low, high)
   end
-  local place = ops.floor((values - low) * o.bins / (high - low)) + 1
-  local out = ops.logical_not(ops.logical_and(ops.ge(values, low), ops.le(values, high))) -- NaN is
-  place = ops.masked_fill(ops.clamp(place, {max = o.bins}), out, o.bins + 1) -- to one more bin
+  local place = (values - low):mul_(o.bins):div_(high - low):floor_():add_(1):clamp_(1, o.bins)
+  if o.min ~= o.max then -- what is outside, and NaN, goes to one more bin
+    local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
+    place:masked_fill_(ops.logical_not(within), o.bins + 1)
+  end
   return ops.narrow(counted(place:to "int64", nil, o.bins + 1), 1, 1, o.bins):to(x.dtype)
 end
 

@@ -130,8 +130,9 @@ static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tens
   int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
   bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
   int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
-  if (threads > units * (in_parts ? parts : 1)) threads = (int)units;
-  if (threads < 1) threads = 1;
+  if (s.plan.compute == LM_I64 && threads == 1) in_parts = false; /* integers are the same either way */
+  int64_t tasks = in_parts ? units * parts : units;
+  if (threads > tasks) threads = (int)tasks;
   run *runs = lm_malloc(sizeof *runs * (size_t)threads);
   if (!runs) return LM_E_OOM;
   lm_status status = LM_OK;

@@ -224,22 +224,21 @@ lm_status lm_cpu_nanmedian_dim(const void *args, lm_tensor *const *out) {
 /* For each value 1 more than how many of n growing numbers are below it, or with `right` not above it; NaN is above
  * all. The range is halved without branches, for GROUP values beside one another, so that they wait for memory
  * together. */
-#define BELOW(number, v) (right ? !((number) > (v)) : !((number) >= (v)))
-#define SEARCH(E, type)                                                                                             \
-  static void search_##E(const void *row, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
-    enum { GROUP = 16 };                                                                                            \
-    for (int64_t i = 0; i < count; i += GROUP) {                                                                    \
-      const type *v = (const type *)values + i, *base[GROUP];                                                       \
-      int64_t left = n;                                                                                             \
-      int some = count - i < GROUP ? (int)(count - i) : GROUP;                                                      \
-      for (int k = 0; k < some; k++) base[k] = row;                                                                 \
-      for (; left > 1; left -= left / 2) {                                                                          \
-        for (int k = 0; k < some; k++) base[k] += BELOW(base[k][left / 2 - 1], v[k]) ? left / 2 : 0;                \
-      }                                                                                                             \
-      for (int k = 0; k < some; k++) {                                                                              \
-        out[i + k] = base[k] - (const type *)row + (left == 1 && BELOW(*base[k], v[k])) + 1;                        \
-      }                                                                                                             \
-    }                                                                                                               \
+#define BELOW(number, v) !(((number) > (v)) | (((number) >= (v)) & !right))
+#define SEARCH(E, type)                                                                                              \
+  static void search_##E(const void *rows, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
+    enum { GROUP = 16 };                                                                                             \
+    const type *row = rows;                                                                                          \
+    for (int64_t i = 0; i < count; i += GROUP) {                                                                     \
+      const type *v = (const type *)values + i;                                                                      \
+      int64_t at[GROUP] = {0};                                                                                       \
+      int some = count - i < GROUP ? (int)(count - i) : GROUP;                                                       \
+      for (int64_t left = n; left > 0; left -= (left + 1) / 2) {                                                     \
+        int64_t half = (left + 1) / 2;                                                                               \
+        for (int k = 0; k < some; k++) at[k] += -(int64_t)BELOW(row[at[k] + half - 1], v[k]) & half;                 \
+      }                                                                                                              \
+      for (int k = 0; k < some; k++) out[i + k] = at[k] + 1;                                                         \
+    }                                                                                                                \
   }
 SEARCH(F32, float)
 SEARCH(F64, double)
