@@ -265,7 +265,7 @@ LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, in
   int64_t low = 0, high = n; /* the count is from low to high */
   while (low < high) {
     int64_t middle = low + (high - low) / 2;
-    if (right ? !(row[middle] > v) : !(row[middle] >= v)) {
+    if (row[middle] < v || (right && row[middle] == v) || v != v) {
       low = middle + 1;
     } else {
       high = middle;

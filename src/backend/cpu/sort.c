@@ -224,7 +224,7 @@ lm_status lm_cpu_nanmedian_dim(const void *args, lm_tensor *const *out) {
 /* For each value 1 more than how many of n growing numbers are below it, or with `right` not above it; NaN is above
  * all. The range is halved without branches, for GROUP values beside one another, so that they wait for memory
  * together. */
-#define BELOW(number, v) !(((number) > (v)) | (((number) >= (v)) & !right))
+#define BELOW(number, v) (((number) < (v)) | (((number) == (v)) & right) | LM_NAN(v))
 #define SEARCH(E, type)                                                                                              \
   static void search_##E(const void *rows, int64_t n, const void *values, int64_t count, bool right, int64_t *out) { \
     enum { GROUP = 16 };                                                                                             \
