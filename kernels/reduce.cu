@@ -1,4 +1,4 @@
-/* Reductions to numbers: the folders of sum, mean, var, norm, logsumexp, amax, amin, all and any. */
+/* Reductions to numbers: the folders of sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all and any. */
 #include "reduce.cuh"
 
 /* Where results go and what becomes of them. */
@@ -55,6 +55,8 @@ struct lm_reduce_mapped : lm_reduce_sum<L> {
         v[k] = v[k] * v[k];
       } else if (kind == LM_REDUCE_ABS) {
         v[k] = v[k] < 0 ? -v[k] : v[k];
+      } else if (kind == LM_REDUCE_NUMBERS) {
+        v[k] = v[k] == v[k] ? v[k] : 0;
       } else {
         v[k] = v[k] != 0;
       }
@@ -94,6 +96,22 @@ struct lm_reduce_counted : lm_reduce_sum<L> {
     for (int k = 0; k < K; k++) v[k] = v[k] != 0;
     s += (state)lm_reduce_tree<K>(v, lm_add_of());
   }
+};
+
+template <class L>
+struct lm_reduce_product : lm_reduce_sum<L> {
+  typedef typename L::num num;
+  typedef typename L::total state;
+  LM_DEVICE num pad() const { return 1; }
+  LM_DEVICE state start() const { return 1; }
+  template <int K, int V>
+  LM_DEVICE void chunk(state &s, num *v, int64_t, int64_t, int) const {
+    state part[K];
+    LM_UNROLL
+    for (int k = 0; k < K; k++) part[k] = (state)v[k];
+    s *= lm_reduce_tree<K>(part, [](state a, state b) { return a * b; });
+  }
+  LM_DEVICE state operator()(state a, state b) const { return a * b; }
 };
 
 template <class L>
@@ -209,6 +227,7 @@ struct lm_reduce_floats {
     lm_reduce_target to = lm_reduce_target_of(job);
     switch (job->kind) {
       case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
+      case LM_REDUCE_PRODUCT: return lm_reduce_launch(job, lm_reduce_product<L>{{loader, to}}, partial, stream);
       case LM_REDUCE_MAX:
       case LM_REDUCE_MIN:
       case LM_REDUCE_ABS_MAX:
@@ -229,6 +248,7 @@ struct lm_reduce_ints {
     lm_reduce_target to = lm_reduce_target_of(job);
     switch (job->kind) {
       case LM_REDUCE_SUM: return lm_reduce_launch(job, lm_reduce_sum<L>{loader, to}, partial, stream);
+      case LM_REDUCE_PRODUCT: return lm_reduce_launch(job, lm_reduce_product<L>{{loader, to}}, partial, stream);
       case LM_REDUCE_NONZERO: return lm_reduce_launch(job, lm_reduce_counted<L>{{loader, to}}, partial, stream);
       case LM_REDUCE_MAX:
       case LM_REDUCE_MIN: return lm_reduce_launch(job, lm_reduce_extreme_of(job, loader), partial, stream);

@@ -2,9 +2,12 @@
 #ifndef LM_KERNELS_REDUCE_KINDS_H
 #define LM_KERNELS_REDUCE_KINDS_H
 
-/* Integers have SUM, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts. */
+/* Integers have SUM, PRODUCT, NONZERO, MAX, MIN and the two places. In extremes NaN wins; of equals the first counts.
+ */
 typedef enum lm_reduce_kind {
   LM_REDUCE_SUM,
+  LM_REDUCE_PRODUCT,
+  LM_REDUCE_NUMBERS, /* the sum of what is not NaN */
   LM_REDUCE_ABS,
   LM_REDUCE_SQUARE,
   LM_REDUCE_POWER, /* |x|^p */

@@ -1,4 +1,4 @@
-/* topk and randperm (sort.h). */
+/* topk, the k-th of each line, places in sorted rows, and randperm (sort.h). */
 #include "merged_dims.cuh"
 #include "philox.h"
 #include "types.cuh"
@@ -212,6 +212,82 @@ static int lm_topk_lines_of(void *stream, const lm_topk *t) {
 
 extern "C" int lm_topk_lines(void *stream, const lm_topk *t) {
   return lm_for_dtype(t->dtype, [=](auto e) { return lm_topk_lines_of<decltype(e)>(stream, t); });
+}
+
+/* ---- the k-th of a line, a block a line */
+
+template <class T>
+LM_KERNEL void lm_kth_block(lm_topk_job<T> job) {
+  typedef lm_topk_key<T> Key;
+  __shared__ int bins[DIGITS];
+  __shared__ int64_t sums[LM_WARP];
+  int64_t at[2] = {0, 0}, odd = 0, found = -1;
+  lm_dims_offset<true>(job.lines, blockIdx.x, at);
+  const T *line = job.x + at[0];
+  if (job.k < 1) {
+    for (int64_t i = threadIdx.x; !lm_is_any<lm_compute<T>, int64_t> && i < job.n; i += blockDim.x) {
+      odd += lm_topk_rank(job, line, i) == (Key) ~(Key)0; /* NaN */
+    }
+    odd = lm_block_reduce(odd, lm_add_of(), sums);
+    if (job.k == LM_KTH_MEDIAN) {
+      job.k = odd > 0 ? job.n - odd + 1 : (job.n + 1) / 2;
+    } else {
+      job.k = odd == job.n ? 1 : (job.n - odd + 1) / 2;
+    }
+  }
+  Key key;
+  uint32_t last;
+  lm_topk_select(job, line, bins, &key, &last);
+  for (int64_t i = threadIdx.x; i < job.n && i <= (int64_t)last; i += blockDim.x) {
+    if (lm_topk_rank(job, line, i) == key) found = i;
+  }
+  found = lm_block_reduce(found, lm_max_of(), sums);
+  if (threadIdx.x == 0) lm_topk_put(job, line, at[1], 0, found);
+}
+
+extern "C" int lm_kth_lines(void *stream, const lm_topk *t) {
+  return lm_for_dtype(t->dtype, [=](auto e) {
+    typedef decltype(e) T;
+    int threads = LM_WARP;
+    while (threads < 512 && threads < t->n) threads *= 2;
+    return lm_launch(lm_kth_block<T>, (unsigned)lm_dims_count(&t->lines), threads, 0, stream, lm_topk_job_of<T>(t));
+  });
+}
+
+/* ---- places in sorted rows */
+
+template <class T>
+LM_KERNEL void lm_search_sorted_of(const T *rows, int64_t n, const T *values, int64_t count, int64_t each, bool right,
+                                   int64_t *out) {
+  int64_t u = lm_thread();
+  if (u >= count) return;
+  const T *row = each < 0 ? rows : rows + u / each * n, v = values[u];
+  int64_t low = 0, high = n; /* the count is from low to high */
+  while (low < high) {
+    int64_t middle = low + (high - low) / 2;
+    if (row[middle] < v || (right && row[middle] == v) || v != v) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  out[u] = low + 1;
+}
+
+extern "C" int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
+                                int64_t each, bool right, int64_t *out) {
+  unsigned blocks = lm_blocks(count, THREADS, INT32_MAX);
+  switch (dtype) {
+    case LM_F32:
+      return lm_launch(lm_search_sorted_of<float>, blocks, THREADS, 0, stream, (const float *)rows, n,
+                       (const float *)values, count, each, right, out);
+    case LM_F64:
+      return lm_launch(lm_search_sorted_of<double>, blocks, THREADS, 0, stream, (const double *)rows, n,
+                       (const double *)values, count, each, right, out);
+    default:
+      return lm_launch(lm_search_sorted_of<int64_t>, blocks, THREADS, 0, stream, (const int64_t *)rows, n,
+                       (const int64_t *)values, count, each, right, out);
+  }
 }
 
 /* ---- by sorting */

@@ -1,4 +1,5 @@
-/* topk and randperm. Functions enqueue on the stream and return a cudaError_t. */
+/* topk, the k-th of each line, places in sorted rows, and randperm. Functions enqueue on the stream and return a
+ * cudaError_t. */
 #ifndef LM_KERNELS_SORT_H
 #define LM_KERNELS_SORT_H
 
@@ -37,6 +38,17 @@ int lm_topk_keys(void *stream, const lm_topk *t, int64_t first, int64_t count, v
 int lm_topk_owners(void *stream, int64_t n, int64_t elements, const uint32_t *order, uint32_t *owners);
 /* The results of these lines from the elements' order by line, then key. */
 int lm_topk_take(void *stream, const lm_topk *t, int64_t first, int64_t count, const uint32_t *order);
+
+enum { LM_KTH_MEDIAN = 0, LM_KTH_NAN_MEDIAN = -1 }; /* for k */
+
+/* The k-th smallest of each line, n < 2^31: k from 1, or the middle one (NaN if there is one), or that of what is not
+ * NaN. values and places have one element a line. */
+int lm_kth_lines(void *stream, const lm_topk *t);
+
+/* For each of `count` values how many of its row of n growing numbers are below it, or with `right` not above it, and 1
+ * more. Rows of `each` values; each < 0: one row for all. Float, double or int64, contiguous. */
+int lm_search_sorted(void *stream, int dtype, const void *rows, int64_t n, const void *values, int64_t count,
+                     int64_t each, bool right, int64_t *out);
 
 /* Fisher and Yates's exchanges, i with target[i] in turn, all at once. First the draws (philox.h: 64-bit results of
  * `seed` from block `offset`, plus *extra if that is not NULL), n < 2^32: */

@@ -16,6 +16,10 @@ local lm = {version = version, _VERSION = "luminary " .. version, ops = core.ops
 --- from 1: local values, indices = x:max(2); lm.max(x, other): the larger of each pair.
 --- lm.min(x): the smallest element; lm.min(x, dim [, {keepdim = false}]): the smallest along dim, and where they are,
 --- from 1: local values, indices = x:min(2); lm.min(x, other): the smaller of each pair.
+--- lm.median(x): the middle element, the lower of two, NaN if there is one; lm.median(x, dim [, {keepdim = false}]):
+--- the middle along dim, and where they are, from 1: local values, indices = x:median(2).
+--- lm.nanmedian(x): the middle of the elements that are not NaN; lm.nanmedian(x, dim [, {keepdim = false}]): those
+--- along dim, and where they are, from 1: local values, indices = x:nanmedian(2).
 --- lm.grad(outputs, inputs [, {grad_outputs, retain_graph, create_graph = false, allow_unused = false}]): the list of
 --- the gradients of outputs (their sum, or weighted by grad_outputs) with respect to each of inputs, without adding to
 --- any x.grad. allow_unused: one that no output depends on is nil, not an error.
@@ -96,6 +100,7 @@ end
 for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
   lm[name] = require("luminary.tensor.products")[name]
 end
+for name, f in pairs(require "luminary.tensor.ordering") do lm[name] = f end
 
 --- The device "cuda:i" if there is one, else the CPU device of that number; i counts from 0.
 function lm.try_gpu(i)

@@ -23,8 +23,20 @@ end
 local function room(name) local ok, value = pcall(function() return lm[name] end) return ok and value or {} end
 local function member(t, name) local ok, value = pcall(function() return t[name] end) return ok and value or nil end
 local probe = lm.zeros(1)
--- Those whose samples have their arguments in another order, and properties.
+-- Those whose samples have their arguments in another order, or indices as PyTorch's users write them, and properties.
 local by_hand = {
+  searchsorted = function(sequence, x, given)
+    if given and given.sorter then given.sorter = given.sorter + 1 end
+    return lm.searchsorted(sequence, x, given)
+  end,
+  unique = function(x, o) -- the second result counts from 1 in the file, whatever it is
+    local values, second, counts = lm.unique(x, o)
+    return values, second and not o.return_inverse and second + 1 or second, counts
+  end,
+  unique_consecutive = function(x, o) -- there it counts from 0
+    local values, second, counts = lm.unique_consecutive(x, o)
+    return values, second and o.return_inverse and second - 1 or second, counts
+  end,
   where = function(x, condition, other) return lm.where(condition, x, other) end,
   ["nn.functional.embedding"] = function(weight, index, ...) return F.embedding(index, weight, ...) end,
   dist = probe.dist, -- lm.dist is a module

@@ -170,6 +170,45 @@ describe("topk", function()
   end)
 end)
 
+describe("sorting, scans and counts", function()
+  it("of short and long lines, with ties and NaN", function()
+    compare.rounds(60, 1000, function(seed)
+      local dtype, n = dtype_of(seed), random(3)
+      local size, d = sizes(n, 20), random(n)
+      if random(4) == 1 then
+        size = sizes(n, 3)
+        size[d] = 2000 + random(1500)
+      end
+      local x = halves(dtype, size)
+      if compare.is_float(dtype) and random(2) == 1 then x = x:masked_fill(lm.randint(0, 20, size):eq(0), 0 / 0) end
+      local both, k, what = twin(x), random(size[d]), what_of("of dim " .. d, dtype, size)
+      same("sort " .. what, 0, function(t) return t:sort(d, { descending = seed % 2 == 0 }) end, both)
+      same("kthvalue " .. what, 0, function(t) return (t:kthvalue(k, d)) end, both)
+      for _, name in ipairs { "median", "nanmedian", "cummax", "cummin", "mode" } do
+        same(name .. what, 0, function(t) return (t[name](t, d)) end, both)
+      end
+      for _, name in ipairs { "cumsum", "prod", "nansum", "count_nonzero" } do
+        same(name .. what, nil, function(t) return t[name](t, d) end, both)
+      end
+      same("cumsum back" .. what, nil, function(t) return t:cumsum(d, { reverse = true }) end, both)
+      same("cumprod" .. what, nil, function(t) return (t:eq(t) * t:clamp { max = 1 }):cumprod(d) end, both)
+      same("unique" .. what, 0, function(t) return t:unique { return_inverse = true, return_counts = true } end, both)
+      same("unique dim" .. what, 0, function(t) return t:unique { dim = d, return_inverse = true } end, both)
+      same("searchsorted" .. what, 0, function(t) return lm.searchsorted(t:flatten():msort(), t) end, both)
+      same("isin" .. what, 0, function(t) return t:isin(t:flatten():narrow(1, 1, 1):repeat_tensor(3)) end, both)
+      if compare.is_float(dtype) then
+        local decay = twin(lm.rand(size):to(dtype))
+        same("logcumsumexp" .. what, nil, function(t) return t:logcumsumexp(d) end, both)
+        same("linear_recurrence" .. what, nil, function(t, a) return lm.linear_recurrence(t, a, d) end, both, decay)
+        same("quantile" .. what, nil, function(t) return t:double():quantile(0.3, d), t:double():nanquantile(0.7) end,
+          both)
+      else
+        same("bincount" .. what, 0, function(t) return t:flatten():long():abs():add(1):bincount() end, both)
+      end
+    end)
+  end)
+end)
+
 it("randperm gives the CPU's permutation", function()
   for _, n in ipairs { 0, 1, 2, 3, 7, 100, 3001 } do
     for _, dtype in ipairs { "int64", "float32" } do

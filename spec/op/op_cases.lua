@@ -416,6 +416,69 @@ op("embedding_backward", "grad index num padding_idx", "torch.ops.aten.embedding
   { grad = t { 6, 4 }, index = i({ 6 }, 5), num = 5, padding_idx = 0 }, { grad = t { 6, 4 }, index = i({ 6 }, 3), num = 3, padding_idx = 2 },
   bad = { { t { 6, 4 }, i({ 5 }, 5), 5, 0, message = "embedding_backward" } } })
 
+-- ---- sorting, scans, order statistics, counts
+local sort_defaults, ties = { dim = -1, descending = false }, v({ 1, 0, 1, nan, -0.0, 1, inf, nan, -inf, 0 }, { 2, 5 })
+local bad_dim = { { t { 2, 3 }, { dim = 3 }, message = "dim 3" }, { t { 2, 3 }, { dimm = 1 }, message = "dim" } }
+op("sort", "x dim descending", "tuple(torch.sort(x, dim=dim, descending=descending, stable=True))", { index_out = { 2 }, defaults = sort_defaults,
+  { x = sep { 3, 6 } }, { x = sep { 6, 3 }, dim = 1, descending = true }, { x = ties }, { x = ties, descending = true }, { x = t { 0, 3 } }, { x = t {} },
+  { x = sep { 2, 100 } }, { x = n({ 3, 90 }, -2, 3), dim = 2, descending = true }, { x = sep { 70, 2 }, dim = 1 }, bad = bad_dim })
+op("argsort", "x dim descending", "torch.argsort(x, dim=dim, descending=descending, stable=True)", { index_out = { 1 }, defaults = sort_defaults, grad = false,
+  { x = sep { 3, 6 } }, { x = ties, descending = true }, { x = t {} }, bad = bad_dim })
+op("msort", "x", "torch.msort(x)", { { x = sep { 3, 6 } }, { x = sep { 5 } }, bad = { { 1, message = "msort: x" } } })
+op("kthvalue", "x k dim keepdim", "tuple(torch.kthvalue(x, k, dim, keepdim))", { index_out = { 2 }, defaults = { dim = -1, keepdim = false },
+  differs = { bool = "which of equals is told", uint8 = "which of equals is told" }, { x = sep { 3, 6 }, k = 2 }, { x = sep { 6, 3 }, k = 6, dim = 1, keepdim = true },
+  { x = sep { 2, 300 }, k = 77 }, { x = v { 3, nan, 1 }, k = 3 }, { x = t {}, k = 1 }, { x = n({ 2, 9 }, -900, 900, true), k = 4 },
+  bad = { { t { 3 }, 4, message = "kthvalue: k is 4.*3 entries" }, { t { 3 }, 0, message = "kthvalue: k is 0" }, { t { 2, 0 }, 1, message = "kthvalue: k is 1" } } })
+for _, name in ipairs { "median", "nanmedian" } do
+  op(name .. "_dim", "x dim keepdim", "tuple(torch." .. name .. "(x, dim, keepdim))", { index_out = { 2 }, defaults = { keepdim = false },
+    differs = { bool = "which of equals is told", uint8 = "which of equals is told" }, { x = sep { 3, 6 }, dim = 2 }, { x = sep { 6, 3 }, dim = 1, keepdim = true },
+    { x = v({ 1, nan, 2, 3, 5, 4 }, { 2, 3 }), dim = 2 }, { x = sep { 2, 301 }, dim = -1 }, { x = t {}, dim = 1 }, { x = v { nan, nan }, dim = 1 },
+    bad = { { t { 2, 3 }, 3, message = "dim 3" }, { t { 2, 0 }, 2, message = "no elements" } } })
+  op(name .. "_all", "x", "torch." .. name .. "(x)", { { x = sep { 3, 4 } }, { x = v { 1, nan, 2, 2, 2, 7 } }, { x = t {} }, { x = t { 0 } },
+    bad = { { 1, message = "x" } } })
+end
+local scan_defaults = { reverse = false }
+local function scan(name, py, o)
+  local row = { defaults = scan_defaults, { x = t { 3, 4 }, dim = 2 }, { x = t { 2, 3, 4 }, dim = 2, reverse = true }, { x = t { 4, 40 }, dim = 1 },
+    { x = t { 2, 70 }, dim = -1, reverse = true }, { x = special, dim = 1 }, { x = t { 0, 3 }, dim = 1 }, { x = t { 3, 0 }, dim = 1 }, { x = t {}, dim = 1 },
+    bad = { { t { 2, 3 }, 3, message = name .. ".*dim 3" }, { t { 2, 3 }, message = name .. ".*dim" } } }
+  for key, value in pairs(o) do row[type(key) == "number" and #row + 1 or key] = value end
+  op(name, "x dim", py, row)
+end
+scan("cumsum", "scanned(torch.cumsum, x, dim, reverse)", { { x = n({ 3, 4 }, -9, 9, true), dim = 2 } })
+scan("cumprod", "scanned(torch.cumprod, x, dim, reverse)", { { x = v({ 1, 2, 0, 3, 4, 0, 5, 0, 6 }, { 3, 3 }), dim = 2 } })
+scan("logcumsumexp", "scanned(torch.logcumsumexp, x, dim, reverse)", { { x = v { -1000, 0, 1000, 5 }, dim = 1 }, { x = v { -inf, 1, 2 }, dim = 1 } })
+op("linear_recurrence", "x decay dim", "recurrence(x, decay, dim, reverse)", { defaults = scan_defaults, dtypes = false,
+  { x = t { 3, 4 }, decay = t { 3, 4 }, dim = 2 }, { x = t { 3, 4 }, decay = t { 3, 4 }, dim = 1, reverse = true },
+  bad = { { t { 2, 3 }, t { 3 }, 1, message = "linear_recurrence: x is %[2, 3%], decay %[3%]" }, { t { 2 }, i({ 2 }, 3), 1, message = "decay.*int64" } } })
+for _, name in ipairs { "cummax", "cummin" } do
+  op(name, "x dim", "tuple(torch." .. name .. "(x, dim))", { index_out = { 2 }, { x = sep { 3, 4 }, dim = 2 }, { x = sep { 4, 40 }, dim = 1 },
+    { x = v { 1, 2, 2, nan, 3, nan, 1 }, dim = 1 }, { x = v { 3, 2, 2, -0.0, 0 }, dim = 1 }, { x = t { 0, 3 }, dim = 1 }, { x = t {}, dim = 1 },
+    bad = { { t { 2, 3 }, 3, message = name .. ".*dim 3" }, { t { 2, 3 }, message = name .. ".*dim" } } })
+end
+reduction("prod", "product(x, dim, keepdim)", { { x = t { 0, 3 }, dim = 1 }, { x = t { 0, 3 } }, { x = special }, { x = b { 4, 5 }, dim = 1 },
+  { x = v({ 1, 0, 2, 3, 4, 5, 0, 0, 6 }, { 3, 3 }), dim = 2 }, { x = v({ 1, 0, 2, 3 }, { 2, 2 }) }, { x = v({ 1, 0, 2, 3, 4, 5 }, { 3, 1, 2 }), dim = { 1, 3 } } })
+reduction("nansum", "torch.nansum(x, dim=dim, keepdim=keepdim)", { { x = t { 0, 3 }, dim = 1 }, { x = special }, { x = v({ nan, nan, 1, 2 }, { 2, 2 }), dim = 2 } })
+reduction("nanmean", "torch.nanmean(x, dim=dim, keepdim=keepdim)", { { x = special }, { x = v({ nan, nan, 1, 2 }, { 2, 2 }), dim = 2 },
+  bad = { { n({ 2 }, 1, 3), message = "nanmean: x has to be of a floating dtype, is int64" } } })
+op("count_nonzero", "x dim", "torch.count_nonzero(x, dim)", { grad = false, defaults = { dim = { py = "None" } }, { x = v({ 0, 1, nan, 0, 3, 4 }, { 2, 3 }) },
+  { x = v({ 0, 1, nan, 0, 3, 4 }, { 2, 3 }), dim = 2 }, { x = b { 2, 3, 4 }, dim = { 1, 3 } }, { x = t { 0, 2 }, dim = 1 }, { x = t {} }, bad = bad_dim })
+op("aminmax", "x", "(lambda d: (torch.amin(x, d, keepdim), torch.amax(x, d, keepdim)))(dim if dim is not None else tuple(range(x.dim())))", {
+  defaults = { dim = { py = "None" }, keepdim = false }, { x = sep { 3, 4 } }, { x = sep { 3, 4 }, dim = 2, keepdim = true }, { x = special }, { x = t {} },
+  bad = { { t { 2, 3 }, { dim = 3 }, message = "dim 3" }, { t { 0 }, message = "no elements" } } })
+local steps = v { -1, 0, 0, 2, 5 }
+op("searchsorted", "sorted_sequence x", "torch.searchsorted(sorted_sequence, torch.as_tensor(x, dtype=sorted_sequence.dtype), right=right, out_int32=out_int32)", {
+  grad = false, index_out = { 1 }, dtypes = false, defaults = { right = false, out_int32 = false }, { sorted_sequence = steps, x = v { -2, 0, 1, 2, 9, nan } },
+  { sorted_sequence = steps, x = v { -2, 0, 1, 2, 9, nan }, right = true }, { sorted_sequence = v({ 1, 3, 5, 2, 4, 6 }, { 2, 3 }), x = t({ 2, 4 }, { lo = 0, hi = 8 }) },
+  { sorted_sequence = steps, x = 0.5, out_int32 = true }, { sorted_sequence = t { 0 }, x = t { 3 } }, { sorted_sequence = steps, x = t { 2, 0 } },
+  { sorted_sequence = n({ 1 }, 5, 6, true), x = n({ 2, 3 }, 1, 9, true) },
+  bad = { { t { 2, 3 }, t { 3 }, message = "searchsorted: sorted_sequence is %[2, 3%] and x is %[3%]" }, { t {}, t { 3 }, message = "has to have a dim" },
+    { t { 3 }, t { 3 }, { right = true, side = "left" }, message = "right.*left" }, { t { 3 }, t { 3 }, { side = "middle" }, message = "side.*right" },
+    { t { 3 }, t { 3 }, { sorter = i({ 2 }, 2) }, message = "sorter is %[2%]" } } })
+op("bucketize", "x boundaries", "torch.bucketize(x, boundaries, right=right, out_int32=out_int32)", { grad = false, index_out = { 1 }, dtypes = false,
+  defaults = { right = false, out_int32 = false }, { x = t { 2, 3 }, boundaries = steps }, { x = v { 0, 5, 6 }, boundaries = steps, right = true },
+  { x = v { 0, 5, 6 }, boundaries = steps, out_int32 = true }, bad = { { t { 3 }, t { 2, 2 }, message = "bucketize: boundaries.*%[2, 2%]" } } })
+
 -- ---- convolution and pooling
 local cdefaults = { bias = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1 }
 local no_ints = { int64 = "floating only", int32 = "floating only", uint8 = "floating only", bool = "floating only" }

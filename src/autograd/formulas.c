@@ -59,6 +59,49 @@ lm_tensor *lm_f_place_grad(lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t d
   return lm_e_scatter_add(e, lm_f_zeros_of(e, g, size), dim, index, g);
 }
 
+lm_tensor *lm_f_shifted(lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, double edge) {
+  if (!t) return NULL;
+  lm_ints size = size_of(t), one = size;
+  int64_t d = normal_dim(dim, t->ndim), n = t->ndim == 0 ? 1 : size.v[d];
+  if (t->ndim > 0) one.v[d] = n < 1 ? n : 1;
+  lm_tensor *border = lm_e_full(e, one, lm_e_number(e, edge), t->dtype, t->device);
+  if (n <= 1) return border;
+  lm_tensor *rest = lm_e_narrow(e, t, d, reverse ? 2 : 1, n - 1);
+  lm_tensor *parts[] = {reverse ? rest : border, reverse ? border : rest};
+  return e->status == LM_OK ? lm_e_cat(e, (lm_list){2, parts}, d) : NULL;
+}
+
+lm_tensor *lm_f_second(lm_expr *e, lm_tensor *t) { return t ? e->last[1] : NULL; }
+
+/* Where no element is 0 that is the product divided by it, else the product of those before and of those behind. */
+lm_tensor *lm_f_product_grad(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim) {
+  if (!g) return NULL;
+  lm_ints size = size_of(x), lines = {0}, permuted = {0}, kept = kept_size(dims, size);
+  lm_tensor *all = lm_f_kept(e, g, dims, keepdim, size);
+  if (lm_f_least_of(e, lm_e_abs(e, x)) > 0) {
+    return lm_e_div(e, lm_e_mul(e, all, lm_f_kept(e, y, dims, keepdim, size)), x, LM_EXACT);
+  }
+  lm_ints order = {0};
+  bool reduced[LM_MAX_DIMS] = {false};
+  int64_t n = 1;
+  for (int i = 0; i < dims.n && size.n > 0; i++) reduced[normal_dim(dims.v[i], size.n)] = true;
+  for (int pass = 0; pass < 2; pass++) { /* those that stay, then those that go */
+    for (int d = 0; d < size.n; d++) {
+      if ((dims.n <= 0 || reduced[d]) != (pass == 1)) continue;
+      order.v[order.n++] = d;
+      permuted.v[permuted.n++] = size.v[d];
+      if (pass == 0) lines.v[lines.n++] = kept.v[d];
+      if (pass == 1) n *= size.v[d];
+    }
+  }
+  lines.v[lines.n++] = n;
+  lm_tensor *line = lm_e_reshape(e, lm_e_permute(e, x, order), lines);
+  lm_tensor *before = lm_f_shifted(e, lm_e_cumprod(e, line, -1, false, LM_NO_DTYPE), -1, false, 1);
+  lm_tensor *behind = lm_f_shifted(e, lm_e_cumprod(e, line, -1, true, LM_NO_DTYPE), -1, true, 1);
+  lm_tensor *others = lm_e_reshape(e, lm_e_mul(e, before, behind), permuted);
+  return lm_e_mul(e, all, lm_f_unpermuted(e, others, order));
+}
+
 lm_tensor *lm_f_rows(lm_expr *e, lm_tensor *g) {
   if (!g || g->ndim == 2) return g;
   lm_ints size = {.n = 2, .v = {1, g->size[g->ndim - 1]}};

@@ -19,8 +19,14 @@ lm_tensor *lm_f_spread(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepd
 lm_tensor *lm_f_kept(struct lm_expr *e, lm_tensor *g, lm_ints dims, bool keepdim, lm_ints size);
 /* How many elements a reduction over dims puts into one. */
 double lm_f_count(struct lm_expr *e, lm_ints dims, lm_ints size);
-/* max_dim, min_dim, topk: to where the values came from. */
+/* max_dim, sort, topk and the like: to where the values came from. */
 lm_tensor *lm_f_place_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *index, int64_t dim, bool keepdim, lm_ints size);
+/* Entry i of the result is t's entry i - 1 along dim, or with `reverse` i + 1; the one that has none is `edge`. */
+lm_tensor *lm_f_shifted(struct lm_expr *e, lm_tensor *t, int64_t dim, bool reverse, double edge);
+/* prod's gradient: g times the product of the other elements. */
+lm_tensor *lm_f_product_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *y, lm_ints dims, bool keepdim);
+/* The second result of the op just called, whose first is t. */
+lm_tensor *lm_f_second(struct lm_expr *e, lm_tensor *t);
 /* [..., n] -> [rows, n] */
 lm_tensor *lm_f_rows(struct lm_expr *e, lm_tensor *g);
 lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_ints *sizes, int at,

@@ -63,18 +63,24 @@ static lm_status in_dtype(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
                        out);
 }
 
-lm_status lm_op_sum(const lm_sum_args *a, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_sum_args args = *a;
-  lm_dtype dtype = a->dtype;
-  if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float((lm_dtype)a->x->dtype) ? (lm_dtype)a->x->dtype : LM_I64;
-  TRY(in_dtype(a->x, a->dtype, &args.x));
-  status = lm_dims(LM_OP_sum, &a->dim, args.x->ndim, &args.dim);
-  if (status == LM_OK) status = reduce(LM_OP_sum, args.x, &args.dim, a->keepdim, dtype, 0, &args, out);
-  lm_release(args.x);
-done:
-  return status;
-}
+/* sum and the like, in the dtype asked for or x's own; integers give int64. */
+#define IN_X_OR_INT64(name, empty)                                                                               \
+  lm_status lm_op_##name(const lm_##name##_args *a, lm_tensor **out) {                                           \
+    lm_status status = LM_OK;                                                                                    \
+    lm_##name##_args args = *a;                                                                                  \
+    lm_dtype dtype = a->dtype;                                                                                   \
+    if (dtype == LM_NO_DTYPE) dtype = lm_dtype_is_float((lm_dtype)a->x->dtype) ? (lm_dtype)a->x->dtype : LM_I64; \
+    TRY(in_dtype(a->x, a->dtype, &args.x));                                                                      \
+    status = lm_dims(LM_OP_##name, &a->dim, args.x->ndim, &args.dim);                                            \
+    if (status == LM_OK) status = reduce(LM_OP_##name, args.x, &args.dim, a->keepdim, dtype, empty, &args, out); \
+    lm_release(args.x);                                                                                          \
+  done:                                                                                                          \
+    return status;                                                                                               \
+  }
+IN_X_OR_INT64(sum, 0)
+IN_X_OR_INT64(nansum, 0)
+IN_X_OR_INT64(prod, 1)
+#undef IN_X_OR_INT64
 
 lm_status lm_op_mean(const lm_mean_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
@@ -175,14 +181,16 @@ done:
   return status;
 }
 
-/* ---- where the extremes are: one dim, indices from 1 */
-
-/* x with one dim at least. */
-static lm_status with_dim(lm_tensor *x, lm_tensor **out) {
-  if (x->ndim == 0) return lm_op_unsqueeze(&(lm_unsqueeze_args){.x = x, .dim = 0}, out);
-  *out = lm_retain(x);
-  return LM_OK;
+lm_status lm_op_count_nonzero(const lm_count_nonzero_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_count_nonzero_args args = *a;
+  TRY(lm_dims(LM_OP_count_nonzero, &a->dim, a->x->ndim, &args.dim));
+  TRY(reduce(LM_OP_count_nonzero, a->x, &args.dim, false, LM_I64, 0, &args, out));
+done:
+  return status;
 }
+
+/* ---- where the extremes are: one dim, indices from 1 */
 
 /* values, indices along a dim */
 static lm_status extreme_dim(lm_op_id op, lm_tensor *x, int64_t asked, bool keepdim, lm_tensor **out) {
@@ -191,7 +199,7 @@ static lm_status extreme_dim(lm_op_id op, lm_tensor *x, int64_t asked, bool keep
   int dim;
   TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
   lm_ints dims = {1, {dim}};
-  TRY(with_dim(x, &lines));
+  TRY(lm_lines_of(x, LM_NO_DTYPE, &lines));
   TRY(check_not_empty(op, lines, &dims));
   TRY(new_reduced(lines, &dims, (lm_dtype)x->dtype, &result[0]));
   TRY(new_reduced(lines, &dims, LM_I64, &result[1]));
@@ -238,7 +246,7 @@ static lm_status extreme_index(lm_op_id op, lm_tensor *x, int64_t asked, bool ke
     TRY(lm_op_view(&(lm_view_args){.x = packed, .size = all}, &lines));
   } else {
     TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
-    TRY(with_dim(x, &lines));
+    TRY(lm_lines_of(x, LM_NO_DTYPE, &lines));
   }
   lm_ints dims = {1, {dim}};
   TRY(check_not_empty(op, lines, &dims));

@@ -183,7 +183,8 @@ function index.class(name) return all().classes[name] end
 
 local inner_ops = {
   conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true, mul_sigmoid = true, huber = true, relative_entropy = true,
+  min_dim = true, median_all = true, median_dim = true, nanmedian_all = true, nanmedian_dim = true,
+  mul_sigmoid = true, huber = true, relative_entropy = true,
 }
 
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.

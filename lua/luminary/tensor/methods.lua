@@ -263,6 +263,13 @@ end
 -- Those of lm.inner and the like that PyTorch has as methods; their first argument is x.
 for _, name in ipairs {"inner", "kron"} do methods[name] = require("luminary.tensor.products")[name] end
 
+for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f end
+
+for _, name in ipairs {"cumsum", "cumprod"} do
+  --- As cumsum and cumprod, in place.
+  methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
+end
+
 -- ---- hooks
 local Handle = {}
 Handle.__index = Handle

@@ -68,6 +68,27 @@ def slice_backward(grad, size, dim, first, step):
     return torch.ops.aten.slice_backward(grad, size, dim, first - 1, first - 1 + (grad.shape[dim] - 1) * step + 1, step)
 
 
+def product(x, dim, keepdim):
+    """Over any dims; torch.prod takes one."""
+    dims = range(x.dim()) if dim is None else [d % x.dim() for d in (dim if isinstance(dim, list) else [dim])]
+    for d in sorted(dims, reverse=True):
+        x = x.prod(d, keepdim)
+    return x.prod() if x.dtype == torch.bool else x
+
+
+def scanned(f, x, dim, reverse):
+    return f(x.flip(dim), dim).flip(dim) if reverse else f(x, dim)
+
+
+def recurrence(x, decay, dim, reverse):
+    pairs = list(zip(x.unbind(dim), decay.unbind(dim)))
+    y, last = [], 0
+    for entry, factor in reversed(pairs) if reverse else pairs:
+        last = entry + factor * last
+        y.append(last)
+    return torch.stack(y[::-1] if reverse else y, dim)
+
+
 def base_zero(name, value):
     """Lua's dims and element numbers, as Python counts them."""
     if name in DIMS or (name == "index" and isinstance(value, (int, float))):

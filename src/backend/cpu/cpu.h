@@ -30,12 +30,16 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
 /* clang-format off */
 #define LM_CPU_KERNELS(X)                                                                                             \
   /* reduce.c, argmax.c, softmax.c */                                                                                 \
-  X(sum) X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
+  X(sum) X(nansum) X(prod) X(count_nonzero)                                                                           \
+  X(mean) X(var) X(norm) X(logsumexp) X(amax) X(amin) X(max_dim) X(min_dim) X(argmax) X(argmin) X(all) X(any)  \
   X(softmax) X(log_softmax) X(softmax_backward) X(log_softmax_backward)                                               \
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
-  /* index.c, cat.c, topk.c */                                                                                        \
+  /* index.c, cat.c, sort.c */                                                                                        \
   X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted)                                                          \
+  /* scan.c */                                                                                                        \
+  X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
   /* pooling.c, norm.c, loss.c */                                                                                    \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \

@@ -386,7 +386,16 @@ lm_status lm_cpu_nonzero(const void *args, lm_tensor *const *out) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t *row = (int64_t *)out[0]->data + before[t] * ndim, end = lm_cpu_share_begin(x->numel, t + 1, threads);
-    for (int64_t i = lm_cpu_share_begin(x->numel, t, threads); i < end; i++) {
+    int64_t begin = lm_cpu_share_begin(x->numel, t, threads), count = before[t + 1] - before[t];
+    if (ndim == 1) { /* without branches: what is no place is written over */
+      int64_t k = 0;
+      for (int64_t i = begin; k < count; i++) {
+        row[k] = i + 1;
+        k += mask[i] != 0;
+      }
+      continue;
+    }
+    for (int64_t i = begin; i < end; i++) {
       if (!mask[i]) continue;
       int64_t position = i;
       for (int d = ndim - 1; d >= 0; d--) {

@@ -1,4 +1,5 @@
-/* Reductions to numbers: sum, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by op/reduce.c. */
+/* Reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by
+ * op/reduce.c. */
 #include <math.h>
 
 #include "backend/cpu/cpu.h"
@@ -172,6 +173,19 @@ lm_status lm_cpu_sum(const void *args, lm_tensor *const *out) {
   return reduce(&r, a->x, &a->dim, out[0]);
 }
 
+lm_status lm_cpu_nansum(const void *args, lm_tensor *const *out) {
+  const lm_nansum_args *a = args;
+  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  reduction r = {.first = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
+}
+
+lm_status lm_cpu_prod(const void *args, lm_tensor *const *out) {
+  const lm_prod_args *a = args;
+  reduction r = {.first = LM_REDUCE_PRODUCT, .second = LM_REDUCE_KINDS};
+  return reduce(&r, a->x, &a->dim, out[0]);
+}
+
 static lm_total finish_mean(lm_total total, lm_total c, double number, double parameter) {
   (void)c, (void)parameter;
   return (lm_total){.f = total.f / number};
@@ -267,6 +281,12 @@ lm_status lm_cpu_all(const void *args, lm_tensor *const *out) {
   bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
   reduction r = {
       .first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS, .finish = floating ? finish_all_f : finish_all_i};
+  return reduce(&r, a->x, &a->dim, out[0]);
+}
+
+lm_status lm_cpu_count_nonzero(const void *args, lm_tensor *const *out) {
+  const lm_count_nonzero_args *a = args;
+  reduction r = {.first = LM_REDUCE_NONZERO, .second = LM_REDUCE_KINDS};
   return reduce(&r, a->x, &a->dim, out[0]);
 }
 

@@ -1,4 +1,5 @@
-/* Reductions to numbers: sum, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by op/reduce.c. */
+/* Reductions to numbers: sum, nansum, prod, mean, var, norm, logsumexp, amax, amin, all, any. Dtypes were checked by
+ * op/reduce.c. */
 #include "reduce.h"
 
 #include <math.h>
@@ -14,6 +15,17 @@ static lm_status reduce(lm_reduce_job job, const lm_tensor *x, const lm_ints *di
 lm_status lm_cuda_sum(const void *args, lm_tensor *const *out) {
   const lm_sum_args *a = args;
   return reduce((lm_reduce_job){.kind = LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
+}
+
+lm_status lm_cuda_nansum(const void *args, lm_tensor *const *out) {
+  const lm_nansum_args *a = args;
+  bool floating = lm_dtype_is_float((lm_dtype)a->x->dtype);
+  return reduce((lm_reduce_job){.kind = floating ? LM_REDUCE_NUMBERS : LM_REDUCE_SUM}, a->x, &a->dim, out[0]);
+}
+
+lm_status lm_cuda_prod(const void *args, lm_tensor *const *out) {
+  const lm_prod_args *a = args;
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_PRODUCT}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_mean(const void *args, lm_tensor *const *out) {
@@ -58,6 +70,11 @@ lm_status lm_cuda_amin(const void *args, lm_tensor *const *out) {
 lm_status lm_cuda_all(const void *args, lm_tensor *const *out) {
   const lm_all_args *a = args;
   return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO, .finish = LM_FINISH_ALL}, a->x, &a->dim, out[0]);
+}
+
+lm_status lm_cuda_count_nonzero(const void *args, lm_tensor *const *out) {
+  const lm_count_nonzero_args *a = args;
+  return reduce((lm_reduce_job){.kind = LM_REDUCE_NONZERO}, a->x, &a->dim, out[0]);
 }
 
 lm_status lm_cuda_any(const void *args, lm_tensor *const *out) {

@@ -77,12 +77,13 @@ list.choices = {
   approximate = {"none", "tanh"},
   memory_format = {"preserve", "contiguous", "channels_last"},
   padding = {"valid", "same"},
+  side = {"none", "left", "right", enum = {"LM_SIDE_NONE", "LM_SIDE_LEFT", "LM_SIDE_RIGHT"}},
 }
 
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
-  "elementwise", "reductions", "products", "indexing", "convolution", "normalization", "losses",
+  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "normalization", "losses",
   "views", "creation", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
@@ -93,7 +94,9 @@ end
 list.overloads = {
   max = {"amax", number = "max_dim", tensor = "maximum"},
   max_pool2d = {"max_pool2d", option = "return_indices", with = "max_pool2d_with_indices"},
+  median = {"median_all", number = "median_dim"},
   min = {"amin", number = "min_dim", tensor = "minimum"},
+  nanmedian = {"nanmedian_all", number = "nanmedian_dim"},
 }
 
 return list

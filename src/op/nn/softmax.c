@@ -1,31 +1,12 @@
 /* Softmax, its logarithm, and their gradients: along one dim, outputs laid out like their input. */
 #include "op/check.h"
 
-/* x with one dim at least, and in dtype if one is given. */
-static lm_status prepared(lm_tensor *x, lm_dtype dtype, lm_tensor **out) {
-  lm_status status = LM_OK;
-  lm_tensor *converted = NULL;
-  if (dtype != LM_NO_DTYPE && dtype != (lm_dtype)x->dtype) {
-    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = x, .dtype = dtype, .device = x->device, .memory_format = LM_PRESERVE},
-                      &converted));
-    x = converted;
-  }
-  if (x->ndim == 0) {
-    TRY(lm_op_unsqueeze(&(lm_unsqueeze_args){.x = x, .dim = 0}, out));
-  } else {
-    *out = lm_retain(x);
-  }
-done:
-  lm_release(converted);
-  return status;
-}
-
 static lm_status forward(lm_op_id op, lm_tensor *x, int64_t asked, lm_dtype dtype, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *lines = NULL, *result = NULL;
   int dim;
   TRY(lm_dim(lm_ops[op].name, asked, x->ndim, &dim));
-  TRY(prepared(x, dtype, &lines));
+  TRY(lm_lines_of(x, dtype, &lines));
   TRY(lm_check_float(op, dtype == LM_NO_DTYPE ? "x" : "dtype", lines));
   TRY(lm_tensor_empty_like(lines, (lm_dtype)lines->dtype, lines->device, &result));
   if (result->numel > 0) {
@@ -64,8 +45,8 @@ static lm_status backward(lm_op_id op, lm_tensor *grad, lm_tensor *y, int64_t as
   TRY(lm_check_float(op, "grad", grad));
   TRY(lm_check_float(op, "y", y));
   TRY(lm_dim(lm_ops[op].name, asked, y->ndim, &dim));
-  TRY(prepared(grad, (lm_dtype)y->dtype, &grads));
-  TRY(prepared(y, LM_NO_DTYPE, &lines));
+  TRY(lm_lines_of(grad, (lm_dtype)y->dtype, &grads));
+  TRY(lm_lines_of(y, LM_NO_DTYPE, &lines));
   TRY(lm_tensor_empty_like(lines, (lm_dtype)lines->dtype, lines->device, &result));
   if (result->numel > 0) {
     if (op == LM_OP_softmax_backward) {

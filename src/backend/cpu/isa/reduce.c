@@ -10,8 +10,8 @@ enum { LANES = 64, BLOCK = 4096 };
 #define IS_MIN(fold) ((fold) == LM_REDUCE_MIN || (fold) == LM_REDUCE_ABS_MIN)
 
 /* The folds that a compute type has, the type of its totals and their place in lm_total. */
-#define FOLDS_I64(X) X(SUM) X(NONZERO) X(MAX) X(MIN)
-#define FOLDS_F32(X) FOLDS_I64(X) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
+#define FOLDS_I64(X) X(SUM) X(PRODUCT) X(NONZERO) X(MAX) X(MIN)
+#define FOLDS_F32(X) FOLDS_I64(X) X(NUMBERS) X(ABS) X(SQUARE) X(POWER) X(DEVIATION) X(EXP) X(ABS_MAX) X(ABS_MIN)
 #define FOLDS_F64(X) FOLDS_F32(X)
 #define TOTAL LM_FN(TOTAL)
 #define TOTAL_I64 int64_t

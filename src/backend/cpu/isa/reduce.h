@@ -1,5 +1,5 @@
-/* Reductions of contiguous elements of a compute type (float, double, int64). int64 has SUM, NONZERO, MAX and MIN; what
- * takes two passes or gives places is made of the others. */
+/* Reductions of contiguous elements of a compute type (float, double, int64). int64 has SUM, PRODUCT, NONZERO, MAX and
+ * MIN; what takes two passes or gives places is made of the others. */
 #ifndef LM_CPU_ISA_REDUCE_H
 #define LM_CPU_ISA_REDUCE_H
 

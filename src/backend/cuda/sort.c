@@ -1,4 +1,4 @@
-/* topk and randperm. */
+/* topk, the k-th and the medians of lines, places in sorted rows, randperm. */
 #include "sort.h"
 
 #include "backend/cuda/cuda.h"
@@ -40,16 +40,11 @@ done:
   return status;
 }
 
-lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
-  lm_status status = LM_OK;
-  const lm_topk_args *a = args;
-  const lm_tensor *x = a->x;
-  int dim = (int)a->dim;
-  void *stream;
+static lm_topk job_of(const lm_tensor *x, int64_t dim, int64_t k, bool largest, lm_tensor *const *out) {
   lm_topk t = {.dtype = x->dtype,
-               .largest = a->largest,
+               .largest = largest,
                .n = x->size[dim],
-               .k = a->k,
+               .k = k,
                .x_stride = x->stride[dim],
                .out_stride = out[0]->stride[dim],
                .x = x->data,
@@ -58,12 +53,64 @@ lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
   bool others[LM_MAX_DIMS];
   for (int d = 0; d < x->ndim; d++) others[d] = d != dim;
   t.lines = lm_dims_of(x->ndim, x->size, others, 2, (const int64_t *[]){x->stride, out[0]->stride}, false);
-  TRY(lm_cuda_enter(x->device, &stream));
+  return t;
+}
+
+lm_status lm_cuda_topk(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_topk_args *a = args;
+  void *stream;
+  lm_topk t = job_of(a->x, a->dim, a->k, a->largest, out);
+  TRY(lm_cuda_enter(a->x->device, &stream));
   if (t.k <= LM_TOPK_BLOCK && (t.n <= LONG_LINE || lm_dims_count(&t.lines) >= FEW_LINES) && t.n <= INT32_MAX) {
     status = LAUNCH("select", lm_topk_lines(stream, &t));
   } else {
-    status = sort_lines(x->device, stream, &t);
+    status = sort_lines(a->x->device, stream, &t);
   }
+done:
+  return status;
+}
+
+/* ---- one of each line */
+
+static lm_status kth(const lm_tensor *x, int64_t dim, int64_t k, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  void *stream;
+  lm_topk t = job_of(x, dim, k, false, out);
+  if (t.n > INT32_MAX) {
+    return lm_fail(LM_E_ARG, "%s: lines of %lld elements are too long; at most 2^31 - 1", lm_op_running(),
+                   (long long)t.n);
+  }
+  TRY(lm_cuda_enter(x->device, &stream));
+  TRY(LAUNCH("select", lm_kth_lines(stream, &t)));
+done:
+  return status;
+}
+
+lm_status lm_cuda_kthvalue(const void *args, lm_tensor *const *out) {
+  const lm_kthvalue_args *a = args;
+  return kth(a->x, a->dim, a->k, out);
+}
+
+lm_status lm_cuda_median_dim(const void *args, lm_tensor *const *out) {
+  const lm_median_dim_args *a = args;
+  return kth(a->x, a->dim, LM_KTH_MEDIAN, out);
+}
+
+lm_status lm_cuda_nanmedian_dim(const void *args, lm_tensor *const *out) {
+  const lm_nanmedian_dim_args *a = args;
+  return kth(a->x, a->dim, LM_KTH_NAN_MEDIAN, out);
+}
+
+lm_status lm_cuda_searchsorted(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_searchsorted_args *a = args;
+  const lm_tensor *rows = a->sorted_sequence;
+  int64_t each = rows->ndim == 1 ? -1 : a->x->size[a->x->ndim - 1];
+  void *stream;
+  TRY(lm_cuda_enter(rows->device, &stream));
+  TRY(LAUNCH("search", lm_search_sorted(stream, rows->dtype, rows->data, rows->size[rows->ndim - 1], a->x->data,
+                                        out[0]->numel, each, a->right, (int64_t *)out[0]->data)));
 done:
   return status;
 }

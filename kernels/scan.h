@@ -1,0 +1,35 @@
+/* Scans along lines. Functions enqueue on the stream and return a cudaError_t. */
+#ifndef LM_KERNELS_SCAN_H
+#define LM_KERNELS_SCAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "merged_dims.h"
+#include "scan_kinds.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LM_SCAN_X, LM_SCAN_OUT, LM_SCAN_SIDES }; /* decay lies like x, places like out */
+
+typedef struct lm_scan_job {
+  lm_scan_kind kind;
+  bool reverse;
+  bool columns; /* neighbours in memory belong to different lines: a thread a line, else a block */
+  int x_dtype, decay_dtype, out_dtype;
+  lm_dims lines; /* where they begin, LM_SCAN_SIDES sides */
+  int64_t n, step[LM_SCAN_SIDES];
+  const void *x, *decay; /* decay: of LM_SCAN_RECURRENCE */
+  void *out;
+  int64_t *places; /* of LM_SCAN_MAX and LM_SCAN_MIN, from 1 */
+} lm_scan_job;
+
+int lm_scan_run(const lm_scan_job *job, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

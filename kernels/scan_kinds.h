@@ -1,0 +1,16 @@
+/* Which scan. For C and CUDA. */
+#ifndef LM_KERNELS_SCAN_KINDS_H
+#define LM_KERNELS_SCAN_KINDS_H
+
+/* Integers have SUM, PRODUCT, MAX and MIN. Of MAX and MIN the last of equals counts, and NaN before everything. */
+typedef enum lm_scan_kind {
+  LM_SCAN_SUM,
+  LM_SCAN_PRODUCT,
+  LM_SCAN_MAX,
+  LM_SCAN_MIN,
+  LM_SCAN_LOGSUMEXP,
+  LM_SCAN_RECURRENCE, /* y[i] = x[i] + decay[i] y[i - 1] */
+  LM_SCAN_KINDS
+} lm_scan_kind;
+
+#endif

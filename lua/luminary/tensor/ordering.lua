@@ -1,0 +1,411 @@
+--- Differences, quantiles, modes, distinct elements and counts, made of other ops. Places and labels count from 1.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
+local ordering = {}
+
+local function a_tensor(who, x, name) return arg(who, name or "x", x, "tensor") end
+
+-- The options of a call whose arguments after the tensor may stand by position, in the order of `names`, before a last
+-- table with options.
+local function read(who, names, spec, ...)
+  local values, n, given = {...}, select("#", ...), {}
+  while n > 0 and values[n] == nil do n = n - 1 end
+  if options.is_plain(values[n]) and values[n][1] == nil then
+    for key, value in pairs(values[n]) do given[key] = value end
+    n = n - 1
+  end
+  if n > #names then fail("%s: %d arguments after x, and there are %d", who, n, #names) end
+  for i = 1, n do
+    if values[i] ~= nil then given[names[i]] = values[i] end
+  end
+  return options.check(who, given, spec)
+end
+
+-- A dim from 1, of one from 1 or from the end.
+local function dim_of(who, x, dim)
+  local n = math.max(x.ndim, 1)
+  arg(who, "dim", dim, "integer")
+  if dim == 0 or dim < -n or dim > n then
+    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
+  end
+  return dim > 0 and dim or n + 1 + dim
+end
+
+local function lines(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
+local function flat(x) return ops.reshape(x, {-1}) end
+local function places(n, x) return ops.arange(1, n + 1, {dtype = "int64", device = x.device}) end
+
+-- x's dims with `from` taken out and put back as number `to`.
+local function moved(x, from, to)
+  local order = {}
+  for d = 1, x.ndim do order[d] = d end
+  table.insert(order, to, table.remove(order, from))
+  return ops.permute(x, order)
+end
+
+-- Along dim, entries 2 to n and 1 to n - 1.
+local function neighbours(x, dim)
+  local n = x.shape[dim]
+  return ops.narrow(x, dim, 2, n - 1), ops.narrow(x, dim, 1, n - 1)
+end
+
+--- x:diff([n = 1 [, dim = -1]] [, {prepend, append}]): each element of x along dim minus the one before it, n times
+--- over; of bools whether they differ. prepend and append are joined to x along dim before.
+function ordering.diff(x, ...)
+  local who = "diff"
+  local o = read(who, {"n", "dim", "prepend", "append"}, {
+    n = {"natural", 1}, dim = {"integer", -1}, prepend = {"any"}, append = {"any"},
+  }, ...)
+  a_tensor(who, x)
+  if x.ndim == 0 then fail("%s: x has to have a dim, is one number", who) end
+  local dim, parts = dim_of(who, x, o.dim), {x}
+  if o.prepend then table.insert(parts, 1, a_tensor(who, o.prepend, "prepend")) end
+  if o.append then parts[#parts + 1] = a_tensor(who, o.append, "append") end
+  for i, part in ipairs(parts) do
+    if part.ndim == 0 then
+      local shape = x.shape
+      shape[dim] = 1
+      parts[i] = ops.expand(part, shape)
+    end
+  end
+  local y = o.n > 0 and #parts > 1 and ops.cat(parts, dim) or x
+  for _ = 1, o.n do
+    if y.shape[dim] == 0 then break end
+    local later, before = neighbours(y, dim)
+    if y.dtype == "bool" then y = ops.logical_xor(later, before) else y = later - before end
+  end
+  return y == x and ops.clone(x) or y
+end
+
+-- ---- order statistics
+
+--- local values, indices = x:mode([dim = -1] [, {keepdim = false}]): the element that is most often along dim, the
+--- smallest of such, and where it is last.
+function ordering.mode(x, ...)
+  local who = "mode"
+  local o = read(who, {"dim", "keepdim"}, {dim = {"integer", -1}, keepdim = {"boolean", false}}, ...)
+  a_tensor(who, x)
+  local dim, y = dim_of(who, x, o.dim), lines(x)
+  local n = y.shape[dim]
+  if n == 0 then fail("%s: dim %d of %s has no elements to choose from", who, dim, describe(x)) end
+  local values, from = ops.sort(y, dim, {stable = true})
+  local later, before = neighbours(values, dim)
+  local last = ops.ones(ops.narrow(values, dim, 1, 1).shape, {dtype = "bool", device = x.device})
+  local ends, shape = ops.cat({ops.ne(later, before), last}, dim), {}
+  for d = 1, y.ndim do shape[d] = d == dim and n or 1 end
+  local at = ops.reshape(places(n, x), shape) * ends -- where a run of equals ends, 0 elsewhere
+  local up_to = ops.cummax(at, dim)
+  local zero = ops.zeros(last.shape, {dtype = "int64", device = x.device})
+  local length = (at - ops.cat({zero, ops.narrow(up_to, dim, 1, n - 1)}, dim)) * ends
+  local best = ops.argmax(length, dim, {keepdim = true})
+  values, from = ops.gather(values, dim, best), ops.gather(from, dim, best)
+  if x.ndim == 0 or not o.keepdim then values, from = ops.squeeze(values, dim), ops.squeeze(from, dim) end
+  return values, from
+end
+
+local INTERPOLATIONS = {"linear", "lower", "higher", "midpoint", "nearest"}
+
+-- One quantile of lines without NaN, whose sorted entries but two are of no use.
+local function quantile_of(x, rank, interpolation)
+  local below = math.floor(rank)
+  local function at(place) return (ops.kthvalue(x, place + 1, -1, {keepdim = true})) end
+  if interpolation == "nearest" then return at(rank - below == 0.5 and below + below % 2 or math.floor(rank + 0.5)) end
+  if interpolation == "lower" or rank == below then return at(below) end
+  if interpolation == "higher" then return at(below + 1) end
+  return ops.lerp(at(below), at(below + 1), interpolation == "midpoint" and 0.5 or rank - below)
+end
+
+-- The quantiles q, a list [m], of lines along the last dim: [..., m].
+local function quantiles_of(x, q, interpolation, without_nan)
+  local n, nan = x.shape[x.ndim], ops.isnan(x)
+  local one = q.shape[1] == 1 and not q.requires_grad
+  if one and x.device == "cpu" and q.device == "cpu" and not ops.any(nan):item() then
+    return quantile_of(x, ops.mul(q, n - 1):item(), interpolation)
+  end
+  local sorted = ops.sort(x, -1)
+  local rank
+  if without_nan then
+    rank = q * ops.clamp(n - 1 - ops.sum(nan, -1, {keepdim = true}), 0):to(x.dtype)
+  else -- NaN is last
+    rank = ops.where(ops.any(nan, -1, {keepdim = true}), n - 1, q * (n - 1))
+  end
+  local shape = x.shape
+  shape[x.ndim] = q.shape[1]
+  rank = ops.expand(rank, shape)
+  local function at(place) return ops.gather(sorted, -1, place:to "int64" + 1) end
+  if interpolation == "lower" then return at(ops.floor(rank)) end
+  if interpolation == "higher" then return at(ops.ceil(rank)) end
+  if interpolation == "nearest" then return at(ops.round(rank)) end
+  local below = ops.floor(rank)
+  local weight = interpolation == "midpoint" and ops.full_like(rank, 0.5) or rank - below
+  return ops.lerp(at(below), at(ops.ceil(rank)), weight)
+end
+
+local function quantile(who, without_nan, x, ...)
+  local o = read(who, {"q", "dim", "keepdim"}, {
+    q = {"any"}, dim = {"integer"}, keepdim = {"boolean", false}, interpolation = {INTERPOLATIONS, "linear"},
+  }, ...)
+  a_tensor(who, x)
+  if x.dtype ~= "float32" and x.dtype ~= "float64" then
+    fail("%s: x has to be float32 or float64, is %s; x:float() is that", who, x.dtype)
+  end
+  local q = o.q
+  if type(q) == "number" or options.is_plain(q) then q = core.tensor(q, {dtype = x.dtype, device = x.device}) end
+  a_tensor(who, q, "q")
+  if q.ndim > 1 or q.dtype ~= x.dtype then
+    fail("%s: q has to be a number or a list of them, of x's dtype %s; is %s %s", who, x.dtype, q.dtype, describe(q))
+  end
+  if q.device == "cpu" and not core.no_grad(function()
+    return ops.all(ops.logical_and(ops.ge(q, 0), ops.le(q, 1))):item()
+  end) then
+    fail("%s: q has to be from 0 to 1", who)
+  end
+  if x:numel() == 0 then fail("%s: x is %s; there are no elements to choose from", who, describe(x)) end
+  local kept = {}
+  if o.dim then
+    local dim = dim_of(who, x, o.dim)
+    for d, n in ipairs(x.shape) do
+      if d ~= dim then kept[#kept + 1] = n elseif o.keepdim then kept[#kept + 1] = 1 end
+    end
+    local y = quantiles_of(moved(lines(x), dim, lines(x).ndim), flat(q), o.interpolation, without_nan)
+    return ops.reshape(moved(y, y.ndim, 1), q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
+  end
+  for d = 1, o.keepdim and x.ndim or 0 do kept[d] = 1 end
+  return ops.reshape(quantiles_of(flat(x), flat(q), o.interpolation, without_nan),
+    q.ndim == 1 and {q.shape[1], unpack(kept)} or kept)
+end
+
+--- x:quantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): the q-th quantiles of x along dim, or of all
+--- its elements. q: from 0 to 1, a number, or a tensor [m], whose quantiles are the result's first dim. A quantile
+--- between two elements is found by interpolation: "linear", "lower", "higher", "midpoint" or "nearest". NaN where a
+--- line has one.
+function ordering.quantile(x, ...) return quantile("quantile", false, x, ...) end
+
+--- x:nanquantile(q [, dim] [, {keepdim = false, interpolation = "linear"}]): quantile of what is not NaN.
+function ordering.nanquantile(x, ...) return quantile("nanquantile", true, x, ...) end
+
+-- ---- distinct elements
+
+-- The order of rows [n, m] by their first column, then the second, …: stable sorts from the last to the first. As many
+-- columns are looked at as tell the rows apart.
+local function order_of_rows(rows)
+  local columns = math.min(2, rows.shape[2])
+  while true do
+    local order = places(rows.shape[1], rows)
+    for column = columns, 1, -1 do
+      local _, from = ops.sort(ops.index_select(ops.select(rows, 2, column), 1, order), 1, {stable = true})
+      order = ops.index_select(order, 1, from)
+    end
+    if columns == rows.shape[2] then return order end
+    local first = ops.index_select(ops.narrow(rows, 2, 1, columns), 1, order)
+    if ops.all(ops.any(ops.ne(neighbours(first, 1)), 2)):item() then return order end
+    columns = math.min(8 * columns, rows.shape[2])
+  end
+end
+
+-- Entries of the first dim, each different from the one before; `order`: where they were, nil if they are as they were.
+local function runs_of(entries, order, o)
+  local n = entries.shape[1]
+  local later, before = neighbours(entries, 1)
+  local differs = ops.ne(later, before)
+  if entries.ndim > 1 then differs = ops.any(ops.flatten(differs, 2, -1), 2) end
+  local begins = ops.cat {ops.ones(1, {dtype = "bool", device = entries.device}), differs}
+  local first = ops.squeeze(ops.nonzero(begins), 2)
+  local results = {ops.index_select(entries, 1, first)}
+  if o.return_inverse then
+    local run = ops.cumsum(begins, 1)
+    if order then run = ops.index_put(ops.zeros_like(run), {order}, run) end
+    results[#results + 1] = run
+  end
+  if o.return_counts then
+    local past = ops.full({1}, n + 1, {dtype = "int64", device = entries.device})
+    results[#results + 1] = ops.cat {ops.narrow(first, 1, 2, first.shape[1] - 1), past} - first
+  end
+  return results
+end
+
+local function distinct(who, x, by_value, o)
+  a_tensor(who, x)
+  local shape, entries, order = x.shape
+  if o.dim then
+    local dim = dim_of(who, x, o.dim)
+    entries = ops.contiguous(moved(lines(x), dim, 1))
+    shape = {entries.shape[1]}
+    if entries:numel() == 0 and entries.shape[1] > 0 then
+      fail("%s: along dim %d of %s there is nothing to compare", who, dim, describe(x))
+    end
+  else
+    entries = flat(x)
+  end
+  if entries.shape[1] == 0 then
+    local none = ops.empty(0, {dtype = "int64", device = x.device})
+    local results = {o.dim and x or entries}
+    if o.return_inverse then results[2] = ops.reshape(none, shape) end
+    if o.return_counts then results[#results + 1] = none end
+    return unpack(results)
+  end
+  if by_value and entries.ndim == 1 then
+    entries, order = ops.sort(entries, 1)
+  elseif by_value then
+    order = order_of_rows(ops.flatten(entries, 2, -1))
+    entries = ops.index_select(entries, 1, order)
+  end
+  local results = runs_of(entries, order, o)
+  if o.dim then results[1] = moved(results[1], 1, dim_of(who, x, o.dim)) end
+  if o.return_inverse then results[2] = ops.reshape(results[2], shape) end
+  return unpack(results)
+end
+
+local distinct_options = {
+  return_inverse = {"boolean", false}, return_counts = {"boolean", false}, dim = {"integer"},
+}
+
+--- x:unique([{return_inverse = false, return_counts = false, dim}]): x's distinct elements in growing order, or along
+--- dim its distinct entries, by their first elements that differ. return_inverse: and for each element of x which of
+--- them it is; return_counts: and how often each is there. `sorted` may be given; they always are.
+function ordering.unique(x, ...)
+  local o = read("unique", {"sorted", "return_inverse", "return_counts", "dim"}, {
+    sorted = {"boolean", true}, return_inverse = distinct_options.return_inverse,
+    return_counts = distinct_options.return_counts, dim = distinct_options.dim,
+  }, ...)
+  return core.no_grad(distinct, "unique", x, true, o)
+end
+
+--- x:unique_consecutive([{return_inverse = false, return_counts = false, dim}]): x's elements, or its entries along
+--- dim, but those that equal the one before; the rest as for unique.
+function ordering.unique_consecutive(x, ...)
+  local o = read("unique_consecutive", {"return_inverse", "return_counts", "dim"}, distinct_options, ...)
+  return core.no_grad(distinct, "unique_consecutive", x, false, o)
+end
+
+--- lm.isin(elements, test_elements [, {invert = false}]): whether each of elements, a tensor or a number, is among
+--- test_elements; invert: whether it is not. `assume_unique` may be given and changes nothing.
+function ordering.isin(elements, test_elements, ...)
+  local who = "isin"
+  local o = read(who, {}, {invert = {"boolean", false}, assume_unique = {"boolean", false}}, ...)
+  local other = core.is_tensor(elements) and elements or test_elements
+  a_tensor(who, other, "elements")
+  local x, among = elements, test_elements
+  if not core.is_tensor(x) then x = core.tensor(x, {device = other.device}) end
+  if not core.is_tensor(among) then among = core.tensor(among, {device = other.device}) end
+  local found
+  if among:numel() == 0 then
+    found = ops.zeros(x.shape, {dtype = "bool", device = x.device})
+  elseif among:numel() == 1 then
+    found = ops.eq(x, ops.reshape(among, {}))
+  else
+    local sorted = ops.sort(flat(among), 1)
+    local at = ops.clamp(ops.searchsorted(sorted, x), {max = sorted.shape[1]})
+    found = ops.eq(ops.reshape(ops.index_select(sorted, 1, flat(at)), x.shape), x)
+  end
+  return o.invert and ops.logical_not(found) or found
+end
+
+-- ---- counts
+
+-- How often each label from 1 to n is there, or the sum of its weights.
+local function counted(labels, weights, n)
+  local sums = ops.zeros(n, {dtype = weights and weights.dtype or "int64", device = labels.device})
+  local one = not weights and ops.expand(ops.ones(1, {dtype = "int64", device = labels.device}), labels.shape)
+  return ops.scatter_add(sums, 1, labels, weights or one)
+end
+
+--- x:bincount([{weights, minlength = 0}]): how often each label from 1 to the largest, and to minlength at least, is in
+--- x, a list of integers; or the sum of its weights, floating then.
+function ordering.bincount(x, ...)
+  local who = "bincount"
+  local o = read(who, {"weights", "minlength"}, {weights = {"any"}, minlength = {"natural", 0}}, ...)
+  a_tensor(who, x)
+  if x.ndim ~= 1 or core.is_floating_point(x) or x.dtype == "bool" then
+    fail("%s: x has to be a list of integers, is %s %s", who, x.dtype, describe(x))
+  end
+  local weights = o.weights
+  if weights then
+    a_tensor(who, weights, "weights")
+    if weights.ndim ~= 1 or weights.shape[1] ~= x.shape[1] then
+      fail("%s: weights are %s; one for each of x, which is %s", who, describe(weights), describe(x))
+    end
+    if weights.dtype ~= "float32" then weights = weights:to "float64" end
+    weights = weights:detach()
+  end
+  local n = 0
+  if x.shape[1] > 0 then
+    local least, most = ops.aminmax(x)
+    if least:item() < 1 then fail("%s: labels count from 1, x has %d", who, least:item()) end
+    n = most:item()
+  end
+  return counted(x:to "int64", weights, math.max(n, o.minlength))
+end
+
+--- x:histc([bins = 100 [, min = 0 [, max = 0]]]): how many elements of x, which is floating, are in each of so many
+--- bins of one width between min and max; where these are equal, between the least and the largest element.
+function ordering.histc(x, ...)
+  local who = "histc"
+  local o = read(who, {"bins", "min", "max"}, {bins = {"count", 100}, min = {"number", 0}, max = {"number", 0}}, ...)
+  a_tensor(who, x)
+  if not core.is_floating_point(x) then fail("%s: x has to be floating, is %s; x:float() is that", who, x.dtype) end
+  local low, high, values = o.min, o.max, flat(x:detach())
+  if x.dtype ~= "float64" then values = values:float() end
+  if low == high and x:numel() > 0 then
+    local least, most = ops.aminmax(values)
+    low, high = least:item(), most:item()
+  end
+  if low == high then low, high = low - 1, high + 1 end
+  if not (low > -math.huge and high < math.huge and low <= high) then
+    fail("%s: bins are from min to max, which are %g and %g", who, low, high)
+  end
+  local place = (values - low):mul_(o.bins):div_(high - low):floor_():add_(1):clamp_(1, o.bins)
+  if o.min ~= o.max then -- what is outside, and NaN, goes to one more bin
+    local within = ops.logical_and(ops.ge(values, low), ops.le(values, high))
+    place:masked_fill_(ops.logical_not(within), o.bins + 1)
+  end
+  return ops.narrow(counted(place:to "int64", nil, o.bins + 1), 1, 1, o.bins):to(x.dtype)
+end
+
+-- ---- covariance
+
+--- x:cov([{correction = 1, fweights, aweights}]): the covariances of the rows of x [variables, observations] (or the
+--- variance of one list of observations), divided by the observations' number less correction. fweights: how often each
+--- observation counts, integers; aweights: what each weighs.
+function ordering.cov(x, ...)
+  local who = "cov"
+  local o = read(who, {}, {correction = {"integer", 1}, fweights = {"any"}, aweights = {"any"}}, ...)
+  a_tensor(who, x)
+  if x.ndim > 2 then fail("%s: x is %s; [variables, observations] wanted", who, describe(x)) end
+  local rows = x.ndim < 2 and ops.reshape(x, {1, -1}) or x
+  if not core.is_floating_point(rows) then rows = rows:to(core.get_default_dtype()) end
+  local n, weights = rows.shape[2], nil
+  for _, name in ipairs {"fweights", "aweights"} do
+    local w = o[name]
+    if w then
+      a_tensor(who, w, name)
+      if w.ndim > 1 or w:numel() ~= n then
+        fail("%s: %s are %s; one for each of %d observations", who, name, describe(w), n)
+      end
+      w = flat(w)
+      weights = weights and weights * w or w
+    end
+  end
+  local total = weights and ops.sum(weights) or n
+  local mean = ops.sum(weights and rows * weights or rows, 2, {keepdim = true}) / total
+  local away = rows - mean
+  local divisor = total - o.correction
+  if o.aweights then
+    divisor = total - ops.sum(weights * flat(o.aweights)) * o.correction / total
+  end
+  divisor = core.is_tensor(divisor) and ops.clamp(divisor, 0) or math.max(divisor, 0)
+  local c = ops.mm(weights and away * weights or away, ops.t(away)) / divisor
+  return x.ndim < 2 and ops.reshape(c, {}) or rows.shape[1] == 1 and ops.reshape(c, {}) or c
+end
+
+--- x:corrcoef(): Pearson's correlations of the rows of x [variables, observations].
+function ordering.corrcoef(x)
+  local c = ordering.cov(a_tensor("corrcoef", x))
+  if c.ndim == 0 then return c / c end
+  local deviation = ops.sqrt(ops.diagonal and ops.diagonal(c) or ops.slice(flat(c), 1, 1, -1, c.shape[1] + 1))
+  return ops.clamp(c / ops.unsqueeze(deviation, 2) / deviation, -1, 1)
+end
+
+return ordering

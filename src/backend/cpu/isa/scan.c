@@ -1,0 +1,82 @@
+#include "backend/cpu/isa/scan.h"
+
+#include "backend/cpu/isa/functions.h"
+
+enum { LANES = 8 };
+#ifdef __clang__
+#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef uint64_t lane_ids __attribute__((vector_size(64)));
+#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, (lane_ids){__VA_ARGS__})
+#endif
+
+/* Integers wrap. */
+#define WIDE LM_FN(WIDE)
+#define WIDE_I64 uint64_t
+#define WIDE_F64 double
+#define VECTOR LM_FN(vector)
+#define FOLDED(kind, a, b) ((kind) == LM_SCAN_SUM ? (a) + (b) : (a) * (b))
+
+#define LM_E I64
+#include "backend/cpu/isa/templates/scan.inc"
+#undef LM_E
+#define LM_E F64
+#include "backend/cpu/isa/templates/scan.inc"
+#undef LM_E
+
+/* ---- of floating numbers alone */
+
+static inline double log_of_two(double a, double b) {
+  double least = a < b ? a : b, most = a < b ? b : a;
+  double sum = most + log1p(exp(least - most));
+  return a != a || b != b ? a + b : least == most && isinf(least) ? least : sum;
+}
+
+/* Where the smallest sum is not too small beside the largest term, that term is taken out of all. */
+static void row_logsumexp(const lm_scan_part *p, int n) {
+  const double most_apart = 600; /* e^-600 and below it e^-145 of itself are numbers still */
+  double *x = p->x, *carry = p->carry, power[LM_SCAN_TILE];
+  double most = *carry, begin = *carry > x[0] ? *carry : x[0];
+  int odd = *carry != *carry;
+  for (int i = 0; i < n; i++) {
+    most = x[i] > most ? x[i] : most;
+    odd |= x[i] != x[i];
+  }
+  if (odd || isinf(most) || !(most - begin <= most_apart)) {
+    double sum = *carry;
+    for (int i = 0; i < n; i++) x[i] = sum = log_of_two(sum, x[i]);
+    *carry = sum;
+    return;
+  }
+  for (int i = 0; i < n; i++) power[i] = exp(x[i] - most);
+  double sum = exp(*carry - most);
+  for (int i = 0; i < n; i++) power[i] = sum += power[i];
+  for (int i = 0; i < n; i++) x[i] = log(power[i]) + most;
+  *carry = x[n - 1];
+}
+
+static void cols_logsumexp(const lm_scan_part *p, int n) {
+  double *x = p->x, *carry = p->carry;
+  for (int j = 0; j < n; j++) x[j] = carry[j] = log_of_two(carry[j], x[j]);
+}
+
+static void row_recurrence(const lm_scan_part *p, int n) {
+  double *x = p->x, y = *(double *)p->carry;
+  const double *decay = p->decay;
+  for (int i = 0; i < n; i++) x[i] = y = x[i] + decay[i] * y;
+  *(double *)p->carry = y;
+}
+
+static void cols_recurrence(const lm_scan_part *p, int n) {
+  double *x = p->x, *carry = p->carry;
+  const double *decay = p->decay;
+  for (int j = 0; j < n; j++) x[j] = carry[j] = x[j] + decay[j] * carry[j];
+}
+
+#define LOOPS(way, E)                                                                                  \
+  [LM_SCAN_SUM] = way##_sum_##E, [LM_SCAN_PRODUCT] = way##_product_##E, [LM_SCAN_MAX] = way##_max_##E, \
+  [LM_SCAN_MIN] = way##_min_##E
+const struct lm_scan_loops LM_ISA_NAME(lm_scan_I64) = {.row = {LOOPS(row, I64)}, .cols = {LOOPS(cols, I64)}};
+const struct lm_scan_loops LM_ISA_NAME(lm_scan_F64) = {
+    .row = {LOOPS(row, F64), [LM_SCAN_LOGSUMEXP] = row_logsumexp, [LM_SCAN_RECURRENCE] = row_recurrence},
+    .cols = {LOOPS(cols, F64), [LM_SCAN_LOGSUMEXP] = cols_logsumexp, [LM_SCAN_RECURRENCE] = cols_recurrence}};

@@ -1,0 +1,180 @@
+/* Scans along one dim: cumsum, cumprod, linear_recurrence, logcumsumexp, cummax, cummin.
+ *
+ * Lines go through a tile of the compute type, double or int64, and where neighbours in memory belong to different
+ * lines, rows of a strip of lines do. */
+#include "backend/cpu/isa/scan.h"
+
+#include <math.h>
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/reduce_plan.h"
+#include "base/mem.h"
+
+enum { LONG_PART = 1 << 16 }; /* elements: parts of few long lines are scanned by different threads */
+
+typedef struct scan {
+  lm_reduce_plan plan;
+  lm_scan_kind kind;
+  bool reverse;
+  lm_scan_loop *row, *cols;
+  const lm_tensor *x, *decay; /* decay: laid out like x, or NULL */
+  lm_tensor *out, *places;    /* laid out alike; places may be NULL */
+  int64_t n, x_step, out_step;
+} scan;
+
+/* Buffers of one thread, and what goes on from tile to tile. */
+typedef struct run {
+  char x[LM_SCAN_TILE * 8], decay[LM_SCAN_TILE * 8];
+  lm_total carry[LM_SCAN_COLS];
+  int64_t place[LM_SCAN_TILE], last[LM_SCAN_COLS];
+} run;
+
+static void begin_run(const scan *s, run *r, int cols) {
+  double start = s->kind == LM_SCAN_PRODUCT ? 1 : s->kind == LM_SCAN_LOGSUMEXP ? -INFINITY : 0;
+  for (int j = 0; j < cols; j++) {
+    if (s->plan.compute == LM_I64) r->carry[j].i = (int64_t)start;
+    if (s->plan.compute == LM_F64) r->carry[j].f = start;
+    r->last[j] = 0;
+  }
+}
+
+static const char *element(const lm_tensor *t, int64_t offset) {
+  return t->data + offset * (int64_t)lm_dtype_size((lm_dtype)t->dtype);
+}
+
+/* `count` elements from number `first` of the scan on, or the `count` columns of that row, by way of the tile. Not
+ * `stored`: only what they come to is wanted. */
+static void scan_tile(const scan *s, const lm_reduce_unit *u, int64_t first, int count, bool stored, run *r) {
+  int64_t at = s->reverse ? s->n - 1 - first : first, direction = s->reverse ? -1 : 1;
+  bool cols = s->plan.cols;
+  int64_t x_step = cols ? u->x_step : s->x_step * direction, out_step = cols ? u->o_step : s->out_step * direction;
+  int64_t from = (u->x - s->x->data) / s->plan.bytes + at * s->x_step, to = u->out + at * s->out_step;
+  const struct lm_point_loops *loops = s->plan.loops;
+  loops->load[s->x->dtype](r->x, element(s->x, from), x_step, count);
+  if (s->decay) loops->load[s->decay->dtype](r->decay, element(s->decay, from), x_step, count);
+  if (!stored) {
+    lm_reduce_kind fold = s->kind == LM_SCAN_SUM ? LM_REDUCE_SUM : LM_REDUCE_PRODUCT;
+    lm_reduce_loops_of(s->plan.compute)->row[fold](r->carry, r->x, count, (lm_total){0});
+    return;
+  }
+  int64_t *places = s->places ? (int64_t *)s->places->data + to : NULL;
+  lm_scan_part part = {r->x, r->decay, out_step == 1 ? places : r->place, first + 1, r->carry, r->last};
+  (cols ? s->cols : s->row)(&part, count);
+  loops->store[s->out->dtype]((char *)element(s->out, to), out_step, r->x, count);
+  if (places && out_step != 1) lm_point_loops_of(LM_I64)->store[LM_I64](places, out_step, r->place, count);
+}
+
+/* Elements begin up to end of one line. */
+static void scan_row(const scan *s, const lm_reduce_unit *u, int64_t begin, int64_t end, bool stored, run *r) {
+  for (int64_t i = begin; i < end; i += LM_SCAN_TILE) {
+    scan_tile(s, u, i, end - i < LM_SCAN_TILE ? (int)(end - i) : LM_SCAN_TILE, stored, r);
+  }
+}
+
+static void scan_unit(const scan *s, int64_t unit, run *r) {
+  lm_reduce_unit u = lm_reduce_unit_at(&s->plan, unit);
+  begin_run(s, r, u.cols);
+  if (!s->plan.cols) {
+    scan_row(s, &u, 0, s->n, true, r);
+    return;
+  }
+  for (int64_t i = 0; i < s->n; i++) scan_tile(s, &u, i, u.cols, true, r);
+}
+
+/* Sums and products of few long lines: what each part comes to, then each part after what those before it come to.
+ * Parts are the same for any number of threads. */
+static lm_status scan_parts(const scan *s, int64_t parts, int threads, run *runs) {
+  int64_t tasks = s->plan.units * parts;
+  lm_total *carry = lm_malloc((size_t)tasks * sizeof *carry);
+  if (!carry) return LM_E_OOM;
+  for (int pass = 0; pass < 2; pass++) {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
+    for (int t = 0; t < threads; t++) {
+      run *r = &runs[t];
+      for (int64_t task = t; task < tasks; task += threads) {
+        int64_t part = task % parts, first = part * LONG_PART;
+        lm_reduce_unit u = lm_reduce_unit_at(&s->plan, task / parts);
+        begin_run(s, r, 1);
+        if (pass == 1 && part > 0) r->carry[0] = carry[task - 1];
+        scan_row(s, &u, first, s->n - first < LONG_PART ? s->n : first + LONG_PART, pass == 1, r);
+        if (pass == 0) carry[task] = r->carry[0];
+      }
+    }
+    for (int64_t task = 1; pass == 0 && task < tasks; task++) {
+      if (task % parts == 0) continue;
+      lm_total before = carry[task - 1];
+      s->row(&(lm_scan_part){.x = &carry[task], .carry = &before}, 1);
+    }
+  }
+  lm_free(carry);
+  return LM_OK;
+}
+
+static lm_status scan_along(lm_scan_kind kind, const lm_tensor *x, const lm_tensor *decay, int64_t dim, bool reverse,
+                            lm_tensor *const *out, int outs) {
+  scan s = {.kind = kind, .reverse = reverse, .x = x, .decay = decay, .out = out[0]};
+  bool scanned[LM_MAX_DIMS] = {false};
+  scanned[dim] = true;
+  lm_reduce_plan_make(&s.plan, x, out[0], scanned, LM_SCAN_COLS);
+  s.places = outs == 2 ? out[1] : NULL;
+  /* Sums of integers that become floating are of those numbers. */
+  lm_dtype result = (lm_dtype)out[0]->dtype;
+  s.plan.compute = lm_dtype_is_float((lm_dtype)x->dtype) || lm_dtype_is_float(result) ? LM_F64 : LM_I64;
+  s.plan.loops = lm_point_loops_of(s.plan.compute);
+  const struct lm_scan_loops *loops = s.plan.compute == LM_I64 ? LM_ISA_PICK(lm_scan_I64) : LM_ISA_PICK(lm_scan_F64);
+  s.row = loops->row[kind];
+  s.cols = loops->cols[kind];
+  s.n = x->size[dim];
+  s.x_step = x->stride[dim];
+  s.out_step = out[0]->stride[dim];
+  int64_t units = s.plan.units, parts = (s.n + LONG_PART - 1) / LONG_PART;
+  bool in_parts = !s.plan.cols && units < 16 && parts > 1 && (kind == LM_SCAN_SUM || kind == LM_SCAN_PRODUCT);
+  int threads = lm_cpu_share((double)x->numel * (kind == LM_SCAN_LOGSUMEXP ? 10 : 2));
+  if (s.plan.compute == LM_I64 && threads == 1) in_parts = false; /* integers are the same either way */
+  int64_t tasks = in_parts ? units * parts : units;
+  if (threads > tasks) threads = (int)tasks;
+  run *runs = lm_malloc(sizeof *runs * (size_t)threads);
+  if (!runs) return LM_E_OOM;
+  lm_status status = LM_OK;
+  if (in_parts) {
+    status = scan_parts(&s, parts, threads, runs);
+  } else {
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, 1)
+    for (int t = 0; t < threads; t++) {
+      int64_t end = lm_cpu_share_begin(units, t + 1, threads);
+      for (int64_t unit = lm_cpu_share_begin(units, t, threads); unit < end; unit++) scan_unit(&s, unit, &runs[t]);
+    }
+  }
+  lm_free(runs);
+  return status;
+}
+
+lm_status lm_cpu_cumsum(const void *args, lm_tensor *const *out) {
+  const lm_cumsum_args *a = args;
+  return scan_along(LM_SCAN_SUM, a->x, NULL, a->dim, a->reverse, out, 1);
+}
+
+lm_status lm_cpu_cumprod(const void *args, lm_tensor *const *out) {
+  const lm_cumprod_args *a = args;
+  return scan_along(LM_SCAN_PRODUCT, a->x, NULL, a->dim, a->reverse, out, 1);
+}
+
+lm_status lm_cpu_linear_recurrence(const void *args, lm_tensor *const *out) {
+  const lm_linear_recurrence_args *a = args;
+  return scan_along(LM_SCAN_RECURRENCE, a->x, a->decay, a->dim, a->reverse, out, 1);
+}
+
+lm_status lm_cpu_logcumsumexp(const void *args, lm_tensor *const *out) {
+  const lm_logcumsumexp_args *a = args;
+  return scan_along(LM_SCAN_LOGSUMEXP, a->x, NULL, a->dim, a->reverse, out, 1);
+}
+
+lm_status lm_cpu_cummax(const void *args, lm_tensor *const *out) {
+  const lm_cummax_args *a = args;
+  return scan_along(LM_SCAN_MAX, a->x, NULL, a->dim, false, out, 2);
+}
+
+lm_status lm_cpu_cummin(const void *args, lm_tensor *const *out) {
+  const lm_cummin_args *a = args;
+  return scan_along(LM_SCAN_MIN, a->x, NULL, a->dim, false, out, 2);
+}

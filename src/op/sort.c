@@ -1,0 +1,204 @@
+/* Order along a dim: topk and sort, the k-th and the medians, each with their places; places in sorted rows. */
+#include <string.h>
+
+#include "op/check.h"
+
+/* NaN counts as the largest; equal values keep their order. */
+lm_status lm_op_topk(const lm_topk_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *result[2] = {NULL, NULL};
+  int dim;
+  int64_t size[LM_MAX_DIMS];
+  TRY(lm_dim("topk", a->dim == LM_NO_DIM ? -1 : a->dim, a->x->ndim, &dim));
+  TRY(lm_lines_of(a->x, LM_NO_DTYPE, &x));
+  if (a->k < 0 || a->k > x->size[dim]) {
+    status = lm_fail(LM_E_ARG, "topk: k is %lld; dim %d of %s has %lld entries", (long long)a->k, dim + 1,
+                     lm_shape_of(a->x), (long long)x->size[dim]);
+    goto done;
+  }
+  memcpy(size, x->size, sizeof size);
+  size[dim] = a->k;
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(LM_I64, x->device, x->ndim, size, LM_CONTIGUOUS, &result[1]));
+  if (result[0]->numel > 0) {
+    lm_topk_args args = {.x = x, .k = a->k, .dim = dim, .largest = a->largest, .sorted = a->sorted};
+    TRY(lm_dispatch(LM_OP_topk, x->device, &args, result));
+  }
+  for (int i = 0; i < 2; i++) {
+    if (a->x->ndim == 0 && a->k == 1) result[i]->ndim = 0;
+    out[i] = result[i];
+    result[i] = NULL;
+  }
+done:
+  lm_release(x);
+  lm_release(result[0]);
+  lm_release(result[1]);
+  return status;
+}
+
+/* What topk gives of all elements: stable, and NaN counts as the largest. */
+lm_status lm_op_sort(const lm_sort_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  int dim;
+  TRY(lm_dim("sort", a->dim == LM_NO_DIM ? -1 : a->dim, a->x->ndim, &dim));
+  int64_t n = a->x->ndim == 0 ? 1 : a->x->size[dim];
+  TRY(lm_op_topk(&(lm_topk_args){.x = a->x, .k = n, .dim = dim, .largest = a->descending, .sorted = true}, out));
+done:
+  return status;
+}
+
+/* ---- one of each line */
+
+/* args: the op's struct, into whose *x and *dim goes what the slot reads. k: of kthvalue, else 1. */
+static lm_status pick(lm_op_id op, void *args, lm_tensor **x, int64_t *dim, int64_t k, bool keepdim, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *given = *x, *lines = NULL, *result[2] = {NULL, NULL};
+  int along;
+  int64_t size[LM_MAX_DIMS];
+  TRY(lm_dim(lm_ops[op].name, *dim == LM_NO_DIM ? -1 : *dim, given->ndim, &along));
+  TRY(lm_lines_of(given, LM_NO_DTYPE, &lines));
+  if (op == LM_OP_kthvalue && (k < 1 || k > lines->size[along])) {
+    status = lm_fail(LM_E_ARG, "kthvalue: k is %lld; dim %d of %s has %lld entries, from 1", (long long)k, along + 1,
+                     lm_shape_of(given), (long long)lines->size[along]);
+    goto done;
+  }
+  if (lines->size[along] == 0) {
+    status = lm_fail(LM_E_SHAPE, "%s: dim %d of %s has no elements to choose from", lm_ops[op].name, along + 1,
+                     lm_shape_of(given));
+    goto done;
+  }
+  memcpy(size, lines->size, sizeof size);
+  size[along] = 1;
+  TRY(lm_tensor_empty((lm_dtype)given->dtype, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[0]));
+  TRY(lm_tensor_empty(LM_I64, given->device, lines->ndim, size, LM_CONTIGUOUS, &result[1]));
+  *x = lines;
+  *dim = along;
+  if (result[0]->numel > 0) TRY(lm_dispatch(op, lines->device, args, result));
+  for (int i = 0; i < 2; i++) {
+    for (int d = along; (!keepdim || given->ndim == 0) && d + 1 < result[i]->ndim; d++) {
+      result[i]->size[d] = result[i]->size[d + 1];
+      result[i]->stride[d] = result[i]->stride[d + 1];
+    }
+    if (!keepdim || given->ndim == 0) result[i]->ndim--;
+    out[i] = result[i];
+    result[i] = NULL;
+  }
+done:
+  lm_release(lines);
+  lm_release(result[0]);
+  lm_release(result[1]);
+  return status;
+}
+
+lm_status lm_op_kthvalue(const lm_kthvalue_args *a, lm_tensor **out) {
+  lm_kthvalue_args args = *a;
+  return pick(LM_OP_kthvalue, &args, &args.x, &args.dim, a->k, a->keepdim, out);
+}
+
+lm_status lm_op_median_dim(const lm_median_dim_args *a, lm_tensor **out) {
+  lm_median_dim_args args = *a;
+  return pick(LM_OP_median_dim, &args, &args.x, &args.dim, 1, a->keepdim, out);
+}
+
+lm_status lm_op_nanmedian_dim(const lm_nanmedian_dim_args *a, lm_tensor **out) {
+  lm_nanmedian_dim_args args = *a;
+  return pick(LM_OP_nanmedian_dim, &args, &args.x, &args.dim, 1, a->keepdim, out);
+}
+
+/* Of all elements, as one line; NaN of none. */
+static lm_status median_of_all(lm_tensor *x, bool without_nan, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *packed = NULL, *line = NULL, *result[2] = {NULL, NULL};
+  if (x->numel == 0 && lm_dtype_is_float((lm_dtype)x->dtype)) {
+    lm_tensor *nan = NULL;
+    TRY(lm_tensor_number(NAN, &nan));
+    status = lm_op_full(
+        &(lm_full_args){.size = {.n = 0}, .value = nan, .dtype = (lm_dtype)x->dtype, .device = x->device}, out);
+    lm_release(nan);
+    goto done;
+  }
+  if (lm_is_contiguous(x)) {
+    packed = lm_retain(x);
+  } else {
+    TRY(lm_op_clone(&(lm_clone_args){.x = x, .memory_format = LM_CONTIGUOUS}, &packed));
+  }
+  TRY(lm_op_view(&(lm_view_args){.x = packed, .size = {1, {x->numel}}}, &line));
+  if (without_nan) {
+    TRY(lm_op_nanmedian_dim(&(lm_nanmedian_dim_args){.x = line, .dim = 0}, result));
+  } else {
+    TRY(lm_op_median_dim(&(lm_median_dim_args){.x = line, .dim = 0}, result));
+  }
+  *out = result[0];
+  result[0] = NULL;
+done:
+  lm_release(packed);
+  lm_release(line);
+  lm_release(result[0]);
+  lm_release(result[1]);
+  return status;
+}
+
+lm_status lm_op_median_all(const lm_median_all_args *a, lm_tensor **out) { return median_of_all(a->x, false, out); }
+lm_status lm_op_nanmedian_all(const lm_nanmedian_all_args *a, lm_tensor **out) {
+  return median_of_all(a->x, true, out);
+}
+
+/* ---- searching */
+
+static lm_status contiguous_in(lm_tensor *t, lm_dtype dtype, lm_device device, lm_tensor **out) {
+  if ((lm_dtype)t->dtype == dtype && t->device == device && lm_is_contiguous(t)) {
+    *out = lm_retain(t);
+    return LM_OK;
+  }
+  return lm_op_to_copy(&(lm_to_copy_args){.x = t, .dtype = dtype, .device = device, .memory_format = LM_CONTIGUOUS},
+                       out);
+}
+
+/* One row for all values, or as many rows as the values have, each for its own. */
+static lm_status check_rows(const lm_tensor *rows, const lm_tensor *x) {
+  bool fits = rows->ndim == 1 || rows->ndim == x->ndim;
+  if (rows->ndim == 0) return lm_fail(LM_E_SHAPE, "searchsorted: sorted_sequence has to have a dim, is one number");
+  for (int d = 0; fits && rows->ndim > 1 && d < x->ndim - 1; d++) fits = rows->size[d] == x->size[d];
+  if (fits) return LM_OK;
+  return lm_fail(
+      LM_E_SHAPE,
+      "searchsorted: sorted_sequence is %s and x is %s; it has to be one row, or of the same sizes but for the "
+      "last",
+      lm_shape_of(rows), lm_shape_of(x));
+}
+
+/* The slot gets contiguous tensors of one dtype of float32, float64 and int64. */
+lm_status lm_op_searchsorted(const lm_searchsorted_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *given[] = {a->sorted_sequence, a->x}, *ordered = NULL, *rows = NULL, *x = NULL, *result = NULL;
+  TRY(lm_check_same_device(LM_OP_searchsorted, 2, given));
+  TRY(check_rows(a->sorted_sequence, a->x));
+  if (a->right && a->side == LM_SIDE_LEFT) {
+    return lm_fail(LM_E_ARG, "searchsorted: right is set and side is 'left'; give one of the two");
+  }
+  lm_device device = a->sorted_sequence->device;
+  lm_dtype dtype = lm_result_type(2, given);
+  dtype = dtype == LM_F64 ? LM_F64 : lm_dtype_is_float(dtype) ? LM_F32 : LM_I64;
+  if (a->sorter) {
+    if (!lm_same_shape(a->sorter, a->sorted_sequence)) {
+      return lm_fail(LM_E_SHAPE, "searchsorted: sorter is %s, sorted_sequence %s; their sizes have to be equal",
+                     lm_shape_of(a->sorter), lm_shape_of(a->sorted_sequence));
+    }
+    TRY(lm_op_gather(&(lm_gather_args){.x = a->sorted_sequence, .dim = a->sorter->ndim - 1, .index = a->sorter},
+                     &ordered));
+  } else {
+    ordered = lm_retain(a->sorted_sequence);
+  }
+  TRY(contiguous_in(ordered, dtype, device, &rows));
+  TRY(contiguous_in(a->x, dtype, device, &x));
+  TRY(lm_tensor_empty(LM_I64, device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  lm_searchsorted_args args = {.sorted_sequence = rows, .x = x, .right = a->right || a->side == LM_SIDE_RIGHT};
+  if (result->numel > 0) TRY(lm_dispatch(LM_OP_searchsorted, device, &args, &result));
+  TRY(contiguous_in(result, a->out_int32 ? LM_I32 : LM_I64, device, out));
+done:
+  lm_release(ordered);
+  lm_release(rows);
+  lm_release(x);
+  lm_release(result);
+  return status;
+}
