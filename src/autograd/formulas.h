@@ -69,7 +69,11 @@ lm_tensor *lm_f_svd_grad(struct lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_ten
                          lm_tensor *vh);
 lm_tensor *lm_f_svdvals_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x);
 lm_tensor *lm_f_pinv_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, lm_tensor *x);
-lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *b);
+/* gr, gs: the gradients of the residuals and the singular values; y: the solution. */
+lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *gs, lm_tensor *x,
+                                  lm_tensor *b, lm_tensor *y);
+lm_tensor *lm_f_lstsq_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b,
+                                 lm_tensor *y);
 
 /* g [..., n / 2 + 1, 2] with the entries that stand for two of a real line's transform times factor. */
 lm_tensor *lm_f_fft_weighted(struct lm_expr *e, lm_tensor *g, int64_t n, double factor);

@@ -265,10 +265,28 @@ lm_tensor *lm_f_pinv_grad(lm_expr *e, lm_tensor *g, lm_tensor *y, lm_tensor *x) 
   return minus(e, r, mm(e, mm(e, kt, y), x));
 }
 
-lm_tensor *lm_f_lstsq_grad_matrix(lm_expr *e, lm_tensor *g, lm_tensor *x, lm_tensor *b) {
-  if (!g) return NULL;
-  lm_tensor *inverse = lm_e_linalg_pinv(e, x, NULL, NULL, false);
-  return inverse ? lm_f_pinv_grad(e, mm(e, g, turned(e, b)), inverse, x) : NULL;
+/* 2 (x y - b) o gr, what the residuals' gradient gr makes of their errors; gr is of no size where there are none. */
+static lm_tensor *on_errors(lm_expr *e, lm_tensor *gr, lm_tensor *x, lm_tensor *b, lm_tensor *y) {
+  if (!gr || gr->numel == 0) return NULL;
+  lm_tensor *errors = minus(e, mm(e, x, y), b);
+  return lm_e_mul(e, errors, lm_e_mul(e, as_row(e, gr), lm_e_number(e, 2)));
+}
+
+lm_tensor *lm_f_lstsq_grad_matrix(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *gs, lm_tensor *x, lm_tensor *b,
+                                  lm_tensor *y) {
+  lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
+  if (g) {
+    lm_tensor *inverse = lm_e_linalg_pinv(e, x, NULL, NULL, false);
+    result = inverse ? lm_f_pinv_grad(e, mm(e, g, turned(e, b)), inverse, x) : NULL;
+  }
+  if (gs && gs->numel > 0) result = plus(e, result, lm_f_svdvals_grad(e, gs, x));
+  return errors ? plus(e, result, mm(e, errors, turned(e, y))) : result;
+}
+
+lm_tensor *lm_f_lstsq_grad_right(lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b, lm_tensor *y) {
+  lm_tensor *errors = on_errors(e, gr, x, b, y), *result = NULL;
+  if (g) result = mm(e, turned(e, lm_e_linalg_pinv(e, x, NULL, NULL, false)), g);
+  return errors ? minus(e, result, errors) : result;
 }
 
 lm_tensor *lm_f_fft_weighted(lm_expr *e, lm_tensor *g, int64_t n, double factor) {

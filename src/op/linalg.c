@@ -177,11 +177,11 @@ done:
 }
 
 static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_tensor *LU) {
-  bool fits = pivots->dtype == LM_I32 && pivots->ndim == LU->ndim - 1;
+  bool fits = (pivots->dtype == LM_I32 || pivots->dtype == LM_I64) && pivots->ndim == LU->ndim - 1;
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];
   if (fits && pivots->size[LU->ndim - 2] == least(rows_of(LU), columns_of(LU)))
     return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)pivots, (lm_tensor *)LU});
-  return lm_fail(LM_E_SHAPE, "%s: pivots are %s %s; for %s they are int32 and one for each entry of the diagonal, as "
+  return lm_fail(LM_E_SHAPE, "%s: pivots are %s %s; for %s they are integers, one for each entry of the diagonal, as "
                  "linalg.lu_factor gives them", lm_ops[op].name, lm_dtype_name((lm_dtype)pivots->dtype),
                  lm_shape_of(pivots), lm_shape_of(LU));
 }

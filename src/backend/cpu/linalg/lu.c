@@ -134,7 +134,7 @@ static lm_status solve(const lm_tensor *A, const lm_tensor *pivots, const lm_ten
   lm_tensor *lu = NULL, *row = NULL;
   lm_bad_matrix bad;
   TRY(lm_column_major(A, &lu));
-  if (pivots && !lm_is_contiguous(pivots)) {
+  if (pivots && (pivots->dtype != LM_I32 || !lm_is_contiguous(pivots))) {
     TRY(lm_tensor_empty(LM_I32, pivots->device, pivots->ndim, pivots->size, LM_CONTIGUOUS, &row));
     TRY(lm_cpu_copy(pivots, row));
     pivots = row;

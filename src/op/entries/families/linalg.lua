@@ -108,14 +108,14 @@ op "linalg_svdvals" {
 }
 op "linalg_pinv" {
   "A", options = {"atol: scalar?", "rtol: scalar?", "hermitian = false"},
-  grad = {A = "pinv_grad(g, y, A)"},
+  grad = {A = "pinv_grad(g, y, A)", atol = "nil", rtol = "nil"},
   autocast = "keep",
   help = "the pseudoinverse [..., n, m]; singular values up to the larger of atol and rtol times the largest count as "
     .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
 }
 op "linalg_lstsq" {
   "A", "B", options = {"rcond: number = nan", "driver: lstsq_driver = gelsy"}, results = 4,
-  grad = {A = "lstsq_grad_matrix(g, A, B)", B = "matmul(transpose(linalg_pinv(A), -2, -1), g)"},
+  grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
   autocast = "keep",
   help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
     .. "singular values (of gelsd and gelss)",
