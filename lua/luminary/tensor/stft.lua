@@ -56,6 +56,18 @@ local function framed(x, n_fft, hop)
   return count == 1 and list[1] or ops.cat(list, 3)
 end
 
+-- x [b, n] with `half` more samples on both sides.
+local function padded(x, half, mode)
+  local n = x.shape[2]
+  if mode ~= "reflect" or n <= half or half == 0 then
+    return ops.squeeze(ops.pad(ops.unsqueeze(x, 1), {half, half}, {mode = mode}), 1)
+  end
+  local function mirrored(first, last)
+    return ops.index_select(x, 2, ops.arange(first, last, -1, {dtype = "int64", device = x.device}))
+  end
+  return ops.cat({mirrored(half + 1, 1), x, mirrored(n - 1, n - 1 - half)}, 2)
+end
+
 --- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect" [,
 --- normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
 --- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
@@ -71,7 +83,7 @@ function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, n
   local y = x.ndim == 1 and ops.unsqueeze(x, 1) or x
   if center ~= false then
     local half = math.floor(n_fft / 2)
-    y = ops.squeeze(ops.pad(ops.unsqueeze(y, 1), {half, half}, {mode = pad_mode or "reflect"}), 1)
+    y = padded(y, half, pad_mode or "reflect")
   end
   if y.shape[2] < n_fft then
     fail("%s: x has %d samples%s, and n_fft is %d", who, y.shape[2], center ~= false and " with padding" or "", n_fft)

@@ -11,9 +11,6 @@
   void s##name##_(__VA_ARGS__);   \
   void d##name##_(__VA_ARGS__)
 LM_LAPACK(getrf, const int *m, const int *n, void *a, const int *lda, int *ipiv, int *info);
-LM_LAPACK(getri, const int *n, void *a, const int *lda, const int *ipiv, void *work, const int *lwork, int *info);
-LM_LAPACK(getrs, const char *trans, const int *n, const int *nrhs, const void *a, const int *lda, const int *ipiv,
-          void *b, const int *ldb, int *info, size_t);
 LM_LAPACK(laswp, const int *n, void *a, const int *lda, const int *k1, const int *k2, const int *ipiv, const int *incx);
 LM_LAPACK(potrf, const char *uplo, const int *n, void *a, const int *lda, int *info, size_t);
 LM_LAPACK(trsm, const char *side, const char *uplo, const char *trans, const char *diag, const int *m, const int *n,
@@ -66,6 +63,7 @@ static inline void lm_scalar_put(lm_dtype dtype, void *values, int64_t i, double
 
 /* One matrix of a batch, with `work` bytes of room; LAPACK's info, 0 if all is well. */
 typedef int lm_matrix_fn(const void *job, int64_t i, char *work);
+enum { LM_FAILED = -999 }; /* in place of info: it was not LAPACK that failed */
 /* What went wrong first in a batch. */
 typedef struct lm_bad_matrix {
   int info;

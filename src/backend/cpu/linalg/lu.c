@@ -2,16 +2,14 @@
 #include <math.h>
 #include <string.h>
 
-#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/linalg/recursive.h"
 
 typedef struct lu_job {
   lm_dtype dtype;
   int m, n, k;          /* k columns of right sides */
   const lm_tensor *lu;  /* where the factors go: dense */
   const lm_tensor *pivots, *b;
-  const char *trans;
-  bool check;
-  int lwork;
+  bool check, turned;
   const lm_tensor *det, *sign;
 } lu_job;
 
@@ -19,41 +17,15 @@ static int at_least_1(int64_t n) { return n > 1 ? (int)n : 1; }
 
 static lm_status singular(const char *arg, const lm_tensor *x, lm_bad_matrix bad) {
   if (bad.at < 0) return LM_OK;
+  if (bad.info == LM_FAILED) return lm_fail(LM_E_OOM, "%s: a product of matrices failed", lm_op_running());
   return lm_fail(LM_E_ARG, "%s: %s is singular: entry %d of the diagonal of its factor U is 0", lm_op_running(),
                  lm_matrix_words(arg, x, bad.at), bad.info);
 }
 
 static int factor(const lu_job *j, int64_t i, int *pivots) {
-  int info = 0, ld = at_least_1(j->m);
-  LM_CALL(j->dtype, getrf, &j->m, &j->n, lm_matrix_at(j->lu, i), &ld, pivots, &info);
-  return info;
-}
-
-static int invert_one(const void *job, int64_t i, char *work) {
-  const lu_job *j = job;
-  int *pivots = (int *)work, info = factor(j, i, pivots);
-  if (info != 0) return info;
-  LM_CALL(j->dtype, getri, &j->n, lm_matrix_at(j->lu, i), &j->n, pivots, work + (size_t)(j->n + 2) / 2 * 8, &j->lwork,
-          &info);
-  return info;
-}
-
-lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
-  lm_status status;
-  const lm_tensor *x = ((const lm_inverse_args *)args)->x;
-  lm_bad_matrix bad;
-  lu_job j = {.dtype = (lm_dtype)x->dtype, .n = (int)x->size[x->ndim - 1], .lu = out[0], .lwork = -1};
-  lm_scalar answer;
-  int info;
-  j.m = j.n;
-  TRY(lm_cpu_copy(x, out[0]));
-  LM_CALL(j.dtype, getri, &j.n, out[0]->data, &j.n, &info, &answer, &j.lwork, &info);
-  j.lwork = lm_work_size(j.dtype, &answer);
-  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * j.n * j.n * j.n,
-                     (size_t)(j.n + 2) / 2 * 8 + (size_t)j.lwork * lm_dtype_size(j.dtype), invert_one, &j, &bad));
-  status = singular("x", x, bad);
-done:
-  return status;
+  int info = 0;
+  lm_status status = lm_factor_lu(j->dtype, j->m, j->n, lm_matrix_at(j->lu, i), at_least_1(j->m), pivots, &info);
+  return status == LM_OK ? info : LM_FAILED;
 }
 
 static int det_one(const void *job, int64_t i, char *work) {
@@ -121,14 +93,22 @@ static int solve_one(const void *job, int64_t i, char *work) {
   int info = 0, ld = at_least_1(j->n), *pivots = j->pivots ? lm_vector_at(j->pivots, i) : (int *)work;
   if (!j->pivots) info = factor(j, i, pivots);
   if (info != 0 || j->k == 0) return info;
-  LM_CALL(j->dtype, getrs, j->trans, &j->n, &j->k, lm_matrix_at(j->lu, i), &ld, pivots, lm_matrix_at(j->b, i), &ld,
-          &info, 1);
-  return info;
+  void *lu = lm_matrix_at(j->lu, i), *b = lm_matrix_at(j->b, i);
+  lm_triangle lower = {.dtype = j->dtype, .turned = j->turned, .ones = true}, upper = lower;
+  upper.upper = true;
+  upper.ones = false;
+  int first = 1, step = j->turned ? -1 : 1;
+  lm_status status = LM_OK;
+  if (!j->turned) LM_CALL(j->dtype, laswp, &j->k, b, &ld, &first, &j->n, pivots, &step);
+  status = lm_solve_triangle(j->turned ? &upper : &lower, j->n, j->k, lu, ld, b, ld);
+  if (status == LM_OK) status = lm_solve_triangle(j->turned ? &lower : &upper, j->n, j->k, lu, ld, b, ld);
+  if (j->turned) LM_CALL(j->dtype, laswp, &j->k, b, &ld, &first, &j->n, pivots, &step);
+  return status == LM_OK ? 0 : LM_FAILED;
 }
 
 /* Of column-major factors (or the matrix): X in the memory of `out`, column-major with `left`, else row-major, so that
  * LAPACK sees the transposed equation. */
-static lm_status solve(const lm_tensor *A, const lm_tensor *pivots, const lm_tensor *B, bool left, bool adjoint,
+static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *pivots, const lm_tensor *B, bool left, bool adjoint,
                        lm_tensor *out) {
   lm_status status;
   lm_tensor *lu = NULL, *row = NULL;
@@ -143,19 +123,35 @@ static lm_status solve(const lm_tensor *A, const lm_tensor *pivots, const lm_ten
   int n = (int)A->size[A->ndim - 1];
   lu_job j = {.dtype = (lm_dtype)A->dtype, .m = n, .n = n, .lu = lu, .pivots = pivots, .b = out};
   j.k = (int)out->size[left ? out->ndim - 1 : out->ndim - 2];
-  j.trans = left == adjoint ? "T" : "N";
+  j.turned = left == adjoint;
   TRY(lm_each_matrix(lm_matrix_count(out), (double)n * n * (n + 2.0 * j.k), sizeof(int) * (size_t)n, solve_one, &j,
                      &bad));
-  status = singular("A", A, bad);
+  status = singular(arg, A, bad);
 done:
   lm_release(lu);
   lm_release(row);
   return status;
 }
 
+/* By LU, with the identity on the right side, in the memory of the result. */
+lm_status lm_cpu_inverse(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_tensor *x = ((const lm_inverse_args *)args)->x;
+  int64_t n = x->size[x->ndim - 1];
+  lm_tensor *identity = NULL;
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &identity));
+  memset(identity->data, 0, lm_nbytes(identity));
+  for (int64_t i = 0; i < lm_matrix_count(x); i++)
+    for (int64_t d = 0; d < n; d++) lm_scalar_put((lm_dtype)x->dtype, lm_matrix_at(identity, i), d * (n + 1), 1);
+  status = solve("x", x, NULL, identity, false, false, out[0]); /* X A = I: row-major, as the result is */
+done:
+  lm_release(identity);
+  return status;
+}
+
 lm_status lm_cpu_linalg_solve(const void *args, lm_tensor *const *out) {
   const lm_linalg_solve_args *a = args;
-  return solve(a->A, NULL, a->B, a->left, false, out[0]);
+  return solve("A", a->A, NULL, a->B, a->left, false, out[0]);
 }
 
 /* Pivots may come from anywhere: each has to name a row at or below its own. */
@@ -180,7 +176,7 @@ lm_status lm_cpu_linalg_lu_solve(const void *args, lm_tensor *const *out) {
   lm_status status;
   const lm_linalg_lu_solve_args *a = args;
   TRY(check_pivots(a->pivots, a->LU->size[a->LU->ndim - 1]));
-  status = solve(a->LU, a->pivots, a->B, a->left, a->adjoint, out[0]);
+  status = solve("LU", a->LU, a->pivots, a->B, a->left, a->adjoint, out[0]);
 done:
   return status;
 }

@@ -1,13 +1,14 @@
 /* Cholesky factors, and solutions by a triangle. */
 #include <string.h>
 
-#include "backend/cpu/linalg/lapack.h"
+#include "backend/cpu/linalg/recursive.h"
 
 typedef struct triangle_job {
   lm_dtype dtype;
-  int n, m, k;
+  int n, k;
   const lm_tensor *a, *b;
-  const char *uplo, *side, *trans, *diag;
+  const char *uplo;
+  lm_triangle triangle;
 } triangle_job;
 
 static int cholesky_one(const void *job, int64_t i, char *work) {
@@ -43,11 +44,10 @@ done:
 
 static int triangular_one(const void *job, int64_t i, char *work) {
   const triangle_job *j = job;
-  lm_scalar one = lm_scalar_of(j->dtype, 1);
   (void)work;
-  LM_CALL(j->dtype, trsm, j->side, j->uplo, j->trans, j->diag, &j->m, &j->k, &one, lm_matrix_at(j->a, i), &j->n,
-          lm_matrix_at(j->b, i), &j->m, 1, 1, 1, 1);
-  return 0;
+  lm_status status =
+      lm_solve_triangle(&j->triangle, j->n, j->k, lm_matrix_at(j->a, i), j->n, lm_matrix_at(j->b, i), j->n);
+  return status == LM_OK ? 0 : LM_FAILED;
 }
 
 /* A is row-major, so LAPACK sees its transposed and is asked to take that one's. Without `left` X is row-major too:
@@ -60,10 +60,11 @@ lm_status lm_cpu_linalg_solve_triangular(const void *args, lm_tensor *const *out
   double n = (double)a->A->size[a->A->ndim - 1];
   TRY(lm_row_major(a->A, &A));
   TRY(lm_cpu_copy(a->B, X));
-  triangle_job j = {.dtype = (lm_dtype)A->dtype, .n = (int)n, .m = (int)n, .a = A, .b = X, .side = "L",
-                    .uplo = a->upper ? "L" : "U", .trans = a->left ? "T" : "N", .diag = a->unitriangular ? "U" : "N"};
+  triangle_job j = {.dtype = (lm_dtype)A->dtype, .n = (int)n, .a = A, .b = X};
+  j.triangle = (lm_triangle){j.dtype, !a->upper, a->left, a->unitriangular};
   j.k = (int)X->size[a->left ? X->ndim - 1 : X->ndim - 2];
   TRY(lm_each_matrix(lm_matrix_count(X), n * n * j.k, 0, triangular_one, &j, &bad));
+  if (bad.at >= 0) status = lm_fail(LM_E_OOM, "linalg_solve_triangular: a product of matrices failed");
 done:
   lm_release(A);
   return status;
