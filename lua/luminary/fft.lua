@@ -1,5 +1,5 @@
---- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has a
---- last dim of 2, real and imaginary parts, as torch.view_as_real shows them. `dim` counts the other dims, from 1, or
+--- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has
+--- a last dim of 2, real and imaginary parts, as torch.view_as_real shows them. `dim` counts the other dims, from 1, or
 --- from -1 at the last of them. float32 and float64, computed on the CPU: tensors of other devices go there and back.
 ---
 --- n, or s for several dims, makes lines that long before the transform, by zeros or by leaving the end out. norm is
@@ -101,8 +101,8 @@ function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, tru
 -- The conjugate of pairs.
 local function conjugate(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
 
---- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): the real transform of a line whose second half are conjugates of
---- the first, x [..., n / 2 + 1, 2].
+--- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): the real transform of a line whose second half are conjugates
+--- of the first, x [..., n / 2 + 1, 2].
 function fft.hfft(x, n, dim, norm)
   return to_real("hfft", conjugate((signal("hfft", x, true))), n, dim, norm, false)
 end

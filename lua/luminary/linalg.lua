@@ -149,8 +149,8 @@ local function with_pivots(who, pivot)
   if pivot == false then fail("%s: pivot = false is not in this version", who) end
 end
 
---- linalg.lu_factor(A [, {pivot = true}]): L (below the diagonal, where it has ones) and U in one matrix, and the pivots, int32: row i was
---- exchanged with row pivots[i]. For linalg.lu_solve and lm.lu_unpack.
+--- linalg.lu_factor(A [, {pivot = true}]): L (below the diagonal, where it has ones) and U in one matrix, and the
+--- pivots, int32: row i was exchanged with row pivots[i]. For linalg.lu_solve and lm.lu_unpack.
 function linalg.lu_factor(A, pivot)
   with_pivots("lu_factor", pivot)
   return ops.linalg_lu_factor(A)
@@ -168,7 +168,8 @@ function linalg.lu_solve(LU, pivots, B, left, adjoint)
   return ops.linalg_lu_solve(LU, pivots, B, {left = left, adjoint = adjoint})
 end
 
---- linalg.tensorinv(A [, ind = 2]): the inverse of tensordot by A: A's first ind dims have as many elements as the rest.
+--- linalg.tensorinv(A [, ind = 2]): the inverse of tensordot by A: A's first ind dims have as many elements as the
+--- rest.
 function linalg.tensorinv(A, ind)
   arg("tensorinv", "A", A, "tensor")
   ind = arg("tensorinv", "ind", ind or 2, "count")
@@ -205,8 +206,8 @@ function linalg.tensorsolve(A, B, dims)
 end
 
 --- linalg.lstsq(A, B [, rcond [, {driver = "gelsy"}]]): X that makes |A X - B| least, and its residuals, A's ranks and
---- singular values as far as the driver ("gels", "gelsy", "gelsd", "gelss") has them; what it has not is empty. B may be
---- a batch of vectors. Singular values up to rcond times the largest count as 0.
+--- singular values as far as the driver ("gels", "gelsy", "gelsd", "gelss") has them; what it has not is empty. B may
+--- be a batch of vectors. Singular values up to rcond times the largest count as 0.
 function linalg.lstsq(A, B, rcond, driver)
   arg("lstsq", "A", A, "tensor")
   arg("lstsq", "B", B, "tensor")
@@ -226,8 +227,8 @@ end
 
 -- ---- factorizations
 
---- linalg.cholesky(A [, {upper = false}]): lower triangular L with L L^T = A; an error that names the matrix that is not
---- positive definite. lm.cholesky.
+--- linalg.cholesky(A [, {upper = false}]): lower triangular L with L L^T = A; an error that names the matrix that is
+--- not positive definite. lm.cholesky.
 function linalg.cholesky(A, upper) return ops.cholesky(A, {upper = upper}) end
 
 --- linalg.qr(A [, mode = "reduced"]): Q with orthonormal columns and upper triangular R, A = Q R. "complete": Q is
@@ -252,8 +253,8 @@ function linalg.svdvals(A) return ops.linalg_svdvals(A) end
 
 linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_exp
 
---- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): how many singular values (of hermitian A, absolute
---- eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
+--- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): how many singular values (of hermitian A,
+--- absolute eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
 function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
   arg("matrix_rank", "A", A, "tensor")
   return core.no_grad(function()

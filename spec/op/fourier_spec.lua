@@ -156,7 +156,8 @@ describe("stft", function()
     assert.same({ 5, 17, 2 }, y.shape)
     near(fft.rfft(x:slice(1, 1, 8)), y:select(2, 1))
     near(x, y:istft(8, { center = false }))
-    near(lm.stft(x, 8, { pad_mode = "constant" }):select(2, 1), fft.rfft(lm.cat { lm.zeros({ 4 }, double), x:slice(1, 1, 4) }))
+    local first = lm.cat { lm.zeros({ 4 }, double), x:slice(1, 1, 4) }
+    near(fft.rfft(first), lm.stft(x, 8, { pad_mode = "constant" }):select(2, 1))
   end)
 
   it("refuses what does not fit", function()
@@ -180,7 +181,8 @@ describe("windows", function()
     near(lm.tensor { 0, 0.34, 1, 0.34 }, lm.blackman_window(4), 1e-7)
     near(lm.tensor { 0, 0.5, 1, 0.5 }, lm.bartlett_window(4), 1e-7)
     -- I0(12 sqrt(3 / 4)) / I0(12), I0(0) / I0(12): torch.kaiser_window(4, dtype=torch.float64)
-    near(lm.tensor({ 5.2773441320097665e-05, 0.2156727447589671, 1, 0.2156727447589671 }, double), lm.kaiser_window(4, double), 1e-12)
+    local kaiser = { 5.2773441320097665e-05, 0.2156727447589671, 1, 0.2156727447589671 }
+    near(lm.tensor(kaiser, double), lm.kaiser_window(4, double), 1e-12)
     for _, name in ipairs { "hann", "hamming", "blackman", "bartlett", "kaiser" } do
       local window = lm[name .. "_window"]
       assert.same({ 1 }, window(1):totable())

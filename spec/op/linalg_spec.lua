@@ -1,5 +1,5 @@
--- Linear algebra beside spec/op/op_cases.lua: factors multiply to what they are of, gradients of what is only defined for
--- some matrices, lm.linalg's and lm's own functions, messages that name the matrix of a batch.
+-- Linear algebra beside spec/op/op_cases.lua: factors multiply to what they are of, gradients of what is only defined
+-- for some matrices, lm.linalg's and lm's own functions, messages that name the matrix of a batch.
 local lm = require "luminary"
 local la = lm.linalg
 
@@ -42,12 +42,14 @@ describe("linear algebra", function()
         q, r = la.qr(a, "complete")
         near(a, q:matmul(r))
         near(r, select(2, la.qr(a, { mode = "complete" })))
-        local u, s, vh, v = la.svd(a, { full_matrices = false })
+        local _
+        local u, s, vh = la.svd(a, { full_matrices = false })
         near(a, (u * s:unsqueeze(-2)):matmul(vh))
         near(s, la.svdvals(a))
+        local v
         u, s, v = lm.svd(a)
         near(a, (u * s:unsqueeze(-2)):matmul(turned(v)))
-        u, s, vh = la.svd(a)
+        u, _, vh = la.svd(a)
         near(eye(u.shape[u.ndim]):expand(u.shape), u:matmul(turned(u)))
         near(eye(vh.shape[vh.ndim]):expand(vh.shape), vh:matmul(turned(vh)))
         local p, l
@@ -132,8 +134,8 @@ describe("linear algebra", function()
     assert.equal(1, la.matrix_rank(lm.tensor { { 1, 0 }, { 0, 0.1 } }, { atol = lm.tensor(0.2) }):item())
     near(lm.tensor(4, double), la.cond(lm.tensor({ { 4, 0 }, { 0, 1 } }, double)))
     near(lm.tensor(5 * 1.25, double), la.cond(lm.tensor({ { 4, 0 }, { 0, 1 } }, double), "nuc"))
-    near(lm.tensor({ 5, 2 }, double), la.norm(lm.tensor({ { { 4, 0 }, { 0, 1 } }, { { 1, 0 }, { 0, 1 } } }, double), "nuc",
-      { 2, 3 }))
+    local two = lm.tensor({ { { 4, 0 }, { 0, 1 } }, { { 1, 0 }, { 0, 1 } } }, double)
+    near(lm.tensor({ 5, 2 }, double), la.norm(two, "nuc", { 2, 3 }))
     assert.same({ { 1, 2, 4 }, { 1, 3, 9 } }, la.vander(lm.tensor { 2, 3 }, 3):totable())
     assert.same({ { 4, 2, 1 }, { 9, 3, 1 } }, lm.vander(lm.tensor { 2, 3 }, 3):totable())
     local t = random(2, 3, 6)

@@ -1,5 +1,5 @@
-/* Gradients of linear algebra and of Fourier transforms, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is the transposed, o the
- * elementwise product. NULL is zero. */
+/* Gradients of linear algebra and of Fourier transforms, after PyTorch's torch/csrc/autograd/FunctionsManual.cpp; T is
+ * the transposed, o the elementwise product. NULL is zero. */
 #include "autograd/expr.h"
 #include "autograd/formulas.h"
 
@@ -158,7 +158,8 @@ lm_tensor *lm_f_qr_grad(lm_expr *e, lm_tensor *gq, lm_tensor *gr, lm_tensor *q, 
   if (!gq && !gr) return NULL;
   if (mode == LM_QR_R || (mode == LM_QR_COMPLETE && q && rows_of(q) > columns_of(r))) {
     lm_e_ok(e, lm_fail(LM_E_ARG, "linalg_qr: mode '%s'%s has no gradient; use 'reduced'",
-                       mode == LM_QR_R ? "r" : "complete", mode == LM_QR_R ? "" : " of a matrix with more rows than columns"));
+                       mode == LM_QR_R ? "r" : "complete",
+                       mode == LM_QR_R ? "" : " of a matrix with more rows than columns"));
     return NULL;
   }
   int64_t m = rows_of(q), n = columns_of(r);

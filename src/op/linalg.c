@@ -13,7 +13,8 @@ static lm_status check_matrix(lm_op_id op, const char *arg, const lm_tensor *x, 
   if (x->dtype != LM_F32 && x->dtype != LM_F64)
     return lm_fail(LM_E_DTYPE, "%s: %s has to be float32 or float64, got %s; use :float()", name, arg,
                    lm_dtype_name((lm_dtype)x->dtype));
-  if (x->ndim < 2) return lm_fail(LM_E_SHAPE, "%s: %s is %s; it has to be a matrix or a batch of them", name, arg, lm_shape_of(x));
+  if (x->ndim < 2)
+    return lm_fail(LM_E_SHAPE, "%s: %s is %s; it has to be a matrix or a batch of them", name, arg, lm_shape_of(x));
   int64_t m = x->size[x->ndim - 2], n = x->size[x->ndim - 1];
   if (square && m != n)
     return lm_fail(LM_E_SHAPE, "%s: %s is %s; it has to be a square matrix or a batch of them", name, arg,
@@ -37,8 +38,7 @@ static lm_status new_matrices(const lm_tensor *like, int nbatch, const int64_t *
   memcpy(size, batch, sizeof *size * (size_t)nbatch);
   size[nbatch] = m;
   size[nbatch + 1] = n;
-  lm_status status =
-      lm_tensor_empty((lm_dtype)like->dtype, like->device, nbatch + 2, size, LM_CONTIGUOUS, out);
+  lm_status status = lm_tensor_empty((lm_dtype)like->dtype, like->device, nbatch + 2, size, LM_CONTIGUOUS, out);
   if (status == LM_OK && order == COLUMNS) {
     (*out)->stride[nbatch] = 1;
     (*out)->stride[nbatch + 1] = m > 0 ? m : 1;
@@ -181,9 +181,10 @@ static lm_status check_pivots(lm_op_id op, const lm_tensor *pivots, const lm_ten
   for (int d = 0; fits && d < LU->ndim - 2; d++) fits = pivots->size[d] == LU->size[d];
   if (fits && pivots->size[LU->ndim - 2] == least(rows_of(LU), columns_of(LU)))
     return lm_check_same_device(op, 2, (lm_tensor *[]){(lm_tensor *)pivots, (lm_tensor *)LU});
-  return lm_fail(LM_E_SHAPE, "%s: pivots are %s %s; for %s they are integers, one for each entry of the diagonal, as "
-                 "linalg.lu_factor gives them", lm_ops[op].name, lm_dtype_name((lm_dtype)pivots->dtype),
-                 lm_shape_of(pivots), lm_shape_of(LU));
+  return lm_fail(LM_E_SHAPE,
+                 "%s: pivots are %s %s; for %s they are integers, one for each entry of the diagonal, as "
+                 "linalg.lu_factor gives them",
+                 lm_ops[op].name, lm_dtype_name((lm_dtype)pivots->dtype), lm_shape_of(pivots), lm_shape_of(LU));
 }
 
 lm_status lm_op_linalg_lu_solve(const lm_linalg_lu_solve_args *a, lm_tensor **out) {

@@ -65,12 +65,12 @@ other.luminary = with(pairs_of([[
   dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
   fmod frac fx gcd gru heaviside histogram hsplit imag real index_copy index_fill
   initial_seed instance_norm int8 int16 uint16 isin isneginf isposinf kthvalue layer_norm_ lgamma
-  log10 log2 logaddexp logcumsumexp logical_xor logit lstm masked_select 
+  log10 log2 logaddexp logcumsumexp logical_xor logit lstm masked_select
   matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
   polar prelu put quantile rad2deg randint_like renorm
   repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
   sinc solve special swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
-  tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms 
+  tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms
   vsplit xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",

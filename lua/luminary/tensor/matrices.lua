@@ -17,8 +17,8 @@ local function identities(x)
   return ops.expand(ops.eye(x.shape[x.ndim], {dtype = x.dtype, device = x.device}), x.shape)
 end
 
---- lm.svd(x [, some = true [, compute_uv = true]]): U, the singular values S in descending order, and V, with x =
---- U diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
+--- lm.svd(x [, some = true [, compute_uv = true]]): U, the singular values S in descending order, and V, with x = U
+--- diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
 --- lm.linalg.svd gives V transposed.
 function matrices.svd(x, some, compute_uv)
   if compute_uv == false then

@@ -68,11 +68,11 @@ local function padded(x, half, mode)
   return ops.cat({mirrored(half + 1, 1), x, mirrored(n - 1, n - 1 - half)}, 2)
 end
 
---- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect" [,
---- normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
+--- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
+--- [, normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
 --- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
---- frames, 2], real and imaginary parts; without onesided [..., n_fft, frames, 2]. center: frame i is around sample
---- i * hop_length, and x is padded by pad_mode. normalized: divided by the root of n_fft. return_complex is taken, and
+--- frames, 2], real and imaginary parts; without onesided [..., n_fft, frames, 2]. center: frame i is around sample i *
+--- hop_length, and x is padded by pad_mode. normalized: divided by the root of n_fft. return_complex is taken, and
 --- changes nothing: complex numbers are pairs here.
 function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
   local who = "stft"

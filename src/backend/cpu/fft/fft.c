@@ -17,8 +17,8 @@ static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapp
 }
 
 /* Transforms the block *a, with *b as room, and gives the one that has the result. */
-static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p,
-                               lm_fft_block a, lm_fft_block b) {
+static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p, lm_fft_block a,
+                               lm_fft_block b) {
   int64_t s = 1, left = p->n;
   const char *twiddle = p->twiddle;
   for (int i = 0; i < p->count; i++) {
@@ -101,11 +101,29 @@ static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, boo
                             lm_tensor *room) {
   lm_status status;
   int64_t n1 = p->first.n, n2 = p->second.n;
-  TRY(run_blocks(&(walk){.plan = p, .passes = &p->first, .lines = n2, .in = in, .in_entry = n2, .in_line = 1,
-                         .out = room->data, .out_entry = 1, .out_line = n1, .swap_in = inverse, .turned = true,
+  TRY(run_blocks(&(walk){.plan = p,
+                         .passes = &p->first,
+                         .lines = n2,
+                         .in = in,
+                         .in_entry = n2,
+                         .in_line = 1,
+                         .out = room->data,
+                         .out_entry = 1,
+                         .out_line = n1,
+                         .swap_in = inverse,
+                         .turned = true,
                          .scale = 1}));
-  TRY(run_blocks(&(walk){.plan = p, .passes = &p->second, .lines = n1, .in = room->data, .in_entry = n1, .in_line = 1,
-                         .out = out, .out_entry = n1, .out_line = 1, .swap_out = inverse, .scale = scale}));
+  TRY(run_blocks(&(walk){.plan = p,
+                         .passes = &p->second,
+                         .lines = n1,
+                         .in = room->data,
+                         .in_entry = n1,
+                         .in_line = 1,
+                         .out = out,
+                         .out_entry = n1,
+                         .out_line = 1,
+                         .swap_out = inverse,
+                         .scale = scale}));
 done:
   return status;
 }
@@ -171,9 +189,18 @@ lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int6
   size_t pair = 2 * lm_dtype_size(p->dtype);
   if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
   if (p->whole.n && (!p->first.n || lines >= W / 2)) {
-    return run_blocks(&(walk){.plan = p, .passes = &p->whole, .lines = lines, .in = in, .in_entry = 1,
-                              .in_line = in_step, .out = out, .out_entry = 1, .out_line = out_step,
-                              .swap_in = inverse, .swap_out = inverse, .scale = scale});
+    return run_blocks(&(walk){.plan = p,
+                              .passes = &p->whole,
+                              .lines = lines,
+                              .in = in,
+                              .in_entry = 1,
+                              .in_line = in_step,
+                              .out = out,
+                              .out_entry = 1,
+                              .out_line = out_step,
+                              .swap_in = inverse,
+                              .swap_out = inverse,
+                              .scale = scale});
   }
   TRY(scratch(pair * (size_t)p->n, &room));
   for (int64_t i = 0; i < lines; i++)

@@ -114,8 +114,8 @@ static lm_status make_halves(lm_fft_plan *p) {
 }
 
 static void drop(lm_fft_plan *p) {
-  void *parts[] = {p->whole.twiddle, p->first.twiddle, p->second.twiddle, p->lane, p->coarse, p->fine,
-                   p->chirp, p->filter, p->halves};
+  void *parts[] = {p->whole.twiddle, p->first.twiddle, p->second.twiddle, p->lane,  p->coarse,
+                   p->fine,          p->chirp,         p->filter,         p->halves};
   for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) lm_free(parts[i]);
   lm_fft_plan_done(p->powers);
   lm_free(p);

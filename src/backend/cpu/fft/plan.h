@@ -19,12 +19,12 @@ typedef struct lm_fft_passes {
 typedef struct lm_fft_plan {
   int64_t n;
   lm_dtype dtype;
-  bool real;           /* has `halves` */
-  int users;           /* the cache's lock */
-  uint64_t used;       /* when, for the cache */
+  bool real;     /* has `halves` */
+  int users;     /* the cache's lock */
+  uint64_t used; /* when, for the cache */
   lm_fft_passes whole, first, second;
-  void *lane;          /* first.n rows for lm_fft_loops.turn */
-  int64_t fine_count;  /* exp(-2 pi i a / n) is coarse[a / fine_count] times fine[a % fine_count] */
+  void *lane;         /* first.n rows for lm_fft_loops.turn */
+  int64_t fine_count; /* exp(-2 pi i a / n) is coarse[a / fine_count] times fine[a % fine_count] */
   double *coarse, *fine;
   struct lm_fft_plan *powers; /* Bluestein's */
   void *chirp, *filter;

@@ -20,7 +20,8 @@ struct lm_fft_loops {
   /* `lanes` lines that begin `line` pairs apart, with entries `entry` apart, into a block, and back times scale. */
   void (*load)(const void *in, int64_t entry, int64_t line, int64_t n, int lanes, lm_fft_block to);
   void (*store)(lm_fft_block from, int64_t entry, int64_t line, int64_t n, int lanes, double scale, void *out);
-  /* Row k of the block times pairs[k] times that of lane l: `lane` has LM_FFT_LANES real parts and as many imaginary ones for each row. */
+  /* Row k of the block times pairs[k] times that of lane l: `lane` has LM_FFT_LANES real parts and as many imaginary
+   * ones for each row. */
   void (*turn)(int64_t n, const void *pairs, const void *lane, lm_fft_block x);
   /* A line z of n / 2 pairs, the transform of a real line of even n read as pairs, becomes its n / 2 + 1 first entries
    * in place; and the other way. twiddle: exp(-2 pi i k / n), k up to n / 4. `join` reads x and writes z. */

@@ -76,8 +76,12 @@ lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
   const lm_tensor *x = a->A;
   lm_tensor *copy = NULL;
   lm_bad_matrix bad;
-  parts_job j = {.dtype = (lm_dtype)x->dtype, .item = lm_dtype_size((lm_dtype)x->dtype),
-                 .m = (int)x->size[x->ndim - 2], .n = (int)x->size[x->ndim - 1], .r = out[1], .lwork = -1};
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .m = (int)x->size[x->ndim - 2],
+                 .n = (int)x->size[x->ndim - 1],
+                 .r = out[1],
+                 .lwork = -1};
   lm_scalar answer = lm_scalar_of(j.dtype, 1), answer_q = answer;
   int info, ld = at_least_1(j.m), size, size_q;
   j.least = j.m < j.n ? j.m : j.n;
@@ -125,9 +129,15 @@ static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char 
   lm_bad_matrix bad;
   lm_scalar answer;
   int info;
-  parts_job j = {.dtype = (lm_dtype)x->dtype, .item = lm_dtype_size((lm_dtype)x->dtype),
-                 .n = (int)x->size[x->ndim - 1], .a = matrices, .s = values, .jobz = jobz,
-                 .uplo = triangle == 0 ? "L" : "U", .lwork = -1, .liwork = -1};
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .n = (int)x->size[x->ndim - 1],
+                 .a = matrices,
+                 .s = values,
+                 .jobz = jobz,
+                 .uplo = triangle == 0 ? "L" : "U",
+                 .lwork = -1,
+                 .liwork = -1};
   LM_CALL(j.dtype, syevd, jobz, j.uplo, &j.n, NULL, &j.n, NULL, &answer, &j.lwork, &j.liwork, &j.liwork, &info, 1, 1);
   j.liwork = (5 * j.n + 4) / 2 * 2;
   j.lwork = lm_work_size(j.dtype, &answer);
@@ -201,7 +211,9 @@ static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz)
   return j->lwork < 0 ? too_large(x) : LM_OK;
 }
 
-static double svd_flops(const parts_job *j) { return 8.0 * j->m * j->n * j->least + 10.0 * j->least * j->least * j->least; }
+static double svd_flops(const parts_job *j) {
+  return 8.0 * j->m * j->n * j->least + 10.0 * j->least * j->least * j->least;
+}
 static size_t svd_room(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
 
 static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s, const lm_tensor *v) {
@@ -245,9 +257,7 @@ static int pinv_one(const void *job, int64_t i, char *work) {
           &j->lwork, (int *)work, &info, 1);
   double precision = j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23;
   double atol = j->atol ? ((const double *)j->atol->data)[i] : 0;
-  double rtol = j->rtol     ? ((const double *)j->rtol->data)[i]
-                : atol > 0 ? 0
-                           : precision * (j->m > j->n ? j->m : j->n);
+  double rtol = j->rtol ? ((const double *)j->rtol->data)[i] : atol > 0 ? 0 : precision * (j->m > j->n ? j->m : j->n);
   double least = rtol * lm_scalar_at(j->dtype, s, 0);
   if (atol > least) least = atol;
   for (int c = 0; c < j->least; c++) {
@@ -258,8 +268,8 @@ static int pinv_one(const void *job, int64_t i, char *work) {
     }
   }
   lm_scalar one = lm_scalar_of(j->dtype, 1), none = lm_scalar_of(j->dtype, 0);
-  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->least, &one, v, &j->least, u, &j->m, &none,
-          lm_matrix_at(j->r, i), &j->n, 1, 1);
+  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->least, &one, v, &j->least, u, &j->m, &none, lm_matrix_at(j->r, i),
+          &j->n, 1, 1);
   return info;
 }
 
@@ -336,9 +346,14 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
   lm_tensor *copy = NULL, *b = NULL;
   lm_bad_matrix bad;
   lm_scalar answer = lm_scalar_of((lm_dtype)x->dtype, 1);
-  parts_job j = {.dtype = (lm_dtype)x->dtype, .item = lm_dtype_size((lm_dtype)x->dtype),
-                 .m = (int)x->size[x->ndim - 2], .n = (int)x->size[x->ndim - 1], .driver = a->driver,
-                 .nrhs = (int)a->B->size[a->B->ndim - 1], .r = out[0], .lwork = -1};
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .m = (int)x->size[x->ndim - 2],
+                 .n = (int)x->size[x->ndim - 1],
+                 .driver = a->driver,
+                 .nrhs = (int)a->B->size[a->B->ndim - 1],
+                 .r = out[0],
+                 .lwork = -1};
   int iwork[2] = {0}, rank;
   j.least = j.m < j.n ? j.m : j.n;
   j.rcond = a->rcond == a->rcond ? a->rcond : (j.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (j.m > j.n ? j.m : j.n);
@@ -357,10 +372,10 @@ lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
   TRY(lm_column_major(a->B, &b));
   j.a = copy;
   j.b = b;
-  TRY(lm_each_matrix(lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.least + j.nrhs),
-                     4 * (size_t)j.liwork +
-                         j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.least + 2 + (size_t)j.lwork),
-                     lstsq_one, &j, &bad));
+  TRY(lm_each_matrix(
+      lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.least + j.nrhs),
+      4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.least + 2 + (size_t)j.lwork),
+      lstsq_one, &j, &bad));
   status = failed("the least squares", x, bad);
 done:
   lm_release(copy);

@@ -7,8 +7,8 @@
 
 #include "backend/cpu/cpu.h"
 
-#define LM_LAPACK(name, ...)      \
-  void s##name##_(__VA_ARGS__);   \
+#define LM_LAPACK(name, ...)    \
+  void s##name##_(__VA_ARGS__); \
   void d##name##_(__VA_ARGS__)
 LM_LAPACK(getrf, const int *m, const int *n, void *a, const int *lda, int *ipiv, int *info);
 LM_LAPACK(laswp, const int *n, void *a, const int *lda, const int *k1, const int *k2, const int *ipiv, const int *incx);
@@ -16,16 +16,16 @@ LM_LAPACK(potrf, const char *uplo, const int *n, void *a, const int *lda, int *i
 LM_LAPACK(trsm, const char *side, const char *uplo, const char *trans, const char *diag, const int *m, const int *n,
           const void *alpha, const void *a, const int *lda, void *b, const int *ldb, size_t, size_t, size_t, size_t);
 LM_LAPACK(gemm, const char *transa, const char *transb, const int *m, const int *n, const int *k, const void *alpha,
-          const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc, size_t,
-          size_t);
+          const void *a, const int *lda, const void *b, const int *ldb, const void *beta, void *c, const int *ldc,
+          size_t, size_t);
 LM_LAPACK(geqrf, const int *m, const int *n, void *a, const int *lda, void *tau, void *work, const int *lwork,
           int *info);
 LM_LAPACK(orgqr, const int *m, const int *n, const int *k, void *a, const int *lda, const void *tau, void *work,
           const int *lwork, int *info);
 LM_LAPACK(syevd, const char *jobz, const char *uplo, const int *n, void *a, const int *lda, void *w, void *work,
           const int *lwork, int *iwork, const int *liwork, int *info, size_t, size_t);
-LM_LAPACK(gesdd, const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u, const int *ldu,
-          void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t);
+LM_LAPACK(gesdd, const char *jobz, const int *m, const int *n, void *a, const int *lda, void *s, void *u,
+          const int *ldu, void *vt, const int *ldvt, void *work, const int *lwork, int *iwork, int *info, size_t);
 LM_LAPACK(gels, const char *trans, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b,
           const int *ldb, void *work, const int *lwork, int *info, size_t);
 LM_LAPACK(gelsy, const int *m, const int *n, const int *nrhs, void *a, const int *lda, void *b, const int *ldb,

@@ -6,8 +6,8 @@
 
 typedef struct lu_job {
   lm_dtype dtype;
-  int m, n, k;          /* k columns of right sides */
-  const lm_tensor *lu;  /* where the factors go: dense */
+  int m, n, k;         /* k columns of right sides */
+  const lm_tensor *lu; /* where the factors go: dense */
   const lm_tensor *pivots, *b;
   bool check, turned;
   const lm_tensor *det, *sign;
@@ -79,8 +79,12 @@ lm_status lm_cpu_linalg_lu_factor(const void *args, lm_tensor *const *out) {
   const lm_linalg_lu_factor_args *a = args;
   const lm_tensor *x = a->A;
   lm_bad_matrix bad;
-  lu_job j = {.dtype = (lm_dtype)x->dtype, .m = (int)x->size[x->ndim - 2], .n = (int)x->size[x->ndim - 1],
-              .lu = out[0], .pivots = out[1], .check = a->check};
+  lu_job j = {.dtype = (lm_dtype)x->dtype,
+              .m = (int)x->size[x->ndim - 2],
+              .n = (int)x->size[x->ndim - 1],
+              .lu = out[0],
+              .pivots = out[1],
+              .check = a->check};
   TRY(lm_cpu_copy(x, out[0]));
   TRY(lm_each_matrix(lm_matrix_count(x), 0.67 * j.m * j.n * j.n, 0, factor_one, &j, &bad));
   status = singular("A", x, bad);
@@ -108,8 +112,8 @@ static int solve_one(const void *job, int64_t i, char *work) {
 
 /* Of column-major factors (or the matrix): X in the memory of `out`, column-major with `left`, else row-major, so that
  * LAPACK sees the transposed equation. */
-static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *pivots, const lm_tensor *B, bool left, bool adjoint,
-                       lm_tensor *out) {
+static lm_status solve(const char *arg, const lm_tensor *A, const lm_tensor *pivots, const lm_tensor *B, bool left,
+                       bool adjoint, lm_tensor *out) {
   lm_status status;
   lm_tensor *lu = NULL, *row = NULL;
   lm_bad_matrix bad;

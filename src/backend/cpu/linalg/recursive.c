@@ -13,9 +13,21 @@ static void *at(lm_dtype dtype, void *a, int ld, int row, int column) {
 /* C -= A B, C [m, n], A [m, k] or, turned, [k, m]. Transposed it is a product of row-major matrices. */
 static lm_status subtract_product(lm_dtype dtype, int m, int n, int k, bool turned, const void *a, int lda,
                                   const void *b, int ldb, void *c, int ldc) {
-  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype, .device = LM_DEVICE(LM_CPU, 0), .batch = 1, .m = n, .n = m,
-                                        .k = k, .a = b, .lda = ldb, .b = a, .ldb = lda, .tb = turned, .c = c,
-                                        .ldc = ldc, .alpha = -1, .beta = 1});
+  return lm_cpu_gemm(&(lm_cpu_gemm_job){.dtype = dtype,
+                                        .device = LM_DEVICE(LM_CPU, 0),
+                                        .batch = 1,
+                                        .m = n,
+                                        .n = m,
+                                        .k = k,
+                                        .a = b,
+                                        .lda = ldb,
+                                        .b = a,
+                                        .ldb = lda,
+                                        .tb = turned,
+                                        .c = c,
+                                        .ldc = ldc,
+                                        .alpha = -1,
+                                        .beta = 1});
 }
 
 lm_status lm_solve_triangle(const lm_triangle *t, int n, int k, const void *a, int lda, void *b, int ldb) {
