@@ -124,7 +124,7 @@ local modules = {
   nn = "nn", optim = "optim", data = "data", dist = "distributed", mp = "mp", autograd = "autograd",
   checkpoint = "save_load", parallel = "apex_parallel", watch = "watch", cuda = "cuda", backends = "backends",
   amp = "amp", models = "models", vision = "vision", linalg = "linalg", distributions = "distributions", func = "func",
-  paths = "paths",
+  paths = "paths", fft = "fft",
 }
 local values = { -- name: module and field, or the module itself
   Timer = {"timer"}, repr = {"repr"}, help = {"help", "text"},
@@ -132,6 +132,12 @@ local values = { -- name: module and field, or the module itself
   Generator = {"generator", "Generator"}, default_generator = {"generator", "default_generator"},
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
+for module, names in pairs {
+  ["tensor.matrices"] = "svd qr lu lu_solve pinverse matrix_power matrix_exp vander",
+  ["tensor.stft"] = "stft istft hann_window hamming_window blackman_window bartlett_window kaiser_window",
+} do
+  for name in names:gmatch "%S+" do values[name] = {module, name} end
+end
 
 return setmetatable(options.exact_all(lm), {
   __library = "luminary",

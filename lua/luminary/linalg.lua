@@ -1,9 +1,13 @@
---- lm.linalg: norms and products under the names of torch.linalg. Dims count from 1.
+--- lm.linalg: norms, products, factorizations and what is solved by them, under the names of torch.linalg. Dims count
+--- from 1. Matrices are the last two dims, float32 or float64; those before them are a batch. Factorizations are
+--- LAPACK's, on the CPU: tensors of other devices go there and back. There are no complex numbers, so no eigenvalues of
+--- matrices that are not symmetric.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local products = require "luminary.tensor.products"
 
 local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local matrices = require "luminary.tensor.matrices"
 local linalg = {multi_dot = products.multi_dot}
 
 local function in_dtype(x, dtype) return dtype and x:to(dtype) or x end
@@ -48,8 +52,21 @@ local function matrix_norm(who, x, ord, dim, keepdim)
   if columns < 0 then columns = x.ndim + 1 + columns end
   if rows == columns then fail("%s: dim has dim %d twice", who, rows) end
   if ord == "fro" then return ops.norm(x, 2, {rows, columns}, {keepdim = keepdim}) end
+  if ord == "nuc" or ord == 2 or ord == -2 then
+    local others = {}
+    for d = 1, x.ndim do
+      if d ~= rows and d ~= columns then others[#others + 1] = d end
+    end
+    others[#others + 1], others[#others + 2] = rows, columns
+    local s = ops.linalg_svdvals(ops.permute(x, others))
+    local y = ord == "nuc" and ops.sum(s, -1) or (ord > 0 and ops.amax or ops.amin)(s, -1)
+    for d = 1, keepdim and x.ndim or 0 do
+      if d == rows or d == columns then y = ops.unsqueeze(y, d) end
+    end
+    return y
+  end
   if ord ~= 1 and ord ~= -1 and ord ~= math.huge and ord ~= -math.huge then
-    fail("%s: ord %s is not in this version; there are 'fro', 1, -1, math.huge and -math.huge", who, describe(ord))
+    fail("%s: there is no ord %s; there are 'fro', 'nuc', 1, -1, 2, -2, math.huge and -math.huge", who, describe(ord))
   end
   if math.abs(ord) ~= 1 then rows, columns = columns, rows end -- sums of rows, not of columns
   local sums = ops.norm(x, 1, rows, {keepdim = true})
@@ -59,7 +76,7 @@ end
 
 --- linalg.matrix_norm(x [, ord = "fro" [, dim = {-2, -1} [, keepdim = false]]] [, {dtype}]): of the matrices in two
 --- dims: "fro", the root of the sum of squares; 1 (-1), the largest (smallest) sum of a column's absolute values;
---- math.huge (-math.huge), that of a row.
+--- math.huge (-math.huge), that of a row; 2 (-2), the largest (smallest) singular value; "nuc", the sum of these.
 function linalg.matrix_norm(x, ...)
   local o = read("matrix_norm", x, "ord", {ord = {"any", "fro"}}, ...)
   return matrix_norm("matrix_norm", in_dtype(x, o.dtype), o.ord, o.dim or {-2, -1}, o.keepdim)
@@ -88,4 +105,196 @@ end
 --- linalg.cross(x, other [, {dim = -1}]): the vector product along dim, of size 3; lm.cross.
 function linalg.cross(x, other, opts) return ops.cross(x, other, opts or {}) end
 
-return options.strict("linalg", linalg)
+-- ---- inverses, determinants, solutions
+
+--- linalg.inv(A): the inverses of square matrices; an error that names the matrix where one is singular. lm.inverse.
+function linalg.inv(A) return ops.inverse(A) end
+
+--- linalg.det(A): determinants of square matrices; lm.det.
+function linalg.det(A) return ops.det(A) end
+
+--- linalg.slogdet(A): the signs and the logs of the absolute values of determinants; lm.slogdet.
+function linalg.slogdet(A) return ops.slogdet(A) end
+
+-- Whether B is a vector, or a batch of those, for matrices A.
+local function is_vector(A, B)
+  if B.ndim == 1 then return true end
+  if B.ndim ~= A.ndim - 1 then return false end
+  for d = 1, B.ndim do
+    if A.shape[d] ~= B.shape[d] then return false end
+  end
+  return true
+end
+
+--- linalg.solve(A, B [, {left = true}]): X with A X = B, or X A = B without left. B is [..., n, k], or a vector [n], or
+--- A's batch of vectors [..., n]. An error names the matrix that is singular.
+function linalg.solve(A, B, left)
+  arg("solve", "A", A, "tensor")
+  arg("solve", "B", B, "tensor")
+  left = left == nil or arg("solve", "left", left, "boolean")
+  if not is_vector(A, B) then return ops.linalg_solve(A, B, {left = left}) end
+  local at = left and -1 or -2
+  return ops.squeeze(ops.linalg_solve(A, ops.unsqueeze(B, at), {left = left}), at)
+end
+
+--- linalg.solve_triangular(A, B, {upper [, left = true, unitriangular = false]}): X with A X = B (X A = B without left)
+--- by A's upper or lower triangle alone; unitriangular: as if its diagonal held ones.
+function linalg.solve_triangular(A, B, upper, left, unitriangular)
+  return ops.linalg_solve_triangular(A, B, {
+    upper = arg("solve_triangular", "upper", upper, "boolean"), left = left, unitriangular = unitriangular,
+  })
+end
+
+local function with_pivots(who, pivot)
+  if pivot == false then fail("%s: pivot = false is not in this version", who) end
+end
+
+--- linalg.lu_factor(A [, {pivot = true}]): L (below the diagonal, where it has ones) and U in one matrix, and the
+--- pivots, int32: row i was exchanged with row pivots[i]. For linalg.lu_solve and lm.lu_unpack.
+function linalg.lu_factor(A, pivot)
+  with_pivots("lu_factor", pivot)
+  return ops.linalg_lu_factor(A)
+end
+
+--- linalg.lu(A [, {pivot = true}]): P, L and U with A = P L U.
+function linalg.lu(A, pivot)
+  with_pivots("lu", pivot)
+  return ops.lu_unpack(ops.linalg_lu_factor(A, {check = false}))
+end
+
+--- linalg.lu_solve(LU, pivots, B [, {left = true, adjoint = false}]): X with A X = B from LU, pivots = lu_factor(A);
+--- adjoint: with A transposed; without left X A = B.
+function linalg.lu_solve(LU, pivots, B, left, adjoint)
+  return ops.linalg_lu_solve(LU, pivots, B, {left = left, adjoint = adjoint})
+end
+
+--- linalg.tensorinv(A [, ind = 2]): the inverse of tensordot by A: A's first ind dims have as many elements as the
+--- rest.
+function linalg.tensorinv(A, ind)
+  arg("tensorinv", "A", A, "tensor")
+  ind = arg("tensorinv", "ind", ind or 2, "count")
+  local first, last, rows, columns = {}, {}, 1, 1
+  for d, n in ipairs(A.shape) do
+    if d <= ind then first[#first + 1], rows = n, rows * n else last[#last + 1], columns = n, columns * n end
+  end
+  if rows ~= columns then
+    fail("tensorinv: A is %s; its first %d dims have %d elements, the others %d", describe(A), ind, rows, columns)
+  end
+  for _, n in ipairs(first) do last[#last + 1] = n end
+  return ops.reshape(ops.inverse(ops.reshape(A, {rows, columns})), last)
+end
+
+--- linalg.tensorsolve(A, B [, dims]): X with tensordot(A, X, X.ndim) = B; the dims of A that are listed come last.
+function linalg.tensorsolve(A, B, dims)
+  arg("tensorsolve", "A", A, "tensor")
+  arg("tensorsolve", "B", B, "tensor")
+  local last, order = {}, {}
+  for _, d in ipairs(dims or {}) do last[d < 0 and A.ndim + 1 + d or d] = true end
+  for d = 1, A.ndim do
+    if not last[d] then order[#order + 1] = d end
+  end
+  for _, d in ipairs(dims or {}) do order[#order + 1] = d < 0 and A.ndim + 1 + d or d end
+  A = ops.permute(A, order)
+  local shape, columns = {}, 1
+  for d = B.ndim + 1, A.ndim do shape[#shape + 1], columns = A.shape[d], columns * A.shape[d] end
+  if columns ~= B:numel() or A:numel() ~= columns * columns then
+    fail("tensorsolve: A is %s and B %s; A's dims beyond B's have to have as many elements as B", describe(A),
+      describe(B))
+  end
+  local flat = linalg.solve(ops.reshape(A, {columns, columns}), ops.reshape(B, {columns}))
+  return ops.reshape(flat, shape)
+end
+
+--- linalg.lstsq(A, B [, rcond [, {driver = "gelsy"}]]): X that makes |A X - B| least, and its residuals, A's ranks and
+--- singular values as far as the driver ("gels", "gelsy", "gelsd", "gelss") has them; what it has not is empty. B may
+--- be a batch of vectors. Singular values up to rcond times the largest count as 0.
+function linalg.lstsq(A, B, rcond, driver)
+  arg("lstsq", "A", A, "tensor")
+  arg("lstsq", "B", B, "tensor")
+  local vector = A.ndim >= 2 and B.ndim == A.ndim - 1
+  local X, residuals, rank, singular_values = ops.linalg_lstsq(A, vector and ops.unsqueeze(B, -1) or B,
+    {rcond = rcond, driver = driver})
+  if vector then X = ops.squeeze(X, -1) end
+  return X, residuals, rank, singular_values
+end
+
+--- linalg.pinv(A [, rtol [, {atol, hermitian = false}]]): pseudoinverses. Singular values up to the larger of atol and
+--- rtol times the largest, numbers or tensors for each matrix, count as 0; without both, rtol is the larger size of A
+--- times the dtype's precision. hermitian: A is symmetric, its lower triangle is read.
+function linalg.pinv(A, rtol, atol, hermitian)
+  return ops.linalg_pinv(A, {rtol = rtol, atol = atol, hermitian = hermitian})
+end
+
+-- ---- factorizations
+
+--- linalg.cholesky(A [, {upper = false}]): lower triangular L with L L^T = A; an error that names the matrix that is
+--- not positive definite. lm.cholesky.
+function linalg.cholesky(A, upper) return ops.cholesky(A, {upper = upper}) end
+
+--- linalg.qr(A [, mode = "reduced"]): Q with orthonormal columns and upper triangular R, A = Q R. "complete": Q is
+--- square; "r": Q is empty.
+function linalg.qr(A, mode) return ops.linalg_qr(A, {mode = mode}) end
+
+--- linalg.eigh(A [, UPLO = "L"]): eigenvalues of symmetric matrices, ascending, and eigenvectors in the columns of a
+--- matrix; the lower ("L") or upper ("U") triangle is read.
+function linalg.eigh(A, UPLO) return ops.linalg_eigh(A, {UPLO = UPLO}) end
+
+--- linalg.eigvalsh(A [, UPLO = "L"]): the eigenvalues that eigh gives.
+function linalg.eigvalsh(A, UPLO) return ops.linalg_eigvalsh(A, {UPLO = UPLO}) end
+
+--- linalg.svd(A [, {full_matrices = true}]): U, the singular values S in descending order, and V transposed, with A =
+--- U diag(S) Vh. Without full_matrices U [..., m, k] and Vh [..., k, n], k the smaller of m and n.
+function linalg.svd(A, full_matrices) return ops.linalg_svd(A, {full_matrices = full_matrices}) end
+
+--- linalg.svdvals(A): the singular values that svd gives.
+function linalg.svdvals(A) return ops.linalg_svdvals(A) end
+
+-- ---- powers, ranks
+
+linalg.matrix_power, linalg.matrix_exp = matrices.matrix_power, matrices.matrix_exp
+
+--- linalg.matrix_rank(A [, tol [, {atol, rtol, hermitian = false}]]): how many singular values (of hermitian A,
+--- absolute eigenvalues) are larger than tol, or than the larger of atol and rtol times the largest, as pinv has them.
+function linalg.matrix_rank(A, tol, atol, rtol, hermitian)
+  arg("matrix_rank", "A", A, "tensor")
+  return core.no_grad(function()
+    local s = hermitian and ops.abs(ops.linalg_eigvalsh(A)) or ops.linalg_svdvals(A)
+    local m, n = A.shape[A.ndim - 1], A.shape[A.ndim]
+    if m == 0 or n == 0 then return ops.sum(ops.gt(s, 0), -1) end
+    local precision = A.dtype == "float64" and 2 ^ -52 or 2 ^ -23
+    if tol ~= nil then
+      atol, rtol = tol, 0
+    elseif rtol == nil then
+      rtol = math.max(m, n) * precision
+      if core.is_tensor(atol) then rtol = ops.where(ops.gt(atol, 0), 0, rtol) elseif (atol or 0) > 0 then rtol = 0 end
+    end
+    local least = ops.amax(s, -1) * rtol
+    if atol ~= nil then
+      if not core.is_tensor(atol) then atol = ops.full({}, atol, {dtype = s.dtype, device = s.device}) end
+      least = ops.maximum(least, atol)
+    end
+    return ops.sum(ops.gt(s, ops.unsqueeze(least, -1)), -1)
+  end)
+end
+
+--- linalg.cond(A [, p = 2]): condition numbers in the matrix norm p of linalg.norm: for 2 and -2 the quotient of the
+--- largest and the smallest singular value, else norm(A) norm(inv(A)).
+function linalg.cond(A, p)
+  arg("cond", "A", A, "tensor")
+  if p == nil or p == 2 or p == -2 then
+    local s = ops.linalg_svdvals(A)
+    local largest, smallest = ops.select(s, -1, 1), ops.select(s, -1, -1)
+    return p == -2 and smallest / largest or largest / smallest
+  end
+  return matrix_norm("cond", A, p, {-2, -1}, false) * matrix_norm("cond", ops.inverse(A), p, {-2, -1}, false)
+end
+
+--- linalg.vander(x [, N]): the powers 0 to N - 1 of x [..., n], [..., n, N]; N is by default n.
+function linalg.vander(x, N)
+  arg("vander", "x", x, "tensor")
+  if x.ndim == 0 and N == nil then fail("vander: x is %s; give N", describe(x)) end
+  N = arg("vander", "N", N or x.shape[x.ndim], "natural")
+  return ops.pow(ops.unsqueeze(x, -1), ops.arange(0, N, {dtype = "int64", device = x.device}))
+end
+
+return options.strict("linalg", options.exact_all(linalg, options.named))

@@ -158,7 +158,7 @@ class Calls:
 
         def convert(name, v, i):
             dim = name in DIMS and not (op.name == "tensordot" and isinstance(v, int))
-            index = name in ("index", "indices", "ind") or name in labels or name in START.get(op.name, ())
+            index = name in ("index", "indices") or (name == "ind" and op.name != "linalg.tensorinv") or name in labels or name in START.get(op.name, ())
             if op.name in ("nn.functional.nll_loss", "nn.functional.cross_entropy") and name == "ignore_index":
                 index = True
             return self.value(v, f"in.{i}", dim, index)

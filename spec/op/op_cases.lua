@@ -397,7 +397,8 @@ op("index_put", "x indices values", "x.clone().index_put_(tuple(indices), values
 op("index_put_", "x indices values", "x.clone().index_put_(tuple(indices), values, accumulate)", { defaults = { accumulate = false },
   grad = false, { x = t { 4, 5 }, indices = { i({ 6 }, 4) }, values = t { 6, 5 }, accumulate = true },
   bad = { { t { 4, 5 }, { i({ 3 }, 4) }, t { 2, 5 }, message = "index_put_.*%[2, 5%].*%[3, 5%]" } } })
-op("nonzero", "x", "torch.nonzero(x, as_tuple=as_tuple)", { grad = false, index_out = { 1, 2, 3 }, defaults = { as_tuple = false }, { x = v({ 0, 1, 2, 0, 0, 3 }, { 2, 3 }) }, { x = b { 3, 4, 5 } },
+op("nonzero", "x", "torch.nonzero(x, as_tuple=as_tuple)", { grad = false, index_out = { 1, 2, 3 }, defaults = { as_tuple = false }, { x = v({ 0, 1, 2, 0, 0, 3 }, { 2, 3 }) },
+  { x = b { 3, 4, 5 } },
   { x = t { 0 } }, { x = v { 0, 0 } }, { x = b { 3, 4, 5 }, as_tuple = true }, { x = v({ 3 }, {}), as_tuple = true }, { x = v({ 0 }, {}), as_tuple = true },
   { x = t { 0, 3 }, as_tuple = true },
   bad = { { 1, message = "nonzero: x" }, { t { 2 }, { as_tuple = 1 }, message = "nonzero: as_tuple" }, { t { 2 }, { as_tupel = true }, message = "as_tuple" },
@@ -731,7 +732,8 @@ op("multi_margin_loss", "x target", "F.multi_margin_loss(x, target, p=p, margin=
   { x = t { 4, 5 }, target = i({ 4 }, 5), p = 2, margin = 0.6, weight = pos { 5 }, reduction = "none" },
   { x = t { 5 }, target = i({}, 5), reduction = "none" }, { x = t { 4, 5 }, target = i({ 4 }, 5), reduction = "sum" }, grad = { "x" },
   bad = { { t { 4, 5 }, n({ 4 }, 6, 7, true), message = "index 6.*1 to 5" }, { t { 4, 5 }, i({ 3 }, 5), message = "multi_margin_loss: target is %[3%]; for x of %[4, 5%]" },
-    { t { 4, 5 }, i({ 4 }, 5), { p = 3 }, message = "multi_margin_loss: p is 3; it has to be 1 or 2" }, { t { 4, 5 }, i({ 4 }, 5), { weight = pos { 4 } }, message = "weight is %[4%].*5 classes" } } })
+    { t { 4, 5 }, i({ 4 }, 5), { p = 3 }, message = "multi_margin_loss: p is 3; it has to be 1 or 2" }, { t { 4, 5 }, i({ 4 }, 5), { weight = pos { 4 } },
+  message = "weight is %[4%].*5 classes" } } })
 
 -- ---- products and distances
 local vectors = { { t { 4 }, t { 5 }, message = "two vectors of one length" }, { t { 2, 2 }, t { 4 }, message = "two vectors of one length" } }
@@ -751,11 +753,91 @@ local rounded_between = { float16 = { 3e-3, 1e-3 }, bfloat16 = { 3e-2, 2e-2 } } 
 op("baddbmm", "input x other", "torch.baddbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
   { input = t { 2, 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 3, 4 }, t { 3 }, message = "baddbmm: x is %[3, 4%]" } } })
-op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between, { input = t { 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
+op("addbmm", "input x other", "torch.addbmm(input, x, other, beta=beta, alpha=alpha)", { defaults = scales, tol = rounded_between,
+  { input = t { 3, 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 } },
   { input = t { 5 }, x = t { 2, 3, 4 }, other = t { 2, 4, 5 }, beta = 2, alpha = 3 }, bad = { { t { 3 }, t { 2, 3, 4 }, t { 2, 3, 5 }, message = "addbmm: x is %[2, 3, 4%]" } } })
 op("trace", "x", "torch.trace(x)", { { x = t { 3, 3 } }, { x = t { 2, 4 } }, { x = t { 4, 2 } }, { x = t { 0, 3 } }, bad = { { t { 3 }, message = "trace: x is %[3%]; it has to be a matrix" } } })
 op("cross", "x other dim", "torch.linalg.cross(x, other, dim=dim)", { defaults = { dim = -1 }, { x = t { 4, 3 }, other = t { 4, 3 } }, { x = t { 3, 4 }, other = t { 3, 1 }, dim = 1 },
   { x = t { 0, 3 }, other = t { 0, 3 } }, bad = { { t { 3 }, t { 2, 3 }, message = "cross: x is %[3%], other %[2, 3%]" }, { t { 4, 2 }, t { 4, 2 }, message = "cross" } } })
+
+-- ---- linear algebra. Signs of eigenvectors and singular vectors are LAPACK's choice: spec/op/linalg_spec.lua has their
+-- values, and gradients of what needs more than random matrices.
+local loose = { float32 = { 1e-3, 1e-3 }, float64 = { 1e-8, 1e-8 } } -- inverses of what is near to singular
+local spd = { 4, 1, -1, 1, 5, 2, -1, 2, 6 }
+local function triangle_of(values) return v(values or { 2, 0, 0, 1, 3, 0, -1, 0.5, 1.5 }, { 3, 3 }) end
+local function square_of(name, arg)
+  return { { t { 2, 3 }, message = name .. ": " .. arg .. " is %[2, 3%]; it has to be a square" }, { t { 3 }, message = name .. ": " .. arg .. " is %[3%]" },
+    { n({ 2, 2 }, 0, 3, true), message = name .. ": " .. arg .. " has to be float32 or float64, got int64" } }
+end
+for name, py in pairs { inverse = "torch.inverse(x)", det = "torch.det(x)", slogdet = "tuple(torch.slogdet(x))", logdet = "torch.logdet(x)" } do
+  op(name, "x", py, { tol = loose, { x = t { 3, 3 } }, { x = t { 2, 2, 2 } }, { x = t { 0, 3, 3 } }, { x = t { 0, 0 } }, bad = square_of(name == "logdet" and "det" or name, "x") })
+end
+rows.logdet.bad = square_of("slogdet", "x")
+op("cholesky", "x upper", "torch.linalg.cholesky(x, upper=upper)", { defaults = { upper = false }, grad = false, { x = v(spd, { 3, 3 }) }, { x = v(spd, { 3, 3 }), upper = true },
+  { x = t { 0, 0 } }, bad = { { v({ 1, 2, 2, 1 }, { 2, 2 }), message = "cholesky: x is not positive definite: its leading minor of order 2" }, unpack(square_of("cholesky", "x")) } })
+op("linalg_solve", "A B", "torch.linalg.solve(A, B, left=left)", { defaults = { left = true }, tol = loose, { A = t { 3, 3 }, B = t { 3, 2 } }, { A = t { 2, 2, 2 }, B = t { 2, 1 } },
+  { A = t { 2, 2 }, B = t { 2, 1, 2 }, left = false }, { A = t { 0, 0 }, B = t { 0, 2 } },
+  bad = { { t { 2, 2 }, t { 3, 1 }, message = "B has to have 2 rows" }, { v({ 1, 2, 2, 4 }, { 2, 2 }), t { 2, 1 }, message = "A is singular: entry 2" } } })
+op("linalg_solve_triangular", "A B", "torch.linalg.solve_triangular(A, B, upper=upper, left=left, unitriangular=unitriangular)",
+  { defaults = { upper = false, left = true, unitriangular = false }, tol = loose, { A = pos { 3, 3 }, B = t { 3, 2 } }, { A = pos { 2, 2, 2 }, B = t { 2, 1 }, upper = true },
+  { A = pos { 2, 2 }, B = t { 2, 1, 2 }, left = false }, { A = t { 3, 3 }, B = t { 2, 3 }, left = false, upper = true, unitriangular = true },
+  bad = { { t { 2, 2 }, t { 3, 1 }, message = "B has to have 2 rows" } } })
+op("linalg_lu_factor", "A", "tuple(torch.linalg.lu_factor(A))", { tol = loose, { A = t { 3, 3 } }, { A = t { 2, 2, 3 } }, { A = t { 3, 2 } }, { A = t { 0, 3 } },
+  bad = { { v({ 1, 2, 2, 4 }, { 2, 2 }), message = "linalg_lu_factor: A is singular: entry 2" }, { t { 3 }, message = "linalg_lu_factor: A is %[3%]" } } })
+op("linalg_lu_solve", "LU pivots B", "torch.linalg.lu_solve(LU, (pivots + 1).int(), B, left=left, adjoint=adjoint)", { defaults = { left = true, adjoint = false }, tol = loose,
+  { LU = pos { 3, 3 }, pivots = i({ 3 }, 3), B = t { 3, 2 } }, { LU = pos { 2, 2, 2 }, pivots = i({ 2, 2 }, 2), B = t { 1, 2 }, left = false },
+  { LU = pos { 2, 2 }, pivots = i({ 2 }, 2), B = t { 2, 1 }, adjoint = true },
+  bad = { { t { 2, 2 }, i({ 3 }, 2), t { 2, 1 }, message = "linalg_lu_solve: pivots are int64 %[3%]" }, { t { 2, 2 }, n({ 2 }, 7, 8, true), t { 2, 1 }, message = "pivot 1 is 7" } } })
+op("lu_pivots_to_matrix", "pivots like", "torch.lu_unpack(like, (pivots + 1).int())[0]", { grad = false, dtypes = false, { pivots = i({ 3 }, 3), like = t { 3, 3 } },
+  { pivots = i({ 2, 2 }, 3), like = t { 2, 3, 2 } },
+  bad = { { i({ 3 }, 3), t { 2, 2 }, message = "lu_pivots_to_matrix: pivots are int64 %[3%]" } } })
+op("lu_unpack", "LU_data LU_pivots", "tuple(torch.lu_unpack(LU_data, (LU_pivots + 1).int()))", { dtypes = false, { LU_data = t { 3, 3 }, LU_pivots = i({ 3 }, 3) },
+  { LU_data = t { 2, 3 }, LU_pivots = i({ 2 }, 2) },
+  { LU_data = t { 3, 2 }, LU_pivots = i({ 2 }, 3) }, bad = { { t { 3 }, i({ 3 }, 3), message = "like is %[3%]" } } })
+op("linalg_qr", "A mode", "tuple(torch.linalg.qr(A, mode))", { defaults = { mode = "reduced" }, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 3 } },
+  bad = { { t { 3 }, message = "linalg_qr: A is %[3%]" }, { t { 2, 2 }, "full", message = "linalg_qr: mode" } } })
+op("linalg_eigh", "A UPLO", "tuple(torch.linalg.eigh(A, UPLO))", { random = true, defaults = { UPLO = "L" }, grad = false, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },
+  { A = t { 0, 0 } }, bad = square_of("linalg_eigh", "A") })
+op("linalg_eigvalsh", "A UPLO", "torch.linalg.eigvalsh(A, UPLO)", { defaults = { UPLO = "L" }, grad = false, tol = loose, { A = t { 3, 3 } }, { A = t { 2, 2, 2 }, UPLO = "U" },
+  { A = t { 0, 0 } }, bad = square_of("linalg_eigvalsh", "A") })
+op("linalg_svd", "A full_matrices", "tuple(torch.linalg.svd(A, full_matrices))", { random = true, defaults = { full_matrices = true }, grad = false, { A = t { 3, 3 } },
+  { A = t { 2, 3, 2 } }, { A = t { 2, 3 }, full_matrices = false },
+  { A = t { 0, 2 } }, bad = { { t { 3 }, message = "linalg_svd: A is %[3%]" }, { v({ 1, nan, 2, 4 }, { 2, 2 }), message = "linalg_svd: A has entries that are infinite or NaN" } } })
+op("linalg_svdvals", "A", "torch.linalg.svdvals(A)", { tol = loose, { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 2 } }, bad = { { t { 3 },
+  message = "linalg_svdvals: A is %[3%]" } } })
+op("linalg_pinv", "A", "torch.linalg.pinv(A, atol=atol, rtol=rtol, hermitian=hermitian)",
+  { defaults = { atol = { py = "None" }, rtol = { py = "None" }, hermitian = false }, tol = loose, grad = { "A" },
+  { A = t { 3, 3 } }, { A = t { 2, 3, 2 } }, { A = t { 2, 3 } }, { A = t { 0, 2 } }, { A = v({ 1, 2, 2, 4 }, { 2, 2 }), rtol = 0.01 }, { A = v({ 1, 0, 0, 0.1 }, { 2, 2 }), atol = 0.2 },
+  { A = v(spd, { 3, 3 }), hermitian = true },
+  bad = { { t { 3 }, message = "linalg_pinv: A is %[3%]" } } })
+op("linalg_lstsq", "A B", "tuple(torch.linalg.lstsq(A, B, rcond=None if rcond != rcond else rcond, driver=driver))", { defaults = { rcond = nan, driver = "gelsy" }, tol = loose,
+  { A = t { 3, 2 }, B = t { 3, 1 } },
+  { A = t { 2, 2, 3 }, B = t { 2, 2, 1 } }, { A = t { 3, 2 }, B = t { 3, 2 }, driver = "gels" }, { A = t { 4, 2 }, B = t { 4, 1 }, driver = "gelsd" },
+  { A = t { 3, 3 }, B = t { 3, 1 }, driver = "gelss" },
+  bad = { { t { 3, 2 }, t { 2, 1 }, message = "linalg_lstsq: A is %[3, 2%] and B %[2, 1%]" }, { t { 2, 2 }, t { 2, 1 }, { driver = "gelx" }, message = "linalg_lstsq: driver" } } })
+op("cholesky_solve", "B L upper", "torch.cholesky_solve(B, L, upper)", { defaults = { upper = false }, tol = loose, { B = t { 3, 2 }, L = triangle_of() },
+  { B = t { 2, 3, 1 }, L = triangle_of { 2, 1, -1, 0, 3, 0.5, 0, 0, 1.5 }, upper = true },
+  bad = { { t { 3 }, t { 3, 3 }, message = "cholesky_solve: B is %[3%]" }, { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
+op("cholesky_inverse", "L upper", "torch.cholesky_inverse(L, upper)", { defaults = { upper = false }, tol = loose, grad = false, { L = triangle_of() },
+  { L = triangle_of { 2, 1, -1, 0, 3, 0.5, 0, 0, 1.5 }, upper = true },
+  bad = { { t { 3, 2 }, message = "cholesky_inverse: L is %[3, 2%]" } } })
+op("triangular_solve", "b A", "tuple(torch.triangular_solve(b, A, upper, transpose, unitriangular))", { defaults = { upper = true, transpose = false, unitriangular = false }, tol = loose,
+  { b = t { 3, 2 }, A = pos { 3, 3 } },
+  { b = t { 3, 1 }, A = pos { 3, 3 }, upper = false, transpose = true }, bad = { { t { 2, 1 }, t { 3, 3 }, message = "B has to have 3 rows" } } })
+
+-- ---- Fourier transforms
+local C = "torch.view_as_complex(x.contiguous())"
+op("fft_c2c", "x inverse scale", "torch.view_as_real((torch.fft.ifft(" .. C .. ", norm='forward') if inverse else torch.fft.fft(" .. C .. ")) * scale)",
+  { defaults = { inverse = false, scale = 1 }, { x = t { 6, 2 } },
+  { x = t { 2, 5, 2 }, inverse = true, scale = 0.2 }, { x = t { 1, 2 } }, { x = t { 2, 34, 2 } }, { x = t { 0, 3, 2 } },
+  bad = { { t { 6 }, message = "fft_c2c: x is %[6%]" }, { t { 6, 3 }, message = "fft_c2c: x is %[6, 3%]" }, { t { 0, 2 }, message = "lines without an entry" },
+  { n({ 2, 2 }, 0, 3, true), message = "float32 or float64, got int64" } } })
+op("fft_r2c", "x scale", "torch.view_as_real(torch.fft.rfft(x) * scale)", { dtypes = false, defaults = { scale = 1 }, { x = t { 8 } }, { x = t { 2, 5 }, scale = 0.5 }, { x = t { 1 } },
+  { x = t { 2, 38 } },
+  bad = { { t {}, message = "fft_r2c: x is %[%]" }, { t { 2, 0 }, message = "lines without an entry" } } })
+op("fft_c2r", "x n scale", "torch.fft.irfft(" .. C .. ", n, norm='forward') * scale", { defaults = { scale = 1 }, { x = t { 5, 2 }, n = 8 }, { x = t { 2, 3, 2 }, n = 5, scale = 0.2 },
+  { x = t { 1, 2 }, n = 1 },
+  bad = { { t { 5, 2 }, 7, message = "fft_c2r: x is %[5, 2%]; lines of 7 come from 4 entries" } } })
 
 -- ---- views
 op("view", "x size", "x.view(size)", { { x = t { 3, 4 }, size = { 2, 6 } }, { x = t { 3, 4 }, size = { -1 } }, { x = t { 3, 4 }, size = { 2, -1, 2 } },

@@ -50,6 +50,40 @@ lm_tensor *lm_f_reduced(struct lm_expr *e, lm_tensor *t, int reduction);
 lm_tensor *lm_f_padded_to_same(struct lm_expr *e, lm_tensor *x, lm_tensor *weight, const int64_t *dilation);
 int64_t lm_f_same_padding(struct lm_expr *e, const lm_tensor *weight, const int64_t *dilation, int64_t i);
 
+/* ---- linear algebra (formulas_linalg.c), of matrices in the last two dims */
+
+/* The identity of t's sizes, dtype and device. */
+lm_tensor *lm_f_identity_like(struct lm_expr *e, lm_tensor *t);
+lm_tensor *lm_f_logdet_of(struct lm_expr *e, lm_tensor *x);
+/* g [...], what the logarithm of |det x| is weighted by: inverses may not be there, and are then of something near. */
+lm_tensor *lm_f_det_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x);
+lm_tensor *lm_f_cholesky_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, bool upper);
+/* gb: the gradient of B, x: the solution. */
+lm_tensor *lm_f_solve_grad_matrix(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool left);
+lm_tensor *lm_f_triangular_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, bool upper, bool left,
+                                bool unitriangular);
+lm_tensor *lm_f_lu_factor_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *lu, lm_tensor *pivots);
+lm_tensor *lm_f_lu_solve_grad(struct lm_expr *e, lm_tensor *gb, lm_tensor *x, lm_tensor *lu, lm_tensor *pivots,
+                              bool left, bool adjoint);
+/* L [..., m, k] with ones on its diagonal and U [..., k, n] of what holds both. */
+lm_tensor *lm_f_lower_of_lu(struct lm_expr *e, lm_tensor *lu);
+lm_tensor *lm_f_upper_of_lu(struct lm_expr *e, lm_tensor *lu);
+lm_tensor *lm_f_qr_grad(struct lm_expr *e, lm_tensor *gq, lm_tensor *gr, lm_tensor *q, lm_tensor *r, int mode);
+lm_tensor *lm_f_eigh_grad(struct lm_expr *e, lm_tensor *gl, lm_tensor *gv, lm_tensor *l, lm_tensor *v);
+lm_tensor *lm_f_eigvalsh_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x, int triangle);
+lm_tensor *lm_f_svd_grad(struct lm_expr *e, lm_tensor *gu, lm_tensor *gs, lm_tensor *gvh, lm_tensor *u, lm_tensor *s,
+                         lm_tensor *vh);
+lm_tensor *lm_f_svdvals_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *x);
+lm_tensor *lm_f_pinv_grad(struct lm_expr *e, lm_tensor *g, lm_tensor *y, lm_tensor *x);
+/* gr, gs: the gradients of the residuals and the singular values; y: the solution. */
+lm_tensor *lm_f_lstsq_grad_matrix(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *gs, lm_tensor *x,
+                                  lm_tensor *b, lm_tensor *y);
+lm_tensor *lm_f_lstsq_grad_right(struct lm_expr *e, lm_tensor *g, lm_tensor *gr, lm_tensor *x, lm_tensor *b,
+                                 lm_tensor *y);
+
+/* g [..., n / 2 + 1, 2] with the entries that stand for two of a real line's transform times factor. */
+lm_tensor *lm_f_fft_weighted(struct lm_expr *e, lm_tensor *g, int64_t n, double factor);
+
 /* ---- numbers, sizes and words; a missing tensor has no dims and is of no dtype */
 bool lm_f_given(struct lm_expr *e, const lm_tensor *t);
 /* A number of Lua's, not a tensor; its value. */

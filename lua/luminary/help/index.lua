@@ -183,13 +183,18 @@ function index.class(name) return all().classes[name] end
 
 local inner_ops = {
   conv2d_input = true, conv2d_weight = true, index_get = true, index_put = true, to_copy = true, max_dim = true,
-  min_dim = true, median_all = true, median_dim = true, nanmedian_all = true, nanmedian_dim = true,
-  mul_sigmoid = true, huber = true, relative_entropy = true,
+  min_dim = true, median_all = true, median_dim = true, nanmedian_all = true, nanmedian_dim = true, mul_sigmoid =
+  true, huber = true, relative_entropy = true, lu_pivots_to_matrix = true,
 }
+local inner_patterns = {"_backward$", "^linalg_", "^fft_"} -- of names of ops
 
 --- Whether a name is that of an op which is there for others to be made of, or one more name of an op.
 function index.is_inner(name)
-  return aliases.of[name] or inner_ops[name] or core.ops[name] ~= nil and name:find("_backward$") ~= nil
+  if aliases.of[name] or inner_ops[name] then return true end
+  for _, pattern in ipairs(inner_patterns) do
+    if core.ops[name] ~= nil and name:find(pattern) then return true end
+  end
+  return false
 end
 
 -- A comment's lines as one text: what belongs together is joined, so that it can be wrapped anew.

@@ -24,20 +24,20 @@ other.tensors = with(pairs_of([[
   split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
   tile=repeat_tensor type=to]],
   [[
-  cumsum cumprod sort argsort tril triu diag diagonal det inverse inv svd qr unique
+  cumsum cumprod sort argsort tril triu diag diagonal inv unique
   unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv lerp sinh
   cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
   isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
   cummax cummin logcumsumexp renorm nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
-  acosh asinh atanh aminmax angle argwhere as_strided bitwise_not broadcast_to cholesky conj count_nonzero cov
+  acosh asinh atanh aminmax angle argwhere as_strided bitwise_not broadcast_to conj count_nonzero cov
   corrcoef deg2rad diag_embed diff dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fliplr flipud
   fmax fmin fmod gcd heaviside histogram igamma imag real index_reduce isclose isneginf
   isposinf lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
-  log10 log2 logaddexp logdet logical_xor logit lu matrix_exp matrix_power moveaxis
-  movedim nan_to_num nanmedian nanquantile nextafter pinverse prelu put_ quantile rad2deg
-  repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit slogdet solve
-  stft tensor_split to_sparse to_dense unflatten unique_consecutive xlogy
+  log10 log2 logaddexp logical_xor logit moveaxis
+  movedim nan_to_num nanmedian nanquantile nextafter prelu put_ quantile rad2deg
+  repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit solve
+  tensor_split to_sparse to_dense unflatten unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
@@ -57,20 +57,20 @@ other.luminary = with(pairs_of([[
   [[
   cumsum cumprod sort argsort tril triu diag meshgrid unique flip roll prod scatter
   logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf
-  compile jit vmap onnx fft sparse complex quantization hub profiler finfo iinfo hypot atan2
+  compile jit vmap onnx sparse complex quantization hub profiler finfo iinfo hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
   atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
-  broadcast_to bucketize cartesian_prod cholesky combinations complex64 conj conv1d conv3d conv_transpose2d
-  corrcoef count_nonzero cov cummax cummin deg2rad det diagonal diff
+  broadcast_to bucketize cartesian_prod combinations complex64 conj conv1d conv3d conv_transpose2d
+  corrcoef count_nonzero cov cummax cummin deg2rad diagonal diff
   dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
-  fmod frac fx gcd gru hann_window heaviside histogram hsplit imag real index_copy index_fill
-  instance_norm inverse isin isneginf isposinf kthvalue layer_norm_
-  log10 log2 logaddexp logcumsumexp logdet logical_xor logit lstm lu masked_select matrix_exp matrix_power
+  fmod frac fx gcd gru heaviside histogram hsplit imag real index_copy index_fill
+  instance_norm isin isneginf isposinf kthvalue layer_norm_
+  log10 log2 logaddexp logcumsumexp logical_xor logit lstm masked_select
   matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
-  pinverse polar prelu put qr quantile rad2deg renorm
+  polar prelu put quantile rad2deg renorm
   repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
-  sinc slogdet solve special stft svd swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
-  triangular_solve tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms vander
+  sinc solve special swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
+  tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms
   vsplit xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",

@@ -127,6 +127,14 @@ end
 --- As lm.tensor(values [, opts]), with x's dtype and device unless the options say otherwise.
 function methods.new_tensor(x, ...) return core.tensor(like("new_tensor", x, ...)) end
 
+for name, module in pairs {
+  svd = "matrices", qr = "matrices", lu = "matrices", lu_solve = "matrices", pinverse = "matrices",
+  matrix_power = "matrices", matrix_exp = "matrices", stft = "stft", istft = "stft",
+} do
+  --- x:svd(…), qr, lu, lu_solve, pinverse, matrix_power, matrix_exp, stft, istft: as the functions of lm.
+  methods[name] = function(x, ...) return require("luminary.tensor." .. module)[name](tensor(name, x), ...) end
+end
+
 --- Same shape and values.
 function methods.equal(x, other)
   tensor("equal", x)

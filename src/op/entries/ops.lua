@@ -78,13 +78,17 @@ list.choices = {
   memory_format = {"preserve", "contiguous", "channels_last"},
   padding = {"valid", "same"},
   side = {"none", "left", "right", enum = {"LM_SIDE_NONE", "LM_SIDE_LEFT", "LM_SIDE_RIGHT"}},
+  triangle = {"L", "U"},
+  qr_mode = {"reduced", "complete", "r", enum = {"LM_QR_REDUCED", "LM_QR_COMPLETE", "LM_QR_R"}},
+  lstsq_driver = {"gelsy", "gels", "gelsd", "gelss", enum = {"LM_GELSY", "LM_GELS", "LM_GELSD", "LM_GELSS"}},
+  fft_norm = {"backward", "ortho", "forward", enum = {"LM_FFT_BACKWARD", "LM_FFT_ORTHO", "LM_FFT_FORWARD"}},
 }
 
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
-  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "normalization", "losses",
-  "views", "creation", "random",
+  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "normalization", "losses", "views",
+  "creation", "linalg", "fourier", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

@@ -3,12 +3,10 @@
 #include "backend/cpu/matmul/gemm.h"
 
 #include <limits.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <sys/mman.h>
 
 #include "backend/cpu/cpu.h"
 #include "backend/cpu/isa/gemm.h"
+#include "backend/cpu/matmul/openblas.h"
 #include "backend/cpu/onednn/guard_stack.h"
 #include "backend/cpu/onednn/onednn.h"
 
@@ -46,31 +44,6 @@ static void by_loops(const lm_cpu_gemm_job *g) {
                      .beta = g->beta};
   LM_ISA_PICK(lm_gemm_loops)->of[g->dtype](&s);
 }
-
-/* OpenBLAS's own threads would stand beside OpenMP's, spinning: it computes on the thread that calls. */
-static void single_threaded_blas(void) { openblas_set_num_threads(1); }
-
-static _Atomic int blas_callers; /* threads about to be in OpenBLAS */
-static _Atomic int blas_buffers; /* how many it could have at once */
-
-/* Each thread in OpenBLAS wants a buffer of 128 MB of addresses, which it keeps for the next; where it gets none it
- * asks again for ever. True if there is room for `parts` more; then blas_leave(parts) comes after. */
-static bool blas_enter(int parts) {
-  const size_t each = (128 << 20) + (64 << 10);
-  int callers = atomic_fetch_add(&blas_callers, parts) + parts, buffers = atomic_load(&blas_buffers);
-  if (callers <= buffers) return true;
-  size_t bytes = (size_t)(callers - buffers) * each;
-  void *room = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) {
-    atomic_fetch_sub(&blas_callers, parts);
-    return false;
-  }
-  munmap(room, bytes);
-  while (buffers < callers && !atomic_compare_exchange_weak(&blas_buffers, &buffers, callers)) continue;
-  return true;
-}
-
-static void blas_leave(int parts) { atomic_fetch_sub(&blas_callers, parts); }
 
 static bool fits_int(const lm_cpu_gemm_job *g) {
   return g->m <= INT_MAX && g->n <= INT_MAX && g->k <= INT_MAX && g->lda <= INT_MAX && g->ldb <= INT_MAX &&
@@ -110,13 +83,13 @@ static lm_cpu_gemm_job slice_of(const lm_cpu_gemm_job *g, int part, int parts) {
 
 static void by_slices(const lm_cpu_gemm_job *g) {
   int parts = lm_cpu_share(work(g) / rate(g->dtype));
-  bool by_blas = suits_blas(g) && blas_enter(parts);
+  bool by_blas = suits_blas(g) && lm_blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) if (parts > 1)
   for (int part = 0; part < parts; part++) {
     lm_cpu_gemm_job s = slice_of(g, part, parts);
     if (s.m > 0 && s.n > 0) multiply_one(&s, by_blas);
   }
-  if (by_blas) blas_leave(parts);
+  if (by_blas) lm_blas_leave(parts);
 }
 
 static lm_cpu_gemm_job member_of(const lm_cpu_gemm_job *g, int64_t i) {
@@ -139,16 +112,14 @@ static lm_status sgemm(const lm_cpu_gemm_job *g) {
 }
 
 lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
   lm_status status = LM_OK;
   if (g->batch <= 0 || g->m <= 0 || g->n <= 0) return LM_OK;
-  if (g->dtype == LM_F64) pthread_once(&once, single_threaded_blas);
   if (g->dtype == LM_F32 && !is_small(g)) TRY(lm_dnn_guard_products());
   /* Matrices of a batch side by side, unless they are few and large. */
   int parts = g->batch > 1 ? lm_cpu_share(work(g) * (double)g->batch / rate(g->dtype)) : 1;
   if (parts > g->batch) parts = (int)g->batch;
   if (parts > 1 && (g->batch >= 4 * parts || lm_cpu_share(work(g) / rate(g->dtype)) == 1)) {
-    bool good = true, by_blas = suits_blas(g) && blas_enter(parts);
+    bool good = true, by_blas = suits_blas(g) && lm_blas_enter(parts);
 #pragma omp parallel for num_threads(parts) schedule(static) reduction(&& : good)
     for (int64_t i = 0; i < g->batch; i++) {
       lm_cpu_gemm_job s = member_of(g, i);
@@ -157,7 +128,7 @@ lm_status lm_cpu_gemm(const lm_cpu_gemm_job *g) {
       else
         multiply_one(&s, by_blas);
     }
-    if (by_blas) blas_leave(parts);
+    if (by_blas) lm_blas_leave(parts);
     return good ? LM_OK : lm_fail(LM_E_STATE, "a product of float32 matrices failed in oneDNN");
   }
   for (int64_t i = 0; i < g->batch; i++) {

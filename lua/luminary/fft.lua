@@ -1,0 +1,220 @@
+--- lm.fft: Fourier transforms under the names of torch.fft. There are no complex numbers: where PyTorch has them, x has
+--- a last dim of 2, real and imaginary parts, as torch.view_as_real shows them. `dim` counts the other dims, from 1, or
+--- from -1 at the last of them. float32 and float64, computed on the CPU: tensors of other devices go there and back.
+---
+--- n, or s for several dims, makes lines that long before the transform, by zeros or by leaving the end out. norm is
+--- "backward" (inverse transforms divide by n; the default), "ortho" (all divide by its root) or "forward".
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local fft = {}
+
+local norms = {"backward", "ortho", "forward"}
+local function scale_of(who, norm, n, inverse)
+  norm = norm and options.choice(who, "norm", norm, norms) or "backward"
+  if norm == "ortho" then return 1 / math.sqrt(n) end
+  return (norm == "backward") == inverse and 1 / n or 1
+end
+
+-- x, its number of dims without that of pairs.
+local function signal(who, x, pairs_too)
+  arg(who, "x", x, "tensor")
+  if not core.is_floating_point(x) then x = x:float() end
+  local dims = x.ndim - (pairs_too and 1 or 0)
+  if pairs_too and (x.ndim < 2 or x.shape[x.ndim] ~= 2) then
+    fail("%s: x is %s; complex numbers are pairs in a last dim of 2; real ones become pairs by "
+      .. "lm.stack({x, lm.zeros_like(x)}, -1), or go to rfft", who, describe(x))
+  end
+  if dims < 1 then fail("%s: x is %s; it has no line to be transformed", who, describe(x)) end
+  return x, dims
+end
+
+local function dim_of(who, dim, dims)
+  dim = dim == nil and -1 or arg(who, "dim", dim, "integer")
+  if dim == 0 or dim < -dims or dim > dims then
+    fail("%s: there is no dim %d among %d; dims count from 1, or from -1 at the end", who, dim, dims)
+  end
+  return dim < 0 and dims + 1 + dim or dim
+end
+
+-- x with n entries along dim.
+local function sized(who, x, dim, n)
+  if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
+  local have = x.shape[dim]
+  if n < have then return ops.narrow(x, dim, 1, n) end
+  if n == have then return x end
+  local shape = x.shape
+  shape[dim] = n - have
+  return ops.cat({x, ops.zeros(shape, {dtype = x.dtype, device = x.device})}, dim)
+end
+
+-- f of x with dim as the last of its dims but the pairs; f's result may be pairs or not.
+local function along(x, dim, dims, f)
+  if dim == dims then return f(x) end
+  return ops.transpose(f(ops.transpose(x, dim, dims)), dim, dims)
+end
+
+local function complex_line(who, x, n, dim, norm, inverse)
+  local dims
+  x, dims = signal(who, x, true)
+  dim = dim_of(who, dim, dims)
+  n = n and arg(who, "n", n, "integer") or x.shape[dim]
+  x = sized(who, x, dim, n)
+  return along(x, dim, dims, function(y) return ops.fft_c2c(y, inverse, scale_of(who, norm, n, inverse)) end)
+end
+
+--- fft.fft(x [, n [, dim = -1 [, norm = "backward"]]]): the transform of complex x [..., n, 2] along a dim.
+function fft.fft(x, n, dim, norm) return complex_line("fft", x, n, dim, norm, false) end
+
+--- fft.ifft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of fft.
+function fft.ifft(x, n, dim, norm) return complex_line("ifft", x, n, dim, norm, true) end
+
+-- `inverse` says by what is divided, and whether the other sign stands in the exponent.
+local function real_line(who, x, n, dim, norm, inverse)
+  local dims
+  x, dims = signal(who, x, false)
+  dim = dim_of(who, dim, dims)
+  n = n and arg(who, "n", n, "integer") or x.shape[dim]
+  x = sized(who, x, dim, n)
+  return along(x, dim, dims, function(y) return ops.fft_r2c(y, scale_of(who, norm, n, inverse)) end)
+end
+
+--- fft.rfft(x [, n [, dim = -1 [, norm = "backward"]]]): of real x [..., n] the transform's first n / 2 + 1 entries,
+--- [..., n / 2 + 1, 2]; the others are their conjugates.
+function fft.rfft(x, n, dim, norm) return real_line("rfft", x, n, dim, norm, false) end
+
+local function to_real(who, x, n, dim, norm, inverse)
+  local dims
+  x, dims = signal(who, x, true)
+  dim = dim_of(who, dim, dims)
+  n = n and arg(who, "n", n, "integer") or 2 * (x.shape[dim] - 1)
+  if n < 1 then fail("%s: lines of %d entries have no transform", who, n) end
+  x = sized(who, x, dim, math.floor(n / 2) + 1)
+  return along(x, dim, dims, function(y) return ops.fft_c2r(y, n, scale_of(who, norm, n, inverse)) end)
+end
+
+--- fft.irfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of rfft: real [..., n] from [..., n / 2 + 1, 2];
+--- n is by default even.
+function fft.irfft(x, n, dim, norm) return to_real("irfft", x, n, dim, norm, true) end
+
+-- The conjugate of pairs.
+local function conjugate(x) return x * core.tensor({1, -1}, {dtype = x.dtype, device = x.device}) end
+
+--- fft.hfft(x [, n [, dim = -1 [, norm = "backward"]]]): the real transform of a line whose second half are conjugates
+--- of the first, x [..., n / 2 + 1, 2].
+function fft.hfft(x, n, dim, norm)
+  return to_real("hfft", conjugate((signal("hfft", x, true))), n, dim, norm, false)
+end
+
+--- fft.ihfft(x [, n [, dim = -1 [, norm = "backward"]]]): the inverse of hfft.
+function fft.ihfft(x, n, dim, norm) return conjugate(real_line("ihfft", x, n, dim, norm, true)) end
+
+-- The dims of a transform of several, with the sizes that are asked for: by default the last of s, or all.
+local function dims_of(who, s, dim, dims, default)
+  if type(s) == "number" then s = {s} end
+  if type(dim) == "number" then dim = {dim} end
+  dim = dim or default
+  if not dim then
+    dim = {}
+    for d = 1, s and #s or dims do dim[d] = d - 1 - (s and #s or dims) end
+  end
+  if s and #s ~= #dim then fail("%s: s has %d sizes for %d dims", who, #s, #dim) end
+  local list, seen = {}, {}
+  for i, d in ipairs(dim) do
+    list[i] = dim_of(who, d, dims)
+    if seen[list[i]] then fail("%s: dim %d is given twice", who, list[i]) end
+    seen[list[i]] = true
+  end
+  if #list == 0 then fail("%s: no dim is given", who) end
+  return list, s or {}
+end
+
+local function complex_lines(who, x, s, dim, norm, inverse, default)
+  local dims
+  x, dims = signal(who, x, true)
+  local list, sizes = dims_of(who, s, dim, dims, default)
+  for i = #list, 1, -1 do
+    x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, inverse)
+  end
+  return x
+end
+
+local function real_lines(who, x, s, dim, norm, default)
+  local dims
+  x, dims = signal(who, x, false)
+  local list, sizes = dims_of(who, s, dim, dims, default)
+  local n = #list
+  x = real_line(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, false)
+  for i = n - 1, 1, -1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, false) end
+  return x
+end
+
+local function to_real_lines(who, x, s, dim, norm, default)
+  local dims
+  x, dims = signal(who, x, true)
+  local list, sizes = dims_of(who, s, dim, dims, default)
+  local n = #list
+  for i = 1, n - 1 do x = complex_line(who, x, sizes[i] ~= -1 and sizes[i] or nil, list[i], norm, true) end
+  return to_real(who, x, sizes[n] ~= -1 and sizes[n] or nil, list[n], norm, true)
+end
+
+local last_two = {-2, -1}
+
+--- fft.fft2(x [, s [, dim = {-2, -1} [, norm]]]): fft along two dims.
+function fft.fft2(x, s, dim, norm) return complex_lines("fft2", x, s, dim, norm, false, last_two) end
+--- fft.ifft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of fft2.
+function fft.ifft2(x, s, dim, norm) return complex_lines("ifft2", x, s, dim, norm, true, last_two) end
+--- fft.rfft2(x [, s [, dim = {-2, -1} [, norm]]]): rfft along the last of two dims, then fft along the other.
+function fft.rfft2(x, s, dim, norm) return real_lines("rfft2", x, s, dim, norm, last_two) end
+--- fft.irfft2(x [, s [, dim = {-2, -1} [, norm]]]): the inverse of rfft2.
+function fft.irfft2(x, s, dim, norm) return to_real_lines("irfft2", x, s, dim, norm, last_two) end
+--- fft.fftn(x [, s [, dim [, norm]]]): fft along a list of dims; by default the last ones that s names, or all.
+function fft.fftn(x, s, dim, norm) return complex_lines("fftn", x, s, dim, norm, false) end
+--- fft.ifftn(x [, s [, dim [, norm]]]): the inverse of fftn.
+function fft.ifftn(x, s, dim, norm) return complex_lines("ifftn", x, s, dim, norm, true) end
+--- fft.rfftn(x [, s [, dim [, norm]]]): rfft along the last of a list of dims, then fft along the others.
+function fft.rfftn(x, s, dim, norm) return real_lines("rfftn", x, s, dim, norm) end
+--- fft.irfftn(x [, s [, dim [, norm]]]): the inverse of rfftn.
+function fft.irfftn(x, s, dim, norm) return to_real_lines("irfftn", x, s, dim, norm) end
+
+--- fft.fftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of fft's n entries, for samples d apart.
+function fft.fftfreq(n, d, dtype, device)
+  arg("fftfreq", "n", n, "count")
+  local half, like = math.floor((n - 1) / 2), {dtype = dtype or core.get_default_dtype(), device = device}
+  local frequencies = ops.cat {ops.arange(0, half + 1, 1, like), ops.arange(half + 1 - n, 0, 1, like)}
+  return frequencies * (1 / (n * (d or 1)))
+end
+
+--- fft.rfftfreq(n [, d = 1 [, {dtype, device}]]): the frequencies of rfft's n / 2 + 1 entries, for samples d apart.
+function fft.rfftfreq(n, d, dtype, device)
+  arg("rfftfreq", "n", n, "count")
+  local like = {dtype = dtype or core.get_default_dtype(), device = device}
+  return ops.arange(0, math.floor(n / 2) + 1, 1, like) * (1 / (n * (d or 1)))
+end
+
+-- x with its entries moved on along dims, those beyond the end to the start; by(n) says how far.
+local function moved(who, x, dim, by)
+  arg(who, "x", x, "tensor")
+  if type(dim) == "number" then dim = {dim} end
+  if not dim then
+    dim = {}
+    for d = 1, x.ndim do dim[d] = d end
+  end
+  for _, d in ipairs(dim) do
+    d = dim_of(who, d, x.ndim)
+    local n = x.shape[d]
+    local k = n > 0 and by(n) % n or 0
+    if k > 0 then x = ops.cat({ops.narrow(x, d, n - k + 1, k), ops.narrow(x, d, 1, n - k)}, d) end
+  end
+  return x
+end
+
+--- fft.fftshift(x [, dim]): the entry of frequency 0 goes to the middle of dim, a number or a list; by default of all
+--- dims. Dims are x's own, the pairs' too: name those that are to be moved.
+function fft.fftshift(x, dim) return moved("fftshift", x, dim, function(n) return math.floor(n / 2) end) end
+
+--- fft.ifftshift(x [, dim]): the inverse of fftshift.
+function fft.ifftshift(x, dim) return moved("ifftshift", x, dim, function(n) return -math.floor(n / 2) end) end
+
+return options.strict("fft", options.exact_all(fft, options.named))

@@ -1,0 +1,135 @@
+--- Factorizations and powers of matrices under the names that torch itself has for them; lm.linalg has more.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local matrices = {}
+
+local function square(who, x)
+  arg(who, "x", x, "tensor")
+  if x.ndim < 2 or x.shape[x.ndim] ~= x.shape[x.ndim - 1] then
+    fail("%s: x is %s; it has to be a square matrix or a batch of them", who, describe(x))
+  end
+  return x
+end
+
+local function identities(x)
+  return ops.expand(ops.eye(x.shape[x.ndim], {dtype = x.dtype, device = x.device}), x.shape)
+end
+
+--- lm.svd(x [, some = true [, compute_uv = true]]): U, the singular values S in descending order, and V, with x = U
+--- diag(S) V^T. some: U and V have as many columns as there are singular values. Without compute_uv U and V are zeros.
+--- lm.linalg.svd gives V transposed.
+function matrices.svd(x, some, compute_uv)
+  if compute_uv == false then
+    local s = ops.linalg_svdvals(x)
+    local batch = x.shape
+    local n = table.remove(batch)
+    local m = table.remove(batch)
+    local function zeros(k)
+      local shape = {}
+      for d, size in ipairs(batch) do shape[d] = size end
+      shape[#shape + 1], shape[#shape + 2] = k, k
+      return ops.zeros(shape, {dtype = x.dtype, device = x.device})
+    end
+    return zeros(m), s, zeros(n)
+  end
+  local u, s, vh = ops.linalg_svd(x, {full_matrices = some == false})
+  return u, s, ops.transpose(vh, -1, -2)
+end
+
+--- lm.qr(x [, some = true]): Q with orthonormal columns and upper triangular R, x = Q R; some = false: Q is square.
+function matrices.qr(x, some) return ops.linalg_qr(x, {mode = some == false and "complete" or "reduced"}) end
+
+--- lm.lu(x [, pivot = true [, get_infos = false]]): L and U in one matrix and the pivots, as linalg.lu_factor; with
+--- get_infos a third result, int32: where U has the first 0 on its diagonal, 0 if it has none.
+function matrices.lu(x, pivot, get_infos)
+  if pivot == false then fail("lu: pivot = false is not in this version") end
+  local lu, pivots = ops.linalg_lu_factor(x, {check = not get_infos})
+  if not get_infos then return lu, pivots end
+  local shape = pivots.shape
+  local diagonal = ops.full({}, 1, {dtype = x.dtype, device = x.device})
+  local k = table.remove(shape)
+  if k == 0 then return lu, pivots, ops.zeros(shape, {dtype = "int32", device = x.device}) end
+  core.no_grad(function()
+    local part = ops.narrow(ops.narrow(lu, -1, 1, k), -2, 1, k)
+    diagonal = ops.sum(ops.masked_fill(part, ops.eq(ops.eye(k, {device = x.device}), 0), 0), -1)
+  end)
+  local zero = ops.eq(diagonal, 0)
+  local infos = ops.where(ops.any(zero, -1), ops.argmax(zero:long(), -1), 0)
+  return lu, pivots, infos:to "int32"
+end
+
+--- lm.lu_solve(b, LU_data, LU_pivots): X with A X = b from LU_data, LU_pivots = lm.lu(A).
+function matrices.lu_solve(b, LU_data, LU_pivots) return ops.linalg_lu_solve(LU_data, LU_pivots, b) end
+
+--- lm.pinverse(x [, rcond = 1e-15]): the pseudoinverse; singular values up to rcond times the largest count as 0.
+function matrices.pinverse(x, rcond) return ops.linalg_pinv(x, {rtol = rcond or 1e-15}) end
+
+--- lm.matrix_power(x, n): the product of n times the square matrix x, of its inverse for n < 0; for 0 the identity.
+function matrices.matrix_power(x, n)
+  square("matrix_power", x)
+  n = arg("matrix_power", "n", n, "integer")
+  if n == 0 then return ops.masked_fill(x, ops.ones_like(x, {dtype = "bool"}), 0) + identities(x) end
+  if n < 0 then x, n = ops.inverse(x), -n end
+  local result
+  while n > 0 do
+    if n % 2 == 1 then result = result and ops.matmul(result, x) or x end
+    n = math.floor(n / 2)
+    if n > 0 then x = ops.matmul(x, x) end
+  end
+  return result
+end
+
+local DEGREE, LARGEST = 20, 1 -- of Taylor's polynomial; and for which norms it is exact to float64's last digits
+
+-- Taylor's polynomial of the exponential, in powers of x^4 whose factors are polynomials of degree 3.
+local function taylor(x)
+  local one = identities(x)
+  local x2 = ops.matmul(x, x)
+  local powers = {x, x2, ops.matmul(x, x2)}
+  local x4 = ops.matmul(x2, x2)
+  local factor = {[0] = 1}
+  for k = 1, DEGREE do factor[k] = factor[k - 1] / k end
+  local result
+  for first = DEGREE, 0, -4 do
+    local part = one * factor[first]
+    for k, power in ipairs(powers) do
+      if first + k <= DEGREE then part = part + power * factor[first + k] end
+    end
+    result = result and part + ops.matmul(result, x4) or part
+  end
+  return result
+end
+
+--- lm.matrix_exp(x): e to the power of the square matrix x: Taylor's polynomial of x divided by a power of 2 that makes
+--- it small, squared as often.
+function matrices.matrix_exp(x)
+  square("matrix_exp", x)
+  if x.dtype ~= "float32" and x.dtype ~= "float64" then
+    fail("matrix_exp: x has to be float32 or float64, got %s; use :float()", x.dtype)
+  end
+  if x:numel() == 0 then return ops.clone(x) end
+  local halvings = core.no_grad(function()
+    local norm = ops.amax(ops.sum(ops.abs(x), -2, {keepdim = true}), -1, {keepdim = true})
+    norm = ops.masked_fill(norm, ops.logical_not(ops.isfinite(norm)), 0)
+    return ops.clamp(ops.ceil(ops.log2(norm / LARGEST)), 0)
+  end)
+  local result = taylor(ops.ldexp(x, -halvings))
+  for k = 1, ops.amax(halvings):item() do
+    result = ops.where(ops.ge(halvings, k), ops.matmul(result, result), result)
+  end
+  return result
+end
+
+--- lm.vander(x [, N [, increasing = false]]): powers of the vector x as columns, [n, N]: N - 1 to 0, or with increasing
+--- 0 to N - 1; N is by default n.
+function matrices.vander(x, N, increasing)
+  arg("vander", "x", x, "tensor")
+  if x.ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end
+  N = arg("vander", "N", N or x.shape[1], "natural")
+  local powers = ops.arange(0, N, {dtype = "int64", device = x.device})
+  return ops.pow(ops.unsqueeze(x, -1), increasing and powers or N - 1 - powers)
+end
+
+return options.exact_all(matrices, options.named)

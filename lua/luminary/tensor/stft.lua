@@ -1,0 +1,217 @@
+--- Short-time Fourier transforms, and the windows for them.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local ops, arg, fail, describe = core.ops, options.arg, options.fail, options.describe
+local stft = {}
+
+-- The arguments that stft and istft have in common: hop, and the window with n_fft entries or nil.
+local function frame_of(who, x, n_fft, hop_length, win_length, window)
+  arg(who, "x", x, "tensor")
+  arg(who, "n_fft", n_fft, "count")
+  win_length = win_length and arg(who, "win_length", win_length, "count") or n_fft
+  local hop = hop_length and arg(who, "hop_length", hop_length, "count") or math.floor(n_fft / 4)
+  if hop < 1 then fail("%s: n_fft %d is too small for a hop of a quarter of it; give hop_length", who, n_fft) end
+  if win_length > n_fft then fail("%s: win_length %d is larger than n_fft %d", who, win_length, n_fft) end
+  if window then
+    arg(who, "window", window, "tensor")
+    if window.ndim ~= 1 or window.shape[1] ~= win_length then
+      fail("%s: window is %s; [%d] wanted, of win_length", who, describe(window), win_length)
+    end
+  elseif win_length < n_fft then
+    window = ops.ones({win_length}, {dtype = x.dtype, device = x.device})
+  end
+  if window and win_length < n_fft then
+    local left = math.floor((n_fft - win_length) / 2)
+    window = ops.pad(window, {left, n_fft - win_length - left})
+  end
+  return hop, window
+end
+
+local function common_divisor(a, b)
+  while b > 0 do a, b = b, a % b end
+  return a
+end
+
+local MOST_PIECES = 64
+
+-- The places [frames * n_fft] (from 1) of frames in a line.
+local function places(frames, n_fft, hop, device)
+  local first = ops.arange(0, frames, {dtype = "int64", device = device}) * hop
+  return ops.flatten(ops.unsqueeze(first, 2) + ops.arange(1, n_fft + 1, {dtype = "int64", device = device}))
+end
+
+-- x [b, n] as frames [b, frames, n_fft], `hop` apart: in pieces of what divides both, or one by one.
+local function framed(x, n_fft, hop)
+  local b, n = x.shape[1], x.shape[2]
+  local frames, piece = 1 + math.floor((n - n_fft) / hop), common_divisor(n_fft, hop)
+  local step, count = hop / piece, n_fft / piece
+  if count > MOST_PIECES then
+    return ops.reshape(ops.index_select(x, 2, places(frames, n_fft, hop, x.device)), {b, frames, n_fft})
+  end
+  local used = (frames - 1) * hop + n_fft
+  local pieces = ops.reshape(ops.narrow(x, 2, 1, used), {b, used / piece, piece})
+  local list = {}
+  for i = 1, count do list[i] = ops.slice(pieces, 2, i, i + (frames - 1) * step, step) end
+  return count == 1 and list[1] or ops.cat(list, 3)
+end
+
+-- x [b, n] with `half` more samples on both sides.
+local function padded(x, half, mode)
+  local n = x.shape[2]
+  if mode ~= "reflect" or n <= half or half == 0 then
+    return ops.squeeze(ops.pad(ops.unsqueeze(x, 1), {half, half}, {mode = mode}), 1)
+  end
+  local function mirrored(first, last)
+    return ops.index_select(x, 2, ops.arange(first, last, -1, {dtype = "int64", device = x.device}))
+  end
+  return ops.cat({mirrored(half + 1, 1), x, mirrored(n - 1, n - 1 - half)}, 2)
+end
+
+--- lm.stft(x, n_fft [, hop_length = n_fft / 4 [, win_length = n_fft [, window [, center = true [, pad_mode = "reflect"
+--- [, normalized = false [, onesided = true]]]]]]]): transforms of frames of n_fft samples of x [n] or [batch, n], each
+--- times window [win_length] (ones by default; zeros on both sides up to n_fft), hop_length apart: [..., n_fft / 2 + 1,
+--- frames, 2], real and imaginary parts; without onesided [..., n_fft, frames, 2]. center: frame i is around sample i *
+--- hop_length, and x is padded by pad_mode. normalized: divided by the root of n_fft. return_complex is taken, and
+--- changes nothing: complex numbers are pairs here.
+function stft.stft(x, n_fft, hop_length, win_length, window, center, pad_mode, normalized, onesided, return_complex)
+  local who = "stft"
+  local hop
+  hop, window = frame_of(who, x, n_fft, hop_length, win_length, window)
+  if return_complex ~= nil then arg(who, "return_complex", return_complex, "boolean") end
+  if x.ndim ~= 1 and x.ndim ~= 2 then fail("%s: x is %s; [n] or [batch, n] wanted", who, describe(x)) end
+  local y = x.ndim == 1 and ops.unsqueeze(x, 1) or x
+  if center ~= false then
+    local half = math.floor(n_fft / 2)
+    y = padded(y, half, pad_mode or "reflect")
+  end
+  if y.shape[2] < n_fft then
+    fail("%s: x has %d samples%s, and n_fft is %d", who, y.shape[2], center ~= false and " with padding" or "", n_fft)
+  end
+  y = framed(y, n_fft, hop)
+  if window then y = y * window end
+  local scale = normalized and 1 / math.sqrt(n_fft) or 1
+  if onesided == false then
+    y = ops.fft_c2c(ops.stack({y, ops.zeros_like(y)}, -1), false, scale)
+  else
+    y = ops.fft_r2c(y, scale)
+  end
+  y = ops.transpose(y, 2, 3)
+  return x.ndim == 1 and ops.squeeze(y, 1) or y
+end
+
+-- frames [b, frames, n_fft] added where they stand in a line.
+local function overlapped(frames, n_fft, hop)
+  local b, count = frames.shape[1], frames.shape[2]
+  local line = ops.zeros({b, (count - 1) * hop + n_fft}, {dtype = frames.dtype, device = frames.device})
+  return ops.index_add(line, 2, places(count, n_fft, hop, frames.device), ops.reshape(frames, {b, count * n_fft}))
+end
+
+--- lm.istft(x, n_fft [, hop_length [, win_length [, window [, center = true [, normalized = false [, onesided = true [,
+--- length]]]]]]]): the samples from which stft made x [..., n_fft / 2 + 1, frames, 2], by the least squares; length: as
+--- many, by cutting off or adding zeros. An error where the windows leave samples out.
+function stft.istft(x, n_fft, hop_length, win_length, window, center, normalized, onesided, length)
+  local who = "istft"
+  local hop
+  hop, window = frame_of(who, x, n_fft, hop_length, win_length, window)
+  local rows = onesided == false and n_fft or math.floor(n_fft / 2) + 1
+  if (x.ndim ~= 3 and x.ndim ~= 4) or x.shape[x.ndim] ~= 2 or x.shape[x.ndim - 2] ~= rows then
+    fail("%s: x is %s; [%d, frames, 2] or a batch of them wanted, for n_fft %d", who, describe(x), rows, n_fft)
+  end
+  local y = ops.transpose(x.ndim == 3 and ops.unsqueeze(x, 1) or x, 2, 3)
+  local scale = normalized and 1 / math.sqrt(n_fft) or 1 / n_fft
+  if onesided == false then
+    y = ops.select(ops.fft_c2c(y, true, scale), -1, 1)
+  else
+    y = ops.fft_c2r(y, n_fft, scale)
+  end
+  window = window or ops.ones({n_fft}, {dtype = x.dtype, device = x.device})
+  local frames = y.shape[2]
+  y = overlapped(y * window, n_fft, hop)
+  local weight = overlapped(ops.expand(ops.square(window), {1, frames, n_fft}), n_fft, hop)
+  local first, last = 1, y.shape[2]
+  if center ~= false then first = math.floor(n_fft / 2) + 1 end
+  if length then
+    last = math.min(last, first - 1 + arg(who, "length", length, "count"))
+  elseif center ~= false then
+    last = last - math.floor(n_fft / 2)
+  end
+  if last < first then fail("%s: %d frames are too few to leave a sample", who, frames) end
+  y, weight = ops.narrow(y, 2, first, last - first + 1), ops.narrow(weight, 2, first, last - first + 1)
+  if ops.amin(ops.abs(weight)):item() < 1e-11 then
+    fail("%s: the window, %d apart, does not reach all samples; take a smaller hop_length or another window", who, hop)
+  end
+  y = y / weight
+  if length and y.shape[2] < length then y = ops.pad(y, {0, length - y.shape[2]}) end
+  return x.ndim == 3 and ops.squeeze(y, 1) or y
+end
+
+-- ---- windows
+
+-- The window of n entries whose k-th (from 0) is f(k) for k a float64 tensor, and `whole`, the entries of a period.
+local function window(who, n, periodic, dtype, device, f)
+  arg(who, "window_length", n, "natural")
+  if periodic ~= nil then arg(who, "periodic", periodic, "boolean") end
+  dtype, device = dtype or core.get_default_dtype(), device or core.get_default_device()
+  if not core.is_floating_point(dtype) then fail("%s: dtype has to be floating, got %s", who, dtype) end
+  if n <= 1 then return ops.ones({n}, {dtype = dtype, device = device}) end
+  local k = ops.arange(0, n, 1, {dtype = "float64", device = "cpu"})
+  return f(k, periodic == false and n - 1 or n):to(dtype):to(device)
+end
+
+-- a0 - a1 cos(2 pi k / n) + a2 cos(4 pi k / n)
+local function cosines(a0, a1, a2)
+  return function(k, n)
+    local angle = k * (2 * math.pi / n)
+    local y = a0 - ops.cos(angle) * a1
+    return a2 and y + ops.cos(angle * 2) * a2 or y
+  end
+end
+
+--- lm.hann_window(window_length [, periodic = true [, {dtype, device}]]): 0.5 - 0.5 cos(2 pi k / n), for k from 0; n is
+--- window_length, or without periodic one less, which makes it symmetric.
+function stft.hann_window(window_length, periodic, dtype, device)
+  return window("hann_window", window_length, periodic, dtype, device, cosines(0.5, 0.5))
+end
+
+--- lm.hamming_window(window_length [, periodic = true [, alpha = 0.54 [, beta = 0.46 [, {dtype, device}]]]]):
+--- alpha - beta cos(2 pi k / n), as hann_window.
+function stft.hamming_window(window_length, periodic, alpha, beta, dtype, device)
+  return window("hamming_window", window_length, periodic, dtype, device, cosines(alpha or 0.54, beta or 0.46))
+end
+
+--- lm.blackman_window(window_length [, periodic = true [, {dtype, device}]]): 0.42 - 0.5 cos(2 pi k / n) +
+--- 0.08 cos(4 pi k / n), as hann_window.
+function stft.blackman_window(window_length, periodic, dtype, device)
+  return window("blackman_window", window_length, periodic, dtype, device, cosines(0.42, 0.5, 0.08))
+end
+
+--- lm.bartlett_window(window_length [, periodic = true [, {dtype, device}]]): 1 - |2 k / n - 1|, as hann_window.
+function stft.bartlett_window(window_length, periodic, dtype, device)
+  return window("bartlett_window", window_length, periodic, dtype, device, function(k, n)
+    return 1 - ops.abs(k * (2 / n) - 1)
+  end)
+end
+
+-- Bessel's function I0 by its series, of x from 0 to `largest`.
+local function bessel(x, largest)
+  local quarter, sum, term = ops.square(x) * 0.25, ops.ones_like(x), ops.ones_like(x)
+  for k = 1, 20 + math.ceil(largest * 1.5) do
+    term = term * quarter / (k * k)
+    sum = sum + term
+  end
+  return sum
+end
+
+--- lm.kaiser_window(window_length [, periodic = true [, beta = 12 [, {dtype, device}]]]): I0(beta sqrt(1 - (2 k / n -
+--- 1)^2)) / I0(beta), as hann_window.
+function stft.kaiser_window(window_length, periodic, beta, dtype, device)
+  beta = arg("kaiser_window", "beta", beta or 12, "positive")
+  if beta > 700 then fail("kaiser_window: beta is %g; 700 at most", beta) end
+  return window("kaiser_window", window_length, periodic, dtype, device, function(k, n)
+    local inside = ops.clamp(1 - ops.square(k * (2 / n) - 1), 0)
+    return bessel(ops.sqrt(inside) * beta, beta) / bessel(ops.full({}, beta, {dtype = "float64", device = "cpu"}), beta)
+  end)
+end
+
+return options.exact_all(stft, options.named)

@@ -1,0 +1,195 @@
+-- Fourier transforms beside spec/op/op_cases.lua: lengths of every kind, lm.fft's functions, stft and istft, windows.
+local lm = require "luminary"
+local fft = lm.fft
+
+local double = { dtype = "float64" }
+local function random(...) return lm.randn({ ... }, double) end
+local function near(want, got, tolerance)
+  assert.same(want.shape, got.shape)
+  local most = (want - got):abs():max():item()
+  assert(most <= (tolerance or 1e-10), "differs by " .. most)
+end
+local function message(f, ...)
+  local ok, why = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(why)
+end
+
+-- The transform of pairs x [lines, n, 2] by its definition.
+local function by_sums(x)
+  local n = x.shape[2]
+  local k = lm.arange(0, n, 1, double)
+  local angle = (k:unsqueeze(2) * k):remainder(n) * (-2 * math.pi / n)
+  local c, s, re, im = angle:cos(), angle:sin(), x:select(3, 1), x:select(3, 2)
+  return lm.stack({ re:matmul(c) - im:matmul(s), re:matmul(s) + im:matmul(c) }, 3)
+end
+
+describe("Fourier transforms", function()
+  before_each(function() lm.manual_seed(3) end)
+
+  it("are right for lengths of small and large primes, for few and many lines, long and short", function()
+    for _, n in ipairs { 1, 2, 3, 4, 5, 6, 12, 13, 17, 30, 34, 64, 97, 143, 256, 257, 300, 509, 1024 } do
+      for _, lines in ipairs { 1, 17 } do
+        if lines == 1 or n < 300 then
+          local x = random(lines, n, 2)
+          local y, real = by_sums(x), x:select(3, 1)
+          near(y, lm.fft_c2c(x), 1e-10 * n)
+          near(x, fft.ifft(y), 1e-11)
+          near(y:float(), lm.fft_c2c(x:float()), 1e-5 * n)
+          local half = by_sums(lm.stack({ real, lm.zeros_like(real) }, 3)):slice(2, 1, math.floor(n / 2) + 1)
+          near(half, fft.rfft(real), 1e-10 * n)
+          near(real, fft.irfft(half, n))
+        end
+      end
+    end
+    local x = random(5000) -- longer than a block
+    near(x, fft.irfft(fft.rfft(x)))
+    near(x:slice(1, 1, 4999), fft.irfft(fft.rfft(x:slice(1, 1, 4999)), 4999))
+    near((x * x):sum() * 5000, (fft.fft(lm.stack({ x, x * 0 }, 2)) ^ 2):sum(), 1e-5)
+  end)
+
+  it("are the same on one thread and on four", function()
+    local x, before = random(64, 300, 2), lm.get_num_threads()
+    lm.set_num_threads(1)
+    local one = lm.fft_c2c(x)
+    lm.set_num_threads(4)
+    near(one, lm.fft_c2c(x), 0)
+    lm.set_num_threads(before)
+  end)
+
+  it("go along any dim, of other lengths and scaled", function()
+    local x = random(3, 8)
+    near(fft.rfft(x:t()):transpose(1, 2), fft.rfft(x, nil, 1))
+    near(fft.rfft(x:t():contiguous()):transpose(1, 2), fft.rfft(x, { dim = 1 }))
+    near(fft.rfft(x:slice(2, 1, 5)), fft.rfft(x, 5))
+    near(fft.rfft(lm.cat({ x, lm.zeros({ 3, 2 }, double) }, 2)), fft.rfft(x, 10))
+    near(fft.rfft(x) / 8, fft.rfft(x, { norm = "forward" }))
+    near(fft.rfft(x) / math.sqrt(8), fft.rfft(x, { norm = "ortho" }))
+    for _, norm in ipairs { "backward", "ortho", "forward" } do
+      near(x, fft.irfft(fft.rfft(x, { norm = norm }), { norm = norm }))
+      local z = random(3, 5, 2)
+      near(z, fft.ifft(fft.fft(z, nil, 1, norm), nil, 1, norm))
+      near(x, fft.hfft(fft.ihfft(x, { norm = norm }), { norm = norm }))
+    end
+    assert.same({ 3, 4 }, fft.irfft(random(3, 3, 2)).shape)
+    near(lm.tensor({ 10, 0, -2, 2, -2, 0 }, double):reshape(3, 2), fft.rfft(lm.tensor({ 1, 2, 3, 4 }, double)))
+    assert.equal("float32", fft.rfft(lm.tensor({ 1, 2 }, { dtype = "int64" })).dtype)
+  end)
+
+  it("go along several dims", function()
+    local x, z = random(2, 4, 6), random(2, 4, 6, 2)
+    near(fft.fft(fft.rfft(x), nil, 2), fft.rfft2(x))
+    near(fft.fft(fft.rfft2(x), nil, 1), fft.rfftn(x))
+    near(fft.fft(fft.fft(z), nil, 2), fft.fft2(z))
+    near(z, fft.ifft2(fft.fft2(z)))
+    near(z, fft.ifftn(fft.fftn(z)))
+    near(x, fft.irfft2(fft.rfft2(x)))
+    near(x, fft.irfftn(fft.rfftn(x, nil, { 1, 3 }), nil, { 1, 3 }))
+    assert.same({ 2, 3, 3, 2 }, fft.rfft2(x, { 3, 4 }).shape)
+    assert.same({ 2, 3, 4 }, fft.irfftn(fft.rfft2(x), { 3, 4 }).shape)
+  end)
+
+  it("have gradients through every dim and length", function()
+    local function check(f, x)
+      x:requires_grad_()
+      lm.autograd.gradcheck(f, { x })
+      lm.autograd.gradgradcheck(f, { x })
+    end
+    check(function(x) return fft.rfft2(x, { 3, 2 }) end, random(2, 3))
+    check(function(x) return fft.irfft(x, 3) end, random(3, 2))
+    check(function(x) return fft.fft(x, 3, 1) end, random(2, 2, 2))
+    check(function(x) return lm.stft(x, 4, { hop_length = 2, window = lm.hann_window(4, double) }) end, random(7))
+    check(function(x) return lm.istft(x, 4, { hop_length = 2, window = lm.hann_window(4, double) }) end,
+      random(3, 3, 2))
+  end)
+
+  it("have frequencies, and shifts of them", function()
+    near(lm.tensor { 0, 0.25, -0.5, -0.25 }, fft.fftfreq(4))
+    near(lm.tensor { 0, 0.2, 0.4, -0.4, -0.2 }, fft.fftfreq(5), 1e-7)
+    near(lm.tensor { 0, 1, 2 }, fft.rfftfreq(4, 0.25))
+    local x = lm.arange(5):float()
+    assert.same({ 3, 4, 0, 1, 2 }, fft.fftshift(x):totable())
+    near(x, fft.ifftshift(fft.fftshift(x)))
+    assert.same({ { 2, 1 }, { 4, 3 } }, fft.fftshift(lm.tensor { { 1, 2 }, { 3, 4 } }, 2):totable())
+    assert.same({ { 4, 3 }, { 2, 1 } }, fft.fftshift(lm.tensor { { 1, 2 }, { 3, 4 } }):totable())
+  end)
+
+  it("refuse what has no transform", function()
+    assert.matches("complex numbers are pairs", message(fft.fft, lm.ones(3)))
+    assert.matches("lines of 0 entries", message(fft.rfft, lm.ones(3), 0))
+    assert.matches("there is no dim 3 among 2", message(fft.rfft, lm.ones(2, 2), { dim = 3 }))
+    assert.matches("norm has to be one of", message(fft.rfft, lm.ones(3), { norm = "orto" }))
+    assert.matches("s has 1 sizes for 2 dims", message(fft.rfft2, lm.ones(3, 3), { 2 }))
+    assert.matches("float32 or float64, got float16", message(fft.rfft, lm.ones(4):half()))
+  end)
+end)
+
+describe("stft", function()
+  it("is rfft of frames, and istft its inverse", function()
+    for _, o in ipairs {
+      { n_fft = 16, hop_length = 4 }, { n_fft = 15, hop_length = 4 }, { n_fft = 16, hop_length = 5, win_length = 12 },
+      { n_fft = 16, hop_length = 4, normalized = true }, { n_fft = 16, hop_length = 4, onesided = false },
+      { n_fft = 130, hop_length = 3 },
+    } do
+      local x, n, win = random(2, 400), o.n_fft, o.win_length or o.n_fft
+      local window = lm.hann_window(win, double)
+      local given = { window = window }
+      for k, v in pairs(o) do given[k] = v end
+      given.n_fft = nil
+      local y = lm.stft(x, n, given)
+      local half, rows = math.floor(n / 2), o.onesided == false and n or math.floor(n / 2) + 1
+      assert.same({ 2, rows, 1 + math.floor((400 + 2 * half - n) / o.hop_length), 2 }, y.shape)
+      local at, left = 20, math.floor((n - win) / 2) -- a frame away from both ends
+      local first = (at - 1) * o.hop_length - half + left
+      local frame = lm.zeros({ n }, double)
+      if first > 0 and first + win <= 400 then
+        frame:narrow(1, left + 1, win):copy_(x[2]:narrow(1, first + 1, win) * window)
+        local want = fft.rfft(frame) * (o.normalized and 1 / math.sqrt(n) or 1)
+        near(want, y[2]:select(2, at):slice(1, 1, half + 1))
+      end
+      given.length = 400
+      near(x, lm.istft(y, n, given))
+      near(x[1], y[1]:istft(n, given))
+    end
+    local x = random(40)
+    local y = x:stft(8, { center = false })
+    assert.same({ 5, 17, 2 }, y.shape)
+    near(fft.rfft(x:slice(1, 1, 8)), y:select(2, 1))
+    near(x, y:istft(8, { center = false }))
+    local first = lm.cat { lm.zeros({ 4 }, double), x:slice(1, 1, 4) }
+    near(fft.rfft(first), lm.stft(x, 8, { pad_mode = "constant" }):select(2, 1))
+  end)
+
+  it("refuses what does not fit", function()
+    local x = lm.ones(40)
+    assert.matches("window is a tensor %[5%]; %[8%] wanted", message(lm.stft, x, 8, { window = lm.ones(5) }))
+    assert.matches("win_length 9 is larger than n_fft 8", message(lm.stft, x, 8, { win_length = 9 }))
+    assert.matches("x has 40 samples, and n_fft is 64", message(lm.stft, x, 64, { center = false }))
+    assert.matches("%[5, frames, 2%]", message(lm.istft, lm.ones(4, 3, 2), 8))
+    local y = lm.stft(x, 8, { hop_length = 8, window = lm.hann_window(8) })
+    assert.matches("does not reach all samples", message(lm.istft, y, 8,
+      { hop_length = 8, window = lm.hann_window(8), center = false }))
+  end)
+end)
+
+describe("windows", function()
+  it("have their values, periodic or symmetric", function()
+    near(lm.tensor { 0, 0.5, 1, 0.5 }, lm.hann_window(4), 1e-7)
+    near(lm.tensor { 0, 0.75, 0.75, 0 }, lm.hann_window(4, false), 1e-7)
+    near(lm.tensor { 0.08, 0.54, 1, 0.54 }, lm.hamming_window(4), 1e-7)
+    near(lm.tensor { 0, 0.5, 1, 0.5 }, lm.hamming_window(4, { alpha = 0.5, beta = 0.5 }), 1e-7)
+    near(lm.tensor { 0, 0.34, 1, 0.34 }, lm.blackman_window(4), 1e-7)
+    near(lm.tensor { 0, 0.5, 1, 0.5 }, lm.bartlett_window(4), 1e-7)
+    -- I0(12 sqrt(3 / 4)) / I0(12), I0(0) / I0(12): torch.kaiser_window(4, dtype=torch.float64)
+    local kaiser = { 5.2773441320097665e-05, 0.2156727447589671, 1, 0.2156727447589671 }
+    near(lm.tensor(kaiser, double), lm.kaiser_window(4, double), 1e-12)
+    for _, name in ipairs { "hann", "hamming", "blackman", "bartlett", "kaiser" } do
+      local window = lm[name .. "_window"]
+      assert.same({ 1 }, window(1):totable())
+      assert.same({ 0 }, window(0).shape)
+      assert.equal("float64", window(3, { dtype = "float64" }).dtype)
+      assert.matches("window_length has to be", message(window, -1))
+      assert.matches("dtype has to be floating", message(window, 3, { dtype = "int64" }))
+    end
+  end)
+end)

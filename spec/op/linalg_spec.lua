@@ -1,0 +1,184 @@
+-- Linear algebra beside spec/op/op_cases.lua: factors multiply to what they are of, gradients of what is only defined
+-- for some matrices, lm.linalg's and lm's own functions, messages that name the matrix of a batch.
+local lm = require "luminary"
+local la = lm.linalg
+
+local double = { dtype = "float64" }
+local function random(...) return lm.randn({ ... }, double) end
+local function turned(x) return x:transpose(-1, -2) end
+local function eye(n) return lm.eye(n, n, double) end
+local function positive(x) return x:matmul(turned(x)) + eye(x.shape[x.ndim]) end
+local function near(want, got, tolerance)
+  assert.same(want.shape, got.shape)
+  local most = want:numel() > 0 and (want - got):abs():max():item() or 0
+  assert(most <= (tolerance or 1e-10), "differs by " .. most)
+end
+local function check(f, ...)
+  local inputs = { ... }
+  for i, x in ipairs(inputs) do inputs[i] = x:detach():clone():requires_grad_() end
+  lm.autograd.gradcheck(f, inputs)
+  lm.autograd.gradgradcheck(f, inputs)
+end
+local function message(f, ...)
+  local ok, why = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(why)
+end
+
+describe("linear algebra", function()
+  before_each(function() lm.manual_seed(7) end)
+
+  local sizes = { { 3, 3 }, { 4, 2 }, { 2, 4 } }
+
+  it("factors matrices of every shape, in batches", function()
+    for _, size in ipairs(sizes) do
+      for _, batch in ipairs { {}, { 2 }, { 2, 3 } } do
+        local shape = { batch[1], batch[2] }
+        shape[#shape + 1], shape[#shape + 2] = size[1], size[2]
+        local a = lm.randn(shape, double)
+        local q, r = la.qr(a)
+        near(a, q:matmul(r))
+        near(eye(q.shape[q.ndim]):expand(turned(q):matmul(q).shape), turned(q):matmul(q))
+        q, r = la.qr(a, "complete")
+        near(a, q:matmul(r))
+        near(r, select(2, la.qr(a, { mode = "complete" })))
+        local _
+        local u, s, vh = la.svd(a, { full_matrices = false })
+        near(a, (u * s:unsqueeze(-2)):matmul(vh))
+        near(s, la.svdvals(a))
+        local v
+        u, s, v = lm.svd(a)
+        near(a, (u * s:unsqueeze(-2)):matmul(turned(v)))
+        u, _, vh = la.svd(a)
+        near(eye(u.shape[u.ndim]):expand(u.shape), u:matmul(turned(u)))
+        near(eye(vh.shape[vh.ndim]):expand(vh.shape), vh:matmul(turned(vh)))
+        local p, l
+        p, l, u = la.lu(a)
+        near(a, p:matmul(l):matmul(u))
+        near(a, a:matmul(la.pinv(a)):matmul(a))
+      end
+    end
+    local a = positive(random(3, 4, 4))
+    local l, v = la.eigh(a)
+    near(a, (v * l:unsqueeze(-2)):matmul(turned(v)))
+    near(l, la.eigvalsh(a))
+    near(a, la.cholesky(a):matmul(turned(la.cholesky(a))))
+    local u = la.cholesky(a, true)
+    near(a, turned(u):matmul(u))
+  end)
+
+  it("reads one triangle of symmetric matrices", function()
+    local a = positive(random(3, 3))
+    local other = a + lm.tensor({ { 0, 5, 5 }, { 0, 0, 5 }, { 0, 0, 0 } }, double)
+    near(la.eigvalsh(a), la.eigvalsh(other))
+    near(la.eigvalsh(a), la.eigvalsh(turned(other), "U"))
+    near(la.cholesky(a), la.cholesky(other))
+    near(la.pinv(a), la.pinv(other, { hermitian = true }))
+    assert.equal(3, la.matrix_rank(other, { hermitian = true }):item())
+  end)
+
+  it("has the gradients of factors", function()
+    local function symmetric(x) return x + turned(x) end
+    check(function(x) return la.cholesky(positive(x)) end, random(2, 2, 2))
+    check(function(x) return la.cholesky(positive(x), true) end, random(2, 2))
+    check(function(x) return la.eigvalsh(symmetric(x)) end, random(3, 3))
+    -- absolute values, since the signs of vectors are anybody's choice
+    check(function(x) local l, v = la.eigh(symmetric(x)) return l, v:abs() end, random(3, 3))
+    check(function(x) return lm.cholesky_inverse(lm.cholesky(positive(x))) end, random(2, 2))
+    for _, s in ipairs { { 2, 2 }, { 3, 2 }, { 2, 3 } } do
+      check(function(x) local u, d, vh = la.svd(x, false) return u:abs(), d, vh:abs() end, random(s[1], s[2]))
+    end
+    check(function(x) return (la.qr(x)) end, random(2, 3)) -- Q alone of a wide matrix
+    assert.matches("mode 'r' has no gradient", message(function()
+      local x = random(2, 2):requires_grad_()
+      local _, r = la.qr(x, "r")
+      r:sum():backward()
+    end))
+  end)
+
+  it("has no NaN in the gradient of a determinant where there is no inverse", function()
+    local x = lm.tensor({ { 1, 2 }, { 2, 4 } }, double):requires_grad_()
+    lm.det(x):backward()
+    near(lm.zeros({ 2, 2 }, double), x.grad) -- as PyTorch's
+  end)
+
+  it("solves for vectors and from either side", function()
+    local a, b = random(2, 3, 3), random(2, 3)
+    near(b, a:matmul(la.solve(a, b):unsqueeze(-1)):squeeze(-1))
+    near(b[1], a:matmul(la.solve(a, b[1]):unsqueeze(-1)):squeeze(-1)[1])
+    local row = random(2, 1, 3)
+    near(row, la.solve(a, row, { left = false }):matmul(a))
+    local lu, pivots = la.lu_factor(a)
+    assert.equal("int32", pivots.dtype)
+    near(row, la.lu_solve(lu, pivots, row, { left = false }):matmul(a))
+    near(b:unsqueeze(-1), turned(a):matmul(la.lu_solve(lu, pivots, b:unsqueeze(-1), { adjoint = true })))
+    near(b:unsqueeze(-1), a:matmul(lm.lu_solve(b:unsqueeze(-1), lm.lu(a))))
+    local x, residuals, rank = la.lstsq(a, b)
+    near(la.solve(a, b), x)
+    assert.equal(0, residuals:numel())
+    assert.same({ 3, 3 }, rank:totable())
+  end)
+
+  it("takes powers, exponentials, ranks and conditions", function()
+    local a = random(2, 3, 3)
+    near(a:matmul(a):matmul(a), lm.matrix_power(a, 3))
+    near(lm.inverse(a):matmul(lm.inverse(a)), a:matrix_power(-2), 1e-6)
+    near(eye(3):expand { 2, 3, 3 }, la.matrix_power(a, 0))
+    local l, v = la.eigh(positive(a))
+    near((v * l:exp():unsqueeze(-2)):matmul(turned(v)), lm.matrix_exp(positive(a)),
+      1e-11 * l:max():exp():item())
+    near(eye(2), lm.matrix_exp(lm.zeros({ 2, 2 }, double)))
+    check(lm.matrix_exp, random(2, 2) * 2)
+    assert.same({ 1, 2 }, la.matrix_rank(lm.tensor { { { 1, 2 }, { 2, 4 } }, { { 1, 2 }, { 2, 5 } } }):totable())
+    assert.equal(1, la.matrix_rank(lm.tensor { { 1, 0 }, { 0, 0.1 } }, 0.2):item())
+    assert.equal(1, la.matrix_rank(lm.tensor { { 1, 0 }, { 0, 0.1 } }, { atol = lm.tensor(0.2) }):item())
+    near(lm.tensor(4, double), la.cond(lm.tensor({ { 4, 0 }, { 0, 1 } }, double)))
+    near(lm.tensor(5 * 1.25, double), la.cond(lm.tensor({ { 4, 0 }, { 0, 1 } }, double), "nuc"))
+    local two = lm.tensor({ { { 4, 0 }, { 0, 1 } }, { { 1, 0 }, { 0, 1 } } }, double)
+    near(lm.tensor({ 5, 2 }, double), la.norm(two, "nuc", { 2, 3 }))
+    assert.same({ { 1, 2, 4 }, { 1, 3, 9 } }, la.vander(lm.tensor { 2, 3 }, 3):totable())
+    assert.same({ { 4, 2, 1 }, { 9, 3, 1 } }, lm.vander(lm.tensor { 2, 3 }, 3):totable())
+    local t = random(2, 3, 6)
+    near(eye(6), lm.tensordot(la.tensorinv(t), t):reshape(6, 6))
+    local b = random(2, 3)
+    near(b, lm.tensordot(t, la.tensorsolve(t, b), 1))
+  end)
+
+  it("takes whatever is empty", function()
+    assert.equal(1, lm.det(lm.zeros(0, 0)):item())
+    assert.same({ 0, 3, 3 }, lm.inverse(lm.zeros(0, 3, 3)).shape)
+    local u, s, vh = la.svd(lm.zeros(0, 3))
+    assert.same({ { 0, 0 }, { 0 }, { 3, 3 } }, { u.shape, s.shape, vh.shape })
+    near(lm.eye(3), vh)
+    local x = la.lstsq(lm.zeros(0, 3), lm.zeros(0, 2))
+    near(lm.zeros(3, 2), x)
+    near(lm.eye(3), (la.qr(lm.zeros(3, 0), "complete")))
+  end)
+
+  it("names the matrix of a batch that will not do", function()
+    local a = lm.eye(2):expand { 2, 3, 2, 2 }:clone()
+    a[2][1]:zero_()
+    assert.matches("inverse: matrix %[2, 1%] of x is singular: entry 1", message(la.inv, a))
+    assert.matches("linalg_solve: matrix %[2, 1%] of A is singular", message(la.solve, a, lm.ones(2, 1)))
+    assert.matches("linalg_lu_factor: matrix %[2, 1%] of A is singular", message(la.lu_factor, a))
+    assert.matches("cholesky: matrix %[2, 1%] of x is not positive definite", message(la.cholesky, a))
+    a[2][1]:fill_(0 / 0)
+    for _, name in ipairs { "svd", "svdvals", "eigh", "eigvalsh", "pinv" } do
+      assert.matches("matrix %[2, 1%] of A has entries that are infinite or NaN", message(la[name], a), name)
+    end
+    assert.matches("A has entries that are infinite or NaN", message(la.lstsq, a[2][1], lm.ones(2, 1)))
+    assert.matches("float32 or float64, got float16", message(la.inv, lm.eye(2):half()))
+    assert.matches("upper has to be true or false", message(la.solve_triangular, lm.eye(2), lm.ones(2, 1)))
+    assert.matches("full_matrices: true or false expected", message(la.svd, lm.eye(2), { full_matrixes = true }))
+  end)
+
+  it("computes a batch on several threads as on one", function()
+    local a, before = random(200, 8, 8), lm.get_num_threads()
+    lm.set_num_threads(1)
+    local one = { la.inv(a), la.det(a), la.cholesky(positive(a)), la.svdvals(a), (la.qr(a)) }
+    lm.set_num_threads(4)
+    local four = { la.inv(a), la.det(a), la.cholesky(positive(a)), la.svdvals(a), (la.qr(a)) }
+    lm.set_num_threads(before)
+    for i = 1, #one do near(one[i], four[i], 0) end
+  end)
+end)

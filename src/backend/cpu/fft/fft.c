@@ -1,0 +1,310 @@
+/* Fourier transforms of lines. */
+#include <string.h>
+
+#include "backend/cpu/fft/plan.h"
+
+enum { W = LM_FFT_LANES };
+
+/* Memory for a call, from the allocator that keeps it for the next. */
+static lm_status scratch(size_t bytes, lm_tensor **out) {
+  return lm_tensor_empty(LM_F64, LM_DEVICE(LM_CPU, 0), 1, (int64_t[]){(int64_t)(bytes + 7) / 8}, LM_CONTIGUOUS, out);
+}
+
+static size_t block_bytes(lm_dtype dtype, int64_t n) { return 2 * lm_dtype_size(dtype) * W * (size_t)n; }
+static lm_fft_block block_at(void *memory, lm_dtype dtype, int64_t n, bool swapped) {
+  char *re = memory, *im = re + block_bytes(dtype, n) / 2;
+  return swapped ? (lm_fft_block){im, re} : (lm_fft_block){re, im};
+}
+
+/* Transforms the block *a, with *b as room, and gives the one that has the result. */
+static lm_fft_block run_passes(const struct lm_fft_loops *loops, lm_dtype dtype, const lm_fft_passes *p, lm_fft_block a,
+                               lm_fft_block b) {
+  int64_t s = 1, left = p->n;
+  const char *twiddle = p->twiddle;
+  for (int i = 0; i < p->count; i++) {
+    int radix = p->radix[i];
+    int64_t m = left / radix;
+    loops->stage(radix, m, s, twiddle, a, b);
+    twiddle += 2 * lm_dtype_size(dtype) * (size_t)(m * (radix - 1));
+    s *= radix;
+    left = m;
+    lm_fft_block t = a;
+    a = b;
+    b = t;
+  }
+  return a;
+}
+
+/* What one kind of blocks is made of and goes to, in pairs; the inverse swaps real and imaginary parts, twice. */
+typedef struct walk {
+  const lm_fft_plan *plan;
+  const lm_fft_passes *passes;
+  int64_t lines;
+  const char *in;
+  char *out;
+  int64_t in_entry, in_line, out_entry, out_line;
+  bool swap_in, swap_out, turned;
+  double scale;
+} walk;
+
+/* The numbers by which row k of the block from column `first` on is turned. */
+static void turn(const struct lm_fft_loops *loops, const lm_fft_plan *p, int64_t first, void *pairs, lm_fft_block x) {
+  for (int64_t k = 0; k < p->first.n; k++) {
+    int64_t a = first * k;
+    const double *c = p->coarse + 2 * (a / p->fine_count), *f = p->fine + 2 * (a % p->fine_count);
+    double re = c[0] * f[0] - c[1] * f[1], im = c[0] * f[1] + c[1] * f[0];
+    if (p->dtype == LM_F64) {
+      ((double *)pairs)[2 * k] = re;
+      ((double *)pairs)[2 * k + 1] = im;
+    } else {
+      ((float *)pairs)[2 * k] = (float)re;
+      ((float *)pairs)[2 * k + 1] = (float)im;
+    }
+  }
+  loops->turn(p->first.n, pairs, p->lane, x);
+}
+
+static lm_status run_blocks(const walk *w) {
+  lm_status status;
+  lm_dtype dtype = w->plan->dtype;
+  const struct lm_fft_loops *loops = lm_fft_loops_of(dtype);
+  int64_t n = w->passes->n, blocks = (w->lines + W - 1) / W;
+  size_t pair = 2 * lm_dtype_size(dtype), bytes = (block_bytes(dtype, n) + 63) / 64 * 64;
+  size_t each = 2 * bytes + (pair * (size_t)n + 63) / 64 * 64;
+  int threads = lm_cpu_share((double)blocks * W * (double)n * 2);
+  lm_tensor *room = NULL;
+  if (threads > blocks) threads = (int)blocks;
+  TRY(scratch(each * (size_t)threads, &room));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int t = 0; t < threads; t++) {
+    char *own = room->data + each * (size_t)t;
+    int64_t end = lm_cpu_share_begin(blocks, t + 1, threads);
+    for (int64_t b = lm_cpu_share_begin(blocks, t, threads); b < end; b++) {
+      int64_t line = b * W;
+      int lanes = w->lines - line < W ? (int)(w->lines - line) : W;
+      lm_fft_block from = block_at(own, dtype, n, false), to = block_at(own + bytes, dtype, n, false);
+      loops->load(w->in + pair * (size_t)(line * w->in_line), w->in_entry, w->in_line, n, lanes,
+                  w->swap_in ? (lm_fft_block){from.im, from.re} : from);
+      from = run_passes(loops, dtype, w->passes, from, to);
+      if (w->turned) turn(loops, w->plan, line, own + 2 * bytes, from);
+      loops->store(w->swap_out ? (lm_fft_block){from.im, from.re} : from, w->out_entry, w->out_line, n, lanes, w->scale,
+                   w->out + pair * (size_t)(line * w->out_line));
+    }
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
+/* One line j = j1 n2 + j2 becomes k = k1 + n1 k2. */
+static lm_status split_line(const lm_fft_plan *p, const char *in, char *out, bool inverse, double scale,
+                            lm_tensor *room) {
+  lm_status status;
+  int64_t n1 = p->first.n, n2 = p->second.n;
+  TRY(run_blocks(&(walk){.plan = p,
+                         .passes = &p->first,
+                         .lines = n2,
+                         .in = in,
+                         .in_entry = n2,
+                         .in_line = 1,
+                         .out = room->data,
+                         .out_entry = 1,
+                         .out_line = n1,
+                         .swap_in = inverse,
+                         .turned = true,
+                         .scale = 1}));
+  TRY(run_blocks(&(walk){.plan = p,
+                         .passes = &p->second,
+                         .lines = n1,
+                         .in = room->data,
+                         .in_entry = n1,
+                         .in_line = 1,
+                         .out = out,
+                         .out_entry = n1,
+                         .out_line = 1,
+                         .swap_out = inverse,
+                         .scale = scale}));
+done:
+  return status;
+}
+
+/* out[i] = x[i] times chirp[i] times scale; x and out may have their parts swapped. */
+static void chirped(const lm_fft_plan *p, const void *x, bool swap_x, double scale, bool swap_out, void *out) {
+  for (int64_t i = 0; i < p->n; i++) {
+    double re, im, cr, ci;
+    if (p->dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * i, *c = (const double *)p->chirp + 2 * i;
+      re = a[swap_x], im = a[!swap_x], cr = c[0], ci = c[1];
+    } else {
+      const float *a = (const float *)x + 2 * i, *c = (const float *)p->chirp + 2 * i;
+      re = (double)a[swap_x], im = (double)a[!swap_x], cr = (double)c[0], ci = (double)c[1];
+    }
+    double r = (re * cr - im * ci) * scale, j = (re * ci + im * cr) * scale;
+    if (p->dtype == LM_F64) {
+      ((double *)out)[2 * i + swap_out] = r;
+      ((double *)out)[2 * i + !swap_out] = j;
+    } else {
+      ((float *)out)[2 * i + swap_out] = (float)r;
+      ((float *)out)[2 * i + !swap_out] = (float)j;
+    }
+  }
+}
+
+static lm_status by_chirp(const lm_fft_plan *p, int64_t lines, const char *in, int64_t in_step, char *out,
+                          int64_t out_step, bool inverse, double scale) {
+  lm_status status = LM_OK;
+  lm_tensor *room = NULL;
+  int64_t m = p->powers->n, most = (1 << 22) / m > 0 ? (1 << 22) / m : 1;
+  size_t pair = 2 * lm_dtype_size(p->dtype);
+  if (most > lines) most = lines;
+  TRY(scratch(pair * (size_t)(m * most), &room));
+  for (int64_t begin = 0; begin < lines; begin += most) {
+    int64_t count = lines - begin < most ? lines - begin : most;
+    int threads = lm_cpu_share((double)count * (double)m * 3);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++) {
+      char *line = room->data + pair * (size_t)(i * m);
+      chirped(p, in + pair * (size_t)((begin + i) * in_step), inverse, 1, false, line);
+      memset(line + pair * (size_t)p->n, 0, pair * (size_t)(m - p->n));
+    }
+    TRY(lm_fft_lines(p->powers, count, room->data, m, room->data, m, false, 1));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++)
+      lm_fft_loops_of(p->dtype)->multiply(m, p->filter, room->data + pair * (size_t)(i * m));
+    TRY(lm_fft_lines(p->powers, count, room->data, m, room->data, m, true, 1));
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int64_t i = 0; i < count; i++)
+      chirped(p, room->data + pair * (size_t)(i * m), false, scale, inverse,
+              out + pair * (size_t)((begin + i) * out_step));
+  }
+done:
+  lm_release(room);
+  return status;
+}
+
+lm_status lm_fft_lines(const lm_fft_plan *p, int64_t lines, const void *in, int64_t in_step, void *out,
+                       int64_t out_step, bool inverse, double scale) {
+  lm_status status = LM_OK;
+  lm_tensor *room = NULL;
+  size_t pair = 2 * lm_dtype_size(p->dtype);
+  if (p->powers) return by_chirp(p, lines, in, in_step, out, out_step, inverse, scale);
+  if (p->whole.n && (!p->first.n || lines >= W / 2)) {
+    return run_blocks(&(walk){.plan = p,
+                              .passes = &p->whole,
+                              .lines = lines,
+                              .in = in,
+                              .in_entry = 1,
+                              .in_line = in_step,
+                              .out = out,
+                              .out_entry = 1,
+                              .out_line = out_step,
+                              .swap_in = inverse,
+                              .swap_out = inverse,
+                              .scale = scale});
+  }
+  TRY(scratch(pair * (size_t)p->n, &room));
+  for (int64_t i = 0; i < lines; i++)
+    TRY(split_line(p, (const char *)in + pair * (size_t)(i * in_step), (char *)out + pair * (size_t)(i * out_step),
+                   inverse, scale, room));
+done:
+  lm_release(room);
+  return status;
+}
+
+/* ---- the ops */
+
+lm_status lm_cpu_fft_c2c(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_c2c_args *a = args;
+  lm_fft_plan *plan = NULL;
+  int64_t n = a->x->size[a->x->ndim - 2];
+  TRY(lm_fft_plan_of(n, (lm_dtype)a->x->dtype, false, &plan));
+  status = lm_fft_lines(plan, a->x->numel / (2 * n), a->x->data, n, out[0]->data, n, a->inverse, a->scale);
+done:
+  lm_fft_plan_done(plan);
+  return status;
+}
+
+/* A real line of even n is one of n / 2 pairs; one of odd n becomes one of n pairs. */
+lm_status lm_cpu_fft_r2c(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_r2c_args *a = args;
+  lm_fft_plan *plan = NULL;
+  lm_tensor *room = NULL;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  size_t item = lm_dtype_size(dtype);
+  int64_t n = a->x->size[a->x->ndim - 1], lines = a->x->numel / n, step = n / 2 + 1;
+  bool even = n % 2 == 0;
+  TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  if (even) {
+    TRY(lm_fft_lines(plan, lines, a->x->data, n / 2, out[0]->data, step, false, a->scale));
+  } else {
+    TRY(scratch(2 * item * (size_t)(n * lines), &room));
+    memset(room->data, 0, 2 * item * (size_t)(n * lines));
+    for (int64_t i = 0; i < n * lines; i++)
+      memcpy(room->data + 2 * item * (size_t)i, a->x->data + item * (size_t)i, item);
+    TRY(lm_fft_lines(plan, lines, room->data, n, room->data, n, false, a->scale));
+  }
+  int threads = lm_cpu_share((double)lines * (double)n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < lines; i++) {
+    char *line = out[0]->data + 2 * item * (size_t)(i * step);
+    if (even)
+      lm_fft_loops_of(dtype)->part(n, plan->halves, line);
+    else
+      memcpy(line, room->data + 2 * item * (size_t)(i * n), 2 * item * (size_t)step);
+  }
+done:
+  lm_release(room);
+  lm_fft_plan_done(plan);
+  return status;
+}
+
+/* The whole line of odd n from the first n / 2 + 1 entries: the rest are the conjugates. */
+static void whole_line(lm_dtype dtype, int64_t n, const void *x, void *z) {
+  for (int64_t k = 0; k < n; k++) {
+    int64_t at = k <= n / 2 ? k : n - k;
+    if (dtype == LM_F64) {
+      const double *a = (const double *)x + 2 * at;
+      ((double *)z)[2 * k] = a[0];
+      ((double *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] : -a[1];
+    } else {
+      const float *a = (const float *)x + 2 * at;
+      ((float *)z)[2 * k] = a[0];
+      ((float *)z)[2 * k + 1] = k == 0 ? 0 : k == at ? a[1] : -a[1];
+    }
+  }
+}
+
+lm_status lm_cpu_fft_c2r(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_fft_c2r_args *a = args;
+  lm_fft_plan *plan = NULL;
+  lm_tensor *room = NULL;
+  lm_dtype dtype = (lm_dtype)a->x->dtype;
+  size_t item = lm_dtype_size(dtype);
+  int64_t n = a->n, step = n / 2 + 1, lines = a->x->numel / (2 * step);
+  bool even = n % 2 == 0;
+  char *z = out[0]->data;
+  TRY(lm_fft_plan_of(even ? n / 2 : n, dtype, even, &plan));
+  if (!even) {
+    TRY(scratch(2 * item * (size_t)(n * lines), &room));
+    z = room->data;
+  }
+  int threads = lm_cpu_share((double)lines * (double)n);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < lines; i++) {
+    const char *x = a->x->data + 2 * item * (size_t)(i * step);
+    if (even)
+      lm_fft_loops_of(dtype)->join(n, plan->halves, x, z + item * (size_t)(i * n));
+    else
+      whole_line(dtype, n, x, z + 2 * item * (size_t)(i * n));
+  }
+  TRY(lm_fft_lines(plan, lines, z, even ? n / 2 : n, z, even ? n / 2 : n, true, a->scale));
+  for (int64_t i = 0; i < n * lines && !even; i++)
+    memcpy(out[0]->data + item * (size_t)i, z + 2 * item * (size_t)i, item);
+done:
+  lm_release(room);
+  lm_fft_plan_done(plan);
+  return status;
+}

@@ -1,0 +1,193 @@
+#include "backend/cpu/fft/plan.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { LONGEST_BLOCK = 4096, SHORTEST_SPLIT = 256, CACHED = 16 };
+
+/* exp(-2 pi i a / n), as pair number `at` of a table. */
+static void put_root(lm_dtype dtype, void *table, int64_t at, int64_t a, int64_t n) {
+  double angle = -2 * M_PI * (double)(a % n) / (double)n, re = cos(angle), im = sin(angle);
+  if (dtype == LM_F64) {
+    ((double *)table)[2 * at] = re;
+    ((double *)table)[2 * at + 1] = im;
+  } else {
+    ((float *)table)[2 * at] = (float)re;
+    ((float *)table)[2 * at + 1] = (float)im;
+  }
+}
+
+/* n as radices, 4 first; 0 if a prime factor is too large. */
+static int radices_of(int64_t n, int8_t *radix) {
+  int count = 0;
+  for (; n % 4 == 0; n /= 4) radix[count++] = 4;
+  for (int8_t r = 2; r <= LM_FFT_MOST_RADIX; r++)
+    for (; n % r == 0; n /= r) radix[count++] = r;
+  return n == 1 ? count : 0;
+}
+
+static lm_status make_passes(lm_fft_passes *p, int64_t n, lm_dtype dtype) {
+  p->n = n;
+  p->count = radices_of(n, p->radix);
+  p->twiddle = lm_malloc(2 * lm_dtype_size(dtype) * (size_t)(2 * n));
+  if (!p->twiddle) return LM_E_OOM;
+  int64_t at = 0, left = n;
+  for (int i = 0; i < p->count; left /= p->radix[i], i++) {
+    for (int64_t j = 0; j < left / p->radix[i]; j++)
+      for (int k = 1; k < p->radix[i]; k++) put_root(dtype, p->twiddle, at++, j * k, left);
+  }
+  return LM_OK;
+}
+
+/* n1 near the root of n. */
+static int64_t first_part(int64_t n) {
+  int8_t radix[64];
+  int count = radices_of(n, radix);
+  int64_t part = 1;
+  for (int i = 0; i < count; i++)
+    if ((double)part * part * radix[i] <= (double)n) part *= radix[i];
+  return part;
+}
+
+static lm_status make_split(lm_fft_plan *p) {
+  lm_status status;
+  int64_t n1 = first_part(p->n), n2 = p->n / n1;
+  size_t item = lm_dtype_size(p->dtype);
+  TRY(make_passes(&p->first, n1, p->dtype));
+  TRY(make_passes(&p->second, n2, p->dtype));
+  p->fine_count = (int64_t)ceil(sqrt((double)p->n));
+  p->lane = lm_malloc(2 * item * LM_FFT_LANES * (size_t)n1);
+  p->coarse = lm_malloc(sizeof(double) * 2 * (size_t)(p->fine_count + 1));
+  p->fine = lm_malloc(sizeof(double) * 2 * (size_t)p->fine_count);
+  if (!p->lane || !p->coarse || !p->fine) return LM_E_OOM;
+  for (int64_t a = 0; a < p->fine_count; a++) {
+    put_root(LM_F64, p->fine, a, a, p->n);
+    put_root(LM_F64, p->coarse, a, a * p->fine_count, p->n);
+  }
+  put_root(LM_F64, p->coarse, p->fine_count, p->fine_count * p->fine_count, p->n);
+  for (int64_t k = 0; k < n1; k++) {
+    for (int l = 0; l < LM_FFT_LANES; l++) {
+      double root[2];
+      put_root(LM_F64, root, 0, k * l, p->n);
+      for (int i = 0; i < 2; i++) {
+        int64_t at = (2 * k + i) * LM_FFT_LANES + l;
+        if (p->dtype == LM_F64)
+          ((double *)p->lane)[at] = root[i];
+        else
+          ((float *)p->lane)[at] = (float)root[i];
+      }
+    }
+  }
+done:
+  return status;
+}
+
+/* chirp[j] = exp(-pi i j^2 / n); filter: the transform of its conjugates, which begin and end a line of m. */
+static lm_status make_chirp(lm_fft_plan *p) {
+  lm_status status;
+  int64_t m = 1, n = p->n;
+  size_t item = lm_dtype_size(p->dtype);
+  while (m < 2 * n - 1) m *= 2;
+  TRY(lm_fft_plan_of(m, p->dtype, false, &p->powers));
+  p->chirp = lm_malloc(2 * item * (size_t)n);
+  p->filter = lm_calloc(2 * (size_t)m, item);
+  if (!p->chirp || !p->filter) return LM_E_OOM;
+  for (int64_t j = 0; j < n; j++) {
+    int64_t square = (int64_t)((unsigned __int128)j * (unsigned __int128)j % (unsigned __int128)(2 * n));
+    put_root(p->dtype, p->chirp, j, square, 2 * n);
+    put_root(p->dtype, p->filter, j, 2 * n - square, 2 * n);
+    if (j > 0) put_root(p->dtype, p->filter, m - j, 2 * n - square, 2 * n);
+  }
+  status = lm_fft_lines(p->powers, 1, p->filter, m, p->filter, m, false, 1 / (double)m);
+done:
+  return status;
+}
+
+static lm_status make_halves(lm_fft_plan *p) {
+  p->halves = lm_malloc(2 * lm_dtype_size(p->dtype) * (size_t)(p->n / 2 + 1));
+  if (!p->halves) return LM_E_OOM;
+  for (int64_t k = 0; k <= p->n / 2; k++) put_root(p->dtype, p->halves, k, k, 2 * p->n);
+  return LM_OK;
+}
+
+static void drop(lm_fft_plan *p) {
+  void *parts[] = {p->whole.twiddle, p->first.twiddle, p->second.twiddle, p->lane,  p->coarse,
+                   p->fine,          p->chirp,         p->filter,         p->halves};
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) lm_free(parts[i]);
+  lm_fft_plan_done(p->powers);
+  lm_free(p);
+}
+
+static lm_status make(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
+  lm_status status = LM_OK;
+  int8_t radix[64];
+  lm_fft_plan *p = lm_calloc(1, sizeof *p);
+  if (!p) return LM_E_OOM;
+  p->n = n;
+  p->dtype = dtype;
+  p->real = real;
+  p->users = 1;
+  if (n > 1 && radices_of(n, radix) == 0) {
+    TRY(make_chirp(p));
+  } else {
+    if (n <= LONGEST_BLOCK) TRY(make_passes(&p->whole, n, dtype));
+    if (n >= SHORTEST_SPLIT) TRY(make_split(p));
+  }
+  if (real) TRY(make_halves(p));
+  *out = p;
+  p = NULL;
+done:
+  if (p) drop(p);
+  return status;
+}
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static lm_fft_plan *cache[CACHED];
+static uint64_t uses;
+
+static lm_fft_plan *find(int64_t n, lm_dtype dtype, bool real) {
+  for (int i = 0; i < CACHED; i++) {
+    lm_fft_plan *p = cache[i];
+    if (!p || p->n != n || p->dtype != dtype || p->real != real) continue;
+    p->users++;
+    p->used = ++uses;
+    return p;
+  }
+  return NULL;
+}
+
+lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out) {
+  lm_status status;
+  lm_fft_plan *p, *old;
+  pthread_mutex_lock(&lock);
+  p = find(n, dtype, real);
+  pthread_mutex_unlock(&lock);
+  if (!p) {
+    TRY(make(n, dtype, real, &p));
+    pthread_mutex_lock(&lock);
+    int oldest = 0;
+    for (int i = 1; i < CACHED && cache[oldest]; i++)
+      if (!cache[i] || cache[i]->used < cache[oldest]->used) oldest = i;
+    old = cache[oldest];
+    cache[oldest] = p;
+    p->users++;
+    p->used = ++uses;
+    pthread_mutex_unlock(&lock);
+    lm_fft_plan_done(old);
+  }
+  *out = p;
+  return LM_OK;
+done:
+  return status;
+}
+
+void lm_fft_plan_done(lm_fft_plan *p) {
+  if (!p) return;
+  pthread_mutex_lock(&lock);
+  bool last = --p->users == 0;
+  pthread_mutex_unlock(&lock);
+  if (last) drop(p);
+}

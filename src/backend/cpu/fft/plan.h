@@ -1,0 +1,42 @@
+/* How a length is transformed, with its tables. */
+#ifndef LM_CPU_FFT_PLAN_H
+#define LM_CPU_FFT_PLAN_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/isa/fft.h"
+
+/* A length that has no prime factor above LM_FFT_MOST_RADIX, as passes of small radices. */
+typedef struct lm_fft_passes {
+  int64_t n; /* 0: none */
+  int count;
+  int8_t radix[64];
+  void *twiddle; /* of all passes, one after the other */
+} lm_fft_passes;
+
+/* Lines of n numbers: as blocks (`whole`); or, where they are long or few, each as n1 rows of n2: transforms down the
+ * columns, factors exp(-2 pi i k1 j2 / n), transforms along the rows; or, where n has a large prime factor, as a
+ * convolution with a chirp (Bluestein), by transforms of a power of 2. */
+typedef struct lm_fft_plan {
+  int64_t n;
+  lm_dtype dtype;
+  bool real;     /* has `halves` */
+  int users;     /* the cache's lock */
+  uint64_t used; /* when, for the cache */
+  lm_fft_passes whole, first, second;
+  void *lane;         /* first.n rows for lm_fft_loops.turn */
+  int64_t fine_count; /* exp(-2 pi i a / n) is coarse[a / fine_count] times fine[a % fine_count] */
+  double *coarse, *fine;
+  struct lm_fft_plan *powers; /* Bluestein's */
+  void *chirp, *filter;
+  void *halves; /* exp(-2 pi i k / (2 n)), k up to n / 2: of real lines of 2 n */
+} lm_fft_plan;
+
+/* From the cache, or new; to be given back. */
+lm_status lm_fft_plan_of(int64_t n, lm_dtype dtype, bool real, lm_fft_plan **out);
+void lm_fft_plan_done(lm_fft_plan *plan); /* NULL is fine */
+
+/* `lines` transforms of pairs, out may be in; steps between lines in pairs. */
+lm_status lm_fft_lines(const lm_fft_plan *plan, int64_t lines, const void *in, int64_t in_step, void *out,
+                       int64_t out_step, bool inverse, double scale);
+
+#endif

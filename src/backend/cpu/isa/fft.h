@@ -1,0 +1,41 @@
+/* Loops of Fourier transforms, float or double: of LM_FFT_LANES lines side by side, so that every step is one of whole
+ * vectors. A block is two planes [n][LM_FFT_LANES], real and imaginary parts; elsewhere complex numbers are pairs, and
+ * steps between them count these. */
+#ifndef LM_CPU_ISA_FFT_H
+#define LM_CPU_ISA_FFT_H
+
+#include "backend/cpu/isa.h"
+#include "tensor/dtype.h"
+
+enum { LM_FFT_LANES = 16, LM_FFT_MOST_RADIX = 13 };
+
+typedef struct lm_fft_block {
+  void *re, *im;
+} lm_fft_block;
+
+struct lm_fft_loops {
+  /* One pass of Stockham's algorithm, which needs no reordering: transforms of `radix` entries that lie m s apart.
+   * twiddle: pairs exp(-2 pi i p k / (radix m)), for each p < m those of k = 1 to radix - 1. */
+  void (*stage)(int radix, int64_t m, int64_t s, const void *twiddle, lm_fft_block from, lm_fft_block to);
+  /* `lanes` lines that begin `line` pairs apart, with entries `entry` apart, into a block, and back times scale. */
+  void (*load)(const void *in, int64_t entry, int64_t line, int64_t n, int lanes, lm_fft_block to);
+  void (*store)(lm_fft_block from, int64_t entry, int64_t line, int64_t n, int lanes, double scale, void *out);
+  /* Row k of the block times pairs[k] times that of lane l: `lane` has LM_FFT_LANES real parts and as many imaginary
+   * ones for each row. */
+  void (*turn)(int64_t n, const void *pairs, const void *lane, lm_fft_block x);
+  /* A line z of n / 2 pairs, the transform of a real line of even n read as pairs, becomes its n / 2 + 1 first entries
+   * in place; and the other way. twiddle: exp(-2 pi i k / n), k up to n / 4. `join` reads x and writes z. */
+  void (*part)(int64_t n, const void *twiddle, void *z);
+  void (*join)(int64_t n, const void *twiddle, const void *x, void *z);
+  /* x[i] = x[i] times y[i], pairs. */
+  void (*multiply)(int64_t n, const void *y, void *x);
+};
+
+LM_ISA_DECLARE(struct lm_fft_loops, lm_fft_F32);
+LM_ISA_DECLARE(struct lm_fft_loops, lm_fft_F64);
+
+static inline const struct lm_fft_loops *lm_fft_loops_of(lm_dtype dtype) {
+  return dtype == LM_F64 ? LM_ISA_PICK(lm_fft_F64) : LM_ISA_PICK(lm_fft_F32);
+}
+
+#endif

@@ -1,0 +1,384 @@
+/* QR, eigenvalues of symmetric matrices, singular values, and least squares. */
+#include <math.h>
+#include <string.h>
+
+#include "backend/cpu/linalg/lapack.h"
+
+typedef struct parts_job {
+  lm_dtype dtype;
+  size_t item;
+  int m, n, least, columns, lwork, liwork;
+  const lm_tensor *a;                 /* column-major; is written to */
+  const lm_tensor *q, *r, *s, *u, *v; /* results; NULL: not wanted */
+  const char *jobz, *uplo;
+  const lm_tensor *atol, *rtol;
+  bool hermitian;
+  int driver, nrhs;
+  double rcond;
+  const lm_tensor *b, *residuals, *rank;
+} parts_job;
+
+static int at_least_1(int n) { return n > 1 ? n : 1; }
+
+static bool is_finite(const parts_job *j, const void *a, int64_t n) {
+  double sum = 0; /* of 0 or NaN */
+  for (int64_t i = 0; i < n; i++) sum += lm_scalar_at(j->dtype, a, i) * 0;
+  return sum == 0;
+}
+
+enum { NOT_FINITE = -1000 };
+
+static lm_status failed(const char *what, const lm_tensor *x, lm_bad_matrix bad) {
+  if (bad.at < 0) return LM_OK;
+  const char *words = lm_matrix_words("A", x, bad.at);
+  if (bad.info == NOT_FINITE)
+    return lm_fail(LM_E_ARG, "%s: %s has entries that are infinite or NaN", lm_op_running(), words);
+  return lm_fail(LM_E_ARG, "%s: %s of %s did not converge", lm_op_running(), what, words);
+}
+
+static lm_status too_large(const lm_tensor *x) {
+  return lm_fail(LM_E_SHAPE, "%s: A is %s: too large for LAPACK, whose workspace has 2^31 elements at most",
+                 lm_op_running(), lm_shape_of(x));
+}
+
+/* The columns of `to` beyond those that are given become the identity's. */
+static void put_identity(lm_dtype dtype, void *to, int m, int columns) {
+  memset(to, 0, lm_dtype_size(dtype) * (size_t)m * (size_t)columns);
+  for (int i = 0; i < m && i < columns; i++) lm_scalar_put(dtype, to, (int64_t)i * (m + 1), 1);
+}
+
+/* ---- QR */
+
+static int qr_one(const void *job, int64_t i, char *work) {
+  const parts_job *j = job;
+  char *a = lm_matrix_at(j->a, i), *r = lm_matrix_at(j->r, i), *tau = work, *rest = work + j->item * (size_t)j->least;
+  int info = 0, ld = at_least_1(j->m), rows = (int)j->r->size[j->r->ndim - 2];
+  if (j->least > 0) LM_CALL(j->dtype, geqrf, &j->m, &j->n, a, &ld, tau, rest, &j->lwork, &info);
+  for (int c = 0; c < j->n; c++) {
+    int kept = c + 1 < rows ? c + 1 : rows;
+    memcpy(r + j->item * (size_t)c * (size_t)rows, a + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)kept);
+    memset(r + j->item * ((size_t)c * (size_t)rows + (size_t)kept), 0, j->item * (size_t)(rows - kept));
+  }
+  if (!j->q || info != 0) return info;
+  char *q = lm_matrix_at(j->q, i);
+  if (j->least == 0) {
+    put_identity(j->dtype, q, j->m, j->columns);
+  } else {
+    memcpy(q, a, j->item * (size_t)j->m * (size_t)j->least);
+    LM_CALL(j->dtype, orgqr, &j->m, &j->columns, &j->least, q, &ld, tau, rest, &j->lwork, &info);
+  }
+  return info;
+}
+
+lm_status lm_cpu_linalg_qr(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_qr_args *a = args;
+  const lm_tensor *x = a->A;
+  lm_tensor *copy = NULL;
+  lm_bad_matrix bad;
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .m = (int)x->size[x->ndim - 2],
+                 .n = (int)x->size[x->ndim - 1],
+                 .r = out[1],
+                 .lwork = -1};
+  lm_scalar answer = lm_scalar_of(j.dtype, 1), answer_q = answer;
+  int info, ld = at_least_1(j.m), size, size_q;
+  j.least = j.m < j.n ? j.m : j.n;
+  if (a->mode != LM_QR_R) {
+    j.q = out[0];
+    j.columns = (int)out[0]->size[out[0]->ndim - 1];
+  }
+  TRY(lm_column_major(x, &copy));
+  j.a = copy;
+  if (j.least > 0) {
+    LM_CALL(j.dtype, geqrf, &j.m, &j.n, NULL, &ld, NULL, &answer, &j.lwork, &info);
+    if (j.q) LM_CALL(j.dtype, orgqr, &j.m, &j.columns, &j.least, NULL, &ld, NULL, &answer_q, &j.lwork, &info);
+  }
+  size = lm_work_size(j.dtype, &answer);
+  size_q = lm_work_size(j.dtype, &answer_q);
+  if (size < 0 || size_q < 0) {
+    status = too_large(x);
+    goto done;
+  }
+  j.lwork = size > size_q ? size : size_q;
+  TRY(lm_each_matrix(lm_matrix_count(x), 2.0 * j.m * j.n * (j.least + j.columns), j.item * (size_t)(j.least + j.lwork),
+                     qr_one, &j, &bad));
+  status = failed("the factorization", x, bad);
+done:
+  lm_release(copy);
+  return status;
+}
+
+/* ---- eigenvalues */
+
+static int eigh_one(const void *job, int64_t i, char *work) {
+  const parts_job *j = job;
+  int info = 0, *iwork = (int *)work;
+  void *a = lm_matrix_at(j->a, i);
+  if (!is_finite(j, a, (int64_t)j->n * j->n)) return NOT_FINITE;
+  LM_CALL(j->dtype, syevd, j->jobz, j->uplo, &j->n, a, &j->n, lm_vector_at(j->s, i), work + 4 * (size_t)j->liwork,
+          &j->lwork, iwork, &j->liwork, &info, 1, 1);
+  return info;
+}
+
+/* The vectors come into the memory of the matrices. */
+static lm_status eigh(const lm_tensor *x, const lm_tensor *matrices, const char *jobz, int triangle,
+                      const lm_tensor *values) {
+  lm_status status;
+  lm_bad_matrix bad;
+  lm_scalar answer;
+  int info;
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .n = (int)x->size[x->ndim - 1],
+                 .a = matrices,
+                 .s = values,
+                 .jobz = jobz,
+                 .uplo = triangle == 0 ? "L" : "U",
+                 .lwork = -1,
+                 .liwork = -1};
+  LM_CALL(j.dtype, syevd, jobz, j.uplo, &j.n, NULL, &j.n, NULL, &answer, &j.lwork, &j.liwork, &j.liwork, &info, 1, 1);
+  j.liwork = (5 * j.n + 4) / 2 * 2;
+  j.lwork = lm_work_size(j.dtype, &answer);
+  if (j.lwork < 0) return too_large(x);
+  TRY(lm_each_matrix(lm_matrix_count(x), 9.0 * j.n * j.n * j.n, 4 * (size_t)j.liwork + j.item * (size_t)j.lwork,
+                     eigh_one, &j, &bad));
+  status = failed("the computation of eigenvalues", x, bad);
+done:
+  return status;
+}
+
+lm_status lm_cpu_linalg_eigh(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_eigh_args *a = args;
+  TRY(lm_cpu_copy(a->A, out[1]));
+  status = eigh(a->A, out[1], "V", a->UPLO, out[0]);
+done:
+  return status;
+}
+
+lm_status lm_cpu_linalg_eigvalsh(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_eigvalsh_args *a = args;
+  lm_tensor *copy = NULL;
+  TRY(lm_column_major(a->A, &copy));
+  status = eigh(a->A, copy, "N", a->UPLO, out[0]);
+done:
+  lm_release(copy);
+  return status;
+}
+
+/* ---- singular values */
+
+static int svd_one(const void *job, int64_t i, char *work) {
+  const parts_job *j = job;
+  int info = 0, ld = at_least_1(j->m), ldu = at_least_1(j->m), ldv = 1, *iwork = (int *)work;
+  void *a = lm_matrix_at(j->a, i), *u = NULL, *v = NULL;
+  if (!is_finite(j, a, (int64_t)j->m * j->n)) return NOT_FINITE;
+  if (j->u) {
+    u = lm_matrix_at(j->u, i);
+    v = lm_matrix_at(j->v, i);
+    ldv = at_least_1((int)j->v->size[j->v->ndim - 2]);
+  }
+  if (j->least == 0) {
+    put_identity(j->dtype, u, j->m, (int)j->u->size[j->u->ndim - 1]);
+    put_identity(j->dtype, v, (int)j->v->size[j->v->ndim - 2], j->n);
+    return 0;
+  }
+  LM_CALL(j->dtype, gesdd, j->jobz, &j->m, &j->n, a, &ld, lm_vector_at(j->s, i), u, &ldu, v, &ldv,
+          work + 4 * (size_t)j->liwork, &j->lwork, iwork, &info, 1);
+  return info;
+}
+
+static lm_status prepare_svd(parts_job *j, const lm_tensor *x, const char *jobz) {
+  int info, ld, ldv;
+  lm_scalar answer = lm_scalar_of((lm_dtype)x->dtype, 1);
+  j->dtype = (lm_dtype)x->dtype;
+  j->item = lm_dtype_size(j->dtype);
+  j->m = (int)x->size[x->ndim - 2];
+  j->n = (int)x->size[x->ndim - 1];
+  j->least = j->m < j->n ? j->m : j->n;
+  j->jobz = jobz;
+  j->lwork = -1;
+  j->liwork = 8 * at_least_1(j->least);
+  ld = at_least_1(j->m);
+  ldv = at_least_1(*jobz == 'A' ? j->n : j->least);
+  if (j->least > 0)
+    LM_CALL(j->dtype, gesdd, jobz, &j->m, &j->n, NULL, &ld, NULL, NULL, &ld, NULL, &ldv, &answer, &j->lwork, &info,
+            &info, 1);
+  j->lwork = lm_work_size(j->dtype, &answer);
+  return j->lwork < 0 ? too_large(x) : LM_OK;
+}
+
+static double svd_flops(const parts_job *j) {
+  return 8.0 * j->m * j->n * j->least + 10.0 * j->least * j->least * j->least;
+}
+static size_t svd_room(const parts_job *j) { return 4 * (size_t)j->liwork + j->item * (size_t)j->lwork; }
+
+static lm_status svd(const lm_tensor *x, const char *jobz, const lm_tensor *u, const lm_tensor *s, const lm_tensor *v) {
+  lm_status status;
+  lm_tensor *copy = NULL;
+  lm_bad_matrix bad;
+  parts_job j = {.s = s, .u = u, .v = v};
+  TRY(prepare_svd(&j, x, jobz));
+  TRY(lm_column_major(x, &copy));
+  j.a = copy;
+  TRY(lm_each_matrix(lm_matrix_count(x), svd_flops(&j), svd_room(&j), svd_one, &j, &bad));
+  status = failed("the computation of singular values", x, bad);
+done:
+  lm_release(copy);
+  return status;
+}
+
+lm_status lm_cpu_linalg_svd(const void *args, lm_tensor *const *out) {
+  const lm_linalg_svd_args *a = args;
+  return svd(a->A, a->full_matrices ? "A" : "S", out[0], out[1], out[2]);
+}
+
+lm_status lm_cpu_linalg_svdvals(const void *args, lm_tensor *const *out) {
+  return svd(((const lm_linalg_svdvals_args *)args)->A, "N", NULL, out[0], NULL);
+}
+
+/* ---- the pseudoinverse: V diag(1 / s) U^T with s of 0 left out */
+
+static int pinv_one(const void *job, int64_t i, char *work) {
+  const parts_job *j = job;
+  size_t k = (size_t)j->least;
+  char *u = work + svd_room(j) / 8 * 8 + 8, *v = u + j->item * (size_t)j->m * k, *s = v + j->item * k * (size_t)j->n;
+  char *a = lm_matrix_at(j->a, i);
+  int info = 0;
+  for (int c = 1; j->hermitian && c < j->n; c++) { /* the lower triangle counts */
+    for (int r = 0; r < c; r++)
+      lm_scalar_put(j->dtype, a, r + (int64_t)c * j->n, lm_scalar_at(j->dtype, a, c + (int64_t)r * j->n));
+  }
+  if (!is_finite(j, a, (int64_t)j->m * j->n)) return NOT_FINITE;
+  LM_CALL(j->dtype, gesdd, "S", &j->m, &j->n, a, &j->m, s, u, &j->m, v, &j->least, work + 4 * (size_t)j->liwork,
+          &j->lwork, (int *)work, &info, 1);
+  double precision = j->dtype == LM_F64 ? 0x1p-52 : 0x1p-23;
+  double atol = j->atol ? ((const double *)j->atol->data)[i] : 0;
+  double rtol = j->rtol ? ((const double *)j->rtol->data)[i] : atol > 0 ? 0 : precision * (j->m > j->n ? j->m : j->n);
+  double least = rtol * lm_scalar_at(j->dtype, s, 0);
+  if (atol > least) least = atol;
+  for (int c = 0; c < j->least; c++) {
+    double value = lm_scalar_at(j->dtype, s, c), factor = value > least ? 1 / value : 0;
+    for (int r = 0; r < j->m; r++) {
+      int64_t at = r + (int64_t)c * j->m;
+      lm_scalar_put(j->dtype, u, at, lm_scalar_at(j->dtype, u, at) * factor);
+    }
+  }
+  lm_scalar one = lm_scalar_of(j->dtype, 1), none = lm_scalar_of(j->dtype, 0);
+  LM_CALL(j->dtype, gemm, "T", "T", &j->n, &j->m, &j->least, &one, v, &j->least, u, &j->m, &none, lm_matrix_at(j->r, i),
+          &j->n, 1, 1);
+  return info;
+}
+
+lm_status lm_cpu_linalg_pinv(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_pinv_args *a = args;
+  lm_tensor *copy = NULL;
+  lm_bad_matrix bad;
+  parts_job j = {.r = out[0], .atol = a->atol, .rtol = a->rtol, .hermitian = a->hermitian};
+  TRY(prepare_svd(&j, a->A, "S"));
+  TRY(lm_column_major(a->A, &copy));
+  j.a = copy;
+  TRY(lm_each_matrix(lm_matrix_count(copy), svd_flops(&j),
+                     svd_room(&j) + 64 + j.item * (size_t)j.least * (size_t)(j.m + j.n + 1), pinv_one, &j, &bad));
+  status = failed("the computation of singular values", a->A, bad);
+done:
+  lm_release(copy);
+  return status;
+}
+
+/* ---- least squares */
+
+static int call_driver(const parts_job *j, void *a, int ldb, void *b, void *s, int *iwork, int *rank, void *work) {
+  int info = 0, ld = at_least_1(j->m);
+  lm_scalar rcond = lm_scalar_of(j->dtype, j->rcond);
+  switch (j->driver) {
+    case LM_GELS:
+      LM_CALL(j->dtype, gels, "N", &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, work, &j->lwork, &info, 1);
+      break;
+    case LM_GELSD:
+      LM_CALL(j->dtype, gelsd, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, s, &rcond, rank, work, &j->lwork, iwork, &info);
+      break;
+    case LM_GELSS:
+      LM_CALL(j->dtype, gelss, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, s, &rcond, rank, work, &j->lwork, &info);
+      break;
+    default:
+      if (a) memset(iwork, 0, sizeof(int) * (size_t)j->n); /* no column has to come first */
+      LM_CALL(j->dtype, gelsy, &j->m, &j->n, &j->nrhs, a, &ld, b, &ldb, iwork, &rcond, rank, work, &j->lwork, &info);
+  }
+  return info;
+}
+
+static int rows_of_b(const parts_job *j) { return at_least_1(j->m > j->n ? j->m : j->n); }
+
+static int lstsq_one(const void *job, int64_t i, char *work) {
+  const parts_job *j = job;
+  int info = 0, rank = j->least, ldb = rows_of_b(j);
+  char *b = work + 4 * (size_t)j->liwork, *s = b + j->item * (size_t)ldb * (size_t)j->nrhs;
+  char *from = lm_matrix_at(j->b, i), *to = lm_matrix_at(j->r, i), *a = lm_matrix_at(j->a, i);
+  memset(b, 0, j->item * (size_t)ldb * (size_t)j->nrhs);
+  for (int c = 0; c < j->nrhs; c++)
+    memcpy(b + j->item * (size_t)c * (size_t)ldb, from + j->item * (size_t)c * (size_t)j->m, j->item * (size_t)j->m);
+  if (!is_finite(j, a, (int64_t)j->m * j->n) || !is_finite(j, from, (int64_t)j->m * j->nrhs)) return NOT_FINITE;
+  if (j->least > 0) info = call_driver(j, a, ldb, b, s, (int *)work, &rank, s + j->item * (size_t)at_least_1(j->least));
+  for (int c = 0; c < j->nrhs; c++) {
+    const char *column = b + j->item * (size_t)c * (size_t)ldb;
+    if (j->least > 0)
+      memcpy(to + j->item * (size_t)c * (size_t)j->n, column, j->item * (size_t)j->n);
+    else
+      memset(to + j->item * (size_t)c * (size_t)j->n, 0, j->item * (size_t)j->n);
+    double sum = 0;
+    for (int r = j->n; r < j->m; r++) sum += pow(lm_scalar_at(j->dtype, column, r), 2);
+    if (j->residuals) lm_scalar_put(j->dtype, lm_vector_at(j->residuals, i), c, sum);
+  }
+  if (j->rank) ((int64_t *)j->rank->data)[i] = rank;
+  if (j->s && j->least > 0) memcpy(lm_vector_at(j->s, i), s, j->item * (size_t)j->least);
+  return info;
+}
+
+lm_status lm_cpu_linalg_lstsq(const void *args, lm_tensor *const *out) {
+  lm_status status;
+  const lm_linalg_lstsq_args *a = args;
+  const lm_tensor *x = a->A;
+  lm_tensor *copy = NULL, *b = NULL;
+  lm_bad_matrix bad;
+  lm_scalar answer = lm_scalar_of((lm_dtype)x->dtype, 1);
+  parts_job j = {.dtype = (lm_dtype)x->dtype,
+                 .item = lm_dtype_size((lm_dtype)x->dtype),
+                 .m = (int)x->size[x->ndim - 2],
+                 .n = (int)x->size[x->ndim - 1],
+                 .driver = a->driver,
+                 .nrhs = (int)a->B->size[a->B->ndim - 1],
+                 .r = out[0],
+                 .lwork = -1};
+  int iwork[2] = {0}, rank;
+  j.least = j.m < j.n ? j.m : j.n;
+  j.rcond = a->rcond == a->rcond ? a->rcond : (j.dtype == LM_F64 ? 0x1p-52 : 0x1p-23) * (j.m > j.n ? j.m : j.n);
+  if (out[1]->numel) j.residuals = out[1];
+  if (out[2]->numel) j.rank = out[2];
+  if (out[3]->numel) j.s = out[3];
+  j.liwork = j.n;
+  if (j.least > 0) {
+    call_driver(&j, NULL, rows_of_b(&j), NULL, NULL, iwork, &rank, &answer);
+    if (iwork[0] > j.liwork) j.liwork = iwork[0];
+  }
+  j.liwork = (j.liwork + 16) / 2 * 2;
+  j.lwork = lm_work_size(j.dtype, &answer);
+  if (j.lwork < 0) return too_large(x);
+  TRY(lm_column_major(x, &copy));
+  TRY(lm_column_major(a->B, &b));
+  j.a = copy;
+  j.b = b;
+  TRY(lm_each_matrix(
+      lm_matrix_count(out[0]), 4.0 * j.m * j.n * (j.least + j.nrhs),
+      4 * (size_t)j.liwork + j.item * ((size_t)rows_of_b(&j) * (size_t)j.nrhs + (size_t)j.least + 2 + (size_t)j.lwork),
+      lstsq_one, &j, &bad));
+  status = failed("the least squares", x, bad);
+done:
+  lm_release(copy);
+  lm_release(b);
+  return status;
+}

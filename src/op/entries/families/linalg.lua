@@ -1,0 +1,146 @@
+--- Linear algebra: factorizations and what is solved by them, of matrices in the last two dims. float32 and float64.
+--- Gradients are PyTorch's (torch/csrc/autograd/FunctionsManual.cpp).
+local op = ...
+
+op "inverse" {
+  "x",
+  grad = {x = "-matmul(matmul(transpose(y, -2, -1), g), transpose(y, -2, -1))"},
+  autocast = "keep", help = "the inverse of square matrices [..., n, n]; an error where one is singular",
+}
+op "det" {
+  "x",
+  grad = {x = "det_grad(g * y, x)"},
+  autocast = "keep", help = "the determinants [...] of square matrices [..., n, n]",
+}
+op "slogdet" {
+  "x", results = 2,
+  grad = {x = "det_grad(g1, x)"},
+  autocast = "keep", help = "the sign and the log of the absolute value of determinants, which may overflow themselves",
+}
+op "logdet" {
+  "x",
+  formula = "logdet_of(x)",
+  autocast = "keep", help = "the log of the determinants of square matrices; NaN where one is negative",
+}
+op "cholesky" {
+  "x", "upper = false",
+  grad = {x = "cholesky_grad(g, y, upper)"},
+  autocast = "keep",
+  help = "lower triangular L with L L^T = x for symmetric positive definite x [..., n, n], of which the lower "
+    .. "triangle is read; with upper the upper one, and U^T U = x",
+}
+op "linalg_solve" {
+  "A", "B", options = {"left = true"},
+  grad = {
+    A = "solve_grad_matrix(linalg_solve(transpose(A, -2, -1), g, left), y, left)",
+    B = "linalg_solve(transpose(A, -2, -1), g, left)",
+  },
+  autocast = "keep", help = "X with A X = B, or X A = B without left; A [..., n, n], B [..., n, k]; batches broadcast",
+}
+op "linalg_solve_triangular" {
+  "A", "B", options = {"upper = false", "left = true", "unitriangular = false"},
+  grad = {
+    A = "triangular_grad(linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular), y, upper, "
+      .. "left, unitriangular)",
+    B = "linalg_solve_triangular(transpose(A, -2, -1), g, !upper, left, unitriangular)",
+  },
+  autocast = "keep",
+  help = "X with A X = B (X A = B without left) by one triangle of A; unitriangular: with ones on its diagonal",
+}
+op "linalg_lu_factor" {
+  "A", options = {"check = true"}, results = 2,
+  grad = {A = "lu_factor_grad(g, y, y1)"},
+  autocast = "keep",
+  help = "L below the diagonal and U on and above it in one matrix, and int32 pivots: row i was exchanged with row "
+    .. "pivots[i]; check: an error where U has a zero on its diagonal",
+}
+op "linalg_lu_solve" {
+  "LU", "pivots", "B", options = {"left = true", "adjoint = false"},
+  grad = {
+    LU = "lu_solve_grad(linalg_lu_solve(LU, pivots, g, left, !adjoint), y, LU, pivots, left, adjoint)",
+    B = "linalg_lu_solve(LU, pivots, g, left, !adjoint)",
+  },
+  autocast = "keep", help = "X with A X = B from linalg_lu_factor(A); adjoint: A^T X = B; without left X A = B",
+}
+op "lu_pivots_to_matrix" {
+  "pivots", "like", grad = "none",
+  help = "P of A = P L U from the pivots of linalg_lu_factor, of like's dtype, with as many rows as like [..., m, n]",
+}
+op "lu_unpack" {
+  "LU_data", "LU_pivots", results = 3,
+  formula = {
+    "lu_pivots_to_matrix(LU_pivots, LU_data)",
+    "lower_of_lu(LU_data)",
+    "upper_of_lu(LU_data)",
+  },
+  help = "P, L and U, whose product is A, from linalg.lu_factor(A)",
+}
+op "linalg_qr" {
+  "A", "mode: qr_mode = reduced", results = 2,
+  needs = {{"ndim_of(A) > 1", "A is {A}; matrices [..., m, n] wanted"}},
+  grad = {A = "qr_grad(g, g1, y, y1, mode)"},
+  autocast = "keep",
+  help = "Q with orthonormal columns and upper triangular R, A = Q R; mode: reduced, complete (Q square), r (no Q)",
+}
+op "linalg_eigh" {
+  "A", "UPLO: triangle = L", results = 2,
+  grad = {A = "eigh_grad(g, g1, y, y1)"},
+  autocast = "keep",
+  help = "eigenvalues, ascending, and in the columns of a matrix the eigenvectors, of symmetric matrices, of which "
+    .. "one triangle is read",
+}
+op "linalg_eigvalsh" {
+  "A", "UPLO: triangle = L",
+  grad = {A = "eigvalsh_grad(g, A, UPLO)"},
+  autocast = "keep", help = "the eigenvalues of symmetric matrices, ascending",
+}
+op "linalg_svd" {
+  "A", "full_matrices = true", results = 3,
+  grad = {A = "svd_grad(g, g1, g2, y, y1, y2)"},
+  autocast = "keep",
+  help = "U, singular values S in descending order, and V transposed: A = U diag(S) Vh; without full_matrices U "
+    .. "[..., m, k] and Vh [..., k, n], k the smaller of m and n",
+}
+op "linalg_svdvals" {
+  "A",
+  grad = {A = "svdvals_grad(g, A)"},
+  autocast = "keep", help = "the singular values of matrices, in descending order",
+}
+op "linalg_pinv" {
+  "A", options = {"atol: scalar?", "rtol: scalar?", "hermitian = false"},
+  grad = {A = "pinv_grad(g, y, A)", atol = "nil", rtol = "nil"},
+  autocast = "keep",
+  help = "the pseudoinverse [..., n, m]; singular values up to the larger of atol and rtol times the largest count as "
+    .. "0; rtol is by default the larger of m and n times the dtype's precision where atol is 0",
+}
+op "linalg_lstsq" {
+  "A", "B", options = {"rcond: number = nan", "driver: lstsq_driver = gelsy"}, results = 4,
+  grad = {A = "lstsq_grad_matrix(g, g1, g3, A, B, y)", B = "lstsq_grad_right(g, g1, A, B, y)"},
+  autocast = "keep",
+  help = "X that makes |A X - B| least, its residuals (of gels, gelsd and gelss), the ranks of A (not of gels), its "
+    .. "singular values (of gelsd and gelss)",
+}
+op "cholesky_solve" {
+  "B", "L", "upper = false",
+  needs = {{"ndim_of(B) > 1 && ndim_of(L) > 1", "B is {B}, L {L}; matrices [..., n, k] and [..., n, n] wanted"}},
+  formula = {
+    "h = transpose(L, -2, -1)",
+    "linalg_solve_triangular(upper ? L : h, linalg_solve_triangular(upper ? h : L, B, false), true)",
+  },
+  autocast = "keep", help = "X with A X = B from L = cholesky(A)",
+}
+op "cholesky_inverse" {
+  "L", "upper = false",
+  needs = {{"ndim_of(L) > 1 && size_of(L)[-1] == size_of(L)[-2]", "L is {L}; square matrices wanted"}},
+  formula = "cholesky_solve(identity_like(L), L, upper)",
+  autocast = "keep", help = "the inverse of A from L = cholesky(A)",
+}
+op "triangular_solve" {
+  "b", "A", "upper = true", "transpose = false", "unitriangular = false", results = 2,
+  formula = {
+    "transpose ? linalg_solve_triangular(transpose(A, -2, -1), b, !upper, true, unitriangular) : "
+      .. "linalg_solve_triangular(A, b, upper, true, unitriangular)",
+    "clone(A)",
+  },
+  autocast = "keep", help = "X with A X = b by one triangle of A, and a copy of A",
+}

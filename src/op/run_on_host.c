@@ -1,0 +1,48 @@
+/* Ops whose kernels are the CPU's alone, on tensors of other devices. */
+#include <string.h>
+
+#include "op/check.h"
+
+static lm_status to_host(const lm_tensor *t, lm_tensor **out) {
+  lm_status status;
+  lm_tensor *host = NULL;
+  TRY(lm_tensor_empty_like(t, (lm_dtype)t->dtype, LM_DEVICE(LM_CPU, 0), &host));
+  TRY(lm_copy(t, host));
+  *out = host;
+  host = NULL;
+done:
+  lm_release(host);
+  return status;
+}
+
+static lm_status run_on_host(lm_op_id op, const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_op *d = &lm_ops[op];
+  lm_args_room room;
+  lm_tensor *in[LM_MAX_TENSOR_ARGS] = {NULL}, *result[LM_MAX_OUTS] = {NULL};
+  memcpy(&room, args, d->size);
+  for (int i = 0; i < d->ntensor; i++) {
+    lm_tensor *t = LM_ARG_TENSOR(&room, d->tensor[i]);
+    if (!t) continue;
+    TRY(to_host(t, &in[i]));
+    LM_ARG_TENSOR(&room, d->tensor[i]) = in[i];
+  }
+  for (int i = 0; i < d->outs; i++) {
+    TRY(lm_tensor_empty_like(out[i], (lm_dtype)out[i]->dtype, LM_DEVICE(LM_CPU, 0), &result[i]));
+  }
+  TRY(lm_dispatch(op, LM_DEVICE(LM_CPU, 0), &room, result));
+  for (int i = 0; i < d->outs; i++) {
+    if (out[i]->numel) TRY(lm_copy(result[i], out[i]));
+  }
+done:
+  for (int i = 0; i < LM_MAX_TENSOR_ARGS; i++) lm_release(in[i]);
+  for (int i = 0; i < LM_MAX_OUTS; i++) lm_release(result[i]);
+  return status;
+}
+
+lm_status lm_dispatch_or_host(lm_op_id op, lm_device device, const void *args, lm_tensor *const *out) {
+  const lm_backend *backend = lm_backend_of(device);
+  if (!backend) return LM_E_MISSING;
+  return backend->op[op] || LM_DEVICE_KIND(device) == LM_CPU ? lm_dispatch(op, device, args, out)
+                                                             : run_on_host(op, args, out);
+}
