@@ -119,6 +119,12 @@ local values = { -- name: module and field, or the module itself
   save = {"save_load", "save"}, load = {"save_load", "load"},
   GradScaler = {"amp.grad_scaler"}, CmdLine = {"cmd_line"},
 }
+for _, name in ipairs {
+  "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "max_pool1d", "max_pool3d",
+  "avg_pool1d", "adaptive_avg_pool1d", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle",
+} do
+  values[name] = {"nn.functional", name}
+end
 
 return setmetatable(options.exact_all(lm), {
   __library = "luminary",

@@ -15,7 +15,8 @@ nn.DataParallel = nn.parallel.DataParallel
 nn.SyncBatchNorm = require "luminary.nn.parallel.sync_batch_norm"
 
 for _, family in ipairs {
-  "containers", "tables", "dictionaries", "linear", "norm", "pooling", "activation", "loss", "padding", "rearranging",
+  "containers", "tables", "dictionaries", "linear", "convolution", "norm", "pooling", "activation", "loss", "padding",
+  "rearranging", "resampling",
 } do
   for name, class in pairs(require("luminary.nn." .. family)) do nn[name] = class end
 end

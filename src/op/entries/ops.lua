@@ -82,7 +82,7 @@ list.choices = {
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
-  "elementwise", "reductions", "products", "indexing", "convolution", "normalization", "losses",
+  "elementwise", "reductions", "products", "indexing", "convolution", "resampling", "normalization", "losses",
   "views", "creation",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
