@@ -124,8 +124,8 @@ end
 
 local plain = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1, "
   .. "bias = true, padding_mode = \"zeros\", device, dtype}]): x %s. Sizes are a number or %s; padding may be "
-  .. "\"valid\" (none) or \"same\" (as much as keeps the size, with stride 1). padding_mode says what stands in the padding: "
-  .. "\"zeros\", x mirrored (\"reflect\"), its edge (\"replicate\"), or its other side (\"circular\")."
+  .. "\"valid\" (none) or \"same\" (as much as keeps the size, with stride 1). padding_mode says what stands in the "
+  .. "padding: \"zeros\", x mirrored (\"reflect\"), its edge (\"replicate\"), or its other side (\"circular\")."
 local backwards = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, output_padding = 0, "
   .. "groups = 1, bias = true, dilation = 1, device, dtype}]): x %s. Sizes are a number or %s. layer(x, output_size) "
   .. "chooses output_padding so that the last sizes are those."
