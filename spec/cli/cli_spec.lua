@@ -427,7 +427,7 @@ describe("the prompt", function()
     ask(t, "sly = setmetatable({}, {__index = function() error 'ran' end, __pairs = error})", "\n")
     for typed, completed in pairs {
       ["lm.nn.Li"] = "Linear", ["F.cr"] = "cross_entropy", ["net[1].we"] = "weight", ["net:par"] = "parameters",
-      ["x.sha"] = "shape", ["?nn.Conv"] = "Conv2d", ["?StepL"] = "StepLR", ["print(x:sha"] = "share_memory_",
+      ["x.sha"] = "shape", ["?nn.Emb"] = "Embedding", ["?StepL"] = "StepLR", ["print(x:sha"] = "share_memory_",
       ["lm.cuda.is_a"] = "is_available", ["optim.lr"] = "lr_scheduler", ["whi"] = "while",
     } do
       t:send(typed .. "\t")

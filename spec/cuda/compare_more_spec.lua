@@ -366,6 +366,40 @@ describe("pooling", function()
   end)
 end)
 
+describe("windows", function()
+  local function floats(dtype, ...) return twin(lm.randn({ ... }):to(dtype)) end
+
+  it("of lines and volumes, resized images, samples, columns", function()
+    for _, dtype in ipairs { "float32", "float64", "bfloat16" } do
+      local tol = tolerance(dtype, 40)
+      local conv = dtype == "float32" and 2e-2 or tol -- cuDNN rounds to TF32
+      local line, volume = floats(dtype, 2, 4, 9), floats(dtype, 2, 4, 5, 4, 6)
+      local image = floats(dtype, 2, 4, 6, 7)
+      local last = twin(image.here:contiguous { memory_format = "channels_last" })
+      differentiated("conv1d " .. dtype, conv, function(x, w, b) return F.conv1d(x, w, b, 2, 1, 1, 2) end,
+        { line, floats(dtype, 6, 2, 3), floats(dtype, 6) })
+      differentiated("conv3d " .. dtype, conv, function(x, w) return F.conv3d(x, w, nil, { 2, 1, 1 }, 1) end,
+        { volume, floats(dtype, 3, 4, 3, 2, 3) })
+      differentiated("conv_transpose3d " .. dtype, conv, function(x, w) return F.conv_transpose3d(x, w, nil, 2, 1, 1) end,
+        { volume, floats(dtype, 4, 2, 3, 3, 3) })
+      differentiated("max_pool3d " .. dtype, tol, function(x) return F.max_pool3d(x, 2, 1) end, { volume })
+      differentiated("adaptive_max_pool2d " .. dtype, tol, function(x) return F.adaptive_max_pool2d(x, { 4, 3 }) end,
+        { image })
+      for _, x in ipairs { image, last } do
+        for _, mode in ipairs { "nearest", "bilinear", "bicubic" } do
+          differentiated(mode .. dtype, tol, function(t) return F.interpolate(t, { size = { 9, 4 }, mode = mode }) end,
+            { x })
+        end
+        local grid = twin((lm.rand(2, 3, 5, 2) * 2.2 - 1.1):to(dtype))
+        differentiated("grid_sample " .. dtype, tol, function(t, g) return F.grid_sample(t, g, "bilinear", "border") end,
+          { x, grid })
+      end
+      differentiated("unfold " .. dtype, tol, function(x) return F.unfold(x, { 2, 3 }, 1, 1, 2) end, { image })
+      differentiated("fold " .. dtype, tol, function(x) return F.fold(x, { 4, 5 }, 2) end, { floats(dtype, 2, 8, 12) })
+    end
+  end)
+end)
+
 describe("optimizers", function()
   -- Parameters of sizes around a chunk's, some at odd addresses, with their gradients; on both sides.
   local function parameters(dtype, n)

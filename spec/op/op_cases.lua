@@ -559,6 +559,28 @@ op("adaptive_avg_pool2d_backward", "grad size", "torch.ops.aten._adaptive_avg_po
   { grad = t { 2, 3, 2, 2 }, size = { 2, 3, 6, 6 } }, { grad = t { 2, 3, 3, 2 }, size = { 2, 3, 7, 5 } },
   bad = { { t { 2, 3, 2, 2 }, { 2, 4, 6, 6 }, message = "adaptive_avg_pool2d_backward" } } })
 
+op("adaptive_max_pool2d", "x output_size", "F.adaptive_max_pool2d(x, output_size, return_indices=True)", { index_out = { 2 }, lacks = no_ints,
+  { x = sep { 2, 3, 6, 5 }, output_size = { 3, 2 } }, { x = sep { 3, 5, 7 }, output_size = 2 }, { x = t { 0, 3, 4, 4 }, output_size = 2 },
+  { x = v({ 1, nan, 2, 3 }, { 1, 1, 2, 2 }), output_size = 1 }, { x = sep { 1, 2, 3, 3 }, output_size = 0 },
+  bad = { { t { 2, 3 }, 2, message = "adaptive_max_pool2d: x" }, { t { 1, 2, 2 }, -3, message = "adaptive_max_pool2d: output_size" } } })
+
+-- ---- resampling
+op("sample_places", "x places weight", "sample_places(x, places, weight)", { dtypes = false, defaults = { weight = { py = "None" } },
+  { x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 } }, { x = t { 2, 3, 7, 1 }, places = i({ 1, 1, 5 }, 7) },
+  { x = t { 2, 1, 6, 5 }, places = i({ 2, 3, 4 }, 6), weight = t { 1, 3, 4 } }, { x = t { 1, 2, 6, 300 }, places = i({ 1, 2, 3 }, 6), weight = t { 1, 2, 3 } },
+  { x = t { 1, 1, 40, 1 }, places = i({ 1, 2, 270 }, 40), weight = t { 1, 2, 270 } }, { x = t { 0, 2, 3, 1 }, places = i({ 1, 2, 4 }, 3) },
+  bad = { { t { 2, 3, 7 }, i({ 1, 1, 2 }, 3), message = "sample_places: x has to be" }, { t { 2, 3, 7, 1 }, i({ 3, 1, 2 }, 3), message = "sample_places: places has to be int64 %[1 or 2" },
+    { t { 2, 3, 7, 1 }, t { 1, 1, 2 }, message = "sample_places: places" }, { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), t { 1, 1, 3 }, message = "sample_places: weight is %[1, 1, 3%]" },
+    { t { 2, 3, 7, 1 }, i({ 1, 1, 2 }, 3), n({ 1, 1, 2 }, 0, 3, true), message = "sample_places: weight is int64" } } })
+op("sample_places_input", "grad places weight size", "sample_places_input(grad, places, weight, size)", { dtypes = false, defaults = { weight = { py = "None" } },
+  { grad = t { 2, 3, 5, 1 }, places = i({ 2, 4, 5 }, 7), weight = t { 2, 4, 5 }, size = { 2, 3, 7, 1 } },
+  { grad = t { 2, 1, 4, 5 }, places = i({ 1, 3, 4 }, 6), weight = t { 1, 3, 4 }, size = { 2, 1, 6, 5 } },
+  bad = { { t { 2, 3, 5, 1 }, i({ 1, 1, 4 }, 7), nil, { 2, 3, 7, 1 }, message = "sample_places_input: grad is %[2, 3, 5, 1%]" },
+    { t { 2, 3, 5, 1 }, i({ 1, 1, 5 }, 7), nil, { 2, 3, -7, 1 }, message = "sample_places_input: size" } } })
+op("sample_places_weight", "grad x places", "sample_places_weight(grad, x, places)", { dtypes = false,
+  { grad = t { 2, 3, 5, 1 }, x = t { 2, 3, 7, 1 }, places = i({ 2, 4, 5 }, 7) }, { grad = t { 2, 1, 4, 5 }, x = t { 2, 1, 6, 5 }, places = i({ 1, 3, 4 }, 6) },
+  bad = { { t { 2, 3, 5, 2 }, t { 2, 3, 7, 1 }, i({ 2, 4, 5 }, 7), message = "sample_places_weight: grad is" } } })
+
 -- ---- normalization, dropout
 local none = { py = "None" }
 op("batch_norm", "x running_mean running_var weight bias", "F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)", {

@@ -78,6 +78,18 @@ function Takes:constructor(who, made)
   return init
 end
 
+--- A function `who` that calls body(values by name); its arguments stand by place or by name.
+function Takes:caller(who, body)
+  local f
+  function f(...)
+    local values = {}
+    self:fill(values, who, options.by_name(who, f, 1, ...))
+    return body(values)
+  end
+  options.set_parameters(f, self.parameters)
+  return f
+end
+
 local function number_text(v) return (tostring(v):gsub("e%-0", "e-")) end
 
 local function default_text(row)

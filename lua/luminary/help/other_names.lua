@@ -60,13 +60,13 @@ other.luminary = with(pairs_of([[
   compile jit vmap onnx sparse complex quantization hub profiler finfo iinfo hypot atan2
   addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
   atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
-  broadcast_to bucketize cartesian_prod combinations complex64 conj conv1d conv3d conv_transpose2d
+  broadcast_to bucketize cartesian_prod combinations complex64 conj
   corrcoef count_nonzero cov cummax cummin deg2rad diagonal diff
   dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
   fmod frac fx gcd gru heaviside histogram hsplit imag real index_copy index_fill
   instance_norm isin isneginf isposinf kthvalue layer_norm_
   log10 log2 logaddexp logcumsumexp logical_xor logit lstm masked_select
-  matrix_rank max_pool1d median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
+  matrix_rank median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
   polar prelu put quantile rad2deg renorm
   repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
   sinc solve special swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
@@ -110,20 +110,18 @@ other.nn = with(pairs_of([[
   clip_grad_norm_=utils.clip_grad_norm_ clip_grad_value_=utils.clip_grad_value_]],
   [[
   LSTM GRU RNN LSTMCell GRUCell RNNCell MultiheadAttention Transformer TransformerEncoder TransformerEncoderLayer
-  TransformerDecoder TransformerDecoderLayer Conv1d Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d
-  MaxPool1d MaxPool3d AvgPool1d AvgPool3d AdaptiveMaxPool2d AdaptiveAvgPool1d
+  TransformerDecoder TransformerDecoderLayer
   Softmax2d
   CTCLoss
-  Upsample Unfold Fold
   EmbeddingBag
   LazyLinear LazyConv2d
   gModule AbsCriterion MarginCriterion
   TemporalConvolution SpatialFullConvolution SpatialZeroPadding
-  AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool3d AdaptiveLogSoftmaxWithLoss
-  CrossMapLRN2d FractionalMaxPool2d LPPool1d LPPool2d LazyBatchNorm2d
-  LazyConv1d LazyConvTranspose2d MaxUnpool1d
+  AdaptiveLogSoftmaxWithLoss
+  CrossMapLRN2d LazyBatchNorm2d
+  LazyConv1d LazyConvTranspose2d
   RNNBase
-  UpsamplingBilinear2d UpsamplingNearest2d attention quantized
+  attention quantized
   qat]]), {
   Buffer = "net:register_buffer(name, tensor) makes one", modules = "the layers are in nn itself",
   parameter = "nn.Parameter makes one",
@@ -133,15 +131,12 @@ other.nn = with(pairs_of([[
 other["nn.functional"] = pairs_of([[
   erf=lm.erf sigmoid_=lm.sigmoid_ tanh_=lm.tanh_ gelu_tanh=lm.gelu_tanh log_sigmoid=logsigmoid]],
   [[
-  interpolate upsample
-  scaled_dot_product_attention conv1d conv3d conv_transpose1d conv_transpose2d max_pool1d avg_pool1d
-  adaptive_max_pool2d gumbel_softmax unfold fold grid_sample affine_grid
+  scaled_dot_product_attention
+  gumbel_softmax
   embedding_bag
   ctc_loss
-  adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d avg_pool3d
-  conv_transpose3d lp_pool1d lp_pool2d
-  max_pool3d multi_head_attention_forward
-  linear_cross_entropy upsample_bilinear upsample_nearest]])
+  multi_head_attention_forward
+  linear_cross_entropy]])
 
 other["nn.init"] = pairs_of("", [[orthogonal]])
 

@@ -10,7 +10,7 @@ for _, name in ipairs {
   "relu", "relu_", "relu6", "relu6_", "leaky_relu", "leaky_relu_", "elu", "elu_", "selu", "selu_", "celu", "celu_",
   "gelu", "silu", "silu_", "mish", "tanh", "sigmoid", "softplus", "softsign", "hardtanh", "hardtanh_", "hardsigmoid",
   "hardswish", "hardshrink", "softshrink", "tanhshrink", "threshold", "threshold_", "prelu", "softmin", "softmax",
-  "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "pad", "max_unpool2d",
+  "log_softmax", "linear", "conv2d", "max_pool2d", "avg_pool2d", "pad", "max_unpool2d",
   "batch_norm", "batch_norm_relu", "layer_norm", "dropout", "one_hot", "cross_entropy", "nll_loss",
   "mse_loss", "bce_with_logits", "binary_cross_entropy",
   "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "poisson_nll_loss", "gaussian_nll_loss", "soft_margin_loss",
@@ -167,7 +167,9 @@ function F.rrelu_(x, lower, upper, training)
   return (training and ops.mul_ or ops.leaky_relu_)(x, slope)
 end
 
-for _, file in ipairs {"dropout", "embedding", "rearrange"} do
+for _, file in ipairs {
+  "dropout", "embedding", "rearrange", "convolution", "pooling", "interpolate", "sampling",
+} do
   for name, f in pairs(require("luminary.nn.functional." .. file)) do F[name] = f end
 end
 

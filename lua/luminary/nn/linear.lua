@@ -1,4 +1,4 @@
---- Layers that multiply by a weight: Linear, Conv2d, Embedding.
+--- Layers that multiply by a matrix: Linear, Embedding.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
 local layer = require "luminary.nn.define_layer"
@@ -31,79 +31,6 @@ function Linear:forward(x) return ops.linear(x, self.weight, self.bias) end
 function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features, self.out_features,
     printed.bool(self.bias))
-end
-
---- nn.Conv2d(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1,
---- bias = true, padding_mode = "zeros", device, dtype}]): x [N, C, H, W]. Sizes are a number or a pair; padding may be
---- "valid" (none) or "same" (as much as keeps H and W, with stride 1). padding_mode says what stands in the padding:
---- "zeros", x mirrored ("reflect"), its edge ("replicate"), or its other side ("circular").
-local Conv2d = layer.define("Conv2d")
-linear.Conv2d = Conv2d
-
--- A padding as pad takes it: before and after the columns, then the rows.
-local function around(padding, kernel_size, dilation)
-  local list = {}
-  for i = 2, 1, -1 do
-    local before, after = padding[i], padding[i]
-    if padding == "same" then
-      local more = dilation[i] * (kernel_size[i] - 1)
-      before, after = math.floor(more / 2), math.ceil(more / 2)
-    elseif padding == "valid" then
-      before, after = 0, 0
-    end
-    list[#list + 1], list[#list + 2] = before, after
-  end
-  return list
-end
-
-function Conv2d:init(in_channels, out_channels, kernel_size, opts)
-  self.in_channels = arg("Conv2d", "in_channels", in_channels, "count")
-  self.out_channels = arg("Conv2d", "out_channels", out_channels, "count")
-  self.kernel_size = arg("Conv2d", "kernel_size", kernel_size, "pair")
-  opts = layer.options("Conv2d", opts, {
-    stride = {"pair", {1, 1}}, padding = {"padding", {0, 0}}, dilation = {"pair", {1, 1}}, groups = {"count", 1},
-    bias = {"boolean", true}, padding_mode = {{"zeros", "reflect", "replicate", "circular"}, "zeros"},
-  }, "stride")
-  if opts.padding == "same" and (opts.stride[1] ~= 1 or opts.stride[2] ~= 1) then
-    options.fail("Conv2d: padding = 'same' is for a stride of 1, and stride is %s", printed.tuple(opts.stride))
-  end
-  if in_channels % opts.groups ~= 0 or out_channels % opts.groups ~= 0 then
-    options.fail("Conv2d: groups = %d has to divide in_channels = %d and out_channels = %d", opts.groups,
-      in_channels, out_channels)
-  end
-  self.stride, self.padding, self.dilation, self.groups = opts.stride, opts.padding, opts.dilation, opts.groups
-  self.how = {stride = opts.stride, padding = opts.padding, dilation = opts.dilation, groups = opts.groups}
-  self.padding_mode = opts.padding_mode
-  if opts.padding_mode ~= "zeros" then
-    self.around = around(opts.padding, self.kernel_size, opts.dilation)
-    self.how.padding = 0
-  end
-  self.weight = layer.parameter({out_channels, in_channels / opts.groups, self.kernel_size[1], self.kernel_size[2]},
-    opts)
-  if opts.bias then self.bias = layer.parameter({out_channels}, opts) end
-  self:reset_parameters()
-end
-
---- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
-function Conv2d:reset_parameters() init._layer(self.weight, self.bias) end
-
-function Conv2d:forward(x)
-  if self.around then x = ops.pad(x, self.around, {mode = self.padding_mode}) end
-  return ops.conv2d(x, self.weight, self.bias, self.how)
-end
-
-function Conv2d:extra_repr()
-  local parts = {("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
-    printed.tuple(self.kernel_size), printed.tuple(self.stride))}
-  local function add(name, value, default)
-    if printed.number_or_tuple(value) ~= default then parts[#parts + 1] = name .. printed.number_or_tuple(value) end
-  end
-  add("padding=", self.padding, "(0, 0)")
-  add("dilation=", self.dilation, "(1, 1)")
-  add("groups=", self.groups, "1")
-  if not self.bias then parts[#parts + 1] = "bias=False" end
-  add("padding_mode=", self.padding_mode, "zeros")
-  return table.concat(parts, ", ")
 end
 
 --- nn.Embedding(num_embeddings, embedding_dim [, {padding_idx, max_norm, norm_type = 2, scale_grad_by_freq = false,

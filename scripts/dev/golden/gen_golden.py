@@ -40,6 +40,24 @@ def pool_backward(grad, places, size):
     return flat.scatter_add(2, places.flatten(2), grad.flatten(2)).view(size)
 
 
+def sample_places(x, places, weight):
+    n, c, m, i = x.shape
+    taps, p = places.shape[1:]
+    at = places.long().expand(n, taps, p).reshape(n, 1, taps * p, 1).expand(n, c, taps * p, i)
+    v = x.gather(2, at).view(n, c, taps, p, i)
+    return (v if weight is None else v * weight.expand(n, taps, p).view(n, 1, taps, p, 1)).sum(2)
+
+
+def sample_places_input(grad, places, weight, size):
+    x = torch.zeros(size, dtype=grad.dtype, requires_grad=True)
+    return torch.autograd.grad(sample_places(x, places, weight), x, grad)[0]
+
+
+def sample_places_weight(grad, x, places):
+    weight = torch.zeros(x.shape[0], *places.shape[1:], dtype=grad.dtype, requires_grad=True)
+    return torch.autograd.grad(sample_places(x, places, weight), weight, grad)[0]
+
+
 def bn_backward(grad, x, weight, running_mean, running_var, training, eps):
     return tuple(torch.ops.aten.native_batch_norm_backward(
         grad, x, weight, running_mean, running_var, None, None, training, eps, [True, True, True]))
@@ -672,7 +690,60 @@ def scaler():
     save_file(store, os.path.join(ROOT, "spec/golden/_scaler.safetensors"))
 
 
-EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_optim": optimizers,
+def windows():
+    """Functions over windows, spec/nn/windows_spec.lua: "name.in.i", "name.out", and gradients of its sum with "name.w"."""
+    gen = torch.Generator().manual_seed(23)
+    store = {}
+
+    def case(name, f, *shapes):
+        xs = [torch.randn(*s, generator=gen) if isinstance(s, tuple) else s for s in shapes]
+        xs = [x.requires_grad_() for x in xs]
+        y = f(*xs)
+        w = torch.randn(*y.shape, generator=gen)
+        (y * w).sum().backward()
+        store[f"{name}.out"], store[f"{name}.w"] = y.detach().contiguous(), w
+        for i, x in enumerate(xs, 1):
+            store[f"{name}.in.{i}"], store[f"{name}.grad.{i}"] = x.detach().contiguous(), x.grad.contiguous()
+
+    case("conv1d", lambda x, w, b: F.conv1d(x, w, b, 2, 1, 2, 2), (2, 4, 9), (6, 2, 3), (6,))
+    case("conv3d", lambda x, w, b: F.conv3d(x, w, b, (2, 1, 1), (1, 0, 1), (1, 2, 1), 2), (2, 4, 4, 5, 3), (4, 2, 2, 2, 3), (4,))
+    case("conv3d_same", lambda x, w: F.conv3d(x, w, None, 1, "same"), (2, 3, 3, 4), (2, 2, 2, 3, 1))
+    case("conv_transpose1d", lambda x, w, b: F.conv_transpose1d(x, w, b, 2, 1, 1, 2, 2), (2, 4, 5), (4, 3, 3), (6,))
+    case("conv_transpose2d", lambda x, w, b: F.conv_transpose2d(x, w, b, (2, 1), 1, (1, 0), 2), (1, 4, 3, 4), (4, 2, 3, 2), (4,))
+    case("conv_transpose2d_wide", lambda x, w: F.conv_transpose2d(x, w, None, 1, 0, 1, 1, 2), (2, 3, 3), (2, 1, 2, 2))
+    case("conv_transpose3d", lambda x, w, b: F.conv_transpose3d(x, w, b, 2, 1, (1, 0, 1), 2), (1, 4, 2, 3, 2), (4, 1, 3, 2, 3), (2,))
+    case("max_pool3d", lambda x: F.max_pool3d(x, (2, 3, 2), (1, 2, 2), (1, 1, 0), (1, 1, 2), True), (2, 3, 5, 6))
+    case("avg_pool3d", lambda x: F.avg_pool3d(x, 2, (1, 2, 2), 1, True, False), (1, 2, 3, 4, 5))
+    case("avg_pool3d_divisor", lambda x: F.avg_pool3d(x, 2, divisor_override=3), (1, 4, 4, 5))
+    case("adaptive_avg_pool3d", lambda x: F.adaptive_avg_pool3d(x, (2, None, 3)), (2, 1, 3, 4, 5))
+    case("adaptive_max_pool3d", lambda x: F.adaptive_max_pool3d(x, (2, 3, 2)), (1, 2, 3, 4, 5))
+    case("lp_pool2d", lambda x: F.lp_pool2d(x.abs() + 0.1, 3.0, (2, 3), 2, True), (1, 2, 5, 6))
+    for mode, align, shape, size in (
+            ("linear", False, (2, 2, 5), 8), ("linear", True, (2, 2, 5), 3), ("bilinear", False, (1, 2, 4, 5), (7, 3)),
+            ("bilinear", True, (1, 2, 4, 5), (7, 3)), ("bicubic", False, (1, 2, 4, 5), (7, 3)),
+            ("trilinear", False, (1, 2, 2, 3, 4), (3, 5, 2))):
+        case(f"interpolate.{mode}.{align}".lower(),
+             lambda x: F.interpolate(x, size, mode=mode, align_corners=align), shape)
+    for mode in ("bilinear", "bicubic"):
+        case("interpolate.antialias." + mode,
+             lambda x: F.interpolate(x, scale_factor=(0.4, 1.3), mode=mode, antialias=True), (1, 2, 9, 5))
+    for mode in ("nearest", "nearest-exact", "area"):
+        case("interpolate." + mode, lambda x: F.interpolate(x, (3, 8), mode=mode), (1, 2, 7, 5))
+    for mode in ("bilinear", "nearest", "bicubic"):
+        for padding in ("zeros", "border", "reflection"):
+            case(f"grid_sample.{mode}.{padding}",
+                 lambda x, grid: F.grid_sample(x, grid, mode, padding, padding == "border"), (2, 2, 4, 5), (2, 3, 2, 2))
+    case("grid_sample.volume", lambda x, grid: F.grid_sample(x, grid, align_corners=False), (1, 2, 3, 4, 5), (1, 2, 1, 3, 3))
+    case("affine_grid", lambda theta: F.affine_grid(theta, (2, 1, 3, 4), align_corners=False), (2, 2, 3))
+    case("affine_grid_volume", lambda theta: F.affine_grid(theta, (1, 1, 2, 3, 2), align_corners=True), (1, 3, 4))
+    case("unfold", lambda x: F.unfold(x, (2, 3), 2, (1, 0), (1, 2)), (2, 2, 4, 7))
+    case("fold", lambda x: F.fold(x, (4, 7), (2, 3), 2, (1, 0), (1, 2)), (1, 12, 8))
+    case("fractional_max_pool2d", lambda x: F.fractional_max_pool2d(
+        x, (2, 3), (3, 2), _random_samples=torch.tensor([[[0.3, 0.8], [0.6, 0.1]]])), (1, 2, 7, 6))
+    save_file(store, os.path.join(ROOT, "spec/golden/_windows.safetensors"))
+
+
+EXTRAS = {"_autocast": autocast, "_scaler": scaler, "_lenet": lenet, "_print": printing, "_promotion": promotion, "_nn": layers, "_windows": windows, "_optim": optimizers,
           "_modules": module_texts}
 
 

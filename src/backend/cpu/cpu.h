@@ -41,8 +41,9 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward)                                                                       \
-  /* pooling.c, norm.c, loss.c */                                                                                    \
-  X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
+  /* sample_places.c, pooling.c, norm.c, loss.c */                                                                                    \
+  X(sample_places) X(sample_places_input) X(sample_places_weight)                                                     \
+  X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward) X(nll_loss) X(nll_loss_backward)                   \
   /* linalg/lu.c, linalg/triangular.c, linalg/decompositions.c */                                                     \

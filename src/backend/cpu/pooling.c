@@ -125,6 +125,12 @@ lm_status lm_cpu_max_pool2d(const void *args, lm_tensor *const *out) {
               threads_for(out[0]->numel * a->kernel_size[0] * a->kernel_size[1]));
 }
 
+lm_status lm_cpu_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
+  const lm_adaptive_max_pool2d_args *a = args;
+  return pool(LM_ISA_PICK(lm_pooling_loops)->max[a->x->dtype], a->x, out[0], (int64_t *)out[1]->data, &(windows){0},
+              false, threads_for(a->x->numel + out[0]->numel));
+}
+
 lm_status lm_cpu_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;

@@ -67,8 +67,9 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
   X(one_hot) X(embedding) X(embedding_backward) X(randperm)                                                           \
-  /* pooling.c, norm.c */                                                                                             \
-  X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
+  /* sample_places.c, pooling.c, norm.c */                                                                                             \
+  X(sample_places) X(sample_places_input) X(sample_places_weight)                                                     \
+  X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
   X(batch_norm_relu_backward) X(layer_norm) X(layer_norm_backward)                                                    \
   /* fill.c */                                                                                                        \

@@ -72,6 +72,21 @@ done:
   return status;
 }
 
+lm_status lm_cuda_adaptive_max_pool2d(const void *args, lm_tensor *const *out) {
+  const lm_adaptive_max_pool2d_args *a = args;
+  lm_status status = LM_OK;
+  lm_pooling_job job;
+  void *stream;
+  if (out[0]->numel == 0) return LM_OK;
+  TRY(job_of(a->x, out[0], &job));
+  adapt_lines(&job, a->x, out[0]);
+  job.places = (int64_t *)out[1]->data;
+  TRY(lm_cuda_enter(a->x->device, &stream));
+  TRY(LAUNCH("max", lm_pooling_max(&job, stream)));
+done:
+  return status;
+}
+
 lm_status lm_cuda_max_pool2d_backward(const void *args, lm_tensor *const *out) {
   const lm_max_pool2d_backward_args *a = args;
   lm_status status = LM_OK;

@@ -38,7 +38,8 @@ static lm_status read_pair(lua_State *L, const lm_lua *s, int i, const char *fn,
   lm_ints v;
   lm_status status;
   TRY(lm_read_ints(L, s, i, fn, arg, false, &v));
-  if (v.n != 2 && lua_type(L, i) == LUA_TTABLE) {
+  if (v.n == 0) return LM_OK; /* as if it were left out */
+  if (v.n > 2 && lua_type(L, i) == LUA_TTABLE) {
     return lm_fail(LM_E_ARG, "%s: %s: an integer or a pair expected, got a list of %d", fn, arg, v.n);
   }
   out[0] = v.v[0];

@@ -1,4 +1,6 @@
 /* Functions of which each call is one of several ops, by what it is given. */
+#include <string.h>
+
 #include "bind/bind.h"
 
 /* Is {key = true} among the options at the end? */
@@ -11,11 +13,18 @@ static bool is_asked(lua_State *L, const char *key) {
   return asked;
 }
 
+/* Is the argument of that name true, which stands by place? */
+static bool is_given(lua_State *L, lm_op_id op, const char *name) {
+  int i = 0;
+  while (i < lm_ops[op].nargs && strcmp(lm_ops[op].arg[i].name, name) != 0) i++;
+  return i < lm_ops[op].npositional && lua_type(L, i + 1) == LUA_TBOOLEAN && lua_toboolean(L, i + 1);
+}
+
 /* One of several ops that a name stands for: x:max() is a value, x:max(dim) values and indices, x:max(other) the larger
  * of each pair. */
 static lm_op_id chosen(lua_State *L, const lm_overload *o) {
   int second = lua_type(L, 2);
-  if (o->option && is_asked(L, o->option)) return o->with;
+  if (o->option && (is_asked(L, o->option) || is_given(L, o->with, o->option))) return o->with;
   if (second == LUA_TNUMBER) return o->number;
   if (second == LUA_TUSERDATA) return o->tensor;
   if (second != LUA_TTABLE || !lm_field(L, 2, "dim")) return o->op;

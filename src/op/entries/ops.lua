@@ -87,8 +87,8 @@ list.choices = {
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
-  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "normalization", "losses", "views",
-  "creation", "linalg", "fourier", "random",
+  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "resampling", "normalization",
+  "losses", "views", "creation", "linalg", "fourier", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

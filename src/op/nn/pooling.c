@@ -50,6 +50,13 @@ static lm_status check_image(lm_op_id op, const char *arg, int ndim, const int64
                  lm_ops[op].name, arg, lm_shape_text(ndim, size));
 }
 
+/* Places in a plane are counted in 32 bits. */
+static lm_status check_plane(lm_op_id op, const int64_t *hw) {
+  if (hw[0] * hw[1] <= INT32_MAX) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: planes of %lld x %lld are too large: at most 2^31 - 1 places each", lm_ops[op].name,
+                 (long long)hw[0], (long long)hw[1]);
+}
+
 /* Windows that fit along an axis; with ceil_mode also a last one that reaches over the end, as long
  * as it starts inside the input or the padding before it. */
 static int64_t pooled(int64_t in, const windows *w, int i) {
@@ -121,12 +128,7 @@ lm_status lm_op_max_pool2d(const lm_max_pool2d_args *a, lm_tensor **out) {
   TRY(check_image(LM_OP_max_pool2d, "x", a->x->ndim, a->x->size));
   TRY(check_windows(LM_OP_max_pool2d, &w));
   TRY(pooled_size(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2, &w, hw));
-  const int64_t *in = a->x->size + a->x->ndim - 2;
-  if (in[0] * in[1] > INT32_MAX) {
-    status = lm_fail(LM_E_SHAPE, "max_pool2d: planes of %lld x %lld are too large: at most 2^31 - 1 places each",
-                     (long long)in[0], (long long)in[1]);
-    goto done;
-  }
+  TRY(check_plane(LM_OP_max_pool2d, a->x->size + a->x->ndim - 2));
   TRY(as_images(a->x, LM_PRESERVE, &x));
   TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
   TRY(new_images(LM_I64, x, lm_format_of(x), hw[0], hw[1], &places));
@@ -262,27 +264,53 @@ done:
   return status;
 }
 
+/* Sizes of the result: one of a pair may keep the input's. */
+static lm_status adapted_size(lm_op_id op, const lm_tensor *x, const int64_t output_size[2], int64_t hw[2]) {
+  lm_status status;
+  TRY(lm_check_float(op, "x", x));
+  TRY(check_image(op, "x", x->ndim, x->size));
+  for (int i = 0; i < 2; i++) hw[i] = output_size[i] == -1 ? x->size[x->ndim - 2 + i] : output_size[i];
+  TRY(check_pair(op, "output_size", hw, 0));
+done:
+  return status;
+}
+
 lm_status lm_op_adaptive_avg_pool2d(const lm_adaptive_avg_pool2d_args *a, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *y = NULL;
   lm_adaptive_avg_pool2d_args job = *a;
-  int64_t hw[2] = {a->output_size[0], a->output_size[1]};
-  TRY(lm_check_float(LM_OP_adaptive_avg_pool2d, "x", a->x));
-  TRY(check_image(LM_OP_adaptive_avg_pool2d, "x", a->x->ndim, a->x->size));
-  if (hw[0] == -1 && hw[1] == -1) return lm_fail(LM_E_ARG, "adaptive_avg_pool2d: output_size is missing");
-  for (int i = 0; i < 2; i++)
-    if (hw[i] == -1) hw[i] = a->x->size[a->x->ndim - 2 + i]; /* one of a pair may keep the input's */
-  TRY(check_pair(LM_OP_adaptive_avg_pool2d, "output_size", hw, 0));
+  TRY(adapted_size(LM_OP_adaptive_avg_pool2d, a->x, a->output_size, job.output_size));
   TRY(as_images(a->x, LM_PRESERVE, &x));
-  TRY(new_images(x->dtype, x, lm_format_of(x), hw[0], hw[1], &y));
+  TRY(new_images(x->dtype, x, lm_format_of(x), job.output_size[0], job.output_size[1], &y));
   job.x = x;
-  memcpy(job.output_size, hw, sizeof hw);
   TRY(lm_dispatch(LM_OP_adaptive_avg_pool2d, x->device, &job, &y));
   if (a->x->ndim == 3) drop_batch(y);
   out[0] = lm_retain(y);
 done:
   lm_release(x);
   lm_release(y);
+  return status;
+}
+
+lm_status lm_op_adaptive_max_pool2d(const lm_adaptive_max_pool2d_args *a, lm_tensor **out) {
+  const lm_op_id op = LM_OP_adaptive_max_pool2d;
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *y = NULL, *places = NULL;
+  lm_adaptive_max_pool2d_args job = *a;
+  TRY(adapted_size(op, a->x, a->output_size, job.output_size));
+  TRY(check_plane(op, a->x->size + a->x->ndim - 2));
+  TRY(as_images(a->x, LM_PRESERVE, &x));
+  TRY(new_images(x->dtype, x, lm_format_of(x), job.output_size[0], job.output_size[1], &y));
+  TRY(new_images(LM_I64, x, lm_format_of(x), job.output_size[0], job.output_size[1], &places));
+  job.x = x;
+  TRY(lm_dispatch(op, x->device, &job, (lm_tensor *[]){y, places}));
+  if (a->x->ndim == 3) drop_batch(y), drop_batch(places);
+  out[0] = lm_retain(y);
+  out[1] = lm_retain(places);
+done:
+  lm_release(x);
+  lm_release(y);
+  lm_release(places);
   return status;
 }
 

@@ -30,7 +30,7 @@ local function rearranged(x, batch, sizes, order, shape)
 end
 
 --- F.pixel_shuffle(x, upscale_factor): x [..., C * r^2, H, W] -> [..., C, H * r, W * r] (Shi et al. 2016).
-function F.pixel_shuffle(x, upscale_factor)
+F.pixel_shuffle = options.named("pixel_shuffle", function(x, upscale_factor)
   local who, r = "pixel_shuffle", options.arg("pixel_shuffle", "upscale_factor", upscale_factor, "count")
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
@@ -39,10 +39,10 @@ function F.pixel_shuffle(x, upscale_factor)
   end
   c = c / (r * r)
   return rearranged(x, batch, {c, r, r, h, w}, {1, 4, 2, 5, 3}, {c, h * r, w * r})
-end
+end)
 
 --- F.pixel_unshuffle(x, downscale_factor): x [..., C, H * r, W * r] -> [..., C * r^2, H, W], the way back.
-function F.pixel_unshuffle(x, downscale_factor)
+F.pixel_unshuffle = options.named("pixel_unshuffle", function(x, downscale_factor)
   local who, r = "pixel_unshuffle", options.arg("pixel_unshuffle", "downscale_factor", downscale_factor, "count")
   local batch, last = split_shape(who, x, 3)
   local c, h, w = unpack(last)
@@ -51,7 +51,7 @@ function F.pixel_unshuffle(x, downscale_factor)
   end
   h, w = h / r, w / r
   return rearranged(x, batch, {c, h, r, w, r}, {1, 3, 5, 2, 4}, {c * r * r, h, w})
-end
+end)
 
 --- F.channel_shuffle(x, groups): x [N, C, …], whose channels stand in groups, with one channel of each group in turn
 --- (Zhang et al. 2018).

@@ -3,8 +3,7 @@ local op = ...
 
 -- Convolutions and poolings are each closed under differentiation.
 op "conv2d" {
-  "x", "weight", "bias?",
-  options = {"stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1"},
+  "x", "weight", "bias?", "stride: pair = 1", "padding: padding = 0", "dilation: pair = 1", "groups: int = 1",
   grad = {
     x = "conv2d_input(g, weight, size_of(x), stride, padding, dilation, groups)",
     weight = "conv2d_weight(g, x, size_of(weight), stride, padding, dilation, groups)",
@@ -30,6 +29,7 @@ op "conv2d_input" {
     grad = "conv2d(g, weight, nil, stride, padding, dilation, groups)",
     weight = "conv2d_weight(grad, g, size_of(weight), stride, padding, dilation, groups)",
   },
+  autocast = "lower",
   help = "gradient of conv2d for an input of that size",
 }
 op "conv2d_weight" {
@@ -41,16 +41,15 @@ op "conv2d_weight" {
   help = "gradient of conv2d for a weight of that size",
 }
 op "max_pool2d" {
-  "x", "kernel_size: pair?",
-  options = {"stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
-    "return_indices = false"},
+  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
+  "return_indices = false",
   hidden = 1,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
   help = "largest in each window; stride is kernel_size by default; return_indices: also where it is in H * W, from 1",
 }
 op "max_pool2d_with_indices" {
-  "x", "kernel_size: pair?",
-  options = {"stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false", "return_indices = true"},
+  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "dilation: pair = 1", "ceil_mode = false",
+  "return_indices = true",
   results = 2,
   grad = {x = "max_pool2d_backward(g, y1, size_of(x), kernel_size, stride, padding, dilation)"},
   help = "max_pool2d with return_indices",
@@ -63,15 +62,14 @@ op "max_pool2d_backward" {
     .. "can be faster",
 }
 op "max_unpool2d" {
-  "x", "indices", "kernel_size: pair?", options = {"stride: pair?", "padding: pair = 0", "output_size: size?"},
+  "x", "indices", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "output_size: size?",
   kind = "composite",
   help = "zeros with x at indices, places in H * W from 1: what max_pool2d took; output_size says which "
     .. "of the sizes that pool to x's",
 }
 op "avg_pool2d" {
-  "x", "kernel_size: pair?",
-  options = {"stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
-    "divisor_override: int?"},
+  "x", "kernel_size: pair?", "stride: pair?", "padding: pair = 0", "ceil_mode = false", "count_include_pad = true",
+  "divisor_override: int?",
   grad = {
     x = "avg_pool2d_backward(g, size_of(x), kernel_size, stride, padding, ceil_mode, count_include_pad, "
       .. "divisor_override)",
@@ -88,6 +86,12 @@ op "adaptive_avg_pool2d" {
   "x", "output_size: pair?",
   grad = {x = "adaptive_avg_pool2d_backward(g, size_of(x))"},
   help = "mean over as many windows as output_size says",
+}
+op "adaptive_max_pool2d" {
+  "x", "output_size: pair?",
+  results = 2,
+  grad = {x = "max_pool2d_backward(g, y1, size_of(x))"},
+  help = "largest in each of as many windows as output_size says, and where it is in H * W, from 1",
 }
 op "adaptive_avg_pool2d_backward" {
   "grad", "size: size",

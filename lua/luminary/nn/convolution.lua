@@ -1,0 +1,147 @@
+--- Convolutions and transposed ones, of one, two and three dims.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local layer = require "luminary.nn.define_layer"
+local F = require "luminary.nn.functional"
+local init = require "luminary.nn.initializers"
+local printed = require "luminary.nn.print_values"
+local sizes = require "luminary.nn.functional.sizes"
+
+local ops, arg = core.ops, options.arg
+local classes = {}
+
+--- What all of them share. n: dims; transposed: whether the weight begins with the channels of x.
+local Convolution = layer.define("Convolution")
+
+-- A padding as pad takes it: before and after the last dim, then the one before.
+local function around(padding, kernel_size, dilation)
+  local list = {}
+  for i = #kernel_size, 1, -1 do
+    local before, after = padding[i], padding[i]
+    if padding == "same" then
+      local more = dilation[i] * (kernel_size[i] - 1)
+      before, after = math.floor(more / 2), math.ceil(more / 2)
+    elseif padding == "valid" then
+      before, after = 0, 0
+    end
+    list[#list + 1], list[#list + 2] = before, after
+  end
+  return list
+end
+
+local function check_groups(who, o, in_channels, out_channels)
+  if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
+    options.fail("%s: groups = %d has to divide in_channels = %d and out_channels = %d", who, o.groups, in_channels,
+      out_channels)
+  end
+  for _, stride in ipairs(o.padding == "same" and o.stride or {}) do
+    if stride ~= 1 then
+      options.fail("%s: padding = 'same' is for a stride of 1, and stride is %s", who, printed.tuple(o.stride))
+    end
+  end
+end
+
+function Convolution:init(in_channels, out_channels, kernel_size, opts)
+  local who, n, transposed = self.__name, self.n, self.transposed
+  self.in_channels = arg(who, "in_channels", in_channels, "count")
+  self.out_channels = arg(who, "out_channels", out_channels, "count")
+  self.kernel_size = arg(who, "kernel_size", kernel_size, sizes.of(n, 1))
+  local words = not transposed and {same = true, valid = true} or nil
+  local spec = {
+    stride = {sizes.of(n, 1), 1}, padding = {sizes.of(n, 0, words), 0}, dilation = {sizes.of(n, 1), 1},
+    groups = {"count", 1}, bias = {"boolean", true},
+    padding_mode = {transposed and {"zeros"} or {"zeros", "reflect", "replicate", "circular"}, "zeros"},
+  }
+  if transposed then spec.output_padding = {sizes.of(n, 0), 0} end
+  local o = layer.options(who, opts, spec, "stride")
+  check_groups(who, o, in_channels, out_channels)
+  for _, name in ipairs {"stride", "padding", "dilation", "groups", "padding_mode", "output_padding"} do
+    self[name] = o[name]
+  end
+  self.how = {stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups}
+  if o.padding_mode ~= "zeros" then
+    self.around = around(o.padding, self.kernel_size, o.dilation)
+    self.how.padding = 0
+  end
+  local first, second = out_channels, in_channels
+  if transposed then first, second = in_channels, out_channels end
+  self.weight = layer.parameter({first, second / o.groups, unpack(self.kernel_size)}, o)
+  if o.bias then self.bias = layer.parameter({out_channels}, o) end
+  self:reset_parameters()
+end
+
+--- Parameters (and running values) as when the layer was made; where they are drawn, drawn anew.
+function Convolution:reset_parameters() init._layer(self.weight, self.bias) end
+
+function Convolution:forward(x)
+  if self.around then x = ops.pad(x, self.around, {mode = self.padding_mode}) end
+  return self._call(x, self.weight, self.bias, self.how)
+end
+
+function Convolution:extra_repr()
+  local parts = {("%d, %d, kernel_size=%s, stride=%s"):format(self.in_channels, self.out_channels,
+    printed.tuple(self.kernel_size), printed.tuple(self.stride))}
+  local function add(name, default)
+    local value, usual = self[name], true
+    for i = 1, type(value) == "table" and #value or 0 do usual = usual and value[i] == default end
+    if type(value) ~= "table" then usual = value == default end
+    if not usual then parts[#parts + 1] = name .. "=" .. printed.number_or_tuple(value) end
+  end
+  add("padding", 0)
+  add("dilation", 1)
+  if self.transposed then add("output_padding", 0) end
+  add("groups", 1)
+  if not self.bias then parts[#parts + 1] = "bias=False" end
+  add("padding_mode", "zeros")
+  return table.concat(parts, ", ")
+end
+
+-- The output_padding that makes forward's result of that size.
+local function padding_for(self, x, size)
+  local who, n = self.__name, self.n
+  if type(size) ~= "table" or #size ~= n and #size ~= x.ndim then
+    options.fail("%s: output_size is the last %d or all %d sizes, got %s", who, n, x.ndim, options.describe(size))
+  end
+  local list = {}
+  for i = 1, n do
+    local least = (x.shape[x.ndim - n + i] - 1) * self.stride[i] - 2 * self.padding[i]
+      + self.dilation[i] * (self.kernel_size[i] - 1) + 1
+    list[i] = arg(who, "output_size", size[#size - n + i], "count") - least
+    if list[i] < 0 or list[i] >= self.stride[i] then
+      options.fail("%s: output_size has %d; for this x it has to be from %d to %d", who, size[#size - n + i], least,
+        least + self.stride[i] - 1)
+    end
+  end
+  return list
+end
+
+local function transposed_forward(self, x, output_size)
+  local more = self.output_padding
+  if output_size ~= nil then more = padding_for(self, arg(self.__name, "x", x, "tensor"), output_size) end
+  local how = self.how
+  return self._call(x, self.weight, self.bias, how.stride, how.padding, more, how.groups, how.dilation)
+end
+
+local plain = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, dilation = 1, groups = 1, "
+  .. "bias = true, padding_mode = \"zeros\", device, dtype}]): x %s. Sizes are a number or %s; padding may be "
+  .. "\"valid\" (none) or \"same\" (as much as keeps the size, with stride 1). padding_mode says what stands in the "
+  .. "padding: \"zeros\", x mirrored (\"reflect\"), its edge (\"replicate\"), or its other side (\"circular\")."
+local backwards = "nn.%s(in_channels, out_channels, kernel_size [, {stride = 1, padding = 0, output_padding = 0, "
+  .. "groups = 1, bias = true, dilation = 1, device, dtype}]): x %s. Sizes are a number or %s. layer(x, output_size) "
+  .. "chooses output_padding so that the last sizes are those."
+local inputs = {{"[N, C, L]", "a list of it"}, {"[N, C, H, W]", "a pair"}, {"[N, C, D, H, W]", "a list of three"}}
+
+local function add(name, n, call, transposed)
+  local class = layer.define(name, Convolution)
+  class.n, class._call, class.transposed = n, call, transposed
+  if transposed then class.forward = transposed_forward end
+  class.__help = (transposed and backwards or plain):format(name, unpack(inputs[n]))
+  classes[name] = class
+end
+for n = 1, 3 do
+  local d = n .. "d"
+  add("Conv" .. d, n, F["conv" .. d], false)
+  add("ConvTranspose" .. d, n, F["conv_transpose" .. d], true)
+end
+
+return classes

@@ -1,0 +1,192 @@
+--- Convolutions of one and three dims, and transposed ones: all over conv2d and its gradient for the input.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+local sizes = require "luminary.nn.functional.sizes"
+local window_places = require "luminary.nn.functional.window_places"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local F = {}
+
+local function check_operands(who, a, n, channels_at)
+  sizes.check(who, a.x, n)
+  local x, weight = a.x, a.weight
+  if weight.ndim ~= n + 2 then
+    fail("%s: weight has to be [%s, %s], is %s", who, channels_at == 2 and "out, C / groups" or "C, out / groups",
+      ({"k", "kH, kW", "kD, kH, kW"})[n], describe(weight))
+  end
+  local channels, wanted = x.shape[x.ndim - n], weight.shape[channels_at]
+  if channels_at == 2 then wanted = wanted * a.groups end
+  if channels ~= wanted or (channels_at == 1 and channels or weight.shape[1]) % a.groups ~= 0 then
+    fail("%s: x is %s, weight %s; with groups = %d they do not fit", who, describe(x), describe(weight), a.groups)
+  end
+end
+
+-- {v} as {1, v}: what is told of a line, of an image of one row.
+local function of_row(list, for_rows) return type(list) == "table" and {for_rows, list[1]} or list end
+
+-- Zeros after the last places, for each dim as many as `list` says.
+local function padded_after(x, list)
+  local all, any = {}, false
+  for i = #list, 1, -1 do
+    all[#all + 1], all[#all + 2] = 0, list[i]
+    any = any or list[i] > 0
+  end
+  return any and ops.pad(x, all) or x
+end
+
+-- "same" and "valid" as numbers, and x with the place more that an even kernel needs at its end.
+local function numbers_of_padding(who, a, n)
+  local padding, more = {}, {}
+  for i = 1, n do
+    local reach = a.dilation[i] * (a.weight.shape[2 + i] - 1)
+    padding[i] = a.padding == "same" and math.floor(reach / 2) or 0
+    more[i] = a.padding == "same" and reach - 2 * padding[i] or 0
+    if a.padding == "same" and a.stride[i] ~= 1 then
+      fail("%s: padding = 'same' is for a stride of 1, and stride has %d", who, a.stride[i])
+    end
+  end
+  return padding, padded_after(a.x, more)
+end
+
+-- ---- three dims: the windows' slices side by side as channels of images
+
+-- For sample_places: of [depth * plane * groups] places those of `slices` slices of windows in depth,
+-- [1, 1, slices * plane * groups * kernel].
+local function places_of_slices(a, depth, slices, plane, device)
+  local step = plane * a.groups
+  local at = window_places.of_windows(depth, slices, a.weight.shape[3], a.stride[1], a.padding[1], a.dilation[1], step,
+    device)
+  local within = ops.arange(1, step + 1, {device = device, dtype = "int64"})
+  return (ops.t(at):unsqueeze(2) + within:view(1, step, 1)):view(1, 1, -1)
+end
+
+-- weight [a, b, kD, kH, kW] as [a, kD * b, kH, kW].
+local function slices_of_weight(weight)
+  local first, second, depth, height, width = unpack(weight.shape)
+  return ops.reshape(ops.permute(weight, {1, 3, 2, 4, 5}), {first, depth * second, height, width})
+end
+
+local function last_two(list) return {list[2], list[3]} end
+
+local function convolved_volume(who, a, x)
+  local n, channels, depth, height, width = unpack(x.shape)
+  local kernel, plane = a.weight.shape[3], height * width
+  local slices = window_places.count(who, depth, kernel, a.stride[1], a.padding[1], a.dilation[1])
+  local images = sizes.channels_last(x):contiguous()
+  if kernel > 1 or a.stride[1] > 1 or a.padding[1] > 0 then
+    local places = places_of_slices(a, depth, slices, plane, x.device)
+    images = ops.sample_places(images:view(n, 1, depth * plane * a.groups, channels / a.groups), places)
+  end
+  images = sizes.channels_second(images:view(n * slices, height, width, kernel * channels))
+  local y = ops.conv2d(images, slices_of_weight(a.weight), a.bias, last_two(a.stride), last_two(a.padding),
+    last_two(a.dilation), a.groups)
+  local _, out, rows, columns = unpack(y.shape)
+  return sizes.channels_second(ops.reshape(sizes.channels_last(y), {n, slices, rows, columns, out}))
+end
+
+local function transposed_volume(a, x, size)
+  local n, channels, depth, height, width = unpack(x.shape)
+  local kernel, out, plane = a.weight.shape[3], a.weight.shape[2] * a.groups, size[2] * size[3]
+  local images = sizes.channels_second(sizes.channels_last(x):contiguous():view(n * depth, height, width, channels))
+  local y = ops.conv2d_input(images, slices_of_weight(a.weight), {n * depth, kernel * out, size[2], size[3]},
+    last_two(a.stride), last_two(a.padding), last_two(a.dilation), a.groups)
+  y = ops.reshape(sizes.channels_last(y), {n, 1, depth * plane * a.groups * kernel, out / a.groups})
+  local places = places_of_slices(a, size[1], depth, plane, x.device)
+  y = ops.sample_places_input(y, places, nil, {n, 1, size[1] * plane * a.groups, out / a.groups})
+  return sizes.channels_second(y:view(n, size[1], size[2], size[3], out))
+end
+
+-- ---- convolutions
+
+local function takes_of(n, transposed)
+  local rows = {
+    {"x", "tensor"}, {"weight", "tensor"}, {"bias", "tensor?"}, {"stride", sizes.of(n, 1), 1},
+    {"padding", sizes.of(n, 0, not transposed and {same = true, valid = true} or nil), 0},
+  }
+  local dilation, groups = {"dilation", sizes.of(n, 1), 1}, {"groups", "count", 1}
+  if transposed then
+    for _, row in ipairs {{"output_padding", sizes.of(n, 0), 0}, groups, dilation} do rows[#rows + 1] = row end
+  else
+    rows[#rows + 1], rows[#rows + 2] = dilation, groups
+  end
+  return arguments.of(rows)
+end
+
+--- F.conv1d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): convolution of x
+--- [N, C, L] or [C, L] with weight [out, C / groups, k]; padding as conv2d's.
+F.conv1d = takes_of(1):caller("conv1d", function(a)
+  check_operands("conv1d", a, 1, 2)
+  local padding = a.padding
+  if type(padding) == "string" then padding, a.x = numbers_of_padding("conv1d", a, 1) end
+  window_places.count("conv1d", a.x.shape[a.x.ndim], a.weight.shape[3], a.stride[1], padding[1], a.dilation[1])
+  return ops.conv2d(a.x:unsqueeze(-2), a.weight:unsqueeze(-2), a.bias, of_row(a.stride, 1), of_row(padding, 0),
+    of_row(a.dilation, 1), a.groups):squeeze(-2)
+end)
+
+--- F.conv3d(x, weight [, bias [, stride = 1 [, padding = 0 [, dilation = 1 [, groups = 1]]]]]): convolution of x
+--- [N, C, D, H, W] or [C, D, H, W] with weight [out, C / groups, kD, kH, kW]; padding as conv2d's. The result is laid
+--- out channels-last.
+F.conv3d = takes_of(3):caller("conv3d", function(a)
+  check_operands("conv3d", a, 3, 2)
+  if type(a.padding) == "string" then a.padding, a.x = numbers_of_padding("conv3d", a, 3) end
+  if a.x.ndim == 5 then return convolved_volume("conv3d", a, a.x) end
+  return convolved_volume("conv3d", a, a.x:unsqueeze(1)):squeeze(1)
+end)
+
+-- Sizes of the result, and x with zeros for an output_padding of a stride or more.
+local function transposed_size(who, a, n)
+  local size, more = {}, {}
+  for i = 1, n do
+    local kernel, stride, after = a.weight.shape[2 + i], a.stride[i], a.output_padding[i]
+    if after >= stride and after >= a.dilation[i] then
+      fail("%s: output_padding has %d; it has to be below the stride, %d, or the dilation, %d", who, after, stride,
+        a.dilation[i])
+    end
+    size[i] = (a.x.shape[a.x.ndim - n + i] - 1) * stride - 2 * a.padding[i] + a.dilation[i] * (kernel - 1) + 1 + after
+    if size[i] < 1 then
+      fail("%s: x of %s with padding %d leaves nothing", who, describe(a.x), a.padding[i])
+    end
+    more[i] = math.floor(after / stride)
+  end
+  return size, padded_after(a.x, more)
+end
+
+local function transposed(who, n)
+  return takes_of(n, true):caller(who, function(a)
+    check_operands(who, a, n, 1)
+    local size, x = transposed_size(who, a, n)
+    local alone = x.ndim == n + 1
+    if alone then x = x:unsqueeze(1) end
+    local out, y = a.weight.shape[2] * a.groups
+    if a.bias and (a.bias.ndim ~= 1 or a.bias.shape[1] ~= out) then
+      fail("%s: bias is %s, but weight %s makes %d channels", who, describe(a.bias), describe(a.weight), out)
+    end
+    if n == 1 then
+      y = ops.conv2d_input(x:unsqueeze(-2), a.weight:unsqueeze(-2), {x.shape[1], out, 1, size[1]}, of_row(a.stride, 1),
+        of_row(a.padding, 0), of_row(a.dilation, 1), a.groups):squeeze(-2)
+    elseif n == 2 then
+      y = ops.conv2d_input(x, a.weight, {x.shape[1], out, size[1], size[2]}, a.stride, a.padding, a.dilation, a.groups)
+    else
+      y = transposed_volume(a, x, size)
+    end
+    if a.bias then y = y + a.bias:to(y.dtype):view(out, unpack({1, 1, 1}, 1, n)) end
+    return alone and y:squeeze(1) or y
+  end)
+end
+
+--- F.conv_transpose1d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
+--- dilation = 1]]]]]]): F.conv_transpose2d of x [N, C, L] or [C, L], weight [C, out / groups, k].
+F.conv_transpose1d = transposed("conv_transpose1d", 1)
+
+--- F.conv_transpose2d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
+--- dilation = 1]]]]]]): the gradient of a convolution with weight [C, out / groups, kH, kW] for its input, where x
+--- [N, C, H, W] or [C, H, W] is that of its result: (H - 1) * stride - 2 * padding + dilation * (kH - 1) +
+--- output_padding + 1 rows (Dumoulin, Visin 2016).
+F.conv_transpose2d = transposed("conv_transpose2d", 2)
+
+--- F.conv_transpose3d(x, weight [, bias [, stride = 1 [, padding = 0 [, output_padding = 0 [, groups = 1 [,
+--- dilation = 1]]]]]]): F.conv_transpose2d of x [N, C, D, H, W] or [C, D, H, W].
+F.conv_transpose3d = transposed("conv_transpose3d", 3)
+
+return F

@@ -1,0 +1,207 @@
+--- Resizing by interpolation, one dim after the other. Weights are those of ATen's upsampling (UpSample.h,
+--- UpSampleKernel.cpp).
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+local pooling = require "luminary.nn.functional.pooling"
+local sizes = require "luminary.nn.functional.sizes"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local F = {}
+
+local modes = {"nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear", "area"}
+local linear = {"linear", "bilinear", "trilinear"}
+
+-- ---- one dim: for each of `out` places where it comes from, and with which weights, [1, j, out] both
+
+-- Keys, "Cubic convolution interpolation for digital image processing", 1981. x at least 0.
+local function cubic(x, a)
+  local near = ((a + 2) * x - (a + 3)) * x * x + 1
+  local far = (((x - 5) * x + 8) * x - 4) * a
+  return ops.where(ops.lt(x, 1), near, ops.where(ops.lt(x, 2), far, 0))
+end
+
+local function triangle(x) return ops.relu(1 - x) end
+
+-- Places from 0 as sample_places takes them.
+local function from_one(index) return (index + 1):unsqueeze(1) end
+
+local function nearest(r)
+  local how = {device = r.device, dtype = "float32"} -- PyTorch's too: where .5 falls depends on it
+  if r.size == r.out then return from_one(ops.arange(r.size, {device = r.device, dtype = "int64"}):unsqueeze(1)) end
+  local at = ops.arange(r.out, how)
+  if r.mode == "nearest-exact" then at = at + 0.5 end
+  return from_one(ops.floor(at * r.scale):clamp(nil, r.size - 1):to("int64"):unsqueeze(1))
+end
+
+-- Two or four neighbours, whatever the scale; those beyond the border are the border's.
+local function neighbours(r)
+  local at = ops.arange(r.out, {device = r.device, dtype = "float64"})
+  at = r.align_corners and at * r.scale or (at + 0.5) * r.scale - 0.5
+  if not r.cubic then at = at:clamp(0) end
+  local first = ops.floor(at):clamp(nil, r.cubic and math.huge or r.size - 1)
+  local part, taps = at - first, ops.arange(r.cubic and -1 or 0, r.cubic and 3 or 2):to {device = r.device}
+  taps = taps:to("float64"):unsqueeze(2)
+  local distance = ops.abs(taps - (r.cubic and part or part:clamp(0, 1)))
+  local weight = r.cubic and cubic(distance, -0.75) or triangle(distance)
+  return from_one((first + taps):clamp(0, r.size - 1):to("int64")), weight:unsqueeze(1)
+end
+
+-- The filter stretched by the scale where that is above 1, and cut at the borders.
+local function stretched(r)
+  local stretch = math.max(r.scale, 1)
+  local support = (r.cubic and 2 or 1) * stretch
+  local centre = (ops.arange(r.out, {device = r.device, dtype = "float64"}) + 0.5) * r.scale
+  local first, stop = ops.trunc(centre - support + 0.5):clamp(0), ops.trunc(centre + support + 0.5):clamp(nil, r.size)
+  local taps = ops.arange(math.ceil(support) * 2 + 1, {device = r.device, dtype = "float64"}):unsqueeze(2)
+  local index = first + taps
+  local distance = ops.abs((index - centre + 0.5) / stretch)
+  local weight = r.cubic and cubic(distance, -0.5) or triangle(distance)
+  local inside = ops.lt(index, stop)
+  weight = ops.where(inside, weight, 0)
+  weight = weight / ops.sum(weight, 1, {keepdim = true})
+  return from_one(ops.where(inside, index, -1):to("int64")), weight:unsqueeze(1)
+end
+
+-- x with dim resized; `last` says that its channels come last in memory.
+local function resized(x, dim, r, last)
+  local places, weight
+  if r.mode:find "^nearest" then
+    places = nearest(r)
+  elseif r.antialias then
+    places, weight = stretched(r)
+  else
+    places, weight = neighbours(r)
+  end
+  if weight then weight = weight:to(x.dtype == "float64" and "float64" or "float32") end
+  if not x:is_floating_point() then return ops.index_select(x, dim, places:view(-1)) end
+  if last then x, dim = sizes.channels_last(x), dim - 1 end
+  local shape, before, after = {unpack(x.shape)}, 1, 1
+  for i, size in ipairs(shape) do
+    if i < dim then before = before * size elseif i > dim then after = after * size end
+  end
+  local y = ops.sample_places(ops.reshape(x, {1, before, shape[dim], after}), places, weight)
+  shape[dim] = r.out
+  y = y:view(shape)
+  return last and sizes.channels_second(y) or y
+end
+
+-- ---- sizes and scales
+
+local function per_dim(who, name, v, n, kind)
+  if type(v) ~= "table" then
+    local all = {}
+    for i = 1, n do all[i] = v end
+    v = all
+  end
+  if #v ~= n then fail("%s: %s has %d entries, and x has %d dims of places", who, name, #v, n) end
+  for i = 1, n do options.arg(who, name, v[i], kind) end
+  return v
+end
+
+-- For each dim how it is resized.
+local function plans(who, a, n)
+  if (a.size == nil) == (a.scale_factor == nil) then fail("%s: either size or scale_factor is wanted", who) end
+  local size = a.size ~= nil and per_dim(who, "size", a.size, n, "count")
+  local factor = a.scale_factor ~= nil and per_dim(who, "scale_factor", a.scale_factor, n, "positive")
+  local list = {}
+  for i = 1, n do
+    local r = {
+      size = a.x.shape[2 + i], mode = a.mode, align_corners = a.align_corners, antialias = a.antialias,
+      cubic = a.mode == "bicubic", device = a.x.device,
+    }
+    r.out = size and size[i] or math.floor(r.size * factor[i])
+    if r.out < 1 or r.size < 1 then
+      fail("%s: dim %d of %s would have %d places", who, 2 + i, describe(a.x), r.out)
+    end
+    if a.align_corners then
+      r.scale = r.out > 1 and (r.size - 1) / (r.out - 1) or 0
+    else
+      local by_factor = factor and not a.recompute_scale_factor and factor[i] > 0
+      r.scale = by_factor and 1 / factor[i] or r.size / r.out
+    end
+    list[i] = r
+  end
+  return list
+end
+
+local function check_mode(who, a, n)
+  local mode = a.mode
+  local dims = ({linear = 1, bilinear = 2, bicubic = 2, trilinear = 3})[mode]
+  if dims and dims ~= n then
+    fail("%s: mode '%s' is for x of %d dims, got %s; '%s' would do", who, mode, dims + 2, describe(a.x), linear[n])
+  end
+  if a.align_corners ~= nil and not dims then fail("%s: align_corners is not for mode '%s'", who, mode) end
+  if a.antialias and mode ~= "bilinear" and mode ~= "bicubic" then
+    fail("%s: antialias is for modes 'bilinear' and 'bicubic', not '%s'", who, mode)
+  end
+  if a.recompute_scale_factor and a.size ~= nil then
+    fail("%s: recompute_scale_factor is for scale_factor, not size", who)
+  end
+end
+
+local function interpolate(who, a)
+  local x = options.arg(who, "x", a.x, "tensor")
+  local n = x.ndim - 2
+  if n < 1 or n > 3 then
+    fail("%s: x has to be [N, C, L], [N, C, H, W] or [N, C, D, H, W], is %s", who, describe(x))
+  end
+  check_mode(who, a, n)
+  local list = plans(who, a, n)
+  if a.mode == "area" then
+    local size = {}
+    for i, r in ipairs(list) do size[i] = r.out end
+    return ({pooling.adaptive_avg_pool1d, ops.adaptive_avg_pool2d, pooling.adaptive_avg_pool3d})[n](x, size)
+  end
+  if x.dtype == "uint8" and not a.mode:find "^nearest" then
+    a.x = x:to "float32"
+    return ops.round(interpolate(who, a)):clamp(0, 255):to "uint8"
+  end
+  local last = sizes.is_channels_last(x)
+  local done = false
+  local function resize(i)
+    if list[i].out == list[i].size and list[i].scale == 1 then return end
+    x, done = resized(x, 2 + i, list[i], last), true
+  end
+  for i = 1, n do -- the less there is to do, the sooner
+    if list[i].out <= list[i].size then resize(i) end
+  end
+  for i = n, 1, -1 do
+    if list[i].out > list[i].size then resize(i) end
+  end
+  return done and x or x:clone()
+end
+
+local takes = arguments.of {
+  {"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}, {"mode", modes, "nearest"},
+  {"align_corners", "boolean?"}, {"recompute_scale_factor", "boolean?"}, {"antialias", "boolean", false},
+}
+
+--- F.interpolate(x [, size [, scale_factor [, mode = "nearest" [, align_corners [, recompute_scale_factor [,
+--- antialias = false]]]]]]): x [N, C, …] with 1 to 3 dims of places resized to `size` (a number or a list) or by
+--- scale_factor; mode "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear" or "area" (means).
+F.interpolate = takes:caller("interpolate", function(a) return interpolate("interpolate", a) end)
+
+local upsample = arguments.of {
+  {"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}, {"mode", modes, "nearest"},
+  {"align_corners", "boolean?"},
+}
+
+--- F.upsample(x [, size [, scale_factor [, mode = "nearest" [, align_corners]]]]): F.interpolate.
+F.upsample = upsample:caller("upsample", function(a) return interpolate("upsample", a) end)
+
+local by_size = arguments.of {{"x", "tensor"}, {"size", "any?"}, {"scale_factor", "any?"}}
+
+--- F.upsample_nearest(x [, size [, scale_factor]]): F.interpolate with mode "nearest".
+F.upsample_nearest = by_size:caller("upsample_nearest", function(a)
+  a.mode = "nearest"
+  return interpolate("upsample_nearest", a)
+end)
+
+--- F.upsample_bilinear(x [, size [, scale_factor]]): F.interpolate with mode "bilinear" and align_corners.
+F.upsample_bilinear = by_size:caller("upsample_bilinear", function(a)
+  a.mode, a.align_corners = "bilinear", true
+  return interpolate("upsample_bilinear", a)
+end)
+
+return F

@@ -1,0 +1,287 @@
+--- Pooling of one and three dims, over that of images: a line is an image of one row; of a volume the images are pooled
+--- first and then their columns, since windows are boxes.
+local core = require "luminary.core"
+local arguments = require "luminary.base.arguments"
+local options = require "luminary.base.options"
+local sizes = require "luminary.nn.functional.sizes"
+
+local ops, fail, describe = core.ops, options.fail, options.describe
+local F = {}
+
+local function row(v, for_rows) return {for_rows, v[1]} end
+local function last_two(v) return {v[2], v[3]} end
+local function first(v) return {v[1], 1} end
+local function max_pool(x, return_indices, ...)
+  return (return_indices and ops.max_pool2d_with_indices or ops.max_pool2d)(x, ...)
+end
+local function squeezed(y, places) return y:squeeze(-2), places and places:squeeze(-2) end
+
+-- x [..., D, H, W] by images(x [n, D, H, W]) and then columns(y [n, 1, D, H * W]), each of which may give places too.
+local function of_volume(x, images, columns)
+  local shape, n = {unpack(x.shape)}, 1
+  for i = 1, #shape - 3 do n = n * shape[i] end
+  local depth, height, width = unpack(shape, #shape - 2)
+  local y, in_image = images(ops.reshape(x, {n, depth, height, width}))
+  local _, _, rows, across = unpack(y.shape)
+  local z, in_column = columns(ops.reshape(y, {n, 1, depth, rows * across}))
+  shape[#shape - 2], shape[#shape - 1], shape[#shape] = z.shape[3], rows, across
+  if not in_column then return ops.reshape(z, shape) end
+  in_column = ops.reshape(in_column, {n, -1})
+  local plane = ops.reshape(in_image, {n, -1}):gather(2, in_column)
+  local place = ops.floor_divide(in_column - 1, math.max(rows * across, 1)) * (height * width) + plane
+  return ops.reshape(z, shape), ops.reshape(place, shape)
+end
+
+-- ---- sliding windows
+
+local function windows(n, rows)
+  local all = {{"x", "tensor"}, {"kernel_size", sizes.of(n, 1)}, {"stride", sizes.of(n, 1), from = "kernel_size"},
+    {"padding", sizes.of(n, 0), 0}}
+  for _, each in ipairs(rows) do all[#all + 1] = each end
+  return arguments.of(all)
+end
+
+local function max_rows(n)
+  return {{"dilation", sizes.of(n, 1), 1}, {"ceil_mode", "boolean", false}, {"return_indices", "boolean", false}}
+end
+
+-- Only the values, unless places are asked for.
+local function asked(with_places, y, places)
+  if with_places then return y, places end
+  return y
+end
+
+--- F.max_pool1d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [,
+--- return_indices = false]]]]]): max_pool2d of x [N, C, L] or [C, L].
+F.max_pool1d = windows(1, max_rows(1)):caller("max_pool1d", function(a)
+  sizes.check("max_pool1d", a.x, 1)
+  return squeezed(max_pool(a.x:unsqueeze(-2), a.return_indices, row(a.kernel_size, 1), row(a.stride, 1),
+    row(a.padding, 0), row(a.dilation, 1), a.ceil_mode))
+end)
+
+--- F.max_pool3d(x, kernel_size [, stride [, padding = 0 [, dilation = 1 [, ceil_mode = false [,
+--- return_indices = false]]]]]): max_pool2d of x [N, C, D, H, W] or [C, D, H, W]; indices count in D * H * W.
+F.max_pool3d = windows(3, max_rows(3)):caller("max_pool3d", function(a)
+  sizes.check("max_pool3d", a.x, 3)
+  local function pool(of)
+    return function(x)
+      return max_pool(x, a.return_indices, of(a.kernel_size), of(a.stride),
+        {of(a.padding)[1], of == first and 0 or a.padding[3]}, of(a.dilation), a.ceil_mode)
+    end
+  end
+  return of_volume(a.x, pool(last_two), pool(first))
+end)
+
+local avg_rows = {{"ceil_mode", "boolean", false}, {"count_include_pad", "boolean", true}}
+
+--- F.avg_pool1d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true]]]]):
+--- avg_pool2d of x [N, C, L] or [C, L].
+F.avg_pool1d = windows(1, avg_rows):caller("avg_pool1d", function(a)
+  sizes.check("avg_pool1d", a.x, 1)
+  return (squeezed(ops.avg_pool2d(a.x:unsqueeze(-2), row(a.kernel_size, 1), row(a.stride, 1), row(a.padding, 0),
+    a.ceil_mode, a.count_include_pad)))
+end)
+
+--- F.avg_pool3d(x, kernel_size [, stride [, padding = 0 [, ceil_mode = false [, count_include_pad = true [,
+--- divisor_override]]]]]): avg_pool2d of floating x [N, C, D, H, W] or [C, D, H, W].
+F.avg_pool3d = windows(3, {avg_rows[1], avg_rows[2], {"divisor_override", "integer?"}}):caller("avg_pool3d",
+  function(a)
+    sizes.check("avg_pool3d", a.x, 3)
+    if not a.x:is_floating_point() then fail("avg_pool3d: x is %s; convert it with :float()", a.x.dtype) end
+    local sum = a.divisor_override and 1 or nil
+    return of_volume(a.x, function(x)
+      return ops.avg_pool2d(x, last_two(a.kernel_size), last_two(a.stride), last_two(a.padding), a.ceil_mode,
+        a.count_include_pad, sum)
+    end, function(x)
+      return ops.avg_pool2d(x, first(a.kernel_size), first(a.stride), {a.padding[1], 0}, a.ceil_mode,
+        a.count_include_pad, a.divisor_override)
+    end)
+  end)
+
+-- ---- as many windows as asked for
+
+local function adaptive(n, more)
+  return arguments.of {{"x", "tensor"}, {"output_size", sizes.kept(n)}, more}
+end
+local with_indices = {"return_indices", "boolean", false}
+
+--- F.adaptive_avg_pool1d(x, output_size): adaptive_avg_pool2d of x [N, C, L] or [C, L].
+F.adaptive_avg_pool1d = adaptive(1):caller("adaptive_avg_pool1d", function(a)
+  sizes.check("adaptive_avg_pool1d", a.x, 1)
+  return (squeezed(ops.adaptive_avg_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
+end)
+
+--- F.adaptive_avg_pool2d(x, output_size): means over as many windows as output_size says, of x [N, C, H, W] or
+--- [C, H, W]; nil or -1 in output_size keeps a size.
+F.adaptive_avg_pool2d = adaptive(2):caller("adaptive_avg_pool2d", function(a)
+  return ops.adaptive_avg_pool2d(a.x, a.output_size)
+end)
+
+--- F.adaptive_avg_pool3d(x, output_size): F.adaptive_avg_pool2d of x [N, C, D, H, W] or [C, D, H, W].
+F.adaptive_avg_pool3d = adaptive(3):caller("adaptive_avg_pool3d", function(a)
+  sizes.check("adaptive_avg_pool3d", a.x, 3)
+  return of_volume(a.x, function(x) return ops.adaptive_avg_pool2d(x, last_two(a.output_size)) end,
+    function(x) return ops.adaptive_avg_pool2d(x, {a.output_size[1], -1}) end)
+end)
+
+--- F.adaptive_max_pool1d(x, output_size [, return_indices = false]): F.adaptive_max_pool2d of x [N, C, L] or [C, L].
+F.adaptive_max_pool1d = adaptive(1, with_indices):caller("adaptive_max_pool1d", function(a)
+  sizes.check("adaptive_max_pool1d", a.x, 1)
+  return asked(a.return_indices, squeezed(ops.adaptive_max_pool2d(a.x:unsqueeze(-2), row(a.output_size, 1))))
+end)
+
+--- F.adaptive_max_pool2d(x, output_size [, return_indices = false]): the largest in each of as many windows as
+--- output_size says, of x [N, C, H, W] or [C, H, W]; nil or -1 in output_size keeps a size. return_indices: also where
+--- it is in H * W, from 1.
+F.adaptive_max_pool2d = adaptive(2, with_indices):caller("adaptive_max_pool2d", function(a)
+  return asked(a.return_indices, ops.adaptive_max_pool2d(a.x, a.output_size))
+end)
+
+--- F.adaptive_max_pool3d(x, output_size [, return_indices = false]): F.adaptive_max_pool2d of x [N, C, D, H, W] or
+--- [C, D, H, W]; indices count in D * H * W.
+F.adaptive_max_pool3d = adaptive(3, with_indices):caller("adaptive_max_pool3d", function(a)
+  sizes.check("adaptive_max_pool3d", a.x, 3)
+  return asked(a.return_indices,
+    of_volume(a.x, function(x) return ops.adaptive_max_pool2d(x, last_two(a.output_size)) end,
+      function(x) return ops.adaptive_max_pool2d(x, {a.output_size[1], -1}) end))
+end)
+
+-- ---- the way back
+
+-- The last n sizes of what was pooled to x: the smallest there could be, or what output_size says.
+local function unpooled_size(who, a, n)
+  local x, size, given = a.x, {}, a.output_size
+  if given ~= nil and (type(given) ~= "table" or #given ~= n and #given ~= x.ndim) then
+    fail("%s: output_size is the last %d or all %d sizes, got %s", who, n, x.ndim, describe(given))
+  end
+  for i = 1, n do
+    local stride = a.stride[i]
+    size[i] = (x.shape[x.ndim - n + i] - 1) * stride - 2 * a.padding[i] + a.kernel_size[i]
+    if given then
+      local wanted = given[#given - n + i]
+      if not options.is("integer", wanted) or wanted <= size[i] - stride or wanted >= size[i] + stride then
+        fail("%s: output_size has %s; it has to be between %d and %d", who, tostring(wanted), size[i] - stride + 1,
+          size[i] + stride - 1)
+      end
+      size[i] = wanted
+    end
+    if size[i] < 1 then fail("%s: nothing is pooled to %s by that", who, describe(x)) end
+  end
+  return size
+end
+
+local function unpool(who, n)
+  local takes = arguments.of {
+    {"x", "tensor"}, {"indices", "tensor"}, {"kernel_size", sizes.of(n, 1)},
+    {"stride", sizes.of(n, 1), from = "kernel_size"}, {"padding", sizes.of(n, 0), 0}, {"output_size", "any?"},
+  }
+  return takes:caller(who, function(a)
+    sizes.check(who, a.x, n)
+    local shape, planes, places = {unpack(a.x.shape)}, 1, 1
+    if a.indices.dtype ~= "int64" or table.concat(a.indices.shape, ",") ~= table.concat(shape, ",") then
+      fail("%s: indices have to be int64 as x %s, are %s %s", who, describe(a.x), a.indices.dtype, describe(a.indices))
+    end
+    local size = unpooled_size(who, a, n)
+    for i, v in ipairs(shape) do
+      local k = i - (#shape - n)
+      if k > 0 then shape[i], places = size[k], places * size[k] else planes = planes * v end
+    end
+    if places > 2 ^ 31 - 1 then fail("%s: %d places are too many: at most 2^31 - 1", who, places) end
+    local plane = ops.arange(1, planes + 1, {device = a.x.device, dtype = "int64"}):unsqueeze(2)
+    local y = ops.zeros({planes, places}, {device = a.x.device, dtype = a.x.dtype})
+    if a.x:numel() > 0 then
+      y = ops.index_put(y, {plane, ops.reshape(a.indices, {planes, -1})}, ops.reshape(a.x, {planes, -1}))
+    end
+    return ops.reshape(y, shape)
+  end)
+end
+
+--- F.max_unpool1d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): max_unpool2d of x [N, C, L] or
+--- [C, L].
+F.max_unpool1d = unpool("max_unpool1d", 1)
+
+--- F.max_unpool3d(x, indices, kernel_size [, stride [, padding = 0 [, output_size]]]): max_unpool2d of x
+--- [N, C, D, H, W] or [C, D, H, W], whose indices count in D * H * W.
+F.max_unpool3d = unpool("max_unpool3d", 3)
+
+-- ---- norms of windows
+
+local function lp_pool(who, n, mean)
+  local takes = arguments.of {
+    {"x", "tensor"}, {"norm_type", "number"}, {"kernel_size", sizes.of(n, 1)},
+    {"stride", sizes.of(n, 1), from = "kernel_size"}, {"ceil_mode", "boolean", false},
+  }
+  return takes:caller(who, function(a)
+    sizes.check(who, a.x, n)
+    if a.norm_type == 0 then fail("%s: norm_type is 0; 1, 2 or another number is wanted", who) end
+    local places = 1
+    for i = 1, n do places = places * a.kernel_size[i] end
+    local y = mean(ops.pow(a.x, a.norm_type), a.kernel_size, a.stride, 0, a.ceil_mode)
+    return (ops.sign(y) * ops.relu(ops.abs(y)) * places) ^ (1 / a.norm_type)
+  end)
+end
+
+--- F.lp_pool1d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): F.lp_pool2d of x [N, C, L] or [C, L].
+F.lp_pool1d = lp_pool("lp_pool1d", 1, F.avg_pool1d)
+--- F.lp_pool2d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): (the sum of x^p in each window)^(1 / p) for
+--- p = norm_type, x [N, C, H, W] or [C, H, W].
+F.lp_pool2d = lp_pool("lp_pool2d", 2, ops.avg_pool2d)
+--- F.lp_pool3d(x, norm_type, kernel_size [, stride [, ceil_mode = false]]): F.lp_pool2d of x [N, C, D, H, W] or
+--- [C, D, H, W].
+F.lp_pool3d = lp_pool("lp_pool3d", 3, F.avg_pool3d)
+
+-- ---- windows at random
+
+-- Where windows begin along one axis, from 0: [N, C, out]. PyTorch's generate_intervals.
+local function random_starts(samples, size, out, kernel)
+  local alpha = out > 1 and (size - kernel) / (out - 1) or 0
+  local steps = ops.arange(out, {device = samples.device, dtype = samples.dtype})
+  local starts = ops.floor((steps + samples:unsqueeze(-1)) * alpha) - ops.floor(samples:unsqueeze(-1) * alpha)
+  return ops.where(ops.eq(steps, out - 1), size - kernel, starts):to "int64"
+end
+
+local fractional = arguments.of {
+  {"x", "tensor"}, {"kernel_size", sizes.of(2, 1)}, {"output_size", "any?"}, {"output_ratio", "any?"},
+  with_indices, {"_random_samples", "tensor?"},
+}
+
+--- F.fractional_max_pool2d(x, kernel_size [, output_size [, output_ratio [, return_indices = false [,
+--- _random_samples]]]]): the largest in each of output_size windows (or output_ratio times the input's), which begin at
+--- random (Graham 2015); x [N, C, H, W] or [C, H, W]. _random_samples: [N, C, 2] from 0 to 1, for the columns and rows.
+F.fractional_max_pool2d = fractional:caller("fractional_max_pool2d", function(a)
+  local who, x, kernel = "fractional_max_pool2d", a.x, a.kernel_size
+  sizes.check(who, x, 2)
+  if (a.output_size == nil) == (a.output_ratio == nil) then
+    fail("%s: either output_size or output_ratio is wanted", who)
+  end
+  if x.ndim == 3 then x = x:unsqueeze(1) end
+  local n, channels, height, width = unpack(x.shape)
+  local size = a.output_size
+  if size == nil then
+    local ratio = type(a.output_ratio) == "table" and a.output_ratio or {a.output_ratio, a.output_ratio}
+    size = {math.floor(height * options.arg(who, "output_ratio", ratio[1], "probability")),
+      math.floor(width * options.arg(who, "output_ratio", ratio[2], "probability"))}
+  end
+  size = sizes.of(2, 1)(who, "output_size", size)
+  if size[1] + kernel[1] - 1 > height or size[2] + kernel[2] - 1 > width then
+    fail("%s: %d x %d windows of %d x %d do not fit into %s", who, size[1], size[2], kernel[1], kernel[2], describe(x))
+  end
+  local samples = a._random_samples or ops.rand({n, channels, 2}, {device = x.device, dtype = x.dtype})
+  local how = {device = x.device, dtype = "int64"}
+  local rows = random_starts(samples:select(3, 2), height, size[1], kernel[1]):unsqueeze(-1)
+    + ops.arange(kernel[1], how)
+  local columns = random_starts(samples:select(3, 1), width, size[2], kernel[2]):unsqueeze(-1)
+    + ops.arange(kernel[2], how)
+  local windows_of = rows:view(n, channels, size[1], 1, kernel[1], 1) * width
+    + columns:view(n, channels, 1, size[2], 1, kernel[2]) + 1
+  local flat = ops.reshape(x, {n * channels, height * width})
+  local places = ops.reshape(windows_of, {n * channels, -1, kernel[1] * kernel[2]})
+  local values = flat:gather(2, places:view(n * channels, -1)):view(places.shape)
+  local y, at = ops.max_dim(values, -1)
+  local shape = {n, channels, size[1], size[2]}
+  if a.x.ndim == 3 then table.remove(shape, 1) end
+  if not a.return_indices then return y:view(shape) end
+  return y:view(shape), places:gather(3, at:unsqueeze(-1)):view(shape)
+end)
+
+return F

@@ -1,0 +1,61 @@
+--- Kinds of arguments (base/arguments.lua) that are as many numbers as an image has dims.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+
+local sizes = {}
+
+--- n integers of at least `least`, of an integer, a list of one, or a list of n; `also`: words that stand as they are.
+function sizes.of(n, least, also)
+  return function(who, name, v)
+    if also and also[v] then return v end
+    local list = type(v) == "number" and {v} or v
+    local good = type(list) == "table" and (#list == n or #list == 1)
+    for i = 1, good and #list or 0 do good = good and options.is("integer", list[i]) and list[i] >= least end
+    if not good then
+      options.fail("%s: %s has to be an integer of at least %d%s%s, got %s", who, name, least,
+        n > 1 and " or a list of " .. n or "", also and ", or 'valid' or 'same'" or "", options.describe(v))
+    end
+    local all = {}
+    for i = 1, n do all[i] = list[#list == 1 and 1 or i] end
+    return all
+  end
+end
+
+--- n integers of at least 0, or -1 for a size that stays as it is, which in a list may also be nil.
+function sizes.kept(n)
+  local all_of = sizes.of(n, -1)
+  return function(who, name, v)
+    if type(v) ~= "table" then return all_of(who, name, v) end
+    local list = {}
+    for i = 1, n do list[i] = v[i] == nil and -1 or v[i] end
+    return all_of(who, name, #v <= n and list or v)
+  end
+end
+
+--- Fails unless x is a tensor of n dims of places after its channels, in a batch or alone.
+function sizes.check(who, x, n)
+  options.arg(who, "x", x, "tensor")
+  if x.ndim ~= n + 1 and x.ndim ~= n + 2 then
+    local last = ({"L", "H, W", "D, H, W"})[n]
+    options.fail("%s: x has to be [N, C, %s] or [C, %s], got %s", who, last, last, options.describe(x))
+  end
+end
+
+-- x with dim `from` as dim `to`.
+local function moved(x, from, to)
+  local order = {}
+  for d = 1, x.ndim do
+    if d ~= from then order[#order + 1] = d end
+  end
+  table.insert(order, to, from)
+  return core.ops.permute(x, order)
+end
+
+--- x [N, C, …] as a view [N, …, C].
+function sizes.channels_last(x) return moved(x, 2, x.ndim) end
+--- x [N, …, C] as a view [N, C, …].
+function sizes.channels_second(x) return moved(x, x.ndim, 2) end
+--- Whether x [N, C, …] has its channels last in memory, and not also second.
+function sizes.is_channels_last(x) return not x:is_contiguous() and sizes.channels_last(x):is_contiguous() end
+
+return sizes

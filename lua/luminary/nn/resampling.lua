@@ -1,0 +1,59 @@
+--- Layers that resize images, and make columns of their windows.
+local F = require "luminary.nn.functional"
+local layer = require "luminary.nn.define_layer"
+local printed = require "luminary.nn.print_values"
+
+local list, resampling = layer.entries()
+
+local function floats(v)
+  if type(v) ~= "table" then return printed.float(v) end
+  local texts = {}
+  for i, each in ipairs(v) do texts[i] = printed.float(each) end
+  return printed.tuple(texts)
+end
+
+local function print_upsample(self)
+  local text = self.size ~= nil and "size=" .. printed.number_or_tuple(self.size)
+    or "scale_factor=" .. floats(self.scale_factor)
+  return ("%s, mode='%s'"):format(text, self.mode)
+end
+
+resampling "Upsample" {
+  takes = {
+    {"size", "any?"}, {"scale_factor", "any?"}, {"mode", "string", "nearest"}, {"align_corners", "boolean?"},
+    {"recompute_scale_factor", "boolean?"},
+  },
+  forward = function(self, x)
+    return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners, self.recompute_scale_factor)
+  end,
+  help = "F.interpolate",
+}
+for name, mode in pairs {UpsamplingNearest2d = "nearest", UpsamplingBilinear2d = "bilinear"} do
+  resampling(name) {
+    takes = {{"size", "any?"}, {"scale_factor", "any?"}},
+    made = function(self) self.mode, self.align_corners = mode, mode == "bilinear" or nil end,
+    forward = function(self, x)
+      return F.interpolate(x, self.size, self.scale_factor, self.mode, self.align_corners)
+    end,
+    help = ("F.interpolate with mode %q%s"):format(mode, mode == "bilinear" and " and align_corners" or ""),
+  }
+end
+
+local columns = {{"dilation", "size", 1}, {"padding", "size", 0}, {"stride", "size", 1}}
+resampling "Unfold" {
+  takes = {{"kernel_size", "size"}, unpack(columns)}, call = F.unfold,
+  prints = "kernel_size={kernel_size}, dilation={dilation}, padding={padding}, stride={stride}",
+  help = "the windows of x [N, C, H, W] as columns, [N, C * kH * kW, windows]",
+}
+resampling "Fold" {
+  takes = {{"output_size", "size"}, {"kernel_size", "size"}, unpack(columns)}, call = F.fold,
+  prints = "output_size={output_size}, kernel_size={kernel_size}, dilation={dilation}, padding={padding}, "
+    .. "stride={stride}",
+  help = "columns added up where nn.Unfold would take them from an image of output_size",
+}
+
+local classes = layer.classes(list)
+for _, name in ipairs {"Upsample", "UpsamplingNearest2d", "UpsamplingBilinear2d"} do
+  classes[name].extra_repr = print_upsample
+end
+return classes

@@ -1,0 +1,346 @@
+-- Convolutions, pooling, resizing and sampling as functions and layers: PyTorch's values
+-- (spec/golden/_windows.safetensors).
+local lm = require "luminary"
+local golden = require "spec.support.golden"
+local nn, F = lm.nn, lm.nn.functional
+local gradgradcheck = lm.autograd.gradgradcheck
+
+local function message(f, ...)
+  local ok, err = pcall(f, ...)
+  assert(not ok, "no error")
+  return tostring(err)
+end
+
+local function close(a, b) return a:allclose(b, { rtol = 1e-4, atol = 1e-5 }) end
+local function f64(...) return lm.randn({ ... }, { dtype = "float64" }):requires_grad_(true) end
+local function channels_last(x) return x:contiguous { memory_format = "channels_last" } end
+
+local function resize(opts) return function(x) return F.interpolate(x, opts) end end
+local cases = {
+  conv1d = function(x, w, b) return F.conv1d(x, w, b, 2, 1, 2, 2) end,
+  conv3d = function(x, w, b)
+    return F.conv3d(x, w, { bias = b, stride = { 2, 1, 1 }, padding = { 1, 0, 1 }, dilation = { 1, 2, 1 }, groups = 2 })
+  end,
+  conv3d_same = function(x, w) return F.conv3d(x, w, nil, 1, "same") end,
+  conv_transpose1d = function(x, w, b) return F.conv_transpose1d(x, w, b, 2, 1, 1, 2, 2) end,
+  conv_transpose2d = function(x, w, b) return F.conv_transpose2d(x, w, b, { 2, 1 }, 1, { 1, 0 }, 2) end,
+  conv_transpose2d_wide = function(x, w) return F.conv_transpose2d(x, w, { output_padding = 1, dilation = 2 }) end,
+  conv_transpose3d = function(x, w, b) return F.conv_transpose3d(x, w, b, 2, 1, { 1, 0, 1 }, 2) end,
+  max_pool3d = function(x) return F.max_pool3d(x, { 2, 3, 2 }, { 1, 2, 2 }, { 1, 1, 0 }, { 1, 1, 2 }, true) end,
+  avg_pool3d = function(x) return F.avg_pool3d(x, 2, { 1, 2, 2 }, 1, true, false) end,
+  avg_pool3d_divisor = function(x) return F.avg_pool3d(x, 2, { divisor_override = 3 }) end,
+  adaptive_avg_pool3d = function(x) return F.adaptive_avg_pool3d(x, { 2, nil, 3 }) end,
+  adaptive_max_pool3d = function(x) return (F.adaptive_max_pool3d(x, { 2, 3, 2 })) end,
+  lp_pool2d = function(x) return F.lp_pool2d(x:abs() + 0.1, 3, { 2, 3 }, 2, true) end,
+  ["interpolate.linear.false"] = resize { size = 8, mode = "linear" },
+  ["interpolate.linear.true"] = resize { size = { 3 }, mode = "linear", align_corners = true },
+  ["interpolate.bilinear.false"] = resize { size = { 7, 3 }, mode = "bilinear", align_corners = false },
+  ["interpolate.bilinear.true"] = function(x) return F.upsample_bilinear(x, { 7, 3 }) end,
+  ["interpolate.bicubic.false"] = resize { size = { 7, 3 }, mode = "bicubic" },
+  ["interpolate.trilinear.false"] = resize { size = { 3, 5, 2 }, mode = "trilinear" },
+  ["interpolate.antialias.bilinear"] = resize { scale_factor = { 0.4, 1.3 }, mode = "bilinear", antialias = true },
+  ["interpolate.antialias.bicubic"] = resize { scale_factor = { 0.4, 1.3 }, mode = "bicubic", antialias = true },
+  ["interpolate.nearest"] = function(x) return F.interpolate(x, { 3, 8 }) end,
+  ["interpolate.nearest-exact"] = resize { size = { 3, 8 }, mode = "nearest-exact" },
+  ["interpolate.area"] = resize { size = { 3, 8 }, mode = "area" },
+  ["grid_sample.volume"] = function(x, grid) return F.grid_sample(x, grid) end,
+  affine_grid = function(theta) return F.affine_grid(theta, { 2, 1, 3, 4 }) end,
+  affine_grid_volume = function(theta) return F.affine_grid(theta, { 1, 1, 2, 3, 2 }, true) end,
+  unfold = function(x) return F.unfold(x, { 2, 3 }, 2, { 1, 0 }, { 1, 2 }) end,
+  fold = function(x) return F.fold(x, { 4, 7 }, { 2, 3 }, { dilation = 2, padding = { 1, 0 }, stride = { 1, 2 } }) end,
+  fractional_max_pool2d = function(x)
+    return F.fractional_max_pool2d(x, { 2, 3 }, { 3, 2 },
+      { _random_samples = lm.tensor { { { 0.3, 0.8 }, { 0.6, 0.1 } } } })
+  end,
+}
+for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+  for _, padding in ipairs { "zeros", "border", "reflection" } do
+    cases["grid_sample." .. mode .. "." .. padding] = function(x, grid)
+      return F.grid_sample(x, grid, mode, padding, padding == "border")
+    end
+  end
+end
+
+describe("PyTorch's value and gradients:", function()
+  local stored
+  setup(function() stored = golden.load "_windows" end)
+  teardown(function() stored = nil end)
+  for name, f in pairs(cases) do
+    it(name, function()
+      local xs, i = {}, 1
+      while stored[name .. ".in." .. i] do
+        xs[i] = stored[name .. ".in." .. i]:clone():requires_grad_(true)
+        i = i + 1
+      end
+      local y = f(unpack(xs))
+      assert.is_true(close(y, stored[name .. ".out"]));
+      (y * stored[name .. ".w"]):sum():backward()
+      for k, x in ipairs(xs) do
+        local want = stored[name .. ".grad." .. k]
+        assert.is_true(x.grad and close(x.grad, want) or not x.grad and want:abs():max():item() == 0, "gradient " .. k)
+      end
+    end)
+  end
+end)
+
+describe("functions over windows", function()
+  it("have gradients of gradients", function()
+    assert(gradgradcheck(function(x, w, b) return F.conv3d(x, w, b, 2, 1) end,
+      { f64(1, 2, 3, 3, 3), f64(2, 2, 2, 2, 2), f64(2) }))
+    assert(gradgradcheck(function(x, w) return F.conv_transpose3d(x, w, nil, 2, 1, 1) end,
+      { f64(1, 2, 2, 2, 2), f64(2, 1, 2, 2, 2) }))
+    assert(gradgradcheck(function(x, w) return F.conv_transpose1d(x, w, nil, 2) end, { f64(1, 2, 3), f64(2, 2, 2) }))
+    assert(gradgradcheck(function(x) return F.interpolate(x, { size = { 5, 2 }, mode = "bicubic" }):sin() end,
+      { f64(1, 1, 3, 4) }))
+    local grid = (lm.rand(1, 2, 2, 2, { dtype = "float64" }) * 1.6 - 0.8):requires_grad_(true)
+    assert(gradgradcheck(function(x, g) return F.grid_sample(x, g, "bicubic") end, { f64(1, 1, 3, 4), grid }))
+  end)
+
+  it("take images that lie channels-last, and leave them so", function()
+    local x = lm.randn(2, 5, 6, 7)
+    local last = channels_last(x)
+    local grid = lm.rand(2, 3, 4, 2) * 2.4 - 1.2
+    for _, f in ipairs {
+      function(v) return F.interpolate(v, { scale_factor = 1.7, mode = "bilinear" }) end,
+      function(v) return F.interpolate(v, { scale_factor = 0.6, mode = "nearest" }) end,
+      function(v) return F.grid_sample(v, grid) end,
+    } do
+      local got = f(last)
+      assert.is_true(close(got, f(x)))
+      assert.is_true(got:is_contiguous { memory_format = "channels_last" })
+    end
+    for _, f in ipairs { F.unfold, F.adaptive_max_pool2d } do assert.is_true(close(f(last, 2), f(x, 2))) end
+    assert.is_true(close(F.lp_pool2d(last, 2, 2), F.lp_pool2d(x, 2, 2)))
+  end)
+
+  it("compute halves nearly as float32", function()
+    local x, w = lm.randn(2, 3, 4, 5, 6), lm.randn(2, 3, 2, 2, 2)
+    local image, grid = lm.randn(1, 2, 5, 6), lm.rand(1, 3, 3, 2) * 2 - 1
+    for _, dtype in ipairs { "bfloat16", "float16" } do
+      local function near(f, ...)
+        local halves, floats = {}, {}
+        for i, t in ipairs { ... } do
+          halves[i] = t:to(dtype):requires_grad_(true)
+          floats[i] = halves[i]:detach():float():requires_grad_(true)
+        end
+        local got, want = f(unpack(halves)), f(unpack(floats))
+        assert.equal(dtype, got.dtype)
+        assert.is_true(got:float():allclose(want, { rtol = 2e-2, atol = 3e-2 }))
+        got:float():sum():backward()
+        want:sum():backward()
+        assert.is_true(halves[1].grad:float():allclose(floats[1].grad, { rtol = 3e-2, atol = 6e-2 }))
+      end
+      near(function(a, b) return F.conv3d(a, b, nil, 1, 1) end, x, w)
+      near(function(a) return F.interpolate(a, { size = { 9, 3 }, mode = "bilinear" }) end, image)
+      near(function(a) return F.unfold(a, 2) end, image)
+      near(F.grid_sample, image, lm.zeros(1, 3, 3, 2) + 0.25)
+      near(function(a) return F.grid_sample(a, (grid * 0.9):to(a.dtype), "bicubic", "border") end, image)
+    end
+  end)
+
+  it("resize integers: the nearest of any, uint8 also by rounding", function()
+    local x = lm.arange(6):view(1, 1, 2, 3)
+    assert.same({ { { { 0, 0, 1, 1, 2, 2 }, { 3, 3, 4, 4, 5, 5 } } } }, F.interpolate(x, { 2, 6 }):totable())
+    local bytes = lm.tensor({ { { 0, 100, 255 } } }, { dtype = "uint8" })
+    assert.same({ { { 0, 25, 75, 139, 216, 255 } } }, F.interpolate(bytes, { size = 6, mode = "linear" }):totable())
+  end)
+
+  it("take no samples and empty windows", function()
+    assert.same({ 0, 4, 3, 4, 5 }, { unpack(F.conv3d(lm.ones(0, 2, 4, 5, 6), lm.ones(4, 2, 2, 2, 2)).shape) })
+    assert.same({ 0, 4, 9 }, { unpack(F.conv_transpose1d(lm.ones(0, 2, 4), lm.ones(2, 4, 3), nil, 2).shape) })
+    assert.same({ 0, 2, 4, 4 }, { unpack(F.interpolate(lm.ones(0, 2, 2, 2), 4).shape) })
+    assert.same({ 0, 8, 1 }, { unpack(F.unfold(lm.ones(0, 2, 2, 2), 2).shape) })
+    assert.same({ 0, 2, 3, 1 }, { unpack(F.grid_sample(lm.ones(0, 2, 2, 2), lm.ones(0, 3, 1, 2)).shape) })
+  end)
+
+  it("give places: pooling and back", function()
+    for n, dims in ipairs { { 6 }, { 4, 6 }, { 4, 2, 6 } } do
+      local x = lm.randperm(2 * 2 * 48):float()[{ { 1, 4 * ({ 6, 24, 48 })[n] } }]:view(2, 2, unpack(dims))
+      local d = n .. "d"
+      local y, places = F["max_pool" .. d](x, 2, { return_indices = true })
+      local flat = x:reshape(2, 2, -1)
+      assert.is_true(flat:gather(3, places:reshape(2, 2, -1)):view(y.shape):equal(y))
+      local back = F["max_unpool" .. d](y, places, 2)
+      assert.same({ unpack(x.shape) }, { unpack(back.shape) })
+      assert.is_true(back:eq(x):sum():item() == y:numel())
+      local z, at = F["adaptive_max_pool" .. d](x, 2, { return_indices = true })
+      assert.is_true(flat:gather(3, at:reshape(2, 2, -1)):view(z.shape):equal(z))
+    end
+    local x = lm.randn(1, 1, 5, 5)
+    local y, at = F.fractional_max_pool2d(x, 2, { output_ratio = 0.5, return_indices = true })
+    assert.same({ 1, 1, 2, 2 }, { unpack(y.shape) })
+    assert.is_true(x:view(-1)[at:view(-1)]:equal(y:view(-1)))
+    y, at = F.max_pool2d(x, 2, 1, 0, 1, false, true) -- by place
+    assert.is_true(x:view(-1)[at:view(-1)]:equal(y:view(-1)))
+  end)
+
+  it("are cast by autocast as conv2d is", function()
+    lm.autocast({ dtype = "bfloat16" }, function()
+      local x, w = lm.randn(1, 2, 3, 4, 4), lm.randn(2, 2, 2, 2, 2)
+      assert.equal("bfloat16", F.conv3d(x, w, lm.ones(2)).dtype)
+      assert.equal("bfloat16", F.conv_transpose3d(x, w, lm.ones(2)).dtype)
+    end)
+  end)
+
+  for want, f in pairs {
+    ["conv1d: x has to be %[N, C, L%] or %[C, L%], got a tensor %[2%]"] = function()
+      F.conv1d(lm.ones(2), lm.ones(2, 2, 2))
+    end,
+    ["conv1d: a window covers 5 places, the padded input has 4"] = function()
+      F.conv1d(lm.ones(1, 1, 4), lm.ones(1, 1, 3), { dilation = 2 })
+    end,
+    ["conv3d: x is .*%[1, 3, 4, 4, 4%], weight .*%[2, 2, 2, 2, 2%]; with groups = 1 they do not fit"] = function()
+      F.conv3d(lm.ones(1, 3, 4, 4, 4), lm.ones(2, 2, 2, 2, 2))
+    end,
+    ["conv3d: padding = 'same' is for a stride of 1"] = function()
+      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, 2, "same")
+    end,
+    ["conv3d: weight has to be %[out, C / groups, kD, kH, kW%]"] = function()
+      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2))
+    end,
+    ["conv3d: stride has to be an integer of at least 1 or a list of 3, got a table"] = function()
+      F.conv3d(lm.ones(1, 2, 4, 4, 4), lm.ones(2, 2, 2, 2, 2), nil, { 1, 2 })
+    end,
+    ["conv_transpose2d: output_padding has 2; it has to be below the stride, 2"] = function()
+      F.conv_transpose2d(lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), nil, 2, 0, 2)
+    end,
+    ["conv_transpose2d: bias is .*%[3%]"] = function()
+      F.conv_transpose2d(lm.ones(1, 2, 3, 3), lm.ones(2, 2, 2, 2), lm.ones(3))
+    end,
+    ["conv_transpose1d: x of .* leaves nothing"] = function()
+      F.conv_transpose1d(lm.ones(1, 2, 1), lm.ones(2, 2, 2), nil, 1, 1)
+    end,
+    ["max_unpool1d: output_size has 9; it has to be between 3 and 5"] = function()
+      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 3 } }, { dtype = "int64" }), 2, { output_size = { 9 } })
+    end,
+    ["index_put.*index 9"] = function()
+      F.max_unpool1d(lm.ones(1, 2), lm.tensor({ { 1, 9 } }, { dtype = "int64" }), 2)
+    end,
+    ["max_unpool1d: indices have to be int64"] = function() F.max_unpool1d(lm.ones(1, 2), lm.ones(1, 2), 2) end,
+    ["avg_pool3d: x is int64"] = function() F.avg_pool3d(lm.ones({ 1, 2, 2, 2 }, { dtype = "int64" }), 2) end,
+    ["lp_pool1d: norm_type is 0"] = function() F.lp_pool1d(lm.ones(1, 2), 0, 2) end,
+    ["fractional_max_pool2d: 4 x 4 windows of 2 x 2 do not fit"] = function()
+      F.fractional_max_pool2d(lm.ones(1, 4, 4), 2, 4)
+    end,
+    ["interpolate: either size or scale_factor"] = function() F.interpolate(lm.ones(1, 1, 2)) end,
+    ["interpolate: mode 'bilinear' is for x of 4 dims, .*'linear' would do"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "bilinear" })
+    end,
+    ["interpolate: align_corners is not for mode 'nearest'"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { size = 2, align_corners = true })
+    end,
+    ["interpolate: size has 3 entries, and x has 2 dims"] = function()
+      F.interpolate(lm.ones(1, 1, 2, 2), { 1, 2, 3 })
+    end,
+    ["interpolate: dim 3 of .* would have 0 places"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { scale_factor = 0.1 })
+    end,
+    ["interpolate: mode has to be one of"] = function()
+      F.interpolate(lm.ones(1, 1, 2), { size = 2, mode = "cubic" })
+    end,
+    ["grid_sample: for x .* the grid has to be %[1, H, W, 2%]"] = function()
+      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones(1, 2, 2, 3))
+    end,
+    ["grid_sample: x is float32 and grid is float64"] = function()
+      F.grid_sample(lm.ones(1, 1, 2, 2), lm.ones({ 1, 2, 2, 2 }, { dtype = "float64" }))
+    end,
+    ["affine_grid: theta has to be %[2, 2, 3%]"] = function() F.affine_grid(lm.ones(2, 3, 3), { 2, 1, 3, 3 }) end,
+    ["unfold: a window covers 3 places, the padded input has 2"] = function() F.unfold(lm.ones(1, 2, 2), 3) end,
+    ["fold: x is .*it has to be %[N, C %* 4, 9%]"] = function() F.fold(lm.ones(1, 4, 4), 4, 2) end,
+    ["unfold: no argument 'padings'"] = function() F.unfold(lm.ones(1, 2, 2), { kernel_size = 2, padings = 1 }) end,
+  } do
+    it("refuse with a reason: " .. want, function() assert.matches(want, message(f)) end)
+  end
+end)
+
+describe("layers over windows", function()
+  local printed = {
+    ["Conv1d(4, 6, kernel_size=(3,), stride=(2,), padding=(1,), dilation=(2,), groups=2, bias=False, "
+      .. "padding_mode=circular)"] = nn.Conv1d(4, 6, 3,
+      { stride = 2, padding = 1, dilation = 2, groups = 2, bias = false, padding_mode = "circular" }),
+    ["Conv3d(4, 6, kernel_size=(1, 2, 3), stride=(1, 2, 1))"] = nn.Conv3d(4, 6, { 1, 2, 3 }, { stride = { 1, 2, 1 } }),
+    ["ConvTranspose2d(4, 6, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), dilation=(2, 2), output_padding=(1, 1), "
+      .. "groups=2, bias=False)"] = nn.ConvTranspose2d(4, 6, 3,
+      { stride = 2, padding = 1, output_padding = 1, groups = 2, bias = false, dilation = 2 }),
+    ["MaxPool3d(kernel_size=(1, 2, 2), stride=2, padding=0, dilation=1, ceil_mode=False)"]
+      = nn.MaxPool3d({ 1, 2, 2 }, { stride = 2 }),
+    ["AvgPool1d(kernel_size=(3,), stride=(3,), padding=(0,))"] = nn.AvgPool1d(3),
+    ["AvgPool3d(kernel_size=3, stride=2, padding=1)"] = nn.AvgPool3d(3, { stride = 2, padding = 1 }),
+    ["MaxUnpool1d(kernel_size=(2,), stride=(2,), padding=(0,))"] = nn.MaxUnpool1d(2),
+    ["LPPool2d(norm_type=1.5, kernel_size=3, stride=2, ceil_mode=False)"] = nn.LPPool2d(1.5, 3, { stride = 2 }),
+    ["LPPool1d(norm_type=2, kernel_size=3, stride=None, ceil_mode=False)"] = nn.LPPool1d(2, 3),
+    ["AdaptiveMaxPool3d(output_size=(5, None, 3))"] = nn.AdaptiveMaxPool3d { 5, nil, 3 },
+    ["AdaptiveAvgPool1d(output_size=5)"] = nn.AdaptiveAvgPool1d(5),
+    ["FractionalMaxPool2d()"] = nn.FractionalMaxPool2d(2, { output_size = 3 }),
+    ["Upsample(scale_factor=2.0, mode='nearest')"] = nn.Upsample { scale_factor = 2 },
+    ["Upsample(size=(3, 4), mode='bilinear')"] = nn.Upsample { size = { 3, 4 }, mode = "bilinear" },
+    ["UpsamplingBilinear2d(size=5, mode='bilinear')"] = nn.UpsamplingBilinear2d { size = 5 },
+    ["Unfold(kernel_size=3, dilation=1, padding=0, stride=1)"] = nn.Unfold(3),
+    ["Fold(output_size=(4, 5), kernel_size=(2, 3), dilation=1, padding=1, stride=1)"]
+      = nn.Fold({ 4, 5 }, { 2, 3 }, { padding = 1 }),
+  }
+  it("print as PyTorch's", function()
+    for text, net in pairs(printed) do assert.equal(text, tostring(net)) end
+  end)
+
+  it("are their functions", function()
+    local line, image, volume = lm.randn(2, 4, 8), lm.randn(2, 4, 6, 7), lm.randn(2, 4, 4, 6, 5)
+    local function same(net, x, want) assert.is_true(net(x):equal(want)) end
+    for n, x in ipairs { line, image, volume } do
+      local d = n .. "d"
+      local conv = nn["Conv" .. d](4, 6, 3, { stride = 2, padding = 1, groups = 2 })
+      same(conv, x, F["conv" .. d](x, conv.weight, conv.bias, 2, 1, 1, 2))
+      local back = nn["ConvTranspose" .. d](4, 6, 3, { stride = 2, groups = 2 })
+      same(back, x, F["conv_transpose" .. d](x, back.weight, back.bias, 2, 0, 0, 2))
+      assert.same({ 4, 3 }, { back.weight.shape[1], back.weight.shape[2] })
+      same(nn["MaxPool" .. d](2, { stride = 1, ceil_mode = true }), x, F["max_pool" .. d](x, 2, 1, 0, 1, true))
+      same(nn["AvgPool" .. d](2, { padding = 1, count_include_pad = false }), x,
+        F["avg_pool" .. d](x, 2, 2, 1, false, false))
+      same(nn["LPPool" .. d](2, 2), x, F["lp_pool" .. d](x, 2, 2))
+      same(nn["AdaptiveAvgPool" .. d](3), x, F["adaptive_avg_pool" .. d](x, 3))
+      same(nn["AdaptiveMaxPool" .. d](3), x, (F["adaptive_max_pool" .. d](x, 3)))
+      local y, places = nn["MaxPool" .. d](2, { return_indices = true })(x)
+      assert.is_true(nn["MaxUnpool" .. d](2)(y, places, x.shape):equal(F["max_unpool" .. d](y, places, 2,
+        { output_size = { unpack(x.shape) } })))
+      same(nn.Upsample { scale_factor = 2 }, x, F.interpolate(x, { scale_factor = 2 }))
+    end
+    same(nn.UpsamplingNearest2d(9), image, F.interpolate(image, 9))
+    same(nn.Unfold(2, 1, 1), image, F.unfold(image, 2, 1, 1))
+    same(nn.Fold(5, 2), F.unfold(lm.ones(1, 3, 5, 5), 2), F.fold(F.unfold(lm.ones(1, 3, 5, 5), 2), 5, 2))
+    assert.equal(3, nn.FractionalMaxPool2d(2, { output_size = 3 })(image).shape[4])
+  end)
+
+  it("that transpose a convolution take the size of their result", function()
+    local net = nn.ConvTranspose2d(2, 3, 3, { stride = 2 })
+    assert.same({ 1, 3, 10, 9 }, { unpack(net(lm.ones(1, 2, 4, 4), { 10, 9 }).shape) })
+    assert.matches("output_size has 12; for this x it has to be from 9 to 10",
+      message(net, lm.ones(1, 2, 4, 4), { 12, 9 }))
+    assert.matches("output_size is the last 2 or all 4 sizes", message(net, lm.ones(1, 2, 4, 4), { 9 }))
+  end)
+
+  it("pad lines and volumes as padding_mode says", function()
+    for n, x in ipairs { lm.randn(1, 2, 6), false, lm.randn(1, 2, 4, 5, 6) } do
+      if x then
+        local net = nn["Conv" .. n .. "d"](2, 3, 3, { padding = 1, padding_mode = "circular" })
+        local around = {}
+        for i = 1, 2 * n do around[i] = 1 end
+        local padded = F.pad(x, around, { mode = "circular" })
+        assert.is_true(net(x):equal(F["conv" .. n .. "d"](padded, net.weight, net.bias)))
+      end
+    end
+  end)
+
+  for want, make in pairs {
+    ["ConvTranspose1d: padding_mode has to be one of 'zeros'"] = function()
+      nn.ConvTranspose1d(2, 2, 2, { padding_mode = "reflect" })
+    end,
+    ["Conv3d: kernel_size has to be an integer of at least 1 or a list of 3, got a table"] = function()
+      nn.Conv3d(2, 2, { 1, 2 })
+    end,
+    ["Conv1d: no option 'output_padding'"] = function() nn.Conv1d(2, 2, 2, { output_padding = 1 }) end,
+    ["AdaptiveAvgPool3d: output_size"] = function() nn.AdaptiveAvgPool3d { 1, 2, 3, 4 } end,
+    ["FractionalMaxPool2d: either output_size or output_ratio"] = function() nn.FractionalMaxPool2d(2) end,
+  } do
+    it("refuse with a reason: " .. want, function() assert.matches(want, message(make)) end)
+  end
+end)

@@ -1,0 +1,22 @@
+#include "backend/cpu/isa/sample_places.h"
+
+#include <string.h>
+
+#include "backend/cpu/isa/elem.h"
+
+enum {
+  TILE = 256,   /* sums that stay in the first-level cache */
+  TABLE = 4096, /* places that do */
+  GROUP = LM_SAMPLE_GROUP
+};
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+#define LM_TEMPLATE "backend/cpu/isa/templates/sample_places.inc"
+#include "backend/cpu/isa/templates/each_float.inc"
+
+const struct lm_sample_loops LM_ISA_NAME(lm_sample_loops) = {
+    .forward = {LM_FLOATS(forward)},
+    .input = {LM_FLOATS(input)},
+    .weight = {LM_FLOATS(weight)},
+};
