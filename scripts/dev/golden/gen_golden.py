@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,
           "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
-DIMS = {"dim", "dim0", "dim1", "dims", "start_dim", "end_dim"}
+DIMS = {"dim", "dim0", "dim1", "dim2", "dims", "start_dim", "end_dim"}
 
 
 def pair(v):

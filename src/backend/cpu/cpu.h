@@ -35,8 +35,8 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, cat.c, topk.c */                                                                                        \
-  X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
-  X(one_hot) X(embedding) X(embedding_backward)                                                                       \
+  X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                                           \
   /* pooling.c, norm.c, loss.c */                                                                                    \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \

@@ -61,8 +61,8 @@ lm_status lm_cuda_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, d
   /* matmul.c, conv.c */                                                                                              \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, topk.c, cat.c */                                                                                        \
-  X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
-  X(one_hot) X(embedding) X(embedding_backward) X(randperm)                                                           \
+  X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(one_hot) X(embedding) X(embedding_backward) X(triangle) X(randperm)                                               \
   /* pooling.c, norm.c */                                                                                             \
   X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \
   X(adaptive_avg_pool2d_backward) X(batch_norm) X(batch_norm_backward) X(batch_norm_relu)                             \
