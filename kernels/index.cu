@@ -72,7 +72,7 @@ extern "C" int lm_index_pick(void *stream, int unit, const lm_dims *dims, const 
   return lm_for_unit(unit, [=](auto u) { return lm_pick_of<decltype(u)>(stream, dims, places, x, out, bad); });
 }
 
-/* ---- scatter_add_ */
+/* ---- scatter and its kin */
 
 /* What sums of T are kept in: integers below int64 in int32, which atomics know. */
 template <class T>
@@ -84,30 +84,102 @@ LM_DEVICE void lm_index_atomic_add(int64_t *p, int64_t v) { atomicAdd((unsigned 
 LM_DEVICE void lm_index_atomic_add(float *p, float v) { atomicAdd(p, v); }
 LM_DEVICE void lm_index_atomic_add(double *p, double v) { atomicAdd(p, v); }
 
+/* NaN is the largest and the least. */
+template <class S>
+LM_DEVICE S lm_index_into(int how, S was, S v) {
+  if (how == LM_INTO_PROD) return was * v;
+  if (how == LM_INTO_MAX) return v != v || v > was ? v : was;
+  return v != v || v < was ? v : was;
+}
+
+template <class S>
+LM_DEVICE void lm_index_atomic(int how, S *p, S v) {
+  typedef std::conditional_t<sizeof(S) == 8, unsigned long long, unsigned> bits;
+  if (how == LM_INTO_SUM) {
+    lm_index_atomic_add(p, v);
+    return;
+  }
+  bits seen, now;
+  memcpy(&now, p, sizeof now);
+  do {
+    S was, next;
+    bits wanted;
+    seen = now;
+    memcpy(&was, &seen, sizeof was);
+    next = lm_index_into(how, was, v);
+    memcpy(&wanted, &next, sizeof wanted);
+    now = atomicCAS((bits *)p, seen, wanted);
+  } while (now != seen);
+}
+
 template <class T, class S, bool WIDE>
-LM_KERNEL void lm_scatter_add_units(int64_t n, lm_dims_loops<3> dims, lm_places places, S *sums, const T *src,
-                                    lm_bad bad) {
+LM_KERNEL void lm_scatter_units(int64_t n, int how, lm_dims_loops<3> dims, lm_places places, S *sums, const T *src,
+                                lm_bad bad) {
   int64_t u = lm_thread(), offset[3] = {0, 0, 0};
   if (u >= n) return;
   lm_dims_offset<WIDE>(dims, u, offset);
   if (lm_index_place(places, offset[1], places.index[0][offset[1]], bad, &offset[0]))
-    lm_index_atomic_add(&sums[offset[0]], lm_get<S>(src[offset[2]]));
+    lm_index_atomic(how, &sums[offset[0]], lm_get<S>(src[offset[2]]));
 }
 
 template <class T>
-static int lm_scatter_add_of(void *stream, const lm_dims *dims, const lm_places *places, void *sums, const void *src,
-                             lm_bad bad) {
+static int lm_scatter_of(void *stream, int how, const lm_dims *dims, const lm_places *places, void *sums,
+                         const void *src, lm_bad bad) {
   typedef lm_index_sum_type<T> S;
   int64_t n = lm_dims_count(dims);
-  return lm_launch(n < LM_NARROW ? lm_scatter_add_units<T, S, false> : lm_scatter_add_units<T, S, true>,
-                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *places,
+  return lm_launch(n < LM_NARROW ? lm_scatter_units<T, S, false> : lm_scatter_units<T, S, true>,
+                   lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, how, lm_dims_loops_of<3>(dims), *places,
                    (S *)sums, (const T *)src, bad);
 }
 
-extern "C" int lm_index_scatter_add(void *stream, int dtype, const lm_dims *dims, const lm_places *places, void *sums,
-                                    const void *src, lm_bad bad) {
+extern "C" int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_places *places,
+                                void *sums, const void *src, lm_bad bad) {
   return lm_for_dtype(dtype,
-                      [=](auto t) { return lm_scatter_add_of<decltype(t)>(stream, dims, places, sums, src, bad); });
+                      [=](auto t) { return lm_scatter_of<decltype(t)>(stream, how, dims, places, sums, src, bad); });
+}
+
+template <class U, bool WIDE>
+LM_KERNEL void lm_write_units(int64_t n, lm_dims_loops<3> dims, lm_places places, U *x, const U *src, lm_bad bad) {
+  int64_t u = lm_thread(), offset[3] = {0, 0, 0};
+  if (u >= n) return;
+  lm_dims_offset<WIDE>(dims, u, offset);
+  if (lm_index_place(places, offset[1], places.index[0][offset[1]], bad, &offset[0])) x[offset[0]] = src[offset[2]];
+}
+
+template <class U>
+static int lm_write_of(void *stream, const lm_dims *dims, const lm_places *places, void *x, const void *src,
+                       lm_bad bad) {
+  int64_t n = lm_dims_count(dims);
+  return lm_launch(n < LM_NARROW ? lm_write_units<U, false> : lm_write_units<U, true>, lm_blocks(n, THREADS, INT32_MAX),
+                   THREADS, 0, stream, n, lm_dims_loops_of<3>(dims), *places, (U *)x, (const U *)src, bad);
+}
+
+extern "C" int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_places *places, void *x,
+                              const void *src, lm_bad bad) {
+  return lm_for_width(width, [=](auto u) { return lm_write_of<decltype(u)>(stream, dims, places, x, src, bad); });
+}
+
+template <class U>
+LM_KERNEL void lm_triangle_units(int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper, const U *x,
+                                 U *out) {
+  int64_t u = lm_thread();
+  if (u >= n) return;
+  int64_t line = u / columns, right = u - line * columns - line % rows; /* of the main diagonal */
+  bool kept = upper ? right >= diagonal : right <= diagonal;
+  out[u] = kept ? x[u] : U{};
+}
+
+template <class U>
+static int lm_triangle_of(void *stream, int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper,
+                          const void *x, void *out) {
+  return lm_launch(lm_triangle_units<U>, lm_blocks(n, THREADS, INT32_MAX), THREADS, 0, stream, n, rows, columns,
+                   diagonal, upper, (const U *)x, (U *)out);
+}
+
+extern "C" int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t columns, int64_t diagonal,
+                                 bool upper, const void *x, void *out) {
+  return lm_for_width(
+      width, [=](auto u) { return lm_triangle_of<decltype(u)>(stream, n, rows, columns, diagonal, upper, x, out); });
 }
 
 /* ---- entries in the order of their destinations */

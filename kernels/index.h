@@ -30,10 +30,22 @@ typedef struct lm_places {
 int lm_index_pick(void *stream, int unit, const lm_dims *dims, const lm_places *places, const void *x, void *out,
                   lm_bad bad);
 
-/* sums[side 0 + entry] += src[side 2], for one index at side 1; in any order, by atomics. sums: int32 for an src of
- * bool, uint8 and int32, float32 for halves, else src's own. */
-int lm_index_scatter_add(void *stream, int dtype, const lm_dims *dims, const lm_places *places, void *sums,
-                         const void *src, lm_bad bad);
+/* What becomes of an element and the one that comes to it. */
+enum { LM_INTO_SUM, LM_INTO_PROD, LM_INTO_MAX = 3, LM_INTO_MIN, LM_INTO_REPLACE };
+
+/* sums[side 0 + entry] += src[side 2], or `how` else, for one index at side 1; in any order, by atomics. sums: int32
+ * for an src of bool, uint8 and int32, float32 for halves, else src's own. */
+int lm_index_scatter(void *stream, int dtype, int how, const lm_dims *dims, const lm_places *places, void *sums,
+                     const void *src, lm_bad bad);
+
+/* x[side 0 + entry] = src[side 2]; of equal places one. Elements have `width` bytes. */
+int lm_index_write(void *stream, int width, const lm_dims *dims, const lm_places *places, void *x, const void *src,
+                   lm_bad bad);
+
+/* out = x where column - row <= diagonal (upper: >=), else 0, of n elements of `width` bytes in matrices; x may be out.
+ */
+int lm_index_triangle(void *stream, int width, int64_t n, int64_t rows, int64_t columns, int64_t diagonal, bool upper,
+                      const void *x, void *out);
 
 /* Entry i's key, and its place i. Keys are 4 or 8 bytes; `none` for an index that is bad or is `skipped`. */
 int lm_index_keys(void *stream, const lm_places *places, int64_t n, int64_t skipped, uint64_t none, int key_bytes,

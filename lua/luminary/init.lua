@@ -97,6 +97,11 @@ for _, name in ipairs {"split", "chunk", "unbind", "repeat_tensor", "equal", "al
   lm[name] = methods[name]
 end
 
+for _, family in ipairs {"placing", "rearranging"} do
+  for name, f in pairs(require("luminary.tensor." .. family)) do
+    if name:sub(-1) ~= "_" then lm[name] = f end
+  end
+end
 for _, name in ipairs {"einsum", "tensordot", "inner", "kron", "cdist", "pdist", "chain_matmul"} do
   lm[name] = require("luminary.tensor.products")[name]
 end

@@ -23,6 +23,12 @@ end
 local function room(name) local ok, value = pcall(function() return lm[name] end) return ok and value or {} end
 local function member(t, name) local ok, value = pcall(function() return t[name] end) return ok and value or nil end
 local probe = lm.zeros(1)
+local from_1
+function from_1(v)
+  if type(v) == "number" then return v < 0 and v or v + 1 end
+  for i, n in ipairs(v or {}) do v[i] = from_1(n) end
+  return v
+end
 -- Those whose samples have their arguments in another order, or indices as PyTorch's users write them, and properties.
 local by_hand = {
   searchsorted = function(sequence, x, given)
@@ -41,6 +47,19 @@ local by_hand = {
   ["nn.functional.embedding"] = function(weight, index, ...) return F.embedding(index, weight, ...) end,
   dist = probe.dist, -- lm.dist is a module
   einsum = function(tensors, equation) return lm.einsum(equation, tensors) end,
+  -- These are written with PyTorch's numbers, or with other arguments for dims.
+  roll = function(x, shifts, dims) return lm.roll(x, shifts, from_1(dims)) end,
+  unfold = function(x, dim, ...) return x:unfold(from_1(dim), ...) end,
+  tile = function(x, counts)
+    for i, n in ipairs(counts) do counts[i] = n - 1 end
+    return lm.tile(x, counts)
+  end,
+  tensor_split = function(x, parts, ...)
+    return x:tensor_split(lm.is_tensor(parts) and parts.ndim == 1 and from_1(parts:totable()) or parts, ...)
+  end,
+  slice_scatter = function(x, src, dim, start, stop, step)
+    return lm.slice_scatter(x, src, dim, start + 1, math.min(stop, x:size(dim)), step)
+  end,
   T = function(x) return x.T end,
   mT = function(x) return x.mT end,
 }

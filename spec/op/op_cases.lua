@@ -374,18 +374,9 @@ op("pad", "x pad mode value", "F.pad(x, pad, mode, value if mode == 'constant' e
 op("gather", "x dim index", "torch.gather(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3) },
   { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4) }, { x = t { 3, 4 }, dim = 2, index = i({ 0, 4 }, 4) },
   bad = { { t { 3, 4 }, 1, v { 0, 1 }, message = "gather" }, { t { 3, 4 }, 1, i({ 1, 1, 1 }, 2), message = "gather.*index" } } })
-op("scatter_add", "x dim index src", "torch.scatter_add(x, dim, index, src)", {
-  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } }, { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4), src = t { 3, 6 } },
-  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add.*src" } } })
-op("scatter_add_", "x dim index src", "x.clone().scatter_add_(dim, index, src)", { grad = false,
-  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } },
-  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add_.*src" } } })
 op("index_select", "x dim index", "torch.index_select(x, dim, index)", { { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3) },
   { x = t { 2, 3, 4 }, dim = -1, index = i({ 2 }, 4) }, { x = t { 3, 4 }, dim = 1, index = i({ 0 }, 3) },
   bad = { { t { 3, 4 }, 1, n({ 2 }, 7, 8), message = "index_select.*7.*3" } } })
-op("index_add", "x dim index src", "torch.index_add(x, dim, index, src)", {
-  { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3), src = t { 5, 4 } }, { x = t { 2, 3, 4 }, dim = 3, index = i({ 2 }, 4), src = t { 2, 3, 2 } },
-  bad = { { t { 3, 4 }, 1, i({ 5 }, 3), t { 4, 4 }, message = "index_add.*src" } } })
 op("index_get", "x indices", "x[tuple(slice(None) if q is None else q for q in indices)]", {
   { x = t { 4, 5 }, indices = { i({ 3 }, 4) } }, { x = t { 4, 5 }, indices = { i({ 3 }, 4), i({ 3 }, 5) } },
   { x = t { 4, 5, 6 }, indices = { i({ 2, 1 }, 4), i({ 3 }, 5) } }, { x = t { 4, 5 }, indices = { i({ 0 }, 4) } },
@@ -479,6 +470,83 @@ op("searchsorted", "sorted_sequence x", "torch.searchsorted(sorted_sequence, tor
 op("bucketize", "x boundaries", "torch.bucketize(x, boundaries, right=right, out_int32=out_int32)", { grad = false, index_out = { 1 }, dtypes = false,
   defaults = { right = false, out_int32 = false }, { x = t { 2, 3 }, boundaries = steps }, { x = v { 0, 5, 6 }, boundaries = steps, right = true },
   { x = v { 0, 5, 6 }, boundaries = steps, out_int32 = true }, bad = { { t { 3 }, t { 2, 2 }, message = "bucketize: boundaries.*%[2, 2%]" } } })
+
+-- ---- scattering; entries in another order, triangles, strided views
+op("scatter_add", "x dim index src", "torch.scatter_add(x, dim, index, src)", {
+  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } }, { x = t { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4), src = t { 3, 6 } },
+  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add.*src" } } })
+op("scatter_add_", "x dim index src", "x.clone().scatter_add_(dim, index, src)", { grad = false,
+  { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 } },
+  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = "scatter_add_.*src" } } })
+local sdefaults = { reduce = "replace", include_self = true, alpha = 1 }
+local no_grad = { scatter_ = false, tril_ = false, triu_ = false }
+for _, name in ipairs { "scatter", "scatter_" } do
+  op(name, "x dim index src", "torch.scatter(x, dim, index, src) if reduce == 'replace' else torch.scatter(x, dim, index, src, reduce=reduce)", { defaults = sdefaults, grad = no_grad[name],
+    { x = t { 5, 4 }, dim = 1, index = i({ 1, 4 }, 5), src = t { 2, 4 } }, { x = t { 3, 4 }, dim = 2, index = i({ 3, 1 }, 4), src = t { 3, 2 } },
+    { x = t { 3, 4 }, dim = -1, index = i({ 2, 3 }, 4), src = 1.5 }, { x = t { 3, 4 }, dim = 1, index = i({ 0, 4 }, 3), src = t { 2, 4 } },
+    { x = t { 3, 4 }, dim = 1, index = i({ 2, 4 }, 3), src = t { 2, 4 }, reduce = "add" }, { x = t { 3, 4 }, dim = 2, index = i({ 3, 4 }, 4), src = t { 3, 4 }, reduce = "multiply" },
+    { x = t {}, dim = 1, index = i({}, 1), src = t {} }, { x = n({ 3, 4 }, -5, 5), dim = 1, index = i({ 1, 4 }, 3), src = n({ 1, 4 }, -5, 5) },
+    bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, message = name .. ".*src" }, { t { 3, 4 }, 1, n({ 2, 4 }, 9, 10), 1, message = "scatter.*9.*3" },
+      { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 2, 4 }, { reduce = "sum" }, message = name .. ": reduce.*multiply" }, { t { 3, 4 }, 3, i({ 2, 4 }, 3), 1, message = name .. ".*dim 3" },
+      { t { 3, 4 }, 1, t { 2, 4 }, 1, message = name .. ": index.*int64" } } })
+end
+local folds = {}
+for _, reduce in ipairs { "sum", "prod", "mean", "amax", "amin" } do
+  for _, include_self in ipairs { true, false } do
+    folds[#folds + 1] = { x = sep { 3, 4 }, dim = 1, index = i({ 5, 4 }, 3), src = sep { 5, 4 }, reduce = reduce, include_self = include_self }
+  end
+end
+folds[#folds + 1] = { x = t { 2, 3, 4 }, dim = -1, index = i({ 2, 2, 6 }, 4), src = t { 2, 3, 6 }, reduce = "amax" }
+folds[#folds + 1] = { x = v { 1, 2, 0, nan }, dim = 1, index = i({ 9 }, 4), src = v { 0, 3, nan, 0, 1, 5, 2, 0, -1 }, reduce = "amin" }
+folds[#folds + 1] = { x = v { 1, 2, 0, 4 }, dim = 1, index = i({ 9 }, 4), src = v { 0, 3, 2, 0, 0, 1, 2, 5, 0.5 }, reduce = "prod" }
+folds[#folds + 1] = { x = n({ 3, 4 }, -5, 5), dim = 1, index = i({ 5, 4 }, 3), src = n({ 5, 4 }, -5, 5), reduce = "mean" }
+folds[#folds + 1] = { x = t { 3, 4 }, dim = 1, index = i({ 0, 4 }, 3), src = t { 2, 4 }, reduce = "prod" }
+folds.defaults, folds.bad = sdefaults, { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 2, 4 }, "max", message = "scatter_reduce: reduce.*amax" },
+  { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 1, 4 }, "amax", message = "scatter_reduce.*src" }, { t { 3, 4 }, 1, n({ 2, 4 }, 9, 10), t { 2, 4 }, "amax", message = "scatter.*9.*3" } }
+op("scatter_reduce", "x dim index src reduce", "torch.scatter_reduce(x, dim, index, src, reduce, include_self=include_self)", folds)
+op("scatter_fold", "x dim index src how include_self", "torch.scatter_reduce(x, dim, index, src, how, include_self=include_self)", { defaults = sdefaults,
+  { x = t { 3, 4 }, dim = 1, index = i({ 5, 4 }, 3), src = t { 5, 4 }, how = "prod" }, { x = sep { 3, 4 }, dim = 2, index = i({ 3, 6 }, 4), src = sep { 3, 6 }, how = "amin", include_self = false },
+  { x = t { 3, 4 }, dim = 1, index = i({ 5, 4 }, 3), src = t { 5, 4 }, how = "sum" },
+  bad = { { t { 3, 4 }, 1, i({ 2, 4 }, 3), t { 2, 4 }, "mean", message = "scatter_fold: a mean" } } })
+op("index_add", "x dim index src", "torch.index_add(x, dim, index, src, alpha=alpha)", { defaults = sdefaults,
+  { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3), src = t { 5, 4 } }, { x = t { 2, 3, 4 }, dim = 3, index = i({ 2 }, 4), src = t { 2, 3, 2 } },
+  { x = t { 3, 4 }, dim = 2, index = i({ 5 }, 4), src = t { 3, 5 }, alpha = -2 }, { x = t { 4 }, dim = 1, index = i({ 9 }, 4), src = t { 9 } },
+  bad = { { t { 3, 4 }, 1, i({ 5 }, 3), t { 4, 4 }, message = "index_add.*src" } } })
+op("index_add_", "x dim index src", "x.clone().index_add_(dim, index, src, alpha=alpha)", { defaults = sdefaults, grad = false,
+  { x = t { 3, 4 }, dim = 1, index = i({ 5 }, 3), src = t { 5, 4 } }, { x = t { 3, 4 }, dim = 2, index = i({ 2 }, 4), src = t { 3, 2 }, alpha = 3 },
+  bad = { { t { 3, 4 }, 1, i({ 5 }, 3), t { 4, 4 }, message = "index_add_.*src" }, { t { 3, 4 }, 1, n({ 2 }, 7, 8), t { 2, 4 }, message = "index_add.*7.*3" } } })
+op("flip", "x dims", "torch.flip(x, dims)", { { x = t { 3, 4 }, dims = { 1 } }, { x = t { 2, 3, 40 }, dims = { 3 } }, { x = t { 2, 3, 4 }, dims = { 1, -1 } },
+  { x = t { 2, 3, 4, 5 }, dims = { 2, 3, 4 } },
+  { x = t {}, dims = {} }, { x = t { 2, 0 }, dims = { 2 } }, { x = b { 5, 6 }, dims = { 2 } },
+  bad = { { t { 2, 3 }, { 3 }, message = "flip: dim 3.*2 dims" }, { t { 2, 3 }, { 1, 1 }, message = "flip: dim 1.*twice" } } })
+op("roll", "x shifts dims", "torch.roll(x, shifts, dims)", { defaults = { dims = { py = "None" } }, { x = t { 3, 4 }, shifts = 1, dims = { 1 } },
+  { x = t { 3, 4 }, shifts = { 1, -2 }, dims = { 1, 2 } },
+  { x = t { 3, 4 }, shifts = 5 }, { x = t { 2, 3, 4 }, shifts = { 1, 7, 1 }, dims = { 3, -1, 1 } }, { x = t { 0, 3 }, shifts = 2, dims = { 2 } }, { x = t {}, shifts = 2 },
+  bad = { { t { 2, 3 }, { 1, 2 }, { 1 }, message = "roll: 2 shifts for 1 dim" }, { t { 2, 3 }, 1, { 3 }, message = "roll: dim 3" }, { t { 2, 3 }, { 1, 2 }, message = "roll: 2 shifts" } } })
+for _, name in ipairs { "tril", "triu" } do
+  for _, ending in ipairs { "", "_" } do
+    op(name .. ending, "x diagonal", ending == "" and "torch." .. name .. "(x, diagonal)" or "x.clone()." .. name .. "_(diagonal)", { defaults = { diagonal = 0 }, grad = no_grad[name .. ending],
+      { x = t { 3, 4 } }, { x = t { 2, 4, 3 }, diagonal = 1 }, { x = t { 4, 4 }, diagonal = -2 }, { x = t { 3, 4 }, diagonal = 9 }, { x = t { 3, 4 }, diagonal = -9 },
+      { x = t { 0, 3 } }, { x = b { 3, 3 } }, bad = { { t { 3 }, message = name .. ".*%[3%].*matri" }, { t { 3, 3 }, 0.5, message = name .. ending .. ": diagonal" } } })
+  end
+end
+op("triangle", "x diagonal upper", "(torch.triu if upper else torch.tril)(x, diagonal)", { defaults = { upper = false }, { x = t { 3, 4 }, diagonal = 1 },
+  { x = t { 3, 4 }, diagonal = 1, upper = true },
+  bad = { { t { 3 }, 1, message = "tri.*%[3%]" } } })
+op("diagonal", "x offset dim1 dim2", "torch.diagonal(x, offset, dim1, dim2)", { defaults = { offset = 0, dim1 = 1, dim2 = 2 }, { x = t { 3, 4 } },
+  { x = t { 3, 4 }, offset = 2 }, { x = t { 3, 4 }, offset = -1 },
+  { x = t { 2, 3, 4 }, dim1 = 3, dim2 = -3, offset = 1 }, { x = t { 3, 4 }, offset = 9 }, { x = t { 0, 3 } },
+  bad = { { t { 3 }, message = "diagonal: x is %[3%]" }, { t { 3, 3 }, 0, 1, -2, message = "diagonal: dim1 and dim2 are both dim 1" }, { t { 3, 3 }, 0, 1, 3, message = "diagonal: dim 3" } } })
+op("unfold", "x dim size step", "x.unfold(dim, size, step)", { { x = t { 7 }, dim = 1, size = 3, step = 2 }, { x = t { 3, 8 }, dim = 2, size = 4, step = 1 },
+  { x = t { 6, 3 }, dim = 1, size = 2, step = 3 },
+  { x = t { 3, 4 }, dim = -1, size = 4, step = 1 }, { x = t {}, dim = 1, size = 1, step = 1 },
+  bad = { { t { 3 }, 1, 4, 1, message = "unfold: windows of 4.*dim 1 of %[3%]" }, { t { 3 }, 1, 2, 0, message = "unfold: a step of 0" }, { t { 3 }, 2, 2, 1, message = "unfold: dim 2" } } })
+op("as_strided", "x size stride storage_offset", "torch.as_strided(x, size, stride, storage_offset)", { defaults = { storage_offset = { py = "None" } }, strided = false,
+  { x = t { 12 }, size = { 3, 4 }, stride = { 4, 1 } }, { x = t { 3, 4 }, size = { 2, 3, 2 }, stride = { 1, 2, 3 }, storage_offset = 1 },
+  { x = t { 5 }, size = { 2, 5 }, stride = { 0, 1 } }, { x = t { 5 }, size = {}, stride = {} },
+  bad = { { t { 5 }, { 2, 3 }, { 3, 1 }, message = "as_strided.*outside a storage" }, { t { 5 }, { 2 }, { 1, 1 }, message = "as_strided: 1 sizes and 2 strides" },
+  { t { 5 }, { 2 }, { -1 }, message = "as_strided.*negative" },
+    { t { 5 }, { 2 }, { 1 }, { storage_offset = -1 }, message = "as_strided: storage_offset is %-1" }, { t { 5 }, { -2 }, { 1 }, message = "as_strided" } } })
 
 -- ---- convolution and pooling
 local cdefaults = { bias = { py = "None" }, stride = 1, padding = 0, dilation = 1, groups = 1 }

@@ -145,6 +145,13 @@ lm_tensor *lm_f_pooled_places(lm_expr *e, lm_tensor *g, lm_tensor *places) {
   return lm_e_reshape(e, values, size_of(places));
 }
 
+lm_tensor *lm_f_cut_to(lm_expr *e, lm_tensor *t, lm_ints size) {
+  for (int d = 0; t && t->ndim == size.n && d < size.n; d++) {
+    if (size.v[d] < t->size[d]) t = lm_e_narrow(e, t, d, 1, size.v[d]);
+  }
+  return t;
+}
+
 lm_tensor *lm_f_unpermuted(lm_expr *e, lm_tensor *g, lm_ints dims) {
   if (!g) return NULL;
   lm_ints back = {.n = g->ndim};
@@ -265,6 +272,12 @@ lm_ints lm_f_size_of(lm_expr *e, const lm_tensor *t) {
   lm_ints s = {.n = t ? t->ndim : 0};
   if (t) memcpy(s.v, t->size, sizeof s.v);
   return s;
+}
+
+lm_ints lm_f_negated(lm_expr *e, lm_ints v) {
+  (void)e;
+  for (int i = 0; i < v.n; i++) v.v[i] = -v.v[i];
+  return v;
 }
 
 int64_t lm_f_length_of(lm_expr *e, lm_ints v) {

@@ -35,6 +35,8 @@ lm_tensor *lm_f_cat_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, const lm_
 lm_tensor *lm_f_scattered_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, lm_tensor *index, lm_ints size);
 /* g [..., H, W] read at places [..., h, w], which count through H * W. */
 lm_tensor *lm_f_pooled_places(struct lm_expr *e, lm_tensor *g, lm_tensor *places);
+/* The first `size` entries of each dim of t, where t has as many dims; else t. */
+lm_tensor *lm_f_cut_to(struct lm_expr *e, lm_tensor *t, lm_ints size);
 lm_tensor *lm_f_unpermuted(struct lm_expr *e, lm_tensor *g, lm_ints dims);
 lm_tensor *lm_f_select_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, int64_t index, lm_ints size);
 lm_tensor *lm_f_slice_grad(struct lm_expr *e, lm_tensor *g, int64_t dim, int64_t first, int64_t step, lm_ints size);
@@ -104,6 +106,7 @@ int64_t lm_f_ndim_of(struct lm_expr *e, const lm_tensor *t);
 int64_t lm_f_numel_of(struct lm_expr *e, const lm_tensor *t);
 bool lm_f_same_size(struct lm_expr *e, const lm_tensor *a, const lm_tensor *b);
 lm_ints lm_f_size_of(struct lm_expr *e, const lm_tensor *t);
+lm_ints lm_f_negated(struct lm_expr *e, lm_ints v);
 int64_t lm_f_length_of(struct lm_expr *e, lm_ints v);
 const char *lm_f_text_of(struct lm_expr *e, lm_ints v);
 /* Whether the last of v's entries are those of `last`. */

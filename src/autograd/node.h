@@ -175,6 +175,9 @@ static inline lm_status lm_history(lm_tensor *t, lm_edge *out) {
 
 /* view_and_inplace.c. Remember that v is a view of x. */
 lm_status lm_view_track(lm_tensor *v, lm_tensor *x, lm_grad *spare);
+/* The view of x at `memory`, a place within x as it lies; recorded as one at `place`, the same within x as its gradient
+ * lies. LM_E_ARG if it reaches outside x's storage. */
+lm_status lm_view_at(lm_tensor *x, const lm_view_place *memory, const lm_view_place *place, lm_tensor **out);
 void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_place *out);
 /* A node that reads `place` out of what `base` leads to; meta: the view's. */
 lm_status lm_extract_node(lm_edge base, const lm_view_place *place, const lm_meta *meta, lm_node **out);

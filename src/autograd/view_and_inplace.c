@@ -31,6 +31,31 @@ void lm_view_place_of(const lm_tensor *view, const lm_tensor *base, lm_view_plac
   memcpy(out->base_stride, base->stride, sizeof out->base_stride);
 }
 
+lm_status lm_view_at(lm_tensor *x, const lm_view_place *memory, const lm_view_place *place, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *v = NULL;
+  lm_node *node = NULL;
+  lm_edge history = {NULL, 0};
+  lm_meta meta;
+  TRY(lm_tensor_view(x, memory->ndim, memory->size, memory->stride, memory->offset, &v));
+  if (lm_dtype_is_float((lm_dtype)x->dtype)) {
+    if (lm_grad_enabled()) TRY(lm_history(x, &history));
+    if (history.node) {
+      lm_meta_of(v, &meta);
+      TRY(lm_extract_node(history, place, &meta, &node));
+    }
+    TRY(lm_view_track(v, x, NULL));
+    v->grad->node = node;
+    node = NULL;
+  }
+  *out = v;
+  v = NULL;
+done:
+  lm_node_release(node);
+  lm_release(v);
+  return status;
+}
+
 static lm_status refresh(lm_tensor *v, lm_grad *m) {
   lm_status status = LM_OK;
   lm_edge base;
@@ -82,14 +107,26 @@ done:
 
 /* ---- between a base's sizes and a view's */
 
-/* Elements from the base's first to its last. */
-static int64_t span_of(const lm_view_place *p) {
-  int64_t span = 1;
-  for (int d = 0; d < p->base_ndim; d++) {
-    if (p->base_size[d] == 0) return 0;
-    span += (p->base_size[d] - 1) * p->base_stride[d];
+/* The elements from the first to the last of both: a view may begin before its base, and end after it. */
+typedef struct span {
+  int64_t n, base, view; /* how many; where the base begins among them, and the view */
+} span;
+
+/* From the first element to the last; 0 of none. */
+static int64_t reach_of(int ndim, const int64_t *size, const int64_t *stride) {
+  int64_t n = 1;
+  for (int d = 0; d < ndim; d++) {
+    if (size[d] == 0) return 0;
+    n += (size[d] - 1) * stride[d];
   }
-  return span;
+  return n;
+}
+
+static span span_of(const lm_view_place *p) {
+  int64_t base = reach_of(p->base_ndim, p->base_size, p->base_stride), view = reach_of(p->ndim, p->size, p->stride);
+  int64_t offset = view == 0 ? 0 : p->offset, before = offset < 0 ? -offset : 0;
+  int64_t end = offset + view > base ? offset + view : base;
+  return (span){.n = before + end, .base = before, .view = before + offset};
 }
 
 static bool laid_out_as_base(const lm_tensor *t, const lm_view_place *p) {
@@ -100,18 +137,18 @@ static bool laid_out_as_base(const lm_tensor *t, const lm_view_place *p) {
 }
 
 static lm_status as_base(lm_tensor *flat, const lm_view_place *p, lm_tensor **out) {
-  return lm_tensor_view(flat, p->base_ndim, p->base_size, p->base_stride, 0, out);
+  return lm_tensor_view(flat, p->base_ndim, p->base_size, p->base_stride, span_of(p).base, out);
 }
 
 /* The view's elements; dims it repeats (stride 0) once if `once`. */
 static lm_status as_view(lm_tensor *flat, const lm_view_place *p, bool once, lm_tensor **out) {
   int64_t size[LM_MAX_DIMS];
   for (int d = 0; d < p->ndim; d++) size[d] = once && p->stride[d] == 0 && p->size[d] > 1 ? 1 : p->size[d];
-  return lm_tensor_view(flat, p->ndim, size, p->stride, p->offset, out);
+  return lm_tensor_view(flat, p->ndim, size, p->stride, span_of(p).view, out);
 }
 
 static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_place *p, lm_tensor **out) {
-  lm_zeros_args args = {.size = {.n = 1, .v = {span_of(p)}}, .dtype = dtype, .device = device};
+  lm_zeros_args args = {.size = {.n = 1, .v = {span_of(p).n}}, .dtype = dtype, .device = device};
   return lm_op_run(LM_OP_zeros, &args, out);
 }
 
@@ -119,7 +156,9 @@ static lm_status flat_zeros(lm_dtype dtype, lm_device device, const lm_view_plac
 static lm_status extract(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *flat = NULL, *whole = NULL;
-  if (laid_out_as_base(g, p)) {
+  span s = span_of(p);
+  bool within = s.base == 0 && s.n == reach_of(p->base_ndim, p->base_size, p->base_stride);
+  if (within && laid_out_as_base(g, p)) {
     TRY(as_view(g, p, false, out));
   } else {
     TRY(flat_zeros((lm_dtype)g->dtype, g->device, p, &flat));
@@ -133,10 +172,31 @@ done:
   return status;
 }
 
+/* flat + g at p, where the view's elements share memory: each is added where it lies. */
+static lm_status add_up(lm_tensor *flat, lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *numbers = NULL, *seen = NULL, *places = NULL, *list = NULL;
+  lm_arange_args count = {1, (double)flat->numel + 1, 1, LM_I64, flat->device};
+  lm_reshape_args line = {.size = {1, {g->numel}}};
+  TRY(lm_op_run(LM_OP_arange, &count, &numbers));
+  TRY(as_view(numbers, p, true, &seen));
+  line.x = seen;
+  TRY(lm_call(LM_OP_reshape, &line, &places));
+  line.x = g;
+  TRY(lm_call(LM_OP_reshape, &line, &list));
+  TRY(lm_op_run(LM_OP_index_add, &(lm_index_add_args){flat, 0, places, list, 1}, out));
+done:
+  lm_release(numbers);
+  lm_release(seen);
+  lm_release(places);
+  lm_release(list);
+  return status;
+}
+
 /* g [view's sizes] -> zeros [base's sizes] with g added at p. */
 static lm_status embed(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *flat = NULL, *part = NULL, *summed = NULL;
+  lm_tensor *flat = NULL, *part = NULL, *summed = NULL, *all = NULL;
   lm_sum_args sum = {.x = g, .dim = {.n = 0}, .keepdim = true, .dtype = LM_NO_DTYPE};
   for (int d = 0; d < p->ndim; d++) {
     if (p->stride[d] == 0 && p->size[d] > 1) sum.dim.v[sum.dim.n++] = d;
@@ -144,12 +204,18 @@ static lm_status embed(lm_tensor *g, const lm_view_place *p, lm_tensor **out) {
   if (sum.dim.n > 0) TRY(lm_op_run(LM_OP_sum, &sum, &summed));
   TRY(flat_zeros((lm_dtype)g->dtype, g->device, p, &flat));
   TRY(as_view(flat, p, true, &part));
-  TRY(lm_copy(summed ? summed : g, part));
-  TRY(as_base(flat, p, out));
+  if (lm_overlaps_itself(part)) {
+    TRY(add_up(flat, summed ? summed : g, p, &all));
+    TRY(as_base(all, p, out));
+  } else {
+    TRY(lm_copy(summed ? summed : g, part));
+    TRY(as_base(flat, p, out));
+  }
 done:
   lm_release(summed);
   lm_release(part);
   lm_release(flat);
+  lm_release(all);
   return status;
 }
 

@@ -102,6 +102,10 @@ lm_status lm_read_int(lua_State *L, const lm_lua *s, int i, const char *fn, cons
     return LM_OK;
   }
   if (lm_to_int64(L, s, i, out)) return LM_OK;
+  const lm_tensor_handle *b = lm_to_tensor_handle(L, s, i);
+  if (b && b->t && b->t->ndim == 0 && (b->t->dtype == LM_I64 || b->t->dtype == LM_I32)) {
+    return lm_tensor_item_i64(b->t, out);
+  }
   return expected(L, s, i, fn, arg, "an integer");
 }
 

@@ -29,7 +29,7 @@ static lm_status check_same_dtype(lm_op_id op, const lm_tensor *x, const lm_tens
                  lm_dtype_name((lm_dtype)x->dtype));
 }
 
-/* ---- gather and scatter_add: an index for every element */
+/* ---- gather, scatter and its kin: an index for every element */
 
 /* index has t's ndim and is no larger than t, in dim (if not negative) any size. */
 static lm_status check_covers(lm_op_id op, const char *name, const lm_tensor *t, const lm_tensor *index, int dim) {
@@ -67,54 +67,116 @@ done:
   return status;
 }
 
-/* x += src at index, in x's memory. */
-static lm_status scatter_into(lm_op_id op, lm_tensor *target, int64_t asked, lm_tensor *given, lm_tensor *added) {
+/* What is written, apart from the target's memory: a number or a 0-d tensor for all of index. */
+static lm_status source_of(const lm_tensor *target, const lm_tensor *index, lm_tensor *given, lm_tensor **out) {
   lm_status status = LM_OK;
-  lm_tensor *x = NULL, *index = NULL, *apart = NULL, *src = NULL;
+  lm_tensor *own = NULL;
+  if (given->ndim == 0 && index->ndim > 0) {
+    lm_expand_args wide = {.size = {.n = index->ndim}};
+    memcpy(wide.size.v, index->size, sizeof index->size);
+    TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = (lm_dtype)target->dtype, .device = target->device},
+                      &own));
+    wide.x = own;
+    TRY(lm_op_expand(&wide, out));
+  } else {
+    if (given->number || given->storage == target->storage) {
+      TRY(lm_op_to_copy(&(lm_to_copy_args){.x = given, .dtype = (lm_dtype)target->dtype, .device = target->device},
+                        &own));
+    }
+    TRY(with_dim(own ? own : given, out));
+  }
+done:
+  lm_release(own);
+  return status;
+}
+
+typedef struct scattering {
+  lm_op_id op; /* that the caller asked for */
+  int64_t dim;
+  lm_tensor *index, *src;
+  int how;
+  bool without_self; /* what was there before does not count */
+} scattering;
+
+static lm_status fold(lm_tensor *x, int64_t dim, lm_tensor *index, lm_tensor *src, int how) {
+  lm_scatter_fold_args args = {.x = x, .dim = dim, .index = index, .src = src, .how = how};
+  return lm_dispatch(LM_OP_scatter_fold, x->device, &args, &x);
+}
+
+/* Into the target's memory. */
+static lm_status scatter_into(const scattering *s, lm_tensor *target) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *index = NULL, *src = NULL, *one = NULL, *ones = NULL;
   int dim;
-  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){target, given, added}));
-  TRY(check_same_dtype(op, target, added));
-  TRY(lm_dim(lm_ops[op].name, asked, target->ndim, &dim));
+  TRY(lm_check_same_device(s->op, 3, (lm_tensor *[]){target, s->index, s->src}));
+  if (s->src->ndim > 0) TRY(check_same_dtype(s->op, target, s->src));
+  TRY(lm_dim(lm_ops[s->op].name, s->dim, target->ndim, &dim));
   TRY(with_dim(target, &x));
-  TRY(int64_with_dim(op, given, &index));
-  if (added->storage == target->storage) TRY(lm_op_clone(&(lm_clone_args){.x = added}, &apart));
-  TRY(with_dim(apart ? apart : added, &src));
+  TRY(int64_with_dim(s->op, s->index, &index));
   if (index->storage == target->storage) {
     lm_tensor *fresh = NULL;
     TRY(lm_op_clone(&(lm_clone_args){.x = index}, &fresh));
     lm_release(index);
     index = fresh;
   }
-  TRY(check_covers(op, "x", x, index, dim));
-  TRY(check_covers(op, "src", src, index, -1));
-  if (index->numel > 0) {
-    lm_scatter_add__args args = {.x = x, .dim = dim, .index = index, .src = src};
-    TRY(lm_dispatch(LM_OP_scatter_add_, x->device, &args, &x));
+  TRY(source_of(target, index, s->src, &src));
+  TRY(check_covers(s->op, "x", x, index, dim));
+  TRY(check_covers(s->op, "src", src, index, -1));
+  if (index->numel == 0) goto done;
+  if (s->without_self && s->how == LM_FOLD_PROD) {
+    TRY(lm_tensor_number(1, &one));
+    TRY(source_of(target, index, one, &ones));
+    status = fold(x, dim, index, ones, LM_FOLD_REPLACE);
+  } else if (s->without_self) { /* one of those that are to be compared */
+    status = fold(x, dim, index, src, LM_FOLD_REPLACE);
   }
+  if (status == LM_OK) status = fold(x, dim, index, src, s->how);
 done:
   lm_release(x);
   lm_release(index);
-  lm_release(apart);
   lm_release(src);
+  lm_release(one);
+  lm_release(ones);
   return status;
 }
 
-lm_status lm_op_scatter_add_(const lm_scatter_add__args *a, lm_tensor **out) {
-  lm_status status = scatter_into(LM_OP_scatter_add_, a->x, a->dim, a->index, a->src);
-  if (status == LM_OK) *out = lm_retain(a->x);
+static lm_status scatter_here(scattering s, lm_tensor *x, lm_tensor **out) {
+  lm_status status = scatter_into(&s, x);
+  if (status == LM_OK) *out = lm_retain(x);
   return status;
 }
 
-lm_status lm_op_scatter_add(const lm_scatter_add_args *a, lm_tensor **out) {
+static lm_status scattered(scattering s, lm_tensor *x, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *result = NULL;
-  TRY(lm_op_clone(&(lm_clone_args){.x = a->x}, &result));
-  TRY(scatter_into(LM_OP_scatter_add, result, a->dim, a->index, a->src));
+  TRY(lm_op_clone(&(lm_clone_args){.x = x}, &result));
+  TRY(scatter_into(&s, result));
   *out = result;
   result = NULL;
 done:
   lm_release(result);
   return status;
+}
+
+lm_status lm_op_scatter_add_(const lm_scatter_add__args *a, lm_tensor **out) {
+  return scatter_here((scattering){LM_OP_scatter_add_, a->dim, a->index, a->src, LM_FOLD_SUM, false}, a->x, out);
+}
+
+lm_status lm_op_scatter_add(const lm_scatter_add_args *a, lm_tensor **out) {
+  return scattered((scattering){LM_OP_scatter_add, a->dim, a->index, a->src, LM_FOLD_SUM, false}, a->x, out);
+}
+
+lm_status lm_op_scatter_(const lm_scatter__args *a, lm_tensor **out) {
+  return scatter_here((scattering){LM_OP_scatter_, a->dim, a->index, a->src, LM_FOLD_REPLACE, false}, a->x, out);
+}
+
+lm_status lm_op_scatter(const lm_scatter_args *a, lm_tensor **out) {
+  return scattered((scattering){LM_OP_scatter, a->dim, a->index, a->src, LM_FOLD_REPLACE, false}, a->x, out);
+}
+
+lm_status lm_op_scatter_fold(const lm_scatter_fold_args *a, lm_tensor **out) {
+  if (a->how == LM_FOLD_MEAN) return lm_fail(LM_E_ARG, "scatter_fold: a mean is for scatter_reduce");
+  return scattered((scattering){LM_OP_scatter_fold, a->dim, a->index, a->src, a->how, !a->include_self}, a->x, out);
 }
 
 /* ---- whole entries of a dim, named by a 1-d index */
@@ -150,32 +212,42 @@ done:
   return status;
 }
 
-lm_status lm_op_index_add(const lm_index_add_args *a, lm_tensor **out) {
+/* target's entries plus src's, in the target's own memory where that is in order, else in a new tensor. */
+static lm_status added_entries(lm_op_id op, lm_tensor *target, int64_t asked, lm_tensor *entries, lm_tensor *added,
+                               bool here, lm_tensor **out) {
   lm_status status = LM_OK;
   lm_tensor *x = NULL, *index = NULL, *given = NULL, *src = NULL, *result = NULL;
   int dim;
-  TRY(lm_check_same_device(LM_OP_index_add, 3, (lm_tensor *[]){a->x, a->index, a->src}));
-  TRY(check_same_dtype(LM_OP_index_add, a->x, a->src));
-  TRY(lm_dim("index_add", a->dim, a->x->ndim, &dim));
-  TRY(entry_index(LM_OP_index_add, a->index, &index));
-  TRY(with_dim(a->x, &x));
-  TRY(with_dim(a->src, &given));
+  TRY(lm_check_same_device(op, 3, (lm_tensor *[]){target, entries, added}));
+  TRY(check_same_dtype(op, target, added));
+  TRY(lm_dim(lm_ops[op].name, asked, target->ndim, &dim));
+  TRY(entry_index(op, entries, &index));
+  TRY(with_dim(target, &x));
+  TRY(with_dim(added, &given));
   bool fits = given->ndim == x->ndim;
   for (int d = 0; fits && d < x->ndim; d++) fits = given->size[d] == (d == dim ? index->numel : x->size[d]);
   if (!fits) {
-    status = lm_fail(LM_E_SHAPE, "index_add: src is %s; it needs x's sizes, %s, but for %lld indices in dim %d",
-                     lm_shape_of(a->src), lm_shape_of(a->x), (long long)a->index->numel, dim + 1);
+    status = lm_fail(LM_E_SHAPE, "%s: src is %s; it needs x's sizes, %s, but for %lld indices in dim %d",
+                     lm_ops[op].name, lm_shape_of(added), lm_shape_of(target), (long long)index->numel, dim + 1);
     goto done;
   }
+  if (here && lm_is_contiguous(x) && given->storage != x->storage && index->storage != x->storage) {
+    result = lm_retain(x);
+  } else {
+    TRY(lm_op_clone(&(lm_clone_args){.x = x, .memory_format = LM_CONTIGUOUS}, &result));
+  }
   TRY(lm_laid_out(given, LM_CONTIGUOUS, &src));
-  TRY(lm_op_clone(&(lm_clone_args){.x = x, .memory_format = LM_CONTIGUOUS}, &result));
   if (src->numel > 0) {
     lm_index_add_args args = {.x = x, .dim = dim, .index = index, .src = src};
     TRY(lm_dispatch(LM_OP_index_add, x->device, &args, &result));
   }
-  result->ndim = a->x->ndim;
-  *out = result;
-  result = NULL;
+  if (here && result != x) TRY(lm_copy(result, x));
+  if (here) {
+    *out = lm_retain(target);
+  } else {
+    result->ndim = target->ndim;
+    *out = lm_retain(result);
+  }
 done:
   lm_release(x);
   lm_release(index);
@@ -183,4 +255,12 @@ done:
   lm_release(src);
   lm_release(result);
   return status;
+}
+
+lm_status lm_op_index_add(const lm_index_add_args *a, lm_tensor **out) {
+  return added_entries(LM_OP_index_add, a->x, a->dim, a->index, a->src, false, out);
+}
+
+lm_status lm_op_index_add_(const lm_index_add__args *a, lm_tensor **out) {
+  return added_entries(LM_OP_index_add_, a->x, a->dim, a->index, a->src, true, out);
 }

@@ -54,9 +54,21 @@ bool lm_is_dense(const lm_tensor *t) {
 }
 
 bool lm_overlaps_itself(const lm_tensor *t) {
+  int64_t reach = 0, size[LM_MAX_DIMS], stride[LM_MAX_DIMS]; /* of the dims so far, by growing stride */
+  int n = 0;
   if (t->numel == 0) return false;
-  for (int d = 0; d < t->ndim; d++)
-    if (t->stride[d] == 0 && t->size[d] > 1) return true;
+  for (int d = t->ndim - 1; d >= 0; d--) {
+    int at = n;
+    if (t->size[d] == 1) continue;
+    for (; at > 0 && stride[at - 1] > t->stride[d]; at--) stride[at] = stride[at - 1], size[at] = size[at - 1];
+    stride[at] = t->stride[d];
+    size[at] = t->size[d];
+    n++;
+  }
+  for (int i = 0; i < n; i++) {
+    if (stride[i] <= reach) return true;
+    reach += (size[i] - 1) * stride[i];
+  }
   return false;
 }
 

@@ -22,22 +22,22 @@ other.tensors = with(pairs_of([[
   cmul=mul cdiv=div cadd=add csub=sub cpow=pow cmax=maximum cmin=minimum nElement=numel
   nelement=numel nDimension=dim ndimension=dim numpy=totable
   split_with_sizes=split resize=reshape maskedFill=masked_fill_ repeatTensor=repeat_tensor repeat=repeat_tensor
-  tile=repeat_tensor type=to]],
+  type=to]],
   [[
-  cumsum cumprod sort argsort tril triu diag diagonal inv unique
-  unfold flip roll prod scatter scatter_ median mode kthvalue addcmul addcdiv lerp sinh
+  cumsum cumprod sort argsort inv unique
+  prod median mode kthvalue addcmul addcdiv lerp sinh
   cosh tan asin acos atan atan2 hypot frac sinc floor_mod histc bincount
-  isinf index_fill index_fill_ index_copy index_copy_ masked_select masked_scatter take take_along_dim
+  isinf
   cummax cummin logcumsumexp renorm nansum nanmean bitwise_and bitwise_or bitwise_xor softmin hardtanh
-  acosh asinh atanh aminmax angle argwhere as_strided bitwise_not broadcast_to conj count_nonzero cov
-  corrcoef deg2rad diag_embed diff dsplit hsplit vsplit eig erfc erfinv exp2 fill_diagonal_ fliplr flipud
-  fmax fmin fmod gcd heaviside histogram igamma imag real index_reduce isclose isneginf
-  isposinf lstsq msort narrow_copy positive copysign slice_scatter igammac is_sparse_csr is_signed
+  acosh asinh atanh aminmax angle argwhere bitwise_not conj count_nonzero cov
+  corrcoef deg2rad diff eig erfc erfinv exp2
+  fmax fmin fmod gcd heaviside histogram igamma imag real isclose isneginf
+  isposinf lstsq msort narrow_copy positive copysign igammac is_sparse_csr is_signed
   is_nonzero bitwise_left_shift bitwise_right_shift apply_ map_ ldexp lcm
-  log10 log2 logaddexp logical_xor logit moveaxis
-  movedim nan_to_num nanmedian nanquantile nextafter prelu put_ quantile rad2deg
-  repeat_interleave resize_ resize_as_ rot90 scatter_reduce scatter_reduce_ select_scatter signbit solve
-  tensor_split to_sparse to_dense unflatten unique_consecutive xlogy
+  log10 log2 logaddexp logical_xor logit
+  nan_to_num nanmedian nanquantile nextafter prelu quantile rad2deg
+  resize_ resize_as_ signbit solve
+  to_sparse to_dense unique_consecutive xlogy
   sparse_mask is_sparse is_complex is_quantized is_meta is_mps]]), {
   values = two, indices = two, apply = "ops work on whole tensors; x:totable() is there for loops",
   map = "ops work on whole tensors; x:totable() is there for loops", device_type = "x.device says it",
@@ -51,27 +51,27 @@ other.luminary = with(pairs_of([[
   manualSeed=manual_seed setnumthreads=set_num_threads
   getnumthreads=get_num_threads setdefaulttensortype=set_default_dtype isTensor=is_tensor repeat=repeat_tensor
   distributed=dist multiprocessing=mp
-  F=nn.functional tile=repeat_tensor asarray=tensor scalar_tensor=tensor split_with_sizes=split
+  F=nn.functional asarray=tensor scalar_tensor=tensor split_with_sizes=split
   binary_cross_entropy_with_logits=nn.functional.binary_cross_entropy_with_logits
   set_default_tensor_type=set_default_dtype]],
   [[
-  cumsum cumprod sort argsort tril triu diag meshgrid unique flip roll prod scatter
-  logspace vstack hstack dstack column_stack bincount histc searchsorted isclose isinf
+  cumsum cumprod sort argsort unique prod
+  logspace bincount histc searchsorted isclose isinf
   compile jit vmap onnx sparse complex quantization hub profiler finfo iinfo hypot atan2
-  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere as_strided
-  atleast_1d atleast_2d bitwise_and bitwise_not bitwise_or bitwise_xor block_diag broadcast_tensors
-  broadcast_to bucketize cartesian_prod combinations complex64 conj
-  corrcoef count_nonzero cov cummax cummin deg2rad diagonal diff
-  dsplit eig embedding_bag empty_strided erfc erfinv exp2 export fliplr flipud fmax fmin
-  fmod frac fx gcd gru heaviside histogram hsplit imag real index_copy index_fill
+  addcmul lerp acos acosh asin asinh atan atanh tan cosh sinh addcdiv aminmax angle argwhere
+  bitwise_and bitwise_not bitwise_or bitwise_xor
+  bucketize complex64 conj
+  corrcoef count_nonzero cov cummax cummin deg2rad diff
+  eig embedding_bag empty_strided erfc erfinv exp2 export fmax fmin
+  fmod frac fx gcd gru heaviside histogram imag real
   instance_norm isin isneginf isposinf kthvalue layer_norm_
-  log10 log2 logaddexp logcumsumexp logical_xor logit lstm masked_select
-  matrix_rank median mode moveaxis movedim mps nan_to_num nanmean nanmedian nansum nanquantile
-  polar prelu put quantile rad2deg renorm
-  repeat_interleave result_type rot90 rrelu scatter_reduce selu celu set_num_interop_threads set_printoptions
-  sinc solve special swapaxes_ take take_along_dim tensor_split threshold trapezoid trapz
-  tril_indices triu_indices unflatten unique_consecutive use_deterministic_algorithms
-  vsplit xlogy xpu]]), {
+  log10 log2 logaddexp logcumsumexp logical_xor logit lstm
+  matrix_rank median mode mps nan_to_num nanmean nanmedian nansum nanquantile
+  polar prelu quantile rad2deg renorm
+  result_type rrelu selu celu set_num_interop_threads set_printoptions
+  sinc solve special swapaxes_ threshold trapezoid trapz
+  unique_consecutive use_deterministic_algorithms
+  xlogy xpu]]), {
   copy = "y = x:clone() makes a copy, y:copy_(x) writes into y",
   deepcopy = "net:clone() copies a module, x:clone() a tensor",
   bernoulli = "x:bernoulli_(p) fills x; lm.rand_like(p):lt(p) draws by a tensor of probabilities",

@@ -8,8 +8,9 @@ local ops, methods = core.ops, core.methods
 local aliases = {functions = {}, of = {}}
 local functions = aliases.functions
 for name, op in ([[
-  absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan arctan2=atan2 arctanh=atanh clip=clamp
-  concat=cat concatenate=cat divide=div fix=trunc greater=gt greater_equal=ge less=lt less_equal=le multiply=mul
+  absolute=abs arccos=acos arccosh=acosh arcsin=asin arcsinh=asinh arctan=atan arctan2=atan2 arctanh=atanh
+  broadcast_to=expand clip=clamp concat=cat concatenate=cat divide=div fix=trunc greater=gt greater_equal=ge less=lt
+  less_equal=le multiply=mul
   negative=neg not_equal=ne sgn=sign subtract=sub swapaxes=transpose swapdims=transpose true_divide=div
 ]]):gmatch "(%S+)=(%S+)" do
   for _, ending in ipairs {"", "_"} do

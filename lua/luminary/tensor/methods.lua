@@ -1,6 +1,7 @@
 --- Methods of tensors that are written in terms of ops. Gives the table of all methods.
 local core = require "luminary.core"
 local options = require "luminary.base.options"
+local tensor_list = require "luminary.tensor.tensor_list"
 require "luminary.tensor.size_lists"
 
 local ops, methods = core.ops, core.methods
@@ -52,15 +53,6 @@ local function tensor(who, x, name)
     fail("%s: x has to be a tensor, got %s (as a method it is x:%s(…), with a colon)", who, options.describe(x), who)
   end
   return options.arg(who, name or "x", x, "tensor")
-end
-
--- Lists of tensors: to PyTorch's users they are tuples, which `a, b = …` takes apart.
-local parts_of = {__plain = true}
-
-function parts_of.__index(list, key)
-  if type(key) == "string" and (rawget(methods, key) or core.tensor_fields[key]) then
-    fail("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each", #list, key)
-  end
 end
 
 for name, dtype in pairs {
@@ -201,7 +193,7 @@ function methods.split(x, size, dim)
     parts[i] = ops.narrow(x, dim, start, n)
     start = start + n
   end
-  return setmetatable(parts, parts_of)
+  return tensor_list(parts)
 end
 
 --- At most `chunks` views of equal size (but for the last) along dim.
@@ -219,7 +211,7 @@ function methods.unbind(x, dim)
   check_parts("unbind", total)
   local parts = {}
   for i = 1, total do parts[i] = ops.select(x, dim, i) end
-  return setmetatable(parts, parts_of)
+  return tensor_list(parts)
 end
 
 --- x repeated along each dim: PyTorch's `repeat`, a word Lua reserves.
@@ -276,6 +268,18 @@ for name, f in pairs(require "luminary.tensor.ordering") do methods[name] = f en
 for _, name in ipairs {"cumsum", "cumprod"} do
   --- As cumsum and cumprod, in place.
   methods[name .. "_"] = function(x, dim) return ops.copy_(tensor(name .. "_", x), ops[name](x, dim)) end
+end
+
+-- Those made of other ops; what takes several tensors is a function of lm alone.
+local functions_alone = {}
+for name in ([[
+  broadcast_tensors meshgrid cartesian_prod combinations atleast_1d atleast_2d atleast_3d hstack vstack row_stack
+  dstack column_stack block_diag tril_indices triu_indices vander
+]]):gmatch "%S+" do functions_alone[name] = true end
+for _, family in ipairs {"placing", "rearranging"} do
+  for name, f in pairs(require("luminary.tensor." .. family)) do
+    if not functions_alone[name] then methods[name] = f end
+  end
 end
 
 -- ---- hooks

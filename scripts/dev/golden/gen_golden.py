@@ -24,7 +24,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "float16": torch.f
           "int64": torch.int64, "int32": torch.int32, "uint8": torch.uint8, "bool": torch.bool}
 # Of these ops have no values of their own: they are those of int32, which spec/op/ops_spec.lua narrows.
 SMALL = {"int16": torch.int16, "int8": torch.int8}
-DIMS = {"dim", "dim0", "dim1", "dims", "start_dim", "end_dim"}
+DIMS = {"dim", "dim0", "dim1", "dim2", "dims", "start_dim", "end_dim"}
 
 
 def pair(v):

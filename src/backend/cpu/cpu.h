@@ -36,11 +36,11 @@ lm_status lm_cpu_rescale(int n, lm_tensor *const *from, lm_tensor *const *to, do
   /* matmul/matmul.c, conv/conv.c */                                                                                  \
   X(mm) X(bmm) X(addmm) X(linear) X(conv2d) X(conv2d_input) X(conv2d_weight)                                          \
   /* index.c, cat.c, sort.c */                                                                                        \
-  X(cat) X(gather) X(scatter_add_) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
+  X(cat) X(gather) X(scatter_fold) X(index_select) X(index_add) X(index_get) X(index_put_) X(nonzero) X(topk)         \
   X(kthvalue) X(median_dim) X(nanmedian_dim) X(searchsorted)                                                          \
   /* scan.c */                                                                                                        \
   X(cumsum) X(cumprod) X(linear_recurrence) X(logcumsumexp) X(cummax) X(cummin)                                       \
-  X(one_hot) X(embedding) X(embedding_backward)                                                                       \
+  X(one_hot) X(embedding) X(embedding_backward) X(triangle)                                                                       \
   /* sample_places.c, pooling.c, norm.c, loss.c */                                                                                    \
   X(sample_places) X(sample_places_input) X(sample_places_weight)                                                     \
   X(adaptive_max_pool2d) X(max_pool2d) X(max_pool2d_backward) X(avg_pool2d) X(avg_pool2d_backward) X(adaptive_avg_pool2d)                    \

@@ -15,9 +15,11 @@
 static lm_status check_indices(const char *op, const char *what, int64_t n, const int64_t *index, int64_t high,
                                bool negative) {
   bool bad = false;
+  int threads = lm_cpu_share((double)n);
+#pragma omp parallel for num_threads(threads) if (threads > 1) reduction(| : bad)
   for (int64_t i = 0; i < n; i++) {
-    int64_t v = negative && index[i] < 0 ? -index[i] : index[i];
-    bad |= (v < 1) | (v > high);
+    uint64_t v = negative && index[i] < 0 ? 0 - (uint64_t)index[i] : (uint64_t)index[i];
+    bad |= v - 1 >= (uint64_t)high;
   }
   if (!bad) return LM_OK;
   for (int64_t i = 0; i < n; i++) {
@@ -50,17 +52,26 @@ static void copy_run(size_t item, int64_t n, char *dst, int64_t to, const char *
 }
 
 typedef void (*add_run_fn)(int64_t n, char *dst, int64_t to, const char *src, int64_t from);
-typedef void (*scatter_fn)(int64_t n, char *dst, int64_t to, const int64_t *index, int64_t step, const char *src,
-                           int64_t from);
+
+/* n elements: element i of src (its step `from`) goes to (index i (step) - 1) * to + i * along of dst. */
+typedef struct scatter_line {
+  int64_t n, to, along, step, from;
+} scatter_line;
+typedef void (*scatter_fn)(const scatter_line *l, char *dst, const int64_t *index, const char *src);
 
 #define LM_TEMPLATE "backend/cpu/isa/templates/index_add.inc"
 #include "backend/cpu/isa/templates/each_dtype.inc"
 
 static const struct {
   add_run_fn run;
-  scatter_fn scatter;
+  scatter_fn scatter[LM_FOLD_REPLACE + 1]; /* that one only moves bytes */
 } adders[] = {
-#define X(id, ...) [LM_##id] = {add_run_##id, scatter_##id},
+#define X(id, ...)                                 \
+  [LM_##id] = {add_run_##id,                       \
+               {[LM_FOLD_SUM] = scatter_add_##id,  \
+                [LM_FOLD_PROD] = scatter_mul_##id, \
+                [LM_FOLD_AMAX] = scatter_max_##id, \
+                [LM_FOLD_AMIN] = scatter_min_##id}},
     LM_DTYPES(X)
 #undef X
 };
@@ -176,30 +187,99 @@ lm_status lm_cpu_embedding(const void *args, lm_tensor *const *out) {
   return select_entries("embedding", a->weight, 0, a->index, out[0]);
 }
 
-/* ---- scatter_add_: lines along dim share no destination, so threads take lines */
+/* ---- scatter and its kin */
 
-lm_status lm_cpu_scatter_add_(const void *args, lm_tensor *const *out) {
+static void put_line(size_t item, const scatter_line *l, char *dst, const int64_t *index, const char *src) {
+  int64_t n = l->n, to = l->to, along = l->along, step = l->step, from = l->from;
+#define CASE(type)                                                                           \
+  case sizeof(type): {                                                                       \
+    type *d = (type *)dst;                                                                   \
+    const type *s = (const type *)src;                                                       \
+    for (int64_t i = 0; i < n; i++) d[(index[i * step] - 1) * to + i * along] = s[i * from]; \
+    break;                                                                                   \
+  }
+  switch (item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
+enum { S_X, S_INDEX, S_SRC }; /* sides */
+
+/* Elements low .. high - 1 of a dim apart from `dim`, all of `dim`: what shares a destination lies along that, and
+ * keeps its order. */
+typedef struct scattering {
+  lm_dims rows;                         /* the dims but the two */
+  int64_t width, across[LM_DIMS_SIDES]; /* of the dim apart */
+  int64_t length, to, i_step, s_step;   /* of `dim` */
+  char *x;
+  const int64_t *index;
+  const char *src;
+  size_t x_item, item;
+  scatter_fn fold; /* NULL: replace */
+} scattering;
+
+static void scatter_part(const scattering *s, int64_t row, int64_t low, int64_t high) {
+  char *x = s->x + (lm_dims_at(&s->rows, S_X, row) + low * s->across[S_X]) * (int64_t)s->x_item;
+  const int64_t *index = s->index + lm_dims_at(&s->rows, S_INDEX, row) + low * s->across[S_INDEX];
+  const char *src = s->src + (lm_dims_at(&s->rows, S_SRC, row) + low * s->across[S_SRC]) * (int64_t)s->item;
+  bool beside = s->i_step != 1 && high - low > 1; /* neighbours of the other dim are closer in memory */
+  scatter_line l = {s->length, s->to, 0, s->i_step, s->s_step};
+  if (beside) l = (scatter_line){high - low, s->to, s->across[S_X], s->across[S_INDEX], s->across[S_SRC]};
+  int64_t lines = beside ? s->length : high - low;
+  for (int64_t i = 0; i < lines; i++) {
+    char *to = x + (beside ? 0 : i * s->across[S_X]) * (int64_t)s->x_item;
+    const int64_t *at = index + i * (beside ? s->i_step : s->across[S_INDEX]);
+    const char *from = src + i * (beside ? s->s_step : s->across[S_SRC]) * (int64_t)s->item;
+    if (s->fold) {
+      s->fold(&l, to, at, from);
+    } else {
+      put_line(s->x_item, &l, to, at, from);
+    }
+  }
+}
+
+lm_status lm_cpu_scatter_fold(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  const lm_scatter_add__args *a = args;
+  const lm_scatter_fold_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = NULL;
   int dim = (int)a->dim;
   bool others[LM_MAX_DIMS];
-  int64_t length = index->size[dim];
-  TRY(check_indices("scatter_add_", "index", index->numel, (const int64_t *)index->data, out[0]->size[dim], false));
-  TRY(open_sums(out[0], &x));
+  TRY(check_indices(lm_op_running(), "index", index->numel, (const int64_t *)index->data, out[0]->size[dim], false));
+  if (a->how == LM_FOLD_REPLACE) {
+    x = lm_retain(out[0]);
+  } else {
+    TRY(open_sums(out[0], &x));
+  }
   for (int d = 0; d < index->ndim; d++) others[d] = d != dim;
-  lm_dims dims = lm_dims_of(index->ndim, index->size, others, 3,
-                            (const int64_t *[]){x->stride, index->stride, src->stride}, false);
-  size_t x_item = lm_dtype_size((lm_dtype)x->dtype), src_item = lm_dtype_size((lm_dtype)src->dtype);
-  scatter_fn scatter = adders[src->dtype].scatter;
-  int64_t lines = index->numel / length;
+  scattering s = {.length = index->size[dim],
+                  .to = x->stride[dim],
+                  .i_step = index->stride[dim],
+                  .s_step = src->stride[dim],
+                  .x = x->data,
+                  .index = (const int64_t *)index->data,
+                  .src = src->data,
+                  .x_item = lm_dtype_size((lm_dtype)x->dtype),
+                  .item = lm_dtype_size((lm_dtype)src->dtype),
+                  .fold = adders[src->dtype].scatter[a->how]};
+  s.rows = lm_dims_of(index->ndim, index->size, others, 3, (const int64_t *[]){x->stride, index->stride, src->stride},
+                      false);
+  s.width = lm_dims_pop(&s.rows, s.across, 0);
+  int64_t n = index->numel / s.length;
   int threads = lm_cpu_share(2.0 * (double)index->numel);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t line = 0; line < lines; line++) {
-    scatter(length, x->data + (size_t)lm_dims_at(&dims, 0, line) * x_item, x->stride[dim],
-            (const int64_t *)index->data + lm_dims_at(&dims, 1, line), index->stride[dim],
-            src->data + (size_t)lm_dims_at(&dims, 2, line) * src_item, src->stride[dim]);
+  for (int t = 0; t < threads; t++) {
+    int64_t end = lm_cpu_share_begin(n, t + 1, threads);
+    for (int64_t p = lm_cpu_share_begin(n, t, threads); p < end;) {
+      int64_t row = p / s.width, low = p % s.width;
+      int64_t high = end - row * s.width < s.width ? end - row * s.width : s.width;
+      scatter_part(&s, row, low, high);
+      p = row * s.width + high;
+    }
   }
   TRY(close_sums(x, out[0]));
 done:
@@ -219,6 +299,17 @@ static lm_status add_entries(lm_tensor *out, int64_t outer, int64_t rows, int64_
   size_t sum_bytes = (size_t)inner * lm_dtype_size((lm_dtype)sums->dtype);
   const int64_t *place = (const int64_t *)index->data, n = index->numel;
   add_run_fn add = adders[src->dtype].run;
+  if (inner == 1 && skipped == 0) { /* lines that share no destination */
+    scatter_line line = {n, 1, 0, 1, 1};
+    scatter_fn scatter = adders[src->dtype].scatter[LM_FOLD_SUM];
+    int lines = outer > 1 ? lm_cpu_share((double)outer * (double)n) : 1;
+#pragma omp parallel for num_threads(lines) if (lines > 1)
+    for (int64_t o = 0; o < outer; o++) {
+      scatter(&line, sums->data + (size_t)(o * rows) * sum_bytes, place, src->data + (size_t)(o * n) * bytes);
+    }
+    TRY(close_sums(sums, out));
+    goto done;
+  }
   int threads = lm_cpu_share((double)outer * (double)n * (double)inner);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
@@ -303,6 +394,22 @@ static inline int64_t row_offset(const block *b, int64_t row, int side) {
   return b->rows == 1 ? 0 : lm_dims_at(&b->dims, side, row);
 }
 
+/* dst[i] = x[offset[i]] */
+static void pick_elements(size_t item, int64_t n, char *dst, int64_t to, const char *x, const int64_t *offset) {
+#define CASE(type)                                                                        \
+  case sizeof(type): {                                                                    \
+    for (int64_t i = 0; i < n; i++) ((type *)dst)[i * to] = ((const type *)x)[offset[i]]; \
+    break;                                                                                \
+  }
+  switch (item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
+}
+
 lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   const lm_index_get_args *a = args;
   const lm_tensor *x = a->x;
@@ -313,8 +420,15 @@ lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   if (status != LM_OK) return status;
   block b = block_of(result, 1, x, a->indices.n);
   int threads = lm_cpu_share((double)result->numel);
+  bool single = b.rows == 1 && b.run == 1;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
-  for (int64_t i = 0; i < n; i++) {
+  for (int t = 0; t < (single ? threads : 0); t++) {
+    int64_t low = lm_cpu_share_begin(n, t, threads), high = lm_cpu_share_begin(n, t + 1, threads);
+    pick_elements(item, high - low, result->data + (size_t)(low * result->stride[0]) * item, result->stride[0], x->data,
+                  offset + low);
+  }
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t i = 0; i < (single ? 0 : n); i++) {
     for (int64_t r = 0; r < b.rows; r++) {
       copy_run(item, b.run, result->data + (size_t)(i * result->stride[0] + row_offset(&b, r, TO)) * item, b.run_to,
                x->data + (size_t)(offset[i] + row_offset(&b, r, FROM)) * item, b.run_from);
@@ -322,6 +436,26 @@ lm_status lm_cpu_index_get(const void *args, lm_tensor *const *out) {
   }
   lm_device_free(x->device, offset, (size_t)n * sizeof *offset);
   return LM_OK;
+}
+
+/* x[offset[i]] = src[i], of offsets from low to high - 1. */
+static void put_elements(size_t item, int64_t n, char *x, const int64_t *offset, int64_t low, int64_t high,
+                         const char *src, int64_t from) {
+  uint64_t span = (uint64_t)(high - low);
+#define CASE(type)                                                                                    \
+  case sizeof(type): {                                                                                \
+    for (int64_t i = 0; i < n; i++) {                                                                 \
+      if ((uint64_t)(offset[i] - low) < span) ((type *)x)[offset[i]] = ((const type *)src)[i * from]; \
+    }                                                                                                 \
+    break;                                                                                            \
+  }
+  switch (item) {
+    CASE(uint8_t)
+    CASE(uint16_t)
+    CASE(uint32_t)
+    CASE(uint64_t)
+  }
+#undef CASE
 }
 
 /* Threads take ranges of destinations: of equal tuples the last one wins, or all add up in order. */
@@ -342,6 +476,14 @@ lm_status lm_cpu_index_put_(const void *args, lm_tensor *const *out) {
   size_t x_item = lm_dtype_size((lm_dtype)x->dtype), item = lm_dtype_size((lm_dtype)values->dtype);
   add_run_fn add = a->accumulate ? adders[values->dtype].run : NULL;
   int threads = lm_cpu_share((double)values->numel);
+  if (b.rows == 1 && b.run == 1 && !add) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int t = 0; t < threads; t++) {
+      put_elements(item, n, x->data, offset, lm_cpu_share_begin(span, t, threads),
+                   lm_cpu_share_begin(span, t + 1, threads), values->data, values->stride[0]);
+    }
+    goto done;
+  }
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (int t = 0; t < threads; t++) {
     int64_t low = lm_cpu_share_begin(span, t, threads), high = lm_cpu_share_begin(span, t + 1, threads);
@@ -417,5 +559,26 @@ lm_status lm_cpu_one_hot(const void *args, lm_tensor *const *out) {
   if (status != LM_OK) return status;
   memset(result, 0, (size_t)(n * classes) * sizeof *result);
   for (int64_t i = 0; i < n; i++) result[i * classes + label[i] - 1] = 1;
+  return LM_OK;
+}
+
+/* ---- tril, triu */
+
+lm_status lm_cpu_triangle(const void *args, lm_tensor *const *out) {
+  const lm_triangle_args *a = args;
+  const lm_tensor *x = a->x;
+  size_t item = lm_dtype_size((lm_dtype)x->dtype);
+  int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1], lines = x->numel / columns;
+  int threads = lm_cpu_share((double)x->numel * (double)item / 16);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+  for (int64_t line = 0; line < lines; line++) {
+    int64_t cut = line % rows + a->diagonal + (a->upper ? 0 : 1); /* the first column of the right part */
+    size_t left = (size_t)(cut < 0 ? 0 : cut > columns ? columns : cut) * item, all = (size_t)columns * item;
+    char *to = out[0]->data + (size_t)line * all;
+    const char *from = x->data + (size_t)line * all;
+    size_t kept = a->upper ? left : 0, n = a->upper ? all - left : left;
+    memset(to + (a->upper ? 0 : left), 0, all - n);
+    if (to != from) memcpy(to + kept, from + kept, n);
+  }
   return LM_OK;
 }

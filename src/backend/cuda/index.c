@@ -1,6 +1,6 @@
 /* Picking and adding by index tensors. What adds, and index_put_, sorts the indices by destination first: results are
- * the same every time, and of equal places the last one wins, as on the CPU. Only scatter_add_, which has an index for
- * every element, adds by atomics. */
+ * the same every time, and of equal places the last one wins, as on the CPU. Only scatter and its kin, which have an
+ * index for every element, write as it comes, and add by atomics. */
 #include "index.h"
 
 #include "backend/cuda/cuda.h"
@@ -104,7 +104,12 @@ lm_status lm_cuda_index_get(const void *args, lm_tensor *const *out) {
   return pick(&dims, &places, a->x, out[0]);
 }
 
-/* ---- scatter_add_ */
+/* ---- scatter and its kin */
+
+_Static_assert((int)LM_INTO_SUM == (int)LM_FOLD_SUM && (int)LM_INTO_PROD == (int)LM_FOLD_PROD &&
+                   (int)LM_INTO_MAX == (int)LM_FOLD_AMAX && (int)LM_INTO_MIN == (int)LM_FOLD_AMIN &&
+                   (int)LM_INTO_REPLACE == (int)LM_FOLD_REPLACE,
+               "kernels/index.h");
 
 /* What sums of that dtype are kept in while others may add too. */
 static lm_dtype sum_dtype(lm_dtype dtype) {
@@ -112,12 +117,13 @@ static lm_dtype sum_dtype(lm_dtype dtype) {
   return lm_dtype_size(dtype) < 4 ? LM_I32 : dtype;
 }
 
-lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
+lm_status lm_cuda_scatter_fold(const void *args, lm_tensor *const *out) {
   lm_status status = LM_OK;
-  const lm_scatter_add__args *a = args;
+  const lm_scatter_fold_args *a = args;
   const lm_tensor *index = a->index, *src = a->src;
   lm_tensor *x = out[0], *sums = NULL;
-  lm_dtype dtype = sum_dtype((lm_dtype)x->dtype);
+  bool replace = a->how == LM_FOLD_REPLACE;
+  lm_dtype dtype = replace ? (lm_dtype)x->dtype : sum_dtype((lm_dtype)x->dtype);
   int64_t sum_stride[LM_MAX_DIMS];
   lm_bad bad;
   void *stream;
@@ -133,10 +139,30 @@ lm_status lm_cuda_scatter_add_(const void *args, lm_tensor *const *out) {
   lm_dims dims =
       lm_dims_of(index->ndim, index->size, NULL, 3, (const int64_t *[]){sum_stride, index->stride, src->stride}, false);
   lm_places places = one_index(index, x->size[a->dim], sums->stride[a->dim]);
-  TRY(LAUNCH("scatter", lm_index_scatter_add(stream, src->dtype, &dims, &places, sums->data, src->data, bad)));
+  if (replace) {
+    int width = (int)lm_dtype_size(dtype);
+    TRY(LAUNCH("scatter", lm_index_write(stream, width, &dims, &places, x->data, src->data, bad)));
+  } else {
+    TRY(LAUNCH("scatter", lm_index_scatter(stream, src->dtype, a->how, &dims, &places, sums->data, src->data, bad)));
+  }
   if (sums != x) TRY(lm_cuda_copy(sums, x));
 done:
   lm_cuda_release(sums);
+  return status;
+}
+
+/* ---- tril, triu */
+
+lm_status lm_cuda_triangle(const void *args, lm_tensor *const *out) {
+  lm_status status = LM_OK;
+  const lm_triangle_args *a = args;
+  const lm_tensor *x = a->x;
+  void *stream;
+  TRY(lm_cuda_enter(x->device, &stream));
+  TRY(LAUNCH("triangle",
+             lm_index_triangle(stream, (int)lm_dtype_size((lm_dtype)x->dtype), x->numel, x->size[x->ndim - 2],
+                               x->size[x->ndim - 1], a->diagonal, a->upper, x->data, out[0]->data)));
+done:
   return status;
 }
 

@@ -75,6 +75,12 @@ list.choices = {
     enum = {"LM_PAD_CONSTANT", "LM_PAD_REFLECT", "LM_PAD_REPLICATE", "LM_PAD_CIRCULAR"},
   },
   approximate = {"none", "tanh"},
+  scatter_writing = {"replace", "add", "multiply"},
+  scatter_reduction = {"sum", "prod", "mean", "amax", "amin"},
+  fold = { -- its first are those of scatter_reduction
+    "sum", "prod", "mean", "amax", "amin", "replace",
+    enum = {"LM_FOLD_SUM", "LM_FOLD_PROD", "LM_FOLD_MEAN", "LM_FOLD_AMAX", "LM_FOLD_AMIN", "LM_FOLD_REPLACE"},
+  },
   memory_format = {"preserve", "contiguous", "channels_last"},
   padding = {"valid", "same"},
   side = {"none", "left", "right", enum = {"LM_SIDE_NONE", "LM_SIDE_LEFT", "LM_SIDE_RIGHT"}},
@@ -87,8 +93,8 @@ list.choices = {
 --- The ops, a file for each family.
 local here = debug.getinfo(1, "S").source:match "^@(.*)/"
 for _, family in ipairs {
-  "elementwise", "reductions", "ordering", "products", "indexing", "convolution", "resampling", "normalization",
-  "losses", "views", "creation", "linalg", "fourier", "random",
+  "elementwise", "reductions", "ordering", "products", "indexing", "scattering", "convolution", "resampling",
+  "normalization", "losses", "views", "rearranging", "creation", "linalg", "fourier", "random",
 } do
   assert(loadfile(("%s/families/%s.lua"):format(here, family)))(op)
 end

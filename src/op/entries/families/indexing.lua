@@ -21,20 +21,10 @@ op "gather" {
   grad = {x = "scatter_add(zeros_of(g, size_of(x)), dim, index, g)"},
   help = "out[i][j] = x[index[i][j]][j] for dim 1",
 }
-op "scatter_add" {
-  "x", "dim: dim", "index", "src",
-  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
-  autocast = "widest", help = "x with src added at index along dim; also scatter_add_",
-}
 op "index_select" {
   "x", "dim: dim", "index",
   grad = {x = "index_add(zeros_of(g, size_of(x)), dim, index, g)"},
   help = "the entries of dim named by a 1-d index",
-}
-op "index_add" {
-  "x", "dim: dim", "index", "src",
-  grad = {x = "g", src = "index_select(g, dim, index)"},
-  help = "x with src's entries added where a 1-d index says",
 }
 op "index_get" {
   "x", "indices: tensors or nil",
@@ -85,11 +75,6 @@ op "copy_" {
 }
 op "fill_" {"x", "value: scalar", kind = "write", grad = {x = "nil", value = "g"}, help = "every element becomes value"}
 op "zero_" {"x", kind = "write", grad = {x = "nil"}, help = "every element becomes 0"}
-op "scatter_add_" {
-  "x", "dim: dim", "index", "src", kind = "write",
-  grad = {x = "g", src = "scattered_grad(g, dim, index, size_of(src))"},
-  help = "adds src at index along dim",
-}
 op "index_put_" {
   "x", "indices: tensors or nil", "values: scalar", options = {"accumulate = false"}, kind = "write",
   grad = {x = "accumulate ? g : index_put(g, indices, 0)", values = "index_get(g, indices)"},

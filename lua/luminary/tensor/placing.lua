@@ -1,0 +1,297 @@
+--- Picking and writing by places and masks, made of other ops. Dims and indices count from 1.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local broadcast = require "luminary.tensor.broadcast"
+local read = require "luminary.base.named_arguments"
+
+local ops, arg, describe, fail = core.ops, options.arg, options.describe, options.fail
+local placing = {}
+
+local function tensor(who, x) return arg(who, "x", x, "tensor") end
+
+-- A dim from 1, of one from 1 or from the end; a 0-d tensor has one.
+local function dim_of(who, x, dim)
+  local n = math.max(x.ndim, 1)
+  if dim == 0 or dim < -n or dim > n then
+    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
+  end
+  return dim > 0 and dim or n + 1 + dim
+end
+
+local function with_dim(x) return x.ndim == 0 and ops.unsqueeze(x, 1) or x end
+
+local function same_sizes(a, b)
+  if #a ~= #b then return false end
+  for i, n in ipairs(a) do
+    if n ~= b[i] then return false end
+  end
+  return true
+end
+
+-- What index_put takes for a 1-d index along dim.
+local function entries(who, x, dim, index)
+  if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
+  local list = {}
+  for d = 1, dim_of(who, x, dim) - 1 do list[d] = false end
+  list[#list + 1] = with_dim(index)
+  return list
+end
+
+local function check_source(who, x, dim, index, source)
+  local wanted = with_dim(x).shape
+  wanted[dim_of(who, x, dim)] = index:numel()
+  if not same_sizes(with_dim(source).shape, wanted) then
+    fail("%s: source is %s; it needs x's sizes, %s, but for %d indices in dim %d", who, describe(source), describe(x),
+      index:numel(), dim_of(who, x, dim))
+  end
+  if source.dtype ~= x.dtype then
+    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
+  end
+  return with_dim(source)
+end
+
+-- ---- entries of a dim
+
+local copy_rows = {{"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}}
+local function index_copy(who, put, x, ...)
+  local dim, index, source = read(who, copy_rows, ...)
+  tensor(who, x)
+  source = check_source(who, x, dim, index, source)
+  return put(with_dim(x), entries(who, x, dim, index), source)
+end
+
+--- x:index_copy(dim, index, source): x with source's entries where a 1-d index says along dim.
+function placing.index_copy(x, ...)
+  return ops.reshape(index_copy("index_copy", ops.index_put, x, ...), x.shape)
+end
+
+--- x:index_copy_(dim, index, source): writes source's entries where a 1-d index says along dim. Gives x.
+function placing.index_copy_(x, ...)
+  index_copy("index_copy_", ops.index_put_, x, ...)
+  return x
+end
+
+local function single(who, name, v)
+  if type(v) == "number" or core.is_tensor(v) and v.ndim == 0 then return v end
+  fail("%s: %s has to be a number or a 0-d tensor, got %s", who, name, describe(v))
+end
+
+local fill_rows = {{"dim", "integer"}, {"index", "tensor"}, {"value", single}}
+local function index_fill(who, put, fill, x, ...)
+  local dim, index, value = read(who, fill_rows, ...)
+  local wide = with_dim(tensor(who, x))
+  local list = entries(who, x, dim, index)
+  if type(value) == "number" or not value.requires_grad then return put(wide, list, value) end
+  local sizes = {} -- entries that are named twice count once in value's gradient
+  for d = 1, wide.ndim do sizes[d] = d == #list and wide.shape[d] or 1 end
+  local mask = ops.zeros(wide.shape[#list], {dtype = "bool", device = x.device})
+  ops.index_put_(mask, {list[#list]}, 1)
+  return fill(wide, ops.reshape(mask, sizes), value)
+end
+
+--- x:index_fill(dim, index, value): x with value, a number or 0-d, in the entries of dim that a 1-d index names.
+function placing.index_fill(x, ...)
+  return ops.reshape(index_fill("index_fill", ops.index_put, ops.masked_fill, x, ...), x.shape)
+end
+
+--- x:index_fill_(dim, index, value): writes value in the entries of dim that a 1-d index names. Gives x.
+function placing.index_fill_(x, ...)
+  index_fill("index_fill_", ops.index_put_, ops.masked_fill_, x, ...)
+  return x
+end
+
+local reduce_rows = {
+  {"dim", "integer"}, {"index", "tensor"}, {"source", "tensor"}, {"reduce", {"prod", "mean", "amax", "amin"}},
+  {"include_self", "boolean", true},
+}
+local function index_reduce(who, x, ...)
+  local dim, index, source, reduce, include_self = read(who, reduce_rows, ...)
+  tensor(who, x)
+  if index.ndim > 1 then fail("%s: index has to be 1-d, is %s", who, describe(index)) end
+  source = check_source(who, x, dim, index, source)
+  local wide = {}
+  for d = 1, source.ndim do wide[d] = 1 end
+  wide[dim_of(who, x, dim)] = index:numel()
+  local places = ops.expand(ops.reshape(index, wide), source.shape)
+  local y = ops.scatter_reduce(with_dim(x), dim, places, source, reduce, {include_self = include_self})
+  return ops.reshape(y, x.shape)
+end
+
+--- x:index_reduce(dim, index, source, reduce [, {include_self = true}]): x with source's entries taken into the "prod",
+--- "mean", "amax" or "amin" of those that a 1-d index names; include_self = false: without what was there before.
+function placing.index_reduce(x, ...) return index_reduce("index_reduce", x, ...) end
+
+--- x:index_reduce_(dim, index, source, reduce [, {include_self = true}]): index_reduce, written into x. Gives x.
+function placing.index_reduce_(x, ...) return ops.copy_(x, index_reduce("index_reduce_", x, ...)) end
+
+--- x:scatter_reduce_(dim, index, src, reduce [, {include_self = true}]): scatter_reduce, written into x. Gives x.
+function placing.scatter_reduce_(x, ...)
+  return ops.copy_(tensor("scatter_reduce_", x), ops.scatter_reduce(x, ...))
+end
+
+-- ---- elements in the order of memory
+
+--- x:take(index): the elements that index names when x's are counted through, from 1; of index's sizes.
+function placing.take(x, ...)
+  local index = read("take", {{"index", "tensor"}}, ...)
+  return ops.index_get(ops.flatten(tensor("take", x)), {index})
+end
+
+local put_rows = {{"index", "tensor"}, {"source", "tensor"}, {"accumulate", "boolean", false}}
+local function put(who, into, x, ...)
+  local index, source, accumulate = read(who, put_rows, ...)
+  tensor(who, x)
+  if source:numel() ~= index:numel() then
+    fail("%s: source is %s, index %s; they have to have as many elements", who, describe(source), describe(index))
+  end
+  if source.dtype ~= x.dtype then
+    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
+  end
+  return into(ops.flatten(x), {ops.flatten(index)}, ops.flatten(source), {accumulate = accumulate})
+end
+
+--- x:put(index, source [, {accumulate = false}]): x with source's elements, or plus these, at the places that index
+--- names when x's are counted through, from 1.
+function placing.put(x, ...) return ops.reshape(put("put", ops.index_put, x, ...), x.shape) end
+
+--- x:put_(index, source [, {accumulate = false}]): put, written into x. Gives x.
+function placing.put_(x, ...)
+  if core.is_tensor(x) and x:is_contiguous() then
+    put("put_", ops.index_put_, x, ...) -- flatten is a view then
+    return x
+  end
+  return ops.copy_(x, ops.reshape(put("put_", ops.index_put, x, ...), x.shape))
+end
+
+--- x:take_along_dim(indices [, dim]): gather, where sizes but dim's broadcast; without dim from x's elements counted
+--- through.
+function placing.take_along_dim(x, ...)
+  local who = "take_along_dim"
+  local indices, dim = read(who, {{"indices", "tensor"}, {"dim", "integer", optional = true}}, ...)
+  tensor(who, x)
+  if dim == nil then x, indices, dim = ops.flatten(x), ops.flatten(indices), 1 end
+  if indices.ndim ~= x.ndim then
+    fail("%s: indices is %s, x %s; they have to have as many dims", who, describe(indices), describe(x))
+  end
+  dim = dim_of(who, x, dim)
+  local from, to = x.shape, indices.shape
+  for d = 1, x.ndim do
+    if d ~= dim then
+      if from[d] ~= to[d] and from[d] ~= 1 and to[d] ~= 1 then
+        fail("%s: indices is %s, x %s; dim %d does not broadcast", who, describe(indices), describe(x), d)
+      end
+      local n = from[d] == 1 and to[d] or from[d]
+      from[d], to[d] = n, n
+    end
+  end
+  local places = ops.where(ops.lt(indices, 0), indices + (x.shape[dim] + 1), indices)
+  return ops.gather(ops.expand(x, from), dim, ops.expand(places, to))
+end
+
+-- ---- by masks
+
+local function masked(who, x, mask)
+  tensor(who, x)
+  if arg(who, "mask", mask, "tensor").dtype ~= "bool" then
+    fail("%s: mask has to be bool, is %s; compare, or convert it with :bool()", who, mask.dtype)
+  end
+end
+
+local function places_of(mask) return ops.select(ops.nonzero(ops.flatten(mask)), 2, 1) end
+
+--- x:masked_select(mask): the elements, in one dim, where mask holds; the two broadcast.
+function placing.masked_select(x, ...)
+  local mask = read("masked_select", {{"mask", "tensor"}}, ...)
+  masked("masked_select", x, mask)
+  local both = broadcast("masked_select", {x, mask})
+  return ops.index_get(ops.flatten(both[1]), {places_of(both[2])})
+end
+
+-- As many of source's elements as the mask has places.
+local function drawn(who, x, source, n)
+  if source.dtype ~= x.dtype then
+    fail("%s: source is %s, x is %s; convert source with :to(\"%s\")", who, source.dtype, x.dtype, x.dtype)
+  end
+  if source:numel() < n then
+    fail("%s: mask holds at %d places, and source, %s, has %d elements", who, n, describe(source), source:numel())
+  end
+  return ops.narrow(ops.flatten(source), 1, 1, n)
+end
+
+local scatter_rows = {{"mask", "tensor"}, {"source", "tensor"}}
+
+--- x:masked_scatter(mask, source): x with source's first elements, in their order, where mask holds; x and mask
+--- broadcast.
+function placing.masked_scatter(x, ...)
+  local who = "masked_scatter"
+  local mask, source = read(who, scatter_rows, ...)
+  masked(who, x, mask)
+  local both = broadcast(who, {x, mask})
+  local places = places_of(both[2])
+  local y = ops.index_put(ops.flatten(both[1]), {places}, drawn(who, x, source, places:numel()))
+  return ops.reshape(y, both[1].shape)
+end
+
+--- x:masked_scatter_(mask, source): writes source's first elements, in their order, where mask holds; mask broadcasts
+--- to x. Gives x.
+function placing.masked_scatter_(x, ...)
+  local who = "masked_scatter_"
+  local mask, source = read(who, scatter_rows, ...)
+  masked(who, x, mask)
+  local list = {ops.nonzero(ops.expand(mask, x.shape), {as_tuple = true})}
+  local into = with_dim(x)
+  ops.index_put_(into, list, drawn(who, x, source, list[1]:numel()))
+  return x
+end
+
+-- ---- a view's place in a copy
+
+local function replaced(who, x, src, view_of)
+  local y = ops.clone(tensor(who, x))
+  local part = view_of(y)
+  if not same_sizes(part.shape, src.shape) then
+    fail("%s: src is %s; here it has to be %s", who, describe(src), describe(part))
+  end
+  ops.copy_(part, src)
+  return y
+end
+
+--- x:select_scatter(src, dim, index): x with src in the place of its entry `index` of dim.
+function placing.select_scatter(x, ...)
+  local src, dim, index = read("select_scatter", {{"src", "tensor"}, {"dim", "integer"}, {"index", "integer"}}, ...)
+  return replaced("select_scatter", x, src, function(y) return ops.select(y, dim, index) end)
+end
+
+--- x:slice_scatter(src [, dim = 1 [, first = 1 [, last = -1 [, step = 1]]]]): x with src in the place of the entries
+--- that x:slice(dim, first, last, step) gives.
+function placing.slice_scatter(x, ...)
+  local src, dim, first, last, step = read("slice_scatter", {
+    {"src", "tensor"}, {"dim", "integer", 1}, {"first", "integer", 1}, {"last", "integer", -1}, {"step", "integer", 1},
+  }, ...)
+  return replaced("slice_scatter", x, src, function(y) return ops.slice(y, dim, first, last, step) end)
+end
+
+--- x:diagonal_scatter(src [, {offset = 0, dim1 = 1, dim2 = 2}]): x with src in the place of the diagonals that
+--- x:diagonal gives.
+function placing.diagonal_scatter(x, ...)
+  local src, offset, dim1, dim2 = read("diagonal_scatter", {
+    {"src", "tensor"}, {"offset", "integer", 0}, {"dim1", "integer", 1}, {"dim2", "integer", 2},
+  }, ...)
+  return replaced("diagonal_scatter", x, src, function(y) return ops.diagonal(y, offset, dim1, dim2) end)
+end
+
+--- x:fill_diagonal_(value): writes a number on the diagonal of x, a matrix, or of more dims of one size. Gives x.
+function placing.fill_diagonal_(x, ...)
+  local who = "fill_diagonal_"
+  local value = read(who, {{"value", single}}, ...)
+  if tensor(who, x).ndim < 2 then fail("%s: x is %s; it has to have 2 dims or more", who, describe(x)) end
+  local least, step = math.huge, 0
+  for d = 1, x.ndim do
+    if x.ndim > 2 and x.shape[d] ~= x.shape[1] then fail("%s: x is %s; sizes have to be equal", who, describe(x)) end
+    least, step = math.min(least, x.shape[d]), step + x:stride(d)
+  end
+  ops.fill_(ops.as_strided(x, {least}, {step}), value)
+  return x
+end
+
+return placing

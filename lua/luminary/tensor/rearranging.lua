@@ -1,0 +1,434 @@
+--- Dims and entries rearranged, joined and taken apart, made of other ops. Dims count from 1.
+local core = require "luminary.core"
+local options = require "luminary.base.options"
+local read = require "luminary.base.named_arguments"
+local broadcast = require "luminary.tensor.broadcast"
+local placing = require "luminary.tensor.placing"
+local tensor_list = require "luminary.tensor.tensor_list"
+
+local ops, methods, arg, describe, fail = core.ops, core.methods, options.arg, options.describe, options.fail
+local rearranging = {}
+
+local function tensor(who, x) return arg(who, "x", x, "tensor") end
+
+-- A dim from 1, of one from 1 or from the end, in n dims.
+local function dim_in(who, n, dim, x)
+  arg(who, "dim", dim, "integer")
+  if dim == 0 or dim < -n or dim > n then
+    fail("%s: there is no dim %d in %s; dims count from 1, or from -1 at the end", who, dim, describe(x))
+  end
+  return dim > 0 and dim or n + 1 + dim
+end
+
+local function at_least(who, x, n)
+  if tensor(who, x).ndim < n then
+    fail("%s: x is %s; it has to have %d dim%s or more", who, describe(x), n, n == 1 and "" or "s")
+  end
+  return x
+end
+
+-- The tensors of a call f(a, b, …) or f({a, b, …}), and what comes after them.
+local function list_of(who, ...)
+  local list, n = {...}, select("#", ...)
+  local rest = n > 1 and options.is_plain(list[n]) and table.remove(list) or nil
+  if options.is_plain(list[1]) and not core.is_tensor(list[1]) then list = list[1] end
+  if #list == 0 then fail("%s: tensors, or a list of them, wanted", who) end
+  for i, x in ipairs(list) do arg(who, "tensor " .. i, x, "tensor") end
+  return list, rest
+end
+
+local function integers(who, name, v)
+  if type(v) == "number" then v = {v} end
+  if not options.is_plain(v) then
+    fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
+  end
+  for i, each in ipairs(v) do arg(who, name .. "[" .. i .. "]", each, "integer") end
+  return v
+end
+
+-- ---- broadcasting
+
+--- lm.broadcast_tensors(a, b, …): views of the tensors, or of a list of them, with the sizes they broadcast to.
+function rearranging.broadcast_tensors(...)
+  return tensor_list(broadcast("broadcast_tensors", (list_of("broadcast_tensors", ...))))
+end
+
+--- lm.meshgrid({x, y, …} [, {indexing = "ij"}]): for vectors of n, m, … elements views of [n, m, …], the i-th of which
+--- varies along dim i alone; indexing = "xy" exchanges the first two dims.
+function rearranging.meshgrid(...)
+  local list, given = list_of("meshgrid", ...)
+  local o = options.check("meshgrid", given, {indexing = {{"ij", "xy"}, "ij"}}, "indexing")
+  local exchanged, vectors, sizes = o.indexing == "xy" and #list > 1, {}, {}
+  for i, x in ipairs(list) do
+    if x.ndim > 1 then fail("meshgrid: tensor %d is %s; vectors wanted", i, describe(x)) end
+    local at = exchanged and i < 3 and 3 - i or i
+    vectors[i] = {x = x, at = at}
+    sizes[at] = x:numel()
+  end
+  local grids = {}
+  for i, v in ipairs(vectors) do
+    local shape = {}
+    for d = 1, #list do shape[d] = d == v.at and v.x:numel() or 1 end
+    grids[i] = ops.expand(ops.reshape(v.x, shape), sizes)
+  end
+  return tensor_list(grids)
+end
+
+--- lm.cartesian_prod(a, b, …): all ways to take an element of each vector, as the rows of a matrix.
+function rearranging.cartesian_prod(...)
+  local list = list_of("cartesian_prod", ...)
+  if #list == 1 and list[1].ndim == 1 then return list[1] end
+  local columns = rearranging.meshgrid(list)
+  for i, grid in ipairs(columns) do columns[i] = ops.flatten(grid) end
+  return ops.stack(columns, 2)
+end
+
+--- x:combinations([r = 2 [, {with_replacement = false}]]): all ways to take r of a vector's elements, in their order,
+--- as the rows of a matrix; with_replacement: an element may be taken again.
+function rearranging.combinations(x, ...)
+  local r, again = read("combinations", {{"r", "natural", 2}, {"with_replacement", "boolean", false}}, ...)
+  if tensor("combinations", x).ndim ~= 1 then fail("combinations: x is %s; a vector wanted", describe(x)) end
+  if r == 0 then return ops.empty(0, {dtype = x.dtype, device = x.device}) end
+  local places = ops.arange(x:numel(), {device = x.device, dtype = "int64"})
+  local lists = {}
+  for i = 1, r do lists[i] = places end
+  local grids, kept = rearranging.meshgrid(lists), nil
+  for i = 2, r do
+    local fits = (again and ops.le or ops.lt)(grids[i - 1], grids[i])
+    kept = kept and ops.logical_and(kept, fits) or fits
+  end
+  local columns = {}
+  for i, grid in ipairs(grids) do
+    local chosen = ops.add(kept and placing.masked_select(grid, kept) or grid, 1)
+    columns[i] = ops.index_select(x, 1, chosen)
+  end
+  return ops.stack(columns, 2)
+end
+
+-- ---- dims
+
+--- x:movedim(source, destination): the dims source (a number or a list) moved to destination; the others keep their
+--- order.
+function rearranging.movedim(x, ...)
+  local who = "movedim"
+  local source, destination = read(who, {{"source", integers}, {"destination", integers}}, ...)
+  tensor(who, x)
+  if #source ~= #destination then fail("%s: %d sources and %d destinations", who, #source, #destination) end
+  local order, taken, n = {}, {}, x.ndim
+  for i in ipairs(source) do
+    local from, to = dim_in(who, n, source[i], x), dim_in(who, n, destination[i], x)
+    if taken[from] or order[to] then fail("%s: a dim is named twice", who) end
+    taken[from], order[to] = true, from
+  end
+  local next_one = 1
+  for to = 1, n do
+    while taken[next_one] do next_one = next_one + 1 end
+    if not order[to] then order[to], next_one = next_one, next_one + 1 end
+  end
+  return ops.permute(x, order)
+end
+
+--- x:unflatten(dim, sizes): dim as several of those sizes, one of which may be -1.
+function rearranging.unflatten(x, ...)
+  local who = "unflatten"
+  local dim, sizes = read(who, {{"dim", "integer"}, {"sizes", integers}}, ...)
+  dim = dim_in(who, tensor(who, x).ndim, dim, x)
+  local shape, all, known, open = x.shape, {}, 1, 0
+  if #sizes == 0 then fail("%s: sizes is empty", who) end
+  for d = 1, dim - 1 do all[#all + 1] = shape[d] end
+  for _, n in ipairs(sizes) do
+    if n == -1 then open = open + 1 else known = known * n end
+    all[#all + 1] = n
+  end
+  if known < 0 or open > 1 or (open == 0 and known ~= shape[dim])
+    or open == 1 and (known == 0 or shape[dim] % known ~= 0) then
+    fail("%s: dim %d of %s is %d, which is not {%s}", who, dim, describe(x), shape[dim], table.concat(sizes, ", "))
+  end
+  for i = dim, dim + #sizes - 1 do
+    if all[i] == -1 then all[i] = shape[dim] / known end
+  end
+  for d = dim + 1, #shape do all[#all + 1] = shape[d] end
+  return ops.reshape(x, all)
+end
+
+-- Of one tensor, or of each in a list.
+local function each_of(who, f, ...)
+  if select("#", ...) == 1 and core.is_tensor((...)) then return f((...)) end
+  local made = {}
+  for i, x in ipairs((list_of(who, ...))) do made[i] = f(x) end
+  return tensor_list(made)
+end
+
+local function to_1d(x) return x.ndim == 0 and ops.reshape(x, {1}) or x end
+local function to_2d(x) return x.ndim > 1 and x or ops.unsqueeze(to_1d(x), 1) end
+local function to_3d(x) return x.ndim > 2 and x or ops.unsqueeze(to_2d(x), 3) end
+
+--- lm.atleast_1d(x): x, [1] if it is 0-d; of several tensors, or a list of them, a list.
+function rearranging.atleast_1d(...) return each_of("atleast_1d", to_1d, ...) end
+
+--- lm.atleast_2d(x): x, [1, n] if it has fewer dims; of several tensors, or a list of them, a list.
+function rearranging.atleast_2d(...) return each_of("atleast_2d", to_2d, ...) end
+
+--- lm.atleast_3d(x): x, [1, n, 1] or [n, m, 1] if it has fewer dims; of several tensors, or a list of them, a list.
+function rearranging.atleast_3d(...) return each_of("atleast_3d", to_3d, ...) end
+
+-- ---- joined
+
+local function joined(who, form, dim, ...)
+  local list = {}
+  for i, x in ipairs((list_of(who, ...))) do list[i] = form(x) end
+  return ops.cat(list, list[1].ndim == 1 and 1 or dim)
+end
+
+--- lm.hstack(tensors): joined side by side: along dim 2, vectors along dim 1.
+function rearranging.hstack(...) return joined("hstack", to_1d, 2, ...) end
+
+--- lm.vstack(tensors): joined one below the other, along dim 1; vectors are rows.
+function rearranging.vstack(...) return joined("vstack", to_2d, 1, ...) end
+
+--- lm.dstack(tensors): joined along dim 3.
+function rearranging.dstack(...) return joined("dstack", to_3d, 3, ...) end
+
+--- lm.column_stack(tensors): joined side by side; vectors are columns.
+function rearranging.column_stack(...)
+  return joined("column_stack", function(x) return x.ndim < 2 and ops.reshape(x, {-1, 1}) or x end, 2, ...)
+end
+
+--- lm.block_diag(a, b, …): matrices along the diagonal of a large one, zeros beside them; vectors are rows.
+function rearranging.block_diag(...)
+  local blocks, width, before = {}, 0, 0
+  for i, x in ipairs((list_of("block_diag", ...))) do
+    if x.ndim > 2 then fail("block_diag: tensor %d is %s; matrices wanted", i, describe(x)) end
+    blocks[i] = to_2d(x)
+    width = width + blocks[i].shape[2]
+  end
+  for i, x in ipairs(blocks) do
+    local n = x.shape[2]
+    blocks[i] = ops.pad(x, {before, width - before - n})
+    before = before + n
+  end
+  return ops.cat(blocks, 1)
+end
+
+-- ---- taken apart
+
+-- Views of dim: that many of sizes as equal as can be, or parts that begin at the entries of a list.
+local function tensor_split(who, x, parts, dim)
+  dim = dim_in(who, at_least(who, x, 1).ndim, dim, x)
+  if core.is_tensor(parts) then parts = parts:totable() end
+  local n, sizes = x.shape[dim], {}
+  if type(parts) == "number" then
+    arg(who, "sections", parts, "count")
+    for i = 1, parts do sizes[i] = math.floor(n / parts) + (i <= n % parts and 1 or 0) end
+    return methods.split(x, sizes, dim)
+  end
+  local list, begin = {}, 1
+  parts = integers(who, "indices", parts)
+  for i = 1, #parts + 1 do
+    local stop = parts[i] or n + 1 -- where the next part begins
+    if stop == 0 then fail("%s: indices[%d] is 0; entries count from 1", who, i) end
+    stop = math.min(math.max(stop < 0 and n + 1 + stop or stop, 1), n + 1)
+    list[i] = ops.narrow(x, dim, math.min(begin, n + 1), math.max(stop - begin, 0))
+    begin = stop
+  end
+  return tensor_list(list)
+end
+
+local function number_or_list(who, name, v)
+  if type(v) == "number" or options.is_plain(v) or core.is_tensor(v) and v.ndim < 2 then return v end
+  fail("%s: %s has to be a number or a list of numbers, got %s", who, name, describe(v))
+end
+
+--- x:tensor_split(sections [, dim = 1]): a list of views of dim, as many as sections says, the first of them by one
+--- entry larger where that does not divide; x:tensor_split({i, j, …} [, dim]): parts of which the second begins at
+--- entry i (from 1), the third at j, …
+function rearranging.tensor_split(x, ...)
+  local parts, dim = read("tensor_split", {{"indices_or_sections", number_or_list}, {"dim", "integer", 1}}, ...)
+  return tensor_split("tensor_split", x, parts, dim)
+end
+
+local function split_along(who, x, least, dim, ...)
+  local parts = read(who, {{"indices_or_sections", number_or_list}}, ...)
+  at_least(who, x, least)
+  if type(parts) == "number" and (parts < 1 or x.shape[dim] % parts ~= 0) then
+    fail("%s: dim %d of %s is no multiple of %s", who, dim, describe(x), tostring(parts))
+  end
+  return tensor_split(who, x, parts, dim)
+end
+
+--- x:hsplit(sections or {i, …}): tensor_split along dim 2, of a vector along dim 1; sections have to be of equal size.
+function rearranging.hsplit(x, ...)
+  return split_along("hsplit", x, 1, core.is_tensor(x) and x.ndim == 1 and 1 or 2, ...)
+end
+
+--- x:vsplit(sections or {i, …}): tensor_split along dim 1; sections have to be of equal size.
+function rearranging.vsplit(x, ...) return split_along("vsplit", x, 2, 1, ...) end
+
+--- x:dsplit(sections or {i, …}): tensor_split along dim 3; sections have to be of equal size.
+function rearranging.dsplit(x, ...) return split_along("dsplit", x, 3, 3, ...) end
+
+-- ---- entries
+
+--- x:fliplr(): the columns in reverse order.
+function rearranging.fliplr(x) return ops.flip(at_least("fliplr", x, 2), 2) end
+
+--- x:flipud(): the rows in reverse order.
+function rearranging.flipud(x) return ops.flip(at_least("flipud", x, 1), 1) end
+
+--- x:rot90([k = 1 [, dims = {1, 2}]]): turned by k times 90 degrees in the plane of two dims, from the first to the
+--- second.
+function rearranging.rot90(x, ...)
+  local who = "rot90"
+  local k, dims = read(who, {{"k", "integer", 1}, {"dims", integers, {1, 2}}}, ...)
+  if #dims ~= 2 then fail("%s: dims has to name two dims, got %d", who, #dims) end
+  local a, b = dim_in(who, at_least(who, x, 2).ndim, dims[1], x), dim_in(who, x.ndim, dims[2], x)
+  if a == b then fail("%s: dims has dim %d twice", who, a) end
+  k = k % 4
+  if k == 0 then return ops.clone(x) end
+  if k == 2 then return ops.flip(x, {a, b}) end
+  return ops.transpose(ops.flip(x, k == 1 and b or a), a, b)
+end
+
+-- Entry i as often as counts[i] says: 1-d places.
+local function repeated_places(who, counts, size)
+  if counts.dtype ~= "int64" and counts.dtype ~= "int32" then
+    fail("%s: repeats has to be int64 or int32, is %s; convert it with :long()", who, counts.dtype)
+  end
+  if counts:numel() == 1 then counts = ops.expand(ops.reshape(counts, {1}), {size}) end
+  if counts.ndim ~= 1 or counts:numel() ~= size then
+    fail("%s: repeats is %s; one count, or one for each of %d entries, wanted", who, describe(counts), size)
+  end
+  if size == 0 then return ops.empty(0, {dtype = "int64", device = counts.device}) end
+  if ops.amin(counts):item() < 0 then fail("%s: a count in repeats is negative", who) end
+  local columns = ops.arange(tonumber(ops.amax(counts):item()), {dtype = "int64", device = counts.device})
+  return ops.select(ops.nonzero(ops.lt(columns, ops.unsqueeze(counts, 2))), 2, 1)
+end
+
+local function repeats_of(who, name, v)
+  if core.is_tensor(v) then return v end
+  if options.is_plain(v) then return core.tensor(v, {dtype = "int64"}) end
+  return arg(who, name, v, "natural")
+end
+
+--- x:repeat_interleave(repeats [, dim]): each entry of dim as often as repeats says, a number, or a list or tensor with
+--- a number for each entry; without dim of x's elements counted through. output_size is what comes out of a tensor,
+--- and checked.
+function rearranging.repeat_interleave(x, ...)
+  local who = "repeat_interleave"
+  local repeats, dim, size = read(who, {
+    {"repeats", repeats_of}, {"dim", "integer", optional = true}, {"output_size", "natural", optional = true},
+  }, ...)
+  tensor(who, x)
+  if dim == nil then x, dim = ops.flatten(x), 1 end
+  if x.ndim == 0 then x = ops.reshape(x, {1}) end
+  dim = dim_in(who, x.ndim, dim, x)
+  local y
+  local inner = 1
+  for d = dim + 1, x.ndim do inner = inner * x.shape[d] end
+  if not core.is_tensor(repeats) and inner < 8 and repeats > 0 then -- runs too short to be copied as such
+    local n = x.shape[dim]
+    local places = ops.arange(n * repeats, {dtype = "int64", device = x.device})
+    y = ops.index_select(x, dim, ops.add(ops.floor_divide(places, repeats), 1))
+  elseif core.is_tensor(repeats) then
+    y = ops.index_select(x, dim, repeated_places(who, repeats:to(x.device), x.shape[dim]))
+  else
+    local shape, wide = x.shape, {}
+    for d = 1, x.ndim + 1 do wide[d] = d == dim + 1 and repeats or shape[d > dim and d - 1 or d] end
+    shape[dim] = shape[dim] * repeats
+    y = ops.reshape(ops.expand(ops.unsqueeze(x, dim + 1), wide), shape)
+  end
+  if size and size ~= y.shape[dim] then
+    fail("%s: output_size is %d, and there are %d entries", who, size, y.shape[dim])
+  end
+  return y
+end
+
+--- x:tile(2, 3, …): x that often along its last dims, and along new ones before them where there are more numbers.
+function rearranging.tile(x, ...)
+  local times = {...}
+  if options.is_plain(times[1]) then times = times[1] end
+  local counts, missing = {}, tensor("tile", x).ndim - #times
+  for d = 1, missing do counts[d] = 1 end
+  for _, n in ipairs(times) do counts[#counts + 1] = n end
+  return methods.repeat_tensor(x, counts)
+end
+
+-- ---- diagonals and triangles
+
+--- x:diag_embed([{offset = 0, dim1 = -2, dim2 = -1}]): zeros with x's last dim on the diagonals of the matrices that
+--- dim1 and dim2 of the result make.
+function rearranging.diag_embed(x, ...)
+  local who = "diag_embed"
+  local offset, dim1, dim2 = read(who, {
+    {"offset", "integer", 0}, {"dim1", "integer", -2}, {"dim2", "integer", -1},
+  }, ...)
+  local n = at_least(who, x, 1).ndim + 1
+  dim1, dim2 = dim_in(who, n, dim1, x), dim_in(who, n, dim2, x)
+  if dim1 == dim2 then fail("%s: dim1 and dim2 are both dim %d; give two", who, dim1) end
+  local shape, sizes, from = x.shape, {}, 1
+  local side = shape[#shape] + math.abs(offset)
+  for d = 1, n do
+    if d == dim1 or d == dim2 then
+      sizes[d] = side
+    else
+      sizes[d], from = shape[from], from + 1
+    end
+  end
+  local y = ops.zeros(sizes, {dtype = x.dtype, device = x.device})
+  ops.copy_(ops.diagonal(y, offset, dim1, dim2), x)
+  return y
+end
+
+--- x:diag([{diagonal = 0}]): of a vector the matrix that has it on its diagonal, of a matrix its diagonal.
+function rearranging.diag(x, ...)
+  local diagonal = read("diag", {{"diagonal", "integer", 0}}, ...)
+  if at_least("diag", x, 1).ndim > 2 then
+    fail("diag: x is %s; a vector or a matrix wanted: for others there are diagonal and diag_embed", describe(x))
+  end
+  if x.ndim == 1 then return rearranging.diag_embed(x, diagonal) end
+  return ops.clone(ops.diagonal(x, diagonal))
+end
+
+--- x:diagflat([{offset = 0}]): the matrix that has x's elements on its diagonal.
+function rearranging.diagflat(x, ...)
+  local offset = read("diagflat", {{"offset", "integer", 0}}, ...)
+  return rearranging.diag_embed(ops.flatten(tensor("diagflat", x)), offset)
+end
+
+local function indices_of(who, triangle, ...)
+  local rows, columns, offset, dtype, device = read(who, {
+    {"row", "natural"}, {"col", "natural"}, {"offset", "integer", 0}, {"dtype", "string", "int64"},
+    {"device", "any", optional = true},
+  }, ...)
+  local mask = triangle(ops.ones({rows, columns}, {dtype = "bool", device = device}), offset)
+  return methods.to(ops.contiguous(ops.t(ops.nonzero(mask))), dtype)
+end
+
+--- lm.tril_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
+--- that lm.tril keeps of a [row, col] matrix.
+function rearranging.tril_indices(...) return indices_of("tril_indices", ops.tril, ...) end
+
+--- lm.triu_indices(row, col [, offset = 0 [, {dtype, device}]]): [2, n], the rows and columns, from 1, of the elements
+--- that lm.triu keeps of a [row, col] matrix.
+function rearranging.triu_indices(...) return indices_of("triu_indices", ops.triu, ...) end
+
+--- lm.vander(x [, N [, {increasing = false}]]): the powers of a vector's elements as N columns (as many as x has), from
+--- N - 1 down to 0, or increasing from 0 on.
+function rearranging.vander(x, ...)
+  local n, increasing = read("vander", {{"N", "natural", optional = true}, {"increasing", "boolean", false}}, ...)
+  if tensor("vander", x).ndim ~= 1 then fail("vander: x is %s; a vector wanted", describe(x)) end
+  n = n or x:numel()
+  if n == 0 then return ops.empty({x:numel(), 0}, {dtype = x.dtype, device = x.device}) end
+  local columns, power = {}, ops.ones_like(x)
+  if power.dtype == "bool" then power = methods.long(power) end
+  for i = 1, n do
+    columns[increasing and i or n + 1 - i] = power
+    if i < n then power = power * x end
+  end
+  return ops.stack(columns, 2)
+end
+
+rearranging.moveaxis = rearranging.movedim
+rearranging.row_stack = rearranging.vstack
+
+return rearranging

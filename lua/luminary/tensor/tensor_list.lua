@@ -1,0 +1,13 @@
+--- Lists of tensors that methods give: to PyTorch's users they are tuples, which `a, b = …` takes apart.
+local core = require "luminary.core"
+
+local list_of_tensors = {__plain = true}
+
+function list_of_tensors.__index(list, key)
+  if type(key) == "string" and (rawget(core.methods, key) or core.tensor_fields[key]) then
+    core.error_at_caller(("a list of %d tensors has no '%s'; local a, b = unpack(list) gives each"):format(#list, key))
+  end
+end
+
+-- The table `list` as such a list.
+return function(list) return setmetatable(list, list_of_tensors) end

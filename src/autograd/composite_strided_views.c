@@ -1,0 +1,120 @@
+/* Views whose strides ops on dims do not give: diagonal, unfold, as_strided. Their gradient is the place that they have
+ * within x, as that of a view whose base was written (view_and_inplace.c). */
+#include <string.h>
+
+#include "autograd/composite.h"
+#include "autograd/node.h"
+#include "op/check.h"
+
+/* What `fill` makes of x's sizes and of strides; `place` has these as its base. */
+typedef lm_status (*place_fn)(const void *args, lm_view_place *place);
+
+/* The view of x that fill says, and in its gradient the same for an x that is contiguous, wherever x's elements lie. */
+static lm_status seen(lm_tensor *x, place_fn fill, const void *args, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_view_place memory = {.base_ndim = x->ndim}, place;
+  memcpy(memory.base_size, x->size, sizeof x->size);
+  place = memory;
+  memcpy(memory.base_stride, x->stride, sizeof x->stride);
+  int64_t step = 1;
+  for (int d = x->ndim - 1; d >= 0; d--) {
+    place.base_stride[d] = step;
+    step *= x->size[d] > 0 ? x->size[d] : 1;
+  }
+  TRY(fill(args, &memory));
+  TRY(fill(args, &place));
+  TRY(lm_view_at(x, &memory, &place, out));
+done:
+  return status;
+}
+
+/* ---- diagonal */
+
+static lm_status diagonal_place(const void *args, lm_view_place *p) {
+  lm_status status = LM_OK;
+  const lm_diagonal_args *a = args;
+  int d, e;
+  TRY(lm_dim("diagonal", a->dim1, p->base_ndim, &d));
+  TRY(lm_dim("diagonal", a->dim2, p->base_ndim, &e));
+  if (d == e) return lm_fail(LM_E_ARG, "diagonal: dim1 and dim2 are both dim %d; give two", d + 1);
+  /* entries left of the diagonal's first in dim e, above it in dim d */
+  int64_t across = a->offset > 0 ? a->offset : 0, down = a->offset < 0 && a->offset > INT64_MIN ? -a->offset : 0;
+  int64_t wide = p->base_size[e] - across, high = p->base_size[d] - down, n = wide < high ? wide : high;
+  for (int i = 0; i < p->base_ndim; i++) {
+    if (i == d || i == e) continue;
+    p->size[p->ndim] = p->base_size[i];
+    p->stride[p->ndim++] = p->base_stride[i];
+  }
+  p->size[p->ndim] = n > 0 ? n : 0;
+  p->stride[p->ndim++] = p->base_stride[d] + p->base_stride[e];
+  p->offset = n > 0 ? across * p->base_stride[e] + down * p->base_stride[d] : 0;
+done:
+  return status;
+}
+
+lm_status lm_composite_diagonal(const lm_diagonal_args *a, lm_tensor **out) {
+  if (a->x->ndim < 2) {
+    return lm_fail(LM_E_SHAPE, "diagonal: x is %s; it has to have 2 dims or more", lm_shape_of(a->x));
+  }
+  return seen(a->x, diagonal_place, a, out);
+}
+
+/* ---- unfold */
+
+static lm_status unfold_place(const void *args, lm_view_place *p) {
+  lm_status status = LM_OK;
+  const lm_unfold_args *a = args;
+  int dim;
+  TRY(lm_dim("unfold", a->dim, p->base_ndim, &dim));
+  int64_t n = p->base_ndim > 0 ? p->base_size[dim] : 1, stride = p->base_ndim > 0 ? p->base_stride[dim] : 1;
+  if (a->step < 1) return lm_fail(LM_E_ARG, "unfold: a step of %lld; steps are 1 or more", (long long)a->step);
+  if (a->size < 0 || a->size > n) {
+    return lm_fail(LM_E_ARG, "unfold: windows of %lld entries; dim %d of %s has %lld", (long long)a->size, dim + 1,
+                   lm_shape_text(p->base_ndim, p->base_size), (long long)n);
+  }
+  p->ndim = p->base_ndim;
+  memcpy(p->size, p->base_size, sizeof p->size);
+  memcpy(p->stride, p->base_stride, sizeof p->stride);
+  if (p->ndim > 0) {
+    p->size[dim] = (n - a->size) / a->step + 1;
+    p->stride[dim] = p->size[dim] > 1 ? stride * a->step : stride;
+  }
+  p->size[p->ndim] = a->size;
+  p->stride[p->ndim++] = stride;
+done:
+  return status;
+}
+
+lm_status lm_composite_unfold(const lm_unfold_args *a, lm_tensor **out) {
+  if (a->x->ndim == LM_MAX_DIMS) {
+    return lm_fail(LM_E_SHAPE, "unfold: %s has %d dims already, the most there can be", lm_shape_of(a->x), LM_MAX_DIMS);
+  }
+  return seen(a->x, unfold_place, a, out);
+}
+
+/* ---- as_strided */
+
+lm_status lm_composite_as_strided(const lm_as_strided_args *a, lm_tensor **out) {
+  lm_tensor *x = a->x;
+  lm_view_place p = {.ndim = a->size.n < 0 ? 0 : a->size.n, .base_ndim = x->ndim};
+  int64_t begin = (x->data - (char *)x->storage->data) / (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+  if (p.ndim != (a->stride.n < 0 ? 0 : a->stride.n)) {
+    return lm_fail(LM_E_ARG, "as_strided: %d sizes and %d strides; one stride for each size wanted", p.ndim,
+                   a->stride.n < 0 ? 0 : a->stride.n);
+  }
+  if (a->storage_offset != LM_NO_INT && a->storage_offset < 0) {
+    return lm_fail(LM_E_ARG, "as_strided: storage_offset is %lld; it counts from 0", (long long)a->storage_offset);
+  }
+  if (lm_requires_grad(x) && lm_grad_enabled() && lm_overlaps_itself(x)) {
+    return lm_fail(LM_E_ARG,
+                   "as_strided: elements of x, %s, share memory (expanded), which would make their gradients one; "
+                   "clone() it first",
+                   lm_shape_of(x));
+  }
+  p.offset = a->storage_offset == LM_NO_INT ? 0 : a->storage_offset - begin;
+  memcpy(p.size, a->size.v, sizeof p.size);
+  memcpy(p.stride, a->stride.v, sizeof p.stride);
+  memcpy(p.base_size, x->size, sizeof p.base_size);
+  memcpy(p.base_stride, x->stride, sizeof p.base_stride);
+  return lm_view_at(x, &p, &p, out);
+}

@@ -1,0 +1,99 @@
+--- Writing and adding where indices along a dim say; indices count from 1.
+local op = ...
+
+local src_grad = "scattered_grad(g, dim, index, size_of(src))"
+
+op "scatter_add" {
+  "x", "dim: dim", "index", "src",
+  grad = {x = "g", src = src_grad},
+  autocast = "widest", help = "x with src added at index along dim; also scatter_add_",
+}
+op "scatter_add_" {
+  "x", "dim: dim", "index", "src", kind = "write",
+  grad = {x = "g", src = src_grad},
+  help = "adds src at index along dim",
+}
+op "scatter" {
+  "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"},
+  grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
+  forms = {
+    {when = "reduce == 'add'", "scatter_add(x, dim, index, src)"},
+    {when = "reduce == 'multiply'", "scatter_fold(x, dim, index, cut_to(src, size_of(index)), 'prod')"},
+  },
+  help = "x with src, a tensor or a number, at index along dim; of equal places the last one counts on the CPU, one "
+    .. "of them on a GPU; reduce = 'add' or 'multiply' puts it to what was there; also scatter_",
+}
+op "scatter_" {
+  "x", "dim: dim", "index", "src: scalar", options = {"reduce: scatter_writing = replace"}, kind = "write",
+  grad = {x = "scatter(g, dim, index, 0)", src = src_grad},
+  forms = {
+    {when = "reduce == 'add'", "scatter_add_(x, dim, index, src)"},
+    {when = "reduce == 'multiply'", "copy_(x, scatter_fold(x, dim, index, cut_to(src, size_of(index)), 'prod'))"},
+  },
+  help = "writes src, a tensor or a number, at index along dim",
+}
+op "scatter_reduce" {
+  "x", "dim: dim", "index", "src", "reduce: scatter_reduction = sum", options = {"include_self = true"},
+  forms = {
+    {when = "reduce == 'sum'", "scatter_add(include_self ? x : scatter(x, dim, index, 0), dim, index, src)"},
+    {
+      when = "reduce == 'mean'",
+      "part = cut_to(src, size_of(index))",
+      "total = scatter_add(include_self ? x : scatter(x, dim, index, 0), dim, index, part)",
+      "ones = ones_like(x)",
+      "n = scatter_add(include_self ? ones : scatter(ones, dim, index, 0), dim, index, ones_like(part))",
+      "is_float(x) ? total / n : floor_divide(total, n)",
+    },
+  },
+  formula = "scatter_fold(x, dim, index, cut_to(src, size_of(index)), reduce, include_self)",
+  autocast = "widest",
+  help = "x with src at index along dim taken into its sum, prod, mean, amax or amin; include_self = false: without "
+    .. "what was there before",
+}
+-- PyTorch's scatter_reduce_backward. src has index's sizes. Zeros: the product of the others is their gradient.
+op "scatter_fold" {
+  "x", "dim: dim", "index", "src: scalar", "how: fold = sum", "include_self = true",
+  grad = {
+    x = {
+      "extreme = how == 'amax' || how == 'amin'",
+      "was = how == 'amax' || how == 'amin' ? x == y : nil",
+      "hit = extreme ? (include_self ? was : scatter(was, dim, index, 0)) : nil",
+      "n = extreme ? scatter_add(masked_fill(zeros_like(g), hit, 1), dim, index, "
+        .. "masked_fill(zeros_like(src), src == gather(y, dim, index), 1)) : nil",
+      "filled = how == 'prod' ? masked_fill(x, x == 0, 1) : nil",
+      "part = how == 'prod' ? g * scatter_fold(filled, dim, index, src, 'prod', include_self) / filled : nil",
+      "how == 'sum' ? g : how == 'replace' ? scatter(g, dim, index, 0) : extreme ? (hit ? g / n : 0) "
+        .. ": include_self ? part : scatter(part, dim, index, 0)",
+    },
+    src = {
+      "extreme = how == 'amax' || how == 'amin'",
+      "was = extreme ? x == y : nil",
+      "own = extreme ? (include_self ? was : scatter(was, dim, index, 0)) : nil",
+      "hit = extreme ? src == gather(y, dim, index) : nil",
+      "n = extreme ? scatter_add(masked_fill(zeros_like(g), own, 1), dim, index, "
+        .. "masked_fill(zeros_like(src), hit, 1)) : nil",
+      "zero = how == 'prod' ? src == 0 : nil",
+      "zeros = how == 'prod' ? gather(scatter_add(zeros_like(x), dim, index, "
+        .. "masked_fill(zeros_like(src), zero, 1)), dim, index) : nil",
+      "alone = how == 'prod' ? zero && zeros == 1 : nil",
+      "others = how == 'prod' ? scatter_fold(x, dim, index, masked_fill(src, alone, 1), 'prod', include_self) : nil",
+      "how == 'sum' || how == 'replace' ? gather(g, dim, index) : extreme ? (hit ? gather(g / n, dim, index) : 0) "
+        .. ": where(alone, gather(g * others, dim, index), gather(g * y, dim, index) / masked_fill(src, zero, 1))",
+    },
+  },
+  help = "scatter_reduce for src of index's sizes; how may be 'replace' too, and not 'mean'",
+}
+
+-- ---- whole entries
+op "index_add" {
+  "x", "dim: dim", "index", "src", options = {"alpha: number = 1"},
+  grad = {x = "g", src = "index_select(g, dim, index)"},
+  forms = {{when = "alpha != 1", "index_add(x, dim, index, src * alpha)"}},
+  help = "x with alpha times src's entries added where a 1-d index says; also index_add_",
+}
+op "index_add_" {
+  "x", "dim: dim", "index", "src", options = {"alpha: number = 1"}, kind = "write",
+  grad = {x = "g", src = "index_select(g, dim, index)"},
+  forms = {{when = "alpha != 1", "index_add_(x, dim, index, src * alpha)"}},
+  help = "adds alpha times src's entries where a 1-d index says",
+}

@@ -1,0 +1,179 @@
+/* Entries in another order, and triangles. */
+#include <string.h>
+
+#include "op/check.h"
+#include "op/input_layout.h"
+
+/* ---- flip */
+
+/* x from its last entry along the dims to its first: with negative strides, which no tensor of a caller's has. */
+static lm_status reversed(lm_tensor *x, const bool *flipped, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *v = NULL;
+  TRY(lm_tensor_view(x, x->ndim, x->size, x->stride, 0, &v));
+  for (int d = 0; d < x->ndim; d++) {
+    if (!flipped[d] || x->size[d] < 2) continue;
+    v->data += (x->size[d] - 1) * x->stride[d] * (int64_t)lm_dtype_size((lm_dtype)x->dtype);
+    v->stride[d] = -x->stride[d];
+  }
+  *out = v;
+done:
+  return status;
+}
+
+lm_status lm_op_flip(const lm_flip_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *from = NULL, *result = NULL;
+  bool flipped[LM_MAX_DIMS] = {false};
+  lm_ints dims;
+  TRY(lm_dims(LM_OP_flip, &a->dims, a->x->ndim, &dims));
+  if (a->dims.n == 0) dims.n = 0;
+  for (int i = 0; i < dims.n; i++) flipped[dims.v[i]] = true;
+  TRY(lm_tensor_empty_like(a->x, (lm_dtype)a->x->dtype, a->x->device, &result));
+  if (result->numel > 0) {
+    TRY(reversed(a->x, flipped, &from));
+    TRY(lm_copy(from, result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(from);
+  lm_release(result);
+  return status;
+}
+
+/* ---- roll */
+
+typedef struct rolling {
+  lm_tensor *x, *out;
+  int n;
+  int dim[LM_MAX_DIMS];
+  int64_t shift[LM_MAX_DIMS]; /* 0 to the size - 1 */
+} rolling;
+
+/* Dims of the list from i on: what stays within the dim, and what comes in at its beginning. */
+static lm_status roll_parts(const rolling *r, int i, lm_tensor *from, lm_tensor *to) {
+  lm_status status = LM_OK;
+  lm_tensor *part[2] = {NULL, NULL};
+  if (i == r->n) return lm_copy(from, to);
+  int64_t n = from->size[r->dim[i]], shift = r->shift[i];
+  for (int last = 0; last < 2; last++) {
+    int64_t first = last ? n - shift : 0, length = last ? shift : n - shift;
+    lm_narrow_args read = {.x = from, .dim = r->dim[i], .start = first + 1, .length = length};
+    lm_narrow_args write = {.x = to, .dim = r->dim[i], .start = (last ? 0 : shift) + 1, .length = length};
+    if (length == 0) continue;
+    TRY(lm_op_narrow(&read, &part[0]));
+    TRY(lm_op_narrow(&write, &part[1]));
+    TRY(roll_parts(r, i + 1, part[0], part[1]));
+    for (int k = 0; k < 2; k++) {
+      lm_release(part[k]);
+      part[k] = NULL;
+    }
+  }
+done:
+  lm_release(part[0]);
+  lm_release(part[1]);
+  return status;
+}
+
+/* By how much, in 0 to n - 1, where dims that are named again add up. */
+static void add_shift(rolling *r, int dim, int64_t n, int64_t shift) {
+  int at = 0;
+  while (at < r->n && r->dim[at] != dim) at++;
+  if (at == r->n) {
+    r->dim[r->n] = dim;
+    r->shift[r->n++] = 0;
+  }
+  shift %= n;
+  r->shift[at] = (r->shift[at] + (shift < 0 ? shift + n : shift)) % n;
+}
+
+lm_status lm_op_roll(const lm_roll_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *result = NULL, *flat[2] = {NULL, NULL};
+  rolling r = {.n = 0};
+  bool whole = a->dims.n <= 0;
+  if (whole ? a->shifts.n != 1 : a->shifts.n != a->dims.n) {
+    return lm_fail(LM_E_ARG, "roll: %d shifts for %d dims; one shift for each dim wanted, or one for all of x",
+                   a->shifts.n < 0 ? 0 : a->shifts.n, whole ? 0 : a->dims.n);
+  }
+  if (whole) {
+    TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  } else {
+    x = lm_retain(a->x);
+  }
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  for (int i = 0; i < (whole ? 0 : a->dims.n); i++) {
+    int dim;
+    TRY(lm_dim("roll", a->dims.v[i], x->ndim, &dim));
+    if (x->numel > 0 && x->ndim > 0) add_shift(&r, dim, x->size[dim], a->shifts.v[i]);
+  }
+  if (x->numel > 0 && whole) {
+    lm_view_args line = {.x = x, .size = {1, {x->numel}}};
+    add_shift(&r, 0, x->numel, a->shifts.v[0]);
+    TRY(lm_op_view(&line, &flat[0]));
+    line.x = result;
+    TRY(lm_op_view(&line, &flat[1]));
+    TRY(roll_parts(&r, 0, flat[0], flat[1]));
+  } else if (x->numel > 0) {
+    TRY(roll_parts(&r, 0, x, result));
+  }
+  *out = result;
+  result = NULL;
+done:
+  lm_release(x);
+  lm_release(flat[0]);
+  lm_release(flat[1]);
+  lm_release(result);
+  return status;
+}
+
+/* ---- tril, triu: the slot gets a contiguous x, which the result may be, and a diagonal from -rows to columns */
+
+static lm_status triangle(lm_tensor *x, int64_t k, bool upper, lm_tensor *result) {
+  int64_t rows = x->size[x->ndim - 2], columns = x->size[x->ndim - 1];
+  lm_triangle_args args = {.x = x, .diagonal = k < -rows ? -rows : k > columns ? columns : k, .upper = upper};
+  return x->numel == 0 ? LM_OK : lm_dispatch(LM_OP_triangle, x->device, &args, &result);
+}
+
+static lm_status check_matrices(const char *name, const lm_tensor *x) {
+  if (x->ndim >= 2) return LM_OK;
+  return lm_fail(LM_E_SHAPE, "%s: x is %s; it has to be a matrix, or have matrices in its last two dims", name,
+                 lm_shape_of(x));
+}
+
+lm_status lm_op_triangle(const lm_triangle_args *a, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *x = NULL, *result = NULL;
+  TRY(check_matrices(a->upper ? "triu" : "tril", a->x));
+  TRY(lm_laid_out(a->x, LM_CONTIGUOUS, &x));
+  TRY(lm_tensor_empty((lm_dtype)x->dtype, x->device, x->ndim, x->size, LM_CONTIGUOUS, &result));
+  TRY(triangle(x, a->diagonal, a->upper, result));
+  *out = result;
+  result = NULL;
+done:
+  lm_release(x);
+  lm_release(result);
+  return status;
+}
+
+static lm_status triangle_here(const char *name, lm_tensor *x, int64_t diagonal, bool upper, lm_tensor **out) {
+  lm_status status = LM_OK;
+  lm_tensor *line = NULL;
+  TRY(check_matrices(name, x));
+  TRY(lm_laid_out(x, LM_CONTIGUOUS, &line));
+  TRY(triangle(line, diagonal, upper, line));
+  if (line != x) TRY(lm_copy(line, x));
+  *out = lm_retain(x);
+done:
+  lm_release(line);
+  return status;
+}
+
+lm_status lm_op_tril_(const lm_tril__args *a, lm_tensor **out) {
+  return triangle_here("tril_", a->x, a->diagonal, false, out);
+}
+
+lm_status lm_op_triu_(const lm_triu__args *a, lm_tensor **out) {
+  return triangle_here("triu_", a->x, a->diagonal, true, out);
+}
